@@ -7,7 +7,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 
-use towpath_mptcp::stack::Fallback;
+use towpath_mptcp::stack::FallbackReason;
 
 use crate::sys;
 
@@ -224,7 +224,7 @@ pub(crate) enum Connection {
     /// Multipath TCP, with its subflows.
     Multipath(MptcpInfo, Vec<SubflowSample>),
     /// Plain TCP, or Multipath TCP that has fallen back to it, and why, if this end can tell.
-    Single(SubflowSample, Option<Fallback>),
+    Single(SubflowSample, Option<FallbackReason>),
 }
 
 /// Asks the kernel; `Err` when the socket is not connected.

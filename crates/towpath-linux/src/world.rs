@@ -55,7 +55,7 @@ impl World {
         &self,
         host: usize,
         transport: Transport,
-    ) -> Result<connection::Config, SettingError> {
+    ) -> Result<connection::ConnectionConfig, SettingError> {
         plan::connection(&self.network.scenario, host, transport)
     }
 

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use towpath_mptcp::connection::Config;
-use towpath_mptcp::stack::{self, ConnectionId, Event, InterfaceId, LocalAddress, Stack};
+use towpath_mptcp::connection::ConnectionConfig;
+use towpath_mptcp::stack::{self, ConnectionId, InterfaceId, LocalAddress, Stack, StackEvent};
 use towpath_net::Instant;
 
 const BYTES: u64 = 20_000_000;
@@ -28,8 +28,8 @@ struct Pair {
 
 impl Pair {
     fn new(paths: u8, split: bool) -> Self {
-        let mut stacks =
-            [0, 1].map(|seed| Stack::new(stack::Config { seed, ..stack::Config::default() }));
+        let mut stacks = [0, 1]
+            .map(|seed| Stack::new(stack::StackConfig { seed, ..stack::StackConfig::default() }));
         let now = Instant::ZERO;
         for (host, stack) in stacks.iter_mut().enumerate() {
             for path in 0..paths {
@@ -50,8 +50,8 @@ impl Pair {
                 stack.set_address(now, address);
             }
         }
-        let mut config = Config::ideal();
-        config.subflow = towpath_mptcp::subflow::Config::linux();
+        let mut config = ConnectionConfig::ideal();
+        config.subflow = towpath_mptcp::subflow::SubflowConfig::linux();
         stacks[1].listen(PORT, config.clone()).unwrap();
         let remote = SocketAddr::from(([10, 0, 0, 2], PORT));
         let client = stacks[0].connect(now, None, remote, config).unwrap();
@@ -79,7 +79,7 @@ impl Pair {
             }
         }
         while let Some(event) = self.stacks[1].poll_event() {
-            if let Event::Accepted { connection, .. } = event {
+            if let StackEvent::Accepted { connection, .. } = event {
                 self.server = Some(connection);
             }
         }

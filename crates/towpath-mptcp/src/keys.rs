@@ -10,7 +10,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
 
 use crate::wire::Payload;
-use crate::wire::checksum::Sum;
+use crate::wire::checksum::PartialChecksum;
 
 /// Bytes of an input block of SHA-256, to which HMAC pads its key with zeros (RFC 2104 §2).
 const BLOCK_BYTES: usize = 64;
@@ -34,7 +34,7 @@ pub fn join_hmac(own_key: u64, peer_key: u64, own_nonce: u32, peer_nonce: u32) -
 
 /// Whether `tag`, as received, is what its sender's [`join_hmac`] begins with: 64 or 160 bits (§3.2).
 /// The arguments are those of the sender.
-pub fn join_hmac_is_right(
+pub fn verify_join_hmac(
     own_key: u64,
     peer_key: u64,
     own_nonce: u32,
@@ -64,7 +64,7 @@ pub fn add_address_hmac(
 }
 
 /// Whether `tag`, as received, is its sender's [`add_address_hmac`], of which the arguments are.
-pub fn add_address_hmac_is_right(
+pub fn verify_add_addr_hmac(
     own_key: u64,
     peer_key: u64,
     address_id: u8,
@@ -99,19 +99,14 @@ pub fn dss_checksum(dsn: u64, ssn: u32, len: u16, payload: &Payload) -> u16 {
 
 /// Whether `checksum`, as received, is that of the mapping and its data. In one's complement, 0 and
 /// 0xffff are the same number: either is right when the other is.
-pub fn dss_checksum_is_right(
-    dsn: u64,
-    ssn: u32,
-    len: u16,
-    payload: &Payload,
-    checksum: u16,
-) -> bool {
+pub fn verify_dss_checksum(dsn: u64, ssn: u32, len: u16, payload: &Payload, checksum: u16) -> bool {
     let computed = dss_checksum(dsn, ssn, len, payload);
     computed == checksum || (computed == 0 && checksum == 0xffff)
 }
 
-fn dss_sum(dsn: u64, ssn: u32, len: u16, payload: &Payload) -> Sum {
-    let header = Sum::default().bytes(&dsn.to_be_bytes()).bytes(&ssn.to_be_bytes()).word(len);
+fn dss_sum(dsn: u64, ssn: u32, len: u16, payload: &Payload) -> PartialChecksum {
+    let header =
+        PartialChecksum::default().bytes(&dsn.to_be_bytes()).bytes(&ssn.to_be_bytes()).word(len);
     payload.chunks().fold(header, |sum, chunk| sum.bytes(chunk))
 }
 
@@ -188,9 +183,9 @@ mod tests {
         // The length and this word make 0xffff, of which the complement is 0.
         let payload = Payload::from(Bytes::from_static(&[0xff, 0xfd]));
         assert_eq!(dss_checksum(0, 0, 2, &payload), 0);
-        assert!(dss_checksum_is_right(0, 0, 2, &payload, 0));
-        assert!(dss_checksum_is_right(0, 0, 2, &payload, 0xffff));
-        assert!(!dss_checksum_is_right(0, 0, 2, &payload, 1));
+        assert!(verify_dss_checksum(0, 0, 2, &payload, 0));
+        assert!(verify_dss_checksum(0, 0, 2, &payload, 0xffff));
+        assert!(!verify_dss_checksum(0, 0, 2, &payload, 1));
     }
 
     proptest! {
@@ -200,14 +195,14 @@ mod tests {
         ) {
             let ((own, peer), (ours, theirs)) = (keys, nonces);
             let hmac = join_hmac(own, peer, ours, theirs);
-            let is_right = |tag: &[u8]| join_hmac_is_right(own, peer, ours, theirs, tag);
+            let is_right = |tag: &[u8]| verify_join_hmac(own, peer, ours, theirs, tag);
             prop_assert!(is_right(&hmac[..8]) && is_right(&hmac[..20]));
             let mut changed = hmac;
             changed[at] ^= mask;
             prop_assert!(!is_right(&changed[..20]) && !is_right(&[]));
             let address = IpAddr::from([192, 0, 2, id]);
             let tag = add_address_hmac(own, peer, id, address, port);
-            let announces = |tag| add_address_hmac_is_right(own, peer, id, address, port, tag);
+            let announces = |tag| verify_add_addr_hmac(own, peer, id, address, port, tag);
             prop_assert!(announces(tag));
             prop_assert!(!announces(tag ^ u64::from(mask) << (at % 8 * 8)));
         }
@@ -222,7 +217,7 @@ mod tests {
             changed[at % data.len()] ^= mask;
             let checksum = dss_checksum(dsn, ssn, len, &Bytes::from(data).into());
             let changed = Payload::from(Bytes::from(changed));
-            prop_assert!(!dss_checksum_is_right(dsn, ssn, len, &changed, checksum));
+            prop_assert!(!verify_dss_checksum(dsn, ssn, len, &changed, checksum));
         }
     }
 }

@@ -8,16 +8,16 @@ use towpath_multipath::congestion::HyStartRule;
 use towpath_multipath::opportunistic::OpportunisticMode;
 pub use towpath_multipath::settings::SettingError;
 
-use crate::connection::{Config, ReceiveBuffer, ReceiveBufferMode, WindowShare};
+use crate::connection::{ConnectionConfig, ReceiveBuffer, ReceiveBufferMode, WindowShare};
 
 /// A super-segment's payload at most: what fits into one IP packet with its headers.
-const LARGEST_SUPER_SEGMENT_BYTES: u32 = 65_160;
+const MAX_SUPER_SEGMENT_BYTES: u32 = 65_160;
 
 /// How a host behaves: its connections, and what the driver must do.
 #[derive(Debug, Clone)]
 pub struct HostSettings {
     /// For all connections, opened and accepted.
-    pub connection: Config,
+    pub connection: ConnectionConfig,
     /// TCP small queues: the driver takes a subflow's room away ([`crate::stack::Stack::set_room`])
     /// while the host's own queue holds about a millisecond.
     pub small_queues: bool,
@@ -30,13 +30,13 @@ pub struct HostSettings {
 impl HostSettings {
     /// What Linux 6.x does without any setting.
     pub fn linux() -> Self {
-        let connection = Config::linux();
+        let connection = ConnectionConfig::linux();
         Self { small_queues: true, ..Self::with(connection) }
     }
 
     /// Linux 6.18 as it was measured on random networks.
     pub fn linux_6_18() -> Self {
-        Self { connection: Config::linux_6_18(), ..Self::linux() }
+        Self { connection: ConnectionConfig::linux_6_18(), ..Self::linux() }
     }
 
     /// Linux 3.2 with the patch of mptcp.org: before small queues, autosizing and RACK, with M1 and
@@ -54,17 +54,17 @@ impl HostSettings {
         connection.subflow.linear_syns = 0;
         connection.subflow.pacing = false;
         connection.subflow.tso_autosizing = false;
-        connection.subflow.super_segment_bytes = LARGEST_SUPER_SEGMENT_BYTES;
+        connection.subflow.super_segment_bytes = MAX_SUPER_SEGMENT_BYTES;
         settings
     }
 
     /// No limits of a host.
     pub fn ideal() -> Self {
-        let connection = Config::ideal();
+        let connection = ConnectionConfig::ideal();
         Self::with(connection)
     }
 
-    fn with(connection: Config) -> Self {
+    fn with(connection: ConnectionConfig) -> Self {
         Self {
             connection,
             small_queues: false,
@@ -123,12 +123,12 @@ impl HostSettings {
             "send-buffer" => {
                 let [least, initial, most] = sizes(name, value)?;
                 connection.send_buffer_bytes = most;
-                connection.send_buffer_least_bytes = least;
+                connection.send_buffer_min_bytes = least;
                 let small = |bytes| u32::try_from(bytes).unwrap_or(u32::MAX);
                 connection.subflow.send_buffer_initial_bytes = small(initial);
                 connection.subflow.send_buffer_max_bytes = small(most);
             }
-            "mss" => connection.smallest_mss = word(name, value, ["own", "smallest"])?,
+            "mss" => connection.smallest_mss = parse_switch(name, value, ["own", "smallest"])?,
             "subflows" => connection.subflow_limit = number(name, value)?,
             "add-addr-accepted" => connection.accept_limit = number(name, value)?,
             _ => return self.switch(name, value),
@@ -150,7 +150,7 @@ impl HostSettings {
             "tso-autosizing" => {
                 subflow.tso_autosizing = truth(name, value)?;
                 if subflow.tso_autosizing {
-                    subflow.super_segment_bytes = LARGEST_SUPER_SEGMENT_BYTES;
+                    subflow.super_segment_bytes = MAX_SUPER_SEGMENT_BYTES;
                 }
             }
             "tsq" => self.small_queues = truth(name, value)?,
@@ -177,7 +177,7 @@ impl HostSettings {
                     if scales { WindowShare::Percent(60) } else { WindowShare::Percent(100) };
             }
             "window-overstep" => {
-                self.connection.oversteps_peer_window = truth(name, value)?;
+                self.connection.exceeds_peer_window = truth(name, value)?;
             }
             "cpu-per-packet" => self.cpu_per_packet = nanos(name, value)?,
             "segmentation-offload" => self.segmentation_offload = truth(name, value)?,
@@ -191,7 +191,7 @@ fn set_mode(buffer: &mut ReceiveBuffer, name: &str, value: &str) -> Result<(), S
     buffer.mode = match value {
         "linux" => ReceiveBufferMode::Linux,
         "fixed" => ReceiveBufferMode::Fixed,
-        "seed003" => ReceiveBufferMode::Seed003,
+        "seed003" => ReceiveBufferMode::Barre2011,
         _ => return Err(SettingError::value(name, value)),
     };
     if buffer.mode == ReceiveBufferMode::Fixed {
@@ -201,7 +201,7 @@ fn set_mode(buffer: &mut ReceiveBuffer, name: &str, value: &str) -> Result<(), S
 }
 
 /// Whether it is the second of two words.
-fn word(name: &str, value: &str, [no, yes]: [&str; 2]) -> Result<bool, SettingError> {
+fn parse_switch(name: &str, value: &str, [no, yes]: [&str; 2]) -> Result<bool, SettingError> {
     match value {
         _ if value == yes => Ok(true),
         _ if value == no => Ok(false),
@@ -210,7 +210,7 @@ fn word(name: &str, value: &str, [no, yes]: [&str; 2]) -> Result<bool, SettingEr
 }
 
 fn truth(name: &str, value: &str) -> Result<bool, SettingError> {
-    word(name, value, ["false", "true"])
+    parse_switch(name, value, ["false", "true"])
 }
 
 fn variant(name: &str, value: &str) -> Result<OpportunisticMode, SettingError> {

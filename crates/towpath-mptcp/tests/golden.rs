@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use towpath_mptcp::keys;
-use towpath_mptcp::wire::{AddAddress, Capable, DataAck, Dss, Join, MptcpOption, Packet, Segment};
+use towpath_mptcp::wire::{AddAddr, DataAck, Dss, MpCapable, MpJoin, MptcpOption, Packet, Segment};
 
 const LISTENER_PORT: u16 = 5001;
 
@@ -31,7 +31,7 @@ fn packets(file: &str) -> impl Iterator<Item = Packet> {
 fn both_keys(segments: &[Segment]) -> (u64, u64) {
     let capables = segments.iter().flat_map(|segment| &segment.options.mptcp);
     let mut keys = capables.filter_map(|option| match option {
-        MptcpOption::Capable(Capable {
+        MptcpOption::Capable(MpCapable {
             sender_key: Some(sender),
             receiver_key: Some(receiver),
             ..
@@ -55,7 +55,7 @@ fn linux_computes_the_same_token_and_hmacs_of_mp_join() {
         let (mut keys_of, mut nonces) = ((0, 0), (0, 0));
         for option in segments.iter().flat_map(|segment| &segment.options.mptcp) {
             match option {
-                MptcpOption::Join(Join::Syn { token, nonce, .. }) => {
+                MptcpOption::Join(MpJoin::Syn { token, nonce, .. }) => {
                     keys_of = if *token == keys::token(listener) {
                         (initiator, listener)
                     } else {
@@ -65,13 +65,13 @@ fn linux_computes_the_same_token_and_hmacs_of_mp_join() {
                     nonces.0 = *nonce;
                     verified.0 += 1;
                 }
-                MptcpOption::Join(Join::SynAck { hmac, nonce, .. }) => {
+                MptcpOption::Join(MpJoin::SynAck { hmac, nonce, .. }) => {
                     nonces.1 = *nonce;
                     let expected = keys::join_hmac(keys_of.1, keys_of.0, nonces.1, nonces.0);
                     assert_eq!(hmac.to_be_bytes(), expected[..8]);
                     verified.1 += 1;
                 }
-                MptcpOption::Join(Join::Ack { hmac }) => {
+                MptcpOption::Join(MpJoin::Ack { hmac }) => {
                     let expected = keys::join_hmac(keys_of.0, keys_of.1, nonces.0, nonces.1);
                     assert_eq!(hmac[..], expected[..20]);
                     verified.2 += 1;
@@ -92,7 +92,7 @@ fn linux_computes_the_same_hmac_of_add_addr() {
         for segment in &segments {
             for option in &segment.options.mptcp {
                 let MptcpOption::AddAddress(announced) = option else { continue };
-                let &AddAddress { address_id, address, port, hmac: Some(hmac) } = announced else {
+                let &AddAddr { address_id, address, port, hmac: Some(hmac) } = announced else {
                     continue;
                 };
                 let listens = segment.source.port() == LISTENER_PORT;
@@ -120,7 +120,7 @@ fn linux_computes_the_same_data_sequence_numbers_and_dss_checksums() {
                     let DataAck::Long(dsn) = mapping.dsn else { panic!("a short number") };
                     (dsn, mapping.ssn, mapping.len, mapping.checksum)
                 }
-                (_, [MptcpOption::Capable(Capable { data: Some((len, checksum)), .. })]) => {
+                (_, [MptcpOption::Capable(MpCapable { data: Some((len, checksum)), .. })]) => {
                     (first, 1, *len, *checksum)
                 }
                 _ => panic!("data without mapping"),
@@ -166,18 +166,18 @@ fn every_option_that_linux_sends_is_there() {
     for segment in segments() {
         seen.extend(segment.options.dss.map(|_| "DSS"));
         seen.extend(segment.options.mptcp.iter().map(|option| match option {
-            MptcpOption::Capable(Capable { sender_key: None, .. }) => "MP_CAPABLE 4",
-            MptcpOption::Capable(Capable { receiver_key: None, .. }) => "MP_CAPABLE 12",
-            MptcpOption::Capable(Capable { data: None, .. }) => "MP_CAPABLE 20",
-            MptcpOption::Capable(Capable { data: Some((_, None)), .. }) => "MP_CAPABLE 22",
-            MptcpOption::Capable(Capable { data: Some((_, Some(_))), .. }) => "MP_CAPABLE 24",
-            MptcpOption::Join(Join::Syn { .. }) => "MP_JOIN 12",
-            MptcpOption::Join(Join::SynAck { .. }) => "MP_JOIN 16",
-            MptcpOption::Join(Join::Ack { .. }) => "MP_JOIN 24",
-            MptcpOption::AddAddress(AddAddress { hmac: None, port: None, .. }) => "echo",
-            MptcpOption::AddAddress(AddAddress { hmac: None, port: Some(_), .. }) => "echo, port",
-            MptcpOption::AddAddress(AddAddress { port: None, .. }) => "ADD_ADDR",
-            MptcpOption::AddAddress(AddAddress { port: Some(_), .. }) => "ADD_ADDR, port",
+            MptcpOption::Capable(MpCapable { sender_key: None, .. }) => "MP_CAPABLE 4",
+            MptcpOption::Capable(MpCapable { receiver_key: None, .. }) => "MP_CAPABLE 12",
+            MptcpOption::Capable(MpCapable { data: None, .. }) => "MP_CAPABLE 20",
+            MptcpOption::Capable(MpCapable { data: Some((_, None)), .. }) => "MP_CAPABLE 22",
+            MptcpOption::Capable(MpCapable { data: Some((_, Some(_))), .. }) => "MP_CAPABLE 24",
+            MptcpOption::Join(MpJoin::Syn { .. }) => "MP_JOIN 12",
+            MptcpOption::Join(MpJoin::SynAck { .. }) => "MP_JOIN 16",
+            MptcpOption::Join(MpJoin::Ack { .. }) => "MP_JOIN 24",
+            MptcpOption::AddAddress(AddAddr { hmac: None, port: None, .. }) => "echo",
+            MptcpOption::AddAddress(AddAddr { hmac: None, port: Some(_), .. }) => "echo, port",
+            MptcpOption::AddAddress(AddAddr { port: None, .. }) => "ADD_ADDR",
+            MptcpOption::AddAddress(AddAddr { port: Some(_), .. }) => "ADD_ADDR, port",
             MptcpOption::RemoveAddress(_) => "REMOVE_ADDR",
             MptcpOption::Priority { .. } => "MP_PRIO",
             MptcpOption::Fail { .. } => "MP_FAIL",

@@ -9,19 +9,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use towpath_mptcp::connection::Config;
+use towpath_mptcp::connection::ConnectionConfig;
 use towpath_mptcp::keys;
 use towpath_mptcp::stack::{
-    self, ConnectionId, Event, InterfaceId, LocalAddress, Stack, Strangers,
+    self, ConnectionId, InterfaceId, LocalAddress, Stack, StackEvent, SynFloodProtection,
 };
 use towpath_mptcp::wire::{
-    Capable, Ecn, Flags, Join, MptcpOption, Options, Packet, Payload, Segment,
+    Ecn, Flags, MpCapable, MpJoin, MptcpOption, Options, Packet, Payload, Segment,
 };
 use towpath_net::Instant;
 
 const CONNECTIONS: usize = 10_000;
 /// What one end of an idle connection with one subflow may take.
-const MOST_BYTES: usize = 4 * 1_024;
+const MAX_BYTES: usize = 4 * 1_024;
 const WIRE: InterfaceId = InterfaceId(1);
 const PORT: u16 = 80;
 
@@ -38,7 +38,8 @@ impl Pair {
     fn new() -> Self {
         let now = Instant::ZERO;
         let stacks = [1, 2].map(|host| {
-            let config = stack::Config { seed: u64::from(host), ..stack::Config::default() };
+            let config =
+                stack::StackConfig { seed: u64::from(host), ..stack::StackConfig::default() };
             let mut stack = Stack::new(config);
             stack.add_interface(WIRE, 1_500);
             let address = LocalAddress {
@@ -86,7 +87,7 @@ impl Pair {
 
     fn note_accepted(&mut self) {
         while let Some(event) = self.stacks[1].poll_event() {
-            if let Event::Accepted { connection, .. } = event {
+            if let StackEvent::Accepted { connection, .. } = event {
                 self.accepted.push(connection);
             }
         }
@@ -118,8 +119,9 @@ fn resident_bytes() -> usize {
 fn ten_thousand_connections_carry_data_and_take_4_kib_each() {
     let _serial = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let mut pair = Pair::new();
-    pair.stacks[1].listen(PORT, Config::linux()).unwrap();
-    let (remote, config) = (SocketAddr::from(([10, 0, 0, 2], PORT)), Arc::new(Config::linux()));
+    pair.stacks[1].listen(PORT, ConnectionConfig::linux()).unwrap();
+    let (remote, config) =
+        (SocketAddr::from(([10, 0, 0, 2], PORT)), Arc::new(ConnectionConfig::linux()));
     let before = resident_bytes();
     let mut opened = Vec::with_capacity(CONNECTIONS);
     for _ in 0..CONNECTIONS {
@@ -145,19 +147,20 @@ fn ten_thousand_connections_carry_data_and_take_4_kib_each() {
     }
     let each = resident_bytes().saturating_sub(before) / (2 * CONNECTIONS);
     println!("{each} bytes for each end of a connection");
-    assert!(each <= MOST_BYTES, "{each} bytes for each end of a connection");
+    assert!(each <= MAX_BYTES, "{each} bytes for each end of a connection");
 }
 
 #[test]
 fn a_connection_that_is_over_leaves_nothing_behind() {
     let _serial = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let mut pair = Pair::new();
-    pair.stacks[1].listen(PORT, Config::linux()).unwrap();
+    pair.stacks[1].listen(PORT, ConnectionConfig::linux()).unwrap();
     let remote = SocketAddr::from(([10, 0, 0, 2], PORT));
     let mut resident = Vec::new();
     for _ in 0..6 {
         for _ in 0..5_000 {
-            let client = pair.stacks[0].connect(pair.now, None, remote, Config::linux()).unwrap();
+            let client =
+                pair.stacks[0].connect(pair.now, None, remote, ConnectionConfig::linux()).unwrap();
             pair.exchange();
             pair.note_accepted();
             let server = pair.accepted.pop().unwrap();
@@ -179,7 +182,7 @@ fn a_connection_that_is_over_leaves_nothing_behind() {
 
 /// What floods of handshakes may take: half a mebibyte for a backlog of 128, less than one for subflows
 /// that are not proven, and what the allocator does not give back.
-const MOST_FLOOD_BYTES: usize = 2 * 1_024 * 1_024;
+const MAX_FLOOD_BYTES: usize = 2 * 1_024 * 1_024;
 const FLOOD: u32 = 100_000;
 
 fn forged_syn(number: u32, option: MptcpOption) -> Segment {
@@ -201,8 +204,8 @@ fn forged_syn(number: u32, option: MptcpOption) -> Segment {
 fn floods_of_handshakes_take_2_mib_and_no_more() {
     let _serial = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let mut pair = Pair::new();
-    let config = stack::Config::default();
-    let mut server = Stack::facing_strangers(config, &Strangers::new([7; 16]));
+    let config = stack::StackConfig::default();
+    let mut server = Stack::with_syn_flood_protection(config, &SynFloodProtection::new([7; 16]));
     server.add_interface(WIRE, 1_500);
     let own = ([10, 0, 0, 2].into(), WIRE);
     let address = LocalAddress {
@@ -218,15 +221,15 @@ fn floods_of_handshakes_take_2_mib_and_no_more() {
         laminar: false,
     };
     server.set_address(pair.now, address);
-    server.listen(PORT, Config::linux()).unwrap();
+    server.listen(PORT, ConnectionConfig::linux()).unwrap();
     // An honest connection, of which the token is known.
     let remote = SocketAddr::from(([10, 0, 0, 2], PORT));
-    pair.stacks[0].connect(pair.now, None, remote, Config::linux()).unwrap();
+    pair.stacks[0].connect(pair.now, None, remote, ConnectionConfig::linux()).unwrap();
     let syn = pair.stacks[0].poll_transmit(pair.now).unwrap().1;
     server.handle_packet(pair.now, WIRE, syn);
     let answer = server.poll_transmit(pair.now).unwrap().1;
     let option = answer.parse().unwrap().options.mptcp.remove(0);
-    let MptcpOption::Capable(offer @ Capable { sender_key: Some(key), .. }) = option else {
+    let MptcpOption::Capable(offer @ MpCapable { sender_key: Some(key), .. }) = option else {
         unreachable!("{option:?}")
     };
     pair.stacks[0].handle_packet(pair.now, WIRE, answer);
@@ -234,9 +237,9 @@ fn floods_of_handshakes_take_2_mib_and_no_more() {
     pair.exchange();
     let before = resident_bytes();
     for number in 0..FLOOD {
-        let capable = MptcpOption::Capable(Capable { sender_key: None, ..offer });
+        let capable = MptcpOption::Capable(MpCapable { sender_key: None, ..offer });
         let (token, nonce) = (keys::token(key), number);
-        let join = MptcpOption::Join(Join::Syn { backup: false, address_id: 9, token, nonce });
+        let join = MptcpOption::Join(MpJoin::Syn { backup: false, address_id: 9, token, nonce });
         for option in [capable, join] {
             let syn = forged_syn(number, option);
             pair.stacks[1].handle_packet(pair.now, WIRE, Packet::emit(&syn, 0));
@@ -248,5 +251,5 @@ fn floods_of_handshakes_take_2_mib_and_no_more() {
     assert_eq!((half_open, joins), (128, 4_096));
     let grown = resident_bytes().saturating_sub(before);
     println!("{grown} bytes for {half_open} half-open connections and {joins} subflows");
-    assert!(grown <= MOST_FLOOD_BYTES, "{grown} bytes more");
+    assert!(grown <= MAX_FLOOD_BYTES, "{grown} bytes more");
 }

@@ -48,7 +48,7 @@ impl Connection {
 
     /// Payload from `at` on, counted from the first byte.
     fn up(&mut self, ms: u64, flags: Flags, at: u32, bytes: u32, options: Options) {
-        let seq = if flags.has(Flags::SYN) { 500 } else { 501 + at };
+        let seq = if flags.contains(Flags::SYN) { 500 } else { 501 + at };
         let segment = Segment { seq, ack: 901, ..Self::segment(flags, bytes, 900, options) };
         self.add(ms, Way::Out, &segment);
     }
@@ -63,7 +63,7 @@ impl Connection {
         let segment = Segment {
             source: near.destination,
             destination: near.source,
-            seq: if flags.has(Flags::SYN) { 900 } else { 901 },
+            seq: if flags.contains(Flags::SYN) { 900 } else { 901 },
             ack: 501 + at,
             ..near
         };

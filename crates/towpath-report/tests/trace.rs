@@ -11,8 +11,8 @@ use proptest::prelude::*;
 use towpath_measure::result::{CapturedConnection, Vantage};
 use towpath_mptcp::keys;
 use towpath_mptcp::wire::{
-    Capable, DataAck, Dss, DssMapping, Flags, Join, MptcpOption, Options, Packet, Payload, Reset,
-    Segment,
+    DataAck, Dss, DssMapping, Flags, MpCapable, MpJoin, MpTcpRst, MptcpOption, Options, Packet,
+    Payload, Segment,
 };
 use towpath_report::trace::{self, TakenAt, Trace};
 
@@ -159,7 +159,7 @@ fn with(option: MptcpOption) -> Options {
 }
 
 fn capable(version: u8, sender_key: Option<u64>, receiver_key: Option<u64>) -> Options {
-    with(MptcpOption::Capable(Capable {
+    with(MptcpOption::Capable(MpCapable {
         version,
         checksum: false,
         extensibility: false,
@@ -200,12 +200,12 @@ fn opened() -> Capture {
 
 fn join(capture: &mut Capture, number: u8, at_ns: u64, token: u32) -> Flow {
     let second = flow(number);
-    let syn = Join::Syn { backup: false, address_id: number, token, nonce: 1 };
-    let answer = Join::SynAck { backup: false, address_id: 0, hmac: 2, nonce: 3 };
+    let syn = MpJoin::Syn { backup: false, address_id: number, token, nonce: 1 };
+    let answer = MpJoin::SynAck { backup: false, address_id: 0, hmac: 2, nonce: 3 };
     capture.add(at_ns, &second.up(0, 0, Flags::SYN, 0, with(MptcpOption::Join(syn))));
     let answered = at_ns + 40 * MS;
     capture.add(answered, &second.down(0, 1, SYN_ACK, 0, with(MptcpOption::Join(answer))));
-    let ack = MptcpOption::Join(Join::Ack { hmac: [9; 20] });
+    let ack = MptcpOption::Join(MpJoin::Ack { hmac: [9; 20] });
     capture.add(answered, &second.up(1, 1, Flags::ACK, 0, with(ack)));
     second
 }
@@ -355,7 +355,7 @@ fn fallback_has_a_reason() {
 #[test]
 fn a_reset_says_why() {
     let mut capture = opened();
-    let reset = MptcpOption::Reset(Reset { transient: false, reason: 6, reserved: 0 });
+    let reset = MptcpOption::Reset(MpTcpRst { transient: false, reason: 6, reserved: 0 });
     capture.add(1_030 * MS, &flow(0).down(1, 1, Flags::RST.with(Flags::ACK), 0, with(reset)));
     let trace = capture.trace();
     let subflow = &only(&trace).subflows[0];

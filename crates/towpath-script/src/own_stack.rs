@@ -5,10 +5,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use bytes::Bytes;
-use towpath_mptcp::connection::{Config, ReceiveBuffer, ReceiveBufferMode, WindowShare};
+use towpath_mptcp::connection::{ConnectionConfig, ReceiveBuffer, ReceiveBufferMode, WindowShare};
 use towpath_mptcp::settings::HostSettings;
 use towpath_mptcp::stack::{
-    self, ConnectionError, ConnectionId, Event, InterfaceId, LocalAddress, Stack,
+    self, ConnectionError, ConnectionId, InterfaceId, LocalAddress, Stack, StackEvent,
 };
 use towpath_mptcp::wire::Packet;
 use towpath_net::Instant;
@@ -26,7 +26,7 @@ const PORT: u16 = 80;
 #[derive(Debug)]
 pub struct OwnStack {
     stack: Stack,
-    config: Config,
+    config: ConnectionConfig,
     now: Instant,
     endpoints: Vec<(u8, EndpointUse)>,
     mtu_bytes: u32,
@@ -47,7 +47,7 @@ impl OwnStack {
         // Scripts turn Nagle off unless they say otherwise, on the kernel, too.
         config.subflow.nagle = false;
         Self {
-            stack: Stack::new(stack::Config::default()),
+            stack: Stack::new(stack::StackConfig::default()),
             config,
             now: Instant::ZERO,
             endpoints: Vec::new(),
@@ -100,16 +100,16 @@ impl OwnStack {
         }
         while let Some(event) = self.stack.poll_event() {
             match event {
-                Event::Accepted { connection, .. } => self.accepted = Some(connection),
-                Event::Connected(_) => self.connected = true,
-                Event::Closed { connection, error } if self.is_ours(connection) => {
+                StackEvent::Accepted { connection, .. } => self.accepted = Some(connection),
+                StackEvent::Connected(_) => self.connected = true,
+                StackEvent::Closed { connection, error } if self.is_ours(connection) => {
                     self.closed = Some(error.map_or(Ok(()), Err));
                 }
-                Event::Closed { .. }
-                | Event::Notice { .. }
-                | Event::Readable(_)
-                | Event::Writable(_)
-                | Event::Trace { .. } => {}
+                StackEvent::Closed { .. }
+                | StackEvent::Notice { .. }
+                | StackEvent::Readable(_)
+                | StackEvent::Writable(_)
+                | StackEvent::Trace { .. } => {}
             }
         }
     }

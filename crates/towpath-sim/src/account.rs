@@ -136,9 +136,9 @@ impl Accounts {
         let Some(period) = own.periods.get_mut(number) else { return };
         let payload = packet.inner.payload.len() as u64;
         let carried = &mut period.period.carried;
-        let Some(tag) = packet.inner.data.filter(|_| payload > 0) else {
+        let Some(tag) = packet.inner.data_tag.filter(|_| payload > 0) else {
             carried.headers += charged;
-            if payload > 0 && udp::Datagram::is_in(&packet.inner) {
+            if payload > 0 && udp::UdpDatagram::is_in(&packet.inner) {
                 period.datagram_bytes += payload;
             }
             return;
@@ -149,7 +149,7 @@ impl Accounts {
         let new = known.insert((start, start + payload), (row, number));
         carried.delivered += new;
         carried.headers += charged.saturating_sub(payload);
-        *match (tag.again, tag.copied) {
+        *match (tag.retransmitted, tag.redundant) {
             (true, _) => &mut carried.repeated,
             (false, true) => &mut carried.duplicated,
             (false, false) => &mut carried.reinjected,
@@ -201,7 +201,7 @@ impl Accounts {
     ) {
         let mut changed = std::mem::take(&mut self.dirty);
         for (host, noted) in look.hosts.iter().zip(&mut self.noted) {
-            let count = host.stack.rests();
+            let count = host.stack.drain_count();
             changed |= std::mem::replace(noted, count) != count;
         }
         changed |= *self.processors.get_or_insert_with(|| {

@@ -8,7 +8,7 @@ use towpath_measure::result::{
 };
 use towpath_measure::scenario::{DataDirection, Transport};
 use towpath_measure::traffic::{messages, summary_directions};
-use towpath_mptcp::stack::Status;
+use towpath_mptcp::stack::ConnectionStatus;
 use towpath_net::Instant;
 
 use crate::account::Read;
@@ -170,7 +170,7 @@ fn sizes(world: &World<'_>) -> Sizes {
     let ends = || world.streams.iter().flat_map(|stream| &stream.ends);
     let windows = ends().filter_map(|end| {
         let host = world.hosts.get(end.host)?;
-        Some(host.stack.largest_window_bytes(end.socket?.tcp()?))
+        Some(host.stack.max_peer_window_bytes(end.socket?.tcp()?))
     });
     let sending = world.streams.iter().flat_map(|stream| &stream.ends).map(|end| end.host);
     let buffers = sending.filter_map(|host| world.hosts.get(host));
@@ -184,7 +184,7 @@ fn sizes(world: &World<'_>) -> Sizes {
 }
 
 /// Status of both ends of every stream.
-fn statuses<'w>(world: &'w World<'_>) -> impl Iterator<Item = (usize, Status)> + 'w {
+fn statuses<'w>(world: &'w World<'_>) -> impl Iterator<Item = (usize, ConnectionStatus)> + 'w {
     let ends = world.streams.iter().flat_map(|stream| &stream.ends);
     ends.filter_map(|end| {
         let status = world.hosts.get(end.host)?.status(end.socket?)?;
@@ -209,17 +209,19 @@ fn counters(world: &World<'_>) -> Vec<Counter> {
         }
         let own: Vec<_> =
             statuses(world).filter(|(at, _)| *at == index).map(|(_, status)| status).collect();
-        let sum = |of: &dyn Fn(&Status) -> u64| own.iter().map(of).sum();
+        let sum = |of: &dyn Fn(&ConnectionStatus) -> u64| own.iter().map(of).sum();
         let causes = ["Timeout", "Closed", "Connection", "Opportunistic", "Scheduler"];
         for (cause, name) in causes.iter().enumerate() {
-            let bytes = |status: &Status| status.reinjected_bytes.get(cause).copied().unwrap_or(0);
+            let bytes = |status: &ConnectionStatus| {
+                status.reinjected_bytes.get(cause).copied().unwrap_or(0)
+            };
             add(&host.name, &format!("Reinjected{name}Bytes"), sum(&bytes));
         }
         add(&host.name, "BusyMicroseconds", host.busy.as_micros() as u64);
         add(&host.name, "Penalisations", sum(&|status| status.penalisations));
         add(&host.name, "DiscardedBytes", sum(&|status| status.discarded_bytes));
         add(&host.name, "WindowBlockedMs", sum(&|s| s.window_blocked.as_millis() as u64));
-        let tcp = |of: fn(&towpath_mptcp::subflow::Statistics) -> u64| {
+        let tcp = |of: fn(&towpath_mptcp::subflow::SubflowStats) -> u64| {
             own.iter().flat_map(|status| &status.subflows).map(|s| of(&s.tcp)).sum::<u64>()
         };
         add(&host.name, "Retransmissions", tcp(|tcp| tcp.retransmissions));

@@ -72,11 +72,11 @@ impl Host {
         let unknown = |source| SimError::Name { host: name.clone(), source };
         settings.connection.check().map_err(unknown)?;
         let quic = quic_host(scenario, index, seed)?;
-        let config = stack::Config {
+        let config = stack::StackConfig {
             seed: stream_seed(seed, &format!("host/{name}"), "stack"),
             syn_backlog: SYN_BACKLOG,
             time_wait_limit: TIME_WAIT_LIMIT,
-            trace,
+            report_decisions: trace,
         };
         let mut made = Self {
             name,
@@ -103,9 +103,14 @@ impl Host {
     }
 
     /// How a flow's connection behaves in a run over `compared`.
-    pub(crate) fn connection(&self, flow: &Flow, compared: Transport) -> connection::Config {
+    pub(crate) fn connection(
+        &self,
+        flow: &Flow,
+        compared: Transport,
+    ) -> connection::ConnectionConfig {
         let multipath = flow.transport_in(compared) == Transport::Mptcp;
-        let mut config = connection::Config { multipath, ..self.settings.connection.clone() };
+        let mut config =
+            connection::ConnectionConfig { multipath, ..self.settings.connection.clone() };
         // A message does not wait for the next one (`TCP_NODELAY`).
         config.subflow.nagle &= asking(&flow.pattern).is_empty();
         config
@@ -234,7 +239,7 @@ impl Host {
 
     fn take_in(&mut self, now: Instant, interface: InterfaceId, packet: &mut Packet) {
         // Where nobody speaks QUIC, no packet is looked at for it.
-        if self.quic.is_used() && udp::Datagram::is_in(packet) {
+        if self.quic.is_used() && udp::UdpDatagram::is_in(packet) {
             self.quic.receive(now, packet);
         } else {
             self.stack.receive(now, interface, packet);
@@ -251,7 +256,7 @@ impl Host {
 
     /// The host's own queue in front of a path is full, or has room again.
     pub(crate) fn set_room(&mut self, now: Instant, path: usize, room: bool) {
-        self.stack.set_room(now, interface(path), room);
+        self.stack.set_tx_ready(now, interface(path), room);
         self.quic.set_room(path, room);
         self.touched = true;
     }

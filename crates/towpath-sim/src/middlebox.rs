@@ -168,7 +168,7 @@ impl Unit {
                 options.mptcp.clear();
                 options.dss = None;
             }
-            MiddleboxAction::StripMptcpSyn if segment.flags.has(Flags::SYN) => {
+            MiddleboxAction::StripMptcpSyn if segment.flags.contains(Flags::SYN) => {
                 options.mptcp.clear();
             }
             MiddleboxAction::StripMptcpSyn => {}

@@ -6,7 +6,7 @@ use std::time::Duration;
 use towpath_measure::network::{Directions, Reported, end_of, path_of, split, topology};
 use towpath_measure::result::{Interface as InterfaceTotals, Link};
 use towpath_measure::scenario::{Change, LinkSide, Scenario, Target, TimelineEvent, Transport};
-use towpath_mptcp::wire::{self, Cutter};
+use towpath_mptcp::wire::{self, Segmenter};
 use towpath_net::config::{DirectionConfig, QueuePosition, Shaper};
 use towpath_net::topology::{RouteError, RouteId};
 use towpath_net::{Instant, Topology};
@@ -174,7 +174,7 @@ impl<'a> Network<'a> {
         if whole {
             return self.send_one(now, path, end, packet);
         }
-        let Some(mut cutter) = Cutter::new(&packet) else {
+        let Some(mut cutter) = Segmenter::new(&packet) else {
             let mut packet = packet;
             packet.segment_bytes = 0;
             return self.send_one(now, path, end, packet);

@@ -10,7 +10,7 @@ use towpath_measure::network::joined_by;
 use towpath_measure::result::Probe;
 use towpath_measure::scenario::{Family, Flow, Pattern, Scenario};
 use towpath_measure::traffic::Pinger;
-use towpath_mptcp::wire::udp::Datagram as Udp;
+use towpath_mptcp::wire::udp::UdpDatagram as Udp;
 use towpath_mptcp::wire::{Ecn, Packet};
 use towpath_net::Instant;
 

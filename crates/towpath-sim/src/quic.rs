@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, VecDeque};
 
 use towpath_measure::network::path_of;
 use towpath_mptcp::path_manager::InterfaceId;
-use towpath_mptcp::stack::{Status, SubflowStatus};
-use towpath_mptcp::subflow::{State, Statistics};
-use towpath_mptcp::wire::udp::Datagram as Udp;
+use towpath_mptcp::stack::{ConnectionStatus, SubflowStatus};
+use towpath_mptcp::subflow::{SubflowStats, TcpState};
+use towpath_mptcp::wire::udp::UdpDatagram as Udp;
 use towpath_mptcp::wire::{Ecn, Packet};
 use towpath_multipath::PathId;
 use towpath_net::Instant;
@@ -115,8 +115,8 @@ impl QuicHost {
 
 /// The paths of a QUIC connection as subflows. Bytes are UDP payload: the library does not count the
 /// stream's own bytes path by path.
-pub(crate) fn as_subflows(status: &quic::Status) -> Status {
-    Status {
+pub(crate) fn as_subflows(status: &quic::Status) -> ConnectionStatus {
+    ConnectionStatus {
         local: status.local,
         remote: status.remote,
         established: status.established,
@@ -146,14 +146,14 @@ fn as_subflow(path: &quic::PathStatus) -> SubflowStatus {
         remote: path.remote,
         address_ids: (0, 0),
         state: match path.state {
-            quic::PathState::Validating => State::SynSent,
-            quic::PathState::Established => State::Established,
-            quic::PathState::Abandoned { .. } => State::Closed,
+            quic::PathState::Validating => TcpState::SynSent,
+            quic::PathState::Established => TcpState::Established,
+            quic::PathState::Abandoned { .. } => TcpState::Closed,
         },
         backup: path.backup,
         stale: false,
         congestion_control: "",
-        tcp: Statistics {
+        tcp: SubflowStats {
             srtt: path.srtt,
             rttvar: path.rttvar,
             min_rtt: path.min_rtt,
@@ -166,7 +166,7 @@ fn as_subflow(path: &quic::PathStatus) -> SubflowStatus {
             acked_bytes: path.acked_bytes,
             received_bytes: path.received_bytes,
             retransmissions: path.lost_packets,
-            ..Statistics::default()
+            ..SubflowStats::default()
         },
     }
 }

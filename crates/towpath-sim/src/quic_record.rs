@@ -3,7 +3,7 @@
 use towpath_measure::network::path_of;
 use towpath_measure::result::{Event, EventKind, Multipath, Warning};
 use towpath_measure::scenario::Transport;
-use towpath_mptcp::subflow::State;
+use towpath_mptcp::subflow::TcpState;
 use towpath_net::Instant;
 use towpath_quic::words::{self, End, Proof, Witness};
 use towpath_quic::{Notice, Status};
@@ -47,17 +47,17 @@ impl Recorder<'_> {
 }
 
 /// The states of a path.
-pub(crate) fn path_state(state: State) -> &'static str {
+pub(crate) fn path_state(state: TcpState) -> &'static str {
     match state {
-        State::SynSent | State::SynReceived => "validating",
-        State::Established
-        | State::FinWait1
-        | State::FinWait2
-        | State::CloseWait
-        | State::Closing
-        | State::LastAck
-        | State::TimeWait => "established",
-        State::Closed => "abandoned",
+        TcpState::SynSent | TcpState::SynReceived => "validating",
+        TcpState::Established
+        | TcpState::FinWait1
+        | TcpState::FinWait2
+        | TcpState::CloseWait
+        | TcpState::Closing
+        | TcpState::LastAck
+        | TcpState::TimeWait => "established",
+        TcpState::Closed => "abandoned",
     }
 }
 

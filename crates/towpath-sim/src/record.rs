@@ -13,9 +13,10 @@ use towpath_measure::result::{
 use towpath_measure::scenario::{DataDirection, Scenario};
 use towpath_measure::traffic::directions;
 use towpath_mptcp::stack::{
-    ConnectionId, Fallback, Notice, Reinjection, Status, SubflowStatus, Trace,
+    ConnectionId, ConnectionStatus, FallbackReason, ReinjectionCause, StackDecision, StackNotice,
+    SubflowStatus,
 };
-use towpath_mptcp::subflow::{CloseReason, State, Statistics};
+use towpath_mptcp::subflow::{CloseReason, SubflowStats, TcpState};
 use towpath_multipath::scheduler::SwitchReason;
 use towpath_net::Instant;
 
@@ -43,7 +44,7 @@ struct Known {
     first_seen: Instant,
     closed: Option<Instant>,
     /// Latest figures of the opener's and the acceptor's end.
-    ends: [Statistics; 2],
+    ends: [SubflowStats; 2],
 }
 
 /// Writes records, and remembers what the summary needs.
@@ -60,7 +61,7 @@ pub(crate) struct Recorder<'a> {
     pub(crate) log: StackLog,
     /// The longest smoothed round-trip time seen.
     pub(crate) longest_srtt: Duration,
-    pub(crate) fallbacks: Vec<(String, Fallback)>,
+    pub(crate) fallbacks: Vec<(String, FallbackReason)>,
     pub(crate) notices: BTreeMap<(String, &'static str), u64>,
 }
 
@@ -120,34 +121,34 @@ impl<'a> Recorder<'a> {
         &mut self,
         now: Instant,
         host: &str,
-        status: Option<&Status>,
-        notice: Notice,
+        status: Option<&ConnectionStatus>,
+        notice: StackNotice,
     ) {
         let (kind, counter, number, what) = match notice {
-            Notice::SubflowEstablished { number, .. } => {
+            StackNotice::SubflowEstablished { number, .. } => {
                 (EventKind::Subflow, "SubflowsEstablished", Some(number), "established".to_owned())
             }
-            Notice::SubflowClosed { number, reason, .. } => {
+            StackNotice::SubflowClosed { number, reason, .. } => {
                 let text = format!("closed: {}", reason_text(reason));
                 (EventKind::Subflow, "SubflowsClosed", Some(number), text)
             }
-            Notice::Priority { number, backup } => {
+            StackNotice::Priority { number, backup } => {
                 let text = if backup { "is a backup now" } else { "is no backup any more" };
                 (EventKind::Subflow, "PriorityChanges", Some(number), text.to_owned())
             }
-            Notice::Stale { number, stale } => {
+            StackNotice::Stale { number, stale } => {
                 let text = if stale { "is stale" } else { "is alive again" };
                 (EventKind::Subflow, "StaleChanges", Some(number), text.to_owned())
             }
-            Notice::AddressAnnounced { address_id, address } => {
+            StackNotice::AddressAnnounced { address_id, address } => {
                 let text = format!("address {address} announced (id {address_id})");
                 (EventKind::PathManager, "AddressesAnnounced", None, text)
             }
-            Notice::AddressWithdrawn { address_id } => {
+            StackNotice::AddressWithdrawn { address_id } => {
                 let text = format!("address with id {address_id} withdrawn");
                 (EventKind::PathManager, "AddressesWithdrawn", None, text)
             }
-            Notice::Fallback(why) => {
+            StackNotice::Fallback(why) => {
                 self.fallbacks.push((host.to_owned(), why));
                 let text = format!("plain TCP from now on: {why}");
                 (EventKind::Fallback, "Fallbacks", None, text)
@@ -176,23 +177,23 @@ impl<'a> Recorder<'a> {
         now: Instant,
         (host, name): (usize, &str),
         connection: ConnectionId,
-        trace: Trace,
+        trace: StackDecision,
     ) {
         let decisions = self.decisions.entry((host, connection)).or_default();
         let blocked = match trace {
-            Trace::Scheduled { number, run_bytes, why } => {
+            StackDecision::Scheduled { number, run_bytes, why } => {
                 decisions.scheduled(number, run_bytes, why.map(SwitchReason::name));
                 None
             }
-            Trace::Reinjected { number, bytes, cause: why } => {
+            StackDecision::Reinjected { number, bytes, cause: why } => {
                 decisions.reinjected(number, bytes, cause(why));
                 None
             }
-            Trace::Penalised { number } => {
+            StackDecision::Penalised { number } => {
                 decisions.penalised(number);
                 None
             }
-            Trace::WindowBlocked(full) => decisions.window(now, full),
+            StackDecision::WindowBlocked(full) => decisions.window(now, full),
         };
         if let Some(blocked) = blocked {
             let said = blocked.event(Instant::ZERO);
@@ -241,7 +242,7 @@ impl<'a> Recorder<'a> {
         &mut self,
         (at, span): (Instant, Duration),
         (index, stream): (usize, &Stream),
-        status: &[Option<Status>; 2],
+        status: &[Option<ConnectionStatus>; 2],
     ) {
         let flow = self.scenario.flows.get(stream.flow);
         for direction in flow.map_or(&[][..], |flow| directions(&flow.pattern)) {
@@ -266,7 +267,7 @@ impl<'a> Recorder<'a> {
         &mut self,
         (index, stream): (usize, &Stream),
         direction: DataDirection,
-        [opener, acceptor]: &[Option<Status>; 2],
+        [opener, acceptor]: &[Option<ConnectionStatus>; 2],
     ) -> Option<ConnectionState> {
         if is_quic(stream.transport) {
             return None; // the library does not tell
@@ -297,7 +298,7 @@ impl<'a> Recorder<'a> {
         &mut self,
         when: (Instant, Duration),
         (index, stream): (usize, &Stream),
-        status: &[Option<Status>; 2],
+        status: &[Option<ConnectionStatus>; 2],
         network: &Network<'_>,
     ) {
         let flow = self.scenario.flows.get(stream.flow);
@@ -327,7 +328,7 @@ impl<'a> Recorder<'a> {
         (index, stream): (usize, &Stream),
         (end, subflow): (usize, &SubflowStatus),
         network: &Network<'_>,
-    ) -> Option<(Key, Statistics)> {
+    ) -> Option<(Key, SubflowStats)> {
         let path = path_used(subflow);
         let inside = |address| path.map_or(address, |path| network.inside(path, address));
         let number = if is_quic(stream.transport) { subflow.number } else { 0 };
@@ -348,13 +349,13 @@ impl<'a> Recorder<'a> {
                 backup: backup || subflow.backup,
                 first_seen: at,
                 closed: None,
-                ends: [Statistics::default(); 2],
+                ends: [SubflowStats::default(); 2],
             };
             self.subflows.insert(key, known);
         }
         self.longest_srtt = self.longest_srtt.max(subflow.tcp.srtt);
         let known = self.subflows.get_mut(&key)?;
-        if subflow.state == State::Closed {
+        if subflow.state == TcpState::Closed {
             let late = known.closed.is_some_and(|closed| closed < at);
             known.closed.get_or_insert(at);
             if late {
@@ -410,7 +411,7 @@ fn path_used(subflow: &SubflowStatus) -> Option<usize> {
     path_of(subflow.local.ip(), subflow.remote.ip())
 }
 
-fn status_of(hosts: &[Host], end: &crate::traffic::End) -> Option<Status> {
+fn status_of(hosts: &[Host], end: &crate::traffic::End) -> Option<ConnectionStatus> {
     hosts.get(end.host)?.status(end.socket?)
 }
 
@@ -440,7 +441,7 @@ fn describe(
     stream: &Stream,
     (known, subflow): (&Known, &SubflowStatus),
     (direction, sends): (DataDirection, bool),
-    before: &Statistics,
+    before: &SubflowStats,
     (at, span): (Instant, Duration),
 ) -> Subflow {
     let now = &subflow.tcp;
@@ -491,18 +492,18 @@ fn micros(span: Duration) -> u32 {
 }
 
 /// The kernel's words.
-fn state_text(state: State) -> &'static str {
+fn state_text(state: TcpState) -> &'static str {
     match state {
-        State::SynSent => "syn-sent",
-        State::SynReceived => "syn-received",
-        State::Established => "established",
-        State::FinWait1 => "fin-wait-1",
-        State::FinWait2 => "fin-wait-2",
-        State::CloseWait => "close-wait",
-        State::Closing => "closing",
-        State::LastAck => "last-ack",
-        State::TimeWait => "time-wait",
-        State::Closed => "closed",
+        TcpState::SynSent => "syn-sent",
+        TcpState::SynReceived => "syn-received",
+        TcpState::Established => "established",
+        TcpState::FinWait1 => "fin-wait-1",
+        TcpState::FinWait2 => "fin-wait-2",
+        TcpState::CloseWait => "close-wait",
+        TcpState::Closing => "closing",
+        TcpState::LastAck => "last-ack",
+        TcpState::TimeWait => "time-wait",
+        TcpState::Closed => "closed",
     }
 }
 
@@ -517,12 +518,12 @@ fn reason_text(reason: CloseReason) -> &'static str {
     }
 }
 
-fn cause(cause: Reinjection) -> Cause {
+fn cause(cause: ReinjectionCause) -> Cause {
     match cause {
-        Reinjection::Timeout => Cause::Timeout,
-        Reinjection::Closed => Cause::Closed,
-        Reinjection::Connection => Cause::Connection,
-        Reinjection::Opportunistic => Cause::Opportunistic,
-        Reinjection::Scheduler => Cause::Scheduler,
+        ReinjectionCause::Timeout => Cause::Timeout,
+        ReinjectionCause::Closed => Cause::Closed,
+        ReinjectionCause::Connection => Cause::Connection,
+        ReinjectionCause::Opportunistic => Cause::Opportunistic,
+        ReinjectionCause::Scheduler => Cause::Scheduler,
     }
 }

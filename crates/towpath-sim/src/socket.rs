@@ -63,7 +63,7 @@ impl Host {
 
     /// State of a connection, in the words of TCP. The paths of a QUIC connection belong to its
     /// first stream, so that they count once.
-    pub(crate) fn status(&self, socket: Socket) -> Option<stack::Status> {
+    pub(crate) fn status(&self, socket: Socket) -> Option<stack::ConnectionStatus> {
         match socket {
             Socket::Tcp(connection) => self.stack.status(connection),
             Socket::Quic(connection, quic::StreamId(0)) => {

@@ -12,7 +12,7 @@ use towpath_measure::result::{DatagramFigures, DatagramRow, Interval};
 use towpath_measure::scenario::{DataDirection, Family, Flow, Pattern, Scenario, Udp as Plan};
 use towpath_measure::traffic::directions;
 use towpath_measure::traffic::udp::{self, UdpReceiver, UdpSender};
-use towpath_mptcp::wire::udp::Datagram as Udp;
+use towpath_mptcp::wire::udp::UdpDatagram as Udp;
 use towpath_mptcp::wire::{Ecn, Packet};
 use towpath_net::Instant;
 

@@ -5,7 +5,7 @@ use towpath_measure::network::path_of;
 use towpath_measure::result::{Part, PartGroup};
 use towpath_measure::scenario::{DataDirection, Scenario, Transport};
 use towpath_measure::traffic::{asking, directions};
-use towpath_mptcp::connection::{HeldBack, Limit};
+use towpath_mptcp::connection::{SendLimit, SubflowLimit};
 use towpath_mptcp::stack::ConnectionId;
 use towpath_net::Instant;
 
@@ -104,8 +104,8 @@ fn why_of(
 
 fn tcp(host: &Host, connection: ConnectionId, path: usize) -> Why {
     let on = |between: (std::net::IpAddr, std::net::IpAddr)| path_of(between.0, between.1);
-    let own = host.stack.held_back(connection).filter(|held| on(held.between) == Some(path));
-    let all = own.map(|HeldBack { limit, waits_for, .. }| Why {
+    let own = host.stack.subflow_limits(connection).filter(|held| on(held.addresses) == Some(path));
+    let all = own.map(|SubflowLimit { limit, waits_for, .. }| Why {
         part: part(limit),
         waits_for: waits_for.and_then(on),
     });
@@ -118,21 +118,21 @@ fn tcp(host: &Host, connection: ConnectionId, path: usize) -> Why {
     })
 }
 
-fn part(limit: Limit) -> Part {
+fn part(limit: SendLimit) -> Part {
     match limit {
-        Limit::Application => Part::Application,
-        Limit::Handshake => Part::Handshake,
-        Limit::HostQueue => Part::Unknown,
-        Limit::Pacing => Part::Pacing,
-        Limit::SlowStart => Part::SlowStart,
-        Limit::AfterLoss => Part::AfterLoss,
-        Limit::BelowProduct => Part::BelowProduct,
-        Limit::Backup => Part::Backup,
-        Limit::Stale => Part::Stale,
-        Limit::Blocked => Part::Blocked,
-        Limit::PeerWindow => Part::PeerWindow,
-        Limit::SendBuffer => Part::SendBuffer,
-        Limit::Scheduler => Part::Scheduler,
+        SendLimit::Application => Part::Application,
+        SendLimit::Handshake => Part::Handshake,
+        SendLimit::HostQueue => Part::Unknown,
+        SendLimit::Pacing => Part::Pacing,
+        SendLimit::SlowStart => Part::SlowStart,
+        SendLimit::AfterLoss => Part::AfterLoss,
+        SendLimit::CongestionAvoidance => Part::BelowProduct,
+        SendLimit::Backup => Part::Backup,
+        SendLimit::Stale => Part::Stale,
+        SendLimit::HeadOfLineBlocking => Part::Blocked,
+        SendLimit::PeerWindow => Part::PeerWindow,
+        SendLimit::SendBuffer => Part::SendBuffer,
+        SendLimit::Scheduler => Part::Scheduler,
     }
 }
 

@@ -409,26 +409,28 @@ impl<'a> World<'a> {
         did
     }
 
-    fn on_event(&mut self, index: usize, event: &stack::Event) {
+    fn on_event(&mut self, index: usize, event: &stack::StackEvent) {
         match *event {
-            stack::Event::Accepted { listener, connection } => {
+            stack::StackEvent::Accepted { listener, connection } => {
                 self.accepted(index, listener, connection);
                 self.use_end(index, Socket::Tcp(connection));
             }
-            stack::Event::Connected(connection) => {
+            stack::StackEvent::Connected(connection) => {
                 self.connected(index, connection);
                 self.use_end(index, Socket::Tcp(connection));
             }
-            stack::Event::Readable(connection) | stack::Event::Writable(connection) => {
+            stack::StackEvent::Readable(connection) | stack::StackEvent::Writable(connection) => {
                 self.use_end(index, Socket::Tcp(connection));
             }
-            stack::Event::Closed { connection, error } => self.closed(index, connection, error),
-            stack::Event::Notice { connection, notice } => {
+            stack::StackEvent::Closed { connection, error } => {
+                self.closed(index, connection, error)
+            }
+            stack::StackEvent::Notice { connection, notice } => {
                 let status = self.hosts.get(index).and_then(|h| h.stack.status(connection));
                 let name = self.hosts.get(index).map_or("", |host| host.name.as_str());
                 self.recorder.notice(self.now, name, status.as_ref(), notice);
             }
-            stack::Event::Trace { connection, trace } => {
+            stack::StackEvent::Trace { connection, trace } => {
                 let name = self.hosts.get(index).map_or("", |host| host.name.as_str());
                 self.recorder.trace(self.now, (index, name), connection, trace);
             }

@@ -107,7 +107,7 @@ impl Peer {
     }
 
     fn handle(&mut self, segment: &Segment) {
-        if segment.flags.has(Flags::SYN) {
+        if segment.flags.contains(Flags::SYN) {
             self.expected = segment.seq.wrapping_add(1);
             self.scale = segment.options.window_scale.unwrap_or(0);
             self.established = true;

@@ -10,7 +10,7 @@ use towpath_linux::Clock;
 use towpath_linux::stack::{Device, End, Host};
 use towpath_mptcp::connection;
 use towpath_mptcp::path_manager::{InterfaceId, LocalAddress};
-use towpath_mptcp::stack::{Config, ConnectionError, ConnectionId, Notice, Stack};
+use towpath_mptcp::stack::{ConnectionError, ConnectionId, Stack, StackConfig, StackNotice};
 use towpath_net::Instant;
 
 use crate::network::{MTU, Network, address, target};
@@ -33,11 +33,11 @@ pub(crate) fn trial(case: Case, length: Duration) -> Result<Figures, Failure> {
     let heard = Arc::clone(&shared);
     host.call(move |turn| {
         turn.on_notice(move |_, _, notice| {
-            if matches!(notice, Notice::SubflowEstablished { .. }) {
+            if matches!(notice, StackNotice::SubflowEstablished { .. }) {
                 heard.subflows.fetch_add(1, Ordering::Relaxed);
             }
         });
-        let config = connection::Config::linux();
+        let config = connection::ConnectionConfig::linux();
         let local = Some(address(0, 2));
         let connection = turn.stack.connect(turn.now, local, target(), config)?;
         turn.attach(connection, Box::new(end));
@@ -51,8 +51,12 @@ pub(crate) fn trial(case: Case, length: Duration) -> Result<Figures, Failure> {
 }
 
 fn start(clock: Clock, devices: Vec<Device>) -> Result<Host, Failure> {
-    let mut stack =
-        Stack::new(Config { seed: 1, syn_backlog: 8, time_wait_limit: 8, trace: false });
+    let mut stack = Stack::new(StackConfig {
+        seed: 1,
+        syn_backlog: 8,
+        time_wait_limit: 8,
+        report_decisions: false,
+    });
     let mut all = Vec::new();
     for (path, device) in (0_u8..).zip(devices) {
         let interface = InterfaceId(u32::from(path));

@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
-use towpath_mptcp::wire::{Capable, Flags, Join, MptcpOption, Options, Packet, Segment};
+use towpath_mptcp::wire::{Flags, MpCapable, MpJoin, MptcpOption, Options, Packet, Segment};
 use towpath_net::Instant;
 
 use super::observation::{Answer, Hop, Probe, ProbeOption};
@@ -208,9 +208,9 @@ impl OneWay {
             return;
         }
         let flags = Flags(flags);
-        let answer = if flags.has(Flags::RST) {
+        let answer = if flags.contains(Flags::RST) {
             Answer::Reset { option: has_option(tcp) == Some(true) }
-        } else if flags.has(Flags::SYN.with(Flags::ACK)) {
+        } else if flags.contains(Flags::SYN.with(Flags::ACK)) {
             Answer::SynAck { option: has_option(tcp) == Some(true) }
         } else {
             return;
@@ -234,7 +234,7 @@ impl OneWay {
 fn syn(source: SocketAddr, destination: SocketAddr, option: ProbeOption) -> Segment {
     let mptcp = match option {
         ProbeOption::Plain => Vec::new(),
-        ProbeOption::Capable => vec![MptcpOption::Capable(Capable {
+        ProbeOption::Capable => vec![MptcpOption::Capable(MpCapable {
             version: 1,
             checksum: false,
             extensibility: false,
@@ -245,7 +245,7 @@ fn syn(source: SocketAddr, destination: SocketAddr, option: ProbeOption) -> Segm
             data: None,
         })],
         // Nobody has this token; what matters is how far the packet gets.
-        ProbeOption::Join => vec![MptcpOption::Join(Join::Syn {
+        ProbeOption::Join => vec![MptcpOption::Join(MpJoin::Syn {
             backup: false,
             address_id: 1,
             token: 0x746f_7770,

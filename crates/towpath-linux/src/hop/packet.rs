@@ -61,7 +61,7 @@ impl Tcp {
     }
 
     pub(crate) const fn has(self, flags: Flags) -> bool {
-        self.flags.has(flags)
+        self.flags.contains(flags)
     }
 
     pub(crate) fn payload(self, packet: &[u8]) -> &[u8] {

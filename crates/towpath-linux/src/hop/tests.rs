@@ -1,4 +1,4 @@
-use towpath_mptcp::wire::{Capable, Ecn, Join, MptcpOption, Options, Packet, Segment};
+use towpath_mptcp::wire::{Ecn, MpCapable, MpJoin, MptcpOption, Options, Packet, Segment};
 
 use super::*;
 
@@ -10,7 +10,7 @@ fn segment(flags: Flags, mptcp: &[MptcpOption], payload: &'static [u8]) -> Segme
         source: CLIENT.parse().unwrap(),
         destination: SERVER.parse().unwrap(),
         seq: 1_000,
-        ack: if flags.has(Flags::ACK) { 7 } else { 0 },
+        ack: if flags.contains(Flags::ACK) { 7 } else { 0 },
         flags,
         window: 100,
         ecn: Ecn::NotCapable,
@@ -35,7 +35,7 @@ fn hop(rules: &[Rule]) -> Hop {
 }
 
 fn capable() -> MptcpOption {
-    MptcpOption::Capable(Capable {
+    MptcpOption::Capable(MpCapable {
         version: 1,
         checksum: false,
         extensibility: false,
@@ -48,7 +48,7 @@ fn capable() -> MptcpOption {
 }
 
 fn join() -> MptcpOption {
-    MptcpOption::Join(Join::Syn { backup: false, address_id: 2, token: 3, nonce: 4 })
+    MptcpOption::Join(MpJoin::Syn { backup: false, address_id: 2, token: 3, nonce: 4 })
 }
 
 fn rule(packets: Packets, treatment: Treatment) -> Rule {
@@ -203,7 +203,7 @@ fn a_translator_forgets_what_is_idle_until_it_begins_anew() {
 #[test]
 fn a_box_makes_a_backup_a_regular_subflow() {
     let clear = [rule(Packets::of(Phase::Syn).with(Kind::Join), Treatment::ClearBackup)];
-    let syn = Join::Syn { backup: true, address_id: 2, token: 3, nonce: 4 };
+    let syn = MpJoin::Syn { backup: true, address_id: 2, token: 3, nonce: 4 };
     let sent = bytes(&segment(Flags::SYN, &[MptcpOption::Join(syn)], b""));
     let (_, passed) = hop(&clear).pass(true, sent).unwrap();
     assert_eq!(parsed(&passed).options.mptcp, [join()]);

@@ -163,11 +163,11 @@ fn start_stack(
     devices: Devices,
 ) -> io::Result<stack::Host> {
     let name = scenario.hosts.get(index).map_or("", |host| host.name.as_str());
-    let mut own = Stack::new(towpath_mptcp::stack::Config {
+    let mut own = Stack::new(towpath_mptcp::stack::StackConfig {
         seed: towpath_net::stream_seed(seed, &format!("host/{name}"), "stack"),
         syn_backlog: 128,
         time_wait_limit: 4_096,
-        trace: true,
+        report_decisions: true,
     });
     for (number, path) in scenario.paths.iter().enumerate() {
         if end_of(path, index).is_some() {

@@ -31,7 +31,7 @@ use towpath_measure::result::{
 };
 use towpath_measure::scenario::{DataDirection, Pattern, Scenario, Transport};
 use towpath_measure::traffic::summary_directions;
-use towpath_mptcp::stack::Notice;
+use towpath_mptcp::stack::StackNotice;
 use towpath_net::Instant;
 
 use crate::clock::Clock;
@@ -280,7 +280,7 @@ fn listen_to_stacks(stage: &Stage, records: &Sender<Record>) {
         // Fails if the stack has ended.
         let _ = stack.call(move |turn| {
             turn.on_notice(move |now, _, notice| {
-                let fallback = matches!(notice, Notice::Fallback(_));
+                let fallback = matches!(notice, StackNotice::Fallback(_));
                 let kind = if fallback { EventKind::Fallback } else { EventKind::PathManager };
                 let (text, subflow) = notice_text(notice);
                 let detail = subflow.map(|number| ("subflow".to_owned(), number.to_string()));

@@ -153,7 +153,7 @@ fn virtio_header(packet: &Packet) -> VirtioHeader {
     }
     if packet.segment_bytes > 0 && packet.payload.len() > usize::from(packet.segment_bytes) {
         let flags = packet.header.get(usize::from(headers.ip_bytes()) + 13).copied();
-        let reduced = Flags(flags.unwrap_or(0)).has(Flags::CWR);
+        let reduced = Flags(flags.unwrap_or(0)).contains(Flags::CWR);
         virtio.gso_type = VirtioHeader::tcp(headers.is_v4(), reduced);
         virtio.gso_bytes = packet.segment_bytes;
         virtio.header_bytes = headers.bytes() as u16;

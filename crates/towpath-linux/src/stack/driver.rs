@@ -14,8 +14,8 @@ use std::time::Duration;
 use towpath_measure::decisions::{Blocked, Decisions};
 use towpath_measure::result::Cause;
 use towpath_mptcp::stack::{
-    ConnectionError, ConnectionId, Event, InterfaceId, ListenerId, Notice, Reinjection, Stack,
-    Trace,
+    ConnectionError, ConnectionId, InterfaceId, ListenerId, ReinjectionCause, Stack, StackDecision,
+    StackEvent, StackNotice,
 };
 use towpath_multipath::scheduler::SwitchReason;
 use towpath_net::Instant;
@@ -58,7 +58,7 @@ pub trait End: Send {
 }
 
 type Accept = Box<dyn FnMut(ConnectionId) -> Option<Box<dyn End>> + Send>;
-type Hear = Box<dyn FnMut(Instant, ConnectionId, Notice) + Send>;
+type Hear = Box<dyn FnMut(Instant, ConnectionId, StackNotice) + Send>;
 type Work = Box<dyn FnOnce(&mut Turn<'_>) + Send>;
 
 /// What work inside the thread may use.
@@ -93,7 +93,10 @@ impl Turn<'_> {
     }
 
     /// Lets `hear` hear of subflows, addresses and fallbacks.
-    pub fn on_notice(&mut self, hear: impl FnMut(Instant, ConnectionId, Notice) + Send + 'static) {
+    pub fn on_notice(
+        &mut self,
+        hear: impl FnMut(Instant, ConnectionId, StackNotice) + Send + 'static,
+    ) {
         self.ends.hear = Some(Box::new(hear));
     }
 }
@@ -173,27 +176,29 @@ pub(crate) struct Told {
 }
 
 impl Told {
-    fn hear(&mut self, now: Instant, trace: Trace) {
+    fn hear(&mut self, now: Instant, trace: StackDecision) {
         match trace {
-            Trace::Scheduled { number, run_bytes, why } => {
+            StackDecision::Scheduled { number, run_bytes, why } => {
                 self.decisions.scheduled(number, run_bytes, why.map(SwitchReason::name));
             }
-            Trace::Reinjected { number, bytes, cause } => {
+            StackDecision::Reinjected { number, bytes, cause } => {
                 self.decisions.reinjected(number, bytes, cause_of(cause));
             }
-            Trace::Penalised { number } => self.decisions.penalised(number),
-            Trace::WindowBlocked(full) => self.blocked.extend(self.decisions.window(now, full)),
+            StackDecision::Penalised { number } => self.decisions.penalised(number),
+            StackDecision::WindowBlocked(full) => {
+                self.blocked.extend(self.decisions.window(now, full))
+            }
         }
     }
 }
 
-fn cause_of(cause: Reinjection) -> Cause {
+fn cause_of(cause: ReinjectionCause) -> Cause {
     match cause {
-        Reinjection::Timeout => Cause::Timeout,
-        Reinjection::Closed => Cause::Closed,
-        Reinjection::Connection => Cause::Connection,
-        Reinjection::Opportunistic => Cause::Opportunistic,
-        Reinjection::Scheduler => Cause::Scheduler,
+        ReinjectionCause::Timeout => Cause::Timeout,
+        ReinjectionCause::Closed => Cause::Closed,
+        ReinjectionCause::Connection => Cause::Connection,
+        ReinjectionCause::Opportunistic => Cause::Opportunistic,
+        ReinjectionCause::Scheduler => Cause::Scheduler,
     }
 }
 
@@ -227,9 +232,9 @@ impl Ends {
         self.connections.insert(connection, end);
     }
 
-    fn hear(&mut self, now: Instant, stack: &mut Stack, event: &Event) {
+    fn hear(&mut self, now: Instant, stack: &mut Stack, event: &StackEvent) {
         match event {
-            Event::Accepted { listener, connection } => {
+            StackEvent::Accepted { listener, connection } => {
                 match self.listeners.get_mut(listener).map(|accept| accept(*connection)) {
                     Some(Some(end)) => self.attach(now, stack, *connection, end),
                     // Somebody will attach one.
@@ -240,28 +245,28 @@ impl Ends {
                     }
                 }
             }
-            Event::Connected(connection) => {
+            StackEvent::Connected(connection) => {
                 if let Some(end) = self.connections.get_mut(connection) {
                     end.connected(now, stack, *connection);
                 }
             }
-            Event::Readable(connection) | Event::Writable(connection) => {
+            StackEvent::Readable(connection) | StackEvent::Writable(connection) => {
                 if let Some(end) = self.connections.get_mut(connection) {
                     end.progress(now, stack, *connection);
                 }
             }
-            Event::Closed { connection, error } => {
+            StackEvent::Closed { connection, error } => {
                 self.told.remove(connection);
                 if let Some(mut end) = self.connections.remove(connection) {
                     end.closed(now, stack, *connection, *error);
                 }
             }
-            Event::Notice { connection, notice } => {
+            StackEvent::Notice { connection, notice } => {
                 if let Some(hear) = &mut self.hear {
                     hear(now, *connection, *notice);
                 }
             }
-            Event::Trace { connection, trace } => {
+            StackEvent::Trace { connection, trace } => {
                 self.told.entry(*connection).or_default().hear(now, *trace);
             }
         }

@@ -92,7 +92,7 @@ pub(crate) fn connection(
     scenario: &Scenario,
     host: usize,
     transport: Transport,
-) -> Result<connection::Config, SettingError> {
+) -> Result<connection::ConnectionConfig, SettingError> {
     let given = scenario.hosts.get(host).map(|host| scenario.stack_settings(host));
     let given = given.unwrap_or_default();
     let texts = given.iter().map(|(name, value)| (*name, value.as_str()));

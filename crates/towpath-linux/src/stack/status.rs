@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use towpath_measure::result::{Cause, ConnectionState, Event};
 use towpath_measure::scenario::Scenario;
-use towpath_mptcp::connection::HeldBack;
-use towpath_mptcp::stack::{ConnectionId, Notice, Status, SubflowStatus};
-use towpath_mptcp::subflow::State;
+use towpath_mptcp::connection::SubflowLimit;
+use towpath_mptcp::stack::{ConnectionId, ConnectionStatus, StackNotice, SubflowStatus};
+use towpath_mptcp::subflow::TcpState;
 use towpath_net::Instant;
 
 use super::Host;
@@ -31,10 +31,10 @@ impl Connection {
     }
 
     /// What holds each of its subflows back now, and whether it has nothing to send.
-    pub(crate) fn held_back(&self) -> Option<(Vec<HeldBack>, bool)> {
+    pub(crate) fn held_back(&self) -> Option<(Vec<SubflowLimit>, bool)> {
         let id = self.id;
         let asked = self.host.call(move |turn| {
-            let held = turn.stack.held_back(id).collect();
+            let held = turn.stack.subflow_limits(id).collect();
             (held, turn.stack.has_nothing_to_send(id))
         });
         asked.ok()
@@ -65,7 +65,7 @@ impl Connection {
 /// What one end of a connection says of itself.
 #[derive(Debug)]
 pub(crate) struct Look {
-    pub(crate) status: Status,
+    pub(crate) status: ConnectionStatus,
     /// Switches of the scheduler since the beginning.
     pub(crate) switches: u64,
     /// Times of a full window, as events.
@@ -101,8 +101,8 @@ pub(crate) fn direction_state(
     Some(state)
 }
 
-fn understand(status: &Status) -> sample::Connection {
-    let alive = status.subflows.iter().filter(|subflow| subflow.state != State::Closed);
+fn understand(status: &ConnectionStatus) -> sample::Connection {
+    let alive = status.subflows.iter().filter(|subflow| subflow.state != TcpState::Closed);
     let mut subflows: Vec<SubflowSample> = alive.map(subflow).collect();
     if status.multipath {
         let bytes_retrans = status.reinjected_bytes.iter().sum();
@@ -154,37 +154,39 @@ fn subflow(status: &SubflowStatus) -> SubflowSample {
 }
 
 /// The kernel's numbers (`include/net/tcp_states.h`).
-fn state(state: State) -> u8 {
+fn state(state: TcpState) -> u8 {
     match state {
-        State::Established => 1,
-        State::SynSent => 2,
-        State::SynReceived => 3,
-        State::FinWait1 => 4,
-        State::FinWait2 => 5,
-        State::TimeWait => 6,
-        State::Closed => 7,
-        State::CloseWait => 8,
-        State::LastAck => 9,
-        State::Closing => 11,
+        TcpState::Established => 1,
+        TcpState::SynSent => 2,
+        TcpState::SynReceived => 3,
+        TcpState::FinWait1 => 4,
+        TcpState::FinWait2 => 5,
+        TcpState::TimeWait => 6,
+        TcpState::Closed => 7,
+        TcpState::CloseWait => 8,
+        TcpState::LastAck => 9,
+        TcpState::Closing => 11,
     }
 }
 
 /// A notice in the words of `ip mptcp monitor`, with the number of its subflow.
-pub(crate) fn notice_text(notice: Notice) -> (String, Option<u32>) {
+pub(crate) fn notice_text(notice: StackNotice) -> (String, Option<u32>) {
     match notice {
-        Notice::SubflowEstablished { number, path: _ } => ("SF_ESTABLISHED".into(), Some(number)),
-        Notice::SubflowClosed { number, reason, path: _ } => {
+        StackNotice::SubflowEstablished { number, path: _ } => {
+            ("SF_ESTABLISHED".into(), Some(number))
+        }
+        StackNotice::SubflowClosed { number, reason, path: _ } => {
             (format!("SF_CLOSED: {reason:?}"), Some(number))
         }
-        Notice::Priority { number, backup } => {
+        StackNotice::Priority { number, backup } => {
             (format!("SF_PRIO: {}", if backup { "backup" } else { "regular" }), Some(number))
         }
-        Notice::Stale { number, stale: true } => ("SF_STALE".into(), Some(number)),
-        Notice::Stale { number, stale: false } => ("SF_ALIVE".into(), Some(number)),
-        Notice::AddressAnnounced { address, address_id: _ } => {
+        StackNotice::Stale { number, stale: true } => ("SF_STALE".into(), Some(number)),
+        StackNotice::Stale { number, stale: false } => ("SF_ALIVE".into(), Some(number)),
+        StackNotice::AddressAnnounced { address, address_id: _ } => {
             (format!("ANNOUNCED {}", address.ip()), None)
         }
-        Notice::AddressWithdrawn { address_id } => (format!("REMOVED id {address_id}"), None),
-        Notice::Fallback(why) => (format!("FALLBACK: {why}"), None),
+        StackNotice::AddressWithdrawn { address_id } => (format!("REMOVED id {address_id}"), None),
+        StackNotice::Fallback(why) => (format!("FALLBACK: {why}"), None),
     }
 }

@@ -45,7 +45,7 @@ pub(super) fn listen(
 }
 
 /// How the flow's connection behaves on one of its hosts.
-fn config(stage: &Stage, flow: &Flow, host: usize) -> io::Result<connection::Config> {
+fn config(stage: &Stage, flow: &Flow, host: usize) -> io::Result<connection::ConnectionConfig> {
     let transport = flow.transport_in(stage.transport);
     plan::connection(&stage.network.scenario, host, transport).map_err(io::Error::other)
 }

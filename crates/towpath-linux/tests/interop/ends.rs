@@ -13,7 +13,7 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use towpath_linux::World;
 use towpath_linux::stack::{End as Application, Host};
 use towpath_measure::scenario::{Family, Transport};
-use towpath_mptcp::stack::{ConnectionError, ConnectionId, Stack, Status, SubflowStatus};
+use towpath_mptcp::stack::{ConnectionError, ConnectionId, ConnectionStatus, Stack, SubflowStatus};
 use towpath_net::Instant as Time;
 
 use crate::case::{BYTES, Case, PORT};
@@ -259,7 +259,7 @@ impl Transfer {
         self
     }
 
-    fn ended(&self, status: Option<Status>) -> Result<Ended, String> {
+    fn ended(&self, status: Option<ConnectionStatus>) -> Result<Ended, String> {
         let status = status.ok_or("no status at the end")?;
         let used =
             |subflow: &&SubflowStatus| subflow.tcp.acked_bytes + subflow.tcp.received_bytes > 0;
@@ -297,7 +297,7 @@ impl Application for Transfer {
         }
         if self.open && !self.waits && !self.shut {
             stack.write(now, connection, &mut self.data);
-            let joined = |status: Status| status.subflows.len() >= self.paths;
+            let joined = |status: ConnectionStatus| status.subflows.len() >= self.paths;
             if self.data.is_empty() && stack.status(connection).is_some_and(joined) {
                 self.data = std::mem::take(&mut self.last);
                 stack.write(now, connection, &mut self.data);

@@ -8,22 +8,24 @@ use towpath_multipath::PathId;
 use towpath_net::Instant;
 
 use crate::keys;
-use crate::path_manager::{Action, Event, RemoteAddress, SubflowView, View};
-use crate::stack::Notice;
+use crate::path_manager::{
+    PathManagerAction, PathManagerEvent, PathManagerView, RemoteAddress, SubflowView,
+};
+use crate::stack::StackNotice;
 use crate::subflow::CloseReason;
-use crate::wire::{AddAddress, MptcpOption};
+use crate::wire::{AddAddr, MptcpOption};
 
 use super::handshake::MPTCP_ERROR;
-use super::{Connection, Host, Output};
+use super::{Connection, ConnectionOutput, HostContext};
 
 /// Repetitions of an ADD_ADDR that is not echoed.
-const RETRIES: u32 = 3;
+const ADD_ADDR_RETRANS_MAX: u32 = 3;
 /// Addresses of a peer that are remembered.
-const REMOTE_LIMIT: usize = 32;
+const MAX_REMOTE_ADDRESSES: usize = 32;
 
 /// An address that the peer is told of, until it echoes it.
 #[derive(Debug)]
-pub(super) struct Announcement {
+pub(super) struct PendingAddAddr {
     address_id: u8,
     address: IpAddr,
     port: Option<u16>,
@@ -33,39 +35,39 @@ pub(super) struct Announcement {
     repeat_at: Option<Instant>,
 }
 
-impl Announcement {
+impl PendingAddAddr {
     pub(super) fn is_due(&self) -> bool {
         self.due
     }
 
     /// The option, which counts as sent.
-    pub(super) fn option(&mut self, local_key: u64, remote_key: u64) -> AddAddress {
+    pub(super) fn option(&mut self, local_key: u64, remote_key: u64) -> AddAddr {
         self.due = false;
         let Self { address_id, address, port, .. } = *self;
         let hmac = keys::add_address_hmac(local_key, remote_key, address_id, address, port);
-        AddAddress { address_id, address, port, hmac: Some(hmac) }
+        AddAddr { address_id, address, port, hmac: Some(hmac) }
     }
 }
 
 impl Connection {
     /// Whether there may be more or fewer subflows: not after MP_FAIL, which one subflow can answer.
-    pub(super) fn asks_path_manager(&self) -> bool {
+    pub(super) fn path_manager_active(&self) -> bool {
         let open = !self.finishing && self.closed.is_none();
-        self.is_confirmed() && open && !self.straight.awaiting_infinite
+        self.is_confirmed() && open && !self.fallback_state.awaiting_infinite
     }
 
     /// Tells the path manager what happened and does what it wants.
-    pub(super) fn path_event(&mut self, host: &Host<'_>, event: Event) {
-        if !self.asks_path_manager() {
+    pub(super) fn path_event(&mut self, host: &HostContext<'_>, event: PathManagerEvent) {
+        if !self.path_manager_active() {
             return;
         }
         let subflows: Vec<SubflowView> = self
             .flows
             .iter()
             .filter(|flow| flow.closed.is_none() && !flow.closing)
-            .map(super::Flow::path_manager_view)
+            .map(super::SubflowContext::path_manager_view)
             .collect();
-        let view = View {
+        let view = PathManagerView {
             now: host.now,
             client: self.client,
             local: host.local,
@@ -78,16 +80,16 @@ impl Connection {
         let mut actions = Vec::new();
         self.path_manager.on_event(event, &view, &mut actions);
         for action in actions {
-            self.act(host, action);
+            self.apply_action(host, action);
         }
     }
 
-    fn act(&mut self, host: &Host<'_>, action: Action) {
+    fn apply_action(&mut self, host: &HostContext<'_>, action: PathManagerAction) {
         match action {
-            Action::Open { .. } => self.out.push(Output::Open(action)),
-            Action::Announce { address_id, address, port } => {
+            PathManagerAction::Open { .. } => self.out.push(ConnectionOutput::Open(action)),
+            PathManagerAction::Announce { address_id, address, port } => {
                 self.announcements.retain(|known| known.address_id != address_id);
-                self.announcements.push(Announcement {
+                self.announcements.push(PendingAddAddr {
                     address_id,
                     address,
                     port,
@@ -95,20 +97,20 @@ impl Connection {
                     tries: 0,
                     repeat_at: Some(host.now + self.config.add_address_timeout),
                 });
-                self.want_ack_somewhere();
+                self.request_ack_on_any();
             }
-            Action::Withdraw { address_id } => {
+            PathManagerAction::Withdraw { address_id } => {
                 self.announcements.retain(|known| known.address_id != address_id);
                 self.withdraw(address_id);
-                self.want_ack_somewhere();
+                self.request_ack_on_any();
             }
-            Action::Close(path) => self.close_flow(host, path),
-            Action::SetBackup { subflow, backup } => self.set_backup(subflow, backup),
+            PathManagerAction::Close(path) => self.close_subflow(host, path),
+            PathManagerAction::SetBackup { subflow, backup } => self.set_backup(subflow, backup),
         }
     }
 
     /// An option is to be sent on any subflow.
-    pub(super) fn want_ack_somewhere(&mut self) {
+    pub(super) fn request_ack_on_any(&mut self) {
         let usable = self.flows.iter_mut().filter(|flow| flow.usable() && !flow.stale);
         let best = usable.min_by_key(|flow| (flow.backup(), flow.tcp.srtt(), flow.path));
         if let Some(flow) = best {
@@ -116,10 +118,10 @@ impl Connection {
         }
     }
 
-    fn close_flow(&mut self, host: &Host<'_>, path: PathId) {
+    fn close_subflow(&mut self, host: &HostContext<'_>, path: PathId) {
         let Some(flow) = self.flows.iter_mut().find(|flow| flow.path == path) else { return };
         flow.close(host.now);
-        self.reinject_all(path, crate::stack::Reinjection::Closed);
+        self.reinject_all(path, crate::stack::ReinjectionCause::Closed);
     }
 
     fn set_backup(&mut self, path: PathId, backup: bool) {
@@ -132,7 +134,7 @@ impl Connection {
     }
 
     /// One Multipath TCP option, besides DSS and the handshakes'.
-    pub(super) fn on_option(&mut self, host: &Host<'_>, index: usize, option: &MptcpOption) {
+    pub(super) fn on_option(&mut self, host: &HostContext<'_>, index: usize, option: &MptcpOption) {
         match option {
             MptcpOption::AddAddress(option) => self.on_add_address(host, index, option),
             MptcpOption::RemoveAddress(ids) => {
@@ -144,7 +146,7 @@ impl Connection {
                 if let Some(flow) = self.flows.get_mut(index) {
                     flow.remote_backup = *backup;
                     let number = flow.number;
-                    self.notice(Notice::Priority { number, backup: *backup });
+                    self.notice(StackNotice::Priority { number, backup: *backup });
                 }
             }
             MptcpOption::Fail { dsn } => {
@@ -159,9 +161,9 @@ impl Connection {
         }
     }
 
-    fn on_add_address(&mut self, host: &Host<'_>, index: usize, option: &AddAddress) {
+    fn on_add_address(&mut self, host: &HostContext<'_>, index: usize, option: &AddAddr) {
         let Some(remote_key) = self.remote_key else { return };
-        let AddAddress { address_id, address, port, hmac } = *option;
+        let AddAddr { address_id, address, port, hmac } = *option;
         let Some(hmac) = hmac else {
             // An echo: the peer has it (§3.4.1).
             self.announcements.retain(|known| {
@@ -170,7 +172,7 @@ impl Connection {
             return;
         };
         let ours = self.local_key;
-        if !keys::add_address_hmac_is_right(remote_key, ours, address_id, address, port, hmac) {
+        if !keys::verify_add_addr_hmac(remote_key, ours, address_id, address, port, hmac) {
             return; // §3.4.1: silently ignored
         }
         self.echoes.push(*option);
@@ -179,15 +181,18 @@ impl Connection {
         }
         let first = self.flows.get(index).map(|flow| flow.remote.port());
         let address = SocketAddr::new(address, port.or(first).unwrap_or(0));
-        if self.learn_address(RemoteAddress { address_id, address }) {
-            self.path_event(host, Event::Announced(RemoteAddress { address_id, address }));
+        if self.add_remote_address(RemoteAddress { address_id, address }) {
+            self.path_event(
+                host,
+                PathManagerEvent::Announced(RemoteAddress { address_id, address }),
+            );
         }
     }
 
     /// Whether a subflow may be tried to an address that was announced, perhaps again.
-    fn learn_address(&mut self, remote: RemoteAddress) -> bool {
+    fn add_remote_address(&mut self, remote: RemoteAddress) -> bool {
         let RemoteAddress { address_id, address } = remote;
-        let full = self.remote_addresses.len() >= REMOTE_LIMIT;
+        let full = self.remote_addresses.len() >= MAX_REMOTE_ADDRESSES;
         let same = |known: &&mut RemoteAddress| known.address_id == address_id;
         match self.remote_addresses.iter_mut().find(same) {
             // An identifier stands for one address until it is withdrawn; that it is announced again
@@ -200,18 +205,18 @@ impl Connection {
             None if address_id == 0 || full => return false,
             None => self.remote_addresses.push(remote),
         }
-        self.notice(Notice::AddressAnnounced { address_id, address });
+        self.notice(StackNotice::AddressAnnounced { address_id, address });
         true
     }
 
     /// §3.4.2: the subflows that use the address are closed; an unknown identifier means nothing.
-    fn on_remove_address(&mut self, host: &Host<'_>, address_id: u8) {
+    fn on_remove_address(&mut self, host: &HostContext<'_>, address_id: u8) {
         let used = self.flows.iter().any(|flow| flow.remote_id == address_id);
         if !used && !self.remote_addresses.iter().any(|known| known.address_id == address_id) {
             return;
         }
         self.remote_addresses.retain(|known| known.address_id != address_id);
-        self.notice(Notice::AddressWithdrawn { address_id });
+        self.notice(StackNotice::AddressWithdrawn { address_id });
         let gone: Vec<PathId> = self
             .flows
             .iter()
@@ -219,20 +224,30 @@ impl Connection {
             .map(|flow| flow.path)
             .collect();
         for path in gone {
-            self.abort_flow(host, path, MPTCP_ERROR);
+            self.abort_subflow(host, path, MPTCP_ERROR);
         }
-        self.path_event(host, Event::Withdrawn(address_id));
+        self.path_event(host, PathManagerEvent::Withdrawn(address_id));
     }
 
     /// Resets one subflow.
-    pub(super) fn abort_flow(&mut self, host: &Host<'_>, path: PathId, reason: crate::wire::Reset) {
+    pub(super) fn abort_subflow(
+        &mut self,
+        host: &HostContext<'_>,
+        path: PathId,
+        reason: crate::wire::MpTcpRst,
+    ) {
         if let Some(index) = self.flows.iter().position(|flow| flow.path == path) {
-            self.reset_flow(host, index, reason);
+            self.reset_subflow(host, index, reason);
         }
     }
 
     /// An address of the host is gone: its subflows cannot be reset, nothing can be sent from it.
-    pub(crate) fn on_local_gone(&mut self, host: &Host<'_>, address: IpAddr, address_id: u8) {
+    pub(crate) fn on_local_address_removed(
+        &mut self,
+        host: &HostContext<'_>,
+        address: IpAddr,
+        address_id: u8,
+    ) {
         let mut any = false;
         for flow in &mut self.flows {
             if flow.local.ip() == address && flow.closed.is_none() {
@@ -253,15 +268,15 @@ impl Connection {
         let announced_id = if self.local_id_of(address) == Some(0) { 0 } else { address_id };
         if any {
             self.withdraw(announced_id);
-            self.want_ack_somewhere();
+            self.request_ack_on_any();
         }
-        self.path_event(host, Event::LocalGone { address_id });
+        self.path_event(host, PathManagerEvent::LocalGone { address_id });
         self.remove_closed(host);
     }
 
     /// An address or interface of the host has changed.
-    pub(crate) fn on_local_changed(&mut self, host: &Host<'_>) {
-        self.path_event(host, Event::LocalChanged);
+    pub(crate) fn on_local_changed(&mut self, host: &HostContext<'_>) {
+        self.path_event(host, PathManagerEvent::LocalChanged);
     }
 
     fn withdraw(&mut self, address_id: u8) {
@@ -271,7 +286,7 @@ impl Connection {
     }
 
     /// ADD_ADDR that was not echoed in time.
-    pub(super) fn repeat_announcements(&mut self, now: Instant) {
+    pub(super) fn retransmit_add_addr(&mut self, now: Instant) {
         let timeout = self.config.add_address_timeout;
         let mut due = false;
         for entry in &mut self.announcements {
@@ -279,7 +294,7 @@ impl Connection {
                 continue;
             }
             entry.tries += 1;
-            entry.due = entry.tries <= RETRIES;
+            entry.due = entry.tries <= ADD_ADDR_RETRANS_MAX;
             entry.repeat_at = entry.due.then(|| now + backed_off(timeout, entry.tries));
             due |= entry.due;
         }
@@ -287,7 +302,7 @@ impl Connection {
             for flow in &mut self.flows {
                 flow.signals = 0; // long ago
             }
-            self.want_ack_somewhere();
+            self.request_ack_on_any();
         }
     }
 

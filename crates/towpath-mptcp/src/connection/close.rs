@@ -2,23 +2,23 @@
 
 use towpath_net::Instant;
 
-use crate::stack::{ConnectionError, Event};
-use crate::subflow::{CloseReason, State};
+use crate::stack::{ConnectionError, StackEvent};
+use crate::subflow::{CloseReason, TcpState};
 
-use crate::wire::Reset;
+use crate::wire::MpTcpRst;
 
-use super::flow::Flow;
+use super::flow::SubflowContext;
 use super::handshake::MPTCP_ERROR;
-use super::{Connection, Host, Mode};
+use super::{Connection, ConnectionMode, HostContext};
 
 /// MP_TCPRST of what is left of a connection that has ended, by both ends or by the peer's abort (RFC
 /// 8684 §3.6).
-const NO_REASON: Reset = Reset { transient: false, reason: 0, reserved: 0 };
+const NO_REASON: MpTcpRst = MpTcpRst { transient: false, reason: 0, reserved: 0 };
 
 impl Connection {
     /// See [`crate::stack::Stack::shutdown`].
-    pub(crate) fn shutdown(&mut self, host: &Host<'_>) {
-        if self.forgotten && self.is_single() {
+    pub(crate) fn shutdown(&mut self, host: &HostContext<'_>) {
+        if self.read_closed && self.is_single() {
             for flow in &mut self.flows {
                 flow.tcp.set_orphaned(host.now);
             }
@@ -33,8 +33,8 @@ impl Connection {
 
     /// The application wants no more of it in either direction. What has arrived and was not read is
     /// lost, and the peer is told so (RFC 9293 §3.6.1; Linux likewise, with MP_FASTCLOSE).
-    pub(crate) fn close(&mut self, host: &Host<'_>) {
-        let unanswered = |flow: &Flow| flow.tcp.state() == State::SynSent;
+    pub(crate) fn close(&mut self, host: &HostContext<'_>) {
+        let unanswered = |flow: &SubflowContext| flow.tcp.state() == TcpState::SynSent;
         if self.closed.is_none() && self.flows.first().is_some_and(unanswered) && !self.established
         {
             // Nothing of it is left, nor of what was written; an answer gets a RST (§3.10.4).
@@ -70,23 +70,24 @@ impl Connection {
     }
 
     /// Goes on with closing as far as it can; called whenever something has changed.
-    pub(super) fn progress_close(&mut self, host: &Host<'_>) {
+    pub(super) fn progress_close(&mut self, host: &HostContext<'_>) {
         if self.closed.is_some() {
             return;
         }
         match self.mode {
-            Mode::Offered => {
+            ConnectionMode::Offered => {
                 // Nothing can have been sent; an unfinished handshake may be given up.
             }
-            Mode::Plain | Mode::Infinite => self.progress_plain_close(host.now),
-            Mode::Multipath { .. } => self.progress_multipath_close(host.now),
+            ConnectionMode::Plain | ConnectionMode::Infinite => self.progress_plain_close(host.now),
+            ConnectionMode::Multipath { .. } => self.progress_multipath_close(host.now),
         }
     }
 
     /// Sends the FIN of a plain connection once the last data was handed to TCP, which may be long after
     /// the application closed it. `false`: it is not due, or was sent before.
     pub(super) fn begin_plain_fin(&mut self, now: Instant) -> bool {
-        let plain = matches!(self.mode, Mode::Plain | Mode::Infinite) && self.closed.is_none();
+        let plain = matches!(self.mode, ConnectionMode::Plain | ConnectionMode::Infinite)
+            && self.closed.is_none();
         if !plain || self.flows.first().is_none_or(|flow| flow.closing) {
             return false;
         }
@@ -99,14 +100,14 @@ impl Connection {
         let fin = self.send.fin().is_some();
         let Some(flow) = self.flows.first_mut() else { return };
         // Closing in SYN-SENT would withdraw the connection (RFC 9293 §3.10.4).
-        if fin && all_pushed && !flow.closing && flow.tcp.state() != State::SynSent {
+        if fin && all_pushed && !flow.closing && flow.tcp.state() != TcpState::SynSent {
             flow.closing = true;
-            if self.forgotten {
+            if self.read_closed {
                 flow.tcp.set_orphaned(now);
             }
             flow.tcp.close(now);
         }
-        if matches!(flow.tcp.state(), State::FinWait2 | State::TimeWait) {
+        if matches!(flow.tcp.state(), TcpState::FinWait2 | TcpState::TimeWait) {
             self.send.set_fin_acked();
         }
         if self.send.fin_acked() && self.receive.finished() {
@@ -115,7 +116,7 @@ impl Connection {
     }
 
     fn progress_multipath_close(&mut self, now: Instant) {
-        if self.forgotten && self.send.fin_acked() && self.give_up_at.is_none() {
+        if self.read_closed && self.send.fin_acked() && self.give_up_at.is_none() {
             self.give_up_at = Some(now + self.config.close_timeout);
         }
         if self.send.fin_acked() && self.receive.finished() && !self.finishing {
@@ -131,16 +132,16 @@ impl Connection {
     }
 
     /// Whether it is over and all its subflows are in TIME-WAIT, as nobody has been told.
-    pub(crate) fn begins_to_wait(&mut self) -> bool {
-        let in_time_wait = |flow: &Flow| flow.tcp.state() == State::TimeWait;
+    pub(crate) fn enters_time_wait(&mut self) -> bool {
+        let in_time_wait = |flow: &SubflowContext| flow.tcp.state() == TcpState::TimeWait;
         let waits = self.closed.is_some() && self.flows.iter().all(in_time_wait);
         waits && !std::mem::replace(&mut self.waiting_told, true)
     }
 
     /// TIME-WAIT ends early.
-    pub(crate) fn end_waiting(&mut self, host: &Host<'_>) {
+    pub(crate) fn end_time_wait(&mut self, host: &HostContext<'_>) {
         for flow in &mut self.flows {
-            if flow.tcp.state() == State::TimeWait {
+            if flow.tcp.state() == TcpState::TimeWait {
                 flow.closed = Some(CloseReason::Finished);
             }
         }
@@ -148,11 +149,11 @@ impl Connection {
     }
 
     /// Resets subflows that did not end by themselves although everything is acknowledged.
-    pub(super) fn reset_remains(&mut self, host: &Host<'_>) {
+    pub(super) fn reset_lingering_subflows(&mut self, host: &HostContext<'_>) {
         for index in 0..self.flows.len() {
             let flow = self.flows.get(index);
-            if flow.is_some_and(|flow| flow.tcp.state() != State::TimeWait) {
-                self.reset_flow(host, index, NO_REASON);
+            if flow.is_some_and(|flow| flow.tcp.state() != TcpState::TimeWait) {
+                self.reset_subflow(host, index, NO_REASON);
             }
         }
         self.remove_closed(host);
@@ -172,16 +173,16 @@ impl Connection {
         self.give_up_at = None;
         self.reinjections.clear();
         self.announcements.clear();
-        self.event(Event::Readable(self.id));
-        self.event(Event::Closed { connection: self.id, error });
+        self.event(StackEvent::Readable(self.id));
+        self.event(StackEvent::Closed { connection: self.id, error });
     }
 
     /// The connection cannot go on: its subflows are reset.
-    pub(super) fn fail(&mut self, host: &Host<'_>, error: ConnectionError) {
+    pub(super) fn fail(&mut self, host: &HostContext<'_>, error: ConnectionError) {
         self.fail_because(host, error, MPTCP_ERROR);
     }
 
-    fn fail_because(&mut self, host: &Host<'_>, error: ConnectionError, reason: Reset) {
+    fn fail_because(&mut self, host: &HostContext<'_>, error: ConnectionError, reason: MpTcpRst) {
         self.close_with(Some(error));
         for flow in &mut self.flows {
             if flow.closed.is_none() {
@@ -193,7 +194,7 @@ impl Connection {
     }
 
     /// See [`crate::stack::Stack::abort`]: MP_FASTCLOSE in a RST on every subflow (§3.5, option R).
-    pub(crate) fn abort(&mut self, host: &Host<'_>) {
+    pub(crate) fn abort(&mut self, host: &HostContext<'_>) {
         for flow in &mut self.flows {
             flow.fast_close = true;
         }
@@ -201,14 +202,14 @@ impl Connection {
     }
 
     /// The peer has aborted the connection, and knows our key (§3.5).
-    pub(super) fn on_fast_close(&mut self, host: &Host<'_>, key: u64) {
+    pub(super) fn on_fast_close(&mut self, host: &HostContext<'_>, key: u64) {
         if key == self.local_key {
             self.fail_fast_closed(host);
         }
     }
 
     /// What the peer has aborted is reset for no reason of ours (§3.6: unspecified).
-    pub(super) fn fail_fast_closed(&mut self, host: &Host<'_>) {
+    pub(super) fn fail_fast_closed(&mut self, host: &HostContext<'_>) {
         self.fail_because(host, ConnectionError::Reset, NO_REASON);
     }
 }

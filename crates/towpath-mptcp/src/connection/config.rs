@@ -10,16 +10,16 @@ use crate::stack::ConfigError;
 use crate::{path_manager, subflow};
 
 /// How long a program of the emulated world waits in a write: 20 ms, which end with the sixth tick of 4 ms.
-const WRITE_RETRY: Duration = Duration::from_millis(24);
+const WRITE_RETRY_INTERVAL: Duration = Duration::from_millis(24);
 
 /// How a connection behaves.
 #[derive(Debug, Clone)]
 #[expect(clippy::struct_excessive_bools, reason = "independent switches")]
-pub struct Config {
+pub struct ConnectionConfig {
     /// Offer or accept Multipath TCP; else plain TCP.
     pub multipath: bool,
     /// Each subflow.
-    pub subflow: subflow::Config,
+    pub subflow: subflow::SubflowConfig,
     /// Name in [`towpath_multipath::scheduler::ALL`].
     pub scheduler: String,
     /// Name in [`crate::path_manager::ALL`].
@@ -46,7 +46,7 @@ pub struct Config {
     /// a third of it is free (`sk_stream_write_space`).
     pub send_buffer_grows: bool,
     /// What it has beside its subflows' buffers where these are counted as memory (`tcp_wmem`'s first).
-    pub send_buffer_least_bytes: u64,
+    pub send_buffer_min_bytes: u64,
     /// Who waits for room to write tries again after this time, and takes what room there is: programs
     /// whose writes end after a time, as those of the emulated world do.
     pub write_retry: Option<Duration>,
@@ -61,7 +61,7 @@ pub struct Config {
     pub shares_peer_window: bool,
     /// What a subflow's window was raised to so counts as told with the next DATA_ACK there, until a
     /// field replaces it: more is sent than the peer admits (Linux `ack_update_msk`).
-    pub oversteps_peer_window: bool,
+    pub exceeds_peer_window: bool,
     /// Packet size: each subflow's own, or the smallest of all (seed 003).
     pub smallest_mss: bool,
     /// Wait for full packets while data is unacknowledged (RFC 9293 §3.7.4).
@@ -98,7 +98,7 @@ pub struct ReceiveBuffer {
 }
 
 /// What a program may ask for by default (`net.core.rmem_max` since Linux 6.17).
-const ASKED_BYTES: u64 = 4 * 1024 * 1024;
+const DEFAULT_RMEM_MAX_BYTES: u64 = 4 * 1024 * 1024;
 
 impl ReceiveBuffer {
     /// Whether the window is what Linux makes of the memory of packets.
@@ -108,10 +108,10 @@ impl ReceiveBuffer {
 
     /// The largest that the window's scale is chosen for, as it cannot change later: Linux counts with
     /// what a program might ask for, too (`tcp_select_initial_window`).
-    pub(super) fn largest_bytes(&self) -> u64 {
+    pub(super) fn max_bytes(&self) -> u64 {
         match self.window_share {
             WindowShare::Percent(_) => self.max_bytes,
-            WindowShare::LinuxPackets => self.max_bytes.max(ASKED_BYTES),
+            WindowShare::LinuxPackets => self.max_bytes.max(DEFAULT_RMEM_MAX_BYTES),
         }
     }
 }
@@ -136,15 +136,15 @@ pub enum ReceiveBufferMode {
     /// round-trip time.
     Linux,
     /// Seed 003 §4.1: 2 · Σ bandwidth · longest round-trip time.
-    Seed003,
+    Barre2011,
 }
 
-impl Config {
+impl ConnectionConfig {
     /// What Linux 6.x does without any setting.
     pub fn linux() -> Self {
         Self {
             multipath: true,
-            subflow: subflow::Config::linux(),
+            subflow: subflow::SubflowConfig::linux(),
             scheduler: "linux".to_owned(),
             path_manager: "default".to_owned(),
             opportunistic: OpportunisticConfig::default(),
@@ -156,7 +156,7 @@ impl Config {
             accept_limit: 8,
             send_buffer_bytes: 32 * 1024 * 1024,
             send_buffer_grows: true,
-            send_buffer_least_bytes: 4_096,
+            send_buffer_min_bytes: 4_096,
             write_retry: None,
             receive_buffer: ReceiveBuffer {
                 mode: ReceiveBufferMode::Linux,
@@ -166,7 +166,7 @@ impl Config {
             },
             acks_on_read: false,
             shares_peer_window: false,
-            oversteps_peer_window: false,
+            exceeds_peer_window: false,
             smallest_mss: false,
             nagle: false,
             reinject_on_timeout: false,
@@ -178,18 +178,18 @@ impl Config {
         }
     }
 
-    /// What Linux 6.18 was seen to do, see [`subflow::Config::linux_6_18`].
+    /// What Linux 6.18 was seen to do, see [`subflow::ConnectionConfig::linux_6_18`].
     pub fn linux_6_18() -> Self {
         let linux = Self::linux();
         let receive_buffer =
             ReceiveBuffer { window_share: WindowShare::LinuxPackets, ..linux.receive_buffer };
         Self {
-            subflow: subflow::Config::linux_6_18(),
+            subflow: subflow::SubflowConfig::linux_6_18(),
             receive_buffer,
-            write_retry: Some(WRITE_RETRY),
+            write_retry: Some(WRITE_RETRY_INTERVAL),
             acks_on_read: true,
             shares_peer_window: true,
-            oversteps_peer_window: true,
+            exceeds_peer_window: true,
             short_data_acks: true,
             ..linux
         }
@@ -198,7 +198,7 @@ impl Config {
     /// A host without limits of its own: what the protocol alone can do.
     pub fn ideal() -> Self {
         Self {
-            subflow: subflow::Config::ideal(),
+            subflow: subflow::SubflowConfig::ideal(),
             scheduler: "min-rtt".to_owned(),
             send_buffer_bytes: 64 * 1024 * 1024,
             send_buffer_grows: false,

@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use crate::stack::InterfaceId;
-use crate::subflow::{Mapping, Transmit};
+use crate::subflow::{DataMapping, Transmit};
 use crate::wire::{
-    AddAddress, DataAck, DataTag, Dss, DssMapping, Flags, MptcpOption, Options, Packet, Payload,
+    AddAddr, DataAck, DataTag, Dss, DssMapping, Flags, MptcpOption, Options, Packet, Payload,
     Segment,
 };
 
-use super::addresses::Announcement;
-use super::flow::Flow;
-use super::{Connection, Host, Mode, Room};
+use super::addresses::PendingAddAddr;
+use super::flow::SubflowContext;
+use super::{Connection, ConnectionMode, HostContext, TxReadiness};
 
 /// DSS with a 64-bit mapping, and checksum or padding (RFC 8684 §3.3.1).
 const MAPPING_OPTION_BYTES: u16 = 20;
@@ -19,8 +19,8 @@ const MAPPING_OPTION_BYTES: u16 = 20;
 const ACK_OPTION_BYTES: u16 = 4;
 /// Acknowledgements in a row that may only carry an option (RFC 8684 §3: the peer's TCP might take
 /// them for signs of loss), and the pause after them if the peer is silent.
-const SIGNALS_IN_A_ROW: u8 = 2;
-const SIGNAL_PAUSE: Duration = Duration::from_millis(200);
+const MAX_OPTION_ACKS: u8 = 2;
+const OPTION_ACK_PAUSE: Duration = Duration::from_millis(200);
 /// All options of a segment.
 const OPTION_BYTES: usize = 40;
 
@@ -29,8 +29,8 @@ impl Connection {
     /// loses everything: its timers run, and it gives up in time.
     pub(crate) fn poll_transmit(
         &mut self,
-        host: &Host<'_>,
-        room: &dyn Fn(InterfaceId) -> Room,
+        host: &HostContext<'_>,
+        room: &dyn Fn(InterfaceId) -> TxReadiness,
         identification: u16,
         packet: &mut Packet,
     ) -> Option<InterfaceId> {
@@ -38,13 +38,15 @@ impl Connection {
             self.update_windows();
         }
         if std::mem::take(&mut self.signals_held) && self.signals_again_at.is_none() {
-            self.signals_again_at = Some(host.now + SIGNAL_PAUSE);
+            self.signals_again_at = Some(host.now + OPTION_ACK_PAUSE);
         }
-        self.feed_telling_data(host);
+        self.feed_probe_data(host);
         loop {
             for index in 0..self.flows.len() {
                 let filling = self.scheduling.filling;
-                let waits = |flow: &&Flow| flow.tcp.is_quiet() || filling == Some(flow.path);
+                let waits = |flow: &&SubflowContext| {
+                    flow.tcp.has_nothing_to_send() || filling == Some(flow.path)
+                };
                 let Some(flow) = self.flows.get(index).filter(|flow| !waits(flow)) else {
                     continue;
                 };
@@ -52,11 +54,11 @@ impl Connection {
                 let option_bytes = if bare { self.ack_option_bytes(index) } else { 0 };
                 let Some(flow) = self.flows.get_mut(index) else { continue };
                 let room = room(flow.interface);
-                if room == Room::Full {
+                if room == TxReadiness::Blocked {
                     continue;
                 }
                 while let Some(transmit) = flow.tcp.poll_transmit(host.now, option_bytes) {
-                    if room == Room::Down {
+                    if room == TxReadiness::Down {
                         continue;
                     }
                     let interface = flow.interface;
@@ -68,7 +70,7 @@ impl Connection {
                 || self.scheduling.filling.take().is_some()
                 || self.begin_fin(host.now)
                 || self.begin_plain_fin(host.now)
-                || self.let_go(host);
+                || self.take_drained_subflows(host);
             if !more {
                 return None;
             }
@@ -81,7 +83,7 @@ impl Connection {
         if self.is_single() {
             return 0;
         }
-        if flow.tcp.peer_isn().is_none() || self.mode == Mode::Offered {
+        if flow.tcp.peer_isn().is_none() || self.mode == ConnectionMode::Offered {
             return 24;
         }
         let third = self.third_option(None).map_or(0, |_| 20);
@@ -97,7 +99,7 @@ impl Connection {
         let due = flow.priority_due
             || flow.fail_due.is_some()
             || addresses
-            || self.announcements.iter().any(Announcement::is_due);
+            || self.announcements.iter().any(PendingAddAddr::is_due);
         // What it is decides `compose`; SACK blocks can wait for the next acknowledgement.
         if due { 28 } else { 0 }
     }
@@ -116,7 +118,7 @@ impl Connection {
         };
         self.add_options(index, &transmit, &mut options);
         if let Some(flow) = self.flows.get(index) {
-            self.offer.told_bytes = flow.tcp.told_window_bytes();
+            self.offer.advertised_bytes = flow.tcp.advertised_window_bytes();
         }
         let (source, destination) = match self.flows.get(index) {
             Some(flow) => (flow.local, flow.remote),
@@ -135,27 +137,27 @@ impl Connection {
             segment_bytes: transmit.segment_bytes,
         };
         packet.write(&segment, payload, identification);
-        packet.data = transmit.data.map(|sent| DataTag {
+        packet.data_tag = transmit.data.map(|sent| DataTag {
             connection: self.id,
             start: sent.mapping.dsn + (sent.ssn - sent.mapping_ssn),
-            again: transmit.retransmission,
-            copied: self.scheduler.duplicates_data(),
+            retransmitted: transmit.retransmission,
+            redundant: self.scheduler.duplicates_data(),
         });
     }
 
     fn add_options(&mut self, index: usize, transmit: &Transmit, options: &mut Options) {
-        if transmit.flags.has(Flags::RST) {
+        if transmit.flags.contains(Flags::RST) {
             self.add_reset_options(index, options);
             return;
         }
-        if transmit.flags.has(Flags::SYN) {
+        if transmit.flags.contains(Flags::SYN) {
             options.mptcp.extend(self.syn_option(index));
             return;
         }
         match self.mode {
-            Mode::Plain | Mode::Offered => {}
-            Mode::Infinite => self.add_infinite_options(index, transmit, options),
-            Mode::Multipath { .. } => {
+            ConnectionMode::Plain | ConnectionMode::Offered => {}
+            ConnectionMode::Infinite => self.add_infinite_options(index, transmit, options),
+            ConnectionMode::Multipath { .. } => {
                 if let Some(option) = self.join_ack(index) {
                     options.mptcp.push(option);
                     return;
@@ -168,7 +170,7 @@ impl Connection {
         }
     }
 
-    fn add_data_options(&self, mapping: Mapping, ssn: u64, options: &mut Options) {
+    fn add_data_options(&self, mapping: DataMapping, ssn: u64, options: &mut Options) {
         let len = u16::try_from(mapping.len).unwrap_or(u16::MAX);
         // The first data repeats the keys until the peer has shown that it knows them (§3.1).
         if ssn == 1
@@ -289,7 +291,7 @@ impl Connection {
 
     fn add_reset_options(&self, index: usize, options: &mut Options) {
         let Some(flow) = self.flows.get(index) else { return };
-        if self.is_single() || self.mode == Mode::Offered {
+        if self.is_single() || self.mode == ConnectionMode::Offered {
             return;
         }
         if let (true, Some(key)) = (flow.fast_close, self.remote_key) {
@@ -312,7 +314,7 @@ impl Connection {
             let dsn = self.remote_idsn.wrapping_add(dsn);
             return Some(MptcpOption::Fail { dsn });
         }
-        if flow.signals >= SIGNALS_IN_A_ROW {
+        if flow.signals >= MAX_OPTION_ACKS {
             self.signals_held |= self.address_option_bytes(index) > 0;
             return None; // the option waits, the acknowledgement does not
         }
@@ -330,7 +332,7 @@ impl Connection {
             return Some(MptcpOption::Priority { backup: flow.local_backup });
         }
         if let Some(echo) = self.echoes.pop() {
-            return Some(MptcpOption::AddAddress(AddAddress { hmac: None, ..echo }));
+            return Some(MptcpOption::AddAddress(AddAddr { hmac: None, ..echo }));
         }
         if !self.withdrawals.is_empty() {
             let ids = self.withdrawals.drain(..self.withdrawals.len().min(8)).collect();
@@ -344,7 +346,7 @@ impl Connection {
     /// The peer was heard, or time has passed: options may be sent again.
     pub(super) fn release_signals(&mut self, index: usize) {
         let Some(flow) = self.flows.get_mut(index) else { return };
-        if std::mem::take(&mut flow.signals) >= SIGNALS_IN_A_ROW && flow.usable() {
+        if std::mem::take(&mut flow.signals) >= MAX_OPTION_ACKS && flow.usable() {
             self.want_more(index);
         }
     }
@@ -353,7 +355,7 @@ impl Connection {
     fn want_more(&mut self, index: usize) {
         let more = self.address_option_bytes(index) > 0;
         let Some(flow) = self.flows.get_mut(index).filter(|_| more) else { return };
-        if flow.signals < SIGNALS_IN_A_ROW {
+        if flow.signals < MAX_OPTION_ACKS {
             flow.tcp.want_ack();
         } else {
             self.signals_held = true;

@@ -8,16 +8,16 @@ use towpath_net::Instant;
 
 use crate::path_manager::{InterfaceId, SubflowView};
 use crate::stack::SubflowStatus;
-use crate::subflow::{CloseReason, Mapping, Sent, State, Subflow};
-use crate::wire::{Payload, Reset};
+use crate::subflow::{CloseReason, DataMapping, SentData, Subflow, TcpState};
+use crate::wire::{MpTcpRst, Payload};
 
-use super::join::Join;
-use super::mapping::Mappings;
+use super::join::JoinHandshake;
+use super::mapping::ReceiveMappings;
 
 /// One subflow.
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "independent facts and pending options")]
-pub(crate) struct Flow {
+pub(crate) struct SubflowContext {
     /// Slot.
     pub(super) path: PathId,
     /// Number, never reused.
@@ -36,9 +36,9 @@ pub(crate) struct Flow {
     pub(super) heard_at: Instant,
     pub(super) tcp: Subflow,
     /// The MP_JOIN handshake, or `None` for the first subflow.
-    pub(super) join: Option<Join>,
+    pub(super) join: Option<JoinHandshake>,
     /// Incoming mappings.
-    pub(super) mappings: Mappings,
+    pub(super) mappings: ReceiveMappings,
     /// Payload by subflow offset, kept until it is acknowledged here: whatever happens to the
     /// connection's store, the same offset always carries the same bytes.
     pub(super) payloads: VecDeque<(u64, Payload)>,
@@ -56,14 +56,14 @@ pub(crate) struct Flow {
     /// The last segment on it that should have had a DATA_ACK had none.
     pub(super) without_data_ack: bool,
     /// MP_TCPRST for the RST.
-    pub(super) reset_reason: Option<Reset>,
+    pub(super) reset_reason: Option<MpTcpRst>,
     /// MP_FASTCLOSE is to be sent with the RST.
     pub(super) fast_close: bool,
     /// The peer has sent MP_FASTCLOSE with our key in a RST: the next RST that TCP believes ends the
     /// connection.
     pub(super) fast_closed: bool,
     /// The peer's MP_TCPRST, when it reset the subflow.
-    pub(super) peer_reset: Option<Reset>,
+    pub(super) peer_reset: Option<MpTcpRst>,
     /// It was known to be usable (a notice was given).
     pub(super) announced: bool,
     /// When data last arrived on it.
@@ -76,15 +76,15 @@ pub(crate) struct Flow {
     pub(super) closing: bool,
 }
 
-impl Flow {
+impl SubflowContext {
     pub(super) fn backup(&self) -> bool {
         self.local_backup || self.remote_backup
     }
 
     /// Whether it may carry data of the connection.
     pub(super) fn usable(&self) -> bool {
-        let joined = self.join.as_ref().is_none_or(Join::is_established);
-        let open = matches!(self.tcp.state(), State::Established | State::CloseWait);
+        let joined = self.join.as_ref().is_none_or(JoinHandshake::is_established);
+        let open = matches!(self.tcp.state(), TcpState::Established | TcpState::CloseWait);
         joined && open && !self.closing && self.closed.is_none()
     }
 
@@ -97,7 +97,7 @@ impl Flow {
     }
 
     /// Gives data to TCP and keeps it until it is acknowledged here.
-    pub(super) fn push(&mut self, now: Instant, mapping: Mapping, payload: Payload, psh: bool) {
+    pub(super) fn push(&mut self, now: Instant, mapping: DataMapping, payload: Payload, psh: bool) {
         let ssn = self.tcp.push(now, mapping, psh);
         self.payloads.push_back((ssn, payload));
     }
@@ -125,7 +125,7 @@ impl Flow {
     }
 
     /// The bytes of a transmission.
-    pub(super) fn payload_of(&self, sent: &Sent) -> Payload {
+    pub(super) fn payload_of(&self, sent: &SentData) -> Payload {
         let index = match self.payloads.back() {
             Some((ssn, _)) if *ssn <= sent.ssn => self.payloads.len() - 1,
             Some(_) | None => {
@@ -141,7 +141,7 @@ impl Flow {
     /// Whether the peer may still wait for the fourth packet of the handshake (RFC 8684 §3.2): we
     /// have sent it, and nothing that came since says that it has arrived.
     pub(super) fn unconfirmed(&self) -> bool {
-        self.join.as_ref().is_some_and(|join| join.responds) && self.tcp.is_unused()
+        self.join.as_ref().is_some_and(|join| join.is_responder) && self.tcp.is_unused()
     }
 
     /// What a scheduler sees; `room`: the interface takes packets, `cautious`: one packet first.

@@ -8,25 +8,25 @@ use towpath_net::Instant;
 
 use crate::keys;
 use crate::path_manager;
-use crate::stack::{ConfigError, ConnectionId, Event, Fallback, Notice};
-use crate::subflow::{State, Subflow};
-use crate::wire::{Capable, Flags, Join as JoinOption, MptcpOption, Reset, Segment};
+use crate::stack::{ConfigError, ConnectionId, FallbackReason, StackEvent, StackNotice};
+use crate::subflow::{Subflow, TcpState};
+use crate::wire::{Flags, MpCapable, MpJoin as JoinOption, MpTcpRst, MptcpOption, Segment};
 
-use super::join::{self, Join, JoinState};
-use super::{Config, Connection, Host, Mode, Tuple};
+use super::join::{self, JoinHandshake, JoinState};
+use super::{Connection, ConnectionConfig, ConnectionMode, HostContext, SubflowParams};
 
 /// The version that we speak.
 const VERSION: u8 = 1;
 
 /// Reasons of MP_TCPRST (RFC 8684 §3.6).
-pub(super) const MPTCP_ERROR: Reset = Reset { transient: false, reason: 1, reserved: 0 };
+pub(super) const MPTCP_ERROR: MpTcpRst = MpTcpRst { transient: false, reason: 1, reserved: 0 };
 
 impl Connection {
     /// Opens a connection: a SYN is due.
     pub(crate) fn connect(
         id: ConnectionId,
-        config: Arc<Config>,
-        tuple: &Tuple,
+        config: Arc<ConnectionConfig>,
+        tuple: &SubflowParams,
         isn: u32,
         local_key: u64,
         now: Instant,
@@ -40,8 +40,8 @@ impl Connection {
     /// Answers a SYN: a SYN/ACK is due.
     pub(crate) fn accept(
         id: ConnectionId,
-        config: Arc<Config>,
-        tuple: &Tuple,
+        config: Arc<ConnectionConfig>,
+        tuple: &SubflowParams,
         syn: &Segment,
         isn: u32,
         local_key: u64,
@@ -50,22 +50,22 @@ impl Connection {
         let mut connection = Self::new(id, config, false, local_key, now)?;
         let tcp = Subflow::accept(connection.subflow_config(tuple), isn, syn, now);
         match capable(syn) {
-            Some(option) if connection.mode == Mode::Offered && answerable(option) => {
+            Some(option) if connection.mode == ConnectionMode::Offered && can_answer(option) => {
                 connection.checksum |= option.checksum;
                 connection.no_join_to_initial = option.no_join_to_source;
             }
             // A peer that does not ask for Multipath TCP gets TCP; that is no fallback.
-            Some(_) | None => connection.become_plain(None),
+            Some(_) | None => connection.fall_back_to_tcp(None),
         }
         connection.begin(tuple, tcp, now);
         Ok(connection)
     }
 
-    fn begin(&mut self, tuple: &Tuple, tcp: Subflow, now: Instant) {
+    fn begin(&mut self, tuple: &SubflowParams, tcp: Subflow, now: Instant) {
         self.first = Some((tuple.local, tuple.remote));
         self.remote_addresses
             .push(path_manager::RemoteAddress { address_id: 0, address: tuple.remote });
-        let index = self.new_flow(tuple, tcp, None, now);
+        let index = self.new_subflow(tuple, tcp, None, now);
         if self.is_single()
             && let Some(flow) = self.flows.get_mut(index)
         {
@@ -74,8 +74,8 @@ impl Connection {
     }
 
     /// Data is the first subflow's own stream from now on.
-    pub(super) fn become_plain(&mut self, why: Option<Fallback>) {
-        self.mode = Mode::Plain;
+    pub(super) fn fall_back_to_tcp(&mut self, why: Option<FallbackReason>) {
+        self.mode = ConnectionMode::Plain;
         self.fallback = why;
         if let Some(flow) = self.flows.first_mut() {
             flow.mappings.forget_all();
@@ -83,7 +83,7 @@ impl Connection {
         self.update_data_options();
         self.offer.changed = true;
         if let Some(why) = why {
-            self.notice(Notice::Fallback(why));
+            self.notice(StackNotice::Fallback(why));
         }
     }
 
@@ -93,7 +93,7 @@ impl Connection {
         if let Some(join) = &flow.join {
             return self.join_option(index, *join);
         }
-        if self.mode == Mode::Plain {
+        if self.mode == ConnectionMode::Plain {
             return None;
         }
         let lost =
@@ -102,11 +102,11 @@ impl Connection {
             return None;
         }
         let sender_key = (!self.client).then_some(self.local_key);
-        Some(MptcpOption::Capable(Capable { sender_key, ..self.capable_flags() }))
+        Some(MptcpOption::Capable(MpCapable { sender_key, ..self.capable_flags() }))
     }
 
-    fn capable_flags(&self) -> Capable {
-        Capable {
+    fn capable_flags(&self) -> MpCapable {
+        MpCapable {
             version: VERSION,
             checksum: self.checksum,
             extensibility: false,
@@ -120,10 +120,10 @@ impl Connection {
 
     /// MP_CAPABLE of the third packet and of the first data: repeated until the peer confirms.
     pub(super) fn third_option(&self, data: Option<(u16, Option<u16>)>) -> Option<MptcpOption> {
-        if !self.client || self.mode != (Mode::Multipath { confirmed: false }) {
+        if !self.client || self.mode != (ConnectionMode::Multipath { confirmed: false }) {
             return None;
         }
-        Some(MptcpOption::Capable(Capable {
+        Some(MptcpOption::Capable(MpCapable {
             sender_key: Some(self.local_key),
             receiver_key: self.remote_key,
             data,
@@ -131,7 +131,7 @@ impl Connection {
         }))
     }
 
-    fn join_option(&self, index: usize, join: Join) -> Option<MptcpOption> {
+    fn join_option(&self, index: usize, join: JoinHandshake) -> Option<MptcpOption> {
         let flow = self.flows.get(index)?;
         let backup = flow.local_backup;
         let address_id = flow.local_id;
@@ -162,23 +162,23 @@ impl Connection {
 
     /// A SYN/ACK on the first subflow, which TCP has accepted.
     pub(super) fn on_syn_ack(&mut self, segment: &Segment) {
-        if self.mode != Mode::Offered {
+        if self.mode != ConnectionMode::Offered {
             return;
         }
         let sent_without = self.syn_option(0).is_none();
         match capable(segment).filter(|option| acceptable(option)) {
-            Some(Capable { sender_key: Some(key), checksum, no_join_to_source, .. })
+            Some(MpCapable { sender_key: Some(key), checksum, no_join_to_source, .. })
                 if !sent_without =>
             {
                 self.checksum |= checksum;
                 self.no_join_to_initial = *no_join_to_source;
                 self.set_remote_key(*key);
-                self.mode = Mode::Multipath { confirmed: false };
+                self.mode = ConnectionMode::Multipath { confirmed: false };
             }
-            Some(_) | None => self.become_plain(Some(if sent_without {
-                Fallback::SynLost
+            Some(_) | None => self.fall_back_to_tcp(Some(if sent_without {
+                FallbackReason::SynLost
             } else {
-                Fallback::NoCapableInSynAck
+                FallbackReason::NoCapableInSynAck
             })),
         }
     }
@@ -191,24 +191,24 @@ impl Connection {
     /// The answer to our SYN/ACK on the first subflow. `false`: drop it, it cannot be used before the
     /// one that carries the keys.
     pub(super) fn on_third_packet(&mut self, segment: &Segment) -> bool {
-        if self.mode != Mode::Offered || !segment.flags.has(Flags::ACK) {
+        if self.mode != ConnectionMode::Offered || !segment.flags.contains(Flags::ACK) {
             return true;
         }
-        if segment.flags.has(Flags::RST) || segment.flags.has(Flags::SYN) {
+        if segment.flags.contains(Flags::RST) || segment.flags.contains(Flags::SYN) {
             return true;
         }
         if !self.flows.first().is_some_and(|flow| flow.tcp.would_accept(segment)) {
             return true; // TCP answers it; its options mean nothing (RFC 8684 §3)
         }
-        if let Some(Capable { sender_key: Some(sender), receiver_key: Some(receiver), .. }) =
+        if let Some(MpCapable { sender_key: Some(sender), receiver_key: Some(receiver), .. }) =
             capable(segment)
         {
             if *receiver == self.local_key && capable(segment).is_some_and(acceptable) {
                 self.set_remote_key(*sender);
-                self.mode = Mode::Multipath { confirmed: false };
+                self.mode = ConnectionMode::Multipath { confirmed: false };
             } else {
                 // Someone has changed it on its way, or it is not what was agreed on (RFC 8684 §3.1).
-                self.become_plain(Some(Fallback::NoCapableInAck));
+                self.fall_back_to_tcp(Some(FallbackReason::NoCapableInAck));
             }
             return true;
         }
@@ -218,7 +218,7 @@ impl Connection {
         if !in_order || segment.options.dss.is_some() {
             return false;
         }
-        self.become_plain(Some(Fallback::NoCapableInAck));
+        self.fall_back_to_tcp(Some(FallbackReason::NoCapableInAck));
         true
     }
 
@@ -229,23 +229,23 @@ impl Connection {
         }
         self.established = true;
         if self.client {
-            self.event(Event::Connected(self.id));
+            self.event(StackEvent::Connected(self.id));
         } else {
-            self.out.push(super::Output::Accepted);
+            self.out.push(super::ConnectionOutput::Accepted);
         }
     }
 
     /// Options have passed in both directions: subflows may be opened.
-    pub(super) fn confirm(&mut self, host: &Host<'_>) {
-        if self.mode != (Mode::Multipath { confirmed: false }) {
+    pub(super) fn confirm(&mut self, host: &HostContext<'_>) {
+        if self.mode != (ConnectionMode::Multipath { confirmed: false }) {
             return;
         }
-        self.mode = Mode::Multipath { confirmed: true };
-        self.path_event(host, path_manager::Event::Established);
+        self.mode = ConnectionMode::Multipath { confirmed: true };
+        self.path_event(host, path_manager::PathManagerEvent::Established);
     }
 
     /// A subflow may carry data from now on.
-    pub(super) fn announce_flow(&mut self, index: usize, host: &Host<'_>) {
+    pub(super) fn announce_subflow(&mut self, index: usize, host: &HostContext<'_>) {
         let Some(flow) = self.flows.get_mut(index) else { return };
         if flow.announced || !flow.usable() {
             return;
@@ -258,35 +258,45 @@ impl Connection {
             self.backoff = 0;
             self.arm_retransmission(host.now);
         }
-        self.notice(Notice::SubflowEstablished { path, number });
+        self.notice(StackNotice::SubflowEstablished { path, number });
         self.update_data_options();
         self.scheduler.on_event(SchedulerEvent::Opened { path });
         if self.is_confirmed() {
-            self.path_event(host, path_manager::Event::SubflowEstablished(path));
+            self.path_event(host, path_manager::PathManagerEvent::SubflowEstablished(path));
         }
     }
 
     /// Opens another subflow (MP_JOIN); `false` if the connection has fallen back or ended since it
     /// was asked for.
-    pub(crate) fn open(&mut self, tuple: &Tuple, isn: u32, nonce: u32, now: Instant) -> bool {
+    pub(crate) fn open(
+        &mut self,
+        tuple: &SubflowParams,
+        isn: u32,
+        nonce: u32,
+        now: Instant,
+    ) -> bool {
         // Subflows of the peer may have come in between.
         let others = self.flows.iter().filter(|flow| !flow.closing && flow.closed.is_none());
         let room = others.count() <= usize::from(self.config.subflow_limit)
             && self.flows.len() < usize::from(PathId::SLOTS);
-        if !room || !self.asks_path_manager() {
+        if !room || !self.path_manager_active() {
             return false;
         }
         let tcp = Subflow::connect(self.subflow_config(tuple), isn, now);
-        self.new_flow(tuple, tcp, Some(Join::initiator(nonce)), now);
+        self.new_subflow(tuple, tcp, Some(JoinHandshake::initiator(nonce)), now);
         true
     }
 
     /// Whether a SYN with MP_JOIN may be answered (RFC 8684 §3.2).
-    pub(crate) fn accepts_join(&self) -> Result<(), Reset> {
-        let prohibited = Reset { transient: false, reason: 3, reserved: 0 };
-        let too_many = Reset { transient: true, reason: 2, reserved: 0 };
+    pub(crate) fn accepts_join(&self) -> Result<(), MpTcpRst> {
+        let prohibited = MpTcpRst { transient: false, reason: 3, reserved: 0 };
+        let too_many = MpTcpRst { transient: true, reason: 2, reserved: 0 };
         let known = self.remote_key.is_some() && self.is_multipath();
-        if !known || self.closed.is_some() || self.finishing || self.straight.awaiting_infinite {
+        if !known
+            || self.closed.is_some()
+            || self.finishing
+            || self.fallback_state.awaiting_infinite
+        {
             return Err(MPTCP_ERROR);
         }
         if !self.config.accept_joins {
@@ -299,7 +309,7 @@ impl Connection {
     /// Answers a SYN with MP_JOIN, see [`Self::accepts_join`].
     pub(crate) fn accept_join(
         &mut self,
-        tuple: &Tuple,
+        tuple: &SubflowParams,
         syn: &Segment,
         isn: u32,
         nonce: u32,
@@ -307,8 +317,8 @@ impl Connection {
     ) {
         let Some((remote_nonce, remote_backup)) = join_syn(syn) else { return };
         let tcp = Subflow::accept(self.subflow_config(tuple), isn, syn, now);
-        let join = Join::responder(nonce, remote_nonce);
-        let index = self.new_flow(tuple, tcp, Some(join), now);
+        let join = JoinHandshake::responder(nonce, remote_nonce);
+        let index = self.new_subflow(tuple, tcp, Some(join), now);
         if let Some(flow) = self.flows.get_mut(index) {
             flow.remote_backup = remote_backup;
         }
@@ -329,7 +339,7 @@ impl Connection {
         if !flow.tcp.would_accept(segment) {
             return true; // TCP answers it; its options mean nothing (RFC 8684 §3)
         }
-        let syn_ack = segment.flags.has(Flags::SYN) && segment.flags.has(Flags::ACK);
+        let syn_ack = segment.flags.contains(Flags::SYN) && segment.flags.contains(Flags::ACK);
         match (join.state, option) {
             (JoinState::SynSent, _) if !syn_ack => return true,
             (JoinState::SynSent, Some(JoinOption::SynAck { backup, address_id, hmac, nonce })) => {
@@ -345,7 +355,7 @@ impl Connection {
             (JoinState::PreEstablished { .. }, _) if syn_ack => return true,
             // The fourth packet confirms that ours arrived (RFC 8684 §3.2).
             (JoinState::PreEstablished { .. }, _) => {
-                if segment.flags.has(Flags::ACK) && !segment.flags.has(Flags::RST) {
+                if segment.flags.contains(Flags::ACK) && !segment.flags.contains(Flags::RST) {
                     join.state = JoinState::Established;
                 }
             }
@@ -358,7 +368,7 @@ impl Connection {
             }
             // Without the HMAC nothing may pass; a repeated SYN is TCP's business.
             (JoinState::SynReceived, _) => {
-                return segment.flags.has(Flags::SYN) || segment.flags.has(Flags::RST);
+                return segment.flags.contains(Flags::SYN) || segment.flags.contains(Flags::RST);
             }
             // Our fourth packet was lost.
             (JoinState::Established, Some(JoinOption::Ack { .. })) => flow.tcp.want_ack(),
@@ -371,12 +381,12 @@ impl Connection {
     /// Whether the first subflow is still in its handshake and we are the server.
     pub(super) fn awaits_third_packet(&self, index: usize) -> bool {
         let flow = self.flows.get(index);
-        flow.is_some_and(|flow| flow.join.is_none() && flow.tcp.state() == State::SynReceived)
+        flow.is_some_and(|flow| flow.join.is_none() && flow.tcp.state() == TcpState::SynReceived)
     }
 }
 
 /// MP_CAPABLE of a segment.
-pub(crate) fn capable(segment: &Segment) -> Option<&Capable> {
+pub(crate) fn capable(segment: &Segment) -> Option<&MpCapable> {
     segment.options.mptcp.iter().find_map(|option| {
         if let MptcpOption::Capable(capable) = option { Some(capable) } else { None }
     })
@@ -395,12 +405,12 @@ pub(crate) fn join_syn(segment: &Segment) -> Option<(u32, bool)> {
 
 /// Whether MP_CAPABLE of a SYN can be answered: it has no key in version 1, and a later version may be
 /// answered by ours (RFC 8684 §3.1).
-fn answerable(option: &Capable) -> bool {
-    let known = Capable { version: option.version.min(VERSION), ..*option };
+fn can_answer(option: &MpCapable) -> bool {
+    let known = MpCapable { version: option.version.min(VERSION), ..*option };
     option.sender_key.is_none() && acceptable(&known)
 }
 
 /// Version, algorithm and flags that we can speak (RFC 8684 §3.1: an unknown flag B means fall back).
-pub(super) fn acceptable(option: &Capable) -> bool {
+pub(super) fn acceptable(option: &MpCapable) -> bool {
     option.version == VERSION && option.hmac_sha256 && !option.extensibility
 }

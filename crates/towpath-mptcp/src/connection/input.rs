@@ -4,33 +4,41 @@ use towpath_multipath::congestion::Sibling;
 use towpath_multipath::scheduler::SchedulerEvent;
 
 use crate::keys;
-use crate::stack::{ConnectionError, Event, Fallback, Notice};
-use crate::subflow::{CloseReason, IcmpError, Received, State};
+use crate::stack::{ConnectionError, FallbackReason, StackEvent, StackNotice};
+use crate::subflow::{CloseReason, IcmpError, SegmentOutcome, TcpState};
 use crate::wire::{DataAck, Dss, DssMapping, Flags, MptcpOption, Payload, Segment};
 
 use super::failure::MIDDLEBOX;
 use super::handshake::{MPTCP_ERROR, acceptable, capable};
-use super::mapping::{Mapped, NewMapping};
-use super::{Connection, Host, Mode};
+use super::mapping::{AbsoluteMapping, MappingOutcome};
+use super::{Connection, ConnectionMode, HostContext};
 
 impl Connection {
     /// Handles a segment of one of its subflows.
-    pub(crate) fn on_segment(&mut self, host: &Host<'_>, index: usize, segment: &mut Segment) {
+    pub(crate) fn on_segment(
+        &mut self,
+        host: &HostContext<'_>,
+        index: usize,
+        segment: &mut Segment,
+    ) {
         if !self.check_handshake(host, index, segment) {
             return;
         }
         self.note_fast_close(index, segment);
         let group = self.siblings(index);
         let Some(flow) = self.flows.get_mut(index) else { return };
-        let was_syn_sent = flow.tcp.state() == State::SynSent;
+        let was_syn_sent = flow.tcp.state() == TcpState::SynSent;
         let mut received = std::mem::take(&mut self.received);
         let bare = segment.payload.is_empty();
         flow.tcp.on_segment_into(host.now, segment, flow.path, &group, &mut received);
         if was_syn_sent && flow.join.is_none() && received.established {
             self.on_syn_ack(segment);
         }
-        if was_syn_sent && flow_is(self, index, State::SynReceived) && self.mode == Mode::Offered {
-            self.become_plain(Some(Fallback::SimultaneousOpen));
+        if was_syn_sent
+            && subflow_is(self, index, TcpState::SynReceived)
+            && self.mode == ConnectionMode::Offered
+        {
+            self.fall_back_to_tcp(Some(FallbackReason::SimultaneousOpen));
         }
         if received.established && self.flows.get(index).is_some_and(|flow| flow.join.is_none()) {
             self.on_first_established();
@@ -43,7 +51,7 @@ impl Connection {
             }
             self.on_options(host, index, segment, &received);
         }
-        self.announce_flow(index, host);
+        self.announce_subflow(index, host);
         let unwanted = !received.data.is_empty() && self.is_closed_for_reading(index);
         self.on_data(host, index, received.data.drain(..));
         if unwanted {
@@ -63,14 +71,14 @@ impl Connection {
     /// Plain TCP whose application has closed both directions, and whose FIN is on its way.
     fn is_closed_for_reading(&self, index: usize) -> bool {
         let closing = self.flows.get(index).is_some_and(|flow| flow.closing);
-        self.forgotten && self.is_single() && closing && self.closed.is_none()
+        self.read_closed && self.is_single() && closing && self.closed.is_none()
     }
 
     /// MP_FASTCLOSE in a RST (§3.5). One that has overtaken data has not the exact number, so that TCP
     /// asks (RFC 5961 §3.2), and the RST that answers has no option any more. Our key was right.
     fn note_fast_close(&mut self, index: usize, segment: &Segment) {
         let ours = MptcpOption::FastClose { key: self.local_key };
-        if segment.flags.has(Flags::RST)
+        if segment.flags.contains(Flags::RST)
             && segment.options.mptcp.contains(&ours)
             && let Some(flow) = self.flows.get_mut(index)
         {
@@ -79,7 +87,12 @@ impl Connection {
     }
 
     /// Handshakes whose options decide whether TCP may see the segment at all.
-    fn check_handshake(&mut self, host: &Host<'_>, index: usize, segment: &mut Segment) -> bool {
+    fn check_handshake(
+        &mut self,
+        host: &HostContext<'_>,
+        index: usize,
+        segment: &mut Segment,
+    ) -> bool {
         if self.awaits_third_packet(index) && !self.on_third_packet(segment) {
             return false;
         }
@@ -87,12 +100,12 @@ impl Connection {
             return true;
         }
         if let Some(flow) = self.flows.get_mut(index)
-            && flow.tcp.state() == State::SynSent
+            && flow.tcp.state() == TcpState::SynSent
         {
             // Only who knows the peer's numbers can reset what the SYN/ACK has opened (§3.2).
             let _ = flow.tcp.on_segment(host.now, segment, flow.path, &[]);
         }
-        self.reset_flow(host, index, MPTCP_ERROR);
+        self.reset_subflow(host, index, MPTCP_ERROR);
         false
     }
 
@@ -106,7 +119,7 @@ impl Connection {
 
     /// What TCP acknowledged and lost, for the scheduler; plain TCP's acknowledgements are the
     /// connection's.
-    fn on_tcp_progress(&mut self, host: &Host<'_>, index: usize, received: &Received) {
+    fn on_tcp_progress(&mut self, host: &HostContext<'_>, index: usize, received: &SegmentOutcome) {
         let Some(flow) = self.flows.get_mut(index) else { return };
         let path = flow.path;
         if received.acked_bytes > 0 {
@@ -114,7 +127,7 @@ impl Connection {
             if flow.stale {
                 (flow.stale, flow.silent_rounds) = (false, 0);
                 let number = flow.number;
-                self.notice(Notice::Stale { number, stale: false });
+                self.notice(StackNotice::Stale { number, stale: false });
             }
             if self.flows.len() > 1 {
                 let bytes = received.acked_bytes;
@@ -134,9 +147,9 @@ impl Connection {
         }
     }
 
-    pub(super) fn on_single_ack(&mut self, host: &Host<'_>, index: usize) {
+    pub(super) fn on_single_ack(&mut self, host: &HostContext<'_>, index: usize) {
         let Some(flow) = self.flows.get(index) else { return };
-        if flow.tcp.state() == State::SynSent || flow.tcp.state() == State::SynReceived {
+        if flow.tcp.state() == TcpState::SynSent || flow.tcp.state() == TcpState::SynReceived {
             return;
         }
         let (from, shift) = self.sent_shift.unwrap_or((1, 0));
@@ -151,16 +164,16 @@ impl Connection {
     /// Multipath TCP options of an acceptable segment.
     fn on_options(
         &mut self,
-        host: &Host<'_>,
+        host: &HostContext<'_>,
         index: usize,
         segment: &Segment,
-        received: &Received,
+        received: &SegmentOutcome,
     ) {
         if self.is_single() {
             self.on_late_options(host, index, segment);
             return;
         }
-        if self.mode == Mode::Offered {
+        if self.mode == ConnectionMode::Offered {
             return;
         }
         if let Some(option) = capable(segment).filter(|option| acceptable(option))
@@ -175,7 +188,7 @@ impl Connection {
         }
         match segment.options.dss {
             Some(dss) => {
-                if !segment.flags.has(Flags::SYN) {
+                if !segment.flags.contains(Flags::SYN) {
                     self.confirm(host);
                 }
                 self.on_dss(host, index, &dss, segment.window);
@@ -187,7 +200,7 @@ impl Connection {
         }
     }
 
-    fn on_dss(&mut self, host: &Host<'_>, index: usize, dss: &Dss, window: u16) {
+    fn on_dss(&mut self, host: &HostContext<'_>, index: usize, dss: &Dss, window: u16) {
         if let Some(mapping) = dss.mapping {
             self.on_mapping(host, index, dss.data_fin, &mapping);
         }
@@ -200,9 +213,13 @@ impl Connection {
                 flow.data_answered |= flow.tcp.acked_until() > 1;
             }
             let until = relative(ack, self.local_idsn, self.send.acked());
-            let oversteps = self.config.oversteps_peer_window;
+            let oversteps = self.config.exceeds_peer_window;
             let bytes = self.flows.get(index).map_or(0, |flow| {
-                if oversteps { flow.tcp.peer_window_bytes() } else { flow.tcp.told_bytes(window) }
+                if oversteps {
+                    flow.tcp.peer_window_bytes()
+                } else {
+                    flow.tcp.unscale_window(window)
+                }
             });
             self.on_data_ack(host, until, bytes);
             if window == 0 && until <= self.send.acked() {
@@ -212,7 +229,13 @@ impl Connection {
         }
     }
 
-    fn on_mapping(&mut self, host: &Host<'_>, index: usize, fin: bool, mapping: &DssMapping) {
+    fn on_mapping(
+        &mut self,
+        host: &HostContext<'_>,
+        index: usize,
+        fin: bool,
+        mapping: &DssMapping,
+    ) {
         let start = relative(mapping.dsn, self.remote_idsn, self.receive.next());
         let Some(flow) = self.flows.get_mut(index) else { return };
         // Relative subflow sequence numbers are offsets; only their upper half is missing.
@@ -247,10 +270,15 @@ impl Connection {
     }
 
     /// A checksum that was not agreed on, or none although it was: the subflow is broken (§3.3).
-    fn refuses_checksum(&mut self, host: &Host<'_>, index: usize, checksum: Option<u16>) -> bool {
+    fn refuses_checksum(
+        &mut self,
+        host: &HostContext<'_>,
+        index: usize,
+        checksum: Option<u16>,
+    ) -> bool {
         let wrong = self.checksum != checksum.is_some();
         if wrong {
-            self.reset_flow(host, index, MPTCP_ERROR);
+            self.reset_subflow(host, index, MPTCP_ERROR);
         }
         wrong
     }
@@ -260,7 +288,7 @@ impl Connection {
     fn fin_is_intact(&self, start: u64, mapping: &DssMapping) -> bool {
         let dsn = self.remote_idsn.wrapping_add(start);
         mapping.checksum.is_none_or(|sum| {
-            keys::dss_checksum_is_right(dsn, mapping.ssn, mapping.len, &Payload::EMPTY, sum)
+            keys::verify_dss_checksum(dsn, mapping.ssn, mapping.len, &Payload::EMPTY, sum)
         })
     }
 
@@ -277,11 +305,11 @@ impl Connection {
         let checked = self.checksum.then(|| (checksum.unwrap_or(0), len, dsn, ssn as u32));
         let Some(flow) = self.flows.get_mut(index) else { return };
         let data = u64::from(len.saturating_sub(fin));
-        let new = NewMapping { ssn, len: data, start, checksum: checked };
+        let new = AbsoluteMapping { ssn, len: data, start, checksum: checked };
         flow.mappings.announce(&new);
     }
 
-    pub(super) fn on_data_ack(&mut self, host: &Host<'_>, until: u64, window: u64) {
+    pub(super) fn on_data_ack(&mut self, host: &HostContext<'_>, until: u64, window: u64) {
         let Some(acked) = self.send.on_data_ack(until, window) else { return };
         if acked.bytes > 0 || acked.fin {
             self.backoff = 0;
@@ -300,14 +328,14 @@ impl Connection {
     fn wake_writer(&mut self) {
         if self.writer.blocked && self.may_wake_writer() {
             self.writer.blocked = false;
-            self.event(Event::Writable(self.id));
+            self.event(StackEvent::Writable(self.id));
         }
     }
 
     /// Data that is in order in a subflow.
     pub(super) fn on_data(
         &mut self,
-        host: &Host<'_>,
+        host: &HostContext<'_>,
         index: usize,
         data: impl IntoIterator<Item = (u64, Payload)>,
     ) {
@@ -330,14 +358,14 @@ impl Connection {
         self.raise_window_limit(index, bytes);
         for piece in mapped.drain(..) {
             match piece {
-                Mapped::Data(start, payload) => self.on_mapped(start, payload),
-                Mapped::BadChecksum(start) => self.on_bad_checksum(host, index, start),
+                MappingOutcome::Data(start, payload) => self.on_mapped(start, payload),
+                MappingOutcome::BadChecksum(start) => self.on_bad_checksum(host, index, start),
                 // No mapping within a window of data: the subflow is broken (§3.3.1, §3.7).
-                Mapped::Unmapped => self.reset_flow(host, index, MIDDLEBOX),
+                MappingOutcome::Unmapped => self.reset_subflow(host, index, MIDDLEBOX),
             }
         }
         self.mapped = mapped;
-        self.note_order(index);
+        self.track_in_order(index);
         // What arrived may wait in the subflow, for what is missing there.
         self.note_reordering();
     }
@@ -349,12 +377,12 @@ impl Connection {
         let due =
             self.config.receive_buffer.is_counted_in_packets() && start <= self.receive.next();
         let admitted = self.is_single() || due || self.receive.admits(end);
-        if self.straight.awaiting_infinite || start == 0 || !admitted {
+        if self.fallback_state.awaiting_infinite || start == 0 || !admitted {
             // Not acknowledged at connection level, so the peer keeps it and sends it again.
             self.counts.discarded_bytes += payload.len() as u64;
-            self.straight.lost_until = self.straight.lost_until.max(end);
-            if self.straight.awaiting_infinite {
-                self.ask_for_infinite();
+            self.fallback_state.lost_until = self.fallback_state.lost_until.max(end);
+            if self.fallback_state.awaiting_infinite {
+                self.schedule_mp_fail();
             }
             return;
         }
@@ -369,17 +397,17 @@ impl Connection {
         self.counts.reorder_peak_bytes = self.counts.reorder_peak_bytes.max(reorder);
     }
 
-    pub(super) fn on_arrived(&mut self, arrived: super::receive::Arrived) {
+    pub(super) fn on_arrived(&mut self, arrived: super::receive::ReceiveProgress) {
         if (arrived.in_order > 0 && !self.readable_told) || arrived.finished {
             self.readable_told = true;
-            self.event(Event::Readable(self.id));
+            self.event(StackEvent::Readable(self.id));
         }
     }
 
     /// The peer ends one subflow: the end of the data in plain TCP, and of this path in Multipath TCP.
-    fn on_subflow_fin(&mut self, host: &Host<'_>, index: usize) {
-        if self.mode == Mode::Plain || self.mode == Mode::Infinite {
-            if let Some(what) = self.missing_at_the_end(index) {
+    fn on_subflow_fin(&mut self, host: &HostContext<'_>, index: usize) {
+        if self.mode == ConnectionMode::Plain || self.mode == ConnectionMode::Infinite {
+            if let Some(what) = self.end_of_data_error(index) {
                 self.fail(host, ConnectionError::Protocol(what));
                 return;
             }
@@ -396,18 +424,18 @@ impl Connection {
         if (self.flows.len() == 1 || bare) && !self.send.fin_acked() {
             // The peer may have fallen back without our knowledge: to it, a FIN would be the end of
             // the data.
-            self.reset_flow(host, index, MPTCP_ERROR);
+            self.reset_subflow(host, index, MPTCP_ERROR);
             return;
         }
         let Some(flow) = self.flows.get_mut(index) else { return };
         flow.close(host.now);
         let path = flow.path;
-        self.reinject_all(path, crate::stack::Reinjection::Closed);
+        self.reinject_all(path, crate::stack::ReinjectionCause::Closed);
     }
 
     fn on_subflow_closed(
         &mut self,
-        host: &Host<'_>,
+        host: &HostContext<'_>,
         index: usize,
         reason: CloseReason,
         segment: &Segment,
@@ -433,8 +461,13 @@ impl Connection {
 
     /// A SYN for a subflow in TIME-WAIT that may begin a new connection: then it ends here, and the
     /// sequence number behind the last one that it used is returned.
-    pub(crate) fn reopen(&mut self, host: &Host<'_>, index: usize, syn: &Segment) -> Option<u32> {
-        let flow = self.flows.get_mut(index).filter(|flow| flow.tcp.gives_way_to(syn))?;
+    pub(crate) fn reopen(
+        &mut self,
+        host: &HostContext<'_>,
+        index: usize,
+        syn: &Segment,
+    ) -> Option<u32> {
+        let flow = self.flows.get_mut(index).filter(|flow| flow.tcp.allows_reuse_by(syn))?;
         let used_until = flow.tcp.used_until();
         flow.closed = Some(CloseReason::Finished);
         self.remove_closed(host);
@@ -442,7 +475,7 @@ impl Connection {
     }
 
     /// ICMP about one of its subflows.
-    pub(crate) fn on_icmp(&mut self, host: &Host<'_>, index: usize, error: IcmpError) {
+    pub(crate) fn on_icmp(&mut self, host: &HostContext<'_>, index: usize, error: IcmpError) {
         if let Some(flow) = self.flows.get_mut(index) {
             flow.tcp.on_icmp(host.now, error);
             self.update_data_options();
@@ -458,7 +491,7 @@ fn ignore_mapping_of_nothing(segment: &mut Segment) {
     }
 }
 
-fn flow_is(connection: &Connection, index: usize, state: State) -> bool {
+fn subflow_is(connection: &Connection, index: usize, state: TcpState) -> bool {
     connection.flows.get(index).is_some_and(|flow| flow.tcp.state() == state)
 }
 

@@ -7,18 +7,18 @@ use towpath_net::Instant;
 use crate::keys;
 
 /// First repetition of the third packet; doubled each time.
-const RETRANSMIT: Duration = Duration::from_secs(1);
+const INITIAL_RTO: Duration = Duration::from_secs(1);
 /// Repetitions of the third packet before the subflow is given up.
-const RETRIES: u32 = 6;
+const ACK_RETRIES: u32 = 6;
 
 /// One end of the handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Join {
+pub(super) struct JoinHandshake {
     pub(super) state: JoinState,
     pub(super) local_nonce: u32,
     pub(super) remote_nonce: u32,
     /// The peer opened the subflow.
-    pub(super) responds: bool,
+    pub(super) is_responder: bool,
 }
 
 /// `SynSent` ─SYN/ACK▶ `PreEstablished` ─ACK▶ `Established` for the initiator; `SynReceived` ─ACK with
@@ -35,13 +35,13 @@ pub(super) enum JoinState {
     Established,
 }
 
-impl Join {
+impl JoinHandshake {
     pub(super) fn initiator(local_nonce: u32) -> Self {
-        Self { state: JoinState::SynSent, local_nonce, remote_nonce: 0, responds: false }
+        Self { state: JoinState::SynSent, local_nonce, remote_nonce: 0, is_responder: false }
     }
 
     pub(super) fn responder(local_nonce: u32, remote_nonce: u32) -> Self {
-        Self { state: JoinState::SynReceived, local_nonce, remote_nonce, responds: true }
+        Self { state: JoinState::SynReceived, local_nonce, remote_nonce, is_responder: true }
     }
 
     pub(super) fn is_established(&self) -> bool {
@@ -56,13 +56,13 @@ impl Join {
     /// Whether this is what the HMAC that the peer must send begins with.
     pub(super) fn proves_peer(&self, local_key: u64, remote_key: u64, tag: &[u8]) -> bool {
         let (theirs, ours) = (self.remote_nonce, self.local_nonce);
-        keys::join_hmac_is_right(remote_key, local_key, theirs, ours, tag)
+        keys::verify_join_hmac(remote_key, local_key, theirs, ours, tag)
     }
 
     /// Initiator: the SYN/ACK was good.
     pub(super) fn on_syn_ack(&mut self, nonce: u32, now: Instant) {
         self.remote_nonce = nonce;
-        self.state = JoinState::PreEstablished { retransmit_at: now + RETRANSMIT, tries: 0 };
+        self.state = JoinState::PreEstablished { retransmit_at: now + INITIAL_RTO, tries: 0 };
     }
 
     /// Initiator: the third packet is due again; `false` when it was repeated too often.
@@ -72,9 +72,9 @@ impl Join {
             return None;
         }
         let tries = tries + 1;
-        let retransmit_at = now + RETRANSMIT * 2_u32.saturating_pow(tries.min(16));
+        let retransmit_at = now + INITIAL_RTO * 2_u32.saturating_pow(tries.min(16));
         self.state = JoinState::PreEstablished { retransmit_at, tries };
-        Some(tries <= RETRIES)
+        Some(tries <= ACK_RETRIES)
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {

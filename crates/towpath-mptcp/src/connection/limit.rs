@@ -10,14 +10,14 @@ use towpath_multipath::PathId;
 use towpath_net::Instant;
 
 use crate::stack::InterfaceId;
-use crate::subflow::HeldBy;
+use crate::subflow::TcpSendLimit;
 
-use super::flow::Flow;
-use super::{Connection, Mode, Room};
+use super::flow::SubflowContext;
+use super::{Connection, ConnectionMode, TxReadiness};
 
 /// What holds a subflow back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub enum Limit {
+pub enum SendLimit {
     /// The application has nothing more.
     #[default]
     Application,
@@ -32,13 +32,13 @@ pub enum Limit {
     /// The congestion window, after a loss.
     AfterLoss,
     /// The congestion window, in congestion avoidance, before any loss.
-    BelowProduct,
+    CongestionAvoidance,
     /// It is a backup, and others are not.
     Backup,
     /// It is taken for dead.
     Stale,
     /// The connection's window is full of data that has arrived and waits for another path.
-    Blocked,
+    HeadOfLineBlocking,
     /// The peer's window.
     PeerWindow,
     /// All of a full send buffer is under way.
@@ -49,18 +49,18 @@ pub enum Limit {
 
 /// A subflow that may carry data, and what holds it back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct HeldBack {
+pub struct SubflowLimit {
     /// Its addresses, ours first.
-    pub between: (IpAddr, IpAddr),
+    pub addresses: (IpAddr, IpAddr),
     /// State.
-    pub limit: Limit,
-    /// Where [`Limit::Blocked`]: the addresses of the subflow that is waited for.
+    pub limit: SendLimit,
+    /// Where [`SendLimit::HeadOfLineBlocking`]: the addresses of the subflow that is waited for.
     pub waits_for: Option<(IpAddr, IpAddr)>,
 }
 
 /// The connection's window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Window {
+enum SendWindowState {
     Open,
     /// It holds new data back; half of it and more waits for this path.
     Closed(Option<PathId>),
@@ -68,34 +68,39 @@ enum Window {
 
 /// What is the same for all subflows of a connection.
 #[derive(Debug, Clone, Copy)]
-struct Whole {
+struct SendState {
     /// Neither the application nor the connection has anything to send.
     idle: bool,
     unsent: bool,
-    window: Window,
+    window: SendWindowState,
     /// There is a subflow that is neither backup nor stale.
-    regular: bool,
+    has_regular_path: bool,
 }
 
 impl Connection {
-    fn whole(&self) -> Whole {
+    fn send_state(&self) -> SendState {
         let unsent = self.send.unsent_bytes();
         let idle = unsent == 0 && !self.writer.blocked && self.reinjections.is_empty();
-        let mut whole = Whole { idle, unsent: unsent > 0, window: Window::Open, regular: false };
-        if idle || self.mode == Mode::Offered {
+        let mut whole = SendState {
+            idle,
+            unsent: unsent > 0,
+            window: SendWindowState::Open,
+            has_regular_path: false,
+        };
+        if idle || self.mode == ConnectionMode::Offered {
             return whole;
         }
-        let regular = |flow: &Flow| flow.usable() && !flow.backup() && !flow.stale;
-        whole.regular = self.flows.iter().any(regular);
+        let regular = |flow: &SubflowContext| flow.usable() && !flow.backup() && !flow.stale;
+        whole.has_regular_path = self.flows.iter().any(regular);
         let packet = self.flows.iter().map(|flow| u64::from(flow.tcp.mss_bytes())).min();
         if unsent > 0 && self.send.window_bytes() < unsent.min(packet.unwrap_or(1)) {
-            whole.window = Window::Closed(self.waits_for());
+            whole.window = SendWindowState::Closed(self.blocking_path());
         }
         whole
     }
 
     /// The path that most of the window waits for.
-    fn waits_for(&self) -> Option<PathId> {
+    fn blocking_path(&self) -> Option<PathId> {
         if self.flows.len() < 2 {
             return None;
         }
@@ -113,77 +118,79 @@ impl Connection {
 
     /// Subflows that may carry data, or will, and what holds them back at `now`, when nothing more can be
     /// sent.
-    pub(crate) fn held_back<'a>(
+    pub(crate) fn subflow_limits<'a>(
         &'a self,
         now: Instant,
-        room: impl Fn(InterfaceId) -> Room + 'a,
-    ) -> impl Iterator<Item = HeldBack> + 'a {
-        let between = |flow: &Flow| (flow.local.ip(), flow.remote.ip());
-        let whole = self.whole();
+        room: impl Fn(InterfaceId) -> TxReadiness + 'a,
+    ) -> impl Iterator<Item = SubflowLimit> + 'a {
+        let between = |flow: &SubflowContext| (flow.local.ip(), flow.remote.ip());
+        let whole = self.send_state();
         let open = self.flows.iter().filter(|flow| !flow.closing && flow.closed.is_none());
         open.map(move |flow| {
-            let (limit, waits_for) = whole.limit_of(flow, now, &room);
+            let (limit, waits_for) = whole.subflow_limit(flow, now, &room);
             let other = self.flows.iter().find(|other| Some(other.path) == waits_for);
-            HeldBack { between: between(flow), limit, waits_for: other.map(between) }
+            SubflowLimit { addresses: between(flow), limit, waits_for: other.map(between) }
         })
     }
 
     /// The largest window that the peer ever offered.
-    pub(crate) fn largest_window_bytes(&self) -> u64 {
-        let told = self.flows.iter().map(|flow| flow.tcp.largest_peer_window_bytes());
+    pub(crate) fn max_peer_window_bytes(&self) -> u64 {
+        let told = self.flows.iter().map(|flow| flow.tcp.max_peer_window_bytes());
         told.max().unwrap_or(0)
     }
 }
 
-impl Whole {
-    fn limit_of(
+impl SendState {
+    fn subflow_limit(
         self,
-        flow: &Flow,
+        flow: &SubflowContext,
         now: Instant,
-        room: &impl Fn(InterfaceId) -> Room,
-    ) -> (Limit, Option<PathId>) {
-        let queued = flow.tcp.has_something_queued();
+        room: &impl Fn(InterfaceId) -> TxReadiness,
+    ) -> (SendLimit, Option<PathId>) {
+        let queued = flow.tcp.has_queued_data();
         if self.idle && !queued {
-            return (Limit::Application, None);
+            return (SendLimit::Application, None);
         }
         if !flow.usable() {
-            return (Limit::Handshake, None);
+            return (SendLimit::Handshake, None);
         }
-        if room(flow.interface) == Room::Full {
-            return (Limit::HostQueue, None);
+        if room(flow.interface) == TxReadiness::Blocked {
+            return (SendLimit::HostQueue, None);
         }
-        let limit = match flow.tcp.held_by(now) {
-            Some(HeldBy::Pacing) => Limit::Pacing,
-            Some(HeldBy::SlowStart) => Limit::SlowStart,
-            Some(HeldBy::Loss) => Limit::AfterLoss,
-            Some(HeldBy::CongestionAvoidance) => Limit::BelowProduct,
-            Some(HeldBy::PeerWindow) => return self.window(flow),
-            None => return self.above(flow),
+        let limit = match flow.tcp.tcp_send_limit(now) {
+            Some(TcpSendLimit::Pacing) => SendLimit::Pacing,
+            Some(TcpSendLimit::SlowStart) => SendLimit::SlowStart,
+            Some(TcpSendLimit::AfterLoss) => SendLimit::AfterLoss,
+            Some(TcpSendLimit::CongestionAvoidance) => SendLimit::CongestionAvoidance,
+            Some(TcpSendLimit::PeerWindow) => return self.window_limit(flow),
+            None => return self.connection_limit(flow),
         };
         (limit, None)
     }
 
     /// It has room: what the connection does not give.
-    fn above(self, flow: &Flow) -> (Limit, Option<PathId>) {
+    fn connection_limit(self, flow: &SubflowContext) -> (SendLimit, Option<PathId>) {
         if flow.stale {
-            (Limit::Stale, None)
-        } else if flow.backup() && self.regular {
-            (Limit::Backup, None)
-        } else if self.window != Window::Open {
-            self.window(flow)
+            (SendLimit::Stale, None)
+        } else if flow.backup() && self.has_regular_path {
+            (SendLimit::Backup, None)
+        } else if self.window != SendWindowState::Open {
+            self.window_limit(flow)
         } else if self.unsent {
-            (Limit::Scheduler, None)
+            (SendLimit::Scheduler, None)
         } else if self.idle {
-            (Limit::Application, None)
+            (SendLimit::Application, None)
         } else {
-            (Limit::SendBuffer, None)
+            (SendLimit::SendBuffer, None)
         }
     }
 
-    fn window(self, flow: &Flow) -> (Limit, Option<PathId>) {
+    fn window_limit(self, flow: &SubflowContext) -> (SendLimit, Option<PathId>) {
         match self.window {
-            Window::Closed(Some(path)) if path != flow.path => (Limit::Blocked, Some(path)),
-            Window::Open | Window::Closed(_) => (Limit::PeerWindow, None),
+            SendWindowState::Closed(Some(path)) if path != flow.path => {
+                (SendLimit::HeadOfLineBlocking, Some(path))
+            }
+            SendWindowState::Open | SendWindowState::Closed(_) => (SendLimit::PeerWindow, None),
         }
     }
 }

@@ -6,23 +6,23 @@ use crate::keys;
 use crate::wire::Payload;
 
 /// Unmapped bytes that are kept until their mapping comes. More than this, and the subflow is broken.
-const UNMAPPED_LIMIT: u64 = 256 * 1024;
+const MAX_UNMAPPED_BYTES: u64 = 256 * 1024;
 /// Mappings that a peer may announce ahead of the data.
-const AHEAD_LIMIT: usize = 4_096;
+const MAX_PENDING_MAPPINGS: usize = 4_096;
 
 /// One mapping, as far as its bytes have not passed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Announced {
+struct PendingMapping {
     ssn: u64,
     len: u64,
     /// Data offset of the first byte.
     start: u64,
-    checksum: Option<Box<Check>>,
+    checksum: Option<Box<PendingChecksum>>,
 }
 
 /// A mapping whose checksum is still to be verified: it is delivered as a whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Check {
+struct PendingChecksum {
     /// As on the wire.
     sum: u16,
     /// The length in the option, which counts DATA_FIN too.
@@ -34,7 +34,7 @@ struct Check {
 
 /// A mapping from the wire, numbers made absolute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct NewMapping {
+pub(super) struct AbsoluteMapping {
     /// Subflow offset.
     pub(super) ssn: u64,
     /// Bytes of data (without DATA_FIN).
@@ -47,7 +47,7 @@ pub(super) struct NewMapping {
 
 /// What to do with bytes that are in order in the subflow.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Mapped {
+pub(super) enum MappingOutcome {
     /// Data of the connection.
     Data(u64, Payload),
     /// The checksum of the mapping that begins at this data offset is wrong.
@@ -58,8 +58,8 @@ pub(super) enum Mapped {
 
 /// The mappings of one subflow's incoming data.
 #[derive(Debug, Default)]
-pub(super) struct Mappings {
-    announced: VecDeque<Announced>,
+pub(super) struct ReceiveMappings {
+    announced: VecDeque<PendingMapping>,
     /// In order in the subflow, but without a mapping so far.
     unmapped: Vec<(u64, Payload)>,
     /// From this subflow offset on, data offset = subflow offset + this (infinite mapping, plain TCP).
@@ -68,7 +68,7 @@ pub(super) struct Mappings {
     taken_until: u64,
 }
 
-impl Mappings {
+impl ReceiveMappings {
     /// Everything is mapped one to one: data offset = subflow offset + `shift` (wrapping).
     pub(super) fn set_infinite(&mut self, from_ssn: u64, shift: u64) {
         match &mut self.infinite {
@@ -111,7 +111,7 @@ impl Mappings {
     ///
     /// TCP has received the packet that brings it, and may have in order what it maps; what counts is
     /// whether the bytes were taken.
-    pub(super) fn announce(&mut self, new: &NewMapping) {
+    pub(super) fn announce(&mut self, new: &AbsoluteMapping) {
         let end = new.ssn.saturating_add(new.len);
         let waiting = self.unmapped.first().map_or(self.taken_until, |(ssn, _)| *ssn);
         if end <= waiting || new.len == 0 {
@@ -121,19 +121,19 @@ impl Mappings {
         if self.announced.get(index).is_some_and(|map| map.ssn < end) {
             return;
         }
-        if self.announced.len() >= AHEAD_LIMIT {
+        if self.announced.len() >= MAX_PENDING_MAPPINGS {
             return;
         }
         let checksum = new.checksum.map(|(sum, len, dsn, wire_ssn)| {
-            Box::new(Check { sum, len, dsn, wire_ssn, collected: Payload::EMPTY })
+            Box::new(PendingChecksum { sum, len, dsn, wire_ssn, collected: Payload::EMPTY })
         });
-        let map = Announced { ssn: new.ssn, len: new.len, start: new.start, checksum };
+        let map = PendingMapping { ssn: new.ssn, len: new.len, start: new.start, checksum };
         self.announced.insert(index, map);
     }
 
     /// Takes bytes that are in order in the subflow and hands out those that are mapped. Call it with
     /// an empty payload after [`Self::announce`] to get what had waited for the mapping.
-    pub(super) fn take(&mut self, ssn: u64, payload: Payload, out: &mut Vec<Mapped>) {
+    pub(super) fn take(&mut self, ssn: u64, payload: Payload, out: &mut Vec<MappingOutcome>) {
         if !self.unmapped.is_empty() {
             let waiting = std::mem::take(&mut self.unmapped);
             for (at, payload) in waiting {
@@ -142,17 +142,17 @@ impl Mappings {
         }
         self.taken_until = self.taken_until.max(ssn.saturating_add(payload.len() as u64));
         self.resolve(ssn, payload, out);
-        if self.unmapped_bytes() > UNMAPPED_LIMIT {
+        if self.unmapped_bytes() > MAX_UNMAPPED_BYTES {
             self.unmapped.clear();
-            out.push(Mapped::Unmapped);
+            out.push(MappingOutcome::Unmapped);
         }
     }
 
-    fn resolve(&mut self, mut ssn: u64, mut payload: Payload, out: &mut Vec<Mapped>) {
+    fn resolve(&mut self, mut ssn: u64, mut payload: Payload, out: &mut Vec<MappingOutcome>) {
         while !payload.is_empty() {
             if let Some((from, shift)) = self.infinite.filter(|(from, _)| ssn >= *from) {
                 let _ = from;
-                out.push(Mapped::Data(ssn.wrapping_add(shift), payload));
+                out.push(MappingOutcome::Data(ssn.wrapping_add(shift), payload));
                 return;
             }
             // Mappings before these bytes can never be used again.
@@ -176,7 +176,7 @@ impl Mappings {
             let rest = payload.split_off(count as usize);
             let start = map.start + (ssn - map.ssn);
             match &mut map.checksum {
-                None => out.push(Mapped::Data(start, payload)),
+                None => out.push(MappingOutcome::Data(start, payload)),
                 Some(check) => check.collect(payload, map.start, map.len, out),
             }
             payload = rest;
@@ -185,8 +185,8 @@ impl Mappings {
     }
 }
 
-impl Check {
-    fn collect(&mut self, piece: Payload, start: u64, len: u64, out: &mut Vec<Mapped>) {
+impl PendingChecksum {
+    fn collect(&mut self, piece: Payload, start: u64, len: u64, out: &mut Vec<MappingOutcome>) {
         for chunk in piece.into_chunks() {
             self.collected.push(chunk);
         }
@@ -194,10 +194,10 @@ impl Check {
             return;
         }
         let payload = std::mem::take(&mut self.collected);
-        if keys::dss_checksum_is_right(self.dsn, self.wire_ssn, self.len, &payload, self.sum) {
-            out.push(Mapped::Data(start, payload));
+        if keys::verify_dss_checksum(self.dsn, self.wire_ssn, self.len, &payload, self.sum) {
+            out.push(MappingOutcome::Data(start, payload));
         } else {
-            out.push(Mapped::BadChecksum(start));
+            out.push(MappingOutcome::BadChecksum(start));
         }
     }
 }
@@ -212,25 +212,25 @@ mod tests {
         Bytes::from(vec![7; len]).into()
     }
 
-    fn map(ssn: u64, len: u64, start: u64) -> NewMapping {
-        NewMapping { ssn, len, start, checksum: None }
+    fn map(ssn: u64, len: u64, start: u64) -> AbsoluteMapping {
+        AbsoluteMapping { ssn, len, start, checksum: None }
     }
 
-    fn take(maps: &mut Mappings, ssn: u64, len: usize) -> Vec<(u64, usize)> {
+    fn take(maps: &mut ReceiveMappings, ssn: u64, len: usize) -> Vec<(u64, usize)> {
         let mut out = Vec::new();
         maps.take(ssn, bytes(len), &mut out);
         out.into_iter()
             .map(|mapped| match mapped {
-                Mapped::Data(start, payload) => (start, payload.len()),
-                Mapped::BadChecksum(start) => (start, usize::MAX),
-                Mapped::Unmapped => (0, usize::MAX),
+                MappingOutcome::Data(start, payload) => (start, payload.len()),
+                MappingOutcome::BadChecksum(start) => (start, usize::MAX),
+                MappingOutcome::Unmapped => (0, usize::MAX),
             })
             .collect()
     }
 
     #[test]
     fn bytes_wait_for_a_mapping_that_comes_later() {
-        let mut maps = Mappings::default();
+        let mut maps = ReceiveMappings::default();
         assert_eq!(take(&mut maps, 1, 100), []);
         maps.announce(&map(1, 60, 1_001));
         assert_eq!(take(&mut maps, 101, 0), [(1_001, 60)]);
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn a_mapping_of_one_packet_that_is_in_order_already_is_used() {
-        let mut maps = Mappings::default();
+        let mut maps = ReceiveMappings::default();
         for (ssn, start) in [(1, 1), (101, 101)] {
             maps.announce(&map(ssn, 100, start));
             assert_eq!(take(&mut maps, ssn, 100), [(start, 100)]);
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn a_mapping_of_bytes_that_have_passed_is_ignored() {
-        let mut maps = Mappings::default();
+        let mut maps = ReceiveMappings::default();
         maps.announce(&map(1, 60, 1));
         assert_eq!(take(&mut maps, 1, 70), [(1, 60)]);
         maps.announce(&map(1, 60, 777));
@@ -260,7 +260,7 @@ mod tests {
 
     #[test]
     fn a_second_mapping_for_the_same_bytes_is_ignored() {
-        let mut maps = Mappings::default();
+        let mut maps = ReceiveMappings::default();
         maps.announce(&map(1, 100, 1));
         maps.announce(&map(1, 100, 777));
         maps.announce(&map(50, 100, 777));
@@ -269,14 +269,14 @@ mod tests {
 
     #[test]
     fn too_many_bytes_without_a_mapping_break_the_subflow() {
-        let mut maps = Mappings::default();
+        let mut maps = ReceiveMappings::default();
         assert_eq!(take(&mut maps, 1, 200_000), []);
         assert_eq!(take(&mut maps, 200_001, 200_000), [(0, usize::MAX)]);
     }
 
     #[test]
     fn an_infinite_mapping_ends_all_others() {
-        let mut maps = Mappings::default();
+        let mut maps = ReceiveMappings::default();
         maps.announce(&map(1, 10, 1));
         maps.set_infinite(11, 100_u64.wrapping_sub(11));
         assert_eq!(take(&mut maps, 1, 30), [(1, 10), (100, 20)]);
@@ -285,9 +285,9 @@ mod tests {
     #[test]
     fn checksummed_data_is_delivered_whole_or_not_at_all() {
         for (sum_error, expected) in [(0, (1, 40)), (1, (1, usize::MAX))] {
-            let mut maps = Mappings::default();
+            let mut maps = ReceiveMappings::default();
             let sum = keys::dss_checksum(9_000, 1, 40, &bytes(40)) ^ sum_error;
-            let new = NewMapping { checksum: Some((sum, 40, 9_000, 1)), ..map(1, 40, 1) };
+            let new = AbsoluteMapping { checksum: Some((sum, 40, 9_000, 1)), ..map(1, 40, 1) };
             maps.announce(&new);
             assert_eq!(take(&mut maps, 1, 15), []);
             assert_eq!(take(&mut maps, 16, 25), [expected]);

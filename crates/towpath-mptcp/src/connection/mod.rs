@@ -45,29 +45,29 @@ use towpath_multipath::{DataRange, PathId, PathView};
 use towpath_net::Instant;
 
 use crate::keys;
-use crate::path_manager::{self, Action, LocalAddress, PathManager, RemoteAddress};
+use crate::path_manager::{self, LocalAddress, PathManager, PathManagerAction, RemoteAddress};
 use crate::stack::{
-    ConfigError, ConnectionError, ConnectionId, Event, Fallback, InterfaceId, Notice, Reinjection,
-    SubflowStatus, Trace,
+    ConfigError, ConnectionError, ConnectionId, FallbackReason, InterfaceId, ReinjectionCause,
+    StackDecision, StackEvent, StackNotice, SubflowStatus,
 };
 use crate::subflow::{self, Subflow};
-use crate::wire::AddAddress;
+use crate::wire::AddAddr;
 
-pub use config::{Config, ReceiveBuffer, ReceiveBufferMode, WindowShare};
-pub use limit::{HeldBack, Limit};
+pub use config::{ConnectionConfig, ReceiveBuffer, ReceiveBufferMode, WindowShare};
+pub use limit::{SendLimit, SubflowLimit};
 
-use addresses::Announcement;
-use fallback::Straight;
-use flow::Flow;
+use addresses::PendingAddAddr;
+use fallback::FallbackState;
+use flow::SubflowContext;
 pub(crate) use handshake::{capable, join_syn};
-use join::Join;
+use join::JoinHandshake;
 use receive::ReceiveQueue;
-use receive_buffer::Tuning;
+use receive_buffer::ReceiveBufferTuner;
 use send::SendStore;
 
 /// What a connection speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mode {
+enum ConnectionMode {
     /// Plain TCP: from the start, or fallen back before anything depended on Multipath TCP.
     Plain,
     /// MP_CAPABLE was sent, the answer is open.
@@ -81,32 +81,32 @@ enum Mode {
 
 /// What the stack must do for a connection.
 #[derive(Debug)]
-pub(crate) enum Output {
-    Event(Event),
+pub(crate) enum ConnectionOutput {
+    Event(StackEvent),
     /// The handshake of a connection that we accepted is complete.
     Accepted,
     /// Open a subflow: it needs a port and an initial sequence number.
-    Open(Action),
+    Open(PathManagerAction),
     /// A subflow is gone: its addresses are free.
     Gone(SocketAddr, SocketAddr),
 }
 
 /// The first window that Linux offers: whole packets of what an unscaled field can say.
-const FIRST_WINDOW_BYTES: u64 = 64_088;
+const INITIAL_WINDOW_BYTES: u64 = 64_088;
 
 /// Memory that all connections of a host use in turn, so that neither scheduling nor a segment
 /// allocates any, and idle connections have none of it.
 #[derive(Debug, Default)]
-pub(crate) struct Scratch {
-    pub(crate) out: Vec<Output>,
+pub(crate) struct ScratchBuffers {
+    pub(crate) out: Vec<ConnectionOutput>,
     views: Vec<PathView>,
-    received: subflow::Received,
-    mapped: Vec<mapping::Mapped>,
+    received: subflow::SegmentOutcome,
+    mapped: Vec<mapping::MappingOutcome>,
 }
 
 /// What a connection sees of its host.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Host<'a> {
+pub(crate) struct HostContext<'a> {
     pub(crate) now: Instant,
     pub(crate) local: &'a [LocalAddress],
     pub(crate) trace: bool,
@@ -114,18 +114,18 @@ pub(crate) struct Host<'a> {
 
 /// What an interface would do with a packet now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Room {
+pub(crate) enum TxReadiness {
     /// Take it.
-    Free,
+    Ready,
     /// Take it later.
-    Full,
+    Blocked,
     /// Lose it: it is switched off.
     Down,
 }
 
 /// Addresses of a new subflow.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Tuple {
+pub(crate) struct SubflowParams {
     pub(crate) interface: InterfaceId,
     pub(crate) mtu_bytes: u32,
     pub(crate) local: SocketAddr,
@@ -140,34 +140,34 @@ pub(crate) struct Tuple {
 #[expect(clippy::struct_excessive_bools, reason = "independent facts about both directions")]
 pub(crate) struct Connection {
     id: ConnectionId,
-    config: Arc<Config>,
+    config: Arc<ConnectionConfig>,
     client: bool,
-    mode: Mode,
+    mode: ConnectionMode,
     local_key: u64,
     remote_key: Option<u64>,
     local_idsn: u64,
     remote_idsn: u64,
     /// DSS checksums are in use.
     checksum: bool,
-    flows: Vec<Flow>,
+    flows: Vec<SubflowContext>,
     /// Last state of the subflows that are gone.
-    gone: Vec<SubflowStatus>,
+    closed_subflows: Vec<SubflowStatus>,
     next_number: u32,
     send: SendStore,
     receive: ReceiveQueue,
-    tuning: Tuning,
+    tuning: ReceiveBufferTuner,
     scheduler: Box<dyn Scheduler>,
     opportunistic: Opportunistic,
     path_manager: Box<dyn PathManager>,
     /// Data that must be sent again elsewhere.
-    reinjections: VecDeque<Queued>,
+    reinjections: VecDeque<PendingReinjection>,
     /// Addresses of the first subflow, ours first: their identifier is 0, also when it is gone.
     first: Option<(SocketAddr, SocketAddr)>,
     remote_addresses: Vec<RemoteAddress>,
     /// The peer's C flag.
     no_join_to_initial: bool,
-    announcements: Vec<Announcement>,
-    echoes: Vec<AddAddress>,
+    announcements: Vec<PendingAddAddr>,
+    echoes: Vec<AddAddr>,
     withdrawals: Vec<u8>,
     /// The connection's own retransmission timer and its back-off.
     retransmit_at: Option<Instant>,
@@ -179,11 +179,11 @@ pub(crate) struct Connection {
     /// When a connection without subflows, or one that nobody waits for, is given up.
     give_up_at: Option<Instant>,
     established: bool,
-    fallback: Option<Fallback>,
+    fallback: Option<FallbackReason>,
     /// After a fallback in the middle: data offset - subflow offset of what we send from that
     /// subflow offset on.
     sent_shift: Option<(u64, u64)>,
-    straight: Straight,
+    fallback_state: FallbackState,
     /// The application was told that it is over.
     closed: Option<Result<(), ConnectionError>>,
     /// DATA_FIN was sent at least once.
@@ -195,26 +195,26 @@ pub(crate) struct Connection {
     /// The keys were sent just now, and DATA_FIN must follow them.
     fin_after_keys: bool,
     /// The application does not want to read any more.
-    pub(crate) forgotten: bool,
-    writer: Writer,
+    pub(crate) read_closed: bool,
+    writer: WriterState,
     /// The application knows that there is something, and has not looked since.
     readable_told: bool,
     /// What the subflows were told of what waits for them.
     waiting_bytes: u64,
-    scheduling: Scheduling,
+    scheduling: SchedulerState,
     /// Options wait, because too many acknowledgements in a row would carry one (RFC 8684 §3).
     signals_held: bool,
     signals_again_at: Option<Instant>,
     end_was_read: bool,
-    offer: Offer,
-    out: Vec<Output>,
-    /// As [`Scratch`], lent by the stack.
+    offer: WindowAdvertisement,
+    out: Vec<ConnectionOutput>,
+    /// As [`ScratchBuffers`], lent by the stack.
     views: Vec<PathView>,
-    received: subflow::Received,
-    mapped: Vec<mapping::Mapped>,
+    received: subflow::SegmentOutcome,
+    mapped: Vec<mapping::MappingOutcome>,
     last_scheduled: Option<(PathId, u64)>,
     window_blocked_since: Option<Instant>,
-    counts: Counts,
+    counts: ConnectionCounters,
     /// What the stack has registered for it.
     pub(crate) registered_timeout: Option<Instant>,
     pub(crate) queued: bool,
@@ -222,16 +222,16 @@ pub(crate) struct Connection {
 
 /// Data that must be sent again.
 #[derive(Debug, Clone, Copy)]
-struct Queued {
+struct PendingReinjection {
     range: DataRange,
-    cause: Reinjection,
+    cause: ReinjectionCause,
     /// The path that has begun with it.
     on: Option<PathId>,
 }
 
-/// Totals for [`crate::stack::Status`].
+/// Totals for [`crate::stack::ConnectionStatus`].
 #[derive(Debug, Clone, Copy, Default)]
-struct Counts {
+struct ConnectionCounters {
     written_bytes: u64,
     reorder_peak_bytes: u64,
     reinjected_bytes: [u64; 5],
@@ -242,7 +242,7 @@ struct Counts {
 
 /// The application that writes.
 #[derive(Debug, Clone, Copy, Default)]
-struct Writer {
+struct WriterState {
     /// Not all that it had was taken.
     blocked: bool,
     /// When it tries again by itself.
@@ -257,7 +257,7 @@ struct Writer {
 
 /// Where the scheduler is.
 #[derive(Debug, Clone, Copy, Default)]
-struct Scheduling {
+struct SchedulerState {
     /// It waits for a better path, until then at the latest.
     ask_at: Option<Instant>,
     /// How often in a row it waited in vain.
@@ -268,27 +268,27 @@ struct Scheduling {
 
 /// What acknowledgements tell the peer: above all, the window.
 #[derive(Debug, Clone, Copy)]
-struct Offer {
+struct WindowAdvertisement {
     /// It may have changed since subflows were told.
     changed: bool,
     /// The application has read since then.
     was_read: bool,
     /// What the last segment said, on whatever subflow.
-    told_bytes: u64,
+    advertised_bytes: u64,
     /// The peer's last mapping has a number of 8 octets.
     peer_maps_long: bool,
 }
 
-impl Offer {
+impl WindowAdvertisement {
     fn new() -> Self {
-        Self { changed: true, was_read: false, told_bytes: 0, peer_maps_long: false }
+        Self { changed: true, was_read: false, advertised_bytes: 0, peer_maps_long: false }
     }
 }
 
 impl Connection {
     fn new(
         id: ConnectionId,
-        config: Arc<Config>,
+        config: Arc<ConnectionConfig>,
         client: bool,
         local_key: u64,
         now: Instant,
@@ -296,18 +296,18 @@ impl Connection {
         Ok(Self {
             id,
             client,
-            mode: if config.multipath { Mode::Offered } else { Mode::Plain },
+            mode: if config.multipath { ConnectionMode::Offered } else { ConnectionMode::Plain },
             local_key,
             remote_key: None,
             local_idsn: keys::initial_dsn(local_key),
             remote_idsn: 0,
             checksum: config.checksum,
             flows: Vec::with_capacity(1),
-            gone: Vec::new(),
+            closed_subflows: Vec::new(),
             next_number: 0,
             send: SendStore::new(),
             receive: ReceiveQueue::new(),
-            tuning: Tuning::new(config.receive_buffer, now),
+            tuning: ReceiveBufferTuner::new(config.receive_buffer, now),
             scheduler: scheduler::by_name(&config.scheduler)?,
             opportunistic: Opportunistic::new(config.opportunistic),
             path_manager: path_manager::by_name(&config.path_manager)?,
@@ -319,35 +319,35 @@ impl Connection {
             echoes: Vec::new(),
             withdrawals: Vec::new(),
             retransmit_at: None,
-            retransmit_after: timers::RETRANSMIT_MIN,
+            retransmit_after: timers::MIN_RTO,
             backoff: 0,
             unanswered_since: None,
             give_up_at: None,
             established: false,
             fallback: None,
             sent_shift: None,
-            straight: Straight::new(),
+            fallback_state: FallbackState::new(),
             closed: None,
             fin_begun: false,
             finishing: false,
             waiting_told: false,
             fin_after_keys: false,
-            forgotten: false,
-            writer: Writer::default(),
+            read_closed: false,
+            writer: WriterState::default(),
             readable_told: false,
             waiting_bytes: u64::MAX,
-            scheduling: Scheduling::default(),
+            scheduling: SchedulerState::default(),
             signals_held: false,
             signals_again_at: None,
             end_was_read: false,
-            offer: Offer::new(),
+            offer: WindowAdvertisement::new(),
             out: Vec::new(),
             views: Vec::new(),
-            received: subflow::Received::default(),
+            received: subflow::SegmentOutcome::default(),
             mapped: Vec::new(),
             last_scheduled: None,
             window_blocked_since: None,
-            counts: Counts::default(),
+            counts: ConnectionCounters::default(),
             registered_timeout: None,
             queued: false,
             config,
@@ -359,13 +359,13 @@ impl Connection {
     }
 
     /// Does something with the memory that is lent to it; what the stack must do is in
-    /// [`Scratch::out`] then, behind what was not carried out before.
+    /// [`ScratchBuffers::out`] then, behind what was not carried out before.
     pub(crate) fn with_scratch<T>(
         &mut self,
-        scratch: &mut Scratch,
+        scratch: &mut ScratchBuffers,
         what: impl FnOnce(&mut Self) -> T,
     ) -> T {
-        let swap = |own: &mut Self, scratch: &mut Scratch| {
+        let swap = |own: &mut Self, scratch: &mut ScratchBuffers| {
             std::mem::swap(&mut own.received, &mut scratch.received);
             std::mem::swap(&mut own.mapped, &mut scratch.mapped);
         };
@@ -375,20 +375,20 @@ impl Connection {
     /// As [`Connection::with_scratch`], for what schedules and handles no segment.
     pub(crate) fn with_views<T>(
         &mut self,
-        scratch: &mut Scratch,
+        scratch: &mut ScratchBuffers,
         what: impl FnOnce(&mut Self) -> T,
     ) -> T {
-        let swap = |own: &mut Self, scratch: &mut Scratch| {
+        let swap = |own: &mut Self, scratch: &mut ScratchBuffers| {
             std::mem::swap(&mut own.views, &mut scratch.views);
         };
         self.borrow(scratch, swap, what)
     }
 
-    /// `swap` exchanges what is lent besides [`Scratch::out`].
+    /// `swap` exchanges what is lent besides [`ScratchBuffers::out`].
     fn borrow<T>(
         &mut self,
-        scratch: &mut Scratch,
-        swap: impl Fn(&mut Self, &mut Scratch),
+        scratch: &mut ScratchBuffers,
+        swap: impl Fn(&mut Self, &mut ScratchBuffers),
         what: impl FnOnce(&mut Self) -> T,
     ) -> T {
         scratch.out.append(&mut self.out);
@@ -401,7 +401,7 @@ impl Connection {
     }
 
     /// Hands out what the stack must do.
-    pub(crate) fn take_output(&mut self) -> Vec<Output> {
+    pub(crate) fn take_output(&mut self) -> Vec<ConnectionOutput> {
         std::mem::take(&mut self.out)
     }
 
@@ -414,7 +414,7 @@ impl Connection {
     }
 
     /// Whether nothing of it is left on the network.
-    pub(crate) fn is_gone(&self) -> bool {
+    pub(crate) fn is_fully_closed(&self) -> bool {
         self.closed.is_some() && self.flows.is_empty()
     }
 
@@ -426,57 +426,57 @@ impl Connection {
         self.flows.iter().find(|flow| flow.local.ip() == address).map(|flow| flow.local_id)
     }
 
-    pub(crate) fn flow_index(&self, local: SocketAddr, remote: SocketAddr) -> Option<usize> {
+    pub(crate) fn subflow_index(&self, local: SocketAddr, remote: SocketAddr) -> Option<usize> {
         self.flows.iter().position(|flow| flow.local == local && flow.remote == remote)
     }
 
     fn is_multipath(&self) -> bool {
-        matches!(self.mode, Mode::Multipath { .. })
+        matches!(self.mode, ConnectionMode::Multipath { .. })
     }
 
     fn is_confirmed(&self) -> bool {
-        self.mode == Mode::Multipath { confirmed: true }
+        self.mode == ConnectionMode::Multipath { confirmed: true }
     }
 
     /// Whether data is one subflow's own stream.
     fn is_single(&self) -> bool {
-        matches!(self.mode, Mode::Plain | Mode::Infinite)
+        matches!(self.mode, ConnectionMode::Plain | ConnectionMode::Infinite)
     }
 
-    fn event(&mut self, event: Event) {
-        self.out.push(Output::Event(event));
+    fn event(&mut self, event: StackEvent) {
+        self.out.push(ConnectionOutput::Event(event));
     }
 
-    fn notice(&mut self, notice: Notice) {
+    fn notice(&mut self, notice: StackNotice) {
         let connection = self.id;
-        self.event(Event::Notice { connection, notice });
+        self.event(StackEvent::Notice { connection, notice });
     }
 
-    fn trace(&mut self, host: &Host<'_>, trace: Trace) {
+    fn trace(&mut self, host: &HostContext<'_>, trace: StackDecision) {
         if host.trace {
             let connection = self.id;
-            self.event(Event::Trace { connection, trace });
+            self.event(StackEvent::Trace { connection, trace });
         }
     }
 
-    fn subflow_config(&self, tuple: &Tuple) -> subflow::Config {
+    fn subflow_config(&self, tuple: &SubflowParams) -> subflow::SubflowConfig {
         let (mtu_bytes, window_scale) = (tuple.mtu_bytes, self.window_scale());
-        subflow::Config { mtu_bytes, window_scale, ..self.config.subflow.clone() }
+        subflow::SubflowConfig { mtu_bytes, window_scale, ..self.config.subflow.clone() }
     }
 
     /// No more scale than the buffer needs (RFC 7323 §2.3): a small window would round to zero.
     fn window_scale(&self) -> Option<u8> {
-        let most = self.config.receive_buffer.largest_bytes();
+        let most = self.config.receive_buffer.max_bytes();
         let needed = (0..14).find(|scale| u64::from(u16::MAX) << scale >= most).unwrap_or(14);
         self.config.subflow.window_scale.map(|scale| scale.min(needed))
     }
 
     /// A subflow's settings: packets leave room for the options of the connection.
-    fn new_flow(
+    fn new_subflow(
         &mut self,
-        tuple: &Tuple,
+        tuple: &SubflowParams,
         mut tcp: Subflow,
-        join: Option<Join>,
+        join: Option<JoinHandshake>,
         now: Instant,
     ) -> usize {
         tcp.set_ipv6(tuple.local.is_ipv6());
@@ -485,7 +485,7 @@ impl Connection {
         self.next_number += 1;
         let taken = |slot: &u8| self.flows.iter().any(|flow| flow.path.0 == *slot);
         let slot = (0..PathId::SLOTS).find(|slot| !taken(slot)).unwrap_or(PathId::SLOTS - 1);
-        self.flows.push(Flow {
+        self.flows.push(SubflowContext {
             path: PathId(slot),
             number,
             interface: tuple.interface,
@@ -500,7 +500,7 @@ impl Connection {
             heard_at: now,
             tcp,
             join,
-            mappings: mapping::Mappings::default(),
+            mappings: mapping::ReceiveMappings::default(),
             payloads: VecDeque::new(),
             priority_due: false,
             fail_due: None,
@@ -514,7 +514,7 @@ impl Connection {
             peer_reset: None,
             announced: false,
             last_data_at: now,
-            window_limit: FIRST_WINDOW_BYTES,
+            window_limit: INITIAL_WINDOW_BYTES,
             closed: None,
             closing: false,
         });
@@ -525,7 +525,7 @@ impl Connection {
 
     /// Tells TCP how many bytes of options its data packets carry.
     fn update_data_options(&mut self) {
-        let bytes = if self.mode == Mode::Plain { 0 } else { self.data_option_bytes() };
+        let bytes = if self.mode == ConnectionMode::Plain { 0 } else { self.data_option_bytes() };
         for flow in &mut self.flows {
             flow.tcp.set_data_option_bytes(bytes);
         }
@@ -539,17 +539,17 @@ impl Connection {
     }
 
     /// Subflows that may carry data, as the scheduler sees them.
-    fn fill_views(&mut self, now: Instant, room: &dyn Fn(InterfaceId) -> Room) {
+    fn fill_views(&mut self, now: Instant, room: &dyn Fn(InterfaceId) -> TxReadiness) {
         self.views.clear();
         let cautious = self.config.cautious_joins;
         // Nobody should wait for a path whose interface is off, unless there is no other: then TCP
         // tries, and gives up in time.
-        let up = |flow: &Flow| flow.usable() && room(flow.interface) != Room::Down;
+        let up = |flow: &SubflowContext| flow.usable() && room(flow.interface) != TxReadiness::Down;
         let any = self.flows.iter().any(up);
         for flow in self.flows.iter().filter(|flow| flow.usable()) {
-            let room = if any { room(flow.interface) } else { Room::Free };
-            if room != Room::Down {
-                self.views.push(flow.view(now, room == Room::Free, cautious));
+            let room = if any { room(flow.interface) } else { TxReadiness::Ready };
+            if room != TxReadiness::Down {
+                self.views.push(flow.view(now, room == TxReadiness::Ready, cautious));
             }
         }
         if !self.views.is_sorted_by_key(|view| view.id) {

@@ -4,13 +4,13 @@ use towpath_multipath::scheduler::SchedulerEvent;
 use towpath_multipath::{DataRange, PathId, PathSet};
 
 use crate::keys;
-use crate::stack::{Reinjection, Trace};
-use crate::subflow::Mapping;
+use crate::stack::{ReinjectionCause, StackDecision};
+use crate::subflow::DataMapping;
 
-use super::{Connection, Host, Mode};
+use super::{Connection, ConnectionMode, HostContext};
 
 /// Longest mapping: its length has 16 bits, and one is kept for DATA_FIN.
-pub(super) const MAPPING_BYTES: u64 = 65_534;
+pub(super) const MAX_MAPPING_BYTES: u64 = 65_534;
 
 impl Connection {
     /// Whether data goes into the subflows' queues in the pieces in which it was written.
@@ -21,7 +21,7 @@ impl Connection {
     }
 
     /// Gives the next bytes of the store to these paths.
-    pub(super) fn push_new(&mut self, host: &Host<'_>, paths: PathSet, bytes: u64) {
+    pub(super) fn push_new(&mut self, host: &HostContext<'_>, paths: PathSet, bytes: u64) {
         let start = self.send.next();
         let psh = bytes == self.send.unsent_bytes();
         for path in paths.iter() {
@@ -36,7 +36,7 @@ impl Connection {
 
     /// As Linux cuts what goes into a subflow's queue: the packet at its end is filled first, so that
     /// where a piece of what was written ends does not show on the wire.
-    fn push_packets(&mut self, host: &Host<'_>, path: PathId, range: DataRange) {
+    fn push_packets(&mut self, host: &HostContext<'_>, path: PathId, range: DataRange) {
         let mut range = range;
         while let Some(flow) = self.flows.iter().find(|flow| flow.path == path)
             && range.bytes > 0
@@ -51,7 +51,7 @@ impl Connection {
     }
 
     /// Gives bytes of the store to a path, as one mapping.
-    fn push(&mut self, host: &Host<'_>, path: PathId, range: DataRange, psh: bool) {
+    fn push(&mut self, host: &HostContext<'_>, path: PathId, range: DataRange, psh: bool) {
         let lengthened = self.lengthened(path, range);
         let shares = self.config.shares_peer_window && self.is_multipath();
         let window = self.send.edge().saturating_sub(range.start);
@@ -65,12 +65,12 @@ impl Connection {
         } else {
             let payload = self.send.slice(range.start, range.bytes);
             let ssn = flow.tcp.pushed_until();
-            let checksum =
-                (self.checksum && matches!(self.mode, Mode::Multipath { .. })).then(|| {
+            let checksum = (self.checksum && matches!(self.mode, ConnectionMode::Multipath { .. }))
+                .then(|| {
                     let dsn = self.local_idsn.wrapping_add(range.start);
                     keys::dss_checksum(dsn, ssn as u32, len as u16, &payload)
                 });
-            flow.push(host.now, Mapping { dsn: range.start, len, checksum }, payload, psh);
+            flow.push(host.now, DataMapping { dsn: range.start, len, checksum }, payload, psh);
         }
         if self.flows.len() > 1 {
             self.scheduler.on_event(SchedulerEvent::Sent { path, bytes: range.bytes });
@@ -87,13 +87,13 @@ impl Connection {
         let bytes = before + range.bytes;
         let single = range.bytes.min(before) < 2 * u64::from(flow.tcp.statistics().mss_bytes);
         let fills = self.fills_queues() && bytes <= u64::from(flow.tcp.queued_packet_bytes());
-        let grows = (single || fills) && bytes <= MAPPING_BYTES;
+        let grows = (single || fills) && bytes <= MAX_MAPPING_BYTES;
         grows.then_some(DataRange { start: tail.dsn, bytes })
     }
 
     /// The mapping at the end of a path's queue, if nothing of it was sent and data from `start` on
     /// would continue it.
-    fn open_tail(&self, path: PathId, start: u64) -> Option<Mapping> {
+    fn open_tail(&self, path: PathId, start: u64) -> Option<DataMapping> {
         let flow = self.flows.iter().find(|flow| flow.path == path)?;
         let tail = flow.tcp.unsent_tail().filter(|tail| tail.checksum.is_none())?;
         let follows = tail.dsn + u64::from(tail.len) == start && tail.dsn >= self.send.acked();
@@ -101,12 +101,12 @@ impl Connection {
     }
 
     /// Sends data again on a path, as far as it has room; `false` if that is nothing.
-    pub(super) fn send_again(
+    pub(super) fn reinject(
         &mut self,
-        host: &Host<'_>,
+        host: &HostContext<'_>,
         path: PathId,
         range: DataRange,
-        cause: Reinjection,
+        cause: ReinjectionCause,
     ) -> bool {
         let Some(flow) = self.flows.iter().find(|flow| flow.path == path) else { return false };
         let number = flow.number;
@@ -117,7 +117,7 @@ impl Connection {
         let limit = if new { self.send.end().min(self.send.edge()) } else { self.send.next() };
         let start = range.start.max(self.send.acked());
         let end = range.end().min(limit);
-        let bytes = end.saturating_sub(start).min(room).min(quantum).min(MAPPING_BYTES);
+        let bytes = end.saturating_sub(start).min(room).min(quantum).min(MAX_MAPPING_BYTES);
         if bytes == 0 {
             return false;
         }
@@ -130,12 +130,12 @@ impl Connection {
             }
             return true;
         }
-        self.straight.sent_twice = true;
-        self.send.on_sent_again(range, path, host.now);
+        self.fallback_state.sent_twice = true;
+        self.send.on_reinjected(range, path, host.now);
         if let Some(count) = self.counts.reinjected_bytes.get_mut(cause as usize) {
             *count += bytes;
         }
-        self.trace(host, Trace::Reinjected { number, bytes, cause });
+        self.trace(host, StackDecision::Reinjected { number, bytes, cause });
         true
     }
 }

@@ -3,9 +3,9 @@
 use bytes::Bytes;
 use towpath_net::Instant;
 
-use super::flow::Flow;
+use super::flow::SubflowContext;
 use super::{Connection, ReceiveBufferMode, WindowShare};
-use crate::subflow::State;
+use crate::subflow::TcpState;
 
 impl Connection {
     /// See [`crate::stack::Stack::read`].
@@ -25,7 +25,7 @@ impl Connection {
         if self.config.receive_buffer.mode == ReceiveBufferMode::Fixed && !as_receiver {
             return;
         }
-        let rtt = |flow: &Flow| {
+        let rtt = |flow: &SubflowContext| {
             if as_receiver { flow.tcp.receiver_rtt() } else { flow.tcp.srtt() }
         };
         let rtt = self.flows.iter().map(rtt).max().unwrap_or_default();
@@ -33,17 +33,19 @@ impl Connection {
         // `mptcp_rcv_space_adjust` looks at all subflows when a round trip has ended, or none is known.
         if as_receiver && !self.is_single() && (due || rtt.is_zero()) {
             // Linux has a subflow of the peer's when its handshake has ended, its own from the SYN on.
-            let counts =
-                |flow: &&Flow| flow.closed.is_none() && flow.tcp.state() != State::SynReceived;
+            let counts = |flow: &&SubflowContext| {
+                flow.closed.is_none() && flow.tcp.state() != TcpState::SynReceived
+            };
             let open = self.flows.iter().filter(counts);
-            let payload = |flow: &Flow| flow.tcp.received_packet_bytes().unwrap_or(0).into();
+            let payload =
+                |flow: &SubflowContext| flow.tcp.received_packet_bytes().unwrap_or(0).into();
             self.tuning.note_subflows(open.map(payload));
         }
         if !due {
             return;
         }
         let mss = self.flows.iter().map(|flow| flow.tcp.mss_bytes()).max().unwrap_or_default();
-        let arrived = self.receive.received_bytes() + self.receive.waiting_bytes();
+        let arrived = self.receive.received_bytes() + self.receive.out_of_order_bytes();
         self.tuning.update(now, self.receive.read_bytes(), arrived, mss);
     }
 
@@ -51,7 +53,7 @@ impl Connection {
     pub(super) fn update_windows(&mut self) {
         self.offer.changed = false;
         let unit = 1 << self.window_scale().unwrap_or(0);
-        self.note_waiting_below();
+        self.account_subflow_queue();
         let packets = self.flows.iter().filter_map(|flow| flow.tcp.received_packet_bytes());
         if let Some(largest) = packets.max() {
             self.tuning.note_packets(largest.into(), self.is_single());
@@ -73,10 +75,10 @@ impl Connection {
         let room = self.tuning.buffer_bytes().saturating_sub(self.reorder_bytes());
         for flow in &mut self.flows {
             flow.tcp.set_receive_window(window, shared);
-            flow.tcp.set_reorder_room(room.saturating_add(flow.tcp.reorder_bytes()));
+            flow.tcp.set_max_out_of_order_bytes(room.saturating_add(flow.tcp.reorder_bytes()));
         }
         if self.config.acks_on_read {
-            return self.acknowledge_what_was_read(window, offered);
+            return self.ack_after_read(window, offered);
         }
         // One subflow is enough to tell the peer: the one that it used last.
         // What we have ended ourselves still receives in plain TCP.
@@ -90,13 +92,13 @@ impl Connection {
 
     /// What waits in the subflow of plain TCP takes memory of the same buffer, and lets it grow
     /// ([`WindowShare::LinuxPackets`]).
-    fn note_waiting_below(&mut self) {
+    fn account_subflow_queue(&mut self) {
         if let Some(span) = self.sole_receiver().map(|flow| flow.tcp.reorder_span_bytes()) {
-            self.tuning.note_waiting(span);
+            self.tuning.on_ofo_span(span);
         }
     }
 
-    fn sole_receiver(&self) -> Option<&Flow> {
+    fn sole_receiver(&self) -> Option<&SubflowContext> {
         let counted = self.config.receive_buffer.is_counted_in_packets();
         self.flows.first().filter(|_| counted && self.is_single())
     }
@@ -108,7 +110,7 @@ impl Connection {
         let accounts = self.config.receive_buffer.window_share != WindowShare::Percent(100);
         let waiting = || {
             let below = self.sole_receiver().map_or(0, |flow| flow.tcp.reorder_bytes());
-            self.receive.waiting_bytes() + below
+            self.receive.out_of_order_bytes() + below
         };
         self.tuning.offered_bytes().saturating_sub(if accounts { waiting() } else { 0 })
     }
@@ -127,7 +129,7 @@ impl Connection {
     }
 
     /// The application has read: what waits for that is acknowledged ([`Config::acks_on_read`]).
-    fn acknowledge_what_was_read(&mut self, window: u64, offered: u64) {
+    fn ack_after_read(&mut self, window: u64, offered: u64) {
         if !std::mem::take(&mut self.offer.was_read) {
             return;
         }
@@ -136,7 +138,7 @@ impl Connection {
         // RFC 9293 §3.8.6.2.2: no sliver.
         let tells = window >= mss.unwrap_or(1).min(offered.max(1));
         let window = if tells { window } else { 0 };
-        let doubled = window > 0 && window >= 2 * self.offer.told_bytes;
+        let doubled = window > 0 && window >= 2 * self.offer.advertised_bytes;
         for flow in self.flows.iter_mut().filter(|flow| flow.usable() || single) {
             if single || doubled || flow.tcp.acknowledges_when_read(drained) {
                 flow.tcp.on_read(drained, window, offered);

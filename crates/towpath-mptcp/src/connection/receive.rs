@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use crate::wire::Payload;
 
-use super::waiting::Waiting;
+use super::waiting::OutOfOrderQueue;
 
 /// What the application has not read, and what waits for earlier data.
 #[derive(Debug)]
@@ -16,7 +16,7 @@ pub(super) struct ReceiveQueue {
     ready: VecDeque<Bytes>,
     ready_bytes: u64,
     /// Out of order.
-    waiting: Waiting,
+    waiting: OutOfOrderQueue,
     /// The next offset in order; DATA_ACK is this one.
     next: u64,
     /// Offset of the peer's DATA_FIN, once it was announced.
@@ -31,7 +31,7 @@ pub(super) struct ReceiveQueue {
 
 /// What data changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Arrived {
+pub(super) struct ReceiveProgress {
     /// Bytes that are in order now.
     pub(super) in_order: u64,
     /// The end is in order now.
@@ -43,7 +43,7 @@ impl ReceiveQueue {
         Self {
             ready: VecDeque::new(),
             ready_bytes: 0,
-            waiting: Waiting::default(),
+            waiting: OutOfOrderQueue::default(),
             next: 1,
             fin: None,
             finished: false,
@@ -71,7 +71,7 @@ impl ReceiveQueue {
         self.ready_bytes
     }
 
-    pub(super) fn waiting_bytes(&self) -> u64 {
+    pub(super) fn out_of_order_bytes(&self) -> u64 {
         self.waiting.bytes()
     }
 
@@ -90,7 +90,7 @@ impl ReceiveQueue {
 
     /// Nothing may be discarded that was not received: what a failed checksum drops does not count
     /// as received.
-    pub(super) fn insert(&mut self, start: u64, mut payload: Payload) -> Arrived {
+    pub(super) fn insert(&mut self, start: u64, mut payload: Payload) -> ReceiveProgress {
         let before = self.next;
         let mut start = start;
         let known = self.next.saturating_sub(start).min(payload.len() as u64);
@@ -117,7 +117,7 @@ impl ReceiveQueue {
     }
 
     /// The peer announced DATA_FIN at `offset`. The first announcement counts.
-    pub(super) fn on_fin(&mut self, offset: u64) -> Arrived {
+    pub(super) fn on_fin(&mut self, offset: u64) -> ReceiveProgress {
         if self.fin.is_none() && offset >= self.next {
             self.fin = Some(offset);
         }
@@ -133,7 +133,9 @@ impl ReceiveQueue {
 
     /// Whether something is missing before `until`, before what waits, or before the announced end.
     pub(super) fn misses(&self, until: u64) -> bool {
-        self.next < until || self.waiting_bytes() > 0 || self.fin.is_some_and(|fin| fin > self.next)
+        self.next < until
+            || self.out_of_order_bytes() > 0
+            || self.fin.is_some_and(|fin| fin > self.next)
     }
 
     /// Drops what waits from `offset` on, and says how much it was.
@@ -141,14 +143,14 @@ impl ReceiveQueue {
         self.waiting.discard_from(offset)
     }
 
-    fn settle(&mut self, before: u64) -> Arrived {
+    fn settle(&mut self, before: u64) -> ReceiveProgress {
         let in_order = self.next - before;
         let finished = !self.finished && self.fin == Some(self.next);
         if finished {
             self.finished = true;
             self.next += 1;
         }
-        Arrived { in_order, finished }
+        ReceiveProgress { in_order, finished }
     }
 
     fn append(&mut self, payload: Payload) {
@@ -206,9 +208,9 @@ mod tests {
     fn the_end_counts_one_number_and_comes_once() {
         let mut queue = ReceiveQueue::new();
         assert!(!queue.on_fin(4).finished);
-        assert_eq!(queue.insert(1, payload(1, 3)), Arrived { in_order: 3, finished: true });
+        assert_eq!(queue.insert(1, payload(1, 3)), ReceiveProgress { in_order: 3, finished: true });
         assert_eq!((queue.next(), queue.finished()), (5, true));
-        assert_eq!(queue.insert(4, payload(4, 3)), Arrived::default());
+        assert_eq!(queue.insert(4, payload(4, 3)), ReceiveProgress::default());
     }
 
     #[test]
@@ -231,9 +233,9 @@ mod tests {
             let _ = queue.insert(start, payload(start, 10));
         }
         assert_eq!(queue.discard_from(35), 16);
-        assert_eq!(queue.waiting_bytes(), 14);
+        assert_eq!(queue.out_of_order_bytes(), 14);
         assert_eq!(queue.insert(1, payload(1, 60)).in_order, 60);
-        assert_eq!(queue.waiting_bytes(), 0);
+        assert_eq!(queue.out_of_order_bytes(), 0);
     }
 
     proptest! {

@@ -11,35 +11,36 @@ const INITIAL_SPACE_BYTES: u64 = 14_600;
 const INITIAL_PACKETS: u64 = 10;
 
 /// Shares are counted in parts of it, as in Linux (`TCP_RMEM_TO_WIN_SCALE`).
-const WHOLE: u64 = 256;
+const SHARE_DENOMINATOR: u64 = 256;
 /// Linux expects packets of this size at first, and learns from larger ones only (`TCP_MSS_DEFAULT`).
-const EXPECTED_BYTES: u64 = 536;
+const DEFAULT_MSS_BYTES: u64 = 536;
 /// Headers of a packet: IPv4, TCP, timestamps, a mapping.
 const HEADERS_BYTES: u64 = 80;
 /// Room that is kept in front of a packet (`NET_SKB_PAD`), and behind it (`struct skb_shared_info`).
-const ROOM_BYTES: (u64, u64) = (64, 320);
+const SKB_PADDING_BYTES: (u64, u64) = (64, 320);
 /// The notes on a packet (`struct sk_buff`), and those of one that lies in pages, with its header.
-const NOTES_BYTES: (u64, u64) = (256, 832);
+const SKB_OVERHEAD_BYTES: (u64, u64) = (256, 832);
 const PAGE_BYTES: u64 = 4_096;
 
 /// What payload is of a packet's memory in Linux, in 256ths. Up to a page the memory is a power of two,
 /// beyond it whole pages.
 fn linux_share(payload_bytes: u64) -> u64 {
-    if payload_bytes <= EXPECTED_BYTES {
-        return WHOLE / 2;
+    if payload_bytes <= DEFAULT_MSS_BYTES {
+        return SHARE_DENOMINATOR / 2;
     }
     let packet = payload_bytes + HEADERS_BYTES;
-    let memory = if packet + ROOM_BYTES.0 < PAGE_BYTES {
-        (packet + ROOM_BYTES.0 + ROOM_BYTES.1).next_power_of_two() + NOTES_BYTES.0
+    let memory = if packet + SKB_PADDING_BYTES.0 < PAGE_BYTES {
+        (packet + SKB_PADDING_BYTES.0 + SKB_PADDING_BYTES.1).next_power_of_two()
+            + SKB_OVERHEAD_BYTES.0
     } else {
-        packet.next_multiple_of(PAGE_BYTES) + NOTES_BYTES.1
+        packet.next_multiple_of(PAGE_BYTES) + SKB_OVERHEAD_BYTES.1
     };
-    payload_bytes * WHOLE / memory
+    payload_bytes * SHARE_DENOMINATOR / memory
 }
 
 /// The receive buffer of one connection and what is measured to size it.
 #[derive(Debug)]
-pub(super) struct Tuning {
+pub(super) struct ReceiveBufferTuner {
     config: ReceiveBuffer,
     /// Memory; the window is this share of it: how many of how many parts.
     buffer_bytes: u64,
@@ -57,12 +58,12 @@ pub(super) struct Tuning {
     space_bytes: Option<u64>,
 }
 
-impl Tuning {
+impl ReceiveBufferTuner {
     pub(super) fn new(config: ReceiveBuffer, now: Instant) -> Self {
         let buffer_bytes = config.initial_bytes.min(config.max_bytes).max(1);
         let share = match config.window_share {
             WindowShare::Percent(percent) => (u64::from(percent), 100),
-            WindowShare::LinuxPackets => (linux_share(0), WHOLE),
+            WindowShare::LinuxPackets => (linux_share(0), SHARE_DENOMINATOR),
         };
         let first_offer_bytes = buffer_bytes.saturating_mul(share.0) / share.1;
         Self {
@@ -113,7 +114,7 @@ impl Tuning {
         if self.config.window_share == WindowShare::LinuxPackets {
             self.payload_bytes = payload_bytes;
             if single {
-                self.share = (linux_share(payload_bytes), WHOLE);
+                self.share = (linux_share(payload_bytes), SHARE_DENOMINATOR);
             }
         }
     }
@@ -123,7 +124,7 @@ impl Tuning {
     /// makes the window smaller.
     pub(super) fn note_subflows(&mut self, payload_bytes: impl Iterator<Item = u64>) {
         if let Some(least) = payload_bytes.map(linux_share).min() {
-            self.share = (least, WHOLE);
+            self.share = (least, SHARE_DENOMINATOR);
         }
     }
 
@@ -148,7 +149,7 @@ impl Tuning {
             ReceiveBufferMode::Linux => self.linux(read, mss_bytes),
             // Seed 003 §4.1: 2 · Σ bandwidth · longest round-trip time, and what arrives on all
             // subflows in the longest round trip is that sum times that time.
-            ReceiveBufferMode::Seed003 => arrived.saturating_mul(2),
+            ReceiveBufferMode::Barre2011 => arrived.saturating_mul(2),
         };
         self.grow_to(wanted);
         self.since = now;
@@ -178,7 +179,7 @@ impl Tuning {
     /// Behind a gap in TCP's own sequence data waits, and ends so many bytes from where it should begin:
     /// the buffer must hold it besides what is read in a round trip (Linux `tcp_rcvbuf_grow`, called for
     /// each packet that comes out of order).
-    pub(super) fn note_waiting(&mut self, span_bytes: u64) {
+    pub(super) fn on_ofo_span(&mut self, span_bytes: u64) {
         if span_bytes > 0 && self.config.mode == ReceiveBufferMode::Linux {
             let first = self.first_offer_bytes.min(INITIAL_SPACE_BYTES);
             let space = self.space_bytes.unwrap_or(first);
@@ -196,17 +197,17 @@ impl Tuning {
 mod tests {
     use super::*;
 
-    fn tuning(mode: ReceiveBufferMode) -> Tuning {
+    fn tuning(mode: ReceiveBufferMode) -> ReceiveBufferTuner {
         let config = ReceiveBuffer {
             mode,
             initial_bytes: 100_000,
             max_bytes: 1_000_000,
             window_share: WindowShare::Percent(50),
         };
-        Tuning::new(config, Instant::ZERO)
+        ReceiveBufferTuner::new(config, Instant::ZERO)
     }
 
-    fn after(tuning: &mut Tuning, millis: u64, read: u64, arrived: u64) -> u64 {
+    fn after(tuning: &mut ReceiveBufferTuner, millis: u64, read: u64, arrived: u64) -> u64 {
         let now = Instant::ZERO + Duration::from_millis(millis);
         if tuning.is_due(now, Duration::from_millis(100)) {
             tuning.update(now, read, arrived, 1_000);
@@ -221,7 +222,7 @@ mod tests {
 
     #[test]
     fn seed_003_wants_twice_what_arrives_in_the_longest_round_trip() {
-        let mut tuning = tuning(ReceiveBufferMode::Seed003);
+        let mut tuning = tuning(ReceiveBufferMode::Barre2011);
         assert_eq!(after(&mut tuning, 99, 0, 200_000), 100_000, "the round trip is not over");
         assert_eq!(after(&mut tuning, 100, 0, 200_000), 800_000);
         assert_eq!(after(&mut tuning, 200, 0, 250_000), 800_000, "it never shrinks");
@@ -242,11 +243,11 @@ mod tests {
     #[test]
     fn linux_makes_room_for_what_waits_besides_what_is_read() {
         let mut tuning = tuning(ReceiveBufferMode::Linux);
-        tuning.note_waiting(0);
+        tuning.on_ofo_span(0);
         assert_eq!(tuning.buffer_bytes(), 100_000);
-        tuning.note_waiting(60_000);
+        tuning.on_ofo_span(60_000);
         assert_eq!(tuning.buffer_bytes(), 2 * (2 * 14_600 + 60_000));
-        tuning.note_waiting(10_000_000);
+        tuning.on_ofo_span(10_000_000);
         assert_eq!(tuning.buffer_bytes(), 1_000_000);
     }
 
@@ -280,7 +281,7 @@ mod tests {
             (8_948, 30),
         ];
         for (payload, packets) in measured {
-            let window = 400_000 * linux_share(payload) / WHOLE / payload;
+            let window = 400_000 * linux_share(payload) / SHARE_DENOMINATOR / payload;
             assert!(window.abs_diff(packets) <= 1, "{payload}: {window} and {packets}");
         }
     }

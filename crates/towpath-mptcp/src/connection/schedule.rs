@@ -5,14 +5,14 @@ use towpath_multipath::scheduler::{Decision, SchedulerEvent, min_rtt};
 use towpath_multipath::{ConnectionView, DataRange, PathId, PathSet, PathView};
 use towpath_net::Instant;
 
-use crate::stack::{InterfaceId, Reinjection, Trace};
+use crate::stack::{InterfaceId, ReinjectionCause, StackDecision};
 
-use super::push::MAPPING_BYTES;
+use super::push::MAX_MAPPING_BYTES;
 use super::send::SendStore;
-use super::{Connection, Host, Mode, Queued, Room};
+use super::{Connection, ConnectionMode, HostContext, PendingReinjection, TxReadiness};
 
 /// Most doublings of the time for which a scheduler waits.
-const LONGEST_WAIT: u32 = 8;
+const MAX_WAIT_DOUBLINGS: u32 = 8;
 
 /// What schedulers see.
 pub(super) fn view<'a>(
@@ -38,20 +38,28 @@ pub(super) fn view<'a>(
 
 impl Connection {
     /// Gives a subflow one more piece to send; `false` when there is none to give.
-    pub(super) fn pull(&mut self, host: &Host<'_>, room: &dyn Fn(InterfaceId) -> Room) -> bool {
-        let given = self.give(host, room);
+    pub(super) fn pull(
+        &mut self,
+        host: &HostContext<'_>,
+        room: &dyn Fn(InterfaceId) -> TxReadiness,
+    ) -> bool {
+        let given = self.pull_one(host, room);
         if !given && self.send.unsent_bytes() > 0 && self.send.window_bytes() > 0 {
-            self.watch_for_room(host.now);
+            self.arm_timer_for_room(host.now);
         }
         given
     }
 
-    fn give(&mut self, host: &Host<'_>, room: &dyn Fn(InterfaceId) -> Room) -> bool {
-        if self.mode == Mode::Offered || self.closed.is_some() {
+    fn pull_one(
+        &mut self,
+        host: &HostContext<'_>,
+        room: &dyn Fn(InterfaceId) -> TxReadiness,
+    ) -> bool {
+        if self.mode == ConnectionMode::Offered || self.closed.is_some() {
             return false;
         }
         let unsent = self.send.unsent_bytes();
-        self.note_waiting(host.now);
+        self.arm_window_probe(host.now);
         if unsent > 0 && self.send.window_bytes() == 0 && self.send.unacked_bytes() == 0 {
             self.probe_closed_window(host.now);
         }
@@ -59,7 +67,7 @@ impl Connection {
         if unsent == 0 && !again && !self.may_be_blocked() {
             return false;
         }
-        if unsent > 0 && !again && self.is_in_vain(host, room) {
+        if unsent > 0 && !again && self.nothing_schedulable(host, room) {
             return false;
         }
         self.fill_views(host.now, room);
@@ -69,7 +77,7 @@ impl Connection {
         if self.reinject_next(host, room) {
             return true;
         }
-        if self.reinjections.front().is_some_and(|queued| self.repeats_as_new(queued.cause)) {
+        if self.reinjections.front().is_some_and(|queued| self.reinjects_as_new(queued.cause)) {
             return false; // what is new comes behind it
         }
         let window = self.send.window_bytes();
@@ -84,15 +92,19 @@ impl Connection {
         if blocked && asked {
             self.fill_views(host.now, room); // the scheduler has seen queues in place of windows
         }
-        blocked && self.act_on_block(host, unsent)
+        blocked && self.act_on_blocked(host, unsent)
     }
 
     /// Whether neither the scheduler nor M1 and M2 can do anything for new data, and views need not be
     /// made to see that; `false` if it is not sure.
-    fn is_in_vain(&mut self, host: &Host<'_>, room: &dyn Fn(InterfaceId) -> Room) -> bool {
+    fn nothing_schedulable(
+        &mut self,
+        host: &HostContext<'_>,
+        room: &dyn Fn(InterfaceId) -> TxReadiness,
+    ) -> bool {
         match self.send.window_bytes() {
             0 => self.window_blocked_since.is_some() && self.opportunistic.is_off(),
-            window if window > MAPPING_BYTES => {
+            window if window > MAX_MAPPING_BYTES => {
                 self.scheduler.needs_room() && self.is_full(host, room)
             }
             _ => false,
@@ -101,14 +113,18 @@ impl Connection {
 
     /// Whether no path takes anything now; `false` if that is not sure. Found sooner than views are
     /// made.
-    fn is_full(&mut self, host: &Host<'_>, room: &dyn Fn(InterfaceId) -> Room) -> bool {
+    fn is_full(
+        &mut self,
+        host: &HostContext<'_>,
+        room: &dyn Fn(InterfaceId) -> TxReadiness,
+    ) -> bool {
         let ahead = self.is_multipath() && self.scheduler.fills_subflow_queues();
         let by_memory = self.fills_queues();
         for flow in self.flows.iter_mut().filter(|flow| flow.usable()) {
             let open = match room(flow.interface) {
-                Room::Free => !by_memory && flow.tcp.room_bytes(host.now) > 0,
-                Room::Full => false,
-                Room::Down => return false,
+                TxReadiness::Ready => !by_memory && flow.tcp.room_bytes(host.now) > 0,
+                TxReadiness::Blocked => false,
+                TxReadiness::Down => return false,
             };
             if open || self.config.cautious_joins || (ahead && flow.tcp.queue_room_bytes() > 0) {
                 return false;
@@ -119,7 +135,7 @@ impl Connection {
 
     /// TCP probes a closed window as long as there is something to send, and uses what is left of one if
     /// that is enough for all of it.
-    fn note_waiting(&mut self, now: Instant) {
+    fn arm_window_probe(&mut self, now: Instant) {
         let again = self.reinjections.front().map_or(0, |queued| queued.range.bytes);
         let waiting = self.send.unsent_bytes().max(again);
         if std::mem::replace(&mut self.waiting_bytes, waiting) != waiting {
@@ -154,16 +170,16 @@ impl Connection {
     }
 
     /// Asks the scheduler, who may look at the subflows' own queues in place of their windows.
-    fn schedule_new(&mut self, host: &Host<'_>) -> bool {
+    fn schedule_new(&mut self, host: &HostContext<'_>) -> bool {
         if !self.is_multipath() || !self.scheduler.fills_subflow_queues() {
             return self.schedule(host);
         }
-        self.look_at_queues();
+        self.use_queue_room();
         self.schedule(host)
     }
 
     /// Room in views becomes what the subflows' own queues still take.
-    fn look_at_queues(&mut self) {
+    fn use_queue_room(&mut self) {
         let cautious = self.config.cautious_joins;
         let by_memory = self.fills_queues();
         for view in &mut self.views {
@@ -177,7 +193,7 @@ impl Connection {
         }
     }
 
-    fn schedule(&mut self, host: &Host<'_>) -> bool {
+    fn schedule(&mut self, host: &HostContext<'_>) -> bool {
         let view = view(&self.send, &self.views, self.writer.blocked, host.now);
         // One path: every scheduler would say the same.
         let decision = match (self.views.as_slice(), self.scheduler.duplicates_data()) {
@@ -193,7 +209,7 @@ impl Connection {
             }
             Decision::Duplicate { paths, max_bytes } => self.send_new(host, paths, max_bytes),
             Decision::Reinject { path, range } => {
-                self.send_again(host, path, range, Reinjection::Scheduler)
+                self.reinject(host, path, range, ReinjectionCause::Scheduler)
             }
             Decision::Wait { until } => {
                 self.wait_for_scheduler(host.now, until);
@@ -210,7 +226,7 @@ impl Connection {
             return;
         }
         let wait = until.map(|until| until.saturating_since(now)).filter(|wait| !wait.is_zero());
-        let longer = 2_u32.saturating_pow(self.scheduling.waits.min(LONGEST_WAIT));
+        let longer = 2_u32.saturating_pow(self.scheduling.waits.min(MAX_WAIT_DOUBLINGS));
         self.scheduling.ask_at = wait.map(|wait| now + wait.saturating_mul(longer));
         self.scheduling.waits = self.scheduling.waits.saturating_add(1);
     }
@@ -218,12 +234,12 @@ impl Connection {
     /// New data tells more than old data, in a tail loss probe (RFC 8985 §7.3) and after a timeout that may
     /// have been spurious (RFC 5682), and what is new is not in the subflow while its window is full.
     /// Which of several subflows gets it is the scheduler's affair.
-    pub(super) fn feed_telling_data(&mut self, host: &Host<'_>) {
+    pub(super) fn feed_probe_data(&mut self, host: &HostContext<'_>) {
         let [flow] = self.flows.as_slice() else { return };
-        if self.mode == Mode::Offered || self.closed.is_some() {
+        if self.mode == ConnectionMode::Offered || self.closed.is_some() {
             return;
         }
-        let (path, room) = (flow.path, flow.tcp.telling_bytes());
+        let (path, room) = (flow.path, flow.tcp.probe_bytes());
         let bytes = room.min(self.send.unsent_bytes());
         if bytes > 0 && bytes <= self.send.window_bytes() {
             self.push_new(host, PathSet::only(path), bytes);
@@ -231,9 +247,9 @@ impl Connection {
     }
 
     /// Sends new data on one path or, the same data, on several.
-    fn send_new(&mut self, host: &Host<'_>, paths: PathSet, max_bytes: u64) -> bool {
+    fn send_new(&mut self, host: &HostContext<'_>, paths: PathSet, max_bytes: u64) -> bool {
         let admitted = self.send.unsent_bytes().min(self.send.window_bytes()).min(max_bytes);
-        let mut bytes = admitted.min(MAPPING_BYTES);
+        let mut bytes = admitted.min(MAX_MAPPING_BYTES);
         // What goes into a subflow's own queue is cut when it is sent.
         let ahead = self.fills_queues();
         for path in paths.iter() {
@@ -245,10 +261,10 @@ impl Connection {
             }
         }
         bytes = self.without_nagles_rest(bytes, paths);
-        if bytes == 0 || self.holds_back(bytes, paths) {
+        if bytes == 0 || self.nagle_holds(bytes, paths) {
             return false;
         }
-        self.measure_repair_time(host.now);
+        self.update_rto_from_subflows(host.now);
         self.push_new(host, paths, bytes);
         // A subflow gets all that is meant for it before it sends, as in Linux.
         self.scheduling.filling = paths.iter().next().filter(|_| ahead);
@@ -273,7 +289,7 @@ impl Connection {
 
     /// Nagle (RFC 9293 §3.7.4): a packet that is not full waits for outstanding data. And without
     /// Nagle, too, no sliver is sent because the window happens to end there (§3.8.6.2.1).
-    fn holds_back(&self, bytes: u64, paths: PathSet) -> bool {
+    fn nagle_holds(&self, bytes: u64, paths: PathSet) -> bool {
         let path = paths.iter().next();
         let view = self.views.iter().find(|view| Some(view.id) == path);
         let Some(view) = view.filter(|view| bytes < u64::from(view.mss_bytes)) else {
@@ -297,33 +313,41 @@ impl Connection {
     }
 
     /// The next of the queued reinjections.
-    fn reinject_next(&mut self, host: &Host<'_>, room: &dyn Fn(InterfaceId) -> Room) -> bool {
+    fn reinject_next(
+        &mut self,
+        host: &HostContext<'_>,
+        room: &dyn Fn(InterfaceId) -> TxReadiness,
+    ) -> bool {
         while let Some(queued) = self.reinjections.front().copied() {
-            let Queued { range, cause, on } = queued;
+            let PendingReinjection { range, cause, on } = queued;
             let next = self.send.unacked_in(range).next();
             let Some((piece, sent_on)) = next else {
                 self.reinjections.pop_front(); // acknowledged in the meantime
                 continue;
             };
-            if self.repeats_as_new(cause) {
+            if self.reinjects_as_new(cause) {
                 let rest = DataRange { start: piece.start, bytes: range.end() - piece.start };
-                return self.repeat_as_new(host, room, rest, cause);
+                return self.reinject_as_new(host, room, rest, cause);
             }
             let again = on.filter(|path| self.views.iter().any(|view| view.id == *path));
             let path = again.or_else(|| self.path_for_reinjection(host, cause, piece, sent_on));
-            let Some(path) = path else { return self.drop_needless(&queued) };
+            let Some(path) = path else { return self.drop_redundant_reinjection(&queued) };
             // What the connection's timer repeats goes out in one run, whoever had it (Linux).
-            let whole = cause == Reinjection::Connection;
+            let whole = cause == ReinjectionCause::Connection;
             let piece = if whole { DataRange { start: piece.start, ..range } } else { piece };
-            let bytes = self.most_again(path).min(range.end() - piece.start).min(piece.bytes);
-            if !self.send_again(host, path, DataRange { bytes, ..piece }, cause) {
+            let bytes =
+                self.max_reinjection_bytes(path).min(range.end() - piece.start).min(piece.bytes);
+            if !self.reinject(host, path, DataRange { bytes, ..piece }, cause) {
                 return false;
             }
             let start = piece.start + bytes;
             if let Some(front) = self.reinjections.front_mut() {
                 let bytes = range.end().saturating_sub(start);
-                *front =
-                    Queued { range: DataRange { start, bytes }, cause, on: whole.then_some(path) };
+                *front = PendingReinjection {
+                    range: DataRange { start, bytes },
+                    cause,
+                    on: whole.then_some(path),
+                };
                 if bytes == 0 {
                     self.reinjections.pop_front();
                 }
@@ -334,27 +358,27 @@ impl Connection {
     }
 
     /// In Linux what a dead path leaves behind becomes new data again.
-    pub(super) fn repeats_as_new(&self, cause: Reinjection) -> bool {
-        matches!(cause, Reinjection::Timeout | Reinjection::Closed)
+    pub(super) fn reinjects_as_new(&self, cause: ReinjectionCause) -> bool {
+        matches!(cause, ReinjectionCause::Timeout | ReinjectionCause::Closed)
             && self.scheduler.fills_subflow_queues()
     }
 
     /// Gives the scheduler the front of the reinjections (`rest`) as if it were new.
-    fn repeat_as_new(
+    fn reinject_as_new(
         &mut self,
-        host: &Host<'_>,
-        room: &dyn Fn(InterfaceId) -> Room,
+        host: &HostContext<'_>,
+        room: &dyn Fn(InterfaceId) -> TxReadiness,
         rest: DataRange,
-        cause: Reinjection,
+        cause: ReinjectionCause,
     ) -> bool {
-        self.measure_repair_time(host.now);
-        self.look_at_queues();
+        self.update_rto_from_subflows(host.now);
+        self.use_queue_room();
         let mut view = view(&self.send, &self.views, self.writer.blocked, host.now);
         // It lies within the peer's window, whatever that says of new data.
         (view.unsent_bytes, view.window_bytes) = (rest.bytes, rest.bytes);
         if let Decision::Send { path, max_bytes } = self.scheduler.next(&view) {
-            let bytes = self.most_again(path).min(max_bytes).min(rest.bytes);
-            if self.send_again(host, path, DataRange { bytes, ..rest }, cause) {
+            let bytes = self.max_reinjection_bytes(path).min(max_bytes).min(rest.bytes);
+            if self.reinject(host, path, DataRange { bytes, ..rest }, cause) {
                 let range = DataRange { start: rest.start + bytes, bytes: rest.bytes - bytes };
                 if range.bytes == 0 {
                     self.reinjections.pop_front();
@@ -372,38 +396,38 @@ impl Connection {
     /// behind takes the fastest way.
     fn path_for_reinjection(
         &mut self,
-        host: &Host<'_>,
-        cause: Reinjection,
+        host: &HostContext<'_>,
+        cause: ReinjectionCause,
         piece: DataRange,
         sent_on: PathSet,
     ) -> Option<PathId> {
-        let under_way = self.alive_with(sent_on);
+        let under_way = self.live_paths(sent_on);
         let view = view(&self.send, &self.views, self.writer.blocked, host.now);
-        if cause == Reinjection::Connection {
+        if cause == ReinjectionCause::Connection {
             return self.scheduler.reinject(&view, piece, under_way);
         }
         min_rtt::lowest_srtt(&view, |path| !sent_on.contains(path.id))
     }
 
     /// Most bytes of a repetition that a path takes now.
-    fn most_again(&self, path: PathId) -> u64 {
+    fn max_reinjection_bytes(&self, path: PathId) -> u64 {
         let room = self.views.iter().find(|view| view.id == path).map_or(0, |view| view.room_bytes);
         let flow = self.flows.iter().find(|flow| flow.path == path);
         let quantum = flow.map_or(0, |flow| u64::from(flow.tcp.quantum_bytes()));
-        room.min(quantum).min(MAPPING_BYTES)
+        room.min(quantum).min(MAX_MAPPING_BYTES)
     }
 
     /// The paths of `sent_on` on which the data is still under way: one that has delivered everything
     /// at its own level has delivered it in vain, and may be tried again.
-    fn alive_with(&self, sent_on: PathSet) -> PathSet {
+    fn live_paths(&self, sent_on: PathSet) -> PathSet {
         let waiting = self.flows.iter().filter(|flow| !flow.payloads.is_empty());
         waiting.map(|flow| flow.path).filter(|path| sent_on.contains(*path)).collect()
     }
 
     /// Nobody can carry the front now; data that is still under way on a living path need not wait. In
     /// Linux the connection's timer repeats something when it fires, or not at all.
-    fn drop_needless(&mut self, front: &Queued) -> bool {
-        if front.cause == Reinjection::Connection && self.scheduler.fills_subflow_queues() {
+    fn drop_redundant_reinjection(&mut self, front: &PendingReinjection) -> bool {
+        if front.cause == ReinjectionCause::Connection && self.scheduler.fills_subflow_queues() {
             self.reinjections.pop_front();
             return false;
         }
@@ -415,7 +439,7 @@ impl Connection {
         let under_way = pieces.all(|(_, on)| on.iter().any(|path| usable.contains(path)));
         if alone && under_way {
             self.reinjections.pop_front();
-            if front.cause == Reinjection::Connection {
+            if front.cause == ReinjectionCause::Connection {
                 // The only subflow repeats it by itself; the timer, which found nothing to do, waits
                 // longer each time as that one does (RFC 6298 §5.5).
                 self.backoff = self.backoff.saturating_add(1);
@@ -425,7 +449,7 @@ impl Connection {
     }
 
     /// There is room on a path, but nothing new may be sent: M1 and M2.
-    fn act_on_block(&mut self, host: &Host<'_>, unsent: u64) -> bool {
+    fn act_on_blocked(&mut self, host: &HostContext<'_>, unsent: u64) -> bool {
         let Some(fast) = min_rtt::lowest_srtt(
             &view(&self.send, &self.views, self.writer.blocked, host.now),
             |_| true,
@@ -447,30 +471,30 @@ impl Connection {
             flow.tcp.penalise(host.now, self.opportunistic.ends_slow_start());
             let number = flow.number;
             self.counts.penalisations += 1;
-            self.trace(host, Trace::Penalised { number });
+            self.trace(host, StackDecision::Penalised { number });
         }
         let Some((path, range)) = actions.retransmit else { return false };
-        self.send_again(host, path, range, Reinjection::Opportunistic)
+        self.reinject(host, path, range, ReinjectionCause::Opportunistic)
     }
 
     /// Keeps the time during which only the peer's window held data back.
-    pub(super) fn note_window_blocked(&mut self, host: &Host<'_>, blocked: bool) {
+    pub(super) fn note_window_blocked(&mut self, host: &HostContext<'_>, blocked: bool) {
         match (self.window_blocked_since, blocked) {
             (None, true) => {
                 self.window_blocked_since = Some(host.now);
-                self.trace(host, Trace::WindowBlocked(true));
+                self.trace(host, StackDecision::WindowBlocked(true));
                 self.scheduler.on_event(SchedulerEvent::WindowBlocked);
             }
             (Some(since), false) => {
                 self.window_blocked_since = None;
                 self.counts.window_blocked += host.now.saturating_since(since);
-                self.trace(host, Trace::WindowBlocked(false));
+                self.trace(host, StackDecision::WindowBlocked(false));
             }
             (None, false) | (Some(_), true) => {}
         }
     }
 
-    fn note_scheduled(&mut self, host: &Host<'_>, path: PathId, bytes: u64) {
+    fn note_scheduled(&mut self, host: &HostContext<'_>, path: PathId, bytes: u64) {
         if !host.trace || self.flows.len() < 2 {
             return;
         }
@@ -482,7 +506,7 @@ impl Connection {
                 *last = Some((path, bytes));
                 let number = self.flows.iter().find(|flow| flow.path == path);
                 let number = number.map_or(0, |flow| flow.number);
-                self.trace(host, Trace::Scheduled { number, run_bytes, why });
+                self.trace(host, StackDecision::Scheduled { number, run_bytes, why });
             }
         }
     }

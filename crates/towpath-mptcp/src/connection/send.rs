@@ -16,7 +16,7 @@ use crate::wire::Payload;
 #[derive(Debug)]
 pub(super) struct SendStore {
     /// Slices as the application gave them.
-    chunks: VecDeque<Chunk>,
+    chunks: VecDeque<SendChunk>,
     /// What was sent, in order and without gaps, from `acked` to `next`.
     sent: VecDeque<SentRange>,
     /// Everything before is acknowledged at connection level.
@@ -35,7 +35,7 @@ pub(super) struct SendStore {
 
 /// What was written, without gaps in memory.
 #[derive(Debug)]
-struct Chunk {
+struct SendChunk {
     /// Offset of the first byte.
     start: u64,
     /// At least `len` bytes: more if more was offered than there was room for.
@@ -43,7 +43,7 @@ struct Chunk {
     len: usize,
 }
 
-impl Chunk {
+impl SendChunk {
     fn end(&self) -> u64 {
         self.start + self.len as u64
     }
@@ -102,7 +102,11 @@ impl SendStore {
             // Packets of one slice are cheaper than packets of several.
             Some(last) if last.is_followed_by(data) => last.len += taken,
             Some(_) | None => {
-                self.chunks.push_back(Chunk { start: self.end, memory: data.clone(), len: taken });
+                self.chunks.push_back(SendChunk {
+                    start: self.end,
+                    memory: data.clone(),
+                    len: taken,
+                });
             }
         }
         data.advance(taken);
@@ -196,7 +200,7 @@ impl SendStore {
     }
 
     /// Notes that bytes which were sent before were given to `path`, too.
-    pub(super) fn on_sent_again(&mut self, range: DataRange, path: PathId, at: Instant) {
+    pub(super) fn on_reinjected(&mut self, range: DataRange, path: PathId, at: Instant) {
         self.split_at(range.start);
         self.split_at(range.end());
         let first = self.sent.partition_point(|sent| sent.start < range.start);
@@ -383,7 +387,7 @@ mod tests {
         store.on_sent_new(20, PathSet::only(b), Instant::ZERO);
         assert_eq!(store.first_unsent_on(a), Some(DataRange { start: 31, bytes: 20 }));
         assert_eq!(store.first_unsent_on(b), Some(DataRange { start: 1, bytes: 30 }));
-        store.on_sent_again(DataRange { start: 31, bytes: 20 }, a, Instant::ZERO);
+        store.on_reinjected(DataRange { start: 31, bytes: 20 }, a, Instant::ZERO);
         assert_eq!(store.first_unsent_on(a), Some(DataRange { start: 51, bytes: 30 }));
     }
 
@@ -421,7 +425,7 @@ mod tests {
                     _ => {
                         let start = store.acked() + bytes;
                         if start + bytes <= store.next() {
-                            store.on_sent_again(DataRange { start, bytes }, path, Instant::ZERO);
+                            store.on_reinjected(DataRange { start, bytes }, path, Instant::ZERO);
                         }
                     }
                 }

@@ -4,10 +4,10 @@
 use towpath_net::Instant;
 
 use crate::subflow::{Subflow, Transmit};
-use crate::wire::{Flags, Join as JoinOption, MptcpOption, Payload, Segment};
+use crate::wire::{Flags, MpJoin as JoinOption, MptcpOption, Payload, Segment};
 
-use super::join::{self, Join};
-use super::{Connection, Tuple};
+use super::join::{self, JoinHandshake};
+use super::{Connection, SubflowParams};
 
 impl Connection {
     /// The SYN/ACK of a connection that was accepted just now, and of which nothing else will be used.
@@ -23,13 +23,13 @@ impl Connection {
     /// peer's.
     pub(crate) fn answer_join(
         &self,
-        tuple: &Tuple,
+        tuple: &SubflowParams,
         syn: &Segment,
         isn: u32,
         nonces: (u32, u32),
         now: Instant,
     ) -> Option<Segment> {
-        let join = Join::responder(nonces.0, nonces.1);
+        let join = JoinHandshake::responder(nonces.0, nonces.1);
         let hmac = join.local_hmac(self.local_key, self.remote_key?);
         let mut tcp = Subflow::accept(self.subflow_config(tuple), isn, syn, now);
         tcp.set_ipv6(tuple.local.is_ipv6());
@@ -48,12 +48,12 @@ impl Connection {
 
     /// Whether the third packet's HMAC is that of our peer. `nonces`: ours, and the peer's.
     pub(crate) fn proves_join(&self, nonces: (u32, u32), hmac: &[u8]) -> bool {
-        let join = Join::responder(nonces.0, nonces.1);
+        let join = JoinHandshake::responder(nonces.0, nonces.1);
         self.remote_key.is_some_and(|key| join.proves_peer(self.local_key, key, hmac))
     }
 
     /// The subflow that was accepted last has sent its SYN/ACK before: `at`, if that is known.
-    pub(crate) fn note_answered(&mut self, now: Instant, at: Option<Instant>) {
+    pub(crate) fn on_syn_ack_sent(&mut self, now: Instant, at: Option<Instant>) {
         self.update_windows();
         if let Some(flow) = self.flows.last_mut() {
             flow.tcp.note_syn_ack_sent(now, at);
@@ -76,7 +76,7 @@ fn segment(
 ) -> Segment {
     let mut options = transmit.options;
     options.mptcp.extend(option);
-    debug_assert!(transmit.flags.has(Flags::SYN.with(Flags::ACK)), "a SYN/ACK comes first");
+    debug_assert!(transmit.flags.contains(Flags::SYN.with(Flags::ACK)), "a SYN/ACK comes first");
     Segment {
         source: local,
         destination: remote,

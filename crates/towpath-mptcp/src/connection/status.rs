@@ -1,23 +1,23 @@
 //! What series, proofs and reports want to know.
 
-use crate::stack::Status;
+use crate::stack::ConnectionStatus;
 
-use super::{Connection, Mode};
+use super::{Connection, ConnectionMode};
 
 impl Connection {
-    pub(crate) fn status(&self) -> Option<Status> {
-        let mut subflows = self.gone.clone();
-        subflows.extend(self.flows.iter().map(super::Flow::status));
+    pub(crate) fn status(&self) -> Option<ConnectionStatus> {
+        let mut subflows = self.closed_subflows.clone();
+        subflows.extend(self.flows.iter().map(super::SubflowContext::status));
         subflows.sort_unstable_by_key(|subflow| subflow.number);
         let first = subflows.first()?;
         let copies: u64 = subflows.iter().map(|flow| flow.tcp.duplicate_bytes).sum();
-        Some(Status {
+        Some(ConnectionStatus {
             local: first.local,
             remote: first.remote,
             established: self.established,
             multipath: self.is_multipath(),
             fallback: self.fallback,
-            checksum: self.checksum && self.mode != Mode::Plain,
+            checksum: self.checksum && self.mode != ConnectionMode::Plain,
             written_bytes: self.counts.written_bytes,
             acked_bytes: self.send.acked() - 1,
             received_bytes: self.receive.received_bytes(),
@@ -34,6 +34,6 @@ impl Connection {
 
     pub(super) fn reorder_bytes(&self) -> u64 {
         let below: u64 = self.flows.iter().map(|flow| flow.tcp.reorder_bytes()).sum();
-        below + self.receive.waiting_bytes()
+        below + self.receive.out_of_order_bytes()
     }
 }

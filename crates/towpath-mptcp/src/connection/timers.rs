@@ -8,21 +8,21 @@ use towpath_multipath::scheduler::SchedulerEvent;
 use towpath_net::Instant;
 
 use crate::path_manager;
-use crate::stack::{ConnectionError, Notice, Reinjection, TimeoutReason};
+use crate::stack::{ConnectionError, ReinjectionCause, StackNotice, TimeoutReason};
 
 use super::handshake::MPTCP_ERROR;
-use super::{Connection, Host, Queued};
+use super::{Connection, HostContext, PendingReinjection};
 
 /// Bounds of the connection's retransmission timer.
-pub(super) const RETRANSMIT_MIN: Duration = Duration::from_millis(200);
+pub(super) const MIN_RTO: Duration = Duration::from_millis(200);
 /// What is left of a subflow's timer may be next to nothing; Linux counts in whole jiffies.
-const RETRANSMIT_LEAST: Duration = Duration::from_millis(1);
-const RETRANSMIT_MAX: Duration = Duration::from_secs(120);
+const MIN_TIMER_REMAINDER: Duration = Duration::from_millis(1);
+const MAX_RTO: Duration = Duration::from_secs(120);
 /// How long the connection goes on when nothing is acknowledged at its level: at least as long as TCP
 /// does with 15 retransmissions.
-pub(super) const LONGEST_SILENCE: Duration = Duration::from_secs(960);
+pub(super) const MAX_UNACKED_TIME: Duration = Duration::from_secs(960);
 /// What the timer sends again at once: a piece of Linux's send buffer, 32 KiB less its header.
-const HEAD_BYTES: u64 = 32_728;
+const REINJECT_HEAD_BYTES: u64 = 32_728;
 
 impl Connection {
     /// The earliest deadline.
@@ -67,16 +67,16 @@ impl Connection {
 
     /// What it may do nothing with must not wake us again and again.
     fn path_manager_deadline(&self) -> Option<Instant> {
-        self.path_manager.poll_timeout().filter(|_| self.asks_path_manager())
+        self.path_manager.poll_timeout().filter(|_| self.path_manager_active())
     }
 
     /// Runs everything that is due.
-    pub(crate) fn on_timeout(&mut self, host: &Host<'_>) {
+    pub(crate) fn on_timeout(&mut self, host: &HostContext<'_>) {
         for index in 0..self.flows.len() {
-            self.on_flow_timeout(host, index);
+            self.on_subflow_timeout(host, index);
         }
         self.remove_closed(host);
-        self.repeat_announcements(host.now);
+        self.retransmit_add_addr(host.now);
         if self.signals_again_at.is_some_and(|at| at <= host.now) {
             self.signals_again_at = None;
             for index in 0..self.flows.len() {
@@ -84,16 +84,16 @@ impl Connection {
             }
         }
         if self.path_manager.poll_timeout().is_some_and(|at| at <= host.now) {
-            self.path_event(host, path_manager::Event::Timeout);
+            self.path_event(host, path_manager::PathManagerEvent::Timeout);
         }
-        self.try_to_write_again(host.now);
+        self.retry_write(host.now);
         if self.retransmit_at.is_some_and(|at| at <= host.now) {
             self.on_retransmission(host);
         }
         if self.give_up_at.is_some_and(|at| at <= host.now) {
             self.give_up_at = None;
             if self.closed.is_some() {
-                self.reset_remains(host);
+                self.reset_lingering_subflows(host);
             } else {
                 self.fail(host, ConnectionError::NoPath);
             }
@@ -102,13 +102,13 @@ impl Connection {
         self.progress_close(host);
     }
 
-    fn on_flow_timeout(&mut self, host: &Host<'_>, index: usize) {
+    fn on_subflow_timeout(&mut self, host: &HostContext<'_>, index: usize) {
         let Some(flow) = self.flows.get_mut(index) else { return };
         if let Some(again) = flow.join.as_mut().and_then(|join| join.on_timeout(host.now)) {
             if again {
                 flow.tcp.want_ack();
             } else {
-                self.reset_flow(host, index, MPTCP_ERROR);
+                self.reset_subflow(host, index, MPTCP_ERROR);
                 return;
             }
         }
@@ -133,7 +133,7 @@ impl Connection {
         let Some(flow) = self.flows.get(index) else { return };
         let path = flow.path;
         if several && self.config.reinject_on_timeout {
-            self.reinject_all(path, Reinjection::Timeout);
+            self.reinject_all(path, ReinjectionCause::Timeout);
         }
     }
 
@@ -150,13 +150,13 @@ impl Connection {
     pub(super) fn start_retransmission(&mut self, now: Instant) {
         let doubled = 2_u32.saturating_pow(self.backoff.min(16));
         let wait = self.retransmit_after.saturating_mul(doubled);
-        self.retransmit_at = Some(now + wait.min(RETRANSMIT_MAX));
+        self.retransmit_at = Some(now + wait.min(MAX_RTO));
     }
 
     /// New data finds no room although the peer's window admits it, and nothing else is outstanding: as
     /// in Linux the timer runs for that, too. Else a silent subflow with a full queue would never become
     /// stale, and no other one get its turn.
-    pub(super) fn watch_for_room(&mut self, now: Instant) {
+    pub(super) fn arm_timer_for_room(&mut self, now: Instant) {
         if self.retransmit_at.is_some() || self.closed.is_some() || !self.is_multipath() {
             return;
         }
@@ -168,18 +168,18 @@ impl Connection {
     /// How long the timer is to run: as in Linux, until the last subflow that is not silent would look
     /// at its own losses (`mptcp_timeout_from_subflow`). Linux asks whenever the scheduler is asked, so
     /// that a connection without new data keeps an old answer.
-    pub(super) fn measure_repair_time(&mut self, now: Instant) {
+    pub(super) fn update_rto_from_subflows(&mut self, now: Instant) {
         let hopeful = self.flows.iter().filter(|flow| flow.usable() && flow.silent_rounds == 0);
-        let left = hopeful.filter_map(|flow| flow.tcp.repair_at());
+        let left = hopeful.filter_map(|flow| flow.tcp.next_retransmission_at());
         let left = left.map(|at| at.saturating_since(now)).max();
-        let left = left.filter(|left| !left.is_zero()).unwrap_or(RETRANSMIT_MIN);
+        let left = left.filter(|left| !left.is_zero()).unwrap_or(MIN_RTO);
         // Time between two looks, not until the next one: however near that is, it is not the pace.
-        let least = self.config.subflow.timer_granularity.max(RETRANSMIT_LEAST);
+        let least = self.config.subflow.timer_granularity.max(MIN_TIMER_REMAINDER);
         self.retransmit_after = left.max(least);
     }
 
     /// The connection's timer: the oldest data is sent again, wherever there is a way; DATA_FIN too.
-    fn on_retransmission(&mut self, host: &Host<'_>) {
+    fn on_retransmission(&mut self, host: &HostContext<'_>) {
         if self.send.unacked_bytes() == 0 && !self.fin_due() {
             self.retransmit_at = None; // who finds no room starts it again
             if self.send.unsent_bytes() > 0 && self.options_vanished() {
@@ -193,7 +193,7 @@ impl Connection {
             return;
         }
         let since = *self.unanswered_since.get_or_insert(host.now);
-        let silent = host.now.saturating_since(since) >= LONGEST_SILENCE;
+        let silent = host.now.saturating_since(since) >= MAX_UNACKED_TIME;
         if silent {
             // Subflows may live, and acknowledge, without anything arriving at the connection.
             self.fail(host, ConnectionError::TimedOut);
@@ -208,16 +208,16 @@ impl Connection {
         }
         // Before the peer has confirmed, data stays the subflow's own stream, for a fallback.
         if let Some(head) = self.send.head().filter(|_| self.is_confirmed()) {
-            let bytes = self.send.unacked_bytes().min(HEAD_BYTES);
+            let bytes = self.send.unacked_bytes().min(REINJECT_HEAD_BYTES);
             let range = DataRange { start: head.start, bytes };
             let queued = self.reinjections.iter().any(|known| known.range.start <= range.start);
             if queued {
                 // Nobody could take it so far: there is no hurry.
                 self.backoff += 1;
             } else {
-                self.reinjections.push_front(Queued {
+                self.reinjections.push_front(PendingReinjection {
                     range,
-                    cause: Reinjection::Connection,
+                    cause: ReinjectionCause::Connection,
                     on: None,
                 });
             }
@@ -236,7 +236,7 @@ impl Connection {
     /// is alive.
     fn find_stale_subflows(&mut self) -> bool {
         for flow in self.flows.iter_mut().filter(|flow| flow.usable()) {
-            let heard = flow.tcp.last_heard();
+            let heard = flow.tcp.last_received_at();
             if flow.payloads.is_empty() {
                 // It has delivered what it was given, whatever was counted before. Linux leaves the count,
                 // and may then know no living subflow.
@@ -248,7 +248,7 @@ impl Connection {
                 if silent || flow.silent_rounds == 0 { flow.silent_rounds + 1 } else { 0 };
         }
         let limit = self.config.stale_after_rounds;
-        let lively = |flow: &super::Flow| {
+        let lively = |flow: &super::SubflowContext| {
             flow.usable() && !flow.stale && flow.silent_rounds < limit.saturating_sub(1).max(1)
         };
         if !self.flows.iter().any(lively) {
@@ -260,8 +260,8 @@ impl Connection {
             stale.push((flow.path, flow.number));
         }
         for (path, number) in stale {
-            self.notice(Notice::Stale { number, stale: true });
-            self.reinject_all(path, Reinjection::Timeout);
+            self.notice(StackNotice::Stale { number, stale: true });
+            self.reinject_all(path, ReinjectionCause::Timeout);
         }
         true
     }

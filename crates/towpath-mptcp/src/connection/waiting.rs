@@ -9,21 +9,21 @@ use crate::wire::Payload;
 /// Each subflow brings what it was given in order, so that nearly everything goes behind the last
 /// piece of a run, and there are as many runs as the scheduler has changed its mind.
 #[derive(Debug, Default)]
-pub(super) struct Waiting {
+pub(super) struct OutOfOrderQueue {
     /// In order; two may touch.
-    runs: VecDeque<Run>,
+    runs: VecDeque<ContiguousRun>,
     bytes: u64,
 }
 
 #[derive(Debug)]
-struct Run {
+struct ContiguousRun {
     start: u64,
     end: u64,
     /// In order and without gaps; never none.
     pieces: VecDeque<Payload>,
 }
 
-impl Waiting {
+impl OutOfOrderQueue {
     /// Bytes that wait.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
@@ -70,7 +70,7 @@ impl Waiting {
             run.end = end;
             return;
         }
-        self.runs.insert(index, Run { start, end, pieces: VecDeque::from([piece]) });
+        self.runs.insert(index, ContiguousRun { start, end, pieces: VecDeque::from([piece]) });
     }
 
     /// The first piece, if it begins at `next` or before.
@@ -120,7 +120,7 @@ mod tests {
         fn it_holds_what_a_map_of_bytes_would(
             steps in prop::collection::vec((0_u8..8, 0_u64..300, 1_u64..60), 1..80),
         ) {
-            let (mut waiting, mut model, mut next) = (Waiting::default(), BTreeMap::new(), 0);
+            let (mut waiting, mut model, mut next) = (OutOfOrderQueue::default(), BTreeMap::new(), 0);
             for (number, (what, start, len)) in steps.into_iter().enumerate() {
                 if what == 0 {
                     let gone = model.split_off(&start);

@@ -4,8 +4,8 @@ use bytes::Bytes;
 use towpath_net::Instant;
 
 use super::Connection;
-use super::flow::Flow;
-use crate::stack::Event;
+use super::flow::SubflowContext;
+use crate::stack::StackEvent;
 use crate::subflow::FRAGMENT_BYTES;
 
 impl Connection {
@@ -34,7 +34,7 @@ impl Connection {
         let sum: u64 = usable.map(|flow| flow.tcp.send_buffer_bytes()).sum();
         if self.grows_by_memory() {
             // Linux adds the smallest buffer for the connection itself (`__mptcp_sync_sndbuf`).
-            let own = if self.is_multipath() { self.config.send_buffer_least_bytes } else { 0 };
+            let own = if self.is_multipath() { self.config.send_buffer_min_bytes } else { 0 };
             sum + own
         } else {
             self.config.send_buffer_bytes.min(sum)
@@ -51,7 +51,7 @@ impl Connection {
         if !(self.is_single() && self.grows_by_memory()) {
             return held;
         }
-        let notes = |flow: &Flow| {
+        let notes = |flow: &SubflowContext| {
             let data = flow.tcp.outstanding_bytes() + flow.tcp.queued_bytes();
             flow.tcp.send_memory_bytes().saturating_sub(data)
         };
@@ -87,7 +87,7 @@ impl Connection {
     }
 
     /// What of the packet at the end is not sent.
-    fn unsent_packet_bytes(&self, flow: &Flow) -> u64 {
+    fn unsent_packet_bytes(&self, flow: &SubflowContext) -> u64 {
         let unsent = self.send.unsent_bytes() + flow.tcp.queued_bytes();
         unsent.min(self.writer.packet_bytes.into())
     }
@@ -99,7 +99,7 @@ impl Connection {
     fn write_packets(&mut self, data: &mut Bytes) -> (usize, bool) {
         let Some(flow) = self.flows.first() else { return (0, false) };
         let packet = u64::from(flow.tcp.queued_packet_bytes());
-        let half_window = flow.tcp.largest_peer_window_bytes() / 2;
+        let half_window = flow.tcp.max_peer_window_bytes() / 2;
         let in_parts = u64::from(flow.tcp.quantum_bytes()) < packet;
         let unsent = self.send.unsent_bytes() + flow.tcp.queued_bytes();
         let mut alone = unsent == self.unsent_packet_bytes(flow);
@@ -130,7 +130,7 @@ impl Connection {
     /// See [`crate::stack::Stack::write`].
     pub(crate) fn write(&mut self, now: Instant, data: &mut Bytes) -> usize {
         if !self.grows_by_memory() {
-            self.flows.iter_mut().for_each(|flow| flow.tcp.keep_send_buffer());
+            self.flows.iter_mut().for_each(|flow| flow.tcp.store_send_buffer());
         }
         let (taken, sends) = if self.fills_packets() {
             self.write_packets(data)
@@ -150,7 +150,7 @@ impl Connection {
     }
 
     /// Who could not write tries again, though nobody said that there is room.
-    pub(super) fn try_to_write_again(&mut self, now: Instant) {
+    pub(super) fn retry_write(&mut self, now: Instant) {
         if self.writer.again_at.is_none_or(|at| at > now) {
             return;
         }
@@ -160,7 +160,7 @@ impl Connection {
         }
         if self.writable_bytes() > 0 {
             self.writer.blocked = false;
-            self.event(Event::Writable(self.id));
+            self.event(StackEvent::Writable(self.id));
         } else {
             self.writer.packet_leaves = false;
             self.writer.again_at = self.config.write_retry.map(|time| now + time);

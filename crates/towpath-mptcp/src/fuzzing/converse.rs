@@ -8,20 +8,20 @@ use towpath_net::Instant;
 
 use crate::connection::{self, ReceiveBuffer, ReceiveBufferMode, WindowShare};
 use crate::path_manager::{InterfaceId, LocalAddress};
-use crate::stack::{Config, ConnectionId, Event, Stack, SubflowStatus};
-use crate::subflow::State;
+use crate::stack::{ConnectionId, Stack, StackConfig, StackEvent, SubflowStatus};
+use crate::subflow::TcpState;
 use crate::wire::{
-    AddAddress, DataAck, Dss, DssMapping, Flags, IcmpKind, MptcpOption, Packet, Payload, Reset,
+    AddAddr, DataAck, Dss, DssMapping, Flags, IcmpKind, MpTcpRst, MptcpOption, Packet, Payload,
     Segment,
 };
 
 const PORT: u16 = 5_001;
 /// Packets on the way, each with who sent it and where.
-const KEPT: usize = 64;
+const MAX_IN_FLIGHT: usize = 64;
 const BUFFER_BYTES: u64 = 40_000;
 const SUBFLOWS: u8 = 3;
 /// Options besides DSS in a segment that is changed.
-const MPTCP_OPTIONS: usize = 3;
+const MAX_MPTCP_OPTIONS: usize = 3;
 
 /// Reads `data` as what applications and a path do, two bytes each: packets are real ones, delivered
 /// as they are, late, again, changed in one field, or not at all. Nothing panics, and no host keeps
@@ -31,7 +31,7 @@ const MPTCP_OPTIONS: usize = 3;
 /// If it does.
 pub fn converse(data: &[u8]) {
     let mut rest = data;
-    let mut world = World::new();
+    let mut world = FuzzNetwork::new();
     while let Some((&[operation, value], tail)) = rest.split_first_chunk() {
         rest = tail;
         world.operate(operation, value);
@@ -49,22 +49,26 @@ pub fn converse(data: &[u8]) {
     }
 }
 
-struct World {
+struct FuzzNetwork {
     now: Instant,
     hosts: [Stack; 2],
     connections: [Option<ConnectionId>; 2],
-    way: Vec<(usize, InterfaceId, Packet)>,
+    in_flight: Vec<(usize, InterfaceId, Packet)>,
     /// Delivered ones, for repetition.
     past: Vec<(usize, InterfaceId, Packet)>,
 }
 
-impl World {
+impl FuzzNetwork {
     fn new() -> Self {
         let now = Instant::ZERO;
         let hosts = [0, 1].map(|host: u8| {
             let seed = u64::from(host) + 1;
-            let mut stack =
-                Stack::new(Config { seed, syn_backlog: 4, time_wait_limit: 4, trace: true });
+            let mut stack = Stack::new(StackConfig {
+                seed,
+                syn_backlog: 4,
+                time_wait_limit: 4,
+                report_decisions: true,
+            });
             for path in 0..2 {
                 stack.add_interface(InterfaceId(u32::from(path)), 1_500);
                 stack.set_address(now, local(host, path));
@@ -72,7 +76,7 @@ impl World {
             stack
         });
         let mut world =
-            Self { now, hosts, connections: [None; 2], way: Vec::new(), past: Vec::new() };
+            Self { now, hosts, connections: [None; 2], in_flight: Vec::new(), past: Vec::new() };
         let [client, server] = &mut world.hosts;
         let _ = server.listen(PORT, configuration(true));
         let remote = (address(1, 0), PORT).into();
@@ -83,7 +87,7 @@ impl World {
 
     fn operate(&mut self, operation: u8, value: u8) {
         let host = usize::from(operation >> 7);
-        let position = usize::from(value) % self.way.len().max(1);
+        let position = usize::from(value) % self.in_flight.len().max(1);
         match operation & 0x0f {
             0 | 1 => {
                 for _ in 0..=value % 32 {
@@ -94,13 +98,13 @@ impl World {
             }
             2 => drop(self.deliver(position)),
             3 => {
-                if position < self.way.len() {
-                    self.way.remove(position);
+                if position < self.in_flight.len() {
+                    self.in_flight.remove(position);
                 }
             }
             4 => {
                 let again = self.past.get(usize::from(value) % self.past.len().max(1)).cloned();
-                self.way.extend(again);
+                self.in_flight.extend(again);
             }
             5..=7 => self.change(operation >> 4 & 7, value),
             8 => self.now += Duration::from_micros(u64::from(value) * u64::from(value) * 500),
@@ -140,7 +144,7 @@ impl World {
         if value & 4 == 0 {
             stack.set_up(self.now, interface, value & 1 == 1);
         } else {
-            stack.set_room(self.now, interface, value & 1 == 1);
+            stack.set_tx_ready(self.now, interface, value & 1 == 1);
         }
     }
 
@@ -205,13 +209,13 @@ impl World {
                 0 => MptcpOption::Priority { backup: value & 1 == 1 },
                 1 => MptcpOption::Fail { dsn: dsn(segment).wrapping_add(u64::from(value)) },
                 2 => MptcpOption::RemoveAddress([value & 7].into_iter().collect()),
-                3 => MptcpOption::Reset(Reset {
+                3 => MptcpOption::Reset(MpTcpRst {
                     transient: value & 1 == 1,
                     reason: value >> 1,
                     reserved: 0,
                 }),
                 4 => MptcpOption::FastClose { key: u64::from(value) },
-                5 => MptcpOption::AddAddress(AddAddress {
+                5 => MptcpOption::AddAddress(AddAddr {
                     address_id: value,
                     address: address(value & 1, value >> 1 & 3),
                     port: None,
@@ -232,14 +236,14 @@ impl World {
                     return;
                 }
             };
-            if segment.options.mptcp.len() < MPTCP_OPTIONS {
+            if segment.options.mptcp.len() < MAX_MPTCP_OPTIONS {
                 segment.options.mptcp.push(option);
             }
         });
     }
 
     fn edit(&mut self, what: impl FnOnce(&mut Segment)) {
-        let Some((_, _, packet)) = self.way.first_mut() else { return };
+        let Some((_, _, packet)) = self.in_flight.first_mut() else { return };
         let Ok(mut segment) = packet.parse() else { return };
         what(&mut segment);
         if segment.options.encoded_len() > 40 {
@@ -260,20 +264,20 @@ impl World {
             _ => IcmpKind::TooBig { mtu: u32::from(value) * 8 },
         };
         if let Some(answer) = kind.emit(address(9, 9), &packet) {
-            self.way.push((1 - sender, interface, answer));
+            self.in_flight.push((1 - sender, interface, answer));
         }
     }
 
     /// Takes one packet to where it goes.
     fn deliver(&mut self, position: usize) -> bool {
-        if position >= self.way.len() {
+        if position >= self.in_flight.len() {
             return false;
         }
-        let (sender, interface, packet) = self.way.remove(position);
+        let (sender, interface, packet) = self.in_flight.remove(position);
         if let Some(stack) = self.hosts.get_mut(1 - sender) {
             stack.handle_packet(self.now, interface, packet.clone());
         }
-        if self.past.len() >= KEPT {
+        if self.past.len() >= MAX_IN_FLIGHT {
             self.past.remove(0);
         }
         self.past.push((sender, interface, packet));
@@ -285,11 +289,12 @@ impl World {
         for (host, stack) in self.hosts.iter_mut().enumerate() {
             stack.handle_timeout(self.now);
             while let Some((interface, packet)) = stack.poll_transmit(self.now) {
-                let room = KEPT.saturating_sub(self.way.len());
-                self.way.extend(packet.split().take(room).map(|part| (host, interface, part)));
+                let room = MAX_IN_FLIGHT.saturating_sub(self.in_flight.len());
+                self.in_flight
+                    .extend(packet.split().take(room).map(|part| (host, interface, part)));
             }
             while let Some(event) = stack.poll_event() {
-                if let (Event::Accepted { connection, .. }, Some(known)) =
+                if let (StackEvent::Accepted { connection, .. }, Some(known)) =
                     (event, self.connections.get_mut(host))
                 {
                     *known = Some(known.unwrap_or(connection));
@@ -306,7 +311,7 @@ impl World {
             // At both levels, each within the window that was offered.
             assert!(status.reorder_bytes <= BUFFER_BYTES * (2 + u64::from(SUBFLOWS)), "{status:?}");
             assert!(status.receive_buffer_bytes <= BUFFER_BYTES, "{status:?}");
-            let known = |flow: &&SubflowStatus| flow.state != State::Closed;
+            let known = |flow: &&SubflowStatus| flow.state != TcpState::Closed;
             let open = status.subflows.iter().filter(known).count();
             assert!(open <= usize::from(PathId::SLOTS), "{status:?}");
             assert!(status.subflows.len() <= 300, "{status:?}");
@@ -356,8 +361,8 @@ fn local(host: u8, path: u8) -> LocalAddress {
     }
 }
 
-fn configuration(checksum: bool) -> connection::Config {
-    connection::Config {
+fn configuration(checksum: bool) -> connection::ConnectionConfig {
+    connection::ConnectionConfig {
         checksum,
         subflow_limit: SUBFLOWS,
         send_buffer_bytes: BUFFER_BYTES,
@@ -367,6 +372,6 @@ fn configuration(checksum: bool) -> connection::Config {
             max_bytes: BUFFER_BYTES,
             window_share: WindowShare::Percent(50),
         },
-        ..connection::Config::linux()
+        ..connection::ConnectionConfig::linux()
     }
 }

@@ -9,9 +9,9 @@ use towpath_net::Instant;
 
 use crate::connection::{self, ReceiveBufferMode};
 use crate::path_manager::{InterfaceId, LocalAddress};
-use crate::stack::{Config, Stack};
+use crate::stack::{Stack, StackConfig};
 use crate::wire::option::OPTION_BYTES;
-use crate::wire::{self, Incoming, Packet, Segment};
+use crate::wire::{self, Packet, ParsedPacket, Segment};
 
 pub use converse::converse;
 
@@ -22,7 +22,7 @@ pub use converse::converse;
 pub fn wire_parse(data: &[u8]) {
     // With the checksum offloaded, or few inputs would get past it.
     let Ok(packet) = Packet::from_bytes(&Bytes::copy_from_slice(data), true, 0) else { return };
-    let Ok(Incoming::Tcp(segment)) = wire::parse(&packet) else { return };
+    let Ok(ParsedPacket::Tcp(segment)) = wire::parse(&packet) else { return };
     if segment.options.encoded_len() > OPTION_BYTES {
         // Padding may need more room than the sender needed: something is lost, but nothing breaks.
         let _ = Packet::emit(&segment, 0).parse();
@@ -79,8 +79,12 @@ const CLIENT: [u8; 4] = [10, 0, 0, 2];
 fn hosts(now: Instant) -> Option<(Stack, Stack)> {
     let [mut server, mut client] = [SERVER, CLIENT].map(|address| {
         let seed = u64::from(u32::from_be_bytes(address));
-        let mut stack =
-            Stack::new(Config { seed, syn_backlog: 16, time_wait_limit: 16, trace: true });
+        let mut stack = Stack::new(StackConfig {
+            seed,
+            syn_backlog: 16,
+            time_wait_limit: 16,
+            report_decisions: true,
+        });
         stack.add_interface(INTERFACE, 1_500);
         stack.set_address(now, local(address));
         stack
@@ -146,8 +150,8 @@ fn local(address: [u8; 4]) -> LocalAddress {
     }
 }
 
-fn configuration() -> connection::Config {
-    let mut config = connection::Config::linux();
+fn configuration() -> connection::ConnectionConfig {
+    let mut config = connection::ConnectionConfig::linux();
     "lia".clone_into(&mut config.subflow.congestion_control);
     config.receive_buffer.mode = ReceiveBufferMode::Fixed;
     config.send_buffer_bytes = 1 << 20;

@@ -7,13 +7,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::opening::{Home, Opening, Pair, routed};
-use super::{Action, Event, LocalAddress, PathManager, RemoteAddress, View};
+use super::opening::{InitialAddress, SubflowEndpoints, SubflowOpener, likely_source};
+use super::{
+    LocalAddress, PathManager, PathManagerAction, PathManagerEvent, PathManagerView, RemoteAddress,
+};
 
 /// See the module. Sets hold the host's identifiers, not those on the wire.
 #[derive(Debug, Default)]
 pub(super) struct Endpoints {
-    home: Home,
+    home: InitialAddress,
     /// Addresses that have opened their subflows; each does so once until it goes away.
     used: BTreeSet<u8>,
     announced: BTreeSet<u8>,
@@ -24,17 +26,17 @@ pub(super) struct Endpoints {
 }
 
 impl Endpoints {
-    fn pair(&self, local: &LocalAddress, remote: RemoteAddress) -> Pair {
+    fn pair(&self, local: &LocalAddress, remote: RemoteAddress) -> SubflowEndpoints {
         let local_id = self.home.id_of(local);
-        Pair { local_id, local: local.address, remote, backup: local.backup }
+        SubflowEndpoints { local_id, local: local.address, remote, backup: local.backup }
     }
 
     /// Announces what is new, opens what was never opened.
-    fn advance(&mut self, view: &View<'_>, actions: &mut Vec<Action>) {
+    fn advance(&mut self, view: &PathManagerView<'_>, actions: &mut Vec<PathManagerAction>) {
         for local in view.local.iter().filter(|local| local.up && local.signal) {
             if self.announced.insert(local.address_id) {
                 let (address_id, address) = (self.home.id_of(local), local.address);
-                actions.push(Action::Announce { address_id, address, port: local.port });
+                actions.push(PathManagerAction::Announce { address_id, address, port: local.port });
             }
         }
         for local in view.local.iter().filter(|local| local.up && local.subflow) {
@@ -42,7 +44,7 @@ impl Endpoints {
                 .filter(|remote| local.fullmesh || remote.address_id == 0)
                 .filter(|remote| remote.address_id == 0 || self.may_accept(remote, view))
                 .collect();
-            let mut opening = Opening::new(view, actions);
+            let mut opening = SubflowOpener::new(view, actions);
             // Without room or address it is not used up: something may become free.
             if self.used.contains(&local.address_id) || remotes.is_empty() || !opening.has_room() {
                 continue;
@@ -57,13 +59,18 @@ impl Endpoints {
     }
 
     /// Opens subflows to an address that the peer announced.
-    fn answer(&mut self, remote: RemoteAddress, view: &View<'_>, actions: &mut Vec<Action>) {
+    fn answer(
+        &mut self,
+        remote: RemoteAddress,
+        view: &PathManagerView<'_>,
+        actions: &mut Vec<PathManagerAction>,
+    ) {
         let known = view.subflows.iter().any(|subflow| subflow.remote == remote.address);
         if known || !self.may_accept(&remote, view) {
             return;
         }
         let mut opened = false;
-        let mut opening = Opening::new(view, actions);
+        let mut opening = SubflowOpener::new(view, actions);
         for local in self.answering(remote, view) {
             if opening.open(self.pair(local, remote)) {
                 self.used.insert(local.address_id);
@@ -78,7 +85,11 @@ impl Endpoints {
     /// From where an announced address is answered: all `fullmesh` addresses; else one `laminar`
     /// that is free; else, when the peer's first address is closed to us (C flag), the `subflow`
     /// addresses that had no use for that reason; else what routing would choose.
-    fn answering<'a>(&self, remote: RemoteAddress, view: &View<'a>) -> Vec<&'a LocalAddress> {
+    fn answering<'a>(
+        &self,
+        remote: RemoteAddress,
+        view: &PathManagerView<'a>,
+    ) -> Vec<&'a LocalAddress> {
         let family = |local: &&LocalAddress| local.address.is_ipv4() == remote.address.is_ipv4();
         let usable = || view.local.iter().filter(|local| local.up).filter(family);
         let free = |local: &&LocalAddress| {
@@ -95,38 +106,45 @@ impl Endpoints {
         if view.no_join_to_initial && !waiting.is_empty() {
             return waiting;
         }
-        routed(view, self.home, remote.address).into_iter().collect()
+        likely_source(view, self.home, remote.address).into_iter().collect()
     }
 
-    fn may_accept(&self, remote: &RemoteAddress, view: &View<'_>) -> bool {
+    fn may_accept(&self, remote: &RemoteAddress, view: &PathManagerView<'_>) -> bool {
         let others = self.accepted.iter().filter(|id| **id != remote.address_id).count();
         remote.address_id == 0 || others < usize::from(view.accept_limit)
     }
 
     /// Tells the peer when an address has become one for backups, or no longer is (`MP_PRIO`), and
     /// withdraws what is no longer to be announced.
-    fn compare(&mut self, view: &View<'_>, actions: &mut Vec<Action>) {
+    fn sync_backup_flags(
+        &mut self,
+        view: &PathManagerView<'_>,
+        actions: &mut Vec<PathManagerAction>,
+    ) {
         for local in view.local {
             let id = self.home.id_of(local);
             let before = self.backup.insert(local.address_id, local.backup);
             if before.unwrap_or(false) != local.backup {
                 let subflows = view.subflows.iter().filter(|subflow| subflow.local_id == id);
                 let backup = local.backup;
-                let change = |of: &super::SubflowView| Action::SetBackup { subflow: of.id, backup };
+                let change = |of: &super::SubflowView| PathManagerAction::SetBackup {
+                    subflow: of.id,
+                    backup,
+                };
                 actions.extend(subflows.map(change));
             }
             // Withdrawing the first subflow's address would end that subflow.
             if !local.signal && self.announced.remove(&local.address_id) && id != 0 {
-                actions.push(Action::Withdraw { address_id: id });
+                actions.push(PathManagerAction::Withdraw { address_id: id });
             }
         }
     }
 
     /// What was announced is withdrawn; the connection does so for addresses that only carried
     /// subflows (RFC 8684 §3.4.2).
-    fn leave(&mut self, address_id: u8, actions: &mut Vec<Action>) {
+    fn withdraw(&mut self, address_id: u8, actions: &mut Vec<PathManagerAction>) {
         if self.announced.remove(&address_id) {
-            actions.push(Action::Withdraw { address_id: self.home.id(address_id) });
+            actions.push(PathManagerAction::Withdraw { address_id: self.home.id(address_id) });
         }
         self.used.remove(&address_id);
         self.backup.remove(&address_id);
@@ -134,28 +152,33 @@ impl Endpoints {
 }
 
 /// Addresses of the peer that accept subflows (C flag, RFC 8684 §3.1).
-fn reachable<'a>(view: &View<'a>) -> impl Iterator<Item = RemoteAddress> + use<'a> {
+fn reachable<'a>(view: &PathManagerView<'a>) -> impl Iterator<Item = RemoteAddress> + use<'a> {
     let closed = view.no_join_to_initial;
     view.remote.iter().copied().filter(move |remote| remote.address_id != 0 || !closed)
 }
 
 impl PathManager for Endpoints {
-    fn on_event(&mut self, event: Event, view: &View<'_>, actions: &mut Vec<Action>) {
-        self.home.learn(view);
+    fn on_event(
+        &mut self,
+        event: PathManagerEvent,
+        view: &PathManagerView<'_>,
+        actions: &mut Vec<PathManagerAction>,
+    ) {
+        self.home.record(view);
         match event {
-            Event::Established | Event::LocalChanged => {
-                self.compare(view, actions);
+            PathManagerEvent::Established | PathManagerEvent::LocalChanged => {
+                self.sync_backup_flags(view, actions);
                 self.advance(view, actions);
             }
-            Event::Announced(remote) => self.answer(remote, view, actions),
-            Event::Withdrawn(id) => {
+            PathManagerEvent::Announced(remote) => self.answer(remote, view, actions),
+            PathManagerEvent::Withdrawn(id) => {
                 self.accepted.remove(&id);
             }
-            Event::LocalGone { address_id } => self.leave(address_id, actions),
-            Event::SubflowEstablished(_) | Event::SubflowClosed { .. } => {
+            PathManagerEvent::LocalGone { address_id } => self.withdraw(address_id, actions),
+            PathManagerEvent::SubflowEstablished(_) | PathManagerEvent::SubflowClosed { .. } => {
                 self.advance(view, actions);
             }
-            Event::Timeout => {}
+            PathManagerEvent::Timeout => {}
         }
     }
 }

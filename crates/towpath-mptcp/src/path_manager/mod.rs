@@ -78,7 +78,7 @@ pub struct SubflowView {
 
 /// A connection, as its path manager sees it.
 #[derive(Debug, Clone, Copy)]
-pub struct View<'a> {
+pub struct PathManagerView<'a> {
     /// Now.
     pub now: Instant,
     /// Whether we opened the connection.
@@ -99,7 +99,7 @@ pub struct View<'a> {
 
 /// What happened to a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Event {
+pub enum PathManagerEvent {
     /// Multipath TCP is in full use: subflows may be opened from now on.
     Established,
     /// The peer announced an address.
@@ -130,7 +130,7 @@ pub enum Event {
 
 /// What a path manager wants done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Action {
+pub enum PathManagerAction {
     /// Open a subflow (MP_JOIN).
     Open {
         /// Identifier of our address; 0 for the initial one.
@@ -172,9 +172,14 @@ pub enum Action {
 /// Decides which subflows a connection has. One for each connection.
 pub trait PathManager: fmt::Debug + Send {
     /// Notes `event` and adds what is to be done to `actions`.
-    fn on_event(&mut self, event: Event, view: &View<'_>, actions: &mut Vec<Action>);
+    fn on_event(
+        &mut self,
+        event: PathManagerEvent,
+        view: &PathManagerView<'_>,
+        actions: &mut Vec<PathManagerAction>,
+    );
 
-    /// When it wants [`Event::Timeout`].
+    /// When it wants [`PathManagerEvent::Timeout`].
     fn poll_timeout(&self) -> Option<Instant> {
         None
     }
@@ -182,7 +187,7 @@ pub trait PathManager: fmt::Debug + Send {
 
 /// One path manager for users to choose.
 #[derive(Debug, Clone, Copy)]
-pub struct Entry {
+pub struct PathManagerEntry {
     /// Name in scenarios.
     pub name: &'static str,
     /// One line for people.
@@ -192,28 +197,28 @@ pub struct Entry {
 }
 
 /// Every path manager, the default first.
-pub const ALL: &[Entry] = &[
-    Entry {
+pub const ALL: &[PathManagerEntry] = &[
+    PathManagerEntry {
         name: "default",
         about: "as Linux does with endpoints: subflow, signal, backup, fullmesh, laminar",
         make: || Box::new(endpoints::Endpoints::default()),
     },
-    Entry {
+    PathManagerEntry {
         name: "rejoin",
         about: "default, and failed subflows are opened again after 1 s to 60 s",
         make: || Box::new(rejoin::Rejoin::default()),
     },
-    Entry {
+    PathManagerEntry {
         name: "fullmesh",
         about: "every address of ours with every address of the peer (mptcp.org)",
         make: || Box::new(fullmesh::Fullmesh::default()),
     },
-    Entry {
+    PathManagerEntry {
         name: "ndiffports",
         about: "two subflows between the first addresses, from different ports (mptcp.org)",
         make: || Box::new(ndiffports::Ndiffports),
     },
-    Entry {
+    PathManagerEntry {
         name: "single",
         about: "only the first subflow, nothing announced",
         make: || Box::new(single::Single),

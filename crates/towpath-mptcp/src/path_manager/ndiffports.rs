@@ -1,19 +1,25 @@
 //! Several subflows between the first two addresses, from different ports (mptcp.org's
 //! `ndiffports`): for networks that spread flows over equal paths by their ports (ECMP).
 
-use super::opening::{Opening, Pair};
-use super::{Action, Event, PathManager, View};
+use super::opening::{SubflowEndpoints, SubflowOpener};
+use super::{PathManager, PathManagerAction, PathManagerEvent, PathManagerView};
 
 /// Subflows in total, as in mptcp.org's default.
-const SUBFLOWS: usize = 2;
+const DEFAULT_SUBFLOWS: usize = 2;
 
 /// See the module.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ndiffports;
 
 impl PathManager for Ndiffports {
-    fn on_event(&mut self, event: Event, view: &View<'_>, actions: &mut Vec<Action>) {
-        let (Event::Established, true, false) = (event, view.client, view.no_join_to_initial)
+    fn on_event(
+        &mut self,
+        event: PathManagerEvent,
+        view: &PathManagerView<'_>,
+        actions: &mut Vec<PathManagerAction>,
+    ) {
+        let (PathManagerEvent::Established, true, false) =
+            (event, view.client, view.no_join_to_initial)
         else {
             return;
         };
@@ -21,9 +27,9 @@ impl PathManager for Ndiffports {
             return;
         };
         let (local_id, local, remote) = (first.local_id, first.local.ip(), *remote);
-        let mut opening = Opening::new(view, actions);
-        for _ in view.subflows.len()..SUBFLOWS {
-            opening.open_again(Pair { local_id, local, remote, backup: first.backup });
+        let mut opening = SubflowOpener::new(view, actions);
+        for _ in view.subflows.len()..DEFAULT_SUBFLOWS {
+            opening.reopen(SubflowEndpoints { local_id, local, remote, backup: first.backup });
         }
     }
 }

@@ -2,20 +2,20 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use super::{Action, LocalAddress, RemoteAddress, View};
+use super::{LocalAddress, PathManagerAction, PathManagerView, RemoteAddress};
 
 /// The address on which the connection began: on the wire its identifier is 0, whatever the host
 /// calls it (RFC 8684 §3.2).
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Home {
+pub(super) struct InitialAddress {
     address: Option<IpAddr>,
     /// What the host calls it; remembered because it may be gone when we are told so.
     address_id: Option<u8>,
 }
 
-impl Home {
+impl InitialAddress {
     /// Remembers it; to be called while the first subflow exists.
-    pub(super) fn learn(&mut self, view: &View<'_>) {
+    pub(super) fn record(&mut self, view: &PathManagerView<'_>) {
         let first = view.subflows.iter().find(|subflow| subflow.local_id == 0);
         self.address = self.address.or(first.map(|subflow| subflow.local.ip()));
         let local = view.local.iter().find(|local| Some(local.address) == self.address);
@@ -40,14 +40,14 @@ impl Home {
 
 /// The two ends of a subflow to open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Pair {
+pub(super) struct SubflowEndpoints {
     pub(super) local_id: u8,
     pub(super) local: IpAddr,
     pub(super) remote: RemoteAddress,
     pub(super) backup: bool,
 }
 
-impl Pair {
+impl SubflowEndpoints {
     /// Whether both are of the same family: nothing else can be connected.
     fn same_family(&self) -> bool {
         self.local.is_ipv4() == self.remote.address.is_ipv4()
@@ -56,19 +56,23 @@ impl Pair {
 
 /// Adds subflows to the actions: none above the limit, none twice.
 #[derive(Debug)]
-pub(super) struct Opening<'a> {
-    view: &'a View<'a>,
-    actions: &'a mut Vec<Action>,
+pub(super) struct SubflowOpener<'a> {
+    view: &'a PathManagerView<'a>,
+    actions: &'a mut Vec<PathManagerAction>,
 }
 
-impl<'a> Opening<'a> {
-    pub(super) fn new(view: &'a View<'a>, actions: &'a mut Vec<Action>) -> Self {
+impl<'a> SubflowOpener<'a> {
+    pub(super) fn new(
+        view: &'a PathManagerView<'a>,
+        actions: &'a mut Vec<PathManagerAction>,
+    ) -> Self {
         Self { view, actions }
     }
 
     /// Whether one more is within the limit, which does not count the first.
     pub(super) fn has_room(&self) -> bool {
-        let opened = self.actions.iter().filter(|action| matches!(action, Action::Open { .. }));
+        let opened =
+            self.actions.iter().filter(|action| matches!(action, PathManagerAction::Open { .. }));
         self.view.subflows.len() + opened.count() <= usize::from(self.view.subflow_limit)
     }
 
@@ -76,23 +80,29 @@ impl<'a> Opening<'a> {
     pub(super) fn connects(&self, from: IpAddr, to: SocketAddr) -> bool {
         let existing = self.view.subflows.iter();
         let exists = existing.filter(|one| one.local.ip() == from).any(|one| one.remote == to);
-        let asked = |action: &Action| matches!(action, Action::Open { local, remote, .. } if *local == from && *remote == to);
+        let asked = |action: &PathManagerAction| matches!(action, PathManagerAction::Open { local, remote, .. } if *local == from && *remote == to);
         exists || self.actions.iter().any(asked)
     }
 
     /// Opens it if that makes sense, and says whether it did.
-    pub(super) fn open(&mut self, pair: Pair) -> bool {
+    pub(super) fn open(&mut self, pair: SubflowEndpoints) -> bool {
         let new = !self.connects(pair.local, pair.remote.address);
-        new && self.open_again(pair)
+        new && self.reopen(pair)
     }
 
     /// Opens it even if there is already one between the two addresses.
-    pub(super) fn open_again(&mut self, pair: Pair) -> bool {
+    pub(super) fn reopen(&mut self, pair: SubflowEndpoints) -> bool {
         let may = pair.same_family() && self.has_room();
         if may {
-            let Pair { local_id, local, remote, backup } = pair;
+            let SubflowEndpoints { local_id, local, remote, backup } = pair;
             let RemoteAddress { address_id: remote_id, address: remote } = remote;
-            self.actions.push(Action::Open { local_id, local, remote_id, remote, backup });
+            self.actions.push(PathManagerAction::Open {
+                local_id,
+                local,
+                remote_id,
+                remote,
+                backup,
+            });
         }
         may
     }
@@ -100,9 +110,9 @@ impl<'a> Opening<'a> {
 
 /// The address of ours from which a host would most likely reach `remote`: one of the same network,
 /// as far as addresses tell; else the first address of the connection; else any.
-pub(super) fn routed<'a>(
-    view: &View<'a>,
-    home: Home,
+pub(super) fn likely_source<'a>(
+    view: &PathManagerView<'a>,
+    home: InitialAddress,
     remote: SocketAddr,
 ) -> Option<&'a LocalAddress> {
     let family = |local: &&LocalAddress| local.address.is_ipv4() == remote.is_ipv4();

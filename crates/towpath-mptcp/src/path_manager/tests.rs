@@ -90,8 +90,8 @@ impl Model {
         });
     }
 
-    fn fire(&mut self, event: Event) -> Vec<Action> {
-        let view = View {
+    fn fire(&mut self, event: PathManagerEvent) -> Vec<PathManagerAction> {
+        let view = PathManagerView {
             now: self.now,
             client: self.client,
             local: &self.local,
@@ -104,7 +104,8 @@ impl Model {
         let mut actions = Vec::new();
         self.manager.on_event(event, &view, &mut actions);
         for action in &actions {
-            if let Action::Open { local_id, local, remote_id, remote, backup } = *action {
+            if let PathManagerAction::Open { local_id, local, remote_id, remote, backup } = *action
+            {
                 self.add(local_id, local, remote_id, remote, backup);
             }
         }
@@ -112,37 +113,37 @@ impl Model {
     }
 
     /// Fires and names the subflows that were opened: `from>to`, with the identifiers.
-    fn opened(&mut self, event: Event) -> Vec<String> {
+    fn opened(&mut self, event: PathManagerEvent) -> Vec<String> {
         let actions = self.fire(event);
-        let name = |action: &Action| match action {
-            Action::Open { local_id, local, remote_id, remote, backup } => {
+        let name = |action: &PathManagerAction| match action {
+            PathManagerAction::Open { local_id, local, remote_id, remote, backup } => {
                 let mark = if *backup { " backup" } else { "" };
                 Some(format!("{local_id}:{local}>{remote_id}:{}{mark}", remote.ip()))
             }
-            Action::Announce { .. }
-            | Action::Withdraw { .. }
-            | Action::Close(_)
-            | Action::SetBackup { .. } => None,
+            PathManagerAction::Announce { .. }
+            | PathManagerAction::Withdraw { .. }
+            | PathManagerAction::Close(_)
+            | PathManagerAction::SetBackup { .. } => None,
         };
         actions.iter().filter_map(name).collect()
     }
 
     fn announced(&mut self, address: RemoteAddress) -> Vec<String> {
         self.remote.push(address);
-        self.opened(Event::Announced(address))
+        self.opened(PathManagerEvent::Announced(address))
     }
 
     /// The newest subflow closes.
     fn fail(&mut self, retry: bool) -> Vec<String> {
         let subflow = self.subflows.pop().unwrap();
-        self.opened(Event::SubflowClosed { subflow, failed: true, retry })
+        self.opened(PathManagerEvent::SubflowClosed { subflow, failed: true, retry })
     }
 
     fn wait_for_timeout(&mut self) -> (Duration, Vec<String>) {
         let due = self.manager.poll_timeout().unwrap();
         let waited = due.saturating_since(self.now);
         self.now = due;
-        (waited, self.opened(Event::Timeout))
+        (waited, self.opened(PathManagerEvent::Timeout))
     }
 }
 
@@ -162,8 +163,8 @@ fn every_path_manager_has_a_name_of_its_own_and_default_is_the_first() {
 fn default_opens_subflow_addresses_to_the_first_address_of_the_peer() {
     let first = local(1, "10.0.1.1", "subflow");
     let mut model = Model::new("default", vec![first, local(2, "10.0.2.1", "subflow backup")]);
-    assert_eq!(model.opened(Event::Established), ["2:10.0.2.1>0:10.0.9.9 backup"]);
-    assert_eq!(model.opened(Event::SubflowEstablished(PathId(1))), [""; 0], "once each");
+    assert_eq!(model.opened(PathManagerEvent::Established), ["2:10.0.2.1>0:10.0.9.9 backup"]);
+    assert_eq!(model.opened(PathManagerEvent::SubflowEstablished(PathId(1))), [""; 0], "once each");
 }
 
 #[test]
@@ -171,7 +172,7 @@ fn default_does_the_same_on_the_server_and_leaves_other_addresses_alone() {
     let mut model =
         Model::new("default", vec![local(2, "10.0.2.1", "subflow"), local(3, "10.0.3.1", "")]);
     model.client = false;
-    assert_eq!(model.opened(Event::Established), ["2:10.0.2.1>0:10.0.9.9"]);
+    assert_eq!(model.opened(PathManagerEvent::Established), ["2:10.0.2.1>0:10.0.9.9"]);
 }
 
 #[test]
@@ -181,32 +182,33 @@ fn default_announces_signal_addresses_all_at_once_and_withdraws_them_when_they_g
     let mut model = Model::new("default", vec![signal, local(3, "fd00::1", "signal")]);
     let announced = |address_id, address: &str, port| {
         let address = ip(address);
-        Action::Announce { address_id, address, port }
+        PathManagerAction::Announce { address_id, address, port }
     };
     assert_eq!(
-        model.fire(Event::Established),
+        model.fire(PathManagerEvent::Established),
         [announced(2, "10.0.2.1", Some(8443)), announced(3, "fd00::1", None)]
     );
     model.local.remove(0);
     assert_eq!(
-        model.fire(Event::LocalGone { address_id: 2 }),
-        [Action::Withdraw { address_id: 2 }]
+        model.fire(PathManagerEvent::LocalGone { address_id: 2 }),
+        [PathManagerAction::Withdraw { address_id: 2 }]
     );
-    assert_eq!(model.fire(Event::LocalGone { address_id: 2 }), [], "only once");
+    assert_eq!(model.fire(PathManagerEvent::LocalGone { address_id: 2 }), [], "only once");
     model.local.push(signal);
-    assert_eq!(model.fire(Event::LocalChanged), [announced(2, "10.0.2.1", Some(8443))]);
+    assert_eq!(model.fire(PathManagerEvent::LocalChanged), [announced(2, "10.0.2.1", Some(8443))]);
 }
 
 #[test]
 fn the_first_address_is_0_on_the_wire_even_when_it_is_gone() {
     let mut model = Model::new("default", vec![local(7, "10.0.1.1", "signal")]);
-    let announced = Action::Announce { address_id: 0, address: ip("10.0.1.1"), port: None };
-    assert_eq!(model.fire(Event::Established), [announced]);
+    let announced =
+        PathManagerAction::Announce { address_id: 0, address: ip("10.0.1.1"), port: None };
+    assert_eq!(model.fire(PathManagerEvent::Established), [announced]);
     model.local.clear();
     model.subflows.clear();
     assert_eq!(
-        model.fire(Event::LocalGone { address_id: 7 }),
-        [Action::Withdraw { address_id: 0 }]
+        model.fire(PathManagerEvent::LocalGone { address_id: 7 }),
+        [PathManagerAction::Withdraw { address_id: 0 }]
     );
 }
 
@@ -215,16 +217,16 @@ fn default_keeps_the_limits() {
     let addresses = (2..9).map(|id| local(id, &format!("10.0.{id}.1"), "subflow")).collect();
     let mut model = Model::new("default", addresses);
     model.subflow_limit = 3;
-    assert_eq!(model.opened(Event::Established).len(), 3);
+    assert_eq!(model.opened(PathManagerEvent::Established).len(), 3);
     // One that is gone makes room for an address that had none.
     assert_eq!(model.fail(true), ["5:10.0.5.1>0:10.0.9.9"]);
 
     let mut model = Model::new("default", vec![local(1, "10.0.1.1", "")]);
     model.accept_limit = 1;
-    model.fire(Event::Established);
+    model.fire(PathManagerEvent::Established);
     assert_eq!(model.announced(remote(5, "10.0.8.9")), ["0:10.0.1.1>5:10.0.8.9"]);
     assert_eq!(model.announced(remote(6, "10.0.7.9")), [""; 0]);
-    model.fire(Event::Withdrawn(5));
+    model.fire(PathManagerEvent::Withdrawn(5));
     assert_eq!(model.announced(remote(7, "10.0.6.9")), ["0:10.0.1.1>7:10.0.6.9"]);
 }
 
@@ -232,7 +234,7 @@ fn default_keeps_the_limits() {
 fn an_announced_address_is_answered_from_the_nearest_address_of_its_family() {
     let all = [local(1, "10.0.1.1", ""), local(2, "10.0.2.1", "backup"), local(3, "fd00::1", "")];
     let mut model = Model::new("default", all.to_vec());
-    model.fire(Event::Established);
+    model.fire(PathManagerEvent::Established);
     assert_eq!(model.announced(remote(4, "10.0.2.2")), ["2:10.0.2.1>4:10.0.2.2 backup"]);
     assert_eq!(model.announced(remote(5, "172.16.0.1")), ["0:10.0.1.1>5:172.16.0.1"]);
     assert_eq!(model.announced(remote(6, "fd01::9")), ["3:fd00::1>6:fd01::9"]);
@@ -245,14 +247,14 @@ fn an_announced_address_is_answered_from_the_nearest_address_of_its_family() {
 fn fullmesh_addresses_connect_to_every_address_of_the_peer() {
     let all = [local(1, "10.0.1.1", "subflow fullmesh"), local(2, "10.0.2.1", "subflow fullmesh")];
     let mut model = Model::new("default", all.to_vec());
-    assert_eq!(model.opened(Event::Established), ["2:10.0.2.1>0:10.0.9.9"]);
+    assert_eq!(model.opened(PathManagerEvent::Established), ["2:10.0.2.1>0:10.0.9.9"]);
     assert_eq!(
         model.announced(remote(4, "10.0.8.9")),
         ["0:10.0.1.1>4:10.0.8.9", "2:10.0.2.1>4:10.0.8.9"]
     );
     model.local.push(local(3, "10.0.3.1", "subflow fullmesh"));
     assert_eq!(
-        model.opened(Event::LocalChanged),
+        model.opened(PathManagerEvent::LocalChanged),
         ["3:10.0.3.1>0:10.0.9.9", "3:10.0.3.1>4:10.0.8.9"]
     );
 }
@@ -261,7 +263,7 @@ fn fullmesh_addresses_connect_to_every_address_of_the_peer() {
 fn a_laminar_address_answers_one_announcement_each() {
     let all = [local(2, "10.0.2.1", "laminar"), local(3, "10.0.3.1", "laminar")];
     let mut model = Model::new("default", all.to_vec());
-    model.fire(Event::Established);
+    model.fire(PathManagerEvent::Established);
     assert_eq!(model.announced(remote(4, "10.0.8.9")), ["2:10.0.2.1>4:10.0.8.9"]);
     assert_eq!(model.announced(remote(5, "10.0.7.9")), ["3:10.0.3.1>5:10.0.7.9"]);
 }
@@ -276,7 +278,7 @@ fn a_peer_that_closes_its_first_address_gets_subflows_only_to_announced_ones() {
     ] {
         let mut model = Model::new(manager, all.to_vec());
         model.closed_to_us = true;
-        assert_eq!(model.opened(Event::Established), [""; 0], "{manager}");
+        assert_eq!(model.opened(PathManagerEvent::Established), [""; 0], "{manager}");
         assert_eq!(model.announced(remote(4, "10.0.8.9")), expected, "{manager}");
     }
 }
@@ -284,32 +286,36 @@ fn a_peer_that_closes_its_first_address_gets_subflows_only_to_announced_ones() {
 #[test]
 fn a_new_backup_flag_changes_the_subflows_of_that_address() {
     let mut model = Model::new("default", vec![local(2, "10.0.2.1", "subflow")]);
-    model.fire(Event::Established);
+    model.fire(PathManagerEvent::Established);
     model.local[0].backup = true;
-    let change = |backup| Action::SetBackup { subflow: PathId(1), backup };
-    assert_eq!(model.fire(Event::LocalChanged), [change(true)]);
-    assert_eq!(model.fire(Event::LocalChanged), []);
+    let change = |backup| PathManagerAction::SetBackup { subflow: PathId(1), backup };
+    assert_eq!(model.fire(PathManagerEvent::LocalChanged), [change(true)]);
+    assert_eq!(model.fire(PathManagerEvent::LocalChanged), []);
     model.local[0].backup = false;
-    assert_eq!(model.fire(Event::LocalChanged), [change(false)]);
+    assert_eq!(model.fire(PathManagerEvent::LocalChanged), [change(false)]);
 }
 
 #[test]
 fn an_address_that_comes_back_opens_its_subflow_again() {
     let mut model = Model::new("default", vec![local(2, "10.0.2.1", "subflow")]);
-    model.fire(Event::Established);
+    model.fire(PathManagerEvent::Established);
     model.local[0].up = false;
     model.subflows.pop();
-    assert_eq!(model.fire(Event::LocalGone { address_id: 2 }), [], "it was not announced");
-    assert_eq!(model.opened(Event::LocalChanged), [""; 0]);
+    assert_eq!(
+        model.fire(PathManagerEvent::LocalGone { address_id: 2 }),
+        [],
+        "it was not announced"
+    );
+    assert_eq!(model.opened(PathManagerEvent::LocalChanged), [""; 0]);
     model.local[0].up = true;
-    assert_eq!(model.opened(Event::LocalChanged), ["2:10.0.2.1>0:10.0.9.9"]);
+    assert_eq!(model.opened(PathManagerEvent::LocalChanged), ["2:10.0.2.1>0:10.0.9.9"]);
 }
 
 #[test]
 fn the_fullmesh_manager_ignores_flags_and_families_do_not_mix() {
     let all = [local(1, "10.0.1.1", ""), local(2, "10.0.2.1", ""), local(3, "fd00::1", "")];
     let mut model = Model::new("fullmesh", all.to_vec());
-    assert_eq!(model.opened(Event::Established), ["2:10.0.2.1>0:10.0.9.9"]);
+    assert_eq!(model.opened(PathManagerEvent::Established), ["2:10.0.2.1>0:10.0.9.9"]);
     assert_eq!(model.announced(remote(4, "fd01::9")), ["3:fd00::1>4:fd01::9"]);
     assert_eq!(
         model.announced(remote(5, "10.0.8.9")),
@@ -323,28 +329,29 @@ fn the_fullmesh_server_announces_what_the_client_does_not_know() {
     let mut model =
         Model::new("fullmesh", vec![local(1, "10.0.1.1", ""), local(2, "10.0.2.1", "")]);
     model.client = false;
-    let announced = Action::Announce { address_id: 2, address: ip("10.0.2.1"), port: None };
-    assert_eq!(model.fire(Event::Established), [announced]);
+    let announced =
+        PathManagerAction::Announce { address_id: 2, address: ip("10.0.2.1"), port: None };
+    assert_eq!(model.fire(PathManagerEvent::Established), [announced]);
     assert_eq!(
-        model.fire(Event::LocalGone { address_id: 2 }),
-        [Action::Withdraw { address_id: 2 }]
+        model.fire(PathManagerEvent::LocalGone { address_id: 2 }),
+        [PathManagerAction::Withdraw { address_id: 2 }]
     );
 }
 
 #[test]
 fn ndiffports_opens_a_second_subflow_between_the_same_addresses() {
     let mut model = Model::new("ndiffports", vec![local(2, "10.0.2.1", "subflow")]);
-    assert_eq!(model.opened(Event::Established), ["0:10.0.1.1>0:10.0.9.9"]);
+    assert_eq!(model.opened(PathManagerEvent::Established), ["0:10.0.1.1>0:10.0.9.9"]);
     assert_eq!(model.announced(remote(4, "10.0.8.9")), [""; 0]);
     let mut server = Model::new("ndiffports", Vec::new());
     server.client = false;
-    assert_eq!(server.opened(Event::Established), [""; 0]);
+    assert_eq!(server.opened(PathManagerEvent::Established), [""; 0]);
 }
 
 #[test]
 fn single_does_nothing() {
     let mut model = Model::new("single", vec![local(2, "10.0.2.1", "subflow signal")]);
-    assert_eq!(model.fire(Event::Established), []);
+    assert_eq!(model.fire(PathManagerEvent::Established), []);
     assert_eq!(model.announced(remote(4, "10.0.8.9")), [""; 0]);
 }
 
@@ -352,7 +359,7 @@ fn single_does_nothing() {
 fn rejoin_waits_twice_as_long_each_time_and_at_most_a_minute() {
     let mut model = Model::new("rejoin", vec![local(2, "10.0.2.1", "subflow")]);
     model.local.push(local(1, "10.0.1.1", ""));
-    model.fire(Event::Established);
+    model.fire(PathManagerEvent::Established);
     let mut pauses = Vec::new();
     for _ in 0..8 {
         assert_eq!(model.fail(true), [""; 0]);
@@ -362,7 +369,7 @@ fn rejoin_waits_twice_as_long_each_time_and_at_most_a_minute() {
     }
     assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60]);
     let id = model.subflows.last().unwrap().id;
-    model.fire(Event::SubflowEstablished(id));
+    model.fire(PathManagerEvent::SubflowEstablished(id));
     model.fail(true);
     assert_eq!(model.wait_for_timeout().0.as_secs(), 1, "success is a new beginning");
 }
@@ -370,7 +377,7 @@ fn rejoin_waits_twice_as_long_each_time_and_at_most_a_minute() {
 #[test]
 fn rejoin_obeys_a_peer_that_does_not_want_the_subflow() {
     let mut model = Model::new("rejoin", vec![local(2, "10.0.2.1", "subflow")]);
-    model.fire(Event::Established);
+    model.fire(PathManagerEvent::Established);
     model.fail(false);
     assert_eq!(model.manager.poll_timeout(), None);
 }
@@ -380,7 +387,7 @@ fn rejoin_opens_the_first_subflow_again_but_not_from_the_server() {
     for (client, expected) in [(true, Some(1)), (false, None)] {
         let mut model = Model::new("rejoin", vec![local(1, "10.0.1.1", "")]);
         model.client = client;
-        model.fire(Event::Established);
+        model.fire(PathManagerEvent::Established);
         model.fail(true);
         let due = model.manager.poll_timeout().map(|due| due.as_nanos() / 1_000_000_000);
         assert_eq!(due, expected);
@@ -390,15 +397,15 @@ fn rejoin_opens_the_first_subflow_again_but_not_from_the_server() {
 #[test]
 fn rejoin_waits_for_an_address_that_is_down() {
     let mut model = Model::new("rejoin", vec![local(1, "10.0.1.1", "")]);
-    model.fire(Event::Established);
+    model.fire(PathManagerEvent::Established);
     model.local[0].up = false;
-    model.fire(Event::LocalGone { address_id: 1 });
+    model.fire(PathManagerEvent::LocalGone { address_id: 1 });
     model.fail(true);
     let (_, opened) = model.wait_for_timeout();
     assert_eq!(opened, [""; 0]);
     assert_eq!(model.manager.poll_timeout(), None, "no timer runs for it");
     model.local[0].up = true;
-    assert_eq!(model.opened(Event::LocalChanged), ["0:10.0.1.1>0:10.0.9.9"]);
+    assert_eq!(model.opened(PathManagerEvent::LocalChanged), ["0:10.0.1.1>0:10.0.9.9"]);
 }
 
 #[test]
@@ -406,7 +413,7 @@ fn rejoin_keeps_the_limit_and_tries_later() {
     let all = [local(2, "10.0.2.1", "subflow"), local(3, "10.0.3.1", "subflow")];
     let mut model = Model::new("rejoin", all.to_vec());
     model.subflow_limit = 1;
-    assert_eq!(model.opened(Event::Established), ["2:10.0.2.1>0:10.0.9.9"]);
+    assert_eq!(model.opened(PathManagerEvent::Established), ["2:10.0.2.1>0:10.0.9.9"]);
     assert_eq!(model.fail(true), ["3:10.0.3.1>0:10.0.9.9"], "its place is taken at once");
     assert_eq!(model.wait_for_timeout().1, [""; 0]);
     model.subflow_limit = 2;
@@ -416,11 +423,11 @@ fn rejoin_keeps_the_limit_and_tries_later() {
 #[test]
 fn rejoin_does_not_open_to_an_address_that_was_withdrawn() {
     let mut model = Model::new("rejoin", vec![local(1, "10.0.1.1", "")]);
-    model.fire(Event::Established);
+    model.fire(PathManagerEvent::Established);
     model.announced(remote(4, "10.0.8.9"));
     model.fail(true);
     model.remote.pop();
-    model.fire(Event::Withdrawn(4));
+    model.fire(PathManagerEvent::Withdrawn(4));
     assert_eq!(model.manager.poll_timeout(), None);
 }
 
@@ -456,23 +463,23 @@ fn apply(model: &mut Model, step: &Step) {
         Step::Withdrawn(id) => {
             model.remote.retain(|known| known.address_id != id || id == 0);
             model.subflows.retain(|subflow| subflow.remote_id != id);
-            model.fire(Event::Withdrawn(id));
+            model.fire(PathManagerEvent::Withdrawn(id));
         }
         Step::Flip(index) => {
             let Some(local) = model.local.get_mut(usize::from(index)) else { return };
             local.up = !local.up;
             let (up, address, address_id) = (local.up, local.address, local.address_id);
             if up {
-                model.fire(Event::LocalChanged);
+                model.fire(PathManagerEvent::LocalChanged);
             } else {
                 model.subflows.retain(|subflow| subflow.local.ip() != address);
-                model.fire(Event::LocalGone { address_id });
+                model.fire(PathManagerEvent::LocalGone { address_id });
             }
         }
         Step::Fail { newest, retry } => {
             if let Some(last) = model.subflows.len().checked_sub(1) {
                 let subflow = model.subflows.remove(if newest { last } else { 0 });
-                model.fire(Event::SubflowClosed { subflow, failed: true, retry });
+                model.fire(PathManagerEvent::SubflowClosed { subflow, failed: true, retry });
             }
         }
         Step::Timeout => {
@@ -501,7 +508,7 @@ proptest! {
             let mut model = Model::new(entry.name, local.clone());
             (model.client, model.closed_to_us) = (client, closed_to_us);
             (model.subflow_limit, model.accept_limit) = limits;
-            model.fire(Event::Established);
+            model.fire(PathManagerEvent::Established);
             for step in &steps {
                 apply(&mut model, step);
                 prop_assert!(model.subflows.len() <= usize::from(limits.0) + 1, "{}", entry.name);

@@ -12,39 +12,39 @@ use std::time::Duration;
 
 use towpath_net::Instant;
 
-use super::demultiplexer::Tuple;
-use super::offer::Offer;
-use super::secrets::Secrets;
+use super::demultiplexer::FourTuple;
+use super::offer::SynOptions;
+use super::secrets::SecretGenerator;
 
 /// A cookie is good until the end of the next period: for one to two of them.
-const PERIOD: Duration = Duration::from_secs(64);
+const COOKIE_PERIOD: Duration = Duration::from_secs(64);
 /// After this time, no cookie is good any more.
-pub(super) const LIFETIME: Duration = Duration::from_secs(128);
+pub(super) const COOKIE_LIFETIME: Duration = Duration::from_secs(128);
 
 /// Sizes that a cookie can say: a peer gets the next smaller one. Old minima, tunnels, Ethernet without
 /// and with a little less, large frames.
-const SIZES: [u16; 8] = [216, 536, 1_220, 1_300, 1_380, 1_440, 1_460, 8_940];
+const MSS_TABLE: [u16; 8] = [216, 536, 1_220, 1_300, 1_380, 1_440, 1_460, 8_940];
 /// What a peer takes that says nothing (RFC 9293 §3.7.1).
-const USUAL_SIZE: u16 = 536;
-const USUAL_SIZE_V6: u16 = 1_220;
+const DEFAULT_MSS: u16 = 536;
+const DEFAULT_MSS_V6: u16 = 1_220;
 
 const HASH_BITS: u32 = 28;
-const HASH: u32 = (1 << HASH_BITS) - 1;
-const SIZE: u32 = 0b111;
+const HASH_MASK: u32 = (1 << HASH_BITS) - 1;
+const MSS_MASK: u32 = 0b111;
 
 /// The last bits of a timestamp.
-const STAMP_BITS: u32 = 0b11_1111;
+const TIMESTAMP_BITS: u32 = 0b11_1111;
 const NO_SCALE: u8 = 0b1111;
 const SACK: u8 = 1 << 4;
 const ECN: u8 = 1 << 5;
 
-impl Offer {
+impl SynOptions {
     /// What of it a cookie can say; `None`: the packets are smaller than any that it can. `stamped`: we
     /// answer with timestamps.
-    pub(super) fn carried(self, stamped: bool, ipv6: bool) -> Option<Self> {
-        let usual = if ipv6 { USUAL_SIZE_V6 } else { USUAL_SIZE };
+    pub(super) fn cookie_subset(self, stamped: bool, ipv6: bool) -> Option<Self> {
+        let usual = if ipv6 { DEFAULT_MSS_V6 } else { DEFAULT_MSS };
         let mss = self.mss.unwrap_or(usual);
-        let fitting = SIZES.into_iter().rfind(|size| *size <= mss)?;
+        let fitting = MSS_TABLE.into_iter().rfind(|size| *size <= mss)?;
         let carried = Self { mss: Some(fitting), ..self };
         Some(if stamped && self.timestamp.is_some() {
             carried
@@ -59,45 +59,49 @@ impl Offer {
     }
 }
 
-/// The cookie for a SYN with this number, of which [`Offer::carried`] has left `offer`.
-pub(super) fn make(
-    secrets: &Secrets,
+/// The cookie for a SYN with this number, of which [`Offer::cookie_subset`] has left `offer`.
+pub(super) fn build(
+    secrets: &SecretGenerator,
     now: Instant,
-    tuple: Tuple,
+    tuple: FourTuple,
     peer_isn: u32,
-    offer: &Offer,
+    offer: &SynOptions,
 ) -> u32 {
-    let size = SIZES.iter().rposition(|size| Some(*size) <= offer.mss).unwrap_or(0) as u8;
+    let size = MSS_TABLE.iter().rposition(|size| Some(*size) <= offer.mss).unwrap_or(0) as u8;
     let bits = offer.timestamp.map(|_| offer.bits());
-    sealed(secrets, period(now), tuple, peer_isn, size, bits)
+    encode(secrets, period(now), tuple, peer_isn, size, bits)
 }
 
 /// Our clock in the SYN/ACK, never ahead of what it would say else.
-pub(super) fn stamp(clock: u32, offer: &Offer) -> u32 {
-    let stamp = clock & !STAMP_BITS | u32::from(offer.bits());
-    if stamp & STAMP_BITS > clock & STAMP_BITS { stamp.wrapping_sub(STAMP_BITS + 1) } else { stamp }
+pub(super) fn stamp(clock: u32, offer: &SynOptions) -> u32 {
+    let stamp = clock & !TIMESTAMP_BITS | u32::from(offer.bits());
+    if stamp & TIMESTAMP_BITS > clock & TIMESTAMP_BITS {
+        stamp.wrapping_sub(TIMESTAMP_BITS + 1)
+    } else {
+        stamp
+    }
 }
 
 /// What was offered, if `cookie` is one of ours and still good. `timestamp` and `echo` are those of the
 /// segment that brings it back.
 pub(super) fn read(
-    secrets: &Secrets,
+    secrets: &SecretGenerator,
     now: Instant,
-    tuple: Tuple,
+    tuple: FourTuple,
     (peer_isn, cookie): (u32, u32),
     stamps: Option<(u32, u32)>,
     window: u16,
-) -> Option<Offer> {
-    let size = (cookie >> HASH_BITS & SIZE) as u8;
-    let bits = stamps.map(|(_, echo)| (echo & STAMP_BITS) as u8);
+) -> Option<SynOptions> {
+    let size = (cookie >> HASH_BITS & MSS_MASK) as u8;
+    let bits = stamps.map(|(_, echo)| (echo & TIMESTAMP_BITS) as u8);
     let (made, this) = (cookie >> 31, period(now));
     let made = if this as u32 & 1 == made { this } else { this.checked_sub(1)? };
-    if sealed(secrets, made, tuple, peer_isn, size, bits) != cookie {
+    if encode(secrets, made, tuple, peer_isn, size, bits) != cookie {
         return None;
     }
     let scale = bits.map_or(NO_SCALE, |bits| bits & NO_SCALE);
-    Some(Offer {
-        mss: SIZES.get(usize::from(size)).copied(),
+    Some(SynOptions {
+        mss: MSS_TABLE.get(usize::from(size)).copied(),
         window_scale: (scale != NO_SCALE).then_some(scale),
         sack: bits.is_some_and(|bits| bits & SACK != 0),
         ecn: bits.is_some_and(|bits| bits & ECN != 0),
@@ -107,19 +111,19 @@ pub(super) fn read(
 }
 
 /// Our key for the connection that this cookie begins.
-pub(super) fn key(secrets: &Secrets, tuple: Tuple, peer_isn: u32, cookie: u32) -> u64 {
+pub(super) fn key(secrets: &SecretGenerator, tuple: FourTuple, peer_isn: u32, cookie: u32) -> u64 {
     let said = u128::from(peer_isn) << 32 | u128::from(cookie);
-    secrets.about(b"towpath key of a cookie", tuple, said.to_be_bytes())
+    secrets.keyed_hash(b"towpath key of a cookie", tuple, said.to_be_bytes())
 }
 
 fn period(now: Instant) -> u64 {
-    now.as_nanos() / PERIOD.as_nanos() as u64
+    now.as_nanos() / COOKIE_PERIOD.as_nanos() as u64
 }
 
-fn sealed(
-    secrets: &Secrets,
+fn encode(
+    secrets: &SecretGenerator,
     period: u64,
-    tuple: Tuple,
+    tuple: FourTuple,
     peer_isn: u32,
     size: u8,
     bits: Option<u8>,
@@ -129,8 +133,8 @@ fn sealed(
         | u128::from(period) << 32
         | u128::from(options) << 16
         | u128::from(size);
-    let hash = secrets.about(b"towpath syn cookie", tuple, said.to_be_bytes());
-    (period as u32 & 1) << 31 | u32::from(size) << HASH_BITS | hash as u32 & HASH
+    let hash = secrets.keyed_hash(b"towpath syn cookie", tuple, said.to_be_bytes());
+    (period as u32 & 1) << 31 | u32::from(size) << HASH_BITS | hash as u32 & HASH_MASK
 }
 
 #[cfg(test)]
@@ -140,11 +144,11 @@ mod tests {
     use super::*;
     use crate::stack::secrets::SECRET_BYTES;
 
-    fn secrets() -> Secrets {
-        Secrets::secret(&[9; SECRET_BYTES])
+    fn secrets() -> SecretGenerator {
+        SecretGenerator::from_secret(&[9; SECRET_BYTES])
     }
 
-    fn tuple(port: u16) -> Tuple {
+    fn tuple(port: u16) -> FourTuple {
         (([10, 0, 0, 1], 80).into(), ([10, 0, 0, 2], port).into())
     }
 
@@ -152,11 +156,11 @@ mod tests {
         Instant::from_nanos(secs * 1_000_000_000)
     }
 
-    fn offers() -> impl Strategy<Value = Offer> {
+    fn offers() -> impl Strategy<Value = SynOptions> {
         let stamp = any::<Option<u32>>();
         let scale = prop::option::of(0_u8..=14);
         (any::<Option<u16>>(), scale, any::<bool>(), any::<bool>(), stamp, any::<u16>()).prop_map(
-            |(mss, window_scale, sack, ecn, timestamp, window)| Offer {
+            |(mss, window_scale, sack, ecn, timestamp, window)| SynOptions {
                 mss,
                 window_scale,
                 sack,
@@ -172,26 +176,26 @@ mod tests {
         fn what_a_cookie_carries_comes_back(
             offer in offers(), peer_isn: u32, clock: u32, made in 0_u64..10_000, age in 0_u64..64,
         ) {
-            let Some(carried) = offer.carried(true, false) else {
-                prop_assert!(offer.mss.is_some_and(|mss| mss < SIZES[0]));
+            let Some(carried) = offer.cookie_subset(true, false) else {
+                prop_assert!(offer.mss.is_some_and(|mss| mss < MSS_TABLE[0]));
                 return Ok(());
             };
-            let cookie = make(&secrets(), at(made), tuple(1), peer_isn, &carried);
+            let cookie = build(&secrets(), at(made), tuple(1), peer_isn, &carried);
             let sent = stamp(clock, &carried);
-            prop_assert!(clock.wrapping_sub(sent) <= STAMP_BITS, "behind by less than 64 ms");
+            prop_assert!(clock.wrapping_sub(sent) <= TIMESTAMP_BITS, "behind by less than 64 ms");
             let stamps = carried.timestamp.map(|value| (value, sent));
             let back = read(&secrets(), at(made + age), tuple(1), (peer_isn, cookie), stamps, offer.window);
             prop_assert_eq!(back, Some(carried));
-            prop_assert!(carried.mss <= Some(offer.mss.unwrap_or(USUAL_SIZE)));
+            prop_assert!(carried.mss <= Some(offer.mss.unwrap_or(DEFAULT_MSS)));
             if offer.timestamp.is_some() {
-                prop_assert_eq!(Offer { mss: offer.mss, ..carried }, offer);
+                prop_assert_eq!(SynOptions { mss: offer.mss, ..carried }, offer);
             }
         }
 
         #[test]
         fn a_cookie_is_good_for_one_to_two_periods(offer in offers(), made in 0_u64..10_000, age in 0_u64..300) {
-            let Some(carried) = offer.carried(true, false) else { return Ok(()) };
-            let cookie = make(&secrets(), at(made), tuple(1), 5, &carried);
+            let Some(carried) = offer.cookie_subset(true, false) else { return Ok(()) };
+            let cookie = build(&secrets(), at(made), tuple(1), 5, &carried);
             let stamps = carried.timestamp.map(|value| (value, stamp(77, &carried)));
             let back = read(&secrets(), at(made + age), tuple(1), (5, cookie), stamps, 0);
             let good = (made + age) / 64 - made / 64 <= 1;
@@ -204,17 +208,17 @@ mod tests {
         fn a_cookie_is_good_for_nothing_else(
             offer in offers(), other_port in 2_u16.., number in 1_u32.., flipped in 0_u32..32,
         ) {
-            let Some(carried) = offer.carried(true, true) else { return Ok(()) };
-            let cookie = make(&secrets(), at(9), tuple(1), 5, &carried);
+            let Some(carried) = offer.cookie_subset(true, true) else { return Ok(()) };
+            let cookie = build(&secrets(), at(9), tuple(1), 5, &carried);
             let stamps = carried.timestamp.map(|value| (value, stamp(77, &carried)));
-            let is_good = |secrets: &Secrets, tuple, numbers, stamps| {
+            let is_good = |secrets: &SecretGenerator, tuple, numbers, stamps| {
                 read(secrets, at(9), tuple, numbers, stamps, 0).is_some()
             };
             prop_assert!(is_good(&secrets(), tuple(1), (5, cookie), stamps));
             prop_assert!(!is_good(&secrets(), tuple(other_port), (5, cookie), stamps));
             prop_assert!(!is_good(&secrets(), tuple(1), (5_u32.wrapping_add(number), cookie), stamps));
             prop_assert!(!is_good(&secrets(), tuple(1), (5, cookie ^ 1 << flipped), stamps));
-            prop_assert!(!is_good(&Secrets::secret(&[8; SECRET_BYTES]), tuple(1), (5, cookie), stamps));
+            prop_assert!(!is_good(&SecretGenerator::from_secret(&[8; SECRET_BYTES]), tuple(1), (5, cookie), stamps));
             let echo = stamps.map(|(value, echo)| (value, echo ^ 1 << (flipped % 6)));
             prop_assert!(echo.is_none() || !is_good(&secrets(), tuple(1), (5, cookie), echo));
         }

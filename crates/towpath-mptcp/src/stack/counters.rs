@@ -2,7 +2,7 @@
 
 /// What became of packets that no connection took.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Counters {
+pub struct StackCounters {
     /// Packets that were handed in.
     pub received: u64,
     /// Not understood, or with a wrong checksum.

@@ -6,10 +6,10 @@ use std::net::SocketAddr;
 use super::ConnectionId;
 
 /// Local and remote address of a subflow.
-pub(super) type Tuple = (SocketAddr, SocketAddr);
+pub(super) type FourTuple = (SocketAddr, SocketAddr);
 
 /// Found lately: a power of two, so that a place is a part of a number.
-const RECENT: usize = 16;
+const CACHE_SLOTS: usize = 16;
 
 /// Every subflow's addresses. Looked up only, never walked through.
 ///
@@ -17,17 +17,17 @@ const RECENT: usize = 16;
 /// lately is found without it.
 #[derive(Debug)]
 pub(super) struct Demultiplexer {
-    all: HashMap<Tuple, ConnectionId>,
-    recent: [Option<(Tuple, ConnectionId)>; RECENT],
+    all: HashMap<FourTuple, ConnectionId>,
+    recent: [Option<(FourTuple, ConnectionId)>; CACHE_SLOTS],
 }
 
 impl Demultiplexer {
     pub(super) fn new() -> Self {
-        Self { all: HashMap::new(), recent: [None; RECENT] }
+        Self { all: HashMap::new(), recent: [None; CACHE_SLOTS] }
     }
 
-    pub(super) fn get(&mut self, tuple: &Tuple) -> Option<ConnectionId> {
-        let place = self.recent.get_mut(place(tuple))?;
+    pub(super) fn get(&mut self, tuple: &FourTuple) -> Option<ConnectionId> {
+        let place = self.recent.get_mut(cache_slot(tuple))?;
         if let Some((_, id)) = place.as_ref().filter(|(known, _)| known == tuple) {
             return Some(*id);
         }
@@ -36,16 +36,16 @@ impl Demultiplexer {
         Some(id)
     }
 
-    pub(super) fn contains(&self, tuple: &Tuple) -> bool {
+    pub(super) fn contains(&self, tuple: &FourTuple) -> bool {
         self.all.contains_key(tuple)
     }
 
-    pub(super) fn insert(&mut self, tuple: Tuple, id: ConnectionId) {
+    pub(super) fn insert(&mut self, tuple: FourTuple, id: ConnectionId) {
         self.forget(&tuple);
         self.all.insert(tuple, id);
     }
 
-    pub(super) fn remove(&mut self, tuple: &Tuple) {
+    pub(super) fn remove(&mut self, tuple: &FourTuple) {
         self.forget(tuple);
         self.all.remove(tuple);
     }
@@ -54,16 +54,16 @@ impl Demultiplexer {
         self.all.is_empty()
     }
 
-    fn forget(&mut self, tuple: &Tuple) {
-        if let Some(place) = self.recent.get_mut(place(tuple)) {
+    fn forget(&mut self, tuple: &FourTuple) {
+        if let Some(place) = self.recent.get_mut(cache_slot(tuple)) {
             *place = None;
         }
     }
 }
 
 /// Subflows of one host differ in one of their ports, usually by a little.
-fn place((local, remote): &Tuple) -> usize {
-    usize::from(local.port().wrapping_add(remote.port())) % RECENT
+fn cache_slot((local, remote): &FourTuple) -> usize {
+    usize::from(local.port().wrapping_add(remote.port())) % CACHE_SLOTS
 }
 
 #[cfg(test)]
@@ -72,7 +72,7 @@ mod tests {
 
     use super::*;
 
-    fn tuple(port: u16) -> Tuple {
+    fn tuple(port: u16) -> FourTuple {
         (([10, 0, 0, 1], port).into(), ([10, 0, 0, 2], 80).into())
     }
 

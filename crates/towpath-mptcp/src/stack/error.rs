@@ -33,7 +33,7 @@ pub enum ConnectError {
     NoAddress(SocketAddr),
     /// A broadcast or multicast address (RFC 9293 §3.9.1.1).
     #[error("{0} is not the address of one host")]
-    NoHost(SocketAddr),
+    NotUnicast(SocketAddr),
     /// All ports are taken.
     #[error("no free port to {0}")]
     NoPort(SocketAddr),

@@ -13,7 +13,7 @@ use super::{ConnectionId, ListenerId};
 
 /// What the driver and the application are told.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Event {
+pub enum StackEvent {
     /// A listener has a new connection; it can be read and written.
     Accepted {
         /// Listener.
@@ -40,20 +40,20 @@ pub enum Event {
         /// Connection.
         connection: ConnectionId,
         /// What.
-        notice: Notice,
+        notice: StackNotice,
     },
     /// A decision of the stack: only with [`Config::trace`].
     Trace {
         /// Connection.
         connection: ConnectionId,
         /// What.
-        trace: Trace,
+        trace: StackDecision,
     },
 }
 
 /// Something about subflows, addresses or fallback.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Notice {
+pub enum StackNotice {
     /// A subflow's handshake is complete. `number` counts the connection's subflows and is never
     /// reused.
     SubflowEstablished {
@@ -98,12 +98,12 @@ pub enum Notice {
         address_id: u8,
     },
     /// The connection is plain TCP from now on.
-    Fallback(Fallback),
+    Fallback(FallbackReason),
 }
 
 /// Why a connection is plain TCP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Fallback {
+pub enum FallbackReason {
     /// The SYN/ACK had no MP_CAPABLE (or one of a version or with flags that we do not know).
     NoCapableInSynAck,
     /// The third packet and the first data had no MP_CAPABLE.
@@ -122,7 +122,7 @@ pub enum Fallback {
     SimultaneousOpen,
 }
 
-impl fmt::Display for Fallback {
+impl fmt::Display for FallbackReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NoCapableInSynAck => {
@@ -147,7 +147,7 @@ impl fmt::Display for Fallback {
 
 /// A decision of the stack, for marks in reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Trace {
+pub enum StackDecision {
     /// The scheduler gave new data to another subflow than before.
     Scheduled {
         /// Number of the subflow.
@@ -164,7 +164,7 @@ pub enum Trace {
         /// Bytes.
         bytes: u64,
         /// Why.
-        cause: Reinjection,
+        cause: ReinjectionCause,
     },
     /// M2 halved a window.
     Penalised {
@@ -177,7 +177,7 @@ pub enum Trace {
 
 /// Why data was sent again on another subflow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Reinjection {
+pub enum ReinjectionCause {
     /// The subflow's retransmission timer fired.
     Timeout,
     /// The subflow was closed or reset.

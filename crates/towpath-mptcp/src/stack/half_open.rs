@@ -9,12 +9,12 @@ use super::{ConnectionId, ListenerId};
 /// Who is one when shares are counted: an IPv4 address, or the 64 bits of IPv6 that a network gives to
 /// one customer at least.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Source {
+pub(super) enum SourcePrefix {
     V4([u8; 4]),
     V6([u8; 8]),
 }
 
-impl Source {
+impl SourcePrefix {
     pub(super) fn of(address: IpAddr) -> Self {
         match address.to_canonical() {
             IpAddr::V4(address) => Self::V4(address.octets()),
@@ -26,14 +26,14 @@ impl Source {
 /// Half-open connections.
 #[derive(Debug, Default)]
 pub(super) struct HalfOpen {
-    all: BTreeMap<ConnectionId, (ListenerId, Source)>,
+    all: BTreeMap<ConnectionId, (ListenerId, SourcePrefix)>,
     by_listener: BTreeMap<ListenerId, usize>,
     /// Looked up only, never walked through.
-    by_source: HashMap<Source, usize>,
+    by_source: HashMap<SourcePrefix, usize>,
 }
 
 impl HalfOpen {
-    pub(super) fn insert(&mut self, id: ConnectionId, listener: ListenerId, source: Source) {
+    pub(super) fn insert(&mut self, id: ConnectionId, listener: ListenerId, source: SourcePrefix) {
         self.remove(id);
         self.all.insert(id, (listener, source));
         *self.by_listener.entry(listener).or_default() += 1;
@@ -72,7 +72,7 @@ impl HalfOpen {
         self.by_listener.get(&listener).copied().unwrap_or(0)
     }
 
-    pub(super) fn of_source(&self, source: Source) -> usize {
+    pub(super) fn of_source(&self, source: SourcePrefix) -> usize {
         self.by_source.get(&source).copied().unwrap_or(0)
     }
 }
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn one_customers_addresses_are_one_source() {
-        let source = |text: &str| Source::of(text.parse().unwrap());
+        let source = |text: &str| SourcePrefix::of(text.parse().unwrap());
         assert_eq!(source("2001:db8:0:1::5"), source("2001:db8:0:1:ffff::6"));
         assert_ne!(source("2001:db8:0:1::5"), source("2001:db8:0:2::5"));
         assert_ne!(source("192.0.2.1"), source("192.0.2.2"));
@@ -101,7 +101,7 @@ mod tests {
             let mut model: BTreeMap<u32, (u32, u8)> = BTreeMap::new();
             for (opens, id, listener, host) in steps {
                 if opens {
-                    own.insert(ConnectionId(id), ListenerId(listener), Source::V4([host; 4]));
+                    own.insert(ConnectionId(id), ListenerId(listener), SourcePrefix::V4([host; 4]));
                     model.insert(id, (listener, host));
                 } else {
                     let removed = own.remove(ConnectionId(id));
@@ -111,7 +111,7 @@ mod tests {
                 prop_assert_eq!(own.contains(ConnectionId(id)), model.contains_key(&id));
                 let of = |which: &dyn Fn(&(u32, u8)) -> bool| model.values().filter(|known| which(known)).count();
                 prop_assert_eq!(own.of_listener(ListenerId(listener)), of(&|known| known.0 == listener));
-                prop_assert_eq!(own.of_source(Source::V4([host; 4])), of(&|known| known.1 == host));
+                prop_assert_eq!(own.of_source(SourcePrefix::V4([host; 4])), of(&|known| known.1 == host));
             }
             prop_assert!(own.by_source.len() <= own.all.len(), "nothing is kept of who is gone");
         }

@@ -5,15 +5,15 @@ use std::sync::Arc;
 
 use towpath_net::Instant;
 
-use crate::connection::{Connection, Tuple};
+use crate::connection::{Connection, SubflowParams};
 use crate::subflow::IcmpError;
 use crate::wire::{
-    Flags, IcmpKind, IcmpMessage, Join, MptcpOption, Options, Packet, ParseError, Payload, Reset,
-    Segment, Timestamps,
+    Flags, IcmpKind, IcmpMessage, MpJoin, MpTcpRst, MptcpOption, Options, Packet, ParseError,
+    Payload, Segment, Timestamps,
 };
 
-use super::half_open::Source;
-use super::{ConnectionId, Event, InterfaceId, Stack};
+use super::half_open::SourcePrefix;
+use super::{ConnectionId, InterfaceId, Stack, StackEvent};
 
 impl Stack {
     /// A packet arrived (TCP, or ICMP about TCP). What makes no sense is counted and dropped.
@@ -25,7 +25,7 @@ impl Stack {
     pub fn receive(&mut self, now: Instant, interface: InterfaceId, packet: &mut Packet) {
         self.counters.received += 1;
         let mut segment = self.segment.take().unwrap_or_else(|| Box::new(Segment::EMPTY));
-        match packet.take_apart(&mut segment) {
+        match packet.parse_into(&mut segment) {
             Ok(()) => self.on_segment(now, interface, &mut segment),
             Err(ParseError::NotTcp(_)) => match IcmpMessage::parse(packet) {
                 Ok(message) => self.on_icmp(now, &message),
@@ -43,9 +43,9 @@ impl Stack {
         }
         let tuple = (segment.destination, segment.source);
         if let Some(id) = self.subflows.get(&tuple) {
-            let index = self.get(id).and_then(|known| known.flow_index(tuple.0, tuple.1));
+            let index = self.get(id).and_then(|known| known.subflow_index(tuple.0, tuple.1));
             if let Some(index) = index {
-                if segment.flags.has(Flags::SYN)
+                if segment.flags.contains(Flags::SYN)
                     && let Some(used_until) = self.reopen(now, id, index, segment)
                 {
                     return self.on_syn(now, interface, segment, Some(used_until));
@@ -55,20 +55,21 @@ impl Stack {
             }
             self.subflows.remove(&tuple);
         }
-        if !names_one_host(segment.source.ip()) {
+        if !is_unicast(segment.source.ip()) {
             self.counters.malformed += 1;
             return; // RFC 9293 §3.9.2.3
         }
-        let only_syn = segment.flags.has(Flags::SYN)
-            && !segment.flags.has(Flags::ACK)
-            && !segment.flags.has(Flags::RST);
-        let says_nothing = !segment.flags.has(Flags::ACK) && !segment.flags.has(Flags::SYN);
+        let only_syn = segment.flags.contains(Flags::SYN)
+            && !segment.flags.contains(Flags::ACK)
+            && !segment.flags.contains(Flags::RST);
+        let says_nothing =
+            !segment.flags.contains(Flags::ACK) && !segment.flags.contains(Flags::SYN);
         if only_syn {
             self.on_syn(now, interface, segment, None);
         } else if says_nothing && self.listeners.contains_key(&segment.destination.port()) {
             self.counters.unknown += 1; // RFC 9293 §3.10.7.2: a listener drops everything else
-        } else if !self.completes_handshake(now, interface, segment) {
-            self.refuse(interface, segment, None);
+        } else if !self.try_complete_handshake(now, interface, segment) {
+            self.send_reset(interface, segment, None);
         }
     }
 
@@ -102,15 +103,18 @@ impl Stack {
             return;
         }
         let Some(listener) = self.listeners.get(&syn.destination.port()) else {
-            self.refuse(interface, syn, None);
+            self.send_reset(interface, syn, None);
             return;
         };
         let (listener_id, config) = (listener.id, Arc::clone(&listener.config));
         let is_full = self.half_open.of_listener(listener_id) >= self.config.syn_backlog;
-        let source = Source::of(syn.source.ip());
+        let source = SourcePrefix::of(syn.source.ip());
         // Who had a connection here before is no stranger, and its numbers must go on.
-        if used_until.is_none() && (is_full || self.has_its_share(source)) && self.guard.is_some() {
-            return self.answer_by_cookie(now, interface, syn);
+        if used_until.is_none()
+            && (is_full || self.source_limit_reached(source))
+            && self.guard.is_some()
+        {
+            return self.reply_with_cookie(now, interface, syn);
         }
         if is_full {
             self.counters.backlog_full += 1;
@@ -131,7 +135,7 @@ impl Stack {
             }
             self.insert(id, known, (tuple.local, tuple.remote));
             self.half_open.insert(id, listener_id, source);
-            self.touch(now, id);
+            self.reschedule(now, id);
         }
     }
 
@@ -149,14 +153,14 @@ impl Stack {
         // handed to its listener.
         let Some(id) = found.filter(|id| !self.half_open.contains(*id)) else {
             self.counters.unknown_token += 1;
-            let reason = Reset { transient: false, reason: 1, reserved: 0 };
-            self.refuse(interface, syn, Some(reason));
+            let reason = MpTcpRst { transient: false, reason: 1, reserved: 0 };
+            self.send_reset(interface, syn, Some(reason));
             return;
         };
-        let accepted = self.get(id).map_or(Err(Reset::default()), Connection::accepts_join);
+        let accepted = self.get(id).map_or(Err(MpTcpRst::default()), Connection::accepts_join);
         if let Err(reason) = accepted {
             self.counters.refused_joins += 1;
-            self.refuse(interface, syn, Some(reason));
+            self.send_reset(interface, syn, Some(reason));
             return;
         }
         let own = self.addresses.iter().find(|known| known.address == syn.destination.ip());
@@ -172,7 +176,7 @@ impl Stack {
             known.accept_join(&tuple, syn, isn, nonce, now);
             self.subflows.insert((tuple.local, tuple.remote), id);
         }
-        self.touch(now, id);
+        self.reschedule(now, id);
     }
 
     /// The addresses of a peer's segment.
@@ -182,8 +186,8 @@ impl Stack {
         segment: &Segment,
         local_id: u8,
         remote_id: u8,
-    ) -> Tuple {
-        Tuple {
+    ) -> SubflowParams {
+        SubflowParams {
             interface,
             mtu_bytes: self.mtu_bytes(interface),
             local: segment.destination,
@@ -197,7 +201,7 @@ impl Stack {
     /// An accepted connection is handed to its listener when its handshake is complete.
     pub(super) fn note_established(&mut self, id: ConnectionId) {
         if let Some(listener) = self.half_open.remove(id) {
-            self.events.push_back(Event::Accepted { listener, connection: id });
+            self.events.push_back(StackEvent::Accepted { listener, connection: id });
         }
     }
 
@@ -209,24 +213,24 @@ impl Stack {
             IcmpKind::TooBig { mtu } => IcmpError::TooBig { mtu_bytes: mtu, seq },
             IcmpKind::Unreachable { hard } => IcmpError::Unreachable { seq, hard },
         };
-        let index = self.get(id).and_then(|known| known.flow_index(tuple.0, tuple.1));
+        let index = self.get(id).and_then(|known| known.subflow_index(tuple.0, tuple.1));
         if let Some(index) = index {
             self.with(now, id, |known, host| known.on_icmp(host, index, error));
         }
     }
 
     /// RST to a segment that nobody expects (RFC 9293 §3.10.7.1).
-    pub(super) fn refuse(
+    pub(super) fn send_reset(
         &mut self,
         interface: InterfaceId,
         segment: &Segment,
-        reason: Option<Reset>,
+        reason: Option<MpTcpRst>,
     ) {
         self.counters.unknown += 1;
-        if segment.flags.has(Flags::RST) {
+        if segment.flags.contains(Flags::RST) {
             return;
         }
-        let (seq, ack, flags) = if segment.flags.has(Flags::ACK) {
+        let (seq, ack, flags) = if segment.flags.contains(Flags::ACK) {
             (segment.ack, 0, Flags::RST)
         } else {
             let ack = segment.seq.wrapping_add(segment.sequence_bytes());
@@ -249,12 +253,12 @@ impl Stack {
             payload: Payload::EMPTY,
             segment_bytes: 0,
         };
-        self.answer_stray(interface, &answer);
+        self.send_stray_reply(interface, &answer);
     }
 }
 
 /// Whether an address is that of one host, with which a connection is possible.
-pub(super) fn names_one_host(address: IpAddr) -> bool {
+pub(super) fn is_unicast(address: IpAddr) -> bool {
     let broadcast = match address {
         IpAddr::V4(address) => address.is_broadcast(),
         IpAddr::V6(_) => false,
@@ -265,7 +269,7 @@ pub(super) fn names_one_host(address: IpAddr) -> bool {
 /// Token and address identifier of MP_JOIN in a SYN.
 fn join(syn: &Segment) -> Option<(u32, u8)> {
     syn.options.mptcp.iter().find_map(|option| {
-        if let MptcpOption::Join(Join::Syn { token, address_id, .. }) = option {
+        if let MptcpOption::Join(MpJoin::Syn { token, address_id, .. }) = option {
             Some((*token, *address_id))
         } else {
             None

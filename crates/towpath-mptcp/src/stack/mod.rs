@@ -27,40 +27,43 @@ use std::sync::Arc;
 use bytes::Bytes;
 use towpath_net::Instant;
 
-use crate::connection::{self, Connection, HeldBack, Host, Output, Room, Scratch, Tuple};
-use crate::path_manager::Action;
+use crate::connection::{
+    self, Connection, ConnectionOutput, HostContext, ScratchBuffers, SubflowLimit, SubflowParams,
+    TxReadiness,
+};
+use crate::path_manager::PathManagerAction;
 pub use crate::path_manager::{InterfaceId, LocalAddress};
 use crate::subflow;
 use crate::wire::{Packet, Segment};
 
-pub use counters::Counters;
+pub use counters::StackCounters;
 pub use error::{ConfigError, ConnectError, ConnectionError};
-pub use event::{Event, Fallback, Notice, Reinjection, Trace};
-pub use status::{Status, SubflowStatus};
-pub use strangers::Strangers;
+pub use event::{FallbackReason, ReinjectionCause, StackDecision, StackEvent, StackNotice};
+pub use status::{ConnectionStatus, SubflowStatus};
+pub use strangers::SynFloodProtection;
 
 use demultiplexer::Demultiplexer;
 use half_open::HalfOpen;
-use secrets::Secrets;
-use strangers::Guard;
+use secrets::SecretGenerator;
+use strangers::SynFloodState;
 
 /// A host's own settings.
 #[derive(Debug, Clone)]
-pub struct Config {
+pub struct StackConfig {
     /// Seed of keys, nonces and initial sequence numbers, so that equal seeds give equal runs: who sees some
-    /// of them may find the others. [`Stack::facing_strangers`] does without.
+    /// of them may find the others. [`Stack::with_syn_flood_protection`] does without.
     pub seed: u64,
     /// Most half-open connections of a listener, of about 4 KiB each.
     pub syn_backlog: usize,
     /// Most connections in TIME-WAIT, of who faces strangers.
     pub time_wait_limit: usize,
-    /// Report [`Event::Trace`]s.
-    pub trace: bool,
+    /// Report [`Event::StackDecision`]s.
+    pub report_decisions: bool,
 }
 
-impl Default for Config {
+impl Default for StackConfig {
     fn default() -> Self {
-        Self { seed: 1, syn_backlog: 128, time_wait_limit: 16_384, trace: false }
+        Self { seed: 1, syn_backlog: 128, time_wait_limit: 16_384, report_decisions: false }
     }
 }
 
@@ -84,20 +87,20 @@ pub enum TimeoutReason {
 }
 
 /// First and last port for connections that we open (RFC 6335 §6: the dynamic ports).
-const PORTS: std::ops::RangeInclusive<u16> = 49_152..=65_535;
+const EPHEMERAL_PORTS: std::ops::RangeInclusive<u16> = 49_152..=65_535;
 
 /// An interface of the host.
 #[derive(Debug, Clone, Copy)]
-struct Interface {
+struct InterfaceState {
     mtu_bytes: u32,
     up: bool,
     room: bool,
 }
 
 #[derive(Debug)]
-struct Listener {
+struct ListenerState {
     id: ListenerId,
-    config: Arc<connection::Config>,
+    config: Arc<connection::ConnectionConfig>,
     /// Cookies may come back until then.
     cookies_until: Instant,
 }
@@ -105,12 +108,12 @@ struct Listener {
 /// One host's TCP and Multipath TCP.
 #[derive(Debug)]
 pub struct Stack {
-    config: Config,
-    secrets: Secrets,
+    config: StackConfig,
+    secrets: SecretGenerator,
     /// Few, and looked up all the time.
-    interfaces: Vec<(InterfaceId, Interface)>,
+    interfaces: Vec<(InterfaceId, InterfaceState)>,
     addresses: Vec<LocalAddress>,
-    listeners: BTreeMap<u16, Listener>,
+    listeners: BTreeMap<u16, ListenerState>,
     connections: BTreeMap<ConnectionId, Box<Connection>>,
     next_id: u32,
     subflows: Demultiplexer,
@@ -118,39 +121,43 @@ pub struct Stack {
     tokens: HashMap<u32, ConnectionId>,
     half_open: HalfOpen,
     /// What else is kept by who faces strangers.
-    guard: Option<Box<Guard>>,
+    guard: Option<Box<SynFloodState>>,
     timeouts: BTreeSet<(Instant, ConnectionId)>,
     /// Connections that may have something to send.
     ready: VecDeque<ConnectionId>,
     /// Packets that belong to no connection: resets.
     stray: VecDeque<(InterfaceId, Packet)>,
-    events: VecDeque<Event>,
-    scratch: Scratch,
+    events: VecDeque<StackEvent>,
+    scratch: ScratchBuffers,
     /// Reused for each packet that arrives.
     segment: Option<Box<Segment>>,
     next_port: u16,
     identification: u16,
-    counters: Counters,
+    counters: StackCounters,
     /// When packets were last asked for, and how often a connection had none (any more).
-    asked_at: Instant,
-    rests: u64,
+    last_poll_at: Instant,
+    drain_count: u64,
 }
 
 impl Stack {
     /// A host without interfaces.
-    pub fn new(config: Config) -> Self {
-        let secrets = Secrets::seeded(config.seed);
-        Self::made(config, secrets, None)
+    pub fn new(config: StackConfig) -> Self {
+        let secrets = SecretGenerator::from_seed(config.seed);
+        Self::from_parts(config, secrets, None)
     }
 
     /// A host without interfaces whose peers may be anybody: every stack that is to be reached from a
-    /// real network. [`Config::seed`] is not used; for what else changes, see [`strangers`].
-    pub fn facing_strangers(config: Config, strangers: &Strangers) -> Self {
-        let secrets = Secrets::secret(&strangers.secret);
-        Self::made(config, secrets, Some(Box::new(Guard::new(strangers))))
+    /// real network. [`StackConfig::seed`] is not used; for what else changes, see [`strangers`].
+    pub fn with_syn_flood_protection(config: StackConfig, strangers: &SynFloodProtection) -> Self {
+        let secrets = SecretGenerator::from_secret(&strangers.secret);
+        Self::from_parts(config, secrets, Some(Box::new(SynFloodState::new(strangers))))
     }
 
-    fn made(config: Config, secrets: Secrets, guard: Option<Box<Guard>>) -> Self {
+    fn from_parts(
+        config: StackConfig,
+        secrets: SecretGenerator,
+        guard: Option<Box<SynFloodState>>,
+    ) -> Self {
         Self {
             secrets,
             config,
@@ -167,19 +174,19 @@ impl Stack {
             ready: VecDeque::new(),
             stray: VecDeque::new(),
             events: VecDeque::new(),
-            scratch: Scratch::default(),
+            scratch: ScratchBuffers::default(),
             segment: None,
-            next_port: *PORTS.start(),
+            next_port: *EPHEMERAL_PORTS.start(),
             identification: 0,
-            counters: Counters::default(),
-            asked_at: Instant::ZERO,
-            rests: 0,
+            counters: StackCounters::default(),
+            last_poll_at: Instant::ZERO,
+            drain_count: 0,
         }
     }
 
     /// Adds an interface, up, with its MTU (or gives it another one).
     pub fn add_interface(&mut self, interface: InterfaceId, mtu_bytes: u32) {
-        let fresh = Interface { mtu_bytes, up: true, room: true };
+        let fresh = InterfaceState { mtu_bytes, up: true, room: true };
         match self.interface_mut(interface) {
             Some(known) => *known = fresh,
             None => self.interfaces.push((interface, fresh)),
@@ -203,7 +210,7 @@ impl Stack {
         };
         let gone = self.addresses.remove(index);
         self.for_each(now, |connection, host| {
-            connection.on_local_gone(host, address, gone.address_id);
+            connection.on_local_address_removed(host, address, gone.address_id);
         });
     }
 
@@ -223,7 +230,7 @@ impl Stack {
 
     /// Back-pressure: while `false`, nothing is taken from [`Stack::poll_transmit`] for this
     /// interface, and schedulers see its subflows without room (as TCP small queues do).
-    pub fn set_room(&mut self, _now: Instant, interface: InterfaceId, room: bool) {
+    pub fn set_tx_ready(&mut self, _now: Instant, interface: InterfaceId, room: bool) {
         let Some(known) = self.interface_mut(interface) else { return };
         let opened = room && !known.room;
         known.room = room;
@@ -240,14 +247,14 @@ impl Stack {
     pub fn listen(
         &mut self,
         port: u16,
-        config: connection::Config,
+        config: connection::ConnectionConfig,
     ) -> Result<ListenerId, ConfigError> {
         config.check()?;
         let id = ListenerId(u32::from(port));
         let config = Arc::new(config);
         // Cookies of an earlier listener say nothing of this one's settings.
         let cookies_until = Instant::ZERO;
-        self.listeners.insert(port, Listener { id, config, cookies_until });
+        self.listeners.insert(port, ListenerState { id, config, cookies_until });
         Ok(id)
     }
 
@@ -257,12 +264,12 @@ impl Stack {
         now: Instant,
         local: Option<IpAddr>,
         remote: SocketAddr,
-        config: impl Into<Arc<connection::Config>>,
+        config: impl Into<Arc<connection::ConnectionConfig>>,
     ) -> Result<ConnectionId, ConnectError> {
         let config = config.into();
         config.check()?;
-        if !input::names_one_host(remote.ip()) {
-            return Err(ConnectError::NoHost(remote));
+        if !input::is_unicast(remote.ip()) {
+            return Err(ConnectError::NotUnicast(remote));
         }
         let address = self
             .addresses
@@ -272,7 +279,7 @@ impl Stack {
         let address = *address.ok_or(ConnectError::NoAddress(remote))?;
         let port = self.free_port(address.address, remote).ok_or(ConnectError::NoPort(remote))?;
         let local = SocketAddr::new(address.address, port);
-        let tuple = Tuple {
+        let tuple = SubflowParams {
             interface: address.interface,
             mtu_bytes: self.mtu_bytes(address.interface),
             local,
@@ -286,11 +293,11 @@ impl Stack {
         let key = self.fresh_key();
         let connection = Connection::connect(id, config, &tuple, isn, key, now)?;
         self.insert(id, connection, (local, remote));
-        self.touch(now, id);
+        self.reschedule(now, id);
         Ok(id)
     }
 
-    fn interface_mut(&mut self, interface: InterfaceId) -> Option<&mut Interface> {
+    fn interface_mut(&mut self, interface: InterfaceId) -> Option<&mut InterfaceState> {
         let known = self.interfaces.iter_mut().find(|(id, _)| *id == interface);
         known.map(|(_, known)| known)
     }
@@ -334,12 +341,13 @@ impl Stack {
     fn free_port(&mut self, local: IpAddr, remote: SocketAddr) -> Option<u16> {
         if self.guard.is_some() {
             // RFC 6056 §3.3.1: what nobody can guess.
-            let ports = u64::from(PORTS.end() - PORTS.start()) + 1;
-            self.next_port = PORTS.start() + (self.secrets.next() % ports) as u16;
+            let ports = u64::from(EPHEMERAL_PORTS.end() - EPHEMERAL_PORTS.start()) + 1;
+            self.next_port = EPHEMERAL_PORTS.start() + (self.secrets.next() % ports) as u16;
         }
-        for _ in PORTS {
+        for _ in EPHEMERAL_PORTS {
             let port = self.next_port;
-            self.next_port = if port == *PORTS.end() { *PORTS.start() } else { port + 1 };
+            self.next_port =
+                if port == *EPHEMERAL_PORTS.end() { *EPHEMERAL_PORTS.start() } else { port + 1 };
             if !self.subflows.contains(&(SocketAddr::new(local, port), remote)) {
                 return Some(port);
             }
@@ -351,7 +359,7 @@ impl Stack {
     pub fn write(&mut self, now: Instant, connection: ConnectionId, data: &mut Bytes) -> usize {
         let Some(known) = self.get_mut(connection) else { return 0 };
         let taken = known.write(now, data);
-        self.touch(now, connection);
+        self.reschedule(now, connection);
         taken
     }
 
@@ -382,33 +390,36 @@ impl Stack {
     /// forgotten when it ends; with data that nobody has read it is aborted.
     pub fn forget(&mut self, now: Instant, connection: ConnectionId) {
         if let Some(known) = self.get_mut(connection) {
-            known.forgotten = true;
+            known.read_closed = true;
         }
         self.with(now, connection, Connection::close);
     }
 
     /// State of a connection.
-    pub fn status(&self, connection: ConnectionId) -> Option<Status> {
+    pub fn status(&self, connection: ConnectionId) -> Option<ConnectionStatus> {
         self.get(connection)?.status()
     }
 
     /// What became of packets that no connection took.
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> StackCounters {
         self.counters
     }
 
     /// How often a connection has come to have nothing more to send: what holds its subflows back is as
     /// before where this is.
     #[inline]
-    pub fn rests(&self) -> u64 {
-        self.rests
+    pub fn drain_count(&self) -> u64 {
+        self.drain_count
     }
 
     /// A connection's subflows and what holds them back, as of when packets were last asked for.
-    pub fn held_back(&self, connection: ConnectionId) -> impl Iterator<Item = HeldBack> + '_ {
-        let room = |id| room(&self.interfaces, id);
+    pub fn subflow_limits(
+        &self,
+        connection: ConnectionId,
+    ) -> impl Iterator<Item = SubflowLimit> + '_ {
+        let room = |id| tx_readiness(&self.interfaces, id);
         let known = self.get(connection).into_iter();
-        known.flat_map(move |known| known.held_back(self.asked_at, room))
+        known.flat_map(move |known| known.subflow_limits(self.last_poll_at, room))
     }
 
     /// Whether the application has given nothing to a connection that is not sent.
@@ -417,8 +428,8 @@ impl Stack {
     }
 
     /// The largest window that a connection's peer has offered so far.
-    pub fn largest_window_bytes(&self, connection: ConnectionId) -> u64 {
-        self.get(connection).map_or(0, Connection::largest_window_bytes)
+    pub fn max_peer_window_bytes(&self, connection: ConnectionId) -> u64 {
+        self.get(connection).map_or(0, Connection::max_peer_window_bytes)
     }
 
     /// Time has passed.
@@ -448,16 +459,17 @@ impl Stack {
 
     /// As [`Stack::poll_transmit`], into the memory of a packet of before.
     pub fn transmit(&mut self, now: Instant, packet: &mut Packet) -> Option<InterfaceId> {
-        self.asked_at = now;
+        self.last_poll_at = now;
         if let Some((interface, stray)) = self.stray.pop_front() {
             *packet = stray;
             return Some(interface);
         }
         while let Some(id) = self.ready.front().copied() {
             let identification = self.identification;
-            let host = Host { now, local: &self.addresses, trace: self.config.trace };
+            let host =
+                HostContext { now, local: &self.addresses, trace: self.config.report_decisions };
             let interfaces = &self.interfaces;
-            let room = |id| room(interfaces, id);
+            let room = |id| tx_readiness(interfaces, id);
             let known = self.connections.get_mut(&id);
             let interface = known.and_then(|known| {
                 known.with_views(&mut self.scratch, |known| {
@@ -476,7 +488,7 @@ impl Stack {
             if let Some(known) = self.get_mut(id) {
                 known.queued = false;
             }
-            self.rests += 1;
+            self.drain_count += 1;
             self.settle(now, id);
         }
         None
@@ -510,7 +522,7 @@ impl Stack {
     }
 
     /// The next event.
-    pub fn poll_event(&mut self) -> Option<Event> {
+    pub fn poll_event(&mut self) -> Option<StackEvent> {
         self.events.pop_front()
     }
 
@@ -527,9 +539,9 @@ impl Stack {
         &mut self,
         now: Instant,
         id: ConnectionId,
-        what: impl FnOnce(&mut Connection, &Host<'_>),
+        what: impl FnOnce(&mut Connection, &HostContext<'_>),
     ) {
-        let host = Host { now, local: &self.addresses, trace: self.config.trace };
+        let host = HostContext { now, local: &self.addresses, trace: self.config.report_decisions };
         let Some(known) = self.connections.get_mut(&id) else { return };
         known.with_scratch(&mut self.scratch, |known| what(known, &host));
         if !std::mem::replace(&mut known.queued, true) {
@@ -541,7 +553,7 @@ impl Stack {
         }
     }
 
-    fn for_each(&mut self, now: Instant, what: impl Fn(&mut Connection, &Host<'_>)) {
+    fn for_each(&mut self, now: Instant, what: impl Fn(&mut Connection, &HostContext<'_>)) {
         let open = self.connections.iter().filter(|(_, known)| !known.is_closed());
         let open: Vec<ConnectionId> = open.map(|(id, _)| *id).collect();
         for id in open {
@@ -550,7 +562,7 @@ impl Stack {
     }
 
     /// A connection may have something to send, and its timers may have changed.
-    fn touch(&mut self, now: Instant, id: ConnectionId) {
+    fn reschedule(&mut self, now: Instant, id: ConnectionId) {
         self.make_ready(id);
         self.carry_out_all(now, id);
     }
@@ -568,14 +580,14 @@ impl Stack {
         if !self.scratch.out.is_empty() {
             let mut output = std::mem::take(&mut self.scratch.out);
             for item in output.drain(..) {
-                self.carry_out(now, id, item);
+                self.apply_output(now, id, item);
             }
             self.scratch.out = output;
         }
         // What it asked for outside of packets and timers.
         while self.get(id).is_some_and(Connection::has_output) {
             for item in self.get_mut(id).map(Connection::take_output).unwrap_or_default() {
-                self.carry_out(now, id, item);
+                self.apply_output(now, id, item);
             }
         }
     }
@@ -588,7 +600,7 @@ impl Stack {
         let Some(known) = self.get_mut(id) else { return };
         let timeout = known.next_deadline();
         let before = std::mem::replace(&mut known.registered_timeout, timeout);
-        let gone = known.is_gone();
+        let gone = known.is_fully_closed();
         if before != timeout {
             if let Some(at) = before {
                 self.timeouts.remove(&(at, id));
@@ -600,7 +612,7 @@ impl Stack {
         if gone {
             self.remove(id);
         } else if self.guard.is_some() {
-            self.note_waiting(now, id);
+            self.track_time_wait(now, id);
         }
     }
 
@@ -608,7 +620,7 @@ impl Stack {
     /// forgotten.
     fn remove(&mut self, id: ConnectionId) {
         let Some(known) = self.get_mut(id) else { return };
-        let (token, forgotten) = (known.token(), known.forgotten);
+        let (token, forgotten) = (known.token(), known.read_closed);
         if let Some(at) = known.registered_timeout.take() {
             self.timeouts.remove(&(at, id));
         }
@@ -619,19 +631,19 @@ impl Stack {
         }
     }
 
-    fn carry_out(&mut self, now: Instant, id: ConnectionId, output: Output) {
+    fn apply_output(&mut self, now: Instant, id: ConnectionId, output: ConnectionOutput) {
         match output {
-            Output::Event(event) => {
+            ConnectionOutput::Event(event) => {
                 // Nobody was told of a connection that fails before it is accepted.
                 let early = self.half_open.contains(id);
-                let silent = early || self.get(id).is_some_and(|known| known.forgotten);
+                let silent = early || self.get(id).is_some_and(|known| known.read_closed);
                 if !silent {
                     self.events.push_back(event);
                 }
             }
-            Output::Accepted => self.note_established(id),
-            Output::Open(action) => self.open_subflow(now, id, action),
-            Output::Gone(local, remote) => {
+            ConnectionOutput::Accepted => self.note_established(id),
+            ConnectionOutput::Open(action) => self.open_subflow(now, id, action),
+            ConnectionOutput::Gone(local, remote) => {
                 // Another connection may have its place already.
                 if self.subflows.get(&(local, remote)) == Some(id) {
                     self.subflows.remove(&(local, remote));
@@ -640,14 +652,17 @@ impl Stack {
         }
     }
 
-    fn open_subflow(&mut self, now: Instant, id: ConnectionId, action: Action) {
-        let Action::Open { local_id, local, remote_id, remote, backup } = action else { return };
+    fn open_subflow(&mut self, now: Instant, id: ConnectionId, action: PathManagerAction) {
+        let PathManagerAction::Open { local_id, local, remote_id, remote, backup } = action else {
+            return;
+        };
         let known = self.addresses.iter().find(|known| known.address == local && known.up);
         let Some(interface) = known.map(|known| known.interface) else { return };
         let Some(port) = self.free_port(local, remote) else { return };
         let local = SocketAddr::new(local, port);
         let mtu_bytes = self.mtu_bytes(interface);
-        let tuple = Tuple { interface, mtu_bytes, local, remote, local_id, remote_id, backup };
+        let tuple =
+            SubflowParams { interface, mtu_bytes, local, remote, local_id, remote_id, backup };
         let isn = self.secrets.isn(now, local, remote);
         let nonce = self.secrets.next() as u32;
         if self.get_mut(id).is_some_and(|known| known.open(&tuple, isn, nonce, now)) {
@@ -657,14 +672,17 @@ impl Stack {
     }
 }
 
-fn room(interfaces: &[(InterfaceId, Interface)], id: InterfaceId) -> Room {
+fn tx_readiness(interfaces: &[(InterfaceId, InterfaceState)], id: InterfaceId) -> TxReadiness {
     match find(interfaces, id) {
-        Some(Interface { up: true, room: true, .. }) => Room::Free,
-        Some(Interface { up: true, room: false, .. }) => Room::Full,
-        Some(Interface { up: false, .. }) | None => Room::Down,
+        Some(InterfaceState { up: true, room: true, .. }) => TxReadiness::Ready,
+        Some(InterfaceState { up: true, room: false, .. }) => TxReadiness::Blocked,
+        Some(InterfaceState { up: false, .. }) | None => TxReadiness::Down,
     }
 }
 
-fn find(interfaces: &[(InterfaceId, Interface)], wanted: InterfaceId) -> Option<&Interface> {
+fn find(
+    interfaces: &[(InterfaceId, InterfaceState)],
+    wanted: InterfaceId,
+) -> Option<&InterfaceState> {
     interfaces.iter().find(|(id, _)| *id == wanted).map(|(_, known)| known)
 }

@@ -3,11 +3,11 @@
 use crate::wire::{Ecn, Flags, MptcpOption, Options, Payload, Segment, Timestamps};
 
 /// The largest shift (RFC 7323 §2.3).
-const LARGEST_SHIFT: u8 = 14;
+const MAX_WINDOW_SHIFT: u8 = 14;
 
 /// What a SYN says beside its addresses and number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Offer {
+pub(super) struct SynOptions {
     pub(super) mss: Option<u16>,
     pub(super) window_scale: Option<u8>,
     pub(super) sack: bool,
@@ -17,14 +17,14 @@ pub(super) struct Offer {
     pub(super) window: u16,
 }
 
-impl Offer {
+impl SynOptions {
     pub(super) fn of(syn: &Segment) -> Self {
         let Options { mss, window_scale, sack_permitted, timestamps, .. } = &syn.options;
         Self {
             mss: *mss,
-            window_scale: window_scale.map(|shift| shift.min(LARGEST_SHIFT)),
+            window_scale: window_scale.map(|shift| shift.min(MAX_WINDOW_SHIFT)),
             sack: *sack_permitted,
-            ecn: syn.flags.has(Flags::ECE) && syn.flags.has(Flags::CWR),
+            ecn: syn.flags.contains(Flags::ECE) && syn.flags.contains(Flags::CWR),
             timestamp: timestamps.map(|stamps| stamps.value),
             window: syn.window,
         }

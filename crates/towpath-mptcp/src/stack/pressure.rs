@@ -5,19 +5,19 @@ use std::sync::Arc;
 
 use towpath_net::Instant;
 
-use crate::connection::{Connection, Tuple, capable, join_syn};
+use crate::connection::{Connection, SubflowParams, capable, join_syn};
 use crate::keys;
-use crate::wire::{Capable, Flags, Join, MptcpOption, Packet, Reset, Segment};
+use crate::wire::{Flags, MpCapable, MpJoin, MpTcpRst, MptcpOption, Packet, Segment};
 
-use super::half_joins::HalfJoin;
-use super::half_open::Source;
-use super::offer::Offer;
+use super::half_joins::PendingJoin;
+use super::half_open::SourcePrefix;
+use super::offer::SynOptions;
 use super::{ConnectionId, InterfaceId, Stack, cookies};
 
 /// Answers to packets of no connection that may wait to be sent.
-const WAITING_ANSWERS: usize = 1_024;
+const MAX_STRAY_REPLIES: usize = 1_024;
 /// MP_TCPRST for who cannot prove that a subflow is its own (RFC 8684 §3.2, §3.6).
-const MPTCP_ERROR: Reset = Reset { transient: false, reason: 1, reserved: 0 };
+const MPTCP_ERROR: MpTcpRst = MpTcpRst { transient: false, reason: 1, reserved: 0 };
 
 impl Stack {
     /// Connections that were accepted and are not established yet.
@@ -32,24 +32,29 @@ impl Stack {
     }
 
     /// Whether a source may have no more half-open connections.
-    pub(super) fn has_its_share(&self, source: Source) -> bool {
+    pub(super) fn source_limit_reached(&self, source: SourcePrefix) -> bool {
         let limit = self.guard.as_ref().map(|guard| guard.half_open_per_source);
         limit.is_some_and(|limit| self.half_open.of_source(source) >= limit)
     }
 
     /// Answers a SYN and keeps nothing. What the cookie cannot carry is not accepted, so that the
     /// connection that comes of it is the one that answers here.
-    pub(super) fn answer_by_cookie(&mut self, now: Instant, interface: InterfaceId, syn: &Segment) {
+    pub(super) fn reply_with_cookie(
+        &mut self,
+        now: Instant,
+        interface: InterfaceId,
+        syn: &Segment,
+    ) {
         let Some(listener) = self.listeners.get_mut(&syn.destination.port()) else { return };
         let config = Arc::clone(&listener.config);
         let stamped = config.subflow.timestamps;
-        let Some(offer) = Offer::of(syn).carried(stamped, syn.source.is_ipv6()) else {
+        let Some(offer) = SynOptions::of(syn).cookie_subset(stamped, syn.source.is_ipv6()) else {
             self.counters.backlog_full += 1;
             return;
         };
-        listener.cookies_until = now + cookies::LIFETIME;
+        listener.cookies_until = now + cookies::COOKIE_LIFETIME;
         let addresses = (syn.destination, syn.source);
-        let cookie = cookies::make(&self.secrets, now, addresses, syn.seq, &offer);
+        let cookie = cookies::build(&self.secrets, now, addresses, syn.seq, &offer);
         let key = cookies::key(&self.secrets, addresses, syn.seq, cookie);
         // RFC 8684 §3.1: a key whose token is taken cannot be ours, and there is no other one.
         let option = capable(syn).filter(|_| !self.tokens.contains_key(&keys::token(key)));
@@ -62,26 +67,26 @@ impl Stack {
             stamps.value = cookies::stamp(stamps.value, &offer);
         }
         self.counters.cookies_sent += 1;
-        self.answer_stray(interface, &answer);
+        self.send_stray_reply(interface, &answer);
     }
 
     /// An acknowledgement for no subflow may complete a handshake of which nothing, or little, was kept.
     /// `false`: it completes none, and deserves a RST.
-    pub(super) fn completes_handshake(
+    pub(super) fn try_complete_handshake(
         &mut self,
         now: Instant,
         interface: InterfaceId,
         segment: &mut Segment,
     ) -> bool {
         let Some(guard) = &self.guard else { return false };
-        let third = segment.flags.has(Flags::ACK)
-            && !segment.flags.has(Flags::SYN)
-            && !segment.flags.has(Flags::RST);
+        let third = segment.flags.contains(Flags::ACK)
+            && !segment.flags.contains(Flags::SYN)
+            && !segment.flags.contains(Flags::RST);
         if !third {
             return false;
         }
         let addresses = (segment.destination, segment.source);
-        let hash = self.secrets.of_source(Source::of(segment.source.ip()));
+        let hash = self.secrets.source_hash(SourcePrefix::of(segment.source.ip()));
         match guard.joins.get(hash, addresses, now) {
             Some(half) => {
                 self.complete_join(now, interface, segment, (hash, half));
@@ -113,7 +118,7 @@ impl Stack {
             // Data may have overtaken the packet that brings the cookie, and comes again.
             return segment.sequence_bytes() > 0;
         };
-        let option = capable(segment).map(offered);
+        let option = capable(segment).map(syn_capable);
         if option.is_none() && segment.options.dss.is_some() {
             return true; // likewise, the packet with the keys (RFC 8684 §3.1)
         }
@@ -130,13 +135,13 @@ impl Stack {
         let id = self.fresh_id();
         let made = Connection::accept(id, config, &tuple, &syn, cookie, key, now);
         let Ok(mut known) = made else { return false };
-        known.note_answered(now, None);
+        known.on_syn_ack_sent(now, None);
         if let Some(guard) = &self.guard {
             known.limit_syn_acks(guard.syn_ack_retries);
         }
         self.counters.cookies_accepted += 1;
         self.insert(id, known, addresses);
-        self.half_open.insert(id, owner, Source::of(segment.source.ip()));
+        self.half_open.insert(id, owner, SourcePrefix::of(segment.source.ip()));
         self.with(now, id, |known, host| known.on_segment(host, 0, segment));
         true
     }
@@ -147,14 +152,14 @@ impl Stack {
         &mut self,
         now: Instant,
         connection: ConnectionId,
-        tuple: &Tuple,
+        tuple: &SubflowParams,
         syn: &Segment,
     ) {
         let Some((remote_nonce, backup)) = join_syn(syn) else { return };
         let addresses = (tuple.local, tuple.remote);
-        let hash = self.secrets.of_source(Source::of(tuple.remote.ip()));
+        let hash = self.secrets.source_hash(SourcePrefix::of(tuple.remote.ip()));
         let known = self.guard.as_ref().and_then(|guard| guard.joins.get(hash, addresses, now));
-        let same = |known: &HalfJoin| {
+        let same = |known: &PendingJoin| {
             (known.connection, known.peer_isn, known.nonces.1)
                 == (connection, syn.seq, remote_nonce)
         };
@@ -163,7 +168,7 @@ impl Stack {
             Some(known) => (known.isn, known.nonces.0),
             None => (self.secrets.isn(now, tuple.local, tuple.remote), self.secrets.next() as u32),
         };
-        let half = HalfJoin {
+        let half = PendingJoin {
             tuple: addresses,
             connection,
             peer_isn: syn.seq,
@@ -171,7 +176,7 @@ impl Stack {
             nonces: (nonce, remote_nonce),
             address_ids: (tuple.local_id, tuple.remote_id),
             backup,
-            offer: Offer::of(syn),
+            offer: SynOptions::of(syn),
             answered_at: now,
             repeated: known.is_some(),
         };
@@ -179,7 +184,7 @@ impl Stack {
         let answer = answer.and_then(|known| known.answer_join(tuple, syn, isn, half.nonces, now));
         let (Some(answer), Some(guard)) = (answer, &mut self.guard) else { return };
         guard.joins.insert(hash, half, now);
-        self.answer_stray(tuple.interface, &answer);
+        self.send_stray_reply(tuple.interface, &answer);
     }
 
     /// The third packet of MP_JOIN: only now, and only with the right HMAC, there is a subflow (RFC 8684
@@ -189,7 +194,7 @@ impl Stack {
         now: Instant,
         interface: InterfaceId,
         segment: &mut Segment,
-        (hash, half): (u64, HalfJoin),
+        (hash, half): (u64, PendingJoin),
     ) {
         let expected = (half.peer_isn.wrapping_add(1), half.isn.wrapping_add(1));
         if (segment.seq, segment.ack) != expected {
@@ -199,28 +204,28 @@ impl Stack {
             guard.joins.remove(hash, half.tuple);
         }
         let hmac = segment.options.mptcp.iter().find_map(|option| {
-            if let MptcpOption::Join(Join::Ack { hmac }) = option { Some(*hmac) } else { None }
+            if let MptcpOption::Join(MpJoin::Ack { hmac }) = option { Some(*hmac) } else { None }
         });
         let known = self.get(half.connection);
         let proof = known.zip(hmac).filter(|(known, hmac)| known.proves_join(half.nonces, hmac));
         let accepted = proof.map_or(Err(MPTCP_ERROR), |(known, _)| known.accepts_join());
         if let Err(reason) = accepted {
             self.counters.refused_joins += 1;
-            return self.refuse(interface, segment, Some(reason));
+            return self.send_reset(interface, segment, Some(reason));
         }
         let (local_id, remote_id) = half.address_ids;
         let tuple = self.tuple_of(interface, segment, local_id, remote_id);
         let (nonce, remote_nonce) = half.nonces;
         let (backup, token) = (half.backup, 0);
-        let option = Join::Syn { backup, address_id: remote_id, token, nonce: remote_nonce };
+        let option = MpJoin::Syn { backup, address_id: remote_id, token, nonce: remote_nonce };
         let syn = half.offer.syn(segment, half.peer_isn, Some(MptcpOption::Join(option)));
         if let Some(known) = self.get_mut(half.connection) {
             known.accept_join(&tuple, &syn, half.isn, nonce, now);
-            known.note_answered(now, (!half.repeated).then_some(half.answered_at));
+            known.on_syn_ack_sent(now, (!half.repeated).then_some(half.answered_at));
             self.subflows.insert(half.tuple, half.connection);
         }
         self.with(now, half.connection, |known, host| {
-            if let Some(index) = known.flow_index(tuple.local, tuple.remote) {
+            if let Some(index) = known.subflow_index(tuple.local, tuple.remote) {
                 known.on_segment(host, index, segment);
             }
         });
@@ -228,10 +233,10 @@ impl Stack {
 
     /// A connection may have come into TIME-WAIT: if there are too many, the oldest one ends. (RFC 9293
     /// §3.4.2 wants it to last; who opens and closes thousands would otherwise fill the memory.)
-    pub(super) fn note_waiting(&mut self, now: Instant, id: ConnectionId) {
+    pub(super) fn track_time_wait(&mut self, now: Instant, id: ConnectionId) {
         let Some(guard) = &mut self.guard else { return };
         let Some(known) = self.connections.get_mut(&id) else { return };
-        if !known.begins_to_wait() {
+        if !known.enters_time_wait() {
             return;
         }
         guard.waiting.push_back(id);
@@ -245,13 +250,13 @@ impl Stack {
                 return;
             }
             guard.waiting.pop_front();
-            return self.with(now, first, Connection::end_waiting);
+            return self.with(now, first, Connection::end_time_wait);
         }
     }
 
     /// An answer that belongs to no connection.
-    pub(super) fn answer_stray(&mut self, interface: InterfaceId, answer: &Segment) {
-        if self.guard.is_some() && self.stray.len() >= WAITING_ANSWERS {
+    pub(super) fn send_stray_reply(&mut self, interface: InterfaceId, answer: &Segment) {
+        if self.guard.is_some() && self.stray.len() >= MAX_STRAY_REPLIES {
             self.counters.answers_dropped += 1;
             return;
         }
@@ -260,8 +265,8 @@ impl Stack {
 }
 
 /// MP_CAPABLE of the SYN, which has no key, of one that repeats it with keys.
-fn offered(repeated: &Capable) -> Capable {
-    Capable {
+fn syn_capable(repeated: &MpCapable) -> MpCapable {
+    MpCapable {
         sender_key: None,
         receiver_key: None,
         data: None,

@@ -12,7 +12,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
 use towpath_net::Instant;
 
-use super::half_open::Source;
+use super::half_open::SourcePrefix;
 
 /// Bytes of a key that is secret (RFC 6528 §3).
 pub const SECRET_BYTES: usize = 16;
@@ -22,36 +22,36 @@ const BLOCK_BYTES: usize = 64;
 const TUPLE_BYTES: usize = 36;
 
 /// A host's source of secrets.
-pub(super) struct Secrets {
-    key: Key,
+pub(super) struct SecretGenerator {
+    key: SecretKey,
     counter: u64,
 }
 
-enum Key {
+enum SecretKey {
     Seed(u64),
     /// HMAC-SHA256 that has read its key.
     Secret(Box<Hmac<Sha256>>),
 }
 
-impl fmt::Debug for Secrets {
+impl fmt::Debug for SecretGenerator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Secrets").finish_non_exhaustive()
     }
 }
 
-impl Secrets {
+impl SecretGenerator {
     /// For runs that can be repeated.
-    pub(super) fn seeded(seed: u64) -> Self {
-        Self { key: Key::Seed(seed), counter: 0 }
+    pub(super) fn from_seed(seed: u64) -> Self {
+        Self { key: SecretKey::Seed(seed), counter: 0 }
     }
 
     /// For who talks to strangers.
-    pub(super) fn secret(secret: &[u8; SECRET_BYTES]) -> Self {
+    pub(super) fn from_secret(secret: &[u8; SECRET_BYTES]) -> Self {
         let mut block = [0; BLOCK_BYTES];
         for (byte, secret) in block.iter_mut().zip(secret) {
             *byte = *secret;
         }
-        Self { key: Key::Secret(Box::new(Hmac::new(&block.into()))), counter: 0 }
+        Self { key: SecretKey::Secret(Box::new(Hmac::new(&block.into()))), counter: 0 }
     }
 
     pub(super) fn next(&mut self) -> u64 {
@@ -66,7 +66,7 @@ impl Secrets {
     }
 
     /// A number that stands for what is said of two addresses: `label` is whose number it is.
-    pub(super) fn about(
+    pub(super) fn keyed_hash(
         &self,
         label: &'static [u8],
         (local, remote): (SocketAddr, SocketAddr),
@@ -80,21 +80,21 @@ impl Secrets {
     }
 
     /// A number that stands for who sends.
-    pub(super) fn of_source(&self, source: Source) -> u64 {
+    pub(super) fn source_hash(&self, source: SourcePrefix) -> u64 {
         match source {
-            Source::V4(octets) => self.hash(b"towpath source", &octets),
-            Source::V6(octets) => self.hash(b"towpath source", &octets),
+            SourcePrefix::V4(octets) => self.hash(b"towpath source", &octets),
+            SourcePrefix::V6(octets) => self.hash(b"towpath source", &octets),
         }
     }
 
     /// No label is the beginning of another one with what may follow it.
     fn hash(&self, label: &'static [u8], message: &[u8]) -> u64 {
         match &self.key {
-            Key::Seed(seed) => {
+            SecretKey::Seed(seed) => {
                 let hash = Sha256::new_with_prefix(label).chain_update(seed.to_be_bytes());
                 first_64(&hash.chain_update(message).finalize())
             }
-            Key::Secret(keyed) => {
+            SecretKey::Secret(keyed) => {
                 let hmac = Hmac::clone(keyed).chain_update(label).chain_update(message);
                 first_64(&hmac.finalize().into_bytes())
             }
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn equal_seeds_give_equal_secrets_and_others_do_not() {
-        let [mut a, mut b, mut c] = [1, 1, 2].map(Secrets::seeded);
+        let [mut a, mut b, mut c] = [1, 1, 2].map(SecretGenerator::from_seed);
         let first = a.next();
         assert_eq!(first, b.next());
         assert_ne!(first, c.next());
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn what_a_seed_gives_stays_as_it_was() {
-        let mut secrets = Secrets::seeded(7);
+        let mut secrets = SecretGenerator::from_seed(7);
         assert_eq!([secrets.next(), secrets.next()], [NEXT_OF_7.0, NEXT_OF_7.1]);
         let [a, b] = pair();
         assert_eq!(secrets.isn(Instant::ZERO, a, b), ISN_OF_7);
@@ -149,7 +149,9 @@ mod tests {
 
     #[test]
     fn sequence_numbers_of_one_pair_grow_with_time() {
-        for secrets in [Secrets::seeded(7), Secrets::secret(&[7; SECRET_BYTES])] {
+        for secrets in
+            [SecretGenerator::from_seed(7), SecretGenerator::from_secret(&[7; SECRET_BYTES])]
+        {
             let [a, b] = pair();
             let at = |micros: u64| Instant::from_nanos(micros * 1_000);
             let grown = secrets.isn(at(4_000), a, b).wrapping_sub(secrets.isn(at(0), a, b));
@@ -162,8 +164,8 @@ mod tests {
     fn every_bit_of_a_secret_counts() {
         let [a, b] = pair();
         let numbers = |secret: &[u8; SECRET_BYTES]| {
-            let mut secrets = Secrets::secret(secret);
-            let about = secrets.about(b"a label", (a, b), [0; 16]);
+            let mut secrets = SecretGenerator::from_secret(secret);
+            let about = secrets.keyed_hash(b"a label", (a, b), [0; 16]);
             (secrets.next(), secrets.isn(Instant::ZERO, a, b), about)
         };
         let known = numbers(&[0; SECRET_BYTES]);
@@ -177,6 +179,9 @@ mod tests {
 
     #[test]
     fn a_secret_is_not_printed() {
-        assert_eq!(format!("{:?}", Secrets::secret(&[0xab; SECRET_BYTES])), "Secrets { .. }");
+        assert_eq!(
+            format!("{:?}", SecretGenerator::from_secret(&[0xab; SECRET_BYTES])),
+            "Secrets { .. }"
+        );
     }
 }

@@ -8,11 +8,11 @@ use towpath_multipath::PathId;
 use crate::subflow;
 
 use super::InterfaceId;
-use super::event::Fallback;
+use super::event::FallbackReason;
 
 /// State of a connection, for series and proofs.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Status {
+pub struct ConnectionStatus {
     /// Our address.
     pub local: SocketAddr,
     /// The peer's.
@@ -22,7 +22,7 @@ pub struct Status {
     /// Whether it speaks Multipath TCP (and has not fallen back).
     pub multipath: bool,
     /// Why not, if it was asked for.
-    pub fallback: Option<Fallback>,
+    pub fallback: Option<FallbackReason>,
     /// Whether DSS checksums are in use.
     pub checksum: bool,
     /// All subflows, the closed ones too, by number.
@@ -50,7 +50,7 @@ pub struct Status {
     pub window_blocked: Duration,
 }
 
-/// A subflow's part of [`Status`].
+/// A subflow's part of [`ConnectionStatus`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SubflowStatus {
     /// Number, never reused; 0 is the first.
@@ -66,7 +66,7 @@ pub struct SubflowStatus {
     /// Identifiers of the two addresses.
     pub address_ids: (u8, u8),
     /// State.
-    pub state: subflow::State,
+    pub state: subflow::TcpState,
     /// Whether either end wants it as a backup.
     pub backup: bool,
     /// Whether it is stale.
@@ -74,5 +74,5 @@ pub struct SubflowStatus {
     /// Name of the congestion control that it really uses.
     pub congestion_control: &'static str,
     /// TCP's figures.
-    pub tcp: subflow::Statistics,
+    pub tcp: subflow::SubflowStats,
 }

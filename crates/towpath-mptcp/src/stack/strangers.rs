@@ -15,12 +15,12 @@ use std::collections::VecDeque;
 use std::fmt;
 
 use super::ConnectionId;
-use super::half_joins::HalfJoins;
+use super::half_joins::PendingJoinTable;
 pub use super::secrets::SECRET_BYTES;
 
-/// How a stack treats strangers, see [`super::Stack::facing_strangers`].
+/// How a stack treats strangers, see [`super::Stack::with_syn_flood_protection`].
 #[derive(Clone, PartialEq, Eq)]
-pub struct Strangers {
+pub struct SynFloodProtection {
     /// From the system's random numbers, drawn for this stack alone: who knows it, knows every number
     /// that the stack draws.
     pub secret: [u8; SECRET_BYTES],
@@ -32,7 +32,7 @@ pub struct Strangers {
     pub syn_ack_retries: u32,
 }
 
-impl fmt::Debug for Strangers {
+impl fmt::Debug for SynFloodProtection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { secret: _, half_open_per_source, syn_ack_retries } = self;
         f.debug_struct("Strangers")
@@ -42,7 +42,7 @@ impl fmt::Debug for Strangers {
     }
 }
 
-impl Strangers {
+impl SynFloodProtection {
     /// The usual limits.
     pub fn new(secret: [u8; SECRET_BYTES]) -> Self {
         Self { secret, half_open_per_source: 16, syn_ack_retries: 3 }
@@ -51,21 +51,21 @@ impl Strangers {
 
 /// What the stack keeps for it.
 #[derive(Debug)]
-pub(super) struct Guard {
+pub(super) struct SynFloodState {
     pub(super) half_open_per_source: usize,
     pub(super) syn_ack_retries: u32,
-    pub(super) joins: HalfJoins,
+    pub(super) joins: PendingJoinTable,
     /// Connections that are over and in TIME-WAIT, the oldest first; some may be gone.
     pub(super) waiting: VecDeque<ConnectionId>,
 }
 
-impl Guard {
-    pub(super) fn new(strangers: &Strangers) -> Self {
-        let Strangers { secret: _, half_open_per_source, syn_ack_retries } = *strangers;
+impl SynFloodState {
+    pub(super) fn new(strangers: &SynFloodProtection) -> Self {
+        let SynFloodProtection { secret: _, half_open_per_source, syn_ack_retries } = *strangers;
         Self {
             half_open_per_source,
             syn_ack_retries,
-            joins: HalfJoins::default(),
+            joins: PendingJoinTable::default(),
             waiting: VecDeque::new(),
         }
     }
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn the_secret_is_not_printed() {
-        let printed = format!("{:?}", Strangers::new([0xab; SECRET_BYTES]));
+        let printed = format!("{:?}", SynFloodProtection::new([0xab; SECRET_BYTES]));
         assert_eq!(printed, "Strangers { half_open_per_source: 16, syn_ack_retries: 3, .. }");
     }
 }

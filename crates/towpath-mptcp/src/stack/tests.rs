@@ -8,11 +8,12 @@ use bytes::Bytes;
 use towpath_net::Instant;
 
 use super::{
-    Config, ConnectError, ConnectionId, Event, InterfaceId, LocalAddress, Secrets, Stack, Strangers,
+    ConnectError, ConnectionId, InterfaceId, LocalAddress, SecretGenerator, Stack, StackConfig,
+    StackEvent, SynFloodProtection,
 };
 use crate::connection;
 use crate::wire::{
-    Capable, Ecn, Flags, MptcpOption, Options, Packet, Payload, Segment, Timestamps,
+    Ecn, Flags, MpCapable, MptcpOption, Options, Packet, Payload, Segment, Timestamps,
 };
 
 const PORT: u16 = 80;
@@ -44,13 +45,13 @@ fn local_address(address: IpAddr, address_id: u8) -> LocalAddress {
     }
 }
 
-fn plain() -> connection::Config {
-    connection::Config { multipath: false, ..connection::Config::linux() }
+fn plain() -> connection::ConnectionConfig {
+    connection::ConnectionConfig { multipath: false, ..connection::ConnectionConfig::linux() }
 }
 
 /// A host with the addresses 10.0.0.1 and 10.0.0.11.
 fn host() -> Stack {
-    let mut stack = Stack::new(Config::default());
+    let mut stack = Stack::new(StackConfig::default());
     stack.add_interface(InterfaceId(0), 1500);
     for (id, address) in [(1, own(1)), (2, own(11))] {
         stack.set_address(at(0), local_address(address, id));
@@ -87,7 +88,7 @@ fn sent(stack: &mut Stack, ms: u64) -> Vec<Segment> {
     sent
 }
 
-fn events(stack: &mut Stack) -> Vec<Event> {
+fn events(stack: &mut Stack) -> Vec<StackEvent> {
     std::iter::from_fn(|| stack.poll_event()).collect()
 }
 
@@ -97,7 +98,7 @@ fn connections_need_the_address_of_one_host() {
     for text in ["224.0.0.1:80", "255.255.255.255:80", "0.0.0.0:80", "[ff02::1]:80"] {
         let remote: SocketAddr = text.parse().unwrap();
         let refused = stack.connect(at(0), None, remote, plain());
-        assert_eq!(refused, Err(ConnectError::NoHost(remote)));
+        assert_eq!(refused, Err(ConnectError::NotUnicast(remote)));
     }
     stack.listen(PORT, plain()).unwrap();
     for address in ["224.0.0.1:9", "255.255.255.255:9", "0.0.0.0:9"] {
@@ -131,11 +132,11 @@ fn open(stack: &mut Stack) -> (ConnectionId, u32, u32) {
     let mut syn = segment(Flags::SYN, 999, 0);
     syn.options.timestamps = Some(Timestamps { value: 50, echo: 0 });
     let answer = exchange(stack, 1000, &syn).remove(0);
-    assert!(answer.flags.has(Flags::SYN) && answer.flags.has(Flags::ACK));
+    assert!(answer.flags.contains(Flags::SYN) && answer.flags.contains(Flags::ACK));
     let (ours, theirs) = (answer.seq.wrapping_add(1), 1000);
     exchange(stack, 1010, &segment(Flags::ACK, theirs, ours));
     let accepted = events(stack).into_iter().find_map(|event| {
-        if let Event::Accepted { connection, .. } = event { Some(connection) } else { None }
+        if let StackEvent::Accepted { connection, .. } = event { Some(connection) } else { None }
     });
     (accepted.unwrap(), ours, theirs)
 }
@@ -164,7 +165,7 @@ fn the_last_packet_of_what_was_written_is_pushed_and_not_held_back() {
     assert_eq!(stack.write(at(1100), id, &mut data), 5000);
     let sent = sent(&mut stack, 1100);
     let bytes: usize = sent.iter().map(|segment| segment.payload.len()).sum();
-    let pushed: Vec<bool> = sent.iter().map(|segment| segment.flags.has(Flags::PSH)).collect();
+    let pushed: Vec<bool> = sent.iter().map(|segment| segment.flags.contains(Flags::PSH)).collect();
     assert_eq!(bytes, 5000);
     assert_eq!(pushed.iter().filter(|pushed| **pushed).count(), 1, "{pushed:?}");
     assert_eq!(pushed.last(), Some(&true));
@@ -175,11 +176,14 @@ fn the_last_packet_of_what_was_written_is_pushed_and_not_held_back() {
 fn who_finds_no_room_tries_again_before_a_third_of_the_buffer_is_free() {
     for (retry, expected) in [(None, 0), (Some(Duration::from_millis(20)), 1)] {
         let mut stack = host();
-        let linux = connection::Config { multipath: false, ..connection::Config::linux_6_18() };
-        stack.listen(PORT, connection::Config { write_retry: retry, ..linux }).unwrap();
+        let linux = connection::ConnectionConfig {
+            multipath: false,
+            ..connection::ConnectionConfig::linux_6_18()
+        };
+        stack.listen(PORT, connection::ConnectionConfig { write_retry: retry, ..linux }).unwrap();
         let (id, ours, theirs) = open(&mut stack);
         let told = |stack: &mut Stack| {
-            events(stack).iter().filter(|event| matches!(event, Event::Writable(_))).count()
+            events(stack).iter().filter(|event| matches!(event, StackEvent::Writable(_))).count()
         };
         // What is full is sent before the next packet is written.
         let mut data = Bytes::from(vec![7; 1_000_000]);
@@ -212,7 +216,7 @@ fn who_finds_no_room_tries_again_before_a_third_of_the_buffer_is_free() {
 fn small_writes_wait_for_each_other_only_if_asked_to() {
     for (nagle, expected) in [(true, 0), (false, 1)] {
         let mut stack = host();
-        stack.listen(PORT, connection::Config { nagle, ..plain() }).unwrap();
+        stack.listen(PORT, connection::ConnectionConfig { nagle, ..plain() }).unwrap();
         let (id, ours, theirs) = open(&mut stack);
         stack.write(at(1100), id, &mut Bytes::from_static(b"first"));
         assert_eq!(sent(&mut stack, 1100).len(), 1);
@@ -238,7 +242,7 @@ fn who_is_reset_or_closed_is_told_which() {
             exchange(&mut stack, 1150, &segment(Flags::ACK, theirs + 1, ours + 1));
         }
         let error = events(&mut stack).into_iter().find_map(|event| {
-            if let Event::Closed { error, .. } = event { Some(error) } else { None }
+            if let StackEvent::Closed { error, .. } = event { Some(error) } else { None }
         });
         assert_eq!(error.unwrap().is_some(), reset);
     }
@@ -250,7 +254,7 @@ fn a_reset_for_a_segment_with_timestamps_has_them() {
     let mut stray = segment(Flags::ACK, 5, 6);
     stray.options.timestamps = Some(Timestamps { value: 41, echo: 42 });
     let [reset] = &exchange(&mut stack, 0, &stray)[..] else { panic!("one reset") };
-    assert!(reset.flags.has(Flags::RST));
+    assert!(reset.flags.contains(Flags::RST));
     assert_eq!(reset.options.timestamps, Some(Timestamps { value: 0, echo: 41 }));
     stray.options.timestamps = None;
     let [reset] = &exchange(&mut stack, 0, &stray)[..] else { panic!("one reset") };
@@ -284,13 +288,13 @@ fn a_new_syn_ends_time_wait_and_an_old_one_does_not() {
         let mut syn = segment(Flags::SYN, theirs.wrapping_add_signed(seq_ahead), 0);
         syn.options.timestamps = stamp.map(|value| Timestamps { value, echo: 0 });
         let answer = exchange(&mut stack, 1200, &syn).remove(0);
-        let again = answer.flags.has(Flags::SYN) && answer.flags.has(Flags::ACK);
+        let again = answer.flags.contains(Flags::SYN) && answer.flags.contains(Flags::ACK);
         assert_eq!(again, accepted, "{seq_ahead} {stamp:?}");
         if accepted {
             assert!(answer.seq.wrapping_sub(ours).cast_signed() > 0, "numbers go on");
             let ack = segment(Flags::ACK, syn.seq.wrapping_add(1), answer.seq.wrapping_add(1));
             exchange(&mut stack, 1250, &ack);
-            let accepted = |event: &Event| matches!(event, Event::Accepted { .. });
+            let accepted = |event: &StackEvent| matches!(event, StackEvent::Accepted { .. });
             assert!(events(&mut stack).iter().any(accepted));
         } else {
             assert_eq!((answer.seq, answer.ack), (ours, theirs), "as the old connection");
@@ -301,7 +305,7 @@ fn a_new_syn_ends_time_wait_and_an_old_one_does_not() {
 #[test]
 fn initial_numbers_of_other_hosts_cannot_be_told_from_ours() {
     let first = |seed: u64| {
-        let mut stack = Stack::new(Config { seed, ..Config::default() });
+        let mut stack = Stack::new(StackConfig { seed, ..StackConfig::default() });
         stack.add_interface(InterfaceId(0), 1500);
         stack.set_address(at(0), local_address(own(1), 1));
         let mut numbers = Vec::new();
@@ -318,25 +322,26 @@ fn initial_numbers_of_other_hosts_cannot_be_told_from_ours() {
 
 #[test]
 fn a_key_whose_token_is_taken_is_not_used() {
-    let mut stack = Stack::new(Config::default());
-    let mut same = Secrets::seeded(Config::default().seed);
+    let mut stack = Stack::new(StackConfig::default());
+    let mut same = SecretGenerator::from_seed(StackConfig::default().seed);
     let [taken, free] = [same.next(), same.next()];
     stack.tokens.insert(crate::keys::token(taken), ConnectionId(0));
     assert_eq!(stack.fresh_key(), free);
 }
 
 /// A host that anybody may talk to, with the address 10.0.0.1.
-fn guarded(config: Config, secret: u8) -> Stack {
-    let mut stack = Stack::facing_strangers(config, &Strangers::new([secret; 16]));
+fn guarded(config: StackConfig, secret: u8) -> Stack {
+    let mut stack =
+        Stack::with_syn_flood_protection(config, &SynFloodProtection::new([secret; 16]));
     stack.add_interface(InterfaceId(0), 1500);
     stack.set_address(at(0), local_address(own(1), 1));
     stack
 }
 
 #[test]
-fn ports_and_numbers_of_who_faces_strangers_follow_no_order() {
+fn public_stacks_choose_unpredictable_ports_and_sequence_numbers() {
     let opened = |secret: u8| {
-        let mut stack = guarded(Config::default(), secret);
+        let mut stack = guarded(StackConfig::default(), secret);
         let mut seen = Vec::new();
         for _ in 0..100 {
             stack.connect(at(0), None, peer(), plain()).unwrap();
@@ -362,7 +367,7 @@ fn ports_and_numbers_of_who_faces_strangers_follow_no_order() {
 /// A SYN with MP_CAPABLE, and our key in the answer.
 fn offered_key(stack: &mut Stack, seq: u32) -> Option<u64> {
     let mut syn = segment(Flags::SYN, seq, 0);
-    syn.options.mptcp.push(MptcpOption::Capable(Capable {
+    syn.options.mptcp.push(MptcpOption::Capable(MpCapable {
         version: 1,
         checksum: false,
         extensibility: false,
@@ -378,8 +383,8 @@ fn offered_key(stack: &mut Stack, seq: u32) -> Option<u64> {
 
 #[test]
 fn a_cookie_whose_token_is_taken_offers_plain_tcp() {
-    let mut stack = guarded(Config { syn_backlog: 0, ..Config::default() }, 1);
-    stack.listen(PORT, connection::Config::linux()).unwrap();
+    let mut stack = guarded(StackConfig { syn_backlog: 0, ..StackConfig::default() }, 1);
+    stack.listen(PORT, connection::ConnectionConfig::linux()).unwrap();
     let key = offered_key(&mut stack, 7).unwrap();
     assert_eq!(offered_key(&mut stack, 7), Some(key), "the same to the same SYN");
     assert_ne!(offered_key(&mut stack, 8), Some(key));
@@ -389,7 +394,7 @@ fn a_cookie_whose_token_is_taken_offers_plain_tcp() {
 
 #[test]
 fn under_attack_a_new_syn_still_ends_time_wait_with_higher_numbers() {
-    let mut stack = guarded(Config { syn_backlog: 1, ..Config::default() }, 1);
+    let mut stack = guarded(StackConfig { syn_backlog: 1, ..StackConfig::default() }, 1);
     stack.listen(PORT, plain()).unwrap();
     let (id, ours, theirs) = open(&mut stack);
     stack.shutdown(at(1100), id);

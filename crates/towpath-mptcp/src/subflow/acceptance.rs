@@ -5,7 +5,7 @@ use towpath_multipath::path::PathId;
 use towpath_net::Instant;
 
 use super::transmit::PendingReset;
-use super::{CloseReason, Received, State, Subflow, Timer};
+use super::{CloseReason, SegmentOutcome, Subflow, TcpState, Timer};
 use crate::wire::{Ecn, Flags, Payload, Segment};
 
 impl Subflow {
@@ -17,8 +17,8 @@ impl Subflow {
         segment: &mut Segment,
         own: PathId,
         group: &[Sibling],
-    ) -> Received {
-        let mut received = Received::default();
+    ) -> SegmentOutcome {
+        let mut received = SegmentOutcome::default();
         self.on_segment_into(now, segment, own, group, &mut received);
         received
     }
@@ -30,7 +30,7 @@ impl Subflow {
         segment: &mut Segment,
         own: PathId,
         group: &[Sibling],
-        received: &mut Received,
+        received: &mut SegmentOutcome,
     ) {
         self.own = own;
         if self.congestion.is_coupled() {
@@ -38,18 +38,18 @@ impl Subflow {
         }
         received.data.clear();
         let data = std::mem::take(&mut received.data);
-        *received = Received { data, ..Received::default() };
+        *received = SegmentOutcome { data, ..SegmentOutcome::default() };
         match self.state {
-            State::Closed => {}
-            State::SynSent => self.on_segment_in_syn_sent(now, segment, received),
-            State::SynReceived
-            | State::Established
-            | State::FinWait1
-            | State::FinWait2
-            | State::CloseWait
-            | State::Closing
-            | State::LastAck
-            | State::TimeWait => self.on_segment_in_sequence(now, segment, received),
+            TcpState::Closed => {}
+            TcpState::SynSent => self.on_segment_in_syn_sent(now, segment, received),
+            TcpState::SynReceived
+            | TcpState::Established
+            | TcpState::FinWait1
+            | TcpState::FinWait2
+            | TcpState::CloseWait
+            | TcpState::Closing
+            | TcpState::LastAck
+            | TcpState::TimeWait => self.on_segment_in_sequence(now, segment, received),
         }
         received.closed = self.unreported_close.take();
     }
@@ -57,17 +57,17 @@ impl Subflow {
     /// Whether [`Subflow::on_segment`] would accept its sequence and acknowledgement numbers: before
     /// that, its Multipath TCP options must not decide anything (RFC 8684 §3).
     pub fn would_accept(&self, segment: &Segment) -> bool {
-        if !segment.flags.has(Flags::ACK) {
+        if !segment.flags.contains(Flags::ACK) {
             return false;
         }
-        if self.state == State::SynSent {
+        if self.state == TcpState::SynSent {
             return segment.ack == self.wire_seq(1);
         }
         let (start, next) = (self.signed_offset_of(segment.seq), self.receive.next());
         let end = start + i64::from(segment.sequence_bytes());
         let limit = self.own_window.limit(next).cast_signed();
         // A SYN takes the first number: only its acknowledgement completes the handshake.
-        let smallest = u64::from(self.state == State::SynReceived);
+        let smallest = u64::from(self.state == TcpState::SynReceived);
         let known = self.known_ack(segment).is_some_and(|ack| ack >= smallest);
         start <= limit && end >= next.cast_signed() && known
     }
@@ -76,13 +76,13 @@ impl Subflow {
         &mut self,
         now: Instant,
         segment: &mut Segment,
-        received: &mut Received,
+        received: &mut SegmentOutcome,
     ) {
         let flags = segment.flags;
         let mut start = self.signed_offset_of(segment.seq);
-        if self.state == State::SynReceived && flags.has(Flags::SYN) && start == 0 {
-            if !flags.has(Flags::ACK) {
-                return self.repeat_syn_ack();
+        if self.state == TcpState::SynReceived && flags.contains(Flags::SYN) && start == 0 {
+            if !flags.contains(Flags::ACK) {
+                return self.retransmit_syn_ack();
             }
             // Simultaneous open: the peer's SYN/ACK stands for its SYN and our acknowledgement.
             segment.flags = flags.without(Flags::SYN);
@@ -91,15 +91,15 @@ impl Subflow {
         // A window probe loses its data below, not its mark (RFC 3168 §6.1.6).
         let marked = segment.ecn == Ecn::Marked && !segment.payload.is_empty();
         let Some(start) = self.accept_sequence(now, start, segment) else { return };
-        if segment.flags.has(Flags::RST) {
+        if segment.flags.contains(Flags::RST) {
             return self.on_reset(now, start);
         }
-        if segment.flags.has(Flags::SYN) {
+        if segment.flags.contains(Flags::SYN) {
             // RFC 5961 §4: whatever its number, the peer must prove that it means it.
-            return self.challenges.ask(now);
+            return self.challenges.request(now);
         }
         let Some(ack) = self.accept_ack(now, segment) else { return };
-        if self.state == State::SynReceived {
+        if self.state == TcpState::SynReceived {
             if ack < 1 || self.syn_never_sent() {
                 self.reset = Some(PendingReset { seq: segment.ack, ack: None });
                 return;
@@ -114,7 +114,7 @@ impl Subflow {
         self.measure_as_receiver(now, segment);
         self.on_acknowledgement(now, start, ack, segment, received);
         self.after_our_fin(now);
-        if self.state != State::Closed {
+        if self.state != TcpState::Closed {
             self.take_data(now, start, segment, received);
         }
     }
@@ -125,7 +125,7 @@ impl Subflow {
         let next = self.receive.next();
         let limit = self.own_window.limit(next);
         let len = i64::from(segment.sequence_bytes());
-        let reset = segment.flags.has(Flags::RST);
+        let reset = segment.flags.contains(Flags::RST);
         let (next, limit) = (next.cast_signed(), limit.cast_signed());
         // The right edge itself is acceptable: a peer that has filled the window still acknowledges.
         let inside = if len == 0 || reset {
@@ -171,29 +171,29 @@ impl Subflow {
     /// RFC 9293 §3.10.7.4: an acknowledgement; data that came twice is reported (RFC 2883 §4.1).
     fn answer_unacceptable(&mut self, now: Instant, start: i64, segment: &Segment) {
         let len = i64::from(segment.sequence_bytes());
-        if self.state == State::TimeWait && segment.flags.has(Flags::FIN) {
+        if self.state == TcpState::TimeWait && segment.flags.contains(Flags::FIN) {
             // Our last acknowledgement was lost.
             self.arm_time_wait(now);
         }
         let repeated = start > 0 && start + len <= self.receive.next().cast_signed();
-        if len > 0 && repeated && !segment.flags.has(Flags::SYN) {
+        if len > 0 && repeated && !segment.flags.contains(Flags::SYN) {
             let mut nothing = Vec::new();
             let payload = segment.payload.clone();
             let start = start.unsigned_abs();
             self.duplicate_bytes += self.receive.insert(start, payload, &mut nothing).duplicate;
-            self.acknowledge_quickly();
+            self.enter_quickack();
         } else {
-            self.challenges.ask(now);
+            self.challenges.request(now);
         }
     }
 
     /// RFC 5961 §3: only the exact number resets; others within the window are asked.
     fn on_reset(&mut self, now: Instant, start: u64) {
         if start != self.receive.next() {
-            return self.challenges.ask(now);
+            return self.challenges.request(now);
         }
-        let refused = self.state == State::SynReceived && self.opened_actively();
-        let done = matches!(self.state, State::TimeWait | State::Closing | State::LastAck);
+        let refused = self.state == TcpState::SynReceived && self.opened_actively();
+        let done = matches!(self.state, TcpState::TimeWait | TcpState::Closing | TcpState::LastAck);
         self.finish(match (refused, done) {
             (true, _) => CloseReason::Refused,
             (_, true) => CloseReason::Finished,
@@ -203,17 +203,17 @@ impl Subflow {
 
     /// RFC 9293 §3.10.7.4 fifth, RFC 5961 §5.2.
     fn accept_ack(&mut self, now: Instant, segment: &Segment) -> Option<u64> {
-        if !segment.flags.has(Flags::ACK) {
+        if !segment.flags.contains(Flags::ACK) {
             return None;
         }
         match self.known_ack(segment) {
             Some(ack) => Some(ack),
-            None if self.state == State::SynReceived => {
+            None if self.state == TcpState::SynReceived => {
                 self.reset = Some(PendingReset { seq: segment.ack, ack: None });
                 None
             }
             None => {
-                self.challenges.ask(now);
+                self.challenges.request(now);
                 None
             }
         }
@@ -235,31 +235,32 @@ impl Subflow {
             return;
         }
         match self.state {
-            State::FinWait1 => {
-                self.state = State::FinWait2;
+            TcpState::FinWait1 => {
+                self.state = TcpState::FinWait2;
                 self.arm_fin_wait(now);
             }
-            State::Closing => {
-                self.state = State::TimeWait;
+            TcpState::Closing => {
+                self.state = TcpState::TimeWait;
                 self.arm_time_wait(now);
             }
-            State::LastAck => self.finish(CloseReason::Finished),
+            TcpState::LastAck => self.finish(CloseReason::Finished),
             // As long as the peer sends, a half-closed connection lives.
-            State::FinWait2 => self.arm_fin_wait(now),
-            State::SynSent
-            | State::SynReceived
-            | State::Established
-            | State::CloseWait
-            | State::TimeWait
-            | State::Closed => {}
+            TcpState::FinWait2 => self.arm_fin_wait(now),
+            TcpState::SynSent
+            | TcpState::SynReceived
+            | TcpState::Established
+            | TcpState::CloseWait
+            | TcpState::TimeWait
+            | TcpState::Closed => {}
         }
     }
 
     /// Whether a SYN that arrives in TIME-WAIT cannot be an old one, by its timestamp or its number
     /// (RFC 9293 §3.10.7.4, RFC 6191 §2).
-    pub fn gives_way_to(&self, syn: &Segment) -> bool {
-        let only_syn =
-            syn.flags.has(Flags::SYN) && !syn.flags.has(Flags::ACK) && !syn.flags.has(Flags::RST);
+    pub fn allows_reuse_by(&self, syn: &Segment) -> bool {
+        let only_syn = syn.flags.contains(Flags::SYN)
+            && !syn.flags.contains(Flags::ACK)
+            && !syn.flags.contains(Flags::RST);
         let higher = syn.seq.wrapping_sub(self.wire_ack()).cast_signed() > 0;
         let newer = match syn.options.timestamps.filter(|_| self.timestamps.on) {
             Some(theirs) => match theirs.value.wrapping_sub(self.timestamps.recent).cast_signed() {
@@ -268,7 +269,7 @@ impl Subflow {
             },
             None => higher,
         };
-        self.state == State::TimeWait && only_syn && newer
+        self.state == TcpState::TimeWait && only_syn && newer
     }
 
     /// Behind the last sequence number that was used here, on the wire.
@@ -294,12 +295,12 @@ impl Subflow {
         now: Instant,
         start: u64,
         segment: &mut Segment,
-        received: &mut Received,
+        received: &mut SegmentOutcome,
     ) {
         let payload: Payload = std::mem::take(&mut segment.payload);
         let bytes = payload.len() as u64;
         let end = start + bytes;
-        let fin = segment.flags.has(Flags::FIN);
+        let fin = segment.flags.contains(Flags::FIN);
         if bytes == 0 && !fin {
             return;
         }
@@ -308,7 +309,8 @@ impl Subflow {
             packet => packet,
         };
         if start > self.receive.next()
-            && self.receive.waiting_bytes() + bytes > u64::from(self.own_window.reorder_room_bytes)
+            && self.receive.out_of_order_bytes() + bytes
+                > u64::from(self.own_window.max_out_of_order_bytes)
         {
             // It would wait where there is no memory (Linux `tcp_try_rmem_schedule`): the peer sends it again.
             self.schedule_ack(now, bytes, packet, false, true);
@@ -325,25 +327,25 @@ impl Subflow {
             self.after_peer_fin(now);
         }
         let at_once = arrival.hole || arrival.duplicate > 0 || fin || received.fin;
-        let push = segment.flags.has(Flags::PSH);
+        let push = segment.flags.contains(Flags::PSH);
         self.schedule_ack(now, bytes, packet, push, at_once);
     }
 
     /// RFC 9293 §3.10.7.4 eighth.
     fn after_peer_fin(&mut self, now: Instant) {
         match self.state {
-            State::SynReceived | State::Established => self.state = State::CloseWait,
-            State::FinWait1 => self.state = State::Closing,
-            State::FinWait2 => {
-                self.state = State::TimeWait;
+            TcpState::SynReceived | TcpState::Established => self.state = TcpState::CloseWait,
+            TcpState::FinWait1 => self.state = TcpState::Closing,
+            TcpState::FinWait2 => {
+                self.state = TcpState::TimeWait;
                 self.arm_time_wait(now);
             }
-            State::SynSent
-            | State::CloseWait
-            | State::Closing
-            | State::LastAck
-            | State::TimeWait
-            | State::Closed => {}
+            TcpState::SynSent
+            | TcpState::CloseWait
+            | TcpState::Closing
+            | TcpState::LastAck
+            | TcpState::TimeWait
+            | TcpState::Closed => {}
         }
     }
 }

@@ -5,12 +5,12 @@ use std::time::Duration;
 use towpath_net::Instant;
 
 use super::delivery::milliseconds;
-use super::{State, Subflow, Timer};
+use super::{Subflow, TcpState, Timer};
 use crate::wire::{Flags, Segment, Timestamps};
 
 /// Acknowledgements that are due.
 #[derive(Debug, Clone)]
-pub(super) struct Acks {
+pub(super) struct AckState {
     /// One is due now.
     pub(super) due: bool,
     /// Bytes that arrived since the last one.
@@ -30,9 +30,9 @@ pub(super) struct Acks {
 }
 
 /// No acknowledgement waits longer (Linux `TCP_DELACK_MAX`; RFC 9293 §3.8.6.3 lets it half a second).
-const LONGEST_DELAY: Duration = Duration::from_millis(200);
+const DELACK_MAX: Duration = Duration::from_millis(200);
 
-impl Acks {
+impl AckState {
     pub(super) fn new(quick: u16) -> Self {
         Self {
             due: false,
@@ -59,7 +59,7 @@ fn small(bytes: u64) -> u32 {
 
 /// The timestamps option.
 #[derive(Debug, Clone)]
-pub(super) struct Timestamping {
+pub(super) struct TimestampState {
     /// Both sides use them.
     pub(super) on: bool,
     offset: u32,
@@ -72,7 +72,7 @@ pub(super) struct Timestamping {
     measured: u32,
 }
 
-impl Timestamping {
+impl TimestampState {
     /// Each connection's clock starts elsewhere, so that it does not tell the host's age.
     pub(super) fn new(isn: u32) -> Self {
         let offset = isn.wrapping_mul(0x9e37_79b1).rotate_left(16);
@@ -115,8 +115,8 @@ impl Timestamping {
     /// PAWS (§5): the segment is older than what was accepted. After 24 days without traffic the
     /// peer's clock may have wrapped (§5.5).
     pub(super) fn is_old(&self, now: Instant, option: Option<Timestamps>) -> bool {
-        const STALE: Duration = Duration::from_secs(24 * 24 * 3600);
-        let fresh = now.saturating_since(self.recent_at) <= STALE;
+        const PAWS_EXPIRY: Duration = Duration::from_secs(24 * 24 * 3600);
+        let fresh = now.saturating_since(self.recent_at) <= PAWS_EXPIRY;
         let Some(Timestamps { value, .. }) = option.filter(|_| self.on && fresh) else {
             return false;
         };
@@ -126,7 +126,7 @@ impl Timestamping {
 
 /// ECN (RFC 3168 §6.1).
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Echo {
+pub(super) struct EcnState {
     /// Both sides use it.
     pub(super) on: bool,
     /// A mark came and the peer has not said that it reacted.
@@ -137,22 +137,22 @@ pub(super) struct Echo {
 
 /// Limits answers to unacceptable segments (RFC 5961 §7): ten in five seconds.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Challenges {
+pub(super) struct ChallengeAckLimiter {
     /// One is due.
     pub(super) due: bool,
     since: Instant,
     count: u32,
 }
 
-impl Challenges {
-    const LIMIT: u32 = 10;
-    const WINDOW: Duration = Duration::from_secs(5);
+impl ChallengeAckLimiter {
+    const CHALLENGE_ACK_LIMIT: u32 = 10;
+    const CHALLENGE_ACK_WINDOW: Duration = Duration::from_secs(5);
 
-    pub(super) fn ask(&mut self, now: Instant) {
-        if now.saturating_since(self.since) >= Self::WINDOW {
+    pub(super) fn request(&mut self, now: Instant) {
+        if now.saturating_since(self.since) >= Self::CHALLENGE_ACK_WINDOW {
             (self.since, self.count) = (now, 0);
         }
-        if self.count < Self::LIMIT {
+        if self.count < Self::CHALLENGE_ACK_LIMIT {
             self.count += 1;
             self.due = true;
         }
@@ -195,9 +195,10 @@ impl Subflow {
     /// The application has read, and `window` of at most `clamp` bytes can be offered: it is told when it
     /// is twice of what the peer knows.
     pub fn on_read(&mut self, drained: bool, window: u64, clamp: u64) {
-        let left = self.own_window.left(self.receive.next());
-        let open = !matches!(self.state, State::SynSent | State::SynReceived | State::Closed)
-            && !self.receive.fin_in_order();
+        let left = self.own_window.remaining(self.receive.next());
+        let open =
+            !matches!(self.state, TcpState::SynSent | TcpState::SynReceived | TcpState::Closed)
+                && !self.receive.fin_in_order();
         let doubled = window > 0 && 2 * left <= clamp && window >= 2 * left;
         if self.acknowledges_when_read(drained) || (open && doubled) {
             self.acks.due = true;
@@ -272,8 +273,8 @@ impl Subflow {
             }
             return;
         }
-        let round_trip = self.rtt.smoothed().unwrap_or(LONGEST_DELAY).max(least);
-        let most = round_trip.min(LONGEST_DELAY).max(least);
+        let round_trip = self.rtt.smoothed().unwrap_or(DELACK_MAX).max(least);
+        let most = round_trip.min(DELACK_MAX).max(least);
         let delay = Duration::from_millis(self.acks.delay_ms.into()).min(most);
         match waits_until {
             Some(at) if at <= now + delay / 4 => self.acks.due = true,
@@ -292,14 +293,14 @@ impl Subflow {
     }
 
     /// Data is sent: soon after the peer's, it is an answer.
-    pub(super) fn note_answer(&mut self, now: Instant) {
+    pub(super) fn on_data_answered(&mut self, now: Instant) {
         let pause = now.saturating_since(self.acks.data_at);
         let delay = Duration::from_millis(self.acks.delay_ms.into());
         self.acks.exchange |= self.config.adapts_ack_delay && pause < delay;
     }
 
     /// The peer repeats what has arrived: it misses acknowledgements, and gets each at once.
-    pub(super) fn acknowledge_quickly(&mut self) {
+    pub(super) fn enter_quickack(&mut self) {
         self.acks.due = true;
         if self.config.adapts_ack_delay {
             self.acks.quick = self.acks.quick.max(self.config.quick_acks);
@@ -325,7 +326,7 @@ impl Subflow {
         if !self.echo.on {
             return;
         }
-        if flags.has(Flags::CWR) {
+        if flags.contains(Flags::CWR) {
             self.echo.marked = false;
         }
         if marked {

@@ -8,7 +8,7 @@ use towpath_multipath::congestion::HyStartRule;
 /// limits.
 #[derive(Debug, Clone)]
 #[expect(clippy::struct_excessive_bools, reason = "switches of users")]
-pub struct Config {
+pub struct SubflowConfig {
     /// Name in [`towpath_multipath::congestion::ALL`].
     pub congestion_control: String,
     /// MTU of the interface.
@@ -39,7 +39,7 @@ pub struct Config {
     /// Packets at the start that are acknowledged at once (Linux: quickack).
     pub quick_acks: u16,
     /// As Linux (`ato`, `pingpong`): the delay of an acknowledgement, which begins at
-    /// [`Config::delayed_ack`], follows the pace of the data up to a round trip; and where data answers
+    /// [`SubflowConfig::delayed_ack`], follows the pace of the data up to a round trip; and where data answers
     /// data within it, acknowledgements wait for the next answer.
     pub adapts_ack_delay: bool,
     /// First retransmission timeout.
@@ -52,7 +52,7 @@ pub struct Config {
     pub timer_granularity: Duration,
     /// SYNs (or SYN/ACKs) repeated before giving up.
     pub syn_retries: u32,
-    /// So many SYNs are repeated after [`Config::rto_initial`] each, before the time doubles (Linux
+    /// So many SYNs are repeated after [`SubflowConfig::rto_initial`] each, before the time doubles (Linux
     /// `tcp_syn_linear_timeouts`). The time until giving up stays that of doubling.
     pub linear_syns: u8,
     /// Retransmission timeouts in a row before giving up (Linux `tcp_retries2`).
@@ -102,7 +102,7 @@ pub struct Config {
 /// Payload of the longest super-segment: with 100 bytes of headers it stays below 65536.
 const SUPER_SEGMENT_BYTES: u32 = 65_400;
 
-impl Config {
+impl SubflowConfig {
     /// What Linux 6.x does by default (sysctls untouched, no `fq`).
     pub fn linux() -> Self {
         Self {
@@ -145,7 +145,7 @@ impl Config {
         }
     }
 
-    /// What Linux 6.18 was seen to do where nothing had been chosen to fit: beside [`Config::linux`], the
+    /// What Linux 6.18 was seen to do where nothing had been chosen to fit: beside [`SubflowConfig::linux`], the
     /// end of slow start, memory, windows of repeated acknowledgements, Nagle's rule, and no search for
     /// black holes.
     pub fn linux_6_18() -> Self {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use towpath_net::Instant;
 
-use super::send_queue::Record;
+use super::send_queue::SendRecord;
 
 /// Collected while an acknowledgement is processed.
 #[derive(Debug)]
@@ -62,7 +62,7 @@ impl Delivery {
     }
 
     /// The first `bytes` of `record` are cumulatively acknowledged.
-    pub(super) fn acknowledged(&mut self, record: &Record, bytes: u64) {
+    pub(super) fn acknowledged(&mut self, record: &SendRecord, bytes: u64) {
         if !record.fin {
             self.data_bytes += bytes;
         }
@@ -72,11 +72,11 @@ impl Delivery {
         }
     }
 
-    pub(super) fn selectively_acknowledged(&mut self, record: &Record) {
+    pub(super) fn selectively_acknowledged(&mut self, record: &SendRecord) {
         self.deliver(record, record.end(), u64::from(record.len));
     }
 
-    fn deliver(&mut self, record: &Record, end: u64, bytes: u64) {
+    fn deliver(&mut self, record: &SendRecord, end: u64, bytes: u64) {
         self.bytes += bytes;
         let at = record.sent_at;
         if record.transmissions == 1 {
@@ -106,7 +106,7 @@ pub(super) fn milliseconds(at: Instant) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::send_queue::{Mapping, SendQueue};
+    use super::super::send_queue::{DataMapping, SendQueue};
     use super::*;
 
     fn at(ms: u64) -> Instant {
@@ -116,10 +116,10 @@ mod tests {
     #[test]
     fn half_of_a_packet_does_not_show_that_repeating_it_was_needless() {
         let mut queue = SendQueue::new();
-        queue.push(Mapping { dsn: 1, len: 1_420, checksum: None }, false);
+        queue.push(DataMapping { dsn: 1, len: 1_420, checksum: None }, false);
         assert!(queue.send(at(0), 1_420, 1_420).is_some());
         queue.mark_lost_sent_until(at(100));
-        assert!(queue.repeat_lost(at(100), 1_420, 1_420).is_some());
+        assert!(queue.retransmit_lost(at(100), 1_420, 1_420).is_some());
         // Both answers echo what was sent first.
         let mut answer = |until| {
             let mut delivery = Delivery::new(at(110), Duration::from_millis(5), Some(0), 0);

@@ -8,7 +8,7 @@ use crate::wire::Payload;
 
 /// States of RFC 9293 §3.3.2; `Listen` is the stack's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
+pub enum TcpState {
     /// A SYN was sent.
     SynSent,
     /// A SYN was received, a SYN/ACK sent.
@@ -34,7 +34,7 @@ pub enum State {
 /// What a segment changed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "independent facts, not a state")]
-pub struct Received {
+pub struct SegmentOutcome {
     /// The handshake was completed by it.
     pub established: bool,
     /// Bytes that were acknowledged cumulatively by it (SYN and FIN not counted).
@@ -71,7 +71,7 @@ pub enum CloseReason {
 
 /// What a timeout did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct TimedOut {
+pub struct TimeoutOutcome {
     /// A retransmission timeout fired (a scheduler event; a reason to reinject).
     pub retransmission: bool,
     /// The connection is gone.
@@ -80,7 +80,7 @@ pub struct TimedOut {
 
 /// Figures for results and schedulers.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Statistics {
+pub struct SubflowStats {
     /// Smoothed round-trip time; the handshake's at first.
     pub srtt: Duration,
     /// Mean deviation.

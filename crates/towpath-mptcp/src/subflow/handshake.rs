@@ -5,7 +5,9 @@
 use towpath_net::Instant;
 
 use super::transmit::PendingReset;
-use super::{CloseReason, Reason, Received, State, Subflow, TimedOut, Timer, Transmit};
+use super::{
+    CloseReason, SegmentOutcome, Subflow, TcpState, TimeoutOutcome, Timer, Transmit, TransmitReason,
+};
 use crate::wire::{Ecn, Flags, Options, Segment};
 
 /// The SYN or SYN/ACK that we send.
@@ -30,7 +32,7 @@ impl Handshake {
 }
 
 /// Doublings of the time between SYNs, at most: far more than anybody waits for.
-const LONGEST_SHIFT: u32 = 20;
+const MAX_BACKOFF_SHIFT: u32 = 20;
 
 impl Subflow {
     /// Takes over what the peer's SYN (or SYN/ACK) says.
@@ -42,10 +44,12 @@ impl Subflow {
         self.handshake.peer_timestamps = timestamps.is_some();
         self.handshake.peer_sack = *sack_permitted;
         self.handshake.peer_window_scale = *window_scale;
-        let answers = self.state == State::SynReceived;
-        let echo = syn.flags.has(Flags::ECE) && (config.ecn || (config.accepts_ecn && answers));
+        let answers = self.state == TcpState::SynReceived;
+        let echo =
+            syn.flags.contains(Flags::ECE) && (config.ecn || (config.accepts_ecn && answers));
         // A SYN/ACK accepts with ECE alone, a SYN offers with both (RFC 3168 §6.1.1).
-        self.handshake.peer_ecn = echo && syn.flags.has(Flags::ACK) != syn.flags.has(Flags::CWR);
+        self.handshake.peer_ecn =
+            echo && syn.flags.contains(Flags::ACK) != syn.flags.contains(Flags::CWR);
         self.echo.on = self.handshake.peer_ecn;
         self.timestamps.on = config.timestamps && timestamps.is_some();
         self.sack_on = config.sack && *sack_permitted;
@@ -67,40 +71,45 @@ impl Subflow {
         &mut self,
         now: Instant,
         segment: &Segment,
-        received: &mut Received,
+        received: &mut SegmentOutcome,
     ) {
         let flags = segment.flags;
         let accepts = self.handshake.sent > 0 && segment.ack == self.wire_seq(1);
-        if flags.has(Flags::ACK) && !accepts {
-            if !flags.has(Flags::RST) {
+        if flags.contains(Flags::ACK) && !accepts {
+            if !flags.contains(Flags::RST) {
                 self.reset = Some(PendingReset { seq: segment.ack, ack: None });
             }
             return;
         }
-        if flags.has(Flags::RST) {
-            if flags.has(Flags::ACK) {
+        if flags.contains(Flags::RST) {
+            if flags.contains(Flags::ACK) {
                 self.finish(CloseReason::Refused);
             }
             return;
         }
-        if !flags.has(Flags::SYN) {
+        if !flags.contains(Flags::SYN) {
             return;
         }
         self.take_syn(now, segment);
         received.acceptable = true;
-        if flags.has(Flags::ACK) {
+        if flags.contains(Flags::ACK) {
             self.establish(now, segment, received);
             self.acks.due = true;
         } else {
             // Simultaneous open: our SYN goes again, now with an acknowledgement.
-            self.state = State::SynReceived;
+            self.state = TcpState::SynReceived;
             (self.handshake.simultaneous, self.handshake.sent_at) = (true, None);
         }
     }
 
     /// Our SYN is acknowledged.
-    pub(super) fn establish(&mut self, now: Instant, segment: &Segment, received: &mut Received) {
-        self.state = if self.fin_queued() { State::FinWait1 } else { State::Established };
+    pub(super) fn establish(
+        &mut self,
+        now: Instant,
+        segment: &Segment,
+        received: &mut SegmentOutcome,
+    ) {
+        self.state = if self.fin_queued() { TcpState::FinWait1 } else { TcpState::Established };
         self.timers.clear(Timer::Retransmission);
         self.recovery.forget_timeouts();
         self.recovery.backed_off = 0;
@@ -113,7 +122,7 @@ impl Subflow {
         };
         if let Some(rtt) = rtt {
             self.sample_rtt(rtt);
-            self.rtt.sample_smallest(now, rtt);
+            self.rtt.sample_min(now, rtt);
         } else {
             self.rtt.without_handshake_sample();
         }
@@ -126,7 +135,7 @@ impl Subflow {
     }
 
     /// A SYN that repeats the peer's first one: our SYN/ACK was lost.
-    pub(super) fn repeat_syn_ack(&mut self) {
+    pub(super) fn retransmit_syn_ack(&mut self) {
         self.handshake.sent_at = None;
     }
 
@@ -156,13 +165,13 @@ impl Subflow {
 
     /// The SYN or SYN/ACK, if due.
     pub(super) fn next_handshake(&mut self, now: Instant) -> Option<Transmit> {
-        let opening = matches!(self.state, State::SynSent | State::SynReceived);
+        let opening = matches!(self.state, TcpState::SynSent | TcpState::SynReceived);
         if !opening || self.handshake.sent_at.is_some() {
             return None;
         }
         let config = &self.config;
         // What the peer did not offer is not accepted (RFC 7323 §1.3, RFC 2018 §2).
-        let offered = |peer: bool| self.state == State::SynSent || peer;
+        let offered = |peer: bool| self.state == TcpState::SynSent || peer;
         let handshake = &self.handshake;
         let scale = config.window_scale.filter(|_| offered(handshake.peer_window_scale.is_some()));
         let timestamps = config.timestamps && offered(handshake.peer_timestamps);
@@ -174,7 +183,7 @@ impl Subflow {
             ..Options::default()
         };
         let mut flags = Flags::SYN;
-        if self.state == State::SynReceived {
+        if self.state == TcpState::SynReceived {
             flags = flags.with(Flags::ACK);
             if handshake.peer_ecn {
                 flags = flags.with(Flags::ECE);
@@ -183,7 +192,7 @@ impl Subflow {
             // A SYN that was lost goes without: someone may dislike ECN (RFC 3168 §6.1.1.1).
             flags = flags.with(Flags::ECE).with(Flags::CWR);
         }
-        let acknowledges = self.state == State::SynReceived;
+        let acknowledges = self.state == TcpState::SynReceived;
         let retransmission = handshake.sent > 0;
         self.handshake.sent += 1;
         self.handshake.sent_at = Some(now);
@@ -205,29 +214,29 @@ impl Subflow {
             data: None,
             segment_bytes: 0,
             retransmission,
-            reason: Reason::Handshake,
+            reason: TransmitReason::Handshake,
         })
     }
 
     /// Repetitions that do not double the time: of SYNs alone.
     fn linear_syns(&self) -> u32 {
-        if self.state == State::SynSent { u32::from(self.config.linear_syns) } else { 0 }
+        if self.state == TcpState::SynSent { u32::from(self.config.linear_syns) } else { 0 }
     }
 
     /// Timeouts until giving up: as much time has passed then as repetitions that double would take.
     fn syn_timeouts(&self) -> u32 {
-        let all = (2_u64 << self.config.syn_retries.min(LONGEST_SHIFT)) - 1;
+        let all = (2_u64 << self.config.syn_retries.min(MAX_BACKOFF_SHIFT)) - 1;
         let (mut passed, mut count) = (0, 0);
         while passed < all {
             let shift = u32::saturating_sub(count, self.linear_syns());
-            passed += 1_u64 << shift.min(LONGEST_SHIFT);
+            passed += 1_u64 << shift.min(MAX_BACKOFF_SHIFT);
             count += 1;
         }
         count
     }
 
     /// No answer to the SYN or SYN/ACK.
-    pub(super) fn on_handshake_timeout(&mut self, done: &mut TimedOut) {
+    pub(super) fn on_handshake_timeout(&mut self, done: &mut TimeoutOutcome) {
         done.retransmission = true;
         if self.recovery.count_timeout() >= self.syn_timeouts() {
             let unreachable = self.unreachable;

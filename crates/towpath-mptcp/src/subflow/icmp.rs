@@ -2,7 +2,7 @@
 
 use towpath_net::Instant;
 
-use super::{CloseReason, IcmpError, State, Subflow};
+use super::{CloseReason, IcmpError, Subflow, TcpState};
 
 impl Subflow {
     /// An ICMP message for a packet of ours came. One that names no packet in flight is forged or too
@@ -18,7 +18,7 @@ impl Subflow {
             IcmpError::Unreachable { seq, hard } if self.in_flight_seq(seq) => {
                 self.unreachable = true;
                 // In all other states a route may come back (RFC 5461 §2.1, RFC 9293 §3.9.2.2).
-                if hard && self.state == State::SynSent {
+                if hard && self.state == TcpState::SynSent {
                     self.finish(CloseReason::Unreachable);
                 }
             }
@@ -27,7 +27,7 @@ impl Subflow {
     }
 
     fn in_flight_seq(&self, seq: u32) -> bool {
-        if matches!(self.state, State::SynSent | State::SynReceived) {
+        if matches!(self.state, TcpState::SynSent | TcpState::SynReceived) {
             return seq == self.isn;
         }
         let distance = seq.wrapping_sub(self.wire_seq(self.send.acked_until()));

@@ -3,7 +3,7 @@
 //! It numbers bytes from the start of its own stream: offset 0 is the SYN, the first data byte has
 //! offset 1 (the *subflow sequence number*, SSN, of RFC 8684), and the FIN follows the last byte. All
 //! offsets are 64 bits wide; only `wire` knows 32-bit numbers. Payload is not stored here: what is
-//! sent is remembered as [`Mapping`]s into the connection's send store, what arrives in order is
+//! sent is remembered as [`DataMapping`]s into the connection's send store, what arrives in order is
 //! handed out at once.
 //!
 //! The owner composes packets: [`Subflow::poll_transmit`] says what to send, the owner adds the
@@ -47,26 +47,26 @@ mod window;
 
 pub(crate) use send_memory::FRAGMENT_BYTES;
 
-pub use config::Config;
-pub use events::{CloseReason, IcmpError, Received, State, Statistics, TimedOut};
-pub use held::HeldBy;
-pub use send_queue::{Mapping, Sent};
+pub use config::SubflowConfig;
+pub use events::{CloseReason, IcmpError, SegmentOutcome, SubflowStats, TcpState, TimeoutOutcome};
+pub use held::TcpSendLimit;
+pub use send_queue::{DataMapping, SentData};
 pub use timers::Timer;
-pub use transmit::{Reason, Transmit};
+pub use transmit::{Transmit, TransmitReason};
 
-use acks::{Acks, Challenges, Echo, Timestamping};
+use acks::{AckState, ChallengeAckLimiter, EcnState, TimestampState};
 use handshake::Handshake;
 use pacing::Pacer;
 use pmtu::PathMtu;
 use rack::Rack;
 use reassembly::Reassembly;
-use recovery::Recovery;
+use recovery::LossRecovery;
 use rtt::Rtt;
-use send_memory::SendMemory;
+use send_memory::SendBuffer;
 use send_queue::SendQueue;
 use timers::Timers;
 use transmit::PendingReset;
-use window::{OwnWindow, PeerWindow};
+use window::{ReceiveWindow, SendWindow};
 
 const DEFAULT_CONTROL: congestion::CongestionControlEntry = match congestion::ALL {
     [first, ..] => *first,
@@ -77,25 +77,25 @@ const DEFAULT_CONTROL: congestion::CongestionControlEntry = match congestion::AL
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "independent facts, not a state")]
 pub struct Subflow {
-    state: State,
-    config: Config,
+    state: TcpState,
+    config: SubflowConfig,
     isn: u32,
     peer_isn: Option<u32>,
     handshake: Handshake,
     send: SendQueue,
-    memory: SendMemory,
+    memory: SendBuffer,
     receive: Reassembly,
-    peer_window: PeerWindow,
-    own_window: OwnWindow,
+    peer_window: SendWindow,
+    own_window: ReceiveWindow,
     rtt: Rtt,
     /// Round-trip time as the receiver of data sees it; 0: not known.
     receiver_rtt_us: u32,
     rack: Rack,
-    recovery: Recovery,
-    acks: Acks,
-    timestamps: Timestamping,
-    echo: Echo,
-    challenges: Challenges,
+    recovery: LossRecovery,
+    acks: AckState,
+    timestamps: TimestampState,
+    echo: EcnState,
+    challenges: ChallengeAckLimiter,
     path_mtu: PathMtu,
     /// What [`PathMtu::packet_bytes`] says, which is asked for often.
     packet_bytes: u32,
@@ -106,7 +106,7 @@ pub struct Subflow {
     /// What the coupled control was last told: timers have nobody to ask.
     group: Vec<Sibling>,
     reset: Option<PendingReset>,
-    probe: Option<Reason>,
+    probe: Option<TransmitReason>,
     close_reason: Option<CloseReason>,
     unreported_close: Option<CloseReason>,
     sack_on: bool,
@@ -136,22 +136,22 @@ pub struct Subflow {
 
 impl Subflow {
     /// Active open: a SYN is due. `isn` comes from the stack (RFC 6528).
-    pub fn connect(config: Config, isn: u32, now: Instant) -> Self {
-        let mut subflow = Self::new(config, isn, State::SynSent, now);
+    pub fn connect(config: SubflowConfig, isn: u32, now: Instant) -> Self {
+        let mut subflow = Self::new(config, isn, TcpState::SynSent, now);
         subflow.arm_user_timeout(now);
         subflow
     }
 
     /// Passive open: a SYN/ACK is due.
-    pub fn accept(config: Config, isn: u32, syn: &Segment, now: Instant) -> Self {
-        let mut subflow = Self::new(config, isn, State::SynReceived, now);
+    pub fn accept(config: SubflowConfig, isn: u32, syn: &Segment, now: Instant) -> Self {
+        let mut subflow = Self::new(config, isn, TcpState::SynReceived, now);
         subflow.path_mtu.ipv6 = syn.source.is_ipv6();
         subflow.take_syn(now, syn);
         subflow.arm_user_timeout(now);
         subflow
     }
 
-    fn new(config: Config, isn: u32, state: State, now: Instant) -> Self {
+    fn new(config: SubflowConfig, isn: u32, state: TcpState, now: Instant) -> Self {
         let path_mtu = PathMtu::new(config.mtu_bytes);
         let start = CongestionConfig {
             mss_bytes: path_mtu.packet_bytes(),
@@ -168,18 +168,18 @@ impl Subflow {
             peer_isn: None,
             handshake: Handshake::default(),
             send: SendQueue::new(),
-            memory: SendMemory::new(&config),
+            memory: SendBuffer::new(&config),
             receive: Reassembly::new(),
-            peer_window: PeerWindow::new(config.keeps_larger_window),
-            own_window: OwnWindow::new(),
+            peer_window: SendWindow::new(config.keeps_larger_window),
+            own_window: ReceiveWindow::new(),
             rtt: Rtt::new(config.rto_initial, config.rto_min, config.rto_max),
             receiver_rtt_us: 0,
             rack: Rack::default(),
-            recovery: Recovery::default(),
-            acks: Acks::new(config.quick_acks),
-            timestamps: Timestamping::new(isn),
-            echo: Echo::default(),
-            challenges: Challenges::default(),
+            recovery: LossRecovery::default(),
+            acks: AckState::new(config.quick_acks),
+            timestamps: TimestampState::new(isn),
+            echo: EcnState::default(),
+            challenges: ChallengeAckLimiter::default(),
             packet_bytes: path_mtu.packet_bytes(),
             path_mtu,
             pacer: Pacer::default(),
@@ -231,13 +231,17 @@ impl Subflow {
         if window >= mss {
             return share.min(window / mss * mss);
         }
-        if share > 0 && self.lets_sliver(window, self.waiting_bytes.into()) { window } else { 0 }
+        if share > 0 && self.allows_partial_segment(window, self.waiting_bytes.into()) {
+            window
+        } else {
+            0
+        }
     }
 
     /// Whether a window of less than a packet is used when so many bytes wait for it (rules 2 to 4 of
     /// RFC 9293 §3.8.6.2.1). Of a window that belongs to several subflows, what is left for one says
     /// nothing of the peer's buffer: as in Linux an idle one takes it.
-    fn lets_sliver(&self, window: u64, wanted: u64) -> bool {
+    fn allows_partial_segment(&self, window: u64, wanted: u64) -> bool {
         let enough = wanted.min(self.peer_window.largest / 2);
         let rest = self.own_window.shared && self.send.outstanding() == 0;
         window > 0 && (window >= enough || rest || self.override_silly_window)
@@ -245,7 +249,7 @@ impl Subflow {
 
     /// Appends new data and returns its subflow offset. The owner keeps the bytes until they are
     /// acknowledged here ([`Subflow::unacked`]). `psh` sets PSH on the last packet.
-    pub fn push(&mut self, now: Instant, mapping: Mapping, psh: bool) -> u64 {
+    pub fn push(&mut self, now: Instant, mapping: DataMapping, psh: bool) -> u64 {
         if let Some(idle) = self.idle_for(now) {
             self.congestion.on_idle(now, idle, self.rtt.timeout());
             self.last_sent = now;
@@ -259,7 +263,7 @@ impl Subflow {
     }
 
     /// The mapping pushed last, if it waits as a whole: [`Subflow::lengthen`] may make it longer.
-    pub fn unsent_tail(&self) -> Option<Mapping> {
+    pub fn unsent_tail(&self) -> Option<DataMapping> {
         self.send.unsent_tail()
     }
 
@@ -279,29 +283,29 @@ impl Subflow {
     }
 
     /// Everything pushed and not yet cumulatively acknowledged, whole mappings, oldest first.
-    pub fn unacked(&self) -> impl Iterator<Item = Sent> + '_ {
+    pub fn unacked(&self) -> impl Iterator<Item = SentData> + '_ {
         self.send.unacked()
     }
 
     /// FIN after everything that was pushed.
     pub fn close(&mut self, now: Instant) {
         match self.state {
-            State::SynSent => self.finish(CloseReason::Finished),
-            State::SynReceived => self.send.push_fin(),
-            State::Established => {
+            TcpState::SynSent => self.finish(CloseReason::Finished),
+            TcpState::SynReceived => self.send.push_fin(),
+            TcpState::Established => {
                 self.send.push_fin();
-                self.state = State::FinWait1;
+                self.state = TcpState::FinWait1;
             }
-            State::CloseWait => {
+            TcpState::CloseWait => {
                 self.send.push_fin();
-                self.state = State::LastAck;
+                self.state = TcpState::LastAck;
             }
-            State::FinWait1
-            | State::FinWait2
-            | State::Closing
-            | State::LastAck
-            | State::TimeWait
-            | State::Closed => {}
+            TcpState::FinWait1
+            | TcpState::FinWait2
+            | TcpState::Closing
+            | TcpState::LastAck
+            | TcpState::TimeWait
+            | TcpState::Closed => {}
         }
         self.arm_user_timeout(now);
     }
@@ -309,14 +313,14 @@ impl Subflow {
     /// A RST is due, the state is `Closed`.
     pub fn abort(&mut self, now: Instant) {
         let _ = now;
-        let told = matches!(self.state, State::SynSent | State::TimeWait | State::Closed);
+        let told = matches!(self.state, TcpState::SynSent | TcpState::TimeWait | TcpState::Closed);
         if !told {
             self.reset = Some(PendingReset {
                 seq: self.wire_seq(self.send.sent_until()),
                 ack: Some(self.wire_ack()),
             });
         }
-        if self.state != State::Closed {
+        if self.state != TcpState::Closed {
             self.close_as(CloseReason::Aborted);
             // The owner asked for it and need not be told.
             self.unreported_close = None;
@@ -324,12 +328,12 @@ impl Subflow {
     }
 
     /// When the peer was last heard on it.
-    pub fn last_heard(&self) -> Instant {
+    pub fn last_received_at(&self) -> Instant {
         self.last_heard
     }
 
     /// When it will next look at its own losses, if it has data under way.
-    pub fn repair_at(&self) -> Option<Instant> {
+    pub fn next_retransmission_at(&self) -> Option<Instant> {
         let timers = [Timer::TailProbe, Timer::Retransmission, Timer::Reordering];
         timers.into_iter().filter_map(|timer| self.timers.get(timer)).min()
     }
@@ -341,13 +345,13 @@ impl Subflow {
 
     /// The state is `Closed`, and the owner is told by the next call that can say so.
     fn finish(&mut self, reason: CloseReason) {
-        if self.state != State::Closed {
+        if self.state != TcpState::Closed {
             self.close_as(reason);
         }
     }
 
     fn close_as(&mut self, reason: CloseReason) {
-        self.state = State::Closed;
+        self.state = TcpState::Closed;
         (self.close_reason, self.unreported_close) = (Some(reason), Some(reason));
         self.timers.clear_all();
     }
@@ -364,8 +368,8 @@ impl Subflow {
     }
 
     /// So many bytes may wait here for earlier ones; what would be more is not kept.
-    pub fn set_reorder_room(&mut self, bytes: u64) {
-        self.own_window.reorder_room_bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+    pub fn set_max_out_of_order_bytes(&mut self, bytes: u64) {
+        self.own_window.max_out_of_order_bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
     }
 
     /// The connection's window admits so many bytes from the next one to be pushed on, whatever was
@@ -387,8 +391,8 @@ impl Subflow {
     }
 
     /// The window that the peer was last told here.
-    pub fn told_window_bytes(&self) -> u64 {
-        self.own_window.told()
+    pub fn advertised_window_bytes(&self) -> u64 {
+        self.own_window.advertised()
     }
 
     /// Round-trip time as the receiver of data knows it: by timestamps, once they have told one, queues on
@@ -403,7 +407,8 @@ impl Subflow {
     /// Whether the window has grown so much over what the peer knows that an update is due: two
     /// packets or half the buffer, or anything after zero.
     pub fn window_update_due(&self) -> bool {
-        let open = !matches!(self.state, State::SynSent | State::SynReceived | State::Closed);
+        let open =
+            !matches!(self.state, TcpState::SynSent | TcpState::SynReceived | TcpState::Closed);
         let more = !self.receive.fin_in_order();
         open && more && self.own_window.update_due(self.receive.next(), u64::from(self.mss()))
     }
@@ -442,7 +447,7 @@ impl Subflow {
     /// Nobody will read what comes: FIN-WAIT-2 lasts [`Config::time_wait`] and no longer.
     pub fn set_orphaned(&mut self, now: Instant) {
         self.orphaned = true;
-        if self.state == State::FinWait2 {
+        if self.state == TcpState::FinWait2 {
             self.arm_fin_wait(now);
         }
     }
@@ -453,7 +458,7 @@ impl Subflow {
     }
 
     /// State.
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> TcpState {
         self.state
     }
 
@@ -468,11 +473,11 @@ impl Subflow {
     }
 
     /// Figures.
-    pub fn statistics(&self) -> Statistics {
-        Statistics {
+    pub fn statistics(&self) -> SubflowStats {
+        SubflowStats {
             srtt: self.rtt.smoothed().unwrap_or_default(),
             rttvar: self.rtt.deviation(),
-            min_rtt: self.rtt.smallest().unwrap_or_default(),
+            min_rtt: self.rtt.min().unwrap_or_default(),
             rto: self.rtt.timeout(),
             timeouts: self.recovery.timeouts(),
             cwnd_bytes: self.cwnd(),
@@ -490,7 +495,7 @@ impl Subflow {
             retransmitted_bytes: self.retransmitted_bytes,
             timeouts_total: self.recovery.timeouts_total(),
             undone: self.recovery.undone(),
-            reorder_bytes: self.receive.waiting_bytes(),
+            reorder_bytes: self.receive.out_of_order_bytes(),
         }
     }
 
@@ -516,12 +521,12 @@ impl Subflow {
 
     /// Bytes that wait here for earlier ones.
     pub fn reorder_bytes(&self) -> u64 {
-        self.receive.waiting_bytes()
+        self.receive.out_of_order_bytes()
     }
 
     /// How far behind the next one expected they end; 0 if there are none.
     pub fn reorder_span_bytes(&self) -> u64 {
-        self.receive.waiting_span()
+        self.receive.out_of_order_span()
     }
 
     /// Whether no data has passed on it in either direction.
@@ -541,7 +546,7 @@ impl Subflow {
             slow_start: cwnd_bytes < self.congestion.ssthresh_bytes(),
             srtt: self.srtt(),
             rttvar: self.rtt.deviation(),
-            min_rtt: self.rtt.smallest().unwrap_or_default(),
+            min_rtt: self.rtt.min().unwrap_or_default(),
             rto: self.rtt.timeout(),
             timeouts: self.recovery.timeouts(),
             mss_bytes: self.mss(),
@@ -629,12 +634,12 @@ impl Subflow {
     }
 
     /// The largest window that the peer ever offered here.
-    pub fn largest_peer_window_bytes(&self) -> u64 {
+    pub fn max_peer_window_bytes(&self) -> u64 {
         self.peer_window.largest
     }
 
     /// The window that a field of the peer's says, bytes.
-    pub fn told_bytes(&self, field: u16) -> u64 {
+    pub fn unscale_window(&self, field: u16) -> u64 {
         u64::from(field) << self.peer_window.shift
     }
 
@@ -672,6 +677,6 @@ impl Subflow {
     }
 
     fn may_send_data(&self) -> bool {
-        matches!(self.state, State::Established | State::CloseWait)
+        matches!(self.state, TcpState::Established | TcpState::CloseWait)
     }
 }

@@ -1,7 +1,7 @@
 //! Small packets wait (RFC 9293 §3.7.4), in the form that Linux has: only for other small ones.
 
 use super::Subflow;
-use super::send_queue::Record;
+use super::send_queue::SendRecord;
 
 impl Subflow {
     /// What Nagle lets go of the next `len` bytes: all, whole packets, or nothing.
@@ -15,7 +15,7 @@ impl Subflow {
         (allowed > 0).then_some(allowed)
     }
 
-    pub(super) fn note_small(&mut self, record: &Record) {
+    pub(super) fn track_small_packet(&mut self, record: &SendRecord) {
         if !record.fin && !record.len.is_multiple_of(self.mss()) {
             self.small_until = self.send.sent_until() as u32;
         }

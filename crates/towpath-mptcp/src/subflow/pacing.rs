@@ -57,7 +57,7 @@ impl Subflow {
         let sized = if self.config.tso_autosizing {
             // About a millisecond's worth, and more when the round-trip time is short: a burst does
             // less harm to a near peer (Linux `tcp_tso_rtt_log`).
-            let near = self.rtt.smallest().map_or(u128::MAX, |rtt| rtt.as_micros() >> 9);
+            let near = self.rtt.min().map_or(u128::MAX, |rtt| rtt.as_micros() >> 9);
             let extra = u32::try_from(near).ok().and_then(|by| most.checked_shr(by)).unwrap_or(0);
             let rate = u32::try_from(self.pacing_rate() >> 10).unwrap_or(u32::MAX);
             most.min(rate.saturating_add(extra)).max(2 * mss)

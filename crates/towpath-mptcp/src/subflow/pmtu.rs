@@ -2,11 +2,11 @@
 //! smaller limit when full packets vanish (RFC 9293 §3.7.1, RFC 1191, RFC 8201, RFC 4821 §7.7).
 
 /// A packet carries at least so much, whatever anyone says (Linux `tcp_min_snd_mss` is 48).
-const LEAST_BYTES: u32 = 48;
+const MIN_SND_MSS: u32 = 48;
 /// The search for black holes does not go below this.
-const LEAST_SEARCHED_BYTES: u32 = 512;
+const MIN_PROBED_MSS: u32 = 512;
 /// Every IPv4 link carries so much (RFC 1191 §3).
-const LEAST_MTU: u32 = 68;
+const MIN_IPV4_MTU: u32 = 68;
 /// Sizes of usual links (RFC 1191 §7.1).
 const PLATEAUS: [u32; 9] = [32_000, 17_914, 8_166, 4_352, 2_002, 1_492, 1_006, 508, 296];
 /// Bytes of the timestamps option with padding (RFC 7323 appendix A).
@@ -41,8 +41,8 @@ impl PathMtu {
         if self.ipv6 { 60 } else { 40 }
     }
 
-    fn least_mtu(&self) -> u32 {
-        if self.ipv6 { 1280 } else { LEAST_MTU }
+    fn min_mtu(&self) -> u32 {
+        if self.ipv6 { 1280 } else { MIN_IPV4_MTU }
     }
 
     /// What we tell the peer: without options (RFC 6691 §2), and whatever the path to the peer
@@ -82,7 +82,7 @@ impl PathMtu {
         let timestamps = if self.timestamps { TIMESTAMP_BYTES } else { 0 };
         let options = timestamps + u32::from(self.data_option_bytes);
         let payload = segment.saturating_sub(options).min(self.cap.unwrap_or(u32::MAX));
-        payload.clamp(LEAST_BYTES, u32::from(u16::MAX))
+        payload.clamp(MIN_SND_MSS, u32::from(u16::MAX))
     }
 
     /// A router has a link of this MTU (RFC 1191 §5); true if packets get smaller. Routers older than
@@ -92,8 +92,8 @@ impl PathMtu {
             // RFC 8201 §4: every IPv6 link carries 1280, so who says less lies.
             0..1280 if self.ipv6 => return false,
             // RFC 1191 §5: the next smaller size that links usually have.
-            0 => PLATEAUS.into_iter().find(|size| *size < self.mtu_bytes).unwrap_or(LEAST_MTU),
-            named => named.max(LEAST_MTU),
+            0 => PLATEAUS.into_iter().find(|size| *size < self.mtu_bytes).unwrap_or(MIN_IPV4_MTU),
+            named => named.max(MIN_IPV4_MTU),
         };
         let smaller = mtu_bytes < self.mtu_bytes;
         self.mtu_bytes = self.mtu_bytes.min(mtu_bytes);
@@ -104,8 +104,8 @@ impl PathMtu {
     pub(super) fn halve(&mut self) -> bool {
         let half = self.packet_bytes() / 2;
         let overhead = self.mtu_bytes.min(self.header_bytes() + 40);
-        self.packet_bytes() > LEAST_SEARCHED_BYTES
-            && self.reduce((half.max(LEAST_SEARCHED_BYTES) + overhead).max(self.least_mtu()))
+        self.packet_bytes() > MIN_PROBED_MSS
+            && self.reduce((half.max(MIN_PROBED_MSS) + overhead).max(self.min_mtu()))
     }
 }
 

@@ -9,15 +9,15 @@ use towpath_multipath::path::RecoveryPhase;
 use towpath_net::Instant;
 
 use super::delivery::Delivery;
-use super::send_queue::Horizon;
-use super::{Reason, State, Subflow, Timer};
+use super::send_queue::RackWindow;
+use super::{Subflow, TcpState, Timer, TransmitReason};
 
 /// Packets that must arrive before a hole counts as a loss (RFC 5681 §3.2, RFC 6675 §2).
-pub(super) const DUPLICATE_THRESHOLD: u64 = 3;
+pub(super) const DUP_THRESH: u64 = 3;
 /// Recoveries after which a widened reordering window shrinks again (RFC 8985 §6.2 step 4).
-const WIDE_FOR: u32 = 16;
+const REO_WND_PERSIST: u32 = 16;
 /// Longest delay of an acknowledgement that must be expected of a peer (RFC 8985 §7.2).
-const PEER_ACK_DELAY: Duration = Duration::from_millis(200);
+const MAX_PEER_ACK_DELAY: Duration = Duration::from_millis(200);
 
 /// State of RACK and of the tail loss probe.
 #[derive(Debug, Clone, Default)]
@@ -67,7 +67,7 @@ impl Rack {
         if self.round_end.is_none_or(|end| acked_until >= end) {
             self.round_end = Some(sent_until);
             self.widened = self.widened.saturating_add(1);
-            self.wide_for = WIDE_FOR;
+            self.wide_for = REO_WND_PERSIST;
         }
     }
 
@@ -80,8 +80,8 @@ impl Rack {
     }
 
     /// How long after the newest delivered one anything sent before it counts as in flight.
-    fn horizon(&self, window: Duration) -> Option<Horizon> {
-        Some(Horizon { newest: self.newest?, wait: self.rtt + window })
+    fn horizon(&self, window: Duration) -> Option<RackWindow> {
+        Some(RackWindow { newest: self.newest?, wait: self.rtt + window })
     }
 
     /// A probe is on its way.
@@ -109,12 +109,12 @@ impl Subflow {
 
     fn reordering_window(&self) -> Duration {
         let rack = &self.rack;
-        let enough = DUPLICATE_THRESHOLD * u64::from(self.mss());
+        let enough = DUP_THRESH * u64::from(self.mss());
         let hurry = self.phase() != RecoveryPhase::Open || self.send.sacked_bytes() >= enough;
         if !rack.reordering_seen && hurry {
             return Duration::ZERO;
         }
-        let quarter = self.rtt.smallest().unwrap_or_default() / 4;
+        let quarter = self.rtt.min().unwrap_or_default() / 4;
         let widest = self.rtt.smoothed().unwrap_or_default();
         quarter.saturating_mul(rack.widened.saturating_add(1)).min(widest)
     }
@@ -130,7 +130,7 @@ impl Subflow {
                 self.timers.set(Timer::Reordering, again);
             }
         } else if self.sack_on {
-            self.send.detect_by_bytes((DUPLICATE_THRESHOLD - 1) * u64::from(self.mss()));
+            self.send.detect_by_bytes((DUP_THRESH - 1) * u64::from(self.mss()));
         } else if self.recovery.enough_duplicates() {
             self.send.mark_oldest_lost();
         }
@@ -163,7 +163,7 @@ impl Subflow {
         let delay = match self.rtt.smoothed() {
             // One packet alone may be acknowledged late.
             Some(srtt) if self.send.outstanding() <= u64::from(self.mss()) => {
-                2 * srtt + PEER_ACK_DELAY
+                2 * srtt + MAX_PEER_ACK_DELAY
             }
             Some(srtt) => 2 * srtt,
             None => Duration::from_secs(1),
@@ -189,7 +189,7 @@ impl Subflow {
 
     /// RFC 8985 §7.3: new data if there is some, else the last packet again.
     pub(super) fn on_tail_probe(&mut self, now: Instant) {
-        if self.send.outstanding() > 0 && self.state != State::Closed {
+        if self.send.outstanding() > 0 && self.state != TcpState::Closed {
             self.rack.probe_due = true;
         }
         self.rearm_retransmission(now);
@@ -197,14 +197,14 @@ impl Subflow {
 
     /// RFC 8985 §7.4: what the answer to a probe says. A repeated packet that was needed hides a loss
     /// from congestion control, which is told here.
-    pub(super) fn note_probe_answer(&mut self, now: Instant, ack: u64, told: &ProbeEvidence) {
+    pub(super) fn on_probe_acked(&mut self, now: Instant, ack: u64, told: &ProbeEvidence) {
         let Some(probe) = self.rack.probe.filter(|probe| ack >= probe.end) else { return };
         if !probe.repeated || told.duplicate_end == Some(probe.end) {
             self.rack.probe = None;
         } else if ack > probe.end {
             self.rack.probe = None;
             if self.phase() == RecoveryPhase::Open {
-                self.react_to_hidden_loss(now);
+                self.on_tlp_loss_repair(now);
             }
         } else if told.plain_duplicate {
             self.rack.probe = None;
@@ -214,7 +214,7 @@ impl Subflow {
     /// How much new data finds out what repeated data cannot, whatever the congestion window says: for
     /// the tail loss probe that is due a packet, after a timeout that may have been spurious two (RFC
     /// 5682 §2.1 step 2b), or all that waits if that is less; 0 if the peer has no room for it.
-    pub fn telling_bytes(&self) -> u64 {
+    pub fn probe_bytes(&self) -> u64 {
         let sends = self.may_send_data() && self.send.fin_ssn().is_none();
         if !sends || self.send.next_unsent().is_some() {
             return 0;
@@ -230,8 +230,8 @@ impl Subflow {
     }
 
     /// The probe itself.
-    pub(super) fn probe_reason(&self) -> Option<Reason> {
-        self.rack.probe_due.then_some(Reason::TailProbe)
+    pub(super) fn probe_reason(&self) -> Option<TransmitReason> {
+        self.rack.probe_due.then_some(TransmitReason::TailProbe)
     }
 
     /// After a timeout a probe tells nothing any more.

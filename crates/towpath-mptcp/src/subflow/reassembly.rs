@@ -8,11 +8,11 @@ use super::ranges::Ranges;
 use crate::wire::Payload;
 
 /// Blocks of offsets that the peer is told of; at most four fit into the options.
-pub(super) type Blocks = ArrayVec<(u64, u64), 4>;
+pub(super) type SackRanges = ArrayVec<(u64, u64), 4>;
 
 /// What a segment's data did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Arrival {
+pub(super) struct ReassemblyOutcome {
     /// Bytes now in order.
     pub(super) in_order: u64,
     /// Bytes that were there before.
@@ -58,12 +58,12 @@ impl Reassembly {
         self.next - u64::from(self.fin_in_order())
     }
 
-    pub(super) fn waiting_bytes(&self) -> u64 {
+    pub(super) fn out_of_order_bytes(&self) -> u64 {
         self.waiting_bytes
     }
 
     /// From the next offset expected to the end of what waits.
-    pub(super) fn waiting_span(&self) -> u64 {
+    pub(super) fn out_of_order_span(&self) -> u64 {
         let last = self.waiting.last_key_value();
         last.map_or(0, |(start, payload)| start + payload.len() as u64 - self.next)
     }
@@ -99,7 +99,7 @@ impl Reassembly {
         start: u64,
         mut payload: Payload,
         out: &mut Vec<(u64, Payload)>,
-    ) -> Arrival {
+    ) -> ReassemblyOutcome {
         // Nothing may follow a FIN.
         let limit = self.fin.map_or(u64::MAX, |fin| fin.saturating_sub(start));
         if payload.len() as u64 > limit {
@@ -109,7 +109,7 @@ impl Reassembly {
         if start == self.next && self.ranges.is_empty() && end > start {
             self.next = end;
             out.push((start, payload));
-            return Arrival { in_order: end - start, duplicate: 0, hole: false };
+            return ReassemblyOutcome { in_order: end - start, duplicate: 0, hole: false };
         }
         self.insert_slowly(start, end, &payload, out)
     }
@@ -120,8 +120,9 @@ impl Reassembly {
         end: u64,
         payload: &Payload,
         out: &mut Vec<(u64, Payload)>,
-    ) -> Arrival {
-        let mut arrival = Arrival { hole: !self.ranges.is_empty(), ..Arrival::default() };
+    ) -> ReassemblyOutcome {
+        let mut arrival =
+            ReassemblyOutcome { hole: !self.ranges.is_empty(), ..ReassemblyOutcome::default() };
         if start >= end {
             return arrival;
         }
@@ -179,8 +180,8 @@ impl Reassembly {
 
     /// What to report, at most `count` blocks: a duplicate first, then the latest changed block
     /// (RFC 2018 §4). A duplicate is reported once.
-    pub(super) fn take_blocks(&mut self, count: usize) -> Blocks {
-        let mut blocks = Blocks::new();
+    pub(super) fn take_sack_blocks(&mut self, count: usize) -> SackRanges {
+        let mut blocks = SackRanges::new();
         let duplicate = if count > 0 { self.duplicate.take() } else { None };
         let latest = self.latest.iter().filter_map(|at| self.ranges.around(*at));
         // After blocks were forgotten for lack of space, older holes still matter: the highest fill up.

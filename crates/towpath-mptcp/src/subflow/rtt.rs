@@ -7,7 +7,7 @@ use towpath_net::Instant;
 /// The smallest round-trip time is forgotten after this time (Linux `tcp_min_rtt_wlen`).
 const MIN_RTT_WINDOW: Duration = Duration::from_secs(300);
 /// First timeout after a SYN that was repeated (RFC 6298 §5.7).
-const HANDSHAKE_REPEATED_US: u32 = 3_000_000;
+const SYN_RETRANSMITTED_RTO_US: u32 = 3_000_000;
 
 /// What the round-trip times so far say. Nanoseconds as numbers: with [`Duration`] each step of the
 /// filters would be several divisions, for every acknowledgement.
@@ -22,44 +22,44 @@ pub(super) struct Rtt {
     initial_us: u32,
     least_us: u32,
     most_us: u32,
-    rounds: Rounds,
+    rounds: MdevTracker,
 }
 
 /// How much later than expected an answer came, as Linux keeps it (`tcp_rtt_estimator`): four times the
 /// deviation.
 #[derive(Debug, Clone, Copy, Default)]
-struct Rounds {
+struct MdevTracker {
     /// As of the last sample.
-    late_us: u32,
+    mdev_us: u32,
     /// The most of this round.
-    most_us: u32,
+    mdev_max_us: u32,
     /// What the timeout is made of; 0: deviations are not kept by rounds.
-    kept_us: u32,
+    rttvar_us: u32,
     /// The round ends when this is acknowledged; as on the wire, without its upper half.
     end: u32,
 }
 
-impl Rounds {
+impl MdevTracker {
     fn first(rtt_us: u32, least_us: u32, sent_until: u64) -> Self {
-        let late_us = rtt_us.saturating_mul(2);
-        let most_us = late_us.max(least_us);
-        Self { late_us, most_us, kept_us: most_us, end: sent_until as u32 }
+        let mdev_us = rtt_us.saturating_mul(2);
+        let mdev_max_us = mdev_us.max(least_us);
+        Self { mdev_us, mdev_max_us, rttvar_us: mdev_max_us, end: sent_until as u32 }
     }
 
     /// `rtt_us` beside what was expected.
     fn sample(&mut self, expected_us: u32, rtt_us: u32) {
         let error = expected_us.abs_diff(rtt_us);
-        let old = self.late_us / 4;
+        let old = self.mdev_us / 4;
         // An answer that comes sooner than before makes the next no more uncertain.
         let grown = error.saturating_sub(old) / if rtt_us < expected_us { 8 } else { 1 };
-        self.late_us = self.late_us.saturating_add(grown) - old.saturating_sub(error);
-        self.most_us = self.most_us.max(self.late_us);
-        self.kept_us = self.kept_us.max(self.most_us);
+        self.mdev_us = self.mdev_us.saturating_add(grown) - old.saturating_sub(error);
+        self.mdev_max_us = self.mdev_max_us.max(self.mdev_us);
+        self.rttvar_us = self.rttvar_us.max(self.mdev_max_us);
     }
 
     fn end(&mut self, least_us: u32, sent_until: u64) {
-        self.kept_us -= self.kept_us.saturating_sub(self.most_us) / 4;
-        (self.end, self.most_us) = (sent_until as u32, least_us);
+        self.rttvar_us -= self.rttvar_us.saturating_sub(self.mdev_max_us) / 4;
+        (self.end, self.mdev_max_us) = (sent_until as u32, least_us);
     }
 }
 
@@ -73,7 +73,7 @@ impl Rtt {
             initial_us: micros(initial),
             least_us: micros(least),
             most_us: micros(most),
-            rounds: Rounds::default(),
+            rounds: MdevTracker::default(),
         }
     }
 
@@ -81,17 +81,17 @@ impl Rtt {
     /// `sent_until`.
     pub(super) fn sample_in_round(&mut self, rtt: Duration, acked: u64, sent_until: u64) {
         let expected = self.smoothed().map(micros);
-        match expected.filter(|_| self.rounds.kept_us > 0) {
+        match expected.filter(|_| self.rounds.rttvar_us > 0) {
             Some(expected) => {
                 self.rounds.sample(expected, micros(rtt));
                 if (acked as u32).wrapping_sub(self.rounds.end).cast_signed() > 0 {
                     self.rounds.end(self.least_us, sent_until);
                 }
             }
-            None => self.rounds = Rounds::first(micros(rtt), self.least_us, sent_until),
+            None => self.rounds = MdevTracker::first(micros(rtt), self.least_us, sent_until),
         }
         self.sample(rtt);
-        self.deviation = u64::from(self.rounds.late_us / 4) * 1_000;
+        self.deviation = u64::from(self.rounds.mdev_us / 4) * 1_000;
     }
 
     /// A measurement (§2).
@@ -109,7 +109,7 @@ impl Rtt {
     }
 
     /// A measurement that may be the smallest.
-    pub(super) fn sample_smallest(&mut self, now: Instant, rtt: Duration) {
+    pub(super) fn sample_min(&mut self, now: Instant, rtt: Duration) {
         let rtt = nanos(rtt);
         let keep = self.smallest < rtt && now.saturating_since(self.smallest_at) < MIN_RTT_WINDOW;
         if !keep {
@@ -120,7 +120,7 @@ impl Rtt {
     /// The SYN was repeated and nothing could be measured: three seconds (§5.7).
     pub(super) fn without_handshake_sample(&mut self) {
         if self.smoothed == 0 {
-            self.initial_us = self.initial_us.max(HANDSHAKE_REPEATED_US);
+            self.initial_us = self.initial_us.max(SYN_RETRANSMITTED_RTO_US);
         }
     }
 
@@ -133,7 +133,7 @@ impl Rtt {
 
     fn timeout_nanos(&self) -> u64 {
         let least = u64::from(self.least_us) * 1_000;
-        let kept = u64::from(self.rounds.kept_us) * 1_000;
+        let kept = u64::from(self.rounds.rttvar_us) * 1_000;
         let deviation = if kept > 0 { kept } else { self.deviation.saturating_mul(4) };
         let timeout = match self.smoothed {
             0 => u64::from(self.initial_us) * 1_000,
@@ -160,7 +160,7 @@ impl Rtt {
         Duration::from_nanos(self.deviation)
     }
 
-    pub(super) fn smallest(&self) -> Option<Duration> {
+    pub(super) fn min(&self) -> Option<Duration> {
         (self.smallest != u64::MAX).then(|| Duration::from_nanos(self.smallest))
     }
 }
@@ -222,10 +222,10 @@ mod tests {
     fn the_smallest_is_forgotten_after_five_minutes() {
         let mut rtt = Rtt::new(MS, MS, MS);
         let at = |s: u64| Instant::from_nanos(s * 1_000_000_000);
-        rtt.sample_smallest(at(0), 10 * MS);
-        rtt.sample_smallest(at(10), 20 * MS);
-        assert_eq!(rtt.smallest(), Some(10 * MS));
-        rtt.sample_smallest(at(301), 20 * MS);
-        assert_eq!(rtt.smallest(), Some(20 * MS));
+        rtt.sample_min(at(0), 10 * MS);
+        rtt.sample_min(at(10), 20 * MS);
+        assert_eq!(rtt.min(), Some(10 * MS));
+        rtt.sample_min(at(301), 20 * MS);
+        assert_eq!(rtt.min(), Some(20 * MS));
     }
 }

@@ -1,24 +1,24 @@
 //! What the data of a subflow takes of Linux's memory, and how much of that its send buffer allows
 //! (`net/ipv4/tcp_input.c`, `include/net/sock.h`): a scheduler that fills subflows' own queues goes by it.
 
-use super::{Config, Subflow};
+use super::{Subflow, SubflowConfig};
 
 /// The header and the notes of one packet in memory (`SKB_TRUESIZE(MAX_TCP_HEADER)`).
 const PACKET_OVERHEAD_BYTES: u64 = 832;
 /// Headers and notes that each packet's memory is rounded up with.
 const HEADER_BYTES: u64 = 576;
 /// Memory for a packet of the usual size, and bounds of a buffer (`tcp_wmem`).
-const USUAL_PACKET_BYTES: u64 = 4_608;
-const LEAST_BUFFER_BYTES: u64 = 4_096;
-const LARGEST_BUFFER_BYTES: u64 = 4 * 1024 * 1024;
+const DEFAULT_PACKET_BYTES: u64 = 4_608;
+const MIN_BUFFER_BYTES: u64 = 4_096;
+const MAX_BUFFER_BYTES: u64 = 4 * 1024 * 1024;
 /// The notes that lie outside of that (`struct sk_buff`).
-const NOTES_BYTES: u64 = 256;
+const SKB_OVERHEAD_BYTES: u64 = 256;
 /// A buffer is made for twice the window.
-const WINDOWS: u64 = 2;
+const WINDOW_MULTIPLIER: u64 = 2;
 /// Packets of the smallest window that is counted (`TCP_INIT_CWND`).
-const LEAST_PACKETS: u64 = 10;
+const MIN_PACKETS: u64 = 10;
 /// A window up to this one is used as a whole (`TCP_MSS_DEFAULT`).
-const USUAL_SEGMENT_BYTES: u64 = 536;
+const DEFAULT_MSS_BYTES: u64 = 536;
 /// What a packet may hold before it is sent (`MPTCP_MAX_GSO_SIZE`).
 const QUEUED_PACKET_BYTES: u32 = 65_215;
 /// Payload of one packet in memory before it is sent.
@@ -29,13 +29,13 @@ pub(crate) const FRAGMENT_BYTES: u64 = 32_728;
 
 /// A subflow's send buffer.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct SendMemory {
+pub(super) struct SendBuffer {
     /// What it may hold; grows and never shrinks.
     buffer_bytes: u32,
 }
 
-impl SendMemory {
-    pub(super) fn new(config: &Config) -> Self {
+impl SendBuffer {
+    pub(super) fn new(config: &SubflowConfig) -> Self {
         let initial = if config.counts_memory { config.send_buffer_initial_bytes } else { 0 };
         Self { buffer_bytes: initial }
     }
@@ -44,24 +44,24 @@ impl SendMemory {
 /// Memory that a buffer has for each packet of the window, by the segment size that the peer announced
 /// (`tcp_sndbuf_expand`).
 fn per_packet(announced_bytes: u64) -> u64 {
-    WINDOWS * ((announced_bytes + HEADER_BYTES).next_power_of_two() + NOTES_BYTES)
+    WINDOW_MULTIPLIER * ((announced_bytes + HEADER_BYTES).next_power_of_two() + SKB_OVERHEAD_BYTES)
 }
 
 impl Subflow {
     /// Its send buffer: memory for what is sent here and not acknowledged, or waits to be sent.
     pub fn send_buffer_bytes(&self) -> u64 {
         let kept = u64::from(self.memory.buffer_bytes);
-        if self.config.counts_memory { kept } else { kept.max(self.wanted_buffer_bytes()) }
+        if self.config.counts_memory { kept } else { kept.max(self.target_buffer_bytes()) }
     }
 
     /// Memory for each packet of the window.
-    fn wanted_buffer_bytes(&self) -> u64 {
+    fn target_buffer_bytes(&self) -> u64 {
         let packets = self.cwnd() / u64::from(self.mss());
-        packets.saturating_mul(USUAL_PACKET_BYTES).clamp(LEAST_BUFFER_BYTES, LARGEST_BUFFER_BYTES)
+        packets.saturating_mul(DEFAULT_PACKET_BYTES).clamp(MIN_BUFFER_BYTES, MAX_BUFFER_BYTES)
     }
 
     /// Keeps what [`Subflow::send_buffer_bytes`] says now.
-    pub fn keep_send_buffer(&mut self) {
+    pub fn store_send_buffer(&mut self) {
         let bytes = u32::try_from(self.send_buffer_bytes()).unwrap_or(u32::MAX);
         self.memory.buffer_bytes = bytes;
     }
@@ -82,7 +82,7 @@ impl Subflow {
     /// (`tcp_xmit_size_goal`), in the beginning half of the largest window that the peer offered.
     pub fn queued_packet_bytes(&self) -> u32 {
         let (mss, largest) = (self.mss(), self.peer_window.largest);
-        let bound = if largest > USUAL_SEGMENT_BYTES { largest / 2 } else { largest };
+        let bound = if largest > DEFAULT_MSS_BYTES { largest / 2 } else { largest };
         let bytes = u64::from(QUEUED_PACKET_BYTES).min(bound) as u32;
         (bytes / mss).max(1) * mss
     }
@@ -98,7 +98,7 @@ impl Subflow {
             let free = self.send_memory_bytes() < self.send_buffer_bytes();
             return if free { FRAGMENT_BYTES } else { 0 };
         }
-        self.keep_send_buffer();
+        self.store_send_buffer();
         // Sent data takes about a tenth more than its size.
         let most = self.send_buffer_bytes() / 11 * 10;
         let mss = u64::from(self.mss());
@@ -127,7 +127,7 @@ impl Subflow {
         if !self.config.counts_memory {
             return;
         }
-        let packets = (self.cwnd() / u64::from(self.mss())).max(LEAST_PACKETS);
+        let packets = (self.cwnd() / u64::from(self.mss())).max(MIN_PACKETS);
         let wanted = packets.saturating_mul(per_packet(self.path_mtu.segment_bytes().into()));
         let wanted = u32::try_from(wanted).unwrap_or(u32::MAX);
         let wanted = wanted.min(self.config.send_buffer_max_bytes);

@@ -14,7 +14,7 @@ use super::ranges::Ranges;
 
 /// Which data bytes of a subflow are: the unit of retransmission. Never longer than 65535 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Mapping {
+pub struct DataMapping {
     /// First data sequence number.
     pub dsn: u64,
     /// Bytes.
@@ -25,13 +25,13 @@ pub struct Mapping {
 
 /// A part of what was sent: where it is in the subflow, and the mapping that it belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Sent {
+pub struct SentData {
     /// Subflow offset of the first byte.
     pub ssn: u64,
     /// Bytes.
     pub len: u32,
     /// The mapping as it was first sent (RFC 8684 §3.3.1: never another one for the same bytes).
-    pub mapping: Mapping,
+    pub mapping: DataMapping,
     /// Subflow offset of the mapping's first byte.
     pub mapping_ssn: u64,
 }
@@ -39,11 +39,11 @@ pub struct Sent {
 /// A piece of a push, or the FIN.
 #[derive(Debug, Clone, Copy)]
 #[expect(clippy::struct_excessive_bools, reason = "independent facts, not a state")]
-pub(super) struct Record {
+pub(super) struct SendRecord {
     pub(super) ssn: u64,
     pub(super) len: u32,
     mapping_ssn: u64,
-    mapping: Mapping,
+    mapping: DataMapping,
     /// Payload bytes of its packets when last sent; where it may be split.
     packet_bytes: u32,
     pub(super) sent_at: Instant,
@@ -57,7 +57,7 @@ pub(super) struct Record {
     repeated: bool,
 }
 
-impl Record {
+impl SendRecord {
     pub(super) fn end(&self) -> u64 {
         self.ssn + u64::from(self.len)
     }
@@ -72,9 +72,9 @@ impl Record {
     }
 
     /// The part of a mapping, unless it is the FIN.
-    pub(super) fn data(&self) -> Option<Sent> {
+    pub(super) fn data(&self) -> Option<SentData> {
         let Self { ssn, len, mapping, mapping_ssn, .. } = *self;
-        (!self.fin).then_some(Sent { ssn, len, mapping, mapping_ssn })
+        (!self.fin).then_some(SentData { ssn, len, mapping, mapping_ssn })
     }
 
     fn bytes(&self) -> u64 {
@@ -85,7 +85,7 @@ impl Record {
 /// How far loss detection by time may look: the newest delivered transmission, and how long others
 /// may be later.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Horizon {
+pub(super) struct RackWindow {
     pub(super) newest: (Instant, u64),
     pub(super) wait: std::time::Duration,
 }
@@ -94,9 +94,9 @@ pub(super) struct Horizon {
 #[derive(Debug, Clone)]
 pub(super) struct SendQueue {
     /// What has been sent.
-    records: VecDeque<Record>,
+    records: VecDeque<SendRecord>,
     /// What has not, behind it.
-    unsent: VecDeque<Record>,
+    unsent: VecDeque<SendRecord>,
     acked_until: u64,
     sent_until: u64,
     pushed_until: u64,
@@ -172,7 +172,7 @@ impl SendQueue {
     }
 
     /// Sent again, and neither acknowledged nor lost again.
-    pub(super) fn repeated_bytes(&self) -> u64 {
+    pub(super) fn retransmitted_bytes(&self) -> u64 {
         self.repeated_bytes
     }
 
@@ -185,7 +185,7 @@ impl SendQueue {
         self.pushed_until.saturating_sub(self.sent_until)
     }
 
-    pub(super) fn oldest(&self) -> Option<&Record> {
+    pub(super) fn oldest(&self) -> Option<&SendRecord> {
         self.records.front()
     }
 
@@ -193,26 +193,26 @@ impl SendQueue {
         !self.lost.is_empty()
     }
 
-    pub(super) fn next_unsent(&self) -> Option<&Record> {
+    pub(super) fn next_unsent(&self) -> Option<&SendRecord> {
         self.unsent.front()
     }
 
-    pub(super) fn next_lost(&self) -> Option<&Record> {
+    pub(super) fn next_lost(&self) -> Option<&SendRecord> {
         self.lost.first().and_then(|ssn| self.records.get(self.index(*ssn)))
     }
 
     /// Whole mappings that are not wholly acknowledged.
-    pub(super) fn unacked(&self) -> impl Iterator<Item = Sent> + '_ {
+    pub(super) fn unacked(&self) -> impl Iterator<Item = SentData> + '_ {
         let mut last = None;
         let all = self.records.iter().chain(&self.unsent);
         all.filter(|record| !record.fin).filter_map(move |record| {
             let (mapping, mapping_ssn) = (record.mapping, record.mapping_ssn);
             let new = last.replace(mapping_ssn) != Some(mapping_ssn);
-            new.then_some(Sent { ssn: mapping_ssn, len: mapping.len, mapping, mapping_ssn })
+            new.then_some(SentData { ssn: mapping_ssn, len: mapping.len, mapping, mapping_ssn })
         })
     }
 
-    pub(super) fn push(&mut self, mapping: Mapping, psh: bool) -> u64 {
+    pub(super) fn push(&mut self, mapping: DataMapping, psh: bool) -> u64 {
         let ssn = self.pushed_until;
         if mapping.len > 0 && self.fin_ssn.is_none() {
             self.append(mapping, psh, false);
@@ -224,12 +224,12 @@ impl SendQueue {
     pub(super) fn push_fin(&mut self) {
         if self.fin_ssn.is_none() {
             self.fin_ssn = Some(self.pushed_until);
-            self.append(Mapping { dsn: 0, len: 1, checksum: None }, false, true);
+            self.append(DataMapping { dsn: 0, len: 1, checksum: None }, false, true);
         }
     }
 
     /// The last push, if none of its bytes was sent: its mapping may still grow.
-    pub(super) fn unsent_tail(&self) -> Option<Mapping> {
+    pub(super) fn unsent_tail(&self) -> Option<DataMapping> {
         let record = self.unsent.back()?;
         (!record.fin && record.ssn == record.mapping_ssn).then_some(record.mapping)
     }
@@ -247,8 +247,8 @@ impl SendQueue {
         self.pushed_until += u64::from(bytes);
     }
 
-    fn append(&mut self, mapping: Mapping, psh: bool, fin: bool) {
-        self.unsent.push_back(Record {
+    fn append(&mut self, mapping: DataMapping, psh: bool, fin: bool) {
+        self.unsent.push_back(SendRecord {
             ssn: self.pushed_until,
             len: mapping.len,
             mapping_ssn: self.pushed_until,
@@ -266,7 +266,7 @@ impl SendQueue {
     }
 
     /// Marks the first `len` bytes of the first unsent record as sent.
-    pub(super) fn send(&mut self, now: Instant, len: u32, packet_bytes: u32) -> Option<Record> {
+    pub(super) fn send(&mut self, now: Instant, len: u32, packet_bytes: u32) -> Option<SendRecord> {
         let next = self.unsent.front_mut()?;
         let mut record = *next;
         if len > 0 && len < next.len {
@@ -282,13 +282,18 @@ impl SendQueue {
     }
 
     /// Marks the first `len` bytes of the first lost record as sent again.
-    pub(super) fn repeat_lost(&mut self, now: Instant, len: u32, packet: u32) -> Option<Record> {
+    pub(super) fn retransmit_lost(
+        &mut self,
+        now: Instant,
+        len: u32,
+        packet: u32,
+    ) -> Option<SendRecord> {
         let index = self.index(*self.lost.first()?);
-        self.repeat(now, index, len, packet)
+        self.retransmit(now, index, len, packet)
     }
 
     /// Marks the last packet sent as sent again (RFC 8985 §7.3), unless it arrived.
-    pub(super) fn repeat_last(&mut self, now: Instant, packet: u32) -> Option<Record> {
+    pub(super) fn retransmit_last(&mut self, now: Instant, packet: u32) -> Option<SendRecord> {
         let mut index = self.records.len().checked_sub(1)?;
         let record = self.records.get(index)?;
         let whole = record.len.saturating_sub(1) / packet.max(1) * packet;
@@ -299,10 +304,16 @@ impl SendQueue {
             self.split(index, whole);
             index += 1;
         }
-        self.repeat(now, index, u32::MAX, packet)
+        self.retransmit(now, index, u32::MAX, packet)
     }
 
-    fn repeat(&mut self, now: Instant, index: usize, len: u32, packet: u32) -> Option<Record> {
+    fn retransmit(
+        &mut self,
+        now: Instant,
+        index: usize,
+        len: u32,
+        packet: u32,
+    ) -> Option<SendRecord> {
         self.split(index, len);
         let record = self.records.get_mut(index)?;
         if !record.repeated {
@@ -414,8 +425,8 @@ impl SendQueue {
     /// Marks originals that were sent so long before the newest delivered one that they must be lost
     /// (RFC 8985 §6.2 step 5); says when to look again. Retransmissions whose loss was undone are judged
     /// here, too.
-    pub(super) fn detect_by_time(&mut self, now: Instant, horizon: &Horizon) -> Option<Instant> {
-        let Horizon { newest, wait } = *horizon;
+    pub(super) fn detect_by_time(&mut self, now: Instant, horizon: &RackWindow) -> Option<Instant> {
+        let RackWindow { newest, wait } = *horizon;
         let mut again: Option<Instant> = None;
         let mut open = None;
         let mut index = self.index(self.judged_until);
@@ -439,13 +450,17 @@ impl SendQueue {
         }
         let judged = self.records.get(index).map_or(self.sent_until, |record| record.ssn);
         self.judged_until = open.unwrap_or(judged);
-        let repeats = self.detect_repeats(now, horizon);
+        let repeats = self.detect_lost_retransmissions(now, horizon);
         again.into_iter().chain(repeats).min()
     }
 
     /// The same for retransmissions, which are in order of time in a list of their own.
-    fn detect_repeats(&mut self, now: Instant, horizon: &Horizon) -> Option<Instant> {
-        let Horizon { newest, wait } = *horizon;
+    fn detect_lost_retransmissions(
+        &mut self,
+        now: Instant,
+        horizon: &RackWindow,
+    ) -> Option<Instant> {
+        let RackWindow { newest, wait } = *horizon;
         while let Some((at, start, end)) = self.repeats.front().copied() {
             if at > newest.0 {
                 return None;
@@ -509,7 +524,8 @@ impl SendQueue {
     /// Marks the oldest, and all that were sent until `until` (RFC 6298 §5.4, RFC 8985 §6.3).
     pub(super) fn mark_lost_sent_until(&mut self, until: Instant) {
         for index in 0..self.records.len() {
-            let late = |record: &Record| !record.sacked && (index == 0 || record.sent_at <= until);
+            let late =
+                |record: &SendRecord| !record.sacked && (index == 0 || record.sent_at <= until);
             if self.records.get(index).is_some_and(late) {
                 self.mark_lost(index);
             }
@@ -581,7 +597,9 @@ impl SendQueue {
     #[cfg(test)]
     pub(super) fn check(&self) {
         let sent = || self.records.iter();
-        let sum = |f: fn(&Record) -> bool| sent().filter(|r| f(r)).map(Record::bytes).sum::<u64>();
+        let sum = |f: fn(&SendRecord) -> bool| {
+            sent().filter(|r| f(r)).map(SendRecord::bytes).sum::<u64>()
+        };
         assert_eq!(sum(|_| true), self.outstanding());
         assert_eq!(sum(|r| r.sacked), self.sacked_bytes);
         assert_eq!(sum(|r| r.lost), self.lost_bytes);

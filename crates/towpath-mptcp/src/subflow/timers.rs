@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use towpath_net::Instant;
 
-use super::{CloseReason, Reason, State, Subflow, TimedOut};
+use super::{CloseReason, Subflow, TcpState, TimeoutOutcome, TransmitReason};
 
 /// Which timer is due next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -132,8 +132,8 @@ impl Timers {
 
 impl Subflow {
     /// Runs all timers that are due.
-    pub fn on_timeout(&mut self, now: Instant) -> TimedOut {
-        let mut done = TimedOut::default();
+    pub fn on_timeout(&mut self, now: Instant) -> TimeoutOutcome {
+        let mut done = TimeoutOutcome::default();
         // Each timer that fires moves into the future or stops, so this ends; the bound is for a
         // granularity or a timeout of zero.
         for _ in 0..2 * Timer::ALL.len() {
@@ -183,7 +183,7 @@ impl Subflow {
         if usable > 0 && !self.override_silly_window {
             self.override_silly_window = true;
         } else {
-            self.probe = Some(Reason::WindowProbe);
+            self.probe = Some(TransmitReason::WindowProbe);
         }
         self.timers.set(Timer::WindowProbe, now + self.rtt.backed_off(self.probes.into()));
     }
@@ -200,7 +200,7 @@ impl Subflow {
             return self.close_as(CloseReason::TimedOut);
         }
         self.unanswered = self.unanswered.saturating_add(1);
-        self.probe = Some(Reason::KeepAlive);
+        self.probe = Some(TransmitReason::KeepAlive);
         self.timers.set(Timer::KeepAlive, now + interval);
     }
 
@@ -242,11 +242,11 @@ impl Subflow {
     fn window_blocked(&self) -> bool {
         let sends = matches!(
             self.state,
-            State::Established
-                | State::CloseWait
-                | State::FinWait1
-                | State::Closing
-                | State::LastAck
+            TcpState::Established
+                | TcpState::CloseWait
+                | TcpState::FinWait1
+                | TcpState::Closing
+                | TcpState::LastAck
         );
         let wanted = match self.send.next_unsent() {
             Some(record) if record.fin => 0,
@@ -260,7 +260,7 @@ impl Subflow {
     }
 
     fn half_open(&self) -> bool {
-        matches!(self.state, State::SynSent | State::SynReceived)
+        matches!(self.state, TcpState::SynSent | TcpState::SynReceived)
     }
 }
 

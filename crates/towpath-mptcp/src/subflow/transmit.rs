@@ -3,8 +3,8 @@
 use towpath_net::Instant;
 
 use super::pmtu::TIMESTAMP_BYTES;
-use super::send_queue::{Record, Sent};
-use super::{State, Subflow};
+use super::send_queue::{SendRecord, SentData};
+use super::{Subflow, TcpState};
 use crate::wire::{Ecn, Flags, Options, SackBlocks, Timestamps};
 
 /// What to put into the next packet.
@@ -24,18 +24,18 @@ pub struct Transmit {
     /// [`Subflow::poll_transmit`] leaves.
     pub options: Options,
     /// Data, if any.
-    pub data: Option<Sent>,
+    pub data: Option<SentData>,
     /// Payload bytes of each packet when `data` is a super-segment, else 0.
     pub segment_bytes: u16,
     /// Whether the data was sent before.
     pub retransmission: bool,
     /// Why it is sent.
-    pub reason: Reason,
+    pub reason: TransmitReason,
 }
 
 /// Why something is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Reason {
+pub enum TransmitReason {
     /// SYN or SYN/ACK, first or repeated.
     Handshake,
     /// New data.
@@ -78,10 +78,10 @@ impl Subflow {
             let timestamps = self.timestamps.on.then(|| self.timestamps.option(now));
             return Some(compose_reset(reset, timestamps));
         }
-        if matches!(self.state, State::SynSent | State::SynReceived) {
+        if matches!(self.state, TcpState::SynSent | TcpState::SynReceived) {
             return self.next_handshake(now);
         }
-        if self.state == State::Closed {
+        if self.state == TcpState::Closed {
             return None;
         }
         if let Some(transmit) = self.next_probe(now) {
@@ -101,15 +101,15 @@ impl Subflow {
         if !self.acks.due && !self.challenges.due {
             return None;
         }
-        let reason = if self.acks.due { Reason::Ack } else { Reason::ChallengeAck };
+        let reason = if self.acks.due { TransmitReason::Ack } else { TransmitReason::ChallengeAck };
         Some(self.compose_ack(now, self.acceptable_offset(), option_bytes, reason))
     }
 
     /// Whether [`Subflow::poll_transmit`] has nothing, whatever the time and the windows are: asked
     /// first, because it is so for most packets that arrive.
     #[inline]
-    pub fn is_quiet(&self) -> bool {
-        let open = !matches!(self.state, State::SynSent | State::SynReceived);
+    pub fn has_nothing_to_send(&self) -> bool {
+        let open = !matches!(self.state, TcpState::SynSent | TcpState::SynReceived);
         let nothing_due = !self.is_ack_due();
         let nothing_to_send = self.send.next_unsent().is_none() && !self.send.has_lost();
         let calm = self.reset.is_none() && self.probe_reason().is_none();
@@ -131,7 +131,7 @@ impl Subflow {
             return None;
         }
         let packet = self.mss();
-        let record = self.send.repeat_last(now, packet);
+        let record = self.send.retransmit_last(now, packet);
         self.rack.note_probe(self.send.sent_until(), true);
         self.rearm_retransmission(now);
         Some(self.compose_repeated(now, &record?, reason))
@@ -153,13 +153,14 @@ impl Subflow {
             return None;
         }
         let len = self.share_of(len, share)?;
-        let record = self.send.repeat_lost(now, len, packet)?;
+        let record = self.send.retransmit_lost(now, len, packet)?;
         if self.config.recovers_as_linux && record.ssn == self.send.acked_until() {
             // `tcp_xmit_retransmit_queue`: the oldest packet has the whole time.
             self.rearm_retransmission(now);
         }
         let after_timeout = std::mem::take(&mut self.recovery.after_timeout);
-        let reason = if after_timeout { Reason::Timeout } else { Reason::Retransmit };
+        let reason =
+            if after_timeout { TransmitReason::Timeout } else { TransmitReason::Retransmit };
         self.arm_retransmission(now);
         Some(self.compose_repeated(now, &record, reason))
     }
@@ -205,7 +206,7 @@ impl Subflow {
             self.congestion.on_start(now.saturating_since(self.last_sent));
         }
         let record = self.send.send(now, len, packet)?;
-        self.note_small(&record);
+        self.track_small_packet(&record);
         if probing.is_some() {
             self.rack.note_probe(self.send.sent_until(), false);
         }
@@ -220,7 +221,7 @@ impl Subflow {
         if !self.timers.is_set(super::Timer::UserTimeout) {
             self.arm_user_timeout(now);
         }
-        let usual = if record.fin { Reason::Fin } else { Reason::Data };
+        let usual = if record.fin { TransmitReason::Fin } else { TransmitReason::Data };
         let mut transmit = self.compose_record(now, &record, probing.unwrap_or(usual));
         if self.echo.on && !record.fin {
             transmit.ecn = Ecn::Capable0;
@@ -236,14 +237,19 @@ impl Subflow {
     fn window_share(&self, len: u32) -> u64 {
         let usable = self.peer_window.usable(self.send.sent_until());
         let packet = u64::from(self.mss());
-        if usable >= packet || self.lets_sliver(usable, len.into()) { usable } else { 0 }
+        if usable >= packet || self.allows_partial_segment(usable, len.into()) { usable } else { 0 }
     }
 
-    fn compose_repeated(&mut self, now: Instant, record: &Record, reason: Reason) -> Transmit {
+    fn compose_repeated(
+        &mut self,
+        now: Instant,
+        record: &SendRecord,
+        reason: TransmitReason,
+    ) -> Transmit {
         let bytes = u64::from(record.len);
         let full =
             !self.config.counts_memory && self.in_flight() + u64::from(self.mss()) > self.cwnd();
-        self.recovery.note_repeated(now, bytes, self.send.sent_until(), full);
+        self.recovery.on_retransmitted(now, bytes, self.send.sent_until(), full);
         self.last_sent = now;
         self.retransmissions += bytes.div_ceil(u64::from(self.mss()));
         self.retransmitted_bytes += if record.fin { 0 } else { bytes };
@@ -252,14 +258,19 @@ impl Subflow {
         transmit
     }
 
-    fn compose_record(&mut self, now: Instant, record: &Record, reason: Reason) -> Transmit {
+    fn compose_record(
+        &mut self,
+        now: Instant,
+        record: &SendRecord,
+        reason: TransmitReason,
+    ) -> Transmit {
         let packet = self.mss();
         let data = record.data();
         let bytes = data.map_or(0, |sent| sent.len);
         self.sent_bytes += u64::from(bytes);
         self.pace(now, u64::from(bytes));
         if bytes > 0 {
-            self.note_answer(now);
+            self.on_data_answered(now);
         }
         // SACK blocks go along only where they cost no payload; else an acknowledgement follows.
         let spare = packet.saturating_sub(bytes).min(40);
@@ -294,7 +305,7 @@ impl Subflow {
         now: Instant,
         seq: u64,
         option_bytes: u16,
-        reason: Reason,
+        reason: TransmitReason,
     ) -> Transmit {
         let blocks = self.blocks_that_fit(u32::from(option_bytes));
         self.compose(now, seq, Flags::ACK, blocks, true, reason)
@@ -307,7 +318,7 @@ impl Subflow {
         }
         let timestamps = if self.timestamps.on { TIMESTAMP_BYTES } else { 0 };
         let count = 40_u32.saturating_sub(timestamps + taken + 4) / 8;
-        let blocks = self.receive.take_blocks(usize::try_from(count.min(4)).unwrap_or(0));
+        let blocks = self.receive.take_sack_blocks(usize::try_from(count.min(4)).unwrap_or(0));
         let isn = self.peer_isn.unwrap_or(0);
         let wire = |offset: u64| isn.wrapping_add(offset as u32);
         blocks.iter().map(|(start, end)| (wire(*start), wire(*end))).collect()
@@ -320,7 +331,7 @@ impl Subflow {
         flags: Flags,
         sack: SackBlocks,
         complete: bool,
-        reason: Reason,
+        reason: TransmitReason,
     ) -> Transmit {
         let mss = u64::from(self.mss());
         let next = self.receive.next();
@@ -358,6 +369,6 @@ fn compose_reset(reset: PendingReset, timestamps: Option<Timestamps>) -> Transmi
         data: None,
         segment_bytes: 0,
         retransmission: false,
-        reason: Reason::Reset,
+        reason: TransmitReason::Reset,
     }
 }

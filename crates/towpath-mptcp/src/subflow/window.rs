@@ -2,7 +2,7 @@
 
 /// What the peer lets us send.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct PeerWindow {
+pub(super) struct SendWindow {
     /// As last advertised.
     pub(super) bytes: u64,
     /// The largest ever: an estimate of the peer's buffer.
@@ -17,7 +17,7 @@ pub(super) struct PeerWindow {
     pub(super) keeps_larger: bool,
 }
 
-impl PeerWindow {
+impl SendWindow {
     /// Nothing was said yet; see [`Self::keeps_larger`].
     pub(super) fn new(keeps_larger: bool) -> Self {
         Self { keeps_larger, ..Self::default() }
@@ -72,7 +72,7 @@ impl PeerWindow {
 
 /// What we let the peer send.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct OwnWindow {
+pub(super) struct ReceiveWindow {
     bytes: u64,
     /// It is that of several subflows.
     pub(super) shared: bool,
@@ -80,18 +80,26 @@ pub(super) struct OwnWindow {
     /// Right edge as the peer knows it.
     edge: u64,
     /// Bytes as the peer was last told.
-    told: u64,
+    advertised: u64,
     /// Our window scale, if both sides scale.
     pub(super) shift: u8,
     /// So much may wait for earlier data, whatever was offered: 4 GiB at most.
-    pub(super) reorder_room_bytes: u32,
+    pub(super) max_out_of_order_bytes: u32,
 }
 
-impl OwnWindow {
+impl ReceiveWindow {
     pub(super) fn new() -> Self {
         let bytes = u64::from(u16::MAX);
-        let reorder_room_bytes = u32::MAX;
-        Self { bytes, shared: false, largest: 0, edge: 1, told: 0, shift: 0, reorder_room_bytes }
+        let max_out_of_order_bytes = u32::MAX;
+        Self {
+            bytes,
+            shared: false,
+            largest: 0,
+            edge: 1,
+            advertised: 0,
+            shift: 0,
+            max_out_of_order_bytes,
+        }
     }
 
     pub(super) fn set(&mut self, bytes: u64, shared: bool) {
@@ -105,13 +113,13 @@ impl OwnWindow {
     }
 
     /// What is left of the window that the peer was told of.
-    pub(super) fn left(&self, next: u64) -> u64 {
+    pub(super) fn remaining(&self, next: u64) -> u64 {
         self.edge.saturating_sub(next)
     }
 
     /// Bytes as the peer was last told here.
-    pub(super) fn told(&self) -> u64 {
-        self.told
+    pub(super) fn advertised(&self) -> u64 {
+        self.advertised
     }
 
     /// Behind the last offset that is acceptable.
@@ -122,7 +130,7 @@ impl OwnWindow {
     /// The field of a SYN: never scaled.
     pub(super) fn syn_field(&mut self) -> u16 {
         let field = u16::try_from(self.bytes).unwrap_or(u16::MAX);
-        (self.told, self.edge) = (u64::from(field), 1 + u64::from(field));
+        (self.advertised, self.edge) = (u64::from(field), 1 + u64::from(field));
         field
     }
 
@@ -141,8 +149,8 @@ impl OwnWindow {
             promised.div_ceil(unit)
         };
         let field = u16::try_from(units).unwrap_or(u16::MAX);
-        self.told = u64::from(field) << self.shift;
-        self.edge = self.edge.max(next + self.told);
+        self.advertised = u64::from(field) << self.shift;
+        self.edge = self.edge.max(next + self.advertised);
         field
     }
 
@@ -152,7 +160,7 @@ impl OwnWindow {
 
     /// Whether the peer should be told of more room.
     pub(super) fn update_due(&self, next: u64, mss: u64) -> bool {
-        let told = if self.shared { self.told } else { self.edge.saturating_sub(next) };
+        let told = if self.shared { self.advertised } else { self.edge.saturating_sub(next) };
         // What the field cannot say is no news.
         let sayable = self.bytes.min(u64::from(u16::MAX) << self.shift);
         let more = sayable.saturating_sub(told);
@@ -169,7 +177,7 @@ mod tests {
 
     #[test]
     fn an_older_segment_does_not_change_the_window() {
-        let mut window = PeerWindow { shift: 2, ..PeerWindow::default() };
+        let mut window = SendWindow { shift: 2, ..SendWindow::default() };
         assert!(window.update(100, 5, 10));
         assert!(!window.update(200, 4, 11));
         assert!(!window.update(200, 5, 9));
@@ -184,7 +192,7 @@ mod tests {
             shift in 0u8..=14,
             steps in prop::collection::vec((0u64..200_000, 0u64..70_000), 1..50),
         ) {
-            let mut window = OwnWindow { shift, ..OwnWindow::new() };
+            let mut window = ReceiveWindow { shift, ..ReceiveWindow::new() };
             let (mut next, mut edge) = (1u64, 1u64);
             for (bytes, arrived) in steps {
                 window.set(bytes, false);
@@ -199,7 +207,7 @@ mod tests {
 
     #[test]
     fn a_shared_window_may_shrink() {
-        let mut window = OwnWindow::new();
+        let mut window = ReceiveWindow::new();
         window.set(60_000, true);
         assert_eq!(window.field(1, 1460), 60_000);
         window.set(10_000, true);
@@ -209,7 +217,7 @@ mod tests {
 
     #[test]
     fn an_update_is_due_after_zero_and_in_steps() {
-        let mut window = OwnWindow::new();
+        let mut window = ReceiveWindow::new();
         window.set(10_000, false);
         assert_eq!(window.field(1, 1000), 10_000);
         window.set(0, false);

@@ -4,14 +4,14 @@
 ///
 /// Sums are kept in the machine's byte order, which RFC 1071 §2 (B) allows: only the result is turned.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Sum {
+pub(crate) struct PartialChecksum {
     /// Sum of 16-bit words; deferred carries are in the upper bits.
     total: u64,
     /// An odd number of bytes was added: the next one is the second half of a word.
     odd: bool,
 }
 
-impl Sum {
+impl PartialChecksum {
     /// Adds bytes that follow those before.
     #[must_use]
     pub(crate) fn bytes(self, bytes: &[u8]) -> Self {
@@ -42,7 +42,7 @@ impl Sum {
     }
 
     /// Adds whole 32-bit words that follow those before; only at even positions. For headers, which
-    /// are too short for [`Sum::bytes`] to be worth its preparations.
+    /// are too short for [`PartialChecksum::bytes`] to be worth its preparations.
     #[must_use]
     #[inline]
     pub(crate) fn quads(self, bytes: &[u8]) -> Self {
@@ -95,7 +95,7 @@ mod tests {
     #[test]
     fn the_example_of_rfc_1071_gives_its_sum() {
         let bytes = [0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7];
-        assert_eq!(Sum::default().bytes(&bytes).folded(), 0xddf2);
+        assert_eq!(PartialChecksum::default().bytes(&bytes).folded(), 0xddf2);
     }
 
     proptest! {
@@ -104,14 +104,14 @@ mod tests {
             pieces in proptest::collection::vec(
                 proptest::collection::vec(prop_oneof![any::<u8>(), Just(0xff)], 0..70), 0..6),
         ) {
-            let sum = pieces.iter().fold(Sum::default(), |sum, piece| sum.bytes(piece));
+            let sum = pieces.iter().fold(PartialChecksum::default(), |sum, piece| sum.bytes(piece));
             prop_assert_eq!(sum.finish(), by_definition(&pieces.concat()));
         }
 
         #[test]
         fn words_give_the_sum_of_their_bytes(words: Vec<[u8; 4]>) {
             let bytes = words.as_flattened();
-            prop_assert_eq!(Sum::default().quads(bytes).finish(), by_definition(bytes));
+            prop_assert_eq!(PartialChecksum::default().quads(bytes).finish(), by_definition(bytes));
         }
     }
 }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use arrayvec::ArrayVec;
 use bytes::Bytes;
 
-use super::checksum::Sum;
+use super::checksum::PartialChecksum;
 use super::ip::{self, IpHeader};
 use super::{Ecn, Packet, ParseError, Payload};
 
@@ -56,7 +56,7 @@ impl IcmpMessage {
             return Err(ParseError::Truncated("ICMP header"));
         };
         let sum = match ip.protocol {
-            ip::ICMP => Sum::default(),
+            ip::ICMP => PartialChecksum::default(),
             ip::ICMP_V6 => ip.pseudo_header(ip::ICMP_V6, message.len()),
             other => return Err(ParseError::NotTcp(other)),
         };
@@ -135,7 +135,7 @@ pub fn router_error(router: IpAddr, to: IpAddr, head: [u8; 8], quote: &[u8]) -> 
             let total = u16::try_from(ip::V4_BYTES + message.len()).ok()?;
             let ip = ip::emit_v4((router, to), ip::ICMP, Ecn::NotCapable, 0, total);
             header.try_extend_from_slice(&ip).ok()?;
-            complete(&mut message, Sum::default());
+            complete(&mut message, PartialChecksum::default());
         }
         (IpAddr::V6(_), IpAddr::V6(_)) => {
             let len = u16::try_from(message.len()).ok()?;
@@ -154,7 +154,7 @@ pub fn router_error(router: IpAddr, to: IpAddr, head: [u8; 8], quote: &[u8]) -> 
 }
 
 /// Fills in the checksum of an ICMP message.
-fn complete(message: &mut [u8], pseudo_header: Sum) {
+fn complete(message: &mut [u8], pseudo_header: PartialChecksum) {
     let checksum = pseudo_header.bytes(message).finish();
     if let [_, _, c0, c1, ..] = message {
         [*c0, *c1] = checksum.to_be_bytes();
@@ -174,7 +174,7 @@ fn is_hard_v6(code: u8) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::{Flags, Incoming, Options, Segment, parse};
+    use crate::wire::{Flags, Options, ParsedPacket, Segment, parse};
     use proptest::prelude::*;
 
     fn packet(v6: bool) -> Packet {
@@ -215,7 +215,7 @@ mod tests {
                     seq: 0xdead_beef,
                     kind,
                 };
-                assert_eq!(parse(&error), Ok(Incoming::Icmp(expected)));
+                assert_eq!(parse(&error), Ok(ParsedPacket::Icmp(expected)));
                 let bytes = Bytes::from(error.to_vec());
                 assert_eq!(Packet::from_bytes(&bytes, false, 0), Ok(error));
             }
@@ -228,7 +228,7 @@ mod tests {
         for kind in [0, 4, 8, 11, 12] {
             let mut message = error.payload.to_bytes().to_vec();
             (message[0], message[2], message[3]) = (kind, 0, 0);
-            complete(&mut message, Sum::default());
+            complete(&mut message, PartialChecksum::default());
             let changed = Packet { payload: Bytes::from(message).into(), ..error.clone() };
             assert_eq!(parse(&changed), Err(ParseError::Malformed("ICMP type")), "type {kind}");
         }
@@ -242,9 +242,11 @@ mod tests {
         // The ninth octet behind the message's own header.
         message[8 + 8] -= 1;
         (message[2], message[3]) = (0, 0);
-        complete(&mut message, Sum::default());
+        complete(&mut message, PartialChecksum::default());
         let changed = Packet { payload: Bytes::from(message).into(), ..error };
-        let Ok(Incoming::Icmp(message)) = parse(&changed) else { panic!("{:?}", parse(&changed)) };
+        let Ok(ParsedPacket::Icmp(message)) = parse(&changed) else {
+            panic!("{:?}", parse(&changed))
+        };
         assert_eq!((message.seq, message.kind), (0xdead_beef, IcmpKind::TooBig { mtu: 576 }));
     }
 
@@ -259,7 +261,7 @@ mod tests {
         let mut message = error.payload.to_bytes().get(..8 + 28).unwrap().to_vec();
         message[2] = 0;
         message[3] = 0;
-        complete(&mut message, Sum::default());
+        complete(&mut message, PartialChecksum::default());
         let mut short = Packet { payload: Bytes::from(message).into(), ..error };
         let total_bytes = short.len();
         ip::patch(&mut short.header, total_bytes, 0);

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::checksum::Sum;
+use super::checksum::PartialChecksum;
 use super::{Ecn, ParseError};
 
 pub(crate) const TCP: u8 = 6;
@@ -14,7 +14,7 @@ pub(crate) const V4_BYTES: usize = 20;
 pub(crate) const V6_BYTES: usize = 40;
 
 /// What Linux sends with.
-const HOP_LIMIT: u8 = 64;
+const DEFAULT_HOP_LIMIT: u8 = 64;
 
 /// An IP header, taken apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,7 +54,7 @@ impl IpHeader {
     }
 
     /// The sum of the pseudo header (RFC 9293 §3.1, RFC 8200 §8.1).
-    pub(crate) fn pseudo_header(&self, protocol: u8, upper_bytes: usize) -> Sum {
+    pub(crate) fn pseudo_header(&self, protocol: u8, upper_bytes: usize) -> PartialChecksum {
         pseudo_header(self.source, self.destination, protocol, upper_bytes)
     }
 }
@@ -64,13 +64,13 @@ pub(crate) fn pseudo_header(
     destination: IpAddr,
     protocol: u8,
     upper_bytes: usize,
-) -> Sum {
+) -> PartialChecksum {
     let sum = match (source, destination) {
         (IpAddr::V4(source), IpAddr::V4(destination)) => {
-            Sum::default().quads(&source.octets()).quads(&destination.octets())
+            PartialChecksum::default().quads(&source.octets()).quads(&destination.octets())
         }
         (source, destination) => {
-            Sum::default().quads(&v6(source).octets()).quads(&v6(destination).octets())
+            PartialChecksum::default().quads(&v6(source).octets()).quads(&v6(destination).octets())
         }
     };
     sum.word(u16::from(protocol)).word((upper_bytes >> 16) as u16).word(upper_bytes as u16)
@@ -86,7 +86,8 @@ fn v6(address: IpAddr) -> Ipv6Addr {
 
 #[inline]
 fn check_v4(bytes: &[u8], header: IpHeader) -> Result<IpHeader, ParseError> {
-    let sum = Sum::default().quads(bytes.get(..header.header_bytes).unwrap_or_default());
+    let sum =
+        PartialChecksum::default().quads(bytes.get(..header.header_bytes).unwrap_or_default());
     if sum.folded() == 0xffff { Ok(header) } else { Err(ParseError::Checksum("IPv4 header")) }
 }
 
@@ -174,24 +175,42 @@ pub(crate) fn emit_v4(
     let [l0, l1] = total_bytes.to_be_bytes();
     let [i0, i1] = identification.to_be_bytes();
     let ecn = ecn.bits();
-    let sum = Sum::default()
+    let sum = PartialChecksum::default()
         .word(0x4500 | u16::from(ecn))
         .word(total_bytes)
         .word(identification)
         .word(0x4000)
-        .word(u16::from_be_bytes([HOP_LIMIT, protocol]))
+        .word(u16::from_be_bytes([DEFAULT_HOP_LIMIT, protocol]))
         .quads(&[s0, s1, s2, s3, d0, d1, d2, d3]);
     let [c0, c1] = sum.finish().to_be_bytes();
     [
-        0x45, ecn, l0, l1, i0, i1, 0x40, 0, HOP_LIMIT, protocol, c0, c1, s0, s1, s2, s3, d0, d1,
-        d2, d3,
+        0x45,
+        ecn,
+        l0,
+        l1,
+        i0,
+        i1,
+        0x40,
+        0,
+        DEFAULT_HOP_LIMIT,
+        protocol,
+        c0,
+        c1,
+        s0,
+        s1,
+        s2,
+        s3,
+        d0,
+        d1,
+        d2,
+        d3,
     ]
 }
 
 /// An IPv6 header without extensions, flow label 0: the first 8 bytes; the addresses follow.
 pub(crate) fn emit_v6(protocol: u8, ecn: Ecn, payload_bytes: u16) -> [u8; 8] {
     let [l0, l1] = payload_bytes.to_be_bytes();
-    [0x60, ecn.bits() << 4, 0, 0, l0, l1, protocol, HOP_LIMIT]
+    [0x60, ecn.bits() << 4, 0, 0, l0, l1, protocol, DEFAULT_HOP_LIMIT]
 }
 
 /// Both addresses as IPv6, as they stand in the header.
@@ -211,7 +230,7 @@ pub(crate) fn patch(header: &mut [u8], total_bytes: usize, advance: u16) {
             if let [_, _, _, _, _, _, _, _, _, _, c0, c1, ..] = header {
                 [*c0, *c1] = [0, 0];
             }
-            let checksum = Sum::default().quads(header).finish();
+            let checksum = PartialChecksum::default().quads(header).finish();
             if let [_, _, _, _, _, _, _, _, _, _, c0, c1, ..] = header {
                 [*c0, *c1] = checksum.to_be_bytes();
             }

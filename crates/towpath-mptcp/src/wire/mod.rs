@@ -20,9 +20,10 @@ pub mod udp;
 
 pub use icmp::{IcmpKind, IcmpMessage};
 pub use option::{
-    AddAddress, Capable, DataAck, Dss, DssMapping, Join, MptcpOption, Options, Reset, Timestamps,
+    AddAddr, DataAck, Dss, DssMapping, MpCapable, MpJoin, MpTcpRst, MptcpOption, Options,
+    Timestamps,
 };
-pub use packet::{Cutter, DataTag, Packet};
+pub use packet::{DataTag, Packet, Segmenter};
 pub use payload::Payload;
 
 /// Control bits of a TCP segment (RFC 9293 §3.1).
@@ -48,7 +49,7 @@ impl Flags {
     pub const CWR: Self = Self(0x80);
 
     /// Whether all of `other` are set.
-    pub const fn has(self, other: Self) -> bool {
+    pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
@@ -79,7 +80,7 @@ pub enum Ecn {
     Marked,
 }
 
-const NOBODY: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));
+const UNSPECIFIED: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));
 
 /// A TCP segment, taken apart.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -109,8 +110,8 @@ pub struct Segment {
 impl Segment {
     /// Nothing from nobody, to be filled in.
     pub const EMPTY: Self = Self {
-        source: NOBODY,
-        destination: NOBODY,
+        source: UNSPECIFIED,
+        destination: UNSPECIFIED,
         seq: 0,
         ack: 0,
         flags: Flags(0),
@@ -131,7 +132,8 @@ impl Segment {
 
     /// Sequence numbers that it takes: data, and one each for SYN and FIN.
     pub fn sequence_bytes(&self) -> u32 {
-        let control = u32::from(self.flags.has(Flags::SYN)) + u32::from(self.flags.has(Flags::FIN));
+        let control =
+            u32::from(self.flags.contains(Flags::SYN)) + u32::from(self.flags.contains(Flags::FIN));
         u32::try_from(self.payload.len()).unwrap_or(u32::MAX).wrapping_add(control)
     }
 }
@@ -139,7 +141,7 @@ impl Segment {
 /// What a packet for us may be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(clippy::large_enum_variant, reason = "nearly all are TCP, and none is kept")]
-pub enum Incoming {
+pub enum ParsedPacket {
     /// TCP.
     Tcp(Segment),
     /// An ICMP error about a TCP segment of ours.
@@ -147,12 +149,12 @@ pub enum Incoming {
 }
 
 /// Takes `packet` apart, whichever it is.
-pub fn parse(packet: &Packet) -> Result<Incoming, ParseError> {
+pub fn parse(packet: &Packet) -> Result<ParsedPacket, ParseError> {
     match packet.parse() {
         Err(ParseError::NotTcp(ip::ICMP | ip::ICMP_V6)) => {
-            IcmpMessage::parse(packet).map(Incoming::Icmp)
+            IcmpMessage::parse(packet).map(ParsedPacket::Icmp)
         }
-        segment => segment.map(Incoming::Tcp),
+        segment => segment.map(ParsedPacket::Tcp),
     }
 }
 

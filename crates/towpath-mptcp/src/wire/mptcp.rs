@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use arrayvec::ArrayVec;
 
 use super::option::{
-    AddAddress, Capable, DataAck, Dss, DssMapping, EncodedOptions, Join, MptcpOption, Options,
-    Reset, put, put_slice,
+    AddAddr, DataAck, Dss, DssMapping, EncodedOptions, MpCapable, MpJoin, MpTcpRst, MptcpOption,
+    Options, put, put_slice,
 };
 
 /// The kind that all of them share.
@@ -14,15 +14,15 @@ pub(super) const KIND: u8 = 30;
 
 const NOP: u8 = 1;
 
-const CAPABLE: u8 = 0;
-const JOIN: u8 = 1;
+const MP_CAPABLE: u8 = 0;
+const MP_JOIN: u8 = 1;
 const DSS: u8 = 2;
-const ADD_ADDRESS: u8 = 3;
-const REMOVE_ADDRESS: u8 = 4;
-const PRIORITY: u8 = 5;
-const FAIL: u8 = 6;
-const FAST_CLOSE: u8 = 7;
-const RESET: u8 = 8;
+const ADD_ADDR: u8 = 3;
+const REMOVE_ADDR: u8 = 4;
+const MP_PRIO: u8 = 5;
+const MP_FAIL: u8 = 6;
+const MP_FASTCLOSE: u8 = 7;
+const MP_TCPRST: u8 = 8;
 
 /// MP_CAPABLE, §3.1.
 const CHECKSUM_REQUIRED: u8 = 0x80;
@@ -61,18 +61,18 @@ pub(super) fn parse(body: &[u8], options: &mut Options) {
 /// Any but DSS, which is in nearly every segment: these are in few.
 fn parse_other(subtype: u8, low: u8, rest: &[u8], options: &mut Options) {
     let option = match subtype {
-        CAPABLE => parse_capable(low, rest).map(MptcpOption::Capable),
-        JOIN => parse_join(low, rest).map(MptcpOption::Join),
-        ADD_ADDRESS => parse_add_address(low, rest).map(MptcpOption::AddAddress),
-        REMOVE_ADDRESS if rest.is_empty() => None,
-        REMOVE_ADDRESS => ArrayVec::try_from(rest).ok().map(MptcpOption::RemoveAddress),
+        MP_CAPABLE => parse_capable(low, rest).map(MptcpOption::Capable),
+        MP_JOIN => parse_join(low, rest).map(MptcpOption::Join),
+        ADD_ADDR => parse_add_address(low, rest).map(MptcpOption::AddAddress),
+        REMOVE_ADDR if rest.is_empty() => None,
+        REMOVE_ADDR => ArrayVec::try_from(rest).ok().map(MptcpOption::RemoveAddress),
         // That of RFC 6824, which has the identifier of another address behind it, is none.
-        PRIORITY if rest.is_empty() => Some(MptcpOption::Priority { backup: low & BACKUP != 0 }),
-        PRIORITY => None,
-        FAIL => long_behind_zero(rest).map(|dsn| MptcpOption::Fail { dsn }),
-        FAST_CLOSE => long_behind_zero(rest).map(|key| MptcpOption::FastClose { key }),
-        RESET => match *rest {
-            [reason] => Some(MptcpOption::Reset(Reset {
+        MP_PRIO if rest.is_empty() => Some(MptcpOption::Priority { backup: low & BACKUP != 0 }),
+        MP_PRIO => None,
+        MP_FAIL => long_behind_zero(rest).map(|dsn| MptcpOption::Fail { dsn }),
+        MP_FASTCLOSE => long_behind_zero(rest).map(|key| MptcpOption::FastClose { key }),
+        MP_TCPRST => match *rest {
+            [reason] => Some(MptcpOption::Reset(MpTcpRst {
                 transient: low & TRANSIENT != 0,
                 reason,
                 reserved: low >> 1,
@@ -88,13 +88,13 @@ fn parse_other(subtype: u8, low: u8, rest: &[u8], options: &mut Options) {
     if let Some(option) = option {
         // More than three make no sense together.
         // Rare, so they are not kept in place: a segment is moved many times.
-        if options.mptcp.len() < super::option::MPTCP_OPTIONS {
+        if options.mptcp.len() < super::option::MAX_MPTCP_OPTIONS {
             options.mptcp.push(option);
         }
     }
 }
 
-fn parse_capable(version: u8, rest: &[u8]) -> Option<Capable> {
+fn parse_capable(version: u8, rest: &[u8]) -> Option<MpCapable> {
     let (&flags, rest) = rest.split_first()?;
     // The length alone decides which fields there are (§3.1).
     let (has_sender, has_receiver, has_data) = match rest.len() {
@@ -104,11 +104,11 @@ fn parse_capable(version: u8, rest: &[u8]) -> Option<Capable> {
         18 | 20 => (true, true, true),
         _ => return None,
     };
-    let mut fields = Fields(rest);
+    let mut fields = FieldReader(rest);
     let sender_key = if has_sender { fields.long() } else { None };
     let receiver_key = if has_receiver { fields.long() } else { None };
     let data = if has_data { Some((fields.short()?, fields.short())) } else { None };
-    Some(Capable {
+    Some(MpCapable {
         version,
         checksum: flags & CHECKSUM_REQUIRED != 0,
         extensibility: flags & EXTENSIBILITY != 0,
@@ -120,16 +120,16 @@ fn parse_capable(version: u8, rest: &[u8]) -> Option<Capable> {
     })
 }
 
-fn parse_join(low: u8, rest: &[u8]) -> Option<Join> {
+fn parse_join(low: u8, rest: &[u8]) -> Option<MpJoin> {
     let backup = low & BACKUP != 0;
     let (&address_id, rest) = rest.split_first()?;
-    let mut fields = Fields(rest);
+    let mut fields = FieldReader(rest);
     match rest.len() {
-        8 => Some(Join::Syn { backup, address_id, token: fields.word()?, nonce: fields.word()? }),
+        8 => Some(MpJoin::Syn { backup, address_id, token: fields.word()?, nonce: fields.word()? }),
         12 => {
-            Some(Join::SynAck { backup, address_id, hmac: fields.long()?, nonce: fields.word()? })
+            Some(MpJoin::SynAck { backup, address_id, hmac: fields.long()?, nonce: fields.word()? })
         }
-        20 => Some(Join::Ack { hmac: rest.try_into().ok()? }),
+        20 => Some(MpJoin::Ack { hmac: rest.try_into().ok()? }),
         _ => None,
     }
 }
@@ -137,7 +137,7 @@ fn parse_join(low: u8, rest: &[u8]) -> Option<Join> {
 #[inline]
 fn parse_dss(rest: &[u8]) -> Option<Dss> {
     let (&flags, rest) = rest.split_first()?;
-    let mut fields = Fields(rest);
+    let mut fields = FieldReader(rest);
     let data_ack = match flags & HAS_DATA_ACK {
         0 => None,
         _ => Some(fields.number(flags & LONG_DATA_ACK != 0)?),
@@ -158,7 +158,7 @@ fn parse_dss(rest: &[u8]) -> Option<Dss> {
     fields.is_empty().then_some(Dss { data_fin: flags & DATA_FIN != 0, data_ack, mapping })
 }
 
-fn parse_add_address(low: u8, rest: &[u8]) -> Option<AddAddress> {
+fn parse_add_address(low: u8, rest: &[u8]) -> Option<AddAddr> {
     let (&address_id, rest) = rest.split_first()?;
     let echo = low & ECHO != 0;
     // The family is known from the length alone (§3.4.1).
@@ -170,7 +170,7 @@ fn parse_add_address(low: u8, rest: &[u8]) -> Option<AddAddress> {
         18 => (true, true),
         _ => return None,
     };
-    let mut fields = Fields(rest);
+    let mut fields = FieldReader(rest);
     let address = if is_v6 {
         Ipv6Addr::from(fields.take::<16>()?).into()
     } else {
@@ -178,7 +178,7 @@ fn parse_add_address(low: u8, rest: &[u8]) -> Option<AddAddress> {
     };
     let port = if has_port { Some(fields.short()?) } else { None };
     let hmac = if echo { None } else { Some(fields.long()?) };
-    Some(AddAddress { address_id, address, port, hmac })
+    Some(AddAddr { address_id, address, port, hmac })
 }
 
 /// MP_FAIL and MP_FASTCLOSE: a reserved byte, and 8 bytes.
@@ -188,9 +188,9 @@ fn long_behind_zero(rest: &[u8]) -> Option<u64> {
 }
 
 /// Reads fields in order; a field that is cut off is `None`, and stays unread.
-struct Fields<'a>(&'a [u8]);
+struct FieldReader<'a>(&'a [u8]);
 
-impl Fields<'_> {
+impl FieldReader<'_> {
     fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -221,15 +221,15 @@ impl Fields<'_> {
 /// Bytes of the option itself, as its length field says; 0 if there is nothing to write.
 fn bare_len(option: &MptcpOption) -> usize {
     match option {
-        MptcpOption::Capable(Capable { sender_key: None, .. }) => 4,
-        MptcpOption::Capable(Capable { receiver_key: None, .. }) => 12,
-        MptcpOption::Capable(Capable { data: None, .. }) => 20,
-        MptcpOption::Capable(Capable { data: Some((_, None)), .. }) => 22,
-        MptcpOption::Capable(Capable { data: Some((_, Some(_))), .. }) => 24,
-        MptcpOption::Join(Join::Syn { .. }) => 12,
-        MptcpOption::Join(Join::SynAck { .. }) => 16,
-        MptcpOption::Join(Join::Ack { .. }) => 24,
-        MptcpOption::AddAddress(AddAddress { address_id: _, address, port, hmac }) => {
+        MptcpOption::Capable(MpCapable { sender_key: None, .. }) => 4,
+        MptcpOption::Capable(MpCapable { receiver_key: None, .. }) => 12,
+        MptcpOption::Capable(MpCapable { data: None, .. }) => 20,
+        MptcpOption::Capable(MpCapable { data: Some((_, None)), .. }) => 22,
+        MptcpOption::Capable(MpCapable { data: Some((_, Some(_))), .. }) => 24,
+        MptcpOption::Join(MpJoin::Syn { .. }) => 12,
+        MptcpOption::Join(MpJoin::SynAck { .. }) => 16,
+        MptcpOption::Join(MpJoin::Ack { .. }) => 24,
+        MptcpOption::AddAddress(AddAddr { address_id: _, address, port, hmac }) => {
             4 + if address.is_ipv6() { 16 } else { 4 }
                 + if port.is_some() { 2 } else { 0 }
                 + if hmac.is_some() { 8 } else { 0 }
@@ -301,9 +301,9 @@ pub(super) fn emit(option: &MptcpOption, out: &mut EncodedOptions) {
     match option {
         MptcpOption::Capable(capable) => emit_capable(capable, len, out),
         MptcpOption::Join(join) => emit_join(join, len, out),
-        MptcpOption::AddAddress(AddAddress { address_id, address, port, hmac }) => {
+        MptcpOption::AddAddress(AddAddr { address_id, address, port, hmac }) => {
             let echo = if hmac.is_some() { 0 } else { ECHO };
-            put(out, [KIND, len, (ADD_ADDRESS << 4) | echo, *address_id]);
+            put(out, [KIND, len, (ADD_ADDR << 4) | echo, *address_id]);
             match address {
                 IpAddr::V4(address) => put(out, address.octets()),
                 IpAddr::V6(address) => put(out, address.octets()),
@@ -317,23 +317,23 @@ pub(super) fn emit(option: &MptcpOption, out: &mut EncodedOptions) {
         }
         MptcpOption::RemoveAddress(ids) if ids.is_empty() => {}
         MptcpOption::RemoveAddress(ids) => {
-            put(out, [KIND, len, REMOVE_ADDRESS << 4]);
+            put(out, [KIND, len, REMOVE_ADDR << 4]);
             put_slice(out, ids);
         }
         MptcpOption::Priority { backup } => {
-            put(out, [KIND, len, (PRIORITY << 4) | flag(*backup, BACKUP)]);
+            put(out, [KIND, len, (MP_PRIO << 4) | flag(*backup, BACKUP)]);
         }
         MptcpOption::Fail { dsn } => {
-            put(out, [KIND, len, FAIL << 4, 0]);
+            put(out, [KIND, len, MP_FAIL << 4, 0]);
             put(out, dsn.to_be_bytes());
         }
         MptcpOption::FastClose { key } => {
-            put(out, [KIND, len, FAST_CLOSE << 4, 0]);
+            put(out, [KIND, len, MP_FASTCLOSE << 4, 0]);
             put(out, key.to_be_bytes());
         }
-        MptcpOption::Reset(Reset { transient, reason, reserved }) => {
+        MptcpOption::Reset(MpTcpRst { transient, reason, reserved }) => {
             let flags = ((reserved << 1) & 0xe) | flag(*transient, TRANSIENT);
-            put(out, [KIND, len, (RESET << 4) | flags, *reason]);
+            put(out, [KIND, len, (MP_TCPRST << 4) | flags, *reason]);
         }
         MptcpOption::Unknown { subtype, body } => {
             let (low, rest) = body.split_first().unwrap_or((&0, &[]));
@@ -344,8 +344,8 @@ pub(super) fn emit(option: &MptcpOption, out: &mut EncodedOptions) {
     pad(out);
 }
 
-fn emit_capable(capable: &Capable, len: u8, out: &mut EncodedOptions) {
-    let Capable {
+fn emit_capable(capable: &MpCapable, len: u8, out: &mut EncodedOptions) {
+    let MpCapable {
         version,
         checksum,
         extensibility,
@@ -359,7 +359,7 @@ fn emit_capable(capable: &Capable, len: u8, out: &mut EncodedOptions) {
         | flag(extensibility, EXTENSIBILITY)
         | flag(no_join_to_source, NO_JOIN_TO_SOURCE)
         | flag(hmac_sha256, HMAC_SHA256);
-    put(out, [KIND, len, (CAPABLE << 4) | (version & 0xf), flags]);
+    put(out, [KIND, len, (MP_CAPABLE << 4) | (version & 0xf), flags]);
     let Some(sender_key) = sender_key else { return };
     put(out, sender_key.to_be_bytes());
     let Some(receiver_key) = receiver_key else { return };
@@ -368,20 +368,20 @@ fn emit_capable(capable: &Capable, len: u8, out: &mut EncodedOptions) {
     put_len(out, len, checksum);
 }
 
-fn emit_join(join: &Join, len: u8, out: &mut EncodedOptions) {
+fn emit_join(join: &MpJoin, len: u8, out: &mut EncodedOptions) {
     match *join {
-        Join::Syn { backup, address_id, token, nonce } => {
-            put(out, [KIND, len, (JOIN << 4) | flag(backup, BACKUP), address_id]);
+        MpJoin::Syn { backup, address_id, token, nonce } => {
+            put(out, [KIND, len, (MP_JOIN << 4) | flag(backup, BACKUP), address_id]);
             put(out, token.to_be_bytes());
             put(out, nonce.to_be_bytes());
         }
-        Join::SynAck { backup, address_id, hmac, nonce } => {
-            put(out, [KIND, len, (JOIN << 4) | flag(backup, BACKUP), address_id]);
+        MpJoin::SynAck { backup, address_id, hmac, nonce } => {
+            put(out, [KIND, len, (MP_JOIN << 4) | flag(backup, BACKUP), address_id]);
             put(out, hmac.to_be_bytes());
             put(out, nonce.to_be_bytes());
         }
-        Join::Ack { hmac } => {
-            put(out, [KIND, len, JOIN << 4, 0]);
+        MpJoin::Ack { hmac } => {
+            put(out, [KIND, len, MP_JOIN << 4, 0]);
             put(out, hmac);
         }
     }

@@ -19,7 +19,7 @@ pub const OPTION_BYTES: usize = 40;
 /// Options as on the wire.
 pub type EncodedOptions = ArrayVec<u8, OPTION_BYTES>;
 
-const END: u8 = 0;
+const EOL: u8 = 0;
 const NOP: u8 = 1;
 const MSS: u8 = 2;
 const WINDOW_SCALE: u8 = 3;
@@ -31,7 +31,7 @@ const TIMESTAMPS: u8 = 8;
 const MAX_WINDOW_SCALE: u8 = 14;
 
 /// Multipath TCP options besides DSS that a segment may have; more are ignored.
-pub(super) const MPTCP_OPTIONS: usize = 3;
+pub(super) const MAX_MPTCP_OPTIONS: usize = 3;
 
 /// The options of one segment. At most 40 bytes on the wire.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -76,7 +76,7 @@ impl Options {
         let mut rest = bytes;
         loop {
             match *rest {
-                [] | [END, ..] | [_] => break,
+                [] | [EOL, ..] | [_] => break,
                 [NOP, ref tail @ ..] => rest = tail,
                 [kind, len, ..] => {
                     let Some((option, tail)) = rest.split_at_checked(usize::from(len)) else {
@@ -232,11 +232,11 @@ pub struct Timestamps {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MptcpOption {
     /// MP_CAPABLE, §3.1.
-    Capable(Capable),
+    Capable(MpCapable),
     /// MP_JOIN, §3.2.
-    Join(Join),
+    Join(MpJoin),
     /// ADD_ADDR, §3.4.1.
-    AddAddress(AddAddress),
+    AddAddress(AddAddr),
     /// REMOVE_ADDR, §3.4.2: address identifiers.
     RemoveAddress(ArrayVec<u8, 8>),
     /// MP_PRIO, §3.3.8: whether the sender wants this subflow to be a backup.
@@ -255,7 +255,7 @@ pub enum MptcpOption {
         key: u64,
     },
     /// MP_TCPRST, §3.6.
-    Reset(Reset),
+    Reset(MpTcpRst),
     /// A subtype that we do not know, or MP_EXPERIMENTAL: subtype and what follows its four bits.
     Unknown {
         /// Subtype, 4 bits.
@@ -268,7 +268,7 @@ pub enum MptcpOption {
 /// MP_CAPABLE (RFC 8684 §3.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "they are flags of the option, each on its own")]
-pub struct Capable {
+pub struct MpCapable {
     /// Version, 1 here.
     pub version: u8,
     /// A: checksums are required.
@@ -289,7 +289,7 @@ pub struct Capable {
 
 /// MP_JOIN (RFC 8684 §3.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Join {
+pub enum MpJoin {
     /// In the SYN.
     Syn {
         /// Whether the subflow is a backup.
@@ -354,7 +354,7 @@ pub struct DssMapping {
 
 /// ADD_ADDR (RFC 8684 §3.4.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct AddAddress {
+pub struct AddAddr {
     /// Identifier.
     pub address_id: u8,
     /// Address.
@@ -367,7 +367,7 @@ pub struct AddAddress {
 
 /// MP_TCPRST (RFC 8684 §3.6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Reset {
+pub struct MpTcpRst {
     /// T: the condition is transient.
     pub transient: bool,
     /// Reason: 0 unspecified, 1 Multipath TCP error, 2 lack of resources, 3 administratively

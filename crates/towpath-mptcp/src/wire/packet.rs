@@ -33,7 +33,7 @@ pub struct Packet {
     pub checksum_offloaded: bool,
     /// Which data it carries, as the sender knows it: nothing of it is on the wire. Only our own stack
     /// fills it in, for those who keep accounts.
-    pub data: Option<DataTag>,
+    pub data_tag: Option<DataTag>,
 }
 
 /// Which data of a connection a packet carries.
@@ -44,9 +44,9 @@ pub struct DataTag {
     /// Offset of the first byte in the connection's data.
     pub start: u64,
     /// It was sent before on the same subflow.
-    pub again: bool,
+    pub retransmitted: bool,
     /// The connection's scheduler sends copies.
-    pub copied: bool,
+    pub redundant: bool,
 }
 
 impl Packet {
@@ -110,7 +110,7 @@ impl Packet {
             ArrayVec::try_from(head).map_err(|_| ParseError::Malformed("header length"))?;
         // A device may have padded the packet; what is behind its end does not count.
         let payload = Payload::from(bytes.slice(header_bytes..ip.total_bytes));
-        Ok(Self { header, payload, segment_bytes, checksum_offloaded: offloaded, data: None })
+        Ok(Self { header, payload, segment_bytes, checksum_offloaded: offloaded, data_tag: None })
     }
 
     /// IP and TCP headers with their options; the checksum may still be left to a device.
@@ -171,7 +171,7 @@ impl Packet {
         append(header, &options);
         self.payload = payload;
         (self.segment_bytes, self.checksum_offloaded) = (segment.segment_bytes, true);
-        self.data = None;
+        self.data_tag = None;
     }
 
     /// Takes it apart; verifies the checksum unless it is offloaded.
@@ -183,7 +183,7 @@ impl Packet {
     }
 
     /// As [`Packet::parse`], into memory of before; the payload leaves the packet.
-    pub fn take_apart(&mut self, segment: &mut Segment) -> Result<(), ParseError> {
+    pub fn parse_into(&mut self, segment: &mut Segment) -> Result<(), ParseError> {
         self.read_header(segment)?;
         segment.payload = std::mem::take(&mut self.payload);
         Ok(())
@@ -196,7 +196,7 @@ impl Packet {
         if ip.protocol != ip::TCP {
             return Err(ParseError::NotTcp(ip.protocol));
         }
-        if !self.checksum_offloaded && !self.checksum_is_right(&ip) {
+        if !self.checksum_offloaded && !self.verify_checksum(&ip) {
             return Err(ParseError::Checksum("TCP"));
         }
         let tcp = self.header.get(ip.header_bytes..).unwrap_or_default();
@@ -233,7 +233,7 @@ impl Packet {
 
     /// The packets that it stands for, in order; itself if it is one.
     pub fn split(mut self) -> impl Iterator<Item = Self> {
-        let mut cutter = Cutter::new(&self);
+        let mut cutter = Segmenter::new(&self);
         let mut whole = cutter.is_none();
         std::iter::from_fn(move || match &mut cutter {
             Some(cutter) => {
@@ -256,7 +256,7 @@ impl Packet {
     }
 
     /// Whether the sum over TCP, checksum included, is what it must be.
-    fn checksum_is_right(&self, ip: &IpHeader) -> bool {
+    fn verify_checksum(&self, ip: &IpHeader) -> bool {
         let tcp = self.header.get(ip.header_bytes..).unwrap_or_default();
         let sum = ip.pseudo_header(ip::TCP, tcp.len() + self.payload.len()).bytes(tcp);
         self.payload.chunks().fold(sum, |sum, chunk| sum.bytes(chunk)).folded() == 0xffff
@@ -336,7 +336,7 @@ fn tcp_header(segment: &Segment, tcp_bytes: usize, checksum: u16) -> [u8; TCP_BY
 
 /// Cuts a super-segment as segmentation offload does.
 #[derive(Debug)]
-pub struct Cutter {
+pub struct Segmenter {
     /// IP header of the whole, if it stands for several packets.
     ip: Option<IpHeader>,
     /// Payload bytes cut off so far.
@@ -347,7 +347,7 @@ pub struct Cutter {
     damaged: bool,
 }
 
-impl Cutter {
+impl Segmenter {
     /// Cuts `whole`; `None` if it is one packet.
     pub fn new(whole: &Packet) -> Option<Self> {
         let several =
@@ -356,7 +356,7 @@ impl Cutter {
             return None;
         }
         let ip = IpHeader::parse(&whole.header).ok().filter(|ip| ip.protocol == ip::TCP)?;
-        let damaged = !whole.checksum_offloaded && !whole.checksum_is_right(&ip);
+        let damaged = !whole.checksum_offloaded && !whole.verify_checksum(&ip);
         Some(Self { ip: Some(ip), done_bytes: 0, count: 0, damaged })
     }
 
@@ -381,8 +381,8 @@ impl Cutter {
         append(&mut part.header, &whole.header);
         part.payload = whole.payload.slice(self.done_bytes, end);
         (part.segment_bytes, part.checksum_offloaded) = (0, true);
-        part.data =
-            whole.data.map(|tag| DataTag { start: tag.start + self.done_bytes as u64, ..tag });
+        part.data_tag =
+            whole.data_tag.map(|tag| DataTag { start: tag.start + self.done_bytes as u64, ..tag });
         let total_bytes = part.len();
         ip::patch(&mut part.header, total_bytes, self.count);
         let sum = ip.pseudo_header(ip::TCP, total_bytes.saturating_sub(ip.header_bytes)).folded();

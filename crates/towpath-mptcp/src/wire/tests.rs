@@ -26,10 +26,10 @@ fn dss() -> impl Strategy<Value = Dss> {
     })
 }
 
-fn capable() -> impl Strategy<Value = Capable> {
+fn capable() -> impl Strategy<Value = MpCapable> {
     let data = of((any::<u16>(), of(any::<u16>())));
     let keys = of((any::<u64>(), of((any::<u64>(), data))));
-    (0..16_u8, any::<[bool; 4]>(), keys).prop_map(|(version, [a, b, c, h], keys)| Capable {
+    (0..16_u8, any::<[bool; 4]>(), keys).prop_map(|(version, [a, b, c, h], keys)| MpCapable {
         version,
         checksum: a,
         extensibility: b,
@@ -41,21 +41,18 @@ fn capable() -> impl Strategy<Value = Capable> {
     })
 }
 
-fn join() -> impl Strategy<Value = Join> {
+fn join() -> impl Strategy<Value = MpJoin> {
     prop_oneof![
-        any::<(bool, u8, u32, u32)>().prop_map(|(backup, address_id, token, nonce)| Join::Syn {
+        any::<(bool, u8, u32, u32)>().prop_map(|(backup, address_id, token, nonce)| MpJoin::Syn {
             backup,
             address_id,
             token,
             nonce
         }),
-        any::<(bool, u8, u64, u32)>().prop_map(|(backup, address_id, hmac, nonce)| Join::SynAck {
-            backup,
-            address_id,
-            hmac,
-            nonce
+        any::<(bool, u8, u64, u32)>().prop_map(|(backup, address_id, hmac, nonce)| {
+            MpJoin::SynAck { backup, address_id, hmac, nonce }
         }),
-        any::<[u8; 20]>().prop_map(|hmac| Join::Ack { hmac }),
+        any::<[u8; 20]>().prop_map(|hmac| MpJoin::Ack { hmac }),
     ]
 }
 
@@ -68,7 +65,7 @@ fn mptcp_option() -> impl Strategy<Value = MptcpOption> {
         capable().prop_map(MptcpOption::Capable),
         join().prop_map(MptcpOption::Join),
         (any::<u8>(), address(), of(any::<u16>()), of(any::<u64>())).prop_map(
-            |(address_id, address, port, hmac)| MptcpOption::AddAddress(AddAddress {
+            |(address_id, address, port, hmac)| MptcpOption::AddAddress(AddAddr {
                 address_id,
                 address,
                 port,
@@ -81,7 +78,7 @@ fn mptcp_option() -> impl Strategy<Value = MptcpOption> {
         any::<u64>().prop_map(|dsn| MptcpOption::Fail { dsn }),
         any::<u64>().prop_map(|key| MptcpOption::FastClose { key }),
         (any::<bool>(), any::<u8>(), 0..8_u8).prop_map(|(transient, reason, reserved)| {
-            MptcpOption::Reset(Reset { transient, reason, reserved })
+            MptcpOption::Reset(MpTcpRst { transient, reason, reserved })
         }),
         (9..16_u8, 0..16_u8, vec(any::<u8>(), 0..=37)).prop_map(|(subtype, low, rest)| {
             let body = std::iter::once(low).chain(rest).collect();
@@ -286,7 +283,7 @@ proptest! {
         let cut = cut.min(bytes.len());
         let header = bytes[..cut].iter().copied().collect();
         let payload = bytes.slice(cut..).into();
-        let odd = Packet { header, payload, segment_bytes, checksum_offloaded: offloaded, data: None };
+        let odd = Packet { header, payload, segment_bytes, checksum_offloaded: offloaded, data_tag: None };
         let device = Packet::from_bytes(&bytes, offloaded, segment_bytes);
         for mut packet in std::iter::once(odd).chain(device) {
             let _ = (parse(&packet), packet.source(), packet.to_vec());
@@ -331,7 +328,7 @@ fn plain(flags: Flags, options: Options, data: &'static [u8]) -> Segment {
 
 #[test]
 fn a_syn_with_mp_capable_has_these_bytes() {
-    let capable = Capable {
+    let capable = MpCapable {
         version: 1,
         checksum: true,
         extensibility: false,

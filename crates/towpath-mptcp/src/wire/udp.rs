@@ -12,7 +12,7 @@ const UDP_BYTES: usize = 8;
 
 /// A UDP datagram, taken apart.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Datagram {
+pub struct UdpDatagram {
     /// Sender.
     pub source: SocketAddr,
     /// Receiver.
@@ -23,7 +23,7 @@ pub struct Datagram {
     pub payload: Bytes,
 }
 
-impl Datagram {
+impl UdpDatagram {
     /// Whether `packet` carries UDP.
     pub fn is_in(packet: &Packet) -> bool {
         packet.ip().is_ok_and(|ip| ip.protocol == ip::UDP)
@@ -112,17 +112,17 @@ mod tests {
             payload in proptest::collection::vec(any::<u8>(), 0..1_472),
             flip: u32,
         ) {
-            let sent = Datagram {
+            let sent = UdpDatagram {
                 source: address(v6, 1, ports.0),
                 destination: address(v6, 2, ports.1),
                 ecn: Ecn::Capable0,
                 payload: payload.into(),
             };
             let mut packet = sent.clone().emit(7);
-            prop_assert!(Datagram::is_in(&packet));
-            prop_assert_eq!(Datagram::parse(&packet), Ok(sent.clone()));
+            prop_assert!(UdpDatagram::is_in(&packet));
+            prop_assert_eq!(UdpDatagram::parse(&packet), Ok(sent.clone()));
             towpath_net::Packet::corrupt(&mut packet, flip);
-            if let Ok(other) = Datagram::parse(&packet) {
+            if let Ok(other) = UdpDatagram::parse(&packet) {
                 // IPv6 does not protect all of its header: class and hop limit may change.
                 let same = other.payload == sent.payload && other.source == sent.source;
                 prop_assert!(v6 && same && other.destination == sent.destination);
@@ -139,16 +139,16 @@ mod tests {
                 payload: Bytes::from(payload).into(),
                 segment_bytes: 0,
                 checksum_offloaded: false,
-                data: None,
+                data_tag: None,
             };
-            let _ = Datagram::parse(&packet);
+            let _ = UdpDatagram::parse(&packet);
         }
     }
 
     #[test]
     fn ipv4_may_leave_the_checksum_out_and_ipv6_may_not() {
         for v6 in [false, true] {
-            let sent = Datagram {
+            let sent = UdpDatagram {
                 source: address(v6, 1, 1),
                 destination: address(v6, 2, 2),
                 ecn: Ecn::NotCapable,
@@ -157,7 +157,7 @@ mod tests {
             let mut packet = sent.clone().emit(0);
             let end = packet.header.len();
             packet.header[end - 2..].fill(0);
-            let parsed = Datagram::parse(&packet);
+            let parsed = UdpDatagram::parse(&packet);
             let expected = if v6 { Err(ParseError::Checksum("UDP")) } else { Ok(sent) };
             assert_eq!(parsed, expected);
         }

@@ -21,9 +21,9 @@ use std::panic::catch_unwind;
 use std::time::Duration;
 
 use mptcp_rs::ConnectConfig;
-use network::{Line, Network, pattern};
+use network::{Network, PathParams, pattern};
 use repeat::repeat;
-use towpath_mptcp::connection::Config;
+use towpath_mptcp::connection::ConnectionConfig;
 use towpath_net::Instant;
 
 use scenario::{Outcome, Scenario, Topic};
@@ -59,7 +59,7 @@ fn run(topic: Topic, seeds: u64) {
 #[test]
 fn our_data_goes_on_after_the_client_has_closed_its_half_of_the_subflows() {
     let lines = vec![
-        Line {
+        PathParams {
             delay: Duration::from_millis(40),
             jitter: Duration::ZERO,
             loss: 0,
@@ -70,7 +70,8 @@ fn our_data_goes_on_after_the_client_has_closed_its_half_of_the_subflows() {
         };
         2
     ];
-    let mut network = Network::new(1, lines, 1, ConnectConfig::default(), Config::linux());
+    let mut network =
+        Network::new(1, lines, 1, ConnectConfig::default(), ConnectionConfig::linux());
     let sent = pattern(500_000, 1);
     network.applications[1].to_send = sent.clone();
     for application in &mut network.applications {

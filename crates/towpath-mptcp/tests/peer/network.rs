@@ -9,9 +9,9 @@ use bytes::Bytes;
 use mptcp_rs::{CloseReason, ConnectConfig, ConnectionHandle, Endpoint, ReadError, SubflowId};
 use rand_core::{Rng, SeedableRng, TryCryptoRng, TryRng};
 use rand_pcg::Pcg32;
-use towpath_mptcp::connection::Config;
+use towpath_mptcp::connection::ConnectionConfig;
 use towpath_mptcp::stack::{
-    self, ConnectionError, ConnectionId, Event, InterfaceId, LocalAddress, Notice, Stack,
+    self, ConnectionError, ConnectionId, InterfaceId, LocalAddress, Stack, StackEvent, StackNotice,
 };
 use towpath_mptcp::wire::Packet;
 use towpath_net::Instant;
@@ -20,7 +20,7 @@ use towpath_net::Instant;
 const PORT: u16 = 80;
 const MTU_BYTES: u16 = 1_500;
 /// Steps at one time, above which something runs in a circle.
-const STEPS_AT_ONE_TIME: u32 = 100_000;
+const MAX_STEPS_AT_ONE_TIME: u32 = 100_000;
 
 /// Random numbers that are the same for the same seed; nothing is secret here.
 #[derive(Debug)]
@@ -66,7 +66,7 @@ impl TryCryptoRng for Random {}
 
 /// Both directions of the network behind one address of the client.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Line {
+pub(crate) struct PathParams {
     pub(crate) delay: Duration,
     /// Extra delay, drawn anew for each packet: it reorders.
     pub(crate) jitter: Duration,
@@ -88,7 +88,7 @@ pub(crate) struct Application {
     pub(crate) to_send: Bytes,
     /// It ends its data only after it has seen the end of the other's.
     pub(crate) ends_last: bool,
-    /// Most bytes that it reads per [`READ_EVERY`]; `None`: everything at once.
+    /// Most bytes that it reads per [`READ_INTERVAL`]; `None`: everything at once.
     pub(crate) reads: Option<usize>,
     /// It may end its data.
     pub(crate) may_end: bool,
@@ -108,7 +108,7 @@ pub(crate) struct ClientSubflow {
 }
 
 /// How often a slow reader reads.
-const READ_EVERY: Duration = Duration::from_millis(40);
+const READ_INTERVAL: Duration = Duration::from_millis(40);
 
 pub(crate) struct Network {
     pub(crate) now: Instant,
@@ -116,7 +116,7 @@ pub(crate) struct Network {
     pub(crate) handle: ConnectionHandle,
     pub(crate) server: Stack,
     pub(crate) connection: Option<ConnectionId>,
-    pub(crate) lines: Vec<Line>,
+    pub(crate) lines: Vec<PathParams>,
     /// The client's and the server's.
     pub(crate) applications: [Application; 2],
     pub(crate) client_connected: Option<bool>,
@@ -129,7 +129,7 @@ pub(crate) struct Network {
     /// Addresses that the server announced.
     pub(crate) announced: Vec<SocketAddr>,
     pub(crate) server_closed: Option<Result<(), ConnectionError>>,
-    pub(crate) notices: Vec<Notice>,
+    pub(crate) notices: Vec<StackNotice>,
     pub(crate) packets: u64,
     free_at: Vec<[Instant; 2]>,
     /// By time; to the server (1) or the client (0), over this path.
@@ -156,10 +156,10 @@ impl Network {
     /// The client's SYN is due.
     pub(crate) fn new(
         seed: u64,
-        lines: Vec<Line>,
+        lines: Vec<PathParams>,
         servers: usize,
         client: ConnectConfig,
-        server: Config,
+        server: ConnectionConfig,
     ) -> Self {
         let mut endpoint = Endpoint::new(Random::new(seed ^ 0x5eed));
         let begin = foreign(Instant::ZERO);
@@ -169,7 +169,7 @@ impl Network {
             now: Instant::ZERO,
             client: endpoint,
             handle,
-            server: Stack::new(stack::Config { seed, ..stack::Config::default() }),
+            server: Stack::new(stack::StackConfig { seed, ..stack::StackConfig::default() }),
             connection: None,
             free_at: vec![[Instant::ZERO; 2]; lines.len()],
             lines,
@@ -280,7 +280,7 @@ impl Network {
                 return false;
             };
             steps = if next > self.now { 0 } else { steps + 1 };
-            assert!(steps < STEPS_AT_ONE_TIME, "runs in a circle at {}", self.now);
+            assert!(steps < MAX_STEPS_AT_ONE_TIME, "runs in a circle at {}", self.now);
             self.now = self.now.max(next);
             self.arrive();
             if self.client.poll_timeout().is_some_and(|at| at <= foreign(self.now)) {
@@ -290,7 +290,7 @@ impl Network {
                 self.server.handle_timeout(self.now);
             }
             if self.read_at <= self.now {
-                self.read_at = self.now + READ_EVERY;
+                self.read_at = self.now + READ_INTERVAL;
                 for application in &mut self.applications {
                     application.may_read = application.reads.unwrap_or(usize::MAX);
                 }
@@ -358,18 +358,18 @@ impl Network {
 
     fn run_server(&mut self) {
         while let Some(event) = self.server.poll_event() {
-            if !matches!(event, Event::Readable(_)) {
+            if !matches!(event, StackEvent::Readable(_)) {
                 self.note(format_args!("server: {event:?}"));
             }
             match event {
-                Event::Accepted { connection, .. } => self.connection = Some(connection),
-                Event::Closed { error, .. } => {
+                StackEvent::Accepted { connection, .. } => self.connection = Some(connection),
+                StackEvent::Closed { error, .. } => {
                     assert_eq!(self.server_closed, None, "told twice that it is over");
                     self.server_closed = Some(error.map_or(Ok(()), Err));
                 }
-                Event::Notice { notice, .. } => self.notices.push(notice),
-                Event::Connected(_) | Event::Readable(_) | Event::Writable(_) => {}
-                Event::Trace { .. } => {}
+                StackEvent::Notice { notice, .. } => self.notices.push(notice),
+                StackEvent::Connected(_) | StackEvent::Readable(_) | StackEvent::Writable(_) => {}
+                StackEvent::Trace { .. } => {}
             }
         }
         let Some(id) = self.connection else { return };
@@ -449,7 +449,7 @@ impl Network {
         }
     }
 
-    pub(crate) fn status(&self) -> Option<stack::Status> {
+    pub(crate) fn status(&self) -> Option<stack::ConnectionStatus> {
         self.server.status(self.connection?)
     }
 }

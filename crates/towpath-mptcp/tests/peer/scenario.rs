@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use mptcp_rs::{CloseReason, ConnectConfig, SubflowId};
-use towpath_mptcp::connection::{Config, ReceiveBuffer, ReceiveBufferMode, WindowShare};
+use towpath_mptcp::connection::{ConnectionConfig, ReceiveBuffer, ReceiveBufferMode, WindowShare};
 use towpath_mptcp::path_manager;
-use towpath_mptcp::stack::Notice;
+use towpath_mptcp::stack::StackNotice;
 use towpath_multipath::opportunistic::{OpportunisticConfig, OpportunisticMode};
 use towpath_multipath::scheduler;
 use towpath_net::Instant;
 
-use crate::network::{ClientSubflow, Line, Network, Random, pattern, server_address};
+use crate::network::{ClientSubflow, Network, PathParams, Random, pattern, server_address};
 
 /// What a group of seeds is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,11 +46,11 @@ enum Action {
 }
 
 /// How long the transfers may take.
-const DATA_LIMIT: Duration = Duration::from_secs(240);
+const TRANSFER_TIMEOUT: Duration = Duration::from_secs(240);
 /// How long the ends may take then: TIME-WAIT of the client's subflows is 120 s.
-const CLOSE_LIMIT: Duration = Duration::from_secs(300);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(300);
 /// How often a client without a way opens a subflow again.
-const KEEP_EVERY: Duration = Duration::from_secs(2);
+const REOPEN_INTERVAL: Duration = Duration::from_secs(2);
 
 pub(crate) struct Scenario {
     topic: Topic,
@@ -179,7 +179,7 @@ impl Scenario {
     pub(crate) fn run(mut self) -> Result<Outcome, String> {
         self.network.note(format_args!("{:?} {:?}", self.refuge, self.actions));
         while !self.actions.is_empty() || self.topic == Topic::Mobile && !self.has_refuge() {
-            if self.network.now > Instant::ZERO + DATA_LIMIT {
+            if self.network.now > Instant::ZERO + TRANSFER_TIMEOUT {
                 return Err("the refuge was never reached".to_owned());
             }
             // Half of the time the ends do not wait for what is still planned.
@@ -198,11 +198,11 @@ impl Scenario {
         if self.topic == Topic::Abort {
             return self.judge_abort();
         }
-        self.network.run(Instant::ZERO + DATA_LIMIT, |network| {
+        self.network.run(Instant::ZERO + TRANSFER_TIMEOUT, |network| {
             network.applications.iter().all(|one| one.ended) && network.server_closed.is_some()
         });
         let data_at = self.network.now.saturating_since(Instant::ZERO);
-        self.network.run(Instant::ZERO + DATA_LIMIT + CLOSE_LIMIT, |network| {
+        self.network.run(Instant::ZERO + TRANSFER_TIMEOUT + CLOSE_TIMEOUT, |network| {
             network.client_closed.is_some() && network.server_closed.is_some()
         });
         self.judge(data_at)
@@ -210,7 +210,7 @@ impl Scenario {
 
     /// Runs to the next planned change and makes it.
     fn step(&mut self) {
-        let keep = self.network.now + KEEP_EVERY;
+        let keep = self.network.now + REOPEN_INTERVAL;
         let next = self.actions.first().map_or(keep, |(at, _)| *at).min(keep);
         self.network.run(next, |_| false);
         self.answer_announcements();
@@ -236,7 +236,7 @@ impl Scenario {
         if self.topic != Topic::Mobile || self.network.client_connected.is_none() {
             return;
         }
-        let due = self.refuge_tried_at.is_none_or(|at| at + KEEP_EVERY <= self.network.now);
+        let due = self.refuge_tried_at.is_none_or(|at| at + REOPEN_INTERVAL <= self.network.now);
         if due && !self.has_refuge() {
             self.refuge_tried_at = Some(self.network.now);
             self.network.join(self.refuge.0, server_address(self.refuge.1), false);
@@ -328,7 +328,7 @@ impl Scenario {
     /// Options pass on all paths, so nobody may fall back to TCP.
     fn judge_multipath(&self) -> Result<(), String> {
         let network = &self.network;
-        let fallback = network.notices.iter().find(|one| matches!(one, Notice::Fallback(_)));
+        let fallback = network.notices.iter().find(|one| matches!(one, StackNotice::Fallback(_)));
         if network.client_connected == Some(false) || network.client_fell_back || fallback.is_some()
         {
             return Err(format!("fell back: {fallback:?}"));
@@ -354,7 +354,7 @@ impl Scenario {
     /// MP_FASTCLOSE may be lost, and who has nothing to send need not notice. But what the aborting
     /// side has told must be the truth, and both ends must be able to end.
     fn judge_abort(mut self) -> Result<Outcome, String> {
-        self.network.run(Instant::ZERO + DATA_LIMIT, |network| {
+        self.network.run(Instant::ZERO + TRANSFER_TIMEOUT, |network| {
             network.client_closed.is_some() && network.server_closed.is_some()
         });
         self.judge_data(false)?;
@@ -368,13 +368,13 @@ impl Scenario {
         }
         self.network.abort_client();
         self.network.abort_server();
-        self.network.run(self.network.now + CLOSE_LIMIT, |_| false);
+        self.network.run(self.network.now + CLOSE_TIMEOUT, |_| false);
         if ended(&self) != (true, accepted) {
             return Err(format!("does not end: {}", self.state()));
         }
         let status = self.network.status();
         if status.is_some_and(|status| {
-            status.subflows.iter().any(|one| one.state != towpath_mptcp::subflow::State::Closed)
+            status.subflows.iter().any(|one| one.state != towpath_mptcp::subflow::TcpState::Closed)
         }) {
             return Err(format!("a subflow stays: {}", self.state()));
         }
@@ -399,12 +399,12 @@ impl Scenario {
     }
 }
 
-fn line(topic: Topic, random: &mut Random) -> Line {
+fn line(topic: Topic, random: &mut Random) -> PathParams {
     let clean = topic == Topic::Clean
         || (topic == Topic::Abort && random.chance(50))
         || (topic == Topic::Mobile && random.chance(40));
     let jitter = if random.chance(50) { Duration::ZERO } else { random.millis(1, 12) };
-    Line {
+    PathParams {
         delay: random.millis(1, 60),
         jitter: if clean { Duration::ZERO } else { jitter },
         loss: if clean { 0 } else { random.below(50) },
@@ -435,8 +435,9 @@ fn client_config(topic: Topic, random: &mut Random) -> ConnectConfig {
     config
 }
 
-fn server_config(topic: Topic, random: &mut Random) -> Config {
-    let base = if random.chance(50) { Config::linux() } else { Config::ideal() };
+fn server_config(topic: Topic, random: &mut Random) -> ConnectionConfig {
+    let base =
+        if random.chance(50) { ConnectionConfig::linux() } else { ConnectionConfig::ideal() };
     let schedulers = scheduler::ALL;
     let managers = path_manager::ALL;
     let any = |random: &mut Random, count: usize| random.below(count as u64) as usize;
@@ -447,7 +448,7 @@ fn server_config(topic: Topic, random: &mut Random) -> Config {
         retransmission: variants[any(random, 3)],
         penalisation: variants[any(random, 3)],
     };
-    let mut config = Config {
+    let mut config = ConnectionConfig {
         scheduler: if random.chance(50) { base.scheduler.clone() } else { scheduler },
         path_manager: managers[manager].name.to_owned(),
         opportunistic: if random.chance(30) { opportunistic } else { base.opportunistic },

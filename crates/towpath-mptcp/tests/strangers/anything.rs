@@ -4,11 +4,11 @@ use std::net::SocketAddr;
 
 use bytes::Bytes;
 use proptest::prelude::*;
-use towpath_mptcp::connection::Config;
+use towpath_mptcp::connection::ConnectionConfig;
 use towpath_mptcp::keys;
-use towpath_mptcp::stack::{self, InterfaceId, Stack, Strangers};
+use towpath_mptcp::stack::{self, InterfaceId, Stack, SynFloodProtection};
 use towpath_mptcp::wire::{
-    Capable, Dss, Flags, Join, MptcpOption, Packet, Reset, Segment, Timestamps,
+    Dss, Flags, MpCapable, MpJoin, MpTcpRst, MptcpOption, Packet, Segment, Timestamps,
 };
 
 use crate::flood::address;
@@ -53,27 +53,27 @@ fn options(step: &Step, last: Option<&Segment>, key: Option<u64>) -> Vec<MptcpOp
     let nonce = step.numbers.0;
     let joined = last.and_then(|last| {
         last.options.mptcp.iter().find_map(|option| match option {
-            MptcpOption::Join(Join::SynAck { nonce, .. }) => Some(*nonce),
+            MptcpOption::Join(MpJoin::SynAck { nonce, .. }) => Some(*nonce),
             _ => None,
         })
     });
     match step.options % 7 {
         0 => vec![MptcpOption::Capable(offer)],
         1 | 2 => {
-            let both = Capable { sender_key: Some(KEY), receiver_key: key, ..offer };
+            let both = MpCapable { sender_key: Some(KEY), receiver_key: key, ..offer };
             vec![MptcpOption::Capable(both)]
         }
         3 => {
             let token = key.map_or(nonce, keys::token);
-            vec![MptcpOption::Join(Join::Syn { backup: false, address_id: 1, token, nonce: 7 })]
+            vec![MptcpOption::Join(MpJoin::Syn { backup: false, address_id: 1, token, nonce: 7 })]
         }
         4 => {
             let hmac = keys::join_hmac(KEY, key.unwrap_or(0), 7, joined.unwrap_or(0));
-            vec![MptcpOption::Join(Join::Ack { hmac: *hmac.first_chunk().unwrap() })]
+            vec![MptcpOption::Join(MpJoin::Ack { hmac: *hmac.first_chunk().unwrap() })]
         }
         5 => vec![
             MptcpOption::FastClose { key: key.unwrap_or(1) },
-            MptcpOption::Reset(Reset { transient: true, reason: 2, reserved: 0 }),
+            MptcpOption::Reset(MpTcpRst { transient: true, reason: 2, reserved: 0 }),
         ],
         _ => Vec::new(),
     }
@@ -102,12 +102,15 @@ fn made(step: &Step, last: Option<&Segment>, key: Option<u64>) -> Segment {
 
 /// Has a server hear the steps, and then wait: how many half-open connections and joins are left.
 fn left_of(steps: &[Step], backlog: usize) -> (usize, usize) {
-    let config =
-        stack::Config { syn_backlog: backlog, time_wait_limit: 2, ..stack::Config::default() };
-    let mut server = Stack::facing_strangers(config, &Strangers::new([3; 16]));
+    let config = stack::StackConfig {
+        syn_backlog: backlog,
+        time_wait_limit: 2,
+        ..stack::StackConfig::default()
+    };
+    let mut server = Stack::with_syn_flood_protection(config, &SynFloodProtection::new([3; 16]));
     server.add_interface(InterfaceId(1), 1_500);
     server.set_address(at(0), address(server_address()));
-    server.listen(PORT, Config::linux()).unwrap();
+    server.listen(PORT, ConnectionConfig::linux()).unwrap();
     let mut now = at(1);
     let mut answers: Vec<Option<Segment>> = vec![None; 6];
     let mut key = None;
@@ -127,7 +130,7 @@ fn left_of(steps: &[Step], backlog: usize) -> (usize, usize) {
         assert!(server.half_open_connections() <= backlog + cookies);
         assert!(server.half_open_joins(now) <= 8 * 3);
         while let Some(event) = server.poll_event() {
-            if let stack::Event::Closed { connection, .. } = event {
+            if let stack::StackEvent::Closed { connection, .. } = event {
                 server.forget(now, connection);
             }
         }

@@ -4,11 +4,11 @@ use std::net::SocketAddr;
 
 use bytes::Bytes;
 use rand_core::Rng;
-use towpath_mptcp::connection::Config;
+use towpath_mptcp::connection::ConnectionConfig;
 use towpath_mptcp::keys;
-use towpath_mptcp::stack::{self, ConnectionId, Event, InterfaceId, Stack};
+use towpath_mptcp::stack::{self, ConnectionId, InterfaceId, Stack, StackEvent};
 use towpath_mptcp::wire::{
-    Capable, DataAck, Dss, DssMapping, Flags, MptcpOption, Options, Packet, Segment, Timestamps,
+    DataAck, Dss, DssMapping, Flags, MpCapable, MptcpOption, Options, Packet, Segment, Timestamps,
 };
 use towpath_net::Instant;
 
@@ -25,8 +25,9 @@ struct Table {
 
 impl Table {
     /// `backlog` 0: every SYN is answered by a cookie.
-    fn new(backlog: usize, config: Config) -> Self {
-        let config_of_stack = stack::Config { syn_backlog: backlog, ..stack::Config::default() };
+    fn new(backlog: usize, config: ConnectionConfig) -> Self {
+        let config_of_stack =
+            stack::StackConfig { syn_backlog: backlog, ..stack::StackConfig::default() };
         let mut server = lonely(config_of_stack, server_address());
         server.listen(PORT, config).unwrap();
         Self { server, now: at(1_000) }
@@ -54,7 +55,11 @@ impl Table {
 
     fn accepted(&mut self) -> Option<ConnectionId> {
         std::iter::from_fn(|| self.server.poll_event()).find_map(|event| {
-            if let Event::Accepted { connection, .. } = event { Some(connection) } else { None }
+            if let StackEvent::Accepted { connection, .. } = event {
+                Some(connection)
+            } else {
+                None
+            }
         })
     }
 
@@ -64,8 +69,8 @@ impl Table {
     }
 }
 
-fn plain() -> Config {
-    Config { multipath: false, ..Config::linux() }
+fn plain() -> ConnectionConfig {
+    ConnectionConfig { multipath: false, ..ConnectionConfig::linux() }
 }
 
 fn peer() -> SocketAddr {
@@ -80,7 +85,7 @@ fn third(syn: &Segment, answer: &Segment) -> Segment {
         .options
         .timestamps
         .map(|theirs| Timestamps { value: syn.seq.wrapping_add(30), echo: theirs.value });
-    if let Some(Capable { sender_key: Some(key), .. }) = capable(answer) {
+    if let Some(MpCapable { sender_key: Some(key), .. }) = capable(answer) {
         third.options.mptcp.push(both_keys(key, None));
     }
     third
@@ -88,7 +93,7 @@ fn third(syn: &Segment, answer: &Segment) -> Segment {
 
 fn both_keys(key: u64, data: Option<u16>) -> MptcpOption {
     let MptcpOption::Capable(offer) = offer() else { unreachable!() };
-    MptcpOption::Capable(Capable {
+    MptcpOption::Capable(MpCapable {
         sender_key: Some(KEY),
         receiver_key: Some(key),
         data: data.map(|len| (len, None)),
@@ -99,8 +104,9 @@ fn both_keys(key: u64, data: Option<u16>) -> MptcpOption {
 #[test]
 fn who_is_answered_by_a_cookie_gets_the_same_as_anybody() {
     for multipath in [false, true] {
-        let mut without = Table::new(128, Config { multipath, ..Config::linux() });
-        let mut with = Table::new(0, Config { multipath, ..Config::linux() });
+        let mut without =
+            Table::new(128, ConnectionConfig { multipath, ..ConnectionConfig::linux() });
+        let mut with = Table::new(0, ConnectionConfig { multipath, ..ConnectionConfig::linux() });
         let syn = syn(peer(), 77, multipath);
         let [usual, cookie] = [&mut without, &mut with].map(|table| table.answer(&syn));
         assert_eq!(
@@ -185,7 +191,7 @@ fn a_cookie_is_good_for_one_minute_and_not_for_three() {
         let answers = table.exchange(&third(&syn, &answer));
         assert_eq!(table.accepted().is_some(), good, "made at {made} s, used at {used} s");
         assert_eq!(
-            answers.iter().filter(|answer| answer.flags.has(RST)).count(),
+            answers.iter().filter(|answer| answer.flags.contains(RST)).count(),
             usize::from(!good)
         );
     }
@@ -211,7 +217,7 @@ fn a_cookie_is_worth_nothing_to_anybody_else() {
 
 #[test]
 fn guessed_cookies_open_nothing() {
-    let mut world = World::new(plain());
+    let mut world = TestNetwork::new(plain());
     for _ in 0..300 {
         let source = world.forged();
         let seq = world.random.next_u32();
@@ -234,19 +240,19 @@ fn guessed_cookies_open_nothing() {
 fn nobody_can_open_by_a_guess_what_is_not_under_attack() {
     let mut table = Table::new(128, plain());
     let answer = table.answer(&segment(peer(), ACK, 5, 6));
-    assert!(answer.flags.has(RST));
+    assert!(answer.flags.contains(RST));
     assert_eq!(table.server.counters().cookies_refused, 0, "nothing was looked at");
 }
 
 #[test]
 fn the_first_data_brings_the_cookie_if_the_third_packet_is_lost() {
     for multipath in [false, true] {
-        let mut table = Table::new(0, Config { multipath, ..Config::linux() });
+        let mut table = Table::new(0, ConnectionConfig { multipath, ..ConnectionConfig::linux() });
         let syn = syn(peer(), 77, multipath);
         let answer = table.answer(&syn);
         let mut first = third(&syn, &answer);
         first.payload = Bytes::from_static(b"first").into();
-        if let Some(Capable { sender_key: Some(key), .. }) = capable(&answer) {
+        if let Some(MpCapable { sender_key: Some(key), .. }) = capable(&answer) {
             first.options.mptcp = vec![both_keys(key, Some(5))];
         }
         let mut second = third(&syn, &answer);
@@ -272,7 +278,7 @@ fn the_first_data_brings_the_cookie_if_the_third_packet_is_lost() {
 #[test]
 fn a_third_packet_without_the_right_keys_means_plain_tcp() {
     for wrong in [None, Some(1)] {
-        let mut table = Table::new(0, Config::linux());
+        let mut table = Table::new(0, ConnectionConfig::linux());
         let syn = syn(peer(), 77, true);
         let answer = table.answer(&syn);
         let mut third = third(&syn, &answer);
@@ -286,7 +292,7 @@ fn a_third_packet_without_the_right_keys_means_plain_tcp() {
 
 #[test]
 fn keys_come_later_if_a_dss_came_first() {
-    let mut table = Table::new(0, Config::linux());
+    let mut table = Table::new(0, ConnectionConfig::linux());
     let syn = syn(peer(), 77, true);
     let answer = table.answer(&syn);
     let third = third(&syn, &answer);

@@ -4,8 +4,8 @@ use std::net::{Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use rand_core::Rng;
-use towpath_mptcp::connection::Config;
-use towpath_mptcp::stack::{self, InterfaceId, LocalAddress, Stack, Strangers};
+use towpath_mptcp::connection::ConnectionConfig;
+use towpath_mptcp::stack::{self, InterfaceId, LocalAddress, Stack, SynFloodProtection};
 use towpath_mptcp::wire::{Packet, Segment};
 use towpath_net::Instant;
 
@@ -15,18 +15,18 @@ const SYNS: u64 = 10_000;
 /// The backlog of a listener, unless it is told another one.
 const BACKLOG: usize = 128;
 /// Half-open connections that one source may have.
-const SHARE: usize = 16;
+const MAX_HALF_OPEN_PER_SOURCE: usize = 16;
 /// After this time nothing is left of a flood.
 const FREE_AFTER: Duration = Duration::from_secs(16);
 /// Nor of honest clients, whose subflows are in TIME-WAIT for 60 seconds.
 const IDLE_AFTER: Duration = Duration::from_secs(130);
 
-fn plain() -> Config {
-    Config { multipath: false, ..Config::linux() }
+fn plain() -> ConnectionConfig {
+    ConnectionConfig { multipath: false, ..ConnectionConfig::linux() }
 }
 
 /// Ten SYNs in each millisecond of the first second.
-fn flood(world: &mut World, mut one: impl FnMut(&mut World) -> Segment) {
+fn flood(world: &mut TestNetwork, mut one: impl FnMut(&mut TestNetwork) -> Segment) {
     for number in 0..SYNS {
         let segment = one(world);
         let at = Instant::from_nanos(100_000_000 + 100_000 * number);
@@ -34,15 +34,15 @@ fn flood(world: &mut World, mut one: impl FnMut(&mut World) -> Segment) {
     }
 }
 
-fn forged_syn(world: &mut World, multipath: bool) -> Segment {
+fn forged_syn(world: &mut TestNetwork, multipath: bool) -> Segment {
     let (source, seq) = (world.forged(), world.random.next_u32());
     syn(source, seq, multipath)
 }
 
 #[test]
 fn ten_thousand_forged_syns_do_not_keep_five_clients_out() {
-    for (config, multipath) in [(plain(), false), (Config::linux(), true)] {
-        let mut world = World::new(config.clone());
+    for (config, multipath) in [(plain(), false), (ConnectionConfig::linux(), true)] {
+        let mut world = TestNetwork::new(config.clone());
         flood(&mut world, |world| forged_syn(world, multipath));
         world.serve_clients(&config);
         let counters = world.server.counters();
@@ -72,11 +72,11 @@ const DELAY: Duration = Duration::from_millis(10);
 
 #[test]
 fn the_same_flood_wins_against_a_stack_that_keeps_every_syn() {
-    let mut server = Stack::new(stack::Config::default());
+    let mut server = Stack::new(stack::StackConfig::default());
     server.add_interface(InterfaceId(1), 1_500);
     server.set_address(Instant::ZERO, address(server_address()));
     server.listen(PORT, plain()).unwrap();
-    let mut world = World::with_server(server);
+    let mut world = TestNetwork::with_server(server);
     flood(&mut world, |world| forged_syn(world, false));
     world.run(at(200));
     world.open(0, plain(), 1_000);
@@ -87,14 +87,14 @@ fn the_same_flood_wins_against_a_stack_that_keeps_every_syn() {
 
 #[test]
 fn one_source_has_its_share_of_the_backlog_and_no_more() {
-    let mut world = World::new(plain());
+    let mut world = TestNetwork::new(plain());
     flood(&mut world, |world| {
         let port = world.random.next_u32() as u16 | 1;
         syn(SocketAddr::from(([192, 0, 2, 9], port)), world.random.next_u32(), false)
     });
     world.serve_clients(&plain());
     // A client may come while it is there, and takes a place of the backlog.
-    assert!(world.most_half_open <= SHARE + CLIENTS, "{}", world.most_half_open);
+    assert!(world.most_half_open <= MAX_HALF_OPEN_PER_SOURCE + CLIENTS, "{}", world.most_half_open);
     assert_eq!(world.server.counters().cookies_accepted, 0, "the others need no cookies");
 }
 
@@ -114,8 +114,8 @@ pub(crate) fn address(address: std::net::IpAddr) -> LocalAddress {
 }
 
 /// A server without clients that has one address.
-pub(crate) fn lonely(config: stack::Config, own: std::net::IpAddr) -> Stack {
-    let mut server = Stack::facing_strangers(config, &Strangers::new([3; 16]));
+pub(crate) fn lonely(config: stack::StackConfig, own: std::net::IpAddr) -> Stack {
+    let mut server = Stack::with_syn_flood_protection(config, &SynFloodProtection::new([3; 16]));
     server.add_interface(InterfaceId(1), 1_500);
     server.set_address(Instant::ZERO, address(own));
     server.listen(PORT, plain()).unwrap();
@@ -127,8 +127,10 @@ fn the_addresses_of_one_network_are_one_source() {
     let own = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
     let destination = SocketAddr::new(own.into(), PORT);
     // Networks, hosts in each, and how many of their SYNs are kept.
-    for (networks, hosts, expected) in [(1, 100, SHARE), (100, 1, 100), (4, 50, 4 * SHARE)] {
-        let mut server = lonely(stack::Config::default(), own.into());
+    for (networks, hosts, expected) in
+        [(1, 100, MAX_HALF_OPEN_PER_SOURCE), (100, 1, 100), (4, 50, 4 * MAX_HALF_OPEN_PER_SOURCE)]
+    {
+        let mut server = lonely(stack::StackConfig::default(), own.into());
         for (network, host) in (1..=networks).flat_map(|n| (1..=hosts).map(move |h| (n, h))) {
             let source = Ipv6Addr::new(0x2001, 0xdb8, 7, network, host, 0, 0, 5);
             let syn = syn(SocketAddr::new(source.into(), 4_000), 1, false);
@@ -143,7 +145,7 @@ fn the_addresses_of_one_network_are_one_source() {
 
 #[test]
 fn answers_that_cannot_be_sent_do_not_pile_up() {
-    let mut world = World::new(plain());
+    let mut world = TestNetwork::new(plain());
     for _ in 0..SYNS {
         let syn = forged_syn(&mut world, false);
         world.server.handle_packet(at(1), InterfaceId(1), Packet::emit(&syn, 0));

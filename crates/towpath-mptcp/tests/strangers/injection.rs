@@ -5,27 +5,27 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use rand_core::Rng;
-use towpath_mptcp::connection::Config;
+use towpath_mptcp::connection::ConnectionConfig;
 use towpath_mptcp::stack::InterfaceId;
 use towpath_mptcp::wire::{
-    DataAck, Dss, DssMapping, Flags, MptcpOption, Options, Packet, Reset, Segment,
+    DataAck, Dss, DssMapping, Flags, MpTcpRst, MptcpOption, Options, Packet, Segment,
 };
 
 use crate::repeat::repeat;
 use crate::world::*;
 
-fn plain() -> Config {
-    Config { multipath: false, ..Config::linux() }
+fn plain() -> ConnectionConfig {
+    ConnectionConfig { multipath: false, ..ConnectionConfig::linux() }
 }
 
 /// The client's end of its first subflow.
-fn port_of(world: &World, number: usize) -> SocketAddr {
+fn port_of(world: &TestNetwork, number: usize) -> SocketAddr {
     let from = client_address(number, 0);
-    world.find(|segment| segment.source.ip() == from && segment.flags.has(SYN)).source
+    world.find(|segment| segment.source.ip() == from && segment.flags.contains(SYN)).source
 }
 
 /// One of everything that might do harm, with numbers at random.
-fn forged(world: &mut World, from: SocketAddr, kind: u64) -> Segment {
+fn forged(world: &mut TestNetwork, from: SocketAddr, kind: u64) -> Segment {
     let (seq, ack) = (world.random.next_u32(), world.random.next_u32());
     let mut forged = segment(from, ACK, seq, ack);
     match kind % 8 {
@@ -46,7 +46,7 @@ fn forged(world: &mut World, from: SocketAddr, kind: u64) -> Segment {
         _ => {
             forged.flags = RST;
             let key = world.random.next_u64();
-            let reset = Reset { transient: false, reason: 1, reserved: 0 };
+            let reset = MpTcpRst { transient: false, reason: 1, reserved: 0 };
             forged.options.mptcp = vec![MptcpOption::FastClose { key }, MptcpOption::Reset(reset)];
         }
     }
@@ -56,8 +56,8 @@ fn forged(world: &mut World, from: SocketAddr, kind: u64) -> Segment {
 #[test]
 fn forged_segments_neither_end_a_connection_nor_get_into_its_data() {
     let each = repeat([2_000, 10_000, 100_000]);
-    for config in [plain(), Config::linux()] {
-        let mut world = World::new(config.clone());
+    for config in [plain(), ConnectionConfig::linux()] {
+        let mut world = TestNetwork::new(config.clone());
         for number in 0..CLIENTS {
             world.open(number, config.clone(), 3_000_000);
         }
@@ -80,7 +80,7 @@ fn forged_segments_neither_end_a_connection_nor_get_into_its_data() {
 
 #[test]
 fn an_idle_connection_answers_ten_forged_segments_in_five_seconds() {
-    let mut world = World::new(plain());
+    let mut world = TestNetwork::new(plain());
     world.open(0, plain(), 0);
     world.run(at(1_000));
     let from = port_of(&world, 0);

@@ -4,10 +4,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use rand_core::Rng;
-use towpath_mptcp::connection::Config;
+use towpath_mptcp::connection::ConnectionConfig;
 use towpath_mptcp::keys;
-use towpath_mptcp::stack::{self, InterfaceId, Notice, Stack};
-use towpath_mptcp::wire::{Join, MptcpOption, Packet, Segment};
+use towpath_mptcp::stack::{self, InterfaceId, Stack, StackNotice};
+use towpath_mptcp::wire::{MpJoin, MptcpOption, Packet, Segment};
 use towpath_net::Instant;
 
 use crate::flood::address;
@@ -15,19 +15,19 @@ use crate::world::*;
 
 const JOINS: u64 = 10_000;
 /// Places for subflows whose peers have not proven themselves.
-const PLACES: usize = 4_096;
+const MAX_PENDING_JOINS: usize = 4_096;
 /// Those of one source.
-const SHARE: usize = 8;
+const MAX_JOINS_PER_SOURCE: usize = 8;
 const FREE_AFTER: Duration = Duration::from_secs(16);
 
 fn join_syn(source: SocketAddr, seq: u32, token: u32) -> Segment {
     let mut syn = syn(source, seq, false);
     syn.options.mptcp =
-        vec![MptcpOption::Join(Join::Syn { backup: false, address_id: 9, token, nonce: seq })];
+        vec![MptcpOption::Join(MpJoin::Syn { backup: false, address_id: 9, token, nonce: seq })];
     syn
 }
 
-fn join(segment: &Segment) -> Option<Join> {
+fn join(segment: &Segment) -> Option<MpJoin> {
     segment.options.mptcp.iter().find_map(|option| match option {
         MptcpOption::Join(join) => Some(*join),
         _ => None,
@@ -37,15 +37,15 @@ fn join(segment: &Segment) -> Option<Join> {
 /// A third packet to a SYN/ACK, with this HMAC.
 fn third(answer: &Segment, hmac: [u8; 20]) -> Segment {
     let mut third = segment(answer.destination, ACK, answer.ack, answer.seq.wrapping_add(1));
-    third.options.mptcp.push(MptcpOption::Join(Join::Ack { hmac }));
+    third.options.mptcp.push(MptcpOption::Join(MpJoin::Ack { hmac }));
     third
 }
 
 /// All clients are connected, and their second subflows about to begin; `token` of each one is known.
-fn about_to_join(world: &mut World) -> Vec<u32> {
+fn about_to_join(world: &mut TestNetwork) -> Vec<u32> {
     world.ends_at = at(1_150);
     for number in 0..CLIENTS {
-        world.open(number, Config::linux(), 100_000);
+        world.open(number, ConnectionConfig::linux(), 100_000);
     }
     // The server has the third packets, and clients have no DSS.
     world.run(at(35));
@@ -53,7 +53,7 @@ fn about_to_join(world: &mut World) -> Vec<u32> {
 }
 
 /// Ten in each millisecond of the next second, to each client's connection in turn.
-fn flood(world: &mut World, mut one: impl FnMut(&mut World, usize) -> Segment) {
+fn flood(world: &mut TestNetwork, mut one: impl FnMut(&mut TestNetwork, usize) -> Segment) {
     for number in 0..JOINS {
         let segment = one(world, number as usize % CLIENTS);
         let at = world.now + Duration::from_micros(100 * number);
@@ -61,11 +61,12 @@ fn flood(world: &mut World, mut one: impl FnMut(&mut World, usize) -> Segment) {
     }
 }
 
-fn assert_all_joined(world: &World) {
+fn assert_all_joined(world: &TestNetwork) {
     world.assert_all_served();
     for client in &world.clients {
-        let joined =
-            |notice: &&Notice| matches!(notice, Notice::SubflowEstablished { number: 1, .. });
+        let joined = |notice: &&StackNotice| {
+            matches!(notice, StackNotice::SubflowEstablished { number: 1, .. })
+        };
         assert_eq!(client.notices.iter().filter(joined).count(), 1, "{:?}", client.notices);
         let status = client.stack.status(client.id.unwrap()).unwrap();
         assert!(status.multipath && status.subflows.len() == 2, "{status:#?}");
@@ -74,7 +75,7 @@ fn assert_all_joined(world: &World) {
 
 #[test]
 fn a_right_token_from_forged_sources_keeps_no_subflow_out() {
-    let mut world = World::new(Config::linux());
+    let mut world = TestNetwork::new(ConnectionConfig::linux());
     let tokens = about_to_join(&mut world);
     flood(&mut world, |world, client| {
         join_syn(world.forged(), world.random.next_u32(), tokens[client])
@@ -84,7 +85,7 @@ fn a_right_token_from_forged_sources_keeps_no_subflow_out() {
         world.run(at(35 + 10 * ms));
         most = most.max(world.server.half_open_joins(world.now));
     }
-    assert!((PLACES / 2..=PLACES).contains(&most), "{most} places taken");
+    assert!((MAX_PENDING_JOINS / 2..=MAX_PENDING_JOINS).contains(&most), "{most} places taken");
     assert_eq!(world.accepted, CLIENTS);
     assert_eq!(world.server.counters().refused_joins, 0);
     assert_all_joined(&world);
@@ -94,18 +95,19 @@ fn a_right_token_from_forged_sources_keeps_no_subflow_out() {
 
 #[test]
 fn eight_forged_joins_keep_subflows_out_where_every_syn_is_kept() {
-    let mut server = Stack::new(stack::Config::default());
+    let mut server = Stack::new(stack::StackConfig::default());
     server.add_interface(InterfaceId(1), 1_500);
     server.set_address(Instant::ZERO, address(server_address()));
-    server.listen(PORT, Config::linux()).unwrap();
-    let mut world = World::with_server(server);
+    server.listen(PORT, ConnectionConfig::linux()).unwrap();
+    let mut world = TestNetwork::with_server(server);
     let tokens = about_to_join(&mut world);
     for _ in 0..8 {
         let (source, seq) = (world.forged(), world.random.next_u32());
         world.attack(world.now, join_syn(source, seq, tokens[0]));
     }
     world.run(at(2_000));
-    let joined = |notice: &Notice| matches!(notice, Notice::SubflowEstablished { number: 1, .. });
+    let joined =
+        |notice: &StackNotice| matches!(notice, StackNotice::SubflowEstablished { number: 1, .. });
     assert!(!world.clients[0].notices.iter().any(joined), "otherwise these tests show nothing");
     assert!(world.clients[1].notices.iter().any(joined));
 }
@@ -113,7 +115,7 @@ fn eight_forged_joins_keep_subflows_out_where_every_syn_is_kept() {
 #[test]
 fn wrong_hmacs_from_one_source_or_many_are_reset_and_take_nothing() {
     for many in [false, true] {
-        let mut world = World::new(Config::linux());
+        let mut world = TestNetwork::new(ConnectionConfig::linux());
         let tokens = about_to_join(&mut world);
         // The stranger gets each answer, and tries a HMAC.
         let mut guess = 0_u8;
@@ -139,7 +141,7 @@ fn wrong_hmacs_from_one_source_or_many_are_reset_and_take_nothing() {
 
 #[test]
 fn one_silent_source_has_its_share_of_places() {
-    let mut world = World::new(Config::linux());
+    let mut world = TestNetwork::new(ConnectionConfig::linux());
     let tokens = about_to_join(&mut world);
     flood(&mut world, |world, client| {
         let port = world.random.next_u32() as u16 | 1;
@@ -150,13 +152,13 @@ fn one_silent_source_has_its_share_of_places() {
         world.run(at(35 + 10 * ms));
         most = most.max(world.server.half_open_joins(world.now));
     }
-    assert!(most <= SHARE + CLIENTS, "{most}");
+    assert!(most <= MAX_JOINS_PER_SOURCE + CLIENTS, "{most}");
     assert_all_joined(&world);
 }
 
 #[test]
 fn unknown_tokens_are_reset_and_nothing_is_kept() {
-    let mut world = World::new(Config::linux());
+    let mut world = TestNetwork::new(ConnectionConfig::linux());
     let known = about_to_join(&mut world);
     flood(&mut world, |world, _| {
         let token = world.random.next_u32();
@@ -175,7 +177,7 @@ fn unknown_tokens_are_reset_and_nothing_is_kept() {
 
 /// A client that is connected and joins by hand, from an address that is nobody's.
 struct ByHand {
-    world: World,
+    world: TestNetwork,
     from: SocketAddr,
     token: u32,
     keys: (u64, u64),
@@ -183,9 +185,10 @@ struct ByHand {
 
 impl ByHand {
     fn new() -> Self {
-        let mut world = World::new(Config::linux());
+        let mut world = TestNetwork::new(ConnectionConfig::linux());
         // No subflow of its own.
-        let single = Config { path_manager: "single".to_owned(), ..Config::linux() };
+        let single =
+            ConnectionConfig { path_manager: "single".to_owned(), ..ConnectionConfig::linux() };
         world.open(0, single, 0);
         world.run(at(1_000));
         // Options have passed both ways once data has.
@@ -204,7 +207,7 @@ impl ByHand {
     }
 
     fn hmac(&self, seq: u32, answer: &Segment) -> [u8; 20] {
-        let Some(Join::SynAck { nonce, .. }) = join(answer) else { panic!("{answer:?}") };
+        let Some(MpJoin::SynAck { nonce, .. }) = join(answer) else { panic!("{answer:?}") };
         let hmac = keys::join_hmac(self.keys.0, self.keys.1, seq, nonce);
         *hmac.first_chunk().unwrap()
     }
@@ -223,7 +226,7 @@ fn a_subflow_is_there_once_its_peer_has_proven_itself_and_not_before() {
     let first = client_address(0, 0);
     let syn = join_syn(hand.from, 5, hand.token);
     let answer = hand.send(&syn).remove(0);
-    assert!(answer.flags.has(SYN.with(ACK)));
+    assert!(answer.flags.contains(SYN.with(ACK)));
     assert_eq!(
         (hand.subflows(), hand.world.server.half_open_joins(hand.world.now)),
         (vec![first], 1)
@@ -260,14 +263,14 @@ fn a_third_packet_without_the_right_hmac_is_reset_with_a_reason() {
             wrong.options.mptcp.clear();
         }
         let reset = hand.send(&wrong).remove(0);
-        assert!(reset.flags.has(RST) && reset.seq == answer.seq.wrapping_add(1));
+        assert!(reset.flags.contains(RST) && reset.seq == answer.seq.wrapping_add(1));
         let reasons = &reset.options.mptcp[..];
         assert!(matches!(reasons, [MptcpOption::Reset(reason)] if reason.reason == 1), "{reset:?}");
         assert_eq!(hand.subflows(), [client_address(0, 0)]);
         assert_eq!(hand.world.server.half_open_joins(hand.world.now), 0);
         // The right one comes too late.
         let right = third(&answer, hand.hmac(5, &answer));
-        assert!(hand.send(&right).remove(0).flags.has(RST));
+        assert!(hand.send(&right).remove(0).flags.contains(RST));
     }
 }
 
@@ -284,8 +287,10 @@ fn a_limit_is_looked_at_again_when_the_peer_has_proven_itself() {
     let mut refused = 0;
     for (from, answer) in begun {
         let answers = hand.send(&third(&answer, hand.hmac(5, &answer)));
-        refused +=
-            answers.iter().filter(|sent| sent.destination == from && sent.flags.has(RST)).count();
+        refused += answers
+            .iter()
+            .filter(|sent| sent.destination == from && sent.flags.contains(RST))
+            .count();
     }
     assert_eq!((refused, hand.subflows().len()), (2, 9));
 }
@@ -297,5 +302,5 @@ fn what_a_peer_does_not_complete_in_15_seconds_is_over() {
     hand.world.run(at(17_000));
     assert_eq!(hand.world.server.half_open_joins(hand.world.now), 0);
     let late = third(&answer, hand.hmac(5, &answer));
-    assert!(hand.send(&late).remove(0).flags.has(RST));
+    assert!(hand.send(&late).remove(0).flags.contains(RST));
 }

@@ -7,12 +7,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg32;
-use towpath_mptcp::connection::Config;
+use towpath_mptcp::connection::ConnectionConfig;
 use towpath_mptcp::stack::{
-    self, ConnectionError, ConnectionId, Event, InterfaceId, LocalAddress, Notice, Stack, Strangers,
+    self, ConnectionError, ConnectionId, InterfaceId, LocalAddress, Stack, StackEvent, StackNotice,
+    SynFloodProtection,
 };
 use towpath_mptcp::wire::{
-    Capable, Ecn, Flags, MptcpOption, Options, Packet, Payload, Segment, Timestamps,
+    Ecn, Flags, MpCapable, MptcpOption, Options, Packet, Payload, Segment, Timestamps,
 };
 use towpath_net::Instant;
 
@@ -38,7 +39,7 @@ pub(crate) struct Client {
     pub(crate) received: Vec<u8>,
     pub(crate) closed: Option<Result<(), ConnectionError>>,
     pub(crate) served_at: Option<Instant>,
-    pub(crate) notices: Vec<Notice>,
+    pub(crate) notices: Vec<StackNotice>,
 }
 
 /// One connection at the server, which sends everything back.
@@ -50,7 +51,7 @@ struct Echo {
     ended: bool,
 }
 
-pub(crate) struct World {
+pub(crate) struct TestNetwork {
     pub(crate) now: Instant,
     pub(crate) server: Stack,
     pub(crate) clients: Vec<Client>,
@@ -106,8 +107,9 @@ fn local(address: IpAddr, address_id: u8, subflow: bool) -> LocalAddress {
 }
 
 fn stack(number: u8, addresses: &[LocalAddress]) -> Stack {
-    let config = stack::Config::default();
-    let mut stack = Stack::facing_strangers(config, &Strangers::new([number; 16]));
+    let config = stack::StackConfig::default();
+    let mut stack =
+        Stack::with_syn_flood_protection(config, &SynFloodProtection::new([number; 16]));
     stack.add_interface(WIRE, 1_500);
     for address in addresses {
         stack.set_address(Instant::ZERO, *address);
@@ -115,9 +117,9 @@ fn stack(number: u8, addresses: &[LocalAddress]) -> Stack {
     stack
 }
 
-impl World {
+impl TestNetwork {
     /// A server of this kind, and clients that are idle.
-    pub(crate) fn new(config: Config) -> Self {
+    pub(crate) fn new(config: ConnectionConfig) -> Self {
         let mut server = stack(0, &[local(server_address(), 1, false)]);
         server.listen(PORT, config).unwrap();
         Self::with_server(server)
@@ -158,7 +160,7 @@ impl World {
     }
 
     /// A client opens a connection now, and has so many bytes to send.
-    pub(crate) fn open(&mut self, number: usize, config: Config, bytes: usize) {
+    pub(crate) fn open(&mut self, number: usize, config: ConnectionConfig, bytes: usize) {
         let client = &mut self.clients[number];
         let data: Bytes = (0..bytes).map(|at| (at * 7 + number) as u8).collect();
         (client.sends, client.unsent) = (data.clone(), data);
@@ -233,8 +235,8 @@ impl World {
         let client = &mut self.clients[number];
         while let Some(event) = client.stack.poll_event() {
             match event {
-                Event::Closed { error, .. } => client.closed = Some(error.map_or(Ok(()), Err)),
-                Event::Notice { notice, .. } => client.notices.push(notice),
+                StackEvent::Closed { error, .. } => client.closed = Some(error.map_or(Ok(()), Err)),
+                StackEvent::Notice { notice, .. } => client.notices.push(notice),
                 _ => {}
             }
         }
@@ -294,11 +296,11 @@ impl World {
     fn serve(&mut self) {
         while let Some(event) = self.server.poll_event() {
             match event {
-                Event::Accepted { connection, .. } => {
+                StackEvent::Accepted { connection, .. } => {
                     self.accepted += 1;
                     self.echoes.insert(connection, Echo::default());
                 }
-                Event::Closed { connection, .. } => {
+                StackEvent::Closed { connection, .. } => {
                     self.echoes.remove(&connection);
                     self.server.forget(self.now, connection);
                 }
@@ -346,7 +348,7 @@ impl World {
     }
 
     /// Clients open connections while strangers send, 150 ms apart, and have five seconds.
-    pub(crate) fn serve_clients(&mut self, config: &Config) {
+    pub(crate) fn serve_clients(&mut self, config: &ConnectionConfig) {
         for number in 0..CLIENTS {
             self.run(at(200 + 150 * number as u64));
             self.open(number, config.clone(), 100_000);
@@ -374,7 +376,7 @@ impl World {
             let both = capable(segment).is_some_and(|option| option.receiver_key.is_some());
             segment.source.ip() == from && both
         });
-        let Capable { sender_key, receiver_key, .. } = capable(&third).unwrap();
+        let MpCapable { sender_key, receiver_key, .. } = capable(&third).unwrap();
         (sender_key.unwrap(), receiver_key.unwrap())
     }
 }
@@ -383,10 +385,10 @@ impl World {
 fn noted(packet: &Packet) -> Option<Segment> {
     let segment = packet.parse().unwrap();
     let joins = segment.options.mptcp.iter().any(|option| matches!(option, MptcpOption::Join(_)));
-    (segment.flags.has(SYN) || capable(&segment).is_some() || joins).then_some(segment)
+    (segment.flags.contains(SYN) || capable(&segment).is_some() || joins).then_some(segment)
 }
 
-pub(crate) fn capable(segment: &Segment) -> Option<Capable> {
+pub(crate) fn capable(segment: &Segment) -> Option<MpCapable> {
     segment.options.mptcp.iter().find_map(|option| match option {
         MptcpOption::Capable(capable) => Some(*capable),
         _ => None,
@@ -411,7 +413,7 @@ pub(crate) fn segment(source: SocketAddr, flags: Flags, seq: u32, ack: u32) -> S
 
 /// MP_CAPABLE of a SYN.
 pub(crate) fn offer() -> MptcpOption {
-    MptcpOption::Capable(Capable {
+    MptcpOption::Capable(MpCapable {
         version: 1,
         checksum: false,
         extensibility: false,

@@ -118,7 +118,7 @@ impl State {
 
 fn halves(segment: Segment) -> Vec<Segment> {
     let len = segment.payload.len();
-    if len < 2 || segment.flags.has(Flags::SYN) {
+    if len < 2 || segment.flags.contains(Flags::SYN) {
         return vec![segment];
     }
     let mut first = segment.clone();

@@ -6,15 +6,15 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::RngSeed;
-use towpath_mptcp::connection::{Config, ReceiveBuffer, ReceiveBufferMode, WindowShare};
+use towpath_mptcp::connection::{ConnectionConfig, ReceiveBuffer, ReceiveBufferMode, WindowShare};
 use towpath_mptcp::path_manager;
-use towpath_mptcp::stack::{InterfaceId, LocalAddress, Notice};
+use towpath_mptcp::stack::{InterfaceId, LocalAddress, StackNotice};
 use towpath_multipath::opportunistic::{OpportunisticConfig, OpportunisticMode};
 use towpath_multipath::{congestion, scheduler};
 
 use crate::middlebox::Mangle;
 use crate::repeat::repeat;
-use crate::world::{End, Line, World, pattern};
+use crate::world::{PathDirection, TestApp, TestNetwork, pattern};
 
 /// What a host does where a switch decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,11 +66,11 @@ const LINUX: Host = Host {
 };
 
 impl Host {
-    fn config(&self) -> Config {
+    fn config(&self) -> ConnectionConfig {
         let mut config = match self.profile {
-            Profile::Linux6x => Config::linux(),
-            Profile::Linux618 => Config::linux_6_18(),
-            Profile::Ideal => Config::ideal(),
+            Profile::Linux6x => ConnectionConfig::linux(),
+            Profile::Linux618 => ConnectionConfig::linux_6_18(),
+            Profile::Ideal => ConnectionConfig::ideal(),
         };
         config.multipath = self.multipath;
         self.scheduler.clone_into(&mut config.scheduler);
@@ -191,11 +191,11 @@ pub(crate) struct Plan {
 
 /// Virtual time that a connection may take to end after both applications have ended theirs: 15
 /// retransmissions take a quarter of an hour, and the connection's own back-off comes on top.
-const LONGEST_END: Duration = Duration::from_secs(7_200);
+const MAX_CLOSE_TIME: Duration = Duration::from_secs(7_200);
 /// Windows that pass within it if each takes the longest timeout, and some are lost.
-const MOST_LONE_WINDOWS: usize = 40;
+const MAX_LONE_WINDOWS: usize = 40;
 /// After which nothing may be left: TIME-WAIT lasts 60 s.
-const LONGEST_REST: Duration = Duration::from_secs(1_800);
+const MAX_CLEANUP_TIME: Duration = Duration::from_secs(1_800);
 
 impl Plan {
     fn is_hostile(&self) -> bool {
@@ -220,20 +220,22 @@ impl Plan {
     }
 
     /// Whether data must arrive as it was sent.
-    fn is_protected(&self, world: &World) -> bool {
+    fn is_protected(&self, world: &TestNetwork) -> bool {
         let multipath = self.hosts.iter().all(|host| host.multipath);
         let checksum = self.hosts.iter().any(|host| host.checksum);
         let fell_back = world.ends.iter().any(fell_back);
         !self.changes_payload() || (multipath && checksum && !fell_back)
     }
 
-    fn world(&self) -> World {
-        let line =
-            |delay_ms: &u64| Line { delay: Duration::from_millis(*delay_ms), ..Line::default() };
+    fn world(&self) -> TestNetwork {
+        let line = |delay_ms: &u64| PathDirection {
+            delay: Duration::from_millis(*delay_ms),
+            ..PathDirection::default()
+        };
         let lines = self.delays_ms.iter().map(|delay| [line(delay); 2]).collect();
         let configs = self.hosts.map(|host| host.config());
         let mtus = &self.mtus[..self.delays_ms.len()];
-        let mut world = World::with_mtus(self.v6, self.seed, lines, mtus, configs);
+        let mut world = TestNetwork::with_mtus(self.v6, self.seed, lines, mtus, configs);
         world.step_limit = 300_000;
         for path in 0..self.delays_ms.len() {
             world.middleboxes[path] = self.middlebox.middlebox();
@@ -251,11 +253,18 @@ impl Plan {
             self.operate(&mut world, operation, &mut written, &mut forgotten);
         }
         self.end(&mut world);
-        world.run(world.now.saturating_since(towpath_net::Instant::ZERO) + LONGEST_END, |world| {
-            world.ends.iter().zip(forgotten).all(|(end, forgotten)| forgotten || over(end, world))
-        });
+        world.run(
+            world.now.saturating_since(towpath_net::Instant::ZERO) + MAX_CLOSE_TIME,
+            |world| {
+                world
+                    .ends
+                    .iter()
+                    .zip(forgotten)
+                    .all(|(end, forgotten)| forgotten || over(end, world))
+            },
+        );
         self.check_ends(&mut world, written, forgotten)?;
-        world.pass(LONGEST_REST);
+        world.pass(MAX_CLEANUP_TIME);
         for (host, stack) in world.stacks.iter().enumerate() {
             if !stack.is_idle() {
                 return Err(format!(
@@ -269,7 +278,7 @@ impl Plan {
 
     fn operate(
         &self,
-        world: &mut World,
+        world: &mut TestNetwork,
         operation: &Operation,
         written: &mut [usize; 2],
         forgotten: &mut [bool; 2],
@@ -347,14 +356,14 @@ impl Plan {
         };
         let lone = self.middlebox == Mangle::Coalesce || self.operations.iter().any(merges);
         if lone && window < SMALL_BUFFER_BYTES {
-            (window as usize * MOST_LONE_WINDOWS).saturating_sub(written)
+            (window as usize * MAX_LONE_WINDOWS).saturating_sub(written)
         } else {
             window as usize * 100
         }
     }
 
     /// Both applications read, and end what they write; the world may become good again.
-    fn end(&self, world: &mut World) {
+    fn end(&self, world: &mut TestNetwork) {
         for end in &mut world.ends {
             end.paused = false;
             end.finish();
@@ -377,12 +386,12 @@ impl Plan {
 
     fn check_ends(
         &self,
-        world: &mut World,
+        world: &mut TestNetwork,
         written: [usize; 2],
         forgotten: [bool; 2],
     ) -> Result<(), String> {
         let protected = self.is_protected(world);
-        let failed = |end: &End| matches!(end.closed, Some(Err(_)));
+        let failed = |end: &TestApp| matches!(end.closed, Some(Err(_)));
         for host in 0..2 {
             let (end, other) = (&world.ends[host], &world.ends[1 - host]);
             if forgotten[host] {
@@ -417,12 +426,12 @@ impl Plan {
     }
 }
 
-fn over(end: &End, world: &World) -> bool {
+fn over(end: &TestApp, world: &TestNetwork) -> bool {
     end.closed.is_some() || (end.connection.is_none() && world.ends[0].closed.is_some())
 }
 
-fn fell_back(end: &End) -> bool {
-    end.notices.iter().any(|notice| matches!(notice, Notice::Fallback(_)))
+fn fell_back(end: &TestApp) -> bool {
+    end.notices.iter().any(|notice| matches!(notice, StackNotice::Fallback(_)))
 }
 
 /// Whether it may break connections that did nothing wrong.
@@ -452,7 +461,7 @@ fn host() -> impl Strategy<Value = Host> {
         ]),
     );
     let modes =
-        [ReceiveBufferMode::Fixed, ReceiveBufferMode::Linux, ReceiveBufferMode::Seed003].to_vec();
+        [ReceiveBufferMode::Fixed, ReceiveBufferMode::Linux, ReceiveBufferMode::Barre2011].to_vec();
     let tiny = vec![1, 2, 10, 100, 500, 1_200, 1_500, 2_900];
     let receive = prop_oneof![
         3 => (select(modes), select(vec![SMALL_BUFFER_BYTES, 8_000, 20_000, 131_072])),
@@ -800,14 +809,16 @@ fn regression_the_connections_timer_waits_longer_when_it_can_do_nothing() {
         (36, Operation::Write { host: 1, bytes: 11_265 }),
         (37, Operation::Write { host: 0, bytes: 9_023 }),
     ];
-    let [client, server] = [(ReceiveBufferMode::Seed003, 3_000), (ReceiveBufferMode::Fixed, 8_000)]
-        .map(|buffer| Host {
-            profile: Profile::Ideal,
-            scheduler: "min-rtt",
-            buffer,
-            send_buffer_bytes: 10_000,
-            options: (false, true, false),
-            ..LINUX
+    let [client, server] =
+        [(ReceiveBufferMode::Barre2011, 3_000), (ReceiveBufferMode::Fixed, 8_000)].map(|buffer| {
+            Host {
+                profile: Profile::Ideal,
+                scheduler: "min-rtt",
+                buffer,
+                send_buffer_bytes: 10_000,
+                options: (false, true, false),
+                ..LINUX
+            }
         });
     let plan = Plan { seed: 3_165_725_460, v6: true, ..with(&operations) };
     assert_eq!(Plan { hosts: [client, server], ..plan }.check(), Ok(()));

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use towpath_mptcp::connection::Config;
-use towpath_mptcp::stack::{ConnectionError, InterfaceId, Notice};
+use towpath_mptcp::connection::ConnectionConfig;
+use towpath_mptcp::stack::{ConnectionError, InterfaceId, StackNotice};
 
-use crate::world::{Line, World, pattern};
+use crate::world::{PathDirection, TestNetwork, pattern};
 
 fn seconds(count: u64) -> Duration {
     Duration::from_secs(count)
@@ -16,34 +16,35 @@ fn millis(count: u64) -> Duration {
 }
 
 /// 10 Mbit/s, so that a transfer of a megabyte is cut in its middle.
-fn line() -> [Line; 2] {
-    [Line { byte_nanos: 800, ..Line::default() }; 2]
+fn line() -> [PathDirection; 2] {
+    [PathDirection { byte_nanos: 800, ..PathDirection::default() }; 2]
 }
 
-fn set_up(world: &mut World, path: usize, up: bool) {
+fn set_up(world: &mut TestNetwork, path: usize, up: bool) {
     for line in &mut world.lines[path] {
         line.up = up;
     }
 }
 
-fn profiles() -> [fn() -> Config; 2] {
-    [Config::linux, Config::ideal]
+fn profiles() -> [fn() -> ConnectionConfig; 2] {
+    [ConnectionConfig::linux, ConnectionConfig::ideal]
 }
 
 /// Data in one direction or both, with the change `change` after half a second.
-fn survives(what: &str, paths: usize, change: impl Fn(&mut World, Duration)) {
+fn survives(what: &str, paths: usize, change: impl Fn(&mut TestNetwork, Duration)) {
     for profile in profiles() {
         for (seed, [up, down]) in
             [[1_500_000, 0], [0, 1_500_000], [800_000, 800_000]].into_iter().enumerate()
         {
-            let mut world = World::new(seed as u64, vec![line(); paths], [profile(), profile()]);
+            let mut world =
+                TestNetwork::new(seed as u64, vec![line(); paths], [profile(), profile()]);
             let sent = [pattern(paths * up, 1), pattern(paths * down, 2)];
             world.ends[0].send(sent[0].clone());
             world.ends[1].send(sent[1].clone());
             world.run(millis(500), |_| false);
             assert!(!world.finished(), "{what}: too early");
             change(&mut world, seconds(200));
-            world.run(seconds(200), World::finished);
+            world.run(seconds(200), TestNetwork::finished);
             world.check(&sent, &format!("{what} {up} {down}"));
         }
     }
@@ -110,7 +111,7 @@ fn paths_that_die_in_turns_are_survived() {
             for path in 0..3 {
                 set_up(world, path, path == round % 3);
             }
-            world.run(world.elapsed() + seconds(3), World::finished);
+            world.run(world.elapsed() + seconds(3), TestNetwork::finished);
         }
         for path in 0..3 {
             set_up(world, path, true);
@@ -133,16 +134,16 @@ fn the_interface_goes_down_and_comes_back() {
 fn a_silent_path_is_stale_and_alive_again_when_it_answers() {
     // Stale is what holds the connection up for several rounds of its timer; so much must be under
     // way that a few repetitions from the front do not bring it all.
-    let profile = Config::linux;
-    let slow = Line { delay: millis(100), queue: millis(500), ..line()[0] };
-    let mut world = World::new(1, vec![line(), [slow; 2]], [profile(), profile()]);
+    let profile = ConnectionConfig::linux;
+    let slow = PathDirection { delay: millis(100), queue: millis(500), ..line()[0] };
+    let mut world = TestNetwork::new(1, vec![line(), [slow; 2]], [profile(), profile()]);
     let sent = [pattern(30_000_000, 1), pattern(0, 2)];
     world.ends[0].send(sent[0].clone());
     world.ends[1].finish();
     world.run(seconds(1), |_| false);
     set_up(&mut world, 1, false);
     world.run(seconds(8), |_| false);
-    let stale = |world: &World| {
+    let stale = |world: &TestNetwork| {
         let flows = world.status(0).subflows;
         flows.iter().filter(|flow| flow.stale).count()
     };
@@ -150,24 +151,24 @@ fn a_silent_path_is_stale_and_alive_again_when_it_answers() {
     set_up(&mut world, 1, true);
     world.run(seconds(40), |world| world.finished() || stale(world) == 0);
     assert_eq!(stale(&world), 0, "{:?}", world.status(0));
-    world.run(seconds(200), World::finished);
+    world.run(seconds(200), TestNetwork::finished);
     world.check(&sent, "stale and back");
 }
 
 #[test]
 fn without_any_path_the_connection_ends_after_the_configured_time() {
     for profile in profiles() {
-        let mut world = World::new(1, vec![line()], [profile(), profile()]);
+        let mut world = TestNetwork::new(1, vec![line()], [profile(), profile()]);
         world.ends[0].send(pattern(1_000_000, 1));
         world.run(millis(500), |_| false);
         world.stacks[0].remove_address(world.now, world.address(0, 0));
-        world.run(millis(490) + profile().close_timeout, World::finished);
+        world.run(millis(490) + profile().close_timeout, TestNetwork::finished);
         assert_eq!(world.ends[0].closed, None);
-        world.run(millis(510) + profile().close_timeout, World::finished);
+        world.run(millis(510) + profile().close_timeout, TestNetwork::finished);
         assert_eq!(world.ends[0].closed, Some(Err(ConnectionError::NoPath)));
         // The server hears nothing of it; its own repetitions end it.
-        let closed = |world: &World| {
-            world.ends[0].notices.iter().any(|n| matches!(n, Notice::SubflowClosed { .. }))
+        let closed = |world: &TestNetwork| {
+            world.ends[0].notices.iter().any(|n| matches!(n, StackNotice::SubflowClosed { .. }))
         };
         assert!(closed(&world));
     }
@@ -175,11 +176,11 @@ fn without_any_path_the_connection_ends_after_the_configured_time() {
 
 #[test]
 fn every_subflow_of_an_end_uses_the_congestion_control_that_the_end_was_given() {
-    let mut configs = [Config::linux(), Config::linux()];
+    let mut configs = [ConnectionConfig::linux(), ConnectionConfig::linux()];
     for (config, name) in configs.iter_mut().zip(["olia", "reno"]) {
         name.clone_into(&mut config.subflow.congestion_control);
     }
-    let mut world = World::new(1, vec![line(); 2], configs);
+    let mut world = TestNetwork::new(1, vec![line(); 2], configs);
     world.deliver([500_000, 500_000], seconds(100), "two controls");
     for (host, name) in ["olia", "reno"].into_iter().enumerate() {
         let subflows = world.status(host).subflows;

@@ -5,22 +5,23 @@ use std::time::Duration;
 
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg32;
-use towpath_mptcp::connection::Config;
+use towpath_mptcp::connection::ConnectionConfig;
 
 use crate::repeat::repeat;
-use crate::world::{Line, World, pattern};
+use crate::world::{PathDirection, TestNetwork, pattern};
 
 const MBIT: u64 = 1_000_000;
 
-fn config(multipath: bool, congestion_control: &str) -> Config {
-    let mut config = Config { multipath, ..Config::linux_6_18() };
+fn config(multipath: bool, congestion_control: &str) -> ConnectionConfig {
+    let mut config = ConnectionConfig { multipath, ..ConnectionConfig::linux_6_18() };
     congestion_control.clone_into(&mut config.subflow.congestion_control);
     config
 }
 
 /// Both directions of a path that loses nothing on its way; its queue may still be full.
-fn path(rate: u64, delay: Duration, queue: Duration) -> [Line; 2] {
-    [Line { delay, byte_nanos: 8_000_000_000 / rate, queue, ..Line::default() }; 2]
+fn path(rate: u64, delay: Duration, queue: Duration) -> [PathDirection; 2] {
+    [PathDirection { delay, byte_nanos: 8_000_000_000 / rate, queue, ..PathDirection::default() };
+        2]
 }
 
 fn millis(count: u32) -> Duration {
@@ -38,7 +39,7 @@ fn draw(random: &mut Pcg32, from: u32, to: u32) -> u32 {
 }
 
 /// Sends so much one way, and says how long it took to the last byte.
-fn time(world: &mut World, bytes: usize, what: &str) -> Duration {
+fn time(world: &mut TestNetwork, bytes: usize, what: &str) -> Duration {
     world.deliver([bytes, 0], Duration::from_secs(600), what);
     world.ended_at[1].saturating_since(towpath_net::Instant::ZERO)
 }
@@ -61,7 +62,7 @@ fn nothing_is_repeated_that_was_not_lost() {
         }
         let configs = [config(multipath, control), config(multipath, control)];
         let paths = if multipath { 2 } else { 1 };
-        let mut world = World::new(round, vec![line; paths], configs);
+        let mut world = TestNetwork::new(round, vec![line; paths], configs);
         let what = format!("{round}: {control}, {rate} bit/s, {delay} ms, jitter {jitter:?}");
         time(&mut world, 4_000_000, &what);
         let repeated: u64 =
@@ -90,7 +91,7 @@ fn what_waits_takes_bounded_memory() {
             line[0].loss = draw(&mut random, 0, 20);
             line
         });
-        let mut world = World::new(round, lines.collect(), [settings(), settings()]);
+        let mut world = TestNetwork::new(round, lines.collect(), [settings(), settings()]);
         world.ends[0].send(pattern(2_000_000, 1));
         world.ends[1].finish();
         let mut most = 0;
@@ -113,9 +114,9 @@ fn what_waits_takes_bounded_memory() {
 /// Share of the rate that the packets of the second half take, headers included, until the best moment
 /// of the last tenth: what waits behind a gap came sooner than it counts, and the last packet of all, if
 /// it is lost, costs a timeout (a probe for a single packet waits as long).
-fn share(multipath: bool, control: &str, mtu: u32, line: [Line; 2], bytes: usize) -> f64 {
+fn share(multipath: bool, control: &str, mtu: u32, line: [PathDirection; 2], bytes: usize) -> f64 {
     let configs = [config(multipath, control), config(multipath, control)];
-    let mut world = World::with_mtus(false, 1, vec![line], &[mtu], configs);
+    let mut world = TestNetwork::with_mtus(false, 1, vec![line], &[mtu], configs);
     let sent = [pattern(bytes, 1), pattern(0, 2)];
     world.ends[0].send(sent[0].clone());
     world.ends[1].finish();
@@ -178,7 +179,7 @@ fn a_second_path_of_equal_quality_does_no_harm() {
             let mut config = config(true, control);
             config.subflow.nagle = false;
             let configs = [config.clone(), config];
-            let mut world = World::new(round, vec![line; paths], configs);
+            let mut world = TestNetwork::new(round, vec![line; paths], configs);
             time(&mut world, 5_000_000, &format!("{round}: {paths} of {line:?}"))
         });
         assert!(two <= one.mul_f64(1.05), "{round}: {control}, {rate}: {two:?} after {one:?}");

@@ -2,20 +2,20 @@
 
 use std::time::Duration;
 
-use towpath_mptcp::connection::Config;
-use towpath_mptcp::stack::{Fallback, Notice};
+use towpath_mptcp::connection::ConnectionConfig;
+use towpath_mptcp::stack::{FallbackReason, StackNotice};
 
-use crate::world::{Line, World, pattern};
+use crate::world::{PathDirection, TestNetwork, pattern};
 
 fn seconds(count: u64) -> Duration {
     Duration::from_secs(count)
 }
 
-fn both(world: &mut World, bytes: usize) {
+fn both(world: &mut TestNetwork, bytes: usize) {
     let [a, b] = [pattern(bytes, 1), pattern(bytes, 2)];
     world.ends[0].send(a.clone());
     world.ends[1].send(b.clone());
-    world.run(seconds(600), World::finished);
+    world.run(seconds(600), TestNetwork::finished);
     for (end, sent) in [(&world.ends[1], &a), (&world.ends[0], &b)] {
         assert_eq!(
             end.received.len(),
@@ -30,21 +30,21 @@ fn both(world: &mut World, bytes: usize) {
     }
 }
 
-fn tcp() -> Config {
-    Config { multipath: false, ..Config::linux() }
+fn tcp() -> ConnectionConfig {
+    ConnectionConfig { multipath: false, ..ConnectionConfig::linux() }
 }
 
 #[test]
 fn plain_tcp_carries_data_both_ways() {
-    let mut world = World::new(1, vec![[Line::default(); 2]], [tcp(), tcp()]);
+    let mut world = TestNetwork::new(1, vec![[PathDirection::default(); 2]], [tcp(), tcp()]);
     both(&mut world, 1_000_000);
     assert!(!world.status(0).multipath);
 }
 
 #[test]
 fn one_path_is_multipath_tcp_without_fallback() {
-    let configs = [Config::linux(), Config::linux()];
-    let mut world = World::new(1, vec![[Line::default(); 2]], configs);
+    let configs = [ConnectionConfig::linux(), ConnectionConfig::linux()];
+    let mut world = TestNetwork::new(1, vec![[PathDirection::default(); 2]], configs);
     both(&mut world, 1_000_000);
     for host in 0..2 {
         assert!(world.status(host).multipath, "{:?}", world.status(host));
@@ -53,9 +53,9 @@ fn one_path_is_multipath_tcp_without_fallback() {
 
 #[test]
 fn two_paths_are_both_used() {
-    for config in [Config::linux(), Config::ideal()] {
+    for config in [ConnectionConfig::linux(), ConnectionConfig::ideal()] {
         let configs = [config.clone(), config];
-        let mut world = World::new(1, vec![[Line::default(); 2]; 2], configs);
+        let mut world = TestNetwork::new(1, vec![[PathDirection::default(); 2]; 2], configs);
         both(&mut world, 8_000_000);
         let status = world.status(0);
         let carried: Vec<u64> = status.subflows.iter().map(|flow| flow.tcp.acked_bytes).collect();
@@ -68,19 +68,29 @@ fn two_paths_are_both_used() {
 
 #[test]
 fn a_peer_without_multipath_tcp_gets_tcp() {
-    let mut world = World::new(1, vec![[Line::default(); 2]], [Config::linux(), tcp()]);
+    let mut world = TestNetwork::new(
+        1,
+        vec![[PathDirection::default(); 2]],
+        [ConnectionConfig::linux(), tcp()],
+    );
     both(&mut world, 100_000);
-    assert_eq!(world.status(0).fallback, Some(Fallback::NoCapableInSynAck));
-    let mut world = World::new(1, vec![[Line::default(); 2]], [tcp(), Config::linux()]);
+    assert_eq!(world.status(0).fallback, Some(FallbackReason::NoCapableInSynAck));
+    let mut world = TestNetwork::new(
+        1,
+        vec![[PathDirection::default(); 2]],
+        [tcp(), ConnectionConfig::linux()],
+    );
     both(&mut world, 100_000);
     assert_eq!(world.status(1).fallback, None, "nobody asked for it");
 }
 
 #[test]
 fn checksums_are_used_if_either_side_asks() {
-    let with = || Config { checksum: true, ..Config::linux() };
-    for configs in [[with(), Config::linux()], [Config::linux(), with()], [with(), with()]] {
-        let mut world = World::new(1, vec![[Line::default(); 2]; 2], configs);
+    let with = || ConnectionConfig { checksum: true, ..ConnectionConfig::linux() };
+    for configs in
+        [[with(), ConnectionConfig::linux()], [ConnectionConfig::linux(), with()], [with(), with()]]
+    {
+        let mut world = TestNetwork::new(1, vec![[PathDirection::default(); 2]; 2], configs);
         both(&mut world, 1_000_000);
         assert!(world.status(0).checksum && world.status(1).checksum);
     }
@@ -89,33 +99,35 @@ fn checksums_are_used_if_either_side_asks() {
 #[test]
 fn lossy_reordering_paths_lose_nothing() {
     for seed in 0..30 {
-        let bad = Line {
+        let bad = PathDirection {
             loss: 20,
             duplication: 10,
             jitter: Duration::from_millis(seed % 7),
             delay: Duration::from_millis(1 + seed % 30),
-            ..Line::default()
+            ..PathDirection::default()
         };
         let paths = 1 + seed as usize % 3;
-        let config = if seed % 2 == 0 { Config::linux() } else { Config::ideal() };
-        let config = Config { checksum: seed % 5 == 0, ..config };
-        let mut world = World::new(seed, vec![[bad; 2]; paths], [config.clone(), config]);
+        let config =
+            if seed % 2 == 0 { ConnectionConfig::linux() } else { ConnectionConfig::ideal() };
+        let config = ConnectionConfig { checksum: seed % 5 == 0, ..config };
+        let mut world = TestNetwork::new(seed, vec![[bad; 2]; paths], [config.clone(), config]);
         both(&mut world, 300_000);
         let notices = &world.ends[0].notices;
-        assert!(!notices.iter().any(|notice| matches!(notice, Notice::Fallback(_))), "{seed}");
+        assert!(!notices.iter().any(|notice| matches!(notice, StackNotice::Fallback(_))), "{seed}");
     }
 }
 
 #[test]
 fn a_path_that_dies_in_silence_is_survived() {
-    for config in [Config::linux(), Config::ideal()] {
-        let mut world = World::new(3, vec![[Line::default(); 2]; 2], [config.clone(), config]);
+    for config in [ConnectionConfig::linux(), ConnectionConfig::ideal()] {
+        let mut world =
+            TestNetwork::new(3, vec![[PathDirection::default(); 2]; 2], [config.clone(), config]);
         let sent = pattern(8_000_000, 1);
         world.ends[0].send(sent.clone());
         world.ends[1].finish();
         world.run(seconds(1), |_| false);
-        world.lines[0] = [Line { up: false, ..Line::default() }; 2];
-        world.run(seconds(120), World::finished);
+        world.lines[0] = [PathDirection { up: false, ..PathDirection::default() }; 2];
+        world.run(seconds(120), TestNetwork::finished);
         assert_eq!(world.ends[1].received.len(), sent.len(), "{} {:?}", world.now, world.status(0));
         assert!(world.ends[1].received == sent[..]);
     }

@@ -4,10 +4,10 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use towpath_mptcp::connection::{Config, ReceiveBuffer, ReceiveBufferMode, WindowShare};
+use towpath_mptcp::connection::{ConnectionConfig, ReceiveBuffer, ReceiveBufferMode, WindowShare};
 use towpath_multipath::opportunistic::{OpportunisticConfig, OpportunisticMode};
 
-use crate::world::{Line, World, pattern};
+use crate::world::{PathDirection, TestNetwork, pattern};
 
 fn fixed(bytes: u64) -> ReceiveBuffer {
     ReceiveBuffer {
@@ -18,9 +18,15 @@ fn fixed(bytes: u64) -> ReceiveBuffer {
     }
 }
 
-fn line(millis: u64, byte_nanos: u64, loss: u32) -> [Line; 2] {
+fn line(millis: u64, byte_nanos: u64, loss: u32) -> [PathDirection; 2] {
     let delay = Duration::from_millis(millis);
-    [Line { delay, byte_nanos, loss, queue: Duration::from_millis(300), ..Line::default() }; 2]
+    [PathDirection {
+        delay,
+        byte_nanos,
+        loss,
+        queue: Duration::from_millis(300),
+        ..PathDirection::default()
+    }; 2]
 }
 
 fn seconds(count: u64) -> Duration {
@@ -31,20 +37,20 @@ fn seconds(count: u64) -> Duration {
 #[test]
 fn a_reader_that_pauses_gets_everything() {
     for (seed, paths, loss) in [(1, 1, 0), (2, 2, 0), (3, 1, 100), (4, 2, 100), (5, 3, 200)] {
-        for profile in [Config::linux, Config::ideal] {
-            let config = || Config { receive_buffer: fixed(30_000), ..profile() };
+        for profile in [ConnectionConfig::linux, ConnectionConfig::ideal] {
+            let config = || ConnectionConfig { receive_buffer: fixed(30_000), ..profile() };
             let lines = vec![line(15, 500, loss); paths];
-            let mut world = World::new(seed, lines, [config(), config()]);
+            let mut world = TestNetwork::new(seed, lines, [config(), config()]);
             let sent = pattern(200_000, 1);
             world.ends[0].send(sent.clone());
             world.ends[1].finish();
             for (until, limit) in [(20, 0), (60, 40_000), (150, 41_000)] {
                 world.read_limit = limit;
-                world.run(seconds(until), World::finished);
+                world.run(seconds(until), TestNetwork::finished);
                 assert!(world.ends[0].closed.is_none(), "seed {seed}: gave up");
             }
             world.read_limit = usize::MAX;
-            world.run(seconds(400), World::finished);
+            world.run(seconds(400), TestNetwork::finished);
             assert_eq!(world.ends[1].received.len(), sent.len(), "{seed} {:?}", world.status(0));
             assert!(world.ends[1].received == sent[..]);
             assert_eq!(world.ends[0].closed, Some(Ok(())), "seed {seed} at {}", world.now);
@@ -56,21 +62,22 @@ fn a_reader_that_pauses_gets_everything() {
 #[test]
 fn a_window_that_opens_is_noticed_soon_although_updates_are_lost() {
     for seed in 0..10 {
-        let config = || Config { receive_buffer: fixed(20_000), ..Config::linux() };
-        let mut world = World::new(seed, vec![line(10, 500, 0); 2], [config(), config()]);
+        let config =
+            || ConnectionConfig { receive_buffer: fixed(20_000), ..ConnectionConfig::linux() };
+        let mut world = TestNetwork::new(seed, vec![line(10, 500, 0); 2], [config(), config()]);
         world.ends[0].send(pattern(100_000, 1));
         world.ends[1].finish();
         world.read_limit = 0;
-        world.run(seconds(3), World::finished);
+        world.run(seconds(3), TestNetwork::finished);
         for path in &mut world.lines {
             path[1].up = false;
         }
         world.read_limit = usize::MAX;
-        world.run(Duration::from_millis(3_500), World::finished);
+        world.run(Duration::from_millis(3_500), TestNetwork::finished);
         for path in &mut world.lines {
             path[1].up = true;
         }
-        world.run(seconds(20), World::finished);
+        world.run(seconds(20), TestNetwork::finished);
         assert!(world.finished(), "{seed}: {:?}", world.status(0));
     }
 }
@@ -79,11 +86,11 @@ fn a_window_that_opens_is_noticed_soon_although_updates_are_lost() {
 fn very_small_receive_buffers_are_enough() {
     for bytes in [100, 1_000, 1_400, 1_500, 2_900, 5_000] {
         for (paths, loss) in [(1, 0), (2, 0), (2, 20)] {
-            for profile in [Config::linux, Config::ideal] {
-                let config = || Config { receive_buffer: fixed(bytes), ..profile() };
+            for profile in [ConnectionConfig::linux, ConnectionConfig::ideal] {
+                let config = || ConnectionConfig { receive_buffer: fixed(bytes), ..profile() };
                 let mut lines = vec![line(5, 500, loss), line(40, 2_000, loss)];
                 lines.truncate(paths);
-                let mut world = World::new(bytes, lines, [config(), config()]);
+                let mut world = TestNetwork::new(bytes, lines, [config(), config()]);
                 let what = format!("{bytes} bytes, {paths} paths, loss {loss}");
                 world.deliver([30_000, 3_000], seconds(600), &what);
             }
@@ -94,25 +101,25 @@ fn very_small_receive_buffers_are_enough() {
 #[test]
 fn very_small_send_buffers_are_enough() {
     for bytes in [1, 700, 3_000, 20_000] {
-        let config = || Config { send_buffer_bytes: bytes, ..Config::linux() };
+        let config = || ConnectionConfig { send_buffer_bytes: bytes, ..ConnectionConfig::linux() };
         let lines = vec![line(5, 500, 10), line(20, 2_000, 10)];
-        let mut world = World::new(bytes, lines, [config(), config()]);
+        let mut world = TestNetwork::new(bytes, lines, [config(), config()]);
         let size = if bytes == 1 { 60 } else { 40_000 };
         world.deliver([size, size], seconds(600), &format!("{bytes} bytes"));
     }
 }
 
-fn blocked_world(seed: u64, opportunistic: OpportunisticConfig, scheduler: &str) -> World {
-    let config = || Config {
+fn blocked_world(seed: u64, opportunistic: OpportunisticConfig, scheduler: &str) -> TestNetwork {
+    let config = || ConnectionConfig {
         receive_buffer: fixed(60_000),
         send_buffer_bytes: 200_000,
         opportunistic,
         scheduler: scheduler.to_owned(),
-        ..Config::ideal()
+        ..ConnectionConfig::ideal()
     };
     let loss = if seed.is_multiple_of(2) { 0 } else { 10 };
     let lines = vec![line(10, 400, loss), line(250, 6_000, loss)];
-    World::new(seed, lines, [config(), config()])
+    TestNetwork::new(seed, lines, [config(), config()])
 }
 
 #[test]
@@ -152,7 +159,11 @@ fn opportunistic_retransmission_and_penalisation_act_and_help() {
 #[test]
 fn as_linux_packets_are_full_whatever_pieces_were_written() {
     let lines = vec![line(10, 400, 0), line(30, 800, 0)];
-    let mut world = World::new(1, lines, [Config::linux_6_18(), Config::linux_6_18()]);
+    let mut world = TestNetwork::new(
+        1,
+        lines,
+        [ConnectionConfig::linux_6_18(), ConnectionConfig::linux_6_18()],
+    );
     let sizes = Rc::new(RefCell::new(Vec::new()));
     for middlebox in &mut world.middleboxes {
         let sizes = Rc::clone(&sizes);
@@ -165,7 +176,7 @@ fn as_linux_packets_are_full_whatever_pieces_were_written() {
     }
     world.ends[0].send(pattern(3_000_000, 1));
     world.ends[1].finish();
-    world.run(seconds(60), World::finished);
+    world.run(seconds(60), TestNetwork::finished);
     assert_eq!(world.ends[0].closed, Some(Ok(())));
     let (packets, full) = (sizes.borrow().len(), sizes.borrow().iter().copied().max());
     let small = sizes.borrow().iter().filter(|size| Some(**size) < full).count();
@@ -176,9 +187,12 @@ fn as_linux_packets_are_full_whatever_pieces_were_written() {
 #[test]
 fn as_linux_a_connection_has_the_smallest_buffer_besides_its_subflows() {
     let taken = |least: u64, multipath: bool| {
-        let config =
-            || Config { send_buffer_least_bytes: least, multipath, ..Config::linux_6_18() };
-        let mut world = World::new(1, vec![line(10, 400, 0)], [config(), config()]);
+        let config = || ConnectionConfig {
+            send_buffer_min_bytes: least,
+            multipath,
+            ..ConnectionConfig::linux_6_18()
+        };
+        let mut world = TestNetwork::new(1, vec![line(10, 400, 0)], [config(), config()]);
         world.ends[0].leave_open(pattern(3_000_000, 1));
         world.run(Duration::from_millis(25), |_| false);
         3_000_000 - world.ends[0].unsent()
@@ -196,12 +210,12 @@ fn as_linux_plain_tcp_sends_more_than_its_send_buffer() {
     const BYTES: usize = 30_000_000;
     const BUFFER: usize = 252_000;
     let most_held = |multipath: bool| {
-        let mut config = Config { multipath, ..Config::linux_6_18() };
-        config.send_buffer_least_bytes = 4_096;
+        let mut config = ConnectionConfig { multipath, ..ConnectionConfig::linux_6_18() };
+        config.send_buffer_min_bytes = 4_096;
         config.subflow.send_buffer_initial_bytes = BUFFER as u32;
         config.subflow.send_buffer_max_bytes = BUFFER as u32;
         let lines = vec![line(60, 250, 0)];
-        let mut world = World::new(1, lines, [config, Config::linux_6_18()]);
+        let mut world = TestNetwork::new(1, lines, [config, ConnectionConfig::linux_6_18()]);
         world.ends[0].leave_open(pattern(BYTES, 1));
         let mut most = 0;
         world.run(seconds(4), |world| {

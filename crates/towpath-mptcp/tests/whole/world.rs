@@ -7,11 +7,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg32;
-use towpath_mptcp::connection::Config;
+use towpath_mptcp::connection::ConnectionConfig;
 use towpath_mptcp::stack::{
-    self, ConnectionError, ConnectionId, Event, InterfaceId, LocalAddress, Notice, Stack,
+    self, ConnectionError, ConnectionId, InterfaceId, LocalAddress, Stack, StackEvent, StackNotice,
 };
-use towpath_mptcp::subflow::State;
+use towpath_mptcp::subflow::TcpState;
 use towpath_mptcp::wire::Packet;
 use towpath_net::Instant;
 
@@ -20,7 +20,7 @@ pub(crate) const PORT: u16 = 80;
 
 /// One direction of a path.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Line {
+pub(crate) struct PathDirection {
     pub(crate) delay: Duration,
     /// Extra delay, drawn anew for each packet: it reorders.
     pub(crate) jitter: Duration,
@@ -35,7 +35,7 @@ pub(crate) struct Line {
     pub(crate) up: bool,
 }
 
-impl Default for Line {
+impl Default for PathDirection {
     fn default() -> Self {
         Self {
             delay: Duration::from_millis(10),
@@ -54,7 +54,7 @@ pub(crate) type Middlebox = Box<dyn FnMut(Packet) -> Vec<Packet>>;
 
 /// One end's application: what it sends, and what it got.
 #[derive(Debug, Default)]
-pub(crate) struct End {
+pub(crate) struct TestApp {
     pub(crate) connection: Option<ConnectionId>,
     to_send: Bytes,
     shut: bool,
@@ -64,10 +64,10 @@ pub(crate) struct End {
     /// It does not read for now.
     pub(crate) paused: bool,
     pub(crate) closed: Option<Result<(), ConnectionError>>,
-    pub(crate) notices: Vec<Notice>,
+    pub(crate) notices: Vec<StackNotice>,
 }
 
-impl End {
+impl TestApp {
     /// Sends this and then the end.
     pub(crate) fn send(&mut self, data: impl Into<Bytes>) {
         self.to_send = data.into();
@@ -101,12 +101,12 @@ impl End {
 }
 
 /// Two hosts: 0 opens the connection, 1 listens.
-pub(crate) struct World {
+pub(crate) struct TestNetwork {
     pub(crate) now: Instant,
     pub(crate) stacks: [Stack; 2],
-    pub(crate) ends: [End; 2],
+    pub(crate) ends: [TestApp; 2],
     /// By path; 0: from host 0 to 1, 1: back.
-    pub(crate) lines: Vec<[Line; 2]>,
+    pub(crate) lines: Vec<[PathDirection; 2]>,
     /// By path and host: the driver takes nothing.
     full: Vec<[bool; 2]>,
     free_at: Vec<[Instant; 2]>,
@@ -128,16 +128,20 @@ pub(crate) struct World {
     v6: bool,
 }
 
-impl World {
-    pub(crate) fn new(seed: u64, lines: Vec<[Line; 2]>, configs: [Config; 2]) -> Self {
+impl TestNetwork {
+    pub(crate) fn new(
+        seed: u64,
+        lines: Vec<[PathDirection; 2]>,
+        configs: [ConnectionConfig; 2],
+    ) -> Self {
         Self::of_family(false, seed, lines, configs)
     }
 
     pub(crate) fn of_family(
         v6: bool,
         seed: u64,
-        lines: Vec<[Line; 2]>,
-        configs: [Config; 2],
+        lines: Vec<[PathDirection; 2]>,
+        configs: [ConnectionConfig; 2],
     ) -> Self {
         let mtus = vec![1_500; lines.len()];
         Self::with_mtus(v6, seed, lines, &mtus, configs)
@@ -147,18 +151,19 @@ impl World {
     pub(crate) fn with_mtus(
         v6: bool,
         seed: u64,
-        lines: Vec<[Line; 2]>,
+        lines: Vec<[PathDirection; 2]>,
         mtus: &[u32],
-        configs: [Config; 2],
+        configs: [ConnectionConfig; 2],
     ) -> Self {
         let stack = |host: u64| {
-            let config = stack::Config { seed: seed * 2 + host, ..stack::Config::default() };
+            let config =
+                stack::StackConfig { seed: seed * 2 + host, ..stack::StackConfig::default() };
             Stack::new(config)
         };
         let mut world = Self {
             now: Instant::ZERO,
             stacks: [stack(0), stack(1)],
-            ends: <[End; 2]>::default(),
+            ends: <[TestApp; 2]>::default(),
             free_at: vec![[Instant::ZERO; 2]; lines.len()],
             middleboxes: lines.iter().map(|_| None).collect(),
             full: vec![[false; 2]; lines.len()],
@@ -253,7 +258,7 @@ impl World {
         }
     }
 
-    fn both(&self) -> [Option<stack::Status>; 2] {
+    fn both(&self) -> [Option<stack::ConnectionStatus>; 2] {
         [0, 1].map(|host| self.stacks[host].status(self.ends[host].connection?))
     }
 
@@ -309,7 +314,7 @@ impl World {
                 continue;
             }
             let gone = |flow: &&stack::SubflowStatus| {
-                let told = |notice: &Notice| matches!(notice, Notice::SubflowClosed { number, .. } if *number == flow.number);
+                let told = |notice: &StackNotice| matches!(notice, StackNotice::SubflowClosed { number, .. } if *number == flow.number);
                 end.notices.iter().any(told)
             };
             let mut open = status.subflows.iter().filter(|flow| !gone(flow)).map(|flow| flow.state);
@@ -321,7 +326,7 @@ impl World {
 
     /// The driver's queue of an interface is full, or has room again.
     pub(crate) fn set_room(&mut self, host: usize, path: usize, room: bool) {
-        self.stacks[host].set_room(self.now, InterfaceId(path as u32), room);
+        self.stacks[host].set_tx_ready(self.now, InterfaceId(path as u32), room);
         if let Some(full) = self.full.get_mut(path) {
             full[host] = !room;
         }
@@ -356,19 +361,21 @@ impl World {
         }
     }
 
-    fn on_event(&mut self, host: usize, event: &Event) {
+    fn on_event(&mut self, host: usize, event: &StackEvent) {
         let end = &mut self.ends[host];
         match event {
-            Event::Accepted { connection, .. } if end.connection.is_none() => {
+            StackEvent::Accepted { connection, .. } if end.connection.is_none() => {
                 end.connection = Some(*connection);
             }
             // Something on the way made it, such as who takes MP_JOIN out of a SYN.
-            Event::Accepted { connection, .. } => self.stacks[host].forget(self.now, *connection),
-            Event::Closed { connection, .. } if Some(*connection) != end.connection => {}
-            Event::Closed { error, .. } => end.closed = Some(error.map_or(Ok(()), Err)),
-            Event::Notice { notice, .. } => end.notices.push(*notice),
-            Event::Connected(_) | Event::Readable(_) | Event::Writable(_) => {}
-            Event::Trace { .. } => {}
+            StackEvent::Accepted { connection, .. } => {
+                self.stacks[host].forget(self.now, *connection)
+            }
+            StackEvent::Closed { connection, .. } if Some(*connection) != end.connection => {}
+            StackEvent::Closed { error, .. } => end.closed = Some(error.map_or(Ok(()), Err)),
+            StackEvent::Notice { notice, .. } => end.notices.push(*notice),
+            StackEvent::Connected(_) | StackEvent::Readable(_) | StackEvent::Writable(_) => {}
+            StackEvent::Trace { .. } => {}
         }
     }
 
@@ -432,21 +439,25 @@ impl World {
         self.ends.iter().all(|end| end.closed.is_some())
     }
 
-    pub(crate) fn status(&self, host: usize) -> stack::Status {
+    pub(crate) fn status(&self, host: usize) -> stack::ConnectionStatus {
         self.stacks[host].status(self.ends[host].connection.unwrap()).unwrap()
     }
 }
 
 /// Whether data may be sent.
-fn is_open(state: State) -> bool {
-    matches!(state, State::Established | State::CloseWait)
+fn is_open(state: TcpState) -> bool {
+    matches!(state, TcpState::Established | TcpState::CloseWait)
 }
 
 /// Whether a SYN or FIN of ours is not acknowledged yet.
-fn waits_for_answer(state: State) -> bool {
+fn waits_for_answer(state: TcpState) -> bool {
     matches!(
         state,
-        State::SynSent | State::SynReceived | State::FinWait1 | State::Closing | State::LastAck
+        TcpState::SynSent
+            | TcpState::SynReceived
+            | TcpState::FinWait1
+            | TcpState::Closing
+            | TcpState::LastAck
     )
 }
 

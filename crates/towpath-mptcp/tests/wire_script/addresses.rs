@@ -3,10 +3,10 @@
 use std::net::SocketAddr;
 
 use arrayvec::ArrayVec;
-use towpath_mptcp::connection::Config;
+use towpath_mptcp::connection::ConnectionConfig;
 use towpath_mptcp::keys;
-use towpath_mptcp::stack::{LocalAddress, Notice};
-use towpath_mptcp::wire::{AddAddress, MptcpOption, Options, Segment};
+use towpath_mptcp::stack::{LocalAddress, StackNotice};
+use towpath_mptcp::wire::{AddAddr, MptcpOption, Options, Segment};
 
 use crate::script::*;
 
@@ -14,10 +14,7 @@ use crate::script::*;
 fn add(script: &Script, address_id: u8, path: u8, port: Option<u16>) -> Options {
     let address = peer(path);
     let hmac = keys::add_address_hmac(KEY, script.host_key, address_id, address, port);
-    signal(
-        script,
-        MptcpOption::AddAddress(AddAddress { address_id, address, port, hmac: Some(hmac) }),
-    )
+    signal(script, MptcpOption::AddAddress(AddAddr { address_id, address, port, hmac: Some(hmac) }))
 }
 
 fn remove(script: &Script, ids: &[u8]) -> Options {
@@ -30,7 +27,7 @@ fn signal(script: &Script, option: MptcpOption) -> Options {
     options
 }
 
-fn added(segment: &Segment) -> Option<AddAddress> {
+fn added(segment: &Segment) -> Option<AddAddr> {
     segment.options.mptcp.iter().find_map(|option| match option {
         MptcpOption::AddAddress(option) => Some(*option),
         _ => None,
@@ -47,7 +44,7 @@ fn removed(segment: &Segment) -> Option<Vec<u8>> {
 /// Destinations of the SYNs that the host sends now, by which subflows it wants.
 fn syns(script: &mut Script) -> Vec<SocketAddr> {
     let sent = script.drain();
-    let syns = sent.iter().filter(|(_, segment)| segment.flags.has(SYN));
+    let syns = sent.iter().filter(|(_, segment)| segment.flags.contains(SYN));
     syns.map(|(_, segment)| segment.destination).collect()
 }
 
@@ -64,9 +61,9 @@ fn an_announced_address_is_echoed_and_joined() {
     script.send(0, ACK, add(&script, 7, 1, None), b"");
     let sent = script.drain();
     let echo = sent.iter().find_map(|(_, segment)| added(segment)).unwrap();
-    let expected = AddAddress { address_id: 7, address: peer(1), port: None, hmac: None };
+    let expected = AddAddr { address_id: 7, address: peer(1), port: None, hmac: None };
     assert_eq!(echo, expected);
-    let syn = sent.iter().find(|(_, segment)| segment.flags.has(SYN)).unwrap();
+    let syn = sent.iter().find(|(_, segment)| segment.flags.contains(SYN)).unwrap();
     assert_eq!(syn.1.destination, SocketAddr::new(peer(1), PORT), "the port of the connection");
     assert_eq!(script.status().subflows[1].address_ids.1, 7);
 }
@@ -131,12 +128,12 @@ fn an_announcement_is_repeated_until_its_echo() {
     signals(&mut script, &[1]);
     let option = added(&script.expect()).unwrap();
     let hmac = keys::add_address_hmac(script.host_key, KEY, 2, host(1), None);
-    let expected = AddAddress { address_id: 2, address: host(1), port: None, hmac: Some(hmac) };
+    let expected = AddAddr { address_id: 2, address: host(1), port: None, hmac: Some(hmac) };
     assert_eq!(option, expected);
     script.wait(seconds(4));
     let again: Vec<_> = script.drain().iter().map(|(_, segment)| added(segment)).collect();
     assert_eq!(again, [Some(expected), Some(expected)], "the same address under its identifier");
-    let echo = MptcpOption::AddAddress(AddAddress { hmac: None, ..expected });
+    let echo = MptcpOption::AddAddress(AddAddr { hmac: None, ..expected });
     script.send(0, ACK, signal(&script, echo), b"");
     script.wait(seconds(100));
     script.silence();
@@ -215,12 +212,12 @@ fn removed_addresses_lose_their_subflows_and_get_no_new_ones() {
     script.send(0, ACK, remove(&script, &[2, 77, 3]), b"");
     let sent = script.drain();
     for line in [one, two] {
-        assert!(sent.iter().any(|(on, segment)| *on == line && segment.flags.has(RST)));
+        assert!(sent.iter().any(|(on, segment)| *on == line && segment.flags.contains(RST)));
     }
     let withdrawn: Vec<_> = script
         .notices
         .iter()
-        .filter(|notice| matches!(notice, Notice::AddressWithdrawn { .. }))
+        .filter(|notice| matches!(notice, StackNotice::AddressWithdrawn { .. }))
         .collect();
     assert_eq!(withdrawn.len(), 2, "77 is unknown: {withdrawn:?}");
     script.data(0, 1, b"the first lives");
@@ -234,7 +231,7 @@ fn the_first_address_can_be_removed_and_is_not_joined_any_more() {
     let _ = script.drain();
     script.send(1, SYN.with(ACK), mptcp(script.join_syn_ack(7)), b"");
     script.send(1, ACK, remove(&script, &[0]), b"");
-    assert!(script.drain().iter().any(|(on, segment)| *on == 0 && segment.flags.has(RST)));
+    assert!(script.drain().iter().any(|(on, segment)| *on == 0 && segment.flags.contains(RST)));
     script.stack.set_address(script.now, LocalAddress { subflow: true, ..local(2) });
     assert_eq!(syns(&mut script), []);
     assert_eq!(script.closed, None);
@@ -245,7 +242,9 @@ fn an_unknown_identifier_changes_nothing() {
     let mut script = Script::accepted(config());
     script.send(0, ACK, remove(&script, &[55]), b"");
     script.silence();
-    assert!(!script.notices.iter().any(|notice| matches!(notice, Notice::AddressWithdrawn { .. })));
+    assert!(
+        !script.notices.iter().any(|notice| matches!(notice, StackNotice::AddressWithdrawn { .. }))
+    );
 }
 
 #[test]
@@ -256,7 +255,7 @@ fn what_one_connection_was_told_means_nothing_for_another() {
     let remote = SocketAddr::new(peer(0), PORT);
     script.id = Some(script.stack.connect(script.now, None, remote, config()).unwrap());
     let syn = script.expect();
-    assert!(syn.flags.has(SYN) && syn.destination == remote);
+    assert!(syn.flags.contains(SYN) && syn.destination == remote);
     let line = script.lines.len() - 1;
     script.send(line, SYN.with(ACK), mptcp(answer()), b"");
     script.host_key = capable_of(&script.expect_on(line)).unwrap().sender_key.unwrap();
@@ -266,7 +265,7 @@ fn what_one_connection_was_told_means_nothing_for_another() {
 
 #[test]
 fn the_number_of_joined_addresses_is_limited() {
-    let mut script = Script::connected(Config { accept_limit: 1, ..config() });
+    let mut script = Script::connected(ConnectionConfig { accept_limit: 1, ..config() });
     for path in [1, 2] {
         script.send(0, ACK, add(&script, path + 1, path, None), b"");
     }

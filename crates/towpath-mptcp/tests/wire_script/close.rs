@@ -1,9 +1,9 @@
 //! §3.3.3, §3.5, §3.6: how a connection and its subflows end.
 
-use towpath_mptcp::connection::Config;
+use towpath_mptcp::connection::ConnectionConfig;
 use towpath_mptcp::keys;
 use towpath_mptcp::stack::ConnectionError;
-use towpath_mptcp::wire::{Capable, DataAck, DssMapping, MptcpOption, Options, Payload, Segment};
+use towpath_mptcp::wire::{DataAck, DssMapping, MpCapable, MptcpOption, Options, Payload, Segment};
 
 use crate::script::*;
 
@@ -24,7 +24,7 @@ fn fast_close(segment: &Segment) -> Option<u64> {
 
 fn fins(sent: &[(usize, Segment)]) -> Vec<usize> {
     let mut lines: Vec<usize> =
-        sent.iter().filter(|(_, segment)| segment.flags.has(FIN)).map(|(on, _)| *on).collect();
+        sent.iter().filter(|(_, segment)| segment.flags.contains(FIN)).map(|(on, _)| *on).collect();
     lines.sort_unstable();
     lines.dedup();
     lines
@@ -33,13 +33,13 @@ fn fins(sent: &[(usize, Segment)]) -> Vec<usize> {
 #[test]
 fn a_data_fin_without_data_has_number_0_and_length_1_and_a_number_of_its_own() {
     for checksum in [false, true] {
-        let mut script = Script::accepted(Config { checksum, ..config() });
+        let mut script = Script::accepted(ConnectionConfig { checksum, ..config() });
         script.write(b"hello");
         let _ = script.drain();
         script.shutdown();
         let sent = script.expect();
         assert_eq!(fin_of(&script, &sent), Some((6, true)));
-        assert!(!sent.flags.has(FIN), "the subflow stays open");
+        assert!(!sent.flags.contains(FIN), "the subflow stays open");
         let sum = keys::dss_checksum(script.host_dsn(6), 0, 1, &Payload::EMPTY);
         let mapping = sent.options.dss.unwrap().mapping.unwrap();
         assert_eq!(mapping.checksum, checksum.then_some(sum));
@@ -90,7 +90,7 @@ fn when_both_data_fins_are_acknowledged_all_subflows_are_closed_by_fin() {
     script.send(0, ACK, script.data_fin(5, 2), b"");
     let sent = script.drain();
     assert_eq!(fins(&sent), [0, line]);
-    assert!(sent.iter().all(|(_, segment)| !segment.flags.has(RST)));
+    assert!(sent.iter().all(|(_, segment)| !segment.flags.contains(RST)));
     let withdraws = |option: &MptcpOption| matches!(option, MptcpOption::RemoveAddress(_));
     assert!(!sent.iter().any(|(_, segment)| segment.options.mptcp.iter().any(withdraws)));
     for line in [0, line] {
@@ -165,7 +165,7 @@ fn an_abort_puts_the_peers_key_on_a_rst_of_every_subflow() {
     let sent = script.drain();
     for on in [0, line] {
         let (_, reset) = sent.iter().find(|(known, _)| *known == on).unwrap();
-        assert!(reset.flags.has(RST));
+        assert!(reset.flags.contains(RST));
         assert_eq!(fast_close(reset), Some(KEY));
     }
     assert_eq!(script.closed, Some(Err(ConnectionError::Aborted)));
@@ -173,7 +173,7 @@ fn an_abort_puts_the_peers_key_on_a_rst_of_every_subflow() {
     let mut options = Options::default();
     options.mptcp.push(MptcpOption::FastClose { key: script.host_key });
     script.send(0, ACK, options, b"");
-    assert!(script.expect_on(0).flags.has(RST));
+    assert!(script.expect_on(0).flags.contains(RST));
 }
 
 #[test]
@@ -192,8 +192,8 @@ fn mp_fastclose_with_our_key_ends_everything_and_with_another_nothing() {
             continue;
         }
         assert_eq!(script.closed, Some(Err(ConnectionError::Reset)));
-        assert!(sent.iter().any(|(on, segment)| *on == line && segment.flags.has(RST)));
-        let answered = sent.iter().any(|(on, segment)| *on == 0 && segment.flags.has(RST));
+        assert!(sent.iter().any(|(on, segment)| *on == line && segment.flags.contains(RST)));
+        let answered = sent.iter().any(|(on, segment)| *on == 0 && segment.flags.contains(RST));
         assert_eq!(answered, flags == ACK);
     }
 }
@@ -212,7 +212,7 @@ fn mp_fastclose_counts_only_where_tcp_agrees() {
 #[test]
 fn data_for_a_plain_connection_that_was_closed_in_both_directions_is_answered_by_rst() {
     for forgotten in [false, true] {
-        let mut script = Script::server(Config { multipath: false, ..config() });
+        let mut script = Script::server(ConnectionConfig { multipath: false, ..config() });
         script.send(0, SYN, Options::default(), b"");
         let _ = script.expect();
         script.send(0, ACK, Options::default(), b"");
@@ -229,7 +229,7 @@ fn data_for_a_plain_connection_that_was_closed_in_both_directions_is_answered_by
         script.silence();
         script.send(0, ACK, Options::default(), b"who reads this?");
         let answer = script.expect();
-        assert_eq!(answer.flags.has(RST), forgotten, "{answer:?}");
+        assert_eq!(answer.flags.contains(RST), forgotten, "{answer:?}");
         assert_eq!(script.stack.is_idle(), forgotten);
     }
 }
@@ -242,7 +242,7 @@ fn a_close_that_loses_unread_data_says_so_by_rst() {
             script = Script::accepted(config());
             script.data(0, 1, b"unread");
         } else {
-            script = Script::server(Config { multipath, ..config() });
+            script = Script::server(ConnectionConfig { multipath, ..config() });
             script.send(0, SYN, Options::default(), b"");
             let _ = script.expect();
             script.send(0, ACK, Options::default(), b"");
@@ -255,7 +255,7 @@ fn a_close_that_loses_unread_data_says_so_by_rst() {
         script.stack.forget(script.now, script.id.unwrap());
         script.run();
         let sent = script.drain();
-        let rst = sent.iter().find(|(_, segment)| segment.flags.has(RST));
+        let rst = sent.iter().find(|(_, segment)| segment.flags.contains(RST));
         assert_eq!(rst.is_some(), !read, "{sent:?}");
         assert_eq!(rst.is_some_and(|(_, rst)| fast_close(rst).is_some()), multipath && !read);
         assert_eq!(script.stack.is_idle(), !read);
@@ -271,7 +271,7 @@ fn keys_are_sent_in_handshakes_and_aborts_only() {
     script.send(0, ACK, script.data_fin(1, 7), b"");
     script.wait(seconds(5));
     let secret = |option: &MptcpOption| {
-        matches!(option, MptcpOption::FastClose { .. } | MptcpOption::Capable(Capable { .. }))
+        matches!(option, MptcpOption::FastClose { .. } | MptcpOption::Capable(MpCapable { .. }))
     };
     let sent = script.drain();
     assert!(!sent.is_empty());

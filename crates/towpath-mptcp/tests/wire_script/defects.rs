@@ -1,21 +1,23 @@
 //! What a referee saw that drove whole hosts packet by packet, where tests of single parts had seen
 //! nothing. Small windows are in `windows`.
 
-use towpath_mptcp::connection::Config;
+use towpath_mptcp::connection::ConnectionConfig;
 use towpath_mptcp::stack::ConnectionError;
-use towpath_mptcp::wire::{Capable, Ecn, Flags, MptcpOption, Options, Reset, SackBlocks, Segment};
+use towpath_mptcp::wire::{
+    Ecn, Flags, MpCapable, MpTcpRst, MptcpOption, Options, SackBlocks, Segment,
+};
 
 use crate::script::*;
 
 /// Plain TCP without timestamps: full packets have 1,460 bytes.
-fn plain() -> Config {
-    let mut config = Config { multipath: false, ..config() };
+fn plain() -> ConnectionConfig {
+    let mut config = ConnectionConfig { multipath: false, ..config() };
     config.subflow.timestamps = false;
     config
 }
 
 /// A host that opened a connection; the peer's SYN/ACK has these flags and options.
-fn open(config: Config, flags: Flags, options: Options) -> Script {
+fn open(config: ConnectionConfig, flags: Flags, options: Options) -> Script {
     let mut script = Script::client(config);
     let _ = script.expect();
     script.send(0, flags, options, b"");
@@ -43,9 +45,9 @@ fn acknowledge(script: &mut Script, bytes: u32, flags: Flags) {
 #[test]
 fn mp_capable_in_the_third_packet_that_nobody_can_speak_makes_it_plain_tcp() {
     let wrong = [
-        |option: &mut Capable| option.hmac_sha256 = false,
-        |option: &mut Capable| option.extensibility = true,
-        |option: &mut Capable| option.version = 0,
+        |option: &mut MpCapable| option.hmac_sha256 = false,
+        |option: &mut MpCapable| option.extensibility = true,
+        |option: &mut MpCapable| option.version = 0,
     ];
     for change in wrong {
         let mut script = Script::server(config());
@@ -112,7 +114,7 @@ fn a_mark_that_is_told_with_the_last_acknowledgement_reduces_the_window() {
     assert!(after.ssthresh_bytes < before && after.cwnd_bytes < before, "{after:?}");
     script.write(&[1; 1_460]);
     let next = script.expect();
-    assert!(next.flags.has(Flags::CWR) && next.ecn != Ecn::NotCapable, "{next:?}");
+    assert!(next.flags.contains(Flags::CWR) && next.ecn != Ecn::NotCapable, "{next:?}");
 }
 
 #[test]
@@ -127,7 +129,7 @@ fn the_acknowledgement_that_tells_of_a_mark_lets_something_go() {
     // The threshold is seven tenths of the window (CUBIC), of which six are under way.
     let sent = script.drain();
     assert!((1..=4).contains(&sent.len()), "{}", sent.len());
-    assert!(sent[0].1.flags.has(Flags::CWR));
+    assert!(sent[0].1.flags.contains(Flags::CWR));
 }
 
 #[test]
@@ -135,7 +137,7 @@ fn a_tail_loss_probe_is_data_that_the_connection_has_not_sent_yet() {
     for multipath in [false, true] {
         let capable = multipath.then(answer).into_iter().collect();
         let options = Options { mptcp: capable, ..sack() };
-        let mut script = open(Config { multipath, ..plain() }, SYN.with(ACK), options);
+        let mut script = open(ConnectionConfig { multipath, ..plain() }, SYN.with(ACK), options);
         // A round trip is known.
         script.write(b"hello");
         script.now += millis(50);
@@ -157,7 +159,7 @@ fn a_tail_loss_probe_is_data_that_the_connection_has_not_sent_yet() {
 fn a_connection_that_is_closed_before_it_is_open_is_forgotten() {
     for multipath in [false, true] {
         for written in [0, 100] {
-            let mut script = Script::client(Config { multipath, ..config() });
+            let mut script = Script::client(ConnectionConfig { multipath, ..config() });
             let syn = script.expect();
             script.write(&vec![1; written]);
             script.stack.forget(script.now, script.id.unwrap());
@@ -166,7 +168,7 @@ fn a_connection_that_is_closed_before_it_is_open_is_forgotten() {
             let options = if multipath { mptcp(answer()) } else { Options::default() };
             script.send(0, SYN.with(ACK), options, b"");
             let reset = script.expect();
-            assert!(reset.flags.has(RST), "{reset:?}");
+            assert!(reset.flags.contains(RST), "{reset:?}");
             assert_eq!(reset.seq, syn.seq.wrapping_add(1));
             assert!(reset.options.mptcp.is_empty(), "no key");
             script.wait(seconds(300));
@@ -195,7 +197,7 @@ fn the_answer_to_mp_fastclose_gives_no_reason() {
     let line = script.join(1);
     let key = script.host_key;
     script.send(0, ACK, mptcp(MptcpOption::FastClose { key }), b"");
-    let none = Reset { transient: false, reason: 0, reserved: 0 };
+    let none = MpTcpRst { transient: false, reason: 0, reserved: 0 };
     for _ in 0..2 {
         assert_eq!(reset_of(&script.expect()), Some(none), "{line}");
     }

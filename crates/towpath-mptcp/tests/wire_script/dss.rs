@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use towpath_mptcp::connection::{Config, ReceiveBuffer, ReceiveBufferMode, WindowShare};
+use towpath_mptcp::connection::{ConnectionConfig, ReceiveBuffer, ReceiveBufferMode, WindowShare};
 use towpath_mptcp::keys;
-use towpath_mptcp::stack::Notice;
+use towpath_mptcp::stack::StackNotice;
 use towpath_mptcp::subflow::CloseReason;
 use towpath_mptcp::wire::{
-    Capable, DataAck, Dss, DssMapping, Flags, MptcpOption, Options, Segment,
+    DataAck, Dss, DssMapping, Flags, MpCapable, MptcpOption, Options, Segment,
 };
 
 use crate::script::*;
@@ -103,7 +103,7 @@ fn a_subflow_on_which_mappings_stop_coming_is_reset() {
     for _ in 0..300 {
         script.send(line, ACK, script.data_ack(1), &[1; 1_400]);
         let sent = script.drain();
-        reset = sent.into_iter().find(|(_, segment)| segment.flags.has(RST));
+        reset = sent.into_iter().find(|(_, segment)| segment.flags.contains(RST));
         if reset.is_some() {
             break;
         }
@@ -202,7 +202,7 @@ fn the_right_edge_of_the_shared_window_never_moves_back() {
         max_bytes: 1_000_000,
         window_share: WindowShare::Percent(100),
     };
-    let mut script = Script::accepted(Config { receive_buffer, ..config() });
+    let mut script = Script::accepted(ConnectionConfig { receive_buffer, ..config() });
     let other = script.join(1);
     let (mut offset, mut highest) = (1, 0);
     for step in 0..400_u64 {
@@ -248,7 +248,10 @@ fn the_largest_window_counts_for_the_connection_and_each_for_its_subflow() {
 #[test]
 fn a_raised_window_counts_as_told_only_if_the_window_is_overstepped() {
     for (oversteps_peer_window, bytes) in [(false, 16 << 7), (true, 24 << 7)] {
-        let config = Config { oversteps_peer_window, ..Config::linux_6_18() };
+        let config = ConnectionConfig {
+            exceeds_peer_window: oversteps_peer_window,
+            ..ConnectionConfig::linux_6_18()
+        };
         let mut script = Script::server(config);
         script.lines[0].window = 32;
         script.send(0, SYN, mptcp(offer()), b"");
@@ -316,7 +319,7 @@ fn a_reset_concerns_its_subflow_alone_and_its_data_goes_elsewhere() {
     let ack = script.lines[line].ack;
     script.send(0, RST.with(ACK), Options::default(), b"");
     assert_eq!(script.closed, None);
-    let closed = Notice::SubflowClosed {
+    let closed = StackNotice::SubflowClosed {
         path: towpath_multipath::PathId(0),
         number: 0,
         reason: CloseReason::Reset,
@@ -337,13 +340,13 @@ fn urgent_data_is_data() {
     script.send(0, ACK.with(Flags::URG), map, b"urgent");
     assert_eq!(script.read(), b"urgent");
     script.write(b"hello");
-    assert!(script.drain().iter().all(|(_, segment)| !segment.flags.has(Flags::URG)));
+    assert!(script.drain().iter().all(|(_, segment)| !segment.flags.contains(Flags::URG)));
 }
 
 #[test]
 fn a_checksum_that_was_not_agreed_on_or_is_missing_resets_the_subflow() {
     for agreed in [false, true] {
-        let mut script = Script::accepted(Config { checksum: agreed, ..config() });
+        let mut script = Script::accepted(ConnectionConfig { checksum: agreed, ..config() });
         let line = script.join(1);
         let mut options = script.map(line, 1, 5);
         let payload = towpath_mptcp::wire::Payload::from(bytes::Bytes::from_static(b"hello"));
@@ -359,7 +362,7 @@ fn a_checksum_that_was_not_agreed_on_or_is_missing_resets_the_subflow() {
     script.send(0, SYN, mptcp(offer()), b"");
     script.host_key = capable_of(&script.expect()).unwrap().sender_key.unwrap();
     let keys =
-        Capable { receiver_key: Some(script.host_key), data: Some((5, Some(1))), ..answered() };
+        MpCapable { receiver_key: Some(script.host_key), data: Some((5, Some(1))), ..answered() };
     script.send(0, ACK, mptcp(MptcpOption::Capable(keys)), b"hello");
     assert_eq!(reset_of(&script.expect()), Some(MPTCP_ERROR));
 }
@@ -391,8 +394,8 @@ fn a_subflow_that_never_answers_is_given_up_and_the_connection_lives() {
     let mut script = Script::accepted(config);
     script.write(b"hello");
     script.wait(seconds(30));
-    let given_up = |notice: &Notice| {
-        matches!(notice, Notice::SubflowClosed { reason: CloseReason::TimedOut, .. })
+    let given_up = |notice: &StackNotice| {
+        matches!(notice, StackNotice::SubflowClosed { reason: CloseReason::TimedOut, .. })
     };
     assert!(script.notices.iter().any(given_up), "{:?}", script.notices);
     assert_eq!(script.closed, None);
@@ -400,7 +403,7 @@ fn a_subflow_that_never_answers_is_given_up_and_the_connection_lives() {
 
 #[test]
 fn the_send_buffers_of_both_profiles_hold_a_full_receive_window() {
-    for config in [Config::linux(), Config::ideal()] {
+    for config in [ConnectionConfig::linux(), ConnectionConfig::ideal()] {
         let ReceiveBuffer { max_bytes, window_share, .. } = config.receive_buffer;
         let percent = match window_share {
             WindowShare::Percent(percent) => percent,

@@ -1,15 +1,15 @@
 //! §3.7: what happens when something on the path changes data or takes options away.
 
 use bytes::Bytes;
-use towpath_mptcp::connection::Config;
+use towpath_mptcp::connection::ConnectionConfig;
 use towpath_mptcp::keys;
-use towpath_mptcp::stack::{ConnectionError, Fallback};
+use towpath_mptcp::stack::{ConnectionError, FallbackReason};
 use towpath_mptcp::wire::{DataAck, Dss, DssMapping, MptcpOption, Options, Payload, Segment};
 
 use crate::script::*;
 
-fn with_checksums() -> Config {
-    Config { checksum: true, ..config() }
+fn with_checksums() -> ConnectionConfig {
+    ConnectionConfig { checksum: true, ..config() }
 }
 
 /// A mapping of ours with its checksum; `wrong` is added to it.
@@ -61,7 +61,7 @@ fn plain(segment: &Segment) -> bool {
 }
 
 /// A host that opened a connection and has not seen that options pass.
-fn unconfirmed(config: Config) -> Script {
+fn unconfirmed(config: ConnectionConfig) -> Script {
     let mut script = Script::client(config);
     let _ = script.expect();
     script.lines[0].window = 60_000; // a SYN's window is not scaled
@@ -77,7 +77,7 @@ fn first_data_without_dss_means_plain_tcp() {
     script.send(0, ACK, Options::default(), b"from a server that knows no more");
     assert!(script.drain().iter().all(|(_, segment)| plain(segment)));
     assert_eq!(script.read(), b"from a server that knows no more");
-    assert_eq!(script.status().fallback, Some(Fallback::NoDss));
+    assert_eq!(script.status().fallback, Some(FallbackReason::NoDss));
     // Should options pass in our direction, the peer is told.
     script.write(b"infinite");
     let sent = script.expect();
@@ -123,7 +123,7 @@ fn who_accepted_falls_back_too_when_its_first_data_is_acknowledged_without_dss()
     script.write(b"hello");
     let _ = script.expect();
     script.send(0, ACK, Options::default(), b"");
-    assert_eq!(script.status().fallback, Some(Fallback::NoDss));
+    assert_eq!(script.status().fallback, Some(FallbackReason::NoDss));
     assert_eq!(script.status().acked_bytes, 5);
     script.write(b" again");
     let sent = script.expect();
@@ -136,7 +136,7 @@ fn data_whose_options_vanish_in_the_middle_goes_on_as_plain_tcp() {
     script.data(0, 1, b"mapped, ");
     script.send(0, ACK, Options::default(), b"plain");
     assert_eq!(script.read(), b"mapped, plain");
-    assert_eq!(script.status().fallback, Some(Fallback::NoDss));
+    assert_eq!(script.status().fallback, Some(FallbackReason::NoDss));
     assert!(script.drain().iter().skip(1).all(|(_, segment)| plain(segment)));
 }
 
@@ -163,7 +163,7 @@ fn what_is_acknowledged_without_a_data_ack_is_not_repeated() {
     assert!(script.status().multipath);
     script.wait(seconds(3));
     script.silence();
-    assert_eq!(script.status().fallback, Some(Fallback::NoDss));
+    assert_eq!(script.status().fallback, Some(FallbackReason::NoDss));
     assert_eq!(script.status().acked_bytes, 11);
 }
 
@@ -236,7 +236,7 @@ fn with_one_subflow_a_wrong_checksum_is_answered_by_mp_fail_and_both_ends_become
     send_damaged(&mut script, 0, 6, b"bad");
     let fail = script.expect();
     assert_eq!((failed(&fail), data_acked(&fail)), (Some(6), Some(6)));
-    assert!(!fail.flags.has(RST));
+    assert!(!fail.flags.contains(RST));
     // What follows is discarded until the infinite mapping.
     send_checked(&mut script, 0, 9, b"lost, and much more");
     assert!(
@@ -255,7 +255,7 @@ fn with_one_subflow_a_wrong_checksum_is_answered_by_mp_fail_and_both_ends_become
     script.send(0, ACK, Options::default(), b"plain");
     assert!(script.drain().iter().all(|(_, segment)| data_acked(segment).is_none()));
     assert_eq!(script.read(), b"good again, plain");
-    assert_eq!(script.status().fallback, Some(Fallback::Checksum));
+    assert_eq!(script.status().fallback, Some(FallbackReason::Checksum));
     // Our own direction, too: one infinite mapping, and then nothing.
     script.write(b"infinite");
     let sent = script.expect();
@@ -275,7 +275,7 @@ fn with_one_subflow_a_wrong_checksum_is_answered_by_mp_fail_and_both_ends_become
         std::net::SocketAddr::new(peer(1), 6_000),
     );
     script.send(line, SYN, mptcp(token), b"");
-    assert!(script.expect_on(line).flags.has(RST));
+    assert!(script.expect_on(line).flags.contains(RST));
 }
 
 #[test]
@@ -294,7 +294,7 @@ fn mp_fail_is_answered_by_mp_fail_and_data_from_there_on_is_sent_again_under_an_
     let again = sent.iter().find(|segment| !segment.payload.is_empty()).unwrap();
     assert_eq!(infinite_of(&script, again), Some((13, 6)));
     assert_eq!(payload(again), b"damaged");
-    assert_eq!(script.status().fallback, Some(Fallback::Peer));
+    assert_eq!(script.status().fallback, Some(FallbackReason::Peer));
     // The other direction falls back with the peer's infinite mapping.
     let mapping = infinite(&script, 0, 1);
     script.send(0, ACK, mapping, b"one to one");
@@ -316,11 +316,11 @@ fn mp_fail_is_repeated_until_the_infinite_mapping_comes() {
         std::net::SocketAddr::new(peer(1), 6_000),
     );
     script.send(line, SYN, mptcp(script.join_syn(2)), b"");
-    assert!(script.expect_on(line).flags.has(RST));
+    assert!(script.expect_on(line).flags.contains(RST));
     let mapping = infinite(&script, 0, 1);
     script.send(0, ACK, mapping, b"good, behind it");
     assert_eq!(script.read(), b"good, behind it");
-    assert_eq!(script.status().fallback, Some(Fallback::Checksum));
+    assert_eq!(script.status().fallback, Some(FallbackReason::Checksum));
 }
 
 #[test]
@@ -376,7 +376,7 @@ fn an_infinite_mapping_beside_other_subflows_is_refused() {
     let line = script.join(1);
     let mapping = infinite(&script, line, 1);
     script.send(line, ACK, mapping, b"infinite");
-    assert!(script.expect_on(line).flags.has(RST));
+    assert!(script.expect_on(line).flags.contains(RST));
     script.data(0, 1, b"mapped");
     assert_eq!(script.read(), b"mapped");
 }

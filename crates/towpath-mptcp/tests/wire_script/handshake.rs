@@ -1,9 +1,9 @@
 //! §3.1: how a connection begins.
 
-use towpath_mptcp::connection::Config;
+use towpath_mptcp::connection::ConnectionConfig;
 use towpath_mptcp::keys;
-use towpath_mptcp::stack::{Fallback, LocalAddress};
-use towpath_mptcp::wire::{Capable, DataAck, MptcpOption, Options, Segment};
+use towpath_mptcp::stack::{FallbackReason, LocalAddress};
+use towpath_mptcp::wire::{DataAck, MpCapable, MptcpOption, Options, Segment};
 
 use crate::script::*;
 
@@ -28,7 +28,7 @@ fn bare() -> Options {
     Options::default()
 }
 
-fn with(change: impl FnOnce(&mut Capable), mut capable: Capable) -> MptcpOption {
+fn with(change: impl FnOnce(&mut MpCapable), mut capable: MpCapable) -> MptcpOption {
     change(&mut capable);
     MptcpOption::Capable(capable)
 }
@@ -38,7 +38,7 @@ fn a_client_offers_version_1_with_hmac_sha256_and_nothing_else() {
     let mut script = Script::client(config());
     let syn = script.expect();
     assert_eq!(capable_of(&syn), Some(offered()));
-    let mut script = Script::client(Config { checksum: true, ..config() });
+    let mut script = Script::client(ConnectionConfig { checksum: true, ..config() });
     assert!(capable_of(&script.expect()).unwrap().checksum, "flag A");
 }
 
@@ -93,7 +93,8 @@ fn data_under_mp_capable_is_acknowledged_and_counts_also_after_data_the_other_wa
     script.send(0, ACK, mptcp(script.third()), b"");
     script.write(b"server first");
     assert_eq!(payload(&script.expect()), b"server first");
-    let keys = Capable { receiver_key: Some(script.host_key), data: Some((5, None)), ..answered() };
+    let keys =
+        MpCapable { receiver_key: Some(script.host_key), data: Some((5, None)), ..answered() };
     let first = script.lines[0].seq;
     script.send(0, ACK, mptcp(MptcpOption::Capable(keys)), b"hello");
     assert_eq!(data_acked(&script.expect()), Some(6));
@@ -122,7 +123,7 @@ fn no_subflow_is_opened_before_a_dss_has_arrived() {
 
 #[test]
 fn flag_b_or_a_missing_algorithm_means_plain_tcp() {
-    let strange: [fn(&mut Capable); 2] =
+    let strange: [fn(&mut MpCapable); 2] =
         [|own| own.extensibility = true, |own| own.hmac_sha256 = false];
     for change in strange {
         let mut script = Script::server(config());
@@ -146,7 +147,7 @@ fn plain_when_answered(answer: MptcpOption) {
 
 #[test]
 fn an_answer_that_was_tampered_with_means_plain_tcp() {
-    let strange: [fn(&mut Capable); 3] =
+    let strange: [fn(&mut MpCapable); 3] =
         [|own| own.version = 0, |own| own.version = 2, |own| own.sender_key = None];
     for change in strange {
         plain_when_answered(with(change, answered()));
@@ -179,7 +180,7 @@ fn a_third_packet_that_tcp_would_not_accept_changes_nothing() {
     for wrong in [good.ack.wrapping_add(1), good.ack.wrapping_sub(9)] {
         let blind = Segment { ack: wrong, options: bare(), ..good.clone() };
         script.inject(&blind);
-        assert!(script.expect().flags.has(RST));
+        assert!(script.expect().flags.contains(RST));
     }
     script.inject(&good);
     script.send(0, ACK, script.data_ack(1), b"");
@@ -193,7 +194,7 @@ fn a_syn_ack_without_mp_capable_means_plain_tcp() {
     script.send(0, SYN.with(ACK), bare(), b"");
     assert!(plain(&script.expect()));
     carries_plain_data(&mut script);
-    assert_eq!(script.status().fallback, Some(Fallback::NoCapableInSynAck));
+    assert_eq!(script.status().fallback, Some(FallbackReason::NoCapableInSynAck));
     // There is no way back.
     script.send(0, ACK, mptcp(answer()), b"");
     script.send(0, ACK, script.data_ack(1), b"");
@@ -231,7 +232,7 @@ fn a_third_packet_without_mp_capable_means_plain_tcp() {
         }
         script.send(0, ACK, bare(), b"");
         carries_plain_data(&mut script);
-        assert_eq!(script.status().fallback, Some(Fallback::NoCapableInAck));
+        assert_eq!(script.status().fallback, Some(FallbackReason::NoCapableInAck));
     }
 }
 
@@ -244,7 +245,7 @@ fn after_lost_syns_one_without_mp_capable_is_tried() {
     script.send(0, SYN.with(ACK), bare(), b"");
     let _ = script.drain();
     carries_plain_data(&mut script);
-    assert_eq!(script.status().fallback, Some(Fallback::SynLost));
+    assert_eq!(script.status().fallback, Some(FallbackReason::SynLost));
 }
 
 #[test]

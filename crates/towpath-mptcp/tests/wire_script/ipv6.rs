@@ -3,8 +3,8 @@
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use bytes::Bytes;
-use towpath_mptcp::connection::Config;
-use towpath_mptcp::stack::{self, ConnectionId, Event, InterfaceId, LocalAddress, Stack};
+use towpath_mptcp::connection::ConnectionConfig;
+use towpath_mptcp::stack::{self, ConnectionId, InterfaceId, LocalAddress, Stack, StackEvent};
 use towpath_mptcp::wire::{IcmpKind, Packet, Segment};
 use towpath_net::Instant;
 
@@ -17,7 +17,7 @@ fn address(host: u16) -> IpAddr {
 }
 
 fn host(number: u16, mtu_bytes: u32) -> Stack {
-    let mut stack = Stack::new(stack::Config::default());
+    let mut stack = Stack::new(stack::StackConfig::default());
     stack.add_interface(INTERFACE, mtu_bytes);
     stack.set_address(Instant::ZERO, LocalAddress { address: address(number), ..local(0) });
     stack
@@ -40,7 +40,7 @@ struct Pair {
 
 impl Pair {
     fn connected(receiver_mtu_bytes: u32) -> Self {
-        let config = || Config { multipath: false, ..Config::linux_6_18() };
+        let config = || ConnectionConfig { multipath: false, ..ConnectionConfig::linux_6_18() };
         let (mut sender, mut receiver) = (host(1, 1_500), host(2, receiver_mtu_bytes));
         receiver.listen(PORT, config()).unwrap();
         let remote = SocketAddr::new(address(2), PORT);
@@ -78,7 +78,7 @@ impl Pair {
                 self.sender.handle_packet(self.now, INTERFACE, packet);
             }
             while let Some(event) = self.receiver.poll_event() {
-                if let Event::Accepted { connection, .. } = event {
+                if let StackEvent::Accepted { connection, .. } = event {
                     self.accepted = Some(connection);
                 }
             }
@@ -88,19 +88,19 @@ impl Pair {
     fn forward(&mut self, packet: Packet) {
         if packet.len() > self.link {
             self.too_big += 1;
-            return self.tell(self.link as u32, &packet);
+            return self.send_packet_too_big(self.link as u32, &packet);
         }
         self.longest = self.longest.max(packet.len());
         if let Some((mtu, shift)) = self.lie.take() {
             let segment = packet.parse().unwrap();
             let seq = segment.seq.wrapping_add(shift);
-            self.tell(mtu, &Packet::emit(&Segment { seq, ..segment }, 0));
+            self.send_packet_too_big(mtu, &Packet::emit(&Segment { seq, ..segment }, 0));
         }
         self.receiver.handle_packet(self.now, INTERFACE, packet);
     }
 
     /// A router says that this packet was too big.
-    fn tell(&mut self, mtu: u32, packet: &Packet) {
+    fn send_packet_too_big(&mut self, mtu: u32, packet: &Packet) {
         let error = IcmpKind::TooBig { mtu }.emit(address(254), packet).unwrap();
         self.sender.handle_packet(self.now, INTERFACE, error);
     }
@@ -179,7 +179,7 @@ fn no_packet_of_ipv6_is_larger_than_the_peer_takes_whatever_the_path_carries() {
     let mut again = Pair::connected(1_500);
     assert_eq!(again.transfer(14_000), 14_000);
     assert!(again.too_big > 0);
-    let config = Config { multipath: false, ..Config::linux_6_18() };
+    let config = ConnectionConfig { multipath: false, ..ConnectionConfig::linux_6_18() };
     let remote = SocketAddr::new(address(2), PORT);
     let _ = again.sender.connect(again.now, None, remote, config).unwrap();
     let syn = again.sender.poll_transmit(again.now).unwrap().1.parse().unwrap();

@@ -2,15 +2,15 @@
 
 use std::net::SocketAddr;
 
-use towpath_mptcp::connection::Config;
+use towpath_mptcp::connection::ConnectionConfig;
 use towpath_mptcp::keys;
-use towpath_mptcp::stack::{LocalAddress, Notice};
-use towpath_mptcp::wire::{Join, MptcpOption, Options, Reset, Segment};
+use towpath_mptcp::stack::{LocalAddress, StackNotice};
+use towpath_mptcp::wire::{MpJoin, MpTcpRst, MptcpOption, Options, Segment};
 
 use crate::script::*;
 
 /// The host is about to open a subflow from its second address: its SYN is on line 1.
-fn joining(config: Config) -> (Script, Segment) {
+fn joining(config: ConnectionConfig) -> (Script, Segment) {
     let mut script = Script::connected(config);
     let _ = script.drain();
     script.stack.set_address(script.now, LocalAddress { subflow: true, ..local(1) });
@@ -23,14 +23,14 @@ fn subflows(script: &Script) -> Vec<(u8, u8)> {
 }
 
 fn closed(script: &Script) -> bool {
-    script.notices.iter().any(|notice| matches!(notice, Notice::SubflowClosed { .. }))
+    script.notices.iter().any(|notice| matches!(notice, StackNotice::SubflowClosed { .. }))
 }
 
 #[test]
 fn a_joining_syn_has_the_receivers_token_and_the_senders_address_id() {
     let (script, syn) = joining(config());
     let token = keys::token(KEY);
-    let Some(Join::Syn { backup: false, address_id: 2, token: sent, .. }) = join_of(&syn) else {
+    let Some(MpJoin::Syn { backup: false, address_id: 2, token: sent, .. }) = join_of(&syn) else {
         panic!("{syn:?}")
     };
     assert_eq!(sent, token);
@@ -46,7 +46,7 @@ fn a_valid_token_is_answered_by_the_left_64_bits_of_the_hmac() {
     let line = script.add_line(SocketAddr::new(host(1), PORT), peer);
     script.send(line, SYN, mptcp(script.join_syn(9)), b"");
     let answer = script.expect_on(line);
-    let Some(Join::SynAck { backup: false, address_id: 2, hmac, .. }) = join_of(&answer) else {
+    let Some(MpJoin::SynAck { backup: false, address_id: 2, hmac, .. }) = join_of(&answer) else {
         panic!("{answer:?}")
     };
     assert_eq!(hmac.to_be_bytes(), script.host_hmac()[..8]);
@@ -68,8 +68,10 @@ fn every_handshake_has_a_random_number_of_its_own() {
 
 #[test]
 fn the_third_packet_is_acknowledged_at_once_and_again_when_it_comes_again() {
-    let mut script =
-        Script::accepted(Config { subflow: towpath_mptcp::subflow::Config::linux(), ..config() });
+    let mut script = Script::accepted(ConnectionConfig {
+        subflow: towpath_mptcp::subflow::SubflowConfig::linux(),
+        ..config()
+    });
     let line = script.join_half(1);
     for _ in 0..2 {
         script.send(line, ACK, mptcp(script.join_ack()), b"");
@@ -83,7 +85,7 @@ fn the_third_packet_is_repeated_and_no_data_goes_before_it_is_acknowledged() {
     let (mut script, _) = joining(config());
     script.send(1, SYN.with(ACK), mptcp(script.join_syn_ack(0)), b"");
     let third = script.expect_on(1);
-    let Some(Join::Ack { hmac }) = join_of(&third) else { panic!("{third:?}") };
+    let Some(MpJoin::Ack { hmac }) = join_of(&third) else { panic!("{third:?}") };
     assert_eq!(hmac, script.host_hmac()[..20]);
     script.write(&vec![1; 60_000]);
     script.wait(seconds(4));
@@ -91,7 +93,7 @@ fn the_third_packet_is_repeated_and_no_data_goes_before_it_is_acknowledged() {
     let on_new: Vec<_> = sent.iter().filter(|(line, _)| *line == 1).collect();
     assert!(on_new.len() >= 2, "1 s and 2 s later");
     for (_, again) in on_new {
-        assert!(again.payload.is_empty() && join_of(again) == Some(Join::Ack { hmac }));
+        assert!(again.payload.is_empty() && join_of(again) == Some(MpJoin::Ack { hmac }));
     }
     script.send(1, ACK, script.data_ack(1), b"");
     let sent = script.drain();
@@ -111,10 +113,10 @@ fn an_unknown_token_is_reset_with_a_reason() {
 
 #[test]
 fn subflows_that_policy_forbids_are_reset_with_a_reason() {
-    let prohibited = Reset { transient: false, reason: 3, reserved: 0 };
-    let too_many = Reset { transient: true, reason: 2, reserved: 0 };
-    let forbids = Config { accept_joins: false, ..config() };
-    let full = Config { subflow_limit: 0, ..config() };
+    let prohibited = MpTcpRst { transient: false, reason: 3, reserved: 0 };
+    let too_many = MpTcpRst { transient: true, reason: 2, reserved: 0 };
+    let forbids = ConnectionConfig { accept_joins: false, ..config() };
+    let full = ConnectionConfig { subflow_limit: 0, ..config() };
     for (config, reason) in [(forbids, prohibited), (full, too_many)] {
         let mut script = Script::accepted(config);
         let peer = SocketAddr::new(peer(1), 6_000);
@@ -182,7 +184,9 @@ fn who_sees_nothing_of_a_subflow_can_neither_reset_nor_complete_it() {
     script.inject(&Segment { ack: good.ack.wrapping_add(7), ..good.clone() });
     script.inject(&Segment { seq: good.seq.wrapping_sub(7_000), ..good.clone() });
     let established = |script: &Script| {
-        let is = |notice: &Notice| matches!(notice, Notice::SubflowEstablished { number: 1, .. });
+        let is = |notice: &StackNotice| {
+            matches!(notice, StackNotice::SubflowEstablished { number: 1, .. })
+        };
         script.notices.iter().any(is)
     };
     assert!(!established(&script));
@@ -207,7 +211,7 @@ fn nothing_is_sent_on_a_subflow_that_the_peer_wants_as_a_backup() {
     let mut script = Script::accepted(config());
     let line = script.add_line(SocketAddr::new(host(1), PORT), SocketAddr::new(peer(1), 6_000));
     let token = keys::token(script.host_key);
-    let syn = Join::Syn { backup: true, address_id: 2, token, nonce: NONCE };
+    let syn = MpJoin::Syn { backup: true, address_id: 2, token, nonce: NONCE };
     script.send(line, SYN, mptcp(MptcpOption::Join(syn)), b"");
     script.send(line, ACK, mptcp(script.join_ack()), b"");
     let _ = script.drain();
@@ -225,7 +229,7 @@ fn nothing_is_sent_on_a_subflow_that_the_peer_wants_as_a_backup() {
 #[test]
 fn a_cautious_host_sends_one_packet_on_an_accepted_subflow_until_something_comes_back() {
     for (cautious_joins, answer) in [(false, false), (true, false), (true, true)] {
-        let mut script = Script::accepted(Config { cautious_joins, ..config() });
+        let mut script = Script::accepted(ConnectionConfig { cautious_joins, ..config() });
         let line = script.join(1);
         let _ = script.drain();
         script.write(&vec![1; 200_000]);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use towpath_mptcp::connection::Config;
+use towpath_mptcp::connection::ConnectionConfig;
 use towpath_mptcp::wire::{DataAck, Dss, DssMapping, Options, Segment};
 
 use crate::script::*;
@@ -13,7 +13,7 @@ fn data_ack(segment: &Segment) -> DataAck {
 
 #[test]
 fn a_data_ack_has_as_many_octets_as_the_peers_mappings() {
-    let mut script = Script::accepted(Config { short_data_acks: true, ..config() });
+    let mut script = Script::accepted(ConnectionConfig { short_data_acks: true, ..config() });
     script.write(&vec![1; 4_000]);
     let sent = script.drain();
     assert!(sent.iter().all(|(_, segment)| matches!(data_ack(segment), DataAck::Short(_))));
@@ -41,7 +41,7 @@ fn an_infinite_mapping_of_nothing_is_none() {
 
 /// Plain TCP over 100 ms; so many packets are acknowledged at once because they are early.
 fn far_peer(quick: u16) -> Script {
-    let mut settings = Config { multipath: false, ..Config::linux_6_18() };
+    let mut settings = ConnectionConfig { multipath: false, ..ConnectionConfig::linux_6_18() };
     settings.subflow.quick_acks = quick;
     let mut script = Script::server(settings);
     script.send(0, SYN, Options::default(), b"");
@@ -64,7 +64,7 @@ fn delay(script: &mut Script) -> Duration {
 }
 
 #[test]
-fn what_waits_in_vain_to_be_acknowledged_waits_longer_up_to_a_round_trip() {
+fn delayed_acks_grow_up_to_a_round_trip() {
     let mut script = far_peer(0);
     let waits = [(); 4].map(|()| delay(&mut script));
     assert_eq!(waits, [40, 80, 100, 100].map(millis));

@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use towpath_mptcp::connection::Config;
+use towpath_mptcp::connection::ConnectionConfig;
 use towpath_mptcp::stack::{ConnectionError, InterfaceId};
 use towpath_mptcp::wire::{Ecn, Flags, IcmpKind, Options, Packet, Segment, Timestamps};
 
 use crate::script::*;
 
-fn plain() -> Config {
-    Config { multipath: false, ..config() }
+fn plain() -> ConnectionConfig {
+    ConnectionConfig { multipath: false, ..config() }
 }
 
 fn stamp(value: u32, echo: u32) -> Options {
@@ -18,7 +18,7 @@ fn stamp(value: u32, echo: u32) -> Options {
 }
 
 /// An open connection of plain TCP, with timestamps; also the value of the host's SYN.
-fn open(config: Config) -> (Script, u32) {
+fn open(config: ConnectionConfig) -> (Script, u32) {
     let mut script = Script::client(config);
     let value = script.expect().options.timestamps.map_or(0, |option| option.value);
     script.send(0, SYN.with(ACK), stamp(1_000_000, value), b"");
@@ -42,7 +42,7 @@ fn sum(parts: &[&[u8]]) -> u16 {
 
 #[test]
 fn every_packet_has_right_checksums_and_is_not_to_be_fragmented() {
-    let mut script = Script::accepted(Config { checksum: true, ..config() });
+    let mut script = Script::accepted(ConnectionConfig { checksum: true, ..config() });
     let mut data = Bytes::from(vec![3; 9_999]);
     assert_eq!(script.stack.write(script.now, script.id.unwrap(), &mut data), 9_999);
     let mut packets = 0;
@@ -94,7 +94,8 @@ fn what_came_together_is_acknowledged_once() {
 
 #[test]
 fn the_right_edge_of_the_window_never_moves_back() {
-    let mut script = Script::client(Config { multipath: false, ..Config::linux_6_18() });
+    let mut script =
+        Script::client(ConnectionConfig { multipath: false, ..ConnectionConfig::linux_6_18() });
     let syn = script.expect();
     let value = syn.options.timestamps.unwrap().value;
     let scale = syn.options.window_scale.unwrap();
@@ -147,7 +148,8 @@ fn after_24_days_of_silence_any_timestamp_is_new() {
 
 #[test]
 fn data_without_answer_is_not_given_up_before_a_hundred_seconds() {
-    let (mut script, _) = open(Config { multipath: false, ..Config::linux_6_18() });
+    let (mut script, _) =
+        open(ConnectionConfig { multipath: false, ..ConnectionConfig::linux_6_18() });
     script.write(&[1; 100]);
     script.wait(seconds(100));
     assert_eq!(script.closed, None);
@@ -165,7 +167,8 @@ fn no_shift_above_14_is_offered() {
 
 #[test]
 fn the_longest_wait_for_a_repetition_is_between_one_and_two_minutes() {
-    let (mut script, _) = open(Config { multipath: false, ..Config::linux_6_18() });
+    let (mut script, _) =
+        open(ConnectionConfig { multipath: false, ..ConnectionConfig::linux_6_18() });
     script.write(&[1; 100]);
     let _ = script.drain();
     let (mut last, mut longest) = (script.now, Duration::ZERO);
@@ -196,12 +199,12 @@ fn after_a_routers_message_nothing_larger_is_tried_for_five_minutes() {
 }
 
 /// An open connection with ECN.
-fn marked(config: Config) -> Script {
-    let mut config = Config { multipath: false, ..config };
+fn marked(config: ConnectionConfig) -> Script {
+    let mut config = ConnectionConfig { multipath: false, ..config };
     (config.subflow.ecn, config.subflow.timestamps) = (true, false);
     let mut script = Script::client(config);
     let syn = script.expect().flags;
-    assert!(syn.has(Flags::ECE) && syn.has(Flags::CWR));
+    assert!(syn.contains(Flags::ECE) && syn.contains(Flags::CWR));
     script.send(0, SYN.with(ACK).with(Flags::ECE), Options::default(), b"");
     script.send(0, ACK, Options::default(), b"");
     let _ = script.drain();
@@ -234,8 +237,8 @@ fn the_mark_of_a_window_probe_is_echoed() {
     let mut script = marked(settings);
     script.send(0, ACK, Options::default(), &[1; 2_000]);
     let full = script.expect();
-    assert!(full.window == 0 && !full.flags.has(Flags::ECE));
+    assert!(full.window == 0 && !full.flags.contains(Flags::ECE));
     let probe = script.segment(0, ACK, Options::default(), &[1]);
     script.inject(&Segment { ecn: Ecn::Marked, ..probe });
-    assert!(script.expect().flags.has(Flags::ECE));
+    assert!(script.expect().flags.contains(Flags::ECE));
 }

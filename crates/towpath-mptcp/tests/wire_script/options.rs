@@ -1,7 +1,7 @@
 //! §3 and §8: options as bytes.
 
 use towpath_mptcp::wire::{
-    AddAddress, DataAck, Dss, DssMapping, Join, MptcpOption, Options, Reset,
+    AddAddr, DataAck, Dss, DssMapping, MpJoin, MpTcpRst, MptcpOption, Options,
 };
 
 use crate::script::*;
@@ -18,21 +18,21 @@ fn number(long: bool) -> DataAck {
 fn what_is_reserved_is_sent_as_zero() {
     for backup in [false, true] {
         let flag = u8::from(backup);
-        let syn = Join::Syn { backup, address_id: 3, token: 0, nonce: 0 };
+        let syn = MpJoin::Syn { backup, address_id: 3, token: 0, nonce: 0 };
         assert_eq!(bytes(MptcpOption::Join(syn))[..3], [30, 12, 0x10 | flag]);
-        let syn_ack = Join::SynAck { backup, address_id: 3, hmac: 0, nonce: 0 };
+        let syn_ack = MpJoin::SynAck { backup, address_id: 3, hmac: 0, nonce: 0 };
         assert_eq!(bytes(MptcpOption::Join(syn_ack))[..3], [30, 16, 0x10 | flag]);
         assert_eq!(bytes(MptcpOption::Priority { backup })[..3], [30, 3, 0x50 | flag]);
     }
-    let ack = Join::Ack { hmac: [0xff; 20] };
+    let ack = MpJoin::Ack { hmac: [0xff; 20] };
     assert_eq!(bytes(MptcpOption::Join(ack))[..4], [30, 24, 0x10, 0]);
     assert_eq!(bytes(MptcpOption::Fail { dsn: u64::MAX })[..4], [30, 12, 0x60, 0]);
     assert_eq!(bytes(MptcpOption::FastClose { key: u64::MAX })[..4], [30, 12, 0x70, 0]);
-    let reset = Reset { transient: true, reason: 5, reserved: 0 };
+    let reset = MpTcpRst { transient: true, reason: 5, reserved: 0 };
     assert_eq!(bytes(MptcpOption::Reset(reset)), [30, 4, 0x81, 5]);
-    let address = AddAddress { address_id: 7, address: host(0), port: None, hmac: Some(u64::MAX) };
+    let address = AddAddr { address_id: 7, address: host(0), port: None, hmac: Some(u64::MAX) };
     assert_eq!(bytes(MptcpOption::AddAddress(address))[..4], [30, 16, 0x30, 7]);
-    let echo = AddAddress { hmac: None, port: Some(80), ..address };
+    let echo = AddAddr { hmac: None, port: Some(80), ..address };
     assert_eq!(bytes(MptcpOption::AddAddress(echo))[..4], [30, 10, 0x31, 7]);
     let mapping = DssMapping { dsn: number(true), ssn: 1, len: 2, checksum: None };
     let all = Dss { data_fin: true, data_ack: Some(number(true)), mapping: Some(mapping) };
@@ -43,12 +43,8 @@ fn what_is_reserved_is_sent_as_zero() {
 fn what_is_reserved_is_ignored() {
     let parse = |bytes: &[u8]| Options::parse(bytes).mptcp.first().cloned();
     let address = [30, 16, 0x3e, 7, 10, 0, 0, 1, 1, 2, 3, 4, 5, 6, 7, 8];
-    let expected = AddAddress {
-        address_id: 7,
-        address: host(0),
-        port: None,
-        hmac: Some(0x0102_0304_0506_0708),
-    };
+    let expected =
+        AddAddr { address_id: 7, address: host(0), port: None, hmac: Some(0x0102_0304_0506_0708) };
     assert_eq!(parse(&address), Some(MptcpOption::AddAddress(expected)));
     let Some(MptcpOption::Reset(reset)) = parse(&[30, 4, 0x8e, 2]) else { panic!() };
     assert_eq!((reset.transient, reset.reason), (false, 2));

@@ -5,14 +5,14 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use bytes::Bytes;
-use towpath_mptcp::connection::{Config, ReceiveBuffer, ReceiveBufferMode, WindowShare};
+use towpath_mptcp::connection::{ConnectionConfig, ReceiveBuffer, ReceiveBufferMode, WindowShare};
 use towpath_mptcp::keys;
 use towpath_mptcp::stack::{
-    self, ConnectionError, ConnectionId, Event, InterfaceId, LocalAddress, Notice, Stack,
+    self, ConnectionError, ConnectionId, InterfaceId, LocalAddress, Stack, StackEvent, StackNotice,
 };
 use towpath_mptcp::wire::{
-    Capable, DataAck, Dss, DssMapping, Ecn, Flags, Join, MptcpOption, Options, Packet, Reset,
-    Segment,
+    DataAck, Dss, DssMapping, Ecn, Flags, MpCapable, MpJoin, MpTcpRst, MptcpOption, Options,
+    Packet, Segment,
 };
 use towpath_net::Instant;
 
@@ -29,8 +29,8 @@ pub(crate) const RST: Flags = Flags::RST;
 pub(crate) const FIN: Flags = Flags::FIN;
 
 /// MP_TCPRST with these reasons (§3.6).
-pub(crate) const MPTCP_ERROR: Reset = Reset { transient: false, reason: 1, reserved: 0 };
-pub(crate) const MIDDLEBOX: Reset = Reset { transient: false, reason: 6, reserved: 0 };
+pub(crate) const MPTCP_ERROR: MpTcpRst = MpTcpRst { transient: false, reason: 1, reserved: 0 };
+pub(crate) const MIDDLEBOX: MpTcpRst = MpTcpRst { transient: false, reason: 6, reserved: 0 };
 
 /// One subflow, from the peer's side.
 #[derive(Debug, Clone, Copy)]
@@ -55,7 +55,7 @@ pub(crate) struct Script {
     pub(crate) lines: Vec<Line>,
     /// The host's key.
     pub(crate) host_key: u64,
-    pub(crate) notices: Vec<Notice>,
+    pub(crate) notices: Vec<StackNotice>,
     pub(crate) closed: Option<Result<(), ConnectionError>>,
     pub(crate) connected: bool,
     /// The host's random number, from the last MP_JOIN that it sent.
@@ -72,14 +72,14 @@ pub(crate) fn peer(path: u8) -> IpAddr {
 }
 
 /// Acknowledges at once, sends single packets, and has a fixed buffer: what it does is easy to follow.
-pub(crate) fn config() -> Config {
+pub(crate) fn config() -> ConnectionConfig {
     let receive_buffer = ReceiveBuffer {
         mode: ReceiveBufferMode::Fixed,
         initial_bytes: 64_000,
         max_bytes: 64_000,
         window_share: WindowShare::Percent(100),
     };
-    Config { receive_buffer, ..Config::ideal() }
+    ConnectionConfig { receive_buffer, ..ConnectionConfig::ideal() }
 }
 
 /// The host's address on a path; its identifier is `path` + 1.
@@ -100,7 +100,7 @@ pub(crate) fn local(path: u8) -> LocalAddress {
 
 impl Script {
     fn new() -> Self {
-        let mut stack = Stack::new(stack::Config::default());
+        let mut stack = Stack::new(stack::StackConfig::default());
         for path in 0..3 {
             stack.add_interface(InterfaceId(path), 1_500);
             stack.set_address(Instant::ZERO, local(path as u8));
@@ -120,7 +120,7 @@ impl Script {
     }
 
     /// The host opens a connection; its SYN is the next that it sends.
-    pub(crate) fn client(config: Config) -> Self {
+    pub(crate) fn client(config: ConnectionConfig) -> Self {
         let mut script = Self::new();
         let remote = SocketAddr::new(peer(0), PORT);
         let id = script.stack.connect(script.now, None, remote, config).unwrap();
@@ -129,7 +129,7 @@ impl Script {
     }
 
     /// The host listens, and the peer has a subflow to begin with.
-    pub(crate) fn server(config: Config) -> Self {
+    pub(crate) fn server(config: ConnectionConfig) -> Self {
         let mut script = Self::new();
         script.stack.listen(PORT, config).unwrap();
         script.add_line(SocketAddr::new(host(0), PORT), SocketAddr::new(peer(0), 5_000));
@@ -137,7 +137,7 @@ impl Script {
     }
 
     /// A host that opened a connection, both ends sure that it speaks Multipath TCP.
-    pub(crate) fn connected(config: Config) -> Self {
+    pub(crate) fn connected(config: ConnectionConfig) -> Self {
         let mut script = Self::client(config);
         let _ = script.expect();
         script.send(0, SYN.with(ACK), mptcp(answer()), b"");
@@ -149,7 +149,7 @@ impl Script {
     }
 
     /// A host that accepted a connection, both ends sure that it speaks Multipath TCP.
-    pub(crate) fn accepted(config: Config) -> Self {
+    pub(crate) fn accepted(config: ConnectionConfig) -> Self {
         let mut script = Self::server(config);
         script.send(0, SYN, mptcp(offer()), b"");
         let answer = script.expect();
@@ -173,7 +173,9 @@ impl Script {
         let peer = SocketAddr::new(peer(path), 6_000 + u16::try_from(self.lines.len()).unwrap());
         let line = self.add_line(SocketAddr::new(host(path), PORT), peer);
         self.send(line, SYN, mptcp(self.join_syn(path + 1)), b"");
-        assert!(self.drain().iter().any(|(on, segment)| *on == line && segment.flags.has(SYN)));
+        assert!(
+            self.drain().iter().any(|(on, segment)| *on == line && segment.flags.contains(SYN))
+        );
         line
     }
 
@@ -201,7 +203,7 @@ impl Script {
         data: &[u8],
     ) -> Segment {
         let Line { host, peer, seq, ack, window, .. } = self.lines[line];
-        if flags.has(SYN) {
+        if flags.contains(SYN) {
             options.mss = Some(1_460);
             options.window_scale = Some(7);
         }
@@ -209,7 +211,7 @@ impl Script {
             source: peer,
             destination: host,
             seq,
-            ack: if flags.has(ACK) { ack } else { 0 },
+            ack: if flags.contains(ACK) { ack } else { 0 },
             flags,
             window,
             ecn: Ecn::NotCapable,
@@ -239,11 +241,11 @@ impl Script {
         }
         while let Some(event) = self.stack.poll_event() {
             match event {
-                Event::Accepted { connection, .. } => self.id = Some(connection),
-                Event::Connected(_) => self.connected = true,
-                Event::Closed { error, .. } => self.closed = Some(error.map_or(Ok(()), Err)),
-                Event::Notice { notice, .. } => self.notices.push(notice),
-                Event::Readable(_) | Event::Writable(_) | Event::Trace { .. } => {}
+                StackEvent::Accepted { connection, .. } => self.id = Some(connection),
+                StackEvent::Connected(_) => self.connected = true,
+                StackEvent::Closed { error, .. } => self.closed = Some(error.map_or(Ok(()), Err)),
+                StackEvent::Notice { notice, .. } => self.notices.push(notice),
+                StackEvent::Readable(_) | StackEvent::Writable(_) | StackEvent::Trace { .. } => {}
             }
         }
     }
@@ -253,14 +255,14 @@ impl Script {
         let line = self.lines.iter().position(known);
         let line = line.unwrap_or_else(|| self.add_line(segment.source, segment.destination));
         let known = &mut self.lines[line];
-        if segment.flags.has(SYN) {
+        if segment.flags.contains(SYN) {
             known.host_isn = segment.seq;
             known.ack = segment.seq;
             match join_of(segment) {
-                Some(Join::Syn { nonce, .. } | Join::SynAck { nonce, .. }) => {
+                Some(MpJoin::Syn { nonce, .. } | MpJoin::SynAck { nonce, .. }) => {
                     self.host_nonce = nonce;
                 }
-                Some(Join::Ack { .. }) | None => {}
+                Some(MpJoin::Ack { .. }) | None => {}
             }
         }
         let end = segment.seq.wrapping_add(segment.sequence_bytes());
@@ -339,7 +341,7 @@ impl Script {
         all
     }
 
-    pub(crate) fn status(&self) -> stack::Status {
+    pub(crate) fn status(&self) -> stack::ConnectionStatus {
         self.stack.status(self.id.unwrap()).unwrap()
     }
 
@@ -382,26 +384,26 @@ impl Script {
 
     /// MP_CAPABLE of the third packet, when the peer opened the connection.
     pub(crate) fn third(&self) -> MptcpOption {
-        let keys = Capable { receiver_key: Some(self.host_key), ..answered() };
+        let keys = MpCapable { receiver_key: Some(self.host_key), ..answered() };
         MptcpOption::Capable(keys)
     }
 
     pub(crate) fn join_syn(&self, address_id: u8) -> MptcpOption {
         let token = keys::token(self.host_key);
-        MptcpOption::Join(Join::Syn { backup: false, address_id, token, nonce: NONCE })
+        MptcpOption::Join(MpJoin::Syn { backup: false, address_id, token, nonce: NONCE })
     }
 
     /// The peer's 160 bits for a subflow that it opened, once the host's SYN/ACK was seen.
     pub(crate) fn join_ack(&self) -> MptcpOption {
         let hmac = keys::join_hmac(KEY, self.host_key, NONCE, self.host_nonce);
-        MptcpOption::Join(Join::Ack { hmac: *hmac.first_chunk().unwrap() })
+        MptcpOption::Join(MpJoin::Ack { hmac: *hmac.first_chunk().unwrap() })
     }
 
     /// The peer's answer to a subflow that the host opened.
     pub(crate) fn join_syn_ack(&self, address_id: u8) -> MptcpOption {
         let hmac = keys::join_hmac(KEY, self.host_key, NONCE, self.host_nonce);
         let hmac = u64::from_be_bytes(*hmac.first_chunk().unwrap());
-        MptcpOption::Join(Join::SynAck { backup: false, address_id, hmac, nonce: NONCE })
+        MptcpOption::Join(MpJoin::SynAck { backup: false, address_id, hmac, nonce: NONCE })
     }
 
     /// The HMAC that the host must send.
@@ -423,8 +425,8 @@ pub(crate) fn mptcp(option: MptcpOption) -> Options {
 }
 
 /// Flags of MP_CAPABLE as they should be.
-pub(crate) fn offered() -> Capable {
-    Capable {
+pub(crate) fn offered() -> MpCapable {
+    MpCapable {
         version: 1,
         checksum: false,
         extensibility: false,
@@ -436,8 +438,8 @@ pub(crate) fn offered() -> Capable {
     }
 }
 
-pub(crate) fn answered() -> Capable {
-    Capable { sender_key: Some(KEY), ..offered() }
+pub(crate) fn answered() -> MpCapable {
+    MpCapable { sender_key: Some(KEY), ..offered() }
 }
 
 /// MP_CAPABLE of a SYN.
@@ -450,14 +452,14 @@ pub(crate) fn answer() -> MptcpOption {
     MptcpOption::Capable(answered())
 }
 
-pub(crate) fn capable_of(segment: &Segment) -> Option<Capable> {
+pub(crate) fn capable_of(segment: &Segment) -> Option<MpCapable> {
     segment.options.mptcp.iter().find_map(|option| match option {
         MptcpOption::Capable(capable) => Some(*capable),
         _ => None,
     })
 }
 
-pub(crate) fn join_of(segment: &Segment) -> Option<Join> {
+pub(crate) fn join_of(segment: &Segment) -> Option<MpJoin> {
     segment.options.mptcp.iter().find_map(|option| match option {
         MptcpOption::Join(join) => Some(*join),
         _ => None,
@@ -465,8 +467,8 @@ pub(crate) fn join_of(segment: &Segment) -> Option<Join> {
 }
 
 /// MP_TCPRST of a RST; panics if it is none.
-pub(crate) fn reset_of(segment: &Segment) -> Option<Reset> {
-    assert!(segment.flags.has(RST), "{segment:?}");
+pub(crate) fn reset_of(segment: &Segment) -> Option<MpTcpRst> {
+    assert!(segment.flags.contains(RST), "{segment:?}");
     segment.options.mptcp.iter().find_map(|option| match option {
         MptcpOption::Reset(reset) => Some(*reset),
         _ => None,

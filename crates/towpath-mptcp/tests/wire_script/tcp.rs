@@ -2,22 +2,22 @@
 
 use std::time::Duration;
 
-use towpath_mptcp::connection::Config;
+use towpath_mptcp::connection::ConnectionConfig;
 use towpath_mptcp::stack::{ConnectionError, InterfaceId};
-use towpath_mptcp::subflow::State;
+use towpath_mptcp::subflow::TcpState;
 use towpath_mptcp::wire::{IcmpKind, Options, Packet, Segment};
 
 use crate::script::*;
 
 /// Plain TCP without timestamps: full packets have 1,460 bytes.
-fn plain() -> Config {
-    let mut config = Config { multipath: false, ..config() };
+fn plain() -> ConnectionConfig {
+    let mut config = ConnectionConfig { multipath: false, ..config() };
     config.subflow.timestamps = false;
     config
 }
 
 /// An open connection of plain TCP, whose peer's window is that of the field.
-fn open(config: Config) -> Script {
+fn open(config: ConnectionConfig) -> Script {
     let mut script = Script::client(config);
     let _ = script.expect();
     script.send(0, SYN.with(ACK), Options::default(), b"");
@@ -125,7 +125,7 @@ fn a_syn_without_answer_is_repeated_and_given_up() {
     let mut again = 0;
     while script.closed.is_none() {
         let sent = wait_for_packets(&mut script);
-        assert!(sent.iter().all(|syn| syn.flags.has(SYN) && syn.seq == first.seq));
+        assert!(sent.iter().all(|syn| syn.flags.contains(SYN) && syn.seq == first.seq));
         again += sent.len();
     }
     assert_eq!(again, 6);
@@ -204,7 +204,7 @@ fn a_router_with_a_small_link_makes_packets_smaller() {
 fn who_closes_first_answers_a_repeated_fin_in_time_wait() {
     let mut script = open(plain());
     script.shutdown();
-    assert!(script.expect().flags.has(FIN));
+    assert!(script.expect().flags.contains(FIN));
     script.send(0, ACK, Options::default(), b"");
     let fin = script.segment(0, FIN.with(ACK), Options::default(), b"");
     script.inject(&fin);
@@ -212,9 +212,9 @@ fn who_closes_first_answers_a_repeated_fin_in_time_wait() {
     script.wait(seconds(30));
     script.inject(&fin);
     assert_eq!(script.expect().ack, fin.seq.wrapping_add(1));
-    assert_eq!(script.status().subflows[0].state, State::TimeWait);
+    assert_eq!(script.status().subflows[0].state, TcpState::TimeWait);
     script.wait(seconds(61));
-    assert!(script.stack.is_idle() || script.status().subflows[0].state == State::Closed);
+    assert!(script.stack.is_idle() || script.status().subflows[0].state == TcpState::Closed);
 }
 
 #[test]
@@ -229,7 +229,8 @@ fn keep_alives_are_sent_when_asked_for_and_end_a_dead_connection() {
     script.send(0, ACK, Options::default(), b"");
     let mut unanswered = 0;
     while script.closed.is_none() {
-        unanswered += wait_for_packets(&mut script).iter().filter(|s| !s.flags.has(RST)).count();
+        unanswered +=
+            wait_for_packets(&mut script).iter().filter(|s| !s.flags.contains(RST)).count();
     }
     assert_eq!((unanswered, script.closed), (3, Some(Err(ConnectionError::TimedOut))));
 }

@@ -3,14 +3,14 @@
 
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg32;
-use towpath_mptcp::connection::Config;
+use towpath_mptcp::connection::ConnectionConfig;
 use towpath_mptcp::wire::Options;
 
 use crate::script::*;
 
 /// Full packets have 1,460 bytes in plain TCP, and fields are bytes.
-fn settings(multipath: bool) -> Config {
-    let mut config = Config { multipath, ..config() };
+fn settings(multipath: bool) -> ConnectionConfig {
+    let mut config = ConnectionConfig { multipath, ..config() };
     config.subflow.timestamps = false;
     config.subflow.window_scale = None;
     config

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use sha1::{Digest, Sha1};
 use towpath_mptcp::keys;
-use towpath_mptcp::wire::{AddAddress, Capable, Flags, Join, MptcpOption};
+use towpath_mptcp::wire::{AddAddr, Flags, MpCapable, MpJoin, MptcpOption};
 
 use super::connection::{Fallback, Note, NoteKind};
 use super::interval::Range;
@@ -15,7 +15,7 @@ impl Tracker {
     /// Takes what a segment says about connections and subflows themselves.
     pub(super) fn handshake(&mut self, placed: &Placed<'_>) {
         let flags = placed.segment.flags;
-        match (flags.has(Flags::SYN), flags.has(Flags::ACK)) {
+        match (flags.contains(Flags::SYN), flags.contains(Flags::ACK)) {
             (true, false) => self.syn(placed),
             (true, true) => self.syn_ack(placed),
             (false, _) => self.later(placed),
@@ -26,7 +26,7 @@ impl Tracker {
         if self.subflows.get(placed.subflow).is_some_and(|s| s.v0) {
             self.old_add_address(placed);
         }
-        if flags.has(Flags::RST) {
+        if flags.contains(Flags::RST) {
             self.reset(placed);
         }
     }
@@ -34,7 +34,7 @@ impl Tracker {
     fn syn(&mut self, placed: &Placed<'_>) {
         let capable = capable(placed);
         let join = placed.options.mptcp.iter().find_map(|option| {
-            let MptcpOption::Join(Join::Syn { backup, address_id, token, .. }) = option else {
+            let MptcpOption::Join(MpJoin::Syn { backup, address_id, token, .. }) = option else {
                 return None;
             };
             Some((*backup, *address_id, *token))
@@ -73,7 +73,7 @@ impl Tracker {
         }
     }
 
-    fn offered(&mut self, connection: usize, capable: &Capable) {
+    fn offered(&mut self, connection: usize, capable: &MpCapable) {
         if let Some(found) = self.connections.get_mut(connection) {
             found.multipath = true;
             found.version = Some(capable.version);
@@ -83,7 +83,7 @@ impl Tracker {
     fn syn_ack(&mut self, placed: &Placed<'_>) {
         let capable = capable(placed);
         let answer = placed.options.mptcp.iter().find_map(|option| {
-            let MptcpOption::Join(Join::SynAck { address_id, backup, .. }) = option else {
+            let MptcpOption::Join(MpJoin::SynAck { address_id, backup, .. }) = option else {
                 return None;
             };
             Some((*address_id, *backup))
@@ -124,7 +124,7 @@ impl Tracker {
     /// Anything behind the SYNs.
     fn later(&mut self, placed: &Placed<'_>) {
         let Some(subflow) = self.subflows.get_mut(placed.subflow) else { return };
-        if subflow.established_ns.is_none() && !placed.segment.flags.has(Flags::RST) {
+        if subflow.established_ns.is_none() && !placed.segment.flags.contains(Flags::RST) {
             subflow.established_ns = Some(placed.now_ns);
             let lonely = subflow.is_join && subflow.answered_ns.is_some() && !subflow.join_answered;
             if lonely {
@@ -190,7 +190,7 @@ impl Tracker {
     }
 
     /// Keys, tokens, and the mapping that MP_CAPABLE may be (RFC 8684 §3.1).
-    fn capable(&mut self, placed: &Placed<'_>, capable: &Capable) {
+    fn capable(&mut self, placed: &Placed<'_>, capable: &MpCapable) {
         let (side, now_ns) = (placed.side, placed.now_ns);
         if self.subflows.get(placed.subflow).is_some_and(|s| s.connection.is_none()) {
             let connection = self.connect(placed.subflow, now_ns);
@@ -202,7 +202,7 @@ impl Tracker {
         let Some((subflow, connection)) = self.pair(placed.subflow) else { return };
         let index = subflow.connection.unwrap_or(0);
         connection.checksum |= capable.checksum;
-        if placed.segment.flags.has(Flags::ACK) {
+        if placed.segment.flags.contains(Flags::ACK) {
             // Who answers a higher version answers with the one that it speaks.
             connection.version = Some(capable.version);
         }
@@ -286,7 +286,7 @@ impl Tracker {
     }
 }
 
-fn capable(placed: &Placed<'_>) -> Option<Capable> {
+fn capable(placed: &Placed<'_>) -> Option<MpCapable> {
     placed.options.mptcp.iter().find_map(|option| {
         let MptcpOption::Capable(capable) = option else { return None };
         Some(*capable)
@@ -304,7 +304,7 @@ fn hashes(key: u64, version: u8) -> (u32, u64) {
     (u32::from_be_bytes(token), u64::from_be_bytes(initial).wrapping_add(1))
 }
 
-fn announced(add: &AddAddress) -> String {
+fn announced(add: &AddAddr) -> String {
     let address = match add.port {
         Some(port) => std::net::SocketAddr::new(add.address, port).to_string(),
         None => add.address.to_string(),

@@ -152,7 +152,7 @@ impl Tracker {
         };
         if let Some((index, _)) = known {
             let side = self.side(index as usize, segment.source)?;
-            let syn = segment.flags.has(Flags::SYN) && !segment.flags.has(Flags::ACK);
+            let syn = segment.flags.contains(Flags::SYN) && !segment.flags.contains(Flags::ACK);
             if !syn || !self.is_reused(index as usize, side, segment.seq) {
                 self.latest = known.map(|found| (key, found));
                 return Some((index as usize, side));
@@ -167,7 +167,7 @@ impl Tracker {
             0 => [segment.source, segment.destination],
             _ => [segment.destination, segment.source],
         };
-        self.subflows.push(Subflow::new(ends, segment.flags.has(Flags::SYN), now_ns));
+        self.subflows.push(Subflow::new(ends, segment.flags.contains(Flags::SYN), now_ns));
         let found = (u32::try_from(index).ok()?, turned);
         self.by_ends.insert(key, found);
         self.latest = Some((key, found));
@@ -276,7 +276,7 @@ impl Tracker {
         let ([from, to], [data_from, data_to]) =
             (two(&mut subflow.ways, side), two(&mut connection.data, side));
         // The SYN takes a number, and data may be behind it (RFC 7413).
-        let syn = segment.flags.has(Flags::SYN);
+        let syn = segment.flags.contains(Flags::SYN);
         let seq = if syn { segment.seq.wrapping_add(1) } else { segment.seq };
         let start = from.place(seq);
         let end = start.saturating_add(i64::from(segment.payload_bytes));
@@ -287,15 +287,15 @@ impl Tracker {
             from.payload(data_from, Range::new(start, end), moment);
             connection.last_data_ns = now_ns;
         }
-        if segment.flags.has(Flags::FIN) {
+        if segment.flags.contains(Flags::FIN) {
             from.finish(end);
             from.mark_flag(SequenceKind::Fin, moment, end);
             subflow.fin_ns = subflow.fin_ns.or(Some(now_ns));
         }
-        if segment.flags.has(Flags::RST) {
+        if segment.flags.contains(Flags::RST) {
             from.mark_flag(SequenceKind::Rst, moment, end);
         }
-        if segment.flags.has(Flags::ACK) && !segment.flags.has(Flags::RST) {
+        if segment.flags.contains(Flags::ACK) && !segment.flags.contains(Flags::RST) {
             let shared = connection.multipath && !connection.infinite;
             let window = window(segment, from, to).filter(|_| !shared);
             let answer = Answer {
@@ -303,7 +303,7 @@ impl Tracker {
                 ack: segment.ack,
                 window,
                 zero_window: segment.window == 0,
-                bare: segment.payload_bytes == 0 && !syn && !segment.flags.has(Flags::FIN),
+                bare: segment.payload_bytes == 0 && !syn && !segment.flags.contains(Flags::FIN),
                 sack: &options.sack,
                 multipath: shared,
             };
@@ -455,7 +455,7 @@ impl Tracker {
 /// What a packet tells of the room at its sender.
 fn hear(to: &mut Way, data_to: &mut DataWay, placed: &Placed<'_>) {
     let Placed { segment, options, now_ns, .. } = *placed;
-    let syn = segment.flags.has(Flags::SYN);
+    let syn = segment.flags.contains(Flags::SYN);
     to.hears(segment.ack, &options.sack, (!syn).then_some(segment.window), now_ns);
     if let Some(ack) = options.dss.as_ref().and_then(|dss| dss.data_ack)
         && let Some(scale) = to.sender.scale.filter(|_| !syn)
@@ -466,7 +466,7 @@ fn hear(to: &mut Way, data_to: &mut DataWay, placed: &Placed<'_>) {
 
 /// The window of a segment from `from`, in bytes; a SYN's is not scaled (RFC 7323 §2.2).
 fn window(segment: &Segment<'_>, from: &Way, to: &Way) -> Option<i64> {
-    if segment.flags.has(Flags::SYN) {
+    if segment.flags.contains(Flags::SYN) {
         return Some(i64::from(segment.window));
     }
     from.scale.window(to.scale, segment.window)
@@ -474,7 +474,7 @@ fn window(segment: &Segment<'_>, from: &Way, to: &Way) -> Option<i64> {
 
 /// Which end of a segment that is the first of its subflow opened it: 0 for its sender.
 fn opener(segment: &Segment<'_>, _options: &Options) -> usize {
-    match (segment.flags.has(Flags::SYN), segment.flags.has(Flags::ACK)) {
+    match (segment.flags.contains(Flags::SYN), segment.flags.contains(Flags::ACK)) {
         (true, false) => 0,
         (true, true) => 1,
         // Nobody knows; servers have the lower port.

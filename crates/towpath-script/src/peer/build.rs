@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use towpath_mptcp::keys;
 use towpath_mptcp::wire::{
-    AddAddress, Capable, DataAck, Dss, DssMapping, Ecn, Flags, Join, MptcpOption, Options, Payload,
-    Reset, Segment, Timestamps,
+    AddAddr, DataAck, Dss, DssMapping, Ecn, Flags, MpCapable, MpJoin, MpTcpRst, MptcpOption,
+    Options, Payload, Segment, Timestamps,
 };
 
 use super::encode::{Extra, encode};
@@ -28,7 +28,7 @@ impl Peer {
         if let Some(window) = packet.window {
             line.window = window.from as u32;
         }
-        let (flags, is_syn) = (packet.flags, packet.flags.has(Flags::SYN));
+        let (flags, is_syn) = (packet.flags, packet.flags.contains(Flags::SYN));
         if is_syn {
             line.on_own_syn(packet);
         }
@@ -49,7 +49,7 @@ impl Peer {
             source: line.peer,
             destination: line.host,
             seq: line.peer_isn.wrapping_add(seq),
-            ack: if flags.has(Flags::ACK) {
+            ack: if flags.contains(Flags::ACK) {
                 line.host_isn.wrapping_add(packet.ack.unwrap_or(line.ack))
             } else {
                 0
@@ -132,7 +132,7 @@ impl Peer {
             OptionPattern::FastClose { right } => {
                 MptcpOption::FastClose { key: host_key ^ u64::from(!*right) }
             }
-            OptionPattern::Reset { reason, transient } => MptcpOption::Reset(Reset {
+            OptionPattern::Reset { reason, transient } => MptcpOption::Reset(MpTcpRst {
                 transient: transient.unwrap_or(false),
                 reason: reason.unwrap_or(0),
                 reserved: 0,
@@ -228,7 +228,7 @@ impl Line {
                 _ => {}
             }
         }
-        if !packet.flags.has(Flags::ACK) {
+        if !packet.flags.contains(Flags::ACK) {
             self.host_stamps = true;
         }
     }
@@ -258,8 +258,8 @@ fn capable_option(
     flags: Flags,
     len: usize,
     host_key: u64,
-) -> (Capable, bool) {
-    let usual = match (flags.has(Flags::SYN), flags.has(Flags::ACK)) {
+) -> (MpCapable, bool) {
+    let usual = match (flags.contains(Flags::SYN), flags.contains(Flags::ACK)) {
         (true, false) => Keys::None,
         (true, true) => Keys::Sender,
         (false, _) => Keys::Both,
@@ -281,7 +281,7 @@ fn capable_option(
         );
         pattern.checksum.then_some(right)
     };
-    let capable = Capable {
+    let capable = MpCapable {
         version: pattern.version.unwrap_or(1),
         checksum: bits & 0x80 != 0,
         extensibility: bits & 0x40 != 0,
@@ -294,33 +294,33 @@ fn capable_option(
     (capable, data_len.is_some() && len > 0)
 }
 
-fn join_option(pattern: JoinPattern, flags: Flags, line: &Line, host_key: u64) -> Join {
+fn join_option(pattern: JoinPattern, flags: Flags, line: &Line, host_key: u64) -> MpJoin {
     let backup = pattern.backup.unwrap_or(false);
     let address_id = pattern.address_id.unwrap_or(line.path + 1);
     let wrong = !pattern.right;
     let hmac = keys::join_hmac(KEY, host_key, line.own_nonce, line.host_nonce);
-    match (flags.has(Flags::SYN), flags.has(Flags::ACK)) {
+    match (flags.contains(Flags::SYN), flags.contains(Flags::ACK)) {
         (true, false) => {
             let token = keys::token(host_key) ^ u32::from(wrong);
-            Join::Syn { backup, address_id, token, nonce: line.own_nonce }
+            MpJoin::Syn { backup, address_id, token, nonce: line.own_nonce }
         }
         (true, true) => {
             let hmac = u64::from_be_bytes(hmac.first_chunk().copied().unwrap_or_default());
             let hmac = hmac ^ u64::from(wrong);
-            Join::SynAck { backup, address_id, hmac, nonce: line.own_nonce }
+            MpJoin::SynAck { backup, address_id, hmac, nonce: line.own_nonce }
         }
         (false, _) => {
             let mut hmac: [u8; 20] = hmac.first_chunk().copied().unwrap_or_default();
             let [first, ..] = &mut hmac;
             *first ^= u8::from(wrong);
-            Join::Ack { hmac }
+            MpJoin::Ack { hmac }
         }
     }
 }
 
-fn add_option(pattern: &AddAddressPattern, host_key: u64) -> AddAddress {
+fn add_option(pattern: &AddAddressPattern, host_key: u64) -> AddAddr {
     let AddAddressPattern { address_id, address, port, echo, right } = *pattern;
     let hmac = keys::add_address_hmac(KEY, host_key, address_id, address, port);
     let hmac = (!echo).then_some(hmac ^ u64::from(!right));
-    AddAddress { address_id, address, port, hmac }
+    AddAddr { address_id, address, port, hmac }
 }

@@ -1,7 +1,7 @@
 //! Whether a packet of the host is the expected one.
 
 use towpath_mptcp::keys;
-use towpath_mptcp::wire::{AddAddress, Capable, DataAck, Dss, Flags, Join, MptcpOption, Segment};
+use towpath_mptcp::wire::{AddAddr, DataAck, Dss, Flags, MpCapable, MpJoin, MptcpOption, Segment};
 
 use super::{KEY, Line, Peer};
 use crate::script::{
@@ -18,14 +18,14 @@ impl Peer {
         let flags = segment.flags.without(Flags::PSH);
         expect("the flags", flags == expected.flags)?;
         if let Some(push) = expected.push {
-            expect("PSH", segment.flags.has(Flags::PSH) == push)?;
+            expect("PSH", segment.flags.contains(Flags::PSH) == push)?;
         }
         let seq = segment.seq.wrapping_sub(line.host_isn);
         expect("the sequence number", expected.seq.is_none_or(|wanted| wanted == seq))?;
         expect("the length", expected.len.holds(segment.payload.len() as u64))?;
         let ack = segment.ack.wrapping_sub(line.peer_isn);
         expect("the acknowledgement number", expected.ack.is_none_or(|wanted| wanted == ack))?;
-        let shift = if segment.flags.has(Flags::SYN) { 0 } else { line.scales().1 };
+        let shift = if segment.flags.contains(Flags::SYN) { 0 } else { line.scales().1 };
         let window = u64::from(segment.window) << shift;
         expect("the window", expected.window.is_none_or(|wanted| wanted.holds(window)))?;
         expect("the ECN field", expected.ecn.is_none_or(|wanted| wanted == segment.ecn))?;
@@ -111,16 +111,16 @@ impl Peer {
         let hmac = keys::join_hmac(host_key, KEY, line.host_nonce, line.own_nonce);
         for option in &segment.options.mptcp {
             match option {
-                MptcpOption::Join(Join::Syn { token, .. }) => {
+                MptcpOption::Join(MpJoin::Syn { token, .. }) => {
                     expect("the token", *token == keys::token(KEY))?;
                 }
-                MptcpOption::Join(Join::SynAck { hmac: found, .. }) => {
+                MptcpOption::Join(MpJoin::SynAck { hmac: found, .. }) => {
                     expect("the HMAC", hmac.starts_with(&found.to_be_bytes()))?;
                 }
-                MptcpOption::Join(Join::Ack { hmac: found }) => {
+                MptcpOption::Join(MpJoin::Ack { hmac: found }) => {
                     expect("the HMAC", hmac.starts_with(found))?;
                 }
-                MptcpOption::AddAddress(AddAddress { address_id, address, port, hmac }) => {
+                MptcpOption::AddAddress(AddAddr { address_id, address, port, hmac }) => {
                     let right = keys::add_address_hmac(host_key, KEY, *address_id, *address, *port);
                     expect("the HMAC of ADD_ADDR", hmac.is_none_or(|hmac| hmac == right))?;
                 }
@@ -188,7 +188,7 @@ fn mptcp_is(found: &MptcpOption, expected: &OptionPattern) -> bool {
     }
 }
 
-fn capable_is(found: &Capable, wanted: &CapablePattern) -> bool {
+fn capable_is(found: &MpCapable, wanted: &CapablePattern) -> bool {
     let bits = [
         (found.checksum, 0x80),
         (found.extensibility, 0x40),
@@ -209,12 +209,12 @@ fn capable_is(found: &Capable, wanted: &CapablePattern) -> bool {
         && (!wanted.checksum || found.data.is_some_and(|(_, checksum)| checksum.is_some()))
 }
 
-fn join_is(found: &Join, wanted: JoinPattern) -> bool {
+fn join_is(found: &MpJoin, wanted: JoinPattern) -> bool {
     match found {
-        Join::Syn { backup, address_id, .. } | Join::SynAck { backup, address_id, .. } => {
+        MpJoin::Syn { backup, address_id, .. } | MpJoin::SynAck { backup, address_id, .. } => {
             wanted.backup.is_none_or(|wanted| wanted == *backup)
                 && wanted.address_id.is_none_or(|wanted| wanted == *address_id)
         }
-        Join::Ack { .. } => true,
+        MpJoin::Ack { .. } => true,
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use towpath_mptcp::wire::{Capable, DataAck, Dss, Ecn, Flags, Join, MptcpOption, Segment};
+use towpath_mptcp::wire::{DataAck, Dss, Ecn, Flags, MpCapable, MpJoin, MptcpOption, Segment};
 
 use super::Peer;
 
@@ -21,7 +21,7 @@ impl Peer {
             (Flags::ECE, "ECE "),
             (Flags::CWR, "CWR "),
         ] {
-            if segment.flags.has(flag) {
+            if segment.flags.contains(flag) {
                 text.push_str(name);
             }
         }
@@ -33,10 +33,10 @@ impl Peer {
         } else {
             write!(text, "{}", signed(seq))
         };
-        if segment.flags.has(Flags::ACK) {
+        if segment.flags.contains(Flags::ACK) {
             let _ = write!(text, " ack {}", signed(segment.ack.wrapping_sub(line.peer_isn)));
         }
-        let shift = if segment.flags.has(Flags::SYN) { 0 } else { line.scales().1 };
+        let shift = if segment.flags.contains(Flags::SYN) { 0 } else { line.scales().1 };
         let _ = write!(text, " win {}", u32::from(segment.window) << shift);
         match segment.ecn {
             Ecn::NotCapable => {}
@@ -94,11 +94,11 @@ impl Peer {
         match option {
             MptcpOption::Capable(capable) => capable_text(capable),
             MptcpOption::Join(
-                Join::Syn { backup, address_id, .. } | Join::SynAck { backup, address_id, .. },
+                MpJoin::Syn { backup, address_id, .. } | MpJoin::SynAck { backup, address_id, .. },
             ) => {
                 format!("mp_join id {address_id} {}", if *backup { "backup" } else { "regular" })
             }
-            MptcpOption::Join(Join::Ack { .. }) => "mp_join".to_owned(),
+            MptcpOption::Join(MpJoin::Ack { .. }) => "mp_join".to_owned(),
             MptcpOption::AddAddress(add) => {
                 let port = add.port.map(|port| format!(":{port}")).unwrap_or_default();
                 let echo = if add.hmac.is_none() { " echo" } else { "" };
@@ -125,7 +125,7 @@ impl Peer {
     }
 }
 
-fn capable_text(capable: &Capable) -> String {
+fn capable_text(capable: &MpCapable) -> String {
     let mut text = format!("mp_capable version {}", capable.version);
     let keys = match (capable.sender_key, capable.receiver_key) {
         (None, _) => "none",

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use towpath_mptcp::keys;
 use towpath_mptcp::wire::{
-    Capable, DataAck, Dss, DssMapping, Flags, Join, MptcpOption, Packet, Segment,
+    DataAck, Dss, DssMapping, Flags, MpCapable, MpJoin, MptcpOption, Packet, Segment,
 };
 
 use crate::script::{self, Route, Script};
@@ -135,7 +135,7 @@ impl Peer {
         if !segment.payload.is_empty() || line.quotable.is_none() {
             line.quotable = Some(bytes.to_vec());
         }
-        if segment.flags.has(Flags::SYN) {
+        if segment.flags.contains(Flags::SYN) {
             line.host_isn = segment.seq;
             line.ack = 0;
             line.host_scale = segment.options.window_scale;
@@ -145,8 +145,8 @@ impl Peer {
             line.last_host_stamp = stamps.value;
         }
         let end = segment.seq.wrapping_add(segment.sequence_bytes()).wrapping_sub(line.host_isn);
-        let is_known = segment.flags.has(Flags::SYN) || end.wrapping_sub(line.ack) < 1 << 30;
-        if is_known && !segment.flags.has(Flags::RST) {
+        let is_known = segment.flags.contains(Flags::SYN) || end.wrapping_sub(line.ack) < 1 << 30;
+        if is_known && !segment.flags.contains(Flags::RST) {
             line.ack = end;
         }
         self.check_payload(number, &segment)?;
@@ -161,7 +161,7 @@ impl Peer {
         }
         let awaits =
             |line: &Line| line.awaited && line.peer == destination && line.host.ip() == source.ip();
-        let new = self.lines.iter().position(awaits).filter(|_| segment.flags.has(Flags::SYN));
+        let new = self.lines.iter().position(awaits).filter(|_| segment.flags.contains(Flags::SYN));
         let Some(number) = new else {
             return Err(format!(
                 "the host sent a packet from {source} to {destination}, where no subflow is"
@@ -177,18 +177,18 @@ impl Peer {
     fn learn(&mut self, number: usize, segment: &Segment) {
         for option in &segment.options.mptcp {
             match option {
-                MptcpOption::Capable(Capable { sender_key, data, .. }) => {
+                MptcpOption::Capable(MpCapable { sender_key, data, .. }) => {
                     self.host_key = sender_key.or(self.host_key);
                     if let Some((len, _)) = data {
                         self.data_ack = self.data_ack.max(1 + u64::from(*len));
                     }
                 }
-                MptcpOption::Join(Join::Syn { nonce, .. } | Join::SynAck { nonce, .. }) => {
+                MptcpOption::Join(MpJoin::Syn { nonce, .. } | MpJoin::SynAck { nonce, .. }) => {
                     if let Some(line) = self.lines.get_mut(number) {
                         line.host_nonce = *nonce;
                     }
                 }
-                MptcpOption::Join(Join::Ack { .. })
+                MptcpOption::Join(MpJoin::Ack { .. })
                 | MptcpOption::AddAddress(_)
                 | MptcpOption::RemoveAddress(_)
                 | MptcpOption::Priority { .. }
@@ -227,7 +227,7 @@ impl Peer {
         };
         let line = self.line_mut(number)?;
         let has_keys = |option: &MptcpOption| {
-            matches!(option, MptcpOption::Capable(Capable { data: Some(_), .. }))
+            matches!(option, MptcpOption::Capable(MpCapable { data: Some(_), .. }))
         };
         if segment.options.mptcp.iter().any(has_keys) {
             line.host_mapped = Some((1, 1));

@@ -36,7 +36,7 @@ pub(crate) fn opening(script: &Script, changed: &PacketPattern) -> [PacketPatter
     let hosts = |flags, seq| PacketPattern {
         flags,
         seq: Some(seq),
-        ack: flags.has(Flags::ACK).then_some(1),
+        ack: flags.contains(Flags::ACK).then_some(1),
         options: multipath(None).into_iter().collect(),
         ..PacketPattern::default()
     };

@@ -8,7 +8,7 @@ use towpath_measure::account::{Reasons, Why};
 use towpath_measure::result::Part;
 use towpath_measure::scenario::{DataDirection, Flow, Pattern, Scenario, Transport};
 use towpath_measure::traffic::directions;
-use towpath_mptcp::connection::{HeldBack, Limit as OwnLimit};
+use towpath_mptcp::connection::{SendLimit as OwnLimit, SubflowLimit};
 
 use crate::limit::{self, Above, Between, Limit, Source};
 use crate::network::Network;
@@ -267,12 +267,12 @@ impl Said<'_> {
     }
 
     /// Our own stack says itself what it waits for.
-    fn own_stack(&self, held: &[HeldBack], idle: bool, waiting: &mut Waiting) {
+    fn own_stack(&self, held: &[SubflowLimit], idle: bool, waiting: &mut Waiting) {
         let on = |(one, other)| Network::path_of(one, other);
         for (path, way) in self.paths() {
             let reasons = waiting.entry((path, way)).or_default();
             let before = reasons.len();
-            for own in held.iter().filter(|own| on(own.between) == Some(path)) {
+            for own in held.iter().filter(|own| on(own.addresses) == Some(path)) {
                 let mut part = part_of(own.limit);
                 if part == Part::AfterLoss {
                     // It is the link that knows what kind of loss it was.
@@ -338,10 +338,10 @@ fn part_of(limit: OwnLimit) -> Part {
         OwnLimit::Pacing => Part::Pacing,
         OwnLimit::SlowStart => Part::SlowStart,
         OwnLimit::AfterLoss => Part::AfterLoss,
-        OwnLimit::BelowProduct => Part::BelowProduct,
+        OwnLimit::CongestionAvoidance => Part::BelowProduct,
         OwnLimit::Backup => Part::Backup,
         OwnLimit::Stale => Part::Stale,
-        OwnLimit::Blocked => Part::Blocked,
+        OwnLimit::HeadOfLineBlocking => Part::Blocked,
         OwnLimit::PeerWindow => Part::PeerWindow,
         OwnLimit::SendBuffer => Part::SendBuffer,
         OwnLimit::Scheduler => Part::Scheduler,

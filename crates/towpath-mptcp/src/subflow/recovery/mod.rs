@@ -13,18 +13,18 @@ use towpath_net::Instant;
 use undo::SpuriousTimeout;
 
 use super::delivery::Delivery;
-use super::rack::{DUPLICATE_THRESHOLD, ProbeEvidence};
-use super::{Received, Subflow, Timer};
+use super::rack::{DUP_THRESH, ProbeEvidence};
+use super::{SegmentOutcome, Subflow, Timer};
 use crate::wire::{Flags, Segment};
 
 /// Where recovery is.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Recovery {
+pub(super) struct LossRecovery {
     phase: RecoveryPhase,
     /// The phase ends when this is acknowledged.
     end: u64,
-    reduction: Reduction,
-    /// The window during [`Phase::Recovery`].
+    reduction: Prr,
+    /// The window during [`Phase::LossRecovery`].
     window: u64,
     /// One packet may go although the window is full: the first retransmission of an episode.
     pub(super) forced: bool,
@@ -54,14 +54,14 @@ pub(super) struct Recovery {
 
 /// Proportional rate reduction.
 #[derive(Debug, Clone, Copy, Default)]
-struct Reduction {
+struct Prr {
     delivered: u64,
     sent: u64,
     /// In flight when it began (`RecoverFS`).
     base: u64,
 }
 
-impl Recovery {
+impl LossRecovery {
     pub(super) fn phase(&self) -> RecoveryPhase {
         self.phase
     }
@@ -105,7 +105,7 @@ impl Recovery {
     }
 
     pub(super) fn enough_duplicates(&self) -> bool {
-        self.phase == RecoveryPhase::Open && self.duplicates >= DUPLICATE_THRESHOLD
+        self.phase == RecoveryPhase::Open && self.duplicates >= DUP_THRESH
     }
 
     /// New data was sent up to `until`; `full`: the window lets no more go.
@@ -117,7 +117,7 @@ impl Recovery {
     }
 
     /// Data was sent again; `full` as for new data: a window that only repairs is used as well.
-    pub(super) fn note_repeated(&mut self, now: Instant, bytes: u64, until: u64, full: bool) {
+    pub(super) fn on_retransmitted(&mut self, now: Instant, bytes: u64, until: u64, full: bool) {
         if full {
             self.limited_until = NonZeroU64::new(until);
         }
@@ -138,7 +138,7 @@ impl Recovery {
 
     /// RFC 9937 §6.2. `safe`: progress without further loss.
     fn reduce(&mut self, delivered: u64, in_flight: u64, threshold: u64, mss: u64, safe: bool) {
-        let Reduction { delivered: total, sent, base } = &mut self.reduction;
+        let Prr { delivered: total, sent, base } = &mut self.reduction;
         *total += delivered;
         let allowed = if in_flight > threshold {
             let due = u128::from(*total) * u128::from(threshold);
@@ -176,17 +176,17 @@ impl Subflow {
         start: u64,
         ack: u64,
         segment: &Segment,
-        received: &mut Received,
+        received: &mut SegmentOutcome,
     ) {
         let window_changed = self.peer_window.update(segment.window, start, ack);
-        if self.says_nothing_new(ack, segment) {
-            self.note_probe_answer(now, ack, &ProbeEvidence::default());
+        if self.is_pure_repeat_ack(ack, segment) {
+            self.on_probe_acked(now, ack, &ProbeEvidence::default());
             return self.arm_window_probe(now);
         }
         let before = self.send.acked_until();
         let in_flight = self.send.in_flight();
         let echo = self.timestamps.echo_ms(now, segment.options.timestamps);
-        let smallest = self.rtt.smallest().unwrap_or_default();
+        let smallest = self.rtt.min().unwrap_or_default();
         let mut delivery = Delivery::new(now, smallest, echo, self.rack.highest);
         let advanced = ack > before;
         if advanced {
@@ -211,24 +211,24 @@ impl Subflow {
             duplicate_end: duplicate.map(|(_, end)| end),
             plain_duplicate: repeats && segment.options.sack.is_empty(),
         };
-        self.note_probe_answer(now, ack, &told);
+        self.on_probe_acked(now, ack, &told);
         if advanced {
             self.recovery.forget_timeouts();
             self.probes = 0;
             self.on_advance(ack - before);
         }
         let reducing = self.recovery.phase == RecoveryPhase::Recovery;
-        self.steer(
+        self.update_phase(
             now,
-            &Progress { ack, advanced, sacked, repeats, in_flight },
+            &AckProgress { ack, advanced, sacked, repeats, in_flight },
             &delivery,
             received,
         );
-        if segment.flags.has(Flags::ECE) && self.echo.on && (advanced || outstanding) {
+        if segment.flags.contains(Flags::ECE) && self.echo.on && (advanced || outstanding) {
             self.on_ecn_echo(now, delivery.bytes, advanced);
         }
-        self.tell_congestion_control(now, &delivery, in_flight, rtt, reducing, advanced);
-        if advanced || sacked && self.tells_of_what_preceded_the_oldest(&delivery) {
+        self.notify_congestion_control(now, &delivery, in_flight, rtt, reducing, advanced);
+        if advanced || sacked && self.acks_before_oldest_retransmit(&delivery) {
             self.rearm_retransmission(now);
         }
         if advanced {
@@ -243,7 +243,7 @@ impl Subflow {
 
     /// As Linux (`tcp_clean_rtx_queue`): while what was sent before the oldest packet was repeated still
     /// arrives, its timer begins anew.
-    fn tells_of_what_preceded_the_oldest(&self, delivery: &Delivery) -> bool {
+    fn acks_before_oldest_retransmit(&self, delivery: &Delivery) -> bool {
         let oldest = self.send.oldest().map(|oldest| oldest.sent_at);
         let first = delivery.sent_once.map(|(first, _)| first);
         self.config.recovers_as_linux && first.zip(oldest).is_some_and(|(a, b)| a < b)
@@ -251,10 +251,10 @@ impl Subflow {
 
     /// The short way for who only receives: an acknowledgement when nothing is outstanding, which could
     /// be neither progress nor a duplicate.
-    fn says_nothing_new(&self, ack: u64, segment: &Segment) -> bool {
+    fn is_pure_repeat_ack(&self, ack: u64, segment: &Segment) -> bool {
         let calm = self.recovery.phase == RecoveryPhase::Open
             && self.recovery.repeated_at == Instant::ZERO;
-        let plain = segment.options.sack.is_empty() && !segment.flags.has(Flags::ECE);
+        let plain = segment.options.sack.is_empty() && !segment.flags.contains(Flags::ECE);
         let settled = self.send.outstanding() == 0 && ack <= self.send.acked_until();
         self.sack_on && settled && plain && calm
     }
@@ -309,7 +309,7 @@ impl Subflow {
             self.recovery.backed_off = 0;
             let rtt = now.saturating_since(last);
             self.sample_rtt(now.saturating_since(first));
-            self.rtt.sample_smallest(now, rtt);
+            self.rtt.sample_min(now, rtt);
             return Some(rtt);
         }
         // When the first answer to a retransmission is lost, the answer to the next one still echoes
@@ -345,24 +345,24 @@ impl Subflow {
     }
 
     /// Moves between the phases.
-    fn steer(
+    fn update_phase(
         &mut self,
         now: Instant,
-        progress: &Progress,
+        progress: &AckProgress,
         delivery: &Delivery,
-        received: &mut Received,
+        received: &mut SegmentOutcome,
     ) {
-        let Progress { ack, advanced, sacked, in_flight, .. } = *progress;
+        let AckProgress { ack, advanced, sacked, in_flight, .. } = *progress;
         if self.recovery.phase != RecoveryPhase::Open {
-            self.watch_timeout(now, progress, delivery);
+            self.check_spurious_timeout(now, progress, delivery);
         }
-        self.undo_if_needless(now, progress, delivery);
+        self.undo_if_spurious(now, progress, delivery);
         if self.recovery.phase != RecoveryPhase::Open && ack >= self.recovery.end {
             self.end_recovery(now);
         }
-        let repeated = self.send.repeated_bytes();
+        let repeated = self.send.retransmitted_bytes();
         let mut lost = (advanced || sacked || !self.sack_on) && self.detect_losses(now);
-        if self.config.recovers_as_linux && self.send.repeated_bytes() < repeated {
+        if self.config.recovers_as_linux && self.send.retransmitted_bytes() < repeated {
             lost = true;
             if self.recovery.phase == RecoveryPhase::Loss {
                 self.enter_recovery(now, in_flight);
@@ -412,7 +412,7 @@ impl Subflow {
         } else {
             in_flight.max(self.in_flight()).max(1)
         };
-        self.recovery.reduction = Reduction { delivered: 0, sent: 0, base };
+        self.recovery.reduction = Prr { delivered: 0, sent: 0, base };
         self.recovery.window = self.in_flight();
         self.forget_probe();
         if self.echo.on {
@@ -432,7 +432,7 @@ impl Subflow {
     }
 
     /// A tail loss probe repaired a loss that nothing else shows (RFC 8985 §7.4.2).
-    pub(super) fn react_to_hidden_loss(&mut self, now: Instant) {
+    pub(super) fn on_tlp_loss_repair(&mut self, now: Instant) {
         let in_flight = self.send.in_flight();
         self.enter_recovery(now, in_flight);
         if self.config.recovers_as_linux {
@@ -458,7 +458,7 @@ impl Subflow {
         }
     }
 
-    fn tell_congestion_control(
+    fn notify_congestion_control(
         &mut self,
         now: Instant,
         delivery: &Delivery,
@@ -482,7 +482,7 @@ impl Subflow {
             in_flight_bytes: in_flight,
             rtt,
             srtt,
-            min_rtt: self.rtt.smallest().unwrap_or(srtt),
+            min_rtt: self.rtt.min().unwrap_or(srtt),
             cwnd_limited: self.is_cwnd_limited(),
             round_ended,
             // Duplicate acknowledgements leave the window alone (RFC 5681 §3.2 step 1, RFC 3042 §2),
@@ -500,7 +500,7 @@ impl Subflow {
 
 /// What an acknowledgement achieved.
 #[derive(Debug, Clone, Copy)]
-struct Progress {
+struct AckProgress {
     ack: u64,
     advanced: bool,
     sacked: bool,
@@ -516,8 +516,8 @@ mod tests {
 
     /// The window after 1000 bytes were delivered, with 2000 in flight and a threshold of 6000.
     fn window(delivered: u64, sent: u64, safe: bool) -> u64 {
-        let reduction = Reduction { delivered, sent, base: 12_000 };
-        let mut recovery = Recovery { reduction, ..Recovery::default() };
+        let reduction = Prr { delivered, sent, base: 12_000 };
+        let mut recovery = LossRecovery { reduction, ..LossRecovery::default() };
         recovery.reduce(1000, 2000, 6000, 1000, safe);
         recovery.window
     }

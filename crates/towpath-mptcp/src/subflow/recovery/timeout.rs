@@ -4,10 +4,10 @@ use towpath_multipath::path::RecoveryPhase;
 use towpath_net::Instant;
 
 use super::undo::SpuriousTimeout;
-use crate::subflow::{CloseReason, State, Subflow, TimedOut, Timer};
+use crate::subflow::{CloseReason, Subflow, TcpState, TimeoutOutcome, Timer};
 
 /// Timeouts in a row after which full packets are thought to be too big for the path.
-const BLACK_HOLE_TIMEOUTS: u32 = 2;
+const PMTU_BLACKHOLE_TIMEOUTS: u32 = 2;
 
 impl Subflow {
     /// Starts the retransmission timer if it does not run (RFC 6298 §5.1).
@@ -33,12 +33,12 @@ impl Subflow {
     pub(in crate::subflow) fn on_retransmission_timeout(
         &mut self,
         now: Instant,
-        done: &mut TimedOut,
+        done: &mut TimeoutOutcome,
     ) {
-        if matches!(self.state, State::SynSent | State::SynReceived) {
+        if matches!(self.state, TcpState::SynSent | TcpState::SynReceived) {
             return self.on_handshake_timeout(done);
         }
-        if self.send.outstanding() == 0 || self.state == State::Closed {
+        if self.send.outstanding() == 0 || self.state == TcpState::Closed {
             return;
         }
         done.retransmission = true;
@@ -112,7 +112,7 @@ impl Subflow {
 
     fn search_black_hole(&mut self) {
         let full = self.send.oldest().is_some_and(|record| record.len >= self.mss());
-        let often = self.recovery.timeouts.is_multiple_of(BLACK_HOLE_TIMEOUTS);
+        let often = self.recovery.timeouts.is_multiple_of(PMTU_BLACKHOLE_TIMEOUTS);
         if self.config.black_hole_detection && full && often && self.path_mtu.halve() {
             self.on_packet_size();
         }

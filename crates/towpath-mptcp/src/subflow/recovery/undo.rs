@@ -4,7 +4,7 @@
 use towpath_multipath::path::RecoveryPhase;
 use towpath_net::Instant;
 
-use super::{Progress, Recovery};
+use super::{AckProgress, LossRecovery};
 use crate::subflow::Subflow;
 use crate::subflow::delivery::Delivery;
 
@@ -20,7 +20,7 @@ pub(super) enum SpuriousTimeout {
     Second,
 }
 
-impl Recovery {
+impl LossRecovery {
     /// Whether retransmissions wait for the verdict on a timeout (RFC 5682 §2.1 step 2b).
     pub(in crate::subflow) fn prefers_new_data(&self) -> bool {
         self.spurious == SpuriousTimeout::Second
@@ -47,7 +47,12 @@ impl Subflow {
     }
 
     /// Was the timeout spurious? (RFC 5682 §2.1; §3 with SACK)
-    pub(super) fn watch_timeout(&mut self, now: Instant, progress: &Progress, delivery: &Delivery) {
+    pub(super) fn check_spurious_timeout(
+        &mut self,
+        now: Instant,
+        progress: &AckProgress,
+        delivery: &Delivery,
+    ) {
         // What is neither news nor a duplicate decides nothing.
         let tells = progress.advanced || progress.sacked || progress.repeats;
         if self.recovery.spurious == SpuriousTimeout::Off || !tells {
@@ -67,10 +72,10 @@ impl Subflow {
 
     /// Undoes a reduction when all that was sent again had arrived before (RFC 3708), or when the
     /// acknowledgement was caused by the original (RFC 3522 §3.2).
-    pub(super) fn undo_if_needless(
+    pub(super) fn undo_if_spurious(
         &mut self,
         now: Instant,
-        progress: &Progress,
+        progress: &AckProgress,
         delivery: &Delivery,
     ) {
         let recovery = &self.recovery;
@@ -86,7 +91,7 @@ impl Subflow {
         let settled = match recovery.phase {
             RecoveryPhase::Open => false,
             RecoveryPhase::Recovery => {
-                progress.ack >= recovery.end || self.send.repeated_bytes() == 0
+                progress.ack >= recovery.end || self.send.retransmitted_bytes() == 0
             }
             RecoveryPhase::Loss => true,
         };

@@ -2,11 +2,11 @@
 
 use super::link::at;
 use super::script::{MSS, Script, after, plain};
-use crate::subflow::{CloseReason, Config, Reason, State};
+use crate::subflow::{CloseReason, SubflowConfig, TcpState, TransmitReason};
 use crate::wire::Flags;
 
 fn script() -> Script {
-    Script::open(Config { quick_acks: 0, ..plain() })
+    Script::open(SubflowConfig { quick_acks: 0, ..plain() })
 }
 
 fn block(from: u64, to: u64) -> String {
@@ -42,7 +42,7 @@ fn one_acknowledgement_answers_all_that_came_together() {
 #[test]
 fn as_many_blocks_are_reported_as_fit() {
     for (timestamps, count) in [(false, 4), (true, 3)] {
-        let mut script = Script::open(Config { timestamps, ..plain() });
+        let mut script = Script::open(SubflowConfig { timestamps, ..plain() });
         for packet in [1, 3, 5, 7, 9] {
             script.data(1000, after(packet), 1460);
         }
@@ -112,7 +112,7 @@ fn a_syn_is_challenged_whatever_its_number_and_the_reset_that_follows_counts() {
         let received = script.arrive(syn);
         assert!(!received.acceptable && received.closed.is_none());
         assert_eq!(script.sent(), ["challenge 1"], "at {seq}");
-        assert_eq!(script.subflow.state(), State::Established);
+        assert_eq!(script.subflow.state(), TcpState::Established);
         let reset = script.segment(Flags::RST, 1, 0);
         assert_eq!(script.arrive(reset).closed, Some(CloseReason::Reset));
     }
@@ -134,7 +134,8 @@ fn acknowledgements_far_below_the_window_are_challenged_and_their_data_is_not_ta
         let mut segment = script.segment(Flags::ACK, next, ack);
         segment.payload = super::link::payload(2, next, 10);
         assert_eq!(script.arrive(segment).acceptable, heard);
-        let challenged = script.transmits().iter().any(|t| t.reason == Reason::ChallengeAck);
+        let challenged =
+            script.transmits().iter().any(|t| t.reason == TransmitReason::ChallengeAck);
         assert_eq!(challenged, !heard);
     }
 }
@@ -158,8 +159,9 @@ fn one_push_flag_ends_what_was_pushed() {
     let mut script = script();
     script.push(1000, 2);
     let len = u32::try_from(MSS).unwrap();
-    let mapping = crate::subflow::Mapping { dsn: 9000, len, checksum: None };
+    let mapping = crate::subflow::DataMapping { dsn: 9000, len, checksum: None };
     script.subflow.push(at(1000), mapping, true);
-    let pushed: Vec<bool> = script.transmits().iter().map(|t| t.flags.has(Flags::PSH)).collect();
+    let pushed: Vec<bool> =
+        script.transmits().iter().map(|t| t.flags.contains(Flags::PSH)).collect();
     assert_eq!(pushed, [false, false, true]);
 }

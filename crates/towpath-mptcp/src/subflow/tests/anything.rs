@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use towpath_multipath::path::PathId;
 
 use super::link::{address, at, payload};
-use crate::subflow::{Config, IcmpError, Mapping, Subflow};
+use crate::subflow::{DataMapping, IcmpError, Subflow, SubflowConfig};
 use crate::wire::{Ecn, Flags, Options, Segment, Timestamps};
 
 #[derive(Debug, Clone)]
@@ -107,8 +107,8 @@ fn segment(subflow: &Subflow, arrival: &Arrival) -> Segment {
     }
 }
 
-fn configuration(kind: u8) -> Config {
-    let mut config = if kind & 1 == 0 { Config::linux() } else { Config::ideal() };
+fn configuration(kind: u8) -> SubflowConfig {
+    let mut config = if kind & 1 == 0 { SubflowConfig::linux() } else { SubflowConfig::ideal() };
     (config.rack, config.undo, config.ecn) = (kind & 2 == 0, kind & 4 == 0, kind & 8 == 0);
     (config.sack, config.timestamps, config.pacing) =
         (kind & 16 == 0, kind & 32 == 0, kind & 64 != 0);
@@ -118,7 +118,7 @@ fn configuration(kind: u8) -> Config {
 }
 
 /// A subflow whose handshake is done, as the peer of `peer_isn`.
-fn opened(config: Config, isn: u32, passive: bool) -> Subflow {
+fn opened(config: SubflowConfig, isn: u32, passive: bool) -> Subflow {
     let now = at(1000);
     let arrival = |flags: Flags, ack: i64| Arrival {
         seq: 0,
@@ -176,7 +176,7 @@ proptest! {
                     }
                 }
                 Operation::Push(len) => {
-                    let mapping = Mapping { dsn: 1, len: len.min(65_535), checksum: None };
+                    let mapping = DataMapping { dsn: 1, len: len.min(65_535), checksum: None };
                     subflow.push(now, mapping, len % 2 == 0);
                 }
                 Operation::Wait(ms) => {
@@ -227,8 +227,8 @@ proptest! {
             }
             prop_assert_eq!(read, reassembly.next());
             prop_assert!(!there.contains(&read) && (1..read).all(|o| there.contains(&o)));
-            prop_assert_eq!(reassembly.waiting_bytes(), there.range(read..).count() as u64);
-            let blocks = reassembly.take_blocks(4);
+            prop_assert_eq!(reassembly.out_of_order_bytes(), there.range(read..).count() as u64);
+            let blocks = reassembly.take_sack_blocks(4);
             for (start, end) in blocks.iter().copied() {
                 prop_assert!((start..end).all(|offset| there.contains(&offset)));
             }

@@ -7,12 +7,12 @@ use towpath_multipath::path::{PathId, RecoveryPhase};
 
 use super::link::{Pair, at};
 use super::script::{MSS, Script, after, plain};
-use crate::subflow::Config;
+use crate::subflow::SubflowConfig;
 use crate::wire::Flags;
 
 #[test]
 fn pacing_spreads_the_window_over_a_round_trip() {
-    let mut script = Script::open(Config { pacing: true, ..plain() });
+    let mut script = Script::open(SubflowConfig { pacing: true, ..plain() });
     // Slow start: twice the window of 14600 bytes in 100 ms.
     assert_eq!(script.subflow.statistics().pacing_rate, 292_000);
     script.push(1000, 10);
@@ -38,7 +38,7 @@ fn pacing_spreads_the_window_over_a_round_trip() {
 
 #[test]
 fn a_super_segment_is_a_millisecond_long_and_longer_to_a_near_peer() {
-    let config = Config { tso_autosizing: true, super_segment_bytes: 65_400, ..plain() };
+    let config = SubflowConfig { tso_autosizing: true, super_segment_bytes: 65_400, ..plain() };
     let script = Script::open(config.clone());
     // 292 kB a second: two packets are the least.
     assert_eq!(script.subflow.quantum_bytes(), 2 * 1460);
@@ -59,7 +59,8 @@ fn a_super_segment_is_a_millisecond_long_and_longer_to_a_near_peer() {
 
 #[test]
 fn recovery_sends_in_proportion_and_ends_at_the_threshold() {
-    let mut script = Script::open(Config { congestion_control: "reno".to_owned(), ..plain() });
+    let mut script =
+        Script::open(SubflowConfig { congestion_control: "reno".to_owned(), ..plain() });
     for round in 0..2u64 {
         script.push(1000 + 100 * round, 10 << round);
         script.sent();
@@ -113,7 +114,7 @@ fn many_losses_of_one_window_are_one_congestion() {
 
 #[test]
 fn a_second_timeout_of_the_same_data_keeps_the_threshold() {
-    let config = Config { rack: false, undo: false, black_hole_detection: false, ..plain() };
+    let config = SubflowConfig { rack: false, undo: false, black_hole_detection: false, ..plain() };
     let mut script = Script::open(config);
     script.push(1000, 10);
     script.sent();
@@ -142,7 +143,7 @@ fn packets_that_a_router_found_too_big_leave_as_many_as_before() {
 /// Bytes that the window grows in ten round trips of congestion avoidance beside `others`.
 fn growth(name: &str, others: &[u64]) -> u64 {
     let config =
-        Config { congestion_control: name.to_owned(), sack: false, rack: false, ..plain() };
+        SubflowConfig { congestion_control: name.to_owned(), sack: false, rack: false, ..plain() };
     let mut script = Script::open(config);
     let group = |script: &Script| {
         let own = script.subflow.sibling(PathId(0));
@@ -198,7 +199,7 @@ fn a_coupled_control_hears_of_its_siblings() {
 #[test]
 fn slow_start_ends_before_a_deep_queue_is_full() {
     let run = |hystart: HyStartRule| {
-        let config = Config { hystart, ..Config::ideal() };
+        let config = SubflowConfig { hystart, ..SubflowConfig::ideal() };
         let mut pair = Pair::new(config.clone(), config, 6);
         pair.a.to_send = 20_000_000;
         pair.connect();

@@ -2,11 +2,11 @@
 
 use super::link::{at, payload};
 use super::script::{ISN, MSS, Script, after, plain};
-use crate::subflow::{Config, Reason, Subflow, Timer, Transmit};
+use crate::subflow::{Subflow, SubflowConfig, Timer, Transmit, TransmitReason};
 use crate::wire::{Ecn, Flags, Options, Segment};
 
-fn config() -> Config {
-    Config { ecn: true, quick_acks: 0, ..plain() }
+fn config() -> SubflowConfig {
+    SubflowConfig { ecn: true, quick_acks: 0, ..plain() }
 }
 
 fn both() -> Flags {
@@ -34,7 +34,7 @@ fn marked(script: &mut Script, ms: u64, seq: u64, flags: Flags) {
 }
 
 fn echoes(sent: &[Transmit]) -> Vec<bool> {
-    sent.iter().map(|transmit| transmit.flags.has(Flags::ECE)).collect()
+    sent.iter().map(|transmit| transmit.flags.contains(Flags::ECE)).collect()
 }
 
 #[test]
@@ -62,8 +62,8 @@ fn a_syn_ack_accepts_an_offer_only() {
         syn.options = Options { mss: Some(1460), ..Options::default() };
         script.subflow = Subflow::accept(config, ISN, &syn, at(1000));
         let answer = script.transmits().remove(0);
-        assert_eq!(answer.flags.has(Flags::ECE), accepted, "{offer:?}");
-        assert!(!answer.flags.has(Flags::CWR) && answer.ecn == Ecn::NotCapable);
+        assert_eq!(answer.flags.contains(Flags::ECE), accepted, "{offer:?}");
+        assert!(!answer.flags.contains(Flags::CWR) && answer.ecn == Ecn::NotCapable);
         let ack = script.segment(Flags::ACK, 1, 1);
         script.arrive(ack);
         script.push(1000, 1);
@@ -94,10 +94,10 @@ fn only_new_data_is_marked_as_capable() {
     script.ack(1100, after(0), &[(after(1), after(4))]);
     script.data(1100, 101, 100);
     let sent = script.transmits();
-    let reasons: Vec<Reason> = sent.iter().map(|transmit| transmit.reason).collect();
-    assert_eq!(reasons, [Reason::Retransmit, Reason::Ack]);
+    let reasons: Vec<TransmitReason> = sent.iter().map(|transmit| transmit.reason).collect();
+    assert_eq!(reasons, [TransmitReason::Retransmit, TransmitReason::Ack]);
     for transmit in sent {
-        assert_eq!((transmit.ecn, transmit.flags.has(Flags::CWR)), (Ecn::NotCapable, false));
+        assert_eq!((transmit.ecn, transmit.flags.contains(Flags::CWR)), (Ecn::NotCapable, false));
     }
 }
 
@@ -113,8 +113,8 @@ fn a_window_probe_is_not_capable() {
     script.push(1100, 1);
     script.wait(1500);
     let probe = script.transmits().remove(0);
-    assert_eq!((probe.reason, probe.ecn), (Reason::WindowProbe, Ecn::NotCapable));
-    assert!(!probe.flags.has(Flags::CWR));
+    assert_eq!((probe.reason, probe.ecn), (TransmitReason::WindowProbe, Ecn::NotCapable));
+    assert!(!probe.flags.contains(Flags::CWR));
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn an_echo_reduces_the_window_once_in_a_round_trip_and_the_peer_is_told_once() {
     }
     assert_eq!(script.subflow.statistics().ssthresh_bytes, 7300, "the same window");
     script.push(1110, 3);
-    let told: Vec<bool> = script.transmits().iter().map(|t| t.flags.has(Flags::CWR)).collect();
+    let told: Vec<bool> = script.transmits().iter().map(|t| t.flags.contains(Flags::CWR)).collect();
     assert_eq!((told.len(), told.iter().filter(|told| **told).count(), told[0]), (3, 1, true));
     echo(&mut script, 1120, after(10));
     assert_eq!(script.subflow.statistics().cwnd_bytes, 7300);
@@ -141,23 +141,25 @@ fn an_echo_reduces_the_window_once_in_a_round_trip_and_the_peer_is_told_once() {
 
 #[test]
 fn a_timeout_is_told_as_well() {
-    let mut script = Script::open_with(Config { rack: false, undo: false, ..config() }, |answer| {
-        answer.flags = answer.flags.with(Flags::ECE);
-    });
+    let mut script =
+        Script::open_with(SubflowConfig { rack: false, undo: false, ..config() }, |answer| {
+            answer.flags = answer.flags.with(Flags::ECE);
+        });
     script.push(1000, 1);
     script.sent();
     script.wait(1300);
-    assert!(!script.transmits()[0].flags.has(Flags::CWR), "not on repeated data");
+    assert!(!script.transmits()[0].flags.contains(Flags::CWR), "not on repeated data");
     script.ack(1400, after(1), &[]);
     script.push(1400, 1);
-    assert!(script.transmits()[0].flags.has(Flags::CWR));
+    assert!(script.transmits()[0].flags.contains(Flags::CWR));
 }
 
 #[test]
 fn with_the_smallest_window_an_echo_restarts_the_timer() {
-    let mut script = Script::open_with(Config { rack: false, undo: false, ..config() }, |answer| {
-        answer.flags = answer.flags.with(Flags::ECE);
-    });
+    let mut script =
+        Script::open_with(SubflowConfig { rack: false, undo: false, ..config() }, |answer| {
+            answer.flags = answer.flags.with(Flags::ECE);
+        });
     script.push(1000, 3);
     script.sent();
     script.wait(1300);

@@ -8,7 +8,9 @@ use bytes::Bytes;
 use towpath_multipath::path::PathId;
 use towpath_net::Instant;
 
-use crate::subflow::{CloseReason, Config, Mapping, Received, State, Subflow, Transmit};
+use crate::subflow::{
+    CloseReason, DataMapping, SegmentOutcome, Subflow, SubflowConfig, TcpState, Transmit,
+};
 use crate::wire::{Ecn, Flags, Payload, Segment};
 
 pub(super) const MS: Duration = Duration::from_millis(1);
@@ -88,7 +90,7 @@ pub(super) fn split(segment: &Segment) -> Vec<Segment> {
 pub(super) struct End {
     pub(super) host: u8,
     pub(super) subflow: Option<Subflow>,
-    pub(super) config: Config,
+    pub(super) config: SubflowConfig,
     pub(super) isn: u32,
     /// Bytes that the application still wants to send.
     pub(super) to_send: u64,
@@ -104,7 +106,7 @@ pub(super) struct End {
 }
 
 impl End {
-    pub(super) fn new(host: u8, config: Config) -> Self {
+    pub(super) fn new(host: u8, config: SubflowConfig) -> Self {
         Self {
             host,
             subflow: None,
@@ -125,11 +127,11 @@ impl End {
         self.subflow.as_mut().expect("the end is open")
     }
 
-    pub(super) fn state(&self) -> State {
-        self.subflow.as_ref().map_or(State::Closed, Subflow::state)
+    pub(super) fn state(&self) -> TcpState {
+        self.subflow.as_ref().map_or(TcpState::Closed, Subflow::state)
     }
 
-    fn take(&mut self, received: &Received) {
+    fn take(&mut self, received: &SegmentOutcome) {
         for (start, payload) in &received.data {
             assert_eq!(*start, 1 + self.received, "data is in order");
             for (offset, got) in (*start..).zip(payload.chunks().flat_map(|chunk| chunk.iter())) {
@@ -147,13 +149,13 @@ impl End {
 
     fn arrive(&mut self, now: Instant, mut segment: Segment) {
         if self.subflow.is_none() {
-            if segment.flags.has(Flags::SYN) && !segment.flags.has(Flags::ACK) {
+            if segment.flags.contains(Flags::SYN) && !segment.flags.contains(Flags::ACK) {
                 let accepted = Subflow::accept(self.config.clone(), self.isn, &segment, now);
                 self.subflow = Some(accepted);
             }
             return;
         }
-        if self.state() == State::Closed && !segment.flags.has(Flags::RST) {
+        if self.state() == TcpState::Closed && !segment.flags.contains(Flags::RST) {
             let (source, destination) = (segment.destination, segment.source);
             let options = crate::wire::Options::default();
             let (seq, flags, payload) = (segment.ack, Flags::RST, Payload::EMPTY);
@@ -180,7 +182,7 @@ impl End {
             let room = subflow.room_bytes(now).min(self.to_send);
             let len = u32::try_from(room).unwrap_or(u32::MAX).min(subflow.quantum_bytes());
             if len > 0 {
-                let mapping = Mapping { dsn: 7 + subflow.pushed_until(), len, checksum: None };
+                let mapping = DataMapping { dsn: 7 + subflow.pushed_until(), len, checksum: None };
                 self.to_send -= u64::from(len);
                 subflow.push(now, mapping, self.to_send == 0);
             }
@@ -224,7 +226,7 @@ pub(super) struct Pair {
 }
 
 impl Pair {
-    pub(super) fn new(a: Config, b: Config, seed: u64) -> Self {
+    pub(super) fn new(a: SubflowConfig, b: SubflowConfig, seed: u64) -> Self {
         Self {
             now: at(1000),
             a: End::new(1, a),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::link::{address, at};
 use super::script::{ISN, Script, plain};
-use crate::subflow::{CloseReason, Config, State, Subflow, Timer};
+use crate::subflow::{CloseReason, Subflow, SubflowConfig, TcpState, Timer};
 use crate::wire::{Flags, Options, Segment, Timestamps};
 
 fn everything() -> Options {
@@ -22,7 +22,7 @@ fn syn(script: &Script, options: Options) -> Segment {
 }
 
 /// A subflow that answers this SYN.
-fn answering(config: Config, change: impl FnOnce(&mut Segment)) -> Script {
+fn answering(config: SubflowConfig, change: impl FnOnce(&mut Segment)) -> Script {
     let mut script = Script { subflow: Subflow::connect(plain(), ISN, at(900)), now: at(900) };
     let mut segment = syn(&script, everything());
     change(&mut segment);
@@ -32,7 +32,8 @@ fn answering(config: Config, change: impl FnOnce(&mut Segment)) -> Script {
 
 #[test]
 fn a_syn_offers_everything_and_no_later_segment_does() {
-    let mut script = Script { subflow: Subflow::connect(Config::linux(), ISN, at(0)), now: at(0) };
+    let mut script =
+        Script { subflow: Subflow::connect(SubflowConfig::linux(), ISN, at(0)), now: at(0) };
     let [syn] = &script.transmits()[..] else { panic!("one SYN") };
     let options = &syn.options;
     assert_eq!((options.mss, options.window_scale), (Some(1460), Some(10)));
@@ -41,7 +42,7 @@ fn a_syn_offers_everything_and_no_later_segment_does() {
     // Unscaled (RFC 7323 §2.2), and enough for ten packets (RFC 6928 §3).
     assert_eq!(syn.window, 65_535);
 
-    let mut script = Script::open(Config { quick_acks: 0, ..Config::linux() });
+    let mut script = Script::open(SubflowConfig { quick_acks: 0, ..SubflowConfig::linux() });
     script.push(1000, 2);
     script.subflow.close(at(1000));
     script.data(1000, 3, 10);
@@ -58,11 +59,11 @@ fn a_syn_offers_everything_and_no_later_segment_does() {
 
 #[test]
 fn a_syn_ack_accepts_what_was_offered_and_nothing_else() {
-    let mut full = answering(Config::linux(), |_| {});
+    let mut full = answering(SubflowConfig::linux(), |_| {});
     let options = full.transmits().remove(0).options;
     assert_eq!((options.window_scale, options.sack_permitted), (Some(10), true));
     assert_eq!(options.timestamps.map(|t| t.echo), Some(77));
-    let mut bare = answering(Config::linux(), |syn| syn.options = Options::default());
+    let mut bare = answering(SubflowConfig::linux(), |syn| syn.options = Options::default());
     let options = bare.transmits().remove(0).options;
     assert_eq!((options.window_scale, options.sack_permitted), (None, false));
     assert_eq!((options.timestamps, options.mss), (None, Some(1460)));
@@ -85,7 +86,7 @@ fn a_syn_ack_accepts_what_was_offered_and_nothing_else() {
 
 #[test]
 fn a_scale_above_14_means_14() {
-    let mut script = answering(Config { window_scale: Some(20), ..plain() }, |syn| {
+    let mut script = answering(SubflowConfig { window_scale: Some(20), ..plain() }, |syn| {
         syn.options.window_scale = Some(15);
     });
     assert_eq!(script.transmits()[0].options.window_scale, Some(14));
@@ -116,7 +117,7 @@ fn who_opened_is_remembered() {
     active.sent();
     let crossing = syn(&active, everything());
     active.arrive(crossing);
-    assert_eq!(active.subflow.state(), State::SynReceived);
+    assert_eq!(active.subflow.state(), TcpState::SynReceived);
     assert_eq!(active.sent(), ["syn ack"]);
     let reset = active.segment(Flags::RST, 1, 0);
     assert_eq!(active.arrive(reset).closed, Some(CloseReason::Refused));
@@ -128,7 +129,7 @@ fn after_a_lost_syn_without_timestamps_data_waits_three_seconds_and_a_probe_one(
         [(false, Timer::Retransmission, 3000), (true, Timer::TailProbe, 1000)]
     {
         let mut script = Script {
-            subflow: Subflow::connect(Config { rack, ..plain() }, ISN, at(0)),
+            subflow: Subflow::connect(SubflowConfig { rack, ..plain() }, ISN, at(0)),
             now: at(0),
         };
         script.sent();
@@ -171,7 +172,7 @@ fn over_ipv6_a_packet_carries_twenty_bytes_less() {
 
 #[test]
 fn a_syn_ack_is_repeated_for_at_least_a_minute() {
-    let mut script = answering(Config::linux(), |_| {});
+    let mut script = answering(SubflowConfig::linux(), |_| {});
     script.sent();
     let mut closed = None;
     while closed.is_none() {

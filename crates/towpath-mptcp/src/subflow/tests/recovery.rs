@@ -6,7 +6,7 @@ use towpath_multipath::path::RecoveryPhase;
 
 use super::link::at;
 use super::script::{Script, after, plain};
-use crate::subflow::{Config, IcmpError, Timer};
+use crate::subflow::{IcmpError, SubflowConfig, Timer};
 
 fn data(range: std::ops::RangeInclusive<u64>) -> Vec<String> {
     range.map(|packet| format!("data {packet}")).collect()
@@ -38,7 +38,7 @@ fn three_packets_after_a_hole_repair_it_at_once_and_reduce_the_window() {
 
 #[test]
 fn without_sack_three_duplicates_repair_one_hole_and_partial_ones_the_next() {
-    let mut script = Script::open(Config { sack: false, ..plain() });
+    let mut script = Script::open(SubflowConfig { sack: false, ..plain() });
     script.ack(1000, after(0), &[]);
     script.push(1000, 10);
     assert_eq!(script.sent(), data(1..=10));
@@ -104,8 +104,12 @@ fn a_needless_probe_is_forgiven() {
 
 #[test]
 fn timeouts_back_off_until_the_peer_is_given_up() {
-    let mut script =
-        Script::open(Config { retries: 3, rack: false, black_hole_detection: false, ..plain() });
+    let mut script = Script::open(SubflowConfig {
+        retries: 3,
+        rack: false,
+        black_hole_detection: false,
+        ..plain()
+    });
     script.push(1000, 3);
     assert_eq!(script.sent(), data(1..=3));
     // The handshake took 100 ms: 100 + max(4 · 50, 200).
@@ -122,7 +126,7 @@ fn timeouts_back_off_until_the_peer_is_given_up() {
 
 #[test]
 fn after_a_timeout_slow_start_repeats_what_is_lost() {
-    let mut script = Script::open(Config { rack: false, undo: false, ..plain() });
+    let mut script = Script::open(SubflowConfig { rack: false, undo: false, ..plain() });
     script.push(1000, 6);
     script.sent();
     script.wait(1300);
@@ -137,7 +141,7 @@ fn after_a_timeout_slow_start_repeats_what_is_lost() {
 
 #[test]
 fn a_spurious_timeout_is_found_by_new_data_and_undone() {
-    let config = Config { sack: false, rack: false, ..plain() };
+    let config = SubflowConfig { sack: false, rack: false, ..plain() };
     let mut script = Script::open(config);
     script.push(1000, 6);
     script.sent();
@@ -210,7 +214,7 @@ fn a_router_of_ipv6_makes_packets_smaller_too() {
 
 #[test]
 fn full_packets_that_vanish_get_smaller() {
-    let config = Config { rack: false, black_hole_detection: true, ..plain() };
+    let config = SubflowConfig { rack: false, black_hole_detection: true, ..plain() };
     let mut script = Script::open(config);
     script.push(1000, 3);
     script.sent();
@@ -240,9 +244,9 @@ fn an_idle_connection_restarts_from_the_initial_window() {
 
 #[test]
 fn a_super_segment_is_split_only_where_packets_are_lost() {
-    let mut script = Script::open(Config { super_segment_bytes: 65_400, ..plain() });
+    let mut script = Script::open(SubflowConfig { super_segment_bytes: 65_400, ..plain() });
     let len = 10 * 1460;
-    let mapping = crate::subflow::Mapping { dsn: 1, len, checksum: Some(7) };
+    let mapping = crate::subflow::DataMapping { dsn: 1, len, checksum: Some(7) };
     script.subflow.push(at(1000), mapping, true);
     let sent = script.transmits();
     assert_eq!((sent.len(), sent[0].segment_bytes), (1, 1460));
@@ -260,7 +264,7 @@ fn a_super_segment_is_split_only_where_packets_are_lost() {
 
 /// The threshold in recovery, and after the timeout that follows.
 fn thresholds(recovers_as_linux: bool) -> (u64, u64) {
-    let mut script = Script::open(Config { recovers_as_linux, ..plain() });
+    let mut script = Script::open(SubflowConfig { recovers_as_linux, ..plain() });
     script.push(1000, 10);
     script.sent();
     script.ack(1100, after(0), &[(after(4), after(9))]);

@@ -5,7 +5,9 @@ use towpath_multipath::path::PathId;
 use towpath_net::Instant;
 
 use super::link::{address, at, payload};
-use crate::subflow::{Config, Mapping, Reason, Received, Subflow, TimedOut, Transmit};
+use crate::subflow::{
+    DataMapping, SegmentOutcome, Subflow, SubflowConfig, TimeoutOutcome, Transmit, TransmitReason,
+};
 use crate::wire::{Ecn, Flags, Options, Payload, Segment, Timestamps};
 
 pub(super) const ISN: u32 = 0xffff_ff00;
@@ -13,15 +15,15 @@ pub(super) const PEER: u32 = 5000;
 /// Payload of a full packet when timestamps are off.
 pub(super) const MSS: u64 = 1460;
 
-pub(super) fn plain() -> Config {
-    Config {
+pub(super) fn plain() -> SubflowConfig {
+    SubflowConfig {
         timestamps: false,
         super_segment_bytes: 0,
         tso_autosizing: false,
         timer_granularity: std::time::Duration::ZERO,
         congestion_control: "reno".to_owned(),
         hystart: HyStartRule::Off,
-        ..Config::linux()
+        ..SubflowConfig::linux()
     }
 }
 
@@ -33,12 +35,12 @@ pub(super) struct Script {
 
 impl Script {
     /// An open connection at 1 s, whose handshake took 100 ms; the peer's window is 1 MiB.
-    pub(super) fn open(config: Config) -> Self {
+    pub(super) fn open(config: SubflowConfig) -> Self {
         Self::open_with(config, |_| {})
     }
 
     /// The same, where the peer's SYN/ACK is changed.
-    pub(super) fn open_with(config: Config, change: impl FnOnce(&mut Segment)) -> Self {
+    pub(super) fn open_with(config: SubflowConfig, change: impl FnOnce(&mut Segment)) -> Self {
         let subflow = Subflow::connect(config, ISN, at(900));
         let mut script = Self { subflow, now: at(900) };
         assert_eq!(script.sent(), ["syn"]);
@@ -75,14 +77,14 @@ impl Script {
         }
     }
 
-    pub(super) fn arrive(&mut self, mut segment: Segment) -> Received {
+    pub(super) fn arrive(&mut self, mut segment: Segment) -> SegmentOutcome {
         let received = self.subflow.on_segment(self.now, &mut segment, PathId(0), &[]);
         self.subflow.send.check();
         received
     }
 
     /// An acknowledgement of everything before `ack`, and of blocks of offsets.
-    pub(super) fn ack(&mut self, ms: u64, ack: u64, blocks: &[(u64, u64)]) -> Received {
+    pub(super) fn ack(&mut self, ms: u64, ack: u64, blocks: &[(u64, u64)]) -> SegmentOutcome {
         self.now = at(ms);
         let mut segment = self.segment(Flags::ACK, self.subflow.receive.next(), ack);
         let wire = |offset: u64| ISN.wrapping_add(offset as u32);
@@ -90,7 +92,7 @@ impl Script {
         self.arrive(segment)
     }
 
-    pub(super) fn data(&mut self, ms: u64, seq: u64, len: u32) -> Received {
+    pub(super) fn data(&mut self, ms: u64, seq: u64, len: u32) -> SegmentOutcome {
         self.now = at(ms);
         let mut segment = self.segment(Flags::ACK, seq, self.subflow.send.acked_until());
         segment.payload = payload(2, seq, len);
@@ -103,12 +105,12 @@ impl Script {
         for _ in 0..packets {
             let len = self.subflow.statistics().mss_bytes;
             let dsn = self.subflow.pushed_until();
-            self.subflow.push(self.now, Mapping { dsn, len, checksum: None }, false);
+            self.subflow.push(self.now, DataMapping { dsn, len, checksum: None }, false);
         }
     }
 
     /// Runs the timers to this time.
-    pub(super) fn wait(&mut self, ms: u64) -> TimedOut {
+    pub(super) fn wait(&mut self, ms: u64) -> TimeoutOutcome {
         self.now = at(ms);
         self.subflow.on_timeout(self.now)
     }
@@ -142,17 +144,17 @@ fn describe(transmit: &Transmit) -> String {
     let blocks = transmit.options.sack.iter();
     let blocks = blocks.map(|(s, e)| format!(" {}-{}", s.wrapping_sub(PEER), e.wrapping_sub(PEER)));
     match transmit.reason {
-        Reason::Handshake if transmit.flags.has(Flags::ACK) => "syn ack".to_owned(),
-        Reason::Handshake => "syn".to_owned(),
-        Reason::Data => format!("data {}", place()),
-        Reason::Retransmit => format!("again {}", place()),
-        Reason::TailProbe => format!("probe {}", place()),
-        Reason::Timeout => format!("timeout {}", place()),
-        Reason::WindowProbe => "window probe".to_owned(),
-        Reason::KeepAlive => "keep alive".to_owned(),
-        Reason::Ack => format!("ack {acked}{}", blocks.collect::<String>()),
-        Reason::ChallengeAck => format!("challenge {acked}"),
-        Reason::Fin => "fin".to_owned(),
-        Reason::Reset => "reset".to_owned(),
+        TransmitReason::Handshake if transmit.flags.contains(Flags::ACK) => "syn ack".to_owned(),
+        TransmitReason::Handshake => "syn".to_owned(),
+        TransmitReason::Data => format!("data {}", place()),
+        TransmitReason::Retransmit => format!("again {}", place()),
+        TransmitReason::TailProbe => format!("probe {}", place()),
+        TransmitReason::Timeout => format!("timeout {}", place()),
+        TransmitReason::WindowProbe => "window probe".to_owned(),
+        TransmitReason::KeepAlive => "keep alive".to_owned(),
+        TransmitReason::Ack => format!("ack {acked}{}", blocks.collect::<String>()),
+        TransmitReason::ChallengeAck => format!("challenge {acked}"),
+        TransmitReason::Fin => "fin".to_owned(),
+        TransmitReason::Reset => "reset".to_owned(),
     }
 }

@@ -6,11 +6,11 @@ use towpath_multipath::path::RecoveryPhase;
 
 use super::link::at;
 use super::script::{MSS, Script, after, plain};
-use crate::subflow::{Config, Timer};
+use crate::subflow::{SubflowConfig, Timer};
 use crate::wire::{Flags, Timestamps};
 
-fn config() -> Config {
-    Config { rack: false, ..plain() }
+fn config() -> SubflowConfig {
+    SubflowConfig { rack: false, ..plain() }
 }
 
 fn timer(script: &Script) -> Option<towpath_net::Instant> {
@@ -57,7 +57,7 @@ fn what_was_repeated_is_not_measured_without_timestamps() {
 
 /// Six packets, a timeout at 1300 ms, four new ones waiting.
 fn timed_out(sack: bool) -> Script {
-    let mut script = Script::open(Config { sack, ..config() });
+    let mut script = Script::open(SubflowConfig { sack, ..config() });
     script.push(1000, 6);
     script.sent();
     script.wait(1300);
@@ -152,7 +152,7 @@ fn a_timeout_during_recovery_is_not_called_spurious_by_what_recovery_repaired() 
 #[test]
 fn an_echo_from_before_the_repetition_undoes_the_timeout_at_once() {
     for (late, undone) in [(false, 1), (true, 0)] {
-        let mut script = Script::open(Config { timestamps: true, ..config() });
+        let mut script = Script::open(SubflowConfig { timestamps: true, ..config() });
         script.push(1000, 6);
         let first = script.transmits()[0].options.timestamps.unwrap().value;
         let before = script.subflow.statistics().cwnd_bytes;

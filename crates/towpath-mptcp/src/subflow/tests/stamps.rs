@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use super::link::{at, payload};
 use super::script::{Script, after, plain};
-use crate::subflow::{CloseReason, Config, Subflow};
+use crate::subflow::{CloseReason, Subflow, SubflowConfig};
 use crate::wire::{Flags, Segment, Timestamps};
 
 fn open() -> Script {
-    Script::open(Config { timestamps: true, quick_acks: 0, ..plain() })
+    Script::open(SubflowConfig { timestamps: true, quick_acks: 0, ..plain() })
 }
 
 /// Data of the peer with this timestamp.
-fn data(script: &mut Script, seq: u64, value: u32) -> crate::subflow::Received {
+fn data(script: &mut Script, seq: u64, value: u32) -> crate::subflow::SegmentOutcome {
     let mut segment = stamped(script, Flags::ACK, seq, value);
     segment.payload = payload(2, seq, 100);
     script.arrive(segment)
@@ -43,7 +43,7 @@ fn every_segment_has_timestamps_once_they_are_agreed_on() {
     sent.extend(script.transmits());
     let reasons: std::collections::BTreeSet<_> = sent.iter().map(|t| t.reason).collect();
     assert!(reasons.len() >= 4, "{reasons:?}");
-    assert!(sent.iter().any(|t| t.flags.has(Flags::RST)));
+    assert!(sent.iter().any(|t| t.flags.contains(Flags::RST)));
     for transmit in sent {
         assert_eq!(transmit.options.timestamps.unwrap().echo, 77, "{:?}", transmit.reason);
     }
@@ -170,7 +170,7 @@ fn only_what_advances_the_window_is_measured() {
 
 #[test]
 fn the_echo_of_a_segment_without_acknowledgement_means_nothing() {
-    let config = Config { timestamps: true, ..plain() };
+    let config = SubflowConfig { timestamps: true, ..plain() };
     let mut script = Script { subflow: Subflow::connect(config, 7, at(900)), now: at(900) };
     let stamp = script.transmits()[0].options.timestamps.unwrap().value;
     script.now = at(1000);

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use super::link::{Pair, at};
 use super::script::{ISN, MSS, PEER, Script, after, plain};
-use crate::subflow::{CloseReason, Config, IcmpError, State, Subflow, Timer};
+use crate::subflow::{CloseReason, IcmpError, Subflow, SubflowConfig, TcpState, Timer};
 use crate::wire::{Flags, Timestamps};
 
 #[test]
 fn a_syn_without_answer_is_repeated_and_given_up() {
-    let config = Config { syn_retries: 2, linear_syns: 0, ..plain() };
+    let config = SubflowConfig { syn_retries: 2, linear_syns: 0, ..plain() };
     let mut script = Script { subflow: Subflow::connect(config, ISN, at(0)), now: at(0) };
     assert_eq!(script.sent(), ["syn"]);
     for (ms, repeated) in [(1000, 1), (3000, 2)] {
@@ -23,7 +23,7 @@ fn a_syn_without_answer_is_repeated_and_given_up() {
 
 #[test]
 fn linear_syns_come_more_often_and_take_no_longer() {
-    let config = Config { syn_retries: 2, linear_syns: 4, ..plain() };
+    let config = SubflowConfig { syn_retries: 2, linear_syns: 4, ..plain() };
     let mut script = Script { subflow: Subflow::connect(config, ISN, at(0)), now: at(0) };
     assert_eq!(script.sent(), ["syn"]);
     for ms in [1000, 2000, 3000, 4000, 5000] {
@@ -60,7 +60,7 @@ fn both_may_open_at_once() {
     pair.b.subflow = Some(Subflow::connect(plain(), pair.b.isn, pair.now));
     (pair.a.to_send, pair.b.to_send) = (10_000, 20_000);
     pair.run_until(Duration::from_secs(5), |p| p.a.received == 20_000 && p.b.received == 10_000);
-    assert_eq!((pair.a.state(), pair.b.state()), (State::Established, State::Established));
+    assert_eq!((pair.a.state(), pair.b.state()), (TcpState::Established, TcpState::Established));
 }
 
 #[test]
@@ -70,10 +70,10 @@ fn both_may_close_at_once() {
     assert_eq!(script.sent(), ["fin"]);
     let fin = script.segment(Flags::FIN.with(Flags::ACK), 1, 1);
     assert!(script.arrive(fin).fin);
-    assert_eq!(script.subflow.state(), State::Closing);
+    assert_eq!(script.subflow.state(), TcpState::Closing);
     assert_eq!(script.sent(), ["ack 2"]);
     script.ack(1100, 2, &[]);
-    assert_eq!(script.subflow.state(), State::TimeWait);
+    assert_eq!(script.subflow.state(), TcpState::TimeWait);
     let repeated = script.segment(Flags::FIN.with(Flags::ACK), 1, 2);
     script.arrive(repeated);
     assert_eq!(script.sent(), ["ack 2 1-2"].map(|s| s.split(" 1-").next().unwrap()));
@@ -89,7 +89,7 @@ fn a_half_closed_connection_still_receives() {
     pair.run_for(Duration::from_secs(100));
     pair.b.to_send = 100_000;
     pair.run_until(Duration::from_secs(5), |p| p.a.received == 100_000);
-    assert_eq!((pair.a.state(), pair.b.state()), (State::FinWait2, State::CloseWait));
+    assert_eq!((pair.a.state(), pair.b.state()), (TcpState::FinWait2, TcpState::CloseWait));
 }
 
 #[test]
@@ -97,10 +97,13 @@ fn a_fin_before_its_data_waits() {
     let mut script = Script::open(plain());
     let fin = script.segment(Flags::FIN.with(Flags::ACK), 101, 1);
     assert!(!script.arrive(fin).fin);
-    assert_eq!(script.subflow.state(), State::Established);
+    assert_eq!(script.subflow.state(), TcpState::Established);
     let received = script.data(1001, 1, 100);
     assert!(received.fin);
-    assert_eq!((script.subflow.state(), script.subflow.received_until()), (State::CloseWait, 101));
+    assert_eq!(
+        (script.subflow.state(), script.subflow.received_until()),
+        (TcpState::CloseWait, 101)
+    );
     assert_eq!(script.sent(), ["ack 102"]);
 }
 
@@ -115,7 +118,7 @@ fn only_the_exact_number_resets() {
     assert!(script.sent().is_empty());
     let exact = script.segment(Flags::RST, 1, 1);
     assert_eq!(script.arrive(exact).closed, Some(CloseReason::Reset));
-    assert_eq!(script.subflow.state(), State::Closed);
+    assert_eq!(script.subflow.state(), TcpState::Closed);
 }
 
 #[test]
@@ -143,7 +146,7 @@ fn an_acknowledgement_of_what_was_not_sent_is_answered_and_ignored() {
 
 #[test]
 fn old_timestamps_are_not_accepted() {
-    let mut script = Script::open(Config { timestamps: true, ..plain() });
+    let mut script = Script::open(SubflowConfig { timestamps: true, ..plain() });
     let stamped = |script: &Script, seq: u64, value: u32| {
         let mut segment = script.segment(Flags::ACK, seq, 1);
         segment.payload = super::link::payload(2, seq, 100);
@@ -163,7 +166,7 @@ fn old_timestamps_are_not_accepted() {
 
 #[test]
 fn data_is_acknowledged_late_every_second_packet_or_at_once() {
-    let mut script = Script::open(Config { quick_acks: 0, ..plain() });
+    let mut script = Script::open(SubflowConfig { quick_acks: 0, ..plain() });
     let mut next = 1;
     let mut data = |script: &mut Script, ms: u64| {
         script.data(ms, next, 1460);
@@ -230,7 +233,7 @@ fn a_closed_window_is_probed_ever_more_rarely() {
 
 #[test]
 fn a_full_buffer_stops_the_peer_and_reading_starts_it_again() {
-    let mut pair = Pair::new(Config::linux(), Config::linux(), 3);
+    let mut pair = Pair::new(SubflowConfig::linux(), SubflowConfig::linux(), 3);
     pair.b.buffer = Some(50_000);
     pair.a.to_send = 120_000;
     pair.connect();
@@ -252,7 +255,7 @@ fn a_full_buffer_stops_the_peer_and_reading_starts_it_again() {
 fn an_idle_peer_is_probed_and_given_up() {
     let seconds = Duration::from_secs;
     let keepalive = Some((seconds(10), seconds(2), 2));
-    let mut script = Script::open(Config { keepalive, ..plain() });
+    let mut script = Script::open(SubflowConfig { keepalive, ..plain() });
     assert_eq!(script.subflow.poll_timeout(), Some((at(11_000), Timer::KeepAlive)));
     script.wait(11_000);
     assert_eq!(script.sent(), ["keep alive"]);
@@ -270,7 +273,7 @@ fn an_idle_peer_is_probed_and_given_up() {
 #[test]
 fn the_user_timeout_ends_a_connection_that_gets_no_answer() {
     let user_timeout = Some(Duration::from_secs(5));
-    let mut script = Script::open(Config { user_timeout, ..plain() });
+    let mut script = Script::open(SubflowConfig { user_timeout, ..plain() });
     script.push(2000, 1);
     script.sent();
     let mut closed = None;
@@ -289,14 +292,14 @@ fn an_abort_sends_one_reset() {
     let mut script = Script::open(plain());
     script.subflow.abort(at(1000));
     assert_eq!(script.sent(), ["reset"]);
-    assert_eq!(script.subflow.state(), State::Closed);
+    assert_eq!(script.subflow.state(), TcpState::Closed);
     assert_eq!(script.subflow.poll_timeout(), None);
     assert!(script.sent().is_empty());
 }
 
 #[test]
 fn marks_reduce_the_window_without_loss() {
-    let config = Config { ecn: true, ..Config::linux() };
+    let config = SubflowConfig { ecn: true, ..SubflowConfig::linux() };
     let mut pair = Pair::new(config.clone(), config, 4);
     pair.faults.mark = 2;
     pair.a.to_send = 2_000_000;
@@ -305,13 +308,13 @@ fn marks_reduce_the_window_without_loss() {
     let statistics = pair.a.subflow().statistics();
     assert!(statistics.ssthresh_bytes < u64::MAX, "{statistics:?}");
     assert_eq!((statistics.retransmissions, statistics.timeouts_total), (0, 0));
-    assert!(pair.a.log.iter().any(|(_, t)| t.flags.has(Flags::CWR) && t.data.is_some()));
-    assert!(pair.b.log.iter().any(|(_, t)| t.flags.has(Flags::ECE)));
+    assert!(pair.a.log.iter().any(|(_, t)| t.flags.contains(Flags::CWR) && t.data.is_some()));
+    assert!(pair.b.log.iter().any(|(_, t)| t.flags.contains(Flags::ECE)));
 }
 
 #[test]
 fn an_idle_subflow_is_small() {
-    let script = Script::open(Config::linux());
+    let script = Script::open(SubflowConfig::linux());
     let inline = size_of_val(&script.subflow);
     assert!(inline <= 1344, "{inline} bytes");
     assert_eq!(script.subflow.offset_of(PEER.wrapping_add(5)), 5);

@@ -6,7 +6,7 @@ use towpath_multipath::path::RecoveryPhase;
 
 use super::link::at;
 use super::script::{MSS, Script, after, plain};
-use crate::subflow::{Config, Timer};
+use crate::subflow::{SubflowConfig, Timer};
 
 fn data(range: std::ops::RangeInclusive<u64>) -> Vec<String> {
     range.map(|packet| format!("data {packet}")).collect()
@@ -46,7 +46,7 @@ fn once_reordering_was_seen_the_number_of_blocks_does_not_count() {
 
 /// How long the first packet is waited for after `rounds` round trips with a DSACK each, in ms.
 fn window_after(rounds: u64) -> u64 {
-    let mut script = Script::open(Config { rto_min: Duration::from_secs(5), ..plain() });
+    let mut script = Script::open(SubflowConfig { rto_min: Duration::from_secs(5), ..plain() });
     let mut now = 1000;
     for round in 0..rounds {
         script.push(now, 2);
@@ -75,7 +75,7 @@ fn duplicates_widen_the_window_up_to_a_round_trip() {
 
 #[test]
 fn after_sixteen_recoveries_without_duplicates_the_window_is_as_at_first() {
-    let mut script = Script::open(Config { rto_min: Duration::from_secs(5), ..plain() });
+    let mut script = Script::open(SubflowConfig { rto_min: Duration::from_secs(5), ..plain() });
     script.push(1000, 1);
     script.sent();
     script.ack(1100, after(1), &[(after(0), after(1))]);
@@ -131,7 +131,7 @@ fn a_timeout_gives_up_the_first_packet_and_others_only_if_their_time_is_over() {
 #[test]
 fn a_probe_waits_two_round_trips_more_for_one_packet_and_never_past_the_timeout() {
     for (packets, least, due) in [(1, 1000, 1400), (2, 1000, 1200), (1, 200, 1300)] {
-        let config = Config { rto_min: Duration::from_millis(least), ..plain() };
+        let config = SubflowConfig { rto_min: Duration::from_millis(least), ..plain() };
         let mut script = Script::open(config);
         script.push(1000, packets);
         script.sent();
@@ -196,7 +196,7 @@ fn the_next_probe_waits_until_the_last_one_was_measured() {
 
 #[test]
 fn without_sack_there_are_neither_probes_nor_reordering_timers() {
-    let mut script = Script::open(Config { sack: false, ..plain() });
+    let mut script = Script::open(SubflowConfig { sack: false, ..plain() });
     script.push(1000, 5);
     script.sent();
     assert!(!script.subflow.timers.is_set(Timer::TailProbe));
@@ -206,7 +206,7 @@ fn without_sack_there_are_neither_probes_nor_reordering_timers() {
 
 #[test]
 fn without_rack_three_packets_of_blocks_make_a_loss() {
-    let mut script = Script::open(Config { rack: false, ..plain() });
+    let mut script = Script::open(SubflowConfig { rack: false, ..plain() });
     script.push(1000, 10);
     script.sent();
     script.ack(1100, after(0), &[(after(1), after(3))]);
@@ -225,7 +225,7 @@ fn without_rack_three_packets_of_blocks_make_a_loss() {
 #[test]
 fn the_first_two_duplicates_let_a_new_packet_go_each() {
     for sack in [true, false] {
-        let mut script = Script::open(Config { sack, ..plain() });
+        let mut script = Script::open(SubflowConfig { sack, ..plain() });
         script.ack(1000, after(0), &[]);
         script.push(1000, 10);
         assert_eq!(script.sent(), data(1..=10));
@@ -253,7 +253,7 @@ fn the_first_two_duplicates_let_a_new_packet_go_each() {
 
 /// When the last packet is probed for that was sent half a round trip late, in ms.
 fn probe_after_late_answer(measures_as_linux: bool) -> u64 {
-    let mut script = Script::open(Config { measures_as_linux, ..plain() });
+    let mut script = Script::open(SubflowConfig { measures_as_linux, ..plain() });
     script.push(1000, 10);
     script.sent();
     script.ack(1150, after(2), &[]);

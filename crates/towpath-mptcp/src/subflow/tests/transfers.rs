@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use super::link::{Faults, Pair};
 use super::repeat::repeat;
-use crate::subflow::{CloseReason, Config, State};
+use crate::subflow::{CloseReason, SubflowConfig, TcpState};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
 fn finished(pair: &Pair) -> bool {
-    pair.a.state() == State::Closed && pair.b.state() == State::Closed
+    pair.a.state() == TcpState::Closed && pair.b.state() == TcpState::Closed
 }
 
 fn transfer(mut pair: Pair, up: u64, down: u64, limit: Duration) -> Pair {
@@ -25,7 +25,12 @@ fn transfer(mut pair: Pair, up: u64, down: u64, limit: Duration) -> Pair {
 
 #[test]
 fn a_clean_link_needs_no_retransmission() {
-    let pair = transfer(Pair::new(Config::linux(), Config::linux(), 1), 3_000_000, 0, 3 * MINUTE);
+    let pair = transfer(
+        Pair::new(SubflowConfig::linux(), SubflowConfig::linux(), 1),
+        3_000_000,
+        0,
+        3 * MINUTE,
+    );
     let statistics = pair.a.subflow.as_ref().unwrap().statistics();
     assert_eq!((statistics.retransmissions, statistics.timeouts_total), (0, 0));
     assert_eq!(pair.a.closed.or(pair.b.closed), Some(CloseReason::Finished));
@@ -39,9 +44,9 @@ fn bytes_arrive_under_loss_reordering_and_duplication() {
     let seeds: u64 = asked.map_or_else(|_| repeat([30, 150, 600]), |n| n.parse().unwrap());
     let first: u64 = std::env::var("TOWPATH_FIRST_SEED").map_or(0, |n| n.parse().unwrap());
     for seed in first..first + seeds {
-        let mut pair = Pair::new(Config::linux(), Config::linux(), seed);
+        let mut pair = Pair::new(SubflowConfig::linux(), SubflowConfig::linux(), seed);
         if seed % 3 == 1 {
-            (pair.a.config, pair.b.config) = (Config::ideal(), Config::ideal());
+            (pair.a.config, pair.b.config) = (SubflowConfig::ideal(), SubflowConfig::ideal());
         }
         let faults = &mut pair.faults;
         let random = &mut pair.random;

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use super::link::{Pair, at};
 use super::script::{MSS, Script, after, plain};
-use crate::subflow::{CloseReason, Config, IcmpError, Reason, State, Subflow, Timer};
+use crate::subflow::{
+    CloseReason, IcmpError, Subflow, SubflowConfig, TcpState, Timer, TransmitReason,
+};
 use crate::wire::Flags;
 
 /// An acknowledgement with this window, in units of 16 bytes.
@@ -15,8 +17,8 @@ fn window(script: &mut Script, ms: u64, ack: u64, field: u16) {
     script.arrive(segment);
 }
 
-fn config() -> Config {
-    Config { rack: false, undo: false, black_hole_detection: false, ..plain() }
+fn config() -> SubflowConfig {
+    SubflowConfig { rack: false, undo: false, black_hole_detection: false, ..plain() }
 }
 
 #[test]
@@ -65,7 +67,7 @@ fn an_acknowledgement_lies_within_a_window_that_has_shrunk() {
 #[test]
 fn a_peer_that_answers_with_a_closed_window_is_never_given_up() {
     for outstanding in [true, false] {
-        let mut script = Script::open(Config { retries: 3, ..config() });
+        let mut script = Script::open(SubflowConfig { retries: 3, ..config() });
         let mut acked = after(0);
         script.push(1000, 2);
         script.sent();
@@ -92,7 +94,7 @@ fn a_peer_that_answers_with_a_closed_window_is_never_given_up() {
             }
         }
         window(&mut script, last.as_nanos() / 1_000_000 + 1, acked, 65_535);
-        assert_eq!(script.subflow.state(), State::Established);
+        assert_eq!(script.subflow.state(), TcpState::Established);
     }
 }
 
@@ -117,7 +119,7 @@ fn a_small_window_is_not_filled_with_small_packets() {
 
 #[test]
 fn data_is_not_given_up_before_a_hundred_seconds() {
-    let mut script = Script::open(Config { rack: false, ..Config::linux() });
+    let mut script = Script::open(SubflowConfig { rack: false, ..SubflowConfig::linux() });
     script.push(1000, 1);
     script.sent();
     let (mut closed, mut repeated) = (None, 0);
@@ -125,7 +127,8 @@ fn data_is_not_given_up_before_a_hundred_seconds() {
         let (due, _) = script.subflow.poll_timeout().unwrap();
         script.now = due;
         closed = script.subflow.on_timeout(due).closed;
-        repeated += script.transmits().iter().filter(|t| t.reason == Reason::Timeout).count();
+        repeated +=
+            script.transmits().iter().filter(|t| t.reason == TransmitReason::Timeout).count();
     }
     assert_eq!((closed, repeated), (Some(CloseReason::TimedOut), 15));
     assert!(script.now > at(101_000));
@@ -133,24 +136,27 @@ fn data_is_not_given_up_before_a_hundred_seconds() {
 
 #[test]
 fn keepalives_are_off_unless_asked_for_and_wait_for_silence() {
-    let script = Script::open(Config::linux());
+    let script = Script::open(SubflowConfig::linux());
     assert!(!script.subflow.timers.is_set(Timer::KeepAlive));
     let seconds = Duration::from_secs;
     let keepalive = Some((seconds(10), seconds(2), 2));
-    let mut script = Script::open(Config { keepalive, retries: 100, ..config() });
+    let mut script = Script::open(SubflowConfig { keepalive, retries: 100, ..config() });
     // Data is outstanding: its repetition tells whether the peer is there.
     script.push(1000, 1);
     script.sent();
     for ms in (1300..30_000).step_by(100) {
         script.wait(ms);
-        assert!(script.transmits().iter().all(|t| t.reason != Reason::KeepAlive), "at {ms}");
+        assert!(
+            script.transmits().iter().all(|t| t.reason != TransmitReason::KeepAlive),
+            "at {ms}"
+        );
     }
     script.ack(30_000, after(1), &[]);
     script.wait(39_000);
     assert!(script.sent().is_empty());
     script.wait(42_000);
     let sent = script.transmits();
-    assert_eq!((sent.len(), sent[0].reason, sent[0].data), (1, Reason::KeepAlive, None));
+    assert_eq!((sent.len(), sent[0].reason, sent[0].data), (1, TransmitReason::KeepAlive, None));
 }
 
 #[test]
@@ -161,7 +167,7 @@ fn errors_of_the_network_end_only_what_is_not_open_yet() {
         script.sent();
         let seq = super::script::ISN.wrapping_add(1);
         script.subflow.on_icmp(at(1001), IcmpError::Unreachable { seq, hard });
-        assert_eq!(script.subflow.state(), State::Established);
+        assert_eq!(script.subflow.state(), TcpState::Established);
         script.ack(1100, after(1), &[]);
         assert_eq!(script.subflow.statistics().acked_bytes, MSS);
     }
@@ -169,19 +175,19 @@ fn errors_of_the_network_end_only_what_is_not_open_yet() {
     soft.poll_transmit(at(0), 0);
     let seq = super::script::ISN;
     soft.on_icmp(at(1), IcmpError::Unreachable { seq, hard: false });
-    assert_eq!(soft.state(), State::SynSent);
+    assert_eq!(soft.state(), TcpState::SynSent);
 }
 
 #[test]
 fn a_user_timeout_does_not_run_while_nothing_is_outstanding() {
     let user_timeout = Some(Duration::from_secs(5));
-    let mut script = Script::open(Config { user_timeout, ..plain() });
+    let mut script = Script::open(SubflowConfig { user_timeout, ..plain() });
     script.push(1000, 1);
     script.sent();
     script.ack(1100, after(1), &[]);
     assert!(!script.subflow.timers.is_set(Timer::UserTimeout));
     script.wait(60_000);
-    assert_eq!(script.subflow.state(), State::Established);
+    assert_eq!(script.subflow.state(), TcpState::Established);
 }
 
 #[test]
@@ -199,7 +205,7 @@ fn an_unknown_option_of_the_peer_changes_no_timeout() {
 
 #[test]
 fn a_receiver_opens_its_window_in_steps() {
-    let mut pair = Pair::new(Config::ideal(), Config::ideal(), 5);
+    let mut pair = Pair::new(SubflowConfig::ideal(), SubflowConfig::ideal(), 5);
     pair.b.buffer = Some(20_000);
     pair.a.to_send = 100_000;
     pair.connect();
