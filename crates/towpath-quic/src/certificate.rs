@@ -19,15 +19,15 @@ use noq_proto::rustls::time_provider::TimeProvider;
 use noq_proto::rustls::{self, RootCertStore};
 use sha2::Sha256;
 
-use crate::error::SetupError;
+use crate::error::OpenError;
 use crate::identity::{Fingerprint, Identity, PinVerifier, Trust};
 
 /// Name in the certificate.
 pub(crate) const SERVER_NAME: &str = "towpath";
 /// What the streams carry (ALPN): nothing but our own traffic patterns.
-const PROTOCOL: &[u8] = b"towpath";
+const ALPN: &[u8] = b"towpath";
 /// 2027-01-01, within the certificate's hundred years.
-const TODAY: Duration = Duration::from_secs(1_798_761_600);
+const FIXED_DATE: Duration = Duration::from_secs(1_798_761_600);
 
 /// `openssl req -x509 -new -key KEY -subj /CN=towpath -addext subjectAltName=DNS:towpath
 /// -addext basicConstraints=critical,CA:FALSE -days 36500 -outform DER`
@@ -66,51 +66,51 @@ const KEY: [u8; 48] = [
 
 /// The fixed day.
 #[derive(Debug)]
-struct Today;
+struct FixedTimeProvider;
 
-impl TimeProvider for Today {
+impl TimeProvider for FixedTimeProvider {
     fn current_time(&self) -> Option<UnixTime> {
-        Some(UnixTime::since_unix_epoch(TODAY))
+        Some(UnixTime::since_unix_epoch(FIXED_DATE))
     }
 }
 
 /// TLS of the end that opens a connection.
-pub(crate) fn client(trust: &Trust) -> Result<Arc<QuicClientConfig>, SetupError> {
+pub(crate) fn client(trust: &Trust) -> Result<Arc<QuicClientConfig>, OpenError> {
     Ok(Arc::new(QuicClientConfig::try_from(client_config(trust)?)?))
 }
 
 /// The same for any use.
-pub(crate) fn client_config(trust: &Trust) -> Result<rustls::ClientConfig, SetupError> {
+pub(crate) fn client_config(trust: &Trust) -> Result<rustls::ClientConfig, OpenError> {
     match trust {
         Trust::Fixed => client_tls(),
         Trust::Pinned(pins) => pinning(Some(pins.clone())),
-        Trust::Anybody => pinning(None),
+        Trust::Any => pinning(None),
     }
 }
 
 /// TLS of the end that accepts connections.
-pub(crate) fn server(identity: Option<&Identity>) -> Result<Arc<QuicServerConfig>, SetupError> {
+pub(crate) fn server(identity: Option<&Identity>) -> Result<Arc<QuicServerConfig>, OpenError> {
     Ok(Arc::new(QuicServerConfig::try_from(server_config(identity)?)?))
 }
 
 /// The same for any use.
 pub(crate) fn server_config(
     identity: Option<&Identity>,
-) -> Result<rustls::ServerConfig, SetupError> {
+) -> Result<rustls::ServerConfig, OpenError> {
     let Some(identity) = identity else { return server_tls() };
     let (chain, key) = identity.parts()?;
     let builder = rustls::ServerConfig::builder_with_provider(provider());
     serve(builder.with_protocol_versions(&[&rustls::version::TLS13])?, chain, key)
 }
 
-fn pinning(pins: Option<Vec<Fingerprint>>) -> Result<rustls::ClientConfig, SetupError> {
+fn pinning(pins: Option<Vec<Fingerprint>>) -> Result<rustls::ClientConfig, OpenError> {
     let verifier = Arc::new(PinVerifier::new(pins, provider()));
     let mut config = rustls::ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .dangerous()
         .with_custom_certificate_verifier(verifier)
         .with_no_client_auth();
-    config.alpn_protocols = vec![PROTOCOL.to_vec()];
+    config.alpn_protocols = vec![ALPN.to_vec()];
     config.resumption = Resumption::disabled();
     Ok(config)
 }
@@ -119,31 +119,33 @@ fn serve(
     builder: rustls::ConfigBuilder<rustls::ServerConfig, rustls::WantsVerifier>,
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
-) -> Result<rustls::ServerConfig, SetupError> {
+) -> Result<rustls::ServerConfig, OpenError> {
     let mut config = builder.with_no_client_auth().with_single_cert(chain, key)?;
-    config.alpn_protocols = vec![PROTOCOL.to_vec()];
+    config.alpn_protocols = vec![ALPN.to_vec()];
     config.send_tls13_tickets = 0;
     Ok(config)
 }
 
 /// The same for any library.
-pub(crate) fn client_tls() -> Result<rustls::ClientConfig, SetupError> {
+pub(crate) fn client_tls() -> Result<rustls::ClientConfig, OpenError> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_slice(&CERTIFICATE))?;
-    let mut config = rustls::ClientConfig::builder_with_details(provider(), Arc::new(Today))
-        .with_protocol_versions(&[&rustls::version::TLS13])?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    config.alpn_protocols = vec![PROTOCOL.to_vec()];
+    let mut config =
+        rustls::ClientConfig::builder_with_details(provider(), Arc::new(FixedTimeProvider))
+            .with_protocol_versions(&[&rustls::version::TLS13])?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+    config.alpn_protocols = vec![ALPN.to_vec()];
     config.resumption = Resumption::disabled();
     Ok(config)
 }
 
 /// The same for any library.
-pub(crate) fn server_tls() -> Result<rustls::ServerConfig, SetupError> {
+pub(crate) fn server_tls() -> Result<rustls::ServerConfig, OpenError> {
     let chain = vec![CertificateDer::from_slice(&CERTIFICATE)];
     let key = PrivateKeyDer::Pkcs8(KEY.as_slice().into());
-    let builder = rustls::ServerConfig::builder_with_details(provider(), Arc::new(Today));
+    let builder =
+        rustls::ServerConfig::builder_with_details(provider(), Arc::new(FixedTimeProvider));
     serve(builder.with_protocol_versions(&[&rustls::version::TLS13])?, chain, key)
 }
 
@@ -153,9 +155,9 @@ pub(crate) fn provider() -> Arc<rustls::crypto::CryptoProvider> {
 
 /// Stateless resets are signed with a key from the host's seed.
 #[derive(Debug)]
-pub(crate) struct ResetKey(pub(crate) u64);
+pub(crate) struct StatelessResetKey(pub(crate) u64);
 
-impl ResetKey {
+impl StatelessResetKey {
     fn mac(&self, data: &[u8]) -> Hmac<Sha256> {
         let mut block = [0; 64];
         for part in block.as_chunks_mut::<8>().0 {
@@ -167,7 +169,7 @@ impl ResetKey {
     }
 }
 
-impl HmacKey for ResetKey {
+impl HmacKey for StatelessResetKey {
     fn sign(&self, data: &[u8], signature_out: &mut [u8]) {
         for (out, byte) in signature_out.iter_mut().zip(self.mac(data).finalize().into_bytes()) {
             *out = byte;
@@ -199,10 +201,10 @@ impl HandshakeTokenKey for NoTokens {
 
 /// The fixed day, for what the library stamps.
 #[derive(Debug)]
-pub(crate) struct FixedTime;
+pub(crate) struct FixedTimeSource;
 
-impl noq_proto::TimeSource for FixedTime {
+impl noq_proto::TimeSource for FixedTimeSource {
     fn now(&self) -> std::time::SystemTime {
-        std::time::SystemTime::UNIX_EPOCH + TODAY
+        std::time::SystemTime::UNIX_EPOCH + FIXED_DATE
     }
 }

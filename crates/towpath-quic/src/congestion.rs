@@ -1,7 +1,7 @@
 //! Congestion control: `towpath-multipath`'s and the library's, behind the library's interface.
 //!
-//! A [`Factory`] belongs to one connection. The library asks it for a controller for each path, and
-//! all of them share one [`Group`]: that is how LIA, OLIA, BALIA and wVegas see the other paths. The
+//! A [`CongestionFactory`] belongs to one connection. The library asks it for a controller for each path, and
+//! all of them share one [`PathGroup`]: that is how LIA, OLIA, BALIA and wVegas see the other paths. The
 //! group also notes what the library does not tell otherwise: what is in flight on each path, since
 //! when the oldest of it waits, and how the round-trip time varies. The path policies live on that.
 //!
@@ -24,8 +24,8 @@ use towpath_multipath::congestion::{
 };
 use towpath_net::Instant;
 
-use self::waiting::Waiting;
-use crate::time::Clock;
+use self::waiting::UnackedPackets;
+use crate::time::TimeConverter;
 
 #[cfg(test)]
 mod tests;
@@ -34,13 +34,13 @@ mod waiting;
 /// RFC 9002 §7.2.
 const INITIAL_PACKETS: u32 = 10;
 /// RFC 9002 §7.2: two packets.
-const LEAST_PACKETS: u64 = 2;
+const MIN_WINDOW_PACKETS: u64 = 2;
 /// A packet this much older than one that was acknowledged is not waited for any more: the library
 /// gives up path MTU probes without a word.
-const GIVEN_UP: Duration = Duration::from_millis(100);
+const MAX_UNACKED_AGE: Duration = Duration::from_millis(100);
 
 /// Controls of the library, by name.
-const LIBRARY: &[(&str, &str)] = &[
+const NOQ_CONTROLLERS: &[(&str, &str)] = &[
     ("newreno", "the library's NewReno (RFC 9002)"),
     ("noq-cubic", "the library's CUBIC"),
     ("bbr", "the library's BBR, version 3; draws random numbers of its own, so not simulated"),
@@ -49,7 +49,7 @@ const LIBRARY: &[(&str, &str)] = &[
 /// Every congestion control: name, and one line for people.
 pub fn names() -> impl Iterator<Item = (&'static str, &'static str)> {
     let own = congestion::ALL.iter().map(|entry| (entry.name, entry.about));
-    own.chain(LIBRARY.iter().copied())
+    own.chain(NOQ_CONTROLLERS.iter().copied())
 }
 
 /// Whether it behaves the same in every run with the same seed.
@@ -70,12 +70,12 @@ fn listed() -> String {
 
 /// What makes a path's control.
 #[derive(Clone)]
-enum Kind {
+enum ControllerKind {
     Ours(fn(CongestionConfig) -> Box<dyn CongestionControl>),
     Library(Arc<dyn ControllerFactory + Send + Sync>),
 }
 
-impl Kind {
+impl ControllerKind {
     fn named(name: &str) -> Result<Self, UnknownCongestionControl> {
         let own = congestion::ALL.iter().find(|entry| entry.name == name);
         Ok(match (own, name) {
@@ -87,72 +87,74 @@ impl Kind {
         })
     }
 
-    fn make(&self, now: time::Instant, mtu_bytes: u16) -> Control {
+    fn make(&self, now: time::Instant, mtu_bytes: u16) -> PathController {
         match self {
-            Self::Ours(make) => Control::Ours(make(CongestionConfig {
+            Self::Ours(make) => PathController::Ours(make(CongestionConfig {
                 mss_bytes: u32::from(mtu_bytes),
                 initial_packets: INITIAL_PACKETS,
                 hystart: HyStartRule::Rfc9406,
             })),
-            Self::Library(factory) => Control::Library(Arc::clone(factory).build(now, mtu_bytes)),
+            Self::Library(factory) => {
+                PathController::Library(Arc::clone(factory).build(now, mtu_bytes))
+            }
         }
     }
 }
 
 /// Makes the controllers of one connection.
 #[derive(Clone)]
-pub(crate) struct Factory {
-    clock: Clock,
-    group: Group,
+pub(crate) struct CongestionFactory {
+    clock: TimeConverter,
+    group: PathGroup,
 }
 
-impl fmt::Debug for Factory {
+impl fmt::Debug for CongestionFactory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Factory").field("group", &self.group).finish_non_exhaustive()
     }
 }
 
-impl Factory {
+impl CongestionFactory {
     /// For one connection; its paths are coupled with each other and with nothing else.
-    pub(crate) fn new(name: &str, clock: Clock) -> Result<Self, UnknownCongestionControl> {
-        let kind = Arc::new(Mutex::new(Kind::named(name)?));
-        Ok(Self { clock, group: Group { members: Arc::default(), kind } })
+    pub(crate) fn new(name: &str, clock: TimeConverter) -> Result<Self, UnknownCongestionControl> {
+        let kind = Arc::new(Mutex::new(ControllerKind::named(name)?));
+        Ok(Self { clock, group: PathGroup { members: Arc::default(), kind } })
     }
 }
 
-impl ControllerFactory for Factory {
+impl ControllerFactory for CongestionFactory {
     fn build(self: Arc<Self>, now: time::Instant, current_mtu: u16) -> Box<dyn Controller> {
         let control = self.group.kind().make(now, current_mtu);
-        let place = self.group.add(Member::new(control, current_mtu));
-        Box::new(Handle { group: self.group.clone(), place, clock: self.clock })
+        let place = self.group.add(PathCongestion::new(control, current_mtu));
+        Box::new(PathControllerHandle { group: self.group.clone(), place, clock: self.clock })
     }
 }
 
 /// The paths of one connection.
 #[derive(Clone)]
-struct Group {
-    members: Arc<Mutex<Vec<Option<Member>>>>,
+struct PathGroup {
+    members: Arc<Mutex<Vec<Option<PathCongestion>>>>,
     /// What new paths get.
-    kind: Arc<Mutex<Kind>>,
+    kind: Arc<Mutex<ControllerKind>>,
 }
 
-impl fmt::Debug for Group {
+impl fmt::Debug for PathGroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Group").field(&self.members).finish()
     }
 }
 
-impl Group {
-    fn lock(&self) -> MutexGuard<'_, Vec<Option<Member>>> {
+impl PathGroup {
+    fn lock(&self) -> MutexGuard<'_, Vec<Option<PathCongestion>>> {
         // A panic elsewhere is reported there.
         self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn kind(&self) -> MutexGuard<'_, Kind> {
+    fn kind(&self) -> MutexGuard<'_, ControllerKind> {
         self.kind.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn add(&self, member: Member) -> usize {
+    fn add(&self, member: PathCongestion) -> usize {
         let mut members = self.lock();
         members.push(Some(member));
         members.len() - 1
@@ -161,22 +163,22 @@ impl Group {
 
 /// A path's control, whosesoever.
 #[derive(Debug)]
-enum Control {
+enum PathController {
     Ours(Box<dyn CongestionControl>),
     Library(Box<dyn Controller>),
 }
 
 /// One path.
 #[derive(Debug)]
-struct Member {
-    control: Control,
+struct PathCongestion {
+    control: PathController,
     /// Controllers that stand for it: the library copies them when it tries a new address.
     handles: usize,
     /// It does not carry data any more and counts no more for the others.
     left: bool,
     mtu_bytes: u16,
     in_flight_bytes: u64,
-    waiting: Waiting,
+    waiting: UnackedPackets,
     acked_bytes: u64,
     last_ack: Option<time::Instant>,
     /// When the newest packet that was acknowledged was sent.
@@ -185,7 +187,7 @@ struct Member {
     rttvar: Duration,
     min_rtt: Duration,
     /// Of the acknowledgement that is being taken in.
-    batch: Batch,
+    batch: AckBatch,
     /// Packets sent until then belong to the round trip that is going on.
     round_end: Option<time::Instant>,
     /// Packets sent until then were sent before the last reduction.
@@ -194,27 +196,27 @@ struct Member {
 
 /// What one acknowledgement says.
 #[derive(Debug, Clone, Copy, Default)]
-struct Batch {
+struct AckBatch {
     bytes: u64,
     newest_sent: Option<time::Instant>,
 }
 
-impl Member {
-    fn new(control: Control, mtu_bytes: u16) -> Self {
+impl PathCongestion {
+    fn new(control: PathController, mtu_bytes: u16) -> Self {
         Self {
             control,
             handles: 1,
             left: false,
             mtu_bytes,
             in_flight_bytes: 0,
-            waiting: Waiting::default(),
+            waiting: UnackedPackets::default(),
             acked_bytes: 0,
             last_ack: None,
             newest_acked: None,
             srtt: Duration::ZERO,
             rttvar: Duration::ZERO,
             min_rtt: Duration::ZERO,
-            batch: Batch::default(),
+            batch: AckBatch::default(),
             round_end: None,
             recovery_start: None,
         }
@@ -222,17 +224,19 @@ impl Member {
 
     fn cwnd_bytes(&self) -> u64 {
         match &self.control {
-            Control::Ours(own) => {
-                own.cwnd_bytes().max(LEAST_PACKETS * u64::from(self.mtu_bytes.max(1)))
+            PathController::Ours(own) => {
+                own.cwnd_bytes().max(MIN_WINDOW_PACKETS * u64::from(self.mtu_bytes.max(1)))
             }
-            Control::Library(library) => library.window(),
+            PathController::Library(library) => library.window(),
         }
     }
 
     fn sibling(&self, place: usize) -> Sibling {
         let (between_losses, slow_start) = match &self.control {
-            Control::Ours(own) => (own.between_losses(), own.cwnd_bytes() < own.ssthresh_bytes()),
-            Control::Library(_) => ((0, 0), false),
+            PathController::Ours(own) => {
+                (own.between_losses(), own.cwnd_bytes() < own.ssthresh_bytes())
+            }
+            PathController::Library(_) => ((0, 0), false),
         };
         Sibling {
             id: path_id(place),
@@ -291,7 +295,7 @@ impl Member {
     }
 
     fn forget_old(&mut self, newest_acked: time::Instant) {
-        let patience = GIVEN_UP + 2 * self.srtt;
+        let patience = MAX_UNACKED_AGE + 2 * self.srtt;
         self.waiting.forget(|sent| newest_acked.saturating_duration_since(sent) > patience);
     }
 }
@@ -302,7 +306,7 @@ fn path_id(place: usize) -> PathId {
 
 /// What is known of a path beside the library's own figures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Figures {
+pub(crate) struct PathMetrics {
     pub(crate) cwnd_bytes: u64,
     pub(crate) ssthresh_bytes: Option<u64>,
     pub(crate) in_flight_bytes: u64,
@@ -318,44 +322,44 @@ pub(crate) struct Figures {
 
 /// The library's controller of a path: a place in the group.
 #[derive(Debug)]
-pub(crate) struct Handle {
-    group: Group,
+pub(crate) struct PathControllerHandle {
+    group: PathGroup,
     place: usize,
-    clock: Clock,
+    clock: TimeConverter,
 }
 
-impl Handle {
+impl PathControllerHandle {
     /// The one that `controller` is, if it is one of ours.
     pub(crate) fn of(controller: &dyn Controller) -> Option<Box<Self>> {
         controller.clone_box().into_any().downcast().ok()
     }
 
-    fn with<R>(&self, act: impl FnOnce(&mut Member) -> R) -> Option<R> {
+    fn with<R>(&self, act: impl FnOnce(&mut PathCongestion) -> R) -> Option<R> {
         let mut members = self.group.lock();
         members.get_mut(self.place).and_then(Option::as_mut).map(act)
     }
 
     fn library(&self, act: impl FnOnce(&mut (dyn Controller + 'static))) {
         self.with(|member| {
-            if let Control::Library(library) = &mut member.control {
+            if let PathController::Library(library) = &mut member.control {
                 act(&mut **library);
             }
         });
     }
 
     /// What is known of the path.
-    pub(crate) fn figures(&self) -> Figures {
+    pub(crate) fn path_metrics(&self) -> PathMetrics {
         let clock = self.clock;
-        let figures = self.with(|member| Figures {
+        let figures = self.with(|member| PathMetrics {
             cwnd_bytes: member.cwnd_bytes(),
             ssthresh_bytes: match &member.control {
-                Control::Ours(own) => Some(own.ssthresh_bytes()),
-                Control::Library(library) => library.metrics().ssthresh,
+                PathController::Ours(own) => Some(own.ssthresh_bytes()),
+                PathController::Library(library) => library.metrics().ssthresh,
             },
             in_flight_bytes: member.in_flight_bytes,
             acked_bytes: member.acked_bytes,
-            waiting_since: member.waiting.oldest().map(|sent| clock.ours(sent)),
-            worked: member.newest_acked.map(|at| clock.ours(at)),
+            waiting_since: member.waiting.oldest().map(|sent| clock.from_std(sent)),
+            worked: member.newest_acked.map(|at| clock.from_std(at)),
             srtt: member.srtt,
             rttvar: member.rttvar,
             min_rtt: member.min_rtt,
@@ -370,7 +374,7 @@ impl Handle {
         name: &str,
         now: time::Instant,
     ) -> Result<(), UnknownCongestionControl> {
-        let kind = Kind::named(name)?;
+        let kind = ControllerKind::named(name)?;
         for member in self.group.lock().iter_mut().flatten() {
             member.control = kind.make(now, member.mtu_bytes);
         }
@@ -385,7 +389,7 @@ impl Handle {
     }
 
     /// The path is given up: the others do not count it any more.
-    pub(crate) fn leave(&self) {
+    pub(crate) fn abandon(&self) {
         self.with(|member| {
             member.left = true;
             member.waiting.clear();
@@ -393,7 +397,7 @@ impl Handle {
     }
 
     /// Lets our control of this path act, with all paths that carry data in view.
-    fn steer(&self, act: impl FnOnce(&mut Member, &[Sibling])) {
+    fn with_group(&self, act: impl FnOnce(&mut PathCongestion, &[Sibling])) {
         let mut members = self.group.lock();
         let views: Vec<Sibling> = members
             .iter()
@@ -409,7 +413,7 @@ impl Handle {
     }
 }
 
-impl Drop for Handle {
+impl Drop for PathControllerHandle {
     fn drop(&mut self) {
         let mut members = self.group.lock();
         if let Some(slot) = members.get_mut(self.place) {
@@ -424,7 +428,7 @@ impl Drop for Handle {
     }
 }
 
-impl Controller for Handle {
+impl Controller for PathControllerHandle {
     fn on_sent(&mut self, now: time::Instant, bytes: u64, largest_pn: u64) {
         self.library(|library| library.on_sent(now, bytes, largest_pn));
     }
@@ -433,7 +437,7 @@ impl Controller for Handle {
         self.with(|member| {
             member.in_flight_bytes = member.in_flight_bytes.saturating_add(u64::from(bytes));
             member.waiting.sent(now, pn);
-            if let Control::Library(library) = &mut member.control {
+            if let PathController::Library(library) = &mut member.control {
                 library.on_packet_sent(now, bytes, pn);
             }
         });
@@ -454,7 +458,7 @@ impl Controller for Handle {
     ) {
         self.with(|member| {
             member.on_ack(now, (sent, pn), bytes, (rtt.get(), rtt.min()));
-            if let Control::Library(library) = &mut member.control {
+            if let PathController::Library(library) = &mut member.control {
                 library.on_ack(now, sent, bytes, pn, app_limited, rtt);
             }
         });
@@ -470,15 +474,15 @@ impl Controller for Handle {
         self.library(|library| {
             library.on_end_acks(now, in_flight, app_limited, largest_packet_num_acked);
         });
-        let (ours, place) = (self.clock.ours(now), path_id(self.place));
-        self.steer(|member, views| {
+        let (ours, place) = (self.clock.from_std(now), path_id(self.place));
+        self.with_group(|member, views| {
             member.in_flight_bytes = in_flight;
             if let Some(newest) = member.batch.newest_sent {
                 member.forget_old(newest);
             }
             // RFC 9002 §7.8: a window that pacing leaves unused for a moment is used all the same.
             let Some(sample) = member.sample(ours, now, !app_limited) else { return };
-            if let Control::Ours(own) = &mut member.control {
+            if let PathController::Ours(own) = &mut member.control {
                 own.on_ack(&sample, place, views);
             }
         });
@@ -497,15 +501,15 @@ impl Controller for Handle {
         self.library(|library| {
             library.on_congestion_event(now, sent, persistent, is_ecn, lost_bytes, largest_lost_pn);
         });
-        let (ours, place) = (self.clock.ours(now), path_id(self.place));
-        self.steer(|member, views| {
+        let (ours, place) = (self.clock.from_std(now), path_id(self.place));
+        self.with_group(|member, views| {
             // RFC 9002 §7.3.2: once for all packets of a window.
             if member.recovery_start.is_some_and(|start| sent <= start) {
                 return;
             }
             member.recovery_start = Some(now);
             let in_flight = member.in_flight_bytes;
-            let Control::Ours(own) = &mut member.control else { return };
+            let PathController::Ours(own) = &mut member.control else { return };
             if persistent {
                 // RFC 9002 §7.6.2: as after a timeout of TCP.
                 own.on_timeout(ours, in_flight);
@@ -520,7 +524,7 @@ impl Controller for Handle {
             let lost = u64::from(lost_bytes);
             member.in_flight_bytes = member.in_flight_bytes.saturating_sub(lost);
             member.waiting.lost(pn);
-            if let Control::Library(library) = &mut member.control {
+            if let PathController::Library(library) = &mut member.control {
                 library.on_packet_lost(lost_bytes, pn, now);
             }
         });
@@ -530,9 +534,9 @@ impl Controller for Handle {
         self.library(Controller::on_spurious_congestion_event);
         let clock = self.clock;
         self.with(|member| {
-            let now = member.last_ack.map_or(Instant::ZERO, |at| clock.ours(at));
+            let now = member.last_ack.map_or(Instant::ZERO, |at| clock.from_std(at));
             member.recovery_start = None;
-            if let Control::Ours(own) = &mut member.control {
+            if let PathController::Ours(own) = &mut member.control {
                 own.undo(now);
             }
         });
@@ -542,8 +546,8 @@ impl Controller for Handle {
         self.with(|member| {
             member.mtu_bytes = new_mtu;
             match &mut member.control {
-                Control::Ours(own) => own.set_mss(u32::from(new_mtu)),
-                Control::Library(library) => library.on_mtu_update(new_mtu),
+                PathController::Ours(own) => own.set_mss(u32::from(new_mtu)),
+                PathController::Library(library) => library.on_mtu_update(new_mtu),
             }
         });
     }
@@ -558,8 +562,8 @@ impl Controller for Handle {
 
     fn metrics(&self) -> ControllerMetrics {
         let metrics = self.with(|member| match &member.control {
-            Control::Library(library) => library.metrics(),
-            Control::Ours(own) => {
+            PathController::Library(library) => library.metrics(),
+            PathController::Ours(own) => {
                 let mut metrics = ControllerMetrics::default();
                 metrics.congestion_window = member.cwnd_bytes();
                 metrics.ssthresh = Some(own.ssthresh_bytes());
@@ -576,8 +580,8 @@ impl Controller for Handle {
 
     fn initial_window(&self) -> u64 {
         let window = self.with(|member| match &member.control {
-            Control::Library(library) => library.initial_window(),
-            Control::Ours(_) => u64::from(INITIAL_PACKETS) * u64::from(member.mtu_bytes),
+            PathController::Library(library) => library.initial_window(),
+            PathController::Ours(_) => u64::from(INITIAL_PACKETS) * u64::from(member.mtu_bytes),
         });
         window.unwrap_or(0)
     }

@@ -7,15 +7,15 @@ use bytes::Bytes;
 use noq_proto::{ConnectionEvent, ConnectionHandle, Endpoint, StreamEvent, VarInt};
 use towpath_net::Instant;
 
-use crate::config::{Config, window};
-use crate::congestion::{Handle, UnknownCongestionControl};
+use crate::config::{QuicConfig, window};
+use crate::congestion::{PathControllerHandle, UnknownCongestionControl};
 use crate::error::ConnectionError;
 use crate::host::LocalAddress;
 use crate::identity::Fingerprint;
 use crate::paths::PathRecord;
 use crate::policy::Policy;
-use crate::status::{ConnectionId, Event, Notice, Status, StreamId};
-use crate::time::Clock;
+use crate::status::{ConnectionId, ConnectionStatus, PathNotice, QuicEvent, StreamId};
+use crate::time::TimeConverter;
 use crate::tls::EXPORT_LABEL;
 
 /// A connection of a host.
@@ -27,8 +27,8 @@ pub(crate) struct Connection {
     /// Port of the socket.
     pub(crate) socket: u16,
     pub(crate) opener: bool,
-    pub(crate) config: Config,
-    pub(crate) clock: Clock,
+    pub(crate) config: QuicConfig,
+    pub(crate) clock: TimeConverter,
     /// Our address when it began.
     pub(crate) local: SocketAddr,
     pub(crate) remote: SocketAddr,
@@ -46,7 +46,7 @@ pub(crate) struct Connection {
     pub(crate) active: Instant,
     pub(crate) pinged: Instant,
     /// When the paths are to be looked at again.
-    pub(crate) next_look: Option<Instant>,
+    pub(crate) next_path_check: Option<Instant>,
     /// Not before then is a path opened from this address again.
     pub(crate) reopen: BTreeMap<IpAddr, Instant>,
     /// The stream that took data last.
@@ -56,21 +56,22 @@ pub(crate) struct Connection {
 }
 
 /// What [`Connection::new`] needs.
-pub(crate) struct Birth {
+pub(crate) struct ConnectionParams {
     pub(crate) inner: noq_proto::Connection,
     pub(crate) id: ConnectionId,
     pub(crate) handle: ConnectionHandle,
     pub(crate) socket: u16,
-    pub(crate) config: Config,
-    pub(crate) clock: Clock,
+    pub(crate) config: QuicConfig,
+    pub(crate) clock: TimeConverter,
     pub(crate) local: SocketAddr,
     pub(crate) remote: SocketAddr,
     pub(crate) interface: u32,
 }
 
 impl Connection {
-    pub(crate) fn new(now: Instant, birth: Birth) -> Self {
-        let Birth { inner, id, handle, socket, config, clock, local, remote, interface } = birth;
+    pub(crate) fn new(now: Instant, birth: ConnectionParams) -> Self {
+        let ConnectionParams { inner, id, handle, socket, config, clock, local, remote, interface } =
+            birth;
         Self {
             opener: inner.side().is_client(),
             inner,
@@ -91,7 +92,7 @@ impl Connection {
             paths: vec![PathRecord::first(now, local, remote)],
             active: now,
             pinged: now,
-            next_look: None,
+            next_path_check: None,
             reopen: BTreeMap::new(),
             last_writer: 0,
             writable: BTreeSet::new(),
@@ -105,7 +106,7 @@ impl Connection {
         ends: (SocketAddr, SocketAddr),
         event: ConnectionEvent,
     ) {
-        self.hear(now, ends);
+        self.note_received(now, ends);
         self.inner.handle_event(event);
     }
 
@@ -114,13 +115,13 @@ impl Connection {
         if self.inner.is_drained() {
             return None;
         }
-        let library = self.inner.poll_timeout().map(|at| self.clock.ours(at));
-        [library, self.next_look].into_iter().flatten().min()
+        let library = self.inner.poll_timeout().map(|at| self.clock.from_std(at));
+        [library, self.next_path_check].into_iter().flatten().min()
     }
 
     /// Runs the timers that are due.
     pub(crate) fn wake(&mut self, now: Instant) {
-        self.inner.handle_timeout(self.clock.library(now));
+        self.inner.handle_timeout(self.clock.to_std(now));
     }
 
     /// Exchanges what library, paths and application have to tell each other.
@@ -129,7 +130,7 @@ impl Connection {
         now: Instant,
         endpoint: &mut Endpoint,
         addresses: &[LocalAddress],
-        told: &mut VecDeque<Event>,
+        told: &mut VecDeque<QuicEvent>,
     ) {
         loop {
             while let Some(event) = self.inner.poll_endpoint_events() {
@@ -142,11 +143,11 @@ impl Connection {
                 did = true;
                 self.on_event(now, event, told);
             }
-            if self.next_look.is_some_and(|due| due <= now) {
-                self.look(now, addresses, told);
+            if self.next_path_check.is_some_and(|due| due <= now) {
+                self.check_paths(now, addresses, told);
                 did = true;
             }
-            self.tell_writable(told);
+            self.emit_writable(told);
             if !did {
                 return;
             }
@@ -154,25 +155,25 @@ impl Connection {
     }
 
     /// Who is told first can take all that there is room for: the streams take turns.
-    fn tell_writable(&mut self, told: &mut VecDeque<Event>) {
+    fn emit_writable(&mut self, told: &mut VecDeque<QuicEvent>) {
         let later = self.writable.split_off(&self.last_writer.saturating_add(1));
         let earlier = std::mem::take(&mut self.writable);
         let all = later.into_iter().chain(earlier);
-        told.extend(all.map(|stream| Event::Writable(self.id, StreamId(stream))));
+        told.extend(all.map(|stream| QuicEvent::Writable(self.id, StreamId(stream))));
     }
 
-    fn on_event(&mut self, now: Instant, event: noq_proto::Event, told: &mut VecDeque<Event>) {
+    fn on_event(&mut self, now: Instant, event: noq_proto::Event, told: &mut VecDeque<QuicEvent>) {
         use noq_proto::Event as Library;
         match event {
             Library::Connected => self.on_connected(now, told),
             Library::HandshakeConfirmed => self.end_handshake(),
             Library::ConnectionLost { reason } => {
-                self.next_look = None;
+                self.next_path_check = None;
                 self.error = Some(reason.into());
                 if !self.closed {
                     self.closed = true;
                     let error = self.error.clone();
-                    told.push_back(Event::Closed { connection: self.id, error });
+                    told.push_back(QuicEvent::Closed { connection: self.id, error });
                 }
             }
             Library::Stream(event) => self.on_stream(&event, told),
@@ -184,18 +185,21 @@ impl Connection {
         }
     }
 
-    fn on_connected(&mut self, now: Instant, told: &mut VecDeque<Event>) {
+    fn on_connected(&mut self, now: Instant, told: &mut VecDeque<QuicEvent>) {
         self.established = true;
         self.peer = Fingerprint::of_peer(self.inner.crypto_session());
         self.active = now;
-        self.first_path_works(now);
+        self.on_first_path_validated(now);
         if self.opener {
-            told.push_back(Event::Connected(self.id));
+            told.push_back(QuicEvent::Connected(self.id));
         }
         if self.inner.is_multipath_negotiated() {
-            self.next_look = Some(now);
+            self.next_path_check = Some(now);
         } else if self.config.multipath {
-            told.push_back(Event::Notice { connection: self.id, notice: Notice::SinglePath });
+            told.push_back(QuicEvent::Notice {
+                connection: self.id,
+                notice: PathNotice::SinglePath,
+            });
         }
     }
 
@@ -209,23 +213,24 @@ impl Connection {
 
     fn end_handshake(&self) {
         for id in self.inner.paths() {
-            if let Some(handle) = self.inner.congestion_state(id).and_then(Handle::of) {
+            if let Some(handle) = self.inner.congestion_state(id).and_then(PathControllerHandle::of)
+            {
                 handle.end_handshake();
             }
         }
     }
 
-    fn on_stream(&mut self, event: &StreamEvent, told: &mut VecDeque<Event>) {
+    fn on_stream(&mut self, event: &StreamEvent, told: &mut VecDeque<QuicEvent>) {
         let id = self.id;
         let told_of = match *event {
             StreamEvent::Opened { .. } => {
                 while let Some(stream) = self.accept_stream() {
-                    told.push_back(Event::StreamOpened(id, stream));
+                    told.push_back(QuicEvent::StreamOpened(id, stream));
                 }
                 None
             }
             StreamEvent::Readable { id: stream } => {
-                Some(Event::Readable(id, StreamId(stream.index())))
+                Some(QuicEvent::Readable(id, StreamId(stream.index())))
             }
             // A stream that the peer stopped is told as writable: writing says so.
             StreamEvent::Writable { id: stream } | StreamEvent::Stopped { id: stream, .. } => {
@@ -233,7 +238,7 @@ impl Connection {
                 None
             }
             StreamEvent::Finished { id: stream } => {
-                Some(Event::Finished(id, StreamId(stream.index())))
+                Some(QuicEvent::Finished(id, StreamId(stream.index())))
             }
             StreamEvent::Available { .. } => None,
         };
@@ -244,14 +249,14 @@ impl Connection {
     pub(crate) fn configure(
         &mut self,
         now: Instant,
-        config: &Config,
+        config: &QuicConfig,
     ) -> Result<(), UnknownCongestionControl> {
         if config.congestion_control != self.config.congestion_control {
-            let at = self.clock.library(now);
+            let at = self.clock.to_std(now);
             let paths = self.inner.paths();
             let first = paths.into_iter().find_map(|id| self.inner.congestion_state(id));
             first
-                .and_then(Handle::of)
+                .and_then(PathControllerHandle::of)
                 .map_or(Ok(()), |handle| handle.switch(&config.congestion_control, at))?;
         }
         self.policy = Policy::new(config.policy);
@@ -261,8 +266,8 @@ impl Connection {
         self.config.policy = config.policy;
         self.config.receive_window_bytes = config.receive_window_bytes;
         self.config.send_window_bytes = config.send_window_bytes;
-        self.config.first_window_bytes = None;
-        self.next_look = Some(now);
+        self.config.initial_window_bytes = None;
+        self.next_path_check = Some(now);
         Ok(())
     }
 
@@ -270,8 +275,8 @@ impl Connection {
     pub(crate) fn close(&mut self, now: Instant) {
         if !self.closed {
             self.closed = true;
-            self.next_look = None;
-            self.inner.close(self.clock.library(now), VarInt::from_u32(0), Bytes::new());
+            self.next_path_check = None;
+            self.inner.close(self.clock.to_std(now), VarInt::from_u32(0), Bytes::new());
         }
     }
 
@@ -284,8 +289,8 @@ impl Connection {
         self.closed
     }
 
-    pub(crate) fn status(&mut self) -> Status {
-        Status {
+    pub(crate) fn status(&mut self) -> ConnectionStatus {
+        ConnectionStatus {
             local: self.local,
             remote: self.remote,
             opener: self.opener,

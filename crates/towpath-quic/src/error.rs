@@ -7,11 +7,11 @@ use noq_proto::rustls;
 use thiserror::Error;
 
 use crate::congestion::UnknownCongestionControl;
-use crate::identity::{Fingerprint, Unpinned};
+use crate::identity::{Fingerprint, UnpinnedCertificate};
 
 /// Why a host cannot listen or connect.
 #[derive(Debug, Error)]
-pub enum SetupError {
+pub enum OpenError {
     /// A setting names something that does not exist.
     #[error(transparent)]
     CongestionControl(#[from] UnknownCongestionControl),
@@ -73,7 +73,7 @@ impl From<noq_proto::ConnectionError> for ConnectionError {
             Library::ConnectionClosed(close) => Self::ClosedByPeer(close.to_string()),
             Library::ApplicationClosed(close) => Self::ClosedByPeer(close.to_string()),
             Library::TransportError(error) => {
-                let shown = error.crypto.as_deref().and_then(Unpinned::of);
+                let shown = error.crypto.as_deref().and_then(UnpinnedCertificate::of);
                 shown.map_or_else(|| Self::Protocol(error.to_string()), Self::Untrusted)
             }
             Library::VersionMismatch => Self::Version,

@@ -6,16 +6,16 @@ use std::time::Duration;
 use bytes::Bytes;
 use towpath_net::Instant;
 
-use crate::identity::Pem;
+use crate::identity::PemIdentity;
 use crate::{
-    Config, ConnectionId, Datagram, Event, Fingerprint, Host, Identity, LocalAddress, Trust,
-    Validation,
+    AddressValidation, ConnectionId, Datagram, Fingerprint, Identity, LocalAddress, QuicConfig,
+    QuicEvent, QuicStack, Trust,
 };
 
 const PORT: u16 = 5_210;
 
-fn host(last: u8) -> Host {
-    let mut host = Host::unpredictable();
+fn host(last: u8) -> QuicStack {
+    let mut host = QuicStack::new_random();
     let address: IpAddr = Ipv4Addr::new(10, 0, 0, last).into();
     let (up, subflow, backup) = (true, true, false);
     let local = LocalAddress { address, interface: 1, up, subflow, backup };
@@ -24,7 +24,7 @@ fn host(last: u8) -> Host {
 }
 
 fn identity() -> Identity {
-    let pem = Pem::make(&["towpath".to_owned()]).unwrap();
+    let pem = PemIdentity::make(&["towpath".to_owned()]).unwrap();
     Identity::from_pem(&pem.certificate, &pem.key).unwrap()
 }
 
@@ -34,16 +34,16 @@ fn arrived(sent: &Datagram) -> Datagram {
 }
 
 struct Pair {
-    client: Host,
-    server: Host,
+    client: QuicStack,
+    server: QuicStack,
     connection: ConnectionId,
-    events: Vec<Event>,
+    events: Vec<QuicEvent>,
     /// UDP payload in both directions, the client's first.
     passed: Vec<(bool, Datagram)>,
 }
 
 impl Pair {
-    fn new(server_config: Config, client_config: Config) -> Self {
+    fn new(server_config: QuicConfig, client_config: QuicConfig) -> Self {
         let (mut client, mut server) = (host(1), host(2));
         server.listen(PORT, server_config).unwrap();
         let remote = SocketAddr::new(Ipv4Addr::new(10, 0, 0, 2).into(), PORT);
@@ -71,23 +71,23 @@ impl Pair {
     }
 
     fn is_connected(&self) -> bool {
-        self.events.contains(&Event::Connected(self.connection))
+        self.events.contains(&QuicEvent::Connected(self.connection))
     }
 
     fn failure(&self) -> Option<String> {
         self.events.iter().find_map(|event| {
-            let Event::Closed { error, .. } = event else { return None };
+            let QuicEvent::Closed { error, .. } = event else { return None };
             error.as_ref().map(ToString::to_string)
         })
     }
 }
 
-fn serving(identity: &Identity) -> Config {
-    Config { identity: Some(identity.clone()), ..Config::default() }
+fn serving(identity: &Identity) -> QuicConfig {
+    QuicConfig { identity: Some(identity.clone()), ..QuicConfig::default() }
 }
 
-fn trusting(trust: Trust) -> Config {
-    Config { trust, ..Config::default() }
+fn trusting(trust: Trust) -> QuicConfig {
+    QuicConfig { trust, ..QuicConfig::default() }
 }
 
 #[test]
@@ -124,8 +124,8 @@ fn a_certificate_that_is_not_expected_is_named() {
 
 #[test]
 fn an_accepted_connection_becomes_what_it_turns_out_to_be_for() {
-    let config = Config { first_window_bytes: Some(1_000), ..serving(&identity()) };
-    let mut pair = Pair::new(config, trusting(Trust::Anybody));
+    let config = QuicConfig { initial_window_bytes: Some(1_000), ..serving(&identity()) };
+    let mut pair = Pair::new(config, trusting(Trust::Any));
     pair.run(50);
     let now = Instant::ZERO + Duration::from_millis(50);
     let stream = pair.client.open_stream(pair.connection).unwrap();
@@ -135,8 +135,8 @@ fn an_accepted_connection_becomes_what_it_turns_out_to_be_for() {
     let accepted = ConnectionId(0);
     let status = pair.server.status(accepted).unwrap();
     assert!(status.paths[0].received_bytes < 10_000, "{status:?}");
-    let wanted = Config { congestion_control: "reno".to_owned(), ..Config::default() };
-    let strange = Config { congestion_control: "dctcp".to_owned(), ..Config::default() };
+    let wanted = QuicConfig { congestion_control: "reno".to_owned(), ..QuicConfig::default() };
+    let strange = QuicConfig { congestion_control: "dctcp".to_owned(), ..QuicConfig::default() };
     assert!(pair.server.configure(now, accepted, &strange).is_err());
     pair.server.configure(now, accepted, &wanted).unwrap();
     pair.run(300);
@@ -150,9 +150,9 @@ fn an_accepted_connection_becomes_what_it_turns_out_to_be_for() {
 
 #[test]
 fn an_abandoned_connection_costs_nothing_and_says_nothing() {
-    let mut pair = Pair::new(serving(&identity()), trusting(Trust::Anybody));
+    let mut pair = Pair::new(serving(&identity()), trusting(Trust::Any));
     pair.run(50);
-    pair.server.abandon(ConnectionId(0));
+    pair.server.drop_silently(ConnectionId(0));
     assert!(pair.server.status(ConnectionId(0)).is_none());
     let now = Instant::ZERO + Duration::from_secs(1);
     assert!(pair.server.poll_transmit(now).is_none());
@@ -162,21 +162,22 @@ fn an_abandoned_connection_costs_nothing_and_says_nothing() {
 #[test]
 fn who_trusts_anybody_is_told_who_it_was() {
     let identity = identity();
-    let mut pair = Pair::new(serving(&identity), trusting(Trust::Anybody));
+    let mut pair = Pair::new(serving(&identity), trusting(Trust::Any));
     pair.run(50);
     assert!(pair.is_connected());
     let status = pair.client.status(pair.connection).unwrap();
     assert_eq!(status.peer, Some(identity.fingerprint()));
 }
 
-fn guarded(retry_from: usize, most_handshakes: usize) -> Config {
-    let validation = Validation { retry_from, most_handshakes, most_connections: 100 };
-    Config { validation, ..serving(&identity()) }
+fn guarded(retry_from: usize, most_handshakes: usize) -> QuicConfig {
+    let validation =
+        AddressValidation { retry_from, max_handshakes: most_handshakes, max_connections: 100 };
+    QuicConfig { validation, ..serving(&identity()) }
 }
 
 #[test]
 fn a_busy_server_asks_for_proof_of_the_address_first() {
-    let mut pair = Pair::new(guarded(0, 10), trusting(Trust::Anybody));
+    let mut pair = Pair::new(guarded(0, 10), trusting(Trust::Any));
     pair.run(50);
     assert!(pair.is_connected(), "{:?}", pair.events);
     let (_, first) = pair.passed.iter().find(|(to_server, _)| !to_server).unwrap();
@@ -187,7 +188,7 @@ fn a_busy_server_asks_for_proof_of_the_address_first() {
 
 #[test]
 fn new_peers_get_no_answer_when_too_many_handshakes_are_unfinished() {
-    let mut pair = Pair::new(guarded(0, 0), trusting(Trust::Anybody));
+    let mut pair = Pair::new(guarded(0, 0), trusting(Trust::Any));
     pair.run(50);
     assert!(!pair.is_connected());
     assert!(pair.passed.iter().all(|(to_server, _)| *to_server));
@@ -197,7 +198,7 @@ fn new_peers_get_no_answer_when_too_many_handshakes_are_unfinished() {
 #[test]
 fn an_address_that_does_not_answer_gets_at_most_three_times_what_came_from_it() {
     for config in [guarded(usize::MAX, 100), guarded(0, 100)] {
-        let mut pair = Pair::new(config, trusting(Trust::Anybody));
+        let mut pair = Pair::new(config, trusting(Trust::Any));
         let first = pair.client.poll_transmit(Instant::ZERO).unwrap();
         let sent = first.payload.len();
         pair.server.handle_datagram(Instant::ZERO, &arrived(&first));
@@ -215,7 +216,7 @@ fn an_address_that_does_not_answer_gets_at_most_three_times_what_came_from_it() 
 
 #[test]
 fn what_is_forgotten_leaves_nothing_behind() {
-    let mut pair = Pair::new(serving(&identity()), trusting(Trust::Anybody));
+    let mut pair = Pair::new(serving(&identity()), trusting(Trust::Any));
     pair.run(50);
     assert_eq!(pair.client.ports().count(), 1);
     pair.client.forget(Instant::ZERO + Duration::from_millis(50), pair.connection);

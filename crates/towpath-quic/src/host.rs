@@ -19,18 +19,18 @@ use noq_proto::{
 use towpath_net::{Instant, stream_seed};
 
 use crate::certificate;
-use crate::config::{Config, LEAST_DATAGRAM_BYTES};
-use crate::congestion::{Factory, UnknownCongestionControl};
-use crate::connection::{Birth, Connection};
-use crate::error::{SetupError, StreamError};
-use crate::status::{ConnectionId, Event, ListenerId, Status, StreamId};
-use crate::time::Clock;
-use socket::{Listener, Socket, endpoint_config};
+use crate::config::{MIN_DATAGRAM_BYTES, QuicConfig};
+use crate::congestion::{CongestionFactory, UnknownCongestionControl};
+use crate::connection::{Connection, ConnectionParams};
+use crate::error::{OpenError, StreamError};
+use crate::status::{ConnectionId, ConnectionStatus, ListenerId, QuicEvent, StreamId};
+use crate::time::TimeConverter;
+use socket::{ListenerEntry, Socket, endpoint_config};
 
-pub use datagram::{Arrival, Datagram, Departure};
+pub use datagram::{Datagram, IncomingDatagrams, OutgoingDatagrams};
 
 /// The first port of connections that this host begins (RFC 6335 §6).
-const FIRST_PORT: u16 = 49_152;
+const FIRST_EPHEMERAL_PORT: u16 = 49_152;
 
 /// An address of a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,10 +49,10 @@ pub struct LocalAddress {
 
 /// A host that speaks QUIC.
 #[derive(Debug)]
-pub struct Host {
+pub struct QuicStack {
     /// Of all that is drawn; `None` leaves it to the system.
     seed: Option<u64>,
-    clock: Clock,
+    clock: TimeConverter,
     addresses: Vec<LocalAddress>,
     /// By port.
     sockets: BTreeMap<u16, Socket>,
@@ -60,9 +60,9 @@ pub struct Host {
     next_connection: u32,
     next_listener: u32,
     next_port: u16,
-    events: VecDeque<Event>,
+    events: VecDeque<QuicEvent>,
     /// What endpoints answer by themselves.
-    answers: VecDeque<Datagram>,
+    replies: VecDeque<Datagram>,
     /// Accepted connections whose handshake goes on.
     unfinished: BTreeSet<ConnectionId>,
     /// Connections that may have something to send.
@@ -75,7 +75,7 @@ pub struct Host {
     outgoing: Vec<u8>,
 }
 
-impl Host {
+impl QuicStack {
     /// A host without addresses; equal seeds give equal behaviour.
     pub fn new(seed: u64) -> Self {
         Self::with_seed(Some(seed))
@@ -83,22 +83,22 @@ impl Host {
 
     /// A host without addresses whose identifiers and keys nobody can guess: for networks where
     /// others can send packets, too.
-    pub fn unpredictable() -> Self {
+    pub fn new_random() -> Self {
         Self::with_seed(None)
     }
 
     fn with_seed(seed: Option<u64>) -> Self {
         Self {
             seed,
-            clock: Clock::new(),
+            clock: TimeConverter::new(),
             addresses: Vec::new(),
             sockets: BTreeMap::new(),
             connections: BTreeMap::new(),
             next_connection: 0,
             next_listener: 0,
-            next_port: FIRST_PORT,
+            next_port: FIRST_EPHEMERAL_PORT,
             events: VecDeque::new(),
-            answers: VecDeque::new(),
+            replies: VecDeque::new(),
             unfinished: BTreeSet::new(),
             ready: BTreeSet::new(),
             forgotten: BTreeSet::new(),
@@ -114,13 +114,13 @@ impl Host {
             Some(own) => *own = address,
             None => self.addresses.push(address),
         }
-        self.look_at_paths(now);
+        self.check_paths(now);
     }
 
     /// An address is gone.
     pub fn remove_address(&mut self, now: Instant, address: IpAddr) {
         self.addresses.retain(|own| own.address != address);
-        self.look_at_paths(now);
+        self.check_paths(now);
     }
 
     /// An interface is switched on or off, and all its addresses with it.
@@ -128,26 +128,26 @@ impl Host {
         for own in self.addresses.iter_mut().filter(|own| own.interface == interface) {
             own.up = up;
         }
-        self.look_at_paths(now);
+        self.check_paths(now);
     }
 
-    fn look_at_paths(&mut self, now: Instant) {
+    fn check_paths(&mut self, now: Instant) {
         for connection in self.connections.values_mut() {
             connection.reopen.clear();
-            connection.next_look = Some(now);
+            connection.next_path_check = Some(now);
         }
         self.drive_all(now);
     }
 
     /// Accepts connections on a port.
-    pub fn listen(&mut self, port: u16, config: Config) -> Result<ListenerId, SetupError> {
+    pub fn listen(&mut self, port: u16, config: QuicConfig) -> Result<ListenerId, OpenError> {
         if self.sockets.contains_key(&port) {
-            return Err(SetupError::PortInUse(port));
+            return Err(OpenError::PortInUse(port));
         }
         let id = ListenerId(self.next_listener);
         self.next_listener += 1;
         let tls = certificate::server(config.identity.as_ref())?;
-        let listener = Listener { id, config, tls };
+        let listener = ListenerEntry { id, config, tls };
         let server = listener.server_config(self.clock)?;
         let endpoint = Endpoint::new(endpoint_config(self.seed, port), Some(server), true);
         let listener = Some(listener);
@@ -172,16 +172,16 @@ impl Host {
         now: Instant,
         local: Option<IpAddr>,
         remote: SocketAddr,
-        config: Config,
-    ) -> Result<ConnectionId, SetupError> {
+        config: QuicConfig,
+    ) -> Result<ConnectionId, OpenError> {
         let fits = |own: &&LocalAddress| match local {
             Some(local) => own.address == local,
             None => own.up && own.address.is_ipv4() == remote.is_ipv4(),
         };
         let from = self.addresses.iter().find(fits).copied();
         let from = from.ok_or_else(|| match local {
-            Some(local) => SetupError::ForeignAddress(local),
-            None => SetupError::NoAddress(remote),
+            Some(local) => OpenError::ForeignAddress(local),
+            None => OpenError::NoAddress(remote),
         })?;
         let port = self.free_port()?;
         self.connect_from(now, SocketAddr::new(from.address, port), remote, config)
@@ -193,15 +193,15 @@ impl Host {
         now: Instant,
         local: SocketAddr,
         remote: SocketAddr,
-        config: Config,
-    ) -> Result<ConnectionId, SetupError> {
+        config: QuicConfig,
+    ) -> Result<ConnectionId, OpenError> {
         let port = local.port();
         let from = self.addresses.iter().find(|own| own.address == local.ip());
-        let interface = from.ok_or(SetupError::ForeignAddress(local.ip()))?.interface;
+        let interface = from.ok_or(OpenError::ForeignAddress(local.ip()))?.interface;
         if self.sockets.contains_key(&port) {
-            return Err(SetupError::PortInUse(port));
+            return Err(OpenError::PortInUse(port));
         }
-        let factory = Factory::new(&config.congestion_control, self.clock)?;
+        let factory = CongestionFactory::new(&config.congestion_control, self.clock)?;
         let mut client = ClientConfig::new(certificate::client(&config.trust)?);
         client.transport_config(Arc::new(config.transport(factory)));
         if let Some(seed) = self.seed {
@@ -209,11 +209,12 @@ impl Host {
             client.initial_dst_cid_provider(Arc::new(move || WireId::new(&first.to_be_bytes())));
         }
         let mut endpoint = Endpoint::new(endpoint_config(self.seed, port), None, true);
-        let at = self.clock.library(now);
+        let at = self.clock.to_std(now);
         let (handle, inner) = endpoint.connect(at, client, remote, certificate::SERVER_NAME)?;
         let id = self.next_id();
         let (clock, socket) = (self.clock, port);
-        let birth = Birth { inner, id, handle, socket, config, clock, local, remote, interface };
+        let birth =
+            ConnectionParams { inner, id, handle, socket, config, clock, local, remote, interface };
         self.connections.insert(id, Connection::new(now, birth));
         let by_handle = BTreeMap::from([(handle.0, id)]);
         self.sockets.insert(port, Socket { endpoint, listener: None, by_handle });
@@ -227,17 +228,17 @@ impl Host {
         id
     }
 
-    fn free_port(&mut self) -> Result<u16, SetupError> {
+    fn free_port(&mut self) -> Result<u16, OpenError> {
         let used = |port: u16| self.sockets.contains_key(&port);
-        let later = (self.next_port..=u16::MAX).chain(FIRST_PORT..self.next_port);
-        let port = { later }.find(|port| !used(*port)).ok_or(SetupError::NoPort)?;
-        self.next_port = port.checked_add(1).unwrap_or(FIRST_PORT);
+        let later = (self.next_port..=u16::MAX).chain(FIRST_EPHEMERAL_PORT..self.next_port);
+        let port = { later }.find(|port| !used(*port)).ok_or(OpenError::NoPort)?;
+        self.next_port = port.checked_add(1).unwrap_or(FIRST_EPHEMERAL_PORT);
         Ok(port)
     }
 
     /// Takes a datagram in (or several, with a segment size).
     pub fn handle_datagram(&mut self, now: Instant, datagram: &Datagram) {
-        let arrival = Arrival {
+        let arrival = IncomingDatagrams {
             local: datagram.local,
             remote: datagram.remote,
             ecn: datagram.ecn,
@@ -247,7 +248,7 @@ impl Host {
     }
 
     /// Takes in what came at once; the bytes are decrypted where they are.
-    pub fn receive(&mut self, now: Instant, arrival: Arrival, mut payload: BytesMut) {
+    pub fn receive(&mut self, now: Instant, arrival: IncomingDatagrams, mut payload: BytesMut) {
         let mut touched = None;
         while !payload.is_empty() {
             let length = arrival.segment_bytes.clamp(1, payload.len());
@@ -265,17 +266,17 @@ impl Host {
     fn handle_one(
         &mut self,
         now: Instant,
-        arrival: Arrival,
+        arrival: IncomingDatagrams,
         data: BytesMut,
     ) -> Option<ConnectionId> {
-        let Arrival { local, remote, ecn, segment_bytes: _ } = arrival;
+        let IncomingDatagrams { local, remote, ecn, segment_bytes: _ } = arrival;
         let socket = self.sockets.get_mut(&local.port())?;
         let tuple = FourTuple::new(remote, Some(local.ip()));
-        let at = self.clock.library(now);
+        let at = self.clock.to_std(now);
         self.buffer.clear();
         let ecn = EcnCodepoint::from_bits(ecn);
         // With a long header and too small to begin a connection, whatever its version is.
-        let is_small = data.len() < usize::from(LEAST_DATAGRAM_BYTES)
+        let is_small = data.len() < usize::from(MIN_DATAGRAM_BYTES)
             && data.first().is_some_and(|first| first & 0x80 != 0);
         match socket.endpoint.handle(at, tuple, ecn, data, &mut self.buffer)? {
             DatagramEvent::ConnectionEvent(handle, event) => {
@@ -290,7 +291,7 @@ impl Host {
             // A list of versions is longer than what asked for it can be (RFC 9000 §5.2.2).
             DatagramEvent::Response(_) if is_small => None,
             DatagramEvent::Response(transmit) => {
-                self.answer(&transmit, local);
+                self.queue_reply(&transmit, local);
                 None
             }
         }
@@ -308,13 +309,13 @@ impl Host {
             .map(|listener| listener.server_config(self.clock).map(|server| (listener, server)));
         let Some(socket) = self.sockets.get_mut(&port) else { return };
         self.buffer.clear();
-        let Some(Ok((Listener { id: listener, config, .. }, server))) = server else {
+        let Some(Ok((ListenerEntry { id: listener, config, .. }, server))) = server else {
             socket.endpoint.ignore(incoming);
             return;
         };
         let unfinished = self.unfinished.len();
-        if unfinished >= config.validation.most_handshakes
-            || self.connections.len() >= config.validation.most_connections
+        if unfinished >= config.validation.max_handshakes
+            || self.connections.len() >= config.validation.max_connections
         {
             socket.endpoint.ignore(incoming);
             return;
@@ -323,17 +324,17 @@ impl Host {
         if unfinished >= config.validation.retry_from && !proven {
             // It can: that was just asked.
             if let Ok(transmit) = socket.endpoint.retry(incoming, &mut self.buffer) {
-                self.answer(&transmit, local);
+                self.queue_reply(&transmit, local);
             }
             return;
         }
-        let at = self.clock.library(now);
+        let at = self.clock.to_std(now);
         let accepted = socket.endpoint.accept(incoming, at, &mut self.buffer, Some(server));
         let (handle, inner) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
                 if let Some(transmit) = error.response {
-                    self.answer(&transmit, local);
+                    self.queue_reply(&transmit, local);
                 }
                 return;
             }
@@ -344,17 +345,18 @@ impl Host {
         self.next_connection += 1;
         socket.by_handle.insert(handle.0, id);
         let (clock, socket) = (self.clock, port);
-        let birth = Birth { inner, id, handle, socket, config, clock, local, remote, interface };
+        let birth =
+            ConnectionParams { inner, id, handle, socket, config, clock, local, remote, interface };
         self.connections.insert(id, Connection::new(now, birth));
         self.unfinished.insert(id);
-        self.events.push_back(Event::Accepted { listener, connection: id });
+        self.events.push_back(QuicEvent::Accepted { listener, connection: id });
         self.drive(now, id);
     }
 
     /// Queues what the endpoint has written to the buffer.
-    fn answer(&mut self, transmit: &Transmit, local: SocketAddr) {
+    fn queue_reply(&mut self, transmit: &Transmit, local: SocketAddr) {
         let payload = self.buffer.get(..transmit.size).unwrap_or_default();
-        self.answers.push_back(Datagram {
+        self.replies.push_back(Datagram {
             local: SocketAddr::new(transmit.src_ip.unwrap_or(local.ip()), local.port()),
             remote: transmit.destination,
             ecn: transmit.ecn.map_or(0, |ecn| ecn as u8),
@@ -412,7 +414,7 @@ impl Host {
         self.sockets.keys().copied()
     }
 
-    /// When [`Host::handle_timeout`] must be called.
+    /// When [`QuicStack::handle_timeout`] must be called.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.connections.values().filter_map(Connection::next_due).min()
     }
@@ -446,12 +448,16 @@ impl Host {
     }
 
     /// The same, with the payload written to `payload`, whose old content is lost.
-    pub fn poll_transmit_into(&mut self, now: Instant, payload: &mut Vec<u8>) -> Option<Departure> {
+    pub fn poll_transmit_into(
+        &mut self,
+        now: Instant,
+        payload: &mut Vec<u8>,
+    ) -> Option<OutgoingDatagrams> {
         payload.clear();
-        if let Some(answer) = self.answers.pop_front() {
+        if let Some(answer) = self.replies.pop_front() {
             payload.extend_from_slice(&answer.payload);
             let Datagram { local, remote, ecn, payload: _, segment_bytes } = answer;
-            return Some(Departure { local, remote, ecn, segment_bytes });
+            return Some(OutgoingDatagrams { local, remote, ecn, segment_bytes });
         }
         loop {
             let later = self.ready.range(self.turn..).next();
@@ -469,17 +475,17 @@ impl Host {
         now: Instant,
         id: ConnectionId,
         payload: &mut Vec<u8>,
-    ) -> Option<Departure> {
+    ) -> Option<OutgoingDatagrams> {
         let connection = self.connections.get_mut(&id)?;
         let most = NonZeroUsize::new(connection.config.segments).unwrap_or(NonZeroUsize::MIN);
-        let at = connection.clock.library(now);
+        let at = connection.clock.to_std(now);
         let transmit = connection.inner.poll_transmit(at, most, payload);
         let source = connection.source;
         let port = connection.local.port();
         self.drive(now, id);
         let transmit = transmit?;
         payload.truncate(transmit.size);
-        Some(Departure {
+        Some(OutgoingDatagrams {
             local: SocketAddr::new(transmit.src_ip.unwrap_or(source), port),
             remote: transmit.destination,
             ecn: transmit.ecn.map_or(0, |ecn| ecn as u8),
@@ -493,7 +499,7 @@ impl Host {
     }
 
     /// What has happened.
-    pub fn poll_event(&mut self) -> Option<Event> {
+    pub fn poll_event(&mut self) -> Option<QuicEvent> {
         self.events.pop_front()
     }
 
@@ -510,7 +516,7 @@ impl Host {
         stream: StreamId,
         data: &mut Bytes,
     ) -> Result<usize, StreamError> {
-        self.own(connection)?.write(now, stream, data)
+        self.connection_mut(connection)?.write(now, stream, data)
     }
 
     /// The next bytes; empty at the end of the data, `None` when there is nothing now.
@@ -520,18 +526,18 @@ impl Host {
         connection: ConnectionId,
         stream: StreamId,
     ) -> Result<Option<Bytes>, StreamError> {
-        self.read_at_most(now, connection, stream, usize::MAX)
+        self.read_chunk(now, connection, stream, usize::MAX)
     }
 
     /// The same, no more than `most`: what is left comes with the next call.
-    pub fn read_at_most(
+    pub fn read_chunk(
         &mut self,
         now: Instant,
         connection: ConnectionId,
         stream: StreamId,
         most: usize,
     ) -> Result<Option<Bytes>, StreamError> {
-        self.own(connection)?.read(now, stream, most)
+        self.connection_mut(connection)?.read(now, stream, most)
     }
 
     /// Gives a connection that was accepted the settings of what it turned out to be for:
@@ -540,9 +546,9 @@ impl Host {
         &mut self,
         now: Instant,
         connection: ConnectionId,
-        config: &Config,
+        config: &QuicConfig,
     ) -> Result<(), UnknownCongestionControl> {
-        if let Ok(own) = self.own(connection) {
+        if let Ok(own) = self.connection_mut(connection) {
             own.configure(now, config)?;
             self.drive(now, connection);
         }
@@ -551,7 +557,7 @@ impl Host {
 
     /// Forgets a connection at once and without a word, with all that it costs: the peer finds out
     /// by itself.
-    pub fn abandon(&mut self, connection: ConnectionId) {
+    pub fn drop_silently(&mut self, connection: ConnectionId) {
         if let Some(own) = self.connections.get(&connection)
             && let Some(socket) = self.sockets.get_mut(&own.socket)
             && !own.is_drained()
@@ -569,10 +575,10 @@ impl Host {
         connection: ConnectionId,
         stream: StreamId,
     ) -> Result<(), StreamError> {
-        self.own(connection)?.finish(now, stream)
+        self.connection_mut(connection)?.finish(now, stream)
     }
 
-    fn own(&mut self, connection: ConnectionId) -> Result<&mut Connection, StreamError> {
+    fn connection_mut(&mut self, connection: ConnectionId) -> Result<&mut Connection, StreamError> {
         self.ready.insert(connection);
         self.connections.get_mut(&connection).ok_or(StreamError::NoConnection)
     }
@@ -591,7 +597,7 @@ impl Host {
     }
 
     /// State of a connection.
-    pub fn status(&mut self, connection: ConnectionId) -> Option<Status> {
+    pub fn status(&mut self, connection: ConnectionId) -> Option<ConnectionStatus> {
         self.connections.get_mut(&connection).map(Connection::status)
     }
 }

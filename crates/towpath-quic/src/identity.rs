@@ -111,20 +111,20 @@ pub enum IdentityError {
 
 /// A new identity as files have it.
 #[derive(Clone)]
-pub struct Pem {
+pub struct PemIdentity {
     /// The certificate.
     pub certificate: String,
     /// Its key: for the owner's eyes only.
     pub key: String,
 }
 
-impl fmt::Debug for Pem {
+impl fmt::Debug for PemIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pem").field("certificate", &self.certificate).finish_non_exhaustive()
     }
 }
 
-impl Pem {
+impl PemIdentity {
     /// Makes a key (Ed25519) and a certificate that it signs itself, for these names and addresses.
     pub fn make(names: &[String]) -> Result<Self, IdentityError> {
         let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ED25519)?;
@@ -176,16 +176,16 @@ pub enum Trust {
     /// One of these. An empty list admits nobody.
     Pinned(Vec<Fingerprint>),
     /// Anybody: whoever stands between can listen and answer. The fingerprint is in
-    /// [`crate::Status`].
-    Anybody,
+    /// [`crate::ConnectionStatus`].
+    Any,
 }
 
 /// A certificate that is not among those that are pinned.
 #[derive(Debug, Clone, Copy, Error)]
 #[error("the certificate has the fingerprint {0}")]
-pub(crate) struct Unpinned(Fingerprint);
+pub(crate) struct UnpinnedCertificate(Fingerprint);
 
-impl Unpinned {
+impl UnpinnedCertificate {
     /// The certificate's fingerprint, if this is why a handshake has failed.
     pub(crate) fn of(
         error: &(dyn std::error::Error + Send + Sync + 'static),
@@ -225,7 +225,8 @@ impl ServerCertVerifier for PinVerifier {
         let shown = Fingerprint::of(end_entity);
         match &self.pins {
             Some(pins) if !pins.contains(&shown) => {
-                Err(CertificateError::Other(OtherError(Arc::new(Unpinned(shown)))).into())
+                Err(CertificateError::Other(OtherError(Arc::new(UnpinnedCertificate(shown))))
+                    .into())
             }
             Some(_) | None => Ok(ServerCertVerified::assertion()),
         }
@@ -265,12 +266,12 @@ mod tests {
 
     #[test]
     fn a_made_identity_is_read_back_from_its_files() {
-        let pem = Pem::make(&["towpath".to_owned()]).unwrap();
+        let pem = PemIdentity::make(&["towpath".to_owned()]).unwrap();
         let identity = Identity::from_pem(&pem.certificate, &pem.key).unwrap();
         let again = Identity::from_pem(&pem.certificate, &pem.key).unwrap();
         assert_eq!(identity, again);
         assert!(!format!("{identity:?}{pem:?}").contains("PRIVATE"));
-        let other = Pem::make(&["towpath".to_owned()]).unwrap();
+        let other = PemIdentity::make(&["towpath".to_owned()]).unwrap();
         assert!(matches!(
             Identity::from_pem(&pem.certificate, &other.key),
             Err(IdentityError::Unusable(_))

@@ -13,8 +13,10 @@ use quinn_proto::{
 };
 use towpath_net::Instant;
 
-use crate::time::Clock;
-use crate::{Config, ConnectionId, Datagram, Event, Host, LocalAddress, StreamId, certificate};
+use crate::time::TimeConverter;
+use crate::{
+    ConnectionId, Datagram, LocalAddress, QuicConfig, QuicEvent, QuicStack, StreamId, certificate,
+};
 
 const DELAY: Duration = Duration::from_millis(10);
 const BYTES: usize = 300_000;
@@ -29,7 +31,7 @@ fn theirs() -> SocketAddr {
 
 /// One connection of the other implementation, which echoes or sends.
 struct Peer {
-    clock: Clock,
+    clock: TimeConverter,
     endpoint: Endpoint,
     connection: Option<(ConnectionHandle, Connection)>,
     /// What it has yet to send on its stream, once it knows it.
@@ -47,7 +49,7 @@ impl Peer {
         let config = server.then(|| Arc::new(ServerConfig::with_crypto(Arc::new(crypto))));
         let endpoint = Endpoint::new(Arc::new(EndpointConfig::default()), config, true, None);
         Self {
-            clock: Clock::new(),
+            clock: TimeConverter::new(),
             endpoint,
             connection: None,
             out: Bytes::from(vec![9; BYTES]),
@@ -61,13 +63,13 @@ impl Peer {
     fn connect(&mut self, now: Instant) {
         let crypto = QuicClientConfig::try_from(certificate::client_tls().unwrap()).unwrap();
         let config = ClientConfig::new(Arc::new(crypto));
-        let now = self.clock.library(now);
+        let now = self.clock.to_std(now);
         let name = certificate::SERVER_NAME;
         self.connection = Some(self.endpoint.connect(now, config, ours(), name).unwrap());
     }
 
     fn receive(&mut self, now: Instant, payload: &Bytes) {
-        let at = self.clock.library(now);
+        let at = self.clock.to_std(now);
         let (data, mut buffer) = (BytesMut::from(&payload[..]), Vec::new());
         match self.endpoint.handle(at, ours(), None, None, data, &mut buffer) {
             Some(DatagramEvent::ConnectionEvent(_, event)) => {
@@ -120,7 +122,7 @@ impl Peer {
     }
 
     fn transmit(&mut self, now: Instant) -> Option<Bytes> {
-        let at = self.clock.library(now);
+        let at = self.clock.to_std(now);
         let mut buffer = Vec::new();
         let (_, connection) = self.connection.as_mut()?;
         let _ = connection.poll_transmit(at, 1, &mut buffer)?;
@@ -129,11 +131,11 @@ impl Peer {
 
     fn due(&mut self) -> Option<Instant> {
         let at = self.connection.as_mut()?.1.poll_timeout()?;
-        Some(self.clock.ours(at))
+        Some(self.clock.from_std(at))
     }
 
     fn wake(&mut self, now: Instant) {
-        let at = self.clock.library(now);
+        let at = self.clock.to_std(now);
         if let Some((_, connection)) = &mut self.connection {
             connection.handle_timeout(at);
         }
@@ -143,7 +145,7 @@ impl Peer {
 
 /// Our end of the exchange: it sends as much as it reads.
 struct Own {
-    host: Host,
+    host: QuicStack,
     connection: Option<ConnectionId>,
     stream: Option<StreamId>,
     out: Bytes,
@@ -156,14 +158,14 @@ impl Own {
     fn work(&mut self, now: Instant) {
         while let Some(event) = self.host.poll_event() {
             match event {
-                Event::Accepted { connection, .. } => self.connection = Some(connection),
-                Event::Connected(connection) => self.stream = self.host.open_stream(connection),
-                Event::StreamOpened(_, stream) => self.stream = Some(stream),
-                Event::Readable(..)
-                | Event::Writable(..)
-                | Event::Finished(..)
-                | Event::Closed { .. }
-                | Event::Notice { .. } => {}
+                QuicEvent::Accepted { connection, .. } => self.connection = Some(connection),
+                QuicEvent::Connected(connection) => self.stream = self.host.open_stream(connection),
+                QuicEvent::StreamOpened(_, stream) => self.stream = Some(stream),
+                QuicEvent::Readable(..)
+                | QuicEvent::Writable(..)
+                | QuicEvent::Finished(..)
+                | QuicEvent::Closed { .. }
+                | QuicEvent::Notice { .. } => {}
             }
         }
         let (Some(connection), Some(stream)) = (self.connection, self.stream) else { return };
@@ -185,11 +187,11 @@ impl Own {
 /// Runs until both have read everything.
 fn exchange(we_connect: bool) -> (Own, Peer) {
     let mut peer = Peer::new(we_connect);
-    let mut host = Host::new(1);
+    let mut host = QuicStack::new(1);
     let address =
         LocalAddress { address: ours().ip(), interface: 0, up: true, subflow: true, backup: false };
     host.set_address(Instant::ZERO, address);
-    let config = Config { multipath: true, ..Config::default() };
+    let config = QuicConfig { multipath: true, ..QuicConfig::default() };
     let mut connection = None;
     if we_connect {
         connection = Some(host.connect(Instant::ZERO, None, theirs(), config).unwrap());

@@ -2,7 +2,7 @@
 //! sockets, no clock.
 //!
 //! The protocol is `noq-proto`'s. What this crate adds is what the rest of towpath needs around it: a
-//! [`Host`] with addresses that come and go, path policies with a path monitor of their own, the
+//! [`QuicStack`] with addresses that come and go, path policies with a path monitor of their own, the
 //! congestion controls of `towpath-multipath` coupled over all paths of a connection, and figures
 //! for each path. Equal seeds and equal calls give datagrams of equal lengths at equal times; their
 //! bytes differ, because TLS draws its keys from the system.
@@ -37,14 +37,14 @@ pub mod tls;
 pub mod words;
 
 /// What speaks the protocol.
-pub const LIBRARY: &str = "noq-proto 1.4";
+pub const QUIC_LIBRARY: &str = "noq-proto 1.4";
 
-pub use config::{Config, PathPolicy, Validation};
-pub use error::{ConnectionError, SetupError, StreamError};
-pub use host::{Arrival, Datagram, Departure, Host, LocalAddress};
+pub use config::{AddressValidation, PathPolicy, QuicConfig};
+pub use error::{ConnectionError, OpenError, StreamError};
+pub use host::{Datagram, IncomingDatagrams, LocalAddress, OutgoingDatagrams, QuicStack};
 pub use identity::{Fingerprint, Identity, Trust};
 pub use qlog::Qlog;
 pub use status::{
-    ConnectionId, EndReason, Event, ListenerId, MULTIPATH_DRAFT, Notice, PathState, PathStatus,
-    Status, StreamId, SwitchReason,
+    AbandonReason, ConnectionId, ConnectionStatus, ListenerId, MULTIPATH_DRAFT, PathNotice,
+    PathState, PathStatus, QuicEvent, StreamId, SwitchReason,
 };

@@ -9,18 +9,18 @@ use noq_proto::{
 };
 use towpath_net::Instant;
 
-use crate::congestion::{Figures, Handle};
+use crate::congestion::{PathControllerHandle, PathMetrics};
 use crate::connection::Connection;
 use crate::host::LocalAddress;
-use crate::policy::{self, View};
-use crate::status::{EndReason, Event, Notice, PathState, PathStatus, SwitchReason};
+use crate::policy::{self, PolicyPathView};
+use crate::status::{AbandonReason, PathNotice, PathState, PathStatus, QuicEvent, SwitchReason};
 
 /// A path that could not be opened is tried again after this time: mostly the peer's connection
 /// identifiers have not arrived yet.
-const TRY_AGAIN: Duration = Duration::from_millis(100);
+const OPEN_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 /// A path that was given up is opened again after this time; then the library repeats its question
 /// every 2 s until it is answered.
-const REOPEN: Duration = Duration::from_millis(500);
+const REOPEN_DELAY: Duration = Duration::from_millis(500);
 /// RFC 9000 §18.2: our peers delay acknowledgements by at most this.
 const MAX_ACK_DELAY: Duration = Duration::from_millis(25);
 /// RFC 9002 §6.1.2.
@@ -32,13 +32,13 @@ pub(crate) struct PathRecord {
     pub(crate) id: PathId,
     pub(crate) number: u32,
     established: bool,
-    pub(crate) ended: Option<(Instant, EndReason)>,
+    pub(crate) ended: Option<(Instant, AbandonReason)>,
     /// The opener's wish.
     primary: bool,
     /// Whether the peer has told its first wish.
     asked: bool,
     /// When a datagram last came in on it.
-    heard: Instant,
+    last_received_at: Instant,
     /// Figures when it was last looked at.
     last: PathStatus,
 }
@@ -49,7 +49,7 @@ impl PathRecord {
         Self::new(now, PathId::ZERO, (local, remote), true)
     }
 
-    fn new(now: Instant, id: PathId, (local, remote): Ends, primary: bool) -> Self {
+    fn new(now: Instant, id: PathId, (local, remote): AddressPair, primary: bool) -> Self {
         let number = number(id);
         let last = PathStatus {
             number,
@@ -74,7 +74,7 @@ impl PathRecord {
             mtu_bytes: 0,
         };
         let (established, asked) = (false, false);
-        Self { id, number, established, ended: None, primary, asked, heard: now, last }
+        Self { id, number, established, ended: None, primary, asked, last_received_at: now, last }
     }
 
     fn is_live(&self) -> bool {
@@ -83,7 +83,7 @@ impl PathRecord {
 }
 
 /// Our address and the peer's.
-type Ends = (SocketAddr, SocketAddr);
+type AddressPair = (SocketAddr, SocketAddr);
 
 /// The library keeps the number to itself, but shows it.
 fn number(id: PathId) -> u32 {
@@ -92,52 +92,63 @@ fn number(id: PathId) -> u32 {
 
 impl Connection {
     /// A datagram came in between these addresses.
-    pub(crate) fn hear(&mut self, now: Instant, (local, remote): Ends) {
+    pub(crate) fn note_received(&mut self, now: Instant, (local, remote): AddressPair) {
         for path in self.paths.iter_mut().filter(|path| path.is_live()) {
             if path.last.local.ip() == local.ip() && path.last.remote == remote {
-                path.heard = now;
+                path.last_received_at = now;
             }
         }
     }
 
     /// The handshake has validated the first path.
-    pub(crate) fn first_path_works(&mut self, now: Instant) {
+    pub(crate) fn on_first_path_validated(&mut self, now: Instant) {
         if let Some(path) = self.paths.first_mut() {
             path.established = true;
-            path.heard = now;
+            path.last_received_at = now;
         }
     }
 
-    pub(crate) fn on_path(&mut self, now: Instant, event: PathEvent, told: &mut VecDeque<Event>) {
+    pub(crate) fn on_path(
+        &mut self,
+        now: Instant,
+        event: PathEvent,
+        told: &mut VecDeque<QuicEvent>,
+    ) {
         match event {
             PathEvent::Established { id, .. } => {
                 let path = self.record(now, id);
-                path.heard = now;
+                path.last_received_at = now;
                 if std::mem::replace(&mut path.established, true) {
                     return;
                 }
                 let (number, primary) = (path.number, path.primary);
                 self.refresh(id);
                 if self.opener && !primary {
-                    self.tell_status(id);
+                    self.send_path_status(id);
                 }
-                self.note(told, Notice::Established { path: number });
-                self.next_look = Some(now);
+                self.note(told, PathNotice::Established { path: number });
+                self.next_path_check = Some(now);
             }
             PathEvent::Abandoned { id, reason, .. } => {
                 let remote = matches!(reason, PathAbandonReason::RemoteAbandoned { .. });
-                let why = if remote { EndReason::Peer } else { EndReason::Library };
+                let why = if remote { AbandonReason::Peer } else { AbandonReason::Library };
                 self.end_path(now, id, why, told);
             }
             PathEvent::RemoteStatus { id, status, .. } => {
-                self.on_wish(now, id, status == noq_proto::PathStatus::Backup, told);
+                self.on_peer_status(now, id, status == noq_proto::PathStatus::Backup, told);
             }
             PathEvent::Discarded { .. } | PathEvent::ObservedAddr { .. } | _ => {}
         }
     }
 
     /// The peer's wish: the acceptor follows the opener, and its own policy after that.
-    fn on_wish(&mut self, now: Instant, id: PathId, backup: bool, told: &mut VecDeque<Event>) {
+    fn on_peer_status(
+        &mut self,
+        now: Instant,
+        id: PathId,
+        backup: bool,
+        told: &mut VecDeque<QuicEvent>,
+    ) {
         let follows = !self.opener;
         let dynamic = self.policy.is_dynamic();
         let path = self.record(now, id);
@@ -148,18 +159,18 @@ impl Connection {
         let number = path.number;
         path.primary = !backup;
         if self.set_backup(id, backup) && !first {
-            self.note(told, Notice::Switched { path: number, backup, why: SwitchReason::Peer });
+            self.note(told, PathNotice::Switched { path: number, backup, why: SwitchReason::Peer });
         }
     }
 
     /// Looks after the paths: those that are missing, silent, or to be used otherwise.
-    pub(crate) fn look(
+    pub(crate) fn check_paths(
         &mut self,
         now: Instant,
         addresses: &[LocalAddress],
-        told: &mut VecDeque<Event>,
+        told: &mut VecDeque<QuicEvent>,
     ) {
-        self.next_look = None;
+        self.next_path_check = None;
         if self.is_closed() || !self.established {
             return;
         }
@@ -168,14 +179,14 @@ impl Connection {
             next = self.follow_addresses(now, addresses, told);
         }
         if self.inner.is_multipath_negotiated() {
-            self.watch(now, told);
+            self.monitor_paths(now, told);
             let several = self.live().filter(|path| path.established).count() > 1;
             if several && self.is_active(now) {
-                let soon = now + policy::LOOK_EVERY;
+                let soon = now + policy::CHECK_INTERVAL;
                 next = Some(next.map_or(soon, |at: Instant| at.min(soon)));
             }
         }
-        self.next_look = next;
+        self.next_path_check = next;
     }
 
     fn live(&self) -> impl Iterator<Item = &PathRecord> {
@@ -183,7 +194,7 @@ impl Connection {
     }
 
     fn is_active(&self, now: Instant) -> bool {
-        now.saturating_since(self.active) < policy::ACTIVE
+        now.saturating_since(self.active) < policy::ACTIVE_WITHIN
             || self.live().any(|path| path.established && self.figures(path.id).in_flight_bytes > 0)
     }
 
@@ -192,7 +203,7 @@ impl Connection {
         &mut self,
         now: Instant,
         addresses: &[LocalAddress],
-        told: &mut VecDeque<Event>,
+        told: &mut VecDeque<QuicEvent>,
     ) -> Option<Instant> {
         let known = |ip: IpAddr| addresses.iter().find(|own| own.address == ip);
         let lost = |path: &&PathRecord| !known(path.last.local.ip()).is_some_and(|own| own.up);
@@ -218,16 +229,16 @@ impl Connection {
         for own in wanted {
             let due = self.reopen.get(&own.address).copied().unwrap_or(now);
             if due > now || !self.open(now, &own) {
-                let at = if due > now { due } else { now + TRY_AGAIN };
+                let at = if due > now { due } else { now + OPEN_RETRY_INTERVAL };
                 self.reopen.insert(own.address, at);
                 later(at);
             }
         }
         let gone: Vec<PathId> = self.live().filter(lost).map(|path| path.id).collect();
         for id in gone {
-            if !self.abandon(now, id, EndReason::AddressGone, told) {
+            if !self.abandon(now, id, AbandonReason::AddressGone, told) {
                 // The last one: it is kept until there is another.
-                later(now + TRY_AGAIN);
+                later(now + OPEN_RETRY_INTERVAL);
             }
         }
         next
@@ -238,7 +249,7 @@ impl Connection {
         let primary = self.policy.is_primary(first, own.backup);
         let status = library_status(!primary);
         let tuple = FourTuple::new(self.remote, Some(own.address));
-        match self.inner.open_path(tuple, status, self.clock.library(now)) {
+        match self.inner.open_path(tuple, status, self.clock.to_std(now)) {
             Ok(id) => {
                 let local = SocketAddr::new(own.address, self.local.port());
                 let record = PathRecord::new(now, id, (local, self.remote), primary);
@@ -257,7 +268,12 @@ impl Connection {
     }
 
     /// A connection with a single path goes on from the interface's new address.
-    fn migrate(&mut self, now: Instant, addresses: &[LocalAddress], told: &mut VecDeque<Event>) {
+    fn migrate(
+        &mut self,
+        now: Instant,
+        addresses: &[LocalAddress],
+        told: &mut VecDeque<QuicEvent>,
+    ) {
         let old = self.source;
         let interface = self.interface;
         let fits = |own: &&LocalAddress| {
@@ -269,33 +285,33 @@ impl Connection {
         if let Some(path) = self.paths.first_mut() {
             path.last.local = local;
         }
-        self.inner.handle_network_change(None, self.clock.library(now));
-        self.note(told, Notice::Migrated { local });
+        self.inner.handle_network_change(None, self.clock.to_std(now));
+        self.note(told, PathNotice::Migrated { local });
     }
 
     /// Pings, gives up the silent, and does what the policy says.
-    fn watch(&mut self, now: Instant, told: &mut VecDeque<Event>) {
+    fn monitor_paths(&mut self, now: Instant, told: &mut VecDeque<QuicEvent>) {
         let ids: Vec<PathId> =
             self.live().filter(|path| path.established).map(|path| path.id).collect();
         if ids.len() < 2 || !self.is_active(now) {
             // What is silent now is silent because nobody speaks.
             for path in &mut self.paths {
-                path.heard = now;
+                path.last_received_at = now;
             }
             return;
         }
-        if now.saturating_since(self.pinged) >= policy::PING_EVERY {
+        if now.saturating_since(self.pinged) >= policy::PING_INTERVAL {
             self.pinged = now;
             for id in &ids {
                 // A path that is closed meanwhile needs none.
                 let _ = self.inner.ping_path(*id);
             }
         }
-        let views: Vec<View> = ids.iter().filter_map(|id| self.view(*id)).collect();
-        if let Some((number, silence)) = policy::silent(now, &views) {
+        let views: Vec<PolicyPathView> = ids.iter().filter_map(|id| self.view(*id)).collect();
+        if let Some((number, silence)) = policy::path_to_abandon(now, &views) {
             let id = self.paths.iter().find(|path| path.number == number).map(|path| path.id);
             if let Some(id) = id {
-                self.abandon(now, id, EndReason::Silent(silence), told);
+                self.abandon(now, id, AbandonReason::Silent(silence), told);
             }
             return;
         }
@@ -304,28 +320,30 @@ impl Connection {
             let Some(id) = found.map(|path| path.id) else { continue };
             if self.set_backup(id, switch.backup) {
                 let (path, backup, why) = (switch.number, switch.backup, switch.why);
-                self.note(told, Notice::Switched { path, backup, why });
+                self.note(told, PathNotice::Switched { path, backup, why });
             }
         }
     }
 
-    fn view(&self, id: PathId) -> Option<View> {
+    fn view(&self, id: PathId) -> Option<PolicyPathView> {
         let path = self.live().find(|path| path.id == id)?;
         let figures = self.figures(id);
-        Some(View {
+        Some(PolicyPathView {
             number: path.number,
             primary: path.primary,
             backup: self.is_backup(id)?,
-            heard: figures.worked.map_or(path.heard, |at| at.max(path.heard)),
+            last_received_at: figures
+                .worked
+                .map_or(path.last_received_at, |at| at.max(path.last_received_at)),
             waiting_since: figures.waiting_since,
             srtt: figures.srtt,
             pto: pto(&figures),
         })
     }
 
-    fn figures(&self, id: PathId) -> Figures {
-        let handle = self.inner.congestion_state(id).and_then(Handle::of);
-        handle.map_or_else(Figures::default, |handle| handle.figures())
+    fn figures(&self, id: PathId) -> PathMetrics {
+        let handle = self.inner.congestion_state(id).and_then(PathControllerHandle::of);
+        handle.map_or_else(PathMetrics::default, |handle| handle.path_metrics())
     }
 
     fn is_backup(&self, id: PathId) -> Option<bool> {
@@ -341,7 +359,7 @@ impl Connection {
 
     /// The library tells the peer a path's status only when it changes: a path that was opened as a
     /// backup would be none for the peer.
-    fn tell_status(&mut self, id: PathId) {
+    fn send_path_status(&mut self, id: PathId) {
         let backup = self.is_backup(id).unwrap_or(false);
         self.set_backup(id, !backup);
         self.set_backup(id, backup);
@@ -352,21 +370,27 @@ impl Connection {
         &mut self,
         now: Instant,
         id: PathId,
-        why: EndReason,
-        told: &mut VecDeque<Event>,
+        why: AbandonReason,
+        told: &mut VecDeque<QuicEvent>,
     ) -> bool {
         self.refresh(id);
         let code = VarInt::from(TransportErrorCode::PATH_UNSTABLE_OR_POOR);
-        if self.inner.close_path(self.clock.library(now), id, code).is_err() {
+        if self.inner.close_path(self.clock.to_std(now), id, code).is_err() {
             return false;
         }
         self.end_path(now, id, why, told);
         true
     }
 
-    fn end_path(&mut self, now: Instant, id: PathId, why: EndReason, told: &mut VecDeque<Event>) {
-        if let Some(handle) = self.inner.congestion_state(id).and_then(Handle::of) {
-            handle.leave();
+    fn end_path(
+        &mut self,
+        now: Instant,
+        id: PathId,
+        why: AbandonReason,
+        told: &mut VecDeque<QuicEvent>,
+    ) {
+        if let Some(handle) = self.inner.congestion_state(id).and_then(PathControllerHandle::of) {
+            handle.abandon();
         }
         self.refresh(id);
         let path = self.record(now, id);
@@ -375,13 +399,13 @@ impl Connection {
         }
         path.ended = Some((now, why));
         let (number, local) = (path.number, path.last.local.ip());
-        self.reopen.insert(local, now + REOPEN);
-        self.next_look = Some(now);
-        self.note(told, Notice::Abandoned { path: number, why });
+        self.reopen.insert(local, now + REOPEN_DELAY);
+        self.next_path_check = Some(now);
+        self.note(told, PathNotice::Abandoned { path: number, why });
     }
 
-    fn note(&self, told: &mut VecDeque<Event>, notice: Notice) {
-        told.push_back(Event::Notice { connection: self.id, notice });
+    fn note(&self, told: &mut VecDeque<QuicEvent>, notice: PathNotice) {
+        told.push_back(QuicEvent::Notice { connection: self.id, notice });
     }
 
     /// The record of a path; made if the peer opened it.
@@ -452,6 +476,6 @@ fn library_status(backup: bool) -> noq_proto::PathStatus {
 }
 
 /// RFC 9002 §6.2.1.
-fn pto(figures: &Figures) -> Duration {
+fn pto(figures: &PathMetrics) -> Duration {
     figures.srtt + (4 * figures.rttvar).max(GRANULARITY) + MAX_ACK_DELAY
 }

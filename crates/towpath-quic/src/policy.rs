@@ -2,7 +2,7 @@
 //!
 //! The library moves nothing away from a path that has gone silent, and it acknowledges the packets
 //! of all paths on the first one. So both ends watch all paths with pings of their own
-//! ([`PING_EVERY`]), a path counts as alive as long as *anything* is heard on it or of it, and one
+//! ([`PING_INTERVAL`]), a path counts as alive as long as *anything* is heard on it or of it, and one
 //! that is silent while another is not is given up, by whichever end sees it first.
 
 use std::time::Duration;
@@ -13,33 +13,33 @@ use crate::config::PathPolicy;
 use crate::status::SwitchReason;
 
 /// How often paths are looked at while data moves.
-pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(50);
+pub(crate) const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// How often something is sent on every path while data moves.
-pub(crate) const PING_EVERY: Duration = Duration::from_millis(100);
-/// A path that is silent for longer is given up. Ours: the source's 600 ms, [`LATE`], are for using the
+pub(crate) const PING_INTERVAL: Duration = Duration::from_millis(100);
+/// A path that is silent for longer is given up. Ours: the source's 600 ms, [`MAX_UNACKED_TIME`], are for using the
 /// backup, not for giving a path up (`docs/quic.md` has experiments with less).
-pub(crate) const SILENCE: Duration = Duration::from_millis(600);
+pub(crate) const SILENCE_TIMEOUT: Duration = Duration::from_millis(600);
 /// A path on which something was heard within this time works.
-const ALIVE: Duration = Duration::from_millis(400);
+const ALIVE_WITHIN: Duration = Duration::from_millis(400);
 /// A path that is silent for longer, while another is not, is not used until it is heard again:
 /// acknowledgements would be lost with it, which the other paths wait for.
-const SUSPICIOUS: Duration = Duration::from_millis(250);
+const SUSPECT_AFTER: Duration = Duration::from_millis(250);
 /// A path on which something was heard within this time is better than a suspicious one.
-const LIVELY: Duration = Duration::from_millis(150);
+const RECENT_WITHIN: Duration = Duration::from_millis(150);
 /// Data moves as long as the application did something within this time.
-pub(crate) const ACTIVE: Duration = Duration::from_secs(2);
+pub(crate) const ACTIVE_WITHIN: Duration = Duration::from_secs(2);
 /// `ios`: data that waits longer for its acknowledgement.
-const LATE: Duration = Duration::from_millis(600);
+const MAX_UNACKED_TIME: Duration = Duration::from_millis(600);
 /// `ios`: a longer smoothed round-trip time.
-const SLOW: Duration = Duration::from_millis(600);
+const MAX_SRTT: Duration = Duration::from_millis(600);
 /// `ios`: a longer timeout.
-const LONG_TIMEOUT: Duration = Duration::from_millis(1_500);
+const MAX_PTO: Duration = Duration::from_millis(1_500);
 /// `ios`: the primary must be good for so long before it is used again.
-const SETTLED: Duration = Duration::from_millis(500);
+const RETURN_HOLD_TIME: Duration = Duration::from_millis(500);
 
 /// An established path, as the policy sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct View {
+pub(crate) struct PolicyPathView {
     /// Number.
     pub(crate) number: u32,
     /// The opener wants it to be used before others.
@@ -47,7 +47,7 @@ pub(crate) struct View {
     /// Whether we use it only if nothing else works.
     pub(crate) backup: bool,
     /// When something was last heard on it, or of it.
-    pub(crate) heard: Instant,
+    pub(crate) last_received_at: Instant,
     /// Since when the oldest packet waits for its acknowledgement.
     pub(crate) waiting_since: Option<Instant>,
     pub(crate) srtt: Duration,
@@ -55,21 +55,21 @@ pub(crate) struct View {
     pub(crate) pto: Duration,
 }
 
-impl View {
+impl PolicyPathView {
     fn silence(&self, now: Instant) -> Duration {
-        now.saturating_since(self.heard)
+        now.saturating_since(self.last_received_at)
     }
 
     /// Why a better path should be taken, if so.
-    fn complaint(&self, now: Instant) -> Option<SwitchReason> {
+    fn switch_reason(&self, now: Instant) -> Option<SwitchReason> {
         let waiting = self.waiting_since.map_or(Duration::ZERO, |at| now.saturating_since(at));
-        if waiting > LATE {
+        if waiting > MAX_UNACKED_TIME {
             Some(SwitchReason::DataInFlight(waiting))
         } else if waiting > self.pto {
             Some(SwitchReason::Timeout)
-        } else if self.srtt > SLOW {
+        } else if self.srtt > MAX_SRTT {
             Some(SwitchReason::SlowRoundTrip(self.srtt))
-        } else if self.pto > LONG_TIMEOUT {
+        } else if self.pto > MAX_PTO {
             Some(SwitchReason::LongTimeout(self.pto))
         } else {
             None
@@ -78,16 +78,16 @@ impl View {
 }
 
 /// The path to give up now, and how long it has been silent: never the last one that works.
-pub(crate) fn silent(now: Instant, paths: &[View]) -> Option<(u32, Duration)> {
-    let other_works = paths.iter().any(|path| path.silence(now) < ALIVE);
+pub(crate) fn path_to_abandon(now: Instant, paths: &[PolicyPathView]) -> Option<(u32, Duration)> {
+    let other_works = paths.iter().any(|path| path.silence(now) < ALIVE_WITHIN);
     let worst = paths.iter().max_by_key(|path| path.silence(now)).filter(|_| other_works)?;
     let silence = worst.silence(now);
-    (silence > SILENCE).then_some((worst.number, silence))
+    (silence > SILENCE_TIMEOUT).then_some((worst.number, silence))
 }
 
 /// A change of what a path is used for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Switch {
+pub(crate) struct PathSwitch {
     pub(crate) number: u32,
     pub(crate) backup: bool,
     pub(crate) why: SwitchReason,
@@ -123,20 +123,20 @@ impl Policy {
     }
 
     /// Changes that are due now.
-    pub(crate) fn switches(&mut self, now: Instant, paths: &[View]) -> Vec<Switch> {
-        self.flee_or_return(now, paths);
-        let lively = paths.iter().any(|path| path.silence(now) < LIVELY);
+    pub(crate) fn switches(&mut self, now: Instant, paths: &[PolicyPathView]) -> Vec<PathSwitch> {
+        self.update_backup_use(now, paths);
+        let lively = paths.iter().any(|path| path.silence(now) < RECENT_WITHIN);
         self.silent = paths
             .iter()
-            .filter(|path| path.silence(now) > SUSPICIOUS)
+            .filter(|path| path.silence(now) > SUSPECT_AFTER)
             .map(|path| path.number)
             .filter(|number| lively || self.silent.contains(number))
             .collect();
-        let suspicious = |path: &View| self.silent.contains(&path.number);
+        let suspicious = |path: &PolicyPathView| self.silent.contains(&path.number);
         let fled = self.fled;
-        let second = |path: &View| path.primary == fled.is_some();
+        let second = |path: &PolicyPathView| path.primary == fled.is_some();
         let first_works = paths.iter().any(|path| !second(path) && !suspicious(path));
-        let wanted = |path: &View| {
+        let wanted = |path: &PolicyPathView| {
             let silent = suspicious(path);
             let backup = silent || (first_works && second(path));
             let why = match fled {
@@ -145,20 +145,20 @@ impl Policy {
                 Some((why, _)) => why,
                 None => SwitchReason::Recovered,
             };
-            (path.backup != backup).then_some(Switch { number: path.number, backup, why })
+            (path.backup != backup).then_some(PathSwitch { number: path.number, backup, why })
         };
         paths.iter().filter_map(wanted).collect()
     }
 
     /// `ios`: whether the backup is to be used, though the primary lives.
-    fn flee_or_return(&mut self, now: Instant, paths: &[View]) {
+    fn update_backup_use(&mut self, now: Instant, paths: &[PolicyPathView]) {
         if !self.is_dynamic() {
             return;
         }
-        let works = |path: &View| !path.primary && path.silence(now) < ALIVE;
+        let works = |path: &PolicyPathView| !path.primary && path.silence(now) < ALIVE_WITHIN;
         let has_backup = paths.iter().any(works);
         let primaries = || paths.iter().filter(|path| path.primary);
-        let complaint = primaries().find_map(|path| path.complaint(now));
+        let complaint = primaries().find_map(|path| path.switch_reason(now));
         self.fled = match (self.fled, complaint) {
             (None, Some(why)) if has_backup => Some((why, None)),
             (None, _) => None,
@@ -167,7 +167,7 @@ impl Policy {
             (Some((why, _)), Some(_)) => Some((why, None)),
             (Some((why, good_since)), None) => {
                 let since = good_since.unwrap_or(now);
-                (now.saturating_since(since) < SETTLED).then_some((why, Some(since)))
+                (now.saturating_since(since) < RETURN_HOLD_TIME).then_some((why, Some(since)))
             }
         };
     }
@@ -182,21 +182,27 @@ mod tests {
     }
 
     /// The primary, and a backup that is heard all the time.
-    fn pair(now: u64, heard: u64, waiting_since: Option<u64>, srtt: u64, fled: bool) -> [View; 2] {
-        let primary = View {
+    fn pair(
+        now: u64,
+        heard: u64,
+        waiting_since: Option<u64>,
+        srtt: u64,
+        fled: bool,
+    ) -> [PolicyPathView; 2] {
+        let primary = PolicyPathView {
             number: 0,
             primary: true,
             backup: fled,
-            heard: at(heard),
+            last_received_at: at(heard),
             waiting_since: waiting_since.map(at),
             srtt: Duration::from_millis(srtt),
             pto: Duration::from_millis(srtt + 50),
         };
-        let other = View {
+        let other = PolicyPathView {
             number: 1,
             primary: false,
             backup: !fled,
-            heard: at(now),
+            last_received_at: at(now),
             waiting_since: None,
             srtt: Duration::from_millis(80),
             pto: Duration::from_millis(130),
@@ -206,16 +212,16 @@ mod tests {
 
     #[test]
     fn a_path_that_is_silent_while_another_works_is_given_up() {
-        assert_eq!(silent(at(1_500), &pair(1_500, 1_000, None, 30, false)), None);
-        let found = silent(at(1_601), &pair(1_601, 1_000, None, 30, false));
+        assert_eq!(path_to_abandon(at(1_500), &pair(1_500, 1_000, None, 30, false)), None);
+        let found = path_to_abandon(at(1_601), &pair(1_601, 1_000, None, 30, false));
         assert_eq!(found, Some((0, Duration::from_millis(601))));
     }
 
     #[test]
     fn no_path_is_given_up_when_all_are_silent() {
         let mut paths = pair(2_000, 1_000, None, 30, false);
-        paths[1].heard = at(1_200);
-        assert_eq!(silent(at(2_000), &paths), None);
+        paths[1].last_received_at = at(1_200);
+        assert_eq!(path_to_abandon(at(2_000), &paths), None);
     }
 
     #[test]
@@ -255,7 +261,7 @@ mod tests {
     fn without_a_working_backup_the_primary_is_kept() {
         let mut policy = Policy::new(PathPolicy::Ios);
         let mut paths = pair(5_000, 5_000, None, 900, false);
-        paths[1].heard = at(4_000);
+        paths[1].last_received_at = at(4_000);
         assert_eq!(policy.switches(at(5_000), &paths), []);
         assert_eq!(policy.switches(at(5_000), &paths[..1]), []);
     }
@@ -264,7 +270,7 @@ mod tests {
     fn a_silent_path_is_not_used_until_it_is_heard_again() {
         for kind in [PathPolicy::Aggregate, PathPolicy::Backup, PathPolicy::Ios] {
             let mut policy = Policy::new(kind);
-            let both = |switches: Vec<Switch>| {
+            let both = |switches: Vec<PathSwitch>| {
                 switches.iter().map(|s| (s.number, s.backup)).collect::<Vec<_>>()
             };
             let quiet = both(policy.switches(at(5_000), &pair(5_000, 4_749, None, 30, false)));

@@ -8,11 +8,11 @@ use std::time;
 
 use noq_proto::{ConnectionId, QlogConfig, QlogFactory, Side};
 
-type Log = Box<dyn Write + Send + Sync>;
+type QlogWriter = Box<dyn Write + Send + Sync>;
 
 /// Where one connection is logged: the first that takes it.
 #[derive(Clone)]
-pub struct Qlog(Arc<Mutex<Option<Log>>>);
+pub struct Qlog(Arc<Mutex<Option<QlogWriter>>>);
 
 impl Qlog {
     /// Records go to `log`, one JSON text each (RFC 7464).

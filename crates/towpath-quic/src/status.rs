@@ -28,7 +28,7 @@ pub struct StreamId(pub u64);
 
 /// What happened on a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event {
+pub enum QuicEvent {
     /// A peer began a connection.
     Accepted {
         /// Where.
@@ -58,13 +58,13 @@ pub enum Event {
         /// Of which.
         connection: ConnectionId,
         /// What.
-        notice: Notice,
+        notice: PathNotice,
     },
 }
 
 /// What happened to the paths of a connection; `path` is the path's number.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Notice {
+pub enum PathNotice {
     /// The peer does not speak this draft of Multipath QUIC: there is one path.
     SinglePath,
     /// The peer has answered on it.
@@ -77,7 +77,7 @@ pub enum Notice {
         /// Which.
         path: u32,
         /// Why.
-        why: EndReason,
+        why: AbandonReason,
     },
     /// This host's path policy uses it from now on, or only if nothing else works.
     Switched {
@@ -97,7 +97,7 @@ pub enum Notice {
 
 /// Why a path is not used any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EndReason {
+pub enum AbandonReason {
     /// Nothing was heard on it for so long, while another path worked.
     Silent(Duration),
     /// Its address is gone, or its interface is down.
@@ -108,7 +108,7 @@ pub enum EndReason {
     Library,
 }
 
-impl fmt::Display for EndReason {
+impl fmt::Display for AbandonReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Silent(span) => write!(f, "nothing was heard for {} ms", span.as_millis()),
@@ -175,7 +175,7 @@ impl fmt::Display for SwitchReason {
 
 /// State of a connection.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Status {
+pub struct ConnectionStatus {
     /// Our address when it began.
     pub local: SocketAddr,
     /// The peer's.
@@ -208,11 +208,11 @@ pub enum PathState {
         /// When.
         at: Instant,
         /// Why.
-        why: EndReason,
+        why: AbandonReason,
     },
 }
 
-/// A path's part of [`Status`]. Bytes are those of UDP payload, with everything that QUIC adds.
+/// A path's part of [`ConnectionStatus`]. Bytes are those of UDP payload, with everything that QUIC adds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PathStatus {
     /// Number in the protocol (path ID), never reused; 0 is the first.

@@ -49,7 +49,7 @@ impl Connection {
         }
         if taken > 0 {
             self.last_writer = stream.0;
-            self.act(now);
+            self.touch(now);
         }
         Ok(taken)
     }
@@ -57,7 +57,7 @@ impl Connection {
     /// Nothing more is written.
     pub(crate) fn finish(&mut self, now: Instant, stream: StreamId) -> Result<(), StreamError> {
         let finished = self.inner.send_stream(library_id(stream)).finish();
-        self.act(now);
+        self.touch(now);
         finished.map_err(|error| match error {
             FinishError::Stopped(_) => StreamError::Stopped,
             FinishError::ClosedStream => StreamError::Closed,
@@ -81,7 +81,7 @@ impl Connection {
         let _ = chunks.finalize();
         match found {
             Ok(Some(chunk)) => {
-                self.act(now);
+                self.touch(now);
                 Ok(Some(chunk.bytes))
             }
             Ok(None) => Ok(Some(Bytes::new())),
@@ -91,10 +91,13 @@ impl Connection {
     }
 
     /// The application did something: paths are watched for a while.
-    fn act(&mut self, now: Instant) {
+    fn touch(&mut self, now: Instant) {
         self.active = now;
-        if self.next_look.is_none() && self.established && self.inner.is_multipath_negotiated() {
-            self.next_look = Some(now);
+        if self.next_path_check.is_none()
+            && self.established
+            && self.inner.is_multipath_negotiated()
+        {
+            self.next_path_check = Some(now);
         }
     }
 }

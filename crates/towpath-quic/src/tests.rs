@@ -9,8 +9,8 @@ use proptest::prelude::*;
 use towpath_net::Instant;
 
 use crate::{
-    Config, ConnectionId, Datagram, EndReason, Event, Host, LocalAddress, Notice, PathPolicy,
-    PathState, StreamId, SwitchReason,
+    AbandonReason, ConnectionId, Datagram, LocalAddress, PathNotice, PathPolicy, PathState,
+    QuicConfig, QuicEvent, QuicStack, StreamId, SwitchReason,
 };
 
 const PORT: u16 = 4_433;
@@ -52,10 +52,10 @@ impl Link {
     }
 }
 
-struct World {
+struct TestNetwork {
     now: Instant,
-    client: Host,
-    server: Host,
+    client: QuicStack,
+    server: QuicStack,
     links: BTreeMap<IpAddr, Link>,
     flying: BTreeMap<(Instant, u64), (bool, Datagram)>,
     sent: u64,
@@ -69,13 +69,13 @@ struct World {
     ended: bool,
     reads: Vec<Instant>,
     /// By end: 0 is the client.
-    notices: [Vec<(Instant, Notice)>; 2],
+    notices: [Vec<(Instant, PathNotice)>; 2],
     lengths: Vec<(Instant, usize)>,
 }
 
-impl World {
-    fn new(config: &Config, links: &[(u8, Link)], wanted: u64) -> Self {
-        let (mut client, mut server) = (Host::new(1), Host::new(2));
+impl TestNetwork {
+    fn new(config: &QuicConfig, links: &[(u8, Link)], wanted: u64) -> Self {
+        let (mut client, mut server) = (QuicStack::new(1), QuicStack::new(2));
         for (last, _) in links {
             client.set_address(Instant::ZERO, local(*last));
         }
@@ -182,19 +182,19 @@ impl World {
         self.flying.insert((at, self.sent), (to_client, turned));
     }
 
-    fn on_client(&mut self, event: Event) {
+    fn on_client(&mut self, event: QuicEvent) {
         match event {
-            Event::Connected(_) => {
+            QuicEvent::Connected(_) => {
                 self.stream = self.client.open_stream(self.connection);
                 self.write();
             }
-            Event::Writable(..) => self.write(),
-            Event::Notice { notice, .. } => self.notices[0].push((self.now, notice)),
-            Event::Accepted { .. }
-            | Event::StreamOpened(..)
-            | Event::Readable(..)
-            | Event::Finished(..)
-            | Event::Closed { .. } => {}
+            QuicEvent::Writable(..) => self.write(),
+            QuicEvent::Notice { notice, .. } => self.notices[0].push((self.now, notice)),
+            QuicEvent::Accepted { .. }
+            | QuicEvent::StreamOpened(..)
+            | QuicEvent::Readable(..)
+            | QuicEvent::Finished(..)
+            | QuicEvent::Closed { .. } => {}
         }
     }
 
@@ -212,10 +212,11 @@ impl World {
         let _ = self.client.finish(self.now, self.connection, stream);
     }
 
-    fn on_server(&mut self, event: Event) {
+    fn on_server(&mut self, event: QuicEvent) {
         match event {
-            Event::Accepted { connection, .. } => self.accepted = Some(connection),
-            Event::StreamOpened(connection, stream) | Event::Readable(connection, stream) => {
+            QuicEvent::Accepted { connection, .. } => self.accepted = Some(connection),
+            QuicEvent::StreamOpened(connection, stream)
+            | QuicEvent::Readable(connection, stream) => {
                 while let Ok(Some(data)) = self.server.read(self.now, connection, stream) {
                     self.reads.push(self.now);
                     if data.is_empty() {
@@ -226,11 +227,11 @@ impl World {
                     self.read += data.len() as u64;
                 }
             }
-            Event::Notice { notice, .. } => self.notices[1].push((self.now, notice)),
-            Event::Connected(_)
-            | Event::Writable(..)
-            | Event::Finished(..)
-            | Event::Closed { .. } => {}
+            QuicEvent::Notice { notice, .. } => self.notices[1].push((self.now, notice)),
+            QuicEvent::Connected(_)
+            | QuicEvent::Writable(..)
+            | QuicEvent::Finished(..)
+            | QuicEvent::Closed { .. } => {}
         }
     }
 
@@ -244,8 +245,8 @@ impl World {
     }
 }
 
-fn multipath(policy: PathPolicy) -> Config {
-    Config { multipath: true, policy, ..Config::default() }
+fn multipath(policy: PathPolicy) -> QuicConfig {
+    QuicConfig { multipath: true, policy, ..QuicConfig::default() }
 }
 
 fn wifi_and_cellular() -> [(u8, Link); 2] {
@@ -254,7 +255,7 @@ fn wifi_and_cellular() -> [(u8, Link); 2] {
 
 #[test]
 fn a_single_path_delivers_everything() {
-    let mut world = World::new(&Config::default(), &[(1, Link::new(10, 20))], 3_000_000);
+    let mut world = TestNetwork::new(&QuicConfig::default(), &[(1, Link::new(10, 20))], 3_000_000);
     world.run(millis(10_000));
     assert_eq!((world.read, world.ended), (3_000_000, true));
     let status = world.client.status(world.connection).unwrap();
@@ -263,7 +264,8 @@ fn a_single_path_delivers_everything() {
 
 #[test]
 fn two_paths_are_opened_and_both_carry_data() {
-    let mut world = World::new(&multipath(PathPolicy::Aggregate), &wifi_and_cellular(), 8_000_000);
+    let mut world =
+        TestNetwork::new(&multipath(PathPolicy::Aggregate), &wifi_and_cellular(), 8_000_000);
     world.run(millis(20_000));
     assert!(world.ended);
     let status = world.client.status(world.connection).unwrap();
@@ -277,8 +279,8 @@ fn two_paths_are_opened_and_both_carry_data() {
 fn every_congestion_control_moves_data_over_two_paths() {
     for (name, _) in crate::congestion::names() {
         let config =
-            Config { congestion_control: name.to_owned(), ..multipath(PathPolicy::Aggregate) };
-        let mut world = World::new(&config, &wifi_and_cellular(), 4_000_000);
+            QuicConfig { congestion_control: name.to_owned(), ..multipath(PathPolicy::Aggregate) };
+        let mut world = TestNetwork::new(&config, &wifi_and_cellular(), 4_000_000);
         world.run(millis(20_000));
         assert!(world.ended, "{name}: {} of 4000000 bytes", world.read);
     }
@@ -286,7 +288,8 @@ fn every_congestion_control_moves_data_over_two_paths() {
 
 #[test]
 fn a_backup_carries_nothing_while_the_primary_works() {
-    let mut world = World::new(&multipath(PathPolicy::Backup), &wifi_and_cellular(), 4_000_000);
+    let mut world =
+        TestNetwork::new(&multipath(PathPolicy::Backup), &wifi_and_cellular(), 4_000_000);
     world.run(millis(20_000));
     let status = world.client.status(world.connection).unwrap();
     assert!(world.ended && status.paths[1].backup);
@@ -300,7 +303,7 @@ fn a_path_that_goes_silent_is_given_up_and_comes_back() {
             let mut links = wifi_and_cellular();
             let link = links.iter_mut().find(|(last, _)| *last == dark).unwrap();
             link.1.dark = (Instant::ZERO + millis(1_000), Instant::ZERO + millis(5_000));
-            let mut world = World::new(&multipath(policy), &links, 30_000_000);
+            let mut world = TestNetwork::new(&multipath(policy), &links, 30_000_000);
             world.run(millis(60_000));
             let about = format!("{policy:?}, {dark} dark: {} bytes", world.read);
             assert!(world.ended, "{about}");
@@ -321,28 +324,29 @@ fn a_path_that_goes_silent_is_given_up_and_comes_back() {
 fn ios_uses_the_backup_before_the_primary_is_given_up() {
     let mut links = wifi_and_cellular();
     links[0].1.dark = (Instant::ZERO + millis(1_000), Instant::MAX);
-    let mut world = World::new(&multipath(PathPolicy::Ios), &links, 6_000_000);
+    let mut world = TestNetwork::new(&multipath(PathPolicy::Ios), &links, 6_000_000);
     world.run(millis(30_000));
     assert!(world.ended);
-    let of_the_first = |notice: &Notice| match notice {
-        Notice::Switched { path: 0, backup: true, why } => Some((None, Some(*why))),
-        Notice::Abandoned { path: 0, why } => Some((Some(*why), None)),
-        Notice::SinglePath
-        | Notice::Established { .. }
-        | Notice::Abandoned { .. }
-        | Notice::Switched { .. }
-        | Notice::Migrated { .. } => None,
+    let of_the_first = |notice: &PathNotice| match notice {
+        PathNotice::Switched { path: 0, backup: true, why } => Some((None, Some(*why))),
+        PathNotice::Abandoned { path: 0, why } => Some((Some(*why), None)),
+        PathNotice::SinglePath
+        | PathNotice::Established { .. }
+        | PathNotice::Abandoned { .. }
+        | PathNotice::Switched { .. }
+        | PathNotice::Migrated { .. } => None,
     };
     let seen: Vec<_> = world.notices[0].iter().filter_map(|(_, n)| of_the_first(n)).collect();
     assert_eq!(seen[0], (None, Some(SwitchReason::Timeout)), "{seen:?}");
     assert!(
-        seen.iter().any(|(why, _)| matches!(why, Some(EndReason::Silent(_) | EndReason::Peer)))
+        seen.iter()
+            .any(|(why, _)| matches!(why, Some(AbandonReason::Silent(_) | AbandonReason::Peer)))
     );
 }
 
 #[test]
 fn an_address_that_changes_does_not_end_a_single_path() {
-    let mut world = World::new(&Config::default(), &[(1, Link::new(10, 20))], 5_000_000);
+    let mut world = TestNetwork::new(&QuicConfig::default(), &[(1, Link::new(10, 20))], 5_000_000);
     world.links.insert(address(11), Link::new(10, 20));
     world.run(millis(500));
     world.client.remove_address(world.now, address(1));
@@ -350,35 +354,37 @@ fn an_address_that_changes_does_not_end_a_single_path() {
     world.run(millis(10_000));
     assert!(world.ended, "{} bytes", world.read);
     let new = SocketAddr::new(address(11), 49_152);
-    assert_eq!(world.notices[0].last().unwrap().1, Notice::Migrated { local: new });
+    assert_eq!(world.notices[0].last().unwrap().1, PathNotice::Migrated { local: new });
 }
 
 #[test]
 fn an_address_that_goes_takes_its_path_with_it_at_once() {
-    let mut world = World::new(&multipath(PathPolicy::Backup), &wifi_and_cellular(), 6_000_000);
+    let mut world =
+        TestNetwork::new(&multipath(PathPolicy::Backup), &wifi_and_cellular(), 6_000_000);
     world.run(millis(1_000));
     world.client.set_up(world.now, 1, false);
-    let notice = Notice::Abandoned { path: 0, why: EndReason::AddressGone };
+    let notice = PathNotice::Abandoned { path: 0, why: AbandonReason::AddressGone };
     world.run(millis(20_000));
     assert!(world.ended && world.notices[0].iter().any(|(_, seen)| *seen == notice));
 }
 
 #[test]
 fn a_peer_without_multipath_gives_a_single_path() {
-    let mut world = World::new(&multipath(PathPolicy::Aggregate), &wifi_and_cellular(), 500_000);
-    world.server = Host::new(2);
+    let mut world =
+        TestNetwork::new(&multipath(PathPolicy::Aggregate), &wifi_and_cellular(), 500_000);
+    world.server = QuicStack::new(2);
     world.server.set_address(Instant::ZERO, local(100));
-    world.server.listen(PORT, Config::default()).unwrap();
+    world.server.listen(PORT, QuicConfig::default()).unwrap();
     world.run(millis(10_000));
     assert!(world.ended && !world.client.status(world.connection).unwrap().multipath);
-    assert_eq!(world.notices[0][0].1, Notice::SinglePath);
+    assert_eq!(world.notices[0][0].1, PathNotice::SinglePath);
 }
 
 #[test]
 fn a_list_of_versions_is_no_longer_than_what_asked_for_it() {
-    let mut server = Host::new(2);
+    let mut server = QuicStack::new(2);
     server.set_address(Instant::ZERO, local(2));
-    server.listen(PORT, Config::default()).unwrap();
+    server.listen(PORT, QuicConfig::default()).unwrap();
     for length in [7, 8, 39, 1_199, 1_200] {
         // A long header of a version that nobody has, with identifiers of no bytes.
         let mut asked = vec![0xc0, 0x1a, 0x2a, 0x3a, 0x5a, 0, 0];
@@ -397,7 +403,7 @@ fn equal_seeds_give_datagrams_of_equal_lengths_at_equal_times() {
     let run = || {
         let mut links = wifi_and_cellular();
         links[0].1.dark = (Instant::ZERO + millis(600), Instant::ZERO + millis(2_500));
-        let mut world = World::new(&multipath(PathPolicy::Aggregate), &links, 8_000_000);
+        let mut world = TestNetwork::new(&multipath(PathPolicy::Aggregate), &links, 8_000_000);
         world.run(millis(30_000));
         assert!(world.ended);
         world.lengths
@@ -413,7 +419,7 @@ proptest! {
         garbage in proptest::collection::vec(
             (any::<bool>(), proptest::collection::vec(any::<u8>(), 0..1_500), any::<u8>()), 1..20),
     ) {
-        let mut world = World::new(&multipath(PathPolicy::Aggregate), &wifi_and_cellular(), 300_000);
+        let mut world = TestNetwork::new(&multipath(PathPolicy::Aggregate), &wifi_and_cellular(), 300_000);
         world.run(millis(60));
         for (to_client, bytes, ecn) in garbage {
             let (here, there) = if to_client { (1, 100) } else { (100, 1) };
@@ -434,7 +440,7 @@ proptest! {
 
     #[test]
     fn a_damaged_datagram_never_panics(flips in proptest::collection::vec(any::<usize>(), 1..40)) {
-        let mut world = World::new(&multipath(PathPolicy::Aggregate), &wifi_and_cellular(), 300_000);
+        let mut world = TestNetwork::new(&multipath(PathPolicy::Aggregate), &wifi_and_cellular(), 300_000);
         for flip in flips {
             world.run(millis(3));
             let Some((key, (_, datagram))) = world.flying.iter().next() else { continue };

@@ -10,11 +10,11 @@ use towpath_net::Instant;
 /// for an origin that stands for [`Instant::ZERO`]. Only differences matter, so that the origin has
 /// no effect on anything.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Clock {
+pub(crate) struct TimeConverter {
     origin: time::Instant,
 }
 
-impl Clock {
+impl TimeConverter {
     pub(crate) fn new() -> Self {
         #[expect(
             clippy::disallowed_methods,
@@ -24,13 +24,13 @@ impl Clock {
         Self { origin }
     }
 
-    pub(crate) fn library(self, time: Instant) -> time::Instant {
+    pub(crate) fn to_std(self, time: Instant) -> time::Instant {
         let since = time.saturating_since(Instant::ZERO);
         // A point that the platform cannot express is later than all others that matter.
         self.origin.checked_add(since).unwrap_or(self.origin)
     }
 
-    pub(crate) fn ours(self, time: time::Instant) -> Instant {
+    pub(crate) fn from_std(self, time: time::Instant) -> Instant {
         Instant::ZERO + time.saturating_duration_since(self.origin)
     }
 }

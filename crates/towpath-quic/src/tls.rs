@@ -9,14 +9,14 @@ use noq_proto::rustls::{self, ClientConnection, Connection, ServerConnection};
 use thiserror::Error;
 
 use crate::certificate;
-use crate::error::SetupError;
-use crate::identity::{Fingerprint, Identity, Trust, Unpinned};
+use crate::error::OpenError;
+use crate::identity::{Fingerprint, Identity, Trust, UnpinnedCertificate};
 
 /// What both ends of a connection can derive from its keys, and nobody else (RFC 8446 §7.5), for this
 /// use of it.
 pub(crate) const EXPORT_LABEL: &[u8] = b"EXPORTER-towpath-binding";
 /// Plain data that waits to be encrypted; more is not taken.
-const ROOM_BYTES: usize = 1 << 20;
+const MAX_PLAINTEXT_BYTES: usize = 1 << 20;
 
 /// What came is not TLS, or not the one that it should be.
 #[derive(Debug, Error)]
@@ -31,22 +31,22 @@ pub enum TlsError {
 
 impl From<rustls::Error> for TlsError {
     fn from(error: rustls::Error) -> Self {
-        Unpinned::of(&error).map_or(Self::Protocol(error), Self::Untrusted)
+        UnpinnedCertificate::of(&error).map_or(Self::Protocol(error), Self::Untrusted)
     }
 }
 
 /// One end of a connection with TLS 1.3 (RFC 8446).
 #[derive(Debug)]
-pub struct Session {
+pub struct TlsSession {
     tls: Connection,
     /// What has come and was not taken in.
     incoming: Vec<u8>,
     taken: usize,
 }
 
-impl Session {
+impl TlsSession {
     /// The end that opened the connection.
-    pub fn client(trust: &Trust) -> Result<Self, SetupError> {
+    pub fn client(trust: &Trust) -> Result<Self, OpenError> {
         let config = Arc::new(certificate::client_config(trust)?);
         let name = ServerName::try_from(certificate::SERVER_NAME)
             .map_err(|error| rustls::Error::General(error.to_string()))?;
@@ -54,13 +54,13 @@ impl Session {
     }
 
     /// The end that accepted it.
-    pub fn server(identity: &Identity) -> Result<Self, SetupError> {
+    pub fn server(identity: &Identity) -> Result<Self, OpenError> {
         let config = Arc::new(certificate::server_config(Some(identity))?);
         Ok(Self::new(ServerConnection::new(config)?.into()))
     }
 
     fn new(mut tls: Connection) -> Self {
-        tls.set_buffer_limit(Some(ROOM_BYTES));
+        tls.set_buffer_limit(Some(MAX_PLAINTEXT_BYTES));
         Self { tls, incoming: Vec::new(), taken: 0 }
     }
 
@@ -139,15 +139,15 @@ impl Session {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::identity::Pem;
+    use crate::identity::PemIdentity;
 
     fn identity() -> Identity {
-        let pem = Pem::make(&["towpath".to_owned()]).unwrap();
+        let pem = PemIdentity::make(&["towpath".to_owned()]).unwrap();
         Identity::from_pem(&pem.certificate, &pem.key).unwrap()
     }
 
     /// Carries everything both ways until nobody has anything to say.
-    fn exchange(a: &mut Session, b: &mut Session) -> Result<(), TlsError> {
+    fn exchange(a: &mut TlsSession, b: &mut TlsSession) -> Result<(), TlsError> {
         loop {
             let (mut from_a, mut from_b) = (Vec::new(), Vec::new());
             a.take_outgoing(&mut from_a);
@@ -164,8 +164,8 @@ mod tests {
     fn what_is_written_is_read_with_its_end_in_whatever_pieces() {
         let identity = identity();
         let trust = Trust::Pinned(vec![identity.fingerprint()]);
-        let mut client = Session::client(&trust).unwrap();
-        let mut server = Session::server(&identity).unwrap();
+        let mut client = TlsSession::client(&trust).unwrap();
+        let mut server = TlsSession::server(&identity).unwrap();
         exchange(&mut client, &mut server).unwrap();
         assert!(!client.is_handshaking() && !server.is_handshaking());
         assert_eq!(client.peer(), Some(identity.fingerprint()));
@@ -192,8 +192,8 @@ mod tests {
     #[test]
     fn a_server_with_another_certificate_is_refused_with_what_it_showed() {
         let (expected, shown) = (identity(), identity());
-        let mut client = Session::client(&Trust::Pinned(vec![expected.fingerprint()])).unwrap();
-        let mut server = Session::server(&shown).unwrap();
+        let mut client = TlsSession::client(&Trust::Pinned(vec![expected.fingerprint()])).unwrap();
+        let mut server = TlsSession::server(&shown).unwrap();
         let error = exchange(&mut client, &mut server).unwrap_err();
         let TlsError::Untrusted(fingerprint) = error else { panic!("{error}") };
         assert_eq!(fingerprint, shown.fingerprint());
@@ -203,8 +203,8 @@ mod tests {
     fn two_connections_have_nothing_in_common() {
         let identity = identity();
         let binding = || {
-            let mut client = Session::client(&Trust::Anybody).unwrap();
-            let mut server = Session::server(&identity).unwrap();
+            let mut client = TlsSession::client(&Trust::Any).unwrap();
+            let mut server = TlsSession::server(&identity).unwrap();
             assert_eq!(client.binding(), None, "before the handshake");
             exchange(&mut client, &mut server).unwrap();
             server.binding().unwrap()
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn something_else_than_tls_is_an_error() {
-        let mut server = Session::server(&identity()).unwrap();
+        let mut server = TlsSession::server(&identity()).unwrap();
         assert!(matches!(server.feed(&[b'x'; 100]), Err(TlsError::Protocol(_))));
     }
 }

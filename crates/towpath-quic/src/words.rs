@@ -1,9 +1,9 @@
 //! What people are told of paths, in the same words whatever the world.
 
-use crate::config::Config;
-use crate::status::{MULTIPATH_DRAFT, Notice, Status};
+use crate::config::QuicConfig;
+use crate::status::{ConnectionStatus, MULTIPATH_DRAFT, PathNotice};
 
-impl Notice {
+impl PathNotice {
     /// The path that it is about, if it is about one.
     pub fn path(&self) -> Option<u32> {
         match self {
@@ -62,7 +62,7 @@ const PATHS_ABANDONED: &str = "PathsAbandoned";
 
 /// Proof that Multipath QUIC was used, or the reason why not.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Proof {
+pub struct MultipathEvidence {
     /// Whether it was.
     pub used: bool,
     /// Why not.
@@ -73,39 +73,39 @@ pub struct Proof {
 
 /// A host's part of the proof.
 #[derive(Clone)]
-pub struct Witness<'a> {
+pub struct HostEvidence<'a> {
     /// Its name.
     pub host: &'a str,
     /// Its ends of connections that were meant to be multipath ones.
-    pub ends: Vec<End>,
-    /// How often there was a [`Notice`], by [`Notice::counter`].
+    pub ends: Vec<ConnectionEvidence>,
+    /// How often there was a [`PathNotice`], by [`PathNotice::counter`].
     pub count: &'a dyn Fn(&'static str) -> Option<u64>,
 }
 
 /// One end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct End {
+pub struct ConnectionEvidence {
     /// It was negotiated.
     pub multipath: bool,
     /// Packets taken for lost.
     pub lost_packets: u64,
 }
 
-impl From<&Status> for End {
-    fn from(status: &Status) -> Self {
+impl From<&ConnectionStatus> for ConnectionEvidence {
+    fn from(status: &ConnectionStatus) -> Self {
         let lost = status.paths.iter().map(|path| path.lost_packets);
         Self { multipath: status.multipath, lost_packets: lost.fold(0, u64::saturating_add) }
     }
 }
 
-impl std::fmt::Debug for Witness<'_> {
+impl std::fmt::Debug for HostEvidence<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Witness").field("host", &self.host).finish_non_exhaustive()
     }
 }
 
 /// Judges by what both ends of all connections say.
-pub fn proof(witnesses: &[Witness<'_>]) -> Proof {
+pub fn multipath_evidence(witnesses: &[HostEvidence<'_>]) -> MultipathEvidence {
     let (mut all, mut good, mut lost) = (0, 0, 0);
     let mut evidence = Vec::new();
     for witness in witnesses {
@@ -127,14 +127,14 @@ pub fn proof(witnesses: &[Witness<'_>]) -> Proof {
     let used = all > 0 && good == all;
     let reason =
         if all == 0 { "no connection was opened" } else { "a connection did not negotiate it" };
-    Proof { used, fallback: (!used).then(|| reason.to_owned()), evidence }
+    MultipathEvidence { used, fallback: (!used).then(|| reason.to_owned()), evidence }
 }
 
 /// Something to know before a result is trusted, and a hint.
-pub type Warning = (String, &'static str);
+pub type WarningText = (String, &'static str);
 
 /// What every result over Multipath QUIC is to be read with.
-pub fn no_scheduler() -> Warning {
+pub fn no_scheduler() -> WarningText {
     let text = "Multipath QUIC has no scheduler to choose, and repeats data on another path only \
                 when the old path is given up";
     let hint = "docs/quic.md says what the library does; compare failover times with that in mind";
@@ -142,7 +142,7 @@ pub fn no_scheduler() -> Warning {
 }
 
 /// A host whose window is smaller than it was asked to be.
-pub fn small_window(host: &str, config: &Config) -> Option<Warning> {
+pub fn small_window(host: &str, config: &QuicConfig) -> Option<WarningText> {
     let (used, asked) = (config.window_bytes(), config.receive_window_bytes);
     let text = || format!("the QUIC window of `{host}` is {used} bytes, not {asked}");
     let hint = "with a larger one, the library closes connections; see docs/quic.md";
@@ -150,7 +150,7 @@ pub fn small_window(host: &str, config: &Config) -> Option<Warning> {
 }
 
 /// A flow that could have had more paths.
-pub fn single_path(flow: usize) -> Warning {
+pub fn single_path(flow: usize) -> WarningText {
     let hint = "only the host that opens a connection can add paths, from addresses with the flag \
                 `subflow`; addresses cannot be announced";
     (format!("flow {flow} had a single path"), hint)

@@ -44,7 +44,7 @@ pub enum SimError {
         /// Host.
         host: String,
         /// Why.
-        source: quic::SetupError,
+        source: quic::OpenError,
     },
     /// The reader of the records is gone.
     #[error("cannot write the result: {0}")]

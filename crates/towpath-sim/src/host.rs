@@ -117,8 +117,8 @@ impl Host {
     }
 
     /// How a flow's connection behaves over QUIC.
-    pub(crate) fn quic_connection(&self, transport: Transport) -> quic::Config {
-        quic::Config { multipath: transport == Transport::Mpquic, ..self.quic.config.clone() }
+    pub(crate) fn quic_connection(&self, transport: Transport) -> quic::QuicConfig {
+        quic::QuicConfig { multipath: transport == Transport::Mpquic, ..self.quic.config.clone() }
     }
 
     /// Waits for the connections of a flow, over whatever transport it uses.
@@ -333,14 +333,14 @@ fn quic_host(scenario: &Scenario, index: usize, seed: u64) -> Result<QuicHost, S
     let name = host.map_or_else(String::new, |host| host.name.clone());
     let texts = host.map_or_else(Vec::new, |host| scenario.quic_settings(host));
     let pairs = texts.iter().map(|(name, value)| (*name, value.as_str()));
-    let config = quic::Config::from_texts(pairs)
+    let config = quic::QuicConfig::from_texts(pairs)
         .map_err(|source| SimError::QuicSetting { host: name.clone(), source })?;
     let mtu_bytes = scenario.paths.iter().map(|path| path.mtu_bytes).max().unwrap_or(1_500);
     // IPv6 and UDP: discovery then finds what each path takes.
     let header_bytes = if families(scenario).contains(&Family::V4) { 28 } else { 48 };
     let largest = u16::try_from(mtu_bytes - header_bytes).unwrap_or(u16::MAX);
     // Each packet is handed to the network by itself: pacing, not a device, spreads them.
-    let config = quic::Config { largest_datagram_bytes: largest, segments: 1, ..config };
+    let config = quic::QuicConfig { max_datagram_bytes: largest, segments: 1, ..config };
     Ok(QuicHost::new(stream_seed(seed, &format!("host/{name}"), "quic"), config))
 }
 

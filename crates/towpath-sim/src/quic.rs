@@ -16,13 +16,13 @@ use towpath_quic as quic;
 /// A host's QUIC.
 #[derive(Debug)]
 pub(crate) struct QuicHost {
-    pub(crate) host: quic::Host,
-    pub(crate) config: quic::Config,
+    pub(crate) host: quic::QuicStack,
+    pub(crate) config: quic::QuicConfig,
     /// Which flow a connection belongs to.
     pub(crate) flows: BTreeMap<quic::ConnectionId, usize>,
     pub(crate) listeners: BTreeMap<quic::ListenerId, usize>,
     /// What connections were like when they were last asked.
-    pub(crate) seen: BTreeMap<quic::ConnectionId, quic::Status>,
+    pub(crate) seen: BTreeMap<quic::ConnectionId, quic::ConnectionStatus>,
     /// Cut into packets, and not sent yet.
     outgoing: VecDeque<Packet>,
     /// Paths whose first queue, in this host, is full.
@@ -31,9 +31,9 @@ pub(crate) struct QuicHost {
 }
 
 impl QuicHost {
-    pub(crate) fn new(seed: u64, config: quic::Config) -> Self {
+    pub(crate) fn new(seed: u64, config: quic::QuicConfig) -> Self {
         Self {
-            host: quic::Host::new(seed),
+            host: quic::QuicStack::new(seed),
             config,
             flows: BTreeMap::new(),
             listeners: BTreeMap::new(),
@@ -115,7 +115,7 @@ impl QuicHost {
 
 /// The paths of a QUIC connection as subflows. Bytes are UDP payload: the library does not count the
 /// stream's own bytes path by path.
-pub(crate) fn as_subflows(status: &quic::Status) -> ConnectionStatus {
+pub(crate) fn as_subflows(status: &quic::ConnectionStatus) -> ConnectionStatus {
     ConnectionStatus {
         local: status.local,
         remote: status.remote,

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use towpath_measure::result::EventKind;
 use towpath_measure::scenario::{Flow, Transport};
 use towpath_net::Instant;
-use towpath_quic::{ConnectionError, ConnectionId, Event, StreamId};
+use towpath_quic::{ConnectionError, ConnectionId, QuicEvent, StreamId};
 
 use crate::record::event;
 use crate::socket::Socket;
@@ -51,23 +51,23 @@ impl World<'_> {
         }
     }
 
-    pub(crate) fn on_quic_event(&mut self, index: usize, event: Event) {
+    pub(crate) fn on_quic_event(&mut self, index: usize, event: QuicEvent) {
         match event {
-            Event::Accepted { listener, connection } => {
+            QuicEvent::Accepted { listener, connection } => {
                 let Some(host) = self.hosts.get_mut(index) else { return };
                 let flow = host.quic.listeners.get(&listener).copied();
                 host.quic.flows.extend(flow.map(|flow| (connection, flow)));
             }
-            Event::Connected(connection) => self.quic_connected(index, connection),
-            Event::StreamOpened(connection, stream) => {
+            QuicEvent::Connected(connection) => self.quic_connected(index, connection),
+            QuicEvent::StreamOpened(connection, stream) => {
                 self.begin_stream(index, connection, stream, 1);
             }
-            Event::Readable(connection, stream) | Event::Writable(connection, stream) => {
+            QuicEvent::Readable(connection, stream) | QuicEvent::Writable(connection, stream) => {
                 self.use_end(index, Socket::Quic(connection, stream));
             }
-            Event::Finished(..) => {}
-            Event::Closed { connection, error } => self.quic_closed(index, connection, error),
-            Event::Notice { connection, notice } => {
+            QuicEvent::Finished(..) => {}
+            QuicEvent::Closed { connection, error } => self.quic_closed(index, connection, error),
+            QuicEvent::Notice { connection, notice } => {
                 let Some(host) = self.hosts.get_mut(index) else { return };
                 host.quic.look();
                 let (name, status) = (host.name.as_str(), host.quic.seen.get(&connection));

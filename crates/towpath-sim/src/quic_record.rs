@@ -5,8 +5,8 @@ use towpath_measure::result::{Event, EventKind, Multipath, Warning};
 use towpath_measure::scenario::Transport;
 use towpath_mptcp::subflow::TcpState;
 use towpath_net::Instant;
-use towpath_quic::words::{self, End, Proof, Witness};
-use towpath_quic::{Notice, Status};
+use towpath_quic::words::{self, ConnectionEvidence, HostEvidence, MultipathEvidence};
+use towpath_quic::{ConnectionStatus, PathNotice};
 
 use crate::quic_flow::is_quic;
 use crate::record::{Recorder, event};
@@ -18,15 +18,15 @@ impl Recorder<'_> {
         &mut self,
         now: Instant,
         host: &str,
-        status: Option<&Status>,
-        notice: &Notice,
+        status: Option<&ConnectionStatus>,
+        notice: &PathNotice,
     ) {
         let kind = match notice {
-            Notice::SinglePath => EventKind::Fallback,
-            Notice::Established { .. }
-            | Notice::Abandoned { .. }
-            | Notice::Switched { .. }
-            | Notice::Migrated { .. } => EventKind::Subflow,
+            PathNotice::SinglePath => EventKind::Fallback,
+            PathNotice::Established { .. }
+            | PathNotice::Abandoned { .. }
+            | PathNotice::Switched { .. }
+            | PathNotice::Migrated { .. } => EventKind::Subflow,
         };
         *self.notices.entry((host.to_owned(), notice.counter())).or_default() += 1;
         let number = notice.path();
@@ -72,24 +72,27 @@ pub(crate) fn quic_proof(world: &World<'_>, transport: Transport) -> Multipath {
         move |what| world.recorder.notices.get(&(name.clone(), what)).copied()
     };
     let counts: Vec<_> = world.hosts.iter().map(|host| count(&host.name)).collect();
-    let witnesses: Vec<Witness<'_>> = world
+    let witnesses: Vec<HostEvidence<'_>> = world
         .hosts
         .iter()
         .zip(&counts)
         .map(|(host, count)| {
             let own = host.quic.flows.iter().filter(|(_, flow)| meant(**flow));
-            let ends = own.filter_map(|(id, _)| host.quic.seen.get(id)).map(End::from).collect();
-            Witness { host: &host.name, ends, count }
+            let ends = own
+                .filter_map(|(id, _)| host.quic.seen.get(id))
+                .map(ConnectionEvidence::from)
+                .collect();
+            HostEvidence { host: &host.name, ends, count }
         })
         .collect();
-    let Proof { used, fallback, evidence } = words::proof(&witnesses);
+    let MultipathEvidence { used, fallback, evidence } = words::multipath_evidence(&witnesses);
     Multipath { requested: true, used, fallback, paths_used: Vec::new(), evidence }
 }
 
 /// What to know before a result over QUIC is trusted.
 pub(crate) fn quic_warnings(world: &World<'_>) -> Vec<Warning> {
     let mut all = Vec::new();
-    let mut warn = |(text, hint): words::Warning| {
+    let mut warn = |(text, hint): words::WarningText| {
         all.push(Warning { text, hint: Some(hint.to_owned()) });
     };
     let flows = world.scenario.flows.iter().enumerate();

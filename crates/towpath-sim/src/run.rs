@@ -98,7 +98,7 @@ fn meta(job: &Job, seed: u64) -> Meta {
         ..Meta::of(scenario, Worlds::Sim, (job.transport, job.repeat), seed)
     };
     if is_quic(job.transport) {
-        meta.conditions.insert("quic".to_owned(), towpath_quic::LIBRARY.to_owned());
+        meta.conditions.insert("quic".to_owned(), towpath_quic::QUIC_LIBRARY.to_owned());
         let what = "UDP payload, with everything that QUIC adds to the data".to_owned();
         meta.conditions.insert("bytes of paths".to_owned(), what);
     }

@@ -10,7 +10,7 @@ use quinn::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use quinn::rustls::{self, RootCertStore};
 use quinn::{ClientConfig, Endpoint, MtuDiscoveryConfig, ServerConfig, TransportConfig};
 use tokio::runtime::{Builder, Runtime};
-use towpath_quic::identity::Pem;
+use towpath_quic::identity::PemIdentity;
 
 use super::{CHUNK, Failure, LARGEST_DATAGRAM, Shared, WINDOW, any_port};
 
@@ -31,7 +31,7 @@ fn transport() -> Arc<TransportConfig> {
 }
 
 fn configs() -> Result<(ServerConfig, ClientConfig), Failure> {
-    let pem = Pem::make(&["localhost".to_owned()])?;
+    let pem = PemIdentity::make(&["localhost".to_owned()])?;
     let certificate = CertificateDer::from_pem_slice(pem.certificate.as_bytes())?;
     let key = PrivateKeyDer::from_pem_slice(pem.key.as_bytes())?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use towpath_linux::quic::{End, Happened, Host, HostConfig, Interfaces};
 use towpath_linux::{Clock, Pipe};
 use towpath_net::Instant;
-use towpath_quic::{Config, ConnectionError};
+use towpath_quic::{ConnectionError, QuicConfig};
 
 use super::{CHUNK, Failure, LARGEST_DATAGRAM, Shared, WINDOW};
 
@@ -55,11 +55,11 @@ fn host(name: &str) -> Result<Host, Failure> {
 }
 
 pub(super) fn run(shared: &Arc<Shared>, multipath: bool) -> Result<(), Failure> {
-    let config = Config {
+    let config = QuicConfig {
         multipath,
-        largest_datagram_bytes: LARGEST_DATAGRAM,
+        max_datagram_bytes: LARGEST_DATAGRAM,
         receive_window_bytes: u64::from(WINDOW),
-        ..Config::default()
+        ..QuicConfig::default()
     };
     let (server, client) = (host("server")?, host("client")?);
     let accepting = config.clone();

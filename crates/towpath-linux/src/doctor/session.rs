@@ -133,7 +133,7 @@ fn known(other: &Socket, secret: &Secret, clock: Clock) -> io::Result<Result<Spe
     let first = Preamble { kind: Kind::Tls, flow: 0, stream: 0, token: Token::NONE };
     io::Write::write_all(&mut &socket, &first.to_bytes())?;
     // Who it is shows the secret.
-    let session = tls::Session::client(&Trust::Anybody).map_err(io::Error::other)?;
+    let session = tls::TlsSession::client(&Trust::Any).map_err(io::Error::other)?;
     let (wire, _) = Wire::secure(socket, session, (clock, clock.now() + CONNECTING))?;
     let mut speaker = Speaker::through(wire, clock)?;
     let hello = FromClient::Hello { towpath: env!("CARGO_PKG_VERSION").to_owned() };

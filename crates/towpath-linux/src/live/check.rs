@@ -107,7 +107,7 @@ pub struct Tried {
 /// Tries everything towards each target, at the same time; in order of targets and probes.
 pub fn check(targets: &[SocketAddr]) -> Vec<Tried> {
     let clock = Clock::start();
-    let dialer = &Dialer::new(clock, Trust::Anybody);
+    let dialer = &Dialer::new(clock, Trust::Any);
     thread::scope(|scope| {
         let tried = targets.iter().map(|target| {
             let over = |transport| move || over_tcp(*target, transport, clock);

@@ -304,7 +304,7 @@ fn meta(order: &Order, offset: Offset, dialer: &Dialer) -> Meta {
     note("socket buffers asked for", settings.window_bytes.map(|bytes| format!("{bytes} bytes")));
     note("rate limit of each stream", settings.rate_bps.map(|bps| format!("{bps} bit/s")));
     let quic = is_quic(order.plan.transport);
-    note("quic", quic.then(|| towpath_quic::LIBRARY.to_owned()));
+    note("quic", quic.then(|| towpath_quic::QUIC_LIBRARY.to_owned()));
     let bytes = "UDP payload, with everything that QUIC adds to the data";
     note("bytes of paths", quic.then(|| bytes.to_owned()));
     let multipath = order.plan.transport == Transport::Mpquic;

@@ -8,8 +8,8 @@ use std::time::Duration;
 use socket2::Socket;
 use towpath_measure::live::{Kind, Plan, Preamble, Settings, Token};
 use towpath_measure::scenario::{Scenario, Transport};
-use towpath_quic::tls::Session;
-use towpath_quic::{Config, Fingerprint, Qlog, Trust, congestion};
+use towpath_quic::tls::TlsSession;
+use towpath_quic::{Fingerprint, Qlog, QuicConfig, Trust, congestion};
 
 use super::host::interfaces;
 use super::line::{Hold, Line, Strand};
@@ -97,7 +97,7 @@ impl Dialer {
         patience: Duration,
     ) -> io::Result<(quic::Connection, Arc<Hold>)> {
         let multipath = transport == Transport::Mpquic;
-        let config = self.config(Config { multipath, ..Config::default() }, target);
+        let config = self.config(QuicConfig { multipath, ..QuicConfig::default() }, target);
         let host = self.host()?;
         let connection = host.connect(local(source, target), target, config, patience)?;
         let hold = Hold::new(host, connection.id());
@@ -149,7 +149,7 @@ impl Dialer {
         let preamble = |stream: u16| Preamble { kind: Kind::Data, flow, stream, token }.to_bytes();
         let (transport, settings) = (plan.transport, &plan.settings);
         if is_quic(transport) {
-            let config = Config { qlog, ..config(scenario, 0, plan) };
+            let config = QuicConfig { qlog, ..config(scenario, 0, plan) };
             let config = self.config(config, target);
             let host = self.host()?;
             let connection =
@@ -179,7 +179,7 @@ impl Dialer {
         if !tls {
             return Ok(Wire::Plain(Arc::new(socket)));
         }
-        let session = Session::client(self.trust()).map_err(io::Error::other)?;
+        let session = TlsSession::client(self.trust()).map_err(io::Error::other)?;
         let deadline = self.clock.now() + patience;
         let (wire, shown) = Wire::secure(socket, session, (self.clock, deadline))?;
         if let Some(shown) = shown {
@@ -188,13 +188,13 @@ impl Dialer {
         Ok(wire)
     }
 
-    fn config(&self, config: Config, target: SocketAddr) -> Config {
+    fn config(&self, config: QuicConfig, target: SocketAddr) -> QuicConfig {
         let [v4, v6] = LARGEST_DATAGRAM_BYTES;
-        Config {
+        QuicConfig {
             trust: self.trust().clone(),
             idle_timeout: IDLE,
             keep_alive: Some(KEEP_ALIVE),
-            largest_datagram_bytes: if target.is_ipv4() { v4 } else { v6 },
+            max_datagram_bytes: if target.is_ipv4() { v4 } else { v6 },
             ..config
         }
     }
@@ -212,16 +212,16 @@ fn local(source: &Source, target: SocketAddr) -> Option<IpAddr> {
 
 /// How a flow's connections behave on one of the two hosts. What has no meaning to QUIC is as it is
 /// by default; the result says what was used.
-pub(super) fn config(scenario: &Scenario, host: usize, plan: &Plan) -> Config {
+pub(super) fn config(scenario: &Scenario, host: usize, plan: &Plan) -> QuicConfig {
     let texts = scenario.hosts.get(host).map(|host| scenario.quic_settings(host));
     let texts = texts.unwrap_or_default();
     let texts = texts.iter().map(|(name, value)| (*name, value.as_str()));
-    let mut config = Config::from_texts(texts).unwrap_or_default();
+    let mut config = QuicConfig::from_texts(texts).unwrap_or_default();
     if let Some(name) = &plan.settings.congestion_control {
         config.congestion_control.clone_from(name);
     }
     if !congestion::names().any(|(name, _)| name == config.congestion_control) {
-        config.congestion_control = Config::default().congestion_control;
+        config.congestion_control = QuicConfig::default().congestion_control;
     }
     if let Some(bytes) = plan.settings.window_bytes {
         config.receive_window_bytes = bytes.into();

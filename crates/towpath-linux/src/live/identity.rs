@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 use towpath_measure::input::Budget;
 use towpath_quic::Identity;
-use towpath_quic::identity::{IdentityError, Pem};
+use towpath_quic::identity::{IdentityError, PemIdentity};
 
 use crate::files::{self, Folder, Readers};
 
@@ -40,7 +40,7 @@ pub enum KeepError {
 
 /// One for this once.
 pub(super) fn make() -> Result<Identity, IdentityError> {
-    let pem = Pem::make(&[NAME.to_owned()])?;
+    let pem = PemIdentity::make(&[NAME.to_owned()])?;
     Identity::from_pem(&pem.certificate, &pem.key)
 }
 
@@ -72,7 +72,7 @@ pub fn kept_identity(folder: &Path) -> Result<Identity, KeepError> {
     let kept = Folder::private(folder, Readers::Nobody).map_err(file(folder))?;
     let is_there = |name: &str| folder.join(name).symlink_metadata().is_ok();
     if !(is_there(CERTIFICATE) && is_there(KEY)) {
-        let made = Pem::make(&[NAME.to_owned()])
+        let made = PemIdentity::make(&[NAME.to_owned()])
             .map_err(|source| KeepError::Content { path: certificate.clone(), source })?;
         // Another server that starts now finds each of them whole.
         for (name, text) in [(KEY, &made.key), (CERTIFICATE, &made.certificate)] {

@@ -6,7 +6,7 @@ use towpath_measure::decisions::StackLog;
 use towpath_measure::live::{HOSTS, Half, Merged};
 use towpath_measure::result::{Multipath, Warning};
 use towpath_measure::scenario::{Scenario, Transport};
-use towpath_quic::words::{self, End, Proof, Witness};
+use towpath_quic::words::{self, ConnectionEvidence, HostEvidence, MultipathEvidence};
 
 use crate::run::proof::proof;
 use crate::run::series::Totals;
@@ -47,20 +47,20 @@ fn of_quic(merged: &Merged, halves: [Option<&Half>; 2]) -> Multipath {
     let mut witnesses = Vec::new();
     for ((host, half), count) in HOSTS.into_iter().zip(halves).zip(&counts) {
         let ends = half.map(ends).unwrap_or_default();
-        witnesses.push(Witness { host, ends, count });
+        witnesses.push(HostEvidence { host, ends, count });
     }
-    let Proof { used, fallback, evidence } = words::proof(&witnesses);
+    let MultipathEvidence { used, fallback, evidence } = words::multipath_evidence(&witnesses);
     Multipath { requested: true, used, fallback, paths_used: Vec::new(), evidence }
 }
 
 /// A host's ends of connections.
-fn ends(half: &Half) -> Vec<End> {
+fn ends(half: &Half) -> Vec<ConnectionEvidence> {
     let mut lost: BTreeMap<u32, u64> = BTreeMap::new();
     for subflow in &half.subflows {
         let sum = lost.entry(subflow.flow).or_default();
         *sum = sum.saturating_add(subflow.retransmissions);
     }
-    let ends = half.connections.iter().map(|connection| End {
+    let ends = half.connections.iter().map(|connection| ConnectionEvidence {
         multipath: connection.multipath,
         lost_packets: lost.get(&connection.flow).copied().unwrap_or_default(),
     });
@@ -79,6 +79,6 @@ pub(super) fn warnings(scenario: &Scenario, transport: Transport, client: &Half)
             all.push(words::single_path(flow));
         }
     }
-    let warning = |(text, hint): words::Warning| Warning { text, hint: Some(hint.to_owned()) };
+    let warning = |(text, hint): words::WarningText| Warning { text, hint: Some(hint.to_owned()) };
     all.into_iter().map(warning).collect()
 }

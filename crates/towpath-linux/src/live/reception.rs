@@ -13,7 +13,7 @@ use bytes::Bytes;
 use towpath_measure::live::stamp::Stamp;
 use towpath_measure::live::{Limits, Preamble, Token, datagram};
 use towpath_net::Instant;
-use towpath_quic::{Config, ConnectionId, Identity, StreamId, Validation};
+use towpath_quic::{AddressValidation, ConnectionId, Identity, QuicConfig, StreamId};
 
 use super::dial::IDLE;
 use super::line::Hold;
@@ -114,7 +114,7 @@ impl Callers {
 pub(super) struct Reception {
     host: Arc<Host>,
     callers: Arc<Mutex<Callers>>,
-    config: Config,
+    config: QuicConfig,
     limits: Limits,
 }
 
@@ -123,21 +123,21 @@ fn lock(callers: &Mutex<Callers>) -> MutexGuard<'_, Callers> {
 }
 
 /// What accepted connections are like as long as nobody knows what they are for.
-fn config(identity: Identity, limits: &Limits) -> Config {
+fn config(identity: Identity, limits: &Limits) -> QuicConfig {
     let waiting = limits.waiting.max(1);
-    Config {
+    QuicConfig {
         multipath: true,
         identity: Some(identity),
         idle_timeout: IDLE,
-        first_window_bytes: Some(FIRST_WINDOW_BYTES),
-        most_streams: limits.streams.max(1),
-        validation: Validation {
+        initial_window_bytes: Some(FIRST_WINDOW_BYTES),
+        max_streams: limits.streams.max(1),
+        validation: AddressValidation {
             // Those with forged addresses must not use up all places.
             retry_from: waiting / 4,
-            most_handshakes: waiting.saturating_mul(2),
-            most_connections: waiting.saturating_mul(4).saturating_add(limits.tests * 20),
+            max_handshakes: waiting.saturating_mul(2),
+            max_connections: waiting.saturating_mul(4).saturating_add(limits.tests * 20),
         },
-        ..Config::default()
+        ..QuicConfig::default()
     }
 }
 
@@ -263,7 +263,7 @@ impl Desk {
         loop {
             let Said::Part(part) = said else { return Ok(None) };
             let missing = Preamble::BYTES.saturating_sub(part.len());
-            match turn.host.read_at_most(turn.now, self.id, stream, missing) {
+            match turn.host.read_chunk(turn.now, self.id, stream, missing) {
                 Ok(Some(more)) if !more.is_empty() => part.extend_from_slice(&more),
                 Ok(None) => return Ok(None),
                 Ok(Some(_)) | Err(_) => return Err(Wrong),

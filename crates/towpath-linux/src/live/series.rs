@@ -9,7 +9,7 @@ use towpath_measure::live::{ConnectionHalf, SubflowHalf};
 use towpath_measure::result::{Counter, Event, EventKind, Interval, Record};
 use towpath_measure::scenario::DataDirection;
 use towpath_net::Instant;
-use towpath_quic::Notice;
+use towpath_quic::PathNotice;
 
 use super::end::Stream;
 use super::held::Looks;
@@ -145,18 +145,18 @@ impl Series {
     fn tell_notices(&mut self, flow: u32, connection: &QuicConnection) {
         for Noticed { at, notice, ends } in connection.notices() {
             // One path is all that was asked for.
-            if matches!(notice, Notice::SinglePath) && !self.multipath {
+            if matches!(notice, PathNotice::SinglePath) && !self.multipath {
                 continue;
             }
             *self.counts.entry(flow).or_default().entry(notice.counter()).or_default() += 1;
             let local = ends.map(|(local, _)| local.ip());
             let path = local.filter(|_| self.is_client).and_then(|local| self.names.of(local));
             let kind = match notice {
-                Notice::SinglePath => EventKind::Fallback,
-                Notice::Established { .. }
-                | Notice::Abandoned { .. }
-                | Notice::Switched { .. }
-                | Notice::Migrated { .. } => EventKind::Subflow,
+                PathNotice::SinglePath => EventKind::Fallback,
+                PathNotice::Established { .. }
+                | PathNotice::Abandoned { .. }
+                | PathNotice::Switched { .. }
+                | PathNotice::Migrated { .. } => EventKind::Subflow,
             };
             let text = notice.text(path.as_deref());
             let detail = ends.map_or_else(BTreeMap::new, |(local, remote)| {

@@ -12,7 +12,7 @@ use towpath_measure::live::stamp::{Stamp, StampKind};
 use towpath_measure::live::{Kind, Limits, Preamble, Secret, Seen, Token};
 use towpath_measure::scenario::Transport;
 use towpath_net::Instant;
-use towpath_quic::tls::Session;
+use towpath_quic::tls::TlsSession;
 use towpath_quic::{Fingerprint, Identity};
 
 use super::budget::{self, Allowed, Budget, Close, Seat, Source};
@@ -430,7 +430,7 @@ impl Shared {
         if !test.plan.settings.tls {
             return test.attach(place, socket);
         }
-        let session = self.config.identity.as_ref().map(Session::server);
+        let session = self.config.identity.as_ref().map(TlsSession::server);
         let (Some(Ok(session)), Some(seat)) = (session, self.enter(&socket, false)) else {
             return;
         };

@@ -15,7 +15,7 @@ use towpath_measure::traffic::talk::{ASKED_BYTES, HEARD_BYTES};
 use towpath_measure::traffic::udp::{RECEIVER_BYTES, ROW_BYTES, planned_rows};
 use towpath_measure::traffic::{directions, planned_requests, streams};
 use towpath_net::Instant;
-use towpath_quic::tls::Session;
+use towpath_quic::tls::TlsSession;
 
 use super::budget::{Demand, Source, mib};
 use super::end::{Stream, wanted};
@@ -192,7 +192,7 @@ impl Test {
         &self,
         place: (u16, u16),
         data: Socket,
-        session: Session,
+        session: TlsSession,
         clock: Clock,
     ) {
         let deadline = clock.now() + INTRODUCTION;
@@ -502,7 +502,7 @@ fn make_place(
 /// Memory of a thread, as far as it is used.
 const THREAD_BYTES: u64 = 32 * 1024;
 /// Memory of a connection of QUIC: what it may have received that nobody has read yet.
-const CONNECTION_BYTES: u64 = towpath_quic::config::MOST_WINDOW_BYTES;
+const CONNECTION_BYTES: u64 = towpath_quic::config::MAX_WINDOW_BYTES;
 
 /// What a test needs from the beginning.
 fn demand(plan: &Plan, scenario: &Scenario) -> Demand {

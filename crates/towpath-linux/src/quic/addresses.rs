@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use towpath_net::Instant;
-use towpath_quic::{Host, LocalAddress};
+use towpath_quic::{LocalAddress, QuicStack};
 
 use crate::netlink::{Address, Link, LinkEvents, NetlinkError, Route};
 
@@ -73,7 +73,11 @@ impl Addresses {
     }
 
     /// Tells the host what is new; returns whether anything was.
-    pub(super) fn follow(&mut self, now: Instant, host: &mut Host) -> Result<bool, NetlinkError> {
+    pub(super) fn follow(
+        &mut self,
+        now: Instant,
+        host: &mut QuicStack,
+    ) -> Result<bool, NetlinkError> {
         // What they say is in the lists, too.
         let _ = self.events.drain()?;
         let (links, addresses) = (self.route.links()?, self.route.addresses()?);

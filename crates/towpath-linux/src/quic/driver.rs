@@ -16,7 +16,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use towpath_net::Instant;
 use towpath_quic::{
-    Config, ConnectionError, ConnectionId, Departure, Event, ListenerId, Notice, StreamId,
+    ConnectionError, ConnectionId, ListenerId, OutgoingDatagrams, PathNotice, QuicConfig,
+    QuicEvent, StreamId,
 };
 
 use super::addresses::{Addresses, Interfaces};
@@ -39,7 +40,7 @@ const BLOCKED: Duration = Duration::from_millis(20);
 
 /// One stream of a connection.
 struct Line<'a> {
-    host: &'a mut towpath_quic::Host,
+    host: &'a mut towpath_quic::QuicStack,
     connection: ConnectionId,
     stream: StreamId,
 }
@@ -91,7 +92,7 @@ pub enum Happened {
     /// It is gone; its status can be read for the last time.
     Closed(Option<ConnectionError>),
     /// For records.
-    Notice(Notice),
+    Notice(PathNotice),
 }
 
 type Accept = Box<dyn FnMut(&mut Turn<'_>, ConnectionId) + Send>;
@@ -115,7 +116,7 @@ pub struct Turn<'a> {
     /// Now.
     pub now: Instant,
     /// The host's QUIC.
-    pub host: &'a mut towpath_quic::Host,
+    pub host: &'a mut towpath_quic::QuicStack,
     net: &'a mut Net,
     ends: &'a mut Ends,
 }
@@ -132,7 +133,7 @@ impl Turn<'_> {
         &mut self,
         local: Option<IpAddr>,
         remote: SocketAddr,
-        config: Config,
+        config: QuicConfig,
     ) -> io::Result<ConnectionId> {
         let local = local.map_or_else(|| sockets::source_for(remote), Ok)?;
         let port = self.net.open(local, remote.ip())?;
@@ -146,7 +147,7 @@ impl Turn<'_> {
     pub fn listen(
         &mut self,
         port: u16,
-        config: Config,
+        config: QuicConfig,
         accept: impl FnMut(&mut Turn<'_>, ConnectionId) + Send + 'static,
     ) -> io::Result<(ListenerId, u16)> {
         self.listen_at(None, port, config, accept)
@@ -157,7 +158,7 @@ impl Turn<'_> {
         &mut self,
         address: Option<IpAddr>,
         port: u16,
-        config: Config,
+        config: QuicConfig,
         accept: impl FnMut(&mut Turn<'_>, ConnectionId) + Send + 'static,
     ) -> io::Result<(ListenerId, u16)> {
         let port = match address {
@@ -220,7 +221,7 @@ impl Turn<'_> {
     pub fn abandon(&mut self, connection: ConnectionId) {
         self.end(connection, None);
         self.ends.hear.remove(&connection);
-        self.host.abandon(connection);
+        self.host.drop_silently(connection);
     }
 
     /// Ends a connection, and all that was not acknowledged with it.
@@ -249,9 +250,9 @@ impl Turn<'_> {
         self.ends.hear.entry(connection).or_insert(hear);
     }
 
-    fn hear(&mut self, event: Event) {
+    fn hear(&mut self, event: QuicEvent) {
         match event {
-            Event::Accepted { listener, connection } => {
+            QuicEvent::Accepted { listener, connection } => {
                 match self.ends.listeners.remove(&listener) {
                     Some((port, mut accept)) => {
                         accept(self, connection);
@@ -260,30 +261,30 @@ impl Turn<'_> {
                     None => self.close(connection),
                 }
             }
-            Event::Connected(connection) => self.happen(connection, &Happened::Connected),
-            Event::StreamOpened(connection, stream) => {
+            QuicEvent::Connected(connection) => self.happen(connection, &Happened::Connected),
+            QuicEvent::StreamOpened(connection, stream) => {
                 self.happen(connection, &Happened::Opened(stream));
             }
-            Event::Readable(connection, stream) => {
+            QuicEvent::Readable(connection, stream) => {
                 if self.ends.streams.contains_key(&(connection, stream)) {
                     self.progress(connection, stream);
                 } else {
                     self.happen(connection, &Happened::Readable(stream));
                 }
             }
-            Event::Writable(connection, stream) => self.progress(connection, stream),
-            Event::Finished(connection, stream) => {
+            QuicEvent::Writable(connection, stream) => self.progress(connection, stream),
+            QuicEvent::Finished(connection, stream) => {
                 if let Some(end) = self.ends.streams.get_mut(&(connection, stream)) {
                     end.finished(self.now);
                 }
             }
-            Event::Closed { connection, error } => {
+            QuicEvent::Closed { connection, error } => {
                 self.happen(connection, &Happened::Closed(error.clone()));
                 self.end(connection, error.as_ref());
                 // A server would gather them for ever.
                 self.close(connection);
             }
-            Event::Notice { connection, notice } => {
+            QuicEvent::Notice { connection, notice } => {
                 self.happen(connection, &Happened::Notice(notice));
             }
         }
@@ -412,22 +413,22 @@ impl Net {
         self.sockets.open_by_interface(&self.addresses, local)
     }
 
-    fn close_unused(&mut self, host: &towpath_quic::Host) {
+    fn close_unused(&mut self, host: &towpath_quic::QuicStack) {
         self.sockets.keep(|port| host.ports().any(|used| used == port));
     }
 }
 
 struct Driver {
     clock: Clock,
-    host: towpath_quic::Host,
+    host: towpath_quic::QuicStack,
     net: Net,
     inbox: Receiver<Work>,
     ends: Ends,
     /// What the socket had no room for.
-    pending: Option<Departure>,
+    pending: Option<OutgoingDatagrams>,
     payload: Vec<u8>,
     /// Answers to what is not QUIC.
-    answers: Vec<(Departure, Bytes)>,
+    answers: Vec<(OutgoingDatagrams, Bytes)>,
     over: bool,
 }
 
@@ -437,8 +438,9 @@ impl Driver {
             namespace.enter()?;
         }
         sys::minimal_timer_slack();
-        let mut host =
-            config.seed.map_or_else(towpath_quic::Host::unpredictable, towpath_quic::Host::new);
+        let mut host = config
+            .seed
+            .map_or_else(towpath_quic::QuicStack::new_random, towpath_quic::QuicStack::new);
         let mut addresses = Addresses::open(config.interfaces).map_err(io::Error::other)?;
         addresses.follow(config.clock.now(), &mut host).map_err(io::Error::other)?;
         let net = Net { addresses, sockets: Sockets::new() };

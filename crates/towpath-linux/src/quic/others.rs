@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use bytes::{Bytes, BytesMut};
 use towpath_net::Instant;
-use towpath_quic::{Arrival, Departure};
+use towpath_quic::{IncomingDatagrams, OutgoingDatagrams};
 
 /// The answer to a datagram of somebody, if it gets one.
 pub(super) type Answer = Box<dyn Fn(&[u8], (SocketAddr, SocketAddr)) -> Option<Bytes> + Send>;
@@ -20,10 +20,10 @@ pub(super) fn is_other(payload: &[u8]) -> bool {
 /// Datagrams that came in at once, of which the first is not QUIC's.
 pub(super) fn sort_out(
     now: Instant,
-    host: &mut towpath_quic::Host,
-    (arrival, mut payload): (Arrival, BytesMut),
+    host: &mut towpath_quic::QuicStack,
+    (arrival, mut payload): (IncomingDatagrams, BytesMut),
     answer: &Answer,
-    answers: &mut Vec<(Departure, Bytes)>,
+    answers: &mut Vec<(OutgoingDatagrams, Bytes)>,
 ) {
     while !payload.is_empty() {
         let length = arrival.segment_bytes.clamp(1, payload.len());
@@ -31,8 +31,8 @@ pub(super) fn sort_out(
         if !is_other(&one) {
             host.receive(now, arrival, one);
         } else if let Some(answer) = answer(&one, (arrival.remote, arrival.local)) {
-            let Arrival { local, remote, .. } = arrival;
-            let departure = Departure { local, remote, ecn: 0, segment_bytes: None };
+            let IncomingDatagrams { local, remote, .. } = arrival;
+            let departure = OutgoingDatagrams { local, remote, ecn: 0, segment_bytes: None };
             answers.push((departure, answer));
         }
     }

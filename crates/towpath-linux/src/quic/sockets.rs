@@ -14,7 +14,7 @@ use bytes::BytesMut;
 use noq_udp::{BATCH_SIZE, EcnCodepoint, RecvMeta, Transmit, UdpSocketState};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use towpath_net::Instant;
-use towpath_quic::{Arrival, Departure};
+use towpath_quic::{IncomingDatagrams, OutgoingDatagrams};
 
 use super::addresses::Addresses;
 use crate::sys;
@@ -79,7 +79,7 @@ impl Udp {
         Ok(Self { port: bound, v4, place, socket, state, blocked: None })
     }
 
-    fn send(&self, departure: &Departure, payload: &[u8]) -> io::Result<()> {
+    fn send(&self, departure: &OutgoingDatagrams, payload: &[u8]) -> io::Result<()> {
         let source = match self.place {
             Place::Address(_) | Place::Only(_) => None,
             Place::Everywhere | Place::Interface(_) => Some(departure.local.ip()),
@@ -290,7 +290,7 @@ impl Sockets {
     pub(super) fn receive(
         &mut self,
         index: usize,
-        mut take: impl FnMut(Arrival, BytesMut),
+        mut take: impl FnMut(IncomingDatagrams, BytesMut),
     ) -> bool {
         let Some(udp) = self.all.get(index) else { return false };
         let mut metas = [RecvMeta::default(); BATCH_SIZE];
@@ -306,7 +306,7 @@ impl Sockets {
                 Place::Address(address) | Place::Only(address) => address,
                 Place::Everywhere | Place::Interface(_) => Ipv4Addr::UNSPECIFIED.into(),
             });
-            let arrival = Arrival {
+            let arrival = IncomingDatagrams {
                 local: SocketAddr::new(ip, udp.port),
                 remote: meta.addr,
                 ecn: meta.ecn.map_or(0, |ecn| ecn as u8),
@@ -322,7 +322,7 @@ impl Sockets {
         &mut self,
         now: Instant,
         addresses: &Addresses,
-        departure: &Departure,
+        departure: &OutgoingDatagrams,
         payload: &[u8],
     ) -> Sent {
         let interface = addresses.interface_of(departure.local.ip());

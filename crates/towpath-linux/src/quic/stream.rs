@@ -10,7 +10,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use towpath_net::Instant;
 use towpath_quic::{
-    Config, ConnectionError, ConnectionId, ListenerId, Notice, Status, StreamError, StreamId,
+    ConnectionError, ConnectionId, ConnectionStatus, ListenerId, PathNotice, QuicConfig,
+    StreamError, StreamId,
 };
 
 use super::driver::{End, Happened, Host, Turn};
@@ -113,14 +114,14 @@ struct Life {
     connected: bool,
     end: Ending,
     opened: VecDeque<StreamId>,
-    notices: Vec<(Instant, Notice)>,
+    notices: Vec<(Instant, PathNotice)>,
     /// How it was last.
-    status: Option<Status>,
+    status: Option<ConnectionStatus>,
 }
 
 impl Host {
     /// Accepts connections on a port; 0 is any.
-    pub fn listen(self: &Arc<Self>, port: u16, config: Config) -> io::Result<Listener> {
+    pub fn listen(self: &Arc<Self>, port: u16, config: QuicConfig) -> io::Result<Listener> {
         let (tell, accepted) = mpsc::channel();
         // The thread must not keep itself alive.
         let host = Arc::downgrade(self);
@@ -142,7 +143,7 @@ impl Host {
         self: &Arc<Self>,
         local: Option<IpAddr>,
         remote: SocketAddr,
-        config: Config,
+        config: QuicConfig,
         patience: Duration,
     ) -> io::Result<Connection> {
         let host = Arc::clone(self);
@@ -278,14 +279,14 @@ impl Connection {
 
     /// State of the connection and of each of its paths, or how it was when it ended; `None` when
     /// this end closed it.
-    pub fn status(&self) -> Option<Status> {
+    pub fn status(&self) -> Option<ConnectionStatus> {
         let id = self.id;
         let now = self.host.call(move |turn| turn.host.status(id)).ok().flatten();
         now.or_else(|| self.shared.lock().status.clone())
     }
 
     /// What happened to its paths since this was last asked.
-    pub fn notices(&self) -> Vec<(Instant, Notice)> {
+    pub fn notices(&self) -> Vec<(Instant, PathNotice)> {
         std::mem::take(&mut self.shared.lock().notices)
     }
 

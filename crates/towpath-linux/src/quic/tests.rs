@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use towpath_quic::Config;
+use towpath_quic::QuicConfig;
 
 use super::{Connection, Host, HostConfig, Interfaces, Stream};
 use crate::Clock;
@@ -39,9 +39,9 @@ fn echo(connection: Connection) -> thread::JoinHandle<usize> {
 fn converse(target: IpAddr) {
     const BYTES: usize = 3_000_000;
     let (client, server) = (host("client"), host("server"));
-    let listener = server.listen(0, Config::default()).unwrap();
+    let listener = server.listen(0, QuicConfig::default()).unwrap();
     let remote = SocketAddr::new(target, listener.port());
-    let connection = client.connect(None, remote, Config::default(), PATIENCE).unwrap();
+    let connection = client.connect(None, remote, QuicConfig::default(), PATIENCE).unwrap();
     let echo = echo(listener.accept(PATIENCE).unwrap());
     let stream = connection.open_stream().unwrap();
     let sent: Vec<u8> = (0..BYTES).map(|n| (n % 251) as u8).collect();
@@ -84,16 +84,16 @@ fn nobody_there_is_an_error_after_the_callers_patience() {
     let client = host("client");
     let free = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let patience = Duration::from_millis(300);
-    let error = client.connect(None, free, Config::default(), patience).unwrap_err();
+    let error = client.connect(None, free, QuicConfig::default(), patience).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
 }
 
 #[test]
 fn the_peers_end_of_a_connection_is_heard() {
     let (client, server) = (host("client"), host("server"));
-    let listener = server.listen(0, Config::default()).unwrap();
+    let listener = server.listen(0, QuicConfig::default()).unwrap();
     let remote = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), listener.port());
-    let connection = client.connect(None, remote, Config::default(), PATIENCE).unwrap();
+    let connection = client.connect(None, remote, QuicConfig::default(), PATIENCE).unwrap();
     let accepted = listener.accept(PATIENCE).unwrap();
     let stream = connection.open_stream().unwrap();
     stream.write(b"hello", PATIENCE).unwrap();

@@ -114,7 +114,7 @@ fn conditions(network: &Network, transport: Transport) -> BTreeMap<String, Strin
     ]);
     all.extend(network.scenario.remarks.clone());
     if is_quic(transport) {
-        all.insert("quic".to_owned(), towpath_quic::LIBRARY.to_owned());
+        all.insert("quic".to_owned(), towpath_quic::QUIC_LIBRARY.to_owned());
         let what = "UDP payload, with everything that QUIC adds to the data".to_owned();
         all.insert("bytes of paths".to_owned(), what);
         for host in &network.scenario.hosts {

@@ -2,8 +2,8 @@
 
 use towpath_measure::result::{Counter, Multipath, Warning};
 use towpath_measure::scenario::Transport;
-use towpath_quic::words::{self, End, Proof, Witness};
-use towpath_quic::{Config, Status};
+use towpath_quic::words::{self, ConnectionEvidence, HostEvidence, MultipathEvidence};
+use towpath_quic::{ConnectionStatus, QuicConfig};
 
 use crate::traffic::quic::{self, Connection};
 use crate::traffic::{Stage, StreamEnd, is_quic};
@@ -15,7 +15,7 @@ pub(super) struct Seen {
     opener: bool,
     host: String,
     connection: Connection,
-    status: Option<Status>,
+    status: Option<ConnectionStatus>,
 }
 
 /// Both ends of all connections.
@@ -65,23 +65,24 @@ pub(super) fn proof(stage: &Stage, seen: &[Seen]) -> Multipath {
     let counts: Vec<_> =
         hosts.iter().map(|host| move |name: &'static str| count(seen, &host.name, name)).collect();
     let meant = |seen: &&Seen| stage.transport_of(seen.flow) == Transport::Mpquic;
-    let witnesses: Vec<Witness<'_>> = hosts
+    let witnesses: Vec<HostEvidence<'_>> = hosts
         .iter()
         .zip(&counts)
         .map(|(host, count)| {
             let own = seen.iter().filter(meant).filter(|seen| seen.host == host.name);
-            let ends = own.filter_map(|seen| seen.status.as_ref()).map(End::from).collect();
-            Witness { host: &host.name, ends, count }
+            let ends =
+                own.filter_map(|seen| seen.status.as_ref()).map(ConnectionEvidence::from).collect();
+            HostEvidence { host: &host.name, ends, count }
         })
         .collect();
-    let Proof { used, fallback, evidence } = words::proof(&witnesses);
+    let MultipathEvidence { used, fallback, evidence } = words::multipath_evidence(&witnesses);
     Multipath { requested: true, used, fallback, paths_used: Vec::new(), evidence }
 }
 
 /// What to know before a result over QUIC is trusted.
 pub(super) fn warnings(stage: &Stage, seen: &[Seen]) -> Vec<Warning> {
     let mut all = Vec::new();
-    let mut warn = |(text, hint): words::Warning| {
+    let mut warn = |(text, hint): words::WarningText| {
         all.push(Warning { text, hint: Some(hint.to_owned()) });
     };
     let scenario = &stage.network.scenario;
@@ -95,7 +96,7 @@ pub(super) fn warnings(stage: &Stage, seen: &[Seen]) -> Vec<Warning> {
         warn(words::no_scheduler());
     }
     for (index, host) in scenario.hosts.iter().enumerate() {
-        let config: Option<Config> = quic::config(scenario, index, stage.transport).ok();
+        let config: Option<QuicConfig> = quic::config(scenario, index, stage.transport).ok();
         if let Some(small) = config.and_then(|config| words::small_window(&host.name, &config)) {
             warn(small);
         }

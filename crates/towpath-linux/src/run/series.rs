@@ -11,7 +11,7 @@ use towpath_measure::decisions::StackLog;
 use towpath_measure::result::{Event, EventKind, Interval, Record, SubflowSummary};
 use towpath_measure::scenario::{DataDirection, Scenario, Transport};
 use towpath_net::Instant;
-use towpath_quic::Notice;
+use towpath_quic::PathNotice;
 
 use crate::network::Network;
 use crate::network::timeline::endpoints;
@@ -171,7 +171,7 @@ impl Series {
                 let path = Network::path_of(local.ip(), remote.ip())?;
                 stage.network.scenario.paths.get(path).map(|path| path.name.clone())
             });
-            let fallback = matches!(noticed.notice, Notice::SinglePath);
+            let fallback = matches!(noticed.notice, PathNotice::SinglePath);
             let mut detail = BTreeMap::new();
             if let Some((local, remote)) = noticed.ends {
                 detail.insert("local".to_owned(), local.to_string());

@@ -13,7 +13,8 @@ use towpath_measure::scenario::{Family, Flow, Scenario, Transport};
 use towpath_net::Instant;
 use towpath_quic::config::SettingError;
 use towpath_quic::{
-    Config, ConnectionId, Notice, PathState, PathStatus, Status, StreamId, congestion,
+    ConnectionId, ConnectionStatus, PathNotice, PathState, PathStatus, QuicConfig, StreamId,
+    congestion,
 };
 
 use super::end::{Ears, FlowEnd, Halves, Opened, make};
@@ -46,14 +47,14 @@ pub(crate) struct Log {
     /// How often, by [`Notice::counter`].
     counts: BTreeMap<&'static str, u64>,
     /// Its last words.
-    last: Option<Status>,
+    last: Option<ConnectionStatus>,
 }
 
 /// Something about the paths of a connection.
 #[derive(Debug, Clone)]
 pub(crate) struct Noticed {
     pub(crate) at: Instant,
-    pub(crate) notice: Notice,
+    pub(crate) notice: PathNotice,
     /// Addresses of the path.
     pub(crate) ends: Option<(SocketAddr, SocketAddr)>,
 }
@@ -87,19 +88,19 @@ pub(crate) fn config(
     scenario: &Scenario,
     host: usize,
     transport: Transport,
-) -> Result<Config, SettingError> {
+) -> Result<QuicConfig, SettingError> {
     let host = scenario.hosts.get(host);
     let texts = host.map_or_else(Vec::new, |host| scenario.quic_settings(host));
-    let config = Config::from_texts(texts.iter().map(|(name, value)| (*name, value.as_str())))?;
+    let config = QuicConfig::from_texts(texts.iter().map(|(name, value)| (*name, value.as_str())))?;
     let mtu_bytes = scenario.paths.iter().map(|path| path.mtu_bytes).max().unwrap_or(1_500);
     // IPv6 and UDP: discovery then finds what each path takes.
     let header_bytes = if Network::families(scenario).contains(&Family::V4) { 28 } else { 48 };
     let largest = u16::try_from(mtu_bytes - header_bytes).unwrap_or(u16::MAX);
     let multipath = transport == Transport::Mpquic;
-    Ok(Config { multipath, largest_datagram_bytes: largest, ..config })
+    Ok(QuicConfig { multipath, max_datagram_bytes: largest, ..config })
 }
 
-fn config_of(stage: &Stage, flow: &Flow, host: usize) -> io::Result<Config> {
+fn config_of(stage: &Stage, flow: &Flow, host: usize) -> io::Result<QuicConfig> {
     let transport = flow.transport_in(stage.transport);
     config(&stage.network.scenario, host, transport).map_err(io::Error::other)
 }
@@ -216,7 +217,7 @@ impl Connection {
     pub(crate) fn connect(
         host: &Arc<Host>,
         (local, remote): (Option<IpAddr>, SocketAddr),
-        config: Config,
+        config: QuicConfig,
         patience: Duration,
     ) -> io::Result<Self> {
         let (said, heard) = mpsc::channel();
@@ -278,7 +279,7 @@ impl Connection {
     }
 
     /// Its state, or how it was last.
-    pub(crate) fn status(&self) -> Option<Status> {
+    pub(crate) fn status(&self) -> Option<ConnectionStatus> {
         let id = self.id;
         let now = self.host.call(move |turn| turn.host.status(id)).ok().flatten();
         now.or_else(|| lock(&self.log).last.clone())

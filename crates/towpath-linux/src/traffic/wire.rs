@@ -9,7 +9,7 @@ use std::time::Duration;
 use socket2::Socket;
 use towpath_net::Instant;
 use towpath_quic::Fingerprint;
-use towpath_quic::tls::{Session, TlsError};
+use towpath_quic::tls::{TlsError, TlsSession};
 
 use super::PATIENCE;
 use super::kernel::is_impatient;
@@ -33,7 +33,7 @@ pub(crate) enum Wire {
 /// A socket with TLS.
 pub(crate) struct Tls {
     socket: Arc<Socket>,
-    session: Mutex<Session>,
+    session: Mutex<TlsSession>,
     /// Encrypted, and not yet taken by the socket; whoever sends holds it, so that records leave in
     /// their order.
     outgoing: Mutex<Vec<u8>>,
@@ -51,7 +51,7 @@ impl Wire {
     /// Lets `session` introduce both ends to each other; what the peer has shown.
     pub(crate) fn secure(
         socket: Socket,
-        mut session: Session,
+        mut session: TlsSession,
         (clock, deadline): (Clock, Instant),
     ) -> io::Result<(Self, Option<Fingerprint>)> {
         socket.set_nonblocking(false)?;

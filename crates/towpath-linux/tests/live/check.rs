@@ -8,7 +8,7 @@ use towpath_linux::Clock;
 use towpath_linux::live::{Finding, Probe, check};
 use towpath_linux::quic::{Host, HostConfig, Interfaces};
 use towpath_measure::live::datagram;
-use towpath_quic::Config;
+use towpath_quic::QuicConfig;
 
 use super::*;
 
@@ -124,7 +124,7 @@ fn a_server_with_one_path_is_found() {
     let (namespace, interfaces) = (None, Interfaces::all());
     let host = HostConfig { name, clock, seed, namespace, interfaces };
     let host = Arc::new(Host::start(host).unwrap());
-    let listener = host.listen(target.port(), Config::default()).unwrap();
+    let listener = host.listen(target.port(), QuicConfig::default()).unwrap();
     thread::spawn(move || {
         let mut kept = Vec::new();
         while let Ok(connection) = listener.accept(PATIENCE) {

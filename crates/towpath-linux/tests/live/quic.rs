@@ -7,7 +7,7 @@ use std::sync::Arc;
 use towpath_linux::Clock;
 use towpath_linux::quic::{Connection, Host, HostConfig, Interfaces, Stream};
 use towpath_measure::live::Frames;
-use towpath_quic::{Config, LocalAddress, Trust, identity::Pem};
+use towpath_quic::{LocalAddress, QuicConfig, Trust, identity::PemIdentity};
 
 use super::*;
 
@@ -18,7 +18,7 @@ fn client() -> Arc<Host> {
 }
 
 fn dial(host: &Arc<Host>, server: SocketAddr) -> io::Result<Connection> {
-    let config = Config { trust: Trust::Anybody, ..Config::default() };
+    let config = QuicConfig { trust: Trust::Any, ..QuicConfig::default() };
     host.connect(None, server, config, PATIENCE)
 }
 
@@ -44,7 +44,7 @@ fn honest(server: SocketAddr, transport: Transport) -> Duration {
 
 #[test]
 fn a_server_is_known_by_its_certificate_or_named() {
-    let pem = Pem::make(&["here".to_owned()]).unwrap();
+    let pem = PemIdentity::make(&["here".to_owned()]).unwrap();
     let identity = towpath_quic::Identity::from_pem(&pem.certificate, &pem.key).unwrap();
     let (right, wrong) = (identity.fingerprint(), "ab".repeat(32).parse().unwrap());
     let server = serve_as(Some(identity), None, Limits::default());
@@ -118,7 +118,7 @@ fn an_echo_stream_gives_back_what_it_gets_and_strangers_are_closed() {
 
 /// First packets of connections that never go on, from a few addresses.
 fn initials(server: SocketAddr, count: usize) {
-    let mut host = towpath_quic::Host::unpredictable();
+    let mut host = towpath_quic::QuicStack::new_random();
     let now = towpath_net::Instant::ZERO;
     let address = Ipv4Addr::LOCALHOST.into();
     let (interface, up, subflow, backup) = (1, true, false, false);
@@ -126,13 +126,13 @@ fn initials(server: SocketAddr, count: usize) {
     let sockets: Vec<_> =
         (0..8).map(|_| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap()).collect();
     for number in 0..count {
-        let config = Config { trust: Trust::Anybody, ..Config::default() };
+        let config = QuicConfig { trust: Trust::Any, ..QuicConfig::default() };
         let id = host.connect(now, None, server, config).unwrap();
         let first = host.poll_transmit(now).unwrap();
         assert!(first.payload.len() >= 1_200);
         // Fails if the buffer is full.
         let _ = sockets[number % sockets.len()].send_to(&first.payload, server);
-        host.abandon(id);
+        host.drop_silently(id);
     }
 }
 

@@ -6,16 +6,16 @@ const MTU: u16 = 1_200;
 
 /// A path that sends a window and gets it acknowledged, round after round.
 struct Path {
-    handle: Handle,
+    handle: PathControllerHandle,
     rtt: Duration,
     next: u64,
-    clock: Clock,
+    clock: TimeConverter,
 }
 
 impl Path {
-    fn new(factory: &Arc<Factory>, rtt: Duration) -> Self {
+    fn new(factory: &Arc<CongestionFactory>, rtt: Duration) -> Self {
         let clock = factory.clock;
-        let built = Arc::clone(factory).build(clock.library(Instant::ZERO), MTU);
+        let built = Arc::clone(factory).build(clock.to_std(Instant::ZERO), MTU);
         Self { handle: *built.into_any().downcast().unwrap(), rtt, next: 0, clock }
     }
 
@@ -25,7 +25,7 @@ impl Path {
 
     /// Sends a window at `sent`; all of it is acknowledged after a round-trip time.
     fn round(&mut self, sent: Instant) {
-        let (at, acked) = (self.clock.library(sent), self.clock.library(sent + self.rtt));
+        let (at, acked) = (self.clock.to_std(sent), self.clock.to_std(sent + self.rtt));
         let packets = self.handle.window() / u64::from(MTU);
         let all = self.next..self.next + packets;
         self.next = all.end;
@@ -41,7 +41,7 @@ impl Path {
     }
 
     fn lose(&mut self, sent: Instant) {
-        let (at, now) = (self.clock.library(sent), self.clock.library(sent + self.rtt));
+        let (at, now) = (self.clock.to_std(sent), self.clock.to_std(sent + self.rtt));
         self.handle.on_packet_sent(at, MTU, self.next);
         self.handle.on_packet_lost(MTU, self.next, now);
         self.handle.on_congestion_event(now, at, false, false, u64::from(MTU), self.next);
@@ -49,8 +49,8 @@ impl Path {
     }
 }
 
-fn factory(name: &str) -> Arc<Factory> {
-    Arc::new(Factory::new(name, Clock::new()).unwrap())
+fn factory(name: &str) -> Arc<CongestionFactory> {
+    Arc::new(CongestionFactory::new(name, TimeConverter::new()).unwrap())
 }
 
 const RTT: Duration = Duration::from_millis(50);
@@ -71,7 +71,7 @@ fn growth(name: &str, one_leaves: bool) -> f64 {
     }
     now += RTT * 2;
     if one_leaves {
-        paths[1].handle.leave();
+        paths[1].handle.abandon();
     }
     let before = paths[0].window();
     for _ in 0..40 {
@@ -134,12 +134,12 @@ fn what_waits_longest_is_known_and_probes_that_are_given_up_do_not_count() {
     let factory = factory("cubic");
     let mut path = Path::new(&factory, RTT);
     let clock = factory.clock;
-    path.handle.on_packet_sent(clock.library(Instant::ZERO), 1_400, 1_000);
-    assert_eq!(path.handle.figures().waiting_since, Some(Instant::ZERO));
+    path.handle.on_packet_sent(clock.to_std(Instant::ZERO), 1_400, 1_000);
+    assert_eq!(path.handle.path_metrics().waiting_since, Some(Instant::ZERO));
     path.round(Instant::ZERO + RTT);
-    assert_eq!(path.handle.figures().waiting_since, Some(Instant::ZERO));
+    assert_eq!(path.handle.path_metrics().waiting_since, Some(Instant::ZERO));
     path.round(Instant::ZERO + RTT * 10);
-    assert_eq!(path.handle.figures().waiting_since, None);
+    assert_eq!(path.handle.path_metrics().waiting_since, None);
 }
 
 #[test]
@@ -147,7 +147,10 @@ fn the_place_of_a_path_is_free_when_its_last_controller_is_gone() {
     let factory = factory("olia");
     let path = Path::new(&factory, RTT);
     let copy = path.handle.clone_box();
-    assert_eq!(Handle::of(&*copy).unwrap().figures(), path.handle.figures());
+    assert_eq!(
+        PathControllerHandle::of(&*copy).unwrap().path_metrics(),
+        path.handle.path_metrics()
+    );
     drop(path);
     assert!(factory.group.lock()[0].is_some());
     drop(copy);
@@ -157,8 +160,8 @@ fn the_place_of_a_path_is_free_when_its_last_controller_is_gone() {
 #[test]
 fn every_name_is_known_and_others_are_told_what_there_is() {
     for (name, _) in names() {
-        assert!(Factory::new(name, Clock::new()).is_ok(), "{name}");
+        assert!(CongestionFactory::new(name, TimeConverter::new()).is_ok(), "{name}");
     }
-    let error = Factory::new("fast", Clock::new()).unwrap_err().to_string();
+    let error = CongestionFactory::new("fast", TimeConverter::new()).unwrap_err().to_string();
     assert!(error.contains("`fast`") && error.contains("lia") && error.contains("newreno"));
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 /// One packet.
 #[derive(Debug, Clone, Copy)]
-struct Packet {
+struct SentPacket {
     sent: Instant,
     number: u64,
     waits: bool,
@@ -14,11 +14,11 @@ struct Packet {
 /// All of them, in the order in which they were sent. Each is touched once when it is sent and once
 /// when it is acknowledged, so nothing here searches or allocates for a packet. The first one waits.
 #[derive(Debug, Default)]
-pub(super) struct Waiting(VecDeque<Packet>);
+pub(super) struct UnackedPackets(VecDeque<SentPacket>);
 
-impl Waiting {
+impl UnackedPackets {
     pub(super) fn sent(&mut self, at: Instant, number: u64) {
-        self.0.push_back(Packet { sent: at, number, waits: true });
+        self.0.push_back(SentPacket { sent: at, number, waits: true });
     }
 
     /// Since when the oldest one waits.
@@ -92,8 +92,8 @@ mod tests {
         /// Against a set, which is slower and plainly right.
         #[test]
         fn the_oldest_is_the_oldest_that_waits(steps in prop::collection::vec(step(), 1..200)) {
-            let start = crate::time::Clock::new().library(towpath_net::Instant::ZERO);
-            let (mut waiting, mut right) = (Waiting::default(), BTreeSet::new());
+            let start = crate::time::TimeConverter::new().to_std(towpath_net::Instant::ZERO);
+            let (mut waiting, mut right) = (UnackedPackets::default(), BTreeSet::new());
             let (mut now, mut number) = (start, 0);
             let pick = |set: &BTreeSet<(Instant, u64)>, index: prop::sample::Index| {
                 (!set.is_empty()).then(|| *set.iter().nth(index.index(set.len())).unwrap())

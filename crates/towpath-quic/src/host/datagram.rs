@@ -21,7 +21,7 @@ pub struct Datagram {
 
 /// What came in at once between two addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Arrival {
+pub struct IncomingDatagrams {
     /// Our address and port.
     pub local: SocketAddr,
     /// The peer's.
@@ -34,7 +34,7 @@ pub struct Arrival {
 
 /// What goes out at once between two addresses: as [`Datagram`], with the payload elsewhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Departure {
+pub struct OutgoingDatagrams {
     /// Our address and port.
     pub local: SocketAddr,
     /// The peer's.

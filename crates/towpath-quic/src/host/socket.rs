@@ -11,33 +11,36 @@ use noq_proto::{
 use towpath_net::stream_seed;
 
 use crate::certificate;
-use crate::config::{Config, Validation};
-use crate::congestion::Factory;
-use crate::error::SetupError;
+use crate::config::{AddressValidation, QuicConfig};
+use crate::congestion::CongestionFactory;
+use crate::error::OpenError;
 use crate::status::{ConnectionId, ListenerId};
-use crate::time::Clock;
+use crate::time::TimeConverter;
 
 /// Bytes of a connection identifier.
-const WIRE_ID_BYTES: usize = 8;
+const CID_BYTES: usize = 8;
 /// UDP payload that is taken from peers.
-const LARGEST_DATAGRAM_BYTES: u16 = 65_527;
+const MAX_DATAGRAM_BYTES: u16 = 65_527;
 
 /// Who accepts connections on a socket.
 #[derive(Clone)]
-pub(super) struct Listener {
+pub(super) struct ListenerEntry {
     pub(super) id: ListenerId,
-    pub(super) config: Config,
+    pub(super) config: QuicConfig,
     pub(super) tls: Arc<QuicServerConfig>,
 }
 
-impl Listener {
+impl ListenerEntry {
     /// With a congestion control for one connection: coupling must not reach beyond it.
-    pub(super) fn server_config(&self, clock: Clock) -> Result<Arc<ServerConfig>, SetupError> {
+    pub(super) fn server_config(
+        &self,
+        clock: TimeConverter,
+    ) -> Result<Arc<ServerConfig>, OpenError> {
         let Self { id: _, config, tls } = self;
-        let factory = Factory::new(&config.congestion_control, clock)?;
-        let mut server = if config.validation == Validation::NONE {
+        let factory = CongestionFactory::new(&config.congestion_control, clock)?;
+        let mut server = if config.validation == AddressValidation::NONE {
             let mut server = ServerConfig::new(tls.clone(), Arc::new(certificate::NoTokens));
-            server.time_source(Arc::new(certificate::FixedTime));
+            server.time_source(Arc::new(certificate::FixedTimeSource));
             server
         } else {
             // Tokens are sealed with a key that it draws.
@@ -51,7 +54,7 @@ impl Listener {
 /// A UDP socket.
 pub(super) struct Socket {
     pub(super) endpoint: Endpoint,
-    pub(super) listener: Option<Listener>,
+    pub(super) listener: Option<ListenerEntry>,
     pub(super) by_handle: BTreeMap<usize, ConnectionId>,
 }
 
@@ -76,11 +79,11 @@ pub(super) fn endpoint_config(seed: Option<u64>, port: u16) -> Arc<EndpointConfi
         // lets peers clear it only if it is allowed here).
         config.grease_quic_bit(false);
         // It admits all sizes that a datagram can have.
-        let _ = config.max_udp_payload_size(LARGEST_DATAGRAM_BYTES);
+        let _ = config.max_udp_payload_size(MAX_DATAGRAM_BYTES);
         return Arc::new(config);
     };
     let seed = |purpose| stream_seed(seed, &port.to_string(), purpose);
-    let reset_key: Arc<dyn HmacKey> = Arc::new(certificate::ResetKey(seed("reset key")));
+    let reset_key: Arc<dyn HmacKey> = Arc::new(certificate::StatelessResetKey(seed("reset key")));
     let mut config = EndpointConfig::new(reset_key);
     let ids = seed("connection identifiers");
     let mut rng = [0; 32];
@@ -89,27 +92,27 @@ pub(super) fn endpoint_config(seed: Option<u64>, port: u16) -> Arc<EndpointConfi
     }
     config
         .rng_seed(Some(rng))
-        .cid_generator(Arc::new(move || Box::new(WireIds { seed: ids, count: 0 })));
+        .cid_generator(Arc::new(move || Box::new(SeededCidGenerator { seed: ids, count: 0 })));
     // It admits all sizes that a datagram can have.
-    let _ = config.max_udp_payload_size(LARGEST_DATAGRAM_BYTES);
+    let _ = config.max_udp_payload_size(MAX_DATAGRAM_BYTES);
     Arc::new(config)
 }
 
 /// Connection identifiers from a seed: nothing but packets of our own is to be told apart.
 #[derive(Debug)]
-struct WireIds {
+struct SeededCidGenerator {
     seed: u64,
     count: u64,
 }
 
-impl ConnectionIdGenerator for WireIds {
+impl ConnectionIdGenerator for SeededCidGenerator {
     fn generate_cid(&mut self) -> WireId {
         self.count = self.count.wrapping_add(1);
         WireId::new(&stream_seed(self.seed, "", &self.count.to_string()).to_be_bytes())
     }
 
     fn cid_len(&self) -> usize {
-        WIRE_ID_BYTES
+        CID_BYTES
     }
 
     fn cid_lifetime(&self) -> Option<std::time::Duration> {

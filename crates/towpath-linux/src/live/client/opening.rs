@@ -49,7 +49,7 @@ pub(super) struct Opened {
 
 /// Connects, agrees on the plan, and opens every connection of it.
 pub(super) fn open(order: &Order, clock: Clock) -> Result<Opened, LiveError> {
-    let trust = order.server.map_or(Trust::Anybody, |one| Trust::Pinned(vec![one]));
+    let trust = order.server.map_or(Trust::Any, |one| Trust::Pinned(vec![one]));
     let plain_data = !is_quic(order.plan.transport) && !order.plan.settings.tls;
     if order.server.is_some() && plain_data {
         return Err(LiveError::Unprotected { transport: order.plan.transport });

@@ -8,7 +8,7 @@ use socket2::Socket;
 use towpath_measure::live::{
     Act, Control, FromClient, FromServer, Guesses, Kind, Look, Preamble, Refusal, Token,
 };
-use towpath_quic::tls::Session;
+use towpath_quic::tls::TlsSession;
 
 use super::{Known, Opened, Origin, Shared};
 use crate::doctor;
@@ -23,7 +23,7 @@ impl Shared {
     /// who only listens learns a test's token.
     pub(super) fn control_over_tls(self: &Arc<Self>, socket: Socket) {
         socket::notice_absence(&socket);
-        let session = self.config.identity.as_ref().map(Session::server);
+        let session = self.config.identity.as_ref().map(TlsSession::server);
         let (Some(Ok(session)), Some(seat)) = (session, self.enter(&socket, false)) else {
             return;
         };
@@ -42,7 +42,11 @@ impl Shared {
     }
 
     /// A control connection after the handshake, and of which test it is.
-    fn introduced(&self, socket: Socket, session: Session) -> io::Result<(Opened, Option<Known>)> {
+    fn introduced(
+        &self,
+        socket: Socket,
+        session: TlsSession,
+    ) -> io::Result<(Opened, Option<Known>)> {
         let patience = self.config.limits.patience;
         let port = socket.local_addr().ok().and_then(|own| own.as_socket()).map(|own| own.port());
         let (peer, seen) = (socket::peer(&socket), Some(self.seen(&socket)));

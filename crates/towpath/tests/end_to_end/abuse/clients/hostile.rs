@@ -10,8 +10,8 @@ use std::time::Duration;
 use towpath_linux::live::{Fingerprint, Identity};
 use towpath_measure::live::secret::{Challenge, Proof};
 use towpath_measure::live::{Frames, FromClient, FromServer, Kind, Preamble, Token, frame};
-use towpath_quic::identity::Pem;
-use towpath_quic::tls::Session;
+use towpath_quic::identity::PemIdentity;
+use towpath_quic::tls::TlsSession;
 
 /// What the client says before the trick.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,7 +95,7 @@ impl Hostile {
     }
 
     pub(crate) fn at(listener: TcpListener, manner: Manner) -> Self {
-        let pem = Pem::make(&["hostile".to_owned()]).unwrap();
+        let pem = PemIdentity::make(&["hostile".to_owned()]).unwrap();
         let identity = Identity::from_pem(&pem.certificate, &pem.key).unwrap();
         let fingerprint = identity.fingerprint();
         let (begun, heard) = (AtomicBool::new(false), Mutex::default());
@@ -123,12 +123,12 @@ impl Hostile {
 /// A connection, with TLS or without.
 pub(crate) struct Wire {
     stream: TcpStream,
-    session: Option<Session>,
+    session: Option<TlsSession>,
 }
 
 impl Wire {
     /// Waits for the handshake's end, at one of both ends.
-    pub(crate) fn secure(stream: TcpStream, session: Session) -> io::Result<Self> {
+    pub(crate) fn secure(stream: TcpStream, session: TlsSession) -> io::Result<Self> {
         let mut wire = Self { stream, session: Some(session) };
         loop {
             wire.flush()?;
@@ -227,7 +227,7 @@ pub(crate) fn connect(port: u16, preamble: Preamble, tls: bool) -> io::Result<Wi
     if tls {
         let first = Preamble { kind: Kind::Tls, flow: 0, stream: 0, token: Token::NONE };
         wire.send(&first.to_bytes())?;
-        let session = Session::client(&towpath_quic::Trust::Anybody).unwrap();
+        let session = TlsSession::client(&towpath_quic::Trust::Any).unwrap();
         wire = Wire::secure(wire.stream, session)?;
     }
     wire.send(&preamble.to_bytes())?;
@@ -250,7 +250,7 @@ impl Shared {
         let mut preamble = wire.preamble()?;
         if preamble.kind == Kind::Tls {
             self.note("tls");
-            wire = Wire::secure(wire.stream, Session::server(&self.identity).unwrap())?;
+            wire = Wire::secure(wire.stream, TlsSession::server(&self.identity).unwrap())?;
             preamble = wire.preamble()?;
         }
         if preamble.kind == Kind::Control {
@@ -258,7 +258,7 @@ impl Shared {
             return self.converse(&mut wire);
         }
         self.note("data");
-        if let Ok(session) = Session::server(&self.identity)
+        if let Ok(session) = TlsSession::server(&self.identity)
             && wire.session.is_none()
             && self.heard().contains(&"tls".to_owned())
         {

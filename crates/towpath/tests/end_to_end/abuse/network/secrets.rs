@@ -10,7 +10,7 @@ use towpath_measure::live::datagram::Datagram;
 use towpath_measure::live::secret::{Binding, Challenge, Meeting, Proof, Side};
 use towpath_measure::live::{Frames, FromClient, FromServer, Kind, Secret, Token, frame};
 use towpath_quic::Trust;
-use towpath_quic::tls::Session;
+use towpath_quic::tls::TlsSession;
 
 use super::visitor::Visitor;
 use super::{Line, everywhere, hello, preamble};
@@ -44,7 +44,7 @@ struct Guest {
 impl Guest {
     fn enter(way: Way) -> io::Result<Self> {
         let socket = way.connect(Kind::Tls, Token::NONE, (0, 0))?;
-        let session = Session::client(&Trust::Anybody).unwrap();
+        let session = TlsSession::client(&Trust::Any).unwrap();
         let mut wire = Wire::secure(socket, session)?;
         wire.send(&preamble(Kind::Control, Token::NONE).to_bytes())?;
         let mut frames = Frames::default();

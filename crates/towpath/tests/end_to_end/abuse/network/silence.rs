@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use towpath_measure::live::datagram::Datagram;
 use towpath_measure::live::{Kind, Token, frame};
 use towpath_quic::Trust;
-use towpath_quic::tls::Session;
+use towpath_quic::tls::TlsSession;
 
 use super::visitor::Visitor;
 use super::{dial, hello, is_well, preamble};
@@ -60,7 +60,7 @@ fn whatever_is_not_quite_a_preamble_gets_no_byte() {
     }
     for first in nearly().into_iter().step_by(times(9, 1)) {
         let socket = site.way(2).connect(Kind::Tls, Token::NONE, (0, 0)).unwrap();
-        let session = Session::client(&Trust::Anybody).unwrap();
+        let session = TlsSession::client(&Trust::Any).unwrap();
         let mut wire = Wire::secure(socket, session).unwrap();
         wire.send(&[&first[..], &word].concat()).unwrap();
         if first.len() < 32 {

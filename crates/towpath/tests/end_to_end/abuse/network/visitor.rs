@@ -7,7 +7,9 @@ use towpath_measure::live::{
     Frames, FromClient, FromServer, Kind, Plan, Preamble, Settings, Token, frame,
 };
 use towpath_measure::scenario::Transport;
-use towpath_quic::{Config, ConnectionId, Datagram, Event, Host, LocalAddress, StreamId, Trust};
+use towpath_quic::{
+    ConnectionId, Datagram, LocalAddress, QuicConfig, QuicEvent, QuicStack, StreamId, Trust,
+};
 
 use crate::abuse::stranger::Way;
 
@@ -17,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// One connection of QUIC.
 pub(super) struct Visitor {
     pub(super) socket: UdpSocket,
-    host: Host,
+    host: QuicStack,
     id: ConnectionId,
     born: Instant,
     local: SocketAddr,
@@ -44,12 +46,12 @@ impl Visitor {
     fn over(socket: UdpSocket, server: SocketAddr) -> Self {
         socket.set_nonblocking(true).unwrap();
         let local = socket.local_addr().unwrap();
-        let mut host = Host::unpredictable();
+        let mut host = QuicStack::new_random();
         let now = towpath_net::Instant::ZERO;
         let (address, interface) = (local.ip(), 1);
         let (up, subflow, backup) = (true, false, false);
         host.set_address(now, LocalAddress { address, interface, up, subflow, backup });
-        let config = Config { trust: Trust::Anybody, segments: 1, ..Config::default() };
+        let config = QuicConfig { trust: Trust::Any, segments: 1, ..QuicConfig::default() };
         let id = host.connect_from(now, local, server, config).unwrap();
         let (born, connected, closed, came) = (Instant::now(), false, false, 0);
         Self { socket, host, id, born, local, server, connected, closed, came }
@@ -103,8 +105,8 @@ impl Visitor {
             self.host.handle_timeout(now);
         }
         while let Some(event) = self.host.poll_event() {
-            self.connected |= matches!(event, Event::Connected(_));
-            self.closed |= matches!(event, Event::Closed { .. });
+            self.connected |= matches!(event, QuicEvent::Connected(_));
+            self.closed |= matches!(event, QuicEvent::Closed { .. });
         }
         self.speak();
     }
