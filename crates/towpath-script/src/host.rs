@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use crate::script::{Call, Reason, Setting, World};
+use crate::script::{Call, FailureReason, HostKind, Setting};
 
 /// A host behind a wire, with one socket (and a listening one).
-pub trait Host {
+pub trait HostUnderTest {
     /// Which kind of host.
-    fn world(&self) -> World;
+    fn world(&self) -> HostKind;
 
     /// How exactly its times can be compared.
     fn tolerance(&self) -> Tolerance;
@@ -25,7 +25,7 @@ pub trait Host {
     fn next(&mut self, until: Duration) -> Result<Option<(Duration, Vec<u8>)>, String>;
 
     /// The application does something; `data` is what it writes. Never waits.
-    fn call(&mut self, call: Call, data: &[u8]) -> Result<Answer, String>;
+    fn call(&mut self, call: Call, data: &[u8]) -> Result<CallResult, String>;
 }
 
 /// How far a packet's time may be from that of the script.
@@ -41,7 +41,7 @@ pub struct Tolerance {
 
 /// What becomes of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answer {
+pub enum CallResult {
     /// Done.
     Done,
     /// Of a write, so many bytes were taken.
@@ -53,5 +53,5 @@ pub enum Answer {
     /// Nothing now; it may come.
     Nothing,
     /// The connection failed.
-    Failed(Reason),
+    Failed(FailureReason),
 }

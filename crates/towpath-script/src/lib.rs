@@ -1,7 +1,7 @@
 //! Scripts of packets and socket calls: what a TCP or Multipath TCP host must do, packet by packet.
 //!
 //! One file of `specs/scripts/` is one script. The peer is played by hand; the host is whatever is
-//! behind [`Host`]: our own stack in virtual time ([`OwnStack`]), or a kernel in real time, which
+//! behind [`HostUnderTest`]: our own stack in virtual time ([`OwnStack`]), or a kernel in real time, which
 //! `towpath-linux` drives in its tests. [docs/scripts.md] explains the language.
 //!
 //! Reading order: [`script`] (a script as data), [`parse`](mod@parse) (from text to data), [`peer`]
@@ -23,8 +23,8 @@ pub mod peer;
 pub mod run;
 pub mod script;
 
-pub use host::{Answer, Host, Tolerance};
+pub use host::{CallResult, HostUnderTest, Tolerance};
 pub use own_stack::OwnStack;
 pub use parse::parse;
 pub use run::{Failure, run};
-pub use script::{Script, World};
+pub use script::{HostKind, Script};

@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::parse::{ParseError, parse};
+use crate::parse::{ScriptParseError, parse};
 use crate::script::Script;
 
 /// Where they are.
@@ -29,7 +29,7 @@ pub enum LibraryError {
         /// Which.
         name: String,
         /// Where and why.
-        source: ParseError,
+        source: ScriptParseError,
     },
 }
 

@@ -13,10 +13,11 @@ use towpath_mptcp::stack::{
 use towpath_mptcp::wire::Packet;
 use towpath_net::Instant;
 
-use crate::host::{Answer, Host, Tolerance};
+use crate::host::{CallResult, HostUnderTest, Tolerance};
 use crate::parse::endpoint;
 use crate::script::{
-    Call, EndpointUse, PATHS, Reason, Setting, Transport, World, host_address, peer_address,
+    Call, EndpointUse, FailureReason, HostKind, MAX_PATHS, Setting, Transport, host_address,
+    peer_address,
 };
 
 /// Port that is listened on and connected to.
@@ -67,7 +68,7 @@ impl OwnStack {
         if std::mem::replace(&mut self.begun, true) {
             return;
         }
-        for path in 0..PATHS {
+        for path in 0..MAX_PATHS {
             self.stack.add_interface(InterfaceId(path.into()), self.mtu_bytes);
             let usage = self.endpoints.iter().find(|(of, _)| *of == path);
             let usage = usage.map_or_else(EndpointUse::default, |(_, usage)| *usage);
@@ -118,23 +119,23 @@ impl OwnStack {
         self.id.or(self.accepted) == Some(connection)
     }
 
-    fn failure(&self) -> Option<Answer> {
+    fn failure(&self) -> Option<CallResult> {
         let error = self.closed?.err()?;
-        Some(Answer::Failed(match error {
-            ConnectionError::Reset | ConnectionError::Protocol(_) => Reason::Reset,
-            ConnectionError::Refused => Reason::Refused,
-            ConnectionError::TimedOut => Reason::TimedOut,
-            ConnectionError::NoPath => Reason::Unreachable,
-            ConnectionError::Aborted => Reason::Closed,
+        Some(CallResult::Failed(match error {
+            ConnectionError::Reset | ConnectionError::Protocol(_) => FailureReason::Reset,
+            ConnectionError::Refused => FailureReason::Refused,
+            ConnectionError::TimedOut => FailureReason::TimedOut,
+            ConnectionError::NoPath => FailureReason::Unreachable,
+            ConnectionError::Aborted => FailureReason::Closed,
         }))
     }
 
-    fn read(&mut self, id: ConnectionId) -> Answer {
+    fn read(&mut self, id: ConnectionId) -> CallResult {
         let mut all = Vec::new();
         loop {
             match self.stack.read(self.now, id) {
                 Some(bytes) if bytes.is_empty() && all.is_empty() => {
-                    return self.failure().unwrap_or(Answer::End);
+                    return self.failure().unwrap_or(CallResult::End);
                 }
                 Some(bytes) if bytes.is_empty() => break,
                 Some(bytes) => all.extend_from_slice(&bytes),
@@ -142,33 +143,33 @@ impl OwnStack {
             }
         }
         if !all.is_empty() {
-            return Answer::Data(all);
+            return CallResult::Data(all);
         }
-        self.failure().unwrap_or(Answer::Nothing)
+        self.failure().unwrap_or(CallResult::Nothing)
     }
 
-    fn write(&mut self, id: ConnectionId, data: &[u8]) -> Answer {
+    fn write(&mut self, id: ConnectionId, data: &[u8]) -> CallResult {
         if self.finished || self.closed.is_some() {
-            return self.failure().unwrap_or(Answer::Failed(Reason::Closed));
+            return self.failure().unwrap_or(CallResult::Failed(FailureReason::Closed));
         }
         let mut data = Bytes::copy_from_slice(data);
         match self.stack.write(self.now, id, &mut data) {
-            0 => Answer::Nothing,
-            taken => Answer::Taken(taken),
+            0 => CallResult::Nothing,
+            taken => CallResult::Taken(taken),
         }
     }
 
-    fn connect(&mut self) -> Result<Answer, String> {
+    fn connect(&mut self) -> Result<CallResult, String> {
         let remote = SocketAddr::new(peer_address(0), PORT);
         let id = self.stack.connect(self.now, None, remote, self.config.clone());
         self.id = Some(id.map_err(|error| error.to_string())?);
-        Ok(Answer::Done)
+        Ok(CallResult::Done)
     }
 }
 
-impl Host for OwnStack {
-    fn world(&self) -> World {
-        World::Towpath
+impl HostUnderTest for OwnStack {
+    fn world(&self) -> HostKind {
+        HostKind::Towpath
     }
 
     fn tolerance(&self) -> Tolerance {
@@ -267,31 +268,31 @@ impl Host for OwnStack {
         Ok(next)
     }
 
-    fn call(&mut self, call: Call, data: &[u8]) -> Result<Answer, String> {
+    fn call(&mut self, call: Call, data: &[u8]) -> Result<CallResult, String> {
         self.begin();
         let answer = match (call, self.id) {
             (Call::Listen, _) => {
                 let listener = self.stack.listen(PORT, self.config.clone());
                 listener.map_err(|error| error.to_string())?;
-                Answer::Done
+                CallResult::Done
             }
             (Call::Connect, _) => self.connect()?,
             (Call::Accept, _) => match self.accepted.take() {
                 Some(id) => {
                     self.id = Some(id);
-                    Answer::Done
+                    CallResult::Done
                 }
-                None => Answer::Nothing,
+                None => CallResult::Nothing,
             },
-            (Call::Connected, _) if self.connected => Answer::Done,
-            (Call::Connected, _) => self.failure().unwrap_or(Answer::Nothing),
+            (Call::Connected, _) if self.connected => CallResult::Done,
+            (Call::Connected, _) => self.failure().unwrap_or(CallResult::Nothing),
             (Call::RemoveAddress(path), _) => {
                 self.stack.remove_address(self.now, host_address(path));
-                Answer::Done
+                CallResult::Done
             }
             (Call::AddEndpoint(path, usage), _) => {
                 self.set_address(path, usage);
-                Answer::Done
+                CallResult::Done
             }
             (_, None) => return Err("there is no connection yet".to_owned()),
             (Call::Write(_), Some(id)) => self.write(id, data),
@@ -299,15 +300,15 @@ impl Host for OwnStack {
             (Call::Shutdown, Some(id)) => {
                 self.finished = true;
                 self.stack.shutdown(self.now, id);
-                Answer::Done
+                CallResult::Done
             }
             (Call::Close, Some(id)) => {
                 self.stack.forget(self.now, id);
-                Answer::Done
+                CallResult::Done
             }
             (Call::Abort, Some(id)) => {
                 self.stack.abort(self.now, id);
-                Answer::Done
+                CallResult::Done
             }
         };
         self.drain();

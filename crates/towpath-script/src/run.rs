@@ -10,21 +10,21 @@ use std::time::Duration;
 use bytes::Bytes;
 use towpath_mptcp::wire::{Flags, IcmpKind, Packet, Segment};
 
-use crate::host::{Answer, Host};
+use crate::host::{CallResult, HostUnderTest};
 use crate::peer::{Peer, opening, pattern};
 use crate::script::{
-    self, Action, Call, DssPattern, Icmp, IcmpError, JoinPattern, OptionPattern, Outcome,
-    PacketPattern, Role, Script, Span, Step, Transport, When,
+    self, Call, CallOutcome, DssPattern, Icmp, IcmpError, JoinPattern, NumberRange, OptionPattern,
+    PacketPattern, Role, Script, ScriptStep, StepAction, TimeWindow, Transport,
 };
 
 /// How often a call that may still come true is made again.
-const AGAIN: Duration = Duration::from_millis(2);
+const RETRY_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Of a handshake for which the script states no time.
-const ROUND_TRIP: Duration = Duration::from_millis(50);
+const DEFAULT_ROUND_TRIP: Duration = Duration::from_millis(50);
 
 /// How long a host is watched after a fault.
-const AFTERMATH: Duration = Duration::from_millis(400);
+const SETTLE_TIME: Duration = Duration::from_millis(400);
 
 /// Why a script did not hold.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -38,8 +38,8 @@ pub enum Failure {
 }
 
 /// Runs a script to its end; what was sent and done, with times, for who wants to see it.
-pub fn run(script: &Script, host: &mut dyn Host) -> Result<String, Failure> {
-    let mut run = Run {
+pub fn run(script: &Script, host: &mut dyn HostUnderTest) -> Result<String, Failure> {
+    let mut run = ScriptRunner {
         script,
         peer: Peer::new(script),
         base: Duration::ZERO,
@@ -58,7 +58,7 @@ pub fn run(script: &Script, host: &mut dyn Host) -> Result<String, Failure> {
         }
     }
     let world = run.host.world();
-    let mine = |step: &&Step| step.only.as_ref().is_none_or(|(only, _)| *only == world);
+    let mine = |step: &&ScriptStep| step.only.as_ref().is_none_or(|(only, _)| *only == world);
     for step in script.steps.iter().filter(mine) {
         run.step(step)
             .map_err(|text| run.failure(&format!("line {}: `{}`: {text}", step.line, step.text)))?;
@@ -69,19 +69,19 @@ pub fn run(script: &Script, host: &mut dyn Host) -> Result<String, Failure> {
 
 /// A packet of the host that no step has expected yet.
 #[derive(Debug)]
-struct Sent {
+struct UnmatchedPacket {
     at: Duration,
     line: usize,
     segment: Segment,
 }
 
-struct Run<'a> {
+struct ScriptRunner<'a> {
     script: &'a Script,
-    host: &'a mut dyn Host,
+    host: &'a mut dyn HostUnderTest,
     peer: Peer,
     /// When the step before happened.
     base: Duration,
-    queue: VecDeque<Sent>,
+    queue: VecDeque<UnmatchedPacket>,
     /// Bytes of both streams.
     written: u64,
     read: u64,
@@ -90,12 +90,12 @@ struct Run<'a> {
     trace: String,
 }
 
-type Done = Result<(), String>;
+type StepResult = Result<(), String>;
 
-impl Run<'_> {
+impl ScriptRunner<'_> {
     fn failure(&mut self, text: &str) -> Failure {
         // What else the host would have done helps who looks for the fault.
-        let until = self.host.now() + AFTERMATH;
+        let until = self.host.now() + SETTLE_TIME;
         let _ = self.collect(until); // only completes the trace
         let whole = format!("{}, {text}\n{}", self.script.name, self.trace);
         match &self.late {
@@ -108,28 +108,28 @@ impl Run<'_> {
         let _ = writeln!(self.trace, "  {:9.3} ms {text}", at.as_secs_f64() * 1e3);
     }
 
-    fn step(&mut self, step: &Step) -> Done {
-        let When { from, to } = step.when;
+    fn step(&mut self, step: &ScriptStep) -> StepResult {
+        let TimeWindow { from, to } = step.when;
         match &step.action {
-            Action::Expect { line, packet } => self.expect(*line, packet, from, to),
-            Action::Silence(time) => self.silence(from + *time),
-            Action::Ignore(time) => {
+            StepAction::Expect { line, packet } => self.expect(*line, packet, from, to),
+            StepAction::Silence(time) => self.silence(from + *time),
+            StepAction::Ignore(time) => {
                 self.wait(from + *time)?;
                 self.queue.clear();
                 Ok(())
             }
             // A path of some length, unless the script wants another.
-            Action::Handshake(packet) => self.handshake(packet, or_usual(from)),
-            Action::Join { line, backup } => self.join(*line, *backup, or_usual(from)),
-            Action::Inject { line, packet } => {
+            StepAction::Handshake(packet) => self.handshake(packet, or_usual(from)),
+            StepAction::Join { line, backup } => self.join(*line, *backup, or_usual(from)),
+            StepAction::Inject { line, packet } => {
                 self.wait(from)?;
                 self.inject(*line, packet, &step.text)
             }
-            Action::Icmp { line, message } => {
+            StepAction::Icmp { line, message } => {
                 self.wait(from)?;
                 self.icmp(*line, *message, &step.text)
             }
-            Action::Call(call, outcome) => {
+            StepAction::Call(call, outcome) => {
                 self.wait(from)?;
                 self.call(*call, *outcome, to.saturating_sub(from), &step.text)
             }
@@ -137,7 +137,7 @@ impl Run<'_> {
     }
 
     /// What is left when all steps are done.
-    fn finish(&mut self) -> Done {
+    fn finish(&mut self) -> StepResult {
         let until = self.host.now();
         self.collect(until)?;
         match self.queue.front() {
@@ -149,7 +149,7 @@ impl Run<'_> {
     }
 
     /// Lets time pass after the step before.
-    fn wait(&mut self, time: Duration) -> Done {
+    fn wait(&mut self, time: Duration) -> StepResult {
         let until = self.base + time;
         self.collect(until)?;
         let now = self.host.now();
@@ -161,7 +161,7 @@ impl Run<'_> {
     }
 
     /// Takes all packets that the host sends up to this time.
-    fn collect(&mut self, until: Duration) -> Done {
+    fn collect(&mut self, until: Duration) -> StepResult {
         while self.take(until)? {}
         Ok(())
     }
@@ -173,7 +173,7 @@ impl Run<'_> {
         if let Some((line, segment)) = self.peer.observe(&bytes)? {
             let text = self.peer.describe(line, &segment);
             self.note(at, &text);
-            self.queue.push_back(Sent { at, line, segment });
+            self.queue.push_back(UnmatchedPacket { at, line, segment });
         }
         Ok(true)
     }
@@ -184,7 +184,7 @@ impl Run<'_> {
         packet: &PacketPattern,
         from: Duration,
         to: Duration,
-    ) -> Done {
+    ) -> StepResult {
         let tolerance = self.host.tolerance();
         let late = if to.is_zero() { tolerance.at_once } else { tolerance.late };
         let (first, last) = (self.base + from, self.base + to + late);
@@ -212,7 +212,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn silence(&mut self, time: Duration) -> Done {
+    fn silence(&mut self, time: Duration) -> StepResult {
         self.wait(time)?;
         match self.queue.front() {
             None => Ok(()),
@@ -224,7 +224,7 @@ impl Run<'_> {
         }
     }
 
-    fn inject(&mut self, line: usize, packet: &PacketPattern, text: &str) -> Done {
+    fn inject(&mut self, line: usize, packet: &PacketPattern, text: &str) -> StepResult {
         let now = self.host.now();
         self.collect(now)?;
         self.peer.at(self.host.now());
@@ -235,7 +235,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn icmp(&mut self, line: usize, message: Icmp, text: &str) -> Done {
+    fn icmp(&mut self, line: usize, message: Icmp, text: &str) -> StepResult {
         let mut quoted = self.peer.quotable(line)?.to_vec();
         if let Some(seq) = message.seq {
             let seq = self.peer.host_seq(line, seq)?.to_be_bytes();
@@ -258,7 +258,13 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn call(&mut self, call: Call, outcome: Outcome, patience: Duration, text: &str) -> Done {
+    fn call(
+        &mut self,
+        call: Call,
+        outcome: CallOutcome,
+        patience: Duration,
+        text: &str,
+    ) -> StepResult {
         let data: Vec<u8> = match call {
             Call::Write(len) => (self.written..).take(len).map(pattern).collect(),
             _ => Vec::new(),
@@ -271,28 +277,30 @@ impl Run<'_> {
             let verdict = judge(&answer, call, outcome, got);
             let now = self.host.now();
             match verdict {
-                Verdict::Right => {
+                CallVerdict::Right => {
                     self.note(now, text);
                     self.base = now;
                     return Ok(());
                 }
-                Verdict::Wrong => return Err(format!("it gave {answer:?}, {got} bytes in all")),
-                Verdict::NotYet if now >= deadline => {
+                CallVerdict::Wrong => {
                     return Err(format!("it gave {answer:?}, {got} bytes in all"));
                 }
-                Verdict::NotYet => self.collect(deadline.min(now + AGAIN))?,
+                CallVerdict::NotYet if now >= deadline => {
+                    return Err(format!("it gave {answer:?}, {got} bytes in all"));
+                }
+                CallVerdict::NotYet => self.collect(deadline.min(now + RETRY_INTERVAL))?,
             }
         }
     }
 
     /// Counts bytes of both streams, and checks those that were read.
-    fn account(&mut self, answer: Answer, got: &mut usize) -> Result<Answer, String> {
+    fn account(&mut self, answer: CallResult, got: &mut usize) -> Result<CallResult, String> {
         match &answer {
-            Answer::Taken(count) => {
+            CallResult::Taken(count) => {
                 self.written += *count as u64;
                 *got += count;
             }
-            Answer::Data(bytes) => {
+            CallResult::Data(bytes) => {
                 if let Some(at) =
                     bytes.iter().zip(self.read..).position(|(b, at)| *b != pattern(at))
                 {
@@ -301,12 +309,12 @@ impl Run<'_> {
                 self.read += bytes.len() as u64;
                 *got += bytes.len();
             }
-            Answer::Done | Answer::End | Answer::Nothing | Answer::Failed(_) => {}
+            CallResult::Done | CallResult::End | CallResult::Nothing | CallResult::Failed(_) => {}
         }
         Ok(answer)
     }
 
-    fn handshake(&mut self, changed: &PacketPattern, delay: Duration) -> Done {
+    fn handshake(&mut self, changed: &PacketPattern, delay: Duration) -> StepResult {
         let packets = opening(self.script, changed);
         let dss = PacketPattern {
             flags: Flags::ACK,
@@ -316,7 +324,7 @@ impl Run<'_> {
         let [first, second, third] = packets;
         match self.script.role {
             Role::Server => {
-                self.call(Call::Listen, Outcome::Done, Duration::ZERO, "listen")?;
+                self.call(Call::Listen, CallOutcome::Done, Duration::ZERO, "listen")?;
                 self.inject(0, &first, "< SYN")?;
                 self.expect(0, &second, Duration::ZERO, Duration::ZERO)?;
                 self.wait(delay)?;
@@ -324,15 +332,15 @@ impl Run<'_> {
                 if self.script.transport == Transport::Mptcp {
                     self.inject(0, &dss, "< ACK <dss>")?;
                 }
-                self.call(Call::Accept, Outcome::Done, Duration::ZERO, "accept")
+                self.call(Call::Accept, CallOutcome::Done, Duration::ZERO, "accept")
             }
             Role::Client => {
-                self.call(Call::Connect, Outcome::Done, Duration::ZERO, "connect")?;
+                self.call(Call::Connect, CallOutcome::Done, Duration::ZERO, "connect")?;
                 self.expect(0, &first, Duration::ZERO, Duration::ZERO)?;
                 self.wait(delay)?;
                 self.inject(0, &second, "< SYN ACK")?;
                 self.expect(0, &third, Duration::ZERO, Duration::ZERO)?;
-                self.call(Call::Connected, Outcome::Done, Duration::ZERO, "connected")?;
+                self.call(Call::Connected, CallOutcome::Done, Duration::ZERO, "connected")?;
                 if self.script.transport == Transport::Mptcp {
                     self.inject(0, &dss, "< ACK <dss>")?;
                 }
@@ -341,7 +349,7 @@ impl Run<'_> {
         }
     }
 
-    fn join(&mut self, line: usize, backup: bool, delay: Duration) -> Done {
+    fn join(&mut self, line: usize, backup: bool, delay: Duration) -> StepResult {
         let (by_peer, path) = self.peer.route(line)?;
         let own = JoinPattern { address_id: Some(path + 1), backup: Some(backup), right: true };
         let theirs = JoinPattern { address_id: None, backup: None, right: true };
@@ -364,7 +372,8 @@ impl Run<'_> {
             self.expect(line, &hosts(syn_ack, join(theirs)), none, none)?;
             self.wait(delay)?;
             self.inject(line, &hosts(Flags::ACK, join(own)), "< ACK <mp_join>")?;
-            let ack = PacketPattern { len: Span::exactly(0), ..hosts(Flags::ACK, Vec::new()) };
+            let ack =
+                PacketPattern { len: NumberRange::exactly(0), ..hosts(Flags::ACK, Vec::new()) };
             self.expect(line, &ack, none, none)
         } else {
             self.expect(line, &hosts(Flags::SYN, join(theirs)), none, none)?;
@@ -378,35 +387,38 @@ impl Run<'_> {
 }
 
 fn or_usual(round_trip: Duration) -> Duration {
-    if round_trip.is_zero() { ROUND_TRIP } else { round_trip }
+    if round_trip.is_zero() { DEFAULT_ROUND_TRIP } else { round_trip }
 }
 
-enum Verdict {
+enum CallVerdict {
     Right,
     Wrong,
     /// It may come.
     NotYet,
 }
 
-fn judge(answer: &Answer, call: Call, outcome: Outcome, got: usize) -> Verdict {
-    let when = |right: bool| if right { Verdict::Right } else { Verdict::Wrong };
+fn judge(answer: &CallResult, call: Call, outcome: CallOutcome, got: usize) -> CallVerdict {
+    let when = |right: bool| if right { CallVerdict::Right } else { CallVerdict::Wrong };
     match (answer, outcome) {
-        (Answer::Done, Outcome::Done) => Verdict::Right,
-        (Answer::Taken(_), Outcome::Done) => when(matches!(call, Call::Write(len) if len == got)),
-        (Answer::Taken(_), Outcome::Bytes(wanted)) => when(got == wanted),
-        (Answer::Nothing, Outcome::Bytes(wanted)) if matches!(call, Call::Write(_)) => {
+        (CallResult::Done, CallOutcome::Done) => CallVerdict::Right,
+        (CallResult::Taken(_), CallOutcome::Done) => {
+            when(matches!(call, Call::Write(len) if len == got))
+        }
+        (CallResult::Taken(_), CallOutcome::Bytes(wanted)) => when(got == wanted),
+        (CallResult::Nothing, CallOutcome::Bytes(wanted)) if matches!(call, Call::Write(_)) => {
             when(wanted == 0)
         }
-        (Answer::Data(_), Outcome::Bytes(wanted)) if got == wanted => Verdict::Right,
-        (Answer::Data(_), Outcome::Bytes(wanted)) if got < wanted => Verdict::NotYet,
-        (Answer::End, Outcome::End) => when(got == 0),
-        (Answer::Nothing, Outcome::Nothing) => Verdict::Right,
-        (Answer::Nothing, Outcome::Done | Outcome::Bytes(_) | Outcome::End | Outcome::Error(_)) => {
-            Verdict::NotYet
-        }
-        (Answer::Failed(reason), Outcome::Error(wanted)) => {
+        (CallResult::Data(_), CallOutcome::Bytes(wanted)) if got == wanted => CallVerdict::Right,
+        (CallResult::Data(_), CallOutcome::Bytes(wanted)) if got < wanted => CallVerdict::NotYet,
+        (CallResult::End, CallOutcome::End) => when(got == 0),
+        (CallResult::Nothing, CallOutcome::Nothing) => CallVerdict::Right,
+        (
+            CallResult::Nothing,
+            CallOutcome::Done | CallOutcome::Bytes(_) | CallOutcome::End | CallOutcome::Error(_),
+        ) => CallVerdict::NotYet,
+        (CallResult::Failed(reason), CallOutcome::Error(wanted)) => {
             when(wanted.is_none_or(|wanted| wanted == *reason))
         }
-        _ => Verdict::Wrong,
+        _ => CallVerdict::Wrong,
     }
 }

@@ -21,9 +21,9 @@ pub struct Script {
     /// What is not as it is by default.
     pub settings: Vec<Setting>,
     /// Subflows that are not where they are by default.
-    pub routes: Vec<Route>,
+    pub routes: Vec<SubflowRoute>,
     /// In order.
-    pub steps: Vec<Step>,
+    pub steps: Vec<ScriptStep>,
 }
 
 /// What the host is.
@@ -46,14 +46,14 @@ pub enum Transport {
 
 /// The two kinds of hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum World {
+pub enum HostKind {
     /// The Linux kernel.
     Linux,
     /// Our own stack.
     Towpath,
 }
 
-impl World {
+impl HostKind {
     /// As scripts call it.
     pub fn name(self) -> &'static str {
         match self {
@@ -76,7 +76,7 @@ pub struct Setting {
 
 /// `line: NUMBER host PATH peer PATH port PORT`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Route {
+pub struct SubflowRoute {
     /// Number of the subflow.
     pub number: usize,
     /// The host's address is `10.0.HOST.1`.
@@ -89,7 +89,7 @@ pub struct Route {
     pub by_peer: bool,
 }
 
-impl Route {
+impl SubflowRoute {
     /// Where a subflow is unless the script says otherwise.
     pub fn usual(number: usize, role: Role) -> Self {
         let path = u8::try_from(number).unwrap_or(u8::MAX);
@@ -108,26 +108,26 @@ pub fn peer_address(path: u8) -> IpAddr {
 }
 
 /// Paths that a host has.
-pub const PATHS: u8 = 4;
+pub const MAX_PATHS: u8 = 4;
 
 /// One line of the file.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Step {
+pub struct ScriptStep {
     /// Line of the file.
     pub line: usize,
     /// As it stands there.
     pub text: String,
     /// Only for this kind of host, with the name of the difference.
-    pub only: Option<(World, String)>,
+    pub only: Option<(HostKind, String)>,
     /// After the step before.
-    pub when: When,
+    pub when: TimeWindow,
     /// What is done or expected.
-    pub action: Action,
+    pub action: StepAction,
 }
 
 /// How long after the step before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct When {
+pub struct TimeWindow {
     /// At the earliest.
     pub from: Duration,
     /// At the latest; what the script does, it does at the earliest time.
@@ -136,7 +136,7 @@ pub struct When {
 
 /// What is done or expected.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Action {
+pub enum StepAction {
     /// The usual three packets on subflow 0, with these fields in the peer's SYN.
     Handshake(PacketPattern),
     /// A whole MP_JOIN on this subflow, opened by whoever its route says.
@@ -172,7 +172,7 @@ pub enum Action {
     /// What the host sends in this time does not matter.
     Ignore(Duration),
     /// The application does something, and this is what becomes of it.
-    Call(Call, Outcome),
+    Call(Call, CallOutcome),
 }
 
 /// An ICMP error.
@@ -238,7 +238,7 @@ pub struct EndpointUse {
 
 /// What becomes of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub enum CallOutcome {
     /// It works; of a write, all bytes are taken.
     Done,
     /// So many bytes.
@@ -248,12 +248,12 @@ pub enum Outcome {
     /// Nothing now.
     Nothing,
     /// The connection failed, for this reason if one is given.
-    Error(Option<Reason>),
+    Error(Option<FailureReason>),
 }
 
 /// Why a connection failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reason {
+pub enum FailureReason {
     /// By RST or MP_FASTCLOSE.
     Reset,
     /// RST to the SYN.
@@ -276,11 +276,11 @@ pub struct PacketPattern {
     /// First sequence number, relative to the initial one.
     pub seq: Option<u32>,
     /// Bytes of payload.
-    pub len: Span,
+    pub len: NumberRange,
     /// Acknowledgement number, relative.
     pub ack: Option<u32>,
     /// Window in bytes.
-    pub window: Option<Span>,
+    pub window: Option<NumberRange>,
     /// ECN field of the IP header.
     pub ecn: Option<Ecn>,
     /// Options that are there.
@@ -295,14 +295,14 @@ pub struct PacketPattern {
 
 /// A number that is known, or lies between two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Span {
+pub struct NumberRange {
     /// At least.
     pub from: u64,
     /// At most.
     pub to: u64,
 }
 
-impl Span {
+impl NumberRange {
     /// Exactly this.
     pub const fn exactly(number: u64) -> Self {
         Self { from: number, to: number }
@@ -358,7 +358,7 @@ pub enum OptionPattern {
     /// SACK blocks, relative.
     Sack(Vec<(u32, u32)>),
     /// Timestamps.
-    Timestamps(StampPattern),
+    Timestamps(TimestampPattern),
     /// MP_CAPABLE.
     Capable(CapablePattern),
     /// MP_JOIN.
@@ -394,16 +394,16 @@ pub enum OptionPattern {
 
 /// Timestamps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct StampPattern {
+pub struct TimestampPattern {
     /// `TSval` of the peer; without, its clock of milliseconds.
     pub value: Option<u32>,
     /// `TSecr`; without, the last `TSval` of the other end.
-    pub echo: Option<Echo>,
+    pub echo: Option<TsEcho>,
 }
 
 /// `TSecr`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Echo {
+pub enum TsEcho {
     /// This number.
     Number(u32),
     /// The last value seen, less so much.
@@ -418,7 +418,7 @@ pub struct CapablePattern {
     /// The eight flags A to H, A the highest.
     pub flags: Option<u8>,
     /// Keys, if not those that belong to such a packet.
-    pub keys: Option<Keys>,
+    pub keys: Option<CapableKeys>,
     /// Length of the data.
     pub len: Option<u16>,
     /// With a DSS checksum behind the length.
@@ -427,7 +427,7 @@ pub struct CapablePattern {
 
 /// Which keys MP_CAPABLE has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Keys {
+pub enum CapableKeys {
     /// None.
     None,
     /// The sender's.

@@ -14,9 +14,10 @@ use towpath_linux::stack::Device;
 use towpath_linux::sysctl::Sysctl;
 use towpath_script::parse::endpoint;
 use towpath_script::script::{
-    Call, EndpointUse, PATHS, Reason, Setting, Transport, World, host_address, peer_address,
+    Call, EndpointUse, FailureReason, HostKind, MAX_PATHS, Setting, Transport, host_address,
+    peer_address,
 };
-use towpath_script::{Answer, Host, Tolerance};
+use towpath_script::{CallResult, HostUnderTest, Tolerance};
 
 /// The only interface.
 const LINK: &str = "tun0";
@@ -70,7 +71,7 @@ impl Kernel {
             Sysctl::new(name).write(value).map_err(text)?;
         }
         route.set_up("lo").map_err(text)?;
-        for path in 0..PATHS {
+        for path in 0..MAX_PATHS {
             let address = Prefix::new(host_address(path), 24).map_err(text)?;
             route.add_address(LINK, address).map_err(text)?;
         }
@@ -131,16 +132,16 @@ impl Kernel {
         Ok(socket)
     }
 
-    fn listen(&mut self) -> io::Result<Answer> {
+    fn listen(&mut self) -> io::Result<CallResult> {
         let socket = self.socket()?;
         socket.set_reuse_address(true)?;
         socket.bind(&SocketAddr::from((Ipv4Addr::UNSPECIFIED, PORT)).into())?;
         socket.listen(10)?;
         self.listener = Some(socket);
-        Ok(Answer::Done)
+        Ok(CallResult::Done)
     }
 
-    fn connect(&mut self) -> io::Result<Answer> {
+    fn connect(&mut self) -> io::Result<CallResult> {
         let socket = self.socket()?;
         let to = SocketAddr::new(peer_address(0), PORT);
         match socket.connect(&to.into()) {
@@ -149,19 +150,19 @@ impl Kernel {
             Err(error) => return Err(error),
         }
         self.socket = Some(socket);
-        Ok(Answer::Done)
+        Ok(CallResult::Done)
     }
 
-    fn accept(&mut self) -> io::Result<Answer> {
-        let Some(listener) = &self.listener else { return Ok(Answer::Nothing) };
+    fn accept(&mut self) -> io::Result<CallResult> {
+        let Some(listener) = &self.listener else { return Ok(CallResult::Nothing) };
         let (socket, _) = listener.accept()?;
         socket.set_nonblocking(true)?;
         socket.set_tcp_nodelay(!self.options.nagle)?;
         self.socket = Some(socket);
-        Ok(Answer::Done)
+        Ok(CallResult::Done)
     }
 
-    fn connected(socket: &Socket) -> io::Result<Answer> {
+    fn connected(socket: &Socket) -> io::Result<CallResult> {
         if let Some(error) = socket.take_error()? {
             return Err(error);
         }
@@ -171,66 +172,66 @@ impl Kernel {
         let said = fd.revents().unwrap_or(PollFlags::empty());
         let open = said.contains(PollFlags::POLLOUT)
             && !said.intersects(PollFlags::POLLHUP | PollFlags::POLLERR);
-        Ok(if open { Answer::Done } else { Answer::Nothing })
+        Ok(if open { CallResult::Done } else { CallResult::Nothing })
     }
 
-    fn read(&mut self) -> io::Result<Answer> {
-        let Some(socket) = &mut self.socket else { return Ok(Answer::Nothing) };
+    fn read(&mut self) -> io::Result<CallResult> {
+        let Some(socket) = &mut self.socket else { return Ok(CallResult::Nothing) };
         let mut all = Vec::new();
         loop {
             match socket.read(&mut self.buffer) {
-                Ok(0) if all.is_empty() => return Ok(Answer::End),
+                Ok(0) if all.is_empty() => return Ok(CallResult::End),
                 Ok(0) => break,
                 Ok(count) => all.extend_from_slice(&self.buffer[..count]),
                 Err(_) if !all.is_empty() => break,
                 Err(error) => return Err(error),
             }
         }
-        Ok(Answer::Data(all))
+        Ok(CallResult::Data(all))
     }
 
     fn with_socket(
         &mut self,
-        what: impl FnOnce(&mut Socket) -> io::Result<Answer>,
-    ) -> io::Result<Answer> {
+        what: impl FnOnce(&mut Socket) -> io::Result<CallResult>,
+    ) -> io::Result<CallResult> {
         match &mut self.socket {
             Some(socket) => what(socket),
             None => Err(io::Error::other("there is no connection yet")),
         }
     }
 
-    fn made(&mut self, call: Call, data: &[u8]) -> io::Result<Answer> {
+    fn made(&mut self, call: Call, data: &[u8]) -> io::Result<CallResult> {
         match call {
             Call::Listen => self.listen(),
             Call::Connect => self.connect(),
             Call::Accept => self.accept(),
             Call::Connected => self.with_socket(|socket| Self::connected(socket)),
-            Call::Write(_) => self.with_socket(|socket| socket.write(data).map(Answer::Taken)),
+            Call::Write(_) => self.with_socket(|socket| socket.write(data).map(CallResult::Taken)),
             Call::Read => self.read(),
             Call::Shutdown => self.with_socket(|socket| {
                 socket.shutdown(Shutdown::Write)?;
-                Ok(Answer::Done)
+                Ok(CallResult::Done)
             }),
             Call::Close => {
                 self.socket = None;
-                Ok(Answer::Done)
+                Ok(CallResult::Done)
             }
             Call::Abort => {
                 self.with_socket(|socket| {
                     socket.set_linger(Some(Duration::ZERO))?;
-                    Ok(Answer::Done)
+                    Ok(CallResult::Done)
                 })?;
                 self.socket = None;
-                Ok(Answer::Done)
+                Ok(CallResult::Done)
             }
             Call::RemoveAddress(path) => {
                 let gone = MptcpPm::open().and_then(|mut pm| pm.delete_endpoint(path + 1));
                 gone.map_err(io::Error::other)?;
-                Ok(Answer::Done)
+                Ok(CallResult::Done)
             }
             Call::AddEndpoint(path, usage) => {
                 add_endpoint(path, usage).map_err(io::Error::other)?;
-                Ok(Answer::Done)
+                Ok(CallResult::Done)
             }
         }
     }
@@ -255,20 +256,20 @@ fn add_endpoint(path: u8, usage: EndpointUse) -> Result<(), String> {
 }
 
 /// What an error of a socket says of its connection.
-fn reason(error: &io::Error) -> Option<Reason> {
+fn reason(error: &io::Error) -> Option<FailureReason> {
     Some(match error.raw_os_error()? {
-        libc::ECONNRESET => Reason::Reset,
-        libc::ECONNREFUSED => Reason::Refused,
-        libc::ETIMEDOUT => Reason::TimedOut,
-        libc::EHOSTUNREACH | libc::ENETUNREACH => Reason::Unreachable,
-        libc::EPIPE | libc::ENOTCONN => Reason::Closed,
+        libc::ECONNRESET => FailureReason::Reset,
+        libc::ECONNREFUSED => FailureReason::Refused,
+        libc::ETIMEDOUT => FailureReason::TimedOut,
+        libc::EHOSTUNREACH | libc::ENETUNREACH => FailureReason::Unreachable,
+        libc::EPIPE | libc::ENOTCONN => FailureReason::Closed,
         _ => return None,
     })
 }
 
-impl Host for Kernel {
-    fn world(&self) -> World {
-        World::Linux
+impl HostUnderTest for Kernel {
+    fn world(&self) -> HostKind {
+        HostKind::Linux
     }
 
     fn tolerance(&self) -> Tolerance {
@@ -345,12 +346,12 @@ impl Host for Kernel {
         }
     }
 
-    fn call(&mut self, call: Call, data: &[u8]) -> Result<Answer, String> {
+    fn call(&mut self, call: Call, data: &[u8]) -> Result<CallResult, String> {
         self.begin()?;
         match self.made(call, data) {
             Ok(answer) => Ok(answer),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Answer::Nothing),
-            Err(error) => reason(&error).map(Answer::Failed).ok_or_else(|| text(error)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(CallResult::Nothing),
+            Err(error) => reason(&error).map(CallResult::Failed).ok_or_else(|| text(error)),
         }
     }
 }

@@ -8,14 +8,14 @@ mod packet;
 use std::time::Duration;
 
 use crate::script::{
-    Action, Call, EndpointUse, Icmp, IcmpError, Outcome, Reason, Role, Route, Script, Setting,
-    Step, Transport, When, World,
+    Call, CallOutcome, EndpointUse, FailureReason, HostKind, Icmp, IcmpError, Role, Script,
+    ScriptStep, Setting, StepAction, SubflowRoute, TimeWindow, Transport,
 };
 
 /// What a script says that makes no sense.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {text}")]
-pub struct ParseError {
+pub struct ScriptParseError {
     /// Line of the file.
     pub line: usize,
     /// What is wrong.
@@ -23,7 +23,7 @@ pub struct ParseError {
 }
 
 /// Reads a script; `name` is its path below `specs/scripts/` without the ending.
-pub fn parse(name: &str, text: &str) -> Result<Script, ParseError> {
+pub fn parse(name: &str, text: &str) -> Result<Script, ScriptParseError> {
     let mut script = Script {
         name: name.to_owned(),
         title: String::new(),
@@ -47,7 +47,7 @@ pub fn parse(name: &str, text: &str) -> Result<Script, ParseError> {
         } else {
             step(&script, line, content).map(|step| script.steps.push(step))
         };
-        read.map_err(|text| ParseError { line, text })?;
+        read.map_err(|text| ScriptParseError { line, text })?;
     }
     let missing = if script.title.is_empty() {
         Some("no `title:`")
@@ -59,7 +59,7 @@ pub fn parse(name: &str, text: &str) -> Result<Script, ParseError> {
         None
     };
     match missing {
-        Some(text) => Err(ParseError { line: 1, text: text.to_owned() }),
+        Some(text) => Err(ScriptParseError { line: 1, text: text.to_owned() }),
         None => Ok(script),
     }
 }
@@ -82,7 +82,7 @@ fn head(script: &mut Script, line: usize, content: &str) -> Result<(), String> {
             script.settings.push(Setting { line, name, value });
         }
         ("line", _) => {
-            let route = route(&mut Words::new(value), script.role)?;
+            let route = route(&mut TokenReader::new(value), script.role)?;
             script.routes.push(route);
         }
         _ => return Err(format!("`{content}` is unknown in the head")),
@@ -91,8 +91,8 @@ fn head(script: &mut Script, line: usize, content: &str) -> Result<(), String> {
 }
 
 /// `NUMBER host PATH peer PATH port PORT by peer|host`, all but the number as wanted.
-fn route(words: &mut Words<'_>, role: Role) -> Result<Route, String> {
-    let mut route = Route::usual(words.number("a subflow's number")?, role);
+fn route(words: &mut TokenReader<'_>, role: Role) -> Result<SubflowRoute, String> {
+    let mut route = SubflowRoute::usual(words.number("a subflow's number")?, role);
     while let Some(word) = words.next() {
         match word {
             "host" => route.host = words.number("a path")?,
@@ -105,32 +105,32 @@ fn route(words: &mut Words<'_>, role: Role) -> Result<Route, String> {
     Ok(route)
 }
 
-fn step(script: &Script, line: usize, content: &str) -> Result<Step, String> {
+fn step(script: &Script, line: usize, content: &str) -> Result<ScriptStep, String> {
     let (only, rest) = tag(content)?;
-    let mut words = Words::new(rest);
+    let mut words = TokenReader::new(rest);
     let when = match words.peek() {
         Some(word) if word.starts_with('+') => {
             let _ = words.next();
             when(word)?
         }
-        Some(_) | None => When::default(),
+        Some(_) | None => TimeWindow::default(),
     };
     let action = action(script, &mut words)?;
     match words.next() {
-        None => Ok(Step { line, text: content.to_owned(), only, when, action }),
+        None => Ok(ScriptStep { line, text: content.to_owned(), only, when, action }),
         Some(word) => Err(format!("`{word}` was not expected here")),
     }
 }
 
 /// `[linux: NAME]` or `[towpath: NAME]` in front of a step.
 #[expect(clippy::type_complexity, reason = "what is in front, and what is behind it")]
-fn tag(content: &str) -> Result<(Option<(World, String)>, &str), String> {
+fn tag(content: &str) -> Result<(Option<(HostKind, String)>, &str), String> {
     let Some(rest) = content.strip_prefix('[') else { return Ok((None, content)) };
     let (tag, rest) = rest.split_once(']').ok_or("expected `]`")?;
     let (world, name) = tag.split_once(':').ok_or("expected `[linux: NAME]`")?;
     let world = match world.trim() {
-        "linux" => World::Linux,
-        "towpath" => World::Towpath,
+        "linux" => HostKind::Linux,
+        "towpath" => HostKind::Towpath,
         other => return Err(format!("`{other}` is neither `linux` nor `towpath`")),
     };
     let name = name.trim();
@@ -141,11 +141,11 @@ fn tag(content: &str) -> Result<(Option<(World, String)>, &str), String> {
 }
 
 /// `+200ms`, `+1s..3s`.
-fn when(word: &str) -> Result<When, String> {
+fn when(word: &str) -> Result<TimeWindow, String> {
     let word = word.trim_start_matches('+');
     let (from, to) = word.split_once("..").unwrap_or((word, word));
     let (from, to) = (time(from)?, time(to)?);
-    Ok(When { from, to })
+    Ok(TimeWindow { from, to })
 }
 
 fn time(word: &str) -> Result<Duration, String> {
@@ -158,27 +158,27 @@ fn time(word: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(number * unit).map_err(|_| wrong())
 }
 
-fn action(script: &Script, words: &mut Words<'_>) -> Result<Action, String> {
+fn action(script: &Script, words: &mut TokenReader<'_>) -> Result<StepAction, String> {
     let word = words.need("a step")?;
     if let Some(number) = word.strip_suffix('<') {
         let line = subflow(number)?;
         if words.peek() == Some("icmp") {
             let _ = words.next();
-            return Ok(Action::Icmp { line, message: icmp(words)? });
+            return Ok(StepAction::Icmp { line, message: icmp(words)? });
         }
-        return Ok(Action::Inject { line, packet: packet::packet(words)? });
+        return Ok(StepAction::Inject { line, packet: packet::packet(words)? });
     }
     if let Some(number) = word.strip_suffix('>') {
-        return Ok(Action::Expect { line: subflow(number)?, packet: packet::packet(words)? });
+        return Ok(StepAction::Expect { line: subflow(number)?, packet: packet::packet(words)? });
     }
     match word {
-        "handshake" => Ok(Action::Handshake(packet::packet(words)?)),
+        "handshake" => Ok(StepAction::Handshake(packet::packet(words)?)),
         "join" => join(words),
-        "silence" => Ok(Action::Silence(time(words.need("a time")?)?)),
-        "ignore" => Ok(Action::Ignore(time(words.need("a time")?)?)),
+        "silence" => Ok(StepAction::Silence(time(words.need("a time")?)?)),
+        "ignore" => Ok(StepAction::Ignore(time(words.need("a time")?)?)),
         _ => {
             let call = call(script, word, words)?;
-            Ok(Action::Call(call, outcome(words)?))
+            Ok(StepAction::Call(call, outcome(words)?))
         }
     }
 }
@@ -190,16 +190,16 @@ fn subflow(number: &str) -> Result<usize, String> {
     }
 }
 
-fn join(words: &mut Words<'_>) -> Result<Action, String> {
+fn join(words: &mut TokenReader<'_>) -> Result<StepAction, String> {
     let line = words.number("a subflow's number")?;
     let backup = words.peek() == Some("backup");
     if backup {
         let _ = words.next();
     }
-    Ok(Action::Join { line, backup })
+    Ok(StepAction::Join { line, backup })
 }
 
-fn icmp(words: &mut Words<'_>) -> Result<Icmp, String> {
+fn icmp(words: &mut TokenReader<'_>) -> Result<Icmp, String> {
     let word = words.need("what the ICMP error says")?;
     let kind = match word {
         "too-big" => IcmpError::TooBig(words.number("an MTU")?),
@@ -215,7 +215,7 @@ fn icmp(words: &mut Words<'_>) -> Result<Icmp, String> {
     Ok(Icmp { kind, seq })
 }
 
-fn call(_script: &Script, word: &str, words: &mut Words<'_>) -> Result<Call, String> {
+fn call(_script: &Script, word: &str, words: &mut TokenReader<'_>) -> Result<Call, String> {
     Ok(match word {
         "listen" => Call::Listen,
         "connect" => Call::Connect,
@@ -236,7 +236,7 @@ fn call(_script: &Script, word: &str, words: &mut Words<'_>) -> Result<Call, Str
 }
 
 /// Flags of an endpoint, up to the outcome or the end.
-fn endpoint_use(words: &mut Words<'_>) -> Result<EndpointUse, String> {
+fn endpoint_use(words: &mut TokenReader<'_>) -> Result<EndpointUse, String> {
     let mut usage = EndpointUse::default();
     while let Some(word) = words.peek().filter(|word| *word != "->") {
         match word {
@@ -253,40 +253,40 @@ fn endpoint_use(words: &mut Words<'_>) -> Result<EndpointUse, String> {
 
 /// The value of `set: endpoint`: a path and its flags.
 pub fn endpoint(value: &str) -> Result<(u8, EndpointUse), String> {
-    let mut words = Words::new(value);
+    let mut words = TokenReader::new(value);
     let path = words.number("a path")?;
     Ok((path, endpoint_use(&mut words)?))
 }
 
-fn outcome(words: &mut Words<'_>) -> Result<Outcome, String> {
+fn outcome(words: &mut TokenReader<'_>) -> Result<CallOutcome, String> {
     if words.peek() != Some("->") {
-        return Ok(Outcome::Done);
+        return Ok(CallOutcome::Done);
     }
     let _ = words.next();
     let word = words.need("what becomes of it")?;
     Ok(match word {
-        "end" => Outcome::End,
-        "nothing" => Outcome::Nothing,
-        "error" => Outcome::Error(match words.next() {
+        "end" => CallOutcome::End,
+        "nothing" => CallOutcome::Nothing,
+        "error" => CallOutcome::Error(match words.next() {
             None => None,
-            Some("reset") => Some(Reason::Reset),
-            Some("refused") => Some(Reason::Refused),
-            Some("timeout") => Some(Reason::TimedOut),
-            Some("unreachable") => Some(Reason::Unreachable),
-            Some("closed") => Some(Reason::Closed),
+            Some("reset") => Some(FailureReason::Reset),
+            Some("refused") => Some(FailureReason::Refused),
+            Some("timeout") => Some(FailureReason::TimedOut),
+            Some("unreachable") => Some(FailureReason::Unreachable),
+            Some("closed") => Some(FailureReason::Closed),
             Some(other) => return Err(format!("`{other}` is no reason")),
         }),
-        _ => Outcome::Bytes(word.parse().map_err(|_| format!("`{word}` is no outcome"))?),
+        _ => CallOutcome::Bytes(word.parse().map_err(|_| format!("`{word}` is no outcome"))?),
     })
 }
 
 /// The words of a line.
 #[derive(Debug, Clone)]
-pub(crate) struct Words<'a> {
+pub(crate) struct TokenReader<'a> {
     rest: std::iter::Peekable<std::str::SplitWhitespace<'a>>,
 }
 
-impl<'a> Words<'a> {
+impl<'a> TokenReader<'a> {
     pub(crate) fn new(text: &'a str) -> Self {
         Self { rest: text.split_whitespace().peekable() }
     }

@@ -2,16 +2,16 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use super::Words;
+use super::TokenReader;
 use super::packet::relative;
 use crate::script::{
-    AddAddressPattern, CapablePattern, Checksum, DssPattern, Echo, JoinPattern, Keys, MapPattern,
-    OptionPattern, Presence, StampPattern,
+    AddAddressPattern, CapableKeys, CapablePattern, Checksum, DssPattern, JoinPattern, MapPattern,
+    OptionPattern, Presence, TimestampPattern, TsEcho,
 };
 
 /// Reads one option.
 pub(super) fn option(text: &str) -> Result<OptionPattern, String> {
-    let mut words = Words::new(text);
+    let mut words = TokenReader::new(text);
     let name = words.need("an option")?;
     let words = &mut words;
     let option = match name {
@@ -45,14 +45,14 @@ pub(super) fn option(text: &str) -> Result<OptionPattern, String> {
 }
 
 /// A number, or nothing or `*`, which is any.
-fn number<T: std::str::FromStr>(words: &mut Words<'_>) -> Result<Option<T>, String> {
+fn number<T: std::str::FromStr>(words: &mut TokenReader<'_>) -> Result<Option<T>, String> {
     match words.next() {
         None | Some("*") => Ok(None),
         Some(word) => word.parse().map(Some).map_err(|_| format!("`{word}` is no number")),
     }
 }
 
-fn blocks(words: &mut Words<'_>) -> Result<Vec<(u32, u32)>, String> {
+fn blocks(words: &mut TokenReader<'_>) -> Result<Vec<(u32, u32)>, String> {
     let mut blocks = Vec::new();
     while let Some(word) = words.next() {
         let (first, end) = word.split_once(':').ok_or("expected blocks such as `1001:2001`")?;
@@ -62,19 +62,21 @@ fn blocks(words: &mut Words<'_>) -> Result<Vec<(u32, u32)>, String> {
 }
 
 /// `ts`, `ts 100`, `ts * 7`, `ts 100 -5`.
-fn stamps(words: &mut Words<'_>) -> Result<StampPattern, String> {
+fn stamps(words: &mut TokenReader<'_>) -> Result<TimestampPattern, String> {
     let value = number(words)?;
     let echo = match words.next() {
         None | Some("*") => None,
         Some(word) => Some(match word.strip_prefix('-') {
-            Some(less) => Echo::Older(less.parse().map_err(|_| format!("`{word}` is no number"))?),
-            None => Echo::Number(word.parse().map_err(|_| format!("`{word}` is no number"))?),
+            Some(less) => {
+                TsEcho::Older(less.parse().map_err(|_| format!("`{word}` is no number"))?)
+            }
+            None => TsEcho::Number(word.parse().map_err(|_| format!("`{word}` is no number"))?),
         }),
     };
-    Ok(StampPattern { value, echo })
+    Ok(TimestampPattern { value, echo })
 }
 
-fn capable(words: &mut Words<'_>) -> Result<CapablePattern, String> {
+fn capable(words: &mut TokenReader<'_>) -> Result<CapablePattern, String> {
     let mut capable =
         CapablePattern { version: None, flags: None, keys: None, len: None, checksum: false };
     while let Some(word) = words.next() {
@@ -83,10 +85,10 @@ fn capable(words: &mut Words<'_>) -> Result<CapablePattern, String> {
             "flags" => capable.flags = Some(letters(words.need("flags")?)?),
             "keys" => {
                 capable.keys = Some(match words.need("which keys")? {
-                    "none" => Keys::None,
-                    "one" => Keys::Sender,
-                    "both" => Keys::Both,
-                    "wrong" => Keys::Wrong,
+                    "none" => CapableKeys::None,
+                    "one" => CapableKeys::Sender,
+                    "both" => CapableKeys::Both,
+                    "wrong" => CapableKeys::Wrong,
                     other => return Err(format!("`{other}` says not which keys")),
                 });
             }
@@ -107,7 +109,7 @@ fn letters(word: &str) -> Result<u8, String> {
     })
 }
 
-fn join(words: &mut Words<'_>) -> Result<JoinPattern, String> {
+fn join(words: &mut TokenReader<'_>) -> Result<JoinPattern, String> {
     let mut join = JoinPattern { address_id: None, backup: None, right: true };
     while let Some(word) = words.next() {
         match word {
@@ -121,7 +123,7 @@ fn join(words: &mut Words<'_>) -> Result<JoinPattern, String> {
     Ok(join)
 }
 
-fn dss(words: &mut Words<'_>) -> Result<DssPattern, String> {
+fn dss(words: &mut TokenReader<'_>) -> Result<DssPattern, String> {
     let mut dss = DssPattern::default();
     let mut map = MapPattern::default();
     let mut mapped = false;
@@ -145,7 +147,7 @@ fn dss(words: &mut Words<'_>) -> Result<DssPattern, String> {
     Ok(dss)
 }
 
-fn map_field(map: &mut MapPattern, word: &str, words: &mut Words<'_>) -> Result<(), String> {
+fn map_field(map: &mut MapPattern, word: &str, words: &mut TokenReader<'_>) -> Result<(), String> {
     match word {
         "map" => {}
         "dsn" => map.dsn = Some(words.number("a data sequence number")?),
@@ -160,7 +162,7 @@ fn map_field(map: &mut MapPattern, word: &str, words: &mut Words<'_>) -> Result<
     Ok(())
 }
 
-fn add_address(words: &mut Words<'_>) -> Result<AddAddressPattern, String> {
+fn add_address(words: &mut TokenReader<'_>) -> Result<AddAddressPattern, String> {
     let word = words.need("an address")?;
     let (address, port) = match word.parse::<SocketAddr>() {
         Ok(both) => (both.ip(), Some(both.port())),
@@ -178,7 +180,7 @@ fn add_address(words: &mut Words<'_>) -> Result<AddAddressPattern, String> {
     Ok(found)
 }
 
-fn reset(words: &mut Words<'_>) -> Result<OptionPattern, String> {
+fn reset(words: &mut TokenReader<'_>) -> Result<OptionPattern, String> {
     let (mut reason, mut transient) = (None, None);
     while let Some(word) = words.next() {
         match word {
@@ -192,7 +194,7 @@ fn reset(words: &mut Words<'_>) -> Result<OptionPattern, String> {
 }
 
 /// Pairs of hexadecimal digits.
-fn bytes(words: &mut Words<'_>) -> Result<Vec<u8>, String> {
+fn bytes(words: &mut TokenReader<'_>) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
     while let Some(word) = words.next() {
         bytes.push(u8::from_str_radix(word, 16).map_err(|_| format!("`{word}` is no byte"))?);

@@ -2,11 +2,11 @@
 
 use towpath_mptcp::wire::{Ecn, Flags};
 
-use super::{Words, options};
-use crate::script::{OptionName, PacketPattern, Span};
+use super::{TokenReader, options};
+use crate::script::{NumberRange, OptionName, PacketPattern};
 
 /// Reads up to the end of the line.
-pub(super) fn packet(words: &mut Words<'_>) -> Result<PacketPattern, String> {
+pub(super) fn packet(words: &mut TokenReader<'_>) -> Result<PacketPattern, String> {
     let mut packet = PacketPattern::default();
     let mut any_flag = false;
     while let Some(word) = words.next() {
@@ -44,7 +44,11 @@ fn flag(word: &str) -> Option<Flags> {
     }
 }
 
-fn field(packet: &mut PacketPattern, word: &str, words: &mut Words<'_>) -> Result<(), String> {
+fn field(
+    packet: &mut PacketPattern,
+    word: &str,
+    words: &mut TokenReader<'_>,
+) -> Result<(), String> {
     match word {
         "PSH" => packet.push = Some(true),
         "!PSH" => packet.push = Some(false),
@@ -62,7 +66,7 @@ fn field(packet: &mut PacketPattern, word: &str, words: &mut Words<'_>) -> Resul
             Some((first, end)) => {
                 let (first, end) = (relative(first)?, relative(end)?);
                 packet.seq = Some(first);
-                packet.len = Span::exactly(end.wrapping_sub(first).into());
+                packet.len = NumberRange::exactly(end.wrapping_sub(first).into());
             }
             None => packet.seq = Some(relative(word)?),
         },
@@ -71,7 +75,7 @@ fn field(packet: &mut PacketPattern, word: &str, words: &mut Words<'_>) -> Resul
 }
 
 /// Everything up to `>`, of which `first` was the beginning.
-fn in_brackets(first: &str, words: &mut Words<'_>) -> Result<String, String> {
+fn in_brackets(first: &str, words: &mut TokenReader<'_>) -> Result<String, String> {
     let mut text = first.to_owned();
     while !text.ends_with('>') {
         let word = words.next().ok_or("expected `>` behind the options")?;
@@ -89,15 +93,15 @@ pub(super) fn relative(word: &str) -> Result<u32, String> {
 }
 
 /// `*`, `7`, `3..9`, `3..`, `..9`.
-fn span(word: &str) -> Result<Span, String> {
+fn span(word: &str) -> Result<NumberRange, String> {
     let number = |text: &str| text.parse().map_err(|_| format!("`{word}` is no number or range"));
     match word.split_once("..") {
-        _ if word == "*" => Ok(Span::ANY),
-        Some((from, to)) => Ok(Span {
+        _ if word == "*" => Ok(NumberRange::ANY),
+        Some((from, to)) => Ok(NumberRange {
             from: if from.is_empty() { 0 } else { number(from)? },
             to: if to.is_empty() { u64::MAX } else { number(to)? },
         }),
-        None => Ok(Span::exactly(number(word)?)),
+        None => Ok(NumberRange::exactly(number(word)?)),
     }
 }
 

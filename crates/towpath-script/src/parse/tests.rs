@@ -1,10 +1,10 @@
 use super::*;
-use crate::script::{Checksum, DssPattern, MapPattern, OptionPattern, Presence, Span};
+use crate::script::{Checksum, DssPattern, MapPattern, NumberRange, OptionPattern, Presence};
 use towpath_mptcp::wire::Flags;
 
 const HEAD: &str = "title: it holds\nsection: rfc9293 3.1\n\n";
 
-fn only_step(text: &str) -> Step {
+fn only_step(text: &str) -> ScriptStep {
     parse("tcp/x", &format!("{HEAD}{text}\n")).unwrap().steps.remove(0)
 }
 
@@ -27,16 +27,16 @@ fn a_head_says_what_is_shown_and_on_what() {
 fn a_packet_has_its_fields_in_any_order() {
     let step = only_step("+200ms..1.5s 2> FIN ACK 1:1001 ack 1 win 10.. <sack 5:7 9:11, ts * 4>");
     assert_eq!(step.when.to, Duration::from_millis(1_500));
-    let Action::Expect { line: 2, packet } = step.action else { panic!("{step:?}") };
+    let StepAction::Expect { line: 2, packet } = step.action else { panic!("{step:?}") };
     assert_eq!(packet.flags, Flags::FIN.with(Flags::ACK));
-    assert_eq!((packet.seq, packet.len), (Some(1), Span::exactly(1_000)));
-    assert_eq!(packet.window, Some(Span { from: 10, to: u64::MAX }));
+    assert_eq!((packet.seq, packet.len), (Some(1), NumberRange::exactly(1_000)));
+    assert_eq!(packet.window, Some(NumberRange { from: 10, to: u64::MAX }));
     assert_eq!(packet.options[0], OptionPattern::Sack(vec![(5, 7), (9, 11)]));
 }
 
 #[test]
 fn a_packet_without_flags_is_an_ack() {
-    let Action::Inject { packet, .. } = only_step("< -1:99 <dss dsn 7 badcsum>").action else {
+    let StepAction::Inject { packet, .. } = only_step("< -1:99 <dss dsn 7 badcsum>").action else {
         panic!("no packet")
     };
     assert_eq!((packet.flags, packet.seq), (Flags::ACK, Some(u32::MAX)));
@@ -48,7 +48,7 @@ fn a_packet_without_flags_is_an_ack() {
 #[test]
 fn a_difference_has_a_world_and_a_name() {
     let step = only_step("[linux: no-probe] silence 3s");
-    assert_eq!(step.only, Some((World::Linux, "no-probe".to_owned())));
+    assert_eq!(step.only, Some((HostKind::Linux, "no-probe".to_owned())));
     assert!(fault(&format!("{HEAD}[linux] silence 3s")).contains("[linux: NAME]"));
 }
 

@@ -7,11 +7,11 @@ use towpath_mptcp::wire::{
     Options, Payload, Segment, Timestamps,
 };
 
-use super::encode::{Extra, encode};
-use super::{FIRST_STAMP, KEY, Line, Peer};
+use super::encode::{RawExtras, encode};
+use super::{FIRST_TIMESTAMP, KEY, Peer, PeerSubflow};
 use crate::script::{
-    AddAddressPattern, CapablePattern, Checksum, DssPattern, Echo, JoinPattern, Keys, MapPattern,
-    OptionName, OptionPattern, PacketPattern, Presence, StampPattern,
+    AddAddressPattern, CapableKeys, CapablePattern, Checksum, DssPattern, JoinPattern, MapPattern,
+    OptionName, OptionPattern, PacketPattern, Presence, TimestampPattern, TsEcho,
 };
 
 /// The byte at this offset of either stream.
@@ -67,7 +67,7 @@ impl Peer {
             line.next = end;
         }
         let urgent = packet.urgent.unwrap_or(0);
-        encode(&segment, Extra { raw: &raw, urgent, damaged: packet.damaged })
+        encode(&segment, RawExtras { raw: &raw, urgent, damaged: packet.damaged })
     }
 
     fn payload(&self, number: usize, seq: u32, len: usize) -> Result<Payload, String> {
@@ -214,7 +214,7 @@ fn octets(number: u64, octets: Option<u8>) -> DataAck {
     }
 }
 
-impl Line {
+impl PeerSubflow {
     fn on_own_syn(&mut self, packet: &PacketPattern) {
         self.own_scale = None;
         self.own_stamps = false;
@@ -242,13 +242,14 @@ impl Line {
         let by_itself = self.own_stamps
             && self.host_stamps
             && !packet.without.contains(&OptionName::Timestamps);
-        let StampPattern { value, echo } = given.or(by_itself.then_some(StampPattern::default()))?;
+        let TimestampPattern { value, echo } =
+            given.or(by_itself.then_some(TimestampPattern::default()))?;
         let echo = match echo {
-            Some(Echo::Number(number)) => number,
-            Some(Echo::Older(less)) => self.last_host_stamp.wrapping_sub(less),
+            Some(TsEcho::Number(number)) => number,
+            Some(TsEcho::Older(less)) => self.last_host_stamp.wrapping_sub(less),
             None => self.last_host_stamp,
         };
-        Some(Timestamps { value: value.unwrap_or(FIRST_STAMP.wrapping_add(now_ms)), echo })
+        Some(Timestamps { value: value.unwrap_or(FIRST_TIMESTAMP.wrapping_add(now_ms)), echo })
     }
 }
 
@@ -260,15 +261,15 @@ fn capable_option(
     host_key: u64,
 ) -> (MpCapable, bool) {
     let usual = match (flags.contains(Flags::SYN), flags.contains(Flags::ACK)) {
-        (true, false) => Keys::None,
-        (true, true) => Keys::Sender,
-        (false, _) => Keys::Both,
+        (true, false) => CapableKeys::None,
+        (true, true) => CapableKeys::Sender,
+        (false, _) => CapableKeys::Both,
     };
     let (sender_key, receiver_key) = match pattern.keys.unwrap_or(usual) {
-        Keys::None => (None, None),
-        Keys::Sender => (Some(KEY), None),
-        Keys::Both => (Some(KEY), Some(host_key)),
-        Keys::Wrong => (Some(KEY), Some(host_key ^ 1)),
+        CapableKeys::None => (None, None),
+        CapableKeys::Sender => (Some(KEY), None),
+        CapableKeys::Both => (Some(KEY), Some(host_key)),
+        CapableKeys::Wrong => (Some(KEY), Some(host_key ^ 1)),
     };
     let bits = pattern.flags.unwrap_or(1);
     let data_len = pattern.len.or((len > 0 && receiver_key.is_some()).then_some(len as u16));
@@ -294,7 +295,7 @@ fn capable_option(
     (capable, data_len.is_some() && len > 0)
 }
 
-fn join_option(pattern: JoinPattern, flags: Flags, line: &Line, host_key: u64) -> MpJoin {
+fn join_option(pattern: JoinPattern, flags: Flags, line: &PeerSubflow, host_key: u64) -> MpJoin {
     let backup = pattern.backup.unwrap_or(false);
     let address_id = pattern.address_id.unwrap_or(line.path + 1);
     let wrong = !pattern.right;

@@ -3,17 +3,22 @@
 use towpath_mptcp::keys;
 use towpath_mptcp::wire::{AddAddr, DataAck, Dss, Flags, MpCapable, MpJoin, MptcpOption, Segment};
 
-use super::{KEY, Line, Peer};
+use super::{KEY, Peer, PeerSubflow};
 use crate::script::{
-    CapablePattern, Checksum, DssPattern, Echo, JoinPattern, Keys, MapPattern, OptionName,
-    OptionPattern, PacketPattern, Presence,
+    CapableKeys, CapablePattern, Checksum, DssPattern, JoinPattern, MapPattern, OptionName,
+    OptionPattern, PacketPattern, Presence, TsEcho,
 };
 
-type Verdict = Result<(), String>;
+type CompareResult = Result<(), String>;
 
 impl Peer {
     /// The first field that differs.
-    pub fn compare(&self, number: usize, segment: &Segment, expected: &PacketPattern) -> Verdict {
+    pub fn compare(
+        &self,
+        number: usize,
+        segment: &Segment,
+        expected: &PacketPattern,
+    ) -> CompareResult {
         let line = self.line(number)?;
         let flags = segment.flags.without(Flags::PSH);
         expect("the flags", flags == expected.flags)?;
@@ -38,7 +43,12 @@ impl Peer {
         self.signatures(line, segment)
     }
 
-    fn option_is_there(&self, line: &Line, segment: &Segment, expected: &OptionPattern) -> Verdict {
+    fn option_is_there(
+        &self,
+        line: &PeerSubflow,
+        segment: &Segment,
+        expected: &OptionPattern,
+    ) -> CompareResult {
         let options = &segment.options;
         let is = |wanted: bool, what: &str| expect(what, wanted);
         match expected {
@@ -60,8 +70,10 @@ impl Peer {
                 let Some(found) = options.timestamps else { return Err("timestamps".to_owned()) };
                 let right = match stamps.echo {
                     None => true,
-                    Some(Echo::Number(number)) => found.echo == number,
-                    Some(Echo::Older(less)) => found.echo == line.last_own_stamp.wrapping_sub(less),
+                    Some(TsEcho::Number(number)) => found.echo == number,
+                    Some(TsEcho::Older(less)) => {
+                        found.echo == line.last_own_stamp.wrapping_sub(less)
+                    }
                 };
                 is(right, "TSecr")
             }
@@ -76,7 +88,7 @@ impl Peer {
         }
     }
 
-    fn dss_is(&self, found: &Dss, expected: &DssPattern) -> Verdict {
+    fn dss_is(&self, found: &Dss, expected: &DssPattern) -> CompareResult {
         let ack = found.data_ack.map(Self::own_data_offset);
         match expected.ack {
             Presence::Usual => {}
@@ -106,7 +118,7 @@ impl Peer {
     }
 
     /// Tokens and HMACs are always right.
-    fn signatures(&self, line: &Line, segment: &Segment) -> Verdict {
+    fn signatures(&self, line: &PeerSubflow, segment: &Segment) -> CompareResult {
         let host_key = self.host_key.unwrap_or_default();
         let hmac = keys::join_hmac(host_key, KEY, line.host_nonce, line.own_nonce);
         for option in &segment.options.mptcp {
@@ -137,7 +149,7 @@ impl Peer {
     }
 }
 
-fn expect(what: &str, right: bool) -> Verdict {
+fn expect(what: &str, right: bool) -> CompareResult {
     if right { Ok(()) } else { Err(what.to_owned()) }
 }
 
@@ -197,10 +209,10 @@ fn capable_is(found: &MpCapable, wanted: &CapablePattern) -> bool {
     ];
     let bits = bits.iter().filter(|(set, _)| *set).fold(0, |all, (_, bit)| all | bit);
     let keys = match (found.sender_key, found.receiver_key) {
-        (None, _) => Keys::None,
-        (Some(_), None) => Keys::Sender,
-        (Some(_), Some(KEY)) => Keys::Both,
-        (Some(_), Some(_)) => Keys::Wrong,
+        (None, _) => CapableKeys::None,
+        (Some(_), None) => CapableKeys::Sender,
+        (Some(_), Some(KEY)) => CapableKeys::Both,
+        (Some(_), Some(_)) => CapableKeys::Wrong,
     };
     wanted.version.is_none_or(|version| version == found.version)
         && wanted.flags.is_none_or(|flags| flags == bits)

@@ -6,7 +6,7 @@ use towpath_mptcp::wire::{Ecn, Segment};
 
 /// What a segment has beside what [`Segment`] can say.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Extra<'a> {
+pub(super) struct RawExtras<'a> {
     /// Options behind the others, as they are.
     pub(super) raw: &'a [u8],
     /// The urgent pointer.
@@ -16,7 +16,7 @@ pub(super) struct Extra<'a> {
 }
 
 /// One IPv4 packet.
-pub(super) fn encode(segment: &Segment, extra: Extra<'_>) -> Result<Vec<u8>, String> {
+pub(super) fn encode(segment: &Segment, extra: RawExtras<'_>) -> Result<Vec<u8>, String> {
     let (IpAddr::V4(source), IpAddr::V4(destination)) =
         (segment.source.ip(), segment.destination.ip())
     else {

@@ -17,7 +17,7 @@ use towpath_mptcp::wire::{
     DataAck, Dss, DssMapping, Flags, MpCapable, MpJoin, MptcpOption, Packet, Segment,
 };
 
-use crate::script::{self, Route, Script};
+use crate::script::{self, Script, SubflowRoute};
 
 pub use build::pattern;
 pub(crate) use opening::opening;
@@ -29,14 +29,14 @@ const NONCE: u32 = 0xa1a2_a3a4;
 /// First port of subflows that the peer opens.
 const FIRST_PORT: u16 = 5_000;
 /// The peer's clock of timestamps at the start.
-const FIRST_STAMP: u32 = 1_000_000;
+const FIRST_TIMESTAMP: u32 = 1_000_000;
 /// Subflows that a script may have.
-const LINES: usize = 6;
+const MAX_SUBFLOWS: usize = 6;
 
 /// The peer of one connection.
 #[derive(Debug)]
 pub struct Peer {
-    lines: Vec<Line>,
+    lines: Vec<PeerSubflow>,
     /// Learnt from the host's packets.
     host_key: Option<u64>,
     /// Data offset of the next new byte.
@@ -50,7 +50,7 @@ pub struct Peer {
 
 /// One subflow, from the peer's side.
 #[derive(Debug, Clone)]
-struct Line {
+struct PeerSubflow {
     host: SocketAddr,
     peer: SocketAddr,
     /// The host opens it, and its port is not known yet.
@@ -86,11 +86,12 @@ impl Peer {
     pub fn new(script: &Script) -> Self {
         let route = |number| {
             let given = script.routes.iter().find(|route| route.number == number);
-            given.copied().unwrap_or_else(|| Route::usual(number, script.role))
+            given.copied().unwrap_or_else(|| SubflowRoute::usual(number, script.role))
         };
         let setting = |name| script.settings.iter().find(|setting| setting.name == name);
         let first = setting("peer-isn").and_then(|setting| setting.value.parse().ok());
-        let mut lines: Vec<_> = (0..LINES).map(|number| Line::new(&route(number))).collect();
+        let mut lines: Vec<_> =
+            (0..MAX_SUBFLOWS).map(|number| PeerSubflow::new(&route(number))).collect();
         if let (Some(line), Some(isn)) = (lines.first_mut(), first) {
             line.peer_isn = isn;
         }
@@ -109,11 +110,11 @@ impl Peer {
         self.now = now;
     }
 
-    fn line(&self, number: usize) -> Result<&Line, String> {
+    fn line(&self, number: usize) -> Result<&PeerSubflow, String> {
         self.lines.get(number).ok_or_else(|| format!("no subflow {number}"))
     }
 
-    fn line_mut(&mut self, number: usize) -> Result<&mut Line, String> {
+    fn line_mut(&mut self, number: usize) -> Result<&mut PeerSubflow, String> {
         self.lines.get_mut(number).ok_or_else(|| format!("no subflow {number}"))
     }
 
@@ -155,12 +156,13 @@ impl Peer {
 
     fn line_of(&mut self, segment: &Segment) -> Result<usize, String> {
         let Segment { source, destination, .. } = *segment;
-        let known = |line: &Line| line.peer == destination && line.host == source;
+        let known = |line: &PeerSubflow| line.peer == destination && line.host == source;
         if let Some(number) = self.lines.iter().position(known) {
             return Ok(number);
         }
-        let awaits =
-            |line: &Line| line.awaited && line.peer == destination && line.host.ip() == source.ip();
+        let awaits = |line: &PeerSubflow| {
+            line.awaited && line.peer == destination && line.host.ip() == source.ip()
+        };
         let new = self.lines.iter().position(awaits).filter(|_| segment.flags.contains(Flags::SYN));
         let Some(number) = new else {
             return Err(format!(
@@ -265,8 +267,8 @@ fn relative(number: DataAck, initial: u64) -> u64 {
     }
 }
 
-impl Line {
-    fn new(route: &Route) -> Self {
+impl PeerSubflow {
+    fn new(route: &SubflowRoute) -> Self {
         let number = u32::try_from(route.number).unwrap_or_default();
         let (host, peer) = (script::host_address(route.host), script::peer_address(route.peer));
         let own_port = FIRST_PORT.wrapping_add(number as u16);

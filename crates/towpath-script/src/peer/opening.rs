@@ -2,7 +2,9 @@
 
 use towpath_mptcp::wire::Flags;
 
-use crate::script::{CapablePattern, OptionPattern, PacketPattern, Role, Script, Span, Transport};
+use crate::script::{
+    CapablePattern, NumberRange, OptionPattern, PacketPattern, Role, Script, Transport,
+};
 
 const SYN_ACK: Flags = Flags::SYN.with(Flags::ACK);
 
@@ -30,7 +32,7 @@ pub(crate) fn opening(script: &Script, changed: &PacketPattern) -> [PacketPatter
     let peers_syn = |flags| PacketPattern {
         flags,
         options: options.clone(),
-        len: Span::exactly(0),
+        len: NumberRange::exactly(0),
         ..changed.clone()
     };
     let hosts = |flags, seq| PacketPattern {
