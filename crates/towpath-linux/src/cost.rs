@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use towpath_measure::result::{Counted, ProcessorTime};
+use towpath_measure::result::{CpuAccounting, CpuTime};
 use towpath_measure::scenario::{Flow, Pattern, Scenario};
 
 use crate::network::{HostSpace, Network};
@@ -55,7 +55,7 @@ impl Began {
     }
 
     /// Both ends' time since; `None` where it cannot be told whose it is.
-    pub(crate) fn until_now(self, network: &Network, meters: &Meters) -> Option<ProcessorTime> {
+    pub(crate) fn until_now(self, network: &Network, meters: &Meters) -> Option<CpuTime> {
         let roles = roles(&network.scenario)?;
         let mut ends = [&meters.client_ns, &meters.server_ns].map(|s| s.load(Ordering::Relaxed));
         let (mut kernels, mut own) = (ends.iter().any(|spent| *spent > 0), false);
@@ -73,11 +73,15 @@ impl Began {
         }
         let [client, server] = ends;
         let counted = match (kernels, own) {
-            (_, false) => Counted::SocketThreads,
-            (false, true) => Counted::StackThreads,
-            (true, true) => Counted::MixedThreads,
+            (_, false) => CpuAccounting::SocketThreads,
+            (false, true) => CpuAccounting::StackThreads,
+            (true, true) => CpuAccounting::MixedThreads,
         };
-        Some(ProcessorTime { client_cpu_ns: Some(client), server_cpu_ns: Some(server), counted })
+        Some(CpuTime {
+            client_cpu_ns: Some(client),
+            server_cpu_ns: Some(server),
+            accounting: counted,
+        })
     }
 }
 

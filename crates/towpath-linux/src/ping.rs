@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
-use towpath_measure::live::Token;
-use towpath_measure::live::datagram::{self, Datagram};
+use towpath_measure::live::TestToken;
+use towpath_measure::live::datagram::{self, EchoDatagram};
 use towpath_measure::result::Probe;
 use towpath_measure::traffic::Pinger;
 use towpath_net::Instant;
@@ -38,11 +38,11 @@ pub(crate) struct Way<P> {
     path: P,
     pinger: Pinger,
     socket: Option<UdpSocket>,
-    token: Token,
+    token: TestToken,
 }
 
 impl<P: Path> Way<P> {
-    pub(crate) fn new(name: String, path: P, pinger: Pinger, token: Token) -> Self {
+    pub(crate) fn new(name: String, path: P, pinger: Pinger, token: TestToken) -> Self {
         Self { name, path, pinger, socket: None, token }
     }
 
@@ -52,7 +52,7 @@ impl<P: Path> Way<P> {
             // Read before it is sent: a thread that is held up in between would shorten its round trip.
             let sent_at = pace.now();
             let sent_ns = sent_at.as_nanos();
-            let question = Datagram { token: self.token, number, sent_ns }.to_bytes();
+            let question = EchoDatagram { token: self.token, number, sent_ns }.to_bytes();
             let kept = self.socket.is_some();
             // An address may have been replaced by another one since the socket was opened.
             if self.send(&question).or_else(|error| self.again(&question, kept, error)).is_ok() {
@@ -81,11 +81,11 @@ impl<P: Path> Way<P> {
     fn hear(&mut self, pace: &Pace) {
         let Some(socket) = &self.socket else { return };
         // One byte more shows what is too long.
-        let mut room = [0; Datagram::BYTES + 1];
+        let mut room = [0; EchoDatagram::BYTES + 1];
         loop {
             match socket.recv_from(&mut room) {
                 Ok((length, _)) => {
-                    let answer = Datagram::of_answer(room.get(..length).unwrap_or_default());
+                    let answer = EchoDatagram::parse_reply(room.get(..length).unwrap_or_default());
                     if let Some(answer) = answer.filter(|answer| answer.token == self.token) {
                         let now = pace.now();
                         self.pinger.on_answer(now, answer.number);
@@ -139,7 +139,7 @@ pub(crate) fn ask<P: Path>(
 
 /// Sends back whatever comes in on `sockets` until `done`.
 pub(crate) fn answer(sockets: &[UdpSocket], done: &AtomicBool) {
-    let mut room = [0; Datagram::BYTES + 1];
+    let mut room = [0; EchoDatagram::BYTES + 1];
     while !done.load(Ordering::Acquire) {
         let mut fds: Vec<_> =
             sockets.iter().map(|socket| sys::wait_for_input(&socket.as_fd())).collect();
@@ -149,7 +149,7 @@ pub(crate) fn answer(sockets: &[UdpSocket], done: &AtomicBool) {
         for socket in sockets {
             while let Ok((length, from)) = socket.recv_from(&mut room) {
                 let question = room.get(..length).unwrap_or_default();
-                if let Some(answer) = datagram::answer(question, |_| true) {
+                if let Some(answer) = datagram::reply(question, |_| true) {
                     let _ = socket.send_to(&answer, from); // a failed send counts as loss
                 }
             }

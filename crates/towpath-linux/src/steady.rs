@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use socket2::Socket;
-use towpath_measure::live::Token;
-use towpath_measure::live::stamp::{Stamp, StampKind};
+use towpath_measure::live::TestToken;
+use towpath_measure::live::stamp::{DatagramHeader, DatagramKind};
 use towpath_measure::metrics::DeliveryLog;
 use towpath_measure::traffic::{UdpReceiver, UdpSender};
 use towpath_net::Instant;
@@ -36,7 +36,7 @@ const LONGEST: usize = 65_536;
 pub(crate) struct Outgoing {
     pub(crate) sender: UdpSender,
     /// Of the test, and the flow's number: what stands in each.
-    pub(crate) token: Token,
+    pub(crate) token: TestToken,
     pub(crate) flow: u32,
     /// Bytes of each.
     pub(crate) length: usize,
@@ -51,7 +51,7 @@ impl Outgoing {
         out: &mut dyn FnMut(&[u8]) -> io::Result<()>,
     ) -> UdpSender {
         sys::minimal_timer_slack();
-        let mut room = vec![0; self.length.max(Stamp::BYTES)];
+        let mut room = vec![0; self.length.max(DatagramHeader::BYTES)];
         while !pace.is_over(deadline) {
             let now = pace.now();
             if pace.end().is_some_and(|end| now >= end) {
@@ -69,7 +69,7 @@ impl Outgoing {
             // Read before it is sent: a thread that is held up in between would shorten its way.
             let now = pace.now();
             let (token, flow, sent_ns) = (self.token, self.flow, now.as_nanos());
-            let stamp = Stamp { kind: StampKind::Data, token, flow, number, sent_ns };
+            let stamp = DatagramHeader { kind: DatagramKind::Data, token, flow, number, sent_ns };
             for (slot, byte) in room.iter_mut().zip(stamp.to_bytes()) {
                 *slot = byte;
             }
@@ -99,7 +99,7 @@ pub(crate) struct Incoming<'a> {
     pub(crate) log: DeliveryLog,
     /// Bytes so far, for whoever samples.
     pub(crate) bytes: &'a AtomicU64,
-    pub(crate) token: Token,
+    pub(crate) token: TestToken,
     pub(crate) flow: u32,
 }
 
@@ -110,7 +110,7 @@ pub(crate) trait Beside {
         None
     }
     /// Hears what is none of the datagrams that count.
-    fn hear(&mut self, _stamp: &Stamp) {}
+    fn hear(&mut self, _stamp: &DatagramHeader) {}
     /// Whether nothing more can come.
     fn is_over(&self, received: u64) -> bool;
 }
@@ -151,16 +151,16 @@ impl Incoming<'_> {
             let clock = pace.clock();
             let at = stamped.map_or_else(|| clock.now(), |unix_ns| clock.at_unix_time(unix_ns));
             let at = Instant::ZERO + at.saturating_since(pace.zero());
-            let stamp = room.get(..length).and_then(Stamp::parse);
+            let stamp = room.get(..length).and_then(DatagramHeader::parse);
             let Some(stamp) = stamp.filter(|one| (one.token, one.flow) == (self.token, self.flow))
             else {
                 continue;
             };
-            if stamp.kind != StampKind::Data {
+            if stamp.kind != DatagramKind::Data {
                 beside.hear(&stamp);
                 continue;
             }
-            if self.receiver.take(at, (stamp.number, stamp.sent()), length) {
+            if self.receiver.on_datagram(at, (stamp.number, stamp.sent_at()), length) {
                 // The log wants them in order of time.
                 let at = self.log.last().map_or(at, |last| last.max(at));
                 self.log.record(at, length as u64);

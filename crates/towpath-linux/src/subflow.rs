@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use towpath_measure::result::{Side, Subflow};
+use towpath_measure::result::{Subflow, SubflowEnd};
 use towpath_measure::scenario::DataDirection;
 use towpath_net::Instant;
 
@@ -40,7 +40,7 @@ impl Named<'_> {
             flow: self.flow,
             stream: self.stream,
             direction,
-            side: if sends { Side::Sender } else { Side::Receiver },
+            side: if sends { SubflowEnd::Sender } else { SubflowEnd::Receiver },
             subflow: self.number,
             path: self.path.to_owned(),
             state: now.state_name().to_owned(),
@@ -58,7 +58,7 @@ impl Named<'_> {
             in_flight_packets: now.in_flight(),
             retransmissions: now.total_retrans,
             mss_bytes: now.mss_bytes,
-            held: None,
+            sender_activity: None,
         }
     }
 }

@@ -16,7 +16,7 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use towpath_measure::metrics::DeliveryLog;
 use towpath_measure::result::{DatagramFigures, DatagramRow, Message, Probe};
 use towpath_measure::scenario::{DataDirection, Family, Flow, Pattern, Scenario, Transport};
-use towpath_measure::traffic::{Sender, directions, streams};
+use towpath_measure::traffic::{TransferSender, directions, streams};
 use towpath_net::Instant;
 
 use crate::cost::Meters;
@@ -357,7 +357,8 @@ fn run_end(
         Opened::Kernel(socket) => {
             let wire = &Wire::Plain(Arc::clone(socket));
             thread::scope(|scope| {
-                if let Some(sender) = Sender::new(&flow.pattern, start).filter(|_| sending) {
+                if let Some(sender) = TransferSender::new(&flow.pattern, start).filter(|_| sending)
+                {
                     scope.spawn(move || {
                         let _meter = stage.meters.thread(is_client);
                         kernel::send(&stage.pace, wire, sender, Manner::default());
@@ -383,7 +384,7 @@ fn halves(flow: &Flow, is_client: bool, (number, received, talks): Part<'_>) -> 
     let sending = received.iter().any(|(direction, _)| sends(*direction, is_client));
     let incoming = received.iter().find(|(direction, _)| !sends(*direction, is_client));
     end::Halves {
-        sender: Sender::new(&flow.pattern, start).filter(|_| sending),
+        sender: TransferSender::new(&flow.pattern, start).filter(|_| sending),
         receiver: incoming.map(|(_, received)| (start, Arc::clone(received))),
         talk: talks.map(|talks| (talks.end(is_client), number)),
         manner: Manner::default(),

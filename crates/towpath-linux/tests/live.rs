@@ -12,9 +12,10 @@ use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
 use towpath_linux::live::{LiveError, Order, Server, ServerConfig, Source, measure};
-use towpath_measure::live::secret::{Challenge, Proof};
+use towpath_measure::live::secret::{AuthProof, Challenge};
 use towpath_measure::live::{
-    FromClient, FromServer, Kind, Limits, Plan, Preamble, Secret, Settings, Token, frame,
+    ClientMessage, ConnectionKind, Preamble, Secret, ServerLimits, ServerMessage, TestPlan,
+    TestToken, TransferSettings, frame,
 };
 use towpath_measure::result::{Record, Summary};
 use towpath_measure::scenario::{Scenario, Transport, no_files};
@@ -48,14 +49,14 @@ fn known(text: &str) -> Secret {
 }
 
 /// Starts a server that lives as long as the test's process.
-fn serve(secret: Option<&str>, limits: Limits) -> SocketAddr {
+fn serve(secret: Option<&str>, limits: ServerLimits) -> SocketAddr {
     serve_as(None, secret, limits)
 }
 
 fn serve_as(
     identity: Option<towpath_linux::live::Identity>,
     secret: Option<&str>,
-    limits: Limits,
+    limits: ServerLimits,
 ) -> SocketAddr {
     let config = ServerConfig {
         ports: vec![0],
@@ -79,7 +80,7 @@ fn order(target: SocketAddr, transport: Transport, flow: &str) -> Order {
          sample = \"50 ms\"\n"
     );
     let scenario = Scenario::parse("t", &text, &no_files).unwrap();
-    let plan = Plan { scenario: text, transport, settings: Settings::default() };
+    let plan = TestPlan { scenario: text, transport, settings: TransferSettings::default() };
     Order {
         name: target.ip().to_string(),
         targets: vec![target],
@@ -111,7 +112,7 @@ fn has_mptcp() -> bool {
 
 #[test]
 fn every_pattern_runs_between_two_hosts() {
-    let server = serve(None, Limits::default());
+    let server = serve(None, ServerLimits::default());
     let second = "duration = \"700 ms\"";
     let flows = [
         format!("pattern = \"iperf\"\nstreams = 2\n{second}"),
@@ -152,7 +153,7 @@ fn every_pattern_runs_between_two_hosts() {
                 let messages = figures.messages.as_ref();
                 assert!(figures.bytes > 0 && figures.connect_ns.is_some(), "{flow}: {figures:?}");
                 assert_eq!(
-                    messages.map_or(0, towpath_measure::result::MessageFigures::unanswered),
+                    messages.map_or(0, towpath_measure::result::MessageStats::unanswered),
                     0,
                     "{flow}"
                 );
@@ -163,7 +164,7 @@ fn every_pattern_runs_between_two_hosts() {
 
 #[test]
 fn a_rate_is_kept_and_a_limit_of_bytes_ends_a_test() {
-    let limits = Limits { bytes: Some(2_000_000), ..Limits::default() };
+    let limits = ServerLimits { bytes: Some(2_000_000), ..ServerLimits::default() };
     let server = serve(None, limits);
     let slow = "pattern = \"iperf\"\nduration = \"1 s\"";
     let mut order_ = order(server, Transport::Tcp, slow);
@@ -182,7 +183,7 @@ fn a_rate_is_kept_and_a_limit_of_bytes_ends_a_test() {
 
 #[test]
 fn a_refusal_says_why_and_what_to_do() {
-    let limits = Limits { duration: Duration::from_secs(5), ..Limits::default() };
+    let limits = ServerLimits { duration: Duration::from_secs(5), ..ServerLimits::default() };
     let server = serve(Some("the secret of both"), limits);
     let mut asked = order(server, Transport::Tcp, "pattern = \"iperf\"\nduration = \"9 s\"");
     let refused = |order: &Order| {
@@ -210,15 +211,15 @@ fn a_refusal_says_why_and_what_to_do() {
 
 #[test]
 fn an_echo_connection_gives_back_what_it_gets() {
-    let server = serve(None, Limits::default());
-    let mut stream = connect(server, Kind::Echo, Token::NONE);
+    let server = serve(None, ServerLimits::default());
+    let mut stream = connect(server, ConnectionKind::Echo, TestToken::NONE);
     stream.write_all(b"twelve bytes").unwrap();
     let mut back = [0; 12];
     stream.read_exact(&mut back).unwrap();
     assert_eq!(&back, b"twelve bytes");
 }
 
-fn connect(server: SocketAddr, kind: Kind, token: Token) -> TcpStream {
+fn connect(server: SocketAddr, kind: ConnectionKind, token: TestToken) -> TcpStream {
     let mut stream = TcpStream::connect(server).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.set_write_timeout(Some(PATIENCE)).unwrap();
@@ -227,7 +228,7 @@ fn connect(server: SocketAddr, kind: Kind, token: Token) -> TcpStream {
     stream
 }
 
-fn say(stream: &mut TcpStream, word: &FromClient) -> std::io::Result<()> {
+fn say(stream: &mut TcpStream, word: &ClientMessage) -> std::io::Result<()> {
     stream.write_all(&frame::to_bytes(word).unwrap())
 }
 
@@ -267,7 +268,7 @@ fn two_hundred_clients_at_once_are_served() {
 }
 
 fn two_hundred() {
-    let server = serve(None, Limits { tests: 512, ..Limits::default() });
+    let server = serve(None, ServerLimits { tests: 512, ..ServerLimits::default() });
     let before = resident_bytes();
     thread::scope(|scope| {
         for _ in 0..200 {
@@ -285,7 +286,7 @@ fn thousands_of_wrong_secrets_and_tokens_leave_the_server_as_it_was() {
 
 fn thousands() {
     const KEY: Option<&str> = Some("the key of this server");
-    let server = serve(KEY, Limits::default());
+    let server = serve(KEY, ServerLimits::default());
     honest(server, KEY, SMALL);
     let before = resident_bytes();
     let wrong = |number: u16| {
@@ -293,15 +294,15 @@ fn thousands() {
         bytes[..2].copy_from_slice(&number.to_be_bytes());
         let mut stream = connect(
             server,
-            if number.is_multiple_of(2) { Kind::Control } else { Kind::Data },
-            Token(bytes),
+            if number.is_multiple_of(2) { ConnectionKind::Control } else { ConnectionKind::Data },
+            TestToken(bytes),
         );
         assert!(is_closed(&mut stream), "a wrong token");
-        let mut stream = connect(server, Kind::Control, Token::NONE);
-        let (proof, challenge) = (Proof([number as u8; 32]), Challenge([9; 32]));
+        let mut stream = connect(server, ConnectionKind::Control, TestToken::NONE);
+        let (proof, challenge) = (AuthProof([number as u8; 32]), Challenge([9; 32]));
         // The server may close before the last word is said.
-        let _ = say(&mut stream, &FromClient::Hello { towpath: String::new() });
-        let _ = say(&mut stream, &FromClient::Proof { proof, challenge });
+        let _ = say(&mut stream, &ClientMessage::Hello { towpath: String::new() });
+        let _ = say(&mut stream, &ClientMessage::Proof { proof, challenge });
         assert!(is_closed(&mut stream), "a wrong secret");
     };
     let wrong = &wrong;
@@ -321,7 +322,11 @@ fn half_open_connections_garbage_and_slow_readers_keep_nobody_out() {
 }
 
 fn half_open() {
-    let limits = Limits { waiting: 64, patience: Duration::from_secs(2), ..Limits::default() };
+    let limits = ServerLimits {
+        max_pending: 64,
+        preamble_timeout: Duration::from_secs(2),
+        ..ServerLimits::default()
+    };
     let server = serve(None, limits);
     let before = resident_bytes();
     let held = Mutex::new(Vec::new());
@@ -347,7 +352,7 @@ fn half_open() {
         });
         scope.spawn(|| {
             for number in 0..100_u32 {
-                let mut stream = connect(server, Kind::Control, Token::NONE);
+                let mut stream = connect(server, ConnectionKind::Control, TestToken::NONE);
                 // A frame of 4 GiB, of nothing, of text that is no message.
                 let length = if number.is_multiple_of(2) { u32::MAX } else { number };
                 let _ = stream.write_all(&length.to_be_bytes()); // the server may have closed it
@@ -370,18 +375,18 @@ fn half_open() {
 fn slow_reader(server: SocketAddr, held: &Mutex<Vec<TcpStream>>) {
     let flow = "pattern = \"iperf\"\ndirection = \"down\"\nduration = \"2 s\"";
     let plan = order(server, Transport::Tcp, flow).plan;
-    let mut control = connect(server, Kind::Control, Token::NONE);
-    say(&mut control, &FromClient::Hello { towpath: String::new() }).unwrap();
-    say(&mut control, &FromClient::Plan(Box::new(plan))).unwrap();
-    let mut frames = towpath_measure::live::Frames::default();
+    let mut control = connect(server, ConnectionKind::Control, TestToken::NONE);
+    say(&mut control, &ClientMessage::Hello { towpath: String::new() }).unwrap();
+    say(&mut control, &ClientMessage::Plan(Box::new(plan))).unwrap();
+    let mut frames = towpath_measure::live::FrameDecoder::default();
     let mut room = [0; 1_024];
     let token = loop {
         let length = control.read(&mut room).unwrap();
         assert!(length > 0, "the server has closed");
         frames.push(&room[..length]);
         let mut token = None;
-        while let Some(said) = frames.take::<FromServer>().unwrap() {
-            if let FromServer::Accepted { token: given } = said {
+        while let Some(said) = frames.take::<ServerMessage>().unwrap() {
+            if let ServerMessage::Accepted { token: given } = said {
                 token = Some(given);
             }
         }
@@ -389,10 +394,10 @@ fn slow_reader(server: SocketAddr, held: &Mutex<Vec<TcpStream>>) {
             break token;
         }
     };
-    let data = connect(server, Kind::Data, token.name());
-    say(&mut control, &FromClient::Begin { at_ns: 0 }).unwrap();
+    let data = connect(server, ConnectionKind::Data, token.public_id());
+    say(&mut control, &ClientMessage::Begin { at_ns: 0 }).unwrap();
     for _ in 0..2_000 {
-        if say(&mut control, &FromClient::Fetch { offset: 0 }).is_err() {
+        if say(&mut control, &ClientMessage::Fetch { offset: 0 }).is_err() {
             break;
         }
     }
@@ -401,7 +406,7 @@ fn slow_reader(server: SocketAddr, held: &Mutex<Vec<TcpStream>>) {
 
 #[test]
 fn nothing_is_said_to_a_stranger() {
-    let server = serve(None, Limits::default());
+    let server = serve(None, ServerLimits::default());
     let mut stream = TcpStream::connect(server).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();

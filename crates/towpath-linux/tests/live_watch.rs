@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use towpath_linux::live::{Change, Finding, Probe, Server, ServerConfig, Watch, check};
 use towpath_linux::netlink::{Prefix, Route, RouteSpec, VethEnd};
-use towpath_measure::live::Limits;
+use towpath_measure::live::ServerLimits;
 
 use space::in_namespace;
 
@@ -109,7 +109,7 @@ fn a_check_tells_what_is_in_the_way() {
             ports: vec![5_210],
             bind: None,
             secret: None,
-            limits: Limits::default(),
+            limits: ServerLimits::default(),
             once: false,
             tells_strangers: false,
             identity: None,

@@ -7,17 +7,17 @@ use std::time::Duration;
 use towpath_net::Instant;
 
 use crate::format;
-use crate::result::{Cause, ConnectionState, Event, EventKind, Interval, StackFigures};
+use crate::result::{ConnectionState, Event, EventKind, Interval, ReinjectionCause, StackStats};
 use crate::scenario::DataDirection;
 
 /// Shorter times of a full window are in the sums only: a window that moves by whole packets is
 /// full for a moment all the time.
-const TOLD: Duration = Duration::from_millis(20);
+const MIN_REPORTED_BLOCK: Duration = Duration::from_millis(20);
 
 /// How a [`EventKind::Scheduler`] event's details begin that say why the preferred path was left.
-pub const BECAUSE: &str = "because ";
+pub const REASON_PREFIX: &str = "because ";
 
-impl Cause {
+impl ReinjectionCause {
     /// Every cause.
     pub const ALL: [Self; 5] =
         [Self::Timeout, Self::Closed, Self::Connection, Self::Opportunistic, Self::Scheduler];
@@ -36,17 +36,17 @@ impl Cause {
 
 /// The decisions of one end of a connection since the last sample, by subflow number.
 #[derive(Debug, Default)]
-pub struct Decisions {
+pub struct DecisionLog {
     switches: BTreeMap<u32, u64>,
     departures: BTreeMap<&'static str, u64>,
     run_bytes: u64,
-    reinjected: BTreeMap<(Cause, u32), u64>,
+    reinjected: BTreeMap<(ReinjectionCause, u32), u64>,
     penalised: BTreeMap<u32, u64>,
     blocked_since: Option<Instant>,
     switches_total: u64,
 }
 
-impl Decisions {
+impl DecisionLog {
     /// New data went to subflow `number`, after `run_bytes` in a row to the one before; `why` names
     /// the reason for which it is not the one that the scheduler prefers, if so.
     pub fn scheduled(&mut self, number: u32, run_bytes: u64, why: Option<&'static str>) {
@@ -59,7 +59,7 @@ impl Decisions {
     }
 
     /// Data was sent again, on subflow `number`.
-    pub fn reinjected(&mut self, number: u32, bytes: u64, cause: Cause) {
+    pub fn reinjected(&mut self, number: u32, bytes: u64, cause: ReinjectionCause) {
         let sum = self.reinjected.entry((cause, number)).or_default();
         *sum = sum.saturating_add(bytes);
     }
@@ -70,13 +70,14 @@ impl Decisions {
     }
 
     /// The connection-level window is full, or open again; from when to when, if that took long.
-    pub fn window(&mut self, now: Instant, full: bool) -> Option<Blocked> {
+    pub fn window(&mut self, now: Instant, full: bool) -> Option<WindowBlocked> {
         if full {
             self.blocked_since.get_or_insert(now);
             return None;
         }
         let since = self.blocked_since.take()?;
-        (now.saturating_since(since) >= TOLD).then_some(Blocked { since, until: now })
+        (now.saturating_since(since) >= MIN_REPORTED_BLOCK)
+            .then_some(WindowBlocked { since, until: now })
     }
 
     /// Switches of the scheduler since the beginning.
@@ -104,7 +105,7 @@ impl Decisions {
                 said.detail.insert(format!("to {}", on(number)), count.to_string());
             }
             for (why, count) in std::mem::take(&mut self.departures) {
-                said.detail.insert(format!("{BECAUSE}{why}"), count.to_string());
+                said.detail.insert(format!("{REASON_PREFIX}{why}"), count.to_string());
             }
             told.push(said);
         }
@@ -128,14 +129,14 @@ impl Decisions {
 
 /// A time in which the connection-level window was full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Blocked {
+pub struct WindowBlocked {
     /// Begin.
     pub since: Instant,
     /// End.
     pub until: Instant,
 }
 
-impl Blocked {
+impl WindowBlocked {
     /// The event, for traffic that started at `zero`; its host is still to be said.
     pub fn event(self, zero: Instant) -> Event {
         let span = self.until.saturating_since(self.since);
@@ -154,11 +155,11 @@ fn event(kind: EventKind, path: Option<String>, text: String, amount: (&str, u12
 
 /// Last state of every connection in every direction, and how long its window was full.
 #[derive(Debug, Clone, Default)]
-pub struct StackLog {
+pub struct StackTotals {
     connections: BTreeMap<(u32, u32, DataDirection), (ConnectionState, u64)>,
 }
 
-impl StackLog {
+impl StackTotals {
     /// Notes what an interval tells of its connection.
     pub fn note(&mut self, interval: &Interval) {
         let Some(state) = &interval.connection else { return };
@@ -169,8 +170,8 @@ impl StackLog {
     }
 
     /// A flow's figures in one direction; `None` when its stack told nothing.
-    pub fn figures(&self, flow: u32, direction: DataDirection) -> Option<StackFigures> {
-        let mut sum: Option<StackFigures> = None;
+    pub fn figures(&self, flow: u32, direction: DataDirection) -> Option<StackStats> {
+        let mut sum: Option<StackStats> = None;
         for ((of, _, way), (state, blocked_ns)) in &self.connections {
             if (*of, *way) != (flow, direction) {
                 continue;
@@ -209,11 +210,11 @@ mod tests {
 
     #[test]
     fn decisions_are_told_once_and_name_the_paths() {
-        let mut decisions = Decisions::default();
+        let mut decisions = DecisionLog::default();
         decisions.scheduled(0, 3_000, None);
         decisions.scheduled(1, 1_000, Some("rto"));
-        decisions.reinjected(1, 1_400, Cause::Opportunistic);
-        decisions.reinjected(1, 1_400, Cause::Opportunistic);
+        decisions.reinjected(1, 1_400, ReinjectionCause::Opportunistic);
+        decisions.reinjected(1, 1_400, ReinjectionCause::Opportunistic);
         decisions.penalised(0);
         let names = |number| ["wifi", "cellular"].get(number as usize).map(|n| (*n).to_owned());
         let told = decisions.take(names);
@@ -234,7 +235,7 @@ mod tests {
 
     #[test]
     fn only_a_window_that_was_full_for_long_is_an_event() {
-        let mut decisions = Decisions::default();
+        let mut decisions = DecisionLog::default();
         assert_eq!(decisions.window(at(5), false), None);
         decisions.window(at(10), true);
         assert_eq!(decisions.window(at(29), false), None);
@@ -248,7 +249,7 @@ mod tests {
 
     #[test]
     fn a_flow_sums_its_connections_and_takes_the_worst_times() {
-        let mut log = StackLog::default();
+        let mut log = StackTotals::default();
         let state = ConnectionState {
             reorder_bytes: Some(0),
             receive_buffer_bytes: Some(100),

@@ -6,9 +6,9 @@ use towpath_net::stream_seed;
 
 /// A stream of random numbers.
 #[derive(Debug, Clone)]
-pub(crate) struct Draw(Pcg32);
+pub(crate) struct RngStream(Pcg32);
 
-impl Draw {
+impl RngStream {
     pub(crate) fn new(seed: u64, purpose: &str) -> Self {
         let seed = stream_seed(seed, "", purpose);
         Self(Pcg32::new(seed, seed))
@@ -23,7 +23,7 @@ impl Draw {
 
     /// A number between 0 and 1, neither included.
     #[cfg(test)]
-    pub(crate) fn part(&mut self) -> f64 {
+    pub(crate) fn uniform(&mut self) -> f64 {
         (f64::from(self.0.next_u32()) + 0.5) / 4_294_967_296.0
     }
 }

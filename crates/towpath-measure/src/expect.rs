@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::format;
 use crate::result::{
-    Checked, FlowSummary, PathFigures, ProcessorTime, StackFigures, SubflowSummary, Summary,
+    CpuTime, ExpectationResult, FlowSummary, PathStats, StackStats, SubflowSummary, Summary,
 };
 use crate::scenario::{Expectation, Transport, metric_names};
 
@@ -14,10 +14,10 @@ mod datagrams;
 mod latency;
 mod udping;
 
-pub use answers::{Answers, Rank};
-pub use datagrams::OfDatagrams;
-pub use latency::OfLatency;
-pub use udping::OfPath;
+pub use answers::{MessageMetric, Percentile};
+pub use datagrams::DatagramMetric;
+pub use latency::LatencyMetric;
+pub use udping::PathMetric;
 
 /// What an expectation can be about. With several flows, amounts are summed and the worst of the
 /// times counts.
@@ -28,7 +28,7 @@ pub enum Metric {
     /// `completed`: 1 when every flow completed, else 0.
     Completed,
     /// Of messages: `delay.p50`, `unanswered`, `video.stalls`, …
-    Answers(Answers),
+    Answers(MessageMetric),
     /// `stall.longest`: seconds, of transfers.
     StallLongest,
     /// `stall.total`: seconds.
@@ -46,11 +46,11 @@ pub enum Metric {
     /// `share.PATH`: part of the payload that arrived on the path, 0 to 1.
     Share(String),
     /// `udping.lost.PATH` and its kin: what datagrams said of the path.
-    Path(OfPath, String),
+    Path(PathMetric, String),
     /// `udp.lost` and its kin: what became of datagrams at a constant rate.
-    Datagrams(OfDatagrams),
+    Datagrams(DatagramMetric),
     /// `latency.rise.down` and its kin: latency under load.
-    Latency(OfLatency),
+    Latency(LatencyMetric),
     /// `connect`: seconds.
     Connect,
     /// `reinjected`: bytes sent again on another subflow.
@@ -69,7 +69,7 @@ pub enum Metric {
 
 /// Unit of a metric's bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unit {
+pub enum MetricUnit {
     /// bit/s.
     Rate,
     /// Seconds.
@@ -117,14 +117,14 @@ impl Metric {
             "penalisations" => Self::Penalisations,
             "cpu_per_gb" => Self::CpuPerGigabyte,
             _ if name.starts_with("udping.") => {
-                let (figure, path) = OfPath::parse(name)?;
+                let (figure, path) = PathMetric::parse(name)?;
                 Self::Path(figure, path)
             }
             _ if name.starts_with("udp.") || name.starts_with("call.") => {
-                Self::Datagrams(OfDatagrams::parse(name)?)
+                Self::Datagrams(DatagramMetric::parse(name)?)
             }
-            _ if name.starts_with("latency.") => Self::Latency(OfLatency::parse(name)?),
-            _ => match (name.strip_prefix("share."), Answers::parse(name)) {
+            _ if name.starts_with("latency.") => Self::Latency(LatencyMetric::parse(name)?),
+            _ => match (name.strip_prefix("share."), MessageMetric::parse(name)) {
                 (None, Some(answers)) => Self::Answers(answers),
                 (None, None) | (Some(""), _) => return None,
                 (Some(path), _) => Self::Share(path.into()),
@@ -133,22 +133,24 @@ impl Metric {
     }
 
     /// The unit that a bound has.
-    pub fn unit(&self) -> Unit {
+    pub fn unit(&self) -> MetricUnit {
         match self {
-            Self::Goodput => Unit::Rate,
-            Self::Completed => Unit::YesNo,
+            Self::Goodput => MetricUnit::Rate,
+            Self::Completed => MetricUnit::YesNo,
             Self::StallLongest
             | Self::StallTotal
             | Self::Recovery
             | Self::Connect
             | Self::CpuPerGigabyte
-            | Self::WindowBlocked => Unit::Time,
-            Self::Deficit | Self::Reinjected | Self::Discarded | Self::ReorderPeak => Unit::Bytes,
+            | Self::WindowBlocked => MetricUnit::Time,
+            Self::Deficit | Self::Reinjected | Self::Discarded | Self::ReorderPeak => {
+                MetricUnit::Bytes
+            }
             Self::Retransmissions | Self::Subflows | Self::Paths | Self::Penalisations => {
-                Unit::Count
+                MetricUnit::Count
             }
             Self::Answers(answers) => answers.unit(),
-            Self::Share(_) => Unit::Share,
+            Self::Share(_) => MetricUnit::Share,
             Self::Path(figure, _) => figure.unit(),
             Self::Datagrams(figure) => figure.unit(),
             Self::Latency(figure) => figure.unit(),
@@ -156,10 +158,10 @@ impl Metric {
     }
 
     /// The value in base units; `None` when it was not measured.
-    pub fn value(&self, figures: &Figures<'_>) -> Option<f64> {
-        let Figures { flows, subflows, paths, paths_used, cpu } = *figures;
+    pub fn value(&self, figures: &MetricInputs<'_>) -> Option<f64> {
+        let MetricInputs { flows, subflows, paths, paths_used, cpu } = *figures;
         match self {
-            Self::Subflows => fewest_subflows(subflows).map(|count| count as f64),
+            Self::Subflows => min_subflows(subflows).map(|count| count as f64),
             Self::Paths if subflows.is_empty() && paths_used.is_empty() => None,
             Self::Paths => Some(paths_used.len() as f64),
             Self::Share(path) => {
@@ -202,15 +204,16 @@ impl Metric {
             Self::Reinjected => stack_sum(flows, |stack| stack.reinjected_bytes),
             Self::Discarded => stack_sum(flows, |stack| stack.discarded_bytes),
             Self::Penalisations => stack_sum(flows, |stack| stack.penalisations),
-            Self::ReorderPeak => {
-                told(flows).filter_map(|s| s.reorder_peak_bytes).max().map(|bytes| bytes as f64)
-            }
-            Self::WindowBlocked => worst(told(flows).filter_map(|s| s.window_blocked_ns)),
+            Self::ReorderPeak => stack_stats(flows)
+                .filter_map(|s| s.reorder_peak_bytes)
+                .max()
+                .map(|bytes| bytes as f64),
+            Self::WindowBlocked => worst(stack_stats(flows).filter_map(|s| s.window_blocked_ns)),
         }
     }
 }
 
-impl Unit {
+impl MetricUnit {
     /// A value of this unit for people.
     pub fn text(self, value: f64) -> String {
         match self {
@@ -228,20 +231,20 @@ impl Unit {
 
 /// The measured figures that expectations are about.
 #[derive(Debug, Clone, Copy)]
-pub struct Figures<'a> {
+pub struct MetricInputs<'a> {
     /// Flows.
     pub flows: &'a [FlowSummary],
     /// Subflows.
     pub subflows: &'a [SubflowSummary],
     /// What datagrams said of paths.
-    pub paths: &'a [PathFigures],
+    pub paths: &'a [PathStats],
     /// Paths on which payload arrived.
     pub paths_used: &'a [String],
     /// Processor time of both ends.
-    pub cpu: Option<ProcessorTime>,
+    pub cpu: Option<CpuTime>,
 }
 
-impl<'a> From<&'a Summary> for Figures<'a> {
+impl<'a> From<&'a Summary> for MetricInputs<'a> {
     fn from(summary: &'a Summary) -> Self {
         let Summary { flows, subflows, paths, multipath, cpu, .. } = summary;
         Self { flows, subflows, paths, paths_used: &multipath.paths_used, cpu: *cpu }
@@ -252,22 +255,22 @@ impl<'a> From<&'a Summary> for Figures<'a> {
 pub fn evaluate(
     expectations: &[Expectation],
     transport: Transport,
-    figures: &Figures<'_>,
-) -> Vec<Checked> {
+    figures: &MetricInputs<'_>,
+) -> Vec<ExpectationResult> {
     let apply = |e: &&Expectation| e.transport.is_none_or(|only| only == transport);
     expectations.iter().filter(apply).map(|expectation| check(expectation, figures)).collect()
 }
 
-fn check(expectation: &Expectation, figures: &Figures<'_>) -> Checked {
+fn check(expectation: &Expectation, figures: &MetricInputs<'_>) -> ExpectationResult {
     let metric = Metric::parse(&expectation.metric);
     let value = metric.as_ref().and_then(|metric| Some((metric.unit(), metric.value(figures)?)));
     let text = expectation.text.clone();
     match value {
         Some((unit, value)) => {
             let held = Some(expectation.operator.holds(value, expectation.bound));
-            Checked { text, measured: unit.text(value), held }
+            ExpectationResult { text, measured: unit.text(value), passed: held }
         }
-        None => Checked { text, measured: "not measured".into(), held: None },
+        None => ExpectationResult { text, measured: "not measured".into(), passed: None },
     }
 }
 
@@ -277,12 +280,12 @@ fn arrived(flows: &[FlowSummary]) -> impl Iterator<Item = &FlowSummary> {
 }
 
 /// What the stack told of the flows; nothing for the kernel's stack.
-fn told(flows: &[FlowSummary]) -> impl Iterator<Item = StackFigures> {
+fn stack_stats(flows: &[FlowSummary]) -> impl Iterator<Item = StackStats> {
     flows.iter().filter_map(|flow| flow.stack)
 }
 
-fn stack_sum(flows: &[FlowSummary], of: fn(StackFigures) -> Option<u64>) -> Option<f64> {
-    let each: Vec<u64> = told(flows).filter_map(of).collect();
+fn stack_sum(flows: &[FlowSummary], of: fn(StackStats) -> Option<u64>) -> Option<f64> {
+    let each: Vec<u64> = stack_stats(flows).filter_map(of).collect();
     (!each.is_empty()).then(|| each.iter().map(|amount| *amount as f64).sum())
 }
 
@@ -290,7 +293,7 @@ fn worst(nanos: impl Iterator<Item = u64>) -> Option<f64> {
     nanos.max().map(|nanos| nanos as f64 / 1e9)
 }
 
-fn fewest_subflows(subflows: &[SubflowSummary]) -> Option<usize> {
+fn min_subflows(subflows: &[SubflowSummary]) -> Option<usize> {
     let mut connections: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
     for subflow in subflows {
         connections.entry((subflow.flow, subflow.stream)).or_default().insert(subflow.subflow);
@@ -301,7 +304,7 @@ fn fewest_subflows(subflows: &[SubflowSummary]) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::result::{Counted, Recovery, Stall};
+    use crate::result::{CpuAccounting, Recovery, Stall};
     use crate::scenario::{DataDirection, Operator};
 
     fn flow(goodput_bps: f64, t90_ns: Option<u64>) -> FlowSummary {
@@ -314,7 +317,7 @@ mod tests {
             t90_ns,
             deficit_bytes: 1_500_000,
             longest_gap_ns: 310_000_000,
-            smooth_ns: t90_ns,
+            last_stall_end_ns: t90_ns,
         };
         FlowSummary {
             flow: 0,
@@ -354,7 +357,12 @@ mod tests {
         }
     }
 
-    fn measured(metric: &str, operator: Operator, bound: f64, figures: &Figures<'_>) -> Checked {
+    fn measured(
+        metric: &str,
+        operator: Operator,
+        bound: f64,
+        figures: &MetricInputs<'_>,
+    ) -> ExpectationResult {
         let (metric, text) = (metric.into(), String::new());
         let expectation = Expectation { transport: None, metric, operator, bound, text };
         evaluate(&[expectation], Transport::Mptcp, figures).remove(0)
@@ -364,7 +372,7 @@ mod tests {
     fn goodput_is_summed_and_the_worst_time_counts() {
         let flows = [flow(10e6, Some(100_000_000)), flow(12.6e6, Some(1_290_000_000))];
         let figures =
-            Figures { flows: &flows, subflows: &[], paths: &[], paths_used: &[], cpu: None };
+            MetricInputs { flows: &flows, subflows: &[], paths: &[], paths_used: &[], cpu: None };
         let seen = |metric| measured(metric, Operator::AtLeast, 0.0, &figures).measured;
         assert_eq!(seen("goodput"), "22.6 Mbit/s");
         assert_eq!(seen("recovery"), "1.29 s");
@@ -378,7 +386,7 @@ mod tests {
 
     #[test]
     fn what_a_stack_told_is_summed_or_the_worst_and_the_kernel_tells_nothing() {
-        let told = StackFigures {
+        let told = StackStats {
             reinjected_bytes: Some(40_000),
             discarded_bytes: Some(30_000),
             reorder_peak_bytes: Some(200_000),
@@ -386,35 +394,34 @@ mod tests {
             penalisations: Some(3),
             switches: Some(9),
         };
-        let less =
-            StackFigures { reorder_peak_bytes: Some(10), window_blocked_ns: Some(10), ..told };
+        let less = StackStats { reorder_peak_bytes: Some(10), window_blocked_ns: Some(10), ..told };
         let with = |stack| FlowSummary { stack, ..flow(1e6, None) };
         let flows = [with(Some(told)), with(Some(less)), with(None)];
         let figures =
-            Figures { flows: &flows, subflows: &[], paths: &[], paths_used: &[], cpu: None };
+            MetricInputs { flows: &flows, subflows: &[], paths: &[], paths_used: &[], cpu: None };
         let seen = |metric| measured(metric, Operator::AtMost, 0.0, &figures).measured;
         assert_eq!(seen("reinjected"), "80.0 kB");
         assert_eq!(seen("discarded"), "60.0 kB");
         assert_eq!(seen("reorder_peak"), "200 kB");
         assert_eq!(seen("window_blocked"), "450 ms");
         assert_eq!(seen("penalisations"), "6");
-        let figures = Figures { flows: &flows[2..], ..figures };
+        let figures = MetricInputs { flows: &flows[2..], ..figures };
         let kernel = measured("reinjected", Operator::AtMost, 0.0, &figures);
-        assert_eq!((kernel.measured.as_str(), kernel.held), ("not measured", None));
+        assert_eq!((kernel.measured.as_str(), kernel.passed), ("not measured", None));
     }
 
     #[test]
     fn processor_time_is_divided_by_all_that_was_delivered() {
         let cpu = |client, server| {
-            let counted = Counted::Process;
-            Some(ProcessorTime { client_cpu_ns: client, server_cpu_ns: server, counted })
+            let counted = CpuAccounting::Process;
+            Some(CpuTime { client_cpu_ns: client, server_cpu_ns: server, accounting: counted })
         };
         // Twice 28.3 MB.
         let flows = [flow(1e6, None), flow(1e6, None)];
         let figures =
-            Figures { flows: &flows, subflows: &[], paths: &[], paths_used: &[], cpu: None };
+            MetricInputs { flows: &flows, subflows: &[], paths: &[], paths_used: &[], cpu: None };
         let seen = |cpu| {
-            measured("cpu_per_gb", Operator::AtMost, 2.0, &Figures { cpu, ..figures }).measured
+            measured("cpu_per_gb", Operator::AtMost, 2.0, &MetricInputs { cpu, ..figures }).measured
         };
         assert_eq!(seen(cpu(Some(50_000_000), Some(63_200_000))), "2.00 s");
         assert_eq!(seen(cpu(Some(50_000_000), None)), "not measured");
@@ -425,18 +432,19 @@ mod tests {
     fn never_recovering_misses_every_upper_bound() {
         let flows = [flow(10e6, Some(1)), flow(10e6, None)];
         let figures =
-            Figures { flows: &flows, subflows: &[], paths: &[], paths_used: &[], cpu: None };
+            MetricInputs { flows: &flows, subflows: &[], paths: &[], paths_used: &[], cpu: None };
         let seen = measured("recovery", Operator::AtMost, 1e9, &figures);
-        assert_eq!((seen.measured.as_str(), seen.held), ("never", Some(false)));
+        assert_eq!((seen.measured.as_str(), seen.passed), ("never", Some(false)));
     }
 
     #[test]
     fn what_was_not_measured_neither_holds_nor_fails() {
-        let empty = Figures { flows: &[], subflows: &[], paths: &[], paths_used: &[], cpu: None };
+        let empty =
+            MetricInputs { flows: &[], subflows: &[], paths: &[], paths_used: &[], cpu: None };
         let names = ["goodput", "completed", "stall.total", "recovery", "deficit", "subflows"];
         for name in names.iter().chain(&["paths", "share.wifi", "connect", "no such metric"]) {
             let seen = measured(name, Operator::AtLeast, 0.0, &empty);
-            assert_eq!((seen.measured.as_str(), seen.held), ("not measured", None), "{name}");
+            assert_eq!((seen.measured.as_str(), seen.passed), ("not measured", None), "{name}");
         }
     }
 
@@ -448,8 +456,13 @@ mod tests {
             subflow(1, 0, "wifi", 300),
         ];
         let paths = ["wifi".into(), "cellular".into()];
-        let figures =
-            Figures { flows: &[], subflows: &subflows, paths: &[], paths_used: &paths, cpu: None };
+        let figures = MetricInputs {
+            flows: &[],
+            subflows: &subflows,
+            paths: &[],
+            paths_used: &paths,
+            cpu: None,
+        };
         let seen = |metric| measured(metric, Operator::AtLeast, 0.0, &figures).measured;
         assert_eq!(seen("share.wifi"), "75 %");
         assert_eq!(seen("share.cellular"), "25 %");
@@ -466,7 +479,8 @@ mod tests {
             bound: 1.0,
             text: String::new(),
         };
-        let empty = Figures { flows: &[], subflows: &[], paths: &[], paths_used: &[], cpu: None };
+        let empty =
+            MetricInputs { flows: &[], subflows: &[], paths: &[], paths_used: &[], cpu: None };
         assert_eq!(evaluate(&[expectation], Transport::Mptcp, &empty), []);
     }
 }

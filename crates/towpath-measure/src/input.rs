@@ -1,9 +1,9 @@
 //! Files that others may have written: which of them are read, and how much of each.
 //!
 //! Everything that comes from a file goes through here. Only regular files are read, so that neither
-//! a FIFO nor a device can hold a command up; and whoever reads takes every byte from a [`Budget`],
+//! a FIFO nor a device can hold a command up; and whoever reads takes every byte from a [`ReadBudget`],
 //! so that no file takes more memory than its reader has room for. The environment variable
-//! [`RAISED_BY`] replaces the usual limits: processes that a command starts have it, too.
+//! [`LIMIT_VARIABLE`] replaces the usual limits: processes that a command starts have it, too.
 
 use std::fs::{self, File, FileType, OpenOptions};
 use std::io::{self, Read};
@@ -15,37 +15,37 @@ use crate::format;
 use crate::scenario::units;
 
 /// Name of the environment variable that holds another limit, such as `2 GB`.
-pub const RAISED_BY: &str = "TOWPATH_MAX_INPUT";
+pub const LIMIT_VARIABLE: &str = "TOWPATH_MAX_INPUT";
 /// Usual limit of a text that a person writes: a scenario, a plan, a list.
-pub const TEXT_BYTES: u64 = 16_000_000;
+pub const DEFAULT_TEXT_LIMIT: u64 = 16_000_000;
 /// Usual limit of all that a scenario or a plan names: traces of links, lists of messages.
-pub const NAMED_BYTES: u64 = 64_000_000;
+pub const DEFAULT_REFERENCED_LIMIT: u64 = 64_000_000;
 /// Usual limit of the results that one command reads, and of the tables of a sweep.
-pub const RESULT_BYTES: u64 = 256_000_000;
+pub const DEFAULT_RESULT_LIMIT: u64 = 256_000_000;
 
 /// Why a file is not read (any further).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
+pub enum InputError {
     /// Reading it could wait for somebody, or never end.
     #[error("it is a {0}, and only regular files are read")]
     Kind(&'static str),
     /// There is more of it than may be read.
     #[error(
-        "more than {}, which is the limit here; {RAISED_BY}={}MB raises it",
+        "more than {}, which is the limit here; {LIMIT_VARIABLE}={}MB raises it",
         format::bytes(*.0),
         (.0 / 1_000_000).saturating_add(1).saturating_mul(4)
     )]
     TooMuch(u64),
     /// The environment names no limit.
-    #[error("{RAISED_BY} is `{0}`, expected a size such as `2 GB`")]
+    #[error("{LIMIT_VARIABLE} is `{0}`, expected a size such as `2 GB`")]
     Limit(String),
 }
 
-impl From<Refused> for io::Error {
-    fn from(refused: Refused) -> Self {
+impl From<InputError> for io::Error {
+    fn from(refused: InputError) -> Self {
         let kind = match refused {
-            Refused::Kind(_) | Refused::Limit(_) => io::ErrorKind::InvalidInput,
-            Refused::TooMuch(_) => io::ErrorKind::FileTooLarge,
+            InputError::Kind(_) | InputError::Limit(_) => io::ErrorKind::InvalidInput,
+            InputError::TooMuch(_) => io::ErrorKind::FileTooLarge,
         };
         Self::new(kind, refused)
     }
@@ -72,22 +72,22 @@ fn regular(kind: FileType) -> io::Result<()> {
         kind if kind.is_socket() => "socket",
         _ => "device",
     };
-    Err(Refused::Kind(kind).into())
+    Err(InputError::Kind(kind).into())
 }
 
 /// How much may still be read.
 #[derive(Debug)]
-pub struct Budget {
+pub struct ReadBudget {
     most: u64,
     left: AtomicU64,
 }
 
-impl Budget {
+impl ReadBudget {
     /// The limit of the environment, else the usual one.
     pub fn new(usual: u64) -> io::Result<Self> {
-        let Some(text) = std::env::var_os(RAISED_BY) else { return Ok(Self::of(usual)) };
+        let Some(text) = std::env::var_os(LIMIT_VARIABLE) else { return Ok(Self::of(usual)) };
         let text = text.to_string_lossy();
-        let most = units::size(&text).map_err(|_| Refused::Limit(text.into_owned()))?;
+        let most = units::size(&text).map_err(|_| InputError::Limit(text.into_owned()))?;
         Ok(Self::of(most))
     }
 
@@ -102,15 +102,15 @@ impl Budget {
     }
 
     /// Takes what was read.
-    pub fn take(&self, bytes: u64) -> Result<(), Refused> {
+    pub fn take(&self, bytes: u64) -> Result<(), InputError> {
         let take = |left: u64| left.checked_sub(bytes);
         let taken = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
-        taken.map(drop).map_err(|_| Refused::TooMuch(self.most))
+        taken.map(drop).map_err(|_| InputError::TooMuch(self.most))
     }
 
     /// A reader that takes its bytes from this budget.
-    pub fn reader<R: Read>(&self, input: R) -> Limited<'_, R> {
-        Limited { input, budget: self }
+    pub fn reader<R: Read>(&self, input: R) -> BudgetedReader<'_, R> {
+        BudgetedReader { input, budget: self }
     }
 
     /// All of a regular file.
@@ -130,14 +130,14 @@ impl Budget {
 
 /// A text that a person writes: a scenario, a plan, a list.
 pub fn read_text(path: &Path) -> io::Result<String> {
-    Budget::new(TEXT_BYTES)?.read_text(path)
+    ReadBudget::new(DEFAULT_TEXT_LIMIT)?.read_text(path)
 }
 
 /// Gives the texts of files in a folder by name, such as a scenario's traces: together not more than
 /// the limit.
-pub fn beside(folder: &Path) -> impl Fn(&str) -> io::Result<String> + Sync + use<> {
+pub fn sibling_files(folder: &Path) -> impl Fn(&str) -> io::Result<String> + Sync + use<> {
     let folder = folder.to_owned();
-    let budget = Budget::new(NAMED_BYTES);
+    let budget = ReadBudget::new(DEFAULT_REFERENCED_LIMIT);
     move |name| match &budget {
         Ok(budget) => budget.read_text(&folder.join(name)),
         Err(error) => Err(io::Error::new(error.kind(), error.to_string())),
@@ -146,12 +146,12 @@ pub fn beside(folder: &Path) -> impl Fn(&str) -> io::Result<String> + Sync + use
 
 /// A reader that takes its bytes from a budget, and fails when it is spent.
 #[derive(Debug)]
-pub struct Limited<'a, R> {
+pub struct BudgetedReader<'a, R> {
     input: R,
-    budget: &'a Budget,
+    budget: &'a ReadBudget,
 }
 
-impl<R: Read> Read for Limited<'_, R> {
+impl<R: Read> Read for BudgetedReader<'_, R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let length = self.input.read(buffer)?;
         self.budget.take(length as u64)?;
@@ -165,13 +165,13 @@ mod tests {
 
     #[test]
     fn a_budget_is_spent_by_all_that_read_from_it() {
-        let budget = Budget::of(10);
+        let budget = ReadBudget::of(10);
         let mut text = Vec::new();
         budget.reader(&b"123456"[..]).read_to_end(&mut text).unwrap();
         let error = budget.reader(&b"123456"[..]).read_to_end(&mut text).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::FileTooLarge);
         assert_eq!(text, b"123456");
-        assert!(error.to_string().contains(RAISED_BY), "{error}");
+        assert!(error.to_string().contains(LIMIT_VARIABLE), "{error}");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::format;
 use crate::metrics::disruption::describe;
 use crate::result::{Meta, MetaEvent, MetaFlow, MetaPath, SCHEMA_VERSION};
 use crate::scenario::{DataDirection, Path, Pattern, Scenario, Transport, World};
-use crate::traffic::{asking, directions, streams};
+use crate::traffic::{directions, request_directions, streams};
 
 impl Meta {
     /// What the scenario says; stack, kernel and conditions are the world's to add.
@@ -74,12 +74,12 @@ fn nominal_rate(config: &DirectionConfig) -> Option<Rate> {
 fn path_text(scenario: &Scenario, path: &Path) -> String {
     let through = path.through.iter().filter_map(|index| scenario.bottlenecks.get(*index));
     let through = through.map(|shared| {
-        format!(", through {} ({})", shared.name, both_ways(&shared.up, &shared.down))
+        format!(", through {} ({})", shared.name, both_directions(&shared.up, &shared.down))
     });
-    both_ways(&path.up, &path.down) + &through.collect::<String>()
+    both_directions(&path.up, &path.down) + &through.collect::<String>()
 }
 
-fn both_ways(up: &DirectionConfig, down: &DirectionConfig) -> String {
+fn both_directions(up: &DirectionConfig, down: &DirectionConfig) -> String {
     let (up, down) = (direction_text(up), direction_text(down));
     if up == down { up } else { format!("up {up}; down {down}") }
 }
@@ -133,7 +133,7 @@ fn meta_flows(scenario: &Scenario) -> Vec<MetaFlow> {
             from: host(flow.from),
             to: host(flow.to),
             pattern: flow.pattern.name().to_owned(),
-            direction: match (asking(&flow.pattern), directions(&flow.pattern)) {
+            direction: match (request_directions(&flow.pattern), directions(&flow.pattern)) {
                 ([one], _) | ([], [one]) => *one,
                 _ => DataDirection::Both,
             },

@@ -1,18 +1,18 @@
 //! In which order repetitions are run.
 
-use crate::draw::Draw;
+use crate::draw::RngStream;
 use crate::result::{OrderKind, RunOrder};
 
 /// Repetitions in turn: in each one all of `kinds`, so that a change of the machine's mood hits all of
 /// them alike, and two of the same repetition are neighbours in time. A random order is drawn anew for
 /// each repetition: a fixed one would give every kind the same predecessor, whose traces it may meet.
-pub fn turns<T: Copy>(
+pub fn run_order<T: Copy>(
     kinds: &[T],
     repeat: u32,
     kind: OrderKind,
     seed: u64,
 ) -> Vec<(u32, T, RunOrder)> {
-    let mut draw = Draw::new(seed, "order");
+    let mut draw = RngStream::new(seed, "order");
     let mut turns = Vec::new();
     for number in 1..=repeat {
         let mut kinds = kinds.to_vec();
@@ -36,12 +36,15 @@ mod tests {
     use super::*;
 
     fn names(kind: OrderKind, seed: u64) -> Vec<(u32, char)> {
-        turns(&['a', 'b', 'c'], 40, kind, seed).into_iter().map(|(n, what, _)| (n, what)).collect()
+        run_order(&['a', 'b', 'c'], 40, kind, seed)
+            .into_iter()
+            .map(|(n, what, _)| (n, what))
+            .collect()
     }
 
     #[test]
     fn a_fixed_order_is_the_order_of_the_names() {
-        let turns = turns(&['a', 'b'], 2, OrderKind::Fixed, 7);
+        let turns = run_order(&['a', 'b'], 2, OrderKind::Fixed, 7);
         let seen: Vec<_> =
             turns.iter().map(|(n, what, place)| (*n, *what, place.position)).collect();
         assert_eq!(seen, [(1, 'a', 1), (1, 'b', 2), (2, 'a', 3), (2, 'b', 4)]);

@@ -19,19 +19,19 @@ const IF_TSRESOL: u16 = 9;
 const EPB_FLAGS: u16 = 2;
 
 /// The least of a packet that is worth keeping: IPv6 and TCP with all options.
-pub const LEAST_SNAP_BYTES: u32 = 100;
+pub const MIN_SNAP_BYTES: u32 = 100;
 
 /// Which way a packet crosses its interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
+pub enum PacketDirection {
     /// The host receives it.
-    In,
+    Inbound,
     /// The host sends it.
-    Out,
+    Outbound,
 }
 
 /// A capture that is being written.
-pub struct Capture<W> {
+pub struct PcapngWriter<W> {
     out: W,
     /// Bytes of each packet that are kept.
     snap_bytes: Option<u32>,
@@ -40,13 +40,13 @@ pub struct Capture<W> {
     block: Vec<u8>,
 }
 
-impl<W> std::fmt::Debug for Capture<W> {
+impl<W> std::fmt::Debug for PcapngWriter<W> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Capture").field("failed", &self.failed).finish_non_exhaustive()
     }
 }
 
-impl<W: Write> Capture<W> {
+impl<W: Write> PcapngWriter<W> {
     /// A capture of these interfaces, which are numbered from 0; of each packet, `snap_bytes` are kept,
     /// or all.
     pub fn begin<'n>(
@@ -80,7 +80,7 @@ impl<W: Write> Capture<W> {
     pub fn packet(
         &mut self,
         unix_ns: u64,
-        (interface, way): (u32, Way),
+        (interface, way): (u32, PacketDirection),
         data: &[u8],
         whole_bytes: usize,
     ) {
@@ -99,7 +99,7 @@ impl<W: Write> Capture<W> {
         body.extend(family.to_le_bytes());
         body.extend(data);
         pad(&mut body);
-        let direction: u32 = if way == Way::In { 1 } else { 2 };
+        let direction: u32 = if way == PacketDirection::Inbound { 1 } else { 2 };
         option(&mut body, EPB_FLAGS, &direction.to_le_bytes());
         option(&mut body, 0, &[]);
         self.write(ENHANCED_PACKET, &body);
@@ -147,9 +147,9 @@ mod tests {
     #[test]
     fn a_snap_length_cuts_packets_and_keeps_their_true_length() {
         let mut out = Vec::new();
-        let mut capture = Capture::begin(&mut out, ["wifi"], Some(100));
-        capture.packet(1, (0, Way::Out), &[7; 1_500], 1_500);
-        capture.packet(2, (0, Way::In), &[7; 40], 40);
+        let mut capture = PcapngWriter::begin(&mut out, ["wifi"], Some(100));
+        capture.packet(1, (0, PacketDirection::Outbound), &[7; 1_500], 1_500);
+        capture.packet(2, (0, PacketDirection::Inbound), &[7; 40], 40);
         let _ = capture.finish().unwrap();
         let lengths = |start: usize| {
             let number = |at: usize| u32::from_le_bytes(out[at..][..4].try_into().unwrap());

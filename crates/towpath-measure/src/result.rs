@@ -24,17 +24,19 @@ mod repeated;
 mod sequence;
 
 pub use account::{
-    Account, AccountSummary, Advice, Basis, Estimate, Held, LinkAccount, Part, PartGroup, Parts,
+    Account, AccountSummary, Advice, Basis, CapacityEstimate, LinkAccount, Part, PartGroup, Parts,
+    SenderActivity,
 };
 pub use capture::{
-    CapturedConnection, CapturedSubflow, CapturedWay, Handover, SubflowWay, Vantage,
+    CapturePoint, CapturedConnection, CapturedDirection, CapturedSubflow, SubflowDirection,
+    SubflowHandover,
 };
-pub use connection::{Cause, ConnectionState, StackFigures};
+pub use connection::{ConnectionState, ReinjectionCause, StackStats};
 pub use datagrams::{CallFigures, DatagramFigures, DatagramRow, DelayBasis};
 pub use latency::{Load, LoadPath, LoadPhase};
-pub use message::{Delays, Message, MessageFigures, PageFigures, VideoFigures, VideoPlan};
-pub use probe::{PathFigures, Probe};
-pub use repeated::{Counted, OrderKind, ProcessorTime, RunOrder};
+pub use message::{DelayStats, Message, MessageStats, PageStats, VideoPlan, VideoStats};
+pub use probe::{PathStats, Probe};
+pub use repeated::{CpuAccounting, CpuTime, OrderKind, RunOrder};
 pub use sequence::{Sequence, SequenceKind, SequenceMark, SequenceMarks, SequenceView};
 
 /// Version of the result format; raised when a field changes its meaning.
@@ -76,7 +78,7 @@ pub enum Record {
     Interface(Interface),
     /// How exactly the emulator kept time.
     #[serde(rename = "noise")]
-    Noise(Noise),
+    Timing(EmulatorTiming),
     /// The figures that a reader wants first; the last line.
     Summary(Box<Summary>),
 }
@@ -210,7 +212,7 @@ pub struct Interval {
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "lowercase")]
-pub enum Side {
+pub enum SubflowEnd {
     /// The end that sends: srtt, cwnd and retransmissions are meant to be read here.
     Sender,
     /// The end that receives: goodput is meant to be read here.
@@ -231,7 +233,7 @@ pub struct Subflow {
     /// `up` or `down`: the data that the record is about.
     pub direction: DataDirection,
     /// Which end.
-    pub side: Side,
+    pub side: SubflowEnd,
     /// Number of the subflow within the connection, in order of appearance; never reused. The same
     /// on both sides.
     pub subflow: u32,
@@ -270,7 +272,7 @@ pub struct Subflow {
     pub mss_bytes: u32,
     /// What held the sender back (sender side, between two real hosts).
     #[serde(rename = "held", default, skip_serializing_if = "Option::is_none")]
-    pub held: Option<Box<Held>>,
+    pub sender_activity: Option<Box<SenderActivity>>,
 }
 
 /// State of one direction of a link; totals count from the start.
@@ -404,7 +406,7 @@ pub struct Interface {
 /// How exactly the emulator kept time: lateness is when a packet was delivered minus when the link
 /// model said it leaves.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
-pub struct Noise {
+pub struct EmulatorTiming {
     /// Packets delivered.
     pub packets: u64,
     /// Median lateness.
@@ -425,13 +427,13 @@ pub struct Noise {
     pub emulator_cpu_s: f64,
     /// How the emulator waited for what was due; older results do not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub waiting: Option<EmulatorWaiting>,
+    pub waiting: Option<WakeupTiming>,
     /// Share of the processors' time that other processes used, 0 to 1.
     #[serde(rename = "foreign_cpu")]
-    pub foreign_cpu: f64,
+    pub other_cpu_share: f64,
     /// Whether the run was too late or too noisy to be trusted.
     #[serde(rename = "degraded")]
-    pub degraded: bool,
+    pub unreliable: bool,
     /// Why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
@@ -439,7 +441,7 @@ pub struct Noise {
 
 /// How the emulator's thread waited until packets were due: asleep at first, then awake.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
-pub struct EmulatorWaiting {
+pub struct WakeupTiming {
     /// Seconds that the emulator ran.
     pub ran_s: f64,
     /// Seconds that it waited awake, so that it could not be woken late; they are part of
@@ -468,19 +470,19 @@ pub struct Summary {
     pub subflows: Vec<SubflowSummary>,
     /// One entry for each path over which datagrams were sent beside the transport.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub paths: Vec<PathFigures>,
+    pub paths: Vec<PathStats>,
     /// Whether Multipath TCP was really used.
-    pub multipath: Multipath,
+    pub multipath: MultipathUse,
     /// Processor time of both ends, where it was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cpu: Option<ProcessorTime>,
+    pub cpu: Option<CpuTime>,
     /// Of what the paths could have carried, where it went.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub account: Option<Box<AccountSummary>>,
     /// What to check before trusting the result.
     pub warnings: Vec<Warning>,
     /// Expectations with what was measured.
-    pub expectations: Vec<Checked>,
+    pub expectations: Vec<ExpectationResult>,
 }
 
 /// Figures of one flow in one direction (its parallel streams taken together).
@@ -514,10 +516,10 @@ pub struct FlowSummary {
     pub retransmissions: u64,
     /// What the connection level did, where the stack tells it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stack: Option<StackFigures>,
+    pub stack: Option<StackStats>,
     /// How late answers were, where messages are exchanged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub messages: Option<MessageFigures>,
+    pub messages: Option<MessageStats>,
     /// What became of datagrams, where a constant rate of them is sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub datagrams: Option<DatagramFigures>,
@@ -559,7 +561,7 @@ pub struct Recovery {
     /// From the event until the end of the last gap of 100 ms and more that it caused: gaps that
     /// follow each other within 1.5 s. 0 without such a gap; `None` when the last one never ended.
     #[serde(rename = "smooth_ns", default)]
-    pub smooth_ns: Option<u64>,
+    pub last_stall_end_ns: Option<u64>,
 }
 
 /// Totals of one subflow in one direction.
@@ -597,7 +599,7 @@ pub struct SubflowSummary {
 
 /// Proof that several paths were used, or why not.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-pub struct Multipath {
+pub struct MultipathUse {
     /// Whether the transport is a multipath one.
     pub requested: bool,
     /// Whether every connection spoke it to the end (no fallback).
@@ -623,12 +625,12 @@ pub struct Warning {
 
 /// An expectation with what was measured.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Checked {
+pub struct ExpectationResult {
     /// The expectation as written.
     pub text: String,
     /// What was measured, in the expectation's unit, for people.
     pub measured: String,
     /// Whether it held; `None` when there was nothing to measure.
     #[serde(rename = "held")]
-    pub held: Option<bool>,
+    pub passed: Option<bool>,
 }

@@ -7,14 +7,14 @@ mod variety;
 use serde::Deserialize;
 
 use crate::format;
-use crate::input::{Budget, RESULT_BYTES, Refused};
+use crate::input::{DEFAULT_RESULT_LIMIT, InputError, ReadBudget};
 use crate::result::{Meta, Record, SCHEMA_VERSION, Summary};
 
-pub use variety::TooMany;
-pub(crate) use variety::{MOST_SUBFLOWS, Variety};
+pub use variety::CardinalityError;
+pub(crate) use variety::{CardinalityLimiter, MAX_SUBFLOWS};
 
 /// A line counts as at least so many bytes: about what its record takes in memory.
-pub(crate) const LEAST_LINE_BYTES: u64 = 256;
+pub(crate) const MIN_LINE_BYTES: u64 = 256;
 /// What a part of a record counts for beside its text: an empty text of three bytes takes as much.
 const PART_BYTES: u64 = 32;
 
@@ -50,7 +50,7 @@ pub enum StoreError {
         /// Number of the line, from 1.
         line: usize,
         /// The limit.
-        source: Refused,
+        source: InputError,
     },
     /// A single line is longer than any record of ours.
     #[error("line {line}: the line has more than {}, which no record has", format::bytes(*most))]
@@ -66,7 +66,7 @@ pub enum StoreError {
         /// Number of the line, from 1.
         line: usize,
         /// Of what.
-        source: TooMany,
+        source: CardinalityError,
     },
     /// The format is from the future.
     #[error(
@@ -112,16 +112,22 @@ pub fn read_records(input: impl BufRead) -> Result<Vec<Record>, StoreError> {
 
 /// Reads one result, of at most the usual size.
 pub fn read_run(input: impl BufRead) -> Result<RunResult, StoreError> {
-    read_run_within(input, &Budget::new(RESULT_BYTES)?)
+    read_run_within(input, &ReadBudget::new(DEFAULT_RESULT_LIMIT)?)
 }
 
 /// Reads one result, line by line; what its records take comes from `budget`.
 ///
 /// A record type that is unknown is counted and passed over, so that an older towpath reads a newer
 /// result of the same format version. A last line that is cut off is left out.
-pub fn read_run_within(input: impl BufRead, budget: &Budget) -> Result<RunResult, StoreError> {
-    let mut lines =
-        Lines { input, budget, variety: Variety::default(), number: 0, cut: false, skipped: 0 };
+pub fn read_run_within(input: impl BufRead, budget: &ReadBudget) -> Result<RunResult, StoreError> {
+    let mut lines = ResultReader {
+        input,
+        budget,
+        variety: CardinalityLimiter::default(),
+        number: 0,
+        cut: false,
+        skipped: 0,
+    };
     let Some(Record::Meta(meta)) = lines.next_record()? else {
         return Err(StoreError::NoMeta { line: lines.number.max(1) });
     };
@@ -142,7 +148,7 @@ pub fn read_run_within(input: impl BufRead, budget: &Budget) -> Result<RunResult
             | Record::Datagrams(_)
             | Record::Capture(_)
             | Record::Sequence(_)
-            | Record::Noise(_) => records.push(record),
+            | Record::Timing(_) => records.push(record),
         }
     }
     let truncated = lines.cut || summary.is_none();
@@ -154,10 +160,10 @@ pub fn result_schema() -> serde_json::Value {
     schemars::schema_for!(Record).to_value()
 }
 
-struct Lines<'a, R> {
+struct ResultReader<'a, R> {
     input: R,
-    budget: &'a Budget,
-    variety: Variety,
+    budget: &'a ReadBudget,
+    variety: CardinalityLimiter,
     number: usize,
     /// Whether the last line was cut off.
     cut: bool,
@@ -181,18 +187,18 @@ fn has_lists(record: &Record) -> bool {
         | Record::Datagrams(_)
         | Record::Counter(_)
         | Record::Interface(_)
-        | Record::Noise(_) => false,
+        | Record::Timing(_) => false,
     }
 }
 
 /// At least as many as there are parts in a line.
-fn parts(line: &[u8]) -> u64 {
+fn max_fields(line: &[u8]) -> u64 {
     line.split(|byte| *byte == b',').count() as u64
 }
 
 /// The part of a record that every version has.
 #[derive(Deserialize)]
-struct Head {
+struct RecordHead {
     #[serde(rename = "type")]
     kind: String,
     schema: Option<u32>,
@@ -215,7 +221,7 @@ const KINDS: [&str; 14] = [
     "summary",
 ];
 
-impl<R: BufRead> Lines<'_, R> {
+impl<R: BufRead> ResultReader<'_, R> {
     /// The next record that is known; `None` at the end.
     fn next_record(&mut self) -> Result<Option<Record>, StoreError> {
         let mut bytes = Vec::new();
@@ -231,7 +237,7 @@ impl<R: BufRead> Lines<'_, R> {
                     let line = self.number;
                     let known = self.variety.take(&record);
                     known.map_err(|source| StoreError::TooMany { line, source })?;
-                    let parts = if has_lists(&record) { parts(&bytes) } else { 0 };
+                    let parts = if has_lists(&record) { max_fields(&bytes) } else { 0 };
                     let taken = self.budget.take(parts.saturating_mul(PART_BYTES));
                     taken.map_err(|source| StoreError::TooMuch { line, source })?;
                     return Ok(Some(record));
@@ -257,7 +263,7 @@ impl<R: BufRead> Lines<'_, R> {
             return Err(StoreError::LongLine { line, most });
         }
         // What is kept of an empty line is nothing, but to read it takes time, too.
-        let taken = self.budget.take(length.max(LEAST_LINE_BYTES));
+        let taken = self.budget.take(length.max(MIN_LINE_BYTES));
         taken.map(|()| true).map_err(|source| StoreError::TooMuch { line, source })
     }
 
@@ -271,7 +277,7 @@ impl<R: BufRead> Lines<'_, R> {
             Ok(record) => return Ok(Some(record)),
             Err(source) => source,
         };
-        let Ok(head) = serde_json::from_slice::<Head>(bytes) else {
+        let Ok(head) = serde_json::from_slice::<RecordHead>(bytes) else {
             // A whole line ends with a line feed; a file that was cut off ends anywhere.
             self.cut = !bytes.ends_with(b"\n") && line > 1;
             return if self.cut { Ok(None) } else { Err(StoreError::Line { line, source }) };

@@ -17,21 +17,21 @@ fn replay(target: &str, body: fn(&[u8])) {
 }
 
 #[test]
-fn stored_words_of_strangers_do_no_harm_to_a_server() {
+fn untrusted_control_messages_do_no_harm() {
     replay("control", fuzzing::control);
 }
 
 #[test]
-fn stored_datagrams_of_strangers_do_no_harm_either() {
+fn untrusted_datagrams_do_no_harm() {
     replay("datagram", fuzzing::datagram);
 }
 
 #[test]
 fn stored_halves_of_servers_do_no_harm_to_a_client() {
-    replay("half", fuzzing::half);
+    replay("half", fuzzing::host_report);
 }
 
 #[test]
-fn stored_scenarios_of_strangers_do_no_harm() {
+fn untrusted_scenarios_do_no_harm() {
     replay("scenario", scenario::fuzzing::scenario);
 }

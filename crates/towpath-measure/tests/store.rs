@@ -1,8 +1,10 @@
 //! Stored results stay readable, and nothing that is read can panic.
 
 use proptest::prelude::*;
-use towpath_measure::input::Budget;
-use towpath_measure::result::{Counter, Event, EventKind, Interval, Noise, Record, SCHEMA_VERSION};
+use towpath_measure::input::ReadBudget;
+use towpath_measure::result::{
+    Counter, EmulatorTiming, Event, EventKind, Interval, Record, SCHEMA_VERSION,
+};
 use towpath_measure::scenario::DataDirection;
 use towpath_measure::store::{
     RunResult, StoreError, read_records, read_run, read_run_within, result_schema, write_record,
@@ -38,7 +40,7 @@ fn a_result_of_version_1_is_readable_for_ever() {
 fn a_result_takes_from_its_budget_what_its_records_take_in_memory() {
     let meta = V1.split_inclusive('\n').next().unwrap();
     let within = |text: &str, bytes: u64| {
-        let read = read_run_within(format!("{meta}{text}").as_bytes(), &Budget::of(bytes));
+        let read = read_run_within(format!("{meta}{text}").as_bytes(), &ReadBudget::of(bytes));
         read.map_or_else(|error| error.to_string(), |run| run.records.len().to_string())
     };
     // Short lines, empty ones and unknown ones: a thousand times two bytes or less than fifty.
@@ -161,8 +163,9 @@ fn record() -> impl Strategy<Value = Record> {
     let counter = (any::<String>(), any::<u64>()).prop_map(|(name, after)| {
         Record::Counter(Counter { host: "a".into(), name, before: 0, after })
     });
-    let noise = (proptest::num::f64::NORMAL, any::<bool>())
-        .prop_map(|(load, degraded)| Record::Noise(Noise { load, degraded, ..Noise::default() }));
+    let noise = (proptest::num::f64::NORMAL, any::<bool>()).prop_map(|(load, degraded)| {
+        Record::Timing(EmulatorTiming { load, unreliable: degraded, ..EmulatorTiming::default() })
+    });
     prop_oneof![interval, event, counter, noise]
 }
 

@@ -5,11 +5,11 @@ use std::time::Duration;
 use towpath_measure::metrics::{
     DeliveryLog, Disruption, FlowInput, Histogram, Summarizer, disruptions,
 };
-use towpath_measure::result::{Counter, Multipath, Noise, SubflowSummary, Summary};
+use towpath_measure::result::{Counter, EmulatorTiming, MultipathUse, SubflowSummary, Summary};
 use towpath_measure::scenario::{
-    Bottleneck, Change, DataDirection, Down, Expectation, Family, Flow, Host, LinkSide,
-    MptcpConfig, Operator, Path, Pattern, RunPlan, Scenario, Segments, StackPlan, Target,
-    TimelineEvent, Transport, World,
+    Bottleneck, DataDirection, DownMode, Expectation, Family, Flow, Host, HostStackConfig,
+    LinkSide, MptcpConfig, Operator, Path, Pattern, RunPlan, Scenario, SegmentationMode,
+    TimelineChange, TimelineEvent, TimelineTarget, Transport, World,
 };
 use towpath_net::config::{DirectionConfig, Shaper};
 use towpath_net::{Instant, Rate};
@@ -25,7 +25,7 @@ fn host(name: &str) -> Host {
         send_buffer: None,
         sysctls: vec![],
         mptcp: MptcpConfig::default(),
-        stack: StackPlan::default(),
+        stack: HostStackConfig::default(),
     }
 }
 
@@ -43,7 +43,7 @@ fn path(name: &str, mbit: u64) -> Path {
         mtu_bytes: 1_500,
         backup: false,
         through: vec![],
-        segments: Segments::Auto,
+        segments: SegmentationMode::Auto,
     }
 }
 
@@ -80,12 +80,12 @@ fn two_links(timeline: Vec<TimelineEvent>) -> Scenario {
     }
 }
 
-fn event(millis: u64, path: usize, change: Change) -> TimelineEvent {
-    TimelineEvent { at: Duration::from_millis(millis), target: Target::Path(path), change }
+fn event(millis: u64, path: usize, change: TimelineChange) -> TimelineEvent {
+    TimelineEvent { at: Duration::from_millis(millis), target: TimelineTarget::Path(path), change }
 }
 
 fn wifi_down() -> TimelineEvent {
-    event(3_000, WIFI, Change::Down(Down::Silent))
+    event(3_000, WIFI, TimelineChange::Down(DownMode::Silent))
 }
 
 fn mbit(mbit: u64) -> Rate {
@@ -138,8 +138,8 @@ fn both() -> [SubflowSummary; 2] {
     [subflow(0, "wifi", 30_000_000), subflow(1, "cellular", 90_000_000)]
 }
 
-fn used() -> Multipath {
-    Multipath { requested: true, used: true, ..Multipath::default() }
+fn used() -> MultipathUse {
+    MultipathUse { requested: true, used: true, ..MultipathUse::default() }
 }
 
 fn mptcp(scenario: &Scenario, flow: FlowInput) -> Summary {
@@ -186,7 +186,7 @@ fn the_time_without_gaps_leads_where_goodput_is_back_before_it() {
         "{said}"
     );
     let recovery = &summary.flows[0].recoveries[0];
-    assert!(recovery.t90_ns < recovery.smooth_ns, "{recovery:?}");
+    assert!(recovery.t90_ns < recovery.last_stall_end_ns, "{recovery:?}");
     assert!(said.contains("(back to 90 % in "), "{said}");
 }
 
@@ -290,7 +290,7 @@ fn a_fallback_is_never_sold_as_multipath() {
     let fallback = Some("the server answered without MP_CAPABLE".into());
     let summary = Summarizer::new(&scenario, Transport::Mptcp)
         .flow(input(&[(10_000, 96)]))
-        .multipath(Multipath { requested: true, fallback, ..Multipath::default() })
+        .multipath(MultipathUse { requested: true, fallback, ..MultipathUse::default() })
         .finish();
     let expected = "mptcp (not used: the server answered without MP_CAPABLE) delivered 120 MB";
     assert!(summary.verdict.starts_with(expected), "{}", summary.verdict);
@@ -299,10 +299,10 @@ fn a_fallback_is_never_sold_as_multipath() {
 
 #[test]
 fn everything_that_makes_a_result_doubtful_is_a_warning() {
-    let scenario = two_links(vec![event(20_000, WIFI, Change::Up)]);
+    let scenario = two_links(vec![event(20_000, WIFI, TimelineChange::Up)]);
     let mut lateness = Histogram::default();
     lateness.record(5_000_000);
-    let noise = Noise { degraded: true, lost_packets: 3, ..lateness.lateness() };
+    let noise = EmulatorTiming { unreliable: true, lost_packets: 3, ..lateness.lateness() };
     let name = "MPTcpExt.SubflowStale".into();
     let mut flow = input(&[(10_000, 96)]);
     flow.congestion_control = vec!["cubic".into(), "bbr".into()];
@@ -385,9 +385,9 @@ fn the_reference_after_a_loss_is_what_the_other_paths_carry() {
 
 #[test]
 fn a_single_path_transport_is_disrupted_on_its_own_path_only() {
-    let cellular = event(3_000, CELLULAR, Change::Down(Down::Carrier));
+    let cellular = event(3_000, CELLULAR, TimelineChange::Down(DownMode::Carrier));
     assert_eq!(of(&two_links(vec![cellular]), Transport::Tcp), []);
-    let slower = event(3_000, WIFI, Change::Rate(LinkSide::Both, mbit(10)));
+    let slower = event(3_000, WIFI, TimelineChange::Rate(LinkSide::Both, mbit(10)));
     let found = of(&two_links(vec![slower]), Transport::Tcp);
     // Its own path counts while it is up, although the other one is faster.
     assert!((found[0].capacity_bps.unwrap() - 9.56e6).abs() < 0.01e6);
@@ -397,13 +397,13 @@ fn a_single_path_transport_is_disrupted_on_its_own_path_only() {
 
 #[test]
 fn only_changes_that_take_something_are_disruptions() {
-    let rate = |millis, side, rate| event(millis, WIFI, Change::Rate(side, mbit(rate)));
+    let rate = |millis, side, rate| event(millis, WIFI, TimelineChange::Rate(side, mbit(rate)));
     let timeline = vec![
         rate(1_000, LinkSide::Both, 200),
         rate(3_000, LinkSide::Down, 5),
         rate(5_000, LinkSide::Up, 5),
-        event(7_000, WIFI, Change::Address { host: 0 }),
-        event(9_000, WIFI, Change::Up),
+        event(7_000, WIFI, TimelineChange::Address { host: 0 }),
+        event(9_000, WIFI, TimelineChange::Up),
     ];
     let found = of(&two_links(timeline), Transport::Mptcp);
     let texts: Vec<_> = found.iter().map(|d| (d.text.as_str(), d.happened.as_str())).collect();
@@ -418,8 +418,9 @@ fn only_changes_that_take_something_are_disruptions() {
 
 #[test]
 fn the_steps_of_a_fade_are_one_disruption() {
-    let step =
-        |i: u64| event(3_000 + 100 * i, WIFI, Change::Rate(LinkSide::Both, mbit(100 - 9 * i)));
+    let step = |i: u64| {
+        event(3_000 + 100 * i, WIFI, TimelineChange::Rate(LinkSide::Both, mbit(100 - 9 * i)))
+    };
     let found = of(&two_links((1..=10).map(step).collect()), Transport::Mptcp);
     assert_eq!(found.len(), 1);
     assert_eq!(
@@ -432,10 +433,11 @@ fn the_steps_of_a_fade_are_one_disruption() {
 
 #[test]
 fn the_end_of_a_path_after_its_fade_is_an_event_of_its_own_and_the_last_step_is_the_fades() {
-    let rate =
-        |i: u64, mbits| event(3_000 + 100 * i, WIFI, Change::Rate(LinkSide::Both, mbit(mbits)));
+    let rate = |i: u64, mbits| {
+        event(3_000 + 100 * i, WIFI, TimelineChange::Rate(LinkSide::Both, mbit(mbits)))
+    };
     let mut timeline: Vec<_> = (1..=8).map(|i| rate(i, 100 - 9 * i)).collect();
-    timeline.extend([rate(9, 10), event(3_900, WIFI, Change::Down(Down::Silent))]);
+    timeline.extend([rate(9, 10), event(3_900, WIFI, TimelineChange::Down(DownMode::Silent))]);
     let found = of(&two_links(timeline), Transport::Mptcp);
     let told: Vec<_> = found.iter().map(|one| (one.at.as_nanos(), one.text.as_str())).collect();
     assert_eq!(told, [(3_100_000_000, "wifi fades to 10 Mbit/s"), (3_900_000_000, "wifi down")]);
@@ -445,8 +447,8 @@ fn the_end_of_a_path_after_its_fade_is_an_event_of_its_own_and_the_last_step_is_
 fn paths_through_a_bottleneck_share_what_it_carries() {
     let mut scenario = two_links(vec![TimelineEvent {
         at: Duration::from_secs(3),
-        target: Target::Bottleneck(0),
-        change: Change::Rate(LinkSide::Up, mbit(60)),
+        target: TimelineTarget::Bottleneck(0),
+        change: TimelineChange::Rate(LinkSide::Up, mbit(60)),
     }]);
     let name = "backbone".into();
     scenario.bottlenecks = vec![Bottleneck { name, up: link(150), down: link(150) }];
@@ -461,9 +463,9 @@ fn paths_through_a_bottleneck_share_what_it_carries() {
 #[test]
 fn a_backup_path_counts_only_when_no_other_is_up() {
     let mut scenario = two_links(vec![
-        event(2_000, WIFI, Change::Rate(LinkSide::Both, mbit(50))),
-        event(4_000, WIFI, Change::Down(Down::Silent)),
-        event(6_000, CELLULAR, Change::Down(Down::Silent)),
+        event(2_000, WIFI, TimelineChange::Rate(LinkSide::Both, mbit(50))),
+        event(4_000, WIFI, TimelineChange::Down(DownMode::Silent)),
+        event(6_000, CELLULAR, TimelineChange::Down(DownMode::Silent)),
     ]);
     scenario.paths[CELLULAR].backup = true;
     let found = of(&scenario, Transport::Mptcp);

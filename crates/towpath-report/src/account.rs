@@ -67,13 +67,13 @@ fn one(out: &mut String, name: &str, account: &AccountSummary, width: usize) {
 
 /// For which part of the time each limit held, where the capacity is only an estimate.
 fn held(out: &mut String, account: &AccountSummary, width: usize) {
-    if account.links.iter().all(|link| link.held_ns.is_empty()) {
+    if account.links.iter().all(|link| link.limit_ns.is_empty()) {
         return;
     }
     let _ = writeln!(out, "  what held senders back, whatever the paths could carry:");
     for link in &account.links {
-        let all: u64 = link.held_ns.values().sum();
-        let mut held: Vec<_> = link.held_ns.iter().collect();
+        let all: u64 = link.limit_ns.values().sum();
+        let mut held: Vec<_> = link.limit_ns.iter().collect();
         held.sort_by_key(|(part, span)| (std::cmp::Reverse(**span), **part));
         let share = |span: u64| (span as f64 * 100.0 / all.max(1) as f64).round();
         let told = held.iter().filter(|(_, span)| share(**span) >= 1.0);
@@ -97,7 +97,7 @@ fn row(out: &mut String, label: &str, cells: &[String]) {
 
 /// Which paths were waited for.
 fn waited_for(out: &mut String, part: Part, columns: &[&Parts], span_ns: u64) {
-    let Some(total) = columns.first().filter(|_| part == Part::Blocked) else { return };
+    let Some(total) = columns.first().filter(|_| part == Part::HeadOfLineBlocking) else { return };
     for path in total.blocked_by.keys().take(8) {
         let of = |parts: &&Parts| parts.blocked_by.get(path).copied().unwrap_or(0);
         let cells: Vec<_> = columns.iter().map(|parts| mbps(of(parts), span_ns)).collect();

@@ -1,6 +1,6 @@
 //! The summary table: transports side by side. The terminal and the page show the same cells.
 
-use towpath_measure::result::{FlowSummary, Recovery, StackFigures, Summary};
+use towpath_measure::result::{FlowSummary, Recovery, StackStats, Summary};
 use towpath_measure::scenario::{DataDirection, units};
 
 use crate::group::{FlowKey, Group, Spread, flow_keys};
@@ -242,7 +242,7 @@ fn connection_rows(groups: &[Group<'_>], key: FlowKey) -> Vec<Row> {
 
 /// What our own stack tells of the connection level: only what happened in some run.
 fn stack_rows(groups: &[Group<'_>], key: FlowKey) -> Vec<Row> {
-    type Pick = fn(&StackFigures) -> Option<u64>;
+    type Pick = fn(&StackStats) -> Option<u64>;
     type Write = fn(f64) -> String;
     let all: [(&str, &'static str, Pick, Write); 5] = [
         (
@@ -399,7 +399,7 @@ fn recovery_rows(groups: &[Group<'_>], key: FlowKey, event: &(u64, String)) -> [
         row(
             &format!("Without gaps again after {what} ({when})"),
             "time until the end of the last gap of 100 ms and more that the event caused",
-            groups.iter().map(|group| when_known(&found(group), |r| r.smooth_ns)),
+            groups.iter().map(|group| when_known(&found(group), |r| r.last_stall_end_ns)),
         ),
         row(
             "Back at 90 %",
@@ -537,8 +537,8 @@ fn check(group: &Group<'_>, text: &str) -> Check {
         .filter(|check| check.text == text)
         .collect();
     let measured = measured(all.iter().map(|check| clean(&check.measured)).collect());
-    let held = all.iter().filter(|check| check.held == Some(true)).count();
-    let unknown = all.iter().all(|check| check.held.is_none());
+    let held = all.iter().filter(|check| check.passed == Some(true)).count();
+    let unknown = all.iter().all(|check| check.passed.is_none());
     let (said, tone) = match (held, all.len()) {
         _ if unknown => ("not measured".to_owned(), Tone::Plain),
         (1, 1) => ("yes".to_owned(), Tone::Good),

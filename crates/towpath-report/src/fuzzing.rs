@@ -2,7 +2,7 @@
 
 use std::io::BufRead;
 
-use towpath_measure::input::Budget;
+use towpath_measure::input::ReadBudget;
 use towpath_measure::store::read_run_within;
 
 use crate::{Comparison, Run, html, table, warnings};
@@ -12,7 +12,7 @@ const MOST_BYTES: u64 = 4_000_000;
 
 /// A result of somebody else, and everything that people see of it.
 pub fn result(input: impl BufRead) {
-    let Ok(found) = read_run_within(input, &Budget::of(MOST_BYTES)) else { return };
+    let Ok(found) = read_run_within(input, &ReadBudget::of(MOST_BYTES)) else { return };
     let runs = [Run::new(found, Some("fuzz".to_owned()))];
     let text = table(&runs, 100, false);
     assert!(!text.chars().any(|c| crate::deceives(c) && c != '\n'), "a terminal is commanded");

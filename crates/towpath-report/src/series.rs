@@ -5,7 +5,7 @@ mod stack;
 
 use std::collections::BTreeMap;
 
-use towpath_measure::result::{EventKind, Link, Record, Side, Subflow};
+use towpath_measure::result::{EventKind, Link, Record, Subflow, SubflowEnd};
 use towpath_measure::scenario::DataDirection;
 
 use crate::Run;
@@ -114,7 +114,7 @@ fn last_sample(run: &Run) -> u64 {
         | Record::Sequence(_)
         | Record::Counter(_)
         | Record::Interface(_)
-        | Record::Noise(_)
+        | Record::Timing(_)
         | Record::Summary(_) => None,
     };
     run.records.iter().filter_map(time).max().unwrap_or(0)
@@ -158,7 +158,7 @@ pub(crate) fn directions(run: &Run) -> Vec<DataDirection> {
             | Record::Sequence(_)
             | Record::Counter(_)
             | Record::Interface(_)
-            | Record::Noise(_)
+            | Record::Timing(_)
             | Record::Summary(_) => continue,
         };
         if !found.contains(&direction) {
@@ -228,8 +228,8 @@ pub(crate) fn subflows(
     }
     let many = records.len() > limit;
     // A record of one end knows what was acknowledged, in place of what arrived.
-    let is_of_both = records.values().flatten().any(|it| it.side == Side::Receiver);
-    let arrived_at = if is_of_both { Side::Receiver } else { Side::Sender };
+    let is_of_both = records.values().flatten().any(|it| it.side == SubflowEnd::Receiver);
+    let arrived_at = if is_of_both { SubflowEnd::Receiver } else { SubflowEnd::Sender };
     let mut series: Vec<(SubflowSeries, usize)> = Vec::new();
     for records in records.values() {
         let one = subflow(records, grid, arrived_at);
@@ -255,7 +255,7 @@ fn named(series: SubflowSeries, count: usize) -> SubflowSeries {
     SubflowSeries { name, ..series }
 }
 
-fn subflow(records: &[&Subflow], grid: &Grid, arrived_at: Side) -> SubflowSeries {
+fn subflow(records: &[&Subflow], grid: &Grid, arrived_at: SubflowEnd) -> SubflowSeries {
     let mut bits = grid.empty();
     let [mut srtt, mut cwnd, mut retransmissions] = [grid.empty(), grid.empty(), grid.empty()];
     let mut sent = grid.empty();
@@ -264,10 +264,10 @@ fn subflow(records: &[&Subflow], grid: &Grid, arrived_at: Side) -> SubflowSeries
         if record.side == arrived_at {
             grid.spread(&mut bits, record.t_ns, record.span_ns, record.bytes as f64 * 8.0);
         }
-        if record.side == Side::Sender {
+        if record.side == SubflowEnd::Sender {
             // Who looks from one end may look seldom: what is seen holds since the look before.
             let since = record.t_ns.saturating_sub(record.span_ns);
-            let is_one = arrived_at == Side::Sender;
+            let is_one = arrived_at == SubflowEnd::Sender;
             let first = grid.index(if is_one { since } else { record.t_ns });
             for (values, value) in [
                 (&mut srtt, f64::from(record.srtt_us) / 1e3),

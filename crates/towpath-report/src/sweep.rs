@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use towpath_measure::expect::Unit;
-use towpath_measure::metrics::statistics::{Estimate, Interval, Sample, too_few};
+use towpath_measure::expect::MetricUnit;
+use towpath_measure::metrics::statistics::{ConfidenceInterval, Estimate, Sample, too_few};
 
 use crate::chart::values::{ValueAxis, ValueRow, rows};
 use crate::number;
@@ -37,7 +37,7 @@ pub struct SweepFigure {
     /// As the rows call it: `goodput`.
     pub name: String,
     /// `None` for a plain number.
-    pub unit: Option<Unit>,
+    pub unit: Option<MetricUnit>,
     /// Every variant at every point, in the plan's order.
     pub points: Vec<SweepPoint>,
 }
@@ -133,7 +133,7 @@ fn plot(out: &mut String, figure: &SweepFigure, estimates: &Estimates<'_>) {
     };
     let all: Vec<ValueRow> = shown.clone().map(|one| row(&one)).collect();
     let values = shown.flat_map(|(_, sample, _)| sample.values().iter().copied());
-    let axis = ValueAxis::of(figure.unit.unwrap_or(Unit::Count), values);
+    let axis = ValueAxis::of(figure.unit.unwrap_or(MetricUnit::Count), values);
     let plot = rows(&figure.name, &figure.name, &axis, &all, None);
     let _ = write!(out, "<figure>{plot}</figure>");
 }
@@ -182,7 +182,7 @@ fn cells(figure: &SweepFigure, sample: &Sample, estimate: Option<&Estimate>) -> 
     let (least, most) =
         ends.fold((f64::INFINITY, f64::NEG_INFINITY), |(l, m), v| (l.min(v), m.max(v)));
     let interval = match estimate.interval {
-        Some(Interval { low, high }) => spread(low, high),
+        Some(ConfidenceInterval { low, high }) => spread(low, high),
         None => too_few(estimate.count).unwrap_or_default(),
     };
     [text(estimate.median), spread(low, high), interval, spread(least, most)]
@@ -205,7 +205,7 @@ mod tests {
             axes: vec!["receive buffer".to_owned()],
             figures: vec![SweepFigure {
                 name: "goodput".to_owned(),
-                unit: Some(Unit::Rate),
+                unit: Some(MetricUnit::Rate),
                 points: vec![
                     point("MPTCP", 0, (1..=9).map(|n| f64::from(n) * 1e6).collect()),
                     point("TCP", 1, vec![]),

@@ -33,7 +33,7 @@ fn accounted() -> Run {
             let mut own = if gone {
                 parts(&[(Part::Down, bytes)])
             } else if (31..40).contains(&period) {
-                parts(&[(Part::Blocked, bytes)])
+                parts(&[(Part::HeadOfLineBlocking, bytes)])
             } else {
                 parts(&[
                     (Part::Delivered, bytes * 92 / 100),
@@ -41,7 +41,7 @@ fn accounted() -> Run {
                     (Part::SlowStart, bytes * 2 / 100),
                 ])
             };
-            if own.of(Part::Blocked) > 0 {
+            if own.of(Part::HeadOfLineBlocking) > 0 {
                 own.blocked_by.insert("wi<fi".to_owned(), bytes);
             }
             sum.add_all(&own);
@@ -58,7 +58,7 @@ fn accounted() -> Run {
             direction: DataDirection::Up,
             paths: vec![path.to_owned()],
             parts: sum,
-            held_ns: BTreeMap::new(),
+            limit_ns: BTreeMap::new(),
         });
     }
     let mut total = Parts::default();
@@ -72,7 +72,7 @@ fn accounted() -> Run {
         total,
         links,
         unlimited: Vec::new(),
-        enough_bytes: None,
+        sufficient_bytes: None,
         advice: None,
         estimate: None,
     }));

@@ -7,7 +7,9 @@
 mod common;
 
 use common::{handover, run};
-use towpath_measure::result::{Counted, Noise, OrderKind, ProcessorTime, Record, RunOrder};
+use towpath_measure::result::{
+    CpuAccounting, CpuTime, EmulatorTiming, OrderKind, Record, RunOrder,
+};
 use towpath_measure::scenario::{Transport, World};
 use towpath_report::{Comparison, Run};
 
@@ -25,10 +27,10 @@ fn turns(repeat: u32) -> Vec<Run> {
             let mood = 1.0 + f64::from(number * 7 % 5) / 10.0;
             summary.flows[0].goodput_bps *= mood;
             let spent = |factor: u64| Some(summary.flows[0].bytes * factor);
-            summary.cpu = Some(ProcessorTime {
+            summary.cpu = Some(CpuTime {
                 client_cpu_ns: spent(2),
                 server_cpu_ns: spent(1),
-                counted: Counted::SocketThreads,
+                accounting: CpuAccounting::SocketThreads,
             });
             runs.push(one);
         }
@@ -165,8 +167,11 @@ fn what_is_not_fair_is_said() {
         (|run| run.meta.stack = "towpath".into(), "the TCP stack differs: "),
         (
             |run| {
-                run.records.retain(|record| !matches!(record, Record::Noise(_)));
-                run.records.push(Record::Noise(Noise { degraded: true, ..Noise::default() }));
+                run.records.retain(|record| !matches!(record, Record::Timing(_)));
+                run.records.push(Record::Timing(EmulatorTiming {
+                    unreliable: true,
+                    ..EmulatorTiming::default()
+                }));
             },
             "mptcp: 20 of 20 runs were too late or too noisy",
         ),
@@ -196,7 +201,7 @@ fn buffers_and_what_was_counted_must_be_the_same() {
     let mut runs = turns(20);
     change(&mut runs, Transport::Tcp, |run| {
         let cpu = run.summary.as_mut().unwrap().cpu.as_mut().unwrap();
-        cpu.counted = Counted::StackThreads;
+        cpu.accounting = CpuAccounting::StackThreads;
     });
     assert!(told(&runs)[0].starts_with("`CPU counted` differs: threads with sockets and"));
 }

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 
 use common::{Plan, fade, handover, own_stack, pair, path, repeated, run, three_paths};
 use towpath_measure::result::{
-    Counter, DatagramRow, FlowSummary, Interval, Message, MessageFigures, MetaFlow, Noise, Probe,
-    Record, Stall, Warning,
+    Counter, DatagramRow, EmulatorTiming, FlowSummary, Interval, Message, MessageStats, MetaFlow,
+    Probe, Record, Stall, Warning,
 };
 use towpath_measure::scenario::{DataDirection, Transport, World};
 use towpath_report::{Comparison, Run, html};
@@ -260,7 +260,7 @@ fn poison_record(record: &mut Record, text: &str) {
         Record::Meta(_)
         | Record::Interval(_)
         | Record::Message(_)
-        | Record::Noise(_)
+        | Record::Timing(_)
         | Record::Summary(_) => {}
     }
 }
@@ -367,7 +367,7 @@ fn messages_have_charts_of_their_delays_and_of_how_many_came_within_which_time()
     // Between messages, silence is no stall.
     assert!(page.contains("class=\"quiet\""));
     for flow in runs.iter_mut().filter_map(|run| run.summary.as_mut()).flat_map(|s| &mut s.flows) {
-        flow.messages = Some(MessageFigures::default());
+        flow.messages = Some(MessageStats::default());
     }
     assert!(!html(&runs).contains("class=\"quiet\""));
 }
@@ -398,7 +398,7 @@ fn hostile_numbers_and_huge_names_do_not_panic() {
             | Record::Sequence(_)
             | Record::Message(_)
             | Record::Interface(_)
-            | Record::Noise(_)
+            | Record::Timing(_)
             | Record::Summary(_) => {}
         }
     }
@@ -629,8 +629,9 @@ fn a_headline_never_compares_two_worlds_and_says_that_the_machine_was_the_limit(
     });
     runs.extend(simulated);
     let reason = "other work used 85 % of the processors".to_owned();
-    let noise = Noise { degraded: true, reason: Some(reason), ..Noise::default() };
-    runs[0].records.push(Record::Noise(noise));
+    let noise =
+        EmulatorTiming { unreliable: true, reason: Some(reason), ..EmulatorTiming::default() };
+    runs[0].records.push(Record::Timing(noise));
     let page = html(&runs);
     let lines: Vec<&str> = page.split("<p class=\"headline\">").skip(1).collect();
     let lines: Vec<&str> = lines.iter().map(|line| line.split('<').next().unwrap()).collect();

@@ -4,7 +4,7 @@
 #![expect(clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 use bytes::Bytes;
-use towpath_measure::pcapng::{Capture, Way};
+use towpath_measure::pcapng::{PacketDirection, PcapngWriter};
 use towpath_measure::result::{Record, Sequence, SequenceKind, SequenceMark};
 use towpath_mptcp::wire::{Flags, Options, Packet, Payload, SackBlocks, Segment};
 use towpath_report::trace::{self, Trace};
@@ -15,12 +15,12 @@ const MSS: u32 = 1_000;
 
 /// A connection as its opener sees it, which sends.
 struct Connection {
-    file: Capture<Vec<u8>>,
+    file: PcapngWriter<Vec<u8>>,
 }
 
 impl Connection {
     fn open() -> Self {
-        let mut made = Self { file: Capture::begin(Vec::new(), ["wifi", "lte"], None) };
+        let mut made = Self { file: PcapngWriter::begin(Vec::new(), ["wifi", "lte"], None) };
         let syn = Options { window_scale: Some(2), sack_permitted: true, ..Options::default() };
         made.up(0, Flags::SYN, 0, 0, syn.clone());
         made.down(20, Flags::SYN.with(Flags::ACK), 0, 1_000, syn);
@@ -39,7 +39,7 @@ impl Connection {
         }
     }
 
-    fn add(&mut self, ms: u64, way: Way, segment: &Segment) {
+    fn add(&mut self, ms: u64, way: PacketDirection, segment: &Segment) {
         let mut packet = Packet::emit(segment, 7);
         packet.complete_checksum();
         let bytes = packet.to_vec();
@@ -50,7 +50,7 @@ impl Connection {
     fn up(&mut self, ms: u64, flags: Flags, at: u32, bytes: u32, options: Options) {
         let seq = if flags.contains(Flags::SYN) { 500 } else { 501 + at };
         let segment = Segment { seq, ack: 901, ..Self::segment(flags, bytes, 900, options) };
-        self.add(ms, Way::Out, &segment);
+        self.add(ms, PacketDirection::Outbound, &segment);
     }
 
     fn data(&mut self, ms: u64, number: u32) {
@@ -67,7 +67,7 @@ impl Connection {
             ack: 501 + at,
             ..near
         };
-        self.add(ms, Way::In, &segment);
+        self.add(ms, PacketDirection::Inbound, &segment);
     }
 
     fn ack(&mut self, ms: u64, at: u32, window: u16, sack: &[(u32, u32)]) {
@@ -118,9 +118,9 @@ fn a_picture_has_every_packet_at_its_time_and_says_what_it_is() {
     let sequence = up(&lossy());
     let sent: Vec<_> = (0..6).map(|n| (30 + n as u64, n * 1_000, n * 1_000 + 1_000)).collect();
     assert_eq!(marks(&sequence, SequenceKind::Sent), sent);
-    assert_eq!(marks(&sequence, SequenceKind::Again), [(64, 2_000, 3_000)]);
-    assert_eq!(marks(&sequence, SequenceKind::Needless), [(65, 4_000, 5_000)], "DSACK told it");
-    assert_eq!(sequence.again_packets, 2);
+    assert_eq!(marks(&sequence, SequenceKind::Retransmitted), [(64, 2_000, 3_000)]);
+    assert_eq!(marks(&sequence, SequenceKind::Spurious), [(65, 4_000, 5_000)], "DSACK told it");
+    assert_eq!(sequence.retransmitted_packets, 2);
     assert_eq!(
         marks(&sequence, SequenceKind::Sack),
         [(61, 3_000, 4_000), (62, 4_000, 5_000), (63, 5_000, 6_000)],
@@ -173,9 +173,9 @@ fn a_long_transfer_has_a_picture_of_bounded_size_with_all_that_was_sent_again() 
         });
         let stored: usize =
             sequences.clone().map(|one| serde_json::to_string(one).unwrap().len()).sum();
-        let again = sequences
-            .flat_map(|one| &one.views[0].marks)
-            .filter(|marks| matches!(marks.kind, SequenceKind::Again | SequenceKind::Needless));
+        let again = sequences.flat_map(|one| &one.views[0].marks).filter(|marks| {
+            matches!(marks.kind, SequenceKind::Retransmitted | SequenceKind::Spurious)
+        });
         let again: u32 = again.flat_map(|marks| &marks.packets).sum();
         (page.len(), stored, again)
     };

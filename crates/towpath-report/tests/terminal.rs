@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Plan, fade, handover, own_stack, pair, repeated, run, three_paths};
-use towpath_measure::result::{Delays, MessageFigures, StackFigures, VideoFigures};
+use towpath_measure::result::{DelayStats, MessageStats, StackStats, VideoStats};
 use towpath_measure::scenario::{DataDirection, Transport, World};
 use towpath_report::{LiveInterval, LiveSubflow, live_header, live_lines, table, warnings};
 
@@ -26,9 +26,9 @@ fn one_run_over_three_paths_fits_a_narrow_terminal() {
 fn flows_of_messages_have_rows_of_their_delays_in_place_of_stalls() {
     let mut runs = pair();
     for (run, slow) in runs.iter_mut().zip([3_700_000_000, 410_000_000]) {
-        let delay = Delays {
+        let delay = DelayStats {
             mean_ns: 60_000_000,
-            deviation_ns: 90_000_000,
+            stddev_ns: 90_000_000,
             min_ns: 30_000_000,
             p50_ns: 30_500_000,
             p90_ns: slow / 4,
@@ -37,21 +37,21 @@ fn flows_of_messages_have_rows_of_their_delays_in_place_of_stalls() {
             p999_ns: slow,
             max_ns: slow,
         };
-        let delivery = Some(Delays { p50_ns: 15_400_000, ..delay });
-        let video = VideoFigures {
+        let delivery = Some(DelayStats { p50_ns: 15_400_000, ..delay });
+        let video = VideoStats {
             segments: 12,
             startup_ns: Some(525_000_000),
             stalls: u32::from(slow > 1_000_000_000),
             rebuffer_ns: slow / 20,
         };
         let answered = if slow > 1_000_000_000 { 98 } else { 100 };
-        let figures = MessageFigures {
+        let figures = MessageStats {
             count: 100,
             answered,
             delay,
             delivery,
             video: Some(video),
-            ..MessageFigures::default()
+            ..MessageStats::default()
         };
         let summary = run.summary.iter_mut().flat_map(|summary| &mut summary.flows);
         for flow in summary {
@@ -72,7 +72,7 @@ fn what_a_stack_of_our_own_tells_has_rows_of_its_own() {
 fn what_never_happened_has_no_row() {
     let mut own = own_stack();
     let flows = own.summary.iter_mut().flat_map(|summary| &mut summary.flows);
-    let nothing = StackFigures { reinjected_bytes: Some(0), ..StackFigures::default() };
+    let nothing = StackStats { reinjected_bytes: Some(0), ..StackStats::default() };
     flows.for_each(|flow| flow.stack = Some(nothing));
     let text = table(&[own], 100, false);
     for label in ["Sent again", "Discarded", "reorder buffer", "Window full", "slowed down"] {

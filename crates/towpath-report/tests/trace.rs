@@ -8,7 +8,7 @@ use std::path::Path;
 
 use bytes::Bytes;
 use proptest::prelude::*;
-use towpath_measure::result::{CapturedConnection, Vantage};
+use towpath_measure::result::{CapturePoint, CapturedConnection};
 use towpath_mptcp::keys;
 use towpath_mptcp::wire::{
     DataAck, Dss, DssMapping, Flags, MpCapable, MpJoin, MpTcpRst, MptcpOption, Options, Packet,
@@ -246,18 +246,18 @@ fn a_join_finds_its_connection_by_the_token_of_the_key() {
 #[test]
 fn what_is_sent_again_is_told_by_where() {
     let trace = two_subflows().trace();
-    let up = &only(&trace).ways[0];
-    assert_eq!(up.vantage, Vantage::Sender);
+    let up = &only(&trace).directions[0];
+    assert_eq!(up.capture_point, CapturePoint::Sender);
     assert_eq!(up.bytes, 2_000);
     assert_eq!(up.reinjected_bytes, 1_000);
     assert_eq!(up.retransmitted_bytes, 1_000);
-    assert_eq!(up.wasted_bytes, 1_000, "it had been acknowledged");
-    assert_eq!((up.late_bytes, up.unseen_bytes, up.unmapped_bytes), (0, 0, 0));
+    assert_eq!(up.spurious_bytes, 1_000, "it had been acknowledged");
+    assert_eq!((up.out_of_order_bytes, up.unseen_bytes, up.unmapped_bytes), (0, 0, 0));
     assert_eq!(up.discarded_bytes, None, "only the receiver knows");
     // 30 ms for the first, 229 ms until DATA_ACK covers the second.
     let rtt = up.rtt.unwrap();
     assert_eq!((rtt.min_ns, rtt.max_ns), (30 * MS, 229 * MS));
-    let subflow = &only(&trace).subflows[0].ways[0];
+    let subflow = &only(&trace).subflows[0].directions[0];
     // The second sample is that of 1001.., sent at 1300 ms.
     assert_eq!(subflow.rtt.unwrap().min_ns, 30 * MS);
     assert!((subflow.share - 2.0 / 3.0).abs() < 1e-9);
@@ -274,8 +274,8 @@ fn the_receiver_says_what_it_throws_away_and_how_long_data_waits() {
     capture.add(1_160 * MS, &first.up(1_001, 1, Flags::ACK, 500, map(dsn, 1_000, 1_001, 500)));
     let file = capture.file(RAW);
     let trace = trace::read(file.as_slice(), Some(TakenAt::Accepter)).unwrap();
-    let up = &only(&trace).ways[0];
-    assert_eq!(up.vantage, Vantage::Receiver);
+    let up = &only(&trace).directions[0];
+    assert_eq!(up.capture_point, CapturePoint::Receiver);
     assert_eq!(up.bytes, 1_500);
     assert_eq!(up.reorder_peak_bytes, Some(500));
     assert_eq!(up.head_of_line.unwrap().max_ns, 50 * MS);
@@ -308,9 +308,9 @@ fn a_capture_that_starts_late_binds_subflows_by_their_data_numbers() {
     late.add(1_340 * MS, &second.up(1_001, 1, Flags::ACK, 700, map(dsn, 2_000, 1_001, 700)));
     let trace = late.trace();
     let connection = only(&trace);
-    assert!(connection.late && connection.multipath);
+    assert!(connection.truncated_start && connection.multipath);
     assert_eq!(connection.subflows.len(), 2);
-    assert_eq!(connection.ways[0].reinjected_bytes, 1_000);
+    assert_eq!(connection.directions[0].reinjected_bytes, 1_000);
     assert!(connection.subflows[0].local.ends_with(":40000"), "the higher port is the opener's");
 }
 
@@ -344,12 +344,12 @@ fn fallback_has_a_reason() {
     stripped.add(1_050 * MS, &first.down(1, 401, Flags::ACK, 0, Options::default()));
     assert!(text(&stripped).starts_with("data without any Multipath TCP option"));
     let trace = stripped.trace();
-    assert_eq!(only(&trace).ways[0].bytes, 400, "its bytes count all the same");
+    assert_eq!(only(&trace).directions[0].bytes, 400, "its bytes count all the same");
     let mut infinite = opened();
     infinite.add(1_030 * MS, &first.up(1, 1, Flags::ACK, 400, map(client_dsn(), 0, 1, 0)));
     infinite.add(1_050 * MS, &first.down(1, 401, Flags::ACK, 0, Options::default()));
     assert!(text(&infinite).starts_with("an infinite mapping"));
-    assert_eq!(only(&infinite.trace()).ways[0].bytes, 400);
+    assert_eq!(only(&infinite.trace()).directions[0].bytes, 400);
 }
 
 #[test]
@@ -378,8 +378,11 @@ fn plain_tcp_has_the_same_figures() {
     let trace = capture.trace();
     let connection = only(&trace);
     assert!(!connection.multipath && connection.fallback.is_none());
-    assert_eq!((connection.ways[0].bytes, connection.ways[0].retransmitted_bytes), (200, 100));
-    assert_eq!(connection.subflows[0].ways[0].acked_bytes, 200);
+    assert_eq!(
+        (connection.directions[0].bytes, connection.directions[0].retransmitted_bytes),
+        (200, 100)
+    );
+    assert_eq!(connection.subflows[0].directions[0].acked_bytes, 200);
 }
 
 /// What must not depend on the file around the packets.
@@ -389,7 +392,10 @@ fn essence(trace: &Trace) -> String {
         .iter()
         .map(|connection| {
             let mut connection = connection.clone();
-            connection.ways.iter_mut().for_each(|way| way.vantage = Vantage::Unknown);
+            connection
+                .directions
+                .iter_mut()
+                .for_each(|way| way.capture_point = CapturePoint::Unknown);
             connection
         })
         .collect();
@@ -430,7 +436,7 @@ fn a_super_segment_without_a_length_has_that_of_its_frame() {
     let (_, packet) = capture.packets.last_mut().unwrap();
     packet[2..4].copy_from_slice(&[0, 0]);
     let trace = capture.trace();
-    assert_eq!(only(&trace).subflows[0].ways[0].payload_bytes, big as u64);
+    assert_eq!(only(&trace).subflows[0].directions[0].payload_bytes, big as u64);
 }
 
 #[test]
@@ -592,7 +598,7 @@ fn two_captures_tell_the_delay_of_each_direction_up_to_half_a_round_trip() {
     // Unequal delays cannot be told from an offset: 20 ms each is what is estimated.
     assert_eq!(clocks.offset_ns, (ahead - 10 * MS).cast_signed());
     assert_eq!(clocks.error_ns, 20 * MS);
-    let ways = &only(&trace).subflows[0].ways;
+    let ways = &only(&trace).subflows[0].directions;
     let [up, down] = [0, 1].map(|way| ways[way].one_way.unwrap());
     assert_eq!((up.min_ns, up.max_ns), (20 * MS, 23 * MS));
     assert_eq!((down.min_ns, down.max_ns), (20 * MS, 20 * MS));
@@ -620,7 +626,7 @@ fn a_handover_is_told_by_when_both_subflows_carried_data() {
         }
     }
     let trace = capture.trace();
-    let [handover] = only(&trace).ways[0].handovers.as_slice() else { panic!() };
+    let [handover] = only(&trace).directions[0].handovers.as_slice() else { panic!() };
     assert_eq!((handover.from, handover.to), (0, 1));
     // From 1.5 s + 1 ms to 1.9 s of the loop.
     assert_eq!(handover.overlap_ns, 399 * MS.cast_signed());

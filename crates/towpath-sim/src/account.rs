@@ -9,8 +9,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use towpath_measure::account::{Ledger, Period, Why};
-use towpath_measure::network::Directions;
+use towpath_measure::account::{IdleCause, Ledger, Period};
+use towpath_measure::network::LinkDirections;
 use towpath_measure::result::Part;
 use towpath_measure::scenario::{DataDirection, Scenario, Transport};
 use towpath_mptcp::stack::ConnectionId;
@@ -59,7 +59,7 @@ pub(crate) struct Row {
     /// Every direction that its packets pass.
     passed: Vec<DirectionId>,
     overhead_bytes: u32,
-    why: Why,
+    why: IdleCause,
     /// It may be another one by now: nobody was asked while the link was busy.
     unsure: bool,
     /// Idle so far.
@@ -82,7 +82,7 @@ struct Open {
 }
 
 impl Accounts {
-    pub(crate) fn new(scenario: &Scenario, transport: Transport, links: &Directions) -> Self {
+    pub(crate) fn new(scenario: &Scenario, transport: Transport, links: &LinkDirections) -> Self {
         let ledger = Ledger::new(scenario, transport);
         let mut places = vec![[None; 2]; scenario.paths.len()];
         let mut rows = Vec::new();
@@ -112,7 +112,7 @@ impl Accounts {
 
     /// A window that keeps all links busy.
     pub(crate) fn enough_bytes(&self, longest_srtt: Duration) -> u64 {
-        self.ledger.enough_bytes(longest_srtt)
+        self.ledger.sufficient_window_bytes(longest_srtt)
     }
 
     /// The hop at which a packet's capacity is accounted for.
@@ -150,8 +150,8 @@ impl Accounts {
         carried.delivered += new;
         carried.headers += charged.saturating_sub(payload);
         *match (tag.retransmitted, tag.redundant) {
-            (true, _) => &mut carried.repeated,
-            (false, true) => &mut carried.duplicated,
+            (true, _) => &mut carried.spurious,
+            (false, true) => &mut carried.redundant,
             (false, false) => &mut carried.reinjected,
         } += payload - new;
     }
@@ -168,7 +168,7 @@ impl Accounts {
         // The last one is open, and behind the end.
         let number = number.min(row.periods.len().saturating_sub(2));
         if let Some(period) = row.periods.get_mut(number) {
-            period.period.carried.under_way += charged;
+            period.period.carried.in_flight += charged;
         }
     }
 
@@ -184,7 +184,7 @@ impl Accounts {
                     let carried = &mut open.period.carried;
                     let own = bytes.min(carried.delivered);
                     carried.delivered -= own;
-                    carried.waiting += own;
+                    carried.out_of_order += own;
                     bytes -= own;
                 }
             }
@@ -237,7 +237,7 @@ impl Accounts {
         let more = idle.saturating_sub(row.idle_bytes);
         row.idle_bytes = row.idle_bytes.max(idle);
         let why = match (row.why.part, row.last_drop) {
-            (Part::AfterLoss, Some(part)) => Why::from(part),
+            (Part::AfterLoss, Some(part)) => IdleCause::from(part),
             _ => row.why,
         };
         if let Some(open) = row.periods.last_mut().filter(|_| more > 0) {
@@ -262,7 +262,7 @@ impl Accounts {
                 }
                 open.period.t_ns = now.as_nanos();
                 open.period.span_ns = now.saturating_since(self.closed_until).as_nanos() as u64;
-                open.period.begun_bytes = begun;
+                open.period.partial_packet_bytes = begun;
                 open.served_bytes = served.saturating_sub(row.served_bytes);
             }
             row.served_bytes = served;
@@ -302,7 +302,7 @@ impl Accounts {
 impl Row {
     fn new(
         scenario: &Scenario,
-        links: &Directions,
+        links: &LinkDirections,
         (side, paths, bottleneck): (usize, &[usize], Option<usize>),
     ) -> Option<Self> {
         let first = paths.first().copied()?;

@@ -1,10 +1,11 @@
 //! Everything that is known only at the end.
 
-use towpath_measure::account::Sizes;
+use towpath_measure::account::BufferSizes;
 use towpath_measure::format;
 use towpath_measure::metrics::{DeliveryLog, FlowInput, Summarizer};
 use towpath_measure::result::{
-    Basis, Counter, DatagramRow, Message, Multipath, Noise, Probe, Record, SubflowSummary, Warning,
+    Basis, Counter, DatagramRow, EmulatorTiming, Message, MultipathUse, Probe, Record,
+    SubflowSummary, Warning,
 };
 use towpath_measure::scenario::{DataDirection, Transport};
 use towpath_measure::traffic::{messages, summary_directions};
@@ -27,7 +28,8 @@ pub(crate) fn conclude(mut world: World<'_>, transport: Transport) -> Result<(),
     let subflows = world.recorder.totals(&world.streams);
     let counters = counters(&world);
     let multipath = proof(&world, transport, &counters);
-    let noise = Noise { packets: world.network.delivered_packets, ..Noise::default() };
+    let noise =
+        EmulatorTiming { packets: world.network.delivered_packets, ..EmulatorTiming::default() };
     let mut summarizer = Summarizer::new(world.scenario, transport);
     let mut messages = Vec::new();
     for input in flow_inputs(&world, &subflows) {
@@ -70,7 +72,7 @@ pub(crate) fn conclude(mut world: World<'_>, transport: Transport) -> Result<(),
     for interface in interfaces {
         recorder.add(&Record::Interface(interface));
     }
-    recorder.add(&Record::Noise(noise.clone()));
+    recorder.add(&Record::Timing(noise.clone()));
     let summary = summarizer
         .subflows(subflows)
         .probes(&probes)
@@ -166,7 +168,7 @@ fn read(world: &World<'_>) -> Read {
 }
 
 /// Sizes that explain a full window or buffer.
-fn sizes(world: &World<'_>) -> Sizes {
+fn sizes(world: &World<'_>) -> BufferSizes {
     let ends = || world.streams.iter().flat_map(|stream| &stream.ends);
     let windows = ends().filter_map(|end| {
         let host = world.hosts.get(end.host)?;
@@ -175,11 +177,11 @@ fn sizes(world: &World<'_>) -> Sizes {
     let sending = world.streams.iter().flat_map(|stream| &stream.ends).map(|end| end.host);
     let buffers = sending.filter_map(|host| world.hosts.get(host));
     let buffers = buffers.map(|host| host.settings.connection.send_buffer_bytes);
-    Sizes {
+    BufferSizes {
         receive_window_bytes: windows.max().filter(|bytes| *bytes > 0),
         send_buffer_bytes: buffers.min(),
-        enough_bytes: Some(world.network.accounts.enough_bytes(world.recorder.longest_srtt)),
-        ..Sizes::default()
+        sufficient_bytes: Some(world.network.accounts.enough_bytes(world.recorder.longest_srtt)),
+        ..BufferSizes::default()
     }
 }
 
@@ -233,9 +235,9 @@ fn counters(world: &World<'_>) -> Vec<Counter> {
 }
 
 /// Proof that Multipath TCP was used, or the reason why not.
-fn proof(world: &World<'_>, transport: Transport, counters: &[Counter]) -> Multipath {
+fn proof(world: &World<'_>, transport: Transport, counters: &[Counter]) -> MultipathUse {
     let requested = match transport {
-        Transport::Tcp | Transport::Quic => return Multipath::default(),
+        Transport::Tcp | Transport::Quic => return MultipathUse::default(),
         Transport::Mpquic => return quic_proof(world, transport),
         Transport::Mptcp => true,
     };
@@ -286,7 +288,13 @@ fn proof(world: &World<'_>, transport: Transport, counters: &[Counter]) -> Multi
             |(host, why)| format!("{why} (seen by {host})"),
         )
     };
-    Multipath { requested, used, fallback: (!used).then(reason), paths_used: Vec::new(), evidence }
+    MultipathUse {
+        requested,
+        used,
+        fallback: (!used).then(reason),
+        paths_used: Vec::new(),
+        evidence,
+    }
 }
 
 fn warnings(world: &World<'_>) -> Vec<Warning> {

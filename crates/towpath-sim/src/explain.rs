@@ -74,7 +74,7 @@ pub fn goodput(job: &Job) -> Result<f64, SimError> {
 pub fn trials(scenario: &Scenario, transport: Transport, account: &AccountSummary) -> Vec<Trial> {
     let mut found: Vec<Trial> = Vec::new();
     let worth = account.total.capacity_bytes / 100 * WORTH_A_RUN;
-    let losses = account.total.losses();
+    let losses = account.total.missing_parts();
     let named = losses.iter().filter(|(_, bytes)| *bytes > worth).map(|(part, _)| *part);
     for part in named.filter(|part| can_be_lifted(*part)).take(LIMITS) {
         let own = Lift { scenario, transport, account, part }.trials();
@@ -93,8 +93,8 @@ fn can_be_lifted(part: Part) -> bool {
         Part::Application
             | Part::Down
             | Part::Handshake
-            | Part::Waiting
-            | Part::UnderWay
+            | Part::OutOfOrder
+            | Part::InFlight
             | Part::Lost
             | Part::Unknown
             | Part::Stale
@@ -112,14 +112,14 @@ impl Lift<'_> {
     fn trials(&self) -> Vec<Trial> {
         match self.part {
             Part::PeerWindow => vec![self.receive_buffer()],
-            Part::Blocked => {
+            Part::HeadOfLineBlocking => {
                 let mut all = vec![self.receive_buffer()];
                 all.extend(self.schedulers(&["blest", "ecf"]));
                 all
             }
             Part::SendBuffer => vec![self.send_buffer()],
-            Part::Scheduler | Part::Duplicated => self.schedulers(&["linux", "round-robin"]),
-            Part::Reinjected | Part::Repeated => self.schedulers(&["linux", "blest"]),
+            Part::Scheduler | Part::Redundant => self.schedulers(&["linux", "round-robin"]),
+            Part::Reinjected | Part::Spurious => self.schedulers(&["linux", "blest"]),
             Part::Backup => vec![self.no_backup()],
             Part::NoSubflow => vec![self.subflows()],
             Part::SinglePath => vec![self.multipath()],
@@ -129,18 +129,18 @@ impl Lift<'_> {
                 all
             }
             Part::AfterLoss => self.controls(&["cubic", "reno", "wvegas"]),
-            Part::BelowProduct | Part::SlowStart => {
+            Part::CongestionAvoidance | Part::SlowStart => {
                 let mut all = self.controls(&["cubic"]);
                 all.push(self.hystart());
                 all
             }
             Part::PacketSize => vec![self.packet_size()],
             Part::Pacing => vec![self.pacing()],
-            Part::SenderProcessor | Part::ReceiverProcessor => vec![self.offload()],
+            Part::SenderCpu | Part::ReceiverCpu => vec![self.offload()],
             Part::Delivered
             | Part::Headers
-            | Part::Waiting
-            | Part::UnderWay
+            | Part::OutOfOrder
+            | Part::InFlight
             | Part::Lost
             | Part::Application
             | Part::Down
@@ -164,7 +164,7 @@ impl Lift<'_> {
     }
 
     fn enough(&self) -> u64 {
-        buffer_bytes(self.account.enough_bytes.unwrap_or(1_000_000))
+        buffer_bytes(self.account.sufficient_bytes.unwrap_or(1_000_000))
     }
 
     fn receive_buffer(&self) -> Trial {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use towpath_measure::network::{address, end_of, endpoints, families};
 use towpath_measure::scenario::{Family, Flow, Scenario, Transport};
-use towpath_measure::traffic::asking;
+use towpath_measure::traffic::request_directions;
 use towpath_mptcp::connection;
 use towpath_mptcp::path_manager::{InterfaceId, LocalAddress};
 use towpath_mptcp::settings::HostSettings;
@@ -112,7 +112,7 @@ impl Host {
         let mut config =
             connection::ConnectionConfig { multipath, ..self.settings.connection.clone() };
         // A message does not wait for the next one (`TCP_NODELAY`).
-        config.subflow.nagle &= asking(&flow.pattern).is_empty();
+        config.subflow.nagle &= request_directions(&flow.pattern).is_empty();
         config
     }
 

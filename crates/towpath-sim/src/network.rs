@@ -3,9 +3,13 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use towpath_measure::network::{Directions, Reported, end_of, path_of, split, topology};
+use towpath_measure::network::{
+    LinkDirections, ReportedDirection, end_of, path_of, split, topology,
+};
 use towpath_measure::result::{Interface as InterfaceTotals, Link};
-use towpath_measure::scenario::{Change, LinkSide, Scenario, Target, TimelineEvent, Transport};
+use towpath_measure::scenario::{
+    LinkSide, Scenario, TimelineChange, TimelineEvent, TimelineTarget, Transport,
+};
 use towpath_mptcp::wire::{self, Segmenter};
 use towpath_net::config::{DirectionConfig, QueuePosition, Shaper};
 use towpath_net::topology::{RouteError, RouteId};
@@ -15,7 +19,7 @@ use crate::account::Accounts;
 use crate::error::SimError;
 use crate::middlebox::{Boxes, Direction};
 use crate::packet::Packet;
-use crate::pcap::{Capture, Way, unix_ns};
+use crate::pcap::{Capture, PacketDirection, unix_ns};
 use crate::why::Look;
 
 /// TCP small queues let a socket have this time's worth of its rate in the host's own queue (Linux:
@@ -61,8 +65,8 @@ pub(crate) struct Arrival {
 #[derive(Debug)]
 pub(crate) struct Network<'a> {
     topology: Topology<Packet>,
-    links: Directions,
-    reported: Vec<Reported>,
+    links: LinkDirections,
+    reported: Vec<ReportedDirection>,
     /// For each path, its two ends.
     interfaces: Vec<[Interface; 2]>,
     boxes: Vec<Boxes>,
@@ -219,7 +223,7 @@ impl<'a> Network<'a> {
     }
 
     fn send_one(&mut self, now: Instant, path: usize, end: usize, packet: Box<wire::Packet>) {
-        self.note(now, path, end, Way::Out, &packet);
+        self.note(now, path, end, PacketDirection::Outbound, &packet);
         let no_boxes = self.boxes.get(path).is_none_or(Boxes::is_empty);
         if end == 1 || no_boxes {
             self.push(now, path, end, packet);
@@ -297,11 +301,18 @@ impl<'a> Network<'a> {
         interface.totals.rx_bytes += packet.len() as u64;
         let host = interface.host;
         self.delivered_packets += 1;
-        self.note(now, path, end, Way::In, &packet);
+        self.note(now, path, end, PacketDirection::Inbound, &packet);
         Some(Arrival { host, path, packet })
     }
 
-    fn note(&mut self, now: Instant, path: usize, end: usize, way: Way, packet: &wire::Packet) {
+    fn note(
+        &mut self,
+        now: Instant,
+        path: usize,
+        end: usize,
+        way: PacketDirection,
+        packet: &wire::Packet,
+    ) {
         if self.captures.is_empty() {
             return;
         }
@@ -399,21 +410,27 @@ impl<'a> Network<'a> {
     /// Does what an event means for links and interfaces.
     pub(crate) fn apply(&mut self, now: Instant, event: &TimelineEvent) {
         let side = match &event.change {
-            Change::Rate(side, _) | Change::Delay(side, _) | Change::Loss(side, _) => *side,
-            Change::Down(_) | Change::Up => LinkSide::Both,
-            Change::Address { .. } => return,
+            TimelineChange::Rate(side, _)
+            | TimelineChange::Delay(side, _)
+            | TimelineChange::Loss(side, _) => *side,
+            TimelineChange::Down(_) | TimelineChange::Up => LinkSide::Both,
+            TimelineChange::Address { .. } => return,
         };
         for id in self.links.of(event.target, side) {
             match &event.change {
-                Change::Down(_) => self.topology.set_up(now, id, false),
-                Change::Up => self.topology.set_up(now, id, true),
-                Change::Rate(_, rate) => self.topology.set_shaper(now, id, Shaper::Line(*rate)),
-                Change::Delay(_, delay) => self.topology.set_delay(now, id, *delay),
-                Change::Loss(_, loss) => self.topology.set_loss(now, id, *loss),
-                Change::Address { .. } => {}
+                TimelineChange::Down(_) => self.topology.set_up(now, id, false),
+                TimelineChange::Up => self.topology.set_up(now, id, true),
+                TimelineChange::Rate(_, rate) => {
+                    self.topology.set_shaper(now, id, Shaper::Line(*rate))
+                }
+                TimelineChange::Delay(_, delay) => self.topology.set_delay(now, id, *delay),
+                TimelineChange::Loss(_, loss) => self.topology.set_loss(now, id, *loss),
+                TimelineChange::Address { .. } => {}
             }
         }
-        if let (Target::Path(path), Change::Rate(side, rate)) = (event.target, &event.change) {
+        if let (TimelineTarget::Path(path), TimelineChange::Rate(side, rate)) =
+            (event.target, &event.change)
+        {
             let sides = self.small_queue_bytes.get_mut(path).into_iter().flatten();
             for (end, bytes) in sides.enumerate() {
                 let own = if end == 0 { LinkSide::Up } else { LinkSide::Down };

@@ -6,7 +6,7 @@ use std::time::Duration;
 use towpath_measure::pcapng;
 use towpath_net::Instant;
 
-pub(crate) use towpath_measure::pcapng::Way;
+pub(crate) use towpath_measure::pcapng::PacketDirection;
 
 /// Virtual time begins here: 2026-01-01 00:00:00 UTC, so that equal runs give equal files.
 pub const EPOCH: Duration = Duration::from_secs(1_767_225_600);
@@ -29,7 +29,7 @@ impl std::fmt::Debug for Captures<'_> {
 }
 
 /// The capture of one host.
-pub(crate) type Capture<'a> = pcapng::Capture<&'a mut (dyn Write + Send)>;
+pub(crate) type Capture<'a> = pcapng::PcapngWriter<&'a mut (dyn Write + Send)>;
 
 /// A moment of virtual time as nanoseconds since 1970.
 pub(crate) fn unix_ns(now: Instant) -> u64 {

@@ -4,8 +4,8 @@
 use std::net::SocketAddr;
 
 use bytes::Bytes;
-use towpath_measure::live::Token;
-use towpath_measure::live::datagram::{self, Datagram};
+use towpath_measure::live::TestToken;
+use towpath_measure::live::datagram::{self, EchoDatagram};
 use towpath_measure::network::joined_by;
 use towpath_measure::result::Probe;
 use towpath_measure::scenario::{Family, Flow, Pattern, Scenario};
@@ -68,7 +68,8 @@ impl Pings {
                     continue;
                 };
                 self.identification = self.identification.wrapping_add(1);
-                let asked = Datagram { token: Token::NONE, number, sent_ns: now.as_nanos() };
+                let asked =
+                    EchoDatagram { token: TestToken::NONE, number, sent_ns: now.as_nanos() };
                 let payload = Bytes::copy_from_slice(&asked.to_bytes());
                 let udp = Udp { source, destination, ecn: Ecn::NotCapable, payload };
                 network.send(now, self.from, Box::new(udp.emit(self.identification)));
@@ -96,13 +97,15 @@ impl Pings {
         }
         if host == self.from {
             let pinger = self.paths.iter_mut().find(|(own, _)| *own == path);
-            if let (Some((_, pinger)), Some(back)) = (pinger, Datagram::of_answer(&udp.payload)) {
+            if let (Some((_, pinger)), Some(back)) =
+                (pinger, EchoDatagram::parse_reply(&udp.payload))
+            {
                 pinger.on_answer(now, back.number);
             }
             return true;
         }
         if host == self.to
-            && let Some(answer) = datagram::answer(&udp.payload, |_| true)
+            && let Some(answer) = datagram::reply(&udp.payload, |_| true)
         {
             self.identification = self.identification.wrapping_add(1);
             let payload = Bytes::copy_from_slice(&answer);

@@ -1,7 +1,7 @@
 //! What results say of QUIC's paths, where that is not what they say of subflows.
 
 use towpath_measure::network::path_of;
-use towpath_measure::result::{Event, EventKind, Multipath, Warning};
+use towpath_measure::result::{Event, EventKind, MultipathUse, Warning};
 use towpath_measure::scenario::Transport;
 use towpath_mptcp::subflow::TcpState;
 use towpath_net::Instant;
@@ -62,7 +62,7 @@ pub(crate) fn path_state(state: TcpState) -> &'static str {
 }
 
 /// Proof that Multipath QUIC was used, or the reason why not.
-pub(crate) fn quic_proof(world: &World<'_>, transport: Transport) -> Multipath {
+pub(crate) fn quic_proof(world: &World<'_>, transport: Transport) -> MultipathUse {
     let meant = |flow: usize| {
         let flow = world.scenario.flows.get(flow);
         flow.is_some_and(|flow| flow.transport_in(transport) == Transport::Mpquic)
@@ -86,7 +86,7 @@ pub(crate) fn quic_proof(world: &World<'_>, transport: Transport) -> Multipath {
         })
         .collect();
     let MultipathEvidence { used, fallback, evidence } = words::multipath_evidence(&witnesses);
-    Multipath { requested: true, used, fallback, paths_used: Vec::new(), evidence }
+    MultipathUse { requested: true, used, fallback, paths_used: Vec::new(), evidence }
 }
 
 /// What to know before a result over QUIC is trusted.

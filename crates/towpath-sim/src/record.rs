@@ -5,16 +5,16 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use towpath_measure::decisions::{Decisions, StackLog};
+use towpath_measure::decisions::{DecisionLog, StackTotals};
 use towpath_measure::network::{endpoints, path_of};
 use towpath_measure::result::{
-    Cause, ConnectionState, Event, EventKind, Interval, Record, Side, Subflow, SubflowSummary,
+    ConnectionState, Event, EventKind, Interval, Record, ReinjectionCause, Subflow, SubflowEnd,
+    SubflowSummary,
 };
 use towpath_measure::scenario::{DataDirection, Scenario};
 use towpath_measure::traffic::directions;
 use towpath_mptcp::stack::{
-    ConnectionId, ConnectionStatus, FallbackReason, ReinjectionCause, StackDecision, StackNotice,
-    SubflowStatus,
+    ConnectionId, ConnectionStatus, FallbackReason, StackDecision, StackNotice, SubflowStatus,
 };
 use towpath_mptcp::subflow::{CloseReason, SubflowStats, TcpState};
 use towpath_multipath::scheduler::SwitchReason;
@@ -57,8 +57,8 @@ pub(crate) struct Recorder<'a> {
     counted: BTreeMap<(usize, DataDirection), u64>,
     /// Time blocked so far, by stream and end.
     blocked: BTreeMap<(usize, usize), Duration>,
-    decisions: BTreeMap<(usize, ConnectionId), Decisions>,
-    pub(crate) log: StackLog,
+    decisions: BTreeMap<(usize, ConnectionId), DecisionLog>,
+    pub(crate) log: StackTotals,
     /// The longest smoothed round-trip time seen.
     pub(crate) longest_srtt: Duration,
     pub(crate) fallbacks: Vec<(String, FallbackReason)>,
@@ -86,7 +86,7 @@ impl<'a> Recorder<'a> {
             counted: BTreeMap::new(),
             blocked: BTreeMap::new(),
             decisions: BTreeMap::new(),
-            log: StackLog::default(),
+            log: StackTotals::default(),
             longest_srtt: Duration::ZERO,
             fallbacks: Vec::new(),
             notices: BTreeMap::new(),
@@ -278,7 +278,7 @@ impl<'a> Recorder<'a> {
         };
         let (sender, receiver) = (sender.as_ref()?, receiver.as_ref()?);
         let before = self.blocked.insert((index, end), sender.window_blocked).unwrap_or_default();
-        let by_cause = Cause::ALL.into_iter().zip(sender.reinjected_bytes);
+        let by_cause = ReinjectionCause::ALL.into_iter().zip(sender.reinjected_bytes);
         let sending = stream.ends.get(end).and_then(|end| Some((end.host, end.socket?.tcp()?)));
         let decisions = sending.and_then(|of| self.decisions.get(&of));
         Some(ConnectionState {
@@ -290,7 +290,7 @@ impl<'a> Recorder<'a> {
             discarded_bytes: Some(receiver.discarded_bytes),
             window_blocked_ns: Some(sender.window_blocked.saturating_sub(before).as_nanos() as u64),
             penalisations: Some(sender.penalisations),
-            switches: Some(decisions.map_or(0, Decisions::switches)),
+            switches: Some(decisions.map_or(0, DecisionLog::switches)),
         })
     }
 
@@ -457,7 +457,7 @@ fn describe(
         flow: stream.flow as u32,
         stream: stream.number,
         direction,
-        side: if sends { Side::Sender } else { Side::Receiver },
+        side: if sends { SubflowEnd::Sender } else { SubflowEnd::Receiver },
         subflow: known.number,
         path: known.path.clone(),
         state: if is_quic(stream.transport) {
@@ -479,7 +479,7 @@ fn describe(
         in_flight_packets: packets(now.in_flight_bytes),
         retransmissions: narrow(now.retransmissions),
         mss_bytes: now.mss_bytes,
-        held: None,
+        sender_activity: None,
     }
 }
 
@@ -518,12 +518,14 @@ fn reason_text(reason: CloseReason) -> &'static str {
     }
 }
 
-fn cause(cause: ReinjectionCause) -> Cause {
+fn cause(cause: towpath_mptcp::stack::ReinjectionCause) -> ReinjectionCause {
+    use towpath_mptcp::stack::ReinjectionCause as Cause;
+
     match cause {
-        ReinjectionCause::Timeout => Cause::Timeout,
-        ReinjectionCause::Closed => Cause::Closed,
-        ReinjectionCause::Connection => Cause::Connection,
-        ReinjectionCause::Opportunistic => Cause::Opportunistic,
-        ReinjectionCause::Scheduler => Cause::Scheduler,
+        Cause::Timeout => ReinjectionCause::Timeout,
+        Cause::Closed => ReinjectionCause::Closed,
+        Cause::Connection => ReinjectionCause::Connection,
+        Cause::Opportunistic => ReinjectionCause::Opportunistic,
+        Cause::Scheduler => ReinjectionCause::Scheduler,
     }
 }

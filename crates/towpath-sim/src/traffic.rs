@@ -7,7 +7,8 @@ use bytes::Bytes;
 use towpath_measure::metrics::DeliveryLog;
 use towpath_measure::scenario::{DataDirection, Flow, Scenario, Transport};
 use towpath_measure::traffic::{
-    Allowance, Output, Receiver, Role, Sender, Talk, directions, streams,
+    FlowRole, MessageSession, SendAllowance, StreamAction, TransferReceiver, TransferSender,
+    directions, streams,
 };
 use towpath_net::Instant;
 
@@ -40,8 +41,8 @@ pub(crate) struct End {
     pub(crate) host: usize,
     pub(crate) socket: Option<Socket>,
     pub(crate) open: bool,
-    sender: Option<Sender>,
-    receiver: Option<Receiver>,
+    sender: Option<TransferSender>,
+    receiver: Option<TransferReceiver>,
     /// What was offered to the stack, and not taken so far.
     offered: Bytes,
     /// Bytes written and read so far: positions in the content.
@@ -56,12 +57,16 @@ pub(crate) struct End {
 /// What an end says and hears when its flow exchanges messages: its talk, and which of its streams.
 #[derive(Debug)]
 pub(crate) struct Speech<'a> {
-    pub(crate) talk: &'a mut Talk,
+    pub(crate) talk: &'a mut MessageSession,
     pub(crate) stream: u32,
 }
 
 impl End {
-    fn new(host: usize, sender: Option<Sender>, receiver: Option<Receiver>) -> Self {
+    fn new(
+        host: usize,
+        sender: Option<TransferSender>,
+        receiver: Option<TransferReceiver>,
+    ) -> Self {
         Self {
             host,
             socket: None,
@@ -102,7 +107,7 @@ impl End {
         }
         let Some(sender) = &mut self.sender else { return false };
         let mut did = false;
-        while let Allowance::Send(most) = sender.allowance(now) {
+        while let SendAllowance::Send(most) = sender.allowance(now) {
             if self.offered.is_empty() {
                 self.offered = content.from(self.sent_bytes, most);
             }
@@ -132,7 +137,7 @@ impl End {
         self.writing = Writing::Going;
         loop {
             match talk.poll_output(now, stream) {
-                Output::Write(mut data) => {
+                StreamAction::Write(mut data) => {
                     let offered = data.len();
                     let taken = own.write(now, socket, &mut data);
                     talk.on_written(now, stream, taken);
@@ -142,12 +147,12 @@ impl End {
                         return did;
                     }
                 }
-                Output::Close => {
+                StreamAction::Close => {
                     self.writing = Writing::Shut;
                     own.shutdown(now, socket);
                     return true;
                 }
-                Output::Nothing => return did,
+                StreamAction::Nothing => return did,
             }
         }
     }
@@ -212,7 +217,7 @@ impl End {
     }
 
     /// When the sender must look at the clock again, though nothing else happens.
-    fn deadline(&self, talk: Option<(&Talk, u32)>) -> Option<Instant> {
+    fn deadline(&self, talk: Option<(&MessageSession, u32)>) -> Option<Instant> {
         if !self.open || self.is_shut() {
             return None;
         }
@@ -220,7 +225,7 @@ impl End {
             // The stack says when it has room again.
             Some((talk, _)) if self.writing == Writing::Full => Some(talk.limit()),
             Some((talk, stream)) => talk.next_due(stream),
-            None => self.sender.as_ref().and_then(Sender::deadline),
+            None => self.sender.as_ref().and_then(TransferSender::deadline),
         }
     }
 }
@@ -250,7 +255,7 @@ pub(crate) struct FlowRun {
     pub(crate) failure: Option<String>,
     pub(crate) over: bool,
     /// Both ends' talks, where messages are exchanged.
-    pub(crate) talks: Option<[Talk; 2]>,
+    pub(crate) talks: Option<[MessageSession; 2]>,
     /// Its datagrams, where it sends such.
     pub(crate) pings: Option<Pings>,
     /// The same, at a constant rate.
@@ -269,8 +274,8 @@ impl FlowRun {
             connect: None,
             failure: None,
             over: false,
-            talks: Talk::new(&flow.pattern, Role::Client, start)
-                .zip(Talk::new(&flow.pattern, Role::Server, start))
+            talks: MessageSession::new(&flow.pattern, FlowRole::Client, start)
+                .zip(MessageSession::new(&flow.pattern, FlowRole::Server, start))
                 .map(|(client, server)| [client, server]),
             pings: Pings::new(scenario, (index, flow)),
             steady: Steady::new(scenario, (index, flow)),
@@ -304,8 +309,8 @@ impl Stream {
         let start = Instant::ZERO + flow.start;
         let end = |host: usize, sends: DataDirection, hears: DataDirection| {
             let has = |direction| directions(&flow.pattern).contains(&direction);
-            let sender = if has(sends) { Sender::new(&flow.pattern, start) } else { None };
-            End::new(host, sender, has(hears).then(|| Receiver::new(start)))
+            let sender = if has(sends) { TransferSender::new(&flow.pattern, start) } else { None };
+            End::new(host, sender, has(hears).then(|| TransferReceiver::new(start)))
         };
         let (up, down) = (DataDirection::Up, DataDirection::Down);
         Self {

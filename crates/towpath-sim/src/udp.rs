@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
-use towpath_measure::live::Token;
-use towpath_measure::live::stamp::{Stamp, StampKind};
+use towpath_measure::live::TestToken;
+use towpath_measure::live::stamp::{DatagramHeader, DatagramKind};
 use towpath_measure::metrics::DeliveryLog;
 use towpath_measure::result::{DatagramFigures, DatagramRow, Interval};
 use towpath_measure::scenario::{DataDirection, Family, Flow, Pattern, Scenario, Udp as Plan};
@@ -131,9 +131,9 @@ impl Steady {
                     continue;
                 };
                 self.identification = self.identification.wrapping_add(1);
-                let (kind, flow) = (StampKind::Data, self.flow as u32);
+                let (kind, flow) = (DatagramKind::Data, self.flow as u32);
                 let sent_ns = now.as_nanos();
-                let stamp = Stamp { kind, token: Token::NONE, flow, number, sent_ns };
+                let stamp = DatagramHeader { kind, token: TestToken::NONE, flow, number, sent_ns };
                 let mut payload = stamp.to_bytes().to_vec();
                 payload.resize(self.plan.bytes as usize, 0);
                 let payload = Bytes::from(payload);
@@ -156,13 +156,14 @@ impl Steady {
         }
         // A damaged one is thrown away by who finds it: the stack, as any other.
         let Ok(udp) = Udp::parse(packet) else { return false };
-        let stamp = Stamp::parse(&udp.payload).filter(|_| udp.destination.port() == self.port);
+        let stamp =
+            DatagramHeader::parse(&udp.payload).filter(|_| udp.destination.port() == self.port);
         let Some(stamp) = stamp.filter(|stamp| stamp.flow as usize == self.flow) else {
             return false;
         };
         let Some(way) = self.ways.iter_mut().find(|way| way.to == host) else { return false };
         let bytes = udp.payload.len();
-        if way.receiver.take(now, (stamp.number, stamp.sent()), bytes) {
+        if way.receiver.on_datagram(now, (stamp.number, stamp.sent_at()), bytes) {
             way.log.record(now, bytes as u64);
             way.bytes += bytes as u64;
         }
@@ -204,7 +205,7 @@ impl Steady {
             let (sent, received) = (way.sender.finish(), way.receiver.finish(true));
             let ends = (Some(&sent), Some(&received));
             let what = (flow as u32, start, sample);
-            let (figures, rows) = udp::join(&plan, what, (way.direction, path), ends)?;
+            let (figures, rows) = udp::merge_reports(&plan, what, (way.direction, path), ends)?;
             Some((way.direction, figures, rows))
         });
         each.collect()

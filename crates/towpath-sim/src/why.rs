@@ -1,10 +1,10 @@
 //! Why nobody sends over a link now.
 
-use towpath_measure::account::Why;
+use towpath_measure::account::IdleCause;
 use towpath_measure::network::path_of;
 use towpath_measure::result::{Part, PartGroup};
 use towpath_measure::scenario::{DataDirection, Scenario, Transport};
-use towpath_measure::traffic::{asking, directions};
+use towpath_measure::traffic::{directions, request_directions};
 use towpath_mptcp::connection::{SendLimit, SubflowLimit};
 use towpath_mptcp::stack::ConnectionId;
 use towpath_net::Instant;
@@ -26,9 +26,9 @@ pub(crate) struct Look<'a> {
 }
 
 /// The state of a link: that of the sender that wants most to use it.
-pub(crate) fn why(row: &Row, look: &Look<'_>) -> Why {
-    let mut found = Why::from(Part::Application);
-    let mut consider = |why: Why| {
+pub(crate) fn why(row: &Row, look: &Look<'_>) -> IdleCause {
+    let mut found = IdleCause::from(Part::Application);
+    let mut consider = |why: IdleCause| {
         if rank(why.part) > rank(found.part) {
             found = why;
         }
@@ -61,14 +61,14 @@ fn rank(part: Part) -> u8 {
         PartGroup::Unusable => 1,
         PartGroup::Delivered
         | PartGroup::Headers
-        | PartGroup::NotReadable
-        | PartGroup::SentAgain
+        | PartGroup::Undelivered
+        | PartGroup::Wasted
         | PartGroup::Window
         | PartGroup::Congestion
         | PartGroup::SendBuffer
         | PartGroup::Pacing
         | PartGroup::Scheduler
-        | PartGroup::Processor
+        | PartGroup::Cpu
         | PartGroup::Unknown => 2,
     }
 }
@@ -79,7 +79,7 @@ fn why_of(
     (stream, via): (&Stream, usize),
     (end, other): (&End, &End),
     look: &Look<'_>,
-) -> Why {
+) -> IdleCause {
     let single = matches!(stream.transport, Transport::Tcp | Transport::Quic);
     if single && path != via {
         return Part::SinglePath.into();
@@ -94,18 +94,18 @@ fn why_of(
         return why;
     }
     if look.hosts.get(other.host).is_some_and(Host::is_behind) {
-        return Part::ReceiverProcessor.into();
+        return Part::ReceiverCpu.into();
     }
     if host.is_busy(look.now) {
-        return Part::SenderProcessor.into();
+        return Part::SenderCpu.into();
     }
     why
 }
 
-fn tcp(host: &Host, connection: ConnectionId, path: usize) -> Why {
+fn tcp(host: &Host, connection: ConnectionId, path: usize) -> IdleCause {
     let on = |between: (std::net::IpAddr, std::net::IpAddr)| path_of(between.0, between.1);
     let own = host.stack.subflow_limits(connection).filter(|held| on(held.addresses) == Some(path));
-    let all = own.map(|SubflowLimit { limit, waits_for, .. }| Why {
+    let all = own.map(|SubflowLimit { limit, waits_for, .. }| IdleCause {
         part: part(limit),
         waits_for: waits_for.and_then(on),
     });
@@ -126,10 +126,10 @@ fn part(limit: SendLimit) -> Part {
         SendLimit::Pacing => Part::Pacing,
         SendLimit::SlowStart => Part::SlowStart,
         SendLimit::AfterLoss => Part::AfterLoss,
-        SendLimit::CongestionAvoidance => Part::BelowProduct,
+        SendLimit::CongestionAvoidance => Part::CongestionAvoidance,
         SendLimit::Backup => Part::Backup,
         SendLimit::Stale => Part::Stale,
-        SendLimit::HeadOfLineBlocking => Part::Blocked,
+        SendLimit::HeadOfLineBlocking => Part::HeadOfLineBlocking,
         SendLimit::PeerWindow => Part::PeerWindow,
         SendLimit::SendBuffer => Part::SendBuffer,
         SendLimit::Scheduler => Part::Scheduler,
@@ -137,11 +137,15 @@ fn part(limit: SendLimit) -> Part {
 }
 
 /// The library tells of a sample's end, and not all.
-fn quic((host, socket): (&Host, Socket), (path, stream): (usize, &Stream), look: &Look<'_>) -> Why {
+fn quic(
+    (host, socket): (&Host, Socket),
+    (path, stream): (usize, &Stream),
+    look: &Look<'_>,
+) -> IdleCause {
     let Socket::Quic(connection, _) = socket else { return Part::Unknown.into() };
     debug_assert!(is_quic(stream.transport));
     let flow = look.scenario.flows.get(stream.flow);
-    if flow.is_some_and(|flow| !asking(&flow.pattern).is_empty()) {
+    if flow.is_some_and(|flow| !request_directions(&flow.pattern).is_empty()) {
         return Part::Application.into();
     }
     let Some(status) = host.quic.seen.get(&connection) else { return Part::Handshake.into() };
@@ -164,7 +168,7 @@ fn quic((host, socket): (&Host, Socket), (path, stream): (usize, &Stream), look:
     } else if slow {
         Part::SlowStart
     } else {
-        Part::BelowProduct
+        Part::CongestionAvoidance
     };
     part.into()
 }

@@ -14,8 +14,10 @@ use std::net::SocketAddr;
 
 use towpath_measure::metrics::disruption::describe;
 use towpath_measure::result::{Event, EventKind, Record};
-use towpath_measure::scenario::{Change, Down, Scenario, Target, TimelineEvent, Transport};
-use towpath_measure::traffic::Plan;
+use towpath_measure::scenario::{
+    DownMode, Scenario, TimelineChange, TimelineEvent, TimelineTarget, Transport,
+};
+use towpath_measure::traffic::FlowGoal;
 use towpath_mptcp::stack::{self, ConnectionId, ListenerId};
 use towpath_net::Instant;
 
@@ -82,8 +84,8 @@ impl<'a> World<'a> {
                 .collect(),
             hosts,
             pings: scenario.flows.iter().any(|flow| {
-                let plan = Plan::from(&flow.pattern);
-                matches!(plan, Plan::Datagrams(_) | Plan::Constant(_))
+                let plan = FlowGoal::from(&flow.pattern);
+                matches!(plan, FlowGoal::Datagrams(_) | FlowGoal::ConstantRate(_))
             }),
             flows: { scenario.flows.iter().enumerate() }
                 .map(|flow| FlowRun::new(scenario, flow))
@@ -157,8 +159,8 @@ impl<'a> World<'a> {
     fn apply_to_hosts(&mut self, happened: &TimelineEvent) {
         let (target, text) = describe(self.scenario, happened);
         let path = match happened.target {
-            Target::Path(path) => Some(path),
-            Target::Bottleneck(_) => None,
+            TimelineTarget::Path(path) => Some(path),
+            TimelineTarget::Bottleneck(_) => None,
         };
         let text = format!("{target} {text}");
         self.recorder.add_event(self.now, path, event(EventKind::Timeline, text));
@@ -166,17 +168,19 @@ impl<'a> World<'a> {
         let ends = self.scenario.paths.get(path).map(|path| path.between);
         for host in ends.into_iter().flatten() {
             match &happened.change {
-                Change::Down(Down::Carrier) => self.switch(path, host, false),
-                Change::Down(Down::Interface { host: off }) if *off == host => {
+                TimelineChange::Down(DownMode::Carrier) => self.switch(path, host, false),
+                TimelineChange::Down(DownMode::Interface { host: off }) if *off == host => {
                     self.switch(path, host, false);
                 }
-                Change::Up => self.switch(path, host, true),
-                Change::Address { host: moved } if *moved == host => self.move_host(path, host),
-                Change::Down(_)
-                | Change::Rate(..)
-                | Change::Delay(..)
-                | Change::Loss(..)
-                | Change::Address { .. } => {}
+                TimelineChange::Up => self.switch(path, host, true),
+                TimelineChange::Address { host: moved } if *moved == host => {
+                    self.move_host(path, host)
+                }
+                TimelineChange::Down(_)
+                | TimelineChange::Rate(..)
+                | TimelineChange::Delay(..)
+                | TimelineChange::Loss(..)
+                | TimelineChange::Address { .. } => {}
             }
         }
     }
@@ -286,7 +290,7 @@ impl<'a> World<'a> {
         else {
             return;
         };
-        if matches!(Plan::from(&flow.pattern), Plan::Command(_)) {
+        if matches!(FlowGoal::from(&flow.pattern), FlowGoal::Command(_)) {
             run.failure = Some("commands are run in the emulated world only".to_owned());
             run.over = true;
             return;

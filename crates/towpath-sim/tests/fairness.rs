@@ -47,7 +47,7 @@ fn simulate(scenario: &Arc<Scenario>, repeat: u32, capture: bool) -> Ended {
             | Record::Sequence(_)
             | Record::Counter(_)
             | Record::Interface(_)
-            | Record::Noise(_) => records.push(format!("{record:?}")),
+            | Record::Timing(_) => records.push(format!("{record:?}")),
         }
         Ok(())
     })

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use towpath_measure::input::{Budget, RESULT_BYTES};
+use towpath_measure::input::{DEFAULT_RESULT_LIMIT, ReadBudget};
 
 use crate::plan::Plan;
 use crate::runs::Selection;
@@ -13,8 +13,8 @@ const LOOKED_AT: usize = 3;
 
 /// The same bytes as a table of rows, as what says what a folder holds, and as a plan.
 pub fn sweep(data: &[u8]) {
-    let rows =
-        table::read(data.to_vec(), usize::MAX, &Budget::of(RESULT_BYTES)).unwrap_or_default();
+    let rows = table::read(data.to_vec(), usize::MAX, &ReadBudget::of(DEFAULT_RESULT_LIMIT))
+        .unwrap_or_default();
     if !rows.is_empty() {
         // What may be read may be printed.
         assert!(table::csv(&rows).lines().count() > rows.len());

@@ -6,9 +6,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use towpath_measure::decisions::BECAUSE;
+use towpath_measure::decisions::REASON_PREFIX;
 use towpath_measure::result::{
-    Cause, Event, EventKind, FlowSummary, Meta, MetaFlow, Record, Side, Subflow,
+    Event, EventKind, FlowSummary, Meta, MetaFlow, Record, ReinjectionCause, Subflow, SubflowEnd,
 };
 use towpath_measure::scenario::{DataDirection, Transport};
 
@@ -197,7 +197,7 @@ impl Opener<'_> {
     }
 
     fn sees(&self, subflow: &Subflow) -> bool {
-        let sends = subflow.side == Side::Sender;
+        let sends = subflow.side == SubflowEnd::Sender;
         subflow.flow == self.flow.flow && sends == (subflow.direction == DataDirection::Up)
     }
 
@@ -285,12 +285,13 @@ impl Opener<'_> {
             EventKind::Scheduler => {
                 let mut to = event.detail.keys().filter_map(|key| key.strip_prefix("to "));
                 to.find(|path| *path != self.flow.via)?;
-                let why = event.detail.keys().find_map(|key| key.strip_prefix(BECAUSE));
+                let why = event.detail.keys().find_map(|key| key.strip_prefix(REASON_PREFIX));
                 Some(why.map_or(Reason::Other, Reason::named))
             }
             EventKind::Reinjection if elsewhere => {
                 let cause = event.detail.get("cause")?;
-                let timers = [Cause::Timeout, Cause::Connection].map(Cause::text);
+                let timers = [ReinjectionCause::Timeout, ReinjectionCause::Connection]
+                    .map(ReinjectionCause::text);
                 let timer = timers.contains(&cause.as_str());
                 Some(if timer { Reason::Timeout } else { Reason::Other })
             }
@@ -349,7 +350,7 @@ mod tests {
             flow: 0,
             stream: 0,
             direction: DataDirection::Up,
-            side: Side::Sender,
+            side: SubflowEnd::Sender,
             subflow: u32::from(path != "wifi"),
             path: path.to_owned(),
             state: "established".to_owned(),
@@ -367,7 +368,7 @@ mod tests {
             in_flight_packets: 0,
             retransmissions: 0,
             mss_bytes: 1_420,
-            held: None,
+            sender_activity: None,
         }
     }
 
@@ -464,7 +465,7 @@ mod tests {
 
     #[test]
     fn what_is_sent_again_after_a_timeout_is_a_use_because_of_it() {
-        let detail = [("cause", Cause::Timeout.text())];
+        let detail = [("cause", ReinjectionCause::Timeout.text())];
         let reinjected = event(200, EventKind::Reinjection, Some("cellular"), &detail);
         let found = found([
             meta(Transport::Mptcp),

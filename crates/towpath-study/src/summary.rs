@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use towpath_measure::expect::{Metric, Unit};
+use towpath_measure::expect::{Metric, MetricUnit};
 use towpath_measure::metrics::statistics::Sample;
 use towpath_measure::scenario::World;
 use towpath_report::{SweepFigure, SweepPage, SweepPoint, sweep_page};
@@ -17,12 +17,12 @@ const WIDEST: usize = 34;
 const USUAL: [&str; 3] = ["goodput", "delay.p50", "udping.p50"];
 
 /// The unit of a figure; `None` for a plain number.
-pub fn unit(figure: &str) -> Option<Unit> {
+pub fn unit(figure: &str) -> Option<MetricUnit> {
     let last = figure.rsplit('.').next().unwrap_or(figure);
     match (figure, last) {
-        (_, "goodput" | "throughput") => Some(Unit::Rate),
-        (_, "cpu") => Some(Unit::Share),
-        ("silent", _) => Some(Unit::YesNo),
+        (_, "goodput" | "throughput") => Some(MetricUnit::Rate),
+        (_, "cpu") => Some(MetricUnit::Share),
+        ("silent", _) => Some(MetricUnit::YesNo),
         _ => Metric::parse(figure).map(|metric| metric.unit()),
     }
 }

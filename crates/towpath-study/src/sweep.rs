@@ -17,7 +17,7 @@ use std::sync::{Mutex, OnceLock};
 
 use serde::{Deserialize, Serialize};
 use towpath_measure::batch;
-use towpath_measure::input::{Budget, RESULT_BYTES};
+use towpath_measure::input::{DEFAULT_RESULT_LIMIT, ReadBudget};
 use towpath_measure::result::Record;
 use towpath_measure::scenario::{ScenarioErrors, World};
 
@@ -243,7 +243,7 @@ impl Sweep {
     /// The sweep in `folder`.
     pub fn open(folder: &Path) -> Result<Self, SweepError> {
         let path = folder.join(ORDER);
-        let budget = Budget::new(RESULT_BYTES);
+        let budget = ReadBudget::new(DEFAULT_RESULT_LIMIT);
         let text = match budget.and_then(|budget| budget.read(&path)) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -393,7 +393,7 @@ impl Sweep {
     pub fn rows(&self) -> Result<Vec<Row>, SweepError> {
         self.with_runs(|runs| {
             let mut rows = Vec::new();
-            let budget = || Budget::new(RESULT_BYTES);
+            let budget = || ReadBudget::new(DEFAULT_RESULT_LIMIT);
             let held = budget().map_err(|error| SweepError::File(self.folder.clone(), error))?;
             for Chunk { path, runs, .. } in self.chunks(runs) {
                 // A file's bytes go when its rows are there.

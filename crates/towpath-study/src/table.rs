@@ -23,7 +23,7 @@ use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::types::Type;
-use towpath_measure::input::{Budget, RESULT_BYTES, Refused};
+use towpath_measure::input::{DEFAULT_RESULT_LIMIT, InputError, ReadBudget};
 
 use crate::row::{Parameter, Row};
 use crate::runs::ENGINE;
@@ -49,7 +49,7 @@ pub enum TableError {
     Column(String),
     /// It holds more than may be read.
     #[error("{0}")]
-    TooMuch(#[from] Refused),
+    TooMuch(#[from] InputError),
     /// The environment names no limit.
     #[error("{0}")]
     Limit(#[from] io::Error),
@@ -201,14 +201,14 @@ fn put<W: io::Write + Send>(
 ///
 /// A table of nothing takes hardly any room in its file, so what counts is what is made of it: the rows are taken
 /// from `held`, and what is needed to make them is limited for each table.
-pub fn read(bytes: Vec<u8>, most: usize, held: &Budget) -> Result<Vec<Row>, TableError> {
+pub fn read(bytes: Vec<u8>, most: usize, held: &ReadBudget) -> Result<Vec<Row>, TableError> {
     // The library panics at some files. Those that are known are refused before.
     let bytes = Bytes::from(bytes);
     let read = || read_checked(&bytes, most, held);
     catch_unwind(AssertUnwindSafe(read)).unwrap_or(Err(TableError::Metadata))
 }
 
-fn read_checked(bytes: &Bytes, most: usize, held: &Budget) -> Result<Vec<Row>, TableError> {
+fn read_checked(bytes: &Bytes, most: usize, held: &ReadBudget) -> Result<Vec<Row>, TableError> {
     let reader = SerializedFileReader::new(bytes.clone())?;
     let file = reader.metadata().file_metadata();
     let count = usize::try_from(file.num_rows());
@@ -226,7 +226,7 @@ fn read_checked(bytes: &Bytes, most: usize, held: &Budget) -> Result<Vec<Row>, T
     if parameters.len().saturating_add(figures.len()) > columns {
         return Err(TableError::Metadata);
     }
-    let decoded = Arc::new(Budget::new(RESULT_BYTES)?);
+    let decoded = Arc::new(ReadBudget::new(DEFAULT_RESULT_LIMIT)?);
     let mut rows = Vec::new();
     for number in 0..reader.num_row_groups() {
         let group = reader.metadata().row_group(number);
@@ -259,7 +259,7 @@ fn bytes_held(row: &Row) -> u64 {
 fn take(
     file: &Bytes,
     group: &RowGroupMetaData,
-    budget: &Arc<Budget>,
+    budget: &Arc<ReadBudget>,
 ) -> Result<BTreeMap<String, Column>, TableError> {
     let count = usize::try_from(group.num_rows()).unwrap_or(0);
     let mut columns = BTreeMap::new();
@@ -286,7 +286,7 @@ fn take(
                     budget.take(bytes.len() as u64)?;
                     Ok(String::from_utf8_lossy(bytes.data()).into_owned())
                 };
-                let texts = values.into_iter().map(text).collect::<Result<_, Refused>>();
+                let texts = values.into_iter().map(text).collect::<Result<_, InputError>>();
                 Column::Texts(spread(&levels, texts?))
             }
             ColumnReader::BoolColumnReader(_)
@@ -422,7 +422,7 @@ mod tests {
     }
 
     fn all(bytes: Vec<u8>) -> Result<Vec<Row>, TableError> {
-        read(bytes, usize::MAX, &Budget::of(u64::MAX))
+        read(bytes, usize::MAX, &ReadBudget::of(u64::MAX))
     }
 
     #[test]
@@ -446,15 +446,15 @@ mod tests {
         let row = Row { variant: "v".repeat(1_000), ..rows()[2].clone() };
         let bytes = write(&vec![row; 1_000], &[]).unwrap();
         assert!(bytes.len() < 10_000, "{}", bytes.len());
-        let refused = read(bytes.clone(), 1_000, &Budget::of(1_000_000)).unwrap_err();
+        let refused = read(bytes.clone(), 1_000, &ReadBudget::of(1_000_000)).unwrap_err();
         assert!(matches!(refused, TableError::TooMuch(_)), "{refused}");
-        assert_eq!(read(bytes, 1_000, &Budget::of(2_000_000)).unwrap().len(), 1_000);
+        assert_eq!(read(bytes, 1_000, &ReadBudget::of(2_000_000)).unwrap().len(), 1_000);
     }
 
     #[test]
     fn a_table_has_no_more_rows_than_there_are_runs() {
         let bytes = write(&rows(), &[]).unwrap();
-        let refused = read(bytes, 2, &Budget::of(u64::MAX)).unwrap_err();
+        let refused = read(bytes, 2, &ReadBudget::of(u64::MAX)).unwrap_err();
         assert_eq!(refused.to_string(), "it has 3 rows, and there are 2 runs");
     }
 
@@ -466,7 +466,7 @@ mod tests {
         table[0].figures = (0..100).map(|number| (number.to_string(), 0.0)).collect();
         let bytes = write(&table, &[]).unwrap();
         assert!(bytes.len() < 100_000, "{}", bytes.len());
-        let refused = read(bytes, 40_000, &Budget::of(u64::MAX)).unwrap_err();
+        let refused = read(bytes, 40_000, &ReadBudget::of(u64::MAX)).unwrap_err();
         assert!(matches!(refused, TableError::TooMuch(_)), "{refused}");
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use serde::{Deserialize, Serialize};
-use towpath_measure::pcapng::LEAST_SNAP_BYTES;
+use towpath_measure::pcapng::MIN_SNAP_BYTES;
 use towpath_measure::result::OrderKind;
 use towpath_measure::scenario::{Transport, World};
 use towpath_report::trace::TakenAt;
@@ -124,7 +124,7 @@ pub(crate) struct CaptureArguments {
 }
 
 fn snap() -> clap::builder::RangedI64ValueParser<u32> {
-    clap::value_parser!(u32).range(i64::from(LEAST_SNAP_BYTES)..=65_535)
+    clap::value_parser!(u32).range(i64::from(MIN_SNAP_BYTES)..=65_535)
 }
 
 /// How a scenario's runs are made, whatever is done with their results.

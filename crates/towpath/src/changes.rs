@@ -83,17 +83,17 @@ impl Changes {
     pub(crate) fn apply(&self, text: &str) -> Result<String, ChangeError> {
         let mut text = text.to_owned();
         if let Some(duration) = self.duration {
-            text = change::last(&text, &duration_text(duration))?;
+            text = change::set_duration(&text, &duration_text(duration))?;
         }
         for (key, value) in
             [("scheduler", &self.scheduler), ("congestion-control", &self.congestion_control)]
         {
             if let Some(value) = value {
-                text = change::set_of_all_hosts(&text, key, value)?;
+                text = change::set_for_all_hosts(&text, key, value)?;
             }
         }
         for setting in &self.set {
-            let (key, value) = change::split(setting)?;
+            let (key, value) = change::split_assignment(setting)?;
             text = change::set(&text, key, value)?;
         }
         Ok(text)

@@ -72,7 +72,7 @@ fn measured(
 
 /// How many repetitions are made if nobody says so. Simulated runs differ by what is drawn only.
 fn usual(scenario: &Scenario, worlds: &[World], ui: &mut Ui) -> u32 {
-    if scenario.draws() || worlds.iter().any(|world| *world != World::Sim) {
+    if scenario.is_random() || worlds.iter().any(|world| *world != World::Sim) {
         return REPEAT;
     }
     let text = format!(

@@ -10,8 +10,10 @@ use std::path::PathBuf;
 
 use clap::parser::ValueSource;
 use clap::{ArgAction, ArgMatches, Command};
-use towpath_measure::input::Budget;
-use towpath_measure::scenario::document::{self, Key, Kind, Need, Shape, key, nearest};
+use towpath_measure::input::ReadBudget;
+use towpath_measure::scenario::document::{
+    self, KeyPresence, KeySchema, TableSchema, ValueKind, key, nearest,
+};
 
 use crate::error::CliError;
 
@@ -25,12 +27,12 @@ pub(crate) struct Defaults {
     pub(crate) path: PathBuf,
 }
 
-const fn verb(name: &'static str) -> Key {
-    key(name, Kind::Any("options"), Need::Else("none"), "Options of this verb")
+const fn verb(name: &'static str) -> KeySchema {
+    key(name, ValueKind::Any("options"), KeyPresence::Optional("none"), "Options of this verb")
 }
 
 /// What may have defaults.
-static FILE: Shape = Shape {
+static FILE: TableSchema = TableSchema {
     noun: "the configuration file",
     heading: "config.toml",
     doc: "Options by verb.",
@@ -68,7 +70,7 @@ const MOST_BYTES: u64 = 1_000_000;
 pub(crate) fn read(command: &Command, matches: &ArgMatches) -> Result<Defaults, CliError> {
     let Some(path) = place() else { return Ok(Defaults::default()) };
     // Whatever the limit of other files: a wrong one is for the command to tell.
-    let text = match Budget::of(MOST_BYTES).read_text(&path) {
+    let text = match ReadBudget::of(MOST_BYTES).read_text(&path) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Defaults::default()),
         Err(source) => return Err(CliError::Read { path, source }),

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 use towpath_linux::files::{Folder, Named, Readers};
-use towpath_measure::input::{self, Budget, RESULT_BYTES};
+use towpath_measure::input::{self, DEFAULT_RESULT_LIMIT, ReadBudget};
 use towpath_measure::store::read_run_within;
 use towpath_report::Run;
 
@@ -143,8 +143,8 @@ impl ResultFile<'_> {
 /// Reads result files, compressed or not; what they hold together has a limit, and so has what is
 /// stored of it.
 pub(crate) fn read_all(paths: &[PathBuf]) -> Result<Vec<Run>, CliError> {
-    let budgets =
-        Budget::new(RESULT_BYTES).and_then(|stored| Ok((stored, Budget::new(RESULT_BYTES)?)));
+    let budgets = ReadBudget::new(DEFAULT_RESULT_LIMIT)
+        .and_then(|stored| Ok((stored, ReadBudget::new(DEFAULT_RESULT_LIMIT)?)));
     let unreadable =
         |source| CliError::Read { path: paths.first().cloned().unwrap_or_default(), source };
     let (stored, held) = budgets.map_err(unreadable)?;
@@ -153,10 +153,10 @@ pub(crate) fn read_all(paths: &[PathBuf]) -> Result<Vec<Run>, CliError> {
 
 /// Reads a result that this process has just written, however large it has become.
 pub(crate) fn read_back(path: &Path) -> Result<Run, CliError> {
-    read(path, &Budget::of(u64::MAX), &Budget::of(u64::MAX))
+    read(path, &ReadBudget::of(u64::MAX), &ReadBudget::of(u64::MAX))
 }
 
-fn read(path: &Path, stored: &Budget, held: &Budget) -> Result<Run, CliError> {
+fn read(path: &Path, stored: &ReadBudget, held: &ReadBudget) -> Result<Run, CliError> {
     let unreadable = |source| CliError::Read { path: path.to_owned(), source };
     let file = BufReader::new(stored.reader(input::open(path).map_err(unreadable)?));
     let found = if path.extension().is_some_and(|ending| ending == "zst") {

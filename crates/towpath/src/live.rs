@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use towpath_measure::result::{EventKind, Record, Side, Subflow};
+use towpath_measure::result::{EventKind, Record, Subflow, SubflowEnd};
 use towpath_measure::scenario::{DataDirection, Transport};
 use towpath_report::{LiveInterval, LiveSubflow, live_lines};
 
@@ -69,14 +69,14 @@ impl Live {
                 let key = (subflow.flow, subflow.stream, subflow.subflow);
                 let sum = self.subflows.entry((subflow.direction, key)).or_default();
                 match subflow.side {
-                    Side::Receiver => {
+                    SubflowEnd::Receiver => {
                         sum.received += subflow.bytes;
-                        let of_sender = |s: &Subflow| s.side == Side::Sender;
+                        let of_sender = |s: &Subflow| s.side == SubflowEnd::Sender;
                         if !sum.latest.as_deref().is_some_and(of_sender) {
                             sum.latest = Some(subflow.clone());
                         }
                     }
-                    Side::Sender => {
+                    SubflowEnd::Sender => {
                         sum.acked += subflow.bytes;
                         sum.latest = Some(subflow.clone());
                     }
@@ -100,7 +100,7 @@ impl Live {
             | Record::Sequence(_)
             | Record::Counter(_)
             | Record::Interface(_)
-            | Record::Noise(_) => {}
+            | Record::Timing(_) => {}
         }
         lines
     }

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::path::Path;
 
-use towpath_measure::input::{self, Budget, TEXT_BYTES};
+use towpath_measure::input::{self, DEFAULT_TEXT_LIMIT, ReadBudget};
 use towpath_measure::scenario::{AFTER_LAST_FLOW, Scenario, ScenarioErrors, builtin, no_files};
 
 use crate::changes::Changes;
@@ -31,9 +31,9 @@ fn read(name: &str, changes: &Changes) -> Result<Scenario, CliError> {
     let shown = if changes.is_empty() { name.to_owned() } else { format!("{name}, as changed") };
     let path = Path::new(name);
     if path.is_file() || looks_like_a_path(name) || (path.is_dir() && !is_scenario(name)) {
-        let bytes = Budget::new(TEXT_BYTES).and_then(|budget| budget.read(path));
+        let bytes = ReadBudget::new(DEFAULT_TEXT_LIMIT).and_then(|budget| budget.read(path));
         let bytes = bytes.map_err(|source| CliError::Read { path: path.to_owned(), source })?;
-        let traces = input::beside(path.parent().unwrap_or(Path::new("")));
+        let traces = input::sibling_files(path.parent().unwrap_or(Path::new("")));
         return match std::str::from_utf8(&bytes) {
             Ok(text) if !changes.is_empty() => {
                 // What is wrong without the changes is told with the file's own lines.

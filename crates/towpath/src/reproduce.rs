@@ -10,7 +10,7 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::json;
 use towpath_linux::{Clock, interrupt};
-use towpath_measure::input::{self, Budget, RESULT_BYTES};
+use towpath_measure::input::{self, DEFAULT_RESULT_LIMIT, ReadBudget};
 use towpath_measure::result::Warning;
 use towpath_measure::scenario::World;
 use towpath_report::figure;
@@ -152,7 +152,7 @@ fn find(name: &(impl AsRef<str> + ?Sized)) -> Result<Found, CliError> {
     let name = name.as_ref();
     let folder = Path::new(name);
     if name.contains('/') || folder.join("plan.toml").is_file() {
-        let load = input::beside(folder);
+        let load = input::sibling_files(folder);
         let place = format!("{}/", name.trim_end_matches('/'));
         let reproduction = Reproduction::read(&place, &load)?;
         return Ok(Found { reproduction, load: Box::new(load) });
@@ -302,8 +302,8 @@ fn stored(found: &Found, selection: Selection, folder: &Path) -> Result<Vec<Row>
     // Of a run that was done twice the later one counts.
     files.sort();
     let mut known = BTreeMap::new();
-    let budget = Budget::new(RESULT_BYTES).map_err(unreadable)?;
-    let held = Budget::new(RESULT_BYTES).map_err(unreadable)?;
+    let budget = ReadBudget::new(DEFAULT_RESULT_LIMIT).map_err(unreadable)?;
+    let held = ReadBudget::new(DEFAULT_RESULT_LIMIT).map_err(unreadable)?;
     for (_, path) in files {
         let unreadable = |source| CliError::Read { path: path.clone(), source };
         let bytes = budget.read(&path).map_err(unreadable)?;
@@ -370,7 +370,7 @@ fn write_page(folder: &Path) -> Result<PathBuf, CliError> {
     paths.retain(|path| path.extension().is_some_and(|ending| ending == "json"));
     paths.sort();
     // What another version wrote may look otherwise; it is left out.
-    let budget = Budget::new(RESULT_BYTES).map_err(unreadable)?;
+    let budget = ReadBudget::new(DEFAULT_RESULT_LIMIT).map_err(unreadable)?;
     let read = |path: &PathBuf| serde_json::from_slice(&budget.read(path).ok()?).ok();
     let entries: Vec<Entry> = paths.iter().filter_map(read).collect();
     write_in(&files::folder(folder)?, "index.html", gallery::page(&entries).as_bytes())

@@ -67,7 +67,7 @@ pub(crate) fn run(arguments: &RunArguments, ui: &mut Ui) -> Result<ExitCode, Cli
 fn written_for(arguments: &RunArguments, runs: &[Run]) -> Result<Option<String>, CliError> {
     let checked = runs.iter().flat_map(|run| &run.summary).flat_map(|one| &one.expectations);
     let changes = &arguments.how.changes;
-    if changes.is_empty() || checked.filter(|one| one.held != Some(true)).count() == 0 {
+    if changes.is_empty() || checked.filter(|one| one.passed != Some(true)).count() == 0 {
         return Ok(None);
     }
     let length = |scenario: &Scenario| {
@@ -159,7 +159,7 @@ fn emulate(
 ) -> Result<(), CliError> {
     let seed = arguments.how.seed.unwrap_or(scenario.run.seed);
     let kind = arguments.order.unwrap_or_default();
-    for (repeat, transport, place) in order::turns(&plan.transports, plan.repeat, kind, seed) {
+    for (repeat, transport, place) in order::run_order(&plan.transports, plan.repeat, kind, seed) {
         if place.position > 1 {
             pause(arguments.how.wait.unwrap_or_default());
         }
@@ -363,7 +363,7 @@ fn one(
 /// the loss of its path is a result, not a failure.
 fn exit_code(runs: &[Run], complete: bool) -> ExitCode {
     let good = |summary: &Summary| {
-        let expected = summary.expectations.iter().all(|checked| checked.held == Some(true));
+        let expected = summary.expectations.iter().all(|checked| checked.passed == Some(true));
         let began = summary.flows.iter().all(|flow| flow.bytes > 0 || flow.completed);
         expected && began
     };

@@ -17,8 +17,8 @@ use towpath_linux::live::{
     self, Identity, Server, ServerConfig, ServerSaid, kept_identity, read_identity,
 };
 use towpath_measure::input;
-use towpath_measure::live::secret::MOST_BYTES;
-use towpath_measure::live::{DEFAULT_PORT, Limits, Secret};
+use towpath_measure::live::secret::MAX_SECRET_BYTES;
+use towpath_measure::live::{DEFAULT_PORT, Secret, ServerLimits};
 use towpath_measure::result::Warning;
 use towpath_net::Rate;
 
@@ -83,13 +83,13 @@ pub(crate) struct ServerArguments {
 
 pub(crate) fn server(arguments: &ServerArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
     let secret = arguments.secret_file.as_deref().map(read_secret).transpose()?;
-    let limits = Limits {
+    let limits = ServerLimits {
         tests: arguments.max_tests as usize,
         duration: arguments.max_duration,
         bytes: arguments.max_bytes,
         rate: arguments.max_rate,
         memory: arguments.max_memory,
-        ..Limits::default()
+        ..ServerLimits::default()
     };
     let server = Server::open(ServerConfig {
         ports: arguments.port.clone(),
@@ -235,7 +235,7 @@ pub(crate) fn read_secret(path: &Path) -> Result<Secret, CliError> {
         let mut text = Vec::new();
         towpath_linux::files::check_secret(path)?;
         // Of a file without end enough is read to see that it is too long.
-        let most = 2 * MOST_BYTES as u64;
+        let most = 2 * MAX_SECRET_BYTES as u64;
         input::open(path)?.take(most).read_to_end(&mut text)?;
         Ok(text)
     };

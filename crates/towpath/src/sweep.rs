@@ -131,7 +131,7 @@ pub(crate) fn sweep(arguments: &SweepArguments, ui: &mut Ui) -> Result<ExitCode,
 fn run(arguments: &SweepArguments, path: &Path, ui: &mut Ui) -> Result<ExitCode, CliError> {
     let unreadable = |source| CliError::Read { path: path.to_owned(), source };
     let text = input::read_text(path).map_err(unreadable)?;
-    let load = input::beside(path.parent().unwrap_or(Path::new("")));
+    let load = input::sibling_files(path.parent().unwrap_or(Path::new("")));
     let name = path.to_string_lossy();
     let plan = Plan::parse(&name, &text, &load)?;
     let world = world_of(&plan, arguments.world)?;

@@ -152,7 +152,7 @@ fn emulated(
             Record::Link(link) if link.direction == DataDirection::Up => {
                 delivered.push(wire_bytes(link));
             }
-            Record::Noise(noise) => {
+            Record::Timing(noise) => {
                 say("emulator_cpu", noise.emulator_cpu_s);
                 let share = |seconds: f64| 100.0 * seconds / length.as_secs_f64();
                 say("emulator_share", share(noise.emulator_cpu_s));

@@ -347,7 +347,7 @@ pub(super) fn suspects(observation: &Observation) -> Vec<Path> {
         add(Path { local: Some(local), bound_to: binding(local), remote: one.remote });
     }
     let used = |address: IpAddr| trial.subflows.iter().any(|one| one.local.ip() == address);
-    for endpoint in here.endpoints.iter().filter(|one| one.opens() && !used(one.address)) {
+    for endpoint in here.endpoints.iter().filter(|one| one.opens_subflows() && !used(one.address)) {
         if endpoint.address.is_ipv4() == trial.target.is_ipv4() {
             let (local, bound_to) = (Some(endpoint.address), endpoint.link);
             add(Path { local, bound_to, remote: trial.target });

@@ -164,7 +164,7 @@ impl Known {
         let all: f64 = self.seconds.values().sum();
         HeldBack {
             busy_ms: ((all * 1e3) as u64).saturating_sub(of(&idle)),
-            receive_window_ms: of(&[Part::PeerWindow, Part::Blocked]),
+            receive_window_ms: of(&[Part::PeerWindow, Part::HeadOfLineBlocking]),
             send_buffer_ms: of(&[Part::SendBuffer]),
             ..self.held
         }

@@ -6,7 +6,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use socket2::{Domain, Protocol, Socket, Type};
 use towpath_measure::live::look::{
-    Address, Connection, Endpoint, Link, Listener, Look, PathLimits, Subflow,
+    AddressSnapshot, ConnectionSnapshot, EndpointSnapshot, HostSnapshot, LinkSnapshot,
+    ListenerSnapshot, MptcpLimits, SubflowSnapshot,
 };
 
 use crate::netlink::{
@@ -58,13 +59,13 @@ pub(crate) struct Question {
 }
 
 /// This host; what cannot be read is left out.
-pub(crate) fn look(question: Option<Question>) -> Look {
-    let mut look = Look {
+pub(crate) fn look(question: Option<Question>) -> HostSnapshot {
+    let mut look = HostSnapshot {
         kernel: read("sys/kernel/osrelease").unwrap_or_default(),
         socket_errno: socket_errno(),
         settings: settings(),
         counters: counters(),
-        ..Look::default()
+        ..HostSnapshot::default()
     };
     if let Ok(mut route) = Route::open() {
         look.links = route.links().unwrap_or_default().iter().map(link).collect();
@@ -73,7 +74,7 @@ pub(crate) fn look(question: Option<Question>) -> Look {
     if let Ok(mut manager) = MptcpPm::open() {
         let endpoints = manager.endpoints().unwrap_or_default();
         look.endpoints = endpoints.iter().map(endpoint).collect();
-        look.limits = manager.limits().ok().map(|limits| PathLimits {
+        look.limits = manager.limits().ok().map(|limits| MptcpLimits {
             subflows: limits.subflows,
             add_addr_accepted: limits.add_addr_accepted,
         });
@@ -81,14 +82,14 @@ pub(crate) fn look(question: Option<Question>) -> Look {
     if let Some(question) = question {
         sockets(&mut look, question);
     }
-    look.within_limits()
+    look.truncated()
 }
 
 /// Only who listens on a port, and the asker's connections to it.
-pub(crate) fn look_at_port(question: Question) -> Look {
-    let mut look = Look::default();
+pub(crate) fn look_at_port(question: Question) -> HostSnapshot {
+    let mut look = HostSnapshot::default();
     sockets(&mut look, question);
-    look.for_strangers().within_limits()
+    look.redacted().truncated()
 }
 
 /// The text of a file below `/proc`, without the end of the line.
@@ -137,7 +138,7 @@ pub(super) fn counters() -> BTreeMap<String, u64> {
     found
 }
 
-fn link(link: &crate::netlink::Link) -> Link {
+fn link(link: &crate::netlink::Link) -> LinkSnapshot {
     // The kernel takes the larger of the two.
     let effective = |setting: &str| {
         let of = |whose: &str| {
@@ -146,7 +147,7 @@ fn link(link: &crate::netlink::Link) -> Link {
         };
         of("all").max(of(&link.name)).unwrap_or(0)
     };
-    Link {
+    LinkSnapshot {
         index: link.index,
         name: link.name.clone(),
         up: link.is_up(),
@@ -161,13 +162,13 @@ fn link(link: &crate::netlink::Link) -> Link {
     }
 }
 
-fn address(address: &crate::netlink::Address) -> Address {
+fn address(address: &crate::netlink::Address) -> AddressSnapshot {
     let (local, link) = (address.local, address.link_index);
-    Address { link, address: local.address(), prefix_length: local.length() }
+    AddressSnapshot { link, address: local.address(), prefix_length: local.length() }
 }
 
-fn endpoint(endpoint: &crate::netlink::Endpoint) -> Endpoint {
-    Endpoint {
+fn endpoint(endpoint: &crate::netlink::Endpoint) -> EndpointSnapshot {
+    EndpointSnapshot {
         id: endpoint.id.unwrap_or(0),
         address: endpoint.address,
         port: endpoint.port,
@@ -176,7 +177,7 @@ fn endpoint(endpoint: &crate::netlink::Endpoint) -> Endpoint {
     }
 }
 
-fn sockets(look: &mut Look, question: Question) {
+fn sockets(look: &mut HostSnapshot, question: Question) {
     let listed = SocketDiag::open().and_then(|mut diag| {
         Ok((diag.tcp(States::ALL)?, diag.mptcp(States::ALL).unwrap_or_default()))
     });
@@ -187,7 +188,7 @@ fn sockets(look: &mut Look, question: Question) {
     // A Multipath TCP listener shows in both lists.
     let twin = |one: &DiagSocket| mptcp.iter().any(|other| other.inode == one.inode);
     let plain = tcp.iter().filter(here).any(|one| listens(one) && !twin(one));
-    look.listener = Some(Listener { plain, multipath });
+    look.listener = Some(ListenerSnapshot { plain, multipath });
     let Some(asker) = question.asker else { return };
     let of_asker =
         |socket: &&DiagSocket| socket.remote.ip().to_canonical() == asker && !listens(socket);
@@ -196,7 +197,7 @@ fn sockets(look: &mut Look, question: Question) {
         let part = |one: &&DiagSocket| {
             one.subflow.and_then(|flow| flow.token_local) == Some(info.token) && info.token != 0
         };
-        look.connections.push(Connection {
+        look.connections.push(ConnectionSnapshot {
             local: plain_end(whole.local),
             remote: plain_end(whole.remote),
             multipath: !info.fallback && info.remote_key,
@@ -205,7 +206,7 @@ fn sockets(look: &mut Look, question: Question) {
     }
     let alone = |one: &&DiagSocket| one.subflow.is_none() && one.state == SocketState::Established;
     for one in tcp.iter().filter(here).filter(of_asker).filter(alone) {
-        look.connections.push(Connection {
+        look.connections.push(ConnectionSnapshot {
             local: plain_end(one.local),
             remote: plain_end(one.remote),
             multipath: false,
@@ -214,10 +215,10 @@ fn sockets(look: &mut Look, question: Question) {
     }
 }
 
-fn subflow(socket: &DiagSocket) -> Subflow {
+fn subflow(socket: &DiagSocket) -> SubflowSnapshot {
     let info = TcpInfo::parse(&socket.info);
     let flags = socket.subflow.unwrap_or_default().flags;
-    Subflow {
+    SubflowSnapshot {
         local: plain_end(socket.local),
         remote: plain_end(socket.remote),
         established: socket.state == SocketState::Established,

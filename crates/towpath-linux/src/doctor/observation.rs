@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
-use towpath_measure::live::Look;
+use towpath_measure::live::HostSnapshot;
 
 use super::server::ServerKind;
 
@@ -13,9 +13,9 @@ use super::server::ServerKind;
 #[serde(default)]
 pub struct Observation {
     /// This host, before anything was tried.
-    pub here: Look,
+    pub here: HostSnapshot,
     /// This host afterwards.
-    pub after: Option<Look>,
+    pub after: Option<HostSnapshot>,
     /// What this process may do.
     pub rights: Rights,
     /// Programs that set up Multipath TCP by themselves and run here.
@@ -451,10 +451,10 @@ pub struct Peer {
     /// Where it was asked.
     pub address: SocketAddr,
     /// How it looked before our connection.
-    pub before: Look,
+    pub before: HostSnapshot,
     /// And at its end.
     #[serde(default)]
-    pub after: Option<Look>,
+    pub after: Option<HostSnapshot>,
 }
 
 impl Trial {
@@ -514,7 +514,7 @@ impl Peer {
     }
 
     /// The latest that is known.
-    pub fn latest(&self) -> &Look {
+    pub fn latest(&self) -> &HostSnapshot {
         self.after.as_ref().unwrap_or(&self.before)
     }
 }

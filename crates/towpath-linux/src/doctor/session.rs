@@ -5,8 +5,10 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use socket2::Socket;
-use towpath_measure::live::message::plain;
-use towpath_measure::live::{FromClient, FromServer, Kind, Look, Preamble, Secret, Token};
+use towpath_measure::live::message::sanitize;
+use towpath_measure::live::{
+    ClientMessage, ConnectionKind, HostSnapshot, Preamble, Secret, ServerMessage, TestToken,
+};
 use towpath_quic::{Trust, tls};
 
 use super::attempt::{self, Manner};
@@ -57,7 +59,7 @@ pub(super) enum Greeted {
 
 /// The first answer.
 enum Heard {
-    Word(Box<Speaker>, Option<FromServer>),
+    Word(Box<Speaker>, Option<ServerMessage>),
     Echo(Changed),
     /// None of our words.
     Foreign(String),
@@ -73,11 +75,11 @@ pub(super) fn greet(socket: &Socket, port: u16, secret: Option<&Secret>, clock: 
         if gone.contains(&error.kind()) {
             return "it closes the connection".to_owned();
         }
-        plain(error.to_string().split(" (os error").next().unwrap_or_default()).to_lowercase()
+        sanitize(error.to_string().split(" (os error").next().unwrap_or_default()).to_lowercase()
     };
     let mut first_words = Vec::new();
     let mut hear = || -> io::Result<Heard> {
-        let hello = FromClient::Hello { towpath: env!("CARGO_PKG_VERSION").to_owned() };
+        let hello = ClientMessage::Hello { towpath: env!("CARGO_PKG_VERSION").to_owned() };
         let words = towpath_measure::live::frame::to_bytes(&hello).unwrap_or_default();
         let words = [&greeting()[..], &words].concat();
         let peeking = TcpStream::from(socket.try_clone()?);
@@ -106,7 +108,7 @@ pub(super) fn greet(socket: &Socket, port: u16, secret: Option<&Secret>, clock: 
             return Greeted::Stranger { why: say(&error), came: Some(first_words) };
         }
     };
-    let Some(FromServer::Welcome { challenge, .. }) = word else {
+    let Some(ServerMessage::Welcome { challenge, .. }) = word else {
         let what = "it accepts connections and is no towpath server";
         return Greeted::Stranger { why: what.to_owned(), came: Some(first_words) };
     };
@@ -130,16 +132,16 @@ fn known(other: &Socket, secret: &Secret, clock: Clock) -> io::Result<Result<Spe
     let manner = Manner { patience: CONNECTING, ..Manner::tcp() };
     let (attempt, socket) = attempt::connect(target, &manner, clock);
     let Some(socket) = socket else { return Ok(Err(super::words::outcome(attempt.outcome))) };
-    let first = Preamble { kind: Kind::Tls, flow: 0, stream: 0, token: Token::NONE };
+    let first = Preamble { kind: ConnectionKind::Tls, flow: 0, stream: 0, token: TestToken::NONE };
     io::Write::write_all(&mut &socket, &first.to_bytes())?;
     // Who it is shows the secret.
     let session = tls::TlsSession::client(&Trust::Any).map_err(io::Error::other)?;
     let (wire, _) = Wire::secure(socket, session, (clock, clock.now() + CONNECTING))?;
     let mut speaker = Speaker::through(wire, clock)?;
-    let hello = FromClient::Hello { towpath: env!("CARGO_PKG_VERSION").to_owned() };
+    let hello = ClientMessage::Hello { towpath: env!("CARGO_PKG_VERSION").to_owned() };
     speaker.send_raw(&greeting())?;
     speaker.say(&hello)?;
-    let Some(FromServer::Welcome { challenge: Some(challenge), .. }) = speaker.hear(PATIENCE)?
+    let Some(ServerMessage::Welcome { challenge: Some(challenge), .. }) = speaker.hear(PATIENCE)?
     else {
         return Ok(Err(introduction::asks_for_nothing().why));
     };
@@ -147,7 +149,7 @@ fn known(other: &Socket, secret: &Secret, clock: Clock) -> io::Result<Result<Spe
     speaker.say(&introduction.word()?)?;
     Ok(match speaker.hear(PATIENCE)? {
         Some(said) if introduction.is_answered_by(&said) => Ok(speaker),
-        Some(FromServer::Refused { why, .. }) => Err(plain(&why)),
+        Some(ServerMessage::Refused { why, .. }) => Err(sanitize(&why)),
         Some(_) | None => Err(introduction::knows_nothing().why),
     })
 }
@@ -161,15 +163,15 @@ fn is_echo(sent: &[u8], came: &[u8]) -> bool {
 
 impl Session {
     /// How it looks now.
-    pub(super) fn look(&mut self) -> Result<Look, String> {
+    pub(super) fn look(&mut self) -> Result<HostSnapshot, String> {
         let mut ask = || {
-            self.speaker.say(&FromClient::Look { port: self.port })?;
+            self.speaker.say(&ClientMessage::Snapshot { port: self.port })?;
             self.speaker.hear(PATIENCE)
         };
         match ask() {
-            Ok(Some(FromServer::Looked(look))) if look.partial => Err(STRANGER.to_owned()),
-            Ok(Some(FromServer::Looked(look))) => Ok(plausible(*look)),
-            Ok(Some(FromServer::Refused { why, .. })) => Err(plain(&why)),
+            Ok(Some(ServerMessage::Snapshot(look))) if look.partial => Err(STRANGER.to_owned()),
+            Ok(Some(ServerMessage::Snapshot(look))) => Ok(plausible(*look)),
+            Ok(Some(ServerMessage::Refused { why, .. })) => Err(sanitize(&why)),
             Ok(_) => Err("it does not say how it looks".to_owned()),
             Err(_) => Err("it is too old to say how it looks".to_owned()),
         }
@@ -178,8 +180,8 @@ impl Session {
 
 /// The same without what no kernel would say: names of interfaces become part of commands that people
 /// paste.
-fn plausible(look: Look) -> Look {
-    let mut look = look.within_limits();
+fn plausible(look: HostSnapshot) -> HostSnapshot {
+    let mut look = look.truncated();
     for link in look.links.iter_mut().filter(|link| !is_interface_name(&link.name)) {
         link.name = format!("interface-{}", link.index);
     }
@@ -188,12 +190,13 @@ fn plausible(look: Look) -> Look {
 
 /// The first bytes of a conversation.
 pub(super) fn greeting() -> [u8; Preamble::BYTES] {
-    Preamble { kind: Kind::Control, flow: 0, stream: 0, token: Token::NONE }.to_bytes()
+    Preamble { kind: ConnectionKind::Control, flow: 0, stream: 0, token: TestToken::NONE }
+        .to_bytes()
 }
 
 /// The first bytes of a connection that gives everything back.
 pub(super) fn echo() -> [u8; Preamble::BYTES] {
-    Preamble { kind: Kind::Echo, flow: 0, stream: 0, token: Token::NONE }.to_bytes()
+    Preamble { kind: ConnectionKind::Echo, flow: 0, stream: 0, token: TestToken::NONE }.to_bytes()
 }
 
 /// Asks a server once more where it was asked before.

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
 use socket2::{Domain, SockAddr, Socket, Type};
-use towpath_measure::live::Look;
-use towpath_measure::live::look::Link;
+use towpath_measure::live::HostSnapshot;
+use towpath_measure::live::look::LinkSnapshot;
 
 use super::observation::{Observation, Way};
 use super::rules::on_link;
@@ -20,7 +20,7 @@ const ELSEWHERE: [&str; 2] = ["198.51.100.1", "2001:db8::1"];
 
 /// The ways from each of this host's addresses to each of `targets`, and to somewhere else if there
 /// are none; each address also bound to its own interface.
-pub(super) fn ways(look: &Look, targets: &BTreeSet<IpAddr>) -> Vec<Way> {
+pub(super) fn ways(look: &HostSnapshot, targets: &BTreeSet<IpAddr>) -> Vec<Way> {
     let Ok(mut route) = Route::open() else { return Vec::new() };
     let elsewhere: BTreeSet<IpAddr> =
         ELSEWHERE.iter().filter_map(|text| text.parse().ok()).collect();
@@ -83,7 +83,7 @@ fn gateway(route: &mut Route, to: IpAddr, link: u32) -> Option<IpAddr> {
 /// A further link that both hosts seem to share: an interface of this host that the connection does
 /// not use, its address, and an address of the other host in the same network. Whether it is the
 /// other host that has it there, nobody knows yet: private networks look alike.
-pub(super) fn shared(observation: &Observation) -> Vec<(&Link, IpAddr, IpAddr)> {
+pub(super) fn shared(observation: &Observation) -> Vec<(&LinkSnapshot, IpAddr, IpAddr)> {
     let here = &observation.here;
     let trial = observation.trial.as_ref().filter(|trial| trial.multipath);
     let (Some(trial), Some(peer)) = (trial, &observation.peer) else { return Vec::new() };
@@ -92,8 +92,8 @@ pub(super) fn shared(observation: &Observation) -> Vec<(&Link, IpAddr, IpAddr)> 
     if target.is_loopback() || ours(target) {
         return Vec::new();
     }
-    let carries = |link: &&Link| link.up && link.running && !link.loopback;
-    let used = |link: &Link| {
+    let carries = |link: &&LinkSnapshot| link.up && link.running && !link.loopback;
+    let used = |link: &LinkSnapshot| {
         let mut locals = trial.subflows.iter().map(|one| one.local.ip());
         locals.any(|local| here.link_of(local).is_some_and(|one| one.index == link.index))
     };
@@ -102,7 +102,7 @@ pub(super) fn shared(observation: &Observation) -> Vec<(&Link, IpAddr, IpAddr)> 
         .filter(|remote| *remote != target && !ours(*remote))
         .filter(|remote| there.link_of(*remote).is_some_and(|link| carries(&link)))
         .collect();
-    let mut found: Vec<(&Link, IpAddr, IpAddr)> = Vec::new();
+    let mut found: Vec<(&LinkSnapshot, IpAddr, IpAddr)> = Vec::new();
     for local in sources(here) {
         let link = here.link_of(local).filter(carries).filter(|link| !used(link));
         let Some(link) = link.filter(|link| found.iter().all(|(other, ..)| other != link)) else {
@@ -115,7 +115,7 @@ pub(super) fn shared(observation: &Observation) -> Vec<(&Link, IpAddr, IpAddr)> 
 }
 
 /// Addresses from which other hosts can be reached.
-pub(super) fn sources(look: &Look) -> BTreeSet<IpAddr> {
+pub(super) fn sources(look: &HostSnapshot) -> BTreeSet<IpAddr> {
     let global = |address: &IpAddr| match address {
         IpAddr::V4(v4) => !v4.is_loopback() && !v4.is_link_local(),
         IpAddr::V6(v6) => !v6.is_loopback() && !v6.is_unicast_link_local(),

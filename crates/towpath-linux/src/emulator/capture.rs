@@ -9,7 +9,7 @@ use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::thread::{self, JoinHandle};
 
 use towpath_measure::network::end_of;
-use towpath_measure::pcapng::{Capture, Way};
+use towpath_measure::pcapng::{PacketDirection, PcapngWriter};
 use towpath_measure::scenario::Scenario;
 use towpath_net::{Instant, Packet as _};
 
@@ -54,7 +54,7 @@ struct Note {
     unix_ns: u64,
     host: usize,
     interface: u32,
-    way: Way,
+    way: PacketDirection,
     data: Vec<u8>,
     whole_bytes: usize,
 }
@@ -96,7 +96,7 @@ pub(crate) fn begin(
         let file = folder.create(&name).map_err(failed(&path))?;
         let own = scenario.paths.iter().filter(|path| end_of(path, index).is_some());
         let names: Vec<_> = own.map(|path| path.name.as_str()).collect();
-        captures.push((path, Capture::begin(BufWriter::new(file), names, pcap.snap_bytes)));
+        captures.push((path, PcapngWriter::begin(BufWriter::new(file), names, pcap.snap_bytes)));
     }
     let (notes, inbox) = mpsc::sync_channel(WAITING);
     let missed = Arc::new(AtomicU64::new(0));
@@ -123,7 +123,7 @@ fn places(scenario: &Scenario) -> Vec<[(usize, u32); 2]> {
 }
 
 fn write(
-    mut captures: Vec<(PathBuf, Capture<BufWriter<File>>)>,
+    mut captures: Vec<(PathBuf, PcapngWriter<BufWriter<File>>)>,
     inbox: &Receiver<Note>,
 ) -> Result<(), PcapError> {
     for Note { unix_ns, host, interface, way, data, whole_bytes } in inbox {
@@ -138,7 +138,13 @@ fn write(
 
 impl Tape {
     /// Notes each packet of a segment at one end of a lane. Never waits.
-    pub(crate) fn note(&self, (lane, end): (usize, usize), way: Way, at: Instant, all: &Segment) {
+    pub(crate) fn note(
+        &self,
+        (lane, end): (usize, usize),
+        way: PacketDirection,
+        at: Instant,
+        all: &Segment,
+    ) {
         let Some(&(host, interface)) = self.places.get(lane).and_then(|ends| ends.get(end)) else {
             return;
         };

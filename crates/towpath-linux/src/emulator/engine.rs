@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use towpath_measure::format;
 use towpath_measure::metrics::Histogram;
-use towpath_measure::pcapng::Way as Crossing;
+use towpath_measure::pcapng::PacketDirection as Crossing;
 use towpath_measure::result::Record;
 use towpath_net::config::{Delay, Loss, Shaper};
 use towpath_net::topology::{DirectionId, RouteError, RouteId};
@@ -45,7 +45,7 @@ pub(crate) struct Lane {
     pub(crate) hop: Option<Hop>,
 }
 
-pub(crate) use towpath_measure::network::Reported;
+pub(crate) use towpath_measure::network::ReportedDirection;
 
 /// A change of one direction.
 #[derive(Debug, Clone)]
@@ -127,7 +127,7 @@ impl Emulator {
         clock: Clock,
         build: impl FnOnce() -> Result<Topology<Segment>, RouteError> + Send + 'static,
         lanes: Vec<Lane>,
-        reported: Vec<Reported>,
+        reported: Vec<ReportedDirection>,
     ) -> io::Result<Self> {
         let (commands, inbox) = mpsc::channel();
         let (bell, wake) = io::pipe()?;
@@ -205,7 +205,7 @@ struct Engine {
     lanes: Vec<Lane>,
     /// For each route, the lane and the port that its packets leave by.
     exits: Vec<(RouteId, usize, usize)>,
-    reported: Vec<Reported>,
+    reported: Vec<ReportedDirection>,
     inbox: Receiver<Command>,
     bell: PipeReader,
     changes: VecDeque<(Instant, DirectionId, LinkChange)>,
@@ -228,7 +228,7 @@ impl Engine {
         clock: Clock,
         topology: Topology<Segment>,
         lanes: Vec<Lane>,
-        reported: Vec<Reported>,
+        reported: Vec<ReportedDirection>,
         inbox: Receiver<Command>,
         bell: PipeReader,
     ) -> Self {
@@ -394,7 +394,7 @@ impl Engine {
             } else {
                 let whole = Segment::whole(frame);
                 if let Some(tape) = &self.tape {
-                    tape.note((lane, port), Crossing::Out, now, &whole);
+                    tape.note((lane, port), Crossing::Outbound, now, &whole);
                 }
                 if *split {
                     for segment in whole.packets_alone() {
@@ -421,7 +421,7 @@ impl Engine {
             if let Some(tape) = &self.tape
                 && let Some((_, lane, port)) = self.exits.iter().find(|(id, _, _)| *id == route)
             {
-                tape.note((*lane, *port), Crossing::In, written, &segment);
+                tape.note((*lane, *port), Crossing::Inbound, written, &segment);
             }
             self.note_arrival(route, &segment);
             let joined =

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use towpath_measure::metrics::{DeliveryLog, stall::stall};
 use towpath_measure::result::{
-    Event, EventKind, FlowSummary, Interval, Meta, MetaFlow, MetaPath, Multipath, Record,
+    Event, EventKind, FlowSummary, Interval, Meta, MetaFlow, MetaPath, MultipathUse, Record,
     SCHEMA_VERSION, SubflowSummary, Summary,
 };
 use towpath_measure::scenario::{DataDirection, Transport, World};
@@ -352,7 +352,7 @@ impl Recorder {
             flows,
             subflows,
             paths: Vec::new(),
-            multipath: Multipath {
+            multipath: MultipathUse {
                 requested: true,
                 used,
                 fallback: (!used).then(|| why.unwrap_or_else(none)),

@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use towpath_measure::live::guesses::source;
-use towpath_measure::live::{Limits, Refusal};
+use towpath_measure::live::guesses::source_prefix;
+use towpath_measure::live::{AdmissionError, ServerLimits};
 use towpath_net::{Instant, Rate};
 
 use crate::clock::Clock;
@@ -36,7 +36,7 @@ pub(super) struct Source(Option<IpAddr>);
 impl Source {
     /// Of an address; of nobody, who is one source, too.
     pub(super) fn of(address: Option<IpAddr>) -> Self {
-        Self(address.map(source))
+        Self(address.map(source_prefix))
     }
 
     pub(super) fn of_peer(peer: Option<SocketAddr>) -> Self {
@@ -131,9 +131,9 @@ impl Drop for Seat {
 }
 
 impl Budget {
-    pub(super) fn new(limits: &Limits, clock: Clock) -> Arc<Self> {
+    pub(super) fn new(limits: &ServerLimits, clock: Clock) -> Arc<Self> {
         Arc::new(Self {
-            seats: limits.waiting.saturating_add(limits.tests.saturating_mul(2)).max(1),
+            seats: limits.max_pending.saturating_add(limits.tests.saturating_mul(2)).max(1),
             rate: limits.rate,
             clock,
             books: Mutex::default(),
@@ -244,7 +244,7 @@ impl Demand {
     }
 
     /// Whether it may be had where `used` is gone: no more than half of what is left.
-    pub(super) fn check(self, used: Self, limits: &Limits) -> Result<(), Refusal> {
+    pub(super) fn check(self, used: Self, limits: &ServerLimits) -> Result<(), AdmissionError> {
         let half = |most: u64, used: u64| most.saturating_sub(used) / 2;
         let memory = half(limits.memory, used.bytes);
         if self.bytes > memory {
@@ -252,13 +252,13 @@ impl Demand {
             let why = format!("it needs {asked} MiB of memory, and this server has {most} for it");
             let hint = "use fewer streams (-P) or smaller blocks (-l), or start the server with a \
                         larger --max-memory";
-            return Err(Refusal::new(why, hint));
+            return Err(AdmissionError::new(why, hint));
         }
         let threads = half(MOST_THREADS, used.threads);
         if self.threads > threads {
             let asked = self.threads;
             let why = format!("it needs {asked} threads, and this server has {threads} for it");
-            return Err(Refusal::new(why, "use fewer streams (-P), or try again later"));
+            return Err(AdmissionError::new(why, "use fewer streams (-P), or try again later"));
         }
         Ok(())
     }
@@ -280,8 +280,8 @@ mod tests {
         Source::of(Some(IpAddr::from([10, 0, 0, last])))
     }
 
-    fn limits() -> Limits {
-        Limits { waiting: 8, tests: 1, ..Limits::default() }
+    fn limits() -> ServerLimits {
+        ServerLimits { max_pending: 8, tests: 1, ..ServerLimits::default() }
     }
 
     fn close() -> Close {
@@ -339,7 +339,7 @@ mod tests {
 
     #[test]
     fn what_a_test_may_have_is_half_of_what_is_left() {
-        let limits = Limits { memory: 100 << 20, ..Limits::default() };
+        let limits = ServerLimits { memory: 100 << 20, ..ServerLimits::default() };
         let asks = |mib: u64| Demand { threads: 2, bytes: mib << 20 };
         assert!(asks(50).check(Demand::default(), &limits).is_ok());
         let refused = asks(51).check(Demand::default(), &limits).unwrap_err();

@@ -6,9 +6,12 @@ use std::thread;
 use std::time::Duration;
 
 use serde::Serialize;
-use towpath_measure::live::datagram::Datagram;
-use towpath_measure::live::message::plain;
-use towpath_measure::live::{FromClient, FromServer, Kind, Preamble, Seen, Settings, Token};
+use towpath_measure::live::datagram::EchoDatagram;
+use towpath_measure::live::message::sanitize;
+use towpath_measure::live::{
+    ClientMessage, ConnectionKind, ObservedProtocol, Preamble, ServerMessage, TestToken,
+    TransferSettings,
+};
 use towpath_measure::scenario::Transport;
 use towpath_quic::{ConnectionError, Trust};
 
@@ -160,7 +163,7 @@ fn conclude(word: Option<Word>, over_udp: &mut [Tried; 3]) {
 /// What a server says of itself and the connection.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Word {
-    seen: Option<Seen>,
+    seen: Option<ObservedProtocol>,
     quic: bool,
 }
 
@@ -174,7 +177,7 @@ pub(super) fn over_tcp(
     let finding = Finding::Silent;
     let mut tried = Tried { target, probe, finding, connect_ns: None, answer_ns: None };
     let began = clock.now();
-    let settings = Settings::default();
+    let settings = TransferSettings::default();
     let connected = socket::connect(transport, &Source::default(), target, &settings, PATIENCE);
     let socket = match connected {
         Ok(socket) => socket,
@@ -205,13 +208,14 @@ pub(super) fn over_tcp(
 
 /// Says hello and hears what the server has to say; a secret is asked for only after that.
 fn greet(mut speaker: Speaker) -> io::Result<Word> {
-    let preamble = Preamble { kind: Kind::Control, flow: 0, stream: 0, token: Token::NONE };
+    let preamble =
+        Preamble { kind: ConnectionKind::Control, flow: 0, stream: 0, token: TestToken::NONE };
     speaker.send_raw(&preamble.to_bytes())?;
-    speaker.say(&FromClient::Hello { towpath: env!("CARGO_PKG_VERSION").to_owned() })?;
-    match speaker.hear::<FromServer>(PATIENCE)? {
-        Some(FromServer::Welcome { seen, quic, .. }) => Ok(Word { seen, quic }),
-        Some(FromServer::Refused { why, .. }) => {
-            Err(io::Error::other(format!("it refuses: {}", plain(&why))))
+    speaker.say(&ClientMessage::Hello { towpath: env!("CARGO_PKG_VERSION").to_owned() })?;
+    match speaker.hear::<ServerMessage>(PATIENCE)? {
+        Some(ServerMessage::Welcome { seen, quic, .. }) => Ok(Word { seen, quic }),
+        Some(ServerMessage::Refused { why, .. }) => {
+            Err(io::Error::other(format!("it refuses: {}", sanitize(&why))))
         }
         Some(_) => Err(io::Error::other("it says something else than a towpath server")),
         None => Err(io::Error::other("it accepts connections and says nothing")),
@@ -219,11 +223,11 @@ fn greet(mut speaker: Speaker) -> io::Result<Word> {
 }
 
 /// Why Multipath TCP became plain TCP.
-fn fallback(seen: Option<Seen>) -> Finding {
+fn fallback(seen: Option<ObservedProtocol>) -> Finding {
     match seen {
-        Some(Seen::Plain) => Finding::StrippedThere,
-        Some(Seen::Multipath) => Finding::StrippedBack,
-        Some(Seen::Without) => {
+        Some(ObservedProtocol::Plain) => Finding::StrippedThere,
+        Some(ObservedProtocol::Multipath) => Finding::StrippedBack,
+        Some(ObservedProtocol::Unsupported) => {
             Finding::Plain { why: "the server's kernel has no Multipath TCP".to_owned() }
         }
         None => Finding::Plain { why: "the server does not say what it saw".to_owned() },
@@ -281,7 +285,7 @@ fn without_number(error: &io::Error) -> String {
         return "it closes the connection".to_owned();
     }
     // It may have what the other host said in it.
-    plain(error.to_string().split(" (os error").next().unwrap_or_default()).to_lowercase()
+    sanitize(error.to_string().split(" (os error").next().unwrap_or_default()).to_lowercase()
 }
 
 fn over_udp(target: SocketAddr, clock: Clock) -> Tried {
@@ -311,9 +315,9 @@ fn ask(target: SocketAddr, clock: Clock) -> io::Result<Option<Duration>> {
     let began = clock.now();
     for number in 0..QUESTIONS {
         let sent_ns = clock.now().saturating_since(began).as_nanos() as u64;
-        socket.send(&Datagram { token: Token::NONE, number, sent_ns }.to_bytes())?;
+        socket.send(&EchoDatagram { token: TestToken::NONE, number, sent_ns }.to_bytes())?;
         let deadline = clock.now() + ANSWER_PATIENCE;
-        let mut room = [0; 2 * Datagram::BYTES];
+        let mut room = [0; 2 * EchoDatagram::BYTES];
         loop {
             let left = deadline.saturating_since(clock.now());
             if left.is_zero() {
@@ -323,7 +327,7 @@ fn ask(target: SocketAddr, clock: Clock) -> io::Result<Option<Duration>> {
             match socket.recv(&mut room) {
                 Ok(length) => {
                     let bytes = room.get(..length).unwrap_or_default();
-                    if let Some(answer) = Datagram::of_answer(bytes) {
+                    if let Some(answer) = EchoDatagram::parse_reply(bytes) {
                         let asked = began + Duration::from_nanos(answer.sent_ns);
                         return Ok(Some(clock.now().saturating_since(asked)));
                     }

@@ -12,11 +12,11 @@ use std::time::Duration;
 
 use towpath_measure::live::limits::length;
 use towpath_measure::live::{
-    FromClient, HOSTS, Half, Merged, Offset, Plan, Secret, account, merge,
+    ClientMessage, ClockOffset, HOSTS, HostReport, MergedRun, Secret, TestPlan, account, merge,
 };
 use towpath_measure::metrics::Summarizer;
 use towpath_measure::result::{
-    Counted, Event, EventKind, Meta, ProcessorTime, Record, RunOrder, Summary, Warning,
+    CpuAccounting, CpuTime, Event, EventKind, Meta, Record, RunOrder, Summary, Warning,
 };
 use towpath_measure::scenario::{Scenario, Transport, World};
 use towpath_net::Instant;
@@ -58,7 +58,7 @@ pub struct Order {
     /// Where connections start.
     pub source: Source,
     /// What the server is asked to do.
-    pub plan: Plan,
+    pub plan: TestPlan,
     /// The plan's scenario.
     pub scenario: Scenario,
     /// What the server may want to be proved.
@@ -92,8 +92,8 @@ pub fn measure(
     let mut opened = open(order, clock)?;
     let offset = probe(&mut opened.talk, clock)?;
     let begin = clock.now() + LEAD + (offset.error * 4).min(LONGEST_LEAD);
-    let at_ns = offset.on_server(begin).as_nanos();
-    let said = opened.talk.speaker.say(&FromClient::Begin { at_ns });
+    let at_ns = offset.to_server_time(begin).as_nanos();
+    let said = opened.talk.speaker.say(&ClientMessage::Begin { at_ns });
     said.map_err(LiveError::system("start the test"))?;
     let mut meta = meta(order, offset, &opened.way.dialer);
     tell(&Record::Meta(Box::new(meta.clone())));
@@ -124,7 +124,7 @@ pub fn measure(
 
 /// What this host saw of the traffic.
 struct Seen {
-    own: Half,
+    own: HostReport,
     changes: Vec<(Instant, Change)>,
     /// Since when a network was gone, and how that was seen.
     departed: Option<(Instant, String)>,
@@ -132,7 +132,7 @@ struct Seen {
 
 /// Runs this end's traffic, and follows what becomes of the host's network meanwhile.
 fn play(
-    (order, offset): (&Order, Offset),
+    (order, offset): (&Order, ClockOffset),
     pace: &Pace,
     opened: &mut Opened,
     before: &Before,
@@ -152,7 +152,7 @@ fn play(
         is_client: true,
         aim: opened.way.targets.first().map(|target| Aim {
             target: *target,
-            token: opened.way.token.name(),
+            token: opened.way.token.public_id(),
             source: order.source.clone(),
             departure: departure.clone(),
         }),
@@ -255,11 +255,11 @@ fn invalidate(summary: &mut Summary, changes: &[(Instant, Change)]) {
 /// Fetches the server's half, whatever has become of the connections.
 fn finish(
     order: &Order,
-    own: &mut Half,
+    own: &mut HostReport,
     opened: Opened,
     interrupted: bool,
     pace: &Pace,
-) -> Result<(Half, u32), String> {
+) -> Result<(HostReport, u32), String> {
     let Opened { talk, streams, mut way, connect } = opened;
     let mut speaker = talk.speaker;
     for (flow, span) in connect {
@@ -275,7 +275,7 @@ fn finish(
     }
     drop(streams);
     if interrupted {
-        let _ = speaker.say(&FromClient::Stop); // the server may be gone
+        let _ = speaker.say(&ClientMessage::Stop); // the server may be gone
     }
     let now = way.clock.now();
     let left = if interrupted {
@@ -288,7 +288,7 @@ fn finish(
     Fetch::new(&way, Some(speaker), most).run(order.patience, deadline)
 }
 
-fn meta(order: &Order, offset: Offset, dialer: &Dialer) -> Meta {
+fn meta(order: &Order, offset: ClockOffset, dialer: &Dialer) -> Meta {
     let run = (order.plan.transport, order.repeat);
     let mut conditions = BTreeMap::from([
         ("server".to_owned(), order.name.clone()),
@@ -343,9 +343,9 @@ fn meta(order: &Order, offset: Offset, dialer: &Dialer) -> Meta {
 /// Adds both hosts' conditions; returns what to check before the result is trusted.
 fn conditions(
     meta: &mut Meta,
-    own: &Half,
-    other: &Result<(Half, u32), String>,
-    offset: Offset,
+    own: &HostReport,
+    other: &Result<(HostReport, u32), String>,
+    offset: ClockOffset,
     interrupted: bool,
 ) -> Vec<Warning> {
     let plain = |text: String| Warning { text, hint: None };
@@ -402,7 +402,7 @@ struct Early {
 /// Puts the result together.
 fn conclude(
     order: &Order,
-    (own, other): (&Half, Result<&Half, &String>),
+    (own, other): (&HostReport, Result<&HostReport, &String>),
     warnings: Vec<Warning>,
     ended: Option<&Early>,
     records: &mut Vec<Record>,
@@ -410,12 +410,12 @@ fn conclude(
     let other = other.map_err(String::as_str);
     let mut merged = merge(&order.scenario, own, other);
     if let Some(Early { end, .. }) = ended {
-        merged.leave_out_from(*end);
+        merged.drop_from(*end);
     }
     let transport = order.plan.transport;
     let proved = proof_of(transport, &merged, (own, other.ok()));
     let (accounts, account) = account(&order.scenario, transport, &merged);
-    let Merged { records: series, messages, probes, counters, inputs, subflows, .. } = merged;
+    let MergedRun { records: series, messages, probes, counters, inputs, subflows, .. } = merged;
     let mut summarizer = Summarizer::new(&order.scenario, transport);
     for input in inputs {
         summarizer = summarizer.flow(input);
@@ -433,13 +433,13 @@ fn conclude(
     for warning in warnings.into_iter().chain(proof::warnings(&order.scenario, transport, own)) {
         summarizer = summarizer.warning(warning);
     }
-    let nanos = |half: &Half| {
+    let nanos = |half: &HostReport| {
         Duration::try_from_secs_f64(half.host.cpu_s).ok().map(|t| t.as_nanos() as u64)
     };
-    let cpu = ProcessorTime {
+    let cpu = CpuTime {
         client_cpu_ns: nanos(own),
         server_cpu_ns: other.ok().and_then(nanos),
-        counted: Counted::Process,
+        accounting: CpuAccounting::Process,
     };
     let summarizer = summarizer
         .subflows(subflows)
@@ -452,7 +452,7 @@ fn conclude(
     records.extend(accounts.into_iter().map(|one| Record::Account(Box::new(one))));
     records.extend(messages.into_iter().map(Record::Message));
     records.extend(probes.into_iter().map(Record::Probe));
-    records.extend(merged.rows.into_iter().map(Record::Datagrams));
+    records.extend(merged.datagram_rows.into_iter().map(Record::Datagrams));
     records.extend(counters.into_iter().map(Record::Counter));
     let mut summary = summarizer.finish();
     if let Some(Early { departed: Some((since, why)), .. }) = ended {

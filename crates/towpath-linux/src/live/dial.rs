@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use socket2::Socket;
-use towpath_measure::live::{Kind, Plan, Preamble, Settings, Token};
+use towpath_measure::live::{ConnectionKind, Preamble, TestPlan, TestToken, TransferSettings};
 use towpath_measure::scenario::{Scenario, Transport};
 use towpath_quic::tls::TlsSession;
 use towpath_quic::{Fingerprint, Qlog, QuicConfig, Trust, congestion};
@@ -112,23 +112,23 @@ impl Dialer {
         &self,
         transport: Transport,
         (source, target): (&Source, SocketAddr),
-        token: Token,
+        token: TestToken,
         patience: Duration,
     ) -> io::Result<Speaker> {
         let mut speaker = if is_quic(transport) {
             let (connection, hold) = self.quic(transport, (source, target), patience)?;
             Speaker::over(connection.open_stream()?, hold, self.clock)
         } else {
-            let settings = Settings::default();
+            let settings = TransferSettings::default();
             let socket = socket::connect(transport, source, target, &settings, patience)?;
             if self.secure {
-                let (kind, token) = (Kind::Tls, Token::NONE);
+                let (kind, token) = (ConnectionKind::Tls, TestToken::NONE);
                 let first = Preamble { kind, flow: 0, stream: 0, token }.to_bytes();
                 io::Write::write_all(&mut &socket, &first)?;
             }
             Speaker::through(self.wire(socket, self.secure, patience)?, self.clock)?
         };
-        let preamble = Preamble { kind: Kind::Control, flow: 0, stream: 0, token };
+        let preamble = Preamble { kind: ConnectionKind::Control, flow: 0, stream: 0, token };
         speaker.send_raw(&preamble.to_bytes())?;
         Ok(speaker)
     }
@@ -137,16 +137,17 @@ impl Dialer {
     /// long the first connection took.
     pub(super) fn flow(
         &self,
-        (plan, scenario): (&Plan, &Scenario),
+        (plan, scenario): (&TestPlan, &Scenario),
         (source, target): (&Source, SocketAddr),
         (flow, numbers): (u16, &[u16]),
-        (token, qlog): (Token, Option<Qlog>),
+        (token, qlog): (TestToken, Option<Qlog>),
         patience: Duration,
     ) -> io::Result<(Vec<Line>, Duration)> {
         let began = self.clock.now();
         // It can be read on the way.
-        let token = token.name();
-        let preamble = |stream: u16| Preamble { kind: Kind::Data, flow, stream, token }.to_bytes();
+        let token = token.public_id();
+        let preamble =
+            |stream: u16| Preamble { kind: ConnectionKind::Data, flow, stream, token }.to_bytes();
         let (transport, settings) = (plan.transport, &plan.settings);
         if is_quic(transport) {
             let config = QuicConfig { qlog, ..config(scenario, 0, plan) };
@@ -212,7 +213,7 @@ fn local(source: &Source, target: SocketAddr) -> Option<IpAddr> {
 
 /// How a flow's connections behave on one of the two hosts. What has no meaning to QUIC is as it is
 /// by default; the result says what was used.
-pub(super) fn config(scenario: &Scenario, host: usize, plan: &Plan) -> QuicConfig {
+pub(super) fn config(scenario: &Scenario, host: usize, plan: &TestPlan) -> QuicConfig {
     let texts = scenario.hosts.get(host).map(|host| scenario.quic_settings(host));
     let texts = texts.unwrap_or_default();
     let texts = texts.iter().map(|(name, value)| (*name, value.as_str()));

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use socket2::Socket;
-use towpath_measure::live::{Limits, Preamble};
+use towpath_measure::live::{Preamble, ServerLimits};
 use towpath_net::Instant;
 
 use super::socket;
@@ -57,7 +57,7 @@ impl Door {
     /// while at the latest.
     pub(super) fn round(
         &mut self,
-        limits: &Limits,
+        limits: &ServerLimits,
         let_in: &mut dyn FnMut(Socket, Preamble),
     ) -> io::Result<()> {
         let input = |socket: &Socket| libc::pollfd {
@@ -77,11 +77,16 @@ impl Door {
         Ok(())
     }
 
-    fn accept(&mut self, limits: &Limits, now: Instant, let_in: &mut dyn FnMut(Socket, Preamble)) {
+    fn accept(
+        &mut self,
+        limits: &ServerLimits,
+        now: Instant,
+        let_in: &mut dyn FnMut(Socket, Preamble),
+    ) {
         let Self { listeners, waiting, exhausted, .. } = self;
         for listener in listeners {
             // Not for ever, or those who wait would.
-            for _ in 0..limits.waiting.max(1) {
+            for _ in 0..limits.max_pending.max(1) {
                 let socket = match listener.accept() {
                     Ok((socket, _)) => socket,
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
@@ -96,11 +101,11 @@ impl Door {
                     continue;
                 }
                 let from = socket::peer(&socket).map(|peer| peer.ip());
-                if waiting.len() >= limits.waiting.max(1) {
+                if waiting.len() >= limits.max_pending.max(1) {
                     // Who has said it by now is not among those that are in the way.
                     listen(waiting, now, limits, let_in);
                 }
-                while waiting.len() >= limits.waiting.max(1) {
+                while waiting.len() >= limits.max_pending.max(1) {
                     make_room(waiting);
                 }
                 let said = [0; Preamble::BYTES];
@@ -140,12 +145,14 @@ impl Waiting {
 fn listen(
     waiting: &mut Vec<Waiting>,
     now: Instant,
-    limits: &Limits,
+    limits: &ServerLimits,
     let_in: &mut dyn FnMut(Socket, Preamble),
 ) {
     for mut one in std::mem::take(waiting) {
         match one.step() {
-            Step::Waits if now.saturating_since(one.since) < limits.patience => waiting.push(one),
+            Step::Waits if now.saturating_since(one.since) < limits.preamble_timeout => {
+                waiting.push(one)
+            }
             Step::Waits | Step::Gone => {}
             Step::In(preamble) => let_in(one.socket, preamble),
         }

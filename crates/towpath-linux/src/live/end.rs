@@ -10,12 +10,12 @@ use std::thread::{self, ScopedJoinHandle};
 use std::time::Duration;
 
 use socket2::Socket;
-use towpath_measure::live::{FlowHalf, Half, Settings};
+use towpath_measure::live::{FlowReport, HostReport, TransferSettings};
 use towpath_measure::metrics::DeliveryLog;
 use towpath_measure::result::{Probe, Record};
 use towpath_measure::scenario::{DataDirection, Flow, Pattern, Scenario, Transport, Udping};
-use towpath_measure::traffic::talk::TalkHalf;
-use towpath_measure::traffic::{Role, Sender, Talk, directions, streams};
+use towpath_measure::traffic::talk::ExchangeReport;
+use towpath_measure::traffic::{FlowRole, MessageSession, TransferSender, directions, streams};
 use towpath_net::{Instant, Rate};
 
 use super::held::LOOK;
@@ -62,7 +62,7 @@ pub(super) struct End<'a> {
     pub(super) pace: &'a Pace,
     pub(super) scenario: &'a Scenario,
     pub(super) transport: Transport,
-    pub(super) settings: &'a Settings,
+    pub(super) settings: &'a TransferSettings,
     pub(super) is_client: bool,
     /// Whom a client asks for single paths.
     pub(super) aim: Option<Aim>,
@@ -86,7 +86,7 @@ impl End<'_> {
         streams: &[Stream],
         before: &Before,
         tell: &mut (dyn FnMut(&Record) + Send),
-    ) -> Half {
+    ) -> HostReport {
         let done = AtomicBool::new(false);
         // Datagrams beside other flows end with them.
         let is_ping = |flow: &&Flow| matches!(flow.pattern, Pattern::Udping(_));
@@ -109,7 +109,7 @@ impl End<'_> {
                         let is_enough = || is_last() || is_late();
                         let own = self.datagrams((index as u32, flow), plan, &is_enough);
                         probes.lock().unwrap_or_else(PoisonError::into_inner).extend(own);
-                        return FlowHalf { flow: index as u32, ..FlowHalf::default() };
+                        return FlowReport { flow: index as u32, ..FlowReport::default() };
                     }
                     let half = match flow.pattern.udp() {
                         Some(plan) => self.steady((index as u32, flow), plan, counted),
@@ -128,7 +128,7 @@ impl End<'_> {
             let done = &done;
             let body = move || self.sample((streams, counted), done, tell);
             let series = thread::Builder::new().spawn_scoped(scope, body);
-            let join = |flow: ScopedJoinHandle<'_, FlowHalf>| flow.join().unwrap_or_default();
+            let join = |flow: ScopedJoinHandle<'_, FlowReport>| flow.join().unwrap_or_default();
             let flows: Vec<_> =
                 flows.into_iter().map(|flow| flow.map_or_else(|half| *half, join)).collect();
             done.store(true, Ordering::Release);
@@ -141,7 +141,7 @@ impl End<'_> {
         records.extend(before.changes().into_iter().map(Record::Counter));
         let (mut flows, mut host) = (flows, before.host());
         steady::note(&mut flows, &mut host);
-        Half { host, flows, connections, subflows, records }
+        HostReport { host, flows, connections, subflows, records }
     }
 
     fn series(&self) -> Series {
@@ -157,29 +157,29 @@ impl End<'_> {
         }
     }
 
-    fn flow(&self, number: u32, flow: &Flow, streams: &[&Stream]) -> FlowHalf {
+    fn flow(&self, number: u32, flow: &Flow, streams: &[&Stream]) -> FlowReport {
         let start = Instant::ZERO + flow.start;
         let deadline = start + flow.pattern.limit();
-        let role = if self.is_client { Role::Client } else { Role::Server };
-        let talk = Talk::new(&flow.pattern, role, start);
-        let mut half = FlowHalf { flow: number, ..FlowHalf::default() };
+        let role = if self.is_client { FlowRole::Client } else { FlowRole::Server };
+        let talk = MessageSession::new(&flow.pattern, role, start);
+        let mut half = FlowReport { flow: number, ..FlowReport::default() };
         // Time before the traffic has no name, so nothing is asked before.
         self.pace.wait_until(start);
         let talk = talk.map(|talk| Arc::new(Mutex::new(talk)));
         if let (Some(talk), Some(purse)) = (&talk, self.pace.purse()) {
             let talk = Arc::clone(talk);
-            purse.watch(move || lock(&talk).kept_bytes());
+            purse.watch(move || lock(&talk).memory_bytes());
         }
         let of_quic = |stream: &&Stream| matches!(stream.line, Line::Quic(_));
         if streams.iter().any(of_quic) {
             half.delivered = self.inside(flow, streams, talk.as_ref(), (start, deadline));
-            half.talk = talk.map(|talk| TalkHalf::of(&lock(&talk)));
+            half.exchange = talk.map(|talk| ExchangeReport::of(&lock(&talk)));
         } else if let Some(talk) = talk {
             match self.part(&talk, streams) {
                 Ok(part) => half.delivered = part.run(self.pace, flow, deadline),
                 Err(error) => half.failure = Some(error.to_string()),
             }
-            half.talk = Some(TalkHalf::of(&lock(&talk)));
+            half.exchange = Some(ExchangeReport::of(&lock(&talk)));
         } else {
             let results = Mutex::new(Vec::new());
             thread::scope(|scope| {
@@ -235,7 +235,7 @@ impl End<'_> {
             let outgoing = stream.received.iter().any(|(way, _)| sends(*way, self.is_client));
             let incoming = stream.received.iter().find(|(way, _)| !sends(*way, self.is_client));
             let halves = Halves {
-                sender: Sender::new(&flow.pattern, start).filter(|_| outgoing),
+                sender: TransferSender::new(&flow.pattern, start).filter(|_| outgoing),
                 receiver: incoming.map(|(_, received)| (start, Arc::clone(received))),
                 talk: talk.map(|talk| (Arc::clone(talk), stream.number)),
                 manner: self.manner(),
@@ -292,7 +292,7 @@ impl End<'_> {
             .and_then(|()| socket.set_write_timeout(Some(PATIENCE)));
         let outgoing = stream.received.iter().any(|(way, _)| sends(*way, self.is_client));
         let incoming = stream.received.iter().find(|(way, _)| !sends(*way, self.is_client));
-        let sender = Sender::new(&flow.pattern, start).filter(|_| outgoing);
+        let sender = TransferSender::new(&flow.pattern, start).filter(|_| outgoing);
         thread::scope(|scope| {
             let sending = sender.and_then(|sender| {
                 let body = move || kernel::send(pace, wire, sender, manner);
@@ -385,9 +385,9 @@ impl End<'_> {
 }
 
 /// A flow of which nothing was done.
-fn without_thread(flow: u32, error: &io::Error) -> FlowHalf {
+fn without_thread(flow: u32, error: &io::Error) -> FlowReport {
     let failure = Some(format!("no thread for it: {error}"));
-    FlowHalf { flow, failure, ..FlowHalf::default() }
+    FlowReport { flow, failure, ..FlowReport::default() }
 }
 
 /// Waits until the other end has closed a stream on which it sends nothing.

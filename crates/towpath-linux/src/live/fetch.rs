@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use towpath_measure::live::limits::length;
-use towpath_measure::live::message::plain;
-use towpath_measure::live::{FromClient, FromServer, Half, Token};
+use towpath_measure::live::message::sanitize;
+use towpath_measure::live::{ClientMessage, HostReport, ServerMessage, TestToken};
 use towpath_measure::scenario::{Scenario, Transport};
 use towpath_net::Instant;
 
@@ -58,7 +58,7 @@ pub(super) fn largest_bytes(scenario: &Scenario) -> u64 {
 /// What is needed to come back to a server.
 #[derive(Debug)]
 pub(super) struct Way {
-    pub(super) token: Token,
+    pub(super) token: TestToken,
     pub(super) transport: Transport,
     /// Where the client was told to start.
     pub(super) source: Source,
@@ -151,7 +151,7 @@ impl<'a> Fetch<'a> {
         mut self,
         patience: Duration,
         deadline: Instant,
-    ) -> Result<(Half, u32), String> {
+    ) -> Result<(HostReport, u32), String> {
         let mut turn = 0;
         let mut why = "the connection was lost".to_owned();
         let mut wait = Wait { patience, until: deadline, last: deadline + LONGEST };
@@ -160,7 +160,7 @@ impl<'a> Fetch<'a> {
                 return half.map(|half| (half, self.lost));
             }
             if let Some(given_up) = self.given_up(wait) {
-                return Err(format!("{given_up} ({})", plain(&why)));
+                return Err(format!("{given_up} ({})", sanitize(&why)));
             }
             match self.speaker.take() {
                 Some(mut speaker) => match self.ask(&mut speaker, &mut wait) {
@@ -196,27 +196,27 @@ impl<'a> Fetch<'a> {
         }
     }
 
-    fn finished(&mut self) -> Option<Result<Half, String>> {
+    fn finished(&mut self) -> Option<Result<HostReport, String>> {
         self.total.filter(|total| self.text.len() as u64 >= *total)?;
         if let Some(speaker) = self.speaker.take() {
             // It forgets the result by itself, too.
-            speaker.take_leave(&FromClient::Bye);
+            speaker.take_leave(&ClientMessage::Bye);
         }
-        let half = Half::from_text(&self.text);
-        Some(half.map_err(|error| format!("what it sent is not understood: {}", plain(&error))))
+        let half = HostReport::from_text(&self.text);
+        Some(half.map_err(|error| format!("what it sent is not understood: {}", sanitize(&error))))
     }
 
     /// Asks for what is missing and takes what comes; an error means that this connection is of no
     /// use any more.
     fn ask(&mut self, speaker: &mut Speaker, wait: &mut Wait) -> io::Result<()> {
-        speaker.say(&FromClient::Fetch { offset: self.text.len() as u64 })?;
+        speaker.say(&ClientMessage::Fetch { offset: self.text.len() as u64 })?;
         let mut asked = self.way.clock.now();
         let mut late = 0_u32;
         loop {
             if self.given_up(*wait).is_some() {
                 return Ok(());
             }
-            let Some(said) = speaker.hear::<FromServer>(STEP)? else {
+            let Some(said) = speaker.hear::<ServerMessage>(STEP)? else {
                 if self.way.clock.now().saturating_since(asked) >= SILENCE {
                     return Err(io::Error::new(io::ErrorKind::TimedOut, "no answer"));
                 }
@@ -224,11 +224,11 @@ impl<'a> Fetch<'a> {
             };
             let now = self.way.clock.now();
             match said {
-                FromServer::Pending => {
+                ServerMessage::Pending => {
                     self.heard = now;
                     return Ok(());
                 }
-                FromServer::Part { offset, total, text } => {
+                ServerMessage::Part { offset, total, text } => {
                     self.take((offset, total), &text)?;
                     (self.heard, asked) = (now, now);
                     self.count(wait, now);
@@ -237,14 +237,14 @@ impl<'a> Fetch<'a> {
                     }
                 }
                 // Answers to questions that were asked before the traffic.
-                FromServer::Clock { .. } | FromServer::Ready if late < MOST_LATE => late += 1,
-                FromServer::Welcome { .. }
-                | FromServer::Proved { .. }
-                | FromServer::Accepted { .. }
-                | FromServer::Looked(_)
-                | FromServer::Clock { .. }
-                | FromServer::Ready
-                | FromServer::Refused { .. } => {
+                ServerMessage::Clock { .. } | ServerMessage::Ready if late < MOST_LATE => late += 1,
+                ServerMessage::Welcome { .. }
+                | ServerMessage::Proved { .. }
+                | ServerMessage::Accepted { .. }
+                | ServerMessage::Snapshot(_)
+                | ServerMessage::Clock { .. }
+                | ServerMessage::Ready
+                | ServerMessage::Refused { .. } => {
                     let word = format!("it said `{}` in place of the result", said.name());
                     return Err(io::Error::new(io::ErrorKind::InvalidData, word));
                 }

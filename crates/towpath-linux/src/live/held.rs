@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use towpath_measure::result::{Held, Part};
+use towpath_measure::result::{Part, SenderActivity};
 use towpath_net::Instant;
 
 use super::end::Stream;
@@ -64,7 +64,7 @@ struct Rates {
 }
 
 /// What one subflow was held back by, with the subflows that were waited for.
-pub(super) type Told = (Held, BTreeMap<Key, u64>);
+pub(super) type Told = (SenderActivity, BTreeMap<Key, u64>);
 
 impl Looks {
     pub(super) fn new(multipath: bool) -> Self {
@@ -160,16 +160,16 @@ impl Looks {
             packets => packets.saturating_sub(again),
         };
         let peak_bps = self.groups.get(&(key.2.ip(), key.3.ip())).map_or(0, |rates| rates.peak_bps);
-        let held = Held {
+        let held = SenderActivity {
             limits_ns: limits_ns.into_iter().filter(|(_, span)| *span > 0).collect(),
-            waits_for_ns: Vec::new(),
+            blocked_by_ns: Vec::new(),
             queued_ns: std::mem::take(&mut known.queued_ns),
             delivered_bytes: delivered,
             header_bytes: (packets + duplicates) * known.overhead,
-            repeated_bytes: duplicates * mss,
+            spurious_bytes: duplicates * mss,
             peak_bps,
-            window_bytes: known.window_bytes,
-            buffer_bytes: known.buffer_bytes,
+            peer_window_max_bytes: known.window_bytes,
+            send_buffer_max_bytes: known.buffer_bytes,
         };
         Some((held, std::mem::take(&mut known.waits_for)))
     }

@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
-use towpath_measure::live::HostHalf;
+use towpath_measure::live::HostInfo;
 use towpath_measure::result::Counter;
 
 use crate::netlink::{Counters, Route};
@@ -128,7 +128,7 @@ impl Before {
     }
 
     /// The host as it was, and what the process has used since.
-    pub(super) fn host(&self) -> HostHalf {
+    pub(super) fn host(&self) -> HostInfo {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let mut conditions = BTreeMap::from([
             ("processors".to_owned(), processors.to_string()),
@@ -146,7 +146,7 @@ impl Before {
             conditions.insert(format!("net.{name}"), value);
         }
         let cpu = crate::sys::process_cpu_time().saturating_sub(self.cpu);
-        HostHalf {
+        HostInfo {
             towpath: env!("CARGO_PKG_VERSION").to_owned(),
             kernel: read("sys/kernel/osrelease"),
             conditions,

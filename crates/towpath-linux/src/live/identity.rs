@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
-use towpath_measure::input::Budget;
+use towpath_measure::input::ReadBudget;
 use towpath_quic::Identity;
 use towpath_quic::identity::{IdentityError, PemIdentity};
 
@@ -53,7 +53,7 @@ pub fn read_identity(certificate: &Path, key: &Path) -> Result<Identity, KeepErr
     };
     files::check_secret(key).map_err(file(key))?;
     let text = |path: &Path| {
-        let bytes = Budget::of(LONGEST).read(path).map_err(file(path))?;
+        let bytes = ReadBudget::of(LONGEST).read(path).map_err(file(path))?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     };
     let (chain, secret) = (text(certificate)?, text(key)?);

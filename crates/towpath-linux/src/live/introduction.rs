@@ -2,8 +2,8 @@
 
 use std::io;
 
-use towpath_measure::live::secret::{Challenge, Meeting, Side};
-use towpath_measure::live::{FromClient, FromServer, Refusal, Secret};
+use towpath_measure::live::secret::{AuthRole, AuthTranscript, Challenge};
+use towpath_measure::live::{AdmissionError, ClientMessage, Secret, ServerMessage};
 
 use super::random;
 use super::speaker::Speaker;
@@ -12,7 +12,7 @@ use super::speaker::Speaker;
 #[derive(Debug)]
 pub(crate) struct Introduction<'a> {
     secret: &'a Secret,
-    meeting: Meeting,
+    meeting: AuthTranscript,
 }
 
 impl<'a> Introduction<'a> {
@@ -24,35 +24,35 @@ impl<'a> Introduction<'a> {
     ) -> io::Result<Self> {
         let unprotected = || io::Error::other("the connection is not encrypted");
         let binding = speaker.binding().ok_or_else(unprotected)?;
-        let meeting = Meeting { binding, server, client: Challenge(random()?) };
+        let meeting = AuthTranscript { binding, server, client: Challenge(random()?) };
         Ok(Self { secret, meeting })
     }
 
     /// The client's word.
-    pub(crate) fn word(&self) -> io::Result<FromClient> {
-        let proof = self.secret.prove(Side::Client, &self.meeting);
+    pub(crate) fn word(&self) -> io::Result<ClientMessage> {
+        let proof = self.secret.prove(AuthRole::Client, &self.meeting);
         let proof = proof.ok_or_else(|| io::Error::other("the secret is no key"))?;
-        Ok(FromClient::Proof { proof, challenge: self.meeting.client })
+        Ok(ClientMessage::Proof { proof, challenge: self.meeting.client })
     }
 
     /// Whether the server's word shows that it knows the secret.
-    pub(crate) fn is_answered_by(&self, said: &FromServer) -> bool {
-        let FromServer::Proved { proof } = said else { return false };
-        self.secret.accepts(Side::Server, &self.meeting, *proof)
+    pub(crate) fn is_answered_by(&self, said: &ServerMessage) -> bool {
+        let ServerMessage::Proved { proof } = said else { return false };
+        self.secret.accepts(AuthRole::Server, &self.meeting, *proof)
     }
 }
 
 /// A server that does not want the secret that a client has.
-pub(crate) fn asks_for_nothing() -> Refusal {
-    Refusal::new(
+pub(crate) fn asks_for_nothing() -> AdmissionError {
+    AdmissionError::new(
         "it does not ask for the secret, so nothing shows that it knows it",
         "start it with --secret-file, or leave out --secret-file here",
     )
 }
 
 /// A server that has not proved the secret.
-pub(crate) fn knows_nothing() -> Refusal {
-    Refusal::new(
+pub(crate) fn knows_nothing() -> AdmissionError {
+    AdmissionError::new(
         "it does not know the secret: somebody else answers, or stands between",
         "both hosts need the same file for --secret-file",
     )

@@ -37,7 +37,7 @@ use std::io;
 use std::time::Duration;
 
 use thiserror::Error;
-use towpath_measure::live::Refusal;
+use towpath_measure::live::AdmissionError;
 
 use crate::clock::Clock;
 use crate::interrupt;
@@ -87,7 +87,7 @@ pub enum LiveError {
     Protocol(String),
     /// The server does not do it.
     #[error("the server refuses: {}", .0.why)]
-    Refused(Refusal),
+    Refused(AdmissionError),
     /// It cannot listen.
     #[error("cannot listen on {address}: {source}")]
     Listen {

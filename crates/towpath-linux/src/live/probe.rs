@@ -3,7 +3,7 @@
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 
-use towpath_measure::live::Token;
+use towpath_measure::live::TestToken;
 use towpath_measure::scenario::{Scenario, Udping};
 use towpath_measure::traffic::Pinger;
 use towpath_net::Instant;
@@ -18,7 +18,7 @@ use crate::ping::{self, Path, Way};
 pub(super) struct Aim {
     pub(super) target: SocketAddr,
     /// Of the test: where a secret is needed, nobody else gets an answer.
-    pub(super) token: Token,
+    pub(super) token: TestToken,
     /// Where connections start.
     pub(super) source: Source,
     /// Who wants to know that a path works.

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use towpath_measure::decisions::StackLog;
-use towpath_measure::live::{HOSTS, Half, Merged};
-use towpath_measure::result::{Multipath, Warning};
+use towpath_measure::decisions::StackTotals;
+use towpath_measure::live::{HOSTS, HostReport, MergedRun};
+use towpath_measure::result::{MultipathUse, Warning};
 use towpath_measure::scenario::{Scenario, Transport};
 use towpath_quic::words::{self, ConnectionEvidence, HostEvidence, MultipathEvidence};
 
@@ -14,9 +14,9 @@ use crate::run::series::Totals;
 /// Judges by what both hosts say.
 pub(super) fn proof_of(
     transport: Transport,
-    merged: &Merged,
-    (client, server): (&Half, Option<&Half>),
-) -> Multipath {
+    merged: &MergedRun,
+    (client, server): (&HostReport, Option<&HostReport>),
+) -> MultipathUse {
     let mut proved = if transport == Transport::Mpquic {
         of_quic(merged, [Some(client), server])
     } else {
@@ -27,7 +27,7 @@ pub(super) fn proof_of(
             single: merged.single,
             plain: 0,
             reason: merged.reason.clone(),
-            stack: StackLog::default(),
+            stack: StackTotals::default(),
         };
         proof(transport, &totals, &merged.counters)
     };
@@ -35,7 +35,7 @@ pub(super) fn proof_of(
     proved
 }
 
-fn of_quic(merged: &Merged, halves: [Option<&Half>; 2]) -> Multipath {
+fn of_quic(merged: &MergedRun, halves: [Option<&HostReport>; 2]) -> MultipathUse {
     let count = |host: &'static str| {
         move |name: &'static str| {
             let name = format!("Towpath.{name}");
@@ -50,11 +50,11 @@ fn of_quic(merged: &Merged, halves: [Option<&Half>; 2]) -> Multipath {
         witnesses.push(HostEvidence { host, ends, count });
     }
     let MultipathEvidence { used, fallback, evidence } = words::multipath_evidence(&witnesses);
-    Multipath { requested: true, used, fallback, paths_used: Vec::new(), evidence }
+    MultipathUse { requested: true, used, fallback, paths_used: Vec::new(), evidence }
 }
 
 /// A host's ends of connections.
-fn ends(half: &Half) -> Vec<ConnectionEvidence> {
+fn ends(half: &HostReport) -> Vec<ConnectionEvidence> {
     let mut lost: BTreeMap<u32, u64> = BTreeMap::new();
     for subflow in &half.subflows {
         let sum = lost.entry(subflow.flow).or_default();
@@ -68,7 +68,11 @@ fn ends(half: &Half) -> Vec<ConnectionEvidence> {
 }
 
 /// What to know before a result over QUIC is trusted.
-pub(super) fn warnings(scenario: &Scenario, transport: Transport, client: &Half) -> Vec<Warning> {
+pub(super) fn warnings(
+    scenario: &Scenario,
+    transport: Transport,
+    client: &HostReport,
+) -> Vec<Warning> {
     if transport != Transport::Mpquic {
         return Vec::new();
     }

@@ -10,8 +10,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use bytes::Bytes;
-use towpath_measure::live::stamp::Stamp;
-use towpath_measure::live::{Limits, Preamble, Token, datagram};
+use towpath_measure::live::stamp::DatagramHeader;
+use towpath_measure::live::{Preamble, ServerLimits, TestToken, datagram};
 use towpath_net::Instant;
 use towpath_quic::{AddressValidation, ConnectionId, Identity, QuicConfig, StreamId};
 
@@ -44,10 +44,13 @@ pub(super) struct Guest {
 /// Decides what becomes of a guest; runs in the thread that speaks QUIC.
 pub(super) type LetIn = Arc<dyn Fn(&mut Turn<'_>, Guest) + Send + Sync>;
 /// Takes a datagram of a constant rate, with its length, from whom and where to; what is answered.
-pub(super) type Hears =
-    Arc<dyn Fn(&Stamp, usize, (SocketAddr, SocketAddr)) -> Option<Stamp> + Send + Sync>;
+pub(super) type Hears = Arc<
+    dyn Fn(&DatagramHeader, usize, (SocketAddr, SocketAddr)) -> Option<DatagramHeader>
+        + Send
+        + Sync,
+>;
 /// Whose datagrams are sent back.
-pub(super) type Admits = Arc<dyn Fn(Token, SocketAddr) -> bool + Send + Sync>;
+pub(super) type Admits = Arc<dyn Fn(TestToken, SocketAddr) -> bool + Send + Sync>;
 
 /// How far a stream is with its preamble.
 #[derive(Debug)]
@@ -101,9 +104,9 @@ impl Callers {
     }
 
     /// Those who have taken too long.
-    fn late(&self, now: Instant, limits: &Limits) -> Vec<ConnectionId> {
+    fn late(&self, now: Instant, limits: &ServerLimits) -> Vec<ConnectionId> {
         let late = self.all.iter().filter(|(_, caller)| {
-            caller.is_waiting() && now.saturating_since(caller.since) > limits.patience
+            caller.is_waiting() && now.saturating_since(caller.since) > limits.preamble_timeout
         });
         late.map(|(id, _)| *id).collect()
     }
@@ -115,7 +118,7 @@ pub(super) struct Reception {
     host: Arc<Host>,
     callers: Arc<Mutex<Callers>>,
     config: QuicConfig,
-    limits: Limits,
+    limits: ServerLimits,
 }
 
 fn lock(callers: &Mutex<Callers>) -> MutexGuard<'_, Callers> {
@@ -123,8 +126,8 @@ fn lock(callers: &Mutex<Callers>) -> MutexGuard<'_, Callers> {
 }
 
 /// What accepted connections are like as long as nobody knows what they are for.
-fn config(identity: Identity, limits: &Limits) -> QuicConfig {
-    let waiting = limits.waiting.max(1);
+fn config(identity: Identity, limits: &ServerLimits) -> QuicConfig {
+    let waiting = limits.max_pending.max(1);
     QuicConfig {
         multipath: true,
         identity: Some(identity),
@@ -142,7 +145,11 @@ fn config(identity: Identity, limits: &Limits) -> QuicConfig {
 }
 
 impl Reception {
-    pub(super) fn open(identity: Identity, limits: &Limits, clock: Clock) -> io::Result<Self> {
+    pub(super) fn open(
+        identity: Identity,
+        limits: &ServerLimits,
+        clock: Clock,
+    ) -> io::Result<Self> {
         let (name, interfaces) = ("server".to_owned(), Interfaces::all());
         let host =
             Host::start(HostConfig { name, clock, seed: None, namespace: None, interfaces })?;
@@ -161,7 +168,7 @@ impl Reception {
         // The thread must not keep itself alive.
         let host = Arc::downgrade(&self.host);
         let callers = Arc::clone(&self.callers);
-        let most = self.limits.waiting.max(1);
+        let most = self.limits.max_pending.max(1);
         let config = self.config.clone();
         self.host.call(move |turn| {
             turn.listen_at(address, port, config, move |turn, id| {
@@ -170,11 +177,11 @@ impl Reception {
                 desk.accept(turn, most, &let_in);
             })?;
             turn.answer_others(port, move |question, (peer, local)| {
-                if let Some(stamp) = Stamp::parse(question) {
+                if let Some(stamp) = DatagramHeader::parse(question) {
                     let answer = hears(&stamp, question.len(), (peer, local));
                     return answer.map(|answer| Bytes::copy_from_slice(&answer.to_bytes()));
                 }
-                let answer = datagram::answer(question, |token| admits(token, peer));
+                let answer = datagram::reply(question, |token| admits(token, peer));
                 answer.map(|answer| Bytes::copy_from_slice(&answer))
             });
             Ok(())

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use towpath_measure::live::{ConnectionHalf, SubflowHalf};
+use towpath_measure::live::{ConnectionReport, SubflowReport};
 use towpath_measure::result::{Counter, Event, EventKind, Interval, Record};
 use towpath_measure::scenario::DataDirection;
 use towpath_net::Instant;
@@ -30,7 +30,7 @@ pub(super) type Key = (u32, u32, SocketAddr, SocketAddr, u32);
 /// A subflow over the whole run.
 #[derive(Debug)]
 struct Known {
-    half: SubflowHalf,
+    half: SubflowReport,
     latest: TcpInfo,
     last_seen: Instant,
 }
@@ -44,7 +44,7 @@ pub(super) struct Series {
     zero: Instant,
     names: PathNames,
     subflows: BTreeMap<Key, Known>,
-    connections: BTreeMap<(u32, u32), ConnectionHalf>,
+    connections: BTreeMap<(u32, u32), ConnectionReport>,
     counted: BTreeMap<(u32, u32, DataDirection), u64>,
     at: Instant,
     /// There are subflows whose congestion control was not read back.
@@ -175,7 +175,7 @@ impl Series {
     }
 
     /// What is left at the end.
-    pub(super) fn finish(self) -> (Vec<ConnectionHalf>, Vec<SubflowHalf>, Vec<Record>) {
+    pub(super) fn finish(self) -> (Vec<ConnectionReport>, Vec<SubflowReport>, Vec<Record>) {
         let mut subflows: Vec<_> = self.subflows.into_values().map(|known| known.half).collect();
         subflows.sort_by_key(|half| (half.flow, half.stream, half.subflow));
         let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
@@ -227,7 +227,7 @@ impl Series {
         };
         if self.multipath {
             let one = self.connections.entry((stream.flow, stream.number));
-            let one = one.or_insert_with(|| ConnectionHalf {
+            let one = one.or_insert_with(|| ConnectionReport {
                 flow: stream.flow,
                 stream: stream.number,
                 multipath: true,
@@ -266,7 +266,7 @@ impl Series {
         let number = |key: &Key| self.subflows.get(key).map(|known| known.half.subflow);
         let held = told.map(|(mut held, waits_for)| {
             let waits = waits_for.iter().filter_map(|(key, span)| Some((number(key)?, *span)));
-            held.waits_for_ns = waits.collect();
+            held.blocked_by_ns = waits.collect();
             Box::new(held)
         });
         let Some(known) = self.subflows.get(&key) else { return };
@@ -281,7 +281,7 @@ impl Series {
         for (direction, _) in &stream.received {
             let sends = sends(*direction, is_client);
             let mut record = named.record(*direction, sends, (&before, &sample.info), (at, span));
-            record.held = held.clone().filter(|_| sends);
+            record.sender_activity = held.clone().filter(|_| sends);
             self.records.push(Record::Subflow(Box::new(record)));
         }
     }
@@ -296,7 +296,7 @@ impl Series {
         let text = format!("subflow {subflow} first seen on {name}: {local} → {remote}");
         self.event(at, path.clone(), text);
         self.unasked = true;
-        let half = SubflowHalf {
+        let half = SubflowReport {
             flow,
             stream,
             subflow,

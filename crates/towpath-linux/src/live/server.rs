@@ -8,8 +8,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use socket2::Socket;
-use towpath_measure::live::stamp::{Stamp, StampKind};
-use towpath_measure::live::{Kind, Limits, Preamble, Secret, Seen, Token};
+use towpath_measure::live::stamp::{DatagramHeader, DatagramKind};
+use towpath_measure::live::{
+    ConnectionKind, ObservedProtocol, Preamble, Secret, ServerLimits, TestToken,
+};
 use towpath_measure::scenario::Transport;
 use towpath_net::Instant;
 use towpath_quic::tls::TlsSession;
@@ -52,7 +54,7 @@ pub struct ServerConfig {
     /// Clients must know it.
     pub secret: Option<Secret>,
     /// What they may do.
-    pub limits: Limits,
+    pub limits: ServerLimits,
     /// It ends after one test.
     pub once: bool,
     /// Everybody who asks is told how this host looks, not only those who know the secret.
@@ -127,14 +129,14 @@ impl std::fmt::Debug for Shared {
 /// A control connection, and where it has come in.
 type Opened = (Speaker, Origin);
 /// A test that somebody has named, and by what.
-type Known = (Token, Arc<Test>);
+type Known = (TestToken, Arc<Test>);
 
 /// Where a connection has come in.
 #[derive(Debug, Clone, Copy)]
 struct Origin {
     peer: Option<SocketAddr>,
     /// What is known of it that its client cannot see.
-    seen: Option<Seen>,
+    seen: Option<ObservedProtocol>,
     port: Option<u16>,
 }
 
@@ -143,7 +145,7 @@ impl Server {
     pub fn open(mut config: ServerConfig) -> Result<Self, LiveError> {
         // Many connections need many descriptors; with fewer it works, too, for fewer clients.
         if let Ok(descriptors) = sys::raise_open_files() {
-            config.limits.waiting = waiting_within(descriptors, &config.limits);
+            config.limits.max_pending = waiting_within(descriptors, &config.limits);
         }
         config.identity = config.identity.or_else(|| super::identity::make().ok());
         let clock = Clock::start();
@@ -245,12 +247,12 @@ impl Server {
 /// How many may wait without having said what for: where seats are more than there are descriptors
 /// for, nobody would ever have to give one up, and a crowd of one source would keep out all others.
 /// A seat takes two, whoever waits one; the last quarter is for the data of tests.
-fn waiting_within(descriptors: u64, limits: &Limits) -> usize {
+fn waiting_within(descriptors: u64, limits: &ServerLimits) -> usize {
     const LEAST: usize = 8;
     let descriptors = usize::try_from(descriptors).unwrap_or(usize::MAX);
     let others = limits.tests.saturating_mul(4).saturating_add(8);
     let room = (descriptors / 4).saturating_mul(3).saturating_sub(others) / 3;
-    limits.waiting.min(room.max(LEAST))
+    limits.max_pending.min(room.max(LEAST))
 }
 
 impl Shared {
@@ -307,33 +309,33 @@ impl Shared {
     fn let_in(self: &Arc<Self>, socket: Socket, preamble: Preamble) {
         let known = self.tests.find(preamble.test());
         match (preamble.kind, known) {
-            (Kind::Tls, _) => self.control_over_tls(socket),
-            (Kind::Data, Some(test)) => {
+            (ConnectionKind::Tls, _) => self.control_over_tls(socket),
+            (ConnectionKind::Data, Some(test)) => {
                 self.attach(test, (preamble.flow, preamble.stream), socket);
             }
-            (Kind::Control, Some(test)) => {
+            (ConnectionKind::Control, Some(test)) => {
                 self.control_over_tcp(socket, Some((preamble.test(), test)));
             }
-            (Kind::Control, None) if preamble.token == Token::NONE => {
+            (ConnectionKind::Control, None) if preamble.token == TestToken::NONE => {
                 self.control_over_tcp(socket, None);
             }
             // Where a secret is needed, nobody gets an answer without a test.
-            (Kind::Echo, known) if known.is_some() || self.config.secret.is_none() => {
+            (ConnectionKind::Echo, known) if known.is_some() || self.config.secret.is_none() => {
                 self.echo(socket);
             }
-            (Kind::Control | Kind::Data | Kind::Echo, _) => {}
+            (ConnectionKind::Control | ConnectionKind::Data | ConnectionKind::Echo, _) => {}
         }
     }
 
     /// Whether a datagram comes back: where a secret is needed, nobody's without a test.
-    fn admits(&self, token: Token, peer: SocketAddr) -> bool {
+    fn admits(&self, token: TestToken, peer: SocketAddr) -> bool {
         let now = self.clock.now();
         let known = self.tests.find(token);
         if let Some(test) = &known {
             test.sign(now);
         }
-        let open = token == Token::NONE && self.config.secret.is_none();
-        let bytes = towpath_measure::live::datagram::Datagram::BYTES as u64;
+        let open = token == TestToken::NONE && self.config.secret.is_none();
+        let bytes = towpath_measure::live::datagram::EchoDatagram::BYTES as u64;
         (open || known.is_some())
             && self.budget.allowed(Source::of_peer(Some(peer))).may_answer(now, bytes)
     }
@@ -342,17 +344,17 @@ impl Shared {
     /// said.
     fn hear(
         &self,
-        stamp: &Stamp,
+        stamp: &DatagramHeader,
         length: usize,
         (peer, local): (SocketAddr, SocketAddr),
-    ) -> Option<Stamp> {
+    ) -> Option<DatagramHeader> {
         let test = self.tests.find(stamp.token)?;
         match stamp.kind {
-            StampKind::Data => {
+            DatagramKind::Data => {
                 test.take_datagram(stamp, length);
                 None
             }
-            StampKind::Wanted => {
+            DatagramKind::Subscribe => {
                 let now = self.clock.now();
                 test.sign(now);
                 let own = test.steady.get(&stamp.flow)?;
@@ -360,7 +362,7 @@ impl Shared {
                 let may = allowed.may_answer(now, length as u64);
                 if may { own.want(now, stamp, (peer, local)) } else { None }
             }
-            StampKind::Challenge => None,
+            DatagramKind::Challenge => None,
         }
     }
 
@@ -372,11 +374,11 @@ impl Shared {
     }
 
     /// What the client of a connection cannot see itself.
-    fn seen(&self, socket: &Socket) -> Seen {
+    fn seen(&self, socket: &Socket) -> ObservedProtocol {
         match (socket::is_multipath(socket), self.multipath) {
-            (true, _) => Seen::Multipath,
-            (false, true) => Seen::Plain,
-            (false, false) => Seen::Without,
+            (true, _) => ObservedProtocol::Multipath,
+            (false, true) => ObservedProtocol::Plain,
+            (false, false) => ObservedProtocol::Unsupported,
         }
     }
 
@@ -410,7 +412,7 @@ impl Shared {
         self: &Arc<Self>,
         (seat, attending): (Seat, Option<Attendance>),
         open: impl FnOnce(&Self) -> io::Result<Opened> + Send + 'static,
-        token: Option<Token>,
+        token: Option<TestToken>,
     ) {
         let shared = Arc::clone(self);
         // Without a thread, the connection is closed.
@@ -459,8 +461,8 @@ impl Shared {
         let deadline = self.clock.now() + limits.duration;
         socket.set_nonblocking(false)?;
         socket.set_tcp_nodelay(true)?;
-        socket.set_read_timeout(Some(limits.patience))?;
-        socket.set_write_timeout(Some(limits.patience))?;
+        socket.set_read_timeout(Some(limits.preamble_timeout))?;
+        socket.set_write_timeout(Some(limits.preamble_timeout))?;
         let mut room = [0; ECHO_BYTES];
         while self.clock.now() < deadline && !self.closing.load(Ordering::Acquire) {
             let mut plain = socket;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use towpath_measure::live::{FromClient, Offset};
+use towpath_measure::live::{ClientMessage, ClockOffset};
 use towpath_measure::scenario::Scenario;
 use towpath_net::Instant;
 
@@ -108,9 +108,9 @@ fn in_traffic(pace: &Pace, at: Instant) -> Instant {
 }
 
 /// Tells the server when it ends.
-pub(super) fn tell(speaker: &mut Speaker, offset: Offset, at: Instant) -> io::Result<()> {
-    let at_ns = offset.on_server(at).as_nanos();
-    speaker.say(&FromClient::End { at_ns })
+pub(super) fn tell(speaker: &mut Speaker, offset: ClockOffset, at: Instant) -> io::Result<()> {
+    let at_ns = offset.to_server_time(at).as_nanos();
+    speaker.say(&ClientMessage::End { at_ns })
 }
 
 /// What is followed in a test of `scenario`, as the host is now.

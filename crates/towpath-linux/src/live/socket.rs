@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
-use towpath_measure::live::Settings;
+use towpath_measure::live::TransferSettings;
 use towpath_measure::scenario::Transport;
 
 use crate::quic::in_steps;
@@ -67,7 +67,7 @@ pub(super) fn connect(
     transport: Transport,
     source: &Source,
     target: SocketAddr,
-    settings: &Settings,
+    settings: &TransferSettings,
     patience: Duration,
 ) -> io::Result<Socket> {
     let protocol = protocol(transport).ok_or(io::ErrorKind::Unsupported)?;
@@ -104,7 +104,7 @@ fn connect_in_time(socket: &Socket, target: SocketAddr, patience: Duration) -> i
 }
 
 /// Sets what was asked for. What the kernel made of it is read back later; refusal is a warning.
-pub(super) fn configure(socket: &Socket, settings: &Settings) {
+pub(super) fn configure(socket: &Socket, settings: &TransferSettings) {
     if let Some(name) = &settings.congestion_control {
         let _ = sample::set_congestion_control(socket.as_fd(), name);
     }

@@ -8,8 +8,8 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use socket2::Socket;
-use towpath_measure::live::secret::Binding;
-use towpath_measure::live::{FrameError, Frames, frame};
+use towpath_measure::live::secret::ChannelBinding;
+use towpath_measure::live::{FrameDecoder, FrameError, frame};
 use towpath_net::Instant;
 
 use super::line::Hold;
@@ -42,7 +42,7 @@ enum Wire {
 #[derive(Debug)]
 pub(crate) struct Speaker {
     wire: Wire,
-    frames: Frames,
+    frames: FrameDecoder,
     clock: Clock,
     /// Bytes that were read and written.
     moved: (Cell<u64>, Cell<u64>),
@@ -61,7 +61,7 @@ impl Speaker {
         socket.set_write_timeout(Some(STEP))?;
         Ok(Self {
             wire: Wire::Kernel(wire),
-            frames: Frames::default(),
+            frames: FrameDecoder::default(),
             clock,
             moved: Default::default(),
         })
@@ -71,7 +71,7 @@ impl Speaker {
     pub(super) fn over(stream: quic::Stream, hold: Arc<Hold>, clock: Clock) -> Self {
         Self {
             wire: Wire::Quic(stream, hold),
-            frames: Frames::default(),
+            frames: FrameDecoder::default(),
             clock,
             moved: Default::default(),
         }
@@ -83,12 +83,12 @@ impl Speaker {
     }
 
     /// What both ends know and nobody else, if the connection is encrypted.
-    pub(crate) fn binding(&self) -> Option<Binding> {
+    pub(crate) fn binding(&self) -> Option<ChannelBinding> {
         let binding = match &self.wire {
             Wire::Kernel(wire) => wire.binding(),
             Wire::Quic(_, hold) => hold.binding(),
         };
-        binding.map(Binding)
+        binding.map(ChannelBinding)
     }
 
     /// Sends bytes that are no message: the preamble.

@@ -13,8 +13,8 @@ use std::thread;
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
-use towpath_measure::live::stamp::{self, Stamp, StampKind};
-use towpath_measure::live::{DatagramHalf, FlowHalf, HostHalf, Token};
+use towpath_measure::live::stamp::{self, DatagramHeader, DatagramKind};
+use towpath_measure::live::{DatagramReport, FlowReport, HostInfo, TestToken};
 use towpath_measure::metrics::DeliveryLog;
 use towpath_measure::scenario::{DataDirection, Flow, Pattern, Scenario, Udp};
 use towpath_measure::traffic::directions;
@@ -97,7 +97,7 @@ impl Served {
     }
 
     /// Takes a datagram of the traffic, if it may be moved.
-    pub(super) fn take(&self, pace: &Pace, stamp: &Stamp, length: usize) {
+    pub(super) fn take(&self, pace: &Pace, stamp: &DatagramHeader, length: usize) {
         if pace.is_interrupted() || !pace.may_spend(Way::In) {
             return;
         }
@@ -105,7 +105,7 @@ impl Served {
         let at = pace.now();
         let mut state = self.lock();
         let Some((receiver, log)) = &mut state.hears else { return };
-        if receiver.take(at, (stamp.number, stamp.sent()), length) {
+        if receiver.on_datagram(at, (stamp.number, stamp.sent_at()), length) {
             let at = log.last().map_or(at, |last| last.max(at));
             log.record(at, length as u64);
             self.bytes.fetch_add(length as u64, Ordering::Relaxed);
@@ -116,15 +116,15 @@ impl Served {
     pub(super) fn want(
         &self,
         now: Instant,
-        stamp: &Stamp,
+        stamp: &DatagramHeader,
         (peer, local): (SocketAddr, SocketAddr),
-    ) -> Option<Stamp> {
+    ) -> Option<DatagramHeader> {
         let challenge = stamp::challenge(&self.key, peer);
         if stamp.number == challenge {
             self.lock().wanted = Some((peer, local, now));
             return None;
         }
-        Some(Stamp { kind: StampKind::Challenge, number: challenge, ..*stamp })
+        Some(DatagramHeader { kind: DatagramKind::Challenge, number: challenge, ..*stamp })
     }
 
     /// Where datagrams are wanted now, and from which address.
@@ -139,7 +139,7 @@ impl Served {
 pub(super) struct AtServer<'a> {
     pub(super) flows: &'a BTreeMap<u32, Arc<Served>>,
     pub(super) outlets: &'a Outlets,
-    pub(super) name: Token,
+    pub(super) name: TestToken,
 }
 
 impl AtServer<'_> {
@@ -158,8 +158,8 @@ impl End<'_> {
         (number, flow): (u32, &Flow),
         plan: &Udp,
         counted: &Counted,
-    ) -> FlowHalf {
-        let mut half = FlowHalf { flow: number, ..FlowHalf::default() };
+    ) -> FlowReport {
+        let mut half = FlowReport { flow: number, ..FlowReport::default() };
         let done = match (&self.aim, &self.served) {
             (Some(aim), _) => self.client(aim, (number, flow), plan, (counted, &mut half)),
             (None, Some(served)) => {
@@ -182,7 +182,7 @@ impl End<'_> {
         aim: &Aim,
         (number, flow): (u32, &Flow),
         plan: &Udp,
-        (counted, half): (&Counted, &mut FlowHalf),
+        (counted, half): (&Counted, &mut FlowReport),
     ) -> io::Result<()> {
         let (start, deadline, sample) = self.times(flow);
         let socket = open(aim, self.scenario, flow, plan)?;
@@ -222,12 +222,17 @@ impl End<'_> {
         if let Some(sent) = sent {
             let direction = DataDirection::Up;
             let path = path.clone();
-            half.datagrams.push(DatagramHalf { direction, path, sent: Some(sent), received: None });
+            half.datagrams.push(DatagramReport {
+                direction,
+                path,
+                sent: Some(sent),
+                received: None,
+            });
         }
         if let Some((direction, received, log)) = heard {
             let received = Some(received);
             half.delivered.push((direction, log));
-            half.datagrams.push(DatagramHalf { direction, path, sent: None, received });
+            half.datagrams.push(DatagramReport { direction, path, sent: None, received });
         }
         let dropped = steady::dropped(&socket);
         half.notes.extend(steady::drop_warning("client", dropped));
@@ -239,7 +244,7 @@ impl End<'_> {
         served: AtServer<'_>,
         (number, flow): (u32, &Flow),
         plan: &Udp,
-        half: &mut FlowHalf,
+        half: &mut FlowReport,
     ) {
         let (start, deadline, sample) = self.times(flow);
         let Some(own) = served.flows.get(&number) else { return };
@@ -251,7 +256,7 @@ impl End<'_> {
             let end = start + plan.duration;
             let sent = self.serve(own, served.outlets, outgoing, (start, end)).finish();
             let sent = Some(sent);
-            half.datagrams.push(DatagramHalf { direction, path: None, sent, received: None });
+            half.datagrams.push(DatagramReport { direction, path: None, sent, received: None });
         }
         while !self.pace.is_over(deadline) {
             self.pace.sleep_until((self.pace.now() + NAP).min(deadline));
@@ -260,7 +265,7 @@ impl End<'_> {
             log.watch_until(self.pace.now().min(deadline));
             let (direction, received) = (DataDirection::Up, Some(receiver.finish(false)));
             half.delivered.push((direction, log));
-            half.datagrams.push(DatagramHalf { direction, path: None, sent: None, received });
+            half.datagrams.push(DatagramReport { direction, path: None, sent: None, received });
         }
     }
 
@@ -291,7 +296,7 @@ impl End<'_> {
 /// Says that a client wants to hear.
 struct Wants<'a> {
     socket: &'a Socket,
-    token: Token,
+    token: TestToken,
     flow: u32,
     challenge: u64,
     next: Instant,
@@ -301,16 +306,16 @@ impl Beside for Wants<'_> {
     fn speak(&mut self, now: Instant) -> Option<Instant> {
         if now >= self.next {
             let (token, flow, number) = (self.token, self.flow, self.challenge);
-            let (kind, sent_ns) = (StampKind::Wanted, now.as_nanos());
-            let stamp = Stamp { kind, token, flow, number, sent_ns };
+            let (kind, sent_ns) = (DatagramKind::Subscribe, now.as_nanos());
+            let stamp = DatagramHeader { kind, token, flow, number, sent_ns };
             let _ = self.socket.send(&stamp.to_bytes()); // repeated soon
             self.next = now + if self.challenge == 0 { SOON } else { AGAIN };
         }
         Some(self.next)
     }
 
-    fn hear(&mut self, stamp: &Stamp) {
-        if stamp.kind == StampKind::Challenge && stamp.number != self.challenge {
+    fn hear(&mut self, stamp: &DatagramHeader) {
+        if stamp.kind == DatagramKind::Challenge && stamp.number != self.challenge {
             self.challenge = stamp.number;
             self.next = Instant::ZERO;
         }
@@ -348,7 +353,7 @@ fn open(aim: &Aim, scenario: &Scenario, flow: &Flow, plan: &Udp) -> io::Result<S
 }
 
 /// Adds what flows have to say to what a host says.
-pub(super) fn note(flows: &mut [FlowHalf], host: &mut HostHalf) {
+pub(super) fn note(flows: &mut [FlowReport], host: &mut HostInfo) {
     let notes = flows.iter_mut().flat_map(|flow| std::mem::take(&mut flow.notes));
     host.warnings.extend(notes);
 }
@@ -368,9 +373,9 @@ mod tests {
         Arc::clone(&Served::all(&scenario).unwrap()[&0])
     }
 
-    fn wanted(number: u64) -> Stamp {
-        let token = Token([7; 16]);
-        Stamp { kind: StampKind::Wanted, token, flow: 0, number, sent_ns: 1 }
+    fn wanted(number: u64) -> DatagramHeader {
+        let token = TestToken([7; 16]);
+        DatagramHeader { kind: DatagramKind::Subscribe, token, flow: 0, number, sent_ns: 1 }
     }
 
     /// Who says that another address wants to hear does not get its challenge.

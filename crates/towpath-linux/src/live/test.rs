@@ -8,11 +8,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use socket2::Socket;
-use towpath_measure::live::stamp::Stamp;
-use towpath_measure::live::{Limits, Plan, Refusal, Token, length};
+use towpath_measure::live::stamp::DatagramHeader;
+use towpath_measure::live::{AdmissionError, ServerLimits, TestPlan, TestToken, length};
 use towpath_measure::scenario::{DataDirection, Pattern, Scenario};
-use towpath_measure::traffic::talk::{ASKED_BYTES, HEARD_BYTES};
-use towpath_measure::traffic::udp::{RECEIVER_BYTES, ROW_BYTES, planned_rows};
+use towpath_measure::traffic::talk::{RECEIVED_REQUEST_BYTES, SENT_REQUEST_BYTES};
+use towpath_measure::traffic::udp::{RECEIVER_MEMORY_BYTES, ROW_MEMORY_BYTES, planned_rows};
 use towpath_measure::traffic::{directions, planned_requests, streams};
 use towpath_net::Instant;
 use towpath_quic::tls::TlsSession;
@@ -50,11 +50,11 @@ const MOST_ATTENDING: usize = 8;
 /// One test.
 #[derive(Debug)]
 pub(super) struct Test {
-    pub(super) plan: Plan,
+    pub(super) plan: TestPlan,
     pub(super) scenario: Scenario,
     pub(super) purse: Arc<Purse>,
     /// What its data and datagrams name it by.
-    pub(super) name: Token,
+    pub(super) name: TestToken,
     /// Its flows of datagrams at a constant rate.
     pub(super) steady: BTreeMap<u32, Arc<Served>>,
     owner: Source,
@@ -262,7 +262,7 @@ impl Test {
     }
 
     /// Takes a datagram of its traffic.
-    pub(super) fn take_datagram(&self, stamp: &Stamp, length: usize) {
+    pub(super) fn take_datagram(&self, stamp: &DatagramHeader, length: usize) {
         let pace = match &*self.lock() {
             State::Running(pace) => Arc::clone(pace),
             State::Gathering(_) | State::Ended { .. } => return,
@@ -324,22 +324,22 @@ impl Test {
 /// All tests of a server.
 #[derive(Debug, Default)]
 pub(super) struct Tests {
-    all: Mutex<BTreeMap<Token, Arc<Test>>>,
+    all: Mutex<BTreeMap<TestToken, Arc<Test>>>,
 }
 
 impl Tests {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Token, Arc<Test>>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<TestToken, Arc<Test>>> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes room for a test of `owner`; `None` if that takes another moment.
     pub(super) fn admit(
         &self,
-        token: Token,
-        (plan, scenario): (Plan, Scenario),
+        token: TestToken,
+        (plan, scenario): (TestPlan, Scenario),
         (owner, rates): (Source, Option<Arc<Rates>>),
-        (limits, now): (&Limits, Instant),
-    ) -> Result<Option<Arc<Test>>, Refusal> {
+        (limits, now): (&ServerLimits, Instant),
+    ) -> Result<Option<Arc<Test>>, AdmissionError> {
         let mut all = self.lock();
         let demand = demand(&plan, &scenario);
         demand.check(Demand::sum(alive(&all).map(|(_, test)| test.demand)), limits)?;
@@ -347,7 +347,7 @@ impl Tests {
             return Ok(None);
         }
         let steady = Served::all(&scenario)
-            .map_err(|_| Refusal::new("it has no randomness", "try again later"))?;
+            .map_err(|_| AdmissionError::new("it has no randomness", "try again later"))?;
         let test = Arc::new(Test {
             name: token,
             steady,
@@ -372,12 +372,12 @@ impl Tests {
         Ok(Some(test))
     }
 
-    pub(super) fn find(&self, token: Token) -> Option<Arc<Test>> {
+    pub(super) fn find(&self, token: TestToken) -> Option<Arc<Test>> {
         self.lock().get(&token).cloned()
     }
 
     /// A test whose client wants nothing of it any more. While its traffic runs it keeps its place.
-    pub(super) fn forget(&self, token: Token) {
+    pub(super) fn forget(&self, token: TestToken) {
         let mut all = self.lock();
         let Some(test) = all.get(&token) else { return };
         let runs = matches!(&*test.lock(), State::Running(_));
@@ -390,7 +390,13 @@ impl Tests {
     }
 
     /// Keeps the result of a test for its client, if that wants it.
-    pub(super) fn end(&self, test: &Arc<Test>, result: String, now: Instant, limits: &Limits) {
+    pub(super) fn end(
+        &self,
+        test: &Arc<Test>,
+        result: String,
+        now: Instant,
+        limits: &ServerLimits,
+    ) {
         test.end(result, now);
         if test.signs.unwanted.load(Ordering::Acquire) {
             self.lock().retain(|_, other| !Arc::ptr_eq(other, test));
@@ -401,10 +407,10 @@ impl Tests {
     /// Results that nobody has fetched go: those that are too old, and the oldest when memory is
     /// short. What runs ends when nobody attends it, when it takes too long, and when it is what
     /// takes most of the memory.
-    pub(super) fn tidy(&self, now: Instant, limits: &Limits) {
+    pub(super) fn tidy(&self, now: Instant, limits: &ServerLimits) {
         let mut all = self.lock();
         all.retain(|_, test| {
-            test.kept().is_none_or(|(at, _)| now.saturating_since(at) < limits.keep)
+            test.kept().is_none_or(|(at, _)| now.saturating_since(at) < limits.result_retention)
         });
         all.retain(|_, test| {
             let why = test.must_end(now);
@@ -445,7 +451,7 @@ impl Tests {
 }
 
 /// Those that have not ended.
-fn alive(all: &BTreeMap<Token, Arc<Test>>) -> impl Iterator<Item = (&Token, &Arc<Test>)> {
+fn alive(all: &BTreeMap<TestToken, Arc<Test>>) -> impl Iterator<Item = (&TestToken, &Arc<Test>)> {
     all.iter().filter(|(_, test)| test.kept().is_none())
 }
 
@@ -458,11 +464,11 @@ enum Place {
 
 /// Sees to it that `owner` may have one more test, if it may.
 fn make_place(
-    all: &mut BTreeMap<Token, Arc<Test>>,
+    all: &mut BTreeMap<TestToken, Arc<Test>>,
     owner: Source,
-    limits: &Limits,
+    limits: &ServerLimits,
     now: Instant,
-) -> Result<Place, Refusal> {
+) -> Result<Place, AdmissionError> {
     let count = alive(all).count();
     let own = alive(all).filter(|(_, test)| test.owner == owner).count();
     // The last half is for those who have none, where there are enough to share.
@@ -473,7 +479,7 @@ fn make_place(
     }
     let busy = || {
         let others = if own > 0 { format!(", {own} of them yours") } else { String::new() };
-        Refusal::new(format!("it is busy with {count} tests{others}"), "try again later")
+        AdmissionError::new(format!("it is busy with {count} tests{others}"), "try again later")
     };
     if own > 0 {
         return Err(busy());
@@ -505,7 +511,7 @@ const THREAD_BYTES: u64 = 32 * 1024;
 const CONNECTION_BYTES: u64 = towpath_quic::config::MAX_WINDOW_BYTES;
 
 /// What a test needs from the beginning.
-fn demand(plan: &Plan, scenario: &Scenario) -> Demand {
+fn demand(plan: &TestPlan, scenario: &Scenario) -> Demand {
     let block = plan.settings.block_bytes.map_or(BLOCK as u64, u64::from).max(BLOCK as u64);
     let mut all = Demand { threads: 2, bytes: 0 };
     for flow in &scenario.flows {
@@ -517,11 +523,11 @@ fn demand(plan: &Plan, scenario: &Scenario) -> Demand {
         all.threads += 1;
         let asked = planned_requests(&flow.pattern, DataDirection::Down);
         let heard = planned_requests(&flow.pattern, DataDirection::Up);
-        all.bytes += asked * ASKED_BYTES + heard * HEARD_BYTES;
+        all.bytes += asked * SENT_REQUEST_BYTES + heard * RECEIVED_REQUEST_BYTES;
         if let Pattern::Udp(udp) = &flow.pattern {
-            let rows = planned_rows(udp, scenario.run.sample) * ROW_BYTES;
+            let rows = planned_rows(udp, scenario.run.sample) * ROW_MEMORY_BYTES;
             let ways = directions(&flow.pattern).len() as u64;
-            all.bytes += ways * (RECEIVER_BYTES + rows) + u64::from(udp.bytes);
+            all.bytes += ways * (RECEIVER_MEMORY_BYTES + rows) + u64::from(udp.bytes);
         } else if is_quic(plan.transport) {
             all.bytes += CONNECTION_BYTES + halves * block;
         } else if talks {

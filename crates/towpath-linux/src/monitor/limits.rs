@@ -33,10 +33,10 @@ impl Limited {
     pub fn name(&self) -> &'static str {
         const NAMES: [(Part, &str); 8] = [
             (Part::Application, "application"),
-            (Part::Blocked, "receive window, full of data that waits for another path"),
+            (Part::HeadOfLineBlocking, "receive window, full of data that waits for another path"),
             (Part::SlowStart, "congestion window (slow start)"),
             (Part::AfterLoss, "congestion window (after loss)"),
-            (Part::BelowProduct, "congestion window"),
+            (Part::CongestionAvoidance, "congestion window"),
             (Part::Scheduler, "scheduler"),
             (Part::Backup, "backup"),
             (Part::Stale, "silence"),

@@ -9,7 +9,7 @@ use towpath_measure::scenario::{Family, Host, Path, Scenario};
 use towpath_mptcp::stack::{InterfaceId, Stack};
 
 use super::address::{address, prefix_bits};
-use super::links::{self, Directions};
+use super::links::{self, LinkDirections};
 use super::{Backend, HostSpace, Network, NetworkError, end_of};
 use crate::clock::Clock;
 use crate::emulator::engine::{Emulator, Lane};
@@ -461,7 +461,7 @@ fn start_emulator(
     seed: u64,
     ports: Vec<[Port; 2]>,
     at_host: Vec<[bool; 2]>,
-) -> io::Result<(Emulator, Directions)> {
+) -> io::Result<(Emulator, LinkDirections)> {
     // Frames belong to one thread, so the topology is made there; its numbers are the same here.
     let (_, directions) =
         links::topology::<Segment>(scenario, seed, &at_host).map_err(io::Error::other)?;

@@ -6,7 +6,7 @@ use towpath_net::config::{DirectionConfig, Queue, QueueLimit, QueuePosition, Sha
 
 use crate::netlink::Tbf;
 
-pub(crate) use towpath_measure::network::{Directions, split, topology};
+pub(crate) use towpath_measure::network::{LinkDirections, split, topology};
 
 /// The kernel's own shaper for a queue that stands at the sending host, if it has an equal one.
 pub(crate) fn host_shaper(config: &DirectionConfig, mtu_bytes: u32) -> Option<Tbf> {

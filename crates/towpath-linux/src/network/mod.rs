@@ -111,7 +111,7 @@ pub(crate) struct Network {
     /// What could not be had, for people.
     pub(crate) warnings: Vec<String>,
     /// For each path, the directions of its access link: up, down.
-    links: links::Directions,
+    links: links::LinkDirections,
     /// For each path and end, how often the address has changed.
     generations: Mutex<Vec<[u8; 2]>>,
     carriers: Vec<[build::Carrier; 2]>,

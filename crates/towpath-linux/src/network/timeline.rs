@@ -4,7 +4,9 @@
 use std::os::fd::AsFd;
 use std::sync::PoisonError;
 
-use towpath_measure::scenario::{Change, Down, Family, LinkSide, Target, TimelineEvent};
+use towpath_measure::scenario::{
+    DownMode, Family, LinkSide, TimelineChange, TimelineEvent, TimelineTarget,
+};
 use towpath_net::config::{DirectionConfig, Shaper};
 use towpath_net::topology::DirectionId;
 use towpath_net::{Instant, Rate};
@@ -42,12 +44,12 @@ impl Network {
 
     fn link_changes(&self, event: &TimelineEvent) -> Vec<(DirectionId, LinkChange)> {
         let (side, change) = match &event.change {
-            Change::Down(_) => (LinkSide::Both, LinkChange::Up(false)),
-            Change::Up => (LinkSide::Both, LinkChange::Up(true)),
-            Change::Rate(side, rate) => (*side, LinkChange::Shaper(Shaper::Line(*rate))),
-            Change::Delay(side, delay) => (*side, LinkChange::Delay(*delay)),
-            Change::Loss(side, loss) => (*side, LinkChange::Loss(*loss)),
-            Change::Address { .. } => return Vec::new(),
+            TimelineChange::Down(_) => (LinkSide::Both, LinkChange::Up(false)),
+            TimelineChange::Up => (LinkSide::Both, LinkChange::Up(true)),
+            TimelineChange::Rate(side, rate) => (*side, LinkChange::Shaper(Shaper::Line(*rate))),
+            TimelineChange::Delay(side, delay) => (*side, LinkChange::Delay(*delay)),
+            TimelineChange::Loss(side, loss) => (*side, LinkChange::Loss(*loss)),
+            TimelineChange::Address { .. } => return Vec::new(),
         };
         let ids = self.links.of(event.target, side).into_iter();
         // A rate that the sending host's kernel keeps is changed there.
@@ -56,8 +58,8 @@ impl Network {
         own.map(|id| (id, change.clone())).collect()
     }
 
-    fn is_shaped_at_host(&self, target: Target, id: DirectionId) -> bool {
-        let Target::Path(index) = target else { return false };
+    fn is_shaped_at_host(&self, target: TimelineTarget, id: DirectionId) -> bool {
+        let TimelineTarget::Path(index) = target else { return false };
         let side =
             self.links.paths.get(index).and_then(|ids| ids.iter().position(|own| *own == id));
         let shaped = self.at_host.get(index).zip(side).and_then(|(sides, side)| sides.get(side));
@@ -102,15 +104,15 @@ impl Network {
 
     /// Does what an event means for the hosts' kernels, now.
     pub(crate) fn apply_to_hosts(&self, event: &TimelineEvent) -> Result<(), NetworkError> {
-        let Target::Path(path) = event.target else { return Ok(()) };
+        let TimelineTarget::Path(path) = event.target else { return Ok(()) };
         match &event.change {
-            Change::Down(Down::Silent) => Ok(()),
-            Change::Down(Down::Carrier) => self.set_carrier(path, false),
-            Change::Down(Down::Interface { host }) => self.switch_off(path, *host),
-            Change::Up => self.restore(path),
-            Change::Address { host } => self.change_address(path, *host),
-            Change::Rate(side, rate) => self.change_rate_at_hosts(path, *side, *rate),
-            Change::Delay(..) | Change::Loss(..) => Ok(()),
+            TimelineChange::Down(DownMode::Silent) => Ok(()),
+            TimelineChange::Down(DownMode::Carrier) => self.set_carrier(path, false),
+            TimelineChange::Down(DownMode::Interface { host }) => self.switch_off(path, *host),
+            TimelineChange::Up => self.restore(path),
+            TimelineChange::Address { host } => self.change_address(path, *host),
+            TimelineChange::Rate(side, rate) => self.change_rate_at_hosts(path, *side, *rate),
+            TimelineChange::Delay(..) | TimelineChange::Loss(..) => Ok(()),
         }
     }
 

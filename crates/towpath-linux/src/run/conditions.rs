@@ -5,8 +5,8 @@ use std::fs;
 use std::time::Duration;
 
 use towpath_measure::format;
-use towpath_measure::result::{Counter, EmulatorWaiting, Interface, Meta, Noise};
-use towpath_measure::scenario::{Change, Down, Target, Transport, World};
+use towpath_measure::result::{Counter, EmulatorTiming, Interface, Meta, WakeupTiming};
+use towpath_measure::scenario::{DownMode, TimelineChange, TimelineTarget, Transport, World};
 
 use super::Job;
 use crate::emulator::alarm::Waiting;
@@ -166,9 +166,13 @@ pub(super) fn interfaces(network: &Network) -> Vec<Interface> {
 pub(super) fn lost_at_interfaces(network: &Network, interfaces: &[Interface]) -> u64 {
     let switched = |name: &str| {
         network.scenario.timeline.iter().any(|event| {
-            let Target::Path(index) = event.target else { return false };
+            let TimelineTarget::Path(index) = event.target else { return false };
             let named = network.scenario.paths.get(index).is_some_and(|path| path.name == name);
-            named && matches!(event.change, Change::Down(Down::Carrier | Down::Interface { .. }))
+            named
+                && matches!(
+                    event.change,
+                    TimelineChange::Down(DownMode::Carrier | DownMode::Interface { .. })
+                )
         })
     };
     let own = interfaces.iter().filter(|interface| !switched(&interface.interface));
@@ -176,7 +180,7 @@ pub(super) fn lost_at_interfaces(network: &Network, interfaces: &[Interface]) ->
 }
 
 /// How exactly the emulator kept time.
-pub(super) fn noise(report: &EmulatorReport, before: &Before, lost_packets: u64) -> Noise {
+pub(super) fn noise(report: &EmulatorReport, before: &Before, lost_packets: u64) -> EmulatorTiming {
     let now = processor_time();
     let all = now.all_ticks.saturating_sub(before.processors.all_ticks).max(1) as f64;
     let busy = now.busy_ticks.saturating_sub(before.processors.busy_ticks) as f64;
@@ -184,12 +188,12 @@ pub(super) fn noise(report: &EmulatorReport, before: &Before, lost_packets: u64)
     // USER_HZ is 100 on every Linux; what is shown is a share, not a time.
     let foreign_cpu = ((busy - own * 100.0) / all).clamp(0.0, 1.0);
     let load = read("/proc/loadavg").split(' ').next().and_then(|text| text.parse().ok());
-    let mut noise = Noise {
+    let mut noise = EmulatorTiming {
         lost_packets,
         load: load.unwrap_or(0.0),
         emulator_cpu_s: report.cpu.as_secs_f64(),
         waiting: Some(waiting(report)),
-        foreign_cpu,
+        other_cpu_share: foreign_cpu,
         ..report.lateness.lateness()
     };
     let late = Duration::from_nanos(noise.lateness_p99_ns);
@@ -202,14 +206,14 @@ pub(super) fn noise(report: &EmulatorReport, before: &Before, lost_packets: u64)
     } else {
         None
     };
-    noise.degraded = reason.is_some();
+    noise.unreliable = reason.is_some();
     noise.reason = reason;
     noise
 }
 
-fn waiting(report: &EmulatorReport) -> EmulatorWaiting {
+fn waiting(report: &EmulatorReport) -> WakeupTiming {
     let Waiting { wake_ups, early, awake } = &report.waiting;
-    EmulatorWaiting {
+    WakeupTiming {
         ran_s: report.ran.as_secs_f64(),
         awake_s: awake.as_secs_f64(),
         early_p50_ns: early.percentile(50.0),

@@ -27,7 +27,7 @@ use thiserror::Error;
 use towpath_measure::metrics::disruption::describe;
 use towpath_measure::metrics::{DeliveryLog, FlowInput, Summarizer};
 use towpath_measure::result::{
-    Counter, Event, EventKind, Interface, Probe, ProcessorTime, Record, RunOrder, Warning,
+    Counter, CpuTime, Event, EventKind, Interface, Probe, Record, RunOrder, Warning,
 };
 use towpath_measure::scenario::{DataDirection, Pattern, Scenario, Transport};
 use towpath_measure::traffic::summary_directions;
@@ -154,7 +154,7 @@ struct Played {
     /// Read back from the senders' subflows.
     congestion_control: BTreeMap<(u32, DataDirection), Vec<String>>,
     warnings: Vec<String>,
-    cpu: Option<ProcessorTime>,
+    cpu: Option<CpuTime>,
     /// Of captures.
     writing: Option<Writing>,
     account: account::Closed,
@@ -369,10 +369,10 @@ pub(crate) fn play_timeline(
             failures.push(format!("`{text}` at {at} was not done in full: {error}"));
         }
         let path = match event.target {
-            towpath_measure::scenario::Target::Path(index) => {
+            towpath_measure::scenario::TimelineTarget::Path(index) => {
                 scenario.paths.get(index).map(|path| path.name.clone())
             }
-            towpath_measure::scenario::Target::Bottleneck(_) => None,
+            towpath_measure::scenario::TimelineTarget::Bottleneck(_) => None,
         };
         // The receiver may be gone.
         let _ = records.send(Record::Event(Event {
@@ -486,7 +486,7 @@ fn conclude(
     let (accounts, account) = played.account;
     let accounted = accounts.into_iter().map(|one| Record::Account(Box::new(one)));
     let records = last_records(&played.outcomes, &probes, &counters, interfaces);
-    for record in accounted.chain(records).chain([Record::Noise(noise.clone())]) {
+    for record in accounted.chain(records).chain([Record::Timing(noise.clone())]) {
         write(&record).map_err(RunError::Write)?;
     }
     let summary = summarizer

@@ -1,7 +1,7 @@
 //! Proof that Multipath TCP was used, or the reason why not.
 
 use towpath_measure::format;
-use towpath_measure::result::{Counter, Multipath};
+use towpath_measure::result::{Counter, MultipathUse};
 use towpath_measure::scenario::Transport;
 
 use super::series::Totals;
@@ -34,7 +34,7 @@ pub(crate) const FALLBACKS: [(&str, &str); 8] = [
 ];
 
 /// Judges by what the sockets said to the end and by the kernel's counters.
-pub(crate) fn proof(transport: Transport, totals: &Totals, counters: &[Counter]) -> Multipath {
+pub(crate) fn proof(transport: Transport, totals: &Totals, counters: &[Counter]) -> MultipathUse {
     let requested = transport == Transport::Mptcp;
     let mut evidence = Vec::new();
     if requested {
@@ -59,7 +59,7 @@ pub(crate) fn proof(transport: Transport, totals: &Totals, counters: &[Counter])
             .push(format!("{} bytes were sent again on another subflow", totals.reinjected_bytes));
     }
     let used = requested && totals.single == 0 && totals.multipath > 0;
-    Multipath {
+    MultipathUse {
         requested,
         used,
         fallback: (requested && !used).then(|| reason(totals, counters)),
@@ -99,7 +99,7 @@ fn reason(totals: &Totals, counters: &[Counter]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use towpath_measure::decisions::StackLog;
+    use towpath_measure::decisions::StackTotals;
 
     use super::*;
 
@@ -111,7 +111,7 @@ mod tests {
             single,
             plain: 0,
             reason: None,
-            stack: StackLog::default(),
+            stack: StackTotals::default(),
         }
     }
 

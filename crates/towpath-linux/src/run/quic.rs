@@ -1,6 +1,6 @@
 //! What results say of QUIC beside its series: proof, counters, warnings.
 
-use towpath_measure::result::{Counter, Multipath, Warning};
+use towpath_measure::result::{Counter, MultipathUse, Warning};
 use towpath_measure::scenario::Transport;
 use towpath_quic::words::{self, ConnectionEvidence, HostEvidence, MultipathEvidence};
 use towpath_quic::{ConnectionStatus, QuicConfig};
@@ -60,7 +60,7 @@ pub(super) fn counters(seen: &[Seen]) -> Vec<Counter> {
 }
 
 /// Proof that Multipath QUIC was used, or the reason why not.
-pub(super) fn proof(stage: &Stage, seen: &[Seen]) -> Multipath {
+pub(super) fn proof(stage: &Stage, seen: &[Seen]) -> MultipathUse {
     let hosts = &stage.network.hosts;
     let counts: Vec<_> =
         hosts.iter().map(|host| move |name: &'static str| count(seen, &host.name, name)).collect();
@@ -76,7 +76,7 @@ pub(super) fn proof(stage: &Stage, seen: &[Seen]) -> Multipath {
         })
         .collect();
     let MultipathEvidence { used, fallback, evidence } = words::multipath_evidence(&witnesses);
-    Multipath { requested: true, used, fallback, paths_used: Vec::new(), evidence }
+    MultipathUse { requested: true, used, fallback, paths_used: Vec::new(), evidence }
 }
 
 /// What to know before a result over QUIC is trusted.

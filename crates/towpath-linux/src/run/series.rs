@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use towpath_measure::decisions::StackLog;
+use towpath_measure::decisions::StackTotals;
 use towpath_measure::result::{Event, EventKind, Interval, Record, SubflowSummary};
 use towpath_measure::scenario::{DataDirection, Scenario, Transport};
 use towpath_net::Instant;
@@ -49,7 +49,7 @@ pub(super) struct Series {
     /// Time with a full window so far.
     blocked: BTreeMap<(u32, u32, DataDirection), Duration>,
     /// What our own stack tells of its connections.
-    log: StackLog,
+    log: StackTotals,
     at: Instant,
     /// There are subflows whose congestion control was not read back.
     unasked: bool,
@@ -75,7 +75,7 @@ pub(crate) struct Totals {
     pub(crate) plain: usize,
     /// Why a connection was not, if an end could tell.
     pub(crate) reason: Option<String>,
-    pub(crate) stack: StackLog,
+    pub(crate) stack: StackTotals,
 }
 
 impl Series {
@@ -85,7 +85,7 @@ impl Series {
             subflows: BTreeMap::new(),
             counted: BTreeMap::new(),
             blocked: BTreeMap::new(),
-            log: StackLog::default(),
+            log: StackTotals::default(),
             at: Instant::ZERO,
             unasked: false,
             reinjected_bytes: BTreeMap::new(),

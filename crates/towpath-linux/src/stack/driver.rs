@@ -11,11 +11,11 @@ use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use towpath_measure::decisions::{Blocked, Decisions};
-use towpath_measure::result::Cause;
+use towpath_measure::decisions::{DecisionLog, WindowBlocked};
+use towpath_measure::result::ReinjectionCause;
 use towpath_mptcp::stack::{
-    ConnectionError, ConnectionId, InterfaceId, ListenerId, ReinjectionCause, Stack, StackDecision,
-    StackEvent, StackNotice,
+    ConnectionError, ConnectionId, InterfaceId, ListenerId, Stack, StackDecision, StackEvent,
+    StackNotice,
 };
 use towpath_multipath::scheduler::SwitchReason;
 use towpath_net::Instant;
@@ -170,9 +170,9 @@ impl Drop for Host {
 #[derive(Debug, Default)]
 pub(crate) struct Told {
     /// Since they were last taken.
-    pub(crate) decisions: Decisions,
+    pub(crate) decisions: DecisionLog,
     /// Times of a full window, on the host's clock.
-    pub(crate) blocked: Vec<Blocked>,
+    pub(crate) blocked: Vec<WindowBlocked>,
 }
 
 impl Told {
@@ -192,13 +192,15 @@ impl Told {
     }
 }
 
-fn cause_of(cause: ReinjectionCause) -> Cause {
+fn cause_of(cause: towpath_mptcp::stack::ReinjectionCause) -> ReinjectionCause {
+    use towpath_mptcp::stack::ReinjectionCause as Cause;
+
     match cause {
-        ReinjectionCause::Timeout => Cause::Timeout,
-        ReinjectionCause::Closed => Cause::Closed,
-        ReinjectionCause::Connection => Cause::Connection,
-        ReinjectionCause::Opportunistic => Cause::Opportunistic,
-        ReinjectionCause::Scheduler => Cause::Scheduler,
+        Cause::Timeout => ReinjectionCause::Timeout,
+        Cause::Closed => ReinjectionCause::Closed,
+        Cause::Connection => ReinjectionCause::Connection,
+        Cause::Opportunistic => ReinjectionCause::Opportunistic,
+        Cause::Scheduler => ReinjectionCause::Scheduler,
     }
 }
 

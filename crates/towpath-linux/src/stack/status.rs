@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use towpath_measure::result::{Cause, ConnectionState, Event};
+use towpath_measure::result::{ConnectionState, Event, ReinjectionCause};
 use towpath_measure::scenario::Scenario;
 use towpath_mptcp::connection::SubflowLimit;
 use towpath_mptcp::stack::{ConnectionId, ConnectionStatus, StackNotice, SubflowStatus};
@@ -90,7 +90,7 @@ pub(crate) fn direction_state(
         state.discarded_bytes = Some(status.discarded_bytes);
     }
     if let Some(Look { status, switches, .. }) = sender {
-        let by_cause = Cause::ALL.into_iter().zip(status.reinjected_bytes);
+        let by_cause = ReinjectionCause::ALL.into_iter().zip(status.reinjected_bytes);
         let blocked = status.window_blocked.saturating_sub(blocked_before);
         state.reinjected_bytes = Some(status.reinjected_bytes.iter().sum());
         state.reinjected_by_cause = by_cause.filter(|(_, bytes)| *bytes > 0).collect();

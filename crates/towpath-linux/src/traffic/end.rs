@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use towpath_measure::metrics::DeliveryLog;
-use towpath_measure::traffic::{Allowance, Output, Pacer, Receiver, Sender};
+use towpath_measure::traffic::{
+    SendAllowance, StreamAction, TransferPacer, TransferReceiver, TransferSender,
+};
 use towpath_mptcp::stack::{ConnectionError, ConnectionId, Stack};
 use towpath_net::{Instant, Rate};
 
@@ -35,7 +37,7 @@ pub(crate) enum Said {
 /// long enough.
 #[derive(Debug, Clone)]
 struct Sink {
-    pub(crate) meter: Arc<Mutex<Option<Receiver>>>,
+    pub(crate) meter: Arc<Mutex<Option<TransferReceiver>>>,
     pub(crate) received: Arc<AtomicU64>,
 }
 
@@ -44,7 +46,7 @@ struct Sink {
 pub(crate) struct FlowEnd {
     /// Start of the traffic on the host's clock.
     pub(crate) zero: Instant,
-    pub(crate) sender: Option<Sender>,
+    pub(crate) sender: Option<TransferSender>,
     sink: Option<Sink>,
     /// Whether data may be written; for a connection that we open, when it is established.
     pub(crate) open: bool,
@@ -61,25 +63,25 @@ pub(crate) struct FlowEnd {
 /// A limit of a rate, and when it lets something pass again.
 #[derive(Debug)]
 struct Throttle {
-    pacer: Option<Pacer>,
+    pacer: Option<TransferPacer>,
     until: Option<Instant>,
 }
 
 impl Throttle {
     fn new(rate: Option<Rate>) -> Self {
-        Self { pacer: rate.map(|rate| Pacer::new(rate, Instant::ZERO)), until: None }
+        Self { pacer: rate.map(|rate| TransferPacer::new(rate, Instant::ZERO)), until: None }
     }
 
     /// Whether nothing may move now: of this end alone, or of all that `others` limits until then.
     fn holds(&mut self, at: Instant, others: Option<Instant>) -> bool {
-        let own = self.pacer.as_ref().map(Pacer::due).filter(|due| *due > at);
+        let own = self.pacer.as_ref().map(TransferPacer::due).filter(|due| *due > at);
         self.until = own.max(others);
         self.until.is_some()
     }
 
     fn moved(&mut self, at: Instant, bytes: usize) {
         if let Some(pacer) = &mut self.pacer {
-            pacer.moved(at, bytes as u64);
+            pacer.on_sent(at, bytes as u64);
         }
     }
 }
@@ -102,7 +104,7 @@ impl FlowEnd {
     fn new(
         zero: Instant,
         open: bool,
-        sender: Option<Sender>,
+        sender: Option<TransferSender>,
         sink: Option<Sink>,
         told: SyncSender<Said>,
         manner: Manner,
@@ -219,7 +221,7 @@ impl FlowEnd {
         *full = false;
         while !*closed {
             match talk.poll_output(at, *stream) {
-                Output::Write(mut chunk) => {
+                StreamAction::Write(mut chunk) => {
                     let length = match self.grant(now, chunk.len()) {
                         Ok(granted) => granted,
                         Err(until) => return Some(until),
@@ -233,11 +235,11 @@ impl FlowEnd {
                         return None;
                     }
                 }
-                Output::Close => {
+                StreamAction::Close => {
                     *closed = true;
                     pipe.shutdown(now);
                 }
-                Output::Nothing => return None,
+                StreamAction::Nothing => return None,
             }
         }
         None
@@ -246,7 +248,7 @@ impl FlowEnd {
     fn write(&mut self, now: Instant, pipe: &mut dyn Pipe) {
         let at = self.traffic_time(now);
         while let Some(sender) = &mut self.sender {
-            let Allowance::Send(most) = sender.allowance(at) else {
+            let SendAllowance::Send(most) = sender.allowance(at) else {
                 self.sender = None;
                 pipe.shutdown(now);
                 return;
@@ -281,7 +283,7 @@ const WORDS: usize = 8;
 /// What one end shall do.
 #[derive(Debug, Default)]
 pub(crate) struct Halves {
-    pub(crate) sender: Option<Sender>,
+    pub(crate) sender: Option<TransferSender>,
     /// Start of the flow, and where the received bytes are counted.
     pub(crate) receiver: Option<(Instant, Arc<AtomicU64>)>,
     /// The end's talk and which of its streams it is, where messages are exchanged.
@@ -311,7 +313,7 @@ pub(super) struct Opened {
 pub(crate) fn make(zero: Instant, halves: Halves, open: bool) -> (FlowEnd, Ears) {
     let (told, heard) = mpsc::sync_channel(WORDS);
     let sink = halves.receiver.map(|(start, received)| Sink {
-        meter: Arc::new(Mutex::new(Some(Receiver::new(start)))),
+        meter: Arc::new(Mutex::new(Some(TransferReceiver::new(start)))),
         received,
     });
     let manner = if halves.talk.is_some() { Manner::default() } else { halves.manner };
@@ -404,7 +406,7 @@ impl FlowEnd {
             let at = at.into_iter().chain(self.reading.until).min();
             return at.map(|at| self.zero + at.saturating_since(Instant::ZERO));
         }
-        let sending = self.sender.as_ref().filter(|_| self.open).and_then(Sender::deadline);
+        let sending = self.sender.as_ref().filter(|_| self.open).and_then(TransferSender::deadline);
         let held = [sending, self.reading.until, self.writing.until];
         let at = held.into_iter().flatten().min()?;
         Some(self.zero + at.saturating_since(Instant::ZERO))

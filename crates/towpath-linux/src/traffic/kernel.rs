@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use towpath_measure::metrics::DeliveryLog;
-use towpath_measure::traffic::{Allowance, Pacer, Receiver, Sender};
+use towpath_measure::traffic::{SendAllowance, TransferPacer, TransferReceiver, TransferSender};
 use towpath_net::{Instant, Rate};
 
 use super::PATIENCE;
@@ -61,20 +61,20 @@ pub(crate) fn is_impatient(error: &io::Error) -> bool {
 }
 
 /// Writes what `sender` allows, then ends the data; returns how many bytes the socket took.
-pub(crate) fn send(pace: &Pace, wire: &Wire, mut sender: Sender, manner: Manner) -> u64 {
+pub(crate) fn send(pace: &Pace, wire: &Wire, mut sender: TransferSender, manner: Manner) -> u64 {
     let began = pace.now();
     let mut data = vec![0x74; manner.first_block()];
-    let mut pacer = manner.rate.map(|rate| Pacer::new(rate, began));
+    let mut pacer = manner.rate.map(|rate| TransferPacer::new(rate, began));
     while !pace.is_interrupted() {
         let now = pace.now();
-        let Allowance::Send(most) = sender.allowance(now) else { break };
+        let SendAllowance::Send(most) = sender.allowance(now) else { break };
         if data.len() < FAST_BLOCK
             && let Some(block) = manner.fast_block(sender.sent_bytes(), now.saturating_since(began))
         {
             data.resize(block, 0x74);
         }
         let length = usize::try_from(most).unwrap_or(data.len()).min(data.len());
-        if let Some(due) = pacer.as_ref().map(Pacer::due).filter(|due| *due > now) {
+        if let Some(due) = pacer.as_ref().map(TransferPacer::due).filter(|due| *due > now) {
             pace.sleep_until(due.min(now + PATIENCE));
             continue;
         }
@@ -91,7 +91,7 @@ pub(crate) fn send(pace: &Pace, wire: &Wire, mut sender: Sender, manner: Manner)
             Ok(sent) => {
                 sender.on_sent(now, sent as u64);
                 if let Some(pacer) = &mut pacer {
-                    pacer.moved(now, sent as u64);
+                    pacer.on_sent(now, sent as u64);
                 }
             }
             Err(error) if is_impatient(&error) => {}
@@ -111,12 +111,12 @@ pub(crate) fn receive(
     received: &AtomicU64,
     manner: Manner,
 ) -> DeliveryLog {
-    let mut meter = Receiver::new(start);
+    let mut meter = TransferReceiver::new(start);
     let began = pace.now();
     let mut buffer = vec![MaybeUninit::new(0); manner.first_block()];
     // TCP drops what is asked for and copies nothing (tcp(7)), Multipath TCP since Linux 5.15.
     let flags = if manner.discard { libc::MSG_TRUNC } else { 0 };
-    let mut pacer = manner.rate.map(|rate| Pacer::new(rate, began));
+    let mut pacer = manner.rate.map(|rate| TransferPacer::new(rate, began));
     let mut now = began;
     while now < deadline && !pace.is_interrupted() {
         if let Some(pacer) = pacer.as_ref().filter(|pacer| pacer.due() > now) {
@@ -153,7 +153,7 @@ pub(crate) fn receive(
                     buffer.resize(block, MaybeUninit::new(0));
                 }
                 if let Some(pacer) = &mut pacer {
-                    pacer.moved(now, length as u64);
+                    pacer.on_sent(now, length as u64);
                 }
             }
             Err(error) if is_impatient(&error) => now = pace.now(),

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use towpath_measure::live::Token;
+use towpath_measure::live::TestToken;
 use towpath_measure::network::joined_by;
 use towpath_measure::result::Probe;
 use towpath_measure::scenario::{Family, Flow, Udping};
@@ -61,7 +61,7 @@ pub(crate) fn run(
     plan: &Udping,
 ) -> (Vec<Probe>, Option<String>) {
     let start = Instant::ZERO + flow.start;
-    let deadline = start + plan.duration + plan.patience;
+    let deadline = start + plan.duration + plan.reply_timeout;
     let port = FIRST_PORT + index as u16;
     let paths = joined_by(&stage.network.scenario, flow);
     let paths: Vec<_> = paths.map(|path| Emulated { stage, flow, path, port }).collect();
@@ -80,7 +80,7 @@ pub(crate) fn run(
         .into_iter()
         .map(|path| {
             let pinger = Pinger::new(*plan, start);
-            Way::new(path.name().to_owned(), path, pinger, Token::NONE)
+            Way::new(path.name().to_owned(), path, pinger, TestToken::NONE)
         })
         .collect();
     let done = AtomicBool::new(false);

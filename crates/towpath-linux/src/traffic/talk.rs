@@ -10,7 +10,9 @@ use std::time::Duration;
 use socket2::Socket;
 use towpath_measure::metrics::DeliveryLog;
 use towpath_measure::scenario::{DataDirection, Flow};
-use towpath_measure::traffic::{Output, Receiver, Role, Talk, messages};
+use towpath_measure::traffic::{
+    FlowRole, MessageSession, StreamAction, TransferReceiver, messages,
+};
 use towpath_net::Instant;
 
 use super::wire::Wire;
@@ -27,9 +29,9 @@ const NAP: Duration = Duration::from_millis(50);
 const TURN: usize = 16;
 
 /// A talk, shared by the streams of one end.
-pub(crate) type SharedTalk = Arc<Mutex<Talk>>;
+pub(crate) type SharedTalk = Arc<Mutex<MessageSession>>;
 
-pub(crate) fn lock(talk: &SharedTalk) -> MutexGuard<'_, Talk> {
+pub(crate) fn lock(talk: &SharedTalk) -> MutexGuard<'_, MessageSession> {
     talk.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -45,8 +47,9 @@ impl Talks {
     /// `None` for a flow that exchanges no messages.
     pub(super) fn new(flow: &Flow) -> Option<Self> {
         let start = Instant::ZERO + flow.start;
-        let talk = |role| Some(Arc::new(Mutex::new(Talk::new(&flow.pattern, role, start)?)));
-        let ends = [talk(Role::Client)?, talk(Role::Server)?];
+        let talk =
+            |role| Some(Arc::new(Mutex::new(MessageSession::new(&flow.pattern, role, start)?)));
+        let ends = [talk(FlowRole::Client)?, talk(FlowRole::Server)?];
         Some(Self { ends, lines: [Vec::new(), Vec::new()] })
     }
 
@@ -109,7 +112,7 @@ pub(crate) struct Line {
 /// How far a stream is.
 #[derive(Debug)]
 struct Progress {
-    meter: Receiver,
+    meter: TransferReceiver,
     /// The other end has said everything, or is gone.
     ended: bool,
     closed: bool,
@@ -140,7 +143,7 @@ impl Part {
         let mut all = Vec::new();
         for line in &lines {
             lock(&talk).on_open(pace.now(), line.number);
-            let meter = Receiver::new(start);
+            let meter = TransferReceiver::new(start);
             let (ended, closed, full) = (false, false, false);
             let (unread, unwritten) = (None, None);
             let progress = Progress { meter, ended, closed, full, unread, unwritten };
@@ -213,7 +216,7 @@ fn write(pace: &Pace, talk: &SharedTalk, line: &Line, progress: &mut Progress) {
         }
         let output = lock(talk).poll_output(pace.now(), line.number);
         match output {
-            Output::Write(data) => {
+            StreamAction::Write(data) => {
                 let granted = match pace.take(Way::Out, data.len()) {
                     Ok(granted) => granted,
                     Err(due) => {
@@ -232,8 +235,8 @@ fn write(pace: &Pace, talk: &SharedTalk, line: &Line, progress: &mut Progress) {
                     Err(_) => close(pace, line, progress),
                 }
             }
-            Output::Close => close(pace, line, progress),
-            Output::Nothing => return,
+            StreamAction::Close => close(pace, line, progress),
+            StreamAction::Nothing => return,
         }
     }
 }

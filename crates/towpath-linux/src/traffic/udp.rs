@@ -7,11 +7,11 @@ use std::sync::{Arc, PoisonError};
 use std::thread;
 
 use socket2::{SockAddr, Socket};
-use towpath_measure::live::Token;
+use towpath_measure::live::TestToken;
 use towpath_measure::metrics::DeliveryLog;
 use towpath_measure::scenario::{DataDirection, Family, Flow, Udp};
 use towpath_measure::traffic::directions;
-use towpath_measure::traffic::udp::{UdpReceiver, UdpSender, join};
+use towpath_measure::traffic::udp::{UdpReceiver, UdpSender, merge_reports};
 use towpath_net::Instant;
 
 use super::{Datagrams, Delivered, FIRST_PORT, Outcome, Stage};
@@ -114,7 +114,7 @@ impl Ends<'_> {
         let mut all = self.stage.steady.lock().unwrap_or_else(PoisonError::into_inner);
         all.push((flow, direction, Arc::clone(&bytes)));
         drop(all);
-        let (token, length) = (Token::NONE, plan.bytes as usize);
+        let (token, length) = (TestToken::NONE, plan.bytes as usize);
         let outgoing =
             Outgoing { sender: UdpSender::new(*plan, start, sample), token, flow, length };
         let incoming = Incoming {
@@ -145,7 +145,7 @@ impl Ends<'_> {
         let sent = sender.map(UdpSender::finish);
         let received = counted.finish(true);
         let ends = (sent.as_ref(), Some(&received));
-        let joined = join(plan, (flow, start, sample), (direction, path), ends);
+        let joined = merge_reports(plan, (flow, start, sample), (direction, path), ends);
         (joined.map(|(figures, rows)| Datagrams { direction, figures, rows }), log)
     }
 

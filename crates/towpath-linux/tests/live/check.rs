@@ -20,7 +20,7 @@ fn found(target: SocketAddr) -> Vec<(Probe, Finding)> {
 fn welcome(quic: bool) -> Vec<u8> {
     let towpath = "0".to_owned();
     let (challenge, seen, datagrams) = (None, None, quic);
-    frame::to_bytes(&FromServer::Welcome { towpath, challenge, seen, datagrams, quic }).unwrap()
+    frame::to_bytes(&ServerMessage::Welcome { towpath, challenge, seen, datagrams, quic }).unwrap()
 }
 
 /// Says welcome to whoever comes over TCP, at a port that nobody has for UDP.
@@ -57,7 +57,7 @@ fn over_udp(target: SocketAddr) -> [Finding; 3] {
 #[test]
 fn every_way_to_a_server_is_open_with_and_without_a_secret() {
     for secret in [None, Some("words that both know")] {
-        let all = found(serve(secret, Limits::default()));
+        let all = found(serve(secret, ServerLimits::default()));
         assert_eq!(all.len(), 5);
         for (probe, finding) in all {
             if probe != Probe::Mptcp || has_mptcp() {
@@ -93,7 +93,7 @@ fn a_filter_of_quic_and_another_version_are_told_apart() {
                 let mut room = [0; 2_000];
                 while !done.load(Ordering::Acquire) {
                     let Ok((length, from)) = socket.recv_from(&mut room) else { continue };
-                    let answer = datagram::answer(&room[..length], |_| true).map(Vec::from);
+                    let answer = datagram::reply(&room[..length], |_| true).map(Vec::from);
                     let other = || version.then(|| other_version(&room[..length]));
                     let Some(answer) = answer.or_else(other) else { continue };
                     socket.send_to(&answer, from).unwrap();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use towpath_linux::Clock;
 use towpath_linux::quic::{Connection, Host, HostConfig, Interfaces, Stream};
-use towpath_measure::live::Frames;
+use towpath_measure::live::FrameDecoder;
 use towpath_quic::{LocalAddress, QuicConfig, Trust, identity::PemIdentity};
 
 use super::*;
@@ -23,14 +23,14 @@ fn dial(host: &Arc<Host>, server: SocketAddr) -> io::Result<Connection> {
 }
 
 /// A stream that has said what it is for.
-fn begin(connection: &Connection, kind: Kind, token: Token) -> Stream {
+fn begin(connection: &Connection, kind: ConnectionKind, token: TestToken) -> Stream {
     let stream = connection.open_stream().unwrap();
     let preamble = Preamble { kind, flow: 0, stream: 0, token };
     stream.write(&preamble.to_bytes(), PATIENCE).unwrap();
     stream
 }
 
-fn say(stream: &Stream, word: &FromClient) -> io::Result<()> {
+fn say(stream: &Stream, word: &ClientMessage) -> io::Result<()> {
     stream.write(&frame::to_bytes(word).unwrap(), PATIENCE)
 }
 
@@ -47,7 +47,7 @@ fn a_server_is_known_by_its_certificate_or_named() {
     let pem = PemIdentity::make(&["here".to_owned()]).unwrap();
     let identity = towpath_quic::Identity::from_pem(&pem.certificate, &pem.key).unwrap();
     let (right, wrong) = (identity.fingerprint(), "ab".repeat(32).parse().unwrap());
-    let server = serve_as(Some(identity), None, Limits::default());
+    let server = serve_as(Some(identity), None, ServerLimits::default());
     let mut asked = order(server, Transport::Quic, SMALL);
     for expected in [None, Some(right)] {
         asked.server = expected;
@@ -66,7 +66,7 @@ fn a_server_is_known_by_its_certificate_or_named() {
 
 #[test]
 fn rates_and_limits_hold_over_quic() {
-    let limits = Limits { bytes: Some(2_000_000), ..Limits::default() };
+    let limits = ServerLimits { bytes: Some(2_000_000), ..ServerLimits::default() };
     let server = serve(None, limits);
     for direction in ["up", "down"] {
         let flow = format!("pattern = \"iperf\"\nduration = \"1 s\"\ndirection = \"{direction}\"");
@@ -86,10 +86,10 @@ fn rates_and_limits_hold_over_quic() {
 
 #[test]
 fn an_echo_stream_gives_back_what_it_gets_and_strangers_are_closed() {
-    let server = serve(None, Limits::default());
+    let server = serve(None, ServerLimits::default());
     let host = client();
     let connection = dial(&host, server).unwrap();
-    let stream = begin(&connection, Kind::Echo, Token::NONE);
+    let stream = begin(&connection, ConnectionKind::Echo, TestToken::NONE);
     let sent: Vec<u8> = (0..500_000_u32).map(|n| (n % 251) as u8).collect();
     let (mut back, mut room) = (Vec::new(), [0; 10_000]);
     thread::scope(|scope| {
@@ -106,7 +106,8 @@ fn an_echo_stream_gives_back_what_it_gets_and_strangers_are_closed() {
         }
     });
     assert!(back == sent, "{} of {} bytes came back", back.len(), sent.len());
-    let unknown = Preamble { kind: Kind::Data, flow: 0, stream: 0, token: Token([9; 16]) };
+    let unknown =
+        Preamble { kind: ConnectionKind::Data, flow: 0, stream: 0, token: TestToken([9; 16]) };
     for wrong in [&b"GET / HTTP/1.1\r\nHost: x\r\n\r\n......"[..], &unknown.to_bytes()] {
         let connection = dial(&host, server).unwrap();
         let stream = connection.open_stream().unwrap();
@@ -158,27 +159,27 @@ fn slow_reader(host: &Arc<Host>, server: SocketAddr) -> Vec<Stream> {
     let flow = "pattern = \"iperf\"\ndirection = \"down\"\nduration = \"2 s\"";
     let plan = order(server, Transport::Quic, flow).plan;
     let connection = dial(host, server).unwrap();
-    let control = begin(&connection, Kind::Control, Token::NONE);
-    say(&control, &FromClient::Hello { towpath: String::new() }).unwrap();
-    say(&control, &FromClient::Plan(Box::new(plan))).unwrap();
-    let (mut frames, mut room) = (Frames::default(), [0; 1_024]);
+    let control = begin(&connection, ConnectionKind::Control, TestToken::NONE);
+    say(&control, &ClientMessage::Hello { towpath: String::new() }).unwrap();
+    say(&control, &ClientMessage::Plan(Box::new(plan))).unwrap();
+    let (mut frames, mut room) = (FrameDecoder::default(), [0; 1_024]);
     let token = loop {
         let length = control.read(&mut room, PATIENCE).unwrap();
         assert!(length > 0, "the server has closed");
         frames.push(&room[..length]);
-        let said = std::iter::from_fn(|| frames.take::<FromServer>().unwrap());
+        let said = std::iter::from_fn(|| frames.take::<ServerMessage>().unwrap());
         let mut tokens = said.filter_map(|said| {
-            let FromServer::Accepted { token } = said else { return None };
+            let ServerMessage::Accepted { token } = said else { return None };
             Some(token)
         });
         if let Some(token) = tokens.next() {
             break token;
         }
     };
-    let data = begin(&dial(host, server).unwrap(), Kind::Data, token.name());
-    say(&control, &FromClient::Begin { at_ns: 0 }).unwrap();
+    let data = begin(&dial(host, server).unwrap(), ConnectionKind::Data, token.public_id());
+    say(&control, &ClientMessage::Begin { at_ns: 0 }).unwrap();
     for _ in 0..500 {
-        if say(&control, &FromClient::Fetch { offset: 0 }).is_err() {
+        if say(&control, &ClientMessage::Fetch { offset: 0 }).is_err() {
             break;
         }
     }
@@ -192,7 +193,11 @@ fn initials_garbage_silent_connections_and_slow_readers_keep_nobody_out() {
 }
 
 fn beset() {
-    let limits = Limits { waiting: 48, patience: Duration::from_secs(2), ..Limits::default() };
+    let limits = ServerLimits {
+        max_pending: 48,
+        preamble_timeout: Duration::from_secs(2),
+        ..ServerLimits::default()
+    };
     let server = serve(None, limits);
     honest(server, Transport::Quic);
     let before = resident_bytes();
@@ -223,7 +228,7 @@ fn beset() {
 
 #[test]
 fn many_clients_at_once_are_served_over_quic() {
-    let server = serve(None, Limits { tests: 128, ..Limits::default() });
+    let server = serve(None, ServerLimits { tests: 128, ..ServerLimits::default() });
     thread::scope(|scope| {
         for number in 0..40 {
             let one = if number % 2 == 0 { Transport::Quic } else { Transport::Mpquic };
@@ -234,19 +239,19 @@ fn many_clients_at_once_are_served_over_quic() {
 
 #[test]
 fn datagrams_and_quic_share_their_port() {
-    use towpath_measure::live::datagram::Datagram;
-    let server = serve(None, Limits::default());
+    use towpath_measure::live::datagram::EchoDatagram;
+    let server = serve(None, ServerLimits::default());
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     thread::scope(|scope| {
         scope.spawn(|| honest(server, Transport::Quic));
         for number in 0..200 {
-            let asked = Datagram { token: Token::NONE, number, sent_ns: 7 };
+            let asked = EchoDatagram { token: TestToken::NONE, number, sent_ns: 7 };
             socket.send_to(&asked.to_bytes(), server).unwrap();
             let mut room = [0; 100];
             let (length, from) = socket.recv_from(&mut room).unwrap();
             assert_eq!(from, server);
-            assert_eq!(Datagram::of_answer(&room[..length]), Some(asked));
+            assert_eq!(EchoDatagram::parse_reply(&room[..length]), Some(asked));
         }
     });
 }

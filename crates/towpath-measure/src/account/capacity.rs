@@ -9,7 +9,9 @@ use towpath_net::Rate;
 use towpath_net::config::{DirectionConfig, LinkTrace, Shaper};
 use towpath_net::trace::OPPORTUNITY_BYTES;
 
-use crate::scenario::{Change, DataDirection, LinkSide, Scenario, Target, Transport};
+use crate::scenario::{
+    DataDirection, LinkSide, Scenario, TimelineChange, TimelineTarget, Transport,
+};
 use crate::traffic::directions;
 
 /// One direction of a path, or of a bottleneck, whose capacity is accounted for.
@@ -28,7 +30,7 @@ pub struct AccountedLink {
 
 /// Bytes that a link could have carried from the beginning until some time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Offered {
+pub struct OfferedCapacity {
     /// As if it were never down.
     pub capacity_bytes: u64,
     /// Of them, while it was down.
@@ -37,20 +39,25 @@ pub struct Offered {
 
 impl AccountedLink {
     /// A path that carries so much all the time, as far as anybody knows.
-    pub fn steady(name: String, direction: DataDirection, path: usize, rate_bps: u64) -> Self {
-        let rate = Shape::Rate(rate_bps);
+    pub fn constant_rate(
+        name: String,
+        direction: DataDirection,
+        path: usize,
+        rate_bps: u64,
+    ) -> Self {
+        let rate = LinkRate::Rate(rate_bps);
         let pieces = vec![Piece { from_ns: 0, nominal: rate.clone(), usable: rate }];
         let capacity = Capacity { pieces };
         Self { name, direction, paths: vec![path], bottleneck: None, capacity }
     }
 
     /// What it could carry from the beginning of the run until `at_ns`.
-    pub fn offered_until(&self, at_ns: u64) -> Offered {
+    pub fn offered_until(&self, at_ns: u64) -> OfferedCapacity {
         self.capacity.until(at_ns)
     }
 
     /// Its largest rate, for advice.
-    pub fn largest_rate_bps(&self) -> u64 {
+    pub fn max_rate_bps(&self) -> u64 {
         self.capacity.pieces.iter().map(|piece| piece.nominal.mean_bps()).max().unwrap_or(0)
     }
 }
@@ -65,9 +72,9 @@ pub fn accounted_links(
     for direction in [DataDirection::Up, DataDirection::Down] {
         let mut free = used_paths(scenario, transport, direction);
         let mut bottlenecks: Vec<_> = (0..scenario.bottlenecks.len())
-            .filter_map(|index| shared(scenario, (index, direction), &free))
+            .filter_map(|index| bottleneck_link(scenario, (index, direction), &free))
             .collect();
-        bottlenecks.sort_by_key(|link| (link.largest_rate_bps(), link.bottleneck));
+        bottlenecks.sort_by_key(|link| (link.max_rate_bps(), link.bottleneck));
         for candidate in bottlenecks {
             if candidate.paths.iter().all(|path| free.contains(path)) {
                 free.retain(|path| !candidate.paths.contains(path));
@@ -76,9 +83,9 @@ pub fn accounted_links(
         }
         for index in free {
             let Some(path) = scenario.paths.get(index) else { continue };
-            let steps = steps(scenario, Target::Path(index), direction);
+            let steps = rate_steps(scenario, TimelineTarget::Path(index), direction);
             let name = path.name.clone();
-            match Capacity::alone(&steps) {
+            match Capacity::of_path(&steps) {
                 Some(capacity) => links.push(AccountedLink {
                     name,
                     direction,
@@ -119,7 +126,7 @@ fn used_paths(scenario: &Scenario, compared: Transport, direction: DataDirection
 }
 
 /// A bottleneck that is at some time slower than the paths through it are together.
-fn shared(
+fn bottleneck_link(
     scenario: &Scenario,
     (index, direction): (usize, DataDirection),
     used: &[usize],
@@ -127,10 +134,12 @@ fn shared(
     let through =
         |path: &usize| scenario.paths.get(*path).is_some_and(|path| path.through.contains(&index));
     let paths: Vec<usize> = used.iter().copied().filter(through).collect();
-    let own = steps(scenario, Target::Bottleneck(index), direction);
-    let members: Vec<_> =
-        paths.iter().map(|path| steps(scenario, Target::Path(*path), direction)).collect();
-    let capacity = Capacity::shared(&own, &members)?;
+    let own = rate_steps(scenario, TimelineTarget::Bottleneck(index), direction);
+    let members: Vec<_> = paths
+        .iter()
+        .map(|path| rate_steps(scenario, TimelineTarget::Path(*path), direction))
+        .collect();
+    let capacity = Capacity::of_bottleneck(&own, &members)?;
     let name = scenario.bottlenecks.get(index)?.name.clone();
     (!paths.is_empty()).then_some(AccountedLink {
         name,
@@ -143,22 +152,22 @@ fn shared(
 
 /// A server from some time on.
 #[derive(Debug, Clone)]
-struct Step {
+struct RateStep {
     from_ns: u64,
-    shape: Shape,
+    shape: LinkRate,
     up: bool,
 }
 
 /// What a server lets through.
 #[derive(Debug, Clone)]
-enum Shape {
+enum LinkRate {
     Unlimited,
     Rate(u64),
     /// Since when it repeats.
     Trace(Arc<LinkTrace>, u64),
 }
 
-impl Shape {
+impl LinkRate {
     fn of(shaper: &Shaper, line: Option<u64>, from_ns: u64) -> Self {
         let rate = match shaper {
             Shaper::Unlimited => return line.map_or(Self::Unlimited, Self::Rate),
@@ -205,10 +214,14 @@ fn opportunities(trace: &LinkTrace, nanos: u64) -> u64 {
 }
 
 /// What the timeline makes of one direction of a path or bottleneck.
-fn steps(scenario: &Scenario, target: Target, direction: DataDirection) -> Vec<Step> {
+fn rate_steps(
+    scenario: &Scenario,
+    target: TimelineTarget,
+    direction: DataDirection,
+) -> Vec<RateStep> {
     let config = match target {
-        Target::Path(index) => scenario.paths.get(index).map(|path| [&path.up, &path.down]),
-        Target::Bottleneck(index) => {
+        TimelineTarget::Path(index) => scenario.paths.get(index).map(|path| [&path.up, &path.down]),
+        TimelineTarget::Bottleneck(index) => {
             scenario.bottlenecks.get(index).map(|item| [&item.up, &item.down])
         }
     };
@@ -221,19 +234,26 @@ fn steps(scenario: &Scenario, target: Target, direction: DataDirection) -> Vec<S
     };
     let (mut shaper, mut since) = (config.shaper.clone(), 0);
     let (mut line, mut is_up) = (config.delay.rate.map(Rate::as_bps), true);
-    let mut all = vec![Step { from_ns: 0, shape: Shape::of(&shaper, line, 0), up: true }];
+    let mut all = vec![RateStep { from_ns: 0, shape: LinkRate::of(&shaper, line, 0), up: true }];
     for event in scenario.timeline.iter().filter(|event| event.target == target) {
         let at = u64::try_from(event.at.as_nanos()).unwrap_or(u64::MAX);
         match &event.change {
-            Change::Down(_) => is_up = false,
-            Change::Up => is_up = true,
-            Change::Rate(side, rate) if mine(*side) => (shaper, since) = (Shaper::Line(*rate), at),
-            Change::Delay(side, delay) if mine(*side) => line = delay.rate.map(Rate::as_bps),
-            Change::Rate(..) | Change::Delay(..) | Change::Loss(..) | Change::Address { .. } => {
+            TimelineChange::Down(_) => is_up = false,
+            TimelineChange::Up => is_up = true,
+            TimelineChange::Rate(side, rate) if mine(*side) => {
+                (shaper, since) = (Shaper::Line(*rate), at)
+            }
+            TimelineChange::Delay(side, delay) if mine(*side) => {
+                line = delay.rate.map(Rate::as_bps)
+            }
+            TimelineChange::Rate(..)
+            | TimelineChange::Delay(..)
+            | TimelineChange::Loss(..)
+            | TimelineChange::Address { .. } => {
                 continue;
             }
         }
-        all.push(Step { from_ns: at, shape: Shape::of(&shaper, line, since), up: is_up });
+        all.push(RateStep { from_ns: at, shape: LinkRate::of(&shaper, line, since), up: is_up });
     }
     all
 }
@@ -248,33 +268,33 @@ struct Capacity {
 struct Piece {
     from_ns: u64,
     /// As if nothing were down.
-    nominal: Shape,
+    nominal: LinkRate,
     /// With what is down.
-    usable: Shape,
+    usable: LinkRate,
 }
 
 impl Capacity {
     /// A path for itself; `None` if nothing ever limits it.
-    fn alone(steps: &[Step]) -> Option<Self> {
+    fn of_path(steps: &[RateStep]) -> Option<Self> {
         // A rate that comes later would leave the time before it without a capacity.
-        if steps.is_empty() || steps.iter().any(|step| matches!(step.shape, Shape::Unlimited)) {
+        if steps.is_empty() || steps.iter().any(|step| matches!(step.shape, LinkRate::Unlimited)) {
             return None;
         }
         let pieces = steps.iter().map(|step| Piece {
             from_ns: step.from_ns,
             nominal: step.shape.clone(),
-            usable: if step.up { step.shape.clone() } else { Shape::Rate(0) },
+            usable: if step.up { step.shape.clone() } else { LinkRate::Rate(0) },
         });
         Some(Self { pieces: pieces.collect() })
     }
 
     /// A bottleneck with the paths through it; `None` if they are never more than it carries.
-    fn shared(own: &[Step], members: &[Vec<Step>]) -> Option<Self> {
+    fn of_bottleneck(own: &[RateStep], members: &[Vec<RateStep>]) -> Option<Self> {
         let mut times: Vec<u64> =
             members.iter().flatten().chain(own).map(|step| step.from_ns).collect();
         times.sort_unstable();
         times.dedup();
-        let at = |steps: &[Step], time: u64| {
+        let at = |steps: &[RateStep], time: u64| {
             let step = steps.iter().rfind(|step| step.from_ns <= time);
             step.map_or((0, 0), |step| {
                 let bps = step.shape.mean_bps();
@@ -294,14 +314,14 @@ impl Capacity {
             }
             pieces.push(Piece {
                 from_ns: time,
-                nominal: Shape::Rate(nominal.min(sum)),
-                usable: Shape::Rate(usable.min(sum_up)),
+                nominal: LinkRate::Rate(nominal.min(sum)),
+                usable: LinkRate::Rate(usable.min(sum_up)),
             });
         }
         (binds && !pieces.is_empty()).then_some(Self { pieces })
     }
 
-    fn until(&self, at_ns: u64) -> Offered {
+    fn until(&self, at_ns: u64) -> OfferedCapacity {
         let (mut nominal, mut usable) = (0_u128, 0_u128);
         for (index, piece) in self.pieces.iter().enumerate() {
             let next = self.pieces.get(index + 1).map_or(u64::MAX, |next| next.from_ns);
@@ -314,6 +334,6 @@ impl Capacity {
         }
         let bytes = |work: u128| u64::try_from(work / 8_000_000_000).unwrap_or(u64::MAX);
         let capacity_bytes = bytes(nominal);
-        Offered { capacity_bytes, down_bytes: capacity_bytes.saturating_sub(bytes(usable)) }
+        OfferedCapacity { capacity_bytes, down_bytes: capacity_bytes.saturating_sub(bytes(usable)) }
     }
 }

@@ -10,76 +10,78 @@ use std::time::Duration;
 
 use super::capacity::AccountedLink;
 use super::ledger::{Ledger, Period};
-use super::sentence::{Sizes, needed_window_bytes};
-use crate::result::{Account, AccountSummary, Basis, Estimate, Part};
+use super::sentence::{BufferSizes, bdp_bytes};
+use crate::result::{Account, AccountSummary, Basis, CapacityEstimate, Part};
 use crate::scenario::{DataDirection, Transport};
 
 /// The part of the bytes that came faster than the estimate, at most: of short moments, in which
 /// something that was held up comes all at once, and of whole periods.
-const FASTEST_MOMENTS: f64 = 0.1;
-const FASTEST_PERIODS: f64 = 0.25;
+const MOMENT_TAIL_SHARE: f64 = 0.1;
+const PERIOD_TAIL_SHARE: f64 = 0.25;
 /// The part of the bytes that must have found a queue.
-const SHOWN: f64 = 0.1;
+const MIN_QUEUED_SHARE: f64 = 0.1;
 /// A period whose mean is such a part of its fastest moment was even.
-const EVEN: f64 = 2.0 / 3.0;
+const MIN_EVEN_SHARE: f64 = 2.0 / 3.0;
 /// What a full path's capacity is taken from.
-const FULL: &str = "what arrived while packets waited in a queue";
+const SATURATED_SOURCE: &str = "what arrived while packets waited in a queue";
 /// No path carries more.
-const LARGEST_BPS: u64 = 1 << 46;
+const MAX_BPS: u64 = 1 << 46;
 /// Nanoseconds, and bits for bytes.
 const BIT_NANOS: f64 = 8e9;
 
 /// What was seen in a period.
 #[derive(Debug, Clone, Default)]
-pub struct SeenPeriod {
+pub struct ObservedPeriod {
     /// What was carried, and how many nanoseconds each limit held.
     pub period: Period,
     /// The largest rate over a short while in it, in bits per second of all that was carried.
     pub peak_bps: u64,
     /// Whether packets waited in the path's queue nearly all the time.
-    pub is_full: bool,
+    pub is_saturated: bool,
 }
 
 /// What is known beside the links.
 #[derive(Debug, Clone, Copy)]
-pub struct Seen<'a> {
+pub struct EstimateInputs<'a> {
     /// Names of all paths.
     pub paths: &'a [String],
     /// The transport.
     pub transport: Transport,
     /// Sizes for the sentence; what would be enough is found here.
-    pub sizes: Sizes,
+    pub sizes: BufferSizes,
     /// The longest round trip.
     pub longest_rtt: Duration,
     /// What the capacity was taken from, such as `the most that arrived within 20 ms`.
-    pub from: &'static str,
+    pub source: &'static str,
 }
 
 /// Closes the account: for each path and direction its periods, in order of time and without gaps.
 /// Nothing where nothing was carried.
-pub fn estimated(
-    seen: &Seen<'_>,
-    links: &BTreeMap<(usize, DataDirection), Vec<SeenPeriod>>,
+pub fn estimated_account(
+    seen: &EstimateInputs<'_>,
+    links: &BTreeMap<(usize, DataDirection), Vec<ObservedPeriod>>,
 ) -> (Vec<Account>, Option<AccountSummary>) {
     let (mut accounted, mut used, mut held) = (Vec::new(), Vec::new(), Vec::new());
     let mut at_least = false;
     for ((path, direction), periods) in links {
         let (rate, is_shown) = rate_bps(periods);
         let Some(name) = seen.paths.get(*path).filter(|_| rate > 0) else { continue };
-        accounted.push(AccountedLink::steady(name.clone(), *direction, *path, rate));
+        accounted.push(AccountedLink::constant_rate(name.clone(), *direction, *path, rate));
         used.push(periods);
-        held.push(held_ns(periods));
+        held.push(limit_ns(periods));
         at_least |= !is_shown;
     }
     if accounted.is_empty() {
         return (Vec::new(), None);
     }
-    let estimate =
-        Estimate { from: if at_least { seen.from.to_owned() } else { FULL.to_owned() }, at_least };
-    let rates: Vec<u64> = accounted.iter().map(AccountedLink::largest_rate_bps).collect();
+    let estimate = CapacityEstimate {
+        source: if at_least { seen.source.to_owned() } else { SATURATED_SOURCE.to_owned() },
+        at_least,
+    };
+    let rates: Vec<u64> = accounted.iter().map(AccountedLink::max_rate_bps).collect();
     let mut sizes = seen.sizes;
-    let enough = needed_window_bytes(rates, seen.longest_rtt);
-    sizes.enough_bytes = Some(enough).filter(|bytes| *bytes > 0);
+    let enough = bdp_bytes(rates, seen.longest_rtt);
+    sizes.sufficient_bytes = Some(enough).filter(|bytes| *bytes > 0);
     let mut ledger = Ledger::of_links(accounted, seen.paths, seen.transport, (estimate, held));
     for (number, periods) in used.into_iter().enumerate() {
         for one in periods {
@@ -91,34 +93,35 @@ pub fn estimated(
 
 /// What a path carries, in bits per second, and whether a queue has shown that it is no more. Never
 /// below the mean.
-pub fn rate_bps(periods: &[SeenPeriod]) -> (u64, bool) {
+pub fn rate_bps(periods: &[ObservedPeriod]) -> (u64, bool) {
     // A capture may say anything of time.
-    let total = periods.iter().map(carried).fold(0, u64::saturating_add);
+    let total = periods.iter().map(carried_bytes).fold(0, u64::saturating_add);
     let span = periods.iter().map(|one| one.period.span_ns).fold(0, u64::saturating_add);
     if total == 0 || span == 0 {
         return (0, false);
     }
-    let full = || periods.iter().filter(|one| one.is_full);
-    let queued = full().map(carried).fold(0, u64::saturating_add);
-    let is_shown = queued as f64 >= total as f64 * SHOWN;
+    let full = || periods.iter().filter(|one| one.is_saturated);
+    let queued = full().map(carried_bytes).fold(0, u64::saturating_add);
+    let is_shown = queued as f64 >= total as f64 * MIN_QUEUED_SHARE;
     let rate = if is_shown {
-        let means = full().map(|one| (bps(carried(one), one.period.span_ns), carried(one)));
-        fastest(means.collect(), FASTEST_PERIODS)
+        let means =
+            full().map(|one| (bps(carried_bytes(one), one.period.span_ns), carried_bytes(one)));
+        upper_quantile(means.collect(), PERIOD_TAIL_SHARE)
     } else {
-        let peaks = periods.iter().map(|one| (peak_bps(one), carried(one)));
-        fastest(peaks.collect(), FASTEST_MOMENTS)
+        let peaks = periods.iter().map(|one| (peak_bps(one), carried_bytes(one)));
+        upper_quantile(peaks.collect(), MOMENT_TAIL_SHARE)
     };
-    (rate.max(bps(total, span)).min(LARGEST_BPS), is_shown)
+    (rate.max(bps(total, span)).min(MAX_BPS), is_shown)
 }
 
 /// The fastest moment of a period, or its mean: of what came evenly, the fastest of many moments is
 /// only what came a little late or early.
-fn peak_bps(one: &SeenPeriod) -> u64 {
-    let mean = bps(carried(one), one.period.span_ns);
-    if mean as f64 >= one.peak_bps as f64 * EVEN { mean } else { one.peak_bps }
+fn peak_bps(one: &ObservedPeriod) -> u64 {
+    let mean = bps(carried_bytes(one), one.period.span_ns);
+    if mean as f64 >= one.peak_bps as f64 * MIN_EVEN_SHARE { mean } else { one.peak_bps }
 }
 
-fn carried(one: &SeenPeriod) -> u64 {
+fn carried_bytes(one: &ObservedPeriod) -> u64 {
     one.period.carried.sum()
 }
 
@@ -127,7 +130,7 @@ fn bps(bytes: u64, span_ns: u64) -> u64 {
 }
 
 /// The rate that only this part of all bytes exceeds.
-fn fastest(mut rates: Vec<(u64, u64)>, part: f64) -> u64 {
+fn upper_quantile(mut rates: Vec<(u64, u64)>, part: f64) -> u64 {
     rates.sort_unstable_by_key(|(rate, _)| std::cmp::Reverse(*rate));
     let total = rates.iter().fold(0_u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
     let (mut faster, mut found) = (0, 0);
@@ -142,9 +145,9 @@ fn fastest(mut rates: Vec<(u64, u64)>, part: f64) -> u64 {
 }
 
 /// For how long each limit held, over all periods.
-fn held_ns(periods: &[SeenPeriod]) -> BTreeMap<Part, u64> {
+fn limit_ns(periods: &[ObservedPeriod]) -> BTreeMap<Part, u64> {
     let mut all: BTreeMap<Part, u64> = BTreeMap::new();
-    for SeenPeriod { period, .. } in periods {
+    for ObservedPeriod { period, .. } in periods {
         let sum = period.limits.values().fold(0_u64, |sum, weight| sum.saturating_add(*weight));
         for (why, weight) in &period.limits {
             let share = *weight as f64 / sum.max(1) as f64;
@@ -158,41 +161,41 @@ fn held_ns(periods: &[SeenPeriod]) -> BTreeMap<Part, u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::ledger::Carried;
+    use super::super::ledger::CarriedBytes;
     use super::*;
 
     const MS: u64 = 1_000_000;
 
     /// 100 ms with so many kilobytes, the fastest moment in Mbit/s, and what held for how long.
-    fn period(at: u64, kilobytes: u64, peak: u64, limits: &[(Part, u64)]) -> SeenPeriod {
-        let carried = Carried { delivered: kilobytes * 1_000, ..Carried::default() };
+    fn period(at: u64, kilobytes: u64, peak: u64, limits: &[(Part, u64)]) -> ObservedPeriod {
+        let carried = CarriedBytes { delivered: kilobytes * 1_000, ..CarriedBytes::default() };
         let limits = limits.iter().map(|(part, ms)| ((*part).into(), ms * MS)).collect();
         let (t_ns, span_ns) = (at * 100 * MS, 100 * MS);
-        let period = Period { t_ns, span_ns, carried, begun_bytes: 0, limits };
-        SeenPeriod { period, peak_bps: peak * 1_000_000, is_full: false }
+        let period = Period { t_ns, span_ns, carried, partial_packet_bytes: 0, limits };
+        ObservedPeriod { period, peak_bps: peak * 1_000_000, is_saturated: false }
     }
 
-    fn close(periods: Vec<SeenPeriod>) -> (Vec<Account>, AccountSummary) {
+    fn close(periods: Vec<ObservedPeriod>) -> (Vec<Account>, AccountSummary) {
         let paths = ["eth".to_owned()];
-        let sizes = Sizes::default();
+        let sizes = BufferSizes::default();
         let (transport, from) = (Transport::Tcp, "the most that arrived within 20 ms");
         let longest_rtt = Duration::ZERO;
-        let seen = Seen { paths: &paths, transport, sizes, longest_rtt, from };
+        let seen = EstimateInputs { paths: &paths, transport, sizes, longest_rtt, source: from };
         let links = BTreeMap::from([((0, DataDirection::Up), periods)]);
-        let (accounts, summary) = estimated(&seen, &links);
+        let (accounts, summary) = estimated_account(&seen, &links);
         (accounts, summary.unwrap())
     }
 
     #[test]
     fn a_window_that_fills_the_path_for_a_moment_shows_what_it_carries() {
-        let window = [(Part::PeerWindow, 60), (Part::BelowProduct, 40)];
+        let window = [(Part::PeerWindow, 60), (Part::CongestionAvoidance, 40)];
         let all = (1..=20).map(|at| period(at, 100, 20, &window)).collect();
         let (accounts, summary) = close(all);
         assert_eq!(summary.basis, Basis::Estimate);
         let [link] = &summary.links[..] else { panic!() };
         assert_eq!(link.parts.capacity_bytes, 5_000_000);
-        assert_eq!(link.parts.losses()[0], (Part::PeerWindow, 1_800_000));
-        assert_eq!(link.held_ns[&Part::PeerWindow], 1_200 * MS);
+        assert_eq!(link.parts.missing_parts()[0], (Part::PeerWindow, 1_800_000));
+        assert_eq!(link.limit_ns[&Part::PeerWindow], 1_200 * MS);
         assert!(accounts.iter().all(|one| one.parts.sum() == one.parts.capacity_bytes));
         let sentence = &summary.sentence;
         let begin = "of at least 20 Mbit/s (estimated: the most that arrived within 20 ms), ";
@@ -201,10 +204,10 @@ mod tests {
 
     #[test]
     fn a_queue_shows_that_a_path_carries_what_it_can() {
-        let window = [(Part::BelowProduct, 100)];
+        let window = [(Part::CongestionAvoidance, 100)];
         let mut all: Vec<_> = (1..=20).map(|at| period(at, 125, 15, &window)).collect();
         for one in &mut all {
-            one.is_full = true;
+            one.is_saturated = true;
         }
         let (_, summary) = close(all);
         let sentence = &summary.sentence;
@@ -215,7 +218,7 @@ mod tests {
 
     #[test]
     fn a_path_that_was_never_full_carries_at_least_so_much() {
-        let idle = [(Part::Application, 95), (Part::BelowProduct, 5)];
+        let idle = [(Part::Application, 95), (Part::CongestionAvoidance, 5)];
         let (_, summary) = close((1..=20).map(|at| period(at, 62, 5, &idle)).collect());
         assert!(summary.estimate.as_ref().unwrap().at_least);
         let sentence = &summary.sentence;

@@ -3,52 +3,52 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::capacity::{AccountedLink, Offered, accounted_links};
-use super::round_trip::longest;
-use super::sentence::{Sizes, Told, enough_window_bytes, sentence};
-use super::users::Users;
-use crate::result::{Account, AccountSummary, Basis, Estimate, LinkAccount, Part, Parts};
+use super::capacity::{AccountedLink, OfferedCapacity, accounted_links};
+use super::round_trip::max_round_trip;
+use super::sentence::{BufferSizes, SentenceContext, sentence, sufficient_window_bytes};
+use super::users::LinkUsers;
+use crate::result::{Account, AccountSummary, Basis, CapacityEstimate, LinkAccount, Part, Parts};
 use crate::scenario::{DataDirection, Scenario, Transport};
 
 /// Bytes that a link carried, as it counts them, by what they were.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Carried {
+pub struct CarriedBytes {
     /// Payload that the receiver got for the first time, and its application could read.
     pub delivered: u64,
     /// Everything around payload, and packets without any.
     pub headers: u64,
     /// Payload that the receiver got for the first time, and that waited for earlier data to the end.
-    pub waiting: u64,
+    pub out_of_order: u64,
     /// Whole packets that were on their way at the end.
-    pub under_way: u64,
+    pub in_flight: u64,
     /// Whole packets that never arrived.
     pub lost: u64,
     /// Payload that had arrived on the same subflow.
-    pub repeated: u64,
+    pub spurious: u64,
     /// Payload that had arrived on another subflow.
     pub reinjected: u64,
     /// Copies that the scheduler made.
-    pub duplicated: u64,
+    pub redundant: u64,
 }
 
-impl Carried {
+impl CarriedBytes {
     /// All of it.
     pub fn sum(&self) -> u64 {
-        kinds(*self).iter().sum()
+        byte_counts(*self).iter().sum()
     }
 }
 
 /// Why a link was idle: a part that is not carried, and for [`Part::Blocked`] the path (by index)
 /// whose data was waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Why {
+pub struct IdleCause {
     /// The limit.
     pub part: Part,
     /// The path that was waited for.
     pub waits_for: Option<usize>,
 }
 
-impl From<Part> for Why {
+impl From<Part> for IdleCause {
     fn from(part: Part) -> Self {
         Self { part, waits_for: None }
     }
@@ -62,12 +62,12 @@ pub struct Period {
     /// Length.
     pub span_ns: u64,
     /// What the link finished to carry in it.
-    pub carried: Carried,
+    pub carried: CarriedBytes,
     /// Bytes of a packet of which the link had carried a part at the end of the period: they are
     /// among [`Period::carried`] of the next one, and are moved here.
-    pub begun_bytes: u64,
+    pub partial_packet_bytes: u64,
     /// How long, or how much, each limit held: only the proportions count.
-    pub limits: BTreeMap<Why, u64>,
+    pub limits: BTreeMap<IdleCause, u64>,
 }
 
 /// Keeps the account of a run.
@@ -79,11 +79,11 @@ pub struct Ledger {
     path_names: Vec<String>,
     transport: Transport,
     /// Of each link: who sends over it, and how long a round trip may become.
-    users: Vec<Users>,
+    users: Vec<LinkUsers>,
     round_trips: Vec<Duration>,
     /// What the capacities were taken from where they are estimates, and for how long each limit held
     /// on each link.
-    estimate: Option<(Estimate, Vec<BTreeMap<Part, u64>>)>,
+    estimate: Option<(CapacityEstimate, Vec<BTreeMap<Part, u64>>)>,
 }
 
 impl Ledger {
@@ -91,8 +91,8 @@ impl Ledger {
     pub fn new(scenario: &Scenario, transport: Transport) -> Self {
         let (links, unlimited) = accounted_links(scenario, transport);
         Self {
-            round_trips: links.iter().map(|link| longest(scenario, link)).collect(),
-            users: links.iter().map(|link| Users::of(scenario, link)).collect(),
+            round_trips: links.iter().map(|link| max_round_trip(scenario, link)).collect(),
+            users: links.iter().map(|link| LinkUsers::of(scenario, link)).collect(),
             periods: vec![Vec::new(); links.len()],
             links,
             unlimited,
@@ -108,7 +108,7 @@ impl Ledger {
         links: Vec<AccountedLink>,
         path_names: &[String],
         transport: Transport,
-        estimate: (Estimate, Vec<BTreeMap<Part, u64>>),
+        estimate: (CapacityEstimate, Vec<BTreeMap<Part, u64>>),
     ) -> Self {
         Self {
             periods: vec![Vec::new(); links.len()],
@@ -129,12 +129,12 @@ impl Ledger {
 
     /// A window or send buffer that keeps all links of a direction busy; the longest round trip that was
     /// seen is `seen`, but with such a window it may become longer.
-    pub fn enough_bytes(&self, seen: Duration) -> u64 {
+    pub fn sufficient_window_bytes(&self, seen: Duration) -> u64 {
         let of = |wanted: DataDirection| {
             let all = self.links.iter().zip(&self.round_trips);
             let own = all.filter(|(link, _)| link.direction == wanted);
             let longest = own.clone().map(|(_, span)| *span).fold(seen, Duration::max);
-            enough_window_bytes(own.map(|(link, _)| link.largest_rate_bps()), longest)
+            sufficient_window_bytes(own.map(|(link, _)| link.max_rate_bps()), longest)
         };
         of(DataDirection::Up).max(of(DataDirection::Down))
     }
@@ -152,13 +152,17 @@ impl Ledger {
     }
 
     /// The records in order of time, and the summary; nothing where no flow sends data.
-    pub fn finish(self, basis: Basis, sizes: &Sizes) -> (Vec<Account>, Option<AccountSummary>) {
+    pub fn finish(
+        self,
+        basis: Basis,
+        sizes: &BufferSizes,
+    ) -> (Vec<Account>, Option<AccountSummary>) {
         let (mut accounts, mut links) = (Vec::new(), Vec::new());
         let (mut total, mut span_ns) = (Parts::default(), 0);
         let (estimate, held) = self.estimate.unzip();
         let mut held = held.into_iter().flatten();
         for (link, periods) in self.links.iter().zip(self.periods) {
-            let own = close(link, periods, &self.path_names);
+            let own = period_accounts(link, periods, &self.path_names);
             let mut parts = Parts::default();
             for account in &own {
                 parts.add_all(&account.parts);
@@ -171,7 +175,7 @@ impl Ledger {
                 direction: link.direction,
                 paths: paths.collect(),
                 parts,
-                held_ns: held.next().unwrap_or_default(),
+                limit_ns: held.next().unwrap_or_default(),
             });
             accounts.extend(own);
         }
@@ -185,60 +189,69 @@ impl Ledger {
             sentence: String::new(),
             total,
             links,
-            enough_bytes: sizes.enough_bytes,
+            sufficient_bytes: sizes.sufficient_bytes,
             advice: None,
             unlimited: self.unlimited,
             estimate,
         };
-        let told = Told { transport: self.transport, sizes, users: &self.users };
+        let told = SentenceContext { transport: self.transport, sizes, users: &self.users };
         (summary.sentence, summary.advice) = sentence(&summary, &told);
         (accounts, Some(summary))
     }
 }
 
-/// The kinds of carried bytes, in the order of [`CARRIED`].
-type Kinds = [u64; 8];
+/// The kinds of carried bytes, in the order of [`CARRIED_PARTS`].
+type ByteCounts = [u64; 8];
 
-const CARRIED: [Part; 8] = [
+const CARRIED_PARTS: [Part; 8] = [
     Part::Delivered,
     Part::Headers,
-    Part::Waiting,
-    Part::UnderWay,
+    Part::OutOfOrder,
+    Part::InFlight,
     Part::Lost,
-    Part::Repeated,
+    Part::Spurious,
     Part::Reinjected,
-    Part::Duplicated,
+    Part::Redundant,
 ];
 
-fn kinds(carried: Carried) -> Kinds {
-    let Carried { delivered, headers, waiting, under_way, lost, repeated, reinjected, duplicated } =
-        carried;
+fn byte_counts(carried: CarriedBytes) -> ByteCounts {
+    let CarriedBytes {
+        delivered,
+        headers,
+        out_of_order: waiting,
+        in_flight: under_way,
+        lost,
+        spurious: repeated,
+        reinjected,
+        redundant: duplicated,
+    } = carried;
     [delivered, headers, waiting, under_way, lost, repeated, reinjected, duplicated]
 }
 
 /// Closes the books of one link.
-fn close(link: &AccountedLink, periods: Vec<Period>, names: &[String]) -> Vec<Account> {
-    let mut carried: Vec<Kinds> = periods.iter().map(|period| kinds(period.carried)).collect();
+fn period_accounts(link: &AccountedLink, periods: Vec<Period>, names: &[String]) -> Vec<Account> {
+    let mut carried: Vec<ByteCounts> =
+        periods.iter().map(|period| byte_counts(period.carried)).collect();
     for (index, period) in periods.iter().enumerate() {
-        move_back(&mut carried, index, period.begun_bytes);
+        move_back(&mut carried, index, period.partial_packet_bytes);
     }
     let first = periods.first().map_or(0, |period| period.t_ns.saturating_sub(period.span_ns));
-    let (mut before, mut owed) = (link.offered_until(first), Kinds::default());
+    let (mut before, mut owed) = (link.offered_until(first), ByteCounts::default());
     let (mut accounts, last) = (Vec::new(), periods.len().saturating_sub(1));
     for (index, (period, own)) in periods.into_iter().zip(carried).enumerate() {
         let until = link.offered_until(period.t_ns);
-        let mut offered = Offered {
+        let mut offered = OfferedCapacity {
             capacity_bytes: until.capacity_bytes.saturating_sub(before.capacity_bytes),
             down_bytes: until.down_bytes.saturating_sub(before.down_bytes),
         };
         before = until;
-        let mut all = Kinds::default();
+        let mut all = ByteCounts::default();
         for (sum, (own, owed)) in all.iter_mut().zip(own.into_iter().zip(owed)) {
             *sum = own + owed;
         }
         let room = offered.capacity_bytes.saturating_sub(offered.down_bytes);
         let sum: u64 = all.iter().sum();
-        owed = Kinds::default();
+        owed = ByteCounts::default();
         if sum > room && index == last {
             // A bucket's burst at the end: it was carried, so it could be.
             offered.capacity_bytes += sum - room;
@@ -248,7 +261,7 @@ fn close(link: &AccountedLink, periods: Vec<Period>, names: &[String]) -> Vec<Ac
                 *kept -= owed;
             }
         }
-        let parts = Entry { offered, carried: all, limits: &period.limits }.parts(names);
+        let parts = PeriodBreakdown { offered, carried: all, limits: &period.limits }.parts(names);
         accounts.push(Account {
             t_ns: period.t_ns,
             span_ns: period.span_ns,
@@ -261,7 +274,7 @@ fn close(link: &AccountedLink, periods: Vec<Period>, names: &[String]) -> Vec<Ac
 }
 
 /// Moves what was carried in a period, of a packet that was finished in the next, from there.
-fn move_back(carried: &mut [Kinds], index: usize, begun_bytes: u64) {
+fn move_back(carried: &mut [ByteCounts], index: usize, begun_bytes: u64) {
     let Some((own, rest)) = carried.split_at_mut_checked(index + 1) else { return };
     let (Some(own), Some(next)) = (own.last_mut(), rest.first_mut()) else {
         // The run ends within a packet.
@@ -278,16 +291,16 @@ fn move_back(carried: &mut [Kinds], index: usize, begun_bytes: u64) {
     }
 }
 
-struct Entry<'a> {
-    offered: Offered,
-    carried: Kinds,
-    limits: &'a BTreeMap<Why, u64>,
+struct PeriodBreakdown<'a> {
+    offered: OfferedCapacity,
+    carried: ByteCounts,
+    limits: &'a BTreeMap<IdleCause, u64>,
 }
 
-impl Entry<'_> {
+impl PeriodBreakdown<'_> {
     fn parts(&self, names: &[String]) -> Parts {
         let mut parts = Parts::default();
-        for (part, bytes) in CARRIED.into_iter().zip(self.carried) {
+        for (part, bytes) in CARRIED_PARTS.into_iter().zip(self.carried) {
             parts.add(part, bytes);
         }
         let left = self.offered.capacity_bytes.saturating_sub(parts.capacity_bytes);
@@ -302,7 +315,7 @@ impl Entry<'_> {
         for (why, bytes) in self.limits.keys().zip(split(idle, &weights)) {
             parts.add(why.part, bytes);
             let name = why.waits_for.and_then(|path| names.get(path));
-            if let Some(name) = name.filter(|_| why.part == Part::Blocked && bytes > 0) {
+            if let Some(name) = name.filter(|_| why.part == Part::HeadOfLineBlocking && bytes > 0) {
                 *parts.blocked_by.entry(name.clone()).or_default() += bytes;
             }
         }
@@ -311,8 +324,8 @@ impl Entry<'_> {
 }
 
 /// No share is larger than its weight, as long as the total is not larger than their sum.
-fn share_out(total: u64, weights: &Kinds) -> Kinds {
-    let mut shares = Kinds::default();
+fn share_out(total: u64, weights: &ByteCounts) -> ByteCounts {
+    let mut shares = ByteCounts::default();
     for (share, part) in shares.iter_mut().zip(split(total, weights)) {
         *share = part;
     }

@@ -15,11 +15,11 @@ mod talk;
 mod unit;
 mod users;
 
-pub use capacity::{AccountedLink, Offered, accounted_links};
-pub use estimate::{Seen, SeenPeriod, estimated};
-pub use ledger::{Carried, Ledger, Period, Why};
-pub use reasons::{Reasons, combined, total_weight};
-pub use sentence::{Sizes, buffer_bytes, enough_window_bytes, needed_window_bytes};
+pub use capacity::{AccountedLink, OfferedCapacity, accounted_links};
+pub use estimate::{EstimateInputs, ObservedPeriod, estimated_account};
+pub use ledger::{CarriedBytes, IdleCause, Ledger, Period};
+pub use reasons::{WeightedCauses, combine_causes, total_weight};
+pub use sentence::{BufferSizes, bdp_bytes, buffer_bytes, sufficient_window_bytes};
 
 #[cfg(test)]
 mod tests;

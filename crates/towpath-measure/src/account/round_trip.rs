@@ -7,11 +7,11 @@ use crate::scenario::{DataDirection, Scenario};
 use towpath_net::config::{DirectionConfig, Queue, QueueLimit};
 
 /// A queue that holds more is not filled within most runs.
-const LONGEST_QUEUE: Duration = Duration::from_secs(2);
+const MAX_QUEUE_TIME: Duration = Duration::from_secs(2);
 const PACKET_BYTES: u64 = 1_514;
 
 /// The longest round trip over the link: all delays, and its queue, full.
-pub(super) fn longest(scenario: &Scenario, link: &AccountedLink) -> Duration {
+pub(super) fn max_round_trip(scenario: &Scenario, link: &AccountedLink) -> Duration {
     let of_path = |path: &usize| {
         let path = scenario.paths.get(*path)?;
         let through = path.through.iter().filter_map(|index| scenario.bottlenecks.get(*index));
@@ -26,20 +26,20 @@ pub(super) fn longest(scenario: &Scenario, link: &AccountedLink) -> Duration {
     };
     let queue = config.map_or(Duration::ZERO, |[up, down]| {
         let config = if link.direction == DataDirection::Down { down } else { up };
-        drain(config, link.largest_rate_bps())
+        drain_time(config, link.max_rate_bps())
     });
     delay + queue
 }
 
 /// How long a full queue takes to empty. Active queue management keeps it short.
-fn drain(config: &DirectionConfig, rate_bps: u64) -> Duration {
+fn drain_time(config: &DirectionConfig, rate_bps: u64) -> Duration {
     let bytes = match config.queue {
-        Queue::DropTail(QueueLimit::Time(span)) => return span.min(LONGEST_QUEUE),
+        Queue::DropTail(QueueLimit::Time(span)) => return span.min(MAX_QUEUE_TIME),
         Queue::DropTail(QueueLimit::Bytes(bytes)) => bytes,
         Queue::DropTail(QueueLimit::Packets(packets)) => packets.saturating_mul(PACKET_BYTES),
-        Queue::DropTail(QueueLimit::Unlimited) => return LONGEST_QUEUE,
+        Queue::DropTail(QueueLimit::Unlimited) => return MAX_QUEUE_TIME,
         Queue::CoDel { .. } | Queue::Pie { .. } => return Duration::ZERO,
     };
     let seconds = bytes as f64 * 8.0 / rate_bps.max(1) as f64;
-    Duration::from_secs_f64(seconds.min(LONGEST_QUEUE.as_secs_f64()))
+    Duration::from_secs_f64(seconds.min(MAX_QUEUE_TIME.as_secs_f64()))
 }

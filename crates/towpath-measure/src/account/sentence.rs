@@ -4,47 +4,47 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use super::talk::talk;
-use super::unit::Scale;
-use super::users::Users;
+use super::talk::request_reply_text;
+use super::unit::RateScale;
+use super::users::LinkUsers;
 use crate::format;
 use crate::result::{AccountSummary, Advice, Basis, LinkAccount, Part, PartGroup, Parts};
 use crate::scenario::{DataDirection, Transport};
 
 /// Most causes that are named.
-const NAMED: usize = 3;
+const MAX_CAUSES: usize = 3;
 /// A cause is named from this part of all that is missing on, in per cent.
-pub(super) const WORTH_NAMING: u64 = 8;
+pub(super) const MIN_CAUSE_PERCENT: u64 = 8;
 /// Less than this part of the capacity is not worth a cause, in per cent.
-const SMALL: u64 = 3;
+const MIN_MISSING_PERCENT: u64 = 3;
 
 /// Sizes that the sentence names, where they are known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Sizes {
+pub struct BufferSizes {
     /// The receive window that the peer offered: while it was full if that is known, else the largest.
     pub receive_window_bytes: Option<u64>,
     /// The send buffer, likewise.
     pub send_buffer_bytes: Option<u64>,
     /// What window and buffer came to, full or not: what grows to enough needs no advice.
     pub grown_bytes: [u64; 2],
-    /// What would have been enough for either: see [`needed_window_bytes`].
-    pub enough_bytes: Option<u64>,
+    /// What would have been enough for either: see [`bdp_bytes`].
+    pub sufficient_bytes: Option<u64>,
 }
 
 /// A window that keeps all links busy while the slowest acknowledgement is waited for: the sum of
 /// their rates times the longest round trip.
-pub fn needed_window_bytes(rates_bps: impl IntoIterator<Item = u64>, longest: Duration) -> u64 {
+pub fn bdp_bytes(rates_bps: impl IntoIterator<Item = u64>, longest: Duration) -> u64 {
     let sum: u128 = rates_bps.into_iter().map(u128::from).sum();
     u64::try_from(sum.saturating_mul(longest.as_nanos()) / 8_000_000_000).unwrap_or(u64::MAX)
 }
 
 /// The shortest time after which TCP sends again what was not acknowledged.
-const LEAST_TIMEOUT: Duration = Duration::from_millis(200);
+const MIN_RTO: Duration = Duration::from_millis(200);
 
 /// A window that keeps all links busy while the slowest packet is sent, lost and sent again after a
 /// timeout: the sum of their rates times two of the longest round trips and 200 ms.
-pub fn enough_window_bytes(rates_bps: impl IntoIterator<Item = u64>, longest: Duration) -> u64 {
-    needed_window_bytes(rates_bps, longest * 2 + LEAST_TIMEOUT)
+pub fn sufficient_window_bytes(rates_bps: impl IntoIterator<Item = u64>, longest: Duration) -> u64 {
+    bdp_bytes(rates_bps, longest * 2 + MIN_RTO)
 }
 
 /// A receive or send buffer with room for a window of `enough_bytes`, in steps of 100 kB: about 60 % of a
@@ -58,37 +58,42 @@ pub fn buffer_bytes(enough_bytes: u64) -> u64 {
 
 /// What a sentence needs beside the account.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Told<'a> {
+pub(super) struct SentenceContext<'a> {
     pub(super) transport: Transport,
-    pub(super) sizes: &'a Sizes,
+    pub(super) sizes: &'a BufferSizes,
     /// Of each link.
-    pub(super) users: &'a [Users],
+    pub(super) users: &'a [LinkUsers],
 }
 
 /// `of 60 Mbit/s, 21 were not used: 14 because …, 5 because …`, and what it advises to change.
-pub(super) fn sentence(account: &AccountSummary, told: &Told<'_>) -> (String, Option<Advice>) {
+pub(super) fn sentence(
+    account: &AccountSummary,
+    told: &SentenceContext<'_>,
+) -> (String, Option<Advice>) {
     if account.links.is_empty() {
         let names = format::list(&account.unlimited);
         let text =
             format!("nothing limits the rate of {names}, so there is no capacity to account for");
         return (text, None);
     }
-    let talks = |link: &LinkAccount| told.users.iter().any(|own| own.is_of(link) && own.talk);
-    let transfers = only(account, |link| !talks(link));
+    let talks =
+        |link: &LinkAccount| told.users.iter().any(|own| own.is_of(link) && own.is_request_reply);
+    let transfers = filter_links(account, |link| !talks(link));
     let (text, advice) = if transfers.links.is_empty() {
         let ways = [DataDirection::Up, DataDirection::Down];
-        let ways = ways.map(|way| (way, only(account, |link| link.direction == way)));
+        let ways = ways.map(|way| (way, filter_links(account, |link| link.direction == way)));
         let ways = ways.iter().filter(|(_, own)| !own.links.is_empty());
-        let ways: Vec<String> = ways.map(|(way, own)| talk(own, *way, told)).collect();
+        let ways: Vec<String> =
+            ways.map(|(way, own)| request_reply_text(own, *way, told)).collect();
         (ways.join("; "), None)
     } else {
-        transfer(&transfers, transfers.links.len() < account.links.len(), told)
+        transfer_text(&transfers, transfers.links.len() < account.links.len(), told)
     };
     (text + &not_accounted(account), advice)
 }
 
 /// The account of some links.
-fn only(account: &AccountSummary, wanted: impl Fn(&LinkAccount) -> bool) -> AccountSummary {
+fn filter_links(account: &AccountSummary, wanted: impl Fn(&LinkAccount) -> bool) -> AccountSummary {
     let links = account.links.iter().filter(|link| wanted(link));
     let links: Vec<LinkAccount> = links.cloned().collect();
     let mut total = Parts::default();
@@ -99,17 +104,22 @@ fn only(account: &AccountSummary, wanted: impl Fn(&LinkAccount) -> bool) -> Acco
 }
 
 /// Who sends all that can be sent; `some` says that there are other links.
-fn transfer(account: &AccountSummary, some: bool, told: &Told<'_>) -> (String, Option<Advice>) {
+fn transfer_text(
+    account: &AccountSummary,
+    some: bool,
+    told: &SentenceContext<'_>,
+) -> (String, Option<Advice>) {
     let total = &account.total;
     let [payload, headers] = [Part::Delivered, Part::Headers].map(|part| total.of(part));
     let missing = total.capacity_bytes.saturating_sub(payload).saturating_sub(headers);
     // What another host has told may be any number.
-    let small = missing.saturating_mul(100) < total.capacity_bytes.saturating_mul(SMALL);
-    let losses = total.losses();
+    let small =
+        missing.saturating_mul(100) < total.capacity_bytes.saturating_mul(MIN_MISSING_PERCENT);
+    let losses = total.missing_parts();
     let worth = |(_, bytes): &&(Part, u64)| {
-        !small && bytes.saturating_mul(100) >= missing.saturating_mul(WORTH_NAMING)
+        !small && bytes.saturating_mul(100) >= missing.saturating_mul(MIN_CAUSE_PERCENT)
     };
-    let named: Vec<_> = losses.iter().filter(worth).take(NAMED).copied().collect();
+    let named: Vec<_> = losses.iter().filter(worth).take(MAX_CAUSES).copied().collect();
     let little = missing.saturating_mul(1_000) < total.capacity_bytes;
     let smallest = if small && little {
         payload.min(headers)
@@ -118,24 +128,24 @@ fn transfer(account: &AccountSummary, some: bool, told: &Told<'_>) -> (String, O
     } else {
         named.iter().map(|(_, bytes)| *bytes).min().unwrap_or(missing)
     };
-    let scale = Scale::new(total.capacity_bytes, smallest, account.span_ns);
-    let mut text = format!("of {}", whole(account, some, &scale));
+    let scale = RateScale::new(total.capacity_bytes, smallest, account.span_ns);
+    let mut text = format!("of {}", capacity_text(account, some, &scale));
     if small {
-        let (payload, headers) = (scale.first(payload), scale.of(headers));
+        let (payload, headers) = (scale.text_with_unit(payload), scale.of(headers));
         let _ = write!(text, ", {payload} were payload and {headers} headers");
         if !little {
             let _ = write!(text, "; {} were not used", scale.of(missing));
         }
         return (text + &may_carry_more(account, told), None);
     }
-    let _ = write!(text, ", {} were not used: ", scale.first(missing));
+    let _ = write!(text, ", {} were not used: ", scale.text_with_unit(missing));
     let mut causes: Vec<_> = { named.iter() }
         .map(|(part, bytes)| {
             format!("{} because {}", scale.of(*bytes), reason(account, *part, told))
         })
         .collect();
     let rest = missing - named.iter().map(|(_, bytes)| bytes).sum::<u64>();
-    if !scale.is_nothing(rest) {
+    if !scale.rounds_to_zero(rest) {
         causes.push(format!("{} for other reasons", scale.of(rest)));
     }
     text += &causes.join(", ");
@@ -143,7 +153,7 @@ fn transfer(account: &AccountSummary, some: bool, told: &Told<'_>) -> (String, O
     let advice = advice(account, &named, told).filter(|_| !at_least);
     // Where nobody wrote the network down, there is no key.
     if account.basis == Basis::Estimate {
-        let enough = advice.and(told.sizes.enough_bytes);
+        let enough = advice.and(told.sizes.sufficient_bytes);
         text += &enough.map_or_else(String::new, |bytes| {
             format!("; a window of {} would do", format::bytes(bytes))
         });
@@ -156,25 +166,25 @@ fn transfer(account: &AccountSummary, some: bool, told: &Told<'_>) -> (String, O
 }
 
 /// `60 Mbit/s`, and what that was taken from if it is an estimate.
-fn whole(account: &AccountSummary, some: bool, scale: &Scale) -> String {
+fn capacity_text(account: &AccountSummary, some: bool, scale: &RateScale) -> String {
     let way = match account.links.first().filter(|_| some) {
         Some(link) if link.direction == DataDirection::Down => " down",
         Some(_) => " up",
         None => "",
     };
-    let whole = scale.whole() + way;
+    let whole = scale.total_text() + way;
     let Some(estimate) = &account.estimate else { return whole };
     let about = if estimate.at_least { "at least" } else { "about" };
-    format!("{about} {whole} (estimated: {})", estimate.from)
+    format!("{about} {whole} (estimated: {})", estimate.source)
 }
 
 /// What held the senders back for longest, where nothing shows that the paths were full.
-fn may_carry_more(account: &AccountSummary, told: &Told<'_>) -> String {
+fn may_carry_more(account: &AccountSummary, told: &SentenceContext<'_>) -> String {
     if account.estimate.as_ref().is_none_or(|estimate| !estimate.at_least) {
         return String::new();
     }
     let mut held: BTreeMap<Part, u64> = BTreeMap::new();
-    for (part, span) in account.links.iter().flat_map(|link| &link.held_ns) {
+    for (part, span) in account.links.iter().flat_map(|link| &link.limit_ns) {
         *held.entry(*part).or_default() += span;
     }
     let all: u64 = held.values().sum();
@@ -198,8 +208,17 @@ fn not_accounted(account: &AccountSummary) -> String {
 }
 
 /// What size would have been enough, where one is named that was not, and whose it is.
-fn advice(account: &AccountSummary, named: &[(Part, u64)], told: &Told<'_>) -> Option<Advice> {
-    let Sizes { receive_window_bytes, send_buffer_bytes, grown_bytes, enough_bytes } = *told.sizes;
+fn advice(
+    account: &AccountSummary,
+    named: &[(Part, u64)],
+    told: &SentenceContext<'_>,
+) -> Option<Advice> {
+    let BufferSizes {
+        receive_window_bytes,
+        send_buffer_bytes,
+        grown_bytes,
+        sufficient_bytes: enough_bytes,
+    } = *told.sizes;
     let enough = enough_bytes?;
     named.iter().find_map(|(part, all)| {
         let [window, buffer] = grown_bytes;
@@ -208,14 +227,14 @@ fn advice(account: &AccountSummary, named: &[(Part, u64)], told: &Told<'_>) -> O
             PartGroup::SendBuffer => ("send-buffer", send_buffer_bytes, buffer),
             PartGroup::Delivered
             | PartGroup::Headers
-            | PartGroup::NotReadable
-            | PartGroup::SentAgain
+            | PartGroup::Undelivered
+            | PartGroup::Wasted
             | PartGroup::Application
             | PartGroup::Congestion
             | PartGroup::Pacing
             | PartGroup::Scheduler
             | PartGroup::Unusable
-            | PartGroup::Processor
+            | PartGroup::Cpu
             | PartGroup::Unknown => return None,
         };
         size.filter(|size| grown.max(*size) < enough)?;
@@ -241,26 +260,26 @@ fn advice(account: &AccountSummary, named: &[(Part, u64)], told: &Told<'_>) -> O
     })
 }
 
-pub(super) fn reason(account: &AccountSummary, part: Part, told: &Told<'_>) -> String {
-    let Told { transport, sizes, .. } = *told;
+pub(super) fn reason(account: &AccountSummary, part: Part, told: &SentenceContext<'_>) -> String {
+    let SentenceContext { transport, sizes, .. } = *told;
     let on = || links_with(account, part);
     let size = |bytes: Option<u64>| {
         bytes.map_or_else(String::new, |bytes| format!(" of {}", format::bytes(bytes)))
     };
     match part {
         Part::Delivered | Part::Headers => part.label().to_owned(),
-        Part::Waiting => "data had arrived and waited for earlier data at the end".to_owned(),
-        Part::UnderWay => "data were on their way at the end".to_owned(),
+        Part::OutOfOrder => "data had arrived and waited for earlier data at the end".to_owned(),
+        Part::InFlight => "data were on their way at the end".to_owned(),
         Part::Lost => format!("packets that {} had carried did not arrive", on()),
-        Part::Repeated => "data was sent again in vain".to_owned(),
+        Part::Spurious => "data was sent again in vain".to_owned(),
         Part::Reinjected => "data was sent again on another path in vain".to_owned(),
-        Part::Duplicated => "the scheduler sent copies".to_owned(),
+        Part::Redundant => "the scheduler sent copies".to_owned(),
         Part::Application => "there was nothing to send".to_owned(),
         Part::PeerWindow => {
             format!("the receive window{} was full", size(sizes.receive_window_bytes))
         }
-        Part::Blocked => {
-            let waited = most(&account.total);
+        Part::HeadOfLineBlocking => {
+            let waited = main_blocking_path(&account.total);
             let size = size(sizes.receive_window_bytes);
             format!("the receive window{size} was full of data waiting for {waited}")
         }
@@ -268,7 +287,7 @@ pub(super) fn reason(account: &AccountSummary, part: Part, told: &Told<'_>) -> S
         Part::AfterLoss => format!("packets were lost on {}", on()),
         Part::AfterOverflow => format!("the queue of {} overflowed", on()),
         Part::PacketSize => format!("packets were too large for {}", on()),
-        Part::BelowProduct => format!("the congestion window did not fill {}", on()),
+        Part::CongestionAvoidance => format!("the congestion window did not fill {}", on()),
         Part::SendBuffer => {
             format!("the send buffer{} was full", size(sizes.send_buffer_bytes))
         }
@@ -292,14 +311,14 @@ pub(super) fn reason(account: &AccountSummary, part: Part, told: &Told<'_>) -> S
             let be = if names.contains(" and ") { "were" } else { "was" };
             format!("{names} {be} taken for dead")
         }
-        Part::ReceiverProcessor => "the receiver's processor was behind".to_owned(),
-        Part::SenderProcessor => "the sender's processor was busy".to_owned(),
+        Part::ReceiverCpu => "the receiver's processor was behind".to_owned(),
+        Part::SenderCpu => "the sender's processor was busy".to_owned(),
         Part::Unknown => "of something that is not known".to_owned(),
     }
 }
 
 /// The path that was waited for most.
-fn most(total: &Parts) -> &str {
+fn main_blocking_path(total: &Parts) -> &str {
     let most = total.blocked_by.iter().max_by_key(|(_, bytes)| **bytes);
     most.map_or("another path", |(path, _)| path)
 }

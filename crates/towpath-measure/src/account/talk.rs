@@ -2,19 +2,23 @@
 
 use std::fmt::Write as _;
 
-use super::sentence::{Told, WORTH_NAMING, reason};
+use super::sentence::{MIN_CAUSE_PERCENT, SentenceContext, reason};
 use super::unit::rate;
 use crate::format;
 use crate::result::{AccountSummary, Part};
 use crate::scenario::DataDirection;
 
 /// Causes that are named beside having nothing to send.
-const NAMED: usize = 2;
+const MAX_CAUSES: usize = 2;
 /// Less than this part of the capacity would be rounded to nothing, in parts of a thousand.
-const LEAST: u64 = 1;
+const MIN_PER_MILLE: u64 = 1;
 
 /// What one direction was used for; `account` is about its links only.
-pub(super) fn talk(account: &AccountSummary, direction: DataDirection, told: &Told<'_>) -> String {
+pub(super) fn request_reply_text(
+    account: &AccountSummary,
+    direction: DataDirection,
+    told: &SentenceContext<'_>,
+) -> String {
     let total = &account.total;
     let capacity = total.capacity_bytes;
     let share = |bytes: u64| format::share(bytes as f64 / capacity.max(1) as f64);
@@ -25,11 +29,11 @@ pub(super) fn talk(account: &AccountSummary, direction: DataDirection, told: &To
     let rest: u64 = capacity.saturating_sub(idle);
     let worth = |(part, bytes): &(Part, u64)| {
         *part != Part::Application
-            && bytes * 100 >= rest * WORTH_NAMING
-            && bytes * 1_000 >= capacity * LEAST
+            && bytes * 100 >= rest * MIN_CAUSE_PERCENT
+            && bytes * 1_000 >= capacity * MIN_PER_MILLE
     };
-    let losses = total.losses().into_iter().filter(worth).take(NAMED);
-    let nothing = (idle * 1_000 >= capacity * LEAST).then_some((Part::Application, idle));
+    let losses = total.missing_parts().into_iter().filter(worth).take(MAX_CAUSES);
+    let nothing = (idle * 1_000 >= capacity * MIN_PER_MILLE).then_some((Part::Application, idle));
     // Shares of the capacity, not of the time: a path that is down takes its own with it.
     let causes = nothing.into_iter().chain(losses);
     let causes: Vec<String> = (causes.enumerate())

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::capacity::Offered;
+use super::capacity::OfferedCapacity;
 use super::ledger::split;
 use super::*;
 use crate::result::{Basis, Part, Parts};
@@ -24,7 +24,7 @@ fn two_paths(more: &str) -> Scenario {
     ))
 }
 
-fn until(link: &AccountedLink, ms: u64) -> Offered {
+fn until(link: &AccountedLink, ms: u64) -> OfferedCapacity {
     link.offered_until(ms * MS)
 }
 
@@ -40,9 +40,9 @@ fn a_link_offers_its_rate_for_the_time_and_says_when_it_was_down() {
     let names: Vec<_> = links.iter().map(|link| (link.name.as_str(), link.direction)).collect();
     assert_eq!(names, [("wifi", DataDirection::Up), ("lte", DataDirection::Up)]);
     assert_eq!(until(&links[0], 1_000).capacity_bytes, 5_000_000);
-    let offered = Offered { capacity_bytes: 7_500_000, down_bytes: 2_500_000 };
+    let offered = OfferedCapacity { capacity_bytes: 7_500_000, down_bytes: 2_500_000 };
     assert_eq!(until(&links[0], 1_500), offered);
-    let offered = Offered { capacity_bytes: 16_000_000, down_bytes: 5_000_000 };
+    let offered = OfferedCapacity { capacity_bytes: 16_000_000, down_bytes: 5_000_000 };
     assert_eq!(until(&links[0], 4_000), offered);
 }
 
@@ -67,17 +67,17 @@ fn a_bottleneck_that_binds_owns_the_capacity_of_the_paths_through_it() {
     assert_eq!(names, ["a", "b"]);
 }
 
-fn carried(delivered: u64, headers: u64) -> Carried {
-    Carried { delivered, headers, ..Carried::default() }
+fn carried(delivered: u64, headers: u64) -> CarriedBytes {
+    CarriedBytes { delivered, headers, ..CarriedBytes::default() }
 }
 
-fn period(number: u64, carried: Carried, limits: &[(Part, u64)]) -> Period {
+fn period(number: u64, carried: CarriedBytes, limits: &[(Part, u64)]) -> Period {
     Period {
         t_ns: number * 100 * MS,
         span_ns: 100 * MS,
         carried,
-        begun_bytes: 0,
-        limits: limits.iter().map(|(part, weight)| (Why::from(*part), *weight)).collect(),
+        partial_packet_bytes: 0,
+        limits: limits.iter().map(|(part, weight)| (IdleCause::from(*part), *weight)).collect(),
     }
 }
 
@@ -86,7 +86,7 @@ fn close(periods: Vec<Period>) -> Vec<Parts> {
     for period in periods {
         ledger.add(0, period);
     }
-    let (accounts, _) = ledger.finish(Basis::Model, &Sizes::default());
+    let (accounts, _) = ledger.finish(Basis::Model, &BufferSizes::default());
     accounts.into_iter().map(|account| account.parts).collect()
 }
 
@@ -122,7 +122,7 @@ fn what_a_bucket_lets_go_at_once_is_carried_over_to_the_next_periods() {
 #[test]
 fn a_packet_across_the_end_of_a_period_belongs_to_both() {
     let mut first = period(1, carried(499_000, 0), &[]);
-    first.begun_bytes = 1_000;
+    first.partial_packet_bytes = 1_000;
     let parts = close(vec![first, period(2, carried(500_000, 0), &[(Part::Pacing, 1)])]);
     assert_eq!(parts[0].of(Part::Delivered), 500_000);
     assert_eq!((parts[1].of(Part::Delivered), parts[1].of(Part::Pacing)), (499_000, 1_000));
@@ -132,16 +132,16 @@ fn a_packet_across_the_end_of_a_period_belongs_to_both() {
 fn the_sentence_names_the_largest_causes_and_what_would_do() {
     let mut ledger = Ledger::new(&two_paths(""), Transport::Mptcp);
     for number in 1..=10 {
-        let blocked = Why { part: Part::Blocked, waits_for: Some(1) };
+        let blocked = IdleCause { part: Part::HeadOfLineBlocking, waits_for: Some(1) };
         let mut wifi = period(number, carried(250_000, 10_000), &[(Part::Application, 1)]);
         wifi.limits.insert(blocked, 9);
         ledger.add(0, wifi);
         ledger.add(1, period(number, carried(240_000, 10_000), &[]));
     }
-    let sizes = Sizes {
+    let sizes = BufferSizes {
         receive_window_bytes: Some(400_000),
-        enough_bytes: Some(1_100_000),
-        ..Sizes::default()
+        sufficient_bytes: Some(1_100_000),
+        ..BufferSizes::default()
     };
     let (_, summary) = ledger.finish(Basis::Model, &sizes);
     let summary = summary.unwrap();
@@ -152,13 +152,16 @@ fn the_sentence_names_the_largest_causes_and_what_would_do() {
          \"2.20 MB\" would do"
     );
     let advice = summary.advice.unwrap();
-    assert_eq!((advice.part, advice.key.as_str()), (Part::Blocked, "hosts.right.receive-buffer"));
+    assert_eq!(
+        (advice.part, advice.key.as_str()),
+        (Part::HeadOfLineBlocking, "hosts.right.receive-buffer")
+    );
     assert_eq!(summary.total.blocked_by, BTreeMap::from([("lte".to_owned(), 2_160_000)]));
     assert_eq!(summary.total.sum(), summary.total.capacity_bytes);
 }
 
 /// The sentence of one period of 1 s over a path of `rate`.
-fn said(rate: &str, pattern: &str, carried: Carried, limits: &[(Part, u64)]) -> String {
+fn sentence_of(rate: &str, pattern: &str, carried: CarriedBytes, limits: &[(Part, u64)]) -> String {
     let scenario = scenario(&format!(
         "[paths.wire]\nbetween = [\"left\", \"right\"]\nrate = \"{rate}\"\n\
          [[flows]]\nfrom = \"left\"\nto = \"right\"\n{pattern}\nduration = \"1 s\"\n"
@@ -169,7 +172,7 @@ fn said(rate: &str, pattern: &str, carried: Carried, limits: &[(Part, u64)]) -> 
         period.span_ns = 1_000 * MS;
         ledger.add(link, period);
     }
-    ledger.finish(Basis::Model, &Sizes::default()).1.unwrap().sentence
+    ledger.finish(Basis::Model, &BufferSizes::default()).1.unwrap().sentence
 }
 
 const BULK: &str = "pattern = \"bulk\"";
@@ -179,25 +182,26 @@ fn no_share_is_rounded_to_nothing() {
     // Of 125,000 bytes 12,000 are missing, 1,000 of them for a third reason.
     let limits = [(Part::SlowStart, 6_000), (Part::Pacing, 5_000), (Part::AfterLoss, 1_000)];
     assert_eq!(
-        said("1 Mbit/s", BULK, carried(105_000, 8_000), &limits),
+        sentence_of("1 Mbit/s", BULK, carried(105_000, 8_000), &limits),
         "of 1 Mbit/s, 96 kbit/s were not used: 48 because the congestion window was still growing \
          (slow start), 40 because pacing held data back, 8 because packets were lost on wire"
     );
     assert_eq!(
-        said("1 Gbit/s", BULK, carried(115_000_000, 8_000_000), &limits),
+        sentence_of("1 Gbit/s", BULK, carried(115_000_000, 8_000_000), &limits),
         "of 1 Gbit/s, 920 Mbit/s were payload and 64 headers; 16 were not used"
     );
     // Nothing to speak of is missing.
     assert_eq!(
-        said("1 Mbit/s", BULK, carried(116_990, 8_000), &limits),
+        sentence_of("1 Mbit/s", BULK, carried(116_990, 8_000), &limits),
         "of 1 Mbit/s, 936 kbit/s were payload and 64 headers"
     );
 }
 
 #[test]
 fn what_is_on_its_way_or_waits_at_the_end_is_neither_payload_nor_lost() {
-    let carried = Carried { waiting: 200_000, under_way: 100_000, ..carried(700_000, 50_000) };
-    let said = said("10 Mbit/s", BULK, carried, &[(Part::SlowStart, 1)]);
+    let carried =
+        CarriedBytes { out_of_order: 200_000, in_flight: 100_000, ..carried(700_000, 50_000) };
+    let said = sentence_of("10 Mbit/s", BULK, carried, &[(Part::SlowStart, 1)]);
     assert_eq!(
         said,
         "of 10 Mbit/s, 4 were not used: 1.6 because data had arrived and waited for earlier data at \
@@ -210,7 +214,7 @@ fn what_is_on_its_way_or_waits_at_the_end_is_neither_payload_nor_lost() {
 fn who_asks_and_answers_is_told_when_there_was_nothing_to_send() {
     let limits = [(Part::Application, 980), (Part::SlowStart, 15), (Part::PeerWindow, 5)];
     let ask = "pattern = \"reqres\"";
-    let said = said("10 Mbit/s", ask, carried(12_000, 1_000), &limits);
+    let said = sentence_of("10 Mbit/s", ask, carried(12_000, 1_000), &limits);
     let one = "96 kbit/s were payload; of the capacity, 97 % went unused because there was nothing to \
                send, 1.5 % because the congestion window was still growing (slow start) and 0.5 % \
                because the receive window was full";
@@ -221,7 +225,7 @@ fn who_asks_and_answers_is_told_when_there_was_nothing_to_send() {
 fn answers_beside_a_transfer_are_not_in_its_sentence() {
     let two = "pattern = \"bulk\"\nduration = \"1 s\"\n[[flows]]\nfrom = \"left\"\nto = \"right\"\n\
                pattern = \"reqres\"";
-    let said = said("10 Mbit/s", two, carried(625_000, 0), &[(Part::Pacing, 1)]);
+    let said = sentence_of("10 Mbit/s", two, carried(625_000, 0), &[(Part::Pacing, 1)]);
     assert_eq!(said, "of 10 Mbit/s up, 5 were not used: 5 because pacing held data back");
 }
 
@@ -230,7 +234,7 @@ fn an_account_of_before_these_parts_is_readable() {
     let text = r#"{"capacity_bytes":10,"bytes":{"delivered":7,"lost":3}}"#;
     let parts: Parts = serde_json::from_str(text).unwrap();
     assert_eq!(
-        (parts.of(Part::Delivered), parts.of(Part::Lost), parts.of(Part::Waiting)),
+        (parts.of(Part::Delivered), parts.of(Part::Lost), parts.of(Part::OutOfOrder)),
         (7, 3, 0)
     );
 }
@@ -240,8 +244,8 @@ fn a_window_is_enough_when_the_longest_queue_is_full() {
     // 60 Mbit/s; cellular has 60 ms there and back, and a queue of 100 ms.
     let ledger = Ledger::new(&two_paths(""), Transport::Mptcp);
     let bytes = |ms: u64| 60_000_000 / 8 * (2 * ms + 200) / 1_000;
-    assert_eq!(ledger.enough_bytes(Duration::ZERO), bytes(160));
-    assert_eq!(ledger.enough_bytes(Duration::from_millis(500)), bytes(500));
+    assert_eq!(ledger.sufficient_window_bytes(Duration::ZERO), bytes(160));
+    assert_eq!(ledger.sufficient_window_bytes(Duration::from_millis(500)), bytes(500));
 }
 
 #[test]
@@ -251,24 +255,24 @@ fn links_without_a_rate_have_no_account() {
          [[flows]]\nfrom = \"left\"\nto = \"right\"\npattern = \"bulk\"\nduration = \"5 s\"\n",
     );
     let (accounts, summary) =
-        Ledger::new(&scenario, Transport::Tcp).finish(Basis::Model, &Sizes::default());
+        Ledger::new(&scenario, Transport::Tcp).finish(Basis::Model, &BufferSizes::default());
     assert!(accounts.is_empty());
     let sentence = summary.unwrap().sentence;
     assert_eq!(sentence, "nothing limits the rate of wire, so there is no capacity to account for");
 }
 
-fn any_period() -> impl Strategy<Value = (Carried, u64, Vec<(usize, u64)>)> {
+fn any_period() -> impl Strategy<Value = (CarriedBytes, u64, Vec<(usize, u64)>)> {
     let carried = prop::array::uniform8(0_u64..300_000).prop_map(
         |[delivered, headers, waiting, under_way, lost, repeated, reinjected, duplicated]| {
-            Carried {
+            CarriedBytes {
                 delivered,
                 headers,
-                waiting,
-                under_way,
+                out_of_order: waiting,
+                in_flight: under_way,
                 lost,
-                repeated,
+                spurious: repeated,
                 reinjected,
-                duplicated,
+                redundant: duplicated,
             }
         },
     );
@@ -295,18 +299,18 @@ proptest! {
         let (mut at, mut sent, mut begun) = (0, 0, 0);
         for ((carried, begun_bytes, limits), span) in all.into_iter().zip(spans) {
             at += span * MS;
-            let Carried { delivered, headers, waiting, under_way, .. } = carried;
-            let Carried { lost, repeated, reinjected, duplicated, .. } = carried;
-            sent += delivered + headers + waiting + under_way;
-            sent += lost + repeated + reinjected + duplicated;
+            let CarriedBytes { delivered, headers, out_of_order, in_flight, .. } = carried;
+            let CarriedBytes { lost, spurious, reinjected, redundant, .. } = carried;
+            sent += delivered + headers + out_of_order + in_flight;
+            sent += lost + spurious + reinjected + redundant;
             begun = begun_bytes;
             let limits = limits.iter().map(|(part, weight)| (Part::ALL[*part], *weight));
             let limits = limits.filter(|(part, _)| !part.is_carried());
-            let limits = limits.map(|(part, weight)| (Why::from(part), weight)).collect();
-            ledger.add(0, Period { t_ns: at, span_ns: span * MS, carried, begun_bytes, limits });
+            let limits = limits.map(|(part, weight)| (IdleCause::from(part), weight)).collect();
+            ledger.add(0, Period { t_ns: at, span_ns: span * MS, carried, partial_packet_bytes: begun_bytes, limits });
         }
         let offered = ledger.links()[0].offered_until(at).capacity_bytes;
-        let (accounts, summary) = ledger.finish(Basis::Model, &Sizes::default());
+        let (accounts, summary) = ledger.finish(Basis::Model, &BufferSizes::default());
         for account in &accounts {
             prop_assert_eq!(account.parts.sum(), account.parts.capacity_bytes);
         }

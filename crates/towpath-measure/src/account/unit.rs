@@ -2,30 +2,30 @@
 
 const UNITS: [(f64, &str); 4] = [(1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"), (1.0, "bit/s")];
 /// What is smaller would be rounded to nothing.
-const LEAST: f64 = 0.095;
+const MIN_SHOWN: f64 = 0.095;
 
 /// The unit of a sentence.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Scale {
-    whole_bytes: u64,
+pub(super) struct RateScale {
+    total_bytes: u64,
     span_ns: u64,
     unit: f64,
     name: &'static str,
 }
 
-impl Scale {
+impl RateScale {
     /// For parts of `whole_bytes`, of which the smallest is `smallest_bytes`.
-    pub(super) fn new(whole_bytes: u64, smallest_bytes: u64, span_ns: u64) -> Self {
-        let (own, _) = unit_of(bps(whole_bytes, span_ns));
+    pub(super) fn new(total_bytes: u64, smallest_bytes: u64, span_ns: u64) -> Self {
+        let (own, _) = unit_of(bps(total_bytes, span_ns));
         let smallest = bps(smallest_bytes, span_ns);
-        let fits = |(unit, _): &(f64, &str)| *unit <= own && smallest >= LEAST * unit;
+        let fits = |(unit, _): &(f64, &str)| *unit <= own && smallest >= MIN_SHOWN * unit;
         let (unit, name) = UNITS.into_iter().find(fits).unwrap_or((1.0, "bit/s"));
-        Self { whole_bytes, span_ns, unit, name }
+        Self { total_bytes, span_ns, unit, name }
     }
 
     /// The whole, in its own unit.
-    pub(super) fn whole(&self) -> String {
-        rate(self.whole_bytes, self.span_ns)
+    pub(super) fn total_text(&self) -> String {
+        rate(self.total_bytes, self.span_ns)
     }
 
     /// A part, without the unit.
@@ -34,14 +34,14 @@ impl Scale {
     }
 
     /// A part, with the unit if it is not that of the whole.
-    pub(super) fn first(&self, bytes: u64) -> String {
-        let (own, _) = unit_of(bps(self.whole_bytes, self.span_ns));
+    pub(super) fn text_with_unit(&self, bytes: u64) -> String {
+        let (own, _) = unit_of(bps(self.total_bytes, self.span_ns));
         let name = if self.unit < own { format!(" {}", self.name) } else { String::new() };
         self.of(bytes) + &name
     }
 
     /// Whether it would be rounded to nothing.
-    pub(super) fn is_nothing(&self, bytes: u64) -> bool {
+    pub(super) fn rounds_to_zero(&self, bytes: u64) -> bool {
         bps(bytes, self.span_ns) < 0.05 * self.unit
     }
 }

@@ -5,29 +5,29 @@ use std::collections::BTreeSet;
 use super::capacity::AccountedLink;
 use crate::result::LinkAccount;
 use crate::scenario::{DataDirection, Scenario};
-use crate::traffic::{asking, directions};
+use crate::traffic::{directions, request_directions};
 
 /// The flows that send data over a link in its direction.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Users {
+pub(super) struct LinkUsers {
     link: (String, DataDirection),
     pub(super) senders: BTreeSet<String>,
     pub(super) receivers: BTreeSet<String>,
     /// All of them are requests and answers, which need not want more than they get.
-    pub(super) talk: bool,
+    pub(super) is_request_reply: bool,
     /// `receive-buffer` of the receivers and `send-buffer` of the senders, where the scenario sets them:
     /// the largest.
     pub(super) receive_buffer_bytes: u64,
     pub(super) send_buffer_bytes: u64,
 }
 
-impl Users {
+impl LinkUsers {
     pub(super) fn of(scenario: &Scenario, link: &AccountedLink) -> Self {
         let mut users = Self {
             link: (link.name.clone(), link.direction),
             senders: BTreeSet::new(),
             receivers: BTreeSet::new(),
-            talk: true,
+            is_request_reply: true,
             receive_buffer_bytes: 0,
             send_buffer_bytes: 0,
         };
@@ -46,7 +46,7 @@ impl Users {
                 };
                 if link.paths.iter().any(leads) {
                     users.add(scenario, ends);
-                    users.talk &= !asking(&flow.pattern).is_empty();
+                    users.is_request_reply &= !request_directions(&flow.pattern).is_empty();
                 }
             }
         }

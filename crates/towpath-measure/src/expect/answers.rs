@@ -1,13 +1,13 @@
 //! Expectations about messages: how late answers were, and what somebody made of them.
 
-use super::Unit;
-use crate::result::{Delays, FlowSummary, MessageFigures};
+use super::MetricUnit;
+use crate::result::{DelayStats, FlowSummary, MessageStats};
 
 /// A figure of flows that exchange messages. Of several flows and directions the worst counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Answers {
+pub enum MessageMetric {
     /// `delay.p50` and its kin: seconds.
-    Delay(Rank),
+    Delay(Percentile),
     /// `unanswered`: requests, of all flows together.
     Unanswered,
     /// `video.startup`: seconds; infinite when there never was a picture.
@@ -22,7 +22,7 @@ pub enum Answers {
 
 /// Which delay of a distribution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Rank {
+pub enum Percentile {
     /// The median.
     P50,
     /// 90 %.
@@ -35,8 +35,8 @@ pub enum Rank {
     Max,
 }
 
-impl Rank {
-    pub(super) fn of(self, delays: &Delays) -> u64 {
+impl Percentile {
+    pub(super) fn of(self, delays: &DelayStats) -> u64 {
         match self {
             Self::P50 => delays.p50_ns,
             Self::P90 => delays.p90_ns,
@@ -47,14 +47,14 @@ impl Rank {
     }
 }
 
-impl Answers {
+impl MessageMetric {
     pub(super) fn parse(name: &str) -> Option<Self> {
         Some(match name {
-            "delay.p50" => Self::Delay(Rank::P50),
-            "delay.p90" => Self::Delay(Rank::P90),
-            "delay.p99" => Self::Delay(Rank::P99),
-            "delay.p999" => Self::Delay(Rank::P999),
-            "delay.max" => Self::Delay(Rank::Max),
+            "delay.p50" => Self::Delay(Percentile::P50),
+            "delay.p90" => Self::Delay(Percentile::P90),
+            "delay.p99" => Self::Delay(Percentile::P99),
+            "delay.p999" => Self::Delay(Percentile::P999),
+            "delay.max" => Self::Delay(Percentile::Max),
             "unanswered" => Self::Unanswered,
             "video.startup" => Self::VideoStartup,
             "video.stalls" => Self::VideoStalls,
@@ -64,10 +64,12 @@ impl Answers {
         })
     }
 
-    pub(super) fn unit(self) -> Unit {
+    pub(super) fn unit(self) -> MetricUnit {
         match self {
-            Self::Delay(_) | Self::VideoStartup | Self::VideoRebuffer | Self::WebLoad => Unit::Time,
-            Self::Unanswered | Self::VideoStalls => Unit::Count,
+            Self::Delay(_) | Self::VideoStartup | Self::VideoRebuffer | Self::WebLoad => {
+                MetricUnit::Time
+            }
+            Self::Unanswered | Self::VideoStalls => MetricUnit::Count,
         }
     }
 
@@ -80,20 +82,20 @@ impl Answers {
         match self {
             Self::Delay(rank) => {
                 let asked = all.iter().filter(|messages| messages.count > 0);
-                longest(asked.map(|messages| Some(rank.of(&messages.delay))))
+                max(asked.map(|messages| Some(rank.of(&messages.delay))))
             }
             Self::Unanswered => sum(&mut all.iter().map(|messages| messages.unanswered())),
-            Self::VideoStartup => longest(videos().map(|video| video.startup_ns)),
+            Self::VideoStartup => max(videos().map(|video| video.startup_ns)),
             Self::VideoStalls => sum(&mut videos().map(|video| u64::from(video.stalls))),
-            Self::VideoRebuffer => longest(videos().map(|video| Some(video.rebuffer_ns))),
+            Self::VideoRebuffer => max(videos().map(|video| Some(video.rebuffer_ns))),
             Self::WebLoad => {
-                longest(all.iter().filter_map(|messages| messages.page).map(|page| page.load_ns))
+                max(all.iter().filter_map(|messages| messages.page).map(|page| page.load_ns))
             }
         }
     }
 }
 
-impl MessageFigures {
+impl MessageStats {
     /// Requests that were never answered.
     pub fn unanswered(&self) -> u64 {
         self.count.saturating_sub(self.answered)
@@ -101,7 +103,7 @@ impl MessageFigures {
 }
 
 /// The longest of some times in seconds; what never came takes for ever.
-fn longest(times: impl Iterator<Item = Option<u64>>) -> Option<f64> {
+fn max(times: impl Iterator<Item = Option<u64>>) -> Option<f64> {
     let seconds = times.map(|time| time.map_or(f64::INFINITY, |nanos| nanos as f64 / 1e9));
     seconds.reduce(f64::max)
 }
@@ -109,10 +111,10 @@ fn longest(times: impl Iterator<Item = Option<u64>>) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::result::{PageFigures, Stall, VideoFigures};
+    use crate::result::{PageStats, Stall, VideoStats};
     use crate::scenario::DataDirection;
 
-    fn flow(messages: Option<MessageFigures>) -> FlowSummary {
+    fn flow(messages: Option<MessageStats>) -> FlowSummary {
         FlowSummary {
             flow: 0,
             direction: DataDirection::Up,
@@ -134,19 +136,19 @@ mod tests {
 
     #[test]
     fn the_worst_direction_counts_and_one_without_requests_does_not() {
-        let with = |p99_ns, answered| MessageFigures {
+        let with = |p99_ns, answered| MessageStats {
             count: 10,
             answered,
-            delay: Delays { p99_ns, ..Delays::default() },
-            ..MessageFigures::default()
+            delay: DelayStats { p99_ns, ..DelayStats::default() },
+            ..MessageStats::default()
         };
         let flows = [
             flow(Some(with(30_000_000, 10))),
             flow(Some(with(410_000_000, 8))),
-            flow(Some(MessageFigures::default())),
+            flow(Some(MessageStats::default())),
             flow(None),
         ];
-        let value = |name| Answers::parse(name).unwrap().value(&flows);
+        let value = |name| MessageMetric::parse(name).unwrap().value(&flows);
         assert_eq!(value("delay.p99"), Some(0.41));
         assert_eq!(value("unanswered"), Some(2.0));
         assert_eq!((value("video.stalls"), value("web.load")), (None, None));
@@ -154,11 +156,11 @@ mod tests {
 
     #[test]
     fn what_never_came_misses_every_bound() {
-        let video = VideoFigures { stalls: 2, rebuffer_ns: 500_000_000, ..VideoFigures::default() };
-        let page = PageFigures { load_ns: None };
-        let both = MessageFigures { video: Some(video), page: Some(page), ..Default::default() };
+        let video = VideoStats { stalls: 2, rebuffer_ns: 500_000_000, ..VideoStats::default() };
+        let page = PageStats { load_ns: None };
+        let both = MessageStats { video: Some(video), page: Some(page), ..Default::default() };
         let flows = [flow(Some(both))];
-        let value = |name| Answers::parse(name).unwrap().value(&flows);
+        let value = |name| MessageMetric::parse(name).unwrap().value(&flows);
         assert_eq!(
             (value("video.startup"), value("web.load")),
             (Some(f64::INFINITY), Some(f64::INFINITY))

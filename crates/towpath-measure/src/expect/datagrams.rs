@@ -1,11 +1,11 @@
 //! Expectations about datagrams at a constant rate.
 
-use super::Unit;
-use crate::result::{DatagramFigures, Delays, FlowSummary};
+use super::MetricUnit;
+use crate::result::{DatagramFigures, DelayStats, FlowSummary};
 
 /// A figure of `udp` or `call`. Of several flows and directions the worst counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OfDatagrams {
+pub enum DatagramMetric {
     /// `udp.lost`: part of the sent ones that did not arrive, 0 to 1.
     Lost,
     /// `udp.burst`: most that were lost in a row.
@@ -22,7 +22,7 @@ pub enum OfDatagrams {
     Frames,
 }
 
-impl OfDatagrams {
+impl DatagramMetric {
     /// The figure of a name.
     pub(super) fn parse(name: &str) -> Option<Self> {
         Some(match name {
@@ -37,21 +37,21 @@ impl OfDatagrams {
         })
     }
 
-    pub(super) fn unit(self) -> Unit {
+    pub(super) fn unit(self) -> MetricUnit {
         match self {
-            Self::Lost | Self::Frames => Unit::Share,
-            Self::Burst => Unit::Count,
-            Self::Score => Unit::Score,
-            Self::Jitter | Self::Delay | Self::Variation => Unit::Time,
+            Self::Lost | Self::Frames => MetricUnit::Share,
+            Self::Burst => MetricUnit::Count,
+            Self::Score => MetricUnit::Score,
+            Self::Jitter | Self::Delay | Self::Variation => MetricUnit::Time,
         }
     }
 
     pub(super) fn value(self, flows: &[FlowSummary]) -> Option<f64> {
         let of = |figures: &DatagramFigures| {
-            let p99 = |delays: Option<Delays>| delays.map(|delays| delays.p99_ns as f64 / 1e9);
+            let p99 = |delays: Option<DelayStats>| delays.map(|delays| delays.p99_ns as f64 / 1e9);
             match self {
                 Self::Lost => Some(figures.lost_share()),
-                Self::Burst => Some(figures.longest_loss as f64),
+                Self::Burst => Some(figures.longest_loss_run as f64),
                 Self::Jitter => Some(figures.jitter_mean_ns as f64 / 1e9),
                 Self::Delay => p99(figures.delay),
                 Self::Variation => p99(figures.variation),
@@ -80,11 +80,11 @@ mod tests {
     fn every_figure_has_a_name_and_others_are_none() {
         let of_udp = ["udp.lost", "udp.burst", "udp.jitter", "udp.delay.p99", "udp.variation.p99"];
         for name in of_udp.into_iter().chain(["call.score", "call.frames"]) {
-            assert!(OfDatagrams::parse(name).is_some(), "{name}");
+            assert!(DatagramMetric::parse(name).is_some(), "{name}");
         }
         for wrong in ["udp.", "udp.delay", "udp.lost.wifi", "call.", "call.lost"] {
-            assert_eq!(OfDatagrams::parse(wrong), None);
+            assert_eq!(DatagramMetric::parse(wrong), None);
         }
-        assert_eq!(OfDatagrams::Lost.value(&[]), None);
+        assert_eq!(DatagramMetric::Lost.value(&[]), None);
     }
 }

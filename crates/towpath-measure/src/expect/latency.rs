@@ -1,18 +1,18 @@
 //! Expectations about latency under load.
 
-use super::Unit;
+use super::MetricUnit;
 use crate::result::{FlowSummary, Load};
 
 /// A figure of `latency` with a load. Of several flows the worst counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OfLatency {
+pub enum LatencyMetric {
     /// `latency.rise.down` and its kin: seconds.
     Rise(Load),
     /// `latency.rpm.down` and its kin: a number.
-    PerMinute(Load),
+    RoundTripsPerMinute(Load),
 }
 
-impl OfLatency {
+impl LatencyMetric {
     /// The figure of a name.
     pub(super) fn parse(name: &str) -> Option<Self> {
         let (figure, load) = name.strip_prefix("latency.")?.split_once('.')?;
@@ -24,28 +24,29 @@ impl OfLatency {
         };
         match figure {
             "rise" => Some(Self::Rise(load)),
-            "rpm" => Some(Self::PerMinute(load)),
+            "rpm" => Some(Self::RoundTripsPerMinute(load)),
             _ => None,
         }
     }
 
-    pub(super) fn unit(self) -> Unit {
+    pub(super) fn unit(self) -> MetricUnit {
         match self {
-            Self::Rise(_) => Unit::Time,
-            Self::PerMinute(_) => Unit::Count,
+            Self::Rise(_) => MetricUnit::Time,
+            Self::RoundTripsPerMinute(_) => MetricUnit::Count,
         }
     }
 
     pub(super) fn value(self, flows: &[FlowSummary]) -> Option<f64> {
-        let (Self::Rise(load) | Self::PerMinute(load)) = self;
+        let (Self::Rise(load) | Self::RoundTripsPerMinute(load)) = self;
         let phases = flows.iter().filter_map(|flow| flow.messages.as_ref());
         let own = phases.flat_map(|figures| &figures.phases).filter(|phase| phase.load == load);
         match self {
             Self::Rise(_) => {
-                let rises = own.filter_map(|phase| phase.rise_ns).map(|ns| ns as f64 / 1e9);
+                let rises =
+                    own.filter_map(|phase| phase.delay_increase_ns).map(|ns| ns as f64 / 1e9);
                 rises.max_by(f64::total_cmp)
             }
-            Self::PerMinute(_) => {
+            Self::RoundTripsPerMinute(_) => {
                 own.filter_map(|phase| phase.round_trips_per_minute).min_by(f64::total_cmp)
             }
         }
@@ -58,11 +59,14 @@ mod tests {
 
     #[test]
     fn loads_and_figures_have_names_and_others_are_none() {
-        assert_eq!(OfLatency::parse("latency.rise.up"), Some(OfLatency::Rise(Load::Up)));
-        assert_eq!(OfLatency::parse("latency.rpm.both"), Some(OfLatency::PerMinute(Load::Both)));
+        assert_eq!(LatencyMetric::parse("latency.rise.up"), Some(LatencyMetric::Rise(Load::Up)));
+        assert_eq!(
+            LatencyMetric::parse("latency.rpm.both"),
+            Some(LatencyMetric::RoundTripsPerMinute(Load::Both))
+        );
         for wrong in ["latency.rise", "latency.rise.idle", "latency.p50.down", "latency.rpm."] {
-            assert_eq!(OfLatency::parse(wrong), None, "{wrong}");
+            assert_eq!(LatencyMetric::parse(wrong), None, "{wrong}");
         }
-        assert_eq!(OfLatency::Rise(Load::Down).value(&[]), None);
+        assert_eq!(LatencyMetric::Rise(Load::Down).value(&[]), None);
     }
 }

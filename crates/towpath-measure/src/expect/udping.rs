@@ -1,43 +1,43 @@
 //! Expectations about paths themselves, as datagrams saw them.
 
-use super::{Rank, Unit};
-use crate::result::PathFigures;
+use super::{MetricUnit, Percentile};
+use crate::result::PathStats;
 
 /// A figure of one path. Of several flows the worst counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OfPath {
+pub enum PathMetric {
     /// `udping.lost.PATH`: part of the datagrams that did not come back, 0 to 1.
     Lost,
     /// `udping.p50.PATH` and its kin: seconds from due to back.
-    Delay(Rank),
+    Delay(Percentile),
     /// `udping.silence.PATH`: seconds.
     Silence,
 }
 
-impl OfPath {
+impl PathMetric {
     /// The figure and its path.
     pub(super) fn parse(name: &str) -> Option<(Self, String)> {
         let (figure, path) = name.strip_prefix("udping.")?.split_once('.')?;
         let figure = match figure {
             "lost" => Self::Lost,
-            "p50" => Self::Delay(Rank::P50),
-            "p99" => Self::Delay(Rank::P99),
-            "max" => Self::Delay(Rank::Max),
+            "p50" => Self::Delay(Percentile::P50),
+            "p99" => Self::Delay(Percentile::P99),
+            "max" => Self::Delay(Percentile::Max),
             "silence" => Self::Silence,
             _ => return None,
         };
         (!path.is_empty()).then(|| (figure, path.to_owned()))
     }
 
-    pub(super) fn unit(self) -> Unit {
+    pub(super) fn unit(self) -> MetricUnit {
         match self {
-            Self::Lost => Unit::Share,
-            Self::Delay(_) | Self::Silence => Unit::Time,
+            Self::Lost => MetricUnit::Share,
+            Self::Delay(_) | Self::Silence => MetricUnit::Time,
         }
     }
 
-    pub(super) fn value(self, path: &str, paths: &[PathFigures]) -> Option<f64> {
-        let of = |figures: &PathFigures| match self {
+    pub(super) fn value(self, path: &str, paths: &[PathStats]) -> Option<f64> {
+        let of = |figures: &PathStats| match self {
             Self::Lost => figures.lost() as f64 / figures.count.max(1) as f64,
             Self::Delay(rank) => rank.of(&figures.delay) as f64 / 1e9,
             Self::Silence => figures.silence_ns as f64 / 1e9,
@@ -49,22 +49,26 @@ impl OfPath {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::result::Delays;
+    use crate::result::DelayStats;
 
     #[test]
     fn a_path_is_judged_by_its_own_datagrams_and_by_the_worst_flow() {
-        let figures = |path: &str, answered, silence_ns| PathFigures {
+        let figures = |path: &str, answered, silence_ns| PathStats {
             path: path.into(),
             count: 100,
             answered,
             silence_ns,
-            delay: Delays { p50_ns: 30_000_000, max_ns: 3_000_000_000, ..Delays::default() },
-            ..PathFigures::default()
+            delay: DelayStats {
+                p50_ns: 30_000_000,
+                max_ns: 3_000_000_000,
+                ..DelayStats::default()
+            },
+            ..PathStats::default()
         };
         let all =
             [figures("wifi", 90, 7), figures("wifi", 60, 2_000_000_000), figures("lte", 100, 0)];
         let value = |name: &str| {
-            let (figure, path) = OfPath::parse(name).unwrap();
+            let (figure, path) = PathMetric::parse(name).unwrap();
             figure.value(&path, &all)
         };
         assert_eq!(value("udping.lost.wifi"), Some(0.4));
@@ -73,7 +77,7 @@ mod tests {
         assert_eq!(value("udping.max.lte"), Some(3.0));
         assert_eq!(value("udping.lost.eth"), None);
         for wrong in ["udping.lost", "udping.lost.", "udping.p51.wifi", "lost.wifi"] {
-            assert_eq!(OfPath::parse(wrong), None);
+            assert_eq!(PathMetric::parse(wrong), None);
         }
     }
 }

@@ -1,47 +1,48 @@
 //! Where the capacity went between two real hosts.
 //!
-//! Each sender says of every period what it moved and what held it back ([`Held`]); which of it was
+//! Each sender says of every period what it moved and what held it back ([`SenderActivity`]); which of it was
 //! new to the application, only the receiver knows. Nobody knows the links, so what they could carry
 //! is [estimated](crate::account::estimate).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::merge::Merged;
+use super::merge::MergedRun;
 use crate::account::{
-    Carried, Period, Reasons, Seen, SeenPeriod, Sizes, Why, combined, estimated, total_weight,
+    BufferSizes, CarriedBytes, EstimateInputs, IdleCause, ObservedPeriod, Period, WeightedCauses,
+    combine_causes, estimated_account, total_weight,
 };
-use crate::result::{Account, AccountSummary, Held, Part, Record, Subflow};
+use crate::result::{Account, AccountSummary, Part, Record, SenderActivity, Subflow};
 use crate::scenario::{DataDirection, Scenario, Transport};
 
 /// What the capacity is taken from.
-const FROM: &str = "the most that arrived within 20 ms";
+const CAPACITY_SOURCE: &str = "the most that arrived within 20 ms";
 /// Parts in which weights are counted.
-const FINE: f64 = 1e9;
+const WEIGHT_SCALE: f64 = 1e9;
 
 /// No period of ours has so many bytes or nanoseconds, nor so many bits per second.
-const MOST: u64 = 1 << 40;
+const MAX_VALUE: u64 = 1 << 40;
 /// No run of ours ends so late.
-const LATEST_NS: u64 = 1 << 47;
+const MAX_TIME_NS: u64 = 1 << 47;
 
 /// One end of a subflow in one period.
-type Said<'a> = (&'a Subflow, Held);
+type SenderSample<'a> = (&'a Subflow, SenderActivity);
 
 /// The account of a merged run; nothing where no sender told what held it back.
 pub fn account(
     scenario: &Scenario,
     transport: Transport,
-    merged: &Merged,
+    merged: &MergedRun,
 ) -> (Vec<Account>, Option<AccountSummary>) {
-    let said: Vec<Said<'_>> = merged.records.iter().filter_map(said_by).collect();
+    let said: Vec<SenderSample<'_>> = merged.records.iter().filter_map(sender_sample).collect();
     let mut names: Vec<String> = scenario.paths.iter().map(|path| path.name.clone()).collect();
     for (subflow, _) in &said {
         if !names.contains(&subflow.path) {
             names.push(subflow.path.clone());
         }
     }
-    let view = View { transport, names: &names, said: &said, merged };
-    let mut links: BTreeMap<(usize, DataDirection), Vec<SeenPeriod>> = BTreeMap::new();
+    let view = RunSamples { transport, names: &names, samples: &said, merged };
+    let mut links: BTreeMap<(usize, DataDirection), Vec<ObservedPeriod>> = BTreeMap::new();
     for direction in [DataDirection::Up, DataDirection::Down] {
         for path in 0..names.len() {
             let periods = view.periods(path, direction);
@@ -50,60 +51,65 @@ pub fn account(
             }
         }
     }
-    let most = |of: &dyn Fn(&Said<'_>) -> u64| said.iter().map(of).max().filter(|most| *most > 0);
-    let sizes = Sizes {
-        receive_window_bytes: most(&|(_, held)| held.window_bytes),
-        send_buffer_bytes: most(&|(_, held)| held.buffer_bytes),
-        enough_bytes: None,
-        ..Sizes::default()
+    let most =
+        |of: &dyn Fn(&SenderSample<'_>) -> u64| said.iter().map(of).max().filter(|most| *most > 0);
+    let sizes = BufferSizes {
+        receive_window_bytes: most(&|(_, held)| held.peer_window_max_bytes),
+        send_buffer_bytes: most(&|(_, held)| held.send_buffer_max_bytes),
+        sufficient_bytes: None,
+        ..BufferSizes::default()
     };
     let longest = most(&|(subflow, _)| u64::from(subflow.srtt_us)).unwrap_or(0);
     let longest_rtt = Duration::from_micros(longest);
-    estimated(&Seen { paths: &names, transport, sizes, longest_rtt, from: FROM }, &links)
+    estimated_account(
+        &EstimateInputs { paths: &names, transport, sizes, longest_rtt, source: CAPACITY_SOURCE },
+        &links,
+    )
 }
 
 /// What a record says. The other host may say anything, so its numbers are cut to what can be.
-fn said_by(record: &Record) -> Option<Said<'_>> {
+fn sender_sample(record: &Record) -> Option<SenderSample<'_>> {
     let Record::Subflow(subflow) = record else { return None };
-    let mut held = Held::clone(subflow.held.as_deref()?);
-    if subflow.t_ns > LATEST_NS {
+    let mut held = SenderActivity::clone(subflow.sender_activity.as_deref()?);
+    if subflow.t_ns > MAX_TIME_NS {
         return None;
     }
     for number in [
         &mut held.delivered_bytes,
         &mut held.header_bytes,
-        &mut held.repeated_bytes,
+        &mut held.spurious_bytes,
         &mut held.peak_bps,
         &mut held.queued_ns,
     ] {
-        *number = (*number).min(MOST);
+        *number = (*number).min(MAX_VALUE);
     }
-    held.limits_ns.values_mut().for_each(|span| *span = (*span).min(MOST));
-    held.waits_for_ns.iter_mut().for_each(|(_, span)| *span = (*span).min(MOST));
+    held.limits_ns.values_mut().for_each(|span| *span = (*span).min(MAX_VALUE));
+    held.blocked_by_ns.iter_mut().for_each(|(_, span)| *span = (*span).min(MAX_VALUE));
     Some((subflow, held))
 }
 
 /// All that was said, to be looked at path by path.
-struct View<'a> {
+struct RunSamples<'a> {
     transport: Transport,
     names: &'a [String],
-    said: &'a [Said<'a>],
-    merged: &'a Merged,
+    samples: &'a [SenderSample<'a>],
+    merged: &'a MergedRun,
 }
 
-impl View<'_> {
+impl RunSamples<'_> {
     /// What was seen of a path; nothing if no subflow ever used it.
-    fn periods(&self, path: usize, direction: DataDirection) -> Vec<SeenPeriod> {
-        let of_direction = || self.said.iter().filter(move |(one, _)| one.direction == direction);
+    fn periods(&self, path: usize, direction: DataDirection) -> Vec<ObservedPeriod> {
+        let of_direction =
+            || self.samples.iter().filter(move |(one, _)| one.direction == direction);
         let on_path = |one: &Subflow| self.names.get(path) == Some(&one.path);
         if !of_direction().any(|(one, _)| on_path(one)) {
             return Vec::new();
         }
-        let mut by_time: BTreeMap<u64, Vec<&Said<'_>>> = BTreeMap::new();
+        let mut by_time: BTreeMap<u64, Vec<&SenderSample<'_>>> = BTreeMap::new();
         for one in of_direction() {
             by_time.entry(one.0.t_ns).or_default().push(one);
         }
-        let new = self.new_parts(direction);
+        let new = self.overhead_shares(direction);
         let mut before = by_time
             .values()
             .next()
@@ -111,59 +117,63 @@ impl View<'_> {
         let mut periods = Vec::new();
         for (t_ns, all) in by_time {
             let span_ns = t_ns.saturating_sub(before.replace(t_ns).unwrap_or(0));
-            let (own, other): (Vec<&Said<'_>>, _) =
+            let (own, other): (Vec<&SenderSample<'_>>, _) =
                 all.into_iter().partition(|(one, _)| on_path(one));
-            let mut carried = Carried::default();
+            let mut carried = CarriedBytes::default();
             for (one, held) in &own {
-                add(&mut carried, held, new.get(&one.flow).copied().unwrap_or_default());
+                add_sample(&mut carried, held, new.get(&one.flow).copied().unwrap_or_default());
             }
             let peak_bps = own.iter().map(|(_, held)| held.peak_bps).max().unwrap_or(0);
-            let limits = weights(&self.reasons(&own, &other));
-            let period = Period { t_ns, span_ns, carried, begun_bytes: 0, limits };
+            let limits = weights(&self.path_causes(&own, &other));
+            let period = Period { t_ns, span_ns, carried, partial_packet_bytes: 0, limits };
             // A queue belongs to the path: who uses it sees it.
             let queued = own.iter().map(|(_, held)| held.queued_ns).max().unwrap_or(0);
             let is_full = queued.saturating_mul(4) >= span_ns.saturating_mul(3);
-            periods.push(SeenPeriod { period, peak_bps, is_full });
+            periods.push(ObservedPeriod { period, peak_bps, is_saturated: is_full });
         }
-        with_headers(&mut periods);
+        scale_peaks(&mut periods);
         periods
     }
 
     /// Why a path was not used in a period, by what its own subflows and those of others say.
-    fn reasons(&self, own: &[&Said<'_>], other: &[&Said<'_>]) -> Reasons {
-        let mut all = Reasons::new();
+    fn path_causes(
+        &self,
+        own: &[&SenderSample<'_>],
+        other: &[&SenderSample<'_>],
+    ) -> WeightedCauses {
+        let mut all = WeightedCauses::new();
         for one in own {
-            all.extend(self.own_reasons(one));
+            all.extend(self.subflow_causes(one));
         }
         if all.is_empty() {
             let idle = other.iter().map(|one| {
-                let nothing = |(why, _): &&(Why, f64)| is_source(why.part);
-                self.own_reasons(one).iter().filter(nothing).map(|(_, share)| share).sum()
+                let nothing = |(why, _): &&(IdleCause, f64)| is_sender_limit(why.part);
+                self.subflow_causes(one).iter().filter(nothing).map(|(_, share)| share).sum()
             });
             let idle = idle.fold(0.0, f64::max);
             let single = matches!(self.transport, Transport::Tcp | Transport::Quic);
             let absent = if single { Part::SinglePath } else { Part::NoSubflow };
             all = vec![(Part::Application.into(), idle), (absent.into(), 1.0 - idle)];
         }
-        combined(&[&all], false)
+        combine_causes(&[&all], false)
     }
 
     /// What one subflow waited for, in parts of the period.
-    fn own_reasons(&self, (subflow, held): &Said<'_>) -> Reasons {
+    fn subflow_causes(&self, (subflow, held): &SenderSample<'_>) -> WeightedCauses {
         let sum: u64 = held.limits_ns.values().fold(0, |sum, span| sum.saturating_add(*span));
         let share = |span: u64| span as f64 / sum.max(1) as f64;
-        let mut all = Reasons::new();
+        let mut all = WeightedCauses::new();
         for (part, span) in &held.limits_ns {
-            if *part != Part::Blocked || held.waits_for_ns.is_empty() {
-                all.push((Why::from(*part), share(*span)));
+            if *part != Part::HeadOfLineBlocking || held.blocked_by_ns.is_empty() {
+                all.push((IdleCause::from(*part), share(*span)));
                 continue;
             }
             let waited = |(_, span): &(u32, u64)| *span as f64;
-            let waited: f64 = held.waits_for_ns.iter().map(waited).sum();
-            for (number, part_ns) in &held.waits_for_ns {
+            let waited: f64 = held.blocked_by_ns.iter().map(waited).sum();
+            for (number, part_ns) in &held.blocked_by_ns {
                 let waits_for = self.path_of(subflow, *number);
                 let share = share(*span) * *part_ns as f64 / waited.max(1.0);
-                all.push((Why { part: *part, waits_for }, share));
+                all.push((IdleCause { part: *part, waits_for }, share));
             }
         }
         all
@@ -172,13 +182,13 @@ impl View<'_> {
     fn path_of(&self, of: &Subflow, number: u32) -> Option<usize> {
         let same =
             |one: &Subflow| (one.flow, one.stream, one.subflow) == (of.flow, of.stream, number);
-        let (other, _) = self.said.iter().find(|(one, _)| same(one))?;
+        let (other, _) = self.samples.iter().find(|(one, _)| same(one))?;
         self.names.iter().position(|name| *name == other.path)
     }
 
     /// Of what subflows brought, which part was new to the receiver's application, by flow.
-    fn new_parts(&self, direction: DataDirection) -> BTreeMap<u32, NewPart> {
-        let flows: BTreeSet<u32> = self.said.iter().map(|(one, _)| one.flow).collect();
+    fn overhead_shares(&self, direction: DataDirection) -> BTreeMap<u32, OverheadShares> {
+        let flows: BTreeSet<u32> = self.samples.iter().map(|(one, _)| one.flow).collect();
         let of = |flow: u32| {
             let input = self.merged.inputs.iter();
             let input = input.filter(|one| (one.flow, one.direction) == (flow, direction));
@@ -186,22 +196,22 @@ impl View<'_> {
             let subflows = self.merged.subflows.iter();
             let own = subflows.filter(|one| (one.flow, one.direction) == (flow, direction));
             let brought = own.map(|one| one.bytes).fold(0, u64::saturating_add);
-            let acked: u64 = { self.said.iter() }
+            let acked: u64 = { self.samples.iter() }
                 .filter(|(one, _)| (one.flow, one.direction) == (flow, direction))
                 .map(|(_, held)| held.delivered_bytes)
                 .sum();
             let part = |bytes: u64, of: u64| (bytes as f64 / of.max(1) as f64).clamp(0.0, 1.0);
             match self.transport {
-                _ if read == 0 => NewPart::default(),
+                _ if read == 0 => OverheadShares::default(),
                 // UDP payload: of it, the application's bytes.
                 Transport::Quic | Transport::Mpquic => {
-                    NewPart { framing: 1.0 - part(read, acked), reinjected: 0.0 }
+                    OverheadShares { framing: 1.0 - part(read, acked), reinjected: 0.0 }
                 }
-                Transport::Tcp => NewPart::default(),
+                Transport::Tcp => OverheadShares::default(),
                 Transport::Mptcp => {
                     let again = self.merged.reinjected_bytes;
                     let needless = brought.saturating_sub(read).min(again);
-                    NewPart { framing: 0.0, reinjected: part(needless, brought) }
+                    OverheadShares { framing: 0.0, reinjected: part(needless, brought) }
                 }
             }
         };
@@ -211,43 +221,43 @@ impl View<'_> {
 
 /// What of a subflow's bytes was not new to the application.
 #[derive(Debug, Clone, Copy, Default)]
-struct NewPart {
+struct OverheadShares {
     /// The protocol's own.
     framing: f64,
     /// Brought by another subflow before.
     reinjected: f64,
 }
 
-fn add(carried: &mut Carried, held: &Held, new: NewPart) {
+fn add_sample(carried: &mut CarriedBytes, held: &SenderActivity, new: OverheadShares) {
     let of = |part: f64| (held.delivered_bytes as f64 * part) as u64;
     let (framing, reinjected) = (of(new.framing), of(new.reinjected));
     carried.delivered += held.delivered_bytes.saturating_sub(framing + reinjected);
     carried.headers += held.header_bytes.saturating_add(framing);
     carried.reinjected += reinjected;
-    carried.repeated += held.repeated_bytes;
+    carried.spurious += held.spurious_bytes;
 }
 
 /// Peaks are of payload; capacity is of whole packets.
-fn with_headers(periods: &mut [SeenPeriod]) {
-    let sum = |of: fn(&Carried) -> u64| -> u64 {
+fn scale_peaks(periods: &mut [ObservedPeriod]) {
+    let sum = |of: fn(&CarriedBytes) -> u64| -> u64 {
         periods.iter().map(|one| of(&one.period.carried)).sum()
     };
-    let (all, headers) = (sum(Carried::sum), sum(|carried| carried.headers));
+    let (all, headers) = (sum(CarriedBytes::sum), sum(|carried| carried.headers));
     let factor = all as f64 / all.saturating_sub(headers).max(1) as f64;
     for one in periods.iter_mut() {
         one.peak_bps = (one.peak_bps as f64 * factor) as u64;
     }
 }
 
-fn is_source(part: Part) -> bool {
-    matches!(part, Part::Application | Part::SenderProcessor)
+fn is_sender_limit(part: Part) -> bool {
+    matches!(part, Part::Application | Part::SenderCpu)
 }
 
-fn weights(reasons: &Reasons) -> BTreeMap<Why, u64> {
+fn weights(reasons: &WeightedCauses) -> BTreeMap<IdleCause, u64> {
     let all = total_weight(reasons);
     let mut weights = BTreeMap::new();
     for (why, weight) in reasons.iter().filter(|_| all > 0.0) {
-        *weights.entry(*why).or_default() += (weight / all * FINE) as u64;
+        *weights.entry(*why).or_default() += (weight / all * WEIGHT_SCALE) as u64;
     }
     weights
 }
@@ -255,8 +265,8 @@ fn weights(reasons: &Reasons) -> BTreeMap<Why, u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::live::{Half, merge};
-    use crate::result::Side;
+    use crate::live::{HostReport, merge};
+    use crate::result::SubflowEnd;
     use crate::scenario::no_files;
 
     fn scenario() -> Scenario {
@@ -266,10 +276,10 @@ mod tests {
         Scenario::parse("t", text, &no_files).unwrap()
     }
 
-    fn record(at: u64, subflow: u32, path: &str, held: &Held) -> Record {
+    fn record(at: u64, subflow: u32, path: &str, held: &SenderActivity) -> Record {
         let subflow: Subflow = serde_json::from_value(serde_json::json!({
             "t_ns": at * 100_000_000, "span_ns": 100_000_000, "flow": 0, "stream": 0,
-            "direction": "up", "side": Side::Sender, "subflow": subflow, "path": path,
+            "direction": "up", "side": SubflowEnd::Sender, "subflow": subflow, "path": path,
             "state": "established", "backup": false, "bytes": 0, "bytes_sent": 0, "bytes_acked": 0,
             "bytes_received": 0, "srtt_us": 50_000, "rttvar_us": 0, "rto_us": 0, "backoff": 0,
             "cwnd_packets": 0, "ssthresh_packets": 0, "in_flight_packets": 0, "retransmissions": 0,
@@ -279,18 +289,18 @@ mod tests {
         Record::Subflow(Box::new(subflow))
     }
 
-    fn held(kilobytes: u64, limits: &[(Part, u64)]) -> Held {
-        Held {
+    fn held(kilobytes: u64, limits: &[(Part, u64)]) -> SenderActivity {
+        SenderActivity {
             limits_ns: limits.iter().map(|(part, ms)| (*part, ms * 1_000_000)).collect(),
             delivered_bytes: kilobytes * 1_000,
             header_bytes: kilobytes * 20,
             peak_bps: 20_000_000,
-            ..Held::default()
+            ..SenderActivity::default()
         }
     }
 
-    fn told(records: Vec<Record>) -> (Vec<Account>, Option<AccountSummary>) {
-        let empty = Half::default();
+    fn account_of(records: Vec<Record>) -> (Vec<Account>, Option<AccountSummary>) {
+        let empty = HostReport::default();
         let mut merged = merge(&scenario(), &empty, Ok(&empty));
         merged.records = records;
         account(&scenario(), Transport::Mptcp, &merged)
@@ -298,16 +308,16 @@ mod tests {
 
     #[test]
     fn a_path_that_is_waited_for_is_named_by_its_subflow() {
-        let blocked = Held {
-            waits_for_ns: vec![(1, 60_000_000)],
-            window_bytes: 64_000,
-            ..held(100, &[(Part::Blocked, 60), (Part::BelowProduct, 40)])
+        let blocked = SenderActivity {
+            blocked_by_ns: vec![(1, 60_000_000)],
+            peer_window_max_bytes: 64_000,
+            ..held(100, &[(Part::HeadOfLineBlocking, 60), (Part::CongestionAvoidance, 40)])
         };
         let records = (1..=10).flat_map(|at| {
-            let slow = held(20, &[(Part::BelowProduct, 100)]);
+            let slow = held(20, &[(Part::CongestionAvoidance, 100)]);
             [record(at, 0, "wifi", &blocked), record(at, 1, "lte", &slow)]
         });
-        let (accounts, summary) = told(records.collect());
+        let (accounts, summary) = account_of(records.collect());
         let summary = summary.unwrap();
         let wifi = &summary.links[0];
         assert_eq!((wifi.path.as_str(), wifi.parts.of(Part::Headers)), ("wifi", 20_000));
@@ -320,30 +330,30 @@ mod tests {
 
     #[test]
     fn a_path_without_a_subflow_has_one_less_where_it_had_one() {
-        let busy = || held(100, &[(Part::BelowProduct, 100)]);
+        let busy = || held(100, &[(Part::CongestionAvoidance, 100)]);
         let mut records: Vec<_> = (1..=10).map(|at| record(at, 0, "wifi", &busy())).collect();
         records.extend((6..=10).map(|at| record(at, 1, "lte", &busy())));
-        let (_, summary) = told(records);
+        let (_, summary) = account_of(records);
         let summary = summary.unwrap();
         let lte = &summary.links[1];
-        assert_eq!(lte.held_ns[&Part::NoSubflow], 500_000_000, "{lte:?}");
+        assert_eq!(lte.limit_ns[&Part::NoSubflow], 500_000_000, "{lte:?}");
     }
 
     #[test]
     fn whatever_the_other_host_says_the_parts_sum_up() {
-        let wild = Held {
-            limits_ns: [(Part::Unknown, u64::MAX), (Part::Blocked, u64::MAX)].into(),
-            waits_for_ns: vec![(7, u64::MAX), (0, u64::MAX)],
+        let wild = SenderActivity {
+            limits_ns: [(Part::Unknown, u64::MAX), (Part::HeadOfLineBlocking, u64::MAX)].into(),
+            blocked_by_ns: vec![(7, u64::MAX), (0, u64::MAX)],
             delivered_bytes: u64::MAX,
             header_bytes: u64::MAX,
-            repeated_bytes: u64::MAX,
+            spurious_bytes: u64::MAX,
             peak_bps: u64::MAX,
             queued_ns: u64::MAX,
-            ..Held::default()
+            ..SenderActivity::default()
         };
         let records = [1, 2, 2, 3, 1_000_000, u64::MAX / 100_000_000];
         let records = records.map(|at| record(at, 0, "wifi", &wild));
-        let (accounts, summary) = told(records.to_vec());
+        let (accounts, summary) = account_of(records.to_vec());
         assert!(accounts.iter().all(|one| one.parts.sum() == one.parts.capacity_bytes));
         assert!(summary.is_some());
     }

@@ -6,16 +6,16 @@ use towpath_net::Instant;
 
 /// The server's clock seen from the client's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Offset {
+pub struct ClockOffset {
     /// What must be added to the client's nanoseconds.
     pub nanos: i128,
     /// It is not further from that than this.
     pub error: Duration,
 }
 
-impl Offset {
+impl ClockOffset {
     /// A point in time of the client's clock on the server's.
-    pub fn on_server(self, at: Instant) -> Instant {
+    pub fn to_server_time(self, at: Instant) -> Instant {
         let nanos = i128::from(at.as_nanos()).saturating_add(self.nanos).max(0);
         Instant::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
@@ -26,14 +26,14 @@ impl Offset {
 /// The answer was given between question and answer, so half the round trip is the largest error,
 /// and the shortest round trip knows best.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Probes {
-    best: Option<Offset>,
+pub struct ClockEstimator {
+    best: Option<ClockOffset>,
     count: u32,
 }
 
-impl Probes {
+impl ClockEstimator {
     /// An answer that came at `now` to what was asked at `asked`: it is `server` o'clock.
-    pub fn answered(&mut self, asked: Instant, now: Instant, server: Instant) {
+    pub fn add_sample(&mut self, asked: Instant, now: Instant, server: Instant) {
         let trip = now.saturating_since(asked);
         let middle = asked + trip / 2;
         let nanos = i128::from(server.as_nanos()) - i128::from(middle.as_nanos());
@@ -41,7 +41,7 @@ impl Probes {
         let error = trip / 2 + Duration::from_nanos(1);
         self.count = self.count.saturating_add(1);
         if self.best.is_none_or(|best| error < best.error) {
-            self.best = Some(Offset { nanos, error });
+            self.best = Some(ClockOffset { nanos, error });
         }
     }
 
@@ -51,7 +51,7 @@ impl Probes {
     }
 
     /// What is known.
-    pub fn best(&self) -> Option<Offset> {
+    pub fn best(&self) -> Option<ClockOffset> {
         self.best
     }
 }
@@ -68,14 +68,14 @@ mod tests {
             ahead in -1_000_000_000_000_i64..1_000_000_000_000,
             trips in proptest::collection::vec((0_u64..500_000_000, 0_u64..500_000_000), 1..20),
         ) {
-            let mut probes = Probes::default();
+            let mut probes = ClockEstimator::default();
             let mut now = 2_000_000_000_000_u64;
             for (there, back) in trips {
                 let asked = now;
                 let server = (asked + there).checked_add_signed(ahead).unwrap();
                 now = asked + there + back;
                 let at = Instant::from_nanos;
-                probes.answered(at(asked), at(now), at(server));
+                probes.add_sample(at(asked), at(now), at(server));
                 now += 1_000;
             }
             let best = probes.best().unwrap();
@@ -86,8 +86,8 @@ mod tests {
 
     #[test]
     fn a_clock_that_would_be_before_its_beginning_is_at_it() {
-        let offset = Offset { nanos: -5, error: Duration::ZERO };
-        assert_eq!(offset.on_server(Instant::from_nanos(3)), Instant::ZERO);
-        assert_eq!(offset.on_server(Instant::from_nanos(9)), Instant::from_nanos(4));
+        let offset = ClockOffset { nanos: -5, error: Duration::ZERO };
+        assert_eq!(offset.to_server_time(Instant::from_nanos(3)), Instant::ZERO);
+        assert_eq!(offset.to_server_time(Instant::from_nanos(9)), Instant::from_nanos(4));
     }
 }

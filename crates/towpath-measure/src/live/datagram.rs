@@ -5,31 +5,31 @@
 //! is needed, and an answer is exactly as long as its question: nobody is hit harder by it than the
 //! asker could hit by himself.
 
-use super::preamble::Token;
+use super::preamble::TestToken;
 
 /// First bytes: no QUIC packet, `tp`, version.
-const QUESTION: [u8; 4] = [0x01, b't', b'p', 1];
-const ANSWER: [u8; 4] = [0x02, b't', b'p', 1];
+const REQUEST_MAGIC: [u8; 4] = [0x01, b't', b'p', 1];
+const REPLY_MAGIC: [u8; 4] = [0x02, b't', b'p', 1];
 
 /// A question, and the answer to it: a number and a time besides the token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Datagram {
-    /// Of which test; [`Token::NONE`] of none.
-    pub token: Token,
+pub struct EchoDatagram {
+    /// Of which test; [`TestToken::NONE`] of none.
+    pub token: TestToken,
     /// Number of the question.
     pub number: u32,
     /// When it was asked, on the asker's clock.
     pub sent_ns: u64,
 }
 
-impl Datagram {
+impl EchoDatagram {
     /// Length of both.
     pub const BYTES: usize = 32;
 
     /// As it is asked.
     pub fn to_bytes(self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
-        let parts = QUESTION.into_iter().chain(self.token.0);
+        let parts = REQUEST_MAGIC.into_iter().chain(self.token.0);
         let parts = parts.chain(self.number.to_be_bytes()).chain(self.sent_ns.to_be_bytes());
         for (slot, byte) in bytes.iter_mut().zip(parts) {
             *slot = byte;
@@ -38,8 +38,8 @@ impl Datagram {
     }
 
     /// Reads an answer.
-    pub fn of_answer(bytes: &[u8]) -> Option<Self> {
-        Self::parse(bytes, ANSWER)
+    pub fn parse_reply(bytes: &[u8]) -> Option<Self> {
+        Self::parse(bytes, REPLY_MAGIC)
     }
 
     fn parse(bytes: &[u8], first: [u8; 4]) -> Option<Self> {
@@ -48,7 +48,7 @@ impl Datagram {
         let (number, rest) = rest.split_first_chunk()?;
         let (sent_ns, rest) = rest.split_first_chunk()?;
         (*head == first && rest.is_empty()).then(|| Self {
-            token: Token(*token),
+            token: TestToken(*token),
             number: u32::from_be_bytes(*number),
             sent_ns: u64::from_be_bytes(*sent_ns),
         })
@@ -57,13 +57,16 @@ impl Datagram {
 
 /// The answer to a datagram of whoever; `None` is silence. `admits` says whose questions are
 /// answered.
-pub fn answer(bytes: &[u8], admits: impl Fn(Token) -> bool) -> Option<[u8; Datagram::BYTES]> {
-    let question = Datagram::parse(bytes, QUESTION)?;
+pub fn reply(
+    bytes: &[u8],
+    admits: impl Fn(TestToken) -> bool,
+) -> Option<[u8; EchoDatagram::BYTES]> {
+    let question = EchoDatagram::parse(bytes, REQUEST_MAGIC)?;
     if !admits(question.token) {
         return None;
     }
     let mut bytes = question.to_bytes();
-    for (slot, byte) in bytes.iter_mut().zip(ANSWER) {
+    for (slot, byte) in bytes.iter_mut().zip(REPLY_MAGIC) {
         *slot = byte;
     }
     Some(bytes)
@@ -80,13 +83,13 @@ mod tests {
         fn a_question_comes_back_as_it_was_asked(
             token: [u8; 16], number: u32, sent_ns: u64,
         ) {
-            let asked = Datagram { token: Token(token), number, sent_ns };
+            let asked = EchoDatagram { token: TestToken(token), number, sent_ns };
             let bytes = asked.to_bytes();
             prop_assert_eq!(bytes[0] & 0x40, 0, "no packet of QUIC");
-            let back = answer(&bytes, |one| one == Token(token)).unwrap();
-            prop_assert_eq!(Datagram::of_answer(&back), Some(asked));
-            prop_assert_eq!(answer(&bytes, |one| one != Token(token)), None);
-            prop_assert_eq!(answer(&back, |_| true), None, "answers are not answered");
+            let back = reply(&bytes, |one| one == TestToken(token)).unwrap();
+            prop_assert_eq!(EchoDatagram::parse_reply(&back), Some(asked));
+            prop_assert_eq!(reply(&bytes, |one| one != TestToken(token)), None);
+            prop_assert_eq!(reply(&back, |_| true), None, "answers are not answered");
         }
 
         #[test]
@@ -94,11 +97,11 @@ mod tests {
             bytes in prop::collection::vec(any::<u8>(), 0..64), head: bool,
         ) {
             let mut bytes = bytes;
-            for (slot, byte) in bytes.iter_mut().zip(QUESTION).filter(|_| head) {
+            for (slot, byte) in bytes.iter_mut().zip(REQUEST_MAGIC).filter(|_| head) {
                 *slot = byte;
             }
-            let right = bytes.starts_with(&QUESTION) && bytes.len() == Datagram::BYTES;
-            prop_assert_eq!(answer(&bytes, |_| true).is_some(), right);
+            let right = bytes.starts_with(&REQUEST_MAGIC) && bytes.len() == EchoDatagram::BYTES;
+            prop_assert_eq!(reply(&bytes, |_| true).is_some(), right);
         }
     }
 }

@@ -5,13 +5,13 @@ use serde::de::DeserializeOwned;
 use thiserror::Error;
 
 /// No frame is longer.
-pub const MOST_BYTES: usize = 64 * 1024;
+pub const MAX_FRAME_BYTES: usize = 64 * 1024;
 
 /// Why a connection's frames cannot be read any further.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum FrameError {
     /// It announces more than any frame holds.
-    #[error("a frame of {0} bytes; none is longer than {MOST_BYTES}")]
+    #[error("a frame of {0} bytes; none is longer than {MAX_FRAME_BYTES}")]
     TooLong(usize),
     /// It does not hold what is expected.
     #[error("a frame that is not understood: {0}")]
@@ -20,11 +20,11 @@ pub enum FrameError {
 
 /// Frames out of bytes as they come.
 #[derive(Debug, Default)]
-pub struct Frames {
+pub struct FrameDecoder {
     buffer: Vec<u8>,
 }
 
-impl Frames {
+impl FrameDecoder {
     /// Takes bytes. Who reads a connection calls [`Self::take`] until there is none before more are
     /// taken, so that no more than one frame and one read's bytes are kept.
     pub fn push(&mut self, bytes: &[u8]) {
@@ -32,7 +32,7 @@ impl Frames {
     }
 
     /// Bytes that are kept.
-    pub fn kept(&self) -> usize {
+    pub fn buffered(&self) -> usize {
         self.buffer.len()
     }
 
@@ -40,7 +40,7 @@ impl Frames {
     pub fn take<T: DeserializeOwned>(&mut self) -> Result<Option<T>, FrameError> {
         let Some((length, rest)) = self.buffer.split_first_chunk::<4>() else { return Ok(None) };
         let length = u32::from_be_bytes(*length) as usize;
-        if length > MOST_BYTES {
+        if length > MAX_FRAME_BYTES {
             return Err(FrameError::TooLong(length));
         }
         let Some(content) = rest.get(..length) else { return Ok(None) };
@@ -57,7 +57,7 @@ pub fn to_bytes<T: Serialize>(content: &T) -> Result<Vec<u8>, FrameError> {
     serde_json::to_writer(&mut bytes, content)
         .map_err(|error| FrameError::NotUnderstood(error.to_string()))?;
     let length = bytes.len().saturating_sub(4);
-    if length > MOST_BYTES {
+    if length > MAX_FRAME_BYTES {
         return Err(FrameError::TooLong(length));
     }
     if let Some(head) = bytes.first_chunk_mut() {
@@ -78,7 +78,7 @@ mod tests {
             texts in proptest::collection::vec(".{0,200}", 1..8), cut in 1_usize..50,
         ) {
             let all: Vec<u8> = texts.iter().flat_map(|text| to_bytes(text).unwrap()).collect();
-            let (mut frames, mut found) = (Frames::default(), Vec::new());
+            let (mut frames, mut found) = (FrameDecoder::default(), Vec::new());
             for piece in all.chunks(cut) {
                 frames.push(piece);
                 while let Some(text) = frames.take::<String>().unwrap() {
@@ -86,12 +86,12 @@ mod tests {
                 }
             }
             prop_assert_eq!(found, texts);
-            prop_assert_eq!(frames.kept(), 0);
+            prop_assert_eq!(frames.buffered(), 0);
         }
 
         #[test]
         fn garbage_does_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-            let mut frames = Frames::default();
+            let mut frames = FrameDecoder::default();
             frames.push(&bytes);
             while let Ok(Some(_)) = frames.take::<serde_json::Value>() {}
         }
@@ -99,10 +99,10 @@ mod tests {
 
     #[test]
     fn a_frame_that_is_too_long_is_refused_by_its_length_alone() {
-        let mut frames = Frames::default();
+        let mut frames = FrameDecoder::default();
         frames.push(&u32::MAX.to_be_bytes());
         assert_eq!(frames.take::<String>(), Err(FrameError::TooLong(u32::MAX as usize)));
-        let long = "x".repeat(MOST_BYTES);
-        assert_eq!(to_bytes(&long), Err(FrameError::TooLong(MOST_BYTES + 2)));
+        let long = "x".repeat(MAX_FRAME_BYTES);
+        assert_eq!(to_bytes(&long), Err(FrameError::TooLong(MAX_FRAME_BYTES + 2)));
     }
 }

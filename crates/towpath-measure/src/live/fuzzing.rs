@@ -5,17 +5,17 @@ use std::time::Duration;
 
 use towpath_net::Instant;
 
-use super::control::Control;
-use super::datagram::{self, Datagram};
-use super::frame::Frames;
-use super::half::Half;
-use super::limits::Limits;
+use super::control::ControlSession;
+use super::datagram::{self, EchoDatagram};
+use super::frame::FrameDecoder;
+use super::half::HostReport;
+use super::limits::ServerLimits;
 use super::merge::merge;
-use super::message::{FromClient, FromServer};
-use super::preamble::{Kind, Preamble, Token};
-use super::secret::{Binding, Challenge, Secret};
-use super::stamp::Stamp;
-use crate::live::Act;
+use super::message::{ClientMessage, ServerMessage};
+use super::preamble::{ConnectionKind, Preamble, TestToken};
+use super::secret::{Challenge, ChannelBinding, Secret};
+use super::stamp::DatagramHeader;
+use crate::live::ControlAction;
 use crate::metrics::Summarizer;
 use crate::scenario::{DataDirection, Scenario, Transport, Udp, Udping, no_files};
 use crate::traffic::udp::planned_datagrams;
@@ -23,39 +23,40 @@ use crate::traffic::{Pinger, UdpReceiver};
 
 /// A connection to a server from its first byte on; then the same bytes as an answer of a server.
 pub fn control(data: &[u8]) {
-    let limits = Limits::default();
+    let limits = ServerLimits::default();
     if let Ok(Some(preamble)) = Preamble::read(data)
-        && preamble.kind == Kind::Control
+        && preamble.kind == ConnectionKind::Control
     {
         let secret = Secret::from_text(b"a key of 16 bytes").ok();
         let secret = secret.filter(|_| preamble.flow.is_multiple_of(2));
-        let test = Some(preamble.test()).filter(|test| *test != Token::NONE);
-        let binding = preamble.stream.is_multiple_of(2).then_some(Binding([3; 32]));
-        let mut control = Control::new(test, secret, Challenge([1; 32])).bound_to(binding);
-        let mut frames = Frames::default();
+        let test = Some(preamble.test()).filter(|test| *test != TestToken::NONE);
+        let binding = preamble.stream.is_multiple_of(2).then_some(ChannelBinding([3; 32]));
+        let mut control =
+            ControlSession::new(test, secret, Challenge([1; 32])).with_binding(binding);
+        let mut frames = FrameDecoder::default();
         frames.push(data.get(Preamble::BYTES..).unwrap_or_default());
-        while let Ok(Some(message)) = frames.take::<FromClient>() {
+        while let Ok(Some(message)) = frames.take::<ClientMessage>() {
             let acts = control.on_message(message, &limits);
             for act in &acts {
-                if let Act::Admit(_) = act {
-                    control.admitted(Token([2; 16]));
+                if let ControlAction::Admit(_) = act {
+                    control.on_admitted(TestToken([2; 16]));
                 }
             }
-            if acts.contains(&Act::Close) {
+            if acts.contains(&ControlAction::Close) {
                 break;
             }
         }
     }
-    let mut frames = Frames::default();
+    let mut frames = FrameDecoder::default();
     frames.push(data);
-    while let Ok(Some(_)) = frames.take::<FromServer>() {}
-    let _ = Half::from_text(&String::from_utf8_lossy(data)); // must not panic
+    while let Ok(Some(_)) = frames.take::<ServerMessage>() {}
+    let _ = HostReport::from_text(&String::from_utf8_lossy(data)); // must not panic
 }
 
 /// A datagram to a server, which never answers with more; then the same bytes as an answer.
 pub fn datagram(data: &[u8]) {
     for admitted in [true, false] {
-        let answer = datagram::answer(data, |_| admitted);
+        let answer = datagram::reply(data, |_| admitted);
         assert!(answer.is_none_or(|answer| admitted && answer.len() <= data.len()));
     }
     let plan = Udp {
@@ -63,28 +64,28 @@ pub fn datagram(data: &[u8]) {
         bytes: 1_000,
         direction: DataDirection::Up,
         duration: Duration::from_secs(1),
-        patience: Duration::from_secs(1),
+        late_timeout: Duration::from_secs(1),
         is_bound: false,
         call: None,
     };
     let sample = Duration::from_millis(100);
     let mut receiver = UdpReceiver::new(&plan, Instant::ZERO, sample);
-    for part in data.chunks(Stamp::BYTES) {
-        if let Some(stamp) = Stamp::parse(part) {
-            receiver.take(stamp.sent(), (stamp.number, stamp.sent()), part.len());
-            receiver.take(Instant::ZERO, (stamp.number, stamp.sent()), part.len());
+    for part in data.chunks(DatagramHeader::BYTES) {
+        if let Some(stamp) = DatagramHeader::parse(part) {
+            receiver.on_datagram(stamp.sent_at(), (stamp.number, stamp.sent_at()), part.len());
+            receiver.on_datagram(Instant::ZERO, (stamp.number, stamp.sent_at()), part.len());
         }
     }
     assert!(receiver.finish(true).received <= planned_datagrams(&plan));
     let plan = Udping {
         period: Duration::from_millis(100),
         duration: Duration::from_secs(1),
-        patience: Duration::from_secs(1),
+        reply_timeout: Duration::from_secs(1),
     };
     let mut pinger = Pinger::new(plan, Instant::ZERO);
     let now = Instant::ZERO + Duration::from_millis(250);
     let asked = std::iter::from_fn(|| pinger.poll(now)).count();
-    if let Some(answer) = Datagram::of_answer(data) {
+    if let Some(answer) = EchoDatagram::parse_reply(data) {
         pinger.on_answer(now, answer.number);
     }
     let probes = pinger.finish(now, 0, "path");
@@ -93,11 +94,11 @@ pub fn datagram(data: &[u8]) {
 
 /// A half that a server sends, merged with one of a client that saw the same, and with none; what is
 /// said of the run comes of both.
-pub fn half(data: &[u8]) {
-    let Ok(half) = Half::from_text(&String::from_utf8_lossy(data)) else { return };
-    assert_eq!(Half::from_text(&half.clone().into_text()).as_ref(), Ok(&half));
+pub fn host_report(data: &[u8]) {
+    let Ok(half) = HostReport::from_text(&String::from_utf8_lossy(data)) else { return };
+    assert_eq!(HostReport::from_text(&half.clone().into_text()).as_ref(), Ok(&half));
     let Ok(scenario) = Scenario::parse("half", TESTED, &no_files) else { return };
-    for client in [&Half::default(), &half] {
+    for client in [&HostReport::default(), &half] {
         let merged = merge(&scenario, client, Ok(&half));
         let start = Summarizer::new(&scenario, Transport::Mptcp);
         let mut start = merged.inputs.into_iter().fold(start, Summarizer::flow);

@@ -4,37 +4,37 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::input::Budget;
+use crate::input::ReadBudget;
 use crate::metrics::DeliveryLog;
 use crate::result::Record;
 use crate::scenario::DataDirection;
-use crate::store::{LEAST_LINE_BYTES, MOST_SUBFLOWS, Variety};
-use crate::traffic::talk::TalkHalf;
-use crate::traffic::udp::{Received, Sent};
+use crate::store::{CardinalityLimiter, MAX_SUBFLOWS, MIN_LINE_BYTES};
+use crate::traffic::talk::ExchangeReport;
+use crate::traffic::udp::{UdpReceiverReport, UdpSenderReport};
 
 /// Most bytes of a half: logs of an hour have a slot for every millisecond of each stream.
-const MOST_BYTES: u64 = 1 << 30;
+const MAX_REPORT_BYTES: u64 = 1 << 30;
 /// Most bytes of a line that is not a flow's. A flow's holds its logs and messages, all in one.
-const MOST_LINE_BYTES: usize = 8_000_000;
+const MAX_LINE_BYTES: usize = 8_000_000;
 
 /// What one host saw.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Half {
+pub struct HostReport {
     /// The host.
-    pub host: HostHalf,
+    pub host: HostInfo,
     /// Its flows.
-    pub flows: Vec<FlowHalf>,
+    pub flows: Vec<FlowReport>,
     /// Their connections.
-    pub connections: Vec<ConnectionHalf>,
+    pub connections: Vec<ConnectionReport>,
     /// Their subflows.
-    pub subflows: Vec<SubflowHalf>,
+    pub subflows: Vec<SubflowReport>,
     /// What happened when, in order of time; subflows have this host's numbers.
     pub records: Vec<Record>,
 }
 
 /// A host and what it used.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct HostHalf {
+pub struct HostInfo {
     /// Version of towpath.
     pub towpath: String,
     /// Kernel release.
@@ -49,7 +49,7 @@ pub struct HostHalf {
 
 /// A flow.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct FlowHalf {
+pub struct FlowReport {
     /// Its number.
     pub flow: u32,
     /// What arrived here: one log for each stream.
@@ -62,10 +62,10 @@ pub struct FlowHalf {
     pub failure: Option<String>,
     /// Its messages.
     #[serde(rename = "talk", default, skip_serializing_if = "Option::is_none")]
-    pub talk: Option<TalkHalf>,
+    pub exchange: Option<ExchangeReport>,
     /// Its datagrams at a constant rate, in each direction.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub datagrams: Vec<DatagramHalf>,
+    pub datagrams: Vec<DatagramReport>,
     /// What to check before it is trusted; becomes the host's.
     #[serde(skip)]
     pub notes: Vec<String>,
@@ -73,7 +73,7 @@ pub struct FlowHalf {
 
 /// What one end knows of a flow's datagrams in one direction.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct DatagramHalf {
+pub struct DatagramReport {
     /// `up` or `down`.
     pub direction: DataDirection,
     /// Path, where this end knows it.
@@ -81,15 +81,15 @@ pub struct DatagramHalf {
     pub path: Option<String>,
     /// Of the end that sends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sent: Option<Sent>,
+    pub sent: Option<UdpSenderReport>,
     /// Of the end that counts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub received: Option<Received>,
+    pub received: Option<UdpReceiverReport>,
 }
 
 /// A connection.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ConnectionHalf {
+pub struct ConnectionReport {
     /// Flow number.
     pub flow: u32,
     /// Stream number.
@@ -105,7 +105,7 @@ pub struct ConnectionHalf {
 
 /// A subflow.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SubflowHalf {
+pub struct SubflowReport {
     /// Flow number.
     pub flow: u32,
     /// Stream number.
@@ -149,29 +149,29 @@ pub struct SubflowHalf {
 /// One line of a half as it is sent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Line {
-    Host(Box<HostHalf>),
-    Flow(FlowHalf),
-    Connection(ConnectionHalf),
-    Subflow(Box<SubflowHalf>),
+enum ReportLine {
+    Host(Box<HostInfo>),
+    Flow(FlowReport),
+    Connection(ConnectionReport),
+    Subflow(Box<SubflowReport>),
     Record(Box<Record>),
 }
 
-impl Half {
+impl HostReport {
     /// As text, one JSON value a line. What is written is dropped: both would take much memory.
     pub fn into_text(self) -> String {
         let Self { host, flows, connections, subflows, records } = self;
         let mut text = String::new();
-        let mut add = |line: Line| {
+        let mut add = |line: ReportLine| {
             // All of it are numbers, texts and lists of them: it cannot fail.
             text.push_str(&serde_json::to_string(&line).unwrap_or_default());
             text.push('\n');
         };
-        add(Line::Host(Box::new(host)));
-        flows.into_iter().map(Line::Flow).for_each(&mut add);
-        connections.into_iter().map(Line::Connection).for_each(&mut add);
-        subflows.into_iter().map(|one| Line::Subflow(Box::new(one))).for_each(&mut add);
-        records.into_iter().map(|one| Line::Record(Box::new(one))).for_each(&mut add);
+        add(ReportLine::Host(Box::new(host)));
+        flows.into_iter().map(ReportLine::Flow).for_each(&mut add);
+        connections.into_iter().map(ReportLine::Connection).for_each(&mut add);
+        subflows.into_iter().map(|one| ReportLine::Subflow(Box::new(one))).for_each(&mut add);
+        records.into_iter().map(|one| ReportLine::Record(Box::new(one))).for_each(&mut add);
         text
     }
 
@@ -180,35 +180,35 @@ impl Half {
     /// None is longer than one of ours can be, or speaks of more things than a result may.
     pub fn from_text(text: &str) -> Result<Self, String> {
         let mut half = Self::default();
-        let budget = Budget::of(MOST_BYTES);
-        let mut variety = Variety::default();
+        let budget = ReadBudget::of(MAX_REPORT_BYTES);
+        let mut variety = CardinalityLimiter::default();
         for (number, line) in (1..).zip(text.lines()) {
             let wrong = |why: &dyn std::fmt::Display| format!("line {number}: {why}");
-            if line.len() > MOST_LINE_BYTES && !line.starts_with("{\"flow\":") {
-                return Err(wrong(&format!("it has more than {MOST_LINE_BYTES} bytes")));
+            if line.len() > MAX_LINE_BYTES && !line.starts_with("{\"flow\":") {
+                return Err(wrong(&format!("it has more than {MAX_LINE_BYTES} bytes")));
             }
-            budget.take(LEAST_LINE_BYTES.max(line.len() as u64)).map_err(|error| wrong(&error))?;
-            let line: Line = serde_json::from_str(line).map_err(|error| wrong(&error))?;
+            budget.take(MIN_LINE_BYTES.max(line.len() as u64)).map_err(|error| wrong(&error))?;
+            let line: ReportLine = serde_json::from_str(line).map_err(|error| wrong(&error))?;
             match line {
-                Line::Host(host) => half.host = *host,
-                Line::Flow(flow) => half.flows.push(flow),
-                Line::Connection(connection) => half.connections.push(connection),
-                Line::Subflow(subflow) => half.subflows.push(*subflow),
-                Line::Record(record) => {
+                ReportLine::Host(host) => half.host = *host,
+                ReportLine::Flow(flow) => half.flows.push(flow),
+                ReportLine::Connection(connection) => half.connections.push(connection),
+                ReportLine::Subflow(subflow) => half.subflows.push(*subflow),
+                ReportLine::Record(record) => {
                     variety.take(&record).map_err(|error| wrong(&error))?;
                     half.records.push(*record);
                 }
             }
             let most = half.flows.len().max(half.connections.len()).max(half.subflows.len());
-            if most > MOST_SUBFLOWS {
-                return Err(wrong(&format!("more than {MOST_SUBFLOWS} flows or subflows")));
+            if most > MAX_SUBFLOWS {
+                return Err(wrong(&format!("more than {MAX_SUBFLOWS} flows or subflows")));
             }
         }
         Ok(half)
     }
 
     /// What is known of a flow.
-    pub fn flow(&self, number: u32) -> Option<&FlowHalf> {
+    pub fn flow(&self, number: u32) -> Option<&FlowReport> {
         self.flows.iter().find(|flow| flow.flow == number)
     }
 }
@@ -223,14 +223,14 @@ mod tests {
     fn a_half_is_written_and_read_back() {
         let mut log = DeliveryLog::new(Instant::ZERO);
         log.record(Instant::from_nanos(5), 1_000);
-        let half = Half {
-            host: HostHalf { kernel: "6.18".into(), cpu_s: 0.25, ..HostHalf::default() },
-            flows: vec![FlowHalf {
+        let half = HostReport {
+            host: HostInfo { kernel: "6.18".into(), cpu_s: 0.25, ..HostInfo::default() },
+            flows: vec![FlowReport {
                 flow: 1,
                 delivered: vec![(DataDirection::Up, log)],
-                ..FlowHalf::default()
+                ..FlowReport::default()
             }],
-            connections: vec![ConnectionHalf {
+            connections: vec![ConnectionReport {
                 flow: 1,
                 stream: 0,
                 multipath: true,
@@ -245,17 +245,17 @@ mod tests {
                 after: 1,
             })],
         };
-        assert_eq!(Half::from_text(&half.clone().into_text()).unwrap(), half);
-        assert!(Half::from_text("{}\n").unwrap_err().starts_with("line 1:"));
+        assert_eq!(HostReport::from_text(&half.clone().into_text()).unwrap(), half);
+        assert!(HostReport::from_text("{}\n").unwrap_err().starts_with("line 1:"));
     }
 
     #[test]
     fn a_half_that_speaks_of_more_than_a_run_can_have_is_refused() {
         let connection =
             r#"{"connection":{"flow":0,"stream":0,"multipath":true,"reinjected_bytes":0}}"#;
-        let refused = Half::from_text(&format!("{connection}\n").repeat(20_001)).unwrap_err();
+        let refused = HostReport::from_text(&format!("{connection}\n").repeat(20_001)).unwrap_err();
         assert!(refused.starts_with("line 20001:"), "{refused}");
         let long = format!("{connection}\n{{\"record\":{}", " ".repeat(8_000_000));
-        assert!(Half::from_text(&long).unwrap_err().starts_with("line 2: it has more"));
+        assert!(HostReport::from_text(&long).unwrap_err().starts_with("line 2: it has more"));
     }
 }

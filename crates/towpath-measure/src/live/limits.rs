@@ -6,22 +6,22 @@ use serde::{Deserialize, Serialize};
 use towpath_net::Rate;
 
 use super::HOSTS;
-use super::message::{FromServer, Plan};
+use super::message::{ServerMessage, TestPlan};
 use crate::format;
 use crate::scenario::{Pattern, Scenario, Udp, no_files};
 use crate::traffic::udp::planned_datagrams;
 use crate::traffic::{directions, streams};
 
 /// No block is larger; nobody gains by more, and each stream's thread holds one.
-const LARGEST_BLOCK_BYTES: u32 = 4 << 20;
+const MAX_BLOCK_BYTES: u32 = 4 << 20;
 /// No socket gets larger buffers.
-const LARGEST_WINDOW_BYTES: u32 = 256 << 20;
+const MAX_WINDOW_BYTES: u32 = 256 << 20;
 /// Flows of a test.
-const MOST_FLOWS: usize = 16;
+const MAX_FLOWS: usize = 16;
 
 /// What a server lets others do.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Limits {
+pub struct ServerLimits {
     /// Tests at the same time.
     pub tests: usize,
     /// Length of a test, with the time for which late answers are waited for.
@@ -33,17 +33,17 @@ pub struct Limits {
     /// Connections of a test.
     pub streams: u32,
     /// Connections that have not said what they are for: all of them.
-    pub waiting: usize,
+    pub max_pending: usize,
     /// How long they may take for it.
-    pub patience: Duration,
+    pub preamble_timeout: Duration,
     /// How long a result is kept for its client.
-    pub keep: Duration,
+    pub result_retention: Duration,
     /// Memory for all tests: what they need from the beginning, what is noted of their traffic, and
     /// results that nobody has fetched.
     pub memory: u64,
 }
 
-impl Default for Limits {
+impl Default for ServerLimits {
     fn default() -> Self {
         Self {
             tests: 16,
@@ -51,9 +51,9 @@ impl Default for Limits {
             bytes: None,
             rate: None,
             streams: 256,
-            waiting: 256,
-            patience: Duration::from_secs(5),
-            keep: Duration::from_secs(600),
+            max_pending: 256,
+            preamble_timeout: Duration::from_secs(5),
+            result_retention: Duration::from_secs(600),
             memory: 160 << 20,
         }
     }
@@ -61,58 +61,58 @@ impl Default for Limits {
 
 /// Why something is not done.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Refusal {
+pub struct AdmissionError {
     /// Why.
     pub why: String,
     /// The way out.
     pub hint: Option<String>,
 }
 
-impl Refusal {
+impl AdmissionError {
     /// A refusal with a way out.
     pub fn new(why: impl Into<String>, hint: impl Into<String>) -> Self {
         Self { why: why.into(), hint: Some(hint.into()) }
     }
 }
 
-impl From<Refusal> for FromServer {
-    fn from(Refusal { why, hint }: Refusal) -> Self {
+impl From<AdmissionError> for ServerMessage {
+    fn from(AdmissionError { why, hint }: AdmissionError) -> Self {
         Self::Refused { why, hint }
     }
 }
 
-impl Limits {
+impl ServerLimits {
     /// Reads a plan and checks that it may be done.
-    pub fn admit(&self, plan: &Plan) -> Result<Scenario, Refusal> {
+    pub fn admit(&self, plan: &TestPlan) -> Result<Scenario, AdmissionError> {
         let scenario = Scenario::parse("the plan", &plan.scenario, &no_files)
-            .map_err(|errors| Refusal { why: errors.to_string(), hint: None })?;
+            .map_err(|errors| AdmissionError { why: errors.to_string(), hint: None })?;
         let names: Vec<_> = scenario.hosts.iter().map(|host| host.name.as_str()).collect();
         let leads = |flow: &crate::scenario::Flow| (flow.from, flow.to) == (0, 1);
-        let fits = !scenario.flows.is_empty() && scenario.flows.len() <= MOST_FLOWS;
+        let fits = !scenario.flows.is_empty() && scenario.flows.len() <= MAX_FLOWS;
         if names != HOSTS || !fits || !scenario.flows.iter().all(leads) {
             let why = "a plan leads from `client` to `server`, with one flow to sixteen";
-            return Err(Refusal { why: why.to_owned(), hint: None });
+            return Err(AdmissionError { why: why.to_owned(), hint: None });
         }
         if scenario.flows.iter().any(|flow| matches!(flow.pattern, Pattern::Run { .. })) {
             let hint = "measure with one of the patterns";
-            return Err(Refusal::new("a server runs no commands of others", hint));
+            return Err(AdmissionError::new("a server runs no commands of others", hint));
         }
         self.check_amounts(&scenario)?;
         check_settings(plan)?;
         Ok(scenario)
     }
 
-    fn check_amounts(&self, scenario: &Scenario) -> Result<(), Refusal> {
+    fn check_amounts(&self, scenario: &Scenario) -> Result<(), AdmissionError> {
         let all: u32 = scenario.flows.iter().map(|flow| streams(&flow.pattern)).sum();
         if all > self.streams {
             let why = format!("{all} connections, and this server takes {}", self.streams);
-            return Err(Refusal::new(why, "use fewer streams (-P)"));
+            return Err(AdmissionError::new(why, "use fewer streams (-P)"));
         }
         let longest = length(scenario);
         if longest > self.duration {
             let (asked, most) = (format::seconds(longest), format::seconds(self.duration));
             let why = format!("the test may take {asked}, and this server allows {most}");
-            return Err(Refusal::new(
+            return Err(AdmissionError::new(
                 why,
                 "ask for less time (-t), or start the server with a \
                 larger --max-duration",
@@ -142,31 +142,31 @@ impl Limits {
             let (asked, most) = (format::rate(fastest as f64), format::rate(most.as_bps() as f64));
             let why = format!("datagrams at {asked}, and this server allows {most}");
             let hint = "ask for less (-b), or start the server with a larger --max-rate";
-            return Err(Refusal::new(why, hint));
+            return Err(AdmissionError::new(why, hint));
         }
         if let Some(most) = self.bytes.filter(|most| sized > *most) {
             let (asked, most) = (format::bytes(sized), format::bytes(most));
             let why = format!("{asked} are to be sent, and this server allows {most}");
             let hint = "send less (-n), or start the server with a larger --max-bytes";
-            return Err(Refusal::new(why, hint));
+            return Err(AdmissionError::new(why, hint));
         }
         Ok(())
     }
 }
 
-fn check_settings(plan: &Plan) -> Result<(), Refusal> {
+fn check_settings(plan: &TestPlan) -> Result<(), AdmissionError> {
     let settings = &plan.settings;
-    if settings.block_bytes.is_some_and(|bytes| bytes == 0 || bytes > LARGEST_BLOCK_BYTES) {
+    if settings.block_bytes.is_some_and(|bytes| bytes == 0 || bytes > MAX_BLOCK_BYTES) {
         let why = "bytes written at once must be 1 to 4 MiB";
-        return Err(Refusal::new(why, "use another -l"));
+        return Err(AdmissionError::new(why, "use another -l"));
     }
-    if settings.window_bytes.is_some_and(|bytes| bytes > LARGEST_WINDOW_BYTES) {
-        return Err(Refusal::new("buffers of more than 256 MiB", "use a smaller -w"));
+    if settings.window_bytes.is_some_and(|bytes| bytes > MAX_WINDOW_BYTES) {
+        return Err(AdmissionError::new("buffers of more than 256 MiB", "use a smaller -w"));
     }
     let name = settings.congestion_control.as_deref().unwrap_or("cubic");
     let word = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
     if name.is_empty() || name.len() > 15 || !name.chars().all(word) {
-        return Err(Refusal::new("no congestion control has such a name", "use another -C"));
+        return Err(AdmissionError::new("no congestion control has such a name", "use another -C"));
     }
     Ok(())
 }
@@ -182,32 +182,36 @@ mod tests {
     use super::*;
     use crate::scenario::Transport;
 
-    pub(crate) fn plan(flows: &str) -> Plan {
+    pub(crate) fn plan(flows: &str) -> TestPlan {
         let scenario = format!(
             "name = \"t\"\n[hosts.client]\n[hosts.server]\n[paths.eth0]\n\
              between = [\"client\", \"server\"]\n[[flows]]\nfrom = \"client\"\nto = \"server\"\n{flows}"
         );
-        Plan { scenario, transport: Transport::Tcp, settings: super::super::Settings::default() }
+        TestPlan {
+            scenario,
+            transport: Transport::Tcp,
+            settings: super::super::TransferSettings::default(),
+        }
     }
 
-    fn why(limits: &Limits, plan: &Plan) -> String {
+    fn why(limits: &ServerLimits, plan: &TestPlan) -> String {
         limits.admit(plan).unwrap_err().why
     }
 
     #[test]
     fn an_ordinary_plan_is_accepted() {
         let plan = plan("pattern = \"iperf\"\nstreams = 4\n");
-        let scenario = Limits::default().admit(&plan).unwrap();
+        let scenario = ServerLimits::default().admit(&plan).unwrap();
         assert_eq!(length(&scenario), Duration::from_secs(10));
     }
 
     #[test]
     fn what_is_too_much_is_refused_with_what_was_asked_and_what_is_allowed() {
-        let limits = Limits {
+        let limits = ServerLimits {
             duration: Duration::from_secs(5),
             streams: 2,
             bytes: Some(1_000),
-            ..Limits::default()
+            ..ServerLimits::default()
         };
         let long = why(&limits, &plan("pattern = \"iperf\"\nduration = \"10 s\"\n"));
         assert!(long.contains("10.0 s") && long.contains("5.00 s"), "{long}");
@@ -219,12 +223,13 @@ mod tests {
 
     #[test]
     fn a_server_runs_no_commands_of_others() {
-        let limits = Limits::default();
+        let limits = ServerLimits::default();
         assert!(why(&limits, &plan("run = \"reboot\"\n")).contains("no commands"));
         let mut strange = plan("pattern = \"iperf\"\n");
         strange.settings.congestion_control = Some("../etc".into());
         assert!(why(&limits, &strange).contains("congestion control"));
-        strange.settings = super::super::Settings { block_bytes: Some(0), ..Default::default() };
+        strange.settings =
+            super::super::TransferSettings { block_bytes: Some(0), ..Default::default() };
         assert!(why(&limits, &strange).contains("4 MiB"));
         strange.scenario = strange.scenario.replace("client", "router");
         assert!(why(&limits, &strange).contains("from `client` to `server`"));

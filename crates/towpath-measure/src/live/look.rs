@@ -9,20 +9,20 @@ use std::net::{IpAddr, SocketAddr};
 use serde::{Deserialize, Serialize};
 
 /// Links in an answer.
-pub const MOST_LINKS: usize = 48;
+pub const MAX_LINKS: usize = 48;
 /// Addresses in an answer.
-pub const MOST_ADDRESSES: usize = 96;
+pub const MAX_ADDRESSES: usize = 96;
 /// Endpoints in an answer; few hosts have more than the eight that a connection can use.
-pub const MOST_ENDPOINTS: usize = 32;
+pub const MAX_ENDPOINTS: usize = 32;
 /// Connections in an answer.
-pub const MOST_CONNECTIONS: usize = 8;
+pub const MAX_CONNECTIONS: usize = 8;
 /// Subflows of each, as many as Linux has.
-pub const MOST_SUBFLOWS: usize = 9;
+pub const MAX_SUBFLOWS: usize = 9;
 
 /// A host's part in Multipath TCP.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Look {
+pub struct HostSnapshot {
     /// It is only what a stranger may know: of his own connections, and of the server's own port.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub partial: bool,
@@ -35,23 +35,23 @@ pub struct Look {
     /// Counters that are not zero, such as `MPTcpExt.MPJoinSynTx`.
     pub counters: BTreeMap<String, u64>,
     /// Interfaces.
-    pub links: Vec<Link>,
+    pub links: Vec<LinkSnapshot>,
     /// Addresses of interfaces.
-    pub addresses: Vec<Address>,
+    pub addresses: Vec<AddressSnapshot>,
     /// Endpoints of the path manager.
-    pub endpoints: Vec<Endpoint>,
+    pub endpoints: Vec<EndpointSnapshot>,
     /// Its limits.
-    pub limits: Option<PathLimits>,
+    pub limits: Option<MptcpLimits>,
     /// Who listens on the port that was asked for.
-    pub listener: Option<Listener>,
+    pub listener: Option<ListenerSnapshot>,
     /// Connections of the asking address to that port.
-    pub connections: Vec<Connection>,
+    pub connections: Vec<ConnectionSnapshot>,
 }
 
 /// An interface.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Link {
+pub struct LinkSnapshot {
     /// Its number.
     pub index: u32,
     /// Its name.
@@ -78,7 +78,7 @@ pub struct Link {
 
 /// An address of an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Address {
+pub struct AddressSnapshot {
     /// Number of the interface.
     pub link: u32,
     /// The address.
@@ -89,7 +89,7 @@ pub struct Address {
 
 /// An endpoint of the path manager.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Endpoint {
+pub struct EndpointSnapshot {
     /// Its number.
     pub id: u8,
     /// Its address.
@@ -104,7 +104,7 @@ pub struct Endpoint {
     pub flags: u32,
 }
 
-impl Endpoint {
+impl EndpointSnapshot {
     const SIGNAL: u32 = 1;
     const SUBFLOW: u32 = 1 << 1;
     const BACKUP: u32 = 1 << 2;
@@ -117,17 +117,17 @@ impl Endpoint {
     }
 
     /// It is announced to peers.
-    pub const fn is_announced(self) -> bool {
+    pub const fn is_signal(self) -> bool {
         self.has(Self::SIGNAL)
     }
 
     /// Subflows are opened from it without being asked.
-    pub const fn opens(self) -> bool {
+    pub const fn opens_subflows(self) -> bool {
         self.has(Self::SUBFLOW | Self::FULLMESH)
     }
 
     /// Subflows are opened from it towards announced addresses only.
-    pub const fn answers(self) -> bool {
+    pub const fn is_laminar(self) -> bool {
         self.has(Self::LAMINAR)
     }
 
@@ -160,7 +160,7 @@ impl Endpoint {
 
 /// How far the path manager may go, for each connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PathLimits {
+pub struct MptcpLimits {
     /// Subflows beyond the first.
     pub subflows: u32,
     /// Announced addresses that are connected to.
@@ -170,7 +170,7 @@ pub struct PathLimits {
 /// Who listens on a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Listener {
+pub struct ListenerSnapshot {
     /// Somebody does, with TCP that knows no Multipath TCP.
     pub plain: bool,
     /// Somebody does, with Multipath TCP.
@@ -179,7 +179,7 @@ pub struct Listener {
 
 /// A connection as one end sees it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Connection {
+pub struct ConnectionSnapshot {
     /// Our address and port of the first subflow.
     pub local: SocketAddr,
     /// The other's.
@@ -188,12 +188,12 @@ pub struct Connection {
     pub multipath: bool,
     /// Its subflows.
     #[serde(default)]
-    pub subflows: Vec<Subflow>,
+    pub subflows: Vec<SubflowSnapshot>,
 }
 
 /// A subflow as one end sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Subflow {
+pub struct SubflowSnapshot {
     /// Our address and port.
     pub local: SocketAddr,
     /// The other's.
@@ -208,16 +208,16 @@ pub struct Subflow {
     pub bytes_received: u64,
 }
 
-impl Look {
+impl HostSnapshot {
     /// The same, not longer than the limits.
     #[must_use]
-    pub fn within_limits(mut self) -> Self {
-        self.links.truncate(MOST_LINKS);
-        self.addresses.truncate(MOST_ADDRESSES);
-        self.endpoints.truncate(MOST_ENDPOINTS);
-        self.connections.truncate(MOST_CONNECTIONS);
+    pub fn truncated(mut self) -> Self {
+        self.links.truncate(MAX_LINKS);
+        self.addresses.truncate(MAX_ADDRESSES);
+        self.endpoints.truncate(MAX_ENDPOINTS);
+        self.connections.truncate(MAX_CONNECTIONS);
         for connection in &mut self.connections {
-            connection.subflows.truncate(MOST_SUBFLOWS);
+            connection.subflows.truncate(MAX_SUBFLOWS);
         }
         self
     }
@@ -225,7 +225,7 @@ impl Look {
     /// What a stranger may know of it: that somebody listens, which a port scan tells as well, and how
     /// his own connections are seen from here.
     #[must_use]
-    pub fn for_strangers(self) -> Self {
+    pub fn redacted(self) -> Self {
         let Self { listener, connections, .. } = self;
         Self { partial: true, listener, connections, ..Self::default() }
     }
@@ -250,12 +250,12 @@ impl Look {
     }
 
     /// The interface of that number.
-    pub fn link(&self, index: u32) -> Option<&Link> {
+    pub fn link(&self, index: u32) -> Option<&LinkSnapshot> {
         self.links.iter().find(|link| link.index == index)
     }
 
     /// The interface that has an address.
-    pub fn link_of(&self, address: IpAddr) -> Option<&Link> {
+    pub fn link_of(&self, address: IpAddr) -> Option<&LinkSnapshot> {
         let found = self.addresses.iter().find(|one| one.address == address)?;
         self.link(found.link)
     }
@@ -270,15 +270,15 @@ mod tests {
     fn an_answer_of_the_largest_kind_fits_into_a_frame() {
         let address: IpAddr = "fdff:ffff:ffff:ffff:ffff:ffff:ffff:ffff".parse().unwrap();
         let end = SocketAddr::new(address, 65_535);
-        let link = Link {
+        let link = LinkSnapshot {
             index: u32::MAX,
             name: "n".repeat(15),
             mtu_bytes: u32::MAX,
             rx_bytes: u64::MAX,
             tx_bytes: u64::MAX,
-            ..Link::default()
+            ..LinkSnapshot::default()
         };
-        let subflow = Subflow {
+        let subflow = SubflowSnapshot {
             local: end,
             remote: end,
             established: true,
@@ -287,31 +287,33 @@ mod tests {
             bytes_received: u64::MAX,
         };
         let subflows = vec![subflow; 100];
-        let connection = Connection { local: end, remote: end, multipath: true, subflows };
-        let endpoint = Endpoint { id: 255, address, port: Some(1), link: Some(1), flags: u32::MAX };
-        let look = Look {
+        let connection = ConnectionSnapshot { local: end, remote: end, multipath: true, subflows };
+        let endpoint =
+            EndpointSnapshot { id: 255, address, port: Some(1), link: Some(1), flags: u32::MAX };
+        let look = HostSnapshot {
             links: vec![link; 500],
-            addresses: vec![Address { link: u32::MAX, address, prefix_length: 128 }; 500],
+            addresses: vec![AddressSnapshot { link: u32::MAX, address, prefix_length: 128 }; 500],
             endpoints: vec![endpoint; 500],
             connections: vec![connection; 500],
-            ..Look::default()
+            ..HostSnapshot::default()
         };
         assert!(frame::to_bytes(&look).is_err(), "it is too long without limits");
-        let bytes = frame::to_bytes(&look.within_limits()).unwrap();
+        let bytes = frame::to_bytes(&look.truncated()).unwrap();
         assert!(bytes.len() < 60_000, "{} bytes leave no room for the counters", bytes.len());
     }
 
     #[test]
     fn flags_are_named_as_people_write_them() {
         let address = "10.0.0.1".parse().unwrap();
-        let endpoint = Endpoint { id: 1, address, port: None, link: None, flags: 0b10_0110 };
+        let endpoint =
+            EndpointSnapshot { id: 1, address, port: None, link: None, flags: 0b10_0110 };
         assert_eq!(endpoint.flag_names(), ["subflow", "backup", "laminar"]);
-        assert!(endpoint.opens() && endpoint.is_backup() && !endpoint.is_announced());
+        assert!(endpoint.opens_subflows() && endpoint.is_backup() && !endpoint.is_signal());
     }
 
     #[test]
     fn an_answer_of_another_version_is_understood() {
-        let look: Look = serde_json::from_str(r#"{"kernel":"7.0","news":[1]}"#).unwrap();
+        let look: HostSnapshot = serde_json::from_str(r#"{"kernel":"7.0","news":[1]}"#).unwrap();
         assert_eq!((look.kernel.as_str(), look.socket_errno), ("7.0", 0));
     }
 }

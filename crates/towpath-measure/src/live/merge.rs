@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::HOSTS;
-use super::half::{DatagramHalf, FlowHalf, Half, SubflowHalf};
+use super::half::{DatagramReport, FlowReport, HostReport, SubflowReport};
 use crate::format;
 use crate::metrics::{DeliveryLog, FlowInput};
 use crate::result::{
@@ -20,7 +20,7 @@ use towpath_net::Instant;
 
 /// What both halves come to.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Merged {
+pub struct MergedRun {
     /// Series and events, in order of time.
     pub records: Vec<Record>,
     /// Messages, in order of when they were due.
@@ -30,7 +30,7 @@ pub struct Merged {
     /// What became of datagrams at a constant rate, and their periods.
     pub datagrams: Vec<(u32, DataDirection, DatagramFigures)>,
     /// The periods.
-    pub rows: Vec<DatagramRow>,
+    pub datagram_rows: Vec<DatagramRow>,
     /// Counters of both hosts.
     pub counters: Vec<Counter>,
     /// What the summary is made of.
@@ -51,10 +51,10 @@ pub struct Merged {
     pub one_sided: bool,
 }
 
-impl Merged {
+impl MergedRun {
     /// Leaves out messages that were due at `end` or later: one host may have heard late that it is the
     /// end.
-    pub fn leave_out_from(&mut self, end: Instant) {
+    pub fn drop_from(&mut self, end: Instant) {
         let counts = |message: &Message| message.due_ns < end.as_nanos();
         self.messages.retain(counts);
         for input in &mut self.inputs {
@@ -67,18 +67,22 @@ type StreamKey = (u32, u32);
 type SubflowKey = (u32, u32, u32);
 
 /// A subflow as both hosts see it.
-struct Pair<'a> {
-    client: Option<&'a SubflowHalf>,
-    server: Option<&'a SubflowHalf>,
+struct SubflowPair<'a> {
+    client: Option<&'a SubflowReport>,
+    server: Option<&'a SubflowReport>,
     number: u32,
     path: String,
 }
 
 /// Merges what `client` and `server` saw of a run of `scenario`; `missing` says why there is nothing
 /// of the server.
-pub fn merge(scenario: &Scenario, client: &Half, server: Result<&Half, &str>) -> Merged {
+pub fn merge(
+    scenario: &Scenario,
+    client: &HostReport,
+    server: Result<&HostReport, &str>,
+) -> MergedRun {
     let pairs = pairs(client, server.ok());
-    let mut merged = Merged { one_sided: server.is_err(), ..Merged::default() };
+    let mut merged = MergedRun { one_sided: server.is_err(), ..MergedRun::default() };
     for (number, flow) in (0_u32..).zip(&scenario.flows) {
         let messages = messages(number, client, server.ok());
         for direction in directions(&flow.pattern) {
@@ -97,7 +101,7 @@ pub fn merge(scenario: &Scenario, client: &Half, server: Result<&Half, &str>) ->
     merged.subflows = summaries(scenario, &pairs);
     merged.paths_used = paths_used(scenario, &pairs);
     connections(&mut merged, client, server.ok());
-    let numbers: BTreeMap<SubflowKey, &Pair<'_>> = pairs
+    let numbers: BTreeMap<SubflowKey, &SubflowPair<'_>> = pairs
         .iter()
         .filter_map(|pair| {
             Some(((pair.server?.flow, pair.server?.stream, pair.server?.subflow), pair))
@@ -117,14 +121,15 @@ pub fn merge(scenario: &Scenario, client: &Half, server: Result<&Half, &str>) ->
 /// Finds for each subflow of one host what the other calls it: by the protocol's number or its
 /// addresses, else (where an address translator stands between the hosts) by the order in which they
 /// appeared.
-fn pairs<'a>(client: &'a Half, server: Option<&'a Half>) -> Vec<Pair<'a>> {
+fn pairs<'a>(client: &'a HostReport, server: Option<&'a HostReport>) -> Vec<SubflowPair<'a>> {
     let mut pairs = Vec::new();
-    let mut left: Vec<&SubflowHalf> = server.into_iter().flat_map(|half| &half.subflows).collect();
-    let mut take = |matches: &dyn Fn(&SubflowHalf) -> bool| {
+    let mut left: Vec<&SubflowReport> =
+        server.into_iter().flat_map(|half| &half.subflows).collect();
+    let mut take = |matches: &dyn Fn(&SubflowReport) -> bool| {
         let found = left.iter().position(|other| matches(other))?;
         Some(left.remove(found))
     };
-    let mut found: Vec<Option<&SubflowHalf>> = client
+    let mut found: Vec<Option<&SubflowReport>> = client
         .subflows
         .iter()
         .map(|own| {
@@ -146,25 +151,25 @@ fn pairs<'a>(client: &'a Half, server: Option<&'a Half>) -> Vec<Pair<'a>> {
         let path = own.path.clone().unwrap_or_else(|| "unknown".to_owned());
         let next = last.entry((own.flow, own.stream)).or_default();
         *next = (*next).max(own.subflow.saturating_add(1));
-        pairs.push(Pair { client: Some(own), server, number: own.subflow, path });
+        pairs.push(SubflowPair { client: Some(own), server, number: own.subflow, path });
     }
     for other in left {
         let next = last.entry((other.flow, other.stream)).or_default();
         let (number, path) = (*next, "unknown".to_owned());
         *next = next.saturating_add(1);
-        pairs.push(Pair { client: None, server: Some(other), number, path });
+        pairs.push(SubflowPair { client: None, server: Some(other), number, path });
     }
     pairs
 }
 
-impl Pair<'_> {
+impl SubflowPair<'_> {
     fn stream(&self) -> Option<StreamKey> {
         let any = self.client.or(self.server)?;
         Some((any.flow, any.stream))
     }
 
     /// The sender's and the receiver's view of data in a direction.
-    fn ends(&self, direction: DataDirection) -> (Option<&SubflowHalf>, Option<&SubflowHalf>) {
+    fn ends(&self, direction: DataDirection) -> (Option<&SubflowReport>, Option<&SubflowReport>) {
         match direction {
             DataDirection::Up | DataDirection::Both => (self.client, self.server),
             DataDirection::Down => (self.server, self.client),
@@ -174,14 +179,14 @@ impl Pair<'_> {
 
 /// What both ends know of datagrams at a constant rate.
 fn datagrams(
-    merged: &mut Merged,
+    merged: &mut MergedRun,
     scenario: &Scenario,
     (number, flow): (u32, &Flow),
     direction: DataDirection,
-    (client, server): (&Half, Option<&Half>),
+    (client, server): (&HostReport, Option<&HostReport>),
 ) {
     let Pattern::Udp(plan) = &flow.pattern else { return };
-    let of = |half: &Half| -> Option<DatagramHalf> {
+    let of = |half: &HostReport| -> Option<DatagramReport> {
         let own = half.flow(number)?.datagrams.iter();
         { own }.find(|one| one.direction == direction).cloned()
     };
@@ -195,30 +200,32 @@ fn datagrams(
     };
     let sent = sends.and_then(|one| one.sent);
     let mut received = counts.and_then(|one| one.received);
-    if let (Some(heard), Some(round)) = (received.as_mut().and_then(|r| r.heard.as_mut()), round) {
-        (heard.least_ns, heard.basis) = (Some(round / 2), DelayBasis::HalfRoundTrip);
+    if let (Some(heard), Some(round)) = (received.as_mut().and_then(|r| r.playout.as_mut()), round)
+    {
+        (heard.min_transit_ns, heard.basis) = (Some(round / 2), DelayBasis::HalfRoundTrip);
     }
     let what = (number, Instant::ZERO + flow.start, scenario.run.sample);
-    let joined = udp::join(plan, what, (direction, &path), (sent.as_ref(), received.as_ref()));
+    let joined =
+        udp::merge_reports(plan, what, (direction, &path), (sent.as_ref(), received.as_ref()));
     if let Some((figures, rows)) = joined {
         merged.datagrams.push((number, direction, figures));
-        merged.rows.extend(rows);
+        merged.datagram_rows.extend(rows);
     }
 }
 
 /// What both directions of a call took together: whatever the clocks say cancels out.
-fn round_trip(flow: u32, halves: [Option<&Half>; 2]) -> Option<i64> {
+fn round_trip(flow: u32, halves: [Option<&HostReport>; 2]) -> Option<i64> {
     let all = halves.into_iter().flatten().filter_map(|half| half.flow(flow));
     let heard = all
         .flat_map(|own| &own.datagrams)
-        .filter_map(|one| Some((one.direction, one.received.as_ref()?.heard?.least_ns?)));
+        .filter_map(|one| Some((one.direction, one.received.as_ref()?.playout?.min_transit_ns?)));
     let ways: BTreeMap<_, _> = heard.collect();
     let (up, down) = (ways.get(&DataDirection::Up)?, ways.get(&DataDirection::Down)?);
     up.checked_add(*down)
 }
 
-fn messages(flow: u32, client: &Half, server: Option<&Half>) -> Vec<Message> {
-    let talk = |half: &Half| half.flow(flow).and_then(|flow| flow.talk.clone());
+fn messages(flow: u32, client: &HostReport, server: Option<&HostReport>) -> Vec<Message> {
+    let talk = |half: &HostReport| half.flow(flow).and_then(|flow| flow.exchange.clone());
     let server = server.and_then(talk);
     talk(client).map_or_else(Vec::new, |own| talk::half::join(flow, &own, server.as_ref()))
 }
@@ -226,21 +233,21 @@ fn messages(flow: u32, client: &Half, server: Option<&Half>) -> Vec<Message> {
 fn input(
     (number, flow): (u32, &Flow),
     direction: DataDirection,
-    (client, server): (&Half, Result<&Half, &str>),
-    pairs: &[Pair<'_>],
+    (client, server): (&HostReport, Result<&HostReport, &str>),
+    pairs: &[SubflowPair<'_>],
 ) -> FlowInput {
     let own = client.flow(number);
     let other = server.ok().and_then(|half| half.flow(number));
     let receiver = if direction == DataDirection::Down { own } else { other };
-    let logs = |flow: &FlowHalf| -> Vec<DeliveryLog> {
+    let logs = |flow: &FlowReport| -> Vec<DeliveryLog> {
         let logs = flow.delivered.iter().filter(|(way, _)| *way == direction);
         logs.map(|(_, log)| log.clone()).collect()
     };
     let logs = receiver.map(logs).unwrap_or_default();
     let start = Instant::ZERO + flow.start;
     let delivery = DeliveryLog::merge(&logs).unwrap_or_else(|| DeliveryLog::new(start));
-    let broken = |flow: Option<&FlowHalf>| {
-        let broken = flow?.talk.as_ref()?.broken.as_ref()?;
+    let broken = |flow: Option<&FlowReport>| {
+        let broken = flow?.exchange.as_ref()?.broken.as_ref()?;
         Some(format!("something else arrived than was sent: {broken}"))
     };
     let missing = || {
@@ -275,7 +282,7 @@ fn input(
     }
 }
 
-fn summaries(scenario: &Scenario, pairs: &[Pair<'_>]) -> Vec<SubflowSummary> {
+fn summaries(scenario: &Scenario, pairs: &[SubflowPair<'_>]) -> Vec<SubflowSummary> {
     let mut all = Vec::new();
     for pair in pairs {
         let (Some((flow, stream)), Some(any)) = (pair.stream(), pair.client.or(pair.server)) else {
@@ -311,12 +318,12 @@ fn summaries(scenario: &Scenario, pairs: &[Pair<'_>]) -> Vec<SubflowSummary> {
 }
 
 /// Paths of subflows on which data arrived: more than what keeps a path.
-fn paths_used(scenario: &Scenario, pairs: &[Pair<'_>]) -> Vec<String> {
+fn paths_used(scenario: &Scenario, pairs: &[SubflowPair<'_>]) -> Vec<String> {
     let mut used: Vec<String> = Vec::new();
     for pair in pairs {
         let flow = pair.stream().and_then(|(flow, _)| scenario.flows.get(flow as usize));
         let ways = flow.map(|flow| directions(&flow.pattern)).unwrap_or_default();
-        let carried = |end: &SubflowHalf| end.bytes_received > 0 && end.stream_frames != Some(0);
+        let carried = |end: &SubflowReport| end.bytes_received > 0 && end.stream_frames != Some(0);
         let any = ways.iter().any(|way| pair.ends(*way).1.is_some_and(carried));
         if any && !used.contains(&pair.path) {
             used.push(pair.path.clone());
@@ -325,7 +332,7 @@ fn paths_used(scenario: &Scenario, pairs: &[Pair<'_>]) -> Vec<String> {
     used
 }
 
-fn connections(merged: &mut Merged, client: &Half, server: Option<&Half>) {
+fn connections(merged: &mut MergedRun, client: &HostReport, server: Option<&HostReport>) {
     let mut all: BTreeMap<StreamKey, bool> = BTreeMap::new();
     for (name, half) in HOSTS.iter().zip([Some(client), server]) {
         for one in half.into_iter().flat_map(|half| &half.connections) {
@@ -343,9 +350,9 @@ fn connections(merged: &mut Merged, client: &Half, server: Option<&Half>) {
 
 /// Takes a record of one host; of the server, `numbers` tell what the client calls its subflows.
 fn take(
-    merged: &mut Merged,
+    merged: &mut MergedRun,
     mut record: Record,
-    numbers: Option<&BTreeMap<SubflowKey, &Pair<'_>>>,
+    numbers: Option<&BTreeMap<SubflowKey, &SubflowPair<'_>>>,
 ) {
     let host = HOSTS.get(usize::from(numbers.is_some())).copied().unwrap_or_default();
     match &mut record {
@@ -355,12 +362,12 @@ fn take(
                 let Some(pair) = numbers.get(&key) else { return };
                 subflow.subflow = pair.number;
                 subflow.path.clone_from(&pair.path);
-                if let Some(held) = &mut subflow.held {
-                    let waits = std::mem::take(&mut held.waits_for_ns).into_iter();
+                if let Some(held) = &mut subflow.sender_activity {
+                    let waits = std::mem::take(&mut held.blocked_by_ns).into_iter();
                     let known = waits.filter_map(|(number, span)| {
                         Some((numbers.get(&(key.0, key.1, number))?.number, span))
                     });
-                    held.waits_for_ns = known.collect();
+                    held.blocked_by_ns = known.collect();
                 }
             }
         }
@@ -390,7 +397,7 @@ fn take(
         | Record::Message(_)
         | Record::Probe(_)
         | Record::Datagrams(_)
-        | Record::Noise(_)
+        | Record::Timing(_)
         | Record::Capture(_)
         | Record::Sequence(_)
         | Record::Summary(_) => return,
@@ -411,7 +418,7 @@ fn time_of(record: &Record) -> u64 {
         Record::Meta(_) => 0,
         Record::Counter(_)
         | Record::Interface(_)
-        | Record::Noise(_)
+        | Record::Timing(_)
         | Record::Capture(_)
         | Record::Sequence(_)
         | Record::Summary(_) => u64::MAX,
@@ -421,7 +428,7 @@ fn time_of(record: &Record) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::live::{ConnectionHalf, FlowHalf};
+    use crate::live::{ConnectionReport, FlowReport};
     use crate::scenario::no_files;
 
     fn scenario(flow: &str) -> Scenario {
@@ -432,8 +439,8 @@ mod tests {
         Scenario::parse("t", &text, &no_files).unwrap()
     }
 
-    fn subflow(number: u32, local: &str, remote: &str, path: Option<&str>) -> SubflowHalf {
-        SubflowHalf {
+    fn subflow(number: u32, local: &str, remote: &str, path: Option<&str>) -> SubflowReport {
+        SubflowReport {
             flow: 0,
             stream: 0,
             subflow: number,
@@ -453,22 +460,24 @@ mod tests {
         }
     }
 
-    fn half(subflows: Vec<SubflowHalf>, delivered: Option<(DataDirection, u64)>) -> Half {
+    fn half(subflows: Vec<SubflowReport>, delivered: Option<(DataDirection, u64)>) -> HostReport {
         let log = |(direction, bytes)| {
             let mut log = DeliveryLog::new(Instant::ZERO);
             log.record(Instant::from_nanos(1_000), bytes);
             (direction, log)
         };
-        let flow =
-            FlowHalf { delivered: delivered.map(log).into_iter().collect(), ..FlowHalf::default() };
-        let connections = vec![ConnectionHalf {
+        let flow = FlowReport {
+            delivered: delivered.map(log).into_iter().collect(),
+            ..FlowReport::default()
+        };
+        let connections = vec![ConnectionReport {
             flow: 0,
             stream: 0,
             multipath: true,
             reinjected_bytes: 1,
             reason: None,
         }];
-        Half { flows: vec![flow], subflows, connections, ..Half::default() }
+        HostReport { flows: vec![flow], subflows, connections, ..HostReport::default() }
     }
 
     #[test]
@@ -502,7 +511,7 @@ mod tests {
 
     #[test]
     fn paths_with_numbers_are_paired_by_them_and_used_only_if_data_arrived() {
-        let numbered = |subflow: SubflowHalf, number, frames| SubflowHalf {
+        let numbered = |subflow: SubflowReport, number, frames| SubflowReport {
             number: Some(number),
             stream_frames: Some(frames),
             ..subflow

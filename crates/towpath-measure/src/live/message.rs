@@ -2,15 +2,15 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::look::Look;
-use super::preamble::Token;
-use super::secret::{Challenge, Proof};
+use super::look::HostSnapshot;
+use super::preamble::TestToken;
+use super::secret::{AuthProof, Challenge};
 use crate::scenario::Transport;
 
 /// Said by the client.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "say", rename_all = "kebab-case")]
-pub enum FromClient {
+pub enum ClientMessage {
     /// The first word of a new test.
     Hello {
         /// Version of towpath.
@@ -19,15 +19,15 @@ pub enum FromClient {
     /// The answer to a challenge, and one for the server.
     Proof {
         /// The answer.
-        proof: Proof,
+        proof: AuthProof,
         /// The server must prove the secret with this.
         challenge: Challenge,
     },
     /// What is to be done.
-    Plan(Box<Plan>),
+    Plan(Box<TestPlan>),
     /// In place of a plan: how does the server look from inside?
     #[serde(rename = "look")]
-    Look {
+    Snapshot {
         /// The port in question.
         port: u16,
     },
@@ -60,20 +60,20 @@ pub enum FromClient {
 /// What a server saw of a connection: what arrived may not be what was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Seen {
+pub enum ObservedProtocol {
     /// Multipath TCP.
     Multipath,
     /// Plain TCP, where it would have accepted Multipath TCP.
     Plain,
     /// Plain TCP, since its kernel has nothing else.
     #[serde(rename = "without")]
-    Without,
+    Unsupported,
 }
 
 /// Said by the server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "say", rename_all = "kebab-case")]
-pub enum FromServer {
+pub enum ServerMessage {
     /// The answer to hello.
     Welcome {
         /// Version of towpath.
@@ -83,7 +83,7 @@ pub enum FromServer {
         challenge: Option<Challenge>,
         /// What it saw of this connection.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        seen: Option<Seen>,
+        seen: Option<ObservedProtocol>,
         /// Whether it sends [datagrams](super::datagram) back on this port.
         #[serde(default)]
         datagrams: bool,
@@ -94,12 +94,12 @@ pub enum FromServer {
     /// It knows the secret, too.
     Proved {
         /// The answer to the client's challenge.
-        proof: Proof,
+        proof: AuthProof,
     },
     /// The plan is accepted; the connections can be opened.
     Accepted {
         /// What they are opened with.
-        token: Token,
+        token: TestToken,
     },
     /// Not like that.
     Refused {
@@ -119,7 +119,7 @@ pub enum FromServer {
     },
     /// It looks like that.
     #[serde(rename = "looked")]
-    Looked(Box<Look>),
+    Snapshot(Box<HostSnapshot>),
     /// There is no result yet.
     Pending,
     /// A part of the result.
@@ -133,7 +133,7 @@ pub enum FromServer {
     },
 }
 
-impl FromServer {
+impl ServerMessage {
     /// The word as it is on the wire.
     pub const fn name(&self) -> &'static str {
         match self {
@@ -143,7 +143,7 @@ impl FromServer {
             Self::Refused { .. } => "refused",
             Self::Ready => "ready",
             Self::Clock { .. } => "clock",
-            Self::Looked(_) => "looked",
+            Self::Snapshot(_) => "looked",
             Self::Pending => "pending",
             Self::Part { .. } => "part",
         }
@@ -152,11 +152,11 @@ impl FromServer {
 
 /// Text that another host has said, for people: without characters that steer a terminal, and not
 /// longer than anybody reads.
-pub fn plain(text: &str) -> String {
-    const MOST: usize = 400;
+pub fn sanitize(text: &str) -> String {
+    const MAX_CHARS: usize = 400;
     let shown = |c: char| if c.is_control() || is_invisible(c) { '\u{fffd}' } else { c };
-    let mut plain: String = text.chars().take(MOST).map(shown).collect();
-    if text.chars().nth(MOST).is_some() {
+    let mut plain: String = text.chars().take(MAX_CHARS).map(shown).collect();
+    if text.chars().nth(MAX_CHARS).is_some() {
         plain.push('…');
     }
     plain
@@ -169,18 +169,18 @@ const fn is_invisible(c: char) -> bool {
 
 /// What is to be done.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Plan {
+pub struct TestPlan {
     /// Hosts `client` and `server`, and what is sent between them, as a scenario.
     pub scenario: String,
     /// Over which transport.
     pub transport: Transport,
     /// How.
-    pub settings: Settings,
+    pub settings: TransferSettings,
 }
 
 /// How bytes are moved.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Settings {
+pub struct TransferSettings {
     /// Bytes written or read at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub block_bytes: Option<u32>,
@@ -207,9 +207,9 @@ mod tests {
 
     #[test]
     fn what_others_say_steers_no_terminal() {
-        assert_eq!(plain("busy: 3 tests"), "busy: 3 tests");
-        let said = plain("a\u{1b}]0;title\u{7}b\r\n\u{9b}2Jc\u{202e}d");
+        assert_eq!(sanitize("busy: 3 tests"), "busy: 3 tests");
+        let said = sanitize("a\u{1b}]0;title\u{7}b\r\n\u{9b}2Jc\u{202e}d");
         assert!(!said.chars().any(|c| c.is_control() || is_invisible(c)), "{said:?}");
-        assert!(plain(&"x".repeat(100_000)).chars().count() <= 401);
+        assert!(sanitize(&"x".repeat(100_000)).chars().count() <= 401);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Every connection and every QUIC stream begins with a [`Preamble`]; nothing is said before it.
 //! Control connections then carry [frames](frame) with [messages](message); a server's end of one is
-//! a [`Control`]. What one host saw is a [`Half`]; both are [merged](merge()) into the records of a
+//! a [`ControlSession`]. What one host saw is a [`Half`]; both are [merged](merge()) into the records of a
 //! run. `docs/live.md` has the protocol in words.
 //!
 //! Nothing received can panic, and nothing received makes anything grow without a [limit](limits).
@@ -25,16 +25,16 @@ pub mod secret;
 pub mod stamp;
 
 pub use account::account;
-pub use clock::{Offset, Probes};
-pub use control::{Act, Control};
-pub use frame::{FrameError, Frames};
-pub use guesses::Guesses;
-pub use half::{ConnectionHalf, DatagramHalf, FlowHalf, Half, HostHalf, SubflowHalf};
-pub use limits::{Limits, Refusal, length};
-pub use look::Look;
-pub use merge::{Merged, merge};
-pub use message::{FromClient, FromServer, Plan, Seen, Settings};
-pub use preamble::{Kind, NotOurs, Preamble, Token};
+pub use clock::{ClockEstimator, ClockOffset};
+pub use control::{ControlAction, ControlSession};
+pub use frame::{FrameDecoder, FrameError};
+pub use guesses::AuthRateLimiter;
+pub use half::{ConnectionReport, DatagramReport, FlowReport, HostInfo, HostReport, SubflowReport};
+pub use limits::{AdmissionError, ServerLimits, length};
+pub use look::HostSnapshot;
+pub use merge::{MergedRun, merge};
+pub use message::{ClientMessage, ObservedProtocol, ServerMessage, TestPlan, TransferSettings};
+pub use preamble::{ConnectionKind, InvalidPreamble, Preamble, TestToken};
 pub use secret::{Secret, SecretError};
 
 /// Where a server listens unless it is told otherwise.

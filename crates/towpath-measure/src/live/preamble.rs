@@ -7,22 +7,22 @@ use sha2::{Digest, Sha256};
 use thiserror::Error;
 
 const MAGIC: &[u8] = b"towpath";
-const VERSION: u8 = 1;
+const PREAMBLE_VERSION: u8 = 1;
 
 /// Opens a test on its server: who knows it may end the test and fetch the result. It is said over a
 /// control connection only; what can be read on the way has the [name](Token::name) of the test.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct Token(pub [u8; 16]);
+pub struct TestToken(pub [u8; 16]);
 
-impl Token {
+impl TestToken {
     /// No test yet.
     pub const NONE: Self = Self([0; 16]);
 
     /// What names the test where others may read it, and opens nothing but a place for its data. The
     /// token cannot be found from it.
     #[must_use]
-    pub fn name(self) -> Self {
+    pub fn public_id(self) -> Self {
         const LABEL: &[u8] = b"towpath live name";
         if self == Self::NONE {
             return self;
@@ -34,26 +34,26 @@ impl Token {
     }
 }
 
-impl fmt::Display for Token {
+impl fmt::Display for TestToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
 
-impl fmt::Debug for Token {
+impl fmt::Debug for TestToken {
     /// It opens doors, so it does not belong into logs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Token(…)")
     }
 }
 
-impl From<Token> for String {
-    fn from(token: Token) -> Self {
+impl From<TestToken> for String {
+    fn from(token: TestToken) -> Self {
         token.to_string()
     }
 }
 
-impl TryFrom<String> for Token {
+impl TryFrom<String> for TestToken {
     type Error = &'static str;
 
     fn try_from(text: String) -> Result<Self, Self::Error> {
@@ -63,7 +63,7 @@ impl TryFrom<String> for Token {
 
 /// What a connection is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum ConnectionKind {
     /// Messages of the control protocol.
     Control,
     /// A flow's data.
@@ -78,19 +78,19 @@ pub enum Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Preamble {
     /// What it is for.
-    pub kind: Kind,
+    pub kind: ConnectionKind,
     /// Flow and stream, where it is for data.
     pub flow: u16,
     /// The stream of the flow.
     pub stream: u16,
-    /// Of which test; [`Token::NONE`] for a new one. For data and echo it is the test's name.
-    pub token: Token,
+    /// Of which test; [`TestToken::NONE`] for a new one. For data and echo it is the test's name.
+    pub token: TestToken,
 }
 
 /// It is not for us.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("this is not the protocol of a towpath of this version")]
-pub struct NotOurs;
+pub struct InvalidPreamble;
 
 impl Preamble {
     /// Its length.
@@ -99,13 +99,13 @@ impl Preamble {
     /// As it is sent: magic, version, kind, three zeros, flow, stream, token.
     pub fn to_bytes(self) -> [u8; Self::BYTES] {
         let kind = match self.kind {
-            Kind::Control => 1,
-            Kind::Data => 2,
-            Kind::Echo => 3,
-            Kind::Tls => 4,
+            ConnectionKind::Control => 1,
+            ConnectionKind::Data => 2,
+            ConnectionKind::Echo => 3,
+            ConnectionKind::Tls => 4,
         };
         let mut bytes = [0; Self::BYTES];
-        let parts = MAGIC.iter().copied().chain([VERSION, kind, 0, 0, 0]);
+        let parts = MAGIC.iter().copied().chain([PREAMBLE_VERSION, kind, 0, 0, 0]);
         let parts = parts.chain(self.flow.to_be_bytes()).chain(self.stream.to_be_bytes());
         for (slot, byte) in bytes.iter_mut().zip(parts.chain(self.token.0)) {
             *slot = byte;
@@ -114,35 +114,36 @@ impl Preamble {
     }
 
     /// The name of the test that it belongs to.
-    pub fn test(&self) -> Token {
+    pub fn test(&self) -> TestToken {
         match self.kind {
-            Kind::Control => self.token.name(),
-            Kind::Data | Kind::Echo | Kind::Tls => self.token,
+            ConnectionKind::Control => self.token.public_id(),
+            ConnectionKind::Data | ConnectionKind::Echo | ConnectionKind::Tls => self.token,
         }
     }
 
     /// Reads what has come so far; `None` when more is needed. Whatever cannot become a preamble is
     /// refused at its first wrong byte.
-    pub fn read(bytes: &[u8]) -> Result<Option<Self>, NotOurs> {
+    pub fn read(bytes: &[u8]) -> Result<Option<Self>, InvalidPreamble> {
         let (magic, rest) = bytes.split_at(bytes.len().min(MAGIC.len()));
         if !MAGIC.starts_with(magic) {
-            return Err(NotOurs);
+            return Err(InvalidPreamble);
         }
         match rest {
-            [] | [VERSION] => return Ok(None),
-            [VERSION, 1..=4, zeros @ ..] if zeros.iter().take(3).all(|byte| *byte == 0) => {}
-            _ => return Err(NotOurs),
+            [] | [PREAMBLE_VERSION] => return Ok(None),
+            [PREAMBLE_VERSION, 1..=4, zeros @ ..]
+                if zeros.iter().take(3).all(|byte| *byte == 0) => {}
+            _ => return Err(InvalidPreamble),
         }
         let &[_, kind, _, _, _, f0, f1, s0, s1, ref token @ ..] = rest else { return Ok(None) };
         let Some(token) = token.first_chunk() else { return Ok(None) };
         let kind = match kind {
-            1 => Kind::Control,
-            2 => Kind::Data,
-            3 => Kind::Echo,
-            _ => Kind::Tls,
+            1 => ConnectionKind::Control,
+            2 => ConnectionKind::Data,
+            3 => ConnectionKind::Echo,
+            _ => ConnectionKind::Tls,
         };
         let (flow, stream) = (u16::from_be_bytes([f0, f1]), u16::from_be_bytes([s0, s1]));
-        Ok(Some(Self { kind, flow, stream, token: Token(*token) }))
+        Ok(Some(Self { kind, flow, stream, token: TestToken(*token) }))
     }
 }
 
@@ -153,10 +154,15 @@ mod tests {
     use super::*;
 
     fn any_preamble() -> impl Strategy<Value = Preamble> {
-        let kinds = [Kind::Control, Kind::Data, Kind::Echo, Kind::Tls];
+        let kinds = [
+            ConnectionKind::Control,
+            ConnectionKind::Data,
+            ConnectionKind::Echo,
+            ConnectionKind::Tls,
+        ];
         let kinds = proptest::sample::select(kinds.to_vec());
         (kinds, any::<u16>(), any::<u16>(), any::<[u8; 16]>()).prop_map(
-            |(kind, flow, stream, token)| Preamble { kind, flow, stream, token: Token(token) },
+            |(kind, flow, stream, token)| Preamble { kind, flow, stream, token: TestToken(token) },
         )
     }
 
@@ -178,7 +184,7 @@ mod tests {
             bytes[place] ^= change;
             let another_kind = place == 8 && (1..=4).contains(&bytes[8]);
             prop_assume!(!another_kind);
-            prop_assert_eq!(Preamble::read(&bytes[..=place]), Err(NotOurs));
+            prop_assert_eq!(Preamble::read(&bytes[..=place]), Err(InvalidPreamble));
         }
 
         #[test]
@@ -188,25 +194,25 @@ mod tests {
 
         #[test]
         fn a_token_is_written_as_text_and_back(bytes in any::<[u8; 16]>()) {
-            let text = serde_json::to_string(&Token(bytes)).unwrap();
-            prop_assert_eq!(serde_json::from_str::<Token>(&text).unwrap(), Token(bytes));
+            let text = serde_json::to_string(&TestToken(bytes)).unwrap();
+            prop_assert_eq!(serde_json::from_str::<TestToken>(&text).unwrap(), TestToken(bytes));
         }
     }
 
     #[test]
     fn a_name_opens_no_door() {
-        let token = Token([7; 16]);
+        let token = TestToken([7; 16]);
         let preamble = |kind, token| Preamble { kind, flow: 0, stream: 0, token };
-        assert_eq!(preamble(Kind::Control, token).test(), token.name());
-        assert_eq!(preamble(Kind::Data, token.name()).test(), token.name());
+        assert_eq!(preamble(ConnectionKind::Control, token).test(), token.public_id());
+        assert_eq!(preamble(ConnectionKind::Data, token.public_id()).test(), token.public_id());
         // Whoever has read the name cannot come back with it.
-        assert_ne!(preamble(Kind::Control, token.name()).test(), token.name());
-        assert_ne!(token.name(), token);
-        assert_eq!(Token::NONE.name(), Token::NONE);
+        assert_ne!(preamble(ConnectionKind::Control, token.public_id()).test(), token.public_id());
+        assert_ne!(token.public_id(), token);
+        assert_eq!(TestToken::NONE.public_id(), TestToken::NONE);
     }
 
     #[test]
     fn a_token_does_not_get_into_logs() {
-        assert_eq!(format!("{:?}", Token([7; 16])), "Token(…)");
+        assert_eq!(format!("{:?}", TestToken([7; 16])), "Token(…)");
     }
 }

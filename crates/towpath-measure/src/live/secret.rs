@@ -2,7 +2,7 @@
 //!
 //! Both send random bytes, and both prove that they know the secret, the client first: whoever asks a
 //! server gets nothing to guess with. What is proved holds for one encrypted connection only
-//! ([`Binding`]), so that nobody who stands between two hosts can pass a proof on.
+//! ([`ChannelBinding`]), so that nobody who stands between two hosts can pass a proof on.
 
 use std::fmt::{self, Write as _};
 
@@ -12,9 +12,9 @@ use sha2::Sha256;
 use thiserror::Error;
 
 /// A secret with less can be guessed.
-pub const LEAST_BYTES: usize = 16;
+pub const MIN_SECRET_BYTES: usize = 16;
 /// No secret needs more.
-pub const MOST_BYTES: usize = 4_096;
+pub const MAX_SECRET_BYTES: usize = 4_096;
 
 /// A shared secret. Two of them are never compared, only what they prove.
 #[derive(Clone)]
@@ -33,10 +33,10 @@ pub enum SecretError {
     #[error("it is empty")]
     Empty,
     /// Others could find it by trying.
-    #[error("it has {0} bytes, expected at least {LEAST_BYTES}")]
+    #[error("it has {0} bytes, expected at least {MIN_SECRET_BYTES}")]
     TooShort(usize),
     /// More than anybody needs.
-    #[error("it has more than {MOST_BYTES} bytes")]
+    #[error("it has more than {MAX_SECRET_BYTES} bytes")]
     TooLong,
 }
 
@@ -48,14 +48,14 @@ pub struct Challenge(pub [u8; 32]);
 /// The answer to a challenge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct Proof(pub [u8; 32]);
+pub struct AuthProof(pub [u8; 32]);
 
 /// What both ends of one encrypted connection have in common, and nobody else has: exported from its
 /// keys (RFC 8446 §7.5).
 #[derive(Clone, Copy)]
-pub struct Binding(pub [u8; 32]);
+pub struct ChannelBinding(pub [u8; 32]);
 
-impl fmt::Debug for Binding {
+impl fmt::Debug for ChannelBinding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Binding(…)")
     }
@@ -63,14 +63,14 @@ impl fmt::Debug for Binding {
 
 /// Who proves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Side {
+pub enum AuthRole {
     /// The end that opened the connection.
     Client,
     /// The end that accepted it.
     Server,
 }
 
-impl Side {
+impl AuthRole {
     /// What is proved; another protocol with the same secret proves something else, and so does the
     /// other side.
     const fn label(self) -> &'static [u8] {
@@ -83,9 +83,9 @@ impl Side {
 
 /// What a proof is about.
 #[derive(Debug, Clone, Copy)]
-pub struct Meeting {
+pub struct AuthTranscript {
     /// The connection.
-    pub binding: Binding,
+    pub binding: ChannelBinding,
     /// The server's random bytes.
     pub server: Challenge,
     /// The client's.
@@ -98,24 +98,24 @@ impl Secret {
         let text = text.trim_ascii();
         match text.len() {
             0 => Err(SecretError::Empty),
-            short @ 1..LEAST_BYTES => Err(SecretError::TooShort(short)),
-            LEAST_BYTES..=MOST_BYTES => Ok(Self(text.to_vec())),
+            short @ 1..MIN_SECRET_BYTES => Err(SecretError::TooShort(short)),
+            MIN_SECRET_BYTES..=MAX_SECRET_BYTES => Ok(Self(text.to_vec())),
             _ => Err(SecretError::TooLong),
         }
     }
 
     /// Proves to know the secret.
-    pub fn prove(&self, side: Side, meeting: &Meeting) -> Option<Proof> {
-        Some(Proof(self.mac(side, meeting)?.finalize().into_bytes().into()))
+    pub fn prove(&self, side: AuthRole, meeting: &AuthTranscript) -> Option<AuthProof> {
+        Some(AuthProof(self.mac(side, meeting)?.finalize().into_bytes().into()))
     }
 
     /// Whether the other end knows the secret. The time that it takes does not tell how nearly.
-    pub fn accepts(&self, side: Side, meeting: &Meeting, proof: Proof) -> bool {
+    pub fn accepts(&self, side: AuthRole, meeting: &AuthTranscript, proof: AuthProof) -> bool {
         self.mac(side, meeting).is_some_and(|mac| mac.verify_slice(&proof.0).is_ok())
     }
 
-    fn mac(&self, side: Side, meeting: &Meeting) -> Option<Hmac<Sha256>> {
-        let Meeting { binding, server, client } = meeting;
+    fn mac(&self, side: AuthRole, meeting: &AuthTranscript) -> Option<Hmac<Sha256>> {
+        let AuthTranscript { binding, server, client } = meeting;
         // An HMAC takes keys of any length, so this is always there.
         let mac = Hmac::<Sha256>::new_from_slice(&self.0).ok()?;
         // All parts have lengths that do not change, so nothing can be read in two ways.
@@ -163,7 +163,7 @@ macro_rules! as_hex {
 }
 
 as_hex!(Challenge);
-as_hex!(Proof);
+as_hex!(AuthProof);
 
 #[cfg(test)]
 mod tests {
@@ -171,10 +171,10 @@ mod tests {
 
     use super::*;
 
-    fn meeting(bytes: [u8; 96]) -> Meeting {
+    fn meeting(bytes: [u8; 96]) -> AuthTranscript {
         let (parts, _) = bytes.as_chunks();
-        Meeting {
-            binding: Binding(parts[0]),
+        AuthTranscript {
+            binding: ChannelBinding(parts[0]),
             server: Challenge(parts[1]),
             client: Challenge(parts[2]),
         }
@@ -191,7 +191,7 @@ mod tests {
             let mut elsewhere = met;
             elsewhere[change] ^= 1;
             let (met, elsewhere) = (meeting(met), meeting(elsewhere));
-            for (side, across) in [(Side::Client, Side::Server), (Side::Server, Side::Client)] {
+            for (side, across) in [(AuthRole::Client, AuthRole::Server), (AuthRole::Server, AuthRole::Client)] {
                 let proof = secret.prove(side, &met).unwrap();
                 prop_assert!(secret.accepts(side, &met, proof));
                 prop_assert!(!secret.accepts(across, &met, proof), "sent back as it came");
@@ -213,7 +213,7 @@ mod tests {
     #[test]
     fn the_end_of_a_line_is_no_part_of_a_secret() {
         let prove = |text: &[u8]| {
-            Secret::from_text(text).unwrap().prove(Side::Client, &meeting([7; 96])).unwrap()
+            Secret::from_text(text).unwrap().prove(AuthRole::Client, &meeting([7; 96])).unwrap()
         };
         assert_eq!(prove(b" sixteen bytes it is\n"), prove(b"sixteen bytes it is"));
         assert_eq!(from_hex::<1>("+7"), None);
@@ -225,7 +225,7 @@ mod tests {
         assert_eq!(error(b" \n"), SecretError::Empty);
         assert_eq!(error(b"x\n"), SecretError::TooShort(1));
         assert_eq!(error(b"fifteen bytes..\n"), SecretError::TooShort(15));
-        assert_eq!(error(&[b'x'; MOST_BYTES + 1]), SecretError::TooLong);
+        assert_eq!(error(&[b'x'; MAX_SECRET_BYTES + 1]), SecretError::TooLong);
         assert!(Secret::from_text(b"sixteen bytes...").is_ok());
         assert!(error(b"x").to_string().contains("at least 16"));
     }

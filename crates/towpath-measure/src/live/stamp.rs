@@ -14,29 +14,29 @@ use std::net::SocketAddr;
 use sha2::{Digest, Sha256};
 use towpath_net::Instant;
 
-use super::preamble::Token;
+use super::preamble::TestToken;
 
 /// What a datagram is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StampKind {
+pub enum DatagramKind {
     /// One of those that are counted: number and time of sending.
     Data,
     /// The client wants to hear: the number is the challenge, or zero.
-    Wanted,
+    Subscribe,
     /// The server's challenge: the number.
     Challenge,
 }
 
-const KINDS: [(StampKind, u8); 3] =
-    [(StampKind::Data, 0x03), (StampKind::Wanted, 0x04), (StampKind::Challenge, 0x05)];
+const KINDS: [(DatagramKind, u8); 3] =
+    [(DatagramKind::Data, 0x03), (DatagramKind::Subscribe, 0x04), (DatagramKind::Challenge, 0x05)];
 
 /// What stands at the beginning of a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stamp {
+pub struct DatagramHeader {
     /// What it is.
-    pub kind: StampKind,
-    /// Name of the test; [`Token::NONE`] where there is only one.
-    pub token: Token,
+    pub kind: DatagramKind,
+    /// Name of the test; [`TestToken::NONE`] where there is only one.
+    pub token: TestToken,
     /// Of which flow.
     pub flow: u32,
     /// Number.
@@ -45,8 +45,8 @@ pub struct Stamp {
     pub sent_ns: u64,
 }
 
-impl Stamp {
-    /// Its length; that of [`StampKind::Wanted`] and [`StampKind::Challenge`] in all.
+impl DatagramHeader {
+    /// Its length; that of [`DatagramKind::Subscribe`] and [`DatagramKind::Challenge`] in all.
     pub const BYTES: usize = 40;
 
     /// As it is sent.
@@ -71,10 +71,10 @@ impl Stamp {
         let (number, rest) = rest.split_first_chunk()?;
         let (sent_ns, _) = rest.split_first_chunk()?;
         // Questions and challenges are as long as each other: nobody is sent more than was said.
-        let fits = *kind == StampKind::Data || bytes.len() == Self::BYTES;
+        let fits = *kind == DatagramKind::Data || bytes.len() == Self::BYTES;
         fits.then(|| Self {
             kind: *kind,
-            token: Token(*token),
+            token: TestToken(*token),
             flow: u32::from_be_bytes(*flow),
             number: u64::from_be_bytes(*number),
             sent_ns: u64::from_be_bytes(*sent_ns),
@@ -82,7 +82,7 @@ impl Stamp {
     }
 
     /// When it was sent.
-    pub fn sent(&self) -> Instant {
+    pub fn sent_at(&self) -> Instant {
         Instant::from_nanos(self.sent_ns)
     }
 }
@@ -121,19 +121,19 @@ mod tests {
             kind in 0_usize..3, token: [u8; 16], flow: u32, number: u64, sent_ns: u64,
             padding in prop::collection::vec(any::<u8>(), 0..20),
         ) {
-            let stamp = Stamp { kind: KINDS[kind].0, token: Token(token), flow, number, sent_ns };
+            let stamp = DatagramHeader { kind: KINDS[kind].0, token: TestToken(token), flow, number, sent_ns };
             let mut bytes = stamp.to_bytes().to_vec();
-            prop_assert_eq!(Stamp::parse(&bytes), Some(stamp));
+            prop_assert_eq!(DatagramHeader::parse(&bytes), Some(stamp));
             prop_assert_eq!(bytes[0] & 0x40, 0, "no packet of QUIC");
             bytes.extend(&padding);
-            let may_be_longer = stamp.kind == StampKind::Data || padding.is_empty();
-            prop_assert_eq!(Stamp::parse(&bytes), Some(stamp).filter(|_| may_be_longer));
-            prop_assert_eq!(super::super::datagram::answer(&bytes, |_| true), None);
+            let may_be_longer = stamp.kind == DatagramKind::Data || padding.is_empty();
+            prop_assert_eq!(DatagramHeader::parse(&bytes), Some(stamp).filter(|_| may_be_longer));
+            prop_assert_eq!(super::super::datagram::reply(&bytes, |_| true), None);
         }
 
         #[test]
         fn what_is_no_stamp_is_none(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
-            if let Some(stamp) = Stamp::parse(&bytes) {
+            if let Some(stamp) = DatagramHeader::parse(&bytes) {
                 prop_assert!(bytes.starts_with(&stamp.to_bytes()));
             }
         }

@@ -9,11 +9,11 @@ use crate::result::Interval;
 use crate::scenario::DataDirection;
 
 /// Bin of goodput windows.
-pub const BIN: Duration = Duration::from_millis(10);
+pub const BIN_SPAN: Duration = Duration::from_millis(10);
 
 const SLOT_NS: u64 = 1_000_000;
 /// No log that somebody else tells goes on for longer: twice the longest run.
-const LATEST_NS: u64 = 2 * 24 * 3_600 * 1_000_000_000;
+const MAX_LOG_NS: u64 = 2 * 24 * 3_600 * 1_000_000_000;
 
 /// Arrivals at a receiver in slots of 1 ms, each with its first and its last arrival.
 ///
@@ -22,11 +22,11 @@ const LATEST_NS: u64 = 2 * 24 * 3_600 * 1_000_000_000;
 /// counts between two points in time are exact to the slot: a slot counts where it began. A log
 /// takes at most 24 KB for each second.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "Told")]
+#[serde(try_from = "RawDeliveryLog")]
 pub struct DeliveryLog {
     start_ns: u64,
     /// In order of time, one for each millisecond in which something arrived.
-    slots: Vec<Slot>,
+    slots: Vec<DeliverySlot>,
     /// When the sender's end of data was read.
     eof_ns: Option<u64>,
     /// Until when the receiver listened.
@@ -34,7 +34,7 @@ pub struct DeliveryLog {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-struct Slot {
+struct DeliverySlot {
     first_ns: u64,
     last_ns: u64,
     bytes: u64,
@@ -42,21 +42,21 @@ struct Slot {
 
 /// A log as somebody else tells it: it may be anything.
 #[derive(Deserialize)]
-struct Told {
+struct RawDeliveryLog {
     start_ns: u64,
-    slots: Vec<Slot>,
+    slots: Vec<DeliverySlot>,
     eof_ns: Option<u64>,
     watched_ns: u64,
 }
 
-impl TryFrom<Told> for DeliveryLog {
+impl TryFrom<RawDeliveryLog> for DeliveryLog {
     type Error = &'static str;
 
     /// Takes only what [`DeliveryLog::record`] could have made, of a run that is not too long: figures
-    /// of it have an entry for each [`BIN`].
-    fn try_from(told: Told) -> Result<Self, Self::Error> {
-        let Told { start_ns, slots, eof_ns, watched_ns } = told;
-        if watched_ns > LATEST_NS {
+    /// of it have an entry for each [`BIN_SPAN`].
+    fn try_from(told: RawDeliveryLog) -> Result<Self, Self::Error> {
+        let RawDeliveryLog { start_ns, slots, eof_ns, watched_ns } = told;
+        if watched_ns > MAX_LOG_NS {
             return Err("a delivery log ends after more than two days");
         }
         let mut before = None;
@@ -76,7 +76,7 @@ impl TryFrom<Told> for DeliveryLog {
     }
 }
 
-impl Slot {
+impl DeliverySlot {
     fn number(&self) -> u64 {
         self.first_ns / SLOT_NS
     }
@@ -118,13 +118,13 @@ impl DeliveryLog {
                 slot.last_ns = now_ns;
                 slot.bytes = slot.bytes.saturating_add(bytes);
             }
-            _ => self.slots.push(Slot { first_ns: now_ns, last_ns: now_ns, bytes }),
+            _ => self.slots.push(DeliverySlot { first_ns: now_ns, last_ns: now_ns, bytes }),
         }
     }
 
-    /// Notes that `bytes` arrived during the `span` before `at`, as if evenly: in steps of [`BIN`].
+    /// Notes that `bytes` arrived during the `span` before `at`, as if evenly: in steps of [`BIN_SPAN`].
     pub fn record_evenly(&mut self, bytes: u64, (at, span): (Instant, Duration)) {
-        let steps = (span.as_nanos() / BIN.as_nanos()).clamp(1, 1_000) as u64;
+        let steps = (span.as_nanos() / BIN_SPAN.as_nanos()).clamp(1, 1_000) as u64;
         let mut left = bytes;
         for step in (0..steps).rev() {
             let part = left / (step + 1);
@@ -163,7 +163,7 @@ impl DeliveryLog {
             merged.eof_ns = merged.eof_ns.zip(log.eof_ns).map(|(a, b)| a.max(b));
             merged.slots.extend(&log.slots);
         }
-        merged.slots.sort_by_key(Slot::number);
+        merged.slots.sort_by_key(DeliverySlot::number);
         merged.slots.dedup_by(|later, kept| {
             let same = later.number() == kept.number();
             if same {
@@ -211,17 +211,17 @@ impl DeliveryLog {
         sum(self.slots_between(from, to))
     }
 
-    /// Bytes in [`BIN`]s from the flow's start until its last arrival.
+    /// Bytes in [`BIN_SPAN`]s from the flow's start until its last arrival.
     pub fn bins(&self) -> Vec<u64> {
         match self.last() {
-            Some(last) => self.bins_between(self.start(), last + BIN),
+            Some(last) => self.bins_between(self.start(), last + BIN_SPAN),
             None => Vec::new(),
         }
     }
 
-    /// Bytes in [`BIN`]s that begin at `from`; only bins that are over at `to`.
+    /// Bytes in [`BIN_SPAN`]s that begin at `from`; only bins that are over at `to`.
     pub fn bins_between(&self, from: Instant, to: Instant) -> Vec<u64> {
-        let width = BIN.as_nanos() as u64;
+        let width = BIN_SPAN.as_nanos() as u64;
         let count = to.as_nanos().saturating_sub(from.as_nanos()) / width;
         let mut bins = vec![0_u64; usize::try_from(count).unwrap_or(0)];
         for slot in self.slots_between(from, to) {
@@ -265,13 +265,13 @@ impl DeliveryLog {
             .collect()
     }
 
-    fn slots_between(&self, from: Instant, to: Instant) -> &[Slot] {
+    fn slots_between(&self, from: Instant, to: Instant) -> &[DeliverySlot] {
         let before = |time: Instant| self.slots.partition_point(|s| s.first_ns < time.as_nanos());
         self.slots.get(before(from)..before(to)).unwrap_or(&[])
     }
 }
 
-fn sum(slots: &[Slot]) -> u64 {
+fn sum(slots: &[DeliverySlot]) -> u64 {
     slots.iter().fold(0, |sum, slot| sum.saturating_add(slot.bytes))
 }
 
@@ -380,7 +380,7 @@ mod tests {
             let sum: u64 = logs.iter().map(DeliveryLog::total_bytes).sum();
             prop_assert_eq!(merged.total_bytes(), sum);
             prop_assert_eq!(merged.bins().iter().sum::<u64>(), sum);
-            let rows = merged.intervals((0, 0), DataDirection::Up, BIN * 3, us(60_000));
+            let rows = merged.intervals((0, 0), DataDirection::Up, BIN_SPAN * 3, us(60_000));
             prop_assert_eq!(rows.iter().map(|row| row.bytes).sum::<u64>(), sum);
         }
 

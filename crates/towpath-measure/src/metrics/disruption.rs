@@ -8,15 +8,16 @@ use towpath_net::{Instant, Rate};
 use super::goodput::Framing;
 use crate::format;
 use crate::scenario::{
-    Change, DataDirection, Down, Flow, LinkSide, Scenario, Target, TimelineEvent, Transport,
+    DataDirection, DownMode, Flow, LinkSide, Scenario, TimelineChange, TimelineEvent,
+    TimelineTarget, Transport,
 };
 
 /// Events that follow each other more closely than this count as one: a recovery cannot be told
 /// from the next event, and the steps of a fade belong together.
-const TOGETHER: Duration = Duration::from_secs(1);
+const MERGE_WITHIN: Duration = Duration::from_secs(1);
 
 /// A fade has more steps than this.
-const FEW_STEPS: usize = 3;
+const MAX_NON_FADE_STEPS: usize = 3;
 
 /// A timeline event (or several in quick succession) that takes something from a flow.
 #[derive(Debug, Clone, PartialEq)]
@@ -40,22 +41,26 @@ pub fn describe(scenario: &Scenario, event: &TimelineEvent) -> (String, String) 
         LinkSide::Down => " (down)",
     };
     let text = match &event.change {
-        Change::Down(Down::Silent) => "down".into(),
-        Change::Down(Down::Carrier) => "down (carrier)".into(),
-        Change::Down(Down::Interface { host }) => {
+        TimelineChange::Down(DownMode::Silent) => "down".into(),
+        TimelineChange::Down(DownMode::Carrier) => "down (carrier)".into(),
+        TimelineChange::Down(DownMode::Interface { host }) => {
             format!("down (interface of {})", host_name(scenario, *host))
         }
-        Change::Up => "up".into(),
-        Change::Rate(of, rate) => format!("rate {rate}{}", side(*of)),
-        Change::Delay(of, delay) => format!("delay {}{}", format::time(delay.base), side(*of)),
-        Change::Loss(of, Loss::None) => format!("loss 0 %{}", side(*of)),
-        Change::Loss(of, Loss::Random(chance)) => {
+        TimelineChange::Up => "up".into(),
+        TimelineChange::Rate(of, rate) => format!("rate {rate}{}", side(*of)),
+        TimelineChange::Delay(of, delay) => {
+            format!("delay {}{}", format::time(delay.base), side(*of))
+        }
+        TimelineChange::Loss(of, Loss::None) => format!("loss 0 %{}", side(*of)),
+        TimelineChange::Loss(of, Loss::Random(chance)) => {
             format!("loss {}{}", format::share(chance.as_f64()), side(*of))
         }
-        Change::Loss(of, Loss::GilbertElliott { .. } | Loss::Burst { .. }) => {
+        TimelineChange::Loss(of, Loss::GilbertElliott { .. } | Loss::Burst { .. }) => {
             format!("loss in bursts{}", side(*of))
         }
-        Change::Address { host } => format!("new address of {}", host_name(scenario, *host)),
+        TimelineChange::Address { host } => {
+            format!("new address of {}", host_name(scenario, *host))
+        }
     };
     (target_name(scenario, event.target), text)
 }
@@ -70,13 +75,13 @@ pub fn disruptions(
     flow: &Flow,
     direction: DataDirection,
 ) -> Vec<Disruption> {
-    let mut network = Network::new(scenario, transport, flow, direction);
-    let mut found: Vec<Chain<'_>> = Vec::new();
+    let mut network = PathCapacity::new(scenario, transport, flow, direction);
+    let mut found: Vec<EventChain<'_>> = Vec::new();
     for group in scenario.timeline.chunk_by(|a, b| a.at == b.at) {
         let hits: Vec<_> = group.iter().filter(|event| network.apply(event)).collect();
         let Some(at) = hits.first().map(|event| event.at) else { continue };
         let capacity_bps = network.capacity_bps();
-        let near = found.last_mut().filter(|chain| at < chain.last_at + TOGETHER);
+        let near = found.last_mut().filter(|chain| at < chain.last_at + MERGE_WITHIN);
         let events = match near {
             Some(chain) => {
                 // The last step of a fade may come with the end of the path.
@@ -94,25 +99,25 @@ pub fn disruptions(
             }
             None => hits,
         };
-        found.push(Chain { at, last_at: at, events, capacity_bps });
+        found.push(EventChain { at, last_at: at, events, capacity_bps });
     }
     found.into_iter().map(|chain| chain.finish(scenario)).collect()
 }
 
 /// The end of a path is an event of its own, also at the end of a fade.
 fn goes_down(event: &TimelineEvent) -> bool {
-    matches!(event.change, Change::Down(_))
+    matches!(event.change, TimelineChange::Down(_))
 }
 
-/// Disruptive events, each less than [`TOGETHER`] after the one before.
-struct Chain<'a> {
+/// Disruptive events, each less than [`MERGE_WITHIN`] after the one before.
+struct EventChain<'a> {
     at: Duration,
     last_at: Duration,
     events: Vec<&'a TimelineEvent>,
     capacity_bps: Option<f64>,
 }
 
-impl Chain<'_> {
+impl EventChain<'_> {
     /// Of several events on one target the last one is named; many steps are a fade to it.
     fn finish(self, scenario: &Scenario) -> Disruption {
         let mut named: Vec<&TimelineEvent> = Vec::new();
@@ -122,7 +127,7 @@ impl Chain<'_> {
         }
         let fades = |event: &TimelineEvent| {
             let own = self.events.iter().filter(|step| step.target == event.target);
-            matches!(event.change, Change::Rate(..)) && own.count() > FEW_STEPS
+            matches!(event.change, TimelineChange::Rate(..)) && own.count() > MAX_NON_FADE_STEPS
         };
         let texts = named.iter().map(|event| {
             let (target, change) = describe(scenario, event);
@@ -148,19 +153,21 @@ impl Chain<'_> {
 fn clause(scenario: &Scenario, event: &TimelineEvent) -> String {
     let target = target_name(scenario, event.target);
     match &event.change {
-        Change::Down(_) => format!("{target} went down"),
-        Change::Rate(_, rate) => format!("{target} slowed to {rate}"),
-        Change::Address { host } => {
+        TimelineChange::Down(_) => format!("{target} went down"),
+        TimelineChange::Rate(_, rate) => format!("{target} slowed to {rate}"),
+        TimelineChange::Address { host } => {
             format!("the address of {} on {target} changed", host_name(scenario, *host))
         }
-        Change::Up | Change::Delay(..) | Change::Loss(..) => format!("{target} changed"),
+        TimelineChange::Up | TimelineChange::Delay(..) | TimelineChange::Loss(..) => {
+            format!("{target} changed")
+        }
     }
 }
 
-fn target_name(scenario: &Scenario, target: Target) -> String {
+fn target_name(scenario: &Scenario, target: TimelineTarget) -> String {
     let name = match target {
-        Target::Path(index) => scenario.paths.get(index).map(|path| &path.name),
-        Target::Bottleneck(index) => scenario.bottlenecks.get(index).map(|item| &item.name),
+        TimelineTarget::Path(index) => scenario.paths.get(index).map(|path| &path.name),
+        TimelineTarget::Bottleneck(index) => scenario.bottlenecks.get(index).map(|item| &item.name),
     };
     name.cloned().unwrap_or_default()
 }
@@ -170,26 +177,26 @@ fn host_name(scenario: &Scenario, index: usize) -> String {
 }
 
 /// The links that a flow can use, in the direction of its data, as the timeline changes them.
-struct Network<'a> {
+struct PathCapacity<'a> {
     scenario: &'a Scenario,
     flow: &'a Flow,
     transport: Transport,
     /// Parallel to the scenario's paths; `None` for paths between other hosts.
-    paths: Vec<Option<Member>>,
+    paths: Vec<Option<FlowPath>>,
     /// Parallel to the scenario's bottlenecks, seen from their first side and from their second.
-    bottlenecks: Vec<[Server; 2]>,
+    bottlenecks: Vec<[LinkState; 2]>,
 }
 
 /// A path between the flow's hosts.
 #[derive(Debug, Clone, Copy)]
-struct Member {
+struct FlowPath {
     /// Whether the data goes from the path's first host to its second.
     forward: bool,
-    server: Server,
+    server: LinkState,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Server {
+struct LinkState {
     up: bool,
     shaper: Option<Rate>,
     /// netem's own rate, a second limit in the delay line.
@@ -197,7 +204,7 @@ struct Server {
     overhead_bytes: u32,
 }
 
-impl Server {
+impl LinkState {
     fn new(config: &DirectionConfig) -> Self {
         let shaper = match &config.shaper {
             Shaper::Unlimited => None,
@@ -215,34 +222,36 @@ impl Server {
     }
 
     /// Applies a change on the side that `forward` data pass; says whether it takes something.
-    fn apply(&mut self, change: &Change, forward: bool) -> bool {
+    fn apply(&mut self, change: &TimelineChange, forward: bool) -> bool {
         let mine = |side: LinkSide| match side {
             LinkSide::Both => true,
             LinkSide::Up => forward,
             LinkSide::Down => !forward,
         };
         match change {
-            Change::Down(_) => std::mem::replace(&mut self.up, false),
-            Change::Up => {
+            TimelineChange::Down(_) => std::mem::replace(&mut self.up, false),
+            TimelineChange::Up => {
                 self.up = true;
                 false
             }
-            Change::Rate(side, rate) if mine(*side) => {
+            TimelineChange::Rate(side, rate) if mine(*side) => {
                 let lower = self.rate().is_none_or(|old| *rate < old);
                 self.shaper = Some(*rate);
                 lower
             }
-            Change::Delay(side, delay) if mine(*side) => {
+            TimelineChange::Delay(side, delay) if mine(*side) => {
                 self.line = delay.rate;
                 false
             }
-            Change::Address { .. } => true,
-            Change::Rate(..) | Change::Delay(..) | Change::Loss(..) => false,
+            TimelineChange::Address { .. } => true,
+            TimelineChange::Rate(..) | TimelineChange::Delay(..) | TimelineChange::Loss(..) => {
+                false
+            }
         }
     }
 }
 
-impl<'a> Network<'a> {
+impl<'a> PathCapacity<'a> {
     fn new(
         scenario: &'a Scenario,
         transport: Transport,
@@ -257,12 +266,12 @@ impl<'a> Network<'a> {
             let forward = path.between == hosts;
             let backward = path.between == [hosts[1], hosts[0]];
             let config = if forward { &path.up } else { &path.down };
-            (forward || backward).then(|| Member { forward, server: Server::new(config) })
+            (forward || backward).then(|| FlowPath { forward, server: LinkState::new(config) })
         });
         let bottlenecks = scenario
             .bottlenecks
             .iter()
-            .map(|item| [Server::new(&item.up), Server::new(&item.down)]);
+            .map(|item| [LinkState::new(&item.up), LinkState::new(&item.down)]);
         let (paths, bottlenecks) = (paths.collect(), bottlenecks.collect());
         Self { scenario, flow, transport, paths, bottlenecks }
     }
@@ -270,12 +279,12 @@ impl<'a> Network<'a> {
     /// Applies an event; says whether it disrupts the flow.
     fn apply(&mut self, event: &TimelineEvent) -> bool {
         match event.target {
-            Target::Path(index) => {
+            TimelineTarget::Path(index) => {
                 let own = self.may_use(index);
                 let member = self.paths.get_mut(index).and_then(Option::as_mut);
                 member.is_some_and(|path| path.server.apply(&event.change, path.forward)) && own
             }
-            Target::Bottleneck(index) => {
+            TimelineTarget::Bottleneck(index) => {
                 let Some([first, second]) = self.bottlenecks.get_mut(index) else { return false };
                 let took = [first.apply(&event.change, true), second.apply(&event.change, false)];
                 let mut through = self.members().filter(|(path, _)| {
@@ -298,16 +307,16 @@ impl<'a> Network<'a> {
         }
     }
 
-    fn members(&self) -> impl Iterator<Item = (usize, Member)> + '_ {
+    fn members(&self) -> impl Iterator<Item = (usize, FlowPath)> + '_ {
         self.paths.iter().enumerate().filter_map(|(index, member)| Some((index, (*member)?)))
     }
 
-    fn bottleneck(&self, index: usize, forward: bool) -> Option<Server> {
+    fn bottleneck(&self, index: usize, forward: bool) -> Option<LinkState> {
         let [first, second] = self.bottlenecks.get(index)?;
         Some(if forward { *first } else { *second })
     }
 
-    fn is_up(&self, path: usize, member: Member) -> bool {
+    fn is_up(&self, path: usize, member: FlowPath) -> bool {
         let through = self.scenario.paths.get(path).map_or(&[][..], |path| &path.through);
         let passes = |index: &usize| self.bottleneck(*index, member.forward).is_none_or(|b| b.up);
         member.server.up && through.iter().all(passes)
@@ -347,7 +356,7 @@ impl<'a> Network<'a> {
             };
             let (mut sum, mut limit) = (0.0, f64::INFINITY);
             for (path, way, amount) in amounts.iter_mut().filter(|(p, w, _)| passes(*p, *w)) {
-                let carries = self.payload(*path, Server { up: *way, ..server });
+                let carries = self.payload(*path, LinkState { up: *way, ..server });
                 *amount = amount.min(carries);
                 (sum, limit) = (sum + *amount, limit.min(carries));
             }
@@ -358,7 +367,7 @@ impl<'a> Network<'a> {
         }
     }
 
-    fn payload(&self, path: usize, server: Server) -> f64 {
+    fn payload(&self, path: usize, server: LinkState) -> f64 {
         let framing = Framing {
             transport: self.transport,
             family: self.flow.family,

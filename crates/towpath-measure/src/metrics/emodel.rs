@@ -73,7 +73,7 @@ pub fn rating(codec: Codec, lost: f64, burst_ratio: f64, delay_ms: f64) -> f64 {
 }
 
 /// The mean opinion score of a rating, 1 to 4.5 (G.107 annex B).
-pub fn opinion(rating: f64) -> f64 {
+pub fn mean_opinion_score(rating: f64) -> f64 {
     let r = rating.clamp(0.0, 100.0);
     // Below 6.5 the polynomial falls under 1.
     (1.0 + 0.035 * r + r * (r - 60.0) * (100.0 - r) * 7e-6).max(1.0)
@@ -83,36 +83,36 @@ pub fn opinion(rating: f64) -> f64 {
 mod tests {
     use super::*;
 
-    fn near(value: f64, wanted: f64, off: f64) {
+    fn assert_near(value: f64, wanted: f64, off: f64) {
         assert!((value - wanted).abs() <= off, "{value}, expected {wanted}");
     }
 
     #[test]
     fn the_default_values_give_the_published_rating_and_score() {
         let r = rating(Codec::G711, 0.0, 1.0, 0.0);
-        near(r, 93.2, 0.05);
-        near(opinion(r), 4.41, 0.005);
+        assert_near(r, 93.2, 0.05);
+        assert_near(mean_opinion_score(r), 4.41, 0.005);
     }
 
     /// G.107 annex B, table B.1: the limits of the categories.
     #[test]
     fn scores_of_the_categories_limits() {
         for (r, score) in [(90.0, 4.34), (80.0, 4.03), (70.0, 3.60), (60.0, 3.10), (50.0, 2.58)] {
-            near(opinion(r), score, 0.01);
+            assert_near(mean_opinion_score(r), score, 0.01);
         }
-        near(opinion(-10.0), 1.0, 0.0);
-        near(opinion(100.0), 4.5, 0.0);
+        assert_near(mean_opinion_score(-10.0), 1.0, 0.0);
+        assert_near(mean_opinion_score(100.0), 4.5, 0.0);
     }
 
     #[test]
     fn impairments_by_hand() {
-        near(Codec::G711.effective_impairment(0.01, 1.0), 95.0 / 5.3, 1e-9);
-        near(Codec::G711_PLC.effective_impairment(0.01, 1.0), 95.0 / 26.1, 1e-9);
-        near(Codec::G729A.effective_impairment(0.02, 1.0), 11.0 + 84.0 * 2.0 / 21.0, 1e-9);
-        near(Codec::G729A.effective_impairment(0.0, 1.0), 11.0, 0.0);
-        near(absolute_delay(100.0), 0.0, 0.0);
-        near(absolute_delay(200.0), 3.044, 0.001);
-        near(absolute_delay(400.0), 24.07, 0.02);
+        assert_near(Codec::G711.effective_impairment(0.01, 1.0), 95.0 / 5.3, 1e-9);
+        assert_near(Codec::G711_PLC.effective_impairment(0.01, 1.0), 95.0 / 26.1, 1e-9);
+        assert_near(Codec::G729A.effective_impairment(0.02, 1.0), 11.0 + 84.0 * 2.0 / 21.0, 1e-9);
+        assert_near(Codec::G729A.effective_impairment(0.0, 1.0), 11.0, 0.0);
+        assert_near(absolute_delay(100.0), 0.0, 0.0);
+        assert_near(absolute_delay(200.0), 3.044, 0.001);
+        assert_near(absolute_delay(400.0), 24.07, 0.02);
     }
 
     #[test]
@@ -130,8 +130,8 @@ mod tests {
             for delay in 0..5_000 {
                 let r = rating(codec, 0.0, 1.0, f64::from(delay) / 5.0);
                 assert!(r <= rating_before + 1e-9, "{codec:?} {delay}: {r} {rating_before}");
-                assert!(opinion(r) <= score_before + 1e-9);
-                (rating_before, score_before) = (r, opinion(r));
+                assert!(mean_opinion_score(r) <= score_before + 1e-9);
+                (rating_before, score_before) = (r, mean_opinion_score(r));
             }
         }
     }

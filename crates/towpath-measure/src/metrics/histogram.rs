@@ -1,14 +1,14 @@
 //! A histogram of times with a bounded relative error.
 
-use crate::result::Noise;
+use crate::result::EmulatorTiming;
 
 /// Values below this have a bucket of their own.
 const EXACT: u64 = 128;
 /// log2 of [`EXACT`].
 const EXACT_BITS: u32 = 7;
 /// Buckets for each power of two above.
-const PER_OCTAVE: u64 = EXACT / 2;
-const BUCKETS: usize = (EXACT + (64 - EXACT_BITS as u64) * PER_OCTAVE) as usize;
+const BUCKETS_PER_OCTAVE: u64 = EXACT / 2;
+const BUCKETS: usize = (EXACT + (64 - EXACT_BITS as u64) * BUCKETS_PER_OCTAVE) as usize;
 
 /// Counts of `u64` values (nanoseconds) in log-linear buckets: exact below 128, above it 64
 /// buckets for each power of two, so that a percentile is off by less than 0.8 %. 30 KB.
@@ -69,15 +69,15 @@ impl Histogram {
     }
 
     /// The lateness figures of a noise record; its other fields are left at zero.
-    pub fn lateness(&self) -> Noise {
-        Noise {
+    pub fn lateness(&self) -> EmulatorTiming {
+        EmulatorTiming {
             packets: self.count,
             lateness_p50_ns: self.percentile(50.0),
             lateness_p90_ns: self.percentile(90.0),
             lateness_p99_ns: self.percentile(99.0),
             lateness_p999_ns: self.percentile(99.9),
             lateness_max_ns: self.max,
-            ..Noise::default()
+            ..EmulatorTiming::default()
         }
     }
 }
@@ -89,7 +89,7 @@ fn bucket_of(value: u64) -> usize {
     // The top seven bits select the bucket; the first of them is always set.
     let shift = value.ilog2() + 1 - EXACT_BITS;
     let top = value >> shift;
-    (EXACT + u64::from(shift - 1) * PER_OCTAVE + top - PER_OCTAVE) as usize
+    (EXACT + u64::from(shift - 1) * BUCKETS_PER_OCTAVE + top - BUCKETS_PER_OCTAVE) as usize
 }
 
 fn middle_of(bucket: usize) -> u64 {
@@ -97,9 +97,10 @@ fn middle_of(bucket: usize) -> u64 {
     if bucket < EXACT {
         return bucket;
     }
-    let (octave, offset) = ((bucket - EXACT) / PER_OCTAVE, (bucket - EXACT) % PER_OCTAVE);
+    let (octave, offset) =
+        ((bucket - EXACT) / BUCKETS_PER_OCTAVE, (bucket - EXACT) % BUCKETS_PER_OCTAVE);
     let shift = octave + 1;
-    ((PER_OCTAVE + offset) << shift) + (1 << octave)
+    ((BUCKETS_PER_OCTAVE + offset) << shift) + (1 << octave)
 }
 
 #[cfg(test)]

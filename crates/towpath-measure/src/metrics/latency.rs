@@ -8,23 +8,23 @@ use std::time::Duration;
 use towpath_net::Instant;
 
 use super::messages::delays;
-use crate::result::{Delays, LoadPath, LoadPhase, Message, Probe};
-use crate::scenario::{DataDirection, Phases};
+use crate::result::{DelayStats, LoadPath, LoadPhase, Message, Probe};
+use crate::scenario::{DataDirection, LatencyPhases};
 
 /// The first part of each phase does not count: loads have to begin, and queues to fill.
-const BEGINNING: u32 = 5;
+const WARM_UP_DIVISOR: u32 = 5;
 /// Of a hundred delays the largest five do not count for the trimmed mean.
-const TRIMMED_PERCENT: usize = 95;
+const KEPT_PERCENT: usize = 95;
 
 /// The phases of a flow that starts at `start`; requests were waited for until `until`.
 pub fn phases(
-    plan: &Phases,
+    plan: &LatencyPhases,
     messages: &[Message],
     (start, until): (Instant, Instant),
 ) -> Vec<LoadPhase> {
     let each = plan.all().map(|(load, begin)| {
         let begin = start + begin;
-        let (from, end) = (begin + plan.each / BEGINNING, begin + plan.each);
+        let (from, end) = (begin + plan.duration / WARM_UP_DIVISOR, begin + plan.duration);
         let own = messages.iter().filter(|message| {
             let due = Instant::from_nanos(message.due_ns);
             message.direction == DataDirection::Up && from <= due && due < end
@@ -41,15 +41,15 @@ pub fn phases(
             count: own.len() as u64,
             answered: own.iter().filter(|message| message.answered_ns.is_some()).count() as u64,
             delay: delays(own.iter().map(late)),
-            rise_ns: None,
-            round_trips_per_minute: per_minute(own.iter().map(late).collect()),
+            delay_increase_ns: None,
+            round_trips_per_minute: round_trips_per_minute(own.iter().map(late).collect()),
             paths: Vec::new(),
         }
     });
     let mut all = each.to_vec();
     let idle = all.first().and_then(|phase| phase.delay);
     for phase in all.iter_mut().skip(1) {
-        phase.rise_ns = rise(phase.delay, idle);
+        phase.delay_increase_ns = delay_increase(phase.delay, idle);
     }
     all
 }
@@ -81,21 +81,21 @@ pub fn add_paths(phases: &mut [LoadPhase], probes: &[Probe], flow: u32) {
                 count: own.clone().count() as u64,
                 answered: own.filter(|probe| probe.answered_ns.is_some()).count() as u64,
                 round_trip,
-                rise_ns: rise(round_trip, idle).filter(|_| at > 0),
+                delay_increase_ns: delay_increase(round_trip, idle).filter(|_| at > 0),
             });
         }
     }
 }
 
-fn rise(loaded: Option<Delays>, idle: Option<Delays>) -> Option<i64> {
+fn delay_increase(loaded: Option<DelayStats>, idle: Option<DelayStats>) -> Option<i64> {
     let (loaded, idle) = (loaded?.p50_ns, idle?.p50_ns);
     i64::try_from(i128::from(loaded) - i128::from(idle)).ok()
 }
 
 /// 60 s over the trimmed mean; `None` of none.
-fn per_minute(mut late: Vec<u64>) -> Option<f64> {
+fn round_trips_per_minute(mut late: Vec<u64>) -> Option<f64> {
     late.sort_unstable();
-    late.truncate((late.len() * TRIMMED_PERCENT).div_ceil(100));
+    late.truncate((late.len() * KEPT_PERCENT).div_ceil(100));
     let sum: f64 = late.iter().map(|nanos| *nanos as f64).sum();
     let mean = sum / late.len() as f64;
     (mean > 0.0).then(|| Duration::from_secs(60).as_nanos() as f64 / mean)
@@ -108,9 +108,9 @@ mod tests {
 
     const MILLI: u64 = 1_000_000;
 
-    fn plan() -> Phases {
+    fn plan() -> LatencyPhases {
         let seconds = Duration::from_secs;
-        Phases { each: seconds(5), pause: seconds(1), streams: 1 }
+        LatencyPhases { duration: seconds(5), pause: seconds(1), streams: 1 }
     }
 
     fn message(at: u64, late_ms: Option<u64>) -> Message {
@@ -147,7 +147,7 @@ mod tests {
         assert_eq!(loads, [Load::Idle, Load::Down, Load::Up, Load::Both]);
         assert!(phases.iter().all(|phase| (phase.count, phase.answered) == (40, 40)), "{phases:?}");
         assert_eq!((phases[1].from_ns, phases[1].until_ns), (9_000 * MILLI, 13_000 * MILLI));
-        let rises: Vec<_> = phases.iter().map(|phase| phase.rise_ns).collect();
+        let rises: Vec<_> = phases.iter().map(|phase| phase.delay_increase_ns).collect();
         assert_eq!(rises[0], None);
         for (rise, wanted) in rises.iter().skip(1).zip([100, 200, 300_i64]) {
             // Percentiles are within 1 %.
@@ -159,9 +159,12 @@ mod tests {
     #[test]
     fn round_trips_a_minute_leave_out_the_slowest_twentieth() {
         let late = (0..100).map(|n| if n < 95 { 100 * MILLI } else { 9_000 * MILLI });
-        assert_eq!(per_minute(late.collect()), Some(600.0));
-        assert_eq!(per_minute(vec![50 * MILLI]), Some(1_200.0));
-        assert_eq!((per_minute(Vec::new()), per_minute(vec![0])), (None, None));
+        assert_eq!(round_trips_per_minute(late.collect()), Some(600.0));
+        assert_eq!(round_trips_per_minute(vec![50 * MILLI]), Some(1_200.0));
+        assert_eq!(
+            (round_trips_per_minute(Vec::new()), round_trips_per_minute(vec![0])),
+            (None, None)
+        );
     }
 
     #[test]
@@ -193,7 +196,7 @@ mod tests {
         add_paths(&mut all, &probes, 1);
         let down = &all[1].paths;
         assert_eq!((down[0].path.as_str(), down[0].count, down[0].answered), ("wifi", 1, 1));
-        assert!((down[0].rise_ns.unwrap() - 200_000_000).abs() < 3_000_000, "{down:?}");
-        assert_eq!((down[1].count, down[1].answered, down[1].rise_ns), (1, 0, None));
+        assert!((down[0].delay_increase_ns.unwrap() - 200_000_000).abs() < 3_000_000, "{down:?}");
+        assert_eq!((down[1].count, down[1].answered, down[1].delay_increase_ns), (1, 0, None));
     }
 }

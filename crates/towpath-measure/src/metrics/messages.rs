@@ -4,7 +4,7 @@ use towpath_net::Instant;
 
 use super::Histogram;
 use super::playout::Playout;
-use crate::result::{Delays, Message, MessageFigures, PageFigures};
+use crate::result::{DelayStats, Message, MessageStats, PageStats};
 use crate::scenario::{DataDirection, Pattern};
 
 /// The figures of one direction's requests, of which answers were waited for until `until`; `None`
@@ -14,7 +14,7 @@ pub fn figures(
     direction: DataDirection,
     pattern: &Pattern,
     until: Instant,
-) -> Option<MessageFigures> {
+) -> Option<MessageStats> {
     let own: Vec<_> =
         messages.iter().filter(|m| m.direction == direction && !m.warm_up).copied().collect();
     let end = until.as_nanos();
@@ -45,7 +45,7 @@ pub fn figures(
             let whole = answers.len() as u64 > u64::from(web.objects);
             let last = answers.last().filter(|_| whole);
             let load_ns = last.map(|last| last.saturating_sub(first_due.as_nanos()));
-            Some(PageFigures { load_ns })
+            Some(PageStats { load_ns })
         }
         Pattern::Bulk { .. }
         | Pattern::Iperf { .. }
@@ -55,7 +55,7 @@ pub fn figures(
         | Pattern::Udp(_)
         | Pattern::Run { .. } => None,
     };
-    Some(MessageFigures {
+    Some(MessageStats {
         count: own.len() as u64,
         answered: answers.len() as u64,
         delay,
@@ -68,7 +68,7 @@ pub fn figures(
 }
 
 /// The distribution of some times; `None` of none.
-pub fn delays(nanos: impl Iterator<Item = u64>) -> Option<Delays> {
+pub fn delays(nanos: impl Iterator<Item = u64>) -> Option<DelayStats> {
     let mut histogram = Histogram::default();
     // Welford's method: the sum of squares of nanoseconds would lose the digits that matter.
     let (mut count, mut mean, mut squares, mut min) = (0.0_f64, 0.0_f64, 0.0_f64, u64::MAX);
@@ -81,9 +81,9 @@ pub fn delays(nanos: impl Iterator<Item = u64>) -> Option<Delays> {
         squares += off * (value as f64 - mean);
     }
     let deviation = if count > 1.0 { (squares / (count - 1.0)).max(0.0).sqrt() } else { 0.0 };
-    (count > 0.0).then(|| Delays {
+    (count > 0.0).then(|| DelayStats {
         mean_ns: mean.round() as u64,
-        deviation_ns: deviation.round() as u64,
+        stddev_ns: deviation.round() as u64,
         min_ns: min,
         p50_ns: histogram.percentile(50.0),
         p90_ns: histogram.percentile(90.0),
@@ -103,7 +103,7 @@ mod tests {
         let delays = delays((1..=100).map(|n| n * 10)).unwrap();
         assert_eq!((delays.min_ns, delays.max_ns, delays.mean_ns), (10, 1_000, 505));
         // Standard deviation of 10, 20, …, 1000.
-        assert_eq!(delays.deviation_ns, 290);
+        assert_eq!(delays.stddev_ns, 290);
         assert!(delays.p50_ns.abs_diff(500) < 5 && delays.p999_ns.abs_diff(1_000) < 8);
         assert_eq!(super::delays(std::iter::empty()), None);
     }

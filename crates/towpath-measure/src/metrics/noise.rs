@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use crate::format;
-use crate::result::Noise;
+use crate::result::EmulatorTiming;
 
-impl Noise {
+impl EmulatorTiming {
     /// How late packets were and what the emulator cost, as a sentence without its full stop.
     #[must_use]
     pub fn describe(&self) -> String {
@@ -48,15 +48,15 @@ impl Noise {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::result::EmulatorWaiting;
+    use crate::result::WakeupTiming;
 
     #[test]
     fn a_user_reads_how_late_packets_were_and_what_that_took() {
-        let noise = Noise {
+        let noise = EmulatorTiming {
             lateness_p50_ns: 18_200,
             lateness_p99_ns: 120_000,
             emulator_cpu_s: 1.2,
-            waiting: Some(EmulatorWaiting {
+            waiting: Some(WakeupTiming {
                 ran_s: 10.0,
                 awake_s: 0.5,
                 early_p50_ns: 40_000,
@@ -64,7 +64,7 @@ mod tests {
                 wake_up_p50_ns: 21_000,
                 wake_up_p99_ns: 55_000,
             }),
-            ..Noise::default()
+            ..EmulatorTiming::default()
         };
         assert_eq!(
             noise.describe(),
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn a_result_of_before_says_what_it_knows() {
-        let noise = Noise { emulator_cpu_s: 1.2, ..Noise::default() };
+        let noise = EmulatorTiming { emulator_cpu_s: 1.2, ..EmulatorTiming::default() };
         assert!(noise.describe().ends_with("; the emulator used a processor for 1.20 s"));
         assert_eq!(noise.describe_wake_ups(), None);
     }

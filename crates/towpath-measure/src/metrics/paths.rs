@@ -1,18 +1,18 @@
 //! What datagrams say of paths.
 
 use super::messages::delays;
-use crate::result::{PathFigures, Probe};
+use crate::result::{PathStats, Probe};
 use crate::scenario::Udping;
 
 /// The figures of every path of a flow, in the order in which the paths appear.
-pub fn figures(probes: &[Probe], flow: u32, plan: &Udping) -> Vec<PathFigures> {
+pub fn figures(probes: &[Probe], flow: u32, plan: &Udping) -> Vec<PathStats> {
     let mut paths: Vec<&str> = Vec::new();
     for probe in probes.iter().filter(|probe| probe.flow == flow) {
         if !paths.contains(&probe.path.as_str()) {
             paths.push(&probe.path);
         }
     }
-    let of = |path: &str| -> Option<PathFigures> {
+    let of = |path: &str| -> Option<PathStats> {
         let mut own: Vec<&Probe> =
             probes.iter().filter(|probe| probe.flow == flow && probe.path == path).collect();
         own.sort_by_key(|probe| probe.due_ns);
@@ -21,16 +21,16 @@ pub fn figures(probes: &[Probe], flow: u32, plan: &Udping) -> Vec<PathFigures> {
     paths.into_iter().filter_map(of).collect()
 }
 
-fn path_figures(own: &[&Probe], plan: &Udping) -> Option<PathFigures> {
+fn path_figures(own: &[&Probe], plan: &Udping) -> Option<PathStats> {
     let (first, last) = (own.first()?, own.last()?);
-    let patience = plan.patience.as_nanos() as u64;
+    let patience = plan.reply_timeout.as_nanos() as u64;
     let delay = own.iter().map(|p| p.answered_ns.map_or(patience, |at| at - at.min(p.due_ns)));
     let round_trip = own.iter().filter_map(|p| p.answered_ns?.checked_sub(p.sent_ns?));
     let mut answers: Vec<u64> = own.iter().filter_map(|probe| probe.answered_ns).collect();
     answers.sort_unstable();
     let end = last.due_ns.saturating_add(plan.period.as_nanos() as u64);
-    let (silence_at_ns, silence_ns) = silence(first.due_ns, &answers, end);
-    Some(PathFigures {
+    let (silence_at_ns, silence_ns) = longest_gap(first.due_ns, &answers, end);
+    Some(PathStats {
         flow: first.flow,
         path: first.path.clone(),
         count: own.len() as u64,
@@ -45,7 +45,7 @@ fn path_figures(own: &[&Probe], plan: &Udping) -> Option<PathFigures> {
 
 /// The longest time without an answer, and when it began: from when the first was asked for to the
 /// end of the schedule.
-fn silence(first: u64, answers: &[u64], end: u64) -> (u64, u64) {
+fn longest_gap(first: u64, answers: &[u64], end: u64) -> (u64, u64) {
     let begins = [first].into_iter().chain(answers.iter().copied());
     let ends = answers.iter().copied().chain([end]);
     let gaps = begins.zip(ends).map(|(from, to)| (from, to.saturating_sub(from)));
@@ -76,7 +76,7 @@ mod tests {
 
     fn plan() -> Udping {
         let millis = Duration::from_millis;
-        Udping { period: millis(100), duration: millis(1_000), patience: millis(3_000) }
+        Udping { period: millis(100), duration: millis(1_000), reply_timeout: millis(3_000) }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use towpath_net::Instant;
 
-use crate::result::{VideoFigures, VideoPlan};
+use crate::result::{VideoPlan, VideoStats};
 
 /// The play-out buffer of a player.
 ///
@@ -12,18 +12,18 @@ use crate::result::{VideoFigures, VideoPlan};
 #[derive(Debug, Clone)]
 pub struct Playout {
     plan: VideoPlan,
-    state: State,
+    state: PlayoutState,
     /// What was in the buffer at `at`.
     buffered: Duration,
     at: Instant,
     received: u32,
-    figures: VideoFigures,
-    waits: Vec<Wait>,
+    figures: VideoStats,
+    waits: Vec<RebufferInterval>,
 }
 
 /// A time in which nothing is shown; the first of them is the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Wait {
+pub struct RebufferInterval {
     /// When the picture stopped, or the wish to watch came.
     pub from: Instant,
     /// When it goes on.
@@ -31,7 +31,7 @@ pub struct Wait {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum PlayoutState {
     /// Since then.
     Filling(Instant),
     Playing,
@@ -42,11 +42,11 @@ impl Playout {
     pub fn new(plan: VideoPlan, begin: Instant) -> Self {
         Self {
             plan,
-            state: State::Filling(begin),
+            state: PlayoutState::Filling(begin),
             buffered: Duration::ZERO,
             at: begin,
             received: 0,
-            figures: VideoFigures::default(),
+            figures: VideoStats::default(),
             waits: Vec::new(),
         }
     }
@@ -54,8 +54,8 @@ impl Playout {
     /// What the buffer holds.
     pub fn buffered(&self, now: Instant) -> Duration {
         match self.state {
-            State::Filling(_) => self.buffered,
-            State::Playing => self.buffered.saturating_sub(now.saturating_since(self.at)),
+            PlayoutState::Filling(_) => self.buffered,
+            PlayoutState::Playing => self.buffered.saturating_sub(now.saturating_since(self.at)),
         }
     }
 
@@ -65,12 +65,12 @@ impl Playout {
         let segment = Duration::from_nanos(self.plan.segment_ns);
         self.buffered = self.buffered.saturating_add(segment);
         self.received += 1;
-        if let State::Filling(since) = self.state
+        if let PlayoutState::Filling(since) = self.state
             && (self.buffered >= Duration::from_nanos(self.plan.startup_ns)
                 || self.received >= self.plan.segments)
         {
-            self.state = State::Playing;
-            self.waits.push(Wait { from: since, until: now });
+            self.state = PlayoutState::Playing;
+            self.waits.push(RebufferInterval { from: since, until: now });
             let waited = now.saturating_since(since).as_nanos() as u64;
             if self.figures.startup_ns.is_none() {
                 self.figures.startup_ns = Some(waited);
@@ -84,8 +84,9 @@ impl Playout {
     fn play(&mut self, now: Instant) {
         let empty = self.at + self.buffered;
         self.buffered = self.buffered(now);
-        if self.state == State::Playing && now > empty && self.received < self.plan.segments {
-            self.state = State::Filling(empty);
+        if self.state == PlayoutState::Playing && now > empty && self.received < self.plan.segments
+        {
+            self.state = PlayoutState::Filling(empty);
             self.figures.stalls += 1;
         }
         self.at = self.at.max(now);
@@ -93,22 +94,22 @@ impl Playout {
 
     /// What was seen until `until`, where the watching ended.
     #[must_use]
-    pub fn finish(self, until: Instant) -> VideoFigures {
+    pub fn finish(self, until: Instant) -> VideoStats {
         self.finish_with_waits(until).0
     }
 
     /// The same, and when nothing was shown.
     #[must_use]
-    pub fn finish_with_waits(mut self, until: Instant) -> (VideoFigures, Vec<Wait>) {
+    pub fn finish_with_waits(mut self, until: Instant) -> (VideoStats, Vec<RebufferInterval>) {
         self.play(until);
-        if let State::Filling(since) = self.state {
-            self.waits.push(Wait { from: since, until });
+        if let PlayoutState::Filling(since) = self.state {
+            self.waits.push(RebufferInterval { from: since, until });
             if self.figures.startup_ns.is_some() {
                 let waited = until.saturating_since(since).as_nanos() as u64;
                 self.figures.rebuffer_ns = self.figures.rebuffer_ns.saturating_add(waited);
             }
         }
-        (VideoFigures { segments: self.received, ..self.figures }, self.waits)
+        (VideoStats { segments: self.received, ..self.figures }, self.waits)
     }
 }
 
@@ -134,7 +135,7 @@ mod tests {
         assert_eq!(playout.buffered(at(9_000)), Duration::from_secs(1));
         playout.segment(at(9_500));
         let (figures, waits) = playout.finish_with_waits(at(60_000));
-        let wait = |from, until| Wait { from: at(from), until: at(until) };
+        let wait = |from, until| RebufferInterval { from: at(from), until: at(until) };
         assert_eq!(waits, [wait(1_000, 1_500), wait(5_500, 8_000)]);
         assert_eq!(figures.startup_ns, Some(500_000_000));
         assert_eq!((figures.stalls, figures.rebuffer_ns), (1, 2_500_000_000));

@@ -4,53 +4,53 @@ use std::time::Duration;
 
 use towpath_net::Instant;
 
-use super::delivery::{BIN, DeliveryLog, Gap};
+use super::delivery::{BIN_SPAN, DeliveryLog, Gap};
 use super::disruption::Disruption;
 use super::goodput::bits_per_second;
-use super::stall::COUNTED;
+use super::stall::MIN_STALL;
 use crate::result::Recovery;
 
 /// Part of the reference that counts as recovered.
-const ENOUGH: f64 = 0.9;
+const RECOVERED_SHARE: f64 = 0.9;
 /// Bins of the window that must reach it.
-const WINDOW: usize = 20;
+const WINDOW_BINS: usize = 20;
 /// Bins after the window over which it must hold.
-const HOLD: usize = 50;
+const HOLD_BINS: usize = 50;
 /// Fewer bins than this after the window say nothing.
-const MIN_HOLD: usize = 10;
+const MIN_HOLD_BINS: usize = 10;
 /// Bins after the event in which goodput must fall for the event to count at all.
-const WATCH: usize = 100;
+const OBSERVE_BINS: usize = 100;
 /// Stalls that begin this soon after the one before belong to the same disruption.
-const CHAIN: Duration = Duration::from_millis(1_500);
+const STALL_CHAIN_GAP: Duration = Duration::from_millis(1_500);
 /// The earlier goodput is that of this time before the event.
-const BEFORE: Duration = Duration::from_secs(1);
+const REFERENCE_SPAN: Duration = Duration::from_secs(1);
 
 /// From an event until goodput is back to 90 % of `reference_bps`; `None` when it never was.
 ///
-/// `bins` are bytes in [`BIN`]s from the event on. It is zero when no window of 200 ms within the
+/// `bins` are bytes in [`BIN_SPAN`]s from the event on. It is zero when no window of 200 ms within the
 /// first second is below 90 %. Otherwise it ends with the start of the first window of 200 ms that
 /// reaches 90 %, provided that the 500 ms after the window (or what is left of them, if at least
 /// 100 ms) reach 90 % on average too: what was still in flight when a link died, or what a filled
 /// gap releases from the reorder buffer, is not a recovery.
 pub fn time_to_90(bins: &[u64], reference_bps: f64) -> Option<Duration> {
-    let per_bin = ENOUGH * reference_bps / 8.0 * BIN.as_secs_f64();
+    let per_bin = RECOVERED_SHARE * reference_bps / 8.0 * BIN_SPAN.as_secs_f64();
     let enough = |bins: &[u64]| {
         let sum = bins.iter().fold(0_u64, |sum, bin| sum.saturating_add(*bin));
         sum as f64 >= per_bin * bins.len() as f64
     };
-    let mut windows = bins.windows(WINDOW).enumerate();
+    let mut windows = bins.windows(WINDOW_BINS).enumerate();
     if windows.len() == 0 {
         return None;
     }
-    if bins.get(..WATCH).unwrap_or(bins).windows(WINDOW).all(enough) {
+    if bins.get(..OBSERVE_BINS).unwrap_or(bins).windows(WINDOW_BINS).all(enough) {
         return Some(Duration::ZERO);
     }
     let found = windows.find(|(at, window)| {
-        let after = bins.get(at + WINDOW..).unwrap_or(&[]);
-        let after = after.get(..HOLD).unwrap_or(after);
-        enough(window) && (after.len() < MIN_HOLD || enough(after))
+        let after = bins.get(at + WINDOW_BINS..).unwrap_or(&[]);
+        let after = after.get(..HOLD_BINS).unwrap_or(after);
+        enough(window) && (after.len() < MIN_HOLD_BINS || enough(after))
     });
-    found.map(|(at, _)| BIN * at as u32)
+    found.map(|(at, _)| BIN_SPAN * at as u32)
 }
 
 /// What `disruption` did to a flow until `until`: its end or the next disruption.
@@ -59,10 +59,10 @@ pub fn time_to_90(bins: &[u64], reference_bps: f64) -> Option<Duration> {
 /// within 200 ms.
 pub fn recovery(log: &DeliveryLog, disruption: &Disruption, until: Instant) -> Option<Recovery> {
     let at = disruption.at;
-    let from = (at - BEFORE).max(log.start());
+    let from = (at - REFERENCE_SPAN).max(log.start());
     let before = bits_per_second(log.bytes_between(from, at), at.saturating_since(from));
     let bins = log.bins_between(at, until);
-    if before <= 0.0 || bins.len() < WINDOW {
+    if before <= 0.0 || bins.len() < WINDOW_BINS {
         return None;
     }
     let reference_bps = disruption.capacity_bps.unwrap_or(f64::INFINITY).min(before);
@@ -79,15 +79,15 @@ pub fn recovery(log: &DeliveryLog, disruption: &Disruption, until: Instant) -> O
         t90_ns: t90.map(|t90| t90.as_nanos() as u64),
         deficit_bytes: missing.max(0.0).round() as u64,
         longest_gap_ns: gaps().map(Gap::length).max().unwrap_or_default().as_nanos() as u64,
-        smooth_ns: smooth_from(gaps(), at, until).map(|at| at.as_nanos() as u64),
+        last_stall_end_ns: smooth_from(gaps(), at, until).map(|at| at.as_nanos() as u64),
     })
 }
 
 /// Time from `at` until the end of the last stall in an unbroken chain of them.
 fn smooth_from(gaps: impl Iterator<Item = Gap>, at: Instant, until: Instant) -> Option<Duration> {
     let mut end = at;
-    for gap in gaps.filter(|gap| gap.length() >= COUNTED) {
-        if gap.start > end + CHAIN {
+    for gap in gaps.filter(|gap| gap.length() >= MIN_STALL) {
+        if gap.start > end + STALL_CHAIN_GAP {
             break;
         }
         if gap.end >= until {
@@ -142,7 +142,9 @@ mod tests {
         let seen = after_3_s(&log, Some(94.0 * MBIT));
         // A window may begin at most a tenth of its length before data flow again.
         assert_eq!(seen.t90_ns, Some(110_000_000));
-        assert!(seen.smooth_ns.is_some_and(|smooth| smooth.abs_diff(124_000_000) < 2_000_000));
+        assert!(
+            seen.last_stall_end_ns.is_some_and(|smooth| smooth.abs_diff(124_000_000) < 2_000_000)
+        );
         assert_eq!(seen.deficit_bytes, 94 * 125 * 110);
         assert!(seen.longest_gap_ns >= 124_000_000 && seen.longest_gap_ns <= 126_000_000);
     }
@@ -155,7 +157,9 @@ mod tests {
         pieces.push((5_800, 94));
         let seen = after_3_s(&log_of(&pieces), Some(94.0 * MBIT));
         assert_eq!(seen.t90_ns, Some(1_180_000_000));
-        assert!(seen.smooth_ns.is_some_and(|smooth| smooth.abs_diff(1_199_000_000) < 2_000_000));
+        assert!(
+            seen.last_stall_end_ns.is_some_and(|smooth| smooth.abs_diff(1_199_000_000) < 2_000_000)
+        );
         assert!((13_000_000..14_500_000).contains(&seen.deficit_bytes), "{seen:?}");
     }
 
@@ -165,7 +169,9 @@ mod tests {
         let log = log_of(&[(3_000, 187), (200, 94), (1_000, 0), (5_800, 94)]);
         let seen = after_3_s(&log, Some(94.0 * MBIT));
         assert_eq!(seen.t90_ns, Some(1_180_000_000));
-        assert!(seen.smooth_ns.is_some_and(|smooth| smooth.abs_diff(1_199_000_000) < 2_000_000));
+        assert!(
+            seen.last_stall_end_ns.is_some_and(|smooth| smooth.abs_diff(1_199_000_000) < 2_000_000)
+        );
     }
 
     #[test]
@@ -228,7 +234,7 @@ mod tests {
             reference in 1.0_f64..2e6,
         ) {
             if let Some(t90) = time_to_90(&bins, reference) {
-                prop_assert!(t90 + BIN * WINDOW as u32 <= BIN * bins.len() as u32);
+                prop_assert!(t90 + BIN_SPAN * WINDOW_BINS as u32 <= BIN_SPAN * bins.len() as u32);
             }
         }
     }

@@ -8,7 +8,7 @@ use super::DeliveryLog;
 use crate::result::Stall;
 
 /// Shortest gap that counts in [`Stall::total_ns`] and [`Stall::count`].
-pub const COUNTED: Duration = Duration::from_millis(100);
+pub const MIN_STALL: Duration = Duration::from_millis(100);
 
 /// Gaps between the first byte and `end`, one that is open at `end` included.
 ///
@@ -21,7 +21,7 @@ pub fn stall(log: &DeliveryLog, end: Instant) -> Stall {
             stall.longest_ns = length_ns;
             stall.longest_at_ns = gap.start.as_nanos();
         }
-        if gap.length() >= COUNTED {
+        if gap.length() >= MIN_STALL {
             stall.total_ns = stall.total_ns.saturating_add(length_ns);
             stall.count += 1;
         }

@@ -4,17 +4,17 @@
 //! order, so that a median stays a median. Randomness is an argument, so equal values and an equal
 //! seed give equal intervals.
 
-use crate::draw::Draw;
+use crate::draw::RngStream;
 
 /// Fewer values have no interval. That both ends of a range hold the median between them is wrong
 /// with a chance of 2 × 0.5ⁿ: with five values 6 %, with six 3 %. So no interval that is made of
 /// order statistics, as those of the bootstrap are, can be a 95 % interval of fewer than six.
-pub const FEWEST: usize = 6;
+pub const MIN_SAMPLES: usize = 6;
 
 /// Resamplings behind an interval.
-const RESAMPLINGS: usize = 4_000;
+const BOOTSTRAP_RESAMPLES: usize = 4_000;
 /// What an interval leaves out at each end.
-const TAIL: f64 = 0.025;
+const TAIL_SHARE: f64 = 0.025;
 
 /// Values of one figure, one for each repetition, in order of size.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -95,14 +95,14 @@ impl Sample {
 
 /// A 95 % confidence interval.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Interval {
+pub struct ConfidenceInterval {
     /// Lower end.
     pub low: f64,
     /// Upper end.
     pub high: f64,
 }
 
-impl Interval {
+impl ConfidenceInterval {
     /// Whether it holds a value.
     pub fn holds(self, value: f64) -> bool {
         self.low <= value && value <= self.high
@@ -120,8 +120,8 @@ pub struct Estimate {
     pub quartiles: [f64; 2],
     /// Mean.
     pub mean: f64,
-    /// 95 % interval of the median; `None` of fewer than [`FEWEST`] values.
-    pub interval: Option<Interval>,
+    /// 95 % interval of the median; `None` of fewer than [`MIN_SAMPLES`] values.
+    pub interval: Option<ConfidenceInterval>,
 }
 
 impl Estimate {
@@ -139,11 +139,11 @@ impl Estimate {
 
 /// Why there is no interval: `n = 3: no interval`; `None` where there are values enough.
 pub fn too_few(count: usize) -> Option<String> {
-    (count < FEWEST).then(|| format!("n = {count}: no interval"))
+    (count < MIN_SAMPLES).then(|| format!("n = {count}: no interval"))
 }
 
 /// The percentile bootstrap's 95 % interval of the median (Efron 1979).
-pub fn median_interval(sample: &Sample, seed: u64) -> Option<Interval> {
+pub fn median_interval(sample: &Sample, seed: u64) -> Option<ConfidenceInterval> {
     let values = sample.values();
     interval(values.len(), seed, |draw| median_of(&mut drawn(values, draw)))
 }
@@ -162,8 +162,8 @@ pub enum Pairing {
 pub struct Ratio {
     /// Paired: median of the pairs' ratios. Unpaired: ratio of the medians.
     pub value: f64,
-    /// 95 % interval; `None` with fewer than [`FEWEST`] pairs, or values in one of the groups.
-    pub interval: Option<Interval>,
+    /// 95 % interval; `None` with fewer than [`MIN_SAMPLES`] pairs, or values in one of the groups.
+    pub interval: Option<ConfidenceInterval>,
     /// How it was computed.
     pub pairing: Pairing,
     /// Pairs, or values of the smaller group.
@@ -213,18 +213,21 @@ impl Ratio {
 fn interval(
     count: usize,
     seed: u64,
-    mut statistic: impl FnMut(&mut Draw) -> f64,
-) -> Option<Interval> {
-    if count < FEWEST {
+    mut statistic: impl FnMut(&mut RngStream) -> f64,
+) -> Option<ConfidenceInterval> {
+    if count < MIN_SAMPLES {
         return None;
     }
-    let mut draw = Draw::new(seed, "bootstrap");
-    let all = Sample::of((0..RESAMPLINGS).map(|_| statistic(&mut draw)));
-    Some(Interval { low: all.quantile(TAIL)?, high: all.quantile(1.0 - TAIL)? })
+    let mut draw = RngStream::new(seed, "bootstrap");
+    let all = Sample::of((0..BOOTSTRAP_RESAMPLES).map(|_| statistic(&mut draw)));
+    Some(ConfidenceInterval {
+        low: all.quantile(TAIL_SHARE)?,
+        high: all.quantile(1.0 - TAIL_SHARE)?,
+    })
 }
 
 /// As many values as there are, each drawn from all of them.
-fn drawn(values: &[f64], draw: &mut Draw) -> Vec<f64> {
+fn drawn(values: &[f64], draw: &mut RngStream) -> Vec<f64> {
     let pick = |_: &f64| values.get(draw.below(values.len())).copied().unwrap_or(f64::NAN);
     values.iter().map(pick).collect()
 }
@@ -291,7 +294,7 @@ mod tests {
         assert_eq!(too_few(3).as_deref(), Some("n = 3: no interval"));
         let six = sample(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
         assert!(median_interval(&six, 1).unwrap().holds(3.5));
-        assert_eq!(too_few(FEWEST), None);
+        assert_eq!(too_few(MIN_SAMPLES), None);
     }
 
     #[test]
@@ -312,8 +315,8 @@ mod tests {
         // 80 % short and 20 % long ones lies among the short ones. With 2000 samples in place of 100
         // 93.2 to 94.2 % are covered.
         let draws = |count: usize, seed: u64, bimodal: bool| {
-            let mut draw = Draw::new(seed, "values of a test");
-            let uniform = move || draw.part();
+            let mut draw = RngStream::new(seed, "values of a test");
+            let uniform = move || draw.uniform();
             let value = move |u: f64| match bimodal {
                 false => -(1.0 - u).ln(),
                 true if u < 0.8 => 0.1 + u / 4.0,
@@ -370,8 +373,8 @@ mod tests {
             let sample = Sample::of(values);
             let found = median_interval(&sample, seed);
             prop_assert_eq!(found, median_interval(&sample, seed));
-            prop_assert_eq!(found.is_some(), sample.count() >= FEWEST);
-            if let Some(Interval { low, high }) = found {
+            prop_assert_eq!(found.is_some(), sample.count() >= MIN_SAMPLES);
+            if let Some(ConfidenceInterval { low, high }) = found {
                 let all = sample.values();
                 prop_assert!(all[0] <= low && low <= high && high <= all[all.len() - 1]);
             }

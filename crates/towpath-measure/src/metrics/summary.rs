@@ -14,17 +14,17 @@ use super::{DeliveryLog, latency, messages, paths, warnings};
 use crate::expect;
 use crate::format;
 use crate::result::{
-    AccountSummary, Checked, Counter, DatagramFigures, FlowSummary, Interface, Message,
-    MessageFigures, Multipath, Noise, PathFigures, Probe, ProcessorTime, StackFigures, Stall,
-    SubflowSummary, Summary, Warning,
+    AccountSummary, Counter, CpuTime, DatagramFigures, EmulatorTiming, ExpectationResult,
+    FlowSummary, Interface, Message, MessageStats, MultipathUse, PathStats, Probe, StackStats,
+    Stall, SubflowSummary, Summary, Warning,
 };
-use crate::scenario::{DataDirection, Exchange, Pattern, Scenario, Transport};
-use crate::traffic::{Plan, asking};
+use crate::scenario::{DataDirection, MessageExchange, Pattern, Scenario, Transport};
+use crate::traffic::{FlowGoal, request_directions};
 
 /// A timed flow must still deliver in this last part of its time.
-const LAST: Duration = Duration::from_secs(1);
+const FINAL_SPAN: Duration = Duration::from_secs(1);
 /// A run that stops this much before its time was interrupted.
-const SLACK: Duration = Duration::from_millis(100);
+const END_SLACK: Duration = Duration::from_millis(100);
 
 /// What the runner knows of one flow in one direction.
 #[derive(Debug, Clone, PartialEq)]
@@ -44,16 +44,16 @@ pub struct FlowInput {
     /// Retransmitted packets, all subflows.
     pub retransmissions: u64,
     /// What the connection level did, where the stack tells it.
-    pub stack: Option<StackFigures>,
+    pub stack: Option<StackStats>,
     /// The flow's messages, of both directions.
     pub messages: Vec<Message>,
 }
 
 /// A flow with its figures, and what the sentences need besides.
 #[derive(Debug)]
-pub(super) struct Measured {
+pub(super) struct MeasuredFlow {
     pub(super) figures: FlowSummary,
-    pub(super) plan: Plan,
+    pub(super) plan: FlowGoal,
     pub(super) last: Option<Instant>,
     pub(super) end: Instant,
     pub(super) disruptions: Vec<Disruption>,
@@ -64,13 +64,13 @@ pub(super) struct Measured {
 pub struct Summarizer<'a> {
     pub(super) scenario: &'a Scenario,
     pub(super) transport: Transport,
-    pub(super) flows: Vec<Measured>,
+    pub(super) flows: Vec<MeasuredFlow>,
     pub(super) subflows: Vec<SubflowSummary>,
-    pub(super) paths: Vec<PathFigures>,
-    pub(super) multipath: Multipath,
-    cpu: Option<ProcessorTime>,
+    pub(super) paths: Vec<PathStats>,
+    pub(super) multipath: MultipathUse,
+    cpu: Option<CpuTime>,
     account: Option<Box<AccountSummary>>,
-    pub(super) noise: Option<Noise>,
+    pub(super) noise: Option<EmulatorTiming>,
     pub(super) counters: Vec<Counter>,
     pub(super) interfaces: Vec<Interface>,
     pub(super) warnings: Vec<Warning>,
@@ -89,7 +89,7 @@ impl<'a> Summarizer<'a> {
             flows: Vec::new(),
             subflows: Vec::new(),
             paths: Vec::new(),
-            multipath: Multipath { requested, ..Multipath::default() },
+            multipath: MultipathUse { requested, ..MultipathUse::default() },
             cpu: None,
             account: None,
             noise: None,
@@ -121,7 +121,8 @@ impl<'a> Summarizer<'a> {
             if let Pattern::Udping(plan) = &flow.pattern {
                 self.paths.extend(paths::figures(probes, number, plan));
                 // Those of `latency` follow its requests.
-                let asks = |flow: &&mut Measured| flow.figures.flow.checked_add(1) == Some(number);
+                let asks =
+                    |flow: &&mut MeasuredFlow| flow.figures.flow.checked_add(1) == Some(number);
                 let asking = self.flows.iter_mut().find(asks);
                 if let Some(figures) = asking.and_then(|flow| flow.figures.messages.as_mut()) {
                     latency::add_paths(&mut figures.phases, probes, number);
@@ -133,7 +134,7 @@ impl<'a> Summarizer<'a> {
 
     /// Adds what became of the datagrams that a flow sent at a constant rate.
     pub fn add_datagrams(&mut self, flow: u32, direction: DataDirection, figures: DatagramFigures) {
-        let own = |measured: &&mut Measured| {
+        let own = |measured: &&mut MeasuredFlow| {
             (measured.figures.flow, measured.figures.direction) == (flow, direction)
         };
         if let Some(measured) = self.flows.iter_mut().find(own) {
@@ -144,14 +145,14 @@ impl<'a> Summarizer<'a> {
     /// Sets the proof that several paths were used. Paths used are taken from the subflows when it
     /// names none.
     #[must_use]
-    pub fn multipath(mut self, multipath: Multipath) -> Self {
+    pub fn multipath(mut self, multipath: MultipathUse) -> Self {
         self.multipath = multipath;
         self
     }
 
     /// Sets the processor time of both ends.
     #[must_use]
-    pub fn cpu(mut self, cpu: Option<ProcessorTime>) -> Self {
+    pub fn cpu(mut self, cpu: Option<CpuTime>) -> Self {
         self.cpu = cpu;
         self
     }
@@ -165,7 +166,7 @@ impl<'a> Summarizer<'a> {
 
     /// Sets how exactly the emulator kept time.
     #[must_use]
-    pub fn noise(mut self, noise: &Noise) -> Self {
+    pub fn noise(mut self, noise: &EmulatorTiming) -> Self {
         self.noise = Some(noise.clone());
         self
     }
@@ -199,7 +200,7 @@ impl<'a> Summarizer<'a> {
         let expectations = expect::evaluate(
             &self.scenario.expect,
             self.transport,
-            &expect::Figures {
+            &expect::MetricInputs {
                 flows: &flows,
                 subflows: &self.subflows,
                 paths: &self.paths,
@@ -207,7 +208,7 @@ impl<'a> Summarizer<'a> {
                 cpu: self.cpu,
             },
         );
-        let kept = |checked: &Checked| checked.held == Some(true);
+        let kept = |checked: &ExpectationResult| checked.passed == Some(true);
         let ok = !(flows.is_empty() && self.paths.is_empty())
             && flows.iter().all(|flow| flow.completed)
             && expectations.iter().all(kept);
@@ -229,26 +230,28 @@ impl<'a> Summarizer<'a> {
         }
     }
 
-    fn measure(&self, input: FlowInput) -> Measured {
+    fn measure(&self, input: FlowInput) -> MeasuredFlow {
         let FlowInput { flow, direction, delivery, connect, .. } = input;
         let described = self.scenario.flows.get(flow as usize);
-        let plan = described.map_or(Plan::Command(Duration::MAX), |flow| (&flow.pattern).into());
+        let plan =
+            described.map_or(FlowGoal::Command(Duration::MAX), |flow| (&flow.pattern).into());
         let disruptions = described.map_or_else(Vec::new, |flow| {
             disruptions(self.scenario, flow.transport_in(self.transport), flow, direction)
         });
         let end = end_of(plan, &delivery);
-        let messages = described.filter(|flow| !asking(&flow.pattern).is_empty()).map(|flow| {
-            let all = &input.messages;
-            let mut figures =
-                messages::figures(all, direction, &flow.pattern, end).unwrap_or_default();
-            if let Pattern::Exchange(Exchange { phases: Some(plan), .. }) = &flow.pattern
-                && direction == DataDirection::Up
-            {
-                let times = (Instant::ZERO + flow.start, end);
-                figures.phases = latency::phases(plan, all, times);
-            }
-            figures
-        });
+        let messages =
+            described.filter(|flow| !request_directions(&flow.pattern).is_empty()).map(|flow| {
+                let all = &input.messages;
+                let mut figures =
+                    messages::figures(all, direction, &flow.pattern, end).unwrap_or_default();
+                if let Pattern::Exchange(MessageExchange { phases: Some(plan), .. }) = &flow.pattern
+                    && direction == DataDirection::Up
+                {
+                    let times = (Instant::ZERO + flow.start, end);
+                    figures.phases = latency::phases(plan, all, times);
+                }
+                figures
+            });
         let failure = match &messages {
             Some(figures) => unanswered(figures, input.failure),
             None => failure(plan, &delivery, end, input.failure),
@@ -279,7 +282,7 @@ impl<'a> Summarizer<'a> {
             messages,
             datagrams: None,
         };
-        Measured { figures, plan, last: delivery.last(), end, disruptions }
+        MeasuredFlow { figures, plan, last: delivery.last(), end, disruptions }
     }
 
     /// Computes each subflow's share of its direction, and the paths used.
@@ -303,24 +306,26 @@ impl<'a> Summarizer<'a> {
 }
 
 /// When a flow ended: see `docs/metrics.md`.
-fn end_of(plan: Plan, log: &DeliveryLog) -> Instant {
+fn end_of(plan: FlowGoal, log: &DeliveryLog) -> Instant {
     let last = log.last().unwrap_or(log.start());
     let planned = log.start() + plan.limit();
     match plan {
-        Plan::Sized { bytes, limit: _ } if log.total_bytes() >= bytes => last,
-        Plan::Command(_) | Plan::Datagrams(_) => log.eof().unwrap_or(log.watched_until()).max(last),
-        Plan::Messages(_) if log.eof().is_some() => last,
-        Plan::Messages(_) => log.watched_until().max(last),
+        FlowGoal::Sized { bytes, limit: _ } if log.total_bytes() >= bytes => last,
+        FlowGoal::Command(_) | FlowGoal::Datagrams(_) => {
+            log.eof().unwrap_or(log.watched_until()).max(last)
+        }
+        FlowGoal::Messages(_) if log.eof().is_some() => last,
+        FlowGoal::Messages(_) => log.watched_until().max(last),
         // After the end of the data it is certain that nothing more comes, without listening.
-        Plan::Sized { .. } | Plan::Timed(_) if log.eof().is_some() => planned.max(last),
-        Plan::Sized { .. } | Plan::Timed(_) | Plan::Constant(_) => {
+        FlowGoal::Sized { .. } | FlowGoal::Timed(_) if log.eof().is_some() => planned.max(last),
+        FlowGoal::Sized { .. } | FlowGoal::Timed(_) | FlowGoal::ConstantRate(_) => {
             planned.min(log.watched_until()).max(last)
         }
     }
 }
 
 /// Why messages did not complete; `None` when every request was answered.
-fn unanswered(figures: &MessageFigures, seen: Option<String>) -> Option<String> {
+fn unanswered(figures: &MessageStats, seen: Option<String>) -> Option<String> {
     let (missing, count) = (figures.unanswered(), figures.count);
     let none = || {
         let be = if missing == 1 { "was" } else { "were" };
@@ -330,7 +335,12 @@ fn unanswered(figures: &MessageFigures, seen: Option<String>) -> Option<String> 
 }
 
 /// Why a flow did not complete; `None` when it did.
-fn failure(plan: Plan, log: &DeliveryLog, end: Instant, seen: Option<String>) -> Option<String> {
+fn failure(
+    plan: FlowGoal,
+    log: &DeliveryLog,
+    end: Instant,
+    seen: Option<String>,
+) -> Option<String> {
     let last = log.last().map(|last| last.saturating_since(Instant::ZERO));
     let nothing = || match last {
         Some(last) => format!("nothing arrived after {}", format::seconds(last)),
@@ -338,8 +348,8 @@ fn failure(plan: Plan, log: &DeliveryLog, end: Instant, seen: Option<String>) ->
     };
     let span = end.saturating_since(log.start());
     match plan {
-        Plan::Command(_) | Plan::Messages(_) | Plan::Datagrams(_) => seen,
-        Plan::Sized { bytes, limit: _ } => {
+        FlowGoal::Command(_) | FlowGoal::Messages(_) | FlowGoal::Datagrams(_) => seen,
+        FlowGoal::Sized { bytes, limit: _ } => {
             let total = log.total_bytes();
             let missing = || {
                 let (got, all) = (format::bytes(total), format::bytes(bytes));
@@ -347,10 +357,12 @@ fn failure(plan: Plan, log: &DeliveryLog, end: Instant, seen: Option<String>) ->
             };
             (total < bytes).then(|| seen.unwrap_or_else(missing))
         }
-        Plan::Constant(_) => seen.or_else(|| log.last().is_none().then(nothing)),
-        Plan::Timed(_) if seen.is_some() => seen,
-        Plan::Timed(_) if log.last().is_none_or(|last| last < end - LAST) => Some(nothing()),
-        Plan::Timed(planned) => (span + SLACK < planned).then(|| {
+        FlowGoal::ConstantRate(_) => seen.or_else(|| log.last().is_none().then(nothing)),
+        FlowGoal::Timed(_) if seen.is_some() => seen,
+        FlowGoal::Timed(_) if log.last().is_none_or(|last| last < end - FINAL_SPAN) => {
+            Some(nothing())
+        }
+        FlowGoal::Timed(planned) => (span + END_SLACK < planned).then(|| {
             format!("ended after {} of {}", format::seconds(span), format::seconds(planned))
         }),
     }

@@ -4,26 +4,26 @@ use std::time::Duration;
 
 use towpath_net::Instant;
 
-use super::summary::{Measured, Summarizer};
+use super::summary::{MeasuredFlow, Summarizer};
 use crate::format;
 use crate::result::{
-    CallFigures, Checked, DatagramFigures, Delays, FlowSummary, Interface, Load, LoadPhase,
-    PathFigures, Recovery,
+    CallFigures, DatagramFigures, DelayStats, ExpectationResult, FlowSummary, Interface, Load,
+    LoadPhase, PathStats, Recovery,
 };
 use crate::scenario::DataDirection;
-use crate::traffic::Plan;
+use crate::traffic::FlowGoal;
 
 /// Silence of this length at the end means that a flow stopped.
-const SILENCE: Duration = Duration::from_secs(1);
+const STOPPED_AFTER: Duration = Duration::from_secs(1);
 
 /// A recovery that ends this much before or after the gaps is worth a word.
-const LATER: Duration = Duration::from_millis(300);
+const LATE_GAP: Duration = Duration::from_millis(300);
 
-pub(super) fn verdict(run: &Summarizer<'_>, expectations: &[Checked]) -> String {
+pub(super) fn verdict(run: &Summarizer<'_>, expectations: &[ExpectationResult]) -> String {
     let who = who(run);
-    let over = over(&run.multipath.paths_used);
-    let (steady, others): (Vec<&Measured>, Vec<&Measured>) =
-        run.flows.iter().partition(|flow| matches!(flow.plan, Plan::Constant(_)));
+    let over = over_paths(&run.multipath.paths_used);
+    let (steady, others): (Vec<&MeasuredFlow>, Vec<&MeasuredFlow>) =
+        run.flows.iter().partition(|flow| matches!(flow.plan, FlowGoal::ConstantRate(_)));
     let mut text = match others.as_slice() {
         [] if run.paths.is_empty() && steady.is_empty() => format!("{who} ran no flow"),
         [] if run.paths.is_empty() => String::new(),
@@ -31,20 +31,20 @@ pub(super) fn verdict(run: &Summarizer<'_>, expectations: &[Checked]) -> String 
         flows if of_one_command(flows) => format!("{who} {}", command(run, flows, &over)),
         [only] => format!("{who} {}", one(only, &over)),
         flows if flows.iter().any(|flow| flow.figures.messages.is_some()) => {
-            format!("{who} {}", answers(flows, &over))
+            format!("{who} {}", reply_delays(flows, &over))
         }
-        flows => several(&who, flows, &over),
+        flows => several_transfers_text(&who, flows, &over),
     };
     for sentence in steady.into_iter().map(at_constant_rate) {
         text = if text.is_empty() { sentence } else { format!("{text}; {sentence}") };
     }
-    let missed = expectations.iter().filter(|checked| checked.held == Some(false)).count();
-    let unmeasured = expectations.iter().filter(|checked| checked.held.is_none()).count();
+    let missed = expectations.iter().filter(|checked| checked.passed == Some(false)).count();
+    let unmeasured = expectations.iter().filter(|checked| checked.passed.is_none()).count();
     let all = expectations.len();
     for (count, what) in [(missed, "missed"), (unmeasured, "could not be checked")] {
         match (count, all) {
             (0, _) => {}
-            (_, 1) => text = format!("{text}; the expectation {}", alone(what)),
+            (_, 1) => text = format!("{text}; the expectation {}", single_outcome(what)),
             (count, all) => text = format!("{text}; {count} of {all} expectations {what}"),
         }
     }
@@ -52,14 +52,14 @@ pub(super) fn verdict(run: &Summarizer<'_>, expectations: &[Checked]) -> String 
 }
 
 /// What became of an expectation that is the only one.
-fn alone(what: &str) -> &str {
+fn single_outcome(what: &str) -> &str {
     if what == "missed" { "was missed" } else { what }
 }
 
 /// The transport, with its fallback if it is not what was asked for.
 fn who(run: &Summarizer<'_>) -> String {
     let proof = &run.multipath;
-    let carried = |flow: &Measured| !matches!(flow.plan, Plan::Constant(_));
+    let carried = |flow: &MeasuredFlow| !matches!(flow.plan, FlowGoal::ConstantRate(_));
     let delivered = run.flows.iter().any(|flow| carried(flow) && flow.figures.bytes > 0);
     match (&proof.fallback, proof.requested && !proof.used && delivered) {
         (Some(reason), true) => format!("{} (not used: {reason})", run.transport),
@@ -68,22 +68,22 @@ fn who(run: &Summarizer<'_>) -> String {
     }
 }
 
-fn over(paths: &[String]) -> String {
+fn over_paths(paths: &[String]) -> String {
     if paths.is_empty() { String::new() } else { format!(" over {}", format::list(paths)) }
 }
 
-fn one(flow: &Measured, over: &str) -> String {
+fn one(flow: &MeasuredFlow, over: &str) -> String {
     let figures = &flow.figures;
     let (amount, speed) = (format::bytes(figures.bytes), format::rate(figures.goodput_bps));
     let time = format::seconds(Duration::from_nanos(figures.duration_ns));
     if figures.completed {
         let delivered = match flow.plan {
-            Plan::Sized { .. } => format!("delivered {amount} in {time} ({speed}){over}"),
-            Plan::Timed(_)
-            | Plan::Messages(_)
-            | Plan::Datagrams(_)
-            | Plan::Constant(_)
-            | Plan::Command(_) => {
+            FlowGoal::Sized { .. } => format!("delivered {amount} in {time} ({speed}){over}"),
+            FlowGoal::Timed(_)
+            | FlowGoal::Messages(_)
+            | FlowGoal::Datagrams(_)
+            | FlowGoal::ConstantRate(_)
+            | FlowGoal::Command(_) => {
                 format!("delivered {amount} at {speed}{over}")
             }
         };
@@ -95,7 +95,7 @@ fn one(flow: &Measured, over: &str) -> String {
         return format!("delivered nothing{why}");
     };
     let silence = flow.end.saturating_since(last);
-    if silence >= SILENCE {
+    if silence >= STOPPED_AFTER {
         let at = format::seconds(last.saturating_since(Instant::ZERO));
         let cause = cause(flow, last).map(|cause| format!(" when {cause}")).unwrap_or_default();
         let silence = format::seconds(silence);
@@ -104,28 +104,28 @@ fn one(flow: &Measured, over: &str) -> String {
         );
     }
     match flow.plan {
-        Plan::Sized { bytes, limit: _ } => {
+        FlowGoal::Sized { bytes, limit: _ } => {
             let all = format::bytes(bytes);
             format!("delivered only {amount} of {all} in {time} ({speed}){over}")
         }
-        Plan::Timed(_)
-        | Plan::Messages(_)
-        | Plan::Datagrams(_)
-        | Plan::Constant(_)
-        | Plan::Command(_) => {
+        FlowGoal::Timed(_)
+        | FlowGoal::Messages(_)
+        | FlowGoal::Datagrams(_)
+        | FlowGoal::ConstantRate(_)
+        | FlowGoal::Command(_) => {
             format!("delivered {amount} at {speed}{over}, but did not complete: {failure}")
         }
     }
 }
 
-fn of_one_command(flows: &[&Measured]) -> bool {
+fn of_one_command(flows: &[&MeasuredFlow]) -> bool {
     let first = flows.first().map(|flow| flow.figures.flow);
-    let own = |flow: &&Measured| matches!(flow.plan, Plan::Command(_));
+    let own = |flow: &&MeasuredFlow| matches!(flow.plan, FlowGoal::Command(_));
     flows.iter().all(|flow| own(flow) && Some(flow.figures.flow) == first)
 }
 
 /// What a program's connections moved. A direction that only carried control is not worth a word.
-fn command(run: &Summarizer<'_>, flows: &[&Measured], over: &str) -> String {
+fn command(run: &Summarizer<'_>, flows: &[&MeasuredFlow], over: &str) -> String {
     let most = flows.iter().map(|flow| flow.figures.bytes).max().unwrap_or_default();
     let worth = flows.iter().filter(|flow| flow.figures.bytes > most / 100);
     let moved: Vec<_> = worth
@@ -136,7 +136,7 @@ fn command(run: &Summarizer<'_>, flows: &[&Measured], over: &str) -> String {
         })
         .collect();
     let mut text = if moved.is_empty() {
-        format!("ran the command{}", passed(run))
+        format!("ran the command{}", interface_bytes_text(run))
     } else {
         format!("moved {}{over}", format::list(&moved))
     };
@@ -149,7 +149,7 @@ fn command(run: &Summarizer<'_>, flows: &[&Measured], over: &str) -> String {
 }
 
 /// What the paths carried, where no connection was seen.
-fn passed(run: &Summarizer<'_>) -> String {
+fn interface_bytes_text(run: &Summarizer<'_>) -> String {
     let carried = run.scenario.paths.iter().filter_map(|path| {
         let at = |end: usize| {
             let host = run.scenario.hosts.get(*path.between.get(end)?)?;
@@ -168,8 +168,8 @@ fn passed(run: &Summarizer<'_>) -> String {
 }
 
 /// What the paths are like, where nothing else was sent.
-fn datagrams(paths: &[PathFigures]) -> String {
-    let of = |path: &PathFigures| {
+fn datagrams(paths: &[PathStats]) -> String {
+    let of = |path: &PathStats| {
         let half = path.round_trip.map_or_else(String::new, |times| {
             format!(", half of them within {}", format::time(Duration::from_nanos(times.p50_ns)))
         });
@@ -181,14 +181,14 @@ fn datagrams(paths: &[PathFigures]) -> String {
 }
 
 /// What became of datagrams at a constant rate, in one direction.
-fn at_constant_rate(flow: &Measured) -> String {
+fn at_constant_rate(flow: &MeasuredFlow) -> String {
     let way = if flow.figures.direction == DataDirection::Down { "down" } else { "up" };
     let Some(figures) = &flow.figures.datagrams else {
         let failure = flow.figures.failure.as_deref().unwrap_or("nothing is known of them");
         return format!("datagrams {way}: {failure}");
     };
     if let Some(call) = &figures.call {
-        let text = of_call((way, figures), call);
+        let text = call_text((way, figures), call);
         return match &flow.figures.failure {
             Some(failure) => format!("{text}: {failure}"),
             None => text,
@@ -198,7 +198,7 @@ fn at_constant_rate(flow: &Measured) -> String {
     let jitter = format::time(Duration::from_nanos(*jitter_ns));
     let mut text = format!("{received} of {sent} datagrams arrived {way} over {path}");
     if *lost > 0 {
-        let (share, row) = (format::share(figures.lost_share()), figures.longest_loss);
+        let (share, row) = (format::share(figures.lost_share()), figures.longest_loss_run);
         text = format!("{text}, {share} were lost, {row} in a row at most");
     }
     match &flow.figures.failure {
@@ -208,14 +208,14 @@ fn at_constant_rate(flow: &Measured) -> String {
 }
 
 /// What of a call could be heard or seen, in one direction.
-fn of_call((way, figures): (&str, &DatagramFigures), call: &CallFigures) -> String {
+fn call_text((way, figures): (&str, &DatagramFigures), call: &CallFigures) -> String {
     let share = |count: u64, of: u64| format::share(count as f64 / of.max(1) as f64);
     let path = &figures.path;
     let Some((score, rating)) = call.score.zip(call.rating) else {
         let (played, planned) = (call.played, format::count(call.planned, "frame"));
         return format!("{played} of {planned} {way} over {path} were whole in time");
     };
-    let (lost, late) = (share(call.missing, call.planned), share(call.late, call.planned));
+    let (lost, late) = (share(call.lost, call.planned), share(call.late, call.planned));
     let delay = call.mouth_to_ear_ns.map_or_else(String::new, |delay| {
         format!(", {} from mouth to ear", format::time(Duration::from_nanos(delay)))
     });
@@ -226,7 +226,7 @@ fn of_call((way, figures): (&str, &DatagramFigures), call: &CallFigures) -> Stri
 }
 
 /// How late the answers to requests were; transfers beside them are only the load.
-fn answers(flows: &[&Measured], over: &str) -> String {
+fn reply_delays(flows: &[&MeasuredFlow], over: &str) -> String {
     let all: Vec<_> = flows.iter().filter_map(|flow| flow.figures.messages.as_ref()).collect();
     let (count, answered) =
         all.iter().fold((0, 0), |(count, answered), m| (count + m.count, answered + m.answered));
@@ -236,7 +236,7 @@ fn answers(flows: &[&Measured], over: &str) -> String {
     }
     let time = |ns| format::time(Duration::from_nanos(ns));
     // Of two directions each figure is that of the worse one.
-    let worst = |pick: fn(&Delays) -> u64| {
+    let worst = |pick: fn(&DelayStats) -> u64| {
         time(all.iter().map(|messages| pick(&messages.delay)).max().unwrap_or_default())
     };
     let mut text = format!(
@@ -300,13 +300,13 @@ fn under_load(phases: &[LoadPhase], over: &str) -> String {
 }
 
 /// The event after which nothing arrived but what was in flight.
-fn cause(flow: &Measured, last: Instant) -> Option<&str> {
-    let near = |at: Instant| at <= last + Duration::from_millis(100) && last <= at + SILENCE;
+fn cause(flow: &MeasuredFlow, last: Instant) -> Option<&str> {
+    let near = |at: Instant| at <= last + Duration::from_millis(100) && last <= at + STOPPED_AFTER;
     let found = flow.disruptions.iter().rev().find(|disruption| near(disruption.at));
     found.map(|disruption| disruption.happened.as_str())
 }
 
-fn several(who: &str, flows: &[&Measured], over: &str) -> String {
+fn several_transfers_text(who: &str, flows: &[&MeasuredFlow], over: &str) -> String {
     let failed: Vec<_> = flows.iter().filter(|flow| !flow.figures.completed).collect();
     let count = flows.len();
     let Some(first) = failed.first() else {
@@ -325,15 +325,15 @@ fn several(who: &str, flows: &[&Measured], over: &str) -> String {
 }
 
 /// What the worst event did; without events, the longest stall if there was one.
-fn aftermath<'a>(flows: impl IntoIterator<Item = &'a Measured> + Clone) -> String {
+fn aftermath<'a>(flows: impl IntoIterator<Item = &'a MeasuredFlow> + Clone) -> String {
     let recoveries = || flows.clone().into_iter().flat_map(|flow| &flow.figures.recoveries);
     let never_last = |recovery: &&Recovery| {
         let never = |time: Option<u64>| time.unwrap_or(u64::MAX);
-        (never(recovery.smooth_ns), never(recovery.t90_ns))
+        (never(recovery.last_stall_end_ns), never(recovery.t90_ns))
     };
     if let Some(worst) = recoveries().max_by_key(never_last) {
         let last = recoveries().all(|other| other.event_ns <= worst.event_ns);
-        return recovered(worst, if last { "never" } else { "not before the next event" });
+        return recovery_text(worst, if last { "never" } else { "not before the next event" });
     }
     let stalls = flows.into_iter().map(|flow| flow.figures.stall);
     match stalls.filter(|stall| stall.count > 0).max_by_key(|stall| stall.longest_ns) {
@@ -346,7 +346,7 @@ fn aftermath<'a>(flows: impl IntoIterator<Item = &'a Measured> + Clone) -> Strin
 
 /// The time without gaps leads: goodput may be back at 90 % on average while whole seconds after it
 /// are empty.
-fn recovered(worst: &Recovery, never: &str) -> String {
+fn recovery_text(worst: &Recovery, never: &str) -> String {
     let (event, end) = (&worst.event, |ns| format::seconds(Duration::from_nanos(ns)));
     let reference = format::rate(worst.reference_bps);
     let reference = match worst.capacity_bps {
@@ -355,7 +355,7 @@ fn recovered(worst: &Recovery, never: &str) -> String {
         }
         _ => format!("the {reference} before"),
     };
-    match (worst.smooth_ns, worst.t90_ns) {
+    match (worst.last_stall_end_ns, worst.t90_ns) {
         (None, _) => format!("; without gaps again {never} after `{event}`"),
         (Some(0), Some(0)) => format!("; `{event}` did not interrupt it"),
         (Some(0), None) => format!("; after `{event}` {never} back to 90 % of {reference}"),
@@ -367,7 +367,7 @@ fn recovered(worst: &Recovery, never: &str) -> String {
             end(smooth)
         ),
         (Some(smooth), Some(t90)) => {
-            let apart = smooth.abs_diff(t90) > LATER.as_nanos() as u64;
+            let apart = smooth.abs_diff(t90) > LATE_GAP.as_nanos() as u64;
             let back =
                 if apart { format!(" (back to 90 % in {})", end(t90)) } else { String::new() };
             format!("; without gaps again {} after `{event}`{back}", end(smooth))

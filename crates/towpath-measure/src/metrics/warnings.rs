@@ -10,7 +10,7 @@ use super::summary::Summarizer;
 use crate::format;
 use crate::result::Warning;
 use crate::scenario::{DataDirection, Pattern};
-use crate::traffic::Plan;
+use crate::traffic::FlowGoal;
 
 /// Everything suspicious in a run, the gravest first.
 pub(super) fn find(run: &Summarizer<'_>) -> Vec<Warning> {
@@ -29,7 +29,7 @@ fn warning(text: String, hint: &str) -> Warning {
 
 fn noise(run: &Summarizer<'_>, found: &mut Vec<Warning>) {
     let Some(noise) = &run.noise else { return };
-    if noise.degraded {
+    if noise.unreliable {
         let late = format::time(Duration::from_nanos(noise.lateness_p99_ns));
         let reason = noise
             .reason
@@ -51,7 +51,7 @@ fn noise(run: &Summarizer<'_>, found: &mut Vec<Warning>) {
 fn multipath(run: &Summarizer<'_>, found: &mut Vec<Warning>) {
     let proof = &run.multipath;
     // Datagrams of their own need no connection.
-    let alone = run.flows.iter().all(|flow| matches!(flow.plan, Plan::Constant(_)));
+    let alone = run.flows.iter().all(|flow| matches!(flow.plan, FlowGoal::ConstantRate(_)));
     if !proof.requested || (alone && !run.flows.is_empty()) {
         return;
     }
@@ -80,7 +80,7 @@ fn multipath(run: &Summarizer<'_>, found: &mut Vec<Warning>) {
 /// Names of the paths between a flow's hosts that are meant to carry data from the start.
 fn available<'a>(
     run: &'a Summarizer<'_>,
-    flow: &super::summary::Measured,
+    flow: &super::summary::MeasuredFlow,
 ) -> impl Iterator<Item = &'a str> {
     let hosts = run.scenario.flows.get(flow.figures.flow as usize).map(|flow| [flow.from, flow.to]);
     run.scenario.paths.iter().filter_map(move |path| {

@@ -6,13 +6,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use crate::scenario::{Family, Path, Scenario};
 
 /// Address changes after which the numbers would run out and start again.
-const GENERATIONS: u8 = 24;
+const MAX_GENERATIONS: u8 = 24;
 
 /// The address of one end (0 or 1) of a path.
 pub fn address(path: usize, end: usize, family: Family, generation: u8) -> IpAddr {
     let number = path as u16;
     let [high, low] = number.to_be_bytes();
-    let host = 1 + end as u8 + 10 * (generation % GENERATIONS);
+    let host = 1 + end as u8 + 10 * (generation % MAX_GENERATIONS);
     match family {
         Family::V4 => Ipv4Addr::new(10, 64 + high, low, host).into(),
         Family::V6 => Ipv6Addr::new(0xfd74, 0x6f77, 0, number, 0, 0, 0, u16::from(host)).into(),

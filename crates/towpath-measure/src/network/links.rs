@@ -5,14 +5,16 @@ use towpath_net::topology::{DirectionId, RouteError, RouteId};
 use towpath_net::{Packet, Topology, stream_seed};
 
 use crate::result::Link;
-use crate::scenario::{Change, DataDirection, LinkSide, Path, Scenario, Segments, Target};
+use crate::scenario::{
+    DataDirection, LinkSide, Path, Scenario, SegmentationMode, TimelineChange, TimelineTarget,
+};
 
 /// Links at least this fast carry super-segments whole, unless the scenario says otherwise.
 const COALESCE_FROM_BPS: u64 = 1_000_000_000;
 
 /// A direction that is reported in the result.
 #[derive(Debug, Clone)]
-pub struct Reported {
+pub struct ReportedDirection {
     /// Where it is in the topology.
     pub id: DirectionId,
     /// Path or bottleneck.
@@ -21,7 +23,7 @@ pub struct Reported {
     pub direction: DataDirection,
 }
 
-impl Reported {
+impl ReportedDirection {
     /// Its state and totals at `t_ns`; `None` if the topology does not have it.
     pub fn record<P: Packet>(&self, t_ns: u64, topology: &Topology<P>) -> Option<Link> {
         let counters = topology.counters(self.id)?;
@@ -42,7 +44,7 @@ impl Reported {
 
 /// Where each direction of each path and bottleneck is in the topology.
 #[derive(Debug, Default, Clone)]
-pub struct Directions {
+pub struct LinkDirections {
     /// For each path, its own directions: up, down.
     pub paths: Vec<[DirectionId; 2]>,
     /// For each bottleneck.
@@ -51,12 +53,12 @@ pub struct Directions {
     pub routes: Vec<[RouteId; 2]>,
 }
 
-impl Directions {
+impl LinkDirections {
     /// The directions that a timeline event changes.
-    pub fn of(&self, target: Target, side: LinkSide) -> Vec<DirectionId> {
+    pub fn of(&self, target: TimelineTarget, side: LinkSide) -> Vec<DirectionId> {
         let pair = match target {
-            Target::Path(index) => self.paths.get(index),
-            Target::Bottleneck(index) => self.bottlenecks.get(index),
+            TimelineTarget::Path(index) => self.paths.get(index),
+            TimelineTarget::Bottleneck(index) => self.bottlenecks.get(index),
         };
         let Some([up, down]) = pair.copied() else { return Vec::new() };
         match side {
@@ -67,15 +69,16 @@ impl Directions {
     }
 
     /// Everything that a result reports, with its name.
-    pub fn reported(&self, scenario: &Scenario) -> Vec<Reported> {
+    pub fn reported(&self, scenario: &Scenario) -> Vec<ReportedDirection> {
         let paths = scenario.paths.iter().map(|path| &path.name).zip(&self.paths);
         let bottlenecks =
             scenario.bottlenecks.iter().map(|bottleneck| &bottleneck.name).zip(&self.bottlenecks);
         paths
             .chain(bottlenecks)
             .flat_map(|(name, [up, down])| {
-                [(up, DataDirection::Up), (down, DataDirection::Down)]
-                    .map(|(id, direction)| Reported { id: *id, name: name.clone(), direction })
+                [(up, DataDirection::Up), (down, DataDirection::Down)].map(|(id, direction)| {
+                    ReportedDirection { id: *id, name: name.clone(), direction }
+                })
             })
             .collect()
     }
@@ -87,12 +90,12 @@ pub fn topology<P: Packet>(
     scenario: &Scenario,
     seed: u64,
     at_host: &[[bool; 2]],
-) -> Result<(Topology<P>, Directions), RouteError> {
+) -> Result<(Topology<P>, LinkDirections), RouteError> {
     let mut topology = Topology::new();
     let add = |topology: &mut Topology<P>, config: DirectionConfig, element: &str| {
         topology.add_direction(config, stream_seed(seed, element, "link"))
     };
-    let mut found = Directions::default();
+    let mut found = LinkDirections::default();
     for bottleneck in &scenario.bottlenecks {
         let name = format!("bottleneck/{}", bottleneck.name);
         let up = add(&mut topology, bottleneck.up.clone(), &format!("{name}/up"));
@@ -137,9 +140,9 @@ fn emulated(config: &DirectionConfig, shaped_by_host: bool) -> DirectionConfig {
 pub fn split(index: usize, scenario: &Scenario) -> bool {
     let Some(path) = scenario.paths.get(index) else { return true };
     match path.segments {
-        Segments::Split => true,
-        Segments::Coalesced => false,
-        Segments::Auto => {
+        SegmentationMode::Split => true,
+        SegmentationMode::Coalesced => false,
+        SegmentationMode::Auto => {
             let bottlenecks =
                 path.through.iter().filter_map(|index| scenario.bottlenecks.get(*index));
             [&path.up, &path.down]
@@ -152,16 +155,16 @@ pub fn split(index: usize, scenario: &Scenario) -> bool {
 }
 
 fn will_treat_packets_one_by_one(index: usize, path: &Path, scenario: &Scenario) -> bool {
-    let concerns = |target: Target| match target {
-        Target::Path(path) => path == index,
-        Target::Bottleneck(bottleneck) => path.through.contains(&bottleneck),
+    let concerns = |target: TimelineTarget| match target {
+        TimelineTarget::Path(path) => path == index,
+        TimelineTarget::Bottleneck(bottleneck) => path.through.contains(&bottleneck),
     };
     scenario.timeline.iter().filter(|event| concerns(event.target)).any(|event| {
         match &event.change {
-            Change::Rate(_, rate) => rate.as_bps() < COALESCE_FROM_BPS,
-            Change::Loss(_, loss) => *loss != Loss::None,
-            Change::Delay(_, delay) => delay.jitter.is_some(),
-            Change::Down(_) | Change::Up | Change::Address { .. } => false,
+            TimelineChange::Rate(_, rate) => rate.as_bps() < COALESCE_FROM_BPS,
+            TimelineChange::Loss(_, loss) => *loss != Loss::None,
+            TimelineChange::Delay(_, delay) => delay.jitter.is_some(),
+            TimelineChange::Down(_) | TimelineChange::Up | TimelineChange::Address { .. } => false,
         }
     })
 }

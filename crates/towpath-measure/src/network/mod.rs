@@ -6,7 +6,7 @@ mod links;
 use crate::scenario::{Endpoint, Flow, Scenario};
 
 pub use address::{address, end_of, families, path_and_end, path_of, prefix_bits};
-pub use links::{Directions, Reported, split, topology};
+pub use links::{LinkDirections, ReportedDirection, split, topology};
 
 /// The paths between a flow's hosts.
 pub fn joined_by<'a>(scenario: &'a Scenario, flow: &Flow) -> impl Iterator<Item = usize> + 'a {

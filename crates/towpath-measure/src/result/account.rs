@@ -32,7 +32,7 @@ pub struct Parts {
     /// What became of it; parts of nothing are left out.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub bytes: BTreeMap<Part, u64>,
-    /// Of [`Part::Blocked`]: the paths that were waited for.
+    /// Of [`Part::HeadOfLineBlocking`]: the paths that were waited for.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub blocked_by: BTreeMap<String, u64>,
 }
@@ -49,27 +49,27 @@ pub enum Part {
     Headers,
     /// Payload that the receiver got for the first time, and that waited for earlier data to the end.
     #[serde(rename = "waiting")]
-    Waiting,
+    OutOfOrder,
     /// Carried, and still on its way at the end.
     #[serde(rename = "under-way")]
-    UnderWay,
+    InFlight,
     /// Carried, and then lost.
     Lost,
     /// Sent again on the same subflow, and needless: the first copy had arrived.
     #[serde(rename = "repeated")]
-    Repeated,
+    Spurious,
     /// Sent again on another subflow, and needless there or here.
     Reinjected,
     /// Copies that the scheduler made.
     #[serde(rename = "duplicated")]
-    Duplicated,
+    Redundant,
     /// Nothing to send.
     Application,
     /// The peer's receive window.
     PeerWindow,
     /// The connection's window was full of data that waited for another path.
     #[serde(rename = "blocked")]
-    Blocked,
+    HeadOfLineBlocking,
     /// Congestion window: still in slow start.
     SlowStart,
     /// Congestion window: after random loss, or a loss of unknown cause.
@@ -80,7 +80,7 @@ pub enum Part {
     PacketSize,
     /// Congestion window: below the path's product, and no loss to blame.
     #[serde(rename = "below-product")]
-    BelowProduct,
+    CongestionAvoidance,
     /// The send buffer was full of data that was not acknowledged yet.
     SendBuffer,
     /// Pacing.
@@ -101,10 +101,10 @@ pub enum Part {
     Stale,
     /// The receiver's processor was behind.
     #[serde(rename = "receiver-processor")]
-    ReceiverProcessor,
+    ReceiverCpu,
     /// The sender's processor was busy.
     #[serde(rename = "sender-processor")]
-    SenderProcessor,
+    SenderCpu,
     /// Nobody knows.
     Unknown,
 }
@@ -121,10 +121,10 @@ pub enum PartGroup {
     Headers,
     /// Not there at the end: arrived and waiting, or on its way.
     #[serde(rename = "not-readable")]
-    NotReadable,
+    Undelivered,
     /// Lost, repeated, reinjected, duplicated.
     #[serde(rename = "sent-again")]
-    SentAgain,
+    Wasted,
     /// Nothing to send.
     Application,
     /// The peer's window, blocked by another path or not.
@@ -141,7 +141,7 @@ pub enum PartGroup {
     Unusable,
     /// A processor.
     #[serde(rename = "processor")]
-    Processor,
+    Cpu,
     /// Nobody knows.
     Unknown,
 }
@@ -161,7 +161,7 @@ pub struct AccountSummary {
     pub links: Vec<LinkAccount>,
     /// A window or send buffer that would keep all links busy.
     #[serde(rename = "enough_bytes", default, skip_serializing_if = "Option::is_none")]
-    pub enough_bytes: Option<u64>,
+    pub sufficient_bytes: Option<u64>,
     /// The key of the scenario that lifts the limit which the sentence advises to lift.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub advice: Option<Advice>,
@@ -170,51 +170,51 @@ pub struct AccountSummary {
     pub unlimited: Vec<String>,
     /// What the capacity was taken from, where it is an estimate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub estimate: Option<Estimate>,
+    pub estimate: Option<CapacityEstimate>,
 }
 
 /// What an estimated capacity was taken from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Estimate {
+pub struct CapacityEstimate {
     /// In words, such as `the most that arrived within 20 ms`.
     #[serde(rename = "from")]
-    pub from: String,
+    pub source: String,
     /// Round trips never showed that a path was full, so it may well carry more.
     pub at_least: bool,
 }
 
 /// What a sender was seen to do and to wait for in a period, where nobody knows its links.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-pub struct Held {
+pub struct SenderActivity {
     /// For how long each limit held it back, in nanoseconds.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub limits_ns: BTreeMap<Part, u64>,
     /// Of `blocked`: the subflows (by number) whose data were waited for, and for how long.
     #[serde(rename = "waits_for_ns", default, skip_serializing_if = "Vec::is_empty")]
-    pub waits_for_ns: Vec<(u32, u64)>,
+    pub blocked_by_ns: Vec<(u32, u64)>,
     /// For how long its round trips showed a queue: a path with one carries what it can.
-    #[serde(default, skip_serializing_if = "is_nothing")]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub queued_ns: u64,
     /// Payload bytes that were newly acknowledged, selectively or not.
     pub delivered_bytes: u64,
     /// Everything around them, as far as it is known.
     pub header_bytes: u64,
     /// Payload of which the receiver says that it had it already.
-    #[serde(rename = "repeated_bytes", default, skip_serializing_if = "is_nothing")]
-    pub repeated_bytes: u64,
+    #[serde(rename = "repeated_bytes", default, skip_serializing_if = "is_zero")]
+    pub spurious_bytes: u64,
     /// The most payload that was acknowledged within 20 ms, as a rate: of all connections between the
     /// same two addresses.
     pub peak_bps: u64,
     /// The largest window that the peer offered.
-    #[serde(rename = "window_bytes", default, skip_serializing_if = "is_nothing")]
-    pub window_bytes: u64,
+    #[serde(rename = "window_bytes", default, skip_serializing_if = "is_zero")]
+    pub peer_window_max_bytes: u64,
     /// The largest send buffer.
-    #[serde(rename = "buffer_bytes", default, skip_serializing_if = "is_nothing")]
-    pub buffer_bytes: u64,
+    #[serde(rename = "buffer_bytes", default, skip_serializing_if = "is_zero")]
+    pub send_buffer_max_bytes: u64,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for it")]
-fn is_nothing(bytes: &u64) -> bool {
+fn is_zero(bytes: &u64) -> bool {
     *bytes == 0
 }
 
@@ -243,7 +243,7 @@ pub struct LinkAccount {
     pub parts: Parts,
     /// For how long each limit held its senders back, in nanoseconds, where the capacity is an estimate.
     #[serde(rename = "held_ns", default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub held_ns: BTreeMap<Part, u64>,
+    pub limit_ns: BTreeMap<Part, u64>,
 }
 
 /// How the capacity is known, and what was carried.
@@ -265,20 +265,20 @@ impl Part {
     pub const ALL: [Self; 28] = [
         Self::Delivered,
         Self::Headers,
-        Self::Waiting,
-        Self::UnderWay,
+        Self::OutOfOrder,
+        Self::InFlight,
         Self::Lost,
-        Self::Repeated,
+        Self::Spurious,
         Self::Reinjected,
-        Self::Duplicated,
+        Self::Redundant,
         Self::Application,
         Self::PeerWindow,
-        Self::Blocked,
+        Self::HeadOfLineBlocking,
         Self::SlowStart,
         Self::AfterLoss,
         Self::AfterOverflow,
         Self::PacketSize,
-        Self::BelowProduct,
+        Self::CongestionAvoidance,
         Self::SendBuffer,
         Self::Pacing,
         Self::Scheduler,
@@ -288,8 +288,8 @@ impl Part {
         Self::Handshake,
         Self::Backup,
         Self::Stale,
-        Self::ReceiverProcessor,
-        Self::SenderProcessor,
+        Self::ReceiverCpu,
+        Self::SenderCpu,
         Self::Unknown,
     ];
 
@@ -297,10 +297,7 @@ impl Part {
     pub fn is_carried(self) -> bool {
         matches!(
             self.group(),
-            PartGroup::Delivered
-                | PartGroup::Headers
-                | PartGroup::NotReadable
-                | PartGroup::SentAgain
+            PartGroup::Delivered | PartGroup::Headers | PartGroup::Undelivered | PartGroup::Wasted
         )
     }
 
@@ -309,17 +306,15 @@ impl Part {
         match self {
             Self::Delivered => PartGroup::Delivered,
             Self::Headers => PartGroup::Headers,
-            Self::Waiting | Self::UnderWay => PartGroup::NotReadable,
-            Self::Lost | Self::Repeated | Self::Reinjected | Self::Duplicated => {
-                PartGroup::SentAgain
-            }
+            Self::OutOfOrder | Self::InFlight => PartGroup::Undelivered,
+            Self::Lost | Self::Spurious | Self::Reinjected | Self::Redundant => PartGroup::Wasted,
             Self::Application => PartGroup::Application,
-            Self::PeerWindow | Self::Blocked => PartGroup::Window,
+            Self::PeerWindow | Self::HeadOfLineBlocking => PartGroup::Window,
             Self::SlowStart
             | Self::AfterLoss
             | Self::AfterOverflow
             | Self::PacketSize
-            | Self::BelowProduct => PartGroup::Congestion,
+            | Self::CongestionAvoidance => PartGroup::Congestion,
             Self::SendBuffer => PartGroup::SendBuffer,
             Self::Pacing => PartGroup::Pacing,
             Self::Scheduler => PartGroup::Scheduler,
@@ -329,7 +324,7 @@ impl Part {
             | Self::Handshake
             | Self::Backup
             | Self::Stale => PartGroup::Unusable,
-            Self::ReceiverProcessor | Self::SenderProcessor => PartGroup::Processor,
+            Self::ReceiverCpu | Self::SenderCpu => PartGroup::Cpu,
             Self::Unknown => PartGroup::Unknown,
         }
     }
@@ -339,20 +334,20 @@ impl Part {
         match self {
             Self::Delivered => "delivered",
             Self::Headers => "headers",
-            Self::Waiting => "arrived, not readable yet at the end",
-            Self::UnderWay => "on its way at the end",
+            Self::OutOfOrder => "arrived, not readable yet at the end",
+            Self::InFlight => "on its way at the end",
             Self::Lost => "carried, then lost",
-            Self::Repeated => "sent again in vain",
+            Self::Spurious => "sent again in vain",
             Self::Reinjected => "sent again on another path in vain",
-            Self::Duplicated => "copies by the scheduler",
+            Self::Redundant => "copies by the scheduler",
             Self::Application => "nothing to send",
             Self::PeerWindow => "receive window",
-            Self::Blocked => "window full of data that waits for another path",
+            Self::HeadOfLineBlocking => "window full of data that waits for another path",
             Self::SlowStart => "congestion window: slow start",
             Self::AfterLoss => "congestion window: after loss",
             Self::AfterOverflow => "congestion window: after a queue overflow",
             Self::PacketSize => "packets too large for the path",
-            Self::BelowProduct => "congestion window: below the path's product",
+            Self::CongestionAvoidance => "congestion window: below the path's product",
             Self::SendBuffer => "send buffer",
             Self::Pacing => "pacing",
             Self::Scheduler => "scheduler sent elsewhere or waited",
@@ -362,8 +357,8 @@ impl Part {
             Self::Handshake => "handshake",
             Self::Backup => "backup path",
             Self::Stale => "path taken for dead",
-            Self::ReceiverProcessor => "receiver's processor",
-            Self::SenderProcessor => "sender's processor",
+            Self::ReceiverCpu => "receiver's processor",
+            Self::SenderCpu => "sender's processor",
             Self::Unknown => "not known",
         }
     }
@@ -398,7 +393,7 @@ impl Parts {
     }
 
     /// What was carried beside goodput and headers, and what was not carried, largest first.
-    pub fn losses(&self) -> Vec<(Part, u64)> {
+    pub fn missing_parts(&self) -> Vec<(Part, u64)> {
         let told = |part: Part| !matches!(part, Part::Delivered | Part::Headers);
         let mut all: Vec<_> = { self.bytes.iter() }
             .filter(|(part, bytes)| told(**part) && **bytes > 0)

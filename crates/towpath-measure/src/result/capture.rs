@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Delays, Stall};
+use super::{DelayStats, Stall};
 use crate::scenario::DataDirection;
 
 /// Where a capture was taken, seen from the data's direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Vantage {
+pub enum CapturePoint {
     /// At the host that sends the data.
     Sender,
     /// At the host that receives it.
@@ -39,7 +39,7 @@ pub struct CapturedConnection {
     pub checksum: bool,
     /// Whether the capture does not have its beginning.
     #[serde(rename = "late")]
-    pub late: bool,
+    pub truncated_start: bool,
     /// First packet.
     pub first_ns: u64,
     /// Last packet.
@@ -49,19 +49,19 @@ pub struct CapturedConnection {
     pub options: BTreeMap<String, u64>,
     /// Both directions of the data.
     #[serde(rename = "ways")]
-    pub ways: Vec<CapturedWay>,
+    pub directions: Vec<CapturedDirection>,
     /// Its subflows; a TCP connection has one.
     pub subflows: Vec<CapturedSubflow>,
 }
 
 /// One direction of a connection's data.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct CapturedWay {
+pub struct CapturedDirection {
     /// `up` or `down`.
     pub direction: DataDirection,
     /// Where the capture was taken.
     #[serde(rename = "vantage")]
-    pub vantage: Vantage,
+    pub capture_point: CapturePoint,
     /// Data bytes that the receiver got in order: seen to arrive at the receiver, else acknowledged.
     pub bytes: u64,
     /// From the connection's first packet until the last of them.
@@ -73,13 +73,13 @@ pub struct CapturedWay {
     /// From the first time that data was sent until DATA_ACK (or ACK) covered it; from the point of
     /// the capture on. Not at the receiver, who does not see the way.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rtt: Option<Delays>,
+    pub rtt: Option<DelayStats>,
     /// The same at the receiver: how long it waited with the acknowledgement.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub acknowledged_after: Option<Delays>,
+    pub acknowledged_after: Option<DelayStats>,
     /// From a packet's arrival until everything before it was there; at the receiver only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub head_of_line: Option<Delays>,
+    pub head_of_line: Option<DelayStats>,
     /// Most bytes that waited for earlier data, at both levels; at the receiver only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reorder_peak_bytes: Option<u64>,
@@ -87,19 +87,19 @@ pub struct CapturedWay {
     pub reinjected_bytes: u64,
     /// First sent on one subflow, later on the same under other subflow numbers.
     #[serde(rename = "repeated_bytes")]
-    pub repeated_bytes: u64,
+    pub remapped_bytes: u64,
     /// Sent again on the same subflow.
     pub retransmitted_bytes: u64,
     /// Of those, what the receiver had said to have already.
     #[serde(rename = "wasted_bytes")]
-    pub wasted_bytes: u64,
+    pub spurious_bytes: u64,
     /// Payload that arrived and was there already; at the receiver only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub discarded_bytes: Option<u64>,
     /// First seen behind later data of the same subflow: sent again after a loss in front of the
     /// capture, or overtaken.
     #[serde(rename = "late_bytes")]
-    pub late_bytes: u64,
+    pub out_of_order_bytes: u64,
     /// Acknowledged, but not in the capture.
     pub unseen_bytes: u64,
     /// Without a mapping, where there should be one.
@@ -110,12 +110,12 @@ pub struct CapturedWay {
     pub stall: Stall,
     /// Changes from one subflow to another that lasted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub handovers: Vec<Handover>,
+    pub handovers: Vec<SubflowHandover>,
 }
 
 /// Data goes over another subflow from here on.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Handover {
+pub struct SubflowHandover {
     /// The subflow that carries no more data.
     pub from: u32,
     /// The one that goes on.
@@ -164,12 +164,12 @@ pub struct CapturedSubflow {
     pub reset: Option<String>,
     /// Both directions.
     #[serde(rename = "ways")]
-    pub ways: Vec<SubflowWay>,
+    pub directions: Vec<SubflowDirection>,
 }
 
 /// One direction of a subflow.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct SubflowWay {
+pub struct SubflowDirection {
     /// `up` or `down`.
     pub direction: DataDirection,
     /// Packets; a super-segment counts once.
@@ -187,28 +187,28 @@ pub struct SubflowWay {
     /// From a segment to its acknowledgement, as the point of the capture sees it; not at the
     /// receiver.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rtt: Option<Delays>,
+    pub rtt: Option<DelayStats>,
     /// The same at the receiver: how long it waited with the acknowledgement.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub acknowledged_after: Option<Delays>,
+    pub acknowledged_after: Option<DelayStats>,
     /// Sent again on this subflow.
     pub retransmitted_bytes: u64,
     /// Packets with such bytes.
     pub retransmitted_packets: u64,
     /// Of those bytes, what the receiver had said to have already.
     #[serde(rename = "wasted_bytes")]
-    pub wasted_bytes: u64,
+    pub spurious_bytes: u64,
     /// First seen behind later data.
     #[serde(rename = "late_bytes")]
-    pub late_bytes: u64,
+    pub out_of_order_bytes: u64,
     /// Packets with such bytes.
     #[serde(rename = "late_packets")]
-    pub late_packets: u64,
+    pub out_of_order_packets: u64,
     /// Carried by another subflow before.
     pub reinjected_bytes: u64,
     /// Acknowledged, but not in the capture.
     pub unseen_bytes: u64,
     /// From one host to the other, where there are captures of both.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub one_way: Option<Delays>,
+    pub one_way: Option<DelayStats>,
 }

@@ -23,7 +23,7 @@ pub struct ConnectionState {
     pub reinjected_bytes: Option<u64>,
     /// The same by cause; causes without any are left out.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub reinjected_by_cause: BTreeMap<Cause, u64>,
+    pub reinjected_by_cause: BTreeMap<ReinjectionCause, u64>,
     /// Payload bytes that arrived and were not needed any more, in total.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub discarded_bytes: Option<u64>,
@@ -44,7 +44,7 @@ pub struct ConnectionState {
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "kebab-case")]
-pub enum Cause {
+pub enum ReinjectionCause {
     /// Its subflow's retransmission timer fired.
     Timeout,
     /// Its subflow is gone.
@@ -60,7 +60,7 @@ pub enum Cause {
 /// What the connection level did for one flow in one direction; see `docs/metrics.md`. What
 /// only one end knows is absent when its stack does not tell it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-pub struct StackFigures {
+pub struct StackStats {
     /// Bytes sent again on another subflow, all connections.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reinjected_bytes: Option<u64>,

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Delays;
+use super::DelayStats;
 use crate::scenario::DataDirection;
 
 /// Datagrams that were sent in one period, and what became of them.
@@ -63,7 +63,7 @@ pub struct DatagramFigures {
     pub lost: u64,
     /// Most that were lost in a row.
     #[serde(rename = "longest_loss")]
-    pub longest_loss: u64,
+    pub longest_loss_run: u64,
     /// Those that came again.
     pub duplicated: u64,
     /// Those that came after one that was sent later.
@@ -76,10 +76,10 @@ pub struct DatagramFigures {
     pub jitter_max_ns: u64,
     /// From sent to received, where both ends have one clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub delay: Option<Delays>,
+    pub delay: Option<DelayStats>,
     /// The same, less the smallest: needs no common clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub variation: Option<Delays>,
+    pub variation: Option<DelayStats>,
     /// What could be heard, or seen, where they were a call's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call: Option<CallFigures>,
@@ -98,7 +98,7 @@ pub struct CallFigures {
     pub played: u64,
     /// Datagrams that never arrived, or could not be sent.
     #[serde(rename = "missing")]
-    pub missing: u64,
+    pub lost: u64,
     /// Datagrams that arrived too late to be played.
     pub late: u64,
     /// The fastest datagram's way.

@@ -5,7 +5,7 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Delays;
+use super::DelayStats;
 
 /// What runs beside the requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -48,10 +48,10 @@ pub struct LoadPhase {
     /// From due to answered; one that was not answered counts with the time for which it was waited
     /// for. Absent without a request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub delay: Option<Delays>,
+    pub delay: Option<DelayStats>,
     /// Its median, less that of the idle phase.
     #[serde(rename = "rise_ns", default, skip_serializing_if = "Option::is_none")]
-    pub rise_ns: Option<i64>,
+    pub delay_increase_ns: Option<i64>,
     /// 60 s over the mean of the 95 % that were answered soonest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub round_trips_per_minute: Option<f64>,
@@ -70,8 +70,8 @@ pub struct LoadPath {
     pub answered: u64,
     /// From sent to back, of those that came back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub round_trip: Option<Delays>,
+    pub round_trip: Option<DelayStats>,
     /// Its median, less that of the idle phase.
     #[serde(rename = "rise_ns", default, skip_serializing_if = "Option::is_none")]
-    pub rise_ns: Option<i64>,
+    pub delay_increase_ns: Option<i64>,
 }

@@ -41,26 +41,26 @@ pub struct Message {
 /// How late the answers to a flow's requests in one direction were; see `docs/metrics.md`. All zero
 /// for the direction in which there are answers only.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
-pub struct MessageFigures {
+pub struct MessageStats {
     /// Requests that were due, without those of the warm-up.
     pub count: u64,
     /// Those of them that were answered.
     pub answered: u64,
     /// From due to answered. A request that was not answered counts with the time for which it was
     /// waited for.
-    pub delay: Delays,
+    pub delay: DelayStats,
     /// From due until the other end had read the request, of those that arrived.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub delivery: Option<Delays>,
+    pub delivery: Option<DelayStats>,
     /// From due until the reply was there, where an acknowledgement came before it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reply: Option<Delays>,
+    pub reply: Option<DelayStats>,
     /// What somebody saw who watched the video.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub video: Option<VideoFigures>,
+    pub video: Option<VideoStats>,
     /// What became of the page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub page: Option<PageFigures>,
+    pub page: Option<PageStats>,
     /// The phases of `latency`, the idle one first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub phases: Vec<LoadPhase>,
@@ -68,12 +68,12 @@ pub struct MessageFigures {
 
 /// A distribution of times. Percentiles by nearest rank, less than 1 % off; the others are exact.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
-pub struct Delays {
+pub struct DelayStats {
     /// Mean.
     pub mean_ns: u64,
     /// Standard deviation (of the sample: n − 1).
     #[serde(rename = "deviation_ns")]
-    pub deviation_ns: u64,
+    pub stddev_ns: u64,
     /// Smallest.
     pub min_ns: u64,
     /// Median.
@@ -92,7 +92,7 @@ pub struct Delays {
 
 /// What somebody saw who watched a video.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-pub struct VideoFigures {
+pub struct VideoStats {
     /// Segments that arrived whole.
     pub segments: u32,
     /// From the wish to watch to the first picture; absent when there never was one.
@@ -105,7 +105,7 @@ pub struct VideoFigures {
 
 /// What somebody saw who opened a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-pub struct PageFigures {
+pub struct PageStats {
     /// From the request for the page until everything on it was there; absent when it never was.
     pub load_ns: Option<u64>,
 }

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Delays;
+use super::DelayStats;
 
 /// A datagram of `udping`, with what became of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -24,7 +24,7 @@ pub struct Probe {
 
 /// What datagrams say of a path, without any transport; see `docs/metrics.md`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
-pub struct PathFigures {
+pub struct PathStats {
     /// Flow number.
     pub flow: u32,
     /// Path.
@@ -37,17 +37,17 @@ pub struct PathFigures {
     pub answered: u64,
     /// From due to back. A datagram that did not come back counts with the time for which it was
     /// waited for.
-    pub delay: Delays,
+    pub delay: DelayStats,
     /// From sent to back, of those that came back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub round_trip: Option<Delays>,
+    pub round_trip: Option<DelayStats>,
     /// Longest time in which nothing came back.
     pub silence_ns: u64,
     /// When it began.
     pub silence_at_ns: u64,
 }
 
-impl PathFigures {
+impl PathStats {
     /// Datagrams that did not come back in time.
     pub fn lost(&self) -> u64 {
         self.count.saturating_sub(self.answered)

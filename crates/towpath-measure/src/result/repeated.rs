@@ -29,7 +29,7 @@ pub enum OrderKind {
 
 /// Processor time that the two ends of all flows used; see `docs/metrics.md`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct ProcessorTime {
+pub struct CpuTime {
     /// Of the hosts that opened connections; absent when it is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_cpu_ns: Option<u64>,
@@ -38,13 +38,13 @@ pub struct ProcessorTime {
     pub server_cpu_ns: Option<u64>,
     /// What was counted.
     #[serde(rename = "counted")]
-    pub counted: Counted,
+    pub accounting: CpuAccounting,
 }
 
-/// Whose time a [`ProcessorTime`] is.
+/// Whose time a [`CpuTime`] is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub enum Counted {
+pub enum CpuAccounting {
     /// Threads that move data through the kernel's sockets, with their system calls.
     SocketThreads,
     /// Threads that move data and run the transport itself, with their system calls.
@@ -55,7 +55,7 @@ pub enum Counted {
     Process,
 }
 
-impl ProcessorTime {
+impl CpuTime {
     /// Seconds for each gigabyte (10⁹ bytes) that was delivered, both ends together; `None` when one
     /// of them is not known, or nothing was delivered.
     pub fn seconds_per_gigabyte(&self, delivered_bytes: u64) -> Option<f64> {

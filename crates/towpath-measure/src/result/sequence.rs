@@ -4,7 +4,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Vantage;
+use super::CapturePoint;
 use crate::scenario::DataDirection;
 
 /// What a mark of a time–sequence picture is.
@@ -17,13 +17,13 @@ pub enum SequenceKind {
     Sent,
     /// Seen for the first time behind later data: sent again in front of the capture, or overtaken.
     #[serde(rename = "late")]
-    Late,
+    OutOfOrder,
     /// Sent again on the same subflow.
     #[serde(rename = "again")]
-    Again,
+    Retransmitted,
     /// Sent again although it had arrived: acknowledged before, or reported twice (DSACK).
     #[serde(rename = "needless")]
-    Needless,
+    Spurious,
     /// Data that another subflow had carried before.
     Reinjected,
     /// Acknowledgement (`start`) and the end of the receive window (`end`; the same if it is not known).
@@ -46,9 +46,9 @@ impl SequenceKind {
     /// All of them.
     pub const ALL: [Self; 12] = [
         Self::Sent,
-        Self::Late,
-        Self::Again,
-        Self::Needless,
+        Self::OutOfOrder,
+        Self::Retransmitted,
+        Self::Spurious,
         Self::Reinjected,
         Self::Ack,
         Self::DuplicateAck,
@@ -63,9 +63,9 @@ impl SequenceKind {
     pub fn name(self) -> &'static str {
         match self {
             Self::Sent => "sent",
-            Self::Late => "late",
-            Self::Again => "again",
-            Self::Needless => "needless",
+            Self::OutOfOrder => "late",
+            Self::Retransmitted => "again",
+            Self::Spurious => "needless",
             Self::Reinjected => "reinjected",
             Self::Ack => "ack",
             Self::DuplicateAck => "duplicate-ack",
@@ -95,10 +95,10 @@ pub struct Sequence {
     pub paths: Vec<String>,
     /// Where the packets were seen.
     #[serde(rename = "vantage")]
-    pub vantage: Vantage,
+    pub capture_point: CapturePoint,
     /// Packets with payload that was sent before on the same subflow: `again` and `needless`.
     #[serde(rename = "again_packets")]
-    pub again_packets: u64,
+    pub retransmitted_packets: u64,
     /// The whole time, then the part of it that is worth a closer look, if there is one.
     pub views: Vec<SequenceView>,
 }
@@ -108,7 +108,7 @@ pub struct Sequence {
 pub struct SequenceView {
     /// Why it is shown, in a few words.
     #[serde(rename = "about")]
-    pub about: String,
+    pub label: String,
     /// Beginning.
     pub from_ns: u64,
     /// End.

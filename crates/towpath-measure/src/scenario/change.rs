@@ -11,7 +11,7 @@ use std::ops::Range;
 
 use toml::de::{DeTable, DeValue};
 
-use super::keys::Kind;
+use super::keys::ValueKind;
 
 pub use resolve::known_keys;
 
@@ -32,10 +32,10 @@ impl ChangeError {
 
 /// One value of the document that is to be set.
 #[derive(Debug, Clone)]
-struct Target {
+struct SetTarget {
     /// Names of tables, and numbers in arrays.
     path: Vec<String>,
-    kind: &'static Kind,
+    kind: &'static ValueKind,
 }
 
 /// `text` with the value of `key` set, whether it has one or not.
@@ -55,10 +55,10 @@ pub fn set(text: &str, key: &str, value: &str) -> Result<String, ChangeError> {
 }
 
 /// `text` with every flow that lasts for a time lasting for `duration`.
-pub fn last(text: &str, duration: &str) -> Result<String, ChangeError> {
+pub fn set_duration(text: &str, duration: &str) -> Result<String, ChangeError> {
     let Ok(root) = DeTable::parse(text) else { return Ok(text.to_owned()) };
-    let flows = resolve::flows(root.get_ref());
-    let lasting: Vec<_> = flows.iter().filter(|(_, pattern)| lasts(pattern)).collect();
+    let flows = resolve::flow_patterns(root.get_ref());
+    let lasting: Vec<_> = flows.iter().filter(|(_, pattern)| has_duration(pattern)).collect();
     if lasting.is_empty() {
         let what = "no flow of this scenario lasts for a time that can be set";
         let hint = match flows.first() {
@@ -78,12 +78,12 @@ pub fn last(text: &str, duration: &str) -> Result<String, ChangeError> {
 }
 
 /// Whether a flow with this pattern has a `duration`.
-fn lasts(pattern: &str) -> bool {
+fn has_duration(pattern: &str) -> bool {
     !matches!(pattern, "ping" | "trace")
 }
 
 /// `text` with `key` set in `[run]`, and for the hosts that have one of their own.
-pub fn set_of_all_hosts(text: &str, key: &str, value: &str) -> Result<String, ChangeError> {
+pub fn set_for_all_hosts(text: &str, key: &str, value: &str) -> Result<String, ChangeError> {
     let Ok(root) = DeTable::parse(text) else { return Ok(text.to_owned()) };
     let mut changed = set(text, &format!("run.{key}"), value)?;
     for host in resolve::hosts_with(root.get_ref(), key) {
@@ -93,7 +93,7 @@ pub fn set_of_all_hosts(text: &str, key: &str, value: &str) -> Result<String, Ch
 }
 
 /// Splits `KEY=VALUE` as `--set` takes it.
-pub fn split(text: &str) -> Result<(&str, &str), ChangeError> {
+pub fn split_assignment(text: &str) -> Result<(&str, &str), ChangeError> {
     let example = "write a key and its value: `--set paths.wifi.delay=30ms`";
     let nothing = || ChangeError::new(format!("`{text}` sets nothing"), example);
     let (key, value) = text.split_once('=').ok_or_else(nothing)?;
@@ -102,37 +102,37 @@ pub fn split(text: &str) -> Result<(&str, &str), ChangeError> {
 }
 
 /// A value as typed on a command line, as TOML.
-fn as_toml(kind: &Kind, value: &str) -> String {
+fn as_toml(kind: &ValueKind, value: &str) -> String {
     if value.starts_with(['"', '\'', '[', '{']) {
         return value.to_owned();
     }
     let plain = value.parse::<i64>().is_ok() || matches!(value, "true" | "false");
     match kind {
-        Kind::Bool | Kind::Integer(..) | Kind::Any(_) if plain => value.to_owned(),
-        Kind::List(_) => list(value),
-        Kind::OneOf(kinds) if value.contains(',') && kinds.iter().any(is_list) => list(value),
-        Kind::Sides(inner) => as_toml(inner, value),
-        Kind::Text
-        | Kind::Name(_)
-        | Kind::Bool
-        | Kind::Integer(..)
-        | Kind::Rate
-        | Kind::Duration
-        | Kind::Size
-        | Kind::Packets
-        | Kind::Percent
-        | Kind::Words(_)
-        | Kind::Bound
-        | Kind::OneOf(_)
-        | Kind::Table(_)
-        | Kind::Named(..)
-        | Kind::Any(_)
-        | Kind::Tables(_) => quoted(value),
+        ValueKind::Bool | ValueKind::Integer(..) | ValueKind::Any(_) if plain => value.to_owned(),
+        ValueKind::List(_) => list(value),
+        ValueKind::OneOf(kinds) if value.contains(',') && kinds.iter().any(is_list) => list(value),
+        ValueKind::Sides(inner) => as_toml(inner, value),
+        ValueKind::Text
+        | ValueKind::Name(_)
+        | ValueKind::Bool
+        | ValueKind::Integer(..)
+        | ValueKind::Rate
+        | ValueKind::Duration
+        | ValueKind::Size
+        | ValueKind::Packets
+        | ValueKind::Percent
+        | ValueKind::Words(_)
+        | ValueKind::Bound
+        | ValueKind::OneOf(_)
+        | ValueKind::Table(_)
+        | ValueKind::Named(..)
+        | ValueKind::Any(_)
+        | ValueKind::Tables(_) => quoted(value),
     }
 }
 
-fn is_list(kind: &Kind) -> bool {
-    matches!(kind, Kind::List(_))
+fn is_list(kind: &ValueKind) -> bool {
+    matches!(kind, ValueKind::List(_))
 }
 
 fn list(value: &str) -> String {
@@ -145,19 +145,19 @@ fn quoted(text: &str) -> String {
 }
 
 /// Where a value is written.
-enum Place {
+enum EditPosition {
     /// In place of another one.
-    Instead(Range<usize>),
+    Replace(Range<usize>),
     /// In place of a plain value that is the same for both directions, which this one is half of.
-    Half(Range<usize>, &'static str),
+    SplitDirections(Range<usize>, &'static str),
     /// In the table whose header this is, by the rest of the key.
-    Below(Range<usize>, Vec<String>),
+    AfterHeader(Range<usize>, Vec<String>),
     /// In the inline table that is here.
-    Within(Range<usize>, Vec<String>),
+    InlineTable(Range<usize>, Vec<String>),
     /// Nowhere yet.
-    New(Vec<String>),
+    Append(Vec<String>),
     /// A table with a header stands in the place of the value.
-    Table,
+    Occupied,
 }
 
 fn apply(text: &str, path: &[String], value: &str, key: &str) -> Result<String, ChangeError> {
@@ -168,26 +168,26 @@ fn apply(text: &str, path: &[String], value: &str, key: &str) -> Result<String, 
         format!("{before}{with}{}", text.get(range.end..).unwrap_or(""))
     };
     let line = |rest: &[String]| format!("{} = {value}", dotted(rest));
-    let attempts = match place(text, root.get_ref(), path) {
-        Place::Instead(range) => vec![replace(&range, value)],
-        Place::Half(range, other) => {
+    let attempts = match edit_position(text, root.get_ref(), path) {
+        EditPosition::Replace(range) => vec![replace(&range, value)],
+        EditPosition::SplitDirections(range, other) => {
             let same = text.get(range.clone()).unwrap_or("");
             let own = path.last().map_or("up", String::as_str);
             vec![replace(&range, &format!("{{ {own} = {value}, {other} = {same} }}"))]
         }
-        Place::Below(header, rest) => {
+        EditPosition::AfterHeader(header, rest) => {
             let after = text.get(header.end..).unwrap_or("");
             let end = header.end + after.find('\n').unwrap_or(after.len());
             vec![replace(&(end..end), &format!("\n{}", line(&rest)))]
         }
-        Place::Within(braces, rest) => {
+        EditPosition::InlineTable(braces, rest) => {
             let inside = text.get(braces.start + 1..braces.end.saturating_sub(1)).unwrap_or("");
             let more = if inside.trim().is_empty() { " " } else { "," };
             let at = braces.start + 1;
             vec![replace(&(at..at), &format!(" {}{more}", line(&rest)))]
         }
-        Place::New(rest) => in_new_place(text, &rest, value),
-        Place::Table => Vec::new(),
+        EditPosition::Append(rest) => append_key(text, &rest, value),
+        EditPosition::Occupied => Vec::new(),
     };
     let readable = |attempt: &String| DeTable::parse(attempt).is_ok();
     // A value that is no TOML fails in any place: then the first one shows why.
@@ -200,7 +200,7 @@ fn apply(text: &str, path: &[String], value: &str, key: &str) -> Result<String, 
 
 /// The key in a table of its own at the end, or at the beginning of the document where such a table
 /// cannot be.
-fn in_new_place(text: &str, rest: &[String], value: &str) -> Vec<String> {
+fn append_key(text: &str, rest: &[String], value: &str) -> Vec<String> {
     let first = format!("{} = {value}\n{text}", dotted(rest));
     match rest.split_last() {
         Some((last, tables)) if !tables.is_empty() => {
@@ -213,12 +213,12 @@ fn in_new_place(text: &str, rest: &[String], value: &str) -> Vec<String> {
     }
 }
 
-fn place(text: &str, root: &DeTable<'_>, path: &[String]) -> Place {
+fn edit_position(text: &str, root: &DeTable<'_>, path: &[String]) -> EditPosition {
     let at = |span: &Range<usize>, mark: char| {
         text.get(span.clone()).is_some_and(|t| t.starts_with(mark))
     };
     let mut table = root;
-    let mut around = Place::New(path.to_vec());
+    let mut around = EditPosition::Append(path.to_vec());
     let mut steps = path.iter().enumerate();
     while let Some((depth, name)) = steps.next() {
         let Some((_, mut value)) = table.iter().find(|(key, _)| key.get_ref() == name.as_str())
@@ -238,19 +238,19 @@ fn place(text: &str, root: &DeTable<'_>, path: &[String]) -> Place {
         let rest = path.get(reached..).unwrap_or_default();
         let Some(inner) = value.get_ref().as_table() else {
             return match rest {
-                [side] if side == "up" => Place::Half(span, "down"),
-                [side] if side == "down" => Place::Half(span, "up"),
-                _ => Place::Instead(span),
+                [side] if side == "up" => EditPosition::SplitDirections(span, "down"),
+                [side] if side == "down" => EditPosition::SplitDirections(span, "up"),
+                _ => EditPosition::Replace(span),
             };
         };
         let (inline, header) = (at(&span, '{'), at(&span, '['));
         if rest.is_empty() {
-            return if inline { Place::Instead(span) } else { Place::Table };
+            return if inline { EditPosition::Replace(span) } else { EditPosition::Occupied };
         }
         around = match (inline, header) {
-            (true, _) => Place::Within(span, rest.to_vec()),
-            (_, true) => Place::Below(span, rest.to_vec()),
-            (false, false) => Place::New(path.to_vec()),
+            (true, _) => EditPosition::InlineTable(span, rest.to_vec()),
+            (_, true) => EditPosition::AfterHeader(span, rest.to_vec()),
+            (false, false) => EditPosition::Append(path.to_vec()),
         };
         table = inner;
     }

@@ -3,9 +3,9 @@
 
 use std::fmt::Write as _;
 
-pub use super::keys::{Key, Kind, Need, Shape, key};
+pub use super::keys::{KeyPresence, KeySchema, TableSchema, ValueKind, key};
 pub use super::nearest::nearest;
-pub use super::problem::{Finding, Problems, alternatives, quote};
+pub use super::problem::{Problems, SpannedProblem, alternatives, quote};
 pub use super::section::{Section, Value};
 
 use super::problem::ScenarioErrors;
@@ -15,7 +15,7 @@ use super::problem::ScenarioErrors;
 pub fn read<T>(
     file_name: &str,
     text: &str,
-    (shape, noun): (&'static Shape, &str),
+    (shape, noun): (&'static TableSchema, &str),
     decode: impl FnOnce(&mut Section<'_>, &Problems) -> T,
 ) -> Result<T, ScenarioErrors> {
     super::check_size(file_name, text.len())?;
@@ -31,7 +31,7 @@ pub fn read<T>(
 }
 
 /// The keys of some tables, as Markdown.
-pub fn reference<'a>(title: &str, shapes: impl IntoIterator<Item = &'a Shape>) -> String {
+pub fn reference<'a>(title: &str, shapes: impl IntoIterator<Item = &'a TableSchema>) -> String {
     let mut out = String::new();
     // Writing to a `String` cannot fail.
     let _ = write!(out, "{title}\n\n");

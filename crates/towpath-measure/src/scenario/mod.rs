@@ -25,25 +25,26 @@ pub use builtin::{Builtin, builtin, no_files};
 pub(crate) use keys::metric_names;
 pub use keys::{json_schema, reference_markdown};
 pub use model::{
-    Bottleneck, Change, DataDirection, Down, Endpoint, Expectation, Family, Flow, Host, LinkSide,
-    MptcpConfig, Operator, Path, RunPlan, Scenario, Segments, Target, TimelineEvent, Transport,
-    World,
+    Bottleneck, DataDirection, DownMode, Endpoint, Expectation, Family, Flow, Host, LinkSide,
+    MptcpConfig, Operator, Path, RunPlan, Scenario, SegmentationMode, TimelineChange,
+    TimelineEvent, TimelineTarget, Transport, World,
 };
 pub use pattern::{
-    Call, Exchange, Medium, Pattern, Phases, Planned, Schedule, Udp, Udping, Video, Web,
+    Call, LatencyPhases, Medium, MessageExchange, Pattern, PlannedRequest, Schedule, Udp, Udping,
+    Video, Web,
 };
 pub use problem::{Problem, ScenarioErrors};
 pub use stack::{
-    BufferMode, Middlebox, MiddleboxAction, OpportunisticVariant, PathPolicy, Profile,
-    ProfileSwitches, StackKind, StackPlan,
+    HostStackConfig, Middlebox, MiddleboxAction, OpportunisticMode, PathPolicy, Profile,
+    ProfileSwitches, ReceiveBufferMode, StackKind,
 };
 
 pub use read::{AFTER_LAST_FLOW, unreadable};
 
-use problem::{Finding, quote};
+use problem::{SpannedProblem, quote};
 
 /// Larger files are refused; the largest useful scenario is far smaller.
-const LARGEST_FILE_BYTES: usize = 1 << 20;
+const MAX_FILE_BYTES: usize = 1 << 20;
 
 impl Scenario {
     /// Reads a scenario. `file_name` is only for messages; `load` gives the text of a trace file,
@@ -73,7 +74,8 @@ impl Scenario {
                 let (valid, _) = bytes.split_at(error.valid_up_to());
                 let line = valid.split(|&byte| byte == b'\n').count();
                 let message = format!("line {line} is not UTF-8 text");
-                let finding = Finding::new(None, message, "").hint("a scenario is a TOML file");
+                let finding =
+                    SpannedProblem::new(None, message, "").hint("a scenario is a TOML file");
                 Err(ScenarioErrors::one(file_name, "", finding))
             }
         }
@@ -81,16 +83,17 @@ impl Scenario {
 }
 
 fn check_size(file_name: &str, bytes: usize) -> Result<(), ScenarioErrors> {
-    if bytes <= LARGEST_FILE_BYTES {
+    if bytes <= MAX_FILE_BYTES {
         return Ok(());
     }
     let message = format!("the file has {bytes} bytes, more than 1 MiB");
-    let finding = Finding::new(None, message, "").hint("a scenario is a TOML file of a few lines");
+    let finding =
+        SpannedProblem::new(None, message, "").hint("a scenario is a TOML file of a few lines");
     Err(ScenarioErrors::one(file_name, "", finding))
 }
 
 /// What the TOML parser says, and the most usual cause: a quantity without quotes.
-fn syntax_error(text: &str, error: &toml::de::Error) -> Finding {
+fn syntax_error(text: &str, error: &toml::de::Error) -> SpannedProblem {
     let span = error.span().unwrap_or(0..0);
     let message = error.message();
     let (message, expected) = match message.split_once(", expected ") {
@@ -103,13 +106,17 @@ fn syntax_error(text: &str, error: &toml::de::Error) -> Finding {
         Some((key, value)) if is_bare_quantity(value) => {
             let key: String = key.trim().chars().take(40).collect();
             let value = value.split('#').next().unwrap_or("").trim();
-            Finding::new(span, "a value with a unit is a text", "expected it in quotes")
+            SpannedProblem::new(span, "a value with a unit is a text", "expected it in quotes")
                 .hint(format!("write `{key} = \"{value}\"`"))
         }
         Some((key, value)) if value.split('#').next().unwrap_or("").trim().is_empty() => {
-            Finding::new(span, format!("{} has no value", quote(key.trim())), "expected a value")
+            SpannedProblem::new(
+                span,
+                format!("{} has no value", quote(key.trim())),
+                "expected a value",
+            )
         }
-        _ => Finding::new(span, message.to_owned(), expected),
+        _ => SpannedProblem::new(span, message.to_owned(), expected),
     }
 }
 

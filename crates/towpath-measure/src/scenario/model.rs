@@ -9,7 +9,7 @@ use towpath_net::Rate;
 use towpath_net::config::{Delay, DirectionConfig, Loss, Probability, Queue};
 
 use super::pattern::Pattern;
-use super::stack::{Middlebox, StackPlan};
+use super::stack::{HostStackConfig, Middlebox};
 
 /// A whole scenario, checked: every index is valid, every event names something that exists.
 #[derive(Debug, Clone, PartialEq)]
@@ -42,7 +42,7 @@ pub struct Scenario {
 
 impl Scenario {
     /// Whether its links draw anything at random, so that two simulated runs may differ.
-    pub fn draws(&self) -> bool {
+    pub fn is_random(&self) -> bool {
         let random = |config: &DirectionConfig| {
             config.loss != Loss::None
                 || config.delay.jitter.is_some()
@@ -51,9 +51,12 @@ impl Scenario {
                 || matches!(config.queue, Queue::Pie { .. })
         };
         let changes = |event: &TimelineEvent| match &event.change {
-            Change::Loss(_, loss) => *loss != Loss::None,
-            Change::Delay(_, delay) => delay.jitter.is_some(),
-            Change::Down(_) | Change::Up | Change::Rate(..) | Change::Address { .. } => false,
+            TimelineChange::Loss(_, loss) => *loss != Loss::None,
+            TimelineChange::Delay(_, delay) => delay.jitter.is_some(),
+            TimelineChange::Down(_)
+            | TimelineChange::Up
+            | TimelineChange::Rate(..)
+            | TimelineChange::Address { .. } => false,
         };
         let paths = self.paths.iter().flat_map(|path| [&path.up, &path.down]);
         let shared = self.bottlenecks.iter().flat_map(|shared| [&shared.up, &shared.down]);
@@ -88,7 +91,7 @@ pub struct Host {
     /// Multipath TCP settings.
     pub mptcp: MptcpConfig,
     /// Whose stack it has, and how ours behaves.
-    pub stack: StackPlan,
+    pub stack: HostStackConfig,
 }
 
 /// Multipath TCP settings of a host.
@@ -154,12 +157,12 @@ pub struct Path {
     /// Indices of the bottlenecks that it passes through, in order from the first host.
     pub through: Vec<usize>,
     /// How the emulator treats super-segments.
-    pub segments: Segments,
+    pub segments: SegmentationMode,
 }
 
 /// How the emulator treats the kernel's super-segments (up to 64 KiB).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Segments {
+pub enum SegmentationMode {
     /// Split where the link (or a bottleneck behind it) is slower than 1 Gbit/s or drops, else keep.
     Auto,
     /// Every MTU packet is modelled.
@@ -174,14 +177,14 @@ pub struct TimelineEvent {
     /// When, counted from the start of the traffic.
     pub at: Duration,
     /// To what.
-    pub target: Target,
+    pub target: TimelineTarget,
     /// What.
-    pub change: Change,
+    pub change: TimelineChange,
 }
 
 /// What a timeline event changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Target {
+pub enum TimelineTarget {
     /// Index of a path.
     Path(usize),
     /// Index of a bottleneck.
@@ -201,9 +204,9 @@ pub enum LinkSide {
 
 /// A change on the timeline. A fade is expanded into steps by the reader.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Change {
+pub enum TimelineChange {
     /// The link stops.
-    Down(Down),
+    Down(DownMode),
     /// The link (and carrier, and interface) works again.
     Up,
     /// A new rate (the kind of shaper is kept; a trace becomes a line).
@@ -221,7 +224,7 @@ pub enum Change {
 
 /// How a path goes down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Down {
+pub enum DownMode {
     /// Packets vanish and nobody is told: a faded radio, a black hole.
     Silent,
     /// Both interfaces lose their carrier: an unplugged cable.

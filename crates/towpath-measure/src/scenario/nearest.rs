@@ -1,12 +1,12 @@
 //! The known word that a mistyped one was probably meant to be.
 
 /// Words longer than this are not typing errors.
-const LONGEST: usize = 40;
+const MAX_WORD: usize = 40;
 
 /// The candidate that differs least from `word`, if it is near enough to be a slip of the fingers.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let wanted: Vec<char> = word.to_lowercase().chars().take(LONGEST + 1).collect();
-    if wanted.is_empty() || wanted.len() > LONGEST {
+    let wanted: Vec<char> = word.to_lowercase().chars().take(MAX_WORD + 1).collect();
+    if wanted.is_empty() || wanted.len() > MAX_WORD {
         return None;
     }
     let tolerated = match wanted.len() {

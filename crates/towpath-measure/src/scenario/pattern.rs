@@ -28,7 +28,7 @@ pub enum Pattern {
         streams: u32,
     },
     /// Requests and their answers, at planned times.
-    Exchange(Exchange),
+    Exchange(MessageExchange),
     /// A video that is fetched segment by segment and played.
     Video(Video),
     /// A page and everything that is on it.
@@ -87,10 +87,10 @@ impl Pattern {
     /// The longest time that it takes: answers that are late are waited for.
     pub fn limit(&self) -> Duration {
         match self {
-            Self::Exchange(exchange) => exchange.duration + exchange.patience,
-            Self::Video(video) => video.length() + video.patience,
-            Self::Udping(udping) => udping.duration + udping.patience,
-            Self::Udp(udp) => udp.duration + udp.patience,
+            Self::Exchange(exchange) => exchange.duration + exchange.reply_timeout,
+            Self::Video(video) => video.length() + video.max_overrun,
+            Self::Udping(udping) => udping.duration + udping.reply_timeout,
+            Self::Udp(udp) => udp.duration + udp.late_timeout,
             Self::Bulk { .. } | Self::Iperf { .. } | Self::Web(_) | Self::Run { .. } => {
                 self.duration()
             }
@@ -100,7 +100,7 @@ impl Pattern {
 
 /// Requests and their answers, at planned times: `ping`, `reqres`, `interactive`, `onoff`, `trace`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Exchange {
+pub struct MessageExchange {
     /// The pattern's name.
     pub name: &'static str,
     /// Who asks; `both` has a connection for each.
@@ -112,35 +112,35 @@ pub struct Exchange {
     /// From the first request to the end of the last one's period.
     pub duration: Duration,
     /// How long after that answers are waited for.
-    pub patience: Duration,
+    pub reply_timeout: Duration,
     /// Loads that come and go beside it, where it is `latency`.
-    pub phases: Option<Phases>,
+    pub phases: Option<LatencyPhases>,
 }
 
 /// The phases of `latency`: without a load, with one down, with one up, with both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Phases {
+pub struct LatencyPhases {
     /// Length of each.
-    pub each: Duration,
+    pub duration: Duration,
     /// Time between two, in which queues drain.
     pub pause: Duration,
     /// Connections of each load in each of its directions.
     pub streams: u32,
 }
 
-impl Phases {
+impl LatencyPhases {
     /// Their number.
     pub const COUNT: u32 = 4;
 
     /// From the beginning of the first to the end of the last.
     pub fn total(&self) -> Duration {
         let pauses = self.pause.saturating_mul(Self::COUNT - 1);
-        self.each.saturating_mul(Self::COUNT).saturating_add(pauses)
+        self.duration.saturating_mul(Self::COUNT).saturating_add(pauses)
     }
 
     /// Each with when it begins.
     pub fn all(&self) -> [(Load, Duration); 4] {
-        let step = self.each.saturating_add(self.pause);
+        let step = self.duration.saturating_add(self.pause);
         [
             (Load::Idle, Duration::ZERO),
             (Load::Down, step),
@@ -184,15 +184,15 @@ pub enum Schedule {
     /// As in a list, for each direction in order of time.
     Listed {
         /// From the host that opened the connections.
-        up: Arc<[Planned]>,
+        up: Arc<[PlannedRequest]>,
         /// From the other one.
-        down: Arc<[Planned]>,
+        down: Arc<[PlannedRequest]>,
     },
 }
 
 /// A request of a schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Planned {
+pub struct PlannedRequest {
     /// When it is due.
     pub at: Duration,
     /// Bytes of the request.
@@ -219,7 +219,7 @@ pub struct Video {
     /// It plays, at first and after a stall, when the buffer holds so much.
     pub startup: Duration,
     /// How much longer than the video it may take.
-    pub patience: Duration,
+    pub max_overrun: Duration,
 }
 
 impl Video {
@@ -259,7 +259,7 @@ pub struct Udping {
     /// They are due for so long.
     pub duration: Duration,
     /// How long each answer is waited for.
-    pub patience: Duration,
+    pub reply_timeout: Duration,
 }
 
 /// Datagrams at a constant rate over one path, in one direction or both.
@@ -274,7 +274,7 @@ pub struct Udp {
     /// They are due for so long.
     pub duration: Duration,
     /// How long after that late ones are waited for.
-    pub patience: Duration,
+    pub late_timeout: Duration,
     /// The path was named: between real hosts, others leave it to the routes.
     pub is_bound: bool,
     /// They are the sound or the picture of a call.
@@ -287,7 +287,7 @@ pub struct Call {
     /// What they hold.
     pub medium: Medium,
     /// Those that are sent at once: all of a frame.
-    pub together: u32,
+    pub packets_per_frame: u32,
     /// How much later than the fastest one may be played.
     pub jitter_buffer: Duration,
     /// Rate of the picture that goes with the sound.

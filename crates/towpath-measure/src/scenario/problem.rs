@@ -5,11 +5,11 @@ use std::fmt;
 use std::ops::Range;
 
 /// No line of a message is longer, but for a long file name.
-const WIDTH: usize = 100;
+const MAX_LINE_WIDTH: usize = 100;
 /// So many problems are shown.
-const SHOWN: usize = 10;
+const MAX_SHOWN: usize = 10;
 /// Longest piece of the input that a message repeats, in characters.
-const QUOTED: usize = 40;
+const MAX_QUOTED_CHARS: usize = 40;
 
 /// Why a scenario was refused: up to ten problems in order of position, and how many more.
 ///
@@ -58,15 +58,15 @@ impl ScenarioErrors {
         self.problems.len() + self.more
     }
 
-    pub(super) fn one(file_name: &str, text: &str, finding: Finding) -> Self {
+    pub(super) fn one(file_name: &str, text: &str, finding: SpannedProblem) -> Self {
         Self::new(file_name, text, vec![finding])
     }
 
-    pub(super) fn new(file_name: &str, text: &str, mut findings: Vec<Finding>) -> Self {
+    pub(super) fn new(file_name: &str, text: &str, mut findings: Vec<SpannedProblem>) -> Self {
         findings.sort_by_key(|f| f.span.as_ref().map(|s| (s.start, s.end)));
         findings.dedup();
-        let more = findings.len().saturating_sub(SHOWN);
-        let problems = findings.into_iter().take(SHOWN).map(|f| f.locate(text)).collect();
+        let more = findings.len().saturating_sub(MAX_SHOWN);
+        let problems = findings.into_iter().take(MAX_SHOWN).map(|f| f.locate(text)).collect();
         Self { file_name: file_name.to_owned(), problems, more }
     }
 }
@@ -109,7 +109,7 @@ impl Problem {
 impl Excerpt {
     /// Cuts `line` so that it fits, and the mark (in characters) is in sight.
     fn new(number: usize, line: &str, mark: Range<usize>) -> Self {
-        let room = WIDTH - number.to_string().len() - " | ".len();
+        let room = MAX_LINE_WIDTH - number.to_string().len() - " | ".len();
         let length = line.chars().count();
         let clean = |c: char| match c {
             '\t' => ' ',
@@ -148,7 +148,7 @@ impl Excerpt {
             return Ok(());
         }
         let used = gutter.len() + 3 + self.indent + self.marked + 1;
-        if used + label.chars().count() <= WIDTH {
+        if used + label.chars().count() <= MAX_LINE_WIDTH {
             return write!(f, " {label}");
         }
         let margin = format!("{gutter} | ");
@@ -158,14 +158,14 @@ impl Excerpt {
 
 /// A problem as the reader finds it, placed by bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Finding {
+pub struct SpannedProblem {
     pub(super) span: Option<Range<usize>>,
     pub(super) message: String,
     pub(super) expected: String,
     pub(super) hint: Option<String>,
 }
 
-impl Finding {
+impl SpannedProblem {
     /// What is wrong at `span` (bytes of the text; `None` for the whole file), and what was expected
     /// there.
     pub fn new(
@@ -212,15 +212,15 @@ impl Finding {
 
 /// Collects what the reader finds; shared by all its parts.
 #[derive(Debug, Default)]
-pub struct Problems(RefCell<Vec<Finding>>);
+pub struct Problems(RefCell<Vec<SpannedProblem>>);
 
 impl Problems {
     /// Notes a problem.
-    pub fn push(&self, finding: Finding) {
+    pub fn push(&self, finding: SpannedProblem) {
         self.0.borrow_mut().push(finding);
     }
 
-    pub(super) fn into_findings(self) -> Vec<Finding> {
+    pub(super) fn into_findings(self) -> Vec<SpannedProblem> {
         self.0.into_inner()
     }
 }
@@ -229,10 +229,10 @@ impl Problems {
 pub fn quote(input: &str) -> String {
     let mut text: String = input
         .chars()
-        .take(QUOTED)
+        .take(MAX_QUOTED_CHARS)
         .map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c })
         .collect();
-    if input.chars().nth(QUOTED).is_some() {
+    if input.chars().nth(MAX_QUOTED_CHARS).is_some() {
         text.push('…');
     }
     format!("`{text}`")
@@ -258,7 +258,7 @@ fn wrap(text: &str, indent: &str) -> String {
         let mut used = 0;
         for (j, word) in line.split(' ').enumerate() {
             let length = word.chars().count();
-            if j > 0 && used + 1 + length > WIDTH {
+            if j > 0 && used + 1 + length > MAX_LINE_WIDTH {
                 out.push('\n');
                 out.push_str(indent);
                 used = indent.chars().count();
@@ -279,7 +279,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn shown(text: &str, span: Range<usize>) -> String {
-        let finding = Finding::new(span, "it is wrong", "expected something else");
+        let finding = SpannedProblem::new(span, "it is wrong", "expected something else");
         ScenarioErrors::one("a.toml", text, finding).to_string()
     }
 
@@ -305,8 +305,9 @@ mod tests {
     #[test]
     fn only_ten_problems_are_shown() {
         let text = "a = 1\n".repeat(30);
-        let findings =
-            (0..30).map(|i| Finding::new(i * 6..i * 6 + 1, format!("wrong {i}"), "")).collect();
+        let findings = (0..30)
+            .map(|i| SpannedProblem::new(i * 6..i * 6 + 1, format!("wrong {i}"), ""))
+            .collect();
         let errors = ScenarioErrors::new("a.toml", &text, findings);
         assert_eq!((errors.problems().len(), errors.count()), (10, 30));
         assert!(errors.to_string().ends_with("… and 20 more problems"));
@@ -320,7 +321,7 @@ mod tests {
             b in 0..400_usize,
         ) {
             for line in shown(&text, a..b).lines() {
-                prop_assert!(line.chars().count() <= WIDTH, "{line}");
+                prop_assert!(line.chars().count() <= MAX_LINE_WIDTH, "{line}");
             }
         }
     }

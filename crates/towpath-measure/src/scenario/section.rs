@@ -8,17 +8,17 @@ use toml::de::{DeTable, DeValue};
 use towpath_net::Rate;
 use towpath_net::config::Probability;
 
-use super::keys::{SIDES, Shape};
+use super::keys::{SIDES, TableSchema};
 use super::nearest::nearest;
-use super::problem::{Finding, Problems, alternatives, quote};
+use super::problem::{Problems, SpannedProblem, alternatives, quote};
 use super::units::{self, Dimension, UnitError};
 
 /// No rate is higher.
-const FASTEST_BPS: u64 = 1_000_000_000_000;
+const MAX_BPS: u64 = 1_000_000_000_000;
 /// No amount of data is larger.
-const LARGEST_BYTES: u64 = 1_000_000_000_000_000;
+const MAX_BYTES: u64 = 1_000_000_000_000_000;
 /// No queue is longer.
-const MOST_PACKETS: u64 = 1_000_000_000;
+const MAX_PACKETS: u64 = 1_000_000_000;
 
 /// Words of other tools, and ours for the same thing.
 pub(super) static SYNONYMS: [(&str, &str); 16] = [
@@ -43,7 +43,7 @@ pub(super) static SYNONYMS: [(&str, &str); 16] = [
 /// A table that is being read.
 #[derive(Debug)]
 pub struct Section<'a> {
-    shape: &'static Shape,
+    shape: &'static TableSchema,
     table: &'a DeTable<'a>,
     span: Range<usize>,
     problems: &'a Problems,
@@ -55,7 +55,7 @@ pub struct Section<'a> {
 impl<'a> Section<'a> {
     /// A table whose keys are those of `shape`; `what` is what messages call it.
     pub fn new(
-        shape: &'static Shape,
+        shape: &'static TableSchema,
         table: &'a DeTable<'a>,
         span: Range<usize>,
         problems: &'a Problems,
@@ -86,7 +86,7 @@ impl<'a> Section<'a> {
         let value = self.take(key);
         if value.is_none() {
             let place = Some(self.span.clone()).filter(|span| !span.is_empty());
-            let finding = Finding::new(place, format!("{} has no `{key}`", self.what), "");
+            let finding = SpannedProblem::new(place, format!("{} has no `{key}`", self.what), "");
             self.problems.push(finding.hint(format!("add `{example}`")));
         }
         value
@@ -99,11 +99,11 @@ impl<'a> Section<'a> {
 
     /// A problem of the table as a whole.
     pub fn fail(&self, message: impl Into<String>, expected: impl Into<String>) {
-        self.problems.push(Finding::new(self.span.clone(), message, expected));
+        self.problems.push(SpannedProblem::new(self.span.clone(), message, expected));
     }
 
     /// From now on messages call it so.
-    pub fn call(&mut self, what: String) {
+    pub fn set_label(&mut self, what: String) {
         self.what = what;
     }
 
@@ -117,12 +117,15 @@ impl<'a> Section<'a> {
             }
             let finding = if self.shape.has(key) {
                 let message = format!("{} does not apply to {}", quote(key), self.what);
-                Finding::new(name.span(), message, "remove it")
+                SpannedProblem::new(name.span(), message, "remove it")
             } else {
                 let expected = format!("not a key of {}", self.shape.noun);
-                let finding =
-                    Finding::new(name.span(), format!("unknown key {}", quote(key)), expected);
-                match self.meant(key) {
+                let finding = SpannedProblem::new(
+                    name.span(),
+                    format!("unknown key {}", quote(key)),
+                    expected,
+                );
+                match self.suggestion(key) {
                     Some(near) => finding.hint(format!("did you mean `{near}`?")),
                     None if listed => finding,
                     None => {
@@ -140,7 +143,7 @@ impl<'a> Section<'a> {
         self.table.keys().all(|name| self.taken.contains(&name.get_ref().as_ref()))
     }
 
-    fn meant(&self, key: &str) -> Option<&'static str> {
+    fn suggestion(&self, key: &str) -> Option<&'static str> {
         let synonym = SYNONYMS.iter().find(|(other, ours)| *other == key && self.shape.has(ours));
         synonym.map(|&(_, ours)| ours).or_else(|| nearest(key, self.shape.keys().map(|k| k.name)))
     }
@@ -172,13 +175,13 @@ impl<'a> Value<'a> {
     }
 
     /// A problem.
-    pub fn push(&self, finding: Finding) {
+    pub fn push(&self, finding: SpannedProblem) {
         self.problems.push(finding);
     }
 
     /// A problem of this value.
     pub fn fail(&self, message: impl Into<String>, expected: impl Into<String>) {
-        self.problems.push(Finding::new(self.span(), message, expected));
+        self.problems.push(SpannedProblem::new(self.span(), message, expected));
     }
 
     /// A problem of a part of it.
@@ -188,7 +191,7 @@ impl<'a> Value<'a> {
         message: impl Into<String>,
         expected: impl Into<String>,
     ) {
-        self.problems.push(Finding::new(span.clone(), message, expected));
+        self.problems.push(SpannedProblem::new(span.clone(), message, expected));
     }
 
     /// A value inside this one.
@@ -209,7 +212,7 @@ impl<'a> Value<'a> {
         expected: impl Into<String>,
         hint: impl Into<String>,
     ) {
-        self.problems.push(Finding::new(self.span(), message, expected).hint(hint));
+        self.problems.push(SpannedProblem::new(self.span(), message, expected).hint(hint));
     }
 
     /// The text, if it is one; no complaint if not.
@@ -303,7 +306,7 @@ impl<'a> Value<'a> {
         let found = words.iter().find(|&&(name, _)| name == text).map(|&(_, meaning)| meaning);
         if found.is_none() {
             let message = format!("`{}` cannot be {}", self.key, quote(text));
-            let finding = Finding::new(self.span(), message, expected);
+            let finding = SpannedProblem::new(self.span(), message, expected);
             self.problems.push(match nearest(text, names()) {
                 Some(near) => finding.hint(format!("did you mean `{near}`?")),
                 None => finding,
@@ -328,7 +331,7 @@ impl<'a> Value<'a> {
 
     /// Complains about a quantity.
     pub fn unit_error(&self, error: &UnitError, wanted: Dimension, expected: String) {
-        let finding = Finding::new(self.span(), format!("`{}` {error}", self.key), expected);
+        let finding = SpannedProblem::new(self.span(), format!("`{}` {error}", self.key), expected);
         self.problems.push(match error.hint(wanted) {
             Some(hint) => finding.hint(hint),
             None => finding,
@@ -349,7 +352,7 @@ impl<'a> Value<'a> {
     /// A rate above zero.
     pub fn rate(&self) -> Option<Rate> {
         let rate = self.quantity(Dimension::Rate, units::rate)?;
-        self.at_most(rate.as_bps(), &FASTEST_BPS, "1000 Gbit/s").map(|_| rate)
+        self.at_most(rate.as_bps(), &MAX_BPS, "1000 Gbit/s").map(|_| rate)
     }
 
     /// A time of at most `longest`.
@@ -371,13 +374,13 @@ impl<'a> Value<'a> {
     /// A size above zero.
     pub fn size(&self) -> Option<u64> {
         let bytes = self.quantity(Dimension::Size, units::size)?;
-        self.some(self.at_most(bytes, &LARGEST_BYTES, "1000 TB")?, Dimension::Size)
+        self.some(self.at_most(bytes, &MAX_BYTES, "1000 TB")?, Dimension::Size)
     }
 
     /// A number of packets above zero.
     pub fn packets(&self) -> Option<u64> {
         let packets = self.quantity(Dimension::Packets, units::packets)?;
-        self.some(self.at_most(packets, &MOST_PACKETS, "a thousand million")?, Dimension::Packets)
+        self.some(self.at_most(packets, &MAX_PACKETS, "a thousand million")?, Dimension::Packets)
     }
 
     fn some(&self, value: u64, dimension: Dimension) -> Option<u64> {
@@ -405,7 +408,7 @@ impl<'a> Value<'a> {
     /// A table of the given shape, called `what` in messages.
     pub fn section(
         &self,
-        shape: &'static Shape,
+        shape: &'static TableSchema,
         what: impl Into<String>,
         expected: &str,
     ) -> Option<Section<'a>> {
@@ -413,11 +416,11 @@ impl<'a> Value<'a> {
             self.wrong_type(expected);
             return None;
         };
-        Some(Section::new(shape, table, self.place(), self.problems, what.into()))
+        Some(Section::new(shape, table, self.highlight_span(), self.problems, what.into()))
     }
 
     /// Where a table is best shown: its header or braces; its key if it has neither.
-    pub fn place(&self) -> Range<usize> {
+    pub fn highlight_span(&self) -> Range<usize> {
         let span = self.span();
         if span.is_empty() { self.key_span.clone() } else { span }
     }
@@ -431,7 +434,7 @@ impl<'a> Value<'a> {
             return Some([self.clone(), self.clone()]);
         };
         let what = format!("`{}`", self.key);
-        let mut section = Section::new(&SIDES, table, self.place(), self.problems, what);
+        let mut section = Section::new(&SIDES, table, self.highlight_span(), self.problems, what);
         let up = section.require("up", "up = …");
         let down = section.require("down", "down = …");
         section.finish();

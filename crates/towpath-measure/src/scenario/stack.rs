@@ -92,7 +92,7 @@ impl ProfileSwitches {
 
 /// When opportunistic retransmission (M1) or penalisation (M2) acts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum OpportunisticVariant {
+pub enum OpportunisticMode {
     /// Never.
     #[default]
     Off,
@@ -102,7 +102,7 @@ pub enum OpportunisticVariant {
     Guarded,
 }
 
-impl fmt::Display for OpportunisticVariant {
+impl fmt::Display for OpportunisticMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Off => "off",
@@ -114,22 +114,22 @@ impl fmt::Display for OpportunisticVariant {
 
 /// How the receive buffer grows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum BufferMode {
+pub enum ReceiveBufferMode {
     /// As Linux: by what the application reads in a round-trip time.
     #[default]
     Linux,
     /// Not at all: the largest size from the beginning.
     Fixed,
     /// Twice the sum of the rates times the longest round-trip time.
-    Seed003,
+    Barre2011,
 }
 
-impl fmt::Display for BufferMode {
+impl fmt::Display for ReceiveBufferMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Linux => "linux",
             Self::Fixed => "fixed",
-            Self::Seed003 => "seed003",
+            Self::Barre2011 => "seed003",
         })
     }
 }
@@ -158,7 +158,7 @@ impl fmt::Display for PathPolicy {
 
 /// How a host's own stack behaves: the host's keys over those of `[run]` over the profile's.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StackPlan {
+pub struct HostStackConfig {
     /// Whose stack. The simulated world has only ours, whatever this says.
     pub stack: StackKind,
     /// What the host is like.
@@ -170,13 +170,13 @@ pub struct StackPlan {
     /// Name of the path manager, if not the profile's; the world knows which there are.
     pub path_manager: Option<String>,
     /// M1.
-    pub opportunistic_retransmission: OpportunisticVariant,
+    pub opportunistic_retransmission: OpportunisticMode,
     /// M2.
-    pub penalisation: OpportunisticVariant,
+    pub penalisation: OpportunisticMode,
     /// Require DSS checksums.
     pub checksum: bool,
     /// How the receive buffer grows.
-    pub receive_buffer_mode: BufferMode,
+    pub receive_buffer_mode: ReceiveBufferMode,
     /// Packets of all subflows are as small as the smallest.
     pub smallest_mss: bool,
     /// Which paths Multipath QUIC uses.
@@ -187,9 +187,9 @@ pub struct StackPlan {
     pub given: Vec<&'static str>,
 }
 
-impl Default for StackPlan {
+impl Default for HostStackConfig {
     fn default() -> Self {
-        StackKeys::default().resolve(&StackKeys::default())
+        StackOverrides::default().resolve(&StackOverrides::default())
     }
 }
 
@@ -253,38 +253,38 @@ impl Scenario {
 
 /// The keys of a host or of `[run]`, as far as they are given.
 #[derive(Debug, Clone, Default)]
-pub(super) struct StackKeys {
+pub(super) struct StackOverrides {
     pub(super) stack: Option<StackKind>,
     pub(super) profile: Option<Profile>,
     pub(super) switches: ProfileSwitches,
     pub(super) scheduler: Option<String>,
     pub(super) path_manager: Option<String>,
-    pub(super) opportunistic_retransmission: Option<OpportunisticVariant>,
-    pub(super) penalisation: Option<OpportunisticVariant>,
+    pub(super) opportunistic_retransmission: Option<OpportunisticMode>,
+    pub(super) penalisation: Option<OpportunisticMode>,
     pub(super) checksum: Option<bool>,
-    pub(super) receive_buffer_mode: Option<BufferMode>,
+    pub(super) receive_buffer_mode: Option<ReceiveBufferMode>,
     pub(super) smallest_mss: Option<bool>,
     pub(super) path_policy: Option<PathPolicy>,
     pub(super) quic_congestion_control: Option<String>,
     pub(super) given: Vec<&'static str>,
 }
 
-impl StackKeys {
+impl StackOverrides {
     /// A host's plan: its own keys, else those of `run`, else the profile's.
-    pub(super) fn resolve(&self, run: &Self) -> StackPlan {
+    pub(super) fn resolve(&self, run: &Self) -> HostStackConfig {
         let profile = self.profile.or(run.profile).unwrap_or_default();
         // mptcp.org's versions always had both; kernels since 5.6 have neither.
         let variant = match profile {
-            Profile::Linux32Mptcp => OpportunisticVariant::Guarded,
-            Profile::Linux6 | Profile::Linux618 | Profile::Ideal => OpportunisticVariant::Off,
+            Profile::Linux32Mptcp => OpportunisticMode::Guarded,
+            Profile::Linux6 | Profile::Linux618 | Profile::Ideal => OpportunisticMode::Off,
         };
         let mode = match profile {
-            Profile::Linux6 | Profile::Linux618 | Profile::Linux32Mptcp => BufferMode::Linux,
-            Profile::Ideal => BufferMode::Fixed,
+            Profile::Linux6 | Profile::Linux618 | Profile::Linux32Mptcp => ReceiveBufferMode::Linux,
+            Profile::Ideal => ReceiveBufferMode::Fixed,
         };
         let mut given = self.given.clone();
         given.extend(run.given.iter().filter(|key| !self.given.contains(key)));
-        StackPlan {
+        HostStackConfig {
             stack: self.stack.or(run.stack).unwrap_or_default(),
             profile,
             switches: self.switches.over(run.switches),

@@ -52,8 +52,8 @@ fn the_handover_is_read_as_it_is_written() {
     assert_eq!(wifi.up.queue, Queue::DropTail(QueueLimit::Time(Duration::from_millis(80))));
     assert_eq!((&wifi.up, cellular.down.delay.base), (&wifi.down, Duration::from_millis(40)));
     let event = &scenario.timeline[0];
-    assert_eq!((event.at, event.target), (Duration::from_secs(3), Target::Path(0)));
-    assert_eq!(event.change, Change::Down(Down::Silent));
+    assert_eq!((event.at, event.target), (Duration::from_secs(3), TimelineTarget::Path(0)));
+    assert_eq!(event.change, TimelineChange::Down(DownMode::Silent));
     assert_eq!(scenario.run.transports, [Transport::Tcp, Transport::Mptcp]);
     let goodput = &scenario.expect[1];
     assert_eq!((goodput.transport, goodput.metric.as_str()), (Some(Transport::Mptcp), "goodput"));
@@ -97,7 +97,7 @@ fn every_key_of_a_link_reaches_the_link_model() {
     assert_eq!(up.queue, Queue::CoDel { target, interval, limit: QueueLimit::Unlimited });
     assert_eq!((up.position, up.overhead_bytes, up.mtu_bytes), (QueuePosition::Host, 18, 1_300));
     assert_eq!((up.when_down, *mtu_bytes, *backup), (WhenDown::Hold, 1_400, true));
-    assert_eq!(*segments, Segments::Split);
+    assert_eq!(*segments, SegmentationMode::Split);
 }
 
 #[test]
@@ -118,12 +118,9 @@ fn a_hosts_stack_is_its_own_keys_over_the_runs_over_the_profiles() {
     assert_eq!(switches.cpu_per_packet, Some(Duration::from_micros(2)));
     assert_eq!((a.stack.scheduler.as_deref(), &b.stack.scheduler), (Some("redundant"), &None));
     let m1 = a.stack.opportunistic_retransmission;
-    assert_eq!(
-        (m1, a.stack.penalisation),
-        (OpportunisticVariant::Guarded, OpportunisticVariant::Off)
-    );
+    assert_eq!((m1, a.stack.penalisation), (OpportunisticMode::Guarded, OpportunisticMode::Off));
     let modes = (a.stack.receive_buffer_mode, b.stack.receive_buffer_mode);
-    assert_eq!(modes, (BufferMode::Linux, BufferMode::Fixed));
+    assert_eq!(modes, (ReceiveBufferMode::Linux, ReceiveBufferMode::Fixed));
     assert!(a.stack.checksum && b.stack.checksum && a.stack.smallest_mss && !b.stack.smallest_mss);
     assert_eq!(
         a.stack.given,
@@ -202,8 +199,8 @@ fn events_are_sorted_and_fades_expanded() {
     assert_eq!(at, [1_000, 2_050, 2_060, 2_100, 5_000]);
     // The fade starts from the rate that the event before has set.
     let middle = Rate::from_bps(15_000_000).unwrap();
-    assert_eq!(timeline[1].change, Change::Rate(LinkSide::Both, middle));
-    assert_eq!(timeline[2].change, Change::Down(Down::Carrier));
+    assert_eq!(timeline[1].change, TimelineChange::Rate(LinkSide::Both, middle));
+    assert_eq!(timeline[2].change, TimelineChange::Down(DownMode::Carrier));
 }
 
 #[test]
@@ -213,7 +210,9 @@ fn a_new_delay_keeps_the_jitter() {
         [[timeline]]\nat = \"1 s\"\npath = \"p\"\nset = \"delay\"\ndelay = \"30 ms\"\n",
     )
     .timeline;
-    let Change::Delay(LinkSide::Both, delay) = timeline[0].change else { panic!("{timeline:?}") };
+    let TimelineChange::Delay(LinkSide::Both, delay) = timeline[0].change else {
+        panic!("{timeline:?}")
+    };
     assert_eq!(delay.base, Duration::from_millis(30));
     assert_eq!(delay.jitter.unwrap().sd, Duration::from_millis(1));
 }
@@ -227,7 +226,8 @@ fn pattern(keys: &str) -> Pattern {
 #[test]
 fn the_presets_are_those_of_the_paper_and_of_its_program() {
     let every = |keys: &str| {
-        let Pattern::Exchange(Exchange { schedule, direction, warm_up, .. }) = pattern(keys) else {
+        let Pattern::Exchange(MessageExchange { schedule, direction, warm_up, .. }) = pattern(keys)
+        else {
             panic!("{keys}")
         };
         let Schedule::Every { period, count, request_bytes, reply_bytes, ack } = schedule else {
@@ -256,12 +256,12 @@ fn the_presets_are_those_of_the_paper_and_of_its_program() {
 #[test]
 fn a_list_of_messages_may_be_a_file_and_need_not_be_in_order() {
     let text = "pattern = \"trace\"\nmessages = \"talk.txt\"";
-    let Pattern::Exchange(Exchange { schedule, direction, .. }) = pattern(text) else {
+    let Pattern::Exchange(MessageExchange { schedule, direction, .. }) = pattern(text) else {
         panic!("{text}")
     };
     assert_eq!(direction, DataDirection::Both);
     let at = |way, index| {
-        let planned: Planned = schedule.get(way, index)?;
+        let planned: PlannedRequest = schedule.get(way, index)?;
         Some((planned.at.as_millis(), planned.request_bytes, planned.reply_bytes))
     };
     assert_eq!(at(DataDirection::Up, 0), Some((0, 2_000, 750)));

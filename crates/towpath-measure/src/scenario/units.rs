@@ -90,7 +90,7 @@ impl UnitError {
             Self::UnknownUnit(unit) if wanted == Dimension::Rate && is_bytes_per_second(unit) => {
                 Some("rates are in bits: 1 MB/s is `8 Mbit/s`".to_owned())
             }
-            Self::UnknownUnit(unit) => Some(match meant(unit, wanted) {
+            Self::UnknownUnit(unit) => Some(match suggestion(unit, wanted) {
                 Some(name) => format!("did you mean `{name}`?"),
                 None => format!("units: {}", wanted.unit_names()),
             }),
@@ -108,18 +108,18 @@ impl UnitError {
     }
 }
 
-struct Unit {
+struct UnitDef {
     name: &'static str,
     dimension: Dimension,
     numerator: u128,
     denominator: u128,
 }
 
-const fn unit(name: &'static str, dimension: Dimension, numerator: u128) -> Unit {
-    Unit { name, dimension, numerator, denominator: 1 }
+const fn unit(name: &'static str, dimension: Dimension, numerator: u128) -> UnitDef {
+    UnitDef { name, dimension, numerator, denominator: 1 }
 }
 
-static UNITS: [Unit; 24] = [
+static UNITS: [UnitDef; 24] = [
     unit("bit/s", Dimension::Rate, 1),
     unit("kbit/s", Dimension::Rate, 1_000),
     unit("Mbit/s", Dimension::Rate, 1_000_000),
@@ -142,7 +142,7 @@ static UNITS: [Unit; 24] = [
     unit("GiB", Dimension::Size, 1 << 30),
     unit("packets", Dimension::Packets, 1),
     unit("packet", Dimension::Packets, 1),
-    Unit { name: "%", dimension: Dimension::Share, numerator: 1, denominator: 100 },
+    UnitDef { name: "%", dimension: Dimension::Share, numerator: 1, denominator: 100 },
     unit("", Dimension::Count, 1),
 ];
 
@@ -235,7 +235,7 @@ fn is_bytes_per_second(unit: &str) -> bool {
     matches!(unit, "B/s" | "KB/s" | "kB/s" | "MB/s" | "GB/s" | "KiB/s" | "MiB/s" | "GiB/s")
 }
 
-fn meant(unit: &str, wanted: Dimension) -> Option<&'static str> {
+fn suggestion(unit: &str, wanted: Dimension) -> Option<&'static str> {
     let of_kind = |name: &str| UNITS.iter().any(|u| u.name == name && u.dimension == wanted);
     let lower = unit.to_lowercase();
     let alias = ALIASES.iter().find(|(alias, name)| *alias == lower && of_kind(name));
@@ -351,7 +351,7 @@ pub fn probability(text: &str) -> Result<Probability, UnitError> {
 
 /// The exact text of a rate, such as `2.5 Mbit/s`; [`rate`] reads it back.
 pub fn rate_text(rate: Rate) -> String {
-    in_largest(rate.as_bps(), &["Gbit/s", "Mbit/s", "kbit/s", "bit/s"])
+    format_scaled(rate.as_bps(), &["Gbit/s", "Mbit/s", "kbit/s", "bit/s"])
 }
 
 /// The exact text of a time, such as `1.5 s`; [`duration`] reads it back up to 584 years.
@@ -360,11 +360,11 @@ pub fn duration_text(span: Duration) -> String {
     if nanos > 0 && nanos.is_multiple_of(3_600_000_000_000) {
         return format!("{} h", nanos / 3_600_000_000_000);
     }
-    in_largest(nanos, &["s", "ms", "us", "ns"])
+    format_scaled(nanos, &["s", "ms", "us", "ns"])
 }
 
 /// `value` base units in the first of `units` (each a thousandth of the one before) that fits.
-fn in_largest(value: u64, units: &[&str]) -> String {
+fn format_scaled(value: u64, units: &[&str]) -> String {
     let mut size = 1_000_u64.pow(u32::try_from(units.len()).unwrap_or(1) - 1);
     for unit in units {
         if value >= size || size == 1 {

@@ -7,77 +7,78 @@ use crate::result::{Record, SequenceView};
 use crate::scenario::DataDirection;
 
 /// Paths and bottlenecks, by name.
-const MOST_PATHS: usize = 2_000;
+const MAX_PATHS: usize = 2_000;
 /// Subflows, each in each direction; also flows and hosts.
-pub(crate) const MOST_SUBFLOWS: usize = 20_000;
+pub(crate) const MAX_SUBFLOWS: usize = 20_000;
 /// Events of a timeline.
-const MOST_PLANNED: usize = 200_000;
+const MAX_EVENTS: usize = 200_000;
 /// Views of a time–sequence picture; ours have two.
-const MOST_VIEWS: usize = 100;
+const MAX_VIEWS: usize = 100;
 /// Fields that the source of an event may give; ours have fewer than twenty.
-const MOST_DETAILS: usize = 256;
+const MAX_DETAILS: usize = 256;
 
 /// More of something than any run has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("more than {most} {what}, which no result has")]
-pub struct TooMany {
+pub struct CardinalityError {
     what: &'static str,
     most: usize,
 }
 
 /// What a result has spoken of so far.
 #[derive(Debug, Default)]
-pub(crate) struct Variety {
+pub(crate) struct CardinalityLimiter {
     paths: BTreeSet<String>,
     subflows: BTreeSet<(DataDirection, u32, u32, u32)>,
 }
 
-impl Variety {
+impl CardinalityLimiter {
     /// Takes the names and numbers of a record.
-    pub(crate) fn take(&mut self, record: &Record) -> Result<(), TooMany> {
+    pub(crate) fn take(&mut self, record: &Record) -> Result<(), CardinalityError> {
         match record {
             Record::Meta(meta) => {
-                few("paths", meta.paths.len(), MOST_PATHS)?;
-                few("hosts", meta.hosts.len(), MOST_SUBFLOWS)?;
-                few("flows", meta.flows.len(), MOST_SUBFLOWS)?;
-                few("planned events", meta.timeline.len(), MOST_PLANNED)
+                few("paths", meta.paths.len(), MAX_PATHS)?;
+                few("hosts", meta.hosts.len(), MAX_SUBFLOWS)?;
+                few("flows", meta.flows.len(), MAX_SUBFLOWS)?;
+                few("planned events", meta.timeline.len(), MAX_EVENTS)
             }
             Record::Subflow(subflow) => {
                 let numbers = (subflow.flow, subflow.stream, subflow.subflow);
                 self.subflows.insert((subflow.direction, numbers.0, numbers.1, numbers.2));
-                few("subflows", self.subflows.len(), MOST_SUBFLOWS)?;
-                let waits = subflow.held.as_ref().map_or(0, |held| held.waits_for_ns.len());
-                few("subflows waited for", waits, MOST_SUBFLOWS)?;
+                few("subflows", self.subflows.len(), MAX_SUBFLOWS)?;
+                let waits =
+                    subflow.sender_activity.as_ref().map_or(0, |held| held.blocked_by_ns.len());
+                few("subflows waited for", waits, MAX_SUBFLOWS)?;
                 self.path(&subflow.path)
             }
             Record::Link(link) => self.path(&link.path),
             Record::Account(account) => {
-                few("paths waited for", account.parts.blocked_by.len(), MOST_PATHS)?;
+                few("paths waited for", account.parts.blocked_by.len(), MAX_PATHS)?;
                 self.path(&account.path)
             }
             Record::Probe(probe) => self.path(&probe.path),
             Record::Datagrams(row) => self.path(&row.path),
             Record::Event(event) => {
-                few("fields of an event", event.detail.len(), MOST_DETAILS)?;
+                few("fields of an event", event.detail.len(), MAX_DETAILS)?;
                 event.path.as_deref().map_or(Ok(()), |path| self.path(path))
             }
             Record::Capture(captured) => {
-                few("subflows of a connection", captured.subflows.len(), MOST_SUBFLOWS)
+                few("subflows of a connection", captured.subflows.len(), MAX_SUBFLOWS)
             }
             Record::Sequence(sequence) => {
-                few("paths of a sequence", sequence.paths.len(), MOST_SUBFLOWS)?;
-                few("views of a sequence", sequence.views.len(), MOST_VIEWS)?;
+                few("paths of a sequence", sequence.paths.len(), MAX_SUBFLOWS)?;
+                few("views of a sequence", sequence.views.len(), MAX_VIEWS)?;
                 let groups =
-                    |view: &SequenceView| few("kinds of a view", view.marks.len(), MOST_SUBFLOWS);
+                    |view: &SequenceView| few("kinds of a view", view.marks.len(), MAX_SUBFLOWS);
                 sequence.views.iter().try_for_each(groups)
             }
             Record::Summary(summary) => {
-                few("flows", summary.flows.len(), MOST_SUBFLOWS)?;
-                few("subflows", summary.subflows.len(), MOST_SUBFLOWS)?;
-                few("paths", summary.paths.len(), MOST_PATHS)?;
+                few("flows", summary.flows.len(), MAX_SUBFLOWS)?;
+                few("subflows", summary.subflows.len(), MAX_SUBFLOWS)?;
+                few("paths", summary.paths.len(), MAX_PATHS)?;
                 if let Some(account) = &summary.account {
                     let links = account.links.len() + account.unlimited.len();
-                    few("links with an account", links, 2 * MOST_PATHS)?;
+                    few("links with an account", links, 2 * MAX_PATHS)?;
                 }
                 summary.subflows.iter().try_for_each(|subflow| self.path(&subflow.path))
             }
@@ -85,18 +86,18 @@ impl Variety {
             | Record::Message(_)
             | Record::Counter(_)
             | Record::Interface(_)
-            | Record::Noise(_) => Ok(()),
+            | Record::Timing(_) => Ok(()),
         }
     }
 
-    fn path(&mut self, name: &str) -> Result<(), TooMany> {
+    fn path(&mut self, name: &str) -> Result<(), CardinalityError> {
         if !self.paths.contains(name) {
             self.paths.insert(name.to_owned());
         }
-        few("paths", self.paths.len(), MOST_PATHS)
+        few("paths", self.paths.len(), MAX_PATHS)
     }
 }
 
-fn few(what: &'static str, found: usize, most: usize) -> Result<(), TooMany> {
-    if found > most { Err(TooMany { what, most }) } else { Ok(()) }
+fn few(what: &'static str, found: usize, most: usize) -> Result<(), CardinalityError> {
+    if found > most { Err(CardinalityError { what, most }) } else { Ok(()) }
 }

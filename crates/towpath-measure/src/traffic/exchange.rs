@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use towpath_net::Instant;
 
-use super::{Ask, Asker};
-use crate::scenario::{DataDirection, Exchange, Planned, Schedule};
+use super::{Request, RequestGenerator};
+use crate::scenario::{DataDirection, MessageExchange, PlannedRequest, Schedule};
 
 /// One end's part of an exchange.
 #[derive(Debug)]
-pub struct Scheduled {
+pub struct ScheduledRequests {
     schedule: Schedule,
     asks: DataDirection,
     /// Requests that do not count.
@@ -22,32 +22,32 @@ pub struct Scheduled {
     next: u32,
 }
 
-impl Scheduled {
+impl ScheduledRequests {
     /// The part of the end from which requests go in the direction `asks`.
-    pub fn new(exchange: &Exchange, asks: DataDirection) -> Self {
+    pub fn new(exchange: &MessageExchange, asks: DataDirection) -> Self {
         let (schedule, warm_up) = (exchange.schedule.clone(), exchange.warm_up);
         Self { schedule, asks, warm_up, begin: None, next: 0 }
     }
 
-    fn planned(&self) -> Option<Planned> {
+    fn planned(&self) -> Option<PlannedRequest> {
         self.schedule.get(self.asks, self.next)
     }
 }
 
-impl Asker for Scheduled {
+impl RequestGenerator for ScheduledRequests {
     fn begin(&mut self, now: Instant) {
         self.begin.get_or_insert(now);
     }
 
-    fn poll(&mut self, now: Instant, stream: u32) -> Option<Ask> {
+    fn poll(&mut self, now: Instant, stream: u32) -> Option<Request> {
         let due = self.next_due(stream).filter(|due| *due <= now)?;
-        let Planned { request_bytes, reply_bytes, ack, .. } = self.planned()?;
+        let PlannedRequest { request_bytes, reply_bytes, ack, .. } = self.planned()?;
         let warm_up = self.next < self.warm_up;
         self.next += 1;
-        Some(Ask { due, request_bytes, reply_bytes, ack, warm_up })
+        Some(Request { due, request_bytes, reply_bytes, ack, warm_up })
     }
 
-    fn answered(&mut self, _: Instant, _: u32) {}
+    fn on_reply(&mut self, _: Instant, _: u32) {}
 
     fn next_due(&self, _: u32) -> Option<Instant> {
         Some(self.begin? + self.planned()?.at)
@@ -60,10 +60,10 @@ impl Asker for Scheduled {
 
 impl Schedule {
     /// Request number `index` in a direction.
-    pub fn get(&self, direction: DataDirection, index: u32) -> Option<Planned> {
+    pub fn get(&self, direction: DataDirection, index: u32) -> Option<PlannedRequest> {
         match self {
             Self::Every { period, count, request_bytes, reply_bytes, ack } => {
-                let planned = Planned {
+                let planned = PlannedRequest {
                     at: period.saturating_mul(index),
                     request_bytes: *request_bytes,
                     reply_bytes: *reply_bytes,
@@ -76,7 +76,7 @@ impl Schedule {
                 let burst = (*on + *off).saturating_mul(index / each);
                 let at = burst.saturating_add(period.saturating_mul(index % each));
                 let (request_bytes, reply_bytes) = (*request_bytes, *reply_bytes);
-                let planned = Planned { at, request_bytes, reply_bytes, ack: false };
+                let planned = PlannedRequest { at, request_bytes, reply_bytes, ack: false };
                 (at < *duration).then_some(planned)
             }
             Self::Listed { up, down } => {
@@ -101,8 +101,8 @@ mod tests {
         Instant::ZERO + Duration::from_millis(millis)
     }
 
-    fn scheduled(schedule: Schedule) -> Scheduled {
-        Scheduled { schedule, asks: DataDirection::Up, warm_up: 1, begin: None, next: 0 }
+    fn scheduled(schedule: Schedule) -> ScheduledRequests {
+        ScheduledRequests { schedule, asks: DataDirection::Up, warm_up: 1, begin: None, next: 0 }
     }
 
     #[test]

@@ -10,22 +10,22 @@ use arrayvec::ArrayVec;
 use thiserror::Error;
 
 /// Bytes of the shortest request: its header.
-pub const LEAST_REQUEST_BYTES: u32 = 13;
+pub const MIN_REQUEST_BYTES: u32 = 13;
 /// Bytes of the shortest reply, and of an acknowledgement.
-pub const LEAST_REPLY_BYTES: u32 = 9;
+pub const MIN_REPLY_BYTES: u32 = 9;
 /// Bytes of the length itself.
 const LENGTH_BYTES: u32 = 4;
 
 // No two of them differ in one bit only, so that a flipped one is noticed.
-const ASK: u8 = b'Q';
-const ASK_WITH_ACK: u8 = b'C';
-const ACK: u8 = b'D';
-const REPLY: u8 = b'R';
-const HELLO: u8 = b'H';
+const TYPE_REQUEST: u8 = b'Q';
+const TYPE_REQUEST_WITH_ACK: u8 = b'C';
+const TYPE_ACK: u8 = b'D';
+const TYPE_REPLY: u8 = b'R';
+const TYPE_HELLO: u8 = b'H';
 
 /// A message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Frame {
+pub enum MessageFrame {
     /// The first words on a stream on which the other end asks: of a QUIC stream it would not know
     /// otherwise.
     Hello,
@@ -55,32 +55,32 @@ pub enum Frame {
 }
 
 /// A header's bytes.
-pub(super) type Header = ArrayVec<u8, { LEAST_REQUEST_BYTES as usize }>;
+pub(super) type FrameHeader = ArrayVec<u8, { MIN_REQUEST_BYTES as usize }>;
 
-impl Frame {
+impl MessageFrame {
     /// Bytes of the whole message; what is shorter than its header is as long as that.
     pub fn bytes(self) -> u32 {
         match self {
-            Self::Request { bytes, .. } => bytes.max(LEAST_REQUEST_BYTES),
-            Self::Hello | Self::Ack { number: _ } => LEAST_REPLY_BYTES,
-            Self::Reply { bytes, number: _ } => bytes.max(LEAST_REPLY_BYTES),
+            Self::Request { bytes, .. } => bytes.max(MIN_REQUEST_BYTES),
+            Self::Hello | Self::Ack { number: _ } => MIN_REPLY_BYTES,
+            Self::Reply { bytes, number: _ } => bytes.max(MIN_REPLY_BYTES),
         }
     }
 
     /// What stands before the zeros.
-    pub(super) fn header(self) -> Header {
+    pub(super) fn header(self) -> FrameHeader {
         let (kind, number, reply_bytes) = match self {
             Self::Request { number, reply_bytes, ack: false, bytes: _ } => {
-                (ASK, number, Some(reply_bytes))
+                (TYPE_REQUEST, number, Some(reply_bytes))
             }
             Self::Request { number, reply_bytes, ack: true, bytes: _ } => {
-                (ASK_WITH_ACK, number, Some(reply_bytes))
+                (TYPE_REQUEST_WITH_ACK, number, Some(reply_bytes))
             }
-            Self::Hello => (HELLO, 0, None),
-            Self::Ack { number } => (ACK, number, None),
-            Self::Reply { number, bytes: _ } => (REPLY, number, None),
+            Self::Hello => (TYPE_HELLO, 0, None),
+            Self::Ack { number } => (TYPE_ACK, number, None),
+            Self::Reply { number, bytes: _ } => (TYPE_REPLY, number, None),
         };
-        let mut header = Header::new();
+        let mut header = FrameHeader::new();
         header.extend((self.bytes() - LENGTH_BYTES).to_be_bytes());
         header.push(kind);
         header.extend(number.to_be_bytes());
@@ -89,34 +89,34 @@ impl Frame {
     }
 
     /// The message of a whole header, how many bytes come after it, or that more is needed.
-    fn parse(header: &[u8]) -> Result<Option<(Self, u32)>, Broken> {
+    fn parse(header: &[u8]) -> Result<Option<(Self, u32)>, FramingError> {
         let &[l0, l1, l2, l3, kind, n0, n1, n2, n3, ref rest @ ..] = header else {
             return Ok(None);
         };
         let length = u32::from_be_bytes([l0, l1, l2, l3]);
-        let bytes = length.checked_add(LENGTH_BYTES).ok_or(Broken::Length(length))?;
+        let bytes = length.checked_add(LENGTH_BYTES).ok_or(FramingError::Length(length))?;
         let number = u32::from_be_bytes([n0, n1, n2, n3]);
         let (frame, least) = match (kind, rest) {
-            (ASK | ASK_WITH_ACK, &[r0, r1, r2, r3, ..]) => {
+            (TYPE_REQUEST | TYPE_REQUEST_WITH_ACK, &[r0, r1, r2, r3, ..]) => {
                 let reply_bytes = u32::from_be_bytes([r0, r1, r2, r3]);
-                let ack = kind == ASK_WITH_ACK;
-                (Self::Request { number, bytes, reply_bytes, ack }, LEAST_REQUEST_BYTES)
+                let ack = kind == TYPE_REQUEST_WITH_ACK;
+                (Self::Request { number, bytes, reply_bytes, ack }, MIN_REQUEST_BYTES)
             }
-            (ASK | ASK_WITH_ACK, _) => return Ok(None),
-            (ACK, _) if bytes == LEAST_REPLY_BYTES => (Self::Ack { number }, LEAST_REPLY_BYTES),
-            (HELLO, _) if bytes == LEAST_REPLY_BYTES => (Self::Hello, LEAST_REPLY_BYTES),
-            (ACK | HELLO, _) => return Err(Broken::Length(length)),
-            (REPLY, _) => (Self::Reply { number, bytes }, LEAST_REPLY_BYTES),
-            (kind, _) => return Err(Broken::Kind(kind)),
+            (TYPE_REQUEST | TYPE_REQUEST_WITH_ACK, _) => return Ok(None),
+            (TYPE_ACK, _) if bytes == MIN_REPLY_BYTES => (Self::Ack { number }, MIN_REPLY_BYTES),
+            (TYPE_HELLO, _) if bytes == MIN_REPLY_BYTES => (Self::Hello, MIN_REPLY_BYTES),
+            (TYPE_ACK | TYPE_HELLO, _) => return Err(FramingError::Length(length)),
+            (TYPE_REPLY, _) => (Self::Reply { number, bytes }, MIN_REPLY_BYTES),
+            (kind, _) => return Err(FramingError::Kind(kind)),
         };
-        let zeros = bytes.checked_sub(least).ok_or(Broken::Length(length))?;
+        let zeros = bytes.checked_sub(least).ok_or(FramingError::Length(length))?;
         Ok(Some((frame, zeros)))
     }
 }
 
 /// Something else was read than was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-pub enum Broken {
+pub enum FramingError {
     /// No message begins so.
     #[error("a message of the unknown kind {0}")]
     Kind(u8),
@@ -130,22 +130,25 @@ pub enum Broken {
 
 /// Finds messages in a stream.
 #[derive(Debug, Clone, Default)]
-pub struct Reader {
-    header: Header,
+pub struct FrameReader {
+    header: FrameHeader,
     /// The message that is being read, and its zeros that are still to come.
-    current: Option<(Frame, u32)>,
+    current: Option<(MessageFrame, u32)>,
 }
 
-impl Reader {
+impl FrameReader {
     /// Takes what was read and returns the first message that it completes, with what lies behind
     /// that message.
-    pub fn push<'a>(&mut self, mut data: &'a [u8]) -> Result<Option<(Frame, &'a [u8])>, Broken> {
+    pub fn push<'a>(
+        &mut self,
+        mut data: &'a [u8],
+    ) -> Result<Option<(MessageFrame, &'a [u8])>, FramingError> {
         loop {
             if let Some((frame, left)) = &mut self.current {
                 let here = data.len().min(*left as usize);
                 let (zeros, behind) = data.split_at_checked(here).unwrap_or((data, &[]));
                 if zeros.iter().any(|byte| *byte != 0) {
-                    return Err(Broken::Content);
+                    return Err(FramingError::Content);
                 }
                 *left -= here as u32;
                 data = behind;
@@ -160,9 +163,9 @@ impl Reader {
             data = behind;
             // The longest header is recognised when its last byte is there.
             if self.header.try_push(*byte).is_err() {
-                return Err(Broken::Content);
+                return Err(FramingError::Content);
             }
-            self.current = Frame::parse(&self.header)?;
+            self.current = MessageFrame::parse(&self.header)?;
             if self.current.is_some() {
                 self.header.clear();
             }
@@ -176,24 +179,24 @@ mod tests {
 
     use super::*;
 
-    fn frame() -> impl Strategy<Value = Frame> {
+    fn frame() -> impl Strategy<Value = MessageFrame> {
         let size = 0_u32..5_000;
         prop_oneof![
             (any::<u32>(), size.clone(), any::<u32>(), any::<bool>()).prop_map(
                 |(number, bytes, reply_bytes, ack)| {
-                    let bytes = bytes.max(LEAST_REQUEST_BYTES);
-                    Frame::Request { number, bytes, reply_bytes, ack }
+                    let bytes = bytes.max(MIN_REQUEST_BYTES);
+                    MessageFrame::Request { number, bytes, reply_bytes, ack }
                 }
             ),
-            any::<u32>().prop_map(|number| Frame::Ack { number }),
-            (any::<u32>(), size).prop_map(|(number, bytes)| Frame::Reply {
+            any::<u32>().prop_map(|number| MessageFrame::Ack { number }),
+            (any::<u32>(), size).prop_map(|(number, bytes)| MessageFrame::Reply {
                 number,
-                bytes: bytes.max(LEAST_REPLY_BYTES)
+                bytes: bytes.max(MIN_REPLY_BYTES)
             }),
         ]
     }
 
-    fn bytes_of(frames: &[Frame]) -> Vec<u8> {
+    fn bytes_of(frames: &[MessageFrame]) -> Vec<u8> {
         let mut bytes = Vec::new();
         for frame in frames {
             let begin = bytes.len();
@@ -203,8 +206,8 @@ mod tests {
         bytes
     }
 
-    fn read(parts: &[&[u8]]) -> Result<Vec<Frame>, Broken> {
-        let (mut reader, mut found) = (Reader::default(), Vec::new());
+    fn read(parts: &[&[u8]]) -> Result<Vec<MessageFrame>, FramingError> {
+        let (mut reader, mut found) = (FrameReader::default(), Vec::new());
         for part in parts {
             let mut rest = *part;
             while let Some((frame, behind)) = reader.push(rest)? {
@@ -244,7 +247,7 @@ mod tests {
 
     #[test]
     fn a_changed_byte_is_noticed() {
-        let whole = bytes_of(&[Frame::Reply { number: 7, bytes: 100 }]);
+        let whole = bytes_of(&[MessageFrame::Reply { number: 7, bytes: 100 }]);
         for at in [4, 50, 99] {
             let mut changed = whole.clone();
             changed[at] ^= 1;

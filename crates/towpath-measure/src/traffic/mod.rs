@@ -2,10 +2,10 @@
 //!
 //! Two families, which run on every transport and in every world:
 //!
-//! - *Transfers* ([`transfer`]): open-ended data, one [`Sender`] and one [`Receiver`] for each stream
+//! - *Transfers* ([`transfer_text`]): open-ended data, one [`TransferSender`] and one [`TransferReceiver`] for each stream
 //!   and direction. What matters is how fast it arrives.
-//! - *Messages* ([`Talk`], one for each end of a flow): requests that are due at certain times, and
-//!   their answers. What matters is how late they are. What is asked when is an [`Asker`]: one file
+//! - *Messages* ([`MessageSession`], one for each end of a flow): requests that are due at certain times, and
+//!   their answers. What matters is how late they are. What is asked when is an [`RequestGenerator`]: one file
 //!   for each pattern ([`exchange`], [`video`], [`web`]). All of them are open loop: a delay counts
 //!   from when the request was *due*, so a stall is seen whole.
 //!
@@ -27,15 +27,15 @@ pub mod udping;
 pub mod video;
 pub mod web;
 
-pub use pacer::Pacer;
-pub use talk::{Ask, Asker, Output, Role, Talk, messages};
-pub use transfer::{Allowance, Finish, Receiver, Sender};
+pub use pacer::TransferPacer;
+pub use talk::{FlowRole, MessageSession, Request, RequestGenerator, StreamAction, messages};
+pub use transfer::{FinishReason, SendAllowance, TransferReceiver, TransferSender};
 pub use udp::{UdpReceiver, UdpSender};
 pub use udping::Pinger;
 
 /// What a flow is meant to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Plan {
+pub enum FlowGoal {
     /// Deliver so many bytes in each direction; cut off after `limit`.
     Sized {
         /// Bytes.
@@ -50,12 +50,12 @@ pub enum Plan {
     /// Send datagrams over every path; answers are waited for until then.
     Datagrams(Duration),
     /// Send datagrams at a constant rate for so long.
-    Constant(Duration),
+    ConstantRate(Duration),
     /// A command ends by itself; ended after this time.
     Command(Duration),
 }
 
-impl Plan {
+impl FlowGoal {
     /// The longest time that it takes.
     pub fn limit(self) -> Duration {
         match self {
@@ -63,13 +63,13 @@ impl Plan {
             | Self::Timed(limit)
             | Self::Messages(limit)
             | Self::Datagrams(limit)
-            | Self::Constant(limit)
+            | Self::ConstantRate(limit)
             | Self::Command(limit) => limit,
         }
     }
 }
 
-impl From<&Pattern> for Plan {
+impl From<&Pattern> for FlowGoal {
     fn from(pattern: &Pattern) -> Self {
         match pattern {
             Pattern::Bulk { size_bytes: Some(bytes), duration, direction: _ } => {
@@ -81,7 +81,7 @@ impl From<&Pattern> for Plan {
                 Self::Messages(pattern.limit())
             }
             Pattern::Udping(_) => Self::Datagrams(pattern.limit()),
-            Pattern::Udp(udp) => Self::Constant(udp.duration),
+            Pattern::Udp(udp) => Self::ConstantRate(udp.duration),
             Pattern::Run { duration, command: _ } => Self::Command(*duration),
         }
     }
@@ -115,7 +115,7 @@ pub fn summary_directions(pattern: &Pattern) -> &'static [DataDirection] {
 }
 
 /// In which directions requests go, `up` first; none for what is no exchange of messages.
-pub fn asking(pattern: &Pattern) -> &'static [DataDirection] {
+pub fn request_directions(pattern: &Pattern) -> &'static [DataDirection] {
     match pattern {
         Pattern::Exchange(exchange) => each(exchange.direction),
         // A player or browser asks; how many connections it has is another matter.
@@ -130,7 +130,7 @@ pub fn asking(pattern: &Pattern) -> &'static [DataDirection] {
 
 /// Requests that an end asks at most.
 pub fn planned_requests(pattern: &Pattern, asker: DataDirection) -> u64 {
-    if !asking(pattern).contains(&asker) {
+    if !request_directions(pattern).contains(&asker) {
         return 0;
     }
     match pattern {
@@ -167,7 +167,7 @@ pub fn streams(pattern: &Pattern) -> u32 {
     match pattern {
         Pattern::Bulk { .. } | Pattern::Video(_) => 1,
         Pattern::Iperf { streams, .. } => *streams,
-        Pattern::Exchange(_) => asking(pattern).len() as u32,
+        Pattern::Exchange(_) => request_directions(pattern).len() as u32,
         Pattern::Web(web) => web.connections,
         Pattern::Udping(_) | Pattern::Udp(_) | Pattern::Run { .. } => 0,
     }

@@ -4,21 +4,21 @@ use std::collections::VecDeque;
 
 use bytes::{Bytes, BytesMut};
 
-use super::frame::Frame;
+use super::frame::MessageFrame;
 
 /// Bytes that are offered at once.
-const CHUNK: usize = 64 * 1024;
+const CHUNK_BYTES: usize = 64 * 1024;
 
 /// Messages that wait to be taken by the stream.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
-    waiting: VecDeque<Frame>,
+    waiting: VecDeque<MessageFrame>,
     /// Bytes of the first one that the stream has taken.
     taken: u32,
 }
 
 impl Outbox {
-    pub(super) fn push(&mut self, frame: Frame) {
+    pub(super) fn push(&mut self, frame: MessageFrame) {
         self.waiting.push_back(frame);
     }
 
@@ -27,8 +27,8 @@ impl Outbox {
     }
 
     /// Memory of what waits.
-    pub(super) fn kept_bytes(&self) -> usize {
-        self.waiting.len() * size_of::<Frame>()
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.waiting.len() * size_of::<MessageFrame>()
     }
 
     /// The next bytes. Short messages come together, so that an acknowledgement and its reply, or a
@@ -37,7 +37,7 @@ impl Outbox {
         let mut bytes = BytesMut::new();
         let mut skip = self.taken as usize;
         for frame in &self.waiting {
-            let room = CHUNK - bytes.len();
+            let room = CHUNK_BYTES - bytes.len();
             if room == 0 {
                 break;
             }
@@ -53,7 +53,7 @@ impl Outbox {
     }
 
     /// The stream took so many bytes; returns the messages that are whole now.
-    pub(super) fn advance(&mut self, bytes: usize) -> Vec<Frame> {
+    pub(super) fn advance(&mut self, bytes: usize) -> Vec<MessageFrame> {
         let mut whole = Vec::new();
         let mut left = bytes;
         while let Some(first) = self.waiting.front() {
@@ -75,7 +75,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::traffic::frame::Reader;
+    use crate::traffic::frame::FrameReader;
 
     proptest! {
         #[test]
@@ -83,9 +83,9 @@ mod tests {
             sizes in proptest::collection::vec(9_u32..200_000, 1..8),
             takes in proptest::collection::vec(1_usize..70_000, 1..8),
         ) {
-            let (mut outbox, mut reader) = (Outbox::default(), Reader::default());
+            let (mut outbox, mut reader) = (Outbox::default(), FrameReader::default());
             for (number, bytes) in (0..).zip(&sizes) {
-                outbox.push(Frame::Reply { number, bytes: *bytes });
+                outbox.push(MessageFrame::Reply { number, bytes: *bytes });
             }
             let (mut sent, mut heard) = (Vec::new(), Vec::new());
             let mut takes = takes.into_iter().cycle();

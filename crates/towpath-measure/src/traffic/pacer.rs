@@ -6,16 +6,16 @@ use towpath_net::{Instant, Rate};
 
 /// What was not sent in time may be sent later, but no more than of so long: a path that was away
 /// is not followed by a flood.
-const MEMORY: Duration = Duration::from_millis(100);
+const MAX_CATCH_UP: Duration = Duration::from_millis(100);
 
 /// Says when the next bytes may move.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Pacer {
+pub struct TransferPacer {
     rate: Rate,
     due: Instant,
 }
 
-impl Pacer {
+impl TransferPacer {
     /// Nothing is faster than `rate`, from `now` on.
     pub fn new(rate: Rate, now: Instant) -> Self {
         Self { rate, due: now }
@@ -27,8 +27,8 @@ impl Pacer {
     }
 
     /// Notes that `bytes` moved.
-    pub fn moved(&mut self, now: Instant, bytes: u64) {
-        self.due = self.due.max(now - MEMORY) + self.rate.time_for(bytes);
+    pub fn on_sent(&mut self, now: Instant, bytes: u64) {
+        self.due = self.due.max(now - MAX_CATCH_UP) + self.rate.time_for(bytes);
     }
 }
 
@@ -44,25 +44,25 @@ mod tests {
             steps in proptest::collection::vec((0_u64..50_000_000, 1_u64..200_000), 1..200),
         ) {
             let rate = Rate::from_bps(10_000_000).unwrap();
-            let mut pacer = Pacer::new(rate, Instant::ZERO);
+            let mut pacer = TransferPacer::new(rate, Instant::ZERO);
             let (mut now, mut moved, mut last) = (Instant::ZERO, 0, 0);
             for (wait, bytes) in steps {
                 now = now.max(pacer.due()) + Duration::from_nanos(wait);
-                pacer.moved(now, bytes);
+                pacer.on_sent(now, bytes);
                 moved += bytes;
                 last = bytes;
             }
-            let most = rate.bytes_in(now.saturating_since(Instant::ZERO) + MEMORY) + last + 200;
+            let most = rate.bytes_in(now.saturating_since(Instant::ZERO) + MAX_CATCH_UP) + last + 200;
             prop_assert!(moved <= most, "{moved} of {most}");
         }
     }
 
     #[test]
     fn a_transfer_that_never_waits_reaches_its_rate() {
-        let mut pacer = Pacer::new(Rate::from_bps(8_000).unwrap(), Instant::ZERO);
+        let mut pacer = TransferPacer::new(Rate::from_bps(8_000).unwrap(), Instant::ZERO);
         for second in 0..10 {
             assert_eq!(pacer.due(), Instant::ZERO + Duration::from_secs(second));
-            pacer.moved(pacer.due(), 1_000);
+            pacer.on_sent(pacer.due(), 1_000);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! One end of a flow that exchanges messages: what it writes, what it makes of what it reads.
 //!
-//! A flow has a [`Talk`] at each end. On each of its streams one end asks and the other answers, so
+//! A flow has a [`MessageSession`] at each end. On each of its streams one end asks and the other answers, so
 //! neither needs to know when the other has nothing more to say: who asks closes the stream when all
 //! its answers are there, and who answers closes it then.
 
@@ -10,22 +10,22 @@ use std::time::Duration;
 use bytes::Bytes;
 use towpath_net::Instant;
 
-use super::exchange::Scheduled;
-use super::frame::{Broken, Frame, Reader};
+use super::exchange::ScheduledRequests;
+use super::frame::{FrameReader, FramingError, MessageFrame};
 use super::outbox::Outbox;
-use super::video::Player;
+use super::video::VideoPlayer;
 use super::web::Browser;
-use super::{asking, streams};
+use super::{request_directions, streams};
 use crate::result::Message;
 use crate::scenario::{DataDirection, Pattern};
 
 pub mod half;
 
-pub use half::TalkHalf;
+pub use half::ExchangeReport;
 
-/// A request, as an [`Asker`] wants it.
+/// A request, as an [`RequestGenerator`] wants it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ask {
+pub struct Request {
     /// When it was due: its delay counts from then, whenever it is really written.
     pub due: Instant,
     /// Bytes of the request.
@@ -40,15 +40,15 @@ pub struct Ask {
 
 /// What a pattern is: when it asks for what. One for the end of a flow, over all streams on which
 /// this end asks.
-pub trait Asker: fmt::Debug + Send {
+pub trait RequestGenerator: fmt::Debug + Send {
     /// All connections are open.
     fn begin(&mut self, now: Instant);
 
     /// The next request of a stream, if one is due. Asked again until there is none.
-    fn poll(&mut self, now: Instant, stream: u32) -> Option<Ask>;
+    fn poll(&mut self, now: Instant, stream: u32) -> Option<Request>;
 
     /// A request of this stream was answered in full.
-    fn answered(&mut self, now: Instant, stream: u32);
+    fn on_reply(&mut self, now: Instant, stream: u32);
 
     /// When [`Self::poll`] has something for this stream, as far as that is known now.
     fn next_due(&self, stream: u32) -> Option<Instant>;
@@ -59,7 +59,7 @@ pub trait Asker: fmt::Debug + Send {
 
 /// Which end of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
+pub enum FlowRole {
     /// Opens the connections.
     Client,
     /// Accepts them.
@@ -68,8 +68,8 @@ pub enum Role {
 
 /// What a stream is to be given.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Output {
-    /// These bytes; [`Talk::on_written`] says how many it took.
+pub enum StreamAction {
+    /// These bytes; [`MessageSession::on_written`] says how many it took.
     Write(Bytes),
     /// Nothing more, ever: the end of the data.
     Close,
@@ -79,14 +79,14 @@ pub enum Output {
 
 /// What is known of a request at the end that asked.
 #[derive(Debug, Clone, Copy)]
-struct Asked {
-    ask: Ask,
+struct PendingRequest {
+    ask: Request,
     sent: Option<Instant>,
     acked: Option<Instant>,
     replied: Option<Instant>,
 }
 
-impl Asked {
+impl PendingRequest {
     /// When the last thing came that it waits for.
     fn finished(&self) -> Option<Instant> {
         if self.ask.reply_bytes > 0 { self.replied } else { self.acked }
@@ -94,14 +94,14 @@ impl Asked {
 }
 
 /// Memory of a request where it is asked and where it is heard, with room that a list keeps free,
-/// its copy in a [`TalkHalf`] and the text that it becomes.
-pub const ASKED_BYTES: u64 = size_of::<Asked>() as u64 * 5 / 2 + 200;
+/// its copy in a [`ExchangeReport`] and the text that it becomes.
+pub const SENT_REQUEST_BYTES: u64 = size_of::<PendingRequest>() as u64 * 5 / 2 + 200;
 /// The same where it is heard.
-pub const HEARD_BYTES: u64 = 16 * 3 + 24;
+pub const RECEIVED_REQUEST_BYTES: u64 = 16 * 3 + 24;
 
 /// How far this end is with a stream: `Opening` ─open▶ `Open` ─nothing more to say▶ `Closed`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum Phase {
+enum StreamPhase {
     #[default]
     Opening,
     Open,
@@ -110,48 +110,48 @@ enum Phase {
 
 /// One stream.
 #[derive(Debug, Default)]
-struct Line {
+struct MessageStream {
     /// Whether this end asks on it; else it answers.
-    asks: bool,
+    is_requester: bool,
     /// It opened the stream, on which the other end asks.
-    greets: bool,
-    phase: Phase,
+    sends_hello: bool,
+    phase: StreamPhase,
     /// The other end has said everything.
     ended: bool,
     outbox: Outbox,
-    reader: Reader,
-    asked: Vec<Asked>,
+    reader: FrameReader,
+    requests: Vec<PendingRequest>,
     /// Requests that are not answered in full yet.
     waiting: u32,
     /// When each request of the other end was read whole.
-    heard: Vec<(u32, Instant)>,
-    broken: Option<Broken>,
+    received_requests: Vec<(u32, Instant)>,
+    broken: Option<FramingError>,
 }
 
 /// One end of a flow that exchanges messages.
 #[derive(Debug)]
-pub struct Talk {
-    lines: Vec<Line>,
-    asker: Option<Box<dyn Asker>>,
+pub struct MessageSession {
+    lines: Vec<MessageStream>,
+    asker: Option<Box<dyn RequestGenerator>>,
     limit: Instant,
     /// How long answers are waited for behind the last request.
-    patience: Duration,
+    reply_timeout: Duration,
     /// Nothing is asked that is due then or later.
     until: Instant,
     begun: bool,
 }
 
-impl Talk {
+impl MessageSession {
     /// An end of a flow that starts at `start`; `None` for a pattern that exchanges no messages.
-    pub fn new(pattern: &Pattern, role: Role, start: Instant) -> Option<Self> {
-        let asks = asking(pattern);
+    pub fn new(pattern: &Pattern, role: FlowRole, start: Instant) -> Option<Self> {
+        let asks = request_directions(pattern);
         let own = match role {
-            Role::Client => DataDirection::Up,
-            Role::Server => DataDirection::Down,
+            FlowRole::Client => DataDirection::Up,
+            FlowRole::Server => DataDirection::Down,
         };
-        let asker: Option<Box<dyn Asker>> = match pattern {
-            Pattern::Exchange(exchange) => Some(Box::new(Scheduled::new(exchange, own))),
-            Pattern::Video(video) => Some(Box::new(Player::new(video))),
+        let asker: Option<Box<dyn RequestGenerator>> = match pattern {
+            Pattern::Exchange(exchange) => Some(Box::new(ScheduledRequests::new(exchange, own))),
+            Pattern::Video(video) => Some(Box::new(VideoPlayer::new(video))),
             Pattern::Web(web) => Some(Box::new(Browser::new(web))),
             Pattern::Bulk { .. }
             | Pattern::Iperf { .. }
@@ -161,13 +161,17 @@ impl Talk {
         };
         let line = |stream: u32| {
             let asks = direction_of(pattern, stream) == own;
-            Line { asks, greets: !asks && role == Role::Client, ..Line::default() }
+            MessageStream {
+                is_requester: asks,
+                sends_hello: !asks && role == FlowRole::Client,
+                ..MessageStream::default()
+            }
         };
         Some(Self {
             lines: (0..streams(pattern)).map(line).collect(),
             asker: asker.filter(|_| asks.contains(&own)),
             limit: start + pattern.limit(),
-            patience: pattern.limit().saturating_sub(pattern.duration()),
+            reply_timeout: pattern.limit().saturating_sub(pattern.duration()),
             until: start + pattern.limit(),
             begun: false,
         })
@@ -177,18 +181,19 @@ impl Talk {
     /// as planned.
     pub fn end_at(&mut self, at: Instant) {
         self.until = self.until.min(at);
-        self.limit = self.limit.min(at + self.patience);
+        self.limit = self.limit.min(at + self.reply_timeout);
     }
 
     /// A stream is open.
     pub fn on_open(&mut self, now: Instant, stream: u32) {
-        if let Some(line) = self.line_mut(stream).filter(|line| line.phase == Phase::Opening) {
-            line.phase = Phase::Open;
-            if line.greets {
-                line.outbox.push(Frame::Hello);
+        if let Some(line) = self.line_mut(stream).filter(|line| line.phase == StreamPhase::Opening)
+        {
+            line.phase = StreamPhase::Open;
+            if line.sends_hello {
+                line.outbox.push(MessageFrame::Hello);
             }
         }
-        if !self.begun && self.lines.iter().all(|line| line.phase != Phase::Opening) {
+        if !self.begun && self.lines.iter().all(|line| line.phase != StreamPhase::Opening) {
             self.begun = true;
             if let Some(asker) = &mut self.asker {
                 asker.begin(now);
@@ -206,10 +211,10 @@ impl Talk {
             match line.reader.push(data) {
                 Ok(Some((frame, behind))) => {
                     data = behind;
-                    if line.hear(now, frame)
+                    if line.on_frame(now, frame)
                         && let Some(asker) = asker
                     {
-                        asker.answered(now, stream);
+                        asker.on_reply(now, stream);
                     }
                 }
                 Ok(None) => return,
@@ -229,38 +234,43 @@ impl Talk {
     }
 
     /// What to do with a stream that is open and has room. Called again after each
-    /// [`Output::Write`] that was taken in full.
-    pub fn poll_output(&mut self, now: Instant, stream: u32) -> Output {
+    /// [`StreamAction::Write`] that was taken in full.
+    pub fn poll_output(&mut self, now: Instant, stream: u32) -> StreamAction {
         let (limit, until) = (self.limit, self.until);
         let Self { lines, asker, begun, .. } = self;
-        let Some(line) = lines.get_mut(stream as usize).filter(|line| line.phase == Phase::Open)
+        let Some(line) =
+            lines.get_mut(stream as usize).filter(|line| line.phase == StreamPhase::Open)
         else {
-            return Output::Nothing;
+            return StreamAction::Nothing;
         };
         if now >= limit {
-            line.phase = Phase::Closed;
-            return Output::Close;
+            line.phase = StreamPhase::Closed;
+            return StreamAction::Close;
         }
-        if let (Some(asker), true, true) = (asker.as_mut(), *begun, line.asks) {
+        if let (Some(asker), true, true) = (asker.as_mut(), *begun, line.is_requester) {
             while !is_over(asker.as_ref(), stream, until)
                 && let Some(ask) = asker.poll(now, stream)
             {
-                line.ask(ask);
+                line.queue_request(ask);
             }
         }
         if line.may_close(asker.as_deref(), stream, until) {
-            line.phase = Phase::Closed;
-            return Output::Close;
+            line.phase = StreamPhase::Closed;
+            return StreamAction::Close;
         }
-        if line.outbox.is_empty() { Output::Nothing } else { Output::Write(line.outbox.chunk()) }
+        if line.outbox.is_empty() {
+            StreamAction::Nothing
+        } else {
+            StreamAction::Write(line.outbox.chunk())
+        }
     }
 
     /// The stream took so many bytes.
     pub fn on_written(&mut self, now: Instant, stream: u32, bytes: usize) {
         let Some(line) = self.line_mut(stream) else { return };
         for frame in line.outbox.advance(bytes) {
-            if let Frame::Request { number, .. } = frame
-                && let Some(asked) = line.asked.get_mut(number as usize)
+            if let MessageFrame::Request { number, .. } = frame
+                && let Some(asked) = line.requests.get_mut(number as usize)
             {
                 asked.sent = Some(now);
             }
@@ -270,11 +280,12 @@ impl Talk {
     /// When [`Self::poll_output`] must be called, though nothing was read. What waits to be written
     /// is always due: who drives a stream that takes nothing waits for it instead.
     pub fn next_due(&self, stream: u32) -> Option<Instant> {
-        let line = self.lines.get(stream as usize).filter(|line| line.phase == Phase::Open)?;
+        let line =
+            self.lines.get(stream as usize).filter(|line| line.phase == StreamPhase::Open)?;
         if !line.outbox.is_empty() || line.may_close(self.asker.as_deref(), stream, self.until) {
             return Some(Instant::ZERO);
         }
-        let asker = self.asker.as_ref().filter(|_| self.begun && line.asks);
+        let asker = self.asker.as_ref().filter(|_| self.begun && line.is_requester);
         let asks = asker.and_then(|asker| asker.next_due(stream));
         Some(asks.map_or(self.limit, |due| due.min(self.limit)))
     }
@@ -285,53 +296,55 @@ impl Talk {
     }
 
     /// Memory of what was asked and heard and of what waits to be said.
-    pub fn kept_bytes(&self) -> u64 {
-        const ASKED: usize = ASKED_BYTES as usize;
-        const HEARD: usize = HEARD_BYTES as usize;
-        let line = |line: &Line| {
-            line.asked.len() * ASKED + line.heard.len() * HEARD + line.outbox.kept_bytes()
+    pub fn memory_bytes(&self) -> u64 {
+        const SENT_REQUEST_SIZE: usize = SENT_REQUEST_BYTES as usize;
+        const RECEIVED_REQUEST_SIZE: usize = RECEIVED_REQUEST_BYTES as usize;
+        let line = |line: &MessageStream| {
+            line.requests.len() * SENT_REQUEST_SIZE
+                + line.received_requests.len() * RECEIVED_REQUEST_SIZE
+                + line.outbox.memory_bytes()
         };
         self.lines.iter().map(line).sum::<usize>() as u64
     }
 
     /// Something else was read than was sent.
-    pub fn broken(&self) -> Option<Broken> {
+    pub fn broken(&self) -> Option<FramingError> {
         self.lines.iter().find_map(|line| line.broken)
     }
 
-    fn line_mut(&mut self, stream: u32) -> Option<&mut Line> {
+    fn line_mut(&mut self, stream: u32) -> Option<&mut MessageStream> {
         self.lines.get_mut(stream as usize)
     }
 }
 
-impl Line {
-    fn ask(&mut self, ask: Ask) {
-        let number = self.asked.len() as u32;
-        let Ask { request_bytes, reply_bytes, ack, .. } = ask;
-        self.outbox.push(Frame::Request { number, bytes: request_bytes, reply_bytes, ack });
-        self.asked.push(Asked { ask, sent: None, acked: None, replied: None });
+impl MessageStream {
+    fn queue_request(&mut self, ask: Request) {
+        let number = self.requests.len() as u32;
+        let Request { request_bytes, reply_bytes, ack, .. } = ask;
+        self.outbox.push(MessageFrame::Request { number, bytes: request_bytes, reply_bytes, ack });
+        self.requests.push(PendingRequest { ask, sent: None, acked: None, replied: None });
         self.waiting += 1;
     }
 
     /// Understands a message; whether it was the last thing that a request of this end waits for.
-    fn hear(&mut self, now: Instant, frame: Frame) -> bool {
+    fn on_frame(&mut self, now: Instant, frame: MessageFrame) -> bool {
         let (number, is_reply) = match frame {
-            Frame::Request { number, reply_bytes, ack, bytes: _ } => {
-                self.heard.push((number, now));
+            MessageFrame::Request { number, reply_bytes, ack, bytes: _ } => {
+                self.received_requests.push((number, now));
                 if ack {
-                    self.outbox.push(Frame::Ack { number });
+                    self.outbox.push(MessageFrame::Ack { number });
                 }
                 if reply_bytes > 0 {
-                    self.outbox.push(Frame::Reply { number, bytes: reply_bytes });
+                    self.outbox.push(MessageFrame::Reply { number, bytes: reply_bytes });
                 }
                 return false;
             }
-            Frame::Hello => return false,
-            Frame::Ack { number } => (number, false),
-            Frame::Reply { number, bytes: _ } => (number, true),
+            MessageFrame::Hello => return false,
+            MessageFrame::Ack { number } => (number, false),
+            MessageFrame::Reply { number, bytes: _ } => (number, true),
         };
         // An answer to nothing: a peer that does not speak our language.
-        let Some(asked) = self.asked.get_mut(number as usize) else { return false };
+        let Some(asked) = self.requests.get_mut(number as usize) else { return false };
         let before = asked.finished();
         let place = if is_reply { &mut asked.replied } else { &mut asked.acked };
         place.get_or_insert(now);
@@ -342,8 +355,8 @@ impl Line {
         finished
     }
 
-    fn may_close(&self, asker: Option<&dyn Asker>, stream: u32, until: Instant) -> bool {
-        let done = if self.asks {
+    fn may_close(&self, asker: Option<&dyn RequestGenerator>, stream: u32, until: Instant) -> bool {
+        let done = if self.is_requester {
             let everything =
                 asker.is_none_or(|asker| asker.is_done(stream) || is_over(asker, stream, until));
             let answered = self.waiting == 0 && everything;
@@ -357,21 +370,21 @@ impl Line {
 }
 
 /// Whether what would be asked next is due too late.
-fn is_over(asker: &dyn Asker, stream: u32, until: Instant) -> bool {
+fn is_over(asker: &dyn RequestGenerator, stream: u32, until: Instant) -> bool {
     asker.next_due(stream).is_some_and(|due| due >= until)
 }
 
 /// The direction of the requests on a stream.
 fn direction_of(pattern: &Pattern, stream: u32) -> DataDirection {
-    let asks = asking(pattern);
+    let asks = request_directions(pattern);
     let direction = asks.get(stream as usize).or(asks.first());
     direction.copied().unwrap_or(DataDirection::Up)
 }
 
 /// The records of a flow's messages in order of when they were due, from what both its ends know;
 /// times are on the clock that both share.
-pub fn messages(flow: u32, client: &Talk, server: &Talk) -> Vec<Message> {
-    half::join(flow, &TalkHalf::of(client), Some(&TalkHalf::of(server)))
+pub fn messages(flow: u32, client: &MessageSession, server: &MessageSession) -> Vec<Message> {
+    half::join(flow, &ExchangeReport::of(client), Some(&ExchangeReport::of(server)))
 }
 
 #[cfg(test)]

@@ -1,25 +1,25 @@
 //! Bulk transfers: open-ended data without meaning, sent as fast as it goes.
 //!
-//! One [`Sender`] and one [`Receiver`] for each stream and data direction.
+//! One [`TransferSender`] and one [`TransferReceiver`] for each stream and data direction.
 
 use towpath_net::Instant;
 
-use super::Plan;
+use super::FlowGoal;
 use crate::metrics::DeliveryLog;
 use crate::scenario::Pattern;
 
 /// What a sender may do now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Allowance {
+pub enum SendAllowance {
     /// Write at most so many bytes; `u64::MAX` when only time is limited.
     Send(u64),
     /// Write nothing more and end the data.
-    Finished(Finish),
+    Finished(FinishReason),
 }
 
 /// Why a sender has finished.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Finish {
+pub enum FinishReason {
     /// All bytes of a sized transfer are written.
     AllSent,
     /// The time is over.
@@ -30,48 +30,53 @@ pub enum Finish {
 ///
 /// `Sending` ─all bytes written▶ `Finished(AllSent)`; ─deadline▶ `Finished(TimeUp)`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sender {
-    state: State,
+pub struct TransferSender {
+    state: SenderState,
     deadline: Instant,
     sent_bytes: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum SenderState {
     /// `left_bytes` is `None` when only time is limited.
     Sending {
         left_bytes: Option<u64>,
     },
-    Finished(Finish),
+    Finished(FinishReason),
 }
 
-impl Sender {
+impl TransferSender {
     /// A sender of `pattern` that starts at `start`; `None` for a command, which sends by itself,
-    /// for messages, which a [`Talk`](super::Talk) sends, and for datagrams.
+    /// for messages, which a [`MessageSession`](super::Talk) sends, and for datagrams.
     pub fn new(pattern: &Pattern, start: Instant) -> Option<Self> {
-        let left_bytes = match Plan::from(pattern) {
-            Plan::Sized { bytes, limit: _ } => Some(bytes),
-            Plan::Timed(_) => None,
-            Plan::Messages(_) | Plan::Datagrams(_) | Plan::Constant(_) | Plan::Command(_) => {
+        let left_bytes = match FlowGoal::from(pattern) {
+            FlowGoal::Sized { bytes, limit: _ } => Some(bytes),
+            FlowGoal::Timed(_) => None,
+            FlowGoal::Messages(_)
+            | FlowGoal::Datagrams(_)
+            | FlowGoal::ConstantRate(_)
+            | FlowGoal::Command(_) => {
                 return None;
             }
         };
         let state = match left_bytes {
-            Some(0) => State::Finished(Finish::AllSent),
-            Some(_) | None => State::Sending { left_bytes },
+            Some(0) => SenderState::Finished(FinishReason::AllSent),
+            Some(_) | None => SenderState::Sending { left_bytes },
         };
         Some(Self { state, deadline: start + pattern.duration(), sent_bytes: 0 })
     }
 
     /// What to do now.
-    pub fn allowance(&mut self, now: Instant) -> Allowance {
+    pub fn allowance(&mut self, now: Instant) -> SendAllowance {
         match self.state {
-            State::Sending { .. } if now >= self.deadline => {
-                self.state = State::Finished(Finish::TimeUp);
-                Allowance::Finished(Finish::TimeUp)
+            SenderState::Sending { .. } if now >= self.deadline => {
+                self.state = SenderState::Finished(FinishReason::TimeUp);
+                SendAllowance::Finished(FinishReason::TimeUp)
             }
-            State::Sending { left_bytes } => Allowance::Send(left_bytes.unwrap_or(u64::MAX)),
-            State::Finished(why) => Allowance::Finished(why),
+            SenderState::Sending { left_bytes } => {
+                SendAllowance::Send(left_bytes.unwrap_or(u64::MAX))
+            }
+            SenderState::Finished(why) => SendAllowance::Finished(why),
         }
     }
 
@@ -79,22 +84,24 @@ impl Sender {
     pub fn on_sent(&mut self, now: Instant, bytes: u64) {
         self.sent_bytes = self.sent_bytes.saturating_add(bytes);
         self.state = match self.state {
-            State::Sending { left_bytes: Some(left) } if bytes >= left => {
-                State::Finished(Finish::AllSent)
+            SenderState::Sending { left_bytes: Some(left) } if bytes >= left => {
+                SenderState::Finished(FinishReason::AllSent)
             }
-            State::Sending { .. } if now >= self.deadline => State::Finished(Finish::TimeUp),
-            State::Sending { left_bytes } => {
-                State::Sending { left_bytes: left_bytes.map(|left| left - bytes) }
+            SenderState::Sending { .. } if now >= self.deadline => {
+                SenderState::Finished(FinishReason::TimeUp)
             }
-            State::Finished(why) => State::Finished(why),
+            SenderState::Sending { left_bytes } => {
+                SenderState::Sending { left_bytes: left_bytes.map(|left| left - bytes) }
+            }
+            SenderState::Finished(why) => SenderState::Finished(why),
         };
     }
 
     /// When to ask again at the latest, even if the stream takes nothing; `None` when finished.
     pub fn deadline(&self) -> Option<Instant> {
         match self.state {
-            State::Sending { .. } => Some(self.deadline),
-            State::Finished(_) => None,
+            SenderState::Sending { .. } => Some(self.deadline),
+            SenderState::Finished(_) => None,
         }
     }
 
@@ -106,11 +113,11 @@ impl Sender {
 
 /// The receiving end of one stream, or of several that are read in order of time.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Receiver {
+pub struct TransferReceiver {
     log: DeliveryLog,
 }
 
-impl Receiver {
+impl TransferReceiver {
     /// A receiver of a flow that starts at `start`.
     pub fn new(start: Instant) -> Self {
         Self { log: DeliveryLog::new(start) }
@@ -163,31 +170,31 @@ mod tests {
 
     #[test]
     fn a_timed_transfer_ends_when_its_time_is_over() {
-        let mut sender = Sender::new(&bulk(None, 10), at(1)).unwrap();
-        assert_eq!(sender.allowance(at(1)), Allowance::Send(u64::MAX));
+        let mut sender = TransferSender::new(&bulk(None, 10), at(1)).unwrap();
+        assert_eq!(sender.allowance(at(1)), SendAllowance::Send(u64::MAX));
         sender.on_sent(at(2), 1_000);
         assert_eq!(sender.deadline(), Some(at(11)));
-        assert_eq!(sender.allowance(at(11)), Allowance::Finished(Finish::TimeUp));
+        assert_eq!(sender.allowance(at(11)), SendAllowance::Finished(FinishReason::TimeUp));
         assert_eq!((sender.deadline(), sender.sent_bytes()), (None, 1_000));
     }
 
     #[test]
     fn a_sized_transfer_that_takes_too_long_is_cut_off() {
-        let mut sender = Sender::new(&bulk(Some(1_000), 10), at(0)).unwrap();
+        let mut sender = TransferSender::new(&bulk(Some(1_000), 10), at(0)).unwrap();
         sender.on_sent(at(10), 10);
-        assert_eq!(sender.allowance(at(10)), Allowance::Finished(Finish::TimeUp));
+        assert_eq!(sender.allowance(at(10)), SendAllowance::Finished(FinishReason::TimeUp));
     }
 
     #[test]
     fn a_command_sends_by_itself() {
         let pattern = Pattern::Run { command: "true".into(), duration: Duration::from_secs(1) };
-        assert_eq!(Sender::new(&pattern, at(0)), None);
+        assert_eq!(TransferSender::new(&pattern, at(0)), None);
         assert_eq!((directions(&pattern).len(), streams(&pattern)), (0, 0));
     }
 
     #[test]
     fn a_receiver_that_hears_nothing_more_sees_a_gap_until_it_stops() {
-        let mut receiver = Receiver::new(at(0));
+        let mut receiver = TransferReceiver::new(at(0));
         receiver.on_bytes(at(3), 1);
         let log = receiver.finish(at(10));
         let gap = log.gaps(log.watched_until()).last().unwrap();
@@ -197,12 +204,12 @@ mod tests {
     proptest! {
         #[test]
         fn a_sized_transfer_sends_exactly_its_size(size in 0_u64..1_000_000, chunk in 1_u64..70_000) {
-            let mut sender = Sender::new(&bulk(Some(size), 10), at(0)).unwrap();
-            while let Allowance::Send(most) = sender.allowance(at(1)) {
+            let mut sender = TransferSender::new(&bulk(Some(size), 10), at(0)).unwrap();
+            while let SendAllowance::Send(most) = sender.allowance(at(1)) {
                 sender.on_sent(at(1), most.min(chunk));
             }
             prop_assert_eq!(sender.sent_bytes(), size);
-            prop_assert_eq!(sender.allowance(at(99)), Allowance::Finished(Finish::AllSent));
+            prop_assert_eq!(sender.allowance(at(99)), SendAllowance::Finished(FinishReason::AllSent));
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Datagrams at a constant rate over one path, in one direction: one end sends, the other counts.
 //!
 //! Nothing shifts the schedule, and nothing is sent twice. A datagram that the sender could not send
-//! within [`CATCH_UP`] is left out, and has no number: what the receiver misses was lost on the way.
+//! within [`MAX_SEND_DELAY`] is left out, and has no number: what the receiver misses was lost on the way.
 //! The receiver keeps a window of numbers, whatever arrives in which order; what it keeps does not
 //! depend on what anybody sends.
 //!
@@ -17,26 +17,26 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use towpath_net::Instant;
 
-use crate::result::{DatagramFigures, DatagramRow, Delays};
+use crate::result::{DatagramFigures, DatagramRow, DelayStats};
 use crate::scenario::{DataDirection, Udp};
 
 mod call;
 
-pub use call::Heard;
-use call::Playout;
+use call::CallPlayout;
+pub use call::PlayoutReport;
 
 /// What is due for longer than this is not sent any more.
-pub const CATCH_UP: Duration = Duration::from_millis(100);
+pub const MAX_SEND_DELAY: Duration = Duration::from_millis(100);
 /// Numbers below the highest that may still arrive.
-const WINDOW: u64 = 65_536;
+const REORDER_WINDOW: u64 = 65_536;
 /// Rows of a direction: a longer flow has longer ones.
-const MOST_ROWS: u128 = 10_000;
+const MAX_ROWS: u128 = 10_000;
 /// Different values of a spread, before they are rounded.
-const MOST_VALUES: usize = 16_384;
+const MAX_BUCKETS: usize = 16_384;
 /// Memory that a receiver takes beside its rows, and that of a row.
-pub const RECEIVER_BYTES: u64 = 1 << 20;
+pub const RECEIVER_MEMORY_BYTES: u64 = 1 << 20;
 /// Memory of a row.
-pub const ROW_BYTES: u64 = 128;
+pub const ROW_MEMORY_BYTES: u64 = 128;
 
 /// Which period of time each datagram belongs to: the one in which it was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,7 +51,7 @@ impl Periods {
         let sample = sample.max(Duration::from_millis(1));
         let duration = plan.duration.as_nanos().max(1);
         let rows = duration.div_ceil(sample.as_nanos());
-        let together = rows.div_ceil(MOST_ROWS).max(1);
+        let together = rows.div_ceil(MAX_ROWS).max(1);
         let span = sample.saturating_mul(u32::try_from(together).unwrap_or(u32::MAX));
         let count = duration.div_ceil(span.as_nanos().max(1));
         Self { start, span, count: usize::try_from(count).unwrap_or(1).max(1) }
@@ -68,13 +68,13 @@ impl Periods {
 pub fn planned_datagrams(plan: &Udp) -> u64 {
     let bits = u128::from(plan.bytes.max(1)) * 8 * 1_000_000_000;
     let due = (plan.duration.as_nanos() * u128::from(plan.rate_bps)).div_ceil(bits);
-    let due = due.max(1).next_multiple_of(u128::from(together(plan)));
+    let due = due.max(1).next_multiple_of(u128::from(packets_per_frame(plan)));
     u64::try_from(due).unwrap_or(u64::MAX)
 }
 
 /// Datagrams that are due at the same time.
-fn together(plan: &Udp) -> u64 {
-    plan.call.map_or(1, |call| u64::from(call.together.max(1)))
+fn packets_per_frame(plan: &Udp) -> u64 {
+    plan.call.map_or(1, |call| u64::from(call.packets_per_frame.max(1)))
 }
 
 /// Rows that a receiver keeps.
@@ -99,7 +99,7 @@ pub struct UdpSender {
 
 /// What the sender knows of its datagrams.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Sent {
+pub struct UdpSenderReport {
     /// Those that the system has taken.
     pub sent: u64,
     /// Those that were due and could not be sent in time.
@@ -118,7 +118,7 @@ impl UdpSender {
     }
 
     fn due(&self, number: u64) -> Instant {
-        let number = number - number % together(&self.plan);
+        let number = number - number % packets_per_frame(&self.plan);
         let bits = u128::from(number) * u128::from(self.plan.bytes) * 8;
         let nanos = bits * 1_000_000_000 / u128::from(self.plan.rate_bps.max(1));
         self.start + Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
@@ -140,7 +140,7 @@ impl UdpSender {
     /// The number of a datagram that is to be sent now. Then either [`Self::on_sent`] or
     /// [`Self::on_refused`] is called.
     pub fn poll(&mut self, now: Instant) -> Option<u64> {
-        while self.next < self.count && self.due(self.next) + CATCH_UP < now {
+        while self.next < self.count && self.due(self.next) + MAX_SEND_DELAY < now {
             self.on_refused();
         }
         let number = if self.plan.call.is_some() { self.next - self.first } else { self.sent };
@@ -177,8 +177,8 @@ impl UdpSender {
     }
 
     /// What became of all that was due.
-    pub fn finish(self) -> Sent {
-        Sent { sent: self.sent, unsent: self.unsent, rows: self.rows }
+    pub fn finish(self) -> UdpSenderReport {
+        UdpSenderReport { sent: self.sent, unsent: self.unsent, rows: self.rows }
     }
 }
 
@@ -186,36 +186,36 @@ impl UdpSender {
 #[derive(Debug, Clone)]
 pub struct UdpReceiver {
     /// No number of the plan is larger.
-    most: u64,
+    max_number: u64,
     /// Lowest number of the window; place *n* of it is number `base` + *n*.
     base: u64,
-    seen: VecDeque<Slot>,
+    slots: VecDeque<Slot>,
     received: u64,
     bytes: u64,
     duplicated: u64,
     out_of_order: u64,
     /// Numbers in a row that are missing below the window, and the most of them.
-    missing: u64,
-    burst: u64,
+    loss_run: u64,
+    longest_loss: u64,
     jitter: Jitter,
-    transit: Spread,
+    transit: TransitHistogram,
     periods: Periods,
-    rows: Vec<Counting>,
-    playout: Option<Playout>,
+    rows: Vec<PeriodCounts>,
+    playout: Option<CallPlayout>,
 }
 
 /// What became of a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Slot {
     Missing,
-    Here,
+    Arrived,
     /// It came when a call could not play it any more.
     Late,
 }
 
 /// One period at the receiver.
 #[derive(Debug, Clone, Copy, Default)]
-struct Counting {
+struct PeriodCounts {
     received: u64,
     duplicated: u64,
     out_of_order: u64,
@@ -226,7 +226,7 @@ struct Counting {
 
 /// What the receiver knows of the datagrams.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct Received {
+pub struct UdpReceiverReport {
     /// Those that arrived, each once.
     pub received: u64,
     /// Their payload.
@@ -239,23 +239,23 @@ pub struct Received {
     pub highest: Option<u64>,
     /// Most that are missing in a row, below the highest.
     #[serde(rename = "burst")]
-    pub burst: u64,
+    pub longest_loss: u64,
     /// Interarrival jitter (RFC 3550 §6.4.1): its last value, its mean, its largest.
     pub jitter_ns: [u64; 3],
     /// From sent to received, where both ends have one clock.
-    pub delay: Option<Delays>,
+    pub delay: Option<DelayStats>,
     /// The same, less the smallest.
-    pub variation: Option<Delays>,
+    pub variation: Option<DelayStats>,
     /// What of a call could be heard.
     #[serde(rename = "heard", default, skip_serializing_if = "Option::is_none")]
-    pub heard: Option<Heard>,
+    pub playout: Option<PlayoutReport>,
     /// For each period in which they were sent.
-    pub rows: Vec<ReceivedRow>,
+    pub rows: Vec<UdpReceiverRow>,
 }
 
 /// A period in which datagrams were sent, at the receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct ReceivedRow {
+pub struct UdpReceiverRow {
     /// Those that arrived, each once.
     pub received: u64,
     /// Those that came again.
@@ -275,27 +275,32 @@ impl UdpReceiver {
     pub fn new(plan: &Udp, start: Instant, sample: Duration) -> Self {
         let periods = Periods::new(plan, start, sample);
         Self {
-            most: planned_datagrams(plan),
+            max_number: planned_datagrams(plan),
             base: 0,
-            seen: VecDeque::new(),
+            slots: VecDeque::new(),
             received: 0,
             bytes: 0,
             duplicated: 0,
             out_of_order: 0,
-            missing: 0,
-            burst: 0,
+            loss_run: 0,
+            longest_loss: 0,
             jitter: Jitter::default(),
-            transit: Spread::default(),
+            transit: TransitHistogram::default(),
             periods,
-            rows: vec![Counting::default(); periods.count],
-            playout: plan.call.map(Playout::new),
+            rows: vec![PeriodCounts::default(); periods.count],
+            playout: plan.call.map(CallPlayout::new),
         }
     }
 
     /// Takes a datagram; whether it counts. What is not of the plan, too old, or there already does
     /// not.
-    pub fn take(&mut self, now: Instant, (number, sent): (u64, Instant), bytes: usize) -> bool {
-        if number >= self.most || number < self.base {
+    pub fn on_datagram(
+        &mut self,
+        now: Instant,
+        (number, sent): (u64, Instant),
+        bytes: usize,
+    ) -> bool {
+        if number >= self.max_number || number < self.base {
             return false;
         }
         let row = self.periods.of(sent);
@@ -304,7 +309,7 @@ impl UdpReceiver {
         let transit =
             i64::try_from(transit).unwrap_or(if transit < 0 { i64::MIN } else { i64::MAX });
         let least = self.transit.min;
-        let slot = self.playout.as_ref().map_or(Slot::Here, |own| own.judge(transit, least));
+        let slot = self.playout.as_ref().map_or(Slot::Arrived, |own| own.classify(transit, least));
         let is_new = self.mark(number, slot);
         let late = highest.is_some_and(|highest| number < highest);
         let Some(counting) = self.rows.get_mut(row) else { return false };
@@ -318,10 +323,10 @@ impl UdpReceiver {
         counting.received += 1;
         self.out_of_order += u64::from(late);
         counting.out_of_order += u64::from(late);
-        counting.jitter_ns = self.jitter.take(transit);
+        counting.jitter_ns = self.jitter.record(transit);
         counting.transit_sum_ns += transit as f64;
         counting.transit_max_ns = counting.transit_max_ns.max(Some(transit));
-        self.transit.take(transit);
+        self.transit.record(transit);
         true
     }
 
@@ -332,47 +337,47 @@ impl UdpReceiver {
 
     fn highest(&self) -> Option<u64> {
         // The window ends with it.
-        (self.base + self.seen.len() as u64).checked_sub(1)
+        (self.base + self.slots.len() as u64).checked_sub(1)
     }
 
     /// Marks a number of the window or above it; whether it was not there.
     fn mark(&mut self, number: u64, slot: Slot) -> bool {
-        let end = self.base + self.seen.len() as u64;
+        let end = self.base + self.slots.len() as u64;
         if number >= end {
             let skipped = number - end;
-            if skipped >= WINDOW {
+            if skipped >= REORDER_WINDOW {
                 // All of the window is behind, and the most of what was skipped.
-                while !self.seen.is_empty() {
+                while !self.slots.is_empty() {
                     self.shift();
                 }
-                self.missing += skipped;
-                self.burst = self.burst.max(self.missing);
+                self.loss_run += skipped;
+                self.longest_loss = self.longest_loss.max(self.loss_run);
                 if let Some(playout) = &mut self.playout {
                     playout.skip(end);
                 }
                 self.base = number;
             } else {
-                self.seen.extend(std::iter::repeat_n(Slot::Missing, skipped as usize));
+                self.slots.extend(std::iter::repeat_n(Slot::Missing, skipped as usize));
             }
-            self.seen.push_back(slot);
-            while self.seen.len() as u64 > WINDOW {
+            self.slots.push_back(slot);
+            while self.slots.len() as u64 > REORDER_WINDOW {
                 self.shift();
             }
             return true;
         }
         let place = usize::try_from(number - self.base).unwrap_or(usize::MAX);
-        let seen = self.seen.get_mut(place).filter(|seen| **seen == Slot::Missing);
+        let seen = self.slots.get_mut(place).filter(|seen| **seen == Slot::Missing);
         seen.map(|seen| *seen = slot).is_some()
     }
 
     /// The lowest number leaves the window.
     fn shift(&mut self) {
-        let Some(slot) = self.seen.pop_front() else { return };
+        let Some(slot) = self.slots.pop_front() else { return };
         match slot {
-            Slot::Here | Slot::Late => self.missing = 0,
+            Slot::Arrived | Slot::Late => self.loss_run = 0,
             Slot::Missing => {
-                self.missing += 1;
-                self.burst = self.burst.max(self.missing);
+                self.loss_run += 1;
+                self.longest_loss = self.longest_loss.max(self.loss_run);
             }
         }
         if let Some(playout) = &mut self.playout {
@@ -382,16 +387,16 @@ impl UdpReceiver {
     }
 
     /// What arrived. One-way delays are said where both ends have one clock.
-    pub fn finish(mut self, one_clock: bool) -> Received {
+    pub fn finish(mut self, one_clock: bool) -> UdpReceiverReport {
         let highest = self.highest().filter(|_| self.received > 0);
-        while !self.seen.is_empty() {
+        while !self.slots.is_empty() {
             self.shift();
         }
         let least = self.transit.min.unwrap_or(0);
         let rows = self.rows.iter().map(|row| {
             let over = |transit: f64| (transit - least as f64).max(0.0).round() as u64;
             let mean = row.transit_sum_ns / row.received.max(1) as f64;
-            ReceivedRow {
+            UdpReceiverRow {
                 received: row.received,
                 duplicated: row.duplicated,
                 out_of_order: row.out_of_order,
@@ -400,17 +405,17 @@ impl UdpReceiver {
                 variation_max_ns: row.transit_max_ns.map_or(0, |max| over(max as f64)),
             }
         });
-        Received {
+        UdpReceiverReport {
             received: self.received,
             bytes: self.bytes,
             duplicated: self.duplicated,
             out_of_order: self.out_of_order,
             highest,
-            burst: self.burst,
-            jitter_ns: self.jitter.figures(),
+            longest_loss: self.longest_loss,
+            jitter_ns: self.jitter.stats_ns(),
             delay: self.transit.delays(0).filter(|_| one_clock),
             variation: self.transit.delays(least),
-            heard: self.playout.map(|own| own.finish(self.transit.min, one_clock)),
+            playout: self.playout.map(|own| own.finish(self.transit.min, one_clock)),
             rows: rows.collect(),
         }
     }
@@ -420,7 +425,7 @@ impl UdpReceiver {
 /// than the one that arrived before it (RFC 3550 §6.4.1).
 #[derive(Debug, Clone, Copy, Default)]
 struct Jitter {
-    before: Option<i64>,
+    last_transit: Option<i64>,
     value: f64,
     sum: f64,
     count: u64,
@@ -428,8 +433,8 @@ struct Jitter {
 }
 
 impl Jitter {
-    fn take(&mut self, transit: i64) -> f64 {
-        if let Some(before) = self.before.replace(transit) {
+    fn record(&mut self, transit: i64) -> f64 {
+        if let Some(before) = self.last_transit.replace(transit) {
             self.value += (transit.abs_diff(before) as f64 - self.value) / 16.0;
             self.sum += self.value;
             self.count += 1;
@@ -438,7 +443,7 @@ impl Jitter {
         self.value
     }
 
-    fn figures(&self) -> [u64; 3] {
+    fn stats_ns(&self) -> [u64; 3] {
         let mean = self.sum / self.count.max(1) as f64;
         [self.value, mean, self.max].map(|nanos| nanos.round() as u64)
     }
@@ -446,28 +451,37 @@ impl Jitter {
 
 /// How often which time, in steps that are small against how far apart they are.
 #[derive(Debug, Clone)]
-struct Spread {
-    step: i64,
+struct TransitHistogram {
+    bucket_width: i64,
     counts: BTreeMap<i64, u64>,
     count: u64,
     /// Of the first value, which all sums are relative to.
     first: i64,
     mean: f64,
-    squares: f64,
+    squared_deviations: f64,
     min: Option<i64>,
     max: i64,
 }
 
-impl Default for Spread {
+impl Default for TransitHistogram {
     fn default() -> Self {
         let counts = BTreeMap::new();
         let (step, min, max) = (1_000, None, i64::MIN);
-        Self { step, counts, count: 0, first: 0, mean: 0.0, squares: 0.0, min, max }
+        Self {
+            bucket_width: step,
+            counts,
+            count: 0,
+            first: 0,
+            mean: 0.0,
+            squared_deviations: 0.0,
+            min,
+            max,
+        }
     }
 }
 
-impl Spread {
-    fn take(&mut self, value: i64) {
+impl TransitHistogram {
+    fn record(&mut self, value: i64) {
         if self.count == 0 {
             self.first = value;
         }
@@ -475,12 +489,12 @@ impl Spread {
         let relative = value.saturating_sub(self.first) as f64;
         let off = relative - self.mean;
         self.mean += off / self.count as f64;
-        self.squares += off * (relative - self.mean);
+        self.squared_deviations += off * (relative - self.mean);
         self.min = Some(self.min.map_or(value, |min| min.min(value)));
         self.max = self.max.max(value);
-        *self.counts.entry(value.div_euclid(self.step)).or_default() += 1;
-        while self.counts.len() > MOST_VALUES {
-            self.step = self.step.saturating_mul(2);
+        *self.counts.entry(value.div_euclid(self.bucket_width)).or_default() += 1;
+        while self.counts.len() > MAX_BUCKETS {
+            self.bucket_width = self.bucket_width.saturating_mul(2);
             let fine = std::mem::take(&mut self.counts);
             for (place, count) in fine {
                 *self.counts.entry(place.div_euclid(2)).or_default() += count;
@@ -495,7 +509,8 @@ impl Spread {
         for (place, count) in &self.counts {
             seen += count;
             if seen >= rank {
-                let middle = place.saturating_mul(self.step).saturating_add(self.step / 2);
+                let middle =
+                    place.saturating_mul(self.bucket_width).saturating_add(self.bucket_width / 2);
                 return middle.clamp(self.min.unwrap_or(middle), self.max);
             }
         }
@@ -503,14 +518,15 @@ impl Spread {
     }
 
     /// All of it, less `base`.
-    fn delays(&self, base: i64) -> Option<Delays> {
+    fn delays(&self, base: i64) -> Option<DelayStats> {
         let min = self.min?;
         let less = |value: i64| u64::try_from(value.saturating_sub(base)).unwrap_or(0);
         let mean = self.first.saturating_sub(base) as f64 + self.mean;
-        let deviation = if self.count > 1 { self.squares / (self.count - 1) as f64 } else { 0.0 };
-        Some(Delays {
+        let deviation =
+            if self.count > 1 { self.squared_deviations / (self.count - 1) as f64 } else { 0.0 };
+        Some(DelayStats {
             mean_ns: mean.max(0.0).round() as u64,
-            deviation_ns: deviation.max(0.0).sqrt().round() as u64,
+            stddev_ns: deviation.max(0.0).sqrt().round() as u64,
             min_ns: less(min),
             p50_ns: less(self.percentile(50.0)),
             p90_ns: less(self.percentile(90.0)),
@@ -524,11 +540,11 @@ impl Spread {
 
 /// What both ends know of one direction of a flow, as figures and rows. Without the sender's word,
 /// what it sent is the highest number that arrived; without the receiver's there is nothing to say.
-pub fn join(
+pub fn merge_reports(
     plan: &Udp,
     (flow, start, sample): (u32, Instant, Duration),
     (direction, path): (DataDirection, &str),
-    (sent, received): (Option<&Sent>, Option<&Received>),
+    (sent, received): (Option<&UdpSenderReport>, Option<&UdpReceiverReport>),
 ) -> Option<(DatagramFigures, Vec<DatagramRow>)> {
     let received = received?;
     let known = received.highest.map_or(0, |highest| highest.saturating_add(1));
@@ -537,7 +553,7 @@ pub fn join(
     let numbered = if plan.call.is_some() { count.saturating_add(unsent) } else { count };
     let numbered = numbered.max(known);
     let behind = numbered - known;
-    let call = plan.call.zip(received.heard);
+    let call = plan.call.zip(received.playout);
     let [jitter_ns, jitter_mean_ns, jitter_max_ns] = received.jitter_ns;
     let figures = DatagramFigures {
         path: path.to_owned(),
@@ -547,7 +563,7 @@ pub fn join(
         unsent,
         received: received.received,
         lost: count.saturating_sub(received.received),
-        longest_loss: received.burst.max(behind).min(count),
+        longest_loss_run: received.longest_loss.max(behind).min(count),
         duplicated: received.duplicated,
         out_of_order: received.out_of_order,
         jitter_ns,

@@ -16,13 +16,13 @@ pub struct Pinger {
     start: Instant,
     /// Questions that it will have asked.
     count: u32,
-    asked: Vec<Asked>,
+    asked: Vec<SentProbe>,
     /// Those before it are answered, or were waited for long enough.
     settled: usize,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Asked {
+struct SentProbe {
     due: Instant,
     sent: Option<Instant>,
     answered: Option<Instant>,
@@ -55,7 +55,7 @@ impl Pinger {
         if number >= self.count || due > now {
             return None;
         }
-        self.asked.push(Asked { due, sent: None, answered: None });
+        self.asked.push(SentProbe { due, sent: None, answered: None });
         Some(number)
     }
 
@@ -68,7 +68,7 @@ impl Pinger {
 
     /// An answer has come. One that is too late, or comes again, says nothing.
     pub fn on_answer(&mut self, now: Instant, number: u32) {
-        let patience = self.plan.patience;
+        let patience = self.plan.reply_timeout;
         if let Some(asked) = self.asked.get_mut(number as usize)
             && now <= asked.due + patience
         {
@@ -88,7 +88,7 @@ impl Pinger {
         }
         let missing = self.asked.iter().skip(self.settled).rev();
         let last = { missing }.find(|asked| asked.answered.is_none())?;
-        Some(last.due + self.plan.patience)
+        Some(last.due + self.plan.reply_timeout)
     }
 
     /// Whether everything was asked, and answered or waited for.
@@ -100,10 +100,10 @@ impl Pinger {
     /// are left out.
     pub fn finish(&self, now: Instant, flow: u32, path: &str) -> Vec<Probe> {
         let all = (0_u32..).zip(&self.asked);
-        let known =
-            all.filter(|(_, one)| one.answered.is_some() || one.due + self.plan.patience <= now);
+        let known = all
+            .filter(|(_, one)| one.answered.is_some() || one.due + self.plan.reply_timeout <= now);
         known
-            .map(|(number, Asked { due, sent, answered })| Probe {
+            .map(|(number, SentProbe { due, sent, answered })| Probe {
                 flow,
                 path: path.to_owned(),
                 number,
@@ -129,7 +129,7 @@ mod tests {
 
     fn plan() -> Udping {
         let millis = Duration::from_millis;
-        Udping { period: millis(100), duration: millis(500), patience: millis(1_000) }
+        Udping { period: millis(100), duration: millis(500), reply_timeout: millis(1_000) }
     }
 
     #[test]

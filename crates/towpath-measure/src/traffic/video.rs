@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use towpath_net::Instant;
 
-use super::{Ask, Asker};
+use super::{Request, RequestGenerator};
 use crate::metrics::playout::Playout;
 use crate::scenario::Video;
 
 /// The player.
 #[derive(Debug)]
-pub struct Player {
+pub struct VideoPlayer {
     video: Video,
     playout: Option<Playout>,
     /// Segments asked for so far.
@@ -19,30 +19,30 @@ pub struct Player {
     wanted: Option<Instant>,
 }
 
-impl Player {
+impl VideoPlayer {
     /// A player of `video`.
     pub fn new(video: &Video) -> Self {
         Self { video: video.clone(), playout: None, asked: 0, wanted: None }
     }
 }
 
-impl Asker for Player {
+impl RequestGenerator for VideoPlayer {
     fn begin(&mut self, now: Instant) {
         self.playout.get_or_insert_with(|| Playout::new(self.video.plan(), now));
         self.wanted = Some(now);
     }
 
-    fn poll(&mut self, now: Instant, stream: u32) -> Option<Ask> {
+    fn poll(&mut self, now: Instant, stream: u32) -> Option<Request> {
         let due = self.next_due(stream).filter(|due| *due <= now)?;
         self.wanted = None;
         self.asked += 1;
         let Video { request_bytes, segment_bytes, .. } = self.video;
         let reply_bytes = segment_bytes;
-        Some(Ask { due, request_bytes, reply_bytes, ack: false, warm_up: false })
+        Some(Request { due, request_bytes, reply_bytes, ack: false, warm_up: false })
     }
 
     /// The next segment is wanted as soon as the buffer has room for it.
-    fn answered(&mut self, now: Instant, _: u32) {
+    fn on_reply(&mut self, now: Instant, _: u32) {
         let Some(playout) = &mut self.playout else { return };
         playout.segment(now);
         let room = self.video.buffer.saturating_sub(self.video.segment);
@@ -85,19 +85,19 @@ mod tests {
             request_bytes: 100,
             buffer: second(4),
             startup: second(2),
-            patience: second(10),
+            max_overrun: second(10),
         };
-        let mut player = Player::new(&video);
+        let mut player = VideoPlayer::new(&video);
         player.begin(at(0));
         assert!(player.poll(at(0), 0).is_some() && player.next_due(0).is_none());
-        player.answered(at(1), 0);
+        player.on_reply(at(1), 0);
         assert_eq!(player.poll(at(1), 0).map(|ask| ask.due), Some(at(1)));
         // Two segments are there, none is played to its end: the buffer of 4 s has no room.
-        player.answered(at(1), 0);
+        player.on_reply(at(1), 0);
         assert_eq!(player.next_due(0), Some(at(3)));
         assert!(player.poll(at(2), 0).is_none());
         assert_eq!(player.poll(at(5), 0).map(|ask| ask.due), Some(at(3)));
-        player.answered(at(6), 0);
+        player.on_reply(at(6), 0);
         assert!(player.poll(at(6), 0).is_some() && player.is_done(0));
     }
 }

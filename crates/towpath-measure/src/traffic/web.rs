@@ -2,7 +2,7 @@
 
 use towpath_net::Instant;
 
-use super::{Ask, Asker};
+use super::{Request, RequestGenerator};
 use crate::scenario::Web;
 
 /// The browser.
@@ -11,7 +11,7 @@ pub struct Browser {
     web: Web,
     /// When the page itself, then everything that is on it, was wanted.
     wanted: Option<Instant>,
-    page: Page,
+    page: PageState,
     /// Objects not asked for yet.
     left: u32,
     /// Whether each connection waits for an answer.
@@ -20,7 +20,7 @@ pub struct Browser {
 
 /// How far the page itself is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Page {
+enum PageState {
     Wanted,
     OnItsWay,
     There,
@@ -31,7 +31,7 @@ impl Browser {
     pub fn new(web: &Web) -> Self {
         Self {
             wanted: None,
-            page: Page::Wanted,
+            page: PageState::Wanted,
             left: web.objects,
             busy: vec![false; web.connections as usize],
             web: web.clone(),
@@ -43,16 +43,16 @@ impl Browser {
     }
 }
 
-impl Asker for Browser {
+impl RequestGenerator for Browser {
     fn begin(&mut self, now: Instant) {
         self.wanted.get_or_insert(now);
     }
 
     /// Every object is due when the page is there: the wait for a connection is part of its delay.
-    fn poll(&mut self, now: Instant, stream: u32) -> Option<Ask> {
+    fn poll(&mut self, now: Instant, stream: u32) -> Option<Request> {
         let due = self.next_due(stream).filter(|due| *due <= now)?;
-        let reply_bytes = if self.page == Page::Wanted {
-            self.page = Page::OnItsWay;
+        let reply_bytes = if self.page == PageState::Wanted {
+            self.page = PageState::OnItsWay;
             self.web.page_bytes
         } else {
             self.left = self.left.saturating_sub(1);
@@ -62,30 +62,30 @@ impl Asker for Browser {
             *busy = true;
         }
         let request_bytes = self.web.request_bytes;
-        Some(Ask { due, request_bytes, reply_bytes, ack: false, warm_up: false })
+        Some(Request { due, request_bytes, reply_bytes, ack: false, warm_up: false })
     }
 
-    fn answered(&mut self, now: Instant, stream: u32) {
+    fn on_reply(&mut self, now: Instant, stream: u32) {
         if let Some(busy) = self.busy.get_mut(stream as usize) {
             *busy = false;
         }
-        if self.page == Page::OnItsWay {
-            self.page = Page::There;
+        if self.page == PageState::OnItsWay {
+            self.page = PageState::There;
             self.wanted = Some(now);
         }
     }
 
     fn next_due(&self, stream: u32) -> Option<Instant> {
         let something = match self.page {
-            Page::Wanted => stream == 0,
-            Page::OnItsWay => false,
-            Page::There => self.left > 0,
+            PageState::Wanted => stream == 0,
+            PageState::OnItsWay => false,
+            PageState::There => self.left > 0,
         };
         self.wanted.filter(|_| something && !self.is_busy(stream))
     }
 
     fn is_done(&self, _: u32) -> bool {
-        self.page == Page::There && self.left == 0
+        self.page == PageState::There && self.left == 0
     }
 }
 
@@ -114,11 +114,11 @@ mod tests {
         assert_eq!(browser.poll(at(10), 1), None);
         assert_eq!(browser.poll(at(10), 0).unwrap().reply_bytes, 30_000);
         assert!(browser.next_due(0).is_none() && !browser.is_done(0));
-        browser.answered(at(60), 0);
+        browser.on_reply(at(60), 0);
         let both = [0, 1].map(|stream| browser.poll(at(60), stream).unwrap());
         assert!(both.iter().all(|ask| ask.due == at(60) && ask.reply_bytes == 9_000));
         assert!(browser.next_due(0).is_none() && browser.next_due(1).is_none());
-        browser.answered(at(90), 1);
+        browser.on_reply(at(90), 1);
         assert_eq!(browser.poll(at(90), 1).unwrap().due, at(60));
         assert!(browser.is_done(0) && browser.poll(at(95), 0).is_none());
     }

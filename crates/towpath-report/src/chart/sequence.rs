@@ -90,7 +90,10 @@ fn seconds(mark: &SequenceMark) -> f64 {
 /// Whether its bars show that something was sent.
 fn is_payload(kind: SequenceKind) -> bool {
     use SequenceKind as Kind;
-    matches!(kind, Kind::Sent | Kind::Late | Kind::Again | Kind::Needless | Kind::Reinjected)
+    matches!(
+        kind,
+        Kind::Sent | Kind::OutOfOrder | Kind::Retransmitted | Kind::Spurious | Kind::Reinjected
+    )
 }
 
 impl Picture<'_> {
@@ -261,9 +264,9 @@ impl Picture<'_> {
                 let _ =
                     write!(out, "<path d=\"{path}\"><title>{}</title></path>", esc(&group.name));
             }
-            SequenceKind::Late
-            | SequenceKind::Again
-            | SequenceKind::Needless
+            SequenceKind::OutOfOrder
+            | SequenceKind::Retransmitted
+            | SequenceKind::Spurious
             | SequenceKind::Reinjected => {
                 for mark in marks().take(MAX_TITLES) {
                     let (path, title) = (bar(mark, plane, LEAST.1), title(group, mark));
@@ -370,9 +373,9 @@ fn title(group: &Group, mark: &SequenceMark) -> String {
 /// What stands at a mark.
 pub(crate) fn letter(kind: SequenceKind) -> &'static str {
     match kind {
-        SequenceKind::Late => "O",
-        SequenceKind::Again => "R",
-        SequenceKind::Needless => "D",
+        SequenceKind::OutOfOrder => "O",
+        SequenceKind::Retransmitted => "R",
+        SequenceKind::Spurious => "D",
         SequenceKind::Reinjected => "J",
         SequenceKind::ZeroWindow => "Z",
         SequenceKind::Syn => "SYN",
@@ -507,7 +510,7 @@ mod tests {
     fn what_was_sent_again_is_drawn_says_what_it_is_and_has_a_letter() {
         let mark = |n: u32| (u64::from(2 * n), i64::from(n) * 100, i64::from(n) * 100 + 90);
         let again: Vec<_> = (0..500).map(mark).collect();
-        let drawn = picture(vec![group(SequenceKind::Again, &again)]).svg();
+        let drawn = picture(vec![group(SequenceKind::Retransmitted, &again)]).svg();
         assert_eq!(drawn.matches('V').count(), 500);
         assert_eq!(drawn.matches(": again, bytes").count(), MAX_TITLES);
         let letters = drawn.matches(">R</text>").count();

@@ -4,7 +4,7 @@
 
 use std::fmt::Write as _;
 
-use towpath_measure::expect::Unit;
+use towpath_measure::expect::MetricUnit;
 
 use super::{tick_label, ticks};
 use crate::number;
@@ -40,7 +40,7 @@ enum Ends {
 
 impl ValueAxis {
     /// An axis that holds all values of a figure.
-    pub(crate) fn of(unit: Unit, values: impl Iterator<Item = f64> + Clone) -> Self {
+    pub(crate) fn of(unit: MetricUnit, values: impl Iterator<Item = f64> + Clone) -> Self {
         let known = values.filter(|value| value.is_finite());
         let least = known.clone().fold(f64::INFINITY, f64::min);
         let most = known.fold(0.0, f64::max);
@@ -122,21 +122,21 @@ impl ValueAxis {
     }
 }
 
-fn scale(unit: Unit, most: f64) -> (f64, &'static str) {
+fn scale(unit: MetricUnit, most: f64) -> (f64, &'static str) {
     match unit {
-        Unit::Rate => {
+        MetricUnit::Rate => {
             let unit = number::rate_unit(most);
             (unit.size, unit.name)
         }
-        Unit::Bytes => {
+        MetricUnit::Bytes => {
             let unit = number::bytes_unit(most);
             (unit.size, unit.name)
         }
-        Unit::Time if most >= 1.0 => (1.0, "s"),
-        Unit::Time if most >= 1e-3 => (1e-3, "ms"),
-        Unit::Time => (1e-6, "µs"),
-        Unit::Share => (0.01, "%"),
-        Unit::Count | Unit::Score | Unit::YesNo => (1.0, ""),
+        MetricUnit::Time if most >= 1.0 => (1.0, "s"),
+        MetricUnit::Time if most >= 1e-3 => (1e-3, "ms"),
+        MetricUnit::Time => (1e-6, "µs"),
+        MetricUnit::Share => (0.01, "%"),
+        MetricUnit::Count | MetricUnit::Score | MetricUnit::YesNo => (1.0, ""),
     }
 }
 
@@ -285,22 +285,22 @@ mod tests {
 
     #[test]
     fn an_axis_begins_at_zero_unless_that_would_hide_the_small_values() {
-        let axis = ValueAxis::of(Unit::Rate, [57.0e6, 20.0e6].into_iter());
+        let axis = ValueAxis::of(MetricUnit::Rate, [57.0e6, 20.0e6].into_iter());
         let Ends::Linear { steps, step } = axis.ends else { panic!("{axis:?}") };
         assert_eq!((axis.unit, f64::from(steps) * step), ("Mbit/s", 60.0e6));
         assert!((axis.place(30.0e6) - 50.0).abs() < 1e-9);
-        let axis = ValueAxis::of(Unit::Time, [0.01, 9.0].into_iter());
+        let axis = ValueAxis::of(MetricUnit::Time, [0.01, 9.0].into_iter());
         assert!(matches!(axis.ends, Ends::Log(..)));
         assert!(axis.place(0.01) < axis.place(1.0) && axis.place(1.0) < axis.place(9.0));
         // Nothing has no place on a logarithmic axis.
-        let axis = ValueAxis::of(Unit::Time, [0.0, 9.0].into_iter());
+        let axis = ValueAxis::of(MetricUnit::Time, [0.0, 9.0].into_iter());
         assert!(matches!(axis.ends, Ends::Linear { .. }));
     }
 
     #[test]
     fn ticks_are_evenly_spaced_to_the_end_of_the_axis() {
         for most in [22.1e6, 2.0e6, 7.0, 30.5, 0.0, 999.9] {
-            let axis = ValueAxis::of(Unit::Rate, [most].into_iter());
+            let axis = ValueAxis::of(MetricUnit::Rate, [most].into_iter());
             let places: Vec<f64> = axis.ticks().into_iter().map(|(at, _)| at).collect();
             let step = 100.0 / (places.len() - 1) as f64;
             let even = |(n, at): (usize, &f64)| (at - n as f64 * step).abs() < 1e-6;
@@ -310,9 +310,9 @@ mod tests {
 
     #[test]
     fn never_stands_at_the_end_and_nothing_breaks_on_no_values() {
-        let axis = ValueAxis::of(Unit::Time, [1.0, f64::INFINITY].into_iter());
+        let axis = ValueAxis::of(MetricUnit::Time, [1.0, f64::INFINITY].into_iter());
         assert!(axis.place(f64::INFINITY) >= 100.0);
-        let empty = ValueAxis::of(Unit::Count, std::iter::empty());
+        let empty = ValueAxis::of(MetricUnit::Count, std::iter::empty());
         assert!(!empty.ticks().is_empty());
     }
 

@@ -1,13 +1,13 @@
 //! The rows of flows that exchange messages: how late answers were.
 
-use towpath_measure::result::{Delays, FlowSummary, MessageFigures, Summary};
+use towpath_measure::result::{DelayStats, FlowSummary, MessageStats, Summary};
 
 use super::{Cell, Row, Tone, figure, missing, row};
 use crate::group::{FlowKey, Group, Spread};
 use crate::number;
 
 /// A label, what it means, and the figure.
-type Line = (&'static str, &'static str, fn(&[MessageFigures]) -> Cell);
+type Line = (&'static str, &'static str, fn(&[MessageStats]) -> Cell);
 
 const LINES: [Line; 12] = [
     ("Answered", "requests that were answered, of those that were due", answered),
@@ -69,7 +69,7 @@ pub(super) fn headline(groups: &[Group<'_>]) -> Option<String> {
 
 /// The rows that have something to say.
 pub(super) fn rows(groups: &[Group<'_>], key: FlowKey) -> Vec<Row> {
-    let told = |group: &Group<'_>| -> Vec<MessageFigures> {
+    let told = |group: &Group<'_>| -> Vec<MessageStats> {
         let figures = |flow: &&FlowSummary| flow.messages.clone().filter(|m| m.count > 0);
         group.flows(key).iter().filter_map(figures).collect()
     };
@@ -81,27 +81,27 @@ pub(super) fn rows(groups: &[Group<'_>], key: FlowKey) -> Vec<Row> {
         .collect()
 }
 
-fn times(all: &[MessageFigures], pick: fn(&MessageFigures) -> Option<u64>) -> Cell {
+fn times(all: &[MessageStats], pick: fn(&MessageStats) -> Option<u64>) -> Cell {
     figure(all.iter().filter_map(pick).map(|ns| ns as f64), number::time)
 }
 
-fn delay(all: &[MessageFigures], pick: fn(&Delays) -> u64) -> Cell {
+fn delay(all: &[MessageStats], pick: fn(&DelayStats) -> u64) -> Cell {
     figure(all.iter().map(|messages| pick(&messages.delay) as f64), number::time)
 }
 
-fn mean(all: &[MessageFigures]) -> Cell {
+fn mean(all: &[MessageStats]) -> Cell {
     match all {
         [only] => Cell {
             text: number::time(only.delay.mean_ns as f64),
-            note: format!("± {}", number::time(only.delay.deviation_ns as f64)),
+            note: format!("± {}", number::time(only.delay.stddev_ns as f64)),
             ..Cell::default()
         },
         _ => delay(all, |d| d.mean_ns),
     }
 }
 
-fn answered(all: &[MessageFigures]) -> Cell {
-    let sum = |pick: fn(&MessageFigures) -> u64| all.iter().map(pick).sum::<u64>();
+fn answered(all: &[MessageStats]) -> Cell {
+    let sum = |pick: fn(&MessageStats) -> u64| all.iter().map(pick).sum::<u64>();
     let (answered, count) = (sum(|m| m.answered), sum(|m| m.count));
     if count == 0 {
         return missing();
@@ -110,7 +110,7 @@ fn answered(all: &[MessageFigures]) -> Cell {
     Cell { text: format!("{answered} of {count}"), tone, ..Cell::default() }
 }
 
-fn stalls(all: &[MessageFigures]) -> Cell {
+fn stalls(all: &[MessageStats]) -> Cell {
     let videos = all.iter().filter_map(|messages| messages.video);
     figure(videos.map(|video| f64::from(video.stalls)), |n| match n {
         0.0 => "never".to_owned(),

@@ -1,6 +1,6 @@
 //! The rows of datagrams at a constant rate.
 
-use towpath_measure::result::{CallFigures, DatagramFigures, DelayBasis, Delays};
+use towpath_measure::result::{CallFigures, DatagramFigures, DelayBasis, DelayStats};
 
 use super::{Cell, Row, figure, missing, row};
 use crate::group::{FlowKey, Group};
@@ -22,7 +22,7 @@ const LINES: [Line; 18] = [
         mouth_to_ear,
     ),
     ("Lost or not sent", "datagrams of the call that never arrived", |all| {
-        shares(all, |one| one.missing, |one| one.sent.saturating_add(one.unsent))
+        shares(all, |one| one.lost, |one| one.sent.saturating_add(one.unsent))
     }),
     ("Late", "datagrams that arrived too late for the jitter buffer", |all| {
         shares(all, |one| one.late, |one| one.sent.saturating_add(one.unsent))
@@ -30,7 +30,7 @@ const LINES: [Line; 18] = [
     ("Frames in time", "frames of the picture of which all datagrams were there in time", frames),
     ("Arrived", "datagrams that arrived, each once, of those that were sent", arrived),
     ("Lost in a row", "most datagrams that were lost one after the other", |all| {
-        counts(all, |one| one.longest_loss)
+        counts(all, |one| one.longest_loss_run)
     }),
     ("Duplicated", "datagrams that came again", |all| counts(all, |one| one.duplicated)),
     ("Out of order", "datagrams that came after one that was sent later", |all| {
@@ -137,11 +137,11 @@ fn times(all: &[DatagramFigures], pick: fn(&DatagramFigures) -> Option<u64>) -> 
     figure(all.iter().filter_map(pick).map(|ns| ns as f64), number::time)
 }
 
-fn delay(all: &[DatagramFigures], pick: fn(&Delays) -> u64) -> Cell {
+fn delay(all: &[DatagramFigures], pick: fn(&DelayStats) -> u64) -> Cell {
     figure(all.iter().filter_map(|one| Some(pick(&one.delay?) as f64)), number::time)
 }
 
-fn variation(all: &[DatagramFigures], pick: fn(&Delays) -> u64) -> Cell {
+fn variation(all: &[DatagramFigures], pick: fn(&DelayStats) -> u64) -> Cell {
     // Where the delay itself is known, it says more.
     let unknown = all.iter().filter(|one| one.delay.is_none());
     figure(unknown.filter_map(|one| Some(pick(&one.variation?) as f64)), number::time)

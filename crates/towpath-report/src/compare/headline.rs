@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use towpath_measure::format;
-use towpath_measure::result::{FlowSummary, Noise, Record, Recovery};
+use towpath_measure::result::{EmulatorTiming, FlowSummary, Record, Recovery};
 use towpath_measure::scenario::World;
 
 use super::{answers, events, is_event, shares};
@@ -91,7 +91,8 @@ fn gaps(groups: &[Group<'_>], key: FlowKey) -> Vec<String> {
 /// Time until a group was without gaps again after an event, in the middle of its runs; infinite where
 /// they never ended.
 fn gap(group: &Group<'_>, key: FlowKey, event: &(u64, String)) -> Option<f64> {
-    let time = |recovery: &Recovery| recovery.smooth_ns.map_or(f64::INFINITY, |ns| ns as f64);
+    let time =
+        |recovery: &Recovery| recovery.last_stall_end_ns.map_or(f64::INFINITY, |ns| ns as f64);
     let flows = group.flows(key);
     let own = |flow: &&FlowSummary| {
         flow.recoveries.iter().find(|recovery| is_event(recovery, event)).map(time)
@@ -186,10 +187,10 @@ fn limited(groups: &[Group<'_>]) -> Option<String> {
 }
 
 /// How exactly the links kept time, where that was not exact enough.
-fn degraded(run: &Run) -> Option<&Noise> {
+fn degraded(run: &Run) -> Option<&EmulatorTiming> {
     let mut noises = run.records.iter().filter_map(|record| {
-        let Record::Noise(noise) = record else { return None };
+        let Record::Timing(noise) = record else { return None };
         Some(noise)
     });
-    noises.find(|noise| noise.degraded)
+    noises.find(|noise| noise.unreliable)
 }

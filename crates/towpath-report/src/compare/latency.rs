@@ -1,6 +1,6 @@
 //! The rows of latency under load: each phase, and each path in it.
 
-use towpath_measure::result::{Delays, Load, LoadPath, LoadPhase};
+use towpath_measure::result::{DelayStats, Load, LoadPath, LoadPhase};
 
 use super::{Cell, Row, figure, missing, row};
 use crate::group::{FlowKey, Group};
@@ -34,7 +34,7 @@ pub(super) fn rows(groups: &[Group<'_>], key: FlowKey) -> Vec<Row> {
         };
         add("median", "half of the requests were answered within this time", &|phases| {
             let cell = delay(phases, |d| d.p50_ns);
-            risen(cell, phases.iter().filter_map(|phase| phase.rise_ns))
+            risen(cell, phases.iter().filter_map(|phase| phase.delay_increase_ns))
         });
         add("95 %", "95 % of the requests were answered within this time", &|phases| {
             delay(phases, |d| d.p95_ns)
@@ -90,7 +90,7 @@ fn paths(groups: &[Group<'_>], key: FlowKey) -> Vec<Row> {
 fn path_cell(all: &[LoadPath]) -> Cell {
     let known = all.iter().filter_map(|path| path.round_trip);
     let cell = figure(known.map(|times| times.p50_ns as f64), number::time);
-    risen(cell, all.iter().filter_map(|path| path.rise_ns))
+    risen(cell, all.iter().filter_map(|path| path.delay_increase_ns))
 }
 
 /// How much more it is than idle; repetitions show their range instead.
@@ -106,6 +106,6 @@ fn risen(cell: Cell, rises: impl Iterator<Item = i64>) -> Cell {
     }
 }
 
-fn delay(all: &[LoadPhase], pick: fn(&Delays) -> u64) -> Cell {
+fn delay(all: &[LoadPhase], pick: fn(&DelayStats) -> u64) -> Cell {
     figure(all.iter().filter_map(|phase| Some(pick(&phase.delay?) as f64)), number::time)
 }

@@ -1,6 +1,6 @@
 //! The rows of single paths, as datagrams saw them.
 
-use towpath_measure::result::{Delays, PathFigures};
+use towpath_measure::result::{DelayStats, PathStats};
 
 use super::{Block, Cell, Row, Tone, figure, missing, row};
 use crate::group::Group;
@@ -8,7 +8,7 @@ use crate::number;
 use crate::text::clean;
 
 /// A label, what it means, and the figure.
-type Line = (&'static str, &'static str, fn(&[&PathFigures]) -> Cell);
+type Line = (&'static str, &'static str, fn(&[&PathStats]) -> Cell);
 
 const LINES: [Line; 8] = [
     ("Came back", "datagrams that came back in time, of those that were due", answered),
@@ -49,12 +49,12 @@ pub(super) fn blocks(groups: &[Group<'_>]) -> Vec<Block> {
 }
 
 fn rows(groups: &[Group<'_>], (flow, path): (u32, &str)) -> Vec<Row> {
-    let of = |group: &Group<'_>| -> Vec<PathFigures> {
+    let of = |group: &Group<'_>| -> Vec<PathStats> {
         let paths = group.summaries().flat_map(|summary| &summary.paths);
         paths.filter(|one| one.flow == flow && one.path == path).cloned().collect()
     };
     let all: Vec<_> = groups.iter().map(of).collect();
-    let cell = |cell: fn(&[&PathFigures]) -> Cell, own: &Vec<PathFigures>| {
+    let cell = |cell: fn(&[&PathStats]) -> Cell, own: &Vec<PathStats>| {
         cell(&own.iter().collect::<Vec<_>>())
     };
     let lines = LINES.iter();
@@ -63,13 +63,13 @@ fn rows(groups: &[Group<'_>], (flow, path): (u32, &str)) -> Vec<Row> {
         .collect()
 }
 
-fn round_trip(all: &[&PathFigures], pick: fn(&Delays) -> u64) -> Cell {
+fn round_trip(all: &[&PathStats], pick: fn(&DelayStats) -> u64) -> Cell {
     let known = all.iter().filter_map(|path| path.round_trip.as_ref());
     figure(known.map(|times| pick(times) as f64), number::time)
 }
 
-fn answered(all: &[&PathFigures]) -> Cell {
-    let sum = |pick: fn(&PathFigures) -> u64| all.iter().map(|path| pick(path)).sum::<u64>();
+fn answered(all: &[&PathStats]) -> Cell {
+    let sum = |pick: fn(&PathStats) -> u64| all.iter().map(|path| pick(path)).sum::<u64>();
     let (answered, count) = (sum(|path| path.answered), sum(|path| path.count));
     if count == 0 {
         return missing();
@@ -79,7 +79,7 @@ fn answered(all: &[&PathFigures]) -> Cell {
     Cell { text: format!("{answered} of {count}"), note, tone: Tone::Plain, bar: None }
 }
 
-fn silence(all: &[&PathFigures]) -> Cell {
+fn silence(all: &[&PathStats]) -> Cell {
     match all {
         [only] => Cell {
             text: number::time(only.silence_ns as f64),

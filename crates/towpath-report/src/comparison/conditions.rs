@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use towpath_measure::result::{Counted, Noise, OrderKind, Record};
+use towpath_measure::result::{CpuAccounting, EmulatorTiming, OrderKind, Record};
 use towpath_measure::scenario::{Transport, World};
 
 use super::Comparison;
@@ -135,13 +135,13 @@ fn order(run: &Run) -> Option<String> {
 }
 
 fn counted(run: &Run) -> Option<String> {
-    let counted = run.summary.as_ref()?.cpu?.counted;
+    let counted = run.summary.as_ref()?.cpu?.accounting;
     Some(
         match counted {
-            Counted::SocketThreads => "threads with sockets",
-            Counted::StackThreads => "threads with the transport",
-            Counted::MixedThreads => "threads, of one end with the transport",
-            Counted::Process => "processes",
+            CpuAccounting::SocketThreads => "threads with sockets",
+            CpuAccounting::StackThreads => "threads with the transport",
+            CpuAccounting::MixedThreads => "threads, of one end with the transport",
+            CpuAccounting::Process => "processes",
         }
         .to_owned(),
     )
@@ -178,9 +178,9 @@ pub(super) fn is_buffer(name: &str) -> bool {
     ["rmem", "wmem", "buffer", "window"].iter().any(|part| name.contains(part))
 }
 
-pub(crate) fn noise(run: &Run) -> Option<&Noise> {
+pub(crate) fn noise(run: &Run) -> Option<&EmulatorTiming> {
     run.records.iter().find_map(|record| {
-        let Record::Noise(noise) = record else { return None };
+        let Record::Timing(noise) = record else { return None };
         Some(noise)
     })
 }
@@ -201,10 +201,10 @@ fn noises(groups: &[Group<'_>]) -> Vec<Condition> {
     if real.all(|run| run.meta.world == World::Sim || noise(run).is_none()) {
         return Vec::new();
     }
-    let of = |pick: fn(&Noise) -> f64| move |run: &Run| noise(run).map_or(0.0, pick);
+    let of = |pick: fn(&EmulatorTiming) -> f64| move |run: &Run| noise(run).map_or(0.0, pick);
     vec![
         spread(groups, "Lateness, 99 %", of(|n| n.lateness_p99_ns as f64), number::time),
-        spread(groups, "CPU used by others", of(|n| n.foreign_cpu), number::percent),
+        spread(groups, "CPU used by others", of(|n| n.other_cpu_share), number::percent),
         spread(groups, "Load average", of(|n| n.load), |load| format!("{load:.1}")),
         Condition {
             label: "Degraded runs".to_owned(),
@@ -215,6 +215,6 @@ fn noises(groups: &[Group<'_>]) -> Vec<Condition> {
 }
 
 fn degraded(group: &Group<'_>) -> String {
-    let count = group.runs.iter().filter(|run| noise(run).is_some_and(|n| n.degraded)).count();
+    let count = group.runs.iter().filter(|run| noise(run).is_some_and(|n| n.unreliable)).count();
     format!("{count} of {}", group.runs.len())
 }

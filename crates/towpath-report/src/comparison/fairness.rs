@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use towpath_measure::format;
-use towpath_measure::metrics::statistics::FEWEST;
+use towpath_measure::metrics::statistics::MIN_SAMPLES;
 use towpath_measure::result::{OrderKind, Warning};
 use towpath_measure::scenario::World;
 
@@ -159,7 +159,7 @@ fn doubtful_runs(comparison: &Comparison<'_>, found: &mut Vec<Warning>) {
     for group in &comparison.groups {
         let all = group.runs.len();
         let count = |doubt: fn(&Run) -> bool| group.runs.iter().filter(|run| doubt(run)).count();
-        let degraded = count(|run| noise(run).is_some_and(|noise| noise.degraded));
+        let degraded = count(|run| noise(run).is_some_and(|noise| noise.unreliable));
         if degraded > 0 {
             found.push(warning(
                 format!("{}: {degraded} of {all} runs were too late or too noisy", group.label),
@@ -199,12 +199,14 @@ fn counts(comparison: &Comparison<'_>, found: &mut Vec<Warning>) {
         let text = format!("numbers of repetitions differ: {}", told(groups, &counts));
         found.push(warning(text, "repeat all equally often, in turn"));
     }
-    if fewest < FEWEST {
+    if fewest < MIN_SAMPLES {
         found.push(warning(
             match fewest {
-                1 => format!("1 repetition is too few for an interval, which takes {FEWEST}"),
+                1 => format!("1 repetition is too few for an interval, which takes {MIN_SAMPLES}"),
                 few => {
-                    format!("{few} repetitions are too few for an interval, which takes {FEWEST}")
+                    format!(
+                        "{few} repetitions are too few for an interval, which takes {MIN_SAMPLES}"
+                    )
                 }
             },
             "repeat more often (`--repeat 20`): stalls tend to come in two sizes, and few runs see \

@@ -1,6 +1,6 @@
 //! What is compared: figures by the names that expectations have for them.
 
-use towpath_measure::expect::{Figures, Metric, Unit};
+use towpath_measure::expect::{Metric, MetricInputs, MetricUnit};
 
 use self::Better::{Less, More};
 use crate::Run;
@@ -76,11 +76,11 @@ impl Figure {
 
     /// `None` where it was not measured; infinite for never.
     pub(crate) fn value(&self, run: &Run) -> Option<f64> {
-        self.metric()?.value(&Figures::from(run.summary.as_ref()?))
+        self.metric()?.value(&MetricInputs::from(run.summary.as_ref()?))
     }
 
-    pub(crate) fn unit(&self) -> Unit {
-        self.metric().map_or(Unit::Count, |metric| metric.unit())
+    pub(crate) fn unit(&self) -> MetricUnit {
+        self.metric().map_or(MetricUnit::Count, |metric| metric.unit())
     }
 
     pub(crate) fn text(&self, value: f64) -> String {

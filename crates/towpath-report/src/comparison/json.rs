@@ -1,7 +1,7 @@
 //! A comparison for programs. A value that is infinite (never) is `null`.
 
 use serde_json::{Value, json};
-use towpath_measure::metrics::statistics::{Estimate, Interval, Pairing};
+use towpath_measure::metrics::statistics::{ConfidenceInterval, Estimate, Pairing};
 
 use super::{Better, Compared, Comparison, Pair};
 
@@ -64,6 +64,6 @@ fn ratio(comparison: &Comparison<'_>, pair: &Pair) -> Value {
     })
 }
 
-fn interval(interval: Option<Interval>) -> Value {
-    interval.map_or(Value::Null, |Interval { low, high }| json!([low, high]))
+fn interval(interval: Option<ConfidenceInterval>) -> Value {
+    interval.map_or(Value::Null, |ConfidenceInterval { low, high }| json!([low, high]))
 }

@@ -9,7 +9,7 @@ mod text;
 
 use std::collections::BTreeMap;
 
-use towpath_measure::metrics::statistics::{Estimate, Interval, Ratio, Sample, too_few};
+use towpath_measure::metrics::statistics::{ConfidenceInterval, Estimate, Ratio, Sample, too_few};
 use towpath_measure::result::Warning;
 use towpath_measure::scenario::{Transport, World};
 use towpath_net::stream_seed;
@@ -166,7 +166,7 @@ impl<'a> Comparison<'a> {
 
 /// Whether a ratio's interval leaves 1 out, and one can see that in what is shown of it.
 pub(crate) fn is_clear(ratio: &Ratio) -> bool {
-    let shown = |interval: Interval| {
+    let shown = |interval: ConfidenceInterval| {
         ratio_text(interval.low) != "1.00" && ratio_text(interval.high) != "1.00"
     };
     ratio.is_clear() && ratio.interval.is_some_and(shown)

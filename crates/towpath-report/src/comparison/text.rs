@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use towpath_measure::metrics::statistics::{Estimate, Interval, Pairing, Ratio, too_few};
+use towpath_measure::metrics::statistics::{ConfidenceInterval, Estimate, Pairing, Ratio, too_few};
 
 use super::{Compared, Comparison, Pair, ratio_text};
 use crate::number;
@@ -56,7 +56,9 @@ fn cell(row: &Compared, estimate: Option<&Estimate>) -> [String; 3] {
     let spread = |[low, high]: [f64; 2]| between(&median, &text(low), &text(high));
     let quartiles = spread(estimate.quartiles).map(|text| format!("[{text}]"));
     let interval = match estimate.interval {
-        Some(Interval { low, high }) => spread([low, high]).map(|text| format!("95 % {text}")),
+        Some(ConfidenceInterval { low, high }) => {
+            spread([low, high]).map(|text| format!("95 % {text}"))
+        }
         None => too_few(estimate.count),
     };
     [median, quartiles.unwrap_or_default(), interval.unwrap_or_default()]
@@ -163,7 +165,7 @@ fn ratio(pair: &Pair) -> String {
     let Some(ratio) = pair.ratio else { return "–".to_owned() };
     let value = ratio_text(ratio.value);
     match ratio.interval {
-        Some(Interval { low, high }) => {
+        Some(ConfidenceInterval { low, high }) => {
             let star = if super::is_clear(&ratio) { " *" } else { "" };
             let (low, high) = (ratio_text(low), ratio_text(high));
             if low == high {

@@ -124,7 +124,7 @@ fn cell(out: &mut String, unit: Unit, bps: f64, share: f64) {
 
 /// The paths whose data filled the window.
 fn waited_for(part: Part, total: &Parts) -> String {
-    if part != Part::Blocked || total.blocked_by.is_empty() {
+    if part != Part::HeadOfLineBlocking || total.blocked_by.is_empty() {
         return String::new();
     }
     let paths: Vec<String> = total.blocked_by.keys().map(|path| cut(&clean(path), 40)).collect();
@@ -180,8 +180,8 @@ fn class(group: PartGroup) -> &'static str {
     match group {
         PartGroup::Delivered => "c-got",
         PartGroup::Headers => "c-head",
-        PartGroup::NotReadable => "c-late",
-        PartGroup::SentAgain => "c-again",
+        PartGroup::Undelivered => "c-late",
+        PartGroup::Wasted => "c-again",
         PartGroup::Application => "c-app",
         PartGroup::Window => "c-wnd",
         PartGroup::Congestion => "c-cwnd",
@@ -189,7 +189,7 @@ fn class(group: PartGroup) -> &'static str {
         PartGroup::Pacing => "c-pace",
         PartGroup::Scheduler => "c-sched",
         PartGroup::Unusable => "c-down",
-        PartGroup::Processor => "c-cpu",
+        PartGroup::Cpu => "c-cpu",
         PartGroup::Unknown => "c-unknown",
     }
 }
@@ -199,8 +199,8 @@ fn name(group: PartGroup) -> &'static str {
     match group {
         PartGroup::Delivered => "delivered",
         PartGroup::Headers => "headers",
-        PartGroup::NotReadable => "not readable yet",
-        PartGroup::SentAgain => "sent again",
+        PartGroup::Undelivered => "not readable yet",
+        PartGroup::Wasted => "sent again",
         PartGroup::Application => "nothing to send",
         PartGroup::Window => "receive window",
         PartGroup::Congestion => "congestion window",
@@ -208,7 +208,7 @@ fn name(group: PartGroup) -> &'static str {
         PartGroup::Pacing => "pacing",
         PartGroup::Scheduler => "scheduler",
         PartGroup::Unusable => "path not usable",
-        PartGroup::Processor => "processor",
+        PartGroup::Cpu => "processor",
         PartGroup::Unknown => "not known",
     }
 }

@@ -2,7 +2,9 @@
 
 use std::fmt::Write as _;
 
-use towpath_measure::result::{CapturedConnection, CapturedWay, Delays, Record, Vantage};
+use towpath_measure::result::{
+    CapturePoint, CapturedConnection, CapturedDirection, DelayStats, Record,
+};
 
 use super::panel::Style;
 use super::run::{LONG, fold, path_dot, table_end, table_head};
@@ -45,7 +47,7 @@ fn ways(out: &mut String, all: &[&CapturedConnection]) {
     ];
     table_head(out, "list", &columns);
     for connection in all {
-        for way in connection.ways.iter().filter(|way| way.bytes > 0) {
+        for way in connection.directions.iter().filter(|way| way.bytes > 0) {
             let _ = write!(
                 out,
                 "<tr><td class=\"keep\">{} {}</td><td>{}</td>",
@@ -64,7 +66,7 @@ fn ways(out: &mut String, all: &[&CapturedConnection]) {
         if let Some(why) = &connection.fallback {
             let _ = write!(out, "<p>Flow {} fell back: {}.</p>", connection.flow, esc(why));
         }
-        for way in &connection.ways {
+        for way in &connection.directions {
             for handover in &way.handovers {
                 let how = if handover.overlap_ns < 0 { "neither carried" } else { "both carried" };
                 let _ = write!(
@@ -82,16 +84,16 @@ fn ways(out: &mut String, all: &[&CapturedConnection]) {
     }
 }
 
-fn vantage(way: &CapturedWay) -> &'static str {
-    match way.vantage {
-        Vantage::Sender => "sender",
-        Vantage::Receiver => "receiver",
-        Vantage::Between => "between",
-        Vantage::Unknown => "unknown",
+fn vantage(way: &CapturedDirection) -> &'static str {
+    match way.capture_point {
+        CapturePoint::Sender => "sender",
+        CapturePoint::Receiver => "receiver",
+        CapturePoint::Between => "between",
+        CapturePoint::Unknown => "unknown",
     }
 }
 
-fn cells(way: &CapturedWay) -> [String; 11] {
+fn cells(way: &CapturedDirection) -> [String; 11] {
     let bytes = |bytes: u64| number::bytes(bytes as f64);
     let known = |value: Option<u64>| value.map_or("–".to_owned(), bytes);
     [
@@ -103,14 +105,14 @@ fn cells(way: &CapturedWay) -> [String; 11] {
         known(way.reorder_peak_bytes),
         bytes(way.reinjected_bytes),
         bytes(way.retransmitted_bytes),
-        bytes(way.wasted_bytes),
+        bytes(way.spurious_bytes),
         known(way.discarded_bytes),
         bytes(way.unseen_bytes),
     ]
 }
 
 /// Median and 99th percentile.
-fn delays(delays: Option<Delays>) -> String {
+fn delays(delays: Option<DelayStats>) -> String {
     let time = |ns: u64| number::time(ns as f64);
     delays.map_or("–".to_owned(), |d| format!("{} / {}", time(d.p50_ns), time(d.p99_ns)))
 }
@@ -134,7 +136,7 @@ fn subflows(out: &mut String, all: &[&CapturedConnection], style: &Style) {
     table_head(out, "list", &columns);
     for connection in all {
         for subflow in &connection.subflows {
-            for way in subflow.ways.iter().filter(|way| way.packets > 0) {
+            for way in subflow.directions.iter().filter(|way| way.packets > 0) {
                 let opened = if subflow.join { "MP_JOIN" } else { "first" };
                 let _ = write!(
                     out,
@@ -153,7 +155,7 @@ fn subflows(out: &mut String, all: &[&CapturedConnection], style: &Style) {
                     delays(way.rtt),
                     delays(way.one_way),
                     number::bytes(way.retransmitted_bytes as f64),
-                    number::bytes(way.late_bytes as f64),
+                    number::bytes(way.out_of_order_bytes as f64),
                     number::bytes(way.reinjected_bytes as f64),
                 ] {
                     let _ = write!(out, "<td class=\"n\">{}</td>", esc(&cell));

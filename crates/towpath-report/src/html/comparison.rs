@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use towpath_measure::metrics::statistics::{Estimate, Interval, too_few};
+use towpath_measure::metrics::statistics::{ConfidenceInterval, Estimate, too_few};
 
 use super::panel::{self, Style, swatch, transport_class};
 use super::summary::warning_box;
@@ -110,7 +110,9 @@ fn cell(out: &mut String, row: &Compared, estimate: Option<&Estimate>) {
     };
     let quartiles = spread(estimate.quartiles).map(|text| format!("[{text}]"));
     let interval = match estimate.interval {
-        Some(Interval { low, high }) => spread([low, high]).map(|text| format!("95 %: {text}")),
+        Some(ConfidenceInterval { low, high }) => {
+            spread([low, high]).map(|text| format!("95 %: {text}"))
+        }
         None => too_few(estimate.count),
     };
     let _ = write!(out, "<td>{}", esc(&text(estimate.median)));
@@ -184,7 +186,7 @@ fn ratios(out: &mut String, compared: &Comparison<'_>, row: &Compared) {
         .map(|(pair, ratio)| ValueRow {
             name: compared.pair_name(pair),
             note: match ratio.interval {
-                Some(Interval { low, high }) => {
+                Some(ConfidenceInterval { low, high }) => {
                     let [value, low, high] = [ratio.value, low, high].map(ratio_text);
                     format!("{value} [{low}–{high}]")
                 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use towpath_measure::result::{Counter, Interface, Link, Noise, Record, SubflowSummary};
+use towpath_measure::result::{Counter, EmulatorTiming, Interface, Link, Record, SubflowSummary};
 
 use towpath_measure::scenario::{DataDirection, Transport, World};
 
@@ -256,7 +256,7 @@ fn conditions(out: &mut String, run: &Run) {
     facts.extend(meta.conditions.iter().map(|(name, value)| (name.clone(), value.clone())));
     for record in &run.records {
         // Virtual time has no noise.
-        if let Record::Noise(n) = record
+        if let Record::Timing(n) = record
             && meta.world != World::Sim
         {
             facts.extend(noise(n));
@@ -281,7 +281,7 @@ fn stack(run: &Run) -> String {
     }
 }
 
-fn noise(noise: &Noise) -> Vec<(String, String)> {
+fn noise(noise: &EmulatorTiming) -> Vec<(String, String)> {
     let time = |ns: u64| number::time(ns as f64);
     let lateness = format!(
         "median {}, 90 % {}, 99 % {}, 99.9 % {}, largest {} of {} packets",
@@ -302,7 +302,7 @@ fn noise(noise: &Noise) -> Vec<(String, String)> {
         ("packets lost by the emulator".to_owned(), number::count(noise.lost_packets as f64)),
         ("load average".to_owned(), format!("{:.2}", noise.load)),
         ("emulator processor time".to_owned(), format!("{:.2} s", noise.emulator_cpu_s)),
-        ("processor used by others".to_owned(), number::percent(noise.foreign_cpu)),
+        ("processor used by others".to_owned(), number::percent(noise.other_cpu_share)),
     ]);
     facts
 }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 use towpath_measure::result::{
-    Record, Sequence, SequenceKind, SequenceMark, SequenceMarks, SequenceView, Vantage,
+    CapturePoint, Record, Sequence, SequenceKind, SequenceMark, SequenceMarks, SequenceView,
 };
 use towpath_measure::scenario::{Transport, World};
 
@@ -120,12 +120,12 @@ fn order(kind: SequenceKind) -> usize {
     match kind {
         Kind::Sack => 0,
         Kind::Sent => 1,
-        Kind::Late => 2,
+        Kind::OutOfOrder => 2,
         Kind::Reinjected => 3,
         Kind::Ack => 4,
         Kind::DuplicateAck => 5,
-        Kind::Again => 6,
-        Kind::Needless => 7,
+        Kind::Retransmitted => 6,
+        Kind::Spurious => 7,
         Kind::ZeroWindow => 8,
         Kind::Syn | Kind::Fin | Kind::Rst => 9,
     }
@@ -143,9 +143,9 @@ fn describe(marks: &SequenceMarks, path: &str, style: &Style) -> (String, String
             };
             return (name, format!("bars {}", style.class(path)), label);
         }
-        Kind::Late => ("seen behind later data", "bars thick late"),
-        Kind::Again => ("sent again", "bars thick again"),
-        Kind::Needless => ("sent again in vain", "bars thick needless"),
+        Kind::OutOfOrder => ("seen behind later data", "bars thick late"),
+        Kind::Retransmitted => ("sent again", "bars thick again"),
+        Kind::Spurious => ("sent again in vain", "bars thick needless"),
         Kind::Reinjected => ("reinjected", "bars thick reinjected"),
         Kind::Ack => ("acknowledged", "acked"),
         Kind::DuplicateAck => ("duplicate ACK", "twice"),
@@ -226,7 +226,7 @@ fn swatch(kind: SequenceKind) -> String {
         Kind::ZeroWindow => {
             format!("<path d=\"M5 6h0\"/><text x=\"11\" y=\"10\">{}</text>", letter(kind))
         }
-        Kind::Late | Kind::Again | Kind::Needless | Kind::Reinjected => {
+        Kind::OutOfOrder | Kind::Retransmitted | Kind::Spurious | Kind::Reinjected => {
             format!("<path d=\"M5 11v-10\"/><text x=\"10\" y=\"10\">{}</text>", letter(kind))
         }
         Kind::Syn | Kind::Fin | Kind::Rst => String::new(),
@@ -236,13 +236,13 @@ fn swatch(kind: SequenceKind) -> String {
 
 /// What the whole time shows, and how exactly.
 fn about(sequence: &Sequence, view: &SequenceView) -> String {
-    let place = match sequence.vantage {
-        Vantage::Sender => "seen at the sender",
-        Vantage::Receiver => "seen at the receiver",
-        Vantage::Between => "seen on the way",
-        Vantage::Unknown => "as captured",
+    let place = match sequence.capture_point {
+        CapturePoint::Sender => "seen at the sender",
+        CapturePoint::Receiver => "seen at the receiver",
+        CapturePoint::Between => "seen on the way",
+        CapturePoint::Unknown => "as captured",
     };
-    let again = match sequence.again_packets {
+    let again = match sequence.retransmitted_packets {
         0 => "nothing sent again".to_owned(),
         1 => "1 packet sent again".to_owned(),
         many => format!("{} packets sent again", number::count(many as f64)),
@@ -252,7 +252,7 @@ fn about(sequence: &Sequence, view: &SequenceView) -> String {
 }
 
 fn close_up(view: &SequenceView) -> String {
-    format!("{}; {}", cut(&clean(&view.about), 160), exactness(view))
+    format!("{}; {}", cut(&clean(&view.label), 160), exactness(view))
 }
 
 fn exactness(view: &SequenceView) -> String {
@@ -278,9 +278,9 @@ fn numbers(picture: &Picture<'_>, end_s: f64) -> Value {
                 match group.kind {
                     SequenceKind::Sent => *value = value.max(mark.end_bytes as f64 / 1e6),
                     SequenceKind::Ack => *value = value.max(mark.start_bytes as f64 / 1e6),
-                    SequenceKind::Late
-                    | SequenceKind::Again
-                    | SequenceKind::Needless
+                    SequenceKind::OutOfOrder
+                    | SequenceKind::Retransmitted
+                    | SequenceKind::Spurious
                     | SequenceKind::Reinjected
                     | SequenceKind::DuplicateAck
                     | SequenceKind::Sack

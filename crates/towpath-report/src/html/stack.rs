@@ -1,6 +1,6 @@
 //! Charts of what a stack of our own did at connection level.
 
-use towpath_measure::result::Cause;
+use towpath_measure::result::ReinjectionCause;
 use towpath_measure::scenario::{DataDirection, Transport};
 
 use super::panel::{MAX_SUBFLOWS, Style, ceiling, medium, per_point, scaled, series as line};
@@ -82,13 +82,13 @@ fn blocked(stack: &StackSeries, grid: &Grid, suffix: &str) -> Chart {
 }
 
 /// A cause, as a legend says it, and its class.
-fn cause(cause: Option<Cause>) -> (&'static str, &'static str) {
+fn cause(cause: Option<ReinjectionCause>) -> (&'static str, &'static str) {
     match cause {
-        Some(Cause::Timeout) => ("timeout", "again0 band"),
-        Some(Cause::Closed) => ("subflow gone", "again1 band"),
-        Some(Cause::Connection) => ("connection\u{2019}s timer", "again2 band"),
-        Some(Cause::Opportunistic) => ("it blocked the window (M1)", "again3 band"),
-        Some(Cause::Scheduler) => ("wanted by the scheduler", "again4 band"),
+        Some(ReinjectionCause::Timeout) => ("timeout", "again0 band"),
+        Some(ReinjectionCause::Closed) => ("subflow gone", "again1 band"),
+        Some(ReinjectionCause::Connection) => ("connection\u{2019}s timer", "again2 band"),
+        Some(ReinjectionCause::Opportunistic) => ("it blocked the window (M1)", "again3 band"),
+        Some(ReinjectionCause::Scheduler) => ("wanted by the scheduler", "again4 band"),
         None => ("sent again", "again0 band"),
     }
 }

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use towpath_measure::result::{Cause, ConnectionState, Event, EventKind, Interval, Record};
+use towpath_measure::result::{
+    ConnectionState, Event, EventKind, Interval, Record, ReinjectionCause,
+};
 use towpath_measure::scenario::DataDirection;
 
 use super::{Grid, Values, bridge, merge};
@@ -17,7 +19,7 @@ pub(crate) struct StackSeries {
     /// Share of each period with a full window, 0 to 1, of the connection where it was largest.
     pub(crate) blocked: Values,
     /// Bytes sent again in each period; without a cause where the result does not tell it.
-    pub(crate) again: Vec<(Option<Cause>, Values)>,
+    pub(crate) again: Vec<(Option<ReinjectionCause>, Values)>,
     /// Times that M2 slowed each path down.
     pub(crate) slowed: Vec<(String, Values)>,
     /// Whether the sender's end told anything.
@@ -71,8 +73,8 @@ impl StackSeries {
 
 fn connection(records: &[(&Interval, &ConnectionState)], grid: &Grid) -> StackSeries {
     let [mut waiting, mut buffer, mut blocked] = [grid.empty(), grid.empty(), grid.empty()];
-    let causes = Cause::ALL.into_iter().map(Some).chain([None]);
-    let mut again: Vec<(Option<Cause>, Values, u64)> =
+    let causes = ReinjectionCause::ALL.into_iter().map(Some).chain([None]);
+    let mut again: Vec<(Option<ReinjectionCause>, Values, u64)> =
         causes.map(|cause| (cause, grid.empty(), 0)).collect();
     for (interval, state) in records {
         let (t_ns, span_ns) = (interval.t_ns, interval.span_ns);

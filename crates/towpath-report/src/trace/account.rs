@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use towpath_measure::account::{
-    Carried, Period, Reasons, Seen, SeenPeriod, Sizes, Why, combined, estimated, total_weight,
+    BufferSizes, CarriedBytes, EstimateInputs, IdleCause, ObservedPeriod, Period, WeightedCauses,
+    combine_causes, estimated_account, total_weight,
 };
 use towpath_measure::result::{
-    Account, AccountSummary, CapturedConnection, CapturedWay, Part, Vantage,
+    Account, AccountSummary, CapturePoint, CapturedConnection, CapturedDirection, Part,
 };
 use towpath_measure::scenario::{DataDirection, Transport};
 
@@ -45,8 +46,8 @@ struct Books {
 /// One path, direction and period.
 #[derive(Debug, Default)]
 struct Entry {
-    carried: Carried,
-    reasons: Reasons,
+    carried: CarriedBytes,
+    reasons: WeightedCauses,
     /// Round trips show a queue.
     is_full: bool,
     /// The fastest train of packets.
@@ -62,7 +63,7 @@ impl Trace {
         let sample_ns = self.longer(sample_ns.max(moment_ns));
         for captured in &self.connections {
             let Some(connection) = self.connection(captured) else { continue };
-            for (side, way) in captured.ways.iter().enumerate() {
+            for (side, way) in captured.directions.iter().enumerate() {
                 if way.bytes > 0 {
                     self.take(
                         &mut books,
@@ -87,9 +88,12 @@ impl Trace {
                 (*way, seen((periods, moments), (sample_ns, moment_ns)))
             })
             .collect();
-        let sizes = Sizes::default();
+        let sizes = BufferSizes::default();
         let (paths, longest_rtt) = (&books.names, books.longest_rtt);
-        estimated(&Seen { paths, transport, sizes, longest_rtt, from }, &links)
+        estimated_account(
+            &EstimateInputs { paths, transport, sizes, longest_rtt, source: from },
+            &links,
+        )
     }
 
     /// Periods of which there are not too many, whatever a capture says of time.
@@ -110,10 +114,15 @@ impl Trace {
     fn take(
         &self,
         books: &mut Books,
-        (captured, connection, side, way): (&CapturedConnection, &Connection, usize, &CapturedWay),
+        (captured, connection, side, way): (
+            &CapturedConnection,
+            &Connection,
+            usize,
+            &CapturedDirection,
+        ),
         (sample_ns, moment_ns): (u64, u64),
     ) {
-        let at_receiver = way.vantage == Vantage::Receiver;
+        let at_receiver = way.capture_point == CapturePoint::Receiver;
         books.vantages.insert(at_receiver);
         let subflows: Vec<&Subflow> = self.tracker.of(connection).collect();
         let sums = |of: fn(&Slot) -> u64| -> u64 {
@@ -221,7 +230,7 @@ impl Entry {
         let reinjected = ((slot.copied_bytes as f64 * in_vain) as u64).min(brought);
         self.carried.delivered += brought - reinjected;
         self.carried.reinjected += reinjected;
-        self.carried.repeated += if at_receiver { slot.again_bytes } else { slot.wasted_bytes };
+        self.carried.spurious += if at_receiver { slot.again_bytes } else { slot.wasted_bytes };
         self.carried.headers += slot.header_bytes;
         self.train_bps =
             self.train_bps.max(if at_receiver { slot.new_bps } else { slot.acked_bps });
@@ -229,14 +238,14 @@ impl Entry {
 }
 
 /// What a subflow waited for, in parts of the period.
-fn reasons(slot: &Slot, at_receiver: bool, names: &[usize], sample_ns: u64) -> Reasons {
+fn reasons(slot: &Slot, at_receiver: bool, names: &[usize], sample_ns: u64) -> WeightedCauses {
     let states = if at_receiver { &slot.at_receiver_us } else { &slot.at_sender_us };
     let waits_for = slot.waits_for.and_then(|number| names.get(usize::from(number))).copied();
     let share = |us: u32| f64::from(us) * 1e3 / sample_ns.max(1) as f64;
     let each = STATES.iter().zip(states).filter(|(_, us)| **us > 0);
     each.map(|(part, us)| {
-        let waits_for = waits_for.filter(|_| *part == Part::Blocked);
-        (Why { part: *part, waits_for }, share(*us))
+        let waits_for = waits_for.filter(|_| *part == Part::HeadOfLineBlocking);
+        (IdleCause { part: *part, waits_for }, share(*us))
     })
     .collect()
 }
@@ -245,7 +254,7 @@ fn reasons(slot: &Slot, at_receiver: bool, names: &[usize], sample_ns: u64) -> R
 fn seen(
     (periods, moments): (&BTreeMap<u64, Entry>, &BTreeMap<u64, u64>),
     (sample_ns, moment_ns): (u64, u64),
-) -> Vec<SeenPeriod> {
+) -> Vec<ObservedPeriod> {
     let Some((first, last)) = periods.first_key_value().zip(periods.last_key_value()) else {
         return Vec::new();
     };
@@ -266,17 +275,18 @@ fn seen(
         let payload = entry.carried.sum().saturating_sub(entry.carried.headers).max(1);
         let train_bps = entry.train_bps as f64 * entry.carried.sum() as f64 / payload as f64;
         let peak_bps = peak_bps.max(train_bps as u64);
-        let limits = limits(&combined(&[&entry.reasons], false), sample_ns);
+        let limits = limits(&combine_causes(&[&entry.reasons], false), sample_ns);
         let (t_ns, span_ns) = ((number + 1).saturating_mul(sample_ns), sample_ns);
-        let period = Period { t_ns, span_ns, carried: entry.carried, begun_bytes: 0, limits };
-        all.push(SeenPeriod { period, peak_bps, is_full: entry.is_full });
+        let period =
+            Period { t_ns, span_ns, carried: entry.carried, partial_packet_bytes: 0, limits };
+        all.push(ObservedPeriod { period, peak_bps, is_saturated: entry.is_full });
     }
     all
 }
 
-fn limits(reasons: &Reasons, span_ns: u64) -> BTreeMap<Why, u64> {
+fn limits(reasons: &WeightedCauses, span_ns: u64) -> BTreeMap<IdleCause, u64> {
     let all = total_weight(reasons);
-    let mut limits: BTreeMap<Why, u64> = BTreeMap::new();
+    let mut limits: BTreeMap<IdleCause, u64> = BTreeMap::new();
     for (why, weight) in reasons.iter().filter(|_| all > 0.0) {
         *limits.entry(*why).or_default() += (weight / all * span_ns as f64) as u64;
     }

@@ -133,7 +133,7 @@ impl DataWay {
         );
         let kind = match (copies, repeats) {
             (0, 0) => SequenceKind::Sent,
-            (0, _) => SequenceKind::Again,
+            (0, _) => SequenceKind::Retransmitted,
             _ => SequenceKind::Reinjected,
         };
         self.mark(kind, at, whole, 1);

@@ -65,7 +65,9 @@ impl Trace {
             for (subflow, told) in self.tracker.of(connection).zip(&mut captured.subflows) {
                 let [opener, other] = subflow.ends;
                 let ends = [(opener, other), (other, opener)];
-                for (way, (ends, direction)) in told.ways.iter_mut().zip(ends.iter().zip(WAYS)) {
+                for (way, (ends, direction)) in
+                    told.directions.iter_mut().zip(ends.iter().zip(WAYS))
+                {
                     debug_assert_eq!(way.direction, direction, "both are in the same order");
                     way.one_way = delays.get(ends).and_then(Distribution::delays);
                 }

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use towpath_measure::result::{Delays, Stall};
+use towpath_measure::result::{DelayStats, Stall};
 
 use super::interval::Range;
 
@@ -70,16 +70,16 @@ impl Distribution {
     }
 
     /// The figures; `None` without any value.
-    pub(super) fn delays(&self) -> Option<Delays> {
+    pub(super) fn delays(&self) -> Option<DelayStats> {
         if self.count == 0 {
             return None;
         }
         let count = self.count as f64;
         let mean = self.sum / count;
         let variance = (self.squares - self.sum * mean) / (count - 1.0).max(1.0);
-        Some(Delays {
+        Some(DelayStats {
             mean_ns: mean as u64,
-            deviation_ns: variance.max(0.0).sqrt() as u64,
+            stddev_ns: variance.max(0.0).sqrt() as u64,
             min_ns: self.min,
             p50_ns: self.percentile(50.0),
             p90_ns: self.percentile(90.0),

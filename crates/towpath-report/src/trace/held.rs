@@ -23,10 +23,10 @@ pub(super) const STATES: [Part; 11] = [
     Part::Handshake,
     Part::Application,
     Part::PeerWindow,
-    Part::Blocked,
+    Part::HeadOfLineBlocking,
     Part::SlowStart,
     Part::AfterLoss,
-    Part::BelowProduct,
+    Part::CongestionAvoidance,
     Part::Backup,
     Part::Scheduler,
     Part::Down,
@@ -327,7 +327,7 @@ impl Sender {
         let is_full = edge.is_some_and(|edge| highest.saturating_add(packet) > edge);
         if is_full && above.is_outstanding {
             return match above.next_owner.filter(|_| above.is_multipath) {
-                Some(owner) if owner != own.number => (Part::Blocked, Some(owner)),
+                Some(owner) if owner != own.number => (Part::HeadOfLineBlocking, Some(owner)),
                 Some(_) | None => (Part::PeerWindow, None),
             };
         }
@@ -344,7 +344,7 @@ impl Sender {
         } else if self.is_growing() {
             Part::SlowStart
         } else {
-            Part::BelowProduct
+            Part::CongestionAvoidance
         };
         (part, None)
     }
@@ -364,7 +364,7 @@ impl Sender {
         let packet = own.packet_bytes(above);
         if own.round_ns > 0 && edge.is_some_and(|edge| highest.saturating_add(packet) > edge) {
             let other = above.is_multipath && above.has_gap;
-            return if other { (Part::Blocked, None) } else { (Part::PeerWindow, None) };
+            return if other { (Part::HeadOfLineBlocking, None) } else { (Part::PeerWindow, None) };
         }
         let part = match (self.is_dry, self.is_cut) {
             (true, _) => Part::Application,
@@ -483,7 +483,10 @@ mod tests {
             ..Above::default()
         };
         let sender = Sender::default();
-        assert_eq!(sender.at_sender(&own(100, 100), &above, &edges), (Part::Blocked, Some(1)));
+        assert_eq!(
+            sender.at_sender(&own(100, 100), &above, &edges),
+            (Part::HeadOfLineBlocking, Some(1))
+        );
         edges.offer(50_000, MS);
         assert_eq!(sender.at_sender(&own(100, 100), &above, &edges), (Part::Scheduler, None));
         let backup = Own { is_backup: true, ..own(100, 100) };

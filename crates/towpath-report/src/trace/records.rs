@@ -6,9 +6,9 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use towpath_measure::result::{
-    AccountSummary, CapturedConnection, ConnectionState, Event, EventKind, FlowSummary, Interval,
-    Meta, MetaFlow, MetaPath, Multipath, Record, SCHEMA_VERSION, Side, StackFigures,
-    Subflow as SubflowRecord, SubflowSummary, Summary, Vantage, Warning,
+    AccountSummary, CapturePoint, CapturedConnection, ConnectionState, Event, EventKind,
+    FlowSummary, Interval, Meta, MetaFlow, MetaPath, MultipathUse, Record, SCHEMA_VERSION,
+    StackStats, Subflow as SubflowRecord, SubflowEnd, SubflowSummary, Summary, Warning,
 };
 use towpath_measure::scenario::{DataDirection, Transport, World};
 
@@ -108,11 +108,11 @@ impl Trace {
         sample_ns: u64,
         records: &mut Vec<Record>,
     ) {
-        for ((data, way), direction) in connection.data.iter().zip(&captured.ways).zip(WAYS) {
+        for ((data, way), direction) in connection.data.iter().zip(&captured.directions).zip(WAYS) {
             if way.bytes == 0 {
                 continue;
             }
-            let at_receiver = way.vantage == Vantage::Receiver;
+            let at_receiver = way.capture_point == CapturePoint::Receiver;
             for (number, bin) in data.series.bins(sample_ns) {
                 let connection = at_receiver.then(|| ConnectionState {
                     reorder_bytes: Some(bin.waiting_bytes),
@@ -142,11 +142,11 @@ impl Trace {
         records: &mut Vec<Record>,
     ) {
         let path = path(self, subflow);
-        for ((way, summed), direction) in subflow.ways.iter().zip(&captured.ways).zip(WAYS) {
+        for ((way, summed), direction) in subflow.ways.iter().zip(&captured.directions).zip(WAYS) {
             if way.payload_bytes == 0 {
                 continue;
             }
-            let at_receiver = summed.vantage == Vantage::Receiver;
+            let at_receiver = summed.capture_point == CapturePoint::Receiver;
             let (mut sent, mut acked, mut arrived, mut again) = (0, 0, 0, 0_u32);
             for (number, bin) in way.series.bins(sample_ns) {
                 sent += bin.sent_bytes;
@@ -159,7 +159,7 @@ impl Trace {
                     flow: captured.flow,
                     stream: 0,
                     direction,
-                    side: Side::Sender,
+                    side: SubflowEnd::Sender,
                     subflow: u32::from(subflow.number),
                     path: path.clone(),
                     state: "established".to_owned(),
@@ -177,10 +177,10 @@ impl Trace {
                     in_flight_packets: 0,
                     retransmissions: again,
                     mss_bytes: way.mss_bytes.map_or(way.largest_payload, u32::from),
-                    held: None,
+                    sender_activity: None,
                 };
                 let receiver = SubflowRecord {
-                    side: Side::Receiver,
+                    side: SubflowEnd::Receiver,
                     bytes: if at_receiver { bin.bytes } else { bin.acked_bytes },
                     bytes_sent: 0,
                     bytes_acked: 0,
@@ -224,7 +224,7 @@ impl Trace {
                 detail: BTreeMap::new(),
             });
         }
-        for handover in captured.ways.iter().flat_map(|way| &way.handovers) {
+        for handover in captured.directions.iter().flat_map(|way| &way.handovers) {
             let to = captured.subflows.get(handover.to as usize);
             events.push(Event {
                 t_ns: handover.first_new_ns,
@@ -272,10 +272,11 @@ impl Trace {
     }
 
     fn flows(captured: &CapturedConnection) -> Vec<FlowSummary> {
-        let ways = captured.ways.iter().filter(|way| way.bytes > 0);
+        let ways = captured.directions.iter().filter(|way| way.bytes > 0);
         let side = |direction| usize::from(direction == DataDirection::Down);
-        let of = |way: &towpath_measure::result::CapturedWay| {
-            let below = captured.subflows.iter().filter_map(|s| s.ways.get(side(way.direction)));
+        let of = |way: &towpath_measure::result::CapturedDirection| {
+            let below =
+                captured.subflows.iter().filter_map(|s| s.directions.get(side(way.direction)));
             let first = captured.subflows.first();
             FlowSummary {
                 flow: captured.flow,
@@ -289,8 +290,10 @@ impl Trace {
                 stall: way.stall,
                 recoveries: Vec::new(),
                 congestion_control: Vec::new(),
-                retransmissions: below.map(|b| b.retransmitted_packets + b.late_packets).sum(),
-                stack: captured.multipath.then_some(StackFigures {
+                retransmissions: below
+                    .map(|b| b.retransmitted_packets + b.out_of_order_packets)
+                    .sum(),
+                stack: captured.multipath.then_some(StackStats {
                     reinjected_bytes: Some(way.reinjected_bytes),
                     discarded_bytes: way.discarded_bytes,
                     reorder_peak_bytes: way.reorder_peak_bytes,
@@ -316,7 +319,7 @@ impl Trace {
             warn(text, "what was captured before it is all there");
         }
         let unseen: u64 =
-            self.connections.iter().flat_map(|c| &c.ways).map(|w| w.unseen_bytes).sum();
+            self.connections.iter().flat_map(|c| &c.directions).map(|w| w.unseen_bytes).sum();
         if unseen > 0 {
             let text = format!(
                 "{} were acknowledged, but are not in the capture",
@@ -328,10 +331,10 @@ impl Trace {
             let text = format!("{} packets belong to too many connections", self.tracker.untracked);
             warn(text, "cut the capture into parts, or filter it");
         }
-        let between = |way: &towpath_measure::result::CapturedWay| {
-            way.bytes > 0 && matches!(way.vantage, Vantage::Unknown)
+        let between = |way: &towpath_measure::result::CapturedDirection| {
+            way.bytes > 0 && matches!(way.capture_point, CapturePoint::Unknown)
         };
-        if self.connections.iter().flat_map(|c| &c.ways).any(between) {
+        if self.connections.iter().flat_map(|c| &c.directions).any(between) {
             let text = "for some connections it cannot be told at which end they were captured";
             warn(text.to_owned(), "say it with `--taken-at opener` or `--taken-at accepter`");
         }
@@ -354,7 +357,7 @@ fn time(record: &Record) -> u64 {
         | Record::Sequence(_)
         | Record::Counter(_)
         | Record::Interface(_)
-        | Record::Noise(_)
+        | Record::Timing(_)
         | Record::Summary(_) => u64::MAX,
     }
 }
@@ -413,7 +416,7 @@ fn meta_flow(captured: &CapturedConnection) -> MetaFlow {
         from,
         to,
         pattern: if captured.multipath { "MPTCP" } else { "TCP" }.to_owned(),
-        direction: match captured.ways.as_slice() {
+        direction: match captured.directions.as_slice() {
             [up, down] if up.bytes > 0 && down.bytes > 0 => DataDirection::Both,
             [_, down] if down.bytes > 0 => DataDirection::Down,
             _ => DataDirection::Up,
@@ -423,12 +426,12 @@ fn meta_flow(captured: &CapturedConnection) -> MetaFlow {
     }
 }
 
-fn multipath(shown: &[&CapturedConnection]) -> Multipath {
+fn multipath(shown: &[&CapturedConnection]) -> MultipathUse {
     let asked: Vec<_> = shown.iter().filter(|captured| captured.multipath).collect();
     let fallback = asked.iter().find_map(|captured| captured.fallback.clone());
     let mut paths_used: Vec<String> = Vec::new();
     for subflow in asked.iter().flat_map(|captured| &captured.subflows) {
-        let carried = subflow.ways.iter().any(|way| way.new_bytes > 0);
+        let carried = subflow.directions.iter().any(|way| way.new_bytes > 0);
         if carried && !paths_used.contains(&subflow.path) {
             paths_used.push(subflow.path.clone());
         }
@@ -438,7 +441,7 @@ fn multipath(shown: &[&CapturedConnection]) -> Multipath {
         *options.entry(name).or_default() += count;
     }
     let evidence = options.into_iter().map(|(name, count)| format!("`{name}` in {count} packets"));
-    Multipath {
+    MultipathUse {
         requested: !asked.is_empty(),
         used: !asked.is_empty() && fallback.is_none(),
         fallback,
@@ -449,7 +452,7 @@ fn multipath(shown: &[&CapturedConnection]) -> Multipath {
 
 fn subflows(captured: &CapturedConnection) -> Vec<SubflowSummary> {
     let each = captured.subflows.iter().flat_map(|subflow| {
-        subflow.ways.iter().filter(|way| way.payload_bytes > 0).map(move |way| (subflow, way))
+        subflow.directions.iter().filter(|way| way.payload_bytes > 0).map(move |way| (subflow, way))
     });
     let summary = each.map(|(subflow, way)| SubflowSummary {
         flow: captured.flow,
@@ -462,7 +465,7 @@ fn subflows(captured: &CapturedConnection) -> Vec<SubflowSummary> {
         backup: subflow.backup,
         bytes: way.new_bytes,
         share: way.share,
-        retransmissions: way.retransmitted_packets + way.late_packets,
+        retransmissions: way.retransmitted_packets + way.out_of_order_packets,
         srtt_us: way.rtt.map_or(0, |rtt| (rtt.p50_ns / 1_000) as u32),
         first_seen_ns: subflow.first_ns,
         closed_ns: matches!(subflow.state.as_str(), "closed" | "reset").then_some(subflow.last_ns),

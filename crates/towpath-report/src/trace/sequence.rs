@@ -100,10 +100,10 @@ impl SequenceLog {
         /// A report comes a round trip later, or never.
         const FAR: usize = 4_096;
         let is_it = |mark: &&mut Mark| {
-            mark.kind == SequenceKind::Again && !mark.range.and(range).is_empty()
+            mark.kind == SequenceKind::Retransmitted && !mark.range.and(range).is_empty()
         };
         if let Some(mark) = self.marks.iter_mut().rev().take(FAR).find(is_it) {
-            mark.kind = SequenceKind::Needless;
+            mark.kind = SequenceKind::Spurious;
         }
     }
 
@@ -139,7 +139,7 @@ fn joins(old: &Mark, new: &Mark) -> bool {
         // What goes on in a column goes on between its ends; the others are told apart as long as they can.
         Kind::Ack | Kind::ZeroWindow | Kind::Sent | Kind::Sack => true,
         Kind::DuplicateAck => old.range.start == new.range.start,
-        Kind::Late | Kind::Again | Kind::Needless | Kind::Reinjected => {
+        Kind::OutOfOrder | Kind::Retransmitted | Kind::Spurious | Kind::Reinjected => {
             old.range.start <= new.range.end && new.range.start <= old.range.end
         }
         Kind::Syn | Kind::Fin | Kind::Rst => false,

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use towpath_measure::result::{
-    CapturedConnection, Sequence, SequenceKind, SequenceMark, SequenceMarks, SequenceView,
-    SubflowSummary, Vantage,
+    CapturePoint, CapturedConnection, Sequence, SequenceKind, SequenceMark, SequenceMarks,
+    SequenceView, SubflowSummary,
 };
 use towpath_measure::scenario::DataDirection;
 
@@ -68,8 +68,8 @@ impl Trace {
     /// 1970: those of the data that this host sent. What the run does not know has none.
     pub fn sequences_of_run(&self, zero_ns: u64, subflows: &[SubflowSummary]) -> Vec<Sequence> {
         let sent = |subject: &Subject<'_>| {
-            let way = subject.captured.ways.get(subject.side);
-            way.is_some_and(|way| way.vantage == Vantage::Sender)
+            let way = subject.captured.directions.get(subject.side);
+            way.is_some_and(|way| way.capture_point == CapturePoint::Sender)
         };
         let subjects = self.subjects(MAX_CONNECTIONS).into_iter().filter(sent);
         let shift_ns = self.begin_ns.cast_signed().saturating_sub(zero_ns.cast_signed());
@@ -85,7 +85,7 @@ impl Trace {
         for captured in self.connections.iter().take(top) {
             let Some(connection) = self.connection(captured) else { continue };
             let bytes = |side: usize| -> u64 {
-                let ways = captured.subflows.iter().filter_map(|s| s.ways.get(side));
+                let ways = captured.subflows.iter().filter_map(|s| s.directions.get(side));
                 ways.map(|way| way.payload_bytes).sum()
             };
             let whole = bytes(0).saturating_add(bytes(1));
@@ -130,7 +130,7 @@ impl Trace {
     fn picture(&self, subject: Subject<'_>, shift_ns: i64) -> Sequence {
         let Subject { captured, side, log, flight, subflow } = subject;
         let log = &log.in_order();
-        let ways = captured.subflows.iter().filter_map(|s| s.ways.get(side));
+        let ways = captured.subflows.iter().filter_map(|s| s.directions.get(side));
         let again_packets = match subflow {
             Some(one) => one.ways.get(side).map_or(0, |way| way.again_packets),
             None => ways.map(|way| way.retransmitted_packets).sum(),
@@ -152,8 +152,11 @@ impl Trace {
             direction: WAYS.get(side).copied().unwrap_or(DataDirection::Up),
             subflow: subflow.map(|subflow| u32::from(subflow.number)),
             paths,
-            vantage: captured.ways.get(side).map_or(Vantage::Unknown, |way| way.vantage),
-            again_packets,
+            capture_point: captured
+                .directions
+                .get(side)
+                .map_or(CapturePoint::Unknown, |way| way.capture_point),
+            retransmitted_packets: again_packets,
             views,
         }
     }
@@ -259,7 +262,7 @@ fn view(marks: &[Mark], column_ns: u64, about: &str, shared: bool, shift_ns: i64
         });
     }
     SequenceView {
-        about: about.to_owned(),
+        label: about.to_owned(),
         from_ns: shifted(from_ns),
         to_ns: shifted(to_ns),
         column_ns,
@@ -325,7 +328,7 @@ fn longest_pause(marks: &[Mark], end_ns: u64) -> Option<(u64, u64)> {
     };
     for mark in marks {
         match mark.kind {
-            SequenceKind::Sent | SequenceKind::Late | SequenceKind::Reinjected => {
+            SequenceKind::Sent | SequenceKind::OutOfOrder | SequenceKind::Reinjected => {
                 highest = highest.max(mark.range.end);
                 since = since.or((highest > acked).then_some(mark.at_ns));
             }
@@ -336,8 +339,8 @@ fn longest_pause(marks: &[Mark], end_ns: u64) -> Option<(u64, u64)> {
                 acked = mark.range.start;
                 since = (highest > acked).then_some(mark.at_ns);
             }
-            SequenceKind::Again
-            | SequenceKind::Needless
+            SequenceKind::Retransmitted
+            | SequenceKind::Spurious
             | SequenceKind::Ack
             | SequenceKind::DuplicateAck
             | SequenceKind::Sack
@@ -358,9 +361,9 @@ fn most_again(marks: &[Mark], length_ns: u64) -> Option<(u64, u64)> {
     let is_again = |mark: &&Mark| {
         matches!(
             mark.kind,
-            SequenceKind::Again
-                | SequenceKind::Needless
-                | SequenceKind::Late
+            SequenceKind::Retransmitted
+                | SequenceKind::Spurious
+                | SequenceKind::OutOfOrder
                 | SequenceKind::Reinjected
         )
     };
@@ -415,14 +418,17 @@ mod tests {
         let mut log = SequenceLog::default();
         for number in 0..200_000_i64 {
             let at = number.unsigned_abs() / 10;
-            let kind = if number % 7 == 0 { SequenceKind::Again } else { SequenceKind::Sent };
+            let kind =
+                if number % 7 == 0 { SequenceKind::Retransmitted } else { SequenceKind::Sent };
             log.add(mark(at, kind, number * 1_000, number * 1_000 + 900));
         }
         assert!(log.marks().len() <= 1 << 15, "{}", log.marks().len());
         let view = reduced(&log, bounds(log.marks()), "", false, 0);
         let shown: usize = view.marks.iter().map(|kind| kind.t_ns.len()).sum();
         assert!((200..=MAX_SHOWN).contains(&shown), "{shown}");
-        for (kind, expected) in [(SequenceKind::Again, 28_572), (SequenceKind::Sent, 171_428)] {
+        for (kind, expected) in
+            [(SequenceKind::Retransmitted, 28_572), (SequenceKind::Sent, 171_428)]
+        {
             let of_kind = view.marks.iter().filter(|marks| marks.kind == kind);
             let packets = of_kind.flat_map(|marks| &marks.packets).map(|n| u64::from(*n));
             assert_eq!(packets.sum::<u64>(), expected, "{kind:?}");
@@ -433,8 +439,9 @@ mod tests {
 
     #[test]
     fn the_densest_stretch_of_resending_is_found() {
-        let mut marks: Vec<Mark> =
-            [10, 2_000, 2_010, 2_020, 9_000].map(|at| mark(at, SequenceKind::Again, 0, 1)).into();
+        let mut marks: Vec<Mark> = [10, 2_000, 2_010, 2_020, 9_000]
+            .map(|at| mark(at, SequenceKind::Retransmitted, 0, 1))
+            .into();
         marks.push(mark(9_100, SequenceKind::Sent, 0, 1));
         assert_eq!(most_again(&marks, 500_000_000), Some((2_000_000_000, 3)));
     }

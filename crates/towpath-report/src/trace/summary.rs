@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use towpath_measure::metrics::goodput::bits_per_second;
 use towpath_measure::result::{
-    CapturedConnection, CapturedSubflow, CapturedWay, Handover, SubflowWay, Vantage,
+    CapturePoint, CapturedConnection, CapturedDirection, CapturedSubflow, SubflowDirection,
+    SubflowHandover,
 };
 use towpath_measure::scenario::DataDirection;
 
@@ -57,7 +58,7 @@ pub(super) fn connections(trace: &Trace) -> Vec<CapturedConnection> {
     let mut all: Vec<_> =
         all.map(|(flow, connection)| describe(trace, flow as u32, connection)).collect();
     all.sort_by_key(|connection| {
-        let bytes = connection.subflows.iter().flat_map(|subflow| &subflow.ways);
+        let bytes = connection.subflows.iter().flat_map(|subflow| &subflow.directions);
         std::cmp::Reverse(bytes.map(|way| way.payload_bytes).sum::<u64>())
     });
     all
@@ -73,22 +74,22 @@ fn describe(trace: &Trace, flow: u32, connection: &Connection) -> CapturedConnec
         multipath: connection.multipath,
         fallback: connection.fallback.map(|why| why.text().to_owned()),
         checksum: connection.checksum,
-        late: connection.late || !subflows().next().is_some_and(|first| first.saw_syn),
+        truncated_start: connection.late || !subflows().next().is_some_and(|first| first.saw_syn),
         first_ns: connection.first_ns,
         last_ns,
         options: connection.options.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect(),
-        ways: [0, 1].into_iter().map(|side| way(trace, connection, side)).collect(),
+        directions: [0, 1].into_iter().map(|side| way(trace, connection, side)).collect(),
         subflows: subflows().map(|subflow| describe_subflow(trace, connection, subflow)).collect(),
     }
 }
 
-fn way(trace: &Trace, connection: &Connection, side: usize) -> CapturedWay {
+fn way(trace: &Trace, connection: &Connection, side: usize) -> CapturedDirection {
     let direction = WAYS.get(side).copied().unwrap_or(DataDirection::Up);
     let subflows: Vec<&Subflow> = trace.tracker.of(connection).collect();
     let ways: Vec<&Way> = subflows.iter().filter_map(|s| s.ways.get(side)).collect();
     let sum = |of: fn(&Way) -> u64| ways.iter().map(|way| of(way)).sum::<u64>();
     let vantage = vantage_of(trace, &subflows, side);
-    let received = vantage == Vantage::Receiver;
+    let received = vantage == CapturePoint::Receiver;
     let [up, down] = &connection.data;
     let data = if side == 0 { up } else { down };
     let progress = if received { &data.arrivals } else { &data.acks };
@@ -104,9 +105,9 @@ fn way(trace: &Trace, connection: &Connection, side: usize) -> CapturedWay {
         .fold(duration_ns, u64::max);
     let acknowledged = data.flight.samples.delays();
     let again = sum(|way| way.again_bytes);
-    CapturedWay {
+    CapturedDirection {
         direction,
-        vantage,
+        capture_point: vantage,
         bytes: progress.bytes,
         duration_ns,
         goodput_bps: bits_per_second(progress.bytes, span),
@@ -116,11 +117,11 @@ fn way(trace: &Trace, connection: &Connection, side: usize) -> CapturedWay {
         head_of_line: data.wait.delays().filter(|_| received),
         reorder_peak_bytes: received.then_some(data.waiting_peak_bytes),
         reinjected_bytes: sum(|way| way.reinjected_bytes),
-        repeated_bytes: sum(|way| way.repeated_bytes),
+        remapped_bytes: sum(|way| way.repeated_bytes),
         retransmitted_bytes: again,
-        wasted_bytes: sum(|way| way.wasted_bytes),
+        spurious_bytes: sum(|way| way.wasted_bytes),
         discarded_bytes: received.then_some(again + data.copied_bytes),
-        late_bytes: sum(|way| way.late_bytes),
+        out_of_order_bytes: sum(|way| way.late_bytes),
         unseen_bytes: data.unseen_bytes,
         unmapped_bytes: sum(|way| way.unmapped_bytes),
         switches: data.switches,
@@ -160,9 +161,9 @@ fn describe_subflow(trace: &Trace, connection: &Connection, subflow: &Subflow) -
             Some(reason) => reset_reason(reason).to_owned(),
             None => "no reason given".to_owned(),
         }),
-        ways: ways
+        directions: ways
             .map(|(side, (way, direction))| {
-                let received = vantage_of(trace, &siblings, side) == Vantage::Receiver;
+                let received = vantage_of(trace, &siblings, side) == CapturePoint::Receiver;
                 subflow_way(way, (direction, received), all(side))
             })
             .collect(),
@@ -173,9 +174,9 @@ fn subflow_way(
     way: &Way,
     (direction, received): (DataDirection, bool),
     all_bytes: u64,
-) -> SubflowWay {
+) -> SubflowDirection {
     let acknowledged = way.flight.samples.delays();
-    SubflowWay {
+    SubflowDirection {
         direction,
         packets: way.packets,
         ip_bytes: way.ip_bytes,
@@ -187,9 +188,9 @@ fn subflow_way(
         acknowledged_after: acknowledged.filter(|_| received),
         retransmitted_bytes: way.again_bytes,
         retransmitted_packets: way.again_packets,
-        wasted_bytes: way.wasted_bytes,
-        late_bytes: way.late_bytes,
-        late_packets: way.late_packets,
+        spurious_bytes: way.wasted_bytes,
+        out_of_order_bytes: way.late_bytes,
+        out_of_order_packets: way.late_packets,
         reinjected_bytes: way.reinjected_bytes,
         unseen_bytes: way.unseen_bytes,
         one_way: None,
@@ -223,14 +224,14 @@ pub(super) fn path(trace: &Trace, subflow: &Subflow) -> String {
 }
 
 /// Where the capture was taken, seen from data of `side`.
-fn vantage_of(trace: &Trace, subflows: &[&Subflow], side: usize) -> Vantage {
+fn vantage_of(trace: &Trace, subflows: &[&Subflow], side: usize) -> CapturePoint {
     let at = trace.taken_at.or_else(|| subflows.iter().find_map(|subflow| taken_at(subflow)));
     match at {
-        None => Vantage::Unknown,
-        Some(TakenAt::Between) => Vantage::Between,
-        Some(TakenAt::Opener) if side == 0 => Vantage::Sender,
-        Some(TakenAt::Accepter) if side == 1 => Vantage::Sender,
-        Some(TakenAt::Opener | TakenAt::Accepter) => Vantage::Receiver,
+        None => CapturePoint::Unknown,
+        Some(TakenAt::Between) => CapturePoint::Between,
+        Some(TakenAt::Opener) if side == 0 => CapturePoint::Sender,
+        Some(TakenAt::Accepter) if side == 1 => CapturePoint::Sender,
+        Some(TakenAt::Opener | TakenAt::Accepter) => CapturePoint::Receiver,
     }
 }
 
@@ -262,7 +263,7 @@ fn taken_at(subflow: &Subflow) -> Option<TakenAt> {
 
 /// Changes from a subflow that then carries no more data (for at least a second) to one that had
 /// begun to carry some while the old one was still in use, or after it.
-fn handovers(subflows: &[&Subflow], side: usize) -> Vec<Handover> {
+fn handovers(subflows: &[&Subflow], side: usize) -> Vec<SubflowHandover> {
     let mut uses: Vec<(u32, u64, u64)> = Vec::new();
     for subflow in subflows {
         let Some(way) = subflow.ways.get(side) else { continue };
@@ -282,7 +283,7 @@ fn handovers(subflows: &[&Subflow], side: usize) -> Vec<Handover> {
             continue;
         }
         let overlap_ns = left.cast_signed().saturating_sub(first_new_ns.cast_signed());
-        found.push(Handover { from: old, to, first_new_ns, last_old_ns: left, overlap_ns });
+        found.push(SubflowHandover { from: old, to, first_new_ns, last_old_ns: left, overlap_ns });
     }
     found.sort_by_key(|handover| handover.first_new_ns);
     found

@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 
 use towpath_measure::result::{
-    CapturedConnection, CapturedSubflow, CapturedWay, Delays, SubflowWay, Vantage, Warning,
+    CapturePoint, CapturedConnection, CapturedDirection, CapturedSubflow, DelayStats,
+    SubflowDirection, Warning,
 };
 use towpath_measure::scenario::DataDirection;
 
@@ -67,7 +68,9 @@ impl Trace {
         }
         subflow_table(out, connection, width);
         one_way_lines(out, connection, width);
-        for way in connection.ways.iter().filter(|way| way.bytes > 0 || carried(connection, way)) {
+        for way in
+            connection.directions.iter().filter(|way| way.bytes > 0 || carried(connection, way))
+        {
             way_lines(out, connection, way, width);
         }
         if let Some(found) = self.connection(connection) {
@@ -99,8 +102,8 @@ fn paragraph(out: &mut String, text: &str, width: usize) {
     }
 }
 
-fn carried(connection: &CapturedConnection, way: &CapturedWay) -> bool {
-    let ways = connection.subflows.iter().flat_map(|subflow| &subflow.ways);
+fn carried(connection: &CapturedConnection, way: &CapturedDirection) -> bool {
+    let ways = connection.subflows.iter().flat_map(|subflow| &subflow.directions);
     ways.filter(|w| w.direction == way.direction).any(|w| w.payload_bytes > 0)
 }
 
@@ -121,7 +124,7 @@ fn title(connection: &CapturedConnection) -> String {
     if connection.checksum {
         facts.push("with checksums".to_owned());
     }
-    if connection.late {
+    if connection.truncated_start {
         facts.push("beginning not captured".to_owned());
     }
     format!("connection {}: {}", connection.flow, facts.join(", "))
@@ -157,26 +160,26 @@ fn subflow_table(out: &mut String, connection: &CapturedConnection, width: usize
 }
 
 fn cells(subflow: &CapturedSubflow) -> [String; 7] {
-    let main = subflow.ways.iter().max_by_key(|way| way.payload_bytes);
+    let main = subflow.directions.iter().max_by_key(|way| way.payload_bytes);
     let bytes = |direction| {
-        let way = subflow.ways.iter().find(|way| way.direction == direction);
+        let way = subflow.directions.iter().find(|way| way.direction == direction);
         way.map_or_else(String::new, |way| number::bytes(way.new_bytes as f64))
     };
-    let of_main = |of: &dyn Fn(&SubflowWay) -> String| main.map_or_else(String::new, of);
+    let of_main = |of: &dyn Fn(&SubflowDirection) -> String| main.map_or_else(String::new, of);
     [
         subflow.state.clone(),
         bytes(DataDirection::Up),
         bytes(DataDirection::Down),
         of_main(&|way| number::percent(way.share)),
         of_main(&|way| way.rtt.map_or("–".to_owned(), |rtt| span(rtt.p50_ns))),
-        of_main(&|way| number::bytes((way.retransmitted_bytes + way.late_bytes) as f64)),
+        of_main(&|way| number::bytes((way.retransmitted_bytes + way.out_of_order_bytes) as f64)),
         of_main(&|way| number::bytes(way.reinjected_bytes as f64)),
     ]
 }
 
 fn one_way_lines(out: &mut String, connection: &CapturedConnection, width: usize) {
     for subflow in &connection.subflows {
-        for way in &subflow.ways {
+        for way in &subflow.directions {
             let Some(d) = way.one_way else { continue };
             let name = if way.direction == DataDirection::Down { "down" } else { "up" };
             let text = format!(
@@ -192,20 +195,25 @@ fn one_way_lines(out: &mut String, connection: &CapturedConnection, width: usize
     }
 }
 
-fn way_lines(out: &mut String, connection: &CapturedConnection, way: &CapturedWay, width: usize) {
+fn way_lines(
+    out: &mut String,
+    connection: &CapturedConnection,
+    way: &CapturedDirection,
+    width: usize,
+) {
     let name = if way.direction == DataDirection::Down { "down" } else { "up" };
-    let taken = match way.vantage {
-        Vantage::Sender => "captured at the sender",
-        Vantage::Receiver => "captured at the receiver",
-        Vantage::Between => "captured on the way",
-        Vantage::Unknown => "captured nobody knows where",
+    let taken = match way.capture_point {
+        CapturePoint::Sender => "captured at the sender",
+        CapturePoint::Receiver => "captured at the receiver",
+        CapturePoint::Between => "captured on the way",
+        CapturePoint::Unknown => "captured nobody knows where",
     };
     let mut facts = vec![
         format!("{} in {}", number::bytes(way.bytes as f64), span(way.duration_ns)),
         format!("goodput {}", number::rate(way.goodput_bps)),
         format!("throughput {}", number::rate(way.throughput_bps)),
     ];
-    let mut delays = |name: &str, delays: Option<Delays>| {
+    let mut delays = |name: &str, delays: Option<DelayStats>| {
         if let Some(d) = delays {
             facts.push(format!(
                 "{name} median {}, 99 % {}, most {}",
@@ -224,10 +232,10 @@ fn way_lines(out: &mut String, connection: &CapturedConnection, way: &CapturedWa
     }
     let figures = [
         ("reinjected", way.reinjected_bytes),
-        ("sent a second time under new numbers", way.repeated_bytes),
+        ("sent a second time under new numbers", way.remapped_bytes),
         ("sent again on the same subflow", way.retransmitted_bytes),
-        ("of that wasted", way.wasted_bytes),
-        ("behind later data", way.late_bytes),
+        ("of that wasted", way.spurious_bytes),
+        ("behind later data", way.out_of_order_bytes),
         ("discarded", way.discarded_bytes.unwrap_or(0)),
         ("not in the capture", way.unseen_bytes),
         ("without a mapping", way.unmapped_bytes),

@@ -191,7 +191,7 @@ impl Way {
             let [elsewhere, here] = self.appears(data, *part, at);
             let kind = match (elsewhere, behind) {
                 (0, false) => SequenceKind::Sent,
-                (0, true) => SequenceKind::Late,
+                (0, true) => SequenceKind::OutOfOrder,
                 _ => SequenceKind::Reinjected,
             };
             self.mark(kind, at, *part, u32::from(number == 0));
@@ -493,5 +493,5 @@ impl Way {
 
 /// What was sent again, of which `had` bytes were known to have arrived.
 fn again_or_needless(had: u64, part: Range) -> SequenceKind {
-    if had >= part.len() { SequenceKind::Needless } else { SequenceKind::Again }
+    if had >= part.len() { SequenceKind::Spurious } else { SequenceKind::Retransmitted }
 }

@@ -5,9 +5,10 @@
 use std::collections::BTreeMap;
 
 use towpath_measure::result::{
-    Cause, Checked, ConnectionState, Counter, EmulatorWaiting, Event, EventKind, FlowSummary,
-    Interface, Interval, Link, Meta, MetaEvent, MetaFlow, MetaPath, Multipath, Noise, Record,
-    Recovery, SCHEMA_VERSION, Side, StackFigures, Stall, Subflow, SubflowSummary, Summary, Warning,
+    ConnectionState, Counter, EmulatorTiming, Event, EventKind, ExpectationResult, FlowSummary,
+    Interface, Interval, Link, Meta, MetaEvent, MetaFlow, MetaPath, MultipathUse, Record, Recovery,
+    ReinjectionCause, SCHEMA_VERSION, StackStats, Stall, Subflow, SubflowEnd, SubflowSummary,
+    Summary, WakeupTiming, Warning,
 };
 use towpath_measure::scenario::{DataDirection, Transport, World};
 use towpath_report::Run;
@@ -127,7 +128,7 @@ pub(crate) fn own_stack() -> Run {
             receive_buffer_bytes: Some(1_000_000),
             reorder_peak_bytes: Some(if step < 31 { 94_000 } else { 900_000 }),
             reinjected_bytes: Some(again),
-            reinjected_by_cause: BTreeMap::from([(Cause::Timeout, again)]),
+            reinjected_by_cause: BTreeMap::from([(ReinjectionCause::Timeout, again)]),
             discarded_bytes: Some(again / 2),
             window_blocked_ns: Some(if gone { 60 * MS } else { 0 }),
             penalisations: Some(u64::from(step >= 32)),
@@ -154,7 +155,7 @@ pub(crate) fn own_stack() -> Run {
         detail: BTreeMap::from([("times".to_owned(), "1".to_owned())]),
     }));
     if let Some(flow) = own.summary.as_mut().and_then(|summary| summary.flows.first_mut()) {
-        flow.stack = Some(StackFigures {
+        flow.stack = Some(StackStats {
             reinjected_bytes: Some(again),
             discarded_bytes: Some(again / 2),
             reorder_peak_bytes: Some(900_000),
@@ -288,7 +289,7 @@ impl<'a> Model<'a> {
         } else {
             path.mbps * 1e3 / 11.6 * (path.rtt_ms + path.queue_ms * fill) / 1e3
         };
-        for side in [Side::Sender, Side::Receiver] {
+        for side in [SubflowEnd::Sender, SubflowEnd::Receiver] {
             self.records.push(Record::Subflow(Box::new(Subflow {
                 t_ns: t_ms * MS,
                 span_ns: self.plan.sample_ms * MS,
@@ -313,7 +314,7 @@ impl<'a> Model<'a> {
                 in_flight_packets: cwnd as u32,
                 retransmissions: *retransmissions,
                 mss_bytes: 1_448,
-                held: None,
+                sender_activity: None,
             })));
         }
     }
@@ -448,7 +449,7 @@ impl<'a> Model<'a> {
                 tx_dropped: 0,
             }));
         }
-        self.records.push(Record::Noise(Noise {
+        self.records.push(Record::Timing(EmulatorTiming {
             packets: 41_200,
             lateness_p50_ns: 9_800,
             lateness_p90_ns: 31_000,
@@ -458,7 +459,7 @@ impl<'a> Model<'a> {
             lost_packets: 0,
             load: 0.42,
             emulator_cpu_s: 1.31,
-            waiting: Some(EmulatorWaiting {
+            waiting: Some(WakeupTiming {
                 ran_s: 11.2,
                 awake_s: 0.42,
                 early_p50_ns: 38_000,
@@ -466,8 +467,8 @@ impl<'a> Model<'a> {
                 wake_up_p50_ns: 21_000,
                 wake_up_p99_ns: 58_000,
             }),
-            foreign_cpu: 0.06,
-            degraded: false,
+            other_cpu_share: 0.06,
+            unreliable: false,
             reason: None,
         }));
     }
@@ -531,7 +532,7 @@ impl<'a> Model<'a> {
             t90_ns: completed.then_some(360 * MS + u64::from(plan.repeat) * 17 * MS),
             deficit_bytes: if completed { 812_000 } else { 16_600_000 },
             longest_gap_ns: stall.longest_ns,
-            smooth_ns: completed.then_some(410 * MS),
+            last_stall_end_ns: completed.then_some(410 * MS),
         });
         Summary {
             ok: completed,
@@ -559,10 +560,10 @@ impl<'a> Model<'a> {
             paths: Vec::new(),
             multipath: self.multipath_proof(),
             warnings: self.warnings(),
-            expectations: vec![Checked {
+            expectations: vec![ExpectationResult {
                 text: "goodput >= 15 Mbit/s".to_owned(),
                 measured: format!("{:.1} Mbit/s", goodput_bps / 1e6),
-                held: Some(goodput_bps >= 15e6),
+                passed: Some(goodput_bps >= 15e6),
             }],
         }
     }
@@ -578,11 +579,11 @@ impl<'a> Model<'a> {
         }]
     }
 
-    fn multipath_proof(&self) -> Multipath {
+    fn multipath_proof(&self) -> MultipathUse {
         if !self.multipath {
-            return Multipath { paths_used: vec!["wifi".to_owned()], ..Multipath::default() };
+            return MultipathUse { paths_used: vec!["wifi".to_owned()], ..MultipathUse::default() };
         }
-        Multipath {
+        MultipathUse {
             requested: true,
             used: true,
             fallback: None,

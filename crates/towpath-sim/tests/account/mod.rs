@@ -17,7 +17,7 @@ fn account(ended: &Ended) -> &AccountSummary {
 
 /// What was on its way at the end, or waited there, as parts of the capacity.
 fn not_there(account: &AccountSummary) -> (u64, u64) {
-    (account.total.of(Part::Waiting), account.total.of(Part::UnderWay))
+    (account.total.of(Part::OutOfOrder), account.total.of(Part::InFlight))
 }
 
 /// Every period's parts, every link's and the whole run's sum to the capacity.
@@ -40,7 +40,7 @@ fn first(scenario: &Scenario, transport: Transport) -> (Part, String) {
     let ended = simulate(scenario, transport, 1, false);
     check_sums(&ended);
     let account = account(&ended);
-    (account.total.losses()[0].0, format!("{}\n{:#?}", account.sentence, account.total))
+    (account.total.missing_parts()[0].0, format!("{}\n{:#?}", account.sentence, account.total))
 }
 
 #[track_caller]
@@ -127,13 +127,13 @@ fn requests_now_and_then_are_nothing_to_send() {
 #[test]
 fn a_slow_receiver_is_the_receivers_processor() {
     let hosts = "[hosts.phone]\n[hosts.server]\nprofile-switches = { cpu-per-packet = \"1 ms\" }\n";
-    assert_first(&one_path("", hosts), Transport::Tcp, Part::ReceiverProcessor);
+    assert_first(&one_path("", hosts), Transport::Tcp, Part::ReceiverCpu);
 }
 
 #[test]
 fn a_slow_sender_is_the_senders_processor() {
     let hosts = "[hosts.phone]\nprofile-switches = { cpu-per-packet = \"1 ms\", tso-autosizing = false }\n[hosts.server]\n";
-    assert_first(&one_path("", hosts), Transport::Tcp, Part::SenderProcessor);
+    assert_first(&one_path("", hosts), Transport::Tcp, Part::SenderCpu);
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn a_slow_path_blocks_the_window_of_a_fast_one() {
     let hosts = "[hosts.phone]\n[hosts.server]\nreceive-buffer = \"300 KB\"\n";
     let slow = "rate = \"1 Mbit/s\"\ndelay = \"150 ms\"\nqueue = \"1 s\"";
     let scenario = two_paths(hosts, slow);
-    assert_first(&scenario, Transport::Mptcp, Part::Blocked);
+    assert_first(&scenario, Transport::Mptcp, Part::HeadOfLineBlocking);
     let ended = simulate(&scenario, Transport::Mptcp, 1, false);
     let account = account(&ended);
     let blocked: Vec<_> = account.total.blocked_by.keys().map(String::as_str).collect();
@@ -209,7 +209,7 @@ fn a_scheduler_that_prefers_one_path_leaves_the_other() {
 fn copies_by_the_scheduler_are_copies() {
     let hosts = "[hosts.phone]\nscheduler = \"redundant\"\n[hosts.server]\n";
     let other = "rate = \"20 Mbit/s\"\ndelay = \"10 ms\"";
-    assert_first(&two_paths(hosts, other), Transport::Mptcp, Part::Duplicated);
+    assert_first(&two_paths(hosts, other), Transport::Mptcp, Part::Redundant);
 }
 
 #[test]
@@ -336,7 +336,7 @@ fn offered_bytes(
     span_ns: u64,
     direction: towpath_measure::scenario::DataDirection,
 ) -> u64 {
-    use towpath_measure::scenario::{Change, DataDirection, Target};
+    use towpath_measure::scenario::{DataDirection, TimelineChange, TimelineTarget};
     use towpath_net::config::Shaper;
     let mut sum = 0.0;
     for (index, path) in scenario.paths.iter().enumerate() {
@@ -344,8 +344,8 @@ fn offered_bytes(
         let Shaper::Line(rate) = config.shaper else { panic!("{config:?}") };
         let (mut bps, mut since) = (rate.as_bps() as f64, 0.0);
         for event in &scenario.timeline {
-            if let (Change::Rate(_, rate), true) =
-                (&event.change, event.target == Target::Path(index))
+            if let (TimelineChange::Rate(_, rate), true) =
+                (&event.change, event.target == TimelineTarget::Path(index))
             {
                 let at = event.at.as_secs_f64();
                 sum += bps * (at - since) / 8.0;
@@ -415,7 +415,7 @@ fn a_value_that_the_sentence_names_lifts_its_limit_in_one_step() {
         assert!(account.sentence.contains(&format!("{} = \"{}\"", advice.key, advice.value)));
         let changed = scenario(&change::set(&text, &advice.key, &advice.value).unwrap());
         let after = simulate(&changed, Transport::Mptcp, 1, false);
-        let first = self::account(&after).total.losses()[0].0;
+        let first = self::account(&after).total.missing_parts()[0].0;
         let said =
             format!("number {number}: {}\n{}", account.sentence, self::account(&after).sentence);
         if first.group() == advice.part.group() {

@@ -41,14 +41,14 @@ fn a_long_queue_raises_it_and_a_managed_one_hardly_does() {
                 assert!(phase.round_trips_per_minute.unwrap() > 1_300.0, "{phase:?}");
                 continue;
             }
-            let rise = |phase: &LoadPhase| phase.rise_ns.unwrap() / 1_000_000;
+            let rise = |phase: &LoadPhase| phase.delay_increase_ns.unwrap() / 1_000_000;
             assert!((100..1_100).contains(&rise(phase)), "{transport}: {phase:?}");
             assert!(rise(other) < 60, "{transport}: {other:?}");
             let minute = |phase: &LoadPhase| phase.round_trips_per_minute.unwrap();
             assert!(minute(phase) < 450.0 && minute(other) > 550.0, "{phase:?} {other:?}");
             // Datagrams wait in the same queues.
             let [path] = &phase.paths[..] else { panic!("{phase:?}") };
-            assert!(path.rise_ns.unwrap() / 1_000_000 >= 100, "{transport}: {path:?}");
+            assert!(path.delay_increase_ns.unwrap() / 1_000_000 >= 100, "{transport}: {path:?}");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Datagrams over single paths, beside whatever transport.
 
-use towpath_measure::result::{PathFigures, Probe, Record};
+use towpath_measure::result::{PathStats, Probe, Record};
 use towpath_measure::scenario::{Scenario, Transport};
 
 use crate::ended::{Ended, scenario, simulate};
@@ -22,7 +22,7 @@ fn udping(rest: &str) -> Scenario {
     two_paths(&format!("{flow}duration = \"5 s\"\n{rest}"))
 }
 
-fn path<'a>(ended: &'a Ended, name: &str) -> &'a PathFigures {
+fn path<'a>(ended: &'a Ended, name: &str) -> &'a PathStats {
     ended.summary().paths.iter().find(|path| path.path == name).unwrap()
 }
 

@@ -35,7 +35,7 @@ fn over_a_clean_path_all_arrive_after_the_delay_and_nothing_jitters() {
         for way in [DataDirection::Up, DataDirection::Down] {
             let own = figures(&ended, way);
             assert_eq!((own.sent, own.received, own.unsent), (2_500, 2_500, 0));
-            assert_eq!((own.lost, own.longest_loss, own.out_of_order), (0, 0, 0));
+            assert_eq!((own.lost, own.longest_loss_run, own.out_of_order), (0, 0, 0));
             assert_eq!((own.jitter_ns, own.jitter_max_ns), (0, 0));
             // 1,028 bytes of IP and 14 of Ethernet at 10 Mbit/s, then 20 ms.
             let delay = own.delay.unwrap();
@@ -64,7 +64,7 @@ fn losses_duplicates_and_overtaking_are_those_of_the_link() {
     // 2,500 trials: four standard deviations are 1.8 and 1.1 percent points.
     assert!((80..=170).contains(&own.lost), "{own:?}");
     assert!((15..=85).contains(&own.duplicated), "{own:?}");
-    assert!(own.longest_loss >= 2 && own.out_of_order > 100, "{own:?}");
+    assert!(own.longest_loss_run >= 2 && own.out_of_order > 100, "{own:?}");
     // Two draws from ± 5 ms are 3.3 ms apart on average.
     assert!((2_000_000..4_500_000).contains(&own.jitter_mean_ns), "{own:?}");
     let lost: u64 = rows(&ended).iter().filter_map(|row| row.lost).sum();
@@ -83,7 +83,7 @@ fn an_outage_is_a_row_of_losses_and_what_cannot_be_sent_is_none() {
     let own = figures(&silent, DataDirection::Up);
     assert_eq!((own.sent, own.unsent), (2_500, 0));
     // A second's worth, and what was on its way when it began.
-    assert!((250..=256).contains(&own.lost) && own.longest_loss == own.lost, "{own:?}");
+    assert!((250..=256).contains(&own.lost) && own.longest_loss_run == own.lost, "{own:?}");
     assert!(silent.summary().ok, "{}", silent.summary().verdict);
     let carrier = simulate(&udp("", &event("carrier")), Transport::Mptcp, 1, false);
     let own = figures(&carrier, DataDirection::Up);

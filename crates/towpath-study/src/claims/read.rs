@@ -1,7 +1,8 @@
 //! Reads `expected.toml`, and tells every mistake in it.
 
 use towpath_measure::scenario::document::{
-    self, Finding, Kind, Need, Section, Shape, Value, alternatives, key, nearest, quote,
+    self, KeyPresence, Section, SpannedProblem, TableSchema, Value, ValueKind, alternatives, key,
+    nearest, quote,
 };
 use towpath_measure::scenario::units::{self, Dimension};
 use towpath_measure::scenario::{Operator, ScenarioErrors, World};
@@ -11,25 +12,25 @@ use super::{Asked, Bound, Check, Claim, Expected, Outcome, Over, Statistic};
 use crate::plan::Plan;
 use crate::row::Parameter;
 
-use Kind::{Any, Bool, List, OneOf, Tables, Text, Words};
-use Need::{Else, Required};
+use KeyPresence::{Optional, Required};
+use ValueKind::{Any, Bool, List, OneOf, Tables, Text, Words};
 
-const BOUNDS: Kind = OneOf(&[Kind::Bound, List(&Kind::Bound)]);
-const FILTER: Kind = Any("A table: `variant`, `world`, and axes or draws by name");
+const BOUNDS: ValueKind = OneOf(&[ValueKind::Bound, List(&ValueKind::Bound)]);
+const FILTER: ValueKind = Any("A table: `variant`, `world`, and axes or draws by name");
 
-static EXPECTED: Shape = Shape {
+static EXPECTED: TableSchema = TableSchema {
     noun: "a file of claims",
     heading: "The claims",
     doc: "What a source claims, and how it is checked.",
     groups: &[&[key(
         "claims",
         Tables(&CLAIM),
-        Else("none"),
+        Optional("none"),
         "One for each sentence of the source",
     )]],
 };
 
-static CLAIM: Shape = Shape {
+static CLAIM: TableSchema = TableSchema {
     noun: "a claim",
     heading: "[[claims]]",
     doc: "It holds when all its checks do.",
@@ -37,31 +38,41 @@ static CLAIM: Shape = Shape {
         key("text", Text, Required, "The claim in one sentence"),
         key("source", Text, Required, "Who claims it, and where"),
         key("outcome", Words(&["holds", "fails"]), Required, "What we found"),
-        key("deviation", Text, Else("none"), "Why it fails, and the experiment that shows it"),
-        key("worlds", List(&Words(&["sim", "emu"])), Else("all"), "Where it is checked"),
+        key("deviation", Text, Optional("none"), "Why it fails, and the experiment that shows it"),
+        key("worlds", List(&Words(&["sim", "emu"])), Optional("all"), "Where it is checked"),
         key("checks", Tables(&CHECK), Required, "At least one"),
     ]],
 };
 
-static CHECK: Shape = Shape {
+static CHECK: TableSchema = TableSchema {
     noun: "a check",
     heading: "[[claims.checks]]",
     doc: "A figure of some runs, held against bounds or against other runs.",
     groups: &[&[
         key("figure", Text, Required, "A figure of the rows, such as `goodput`"),
-        key("of", FILTER, Else("all runs"), "Which runs"),
-        key("is", BOUNDS, Else("none"), "What each point must keep, such as `>= 9 Mbit/s`"),
-        key("than", FILTER, Else("none"), "Other runs, at the same point but for what this says"),
-        key("ratio", BOUNDS, Else("none"), "With `than`: what the ratio must keep"),
+        key("of", FILTER, Optional("all runs"), "Which runs"),
+        key("is", BOUNDS, Optional("none"), "What each point must keep, such as `>= 9 Mbit/s`"),
+        key(
+            "than",
+            FILTER,
+            Optional("none"),
+            "Other runs, at the same point but for what this says",
+        ),
+        key("ratio", BOUNDS, Optional("none"), "With `than`: what the ratio must keep"),
         key(
             "statistic",
             Text,
-            Else("`median`"),
+            Optional("`median`"),
             "Of a point's runs: `median`, `mean`, `min`, `max`, `percentile 70` or `share`",
         ),
-        key("keeps", Kind::Bound, Else("none"), "With `share`: of the runs that keep this"),
-        key("over", Words(&["all", "any", "mean"]), Else("`all`"), "Which points must keep it"),
-        key("thin", Bool, Else("`true`"), "Whether it is checked after a thin run"),
+        key(
+            "keeps",
+            ValueKind::Bound,
+            Optional("none"),
+            "With `share`: of the runs that keep this",
+        ),
+        key("over", Words(&["all", "any", "mean"]), Optional("`all`"), "Which points must keep it"),
+        key("thin", Bool, Optional("`true`"), "Whether it is checked after a thin run"),
     ]],
 };
 
@@ -290,7 +301,7 @@ fn not_in_plan(
     message: String,
     names: impl Fn() -> String,
 ) {
-    let finding = Finding::new(span, message, "expected a name of the plan");
+    let finding = SpannedProblem::new(span, message, "expected a name of the plan");
     value.push(finding.hint(format!("the plan has {}", names())));
 }
 

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 
 use towpath_measure::scenario::document::{
-    Finding, Kind, Need, Section, Shape, Value, alternatives, key, nearest, quote,
+    KeyPresence, Section, SpannedProblem, TableSchema, Value, ValueKind, alternatives, key,
+    nearest, quote,
 };
 use towpath_measure::scenario::units::{self, Dimension};
 
-use Kind::{Any, List, OneOf, Tables, Text, Words};
-use Need::{Else, Required};
+use KeyPresence::{Optional, Required};
+use ValueKind::{Any, List, OneOf, Tables, Text, Words};
 
 /// One panel.
 #[derive(Debug, Clone, PartialEq)]
@@ -100,7 +101,7 @@ const KINDS: [(&str, Shown); 6] = [
     ("series", Shown::Series),
 ];
 
-pub(super) static FIGURE: Shape = Shape {
+pub(super) static FIGURE: TableSchema = TableSchema {
     noun: "a figure",
     heading: "[[figures]]",
     doc: "How the runs are drawn: a panel each, side by side.",
@@ -111,32 +112,42 @@ pub(super) static FIGURE: Shape = Shape {
             Required,
             "How; `series` is over the seconds of the run",
         ),
-        key("title", Text, Else("empty"), "Above the panel"),
-        key("x", Text, Else("time"), "An axis or `variant`; with `cdf` and `scatter` a figure"),
-        key("y", OneOf(&[Text, List(&Text)]), Else("none"), "Figures of the rows"),
-        key("x-label", Text, Else("the name of `x`"), "At the axis, without the unit"),
-        key("y-label", Text, Else("the name of `y`"), "At the axis, without the unit"),
-        key("x-unit", Text, Else("base units"), "Such as `KB`"),
-        key("y-unit", Text, Else("base units"), "Such as `Mbit/s`"),
-        key("x-scale", Words(&["linear", "log"]), Else("`linear`"), "How values are placed"),
-        key("y-scale", Words(&["linear", "log"]), Else("`linear`"), "How values are placed"),
-        key("x-range", List(&Text), Else("from the values"), "Both ends"),
-        key("y-range", List(&Text), Else("from the values"), "Both ends, `[\"0\", \"10 Mbit/s\"]`"),
-        key("variants", List(&Text), Else("all"), "Which curves"),
-        key("where", Any("a table of axes and their values"), Else("all"), "Only these points"),
-        key("names", Any("a table of figures and names"), Else("none"), "Names in the legend"),
-        key("middle", Words(&["median", "mean"]), Else("`median`"), "What stands for the seeds"),
+        key("title", Text, Optional("empty"), "Above the panel"),
+        key("x", Text, Optional("time"), "An axis or `variant`; with `cdf` and `scatter` a figure"),
+        key("y", OneOf(&[Text, List(&Text)]), Optional("none"), "Figures of the rows"),
+        key("x-label", Text, Optional("the name of `x`"), "At the axis, without the unit"),
+        key("y-label", Text, Optional("the name of `y`"), "At the axis, without the unit"),
+        key("x-unit", Text, Optional("base units"), "Such as `KB`"),
+        key("y-unit", Text, Optional("base units"), "Such as `Mbit/s`"),
+        key("x-scale", Words(&["linear", "log"]), Optional("`linear`"), "How values are placed"),
+        key("y-scale", Words(&["linear", "log"]), Optional("`linear`"), "How values are placed"),
+        key("x-range", List(&Text), Optional("from the values"), "Both ends"),
+        key(
+            "y-range",
+            List(&Text),
+            Optional("from the values"),
+            "Both ends, `[\"0\", \"10 Mbit/s\"]`",
+        ),
+        key("variants", List(&Text), Optional("all"), "Which curves"),
+        key("where", Any("a table of axes and their values"), Optional("all"), "Only these points"),
+        key("names", Any("a table of figures and names"), Optional("none"), "Names in the legend"),
+        key(
+            "middle",
+            Words(&["median", "mean"]),
+            Optional("`median`"),
+            "What stands for the seeds",
+        ),
         key(
             "spread",
             Words(&["ci95", "quartiles", "range", "none"]),
-            Else("`ci95`"),
+            Optional("`ci95`"),
             "How far the seeds are apart",
         ),
-        key("lines", Tables(&LINE), Else("none"), "Horizontal lines"),
+        key("lines", Tables(&LINE), Optional("none"), "Horizontal lines"),
     ]],
 };
 
-static LINE: Shape = Shape {
+static LINE: TableSchema = TableSchema {
     noun: "a line",
     heading: "[[figures.lines]]",
     doc: "A horizontal line: what somebody claims, or what links can carry.",
@@ -146,7 +157,7 @@ static LINE: Shape = Shape {
     ]],
 };
 
-pub(super) static SHAPES: [&Shape; 2] = [&FIGURE, &LINE];
+pub(super) static SHAPES: [&TableSchema; 2] = [&FIGURE, &LINE];
 
 /// The names that figures may mean.
 #[derive(Debug, Clone, Copy)]
@@ -222,7 +233,7 @@ fn one_of(value: &Value<'_>, text: &str, known: &[&str], what: &str) -> Option<(
         None => format!("there are {}", alternatives(known.iter().copied().take(10))),
     };
     let message = format!("{what} is called {}", quote(text));
-    let finding = Finding::new(value.span(), message, "expected a name of this plan");
+    let finding = SpannedProblem::new(value.span(), message, "expected a name of this plan");
     value.push(finding.hint(hint));
     None
 }

@@ -1,11 +1,13 @@
 //! Which keys a plan may have: the reader and the reference follow these tables.
 
-use towpath_measure::scenario::document::{self, Key, Kind, Need, Shape, key};
+use towpath_measure::scenario::document::{
+    self, KeyPresence, KeySchema, TableSchema, ValueKind, key,
+};
 
 use super::drawing::{FIGURE, SHAPES};
 
-use Kind::{Any, Duration, Integer, List, Name, OneOf, Table, Tables, Text, Words};
-use Need::{Else, Required};
+use KeyPresence::{Optional, Required};
+use ValueKind::{Any, Duration, Integer, List, Name, OneOf, Table, Tables, Text, Words};
 
 /// Longest name of anything in a plan, in characters.
 pub(super) const LONGEST_NAME: usize = 64;
@@ -16,50 +18,55 @@ pub(super) const MOST_SAMPLES: u64 = 1_000_000;
 /// Most runs of a plan.
 pub(super) const MOST_RUNS: usize = 10_000_000;
 
-const WORLDS: Kind = List(&Words(&["sim", "emu"]));
-const KEYS: Key = key(
+const WORLDS: ValueKind = List(&Words(&["sim", "emu"]));
+const KEYS: KeySchema = key(
     "keys",
     List(&Text),
     Required,
     "Keys of the scenario that get the value, such as `paths.wifi.delay`",
 );
 
-pub(super) static PLAN: Shape = Shape {
+pub(super) static PLAN: TableSchema = TableSchema {
     noun: "a plan",
     heading: "The plan",
     doc: "Which runs there are: every variant at every point, with every seed.",
     groups: &[&[
         key("name", Name(LONGEST_NAME), Required, "Short name, for results"),
-        key("title", Text, Else("empty"), "One line for lists and pages"),
+        key("title", Text, Optional("empty"), "One line for lists and pages"),
         key("scenario", Text, Required, "File beside the plan, or `builtin:NAME`"),
         key(
             "worlds",
             WORLDS,
-            Else("`[\"sim\"]`"),
+            Optional("`[\"sim\"]`"),
             "Where it may be run; the first is the usual one",
         ),
         key(
             "seeds",
             Integer(1, MOST_SEEDS),
-            Else("1"),
+            Optional("1"),
             "Runs of each point, with the seeds 1, 2, …",
         ),
-        key("thin-seeds", Integer(1, MOST_SEEDS), Else("1"), "The same with `--thin`"),
+        key("thin-seeds", Integer(1, MOST_SEEDS), Optional("1"), "The same with `--thin`"),
         key(
             "emulated-seeds",
             Integer(1, MOST_SEEDS),
-            Else("as `seeds`"),
+            Optional("as `seeds`"),
             "The same in the emulated world, where a run takes as long as it says",
         ),
-        key("window", List(&Duration), Else("the whole run"), "From when to when delivery counts"),
+        key(
+            "window",
+            List(&Duration),
+            Optional("the whole run"),
+            "From when to when delivery counts",
+        ),
         key("variants", Tables(&VARIANT), Required, "The curves, at least one"),
-        key("axes", Tables(&AXIS), Else("one point"), "The grid: every combination is a point"),
-        key("random", Table(&RANDOM), Else("no draws"), "Points that are drawn"),
-        key("figures", Tables(&FIGURE), Else("no figure"), "How it is drawn: a panel each"),
+        key("axes", Tables(&AXIS), Optional("one point"), "The grid: every combination is a point"),
+        key("random", Table(&RANDOM), Optional("no draws"), "Points that are drawn"),
+        key("figures", Tables(&FIGURE), Optional("no figure"), "How it is drawn: a panel each"),
     ]],
 };
 
-pub(super) static VARIANT: Shape = Shape {
+pub(super) static VARIANT: TableSchema = TableSchema {
     noun: "a variant",
     heading: "[[variants]]",
     doc: "One curve: what its runs have that the scenario has not.",
@@ -74,20 +81,20 @@ pub(super) static VARIANT: Shape = Shape {
         key(
             "set",
             Any("table of dotted keys: `{ \"hosts.phone.scheduler\" = \"redundant\" }`"),
-            Else("nothing"),
+            Optional("nothing"),
             "Values for keys of the scenario; arrays by number, from 0",
         ),
         key(
             "remove",
             List(&Text),
-            Else("nothing"),
+            Optional("nothing"),
             "Keys that the scenario loses, before any is set",
         ),
-        key("worlds", WORLDS, Else("the plan's"), "The only worlds in which it is run"),
+        key("worlds", WORLDS, Optional("the plan's"), "The only worlds in which it is run"),
     ]],
 };
 
-pub(super) static AXIS: Shape = Shape {
+pub(super) static AXIS: TableSchema = TableSchema {
     noun: "an axis",
     heading: "[[axes]]",
     doc: "One dimension of the grid. A key below something that a variant removes is left out.",
@@ -98,30 +105,30 @@ pub(super) static AXIS: Shape = Shape {
         key(
             "thin",
             List(&Any("any of them")),
-            Else("all of them"),
+            Optional("all of them"),
             "Those that are run with `--thin`",
         ),
         key(
             "emulated",
             List(&Any("any of them")),
-            Else("all of them"),
+            Optional("all of them"),
             "Those that are run in the emulated world; with `--thin` only those that are in `thin`, too",
         ),
     ]],
 };
 
-pub(super) static RANDOM: Shape = Shape {
+pub(super) static RANDOM: TableSchema = TableSchema {
     noun: "a table of draws",
     heading: "[random]",
     doc: "Samples: each draws everything below. Seeds of sample *n* begin at 1000 · (*n* − 1) + 1.",
     groups: &[&[
         key("samples", Integer(1, MOST_SAMPLES), Required, "How many, at each point of the grid"),
-        key("thin", Integer(1, MOST_SAMPLES), Else("all of them"), "How many with `--thin`"),
+        key("thin", Integer(1, MOST_SAMPLES), Optional("all of them"), "How many with `--thin`"),
         key("draws", Tables(&DRAW), Required, "What each of them draws"),
     ]],
 };
 
-pub(super) static DRAW: Shape = Shape {
+pub(super) static DRAW: TableSchema = TableSchema {
     noun: "a draw",
     heading: "[[random.draws]]",
     doc: "What is drawn, from exactly one distribution. The same plan, draw and number of the sample \
@@ -132,19 +139,24 @@ pub(super) static DRAW: Shape = Shape {
         key(
             "uniform",
             List(&Any("quantity")),
-            Else("another"),
+            Optional("another"),
             "Least and most; whole numbers stay whole",
         ),
-        key("exponential", OneOf(&[Any("quantity")]), Else("another"), "The mean"),
-        key("lognormal", Table(&LOGNORMAL), Else("another"), "Of which the logarithm is normal"),
-        key("choice", List(&Any("`[value, weight]`")), Else("another"), "One of some values"),
-        key("least", Any("quantity"), Else("no limit"), "What is less is drawn again"),
-        key("most", Any("quantity"), Else("no limit"), "What is more is drawn again"),
-        key("after", Text, Else("nothing"), "Name of an earlier draw whose value is added"),
+        key("exponential", OneOf(&[Any("quantity")]), Optional("another"), "The mean"),
+        key(
+            "lognormal",
+            Table(&LOGNORMAL),
+            Optional("another"),
+            "Of which the logarithm is normal",
+        ),
+        key("choice", List(&Any("`[value, weight]`")), Optional("another"), "One of some values"),
+        key("least", Any("quantity"), Optional("no limit"), "What is less is drawn again"),
+        key("most", Any("quantity"), Optional("no limit"), "What is more is drawn again"),
+        key("after", Text, Optional("nothing"), "Name of an earlier draw whose value is added"),
     ]],
 };
 
-pub(super) static LOGNORMAL: Shape = Shape {
+pub(super) static LOGNORMAL: TableSchema = TableSchema {
     noun: "a lognormal distribution",
     heading: "lognormal",
     doc: "`{ median = \"3 s\", sigma = 0.8 }`",

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use toml::Table;
-use towpath_measure::scenario::document::{Finding, Section, Value, nearest, quote, read};
+use towpath_measure::scenario::document::{Section, SpannedProblem, Value, nearest, quote, read};
 use towpath_measure::scenario::units::{self, Dimension};
 use towpath_measure::scenario::{ScenarioErrors, Transport, World, builtin, unreadable};
 
@@ -194,7 +194,7 @@ fn dotted(text: &str, value: &Value<'_>, span: std::ops::Range<usize>) -> Option
     if path.is_none() {
         let message = format!("{} is not a dotted key", quote(text));
         let expected = "expected one such as `paths.wifi.delay` or `flows.0.duration`";
-        value.push(Finding::new(span, message, expected));
+        value.push(SpannedProblem::new(span, message, expected));
     }
     // A run's own keys are the study's to set.
     let own = ["run.seed", "run.repeat", "run.transports", "run.worlds", "expect"];
@@ -222,7 +222,7 @@ fn variant(value: &Value<'_>, known: &[World], names: &mut BTreeSet<String>) -> 
     let mut section = value.section(&VARIANT, "the variant", "expected `[[variants]]`")?;
     let name = own_name(&mut section, names);
     if let Some(name) = &name {
-        section.call(format!("variant {}", quote(name)));
+        section.set_label(format!("variant {}", quote(name)));
     }
     let transport = section.require("transport", "transport = \"mptcp\"");
     let transport = transport.and_then(|v| v.word(&TRANSPORTS));
@@ -257,7 +257,8 @@ fn settings(value: &Value<'_>) -> Vec<(Path, toml::Value)> {
         if setting.is_table() && !name.contains('.') {
             let hint = format!("write `\"{name}.KEY\" = VALUE`, with the quotes");
             let message = format!("this would replace all of `{name}`");
-            value.push(Finding::new(key.span(), message, "expected a dotted key").hint(hint));
+            value
+                .push(SpannedProblem::new(key.span(), message, "expected a dotted key").hint(hint));
         }
         Some((path, setting))
     };
@@ -268,7 +269,7 @@ fn axis(value: &Value<'_>, names: &mut BTreeSet<String>) -> Option<Axis> {
     let mut section = value.section(&AXIS, "the axis", "expected `[[axes]]`")?;
     let name = own_name(&mut section, names);
     if let Some(name) = &name {
-        section.call(format!("axis {}", quote(name)));
+        section.set_label(format!("axis {}", quote(name)));
     }
     not_a_column(&section, name.as_deref());
     let keys = paths(&mut section);
@@ -327,7 +328,7 @@ fn draw(
     let mut section = value.section(&DRAW, "the draw", "expected `[[random.draws]]`")?;
     let name = own_name(&mut section, names);
     if let Some(name) = &name {
-        section.call(format!("draw {}", quote(name)));
+        section.set_label(format!("draw {}", quote(name)));
     }
     not_a_column(&section, name.as_deref());
     let keys = paths(&mut section);

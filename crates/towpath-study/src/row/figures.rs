@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use towpath_measure::expect::{self, Figures, Metric};
-use towpath_measure::result::{FlowSummary, Interval, ProcessorTime, Record, Side, Summary};
+use towpath_measure::expect::{self, Metric, MetricInputs};
+use towpath_measure::result::{CpuTime, FlowSummary, Interval, Record, SubflowEnd, Summary};
 use towpath_measure::scenario::{DataDirection, Path, Scenario};
 
 use crate::handover;
@@ -29,7 +29,8 @@ pub fn figures(
     let Some(summary) = summary else { return found };
     let names = expect::names(scenario.paths.iter().map(|path| path.name.as_str()));
     for name in names {
-        let value = Metric::parse(&name).and_then(|metric| metric.value(&Figures::from(summary)));
+        let value =
+            Metric::parse(&name).and_then(|metric| metric.value(&MetricInputs::from(summary)));
         found.extend(value.map(|value| (name, value)));
     }
     let whole = whole(summary, scenario);
@@ -62,14 +63,14 @@ fn trust(records: &[Record], found: &mut BTreeMap<String, f64>) {
     let noise = records
         .iter()
         .rev()
-        .find_map(|record| if let Record::Noise(noise) = record { Some(noise) } else { None });
+        .find_map(|record| if let Record::Timing(noise) = record { Some(noise) } else { None });
     let Some(noise) = noise else { return };
     let figures = [
-        ("degraded", f64::from(u8::from(noise.degraded))),
+        ("degraded", f64::from(u8::from(noise.unreliable))),
         ("emulator.late", noise.lateness_p99_ns as f64 / 1e9),
         ("emulator.lost", noise.lost_packets as f64),
         ("load", noise.load),
-        ("foreign_cpu", noise.foreign_cpu),
+        ("foreign_cpu", noise.other_cpu_share),
     ];
     found.extend(figures.map(|(name, value)| (name.to_owned(), value)));
 }
@@ -128,7 +129,7 @@ fn delivered(records: &[Record], window: &Window, found: &mut BTreeMap<String, f
             *flows.entry(interval.flow).or_default() += interval.bytes as f64 * part;
             by_second(interval, window, &mut seconds);
         } else if let Record::Subflow(subflow) = record
-            && subflow.side == Side::Receiver
+            && subflow.side == SubflowEnd::Receiver
         {
             let part = window.part(subflow.t_ns, subflow.span_ns);
             *paths.entry(&subflow.path).or_default() += subflow.bytes as f64 * part;
@@ -231,12 +232,7 @@ fn modelled(records: &[Record], seconds: f64, found: &mut BTreeMap<String, f64>)
 }
 
 /// Share of one processor that the two ends used; known only where all flows have the same two.
-fn processors(
-    cpu: ProcessorTime,
-    scenario: &Scenario,
-    seconds: f64,
-    found: &mut BTreeMap<String, f64>,
-) {
+fn processors(cpu: CpuTime, scenario: &Scenario, seconds: f64, found: &mut BTreeMap<String, f64>) {
     let ends: BTreeSet<_> = scenario.flows.iter().map(|flow| (flow.from, flow.to)).collect();
     let Some(&(from, to)) = ends.first().filter(|_| ends.len() == 1) else { return };
     for (host, nanos) in [(from, cpu.client_cpu_ns), (to, cpu.server_cpu_ns)] {
@@ -248,7 +244,7 @@ fn processors(
 
 #[cfg(test)]
 mod tests {
-    use towpath_measure::result::{Link, Multipath, Stall, Subflow};
+    use towpath_measure::result::{Link, MultipathUse, Stall, Subflow};
     use towpath_measure::scenario::no_files;
 
     use super::*;
@@ -280,10 +276,10 @@ mod tests {
             messages: None,
             datagrams: None,
         };
-        let cpu = ProcessorTime {
+        let cpu = CpuTime {
             client_cpu_ns: Some(1_000 * MS),
             server_cpu_ns: None,
-            counted: towpath_measure::result::Counted::Process,
+            accounting: towpath_measure::result::CpuAccounting::Process,
         };
         Record::Summary(Box::new(Summary {
             ok: true,
@@ -291,7 +287,7 @@ mod tests {
             flows: vec![flow],
             subflows: vec![],
             paths: vec![],
-            multipath: Multipath::default(),
+            multipath: MultipathUse::default(),
             cpu: Some(cpu),
             account: None,
             warnings: vec![],
@@ -349,13 +345,13 @@ mod tests {
 
     #[test]
     fn an_emulated_run_says_how_far_it_can_be_trusted() {
-        let noise = towpath_measure::result::Noise {
+        let noise = towpath_measure::result::EmulatorTiming {
             lateness_p99_ns: 3 * MS,
-            degraded: true,
+            unreliable: true,
             load: 7.5,
             ..Default::default()
         };
-        let found = figures(&[Record::Noise(noise), summary()], &scenario(), None);
+        let found = figures(&[Record::Timing(noise), summary()], &scenario(), None);
         assert_eq!((found["degraded"], found["emulator.late"], found["load"]), (1.0, 0.003, 7.5));
         let simulated = figures(&[summary()], &scenario(), None);
         assert!(!simulated.contains_key("degraded") && !simulated.contains_key("load"));

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use towpath_measure::result::{Record, Side};
+use towpath_measure::result::{Record, SubflowEnd};
 
 /// How the name of such a figure begins: `second.3.goodput` is of the fourth second.
 pub const SECOND: &str = "second.";
@@ -20,7 +20,7 @@ pub fn per_second(records: &[Record]) -> BTreeMap<String, f64> {
             end_ns = end_ns.max(interval.t_ns);
             ("goodput".to_owned(), interval.t_ns, interval.span_ns, interval.bytes)
         } else if let Record::Subflow(subflow) = record
-            && subflow.side == Side::Receiver
+            && subflow.side == SubflowEnd::Receiver
         {
             let name = format!("path.{}.goodput", subflow.path);
             (name, subflow.t_ns, subflow.span_ns, subflow.bytes)

@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use towpath_measure::result::{Multipath, PathFigures, Summary};
+use towpath_measure::result::{MultipathUse, PathStats, Summary};
 
 use super::*;
 
@@ -43,14 +43,14 @@ fn answer(run: &Run) -> Result<Vec<Record>, String> {
     if run.index % 3 == 2 {
         return Err(format!("run {} fails", run.index));
     }
-    let lost = PathFigures { path: "p".into(), count: 100, answered: 50, ..PathFigures::default() };
+    let lost = PathStats { path: "p".into(), count: 100, answered: 50, ..PathStats::default() };
     let summary = Summary {
         ok: true,
         verdict: String::new(),
         flows: vec![],
         subflows: vec![],
         paths: vec![lost],
-        multipath: Multipath::default(),
+        multipath: MultipathUse::default(),
         cpu: None,
         account: None,
         warnings: vec![],

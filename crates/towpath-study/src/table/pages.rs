@@ -15,7 +15,7 @@ use parquet::errors::ParquetError;
 use parquet::file::metadata::ColumnChunkMetaData;
 use parquet::file::serialized_reader::SerializedPageReader;
 use snap::raw::{Decoder, decompress_len};
-use towpath_measure::input::Budget;
+use towpath_measure::input::ReadBudget;
 
 /// The least that a value takes in a dictionary: the length of a text.
 const LEAST_BYTES: usize = 4;
@@ -27,7 +27,7 @@ pub(super) fn column(
     file: &Bytes,
     about: &ColumnChunkMetaData,
     rows: usize,
-    budget: &Arc<Budget>,
+    budget: &Arc<ReadBudget>,
 ) -> Result<ColumnReader, ParquetError> {
     let offsets = [Some(about.data_page_offset()), about.dictionary_page_offset()];
     let is_negative = offsets.into_iter().flatten().any(i64::is_negative);
@@ -53,7 +53,7 @@ struct Pages {
     packed: SerializedPageReader<Bytes>,
     unpacks: bool,
     has_dictionary: bool,
-    budget: Arc<Budget>,
+    budget: Arc<ReadBudget>,
 }
 
 impl Pages {
@@ -158,7 +158,7 @@ mod tests {
     fn pages(budget: u64) -> Pages {
         let (bytes, about) = first_column();
         let packed = SerializedPageReader::new(Arc::new(bytes), &about, 0, None).unwrap();
-        let budget = Arc::new(Budget::of(budget));
+        let budget = Arc::new(ReadBudget::of(budget));
         Pages { packed, unpacks: true, has_dictionary: false, budget }
     }
 
@@ -193,7 +193,7 @@ mod tests {
     #[test]
     fn a_column_that_begins_before_the_file_is_refused() {
         let (bytes, about) = first_column();
-        let budget = Arc::new(Budget::of(0));
+        let budget = Arc::new(ReadBudget::of(0));
         assert!(column(&bytes, &about, 0, &budget).is_ok());
         for about in [
             about.clone().into_builder().set_data_page_offset(-1).set_dictionary_page_offset(None),

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 use towpath_linux::interrupt;
 use towpath_linux::live::{self, Order, Source, interfaces_towards, path_name};
-use towpath_measure::live::{Plan, Settings};
+use towpath_measure::live::{TestPlan, TransferSettings};
 use towpath_measure::order;
 use towpath_measure::result::{Record, Warning};
 use towpath_measure::scenario::{Scenario, Transport, World};
@@ -66,7 +66,7 @@ pub(crate) fn measure(arguments: &MeasureArguments, ui: &mut Ui) -> Result<ExitC
         let make = |at, transport, repeat| make(first(at), transport, repeat, None);
         return mobile::measure(arguments, (&transports, &make), &folder, ui);
     }
-    let turns = order::turns(&transports, arguments.repeat, arguments.order, arguments.seed);
+    let turns = order::run_order(&transports, arguments.repeat, arguments.order, arguments.seed);
     for (repeat, transport, turn) in &turns {
         if turn.position > 1 {
             live::pause(arguments.wait);
@@ -204,7 +204,7 @@ fn plan_of(
     arguments: &MeasureArguments,
     scenario: &Scenario,
     transport: Transport,
-) -> Result<Plan, CliError> {
+) -> Result<TestPlan, CliError> {
     let bytes = |value: Option<u64>, flag: &str| {
         value.map(u32::try_from).transpose().map_err(|_| CliError::Unavailable {
             what: format!("{flag} is too large"),
@@ -213,7 +213,7 @@ fn plan_of(
     };
     // Of datagrams they are keys of the flow.
     let streams = !arguments.sends_datagrams();
-    let settings = Settings {
+    let settings = TransferSettings {
         block_bytes: bytes(arguments.length.filter(|_| streams), "-l")?,
         window_bytes: bytes(arguments.window, "-w")?,
         rate_bps: arguments.bitrate.filter(|_| streams).map(towpath_net::Rate::as_bps),
@@ -221,7 +221,7 @@ fn plan_of(
         discard: arguments.skip_rx_copy,
         tls: arguments.tls || is_pinned(arguments, transport),
     };
-    Ok(Plan { scenario: scenario.source.clone(), transport, settings })
+    Ok(TestPlan { scenario: scenario.source.clone(), transport, settings })
 }
 
 /// One run: its records are on disk while it goes on, and in order when it has ended.

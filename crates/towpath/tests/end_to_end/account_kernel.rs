@@ -52,7 +52,7 @@ fn link<'a>(account: &'a AccountSummary, path: &str) -> &'a Parts {
 
 /// Fails unless the largest part that was lost on a link is `part`, if the machine had time.
 fn assert_first((account, late): &(AccountSummary, bool), path: &str, part: Part) {
-    let first = link(account, path).losses().first().map(|(part, _)| *part);
+    let first = link(account, path).missing_parts().first().map(|(part, _)| *part);
     assert!(*late || first == Some(part), "{path}: {first:?}, not {part:?}: {account:#?}");
 }
 
@@ -143,7 +143,7 @@ fn a_window_full_of_data_that_waits_for_a_slow_path_names_it() {
     else {
         return;
     };
-    assert_first(&account, "wifi", Part::Blocked);
+    assert_first(&account, "wifi", Part::HeadOfLineBlocking);
     assert!(link(&account.0, "wifi").blocked_by.contains_key("umts"), "{account:#?}");
     let said = account.0.sentence.contains("waiting for umts");
     assert!(account.1 || said, "{}", account.0.sentence);
@@ -161,6 +161,6 @@ fn two_links_without_a_limit_are_full() {
     // 1428 of 1514 bytes of a full packet are payload.
     let payload = share(account.total.of(Part::Delivered)) / carried;
     assert!((0.90..0.95).contains(&payload), "{account:#?}");
-    let again = share(account.total.of_group(PartGroup::SentAgain));
+    let again = share(account.total.of_group(PartGroup::Wasted));
     assert!(late || again < 0.02, "{account:#?}");
 }

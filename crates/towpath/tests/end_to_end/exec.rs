@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
-use towpath_measure::result::{Record, Side};
+use towpath_measure::result::{Record, SubflowEnd};
 use towpath_measure::scenario::DataDirection;
 use towpath_measure::store::read_run;
 
@@ -115,7 +115,7 @@ fn the_record_is_right(path: &Path) {
     let mut by_path = std::collections::BTreeMap::<_, u64>::new();
     for record in &result.records {
         if let Record::Subflow(subflow) = record
-            && subflow.side == Side::Receiver
+            && subflow.side == SubflowEnd::Receiver
         {
             *by_path.entry(subflow.path.clone()).or_default() += subflow.bytes;
         }

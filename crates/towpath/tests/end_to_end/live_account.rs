@@ -61,7 +61,7 @@ fn measured(paths: &str, transport: &str, options: &str) -> Option<Measured> {
 /// time.
 fn assert_held(measured: &Measured, path: &str, parts: &[Part]) {
     let link = measured.account.links.iter().find(|link| link.path == path).unwrap();
-    let longest = link.held_ns.iter().max_by_key(|(_, span)| **span).map(|(part, _)| *part);
+    let longest = link.limit_ns.iter().max_by_key(|(_, span)| **span).map(|(part, _)| *part);
     let right = longest.is_some_and(|longest| parts.contains(&longest));
     assert!(measured.busy || right, "{path}: {longest:?}: {:#?}", measured.account);
 }
@@ -98,7 +98,7 @@ fn a_slow_link_and_random_loss_show_in_the_congestion_window() {
     for transport in ["tcp", "quic"] {
         // A host's own control may be BBR, which the window holds back only while it starts.
         let Some(measured) = measured(&slow, transport, "-t 3 -C cubic") else { return };
-        let parts = [Part::SlowStart, Part::BelowProduct, Part::AfterLoss];
+        let parts = [Part::SlowStart, Part::CongestionAvoidance, Part::AfterLoss];
         assert_held(&measured, "eth", &parts);
         // What was estimated is what the link carries, within what bursts and headers make of it.
         let bytes = measured.account.total.capacity_bytes as f64;
@@ -121,9 +121,9 @@ fn bbr_is_held_back_by_its_pacing() {
     }
     let slow = path("eth", "rate = \"10 Mbit/s\"\ndelay = \"10 ms\"\nqueue = \"100 ms\"");
     let Some(measured) = measured(&slow, "tcp", "-t 3 -C bbr") else { return };
-    let parts = [Part::SlowStart, Part::BelowProduct, Part::Pacing];
+    let parts = [Part::SlowStart, Part::CongestionAvoidance, Part::Pacing];
     assert_held(&measured, "eth", &parts);
-    let paced = measured.account.links[0].held_ns.contains_key(&Part::Pacing);
+    let paced = measured.account.links[0].limit_ns.contains_key(&Part::Pacing);
     assert!(measured.busy || paced, "{:#?}", measured.account);
 }
 

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use towpath_measure::result::{Record, Side};
+use towpath_measure::result::{Record, SubflowEnd};
 
 use crate::program::{Ended, Folder, binary, busy, emulator_for_times, is_long};
 
@@ -113,7 +113,7 @@ fn the_initial_path_dies_and_the_whole_result_of_both_halves_is_there() {
             Some(subflow.side)
         });
         let (of_client, of_server): (Vec<_>, Vec<_>) =
-            sides.partition(|side| *side == Side::Sender);
+            sides.partition(|side| *side == SubflowEnd::Sender);
         assert!(!of_client.is_empty() && !of_server.is_empty(), "{how}: one half only");
     }
 }

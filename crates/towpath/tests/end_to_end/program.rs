@@ -396,8 +396,8 @@ impl std::fmt::Display for Ended {
 /// What a test expects of them holds for the others; what else it expects, for all.
 pub(crate) fn busy(result: &RunResult) -> Option<&str> {
     result.records.iter().find_map(|record| {
-        let Record::Noise(noise) = record else { return None };
-        noise.degraded.then(|| noise.reason.as_deref().unwrap_or("degraded"))
+        let Record::Timing(noise) = record else { return None };
+        noise.unreliable.then(|| noise.reason.as_deref().unwrap_or("degraded"))
     })
 }
 

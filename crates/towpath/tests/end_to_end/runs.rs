@@ -359,8 +359,8 @@ fn a_call_is_rated_by_the_loss_and_the_delay_of_its_link() {
             let (rating, score) = (call.rating.unwrap(), call.score.unwrap());
             assert!((60.0..90.0).contains(&rating), "{own:?}");
             assert!((3.0..4.4).contains(&score), "{own:?}");
-            assert_eq!(call.missing, own.lost + own.unsent, "{own:?}");
-            assert!(call.played <= 200 - call.missing && call.missing > 0, "{own:?}");
+            assert_eq!(call.lost, own.lost + own.unsent, "{own:?}");
+            assert!(call.played <= 200 - call.lost && call.lost > 0, "{own:?}");
         }
         for own in &all[2..] {
             let call = own.call.as_ref().unwrap();
@@ -458,7 +458,7 @@ fn latency_under_load_tells_a_long_queue_from_a_managed_one() {
         let result = folder.stored(&format!("{name}/tcp-1.jsonl.zst"));
         let phases = &result.summary.as_ref().unwrap().flows[0].messages.as_ref().unwrap().phases;
         let down = phases.iter().find(|phase| phase.load == Load::Down).unwrap();
-        (down.rise_ns.unwrap() / 1_000_000, busy(&result).is_some())
+        (down.delay_increase_ns.unwrap() / 1_000_000, busy(&result).is_some())
     };
     let (long, _) = rise("long", "\"500 ms\"");
     let (managed, is_busy) = rise("managed", "{ codel = {} }");

@@ -266,10 +266,10 @@ fn counts(run: &RunResult) -> Vec<(u32, u64, u64)> {
             (subflow.flow, Some(subflow.subflow), subflow.direction)
                 == (picture.flow, picture.subflow, picture.direction)
         })?;
-        let kinds = [SequenceKind::Again, SequenceKind::Needless];
+        let kinds = [SequenceKind::Retransmitted, SequenceKind::Spurious];
         let drawn = picture.views[0].marks.iter().filter(|marks| kinds.contains(&marks.kind));
         let drawn: u64 = drawn.flat_map(|marks| &marks.packets).map(|n| u64::from(*n)).sum();
-        assert_eq!(drawn, picture.again_packets, "none is left out");
+        assert_eq!(drawn, picture.retransmitted_packets, "none is left out");
         // The sender counts a FIN that it sends again, too.
         let fins = picture.views[0].marks.iter().filter(|marks| marks.kind == SequenceKind::Fin);
         let fins = fins.map(|marks| marks.t_ns.len()).sum::<usize>() as u64;

@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::Value;
 use towpath_measure::result::{
-    AccountSummary, Basis, CapturedConnection, PartGroup, Record, Summary, Vantage,
+    AccountSummary, Basis, CapturePoint, CapturedConnection, PartGroup, Record, Summary,
 };
 use towpath_measure::store::{RunResult, read_run};
 
@@ -63,7 +63,7 @@ fn the_receivers_capture_says_what_the_receiver_counted() {
     let (connections, seen) = trace(&folder, "mptcp", "server");
     assert_eq!(connections.len(), 1);
     let (flow, stack) = (&told.flows[0], told.flows[0].stack.unwrap());
-    let way = &connections[0].ways[0];
+    let way = &connections[0].directions[0];
     same("bytes", way.bytes, flow.bytes);
     same("discarded", way.discarded_bytes.unwrap(), stack.discarded_bytes.unwrap());
     // The stack looks only when data has left its subflow's queue, so it may miss a little.
@@ -85,8 +85,8 @@ fn the_senders_capture_says_what_the_sender_counted() {
         let run = simulate(&folder, transport);
         let told = run.summary.unwrap();
         let (connections, seen) = trace(&folder, transport, "phone");
-        let way = &connections[0].ways[0];
-        assert_eq!((way.late_bytes, way.unseen_bytes, way.unmapped_bytes), (0, 0, 0));
+        let way = &connections[0].directions[0];
+        assert_eq!((way.out_of_order_bytes, way.unseen_bytes, way.unmapped_bytes), (0, 0, 0));
         assert!(told.subflows.iter().map(|s| s.retransmissions).sum::<u64>() > 0, "{transport}");
         for (seen, told) in seen.subflows.iter().zip(&told.subflows) {
             same("retransmissions", seen.retransmissions, told.retransmissions);
@@ -108,8 +108,8 @@ fn a_capture_of_an_emulated_run_says_what_the_kernel_counted() {
         let told = folder.stored(&format!("{out}/mptcp-1.jsonl.zst")).summary.unwrap();
         let file = format!("{out}/emu-mptcp-1-server.pcapng");
         let (connections, seen) = traced(&folder.run(&["trace", &file, "--json"]));
-        same("bytes", connections[0].ways[0].bytes, told.flows[0].bytes);
-        assert_eq!(connections[0].ways[0].unseen_bytes, 0);
+        same("bytes", connections[0].directions[0].bytes, told.flows[0].bytes);
+        assert_eq!(connections[0].directions[0].unseen_bytes, 0);
         let per_path = |summary: &Summary| {
             let all = summary.subflows.iter();
             let mut all: Vec<_> =
@@ -121,7 +121,7 @@ fn a_capture_of_an_emulated_run_says_what_the_kernel_counted() {
         assert!(seen.subflows.len() == 2, "{:?}", seen.subflows);
         let sent = format!("{out}/emu-mptcp-1-phone.pcapng");
         let (connections, _) = traced(&folder.run(&["trace", &sent, "--json"]));
-        assert_eq!(connections[0].ways[0].unseen_bytes, 0);
+        assert_eq!(connections[0].directions[0].unseen_bytes, 0);
     }
     let (whole, cut) =
         (size("whole/emu-mptcp-1-server.pcapng"), size("cut/emu-mptcp-1-server.pcapng"));
@@ -140,7 +140,7 @@ fn a_simulated_capture_that_is_cut_says_the_same() {
         traced(&folder.run(&["trace", &format!("{kind}/sim-mptcp-1-server.pcapng"), "--json"]))
     });
     let [(whole, _), (cut, _)] = tables;
-    assert_eq!(whole[0].ways[0].bytes, cut[0].ways[0].bytes);
+    assert_eq!(whole[0].directions[0].bytes, cut[0].directions[0].bytes);
     let refused = folder.run(&["run", "scenario.toml", "--pcap", "x", "--snap", "99"]);
     assert_eq!(refused.code, Some(2), "{refused}");
 }
@@ -155,7 +155,7 @@ fn two_captures_tell_the_links_delays() {
     assert!(ended.err.contains("packets are in both captures"), "{ended}");
     // 5 ms and 10 ms one way, and the clocks are the same; a packet's own time on the link comes to it.
     for (subflow, delay_ms) in connections[0].subflows.iter().zip([5, 10]) {
-        for way in &subflow.ways {
+        for way in &subflow.directions {
             let least = way.one_way.unwrap().min_ns;
             let error = least.abs_diff(delay_ms * 1_000_000);
             assert!(error < 500_000, "{least} ns on subflow {}", subflow.subflow);
@@ -230,15 +230,15 @@ fn what_passes_an_interface_is_captured_as_it_passes() {
     let run = read_run(seen.as_slice()).unwrap();
     let captured = run.records.iter().find_map(|record| {
         let Record::Capture(connection) = record else { return None };
-        (connection.ways[0].bytes > 100_000).then_some(connection)
+        (connection.directions[0].bytes > 100_000).then_some(connection)
     });
     let captured = captured.unwrap_or_else(|| panic!("{ended}"));
-    assert_eq!(captured.ways[0].bytes, 3_000_000);
+    assert_eq!(captured.directions[0].bytes, 3_000_000);
     assert_eq!(captured.subflows.len(), 2);
     // What was kept says the same.
     let again = folder.run(&["trace", "kept.pcap", "--json"]);
     let (connections, _) = traced(&again);
-    assert_eq!(connections[0].ways[0].bytes, 3_000_000);
+    assert_eq!(connections[0].directions[0].bytes, 3_000_000);
 }
 
 #[test]
@@ -324,10 +324,10 @@ fn a_direction_that_only_acknowledges_is_no_faster_than_its_link() {
     for host in ["phone", "server"] {
         let (connections, _) = trace(&folder, "tcp", host);
         let connection = &connections[0];
-        for way in &connection.ways {
+        for way in &connection.directions {
             assert!(way.throughput_bps < 50e6, "{way:?}");
             // The receiver does not see the way.
-            let at_receiver = way.vantage == Vantage::Receiver && way.bytes > 0;
+            let at_receiver = way.capture_point == CapturePoint::Receiver && way.bytes > 0;
             let (rtt, waits) = (way.rtt.is_some(), way.acknowledged_after.is_some());
             assert!(!at_receiver || (!rtt && waits), "{way:?}");
         }

@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use towpath_measure::live::look::{Endpoint, Link};
+use towpath_measure::live::look::{EndpointSnapshot, LinkSnapshot};
 
 use super::view::View;
 use crate::doctor::finding::{Cause, Finding};
@@ -15,7 +15,7 @@ pub(super) fn unannounced(view: &View<'_>) -> Option<Finding> {
     let peer = view.peer.filter(|_| one_path(view))?;
     let announced = |address: IpAddr| {
         let endpoints = &peer.latest().endpoints;
-        endpoints.iter().any(|one| one.is_announced() && one.address == address)
+        endpoints.iter().any(|one| one.is_signal() && one.address == address)
     };
     let open: Vec<_> = ways::shared(view.all)
         .into_iter()
@@ -58,7 +58,7 @@ pub(super) fn unknown(view: &View<'_>) -> Option<String> {
     }
     let target = view.trial?.target.ip();
     let (usable, first) = (view.usable(), view.trial?.first()?.local.ip());
-    let leads = |link: &Link| usable.iter().any(|(other, _)| other.index == link.index);
+    let leads = |link: &LinkSnapshot| usable.iter().any(|(other, _)| other.index == link.index);
     let used = view.here.link_of(first)?;
     let mut names = Vec::new();
     for address in ways::sources(view.here) {
@@ -82,7 +82,7 @@ pub(super) fn unknown(view: &View<'_>) -> Option<String> {
 /// A connection over Multipath TCP with one path, and no endpoint of ours for another one.
 fn one_path(view: &View<'_>) -> bool {
     let first = view.trial.and_then(|trial| trial.first()).map(|one| one.local.ip());
-    let further = |one: &Endpoint| !one.is_implicit() && Some(one.address) != first;
+    let further = |one: &EndpointSnapshot| !one.is_implicit() && Some(one.address) != first;
     view.trial.is_some_and(|trial| trial.multipath)
         && view.joined().next().is_none()
         && !view.here.endpoints.iter().any(further)

@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
-use towpath_measure::live::Look;
-use towpath_measure::live::look::{Endpoint, Link};
+use towpath_measure::live::HostSnapshot;
+use towpath_measure::live::look::{EndpointSnapshot, LinkSnapshot};
 
 use super::view::{View, in_network};
 use super::{between, path, routes};
@@ -51,7 +51,7 @@ pub(super) fn endpoint_trouble(view: &View<'_>, address: IpAddr) -> Option<Findi
 }
 
 /// An interface that carries nothing.
-fn down(view: &View<'_>, link: &Link) -> Option<Finding> {
+fn down(view: &View<'_>, link: &LinkSnapshot) -> Option<Finding> {
     let name = &link.name;
     let after = view.all.after.as_ref().and_then(|after| after.link(link.index));
     let now = after.unwrap_or(link);
@@ -81,8 +81,9 @@ fn down(view: &View<'_>, link: &Link) -> Option<Finding> {
 
 /// Endpoints that cannot do what they are for, whether it is needed now or not.
 fn own_endpoints(view: &View<'_>) -> Vec<Finding> {
-    let used =
-        |endpoint: &&Endpoint| !endpoint.is_implicit() && (endpoint.opens() || endpoint.answers());
+    let used = |endpoint: &&EndpointSnapshot| {
+        !endpoint.is_implicit() && (endpoint.opens_subflows() || endpoint.is_laminar())
+    };
     let opening = view.here.endpoints.iter().filter(used);
     opening.filter_map(|endpoint| endpoint_trouble(view, endpoint.address)).collect()
 }
@@ -90,7 +91,7 @@ fn own_endpoints(view: &View<'_>) -> Vec<Finding> {
 /// Two programs that both set endpoints, or endpoints that come and go by themselves.
 fn managers(view: &View<'_>) -> Option<Finding> {
     let managers = &view.all.managers;
-    let ids = |endpoints: &[Endpoint]| -> Vec<(u8, IpAddr, u32)> {
+    let ids = |endpoints: &[EndpointSnapshot]| -> Vec<(u8, IpAddr, u32)> {
         let own = endpoints.iter().filter(|one| !one.is_implicit());
         own.map(|one| (one.id, one.address, one.flags)).collect()
     };
@@ -130,8 +131,8 @@ fn here_wrong_role(view: &View<'_>) -> Option<Finding> {
         let on = |address: IpAddr| view.here.link_of(address).is_some_and(|one| one.index == link);
         !first.into_iter().chain(used.iter().copied()).any(on)
     };
-    let announces = |one: &&Endpoint| {
-        one.is_announced() && !one.opens() && !one.answers() && one.port.is_none()
+    let announces = |one: &&EndpointSnapshot| {
+        one.is_signal() && !one.opens_subflows() && !one.is_laminar() && one.port.is_none()
     };
     // Without a connection that was opened here, nobody knows whether this host opens any.
     let trial = view.trial.filter(|trial| trial.multipath)?;
@@ -177,11 +178,14 @@ fn there_wrong_role(view: &View<'_>) -> Option<Finding> {
         .filter(|name| peer.grew(name) > 0)
         .map(|name| format!("{name} {}", peer.grew(name)))
         .collect();
-    let wrong = |one: &&Endpoint| {
-        one.opens() && !one.is_announced() && !one.is_implicit() && one.address != trial.target.ip()
+    let wrong = |one: &&EndpointSnapshot| {
+        one.opens_subflows()
+            && !one.is_signal()
+            && !one.is_implicit()
+            && one.address != trial.target.ip()
     };
     let wrong: Vec<_> = look.endpoints.iter().filter(wrong).collect();
-    let silent = !look.endpoints.iter().any(|one| one.is_announced());
+    let silent = !look.endpoints.iter().any(|one| one.is_signal());
     let one = wrong.first().filter(|_| silent || !counted.is_empty())?;
     let foreign = look.link_of(one.address).is_none();
     let mut finding = Finding::new(
@@ -224,7 +228,7 @@ fn there_wrong_role(view: &View<'_>) -> Option<Finding> {
 }
 
 /// Further addresses of the other host that it could announce.
-fn others(look: &Look, target: IpAddr) -> impl Iterator<Item = IpAddr> {
+fn others(look: &HostSnapshot, target: IpAddr) -> impl Iterator<Item = IpAddr> {
     let link_local = |one: &IpAddr| matches!(one, IpAddr::V6(v6) if v6.is_unicast_link_local());
     let own = look.addresses.iter().filter(|one| look.link(one.link).is_some_and(|link| link.up));
     own.map(|one| one.address).filter(move |one| {
@@ -288,7 +292,8 @@ fn no_endpoints(view: &View<'_>) -> Option<Finding> {
 
 /// Endpoints, all on the same interface, beside another that has none.
 fn one_interface(view: &View<'_>) -> Option<Finding> {
-    let opening = |one: &&Endpoint| (one.opens() || one.answers()) && !one.is_implicit();
+    let opening =
+        |one: &&EndpointSnapshot| (one.opens_subflows() || one.is_laminar()) && !one.is_implicit();
     let mut links = Vec::new();
     for endpoint in view.here.endpoints.iter().filter(opening) {
         links.push(view.here.link_of(endpoint.address)?);
@@ -329,8 +334,10 @@ fn one_interface(view: &View<'_>) -> Option<Finding> {
 /// Every further subflow is only there for a failure.
 fn backup_only(view: &View<'_>) -> Option<Finding> {
     let first = view.trial.and_then(|trial| trial.first()).map(|one| one.local.ip());
-    let further = |one: &&Endpoint| {
-        (one.opens() || one.answers()) && !one.is_implicit() && Some(one.address) != first
+    let further = |one: &&EndpointSnapshot| {
+        (one.opens_subflows() || one.is_laminar())
+            && !one.is_implicit()
+            && Some(one.address) != first
     };
     let further: Vec<_> = view.here.endpoints.iter().filter(further).collect();
     let regular = view.joined().any(|one| !one.backup_here && !one.backup_there);
@@ -359,8 +366,12 @@ fn backup_only(view: &View<'_>) -> Option<Finding> {
 /// Without a connection of our own that lasted: what will not work when somebody tries.
 fn untried(view: &View<'_>) -> Vec<Finding> {
     let mut findings: Vec<Finding> = path::userspace(view).into_iter().collect();
-    let opening: Vec<_> =
-        view.here.endpoints.iter().filter(|one| one.opens() && !one.is_implicit()).collect();
+    let opening: Vec<_> = view
+        .here
+        .endpoints
+        .iter()
+        .filter(|one| one.opens_subflows() && !one.is_implicit())
+        .collect();
     let likely = |finding: Finding| finding.sure(Confidence::Likely);
     for endpoint in &opening {
         let to = view.all.ways.iter().map(|way| way.to);

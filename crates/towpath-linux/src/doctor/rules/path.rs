@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
-use towpath_measure::live::look::Endpoint;
+use towpath_measure::live::look::EndpointSnapshot;
 
 use super::failed::{closed, rejected, unanswered};
 use super::routes::routing;
@@ -81,7 +81,7 @@ fn swallowed(view: &View<'_>, trial: &Trial) -> Option<Finding> {
         return None;
     }
     let looks = peer.latest();
-    let announced = looks.endpoints.iter().find(|one| one.is_announced())?;
+    let announced = looks.endpoints.iter().find(|one| one.is_signal())?;
     Some(
         Finding::new(
             Cause::AnnouncementStripped,
@@ -205,11 +205,11 @@ fn ignored(trial: &Trial, missing: &mut Vec<Missing<'_>>) {
 }
 
 /// Endpoints from which there should be a subflow.
-fn wanted<'a>(view: &View<'a>, trial: &Trial) -> impl Iterator<Item = &'a Endpoint> {
+fn wanted<'a>(view: &View<'a>, trial: &Trial) -> impl Iterator<Item = &'a EndpointSnapshot> {
     let first = trial.first().map(|one| one.local.ip());
     let v4 = trial.target.is_ipv4();
     view.here.endpoints.iter().filter(move |one| {
-        one.opens()
+        one.opens_subflows()
             && !one.is_implicit()
             && Some(one.address) != first
             && one.address.is_ipv4() == v4
@@ -265,7 +265,7 @@ fn limit(view: &View<'_>, trial: &Trial, one: &Missing<'_>) -> Option<Finding> {
         "limits of this host: subflows {}, add_addr_accepted {}",
         limits.subflows, limits.add_addr_accepted
     );
-    let own = view.here.endpoints.iter().filter(|one| one.opens()).count() as u64;
+    let own = view.here.endpoints.iter().filter(|one| one.opens_subflows()).count() as u64;
     let announced = (trial.events_of("ANNOUNCED").count() as u64).max(trial.grew("AddAddr")).max(2);
     // What is allowed already stays allowed.
     let enough = format!(

@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
-use towpath_measure::live::Look;
-use towpath_measure::live::look::{Link, Subflow};
+use towpath_measure::live::HostSnapshot;
+use towpath_measure::live::look::{LinkSnapshot, SubflowSnapshot};
 
 use super::configuration::arp_finding;
 use super::view::{View, in_network, works};
@@ -48,7 +48,7 @@ pub(super) fn findings(view: &View<'_>) -> Vec<Finding> {
 /// How much of its own traffic an interface carried, in one direction.
 #[derive(Debug, Clone, Copy)]
 struct Load<'a> {
-    link: &'a Link,
+    link: &'a LinkSnapshot,
     /// What subflows say.
     expected: u64,
     /// What the interface says.
@@ -60,14 +60,20 @@ type Moved = (IpAddr, [u64; 2]);
 
 /// Interfaces of a host with what they should have carried and what they did; `direction` 0 is what
 /// arrived, 1 what left.
-fn loads<'a>(before: &'a Look, after: &Look, moved: &[Moved], direction: usize) -> Vec<Load<'a>> {
+fn loads<'a>(
+    before: &'a HostSnapshot,
+    after: &HostSnapshot,
+    moved: &[Moved],
+    direction: usize,
+) -> Vec<Load<'a>> {
     let links = before.links.iter().filter(|link| link.up && !link.loopback);
-    let load = |link: &'a Link| {
+    let load = |link: &'a LinkSnapshot| {
         let on = |address| before.link_of(address).is_some_and(|one| one.index == link.index);
         let its = moved.iter().filter(|(local, _)| on(*local));
         let expected = its.filter_map(|(_, bytes)| bytes.get(direction)).sum();
         let now = after.link(link.index)?;
-        let count = |link: &Link| if direction == 0 { link.rx_bytes } else { link.tx_bytes };
+        let count =
+            |link: &LinkSnapshot| if direction == 0 { link.rx_bytes } else { link.tx_bytes };
         Some(Load { link, expected, counted: count(now).saturating_sub(count(link)) })
     };
     links.filter_map(load).collect()
@@ -86,7 +92,7 @@ fn misled<'a>(loads: &[Load<'a>]) -> Option<(Load<'a>, Load<'a>)> {
 }
 
 /// Whether two interfaces are in the same network.
-fn share_network(look: &Look, one: &Link, other: &Link) -> bool {
+fn share_network(look: &HostSnapshot, one: &LinkSnapshot, other: &LinkSnapshot) -> bool {
     let of = |index: u32| look.addresses.iter().filter(move |address| address.link == index);
     of(one.index).filter(|mine| mine.address.is_ipv4()).any(|mine| {
         of(other.index).any(|its| {
@@ -97,7 +103,12 @@ fn share_network(look: &Look, one: &Link, other: &Link) -> bool {
 }
 
 /// Data that leaves or arrives by another interface than its address has.
-fn shared_link(before: &Look, after: &Look, moved: &[Moved], host: &str) -> Option<Finding> {
+fn shared_link(
+    before: &HostSnapshot,
+    after: &HostSnapshot,
+    moved: &[Moved],
+    host: &str,
+) -> Option<Finding> {
     let directions = [(0, "received"), (1, "sent")];
     for (direction, verb) in directions {
         let Some((one, other)) = misled(&loads(before, after, moved, direction)) else { continue };
@@ -154,7 +165,7 @@ fn shared_link_there(view: &View<'_>) -> Option<Finding> {
     let peer = view.peer?;
     let after = peer.after.as_ref()?;
     let all = after.connections.iter().flat_map(|connection| &connection.subflows);
-    let bytes = |one: &Subflow| (one.local.ip(), [one.bytes_received, one.bytes_acked]);
+    let bytes = |one: &SubflowSnapshot| (one.local.ip(), [one.bytes_received, one.bytes_acked]);
     let moved: Vec<_> = all.map(bytes).collect();
     shared_link(&peer.before, after, &moved, "other host")
 }
@@ -396,7 +407,7 @@ fn backup(trial: &Trial) -> Option<Finding> {
 
 /// Several paths need room for what arrives early.
 fn buffer(view: &View<'_>) -> Option<Finding> {
-    let most = |look: &Look| {
+    let most = |look: &HostSnapshot| {
         let value = look.settings.get("ipv4.tcp_rmem")?;
         value.split_whitespace().last()?.parse::<u64>().ok()
     };

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use towpath_measure::live::look::Link;
+use towpath_measure::live::look::LinkSnapshot;
 
 use super::path::{Missing, place};
 use super::view::View;
@@ -114,7 +114,7 @@ pub(super) fn reverse_path(view: &View<'_>, trial: &Trial, one: &Missing<'_>) ->
     }
     let peer = view.peer?;
     let there = peer.latest().counter(name).saturating_sub(peer.before.counter(name));
-    let strict = |link: &&Link| link.rp_filter == 1 && !link.loopback;
+    let strict = |link: &&LinkSnapshot| link.rp_filter == 1 && !link.loopback;
     let arrives = peer.latest().link_of(one.remote.ip()).filter(strict);
     let strict = arrives.or_else(|| peer.latest().links.iter().find(strict))?;
     (there > 0).then(|| {

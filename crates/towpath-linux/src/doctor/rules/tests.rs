@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use proptest::prelude::*;
-use towpath_measure::live::Look;
-use towpath_measure::live::look::{Address, Endpoint, Link, Listener, PathLimits};
+use towpath_measure::live::HostSnapshot;
+use towpath_measure::live::look::{
+    AddressSnapshot, EndpointSnapshot, LinkSnapshot, ListenerSnapshot, MptcpLimits,
+};
 
 use super::super::observation::{
     Attempt, Control, Event, Hop, Outcome, Peer, Probe, ProbeOption, Program, Refused, Rights,
@@ -22,25 +24,25 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-fn link(index: u32, name: &str) -> Link {
+fn link(index: u32, name: &str) -> LinkSnapshot {
     let (name, mtu_bytes) = (name.to_owned(), 1_500);
-    Link { index, name, up: true, running: true, mtu_bytes, ..Link::default() }
+    LinkSnapshot { index, name, up: true, running: true, mtu_bytes, ..LinkSnapshot::default() }
 }
 
-fn endpoint(id: u8, address: &str, flags: u32) -> Endpoint {
-    Endpoint { id, address: ip(address), port: None, link: None, flags }
+fn endpoint(id: u8, address: &str, flags: u32) -> EndpointSnapshot {
+    EndpointSnapshot { id, address: ip(address), port: None, link: None, flags }
 }
 
 /// A host with two interfaces, each with its own network and gateway, and one endpoint.
-fn host() -> Look {
-    let on = |link, address| Address { link, address: ip(address), prefix_length: 24 };
-    Look {
+fn host() -> HostSnapshot {
+    let on = |link, address| AddressSnapshot { link, address: ip(address), prefix_length: 24 };
+    HostSnapshot {
         kernel: "6.18.0".to_owned(),
         links: vec![link(2, "a"), link(3, "b")],
         addresses: vec![on(2, "10.0.1.1"), on(3, "10.0.2.1")],
         endpoints: vec![endpoint(1, "10.0.2.1", 2)],
-        limits: Some(PathLimits { subflows: 2, add_addr_accepted: 2 }),
-        ..Look::default()
+        limits: Some(MptcpLimits { subflows: 2, add_addr_accepted: 2 }),
+        ..HostSnapshot::default()
     }
 }
 
@@ -169,9 +171,9 @@ fn cables(change: impl FnOnce(&mut Observation, &mut Trial)) -> Report {
         for way in all.ways.iter_mut().filter(|way| way.from == Some(ip("10.0.2.1"))) {
             (way.link, way.gateway, way.errno) = (None, None, Some(libc::ENETUNREACH));
         }
-        let on = |link, address| Address { link, address: ip(address), prefix_length: 24 };
+        let on = |link, address| AddressSnapshot { link, address: ip(address), prefix_length: 24 };
         let addresses = vec![on(2, "10.9.0.1"), on(3, "10.0.2.9")];
-        let before = Look { addresses, endpoints: vec![], ..host() };
+        let before = HostSnapshot { addresses, endpoints: vec![], ..host() };
         all.peer = Some(Peer { address: trial.target, before, after: None });
         let remote = SocketAddr::new(ip("10.0.2.9"), trial.target.port());
         trial.controls.push(Control { remote, ..control(Outcome::Connected) });
@@ -277,7 +279,7 @@ fn a_kernel_without_it_is_all_that_is_told() {
 #[test]
 fn limits_of_this_host_come_before_everything_on_the_way() {
     let report = one_path(|all, _| {
-        all.here.limits = Some(PathLimits { subflows: 0, add_addr_accepted: 0 });
+        all.here.limits = Some(MptcpLimits { subflows: 0, add_addr_accepted: 0 });
     });
     assert_eq!(first(&report), (Cause::SubflowLimit, Confidence::Certain));
     let fix = &report.findings[0].fix[0];
@@ -290,7 +292,7 @@ fn an_announcement_without_an_answer_is_a_limit_whether_events_are_heard_or_not(
         let report = one_path(|all, trial| {
             all.here.endpoints.clear();
             all.after = None;
-            all.here.limits = Some(PathLimits { subflows: 2, add_addr_accepted: 0 });
+            all.here.limits = Some(MptcpLimits { subflows: 2, add_addr_accepted: 0 });
             trial.counters = counters(&["AddAddr"]);
             let kind = "ANNOUNCED".to_owned();
             let remote = Some(ip("10.9.2.1"));
@@ -349,7 +351,11 @@ fn healthy_is_only_what_was_seen_to_carry_data_over_every_path() {
     let backup = judged(|all, trial| {
         trial.subflows.push(SubflowSeen { backup_here: true, ..subflow("10.0.3.1", false) });
         trial.subflows[2].tcp = TcpFigures::default();
-        all.here.addresses.push(Address { link: 2, address: ip("10.0.3.1"), prefix_length: 24 });
+        all.here.addresses.push(AddressSnapshot {
+            link: 2,
+            address: ip("10.0.3.1"),
+            prefix_length: 24,
+        });
     });
     assert_eq!(backup.0, Verdict::Healthy, "a backup is to carry nothing");
 
@@ -404,7 +410,7 @@ fn a_limit_is_never_lowered() {
     let report = one_path(|all, trial| {
         all.after = None;
         all.here.endpoints.clear();
-        all.here.limits = Some(PathLimits { subflows: 7, add_addr_accepted: 0 });
+        all.here.limits = Some(MptcpLimits { subflows: 7, add_addr_accepted: 0 });
         trial.counters = counters(&["AddAddr"]);
         let (kind, remote) = ("ANNOUNCED".to_owned(), Some(ip("10.9.2.1")));
         trial.events = Some(vec![Event { kind, remote, ..Event::default() }]);
@@ -528,10 +534,11 @@ fn the_other_host_tells_the_way_there_from_the_way_back() {
         let trial = observation.trial.as_mut().unwrap();
         (trial.multipath, trial.multipath_at_end) = (false, false);
         trial.subflows.clear();
-        let listener = Some(Listener { plain: false, multipath: true });
-        let mut after = Look { listener, ..Look::default() };
+        let listener = Some(ListenerSnapshot { plain: false, multipath: true });
+        let mut after = HostSnapshot { listener, ..HostSnapshot::default() };
         after.counters.insert("MPTcpExt.MPCapableSYNRX".to_owned(), arrived);
-        let (address, before) = (trial.target, Look { listener, ..Look::default() });
+        let (address, before) =
+            (trial.target, HostSnapshot { listener, ..HostSnapshot::default() });
         observation.peer = Some(Peer { address, before, after: Some(after) });
         assert_eq!(first(&diagnose(&observation)).0, cause);
     }
@@ -678,7 +685,7 @@ fn spoilt(flags: &[bool], numbers: &[u32], names: &[&str], error: Option<i32>) -
     let mut flag = || flags.next().unwrap_or(false);
     let mut number = || numbers.next().unwrap_or(0);
     all.here.limits =
-        flag().then(|| PathLimits { subflows: number(), add_addr_accepted: number() });
+        flag().then(|| MptcpLimits { subflows: number(), add_addr_accepted: number() });
     all.here.links[1].up = flag();
     all.here.links[1].running = flag();
     all.here.links[1].rp_filter = u8::try_from(number()).unwrap();
@@ -752,7 +759,7 @@ proptest! {
 }
 
 /// Interfaces, addresses and endpoints that another host might say it has.
-fn any_network() -> impl Strategy<Value = Look> {
+fn any_network() -> impl Strategy<Value = HostSnapshot> {
     let name = prop_oneof![
         Just("a".to_owned()),
         Just("eth0".to_owned()),
@@ -764,7 +771,7 @@ fn any_network() -> impl Strategy<Value = Look> {
         proptest::sample::select(vec!["10.0.1.1", "10.0.1.9", "10.0.2.9", "10.9.0.1", "fd00::1"])
     };
     let one = (name, any::<[bool; 2]>(), 0..3_u8, 0..2_000_000_u64, 1..5_u32);
-    let link = one.prop_map(|(name, [up, running], rp_filter, rx_bytes, index)| Link {
+    let link = one.prop_map(|(name, [up, running], rp_filter, rx_bytes, index)| LinkSnapshot {
         up,
         running,
         rp_filter,
@@ -773,7 +780,7 @@ fn any_network() -> impl Strategy<Value = Look> {
         ..link(index, &name)
     });
     let on = (1..5_u32, address(), 0..33_u8);
-    let on = on.prop_map(|(link, text, prefix_length)| Address {
+    let on = on.prop_map(|(link, text, prefix_length)| AddressSnapshot {
         link,
         address: ip(text),
         prefix_length,
@@ -785,16 +792,16 @@ fn any_network() -> impl Strategy<Value = Look> {
         proptest::collection::vec(on, 0..5),
         proptest::collection::vec(end, 0..5),
     );
-    all.prop_map(|(links, addresses, endpoints)| Look {
+    all.prop_map(|(links, addresses, endpoints)| HostSnapshot {
         links,
         addresses,
         endpoints,
-        ..Look::default()
+        ..HostSnapshot::default()
     })
 }
 
 /// What another host might say of itself, in good faith or not.
-fn any_look() -> impl Strategy<Value = Look> {
+fn any_look() -> impl Strategy<Value = HostSnapshot> {
     const SETTINGS: [(&str, &str); 8] = [
         ("ipv4.tcp_rmem", "1 2 3"),
         ("ipv4.tcp_rmem", "x; reboot"),
@@ -820,12 +827,12 @@ fn any_look() -> impl Strategy<Value = Look> {
     let listener = proptest::option::of(any::<[bool; 2]>());
     let limits = proptest::option::of((0..9_u32, 0..9_u32));
     let all = (any_network(), settings, counted, listener, limits, any::<bool>());
-    all.prop_map(|(network, settings, counted, listener, limits, works)| Look {
+    all.prop_map(|(network, settings, counted, listener, limits, works)| HostSnapshot {
         settings: settings.into_iter().map(|(name, value)| (name.into(), value.into())).collect(),
         counters: COUNTERS.into_iter().map(str::to_owned).zip(counted).collect(),
-        listener: listener.map(|[plain, multipath]| Listener { plain, multipath }),
+        listener: listener.map(|[plain, multipath]| ListenerSnapshot { plain, multipath }),
         limits: limits
-            .map(|(subflows, add_addr_accepted)| PathLimits { subflows, add_addr_accepted }),
+            .map(|(subflows, add_addr_accepted)| MptcpLimits { subflows, add_addr_accepted }),
         socket_errno: if works { 0 } else { 92 },
         ..network
     })

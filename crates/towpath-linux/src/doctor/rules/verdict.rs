@@ -94,7 +94,10 @@ fn has_lost(one: &SubflowSeen) -> bool {
 fn wanted<'a>(view: &View<'a>, v4: bool) -> impl Iterator<Item = std::net::IpAddr> + 'a {
     let endpoints = view.here.endpoints.iter();
     let opening = endpoints.filter(move |one| {
-        one.opens() && !one.is_implicit() && !one.is_backup() && one.address.is_ipv4() == v4
+        one.opens_subflows()
+            && !one.is_implicit()
+            && !one.is_backup()
+            && one.address.is_ipv4() == v4
     });
     opening.map(|one| one.address)
 }

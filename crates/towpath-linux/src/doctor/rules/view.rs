@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
-use towpath_measure::live::Look;
-use towpath_measure::live::look::{Endpoint, Link};
+use towpath_measure::live::HostSnapshot;
+use towpath_measure::live::look::{EndpointSnapshot, LinkSnapshot};
 
 use crate::doctor::observation::{Control, Observation, Outcome, Peer, SubflowSeen, Trial, Way};
 
@@ -11,7 +11,7 @@ use crate::doctor::observation::{Control, Observation, Outcome, Peer, SubflowSee
 #[derive(Debug, Clone, Copy)]
 pub(super) struct View<'a> {
     pub(super) all: &'a Observation,
-    pub(super) here: &'a Look,
+    pub(super) here: &'a HostSnapshot,
     pub(super) trial: Option<&'a Trial>,
     pub(super) peer: Option<&'a Peer>,
 }
@@ -68,8 +68,8 @@ impl<'a> View<'a> {
 
     /// Interfaces that lead to the target, or to somewhere else if there is none: with an address of
     /// the right family and a way that really leaves by them. Each with one such address.
-    pub(super) fn usable(&self) -> Vec<(&'a Link, IpAddr)> {
-        let mut found: Vec<(&Link, IpAddr)> = Vec::new();
+    pub(super) fn usable(&self) -> Vec<(&'a LinkSnapshot, IpAddr)> {
+        let mut found: Vec<(&LinkSnapshot, IpAddr)> = Vec::new();
         for way in &self.all.ways {
             let (Some(from), Some(bound)) = (way.from, way.bound_to) else { continue };
             let wanted = self.trial.is_none_or(|trial| trial.target.ip() == way.to);
@@ -85,7 +85,7 @@ impl<'a> View<'a> {
     }
 
     /// The endpoint of an address.
-    pub(super) fn endpoint(&self, address: IpAddr) -> Option<&'a Endpoint> {
+    pub(super) fn endpoint(&self, address: IpAddr) -> Option<&'a EndpointSnapshot> {
         self.here.endpoints.iter().find(|one| one.address == address && !one.is_implicit())
     }
 
@@ -101,7 +101,7 @@ pub(super) fn works(one: &SubflowSeen) -> bool {
 }
 
 /// Whether an address is in the network of an interface of that host.
-pub(in crate::doctor) fn on_link(look: &Look, link: u32, address: IpAddr) -> bool {
+pub(in crate::doctor) fn on_link(look: &HostSnapshot, link: u32, address: IpAddr) -> bool {
     let mut its = look.addresses.iter().filter(|one| one.link == link);
     its.any(|one| in_network(one.address, one.prefix_length, address))
 }

@@ -5,8 +5,10 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use towpath_measure::live::message::plain;
-use towpath_measure::live::{FromClient, FromServer, Offset, Probes, Refusal, Token};
+use towpath_measure::live::message::sanitize;
+use towpath_measure::live::{
+    AdmissionError, ClientMessage, ClockEstimator, ClockOffset, ServerMessage, TestToken,
+};
 use towpath_net::Instant;
 use towpath_quic::tls::TlsError;
 use towpath_quic::{ConnectionError as QuicError, Qlog, Trust};
@@ -56,7 +58,7 @@ pub(super) fn open(order: &Order, clock: Clock) -> Result<Opened, LiveError> {
     }
     let mut way = Way {
         dialer: Dialer::new(clock, trust).securing(order.secret.is_some()),
-        token: Token::NONE,
+        token: TestToken::NONE,
         transport: order.plan.transport,
         source: order.source.clone(),
         targets: order.targets.clone(),
@@ -91,7 +93,7 @@ pub(super) fn open(order: &Order, clock: Clock) -> Result<Opened, LiveError> {
         );
     }
     let said = talk.hear("that all connections are there")?;
-    let ready = said == FromServer::Ready;
+    let ready = said == ServerMessage::Ready;
     if ready { Ok(Opened { talk, streams, way, connect }) } else { Err(unexpected(&said)) }
 }
 
@@ -146,10 +148,10 @@ pub(in crate::live) fn quic_error(error: &io::Error) -> Option<&QuicError> {
 }
 
 /// Says hello, proves the secret and lets the server prove it, and agrees on the plan.
-fn agree(order: &Order, talk: &mut Talk) -> Result<Token, LiveError> {
-    talk.say(&FromClient::Hello { towpath: env!("CARGO_PKG_VERSION").to_owned() })?;
+fn agree(order: &Order, talk: &mut Talk) -> Result<TestToken, LiveError> {
+    talk.say(&ClientMessage::Hello { towpath: env!("CARGO_PKG_VERSION").to_owned() })?;
     let said = talk.hear("a greeting")?;
-    let FromServer::Welcome { challenge, .. } = said else {
+    let ServerMessage::Welcome { challenge, .. } = said else {
         return Err(unexpected(&said));
     };
     match (challenge, &order.secret) {
@@ -157,7 +159,7 @@ fn agree(order: &Order, talk: &mut Talk) -> Result<Token, LiveError> {
         (None, Some(_)) => return Err(LiveError::Refused(introduction::asks_for_nothing())),
         (Some(_), None) => {
             let hint = "give it with --secret-file";
-            return Err(LiveError::Refused(Refusal::new("it wants a secret", hint)));
+            return Err(LiveError::Refused(AdmissionError::new("it wants a secret", hint)));
         }
         (Some(challenge), Some(secret)) => {
             let introduction = Introduction::new(secret, challenge, &talk.speaker)
@@ -166,15 +168,15 @@ fn agree(order: &Order, talk: &mut Talk) -> Result<Token, LiveError> {
             talk.say(&word)?;
             let said = talk.hear("what the secret is")?;
             if !introduction.is_answered_by(&said) {
-                let lies = matches!(said, FromServer::Proved { .. });
+                let lies = matches!(said, ServerMessage::Proved { .. });
                 let nobody = LiveError::Refused(introduction::knows_nothing());
                 return Err(if lies { nobody } else { unexpected(&said) });
             }
         }
     }
-    talk.say(&FromClient::Plan(Box::new(order.plan.clone())))?;
+    talk.say(&ClientMessage::Plan(Box::new(order.plan.clone())))?;
     let said = talk.hear("an answer to the plan")?;
-    if let FromServer::Accepted { token } = said { Ok(token) } else { Err(unexpected(&said)) }
+    if let ServerMessage::Accepted { token } = said { Ok(token) } else { Err(unexpected(&said)) }
 }
 
 impl Talk {
@@ -183,15 +185,15 @@ impl Talk {
         PATIENCE.min(self.deadline.saturating_since(self.clock.now()))
     }
 
-    fn say(&mut self, word: &FromClient) -> Result<(), LiveError> {
+    fn say(&mut self, word: &ClientMessage) -> Result<(), LiveError> {
         self.speaker.say(word).map_err(LiveError::system("talk to the server"))
     }
 
     /// The next word, if it comes in time and anybody still waits for it.
-    fn hear(&mut self, what: &str) -> Result<FromServer, LiveError> {
+    fn hear(&mut self, what: &str) -> Result<ServerMessage, LiveError> {
         let patience = self.patience();
         let heard = in_steps(patience, |step| {
-            self.speaker.hear::<FromServer>(step)?.ok_or_else(|| io::ErrorKind::TimedOut.into())
+            self.speaker.hear::<ServerMessage>(step)?.ok_or_else(|| io::ErrorKind::TimedOut.into())
         });
         heard.map_err(|error| {
             let kind = error.kind();
@@ -205,36 +207,36 @@ impl Talk {
                      server of this version, or it is too busy"
                 )
             } else {
-                format!("the server did not say {what}: {}", plain(&error.to_string()))
+                format!("the server did not say {what}: {}", sanitize(&error.to_string()))
             })
         })
     }
 }
 
 /// What the server said in place of what it should: its reason, if it refuses.
-fn unexpected(said: &FromServer) -> LiveError {
-    if let FromServer::Refused { why, hint } = said {
-        let (why, hint) = (plain(why), hint.as_deref().map(plain));
-        return LiveError::Refused(Refusal { why, hint });
+fn unexpected(said: &ServerMessage) -> LiveError {
+    if let ServerMessage::Refused { why, hint } = said {
+        let (why, hint) = (sanitize(why), hint.as_deref().map(sanitize));
+        return LiveError::Refused(AdmissionError { why, hint });
     }
     LiveError::Protocol(format!("the server said `{}` out of turn", said.name()))
 }
 
 /// Asks for the server's clock.
-pub(super) fn probe(talk: &mut Talk, clock: Clock) -> Result<Offset, LiveError> {
-    let mut probes = Probes::default();
+pub(super) fn probe(talk: &mut Talk, clock: Clock) -> Result<ClockOffset, LiveError> {
+    let mut probes = ClockEstimator::default();
     while probes.count() < PROBES {
         let asked = clock.now();
-        talk.say(&FromClient::Probe { client_ns: asked.as_nanos() })?;
+        talk.say(&ClientMessage::Probe { client_ns: asked.as_nanos() })?;
         let said = talk.hear("what time it is")?;
-        let FromServer::Clock { client_ns, server_ns } = said else {
+        let ServerMessage::Clock { client_ns, server_ns } = said else {
             return Err(unexpected(&said));
         };
         if client_ns != asked.as_nanos() {
             let why = "the server said what time it was when nobody asked";
             return Err(LiveError::Protocol(why.to_owned()));
         }
-        probes.answered(asked, clock.now(), Instant::from_nanos(server_ns));
+        probes.add_sample(asked, clock.now(), Instant::from_nanos(server_ns));
     }
     probes.best().ok_or_else(|| LiveError::Protocol("the server has no clock".to_owned()))
 }

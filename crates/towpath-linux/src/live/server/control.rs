@@ -8,7 +8,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use towpath_measure::live::secret::Challenge;
-use towpath_measure::live::{Act, Control, FromClient, FromServer, Plan, Refusal, Token};
+use towpath_measure::live::{
+    AdmissionError, ClientMessage, ControlAction, ControlSession, ServerMessage, TestPlan,
+    TestToken,
+};
 use towpath_measure::scenario::Scenario;
 use towpath_net::Instant;
 
@@ -45,23 +48,23 @@ impl Shared {
         self: &Arc<Self>,
         (mut speaker, origin): Opened,
         (seat, attending): (&Seat, Option<Attendance>),
-        token: Option<Token>,
+        token: Option<TestToken>,
     ) -> io::Result<()> {
         let secret = self.config.secret.clone();
         let quic = self.has_udp(origin.port);
         let datagrams = quic && secret.is_none();
-        let control = Control::new(token, secret, Challenge(random()?));
+        let control = ControlSession::new(token, secret, Challenge(random()?));
         let control = control
-            .telling(origin.seen, datagrams, quic)
-            .bound_to(speaker.binding())
-            .open_to_strangers(self.config.tells_strangers);
+            .with_greeting(origin.seen, datagrams, quic)
+            .with_binding(speaker.binding())
+            .with_public_diagnostics(self.config.tells_strangers);
         let source = Source::of_peer(origin.peer);
         let allowed = self.budget.allowed(source);
         let mut visit =
             Visit { control, seat, attending, source, allowed, peer: origin.peer, paid: (0, 0) };
         let result = self.converse(&mut visit, &mut speaker);
         // A test that has begun goes on without its client, who may come back for the result.
-        if let Some(token) = visit.control.unbegun() {
+        if let Some(token) = visit.control.pending_test() {
             self.tests.forget(token);
         }
         if let Some(attending) = &mut visit.attending
@@ -82,9 +85,9 @@ impl Shared {
         let mut announced = false;
         loop {
             visit.pay(self.clock, speaker);
-            let waiting = visit.control.unbegun().filter(|_| !announced);
+            let waiting = visit.control.pending_test().filter(|_| !announced);
             let message =
-                speaker.hear::<FromClient>(if waiting.is_some() { NAP } else { LONG_POLL });
+                speaker.hear::<ClientMessage>(if waiting.is_some() { NAP } else { LONG_POLL });
             let message = message?;
             let now = self.clock.now();
             let has_none = visit.attending.is_none();
@@ -96,11 +99,11 @@ impl Shared {
                     && test.is_complete(Duration::ZERO)
                 {
                     announced = true;
-                    speaker.say(&FromServer::Ready)?;
+                    speaker.say(&ServerMessage::Ready)?;
                 }
                 let silent = now.saturating_since(heard);
-                let idle = visit.control.running().is_some_and(|token| self.is_idle(token));
-                if silent > visit.control.patience(limits)
+                let idle = visit.control.running_test().is_some_and(|token| self.is_idle(token));
+                if silent > visit.control.idle_timeout(limits)
                     || (idle && silent > IDLE)
                     || self.closing.load(Ordering::Acquire)
                 {
@@ -110,7 +113,7 @@ impl Shared {
             };
             heard = now;
             for act in self.acts(&mut visit.control, message, visit.peer) {
-                if let Act::Close = act {
+                if let ControlAction::Close = act {
                     return Ok(());
                 }
                 self.act(act, visit, speaker)?;
@@ -120,41 +123,45 @@ impl Shared {
 
     fn act(
         self: &Arc<Self>,
-        act: Act,
+        act: ControlAction,
         visit: &mut Visit<'_>,
         speaker: &mut Speaker,
     ) -> io::Result<()> {
         match act {
-            Act::Say(message) => speaker.say(&message)?,
-            Act::TellTime { client_ns } => {
+            ControlAction::Send(message) => speaker.say(&message)?,
+            ControlAction::SendClock { client_ns } => {
                 let server_ns = self.clock.now().as_nanos();
-                speaker.say(&FromServer::Clock { client_ns, server_ns })?;
+                speaker.say(&ServerMessage::Clock { client_ns, server_ns })?;
             }
-            Act::Admit(plan) => self.admit(visit, speaker, *plan)?,
-            Act::Look { port, whole } => {
+            ControlAction::Admit(plan) => self.admit(visit, speaker, *plan)?,
+            ControlAction::Snapshot { port, whole } => {
                 let asker = visit.peer.map(|peer| peer.ip());
                 speaker.say(&self.look(port, whole, asker))?;
             }
             // `Self::acts` has taken care of it.
-            Act::WrongSecret => {}
-            Act::Begin(token, at_ns) => self.begin(token, at_ns, visit.peer),
-            Act::Stop(token) => self.tests.find(token).iter().for_each(|test| test.stop()),
-            Act::End(token, at_ns) => {
+            ControlAction::AuthFailed => {}
+            ControlAction::Begin(token, at_ns) => self.begin(token, at_ns, visit.peer),
+            ControlAction::Stop(token) => {
+                self.tests.find(token).iter().for_each(|test| test.stop())
+            }
+            ControlAction::End(token, at_ns) => {
                 let at = Instant::from_nanos(at_ns);
                 self.tests.find(token).iter().for_each(|test| test.end_by(at));
             }
-            Act::Deliver(token, offset) => self.deliver(visit, speaker, (token, offset))?,
-            Act::Forget(token) => {
+            ControlAction::Deliver(token, offset) => {
+                self.deliver(visit, speaker, (token, offset))?
+            }
+            ControlAction::Forget(token) => {
                 self.tests.forget(token);
                 self.fetched.store(true, Ordering::Release);
             }
-            Act::Close => {}
+            ControlAction::Close => {}
         }
         Ok(())
     }
 
     /// Whether nothing happens any more for which a client would keep a connection.
-    fn is_idle(&self, token: Token) -> bool {
+    fn is_idle(&self, token: TestToken) -> bool {
         self.tests.find(token).is_none_or(|test| test.result(Duration::ZERO).is_some())
     }
 
@@ -162,26 +169,26 @@ impl Shared {
         &self,
         visit: &mut Visit<'_>,
         speaker: &mut Speaker,
-        (plan, scenario): (Plan, Scenario),
+        (plan, scenario): (TestPlan, Scenario),
     ) -> io::Result<()> {
         if is_quic(plan.transport) && self.udp.get().is_none_or(BTreeSet::is_empty) {
-            let refusal = Refusal::new(
+            let refusal = AdmissionError::new(
                 format!("it does not speak {}, UDP was not free", plan.transport),
                 "use --transport tcp,mptcp",
             );
-            speaker.say(&FromServer::from(refusal))?;
+            speaker.say(&ServerMessage::from(refusal))?;
             return Err(io::ErrorKind::Unsupported.into());
         }
-        let token = Token(random()?);
-        match self.place(token.name(), (plan, scenario), visit) {
+        let token = TestToken(random()?);
+        match self.place(token.public_id(), (plan, scenario), visit) {
             Ok(test) => {
                 let (attending, _) = test.attend(self.clock);
                 visit.attending = Some(attending);
                 visit.seat.keep();
-                speaker.say(&visit.control.admitted(token))
+                speaker.say(&visit.control.on_admitted(token))
             }
             Err(refusal) => {
-                speaker.say(&FromServer::from(refusal))?;
+                speaker.say(&ServerMessage::from(refusal))?;
                 Err(io::ErrorKind::ConnectionRefused.into())
             }
         }
@@ -190,10 +197,10 @@ impl Shared {
     /// A place for a test; one that somebody has to give up first is waited for.
     fn place(
         &self,
-        token: Token,
-        (mut plan, scenario): (Plan, Scenario),
+        token: TestToken,
+        (mut plan, scenario): (TestPlan, Scenario),
         visit: &Visit<'_>,
-    ) -> Result<Arc<Test>, Refusal> {
+    ) -> Result<Arc<Test>, AdmissionError> {
         let limits = &self.config.limits;
         if let Some(rate) = limits.rate {
             // What the kernel takes in beyond what is read would have moved, too.
@@ -210,13 +217,13 @@ impl Shared {
                 return Ok(test);
             }
             if now > deadline {
-                return Err(Refusal::new("it is busy", "try again later"));
+                return Err(AdmissionError::new("it is busy", "try again later"));
             }
             self.clock.sleep_until(now + NAP);
         }
     }
 
-    fn begin(self: &Arc<Self>, token: Token, at_ns: u64, client: Option<SocketAddr>) {
+    fn begin(self: &Arc<Self>, token: TestToken, at_ns: u64, client: Option<SocketAddr>) {
         let Some(test) = self.tests.find(token) else { return };
         let now = self.clock.now();
         let zero = Instant::from_nanos(at_ns).max(now).min(now + LATEST_BEGIN);
@@ -234,13 +241,13 @@ impl Shared {
         &self,
         visit: &mut Visit<'_>,
         speaker: &mut Speaker,
-        (token, offset): (Token, u64),
+        (token, offset): (TestToken, u64),
     ) -> io::Result<()> {
         let Some(test) = self.tests.find(token) else {
             return Err(io::ErrorKind::NotFound.into());
         };
         let Some(result) = test.result(LONG_POLL) else {
-            return speaker.say(&FromServer::Pending);
+            return speaker.say(&ServerMessage::Pending);
         };
         let total = result.len() as u64;
         let mut place = usize::try_from(offset).unwrap_or(usize::MAX);
@@ -257,7 +264,7 @@ impl Shared {
                 return Err(io::ErrorKind::QuotaExceeded.into());
             }
             let part = rest.get(..length).unwrap_or_default().to_owned();
-            speaker.say(&FromServer::Part { offset: place as u64, total, text: part })?;
+            speaker.say(&ServerMessage::Part { offset: place as u64, total, text: part })?;
             visit.pay(self.clock, speaker);
             place += length;
             if place >= result.len() {
@@ -269,7 +276,7 @@ impl Shared {
 
 /// A control connection while it is there.
 struct Visit<'a> {
-    control: Control,
+    control: ControlSession,
     seat: &'a Seat,
     /// Of which test it is, once it has one.
     attending: Option<Attendance>,

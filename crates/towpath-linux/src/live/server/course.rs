@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use towpath_measure::live::{Half, HostHalf};
+use towpath_measure::live::{HostInfo, HostReport};
 
 use super::{ServerSaid, Shared};
 use crate::live::end::{End, Stream};
@@ -53,8 +53,11 @@ impl Drop for Course {
     fn drop(&mut self) {
         let half = self.half.take().unwrap_or_else(|| {
             let warnings = vec![FAILED.to_owned()];
-            Half { host: HostHalf { warnings, ..HostHalf::default() }, ..Half::default() }
-                .into_text()
+            HostReport {
+                host: HostInfo { warnings, ..HostInfo::default() },
+                ..HostReport::default()
+            }
+            .into_text()
         });
         let (now, limits) = (self.shared.clock.now(), &self.shared.config.limits);
         self.shared.tests.end(&self.test, half, now, limits);
@@ -67,7 +70,7 @@ mod tests {
     use std::net::Ipv4Addr;
     use std::time::Duration;
 
-    use towpath_measure::live::{Limits, Plan, Settings, Token};
+    use towpath_measure::live::{ServerLimits, TestPlan, TestToken, TransferSettings};
     use towpath_measure::scenario::Transport;
     use towpath_net::Instant;
 
@@ -80,7 +83,7 @@ mod tests {
             ports: vec![0],
             bind: Some(Ipv4Addr::LOCALHOST.into()),
             secret: None,
-            limits: Limits { tests: 1, ..Limits::default() },
+            limits: ServerLimits { tests: 1, ..ServerLimits::default() },
             once: false,
             tells_strangers: false,
             identity: None,
@@ -93,14 +96,14 @@ mod tests {
         let scenario = "name = \"t\"\n[hosts.client]\n[hosts.server]\n[paths.eth0]\n\
                         between = [\"client\", \"server\"]\n[[flows]]\nfrom = \"client\"\n\
                         to = \"server\"\npattern = \"iperf\"\nduration = \"1 s\"\n";
-        let settings = Settings::default();
-        let plan = Plan { scenario: scenario.to_owned(), transport: Transport::Tcp, settings };
+        let settings = TransferSettings::default();
+        let plan = TestPlan { scenario: scenario.to_owned(), transport: Transport::Tcp, settings };
         let scenario = shared.config.limits.admit(&plan).unwrap();
         let (limits, now) = (&shared.config.limits, shared.clock.now());
         let owner = (Source::default(), None);
         let tests = &shared.tests;
         let test =
-            tests.admit(Token([token; 16]), (plan, scenario), owner, (limits, now)).ok()??;
+            tests.admit(TestToken([token; 16]), (plan, scenario), owner, (limits, now)).ok()??;
         test.start(&Arc::new(Pace::new(shared.clock, Instant::ZERO)))?;
         Some(test)
     }

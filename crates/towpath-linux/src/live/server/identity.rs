@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use socket2::Socket;
 use towpath_measure::live::{
-    Act, Control, FromClient, FromServer, Guesses, Kind, Look, Preamble, Refusal, Token,
+    AdmissionError, AuthRateLimiter, ClientMessage, ConnectionKind, ControlAction, ControlSession,
+    HostSnapshot, Preamble, ServerMessage, TestToken,
 };
 use towpath_quic::tls::TlsSession;
 
@@ -47,7 +48,7 @@ impl Shared {
         socket: Socket,
         session: TlsSession,
     ) -> io::Result<(Opened, Option<Known>)> {
-        let patience = self.config.limits.patience;
+        let patience = self.config.limits.preamble_timeout;
         let port = socket.local_addr().ok().and_then(|own| own.as_socket()).map(|own| own.port());
         let (peer, seen) = (socket::peer(&socket), Some(self.seen(&socket)));
         let deadline = self.clock.now() + patience;
@@ -55,10 +56,10 @@ impl Shared {
         let mut speaker = Speaker::through(wire, self.clock)?;
         let said = speaker.hear_raw::<{ Preamble::BYTES }>(patience)?;
         let preamble = Preamble::read(&said).ok().flatten();
-        let preamble = preamble.filter(|preamble| preamble.kind == Kind::Control);
+        let preamble = preamble.filter(|preamble| preamble.kind == ConnectionKind::Control);
         let token = preamble.ok_or(io::ErrorKind::InvalidData)?.test();
         let known = self.tests.find(token).map(|test| (token, test));
-        if token != Token::NONE && known.is_none() {
+        if token != TestToken::NONE && known.is_none() {
             return Err(io::ErrorKind::NotFound.into());
         }
         Ok(((speaker, Origin { peer, seen, port }), known))
@@ -68,31 +69,34 @@ impl Shared {
     /// before the next one is looked at.
     pub(super) fn acts(
         &self,
-        control: &mut Control,
-        said: FromClient,
+        control: &mut ControlSession,
+        said: ClientMessage,
         client: Option<std::net::SocketAddr>,
-    ) -> Vec<Act> {
+    ) -> Vec<ControlAction> {
         let limits = &self.config.limits;
         let from = client.map(|client| client.ip());
-        let (FromClient::Proof { .. }, Some(from)) = (&said, from) else {
+        let (ClientMessage::Proof { .. }, Some(from)) = (&said, from) else {
             return control.on_message(said, limits);
         };
         // Held while the proof is looked at, so that many at once are not looked at together.
         let mut guesses = self.guesses.lock();
         let now = self.clock.now();
-        let (acts, others) = if let Err(left) = guesses.may_try(from, now) {
+        let (acts, others) = if let Err(left) = guesses.check(from, now) {
             let seconds = left.as_secs().saturating_add(1);
             let why = "too many wrong secrets came from this address";
-            let refusal = Refusal::new(why, format!("try again in {seconds} s"));
-            (control.refuse(refusal), guesses.note(now))
+            let refusal = AdmissionError::new(why, format!("try again in {seconds} s"));
+            (control.refuse(refusal), guesses.record_rejected(now))
         } else {
             let mut acts = control.on_message(said, limits);
-            if acts.contains(&Act::WrongSecret) {
-                acts.retain(|act| *act != Act::WrongSecret);
-                (acts, guesses.wrong(from, now))
+            if acts.contains(&ControlAction::AuthFailed) {
+                acts.retain(|act| *act != ControlAction::AuthFailed);
+                (acts, guesses.record_failure(from, now))
             } else {
-                if acts.iter().any(|act| matches!(act, Act::Say(FromServer::Proved { .. }))) {
-                    guesses.right(from);
+                if acts
+                    .iter()
+                    .any(|act| matches!(act, ControlAction::Send(ServerMessage::Proved { .. })))
+                {
+                    guesses.record_success(from);
                 }
                 (acts, None)
             }
@@ -105,25 +109,25 @@ impl Shared {
     }
 
     /// How this host looks. Strangers hear no more than a port scan would tell them.
-    pub(super) fn look(&self, port: u16, whole: bool, asker: Option<IpAddr>) -> FromServer {
+    pub(super) fn look(&self, port: u16, whole: bool, asker: Option<IpAddr>) -> ServerMessage {
         let ours = self.config.ports.contains(&port) || self.has_udp(Some(port));
         let look = if whole {
             doctor::look(Some(doctor::Question { port, asker }))
         } else if ours {
             doctor::look_at_port(doctor::Question { port, asker })
         } else {
-            Look::default().for_strangers()
+            HostSnapshot::default().redacted()
         };
-        FromServer::Looked(Box::new(look))
+        ServerMessage::Snapshot(Box::new(look))
     }
 }
 
 /// Who has given wrong secrets.
 #[derive(Debug, Default)]
-pub(super) struct Guessers(Mutex<Guesses>);
+pub(super) struct Guessers(Mutex<AuthRateLimiter>);
 
 impl Guessers {
-    fn lock(&self) -> MutexGuard<'_, Guesses> {
+    fn lock(&self) -> MutexGuard<'_, AuthRateLimiter> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use towpath_measure::live::{Kind, Token};
+use towpath_measure::live::{ConnectionKind, TestToken};
 use towpath_quic::Fingerprint;
 
 use super::{Known, Origin, Shared};
@@ -32,14 +32,14 @@ impl Shared {
         let preamble = guest.preamble;
         let known = self.tests.find(preamble.test());
         match (preamble.kind, known) {
-            (Kind::Data, Some(test)) => attach_over_quic(turn, guest, &test),
-            (Kind::Control, Some(test)) => {
+            (ConnectionKind::Data, Some(test)) => attach_over_quic(turn, guest, &test),
+            (ConnectionKind::Control, Some(test)) => {
                 self.control_over_quic(turn, guest, Some((preamble.test(), test)));
             }
-            (Kind::Control, None) if preamble.token == Token::NONE => {
+            (ConnectionKind::Control, None) if preamble.token == TestToken::NONE => {
                 self.control_over_quic(turn, guest, None);
             }
-            (Kind::Echo, known) if known.is_some() || self.config.secret.is_none() => {
+            (ConnectionKind::Echo, known) if known.is_some() || self.config.secret.is_none() => {
                 if let Some(seat) = self.enter_over_quic(&guest, false) {
                     let Guest { connection, stream, hold, peer, .. } = guest;
                     let deadline = turn.now + self.config.limits.duration;
@@ -49,7 +49,13 @@ impl Shared {
                 }
             }
             // QUIC has TLS of its own.
-            (Kind::Control | Kind::Data | Kind::Echo | Kind::Tls, _) => {}
+            (
+                ConnectionKind::Control
+                | ConnectionKind::Data
+                | ConnectionKind::Echo
+                | ConnectionKind::Tls,
+                _,
+            ) => {}
         }
     }
 

@@ -1,7 +1,7 @@
 //! What links carried, period by period, told apart at the end: what never arrived and what arrived
 //! twice shows only when nothing of it is on its way any more.
 
-use towpath_measure::account::{AccountedLink, Carried};
+use towpath_measure::account::{AccountedLink, CarriedBytes};
 use towpath_net::topology::RouteId;
 
 use crate::emulator::engine::{Arrived, Watched};
@@ -85,7 +85,7 @@ pub(super) fn told_apart(
     totals: &[Total],
     (kept, wire_bytes): (usize, u64),
     is_quic: bool,
-) -> Vec<Carried> {
+) -> Vec<CarriedBytes> {
     let end = totals.len().saturating_sub(1);
     let lost = settled(totals.iter().enumerate().map(|(index, total)| {
         let held = if index == end && kept >= totals.len() { wire_bytes } else { 0 };
@@ -119,18 +119,18 @@ pub(super) fn told_apart(
         let needless = grown.take(2, payload - repeated);
         let waiting = grown.take(3, payload - repeated - needless);
         let delivered = payload - repeated - needless - waiting;
-        let mut carried = Carried {
+        let mut carried = CarriedBytes {
             delivered,
             headers: left - payload,
-            waiting,
+            out_of_order: waiting,
             lost,
-            repeated,
-            ..Carried::default()
+            spurious: repeated,
+            ..CarriedBytes::default()
         };
         if is_quic {
             // What is around the application's bytes within a datagram cannot be told from repeats.
             carried.headers += repeated + needless + waiting;
-            (carried.repeated, carried.waiting) = (0, 0);
+            (carried.spurious, carried.out_of_order) = (0, 0);
         } else {
             carried.reinjected = needless;
         }
@@ -145,12 +145,12 @@ pub(super) fn told_apart(
 }
 
 /// What was on its way at the end is the latest of what was carried.
-fn set_apart(all: &mut [Carried], mut on_its_way: u64) {
+fn set_apart(all: &mut [CarriedBytes], mut on_its_way: u64) {
     for carried in all.iter_mut().rev() {
         for own in [&mut carried.delivered, &mut carried.headers] {
             let part = on_its_way.min(*own);
             *own -= part;
-            carried.under_way += part;
+            carried.in_flight += part;
             on_its_way -= part;
         }
     }
@@ -199,7 +199,7 @@ mod tests {
         Total { served, arrived, payload, received, needless, ..Total::default() }
     }
 
-    fn sum(carried: &Carried) -> u64 {
+    fn sum(carried: &CarriedBytes) -> u64 {
         carried.sum()
     }
 
@@ -209,7 +209,7 @@ mod tests {
         let totals = [total(1_000, 1_000, 0, 0), total(2_000, 2_000, 1_800, 0)];
         let carried = told_apart(&totals, (totals.len(), 0), false);
         assert_eq!(carried.iter().map(|c| c.delivered).collect::<Vec<_>>(), [900, 900]);
-        assert_eq!(carried.iter().map(|c| c.repeated + c.reinjected).sum::<u64>(), 0);
+        assert_eq!(carried.iter().map(|c| c.spurious + c.reinjected).sum::<u64>(), 0);
     }
 
     #[test]
@@ -217,9 +217,9 @@ mod tests {
         let same = [total(1_000, 1_000, 900, 0), total(2_000, 2_000, 1_700, 0)];
         let other = [total(1_000, 1_000, 900, 0), total(2_000, 2_000, 1_800, 100)];
         let [_, carried] = told_apart(&same, (2, 0), false)[..] else { panic!() };
-        assert_eq!((carried.delivered, carried.repeated, carried.reinjected), (800, 100, 0));
+        assert_eq!((carried.delivered, carried.spurious, carried.reinjected), (800, 100, 0));
         let [_, carried] = told_apart(&other, (2, 0), false)[..] else { panic!() };
-        assert_eq!((carried.delivered, carried.repeated, carried.reinjected), (800, 0, 100));
+        assert_eq!((carried.delivered, carried.spurious, carried.reinjected), (800, 0, 100));
     }
 
     #[test]
@@ -242,7 +242,7 @@ mod tests {
             total(2_000, 1_900, 1_710, 0),
         ];
         let carried = told_apart(&totals, (2, 0), false);
-        let both: Vec<_> = carried.iter().map(|c| (c.under_way, c.lost)).collect();
+        let both: Vec<_> = carried.iter().map(|c| (c.in_flight, c.lost)).collect();
         assert_eq!(both, [(0, 0), (200, 100), (0, 0)]);
         assert_eq!(carried.iter().map(sum).collect::<Vec<_>>(), [1_000, 1_000, 0]);
     }
@@ -252,7 +252,7 @@ mod tests {
         // 300 are on the wire all of the time; 100 were lost.
         let totals = [total(1_000, 700, 630, 0), total(2_000, 1_600, 1_440, 0)];
         let carried = told_apart(&totals, (2, 300), false);
-        let both: Vec<_> = carried.iter().map(|c| (c.under_way, c.lost)).collect();
+        let both: Vec<_> = carried.iter().map(|c| (c.in_flight, c.lost)).collect();
         assert_eq!(both, [(0, 100), (300, 0)]);
     }
 
@@ -261,8 +261,8 @@ mod tests {
         let waits = Total { behind: 400, waiting: 100, ..total(2_000, 2_000, 1_400, 0) };
         let totals = [total(1_000, 1_000, 900, 0), waits];
         let [first, last] = told_apart(&totals, (2, 0), false)[..] else { panic!() };
-        assert_eq!((first.waiting, last.waiting), (0, 500));
-        assert_eq!((last.delivered, last.repeated + last.reinjected), (400, 0));
+        assert_eq!((first.out_of_order, last.out_of_order), (0, 500));
+        assert_eq!((last.delivered, last.spurious + last.reinjected), (400, 0));
     }
 
     #[test]

@@ -14,7 +14,8 @@ use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use towpath_measure::account::{
-    AccountedLink, Ledger, Offered, Period, Reasons, Sizes, Why, combined, total_weight,
+    AccountedLink, BufferSizes, IdleCause, Ledger, OfferedCapacity, Period, WeightedCauses,
+    combine_causes, total_weight,
 };
 use towpath_measure::result::{Account, AccountSummary, Basis, Part};
 use towpath_measure::scenario::{DataDirection, Scenario};
@@ -44,13 +45,13 @@ struct Book {
     paths: Vec<usize>,
     direction: DataDirection,
     /// What it could carry, and had carried, at the look before.
-    offered: Offered,
+    offered: OfferedCapacity,
     served: u64,
-    limits: BTreeMap<Why, u64>,
+    limits: BTreeMap<IdleCause, u64>,
     /// What is on its way behind the link when it is full.
     wire_bytes: u64,
     /// At the end of each period: time, limits in it, totals.
-    periods: Vec<(Duration, BTreeMap<Why, u64>, Total)>,
+    periods: Vec<(Duration, BTreeMap<IdleCause, u64>, Total)>,
 }
 
 /// Keeps the account until the emulator tells nothing more.
@@ -99,7 +100,7 @@ impl Keeper {
                 place: Place::of(network, link, is_quic)?,
                 paths: link.paths.clone(),
                 direction: link.direction,
-                offered: Offered::default(),
+                offered: OfferedCapacity::default(),
                 served: 0,
                 limits: BTreeMap::new(),
                 wire_bytes: wire_bytes(&network.scenario, link),
@@ -140,16 +141,17 @@ impl Keeper {
         for (book, link) in self.books.iter_mut().zip(self.ledger.links()) {
             let offered = link.offered_until(at_ns);
             let served = book.place.served(watched);
-            let usable =
-                |offered: Offered| offered.capacity_bytes.saturating_sub(offered.down_bytes);
+            let usable = |offered: OfferedCapacity| {
+                offered.capacity_bytes.saturating_sub(offered.down_bytes)
+            };
             let idle = usable(offered)
                 .saturating_sub(usable(book.offered))
                 .saturating_sub(served.saturating_sub(book.served));
             (book.offered, book.served) = (offered, served);
-            let reasons: Vec<&Reasons> = { book.paths.iter() }
+            let reasons: Vec<&WeightedCauses> = { book.paths.iter() }
                 .filter_map(|path| waiting.get(&(*path, book.direction)))
                 .collect();
-            weigh(&mut book.limits, &combined(&reasons, book.paths.len() > 1), idle);
+            weigh(&mut book.limits, &combine_causes(&reasons, book.paths.len() > 1), idle);
         }
         if closing {
             self.close_period(stage, watched);
@@ -203,13 +205,13 @@ impl Keeper {
 
     fn finish(mut self) -> Closed {
         let longest = self.senders.longest_rtt;
-        let enough = self.ledger.enough_bytes(longest);
+        let enough = self.ledger.sufficient_window_bytes(longest);
         let known = |bytes: u64| Some(bytes).filter(|bytes| *bytes > 0);
-        let sizes = Sizes {
+        let sizes = BufferSizes {
             receive_window_bytes: self.senders.window.bytes(),
             send_buffer_bytes: self.senders.buffer.bytes(),
             grown_bytes: [self.senders.window.largest, self.senders.buffer.largest],
-            enough_bytes: known(enough),
+            sufficient_bytes: known(enough),
         };
         let brought = self.receivers.finish();
         for (number, book) in self.books.into_iter().enumerate() {
@@ -238,7 +240,7 @@ impl Keeper {
                 let span = at.saturating_sub(before);
                 before = at;
                 let (t_ns, span_ns) = (at.as_nanos() as u64, span.as_nanos() as u64);
-                let period = Period { t_ns, span_ns, carried, begun_bytes: 0, limits };
+                let period = Period { t_ns, span_ns, carried, partial_packet_bytes: 0, limits };
                 self.ledger.add(number, period);
             }
         }
@@ -255,11 +257,11 @@ fn wire_bytes(scenario: &Scenario, link: &AccountedLink) -> u64 {
         let shared = shared.map(|item| way([item.up.delay.base, item.down.delay.base]));
         way([path.up.delay.base, path.down.delay.base]) + shared.sum::<Duration>()
     });
-    let bits = u128::from(link.largest_rate_bps()) * delays.max().unwrap_or_default().as_nanos();
+    let bits = u128::from(link.max_rate_bps()) * delays.max().unwrap_or_default().as_nanos();
     u64::try_from(bits / 8_000_000_000 * 5 / 4).unwrap_or(u64::MAX)
 }
 
-fn weigh(limits: &mut BTreeMap<Why, u64>, reasons: &Reasons, idle: u64) {
+fn weigh(limits: &mut BTreeMap<IdleCause, u64>, reasons: &WeightedCauses, idle: u64) {
     let all = total_weight(reasons);
     if all <= 0.0 {
         return;

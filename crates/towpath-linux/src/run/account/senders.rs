@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use towpath_measure::account::{Reasons, Why};
+use towpath_measure::account::{IdleCause, WeightedCauses};
 use towpath_measure::result::Part;
 use towpath_measure::scenario::{DataDirection, Flow, Pattern, Scenario, Transport};
 use towpath_measure::traffic::directions;
@@ -16,7 +16,7 @@ use crate::sample::{self, Connection, SubflowSample, TcpInfo};
 use crate::traffic::{Stage, Stream, StreamEnd};
 
 /// For each path and direction of it, what each flow says.
-pub(super) type Waiting = BTreeMap<(usize, DataDirection), Reasons>;
+pub(super) type Waiting = BTreeMap<(usize, DataDirection), WeightedCauses>;
 
 /// A stream's data in one direction.
 type Key = (u32, u32, DataDirection);
@@ -54,7 +54,7 @@ pub(super) struct Full {
 
 impl Full {
     /// Of so many bytes in that part of a time of `span` in which one of some parts was the reason.
-    fn note(&mut self, bytes: u64, reasons: &Reasons, parts: &[Part], span: Duration) {
+    fn note(&mut self, bytes: u64, reasons: &WeightedCauses, parts: &[Part], span: Duration) {
         let held = reasons.iter().filter(|(why, _)| parts.contains(&why.part));
         let seconds = held.map(|(_, share)| share).sum::<f64>() * span.as_secs_f64();
         self.largest = self.largest.max(bytes);
@@ -137,7 +137,12 @@ impl Senders {
         let window_bytes = limit::window(&between(&seen)).unwrap_or(0).into();
         let reasons = said.reasons(&seen, source, span);
         for (path, reasons) in reasons {
-            self.window.note(window_bytes, &reasons, &[Part::PeerWindow, Part::Blocked], span);
+            self.window.note(
+                window_bytes,
+                &reasons,
+                &[Part::PeerWindow, Part::HeadOfLineBlocking],
+                span,
+            );
             self.buffer.note(buffer_bytes, &reasons, &[Part::SendBuffer], span);
             let Some(way) = said.way(path) else { continue };
             waiting.entry((path, way)).or_default().extend(reasons);
@@ -278,7 +283,7 @@ impl Said<'_> {
                     // It is the link that knows what kind of loss it was.
                     part = self.drops.get(&(path, way)).copied().unwrap_or(part);
                 }
-                reasons.push((Why { part, waits_for: own.waits_for.and_then(on) }, 1.0));
+                reasons.push((IdleCause { part, waits_for: own.waits_for.and_then(on) }, 1.0));
             }
             if reasons.len() == before {
                 let part = if idle { Part::Application } else { self.absent(path) };
@@ -288,9 +293,9 @@ impl Said<'_> {
     }
 
     /// For each path what this connection waited for.
-    fn reasons(&self, seen: &Seen, source: Source, span: Duration) -> Vec<(usize, Reasons)> {
+    fn reasons(&self, seen: &Seen, source: Source, span: Duration) -> Vec<(usize, WeightedCauses)> {
         let shares = limit::of_connection(source, &between(seen), self.is_endless(), span);
-        let mut all: Vec<(usize, Reasons)> = Vec::new();
+        let mut all: Vec<(usize, WeightedCauses)> = Vec::new();
         let mut idle = 0.0;
         for (at, own) in shares.iter().enumerate() {
             let Some((_, (_, _, known))) = seen.get(at) else { continue };
@@ -301,7 +306,7 @@ impl Said<'_> {
         }
         for (path, _) in self.paths() {
             if all.iter().all(|(known, _)| *known != path) {
-                let nothing = (Why::from(self.nothing_to_send()), idle);
+                let nothing = (IdleCause::from(self.nothing_to_send()), idle);
                 all.push((path, vec![nothing, (self.absent(path).into(), 1.0 - idle)]));
             }
         }
@@ -315,17 +320,17 @@ impl Said<'_> {
 
     /// A source that never runs dry was only not there in time.
     fn nothing_to_send(&self) -> Part {
-        if self.is_endless() { Part::SenderProcessor } else { Part::Application }
+        if self.is_endless() { Part::SenderCpu } else { Part::Application }
     }
 
-    fn why(&self, limit: Limit, own: &Known, seen: &Seen) -> Why {
+    fn why(&self, limit: Limit, own: &Known, seen: &Seen) -> IdleCause {
         let part = limit::part(limit, own.cut, self.is_endless());
         let waits_for = if let Limit::WindowBehind(other) = limit {
             seen.get(other).map(|(_, (_, _, known))| known.path)
         } else {
             None
         };
-        Why { part, waits_for }
+        IdleCause { part, waits_for }
     }
 }
 
@@ -338,10 +343,10 @@ fn part_of(limit: OwnLimit) -> Part {
         OwnLimit::Pacing => Part::Pacing,
         OwnLimit::SlowStart => Part::SlowStart,
         OwnLimit::AfterLoss => Part::AfterLoss,
-        OwnLimit::CongestionAvoidance => Part::BelowProduct,
+        OwnLimit::CongestionAvoidance => Part::CongestionAvoidance,
         OwnLimit::Backup => Part::Backup,
         OwnLimit::Stale => Part::Stale,
-        OwnLimit::HeadOfLineBlocking => Part::Blocked,
+        OwnLimit::HeadOfLineBlocking => Part::HeadOfLineBlocking,
         OwnLimit::PeerWindow => Part::PeerWindow,
         OwnLimit::SendBuffer => Part::SendBuffer,
         OwnLimit::Scheduler => Part::Scheduler,
@@ -355,8 +360,8 @@ mod tests {
     #[test]
     fn a_full_window_has_the_size_that_it_had_while_it_was_full() {
         let mut window = Full::default();
-        let full = vec![(Why { part: Part::Blocked, waits_for: Some(1) }, 1.0)];
-        let parts = [Part::PeerWindow, Part::Blocked];
+        let full = vec![(IdleCause { part: Part::HeadOfLineBlocking, waits_for: Some(1) }, 1.0)];
+        let parts = [Part::PeerWindow, Part::HeadOfLineBlocking];
         let look = Duration::from_millis(10);
         assert_eq!(window.bytes(), None);
         for _ in 0..10 {

@@ -2,16 +2,16 @@
 
 use toml::de::{DeTable, DeValue};
 
-use super::{ChangeError, Target, dotted};
-use crate::scenario::keys::{Key, Kind, SCENARIO, Shape};
+use super::{ChangeError, SetTarget, dotted};
+use crate::scenario::keys::{KeySchema, SCENARIO, TableSchema, ValueKind};
 use crate::scenario::nearest::nearest;
 use crate::scenario::section::SYNONYMS;
 
 /// So many keys are proposed.
-const PROPOSED: usize = 6;
+const MAX_SUGGESTIONS: usize = 6;
 
 /// The values that `key` means in the scenario `root`; at least one.
-pub(super) fn targets(root: &DeTable<'_>, key: &str) -> Result<Vec<Target>, ChangeError> {
+pub(super) fn targets(root: &DeTable<'_>, key: &str) -> Result<Vec<SetTarget>, ChangeError> {
     let segments = segments(key).ok_or_else(|| {
         let what = format!("`{key}` is no key of a scenario");
         ChangeError::new(what, "write it with points between the names: `paths.wifi.delay`")
@@ -43,7 +43,7 @@ fn segments(text: &str) -> Option<Vec<String>> {
 }
 
 /// The flows, by number: what each sends (`run` for a command).
-pub(super) fn flows(root: &DeTable<'_>) -> Vec<(usize, String)> {
+pub(super) fn flow_patterns(root: &DeTable<'_>) -> Vec<(usize, String)> {
     let Some(flows) = get(root, "flows").and_then(DeValue::as_array) else { return Vec::new() };
     let pattern = |flow: &DeValue<'_>| {
         let table = flow.as_table()?;
@@ -70,16 +70,16 @@ fn keys_of(root: &DeTable<'_>) -> Vec<String> {
     let mut keys = Vec::new();
     for key in SCENARIO.keys() {
         let value = get(root, key.name);
-        if let Kind::Named(shape, _) = &key.kind {
+        if let ValueKind::Named(shape, _) = &key.kind {
             for name in names(value) {
                 keys.extend(shape.keys().map(|inner| dotted_of(&[key.name, &name, inner.name])));
             }
-        } else if let Kind::Tables(shape) = &key.kind {
+        } else if let ValueKind::Tables(shape) = &key.kind {
             for index in 0..length(value) {
                 let index = index.to_string();
                 keys.extend(shape.keys().map(|inner| dotted_of(&[key.name, &index, inner.name])));
             }
-        } else if let Kind::Table(shape) = &key.kind {
+        } else if let ValueKind::Table(shape) = &key.kind {
             keys.extend(shape.keys().map(|inner| dotted_of(&[key.name, inner.name])));
         } else {
             keys.push(key.name.to_owned());
@@ -109,27 +109,29 @@ struct Search<'a> {
     root: &'a DeTable<'a>,
     /// As typed.
     key: &'a str,
-    found: Vec<Target>,
+    found: Vec<SetTarget>,
 }
 
 impl<'a> Search<'a> {
     /// Looks for `segments` in a table of the given shape, which stands at `path` (if it is there).
     fn table(
         &mut self,
-        shape: &'static Shape,
+        shape: &'static TableSchema,
         table: Option<&'a DeTable<'a>>,
         path: &[String],
         segments: &[String],
     ) -> Result<(), ChangeError> {
-        let Some((first, rest)) = segments.split_first() else { return Err(self.unfinished(path)) };
+        let Some((first, rest)) = segments.split_first() else {
+            return Err(self.incomplete_key_error(path));
+        };
         if shape.groups.is_empty() {
             // Free keys, which have points in them.
             let mut path = path.to_vec();
             path.push(segments.join("."));
-            self.found.push(Target { path, kind: &Kind::Any("a value") });
+            self.found.push(SetTarget { path, kind: &ValueKind::Any("a value") });
             return Ok(());
         }
-        let Some(key) = key_of(shape, first) else { return Err(self.unknown(first)) };
+        let Some(key) = key_of(shape, first) else { return Err(self.unknown_key_error(first)) };
         let mut path = path.to_vec();
         path.push(key.name.to_owned());
         let value = table.and_then(|table| get(table, key.name));
@@ -138,47 +140,49 @@ impl<'a> Search<'a> {
 
     fn value(
         &mut self,
-        kind: &'static Kind,
+        kind: &'static ValueKind,
         value: Option<&'a DeValue<'a>>,
         path: &[String],
         rest: &[String],
     ) -> Result<(), ChangeError> {
-        if let Kind::Named(shape, _) = kind {
+        if let ValueKind::Named(shape, _) = kind {
             return self.named(shape, value, path, rest);
         }
-        if let Kind::Tables(shape) = kind {
+        if let ValueKind::Tables(shape) = kind {
             return self.elements(shape, value, path, rest);
         }
         if rest.is_empty() {
-            self.found.push(Target { path: path.to_vec(), kind });
+            self.found.push(SetTarget { path: path.to_vec(), kind });
             return Ok(());
         }
-        if let Kind::List(Kind::Table(shape)) = kind {
+        if let ValueKind::List(ValueKind::Table(shape)) = kind {
             return self.elements(shape, value, path, rest);
         }
-        if let Kind::Table(shape) = kind {
+        if let ValueKind::Table(shape) = kind {
             return self.table(shape, value.and_then(DeValue::as_table), path, rest);
         }
-        if let Kind::Sides(inner) = kind {
+        if let ValueKind::Sides(inner) = kind {
             return self.side(inner, value, path, rest);
         }
-        if let Kind::OneOf(kinds) = kind
-            && let Some(kind) = kinds.iter().find(|kind| matches!(kind, Kind::Table(_)))
+        if let ValueKind::OneOf(kinds) = kind
+            && let Some(kind) = kinds.iter().find(|kind| matches!(kind, ValueKind::Table(_)))
         {
             return self.value(kind, value, path, rest);
         }
-        Err(self.plain(path))
+        Err(self.not_a_table_error(path))
     }
 
     /// Below a value that may be different for each direction.
     fn side(
         &mut self,
-        inner: &'static Kind,
+        inner: &'static ValueKind,
         value: Option<&'a DeValue<'a>>,
         path: &[String],
         rest: &[String],
     ) -> Result<(), ChangeError> {
-        let Some((side, further)) = rest.split_first() else { return Err(self.unfinished(path)) };
+        let Some((side, further)) = rest.split_first() else {
+            return Err(self.incomplete_key_error(path));
+        };
         if side != "up" && side != "down" {
             return self.value(inner, value, path, rest);
         }
@@ -199,19 +203,21 @@ impl<'a> Search<'a> {
     /// Below `paths`, `hosts` and the like.
     fn named(
         &mut self,
-        shape: &'static Shape,
+        shape: &'static TableSchema,
         value: Option<&'a DeValue<'a>>,
         path: &[String],
         rest: &[String],
     ) -> Result<(), ChangeError> {
         let known = names(value);
         let plural = path.last().map_or("", String::as_str);
-        let Some((name, further)) = rest.split_first() else { return Err(self.unfinished(path)) };
+        let Some((name, further)) = rest.split_first() else {
+            return Err(self.incomplete_key_error(path));
+        };
         let meant: Vec<&String> =
             known.iter().filter(|known| name == "*" || *known == name).collect();
         if meant.is_empty() {
             if key_of(shape, name).is_some() {
-                return Err(self.which(plural, &known, rest));
+                return Err(self.ambiguous_key_error(plural, &known, rest));
             }
             let what = format!("`{}`: the scenario has no `{plural}.{name}`", self.key);
             let near = nearest(name, known.iter().map(String::as_str));
@@ -234,13 +240,15 @@ impl<'a> Search<'a> {
     /// Below `flows`, `timeline` and the like: one of them by its number, or all.
     fn elements(
         &mut self,
-        shape: &'static Shape,
+        shape: &'static TableSchema,
         value: Option<&'a DeValue<'a>>,
         path: &[String],
         rest: &[String],
     ) -> Result<(), ChangeError> {
         let place = dotted(path);
-        let Some((first, further)) = rest.split_first() else { return Err(self.unfinished(path)) };
+        let Some((first, further)) = rest.split_first() else {
+            return Err(self.incomplete_key_error(path));
+        };
         let length = length(value);
         let (chosen, further) = match first.parse::<usize>() {
             Ok(index) => (index..index + 1, further),
@@ -266,16 +274,17 @@ impl<'a> Search<'a> {
         Ok(())
     }
 
-    fn which(&self, plural: &str, known: &[String], rest: &[String]) -> ChangeError {
+    fn ambiguous_key_error(&self, plural: &str, known: &[String], rest: &[String]) -> ChangeError {
         let rest = dotted(rest);
         let what = format!("`{}` does not say which of the {plural}", self.key);
-        let all = known.iter().take(PROPOSED - 1).map(|name| format!("{plural}.{name}.{rest}"));
+        let all =
+            known.iter().take(MAX_SUGGESTIONS - 1).map(|name| format!("{plural}.{name}.{rest}"));
         let all: Vec<_> = all.chain([format!("{plural}.*.{rest}")]).collect();
         let hint = format!("write {}", alternatives(&all));
         ChangeError::new(what, hint)
     }
 
-    fn unfinished(&self, path: &[String]) -> ChangeError {
+    fn incomplete_key_error(&self, path: &[String]) -> ChangeError {
         let start = format!("{}.", dotted(path));
         let all: Vec<_> =
             keys_of(self.root).into_iter().filter(|key| key.starts_with(&start)).collect();
@@ -287,14 +296,14 @@ impl<'a> Search<'a> {
         ChangeError::new(format!("`{}` is a table, not a value", self.key), hint)
     }
 
-    fn plain(&self, path: &[String]) -> ChangeError {
+    fn not_a_table_error(&self, path: &[String]) -> ChangeError {
         let place = dotted(path);
         let hint = format!("set it as a whole: `--set {place}=…`");
         ChangeError::new(format!("`{}`: `{place}` is a plain value", self.key), hint)
     }
 
     /// `name` is no key where it stands.
-    fn unknown(&self, name: &str) -> ChangeError {
+    fn unknown_key_error(&self, name: &str) -> ChangeError {
         let what = format!("`{}` is no key of this scenario", self.key);
         let near = near_keys(&keys_of(self.root), self.key, name);
         let hint = if near.is_empty() {
@@ -319,7 +328,7 @@ fn near_keys(known: &[String], key: &str, name: &str) -> Vec<String> {
     let near = nearest(&wanted, lasts.iter().map(String::as_str)).unwrap_or_default();
     let ending = |last: &str, start: &str| -> Vec<String> {
         let fits = |key: &&String| key.starts_with(start) && last_of(key) == last;
-        known.iter().filter(fits).take(PROPOSED).cloned().collect()
+        known.iter().filter(fits).take(MAX_SUGGESTIONS).cloned().collect()
     };
     // What was wrong may be the last name, or one before it.
     let tables = known.iter().filter_map(|key| key.split('.').next());
@@ -337,10 +346,10 @@ fn near_keys(known: &[String], key: &str, name: &str) -> Vec<String> {
 }
 
 /// A key by its name, by its singular, or with `_` for `-`.
-fn key_of(shape: &'static Shape, name: &str) -> Option<&'static Key> {
+fn key_of(shape: &'static TableSchema, name: &str) -> Option<&'static KeySchema> {
     let hyphens = name.replace('_', "-");
     shape.keys().find(|key| {
-        let several = matches!(key.kind, Kind::Named(..) | Kind::Tables(_));
+        let several = matches!(key.kind, ValueKind::Named(..) | ValueKind::Tables(_));
         key.name == hyphens || (several && key.name.strip_suffix('s') == Some(&hyphens))
     })
 }

@@ -150,8 +150,8 @@ fn what_is_changed_is_still_a_scenario() {
 
 #[test]
 fn a_setting_has_a_key_and_a_value() {
-    assert_eq!(split("a.b = c = d"), Ok(("a.b", "c = d")));
+    assert_eq!(split_assignment("a.b = c = d"), Ok(("a.b", "c = d")));
     for wrong in ["a", "a=", "=b", ""] {
-        assert!(split(wrong).unwrap_err().hint.contains("--set paths.wifi.delay=30ms"));
+        assert!(split_assignment(wrong).unwrap_err().hint.contains("--set paths.wifi.delay=30ms"));
     }
 }

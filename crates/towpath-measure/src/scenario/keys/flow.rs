@@ -1,10 +1,10 @@
 //! What a flow may say, and the patterns that it may name.
 
-use super::Kind::{Bound, Duration, Integer, List, Name, OneOf, Rate, Size, Text, Words};
-use super::Need::{Else, Required};
-use super::{Shape, key};
+use super::KeyPresence::{Optional, Required};
+use super::ValueKind::{Bound, Duration, Integer, List, Name, OneOf, Rate, Size, Text, Words};
+use super::{TableSchema, key};
 
-pub(in crate::scenario) static FLOW: Shape = Shape {
+pub(in crate::scenario) static FLOW: TableSchema = TableSchema {
     noun: "a flow",
     heading: "[[flows]]",
     doc: "Application traffic between two hosts: a `pattern` or a command to `run`.",
@@ -28,27 +28,27 @@ pub(in crate::scenario) static FLOW: Shape = Shape {
                 "call",
                 "latency",
             ]),
-            Else("see `run`"),
+            Optional("see `run`"),
             "What is sent: see [Traffic patterns](#traffic-patterns)",
         ),
         key(
             "run",
             Text,
-            Else("see `pattern`"),
+            Optional("see `pattern`"),
             "Command for `sh -c` on the first host (emulated only)",
         ),
         key(
             "preset",
             Words(&["paper", "code", "siri"]),
-            Else("none"),
+            Optional("none"),
             "Figures to begin with: `paper` with `bulk` and `iperf`, `paper` and `code` with \
              `interactive`, `siri` with `onoff`; other keys override them",
         ),
-        key("size", Size, Else("whatever passes in time"), "With `bulk`: bytes to transfer"),
+        key("size", Size, Optional("whatever passes in time"), "With `bulk`: bytes to transfer"),
         key(
             "duration",
             Duration,
-            Else(
+            Optional(
                 "`bulk` with size and `run`: 60 s; `reqres`: 14 s; `video`, `web`: 30 s; `latency`: 5 s; \
                  else 10 s",
             ),
@@ -58,109 +58,114 @@ pub(in crate::scenario) static FLOW: Shape = Shape {
         key(
             "direction",
             Words(&["up", "down", "both"]),
-            Else("`interactive`, `call`: `both`; else `up`"),
+            Optional("`interactive`, `call`: `both`; else `up`"),
             "Who sends or asks: the first host, the second, or (not `bulk`) both",
         ),
         key(
             "streams",
             Integer(1, 128),
-            Else("`iperf`: 1; `latency`: 4; `web`: 6"),
+            Optional("`iperf`: 1; `latency`: 4; `web`: 6"),
             "With `iperf`, `web` and the loads of `latency`: parallel connections",
         ),
-        key("request", Size, Else("of the pattern"), "Bytes of a request, 13 or more"),
+        key("request", Size, Optional("of the pattern"), "Bytes of a request, 13 or more"),
         key(
             "reply",
             Size,
-            Else("of the pattern"),
+            Optional("of the pattern"),
             "With `ping`, `reqres`, `interactive`, `onoff` and `latency`: bytes of a reply, 9 or more",
         ),
         key(
             "period",
             Duration,
-            Else("of the pattern"),
+            Optional("of the pattern"),
             "With `ping`, `reqres`, `interactive`, `onoff`, `latency` and `udping`: time from one \
              request to the next",
         ),
-        key("count", Integer(1, 1_000_000), Else("5"), "With `ping`: requests that count"),
-        key("warm-up", Integer(0, 1_000), Else("1"), "With `ping`: requests before that"),
-        key("on", Duration, Else("1 s"), "With `onoff`: length of a burst"),
-        key("off", Duration, Else("1 s"), "With `onoff` and `latency`: length of a pause"),
+        key("count", Integer(1, 1_000_000), Optional("5"), "With `ping`: requests that count"),
+        key("warm-up", Integer(0, 1_000), Optional("1"), "With `ping`: requests before that"),
+        key("on", Duration, Optional("1 s"), "With `onoff`: length of a burst"),
+        key("off", Duration, Optional("1 s"), "With `onoff` and `latency`: length of a pause"),
         key(
             "messages",
             OneOf(&[Text, List(&Text)]),
-            Else("—"),
+            Optional("—"),
             "With `trace`: a file of messages, one a line, or a list; time, direction, request and \
              reply: `1.5 s up 2000 B 750 B`",
         ),
-        key("segment", Duration, Else("2 s"), "With `video`: length of a segment"),
+        key("segment", Duration, Optional("2 s"), "With `video`: length of a segment"),
         key(
             "bitrate",
             Rate,
-            Else("`video`: 5 Mbit/s; `udp`: 1 Mbit/s"),
+            Optional("`video`: 5 Mbit/s; `udp`: 1 Mbit/s"),
             "With `video`: how much a second of it holds; with `udp`: payload that is sent in a second",
         ),
-        key("length", Size, Else("1448 B"), "With `udp`: payload of a datagram, 40 B to 65507 B"),
+        key(
+            "length",
+            Size,
+            Optional("1448 B"),
+            "With `udp`: payload of a datagram, 40 B to 65507 B",
+        ),
         key(
             "codec",
             Words(&["g711", "g729a"]),
-            Else("`g711`"),
+            Optional("`g711`"),
             "With `call`: how the sound is coded, 50 datagrams a second",
         ),
         key(
             "jitter-buffer",
             Duration,
-            Else("60 ms"),
+            Optional("60 ms"),
             "With `call`: how much longer than the fastest one a datagram may take and still be played",
         ),
         key(
             "video",
             Rate,
-            Else("none"),
+            Optional("none"),
             "With `call`: payload of a picture beside the sound, 30 frames a second, as a flow of \
              its own",
         ),
-        key("buffer", Duration, Else("10 s"), "With `video`: most that the player keeps"),
+        key("buffer", Duration, Optional("10 s"), "With `video`: most that the player keeps"),
         key(
             "startup",
             Duration,
-            Else("a segment"),
+            Optional("a segment"),
             "With `video`: it plays, at first and after a stall, when the buffer holds so much",
         ),
-        key("page", Size, Else("30 kB"), "With `web`: bytes of the page itself"),
-        key("objects", Integer(0, 10_000), Else("30"), "With `web`: what else is on the page"),
-        key("object", Size, Else("50 kB"), "With `web`: bytes of each object"),
+        key("page", Size, Optional("30 kB"), "With `web`: bytes of the page itself"),
+        key("objects", Integer(0, 10_000), Optional("30"), "With `web`: what else is on the page"),
+        key("object", Size, Optional("50 kB"), "With `web`: bytes of each object"),
         key(
             "patience",
             Duration,
-            Else("3 s; `video`: 10 s; `udp`, `call`: 1 s"),
+            Optional("3 s; `video`: 10 s; `udp`, `call`: 1 s"),
             "With requests, `udp` and `call`: how long late ones are waited for after the planned end; with \
              `udping`: how long each is",
         ),
         key(
             "load",
             Words(&["up", "down", "both"]),
-            Else("none"),
+            Optional("none"),
             "With requests, `udping`, `udp` and `call`: a bulk flow in this direction beside it",
         ),
         key(
             "via",
             Name(12),
-            Else("the first path between them"),
+            Optional("the first path between them"),
             "Path on which the connection starts; with `udp` and `call`: the one they take",
         ),
-        key("start", Duration, Else("0 s"), "When, counted from the start of the traffic"),
-        key("family", Words(&["v4", "v6"]), Else("`v4`"), "Address family"),
+        key("start", Duration, Optional("0 s"), "When, counted from the start of the traffic"),
+        key("family", Words(&["v4", "v6"]), Optional("`v4`"), "Address family"),
         key(
             "transport",
             Words(&["tcp", "mptcp"]),
-            Else("the one that is compared"),
+            Optional("the one that is compared"),
             "Transport of this flow in every run, as for background traffic (not for `run`)",
         ),
     ]],
 };
 
 /// The patterns, as the reference shows them.
-pub(in crate::scenario) static PATTERN_NAMES: Shape = Shape {
+pub(in crate::scenario) static PATTERN_NAMES: TableSchema = TableSchema {
     noun: "a pattern",
     heading: "Traffic patterns",
     doc: "What a flow sends. The first two are transfers; in all others somebody asks and somebody \
@@ -168,24 +173,24 @@ pub(in crate::scenario) static PATTERN_NAMES: Shape = Shape {
         written. The schedule begins when the flow's connections are open. Where both ends ask, each \
         has a connection of its own.",
     groups: &[&[
-        key("bulk", Bound, Else("up; `paper`: 10 MB down"), "One transfer, as fast as it goes"),
-        key("iperf", Bound, Else("up, 10 s; `paper`: 7 s"), "As iperf3: send for a time"),
+        key("bulk", Bound, Optional("up; `paper`: 10 MB down"), "One transfer, as fast as it goes"),
+        key("iperf", Bound, Optional("up, 10 s; `paper`: 7 s"), "As iperf3: send for a time"),
         key(
             "ping",
             Bound,
-            Else("5 requests of 100 B, replies of 10 B, every 200 ms"),
+            Optional("5 requests of 100 B, replies of 10 B, every 200 ms"),
             "How far the other end is, after one request that does not count",
         ),
         key(
             "reqres",
             Bound,
-            Else("750 B, reply 750 B, every 400 ms, 14 s"),
+            Optional("750 B, reply 750 B, every 400 ms, 14 s"),
             "Requests and replies",
         ),
         key(
             "interactive",
             Bound,
-            Else(
+            Optional(
                 "`paper`: 2 kB, reply 750 B after an acknowledgement of 9 B; `code`: 2 kB, reply \
                  9 B; every 100 ms, both ways",
             ),
@@ -195,50 +200,50 @@ pub(in crate::scenario) static PATTERN_NAMES: Shape = Shape {
         key(
             "onoff",
             Bound,
-            Else(
+            Optional(
                 "1 kB, reply 9 B, every 20 ms, 1 s on, 1 s off; `siri`: 2.5 kB, reply 750 B, every \
                  300 ms, 2.7 s on, 3 s off",
             ),
             "Bursts of requests with pauses",
         ),
-        key("trace", Bound, Else("`messages`"), "What a list says, when it says"),
+        key("trace", Bound, Optional("`messages`"), "What a list says, when it says"),
         key(
             "video",
             Bound,
-            Else("30 s at 5 Mbit/s in segments of 2 s, buffer 10 s"),
+            Optional("30 s at 5 Mbit/s in segments of 2 s, buffer 10 s"),
             "A player that fetches segment after segment while its buffer has room",
         ),
         key(
             "web",
             Bound,
-            Else("30 kB, then 30 objects of 50 kB over 6 connections"),
+            Optional("30 kB, then 30 objects of 50 kB over 6 connections"),
             "A page; what is on it is due when the page itself is there",
         ),
         key(
             "udping",
             Bound,
-            Else("every 100 ms, 10 s"),
+            Optional("every 100 ms, 10 s"),
             "A datagram of 32 B over each path, which the other host sends back: what the paths are \
              like, beside whatever transport",
         ),
         key(
             "udp",
             Bound,
-            Else("1 Mbit/s of 1448 B up, 10 s"),
+            Optional("1 Mbit/s of 1448 B up, 10 s"),
             "Datagrams at a constant rate over one path, without any transport: lost ones, jitter, \
              delay",
         ),
         key(
             "call",
             Bound,
-            Else("G.711 both ways, jitter buffer of 60 ms, 10 s"),
+            Optional("G.711 both ways, jitter buffer of 60 ms, 10 s"),
             "A telephone call over one path, as datagrams without any transport: lost and late ones, \
              delay from mouth to ear, rating R and score (ITU-T G.107)",
         ),
         key(
             "latency",
             Bound,
-            Else("4 phases of 5 s, pauses of 1 s, 100 B and reply 100 B every 50 ms"),
+            Optional("4 phases of 5 s, pauses of 1 s, 100 B and reply 100 B every 50 ms"),
             "Latency under load: requests, and datagrams over each path, first idle, then beside \
              4 connections that send down, up, and both ways",
         ),

@@ -11,12 +11,12 @@ pub(super) use flow::FLOW;
 pub use reference::reference_markdown;
 pub(super) use reference::section;
 pub use schema::json_schema;
-pub(super) use stack::{MIDDLEBOX, SWITCHES};
+pub(super) use stack::{MIDDLEBOX, PROFILE_SWITCHES};
 #[cfg(test)]
 pub(super) use tables::ALL;
 pub(super) use tables::{
     BOTTLENECK, BURST, CODEL, ENDPOINT, EVENT, GILBERT_ELLIOTT, HOST, HTB, JITTER, LOSS, METRICS,
-    MPTCP, Metric, PATH, PIE, QUEUE, RATE, RUN, SCENARIO, SIDES, TBF,
+    MPTCP, MetricKind, PATH, PIE, QUEUE, RATE, RUN, SCENARIO, SIDES, TBF,
 };
 
 /// The metrics that an expectation may be about; `PATH` stands for the name of a path.
@@ -26,7 +26,7 @@ pub(crate) fn metric_names() -> impl Iterator<Item = &'static str> {
 
 /// A kind of TOML table.
 #[derive(Debug)]
-pub struct Shape {
+pub struct TableSchema {
     /// With its article, as messages call it: “a path”.
     pub noun: &'static str,
     /// How it is written, for the reference: `[paths.NAME]`.
@@ -34,12 +34,12 @@ pub struct Shape {
     /// What it is for.
     pub doc: &'static str,
     /// Its keys, in groups that several shapes may share.
-    pub groups: &'static [&'static [Key]],
+    pub groups: &'static [&'static [KeySchema]],
 }
 
-impl Shape {
+impl TableSchema {
     /// All its keys.
-    pub fn keys(&self) -> impl Iterator<Item = &'static Key> {
+    pub fn keys(&self) -> impl Iterator<Item = &'static KeySchema> {
         self.groups.iter().flat_map(|group| group.iter())
     }
 
@@ -51,29 +51,29 @@ impl Shape {
 
 /// One key of a table.
 #[derive(Debug)]
-pub struct Key {
+pub struct KeySchema {
     /// As it is written.
     pub name: &'static str,
     /// What its value may be.
-    pub kind: Kind,
+    pub kind: ValueKind,
     /// Whether it must be there.
-    pub need: Need,
+    pub need: KeyPresence,
     /// What it means, for the reference.
     pub doc: &'static str,
 }
 
 /// Whether a key must be there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Need {
+pub enum KeyPresence {
     /// Without it the table is refused.
     Required,
     /// May be missing; the text says what holds then.
-    Else(&'static str),
+    Optional(&'static str),
 }
 
 /// What a key's value may be.
 #[derive(Debug)]
-pub enum Kind {
+pub enum ValueKind {
     /// Any text.
     Text,
     /// Lower-case letters, digits and hyphens, at most so many.
@@ -103,18 +103,23 @@ pub enum Kind {
     /// The kind itself, or `{ up = …, down = … }`.
     Sides(&'static Self),
     /// A table.
-    Table(&'static Shape),
+    Table(&'static TableSchema),
     /// Tables by name, the name at most so long.
-    Named(&'static Shape, usize),
+    Named(&'static TableSchema, usize),
     /// Whatever TOML can say; the text says what is meant.
     Any(&'static str),
     /// `[[…]]`.
-    Tables(&'static Shape),
+    Tables(&'static TableSchema),
 }
 
 /// A key; a table of keys is a `static` of these.
-pub const fn key(name: &'static str, kind: Kind, need: Need, doc: &'static str) -> Key {
-    Key { name, kind, need, doc }
+pub const fn key(
+    name: &'static str,
+    kind: ValueKind,
+    need: KeyPresence,
+    doc: &'static str,
+) -> KeySchema {
+    KeySchema { name, kind, need, doc }
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::tables::ALL;
-use super::{Key, Kind, Need, Shape};
+use super::{KeyPresence, KeySchema, TableSchema, ValueKind};
 use crate::scenario::units::Dimension;
 
 /// The reference of every table and key, for `docs/scenario.md`.
@@ -18,7 +18,7 @@ pub fn reference_markdown() -> String {
 }
 
 /// One table and its keys.
-pub(in crate::scenario) fn section(out: &mut String, shape: &Shape) {
+pub(in crate::scenario) fn section(out: &mut String, shape: &TableSchema) {
     let heading = match shape.heading {
         table if table.starts_with('[') => format!("`{table}`"),
         words => words.to_owned(),
@@ -29,40 +29,40 @@ pub(in crate::scenario) fn section(out: &mut String, shape: &Shape) {
         return;
     }
     out.push_str("| key | value | when missing | meaning |\n|---|---|---|---|\n");
-    for Key { name, kind, need, doc } in shape.keys() {
+    for KeySchema { name, kind, need, doc } in shape.keys() {
         let (value, missing) = match (kind, need) {
-            (Kind::Bound, Need::Else(bound)) => ((*bound).to_owned(), "—"),
-            (_, Need::Required) => (value(kind), "**required**"),
-            (_, Need::Else(text)) => (value(kind), *text),
+            (ValueKind::Bound, KeyPresence::Optional(bound)) => ((*bound).to_owned(), "—"),
+            (_, KeyPresence::Required) => (value(kind), "**required**"),
+            (_, KeyPresence::Optional(text)) => (value(kind), *text),
         };
         let _ = writeln!(out, "| `{name}` | {value} | {missing} | {doc} |");
     }
     out.push('\n');
 }
 
-fn value(kind: &Kind) -> String {
+fn value(kind: &ValueKind) -> String {
     let example = |dimension: Dimension| format!("`\"{}\"`", dimension.example());
     match kind {
-        Kind::Text => "text".to_owned(),
-        Kind::Name(longest) => format!("name (≤ {longest})"),
-        Kind::Bool => "`true`, `false`".to_owned(),
-        Kind::Integer(least, most) if *most > 1 << 32 => format!("integer ≥ {least}"),
-        Kind::Integer(least, most) => format!("{least} to {most}"),
-        Kind::Rate => example(Dimension::Rate),
-        Kind::Duration => example(Dimension::Duration),
-        Kind::Size => example(Dimension::Size),
-        Kind::Packets => example(Dimension::Packets),
-        Kind::Percent => example(Dimension::Share),
-        Kind::Words(words) => {
+        ValueKind::Text => "text".to_owned(),
+        ValueKind::Name(longest) => format!("name (≤ {longest})"),
+        ValueKind::Bool => "`true`, `false`".to_owned(),
+        ValueKind::Integer(least, most) if *most > 1 << 32 => format!("integer ≥ {least}"),
+        ValueKind::Integer(least, most) => format!("{least} to {most}"),
+        ValueKind::Rate => example(Dimension::Rate),
+        ValueKind::Duration => example(Dimension::Duration),
+        ValueKind::Size => example(Dimension::Size),
+        ValueKind::Packets => example(Dimension::Packets),
+        ValueKind::Percent => example(Dimension::Share),
+        ValueKind::Words(words) => {
             words.iter().map(|w| format!("`\"{w}\"`")).collect::<Vec<_>>().join(", ")
         }
-        Kind::Any(text) => (*text).to_owned(),
-        Kind::Bound => "operator and value".to_owned(),
-        Kind::List(inner) => format!("list of {}", value(inner)),
-        Kind::OneOf(kinds) => kinds.iter().map(value).collect::<Vec<_>>().join(", "),
-        Kind::Sides(inner) => format!("{}, `{{ up = …, down = … }}`", value(inner)),
-        Kind::Table(shape) => format!("table, see *{}*", shape.heading),
-        Kind::Named(shape, _) | Kind::Tables(shape) => format!("see `{}`", shape.heading),
+        ValueKind::Any(text) => (*text).to_owned(),
+        ValueKind::Bound => "operator and value".to_owned(),
+        ValueKind::List(inner) => format!("list of {}", value(inner)),
+        ValueKind::OneOf(kinds) => kinds.iter().map(value).collect::<Vec<_>>().join(", "),
+        ValueKind::Sides(inner) => format!("{}, `{{ up = …, down = … }}`", value(inner)),
+        ValueKind::Table(shape) => format!("table, see *{}*", shape.heading),
+        ValueKind::Named(shape, _) | ValueKind::Tables(shape) => format!("see `{}`", shape.heading),
     }
 }
 

@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-use super::tables::{EXPECT, METRICS, Metric, SCENARIO, SYSCTL};
-use super::{Kind, Need, Shape};
+use super::tables::{EXPECT, METRICS, MetricKind, SCENARIO, SYSCTL};
+use super::{KeyPresence, TableSchema, ValueKind};
 use crate::scenario::units::Dimension;
 
 /// The JSON Schema (draft 2020-12) of scenario files, for completion and checks in an editor.
@@ -19,7 +19,7 @@ pub fn json_schema() -> Value {
     schema
 }
 
-fn object(shape: &Shape) -> Value {
+fn object(shape: &TableSchema) -> Value {
     if std::ptr::eq(shape, &raw const SYSCTL) {
         return json!({
             "type": "object",
@@ -36,15 +36,17 @@ fn object(shape: &Shape) -> Value {
         let mut property = value(&key.kind);
         if let Some(map) = property.as_object_mut() {
             let text = match key.need {
-                Need::Required => key.doc.to_owned(),
-                Need::Else(otherwise) => format!("{} (when missing: {otherwise})", key.doc),
+                KeyPresence::Required => key.doc.to_owned(),
+                KeyPresence::Optional(otherwise) => {
+                    format!("{} (when missing: {otherwise})", key.doc)
+                }
             };
             map.insert("description".into(), text.into());
         }
         properties.insert(key.name.to_owned(), property);
     }
     let required: Vec<_> =
-        shape.keys().filter(|k| k.need == Need::Required).map(|k| k.name).collect();
+        shape.keys().filter(|k| k.need == KeyPresence::Required).map(|k| k.name).collect();
     json!({
         "type": "object",
         "description": shape.doc,
@@ -54,29 +56,29 @@ fn object(shape: &Shape) -> Value {
     })
 }
 
-fn value(kind: &Kind) -> Value {
+fn value(kind: &ValueKind) -> Value {
     match kind {
-        Kind::Text => json!({ "type": "string" }),
-        Kind::Name(longest) => json!({
+        ValueKind::Text => json!({ "type": "string" }),
+        ValueKind::Name(longest) => json!({
             "type": "string",
             "pattern": "^[a-z0-9][a-z0-9-]*$",
             "maxLength": longest,
         }),
-        Kind::Bool => json!({ "type": "boolean" }),
-        Kind::Integer(least, most) => {
+        ValueKind::Bool => json!({ "type": "boolean" }),
+        ValueKind::Integer(least, most) => {
             json!({ "type": "integer", "minimum": least, "maximum": most })
         }
-        Kind::Rate => quantity(Dimension::Rate),
-        Kind::Duration => quantity(Dimension::Duration),
-        Kind::Size => quantity(Dimension::Size),
-        Kind::Packets => quantity(Dimension::Packets),
-        Kind::Percent => quantity(Dimension::Share),
-        Kind::Words(words) => json!({ "enum": words }),
-        Kind::Any(text) => json!({ "description": text }),
-        Kind::Bound => json!({ "type": "string" }),
-        Kind::List(inner) => json!({ "type": "array", "items": value(inner) }),
-        Kind::OneOf(kinds) => json!({ "anyOf": kinds.iter().map(value).collect::<Vec<_>>() }),
-        Kind::Sides(inner) => {
+        ValueKind::Rate => quantity(Dimension::Rate),
+        ValueKind::Duration => quantity(Dimension::Duration),
+        ValueKind::Size => quantity(Dimension::Size),
+        ValueKind::Packets => quantity(Dimension::Packets),
+        ValueKind::Percent => quantity(Dimension::Share),
+        ValueKind::Words(words) => json!({ "enum": words }),
+        ValueKind::Any(text) => json!({ "description": text }),
+        ValueKind::Bound => json!({ "type": "string" }),
+        ValueKind::List(inner) => json!({ "type": "array", "items": value(inner) }),
+        ValueKind::OneOf(kinds) => json!({ "anyOf": kinds.iter().map(value).collect::<Vec<_>>() }),
+        ValueKind::Sides(inner) => {
             let side = value(inner);
             let both = json!({
                 "type": "object",
@@ -86,13 +88,13 @@ fn value(kind: &Kind) -> Value {
             });
             json!({ "anyOf": [side, both] })
         }
-        Kind::Table(shape) => object(shape),
-        Kind::Named(shape, longest) => json!({
+        ValueKind::Table(shape) => object(shape),
+        ValueKind::Named(shape, longest) => json!({
             "type": "object",
-            "propertyNames": value(&Kind::Name(*longest)),
+            "propertyNames": value(&ValueKind::Name(*longest)),
             "additionalProperties": object(shape),
         }),
-        Kind::Tables(shape) => json!({ "type": "array", "items": object(shape) }),
+        ValueKind::Tables(shape) => json!({ "type": "array", "items": object(shape) }),
     }
 }
 
@@ -106,16 +108,16 @@ fn quantity(dimension: Dimension) -> Value {
     })
 }
 
-fn expectations(shape: &Shape) -> Value {
+fn expectations(shape: &TableSchema) -> Value {
     let mut patterns = Map::new();
     for (name, metric) in &METRICS {
         let name = name.replace('.', r"\.").replace("PATH", "[a-z0-9][a-z0-9-]*");
         let bound = match metric {
-            Metric::Truth => json!({ "anyOf": [
+            MetricKind::Truth => json!({ "anyOf": [
                 { "type": "boolean" },
                 { "type": "string", "pattern": r"^\s*==\s*(true|false)\s*$" },
             ] }),
-            Metric::Quantity(dimension) => {
+            MetricKind::Quantity(dimension) => {
                 let units: Vec<_> = dimension.units().collect();
                 let units = units.join("|");
                 json!({

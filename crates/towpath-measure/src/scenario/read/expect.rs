@@ -1,10 +1,10 @@
 //! `[expect]`.
 
-use super::Names;
-use crate::scenario::keys::{METRICS, Metric};
+use super::NameTable;
+use crate::scenario::keys::{METRICS, MetricKind};
 use crate::scenario::model::{Expectation, Operator, RunPlan, Transport};
 use crate::scenario::nearest::nearest;
-use crate::scenario::problem::{Finding, alternatives, quote};
+use crate::scenario::problem::{SpannedProblem, alternatives, quote};
 use crate::scenario::section::Value;
 use crate::scenario::units;
 
@@ -23,7 +23,7 @@ const TRANSPORTS: [(&str, Transport); 4] = [
     ("mpquic", Transport::Mpquic),
 ];
 
-pub(super) fn expect(value: &Value<'_>, names: &Names, run: &RunPlan) -> Vec<Expectation> {
+pub(super) fn expect(value: &Value<'_>, names: &NameTable, run: &RunPlan) -> Vec<Expectation> {
     if value.as_table().is_none() {
         value.wrong_type("expected a table: `[expect]`");
     }
@@ -36,7 +36,7 @@ pub(super) fn expect(value: &Value<'_>, names: &Names, run: &RunPlan) -> Vec<Exp
 fn collect(
     value: &Value<'_>,
     prefix: &str,
-    names: &Names,
+    names: &NameTable,
     run: &RunPlan,
     found: &mut Vec<Expectation>,
 ) {
@@ -51,7 +51,12 @@ fn collect(
     }
 }
 
-fn expectation(name: &str, value: &Value<'_>, names: &Names, run: &RunPlan) -> Option<Expectation> {
+fn expectation(
+    name: &str,
+    value: &Value<'_>,
+    names: &NameTable,
+    run: &RunPlan,
+) -> Option<Expectation> {
     let transport = TRANSPORTS.iter().find_map(|&(word, transport)| {
         let rest = name.strip_prefix(word)?.strip_prefix('.')?;
         Some((transport, rest))
@@ -70,9 +75,9 @@ fn expectation(name: &str, value: &Value<'_>, names: &Names, run: &RunPlan) -> O
     Some(Expectation { transport, metric: metric.to_owned(), operator, bound, text })
 }
 
-fn find_metric(metric: &str, value: &Value<'_>, names: &Names) -> Option<Metric> {
+fn find_metric(metric: &str, value: &Value<'_>, names: &NameTable) -> Option<MetricKind> {
     let complain = |message: String, expected: &str, hint: String| {
-        value.push(Finding::new(value.key_span(), message, expected).hint(hint));
+        value.push(SpannedProblem::new(value.key_span(), message, expected).hint(hint));
         None
     };
     let of_path = METRICS.iter().find_map(|(name, kind)| {
@@ -106,10 +111,10 @@ fn find_metric(metric: &str, value: &Value<'_>, names: &Names) -> Option<Metric>
 }
 
 /// Operator and bound, and how to write them.
-fn bound(value: &Value<'_>, metric: Metric) -> Option<(Operator, f64, String)> {
+fn bound(value: &Value<'_>, metric: MetricKind) -> Option<(Operator, f64, String)> {
     let expected = match metric {
-        Metric::Truth => "expected `true` or `false`".to_owned(),
-        Metric::Quantity(dimension) => {
+        MetricKind::Truth => "expected `true` or `false`".to_owned(),
+        MetricKind::Quantity(dimension) => {
             format!(
                 "expected an operator and {} such as `>= {}`",
                 dimension.noun(),
@@ -117,7 +122,7 @@ fn bound(value: &Value<'_>, metric: Metric) -> Option<(Operator, f64, String)> {
             )
         }
     };
-    if let (Metric::Truth, Some(truth)) = (metric, value.as_bool()) {
+    if let (MetricKind::Truth, Some(truth)) = (metric, value.as_bool()) {
         return Some((Operator::Equal, f64::from(u8::from(truth)), format!("== {truth}")));
     }
     let Some(text) = value.as_str() else {
@@ -133,13 +138,13 @@ fn bound(value: &Value<'_>, metric: Metric) -> Option<(Operator, f64, String)> {
         return None;
     };
     let bound = match (metric, rest) {
-        (Metric::Truth, "true") if operator == Operator::Equal => 1.0,
-        (Metric::Truth, "false") if operator == Operator::Equal => 0.0,
-        (Metric::Truth, _) => {
+        (MetricKind::Truth, "true") if operator == Operator::Equal => 1.0,
+        (MetricKind::Truth, "false") if operator == Operator::Equal => 0.0,
+        (MetricKind::Truth, _) => {
             value.fail(format!("{} is neither true nor false", quote(text)), expected);
             return None;
         }
-        (Metric::Quantity(dimension), rest) => {
+        (MetricKind::Quantity(dimension), rest) => {
             match units::quantity(rest).and_then(|q| q.of(dimension)) {
                 Ok(quantity) => quantity.as_f64(),
                 Err(error) => {

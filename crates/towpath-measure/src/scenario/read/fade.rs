@@ -5,21 +5,21 @@ use std::time::Duration;
 use towpath_net::Rate;
 use towpath_net::config::{Delay, DirectionConfig, Loss, Probability, Shaper};
 
-use crate::scenario::model::{Change, LinkSide};
+use crate::scenario::model::{LinkSide, TimelineChange};
 
 /// A fade changes its values so often.
-const STEP: Duration = Duration::from_millis(50);
+const FADE_STEP: Duration = Duration::from_millis(50);
 
 /// What one direction of a link does at some time.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct State {
+pub(super) struct LinkDirectionState {
     /// None without a rate, and while a trace decides it.
     rate: Option<Rate>,
     delay: Delay,
     loss: Loss,
 }
 
-impl State {
+impl LinkDirectionState {
     pub(super) fn new(config: &DirectionConfig) -> Self {
         let rate = match &config.shaper {
             Shaper::Line(rate) | Shaper::TokenBucket { rate, .. } | Shaper::Htb { rate, .. } => {
@@ -46,14 +46,18 @@ impl State {
 
 /// New values; what is `None` stays.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub(super) struct Values {
+pub(super) struct LinkValues {
     pub(super) rate: Option<Rate>,
     pub(super) delay: Option<Duration>,
     pub(super) loss: Option<Loss>,
 }
 
 /// Sets the values on both or one of the directions, and says what changes.
-pub(super) fn set(link: &mut [State; 2], side: LinkSide, values: Values) -> Vec<Change> {
+pub(super) fn set(
+    link: &mut [LinkDirectionState; 2],
+    side: LinkSide,
+    values: LinkValues,
+) -> Vec<TimelineChange> {
     set_each(link, side, [values, values])
 }
 
@@ -61,11 +65,11 @@ pub(super) fn set(link: &mut [State; 2], side: LinkSide, values: Values) -> Vec<
 ///
 /// The error says which value cannot fade, and why.
 pub(super) fn fade(
-    link: &mut [State; 2],
+    link: &mut [LinkDirectionState; 2],
     side: LinkSide,
-    target: Values,
+    target: LinkValues,
     over: Duration,
-) -> Result<Vec<(Duration, Change)>, &'static str> {
+) -> Result<Vec<(Duration, TimelineChange)>, &'static str> {
     let [up, down] = *link;
     for (state, is_changed) in [(up, side != LinkSide::Down), (down, side != LinkSide::Up)] {
         if !is_changed {
@@ -83,7 +87,7 @@ pub(super) fn fade(
     let mut out = Vec::new();
     let mut elapsed = Duration::ZERO;
     while elapsed < over {
-        elapsed = (elapsed + STEP).min(over);
+        elapsed = (elapsed + FADE_STEP).min(over);
         let part = (elapsed.as_nanos(), over.as_nanos());
         let values = [up, down].map(|from| between(&from, &target, part));
         out.extend(set_each(link, side, values).into_iter().map(|change| (elapsed, change)));
@@ -93,10 +97,14 @@ pub(super) fn fade(
 
 /// How many steps a fade has.
 pub(super) fn step_count(over: Duration) -> u128 {
-    over.as_nanos().div_ceil(STEP.as_nanos())
+    over.as_nanos().div_ceil(FADE_STEP.as_nanos())
 }
 
-fn set_each(link: &mut [State; 2], side: LinkSide, values: [Values; 2]) -> Vec<Change> {
+fn set_each(
+    link: &mut [LinkDirectionState; 2],
+    side: LinkSide,
+    values: [LinkValues; 2],
+) -> Vec<TimelineChange> {
     let [up, down] = link;
     let [up_values, down_values] = values;
     for (state, values, other) in
@@ -113,14 +121,14 @@ fn set_each(link: &mut [State; 2], side: LinkSide, values: [Values; 2]) -> Vec<C
     }
     let mut out = Vec::new();
     if let (Some(up), Some(down)) = (up_values.rate, down_values.rate) {
-        emit(side, [up, down], Change::Rate, &mut out);
+        emit(side, [up, down], TimelineChange::Rate, &mut out);
     }
     let [up, down] = &*link;
     if up_values.delay.is_some() {
-        emit(side, [up.delay, down.delay], Change::Delay, &mut out);
+        emit(side, [up.delay, down.delay], TimelineChange::Delay, &mut out);
     }
     if up_values.loss.is_some() {
-        emit(side, [up.loss, down.loss], Change::Loss, &mut out);
+        emit(side, [up.loss, down.loss], TimelineChange::Loss, &mut out);
     }
     out
 }
@@ -129,8 +137,8 @@ fn set_each(link: &mut [State; 2], side: LinkSide, values: [Values; 2]) -> Vec<C
 fn emit<T: Copy + PartialEq>(
     side: LinkSide,
     [up, down]: [T; 2],
-    change: impl Fn(LinkSide, T) -> Change,
-    out: &mut Vec<Change>,
+    change: impl Fn(LinkSide, T) -> TimelineChange,
+    out: &mut Vec<TimelineChange>,
 ) {
     match side {
         LinkSide::Both if up == down => out.push(change(LinkSide::Both, up)),
@@ -140,7 +148,7 @@ fn emit<T: Copy + PartialEq>(
     }
 }
 
-fn between(from: &State, to: &Values, part: (u128, u128)) -> Values {
+fn between(from: &LinkDirectionState, to: &LinkValues, part: (u128, u128)) -> LinkValues {
     let rate = to.rate.map(|target| {
         let bits = line(from.rate.map_or(0, Rate::as_bps), target.as_bps(), part);
         Rate::from_bps(bits).unwrap_or(target)
@@ -157,7 +165,7 @@ fn between(from: &State, to: &Values, part: (u128, u128)) -> Values {
             raw => Loss::Random(Probability::from_raw(raw)),
         }
     });
-    Values { rate, delay, loss }
+    LinkValues { rate, delay, loss }
 }
 
 /// The value at `elapsed` of `over` on a straight line, rounded towards the start.
@@ -179,16 +187,16 @@ fn chance(loss: Loss) -> Option<Probability> {
 mod tests {
     use super::*;
 
-    fn link(up_bps: u64, down_bps: u64) -> [State; 2] {
-        [up_bps, down_bps].map(|bps| State {
+    fn link(up_bps: u64, down_bps: u64) -> [LinkDirectionState; 2] {
+        [up_bps, down_bps].map(|bps| LinkDirectionState {
             rate: Rate::from_bps(bps),
             delay: Delay { base: Duration::from_millis(10), ..Delay::default() },
             loss: Loss::None,
         })
     }
 
-    fn to_rate(bps: u64) -> Values {
-        Values { rate: Rate::from_bps(bps), ..Values::default() }
+    fn to_rate(bps: u64) -> LinkValues {
+        LinkValues { rate: Rate::from_bps(bps), ..LinkValues::default() }
     }
 
     #[test]
@@ -199,7 +207,9 @@ mod tests {
             .unwrap()
             .iter()
             .map(|(at, change)| {
-                let Change::Rate(LinkSide::Both, rate) = change else { panic!("{change:?}") };
+                let TimelineChange::Rate(LinkSide::Both, rate) = change else {
+                    panic!("{change:?}")
+                };
                 (at.as_millis(), rate.as_bps())
             })
             .collect();
@@ -227,10 +237,10 @@ mod tests {
     #[test]
     fn what_has_no_value_cannot_fade() {
         let mut state = link(0, 0);
-        assert!(fade(&mut state, LinkSide::Both, to_rate(10), STEP).is_err());
+        assert!(fade(&mut state, LinkSide::Both, to_rate(10), FADE_STEP).is_err());
         let burst = Loss::Burst { start: Probability::ALWAYS, length_packets: 1 };
-        let target = Values { loss: Some(burst), ..Values::default() };
-        assert!(fade(&mut link(1, 1), LinkSide::Both, target, STEP).is_err());
+        let target = LinkValues { loss: Some(burst), ..LinkValues::default() };
+        assert!(fade(&mut link(1, 1), LinkSide::Both, target, FADE_STEP).is_err());
     }
 
     #[test]

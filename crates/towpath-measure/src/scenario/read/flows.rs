@@ -5,30 +5,30 @@ use std::time::Duration;
 use super::hosts::algorithm;
 use super::link::integer;
 use super::pattern::pattern;
-use super::{Context, LONGEST_RUN, Names, UNKNOWN_ENDS, default_run, stack};
+use super::{MAX_RUN, NameTable, ReadContext, UNKNOWN_ENDS, default_run, stack};
 use crate::result::Load;
 use crate::scenario::keys::{FLOW, RUN};
 use crate::scenario::model::{DataDirection, Family, Flow, Path, RunPlan, Transport, World};
 use crate::scenario::pattern::{Pattern, Schedule, Udping};
 use crate::scenario::section::{Section, Value};
-use crate::scenario::stack::StackKeys;
-use crate::traffic::asking;
+use crate::scenario::stack::StackOverrides;
+use crate::traffic::request_directions;
 
 /// RFC 8200 §5; Linux switches IPv6 off on interfaces below.
-const LEAST_V6_MTU_BYTES: u32 = 1_280;
+const MIN_V6_MTU_BYTES: u32 = 1_280;
 /// So many flows run at once.
-const MOST_FLOWS: usize = 256;
+const MAX_FLOWS: usize = 256;
 /// Shortest and longest period of the series.
-const SAMPLE: std::ops::RangeInclusive<Duration> =
+const SAMPLE_INTERVAL_RANGE: std::ops::RangeInclusive<Duration> =
     Duration::from_millis(10)..=Duration::from_secs(1);
 pub(super) fn flows(
     value: &Value<'_>,
-    names: &Names,
+    names: &NameTable,
     paths: &[Path],
-    context: &Context<'_>,
+    context: &ReadContext<'_>,
 ) -> Vec<Flow> {
     let list = super::sections(value, &FLOW, "the flow", "expected `[[flows]]`");
-    if list.len() > MOST_FLOWS {
+    if list.len() > MAX_FLOWS {
         value.fail("a scenario has at most 256 flows", "one `iperf` flow can have many streams");
         return Vec::new();
     }
@@ -36,7 +36,7 @@ pub(super) fn flows(
         let flow = flow(&mut section, names, paths, context);
         let load = load(&mut section, flow.as_ref());
         section.finish();
-        let phases = flow.as_ref().map(phases).unwrap_or_default();
+        let phases = flow.as_ref().map(companion_flows).unwrap_or_default();
         flow.into_iter().chain(load).chain(phases)
     };
     list.into_iter().flat_map(read).collect()
@@ -46,7 +46,8 @@ pub(super) fn flows(
 fn load(section: &mut Section<'_>, beside: Option<&Flow>) -> Option<Flow> {
     let has_own = |pattern: &Pattern| matches!(pattern, Pattern::Exchange(exchange) if exchange.phases.is_some());
     let waits = |pattern: &Pattern| {
-        (!asking(pattern).is_empty() && !has_own(pattern)) || is_beside(pattern)
+        (!request_directions(pattern).is_empty() && !has_own(pattern))
+            || is_transport_independent(pattern)
     };
     let flow = beside.filter(|flow| waits(&flow.pattern));
     // Where there is nothing to wait for, the key has no meaning.
@@ -57,15 +58,15 @@ fn load(section: &mut Section<'_>, beside: Option<&Flow>) -> Option<Flow> {
     let duration = flow?.pattern.duration();
     let beside = flow?;
     // Datagrams take no transport, and leave the choice to what runs beside them.
-    let transport = beside.transport.filter(|_| !is_beside(&beside.pattern));
+    let transport = beside.transport.filter(|_| !is_transport_independent(&beside.pattern));
     let pattern = Pattern::Iperf { duration, direction, streams: 1 };
     Some(Flow { pattern, transport, ..beside.clone() })
 }
 
 /// What `latency` puts beside its requests: datagrams over every path, and the loads; and the picture
 /// that goes with the sound of a call.
-fn phases(flow: &Flow) -> Vec<Flow> {
-    if let Some(picture) = flow.pattern.udp().and_then(super::call::picture) {
+fn companion_flows(flow: &Flow) -> Vec<Flow> {
+    if let Some(picture) = flow.pattern.udp().and_then(super::call::companion_video) {
         return vec![Flow { pattern: Pattern::Udp(picture), ..flow.clone() }];
     }
     let Pattern::Exchange(exchange) = &flow.pattern else { return Vec::new() };
@@ -74,7 +75,7 @@ fn phases(flow: &Flow) -> Vec<Flow> {
         return Vec::new();
     };
     let (period, duration) = (*period, exchange.duration);
-    let pings = Udping { period, duration, patience: exchange.patience };
+    let pings = Udping { period, duration, reply_timeout: exchange.reply_timeout };
     let mut all = vec![Flow { pattern: Pattern::Udping(pings), transport: None, ..flow.clone() }];
     for (load, begin) in phases.all() {
         let direction = match load {
@@ -83,7 +84,7 @@ fn phases(flow: &Flow) -> Vec<Flow> {
             Load::Up => DataDirection::Up,
             Load::Both => DataDirection::Both,
         };
-        let (duration, streams) = (phases.each, phases.streams);
+        let (duration, streams) = (phases.duration, phases.streams);
         let pattern = Pattern::Iperf { duration, direction, streams };
         all.push(Flow { pattern, start: flow.start + begin, ..flow.clone() });
     }
@@ -91,15 +92,15 @@ fn phases(flow: &Flow) -> Vec<Flow> {
 }
 
 /// Whether it goes beside any transport.
-fn is_beside(pattern: &Pattern) -> bool {
+fn is_transport_independent(pattern: &Pattern) -> bool {
     matches!(pattern, Pattern::Udping(_) | Pattern::Udp(_))
 }
 
 fn flow(
     section: &mut Section<'_>,
-    names: &Names,
+    names: &NameTable,
     paths: &[Path],
-    context: &Context<'_>,
+    context: &ReadContext<'_>,
 ) -> Option<Flow> {
     let from = section.require("from", "from = \"client\"").and_then(|v| names.host(&v));
     let to_value = section.require("to", "to = \"server\"");
@@ -107,7 +108,7 @@ fn flow(
     let via = section.take("via");
     let via_index = via.as_ref().map(|v| names.path(v));
     let pattern = pattern(section, context);
-    let start = section.take("start").and_then(|v| v.duration(LONGEST_RUN)).unwrap_or_default();
+    let start = section.take("start").and_then(|v| v.duration(MAX_RUN)).unwrap_or_default();
     let families = [("v4", Family::V4), ("v6", Family::V6)];
     let family_value = section.take("family");
     let family = family_value.as_ref().map_or(Some(Family::V4), |v| v.word(&families));
@@ -141,13 +142,13 @@ fn flow(
         },
     };
     if let (Some(value), Some(Family::V6), Some(path)) = (family_value, family, paths.get(via))
-        && path.mtu_bytes < LEAST_V6_MTU_BYTES
+        && path.mtu_bytes < MIN_V6_MTU_BYTES
     {
         let message = format!("IPv6 does not pass a path with an MTU of {}", path.mtu_bytes);
         value.fail(message, "expected `v4`, or an MTU of 1280");
     }
     let mut pattern = pattern?;
-    keep_beside(&mut pattern, via_place.as_ref(), transport_value.as_ref());
+    check_transport_independent(&mut pattern, via_place.as_ref(), transport_value.as_ref());
     // A word that is none of them was reported.
     let transport = transport.map_or(Some(None), |given| given.map(Some))?;
     // One path is all that it takes, whatever the others do.
@@ -156,7 +157,11 @@ fn flow(
 }
 
 /// What goes beside any transport has none of its own, and takes every path or the one that is named.
-fn keep_beside(pattern: &mut Pattern, via: Option<&Value<'_>>, transport: Option<&Value<'_>>) {
+fn check_transport_independent(
+    pattern: &mut Pattern,
+    via: Option<&Value<'_>>,
+    transport: Option<&Value<'_>>,
+) {
     if let Pattern::Udping(_) = pattern {
         for (given, what) in [(via, "path"), (transport, "transport")] {
             if let Some(value) = given {
@@ -175,7 +180,7 @@ fn keep_beside(pattern: &mut Pattern, via: Option<&Value<'_>>, transport: Option
     }
 }
 
-pub(super) fn run_plan(value: &Value<'_>) -> Option<(RunPlan, StackKeys)> {
+pub(super) fn run_plan(value: &Value<'_>) -> Option<(RunPlan, StackOverrides)> {
     let mut section = value.section(&RUN, "the run plan", "expected a table: `[run]`")?;
     let transports = [
         ("tcp", Transport::Tcp),
@@ -201,8 +206,8 @@ pub(super) fn run_plan(value: &Value<'_>) -> Option<(RunPlan, StackKeys)> {
 }
 
 fn sample(value: &Value<'_>) -> Option<Duration> {
-    let period = value.duration(LONGEST_RUN)?;
-    if !SAMPLE.contains(&period) {
+    let period = value.duration(MAX_RUN)?;
+    if !SAMPLE_INTERVAL_RANGE.contains(&period) {
         value.fail("the series cannot be sampled like that", "expected `10 ms` to `1 s`");
     }
     Some(period)

@@ -1,28 +1,28 @@
 //! `[hosts]`.
 
 use super::link::integer;
-use super::{Entry, Names, UNKNOWN_ENDS, stack};
+use super::{NameTable, NamedTable, UNKNOWN_ENDS, stack};
 use crate::scenario::keys::{ENDPOINT, HOST, MPTCP};
 use crate::scenario::model::{Endpoint, Host, MptcpConfig, Path};
 use crate::scenario::problem::quote;
 use crate::scenario::section::{Section, Value};
-use crate::scenario::stack::StackKeys;
+use crate::scenario::stack::StackOverrides;
 
 /// As the kernel's sysctl holds it.
-const LARGEST_BUFFER: u64 = i32::MAX as u64;
+const MAX_BUFFER: u64 = i32::MAX as u64;
 /// As many as the kernel takes.
-const MOST_ENDPOINTS: usize = 8;
+const MAX_ENDPOINTS: usize = 8;
 
 pub(super) fn hosts(
-    entries: &[Entry<'_>],
-    names: &Names,
+    entries: &[NamedTable<'_>],
+    names: &NameTable,
     paths: &[Path],
-    run: &StackKeys,
+    run: &StackOverrides,
 ) -> Vec<Host> {
     if let [(_, span, value)] = entries {
         value.fail_at(span, "a scenario has two hosts or more", "add another one");
     }
-    let read = |(i, (name, _, value)): (usize, &Entry<'_>)| {
+    let read = |(i, (name, _, value)): (usize, &NamedTable<'_>)| {
         let what = format!("host `{name}`");
         let mut section = value.section(&HOST, what, "expected a table: `[hosts.NAME]`")?;
         let host = Host {
@@ -60,7 +60,7 @@ fn buffer(value: &Value<'_>) -> Option<[u64; 3]> {
     let expected = "expected a size such as `400 KB`, or a list of minimum, default and maximum";
     let read = |v: &Value<'_>| {
         let bytes = v.size()?;
-        if bytes > LARGEST_BUFFER {
+        if bytes > MAX_BUFFER {
             v.fail("the kernel takes no buffer above 2 GiB", "expected less than `2 GiB`");
             return None;
         }
@@ -117,7 +117,7 @@ fn collect_sysctls(value: &Value<'_>, prefix: &str, found: &mut Vec<(String, Str
     }
 }
 
-fn mptcp(value: &Value<'_>, host: usize, names: &Names, paths: &[Path]) -> Option<MptcpConfig> {
+fn mptcp(value: &Value<'_>, host: usize, names: &NameTable, paths: &[Path]) -> Option<MptcpConfig> {
     let expected = "expected a table such as `{ subflows = 2 }`";
     let mut section = value.section(&MPTCP, "the MPTCP settings", expected)?;
     let limit = |v| integer(v, 0, 8).and_then(|n| u8::try_from(n).ok());
@@ -128,10 +128,10 @@ fn mptcp(value: &Value<'_>, host: usize, names: &Names, paths: &[Path]) -> Optio
     Some(MptcpConfig { subflows, add_addr_accepted, endpoints })
 }
 
-fn endpoints(value: &Value<'_>, host: usize, names: &Names, paths: &[Path]) -> Vec<Endpoint> {
+fn endpoints(value: &Value<'_>, host: usize, names: &NameTable, paths: &[Path]) -> Vec<Endpoint> {
     let expected = "expected a list such as `[{ path = \"wifi\", flags = [\"subflow\"] }]`";
     let list = super::sections(value, &ENDPOINT, "the endpoint", expected);
-    if list.len() > MOST_ENDPOINTS {
+    if list.len() > MAX_ENDPOINTS {
         value.fail("the kernel takes at most 8 endpoints", "remove some");
     }
     let mut found: Vec<Endpoint> = Vec::new();
@@ -151,7 +151,7 @@ fn endpoints(value: &Value<'_>, host: usize, names: &Names, paths: &[Path]) -> V
 fn endpoint(
     section: &mut Section<'_>,
     host: usize,
-    names: &Names,
+    names: &NameTable,
     paths: &[Path],
 ) -> Option<Endpoint> {
     let path = section.require("path", "path = \"wifi\"").and_then(|value| {

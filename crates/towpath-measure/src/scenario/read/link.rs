@@ -9,12 +9,14 @@ use towpath_net::config::{
     WhenDown,
 };
 
-use super::preset::{JitterParts, Parts, Preset, QueueParts, Server, WITHOUT_RATE, assemble};
-use super::{Context, LONGEST_DELAY};
+use super::preset::{
+    DirectionKeys, JitterKeys, Preset, QUEUE_WITHOUT_RATE, QueueKeys, RateSource, assemble,
+};
+use super::{MAX_DELAY, ReadContext};
 use crate::scenario::keys::{
     BURST, CODEL, GILBERT_ELLIOTT, HTB, JITTER, LOSS, PIE, QUEUE, RATE, TBF,
 };
-use crate::scenario::problem::{Finding, quote};
+use crate::scenario::problem::{SpannedProblem, quote};
 use crate::scenario::section::{Section, Value};
 use crate::scenario::units::{self, Dimension};
 
@@ -24,12 +26,12 @@ const A_QUEUE: &str =
     "expected a limit such as `80 ms`, `100 KB`, `50 packets` or `unlimited`, or a kind of queue";
 const A_LIMIT: &str = "expected a limit such as `80 ms`, `100 KB`, `50 packets` or `unlimited`";
 /// Packets that `codel` and `pie` hold at most when not told otherwise, as in `tc`.
-const AQM_LIMIT: QueueLimit = QueueLimit::Packets(1_000);
+const DEFAULT_AQM_LIMIT: QueueLimit = QueueLimit::Packets(1_000);
 
 /// Both directions of a link; `mtu_bytes` is that of the interfaces.
 pub(super) fn link(
     section: &mut Section<'_>,
-    context: &Context<'_>,
+    context: &ReadContext<'_>,
     mtu_bytes: Option<u32>,
 ) -> [DirectionConfig; 2] {
     let mut spans: Vec<(&'static str, Range<usize>)> = Vec::new();
@@ -46,10 +48,10 @@ pub(super) fn link(
     note("preset", &preset);
     let [up_rate, down_rate] = rate.map_or([None, None], |value| rates(&value, context));
     let [up_queue, down_queue] = both(queue, queue_parts);
-    let [up_delay, down_delay] = both(section.take("delay"), |v| v.duration(LONGEST_DELAY));
+    let [up_delay, down_delay] = both(section.take("delay"), |v| v.duration(MAX_DELAY));
     let [up_loss, down_loss] = both(section.take("loss"), loss);
     let percent = |value: Option<Value<'_>>| value.and_then(|v| v.percent());
-    let up = Parts {
+    let up = DirectionKeys {
         preset: preset.and_then(|v| v.word(&PRESETS)),
         rate: up_rate,
         delay: up_delay.unwrap_or_default(),
@@ -66,7 +68,7 @@ pub(super) fn link(
             .and_then(|v| v.word(&WHEN_DOWN))
             .unwrap_or(WhenDown::Drop),
     };
-    let down = Parts {
+    let down = DirectionKeys {
         rate: down_rate,
         delay: down_delay.unwrap_or_default(),
         loss: down_loss.unwrap_or(Loss::None),
@@ -74,17 +76,17 @@ pub(super) fn link(
         ..up
     };
     let misses_rate =
-        |parts: &Parts| parts.rate.is_none() && spans.iter().any(|(key, _)| *key == "rate");
+        |parts: &DirectionKeys| parts.rate.is_none() && spans.iter().any(|(key, _)| *key == "rate");
     [&up, &down].map(|parts| {
         assemble(parts).unwrap_or_else(|clash| {
             // A rate that could not be read has been found fault with already.
-            if clash == WITHOUT_RATE && misses_rate(parts) {
+            if clash == QUEUE_WITHOUT_RATE && misses_rate(parts) {
                 return DirectionConfig::default();
             }
             let span =
                 spans.iter().find(|(key, _)| *key == clash.key).map(|(_, span)| span.clone());
             let span = span.unwrap_or_else(|| section.span());
-            context.problems.push(Finding::new(span, clash.message, clash.expected));
+            context.problems.push(SpannedProblem::new(span, clash.message, clash.expected));
             DirectionConfig::default()
         })
     })
@@ -126,9 +128,9 @@ fn link_mtu(section: &mut Section<'_>, mtu_bytes: Option<u32>) -> u32 {
     link
 }
 
-fn rates(value: &Value<'_>, context: &Context<'_>) -> [Option<Server>; 2] {
+fn rates(value: &Value<'_>, context: &ReadContext<'_>) -> [Option<RateSource>; 2] {
     if value.as_str().is_some() || value.as_number().is_some() {
-        let rate = value.rate().map(Server::Rate);
+        let rate = value.rate().map(RateSource::Rate);
         return [rate.clone(), rate];
     }
     let Some(mut section) = value.section(&RATE, "`rate`", A_RATE) else { return [None, None] };
@@ -137,9 +139,9 @@ fn rates(value: &Value<'_>, context: &Context<'_>) -> [Option<Server>; 2] {
     let sides = keys.map(|(key, trace_key)| {
         let (rate, file) = (section.take(key), section.take(trace_key));
         match (rate, file, &shared) {
-            (Some(rate), None, None) => rate.rate().map(Server::Rate),
-            (None, Some(file), None) => trace(&file, context).map(Server::Trace),
-            (None, None, Some(file)) => trace(file, context).map(Server::Trace),
+            (Some(rate), None, None) => rate.rate().map(RateSource::Rate),
+            (None, Some(file), None) => trace(&file, context).map(RateSource::Trace),
+            (None, None, Some(file)) => trace(file, context).map(RateSource::Trace),
             (None, None, None) => {
                 let expected = format!("expected `{key}`, `{trace_key}` or `trace`");
                 section.fail(format!("`rate` has nothing for the direction `{key}`"), expected);
@@ -156,7 +158,7 @@ fn rates(value: &Value<'_>, context: &Context<'_>) -> [Option<Server>; 2] {
 }
 
 /// Loads a trace once, however many links use it.
-fn trace(value: &Value<'_>, context: &Context<'_>) -> Option<Arc<LinkTrace>> {
+fn trace(value: &Value<'_>, context: &ReadContext<'_>) -> Option<Arc<LinkTrace>> {
     let name = value.text()?;
     match context.trace(name) {
         Ok(trace) => Some(trace),
@@ -170,15 +172,15 @@ fn trace(value: &Value<'_>, context: &Context<'_>) -> Option<Arc<LinkTrace>> {
     }
 }
 
-fn jitter(value: &Value<'_>) -> Option<JitterParts> {
+fn jitter(value: &Value<'_>) -> Option<JitterKeys> {
     let expected = "expected a table such as `{ distribution = \"pareto\", sd = \"2 ms\" }`";
     let mut section = value.section(&JITTER, "the jitter", expected)?;
     let distribution = section.take("distribution").map(|v| v.word(&DISTRIBUTIONS));
-    let sd = section.require("sd", "sd = \"2 ms\"").and_then(|v| v.duration(LONGEST_DELAY));
+    let sd = section.require("sd", "sd = \"2 ms\"").and_then(|v| v.duration(MAX_DELAY));
     let reorder = section.take("reorder").and_then(|v| v.boolean());
     section.finish();
     let distribution = distribution.unwrap_or(Some(JitterDistribution::Normal))?;
-    Some(JitterParts { distribution, sd: sd?, reorder })
+    Some(JitterKeys { distribution, sd: sd?, reorder })
 }
 
 pub(super) fn loss(value: &Value<'_>) -> Option<Loss> {
@@ -234,9 +236,9 @@ fn burst_loss(value: &Value<'_>) -> Option<Loss> {
     Some(Loss::Burst { start: start?, length_packets: u32::try_from(length?).ok()? })
 }
 
-fn queue_parts(value: &Value<'_>) -> Option<QueueParts> {
+fn queue_parts(value: &Value<'_>) -> Option<QueueKeys> {
     if value.as_table().is_none() {
-        return queue_limit(value, A_QUEUE).map(QueueParts::Limit);
+        return queue_limit(value, A_QUEUE).map(QueueKeys::Limit);
     }
     let mut section = value.section(&QUEUE, "the queue", A_QUEUE)?;
     let kinds = ["tbf", "htb", "codel", "pie"].map(|kind| section.take(kind));
@@ -275,7 +277,7 @@ fn queue_limit(value: &Value<'_>, expected: &str) -> Option<QueueLimit> {
         }
     };
     match quantity.dimension {
-        Dimension::Duration => value.some_time(LONGEST_DELAY).map(QueueLimit::Time),
+        Dimension::Duration => value.some_time(MAX_DELAY).map(QueueLimit::Time),
         Dimension::Size => value.size().map(QueueLimit::Bytes),
         Dimension::Packets => value.packets().map(QueueLimit::Packets),
         Dimension::Count => {
@@ -289,12 +291,12 @@ fn queue_limit(value: &Value<'_>, expected: &str) -> Option<QueueLimit> {
     }
 }
 
-fn tbf_parts(value: &Value<'_>) -> Option<QueueParts> {
+fn tbf_parts(value: &Value<'_>) -> Option<QueueKeys> {
     let expected = "expected a table such as `{ burst = \"15 KB\", latency = \"80 ms\" }`";
     let mut section = value.section(&TBF, "the tbf queue", expected)?;
     let burst_bytes = section.require("burst", "burst = \"15 KB\"").and_then(|v| v.size());
     let limit = match (section.take("latency"), section.take("limit")) {
-        (Some(latency), None) => latency.some_time(LONGEST_DELAY).map(QueueLimit::Time),
+        (Some(latency), None) => latency.some_time(MAX_DELAY).map(QueueLimit::Time),
         (None, Some(limit)) => limit.size().map(QueueLimit::Bytes),
         _ => {
             section
@@ -303,42 +305,42 @@ fn tbf_parts(value: &Value<'_>) -> Option<QueueParts> {
         }
     };
     section.finish();
-    Some(QueueParts::Tbf { burst_bytes: burst_bytes?, limit: limit? })
+    Some(QueueKeys::Tbf { burst_bytes: burst_bytes?, limit: limit? })
 }
 
-fn htb_parts(value: &Value<'_>) -> Option<QueueParts> {
+fn htb_parts(value: &Value<'_>) -> Option<QueueKeys> {
     let expected = "expected a table such as `{ burst = \"15 KB\" }`";
     let mut section = value.section(&HTB, "the htb queue", expected)?;
     let burst_bytes = section.take("burst").and_then(|v| v.size());
     let cburst_bytes = section.take("cburst").and_then(|v| v.size());
     let limit_packets = section.take("limit").and_then(|v| v.packets());
     section.finish();
-    Some(QueueParts::Htb { burst_bytes, cburst_bytes, limit_packets })
+    Some(QueueKeys::Htb { burst_bytes, cburst_bytes, limit_packets })
 }
 
-fn codel_parts(value: &Value<'_>) -> Option<QueueParts> {
+fn codel_parts(value: &Value<'_>) -> Option<QueueKeys> {
     let mut section = value.section(&CODEL, "the codel queue", "expected a table such as `{}`")?;
     let target = time(section.take("target"), 5);
     let interval = time(section.take("interval"), 100);
     let limit = aqm_limit(section.take("limit"));
     section.finish();
-    Some(QueueParts::CoDel { target, interval, limit })
+    Some(QueueKeys::CoDel { target, interval, limit })
 }
 
-fn pie_parts(value: &Value<'_>) -> Option<QueueParts> {
+fn pie_parts(value: &Value<'_>) -> Option<QueueKeys> {
     let mut section = value.section(&PIE, "the pie queue", "expected a table such as `{}`")?;
     let target = time(section.take("target"), 15);
     let update = time(section.take("update"), 15);
     let limit = aqm_limit(section.take("limit"));
     section.finish();
-    Some(QueueParts::Pie { target, update, limit })
+    Some(QueueKeys::Pie { target, update, limit })
 }
 
 fn time(value: Option<Value<'_>>, otherwise_ms: u64) -> Duration {
-    let given = value.and_then(|v| v.some_time(LONGEST_DELAY));
+    let given = value.and_then(|v| v.some_time(MAX_DELAY));
     given.unwrap_or(Duration::from_millis(otherwise_ms))
 }
 
 fn aqm_limit(value: Option<Value<'_>>) -> QueueLimit {
-    value.and_then(|v| queue_limit(&v, A_LIMIT)).unwrap_or(AQM_LIMIT)
+    value.and_then(|v| queue_limit(&v, A_LIMIT)).unwrap_or(DEFAULT_AQM_LIMIT)
 }

@@ -24,17 +24,17 @@ use toml::Spanned;
 use toml::de::DeTable;
 use towpath_net::config::LinkTrace;
 
-use super::keys::{SCENARIO, Shape};
+use super::keys::{SCENARIO, TableSchema};
 use super::model::{Flow, RunPlan, Scenario, Transport, World};
 use super::nearest::nearest;
-use super::problem::{Finding, Problems, quote};
+use super::problem::{Problems, SpannedProblem, quote};
 use super::section::{Section, Value};
-use super::stack::StackKeys;
+use super::stack::StackOverrides;
 
 /// No propagation or queueing delay is longer.
-const LONGEST_DELAY: Duration = Duration::from_secs(3_600);
+const MAX_DELAY: Duration = Duration::from_secs(3_600);
 /// No run is longer.
-const LONGEST_RUN: Duration = Duration::from_secs(24 * 3_600);
+const MAX_RUN: Duration = Duration::from_secs(24 * 3_600);
 
 const A_MINIMAL_SCENARIO: &str = "a minimal scenario is
   name = \"two-hosts\"
@@ -44,13 +44,13 @@ const A_MINIMAL_SCENARIO: &str = "a minimal scenario is
   between = [\"client\", \"server\"]";
 
 /// What all parts of the reader share.
-struct Context<'a> {
+struct ReadContext<'a> {
     load: &'a dyn Fn(&str) -> io::Result<String>,
     problems: &'a Problems,
     traces: RefCell<BTreeMap<String, Result<Arc<LinkTrace>, String>>>,
 }
 
-impl Context<'_> {
+impl ReadContext<'_> {
     fn trace(&self, name: &str) -> Result<Arc<LinkTrace>, String> {
         let mut traces = self.traces.borrow_mut();
         let load = || {
@@ -75,13 +75,13 @@ pub(super) fn scenario(
     root: &Spanned<DeTable<'_>>,
     text: &str,
     load: &dyn Fn(&str) -> io::Result<String>,
-) -> Result<Scenario, Vec<Finding>> {
+) -> Result<Scenario, Vec<SpannedProblem>> {
     if root.get_ref().is_empty() {
-        let finding = Finding::new(None, "the scenario is empty", "");
+        let finding = SpannedProblem::new(None, "the scenario is empty", "");
         return Err(vec![finding.hint(A_MINIMAL_SCENARIO)]);
     }
     let problems = Problems::default();
-    let context = Context { load, problems: &problems, traces: RefCell::default() };
+    let context = ReadContext { load, problems: &problems, traces: RefCell::default() };
     let what = "the scenario".to_owned();
     let mut top = Section::new(&SCENARIO, root.get_ref(), 0..0, &problems, what);
     let scenario = decode(&mut top, &context, text);
@@ -90,7 +90,7 @@ pub(super) fn scenario(
     if findings.is_empty() { Ok(scenario) } else { Err(findings) }
 }
 
-fn decode(top: &mut Section<'_>, context: &Context<'_>, text: &str) -> Scenario {
+fn decode(top: &mut Section<'_>, context: &ReadContext<'_>, text: &str) -> Scenario {
     let name = top.require("name", "name = \"two-hosts\"").and_then(|v| {
         let text = v.text()?;
         check_name(&v, text, "a scenario", 64);
@@ -101,7 +101,7 @@ fn decode(top: &mut Section<'_>, context: &Context<'_>, text: &str) -> Scenario 
     let path_entries = required(top, "paths", "[paths.wire]", "paths");
     let bottleneck_entries =
         top.take("bottlenecks").map_or_else(Vec::new, |v| entries(&v, "bottlenecks"));
-    let names = Names {
+    let names = NameTable {
         hosts: names_of(&host_entries, "a host", 32, 64),
         paths: names_of(&path_entries, "a path", 12, 64),
         bottlenecks: names_of(&bottleneck_entries, "a bottleneck", 32, 64),
@@ -109,7 +109,7 @@ fn decode(top: &mut Section<'_>, context: &Context<'_>, text: &str) -> Scenario 
     let (run, stack) = top
         .take("run")
         .and_then(|v| flows::run_plan(&v))
-        .unwrap_or_else(|| (default_run(), StackKeys::default()));
+        .unwrap_or_else(|| (default_run(), StackOverrides::default()));
     let bottlenecks = paths::bottlenecks(&bottleneck_entries, &names, context);
     let paths = paths::paths(&path_entries, &names, context);
     let hosts = hosts::hosts(&host_entries, &names, &paths, &stack);
@@ -127,7 +127,13 @@ fn decode(top: &mut Section<'_>, context: &Context<'_>, text: &str) -> Scenario 
         top.take("flows").map_or_else(Vec::new, |v| flows::flows(&v, &names, &paths, context));
     let end = end_of(&flows);
     let timeline = top.take("timeline").map_or_else(Vec::new, |v| {
-        timeline::timeline(&v, &names, &timeline::States::new(&paths, &bottlenecks), end, context)
+        timeline::timeline(
+            &v,
+            &names,
+            &timeline::InitialLinkStates::new(&paths, &bottlenecks),
+            end,
+            context,
+        )
     });
     let expect = top.take("expect").map_or_else(Vec::new, |v| expect::expect(&v, &names, &run));
     let (name, source) = (name.unwrap_or_default(), text.to_owned());
@@ -163,13 +169,13 @@ fn default_run() -> RunPlan {
 const UNKNOWN_ENDS: [usize; 2] = [usize::MAX, usize::MAX];
 
 /// The names of everything, also of what has problems itself, so that one mistake is told once.
-struct Names {
+struct NameTable {
     hosts: Vec<String>,
     paths: Vec<String>,
     bottlenecks: Vec<String>,
 }
 
-impl Names {
+impl NameTable {
     fn host(&self, value: &Value<'_>) -> Option<usize> {
         find(value, &self.hosts, "host")
     }
@@ -203,23 +209,27 @@ fn find(value: &Value<'_>, names: &[String], noun: &str) -> Option<usize> {
 }
 
 /// A named table of the file: its name with its place, and its value.
-type Entry<'a> = (String, std::ops::Range<usize>, Value<'a>);
+type NamedTable<'a> = (String, std::ops::Range<usize>, Value<'a>);
 
 fn required<'a>(
     top: &mut Section<'a>,
     key: &'static str,
     example: &str,
     plural: &'static str,
-) -> Vec<Entry<'a>> {
+) -> Vec<NamedTable<'a>> {
     let Some(value) = top.require(key, example) else { return Vec::new() };
     if value.as_table().is_some_and(DeTable::is_empty) {
-        value.fail_at(&value.place(), format!("`{key}` is empty"), format!("add `{example}`"));
+        value.fail_at(
+            &value.highlight_span(),
+            format!("`{key}` is empty"),
+            format!("add `{example}`"),
+        );
     }
     entries(&value, plural)
 }
 
 /// The named tables below `value`.
-fn entries<'a>(value: &Value<'a>, plural: &str) -> Vec<Entry<'a>> {
+fn entries<'a>(value: &Value<'a>, plural: &str) -> Vec<NamedTable<'a>> {
     let Some(table) = value.as_table() else {
         value.wrong_type(&format!("expected a table for each of them: `[{plural}.NAME]`"));
         return Vec::new();
@@ -235,7 +245,7 @@ fn entries<'a>(value: &Value<'a>, plural: &str) -> Vec<Entry<'a>> {
 }
 
 /// Checks the names and their number.
-fn names_of(entries: &[Entry<'_>], noun: &str, longest: usize, most: usize) -> Vec<String> {
+fn names_of(entries: &[NamedTable<'_>], noun: &str, longest: usize, most: usize) -> Vec<String> {
     for (i, (name, span, value)) in entries.iter().enumerate() {
         check_name_at(value, span, name, noun, longest);
         if i == most {
@@ -245,7 +255,7 @@ fn names_of(entries: &[Entry<'_>], noun: &str, longest: usize, most: usize) -> V
     entries.iter().take(most).map(|(name, ..)| name.clone()).collect()
 }
 
-fn check_use(entries: &[Entry<'_>], message: &str, used: impl Fn(usize) -> bool) {
+fn check_use(entries: &[NamedTable<'_>], message: &str, used: impl Fn(usize) -> bool) {
     for (i, (_, span, value)) in entries.iter().enumerate() {
         if !used(i) {
             value.fail_at(span, message, "use it or remove it");
@@ -287,7 +297,7 @@ fn end_of(flows: &[Flow]) -> Option<Duration> {
 /// The elements of an array of tables, each as a section.
 fn sections<'a>(
     value: &Value<'a>,
-    shape: &'static Shape,
+    shape: &'static TableSchema,
     what: &str,
     expected: &str,
 ) -> Vec<Section<'a>> {

@@ -3,9 +3,9 @@
 use towpath_net::config::DirectionConfig;
 
 use super::link::{integer, link};
-use super::{Context, Entry, Names, UNKNOWN_ENDS};
+use super::{NameTable, NamedTable, ReadContext, UNKNOWN_ENDS};
 use crate::scenario::keys::{BOTTLENECK, PATH};
-use crate::scenario::model::{Bottleneck, Path, Segments};
+use crate::scenario::model::{Bottleneck, Path, SegmentationMode};
 use crate::scenario::problem::quote;
 use crate::scenario::section::{Section, Value};
 
@@ -13,11 +13,11 @@ const A_PAIR: &str = "expected two hosts such as `[\"client\", \"server\"]`";
 const DEFAULT_MTU_BYTES: u32 = 1_500;
 
 pub(super) fn bottlenecks(
-    entries: &[Entry<'_>],
-    names: &Names,
-    context: &Context<'_>,
+    entries: &[NamedTable<'_>],
+    names: &NameTable,
+    context: &ReadContext<'_>,
 ) -> Vec<Bottleneck> {
-    let read = |(name, span, value): &Entry<'_>| {
+    let read = |(name, span, value): &NamedTable<'_>| {
         if names.paths.contains(name) {
             let message = format!("{} is also the name of a path", quote(name));
             value.fail_at(span, message, "expected a name of its own");
@@ -34,8 +34,12 @@ pub(super) fn bottlenecks(
     entries.iter().map(read).collect()
 }
 
-pub(super) fn paths(entries: &[Entry<'_>], names: &Names, context: &Context<'_>) -> Vec<Path> {
-    let read = |(name, _, value): &Entry<'_>| {
+pub(super) fn paths(
+    entries: &[NamedTable<'_>],
+    names: &NameTable,
+    context: &ReadContext<'_>,
+) -> Vec<Path> {
+    let read = |(name, _, value): &NamedTable<'_>| {
         let what = format!("path `{name}`");
         let Some(mut section) = value.section(&PATH, what, "expected a table: `[paths.NAME]`")
         else {
@@ -49,7 +53,12 @@ pub(super) fn paths(entries: &[Entry<'_>], names: &Names, context: &Context<'_>)
     entries.iter().map(read).collect()
 }
 
-fn path(name: &str, section: &mut Section<'_>, names: &Names, context: &Context<'_>) -> Path {
+fn path(
+    name: &str,
+    section: &mut Section<'_>,
+    names: &NameTable,
+    context: &ReadContext<'_>,
+) -> Path {
     let between = section
         .require("between", "between = [\"client\", \"server\"]")
         .and_then(|value| ends(&value, names));
@@ -57,9 +66,13 @@ fn path(name: &str, section: &mut Section<'_>, names: &Names, context: &Context<
     let [up, down] = link(section, context, Some(mtu_bytes));
     let backup = section.take("backup").and_then(|v| v.boolean()).unwrap_or(false);
     let through = section.take("through").map_or_else(Vec::new, |v| through(&v, names));
-    let words =
-        [("auto", Segments::Auto), ("split", Segments::Split), ("coalesced", Segments::Coalesced)];
-    let segments = section.take("segments").and_then(|v| v.word(&words)).unwrap_or(Segments::Auto);
+    let words = [
+        ("auto", SegmentationMode::Auto),
+        ("split", SegmentationMode::Split),
+        ("coalesced", SegmentationMode::Coalesced),
+    ];
+    let segments =
+        section.take("segments").and_then(|v| v.word(&words)).unwrap_or(SegmentationMode::Auto);
     let (name, between) = (name.to_owned(), between.unwrap_or(UNKNOWN_ENDS));
     Path { name, between, up, down, mtu_bytes, backup, through, segments }
 }
@@ -73,11 +86,11 @@ fn unknown(name: &str) -> Path {
         mtu_bytes: DEFAULT_MTU_BYTES,
         backup: false,
         through: Vec::new(),
-        segments: Segments::Auto,
+        segments: SegmentationMode::Auto,
     }
 }
 
-fn ends(value: &Value<'_>, names: &Names) -> Option<[usize; 2]> {
+fn ends(value: &Value<'_>, names: &NameTable) -> Option<[usize; 2]> {
     let list = value.list(A_PAIR)?;
     let [first, second] = list.as_slice() else {
         value.fail(format!("a path has two ends, not {}", list.len()), A_PAIR);
@@ -92,7 +105,7 @@ fn ends(value: &Value<'_>, names: &Names) -> Option<[usize; 2]> {
     Some([from, to])
 }
 
-fn through(value: &Value<'_>, names: &Names) -> Vec<usize> {
+fn through(value: &Value<'_>, names: &NameTable) -> Vec<usize> {
     let mut found = Vec::new();
     for element in value.list("expected a list of bottlenecks in brackets").unwrap_or_default() {
         let Some(index) = names.bottleneck(&element) else { continue };

@@ -4,41 +4,41 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::link::integer;
-use super::{Context, LONGEST_RUN, unreadable};
-use crate::live::stamp::Stamp;
+use super::{MAX_RUN, ReadContext, unreadable};
+use crate::live::stamp::DatagramHeader;
 use crate::scenario::model::DataDirection;
 use crate::scenario::pattern::{
-    Exchange, Pattern, Phases, Planned, Schedule, Udp, Udping, Video, Web,
+    LatencyPhases, MessageExchange, Pattern, PlannedRequest, Schedule, Udp, Udping, Video, Web,
 };
 use crate::scenario::problem::quote;
 use crate::scenario::section::{Section, Value};
 use crate::scenario::units;
 use crate::traffic::exchange::requests_in;
-use crate::traffic::frame::{LEAST_REPLY_BYTES, LEAST_REQUEST_BYTES};
+use crate::traffic::frame::{MIN_REPLY_BYTES, MIN_REQUEST_BYTES};
 use crate::traffic::udp::planned_datagrams;
 
 /// A sized transfer and a command are cut off after this time.
 const DEFAULT_LIMIT: Duration = Duration::from_secs(60);
 /// As iperf3.
-pub(super) const TEN_SECONDS: Duration = Duration::from_secs(10);
+pub(super) const DEFAULT_DURATION: Duration = Duration::from_secs(10);
 /// How long answers are waited for after the last request was due.
-const PATIENCE: Duration = Duration::from_secs(3);
+const DEFAULT_REPLY_TIMEOUT: Duration = Duration::from_secs(3);
 /// No message is larger.
-const LARGEST_MESSAGE_BYTES: u64 = 1_000_000_000;
+const MAX_MESSAGE_BYTES: u64 = 1_000_000_000;
 /// Payload of a datagram: what says which it is, and the most that an IP packet takes.
-const DATAGRAM_BYTES: std::ops::RangeInclusive<u64> = Stamp::BYTES as u64..=65_507;
+const DATAGRAM_BYTES_RANGE: std::ops::RangeInclusive<u64> = DatagramHeader::BYTES as u64..=65_507;
 /// Datagrams of a flow in one direction.
-const MOST_DATAGRAMS: u64 = 1_000_000_000;
+const MAX_DATAGRAMS: u64 = 1_000_000_000;
 /// How long late ones are waited for.
-pub(super) const STRAGGLERS: Duration = Duration::from_secs(1);
+pub(super) const DEFAULT_LATE_TIMEOUT: Duration = Duration::from_secs(1);
 /// No flow asks for more.
-const MOST_REQUESTS: u32 = 1_000_000;
+const MAX_REQUESTS: u32 = 1_000_000;
 
 const DIRECTIONS: [(&str, DataDirection); 3] =
     [("up", DataDirection::Up), ("down", DataDirection::Down), ("both", DataDirection::Both)];
 
 #[derive(Clone, Copy)]
-enum Kind {
+enum PatternKind {
     Bulk,
     Iperf,
     Ping,
@@ -54,23 +54,23 @@ enum Kind {
     Latency,
 }
 
-const KINDS: [(&str, Kind); 13] = [
-    ("bulk", Kind::Bulk),
-    ("iperf", Kind::Iperf),
-    ("ping", Kind::Ping),
-    ("reqres", Kind::Reqres),
-    ("interactive", Kind::Interactive),
-    ("onoff", Kind::Onoff),
-    ("trace", Kind::Trace),
-    ("video", Kind::Video),
-    ("web", Kind::Web),
-    ("udping", Kind::Udping),
-    ("udp", Kind::Udp),
-    ("call", Kind::Call),
-    ("latency", Kind::Latency),
+const KINDS: [(&str, PatternKind); 13] = [
+    ("bulk", PatternKind::Bulk),
+    ("iperf", PatternKind::Iperf),
+    ("ping", PatternKind::Ping),
+    ("reqres", PatternKind::Reqres),
+    ("interactive", PatternKind::Interactive),
+    ("onoff", PatternKind::Onoff),
+    ("trace", PatternKind::Trace),
+    ("video", PatternKind::Video),
+    ("web", PatternKind::Web),
+    ("udping", PatternKind::Udping),
+    ("udp", PatternKind::Udp),
+    ("call", PatternKind::Call),
+    ("latency", PatternKind::Latency),
 ];
 
-pub(super) fn pattern(section: &mut Section<'_>, context: &Context<'_>) -> Option<Pattern> {
+pub(super) fn pattern(section: &mut Section<'_>, context: &ReadContext<'_>) -> Option<Pattern> {
     let (pattern, run) = (section.take("pattern"), section.take("run"));
     match (pattern, run) {
         (Some(pattern), None) => {
@@ -79,21 +79,21 @@ pub(super) fn pattern(section: &mut Section<'_>, context: &Context<'_>) -> Optio
                 section.take_all();
                 return None;
             };
-            section.call(format!("a flow with the pattern `{}`", name(kind)));
+            section.set_label(format!("a flow with the pattern `{}`", name(kind)));
             match kind {
-                Kind::Bulk => bulk(section),
-                Kind::Iperf => iperf(section),
-                Kind::Ping => ping(section),
-                Kind::Reqres => reqres(section),
-                Kind::Interactive => interactive(section),
-                Kind::Onoff => onoff(section),
-                Kind::Trace => trace(section, context),
-                Kind::Video => video(section),
-                Kind::Web => web(section),
-                Kind::Udping => udping(section),
-                Kind::Udp => udp(section),
-                Kind::Call => super::call::call(section),
-                Kind::Latency => latency(section),
+                PatternKind::Bulk => bulk(section),
+                PatternKind::Iperf => iperf(section),
+                PatternKind::Ping => ping(section),
+                PatternKind::Reqres => reqres(section),
+                PatternKind::Interactive => interactive(section),
+                PatternKind::Onoff => onoff(section),
+                PatternKind::Trace => trace(section, context),
+                PatternKind::Video => video(section),
+                PatternKind::Web => web(section),
+                PatternKind::Udping => udping(section),
+                PatternKind::Udp => udp(section),
+                PatternKind::Call => super::call::call(section),
+                PatternKind::Latency => latency(section),
             }
         }
         (None, Some(run)) => command(section, &run),
@@ -110,12 +110,12 @@ pub(super) fn pattern(section: &mut Section<'_>, context: &Context<'_>) -> Optio
     }
 }
 
-fn name(kind: Kind) -> &'static str {
-    let same = |other: Kind| std::mem::discriminant(&other) == std::mem::discriminant(&kind);
+fn name(kind: PatternKind) -> &'static str {
+    let same = |other: PatternKind| std::mem::discriminant(&other) == std::mem::discriminant(&kind);
     KINDS.iter().find(|(_, other)| same(*other)).map_or("", |(name, _)| name)
 }
 
-fn kind(value: &Value<'_>) -> Option<Kind> {
+fn kind(value: &Value<'_>) -> Option<PatternKind> {
     if value.as_str() == Some("load") {
         value.fail_with_hint(
             "`load` is no pattern of its own".to_owned(),
@@ -129,18 +129,18 @@ fn kind(value: &Value<'_>) -> Option<Kind> {
 
 fn command(section: &mut Section<'_>, run: &Value<'_>) -> Option<Pattern> {
     let duration = section.take("duration");
-    section.call("a flow that runs a command".to_owned());
+    section.set_label("a flow that runs a command".to_owned());
     let command = run.text()?.trim();
     if command.is_empty() {
         run.fail("the command is empty", "expected a command for `sh -c`");
         return None;
     }
-    let duration = time_or(duration, DEFAULT_LIMIT)?;
+    let duration = duration_or(duration, DEFAULT_LIMIT)?;
     Some(Pattern::Run { command: command.to_owned(), duration })
 }
 
-pub(super) fn time_or(value: Option<Value<'_>>, otherwise: Duration) -> Option<Duration> {
-    value.map_or(Some(otherwise), |v| v.some_time(LONGEST_RUN))
+pub(super) fn duration_or(value: Option<Value<'_>>, otherwise: Duration) -> Option<Duration> {
+    value.map_or(Some(otherwise), |v| v.some_time(MAX_RUN))
 }
 
 fn bulk(section: &mut Section<'_>) -> Option<Pattern> {
@@ -162,7 +162,7 @@ fn bulk(section: &mut Section<'_>) -> Option<Pattern> {
         None => paper.then_some(10_000_000),
     };
     let duration = match duration {
-        Some(given) => given.some_time(LONGEST_RUN)?,
+        Some(given) => given.some_time(MAX_RUN)?,
         None if sized => DEFAULT_LIMIT,
         None => {
             let expected = "add `duration = \"10 s\"`, `size = \"100 MB\"`, or both";
@@ -177,8 +177,8 @@ fn iperf(section: &mut Section<'_>) -> Option<Pattern> {
     let paper = section.take("preset").map(|v| v.word(&[("paper", ())])).is_some();
     let direction = direction(section, DataDirection::Up);
     let streams = section.take("streams").map_or(Some(1), |v| integer(Some(v), 1, 128));
-    let default = if paper { Duration::from_secs(7) } else { TEN_SECONDS };
-    let duration = time_or(section.take("duration"), default)?;
+    let default = if paper { Duration::from_secs(7) } else { DEFAULT_DURATION };
+    let duration = duration_or(section.take("duration"), default)?;
     Some(Pattern::Iperf { duration, direction: direction?, streams: streams? })
 }
 
@@ -193,7 +193,7 @@ pub(super) fn direction(
 fn bytes(section: &mut Section<'_>, key: &'static str, least: u32, otherwise: u32) -> Option<u32> {
     let Some(value) = section.take(key) else { return Some(otherwise) };
     let bytes = value.size()?;
-    if !(u64::from(least)..=LARGEST_MESSAGE_BYTES).contains(&bytes) {
+    if !(u64::from(least)..=MAX_MESSAGE_BYTES).contains(&bytes) {
         let message = format!("no message has {bytes} bytes here");
         value.fail(message, format!("expected `{least} B` to `1 GB`"));
         return None;
@@ -202,19 +202,19 @@ fn bytes(section: &mut Section<'_>, key: &'static str, least: u32, otherwise: u3
 }
 
 fn request(section: &mut Section<'_>, otherwise: u32) -> Option<u32> {
-    bytes(section, "request", LEAST_REQUEST_BYTES, otherwise)
+    bytes(section, "request", MIN_REQUEST_BYTES, otherwise)
 }
 
 fn reply(section: &mut Section<'_>, otherwise: u32) -> Option<u32> {
-    bytes(section, "reply", LEAST_REPLY_BYTES, otherwise)
+    bytes(section, "reply", MIN_REPLY_BYTES, otherwise)
 }
 
 /// A time between two requests, of which not too many fit into `span`.
 fn period(section: &mut Section<'_>, otherwise: Duration, span: Duration) -> Option<Duration> {
     let value = section.take("period");
     let place = value.clone();
-    let period = time_or(value, otherwise)?;
-    if requests_in(span, period) > MOST_REQUESTS {
+    let period = duration_or(value, otherwise)?;
+    if requests_in(span, period) > MAX_REQUESTS {
         let message = "a flow has at most a million requests";
         match place {
             Some(value) => value.fail(message, "expected a longer period"),
@@ -226,21 +226,20 @@ fn period(section: &mut Section<'_>, otherwise: Duration, span: Duration) -> Opt
 }
 
 fn patience(section: &mut Section<'_>, otherwise: Duration) -> Option<Duration> {
-    section.take("patience").map_or(Some(otherwise), |v| v.duration(LONGEST_RUN))
+    section.take("patience").map_or(Some(otherwise), |v| v.duration(MAX_RUN))
 }
 
 /// As in the paper: five requests for a file of 10 bytes, after one that does not count.
 fn ping(section: &mut Section<'_>) -> Option<Pattern> {
-    let count =
-        section.take("count").map_or(Some(5), |v| integer(Some(v), 1, MOST_REQUESTS.into()));
+    let count = section.take("count").map_or(Some(5), |v| integer(Some(v), 1, MAX_REQUESTS.into()));
     let warm_up = section.take("warm-up").map_or(Some(1), |v| integer(Some(v), 0, 1_000));
-    let period = time_or(section.take("period"), Duration::from_millis(200));
+    let period = duration_or(section.take("period"), Duration::from_millis(200));
     let (request, reply) = (request(section, 100), reply(section, 10));
     let direction = direction(section, DataDirection::Up);
-    let patience = patience(section, PATIENCE);
+    let patience = patience(section, DEFAULT_REPLY_TIMEOUT);
     let (period, warm_up) = (period?, warm_up?);
     let count = count?.saturating_add(warm_up);
-    Some(Pattern::Exchange(Exchange {
+    Some(Pattern::Exchange(MessageExchange {
         name: "ping",
         direction: direction?,
         schedule: Schedule::Every {
@@ -251,8 +250,8 @@ fn ping(section: &mut Section<'_>) -> Option<Pattern> {
             ack: false,
         },
         warm_up,
-        duration: period.saturating_mul(count).min(LONGEST_RUN),
-        patience: patience?,
+        duration: period.saturating_mul(count).min(MAX_RUN),
+        reply_timeout: patience?,
         phases: None,
     }))
 }
@@ -264,12 +263,12 @@ fn every(
     (request_bytes, reply_bytes): (u32, u32),
     (otherwise, span): (Duration, Duration),
 ) -> Option<Pattern> {
-    let duration = time_or(section.take("duration"), span);
+    let duration = duration_or(section.take("duration"), span);
     let period = period(section, otherwise, duration.unwrap_or(span));
     let (request, reply) = (request(section, request_bytes), reply(section, reply_bytes));
-    let patience = patience(section, PATIENCE);
+    let patience = patience(section, DEFAULT_REPLY_TIMEOUT);
     let (duration, period) = (duration?, period?);
-    Some(Pattern::Exchange(Exchange {
+    Some(Pattern::Exchange(MessageExchange {
         name,
         direction: direction?,
         schedule: Schedule::Every {
@@ -281,7 +280,7 @@ fn every(
         },
         warm_up: 0,
         duration,
-        patience: patience?,
+        reply_timeout: patience?,
         phases: None,
     }))
 }
@@ -295,11 +294,11 @@ fn reqres(section: &mut Section<'_>) -> Option<Pattern> {
 /// The paper's: request, acknowledgement and reply. The program that was measured with it has an
 /// acknowledgement only.
 fn interactive(section: &mut Section<'_>) -> Option<Pattern> {
-    let presets = [("paper", (750, true)), ("code", (LEAST_REPLY_BYTES, false))];
+    let presets = [("paper", (750, true)), ("code", (MIN_REPLY_BYTES, false))];
     let preset = section.take("preset").map_or(Some((750, true)), |v| v.word(&presets));
     let direction = direction(section, DataDirection::Both);
     let (reply_bytes, ack) = preset.unwrap_or((750, true));
-    let times = (Duration::from_millis(100), TEN_SECONDS);
+    let times = (Duration::from_millis(100), DEFAULT_DURATION);
     every(section, ("interactive", direction, ack), (2_000, reply_bytes), times)
         .filter(|_| preset.is_some())
 }
@@ -311,17 +310,17 @@ fn onoff(section: &mut Section<'_>) -> Option<Pattern> {
     let (spans, sizes) = if siri {
         ([millis(300), millis(2_700), millis(3_000)], (2_500, 750))
     } else {
-        ([millis(20), millis(1_000), millis(1_000)], (1_000, LEAST_REPLY_BYTES))
+        ([millis(20), millis(1_000), millis(1_000)], (1_000, MIN_REPLY_BYTES))
     };
     let [period_or, on_or, off_or] = spans;
     let direction = direction(section, DataDirection::Up);
-    let duration = time_or(section.take("duration"), TEN_SECONDS);
-    let on = time_or(section.take("on"), on_or);
-    let off = time_or(section.take("off"), off_or);
-    let period = period(section, period_or, duration.unwrap_or(TEN_SECONDS));
+    let duration = duration_or(section.take("duration"), DEFAULT_DURATION);
+    let on = duration_or(section.take("on"), on_or);
+    let off = duration_or(section.take("off"), off_or);
+    let period = period(section, period_or, duration.unwrap_or(DEFAULT_DURATION));
     let (request, reply) = (request(section, sizes.0), reply(section, sizes.1));
-    let patience = patience(section, PATIENCE);
-    Some(Pattern::Exchange(Exchange {
+    let patience = patience(section, DEFAULT_REPLY_TIMEOUT);
+    Some(Pattern::Exchange(MessageExchange {
         name: "onoff",
         direction: direction?,
         schedule: Schedule::Bursts {
@@ -334,13 +333,13 @@ fn onoff(section: &mut Section<'_>) -> Option<Pattern> {
         },
         warm_up: 0,
         duration: duration?,
-        patience: patience?,
+        reply_timeout: patience?,
         phases: None,
     }))
 }
 
-fn trace(section: &mut Section<'_>, context: &Context<'_>) -> Option<Pattern> {
-    let patience = patience(section, PATIENCE);
+fn trace(section: &mut Section<'_>, context: &ReadContext<'_>) -> Option<Pattern> {
+    let patience = patience(section, DEFAULT_REPLY_TIMEOUT);
     let value = section.require("messages", "messages = [\"0 s up 2000 B 750 B\"]")?;
     let lines = message_lines(&value, context)?;
     let (mut up, mut down) = (Vec::new(), Vec::new());
@@ -369,28 +368,31 @@ fn trace(section: &mut Section<'_>, context: &Context<'_>) -> Option<Pattern> {
     };
     let last = up.last().into_iter().chain(down.last()).map(|planned| planned.at).max();
     let schedule = Schedule::Listed { up: Arc::from(up), down: Arc::from(down) };
-    Some(Pattern::Exchange(Exchange {
+    Some(Pattern::Exchange(MessageExchange {
         name: "trace",
         direction,
         schedule,
         warm_up: 0,
         // What is asked last needs some time, too.
         duration: last.unwrap_or_default() + Duration::from_millis(1),
-        patience: patience?,
+        reply_timeout: patience?,
         phases: None,
     }))
 }
 
 /// The lines of a list of messages, each with its place; a file has only one.
-fn message_lines<'a>(value: &Value<'a>, context: &Context<'_>) -> Option<Vec<(Value<'a>, String)>> {
+fn message_lines<'a>(
+    value: &Value<'a>,
+    context: &ReadContext<'_>,
+) -> Option<Vec<(Value<'a>, String)>> {
     let Some(file) = value.as_str() else {
         let elements = value.list("expected the name of a file, or a list of messages")?;
         let texts = elements.into_iter().filter_map(|e| e.text().map(|t| (e, t.to_owned())));
         return Some(texts.collect());
     };
     match (context.load)(file) {
-        Ok(text) if text.lines().count() > MOST_REQUESTS as usize => {
-            let message = format!("{} has more than {MOST_REQUESTS} lines", quote(file));
+        Ok(text) if text.lines().count() > MAX_REQUESTS as usize => {
+            let message = format!("{} has more than {MAX_REQUESTS} lines", quote(file));
             value.fail(message, "expected one line for each message");
             None
         }
@@ -404,7 +406,7 @@ fn message_lines<'a>(value: &Value<'a>, context: &Context<'_>) -> Option<Vec<(Va
 }
 
 /// `1.5 s up 2000 B 750 B`.
-fn message(line: &str) -> Option<(DataDirection, Planned)> {
+fn message(line: &str) -> Option<(DataDirection, PlannedRequest)> {
     let words: Vec<_> = line.split_whitespace().collect();
     let &[at, at_unit, way, request, request_unit, reply, reply_unit] = words.as_slice() else {
         return None;
@@ -414,28 +416,28 @@ fn message(line: &str) -> Option<(DataDirection, Planned)> {
         "down" => DataDirection::Down,
         _ => return None,
     };
-    let at = units::duration(&format!("{at} {at_unit}")).ok().filter(|at| *at <= LONGEST_RUN)?;
+    let at = units::duration(&format!("{at} {at_unit}")).ok().filter(|at| *at <= MAX_RUN)?;
     let size = |number: &str, unit: &str, least: u32| {
         let bytes = units::size(&format!("{number} {unit}")).ok()?;
-        let range = u64::from(least)..=LARGEST_MESSAGE_BYTES;
+        let range = u64::from(least)..=MAX_MESSAGE_BYTES;
         u32::try_from(bytes).ok().filter(|_| range.contains(&bytes))
     };
-    let request_bytes = size(request, request_unit, LEAST_REQUEST_BYTES)?;
-    let reply_bytes = size(reply, reply_unit, LEAST_REPLY_BYTES)?;
-    Some((direction, Planned { at, request_bytes, reply_bytes, ack: false }))
+    let request_bytes = size(request, request_unit, MIN_REQUEST_BYTES)?;
+    let reply_bytes = size(reply, reply_unit, MIN_REPLY_BYTES)?;
+    Some((direction, PlannedRequest { at, request_bytes, reply_bytes, ack: false }))
 }
 
 fn video(section: &mut Section<'_>) -> Option<Pattern> {
     let seconds = Duration::from_secs;
-    let duration = time_or(section.take("duration"), seconds(30));
-    let segment = time_or(section.take("segment"), seconds(2));
+    let duration = duration_or(section.take("duration"), seconds(30));
+    let segment = duration_or(section.take("segment"), seconds(2));
     let rate = section.take("bitrate").map_or(Some(5_000_000), |v| Some(v.rate()?.as_bps()));
     let buffer_value = section.take("buffer");
-    let buffer = time_or(buffer_value.clone(), seconds(10));
+    let buffer = duration_or(buffer_value.clone(), seconds(10));
     let startup_value = section.take("startup");
     let segment = segment?;
-    let startup = time_or(startup_value.clone(), segment)?;
-    let (request, patience) = (request(section, 400), patience(section, TEN_SECONDS));
+    let startup = duration_or(startup_value.clone(), segment)?;
+    let (request, patience) = (request(section, 400), patience(section, DEFAULT_DURATION));
     let buffer = buffer?;
     if buffer < segment || startup > buffer {
         let place = if startup > buffer { startup_value.or(buffer_value) } else { buffer_value };
@@ -448,25 +450,25 @@ fn video(section: &mut Section<'_>) -> Option<Pattern> {
         return None;
     }
     let bits = u128::from(rate?) * segment.as_nanos() / 1_000_000_000;
-    let bytes = (bits / 8).clamp(u128::from(LEAST_REPLY_BYTES), u128::from(LARGEST_MESSAGE_BYTES));
+    let bytes = (bits / 8).clamp(u128::from(MIN_REPLY_BYTES), u128::from(MAX_MESSAGE_BYTES));
     Some(Pattern::Video(Video {
         segment,
-        segments: requests_in(duration?, segment).min(MOST_REQUESTS),
+        segments: requests_in(duration?, segment).min(MAX_REQUESTS),
         segment_bytes: u32::try_from(bytes).unwrap_or(u32::MAX),
         request_bytes: request?,
         buffer,
         startup,
-        patience: patience?,
+        max_overrun: patience?,
     }))
 }
 
 fn web(section: &mut Section<'_>) -> Option<Pattern> {
-    let page = bytes(section, "page", LEAST_REPLY_BYTES, 30_000);
+    let page = bytes(section, "page", MIN_REPLY_BYTES, 30_000);
     let objects = section.take("objects").map_or(Some(30), |v| integer(Some(v), 0, 10_000));
-    let object = bytes(section, "object", LEAST_REPLY_BYTES, 50_000);
+    let object = bytes(section, "object", MIN_REPLY_BYTES, 50_000);
     let request = request(section, 400);
     let connections = section.take("streams").map_or(Some(6), |v| integer(Some(v), 1, 128));
-    let duration = time_or(section.take("duration"), Duration::from_secs(30));
+    let duration = duration_or(section.take("duration"), Duration::from_secs(30));
     Some(Pattern::Web(Web {
         page_bytes: page?,
         objects: objects?,
@@ -479,23 +481,23 @@ fn web(section: &mut Section<'_>) -> Option<Pattern> {
 
 /// As in the paper's program: a datagram of a few bytes every 100 ms over each interface.
 fn udping(section: &mut Section<'_>) -> Option<Pattern> {
-    let duration = time_or(section.take("duration"), TEN_SECONDS);
-    let span = duration.unwrap_or(TEN_SECONDS);
+    let duration = duration_or(section.take("duration"), DEFAULT_DURATION);
+    let span = duration.unwrap_or(DEFAULT_DURATION);
     let period = period(section, Duration::from_millis(100), span);
-    let patience = time_or(section.take("patience"), PATIENCE);
+    let patience = duration_or(section.take("patience"), DEFAULT_REPLY_TIMEOUT);
     let (period, duration, patience) = (period?, duration?, patience?);
-    Some(Pattern::Udping(Udping { period, duration, patience }))
+    Some(Pattern::Udping(Udping { period, duration, reply_timeout: patience }))
 }
 
 /// As `iperf3 -u`: 1 Mbit/s, in datagrams that fit into a packet with timestamps.
 fn udp(section: &mut Section<'_>) -> Option<Pattern> {
-    let duration = time_or(section.take("duration"), TEN_SECONDS);
+    let duration = duration_or(section.take("duration"), DEFAULT_DURATION);
     let bitrate = section.take("bitrate");
     let rate = bitrate.clone().map_or(Some(1_000_000), |v| Some(v.rate()?.as_bps()));
     let length = section.take("length");
     let bytes = length.map_or(Some(1_448), |value| {
         let bytes = value.size()?;
-        if !DATAGRAM_BYTES.contains(&bytes) {
+        if !DATAGRAM_BYTES_RANGE.contains(&bytes) {
             let message = format!("no datagram has a payload of {bytes} bytes here");
             value.fail(message, "expected `40 B` to `65507 B`");
             return None;
@@ -504,11 +506,19 @@ fn udp(section: &mut Section<'_>) -> Option<Pattern> {
     });
     let direction = direction(section, DataDirection::Up);
     let patience = section.take("patience");
-    let patience = patience.map_or(Some(STRAGGLERS), |v| v.duration(LONGEST_RUN));
+    let patience = patience.map_or(Some(DEFAULT_LATE_TIMEOUT), |v| v.duration(MAX_RUN));
     let (rate_bps, bytes, duration) = (rate?, bytes?, duration?);
     let (direction, patience) = (direction?, patience?);
-    let udp = Udp { rate_bps, bytes, direction, duration, patience, is_bound: false, call: None };
-    if planned_datagrams(&udp) > MOST_DATAGRAMS {
+    let udp = Udp {
+        rate_bps,
+        bytes,
+        direction,
+        duration,
+        late_timeout: patience,
+        is_bound: false,
+        call: None,
+    };
+    if planned_datagrams(&udp) > MAX_DATAGRAMS {
         let message = "a flow sends at most 1,000 million datagrams";
         match bitrate {
             Some(value) => value.fail(message, "expected a lower rate, or longer datagrams"),
@@ -521,22 +531,22 @@ fn udp(section: &mut Section<'_>) -> Option<Pattern> {
 
 /// Requests in four phases, of which the last three have a load beside them.
 fn latency(section: &mut Section<'_>) -> Option<Pattern> {
-    let each = time_or(section.take("duration"), Duration::from_secs(5));
+    let each = duration_or(section.take("duration"), Duration::from_secs(5));
     let pause = section.take("off");
-    let pause = pause.map_or(Some(Duration::from_secs(1)), |v| v.duration(LONGEST_RUN));
+    let pause = pause.map_or(Some(Duration::from_secs(1)), |v| v.duration(MAX_RUN));
     let streams = section.take("streams").map_or(Some(4), |v| integer(Some(v), 1, 128));
-    let phases = Phases { each: each?, pause: pause?, streams: streams? };
+    let phases = LatencyPhases { duration: each?, pause: pause?, streams: streams? };
     let duration = phases.total();
-    if duration > LONGEST_RUN {
+    if duration > MAX_RUN {
         let message = "the four phases take longer than any run may";
         section.fail(message, "expected a shorter `duration`");
         return None;
     }
     let period = period(section, Duration::from_millis(50), duration);
     let (request, reply) = (request(section, 100), reply(section, 100));
-    let patience = patience(section, PATIENCE);
+    let patience = patience(section, DEFAULT_REPLY_TIMEOUT);
     let period = period?;
-    Some(Pattern::Exchange(Exchange {
+    Some(Pattern::Exchange(MessageExchange {
         name: "latency",
         direction: DataDirection::Up,
         schedule: Schedule::Every {
@@ -548,7 +558,7 @@ fn latency(section: &mut Section<'_>) -> Option<Pattern> {
         },
         warm_up: 0,
         duration,
-        patience: patience?,
+        reply_timeout: patience?,
         phases: Some(phases),
     }))
 }

@@ -12,19 +12,19 @@ use towpath_net::{Rate, presets};
 /// Droptail limit of a link that has a rate and names no queue.
 const DEFAULT_QUEUE: Duration = Duration::from_millis(100);
 /// Larger rates would make a trace of more than a million lines.
-const MAHIMAHI_FASTEST_BPS: u64 = 1_000_000_000;
+const MAHIMAHI_MAX_BPS: u64 = 1_000_000_000;
 
 /// What the keys of one direction say.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Parts {
+pub(super) struct DirectionKeys {
     pub(super) preset: Option<Preset>,
-    pub(super) rate: Option<Server>,
+    pub(super) rate: Option<RateSource>,
     pub(super) delay: Duration,
-    pub(super) jitter: Option<JitterParts>,
+    pub(super) jitter: Option<JitterKeys>,
     pub(super) loss: Loss,
     pub(super) duplicate: Probability,
     pub(super) corrupt: Probability,
-    pub(super) queue: Option<QueueParts>,
+    pub(super) queue: Option<QueueKeys>,
     pub(super) position: Option<QueuePosition>,
     pub(super) overhead_bytes: Option<u32>,
     pub(super) mtu_bytes: u32,
@@ -41,20 +41,20 @@ pub(super) enum Preset {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Server {
+pub(super) enum RateSource {
     Rate(Rate),
     Trace(Arc<LinkTrace>),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct JitterParts {
+pub(super) struct JitterKeys {
     pub(super) distribution: JitterDistribution,
     pub(super) sd: Duration,
     pub(super) reorder: Option<bool>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum QueueParts {
+pub(super) enum QueueKeys {
     /// A plain droptail limit, which a preset may take as its own.
     Limit(QueueLimit),
     Tbf {
@@ -80,7 +80,7 @@ pub(super) enum QueueParts {
 
 /// Keys that do not go together: which one to mark, what is wrong, what was expected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Clash {
+pub(super) struct KeyConflict {
     pub(super) key: &'static str,
     pub(super) message: &'static str,
     pub(super) expected: &'static str,
@@ -90,19 +90,19 @@ const fn clash<T>(
     key: &'static str,
     message: &'static str,
     expected: &'static str,
-) -> Result<T, Clash> {
-    Err(Clash { key, message, expected })
+) -> Result<T, KeyConflict> {
+    Err(KeyConflict { key, message, expected })
 }
 
 /// A queue that nothing fills.
-pub(super) const WITHOUT_RATE: Clash = Clash {
+pub(super) const QUEUE_WITHOUT_RATE: KeyConflict = KeyConflict {
     key: "queue",
     message: "a link without `rate` never queues",
     expected: "add a `rate`, or remove it",
 };
 
 /// One direction of a link.
-pub(super) fn assemble(parts: &Parts) -> Result<DirectionConfig, Clash> {
+pub(super) fn assemble(parts: &DirectionKeys) -> Result<DirectionConfig, KeyConflict> {
     let mut config = DirectionConfig {
         loss: parts.loss,
         duplicate: parts.duplicate,
@@ -118,7 +118,7 @@ pub(super) fn assemble(parts: &Parts) -> Result<DirectionConfig, Clash> {
         Some(preset) => {
             let limit = match parts.queue {
                 None => None,
-                Some(QueueParts::Limit(limit)) => Some(limit),
+                Some(QueueKeys::Limit(limit)) => Some(limit),
                 Some(_) => {
                     return clash(
                         "queue",
@@ -142,31 +142,31 @@ pub(super) fn assemble(parts: &Parts) -> Result<DirectionConfig, Clash> {
 }
 
 /// A router of our own: queue and server, then delay.
-fn plain(parts: &Parts, config: &mut DirectionConfig) -> Result<(), Clash> {
+fn plain(parts: &DirectionKeys, config: &mut DirectionConfig) -> Result<(), KeyConflict> {
     let Some(server) = &parts.rate else {
         return match parts.queue {
-            None | Some(QueueParts::Limit(QueueLimit::Unlimited)) => Ok(()),
-            Some(_) => Err(WITHOUT_RATE),
+            None | Some(QueueKeys::Limit(QueueLimit::Unlimited)) => Ok(()),
+            Some(_) => Err(QUEUE_WITHOUT_RATE),
         };
     };
     config.shaper = match server {
-        Server::Rate(rate) => Shaper::Line(*rate),
-        Server::Trace(trace) => Shaper::Trace(Arc::clone(trace)),
+        RateSource::Rate(rate) => Shaper::Line(*rate),
+        RateSource::Trace(trace) => Shaper::Trace(Arc::clone(trace)),
     };
     match parts.queue {
         None => config.queue = Queue::DropTail(QueueLimit::Time(DEFAULT_QUEUE)),
-        Some(QueueParts::Limit(limit)) => config.queue = Queue::DropTail(limit),
-        Some(QueueParts::CoDel { target, interval, limit }) => {
+        Some(QueueKeys::Limit(limit)) => config.queue = Queue::DropTail(limit),
+        Some(QueueKeys::CoDel { target, interval, limit }) => {
             config.queue = Queue::CoDel { target, interval, limit };
         }
-        Some(QueueParts::Pie { target, update, limit }) => {
+        Some(QueueKeys::Pie { target, update, limit }) => {
             config.queue = Queue::Pie { target, update, limit };
         }
-        Some(QueueParts::Tbf { burst_bytes, limit }) => {
+        Some(QueueKeys::Tbf { burst_bytes, limit }) => {
             config.shaper = Shaper::TokenBucket { rate: constant(parts)?, burst_bytes };
             config.queue = Queue::DropTail(limit);
         }
-        Some(QueueParts::Htb { burst_bytes, cburst_bytes, limit_packets }) => {
+        Some(QueueKeys::Htb { burst_bytes, cburst_bytes, limit_packets }) => {
             let burst_bytes = burst_bytes.unwrap_or(presets::TC_HTB_BURST_BYTES);
             let cburst_bytes = cburst_bytes.unwrap_or(presets::TC_HTB_BURST_BYTES);
             config.shaper = Shaper::Htb { rate: constant(parts)?, burst_bytes, cburst_bytes };
@@ -181,10 +181,10 @@ fn plain(parts: &Parts, config: &mut DirectionConfig) -> Result<(), Clash> {
 /// The tools, with the given rate, delay and queue limit.
 fn apply(
     preset: Preset,
-    parts: &Parts,
+    parts: &DirectionKeys,
     limit: Option<QueueLimit>,
     config: &mut DirectionConfig,
-) -> Result<(), Clash> {
+) -> Result<(), KeyConflict> {
     match preset {
         Preset::Tbf => {
             // limit = rate × latency + burst (as tc computes it), or bytes.
@@ -234,21 +234,21 @@ fn adopt(config: &mut DirectionConfig, tool: DirectionConfig) {
 
 /// mm-link inside mm-delay: opportunities of 1,504 bytes, an unlimited queue if none is given.
 fn mahimahi(
-    parts: &Parts,
+    parts: &DirectionKeys,
     limit: Option<QueueLimit>,
     config: &mut DirectionConfig,
-) -> Result<(), Clash> {
+) -> Result<(), KeyConflict> {
     in_the_network(parts)?;
     let trace = match &parts.rate {
-        Some(Server::Trace(trace)) => Arc::clone(trace),
-        Some(Server::Rate(rate)) if rate.as_bps() > MAHIMAHI_FASTEST_BPS => {
+        Some(RateSource::Trace(trace)) => Arc::clone(trace),
+        Some(RateSource::Rate(rate)) if rate.as_bps() > MAHIMAHI_MAX_BPS => {
             return clash(
                 "rate",
                 "this is too fast for a mahimahi trace",
                 "expected at most 1 Gbit/s, or a trace file",
             );
         }
-        Some(Server::Rate(rate)) => Arc::new(LinkTrace::of_rate(*rate)),
+        Some(RateSource::Rate(rate)) => Arc::new(LinkTrace::of_rate(*rate)),
         None => return no_rate(),
     };
     let limit = limit.unwrap_or(QueueLimit::Unlimited);
@@ -264,7 +264,7 @@ fn mahimahi(
 }
 
 /// netem counts packets, in its delay line and waiting; 1,000 if not told otherwise.
-fn netem_limit(limit: Option<QueueLimit>) -> Result<usize, Clash> {
+fn netem_limit(limit: Option<QueueLimit>) -> Result<usize, KeyConflict> {
     match limit {
         None => Ok(presets::DEFAULT_LIMIT_PACKETS),
         Some(QueueLimit::Packets(packets)) => Ok(usize::try_from(packets).unwrap_or(usize::MAX)),
@@ -277,7 +277,7 @@ fn netem_limit(limit: Option<QueueLimit>) -> Result<usize, Clash> {
 }
 
 /// netem takes a packet off the sender's account, so no queue below it pushes back.
-fn in_the_network(parts: &Parts) -> Result<(), Clash> {
+fn in_the_network(parts: &DirectionKeys) -> Result<(), KeyConflict> {
     match parts.position {
         None | Some(QueuePosition::Network) => Ok(()),
         Some(QueuePosition::Host) => clash(
@@ -288,17 +288,17 @@ fn in_the_network(parts: &Parts) -> Result<(), Clash> {
     }
 }
 
-fn constant(parts: &Parts) -> Result<Rate, Clash> {
+fn constant(parts: &DirectionKeys) -> Result<Rate, KeyConflict> {
     match &parts.rate {
-        Some(Server::Rate(rate)) => Ok(*rate),
-        Some(Server::Trace(_)) => {
+        Some(RateSource::Rate(rate)) => Ok(*rate),
+        Some(RateSource::Trace(_)) => {
             clash("rate", "this kind of queue cannot follow a trace", "expected a constant rate")
         }
         None => no_rate(),
     }
 }
 
-fn no_rate<T>() -> Result<T, Clash> {
+fn no_rate<T>() -> Result<T, KeyConflict> {
     clash("preset", "this preset needs a `rate`", "add one, such as `rate = \"40 Mbit/s\"`")
 }
 
@@ -306,10 +306,10 @@ fn no_rate<T>() -> Result<T, Clash> {
 mod tests {
     use super::*;
 
-    fn parts(preset: Option<Preset>) -> Parts {
-        Parts {
+    fn parts(preset: Option<Preset>) -> DirectionKeys {
+        DirectionKeys {
             preset,
-            rate: Rate::from_bps(8_000_000).map(Server::Rate),
+            rate: Rate::from_bps(8_000_000).map(RateSource::Rate),
             delay: Duration::from_millis(75),
             jitter: None,
             loss: Loss::None,
@@ -323,9 +323,9 @@ mod tests {
         }
     }
 
-    fn jitter() -> JitterParts {
+    fn jitter() -> JitterKeys {
         let sd = Duration::from_millis(2);
-        JitterParts { distribution: JitterDistribution::Pareto, sd, reorder: None }
+        JitterKeys { distribution: JitterDistribution::Pareto, sd, reorder: None }
     }
 
     #[test]
@@ -350,19 +350,19 @@ mod tests {
     fn netem_serialises_in_its_delay_line_and_then_keeps_the_order() {
         let mut with_rate = parts(Some(Preset::Netem));
         with_rate.jitter = Some(jitter());
-        with_rate.queue = Some(QueueParts::Limit(QueueLimit::Packets(50)));
+        with_rate.queue = Some(QueueKeys::Limit(QueueLimit::Packets(50)));
         let config = assemble(&with_rate).unwrap();
         assert_eq!(config.delay.rate, Rate::from_bps(8_000_000));
         assert_eq!((config.shaper, config.limit_packets), (Shaper::Unlimited, Some(50)));
         assert!(!config.delay.jitter.unwrap().reorder);
-        let without_rate = Parts { rate: None, ..with_rate };
+        let without_rate = DirectionKeys { rate: None, ..with_rate };
         assert!(assemble(&without_rate).unwrap().delay.jitter.unwrap().reorder);
     }
 
     #[test]
     fn tbf_starts_with_a_bucket_of_ten_packets_and_adds_latency() {
         let mut tbf = parts(Some(Preset::Tbf));
-        tbf.queue = Some(QueueParts::Limit(QueueLimit::Time(Duration::from_millis(80))));
+        tbf.queue = Some(QueueKeys::Limit(QueueLimit::Time(Duration::from_millis(80))));
         tbf.position = Some(QueuePosition::Host);
         let config = assemble(&tbf).unwrap();
         let rate = Rate::from_bps(8_000_000).unwrap();
@@ -383,15 +383,16 @@ mod tests {
     fn what_a_tool_cannot_do_is_refused() {
         let refuse = |preset, limit| {
             let mut parts = parts(Some(preset));
-            parts.queue = Some(QueueParts::Limit(limit));
+            parts.queue = Some(QueueKeys::Limit(limit));
             assemble(&parts).unwrap_err().key
         };
         assert_eq!(refuse(Preset::Netem, QueueLimit::Bytes(1_000)), "queue");
         assert_eq!(refuse(Preset::Tbf, QueueLimit::Packets(10)), "queue");
         assert_eq!(refuse(Preset::Mahimahi, QueueLimit::Time(DEFAULT_QUEUE)), "queue");
-        let host = Parts { position: Some(QueuePosition::Host), ..parts(Some(Preset::Netem)) };
+        let host =
+            DirectionKeys { position: Some(QueuePosition::Host), ..parts(Some(Preset::Netem)) };
         assert_eq!(assemble(&host).unwrap_err().key, "position");
-        let ideal = Parts { rate: None, ..parts(Some(Preset::Tbf)) };
+        let ideal = DirectionKeys { rate: None, ..parts(Some(Preset::Tbf)) };
         assert_eq!(assemble(&ideal).unwrap_err().key, "preset");
     }
 }

@@ -2,25 +2,25 @@
 
 use std::time::Duration;
 
-use super::Names;
-use crate::scenario::keys::{MIDDLEBOX, SWITCHES};
+use super::NameTable;
+use crate::scenario::keys::{MIDDLEBOX, PROFILE_SWITCHES};
 use crate::scenario::model::LinkSide;
 use crate::scenario::problem::quote;
 use crate::scenario::section::{Section, Value};
 use crate::scenario::stack::{
-    BufferMode, Middlebox, MiddleboxAction, OpportunisticVariant, PathPolicy, Profile,
-    ProfileSwitches, StackKeys, StackKind,
+    Middlebox, MiddleboxAction, OpportunisticMode, PathPolicy, Profile, ProfileSwitches,
+    ReceiveBufferMode, StackKind, StackOverrides,
 };
 
 /// Coarser timers than any system has.
-const COARSEST_TIMER: Duration = Duration::from_secs(1);
+const MAX_TIMER_GRANULARITY: Duration = Duration::from_secs(1);
 /// Slower than any host.
-const SLOWEST_PACKET: Duration = Duration::from_millis(100);
+const MAX_PACKET_TIME: Duration = Duration::from_millis(100);
 /// So many boxes may stand on the paths of a scenario.
-const MOST_MIDDLEBOXES: usize = 64;
+const MAX_MIDDLEBOXES: usize = 64;
 
 /// The keys of `section` that are about our own stack.
-pub(super) fn keys(section: &mut Section<'_>) -> StackKeys {
+pub(super) fn keys(section: &mut Section<'_>) -> StackOverrides {
     let mut given = Vec::new();
     let mut take = |key: &'static str| {
         let value = section.take(key);
@@ -30,9 +30,9 @@ pub(super) fn keys(section: &mut Section<'_>) -> StackKeys {
         value
     };
     let variants = [
-        ("off", OpportunisticVariant::Off),
-        ("nsdi12", OpportunisticVariant::Nsdi12),
-        ("guarded", OpportunisticVariant::Guarded),
+        ("off", OpportunisticMode::Off),
+        ("nsdi12", OpportunisticMode::Nsdi12),
+        ("guarded", OpportunisticMode::Guarded),
     ];
     let profiles = [
         ("linux-6.18", Profile::Linux618),
@@ -41,9 +41,9 @@ pub(super) fn keys(section: &mut Section<'_>) -> StackKeys {
         ("ideal", Profile::Ideal),
     ];
     let modes = [
-        ("linux", BufferMode::Linux),
-        ("fixed", BufferMode::Fixed),
-        ("seed003", BufferMode::Seed003),
+        ("linux", ReceiveBufferMode::Linux),
+        ("fixed", ReceiveBufferMode::Fixed),
+        ("seed003", ReceiveBufferMode::Barre2011),
     ];
     let policies = [
         ("aggregate", PathPolicy::Aggregate),
@@ -51,7 +51,7 @@ pub(super) fn keys(section: &mut Section<'_>) -> StackKeys {
         ("ios", PathPolicy::Ios),
     ];
     let stacks = [("kernel", StackKind::Kernel), ("towpath", StackKind::Towpath)];
-    let mut keys = StackKeys {
+    let mut keys = StackOverrides {
         stack: None,
         profile: take("profile").and_then(|v| v.word(&profiles)),
         switches: take("profile-switches").and_then(|v| switches(&v)).unwrap_or_default(),
@@ -87,7 +87,7 @@ fn name(value: &Value<'_>, noun: &str, example: &str) -> Option<String> {
 
 fn switches(value: &Value<'_>) -> Option<ProfileSwitches> {
     let expected = "expected a table such as `{ tsq = false }`";
-    let mut section = value.section(&SWITCHES, "the profile's switches", expected)?;
+    let mut section = value.section(&PROFILE_SWITCHES, "the profile's switches", expected)?;
     let mut truth = |key| section.take(key).and_then(|v| v.boolean());
     let switches = ProfileSwitches {
         delayed_ack: truth("delayed-ack"),
@@ -102,18 +102,18 @@ fn switches(value: &Value<'_>) -> Option<ProfileSwitches> {
         segmentation_offload: truth("segmentation-offload"),
         timer_granularity: section
             .take("timer-granularity")
-            .and_then(|v| v.duration(COARSEST_TIMER)),
-        cpu_per_packet: section.take("cpu-per-packet").and_then(|v| v.duration(SLOWEST_PACKET)),
+            .and_then(|v| v.duration(MAX_TIMER_GRANULARITY)),
+        cpu_per_packet: section.take("cpu-per-packet").and_then(|v| v.duration(MAX_PACKET_TIME)),
     };
     section.finish();
     Some(switches)
 }
 
 /// `[[middleboxes]]`.
-pub(super) fn middleboxes(value: &Value<'_>, names: &Names) -> Vec<Middlebox> {
+pub(super) fn middleboxes(value: &Value<'_>, names: &NameTable) -> Vec<Middlebox> {
     let expected = "expected `[[middleboxes]]`";
     let list = super::sections(value, &MIDDLEBOX, "the middlebox", expected);
-    if list.len() > MOST_MIDDLEBOXES {
+    if list.len() > MAX_MIDDLEBOXES {
         value.fail("a scenario has at most 64 middleboxes", "remove some");
         return Vec::new();
     }
@@ -125,7 +125,7 @@ pub(super) fn middleboxes(value: &Value<'_>, names: &Names) -> Vec<Middlebox> {
     list.into_iter().filter_map(read).collect()
 }
 
-fn middlebox(section: &mut Section<'_>, names: &Names) -> Option<Middlebox> {
+fn middlebox(section: &mut Section<'_>, names: &NameTable) -> Option<Middlebox> {
     let sides = [("up", LinkSide::Up), ("down", LinkSide::Down), ("both", LinkSide::Both)];
     let actions = [
         ("strip-mptcp", MiddleboxAction::StripMptcp),

@@ -3,58 +3,60 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use super::fade::{State, Values, fade, set, step_count};
+use super::fade::{LinkDirectionState, LinkValues, fade, set, step_count};
 use super::link::loss;
-use super::{Context, LONGEST_DELAY, LONGEST_RUN, Names, UNKNOWN_ENDS};
+use super::{MAX_DELAY, MAX_RUN, NameTable, ReadContext, UNKNOWN_ENDS};
 use crate::scenario::keys::EVENT;
-use crate::scenario::model::{Bottleneck, Change, Down, LinkSide, Path, Target, TimelineEvent};
-use crate::scenario::problem::{Finding, quote};
+use crate::scenario::model::{
+    Bottleneck, DownMode, LinkSide, Path, TimelineChange, TimelineEvent, TimelineTarget,
+};
+use crate::scenario::problem::{SpannedProblem, quote};
 use crate::scenario::section::{Section, Value};
 use crate::scenario::units::duration_text;
 
 /// So many events a run has at most, steps of fades included.
-const MOST_STEPS: u128 = 100_000;
+const MAX_EVENTS: u128 = 100_000;
 
 /// The links while the timeline is read.
-pub(super) struct States<'a> {
+pub(super) struct InitialLinkStates<'a> {
     paths: &'a [Path],
     bottlenecks: &'a [Bottleneck],
 }
 
-impl<'a> States<'a> {
+impl<'a> InitialLinkStates<'a> {
     pub(super) fn new(paths: &'a [Path], bottlenecks: &'a [Bottleneck]) -> Self {
         Self { paths, bottlenecks }
     }
 
-    fn start(&self, target: Target) -> Option<[State; 2]> {
+    fn start(&self, target: TimelineTarget) -> Option<[LinkDirectionState; 2]> {
         let (up, down) = match target {
-            Target::Path(i) => self.paths.get(i).map(|path| (&path.up, &path.down))?,
-            Target::Bottleneck(i) => self.bottlenecks.get(i).map(|b| (&b.up, &b.down))?,
+            TimelineTarget::Path(i) => self.paths.get(i).map(|path| (&path.up, &path.down))?,
+            TimelineTarget::Bottleneck(i) => self.bottlenecks.get(i).map(|b| (&b.up, &b.down))?,
         };
-        Some([State::new(up), State::new(down)])
+        Some([LinkDirectionState::new(up), LinkDirectionState::new(down)])
     }
 }
 
 /// An event as written.
-struct Event {
+struct RawEvent {
     at: Duration,
     span: Range<usize>,
-    target: Target,
-    what: What,
+    target: TimelineTarget,
+    what: EventAction,
 }
 
-enum What {
-    Now(Change),
-    Set(LinkSide, Values),
-    Fade(LinkSide, Values, Duration),
+enum EventAction {
+    Now(TimelineChange),
+    Set(LinkSide, LinkValues),
+    Fade(LinkSide, LinkValues, Duration),
 }
 
 pub(super) fn timeline(
     value: &Value<'_>,
-    names: &Names,
-    links: &States<'_>,
+    names: &NameTable,
+    links: &InitialLinkStates<'_>,
     end: Option<Duration>,
-    context: &Context<'_>,
+    context: &ReadContext<'_>,
 ) -> Vec<TimelineEvent> {
     let list = super::sections(value, &EVENT, "the event", "expected `[[timeline]]`");
     let read = |mut section: Section<'_>| {
@@ -62,65 +64,66 @@ pub(super) fn timeline(
         section.finish();
         event
     };
-    let mut events: Vec<Event> = list.into_iter().filter_map(read).collect();
+    let mut events: Vec<RawEvent> = list.into_iter().filter_map(read).collect();
     events.sort_by_key(|event| event.at);
-    let steps: u128 = events.iter().map(Event::step_count).sum();
-    if steps > MOST_STEPS {
+    let steps: u128 = events.iter().map(RawEvent::step_count).sum();
+    if steps > MAX_EVENTS {
         value.fail(
             format!("the timeline has {steps} steps, fades included"),
             "expected at most 100000; a fade takes 20 steps a second",
         );
         return Vec::new();
     }
-    let mut replay = Replay { links, context, states: Vec::new(), fades: Vec::new() };
+    let mut replay = TimelineExpander { links, context, states: Vec::new(), fades: Vec::new() };
     let mut out: Vec<TimelineEvent> =
         events.into_iter().flat_map(|event| replay.expand(event)).collect();
     out.sort_by_key(|event| event.at);
     out
 }
 
-impl Event {
+impl RawEvent {
     fn step_count(&self) -> u128 {
         match self.what {
-            What::Now(_) | What::Set(..) => 1,
-            What::Fade(_, _, over) => step_count(over),
+            EventAction::Now(_) | EventAction::Set(..) => 1,
+            EventAction::Fade(_, _, over) => step_count(over),
         }
     }
 }
 
 /// Goes through the events in order of time and keeps what is in force.
-struct Replay<'a> {
-    links: &'a States<'a>,
-    context: &'a Context<'a>,
-    states: Vec<(Target, [State; 2])>,
-    fades: Vec<Running>,
+struct TimelineExpander<'a> {
+    links: &'a InitialLinkStates<'a>,
+    context: &'a ReadContext<'a>,
+    states: Vec<(TimelineTarget, [LinkDirectionState; 2])>,
+    fades: Vec<ActiveFade>,
 }
 
 /// A fade that may still be running when the next event comes.
-struct Running {
-    target: Target,
+struct ActiveFade {
+    target: TimelineTarget,
     side: LinkSide,
-    values: Values,
+    values: LinkValues,
     from: Duration,
     until: Duration,
 }
 
-impl Replay<'_> {
-    fn expand(&mut self, event: Event) -> Vec<TimelineEvent> {
-        let Event { at, span, target, what } = event;
+impl TimelineExpander<'_> {
+    fn expand(&mut self, event: RawEvent) -> Vec<TimelineEvent> {
+        let RawEvent { at, span, target, what } = event;
         let make = |(after, change)| TimelineEvent { at: at + after, target, change };
         let (side, values, over) = match what {
-            What::Now(change) => return vec![make((Duration::ZERO, change))],
-            What::Set(side, values) => (side, values, None),
-            What::Fade(side, values, over) => (side, values, Some(over)),
+            EventAction::Now(change) => return vec![make((Duration::ZERO, change))],
+            EventAction::Set(side, values) => (side, values, None),
+            EventAction::Fade(side, values, over) => (side, values, Some(over)),
         };
         let Some(mut state) = self.state(target) else { return Vec::new() };
-        let netem = state.iter().any(State::is_netem);
+        let netem = state.iter().any(LinkDirectionState::is_netem);
         self.fades.retain(|running| running.until > at);
-        if let Some(running) = self.fades.iter().find(|r| r.meets(target, side, &values, netem)) {
+        if let Some(running) = self.fades.iter().find(|r| r.overlaps(target, side, &values, netem))
+        {
             let (from, until) = (duration_text(running.from), duration_text(running.until));
             let message = format!("the fade from {from} to {until} still changes this");
-            self.context.problems.push(Finding::new(span, message, "expected a later time"));
+            self.context.problems.push(SpannedProblem::new(span, message, "expected a later time"));
             return Vec::new();
         }
         let changes = match over {
@@ -130,33 +133,39 @@ impl Replay<'_> {
             Some(over) => match fade(&mut state, side, values, over) {
                 Ok(changes) => {
                     let until = at + over;
-                    self.fades.push(Running { target, side, values, from: at, until });
+                    self.fades.push(ActiveFade { target, side, values, from: at, until });
                     changes
                 }
                 Err(why) => {
-                    self.context.problems.push(Finding::new(span, "this cannot fade", why));
+                    self.context.problems.push(SpannedProblem::new(span, "this cannot fade", why));
                     return Vec::new();
                 }
             },
         };
-        self.keep(target, state);
+        self.store(target, state);
         changes.into_iter().map(make).collect()
     }
 
-    fn state(&self, target: Target) -> Option<[State; 2]> {
+    fn state(&self, target: TimelineTarget) -> Option<[LinkDirectionState; 2]> {
         let changed = self.states.iter().find(|(other, _)| *other == target);
         changed.map(|&(_, state)| state).or_else(|| self.links.start(target))
     }
 
-    fn keep(&mut self, target: Target, state: [State; 2]) {
+    fn store(&mut self, target: TimelineTarget, state: [LinkDirectionState; 2]) {
         self.states.retain(|(other, _)| *other != target);
         self.states.push((target, state));
     }
 }
 
-impl Running {
+impl ActiveFade {
     /// Whether a new event changes what this fade still changes.
-    fn meets(&self, target: Target, side: LinkSide, values: &Values, netem: bool) -> bool {
+    fn overlaps(
+        &self,
+        target: TimelineTarget,
+        side: LinkSide,
+        values: &LinkValues,
+        netem: bool,
+    ) -> bool {
         let sides = self.side == side || self.side == LinkSide::Both || side == LinkSide::Both;
         let rate = (self.values.rate.is_some(), values.rate.is_some());
         let delay = (self.values.delay.is_some(), values.delay.is_some());
@@ -169,7 +178,7 @@ impl Running {
 }
 
 #[derive(Clone, Copy)]
-enum Set {
+enum SetKey {
     Down,
     Up,
     Rate,
@@ -179,14 +188,14 @@ enum Set {
     Address,
 }
 
-const SETS: [(&str, Set); 7] = [
-    ("down", Set::Down),
-    ("up", Set::Up),
-    ("rate", Set::Rate),
-    ("delay", Set::Delay),
-    ("loss", Set::Loss),
-    ("fade", Set::Fade),
-    ("address", Set::Address),
+const SETS: [(&str, SetKey); 7] = [
+    ("down", SetKey::Down),
+    ("up", SetKey::Up),
+    ("rate", SetKey::Rate),
+    ("delay", SetKey::Delay),
+    ("loss", SetKey::Loss),
+    ("fade", SetKey::Fade),
+    ("address", SetKey::Address),
 ];
 
 /// How a message names an event that comes too late.
@@ -194,12 +203,12 @@ pub const AFTER_LAST_FLOW: &str = "after the last flow";
 
 fn event(
     section: &mut Section<'_>,
-    names: &Names,
+    names: &NameTable,
     paths: &[Path],
     end: Option<Duration>,
-) -> Option<Event> {
+) -> Option<RawEvent> {
     let at = section.require("at", "at = \"3 s\"").and_then(|v| {
-        let at = v.duration(LONGEST_RUN)?;
+        let at = v.duration(MAX_RUN)?;
         if let Some(end) = end.filter(|&end| at > end) {
             let message =
                 format!("this is {AFTER_LAST_FLOW}, which ends at {}", duration_text(end));
@@ -211,7 +220,7 @@ fn event(
     let set = section.require("set", "set = \"down\"");
     let set = set.and_then(|v| {
         let set = v.word(&SETS);
-        section.call(format!("an event that sets {}", quote(v.as_str().unwrap_or(""))));
+        section.set_label(format!("an event that sets {}", quote(v.as_str().unwrap_or(""))));
         set
     });
     let Some(set) = set else {
@@ -222,13 +231,13 @@ fn event(
         return None;
     };
     let what = what(section, set, target, names, paths);
-    Some(Event { at: at?, span: section.span(), target: target?, what: what? })
+    Some(RawEvent { at: at?, span: section.span(), target: target?, what: what? })
 }
 
-fn target(section: &mut Section<'_>, names: &Names) -> Option<Target> {
+fn target(section: &mut Section<'_>, names: &NameTable) -> Option<TimelineTarget> {
     match (section.take("path"), section.take("bottleneck")) {
-        (Some(path), None) => names.path(&path).map(Target::Path),
-        (None, Some(bottleneck)) => names.bottleneck(&bottleneck).map(Target::Bottleneck),
+        (Some(path), None) => names.path(&path).map(TimelineTarget::Path),
+        (None, Some(bottleneck)) => names.bottleneck(&bottleneck).map(TimelineTarget::Bottleneck),
         (Some(_), Some(bottleneck)) => {
             bottleneck.fail("an event is about a path or a bottleneck, not both", "remove one");
             None
@@ -243,56 +252,60 @@ fn target(section: &mut Section<'_>, names: &Names) -> Option<Target> {
 
 fn what(
     section: &mut Section<'_>,
-    set: Set,
-    target: Option<Target>,
-    names: &Names,
+    set: SetKey,
+    target: Option<TimelineTarget>,
+    names: &NameTable,
     paths: &[Path],
-) -> Option<What> {
+) -> Option<EventAction> {
     match set {
-        Set::Up => Some(What::Now(Change::Up)),
-        Set::Down => down(section, target, names, paths).map(|how| What::Now(Change::Down(how))),
-        Set::Address => {
+        SetKey::Up => Some(EventAction::Now(TimelineChange::Up)),
+        SetKey::Down => down(section, target, names, paths)
+            .map(|how| EventAction::Now(TimelineChange::Down(how))),
+        SetKey::Address => {
             let host = host(section, target, names, paths);
-            if matches!(target, Some(Target::Bottleneck(_))) {
+            if matches!(target, Some(TimelineTarget::Bottleneck(_))) {
                 section.fail("a bottleneck has no address", "expected a path");
             }
-            Some(What::Now(Change::Address { host: host? }))
+            Some(EventAction::Now(TimelineChange::Address { host: host? }))
         }
-        Set::Rate => {
+        SetKey::Rate => {
             let rate = section.require("rate", "rate = \"5 Mbit/s\"").and_then(|v| v.rate());
             let side = side(section);
-            Some(What::Set(side?, Values { rate: Some(rate?), ..Values::default() }))
+            Some(EventAction::Set(side?, LinkValues { rate: Some(rate?), ..LinkValues::default() }))
         }
-        Set::Delay => {
+        SetKey::Delay => {
             let value = section.require("delay", "delay = \"50 ms\"");
-            let delay = value.and_then(|v| v.duration(LONGEST_DELAY));
+            let delay = value.and_then(|v| v.duration(MAX_DELAY));
             let side = side(section);
-            Some(What::Set(side?, Values { delay: Some(delay?), ..Values::default() }))
+            Some(EventAction::Set(
+                side?,
+                LinkValues { delay: Some(delay?), ..LinkValues::default() },
+            ))
         }
-        Set::Loss => {
+        SetKey::Loss => {
             let loss = section.require("loss", "loss = \"1 %\"").and_then(|v| loss(&v));
             let side = side(section);
-            Some(What::Set(side?, Values { loss: Some(loss?), ..Values::default() }))
+            Some(EventAction::Set(side?, LinkValues { loss: Some(loss?), ..LinkValues::default() }))
         }
-        Set::Fade => fade_values(section),
+        SetKey::Fade => fade_values(section),
     }
 }
 
-fn fade_values(section: &mut Section<'_>) -> Option<What> {
-    let over = section.require("over", "over = \"2 s\"").and_then(|v| v.some_time(LONGEST_DELAY));
+fn fade_values(section: &mut Section<'_>) -> Option<EventAction> {
+    let over = section.require("over", "over = \"2 s\"").and_then(|v| v.some_time(MAX_DELAY));
     let (rate, delay, loss_value) =
         (section.take("rate"), section.take("delay"), section.take("loss"));
     if rate.is_none() && delay.is_none() && loss_value.is_none() {
         section.fail("the fade has no target", "add the `rate`, `delay` or `loss` at its end");
         return None;
     }
-    let values = Values {
+    let values = LinkValues {
         rate: rate.and_then(|v| v.rate()),
-        delay: delay.and_then(|v| v.duration(LONGEST_DELAY)),
+        delay: delay.and_then(|v| v.duration(MAX_DELAY)),
         loss: loss_value.and_then(|v| loss(&v)),
     };
     let side = side(section);
-    Some(What::Fade(side?, values, over?))
+    Some(EventAction::Fade(side?, values, over?))
 }
 
 fn side(section: &mut Section<'_>) -> Option<LinkSide> {
@@ -301,7 +314,7 @@ fn side(section: &mut Section<'_>) -> Option<LinkSide> {
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum How {
+enum DownKey {
     Silent,
     Carrier,
     Interface,
@@ -309,23 +322,27 @@ enum How {
 
 fn down(
     section: &mut Section<'_>,
-    target: Option<Target>,
-    names: &Names,
+    target: Option<TimelineTarget>,
+    names: &NameTable,
     paths: &[Path],
-) -> Option<Down> {
-    let words = [("silent", How::Silent), ("carrier", How::Carrier), ("interface", How::Interface)];
+) -> Option<DownMode> {
+    let words = [
+        ("silent", DownKey::Silent),
+        ("carrier", DownKey::Carrier),
+        ("interface", DownKey::Interface),
+    ];
     let value = section.take("how");
-    let how = value.as_ref().map_or(Some(How::Silent), |v| v.word(&words));
-    if let (Some(value), Some(Target::Bottleneck(_))) = (&value, target)
-        && how.is_some_and(|how| how != How::Silent)
+    let how = value.as_ref().map_or(Some(DownKey::Silent), |v| v.word(&words));
+    if let (Some(value), Some(TimelineTarget::Bottleneck(_))) = (&value, target)
+        && how.is_some_and(|how| how != DownKey::Silent)
     {
         value.fail("a bottleneck has no interface of its own", "expected `silent`");
     }
     match how {
-        Some(How::Silent) => Some(Down::Silent),
-        Some(How::Carrier) => Some(Down::Carrier),
-        Some(How::Interface) => {
-            host(section, target, names, paths).map(|host| Down::Interface { host })
+        Some(DownKey::Silent) => Some(DownMode::Silent),
+        Some(DownKey::Carrier) => Some(DownMode::Carrier),
+        Some(DownKey::Interface) => {
+            host(section, target, names, paths).map(|host| DownMode::Interface { host })
         }
         None => {
             section.take("host");
@@ -337,13 +354,13 @@ fn down(
 /// The host whose interface is meant; the path must end there.
 fn host(
     section: &mut Section<'_>,
-    target: Option<Target>,
-    names: &Names,
+    target: Option<TimelineTarget>,
+    names: &NameTable,
     paths: &[Path],
 ) -> Option<usize> {
     let value = section.require("host", "host = \"client\"")?;
     let host = names.host(&value)?;
-    if let Some(Target::Path(path)) = target {
+    if let Some(TimelineTarget::Path(path)) = target {
         let ends = paths.get(path).map_or(UNKNOWN_ENDS, |path| path.between);
         if ends != UNKNOWN_ENDS && !ends.contains(&host) {
             value.fail("the path does not end at this host", "expected one of its two ends");

@@ -4,31 +4,31 @@
 use serde::{Deserialize, Serialize};
 use towpath_net::Instant;
 
-use super::{Line, Talk};
+use super::{MessageSession, MessageStream};
 use crate::result::Message;
 use crate::scenario::DataDirection;
 
 /// What one end knows.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct TalkHalf {
-    lines: Vec<LineHalf>,
+pub struct ExchangeReport {
+    lines: Vec<StreamReport>,
     /// Something else arrived than was sent: what.
     pub broken: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct LineHalf {
+struct StreamReport {
     #[serde(rename = "asks")]
-    asks: bool,
+    is_requester: bool,
     #[serde(rename = "asked")]
-    asked: Vec<AskedHalf>,
+    requests: Vec<RequestReport>,
     /// Numbers of requests, and when they were read whole.
     #[serde(rename = "heard")]
-    heard: Vec<(u32, u64)>,
+    received_requests: Vec<(u32, u64)>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-struct AskedHalf {
+struct RequestReport {
     due_ns: u64,
     request_bytes: u32,
     reply_bytes: u32,
@@ -39,20 +39,20 @@ struct AskedHalf {
     replied_ns: Option<u64>,
 }
 
-impl TalkHalf {
+impl ExchangeReport {
     /// What `talk` knows now.
-    pub fn of(talk: &Talk) -> Self {
+    pub fn of(talk: &MessageSession) -> Self {
         Self {
-            lines: talk.lines.iter().map(LineHalf::of).collect(),
+            lines: talk.lines.iter().map(StreamReport::of).collect(),
             broken: talk.broken().map(|broken| broken.to_string()),
         }
     }
 }
 
-impl LineHalf {
-    fn of(line: &Line) -> Self {
+impl StreamReport {
+    fn of(line: &MessageStream) -> Self {
         let nanos = |at: Option<Instant>| at.map(Instant::as_nanos);
-        let asked = line.asked.iter().map(|asked| AskedHalf {
+        let asked = line.requests.iter().map(|asked| RequestReport {
             due_ns: asked.ask.due.as_nanos(),
             request_bytes: asked.ask.request_bytes,
             reply_bytes: asked.ask.reply_bytes,
@@ -62,24 +62,28 @@ impl LineHalf {
             acked_ns: nanos(asked.acked),
             replied_ns: nanos(asked.replied),
         });
-        let heard = line.heard.iter().map(|(number, at)| (*number, at.as_nanos()));
-        Self { asks: line.asks, asked: asked.collect(), heard: heard.collect() }
+        let heard = line.received_requests.iter().map(|(number, at)| (*number, at.as_nanos()));
+        Self {
+            is_requester: line.is_requester,
+            requests: asked.collect(),
+            received_requests: heard.collect(),
+        }
     }
 }
 
 /// The records of a flow's messages in order of when they were due; times of both ends are on one
 /// clock. Without the server's end, nobody knows when a request was read there.
-pub fn join(flow: u32, client: &TalkHalf, server: Option<&TalkHalf>) -> Vec<Message> {
+pub fn join(flow: u32, client: &ExchangeReport, server: Option<&ExchangeReport>) -> Vec<Message> {
     let mut found = Vec::new();
     for (index, one) in client.lines.iter().enumerate() {
         let other = server.and_then(|server| server.lines.get(index));
         let (direction, asks, answers) = match other {
-            Some(other) if !one.asks => (DataDirection::Down, other, Some(one)),
-            _ if one.asks => (DataDirection::Up, one, other),
+            Some(other) if !one.is_requester => (DataDirection::Down, other, Some(one)),
+            _ if one.is_requester => (DataDirection::Up, one, other),
             _ => continue,
         };
-        let mut heard = answers.map_or(&[][..], |line| &line.heard).iter().peekable();
-        for (number, asked) in (0_u32..).zip(&asks.asked) {
+        let mut heard = answers.map_or(&[][..], |line| &line.received_requests).iter().peekable();
+        for (number, asked) in (0_u32..).zip(&asks.requests) {
             // On one stream, requests are read in the order in which they were written.
             let delivered_ns = heard.next_if(|(own, _)| *own == number).map(|(_, at)| *at);
             let (answered_ns, replied_ns) = if asked.ack {

@@ -3,7 +3,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::scenario::{Exchange, Schedule, Web};
+use crate::scenario::{MessageExchange, Schedule, Web};
 
 fn at(millis: u64) -> Instant {
     Instant::ZERO + Duration::from_millis(millis)
@@ -13,20 +13,20 @@ fn exchange(direction: DataDirection, count: u32, sizes: (u32, u32, bool)) -> Pa
     let (request_bytes, reply_bytes, ack) = sizes;
     let period = Duration::from_millis(100);
     let schedule = Schedule::Every { period, count, request_bytes, reply_bytes, ack };
-    Pattern::Exchange(Exchange {
+    Pattern::Exchange(MessageExchange {
         name: "interactive",
         direction,
         schedule,
         warm_up: 0,
         duration: period * count,
-        patience: Duration::from_secs(3),
+        reply_timeout: Duration::from_secs(3),
         phases: None,
     })
 }
 
 /// Both ends with a wire between them, which carries what it is told to.
 struct Pair {
-    ends: [Talk; 2],
+    ends: [MessageSession; 2],
     closed: Vec<[bool; 2]>,
     /// What is on its way, by stream and receiving end.
     wires: Vec<[Vec<u8>; 2]>,
@@ -34,8 +34,8 @@ struct Pair {
 
 impl Pair {
     fn new(pattern: &Pattern) -> Self {
-        let talk = |role| Talk::new(pattern, role, at(0)).unwrap();
-        let mut ends = [talk(Role::Client), talk(Role::Server)];
+        let talk = |role| MessageSession::new(pattern, role, at(0)).unwrap();
+        let mut ends = [talk(FlowRole::Client), talk(FlowRole::Server)];
         let count = streams(pattern);
         for stream in 0..count {
             for end in &mut ends {
@@ -56,13 +56,13 @@ impl Pair {
             for side in 0..2 {
                 loop {
                     match self.ends[side].poll_output(now, stream) {
-                        Output::Write(data) => {
+                        StreamAction::Write(data) => {
                             let taken = data.len().min(most);
                             wires[1 - side].extend_from_slice(&data[..taken]);
                             self.ends[side].on_written(now, stream, taken);
                         }
-                        Output::Close => closed[side] = true,
-                        Output::Nothing => break,
+                        StreamAction::Close => closed[side] = true,
+                        StreamAction::Nothing => break,
                     }
                 }
             }
@@ -109,7 +109,7 @@ proptest! {
         }
         prop_assert!(pair.is_over());
         let found = pair.messages();
-        let ways = asking(&exchange(direction, count, sizes)).len();
+        let ways = request_directions(&exchange(direction, count, sizes)).len();
         prop_assert_eq!(found.len(), count as usize * ways);
         for message in found {
             let due = at(u64::from(message.number) * 100).as_nanos();

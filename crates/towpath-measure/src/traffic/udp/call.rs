@@ -7,12 +7,12 @@
 use serde::{Deserialize, Serialize};
 
 use super::Slot;
-use crate::metrics::emodel::{Codec, opinion, rating};
+use crate::metrics::emodel::{Codec, mean_opinion_score, rating};
 use crate::result::{CallFigures, DelayBasis};
 use crate::scenario::{Call, Medium};
 
 /// Nanoseconds of a millisecond.
-const MILLISECOND: f64 = 1e6;
+const NANOS_PER_MS: f64 = 1e6;
 /// Speech in a datagram.
 const PACKET_NS: u64 = 20_000_000;
 /// How far G.729 looks ahead (G.729 §2.5).
@@ -20,17 +20,17 @@ const LOOK_AHEAD_NS: u64 = 5_000_000;
 
 /// What is played, in order of numbers.
 #[derive(Debug, Clone)]
-pub(super) struct Playout {
+pub(super) struct CallPlayout {
     buffer_ns: i64,
-    together: u64,
-    heard: Heard,
+    packets_per_frame: u64,
+    report: PlayoutReport,
     /// All of the frame so far is there.
-    is_whole: bool,
+    is_frame_complete: bool,
 }
 
 /// What a receiver knows of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Heard {
+pub struct PlayoutReport {
     /// Datagrams, or whole frames, that were there in time.
     pub played: u64,
     /// Datagrams that were not.
@@ -41,45 +41,51 @@ pub struct Heard {
     pub in_gap: bool,
     /// The shortest way of all, by the two ends' clocks.
     #[serde(rename = "least_ns")]
-    pub least_ns: Option<i64>,
+    pub min_transit_ns: Option<i64>,
     /// What that is worth.
     pub basis: DelayBasis,
 }
 
-impl Playout {
+impl CallPlayout {
     pub(super) fn new(call: Call) -> Self {
         let buffer_ns = i64::try_from(call.jitter_buffer.as_nanos()).unwrap_or(i64::MAX);
-        let together = u64::from(call.together.max(1));
-        Self { buffer_ns, together, heard: Heard::default(), is_whole: true }
+        let packets_per_frame = u64::from(call.packets_per_frame.max(1));
+        Self {
+            buffer_ns,
+            packets_per_frame,
+            report: PlayoutReport::default(),
+            is_frame_complete: true,
+        }
     }
 
     /// What becomes of a datagram that took so long, where the fastest before it took `least`.
-    pub(super) fn judge(&self, transit: i64, least: Option<i64>) -> Slot {
+    pub(super) fn classify(&self, transit: i64, least: Option<i64>) -> Slot {
         let least = least.map_or(transit, |least| least.min(transit));
-        if transit.saturating_sub(least) > self.buffer_ns { Slot::Late } else { Slot::Here }
+        if transit.saturating_sub(least) > self.buffer_ns { Slot::Late } else { Slot::Arrived }
     }
 
     /// The next number is settled.
     pub(super) fn settle(&mut self, number: u64, slot: Slot) {
-        let is_played = slot == Slot::Here;
-        self.heard.late += u64::from(slot == Slot::Late);
-        self.heard.gaps += u64::from(!is_played && !self.heard.in_gap);
-        self.heard.in_gap = !is_played;
-        let place = number % self.together;
-        self.is_whole = is_played && (place == 0 || self.is_whole);
-        self.heard.played += u64::from(self.is_whole && place + 1 == self.together);
+        let is_played = slot == Slot::Arrived;
+        self.report.late += u64::from(slot == Slot::Late);
+        self.report.gaps += u64::from(!is_played && !self.report.in_gap);
+        self.report.in_gap = !is_played;
+        let place = number % self.packets_per_frame;
+        self.is_frame_complete = is_played && (place == 0 || self.is_frame_complete);
+        self.report.played +=
+            u64::from(self.is_frame_complete && place + 1 == self.packets_per_frame);
     }
 
     /// Numbers are settled that never came.
     pub(super) fn skip(&mut self, from: u64) {
         self.settle(from, Slot::Missing);
         // Whatever frame comes next, its beginning may have been among them.
-        self.is_whole = false;
+        self.is_frame_complete = false;
     }
 
-    pub(super) fn finish(self, least_ns: Option<i64>, one_clock: bool) -> Heard {
+    pub(super) fn finish(self, least_ns: Option<i64>, one_clock: bool) -> PlayoutReport {
         let basis = if one_clock { DelayBasis::OneClock } else { DelayBasis::ClockOffset };
-        Heard { least_ns, basis, ..self.heard }
+        PlayoutReport { min_transit_ns: least_ns, basis, ..self.report }
     }
 }
 
@@ -87,19 +93,19 @@ impl Playout {
 /// known of.
 pub(super) fn assess(
     call: Call,
-    heard: &Heard,
+    heard: &PlayoutReport,
     (numbered, received, known): (u64, u64, u64),
 ) -> CallFigures {
-    let together = u64::from(call.together.max(1));
+    let together = u64::from(call.packets_per_frame.max(1));
     let planned = numbered.div_ceil(together);
-    let network_ns = heard.least_ns.map(|least| u64::try_from(least).unwrap_or(0));
+    let network_ns = heard.min_transit_ns.map(|least| u64::try_from(least).unwrap_or(0));
     let buffer_ns = u64::try_from(call.jitter_buffer.as_nanos()).unwrap_or(u64::MAX);
     let mut figures = CallFigures {
         medium: call.medium.name().to_owned(),
         jitter_buffer_ns: buffer_ns,
         planned,
         played: heard.played.min(planned),
-        missing: numbered.saturating_sub(received),
+        lost: numbered.saturating_sub(received),
         late: heard.late,
         network_ns,
         basis: heard.basis,
@@ -126,9 +132,9 @@ pub(super) fn assess(
     };
     let delay_ns =
         [buffer_ns, PACKET_NS, look_ahead_ns].into_iter().fold(network_ns, u64::saturating_add);
-    let r = rating(codec, share, burst_ratio, delay_ns as f64 / MILLISECOND);
+    let r = rating(codec, share, burst_ratio, delay_ns as f64 / NANOS_PER_MS);
     figures.mouth_to_ear_ns = Some(delay_ns);
-    (figures.rating, figures.score) = (Some(r.clamp(0.0, 100.0)), Some(opinion(r)));
+    (figures.rating, figures.score) = (Some(r.clamp(0.0, 100.0)), Some(mean_opinion_score(r)));
     figures
 }
 
@@ -138,7 +144,7 @@ mod tests {
 
     use towpath_net::Instant;
 
-    use super::super::{UdpReceiver, UdpSender, join, planned_datagrams};
+    use super::super::{UdpReceiver, UdpSender, merge_reports, planned_datagrams};
     use super::*;
     use crate::scenario::{DataDirection, Pattern, Scenario, Udp, no_files};
 
@@ -171,15 +177,15 @@ mod tests {
         }
         arrivals.sort();
         for (arrival, number, due) in arrivals {
-            hearer.take(arrival, (number, due), 172);
+            hearer.on_datagram(arrival, (number, due), 172);
         }
         let (sent, received) = (sender.finish(), hearer.finish(true));
         let way = (DataDirection::Up, "p");
-        let joined = join(plan, (0, at(0), SAMPLE), way, (Some(&sent), Some(&received)));
+        let joined = merge_reports(plan, (0, at(0), SAMPLE), way, (Some(&sent), Some(&received)));
         joined.unwrap().0.call.unwrap()
     }
 
-    fn near(value: Option<f64>, wanted: f64, off: f64) {
+    fn assert_near(value: Option<f64>, wanted: f64, off: f64) {
         assert!(value.is_some_and(|value| (value - wanted).abs() <= off), "{value:?} {wanted}");
     }
 
@@ -196,7 +202,10 @@ mod tests {
         // 1 Mbit/s are 4,167 bytes a frame: four datagrams.
         let [_, picture] = plans("video = \"1 Mbit/s\"\nduration = \"1 s\"")[..] else { panic!() };
         let call = picture.call.unwrap();
-        assert_eq!((picture.bytes, call.together, planned_datagrams(&picture)), (1_042, 4, 120));
+        assert_eq!(
+            (picture.bytes, call.packets_per_frame, planned_datagrams(&picture)),
+            (1_042, 4, 120)
+        );
         assert_eq!(Pattern::Udp(picture).name(), "call-video");
         let mut sender = UdpSender::new(picture, at(0), SAMPLE);
         let mut sent = 0;
@@ -212,15 +221,15 @@ mod tests {
     fn a_call_over_a_clean_network_is_as_good_as_its_codec() {
         let [plan] = plans("")[..] else { panic!() };
         let own = call_over(&plan, |_| Some(20_000));
-        assert_eq!((own.planned, own.played, own.missing, own.late), (500, 500, 0, 0));
+        assert_eq!((own.planned, own.played, own.lost, own.late), (500, 500, 0, 0));
         assert_eq!((own.network_ns, own.mouth_to_ear_ns), (Some(20_000_000), Some(100_000_000)));
         let wanted = rating(Codec::G711_PLC, 0.0, 1.0, 100.0);
-        near(own.rating, wanted, 1e-9);
+        assert_near(own.rating, wanted, 1e-9);
         assert!((90.0..93.2).contains(&wanted) && own.burst_ratio.is_none(), "{own:?}");
         let [plan] = plans("codec = \"g729a\"")[..] else { panic!() };
         let small = call_over(&plan, |_| Some(20_000));
         assert_eq!(small.mouth_to_ear_ns, Some(105_000_000));
-        near(small.rating, wanted - 11.0, 0.5);
+        assert_near(small.rating, wanted - 11.0, 0.5);
     }
 
     #[test]
@@ -230,13 +239,13 @@ mod tests {
         let own = call_over(&plan, |number| {
             Some(20_000 + if number % 20 == 19 { 40_001 } else { (number % 10 / 9) * 40_000 })
         });
-        assert_eq!((own.played, own.late, own.missing), (475, 25, 0));
+        assert_eq!((own.played, own.late, own.lost), (475, 25, 0));
         let lost = call_over(&plan, |number| (number % 20 != 19).then_some(20_000));
-        assert_eq!((lost.played, lost.late, lost.missing), (475, 0, 25));
+        assert_eq!((lost.played, lost.late, lost.lost), (475, 0, 25));
         assert_eq!((own.rating, own.score), (lost.rating, lost.score));
         // G.113: 5 % of random losses cost 95 × 5 / (5 + 25.1) with concealment.
         let whole = call_over(&plan, |_| Some(20_000));
-        near(whole.rating.zip(lost.rating).map(|(a, b)| a - b), 95.0 * 5.0 / 30.1, 1e-6);
+        assert_near(whole.rating.zip(lost.rating).map(|(a, b)| a - b), 95.0 * 5.0 / 30.1, 1e-6);
     }
 
     #[test]
@@ -244,14 +253,14 @@ mod tests {
         let [plan] = plans("")[..] else { panic!() };
         let alone = call_over(&plan, |number| (number % 20 != 7).then_some(20_000));
         let row = call_over(&plan, |number| (number % 100 >= 5).then_some(20_000));
-        assert_eq!((alone.missing, row.missing), (25, 25));
-        near(alone.burst_ratio, 1.0, 0.0);
-        near(row.burst_ratio, 5.0 * 0.95, 1e-9);
+        assert_eq!((alone.lost, row.lost), (25, 25));
+        assert_near(alone.burst_ratio, 1.0, 0.0);
+        assert_near(row.burst_ratio, 5.0 * 0.95, 1e-9);
         assert!(row.score < alone.score, "{row:?} {alone:?}");
         // The end is silent: one loss of 100 in a row.
         let end = call_over(&plan, |number| (number < 400).then_some(20_000));
-        assert_eq!((end.played, end.missing), (400, 100));
-        near(end.burst_ratio, 100.0 * 0.8, 1e-9);
+        assert_eq!((end.played, end.lost), (400, 100));
+        assert_near(end.burst_ratio, 100.0 * 0.8, 1e-9);
     }
 
     #[test]
@@ -266,17 +275,17 @@ mod tests {
                 continue;
             }
             sender.on_sent(due);
-            hearer.take(due + SAMPLE, (number, due), 172);
+            hearer.on_datagram(due + SAMPLE, (number, due), 172);
         }
         let (sent, received) = (sender.finish(), hearer.finish(false));
         let way = (DataDirection::Up, "p");
         let ends = (Some(&sent), Some(&received));
-        let (figures, _) = join(&plan, (0, at(0), SAMPLE), way, ends).unwrap();
+        let (figures, _) = merge_reports(&plan, (0, at(0), SAMPLE), way, ends).unwrap();
         let own = figures.call.unwrap();
         assert_eq!((figures.sent, figures.unsent, figures.lost), (40, 10, 0));
-        assert_eq!((own.planned, own.played, own.missing), (50, 40, 10));
+        assert_eq!((own.planned, own.played, own.lost), (50, 40, 10));
         assert_eq!(own.basis, DelayBasis::ClockOffset);
-        near(own.burst_ratio, 8.0, 1e-9);
+        assert_near(own.burst_ratio, 8.0, 1e-9);
         let nothing = call_over(&plan, |_| None);
         assert_eq!((nothing.rating, nothing.score), (Some(0.0), Some(1.0)));
         assert_eq!(nothing.mouth_to_ear_ns, None);
@@ -291,7 +300,7 @@ mod tests {
             30 => Some(90_000),
             _ => Some(20_000 + number % 4 * 800),
         });
-        assert_eq!((own.planned, own.played, own.missing, own.late), (300, 297, 2, 1));
+        assert_eq!((own.planned, own.played, own.lost, own.late), (300, 297, 2, 1));
         assert_eq!((own.score, own.rating, own.mouth_to_ear_ns), (None, None, None));
     }
 }

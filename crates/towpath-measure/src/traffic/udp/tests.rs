@@ -15,7 +15,7 @@ fn plan() -> Udp {
         bytes: 1_000,
         direction: DataDirection::Up,
         duration: Duration::from_secs(1),
-        patience: Duration::from_secs(1),
+        late_timeout: Duration::from_secs(1),
         is_bound: false,
         call: None,
     }
@@ -57,23 +57,23 @@ fn losses_duplicates_and_order_are_counted() {
     // 0 1 _ _ 4 3 4 … 9: one overtaken, one twice, two never; the last ninety are lost.
     for (number, arrival) in [(0, 5), (1, 15), (4, 45), (3, 46), (4, 47), (9, 95), (70, 96)] {
         let sent = at(number * 10_000);
-        receiver.take(at(arrival * 1_000), (number, sent), 1_000);
+        receiver.on_datagram(at(arrival * 1_000), (number, sent), 1_000);
     }
-    assert!(!receiver.take(at(1), (100, at(0)), 1_000), "the plan has no such number");
-    assert!(!receiver.take(at(1), (u64::MAX, at(0)), 1_000));
+    assert!(!receiver.on_datagram(at(1), (100, at(0)), 1_000), "the plan has no such number");
+    assert!(!receiver.on_datagram(at(1), (u64::MAX, at(0)), 1_000));
     let heard = receiver.finish(true);
     assert_eq!((heard.received, heard.duplicated, heard.out_of_order), (6, 1, 1));
-    assert_eq!((heard.highest, heard.burst, heard.bytes), (Some(70), 60, 6_000));
-    let sent = Sent { sent: 100, unsent: 0, rows: vec![(10, 0); 10] };
+    assert_eq!((heard.highest, heard.longest_loss, heard.bytes), (Some(70), 60, 6_000));
+    let sent = UdpSenderReport { sent: 100, unsent: 0, rows: vec![(10, 0); 10] };
     let what = (3, at(0), SAMPLE);
     let both = (Some(&sent), Some(&heard));
-    let (figures, rows) = join(&plan(), what, (DataDirection::Up, "wifi"), both).unwrap();
-    assert_eq!((figures.lost, figures.longest_loss), (94, 60));
+    let (figures, rows) = merge_reports(&plan(), what, (DataDirection::Up, "wifi"), both).unwrap();
+    assert_eq!((figures.lost, figures.longest_loss_run), (94, 60));
     assert_eq!((rows.len(), rows[0].lost, rows[1].lost), (10, Some(5), Some(10)));
     assert_eq!((rows[9].t_ns, rows[9].span_ns), (1_000_000_000, 100_000_000));
     // Without the sender's word, as far as is known.
     let (alone, rows) =
-        join(&plan(), what, (DataDirection::Up, "wifi"), (None, Some(&heard))).unwrap();
+        merge_reports(&plan(), what, (DataDirection::Up, "wifi"), (None, Some(&heard))).unwrap();
     assert_eq!((alone.sent, alone.lost, rows[0].lost), (71, 65, None));
 }
 
@@ -86,7 +86,7 @@ fn jitter_is_the_one_of_rfc_3550() {
     for number in 0..100_u64 {
         let transit = if number % 2 == 0 { 20_000 } else { 36_000 };
         let sent = at(number * 10_000);
-        receiver.take(at(number * 10_000 + transit), (number, sent), 1_000);
+        receiver.on_datagram(at(number * 10_000 + transit), (number, sent), 1_000);
         if number > 0 {
             expected += (16e6 - expected) / 16.0;
         }
@@ -106,7 +106,7 @@ fn clocks_that_differ_give_a_variation_and_no_delay() {
     for number in 0..10_u64 {
         // The receiver's clock is 5 s behind.
         let sent = at(10_000_000 + number * 10_000);
-        receiver.take(at(5_000_000 + number * 10_000 + number * 100), (number, sent), 1_000);
+        receiver.on_datagram(at(5_000_000 + number * 10_000 + number * 100), (number, sent), 1_000);
     }
     let heard = receiver.finish(false);
     assert_eq!(heard.delay, None);
@@ -134,11 +134,11 @@ proptest! {
         let mut known = std::collections::BTreeSet::new();
         for (number, sent, now, is_near) in arrivals {
             let number = if is_near { number % 200 } else { number % most.saturating_mul(2) };
-            let counts = receiver.take(Instant::from_nanos(now), (number, Instant::from_nanos(sent)), 1);
+            let counts = receiver.on_datagram(Instant::from_nanos(now), (number, Instant::from_nanos(sent)), 1);
             if counts {
                 prop_assert!(known.insert(number), "{number} counted twice");
             }
-            prop_assert!(receiver.seen.len() as u64 <= WINDOW);
+            prop_assert!(receiver.slots.len() as u64 <= REORDER_WINDOW);
         }
         let received = receiver.finish(true);
         prop_assert_eq!(received.received, known.len() as u64);
@@ -147,9 +147,9 @@ proptest! {
         prop_assert_eq!(rows, received.received);
         let what = (0, at(0), SAMPLE);
         let (figures, _) =
-            join(&plan, what, (DataDirection::Up, ""), (None, Some(&received))).unwrap();
+            merge_reports(&plan, what, (DataDirection::Up, ""), (None, Some(&received))).unwrap();
         prop_assert_eq!(figures.lost + figures.received, figures.sent);
-        prop_assert!(figures.longest_loss <= figures.lost);
+        prop_assert!(figures.longest_loss_run <= figures.lost);
     }
 
     #[test]

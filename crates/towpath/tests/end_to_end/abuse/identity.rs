@@ -7,8 +7,11 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use towpath_measure::live::secret::{Binding, Challenge, Meeting, Side};
-use towpath_measure::live::{Frames, FromClient, FromServer, Kind, Look, Preamble, Secret, Token};
+use towpath_measure::live::secret::{AuthRole, AuthTranscript, Challenge, ChannelBinding};
+use towpath_measure::live::{
+    ClientMessage, ConnectionKind, FrameDecoder, HostSnapshot, Preamble, Secret, ServerMessage,
+    TestToken,
+};
 
 use super::clients::hostile::{Hostile, Manner, Phase, Trick, connect};
 use crate::program::{Ended, Folder, Running, wait_for};
@@ -38,10 +41,11 @@ fn measure(folder: &Folder, port: u16, options: &[&str]) -> Ended {
 }
 
 /// Control of a new test.
-const CONTROL: Preamble = Preamble { kind: Kind::Control, flow: 0, stream: 0, token: Token::NONE };
+const CONTROL: Preamble =
+    Preamble { kind: ConnectionKind::Control, flow: 0, stream: 0, token: TestToken::NONE };
 
-fn hello() -> FromClient {
-    FromClient::Hello { towpath: String::new() }
+fn hello() -> ClientMessage {
+    ClientMessage::Hello { towpath: String::new() }
 }
 
 /// Passes connections on to a server and keeps all that the client sent.
@@ -116,16 +120,20 @@ fn with_a_pin_everything_over_tcp_goes_through_tls() {
     assert!(heard.len() >= 2, "control and data");
     for connection in heard {
         let preamble = Preamble::read(&connection).unwrap().unwrap();
-        assert!(matches!(preamble.kind, Kind::Tls | Kind::Data), "{preamble:?}");
+        assert!(
+            matches!(preamble.kind, ConnectionKind::Tls | ConnectionKind::Data),
+            "{preamble:?}"
+        );
         // A record of the handshake follows.
         assert_eq!(connection[Preamble::BYTES..][..2], [0x16, 0x03], "{preamble:?}");
         assert!(!contains(&connection, b"\"say\""), "a word can be read");
         // Whoever has read it cannot come back with it.
-        if preamble.kind == Kind::Data {
+        if preamble.kind == ConnectionKind::Data {
             let mut stranger =
-                connect(port, Preamble { kind: Kind::Control, ..preamble }, false).unwrap();
-            let _ = stranger.say(&FromClient::Fetch { offset: 0 }); // the server may have closed it
-            let answer = stranger.hear::<FromServer>(&mut Frames::default());
+                connect(port, Preamble { kind: ConnectionKind::Control, ..preamble }, false)
+                    .unwrap();
+            let _ = stranger.say(&ClientMessage::Fetch { offset: 0 }); // the server may have closed it
+            let answer = stranger.hear::<ServerMessage>(&mut FrameDecoder::default());
             assert!(!matches!(answer, Ok(Some(_))), "{answer:?}");
         }
     }
@@ -276,30 +284,38 @@ fn with_a_secret_control_is_encrypted_and_nothing_that_is_read_opens_anything() 
     for connection in tap.heard() {
         let preamble = Preamble::read(&connection).unwrap().unwrap();
         assert!(!contains(&connection, b"\"say\""), "a word can be read");
-        assert!(matches!(preamble.kind, Kind::Tls | Kind::Data), "{preamble:?}");
-        assert_eq!(preamble.kind == Kind::Tls, preamble.token == Token::NONE, "{preamble:?}");
+        assert!(
+            matches!(preamble.kind, ConnectionKind::Tls | ConnectionKind::Data),
+            "{preamble:?}"
+        );
+        assert_eq!(
+            preamble.kind == ConnectionKind::Tls,
+            preamble.token == TestToken::NONE,
+            "{preamble:?}"
+        );
     }
 }
 
 /// Says that it knows a secret; what the server says to that.
-fn prove(port: u16, secret: &str, tls: bool) -> io::Result<Option<FromServer>> {
+fn prove(port: u16, secret: &str, tls: bool) -> io::Result<Option<ServerMessage>> {
     let mut wire = connect(port, CONTROL, tls)?;
-    let mut frames = Frames::default();
+    let mut frames = FrameDecoder::default();
     wire.say(&hello())?;
-    let Some(FromServer::Welcome { challenge: Some(server), .. }) = wire.hear(&mut frames)? else {
+    let Some(ServerMessage::Welcome { challenge: Some(server), .. }) = wire.hear(&mut frames)?
+    else {
         return Err(io::Error::other("no challenge"));
     };
-    let binding = Binding(if tls { wire.binding() } else { [0; 32] });
-    let meeting = Meeting { binding, server, client: Challenge([5; 32]) };
+    let binding = ChannelBinding(if tls { wire.binding() } else { [0; 32] });
+    let meeting = AuthTranscript { binding, server, client: Challenge([5; 32]) };
     let secret = Secret::from_text(secret.as_bytes()).unwrap();
-    let proof = secret.prove(Side::Client, &meeting).unwrap();
-    wire.say(&FromClient::Proof { proof, challenge: meeting.client })?;
+    let proof = secret.prove(AuthRole::Client, &meeting).unwrap();
+    wire.say(&ClientMessage::Proof { proof, challenge: meeting.client })?;
     wire.hear(&mut frames)
 }
 
-fn refusal(said: io::Result<Option<FromServer>>) -> String {
+fn refusal(said: io::Result<Option<ServerMessage>>) -> String {
     match said.unwrap() {
-        Some(FromServer::Refused { why, .. }) => why,
+        Some(ServerMessage::Refused { why, .. }) => why,
         other => panic!("{other:?}"),
     }
 }
@@ -309,7 +325,7 @@ fn wrong_secrets_are_logged_and_get_slower() {
     let folder = Folder::new();
     folder.write_secret("secret.txt", SECRET);
     let (server, port, _) = server(&folder, &["--secret-file", "secret.txt"]);
-    assert!(matches!(prove(port, SECRET, true), Ok(Some(FromServer::Proved { .. }))));
+    assert!(matches!(prove(port, SECRET, true), Ok(Some(ServerMessage::Proved { .. }))));
     let plain = refusal(prove(port, SECRET, false));
     assert!(plain.contains("encrypted connection only"), "{plain}");
     let guess = "a guess of a secret of both";
@@ -323,19 +339,19 @@ fn wrong_secrets_are_logged_and_get_slower() {
     assert!((1..=20).contains(&lines), "{}", server.said());
     // Soon the right one is heard again.
     wait_for("the right secret", || {
-        matches!(prove(port, SECRET, true), Ok(Some(FromServer::Proved { .. }))).then_some(())
+        matches!(prove(port, SECRET, true), Ok(Some(ServerMessage::Proved { .. }))).then_some(())
     });
 }
 
 /// What a server says of its host.
-fn look(port: u16, asked: u16) -> Look {
-    let (mut wire, mut frames) = (connect(port, CONTROL, false).unwrap(), Frames::default());
+fn look(port: u16, asked: u16) -> HostSnapshot {
+    let (mut wire, mut frames) = (connect(port, CONTROL, false).unwrap(), FrameDecoder::default());
     wire.say(&hello()).unwrap();
-    wire.say(&FromClient::Look { port: asked }).unwrap();
+    wire.say(&ClientMessage::Snapshot { port: asked }).unwrap();
     loop {
         match wire.hear(&mut frames).unwrap() {
-            Some(FromServer::Looked(look)) => return *look,
-            Some(FromServer::Welcome { .. }) => {}
+            Some(ServerMessage::Snapshot(look)) => return *look,
+            Some(ServerMessage::Welcome { .. }) => {}
             other => panic!("{other:?}"),
         }
     }
@@ -348,9 +364,9 @@ fn strangers_are_told_what_a_port_scan_tells() {
     let elsewhere = other.local_addr().unwrap().port();
     let (_server, port, _) = server(&folder, &[]);
     let told = look(port, port);
-    let expected = Look { partial: true, ..Look::default() };
-    let Look { listener, connections, .. } = told.clone();
-    assert_eq!(told, Look { listener, connections, ..expected.clone() });
+    let expected = HostSnapshot { partial: true, ..HostSnapshot::default() };
+    let HostSnapshot { listener, connections, .. } = told.clone();
+    assert_eq!(told, HostSnapshot { listener, connections, ..expected.clone() });
     assert!(listener.is_some_and(|listener| listener.multipath || listener.plain));
     assert_eq!(look(port, elsewhere), expected, "nothing of other ports");
     let (_server, port, _) = server(&folder, &["--tell-strangers"]);
@@ -410,7 +426,7 @@ fn a_handshake_that_never_ends_is_given_up() {
     let (_server, port, _) = server(&folder, &[]);
     let mut silent = TcpStream::connect(("127.0.0.1", port)).unwrap();
     silent.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-    let first = Preamble { kind: Kind::Tls, flow: 0, stream: 0, token: Token::NONE };
+    let first = Preamble { kind: ConnectionKind::Tls, flow: 0, stream: 0, token: TestToken::NONE };
     silent.write_all(&first.to_bytes()).unwrap();
     assert_eq!(silent.read(&mut [0; 16]).unwrap_or(0), 0, "it is closed");
 }

@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use towpath_measure::live::{
-    Frames, FromClient, FromServer, Kind, Preamble, Settings, Token, frame,
+    ClientMessage, ConnectionKind, FrameDecoder, Preamble, ServerMessage, TestToken,
+    TransferSettings, frame,
 };
 
 use super::site::Site;
@@ -45,31 +46,31 @@ fn reset(socket: &TcpStream) {
     let _ = SockRef::from(socket).set_linger(Some(Duration::ZERO)); // best effort
 }
 
-fn preamble(kind: Kind, token: Token) -> Preamble {
+fn preamble(kind: ConnectionKind, token: TestToken) -> Preamble {
     Preamble { kind, flow: 0, stream: 0, token }
 }
 
-fn hello() -> FromClient {
-    FromClient::Hello { towpath: "0".to_owned() }
+fn hello() -> ClientMessage {
+    ClientMessage::Hello { towpath: "0".to_owned() }
 }
 
 /// Control over plain TCP, of any test.
 struct Line {
     stream: TcpStream,
-    frames: Frames,
+    frames: FrameDecoder,
 }
 
 impl Line {
-    fn open(way: Way, token: Token) -> io::Result<Self> {
-        let stream = way.connect(Kind::Control, token, (0, 0))?;
-        Ok(Self { stream, frames: Frames::default() })
+    fn open(way: Way, token: TestToken) -> io::Result<Self> {
+        let stream = way.connect(ConnectionKind::Control, token, (0, 0))?;
+        Ok(Self { stream, frames: FrameDecoder::default() })
     }
 
-    fn say(&mut self, message: &FromClient) -> io::Result<()> {
+    fn say(&mut self, message: &ClientMessage) -> io::Result<()> {
         self.stream.write_all(&frame::to_bytes(message).unwrap())
     }
 
-    fn hear(&mut self) -> io::Result<FromServer> {
+    fn hear(&mut self) -> io::Result<ServerMessage> {
         let mut room = [0; 16 * 1024];
         loop {
             if let Some(message) = self.frames.take().map_err(io::Error::other)? {
@@ -150,7 +151,7 @@ fn running(
     way: Way,
     flows: &[&str],
     streams: u16,
-    settings: Settings,
+    settings: TransferSettings,
 ) -> io::Result<(Stranger, Vec<TcpStream>)> {
     let mut stranger = Stranger::enter(way)?;
     if let Some(why) = stranger.plan(flows, settings)? {

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use towpath_measure::live::{FromClient, Kind, Settings, Token};
+use towpath_measure::live::{ClientMessage, ConnectionKind, TestToken, TransferSettings};
 
 use super::site::{Site, times};
 use super::stranger::{Stranger, Way};
@@ -36,10 +36,10 @@ fn whoever_takes_his_leave_keeps_his_place_until_his_threads_have_ended() {
     let mut most = 0;
     for _ in 0..60 {
         let Ok(mut stranger) = Stranger::enter(site.way(1)) else { continue };
-        if stranger.plan(&[MINUTE], Settings::default()).unwrap().is_none() {
+        if stranger.plan(&[MINUTE], TransferSettings::default()).unwrap().is_none() {
             let _data = stranger.data(0, 0).unwrap();
             stranger.begin().unwrap();
-            stranger.say(&FromClient::Bye).unwrap();
+            stranger.say(&ClientMessage::Bye).unwrap();
         }
         most = most.max(site.status("Threads:"));
     }
@@ -55,12 +55,12 @@ fn what_is_noted_of_a_test_is_limited_and_its_client_reads_why() {
     // A request each microsecond.
     let mut stranger = Stranger::enter(site.way(1)).unwrap();
     let many = "pattern = \"reqres\"\nduration = \"1 s\"\nperiod = \"1 us\"\ndirection = \"down\"";
-    let why = stranger.plan(&[many; 16], Settings::default()).unwrap().unwrap();
+    let why = stranger.plan(&[many; 16], TransferSettings::default()).unwrap().unwrap();
     assert!(why.contains("MiB of memory"), "{why}");
     // Requests of a few bytes each, which nobody asked for.
     let mut stranger = Stranger::enter(site.way(1)).unwrap();
     let some = "pattern = \"reqres\"\nduration = \"60 s\"\nperiod = \"1 s\"\ndirection = \"up\"";
-    assert_eq!(stranger.plan(&[some], Settings::default()).unwrap(), None);
+    assert_eq!(stranger.plan(&[some], TransferSettings::default()).unwrap(), None);
     let mut data = stranger.data(0, 0).unwrap();
     stranger.begin().unwrap();
     let writing = thread::spawn(move || {
@@ -88,13 +88,13 @@ fn nobody_gets_more_than_half_of_the_memory_that_is_left() {
     let site = Site::new(&[]);
     let mut stranger = Stranger::enter(site.way(1)).unwrap();
     let wide = "pattern = \"iperf\"\nduration = \"60 s\"\nstreams = 128";
-    let settings = Settings { block_bytes: Some(4 << 20), ..Settings::default() };
+    let settings = TransferSettings { block_bytes: Some(4 << 20), ..TransferSettings::default() };
     let why = stranger.plan(&[wide], settings).unwrap().unwrap();
     assert!(why.contains("MiB of memory"), "{why}");
     let visitors: Vec<_> = (1..=16)
         .filter_map(|n| {
             let mut stranger = Stranger::enter(site.way(n)).ok()?;
-            stranger.plan(&[wide], Settings::default()).ok()?;
+            stranger.plan(&[wide], TransferSettings::default()).ok()?;
             Some(stranger)
         })
         .collect();
@@ -108,7 +108,7 @@ fn nobody_gets_more_than_half_of_the_memory_that_is_left() {
 #[test]
 fn echoes_of_one_source_leave_seats_for_the_others() {
     let site = Site::new(&[]);
-    let echo = |n: u16| site.way(n).connect(Kind::Echo, Token::NONE, (0, 0)).unwrap();
+    let echo = |n: u16| site.way(n).connect(ConnectionKind::Echo, TestToken::NONE, (0, 0)).unwrap();
     let crowd: Vec<_> = (0..400).map(|_| echo(1)).collect();
     let sources: Vec<_> = (2..300).map(echo).collect();
     site.serves_five();
@@ -125,7 +125,8 @@ fn hellos_without_the_secret_keep_nobody_out() {
     let knocking = thread::spawn(move || {
         let mut open = std::collections::VecDeque::new();
         while Instant::now() < until {
-            let Ok(socket) = Way::number(1, &port).connect(Kind::Control, Token::NONE, (0, 0))
+            let Ok(socket) =
+                Way::number(1, &port).connect(ConnectionKind::Control, TestToken::NONE, (0, 0))
             else {
                 break;
             };
@@ -148,7 +149,7 @@ fn absent_clients_do_not_keep_their_places() {
     let later = "pattern = \"iperf\"\nduration = \"10 s\"\nstart = \"59 min\"";
     let book = |n: u16| {
         let mut stranger = Stranger::enter(site.way(n)).ok()?;
-        stranger.plan(&[later], Settings::default()).ok()?.is_none().then_some(())?;
+        stranger.plan(&[later], TransferSettings::default()).ok()?.is_none().then_some(())?;
         let data = stranger.data(0, 0).ok()?;
         stranger.begin().ok()?;
         Some((stranger, data))
@@ -169,9 +170,9 @@ fn a_rate_holds_for_all_that_a_client_does() {
     let site = Site::new(&["--max-rate", "8M"]);
     let mut stranger = Stranger::enter(site.way(1)).unwrap();
     let down = "pattern = \"iperf\"\nduration = \"6 s\"\ndirection = \"down\"";
-    assert_eq!(stranger.plan(&[down; 16], Settings::default()).unwrap(), None);
+    assert_eq!(stranger.plan(&[down; 16], TransferSettings::default()).unwrap(), None);
     let data: Vec<_> = (0..16).map(|flow| stranger.data(flow, 0).unwrap()).collect();
-    let mut echo = site.way(1).connect(Kind::Echo, Token::NONE, (0, 0)).unwrap();
+    let mut echo = site.way(1).connect(ConnectionKind::Echo, TestToken::NONE, (0, 0)).unwrap();
     stranger.begin().unwrap();
     let began = Instant::now();
     let until = began + Duration::from_secs(6);
@@ -196,7 +197,7 @@ fn bytes_and_rate_hold_for_replies_and_the_client_reads_why_it_ended() {
     let site = Site::new(&["--max-rate", "8M", "--max-bytes", "2M"]);
     let mut stranger = Stranger::enter(site.way(1)).unwrap();
     let down = "pattern = \"iperf\"\nduration = \"20 s\"\ndirection = \"down\"";
-    assert_eq!(stranger.plan(&[down; 4], Settings::default()).unwrap(), None);
+    assert_eq!(stranger.plan(&[down; 4], TransferSettings::default()).unwrap(), None);
     let data: Vec<_> = (0..4).map(|flow| stranger.data(flow, 0).unwrap()).collect();
     stranger.begin().unwrap();
     let began = Instant::now();
@@ -223,9 +224,9 @@ fn a_source_that_takes_all_that_it_gets_leaves_enough_for_the_others() {
         let mut held = Vec::new();
         let mut tests = Vec::new();
         while attack.goes_on() {
-            held.extend(site.way(1).connect(Kind::Echo, Token::NONE, (0, 0)));
+            held.extend(site.way(1).connect(ConnectionKind::Echo, TestToken::NONE, (0, 0)));
             if let Ok(mut stranger) = Stranger::enter(site.way(1))
-                && let Ok(None) = stranger.plan(&[MINUTE], Settings::default())
+                && let Ok(None) = stranger.plan(&[MINUTE], TransferSettings::default())
             {
                 tests.push(stranger);
             }

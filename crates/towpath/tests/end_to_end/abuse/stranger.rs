@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use socket2::{Domain, Socket, Type};
 use towpath_measure::live::{
-    Frames, FromClient, FromServer, Kind, Plan, Preamble, Settings, Token, frame,
+    ClientMessage, ConnectionKind, FrameDecoder, Preamble, ServerMessage, TestPlan, TestToken,
+    TransferSettings, frame,
 };
 use towpath_measure::scenario::Transport;
 
@@ -33,8 +34,8 @@ impl Way {
     /// A connection with what it is for.
     pub(super) fn connect(
         self,
-        kind: Kind,
-        token: Token,
+        kind: ConnectionKind,
+        token: TestToken,
         (flow, stream): (u16, u16),
     ) -> io::Result<TcpStream> {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
@@ -53,28 +54,28 @@ impl Way {
 pub(super) struct Stranger {
     pub(super) way: Way,
     control: TcpStream,
-    frames: Frames,
-    pub(super) token: Token,
+    frames: FrameDecoder,
+    pub(super) token: TestToken,
 }
 
 impl Stranger {
     /// Connects and is welcome.
     pub(super) fn enter(way: Way) -> io::Result<Self> {
-        let control = way.connect(Kind::Control, Token::NONE, (0, 0))?;
-        let (frames, token) = (Frames::default(), Token::NONE);
+        let control = way.connect(ConnectionKind::Control, TestToken::NONE, (0, 0))?;
+        let (frames, token) = (FrameDecoder::default(), TestToken::NONE);
         let mut stranger = Self { way, control, frames, token };
-        stranger.say(&FromClient::Hello { towpath: "0".to_owned() })?;
+        stranger.say(&ClientMessage::Hello { towpath: "0".to_owned() })?;
         match stranger.hear()? {
-            FromServer::Welcome { .. } => Ok(stranger),
+            ServerMessage::Welcome { .. } => Ok(stranger),
             other => Err(io::Error::other(format!("no welcome: {other:?}"))),
         }
     }
 
-    pub(super) fn say(&mut self, message: &FromClient) -> io::Result<()> {
+    pub(super) fn say(&mut self, message: &ClientMessage) -> io::Result<()> {
         self.control.write_all(&frame::to_bytes(message).unwrap())
     }
 
-    pub(super) fn hear(&mut self) -> io::Result<FromServer> {
+    pub(super) fn hear(&mut self) -> io::Result<ServerMessage> {
         let mut room = [0; 16 * 1024];
         loop {
             if let Some(message) = self.frames.take().map_err(io::Error::other)? {
@@ -91,7 +92,7 @@ impl Stranger {
     pub(super) fn plan(
         &mut self,
         flows: &[&str],
-        settings: Settings,
+        settings: TransferSettings,
     ) -> io::Result<Option<String>> {
         let flow = |text: &&str| format!("[[flows]]\nfrom = \"client\"\nto = \"server\"\n{text}\n");
         let flows: String = flows.iter().map(flow).collect();
@@ -99,44 +100,44 @@ impl Stranger {
             "name = \"t\"\n[hosts.client]\n[hosts.server]\n[paths.eth0]\n\
              between = [\"client\", \"server\"]\n{flows}"
         );
-        let plan = Plan { scenario, transport: Transport::Tcp, settings };
-        self.say(&FromClient::Plan(Box::new(plan)))?;
+        let plan = TestPlan { scenario, transport: Transport::Tcp, settings };
+        self.say(&ClientMessage::Plan(Box::new(plan)))?;
         match self.hear()? {
-            FromServer::Accepted { token } => {
+            ServerMessage::Accepted { token } => {
                 self.token = token;
                 Ok(None)
             }
-            FromServer::Refused { why, .. } => Ok(Some(why)),
+            ServerMessage::Refused { why, .. } => Ok(Some(why)),
             other => Err(io::Error::other(format!("neither accepted nor refused: {other:?}"))),
         }
     }
 
     /// One of the test's connections.
     pub(super) fn data(&self, flow: u16, stream: u16) -> io::Result<TcpStream> {
-        self.way.connect(Kind::Data, self.token.name(), (flow, stream))
+        self.way.connect(ConnectionKind::Data, self.token.public_id(), (flow, stream))
     }
 
     /// Waits until the server has all connections, then lets the traffic begin.
     pub(super) fn begin(&mut self) -> io::Result<()> {
-        while !matches!(self.hear()?, FromServer::Ready) {}
-        self.say(&FromClient::Begin { at_ns: 0 })
+        while !matches!(self.hear()?, ServerMessage::Ready) {}
+        self.say(&ClientMessage::Begin { at_ns: 0 })
     }
 
     /// The server's half, as text; asks again until it is there.
     pub(super) fn fetch(&mut self) -> io::Result<String> {
         let mut whole = String::new();
         loop {
-            self.say(&FromClient::Fetch { offset: whole.len() as u64 })?;
+            self.say(&ClientMessage::Fetch { offset: whole.len() as u64 })?;
             loop {
                 match self.hear()? {
-                    FromServer::Part { total, text, .. } => {
+                    ServerMessage::Part { total, text, .. } => {
                         whole.push_str(&text);
                         if whole.len() as u64 >= total {
                             return Ok(whole);
                         }
                     }
-                    FromServer::Pending => break,
-                    FromServer::Ready | FromServer::Clock { .. } => {}
+                    ServerMessage::Pending => break,
+                    ServerMessage::Ready | ServerMessage::Clock { .. } => {}
                     other => return Err(io::Error::other(format!("no part: {other:?}"))),
                 }
             }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use towpath_measure::live::{Kind, Settings, Token};
+use towpath_measure::live::{ConnectionKind, TestToken, TransferSettings};
 
 use super::super::site::{Site, times, whole};
 use super::super::stranger::{Stranger, Way};
@@ -53,7 +53,7 @@ fn goes_on(site: &Site) {
 
 /// As many connections as are taken, which say what they are for and stay.
 fn crowd(site: &Site, number: usize) -> Vec<TcpStream> {
-    let echo = |_| site.way(1).connect(Kind::Echo, Token::NONE, (0, 0)).ok();
+    let echo = |_| site.way(1).connect(ConnectionKind::Echo, TestToken::NONE, (0, 0)).ok();
     (0..number).filter_map(echo).collect()
 }
 
@@ -142,7 +142,7 @@ fn a_test_that_gets_no_descriptors_gives_its_place_back() {
     let site = site_with(&["prlimit", "--nofile=64:64"], &["--max-tests", "1"]);
     let mut stranger = Stranger::enter(site.way(1)).unwrap();
     let wide = "pattern = \"iperf\"\nduration = \"60 s\"\nstreams = 128\ndirection = \"down\"";
-    let why = stranger.plan(&[wide], Settings::default()).unwrap();
+    let why = stranger.plan(&[wide], TransferSettings::default()).unwrap();
     let data: Vec<_> = (0..128).filter_map(|stream| stranger.data(0, stream).ok()).collect();
     assert!(why.is_some() || data.len() == 128, "{} connections, {why:?}", data.len());
     drop((stranger, data));
@@ -216,7 +216,7 @@ fn a_test_that_gets_no_threads_fails_for_its_client_and_gives_its_place_back() {
 
 /// What becomes of a wide test: its refusal, its half, or how its connection ended.
 fn attend(stranger: &mut Stranger, flow: &str) -> String {
-    match stranger.plan(&[flow], Settings::default()) {
+    match stranger.plan(&[flow], TransferSettings::default()) {
         Ok(None) => {}
         Ok(Some(why)) => return why,
         Err(error) => return error.to_string(),
@@ -258,7 +258,7 @@ fn a_server_without_address_space_goes_on() {
         let strangers: Vec<_> = (1..8)
             .filter_map(|n| {
                 let mut stranger = Stranger::enter(site.way(n)).ok()?;
-                stranger.plan(&[wide], Settings::default()).ok()?;
+                stranger.plan(&[wide], TransferSettings::default()).ok()?;
                 let data: Vec<_> = (0..128).map_while(|one| stranger.data(0, one).ok()).collect();
                 Some((stranger, data))
             })
@@ -554,7 +554,7 @@ fn a_signal_in_the_middle_of_tests_ends_both_ends() {
         let strangers: Vec<_> = (1..4)
             .map(|n| {
                 let mut stranger = Stranger::enter(site.way(n)).unwrap();
-                assert_eq!(stranger.plan(&[MINUTE], Settings::default()).unwrap(), None);
+                assert_eq!(stranger.plan(&[MINUTE], TransferSettings::default()).unwrap(), None);
                 let data = stranger.data(0, 0).unwrap();
                 stranger.begin().unwrap();
                 (stranger, data)
@@ -604,7 +604,8 @@ fn a_server_that_was_stopped_goes_on() {
         // Some come meanwhile and leave again.
         let mut crowd = Vec::new();
         wait_for("a while", || {
-            crowd.extend(site.way(1).connect(Kind::Control, Token::NONE, (0, 0)).ok());
+            crowd
+                .extend(site.way(1).connect(ConnectionKind::Control, TestToken::NONE, (0, 0)).ok());
             (began.elapsed() > Duration::from_millis(1_200)).then_some(())
         });
         assert!(crowd.len() > 20, "{}", crowd.len());
@@ -643,7 +644,7 @@ fn connections_that_break_in_every_phase_leave_nothing() {
     for phase in 0..times(5, 10) {
         for n in 1..=times(2, 8) as u16 {
             let Ok(mut stranger) = Stranger::enter(site.way(n)) else { continue };
-            if phase % 5 == 0 || stranger.plan(&[short], Settings::default()).is_err() {
+            if phase % 5 == 0 || stranger.plan(&[short], TransferSettings::default()).is_err() {
                 continue;
             }
             let Ok(mut data) = stranger.data(0, 0) else { continue };

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use towpath_measure::live::{Kind, Preamble};
+use towpath_measure::live::{ConnectionKind, Preamble};
 
 use crate::program::wait_for;
 
@@ -143,9 +143,11 @@ impl Shared {
             let _ = back.shutdown(std::net::Shutdown::Write);
         });
         match kind {
-            Kind::Control => self.converse(&mut server, &mut client),
-            Kind::Data => self.spoil(&mut server, &mut client),
-            Kind::Echo | Kind::Tls => io::copy(&mut server, &mut client).map(|_| ()),
+            ConnectionKind::Control => self.converse(&mut server, &mut client),
+            ConnectionKind::Data => self.spoil(&mut server, &mut client),
+            ConnectionKind::Echo | ConnectionKind::Tls => {
+                io::copy(&mut server, &mut client).map(|_| ())
+            }
         }
     }
 

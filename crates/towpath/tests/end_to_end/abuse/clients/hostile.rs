@@ -8,8 +8,10 @@ use std::thread;
 use std::time::Duration;
 
 use towpath_linux::live::{Fingerprint, Identity};
-use towpath_measure::live::secret::{Challenge, Proof};
-use towpath_measure::live::{Frames, FromClient, FromServer, Kind, Preamble, Token, frame};
+use towpath_measure::live::secret::{AuthProof, Challenge};
+use towpath_measure::live::{
+    ClientMessage, ConnectionKind, FrameDecoder, Preamble, ServerMessage, TestToken, frame,
+};
 use towpath_quic::identity::PemIdentity;
 use towpath_quic::tls::TlsSession;
 
@@ -203,7 +205,7 @@ impl Wire {
     /// The next word; `None` when the other end has closed.
     pub(crate) fn hear<T: serde::de::DeserializeOwned>(
         &mut self,
-        frames: &mut Frames,
+        frames: &mut FrameDecoder,
     ) -> io::Result<Option<T>> {
         let mut room = [0; 4_096];
         loop {
@@ -225,7 +227,8 @@ pub(crate) fn connect(port: u16, preamble: Preamble, tls: bool) -> io::Result<Wi
     stream.set_read_timeout(Some(Duration::from_secs(30)))?;
     let mut wire = Wire { stream, session: None };
     if tls {
-        let first = Preamble { kind: Kind::Tls, flow: 0, stream: 0, token: Token::NONE };
+        let first =
+            Preamble { kind: ConnectionKind::Tls, flow: 0, stream: 0, token: TestToken::NONE };
         wire.send(&first.to_bytes())?;
         let session = TlsSession::client(&towpath_quic::Trust::Any).unwrap();
         wire = Wire::secure(wire.stream, session)?;
@@ -248,12 +251,12 @@ impl Shared {
             return self.play(trick, &mut wire);
         }
         let mut preamble = wire.preamble()?;
-        if preamble.kind == Kind::Tls {
+        if preamble.kind == ConnectionKind::Tls {
             self.note("tls");
             wire = Wire::secure(wire.stream, TlsSession::server(&self.identity).unwrap())?;
             preamble = wire.preamble()?;
         }
-        if preamble.kind == Kind::Control {
+        if preamble.kind == ConnectionKind::Control {
             self.note("control");
             return self.converse(&mut wire);
         }
@@ -278,33 +281,33 @@ impl Shared {
             Manner::Trick(of, trick) => (of == phase).then_some(trick),
             Manner::Half(_) | Manner::Liar => None,
         };
-        let mut frames = Frames::default();
-        while let Some(word) = wire.hear::<FromClient>(&mut frames)? {
+        let mut frames = FrameDecoder::default();
+        while let Some(word) = wire.hear::<ClientMessage>(&mut frames)? {
             let (phase, answer) = match word {
-                FromClient::Hello { .. } => (Phase::Hello, vec![self.welcome()]),
-                FromClient::Proof { .. } => {
-                    let proved = FromServer::Proved { proof: Proof([7; 32]) };
+                ClientMessage::Hello { .. } => (Phase::Hello, vec![self.welcome()]),
+                ClientMessage::Proof { .. } => {
+                    let proved = ServerMessage::Proved { proof: AuthProof([7; 32]) };
                     wire.say(&proved)?;
                     continue;
                 }
-                FromClient::Plan(_) => {
-                    let accepted = FromServer::Accepted { token: Token([7; 16]) };
+                ClientMessage::Plan(_) => {
+                    let accepted = ServerMessage::Accepted { token: TestToken([7; 16]) };
                     if let Some(trick) = trick(Phase::Ready) {
                         wire.say(&accepted)?;
                         return self.play(trick, wire);
                     }
-                    (Phase::Plan, vec![accepted, FromServer::Ready])
+                    (Phase::Plan, vec![accepted, ServerMessage::Ready])
                 }
-                FromClient::Probe { client_ns } => {
-                    let clock = FromServer::Clock { client_ns, server_ns: client_ns };
+                ClientMessage::Probe { client_ns } => {
+                    let clock = ServerMessage::Clock { client_ns, server_ns: client_ns };
                     (Phase::Probe, vec![clock])
                 }
-                FromClient::Fetch { offset } => (Phase::Fetch, self.parts(offset as usize)),
-                FromClient::Bye => return Ok(()),
-                FromClient::Look { .. }
-                | FromClient::Begin { .. }
-                | FromClient::Stop
-                | FromClient::End { .. } => continue,
+                ClientMessage::Fetch { offset } => (Phase::Fetch, self.parts(offset as usize)),
+                ClientMessage::Bye => return Ok(()),
+                ClientMessage::Snapshot { .. }
+                | ClientMessage::Begin { .. }
+                | ClientMessage::Stop
+                | ClientMessage::End { .. } => continue,
             };
             self.note(&format!("{phase:?}"));
             if let Some(trick) = trick(phase) {
@@ -315,16 +318,16 @@ impl Shared {
         Ok(())
     }
 
-    fn welcome(&self) -> FromServer {
+    fn welcome(&self) -> ServerMessage {
         let asks = matches!(self.manner, Manner::Liar);
         welcome(asks.then_some(Challenge([7; 32])))
     }
 
-    fn parts(&self, offset: usize) -> Vec<FromServer> {
-        let Manner::Half(half) = &self.manner else { return vec![FromServer::Pending] };
+    fn parts(&self, offset: usize) -> Vec<ServerMessage> {
+        let Manner::Half(half) = &self.manner else { return vec![ServerMessage::Pending] };
         let total = half.len() as u64;
         let places = (offset..half.len()).step_by(24 * 1_024);
-        let part = |place: usize| FromServer::Part {
+        let part = |place: usize| ServerMessage::Part {
             offset: place as u64,
             total,
             text: half[place..half.len().min(place + 24 * 1_024)].to_owned(),
@@ -334,10 +337,13 @@ impl Shared {
 
     fn play(&self, trick: Trick, wire: &mut Wire) -> io::Result<()> {
         self.begun.store(true, Ordering::Release);
-        let part =
-            |offset, total, text: &str| FromServer::Part { offset, total, text: text.to_owned() };
+        let part = |offset, total, text: &str| ServerMessage::Part {
+            offset,
+            total,
+            text: text.to_owned(),
+        };
         let escapes = "\u{1b}]0;owned\u{7}\u{1b}[2J\r\nerror: \u{9b}31mforged \u{202e}".repeat(9);
-        let refusal = FromServer::Refused { why: escapes.clone(), hint: Some(escapes) };
+        let refusal = ServerMessage::Refused { why: escapes.clone(), hint: Some(escapes) };
         let word = match trick {
             Trick::Silence => {
                 while wire.read(&mut [0; 1_024])? > 0 {}
@@ -365,9 +371,9 @@ impl Shared {
                 return Ok(());
             }
             Trick::Close => return Ok(()),
-            Trick::Ready => FromServer::Ready,
+            Trick::Ready => ServerMessage::Ready,
             Trick::Welcome => welcome(None),
-            Trick::Pending => FromServer::Pending,
+            Trick::Pending => ServerMessage::Pending,
             Trick::EmptyParts => part(0, 10, ""),
             Trick::WrongOffset => part(7, 10, "abc"),
             Trick::HugeTotal => part(0, u64::MAX, "abc"),
@@ -379,8 +385,8 @@ impl Shared {
     }
 }
 
-fn welcome(challenge: Option<Challenge>) -> FromServer {
+fn welcome(challenge: Option<Challenge>) -> ServerMessage {
     let towpath = env!("CARGO_PKG_VERSION").to_owned();
     let seen = None;
-    FromServer::Welcome { towpath, challenge, seen, datagrams: false, quic: false }
+    ServerMessage::Welcome { towpath, challenge, seen, datagrams: false, quic: false }
 }

@@ -7,8 +7,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use socket2::SockRef;
-use towpath_measure::live::datagram::Datagram;
-use towpath_measure::live::{FromClient, FromServer, Kind, Settings, Token};
+use towpath_measure::live::datagram::EchoDatagram;
+use towpath_measure::live::{
+    ClientMessage, ConnectionKind, ServerMessage, TestToken, TransferSettings,
+};
 
 use super::visitor::{QuicTest, Visitor};
 use super::{Line, give, give_all, is_well, preamble, running, take, take_all};
@@ -28,7 +30,9 @@ fn span() -> Duration {
 fn echoes(way: Way, count: usize, until: Instant, back: &AtomicU64) {
     thread::scope(|scope| {
         for _ in 0..count {
-            let Ok(echo) = way.connect(Kind::Echo, Token::NONE, (0, 0)) else { continue };
+            let Ok(echo) = way.connect(ConnectionKind::Echo, TestToken::NONE, (0, 0)) else {
+                continue;
+            };
             let other = echo.try_clone().unwrap();
             scope.spawn(move || give(&echo, until, &AtomicU64::new(0)));
             scope.spawn(move || take(&other, until, back));
@@ -43,7 +47,7 @@ fn datagrams(way: Way, until: Instant, back: &AtomicU64) {
     socket.set_nonblocking(true).unwrap();
     let mut room = [0; 2_048];
     for number in 0.. {
-        let ours = Datagram { token: Token::NONE, number, sent_ns: 0 }.to_bytes();
+        let ours = EchoDatagram { token: TestToken::NONE, number, sent_ns: 0 }.to_bytes();
         let _ = socket.send(&ours); // fails if the buffer is full
         while let Ok(length) = socket.recv(&mut room) {
             back.fetch_add(length as u64, Ordering::Relaxed);
@@ -58,7 +62,7 @@ fn datagrams(way: Way, until: Instant, back: &AtomicU64) {
 }
 
 /// Questions for the time, and for a result, on one control connection: what comes back.
-fn questions(way: Way, token: Token, until: Instant, back: &AtomicU64) {
+fn questions(way: Way, token: TestToken, until: Instant, back: &AtomicU64) {
     let Ok(line) = Line::open(way, token) else { return };
     let reader = line.stream.try_clone().unwrap();
     thread::scope(|scope| {
@@ -66,7 +70,7 @@ fn questions(way: Way, token: Token, until: Instant, back: &AtomicU64) {
             let mut line = line;
             line.stream.set_write_timeout(Some(Duration::from_millis(100))).unwrap();
             while Instant::now() < until {
-                let asked = line.say(&FromClient::Probe { client_ns: u64::MAX });
+                let asked = line.say(&ClientMessage::Probe { client_ns: u64::MAX });
                 if asked.is_err() {
                     // A part of a word may have gone: nothing more makes sense on this one.
                     return;
@@ -82,7 +86,7 @@ fn quic_echoes(way: Way, until: Instant, back: &AtomicU64) {
     let Some(mut visitor) = Visitor::enter(way) else { return };
     let streams: Vec<_> = (0..4).filter_map(|_| visitor.open()).collect();
     for stream in &streams {
-        visitor.write(*stream, &preamble(Kind::Echo, Token::NONE).to_bytes());
+        visitor.write(*stream, &preamble(ConnectionKind::Echo, TestToken::NONE).to_bytes());
     }
     while Instant::now() < until {
         for stream in &streams {
@@ -111,7 +115,7 @@ fn a_rate_holds_for_everything_at_once() {
     // What comes before anybody reads is read at once afterwards.
     let began = Instant::now();
     let tests: Vec<_> =
-        (0..2).map(|_| running(way, &[DOWN; 8], 1, Settings::default()).unwrap()).collect();
+        (0..2).map(|_| running(way, &[DOWN; 8], 1, TransferSettings::default()).unwrap()).collect();
     let parts: [AtomicU64; 5] = Default::default();
     let until = Instant::now() + span();
     thread::scope(|scope| {
@@ -169,7 +173,10 @@ fn a_rate_holds_for_connections_one_after_the_other() {
             scope.spawn(|| {
                 while Instant::now() < until {
                     let soon = Instant::now() + Duration::from_millis(150);
-                    let Ok(echo) = way.connect(Kind::Echo, Token::NONE, (0, 0)) else { continue };
+                    let Ok(echo) = way.connect(ConnectionKind::Echo, TestToken::NONE, (0, 0))
+                    else {
+                        continue;
+                    };
                     echo.set_nonblocking(true).unwrap();
                     let _ = (&echo).write(&vec![0; 1 << 17]); // a partial write is enough
                     echo.set_nonblocking(false).unwrap();
@@ -178,7 +185,7 @@ fn a_rate_holds_for_connections_one_after_the_other() {
             });
         }
         while Instant::now() < until {
-            let Ok((stranger, data)) = running(way, &[DOWN], 1, Settings::default()) else {
+            let Ok((stranger, data)) = running(way, &[DOWN], 1, TransferSettings::default()) else {
                 continue;
             };
             rounds += 1;
@@ -198,7 +205,7 @@ fn a_rate_holds_for_what_is_sent_to_the_server() {
     let site = Site::new(&["--max-rate", "40M"]);
     let way = site.way(1);
     let up = "pattern = \"iperf\"\nduration = \"60 s\"\nstreams = 2";
-    let narrow = Settings { window_bytes: Some(64 << 10), ..Settings::default() };
+    let narrow = TransferSettings { window_bytes: Some(64 << 10), ..TransferSettings::default() };
     let tests: Vec<_> = (0..2).map(|_| running(way, &[up], 2, narrow.clone()).unwrap()).collect();
     let data: Vec<&TcpStream> = tests.iter().flat_map(|(_, data)| data).collect();
     for one in &data {
@@ -225,7 +232,8 @@ fn a_source_at_its_rate_takes_nothing_of_another_ones() {
     site.withstands(|attack| {
         let until = Instant::now() + Duration::from_secs(20);
         let back = AtomicU64::new(0);
-        let (_client, data) = running(site.way(1), &[DOWN; 16], 1, Settings::default()).unwrap();
+        let (_client, data) =
+            running(site.way(1), &[DOWN; 16], 1, TransferSettings::default()).unwrap();
         thread::scope(|scope| {
             for one in &data {
                 let back = &back;
@@ -247,9 +255,10 @@ fn bytes_hold_at_full_speed_in_each_direction() {
     const MOST: u64 = 40 << 20;
     let site = Site::new(&["--max-bytes", "40M"]);
     let up = "pattern = \"iperf\"\nduration = \"60 s\"";
-    let narrow = Settings { window_bytes: Some(64 << 10), ..Settings::default() };
+    let narrow = TransferSettings { window_bytes: Some(64 << 10), ..TransferSettings::default() };
     let until = Instant::now() + Duration::from_secs(20);
-    let (mut stranger, data) = running(site.way(1), &[DOWN; 8], 1, Settings::default()).unwrap();
+    let (mut stranger, data) =
+        running(site.way(1), &[DOWN; 8], 1, TransferSettings::default()).unwrap();
     let down = take_all(&data, until);
     let half = stranger.fetch().unwrap();
     assert!(half.contains("--max-bytes"), "{}", &half[..half.len().min(400)]);
@@ -273,7 +282,7 @@ fn bytes_hold_for_results_that_are_fetched_again_and_again() {
     const MOST: u64 = 2 << 20;
     let site = Site::new(&["--max-bytes", "2M"]);
     let short = "pattern = \"iperf\"\nduration = \"500 ms\"\ndirection = \"down\"";
-    let slow = Settings { rate_bps: Some(80_000), ..Settings::default() };
+    let slow = TransferSettings { rate_bps: Some(80_000), ..TransferSettings::default() };
     let (mut stranger, data) = running(site.way(1), &[short; 8], 1, slow).unwrap();
     let mut all = take_all(&data, Instant::now() + Duration::from_secs(5));
     let first = stranger.fetch().unwrap();
@@ -282,10 +291,10 @@ fn bytes_hold_for_results_that_are_fetched_again_and_again() {
     while all <= 2 * MOST && began.elapsed() < Duration::from_secs(10) {
         let Ok(mut line) = Line::open(site.way(1), stranger.token) else { break };
         let mut length = 0;
-        if line.say(&FromClient::Fetch { offset: 0 }).is_err() {
+        if line.say(&ClientMessage::Fetch { offset: 0 }).is_err() {
             break;
         }
-        while let Ok(FromServer::Part { total, text, .. }) = line.hear() {
+        while let Ok(ServerMessage::Part { total, text, .. }) = line.hear() {
             length += text.len() as u64;
             if length >= total {
                 break;
@@ -326,7 +335,7 @@ fn no_plan_is_longer_than_allowed() {
     ];
     for flow in long {
         let mut stranger = Stranger::enter(site.way(1)).unwrap();
-        let why = stranger.plan(&[flow], Settings::default()).unwrap();
+        let why = stranger.plan(&[flow], TransferSettings::default()).unwrap();
         assert!(why.is_some(), "{flow} was accepted");
     }
     is_well(&site);
@@ -339,10 +348,11 @@ fn a_test_ends_in_time_whatever_is_said_and_sent() {
     let site = Site::new(&["--max-duration", "2 s"]);
     let up = "pattern = \"iperf\"\nduration = \"2 s\"";
     let ends = |n: u16, flow: &str| {
-        let (mut stranger, data) = running(site.way(n), &[flow], 1, Settings::default()).unwrap();
+        let (mut stranger, data) =
+            running(site.way(n), &[flow], 1, TransferSettings::default()).unwrap();
         let (began, moved) = (Instant::now(), AtomicU64::new(0));
-        let _ = stranger.say(&FromClient::End { at_ns: u64::MAX }); // the server may have closed it
-        let _ = stranger.say(&FromClient::Begin { at_ns: u64::MAX });
+        let _ = stranger.say(&ClientMessage::End { at_ns: u64::MAX }); // the server may have closed it
+        let _ = stranger.say(&ClientMessage::Begin { at_ns: u64::MAX });
         let until = began + Duration::from_secs(15);
         if flow.contains("down") {
             take(&data[0], until, &moved);
@@ -374,7 +384,7 @@ fn a_rate_holds_for_tests_over_quic_and_tcp_together() {
     // What comes before anybody reads is read at once afterwards.
     let began = Instant::now();
     let mut over_quic: Vec<_> = (0..3).map(|_| QuicTest::begin(way, DOWN).unwrap()).collect();
-    let (_client, data) = running(way, &[DOWN; 2], 1, Settings::default()).unwrap();
+    let (_client, data) = running(way, &[DOWN; 2], 1, TransferSettings::default()).unwrap();
     let until = Instant::now() + span();
     let (quic, tcp): (u64, u64) = thread::scope(|scope| {
         let moving: Vec<_> =

@@ -4,7 +4,9 @@ use std::io::{Read, Write};
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
-use towpath_measure::live::{FromClient, FromServer, Kind, Plan, Settings, Token, frame};
+use towpath_measure::live::{
+    ClientMessage, ConnectionKind, ServerMessage, TestPlan, TestToken, TransferSettings, frame,
+};
 use towpath_measure::scenario::Transport;
 
 use super::{Line, MINUTE, closes, dial, hello, is_well, preamble, running, take};
@@ -14,13 +16,13 @@ use crate::program::wait_for;
 
 const DOWN: &str = "pattern = \"iperf\"\nduration = \"60 s\"\ndirection = \"down\"";
 
-fn plan(flows: &str) -> FromClient {
+fn plan(flows: &str) -> ClientMessage {
     let scenario = format!(
         "name = \"t\"\n[hosts.client]\n[hosts.server]\n[paths.eth0]\n\
          between = [\"client\", \"server\"]\n{flows}"
     );
-    let settings = Settings::default();
-    FromClient::Plan(Box::new(Plan { scenario, transport: Transport::Tcp, settings }))
+    let settings = TransferSettings::default();
+    ClientMessage::Plan(Box::new(TestPlan { scenario, transport: Transport::Tcp, settings }))
 }
 
 fn flow(keys: &str) -> String {
@@ -28,19 +30,19 @@ fn flow(keys: &str) -> String {
 }
 
 /// Every word, with numbers from both ends of what they can be.
-fn words() -> Vec<FromClient> {
+fn words() -> Vec<ClientMessage> {
     let numbers = [0, 1, u64::from(u32::MAX), i64::MAX as u64, u64::MAX];
     let mut all = vec![
         hello(),
         plan(&flow(MINUTE)),
-        FromClient::Look { port: 0 },
-        FromClient::Stop,
-        FromClient::Bye,
+        ClientMessage::Snapshot { port: 0 },
+        ClientMessage::Stop,
+        ClientMessage::Bye,
     ];
-    all.extend(numbers.map(|client_ns| FromClient::Probe { client_ns }));
-    all.extend(numbers.map(|at_ns| FromClient::Begin { at_ns }));
-    all.extend(numbers.map(|at_ns| FromClient::End { at_ns }));
-    all.extend(numbers.map(|offset| FromClient::Fetch { offset }));
+    all.extend(numbers.map(|client_ns| ClientMessage::Probe { client_ns }));
+    all.extend(numbers.map(|at_ns| ClientMessage::Begin { at_ns }));
+    all.extend(numbers.map(|at_ns| ClientMessage::End { at_ns }));
+    all.extend(numbers.map(|offset| ClientMessage::Fetch { offset }));
     all
 }
 
@@ -59,7 +61,7 @@ fn words_in_any_order_end_nothing_but_their_own_connection() {
             let way = site.way(1 + (number % 5) as u16);
             let Ok(mut stranger) = Stranger::enter(way) else { continue };
             let mut data = Vec::new();
-            if step > 0 && stranger.plan(&[DOWN], Settings::default()).ok() != Some(None) {
+            if step > 0 && stranger.plan(&[DOWN], TransferSettings::default()).ok() != Some(None) {
                 continue;
             }
             if step > 1 {
@@ -84,18 +86,19 @@ fn words_in_any_order_end_nothing_but_their_own_connection() {
 #[test]
 fn tests_of_other_times_give_their_places_up() {
     let site = Site::new(&["--max-tests", "2"]);
-    let odd = |n: u16, words: &[FromClient]| {
+    let odd = |n: u16, words: &[ClientMessage]| {
         let mut stranger = Stranger::enter(site.way(n)).unwrap();
-        assert_eq!(stranger.plan(&[MINUTE], Settings::default()).unwrap(), None);
+        assert_eq!(stranger.plan(&[MINUTE], TransferSettings::default()).unwrap(), None);
         let data = stranger.data(0, 0).unwrap();
-        while !matches!(stranger.hear().unwrap(), FromServer::Ready) {}
+        while !matches!(stranger.hear().unwrap(), ServerMessage::Ready) {}
         for word in words {
             stranger.say(word).unwrap();
         }
         (stranger, data)
     };
-    let never = odd(1, &[FromClient::Begin { at_ns: u64::MAX }]);
-    let over = odd(2, &[FromClient::Begin { at_ns: u64::MAX - 1 }, FromClient::End { at_ns: 0 }]);
+    let never = odd(1, &[ClientMessage::Begin { at_ns: u64::MAX }]);
+    let over =
+        odd(2, &[ClientMessage::Begin { at_ns: u64::MAX - 1 }, ClientMessage::End { at_ns: 0 }]);
     // Both places are held by clients who are there; five seconds without a byte are enough.
     let began = Instant::now();
     site.serves(2);
@@ -111,19 +114,24 @@ fn tests_of_other_times_give_their_places_up() {
 #[test]
 fn no_other_token_stops_a_test_or_reads_its_result() {
     let site = Site::new(&[]);
-    let (mut owner, data) = running(site.way(1), &[DOWN], 1, Settings::default()).unwrap();
-    let (other, _data) = running(site.way(2), &[DOWN], 1, Settings::default()).unwrap();
-    let mut tokens = vec![owner.token.name(), owner.token.name().name(), other.token, Token::NONE];
+    let (mut owner, data) = running(site.way(1), &[DOWN], 1, TransferSettings::default()).unwrap();
+    let (other, _data) = running(site.way(2), &[DOWN], 1, TransferSettings::default()).unwrap();
+    let mut tokens = vec![
+        owner.token.public_id(),
+        owner.token.public_id().public_id(),
+        other.token,
+        TestToken::NONE,
+    ];
     tokens.extend((0..128).step_by(times(9, 1)).map(|bit| {
         let mut near = owner.token.0;
         near[bit / 8] ^= 1 << (bit % 8);
-        Token(near)
+        TestToken(near)
     }));
     let words = [
-        FromClient::Stop,
-        FromClient::End { at_ns: 0 },
-        FromClient::Fetch { offset: 0 },
-        FromClient::Bye,
+        ClientMessage::Stop,
+        ClientMessage::End { at_ns: 0 },
+        ClientMessage::Fetch { offset: 0 },
+        ClientMessage::Bye,
     ];
     for token in tokens {
         if token == other.token {
@@ -144,7 +152,7 @@ fn no_other_token_stops_a_test_or_reads_its_result() {
     let moved = AtomicU64::new(0);
     take(&data[0], Instant::now() + Duration::from_millis(300), &moved);
     assert!(moved.into_inner() > 100_000, "the test has ended");
-    owner.say(&FromClient::Stop).unwrap();
+    owner.say(&ClientMessage::Stop).unwrap();
     let reading = std::thread::spawn(move || {
         take(&data[0], Instant::now() + Duration::from_secs(20), &AtomicU64::new(0));
     });
@@ -158,11 +166,12 @@ fn no_other_token_stops_a_test_or_reads_its_result() {
 #[test]
 fn the_name_of_a_test_opens_no_place_that_is_taken_or_not_there() {
     let site = Site::new(&[]);
-    let (mut owner, data) = running(site.way(1), &[DOWN, DOWN], 1, Settings::default()).unwrap();
-    let name = owner.token.name();
+    let (mut owner, data) =
+        running(site.way(1), &[DOWN, DOWN], 1, TransferSettings::default()).unwrap();
+    let name = owner.token.public_id();
     let wrong = [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (15, 127), (u16::MAX, u16::MAX)];
     for place in wrong.into_iter().cycle().take(times(70, 700)) {
-        let mut socket = site.way(2).connect(Kind::Data, name, place).unwrap();
+        let mut socket = site.way(2).connect(ConnectionKind::Data, name, place).unwrap();
         let _ = socket.write_all(&[0; 1_000]); // the server may have closed it
         let heard = socket.read(&mut [0; 1_000]).unwrap_or(0);
         assert_eq!(heard, 0, "{place:?} got data");
@@ -172,8 +181,8 @@ fn the_name_of_a_test_opens_no_place_that_is_taken_or_not_there() {
         take(one, Instant::now() + Duration::from_millis(200), &moved);
         assert!(moved.into_inner() > 10_000, "the test has ended");
     }
-    owner.say(&FromClient::Probe { client_ns: 5 }).unwrap();
-    assert!(matches!(owner.hear(), Ok(FromServer::Clock { client_ns: 5, .. })));
+    owner.say(&ClientMessage::Probe { client_ns: 5 }).unwrap();
+    assert!(matches!(owner.hear(), Ok(ServerMessage::Clock { client_ns: 5, .. })));
     is_well(&site);
 }
 
@@ -183,14 +192,14 @@ fn the_name_of_a_test_opens_no_place_that_is_taken_or_not_there() {
 fn whoever_takes_a_place_for_data_before_its_client_gets_no_more_than_that() {
     let site = Site::new(&[]);
     let mut owner = Stranger::enter(site.way(1)).unwrap();
-    assert_eq!(owner.plan(&[DOWN, DOWN], Settings::default()).unwrap(), None);
-    let thief = site.way(2).connect(Kind::Data, owner.token.name(), (0, 0)).unwrap();
+    assert_eq!(owner.plan(&[DOWN, DOWN], TransferSettings::default()).unwrap(), None);
+    let thief = site.way(2).connect(ConnectionKind::Data, owner.token.public_id(), (0, 0)).unwrap();
     let late = owner.data(0, 0).unwrap();
     let rest = owner.data(1, 0).unwrap();
     assert!(closes(&late, Duration::from_secs(5)).is_some(), "a place is taken twice");
     owner.begin().unwrap();
     drop(thief);
-    owner.say(&FromClient::Stop).unwrap();
+    owner.say(&ClientMessage::Stop).unwrap();
     let half = owner.fetch().unwrap();
     assert!(half.contains("host"), "{half}");
     drop((owner, rest));
@@ -228,7 +237,7 @@ fn no_plan_runs_a_command_or_reads_a_file() {
         let mut stranger = Stranger::enter(site.way(1)).unwrap();
         stranger.say(&plan(&flows)).unwrap();
         let said = stranger.hear().unwrap();
-        let FromServer::Refused { why, .. } = &said else { panic!("{said:?} to {flows}") };
+        let ServerMessage::Refused { why, .. } = &said else { panic!("{said:?} to {flows}") };
         assert!(!why.contains("secret-content") && !why.contains("root:"), "{why}");
     }
     assert!(!marker.exists());
@@ -253,22 +262,23 @@ fn huge_frames_and_numbers_are_refused_and_cost_nothing() {
         "pattern = \"udping\"\nperiod = \"1 ns\"\nduration = \"59 min\"",
         "pattern = \"bulk\"\nsize = \"18446744073709551615 B\"",
     ];
-    let odd = [0, 1, u32::MAX].map(|n| Settings {
+    let odd = [0, 1, u32::MAX].map(|n| TransferSettings {
         block_bytes: Some(n),
         window_bytes: Some(n),
         rate_bps: Some(u64::from(n) << 32 | u64::from(n)),
         congestion_control: Some("x".repeat(30_000)),
-        ..Settings::default()
+        ..TransferSettings::default()
     });
     let deep = ["[".repeat(60_000), "{\"say\":".repeat(9_000), "\"\\u0000".repeat(9_000)];
-    let first = preamble(Kind::Control, Token::NONE).to_bytes();
+    let first = preamble(ConnectionKind::Control, TestToken::NONE).to_bytes();
     site.withstands(|attack| {
         let mut n = 0;
         while attack.goes_on() {
             for flow in huge {
                 n = n % 50 + 1;
                 let Ok(mut stranger) = Stranger::enter(site.way(n)) else { continue };
-                let settings = Settings { rate_bps: Some(u64::MAX), ..Settings::default() };
+                let settings =
+                    TransferSettings { rate_bps: Some(u64::MAX), ..TransferSettings::default() };
                 let _ = stranger.plan(&[flow; 16], settings); // the server may have closed it
             }
             for settings in &odd {
@@ -303,22 +313,23 @@ fn whatever_is_said_twice_books_nothing_twice() {
     for round in 0..times(8, 32) {
         let mut stranger = wait_for("a place", || {
             let mut stranger = Stranger::enter(site.way(1 + round as u16)).ok()?;
-            let answer = stranger.plan(&[DOWN], Settings::default());
+            let answer = stranger.plan(&[DOWN], TransferSettings::default());
             matches!(answer, Ok(None)).then_some(stranger)
         });
         let _data = stranger.data(0, 0).unwrap();
-        let twice = [plan(&flow(DOWN)), hello(), FromClient::Bye, FromClient::Begin { at_ns: 0 }];
+        let twice =
+            [plan(&flow(DOWN)), hello(), ClientMessage::Bye, ClientMessage::Begin { at_ns: 0 }];
         let word = frame::to_bytes(&twice[round % twice.len()]).unwrap();
         let mut line = Line::open(site.way(1), stranger.token).unwrap();
         let _ = line.stream.write_all(&word.repeat(50)); // the server may have closed it
-        if matches!(twice[round % twice.len()], FromClient::Bye) {
+        if matches!(twice[round % twice.len()], ClientMessage::Bye) {
             // Nobody is told any more that all is ready.
-            let _ = stranger.say(&FromClient::Begin { at_ns: 0 });
+            let _ = stranger.say(&ClientMessage::Begin { at_ns: 0 });
         } else {
             let _ = stranger.begin(); // the server may have closed it
         }
-        let _ = line.say(&FromClient::Bye); // the server may have closed it
-        let _ = stranger.say(&FromClient::Begin { at_ns: 0 });
+        let _ = line.say(&ClientMessage::Bye); // the server may have closed it
+        let _ = stranger.say(&ClientMessage::Begin { at_ns: 0 });
     }
     site.calms_down();
     is_well(&site);

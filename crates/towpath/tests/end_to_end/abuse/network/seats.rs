@@ -7,7 +7,9 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use towpath_measure::live::{FromClient, FromServer, Kind, Settings, Token};
+use towpath_measure::live::{
+    ClientMessage, ConnectionKind, ServerMessage, TestToken, TransferSettings,
+};
 
 use super::visitor::Visitor;
 use super::{Line, MINUTE, closes, dial, everywhere, is_well, preamble, reset, running};
@@ -17,8 +19,8 @@ use crate::program::{Folder, binary, is_root, skip, wait_for};
 
 /// What somebody says slowly: where he begins, and the byte that he repeats.
 fn beginnings() -> [Vec<u8>; 4] {
-    let control = preamble(Kind::Control, Token::NONE).to_bytes();
-    let tls = preamble(Kind::Tls, Token::NONE).to_bytes();
+    let control = preamble(ConnectionKind::Control, TestToken::NONE).to_bytes();
+    let tls = preamble(ConnectionKind::Tls, TestToken::NONE).to_bytes();
     [
         control[..7].to_vec(),
         // A frame of 60,000 bytes.
@@ -33,7 +35,7 @@ fn beginnings() -> [Vec<u8>; 4] {
 #[test]
 fn whoever_speaks_byte_by_byte_is_given_up_after_five_seconds() {
     let site = Site::new(&[]);
-    let control = preamble(Kind::Control, Token::NONE).to_bytes();
+    let control = preamble(ConnectionKind::Control, TestToken::NONE).to_bytes();
     thread::scope(|scope| {
         for (number, first) in (1..).zip(beginnings()) {
             let way = site.way(number);
@@ -95,7 +97,7 @@ fn as_far_as(way: Way, step: usize) -> io::Result<(Stranger, Vec<TcpStream>)> {
     let mut stranger = Stranger::enter(way)?;
     let mut data = Vec::new();
     if step > 0
-        && let Some(why) = stranger.plan(&[MINUTE, MINUTE], Settings::default())?
+        && let Some(why) = stranger.plan(&[MINUTE, MINUTE], TransferSettings::default())?
     {
         return Err(io::Error::other(why));
     }
@@ -111,10 +113,10 @@ fn as_far_as(way: Way, step: usize) -> io::Result<(Stranger, Vec<TcpStream>)> {
         data[0].write_all(&vec![0; 40_000])?;
     }
     if step > 5 {
-        stranger.say(&FromClient::Stop)?;
+        stranger.say(&ClientMessage::Stop)?;
     }
     if step > 6 {
-        stranger.say(&FromClient::Fetch { offset: 0 })?;
+        stranger.say(&ClientMessage::Fetch { offset: 0 })?;
     }
     Ok((stranger, data))
 }
@@ -167,7 +169,8 @@ fn departures_without_end_keep_nobody_out() {
             }
             if let Ok(mut socket) = dial(way, true) {
                 // The server may have closed it.
-                let _ = socket.write_all(&preamble(Kind::Control, Token::NONE).to_bytes());
+                let _ = socket
+                    .write_all(&preamble(ConnectionKind::Control, TestToken::NONE).to_bytes());
                 reset(&socket);
             }
             if went > 4 {
@@ -217,7 +220,7 @@ fn plans_at_the_same_moment_get_no_more_places_than_there_are() {
                 .map(|stranger| {
                     scope.spawn(|| {
                         together.wait();
-                        matches!(stranger.plan(&[MINUTE], Settings::default()), Ok(None))
+                        matches!(stranger.plan(&[MINUTE], TransferSettings::default()), Ok(None))
                     })
                 })
                 .collect();
@@ -248,7 +251,11 @@ fn holds<T: Send>(site: &Site, taken: T) {
 fn running_tests_with_all_their_connections_keep_nobody_out() {
     let site = Site::new(&[]);
     let wide = "pattern = \"iperf\"\nduration = \"60 s\"\nstreams = 128";
-    let slow = Settings { rate_bps: Some(8_000), block_bytes: Some(200), ..Settings::default() };
+    let slow = TransferSettings {
+        rate_bps: Some(8_000),
+        block_bytes: Some(200),
+        ..TransferSettings::default()
+    };
     let mut connections = 0;
     let tests: Vec<_> = (0..times(4, 8))
         .filter_map(|_| {
@@ -271,14 +278,14 @@ fn running_tests_with_all_their_connections_keep_nobody_out() {
 #[test]
 fn coming_back_to_ones_own_test_keeps_nobody_out() {
     let site = Site::new(&[]);
-    let (stranger, data) = running(site.way(1), &[MINUTE], 1, Settings::default()).unwrap();
+    let (stranger, data) = running(site.way(1), &[MINUTE], 1, TransferSettings::default()).unwrap();
     let mut back = Vec::new();
     for number in 0..times(700, 1_500) {
         let Ok(mut line) = Line::open(site.way(1), stranger.token) else { continue };
-        let sent = line.say(&FromClient::Probe { client_ns: 1 });
+        let sent = line.say(&ClientMessage::Probe { client_ns: 1 });
         // Some of them are heard, so that they are there for sure.
         if sent.is_ok() && number % 100 == 0 {
-            assert!(matches!(line.hear(), Ok(FromServer::Clock { .. }) | Err(_)));
+            assert!(matches!(line.hear(), Ok(ServerMessage::Clock { .. }) | Err(_)));
         }
         back.push(line);
     }
@@ -290,7 +297,11 @@ fn coming_back_to_ones_own_test_keeps_nobody_out() {
 #[test]
 fn no_combination_of_tests_has_more_threads_than_are_promised() {
     let site = Site::new(&[]);
-    let slow = Settings { rate_bps: Some(8_000), block_bytes: Some(200), ..Settings::default() };
+    let slow = TransferSettings {
+        rate_bps: Some(8_000),
+        block_bytes: Some(200),
+        ..TransferSettings::default()
+    };
     let both = "pattern = \"iperf\"\nduration = \"60 s\"\ndirection = \"both\"\nstreams = 4";
     let asks = "pattern = \"interactive\"\nduration = \"60 s\"";
     let (mut most, mut tests, mut last) = (0, Vec::new(), String::new());
@@ -332,7 +343,7 @@ fn without_descriptors_it_goes_on_as_soon_as_there_are_some() {
     assert!(crowd.len() > 60);
     for socket in &mut crowd {
         // The server may have closed it.
-        let _ = socket.write_all(&preamble(Kind::Echo, Token::NONE).to_bytes());
+        let _ = socket.write_all(&preamble(ConnectionKind::Echo, TestToken::NONE).to_bytes());
     }
     let busy = cpu_seconds(&site);
     let began = Instant::now();
@@ -367,13 +378,14 @@ fn results_that_nobody_fetches_take_no_more_than_their_share() {
         "pattern = \"reqres\"\nduration = \"300 ms\"\nperiod = \"20 us\"\npatience = \"100 ms\"";
     let mut done = 0;
     for n in 0..times(24, 200) as u16 {
-        let Ok((mut stranger, data)) = running(site.way(n), &[short; 8], 1, Settings::default())
+        let Ok((mut stranger, data)) =
+            running(site.way(n), &[short; 8], 1, TransferSettings::default())
         else {
             continue;
         };
         done += 1;
         // The next one comes while this one runs.
-        let _ = stranger.say(&FromClient::Probe { client_ns: 1 });
+        let _ = stranger.say(&ClientMessage::Probe { client_ns: 1 });
         drop((stranger, data));
     }
     assert!(done >= 8, "{done} tests");
@@ -388,7 +400,8 @@ fn slow_readers_of_results_cost_nobody_anything() {
     let site = Site::new(&[]);
     let short =
         "pattern = \"reqres\"\nduration = \"300 ms\"\nperiod = \"100 us\"\npatience = \"100 ms\"";
-    let (mut stranger, data) = running(site.way(1), &[short; 8], 1, Settings::default()).unwrap();
+    let (mut stranger, data) =
+        running(site.way(1), &[short; 8], 1, TransferSettings::default()).unwrap();
     for one in &data {
         one.set_nonblocking(true).unwrap();
     }
@@ -402,7 +415,7 @@ fn slow_readers_of_results_cost_nobody_anything() {
             if let Ok(mut line) = Line::open(site.way(1), token) {
                 line.stream.set_write_timeout(Some(Duration::from_millis(20))).unwrap();
                 for _ in 0..200 {
-                    if line.say(&FromClient::Fetch { offset: 0 }).is_err() {
+                    if line.say(&ClientMessage::Fetch { offset: 0 }).is_err() {
                         break;
                     }
                 }
@@ -424,7 +437,7 @@ fn slow_readers_of_data_cost_nobody_anything() {
     let site = Site::new(&[]);
     let down = "pattern = \"iperf\"\nduration = \"60 s\"\ndirection = \"down\"\nstreams = 32";
     let reply = "pattern = \"reqres\"\nduration = \"60 s\"\ndirection = \"down\"\nreply = \"1 GB\"";
-    let large = Settings { window_bytes: Some(256 << 20), ..Settings::default() };
+    let large = TransferSettings { window_bytes: Some(256 << 20), ..TransferSettings::default() };
     let mut deaf = Vec::new();
     for n in 1..=4 {
         deaf.extend(running(site.way(n), &[down], 32, large.clone()));
@@ -432,7 +445,7 @@ fn slow_readers_of_data_cost_nobody_anything() {
     }
     assert!(deaf.len() >= 4, "{}", deaf.len());
     let mut echoes: Vec<_> = (0..times(40, 150) as u16)
-        .map(|n| site.way(n).connect(Kind::Echo, Token::NONE, (0, 0)).unwrap())
+        .map(|n| site.way(n).connect(ConnectionKind::Echo, TestToken::NONE, (0, 0)).unwrap())
         .collect();
     for echo in &mut echoes {
         echo.set_nonblocking(true).unwrap();
@@ -455,7 +468,7 @@ fn crowds_over_quic_keep_nobody_out() {
             if let Some(mut visitor) = Visitor::enter(site.way(1 + number % connections)) {
                 entered += 1;
                 while let Some(stream) = visitor.open() {
-                    let echo = preamble(Kind::Echo, Token::NONE).to_bytes();
+                    let echo = preamble(ConnectionKind::Echo, TestToken::NONE).to_bytes();
                     let part = [32, 1, 31, 0][streams % 4];
                     visitor.write(stream, &echo[..part]);
                     visitor.write(stream, &vec![0; if part == 32 { 1 << 16 } else { 0 }]);
@@ -536,7 +549,7 @@ fn without_threads_it_refuses_and_goes_on() {
         held.truncate(50);
     }
     for n in 1..=60 {
-        let echo = site.way(n).connect(Kind::Echo, Token::NONE, (0, 0));
+        let echo = site.way(n).connect(ConnectionKind::Echo, TestToken::NONE, (0, 0));
         let heard = echo.and_then(|mut echo| {
             echo.set_read_timeout(Some(Duration::from_millis(100)))?;
             echo.write_all(b"x")?;

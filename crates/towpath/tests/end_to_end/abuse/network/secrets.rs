@@ -6,9 +6,13 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use towpath_measure::live::datagram::Datagram;
-use towpath_measure::live::secret::{Binding, Challenge, Meeting, Proof, Side};
-use towpath_measure::live::{Frames, FromClient, FromServer, Kind, Secret, Token, frame};
+use towpath_measure::live::datagram::EchoDatagram;
+use towpath_measure::live::secret::{
+    AuthProof, AuthRole, AuthTranscript, Challenge, ChannelBinding,
+};
+use towpath_measure::live::{
+    ClientMessage, ConnectionKind, FrameDecoder, Secret, ServerMessage, TestToken, frame,
+};
 use towpath_quic::Trust;
 use towpath_quic::tls::TlsSession;
 
@@ -37,33 +41,37 @@ fn with_secret(start: impl Fn(&[&str]) -> Site) -> Site {
 /// A stranger on an encrypted connection who has said hello.
 struct Guest {
     wire: Wire,
-    frames: Frames,
+    frames: FrameDecoder,
     challenge: Challenge,
 }
 
 impl Guest {
     fn enter(way: Way) -> io::Result<Self> {
-        let socket = way.connect(Kind::Tls, Token::NONE, (0, 0))?;
+        let socket = way.connect(ConnectionKind::Tls, TestToken::NONE, (0, 0))?;
         let session = TlsSession::client(&Trust::Any).unwrap();
         let mut wire = Wire::secure(socket, session)?;
-        wire.send(&preamble(Kind::Control, Token::NONE).to_bytes())?;
-        let mut frames = Frames::default();
+        wire.send(&preamble(ConnectionKind::Control, TestToken::NONE).to_bytes())?;
+        let mut frames = FrameDecoder::default();
         wire.say(&hello())?;
         match wire.hear(&mut frames)? {
-            Some(FromServer::Welcome { challenge: Some(challenge), .. }) => {
+            Some(ServerMessage::Welcome { challenge: Some(challenge), .. }) => {
                 Ok(Self { wire, frames, challenge })
             }
             other => Err(io::Error::other(format!("{other:?}"))),
         }
     }
 
-    fn meeting(&self, client: Challenge) -> Meeting {
-        let binding = Binding(self.wire.binding());
-        Meeting { binding, server: self.challenge, client }
+    fn meeting(&self, client: Challenge) -> AuthTranscript {
+        let binding = ChannelBinding(self.wire.binding());
+        AuthTranscript { binding, server: self.challenge, client }
     }
 
-    fn prove(&mut self, proof: Proof, challenge: Challenge) -> io::Result<Option<FromServer>> {
-        self.wire.say(&FromClient::Proof { proof, challenge })?;
+    fn prove(
+        &mut self,
+        proof: AuthProof,
+        challenge: Challenge,
+    ) -> io::Result<Option<ServerMessage>> {
+        self.wire.say(&ClientMessage::Proof { proof, challenge })?;
         self.wire.hear(&mut self.frames)
     }
 
@@ -71,10 +79,10 @@ impl Guest {
     fn guess(&mut self, secret: &str) -> io::Result<Option<String>> {
         let client = Challenge([5; 32]);
         let secret = Secret::from_text(secret.as_bytes()).unwrap();
-        let proof = secret.prove(Side::Client, &self.meeting(client)).unwrap();
+        let proof = secret.prove(AuthRole::Client, &self.meeting(client)).unwrap();
         match self.prove(proof, client)? {
-            Some(FromServer::Proved { .. }) => Ok(None),
-            Some(FromServer::Refused { why, .. }) => Ok(Some(why)),
+            Some(ServerMessage::Proved { .. }) => Ok(None),
+            Some(ServerMessage::Refused { why, .. }) => Ok(Some(why)),
             other => Err(io::Error::other(format!("{other:?}"))),
         }
     }
@@ -167,17 +175,17 @@ fn proofs_of_other_connections_and_of_the_other_end_open_nothing() {
     let refused = |guest: &mut Guest, proof, challenge| {
         let said = guest.prove(proof, challenge).unwrap();
         assert!(
-            matches!(&said, Some(FromServer::Refused { why, .. }) if why.contains("wrong")),
+            matches!(&said, Some(ServerMessage::Refused { why, .. }) if why.contains("wrong")),
             "{said:?}"
         );
         // What follows is not heard.
-        let _ = guest.wire.say(&FromClient::Look { port: 1 });
-        assert!(!matches!(guest.wire.hear::<FromServer>(&mut guest.frames), Ok(Some(_))));
+        let _ = guest.wire.say(&ClientMessage::Snapshot { port: 1 });
+        assert!(!matches!(guest.wire.hear::<ServerMessage>(&mut guest.frames), Ok(Some(_))));
     };
     let mut first = Guest::enter(site.way(1)).unwrap();
     let meeting = first.meeting(mine);
-    let good = secret.prove(Side::Client, &meeting).unwrap();
-    let Some(FromServer::Proved { proof: theirs }) = first.prove(good, mine).unwrap() else {
+    let good = secret.prove(AuthRole::Client, &meeting).unwrap();
+    let Some(ServerMessage::Proved { proof: theirs }) = first.prove(good, mine).unwrap() else {
         panic!("the right proof is refused");
     };
     // The same on another connection, and another one's challenge or keys with one's own.
@@ -185,22 +193,22 @@ fn proofs_of_other_connections_and_of_the_other_end_open_nothing() {
     assert!(second.challenge != first.challenge, "a challenge was used twice");
     refused(&mut second, good, mine);
     let mut third = Guest::enter(site.way(3)).unwrap();
-    let moved = Meeting { binding: meeting.binding, ..third.meeting(mine) };
-    refused(&mut third, secret.prove(Side::Client, &moved).unwrap(), mine);
+    let moved = AuthTranscript { binding: meeting.binding, ..third.meeting(mine) };
+    refused(&mut third, secret.prove(AuthRole::Client, &moved).unwrap(), mine);
     let mut fourth = Guest::enter(site.way(4)).unwrap();
-    let old = Meeting { server: meeting.server, ..fourth.meeting(mine) };
-    refused(&mut fourth, secret.prove(Side::Client, &old).unwrap(), mine);
+    let old = AuthTranscript { server: meeting.server, ..fourth.meeting(mine) };
+    refused(&mut fourth, secret.prove(AuthRole::Client, &old).unwrap(), mine);
     // What the server has said, or would say, as one's own.
     let mut fifth = Guest::enter(site.way(5)).unwrap();
     refused(&mut fifth, theirs, mine);
     let mut sixth = Guest::enter(site.way(6)).unwrap();
-    let reflected = Meeting { client: sixth.challenge, ..sixth.meeting(mine) };
-    let reflected = secret.prove(Side::Server, &reflected).unwrap();
+    let reflected = AuthTranscript { client: sixth.challenge, ..sixth.meeting(mine) };
+    let reflected = secret.prove(AuthRole::Server, &reflected).unwrap();
     let challenge = sixth.challenge;
     refused(&mut sixth, reflected, challenge);
     // A second one on the connection that is proved ends it.
     let again = first.prove(good, mine);
-    assert!(!matches!(again, Ok(Some(FromServer::Proved { .. }))), "{again:?}");
+    assert!(!matches!(again, Ok(Some(ServerMessage::Proved { .. }))), "{again:?}");
 }
 
 /// S7: without the secret nothing comes back over TCP: no echo, no word of the host, no test,
@@ -208,29 +216,30 @@ fn proofs_of_other_connections_and_of_the_other_end_open_nothing() {
 #[test]
 fn without_the_secret_nothing_opens_over_tcp() {
     let site = guarded();
-    let refusing = |words: &[FromClient]| {
-        let mut line = Line::open(site.way(1), Token::NONE).unwrap();
+    let refusing = |words: &[ClientMessage]| {
+        let mut line = Line::open(site.way(1), TestToken::NONE).unwrap();
         let all: Vec<u8> = words.iter().flat_map(|word| frame::to_bytes(word).unwrap()).collect();
         let _ = line.stream.write_all(&all); // the server may have closed it
         while let Ok(heard) = line.hear() {
             let harmless = matches!(
                 heard,
-                FromServer::Welcome { challenge: Some(_), .. } | FromServer::Refused { .. }
+                ServerMessage::Welcome { challenge: Some(_), .. } | ServerMessage::Refused { .. }
             );
             assert!(harmless, "{heard:?} to {words:?}");
         }
     };
-    let (look, probe) = (FromClient::Look { port: 1 }, FromClient::Probe { client_ns: 1 });
-    let proof = FromClient::Proof { proof: Proof([0; 32]), challenge: Challenge([0; 32]) };
-    let (begin, fetch) = (FromClient::Begin { at_ns: 0 }, FromClient::Fetch { offset: 0 });
-    let all = [look, probe, proof, begin, fetch, FromClient::Stop, FromClient::Bye, hello()];
+    let (look, probe) =
+        (ClientMessage::Snapshot { port: 1 }, ClientMessage::Probe { client_ns: 1 });
+    let proof = ClientMessage::Proof { proof: AuthProof([0; 32]), challenge: Challenge([0; 32]) };
+    let (begin, fetch) = (ClientMessage::Begin { at_ns: 0 }, ClientMessage::Fetch { offset: 0 });
+    let all = [look, probe, proof, begin, fetch, ClientMessage::Stop, ClientMessage::Bye, hello()];
     for word in &all {
         refusing(std::slice::from_ref(word));
         refusing(&[hello(), word.clone()]);
         refusing(&[hello(), word.clone(), all[0].clone()]);
     }
-    for token in [Token::NONE, Token([1; 16]), Token([0xff; 16])] {
-        for kind in [Kind::Echo, Kind::Data] {
+    for token in [TestToken::NONE, TestToken([1; 16]), TestToken([0xff; 16])] {
+        for kind in [ConnectionKind::Echo, ConnectionKind::Data] {
             let mut socket = site.way(1).connect(kind, token, (0, 0)).unwrap();
             let _ = socket.write_all(&[7; 1_000]); // the server may have closed it
             let heard = socket.read(&mut [0; 1_000]).unwrap_or(0);
@@ -247,23 +256,28 @@ fn without_the_secret_nothing_opens_over_udp_and_quic() {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.connect(site.way(1).server).unwrap();
     for number in 0..200 {
-        let token = if number % 2 == 0 { Token::NONE } else { Token([number as u8; 16]) };
-        socket.send(&Datagram { token, number, sent_ns: 1 }.to_bytes()).unwrap();
+        let token = if number % 2 == 0 { TestToken::NONE } else { TestToken([number as u8; 16]) };
+        socket.send(&EchoDatagram { token, number, sent_ns: 1 }.to_bytes()).unwrap();
     }
     socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
     let heard = socket.recv(&mut [0; 100]);
     assert!(heard.is_err(), "{heard:?}");
     let mut visitor = Visitor::enter(site.way(2)).unwrap();
-    let word = frame::to_bytes(&FromClient::Look { port: 1 }).unwrap();
-    let streams: Vec<_> = [(Kind::Echo, 0), (Kind::Echo, 1), (Kind::Data, 1), (Kind::Control, 0)]
-        .into_iter()
-        .map(|(kind, token)| {
-            let stream = visitor.open().unwrap();
-            let first = preamble(kind, Token([token; 16])).to_bytes();
-            visitor.write(stream, &[&first[..], &word].concat());
-            stream
-        })
-        .collect();
+    let word = frame::to_bytes(&ClientMessage::Snapshot { port: 1 }).unwrap();
+    let streams: Vec<_> = [
+        (ConnectionKind::Echo, 0),
+        (ConnectionKind::Echo, 1),
+        (ConnectionKind::Data, 1),
+        (ConnectionKind::Control, 0),
+    ]
+    .into_iter()
+    .map(|(kind, token)| {
+        let stream = visitor.open().unwrap();
+        let first = preamble(kind, TestToken([token; 16])).to_bytes();
+        visitor.write(stream, &[&first[..], &word].concat());
+        stream
+    })
+    .collect();
     let began = Instant::now();
     while began.elapsed() < Duration::from_millis(800) {
         visitor.turn();

@@ -5,8 +5,8 @@ use std::net::{Shutdown, UdpSocket};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use towpath_measure::live::datagram::Datagram;
-use towpath_measure::live::{Kind, Token, frame};
+use towpath_measure::live::datagram::EchoDatagram;
+use towpath_measure::live::{ConnectionKind, TestToken, frame};
 use towpath_quic::Trust;
 use towpath_quic::tls::TlsSession;
 
@@ -17,7 +17,7 @@ use crate::abuse::site::{Site, times};
 
 /// What is nearly a preamble of control, and what others begin with.
 fn nearly() -> Vec<Vec<u8>> {
-    let good = preamble(Kind::Control, Token::NONE).to_bytes();
+    let good = preamble(ConnectionKind::Control, TestToken::NONE).to_bytes();
     let flipped = (0..12 * 8).filter(|bit| *bit != 8 * 8 + 1).map(|bit| {
         let mut bytes = good.to_vec();
         bytes[bit / 8] ^= 1 << (bit % 8);
@@ -33,10 +33,10 @@ fn nearly() -> Vec<Vec<u8>> {
         vec![0; 4_096],
         vec![0xff; 4_096],
         good[..31].to_vec(),
-        preamble(Kind::Control, Token([1; 16])).to_bytes().to_vec(),
-        preamble(Kind::Data, Token::NONE).to_bytes().to_vec(),
-        preamble(Kind::Data, Token([1; 16])).to_bytes().to_vec(),
-        preamble(Kind::Echo, Token([1; 16])).to_bytes().to_vec(),
+        preamble(ConnectionKind::Control, TestToken([1; 16])).to_bytes().to_vec(),
+        preamble(ConnectionKind::Data, TestToken::NONE).to_bytes().to_vec(),
+        preamble(ConnectionKind::Data, TestToken([1; 16])).to_bytes().to_vec(),
+        preamble(ConnectionKind::Echo, TestToken([1; 16])).to_bytes().to_vec(),
     ];
     flipped.chain(strange).collect()
 }
@@ -59,7 +59,7 @@ fn whatever_is_not_quite_a_preamble_gets_no_byte() {
         assert!(said.is_empty() || echo, "{number}: {first:?} heard {shown:?}");
     }
     for first in nearly().into_iter().step_by(times(9, 1)) {
-        let socket = site.way(2).connect(Kind::Tls, Token::NONE, (0, 0)).unwrap();
+        let socket = site.way(2).connect(ConnectionKind::Tls, TestToken::NONE, (0, 0)).unwrap();
         let session = TlsSession::client(&Trust::Any).unwrap();
         let mut wire = Wire::secure(socket, session).unwrap();
         wire.send(&[&first[..], &word].concat()).unwrap();
@@ -134,7 +134,7 @@ fn no_datagram_brings_more_than_three_times_its_bytes() {
         assert!(back <= 3 * bytes.len() as u64, "{back} for {}: {begins:x?}", bytes.len());
     }
     assert!(first <= 3 * all.last().unwrap().len() as u64);
-    let ours = Datagram { token: Token::NONE, number: 7, sent_ns: 9 }.to_bytes();
+    let ours = EchoDatagram { token: TestToken::NONE, number: 7, sent_ns: 9 }.to_bytes();
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.connect(site.way(1).server).unwrap();
     socket.send(&ours).unwrap();

@@ -4,7 +4,8 @@ use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use towpath_measure::live::{
-    Frames, FromClient, FromServer, Kind, Plan, Preamble, Settings, Token, frame,
+    ClientMessage, ConnectionKind, FrameDecoder, Preamble, ServerMessage, TestPlan, TestToken,
+    TransferSettings, frame,
 };
 use towpath_measure::scenario::Transport;
 use towpath_quic::{
@@ -157,8 +158,8 @@ impl Visitor {
 pub(super) struct QuicTest {
     control: Visitor,
     words: StreamId,
-    frames: Frames,
-    pub(super) token: Token,
+    frames: FrameDecoder,
+    pub(super) token: TestToken,
     pub(super) data: Visitor,
     pub(super) stream: StreamId,
 }
@@ -168,40 +169,42 @@ impl QuicTest {
     pub(super) fn begin(way: Way, keys: &str) -> Option<Self> {
         let (mut control, data) = (Visitor::enter(way)?, Visitor::enter(way)?);
         let words = control.open()?;
-        let first = Preamble { kind: Kind::Control, flow: 0, stream: 0, token: Token::NONE };
+        let first =
+            Preamble { kind: ConnectionKind::Control, flow: 0, stream: 0, token: TestToken::NONE };
         control.write(words, &first.to_bytes());
-        let (frames, token, stream) = (Frames::default(), Token::NONE, words);
+        let (frames, token, stream) = (FrameDecoder::default(), TestToken::NONE, words);
         let mut test = Self { control, words, frames, token, data, stream };
-        test.say(&FromClient::Hello { towpath: "0".to_owned() });
-        test.hear_until(|word| matches!(word, FromServer::Welcome { .. }))?;
+        test.say(&ClientMessage::Hello { towpath: "0".to_owned() });
+        test.hear_until(|word| matches!(word, ServerMessage::Welcome { .. }))?;
         let scenario = format!(
             "name = \"t\"\n[hosts.client]\n[hosts.server]\n[paths.eth0]\n\
              between = [\"client\", \"server\"]\n[[flows]]\nfrom = \"client\"\nto = \"server\"\n{keys}\n"
         );
-        let (transport, settings) = (Transport::Quic, Settings::default());
-        test.say(&FromClient::Plan(Box::new(Plan { scenario, transport, settings })));
-        let FromServer::Accepted { token } =
-            test.hear_until(|word| !matches!(word, FromServer::Welcome { .. }))?
+        let (transport, settings) = (Transport::Quic, TransferSettings::default());
+        test.say(&ClientMessage::Plan(Box::new(TestPlan { scenario, transport, settings })));
+        let ServerMessage::Accepted { token } =
+            test.hear_until(|word| !matches!(word, ServerMessage::Welcome { .. }))?
         else {
             return None;
         };
         test.token = token;
         test.stream = test.data.open()?;
-        let place = Preamble { kind: Kind::Data, flow: 0, stream: 0, token: token.name() };
+        let place =
+            Preamble { kind: ConnectionKind::Data, flow: 0, stream: 0, token: token.public_id() };
         test.data.write(test.stream, &place.to_bytes());
         test.data.turn();
-        test.hear_until(|word| matches!(word, FromServer::Ready))?;
-        test.say(&FromClient::Begin { at_ns: 0 });
+        test.hear_until(|word| matches!(word, ServerMessage::Ready))?;
+        test.say(&ClientMessage::Begin { at_ns: 0 });
         Some(test)
     }
 
-    pub(super) fn say(&mut self, word: &FromClient) {
+    pub(super) fn say(&mut self, word: &ClientMessage) {
         self.control.write(self.words, &frame::to_bytes(word).unwrap());
         self.control.turn();
     }
 
     /// The next word of that kind, while data and control go on.
-    fn hear_until(&mut self, is_it: impl Fn(&FromServer) -> bool) -> Option<FromServer> {
+    fn hear_until(&mut self, is_it: impl Fn(&ServerMessage) -> bool) -> Option<ServerMessage> {
         let began = Instant::now();
         while began.elapsed() < PATIENCE {
             if let Some(word) = self.frames.take().ok()? {
@@ -226,12 +229,14 @@ impl QuicTest {
     pub(super) fn fetch(&mut self) -> Option<String> {
         let mut whole = String::new();
         loop {
-            self.say(&FromClient::Fetch { offset: whole.len() as u64 });
+            self.say(&ClientMessage::Fetch { offset: whole.len() as u64 });
             loop {
-                let is_it = |word: &FromServer| {
-                    matches!(word, FromServer::Part { .. } | FromServer::Pending)
+                let is_it = |word: &ServerMessage| {
+                    matches!(word, ServerMessage::Part { .. } | ServerMessage::Pending)
                 };
-                let FromServer::Part { total, text, .. } = self.hear_until(is_it)? else { break };
+                let ServerMessage::Part { total, text, .. } = self.hear_until(is_it)? else {
+                    break;
+                };
                 whole.push_str(&text);
                 if whole.len() as u64 >= total {
                     return Some(whole);
