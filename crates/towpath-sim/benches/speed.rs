@@ -12,7 +12,7 @@ use std::time::Duration;
 use nix::time::{ClockId, clock_gettime};
 use towpath_measure::result::Record;
 use towpath_measure::scenario::{Scenario, Transport, builtin, no_files};
-use towpath_sim::{Job, run};
+use towpath_sim::{SimJob, run};
 
 const TWO_PATHS: &str = r#"
 name = "two-paths"
@@ -94,7 +94,7 @@ fn cpu_time() -> Duration {
 }
 
 fn measure(case: &Case) -> Measured {
-    let job = Job {
+    let job = SimJob {
         scenario: Arc::clone(&case.scenario),
         transport: case.transport,
         repeat: 1,

@@ -18,21 +18,21 @@ use towpath_mptcp::wire::udp;
 use towpath_net::topology::DirectionId;
 use towpath_net::{Instant, Topology};
 
-use crate::packet::Packet;
-use crate::why::{Look, why};
+use crate::packet::SimPacket;
+use crate::why::{SimView, idle_cause};
 
 /// All links of a run.
 #[derive(Debug)]
-pub(crate) struct Accounts {
+pub(crate) struct CapacityAccounts {
     ledger: Ledger,
-    rows: Vec<Row>,
+    rows: Vec<LinkLedger>,
     /// For each path and direction, its row and which hop of the route owns the capacity.
-    places: Vec<[Option<(usize, usize)>; 2]>,
-    arrived: Streams,
+    link_hops: Vec<[Option<(usize, usize)>; 2]>,
+    streams: StreamTable,
     /// By host: how often its stack had nothing more to send, as of the last look.
-    noted: Vec<u64>,
+    seen_drain_counts: Vec<u64>,
     /// Processors take time: what they do changes at any time.
-    processors: Option<bool>,
+    has_cpu_cost: Option<bool>,
     /// Something else than a limit has changed.
     pub(crate) dirty: bool,
     /// End of the last period.
@@ -42,26 +42,26 @@ pub(crate) struct Accounts {
 
 /// What applications have read in all.
 #[derive(Debug, Default)]
-pub(crate) struct Read {
+pub(crate) struct ReadTotals {
     /// Of our TCP's connections, by sending host and its connection.
-    pub(crate) streams: BTreeMap<(usize, ConnectionId), u64>,
+    pub(crate) stream_bytes: BTreeMap<(usize, ConnectionId), u64>,
     /// Of QUIC's streams, in the first direction of their path and in the other.
-    pub(crate) of_quic: [u64; 2],
+    pub(crate) quic_bytes: [u64; 2],
 }
 
 /// One link.
 #[derive(Debug)]
-pub(crate) struct Row {
+pub(crate) struct LinkLedger {
     owner: DirectionId,
     /// 0: from the paths' first host, 1: to it.
     pub(crate) side: usize,
     pub(crate) paths: Vec<usize>,
     /// Every direction that its packets pass.
-    passed: Vec<DirectionId>,
+    route_directions: Vec<DirectionId>,
     overhead_bytes: u32,
-    why: IdleCause,
+    cause: IdleCause,
     /// It may be another one by now: nobody was asked while the link was busy.
-    unsure: bool,
+    is_stale: bool,
     /// Idle so far.
     idle_bytes: u64,
     /// Drops so far: by chance, by a queue, by size; and which of them came last.
@@ -69,11 +69,11 @@ pub(crate) struct Row {
     last_drop: Option<Part>,
     served_bytes: u64,
     /// The last one is open.
-    periods: Vec<Open>,
+    periods: Vec<OpenPeriod>,
 }
 
 #[derive(Debug, Default)]
-struct Open {
+struct OpenPeriod {
     period: Period,
     /// What the link's server has passed.
     served_bytes: u64,
@@ -81,29 +81,30 @@ struct Open {
     datagram_bytes: u64,
 }
 
-impl Accounts {
+impl CapacityAccounts {
     pub(crate) fn new(scenario: &Scenario, transport: Transport, links: &LinkDirections) -> Self {
         let ledger = Ledger::new(scenario, transport);
-        let mut places = vec![[None; 2]; scenario.paths.len()];
+        let mut link_hops = vec![[None; 2]; scenario.paths.len()];
         let mut rows = Vec::new();
         for (index, link) in ledger.links().iter().enumerate() {
             let side = usize::from(link.direction == DataDirection::Down);
             for path in &link.paths {
                 let through = scenario.paths.get(*path).map_or(&[][..], |path| &path.through);
                 let hop = hop(through, link.bottleneck, side);
-                if let Some(place) = places.get_mut(*path).and_then(|place| place.get_mut(side)) {
+                if let Some(place) = link_hops.get_mut(*path).and_then(|place| place.get_mut(side))
+                {
                     *place = Some((index, hop));
                 }
             }
-            rows.extend(Row::new(scenario, links, (side, &link.paths, link.bottleneck)));
+            rows.extend(LinkLedger::new(scenario, links, (side, &link.paths, link.bottleneck)));
         }
         Self {
             ledger,
             rows,
-            places,
-            arrived: Streams::default(),
-            processors: None,
-            noted: vec![0; scenario.hosts.len()],
+            link_hops,
+            streams: StreamTable::default(),
+            has_cpu_cost: None,
+            seen_drain_counts: vec![0; scenario.hosts.len()],
             dirty: true,
             closed_until: Instant::ZERO,
             period_ns: u64::try_from(scenario.run.sample.as_nanos()).unwrap_or(u64::MAX).max(1),
@@ -111,13 +112,13 @@ impl Accounts {
     }
 
     /// A window that keeps all links busy.
-    pub(crate) fn enough_bytes(&self, longest_srtt: Duration) -> u64 {
+    pub(crate) fn sufficient_window_bytes(&self, longest_srtt: Duration) -> u64 {
         self.ledger.sufficient_window_bytes(longest_srtt)
     }
 
     /// The hop at which a packet's capacity is accounted for.
     pub(crate) fn hop(&self, path: usize, side: usize) -> usize {
-        let place = self.places.get(path).and_then(|place| place.get(side)).copied().flatten();
+        let place = self.link_hops.get(path).and_then(|place| place.get(side)).copied().flatten();
         place.map_or(usize::MAX, |(_, hop)| hop)
     }
 
@@ -125,9 +126,9 @@ impl Accounts {
     pub(crate) fn on_arrival(
         &mut self,
         (path, side, sender): (usize, usize, usize),
-        packet: &Packet,
+        packet: &SimPacket,
     ) {
-        let place = self.places.get(path).and_then(|place| place.get(side)).copied().flatten();
+        let place = self.link_hops.get(path).and_then(|place| place.get(side)).copied().flatten();
         let (Some((row, _)), Some(served_at)) = (place, packet.served_at) else { return };
         let number = period_of(served_at, self.period_ns);
         let Some(own) = self.rows.get_mut(row) else { return };
@@ -143,7 +144,7 @@ impl Accounts {
             }
             return;
         };
-        let Some(known) = self.arrived.of((sender, tag.connection)) else { return };
+        let Some(known) = self.streams.entry((sender, tag.connection)) else { return };
         // The first byte has the offset 1.
         let start = tag.start.saturating_sub(1);
         let new = known.insert((start, start + payload), (row, number));
@@ -157,8 +158,8 @@ impl Accounts {
     }
 
     /// At the end: a packet that is still in the network, behind the server of its link or not.
-    pub(crate) fn on_its_way(&mut self, (path, side): (usize, usize), packet: &Packet) {
-        let place = self.places.get(path).and_then(|place| place.get(side)).copied().flatten();
+    pub(crate) fn on_in_flight(&mut self, (path, side): (usize, usize), packet: &SimPacket) {
+        let place = self.link_hops.get(path).and_then(|place| place.get(side)).copied().flatten();
         let (Some((row, _)), Some(served_at)) = (place, packet.served_at) else { return };
         let number = period_of(served_at, self.period_ns);
         let Some(row) = self.rows.get_mut(row).filter(|_| served_at <= self.closed_until) else {
@@ -173,11 +174,11 @@ impl Accounts {
     }
 
     /// What no application has read is no goodput.
-    fn set_waiting_apart(&mut self, read: &Read) {
-        for (key, place) in &self.arrived.places {
-            let Some(known) = self.arrived.all.get(*place) else { continue };
-            let read = read.streams.get(key).copied().unwrap_or(known.bytes);
-            for ((row, number), mut bytes) in known.waiting(read) {
+    fn separate_unread(&mut self, read: &ReadTotals) {
+        for (key, place) in &self.streams.places {
+            let Some(known) = self.streams.all.get(*place) else { continue };
+            let read = read.stream_bytes.get(key).copied().unwrap_or(known.bytes);
+            for ((row, number), mut bytes) in known.unread(read) {
                 let periods = self.rows.get_mut(row).map(|row| &mut row.periods);
                 let until = periods.and_then(|periods| periods.get_mut(..=number));
                 for open in until.into_iter().flatten().rev() {
@@ -193,52 +194,52 @@ impl Accounts {
 
     /// Nothing happens between now and `until`: what holds senders back is noted, if it may be another thing
     /// than before, of the links that may become idle by then.
-    pub(crate) fn note(
+    pub(crate) fn update_causes(
         &mut self,
-        topology: &mut Topology<Packet>,
-        look: &Look<'_>,
+        topology: &mut Topology<SimPacket>,
+        look: &SimView<'_>,
         until: Instant,
     ) {
         let mut changed = std::mem::take(&mut self.dirty);
-        for (host, noted) in look.hosts.iter().zip(&mut self.noted) {
+        for (host, noted) in look.hosts.iter().zip(&mut self.seen_drain_counts) {
             let count = host.stack.drain_count();
             changed |= std::mem::replace(noted, count) != count;
         }
-        changed |= *self.processors.get_or_insert_with(|| {
+        changed |= *self.has_cpu_cost.get_or_insert_with(|| {
             look.hosts.iter().any(|host| !host.settings.cpu_per_packet.is_zero())
         });
         for index in 0..self.rows.len() {
             let Some(row) = self.rows.get_mut(index) else { continue };
-            row.unsure |= changed;
-            if !row.unsure || topology.is_busy_until(until, row.owner) {
+            row.is_stale |= changed;
+            if !row.is_stale || topology.is_busy_until(until, row.owner) {
                 continue;
             }
-            row.unsure = false;
-            let why = why(row, look);
-            if why != row.why {
+            row.is_stale = false;
+            let why = idle_cause(row, look);
+            if why != row.cause {
                 self.credit(index, look.now, topology);
                 if let Some(row) = self.rows.get_mut(index) {
-                    row.why = why;
+                    row.cause = why;
                 }
             }
         }
     }
 
     /// Gives a link's idle bytes since the last time to what held its senders back.
-    fn credit(&mut self, index: usize, now: Instant, topology: &mut Topology<Packet>) {
+    fn credit(&mut self, index: usize, now: Instant, topology: &mut Topology<SimPacket>) {
         let Some((row, link)) = self.rows.get_mut(index).zip(self.ledger.links().get(index)) else {
             return;
         };
         let Some((served, begun)) = topology.served_bytes(now, row.owner) else { return };
-        row.look_at_drops(topology);
+        row.update_drops(topology);
         let offered = link.offered_until(now.as_nanos());
         let usable = offered.capacity_bytes.saturating_sub(offered.down_bytes);
         let idle = usable.saturating_sub(served + begun);
         let more = idle.saturating_sub(row.idle_bytes);
         row.idle_bytes = row.idle_bytes.max(idle);
-        let why = match (row.why.part, row.last_drop) {
+        let why = match (row.cause.part, row.last_drop) {
             (Part::AfterLoss, Some(part)) => IdleCause::from(part),
-            _ => row.why,
+            _ => row.cause,
         };
         if let Some(open) = row.periods.last_mut().filter(|_| more > 0) {
             *open.period.limits.entry(why).or_default() += more;
@@ -246,7 +247,7 @@ impl Accounts {
     }
 
     /// A period ends.
-    pub(crate) fn close(&mut self, now: Instant, topology: &mut Topology<Packet>) {
+    pub(crate) fn close_period(&mut self, now: Instant, topology: &mut Topology<SimPacket>) {
         if now <= self.closed_until {
             return;
         }
@@ -254,7 +255,7 @@ impl Accounts {
             self.credit(index, now, topology);
             let Some(row) = self.rows.get_mut(index) else { continue };
             let (served, begun) = topology.served_bytes(now, row.owner).unwrap_or_default();
-            let why = row.why;
+            let why = row.cause;
             if let Some(open) = row.periods.last_mut() {
                 if open.period.limits.is_empty() {
                     // What rounding leaves.
@@ -266,14 +267,14 @@ impl Accounts {
                 open.served_bytes = served.saturating_sub(row.served_bytes);
             }
             row.served_bytes = served;
-            row.periods.push(Open::default());
+            row.periods.push(OpenPeriod::default());
         }
         self.closed_until = now;
     }
 
     /// The books, when all is over.
-    pub(crate) fn finish(mut self, read: &Read) -> Ledger {
-        self.set_waiting_apart(read);
+    pub(crate) fn finish(mut self, read: &ReadTotals) -> Ledger {
+        self.separate_unread(read);
         let mut datagrams = [0_u64; 2];
         for row in &self.rows {
             if let Some(sum) = datagrams.get_mut(row.side) {
@@ -282,7 +283,7 @@ impl Accounts {
         }
         for (index, row) in self.rows.into_iter().enumerate() {
             let all = datagrams.get(row.side).copied().unwrap_or(0);
-            let read = read.of_quic.get(row.side).copied().unwrap_or(0).min(all);
+            let read = read.quic_bytes.get(row.side).copied().unwrap_or(0).min(all);
             let closed = row.periods.len().saturating_sub(1);
             for open in row.periods.into_iter().take(closed) {
                 let mut period = open.period;
@@ -299,7 +300,7 @@ impl Accounts {
     }
 }
 
-impl Row {
+impl LinkLedger {
     fn new(
         scenario: &Scenario,
         links: &LinkDirections,
@@ -326,28 +327,28 @@ impl Row {
             owner: owner.and_then(side_of)?,
             side,
             paths: paths.to_vec(),
-            passed,
+            route_directions: passed,
             overhead_bytes: config.get(side)?.overhead_bytes,
-            why: Part::Application.into(),
-            unsure: true,
+            cause: Part::Application.into(),
+            is_stale: true,
             idle_bytes: 0,
             drops: [0; 3],
             last_drop: None,
             served_bytes: 0,
-            periods: vec![Open::default()],
+            periods: vec![OpenPeriod::default()],
         })
     }
 
     /// What the link counts for a packet.
-    fn charged(&self, packet: &Packet) -> u64 {
+    fn charged(&self, packet: &SimPacket) -> u64 {
         let overhead = self.overhead_bytes.saturating_mul(towpath_net::Packet::packets(packet));
         u64::from(towpath_net::Packet::len_bytes(packet).saturating_add(overhead))
     }
 
     /// Which kind of drop there was most of since the last look.
-    fn look_at_drops(&mut self, topology: &Topology<Packet>) {
+    fn update_drops(&mut self, topology: &Topology<SimPacket>) {
         let mut sums = [0; 3];
-        for counters in self.passed.iter().filter_map(|id| topology.counters(*id)) {
+        for counters in self.route_directions.iter().filter_map(|id| topology.counters(*id)) {
             let own = [counters.loss, counters.queue_full, counters.mtu].map(|tally| tally.packets);
             for (sum, own) in sums.iter_mut().zip(own) {
                 *sum += own;
@@ -378,22 +379,22 @@ fn hop(through: &[usize], bottleneck: Option<usize>, side: usize) -> usize {
 
 /// What has arrived of each connection's data, by sending host.
 #[derive(Debug, Default)]
-struct Streams {
-    all: Vec<Arrived>,
+struct StreamTable {
+    all: Vec<StreamArrivals>,
     places: BTreeMap<(usize, ConnectionId), usize>,
     /// The one that was asked for last: mostly it is the next one, too.
     last: Option<((usize, ConnectionId), usize)>,
 }
 
-impl Streams {
-    fn of(&mut self, key: (usize, ConnectionId)) -> Option<&mut Arrived> {
+impl StreamTable {
+    fn entry(&mut self, key: (usize, ConnectionId)) -> Option<&mut StreamArrivals> {
         let place = match self.last {
             Some((last, place)) if last == key => place,
             _ => *self.places.entry(key).or_insert(self.all.len()),
         };
         self.last = Some((key, place));
         if place >= self.all.len() {
-            self.all.resize_with(place + 1, Arrived::default);
+            self.all.resize_with(place + 1, StreamArrivals::default);
         }
         self.all.get_mut(place)
     }
@@ -405,50 +406,50 @@ fn period_of(at: Instant, period_ns: u64) -> usize {
 }
 
 /// A row, and a period of it.
-type Place = (usize, usize);
+type PeriodRef = (usize, usize);
 
 /// What has arrived of a connection's data.
 #[derive(Debug, Default)]
-struct Arrived {
-    ranges: Ranges,
+struct StreamArrivals {
+    ranges: ByteRanges,
     /// Each byte once; and where the last ones are booked.
     bytes: u64,
-    last: Place,
+    last: PeriodRef,
     /// What came after a gap, and over which link: end of it, new bytes, and where they are booked.
-    behind: Vec<(u64, u64, Place)>,
+    out_of_order: Vec<(u64, u64, PeriodRef)>,
     /// With so many of them, those before which the gap was filled are forgotten.
-    most: usize,
+    prune_threshold: usize,
 }
 
-impl Arrived {
+impl StreamArrivals {
     /// Adds a packet's data, and says how many bytes are new.
-    fn insert(&mut self, (start, end): (u64, u64), place: Place) -> u64 {
+    fn insert(&mut self, (start, end): (u64, u64), place: PeriodRef) -> u64 {
         let new = self.ranges.insert(start, end);
         self.bytes += new;
         self.last = place;
         let readable = self.ranges.readable();
         if readable >= end {
             if self.ranges.0.len() == 1 {
-                self.behind.clear();
+                self.out_of_order.clear();
             }
             return new;
         }
-        match self.behind.last_mut().filter(|last| last.0 == start && last.2 == place) {
+        match self.out_of_order.last_mut().filter(|last| last.0 == start && last.2 == place) {
             Some(last) => (last.0, last.1) = (end, last.1 + new),
-            None => self.behind.push((end, new, place)),
+            None => self.out_of_order.push((end, new, place)),
         }
-        if self.behind.len() > self.most {
-            self.behind.retain(|(end, ..)| *end > readable);
-            self.most = self.behind.len() * 2 + 64;
+        if self.out_of_order.len() > self.prune_threshold {
+            self.out_of_order.retain(|(end, ..)| *end > readable);
+            self.prune_threshold = self.out_of_order.len() * 2 + 64;
         }
         new
     }
 
     /// All that is beyond the `read` bytes, by where it is booked: it waits for earlier data of the
     /// connection, or, a little at the end, for those of a subflow.
-    fn waiting(&self, read: u64) -> Vec<(Place, u64)> {
+    fn unread(&self, read: u64) -> Vec<(PeriodRef, u64)> {
         let readable = self.ranges.readable().min(read);
-        let behind = self.behind.iter().filter(|(end, ..)| *end > readable);
+        let behind = self.out_of_order.iter().filter(|(end, ..)| *end > readable);
         let mut all: Vec<_> =
             behind.map(|(end, new, place)| (*place, (*new).min(end - readable))).collect();
         let told: u64 = all.iter().map(|(_, bytes)| bytes).sum();
@@ -460,9 +461,9 @@ impl Arrived {
 
 /// Which bytes of a stream have come, in order and apart.
 #[derive(Debug, Default)]
-struct Ranges(Vec<(u64, u64)>);
+struct ByteRanges(Vec<(u64, u64)>);
 
-impl Ranges {
+impl ByteRanges {
     /// What there is without a gap from the beginning on.
     fn readable(&self) -> u64 {
         self.0.first().filter(|(start, _)| *start == 0).map_or(0, |(_, end)| *end)
@@ -510,25 +511,25 @@ mod tests {
 
     #[test]
     fn what_waits_for_a_gap_is_booked_where_it_came() {
-        let mut arrived = Arrived::default();
+        let mut arrived = StreamArrivals::default();
         assert_eq!(arrived.insert((0, 100), (0, 0)), 100);
         assert_eq!(arrived.insert((200, 300), (1, 0)), 100);
         assert_eq!(arrived.insert((300, 400), (1, 0)), 100);
         assert_eq!(arrived.insert((500, 600), (1, 1)), 100);
-        assert_eq!(arrived.waiting(100), [((1, 0), 200), ((1, 1), 100)]);
+        assert_eq!(arrived.unread(100), [((1, 0), 200), ((1, 1), 100)]);
         assert_eq!(arrived.insert((100, 200), (0, 2)), 100);
-        assert_eq!(arrived.waiting(400), [((1, 1), 100)]);
+        assert_eq!(arrived.unread(400), [((1, 1), 100)]);
         // The application has not read the last of what it could.
-        assert_eq!(arrived.waiting(390), [((1, 0), 10), ((1, 1), 100)]);
+        assert_eq!(arrived.unread(390), [((1, 0), 10), ((1, 1), 100)]);
         assert_eq!(arrived.insert((400, 500), (0, 2)), 100);
-        assert_eq!(arrived.waiting(600), []);
-        assert_eq!(arrived.waiting(570), [((0, 2), 30)]);
+        assert_eq!(arrived.unread(600), []);
+        assert_eq!(arrived.unread(570), [((0, 2), 30)]);
     }
 
     proptest! {
         #[test]
         fn each_byte_is_new_once(pieces in prop::collection::vec((0_u64..200, 1_u64..40), 1..60)) {
-            let (mut ranges, mut model) = (Ranges::default(), BTreeSet::new());
+            let (mut ranges, mut model) = (ByteRanges::default(), BTreeSet::new());
             for (start, len) in pieces {
                 let new = (start..start + len).filter(|byte| model.insert(*byte)).count();
                 prop_assert_eq!(ranges.insert(start, start + len), new as u64);

@@ -12,19 +12,19 @@ use towpath_measure::traffic::{messages, summary_directions};
 use towpath_mptcp::stack::ConnectionStatus;
 use towpath_net::Instant;
 
-use crate::account::Read;
+use crate::account::ReadTotals;
 use crate::error::SimError;
 use crate::quic_flow::is_quic;
 use crate::quic_record::{quic_proof, quic_warnings};
-use crate::socket::Socket;
-use crate::traffic::Stream;
-use crate::world::World;
+use crate::socket::StreamSocket;
+use crate::traffic::SimStream;
+use crate::world::Simulation;
 
 /// Writes the records that come last.
-pub(crate) fn conclude(mut world: World<'_>, transport: Transport) -> Result<(), SimError> {
-    world.quic_look();
-    let World { recorder, network, hosts, streams, now, .. } = &mut world;
-    recorder.look_last(*now, network, hosts, streams);
+pub(crate) fn conclude(mut world: Simulation<'_>, transport: Transport) -> Result<(), SimError> {
+    world.poll_quic();
+    let Simulation { recorder, network, hosts, streams, now, .. } = &mut world;
+    recorder.sample_final(*now, network, hosts, streams);
     let subflows = world.recorder.totals(&world.streams);
     let counters = counters(&world);
     let multipath = proof(&world, transport, &counters);
@@ -40,18 +40,18 @@ pub(crate) fn conclude(mut world: World<'_>, transport: Transport) -> Result<(),
         summarizer = summarizer.flow(input);
     }
     messages.sort_by_key(|message| message.due_ns);
-    let (probes, rows) = datagrams(&mut world, &mut summarizer);
+    let (probes, rows) = finish_datagrams(&mut world, &mut summarizer);
     for warning in warnings(&world) {
         summarizer = summarizer.warning(warning);
     }
     world.network.close_accounts(world.now);
-    let (read, sizes) = (read(&world), sizes(&world));
+    let (read, sizes) = (read_totals(&world), buffer_sizes(&world));
     let basis = if world.streams.iter().any(|stream| is_quic(stream.transport)) {
         Basis::Sampled
     } else {
         Basis::Model
     };
-    let World { scenario, network, mut recorder, now, .. } = world;
+    let Simulation { scenario, network, mut recorder, now, .. } = world;
     let (interfaces, accounts) = network.finish(now, scenario)?;
     let (accounts, account) = accounts.finish(&read).finish(basis, &sizes);
     for account in accounts {
@@ -86,13 +86,13 @@ pub(crate) fn conclude(mut world: World<'_>, transport: Transport) -> Result<(),
 }
 
 /// What became of datagrams, those at a constant rate in the summary, too.
-fn datagrams(
-    world: &mut World<'_>,
+fn finish_datagrams(
+    world: &mut Simulation<'_>,
     summarizer: &mut Summarizer<'_>,
 ) -> (Vec<Probe>, Vec<DatagramRow>) {
     let mut rows = Vec::new();
     for (index, flow) in world.flows.iter_mut().enumerate() {
-        let Some(steady) = flow.steady.take() else { continue };
+        let Some(steady) = flow.constant_rate.take() else { continue };
         for (direction, figures, periods) in steady.finish(index, world.scenario) {
             summarizer.add_datagrams(index as u32, direction, figures);
             rows.extend(periods);
@@ -106,7 +106,7 @@ fn datagrams(
     (probes, rows)
 }
 
-fn flow_inputs(world: &World<'_>, subflows: &[SubflowSummary]) -> Vec<FlowInput> {
+fn flow_inputs(world: &Simulation<'_>, subflows: &[SubflowSummary]) -> Vec<FlowInput> {
     let mut inputs = Vec::new();
     for (index, (flow, run)) in world.scenario.flows.iter().zip(&world.flows).enumerate() {
         let talked = run.talks.as_ref();
@@ -115,7 +115,9 @@ fn flow_inputs(world: &World<'_>, subflows: &[SubflowSummary]) -> Vec<FlowInput>
             let until = world.now.min(run.deadline);
             let own = world.streams.iter().filter(|stream| stream.flow == index);
             let mut logs: Vec<_> = own.clone().filter_map(|s| s.log(*direction, until)).collect();
-            logs.extend(run.steady.as_ref().and_then(|steady| steady.log(*direction, until)));
+            logs.extend(
+                run.constant_rate.as_ref().and_then(|steady| steady.log(*direction, until)),
+            );
             let delivery = DeliveryLog::merge(&logs).unwrap_or_else(|| {
                 let mut log = DeliveryLog::new(Instant::ZERO + flow.start);
                 log.watch_until(until);
@@ -149,17 +151,17 @@ fn flow_inputs(world: &World<'_>, subflows: &[SubflowSummary]) -> Vec<FlowInput>
 }
 
 /// What applications read.
-fn read(world: &World<'_>) -> Read {
-    let mut read = Read::default();
+fn read_totals(world: &Simulation<'_>) -> ReadTotals {
+    let mut read = ReadTotals::default();
     for stream in &world.streams {
         let via = world.scenario.flows.get(stream.flow).map_or(0, |flow| flow.via);
         let first = world.scenario.paths.get(via).map(|path| path.between[0]);
         let [opener, acceptor] = &stream.ends;
         for (sender, receiver) in [(opener, acceptor), (acceptor, opener)] {
             let side = usize::from(first != Some(sender.host));
-            if let Some(connection) = sender.socket.and_then(Socket::tcp) {
-                read.streams.insert((sender.host, connection), receiver.received_bytes);
-            } else if let Some(sum) = read.of_quic.get_mut(side) {
+            if let Some(connection) = sender.socket.and_then(StreamSocket::tcp) {
+                read.stream_bytes.insert((sender.host, connection), receiver.received_bytes);
+            } else if let Some(sum) = read.quic_bytes.get_mut(side) {
                 *sum += receiver.received_bytes;
             }
         }
@@ -168,7 +170,7 @@ fn read(world: &World<'_>) -> Read {
 }
 
 /// Sizes that explain a full window or buffer.
-fn sizes(world: &World<'_>) -> BufferSizes {
+fn buffer_sizes(world: &Simulation<'_>) -> BufferSizes {
     let ends = || world.streams.iter().flat_map(|stream| &stream.ends);
     let windows = ends().filter_map(|end| {
         let host = world.hosts.get(end.host)?;
@@ -180,13 +182,15 @@ fn sizes(world: &World<'_>) -> BufferSizes {
     BufferSizes {
         receive_window_bytes: windows.max().filter(|bytes| *bytes > 0),
         send_buffer_bytes: buffers.min(),
-        sufficient_bytes: Some(world.network.accounts.enough_bytes(world.recorder.longest_srtt)),
+        sufficient_bytes: Some(
+            world.network.accounts.sufficient_window_bytes(world.recorder.longest_srtt),
+        ),
         ..BufferSizes::default()
     }
 }
 
 /// Status of both ends of every stream.
-fn statuses<'w>(world: &'w World<'_>) -> impl Iterator<Item = (usize, ConnectionStatus)> + 'w {
+fn statuses<'w>(world: &'w Simulation<'_>) -> impl Iterator<Item = (usize, ConnectionStatus)> + 'w {
     let ends = world.streams.iter().flat_map(|stream| &stream.ends);
     ends.filter_map(|end| {
         let status = world.hosts.get(end.host)?.status(end.socket?)?;
@@ -195,7 +199,7 @@ fn statuses<'w>(world: &'w World<'_>) -> impl Iterator<Item = (usize, Connection
 }
 
 /// Our own counters, by host; those that stayed at zero are left out, as the kernel's are.
-fn counters(world: &World<'_>) -> Vec<Counter> {
+fn counters(world: &Simulation<'_>) -> Vec<Counter> {
     let mut all = Vec::new();
     let mut add = |host: &str, name: &str, after: u64| {
         if after > 0 {
@@ -235,19 +239,19 @@ fn counters(world: &World<'_>) -> Vec<Counter> {
 }
 
 /// Proof that Multipath TCP was used, or the reason why not.
-fn proof(world: &World<'_>, transport: Transport, counters: &[Counter]) -> MultipathUse {
+fn proof(world: &Simulation<'_>, transport: Transport, counters: &[Counter]) -> MultipathUse {
     let requested = match transport {
         Transport::Tcp | Transport::Quic => return MultipathUse::default(),
         Transport::Mpquic => return quic_proof(world, transport),
         Transport::Mptcp => true,
     };
-    let speaks = |end: &crate::traffic::End| {
+    let speaks = |end: &crate::traffic::AppEnd| {
         let host = world.hosts.get(end.host)?;
         let status = host.status(end.socket?)?;
         Some(status.multipath && status.fallback.is_none())
     };
     // A flow that was never meant to speak Multipath TCP proves nothing.
-    let meant = |stream: &&Stream| {
+    let meant = |stream: &&SimStream| {
         let flow = world.scenario.flows.get(stream.flow);
         flow.is_some_and(|flow| flow.transport_in(transport) == Transport::Mptcp)
     };
@@ -297,7 +301,7 @@ fn proof(world: &World<'_>, transport: Transport, counters: &[Counter]) -> Multi
     }
 }
 
-fn warnings(world: &World<'_>) -> Vec<Warning> {
+fn warnings(world: &Simulation<'_>) -> Vec<Warning> {
     let mut all = quic_warnings(world);
     for stream in &world.streams {
         for end in &stream.ends {

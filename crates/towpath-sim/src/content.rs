@@ -5,43 +5,43 @@ use bytes::Bytes;
 
 /// Bytes after which the stream repeats: a prime, so that no whole number of packets, mappings or
 /// buffers can be mistaken for another.
-const PERIOD: usize = 8_191;
+const PATTERN_PERIOD: usize = 8_191;
 /// Bytes that are written at once, as `iperf3` and the emulated world do.
-pub(crate) const CHUNK: usize = 128 * 1_024;
+pub(crate) const WRITE_BYTES: usize = 128 * 1_024;
 
 /// The stream, as one buffer of which everything that is sent is a slice.
 #[derive(Debug, Clone)]
-pub(crate) struct Content {
+pub(crate) struct TestPattern {
     buffer: Bytes,
 }
 
-impl Content {
+impl TestPattern {
     pub(crate) fn new() -> Self {
         let byte = |position: usize| {
-            let at = position % PERIOD;
+            let at = position % PATTERN_PERIOD;
             // The low byte of the position, with the high one mixed in.
             (at ^ (at >> 8).wrapping_mul(37)) as u8
         };
-        Self { buffer: (0..CHUNK + PERIOD).map(byte).collect::<Vec<u8>>().into() }
+        Self { buffer: (0..WRITE_BYTES + PATTERN_PERIOD).map(byte).collect::<Vec<u8>>().into() }
     }
 
     /// At most `most` bytes of the stream from `position` on.
     pub(crate) fn from(&self, position: u64, most: u64) -> Bytes {
         let start = phase(position);
-        let len = usize::try_from(most).unwrap_or(CHUNK).min(CHUNK);
+        let len = usize::try_from(most).unwrap_or(WRITE_BYTES).min(WRITE_BYTES);
         self.buffer.slice(start..start + len)
     }
 
     /// Whether `data` is what the stream has at `position`. What is still a slice of the buffer at
     /// the right place was not touched on the way, and needs no look at its bytes.
-    pub(crate) fn is(&self, position: u64, data: &[u8]) -> bool {
+    pub(crate) fn matches(&self, position: u64, data: &[u8]) -> bool {
         let offset = (data.as_ptr() as usize).wrapping_sub(self.buffer.as_ptr() as usize);
         let inside = offset.saturating_add(data.len()) <= self.buffer.len();
-        if inside && offset % PERIOD == phase(position) {
+        if inside && offset % PATTERN_PERIOD == phase(position) {
             return true;
         }
         let mut at = position;
-        data.chunks(CHUNK).all(|part| {
+        data.chunks(WRITE_BYTES).all(|part| {
             let start = phase(at);
             at = at.wrapping_add(part.len() as u64);
             self.buffer.get(start..start + part.len()) == Some(part)
@@ -50,7 +50,7 @@ impl Content {
 }
 
 fn phase(position: u64) -> usize {
-    (position % PERIOD as u64) as usize
+    (position % PATTERN_PERIOD as u64) as usize
 }
 
 #[cfg(test)]
@@ -59,17 +59,19 @@ mod tests {
 
     #[test]
     fn only_the_right_bytes_at_the_right_place_are_accepted() {
-        let content = Content::new();
+        let content = TestPattern::new();
         for position in [0, 1, 8_190, 8_191, 1_000_000_007] {
             let data = content.from(position, 3_000);
             let copied = data.to_vec();
-            assert!(content.is(position, &data) && content.is(position, &copied));
-            assert!(!content.is(position + 1, &data) && !content.is(position + 1, &copied));
+            assert!(content.matches(position, &data) && content.matches(position, &copied));
+            assert!(
+                !content.matches(position + 1, &data) && !content.matches(position + 1, &copied)
+            );
             let mut changed = data.to_vec();
             changed[1_234] ^= 1;
-            assert!(!content.is(position, &changed));
+            assert!(!content.matches(position, &changed));
         }
-        assert!(content.is(5, &content.from(5, u64::MAX)));
-        assert_eq!(content.from(9, u64::MAX).len(), CHUNK);
+        assert!(content.matches(5, &content.from(5, u64::MAX)));
+        assert_eq!(content.from(9, u64::MAX).len(), WRITE_BYTES);
     }
 }

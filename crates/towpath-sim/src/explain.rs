@@ -11,14 +11,14 @@ use towpath_multipath::congestion;
 use towpath_net::config::{DirectionConfig, Queue, QueueLimit};
 
 use crate::error::SimError;
-use crate::run::{Job, run};
+use crate::run::{SimJob, run};
 
 /// Repetitions whose mean counts.
-pub const SEEDS: u32 = 5;
+pub const REPETITIONS: u32 = 5;
 /// Limits that are lifted, the largest first.
-const LIMITS: usize = 4;
+const MAX_LIMITS: usize = 4;
 /// A limit of less than this part of the capacity is not worth a run, in per cent.
-const WORTH_A_RUN: u64 = 1;
+const MIN_LIMIT_PERCENT: u64 = 1;
 
 /// A run with one thing changed.
 #[derive(Debug, Clone)]
@@ -37,8 +37,8 @@ pub struct Trial {
 
 impl Trial {
     /// Runs it as `job` was run, and says what all flows together reached: [`goodput`].
-    pub fn goodput(&self, job: &Job) -> Result<f64, SimError> {
-        goodput(&Job {
+    pub fn goodput(&self, job: &SimJob) -> Result<f64, SimError> {
+        goodput(&SimJob {
             scenario: Arc::new(self.scenario.clone()),
             transport: self.transport,
             ..job.clone()
@@ -46,14 +46,14 @@ impl Trial {
     }
 }
 
-/// What all flows together reach, in bits per second: the mean over [`SEEDS`] repetitions, from the
+/// What all flows together reach, in bits per second: the mean over [`REPETITIONS`] repetitions, from the
 /// job's own on, for chance decides much in a single run. Where the first two are equal, nothing is
 /// drawn at random, and they are enough.
-pub fn goodput(job: &Job) -> Result<f64, SimError> {
+pub fn goodput(job: &SimJob) -> Result<f64, SimError> {
     let mut all: Vec<f64> = Vec::new();
-    for repeat in 0..SEEDS {
+    for repeat in 0..REPETITIONS {
         let (mut reached, job) =
-            (0.0, Job { repeat: job.repeat + repeat, trace: false, ..job.clone() });
+            (0.0, SimJob { repeat: job.repeat + repeat, trace: false, ..job.clone() });
         run(&job, Vec::new(), &mut |record| {
             if let Record::Summary(summary) = record {
                 reached = summary.flows.iter().map(|flow| flow.goodput_bps).sum();
@@ -73,11 +73,11 @@ pub fn goodput(job: &Job) -> Result<f64, SimError> {
 /// The runs that lift what an account names, the largest limit first.
 pub fn trials(scenario: &Scenario, transport: Transport, account: &AccountSummary) -> Vec<Trial> {
     let mut found: Vec<Trial> = Vec::new();
-    let worth = account.total.capacity_bytes / 100 * WORTH_A_RUN;
+    let worth = account.total.capacity_bytes / 100 * MIN_LIMIT_PERCENT;
     let losses = account.total.missing_parts();
     let named = losses.iter().filter(|(_, bytes)| *bytes > worth).map(|(part, _)| *part);
-    for part in named.filter(|part| can_be_lifted(*part)).take(LIMITS) {
-        let own = Lift { scenario, transport, account, part }.trials();
+    for part in named.filter(|part| can_be_lifted(*part)).take(MAX_LIMITS) {
+        let own = TrialBuilder { scenario, transport, account, part }.trials();
         for trial in own {
             if found.iter().all(|known| known.text != trial.text) {
                 found.push(trial);
@@ -101,14 +101,14 @@ fn can_be_lifted(part: Part) -> bool {
     )
 }
 
-struct Lift<'a> {
+struct TrialBuilder<'a> {
     scenario: &'a Scenario,
     transport: Transport,
     account: &'a AccountSummary,
     part: Part,
 }
 
-impl Lift<'_> {
+impl TrialBuilder<'_> {
     fn trials(&self) -> Vec<Trial> {
         match self.part {
             Part::PeerWindow => vec![self.receive_buffer()],
@@ -125,12 +125,12 @@ impl Lift<'_> {
             Part::SinglePath => vec![self.multipath()],
             Part::AfterOverflow => {
                 let mut all = vec![self.queue()];
-                all.extend(self.controls(&["cubic", "reno"]));
+                all.extend(self.congestion_controls(&["cubic", "reno"]));
                 all
             }
-            Part::AfterLoss => self.controls(&["cubic", "reno", "wvegas"]),
+            Part::AfterLoss => self.congestion_controls(&["cubic", "reno", "wvegas"]),
             Part::CongestionAvoidance | Part::SlowStart => {
-                let mut all = self.controls(&["cubic"]);
+                let mut all = self.congestion_controls(&["cubic"]);
                 all.push(self.hystart());
                 all
             }
@@ -157,13 +157,18 @@ impl Lift<'_> {
     }
 
     /// A change of every host, and how it is written.
-    fn of_hosts(&self, text: String, line: &str, mut change: impl FnMut(&mut Host)) -> Trial {
+    fn all_hosts_trial(
+        &self,
+        text: String,
+        line: &str,
+        mut change: impl FnMut(&mut Host),
+    ) -> Trial {
         self.trial(text, format!("for every host: {line}"), |scenario| {
             scenario.hosts.iter_mut().for_each(&mut change);
         })
     }
 
-    fn enough(&self) -> u64 {
+    fn sufficient_bytes(&self) -> u64 {
         buffer_bytes(self.account.sufficient_bytes.unwrap_or(1_000_000))
     }
 
@@ -177,7 +182,7 @@ impl Lift<'_> {
 
     /// What the account's sentence advises, or the same for every host.
     fn buffer(&self, name: &str, of: impl Fn(&mut Host) -> &mut Option<[u64; 3]>) -> Trial {
-        let most = self.enough();
+        let most = self.sufficient_bytes();
         let size = format::bytes(most);
         let advised = self.account.advice.as_ref().and_then(|advice| {
             let host = advice.key.strip_prefix("hosts.")?.strip_suffix(name)?;
@@ -206,14 +211,14 @@ impl Lift<'_> {
         let trial = |name: &&str| {
             let name = (*name).to_owned();
             let line = format!("scheduler = \"{name}\"");
-            self.of_hosts(format!("scheduler {name}"), &line, move |host| {
+            self.all_hosts_trial(format!("scheduler {name}"), &line, move |host| {
                 host.stack.scheduler = Some(name.clone());
             })
         };
         names.iter().filter(used).map(trial).collect()
     }
 
-    fn controls(&self, names: &[&str]) -> Vec<Trial> {
+    fn congestion_controls(&self, names: &[&str]) -> Vec<Trial> {
         let known = |name: &&&str| congestion::ALL.iter().any(|entry| entry.name == **name);
         let used = |name: &&&str| {
             let mut own = self.scenario.hosts.iter();
@@ -222,7 +227,7 @@ impl Lift<'_> {
         let trial = |name: &&str| {
             let name = (*name).to_owned();
             let line = format!("congestion-control = \"{name}\"");
-            self.of_hosts(format!("congestion-control {name}"), &line, move |host| {
+            self.all_hosts_trial(format!("congestion-control {name}"), &line, move |host| {
                 host.congestion_control = Some(name.clone());
             })
         };
@@ -240,7 +245,7 @@ impl Lift<'_> {
 
     fn subflows(&self) -> Trial {
         let line = "mptcp = { subflows = 8 }, path-manager = \"default\"";
-        self.of_hosts("a subflow on every path".to_owned(), line, |host| {
+        self.all_hosts_trial("a subflow on every path".to_owned(), line, |host| {
             host.mptcp.subflows = Some(8);
             host.mptcp.add_addr_accepted = Some(8);
             host.mptcp.endpoints = None;
@@ -272,7 +277,7 @@ impl Lift<'_> {
 
     fn hystart(&self) -> Trial {
         let line = "profile-switches = { hystart = false, linux-hystart = false }";
-        self.of_hosts("slow start to the end".to_owned(), line, |host| {
+        self.all_hosts_trial("slow start to the end".to_owned(), line, |host| {
             host.stack.switches.hystart = Some(false);
             host.stack.switches.linux_hystart = Some(false);
         })
@@ -280,7 +285,7 @@ impl Lift<'_> {
 
     fn pacing(&self) -> Trial {
         let line = "profile-switches = { pacing = false }";
-        self.of_hosts("no pacing".to_owned(), line, |host| {
+        self.all_hosts_trial("no pacing".to_owned(), line, |host| {
             host.stack.switches.pacing = Some(false);
         })
     }
@@ -300,7 +305,7 @@ impl Lift<'_> {
 
     fn offload(&self) -> Trial {
         let line = "profile-switches = { cpu-per-packet = … }, half of it";
-        self.of_hosts("half the processor time for each packet".to_owned(), line, |host| {
+        self.all_hosts_trial("half the processor time for each packet".to_owned(), line, |host| {
             if let Some(cost) = &mut host.stack.switches.cpu_per_packet {
                 *cost /= 2;
             }

@@ -19,7 +19,7 @@ use towpath_quic as quic;
 use crate::error::SimError;
 use crate::quic::QuicHost;
 use crate::quic_flow::{earliest, is_quic};
-use crate::socket::Socket;
+use crate::socket::StreamSocket;
 use crate::traffic::port;
 
 /// As Linux: `tcp_max_syn_backlog` and `tcp_max_tw_buckets` of a host with some memory.
@@ -28,13 +28,13 @@ const TIME_WAIT_LIMIT: usize = 65_536;
 
 /// One host.
 #[derive(Debug)]
-pub(crate) struct Host {
+pub(crate) struct SimHost {
     pub(crate) name: String,
     pub(crate) stack: Stack,
     pub(crate) quic: QuicHost,
     pub(crate) settings: HostSettings,
     /// Which end of which stream a socket is.
-    pub(crate) ends: BTreeMap<Socket, (usize, usize)>,
+    pub(crate) ends: BTreeMap<StreamSocket, (usize, usize)>,
     /// When the stack wants to be called; asked once after everything that may change it.
     deadline: Option<Instant>,
     /// Something was handed in, so something may come out.
@@ -55,7 +55,7 @@ fn is_v6(family: Family) -> bool {
     family == Family::V6
 }
 
-impl Host {
+impl SimHost {
     /// Host number `index` with its interfaces and addresses.
     pub(crate) fn new(
         scenario: &Scenario,
@@ -226,7 +226,7 @@ impl Host {
     ) -> Option<Box<Packet>> {
         let cost = self.settings.cpu_per_packet;
         if cost.is_zero() {
-            self.take_in(now, interface(path), &mut packet);
+            self.deliver(now, interface(path), &mut packet);
             Some(packet)
         } else {
             if self.inbox.is_empty() {
@@ -237,7 +237,7 @@ impl Host {
         }
     }
 
-    fn take_in(&mut self, now: Instant, interface: InterfaceId, packet: &mut Packet) {
+    fn deliver(&mut self, now: Instant, interface: InterfaceId, packet: &mut Packet) {
         // Where nobody speaks QUIC, no packet is looked at for it.
         if self.quic.is_used() && udp::UdpDatagram::is_in(packet) {
             self.quic.receive(now, packet);
@@ -255,19 +255,19 @@ impl Host {
     }
 
     /// The host's own queue in front of a path is full, or has room again.
-    pub(crate) fn set_room(&mut self, now: Instant, path: usize, room: bool) {
+    pub(crate) fn set_tx_ready(&mut self, now: Instant, path: usize, room: bool) {
         self.stack.set_tx_ready(now, interface(path), room);
         self.quic.set_room(path, room);
         self.touched = true;
     }
 
     /// Whether packets wait for its processor.
-    pub(crate) fn is_behind(&self) -> bool {
+    pub(crate) fn has_cpu_backlog(&self) -> bool {
         !self.inbox.is_empty()
     }
 
     /// Whether its processor keeps it from sending.
-    pub(crate) fn is_busy(&self, now: Instant) -> bool {
+    pub(crate) fn is_cpu_busy(&self, now: Instant) -> bool {
         !self.settings.cpu_per_packet.is_zero() && self.busy_until > now
     }
 
@@ -276,7 +276,7 @@ impl Host {
         while self.busy_until <= now {
             let Some((interface, mut packet)) = self.inbox.pop_front() else { break };
             self.busy += self.settings.cpu_per_packet;
-            self.take_in(now, interface, &mut packet);
+            self.deliver(now, interface, &mut packet);
             if !self.inbox.is_empty() {
                 self.busy_until += self.settings.cpu_per_packet;
             }
@@ -312,7 +312,7 @@ impl Host {
 
     /// Nothing more comes out: asks when to be called next. A stack that wants to be called in the
     /// past is called in the next nanosecond, so that time goes on.
-    pub(crate) fn settle(&mut self, now: Instant) {
+    pub(crate) fn schedule_next(&mut self, now: Instant) {
         let soon = now + Duration::from_nanos(1);
         let next = earliest(self.stack.next_deadline(), self.quic.host.poll_timeout());
         let busy = Some(self.busy_until).filter(|until| *until > now);

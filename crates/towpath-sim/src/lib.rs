@@ -32,5 +32,5 @@ mod why;
 mod world;
 
 pub use error::SimError;
-pub use pcap::{Captures, EPOCH};
-pub use run::{Job, Report, known_names, known_quic_names, run, run_captured};
+pub use pcap::{CAPTURE_EPOCH, CaptureOutputs};
+pub use run::{SimJob, SimReport, known_names, known_quic_names, run, run_captured};

@@ -10,33 +10,33 @@ use towpath_mptcp::wire::{Flags, MptcpOption, Packet, Segment};
 use towpath_net::Instant;
 
 /// How long a box that joins packets waits for the next one.
-const PATIENCE: Duration = Duration::from_micros(500);
+const COALESCE_TIMEOUT: Duration = Duration::from_micros(500);
 /// Payload of a joined packet at most: two full packets.
-const JOINED_BYTES: usize = 2_960;
+const MAX_COALESCED_BYTES: usize = 2_960;
 /// Every so many packets with data, one is rewritten.
-const REWRITE_EVERY: u64 = 50;
+const REWRITE_INTERVAL_PACKETS: u64 = 50;
 /// What a box adds to sequence numbers.
-const SHIFT: u32 = 0x1234_5678;
+const SEQUENCE_OFFSET: u32 = 0x1234_5678;
 /// The first port that an address translator gives out.
 const FIRST_PORT: u16 = 40_000;
 
 /// From the path's first host, or towards it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Direction {
+pub(crate) enum PathDirection {
     Up,
     Down,
 }
 
 /// All boxes of one path, in the order in which a packet from the first host meets them.
 #[derive(Debug, Default)]
-pub(crate) struct Boxes {
-    boxes: Vec<Unit>,
+pub(crate) struct MiddleboxChain {
+    boxes: Vec<MiddleboxState>,
     /// Packets of a path's boxes are numbered by themselves (IPv4 identification).
     identification: u16,
 }
 
 #[derive(Debug)]
-struct Unit {
+struct MiddleboxState {
     side: LinkSide,
     action: MiddleboxAction,
     /// Addresses that it translates: inside, outside.
@@ -47,10 +47,10 @@ struct Unit {
     held: [Option<(Instant, Segment)>; 2],
 }
 
-impl Boxes {
+impl MiddleboxChain {
     pub(crate) fn new(all: &[Middlebox], path: usize) -> Self {
         let own = all.iter().filter(|middlebox| middlebox.path == path);
-        let make = |middlebox: &Middlebox| Unit {
+        let make = |middlebox: &Middlebox| MiddleboxState {
             side: middlebox.side,
             action: middlebox.action,
             translations: Vec::new(),
@@ -74,7 +74,7 @@ impl Boxes {
     pub(crate) fn pass(
         &mut self,
         now: Instant,
-        direction: Direction,
+        direction: PathDirection,
         packet: Packet,
         out: &mut VecDeque<Packet>,
     ) {
@@ -89,12 +89,12 @@ impl Boxes {
     pub(crate) fn expired(
         &mut self,
         now: Instant,
-        direction: Direction,
+        direction: PathDirection,
         out: &mut VecDeque<Packet>,
     ) {
         let count = self.boxes.len();
         for place in 0..count {
-            let index = if direction == Direction::Up { place } else { count - 1 - place };
+            let index = if direction == PathDirection::Up { place } else { count - 1 - place };
             let held = self.boxes.get_mut(index).and_then(|own| own.take_expired(now, direction));
             if let Some(segment) = held {
                 self.lead(now, direction, place + 1, segment, out);
@@ -114,7 +114,7 @@ impl Boxes {
     fn lead(
         &mut self,
         now: Instant,
-        direction: Direction,
+        direction: PathDirection,
         place: usize,
         segment: Segment,
         out: &mut VecDeque<Packet>,
@@ -122,7 +122,7 @@ impl Boxes {
         let mut moving = vec![segment];
         let count = self.boxes.len();
         for place in place..count {
-            let index = if direction == Direction::Up { place } else { count - 1 - place };
+            let index = if direction == PathDirection::Up { place } else { count - 1 - place };
             let Some(own) = self.boxes.get_mut(index) else { continue };
             let mut changed = Vec::new();
             for segment in moving {
@@ -137,24 +137,24 @@ impl Boxes {
     }
 }
 
-impl Unit {
-    fn take_expired(&mut self, now: Instant, direction: Direction) -> Option<Segment> {
+impl MiddleboxState {
+    fn take_expired(&mut self, now: Instant, direction: PathDirection) -> Option<Segment> {
         let held = self.held.get_mut(direction as usize)?;
         held.take_if(|(until, _)| *until <= now).map(|(_, segment)| segment)
     }
 
-    fn sees(&self, direction: Direction) -> bool {
+    fn sees(&self, direction: PathDirection) -> bool {
         match self.side {
             LinkSide::Both => true,
-            LinkSide::Up => direction == Direction::Up,
-            LinkSide::Down => direction == Direction::Down,
+            LinkSide::Up => direction == PathDirection::Up,
+            LinkSide::Down => direction == PathDirection::Down,
         }
     }
 
     fn change(
         &mut self,
         now: Instant,
-        direction: Direction,
+        direction: PathDirection,
         mut segment: Segment,
         out: &mut Vec<Segment>,
     ) {
@@ -190,7 +190,7 @@ impl Unit {
     fn coalesce(
         &mut self,
         now: Instant,
-        direction: Direction,
+        direction: PathDirection,
         segment: Segment,
         out: &mut Vec<Segment>,
     ) {
@@ -212,7 +212,7 @@ impl Unit {
             earlier => {
                 out.extend(earlier.map(|(_, first)| first));
                 if plain {
-                    *held = Some((now + PATIENCE, segment));
+                    *held = Some((now + COALESCE_TIMEOUT, segment));
                 } else {
                     out.push(segment);
                 }
@@ -220,8 +220,8 @@ impl Unit {
         }
     }
 
-    fn translate(&mut self, direction: Direction, segment: &mut Segment) {
-        if direction == Direction::Down {
+    fn translate(&mut self, direction: PathDirection, segment: &mut Segment) {
+        if direction == PathDirection::Down {
             let outside = segment.destination;
             let found = self.translations.iter().find(|(_, other)| *other == outside);
             segment.destination = found.map_or(outside, |(inside, _)| *inside);
@@ -243,7 +243,7 @@ impl Unit {
             return;
         }
         self.seen += 1;
-        if !self.seen.is_multiple_of(REWRITE_EVERY) {
+        if !self.seen.is_multiple_of(REWRITE_INTERVAL_PACKETS) {
             return;
         }
         let mut data = segment.payload.to_bytes().to_vec();
@@ -267,7 +267,7 @@ fn follows(first: &Segment, next: &Segment) -> bool {
     first.source == next.source
         && first.destination == next.destination
         && end == next.seq
-        && first.payload.len() + next.payload.len() <= JOINED_BYTES
+        && first.payload.len() + next.payload.len() <= MAX_COALESCED_BYTES
 }
 
 /// Cuts a packet with data in two, with all options on both halves.
@@ -289,14 +289,14 @@ fn split(segment: Segment, out: &mut Vec<Segment>) {
 
 /// Moves the sequence numbers of the first host, as firewalls do that distrust its random numbers:
 /// the SACK blocks of the other side too, else TCP itself breaks.
-fn shift(direction: Direction, segment: &mut Segment) {
+fn shift(direction: PathDirection, segment: &mut Segment) {
     match direction {
-        Direction::Up => segment.seq = segment.seq.wrapping_add(SHIFT),
-        Direction::Down => {
-            segment.ack = segment.ack.wrapping_sub(SHIFT);
+        PathDirection::Up => segment.seq = segment.seq.wrapping_add(SEQUENCE_OFFSET),
+        PathDirection::Down => {
+            segment.ack = segment.ack.wrapping_sub(SEQUENCE_OFFSET);
             for (start, end) in &mut segment.options.sack {
-                *start = start.wrapping_sub(SHIFT);
-                *end = end.wrapping_sub(SHIFT);
+                *start = start.wrapping_sub(SEQUENCE_OFFSET);
+                *end = end.wrapping_sub(SEQUENCE_OFFSET);
             }
         }
     }

@@ -15,31 +15,31 @@ use towpath_net::config::{DirectionConfig, QueuePosition, Shaper};
 use towpath_net::topology::{RouteError, RouteId};
 use towpath_net::{Instant, Topology};
 
-use crate::account::Accounts;
+use crate::account::CapacityAccounts;
 use crate::error::SimError;
-use crate::middlebox::{Boxes, Direction};
-use crate::packet::Packet;
-use crate::pcap::{Capture, PacketDirection, unix_ns};
-use crate::why::Look;
+use crate::middlebox::{MiddleboxChain, PathDirection};
+use crate::packet::SimPacket;
+use crate::pcap::{PacketDirection, PcapWriter, unix_ns};
+use crate::why::SimView;
 
 /// TCP small queues let a socket have this time's worth of its rate in the host's own queue (Linux:
 /// `pacing_rate >> 10`).
-const SMALL_QUEUE: Duration = Duration::from_micros(977);
+const TSQ_TIME: Duration = Duration::from_micros(977);
 /// And never more (Linux: `tcp_limit_output_bytes`).
-const SMALL_QUEUE_MOST_BYTES: u64 = 4 * 1_024 * 1_024;
+const TSQ_MAX_BYTES: u64 = 4 * 1_024 * 1_024;
 
 /// Most pairs of addresses of which the path is remembered.
-const PAIRS: usize = 64;
+const PATH_CACHE_SLOTS: usize = 64;
 
 /// Packets whose memory is kept for others.
-const SPARE: usize = 4_096;
+const MAX_SPARE_PACKETS: usize = 4_096;
 
 /// What has not arrived so long after the end never will.
-const ON_ITS_WAY: Duration = Duration::from_secs(600);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// One end of a path: an interface of a host.
 #[derive(Debug, Default)]
-struct Interface {
+struct PathEnd {
     host: usize,
     /// Its number in the host's capture.
     number: u32,
@@ -55,7 +55,7 @@ struct Interface {
 
 /// A packet that reaches a host.
 #[derive(Debug)]
-pub(crate) struct Arrival {
+pub(crate) struct DeliveredPacket {
     pub(crate) host: usize,
     pub(crate) path: usize,
     pub(crate) packet: Box<wire::Packet>,
@@ -63,13 +63,13 @@ pub(crate) struct Arrival {
 
 /// The network of a scenario.
 #[derive(Debug)]
-pub(crate) struct Network<'a> {
-    topology: Topology<Packet>,
+pub(crate) struct SimNetwork<'a> {
+    topology: Topology<SimPacket>,
     links: LinkDirections,
     reported: Vec<ReportedDirection>,
     /// For each path, its two ends.
-    interfaces: Vec<[Interface; 2]>,
-    boxes: Vec<Boxes>,
+    interfaces: Vec<[PathEnd; 2]>,
+    boxes: Vec<MiddleboxChain>,
     has_boxes: bool,
     any_pushes_back: bool,
     split: Vec<bool>,
@@ -77,7 +77,7 @@ pub(crate) struct Network<'a> {
     /// For each path and direction, what a millisecond of the link's rate is.
     small_queue_bytes: Vec<[u64; 2]>,
     /// One for each host, or none.
-    captures: Vec<Capture<'a>>,
+    captures: Vec<PcapWriter<'a>>,
     /// They are looked at and not kept: headers will do, without checksums over the payload.
     pub(crate) headers_only: bool,
     passing: VecDeque<wire::Packet>,
@@ -86,26 +86,26 @@ pub(crate) struct Network<'a> {
     /// Memory of packets that are gone.
     #[expect(clippy::vec_box, reason = "the boxes are what is kept: they travel as they are")]
     spare: Vec<Box<wire::Packet>>,
-    arrived: VecDeque<Arrival>,
+    arrived: VecDeque<DeliveredPacket>,
     pub(crate) delivered_packets: u64,
-    pub(crate) accounts: Accounts,
+    pub(crate) accounts: CapacityAccounts,
 }
 
-impl<'a> Network<'a> {
+impl<'a> SimNetwork<'a> {
     pub(crate) fn new(
         scenario: &Scenario,
         transport: Transport,
         seed: u64,
-        captures: Vec<Capture<'a>>,
+        captures: Vec<PcapWriter<'a>>,
     ) -> Result<Self, RouteError> {
-        let (topology, links) = topology::<Packet>(scenario, seed, &[])?;
+        let (topology, links) = topology::<SimPacket>(scenario, seed, &[])?;
         let interface = |index: usize, path: &towpath_measure::scenario::Path, end: usize| {
             let host = path.between.get(end).copied().unwrap_or_default();
             let earlier = scenario.paths.iter().take(index);
             let earlier = earlier.filter(|path| end_of(path, host).is_some()).count();
             let config = if end == 0 { &path.up } else { &path.down };
             let name = scenario.hosts.get(host).map_or_else(String::new, |h| h.name.clone());
-            Interface {
+            PathEnd {
                 host,
                 number: u32::try_from(earlier).unwrap_or(u32::MAX),
                 totals: totals(name, path.name.clone()),
@@ -113,7 +113,7 @@ impl<'a> Network<'a> {
                 // On the way back a bottleneck would come first.
                 pushes_back: config.position == QueuePosition::Host
                     && (end == 0 || path.through.is_empty()),
-                ..Interface::default()
+                ..PathEnd::default()
             }
         };
         let paths = &scenario.paths;
@@ -121,11 +121,11 @@ impl<'a> Network<'a> {
         let interfaces: Vec<_> =
             ends.map(|(index, path)| [0, 1].map(|end| interface(index, path, end))).collect();
         let boxes: Vec<_> =
-            (0..paths.len()).map(|path| Boxes::new(&scenario.middleboxes, path)).collect();
-        let whole = |index: usize| boxes.get(index).is_none_or(Boxes::is_empty);
+            (0..paths.len()).map(|path| MiddleboxChain::new(&scenario.middleboxes, path)).collect();
+        let whole = |index: usize| boxes.get(index).is_none_or(MiddleboxChain::is_empty);
         Ok(Self {
             topology,
-            accounts: Accounts::new(scenario, transport, &links),
+            accounts: CapacityAccounts::new(scenario, transport, &links),
             reported: links.reported(scenario),
             links,
             any_pushes_back: interfaces.iter().flatten().any(|interface| interface.pushes_back),
@@ -155,7 +155,7 @@ impl<'a> Network<'a> {
         if !self.has_boxes {
             return links;
         }
-        let held = self.boxes.iter().filter_map(Boxes::next_due);
+        let held = self.boxes.iter().filter_map(MiddleboxChain::next_due);
         held.chain(links).min()
     }
 
@@ -203,7 +203,7 @@ impl<'a> Network<'a> {
             return Some(*path);
         }
         let path = packet.addresses().and_then(|(source, target)| path_of(source, target))?;
-        if let Some(pair) = pair.filter(|_| self.pairs.len() < PAIRS) {
+        if let Some(pair) = pair.filter(|_| self.pairs.len() < PATH_CACHE_SLOTS) {
             self.pairs.push((*pair, path));
         }
         Some(path)
@@ -216,7 +216,7 @@ impl<'a> Network<'a> {
 
     /// Keeps the memory of a packet that nobody needs any more.
     pub(crate) fn recycle(&mut self, mut packet: Box<wire::Packet>) {
-        if self.spare.len() < SPARE {
+        if self.spare.len() < MAX_SPARE_PACKETS {
             packet.payload = wire::Payload::EMPTY;
             self.spare.push(packet);
         }
@@ -224,14 +224,14 @@ impl<'a> Network<'a> {
 
     fn send_one(&mut self, now: Instant, path: usize, end: usize, packet: Box<wire::Packet>) {
         self.note(now, path, end, PacketDirection::Outbound, &packet);
-        let no_boxes = self.boxes.get(path).is_none_or(Boxes::is_empty);
+        let no_boxes = self.boxes.get(path).is_none_or(MiddleboxChain::is_empty);
         if end == 1 || no_boxes {
             self.push(now, path, end, packet);
             return;
         }
         let mut passing = std::mem::take(&mut self.passing);
         if let Some(boxes) = self.boxes.get_mut(path) {
-            boxes.pass(now, Direction::Up, *packet, &mut passing);
+            boxes.pass(now, PathDirection::Up, *packet, &mut passing);
         }
         for packet in passing.drain(..) {
             self.push(now, path, end, Box::new(packet));
@@ -244,13 +244,13 @@ impl<'a> Network<'a> {
         if let Some(route) = route {
             // A drop shows in the link's counters; TCP finds out as it does on a real link.
             let hop = self.accounts.hop(path, end);
-            let packet = Packet { inner: packet, hop, served_at: None };
+            let packet = SimPacket { inner: packet, hop, served_at: None };
             let _ = self.topology.push(now, *route, packet);
         }
     }
 
     /// The next packet that has reached a host by `now`.
-    pub(crate) fn arrival(&mut self, now: Instant) -> Option<Arrival> {
+    pub(crate) fn arrival(&mut self, now: Instant) -> Option<DeliveredPacket> {
         if self.has_boxes {
             self.release_held(now);
         }
@@ -259,12 +259,13 @@ impl<'a> Network<'a> {
                 return Some(arrival);
             }
             let (time, route, packet) = self.topology.pop(now)?;
-            let Some((path, end)) = self.place(route).map(|(path, side)| (path, 1 - side)) else {
+            let Some((path, end)) = self.locate_route(route).map(|(path, side)| (path, 1 - side))
+            else {
                 continue;
             };
-            self.account(path, end, &packet);
+            self.record_arrival(path, end, &packet);
             let packet = packet.inner;
-            let no_boxes = self.boxes.get(path).is_none_or(Boxes::is_empty);
+            let no_boxes = self.boxes.get(path).is_none_or(MiddleboxChain::is_empty);
             if end == 1 || no_boxes {
                 let arrival = self.arrive(time, path, end, packet);
                 if arrival.is_some() {
@@ -274,7 +275,7 @@ impl<'a> Network<'a> {
             }
             let mut passing = std::mem::take(&mut self.passing);
             if let Some(boxes) = self.boxes.get_mut(path) {
-                boxes.pass(time, Direction::Down, *packet, &mut passing);
+                boxes.pass(time, PathDirection::Down, *packet, &mut passing);
             }
             for packet in passing.drain(..) {
                 let arrival = self.arrive(time, path, end, Box::new(packet));
@@ -291,7 +292,7 @@ impl<'a> Network<'a> {
         path: usize,
         end: usize,
         packet: Box<wire::Packet>,
-    ) -> Option<Arrival> {
+    ) -> Option<DeliveredPacket> {
         let interface = self.interfaces.get_mut(path).and_then(|ends| ends.get_mut(end))?;
         if !interface.up {
             interface.totals.rx_dropped += 1;
@@ -302,7 +303,7 @@ impl<'a> Network<'a> {
         let host = interface.host;
         self.delivered_packets += 1;
         self.note(now, path, end, PacketDirection::Inbound, &packet);
-        Some(Arrival { host, path, packet })
+        Some(DeliveredPacket { host, path, packet })
     }
 
     fn note(
@@ -317,7 +318,7 @@ impl<'a> Network<'a> {
             return;
         }
         let interface = self.interfaces.get(path).and_then(|ends| ends.get(end));
-        let Some(Interface { host, number, .. }) = interface else { return };
+        let Some(PathEnd { host, number, .. }) = interface else { return };
         if let Some(capture) = self.captures.get_mut(*host) {
             let place = (*number, way);
             if self.headers_only {
@@ -331,10 +332,10 @@ impl<'a> Network<'a> {
 
     fn release_held(&mut self, now: Instant) {
         for path in 0..self.boxes.len() {
-            if self.boxes.get(path).and_then(Boxes::next_due).is_none_or(|due| due > now) {
+            if self.boxes.get(path).and_then(MiddleboxChain::next_due).is_none_or(|due| due > now) {
                 continue;
             }
-            for direction in [Direction::Up, Direction::Down] {
+            for direction in [PathDirection::Up, PathDirection::Down] {
                 let mut passing = std::mem::take(&mut self.passing);
                 if let Some(boxes) = self.boxes.get_mut(path) {
                     boxes.expired(now, direction, &mut passing);
@@ -342,8 +343,8 @@ impl<'a> Network<'a> {
                 for packet in passing.drain(..) {
                     let packet = Box::new(packet);
                     match direction {
-                        Direction::Up => self.push(now, path, 0, packet),
-                        Direction::Down => {
+                        PathDirection::Up => self.push(now, path, 0, packet),
+                        PathDirection::Down => {
                             let arrival = self.arrive(now, path, 0, packet);
                             self.arrived.extend(arrival);
                         }
@@ -356,7 +357,7 @@ impl<'a> Network<'a> {
 
     /// Interfaces whose room has changed: host, path, room. `small_queues` says which hosts have
     /// TCP small queues.
-    pub(crate) fn room_changes(
+    pub(crate) fn tx_ready_changes(
         &mut self,
         small_queues: &[bool],
         mut tell: impl FnMut(usize, usize, bool),
@@ -385,7 +386,7 @@ impl<'a> Network<'a> {
         }
     }
 
-    fn has_room(&self, path: usize, end: usize, interface: &Interface, small: bool) -> bool {
+    fn has_room(&self, path: usize, end: usize, interface: &PathEnd, small: bool) -> bool {
         let route = self.links.routes.get(path).and_then(|routes| routes.get(end));
         let mtu_bytes = self.mtu_bytes.get(path).copied().unwrap_or(1_500);
         if !route.is_some_and(|route| self.topology.has_room(*route, mtu_bytes)) {
@@ -394,7 +395,7 @@ impl<'a> Network<'a> {
         let first = self.links.paths.get(path).and_then(|directions| directions.get(end));
         let queued = first.and_then(|id| self.topology.queue_length(*id)).map_or(0, |(_, b)| b);
         let rate = self.small_queue_bytes.get(path).and_then(|ends| ends.get(end)).copied();
-        let limit = rate.unwrap_or(0).max(2 * interface.burst_bytes).min(SMALL_QUEUE_MOST_BYTES);
+        let limit = rate.unwrap_or(0).max(2 * interface.burst_bytes).min(TSQ_MAX_BYTES);
         !small || queued < limit.max(u64::from(mtu_bytes))
     }
 
@@ -435,7 +436,7 @@ impl<'a> Network<'a> {
             for (end, bytes) in sides.enumerate() {
                 let own = if end == 0 { LinkSide::Up } else { LinkSide::Down };
                 if *side == LinkSide::Both || *side == own {
-                    *bytes = rate.bytes_in(SMALL_QUEUE);
+                    *bytes = rate.bytes_in(TSQ_TIME);
                 }
             }
         }
@@ -457,7 +458,7 @@ impl<'a> Network<'a> {
 
     /// A packet has left the network at this end of a path: what it was is noted, if it is not lost
     /// even there.
-    fn account(&mut self, path: usize, end: usize, packet: &Packet) {
+    fn record_arrival(&mut self, path: usize, end: usize, packet: &SimPacket) {
         let Some(ends) = self.interfaces.get(path) else { return };
         let [Some(here), Some(there)] = [end, 1 - end].map(|end| ends.get(end)) else { return };
         if here.up {
@@ -466,13 +467,13 @@ impl<'a> Network<'a> {
     }
 
     /// Notes what holds senders back until something happens again.
-    pub(crate) fn note_limits(&mut self, look: &Look<'_>, until: Instant) {
-        self.accounts.note(&mut self.topology, look, until);
+    pub(crate) fn update_causes(&mut self, look: &SimView<'_>, until: Instant) {
+        self.accounts.update_causes(&mut self.topology, look, until);
     }
 
     /// Ends a period of the account.
     pub(crate) fn close_accounts(&mut self, now: Instant) {
-        self.accounts.close(now, &mut self.topology);
+        self.accounts.close_period(now, &mut self.topology);
     }
 
     /// State of every link.
@@ -482,16 +483,16 @@ impl<'a> Network<'a> {
     }
 
     /// Notes what is still on its way, by letting it arrive.
-    fn empty(&mut self, now: Instant) {
-        while let Some((_, route, packet)) = self.topology.pop(now + ON_ITS_WAY) {
-            if let Some((path, side)) = self.place(route) {
-                self.accounts.on_its_way((path, side), &packet);
+    fn drain_in_flight(&mut self, now: Instant) {
+        while let Some((_, route, packet)) = self.topology.pop(now + DRAIN_TIMEOUT) {
+            if let Some((path, side)) = self.locate_route(route) {
+                self.accounts.on_in_flight((path, side), &packet);
             }
         }
     }
 
     /// The path of a route, and the end from which it leads.
-    fn place(&self, route: RouteId) -> Option<(usize, usize)> {
+    fn locate_route(&self, route: RouteId) -> Option<(usize, usize)> {
         self.links.routes.iter().enumerate().find_map(|(path, routes)| {
             routes.iter().position(|own| *own == route).map(|side| (path, side))
         })
@@ -502,8 +503,8 @@ impl<'a> Network<'a> {
         mut self,
         now: Instant,
         scenario: &Scenario,
-    ) -> Result<(Vec<InterfaceTotals>, Accounts), SimError> {
-        self.empty(now);
+    ) -> Result<(Vec<InterfaceTotals>, CapacityAccounts), SimError> {
+        self.drain_in_flight(now);
         for (capture, host) in self.captures.into_iter().zip(&scenario.hosts) {
             let host = || host.name.clone();
             capture.finish().map_err(|source| SimError::Capture { host: host(), source })?;
@@ -520,7 +521,7 @@ fn totals(host: String, interface: String) -> InterfaceTotals {
 fn small_queue_bytes(config: &DirectionConfig) -> u64 {
     match config.shaper {
         Shaper::Line(rate) | Shaper::TokenBucket { rate, .. } | Shaper::Htb { rate, .. } => {
-            rate.bytes_in(SMALL_QUEUE)
+            rate.bytes_in(TSQ_TIME)
         }
         Shaper::Unlimited | Shaper::Trace(_) => 0,
     }

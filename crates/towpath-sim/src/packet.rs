@@ -6,7 +6,7 @@ use towpath_net::Instant;
 /// A packet, or a super-segment on a path that carries them whole. Boxed: it is moved from queue to
 /// queue, and most of it is header.
 #[derive(Debug, Clone)]
-pub(crate) struct Packet {
+pub(crate) struct SimPacket {
     pub(crate) inner: Box<wire::Packet>,
     /// The hop of its route whose capacity it uses.
     pub(crate) hop: usize,
@@ -14,7 +14,7 @@ pub(crate) struct Packet {
     pub(crate) served_at: Option<Instant>,
 }
 
-impl towpath_net::Packet for Packet {
+impl towpath_net::Packet for SimPacket {
     fn len_bytes(&self) -> u32 {
         self.inner.len_bytes()
     }

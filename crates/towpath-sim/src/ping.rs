@@ -14,13 +14,13 @@ use towpath_mptcp::wire::udp::UdpDatagram as Udp;
 use towpath_mptcp::wire::{Ecn, Packet};
 use towpath_net::Instant;
 
-use crate::host::Host;
-use crate::network::Network;
+use crate::host::SimHost;
+use crate::network::SimNetwork;
 use crate::traffic::port;
 
 /// The datagrams of a flow.
 #[derive(Debug)]
-pub(crate) struct Pings {
+pub(crate) struct FlowPinger {
     from: usize,
     to: usize,
     family: Family,
@@ -30,7 +30,7 @@ pub(crate) struct Pings {
     identification: u16,
 }
 
-impl Pings {
+impl FlowPinger {
     /// Those of a flow, if that is what it sends.
     pub(crate) fn new(scenario: &Scenario, (index, flow): (usize, &Flow)) -> Option<Self> {
         let Pattern::Udping(plan) = &flow.pattern else { return None };
@@ -45,7 +45,7 @@ impl Pings {
         })
     }
 
-    /// When [`Self::ask`] must be called, or nothing is waited for any more.
+    /// When [`Self::send_due`] must be called, or nothing is waited for any more.
     pub(crate) fn next_due(&self) -> Option<Instant> {
         self.paths.iter().filter_map(|(_, pinger)| pinger.next_due()).min()
     }
@@ -55,7 +55,12 @@ impl Pings {
     }
 
     /// Sends what is due.
-    pub(crate) fn ask(&mut self, now: Instant, hosts: &[Host], network: &mut Network<'_>) {
+    pub(crate) fn send_due(
+        &mut self,
+        now: Instant,
+        hosts: &[SimHost],
+        network: &mut SimNetwork<'_>,
+    ) {
         for (path, pinger) in &mut self.paths {
             while let Some(number) = pinger.poll(now) {
                 let address = |host: usize| {
@@ -85,7 +90,7 @@ impl Pings {
         now: Instant,
         (host, path): (usize, usize),
         packet: &Packet,
-        network: &mut Network<'_>,
+        network: &mut SimNetwork<'_>,
     ) -> bool {
         if !Udp::is_in(packet) {
             return false;

@@ -22,7 +22,7 @@ pub(crate) struct QuicHost {
     pub(crate) flows: BTreeMap<quic::ConnectionId, usize>,
     pub(crate) listeners: BTreeMap<quic::ListenerId, usize>,
     /// What connections were like when they were last asked.
-    pub(crate) seen: BTreeMap<quic::ConnectionId, quic::ConnectionStatus>,
+    pub(crate) last_status: BTreeMap<quic::ConnectionId, quic::ConnectionStatus>,
     /// Cut into packets, and not sent yet.
     outgoing: VecDeque<Packet>,
     /// Paths whose first queue, in this host, is full.
@@ -37,7 +37,7 @@ impl QuicHost {
             config,
             flows: BTreeMap::new(),
             listeners: BTreeMap::new(),
-            seen: BTreeMap::new(),
+            last_status: BTreeMap::new(),
             outgoing: VecDeque::new(),
             full: Vec::new(),
             identification: 0,
@@ -104,10 +104,10 @@ impl QuicHost {
     }
 
     /// Asks all connections how they are.
-    pub(crate) fn look(&mut self) {
+    pub(crate) fn poll_status(&mut self) {
         for connection in self.flows.keys() {
             if let Some(status) = self.host.status(*connection) {
-                self.seen.insert(*connection, status);
+                self.last_status.insert(*connection, status);
             }
         }
     }

@@ -8,9 +8,9 @@ use towpath_net::Instant;
 use towpath_quic::{ConnectionError, ConnectionId, QuicEvent, StreamId};
 
 use crate::record::event;
-use crate::socket::Socket;
-use crate::traffic::Stream;
-use crate::world::World;
+use crate::socket::StreamSocket;
+use crate::traffic::SimStream;
+use crate::world::Simulation;
 
 /// Whether it is QUIC, with one path or several.
 pub(crate) fn is_quic(transport: Transport) -> bool {
@@ -20,7 +20,7 @@ pub(crate) fn is_quic(transport: Transport) -> bool {
     }
 }
 
-impl World<'_> {
+impl Simulation<'_> {
     /// Opens the connection of a flow, with places for all its streams.
     pub(crate) fn open_quic(
         &mut self,
@@ -41,7 +41,7 @@ impl World<'_> {
                 run.streams_opened = run.streams_wanted;
                 let numbers = 0..run.streams_wanted;
                 self.streams
-                    .extend(numbers.map(|number| Stream::new((index, flow), number, transport)));
+                    .extend(numbers.map(|number| SimStream::new((index, flow), number, transport)));
             }
             Err(error) => {
                 run.failure = Some(format!("`{}` cannot connect: {error}", host.name));
@@ -63,14 +63,14 @@ impl World<'_> {
                 self.begin_stream(index, connection, stream, 1);
             }
             QuicEvent::Readable(connection, stream) | QuicEvent::Writable(connection, stream) => {
-                self.use_end(index, Socket::Quic(connection, stream));
+                self.use_end(index, StreamSocket::Quic(connection, stream));
             }
             QuicEvent::Finished(..) => {}
             QuicEvent::Closed { connection, error } => self.quic_closed(index, connection, error),
             QuicEvent::Notice { connection, notice } => {
                 let Some(host) = self.hosts.get_mut(index) else { return };
-                host.quic.look();
-                let (name, status) = (host.name.as_str(), host.quic.seen.get(&connection));
+                host.quic.poll_status();
+                let (name, status) = (host.name.as_str(), host.quic.last_status.get(&connection));
                 self.recorder.quic_notice(self.now, name, status, &notice);
             }
         }
@@ -105,9 +105,9 @@ impl World<'_> {
     ) {
         let Some(host) = self.hosts.get_mut(index) else { return };
         let Some(flow) = host.quic.flows.get(&connection).copied() else { return };
-        let own = |own: &Stream| own.flow == flow && u64::from(own.number) == stream.0;
+        let own = |own: &SimStream| own.flow == flow && u64::from(own.number) == stream.0;
         let Some(place) = self.streams.iter().position(own) else { return };
-        let socket = Socket::Quic(connection, stream);
+        let socket = StreamSocket::Quic(connection, stream);
         host.ends.insert(socket, (place, side));
         host.touched = true;
         let end = self.streams.get_mut(place).and_then(|stream| stream.ends.get_mut(side));
@@ -116,10 +116,10 @@ impl World<'_> {
         end.open = true;
         let talks = self.flows.get(flow).is_some_and(|flow| flow.talks.is_some());
         if talks {
-            self.tell_open(place, side);
+            self.notify_open(place, side);
         } else if side == 0 {
             // A stream that nothing was sent on does not exist for the peer, which may have to send.
-            end.shut_if_silent(self.now, host);
+            end.close_if_receive_only(self.now, host);
         }
         self.use_end(index, socket);
     }
@@ -133,10 +133,10 @@ impl World<'_> {
         let Some(host) = self.hosts.get(index) else { return };
         let Some(flow) = host.quic.flows.get(&connection).copied() else { return };
         let name = host.name.clone();
-        let sockets: Vec<Socket> = host
+        let sockets: Vec<StreamSocket> = host
             .ends
             .keys()
-            .filter(|socket| matches!(socket, Socket::Quic(own, _) if *own == connection))
+            .filter(|socket| matches!(socket, StreamSocket::Quic(own, _) if *own == connection))
             .copied()
             .collect();
         for socket in sockets {
@@ -167,9 +167,9 @@ impl World<'_> {
     }
 
     /// The QUIC connections of all flows: host, connection.
-    pub(crate) fn quic_look(&mut self) {
+    pub(crate) fn poll_quic(&mut self) {
         for host in &mut self.hosts {
-            host.quic.look();
+            host.quic.poll_status();
         }
     }
 }

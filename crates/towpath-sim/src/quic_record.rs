@@ -9,10 +9,10 @@ use towpath_quic::words::{self, ConnectionEvidence, HostEvidence, MultipathEvide
 use towpath_quic::{ConnectionStatus, PathNotice};
 
 use crate::quic_flow::is_quic;
-use crate::record::{Recorder, event};
-use crate::world::World;
+use crate::record::{SimRecorder, event};
+use crate::world::Simulation;
 
-impl Recorder<'_> {
+impl SimRecorder<'_> {
     /// Something about the paths of a QUIC connection.
     pub(crate) fn quic_notice(
         &mut self,
@@ -62,7 +62,7 @@ pub(crate) fn path_state(state: TcpState) -> &'static str {
 }
 
 /// Proof that Multipath QUIC was used, or the reason why not.
-pub(crate) fn quic_proof(world: &World<'_>, transport: Transport) -> MultipathUse {
+pub(crate) fn quic_proof(world: &Simulation<'_>, transport: Transport) -> MultipathUse {
     let meant = |flow: usize| {
         let flow = world.scenario.flows.get(flow);
         flow.is_some_and(|flow| flow.transport_in(transport) == Transport::Mpquic)
@@ -79,7 +79,7 @@ pub(crate) fn quic_proof(world: &World<'_>, transport: Transport) -> MultipathUs
         .map(|(host, count)| {
             let own = host.quic.flows.iter().filter(|(_, flow)| meant(**flow));
             let ends = own
-                .filter_map(|(id, _)| host.quic.seen.get(id))
+                .filter_map(|(id, _)| host.quic.last_status.get(id))
                 .map(ConnectionEvidence::from)
                 .collect();
             HostEvidence { host: &host.name, ends, count }
@@ -90,7 +90,7 @@ pub(crate) fn quic_proof(world: &World<'_>, transport: Transport) -> MultipathUs
 }
 
 /// What to know before a result over QUIC is trusted.
-pub(crate) fn quic_warnings(world: &World<'_>) -> Vec<Warning> {
+pub(crate) fn quic_warnings(world: &Simulation<'_>) -> Vec<Warning> {
     let mut all = Vec::new();
     let mut warn = |(text, hint): words::WarningText| {
         all.push(Warning { text, hint: Some(hint.to_owned()) });

@@ -21,23 +21,23 @@ use towpath_multipath::scheduler::SwitchReason;
 use towpath_net::Instant;
 
 use crate::error::SimError;
-use crate::host::Host;
-use crate::network::Network;
+use crate::host::SimHost;
+use crate::network::SimNetwork;
 use crate::quic_flow::is_quic;
 use crate::quic_record::path_state;
-use crate::socket::Socket;
-use crate::traffic::Stream;
+use crate::socket::StreamSocket;
+use crate::traffic::SimStream;
 
 /// Takes the records.
-pub(crate) type Write<'a> = &'a mut dyn FnMut(&Record) -> io::Result<()>;
+pub(crate) type RecordSink<'a> = &'a mut dyn FnMut(&Record) -> io::Result<()>;
 
 /// A subflow's identity: stream, then the opener's and the acceptor's address. A path of QUIC may
 /// follow another one between the same addresses, so its number belongs to it; else that is 0.
-type Key = (usize, SocketAddr, SocketAddr, u32);
+type SubflowKey = (usize, SocketAddr, SocketAddr, u32);
 
 /// What is known of one subflow over the whole run.
 #[derive(Debug)]
-struct Known {
+struct SubflowTrack {
     number: u32,
     path: String,
     backup: bool,
@@ -48,11 +48,11 @@ struct Known {
 }
 
 /// Writes records, and remembers what the summary needs.
-pub(crate) struct Recorder<'a> {
+pub(crate) struct SimRecorder<'a> {
     scenario: &'a Scenario,
-    write: Write<'a>,
+    write: RecordSink<'a>,
     failed: io::Result<()>,
-    subflows: BTreeMap<Key, Known>,
+    subflows: BTreeMap<SubflowKey, SubflowTrack>,
     /// Bytes counted so far, by stream and direction.
     counted: BTreeMap<(usize, DataDirection), u64>,
     /// Time blocked so far, by stream and end.
@@ -65,7 +65,7 @@ pub(crate) struct Recorder<'a> {
     pub(crate) notices: BTreeMap<(String, &'static str), u64>,
 }
 
-impl std::fmt::Debug for Recorder<'_> {
+impl std::fmt::Debug for SimRecorder<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Recorder").field("subflows", &self.subflows).finish_non_exhaustive()
     }
@@ -76,8 +76,8 @@ pub(crate) fn event(kind: EventKind, text: String) -> Event {
     Event { t_ns: 0, kind, host: None, path: None, text, detail: BTreeMap::new() }
 }
 
-impl<'a> Recorder<'a> {
-    pub(crate) fn new(scenario: &'a Scenario, write: Write<'a>) -> Self {
+impl<'a> SimRecorder<'a> {
+    pub(crate) fn new(scenario: &'a Scenario, write: RecordSink<'a>) -> Self {
         Self {
             scenario,
             write,
@@ -205,28 +205,28 @@ impl<'a> Recorder<'a> {
     pub(crate) fn sample(
         &mut self,
         (at, span): (Instant, Duration),
-        network: &Network<'_>,
-        hosts: &[Host],
-        streams: &[Stream],
+        network: &SimNetwork<'_>,
+        hosts: &[SimHost],
+        streams: &[SimStream],
     ) {
         for (index, stream) in streams.iter().enumerate() {
             let status = stream.ends.each_ref().map(|end| status_of(hosts, end));
             self.count((at, span), (index, stream), &status);
-            self.look((at, span), (index, stream), &status, network);
+            self.sample_subflows((at, span), (index, stream), &status, network);
         }
-        self.tell_decisions(at, hosts);
+        self.emit_decisions(at, hosts);
         for link in network.link_records(at) {
             self.add(&Record::Link(link));
         }
     }
 
     /// Looks at every subflow once more, for the summary, without a record.
-    pub(crate) fn look_last(
+    pub(crate) fn sample_final(
         &mut self,
         now: Instant,
-        network: &Network<'_>,
-        hosts: &[Host],
-        streams: &[Stream],
+        network: &SimNetwork<'_>,
+        hosts: &[SimHost],
+        streams: &[SimStream],
     ) {
         for (index, stream) in streams.iter().enumerate() {
             let status = stream.ends.each_ref().map(|end| status_of(hosts, end));
@@ -241,7 +241,7 @@ impl<'a> Recorder<'a> {
     fn count(
         &mut self,
         (at, span): (Instant, Duration),
-        (index, stream): (usize, &Stream),
+        (index, stream): (usize, &SimStream),
         status: &[Option<ConnectionStatus>; 2],
     ) {
         let flow = self.scenario.flows.get(stream.flow);
@@ -265,7 +265,7 @@ impl<'a> Recorder<'a> {
 
     fn connection(
         &mut self,
-        (index, stream): (usize, &Stream),
+        (index, stream): (usize, &SimStream),
         direction: DataDirection,
         [opener, acceptor]: &[Option<ConnectionStatus>; 2],
     ) -> Option<ConnectionState> {
@@ -294,12 +294,12 @@ impl<'a> Recorder<'a> {
         })
     }
 
-    fn look(
+    fn sample_subflows(
         &mut self,
         when: (Instant, Duration),
-        (index, stream): (usize, &Stream),
+        (index, stream): (usize, &SimStream),
         status: &[Option<ConnectionStatus>; 2],
-        network: &Network<'_>,
+        network: &SimNetwork<'_>,
     ) {
         let flow = self.scenario.flows.get(stream.flow);
         let directions = flow.map_or(&[][..], |flow| directions(&flow.pattern));
@@ -325,10 +325,10 @@ impl<'a> Recorder<'a> {
     fn note(
         &mut self,
         (at, _): (Instant, Duration),
-        (index, stream): (usize, &Stream),
+        (index, stream): (usize, &SimStream),
         (end, subflow): (usize, &SubflowStatus),
-        network: &Network<'_>,
-    ) -> Option<(Key, SubflowStats)> {
+        network: &SimNetwork<'_>,
+    ) -> Option<(SubflowKey, SubflowStats)> {
         let path = path_used(subflow);
         let inside = |address| path.map_or(address, |path| network.inside(path, address));
         let number = if is_quic(stream.transport) { subflow.number } else { 0 };
@@ -343,7 +343,7 @@ impl<'a> Recorder<'a> {
                 let [first, _] = path.between;
                 endpoints(self.scenario, first).iter().any(|e| e.path == index && e.backup)
             });
-            let known = Known {
+            let known = SubflowTrack {
                 number,
                 path: named.map_or_else(|| "unknown".to_owned(), |path| path.name.clone()),
                 backup: backup || subflow.backup,
@@ -366,7 +366,7 @@ impl<'a> Recorder<'a> {
         Some((key, std::mem::replace(latest, subflow.tcp)))
     }
 
-    fn tell_decisions(&mut self, at: Instant, hosts: &[Host]) {
+    fn emit_decisions(&mut self, at: Instant, hosts: &[SimHost]) {
         // A single connection needs no number: its two ends decide.
         let several = self.decisions.len() > 2;
         let mut told = Vec::new();
@@ -378,7 +378,7 @@ impl<'a> Recorder<'a> {
                 let path = path_used(subflows.clone().find(|s| s.number == number)?)?;
                 self.scenario.paths.get(path).map(|path| path.name.clone())
             };
-            let stream = host.ends.get(&Socket::Tcp(*connection)).map(|(stream, _)| *stream);
+            let stream = host.ends.get(&StreamSocket::Tcp(*connection)).map(|(stream, _)| *stream);
             for mut said in decisions.take(path_of) {
                 said.host = Some(host.name.clone());
                 if let Some(stream) = stream.filter(|_| several) {
@@ -393,7 +393,7 @@ impl<'a> Recorder<'a> {
     }
 
     /// The sums of every subflow.
-    pub(crate) fn totals(&self, streams: &[Stream]) -> Vec<SubflowSummary> {
+    pub(crate) fn totals(&self, streams: &[SimStream]) -> Vec<SubflowSummary> {
         let mut all = Vec::new();
         for (key, known) in &self.subflows {
             let Some(stream) = streams.get(key.0) else { continue };
@@ -411,11 +411,16 @@ fn path_used(subflow: &SubflowStatus) -> Option<usize> {
     path_of(subflow.local.ip(), subflow.remote.ip())
 }
 
-fn status_of(hosts: &[Host], end: &crate::traffic::End) -> Option<ConnectionStatus> {
+fn status_of(hosts: &[SimHost], end: &crate::traffic::AppEnd) -> Option<ConnectionStatus> {
     hosts.get(end.host)?.status(end.socket?)
 }
 
-fn summary(key: Key, stream: &Stream, known: &Known, direction: DataDirection) -> SubflowSummary {
+fn summary(
+    key: SubflowKey,
+    stream: &SimStream,
+    known: &SubflowTrack,
+    direction: DataDirection,
+) -> SubflowSummary {
     let [opener, acceptor] = &known.ends;
     let (sender, receiver) =
         if direction == DataDirection::Down { (acceptor, opener) } else { (opener, acceptor) };
@@ -438,8 +443,8 @@ fn summary(key: Key, stream: &Stream, known: &Known, direction: DataDirection) -
 }
 
 fn describe(
-    stream: &Stream,
-    (known, subflow): (&Known, &SubflowStatus),
+    stream: &SimStream,
+    (known, subflow): (&SubflowTrack, &SubflowStatus),
     (direction, sends): (DataDirection, bool),
     before: &SubflowStats,
     (at, span): (Instant, Duration),

@@ -13,13 +13,13 @@ use towpath_net::Instant;
 
 use crate::conclude::conclude;
 use crate::error::SimError;
-use crate::pcap::{Capture, Captures};
+use crate::pcap::{CaptureOutputs, PcapWriter};
 use crate::quic_flow::is_quic;
-use crate::world::World;
+use crate::world::Simulation;
 
 /// What to run.
 #[derive(Debug, Clone)]
-pub struct Job {
+pub struct SimJob {
     /// The scenario.
     pub scenario: Arc<Scenario>,
     /// Transport.
@@ -32,7 +32,7 @@ pub struct Job {
 
 /// What a run was, besides its records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Report {
+pub struct SimReport {
     /// Virtual time that has passed.
     pub virtual_time: Duration,
     /// Packets that reached a host.
@@ -58,39 +58,39 @@ pub fn known_quic_names() -> Vec<&'static str> {
 /// Runs `job` and hands every record to `write`. The packets that a host sends or receives are written
 /// as pcapng to its place in `captures`, which are in the order of the scenario's hosts, or none.
 pub fn run(
-    job: &Job,
+    job: &SimJob,
     captures: Vec<&mut (dyn io::Write + Send)>,
     write: &mut dyn FnMut(&Record) -> io::Result<()>,
-) -> Result<Report, SimError> {
-    run_captured(job, Captures { outs: captures, ..Captures::default() }, write)
+) -> Result<SimReport, SimError> {
+    run_captured(job, CaptureOutputs { writers: captures, ..CaptureOutputs::default() }, write)
 }
 
 /// The same, with a limit to what is kept of each packet.
 pub fn run_captured(
-    job: &Job,
-    captures: Captures<'_>,
+    job: &SimJob,
+    captures: CaptureOutputs<'_>,
     write: &mut dyn FnMut(&Record) -> io::Result<()>,
-) -> Result<Report, SimError> {
-    let Captures { outs, snap_bytes, headers_only } = captures;
+) -> Result<SimReport, SimError> {
+    let CaptureOutputs { writers: outs, snap_bytes, headers_only } = captures;
     let scenario = &*job.scenario;
     let seed = scenario.run.seed.wrapping_add(u64::from(job.repeat.saturating_sub(1)));
     write(&Record::Meta(Box::new(meta(job, seed)))).map_err(SimError::Write)?;
     let captures = outs.into_iter().enumerate().map(|(host, out)| {
         let paths = scenario.paths.iter().filter(|path| end_of(path, host).is_some());
-        Capture::begin(out, paths.map(|path| path.name.as_str()), snap_bytes)
+        PcapWriter::begin(out, paths.map(|path| path.name.as_str()), snap_bytes)
     });
     let captures = captures.collect();
-    let mut world = World::new(scenario, job.transport, (seed, job.trace), captures, write)?;
+    let mut world = Simulation::new(scenario, job.transport, (seed, job.trace), captures, write)?;
     world.network.headers_only = headers_only;
     world.run()?;
     let virtual_time = world.now.saturating_since(Instant::ZERO);
     let packets = world.network.delivered_packets;
     conclude(world, job.transport)?;
-    Ok(Report { virtual_time, packets })
+    Ok(SimReport { virtual_time, packets })
 }
 
 /// The first record.
-fn meta(job: &Job, seed: u64) -> Meta {
+fn meta(job: &SimJob, seed: u64) -> Meta {
     let scenario = &*job.scenario;
     let mut meta = Meta {
         stack: "towpath".to_owned(),

@@ -12,11 +12,11 @@ use towpath_measure::traffic::{
 };
 use towpath_net::Instant;
 
-use crate::content::Content;
-use crate::host::Host;
-use crate::ping::Pings;
-use crate::socket::Socket;
-use crate::udp::Steady;
+use crate::content::TestPattern;
+use crate::host::SimHost;
+use crate::ping::FlowPinger;
+use crate::socket::StreamSocket;
+use crate::udp::ConstantRateFlow;
 
 /// Port of flow 0; flow *n* uses the *n*-th after it, as in the emulated world.
 const FIRST_PORT: u16 = 5_201;
@@ -28,18 +28,18 @@ pub(crate) fn port(flow: usize) -> u16 {
 
 /// How far an end is with what it says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Writing {
-    Going,
+enum WriteState {
+    Open,
     /// The stack did not take all of what a talk had, and will say when it has room again.
-    Full,
-    Shut,
+    Blocked,
+    Closed,
 }
 
 /// One end of a stream: an application and its connection.
 #[derive(Debug)]
-pub(crate) struct End {
+pub(crate) struct AppEnd {
     pub(crate) host: usize,
-    pub(crate) socket: Option<Socket>,
+    pub(crate) socket: Option<StreamSocket>,
     pub(crate) open: bool,
     sender: Option<TransferSender>,
     receiver: Option<TransferReceiver>,
@@ -51,17 +51,17 @@ pub(crate) struct End {
     /// The first position at which something else arrived than was sent.
     pub(crate) damaged_at: Option<u64>,
     ended: bool,
-    writing: Writing,
+    writing: WriteState,
 }
 
 /// What an end says and hears when its flow exchanges messages: its talk, and which of its streams.
 #[derive(Debug)]
-pub(crate) struct Speech<'a> {
-    pub(crate) talk: &'a mut MessageSession,
+pub(crate) struct SessionStream<'a> {
+    pub(crate) session: &'a mut MessageSession,
     pub(crate) stream: u32,
 }
 
-impl End {
+impl AppEnd {
     fn new(
         host: usize,
         sender: Option<TransferSender>,
@@ -78,12 +78,12 @@ impl End {
             received_bytes: 0,
             damaged_at: None,
             ended: false,
-            writing: Writing::Going,
+            writing: WriteState::Open,
         }
     }
 
     fn is_shut(&self) -> bool {
-        self.writing == Writing::Shut
+        self.writing == WriteState::Closed
     }
 
     /// Whether it still waits for data.
@@ -95,15 +95,15 @@ impl End {
     pub(crate) fn write(
         &mut self,
         now: Instant,
-        own: &mut Host,
-        content: &Content,
-        talk: Option<Speech<'_>>,
+        own: &mut SimHost,
+        content: &TestPattern,
+        talk: Option<SessionStream<'_>>,
     ) -> bool {
         let (Some(socket), true, false) = (self.socket, self.open, self.is_shut()) else {
             return false;
         };
         if let Some(speech) = talk {
-            return self.speak(now, own, socket, speech);
+            return self.write_messages(now, own, socket, speech);
         }
         let Some(sender) = &mut self.sender else { return false };
         let mut did = false;
@@ -120,21 +120,21 @@ impl End {
                 return did;
             }
         }
-        self.writing = Writing::Shut;
+        self.writing = WriteState::Closed;
         own.shutdown(now, socket);
         true
     }
 
     /// Writes what the flow's talk has for this stream.
-    fn speak(
+    fn write_messages(
         &mut self,
         now: Instant,
-        own: &mut Host,
-        socket: Socket,
-        Speech { talk, stream }: Speech<'_>,
+        own: &mut SimHost,
+        socket: StreamSocket,
+        SessionStream { session: talk, stream }: SessionStream<'_>,
     ) -> bool {
         let mut did = false;
-        self.writing = Writing::Going;
+        self.writing = WriteState::Open;
         loop {
             match talk.poll_output(now, stream) {
                 StreamAction::Write(mut data) => {
@@ -143,12 +143,12 @@ impl End {
                     talk.on_written(now, stream, taken);
                     did |= taken > 0;
                     if taken < offered {
-                        self.writing = Writing::Full;
+                        self.writing = WriteState::Blocked;
                         return did;
                     }
                 }
                 StreamAction::Close => {
-                    self.writing = Writing::Shut;
+                    self.writing = WriteState::Closed;
                     own.shutdown(now, socket);
                     return true;
                 }
@@ -161,9 +161,9 @@ impl End {
     pub(crate) fn read(
         &mut self,
         now: Instant,
-        own: &mut Host,
-        content: &Content,
-        mut talk: Option<Speech<'_>>,
+        own: &mut SimHost,
+        content: &TestPattern,
+        mut talk: Option<SessionStream<'_>>,
     ) -> bool {
         let Some(socket) = self.socket else { return false };
         let mut did = false;
@@ -173,20 +173,20 @@ impl End {
             did = true;
             if data.is_empty() {
                 self.end(now);
-                if let Some(Speech { talk, stream }) = &mut talk {
+                if let Some(SessionStream { session: talk, stream }) = &mut talk {
                     talk.on_end(*stream);
                 } else {
                     // Who only receives has nothing more to say.
-                    self.shut_if_silent(now, own);
+                    self.close_if_receive_only(now, own);
                 }
                 break;
             }
             let whole = match &mut talk {
-                Some(Speech { talk, stream }) => {
+                Some(SessionStream { session: talk, stream }) => {
                     talk.on_bytes(now, *stream, &data);
                     talk.broken().is_none()
                 }
-                None => content.is(self.received_bytes, &data),
+                None => content.matches(self.received_bytes, &data),
             };
             if self.damaged_at.is_none() && !whole {
                 self.damaged_at = Some(self.received_bytes);
@@ -200,11 +200,11 @@ impl End {
     }
 
     /// Ends the direction in which it has nothing to send.
-    pub(crate) fn shut_if_silent(&mut self, now: Instant, own: &mut Host) {
+    pub(crate) fn close_if_receive_only(&mut self, now: Instant, own: &mut SimHost) {
         let Some(socket) = self.socket.filter(|_| self.sender.is_none() && !self.is_shut()) else {
             return;
         };
-        self.writing = Writing::Shut;
+        self.writing = WriteState::Closed;
         own.shutdown(now, socket);
     }
 
@@ -223,7 +223,7 @@ impl End {
         }
         match talk {
             // The stack says when it has room again.
-            Some((talk, _)) if self.writing == Writing::Full => Some(talk.limit()),
+            Some((talk, _)) if self.writing == WriteState::Blocked => Some(talk.limit()),
             Some((talk, stream)) => talk.next_due(stream),
             None => self.sender.as_ref().and_then(TransferSender::deadline),
         }
@@ -232,11 +232,11 @@ impl End {
 
 /// One connection of a flow, with both its applications.
 #[derive(Debug)]
-pub(crate) struct Stream {
+pub(crate) struct SimStream {
     pub(crate) flow: usize,
     pub(crate) number: u32,
     /// The opener's end, the acceptor's end.
-    pub(crate) ends: [End; 2],
+    pub(crate) ends: [AppEnd; 2],
     /// The opener's address, by which the acceptor knows it (before any translation).
     pub(crate) opener: Option<SocketAddr>,
     pub(crate) transport: Transport,
@@ -257,9 +257,9 @@ pub(crate) struct FlowRun {
     /// Both ends' talks, where messages are exchanged.
     pub(crate) talks: Option<[MessageSession; 2]>,
     /// Its datagrams, where it sends such.
-    pub(crate) pings: Option<Pings>,
+    pub(crate) pings: Option<FlowPinger>,
     /// The same, at a constant rate.
-    pub(crate) steady: Option<Steady>,
+    pub(crate) constant_rate: Option<ConstantRateFlow>,
 }
 
 impl FlowRun {
@@ -277,14 +277,14 @@ impl FlowRun {
             talks: MessageSession::new(&flow.pattern, FlowRole::Client, start)
                 .zip(MessageSession::new(&flow.pattern, FlowRole::Server, start))
                 .map(|(client, server)| [client, server]),
-            pings: Pings::new(scenario, (index, flow)),
-            steady: Steady::new(scenario, (index, flow)),
+            pings: FlowPinger::new(scenario, (index, flow)),
+            constant_rate: ConstantRateFlow::new(scenario, (index, flow)),
         }
     }
 
     /// What an end says and hears on a stream.
-    pub(crate) fn speech(&mut self, side: usize, stream: u32) -> Option<Speech<'_>> {
-        self.talks.as_mut()?.get_mut(side).map(|talk| Speech { talk, stream })
+    pub(crate) fn speech(&mut self, side: usize, stream: u32) -> Option<SessionStream<'_>> {
+        self.talks.as_mut()?.get_mut(side).map(|talk| SessionStream { session: talk, stream })
     }
 
     /// When something happens to it without a packet: its start, its end.
@@ -294,7 +294,7 @@ impl FlowRun {
             Self { pings: Some(pings), deadline, .. } => {
                 Some(pings.next_due().map_or(*deadline, |due| due.min(*deadline)))
             }
-            Self { steady: Some(steady), deadline, .. } => {
+            Self { constant_rate: Some(steady), deadline, .. } => {
                 Some(steady.next_due().map_or(*deadline, |due| due.min(*deadline)))
             }
             Self { opening: false, streams_opened: 0, failure: None, .. } => Some(self.start),
@@ -303,14 +303,14 @@ impl FlowRun {
     }
 }
 
-impl Stream {
+impl SimStream {
     pub(crate) fn new(flow: (usize, &Flow), number: u32, transport: Transport) -> Self {
         let (index, flow) = flow;
         let start = Instant::ZERO + flow.start;
         let end = |host: usize, sends: DataDirection, hears: DataDirection| {
             let has = |direction| directions(&flow.pattern).contains(&direction);
             let sender = if has(sends) { TransferSender::new(&flow.pattern, start) } else { None };
-            End::new(host, sender, has(hears).then(|| TransferReceiver::new(start)))
+            AppEnd::new(host, sender, has(hears).then(|| TransferReceiver::new(start)))
         };
         let (up, down) = (DataDirection::Up, DataDirection::Down);
         Self {
@@ -323,7 +323,7 @@ impl Stream {
     }
 
     /// The end that receives in this direction.
-    pub(crate) fn receiver(&self, direction: DataDirection) -> &End {
+    pub(crate) fn receiver(&self, direction: DataDirection) -> &AppEnd {
         let [opener, acceptor] = &self.ends;
         if direction == DataDirection::Down { opener } else { acceptor }
     }
@@ -335,7 +335,7 @@ impl Stream {
 
     /// Whether an end still waits for data.
     pub(crate) fn is_busy(&self) -> bool {
-        self.ends.iter().any(End::is_listening)
+        self.ends.iter().any(AppEnd::is_listening)
     }
 
     /// When a sender must look at the clock.

@@ -16,19 +16,19 @@ use towpath_mptcp::wire::udp::UdpDatagram as Udp;
 use towpath_mptcp::wire::{Ecn, Packet};
 use towpath_net::Instant;
 
-use crate::host::Host;
-use crate::network::Network;
+use crate::host::SimHost;
+use crate::network::SimNetwork;
 use crate::traffic::port;
 
 /// Bytes of UDP's header.
-const UDP_BYTES: u32 = 8;
+const UDP_HEADER_BYTES: u32 = 8;
 
 /// A direction of a flow, as it ended.
-type Finished = (DataDirection, DatagramFigures, Vec<DatagramRow>);
+type DirectionResult = (DataDirection, DatagramFigures, Vec<DatagramRow>);
 
 /// The datagrams of a flow.
 #[derive(Debug)]
-pub(crate) struct Steady {
+pub(crate) struct ConstantRateFlow {
     flow: usize,
     plan: Plan,
     start: Instant,
@@ -36,14 +36,14 @@ pub(crate) struct Steady {
     path: usize,
     /// Of both ends.
     port: u16,
-    ways: Vec<Way>,
+    directions: Vec<UdpDirection>,
     identification: u16,
     pub(crate) failure: Option<String>,
 }
 
 /// One direction.
 #[derive(Debug)]
-struct Way {
+struct UdpDirection {
     direction: DataDirection,
     from: usize,
     to: usize,
@@ -51,10 +51,10 @@ struct Way {
     receiver: UdpReceiver,
     log: DeliveryLog,
     bytes: u64,
-    told_bytes: u64,
+    reported_bytes: u64,
 }
 
-impl Steady {
+impl ConstantRateFlow {
     /// Those of a flow, if that is what it sends.
     pub(crate) fn new(scenario: &Scenario, (index, flow): (usize, &Flow)) -> Option<Self> {
         let Pattern::Udp(plan) = &flow.pattern else { return None };
@@ -62,7 +62,7 @@ impl Steady {
         let ways = directions(&flow.pattern).iter().map(|direction| {
             let down = *direction == DataDirection::Down;
             let (from, to) = if down { (flow.to, flow.from) } else { (flow.from, flow.to) };
-            Way {
+            UdpDirection {
                 direction: *direction,
                 from,
                 to,
@@ -70,10 +70,10 @@ impl Steady {
                 receiver: UdpReceiver::new(plan, start, sample),
                 log: DeliveryLog::new(start),
                 bytes: 0,
-                told_bytes: 0,
+                reported_bytes: 0,
             }
         });
-        let header_bytes = UDP_BYTES + if flow.family == Family::V6 { 40 } else { 20 };
+        let header_bytes = UDP_HEADER_BYTES + if flow.family == Family::V6 { 40 } else { 20 };
         let mtu_bytes = scenario.paths.get(flow.via).map_or(u32::MAX, |path| path.mtu_bytes);
         let failure = (plan.bytes > mtu_bytes.saturating_sub(header_bytes)).then(|| {
             let (payload, most) = (plan.bytes, mtu_bytes.saturating_sub(header_bytes));
@@ -90,7 +90,7 @@ impl Steady {
             family: flow.family,
             path: flow.via,
             port: port(index),
-            ways: ways.collect(),
+            directions: ways.collect(),
             identification: 0,
             failure,
         })
@@ -101,23 +101,23 @@ impl Steady {
         if self.failure.is_some() {
             return Some(self.start);
         }
-        self.ways.iter().filter_map(|way| way.sender.next_due()).min()
+        self.directions.iter().filter_map(|way| way.sender.next_due()).min()
     }
 
     /// Whether nothing is waited for any more.
     pub(crate) fn is_over(&self) -> bool {
-        let done = |way: &Way| {
+        let done = |way: &UdpDirection| {
             way.sender.next_due().is_none() && way.receiver.received() == way.sender.sent()
         };
-        self.failure.is_some() || self.ways.iter().all(done)
+        self.failure.is_some() || self.directions.iter().all(done)
     }
 
     /// Sends what is due.
-    pub(crate) fn send(&mut self, now: Instant, hosts: &[Host], network: &mut Network<'_>) {
+    pub(crate) fn send(&mut self, now: Instant, hosts: &[SimHost], network: &mut SimNetwork<'_>) {
         if self.failure.is_some() {
             return;
         }
-        for way in &mut self.ways {
+        for way in &mut self.directions {
             while let Some(number) = way.sender.poll(now) {
                 let address = |host: usize| {
                     let ip = hosts.get(host)?.address_on(self.path, self.family)?;
@@ -145,7 +145,7 @@ impl Steady {
     }
 
     /// Takes a packet that has reached a host, if it is one of these.
-    pub(crate) fn take(
+    pub(crate) fn on_packet(
         &mut self,
         now: Instant,
         (host, path): (usize, usize),
@@ -161,7 +161,7 @@ impl Steady {
         let Some(stamp) = stamp.filter(|stamp| stamp.flow as usize == self.flow) else {
             return false;
         };
-        let Some(way) = self.ways.iter_mut().find(|way| way.to == host) else { return false };
+        let Some(way) = self.directions.iter_mut().find(|way| way.to == host) else { return false };
         let bytes = udp.payload.len();
         if way.receiver.on_datagram(now, (stamp.number, stamp.sent_at()), bytes) {
             way.log.record(now, bytes as u64);
@@ -173,8 +173,8 @@ impl Steady {
     /// What arrived since the last time.
     pub(crate) fn intervals(&mut self, (at, span): (Instant, Duration)) -> Vec<Interval> {
         let flow = self.flow as u32;
-        let each = self.ways.iter_mut().map(|way| {
-            let before = std::mem::replace(&mut way.told_bytes, way.bytes);
+        let each = self.directions.iter_mut().map(|way| {
+            let before = std::mem::replace(&mut way.reported_bytes, way.bytes);
             Interval {
                 t_ns: at.as_nanos(),
                 span_ns: span.as_nanos() as u64,
@@ -190,18 +190,18 @@ impl Steady {
 
     /// What the receiver of a direction saw until `until`.
     pub(crate) fn log(&self, direction: DataDirection, until: Instant) -> Option<DeliveryLog> {
-        let way = self.ways.iter().find(|way| way.direction == direction)?;
+        let way = self.directions.iter().find(|way| way.direction == direction)?;
         let mut log = way.log.clone();
         log.watch_until(until);
         Some(log)
     }
 
     /// What became of them.
-    pub(crate) fn finish(self, flow: usize, scenario: &Scenario) -> Vec<Finished> {
+    pub(crate) fn finish(self, flow: usize, scenario: &Scenario) -> Vec<DirectionResult> {
         let path = scenario.paths.get(self.path).map_or("?", |path| path.name.as_str());
         let (plan, start, sample) = (self.plan, self.start, scenario.run.sample);
         let failed = self.failure.is_some();
-        let each = self.ways.into_iter().filter(|_| !failed).filter_map(|way| {
+        let each = self.directions.into_iter().filter(|_| !failed).filter_map(|way| {
             let (sent, received) = (way.sender.finish(), way.receiver.finish(true));
             let ends = (Some(&sent), Some(&received));
             let what = (flow as u32, start, sample);

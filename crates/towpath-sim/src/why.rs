@@ -9,27 +9,27 @@ use towpath_mptcp::connection::{SendLimit, SubflowLimit};
 use towpath_mptcp::stack::ConnectionId;
 use towpath_net::Instant;
 
-use crate::account::Row;
-use crate::host::Host;
+use crate::account::LinkLedger;
+use crate::host::SimHost;
 use crate::quic_flow::is_quic;
-use crate::socket::Socket;
-use crate::traffic::{End, FlowRun, Stream};
+use crate::socket::StreamSocket;
+use crate::traffic::{AppEnd, FlowRun, SimStream};
 
 /// Everything that is looked at.
 #[derive(Clone, Copy)]
-pub(crate) struct Look<'a> {
+pub(crate) struct SimView<'a> {
     pub(crate) now: Instant,
     pub(crate) scenario: &'a Scenario,
-    pub(crate) hosts: &'a [Host],
-    pub(crate) streams: &'a [Stream],
+    pub(crate) hosts: &'a [SimHost],
+    pub(crate) streams: &'a [SimStream],
     pub(crate) flows: &'a [FlowRun],
 }
 
 /// The state of a link: that of the sender that wants most to use it.
-pub(crate) fn why(row: &Row, look: &Look<'_>) -> IdleCause {
+pub(crate) fn idle_cause(row: &LinkLedger, look: &SimView<'_>) -> IdleCause {
     let mut found = IdleCause::from(Part::Application);
     let mut consider = |why: IdleCause| {
-        if rank(why.part) > rank(found.part) {
+        if severity(why.part) > severity(found.part) {
             found = why;
         }
     };
@@ -46,7 +46,7 @@ pub(crate) fn why(row: &Row, look: &Look<'_>) -> IdleCause {
                 let between = look.scenario.paths.get(*path).map(|path| path.between);
                 let ends = if row.side == 0 { [end, other] } else { [other, end] };
                 if between == Some(ends.map(|end| end.host)) {
-                    consider(why_of(*path, (stream, flow.via), (end, other), look));
+                    consider(path_idle_cause(*path, (stream, flow.via), (end, other), look));
                 }
             }
         }
@@ -55,7 +55,7 @@ pub(crate) fn why(row: &Row, look: &Look<'_>) -> IdleCause {
 }
 
 /// What is held back counts before what cannot be used, and that before who has nothing to send.
-fn rank(part: Part) -> u8 {
+fn severity(part: Part) -> u8 {
     match part.group() {
         PartGroup::Application => 0,
         PartGroup::Unusable => 1,
@@ -74,11 +74,11 @@ fn rank(part: Part) -> u8 {
 }
 
 /// One end of a stream and one of the paths that it might use.
-fn why_of(
+fn path_idle_cause(
     path: usize,
-    (stream, via): (&Stream, usize),
-    (end, other): (&End, &End),
-    look: &Look<'_>,
+    (stream, via): (&SimStream, usize),
+    (end, other): (&AppEnd, &AppEnd),
+    look: &SimView<'_>,
 ) -> IdleCause {
     let single = matches!(stream.transport, Transport::Tcp | Transport::Quic);
     if single && path != via {
@@ -87,29 +87,29 @@ fn why_of(
     let (Some(socket), true) = (end.socket, end.open) else { return Part::Handshake.into() };
     let Some(host) = look.hosts.get(end.host) else { return Part::Unknown.into() };
     let why = match socket {
-        Socket::Tcp(connection) => tcp(host, connection, path),
-        Socket::Quic(..) => quic((host, socket), (path, stream), look),
+        StreamSocket::Tcp(connection) => tcp_cause(host, connection, path),
+        StreamSocket::Quic(..) => quic_cause((host, socket), (path, stream), look),
     };
-    if rank(why.part) < 2 {
+    if severity(why.part) < 2 {
         return why;
     }
-    if look.hosts.get(other.host).is_some_and(Host::is_behind) {
+    if look.hosts.get(other.host).is_some_and(SimHost::has_cpu_backlog) {
         return Part::ReceiverCpu.into();
     }
-    if host.is_busy(look.now) {
+    if host.is_cpu_busy(look.now) {
         return Part::SenderCpu.into();
     }
     why
 }
 
-fn tcp(host: &Host, connection: ConnectionId, path: usize) -> IdleCause {
+fn tcp_cause(host: &SimHost, connection: ConnectionId, path: usize) -> IdleCause {
     let on = |between: (std::net::IpAddr, std::net::IpAddr)| path_of(between.0, between.1);
     let own = host.stack.subflow_limits(connection).filter(|held| on(held.addresses) == Some(path));
     let all = own.map(|SubflowLimit { limit, waits_for, .. }| IdleCause {
-        part: part(limit),
+        part: limit_part(limit),
         waits_for: waits_for.and_then(on),
     });
-    all.max_by_key(|why| rank(why.part)).unwrap_or_else(|| {
+    all.max_by_key(|why| severity(why.part)).unwrap_or_else(|| {
         if host.stack.has_nothing_to_send(connection) {
             Part::Application.into()
         } else {
@@ -118,7 +118,7 @@ fn tcp(host: &Host, connection: ConnectionId, path: usize) -> IdleCause {
     })
 }
 
-fn part(limit: SendLimit) -> Part {
+fn limit_part(limit: SendLimit) -> Part {
     match limit {
         SendLimit::Application => Part::Application,
         SendLimit::Handshake => Part::Handshake,
@@ -137,18 +137,20 @@ fn part(limit: SendLimit) -> Part {
 }
 
 /// The library tells of a sample's end, and not all.
-fn quic(
-    (host, socket): (&Host, Socket),
-    (path, stream): (usize, &Stream),
-    look: &Look<'_>,
+fn quic_cause(
+    (host, socket): (&SimHost, StreamSocket),
+    (path, stream): (usize, &SimStream),
+    look: &SimView<'_>,
 ) -> IdleCause {
-    let Socket::Quic(connection, _) = socket else { return Part::Unknown.into() };
+    let StreamSocket::Quic(connection, _) = socket else { return Part::Unknown.into() };
     debug_assert!(is_quic(stream.transport));
     let flow = look.scenario.flows.get(stream.flow);
     if flow.is_some_and(|flow| !request_directions(&flow.pattern).is_empty()) {
         return Part::Application.into();
     }
-    let Some(status) = host.quic.seen.get(&connection) else { return Part::Handshake.into() };
+    let Some(status) = host.quic.last_status.get(&connection) else {
+        return Part::Handshake.into();
+    };
     let on = |own: &&towpath_quic::PathStatus| {
         path_of(own.local.ip(), own.remote.ip()) == Some(path)
             && !matches!(own.state, towpath_quic::PathState::Abandoned { .. })

@@ -21,51 +21,51 @@ use towpath_measure::traffic::FlowGoal;
 use towpath_mptcp::stack::{self, ConnectionId, ListenerId};
 use towpath_net::Instant;
 
-use crate::content::Content;
+use crate::content::TestPattern;
 use crate::error::SimError;
-use crate::host::Host;
-use crate::network::{Arrival, Network};
-use crate::pcap::Capture;
+use crate::host::SimHost;
+use crate::network::{DeliveredPacket, SimNetwork};
+use crate::pcap::PcapWriter;
 use crate::quic_flow::is_quic;
-use crate::record::{Recorder, Write, event};
-use crate::socket::Socket;
-use crate::traffic::{FlowRun, Stream, port, refusal};
-use crate::why::Look;
+use crate::record::{RecordSink, SimRecorder, event};
+use crate::socket::StreamSocket;
+use crate::traffic::{FlowRun, SimStream, port, refusal};
+use crate::why::SimView;
 
 /// Everything that moves.
 #[derive(Debug)]
-pub(crate) struct World<'a> {
+pub(crate) struct Simulation<'a> {
     pub(crate) scenario: &'a Scenario,
     pub(crate) transport: Transport,
-    pub(crate) network: Network<'a>,
-    pub(crate) hosts: Vec<Host>,
+    pub(crate) network: SimNetwork<'a>,
+    pub(crate) hosts: Vec<SimHost>,
     small_queues: Vec<bool>,
     pub(crate) flows: Vec<FlowRun>,
     /// Whether a flow sends datagrams by itself: else no packet is looked at for it.
     pings: bool,
-    pub(crate) streams: Vec<Stream>,
-    content: Content,
+    pub(crate) streams: Vec<SimStream>,
+    content: TestPattern,
     listeners: Vec<(usize, ListenerId, usize)>,
     /// When a flow or a sender must look at the clock, as of the last jump in time.
     clock: Option<Instant>,
     /// Events of the timeline that have happened.
-    played: usize,
+    timeline_index: usize,
     pub(crate) now: Instant,
-    pub(crate) recorder: Recorder<'a>,
+    pub(crate) recorder: SimRecorder<'a>,
 }
 
-impl<'a> World<'a> {
+impl<'a> Simulation<'a> {
     pub(crate) fn new(
         scenario: &'a Scenario,
         transport: Transport,
         (seed, trace): (u64, bool),
-        captures: Vec<Capture<'a>>,
-        write: Write<'a>,
+        captures: Vec<PcapWriter<'a>>,
+        write: RecordSink<'a>,
     ) -> Result<Self, SimError> {
-        let network = Network::new(scenario, transport, seed, captures)?;
+        let network = SimNetwork::new(scenario, transport, seed, captures)?;
         let mut hosts = Vec::new();
         for index in 0..scenario.hosts.len() {
-            hosts.push(Host::new(scenario, index, (seed, trace))?);
+            hosts.push(SimHost::new(scenario, index, (seed, trace))?);
         }
         let mut listeners = Vec::new();
         for (index, flow) in scenario.flows.iter().enumerate() {
@@ -91,12 +91,12 @@ impl<'a> World<'a> {
                 .map(|flow| FlowRun::new(scenario, flow))
                 .collect(),
             streams: Vec::new(),
-            content: Content::new(),
+            content: TestPattern::new(),
             listeners,
             clock: None,
-            played: 0,
+            timeline_index: 0,
             now: Instant::ZERO,
-            recorder: Recorder::new(scenario, write),
+            recorder: SimRecorder::new(scenario, write),
         })
     }
 
@@ -106,7 +106,7 @@ impl<'a> World<'a> {
         let mut sample = Instant::ZERO + period;
         while self.flows.iter().any(|flow| !flow.over) {
             let Some(next) = self.next_due().map(|due| due.min(sample)) else { break };
-            self.note_limits(next);
+            self.update_causes(next);
             self.now = next;
             self.play_timeline();
             self.deliver();
@@ -116,7 +116,7 @@ impl<'a> World<'a> {
                 }
             }
             self.begin_and_end_flows();
-            self.settle();
+            self.run_to_quiescence();
             if next >= sample {
                 self.sample(sample, period);
                 sample += period;
@@ -132,9 +132,9 @@ impl<'a> World<'a> {
     }
 
     fn next_due(&mut self) -> Option<Instant> {
-        let timeline = self.scenario.timeline.get(self.played);
+        let timeline = self.scenario.timeline.get(self.timeline_index);
         let timeline = timeline.map(|event| Instant::ZERO + event.at);
-        let hosts = self.hosts.iter().filter_map(Host::next_due);
+        let hosts = self.hosts.iter().filter_map(SimHost::next_due);
         let flows = self.flows.iter().filter_map(FlowRun::next_due);
         let senders = self.streams.iter().filter_map(|stream| stream.next_due(&self.flows));
         // What waits to be written is due since long.
@@ -145,11 +145,11 @@ impl<'a> World<'a> {
     }
 
     fn play_timeline(&mut self) {
-        while let Some(event) = self.scenario.timeline.get(self.played) {
+        while let Some(event) = self.scenario.timeline.get(self.timeline_index) {
             if Instant::ZERO + event.at > self.now {
                 return;
             }
-            self.played += 1;
+            self.timeline_index += 1;
             self.network.apply(self.now, event);
             self.apply_to_hosts(event);
         }
@@ -219,13 +219,16 @@ impl<'a> World<'a> {
     }
 
     /// Whether a packet belonged to datagrams that a flow sends by itself, who have it now.
-    fn is_ping(&mut self, arrival: &Arrival) -> bool {
+    fn is_ping(&mut self, arrival: &DeliveredPacket) -> bool {
         let Self { flows, network, now, .. } = self;
         let place = (arrival.host, arrival.path);
         flows.iter_mut().any(|flow| {
             let packet = &arrival.packet;
             flow.pings.as_mut().is_some_and(|pings| pings.take(*now, place, packet, network))
-                || flow.steady.as_mut().is_some_and(|steady| steady.take(*now, place, packet))
+                || flow
+                    .constant_rate
+                    .as_mut()
+                    .is_some_and(|steady| steady.on_packet(*now, place, packet))
         })
     }
 
@@ -246,8 +249,8 @@ impl<'a> World<'a> {
                 }
                 self.end_senders(index);
             } else if let Some(pings) = &mut flow.pings {
-                pings.ask(self.now, &self.hosts, &mut self.network);
-            } else if let Some(steady) = &mut flow.steady {
+                pings.send_due(self.now, &self.hosts, &mut self.network);
+            } else if let Some(steady) = &mut flow.constant_rate {
                 steady.send(self.now, &self.hosts, &mut self.network);
                 flow.failure.clone_from(&steady.failure);
             } else if self.now >= flow.start && !flow.opening && flow.streams_opened == 0 {
@@ -299,8 +302,8 @@ impl<'a> World<'a> {
         run.streams_opened += 1;
         run.opening = true;
         let transport = flow.transport_in(self.transport);
-        let mut stream = Stream::new((index, flow), number, transport);
-        let address = |hosts: &[Host], host: usize| {
+        let mut stream = SimStream::new((index, flow), number, transport);
+        let address = |hosts: &[SimHost], host: usize| {
             hosts.get(host).and_then(|own| own.address_on(flow.via, flow.family))
         };
         let local = address(&self.hosts, flow.from);
@@ -319,9 +322,9 @@ impl<'a> World<'a> {
         match host.stack.connect(self.now, local, remote, config) {
             Ok(connection) => {
                 let [opener, _] = &mut stream.ends;
-                opener.socket = Some(Socket::Tcp(connection));
+                opener.socket = Some(StreamSocket::Tcp(connection));
                 stream.opener = host.stack.status(connection).map(|status| status.local);
-                host.ends.insert(Socket::Tcp(connection), (self.streams.len(), 0));
+                host.ends.insert(StreamSocket::Tcp(connection), (self.streams.len(), 0));
                 self.streams.push(stream);
             }
             Err(error) => {
@@ -333,9 +336,9 @@ impl<'a> World<'a> {
     }
 
     /// Lets everything happen that needs no time.
-    fn settle(&mut self) {
+    fn run_to_quiescence(&mut self) {
         loop {
-            self.tell_rooms();
+            self.update_backpressure();
             let mut moved = false;
             for index in 0..self.hosts.len() {
                 if self.hosts.get(index).is_some_and(|host| host.touched) {
@@ -352,11 +355,11 @@ impl<'a> World<'a> {
         }
     }
 
-    fn tell_rooms(&mut self) {
+    fn update_backpressure(&mut self) {
         let (hosts, now) = (&mut self.hosts, self.now);
-        self.network.room_changes(&self.small_queues, |host, path, room| {
+        self.network.tx_ready_changes(&self.small_queues, |host, path, room| {
             if let Some(host) = hosts.get_mut(host) {
-                host.set_room(now, path, room);
+                host.set_tx_ready(now, path, room);
             }
         });
     }
@@ -377,7 +380,7 @@ impl<'a> World<'a> {
             let (now, mut packet) = (self.now, self.network.blank());
             if self.hosts.get_mut(index).is_some_and(|host| host.transmit(now, &mut packet)) {
                 self.network.send(self.now, index, packet);
-                self.tell_rooms();
+                self.update_backpressure();
                 did = true;
             } else {
                 self.network.recycle(packet);
@@ -387,7 +390,7 @@ impl<'a> World<'a> {
             }
         }
         if let Some(host) = self.hosts.get_mut(index) {
-            host.settle(self.now);
+            host.schedule_next(self.now);
         }
     }
 
@@ -417,14 +420,14 @@ impl<'a> World<'a> {
         match *event {
             stack::StackEvent::Accepted { listener, connection } => {
                 self.accepted(index, listener, connection);
-                self.use_end(index, Socket::Tcp(connection));
+                self.use_end(index, StreamSocket::Tcp(connection));
             }
             stack::StackEvent::Connected(connection) => {
                 self.connected(index, connection);
-                self.use_end(index, Socket::Tcp(connection));
+                self.use_end(index, StreamSocket::Tcp(connection));
             }
             stack::StackEvent::Readable(connection) | stack::StackEvent::Writable(connection) => {
-                self.use_end(index, Socket::Tcp(connection));
+                self.use_end(index, StreamSocket::Tcp(connection));
             }
             stack::StackEvent::Closed { connection, error } => {
                 self.closed(index, connection, error)
@@ -448,20 +451,23 @@ impl<'a> World<'a> {
         let Some(status) = host.stack.status(connection) else { return };
         let via = self.scenario.flows.get(flow).map_or(0, |flow| flow.via);
         let opener = self.network.inside(via, status.remote);
-        let own = |stream: &Stream| stream.flow == flow && stream.opener == Some(opener);
+        let own = |stream: &SimStream| stream.flow == flow && stream.opener == Some(opener);
         let Some(number) = self.streams.iter().position(own) else { return };
-        host.ends.insert(Socket::Tcp(connection), (number, 1));
+        host.ends.insert(StreamSocket::Tcp(connection), (number, 1));
         if let Some([_, acceptor]) = self.streams.get_mut(number).map(|stream| &mut stream.ends) {
-            acceptor.socket = Some(Socket::Tcp(connection));
+            acceptor.socket = Some(StreamSocket::Tcp(connection));
             acceptor.open = true;
             self.network.accounts.dirty = true;
-            self.tell_open(number, 1);
+            self.notify_open(number, 1);
         }
     }
 
     fn connected(&mut self, index: usize, connection: ConnectionId) {
-        let place =
-            self.hosts.get(index).and_then(|host| host.ends.get(&Socket::Tcp(connection))).copied();
+        let place = self
+            .hosts
+            .get(index)
+            .and_then(|host| host.ends.get(&StreamSocket::Tcp(connection)))
+            .copied();
         let Some(stream) = place.and_then(|(stream, _)| self.streams.get_mut(stream)) else {
             return;
         };
@@ -470,7 +476,7 @@ impl<'a> World<'a> {
         self.network.accounts.dirty = true;
         let flow = stream.flow;
         if let Some((number, _)) = place {
-            self.tell_open(number, 0);
+            self.notify_open(number, 0);
         }
         let Some(run) = self.flows.get_mut(flow) else { return };
         run.opening = false;
@@ -481,12 +487,12 @@ impl<'a> World<'a> {
     }
 
     /// Tells a talk that its stream is open.
-    pub(crate) fn tell_open(&mut self, stream: usize, side: usize) {
+    pub(crate) fn notify_open(&mut self, stream: usize, side: usize) {
         let Some((flow, number)) = self.streams.get(stream).map(|s| (s.flow, s.number)) else {
             return;
         };
         if let Some(speech) = self.flows.get_mut(flow).and_then(|flow| flow.speech(side, number)) {
-            speech.talk.on_open(self.now, number);
+            speech.session.on_open(self.now, number);
         }
     }
 
@@ -496,9 +502,12 @@ impl<'a> World<'a> {
         connection: ConnectionId,
         error: Option<stack::ConnectionError>,
     ) {
-        self.use_end(index, Socket::Tcp(connection));
-        let place =
-            self.hosts.get(index).and_then(|host| host.ends.get(&Socket::Tcp(connection))).copied();
+        self.use_end(index, StreamSocket::Tcp(connection));
+        let place = self
+            .hosts
+            .get(index)
+            .and_then(|host| host.ends.get(&StreamSocket::Tcp(connection)))
+            .copied();
         let Some((number, side)) = place else { return };
         let Some(stream) = self.streams.get_mut(number) else { return };
         let flow = stream.flow;
@@ -509,7 +518,7 @@ impl<'a> World<'a> {
         if let Some(speech) =
             self.flows.get_mut(flow).and_then(|flow| flow.speech(side, number_in_flow))
         {
-            speech.talk.on_end(number_in_flow);
+            speech.session.on_end(number_in_flow);
         }
         if !was_open {
             let failure = self.refusal(flow, error.map(|error| error.to_string()));
@@ -531,7 +540,7 @@ impl<'a> World<'a> {
     }
 
     /// Lets the application at this end read and write.
-    pub(crate) fn use_end(&mut self, index: usize, socket: Socket) {
+    pub(crate) fn use_end(&mut self, index: usize, socket: StreamSocket) {
         let Some(host) = self.hosts.get_mut(index) else { return };
         let Some((number, side)) = host.ends.get(&socket).copied() else { return };
         let Some(stream) = self.streams.get_mut(number) else { return };
@@ -555,31 +564,31 @@ impl<'a> World<'a> {
             run.over = pings.is_over(self.now);
             return;
         }
-        if let Some(steady) = &run.steady {
+        if let Some(steady) = &run.constant_rate {
             run.over = steady.is_over();
             return;
         }
         let opened = run.streams_opened > 0 && run.streams_opened == run.streams_wanted;
         let given_up = run.failure.is_some();
         let mut own = self.streams.iter().filter(|stream| stream.flow == index);
-        run.over = (opened || given_up) && !own.any(Stream::is_busy);
+        run.over = (opened || given_up) && !own.any(SimStream::is_busy);
         self.network.accounts.dirty |= run.over;
     }
 
     /// What holds senders back from now until `next`, when something happens again.
-    fn note_limits(&mut self, next: Instant) {
+    fn update_causes(&mut self, next: Instant) {
         let Self { scenario, network, hosts, streams, flows, now, .. } = self;
-        network.note_limits(&Look { now: *now, scenario, hosts, streams, flows }, next);
+        network.update_causes(&SimView { now: *now, scenario, hosts, streams, flows }, next);
     }
 
     fn sample(&mut self, at: Instant, span: std::time::Duration) {
-        self.quic_look();
+        self.poll_quic();
         self.network.close_accounts(at);
         // The library tells of its paths only now.
         self.network.accounts.dirty |= is_quic(self.transport);
         let Self { recorder, network, hosts, streams, flows, .. } = self;
         recorder.sample((at, span), network, hosts, streams);
-        let steady = flows.iter_mut().filter_map(|flow| flow.steady.as_mut());
+        let steady = flows.iter_mut().filter_map(|flow| flow.constant_rate.as_mut());
         for interval in steady.flat_map(|steady| steady.intervals((at, span))) {
             recorder.add(&Record::Interval(interval));
         }

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use towpath_measure::batch;
 use towpath_measure::result::{Record, Summary};
 use towpath_measure::scenario::{Scenario, Transport, no_files};
-use towpath_sim::{Job, run};
+use towpath_sim::{SimJob, run};
 
 const COUPLED: [&str; 3] = ["lia", "olia", "balia"];
 
 /// A run: its summary, and every other record as text.
-struct Ended {
+struct CompletedRun {
     summary: Summary,
     records: Vec<String>,
     captures: Vec<Vec<u8>>,
@@ -23,9 +23,9 @@ fn scenario(text: &str) -> Scenario {
     Scenario::parse("test.toml", text, &no_files).unwrap_or_else(|errors| panic!("{errors}"))
 }
 
-fn simulate(scenario: &Arc<Scenario>, repeat: u32, capture: bool) -> Ended {
+fn simulate(scenario: &Arc<Scenario>, repeat: u32, capture: bool) -> CompletedRun {
     let scenario = Arc::clone(scenario);
-    let job = Job { scenario, transport: Transport::Mptcp, repeat, trace: false };
+    let job = SimJob { scenario, transport: Transport::Mptcp, repeat, trace: false };
     let (mut records, mut summary, mut captured) = (Vec::new(), None, Vec::<Vec<u8>>::new());
     if capture {
         captured = vec![Vec::new(); job.scenario.hosts.len()];
@@ -52,7 +52,7 @@ fn simulate(scenario: &Arc<Scenario>, repeat: u32, capture: bool) -> Ended {
         Ok(())
     })
     .unwrap_or_else(|error| panic!("{error}"));
-    Ended { summary: summary.unwrap(), records, captures: captured }
+    CompletedRun { summary: summary.unwrap(), records, captures: captured }
 }
 
 /// Several repetitions, each with its own seed, on both processors of a small machine.

@@ -12,9 +12,9 @@ use towpath_measure::batch;
 use towpath_measure::result::{EventKind, Meta, Record};
 use towpath_measure::scenario::{Scenario, Transport};
 
-use ended::{Ended, named, scenario, simulate};
+use ended::{CompletedRun, named, scenario, simulate};
 
-impl Ended {
+impl CompletedRun {
     fn meta(&self) -> &Meta {
         match self.records.first() {
             Some(Record::Meta(meta)) => meta,

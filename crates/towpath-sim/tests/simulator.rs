@@ -12,11 +12,11 @@ use std::sync::Arc;
 use towpath_measure::batch;
 use towpath_measure::result::{EventKind, Message, Record};
 use towpath_measure::scenario::{Scenario, Transport};
-use towpath_sim::{Job, SimError, run};
+use towpath_sim::{SimError, SimJob, run};
 
-use ended::{Ended, named, scenario, simulate};
+use ended::{CompletedRun, named, scenario, simulate};
 
-fn mptcp(scenario: &Scenario) -> Ended {
+fn mptcp(scenario: &Scenario) -> CompletedRun {
     simulate(scenario, Transport::Mptcp, 1, false)
 }
 
@@ -121,7 +121,7 @@ fn a_name_that_the_stack_does_not_know_is_an_error_on_either_host() {
             } = Some("fastest".to_owned());
             let name = changed.name.clone();
             let (scenario, transport) = (Arc::new(scenario), Transport::Mptcp);
-            let job = Job { scenario, transport, repeat: 1, trace: false };
+            let job = SimJob { scenario, transport, repeat: 1, trace: false };
             let error = run(&job, Vec::new(), &mut |_| Ok(())).unwrap_err();
             assert!(matches!(&error, SimError::Name { host, .. } if *host == name), "{error:?}");
             assert!(error.to_string().contains(&format!("unknown {what} `fastest`")), "{error}");
@@ -202,7 +202,7 @@ fn boxes_that_change_lengths_and_addresses_do_no_harm() {
 #[test]
 fn changed_payload_is_noticed_by_the_reader_or_by_the_checksum() {
     let boxes = "[[middleboxes]]\npath = \"cellular\"\ndo = \"rewrite-payload\"\n";
-    let damaged = |ended: &Ended| {
+    let damaged = |ended: &CompletedRun| {
         ended.summary().warnings.iter().any(|warning| warning.text.contains("something else"))
     };
     assert!(damaged(&mptcp(&two_paths(boxes))));
@@ -337,7 +337,7 @@ const OUTAGE: &str = "[[timeline]]
     path = \"wifi\"
     set = \"up\"";
 
-fn messages(ended: &Ended) -> Vec<Message> {
+fn messages(ended: &CompletedRun) -> Vec<Message> {
     let found = ended.records.iter().filter_map(|record| {
         let Record::Message(message) = record else { return None };
         Some(*message)

@@ -9,8 +9,8 @@ use towpath_measure::format;
 use towpath_measure::result::Summary;
 use towpath_measure::scenario::{Scenario, World};
 use towpath_report::Run;
-use towpath_sim::Job;
-use towpath_sim::explain::{SEEDS, Trial, goodput, trials};
+use towpath_sim::SimJob;
+use towpath_sim::explain::{REPETITIONS, Trial, goodput, trials};
 
 use crate::error::CliError;
 use crate::ui::Ui;
@@ -45,13 +45,13 @@ fn explain_one(
     scenario.run.seed = run.meta.seed;
     let account = summary.account.as_deref();
     let all = account.map_or_else(Vec::new, |account| trials(&scenario, transport, account));
-    let job = Job { scenario: Arc::new(scenario), transport, repeat: 1, trace: false };
+    let job = SimJob { scenario: Arc::new(scenario), transport, repeat: 1, trace: false };
     let (mut reached, mut failed) = (Vec::new(), None);
     let simulated = |error: towpath_sim::SimError| CliError::Sim(error.to_string());
     let before = goodput(&job).map_err(simulated)?;
     writeln!(
         ui.out,
-        "{transport}: what lifting a limit brings, one at a time (means of {SEEDS} seeds)"
+        "{transport}: what lifting a limit brings, one at a time (means of {REPETITIONS} seeds)"
     )?;
     batch::in_order(
         all.len(),

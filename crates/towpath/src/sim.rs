@@ -15,7 +15,7 @@ use towpath_measure::store::write_record;
 use towpath_net::Instant;
 use towpath_report::Run;
 use towpath_report::trace::{Feed, Trace};
-use towpath_sim::{Captures, Job, Report, SimError, known_names, known_quic_names};
+use towpath_sim::{CaptureOutputs, SimError, SimJob, SimReport, known_names, known_quic_names};
 
 use crate::arguments::{CaptureArguments, RunArguments};
 use crate::error::CliError;
@@ -28,7 +28,7 @@ use crate::ui::Ui;
 /// What a thread hands over.
 struct Ended {
     lines: Vec<u8>,
-    report: Report,
+    report: SimReport,
     took: Duration,
 }
 
@@ -95,11 +95,11 @@ pub(crate) fn run_all(
     let mut scenario = scenario.clone();
     scenario.run.seed = arguments.how.seed.unwrap_or(scenario.run.seed);
     let scenario = Arc::new(scenario);
-    let jobs: Vec<Job> = (1..=plan.repeat)
+    let jobs: Vec<SimJob> = (1..=plan.repeat)
         .flat_map(|repeat| {
             plan.transports.iter().copied().map(move |transport| (repeat, transport))
         })
-        .map(|(repeat, transport)| Job {
+        .map(|(repeat, transport)| SimJob {
             scenario: Arc::clone(&scenario),
             transport,
             repeat,
@@ -153,7 +153,7 @@ fn name(transport: Transport, repeat: u32) -> String {
 }
 
 /// One run, on whichever thread.
-fn simulate(job: &Job, kept: &CaptureArguments) -> Result<Ended, CliError> {
+fn simulate(job: &SimJob, kept: &CaptureArguments) -> Result<Ended, CliError> {
     let clock = Clock::start();
     let began = clock.now();
     let mut lines = Vec::new();
@@ -161,7 +161,7 @@ fn simulate(job: &Job, kept: &CaptureArguments) -> Result<Ended, CliError> {
     let mut captures = begin_captures(kept.pcap.as_deref(), pictures, job)?;
     let outs = captures.iter_mut().map(|capture| &mut capture.out as &mut (dyn Write + Send));
     let headers_only = kept.pcap.is_none();
-    let outs = Captures { outs: outs.collect(), snap_bytes: kept.snap, headers_only };
+    let outs = CaptureOutputs { writers: outs.collect(), snap_bytes: kept.snap, headers_only };
     let mut summary = None;
     let report = towpath_sim::run_captured(job, outs, &mut |record| {
         if interrupt::seen() {
@@ -189,7 +189,7 @@ fn simulate(job: &Job, kept: &CaptureArguments) -> Result<Ended, CliError> {
     if let Some(summary) = summary {
         let feeds = captures.into_iter().filter_map(|capture| capture.out.feed);
         let traces: Vec<Trace> = feeds.filter_map(Feed::end).collect();
-        let zero_ns = towpath_sim::EPOCH.as_nanos() as u64;
+        let zero_ns = towpath_sim::CAPTURE_EPOCH.as_nanos() as u64;
         let pictures = pictures::records(&traces, zero_ns, &summary).into_iter();
         for record in pictures.chain([Record::Summary(summary)]) {
             // Into the memory, which does not fail.
@@ -210,7 +210,7 @@ struct HostCapture {
 fn begin_captures(
     folder: Option<&Path>,
     pictures: bool,
-    job: &Job,
+    job: &SimJob,
 ) -> Result<Vec<HostCapture>, CliError> {
     if folder.is_none() && !pictures {
         return Ok(Vec::new());
@@ -234,7 +234,7 @@ fn unwritable(path: &Path, source: io::Error) -> CliError {
 /// Writes the result and says how long it took.
 fn keep(
     ended: &Ended,
-    job: &Job,
+    job: &SimJob,
     folder: &ResultFolder,
     quiet: bool,
     ui: &mut Ui,

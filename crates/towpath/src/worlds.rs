@@ -12,7 +12,7 @@ use towpath_linux::files::Folder;
 use towpath_linux::{interrupt, sandbox};
 use towpath_measure::result::Record;
 use towpath_measure::scenario::World;
-use towpath_sim::Job;
+use towpath_sim::SimJob;
 use towpath_study::runs::Run;
 
 use crate::arguments::BackendChoice;
@@ -125,7 +125,7 @@ fn check(run: &Run) -> Result<(), CliError> {
 fn simulate(run: &Run) -> Result<Vec<Record>, String> {
     let scenario = run.scenario.clone()?;
     let transport = run.row.transport;
-    let job = Job { scenario: Arc::new(*scenario), transport, repeat: 1, trace: true };
+    let job = SimJob { scenario: Arc::new(*scenario), transport, repeat: 1, trace: true };
     let mut records = Vec::new();
     let report = towpath_sim::run(&job, Vec::new(), &mut |record| {
         if interrupt::seen() {

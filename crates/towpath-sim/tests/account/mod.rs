@@ -6,22 +6,22 @@ use std::sync::Arc;
 use towpath_measure::result::{AccountSummary, Part, Record};
 use towpath_measure::scenario::{Scenario, Transport, change};
 
-use towpath_sim::Job;
-use towpath_sim::explain::{SEEDS, Trial, goodput, trials};
+use towpath_sim::SimJob;
+use towpath_sim::explain::{REPETITIONS, Trial, goodput, trials};
 
-use crate::ended::{Ended, scenario, simulate};
+use crate::ended::{CompletedRun, scenario, simulate};
 
-fn account(ended: &Ended) -> &AccountSummary {
+fn account(ended: &CompletedRun) -> &AccountSummary {
     ended.summary().account.as_deref().unwrap()
 }
 
 /// What was on its way at the end, or waited there, as parts of the capacity.
-fn not_there(account: &AccountSummary) -> (u64, u64) {
+fn undelivered(account: &AccountSummary) -> (u64, u64) {
     (account.total.of(Part::OutOfOrder), account.total.of(Part::InFlight))
 }
 
 /// Every period's parts, every link's and the whole run's sum to the capacity.
-fn check_sums(ended: &Ended) {
+fn check_sums(ended: &CompletedRun) {
     let account = account(ended);
     assert_eq!(account.total.sum(), account.total.capacity_bytes, "{account:?}");
     let links: u64 = account.links.iter().map(|link| link.parts.capacity_bytes).sum();
@@ -36,7 +36,7 @@ fn check_sums(ended: &Ended) {
 }
 
 /// The largest part that is neither payload nor header.
-fn first(scenario: &Scenario, transport: Transport) -> (Part, String) {
+fn largest_part(scenario: &Scenario, transport: Transport) -> (Part, String) {
     let ended = simulate(scenario, transport, 1, false);
     check_sums(&ended);
     let account = account(&ended);
@@ -44,8 +44,8 @@ fn first(scenario: &Scenario, transport: Transport) -> (Part, String) {
 }
 
 #[track_caller]
-fn assert_first(scenario: &Scenario, transport: Transport, expected: Part) {
-    let (part, said) = first(scenario, transport);
+fn assert_largest(scenario: &Scenario, transport: Transport, expected: Part) {
+    let (part, said) = largest_part(scenario, transport);
     assert_eq!(part, expected, "{said}");
 }
 
@@ -74,20 +74,20 @@ fn two_paths(hosts: &str, other: &str) -> Scenario {
 #[test]
 fn a_small_receive_buffer_is_the_peers_window() {
     let hosts = "[hosts.phone]\n[hosts.server]\nreceive-buffer = \"100 KB\"\n";
-    assert_first(&one_path("", hosts), Transport::Tcp, Part::PeerWindow);
+    assert_largest(&one_path("", hosts), Transport::Tcp, Part::PeerWindow);
 }
 
 #[test]
 fn a_small_send_buffer_is_the_send_buffer() {
     let hosts = "[hosts.phone]\nsend-buffer = \"100 KB\"\n[hosts.server]\n";
-    assert_first(&one_path("", hosts), Transport::Tcp, Part::SendBuffer);
+    assert_largest(&one_path("", hosts), Transport::Tcp, Part::SendBuffer);
 }
 
 #[test]
 fn what_is_on_its_way_at_the_end_is_not_lost() {
     let ended = simulate(&one_path("queue = \"1 s\"", HOSTS), Transport::Tcp, 1, false);
     let account = account(&ended);
-    let (waiting, under_way) = not_there(account);
+    let (waiting, under_way) = undelivered(account);
     // A path of 30 ms with 30 Mbit/s holds 112,500 bytes, all of the time.
     assert!((100_000..130_000).contains(&under_way), "{account:#?}");
     assert_eq!((waiting, account.total.of(Part::Lost)), (0, 0), "{account:#?}");
@@ -101,7 +101,7 @@ fn what_waits_for_a_path_that_went_down_is_not_payload() {
                 [[timeline]]\nat = \"3900 ms\"\npath = \"other\"\nset = \"down\"";
     let ended = simulate(&two_paths(HOSTS, slow), Transport::Mptcp, 1, false);
     let account = account(&ended);
-    let (waiting, _) = not_there(account);
+    let (waiting, _) = undelivered(account);
     // Wi-Fi goes on for 100 ms, with 20 Mbit/s.
     assert!((100_000..250_000).contains(&waiting), "{account:#?}");
     let read: u64 = ended.summary().flows.iter().map(|flow| flow.bytes).sum();
@@ -115,8 +115,8 @@ fn requests_now_and_then_are_nothing_to_send() {
                 between = [\"phone\", \"server\"]\nrate = \"30 Mbit/s\"\ndelay = \"30 ms\"\n\
                 [[flows]]\nfrom = \"phone\"\nto = \"server\"\npattern = \"reqres\"\n\
                 duration = \"3 s\"\n";
-    assert_first(&scenario(text), Transport::Tcp, Part::Application);
-    assert_first(&scenario(text), Transport::Mptcp, Part::Application);
+    assert_largest(&scenario(text), Transport::Tcp, Part::Application);
+    assert_largest(&scenario(text), Transport::Mptcp, Part::Application);
     let ended = simulate(&scenario(text), Transport::Mptcp, 1, false);
     let said = &account(&ended).sentence;
     assert!(said.starts_with("up: ") && said.contains("; down: "), "{said}");
@@ -127,30 +127,30 @@ fn requests_now_and_then_are_nothing_to_send() {
 #[test]
 fn a_slow_receiver_is_the_receivers_processor() {
     let hosts = "[hosts.phone]\n[hosts.server]\nprofile-switches = { cpu-per-packet = \"1 ms\" }\n";
-    assert_first(&one_path("", hosts), Transport::Tcp, Part::ReceiverCpu);
+    assert_largest(&one_path("", hosts), Transport::Tcp, Part::ReceiverCpu);
 }
 
 #[test]
 fn a_slow_sender_is_the_senders_processor() {
     let hosts = "[hosts.phone]\nprofile-switches = { cpu-per-packet = \"1 ms\", tso-autosizing = false }\n[hosts.server]\n";
-    assert_first(&one_path("", hosts), Transport::Tcp, Part::SenderCpu);
+    assert_largest(&one_path("", hosts), Transport::Tcp, Part::SenderCpu);
 }
 
 #[test]
 fn random_loss_is_the_window_after_loss() {
-    assert_first(&one_path("loss = \"2 %\"", HOSTS), Transport::Tcp, Part::AfterLoss);
+    assert_largest(&one_path("loss = \"2 %\"", HOSTS), Transport::Tcp, Part::AfterLoss);
 }
 
 #[test]
 fn a_shallow_queue_is_the_window_after_an_overflow() {
-    assert_first(&one_path("queue = \"4 packets\"", HOSTS), Transport::Tcp, Part::AfterOverflow);
+    assert_largest(&one_path("queue = \"4 packets\"", HOSTS), Transport::Tcp, Part::AfterOverflow);
 }
 
 #[test]
 fn pacing_is_not_blamed_for_what_the_window_does() {
     let paced = "[hosts.phone]\nprofile-switches = { pacing = true }\n[hosts.server]\n";
     let scenario = one_path("loss = \"2 %\"", paced);
-    assert_first(&scenario, Transport::Tcp, Part::AfterLoss);
+    assert_largest(&scenario, Transport::Tcp, Part::AfterLoss);
     let ended = simulate(&scenario, Transport::Tcp, 1, false);
     let total = &account(&ended).total;
     assert!(total.of(Part::Pacing) * 10 < total.capacity_bytes, "{total:#?}");
@@ -158,7 +158,7 @@ fn pacing_is_not_blamed_for_what_the_window_does() {
 
 #[test]
 fn a_black_hole_for_large_packets_is_their_size() {
-    assert_first(&one_path("link-mtu = 1000", HOSTS), Transport::Tcp, Part::PacketSize);
+    assert_largest(&one_path("link-mtu = 1000", HOSTS), Transport::Tcp, Part::PacketSize);
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn a_slow_path_blocks_the_window_of_a_fast_one() {
     let hosts = "[hosts.phone]\n[hosts.server]\nreceive-buffer = \"300 KB\"\n";
     let slow = "rate = \"1 Mbit/s\"\ndelay = \"150 ms\"\nqueue = \"1 s\"";
     let scenario = two_paths(hosts, slow);
-    assert_first(&scenario, Transport::Mptcp, Part::HeadOfLineBlocking);
+    assert_largest(&scenario, Transport::Mptcp, Part::HeadOfLineBlocking);
     let ended = simulate(&scenario, Transport::Mptcp, 1, false);
     let account = account(&ended);
     let blocked: Vec<_> = account.total.blocked_by.keys().map(String::as_str).collect();
@@ -177,15 +177,15 @@ fn a_slow_path_blocks_the_window_of_a_fast_one() {
 #[test]
 fn a_backup_path_is_named_as_such() {
     let backup = "rate = \"20 Mbit/s\"\ndelay = \"10 ms\"\nbackup = true";
-    assert_first(&two_paths(HOSTS, backup), Transport::Mptcp, Part::Backup);
+    assert_largest(&two_paths(HOSTS, backup), Transport::Mptcp, Part::Backup);
 }
 
 #[test]
 fn a_path_that_is_not_joined_has_no_subflow() {
     let hosts = "[hosts.phone]\nmptcp = { subflows = 0 }\n[hosts.server]\n";
     let other = "rate = \"20 Mbit/s\"\ndelay = \"10 ms\"";
-    assert_first(&two_paths(hosts, other), Transport::Mptcp, Part::NoSubflow);
-    assert_first(&two_paths(HOSTS, other), Transport::Tcp, Part::SinglePath);
+    assert_largest(&two_paths(hosts, other), Transport::Mptcp, Part::NoSubflow);
+    assert_largest(&two_paths(HOSTS, other), Transport::Tcp, Part::SinglePath);
 }
 
 #[test]
@@ -202,14 +202,14 @@ fn a_join_that_takes_long_is_a_handshake() {
 fn a_scheduler_that_prefers_one_path_leaves_the_other() {
     let hosts = "[hosts.phone]\nscheduler = \"apple-handover\"\n[hosts.server]\n";
     let other = "rate = \"20 Mbit/s\"\ndelay = \"40 ms\"";
-    assert_first(&two_paths(hosts, other), Transport::Mptcp, Part::Scheduler);
+    assert_largest(&two_paths(hosts, other), Transport::Mptcp, Part::Scheduler);
 }
 
 #[test]
 fn copies_by_the_scheduler_are_copies() {
     let hosts = "[hosts.phone]\nscheduler = \"redundant\"\n[hosts.server]\n";
     let other = "rate = \"20 Mbit/s\"\ndelay = \"10 ms\"";
-    assert_first(&two_paths(hosts, other), Transport::Mptcp, Part::Redundant);
+    assert_largest(&two_paths(hosts, other), Transport::Mptcp, Part::Redundant);
 }
 
 #[test]
@@ -244,9 +244,9 @@ fn a_shared_bottleneck_counts_once() {
 }
 
 /// Numbers that look random, and are equal for equal seeds (`SplitMix64`).
-struct Draw(u64);
+struct RngStream(u64);
 
-impl Draw {
+impl RngStream {
     fn below(&mut self, limit: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -254,44 +254,46 @@ impl Draw {
         (mixed ^ mixed >> 31) % limit
     }
 
-    fn one<'a>(&mut self, of: &[&'a str]) -> &'a str {
+    fn choose<'a>(&mut self, of: &[&'a str]) -> &'a str {
         of[self.below(of.len() as u64) as usize]
     }
 }
 
 /// Two paths of any kind, hosts of any kind, and something that happens.
-fn drawn(seed: u64) -> Scenario {
-    scenario(&drawn_text(seed))
+fn random_scenario(seed: u64) -> Scenario {
+    scenario(&random_scenario_text(seed))
 }
 
-fn drawn_text(seed: u64) -> String {
-    let mut draw = Draw(seed);
+fn random_scenario_text(seed: u64) -> String {
+    let mut draw = RngStream(seed);
     let mut text = String::from("name = \"drawn\"\n");
     for host in ["phone", "server"] {
-        let buffer = draw.one(&["", "receive-buffer = \"200 KB\"\n", "send-buffer = \"150 KB\"\n"]);
-        let scheduler = draw.one(&["linux", "blest", "ecf", "min-rtt", "round-robin", "redundant"]);
-        let switches = draw.one(&["", "profile-switches = { pacing = true }\n"]);
+        let buffer =
+            draw.choose(&["", "receive-buffer = \"200 KB\"\n", "send-buffer = \"150 KB\"\n"]);
+        let scheduler =
+            draw.choose(&["linux", "blest", "ecf", "min-rtt", "round-robin", "redundant"]);
+        let switches = draw.choose(&["", "profile-switches = { pacing = true }\n"]);
         let _ = write!(text, "[hosts.{host}]\n{buffer}scheduler = \"{scheduler}\"\n{switches}");
     }
     for path in ["wifi", "other"] {
         let (rate, delay) = (200 + draw.below(12_000), 1 + draw.below(80));
-        let queue = draw.one(&[
+        let queue = draw.choose(&[
             "",
             "queue = \"5 packets\"\n",
             "queue = { codel = {} }\n",
             "queue = \"20 ms\"\n",
         ]);
-        let loss = draw.one(&["", "", "loss = \"1 %\"\n", "duplicate = \"1 %\"\n"]);
+        let loss = draw.choose(&["", "", "loss = \"1 %\"\n", "duplicate = \"1 %\"\n"]);
         let rest =
-            draw.one(&["", "", "backup = true\n", "overhead = 38\n", "when-down = \"hold\"\n"]);
+            draw.choose(&["", "", "backup = true\n", "overhead = 38\n", "when-down = \"hold\"\n"]);
         let _ = write!(
             text,
             "[paths.{path}]\nbetween = [\"phone\", \"server\"]\nrate = \"{rate} kbit/s\"\n\
              delay = \"{delay} ms\"\n{queue}{loss}{rest}"
         );
     }
-    let path = draw.one(&["wifi", "other"]);
-    let change = draw.one(&[
+    let path = draw.choose(&["wifi", "other"]);
+    let change = draw.choose(&[
         "down",
         "rate\"\nrate = \"3 Mbit/s",
         "loss\"\nloss = \"3 %",
@@ -301,7 +303,7 @@ fn drawn_text(seed: u64) -> String {
     if change == "down" {
         let _ = write!(text, "[[timeline]]\nat = \"1300 ms\"\npath = \"{path}\"\nset = \"up\"\n");
     }
-    let direction = draw.one(&["up", "down"]);
+    let direction = draw.choose(&["up", "down"]);
     let _ = write!(
         text,
         "[[flows]]\nfrom = \"phone\"\nto = \"server\"\npattern = \"iperf\"\nduration = \"2 s\"\n\
@@ -314,7 +316,7 @@ fn drawn_text(seed: u64) -> String {
 fn on_random_scenarios_the_parts_sum_to_what_the_links_could_carry() {
     let seed = seed();
     for number in 0..50 {
-        let scenario = drawn(seed * 1_000 + number);
+        let scenario = random_scenario(seed * 1_000 + number);
         let transport = if number % 4 == 0 { Transport::Tcp } else { Transport::Mptcp };
         let ended = simulate(&scenario, transport, 1, false);
         check_sums(&ended);
@@ -358,7 +360,7 @@ fn offered_bytes(
 }
 
 /// The best of what is tried for a run: what it says, and what it is.
-fn best(scenario: &Scenario, transport: Transport) -> Option<(f64, f64, Trial)> {
+fn best_trial(scenario: &Scenario, transport: Transport) -> Option<(f64, f64, Trial)> {
     let ended = simulate(scenario, transport, 1, false);
     let job = job(scenario, transport, 1);
     let before = goodput(&job).unwrap();
@@ -367,8 +369,8 @@ fn best(scenario: &Scenario, transport: Transport) -> Option<(f64, f64, Trial)> 
     reached.max_by(|one, other| one.1.total_cmp(&other.1)).filter(|best| best.1 > before * 1.02)
 }
 
-fn job(scenario: &Scenario, transport: Transport, repeat: u32) -> Job {
-    Job { scenario: Arc::new(scenario.clone()), transport, repeat, trace: false }
+fn job(scenario: &Scenario, transport: Transport, repeat: u32) -> SimJob {
+    SimJob { scenario: Arc::new(scenario.clone()), transport, repeat, trace: false }
 }
 
 /// More of them: `TOWPATH_SCENARIOS=50`.
@@ -377,11 +379,11 @@ fn the_best_advice_brings_what_it_says_with_other_seeds_too() {
     let scenarios = std::env::var("TOWPATH_SCENARIOS").ok().and_then(|n| n.parse().ok());
     let (mut advised, mut off, scenarios) = (0, Vec::new(), scenarios.unwrap_or(12_u64));
     for number in 0..scenarios {
-        let scenario = drawn(seed() * 1_000 + number);
+        let scenario = random_scenario(seed() * 1_000 + number);
         let transport = if number % 4 == 0 { Transport::Tcp } else { Transport::Mptcp };
-        let Some((before, said, trial)) = best(&scenario, transport) else { continue };
+        let Some((before, said, trial)) = best_trial(&scenario, transport) else { continue };
         advised += 1;
-        let other = job(&scenario, transport, 1 + SEEDS);
+        let other = job(&scenario, transport, 1 + REPETITIONS);
         let (then, now) = (goodput(&other).unwrap(), trial.goodput(&other).unwrap());
         let ratio = (now / then) / (said / before);
         if !(0.8..=1.2).contains(&ratio) {
@@ -406,7 +408,7 @@ fn a_value_that_the_sentence_names_lifts_its_limit_in_one_step() {
     while advised < wanted {
         number += 1;
         assert!(number < wanted * 20, "{advised} of {number} have an advice");
-        let text = drawn_text(seed() * 10_000 + number);
+        let text = random_scenario_text(seed() * 10_000 + number);
         let (before, job) = (scenario(&text), |scenario| job(scenario, Transport::Mptcp, 1));
         let ended = simulate(&before, Transport::Mptcp, 1, false);
         let account = account(&ended);
@@ -439,12 +441,12 @@ fn a_value_that_the_sentence_names_lifts_its_limit_in_one_step() {
 #[test]
 fn what_explains_a_small_buffer_is_a_larger_one() {
     let hosts = "[hosts.phone]\n[hosts.server]\nreceive-buffer = \"100 KB\"\n";
-    let (before, after, trial) = best(&one_path("", hosts), Transport::Tcp).unwrap();
+    let (before, after, trial) = best_trial(&one_path("", hosts), Transport::Tcp).unwrap();
     assert!(trial.text.starts_with("receive-buffer"), "{}", trial.text);
     assert!(after > 2.5 * before, "{before} {after}");
     let hosts = "[hosts.phone]\nmptcp = { subflows = 0 }\n[hosts.server]\n";
     let other = "rate = \"20 Mbit/s\"\ndelay = \"10 ms\"";
-    let (before, after, trial) = best(&two_paths(hosts, other), Transport::Mptcp).unwrap();
+    let (before, after, trial) = best_trial(&two_paths(hosts, other), Transport::Mptcp).unwrap();
     assert_eq!(trial.part, Part::NoSubflow);
     assert!(after > 1.8 * before, "{before} {after}");
 }

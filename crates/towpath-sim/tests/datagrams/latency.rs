@@ -3,12 +3,12 @@
 use towpath_measure::result::{Load, LoadPhase};
 use towpath_measure::scenario::Transport;
 
-use crate::ended::{Ended, scenario, simulate};
+use crate::ended::{CompletedRun, scenario, simulate};
 
 /// 20 Mbit/s and 20 ms each way.
 fn phases(queue: &str, transport: Transport) -> Vec<LoadPhase> {
     let run = "[run]\ntransports = [\"tcp\", \"mptcp\", \"quic\", \"mpquic\"]\n";
-    let ended: Ended = simulate(
+    let ended: CompletedRun = simulate(
         &scenario(&format!(
             "name = \"latency\"\n[hosts.phone]\n[hosts.server]\n[paths.wifi]\n\
              between = [\"phone\", \"server\"]\nrate = \"20 Mbit/s\"\ndelay = \"20 ms\"\n\

@@ -3,7 +3,7 @@
 use towpath_measure::result::{PathStats, Probe, Record};
 use towpath_measure::scenario::{Scenario, Transport};
 
-use crate::ended::{Ended, scenario, simulate};
+use crate::ended::{CompletedRun, scenario, simulate};
 use crate::network;
 
 mod latency;
@@ -22,11 +22,11 @@ fn udping(rest: &str) -> Scenario {
     two_paths(&format!("{flow}duration = \"5 s\"\n{rest}"))
 }
 
-fn path<'a>(ended: &'a Ended, name: &str) -> &'a PathStats {
+fn path<'a>(ended: &'a CompletedRun, name: &str) -> &'a PathStats {
     ended.summary().paths.iter().find(|path| path.path == name).unwrap()
 }
 
-fn probes<'a>(ended: &'a Ended, path: &str) -> Vec<&'a Probe> {
+fn probes<'a>(ended: &'a CompletedRun, path: &str) -> Vec<&'a Probe> {
     let probes = ended.records.iter().filter_map(|record| {
         let Record::Probe(probe) = record else { return None };
         Some(probe).filter(|probe| probe.path == path)
@@ -77,7 +77,7 @@ fn datagrams_wait_in_the_queues_that_the_traffic_fills() {
     let alone = simulate(&udping(""), Transport::Tcp, 1, false);
     let loaded = udping("load = \"up\"");
     let beside = simulate(&loaded, Transport::Tcp, 1, false);
-    let median = |ended: &Ended, name| path(ended, name).round_trip.unwrap().p50_ns;
+    let median = |ended: &CompletedRun, name| path(ended, name).round_trip.unwrap().p50_ns;
     assert!(median(&beside, "wifi") > 2 * median(&alone, "wifi"), "{:?}", path(&beside, "wifi"));
     // TCP uses the first path only.
     assert_eq!(median(&beside, "cellular"), median(&alone, "cellular"));

@@ -3,7 +3,7 @@
 use towpath_measure::result::{DatagramFigures, DatagramRow, Record};
 use towpath_measure::scenario::{DataDirection, Scenario, Transport};
 
-use crate::ended::{Ended, scenario, simulate};
+use crate::ended::{CompletedRun, scenario, simulate};
 
 /// One path of 10 Mbit/s and 20 ms, and 2 Mbit/s of 1,000 bytes for 10 s: 2,500 datagrams each way.
 fn udp(path: &str, flow: &str) -> Scenario {
@@ -15,12 +15,12 @@ fn udp(path: &str, flow: &str) -> Scenario {
     ))
 }
 
-fn figures(ended: &Ended, way: DataDirection) -> &DatagramFigures {
+fn figures(ended: &CompletedRun, way: DataDirection) -> &DatagramFigures {
     let flow = ended.summary().flows.iter().find(|flow| flow.direction == way).unwrap();
     flow.datagrams.as_ref().unwrap()
 }
 
-fn rows(ended: &Ended) -> Vec<&DatagramRow> {
+fn rows(ended: &CompletedRun) -> Vec<&DatagramRow> {
     let rows = ended.records.iter();
     rows.filter_map(|record| if let Record::Datagrams(row) = record { Some(row) } else { None })
         .collect()

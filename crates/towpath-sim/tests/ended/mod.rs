@@ -5,11 +5,11 @@ use std::sync::Arc;
 use towpath_measure::result::{EventKind, Record, Summary};
 use towpath_measure::scenario::{Scenario, Transport, builtin, no_files};
 use towpath_measure::store::write_record;
-use towpath_sim::{Job, Report, run};
+use towpath_sim::{SimJob, SimReport, run};
 
 /// A run that has ended.
-pub(crate) struct Ended {
-    pub(crate) report: Report,
+pub(crate) struct CompletedRun {
+    pub(crate) report: SimReport,
     pub(crate) records: Vec<Record>,
     /// What the result file holds.
     pub(crate) bytes: Vec<u8>,
@@ -17,7 +17,7 @@ pub(crate) struct Ended {
     pub(crate) captures: Vec<Vec<u8>>,
 }
 
-impl Ended {
+impl CompletedRun {
     pub(crate) fn summary(&self) -> &Summary {
         match self.records.last() {
             Some(Record::Summary(summary)) => summary,
@@ -52,8 +52,8 @@ pub(crate) fn simulate(
     transport: Transport,
     repeat: u32,
     capture: bool,
-) -> Ended {
-    let job = Job { scenario: Arc::new(scenario.clone()), transport, repeat, trace: true };
+) -> CompletedRun {
+    let job = SimJob { scenario: Arc::new(scenario.clone()), transport, repeat, trace: true };
     let (mut records, mut bytes, mut captured) = (Vec::new(), Vec::new(), Vec::<Vec<u8>>::new());
     if capture {
         captured = vec![Vec::new(); scenario.hosts.len()];
@@ -65,5 +65,5 @@ pub(crate) fn simulate(
         Ok(())
     });
     let report = report.unwrap_or_else(|error| panic!("{error}"));
-    Ended { report, records, bytes, captures: captured }
+    CompletedRun { report, records, bytes, captures: captured }
 }
