@@ -1,18 +1,18 @@
-//! What one direction of a link can be told to do: plain data, read by [`crate`]'s link model and
-//! filled in by the scenario reader.
+//! Configuration of one direction of a link: plain data, filled in by the scenario reader and read
+//! by [`crate`]'s link model.
 //!
 //! A direction is a pipeline: impairments (loss, duplication, corruption) → queue and server →
-//! delay → gate. netem below HTB has delay and server the other way round ([`PipelineOrder`]).
+//! delay → gate. netem below HTB puts the delay before the server ([`PipelineOrder`]).
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::Rate;
 
-/// One direction of a link.
+/// Configuration of one direction of a link.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DirectionConfig {
-    /// Whether the server or the delay comes first.
+    /// Order of the server and the delay line.
     pub order: PipelineOrder,
     /// Random loss on entry, before the queue (as netem does it).
     pub loss: Loss,
@@ -22,11 +22,11 @@ pub struct DirectionConfig {
     pub corrupt: Probability,
     /// netem's `limit`: packets in the whole direction, in delay *and* waiting.
     pub limit_packets: Option<usize>,
-    /// How packets leave the queue.
+    /// Server that empties the queue: the rate and burst at which packets leave.
     pub shaper: Shaper,
-    /// What waits before the shaper, and what is dropped.
+    /// Queue before the shaper, with its limit and drop policy.
     pub queue: Queue,
-    /// Where the queue stands.
+    /// Queue at the sending host, with back-pressure, or in the network.
     pub position: QueuePosition,
     /// Propagation delay and its variation.
     pub delay: Delay,
@@ -35,7 +35,7 @@ pub struct DirectionConfig {
     /// Bytes added to each IP packet when it is charged against rate and byte limits. 14, the
     /// Ethernet header, is what `tc` counts on veth and what Mininet therefore counts.
     pub overhead_bytes: u32,
-    /// What happens to queued packets when the link goes down.
+    /// Treatment of queued packets when the link goes down.
     pub when_down: WhenDown,
 }
 
@@ -73,17 +73,17 @@ pub enum PipelineOrder {
 pub struct Probability(u32);
 
 impl Probability {
-    /// Never.
+    /// Probability 0; an event with it draws no random number.
     pub const NEVER: Self = Self(0);
     /// Always (as near as 32 bits come: 1 − 2⁻³²; the link model treats it as certain).
     pub const ALWAYS: Self = Self(u32::MAX);
 
-    /// `numerator` in 2³² draws.
+    /// Returns the probability `numerator` / 2³².
     pub const fn from_raw(numerator: u32) -> Self {
         Self(numerator)
     }
 
-    /// From millionths: 1,000 is 0.1 %. Values of a million or more are [`Self::ALWAYS`].
+    /// Converts millionths: 1,000 is 0.1 %. Values of a million or more are [`Self::ALWAYS`].
     pub const fn from_millionths(millionths: u32) -> Self {
         if millionths >= 1_000_000 {
             return Self::ALWAYS;
@@ -91,23 +91,23 @@ impl Probability {
         Self(((millionths as u64 * (1 << 32)) / 1_000_000) as u32)
     }
 
-    /// The chance as a 32-bit fraction.
+    /// Returns the numerator over 2³².
     pub const fn as_raw(self) -> u32 {
         self.0
     }
 
-    /// The chance as a number between 0 and 1, for display only.
+    /// Returns a number between 0 and 1, for display only.
     pub fn as_f64(self) -> f64 {
         f64::from(self.0) / f64::from(u32::MAX)
     }
 }
 
-/// Loss on entry.
+/// Random loss model, applied on entry before the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Loss {
-    /// No loss.
+    /// No random loss at all.
     None,
-    /// Each packet on its own.
+    /// Independent loss of each packet with this probability.
     Random(Probability),
     /// Two states (Gilbert–Elliott), with netem's meaning and order of draws
     /// (`netem loss gemodel p r 1-h 1-k`).
@@ -131,34 +131,34 @@ pub enum Loss {
     },
 }
 
-/// How packets leave the queue.
+/// Server that empties the queue.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Shaper {
-    /// At once.
+    /// No rate limit: each packet leaves at once.
     Unlimited,
     /// One after the other at the line rate, never a burst.
     Line(Rate),
     /// `tc tbf`: starts with a full bucket, so an idle link passes `burst` at once.
     TokenBucket {
-        /// Token rate.
+        /// Rate at which tokens arrive.
         rate: Rate,
-        /// Bucket size.
+        /// Bucket size in bytes; larger packets are dropped.
         burst_bytes: u64,
     },
     /// A leaf class of `tc htb` with ceil = rate: two buckets, charged after the packet.
     Htb {
-        /// Rate and ceil.
+        /// `rate` and `ceil`, which are equal.
         rate: Rate,
-        /// `burst`.
+        /// `burst` of the class, in bytes.
         burst_bytes: u64,
-        /// `cburst`.
+        /// `cburst` of the class, in bytes.
         cburst_bytes: u64,
     },
     /// Delivery opportunities of a recorded link, in Mahimahi's format.
     Trace(Arc<LinkTrace>),
 }
 
-/// A recorded link: at each of these times 1,504 bytes may pass; it repeats for ever.
+/// A recorded link: at each of these times 1,504 bytes may pass; the trace repeats without end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LinkTrace {
     /// Delivery opportunities in milliseconds since the start, ascending, at least one; the last
@@ -171,55 +171,55 @@ pub struct LinkTrace {
 pub enum Queue {
     /// First in, first out; what does not fit is dropped.
     DropTail(QueueLimit),
-    /// `CoDel` (RFC 8289).
+    /// `CoDel` (RFC 8289), which drops at dequeue.
     CoDel {
-        /// Acceptable standing delay.
+        /// Acceptable standing queue delay (RFC 8289's TARGET).
         target: Duration,
-        /// Sliding window.
+        /// Time above the target before the first drop (RFC 8289's INTERVAL).
         interval: Duration,
-        /// Hard limit.
+        /// Hard limit; arrivals beyond it are dropped.
         limit: QueueLimit,
     },
-    /// PIE (RFC 8033).
+    /// PIE (RFC 8033), which drops at enqueue.
     Pie {
-        /// Target delay.
+        /// Reference queue delay (RFC 8033's `QDELAY_REF`).
         target: Duration,
         /// Time between updates of the drop probability.
         update: Duration,
-        /// Hard limit.
+        /// Hard limit; arrivals beyond it are dropped.
         limit: QueueLimit,
     },
 }
 
-/// When a queue is full.
+/// Size at which a queue drops arrivals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QueueLimit {
-    /// Never.
+    /// No limit: the queue never drops arrivals.
     Unlimited,
-    /// When the waiting bytes (overhead included) would exceed this.
+    /// Full when the waiting bytes (overhead included) would exceed this.
     Bytes(u64),
-    /// When this many packets wait.
+    /// Full when this many packets wait.
     Packets(u64),
-    /// When the waiting bytes would exceed what the rate carries in this time; with a token bucket
-    /// this is tbf's `latency`, and the burst is added as `tc` does.
+    /// Full when the waiting bytes would exceed what the rate carries in this time. With a token
+    /// bucket this is tbf's `latency`, and the burst is added as `tc` does.
     Time(Duration),
 }
 
-/// Where a queue stands.
+/// Location of a queue: in the network or at the sending host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QueuePosition {
-    /// In the network: the sender does not feel it but by loss and delay.
+    /// In the network: the sender notices it only by loss and delay.
     Network,
     /// At the sending host's egress: a full queue pushes back on the sender's sockets.
     Host,
 }
 
-/// Propagation delay.
+/// Propagation delay and jitter of one direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Delay {
-    /// One way.
+    /// Mean one-way propagation delay.
     pub base: Duration,
-    /// Variation around it.
+    /// Random variation around `base`; `None` is a constant delay.
     pub jitter: Option<Jitter>,
     /// netem's own `rate`: serialisation inside the delay line, which keeps the order.
     pub rate: Option<Rate>,
@@ -228,20 +228,20 @@ pub struct Delay {
 /// Variation of the delay, with netem's meaning of the parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Jitter {
-    /// Shape.
+    /// Shape of the random variation.
     pub distribution: JitterDistribution,
     /// netem's `jitter`: the factor of the distribution table (for uniform: half the width).
     pub sd: Duration,
-    /// Whether a packet may overtake another, as netem lets it.
+    /// True if a packet may overtake another, as netem allows.
     pub reorder: bool,
 }
 
-/// Shapes of jitter.
+/// Probability distribution of jitter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JitterDistribution {
-    /// mean ± sd, evenly.
+    /// Uniform between mean − sd and mean + sd.
     Uniform,
-    /// Normal, from netem's table.
+    /// Normal distribution, from netem's table.
     Normal,
     /// Pareto, from netem's table: mean −0.03 sd, real standard deviation 0.82 sd.
     Pareto,
@@ -249,7 +249,7 @@ pub enum JitterDistribution {
     ParetoNormal,
 }
 
-/// What a link does when it goes down.
+/// Treatment of packets by a link that goes down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WhenDown {
     /// Everything queued or on the wire is lost, and so is what arrives.

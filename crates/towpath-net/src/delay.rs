@@ -58,7 +58,8 @@ impl<P> DelayLine<P> {
         self.may_overtake = delay.jitter.is_some_and(|jitter| jitter.reorder);
     }
 
-    /// Nanoseconds that a packet which enters from now on spends here at least.
+    /// Returns the shortest time, in nanoseconds, that a packet which enters from now on spends
+    /// here.
     pub(crate) fn min_nanos(&self) -> u64 {
         if self.jitter.is_some() { 0 } else { self.base_nanos.unsigned_abs() }
     }
@@ -81,7 +82,7 @@ impl<P> DelayLine<P> {
         }
     }
 
-    /// netem's `time_to_send`.
+    /// Computes the departure time as netem's `time_to_send`.
     fn departure(&mut self, now: Instant, charged_bytes: u32) -> Instant {
         let delay = match &self.jitter {
             None => self.base_nanos,
@@ -102,7 +103,7 @@ impl<P> DelayLine<P> {
         if self.may_overtake { at.max(now) } else { at.max(now).max(self.latest) }
     }
 
-    /// The next departure.
+    /// Returns the time of the next departure.
     pub(crate) fn next(&self) -> Option<Instant> {
         self.front().map(|entry| entry.departure)
     }

@@ -1,9 +1,9 @@
 //! One direction of a link: impairments → queue and server → delay (or delay → queue and server),
 //! with a gate for links that go down.
 //!
-//! Nothing here happens by itself: whatever is due is done when a call brings a time along, but it
-//! is done at its own, *logical* time. What is due at a call's time happens before the call's own
-//! effect. So results do not depend on how late or how often a direction is asked.
+//! A direction has no timer: work that is due is done when a call passes a time, but at the
+//! *logical* time of the event. Everything due at a call's time happens before the call's own
+//! effect. Results therefore do not depend on when or how often a direction is polled.
 
 use std::collections::VecDeque;
 
@@ -28,7 +28,7 @@ pub struct Direction<P> {
     impairments: Impairments,
     stage: Qdisc<P>,
     wire: DelayLine<P>,
-    /// Has left, and waits to be fetched.
+    /// Packets that have left and wait for [`Self::pop`], with their departure times.
     departed: VecDeque<(Instant, P)>,
     counters: DirectionCounters,
     /// Bytes that have passed the server, as it counts them.
@@ -36,7 +36,7 @@ pub struct Direction<P> {
 }
 
 impl<P: Packet> Direction<P> {
-    /// A direction that is up and empty at [`Instant::ZERO`].
+    /// Creates a direction that is up and empty at [`Instant::ZERO`].
     pub fn new(config: DirectionConfig, seed: u64) -> Self {
         Self {
             now: Instant::ZERO,
@@ -56,7 +56,7 @@ impl<P: Packet> Direction<P> {
         }
     }
 
-    /// Offers a packet. Times must not run backwards; one that does counts as the latest so far.
+    /// Offers a packet. Times must not run backwards; an earlier time counts as the latest so far.
     pub fn push(&mut self, now: Instant, packet: P) -> EnqueueOutcome {
         let bytes = packet.len_bytes();
         self.counters.offered.add(bytes);
@@ -76,13 +76,13 @@ impl<P: Packet> Direction<P> {
         self.enter(packet, bytes)
     }
 
-    /// When a packet may leave next, or, at [`QueuePosition::Host`], when room may appear; never later
-    /// than that. Call [`Self::pop`] then.
+    /// Returns the time at which a packet may leave next, or, at [`QueuePosition::Host`], room may
+    /// appear. The event is never earlier. Call [`Self::pop`] then.
     pub fn next_due(&self) -> Option<Instant> {
         self.upcoming().map(|(time, _)| time)
     }
 
-    /// The next packet that has left by `now`, with the time at which it left.
+    /// Returns the next packet that has left by `now`, with its departure time.
     pub fn pop(&mut self, now: Instant) -> Option<(Instant, P)> {
         self.advance(now);
         let has_departed = self.departed.front().is_some_and(|(departure, _)| *departure <= now);
@@ -97,8 +97,8 @@ impl<P: Packet> Direction<P> {
         gone
     }
 
-    /// Does everything that is due by `now`, so that the counters and the queue's length are those
-    /// of `now`. Every other call that takes a time does it, too.
+    /// Does everything that is due by `now`, so that counters and queue length are current. Every
+    /// other call with a time does the same.
     pub fn advance(&mut self, now: Instant) {
         self.now = self.now.max(now);
         match self.order {
@@ -107,8 +107,9 @@ impl<P: Packet> Direction<P> {
         }
     }
 
-    /// Whether an IP packet of `bytes` would find room in the queue now; for back-pressure at
-    /// [`QueuePosition::Host`]. Exact after [`Self::pop`] has returned `None` for the same time.
+    /// Returns true if an IP packet of `bytes` would find room in the queue now. Used for
+    /// back-pressure at [`QueuePosition::Host`]. Exact after [`Self::pop`] has returned `None` for
+    /// the same time.
     pub fn has_room(&self, bytes: u32) -> bool {
         let room = self.limit_packets.is_none_or(|limit| self.in_flight() < limit);
         match self.order {
@@ -119,7 +120,7 @@ impl<P: Packet> Direction<P> {
         }
     }
 
-    /// Takes the link down or up. [`WhenDown`] says what becomes of what is inside.
+    /// Takes the link down or up. [`WhenDown`] decides about the packets inside.
     pub fn set_up(&mut self, now: Instant, up: bool) {
         self.advance(now);
         if up == self.is_up {
@@ -135,14 +136,14 @@ impl<P: Packet> Direction<P> {
         self.advance(now);
     }
 
-    /// Whether the link is up.
+    /// Returns true if the link is up.
     pub fn is_up(&self) -> bool {
         self.is_up
     }
 
-    /// Changes the shaper. What is left of a packet being sent goes on at the new line rate;
-    /// bytes that a token bucket has saved, or owes, are kept (`tc` would fill the bucket, so that
-    /// each step of a fade were a burst). A trace starts at its beginning.
+    /// Changes the shaper. A packet being sent continues at the new line rate, and a token bucket
+    /// keeps its tokens or debt. (`tc` would fill the bucket, so that each step of a fade caused a
+    /// burst.) A trace starts at its beginning.
     pub fn set_shaper(&mut self, now: Instant, shaper: Shaper) {
         self.advance(now);
         self.stage.set_shaper(self.now, shaper);
@@ -160,36 +161,37 @@ impl<P: Packet> Direction<P> {
         self.impairments.set_loss(loss);
     }
 
-    /// What became of all packets so far.
+    /// Returns the counters of all packets so far.
     pub fn counters(&self) -> &DirectionCounters {
         &self.counters
     }
 
-    /// Bytes that have passed the server by `now`, as it counts them (overhead included), and those of
-    /// the packet that it is busy with which it has done. Unsent packets and those that were lost
-    /// before the server are in neither.
+    /// Returns the bytes (overhead included) that have passed the server by `now`, and the bytes
+    /// already sent of the packet in service. Neither counts unsent packets or losses before the
+    /// server.
     pub fn served_bytes(&mut self, now: Instant) -> (u64, u64) {
         self.advance(now);
         (self.served_bytes, self.stage.partial_packet_bytes(self.now))
     }
 
-    /// Whether the server is surely busy until then, whatever comes.
+    /// Returns true if the server is certainly busy until `until`, regardless of arrivals.
     #[inline]
     pub fn is_busy_until(&self, until: Instant) -> bool {
         self.stage.is_busy_until(until)
     }
 
-    /// Packets that wait for the shaper, without the one being sent.
+    /// Returns the number of packets that wait for the shaper, without the one being sent.
     pub fn queue_packets(&self) -> u64 {
         self.stage.waiting_packets() as u64
     }
 
-    /// Their bytes as the queue limit counts them, overhead included.
+    /// Returns the bytes of [`Self::queue_packets`] as the queue limit counts them, overhead
+    /// included.
     pub fn queue_bytes(&self) -> u64 {
         self.stage.waiting_bytes()
     }
 
-    /// [`Self::next_due`], and the packet that it is about.
+    /// Returns [`Self::next_due`] and the packet concerned.
     pub(crate) fn upcoming(&self) -> Option<(Instant, &P)> {
         if let Some((departure, packet)) = self.departed.front() {
             return Some((*departure, packet));
@@ -202,7 +204,7 @@ impl<P: Packet> Direction<P> {
                 let served = served.map(|(time, packet)| (time.plus_nanos(shortest), packet));
                 earliest(served, arriving)
             }
-            // What arrives from the wire queues up behind what is being served.
+            // Arrivals from the wire queue up behind the packet in service.
             (QueuePosition::Network, PipelineOrder::DelayThenServer) => served.or(arriving),
         }
     }
@@ -218,8 +220,8 @@ impl<P: Packet> Direction<P> {
         EnqueueOutcome::Dropped(reason)
     }
 
-    /// netem's enqueue: loss takes one copy away and duplication adds one; the copy is taken before
-    /// corruption and enters, undiminished by a second duplication, before the original.
+    /// Enqueues as netem does: loss takes one copy away and duplication adds one. The copy is taken
+    /// before corruption. It enters before the original and is not duplicated a second time.
     fn push_impaired(&mut self, mut packet: P, bytes: u32) -> EnqueueOutcome {
         let (twice, lost) = (self.impairments.duplicates(), self.impairments.loses());
         if twice {
@@ -254,7 +256,7 @@ impl<P: Packet> Direction<P> {
         if self.is_over_limit() {
             self.counters.count_drop(DropReason::QueueFull, bytes);
         } else {
-            // The caller hears of the original; the counters know the copy's fate.
+            // The outcome is that of the original; the copy only shows in the counters.
             let _ = self.enter(copy, bytes);
         }
     }
@@ -276,7 +278,7 @@ impl<P: Packet> Direction<P> {
             return false;
         };
         if self.in_flight() >= limit && self.order == PipelineOrder::ServerThenDelay {
-            // What has arrived but was not fetched yet has left as far as the limit is concerned.
+            // For the limit, packets that have arrived but are not fetched yet have left.
             while let Some(gone) = self.wire.pop(self.now) {
                 self.departed.push_back(gone);
             }
@@ -317,7 +319,7 @@ impl<P: Packet> Direction<P> {
         }
     }
 
-    /// Serves the queue and moves packets from the delay line to it, in order of time; at equal
+    /// Serves the queue and moves packets from the delay line to it, in order of time. At equal
     /// times the server makes room first.
     fn move_until_now(&mut self) {
         loop {
@@ -330,7 +332,7 @@ impl<P: Packet> Direction<P> {
                 (_, Some(at)) => {
                     if let Some((at, packet)) = self.wire.pop(at) {
                         let bytes = packet.len_bytes();
-                        // The counters know when the queue refuses it.
+                        // A drop by the queue shows in the counters.
                         let _ = self.queue(at, packet, bytes);
                     }
                 }
@@ -362,7 +364,7 @@ impl<P: Packet> Direction<P> {
         }
     }
 
-    /// The link is cut: only what has already arrived is left.
+    /// Drops everything except packets that have already arrived.
     fn drop_all(&mut self) {
         let counters = &mut self.counters;
         self.stage.clear(|packet| counters.count_drop(DropReason::Down, packet.len_bytes()));
@@ -372,7 +374,7 @@ impl<P: Packet> Direction<P> {
     }
 }
 
-/// The earlier of two; at equal times the one that is further on its way.
+/// Returns the earlier event; at equal times the one further along the pipeline.
 fn earliest<'a, P>(
     served: Option<(Instant, &'a P)>,
     arriving: Option<(Instant, &'a P)>,

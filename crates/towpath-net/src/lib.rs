@@ -1,11 +1,11 @@
 //! The abstract network: time, rates, links and topologies.
 //!
-//! Knows no protocol and no clock: time and randomness are arguments. The same code is run by the
-//! simulator (virtual time) and by the emulator (real time).
+//! The crate knows no protocol and no clock: time and randomness are arguments. The simulator
+//! (virtual time) and the emulator (real time) run the same code.
 //!
-//! Reading order: [`time`] and [`rate`], then [`config`] (what a link can be told to do) and
-//! [`presets`], then [`direction`] (one direction of a link), [`link`] and [`topology`]. Behind a
-//! direction stand `loss`, `queue`, `server`, `aqm`, `delay`, `jitter` and `random`.
+//! Reading order: [`time`] and [`rate`], then [`config`] (the settings of a link) and [`presets`],
+//! then [`direction`] (one direction of a link), [`link`] and [`topology`]. A direction is made of
+//! `loss`, `queue`, `server`, `aqm`, `delay`, `jitter` and `random`.
 
 mod aqm;
 pub mod config;

@@ -1,10 +1,10 @@
-//! A duplex link: two directions that share nothing but their fate.
+//! A duplex link: two independent directions that go up and down together.
 
 use crate::config::{Delay, DirectionConfig, Loss, Shaper};
 use crate::random::stream_seed;
 use crate::{Direction, Instant, Packet};
 
-/// A duplex link.
+/// A duplex link between two hosts.
 #[derive(Debug, Clone)]
 pub struct Link<P> {
     /// From the first host to the second.
@@ -28,7 +28,7 @@ impl<P: Packet> Link<P> {
         self.backward.set_up(now, up);
     }
 
-    /// Whether both directions are up.
+    /// Returns true if both directions are up.
     pub fn is_up(&self) -> bool {
         self.forward.is_up() && self.backward.is_up()
     }
@@ -51,7 +51,7 @@ impl<P: Packet> Link<P> {
         self.backward.set_loss(loss);
     }
 
-    /// When either direction must be looked at next.
+    /// Returns the earliest [`Direction::next_due`] of both directions.
     pub fn next_due(&self) -> Option<Instant> {
         [self.forward.next_due(), self.backward.next_due()].into_iter().flatten().min()
     }

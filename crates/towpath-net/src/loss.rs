@@ -1,5 +1,5 @@
 //! Impairments on entry, in netem's order: duplication and loss are drawn first and cancel each
-//! other, the copy is taken before corruption.
+//! other; the copy is taken before corruption.
 
 use crate::config::{DirectionConfig, Loss, Probability};
 use crate::random::RngStream;
@@ -27,29 +27,30 @@ impl Impairments {
         }
     }
 
-    /// Replaces the loss model; a model with states starts in its good one.
+    /// Replaces the loss model; a model with states starts in the good one.
     pub(crate) fn set_loss(&mut self, loss: Loss) {
         self.loss = LossModel::new(loss);
     }
 
-    /// Whether every packet passes unharmed.
+    /// Returns true if every packet passes unharmed.
     pub(crate) fn is_transparent(&self) -> bool {
         matches!(self.loss, LossModel::None)
             && self.duplicate == Probability::NEVER
             && self.corrupt == Probability::NEVER
     }
 
-    /// Whether the next packet is lost.
+    /// Draws a random number and returns true if the next packet is lost.
     pub(crate) fn loses(&mut self) -> bool {
         self.loss.loses(&mut self.loss_stream)
     }
 
-    /// Whether the next packet enters twice.
+    /// Draws a random number and returns true if the next packet enters twice.
     pub(crate) fn duplicates(&mut self) -> bool {
         self.duplicate_stream.happens(self.duplicate)
     }
 
-    /// A number that chooses the bit to flip, if one must be flipped in the next packet.
+    /// Returns a number that selects the bit to flip, or `None` for no corruption of the next
+    /// packet.
     pub(crate) fn corrupts(&mut self) -> Option<u32> {
         self.corrupt_stream.happens(self.corrupt).then(|| self.corrupt_stream.draw())
     }
@@ -68,7 +69,7 @@ enum LossModel {
         loss_in_bad: Probability,
         loss_in_good: Probability,
     },
-    /// `left` packets of the present burst are still to be lost.
+    /// `left` packets of the current burst are still to be lost.
     Burst {
         left: u32,
         start: Probability,
@@ -123,7 +124,7 @@ mod tests {
         Probability::from_millionths(millionths)
     }
 
-    /// Outcome of `packets` draws.
+    /// Returns the outcome of `packets` draws.
     fn outcomes(loss: Loss, packets: usize) -> Vec<bool> {
         let (mut model, mut stream) = (LossModel::new(loss), RngStream::new(7, "loss"));
         (0..packets).map(|_| model.loses(&mut stream)).collect()

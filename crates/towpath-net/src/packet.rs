@@ -1,18 +1,20 @@
-//! What travels over a link, what became of it, and how it is counted.
+//! Packets on a link, their outcomes, and traffic counters.
 
 use crate::Instant;
 
-/// What travels over a link.
+/// A packet that a link carries.
 pub trait Packet: Clone {
     /// Length of the IP packet in bytes, without any link header; must not change on the way.
     fn len_bytes(&self) -> u32;
 
-    /// How many packets it is on a wire: a super-segment pays the link's header for each of them.
+    /// Returns the number of packets on the wire: a super-segment pays the link's header for each
+    /// of them.
     fn packets(&self) -> u32 {
         1
     }
 
-    /// It has passed the server of hop number `hop` of its route, at its logical time `at`.
+    /// Records that the packet has passed the server of hop number `hop` of its route, at its
+    /// logical time `at`.
     fn on_served(&mut self, hop: usize, at: Instant) {
         let _ = (hop, at);
     }
@@ -21,25 +23,24 @@ pub trait Packet: Clone {
     fn corrupt(&mut self, random: u32);
 }
 
-/// What a link did with a packet that was offered to it.
+/// Result of offering a packet to a link.
 #[must_use]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EnqueueOutcome {
-    /// It was taken; it may still be dropped later, by a queue further on or when the link goes
-    /// down.
+    /// Accepted; may still be dropped later, by a queue further on or when the link goes down.
     Queued,
-    /// It was dropped on entry.
+    /// Dropped on entry, for this reason.
     Dropped(DropReason),
 }
 
-/// Why a packet was dropped.
+/// Reason for a packet drop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum DropReason {
-    /// Random loss.
+    /// Random loss of the configured loss model.
     Loss,
     /// The queue was full.
     QueueFull,
-    /// Active queue management.
+    /// Active queue management (`CoDel` or PIE).
     Aqm,
     /// The link was down.
     Down,
@@ -50,9 +51,9 @@ pub enum DropReason {
 /// Packets and their bytes (IP length, without link headers).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TrafficCount {
-    /// Packets.
+    /// Number of packets.
     pub packets: u64,
-    /// Bytes.
+    /// IP bytes, without link headers.
     pub bytes: u64,
 }
 
@@ -63,8 +64,8 @@ impl TrafficCount {
     }
 }
 
-/// What became of all packets of one direction. Always: offered + duplicated = delivered + dropped
-/// + backlog.
+/// Counters of all packets of one direction. Always: offered + duplicated = delivered + dropped +
+/// backlog.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DirectionCounters {
     /// Offered by the caller.
@@ -88,7 +89,7 @@ pub struct DirectionCounters {
 }
 
 impl DirectionCounters {
-    /// All drops, whatever the reason.
+    /// Returns the sum of all drops, for any reason.
     pub fn dropped(&self) -> TrafficCount {
         let all = [self.loss, self.queue_full, self.aqm, self.down, self.mtu];
         TrafficCount {
@@ -97,13 +98,14 @@ impl DirectionCounters {
         }
     }
 
-    /// Packets inside: waiting, being sent, on the wire, or arrived and not yet fetched.
+    /// Returns the packets inside: waiting, being sent, on the wire, or arrived and not yet
+    /// fetched.
     pub fn backlog_packets(&self) -> u64 {
         let entered = self.offered.packets + self.duplicated.packets;
         entered.saturating_sub(self.delivered.packets + self.dropped().packets)
     }
 
-    /// Bytes of [`Self::backlog_packets`].
+    /// Returns the IP bytes of [`Self::backlog_packets`].
     pub fn backlog_bytes(&self) -> u64 {
         let entered = self.offered.bytes + self.duplicated.bytes;
         entered.saturating_sub(self.delivered.bytes + self.dropped().bytes)

@@ -1,8 +1,8 @@
-//! Directions as familiar tools set them up, with the kernel's rules, defaults and limits.
+//! Directions as familiar tools configure them, with the kernel's rules, defaults and limits.
 //!
-//! Where the queue stands decides results: a plain `tbf` at the sending host pushes back on its
-//! sockets ([`QueuePosition::Host`]), but netem gives a packet's memory back to the socket before it is
-//! sent (`skb_orphan_partial`), so that no queue with netem in it is felt, wherever it stands
+//! The position of the queue decides results. A plain `tbf` at the sending host pushes back on its
+//! sockets ([`QueuePosition::Host`]). netem returns a packet's memory to the socket before
+//! transmission (`skb_orphan_partial`), so the sender never notices a queue with netem
 //! ([`QueuePosition::Network`]). Change `position` for a qdisc on a router.
 
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::config::{
 const MININET_HTB_BURST_BYTES: u64 = 15 * 1_024;
 /// Mininet's `burst 15000` for tbf.
 pub const MININET_TBF_BURST_BYTES: u64 = 15_000;
-/// What `tc` takes for HTB's `burst` and `cburst` when they are not given.
+/// Default of `tc` for HTB's `burst` and `cburst`.
 pub const TC_HTB_BURST_BYTES: u64 = 1_600;
 /// netem's `limit` when it is not given; also the queue length of a veth, which bounds its default
 /// queue.
@@ -39,7 +39,7 @@ pub fn tbf(rate: Rate, burst_bytes: u64, latency: Duration) -> DirectionConfig {
     }
 }
 
-/// `tc qdisc add … root netem delay … loss … limit …`, not felt by the sender.
+/// `tc qdisc add … root netem delay … loss … limit …`, without back-pressure on the sender.
 ///
 /// `limit` counts every packet that is still delayed; with jitter that may reorder, packets leave
 /// in order of their times.
@@ -57,7 +57,8 @@ pub fn netem(
     }
 }
 
-/// An HTB class with `tc`'s default bursts and netem as its child, not felt by the sender.
+/// An HTB class with `tc`'s default bursts and netem as its child, without back-pressure on the
+/// sender.
 ///
 /// netem delays first, HTB then paces what is due; `limit_packets` counts both together.
 pub fn htb_netem(rate: Rate, delay: Duration, limit_packets: usize) -> DirectionConfig {
@@ -76,10 +77,10 @@ pub fn htb_netem(rate: Rate, delay: Duration, limit_packets: usize) -> Direction
 
 /// A link of Mininet's `TCLink` with `bw`, `delay`, `max_queue_size` and `use_tbf`.
 ///
-/// With a delay or a queue size there is a netem child, which is not felt by the sender: it
-/// replaces tbf's own queue, so that Mininet's `latency_ms` has no effect, and `max_queue`
-/// (default 1,000) bounds delayed and waiting packets together. Without both, the queue is HTB's
-/// default of 1,000 packets or tbf's of 30,000 bytes, and it stands at the host.
+/// A delay or a queue size adds a netem child, without back-pressure on the sender. netem replaces
+/// tbf's own queue, so Mininet's `latency_ms` has no effect. `max_queue` (default 1,000) then
+/// bounds delayed and waiting packets together. Without both, the queue is HTB's default of 1,000
+/// packets or tbf's of 30,000 bytes, and is at the host.
 pub fn mininet(
     rate: Rate,
     delay: Duration,

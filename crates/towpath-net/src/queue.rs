@@ -1,10 +1,10 @@
 //! The queue and the server that empties it.
 //!
-//! What counts against a [`QueueLimit`]: the packets that wait. A packet stops waiting when its
-//! transmission starts, as in the kernel, where the shaper takes it out of the queue at that time;
-//! the packet being sent is not counted. A token bucket, HTB and a trace check every arrival
-//! against the limit, even when it could leave at once (the kernel's and Mahimahi's order: first
-//! enqueue, then dequeue). A line that is idle takes the packet without asking the limit.
+//! A [`QueueLimit`] counts the packets that wait. A packet stops waiting when its transmission
+//! starts, as in the kernel, where the shaper takes it out of the queue at that time; the packet
+//! being sent is not counted. A token bucket, HTB and a trace check every arrival against the
+//! limit, even when it could leave at once (the kernel's and Mahimahi's order: first enqueue, then
+//! dequeue). An idle line takes the packet without checking the limit.
 
 use std::collections::VecDeque;
 
@@ -20,12 +20,12 @@ pub(crate) struct Qdisc<P> {
     /// The packet in service, if there is one, then those that wait.
     packets: VecDeque<QueuedPacket<P>>,
     in_service: bool,
-    /// Charged bytes of those that wait.
+    /// Charged bytes of the packets that wait.
     waiting_bytes: u64,
     paused: bool,
-    /// What the server had not sent when it was paused with a packet in service.
+    /// Remaining work of the packet in service when the server was paused, in bits · 10⁹.
     unsent: u128,
-    /// When the packet in service has left or the first that waits may start.
+    /// Time at which the packet in service has left or the first waiting packet may start.
     next: Option<Instant>,
     server: ShaperState,
     limit: QueueLimit,
@@ -40,7 +40,7 @@ struct QueuedPacket<P> {
     since: Instant,
 }
 
-/// A [`QueueLimit`] for the present rate.
+/// A [`QueueLimit`] for the current rate.
 #[derive(Debug, Clone, Copy)]
 enum EffectiveLimit {
     None,
@@ -55,7 +55,7 @@ enum Aqm {
     Pie(Pie),
 }
 
-/// What happened at [`Qdisc::next`].
+/// Event at [`Qdisc::next`].
 pub(crate) enum QdiscEvent<P> {
     /// A packet is sent.
     Sent(P),
@@ -90,12 +90,12 @@ impl<P> Qdisc<P> {
         }
     }
 
-    /// When [`Self::step`] must be called next.
+    /// Returns the time at which [`Self::step`] must be called next.
     pub(crate) fn next(&self) -> Option<Instant> {
         self.next
     }
 
-    /// [`Self::next`], and the packet that it is about.
+    /// Returns [`Self::next`] and the packet concerned.
     pub(crate) fn upcoming(&self) -> Option<(Instant, &P)> {
         let head = self.packets.front()?;
         self.next.map(|time| (time, &head.packet))
@@ -109,8 +109,8 @@ impl<P> Qdisc<P> {
         self.waiting_bytes
     }
 
-    /// Whether a line is surely busy until then with what it has. Not known of other servers, and of
-    /// queues that drop packets which wait.
+    /// Returns true if a line is certainly busy until `until` with its present packets. False for
+    /// other servers and for queues with AQM, which drop waiting packets.
     #[inline]
     pub(crate) fn is_busy_until(&self, until: Instant) -> bool {
         let Some(next) = self.next.filter(|_| self.in_service) else { return false };
@@ -119,7 +119,7 @@ impl<P> Qdisc<P> {
                 && self.server.is_busy_until(next, self.waiting_bytes, until)
     }
 
-    /// What a line has sent of the packet in service.
+    /// Returns the bytes that a line has already sent of the packet in service.
     pub(crate) fn partial_packet_bytes(&self, now: Instant) -> u64 {
         let Some(head) = self.packets.front().filter(|_| self.in_service) else { return 0 };
         let unsent = if self.paused { Some(self.unsent) } else { self.server.unsent(now) };
@@ -128,17 +128,17 @@ impl<P> Qdisc<P> {
         u64::from(head.charged_bytes).saturating_sub(left)
     }
 
-    /// Whether a packet passes without being held at all.
+    /// Returns true if a packet passes without being held at all.
     pub(crate) fn is_passthrough(&self) -> bool {
         matches!(self.server, ShaperState::Unlimited) && !self.paused && self.packets.is_empty()
     }
 
-    /// Whether a packet of this size can never pass.
+    /// Returns true if a packet of this size can never pass.
     pub(crate) fn never_passes(&self, charged_bytes: u32) -> bool {
         self.server.never_passes(charged_bytes)
     }
 
-    /// Whether the limit lets a packet of this size in.
+    /// Returns true if the limit admits a packet of this size.
     pub(crate) fn has_room(&self, charged_bytes: u32) -> bool {
         let starts_at_once =
             self.packets.is_empty() && !self.paused && self.server.is_work_conserving();
@@ -152,7 +152,7 @@ impl<P> Qdisc<P> {
             }
     }
 
-    /// Takes a packet at the end of the queue, or says why not.
+    /// Appends a packet to the queue, or returns the reason for the drop.
     pub(crate) fn enqueue(
         &mut self,
         now: Instant,
@@ -173,7 +173,7 @@ impl<P> Qdisc<P> {
         }
         let was_empty = self.packets.is_empty();
         self.packets.push_back(QueuedPacket { packet, charged_bytes, since: now });
-        // The short way for the most common case: an idle line takes the packet at once.
+        // Fast path for the most common case: an idle line takes the packet at once.
         if let (true, ShaperState::Line(line), Aqm::None, false) =
             (was_empty, &mut self.server, &self.aqm, self.paused)
         {
@@ -233,14 +233,13 @@ impl<P> Qdisc<P> {
         }
     }
 
-    /// Computes when the first packet that waits may start; nothing must be in service.
+    /// Computes when the first waiting packet may start; nothing must be in service.
     fn plan(&mut self, now: Instant) {
         let head = self.packets.front().filter(|_| !self.paused);
         self.next = head.and_then(|held| self.server.ready(now, held.charged_bytes));
     }
 
-    /// Stops the server. A line remembers how far it came; elsewhere a packet that is half sent
-    /// starts again.
+    /// Stops the server. A line remembers its progress; other servers restart a partly sent packet.
     pub(crate) fn pause(&mut self, now: Instant) {
         if self.in_service {
             match self.server.unsent(now) {
@@ -252,7 +251,7 @@ impl<P> Qdisc<P> {
         self.next = None;
     }
 
-    /// Starts the server again; a trace has gone on in the meantime.
+    /// Restarts the server; a trace has advanced in the meantime.
     pub(crate) fn resume(&mut self, now: Instant) {
         self.paused = false;
         if self.in_service {
@@ -263,9 +262,9 @@ impl<P> Qdisc<P> {
         }
     }
 
-    /// Replaces the server. Between two lines, what is left of the packet in service goes on at
-    /// the new rate; between two buckets of one kind, saved and owed bytes are kept. Otherwise the
-    /// new server starts fresh (a trace at its beginning) and with the whole head.
+    /// Replaces the server. Between two lines, the rest of the packet in service continues at the
+    /// new rate. Between two buckets of one kind, tokens and debt are kept. Otherwise the new
+    /// server starts fresh (a trace at its beginning) and with the whole head.
     pub(crate) fn set_shaper(&mut self, now: Instant, shaper: Shaper) {
         let unsent = match (self.in_service, self.paused) {
             (false, _) => None,
@@ -300,14 +299,14 @@ impl<P> Qdisc<P> {
         }
     }
 
-    /// The packet in service waits again.
+    /// Puts the packet in service back into the queue.
     fn return_head(&mut self) {
         self.in_service = false;
         let charged_bytes = self.packets.front().map_or(0, |held| held.charged_bytes);
         self.waiting_bytes += u64::from(charged_bytes);
     }
 
-    /// Loses everything.
+    /// Drops all packets, passing each to `lost`.
     pub(crate) fn clear(&mut self, lost: impl FnMut(P)) {
         self.packets.drain(..).map(|held| held.packet).for_each(lost);
         self.in_service = false;
@@ -320,9 +319,9 @@ impl<P> Qdisc<P> {
 }
 
 impl EffectiveLimit {
-    /// A limit in time is the bytes of that time at the shaper's rate: for a token bucket plus the
-    /// burst, as `tc tbf latency` computes it; for a trace at its mean rate; without a rate no
-    /// limit.
+    /// Converts a time limit into the bytes of that time at the shaper's rate. A token bucket adds
+    /// the burst, as `tc tbf latency` computes it; a trace uses its mean rate. Without a rate there
+    /// is no limit.
     fn new(limit: QueueLimit, shaper: &Shaper) -> Self {
         let span = match limit {
             QueueLimit::Unlimited => return Self::None,

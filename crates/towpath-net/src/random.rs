@@ -1,18 +1,18 @@
 //! Independent streams of random numbers, one for each element and purpose.
 //!
-//! A stream depends on the seed of the scenario and on names only, so that adding a link, or loss
-//! to a link, does not shift what the others draw.
+//! A stream depends on the seed of the scenario and on names only. Adding a link, or loss to a
+//! link, therefore does not change the numbers that others draw.
 
 use rand_core::Rng;
 use rand_pcg::Pcg32;
 
 use crate::config::Probability;
 
-/// The seed of one element's random numbers for one purpose.
+/// Returns the seed of one element's random numbers for one purpose.
 ///
 /// FNV-1a over both names, mixed with `scenario_seed` by `SplitMix64`.
 pub fn stream_seed(scenario_seed: u64, element_name: &str, purpose: &str) -> u64 {
-    // 0xff is no UTF-8 byte, so ("ab", "c") and ("a", "bc") differ.
+    // 0xff never occurs in UTF-8, so ("ab", "c") and ("a", "bc") differ.
     let text = element_name.bytes().chain([0xff]).chain(purpose.bytes());
     let name = text.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
@@ -47,7 +47,7 @@ impl RngStream {
         self.0.next_u64()
     }
 
-    /// True with this chance; draws nothing when it can never be true.
+    /// Returns true with this chance; draws nothing when the chance is zero.
     #[inline]
     pub(crate) fn happens(&mut self, chance: Probability) -> bool {
         chance != Probability::NEVER

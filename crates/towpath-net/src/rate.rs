@@ -3,28 +3,28 @@
 use std::fmt;
 use std::time::Duration;
 
-/// A rate in bits per second (decimal multiples, as the field writes them). Never zero.
+/// A rate in bits per second (decimal multiples, as usual in networking). Never zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Rate(u64);
 
 impl Rate {
-    /// A rate of `bits` per second; `None` for zero, which no packet would ever leave.
+    /// Creates a rate of `bits` per second; `None` for zero, at which no packet would ever leave.
     pub const fn from_bps(bits: u64) -> Option<Self> {
         if bits == 0 { None } else { Some(Self(bits)) }
     }
 
-    /// Bits per second.
+    /// Returns the rate in bits per second.
     pub const fn as_bps(self) -> u64 {
         self.0
     }
 
-    /// Time that `bytes` take at this rate, rounded down to nanoseconds.
+    /// Returns the time that `bytes` take at this rate, rounded down to nanoseconds.
     pub fn time_for(self, bytes: u64) -> Duration {
         let nanos = u128::from(bytes) * 8 * 1_000_000_000 / u128::from(self.0);
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 
-    /// Bytes that pass in `span`, rounded down.
+    /// Returns the bytes that pass in `span`, rounded down.
     pub fn bytes_in(self, span: Duration) -> u64 {
         let bytes = u128::from(self.0).saturating_mul(span.as_nanos()) / 8_000_000_000;
         u64::try_from(bytes).unwrap_or(u64::MAX)

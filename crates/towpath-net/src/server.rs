@@ -1,8 +1,9 @@
-//! When the head of a queue may leave: the shapers, as pure arithmetic on times.
+//! Shapers as pure arithmetic on times: when the head of a queue may leave.
 //!
-//! A server knows nothing of packets. The queue asks [`ShaperState::ready`] when its head may start,
-//! and at that time calls [`ShaperState::begin`], which says when the head has left. Line and trace
-//! occupy the server in between; the buckets let a packet go at once and charge for it.
+//! A server knows nothing of packets. The queue calls [`ShaperState::ready`] for the time at which
+//! its head may start. At that time it calls [`ShaperState::begin`], which returns the time at
+//! which the head has left. Line and trace occupy the server in between; the buckets let a packet
+//! go at once and charge for it.
 
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ const NANOS_PER_SECOND: u64 = 1_000_000_000;
 const NANOS_PER_MS: u64 = 1_000_000;
 /// Bits of a byte times nanoseconds of a second: a byte's work for a rate in bit/s.
 pub(crate) const WORK_PER_BYTE: u64 = 8 * NANOS_PER_SECOND;
-/// HTB forgets what lies longer back than this (`mbuffer`).
+/// Longest history that HTB remembers (`mbuffer`).
 const HTB_MBUFFER_NANOS: i64 = 60 * 1_000_000_000;
 
 /// One of the shapers of [`Shaper`].
@@ -28,7 +29,7 @@ pub(crate) enum ShaperState {
 }
 
 impl ShaperState {
-    /// A server that starts at `now`; buckets are full.
+    /// Creates a server that starts at `now`; buckets are full.
     pub(crate) fn new(shaper: Shaper, now: Instant) -> Self {
         match shaper {
             Shaper::Unlimited => Self::Unlimited,
@@ -43,8 +44,8 @@ impl ShaperState {
         }
     }
 
-    /// Takes over the bytes that a bucket of the same kind has saved or owes, so that a change of
-    /// rate is not a free burst.
+    /// Takes over the tokens or debt of a bucket of the same kind, so that a change of rate does
+    /// not cause a burst.
     pub(crate) fn inherit(&mut self, old: &Self, now: Instant) {
         match (self, old) {
             (Self::TokenBucket(new), Self::TokenBucket(old)) => new.inherit(old, now),
@@ -60,13 +61,13 @@ impl ShaperState {
         }
     }
 
-    /// Whether an idle server takes a packet without letting it wait, whatever came before.
+    /// Returns true if an idle server always takes a packet without delay.
     #[inline]
     pub(crate) fn is_work_conserving(&self) -> bool {
         matches!(self, Self::Unlimited | Self::Line(_))
     }
 
-    /// Whether a packet of this size can never pass.
+    /// Returns true if a packet of this size can never pass.
     #[inline]
     pub(crate) fn never_passes(&self, charged_bytes: u32) -> bool {
         match self {
@@ -76,7 +77,7 @@ impl ShaperState {
         }
     }
 
-    /// The queue was empty and is not any more.
+    /// Records that the queue was empty and now has packets.
     #[inline]
     pub(crate) fn on_backlogged(&mut self, now: Instant) {
         if let Self::Trace(trace) = self {
@@ -84,7 +85,7 @@ impl ShaperState {
         }
     }
 
-    /// When a head of this size may start, not before `now`; `None` is never.
+    /// Returns the time, not before `now`, at which a head of this size may start; `None` is never.
     #[inline]
     pub(crate) fn ready(&self, now: Instant, charged_bytes: u32) -> Option<Instant> {
         match self {
@@ -95,7 +96,7 @@ impl ShaperState {
         }
     }
 
-    /// Starts to send a packet and says when it is sent.
+    /// Starts to send a packet and returns the time at which it is sent.
     #[inline]
     pub(crate) fn begin(&mut self, now: Instant, charged_bytes: u32) -> Instant {
         match self {
@@ -113,8 +114,8 @@ impl ShaperState {
         }
     }
 
-    /// What is left to send of the packet in service, in bits · 10⁹; `None` where a packet that is
-    /// interrupted starts again.
+    /// Returns the remaining work of the packet in service, in bits · 10⁹; `None` for servers that
+    /// restart an interrupted packet.
     pub(crate) fn unsent(&self, now: Instant) -> Option<u128> {
         match self {
             Self::Line(line) => Some(line.unsent(now)),
@@ -122,7 +123,8 @@ impl ShaperState {
         }
     }
 
-    /// Whether a line takes until `until` to send so many bytes from `now` on; no, where that is not known.
+    /// Returns true if a line needs until `until` to send `bytes` from `now` on. False for other
+    /// servers, where that is unknown.
     #[inline]
     pub(crate) fn is_busy_until(&self, now: Instant, bytes: u64, until: Instant) -> bool {
         let Self::Line(line) = self else { return false };
@@ -130,8 +132,8 @@ impl ShaperState {
         work >= u128::from(until.nanos_since(now)) * u128::from(line.bps)
     }
 
-    /// Goes on with a packet of which `unsent` is left and says when it is sent; `None` where it
-    /// must start again.
+    /// Continues a packet of which `unsent` is left and returns the time at which it is sent;
+    /// `None` if it must restart.
     pub(crate) fn resume(&mut self, now: Instant, unsent: u128) -> Option<Instant> {
         match self {
             Self::Unlimited => Some(now),
@@ -147,7 +149,7 @@ impl ShaperState {
 pub(crate) struct LineShaper {
     bps: u64,
     free_at: Instant,
-    /// Beyond `free_at`, in units of 1/bps nanoseconds.
+    /// Time beyond `free_at`, in units of 1/bps nanoseconds.
     fraction: u64,
     /// Size of the last packet, its nanoseconds and their fraction: most packets are of one size,
     /// which saves the division.
@@ -193,8 +195,8 @@ impl LineShaper {
     }
 }
 
-/// Time that bytes take, with the kernel's multiply and shift (`psched_l2t_ns`): at most one
-/// nanosecond less than exact, and no division.
+/// Time per byte, with the kernel's multiply and shift (`psched_l2t_ns`): at most one nanosecond
+/// less than exact, and without a division.
 #[derive(Debug, Clone, Copy)]
 struct PschedRate {
     factor: u64,
@@ -225,7 +227,7 @@ pub(crate) struct TokenBucket {
     bps: u64,
     cost: PschedRate,
     burst_bytes: u64,
-    /// The full bucket.
+    /// Bucket size in nanoseconds of the rate.
     buffer: i64,
     tokens: i64,
     checked_at: Instant,
@@ -263,8 +265,8 @@ impl TokenBucket {
     }
 }
 
-/// A leaf class of `sch_htb` without a parent to borrow from: it may send while neither bucket is
-/// in debt, and is charged afterwards.
+/// A leaf class of `sch_htb` without a parent to borrow from. A packet may leave while neither
+/// bucket is in debt, and is charged afterwards.
 #[derive(Debug, Clone)]
 pub(crate) struct Htb {
     bps: u64,
@@ -326,7 +328,7 @@ fn elapsed(from: Instant, to: Instant) -> i64 {
     i64::try_from(to.nanos_since(from)).unwrap_or(i64::MAX)
 }
 
-/// Tokens that are as many bytes at another rate.
+/// Converts tokens to the same number of bytes at another rate.
 fn rescale(tokens: i64, old_bps: u64, new_bps: u64) -> i64 {
     let scaled = i128::from(tokens) * i128::from(old_bps) / i128::from(new_bps.max(1));
     i64::try_from(scaled).unwrap_or(if tokens < 0 { i64::MIN } else { i64::MAX })
@@ -344,9 +346,9 @@ fn in_ticks(rate: Rate, bytes: u64) -> i64 {
 pub(crate) struct TraceShaper {
     trace: Arc<LinkTrace>,
     start: Instant,
-    /// The first that is neither used nor missed.
+    /// The first opportunity neither used nor missed.
     next: u64,
-    /// What is left of the last one used, and when that was.
+    /// Rest of the last opportunity used, and its time.
     left_bytes: u32,
     left_at: Instant,
 }
@@ -360,7 +362,7 @@ impl TraceShaper {
         self.trace.opportunities_ms.len() as u64
     }
 
-    /// Zero for a trace that cannot be repeated.
+    /// Returns the period; zero for a trace that cannot be repeated.
     fn period_ms(&self) -> u64 {
         self.trace.opportunities_ms.last().copied().unwrap_or(0)
     }
@@ -373,7 +375,7 @@ impl TraceShaper {
         Some(self.start.plus_nanos(ms.saturating_mul(NANOS_PER_MS)))
     }
 
-    /// Forgets the opportunities up to `now`: nothing was there to use them.
+    /// Discards the opportunities up to `now`: no packet was there to use them.
     fn skip_to(&mut self, now: Instant) {
         self.left_bytes = 0;
         let ms = now.nanos_since(self.start) / NANOS_PER_MS;

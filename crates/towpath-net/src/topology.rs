@@ -6,29 +6,29 @@ use crate::config::{Delay, DirectionConfig, Loss, Shaper};
 use crate::packet::DropReason;
 use crate::{Direction, DirectionCounters, EnqueueOutcome, Instant, Packet};
 
-/// Names a direction of a [`Topology`].
+/// Handle of a direction of a [`Topology`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DirectionId(usize);
 
 impl DirectionId {
-    /// Its number: directions are counted from 0 as they are added.
+    /// Returns the index: directions are counted from 0 in order of addition.
     pub fn index(self) -> usize {
         self.0
     }
 }
 
-/// Names a route of a [`Topology`].
+/// Handle of a route of a [`Topology`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RouteId(usize);
 
 impl RouteId {
-    /// Its number: routes are counted from 0 as they are added.
+    /// Returns the index: routes are counted from 0 in order of addition.
     pub fn index(self) -> usize {
         self.0
     }
 }
 
-/// A route names a direction that does not exist in this topology, or none at all.
+/// Error of [`Topology::add_route`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RouteError {
     /// A route needs a direction.
@@ -46,16 +46,17 @@ pub enum RouteError {
 #[derive(Debug, Clone)]
 pub struct Topology<P> {
     directions: Vec<Direction<RoutedPacket<P>>>,
-    /// When each direction is due and which packet it is about, or [`NEVER`].
+    /// Time at which each direction is due and entry number of the packet concerned, or [`NEVER`].
     due: Vec<(Instant, u64)>,
-    /// The first of them, with its direction: asked more often than it changes.
+    /// The smallest of `due`, with its direction; cached because it is read more often than it
+    /// changes.
     first_due: Option<((Instant, u64), usize)>,
     routes: Vec<Vec<usize>>,
     arrived: VecDeque<(Instant, RouteId, P)>,
     entered: u64,
 }
 
-/// Behind everything that may be due.
+/// Sorts after every event that may be due.
 const NEVER: (Instant, u64) = (Instant::MAX, u64::MAX);
 
 /// A packet on its route.
@@ -99,7 +100,7 @@ impl<P> Default for Topology<P> {
 }
 
 impl<P: Packet> Topology<P> {
-    /// An empty topology.
+    /// Creates a topology without directions and routes.
     pub fn new() -> Self {
         Self::default()
     }
@@ -123,8 +124,8 @@ impl<P: Packet> Topology<P> {
         Ok(RouteId(self.routes.len() - 1))
     }
 
-    /// Offers a packet to the first hop of `route`, whose verdict it returns; later hops only
-    /// count. A route of another topology is treated as down.
+    /// Offers a packet to the first hop of `route` and returns that hop's outcome; drops at later
+    /// hops only count. A route of another topology is treated as down.
     pub fn push(&mut self, now: Instant, route: RouteId, packet: P) -> EnqueueOutcome {
         while let Some(arrival) = self.forward(now) {
             self.arrived.push_back(arrival);
@@ -134,15 +135,15 @@ impl<P: Packet> Topology<P> {
         self.push_to_hop(now, travelling)
     }
 
-    /// When [`Self::pop`] must be called next.
+    /// Returns the time at which [`Self::pop`] must be called next.
     pub fn next_due(&self) -> Option<Instant> {
         let arrived = self.arrived.front().map(|(time, _, _)| *time);
         let moving = self.first_due.map(|((time, _), _)| time);
         [arrived, moving].into_iter().flatten().min()
     }
 
-    /// The next packet that has left the last hop of its route by `now`, with the time at which it
-    /// did.
+    /// Returns the next packet that has left the last hop of its route by `now`, with its departure
+    /// time.
     pub fn pop(&mut self, now: Instant) -> Option<(Instant, RouteId, P)> {
         match self.arrived.front() {
             Some((time, _, _)) if *time <= now => self.arrived.pop_front(),
@@ -151,7 +152,7 @@ impl<P: Packet> Topology<P> {
         }
     }
 
-    /// Whether an IP packet of `bytes` would find room in the first hop of `route`.
+    /// Returns true if an IP packet of `bytes` would find room in the first hop of `route`.
     pub fn has_room(&self, route: RouteId, bytes: u32) -> bool {
         let first = self.routes.get(route.0).and_then(|hops| hops.first());
         first
@@ -189,8 +190,8 @@ impl<P: Packet> Topology<P> {
         self.directions.get(id.0).map(Direction::counters)
     }
 
-    /// The counters of all directions at `now`, in the order in which they were added, each with what
-    /// its server has sent: [`Direction::served_bytes`], the packet that it is busy with included.
+    /// Returns the counters of all directions at `now`, in order of addition. Each comes with the
+    /// bytes its server has sent: [`Direction::served_bytes`], including the packet in service.
     pub fn all_counters(&mut self, now: Instant) -> Vec<(DirectionCounters, u64)> {
         while let Some(arrival) = self.forward(now) {
             self.arrived.push_back(arrival);
@@ -255,7 +256,7 @@ impl<P: Packet> Topology<P> {
             if travelling.hop >= hops.len() {
                 return Some((time, RouteId(travelling.route), travelling.packet));
             }
-            // Whoever pushed it has gone; the hop's counters know its fate.
+            // A drop here only shows in the hop's counters: the sender's call has long returned.
             let _ = self.push_to_hop(time, travelling);
         }
     }
@@ -285,7 +286,7 @@ impl<P: Packet> Topology<P> {
             (Some(own), first) if first.is_none_or(|first| (own, index) <= first) => {
                 self.first_due = Some((own, index));
             }
-            // It was the first, and is due later or never.
+            // The changed direction was the first, and is due later or never.
             (_, Some((_, first))) if first == index => {
                 let mut first = (NEVER, 0);
                 for (index, due) in self.due.iter().enumerate() {

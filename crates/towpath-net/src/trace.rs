@@ -5,29 +5,29 @@ use crate::config::LinkTrace;
 
 /// Bytes that one delivery opportunity carries.
 pub const OPPORTUNITY_BYTES: u32 = 1_504;
-/// More opportunities than any recording has.
+/// Limit of lines, more than any real recording has.
 const MAX_OPPORTUNITIES: usize = 10_000_000;
-/// A trace made from a rate repeats after this time at the latest.
+/// Longest period of a trace made from a rate.
 const PERIOD_MS: u128 = 10_000;
-/// Thirty days.
+/// Longest period of a trace: thirty days.
 const MAX_PERIOD_MS: u64 = 30 * 24 * 3_600_000;
 
-/// Why a trace cannot be used.
+/// Reason for rejecting a trace.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LinkTraceError {
-    /// There is no line.
+    /// The trace has no lines.
     #[error("the trace is empty")]
     Empty,
-    /// A line is no number.
+    /// A line that is not a number.
     #[error("line {line}: expected a whole number of milliseconds")]
     NotANumber {
-        /// Counted from 1.
+        /// Line number, counted from 1.
         line: usize,
     },
     /// A time is smaller than the one before.
     #[error("line {line}: {ms} ms comes before the line above it")]
     Descending {
-        /// Counted from 1.
+        /// Line number, counted from 1.
         line: usize,
         /// The time on that line.
         ms: u64,
@@ -35,24 +35,24 @@ pub enum LinkTraceError {
     /// The last line, which is the period, is zero.
     #[error("line {line}: the trace must last longer than 0 ms")]
     ZeroPeriod {
-        /// Counted from 1.
+        /// Line number, counted from 1.
         line: usize,
     },
-    /// A time is absurdly late.
+    /// A time above the limit of 30 days.
     #[error("line {line}: {ms} ms is more than {MAX_PERIOD_MS} ms (30 days)")]
     TooLate {
-        /// Counted from 1.
+        /// Line number, counted from 1.
         line: usize,
         /// The time on that line.
         ms: u64,
     },
-    /// There are absurdly many lines.
+    /// More lines than the limit of ten million.
     #[error("the trace has more than {MAX_OPPORTUNITIES} lines")]
     TooLong,
 }
 
 impl LinkTrace {
-    /// Reads Mahimahi's text format.
+    /// Parses Mahimahi's text format.
     pub fn parse(text: &str) -> Result<Self, LinkTraceError> {
         let mut opportunities_ms = Vec::new();
         let mut previous = 0;
@@ -61,7 +61,7 @@ impl LinkTrace {
                 return Err(LinkTraceError::TooLong);
             }
             let content = content.trim();
-            // `parse` alone would take a sign.
+            // `parse` alone would accept a sign.
             if !content.bytes().all(|byte| byte.is_ascii_digit()) {
                 return Err(LinkTraceError::NotANumber { line });
             }
@@ -82,8 +82,9 @@ impl LinkTrace {
         }
     }
 
-    /// Evenly spread opportunities that carry `rate`, as users of Mahimahi write them for a fixed
-    /// rate: whole milliseconds, rounded down to a whole number of opportunities in ten seconds.
+    /// Creates evenly spread opportunities that carry `rate`, as users of Mahimahi write them for a
+    /// fixed rate: whole milliseconds, rounded down to a whole number of opportunities in ten
+    /// seconds.
     pub fn of_rate(rate: Rate) -> Self {
         let opportunity_bits = u128::from(OPPORTUNITY_BYTES) * 8;
         let bits = u128::from(rate.as_bps());
@@ -97,7 +98,7 @@ impl LinkTrace {
         Self { opportunities_ms }
     }
 
-    /// Mean rate over one period; `None` for a trace without opportunities or period.
+    /// Returns the mean rate over one period; `None` for a trace without opportunities or period.
     pub fn mean_rate(&self) -> Option<Rate> {
         let period_ms = u128::from(*self.opportunities_ms.last()?);
         let bits = self.opportunities_ms.len() as u128 * u128::from(OPPORTUNITY_BYTES) * 8;

@@ -1,4 +1,4 @@
-//! What must hold for every configuration and every sequence of calls.
+//! Invariants for every configuration and every sequence of calls.
 #![expect(clippy::unwrap_used, reason = "a failing test should panic")]
 
 use std::sync::Arc;
@@ -50,12 +50,12 @@ impl Op {
 
 type Departure = (Instant, Numbered);
 
-/// When the caller fetches packets.
+/// Times at which the caller fetches packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fetch {
-    /// At every time that `next_due` names.
+    /// At every time that `next_due` returns.
     WhenDue,
-    /// Only when all is over.
+    /// Only after all operations.
     AtTheEnd,
 }
 
@@ -84,7 +84,7 @@ fn assert_conserved(direction: &Direction<Numbered>) {
     assert_eq!(entered, left + counters.backlog_bytes(), "{counters:?}");
 }
 
-/// Runs `ops` and returns all departures; in the end the link is up and drained.
+/// Runs `ops` and returns all departures; at the end the link is up and drained.
 fn run(
     config: &DirectionConfig,
     seed: u64,
@@ -114,7 +114,7 @@ fn run(
     (departures, direction)
 }
 
-/// Wakes only when `next_due` says so.
+/// Fetches packets at the times of `next_due` only.
 fn fetch_until(direction: &mut Direction<Numbered>, end: Instant, departures: &mut Vec<Departure>) {
     while let Some(due) = direction.next_due().filter(|due| *due <= end) {
         while let Some((departure, packet)) = direction.pop(due) {

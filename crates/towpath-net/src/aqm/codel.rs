@@ -7,7 +7,7 @@ use crate::Instant;
 /// Queues of at most one small packet are never controlled (RFC 8289 §5.4).
 const INITIAL_MAXPACKET_BYTES: u32 = 512;
 
-/// State of `CoDel` (RFC 8289 §5.3), asked about one packet after the other.
+/// State of `CoDel` (RFC 8289 §5.3), called for one packet after the other.
 ///
 /// The RFC's `deque` is a loop over packets at one point in time. Here the next packet may become
 /// due later, when the shaper allows it, so the loop's position is part of the state.
@@ -24,13 +24,13 @@ pub(crate) struct Codel {
     step: LastDecision,
 }
 
-/// What was done with the packet before.
+/// Decision about the previous packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LastDecision {
     Passed,
-    /// It was the first drop of a dropping state.
+    /// First drop of a dropping state.
     Entered,
-    /// It was a further drop.
+    /// Further drop within a dropping state.
     Dropped,
 }
 
@@ -63,8 +63,8 @@ impl Codel {
         self.step = LastDecision::Passed;
     }
 
-    /// Whether to drop the packet that leaves the queue after `sojourn_nanos`, with
-    /// `bytes_behind` behind it (RFC 8289 §5.5).
+    /// Returns true if the packet that leaves the queue after `sojourn_nanos` must be dropped;
+    /// `bytes_behind` wait behind it (RFC 8289 §5.5).
     pub(crate) fn drops(&mut self, now: Instant, sojourn_nanos: u64, bytes_behind: u64) -> bool {
         let ok_to_drop = self.is_above_target(now, sojourn_nanos, bytes_behind);
         let step = std::mem::replace(&mut self.step, LastDecision::Passed);
@@ -93,7 +93,7 @@ impl Codel {
         true
     }
 
-    /// Whether the delay has been above the target for an interval (RFC 8289 §5.4).
+    /// Returns true if the delay has been above the target for an interval (RFC 8289 §5.4).
     fn is_above_target(&mut self, now: Instant, sojourn_nanos: u64, bytes_behind: u64) -> bool {
         if sojourn_nanos < self.target_nanos || bytes_behind <= u64::from(self.largest_packet) {
             self.first_above = None;
@@ -109,7 +109,7 @@ impl Codel {
     fn enter_dropping(&mut self, now: Instant) {
         self.dropping = true;
         self.step = LastDecision::Entered;
-        // A recent dropping state tells which drop rate controls this queue (RFC 8289 §5.5).
+        // The rate of a recent dropping state is a good start for this one (RFC 8289 §5.5).
         let delta = self.count.saturating_sub(self.last_count);
         let recent = now.nanos_since(self.drop_next) < self.interval_nanos.saturating_mul(16);
         self.count = if delta > 1 && recent { delta } else { 1 };

@@ -11,14 +11,14 @@ const ONE: i64 = 1 << 48;
 const MAX_BURST_NANOS: u64 = 150_000_000;
 /// Mean packet size of the safeguards (RFC 8033 §4.1).
 const MEAN_PACKET_BYTES: u64 = 1_500;
-/// Updates are never closer than this, so that an absurd setting cannot stop the world.
+/// Shortest time between updates, so that an absurdly small setting does not consume all CPU time.
 const MIN_UPDATE_NANOS: u64 = 100_000;
-/// After a longer silence (five minutes at 15 ms) only this many updates are made: the probability
-/// has long come to rest.
+/// Limit of updates after a long idle time (five minutes at 15 ms); the probability has long
+/// converged by then.
 const MAX_UPDATES: u64 = 20_000;
 const NANOS_PER_SECOND: i128 = 1_000_000_000;
 
-/// State of PIE.
+/// State of PIE (RFC 8033).
 #[derive(Debug, Clone)]
 pub(crate) struct Pie {
     target_nanos: u64,
@@ -51,7 +51,7 @@ impl Pie {
         }
     }
 
-    /// Whether to drop a packet that arrives while `queue_bytes` wait.
+    /// Returns true if a packet that arrives while `queue_bytes` wait must be dropped.
     pub(crate) fn drops(&mut self, now: Instant, queue_bytes: u64) -> bool {
         self.update_until(now);
         if self.burst_nanos > 0 || !self.drops_early(queue_bytes) {
@@ -61,13 +61,13 @@ impl Pie {
         true
     }
 
-    /// A packet left the queue after `sojourn_nanos`, with `bytes_behind` behind it.
+    /// Records that a packet left the queue after `sojourn_nanos`, with `bytes_behind` behind it.
     pub(crate) fn on_dequeue(&mut self, now: Instant, sojourn_nanos: u64, bytes_behind: u64) {
         self.update_until(now);
         self.delay_nanos = if bytes_behind == 0 { 0 } else { sojourn_nanos };
     }
 
-    /// RFC 8033 §4.1 with the safeguards and the de-randomisation of §5.4.
+    /// Decides a drop by RFC 8033 §4.1 with the safeguards and the de-randomisation of §5.4.
     fn drops_early(&mut self, queue_bytes: u64) -> bool {
         let calm = self.old_delay_nanos < self.target_nanos / 2 && self.drop_prob < ONE / 5;
         if calm || queue_bytes <= 2 * MEAN_PACKET_BYTES {
@@ -86,8 +86,8 @@ impl Pie {
         (self.stream.draw_wide() >> 16) < self.drop_prob.unsigned_abs()
     }
 
-    /// Makes every update that is due. Between two events of the queue the delay does not change,
-    /// so that nothing is lost by making them late.
+    /// Makes every update that is due. The delay does not change between two events of the queue,
+    /// so late updates lose nothing.
     fn update_until(&mut self, now: Instant) {
         let missed = now.nanos_since(self.next_update) / self.update_nanos;
         let skipped = missed.saturating_sub(MAX_UPDATES).saturating_mul(self.update_nanos);
@@ -98,7 +98,8 @@ impl Pie {
         }
     }
 
-    /// RFC 8033 §4.2: α = 1/8 and β = 5/4 per second, scaled down while the probability is small.
+    /// Updates the drop probability (RFC 8033 §4.2): α = 1/8 and β = 5/4 per second, scaled down
+    /// while the probability is small.
     fn update(&mut self) {
         let (delay, old) = (i128::from(self.delay_nanos), i128::from(self.old_delay_nanos));
         let weighted = (delay - i128::from(self.target_nanos)) + 10 * (delay - old);
