@@ -1,14 +1,14 @@
-//! What Multipath TCP and Multipath QUIC share, without any wire format: which path carries the next
-//! bytes, and how fast each path may send.
+//! Scheduling and congestion control shared by Multipath TCP and Multipath QUIC, without any wire
+//! format.
 //!
 //! A scheduler, a congestion control or an opportunistic policy is written once and works in both
-//! protocols. Everything here is a pure function of its arguments and its own state: time comes from
-//! the caller, nothing is sent from here.
+//! protocols. Everything here is a pure function of its arguments and its own state: time comes
+//! from the caller, and nothing is sent from here.
 //!
-//! Reading order: [`path`] (what is known of a path and of a connection), [`scheduler`] (the
-//! decision, and the registry of all schedulers), [`opportunistic`] (M1 and M2: what to do when the
-//! receive window is full), [`congestion`] (the controls, coupled or not, and their registry),
-//! [`settings`] (what is wrong with a text that should set something).
+//! Reading order: [`path`] (views of paths and connections), [`scheduler`] (the decision, and the
+//! registry of all schedulers), [`opportunistic`] (M1 and M2: reactions to a full receive window),
+//! [`congestion`] (the controls, coupled or not, and their registry), [`settings`] (errors of
+//! settings given as text).
 
 pub mod congestion;
 pub mod opportunistic;

@@ -1,13 +1,15 @@
-//! What to do when a slow path's data blocks the connection: opportunistic retransmission (M1) and
-//! penalisation (M2), two independent switches (Raiciu et al., NSDI 2012, §4.2).
+//! Reactions to a slow path whose data blocks the connection: opportunistic retransmission (M1) and
+//! penalisation (M2). They are two independent switches (Raiciu et al., NSDI 2012, §4.2).
 //!
-//! M1 sends the oldest data again, on the path that could send now. M2 halves the window of the path
-//! that holds that data, which also ends its slow start, at most once per round trip of that path. Both
-//! help against a slower path and never the other way round: the path that could send now may well be
-//! the slow one, when the fast one's window is full. mptcp.org's later versions: M1 only if the slow
-//! path has four packets of window at most or more than four times the srtt; M2 at most once per round
-//! trip of the fast path, without an end to slow start, only if the slow path is not in recovery, and,
-//! when the send buffer is the limit, only if the application really waits for it.
+//! M1 reinjects the oldest data on the path that could send now. M2 halves the window of the path
+//! that holds that data, which also ends its slow start, at most once per round trip of that path.
+//! Both help against a slower path only. (The path that could send now may well be the slow one,
+//! when the fast one's window is full.)
+//!
+//! mptcp.org's later versions restrict both. M1 requires that the slow path has at most four
+//! packets of window or more than four times the srtt. M2 acts at most once per round trip of the
+//! fast path, does not end slow start, and requires that the slow path is not in recovery. When the
+//! send buffer is the limit, M2 also requires that the application is waiting for it.
 
 use std::fmt;
 
@@ -15,33 +17,33 @@ use towpath_net::Instant;
 
 use crate::path::{ConnectionView, DataRange, PathId, PathSet, PathView, RecoveryPhase};
 
-/// A slow path with no more packets of window than this is relieved by M1 in any case.
+/// M1 always relieves a slow path with at most this window.
 const SMALL_WINDOW_PACKETS: u64 = 4;
-/// M1 is guarded by this ratio of the two smoothed round-trip times.
+/// Ratio of the two smoothed round-trip times above which M1 acts.
 const SLOWDOWN_RATIO: u32 = 4;
 
-/// When a switch acts.
+/// Condition under which a switch acts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OpportunisticMode {
-    /// Never.
+    /// The switch is never active.
     #[default]
     Off,
-    /// As in the paper: whenever the window is full of what a slower path holds up.
+    /// As in the paper: whenever data that a slower path holds up blocks the connection.
     Nsdi12,
     /// As in mptcp.org's later versions, with its guards.
     MptcpOrg,
 }
 
-/// M1 and M2.
+/// Modes of M1 and M2.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct OpportunisticConfig {
-    /// Opportunistic retransmission.
+    /// M1: opportunistic retransmission on the fast path.
     pub retransmission: OpportunisticMode,
-    /// Penalisation of the slow path.
+    /// M2: penalisation of the slow path.
     pub penalisation: OpportunisticMode,
 }
 
-/// Why nothing new can be sent although a path has room.
+/// Reason for sending no new data although a path has room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BlockReason {
     /// The peer's connection-level window is full.
@@ -50,40 +52,41 @@ pub enum BlockReason {
     SendBuffer,
 }
 
-/// What M1 and M2 ask for.
+/// Actions that M1 and M2 request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct OpportunisticActions {
-    /// Send this again on this path.
+    /// M1: reinject this range on this path.
     pub retransmit: Option<(PathId, DataRange)>,
-    /// Halve the congestion window of this path.
+    /// M2: halve the congestion window of this path.
     pub penalise: Option<PathId>,
 }
 
-/// The state of both for one connection.
+/// State of M1 and M2 for one connection.
 #[derive(Debug, Clone, Default)]
 pub struct Opportunistic {
     switches: OpportunisticConfig,
-    /// When a window was last halved: the slow path's, or for the sake of a fast path.
+    /// Times of the last penalties, by the path whose round trips limit them: the slow one (paper)
+    /// or the fast one (mptcp.org).
     penalised: Vec<(PathId, Instant)>,
 }
 
 impl Opportunistic {
-    /// With these switches.
+    /// Creates the state for these modes.
     pub fn new(switches: OpportunisticConfig) -> Self {
         Self { switches, penalised: Vec::new() }
     }
 
-    /// Whether it never acts.
+    /// Returns true if both switches are off.
     pub fn is_off(&self) -> bool {
         self.switches == OpportunisticConfig::default()
     }
 
-    /// Whether the window that M2 leaves is also the new slow start threshold.
+    /// Returns true if the window that M2 leaves is also the new slow start threshold.
     pub fn ends_slow_start(&self) -> bool {
         self.switches.penalisation == OpportunisticMode::Nsdi12
     }
 
-    /// Asked when nothing new can be sent because of `why`; `fast` is the path that the scheduler
+    /// Decides when no new data can be sent because of `why`; `fast` is the path that the scheduler
     /// would use now.
     pub fn on_blocked(
         &mut self,
@@ -117,7 +120,7 @@ impl Opportunistic {
                 slow.cwnd_bytes <= few || slow.srtt > fast.srtt.saturating_mul(SLOWDOWN_RATIO)
             }),
         };
-        // Twice on the same path would help nobody: its own recovery takes care of it.
+        // Do not reinject on the same path: its own recovery repairs the loss.
         if !worthwhile || sent_on.contains(fast.id) || fast.room_bytes == 0 {
             return None;
         }
@@ -148,14 +151,14 @@ impl Opportunistic {
         })
     }
 
-    /// Whether a round trip of `clock` has passed.
+    /// Returns true if a round trip of `clock` has passed since the last penalty.
     fn is_due(&self, now: Instant, clock: &PathView) -> bool {
         let last = self.penalised.iter().find(|(path, _)| *path == clock.id);
         last.is_none_or(|(_, at)| now.saturating_since(*at) >= clock.srtt)
     }
 }
 
-/// Whether a path carries less than another: by windows in their round-trip times.
+/// Returns true if `slow` has less throughput than `fast`, by window per round-trip time.
 fn is_slower(slow: &PathView, fast: &PathView) -> bool {
     let rate = |own: &PathView, other: &PathView| {
         u128::from(own.cwnd_bytes).saturating_mul(other.srtt.as_nanos())
@@ -163,7 +166,7 @@ fn is_slower(slow: &PathView, fast: &PathView) -> bool {
     rate(slow, fast) < rate(fast, slow)
 }
 
-/// Of the paths that had the data, the slowest but the fast one.
+/// Returns the slowest path that had the data, except `fast`.
 fn slowest<'a>(
     view: &ConnectionView<'a>,
     fast: &PathView,

@@ -1,61 +1,61 @@
-//! Read-only views: what a scheduler or a coupled congestion control may know.
+//! Read-only views of paths and connections for schedulers and coupled congestion controls.
 
 use std::time::Duration;
 
 use towpath_net::Instant;
 
-/// A path (a subflow) within its connection: a slot from 0 to 63. A slot is used again only when
-/// nothing in the connection remembers its earlier path.
+/// A path (a subflow) within its connection: a slot from 0 to 63. A slot is reused only after every
+/// trace of its earlier path is gone from the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PathId(pub u8);
 
 impl PathId {
-    /// Slots that a connection has.
+    /// Number of slots of a connection.
     pub const SLOTS: u8 = 64;
 }
 
-/// A set of paths.
+/// A set of paths, as a bit mask of slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub struct PathSet(u64);
 
 impl PathSet {
-    /// No path.
+    /// Set without any path.
     pub const EMPTY: Self = Self(0);
 
-    /// Only `path`.
+    /// Returns the set of `path` alone.
     pub const fn only(path: PathId) -> Self {
         Self(1 << (path.0 % PathId::SLOTS))
     }
 
-    /// Whether `path` is in it.
+    /// Returns true if the set contains `path`.
     pub const fn contains(self, path: PathId) -> bool {
         self.0 & Self::only(path).0 != 0
     }
 
-    /// With `path` in it.
+    /// Returns the set with `path` added.
     #[must_use]
     pub const fn with(self, path: PathId) -> Self {
         Self(self.0 | Self::only(path).0)
     }
 
-    /// Without `path`.
+    /// Returns the set with `path` removed.
     #[must_use]
     pub const fn without(self, path: PathId) -> Self {
         Self(self.0 & !Self::only(path).0)
     }
 
-    /// Those in either.
+    /// Returns the paths that are in either set.
     #[must_use]
     pub const fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Whether there is none.
+    /// Returns true if the set has no path.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// All of them, in order.
+    /// Returns all paths in ascending order of slots.
     pub fn iter(self) -> impl Iterator<Item = PathId> {
         (0..PathId::SLOTS).map(PathId).filter(move |path| self.contains(*path))
     }
@@ -67,23 +67,23 @@ impl FromIterator<PathId> for PathSet {
     }
 }
 
-/// Bytes of the connection's data, by data sequence number.
+/// A range of the connection's data, by data sequence number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DataRange {
-    /// First byte.
+    /// Data sequence number of the first byte.
     pub start: u64,
-    /// Number of bytes.
+    /// Length of the range in bytes.
     pub bytes: u64,
 }
 
 impl DataRange {
-    /// The first byte behind it.
+    /// Returns the data sequence number after the last byte.
     pub const fn end(self) -> u64 {
         self.start.wrapping_add(self.bytes)
     }
 }
 
-/// What a path's loss recovery is doing.
+/// State of a path's loss recovery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RecoveryPhase {
     /// No loss is known (Linux: `CA_Open`, `CA_Disorder`).
@@ -91,89 +91,90 @@ pub enum RecoveryPhase {
     Open,
     /// Lost data is being repaired (`CA_Recovery`, `CA_CWR`).
     Recovery,
-    /// A retransmission timeout has fired and what was in flight is not yet repaired (`CA_Loss`).
+    /// A retransmission timeout has fired and the data then in flight is not yet repaired
+    /// (`CA_Loss`).
     Loss,
 }
 
-/// One path, as a scheduler sees it. Only paths that may carry data are shown.
+/// One path, as a scheduler sees it. Only paths that may carry data have a view.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PathView {
-    /// Which.
+    /// Slot of the path.
     pub id: PathId,
-    /// Whether either end asked to use it only when nothing else works (RFC 8684 §3.3.8).
+    /// True if either end requested use only when nothing else works (RFC 8684 §3.3.8).
     pub backup: bool,
-    /// Nothing that was sent on it has been acknowledged for several timeouts.
+    /// True if no data sent on the path has been acknowledged for several timeouts.
     pub stale: bool,
-    /// Rounds of the connection's own timer in a row in which nothing was heard on it while it had
-    /// something to tell; more of them make it stale.
+    /// Consecutive rounds of the connection's timer without anything received on the path although
+    /// it had data outstanding. Too many of them make it stale.
     pub silent_rounds: u32,
-    /// Loss recovery.
+    /// Phase of the path's loss recovery.
     pub phase: RecoveryPhase,
-    /// Whether the congestion window is below the slow start threshold.
+    /// True if the congestion window is below the slow start threshold.
     pub slow_start: bool,
     /// Smoothed round-trip time; the handshake's until data was acknowledged.
     pub srtt: Duration,
-    /// Its mean deviation.
+    /// Mean deviation of the round-trip time.
     pub rttvar: Duration,
     /// Smallest round-trip time seen.
     pub min_rtt: Duration,
     /// Retransmission timeout, without back-off.
     pub rto: Duration,
-    /// Timeouts in a row, 0 when the last thing that happened was an acknowledgement.
+    /// Consecutive timeouts; 0 after an acknowledgement.
     pub timeouts: u32,
     /// Payload bytes of a full packet.
     pub mss_bytes: u32,
-    /// Congestion window.
+    /// Congestion window in bytes.
     pub cwnd_bytes: u64,
-    /// Sent and neither acknowledged nor lost.
+    /// Bytes sent and neither acknowledged nor lost.
     pub in_flight_bytes: u64,
-    /// Assigned to the path and not yet sent (Linux: write queue of the subflow).
+    /// Bytes assigned to the path and not yet sent (Linux: write queue of the subflow).
     pub queued_bytes: u64,
-    /// Memory that all of this takes at the sender, what is sent and not acknowledged and what waits
-    /// (Linux: `sk_wmem_queued` of the subflow).
+    /// Sender memory of all data sent but not acknowledged and all data waiting (Linux:
+    /// `sk_wmem_queued` of the subflow).
     pub memory_bytes: u64,
-    /// Rate at which the path paces or would pace: about `cwnd` per `srtt`. Bytes a second.
+    /// Rate at which the path paces or would pace, about `cwnd` per `srtt`, in bytes per second.
     pub pacing_rate: u64,
-    /// Bytes of new data that the path would take now: congestion window, its own peer window, pacing
-    /// and the interface's queue considered.
+    /// Bytes of new data that the path would take now, given congestion window, its own peer
+    /// window, pacing and the interface's queue.
     pub room_bytes: u64,
 }
 
 /// A connection, as a scheduler sees it.
 #[derive(Debug, Clone, Copy)]
 pub struct ConnectionView<'a> {
-    /// Now.
+    /// Time at which the view was taken.
     pub now: Instant,
     /// Paths that may carry data, by id.
     pub paths: &'a [PathView],
     /// Bytes in the send buffer that were never sent on any path.
     pub unsent_bytes: u64,
-    /// Where in the connection's data they begin.
+    /// Data sequence number of the first unsent byte.
     pub unsent_from: u64,
-    /// How much more the peer's connection-level window admits; may be more than is unsent (BLEST
-    /// needs to know how much).
+    /// Remaining bytes in the peer's connection-level window; may exceed the unsent bytes (BLEST
+    /// needs the full amount).
     pub window_bytes: u64,
-    /// Sent, not yet acknowledged at connection level.
+    /// Bytes sent and not yet acknowledged at connection level.
     pub unacked_bytes: u64,
-    /// Whether the application waits for room in the send buffer.
+    /// True if the application waits for room in the send buffer.
     pub send_buffer_full: bool,
     /// The oldest data that the peer has not acknowledged at connection level, with the paths on
     /// which it was sent.
     pub head: Option<(DataRange, PathSet)>,
-    /// What of the send buffer each path has not had.
+    /// Parts of the send buffer that each path has not sent.
     pub store: &'a dyn Unsent,
 }
 
 impl ConnectionView<'_> {
-    /// The path with this id, if it may carry data.
+    /// Returns the path with this id, if it may carry data.
     pub fn path(&self, id: PathId) -> Option<&PathView> {
         self.paths.iter().find(|path| path.id == id)
     }
 }
 
-/// Answers what a path has not sent yet.
+/// Source of the data that a path has not sent yet.
 pub trait Unsent: std::fmt::Debug {
-    /// The first bytes, not acknowledged at connection level and admitted by the peer's window, that
-    /// were never sent on `path` (they may have been sent on others, or on none).
+    /// Returns the first range never sent on `path`, not acknowledged at connection level and
+    /// within the peer's window. Other paths may have sent it.
     fn first_unsent_on(&self, path: PathId) -> Option<DataRange>;
 }

@@ -142,8 +142,8 @@ impl<P: Packet> Direction<P> {
     }
 
     /// Changes the shaper. A packet being sent continues at the new line rate, and a token bucket
-    /// keeps its tokens or debt. (`tc` would fill the bucket, so that each step of a fade caused a
-    /// burst.) A trace starts at its beginning.
+    /// keeps its tokens or debt. `tc` would instead fill the bucket, so that each step of a fade
+    /// caused a burst. A trace starts at its beginning.
     pub fn set_shaper(&mut self, now: Instant, shaper: Shaper) {
         self.advance(now);
         self.stage.set_shaper(self.now, shaper);

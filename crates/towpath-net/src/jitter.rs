@@ -9,7 +9,7 @@ use crate::random::RngStream;
 /// Unit of a table's values: 8192 is one `sd`.
 const SCALE: i64 = 8_192;
 const TABLE_SIZE: usize = 4_096;
-/// Longer times are cut to this, about 39 hours, so that no product overflows.
+/// Longer times are clamped to this, about 39 hours, so that no product overflows.
 const MAX_NANOS: i64 = 1 << 47;
 
 type Table = [i16; TABLE_SIZE];
@@ -17,7 +17,7 @@ type Table = [i16; TABLE_SIZE];
 /// Draws delays around a mean.
 #[derive(Debug, Clone)]
 pub(crate) struct JitterSource {
-    /// None is netem's default, the uniform distribution.
+    /// `None` is netem's default, the uniform distribution.
     table: Option<&'static Table>,
     sigma_nanos: i64,
 }
@@ -33,7 +33,7 @@ impl JitterSource {
         Self { table, sigma_nanos: clamped_nanos(jitter.sd) }
     }
 
-    /// A delay around `mean_nanos`, possibly negative, as netem's `tabledist` computes it.
+    /// Draws a delay around `mean_nanos`, possibly negative, as netem's `tabledist` computes it.
     #[inline]
     pub(crate) fn draw(&self, mean_nanos: i64, stream: &mut RngStream) -> i64 {
         let sigma = self.sigma_nanos;
@@ -51,12 +51,12 @@ impl JitterSource {
     }
 }
 
-/// Nanoseconds of `span`, cut to what the arithmetic can bear.
+/// Returns the nanoseconds of `span`, clamped to [`MAX_NANOS`].
 pub(crate) fn clamped_nanos(span: Duration) -> i64 {
     i64::try_from(span.as_nanos()).map_or(MAX_NANOS, |nanos| nanos.min(MAX_NANOS))
 }
 
-/// −sigma ≤ result < sigma. netem's 32-bit draw, and a wider one where 32 bits are too few.
+/// Draws from −sigma ≤ result < sigma: netem's 32-bit draw, and a wider one if 32 bits are too few.
 fn uniform(sigma: i64, stream: &mut RngStream) -> i64 {
     let width = 2 * sigma.unsigned_abs();
     let draw =
@@ -71,8 +71,8 @@ fn pareto() -> &'static Table {
     TABLE.get_or_init(|| std::array::from_fn(|index| to_i16(pareto_value(index))))
 }
 
-/// The same in integers, so that no platform's `powf` matters: with u = k/65536 the value is
-/// ∛(2⁶¹ / 27k) − 16384.
+/// Computes the same in integers, so that the platform's `powf` does not matter. With u = k/65536
+/// the value is ∛(2⁶¹ / 27k) − 16384.
 fn pareto_value(index: usize) -> i64 {
     let k = 65_536 - 16 * index as u128;
     // Half a unit more and rounded down is rounding to nearest.

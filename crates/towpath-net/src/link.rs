@@ -14,7 +14,7 @@ pub struct Link<P> {
 }
 
 impl<P: Packet> Link<P> {
-    /// A link whose directions draw independent random numbers.
+    /// Creates a link whose directions draw independent random numbers.
     pub fn new(forward: DirectionConfig, backward: DirectionConfig, seed: u64) -> Self {
         Self {
             forward: Direction::new(forward, stream_seed(seed, "", "forward")),

@@ -51,7 +51,7 @@ pub enum DropReason {
 /// Packets and their bytes (IP length, without link headers).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TrafficCount {
-    /// Number of packets.
+    /// Number of IP packets.
     pub packets: u64,
     /// IP bytes, without link headers.
     pub bytes: u64,

@@ -2,7 +2,7 @@
 //!
 //! The position of the queue decides results. A plain `tbf` at the sending host pushes back on its
 //! sockets ([`QueuePosition::Host`]). netem returns a packet's memory to the socket before
-//! transmission (`skb_orphan_partial`), so the sender never notices a queue with netem
+//! transmission (`skb_orphan_partial`). The sender therefore never notices a queue with netem
 //! ([`QueuePosition::Network`]). Change `position` for a qdisc on a router.
 
 use std::sync::Arc;

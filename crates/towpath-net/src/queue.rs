@@ -55,7 +55,7 @@ enum Aqm {
     Pie(Pie),
 }
 
-/// Event at [`Qdisc::next`].
+/// Event that happens at [`Qdisc::next`].
 pub(crate) enum QdiscEvent<P> {
     /// A packet is sent.
     Sent(P),
@@ -320,8 +320,8 @@ impl<P> Qdisc<P> {
 
 impl EffectiveLimit {
     /// Converts a time limit into the bytes of that time at the shaper's rate. A token bucket adds
-    /// the burst, as `tc tbf latency` computes it; a trace uses its mean rate. Without a rate there
-    /// is no limit.
+    /// the burst, as `tc tbf latency` computes it; a trace uses its mean rate. Without a rate the
+    /// queue is unlimited.
     fn new(limit: QueueLimit, shaper: &Shaper) -> Self {
         let span = match limit {
             QueueLimit::Unlimited => return Self::None,

@@ -28,7 +28,7 @@ impl RouteId {
     }
 }
 
-/// Error of [`Topology::add_route`].
+/// Error of [`Topology::add_route`]: no direction, or an unknown one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RouteError {
     /// A route needs a direction.

@@ -10,11 +10,10 @@ use towpath_net::Instant;
 use super::AckSample;
 use super::window::{CoupledPaths, Coupling};
 
-/// See the module.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Balia;
 
-/// How much faster the fastest path is.
+/// Ratio of the fastest path's rate to the path's own, at least 1.
 fn alpha(group: CoupledPaths<'_>) -> f64 {
     let own = group.own.window() / group.own.rtt();
     group.iter().map(|path| path.window() / path.rtt() / own).fold(1.0, f64::max)

@@ -1,8 +1,8 @@
 //! CUBIC (RFC 9438), with Linux's constants: the window grows with the cube of the time since the
-//! last loss, flat around the window at which it happened.
+//! last loss. The curve is flat around the window at which the loss occurred.
 //!
 //! `W_cubic(t) = C · (t - K)³ + W_max`, `K = ∛((W_max - cwnd_epoch) / C)` (RFC 9438 §4.2), in
-//! packets and seconds. Where Reno would be faster, Reno's window with the same average is taken
+//! packets and seconds. If Reno would be faster, Reno's window with the same average applies
 //! (§4.3). Fast convergence gives way to new flows (§4.7).
 
 use std::time::Duration;
@@ -22,29 +22,31 @@ const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
 /// A stage of congestion avoidance.
 #[derive(Debug, Clone, Copy)]
 struct Epoch {
-    /// When it began, less the time in which the window was not used.
+    /// Start of the epoch, shifted by the time in which the window was not used.
     start: Instant,
     /// Top of the curve, in packets.
     origin: f64,
-    /// When the curve reaches it.
+    /// Time at which the curve reaches `origin`, in seconds.
     k: f64,
     /// Reno's window, in packets.
     w_est: f64,
 }
 
-/// Linux lets the window grow by this part of what was acknowledged, at least, as long as no loss has
-/// told what the path carries.
+/// Minimum window growth in Linux, as a share of the acknowledged bytes, before the first loss
+/// reveals the path's capacity.
 const MIN_GROWTH_BEFORE_LOSS: f64 = 1.0 / 20.0;
 
-/// See the module.
+/// State of CUBIC for one path.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Cubic {
-    /// Where Linux and RFC 9438 differ, as Linux (`net/ipv4/tcp_cubic.c`): the curve is that of the
-    /// smallest round-trip time, Reno's part keeps its slope, and there is [`MIN_GROWTH_BEFORE_LOSS`]; only time
-    /// in which nothing was in flight does not count (`cubictcp_cwnd_event`); and a loss that was none
-    /// gives back the window, but not what was noted of the path (`tcp_undo_cwnd_reduction`).
+    /// Follows Linux (`net/ipv4/tcp_cubic.c`) in its deviations from RFC 9438.
+    ///
+    /// The curve uses the smallest round-trip time, Reno's part keeps its slope, and growth is at
+    /// least [`MIN_GROWTH_BEFORE_LOSS`]. Only time with nothing in flight is excluded
+    /// (`cubictcp_cwnd_event`). A spurious loss restores the window, but not the state of the path
+    /// (`tcp_undo_cwnd_reduction`).
     as_linux: bool,
-    /// `W_max` in packets; none at first and after a timeout (RFC 9438 §4.8).
+    /// `W_max` in packets; `None` at first and after a timeout (RFC 9438 §4.8).
     w_max: Option<f64>,
     /// Window before the last reduction, in packets.
     cwnd_prior: f64,
@@ -80,13 +82,13 @@ impl Coupling for Cubic {
         let acked = ack.acked_bytes as f64 / packet;
         let mut epoch = self.epoch(ack.now, cwnd);
 
-        // RFC 9438 §4.4: where the curve will be in a round trip, at most half a window ahead.
+        // RFC 9438 §4.4: the curve's window one round trip ahead, at most 1.5 windows.
         let rtt = if self.as_linux { ack.min_rtt.as_secs_f64() } else { group.own.rtt() };
         let t = ack.now.saturating_since(epoch.start).as_secs_f64() + rtt - epoch.k;
         let target = (C * t * t * t + epoch.origin).clamp(cwnd, cwnd * 1.5);
         let cubic = acked * (target - cwnd) / cwnd;
 
-        // RFC 9438 §4.3: once it is back where loss happened, Reno itself.
+        // RFC 9438 §4.3: Reno's own growth once the window is back where the loss occurred.
         let recovered = epoch.w_est >= self.cwnd_prior && !self.as_linux;
         let alpha = if recovered { 1.0 } else { ALPHA };
         epoch.w_est += alpha * acked / cwnd;
@@ -103,7 +105,7 @@ impl Coupling for Cubic {
 
     fn decrease(&mut self, _: Instant, group: CoupledPaths<'_>) -> f64 {
         let cwnd = group.own.window() / group.own.packet();
-        // RFC 9438 §4.7: a flow that did not get back to its top leaves room for another.
+        // RFC 9438 §4.7: a flow that did not return to its top leaves room for another.
         let converges = self.w_max.is_some_and(|top| cwnd < top);
         self.w_max = Some(if converges { cwnd * (1.0 + BETA) / 2.0 } else { cwnd });
         self.cwnd_prior = cwnd;
@@ -140,7 +142,7 @@ impl Coupling for Cubic {
     }
 }
 
-/// Cube root to a millionth, by integers: `f64::cbrt` may differ from machine to machine.
+/// Computes the cube root to a millionth in integers: `f64::cbrt` may differ between machines.
 fn cube_root(value: f64) -> f64 {
     // A window of 2^64 bytes of one byte each would still fit.
     let scaled = (value.max(0.0) * 1e6) as u128 * 1_000_000_000_000;

@@ -1,5 +1,5 @@
-//! When slow start ends before packets are lost: `HyStart++` (RFC 9406), and what Linux's CUBIC does
-//! in its place ([`classic`]).
+//! Early end of slow start, before packets are lost: `HyStart++` (RFC 9406), and the variant of
+//! Linux's CUBIC ([`classic`]).
 
 mod classic;
 
@@ -9,7 +9,7 @@ use super::AckSample;
 
 pub(super) use classic::LinuxHyStart;
 
-/// Samples that a round needs to be judged (`N_RTT_SAMPLE`).
+/// Samples that a round needs before its delay counts (`N_RTT_SAMPLE`).
 const N_RTT_SAMPLE: u32 = 8;
 /// Bounds of the delay that counts as growth (`MIN_RTT_THRESH`, `MAX_RTT_THRESH`).
 const RTT_THRESH_BOUNDS: (Duration, Duration) =
@@ -19,26 +19,26 @@ const MIN_RTT_DIVISOR: u32 = 8;
 /// Rounds of conservative slow start before congestion avoidance (`CSS_ROUNDS`).
 const CSS_ROUNDS: u32 = 5;
 
-/// Which rule ends slow start early.
+/// Rule that ends slow start early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum HyStartRule {
-    /// None: slow start goes on until packets are lost.
+    /// No rule: slow start continues until packets are lost.
     #[default]
     Off,
     /// `HyStart++` (RFC 9406), with every control.
     Rfc9406,
-    /// Linux's: `HyStart` of 2008 (Ha and Rhee), with CUBIC only.
+    /// Linux's `HyStart` of 2008 (Ha and Rhee), with CUBIC only.
     Linux,
 }
 
-/// How slow start goes on.
+/// Growth of the window in slow start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SlowStartMode {
-    /// By what was acknowledged.
+    /// Growth by the acknowledged bytes.
     Exponential,
-    /// By a quarter of it: conservative slow start.
+    /// Conservative slow start: growth by a quarter of the acknowledged bytes.
     Conservative,
-    /// Not at all: congestion avoidance begins.
+    /// No growth: congestion avoidance begins.
     Exit,
 }
 
@@ -47,13 +47,13 @@ pub(super) enum SlowStartMode {
 pub(super) struct HyStart {
     /// Smallest round-trip time of the round before this one.
     last: Option<Duration>,
-    /// Smallest of this round.
+    /// Smallest round-trip time of this round.
     current: Option<Duration>,
     samples: u32,
     slow: Option<ConservativeSlowStart>,
 }
 
-/// Conservative slow start: the delay that caused it, and for how many rounds it has lasted.
+/// Conservative slow start: the round-trip time that caused it, and its number of completed rounds.
 #[derive(Debug, Clone, Copy)]
 struct ConservativeSlowStart {
     baseline: Duration,
@@ -61,10 +61,10 @@ struct ConservativeSlowStart {
 }
 
 impl HyStart {
-    /// `CSS_GROWTH_DIVISOR`.
+    /// Growth divisor of conservative slow start (RFC 9406's `CSS_GROWTH_DIVISOR`).
     pub(super) const CSS_GROWTH_DIVISOR: u64 = 4;
 
-    /// Takes in an acknowledgement in slow start (RFC 9406 §4.2).
+    /// Processes an acknowledgement in slow start (RFC 9406 §4.2).
     pub(super) fn on_ack(&mut self, sample: &AckSample) -> SlowStartMode {
         if let Some(rtt) = sample.rtt {
             self.current = Some(self.current.map_or(rtt, |least| least.min(rtt)));

@@ -1,17 +1,16 @@
-//! LIA, the linked increases of RFC 6356: over a shared bottleneck the paths together take what one
-//! Reno flow would, and no path grows faster than Reno.
+//! LIA, the linked increases of RFC 6356: over a shared bottleneck the paths together take the
+//! share of one Reno flow, and no path grows faster than Reno.
 //!
-//! RFC 6356 §3: for `acked` bytes, `cwnd_i += min(α · acked · mss_i / total, acked · mss_i / cwnd_i)`
-//! with `α = total · max(cwnd_k / rtt_k²) / (Σ cwnd_k / rtt_k)²`; half after loss.
+//! RFC 6356 §3: for `acked` bytes, `cwnd_i += min(α · acked · mss_i / total, acked · mss_i /
+//! cwnd_i)` with `α = total · max(cwnd_k / rtt_k²) / (Σ cwnd_k / rtt_k)²`; half after loss.
 //!
 //! The two fractions are one here: with the best path b, which has the largest `cwnd / rtt²`,
-//! `total / α = cwnd_b · (Σ (cwnd_k / rtt_k) / (cwnd_b / rtt_b))²`. A lone path divides by itself, so
-//! that this is exactly Reno, to the last bit.
+//! `total / α = cwnd_b · (Σ (cwnd_k / rtt_k) / (cwnd_b / rtt_b))²`. For a lone path the ratio is
+//! exactly 1, so the result equals Reno to the last bit.
 
 use super::AckSample;
 use super::window::{CoupledPaths, Coupling};
 
-/// See the module.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Lia;
 

@@ -1,5 +1,5 @@
-//! Congestion control: how many bytes a path may have in flight. Loss detection and recovery live
-//! in the protocols and are the same for all of them.
+//! Congestion control: the limit of bytes in flight on a path. Loss detection and recovery are in
+//! the protocol crates and are the same for all controls.
 //!
 //! To add one: a file in this folder, a line in [`ALL`], a test.
 
@@ -24,46 +24,46 @@ mod wvegas;
 pub use hystart::HyStartRule;
 pub use window::{CoupledPaths, Coupling, CwndState, WindowBased};
 
-/// New data was acknowledged on a path.
+/// Acknowledgement of new data on a path.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AckSample {
-    /// Now.
+    /// Time of the acknowledgement.
     pub now: Instant,
     /// Bytes newly acknowledged or selectively acknowledged.
     pub acked_bytes: u64,
-    /// In flight before this acknowledgement.
+    /// Bytes in flight before this acknowledgement.
     pub in_flight_bytes: u64,
-    /// Round-trip time measured by it.
+    /// Round-trip time measured by this acknowledgement; `None` without a sample.
     pub rtt: Option<Duration>,
-    /// Smoothed round-trip time.
+    /// Smoothed round-trip time of the path.
     pub srtt: Duration,
     /// Smallest round-trip time of the path.
     pub min_rtt: Duration,
-    /// Whether the window, and not the application, limited what was sent in the last round trip
-    /// (RFC 7661, RFC 9438 §5.8).
+    /// True if the window, not the application, limited sending in the last round trip (RFC 7661,
+    /// RFC 9438 §5.8).
     pub cwnd_limited: bool,
-    /// Whether a round trip has ended with it: everything that was sent when it began is
+    /// True if this acknowledgement ends a round trip: everything sent when the round began is
     /// acknowledged.
     pub round_ended: bool,
-    /// Whether fast recovery is going on: windows do not grow then, but round trips count. Not
-    /// after a timeout, when the window begins anew by slow start.
+    /// True during fast recovery: windows do not grow then, but round trips count. False after a
+    /// timeout, when the window restarts by slow start.
     pub in_recovery: bool,
 }
 
-/// What a coupled control knows of each path of the connection, its own among them.
+/// View of a path that coupled controls use; the group includes the control's own path.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sibling {
-    /// Which.
+    /// Slot of the path.
     pub id: PathId,
-    /// Congestion window.
+    /// Congestion window in bytes.
     pub cwnd_bytes: u64,
-    /// Smoothed round-trip time.
+    /// Smoothed round-trip time of the path.
     pub srtt: Duration,
     /// Bytes acknowledged since the last loss, and between the last two losses (OLIA §4).
     pub between_losses: (u64, u64),
     /// Payload bytes of a full packet.
     pub mss_bytes: u32,
-    /// Whether it is in slow start.
+    /// True if the path is in slow start.
     pub slow_start: bool,
 }
 
@@ -72,71 +72,73 @@ pub struct Sibling {
 /// In recovery the protocol limits what is sent by proportional rate reduction towards
 /// [`CongestionControl::ssthresh_bytes`] and sets the window to it at the end.
 pub trait CongestionControl: fmt::Debug + Send {
-    /// Name in scenarios.
+    /// Returns the name used in scenarios.
     fn name(&self) -> &'static str;
-    /// The window.
+    /// Returns the congestion window.
     fn cwnd_bytes(&self) -> u64;
-    /// The slow start threshold; `u64::MAX` at first.
+    /// Returns the slow start threshold; `u64::MAX` at first.
     fn ssthresh_bytes(&self) -> u64;
-    /// New data was acknowledged. `group` holds all paths of the connection that may carry data, and
-    /// may be empty unless [`CongestionControl::is_coupled`].
+    /// Records that new data was acknowledged. `group` holds all paths of the connection that may
+    /// carry data; may be empty unless [`CongestionControl::is_coupled`].
     fn on_ack(&mut self, sample: &AckSample, own: PathId, group: &[Sibling]);
-    /// Loss or an ECN mark: the first of a window. Sets the threshold and the window.
+    /// Sets threshold and window after loss or an ECN mark; called once per window.
     fn on_congestion(&mut self, now: Instant, in_flight_bytes: u64, own: PathId, group: &[Sibling]);
-    /// Recovery is over: the window becomes `cwnd_bytes`.
+    /// Ends recovery: the window becomes `cwnd_bytes`.
     fn on_recovered(&mut self, now: Instant, cwnd_bytes: u64);
-    /// A retransmission timeout: one packet again (RFC 5681 §3.1). Called once for a series of timeouts of the same data.
+    /// Resets the window to one packet after a retransmission timeout (RFC 5681 §3.1). Called once
+    /// for a series of timeouts of the same data.
     fn on_timeout(&mut self, now: Instant, in_flight_bytes: u64);
-    /// A timeout while the threshold of an earlier loss still holds: what is known of the path is
-    /// forgotten, the threshold stays.
+    /// Discards knowledge of the path after a timeout during which the threshold of an earlier loss
+    /// still holds; the threshold stays.
     fn on_further_timeout(&mut self) {}
-    /// The last congestion event or timeout was spurious: everything as before it.
+    /// Restores the state before the last congestion event or timeout, which was spurious.
     fn undo(&mut self, now: Instant);
-    /// Nothing was sent for `idle`: restart from `restart_window_bytes` (RFC 5681 §4.1), or half the window for each timeout that passed
+    /// Records that nothing was sent for `idle`: restart from `restart_window_bytes` (RFC 5681
+    /// §4.1), or half the window for each timeout that passed.
     fn on_idle(&mut self, now: Instant, idle: Duration, rto: Duration);
-    /// Nothing was in flight, and something is sent again after `idle`, however short that is.
+    /// Records that sending resumes with nothing in flight after `idle`, however short that is.
     fn on_start(&mut self, idle: Duration) {
         let _ = idle;
     }
-    /// M2: halve the window, but not below one packet. The threshold is halved unless in slow start,
-    /// or becomes the window if that `ends_slow_start`.
+    /// M2: halves the window, but not below one packet. The threshold is halved unless in slow
+    /// start, or becomes the window if that `ends_slow_start`.
     fn penalise(&mut self, now: Instant, ends_slow_start: bool);
-    /// The packet size has changed.
+    /// Sets a new packet size.
     fn set_mss(&mut self, mss_bytes: u32);
-    /// See [`Sibling::between_losses`].
+    /// Returns [`Sibling::between_losses`] of this path.
     fn between_losses(&self) -> (u64, u64) {
         (0, 0)
     }
-    /// Whether it looks at the other paths.
+    /// Returns true if the control considers the other paths.
     fn is_coupled(&self) -> bool {
         false
     }
-    /// The window in packets' worth of pacing per smoothed round trip, in percent: Linux paces at
-    /// 200 % of cwnd/srtt in slow start and at 120 % else.
+    /// Returns the pacing rate in percent of window per smoothed round trip. Linux uses 200 % in
+    /// slow start and 120 % otherwise.
     fn pacing_percent(&self) -> u32 {
         if self.cwnd_bytes() < self.ssthresh_bytes() / 2 { 200 } else { 120 }
     }
 }
 
-/// How a control begins.
+/// Initial parameters of a congestion control.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CongestionConfig {
     /// Payload bytes of a full packet.
     pub mss_bytes: u32,
     /// Initial window in packets (10 by RFC 6928).
     pub initial_packets: u32,
-    /// What ends slow start before packets are lost.
+    /// Rule that ends slow start before packets are lost.
     pub hystart: HyStartRule,
 }
 
-/// One congestion control for users to choose.
+/// Registry entry of one congestion control.
 #[derive(Debug, Clone, Copy)]
 pub struct CongestionControlEntry {
-    /// Name in scenarios.
+    /// Name used in scenarios.
     pub name: &'static str,
-    /// One line for people, with its source.
+    /// One-line description for users, with its source.
     pub about: &'static str,
-    /// Makes one for a path.
+    /// Creates a control for one path.
     pub make: fn(CongestionConfig) -> Box<dyn CongestionControl>,
 }
 
@@ -177,7 +179,7 @@ pub const ALL: &[CongestionControlEntry] = &[
     },
 ];
 
-/// No congestion control has this name.
+/// Error: no congestion control has this name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown congestion control `{name}`, expected one of: {}", names())]
 pub struct UnknownCongestionControl {
@@ -188,7 +190,7 @@ fn names() -> String {
     ALL.iter().map(|entry| entry.name).collect::<Vec<_>>().join(", ")
 }
 
-/// The congestion control of this name.
+/// Creates the congestion control of this name.
 pub fn by_name(
     name: &str,
     start: CongestionConfig,

@@ -1,19 +1,18 @@
 //! OLIA, opportunistic linked increases (Khalili et al., `CoNEXT` 2012;
-//! draft-khalili-mptcp-congestion-control-05): Pareto-optimal where LIA is not, by moving window
-//! from the largest paths to the best ones.
+//! draft-khalili-mptcp-congestion-control-05): Pareto-optimal, unlike LIA, by moving window from
+//! the largest paths to the best ones.
 //!
-//! For `acked` bytes on path r, with windows in bytes:
-//! `cwnd_r += (cwnd_r / rtt_r² / (Σ cwnd_p / rtt_p)² + α_r / cwnd_r) · mss_r · acked`.
+//! For `acked` bytes on path r, with windows in bytes: `cwnd_r += (cwnd_r / rtt_r² / (Σ cwnd_p /
+//! rtt_p)² + α_r / cwnd_r) · mss_r · acked`.
 //!
-//! The best paths have the largest `ℓ / rtt²`, ℓ being the larger of what was acknowledged since the
-//! last loss and between the last two. If some best paths do not have the largest window, α is
-//! `1 / (N · number of those)` for them and `-1 / (N · number of the largest)` for the largest, else
-//! 0. A negative α can make a window shrink. Half after loss.
+//! The best paths have the largest `ℓ / rtt²`. ℓ is the larger of the bytes acknowledged since the
+//! last loss and between the last two. If some best paths do not have the largest window, α is `1 /
+//! (N · number of those)` for them and `-1 / (N · number of the largest)` for the largest.
+//! Otherwise α is 0. A negative α can shrink a window. Half after loss.
 
 use super::window::{CoupledPaths, Coupling};
 use super::{AckSample, Sibling};
 
-/// See the module.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Olia;
 
@@ -23,7 +22,7 @@ impl Coupling for Olia {
 
     fn increase(&mut self, group: CoupledPaths<'_>, ack: &AckSample) -> f64 {
         let own = group.own;
-        // Scaled by the path's own rate, so that a lone path divides by itself.
+        // Scaled by the path's own rate, so that the quotient of a lone path is exactly 1.
         let rate = own.window() / own.rtt();
         let rates: f64 = group.iter().map(|path| path.window() / path.rtt() / rate).sum();
         let linked = 1.0 / (own.window() * rates * rates);
@@ -31,7 +30,7 @@ impl Coupling for Olia {
     }
 }
 
-/// The quality of a path: about its throughput squared, if it were Reno's.
+/// Returns the quality of a path: about the square of its throughput, if it used Reno.
 fn quality(path: &Sibling) -> f64 {
     let (since, between) = path.between_losses;
     since.max(between) as f64 / (path.rtt() * path.rtt())

@@ -6,7 +6,6 @@
 use super::window::{CoupledPaths, Coupling};
 use super::{AckSample, Sibling};
 
-/// See the module.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Reno;
 
@@ -18,7 +17,7 @@ impl Coupling for Reno {
     }
 }
 
-/// What Reno adds; the coupled controls never add more ("do no harm", RFC 6356 §2).
+/// Returns Reno's increase; the coupled controls never add more ("do no harm", RFC 6356 §2).
 pub(super) fn growth(own: &Sibling, acked_bytes: u64) -> f64 {
     acked_bytes as f64 * own.packet() / own.window()
 }

@@ -1,4 +1,4 @@
-//! The controls against their formulas, and what must hold for all of them.
+//! The controls compared with their formulas, and invariants of all of them.
 
 use proptest::prelude::*;
 
@@ -54,7 +54,7 @@ fn round(control: &mut dyn CongestionControl, now: Duration, group: &[Sibling]) 
     }
 }
 
-/// A control in congestion avoidance at this window.
+/// Creates a control in congestion avoidance at this window.
 fn avoiding(name: &str, packets: u64) -> Box<dyn CongestionControl> {
     let mut control = make(name);
     control.on_congestion(Instant::ZERO, 0, PathId(0), &[]);
@@ -62,7 +62,8 @@ fn avoiding(name: &str, packets: u64) -> Box<dyn CongestionControl> {
     control
 }
 
-/// Bytes that the window of 100 packets grows in a round trip beside `group`.
+/// Returns the growth in bytes of a window of 100 packets in a round trip, with `group` as the
+/// other paths.
 fn growth(name: &str, group: &[Sibling]) -> i64 {
     let mut control = avoiding(name, 100);
     round(control.as_mut(), Duration::ZERO, group);
@@ -153,7 +154,7 @@ fn conservative_slow_start_grows_by_a_quarter_and_every_other_slow_start_by_all(
     };
     assert_eq!(grow(control.as_mut(), 0), 20 * MSS_BYTES);
     grow(control.as_mut(), 20);
-    // However much is acknowledged, a quarter of it.
+    // A quarter of the acknowledged bytes, regardless of their number.
     assert_eq!(grow(control.as_mut(), 20), 5 * MSS_BYTES);
     control.on_timeout(at(RTT), 0);
     assert_eq!(control.cwnd_bytes(), MSS_BYTES);
@@ -305,8 +306,8 @@ fn bytes_between_losses_are_counted() {
 
 #[test]
 fn cubic_is_back_at_its_top_after_k_and_flat_around_it() {
-    // RFC 9438 §4.2: K = ∛(100 · 0.3 / 0.4) = 4.217 s after loss at 100 packets. At 1 ms a Reno flow
-    // would be far slower, so that the curve alone counts.
+    // RFC 9438 §4.2: K = ∛(100 · 0.3 / 0.4) = 4.217 s after loss at 100 packets. At 1 ms a Reno
+    // flow would be far slower, so only the curve counts.
     let mut control = make("cubic");
     control.on_recovered(Instant::ZERO, 100 * MSS_BYTES);
     control.on_congestion(Instant::ZERO, 0, PathId(0), &[]);
@@ -345,7 +346,8 @@ fn cubic_is_not_slower_than_reno_with_the_same_average_where_windows_are_small()
 #[test]
 fn cubic_that_loses_below_its_top_aims_lower() {
     // Both lose at 90 packets, one of them on the way back to 100: it aims at 76.5. After 1.5 s its
-    // curve is at 76.5 - 0.4 · (1.5 - 3.23)³ = 74.4, the other's at 90 - 0.4 · (1.5 - 4.07)³ = 83.2.
+    // curve is at 76.5 - 0.4 · (1.5 - 3.23)³ = 74.4, the other's at 90 - 0.4 · (1.5 - 4.07)³ =
+    // 83.2.
     let regrown = |first: u64| {
         let mut control = make("cubic");
         control.on_recovered(Instant::ZERO, first * MSS_BYTES);
@@ -454,13 +456,13 @@ fn wvegas_drains_a_queue_that_has_doubled() {
         }
         windows.push(control.cwnd_bytes() / MSS_BYTES);
     }
-    // One more each round trip while fewer than α are queued; 5 ms are more than twice 2 ms, so that
-    // 104 · 100 / 210 are left, and slow start goes on from there.
+    // One packet more each round trip while fewer than α are queued. 5 ms are more than twice 2 ms,
+    // so 104 · 100 / 210 are left. Slow start continues from there.
     assert_eq!(windows, [101, 102, 103, 50]);
 }
 
-/// Packets in flight on average when every packet is lost with the same probability, which is what
-/// a bottleneck with many flows does: two paths of `name` together.
+/// Average packets in flight of two paths of `name` together, when every packet is lost with the
+/// same probability, as at a bottleneck with many flows.
 fn pair_under_random_loss(name: &str) -> f64 {
     let mut controls = [avoiding(name, 10), avoiding(name, 10)];
     let mut state: u64 = 7;
@@ -502,7 +504,7 @@ fn two_coupled_paths_take_about_the_share_of_one_reno_flow() {
     assert!(pair_under_random_loss("cubic") / one > 1.8, "uncoupled ones take that of two");
 }
 
-/// Something that happens to a control.
+/// One event of a control.
 #[derive(Debug, Clone)]
 enum Step {
     Ack { bytes: u64, rtt_us: u64, limited: bool, round_ended: bool, in_recovery: bool },

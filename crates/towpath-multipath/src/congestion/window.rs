@@ -1,7 +1,8 @@
-//! What all window-based controls share, written once: slow start (RFC 5681 §3.1, RFC 9406),
-//! validation (RFC 7661), halving, timeouts, undo, restart after idle time. A control is a
-//! [`Coupling`] in it: how much the window grows in congestion avoidance, and what is left of it
-//! after loss.
+//! Common rules of all window-based controls: slow start (RFC 5681 §3.1, RFC 9406), validation (RFC
+//! 7661), halving, timeouts, undo, restart after idle time.
+//!
+//! A control is a [`Coupling`] within these rules: the window growth in congestion avoidance, and
+//! the window left after loss.
 
 use std::fmt;
 use std::time::Duration;
@@ -15,18 +16,19 @@ use crate::path::PathId;
 /// A path and its siblings, whose windows a coupled control weighs against each other.
 #[derive(Debug, Clone, Copy)]
 pub struct CoupledPaths<'a> {
-    /// The path itself, with its window of this moment.
+    /// The path itself, with its current window.
     pub own: Sibling,
     siblings: &'a [Sibling],
 }
 
 impl<'a> CoupledPaths<'a> {
-    /// `own` among `siblings`; an entry of the same path there is outdated and not used.
+    /// Creates the view of `own` among `siblings`; an entry of the same path there is outdated and
+    /// ignored.
     pub fn new(own: Sibling, siblings: &'a [Sibling]) -> Self {
         Self { own, siblings }
     }
 
-    /// The path itself, then all others.
+    /// Returns the path itself, then all others.
     pub fn iter(self) -> impl Iterator<Item = Sibling> + 'a {
         let others = self.siblings.iter().filter(move |other| other.id != self.own.id);
         std::iter::once(self.own).chain(others.copied())
@@ -50,37 +52,37 @@ impl Sibling {
     }
 }
 
-/// Window and threshold in bytes.
+/// Congestion window and slow start threshold.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CwndState {
-    /// Congestion window.
+    /// Congestion window in bytes.
     pub cwnd: f64,
-    /// Slow start threshold.
+    /// Slow start threshold in bytes.
     pub ssthresh: f64,
 }
 
-/// What makes one control differ from another: growth in congestion avoidance and the share that
-/// loss takes. Amounts are bytes; only `+ - * / sqrt`, so that every machine computes the same.
+/// Algorithm of one control: growth in congestion avoidance and the decrease after loss. Amounts
+/// are bytes. Only `+ - * / sqrt` are used, so that every machine computes the same.
 pub trait Coupling: Clone + fmt::Debug + Send {
-    /// Name in scenarios.
+    /// Name used in scenarios.
     const NAME: &'static str;
-    /// Whether it looks at the other paths.
+    /// True if the control considers the other paths.
     const COUPLED: bool = false;
-    /// Whether Linux ends its slow start early ([`HyStartRule::Linux`]).
+    /// True if Linux ends this control's slow start early ([`HyStartRule::Linux`]).
     const LINUX_HYSTART: bool = false;
 
-    /// Bytes by which the window grows for `ack.acked_bytes` in congestion avoidance; OLIA's may be
-    /// negative.
+    /// Returns the bytes by which the window grows for `ack.acked_bytes` in congestion avoidance;
+    /// OLIA's may be negative.
     fn increase(&mut self, group: CoupledPaths<'_>, ack: &AckSample) -> f64;
 
-    /// Bytes that are left of the window after loss or an ECN mark.
+    /// Returns the bytes left of the window after loss or an ECN mark.
     fn decrease(&mut self, now: Instant, group: CoupledPaths<'_>) -> f64 {
         let _ = now;
         group.own.window() / 2.0
     }
 
-    /// For controls that judge by delay: told of every acknowledgement outside recovery, may change
-    /// both windows.
+    /// Adjusts both windows by delay, for controls that use it. Called for every acknowledgement
+    /// outside recovery.
     fn on_delay(
         &mut self,
         windows: CwndState,
@@ -91,31 +93,33 @@ pub trait Coupling: Clone + fmt::Debug + Send {
         windows
     }
 
-    /// The threshold and the window were set by something else than loss (timeout, penalty).
+    /// Clears state after something other than loss (timeout, penalty) has set threshold and
+    /// window.
     fn reset(&mut self) {}
 
-    /// The window could not grow until `now`, because the application left part of it unused.
+    /// Records that the window could not grow until `now`, because the application left part of it
+    /// unused.
     fn on_unused(&mut self, now: Instant) {
         let _ = now;
     }
 
-    /// Nothing was sent for `idle`.
+    /// Records that nothing was sent for `idle`.
     fn on_idle(&mut self, idle: Duration) {
         let _ = idle;
     }
 
-    /// Nothing was in flight, and something is sent again after `idle`.
+    /// Records that sending resumes with nothing in flight after `idle`.
     fn on_start(&mut self, idle: Duration) {
         let _ = idle;
     }
 
-    /// The last loss was none; `before`: as it was then.
+    /// Restores the state `before` the last loss, which was spurious.
     fn undo(&mut self, before: Self) {
         *self = before;
     }
 }
 
-/// What a spurious event must give back.
+/// State that a spurious event restores.
 #[derive(Debug, Clone)]
 struct UndoState<C> {
     cwnd: u64,
@@ -131,7 +135,7 @@ pub struct WindowBased<C> {
     mss: u64,
     initial: u64,
     cwnd: u64,
-    /// Part of a byte that the window has grown and `cwnd` does not show yet.
+    /// Growth of the window below one byte, not yet included in `cwnd`.
     fraction: f64,
     ssthresh: u64,
     watch: HyStartState,
@@ -140,13 +144,13 @@ pub struct WindowBased<C> {
     saved: Option<UndoState<C>>,
 }
 
-/// Who watches slow start.
+/// Detector that may end slow start early.
 #[derive(Debug, Clone, Copy)]
 enum HyStartState {
     Off,
     Rfc9406(HyStart),
     Linux(LinuxHyStart),
-    /// Linux, which has ended it: not watched again until a timeout.
+    /// Linux's detector has ended slow start: inactive until a timeout.
     LinuxEnded,
 }
 
@@ -161,7 +165,7 @@ impl HyStartState {
 }
 
 impl<C: Coupling> WindowBased<C> {
-    /// At the start of a path.
+    /// Creates a control at the start of a path.
     pub fn new(start: CongestionConfig, coupling: C) -> Self {
         let mss = u64::from(start.mss_bytes.max(1));
         let initial = mss * u64::from(start.initial_packets.max(1));
@@ -220,11 +224,11 @@ impl<C: Coupling> WindowBased<C> {
         };
         let growth = growth.min(self.ssthresh.saturating_sub(self.cwnd));
         self.cwnd = self.cwnd.saturating_add(growth);
-        // Only what carried the window up to the threshold is used up.
+        // Only the bytes that grew the window up to the threshold are used up.
         if self.in_slow_start() { 0 } else { acked.saturating_sub(growth) }
     }
 
-    /// Linux judges each acknowledgement, also one that lets nothing grow.
+    /// Passes each acknowledgement to Linux's detector, even if it lets nothing grow.
     fn watch_as_linux(&mut self, sample: &AckSample) {
         let slow_start = self.in_slow_start();
         if let HyStartState::Linux(classic) = &mut self.watch
@@ -262,7 +266,7 @@ impl<C: Coupling> WindowBased<C> {
         }
     }
 
-    /// A window is never below one packet, a threshold never below two (RFC 5681 §3.1).
+    /// Sets both. A window is never below one packet, a threshold never below two (RFC 5681 §3.1).
     fn set(&mut self, windows: CwndState) {
         self.cwnd = (windows.cwnd as u64).max(self.mss);
         self.ssthresh = (windows.ssthresh as u64).max(2 * self.mss);
@@ -297,7 +301,7 @@ impl<C: Coupling> CongestionControl for WindowBased<C> {
         }
         self.watch_as_linux(sample);
         if !sample.cwnd_limited {
-            // RFC 7661 §4.3: a window that is not used proves nothing about the network.
+            // RFC 7661 §4.3: an unused window gives no evidence about the network.
             self.coupling.on_unused(sample.now);
             return;
         }
@@ -312,7 +316,7 @@ impl<C: Coupling> CongestionControl for WindowBased<C> {
         self.remember();
         let members = CoupledPaths::new(self.own(own, group), group);
         let left = self.coupling.decrease(now, members).min(self.cwnd as f64);
-        // RFC 5681 §3.1 takes half of what is in flight, RFC 9438 §4.6 and Linux of the window:
+        // RFC 5681 §3.1 halves the bytes in flight, RFC 9438 §4.6 and Linux the window. The two are
         // the same here, because the window only grows while it is used.
         self.ssthresh = (left as u64).max(2 * self.mss);
         self.cwnd = self.ssthresh;
@@ -343,7 +347,7 @@ impl<C: Coupling> CongestionControl for WindowBased<C> {
 
     fn undo(&mut self, _: Instant) {
         if let Some(saved) = self.saved.take() {
-            // What was acknowledged in the meantime may have opened the window further.
+            // Acknowledgements in the meantime may have opened the window further.
             self.cwnd = self.cwnd.max(saved.cwnd);
             self.ssthresh = saved.ssthresh.max(2 * self.mss);
             self.coupling.undo(saved.coupling);
@@ -356,8 +360,8 @@ impl<C: Coupling> CongestionControl for WindowBased<C> {
         if rto.is_zero() || idle < rto {
             return;
         }
-        // RFC 2861 §3.2: half for each timeout that passed, not below the restart window of
-        // RFC 5681 §4.1; the threshold keeps the memory of what the path could carry.
+        // RFC 2861 §3.2: halve for each timeout that passed, not below the restart window of RFC
+        // 5681 §4.1. The threshold remembers the path's capacity.
         if self.ssthresh != u64::MAX {
             self.ssthresh = self.ssthresh.max(self.cwnd / 4 * 3);
         }
@@ -388,7 +392,7 @@ impl<C: Coupling> CongestionControl for WindowBased<C> {
         let mss = u64::from(mss_bytes.max(1));
         let initial = self.initial / self.mss * mss;
         if self.cwnd == self.initial {
-            // Nothing was learned yet: ten packets of the new size (RFC 6928 §2).
+            // No sample yet: ten packets of the new size (RFC 6928 §2).
             self.cwnd = initial;
         } else if mss < self.mss {
             // RFC 5681 §3.1: as many packets as before, or smaller ones would leave in a burst.

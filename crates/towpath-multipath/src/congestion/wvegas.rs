@@ -16,16 +16,16 @@ use towpath_net::Instant;
 use super::window::{CoupledPaths, Coupling, CwndState};
 use super::{AckSample, reno};
 
-/// Packets that the connection wants to have queued.
+/// Packets that the connection aims to keep queued.
 const TOTAL_ALPHA: f64 = 10.0;
 /// Packets that every path may have queued.
 const MIN_ALPHA: f64 = 2.0;
 /// Queued packets that end slow start.
 const GAMMA: f64 = 1.0;
-/// A round with no more samples is not judged.
+/// A round with at most this number of samples is ignored.
 const MIN_SAMPLES: u32 = 2;
 
-/// See the module. Times are seconds.
+/// State of wVegas for one path. Times are seconds.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wvegas {
     base: Option<f64>,
@@ -46,14 +46,14 @@ impl Wvegas {
         (self.sum, self.samples) = (0.0, 0);
     }
 
-    /// The path's part of the connection's α, by its part of the rate.
+    /// Sets the path's share of the connection's α, by its share of the rate.
     fn share(&mut self, group: CoupledPaths<'_>) {
         let rate = group.own.window() / group.own.rtt();
         let total: f64 = group.iter().map(|path| path.window() / path.rtt()).sum();
         self.alpha = (TOTAL_ALPHA * rate / total).max(MIN_ALPHA);
     }
 
-    /// Judges a round: `rtt` is its mean.
+    /// Adjusts the windows after a round with mean `rtt`.
     fn judge(
         &mut self,
         windows: CwndState,
@@ -139,7 +139,7 @@ impl Coupling for Wvegas {
     }
 
     fn on_idle(&mut self, _: Duration) {
-        // The path may be another one by now.
+        // The path may have changed by now.
         *self = Self::default();
     }
 }

@@ -1,11 +1,10 @@
-//! The lowest srtt among all paths with room, backups like any other (Apple's `aggregate`): as much
-//! as possible, whatever it costs.
+//! The lowest srtt among all paths with room, including backups (Apple's `aggregate`): maximum
+//! throughput regardless of cost.
 
 use super::eligible::{fastest, is_alive};
 use super::{Decision, Scheduler};
 use crate::path::{ConnectionView, PathView};
 
-/// See the module.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Aggregate;
 

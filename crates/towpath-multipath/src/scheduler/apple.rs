@@ -1,5 +1,5 @@
-//! Two of Apple's modes (seen from outside by De Coninck and Bonaventure, `MultipathTester`, TMA
-//! 2019, §II-B): one path is the primary (Wi-Fi), others carry data only when it does badly.
+//! Two of Apple's modes, as observed by De Coninck and Bonaventure (`MultipathTester`, TMA 2019,
+//! §II-B). One path is the primary (Wi-Fi); others carry data only when it performs badly.
 //!
 //! The primary is the first regular path that was established, as long as it exists.
 
@@ -9,23 +9,23 @@ use super::eligible::fastest;
 use super::{Decision, Scheduler, SwitchReason};
 use crate::path::{ConnectionView, PathId, PathView};
 
-/// Longest smoothed round-trip time of a primary that is left in peace.
+/// Longest smoothed round-trip time of an acceptable primary.
 const MAX_PRIMARY_SRTT: Duration = Duration::from_millis(600);
-/// Longest retransmission timeout of one.
+/// Longest retransmission timeout of an acceptable primary.
 const MAX_PRIMARY_RTO: Duration = Duration::from_millis(1_500);
-/// Timeouts in a row after which a primary has failed. One alone may be a lost packet.
+/// Consecutive timeouts after which a primary has failed. A single one may be a lost packet.
 const FAILED_TIMEOUTS: u32 = 2;
 
 /// The primary of a connection.
 #[derive(Debug, Clone, Copy, Default)]
 struct Primary {
     id: Option<PathId>,
-    /// It was a regular path once.
+    /// Set when the primary has been a regular path.
     was_regular: bool,
 }
 
 impl Primary {
-    /// A backup is the primary only as long as there is nothing else.
+    /// Returns the primary; a backup only while every regular path is missing.
     fn of<'a>(&mut self, view: &ConnectionView<'a>) -> Option<&'a PathView> {
         let kept = self.id.and_then(|id| view.paths.iter().find(|path| path.id == id));
         let regular = || view.paths.iter().find(|path| !path.backup);
@@ -36,13 +36,14 @@ impl Primary {
         primary
     }
 
-    /// Whether a backup has taken its place.
+    /// Returns true if a backup has replaced a regular primary.
     fn is_gone(self, primary: &PathView) -> bool {
         self.was_regular && primary.backup
     }
 }
 
-/// The primary, unless another path that `better` admits has room; and why, if so.
+/// Chooses the primary, unless another path that `better` admits has room. Also returns the reason
+/// for leaving it.
 fn choose(
     view: &ConnectionView<'_>,
     primary: &PathView,
@@ -55,8 +56,8 @@ fn choose(
     (decision, other.and_then(better))
 }
 
-/// `interactive`: the primary, unless its srtt is above 600 ms and another path's is not, or its
-/// timeout above 1500 ms and another's is not, or its timer has fired and nothing came since.
+/// `interactive`: the primary, unless it performs badly and another path does not. Bad is an srtt
+/// above 600 ms, a timeout above 1500 ms, or a fired timer with nothing received since.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Interactive {
     primary: Primary,
@@ -77,7 +78,7 @@ impl Default for Interactive {
 }
 
 impl Interactive {
-    /// As Darwin has it while the system's own judgement is that Wi-Fi is bad: it halves both.
+    /// Halves both limits, as Darwin does while its WifiAssist rates Wi-Fi as bad.
     pub(super) fn wifi_assist() -> Self {
         Self { slow_srtt: MAX_PRIMARY_SRTT / 2, slow_rto: MAX_PRIMARY_RTO / 2, ..Self::default() }
     }
@@ -109,7 +110,7 @@ impl Scheduler for Interactive {
     }
 }
 
-/// `handover`: only the primary, until it fails; the primary again when it answers.
+/// `handover`: only the primary until it fails, and the primary again when it responds.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Handover {
     primary: Primary,

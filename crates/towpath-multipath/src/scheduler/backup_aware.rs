@@ -1,11 +1,10 @@
-//! Lowest srtt, but backups help as soon as every regular path has trouble: loss that is being
-//! repaired, a timeout, or silence. The default rule waits for a timeout first.
+//! Lowest srtt, with backups as soon as every regular path has trouble: loss under repair, a
+//! timeout, or silence. The default rule waits for a timeout first.
 
 use super::eligible::{fastest, is_alive};
 use super::{Decision, Scheduler};
 use crate::path::{ConnectionView, PathView, RecoveryPhase};
 
-/// See the module.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct BackupAware;
 
@@ -24,7 +23,7 @@ impl Scheduler for BackupAware {
         }
         let all = || view.paths.iter().filter(room);
         let alive = fastest(all().filter(|path| is_alive(path)));
-        // When all are dead, one is as good as another.
+        // When all paths are dead, none is preferable.
         let any = || fastest(all().filter(|_| !view.paths.iter().any(is_alive)));
         Decision::send_or_idle(alive.or_else(any))
     }

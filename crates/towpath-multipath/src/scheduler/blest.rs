@@ -1,11 +1,11 @@
-//! BLEST (Ferlin et al., IFIP Networking 2016), with mptcp.org's constants: a slow path is left
-//! alone when what it would hold of the peer's window is needed by the fast path before the slow
-//! one's acknowledgement comes.
+//! BLEST (Ferlin et al., IFIP Networking 2016), with mptcp.org's constants: avoids head-of-line
+//! blocking by a slow path. The slow path is skipped if its data would occupy window that the fast
+//! path needs before the slow acknowledgement arrives.
 //!
-//! While the slow path's data is under way, the fast path would send
-//! `X = λ · (cwnd + (n - 1) / 2) · n` in its `n` round trips (`cwnd · (2ⁿ - 1)` in slow start). If
-//! that does not fit the window beside the slow path's bytes, wait. λ grows by 0.04 when the window
-//! was full in spite of it in the slow path's last round trip, else it falls by 0.01.
+//! While the slow path's data is in flight, the fast path makes `n` round trips. It would send `X =
+//! λ · (cwnd + (n - 1) / 2) · n` in them (`cwnd · (2ⁿ - 1)` in slow start). If `X` and the slow
+//! path's bytes exceed the window, wait. λ grows by 0.04 when the window still became full in the
+//! slow path's last round trip, else it falls by 0.01.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,13 +16,13 @@ use super::eligible::{eligible, fastest};
 use super::{Decision, Scheduler, SchedulerEvent};
 use crate::path::{ConnectionView, PathId, PathView};
 
-/// λ in thousandths: at first, and its bounds.
+/// Initial λ and its bounds, in thousandths.
 const INITIAL_LAMBDA: u64 = 1_200;
 const LAMBDA_BOUNDS: (u64, u64) = (1_000, 1_300);
-/// Steps of λ when the window was full, and when not.
+/// Step up of λ when the window was full, and step down otherwise, in thousandths.
 const LAMBDA_INCREASE: u64 = 40;
 const LAMBDA_DECREASE: u64 = 10;
-/// Round trips of slow start that are foreseen at most.
+/// Limit of predicted slow start round trips.
 const MAX_DOUBLINGS: u32 = 16;
 
 /// Smallest and largest srtt of a path.
@@ -32,7 +32,6 @@ struct SrttRange {
     max: Duration,
 }
 
-/// See the module.
 #[derive(Debug, Clone)]
 pub(super) struct Blest {
     lambda: u64,
@@ -66,7 +65,7 @@ impl Blest {
         self.seen.get(&path.id).copied().unwrap_or(now)
     }
 
-    /// Once in a round trip of the slow path.
+    /// Adapts λ once per round trip of the slow path.
     fn adapt(&mut self, now: Instant, slow: &PathView) {
         if now.saturating_since(self.adapted) < self.range(slow).min {
             return;
@@ -80,7 +79,8 @@ impl Blest {
         self.adapted = now;
     }
 
-    /// When data sent on the slow path now will be acknowledged: later, the fuller its window.
+    /// Estimates the time until data sent on the slow path now is acknowledged: longer, the fuller
+    /// its window.
     fn linger(&self, slow: &PathView) -> Duration {
         let SrttRange { min: least, max: most } = self.range(slow);
         let spread = nanos(most.saturating_sub(least));
@@ -91,7 +91,7 @@ impl Blest {
         least.saturating_add(later).max(slow.srtt)
     }
 
-    /// What the fast path would send in `time`.
+    /// Predicts the bytes that the fast path would send in `time`.
     fn predicted_bytes(&self, fast: &PathView, time: Duration) -> u64 {
         let SrttRange { min: least, max: most } = self.range(fast);
         let round_trip = nanos(least.saturating_add(most) / 2).max(1);
@@ -106,7 +106,7 @@ impl Blest {
         u64::try_from(u128::from(bytes) * u128::from(self.lambda) / 1_000).unwrap_or(u64::MAX)
     }
 
-    /// Whether sending on `slow` would take window from `fast`.
+    /// Returns true if sending on `slow` would take window from `fast`.
     fn would_block(&self, view: &ConnectionView<'_>, fast: &PathView, slow: &PathView) -> bool {
         let window = view.window_bytes.saturating_add(view.unacked_bytes);
         let held = slow.in_flight_bytes.saturating_add(slow.queued_bytes);

@@ -1,9 +1,9 @@
-//! ECF, earliest completion first (Lim et al., `CoNEXT` 2017, algorithm 1): a slow path is left alone
-//! when the fast one, which is full now, would be done with everything earlier.
+//! ECF, earliest completion first (Lim et al., `CoNEXT` 2017, algorithm 1). The slow path is
+//! skipped when the fast one, now full, would complete everything earlier.
 //!
-//! With `k` bytes to send, `δ` the larger of both deviations and `waiting` 0 or 1:
-//! wait if `(1 + k / cwnd_f) · rtt_f < (1 + waiting · β) · (rtt_s + δ)`
-//! and `k / cwnd_s · rtt_s ≥ 2 rtt_f + δ`; both quotients are at least 1, as in mptcp.org's version.
+//! With `k` bytes to send, `δ` the larger of both deviations and `waiting` 0 or 1: wait if `(1 + k
+//! / cwnd_f) · rtt_f < (1 + waiting · β) · (rtt_s + δ)` and `k / cwnd_s · rtt_s ≥ 2 rtt_f + δ`;
+//! both quotients are at least 1, as in mptcp.org's version.
 
 use std::time::Duration;
 
@@ -11,10 +11,9 @@ use super::eligible::{eligible, fastest};
 use super::{Decision, Scheduler};
 use crate::path::{ConnectionView, PathView};
 
-/// β is one fourth: how much better the slow path must become before waiting ends.
+/// β is one fourth: the advantage that the slow path needs before waiting ends.
 const INVERSE_BETA: u128 = 4;
 
-/// See the module.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Ecf {
     waiting: bool,

@@ -1,10 +1,11 @@
-//! Which paths a scheduler may consider: the rule that most of them share.
+//! Paths that a scheduler may consider: the rule shared by most of them.
 
 use crate::path::{ConnectionView, PathView, RecoveryPhase};
 
-/// Regular paths; backups only if no regular path is alive (RFC 8684 §3.3.8). A path is not alive
-/// when it is stale or in timeout recovery, as mptcp.org has it; if none is, everything is tried.
-/// Whether a path has room plays no part: a full regular path is no reason to use a backup.
+/// Returns the regular paths; backups only if no regular path is alive (RFC 8684 §3.3.8).
+///
+/// A path is not alive when it is stale or in timeout recovery, as in mptcp.org; if all are dead,
+/// every path is tried. Room does not matter: a full regular path does not justify a backup.
 pub(super) fn eligible<'a>(
     view: &ConnectionView<'a>,
 ) -> impl Iterator<Item = &'a PathView> + Clone + use<'a> {
@@ -14,12 +15,12 @@ pub(super) fn eligible<'a>(
     view.paths.iter().filter(admits)
 }
 
-/// Whether a path is of use for new data.
+/// Returns true if a path is usable for new data: neither stale nor in timeout recovery.
 pub(super) fn is_alive(path: &PathView) -> bool {
     !path.stale && path.phase != RecoveryPhase::Loss
 }
 
-/// The first of these paths by srtt, and by slot among equals.
+/// Returns the path with the lowest srtt; equal ones by slot.
 pub(super) fn fastest<'a>(paths: impl Iterator<Item = &'a PathView>) -> Option<&'a PathView> {
     paths.min_by_key(|path| (path.srtt, path.id))
 }

@@ -1,4 +1,4 @@
-//! A connection to ask schedulers about.
+//! A test connection for schedulers.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use towpath_net::Instant;
 
 use crate::path::{ConnectionView, DataRange, PathId, PathSet, PathView, RecoveryPhase, Unsent};
 
-/// What each path has not sent: by slot.
+/// Data that each path has not sent, by slot.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct UnsentStub(pub(crate) Vec<(PathId, DataRange)>);
 
@@ -16,7 +16,7 @@ impl Unsent for UnsentStub {
     }
 }
 
-/// All that a view shows.
+/// Everything that a view contains.
 #[derive(Debug, Clone)]
 pub(crate) struct ConnectionFixture {
     pub(crate) now: Instant,

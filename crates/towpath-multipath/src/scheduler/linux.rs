@@ -1,11 +1,12 @@
 //! Linux's scheduler since 5.15 (`mptcp_subflow_get_send` in `net/mptcp/protocol.c`): the subflow
-//! whose data waits for the shortest time ("linger time"), in bursts.
+//! with the shortest queueing time ("linger time"), in bursts.
 //!
-//! `linger = (queued + in flight) / pacing rate`, where the rate is an average weighted by bytes
-//! over the bursts that the subflow was given. A burst is 64 KiB, and what is left of the 32 KiB in
-//! which it ends, or what the peer's window admits.
-//! Linux does not look at the congestion window, because a subflow has a queue of its own: data that
-//! the window admits is shared out at once, also to a slow subflow that will carry it much later.
+//! `linger = (queued + in flight) / pacing rate`, where the rate is a byte-weighted average over
+//! the subflow's bursts. A burst is 64 KiB plus the rest of the 32 KiB fragment in which it ends,
+//! or the peer's remaining window.
+//!
+//! Linux ignores the congestion window, because a subflow has its own queue. Data within the peer's
+//! window is distributed at once, even to a slow subflow that will send it much later.
 
 use std::collections::BTreeMap;
 
@@ -15,20 +16,19 @@ use crate::path::{ConnectionView, DataRange, PathId, PathSet, PathView};
 
 /// 64 KiB less the longest headers.
 const BURST_BYTES: u64 = 65_428;
-/// What an application writes is kept in pages of 32 KiB, each with 40 bytes of Linux's own notes
-/// (`mptcp_data_frag`). That a burst is used up is only looked at where one ends.
+/// Payload of a 32 KiB page of written data, which also has 40 bytes of metadata
+/// (`mptcp_data_frag`). Linux checks for the end of a burst only at the end of a page.
 const FRAGMENT_BYTES: u64 = 32_728;
-/// Rounds of the connection's timer without a word after which a backup repeats data.
+/// Silent rounds of the connection's timer after which a backup reinjects data.
 const ROUNDS_BEFORE_BACKUP: u32 = 2;
 
-/// See the module.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Linux {
-    /// The path whose turn it is, and what is left of its burst.
+    /// The path that currently sends a burst, with the bytes left of it.
     turn: Option<(PathId, u64)>,
-    /// What there was to send when it was asked last.
+    /// Unsent bytes at the last call.
     unsent_bytes: u64,
-    /// Average pacing rates in bytes a second.
+    /// Average pacing rates in bytes per second.
     rates: BTreeMap<PathId, u64>,
 }
 
@@ -37,7 +37,7 @@ impl Linux {
         self.rates.get(&path.id).copied().unwrap_or(path.pacing_rate)
     }
 
-    /// How long what the path has would take, in nanoseconds; without a rate, longest of all.
+    /// Returns the time in nanoseconds to send the queued data; the maximum without a rate.
     fn linger(&self, path: &PathView) -> u128 {
         let nanos = u128::from(waiting(path)) * 1_000_000_000;
         nanos.checked_div(u128::from(self.rate(path))).unwrap_or(u128::MAX)
@@ -57,13 +57,15 @@ impl Linux {
     }
 }
 
-/// Linux counts memory, and what was sent and is not acknowledged as queued too (`sk_wmem_queued`).
+/// Returns the queued memory of a path. Linux counts memory (`sk_wmem_queued`), including data sent
+/// but not acknowledged.
 fn waiting(path: &PathView) -> u64 {
     path.memory_bytes.max(path.queued_bytes.saturating_add(path.in_flight_bytes))
 }
 
-/// What is left of a burst, but no sliver: Linux too sends whole packets until the burst is used up,
-/// and a connection would hold a sliver back until everything before it is acknowledged.
+/// Returns the bytes to send of a burst, at least a whole packet. Linux also sends whole packets
+/// until the burst is used up. A connection would hold back a fragment until everything before it
+/// is acknowledged.
 fn piece(left: u64, path: &PathView, view: &ConnectionView<'_>) -> u64 {
     let whole = left.max(u64::from(path.mss_bytes).min(view.window_bytes));
     whole.min(path.room_bytes)
@@ -78,10 +80,11 @@ impl Scheduler for Linux {
         if let Some((path, left)) = turn.and_then(|(id, left)| Some((own(id)?, left))) {
             return Decision::Send { path: path.id, max_bytes: piece(left, path, view) };
         }
-        // A burst ends with the run in which it is sent: who has room again is looked at anew.
+        // A burst ends with the run in which it is sent; the next run chooses anew among paths with
+        // room.
         self.turn = None;
-        // Timeout recovery is no reason for Linux to avoid a subflow, until it is stale. And when the
-        // best one's queue is full, no other one is taken.
+        // Linux does not avoid a subflow in timeout recovery until it is stale. And when the best
+        // subflow's queue is full, it does not take another.
         let best = active(view).min_by_key(|path| (self.linger(path), path.id));
         let Some(path) = best.filter(with_room) else { return Decision::Idle };
         let burst = self.begin_burst(path, view);
@@ -96,8 +99,9 @@ impl Scheduler for Linux {
         true
     }
 
-    /// `mptcp_subflow_get_retrans`: the first idle subflow, whether it had the data or not; a backup
-    /// only if nothing was heard of all others for two rounds, long before they are stale.
+    /// Chooses the first idle subflow, whether it had the data or not
+    /// (`mptcp_subflow_get_retrans`). A backup is used only after all busy subflows were silent for
+    /// two rounds, long before they are stale.
     fn reinject(&mut self, view: &ConnectionView<'_>, _: DataRange, _: PathSet) -> Option<PathId> {
         let idle = |path: &&PathView| waiting(path) == 0 && path.room_bytes > 0;
         let regular = view.paths.iter().filter(|path| !path.backup && !path.stale).find(idle);
@@ -112,7 +116,7 @@ impl Scheduler for Linux {
             SchedulerEvent::Sent { path, bytes } => {
                 if let Some((_, left)) = self.turn.as_mut().filter(|(turn, _)| *turn == path) {
                     *left = left.saturating_sub(bytes);
-                    // A burst ends with the data: what is written later is looked at anew.
+                    // A burst ends with the data; data written later starts a new choice.
                     self.unsent_bytes = self.unsent_bytes.saturating_sub(bytes);
                     if self.unsent_bytes == 0 {
                         self.turn = None;
@@ -131,7 +135,7 @@ impl Scheduler for Linux {
     }
 }
 
-/// Regular paths that are not stale; backups if there are none; anything if all are stale.
+/// Returns the regular paths that are not stale, otherwise the backups; anything if all are stale.
 fn active<'a>(view: &ConnectionView<'a>) -> impl Iterator<Item = &'a PathView> + use<'a> {
     let fresh = view.paths.iter().any(|path| !path.stale);
     let regular = view.paths.iter().any(|path| !path.stale && !path.backup);

@@ -6,7 +6,7 @@ use crate::path::{ConnectionView, PathId, PathView};
 use super::eligible::{eligible, fastest};
 use super::{Decision, Scheduler};
 
-/// See the module.
+/// Scheduler `min-rtt`, the default.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct MinRtt;
 
@@ -20,8 +20,10 @@ impl Scheduler for MinRtt {
     }
 }
 
-/// The path with room and the lowest srtt among those that `wanted` admits; backups only if no
-/// regular path is alive; none that is stale or in timeout recovery while another is alive.
+/// Returns the path with room and the lowest srtt among those that `wanted` admits.
+///
+/// Backups count only if no regular path is alive. Stale paths and those in timeout recovery count
+/// only if no path is alive.
 pub fn lowest_srtt(
     view: &ConnectionView<'_>,
     wanted: impl Fn(&PathView) -> bool,

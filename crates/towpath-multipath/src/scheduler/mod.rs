@@ -1,4 +1,4 @@
-//! Schedulers: which path carries the next bytes.
+//! Schedulers: the choice of the path for the next bytes.
 //!
 //! To add one: a file in this folder, a line in [`ALL`], a test.
 
@@ -24,34 +24,34 @@ mod round_robin;
 #[cfg(test)]
 mod tests;
 
-/// What a scheduler wants done.
+/// Decision of a scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
-    /// Send new data, at most so many bytes, on this path.
+    /// Send new data, at most `max_bytes`, on this path.
     Send {
-        /// Path.
+        /// Path that sends the data.
         path: PathId,
-        /// At most.
+        /// Limit of new bytes.
         max_bytes: u64,
     },
     /// Send new data on several paths at once.
     Duplicate {
-        /// Paths.
+        /// Paths that each send the same data.
         paths: PathSet,
-        /// At most.
+        /// Limit of new bytes.
         max_bytes: u64,
     },
-    /// Send data again that was sent on another path.
+    /// Reinject data that was sent on another path.
     Reinject {
-        /// Path.
+        /// Path that sends the data again.
         path: PathId,
-        /// What.
+        /// Data that another path has already sent.
         range: DataRange,
     },
-    /// A better path will have room soon: ask again when something was acknowledged, at the latest
-    /// then.
+    /// A better path will have room soon. The scheduler is called again after an acknowledgement,
+    /// at the latest at `until`.
     Wait {
-        /// At the latest.
+        /// Latest time of the next call; `None` waits for an acknowledgement.
         until: Option<Instant>,
     },
     /// Nothing can be sent now.
@@ -59,27 +59,27 @@ pub enum Decision {
 }
 
 impl Decision {
-    /// New data on `path`, as much as it has room for; nothing without a path.
+    /// Sends new data on `path`, as much as it has room for; idle without a path.
     pub fn send_or_idle(path: Option<&PathView>) -> Self {
         path.map_or(Self::Idle, |path| Self::Send { path: path.id, max_bytes: path.room_bytes })
     }
 }
 
-/// Why a scheduler that prefers one path gave new data to another one.
+/// Reason why a scheduler with a preferred path gave new data to another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SwitchReason {
-    /// Round trips of the preferred path take too long.
+    /// The preferred path's round-trip time is too long.
     SlowRoundTrip,
-    /// Its retransmission timer has fired, and nothing came since.
+    /// The preferred path's retransmission timer has fired, with nothing received since.
     Timeout,
-    /// Its retransmission timeout is too long.
+    /// The preferred path's retransmission timeout is too long.
     LongTimeout,
-    /// It is gone, or carries nothing any more.
+    /// The preferred path is gone or no longer carries data.
     Gone,
 }
 
 impl SwitchReason {
-    /// A short name, as in results.
+    /// Returns a short name, as used in results.
     pub const fn name(self) -> &'static str {
         match self {
             Self::SlowRoundTrip => "rtt-threshold",
@@ -90,57 +90,59 @@ impl SwitchReason {
     }
 }
 
-/// What a scheduler is told.
+/// Event that a scheduler is notified of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SchedulerEvent {
     /// Bytes were put on a path.
     Sent {
-        /// Path.
+        /// Path that sent the bytes.
         path: PathId,
-        /// Bytes.
+        /// Number of bytes sent.
         bytes: u64,
     },
     /// Bytes were acknowledged on a path.
     Acked {
-        /// Path.
+        /// Path whose data was acknowledged.
         path: PathId,
-        /// Bytes.
+        /// Number of bytes acknowledged.
         bytes: u64,
     },
     /// Loss was detected on a path.
     Lost {
-        /// Path.
+        /// Path that lost data.
         path: PathId,
     },
     /// A path's retransmission timer fired.
     Timeout {
-        /// Path.
+        /// Path whose timer fired.
         path: PathId,
     },
     /// There is data and room on a path, but the peer's connection-level window is full.
     WindowBlocked,
     /// A path may carry data from now on.
     Opened {
-        /// Path.
+        /// Path that is now usable.
         path: PathId,
     },
-    /// A path is gone; its slot may be used again.
+    /// A path is gone; its slot may be reused.
     Closed {
-        /// Path.
+        /// Path that is gone.
         path: PathId,
     },
 }
 
-/// Decides which path carries the next bytes.
+/// Chooses the path for the next bytes.
 pub trait Scheduler: fmt::Debug + Send {
-    /// Asked while there is new data that the peer's window admits (`view.unsent_bytes` and
-    /// `view.window_bytes` above 0), and, when [`Scheduler::duplicates_data`], also without. Asked again
-    /// after each `Send`, `Duplicate` or `Reinject`.
+    /// Decides what to send next. Called while the peer's window admits new data
+    /// (`view.unsent_bytes` and `view.window_bytes` above 0), with [`Scheduler::duplicates_data`]
+    /// also without. Called again after each `Send`, `Duplicate` or `Reinject`.
     fn next(&mut self, view: &ConnectionView<'_>) -> Decision;
 
-    /// Chooses the path for data whose path may have failed (`sent_on`: where it was sent so far).
-    /// The default: the lowest srtt among paths with room that have not had it, regular ones before
-    /// backups, none that is stale or in timeout recovery.
+    /// Chooses the path for data whose path may have failed; `sent_on` holds the paths that sent it
+    /// so far.
+    ///
+    /// The default is the lowest srtt among paths with room that have not sent it. Regular paths
+    /// come before backups; stale paths and those in timeout recovery are excluded.
     fn reinject(
         &mut self,
         view: &ConnectionView<'_>,
@@ -151,43 +153,43 @@ pub trait Scheduler: fmt::Debug + Send {
         min_rtt::lowest_srtt(view, |path| !sent_on.contains(path.id))
     }
 
-    /// Notes what happened. It comes without a view, which would have to be made for every
-    /// acknowledgement: the next decision sees how things are.
+    /// Records an event, without a view, which would have to be built for every acknowledgement.
+    /// The next decision sees the current state.
     fn on_event(&mut self, event: SchedulerEvent) {
         let _ = event;
     }
 
-    /// Why the last decision left the path that it prefers, if it did and there is such a path.
+    /// Returns the reason why the last decision left the preferred path; `None` if it did not.
     fn switch_reason(&self) -> Option<SwitchReason> {
         None
     }
 
-    /// Whether it wants to be asked even when there is no new data, because it sends data again on
-    /// its own (as `redundant` does).
+    /// Returns true if the scheduler must also be called without new data, because it duplicates
+    /// data itself (as `redundant` does).
     fn duplicates_data(&self) -> bool {
         false
     }
 
-    /// Whether asking it is of no use, and changes nothing, while no path has room.
+    /// Returns true if a call without room on any path has no effect.
     fn needs_room(&self) -> bool {
         false
     }
 
-    /// Whether it gives paths more than their windows have room for. [`Scheduler::next`] then sees
-    /// in [`PathView::room_bytes`] what a path's own queue still takes.
+    /// Returns true if the scheduler gives paths more than their windows have room for.
+    /// [`Scheduler::next`] then sees the room in the path's own queue in [`PathView::room_bytes`].
     fn fills_subflow_queues(&self) -> bool {
         false
     }
 }
 
-/// One scheduler for users to choose.
+/// Registry entry of one scheduler.
 #[derive(Debug, Clone, Copy)]
 pub struct SchedulerEntry {
-    /// Name in scenarios.
+    /// Name used in scenarios.
     pub name: &'static str,
-    /// One line for people, with its source.
+    /// One-line description for users, with its source.
     pub about: &'static str,
-    /// Makes one for a connection.
+    /// Creates a scheduler for one connection.
     pub make: fn() -> Box<dyn Scheduler>,
 }
 
@@ -255,7 +257,7 @@ pub const ALL: &[SchedulerEntry] = &[
     },
 ];
 
-/// No scheduler has this name.
+/// Error: no scheduler has this name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown scheduler `{name}`, expected one of: {}", names())]
 pub struct UnknownScheduler {
@@ -266,7 +268,7 @@ fn names() -> String {
     ALL.iter().map(|entry| entry.name).collect::<Vec<_>>().join(", ")
 }
 
-/// The scheduler of this name.
+/// Creates the scheduler of this name.
 pub fn by_name(name: &str) -> Result<Box<dyn Scheduler>, UnknownScheduler> {
     let found = ALL.iter().find(|entry| entry.name == name);
     found.map(|entry| (entry.make)()).ok_or_else(|| UnknownScheduler { name: name.to_owned() })

@@ -1,15 +1,14 @@
-//! Scheduling when data is written, not when it can be sent (the first of the two designs that Barré et
-//! al., Networking 2011, §3, tell of; the one they kept is [`MinRtt`](super::min_rtt::MinRtt)).
+//! Scheduling when data is written, not when it can be sent. This is the first of the two designs
+//! of Barré et al., Networking 2011, §3; they kept the other, [`MinRtt`](super::min_rtt::MinRtt).
 //!
-//! Each subflow has a send buffer of its own, and data goes at once into that of the path with the
-//! lowest srtt that has room in it. What waits there stays there: when paths change, the choice of long
-//! ago may be a bad one, and when a path fails, all of its buffer must be moved.
+//! Each subflow has its own send buffer. Data goes at once into the buffer of the path with the
+//! lowest srtt that has room, and stays there. When paths change, an early choice may prove bad;
+//! when a path fails, its whole buffer must be moved.
 
 use super::eligible::{eligible, fastest};
 use super::{Decision, Scheduler};
 use crate::path::ConnectionView;
 
-/// See the module.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Pushing;
 

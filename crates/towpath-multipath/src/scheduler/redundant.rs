@@ -1,11 +1,11 @@
-//! Everything on every path (mptcp.org's `redundant`): each path sends what it has not sent yet and
-//! the peer has not acknowledged. The fastest path decides the delay, loss on one costs nothing.
+//! Everything on every path (mptcp.org's `redundant`): each path sends all data that it has not
+//! sent yet and the peer has not acknowledged. The fastest path determines latency; loss on a
+//! single path does not matter.
 
 use super::eligible::eligible;
 use super::{Decision, Scheduler};
 use crate::path::{ConnectionView, DataRange, PathView};
 
-/// See the module.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Redundant;
 
@@ -24,7 +24,7 @@ impl Scheduler for Redundant {
     }
 }
 
-/// New data is sent, data that another path had is repeated: the two are counted apart.
+/// Sends new data or reinjects another path's data: the two are counted separately.
 fn decide(path: &PathView, range: DataRange, view: &ConnectionView<'_>) -> Decision {
     let sent_before = view.head.map_or(0, |(head, _)| {
         view.unacked_bytes.saturating_sub(range.start.wrapping_sub(head.start))

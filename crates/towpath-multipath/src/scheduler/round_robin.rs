@@ -1,11 +1,10 @@
-//! A packet on each path in turn, as far as windows allow (mptcp.org's `roundrobin`): for tests and
-//! as a bad example, since the slowest path sets the pace.
+//! One packet on each path in turn, as far as windows allow (mptcp.org's `roundrobin`). For tests
+//! and as a bad example, since the slowest path sets the pace.
 
 use super::eligible::eligible;
 use super::{Decision, Scheduler, SchedulerEvent};
 use crate::path::{ConnectionView, PathId};
 
-/// See the module.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct RoundRobin {
     last: Option<PathId>,

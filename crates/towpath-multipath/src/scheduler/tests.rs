@@ -1,4 +1,4 @@
-//! What each scheduler decides, in words and tables; and what must hold for all of them.
+//! Decisions of each scheduler, in words and tables, and invariants of all of them.
 
 use std::time::Duration;
 
@@ -322,8 +322,8 @@ fn linux_averages_the_rate_of_a_path_over_its_bursts() {
         path == PathId(0)
     };
     assert!(first_is_chosen(500_000, [0, 0]));
-    // The rate of this moment is ten times what it was, the average of half old and half new 5.5
-    // times: 55 kB wait as long as 10 kB on the other path.
+    // The current rate is ten times the previous one; the average of half old and half new is 5.5
+    // times. 55 kB then wait as long as 10 kB on the other path.
     assert!(first_is_chosen(5_000_000, [10_000, 20_000]));
     assert!(!first_is_chosen(5_000_000, [60_000, 10_000]));
     assert!(first_is_chosen(5_000_000, [50_000, 10_000]));

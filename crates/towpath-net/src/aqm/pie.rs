@@ -87,7 +87,7 @@ impl Pie {
     }
 
     /// Makes every update that is due. The delay does not change between two events of the queue,
-    /// so late updates lose nothing.
+    /// so a late update gives the same result.
     fn update_until(&mut self, now: Instant) {
         let missed = now.nanos_since(self.next_update) / self.update_nanos;
         let skipped = missed.saturating_sub(MAX_UPDATES).saturating_mul(self.update_nanos);

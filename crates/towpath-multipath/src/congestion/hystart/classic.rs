@@ -1,9 +1,9 @@
-//! `HyStart` as in Linux's CUBIC (`hystart_update` in `net/ipv4/tcp_cubic.c`; Ha and Rhee, "Hybrid Slow
-//! Start for High-Bandwidth and Long-Distance Networks", 2008).
+//! `HyStart` as in Linux's CUBIC (`hystart_update` in `net/ipv4/tcp_cubic.c`; Ha and Rhee, 2008:
+//! "Hybrid Slow Start for High-Bandwidth and Long-Distance Networks").
 //!
-//! Slow start ends at once when acknowledgements have come closely one after the other for half a
-//! round trip (an *ACK train*: the window fills the pipe), or when the smallest of the first round-trip
-//! times of a round exceeds the smallest of all by an eighth.
+//! Slow start ends at once on either of two signs. One is an *ACK train*: closely spaced
+//! acknowledgements for half a round trip, so that the window fills the pipe. The other is delay:
+//! the smallest of a round's first round-trip times exceeds the overall minimum by an eighth.
 
 use std::time::Duration;
 
@@ -11,40 +11,40 @@ use towpath_net::Instant;
 
 use crate::congestion::AckSample;
 
-/// Windows below are never judged (`hystart_low_window`).
+/// Smaller windows, in packets, never end slow start (`hystart_low_window`).
 const HYSTART_LOW_WINDOW: u64 = 16;
-/// Acknowledgements of one train are at most this far apart (`hystart_ack_delta_us`).
+/// Largest gap between the acknowledgements of one train (`hystart_ack_delta_us`).
 const HYSTART_ACK_DELTA: Duration = Duration::from_millis(2);
-/// Samples of a round before its delay is judged (`HYSTART_MIN_SAMPLES`).
+/// Samples of a round before its delay counts (`HYSTART_MIN_SAMPLES`).
 const HYSTART_MIN_SAMPLES: u32 = 8;
 /// Bounds of the delay that counts as growth (`HYSTART_DELAY_MIN`, `HYSTART_DELAY_MAX`).
 const HYSTART_DELAY_BOUNDS: (Duration, Duration) =
     (Duration::from_millis(4), Duration::from_millis(16));
-/// The most that a sender may hold acknowledged data back by itself (`hystart_ack_delay`): the time of
-/// four super-segments, at most 1 ms.
+/// Allowance for acknowledgements held back by the sender (`hystart_ack_delay`): the time of four
+/// super-segments, at most 1 ms.
 const HYSTART_ACK_DELAY: Duration = Duration::from_millis(1);
 const HYSTART_ACK_DELAY_BYTES: u64 = 4 * 65_536;
 
-/// A path's slow start.
+/// State of a path's slow start.
 #[derive(Debug, Clone, Copy, Default)]
 pub(in crate::congestion) struct LinuxHyStart {
     /// Smallest round-trip time so far.
     least: Option<Duration>,
-    /// When the round began, and when the last acknowledgement of its train came.
+    /// Start of the round, and time of the last acknowledgement of its train.
     round: Option<(Instant, Instant)>,
-    /// Delivered so far, and how much of that ends the round.
+    /// Bytes delivered so far, and the value that ends the round.
     delivered_bytes: u64,
     round_end_bytes: u64,
-    /// Smallest of the first samples of the round, and how many there were.
+    /// Smallest of the first round-trip times of the round, and their number.
     current: Option<Duration>,
     samples: u32,
 }
 
 impl LinuxHyStart {
-    /// Takes in an acknowledgement in slow start; true if slow start ends with it.
+    /// Processes an acknowledgement in slow start; returns true if slow start ends.
     pub(in crate::congestion) fn ends(&mut self, ack: &AckSample, cwnd: u64, mss: u64) -> bool {
-        // A round begins with what comes behind all that was sent when the one before it began: a pause
-        // may lie between.
+        // A round begins with the first acknowledgement beyond the data sent at the start of the
+        // previous one; a pause may lie between.
         let before = self.delivered_bytes;
         self.delivered_bytes = before.saturating_add(ack.acked_bytes);
         if self.delivered_bytes > self.round_end_bytes {
@@ -67,7 +67,7 @@ impl LinuxHyStart {
             return false;
         }
         *previous = ack.now;
-        // Linux paces by twice the window a round trip in slow start, and knows its rate only so.
+        // In slow start Linux paces at two windows per round trip, and derives its rate from that.
         let per_second = u128::from(cwnd) * 2_000_000_000 / ack.srtt.as_nanos().max(1);
         let held_back = u128::from(HYSTART_ACK_DELAY_BYTES) * 1_000_000_000 / per_second.max(1);
         let held_back = u64::try_from(held_back).map_or(HYSTART_ACK_DELAY, Duration::from_nanos);
