@@ -1,11 +1,12 @@
-//! TLS: where nothing else is said, with one fixed Ed25519 certificate, which proves nothing.
+//! TLS configuration; by default with one fixed Ed25519 certificate, which proves nothing.
 //!
-//! In a simulation or emulation both ends are ours and trust this certificate only. It is fixed, and Ed25519, so that handshakes
-//! have the same lengths in every run: ECDSA signatures vary by a byte or two. No session tickets,
-//! no early data, no clock: what is checked against the certificate's dates is a fixed day.
+//! In a simulation or emulation both ends are ours and trust this certificate only. It is fixed,
+//! and Ed25519, so that handshakes have the same lengths in every run: ECDSA signatures vary by a
+//! byte or two. Session tickets and early data are off. Instead of a clock, a fixed day is compared
+//! with the certificate's dates.
 //!
-//! Keys are still drawn by the TLS library from the system's randomness, so that the bytes of two
-//! runs differ where their lengths and times do not.
+//! The TLS library still draws keys from the system's randomness, so the bytes of two runs differ,
+//! while lengths and times do not.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,11 +23,11 @@ use sha2::Sha256;
 use crate::error::OpenError;
 use crate::identity::{Fingerprint, Identity, PinVerifier, Trust};
 
-/// Name in the certificate.
+/// Host name in the fixed certificate.
 pub(crate) const SERVER_NAME: &str = "towpath";
-/// What the streams carry (ALPN): nothing but our own traffic patterns.
+/// Application protocol of the streams (ALPN): towpath's own traffic patterns.
 const ALPN: &[u8] = b"towpath";
-/// 2027-01-01, within the certificate's hundred years.
+/// Fixed date 2027-01-01, within the certificate's hundred years.
 const FIXED_DATE: Duration = Duration::from_secs(1_798_761_600);
 
 /// `openssl req -x509 -new -key KEY -subj /CN=towpath -addext subjectAltName=DNS:towpath
@@ -56,7 +57,7 @@ const CERTIFICATE: [u8; 335] = [
     0x2c, 0x8c, 0xc3, 0xe2, 0x0a, 0x30, 0xb1, 0xab, 0x21, 0xf3, 0x84, 0x03, 0x06, 0x65, 0x0b,
 ];
 
-/// `openssl genpkey -algorithm ED25519 -outform DER`: anybody may know it.
+/// Public key pair, made by `openssl genpkey -algorithm ED25519 -outform DER`; not a secret.
 #[rustfmt::skip]
 const KEY: [u8; 48] = [
     0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20,
@@ -64,7 +65,7 @@ const KEY: [u8; 48] = [
     0xf1, 0x16, 0x05, 0xd1, 0x48, 0x27, 0xf3, 0xf1, 0x3b, 0xdb, 0x1c, 0xfc, 0xdc, 0xc2, 0xe6, 0xb1,
 ];
 
-/// The fixed day.
+/// Clock that always returns the fixed day.
 #[derive(Debug)]
 struct FixedTimeProvider;
 
@@ -74,12 +75,12 @@ impl TimeProvider for FixedTimeProvider {
     }
 }
 
-/// TLS of the end that opens a connection.
+/// Returns the QUIC configuration of the end that opens a connection.
 pub(crate) fn client(trust: &Trust) -> Result<Arc<QuicClientConfig>, OpenError> {
     Ok(Arc::new(QuicClientConfig::try_from(client_config(trust)?)?))
 }
 
-/// The same for any use.
+/// Returns the TLS configuration of the opener, for QUIC or TCP.
 pub(crate) fn client_config(trust: &Trust) -> Result<rustls::ClientConfig, OpenError> {
     match trust {
         Trust::Fixed => client_tls(),
@@ -88,12 +89,12 @@ pub(crate) fn client_config(trust: &Trust) -> Result<rustls::ClientConfig, OpenE
     }
 }
 
-/// TLS of the end that accepts connections.
+/// Returns the QUIC configuration of the end that accepts connections.
 pub(crate) fn server(identity: Option<&Identity>) -> Result<Arc<QuicServerConfig>, OpenError> {
     Ok(Arc::new(QuicServerConfig::try_from(server_config(identity)?)?))
 }
 
-/// The same for any use.
+/// Returns the TLS configuration of the acceptor, for QUIC or TCP.
 pub(crate) fn server_config(
     identity: Option<&Identity>,
 ) -> Result<rustls::ServerConfig, OpenError> {
@@ -126,7 +127,7 @@ fn serve(
     Ok(config)
 }
 
-/// The same for any library.
+/// Returns the TLS configuration of an opener that trusts the fixed certificate only.
 pub(crate) fn client_tls() -> Result<rustls::ClientConfig, OpenError> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_slice(&CERTIFICATE))?;
@@ -140,7 +141,7 @@ pub(crate) fn client_tls() -> Result<rustls::ClientConfig, OpenError> {
     Ok(config)
 }
 
-/// The same for any library.
+/// Returns the TLS configuration of an acceptor with the fixed certificate.
 pub(crate) fn server_tls() -> Result<rustls::ServerConfig, OpenError> {
     let chain = vec![CertificateDer::from_slice(&CERTIFICATE)];
     let key = PrivateKeyDer::Pkcs8(KEY.as_slice().into());
@@ -153,7 +154,7 @@ pub(crate) fn provider() -> Arc<rustls::crypto::CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
-/// Stateless resets are signed with a key from the host's seed.
+/// Key of stateless resets, derived from the host's seed.
 #[derive(Debug)]
 pub(crate) struct StatelessResetKey(pub(crate) u64);
 
@@ -185,7 +186,7 @@ impl HmacKey for StatelessResetKey {
     }
 }
 
-/// No address validation tokens are given out, and none is taken.
+/// Token key that neither issues nor accepts address validation tokens.
 #[derive(Debug)]
 pub(crate) struct NoTokens;
 
@@ -199,7 +200,7 @@ impl HandshakeTokenKey for NoTokens {
     }
 }
 
-/// The fixed day, for what the library stamps.
+/// Time source of the library that always returns the fixed day.
 #[derive(Debug)]
 pub(crate) struct FixedTimeSource;
 

@@ -1,4 +1,4 @@
-//! How connections behave.
+//! Settings of QUIC connections and listeners.
 
 use std::num::ParseIntError;
 use std::sync::Arc;
@@ -12,88 +12,91 @@ use crate::congestion::CongestionFactory;
 use crate::identity::{Identity, Trust};
 use crate::qlog::Qlog;
 
-/// Flow-control window at most. Above it the library takes many small packets in the reorder buffer
-/// for an attack and closes the connection ("too many gaps in stream buffer").
+/// Largest flow-control window. Above it the library mistakes many small packets in the reorder
+/// buffer for an attack and closes the connection ("too many gaps in stream buffer").
 pub const MAX_WINDOW_BYTES: u64 = 1_250_000;
-/// Paths that a connection may have at the same time.
+/// Limit of concurrent paths per connection.
 const MAX_PATHS: u32 = 8;
-/// Streams that the peer may have open at the same time, unless it is told otherwise.
+/// Default limit of streams that the peer may have open at the same time.
 const MAX_STREAMS: u32 = 1_024;
-/// UDP payload that every path must carry (RFC 9000 §14).
+/// UDP payload that every path must carry, in bytes (RFC 9000 §14).
 pub(crate) const MIN_DATAGRAM_BYTES: u16 = 1_200;
 
-/// Which paths carry data.
+/// Policy that selects the paths carrying data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PathPolicy {
-    /// All of them at once, but for those whose address is called a backup.
+    /// All paths at once, except those from backup addresses.
     #[default]
     Aggregate,
-    /// The first one; another one when that is given up.
+    /// The first path; another one after it is abandoned.
     Backup,
-    /// The first one; another one already when the first is slow or late: it has a probe timeout
-    /// running out, data that is unacknowledged for 600 ms, a smoothed round-trip time above 600 ms
-    /// or a timeout above 1500 ms.
+    /// The first path; another one as soon as the first is slow.
+    ///
+    /// Slow is any of: an expiring probe timeout, data unacknowledged for 600 ms, a smoothed
+    /// round-trip time above 600 ms, or a timeout above 1500 ms.
     Ios,
 }
 
 impl PathPolicy {
-    /// Every policy with its name.
+    /// Every policy with its name in settings.
     pub const ALL: [(&str, Self); 3] =
         [("aggregate", Self::Aggregate), ("backup", Self::Backup), ("ios", Self::Ios)];
 }
 
-/// How a connection behaves.
+/// Settings of a connection, or of all connections of a listener.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QuicConfig {
-    /// Offer Multipath QUIC, or accept it.
+    /// True to offer Multipath QUIC, or accept it.
     pub multipath: bool,
     /// Name of the congestion control, see [`crate::congestion::names`].
     pub congestion_control: String,
-    /// Which paths carry data.
+    /// Policy that selects the paths carrying data.
     pub policy: PathPolicy,
-    /// Bytes that the peer may send and we have not read, for each stream and all of them; more
-    /// than [`MAX_WINDOW_BYTES`] is that.
+    /// Bytes that the peer may send before we read them, for each stream and for all together.
+    /// Larger values are clamped to [`MAX_WINDOW_BYTES`].
     pub receive_window_bytes: u64,
-    /// Bytes written and not yet acknowledged.
+    /// Limit of bytes written and not yet acknowledged.
     pub send_window_bytes: u64,
-    /// Of a connection that is accepted: the receive window of all its streams together, until
-    /// [`crate::QuicStack::configure`] says what it is for. `None` is the window that it has later.
+    /// Receive window of all streams of an accepted connection together, until
+    /// [`crate::QuicStack::configure`] is called. `None` uses the later window from the start.
     pub initial_window_bytes: Option<u64>,
-    /// Streams that the peer may have open at the same time.
+    /// Limit of streams that the peer may have open at the same time.
     pub max_streams: u32,
-    /// Silence after which the connection is given up.
+    /// Idle time after which the connection is abandoned.
     pub idle_timeout: Duration,
-    /// So often something is sent where nothing else is, to keep the connection.
+    /// Interval of keep-alive packets on an otherwise idle connection; `None` sends none.
     pub keep_alive: Option<Duration>,
-    /// UDP payload at most; path MTU discovery (RFC 8899) finds out what passes.
+    /// Largest UDP payload; path MTU discovery (RFC 8899) finds the size that passes.
     pub max_datagram_bytes: u16,
-    /// Datagrams in one transmission.
+    /// Limit of datagrams in one transmission.
     pub segments: usize,
-    /// Whom a host that begins connections speaks to.
+    /// Certificates that a connecting host accepts from the server.
     pub trust: Trust,
-    /// Who a listener is; without one, anybody with this program.
+    /// Certificate and key of a listener; `None` uses the program's fixed certificate, which proves
+    /// nothing.
     pub identity: Option<Identity>,
-    /// Where a connection that this host begins is logged.
+    /// Log of a connection that this host opens; `None` logs nothing.
     pub qlog: Option<Qlog>,
-    /// How a listener protects itself, and others, from forged source addresses.
+    /// Protection of a listener, and of third parties, against forged source addresses.
     pub validation: AddressValidation,
 }
 
-/// What a listener does before it believes a peer's address (RFC 9000 §8.1). Whatever is chosen, at
-/// most three times the bytes of an address go back to it until it has answered.
+/// Limits of a listener before it accepts a peer's address (RFC 9000 §8.1).
+///
+/// Under every setting, an unvalidated address receives at most three times the bytes it sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AddressValidation {
-    /// With so many unfinished handshakes, new peers must first show that they get what is sent to
-    /// them: a Retry packet, and a round trip more. 0 is always.
+    /// Number of unfinished handshakes from which new peers must validate their address by a Retry
+    /// packet, which costs a round trip. 0 is always.
     pub retry_from: usize,
-    /// With so many, new peers get no answer.
+    /// Number of unfinished handshakes from which new peers are ignored.
     pub max_handshakes: usize,
-    /// With so many connections of any kind, new peers get no answer.
+    /// Number of connections of any kind from which new peers are ignored.
     pub max_connections: usize,
 }
 
 impl AddressValidation {
-    /// Nobody is asked or left out: for networks where all addresses are true.
+    /// No validation and no limit: for networks without forged addresses.
     pub const NONE: Self =
         Self { retry_from: usize::MAX, max_handshakes: usize::MAX, max_connections: usize::MAX };
 }
@@ -121,8 +124,10 @@ impl Default for QuicConfig {
 }
 
 impl QuicConfig {
-    /// The default, changed by settings by name: how scenarios reach this crate, which knows nothing
-    /// of them. Sizes are bytes, buffers the three numbers of Linux. A later setting wins.
+    /// Parses settings given by name, which change the default. Scenarios use this because this
+    /// crate does not know them.
+    ///
+    /// Sizes are bytes; buffers take the three numbers of Linux. A later setting wins.
     pub fn from_texts<'a>(
         settings: impl IntoIterator<Item = (&'a str, &'a str)>,
     ) -> Result<Self, SettingError> {
@@ -148,12 +153,12 @@ impl QuicConfig {
         Ok(())
     }
 
-    /// The receive window that is really used.
+    /// Returns the receive window in use, clamped to [`MAX_WINDOW_BYTES`].
     pub fn window_bytes(&self) -> u64 {
         self.receive_window_bytes.clamp(1, MAX_WINDOW_BYTES)
     }
 
-    /// What the library is told.
+    /// Builds the library's transport settings.
     pub(crate) fn transport(&self, factory: CongestionFactory) -> TransportConfig {
         let mut transport = TransportConfig::default();
         let window = window(self.window_bytes());
@@ -178,20 +183,20 @@ impl QuicConfig {
             transport.qlog_factory(Arc::new(qlog.clone()));
         }
         if self.multipath {
-            // Never a path's own idle timeout: acknowledgements of all paths return on one of
-            // them, so that healthy paths would be given up.
+            // Never set a path's own idle timeout: acknowledgements of all paths return on one of
+            // them, so healthy paths would be abandoned.
             transport.max_concurrent_multipath_paths(MAX_PATHS);
         }
         transport
     }
 }
 
-/// As the library has it.
+/// Converts to the library's integer.
 pub(crate) fn window(bytes: u64) -> VarInt {
     VarInt::from_u64(bytes).unwrap_or(VarInt::MAX)
 }
 
-/// The last of several sizes: buffers that grow have three.
+/// Parses the last of several sizes: automatically growing buffers have three.
 fn max(value: &str) -> Result<u64, ParseIntError> {
     value.split_ascii_whitespace().next_back().unwrap_or_default().parse()
 }

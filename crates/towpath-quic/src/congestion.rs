@@ -1,12 +1,13 @@
 //! Congestion control: `towpath-multipath`'s and the library's, behind the library's interface.
 //!
-//! A [`CongestionFactory`] belongs to one connection. The library asks it for a controller for each path, and
-//! all of them share one [`PathGroup`]: that is how LIA, OLIA, BALIA and wVegas see the other paths. The
-//! group also notes what the library does not tell otherwise: what is in flight on each path, since
-//! when the oldest of it waits, and how the round-trip time varies. The path policies live on that.
+//! A [`CongestionFactory`] belongs to one connection. The library requests a controller for each
+//! path, and all of them share one [`PathGroup`]. This lets LIA, OLIA, BALIA and wVegas see the
+//! other paths. The group also records metrics that the library does not expose: bytes in flight on
+//! each path, the age of the oldest, and the variation of the round-trip time. The path policies
+//! depend on them.
 //!
-//! The library does not say which path a controller is for. So a path's figures are found the other
-//! way round: the path shows its controller, and that knows its place in the group.
+//! The library does not tell which path a controller is for. A path's metrics are therefore found
+//! in reverse: the path exposes its controller, which knows its place in the group.
 
 use std::any::Any;
 use std::fmt;
@@ -31,33 +32,33 @@ use crate::time::TimeConverter;
 mod tests;
 mod waiting;
 
-/// RFC 9002 §7.2.
+/// Initial window in packets (RFC 9002 §7.2).
 const INITIAL_PACKETS: u32 = 10;
-/// RFC 9002 §7.2: two packets.
+/// Minimum window in packets (RFC 9002 §7.2).
 const MIN_WINDOW_PACKETS: u64 = 2;
-/// A packet this much older than one that was acknowledged is not waited for any more: the library
-/// gives up path MTU probes without a word.
+/// Age beyond an acknowledged packet at which a packet is no longer waited for: the library
+/// silently abandons path MTU probes.
 const MAX_UNACKED_AGE: Duration = Duration::from_millis(100);
 
-/// Controls of the library, by name.
+/// Controls of the library: name and description.
 const NOQ_CONTROLLERS: &[(&str, &str)] = &[
     ("newreno", "the library's NewReno (RFC 9002)"),
     ("noq-cubic", "the library's CUBIC"),
     ("bbr", "the library's BBR, version 3; draws random numbers of its own, so not simulated"),
 ];
 
-/// Every congestion control: name, and one line for people.
+/// Returns every congestion control: name, and a one-line description.
 pub fn names() -> impl Iterator<Item = (&'static str, &'static str)> {
     let own = congestion::ALL.iter().map(|entry| (entry.name, entry.about));
     own.chain(NOQ_CONTROLLERS.iter().copied())
 }
 
-/// Whether it behaves the same in every run with the same seed.
+/// Returns true if the control behaves the same in every run with the same seed.
 pub fn is_deterministic(name: &str) -> bool {
     name != "bbr"
 }
 
-/// No congestion control has this name.
+/// Error: no congestion control has this name.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("unknown congestion control `{name}`, expected one of: {}", listed())]
 pub struct UnknownCongestionControl {
@@ -68,7 +69,7 @@ fn listed() -> String {
     names().map(|(name, _)| name).collect::<Vec<_>>().join(", ")
 }
 
-/// What makes a path's control.
+/// Source of the controls of paths.
 #[derive(Clone)]
 enum ControllerKind {
     Ours(fn(CongestionConfig) -> Box<dyn CongestionControl>),
@@ -101,7 +102,7 @@ impl ControllerKind {
     }
 }
 
-/// Makes the controllers of one connection.
+/// Factory of the controllers of one connection.
 #[derive(Clone)]
 pub(crate) struct CongestionFactory {
     clock: TimeConverter,
@@ -115,7 +116,7 @@ impl fmt::Debug for CongestionFactory {
 }
 
 impl CongestionFactory {
-    /// For one connection; its paths are coupled with each other and with nothing else.
+    /// Creates the factory of one connection; its paths are coupled with each other only.
     pub(crate) fn new(name: &str, clock: TimeConverter) -> Result<Self, UnknownCongestionControl> {
         let kind = Arc::new(Mutex::new(ControllerKind::named(name)?));
         Ok(Self { clock, group: PathGroup { members: Arc::default(), kind } })
@@ -130,11 +131,11 @@ impl ControllerFactory for CongestionFactory {
     }
 }
 
-/// The paths of one connection.
+/// Controls of all paths of one connection.
 #[derive(Clone)]
 struct PathGroup {
     members: Arc<Mutex<Vec<Option<PathCongestion>>>>,
-    /// What new paths get.
+    /// Kind of control that new paths get.
     kind: Arc<Mutex<ControllerKind>>,
 }
 
@@ -146,7 +147,7 @@ impl fmt::Debug for PathGroup {
 
 impl PathGroup {
     fn lock(&self) -> MutexGuard<'_, Vec<Option<PathCongestion>>> {
-        // A panic elsewhere is reported there.
+        // A poisoned lock is fine: the panic is reported elsewhere.
         self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -161,40 +162,40 @@ impl PathGroup {
     }
 }
 
-/// A path's control, whosesoever.
+/// Control of one path, ours or the library's.
 #[derive(Debug)]
 enum PathController {
     Ours(Box<dyn CongestionControl>),
     Library(Box<dyn Controller>),
 }
 
-/// One path.
+/// Congestion control and metrics of one path.
 #[derive(Debug)]
 struct PathCongestion {
     control: PathController,
-    /// Controllers that stand for it: the library copies them when it tries a new address.
+    /// Number of controllers for this path: the library clones them when it tries a new address.
     handles: usize,
-    /// It does not carry data any more and counts no more for the others.
+    /// Set when the path carries no more data and does not count for the others.
     left: bool,
     mtu_bytes: u16,
     in_flight_bytes: u64,
     waiting: UnackedPackets,
     acked_bytes: u64,
     last_ack: Option<time::Instant>,
-    /// When the newest packet that was acknowledged was sent.
+    /// Sending time of the newest acknowledged packet.
     newest_acked: Option<time::Instant>,
     srtt: Duration,
     rttvar: Duration,
     min_rtt: Duration,
-    /// Of the acknowledgement that is being taken in.
+    /// Data of the acknowledgement that is being processed.
     batch: AckBatch,
-    /// Packets sent until then belong to the round trip that is going on.
+    /// Packets sent until then belong to the current round trip.
     round_end: Option<time::Instant>,
     /// Packets sent until then were sent before the last reduction.
     recovery_start: Option<time::Instant>,
 }
 
-/// What one acknowledgement says.
+/// Totals of one acknowledgement.
 #[derive(Debug, Clone, Copy, Default)]
 struct AckBatch {
     bytes: u64,
@@ -248,7 +249,7 @@ impl PathCongestion {
         }
     }
 
-    /// One packet was acknowledged; `smoothed` and `least` are the library's round-trip times.
+    /// Records one acknowledged packet; `smoothed` and `least` are the library's round-trip times.
     fn on_ack(
         &mut self,
         now: time::Instant,
@@ -263,7 +264,7 @@ impl PathCongestion {
         self.batch.bytes = self.batch.bytes.saturating_add(bytes);
         self.batch.newest_sent = self.batch.newest_sent.max(Some(sent));
         let sample = now.saturating_duration_since(sent);
-        // RFC 9002 §5.3, as the library computes it but does not tell.
+        // RFC 9002 §5.3, as the library computes it but does not expose.
         self.rttvar = if self.srtt.is_zero() {
             sample / 2
         } else {
@@ -273,7 +274,7 @@ impl PathCongestion {
         self.min_rtt = least;
     }
 
-    /// What an acknowledgement as a whole says, for our own controls.
+    /// Returns the whole acknowledgement as a sample for our own controls.
     fn sample(&mut self, now: Instant, at: time::Instant, limited: bool) -> Option<AckSample> {
         let batch = std::mem::take(&mut self.batch);
         let newest = batch.newest_sent?;
@@ -304,16 +305,17 @@ fn path_id(place: usize) -> PathId {
     PathId(u8::try_from(place).unwrap_or(u8::MAX))
 }
 
-/// What is known of a path beside the library's own figures.
+/// Metrics of a path that the library does not expose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct PathMetrics {
     pub(crate) cwnd_bytes: u64,
     pub(crate) ssthresh_bytes: Option<u64>,
     pub(crate) in_flight_bytes: u64,
     pub(crate) acked_bytes: u64,
-    /// Since when the oldest packet waits for its acknowledgement.
+    /// Sending time of the oldest unacknowledged packet.
     pub(crate) waiting_since: Option<Instant>,
-    /// The path worked then: acknowledgements may have come on another one, and late.
+    /// Sending time of the newest acknowledged packet, when the path worked. The acknowledgement
+    /// may have come late and on another path.
     pub(crate) worked: Option<Instant>,
     pub(crate) srtt: Duration,
     pub(crate) rttvar: Duration,
@@ -329,7 +331,7 @@ pub(crate) struct PathControllerHandle {
 }
 
 impl PathControllerHandle {
-    /// The one that `controller` is, if it is one of ours.
+    /// Returns the handle behind `controller`, if it is one of ours.
     pub(crate) fn of(controller: &dyn Controller) -> Option<Box<Self>> {
         controller.clone_box().into_any().downcast().ok()
     }
@@ -347,7 +349,7 @@ impl PathControllerHandle {
         });
     }
 
-    /// What is known of the path.
+    /// Returns the metrics of the path.
     pub(crate) fn path_metrics(&self) -> PathMetrics {
         let clock = self.clock;
         let figures = self.with(|member| PathMetrics {
@@ -367,8 +369,8 @@ impl PathControllerHandle {
         figures.unwrap_or_default()
     }
 
-    /// Gives all paths of the connection another control, as if they were new: for one that was
-    /// accepted before it was known what for.
+    /// Gives all paths of the connection another control, as if they were new. Used when an
+    /// accepted connection's purpose becomes known.
     pub(crate) fn switch(
         &self,
         name: &str,
@@ -382,13 +384,13 @@ impl PathControllerHandle {
         Ok(())
     }
 
-    /// The handshake's packets are numbered apart from all others, and those that were not
-    /// acknowledged are forgotten without a word.
+    /// Clears the handshake's packets. They have their own packet numbers, and the library silently
+    /// forgets the unacknowledged ones.
     pub(crate) fn end_handshake(&self) {
         self.with(|member| member.waiting.clear());
     }
 
-    /// The path is given up: the others do not count it any more.
+    /// Marks the path as abandoned: the others no longer count it.
     pub(crate) fn abandon(&self) {
         self.with(|member| {
             member.left = true;
@@ -396,7 +398,7 @@ impl PathControllerHandle {
         });
     }
 
-    /// Lets our control of this path act, with all paths that carry data in view.
+    /// Calls `act` with this path's control and all paths that carry data.
     fn with_group(&self, act: impl FnOnce(&mut PathCongestion, &[Sibling])) {
         let mut members = self.group.lock();
         let views: Vec<Sibling> = members
@@ -480,7 +482,7 @@ impl Controller for PathControllerHandle {
             if let Some(newest) = member.batch.newest_sent {
                 member.forget_old(newest);
             }
-            // RFC 9002 §7.8: a window that pacing leaves unused for a moment is used all the same.
+            // RFC 9002 §7.8: a window that pacing leaves unused for a moment still counts as used.
             let Some(sample) = member.sample(ours, now, !app_limited) else { return };
             if let PathController::Ours(own) = &mut member.control {
                 own.on_ack(&sample, place, views);

@@ -1,4 +1,4 @@
-//! One connection: the library's, and what we add to it.
+//! One connection: the library's state plus path management, policy and records.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -24,17 +24,17 @@ pub(crate) struct Connection {
     pub(crate) inner: noq_proto::Connection,
     pub(crate) id: ConnectionId,
     pub(crate) handle: ConnectionHandle,
-    /// Port of the socket.
+    /// Local port of the connection's socket.
     pub(crate) socket: u16,
     pub(crate) opener: bool,
     pub(crate) config: QuicConfig,
     pub(crate) clock: TimeConverter,
-    /// Our address when it began.
+    /// Local address at the start.
     pub(crate) local: SocketAddr,
     pub(crate) remote: SocketAddr,
-    /// What packets leave from as long as the library does not say.
+    /// Source address of packets for which the library sets none.
     pub(crate) source: IpAddr,
-    /// Interface on which it began.
+    /// Interface at the start.
     pub(crate) interface: u32,
     pub(crate) established: bool,
     peer: Option<Fingerprint>,
@@ -42,20 +42,20 @@ pub(crate) struct Connection {
     closed: bool,
     pub(crate) paths: Vec<PathRecord>,
     pub(crate) policy: Policy,
-    /// When the application last read or wrote something.
+    /// Time at which the application last read or wrote something.
     pub(crate) active: Instant,
     pub(crate) pinged: Instant,
-    /// When the paths are to be looked at again.
+    /// Time of the next path check.
     pub(crate) next_path_check: Option<Instant>,
-    /// Not before then is a path opened from this address again.
+    /// Earliest time at which a path from each address may be opened again.
     pub(crate) reopen: BTreeMap<IpAddr, Instant>,
-    /// The stream that took data last.
+    /// The stream that last accepted data.
     pub(crate) last_writer: u64,
-    /// Streams that take data again.
+    /// Streams that accept data again.
     writable: BTreeSet<u64>,
 }
 
-/// What [`Connection::new`] needs.
+/// Arguments of [`Connection::new`], by name.
 pub(crate) struct ConnectionParams {
     pub(crate) inner: noq_proto::Connection,
     pub(crate) id: ConnectionId,
@@ -99,7 +99,7 @@ impl Connection {
         }
     }
 
-    /// A datagram for it.
+    /// Processes a datagram for this connection.
     pub(crate) fn receive(
         &mut self,
         now: Instant,
@@ -110,7 +110,7 @@ impl Connection {
         self.inner.handle_event(event);
     }
 
-    /// When [`Self::wake`] must be called.
+    /// Returns the time at which [`Self::wake`] must be called.
     pub(crate) fn next_due(&self) -> Option<Instant> {
         if self.inner.is_drained() {
             return None;
@@ -124,7 +124,7 @@ impl Connection {
         self.inner.handle_timeout(self.clock.to_std(now));
     }
 
-    /// Exchanges what library, paths and application have to tell each other.
+    /// Exchanges events between library, paths and application.
     pub(crate) fn drive(
         &mut self,
         now: Instant,
@@ -154,7 +154,7 @@ impl Connection {
         }
     }
 
-    /// Who is told first can take all that there is room for: the streams take turns.
+    /// Emits the writable streams in turn, because the first one notified can use up all the room.
     fn emit_writable(&mut self, told: &mut VecDeque<QuicEvent>) {
         let later = self.writable.split_off(&self.last_writer.saturating_add(1));
         let earlier = std::mem::take(&mut self.writable);
@@ -203,7 +203,7 @@ impl Connection {
         }
     }
 
-    /// What both ends of this connection know and nobody else, once it is established.
+    /// Returns a secret that only both ends of this connection can derive, once it is established.
     pub(crate) fn binding(&self) -> Option<[u8; 32]> {
         let mut binding = [0; 32];
         let session = self.inner.crypto_session();
@@ -232,7 +232,8 @@ impl Connection {
             StreamEvent::Readable { id: stream } => {
                 Some(QuicEvent::Readable(id, StreamId(stream.index())))
             }
-            // A stream that the peer stopped is told as writable: writing says so.
+            // A stream that the peer stopped is reported as writable; the next write returns the
+            // error.
             StreamEvent::Writable { id: stream } | StreamEvent::Stopped { id: stream, .. } => {
                 self.writable.insert(stream.index());
                 None
@@ -245,7 +246,7 @@ impl Connection {
         told.extend(told_of);
     }
 
-    /// Takes over what can be changed while it lives.
+    /// Applies the settings that can change during a connection.
     pub(crate) fn configure(
         &mut self,
         now: Instant,
@@ -271,7 +272,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Ends it; what was not acknowledged is lost.
+    /// Closes the connection; unacknowledged data is lost.
     pub(crate) fn close(&mut self, now: Instant) {
         if !self.closed {
             self.closed = true;
@@ -280,7 +281,7 @@ impl Connection {
         }
     }
 
-    /// The peer knows that it is closed, or has had the time to learn it.
+    /// Returns true if the closing peer has been notified, or has had the time for it.
     pub(crate) fn is_drained(&self) -> bool {
         self.inner.is_drained()
     }

@@ -1,4 +1,4 @@
-//! What can go wrong, as values.
+//! Errors of hosts, connections and streams.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -9,19 +9,19 @@ use thiserror::Error;
 use crate::congestion::UnknownCongestionControl;
 use crate::identity::{Fingerprint, UnpinnedCertificate};
 
-/// Why a host cannot listen or connect.
+/// Reason why a host cannot listen or connect.
 #[derive(Debug, Error)]
 pub enum OpenError {
-    /// A setting names something that does not exist.
+    /// A setting names an unknown congestion control.
     #[error(transparent)]
     CongestionControl(#[from] UnknownCongestionControl),
-    /// The port is taken.
+    /// The port is already in use.
     #[error("port {0} is in use")]
     PortInUse(u16),
-    /// All ports for connections are taken.
+    /// All ports for connections are in use.
     #[error("no port is left")]
     NoPort,
-    /// No address of the host that is up fits to the peer's.
+    /// No address of the host that is up matches the family and scope of the peer's.
     #[error("no address of this host reaches `{0}`")]
     NoAddress(SocketAddr),
     /// The given address is not one of the host's.
@@ -30,36 +30,36 @@ pub enum OpenError {
     /// The library refuses to connect.
     #[error("cannot connect: {0}")]
     Connect(#[from] noq_proto::ConnectError),
-    /// TLS cannot be set up: our mistake.
+    /// TLS cannot be set up: an error in this program or its certificate.
     #[error("cannot set up TLS: {0}")]
     Tls(#[from] rustls::Error),
-    /// TLS has no cipher for the first packets: our mistake.
+    /// TLS has no cipher for Initial packets: an error in this program.
     #[error("cannot set up TLS: {0}")]
     Cipher(#[from] NoInitialCipherSuite),
 }
 
-/// Why a connection is gone.
+/// Reason for the end of a connection.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ConnectionError {
-    /// Nothing was heard for too long.
+    /// Nothing was received for the idle timeout.
     #[error("connection timed out")]
     TimedOut,
-    /// The peer closed it.
+    /// The peer closed the connection; the text is its reason.
     #[error("closed by the peer: {0}")]
     ClosedByPeer(String),
-    /// The peer broke the protocol, or what it sent cannot be handled.
+    /// The peer violated the protocol, or sent something that cannot be handled.
     #[error("protocol error: {0}")]
     Protocol(String),
-    /// The peer speaks QUIC, but no version that this host speaks.
+    /// The peer supports none of this host's QUIC versions.
     #[error("no version of QUIC in common")]
     Version,
-    /// The peer is not the one that it should be; what it can be known by.
+    /// The peer's certificate is not the expected one; its fingerprint.
     #[error("its certificate has the fingerprint {0}, which is not the expected one")]
     Untrusted(Fingerprint),
-    /// The peer has forgotten it.
+    /// The peer has lost the connection's state and sent a stateless reset.
     #[error("reset by the peer")]
     Reset,
-    /// This host cannot go on.
+    /// Local failure after which the connection cannot continue.
     #[error("{0}")]
     Local(String),
 }
@@ -83,19 +83,19 @@ impl From<noq_proto::ConnectionError> for ConnectionError {
     }
 }
 
-/// Why a stream takes or gives nothing any more.
+/// Reason why a stream accepts or delivers no more data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum StreamError {
-    /// There is no such connection, or it is closed.
+    /// The connection does not exist or is closed.
     #[error("the connection is closed")]
     NoConnection,
-    /// There is no such stream, or this direction has ended.
+    /// The stream does not exist or this direction has ended.
     #[error("the stream is closed")]
     Closed,
-    /// The peer gave it up.
+    /// The peer reset the stream.
     #[error("the stream was reset by the peer")]
     Reset,
-    /// The peer wants no more data.
+    /// The peer stopped reading the stream.
     #[error("the peer stopped reading")]
     Stopped,
 }

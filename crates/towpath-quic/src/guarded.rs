@@ -1,4 +1,4 @@
-//! What hosts do on networks where not everybody is a friend.
+//! Tests of hosts on untrusted networks.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -28,7 +28,7 @@ fn identity() -> Identity {
     Identity::from_pem(&pem.certificate, &pem.key).unwrap()
 }
 
-/// What was sent, as the other end sees it.
+/// Returns the sent datagram as the other end sees it.
 fn arrived(sent: &Datagram) -> Datagram {
     Datagram { local: sent.remote, remote: sent.local, ..sent.clone() }
 }
@@ -38,7 +38,7 @@ struct Pair {
     server: QuicStack,
     connection: ConnectionId,
     events: Vec<QuicEvent>,
-    /// UDP payload in both directions, the client's first.
+    /// UDP payload in both directions; true is the client's.
     passed: Vec<(bool, Datagram)>,
 }
 
@@ -51,7 +51,7 @@ impl Pair {
         Self { client, server, connection, events: Vec::new(), passed: Vec::new() }
     }
 
-    /// Passes everything on, over a network that takes 1 ms, for so long.
+    /// Forwards everything over a network of 1 ms delay, for `millis` ms.
     fn run(&mut self, millis: u64) {
         for millis in 0..millis {
             let now = Instant::ZERO + Duration::from_millis(millis);
@@ -181,7 +181,8 @@ fn a_busy_server_asks_for_proof_of_the_address_first() {
     pair.run(50);
     assert!(pair.is_connected(), "{:?}", pair.events);
     let (_, first) = pair.passed.iter().find(|(to_server, _)| !to_server).unwrap();
-    // RFC 9000 §17.2.5: a long header of type 3; no certificate goes to who has shown nothing.
+    // RFC 9000 §17.2.5: a long header of type 3. An unvalidated address must not receive the
+    // certificate.
     assert_eq!(first.payload[0] & 0xf0, 0xf0);
     assert!(first.payload.len() < 200, "{} bytes", first.payload.len());
 }
@@ -194,7 +195,7 @@ fn new_peers_get_no_answer_when_too_many_handshakes_are_unfinished() {
     assert!(pair.passed.iter().all(|(to_server, _)| *to_server));
 }
 
-/// RFC 9000 §8.1. The peer says nothing after its first datagram.
+/// Checks RFC 9000 §8.1 with a peer that is silent after its first datagram.
 #[test]
 fn an_address_that_does_not_answer_gets_at_most_three_times_what_came_from_it() {
     for config in [guarded(usize::MAX, 100), guarded(0, 100)] {

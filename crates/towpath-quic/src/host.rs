@@ -1,7 +1,7 @@
 //! A host: its addresses, its UDP sockets, and the connections over them.
 //!
-//! Every listener has a socket of its own, and every connection that this host begins has one, too,
-//! as with most programs. So a datagram's port tells whose it is.
+//! Every listener has its own socket, and so has every connection that this host opens, as with
+//! most programs. A datagram's port therefore identifies its owner.
 
 mod datagram;
 mod socket;
@@ -32,57 +32,57 @@ pub use datagram::{Datagram, IncomingDatagrams, OutgoingDatagrams};
 /// The first port of connections that this host begins (RFC 6335 §6).
 const FIRST_EPHEMERAL_PORT: u16 = 49_152;
 
-/// An address of a host.
+/// An address of a host, with its state and flags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LocalAddress {
-    /// The address.
+    /// IP address of the host.
     pub address: IpAddr,
-    /// Its interface.
+    /// Index of the interface that has the address.
     pub interface: u32,
-    /// Whether it can be used now.
+    /// True if the address can be used now.
     pub up: bool,
-    /// Open paths from it, beside the one on which a connection begins.
+    /// True to open additional paths from this address, after the one on which a connection begins.
     pub subflow: bool,
-    /// A path from it is a backup, if the policy is not of another opinion.
+    /// True if paths from this address are backups, unless the path policy decides otherwise.
     pub backup: bool,
 }
 
-/// A host that speaks QUIC.
+/// A QUIC endpoint with several addresses.
 #[derive(Debug)]
 pub struct QuicStack {
-    /// Of all that is drawn; `None` leaves it to the system.
+    /// Seed of all random numbers; `None` uses the system's.
     seed: Option<u64>,
     clock: TimeConverter,
     addresses: Vec<LocalAddress>,
-    /// By port.
+    /// Sockets by local port.
     sockets: BTreeMap<u16, Socket>,
     connections: BTreeMap<ConnectionId, Connection>,
     next_connection: u32,
     next_listener: u32,
     next_port: u16,
     events: VecDeque<QuicEvent>,
-    /// What endpoints answer by themselves.
+    /// Replies of endpoints outside of connections.
     replies: VecDeque<Datagram>,
-    /// Accepted connections whose handshake goes on.
+    /// Accepted connections whose handshake is not complete.
     unfinished: BTreeSet<ConnectionId>,
     /// Connections that may have something to send.
     ready: BTreeSet<ConnectionId>,
-    /// Connections that nobody wants to hear of any more.
+    /// Connections whose events the application no longer wants.
     forgotten: BTreeSet<ConnectionId>,
-    /// The connection whose turn it is to send.
+    /// The connection that sends next.
     turn: ConnectionId,
     buffer: Vec<u8>,
     outgoing: Vec<u8>,
 }
 
 impl QuicStack {
-    /// A host without addresses; equal seeds give equal behaviour.
+    /// Creates a host without addresses; equal seeds give equal behaviour.
     pub fn new(seed: u64) -> Self {
         Self::with_seed(Some(seed))
     }
 
-    /// A host without addresses whose identifiers and keys nobody can guess: for networks where
-    /// others can send packets, too.
+    /// Creates a host without addresses whose identifiers and keys are unpredictable. For networks
+    /// where others can also send packets.
     pub fn new_random() -> Self {
         Self::with_seed(None)
     }
@@ -108,7 +108,7 @@ impl QuicStack {
         }
     }
 
-    /// Adds an address, or changes what is known of it.
+    /// Adds an address, or updates an existing one.
     pub fn set_address(&mut self, now: Instant, address: LocalAddress) {
         match self.addresses.iter_mut().find(|own| own.address == address.address) {
             Some(own) => *own = address,
@@ -117,13 +117,13 @@ impl QuicStack {
         self.check_paths(now);
     }
 
-    /// An address is gone.
+    /// Removes an address; paths from it are closed.
     pub fn remove_address(&mut self, now: Instant, address: IpAddr) {
         self.addresses.retain(|own| own.address != address);
         self.check_paths(now);
     }
 
-    /// An interface is switched on or off, and all its addresses with it.
+    /// Switches an interface and all its addresses on or off.
     pub fn set_up(&mut self, now: Instant, interface: u32, up: bool) {
         for own in self.addresses.iter_mut().filter(|own| own.interface == interface) {
             own.up = up;
@@ -155,7 +155,7 @@ impl QuicStack {
         Ok(id)
     }
 
-    /// Accepts no more connections on a port; those that were accepted go on.
+    /// Stops accepting connections on a port; accepted ones continue.
     pub fn stop_listening(&mut self, listener: ListenerId) {
         let own =
             |socket: &&mut Socket| socket.listener.as_ref().is_some_and(|own| own.id == listener);
@@ -166,7 +166,7 @@ impl QuicStack {
         self.sockets.retain(|_, socket| socket.is_used());
     }
 
-    /// Begins a connection, from `local` if given.
+    /// Opens a connection, from `local` if given.
     pub fn connect(
         &mut self,
         now: Instant,
@@ -187,7 +187,7 @@ impl QuicStack {
         self.connect_from(now, SocketAddr::new(from.address, port), remote, config)
     }
 
-    /// Begins a connection from a port that the caller has found free, and an address of this host.
+    /// Opens a connection from an address of this host and a port that the caller has found free.
     pub fn connect_from(
         &mut self,
         now: Instant,
@@ -236,7 +236,7 @@ impl QuicStack {
         Ok(port)
     }
 
-    /// Takes a datagram in (or several, with a segment size).
+    /// Processes a received datagram (or several, with a segment size).
     pub fn handle_datagram(&mut self, now: Instant, datagram: &Datagram) {
         let arrival = IncomingDatagrams {
             local: datagram.local,
@@ -247,14 +247,15 @@ impl QuicStack {
         self.receive(now, arrival, BytesMut::from(&datagram.payload[..]));
     }
 
-    /// Takes in what came at once; the bytes are decrypted where they are.
+    /// Processes datagrams received at once; the bytes are decrypted in place.
     pub fn receive(&mut self, now: Instant, arrival: IncomingDatagrams, mut payload: BytesMut) {
         let mut touched = None;
         while !payload.is_empty() {
             let length = arrival.segment_bytes.clamp(1, payload.len());
             let id = self.handle_one(now, arrival, payload.split_to(length));
             if touched != id {
-                // Mostly all of it is for the same connection, which then has to answer once.
+                // Mostly all datagrams are for the same connection, which then needs to reply only
+                // once.
                 touched.inspect(|before| self.drive(now, *before));
                 touched = id;
             }
@@ -262,7 +263,7 @@ impl QuicStack {
         touched.inspect(|last| self.drive(now, *last));
     }
 
-    /// Returns the connection that it was for, which is to be driven.
+    /// Processes one datagram and returns its connection, which the caller must drive.
     fn handle_one(
         &mut self,
         now: Instant,
@@ -275,7 +276,7 @@ impl QuicStack {
         let at = self.clock.to_std(now);
         self.buffer.clear();
         let ecn = EcnCodepoint::from_bits(ecn);
-        // With a long header and too small to begin a connection, whatever its version is.
+        // A long header, of any version, in a datagram too small to begin a connection.
         let is_small = data.len() < usize::from(MIN_DATAGRAM_BYTES)
             && data.first().is_some_and(|first| first & 0x80 != 0);
         match socket.endpoint.handle(at, tuple, ecn, data, &mut self.buffer)? {
@@ -288,7 +289,8 @@ impl QuicStack {
                 self.accept(now, local.port(), incoming, (local, remote));
                 None
             }
-            // A list of versions is longer than what asked for it can be (RFC 9000 §5.2.2).
+            // RFC 9000 §5.2.2: no Version Negotiation for small datagrams, to which the reply would
+            // be longer.
             DatagramEvent::Response(_) if is_small => None,
             DatagramEvent::Response(transmit) => {
                 self.queue_reply(&transmit, local);
@@ -322,7 +324,7 @@ impl QuicStack {
         }
         let proven = incoming.remote_address_validated() || !incoming.may_retry();
         if unfinished >= config.validation.retry_from && !proven {
-            // It can: that was just asked.
+            // Cannot fail: whether a Retry is possible was just checked.
             if let Ok(transmit) = socket.endpoint.retry(incoming, &mut self.buffer) {
                 self.queue_reply(&transmit, local);
             }
@@ -353,7 +355,7 @@ impl QuicStack {
         self.drive(now, id);
     }
 
-    /// Queues what the endpoint has written to the buffer.
+    /// Queues the packet that the endpoint has written to the buffer.
     fn queue_reply(&mut self, transmit: &Transmit, local: SocketAddr) {
         let payload = self.buffer.get(..transmit.size).unwrap_or_default();
         self.replies.push_back(Datagram {
@@ -386,8 +388,8 @@ impl QuicStack {
         }
     }
 
-    /// Nobody asks for a connection any more: it is removed when its peer knows that it is closed,
-    /// and its socket with it, if it was for this connection.
+    /// Releases a connection that the application no longer needs. It is removed once its peer
+    /// knows that it is closed, together with its own socket, if any.
     pub fn forget(&mut self, now: Instant, id: ConnectionId) {
         if !self.connections.contains_key(&id) {
             return;
@@ -409,12 +411,12 @@ impl QuicStack {
         }
     }
 
-    /// The ports that are in use.
+    /// Returns the local ports in use.
     pub fn ports(&self) -> impl Iterator<Item = u16> + '_ {
         self.sockets.keys().copied()
     }
 
-    /// When [`QuicStack::handle_timeout`] must be called.
+    /// Returns the time at which [`QuicStack::handle_timeout`] must be called.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.connections.values().filter_map(Connection::next_due).min()
     }
@@ -432,7 +434,7 @@ impl QuicStack {
         }
     }
 
-    /// The next datagram to send, connection after connection.
+    /// Returns the next datagram to send; connections take turns.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Datagram> {
         let mut buffer = std::mem::take(&mut self.outgoing);
         let departure = self.poll_transmit_into(now, &mut buffer);
@@ -447,7 +449,8 @@ impl QuicStack {
         datagram
     }
 
-    /// The same, with the payload written to `payload`, whose old content is lost.
+    /// Returns the next datagram as [`QuicStack::poll_transmit`] does, but writes its bytes to
+    /// `payload`, whose old content is lost.
     pub fn poll_transmit_into(
         &mut self,
         now: Instant,
@@ -493,22 +496,22 @@ impl QuicStack {
         })
     }
 
-    /// Whether something has happened.
+    /// Returns true if [`QuicStack::poll_event`] has an event.
     pub fn has_events(&self) -> bool {
         !self.events.is_empty()
     }
 
-    /// What has happened.
+    /// Returns the next event.
     pub fn poll_event(&mut self) -> Option<QuicEvent> {
         self.events.pop_front()
     }
 
-    /// Begins a stream; `None` when the peer admits no more, or on an end that accepted.
+    /// Opens a stream; `None` when the peer's limit is reached, or on an end that accepted.
     pub fn open_stream(&mut self, connection: ConnectionId) -> Option<StreamId> {
         self.connections.get_mut(&connection).filter(|own| own.opener)?.open_stream()
     }
 
-    /// Takes as much of `data` as fits and returns how much; what was taken is cut off.
+    /// Writes as much of `data` as fits, cuts that off and returns its length.
     pub fn write(
         &mut self,
         now: Instant,
@@ -519,7 +522,7 @@ impl QuicStack {
         self.connection_mut(connection)?.write(now, stream, data)
     }
 
-    /// The next bytes; empty at the end of the data, `None` when there is nothing now.
+    /// Returns the next bytes; empty at the end of the data, `None` when nothing is readable now.
     pub fn read(
         &mut self,
         now: Instant,
@@ -529,7 +532,8 @@ impl QuicStack {
         self.read_chunk(now, connection, stream, usize::MAX)
     }
 
-    /// The same, no more than `most`: what is left comes with the next call.
+    /// Returns at most `most` of the next bytes, otherwise as [`QuicStack::read`]; the rest comes
+    /// with the next call.
     pub fn read_chunk(
         &mut self,
         now: Instant,
@@ -540,8 +544,8 @@ impl QuicStack {
         self.connection_mut(connection)?.read(now, stream, most)
     }
 
-    /// Gives a connection that was accepted the settings of what it turned out to be for:
-    /// congestion control, path policy and windows. Nothing changes if one of them is unknown.
+    /// Changes congestion control, path policy and windows of an accepted connection, once its
+    /// purpose is known. Changes nothing if one of them is unknown.
     pub fn configure(
         &mut self,
         now: Instant,
@@ -555,8 +559,8 @@ impl QuicStack {
         Ok(())
     }
 
-    /// Forgets a connection at once and without a word, with all that it costs: the peer finds out
-    /// by itself.
+    /// Removes a connection and its state at once, without notifying the peer, which must detect
+    /// that itself.
     pub fn drop_silently(&mut self, connection: ConnectionId) {
         if let Some(own) = self.connections.get(&connection)
             && let Some(socket) = self.sockets.get_mut(&own.socket)
@@ -568,7 +572,7 @@ impl QuicStack {
         self.remove(connection);
     }
 
-    /// Nothing more is written to a stream.
+    /// Ends a stream: no more data will be written.
     pub fn finish(
         &mut self,
         now: Instant,
@@ -591,12 +595,13 @@ impl QuicStack {
         }
     }
 
-    /// What both ends of a connection know and nobody else (RFC 8446 §7.5), once it is established.
+    /// Returns a secret that only both ends of a connection can derive (RFC 8446 §7.5), once it is
+    /// established.
     pub fn binding(&self, connection: ConnectionId) -> Option<[u8; 32]> {
         self.connections.get(&connection)?.binding()
     }
 
-    /// State of a connection.
+    /// Returns the current state of a connection.
     pub fn status(&mut self, connection: ConnectionId) -> Option<ConnectionStatus> {
         self.connections.get_mut(&connection).map(Connection::status)
     }

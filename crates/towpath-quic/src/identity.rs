@@ -1,8 +1,7 @@
-//! Who an end is: certificates and keys from files or made here, and fingerprints to know them by.
+//! Certificates and keys, from files or newly made, and the fingerprints that identify them.
 //!
-//! Between two hosts of one person no authority is needed: the client knows the server by the
-//! SHA-256 fingerprint of its certificate, as with SSH. What the certificate says of names and dates
-//! is not looked at.
+//! Two hosts of one person need no authority: the client identifies the server by the SHA-256
+//! fingerprint of its certificate, as with SSH. Names and dates in the certificate are ignored.
 
 use std::fmt;
 use std::str::FromStr;
@@ -29,7 +28,7 @@ impl Fingerprint {
         Self(Sha256::digest(certificate).into())
     }
 
-    /// Of the first certificate that a peer has shown.
+    /// Returns the fingerprint of the first certificate that a peer has sent.
     pub(crate) fn of_peer(session: &dyn noq_proto::crypto::Session) -> Option<Self> {
         let identity = session.peer_identity()?;
         let chain = identity.downcast_ref::<Vec<CertificateDer<'static>>>()?;
@@ -49,7 +48,7 @@ impl fmt::Debug for Fingerprint {
     }
 }
 
-/// This is no fingerprint.
+/// Error: the text is not a fingerprint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("a fingerprint has 64 hexadecimal digits, with or without colons between pairs")]
 pub struct InvalidFingerprint;
@@ -59,7 +58,7 @@ impl FromStr for Fingerprint {
 
     fn from_str(text: &str) -> Result<Self, InvalidFingerprint> {
         let text = text.trim();
-        // As openssl prints it.
+        // The format of openssl.
         let text = text.strip_prefix("sha256:").unwrap_or(text);
         let digits = text.chars().filter(|char| *char != ':').map(|char| char.to_digit(16));
         let digits: Vec<u32> = digits.collect::<Option<_>>().ok_or(InvalidFingerprint)?;
@@ -75,7 +74,7 @@ impl FromStr for Fingerprint {
     }
 }
 
-/// A certificate, those that vouch for it, and its key.
+/// A certificate chain and its private key.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Identity {
     chain: Vec<CertificateDer<'static>>,
@@ -84,37 +83,37 @@ pub struct Identity {
 
 impl fmt::Debug for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Never the key.
+        // Never print the key.
         f.debug_struct("Identity").field("fingerprint", &self.fingerprint()).finish_non_exhaustive()
     }
 }
 
-/// What cannot be used as certificate or key.
+/// Reason for rejecting a certificate or key.
 #[derive(Debug, Error)]
 pub enum IdentityError {
-    /// There is none.
+    /// The input has no certificate.
     #[error("there is no certificate in it")]
     NoCertificate,
-    /// It is no PEM.
+    /// The certificate is not valid PEM.
     #[error("the certificate cannot be read: {0}")]
     Certificate(rustls::pki_types::pem::Error),
-    /// It is no PEM, or no private key.
+    /// The input is not valid PEM or has no private key.
     #[error("the private key cannot be read: {0}")]
     Key(rustls::pki_types::pem::Error),
-    /// Key and certificate do not fit, or the kind of key is not supported.
+    /// Key and certificate do not match, or the kind of key is not supported.
     #[error("certificate and key cannot be used: {0}")]
     Unusable(#[from] rustls::Error),
-    /// None could be made.
+    /// A certificate could not be made.
     #[error("cannot make a certificate: {0}")]
     Make(#[from] rcgen::Error),
 }
 
-/// A new identity as files have it.
+/// A new identity in PEM format, as stored in files.
 #[derive(Clone)]
 pub struct PemIdentity {
-    /// The certificate.
+    /// The certificate in PEM format.
     pub certificate: String,
-    /// Its key: for the owner's eyes only.
+    /// Private key in PEM format: a secret.
     pub key: String,
 }
 
@@ -125,7 +124,7 @@ impl fmt::Debug for PemIdentity {
 }
 
 impl PemIdentity {
-    /// Makes a key (Ed25519) and a certificate that it signs itself, for these names and addresses.
+    /// Makes a key (Ed25519) and a self-signed certificate for these names and addresses.
     pub fn make(names: &[String]) -> Result<Self, IdentityError> {
         let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ED25519)?;
         let certificate = rcgen::CertificateParams::new(names)?.self_signed(&key)?;
@@ -134,7 +133,7 @@ impl PemIdentity {
 }
 
 impl Identity {
-    /// Reads what the files of certificate and key contain.
+    /// Parses the contents of the files of certificate and key.
     pub fn from_pem(certificates: &str, key: &str) -> Result<Self, IdentityError> {
         let chain = CertificateDer::pem_slice_iter(certificates.as_bytes())
             .collect::<Result<Vec<_>, _>>()
@@ -143,7 +142,7 @@ impl Identity {
             return Err(IdentityError::NoCertificate);
         }
         let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(IdentityError::Key)?;
-        // Tried now, so that who made a mistake hears of it at once.
+        // Checked now, so that errors are reported at once.
         rustls::sign::CertifiedKey::from_der(
             chain.clone(),
             key.clone_key(),
@@ -152,7 +151,7 @@ impl Identity {
         Ok(Self { chain, key: key.secret_der().into() })
     }
 
-    /// What clients can know it by.
+    /// Returns the fingerprint by which clients identify this certificate.
     pub fn fingerprint(&self) -> Fingerprint {
         Fingerprint::of(self.chain.first().map_or(&[], |first| first))
     }
@@ -166,27 +165,26 @@ impl Identity {
     }
 }
 
-/// Whom a client speaks to.
+/// Rule for accepting a server's certificate.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Trust {
-    /// Hosts of this program with its fixed certificate: for tests and emulations, where it proves
-    /// nothing and need not.
+    /// The program's fixed certificate only: for tests and emulations, where it proves nothing.
     #[default]
     Fixed,
-    /// One of these. An empty list admits nobody.
+    /// One of these fingerprints. An empty list admits no server.
     Pinned(Vec<Fingerprint>),
-    /// Anybody: whoever stands between can listen and answer. The fingerprint is in
+    /// Any certificate: an attacker on the path can read and forge data. The fingerprint is in
     /// [`crate::ConnectionStatus`].
     Any,
 }
 
-/// A certificate that is not among those that are pinned.
+/// Error: the certificate is not among the pinned ones.
 #[derive(Debug, Clone, Copy, Error)]
 #[error("the certificate has the fingerprint {0}")]
 pub(crate) struct UnpinnedCertificate(Fingerprint);
 
 impl UnpinnedCertificate {
-    /// The certificate's fingerprint, if this is why a handshake has failed.
+    /// Returns the certificate's fingerprint, if this error made a handshake fail.
     pub(crate) fn of(
         error: &(dyn std::error::Error + Send + Sync + 'static),
     ) -> Option<Fingerprint> {
@@ -199,10 +197,10 @@ impl UnpinnedCertificate {
     }
 }
 
-/// Knows servers by fingerprint.
+/// Certificate verifier that compares fingerprints.
 #[derive(Debug)]
 pub(crate) struct PinVerifier {
-    /// `None`: anybody.
+    /// Accepted fingerprints; `None` accepts any certificate.
     pins: Option<Vec<Fingerprint>>,
     provider: Arc<CryptoProvider>,
 }
@@ -232,7 +230,7 @@ impl ServerCertVerifier for PinVerifier {
         }
     }
 
-    // That the server has the certificate's key is checked as ever.
+    // The server's possession of the private key is still checked.
     fn verify_tls12_signature(
         &self,
         message: &[u8],

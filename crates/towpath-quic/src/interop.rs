@@ -1,4 +1,4 @@
-//! Against another implementation, quinn's, over a link of 10 ms: it has a single path.
+//! Interoperability with another implementation, quinn, over a link of 10 ms, with a single path.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -34,7 +34,7 @@ struct Peer {
     clock: TimeConverter,
     endpoint: Endpoint,
     connection: Option<(ConnectionHandle, Connection)>,
-    /// What it has yet to send on its stream, once it knows it.
+    /// Data yet to be sent on its stream, once the stream is known.
     out: Bytes,
     stream: Option<TheirId>,
     finished: bool,
@@ -143,7 +143,7 @@ impl Peer {
     }
 }
 
-/// Our end of the exchange: it sends as much as it reads.
+/// Our end of the exchange, which sends as much as it reads.
 struct Own {
     host: QuicStack,
     connection: Option<ConnectionId>,

@@ -1,17 +1,17 @@
 //! QUIC (RFC 9000 to 9002) and Multipath QUIC (draft-ietf-quic-multipath-21): both roles, no
 //! sockets, no clock.
 //!
-//! The protocol is `noq-proto`'s. What this crate adds is what the rest of towpath needs around it: a
-//! [`QuicStack`] with addresses that come and go, path policies with a path monitor of their own, the
-//! congestion controls of `towpath-multipath` coupled over all paths of a connection, and figures
-//! for each path. Equal seeds and equal calls give datagrams of equal lengths at equal times; their
-//! bytes differ, because TLS draws its keys from the system.
+//! The protocol implementation is `noq-proto`. This crate adds a [`QuicStack`] with addresses that
+//! come and go, and path policies with their own path monitor. It couples the congestion controls
+//! of `towpath-multipath` over all paths of a connection and exposes per-path metrics. Equal seeds
+//! and equal calls give datagrams of equal lengths at equal times. Their bytes differ, because TLS
+//! draws its keys from the system.
 //!
-//! What the library cannot do is said in `docs/quic.md`: it has no scheduler to choose, repeats
-//! data on another path only when the old one is given up, and acknowledges on the first path.
+//! `docs/quic.md` lists the limits of the library. It has no selectable scheduler, reinjects data
+//! on another path only when the old one is abandoned, and acknowledges on the first path.
 //!
-//! Reading order: [`host`] (sockets, datagrams in and out), `connection` (what happens to one),
-//! `paths` (opened, watched, given up) and `policy` (why), `streams`, [`congestion`], [`status`],
+//! Reading order: [`host`] (sockets, datagrams in and out), `connection` (one connection), `paths`
+//! (opened, monitored, abandoned) and `policy` (decisions), `streams`, [`congestion`], [`status`],
 //! [`config`], `certificate`, [`identity`], [`tls`].
 
 mod certificate;
@@ -36,7 +36,7 @@ mod time;
 pub mod tls;
 pub mod words;
 
-/// What speaks the protocol.
+/// Name and version of the protocol library, for results.
 pub const QUIC_LIBRARY: &str = "noq-proto 1.4";
 
 pub use config::{AddressValidation, PathPolicy, QuicConfig};

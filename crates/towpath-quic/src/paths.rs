@@ -1,4 +1,4 @@
-//! The paths of a connection: opened, watched, switched, given up and opened again.
+//! The paths of a connection: opened, monitored, switched, abandoned and reopened.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -15,36 +15,36 @@ use crate::host::LocalAddress;
 use crate::policy::{self, PolicyPathView};
 use crate::status::{AbandonReason, PathNotice, PathState, PathStatus, QuicEvent, SwitchReason};
 
-/// A path that could not be opened is tried again after this time: mostly the peer's connection
-/// identifiers have not arrived yet.
+/// Retry interval after a path could not be opened: mostly the peer's connection identifiers have
+/// not arrived yet.
 const OPEN_RETRY_INTERVAL: Duration = Duration::from_millis(100);
-/// A path that was given up is opened again after this time; then the library repeats its question
-/// every 2 s until it is answered.
+/// Delay before an abandoned path is reopened; then the library repeats its challenge every 2 s
+/// until it is answered.
 const REOPEN_DELAY: Duration = Duration::from_millis(500);
-/// RFC 9000 §18.2: our peers delay acknowledgements by at most this.
+/// Largest acknowledgement delay of our peers (RFC 9000 §18.2).
 const MAX_ACK_DELAY: Duration = Duration::from_millis(25);
-/// RFC 9002 §6.1.2.
+/// Timer granularity (RFC 9002 §6.1.2).
 const GRANULARITY: Duration = Duration::from_millis(1);
 
-/// What we know of a path, also when the library has forgotten it.
+/// Record of a path, kept after the library has removed it.
 #[derive(Debug, Clone)]
 pub(crate) struct PathRecord {
     pub(crate) id: PathId,
     pub(crate) number: u32,
     established: bool,
     pub(crate) ended: Option<(Instant, AbandonReason)>,
-    /// The opener's wish.
+    /// True if the opener prefers this path over others.
     primary: bool,
-    /// Whether the peer has told its first wish.
+    /// Set when the peer has sent its first status of this path.
     asked: bool,
-    /// When a datagram last came in on it.
+    /// Time at which a datagram last arrived on the path.
     last_received_at: Instant,
-    /// Figures when it was last looked at.
+    /// Metrics at the last poll.
     last: PathStatus,
 }
 
 impl PathRecord {
-    /// The path on which the connection begins.
+    /// Creates the record of the path on which the connection begins.
     pub(crate) fn first(now: Instant, local: SocketAddr, remote: SocketAddr) -> Self {
         Self::new(now, PathId::ZERO, (local, remote), true)
     }
@@ -82,16 +82,16 @@ impl PathRecord {
     }
 }
 
-/// Our address and the peer's.
+/// Our address and the peer's address.
 type AddressPair = (SocketAddr, SocketAddr);
 
-/// The library keeps the number to itself, but shows it.
+/// Returns the path number, which the library exposes as text only.
 fn number(id: PathId) -> u32 {
     id.to_string().parse().unwrap_or(u32::MAX)
 }
 
 impl Connection {
-    /// A datagram came in between these addresses.
+    /// Records that a datagram arrived between these addresses.
     pub(crate) fn note_received(&mut self, now: Instant, (local, remote): AddressPair) {
         for path in self.paths.iter_mut().filter(|path| path.is_live()) {
             if path.last.local.ip() == local.ip() && path.last.remote == remote {
@@ -100,7 +100,7 @@ impl Connection {
         }
     }
 
-    /// The handshake has validated the first path.
+    /// Records that the handshake has validated the first path.
     pub(crate) fn on_first_path_validated(&mut self, now: Instant) {
         if let Some(path) = self.paths.first_mut() {
             path.established = true;
@@ -141,7 +141,8 @@ impl Connection {
         }
     }
 
-    /// The peer's wish: the acceptor follows the opener, and its own policy after that.
+    /// Applies the peer's requested status. The acceptor follows the opener; with a dynamic policy
+    /// only the first time.
     fn on_peer_status(
         &mut self,
         now: Instant,
@@ -163,7 +164,7 @@ impl Connection {
         }
     }
 
-    /// Looks after the paths: those that are missing, silent, or to be used otherwise.
+    /// Checks the paths: opens missing ones, abandons silent ones, and applies the policy.
     pub(crate) fn check_paths(
         &mut self,
         now: Instant,
@@ -198,7 +199,8 @@ impl Connection {
             || self.live().any(|path| path.established && self.figures(path.id).in_flight_bytes > 0)
     }
 
-    /// Opens what is missing, closes what has lost its address. Returns when to look again.
+    /// Opens missing paths and closes those whose address is gone. Returns the time of the next
+    /// check.
     fn follow_addresses(
         &mut self,
         now: Instant,
@@ -215,7 +217,7 @@ impl Connection {
         }
         let mut next: Option<Instant> = None;
         let mut later = |at: Instant| next = Some(next.map_or(at, |next| next.min(at)));
-        // What is within this host has one way to it.
+        // A loopback connection has a single path.
         let inside = self.remote.ip().is_loopback();
         let family =
             |ip: IpAddr| ip.is_ipv4() == self.remote.is_ipv4() && ip.is_loopback() == inside;
@@ -237,7 +239,7 @@ impl Connection {
         let gone: Vec<PathId> = self.live().filter(lost).map(|path| path.id).collect();
         for id in gone {
             if !self.abandon(now, id, AbandonReason::AddressGone, told) {
-                // The last one: it is kept until there is another.
+                // The last path is kept until there is another.
                 later(now + OPEN_RETRY_INTERVAL);
             }
         }
@@ -267,7 +269,7 @@ impl Connection {
         }
     }
 
-    /// A connection with a single path goes on from the interface's new address.
+    /// Migrates a connection with a single path to the interface's new address.
     fn migrate(
         &mut self,
         now: Instant,
@@ -289,12 +291,12 @@ impl Connection {
         self.note(told, PathNotice::Migrated { local });
     }
 
-    /// Pings, gives up the silent, and does what the policy says.
+    /// Sends pings, abandons silent paths, and applies the policy.
     fn monitor_paths(&mut self, now: Instant, told: &mut VecDeque<QuicEvent>) {
         let ids: Vec<PathId> =
             self.live().filter(|path| path.established).map(|path| path.id).collect();
         if ids.len() < 2 || !self.is_active(now) {
-            // What is silent now is silent because nobody speaks.
+            // An idle connection is silent on all paths; silence counts only while data moves.
             for path in &mut self.paths {
                 path.last_received_at = now;
             }
@@ -303,7 +305,7 @@ impl Connection {
         if now.saturating_since(self.pinged) >= policy::PING_INTERVAL {
             self.pinged = now;
             for id in &ids {
-                // A path that is closed meanwhile needs none.
+                // A path that is closed meanwhile needs no ping.
                 let _ = self.inner.ping_path(*id);
             }
         }
@@ -351,21 +353,21 @@ impl Connection {
         Some(status == noq_proto::PathStatus::Backup)
     }
 
-    /// Returns whether it changed.
+    /// Sets the backup status of a path; returns true if it changed.
     fn set_backup(&mut self, id: PathId, backup: bool) -> bool {
         let wanted = library_status(backup);
         self.inner.set_path_status(id, wanted).is_ok_and(|before| before != wanted)
     }
 
-    /// The library tells the peer a path's status only when it changes: a path that was opened as a
-    /// backup would be none for the peer.
+    /// Sends the peer a path's status by toggling it. The library sends it only on a change, so a
+    /// path opened as a backup would not be one for the peer.
     fn send_path_status(&mut self, id: PathId) {
         let backup = self.is_backup(id).unwrap_or(false);
         self.set_backup(id, !backup);
         self.set_backup(id, backup);
     }
 
-    /// Gives a path up; returns whether the library did, which keeps the last one.
+    /// Abandons a path; returns true if the library did, which keeps the last one.
     fn abandon(
         &mut self,
         now: Instant,
@@ -408,7 +410,7 @@ impl Connection {
         told.push_back(QuicEvent::Notice { connection: self.id, notice });
     }
 
-    /// The record of a path; made if the peer opened it.
+    /// Returns the record of a path; creates it if the peer opened the path.
     fn record(&mut self, now: Instant, id: PathId) -> &mut PathRecord {
         let at = self.paths.iter().position(|path| path.id == id).unwrap_or_else(|| {
             let tuple = self.inner.network_path(id).ok();
@@ -418,12 +420,12 @@ impl Connection {
             self.paths.push(PathRecord::new(now, id, (local, remote), true));
             self.paths.len() - 1
         });
-        // The index is right: it was found or has just been made.
+        // The index is valid: it was found or has just been added.
         #[expect(clippy::indexing_slicing, reason = "found or made above")]
         &mut self.paths[at]
     }
 
-    /// Notes a path's figures, as long as the library has them.
+    /// Updates a path's metrics, while the library has them.
     fn refresh(&mut self, id: PathId) {
         let figures = self.figures(id);
         let Some(stats) = self.inner.path_stats(id) else { return };
@@ -475,7 +477,7 @@ fn library_status(backup: bool) -> noq_proto::PathStatus {
     if backup { noq_proto::PathStatus::Backup } else { noq_proto::PathStatus::Available }
 }
 
-/// RFC 9002 §6.2.1.
+/// Computes the probe timeout (RFC 9002 §6.2.1).
 fn pto(figures: &PathMetrics) -> Duration {
     figures.srtt + (4 * figures.rttvar).max(GRANULARITY) + MAX_ACK_DELAY
 }

@@ -1,9 +1,10 @@
-//! Which paths are used, and when one is given up: decisions on figures, without a protocol.
+//! Path policies: which paths are used, and when one is abandoned. Decisions use metrics only,
+//! without a protocol.
 //!
-//! The library moves nothing away from a path that has gone silent, and it acknowledges the packets
-//! of all paths on the first one. So both ends watch all paths with pings of their own
-//! ([`PING_INTERVAL`]), a path counts as alive as long as *anything* is heard on it or of it, and one
-//! that is silent while another is not is given up, by whichever end sees it first.
+//! The library moves nothing away from a silent path, and acknowledges the packets of all paths on
+//! the first one. Therefore both ends monitor all paths with their own pings ([`PING_INTERVAL`]). A
+//! path counts as alive while *anything* is received on it or acknowledged for it. A path that is
+//! silent while another is not is abandoned, by whichever end notices first.
 
 use std::time::Duration;
 
@@ -12,46 +13,47 @@ use towpath_net::Instant;
 use crate::config::PathPolicy;
 use crate::status::SwitchReason;
 
-/// How often paths are looked at while data moves.
+/// Interval of path checks while data moves.
 pub(crate) const CHECK_INTERVAL: Duration = Duration::from_millis(50);
-/// How often something is sent on every path while data moves.
+/// Interval of packets on every path while data moves.
 pub(crate) const PING_INTERVAL: Duration = Duration::from_millis(100);
-/// A path that is silent for longer is given up. Ours: the source's 600 ms, [`MAX_UNACKED_TIME`], are for using the
-/// backup, not for giving a path up (`docs/quic.md` has experiments with less).
+/// Silence after which a path is abandoned. Our own value: the source's 600 ms,
+/// [`MAX_UNACKED_TIME`], are for using the backup, not for abandoning a path (`docs/quic.md` has
+/// experiments with less).
 pub(crate) const SILENCE_TIMEOUT: Duration = Duration::from_millis(600);
-/// A path on which something was heard within this time works.
+/// Silence within which a path counts as working.
 const ALIVE_WITHIN: Duration = Duration::from_millis(400);
-/// A path that is silent for longer, while another is not, is not used until it is heard again:
-/// acknowledgements would be lost with it, which the other paths wait for.
+/// Silence after which a path is not used until something is received on it, if another path is not
+/// silent. Lost acknowledgements would otherwise delay the other paths.
 const SUSPECT_AFTER: Duration = Duration::from_millis(250);
-/// A path on which something was heard within this time is better than a suspicious one.
+/// Silence within which a path is better than a suspected one.
 const RECENT_WITHIN: Duration = Duration::from_millis(150);
-/// Data moves as long as the application did something within this time.
+/// Time after the application's last activity during which data counts as moving.
 pub(crate) const ACTIVE_WITHIN: Duration = Duration::from_secs(2);
-/// `ios`: data that waits longer for its acknowledgement.
+/// `ios`: age of unacknowledged data above which the backup is used.
 const MAX_UNACKED_TIME: Duration = Duration::from_millis(600);
-/// `ios`: a longer smoothed round-trip time.
+/// `ios`: smoothed round-trip time above which the backup is used.
 const MAX_SRTT: Duration = Duration::from_millis(600);
-/// `ios`: a longer timeout.
+/// `ios`: timeout above which the backup is used.
 const MAX_PTO: Duration = Duration::from_millis(1_500);
-/// `ios`: the primary must be good for so long before it is used again.
+/// `ios`: time for which the primary must be good before it is used again.
 const RETURN_HOLD_TIME: Duration = Duration::from_millis(500);
 
 /// An established path, as the policy sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PolicyPathView {
-    /// Number.
+    /// Path number in the protocol.
     pub(crate) number: u32,
-    /// The opener wants it to be used before others.
+    /// True if the opener prefers this path over others.
     pub(crate) primary: bool,
-    /// Whether we use it only if nothing else works.
+    /// True if this host uses the path only when nothing else works.
     pub(crate) backup: bool,
-    /// When something was last heard on it, or of it.
+    /// Time at which the peer last showed that the path works, on it or for it.
     pub(crate) last_received_at: Instant,
-    /// Since when the oldest packet waits for its acknowledgement.
+    /// Sending time of the oldest unacknowledged packet.
     pub(crate) waiting_since: Option<Instant>,
     pub(crate) srtt: Duration,
-    /// Timeout without back-off.
+    /// Probe timeout without back-off.
     pub(crate) pto: Duration,
 }
 
@@ -60,7 +62,7 @@ impl PolicyPathView {
         now.saturating_since(self.last_received_at)
     }
 
-    /// Why a better path should be taken, if so.
+    /// Returns the reason for switching to a better path, if any.
     fn switch_reason(&self, now: Instant) -> Option<SwitchReason> {
         let waiting = self.waiting_since.map_or(Duration::ZERO, |at| now.saturating_since(at));
         if waiting > MAX_UNACKED_TIME {
@@ -77,7 +79,7 @@ impl PolicyPathView {
     }
 }
 
-/// The path to give up now, and how long it has been silent: never the last one that works.
+/// Returns the path to abandon now, and its silence; never the last one that works.
 pub(crate) fn path_to_abandon(now: Instant, paths: &[PolicyPathView]) -> Option<(u32, Duration)> {
     let other_works = paths.iter().any(|path| path.silence(now) < ALIVE_WITHIN);
     let worst = paths.iter().max_by_key(|path| path.silence(now)).filter(|_| other_works)?;
@@ -85,7 +87,7 @@ pub(crate) fn path_to_abandon(now: Instant, paths: &[PolicyPathView]) -> Option<
     (silence > SILENCE_TIMEOUT).then_some((worst.number, silence))
 }
 
-/// A change of what a path is used for.
+/// Change of the use of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PathSwitch {
     pub(crate) number: u32,
@@ -93,13 +95,13 @@ pub(crate) struct PathSwitch {
     pub(crate) why: SwitchReason,
 }
 
-/// What a connection's policy remembers.
+/// State of a connection's policy.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Policy {
     kind: PathPolicy,
-    /// `ios`: why the backup is used, and since when the primary could be used again.
+    /// `ios`: reason for using the backup, and the time since when the primary is good again.
     fled: Option<(SwitchReason, Option<Instant>)>,
-    /// Paths that were silent and have not been heard since.
+    /// Suspected paths: silent, and nothing received since.
     silent: Vec<u32>,
 }
 
@@ -108,13 +110,14 @@ impl Policy {
         Self { kind, ..Self::default() }
     }
 
-    /// Whether it changes its mind while paths live; then the peer's wishes count only at first.
+    /// Returns true if the policy switches while paths live; then the peer's requests count only at
+    /// first.
     pub(crate) fn is_dynamic(&self) -> bool {
         self.kind == PathPolicy::Ios
     }
 
-    /// Whether a path that the opener adds is used at once; `first`: it uses the address with which
-    /// the connection began; `backup`: its address is called a backup.
+    /// Returns true if a path that the opener adds is used at once. `first`: from the address with
+    /// which the connection began; `backup`: from a backup address.
     pub(crate) fn is_primary(&self, first: bool, backup: bool) -> bool {
         match self.kind {
             PathPolicy::Aggregate => !backup,
@@ -122,7 +125,7 @@ impl Policy {
         }
     }
 
-    /// Changes that are due now.
+    /// Returns the changes that are due now.
     pub(crate) fn switches(&mut self, now: Instant, paths: &[PolicyPathView]) -> Vec<PathSwitch> {
         self.update_backup_use(now, paths);
         let lively = paths.iter().any(|path| path.silence(now) < RECENT_WITHIN);
@@ -150,7 +153,7 @@ impl Policy {
         paths.iter().filter_map(wanted).collect()
     }
 
-    /// `ios`: whether the backup is to be used, though the primary lives.
+    /// `ios`: updates the use of the backup while the primary lives.
     fn update_backup_use(&mut self, now: Instant, paths: &[PolicyPathView]) {
         if !self.is_dynamic() {
             return;
@@ -162,7 +165,7 @@ impl Policy {
         self.fled = match (self.fled, complaint) {
             (None, Some(why)) if has_backup => Some((why, None)),
             (None, _) => None,
-            // Nothing is left to flee to, or from.
+            // No working backup or no primary is left.
             (Some(_), _) if !has_backup || primaries().next().is_none() => None,
             (Some((why, _)), Some(_)) => Some((why, None)),
             (Some((why, good_since)), None) => {
@@ -181,7 +184,7 @@ mod tests {
         Instant::ZERO + Duration::from_millis(millis)
     }
 
-    /// The primary, and a backup that is heard all the time.
+    /// Returns the primary, and a backup on which something is always received.
     fn pair(
         now: u64,
         heard: u64,

@@ -1,4 +1,4 @@
-//! A log of all that happens on a connection (draft-ietf-quic-qlog-main-schema), on demand.
+//! A log of all events of a connection (draft-ietf-quic-qlog-main-schema), on demand.
 
 use std::fmt;
 use std::io::Write;
@@ -10,12 +10,12 @@ use noq_proto::{ConnectionId, QlogConfig, QlogFactory, Side};
 
 type QlogWriter = Box<dyn Write + Send + Sync>;
 
-/// Where one connection is logged: the first that takes it.
+/// Log of one connection: the first one that uses it.
 #[derive(Clone)]
 pub struct Qlog(Arc<Mutex<Option<QlogWriter>>>);
 
 impl Qlog {
-    /// Records go to `log`, one JSON text each (RFC 7464).
+    /// Creates a log that writes records to `log`, one JSON text each (RFC 7464).
     pub fn new(log: impl Write + Send + Sync + 'static) -> Self {
         Self(Arc::new(Mutex::new(Some(Box::new(log)))))
     }

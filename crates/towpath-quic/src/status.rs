@@ -1,4 +1,4 @@
-//! The state of a connection, for series and proofs, and what happens to it.
+//! The state of a connection, for time series and evidence, and its events.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -9,8 +9,8 @@ use towpath_net::Instant;
 use crate::error::ConnectionError;
 use crate::identity::Fingerprint;
 
-/// The draft of Multipath QUIC that is spoken. Its code points are not registered yet, and differ
-/// from those of earlier drafts: with a peer that speaks another one, a connection has one path.
+/// Supported draft of Multipath QUIC. Its code points are not registered yet, and differ from those
+/// of earlier drafts. With a peer that supports another draft, a connection has one path.
 pub const MULTIPATH_DRAFT: &str = "draft-ietf-quic-multipath-21";
 
 /// A connection of a host; never reused.
@@ -21,19 +21,18 @@ pub struct ConnectionId(pub(crate) u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ListenerId(pub(crate) u32);
 
-/// A bidirectional stream of a connection that the opener of the connection began, by its number
-/// from 0.
+/// A bidirectional stream, opened by the end that opened the connection, by its number from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamId(pub u64);
 
-/// What happened on a host.
+/// Event on a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum QuicEvent {
     /// A peer began a connection.
     Accepted {
-        /// Where.
+        /// Listener that accepted the connection.
         listener: ListenerId,
-        /// Which.
+        /// The connection that was accepted.
         connection: ConnectionId,
     },
     /// A connection that this host began is open.
@@ -42,69 +41,69 @@ pub enum QuicEvent {
     StreamOpened(ConnectionId, StreamId),
     /// A stream has data or its end.
     Readable(ConnectionId, StreamId),
-    /// A stream takes data again.
+    /// A stream accepts data again.
     Writable(ConnectionId, StreamId),
-    /// All that was written to a stream has arrived, its end too.
+    /// All data written to a stream has arrived, including the end.
     Finished(ConnectionId, StreamId),
-    /// A connection is gone.
+    /// A connection has ended.
     Closed {
-        /// Which.
+        /// The connection that has ended.
         connection: ConnectionId,
-        /// Why; `None` when this host closed it.
+        /// Reason for the end; `None` when this host closed it.
         error: Option<ConnectionError>,
     },
-    /// Something that no application needs, for records.
+    /// An event for records only, without relevance for applications.
     Notice {
-        /// Of which.
+        /// Connection that the event belongs to.
         connection: ConnectionId,
-        /// What.
+        /// Event of the connection's paths.
         notice: PathNotice,
     },
 }
 
-/// What happened to the paths of a connection; `path` is the path's number.
+/// Event of a connection's paths; `path` is the path's number.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PathNotice {
-    /// The peer does not speak this draft of Multipath QUIC: there is one path.
+    /// The peer does not support this draft of Multipath QUIC: there is one path.
     SinglePath,
-    /// The peer has answered on it.
+    /// The peer has validated the path.
     Established {
-        /// Which.
+        /// Number of the path in the protocol.
         path: u32,
     },
-    /// It is not used any more.
+    /// The path is no longer used.
     Abandoned {
-        /// Which.
+        /// Number of the path in the protocol.
         path: u32,
-        /// Why.
+        /// Reason for abandoning the path.
         why: AbandonReason,
     },
-    /// This host's path policy uses it from now on, or only if nothing else works.
+    /// The local path policy uses the path from now on, or only if nothing else works.
     Switched {
-        /// Which.
+        /// Number of the path in the protocol.
         path: u32,
-        /// Whether it is a backup now.
+        /// True if the path is a backup now.
         backup: bool,
-        /// Why.
+        /// Reason for the switch.
         why: SwitchReason,
     },
-    /// A single path goes on from another address (RFC 9000 §9).
+    /// The single path continues from another address (RFC 9000 §9).
     Migrated {
-        /// The new address.
+        /// New address of this host.
         local: SocketAddr,
     },
 }
 
-/// Why a path is not used any more.
+/// Reason for abandoning a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AbandonReason {
-    /// Nothing was heard on it for so long, while another path worked.
+    /// Nothing was received for this time, while another path worked.
     Silent(Duration),
-    /// Its address is gone, or its interface is down.
+    /// The path's address is gone, or its interface is down.
     AddressGone,
-    /// The peer gave it up.
+    /// The peer abandoned the path.
     Peer,
-    /// The library gave it up.
+    /// The library abandoned the path.
     Library,
 }
 
@@ -119,29 +118,29 @@ impl fmt::Display for AbandonReason {
     }
 }
 
-/// Why a path policy uses a path, or does not.
+/// Reason of a path policy to use a path, or not to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SwitchReason {
-    /// A probe timeout of the primary runs out.
+    /// A probe timeout of the primary expires.
     Timeout,
-    /// Data is unacknowledged on the primary for so long.
+    /// Data is unacknowledged on the primary for this time.
     DataInFlight(Duration),
-    /// Its smoothed round-trip time.
+    /// The primary's smoothed round-trip time is too long.
     SlowRoundTrip(Duration),
-    /// Its timeout without back-off.
+    /// The primary's timeout without back-off is too long.
     LongTimeout(Duration),
-    /// Nothing was heard on it for so long, while another path works.
+    /// Nothing was received on the path for this time, while another path works.
     Silent(Duration),
     /// No better path works.
     NothingElse,
     /// The better path works again.
     Recovered,
-    /// The peer asks for it.
+    /// The peer requested the change.
     Peer,
 }
 
 impl SwitchReason {
-    /// A short name, as in results.
+    /// Returns a short name, as used in results.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Timeout => "rto",
@@ -173,85 +172,85 @@ impl fmt::Display for SwitchReason {
     }
 }
 
-/// State of a connection.
+/// Snapshot of a connection.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ConnectionStatus {
-    /// Our address when it began.
+    /// Local address at the start.
     pub local: SocketAddr,
-    /// The peer's.
+    /// Remote address and port of the peer.
     pub remote: SocketAddr,
-    /// Whether this host began it.
+    /// True if this host opened the connection.
     pub opener: bool,
-    /// Whether the handshake is complete.
+    /// True if the handshake is complete.
     pub established: bool,
-    /// Whether both ends speak [`MULTIPATH_DRAFT`].
+    /// True if both ends support [`MULTIPATH_DRAFT`].
     pub multipath: bool,
-    /// Why it is gone, if it is.
+    /// Reason for the end of the connection; `None` while it lives.
     pub error: Option<ConnectionError>,
-    /// What the peer can be known by, if this host began the connection.
+    /// Fingerprint of the peer's certificate, if this host opened the connection.
     pub peer: Option<Fingerprint>,
     /// Name of the congestion control.
     pub congestion_control: String,
-    /// All paths, the abandoned ones too, by number.
+    /// All paths by number, including abandoned ones.
     pub paths: Vec<PathStatus>,
 }
 
-/// How far a path is.
+/// Life-cycle state of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PathState {
-    /// The peer's answer is awaited.
+    /// The peer has not answered the path challenge yet.
     Validating,
     /// In use, or ready to be.
     Established,
-    /// Given up.
+    /// The path is no longer used.
     Abandoned {
-        /// When.
+        /// Time at which it was abandoned.
         at: Instant,
-        /// Why.
+        /// Reason for abandoning the path.
         why: AbandonReason,
     },
 }
 
-/// A path's part of [`ConnectionStatus`]. Bytes are those of UDP payload, with everything that QUIC adds.
+/// Snapshot of one path. Byte counts are UDP payload, including all of QUIC's overhead.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PathStatus {
     /// Number in the protocol (path ID), never reused; 0 is the first.
     pub number: u32,
-    /// Our address.
+    /// Our address and UDP port.
     pub local: SocketAddr,
-    /// The peer's.
+    /// The peer's address and UDP port.
     pub remote: SocketAddr,
-    /// How far it is.
+    /// Life-cycle state of the path.
     pub state: PathState,
-    /// Whether this host uses it only if nothing else works.
+    /// True if this host uses the path only when nothing else works.
     pub backup: bool,
-    /// Smoothed round-trip time.
+    /// Smoothed round-trip time of the path.
     pub srtt: Duration,
-    /// Its variation.
+    /// Variation of the round-trip time.
     pub rttvar: Duration,
-    /// Smallest.
+    /// Smallest round-trip time measured.
     pub min_rtt: Duration,
     /// Probe timeout without back-off (RFC 9002 §6.2.1).
     pub pto: Duration,
-    /// Congestion window.
+    /// Congestion window in bytes.
     pub cwnd_bytes: u64,
-    /// Slow start threshold, where the control has one.
+    /// Slow start threshold in bytes; `None` if the control has none.
     pub ssthresh_bytes: Option<u64>,
-    /// In flight.
+    /// Bytes in flight on the path.
     pub in_flight_bytes: u64,
-    /// Bytes sent.
+    /// UDP payload bytes sent.
     pub sent_bytes: u64,
-    /// Datagrams sent.
+    /// Number of datagrams sent.
     pub sent_datagrams: u64,
     /// Bytes of packets that were acknowledged.
     pub acked_bytes: u64,
-    /// Bytes received.
+    /// UDP payload bytes received.
     pub received_bytes: u64,
-    /// STREAM frames sent: whoever has none only keeps the path.
+    /// STREAM frames sent; a path without any only keeps itself alive.
     pub sent_stream_frames: u64,
-    /// STREAM frames received.
+    /// Number of STREAM frames received.
     pub received_stream_frames: u64,
-    /// Packets taken for lost.
+    /// Packets declared lost by the library.
     pub lost_packets: u64,
     /// UDP payload of a full packet.
     pub mtu_bytes: u16,

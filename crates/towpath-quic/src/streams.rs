@@ -1,4 +1,4 @@
-//! Streams of a connection: bidirectional ones, begun by the end that opened the connection.
+//! Streams of a connection: bidirectional ones, opened by the end that opened the connection.
 
 use bytes::Bytes;
 use noq_proto::{Dir, FinishError, ReadError, ReadableError, Side, WriteError};
@@ -8,21 +8,21 @@ use crate::connection::Connection;
 use crate::error::StreamError;
 use crate::status::StreamId;
 
-/// Bytes that are read at once.
+/// Bytes read in one call.
 const READ_BYTES: usize = 64 * 1_024;
 
 impl Connection {
-    /// Begins a stream; `None` when there are as many as the peer admits.
+    /// Opens a stream; `None` when the peer's limit is reached.
     pub(crate) fn open_stream(&mut self) -> Option<StreamId> {
         self.inner.streams().open(Dir::Bi).map(|id| StreamId(id.index()))
     }
 
-    /// The next stream that the peer began.
+    /// Returns the next stream that the peer opened.
     pub(crate) fn accept_stream(&mut self) -> Option<StreamId> {
         self.inner.streams().accept(Dir::Bi).map(|id| StreamId(id.index()))
     }
 
-    /// Takes as much of `data` as fits; returns how much.
+    /// Writes as much of `data` as fits; returns its length.
     pub(crate) fn write(
         &mut self,
         now: Instant,
@@ -33,7 +33,7 @@ impl Connection {
             return Err(StreamError::NoConnection);
         }
         let mut taken = 0;
-        // Only a write that fails is remembered, and told when there is room again.
+        // Continue until blocked: the library reports new room only after a failed write.
         while !data.is_empty() {
             let mut chunks = [std::mem::take(data)];
             let mut rest = chunks.as_mut_slice();
@@ -54,7 +54,7 @@ impl Connection {
         Ok(taken)
     }
 
-    /// Nothing more is written.
+    /// Ends the stream: no more data will be written.
     pub(crate) fn finish(&mut self, now: Instant, stream: StreamId) -> Result<(), StreamError> {
         let finished = self.inner.send_stream(library_id(stream)).finish();
         self.touch(now);
@@ -64,8 +64,8 @@ impl Connection {
         })
     }
 
-    /// The next bytes, `most` at most; empty at the end of the data, `None` when there is nothing
-    /// now.
+    /// Returns the next bytes, at most `most`; empty at the end of the data, `None` when nothing is
+    /// readable now.
     pub(crate) fn read(
         &mut self,
         now: Instant,
@@ -77,7 +77,7 @@ impl Connection {
             ReadableError::ClosedStream | ReadableError::IllegalOrderedRead => StreamError::Closed,
         })?;
         let found = chunks.next(most.min(READ_BYTES));
-        // Whether credit is to be sent shows when the connection is polled, which follows anyway.
+        // Polling the connection, which follows anyway, sends any flow-control credit.
         let _ = chunks.finalize();
         match found {
             Ok(Some(chunk)) => {
@@ -90,7 +90,7 @@ impl Connection {
         }
     }
 
-    /// The application did something: paths are watched for a while.
+    /// Records application activity: paths are monitored for a while.
     fn touch(&mut self, now: Instant) {
         self.active = now;
         if self.next_path_check.is_none()

@@ -1,4 +1,5 @@
-//! Whole connections in virtual time, over links that only delay and, for a while, lose everything.
+//! Whole connections in virtual time, over links that only add delay or temporarily lose
+//! everything.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -33,14 +34,14 @@ fn local(last: u8) -> LocalAddress {
     }
 }
 
-/// One link: by the client's address.
+/// One link, identified by the client's address.
 #[derive(Debug, Clone, Copy)]
 struct Link {
     delay: Duration,
-    /// Time of a byte.
+    /// Transmission time of a byte.
     byte: Duration,
     busy_until: [Instant; 2],
-    /// Nothing passes from then to then.
+    /// Outage: nothing passes between these times.
     dark: (Instant, Instant),
 }
 
@@ -62,13 +63,13 @@ struct TestNetwork {
     connection: ConnectionId,
     accepted: Option<ConnectionId>,
     stream: Option<StreamId>,
-    /// The client writes so much, the server reads it.
+    /// Bytes that the client writes and the server reads.
     wanted: u64,
     written: u64,
     read: u64,
     ended: bool,
     reads: Vec<Instant>,
-    /// By end: 0 is the client.
+    /// Notices by end: 0 is the client.
     notices: [Vec<(Instant, PathNotice)>; 2],
     lengths: Vec<(Instant, usize)>,
 }
@@ -105,7 +106,7 @@ impl TestNetwork {
         }
     }
 
-    /// Runs until all has arrived, or for so long.
+    /// Runs until all data has arrived, or for at most `most`.
     fn run(&mut self, most: Duration) {
         let end = self.now + most;
         self.settle();
@@ -113,7 +114,7 @@ impl TestNetwork {
         while !self.ended {
             let timers = [self.client.poll_timeout(), self.server.poll_timeout()];
             let arrival = self.flying.keys().next().map(|(at, _)| *at);
-            // None when both ends have given the connection up.
+            // `None` when both ends have closed the connection.
             let next = timers.into_iter().flatten().chain(arrival).min();
             let Some(next) = next.filter(|next| *next <= end) else {
                 self.now = end;
@@ -386,7 +387,7 @@ fn a_list_of_versions_is_no_longer_than_what_asked_for_it() {
     server.set_address(Instant::ZERO, local(2));
     server.listen(PORT, QuicConfig::default()).unwrap();
     for length in [7, 8, 39, 1_199, 1_200] {
-        // A long header of a version that nobody has, with identifiers of no bytes.
+        // A long header of an unknown version, with empty connection identifiers.
         let mut asked = vec![0xc0, 0x1a, 0x2a, 0x3a, 0x5a, 0, 0];
         asked.resize(length, 0);
         let (here, there) = (SocketAddr::new(address(2), PORT), SocketAddr::new(address(1), 1));

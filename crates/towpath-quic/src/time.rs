@@ -1,14 +1,14 @@
-//! Our time and the library's.
+//! Conversion between towpath's time and the library's.
 
 use std::time;
 
 use towpath_net::Instant;
 
-/// Turns one kind of time into the other.
+/// Converts between both kinds of time.
 ///
-/// The library wants `std::time::Instant`, which cannot be made of a number: the clock is read once,
-/// for an origin that stands for [`Instant::ZERO`]. Only differences matter, so that the origin has
-/// no effect on anything.
+/// The library needs `std::time::Instant`, which cannot be made from a number. The clock is
+/// therefore read once, for the origin that represents [`Instant::ZERO`]. Only differences matter,
+/// so the origin has no effect.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TimeConverter {
     origin: time::Instant,
@@ -26,7 +26,7 @@ impl TimeConverter {
 
     pub(crate) fn to_std(self, time: Instant) -> time::Instant {
         let since = time.saturating_since(Instant::ZERO);
-        // A point that the platform cannot express is later than all others that matter.
+        // A time that the platform cannot express is later than all relevant ones.
         self.origin.checked_add(since).unwrap_or(self.origin)
     }
 

@@ -1,5 +1,5 @@
-//! TLS by itself, for connections that are not QUIC: the same certificates, pins and versions, so
-//! that a comparison of transports can have the same encryption on both sides. No sockets.
+//! TLS without QUIC, for connections over TCP: the same certificates, pins and versions. A
+//! comparison of transports can thus have the same encryption on both sides. No sockets.
 
 use std::io::{BufRead, Read, Write};
 use std::sync::Arc;
@@ -12,19 +12,19 @@ use crate::certificate;
 use crate::error::OpenError;
 use crate::identity::{Fingerprint, Identity, Trust, UnpinnedCertificate};
 
-/// What both ends of a connection can derive from its keys, and nobody else (RFC 8446 §7.5), for this
-/// use of it.
+/// Label of the secret that only both ends of a connection can derive from its keys (RFC 8446
+/// §7.5).
 pub(crate) const EXPORT_LABEL: &[u8] = b"EXPORTER-towpath-binding";
-/// Plain data that waits to be encrypted; more is not taken.
+/// Limit of plaintext that waits for encryption; more is not accepted.
 const MAX_PLAINTEXT_BYTES: usize = 1 << 20;
 
-/// What came is not TLS, or not the one that it should be.
+/// Error: the peer does not speak TLS, or is not the expected one.
 #[derive(Debug, Error)]
 pub enum TlsError {
-    /// The peer is not the one that it should be; what it can be known by.
+    /// The peer's certificate is not the expected one; its fingerprint.
     #[error("its certificate has the fingerprint {0}, which is not the expected one")]
     Untrusted(Fingerprint),
-    /// The peer broke the protocol, or somebody between.
+    /// The peer, or an attacker on the path, violated the protocol.
     #[error("TLS: {0}")]
     Protocol(rustls::Error),
 }
@@ -39,13 +39,13 @@ impl From<rustls::Error> for TlsError {
 #[derive(Debug)]
 pub struct TlsSession {
     tls: Connection,
-    /// What has come and was not taken in.
+    /// Bytes received and not yet processed.
     incoming: Vec<u8>,
     taken: usize,
 }
 
 impl TlsSession {
-    /// The end that opened the connection.
+    /// Creates the end that opened the connection.
     pub fn client(trust: &Trust) -> Result<Self, OpenError> {
         let config = Arc::new(certificate::client_config(trust)?);
         let name = ServerName::try_from(certificate::SERVER_NAME)
@@ -53,7 +53,7 @@ impl TlsSession {
         Ok(Self::new(ClientConnection::new(config, name)?.into()))
     }
 
-    /// The end that accepted it.
+    /// Creates the end that accepted the connection.
     pub fn server(identity: &Identity) -> Result<Self, OpenError> {
         let config = Arc::new(certificate::server_config(Some(identity))?);
         Ok(Self::new(ServerConnection::new(config)?.into()))
@@ -64,38 +64,39 @@ impl TlsSession {
         Self { tls, incoming: Vec::new(), taken: 0 }
     }
 
-    /// Whether the ends do not know each other yet.
+    /// Returns true if the handshake is not complete.
     pub fn is_handshaking(&self) -> bool {
         self.tls.is_handshaking()
     }
 
-    /// What the peer can be known by, if it has shown it.
+    /// Returns the fingerprint of the peer's certificate, if it has sent one.
     pub fn peer(&self) -> Option<Fingerprint> {
         self.tls.peer_certificates()?.first().map(|certificate| Fingerprint::of(certificate))
     }
 
-    /// What both ends of this connection know and nobody else, once they know each other.
+    /// Returns a secret that only both ends of this connection can derive; `None` before the
+    /// handshake is complete.
     pub fn binding(&self) -> Option<[u8; 32]> {
         self.tls.export_keying_material([0; 32], EXPORT_LABEL, None).ok()
     }
 
-    /// Takes plain data to be sent, as much as there is room for.
+    /// Queues plaintext to be sent, as far as there is room, and returns the accepted length.
     pub fn write(&mut self, data: &[u8]) -> usize {
-        // Writing into memory fails only when the room is full.
+        // Writing to memory fails only when the buffer is full.
         self.tls.writer().write(data).unwrap_or(0)
     }
 
-    /// Nothing more will be written.
+    /// Ends the data of this end (close_notify).
     pub fn close(&mut self) {
         self.tls.send_close_notify();
     }
 
-    /// Appends what is to be sent to the peer.
+    /// Appends the bytes to send to the peer.
     pub fn take_outgoing(&mut self, out: &mut Vec<u8>) {
         while self.tls.wants_write() && self.tls.write_tls(out).is_ok_and(|bytes| bytes > 0) {}
     }
 
-    /// Takes what has come from the peer.
+    /// Processes bytes received from the peer.
     pub fn feed(&mut self, bytes: &[u8]) -> Result<(), TlsError> {
         self.incoming.drain(..self.taken);
         self.taken = 0;
@@ -103,8 +104,8 @@ impl TlsSession {
         self.take_in()
     }
 
-    /// Plain data that has come: how much of it was put into `buffer`, or was passed over where there
-    /// is none; 0 at its end, `None` while more must come.
+    /// Reads received plaintext into `buffer`, or skips it if that is `None`. Returns its length, 0
+    /// at the end of the data, `None` while more must arrive.
     pub fn read(&mut self, buffer: Option<&mut [u8]>) -> Result<Option<usize>, TlsError> {
         self.take_in()?;
         let mut reader = self.tls.reader();
@@ -116,18 +117,18 @@ impl TlsSession {
         };
         match read {
             Ok(length) => Ok(Some(length)),
-            // An end without the word for it: whoever counts bytes sees what is missing.
+            // An end without close_notify; callers that count bytes see missing data.
             Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Ok(Some(0)),
             Err(_) => Ok(None),
         }
     }
 
-    /// As much as the library takes: until plain data waits to be read.
+    /// Processes as much as the library accepts, until plaintext waits to be read.
     fn take_in(&mut self) -> Result<(), TlsError> {
         while let Some(mut rest) = self.incoming.get(self.taken..).filter(|rest| !rest.is_empty()) {
             match self.tls.read_tls(&mut rest) {
                 Ok(length) if length > 0 => self.taken += length,
-                // Full: something must be read first.
+                // The library's buffer is full: plaintext must be read first.
                 Ok(_) | Err(_) => return Ok(()),
             }
             self.tls.process_new_packets()?;
@@ -146,7 +147,7 @@ mod tests {
         Identity::from_pem(&pem.certificate, &pem.key).unwrap()
     }
 
-    /// Carries everything both ways until nobody has anything to say.
+    /// Exchanges bytes in both directions until both ends are idle.
     fn exchange(a: &mut TlsSession, b: &mut TlsSession) -> Result<(), TlsError> {
         loop {
             let (mut from_a, mut from_b) = (Vec::new(), Vec::new());

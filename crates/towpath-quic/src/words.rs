@@ -1,10 +1,10 @@
-//! What people are told of paths, in the same words whatever the world.
+//! Texts about paths for users, the same in the simulator and in the emulator.
 
 use crate::config::QuicConfig;
 use crate::status::{ConnectionStatus, MULTIPATH_DRAFT, PathNotice};
 
 impl PathNotice {
-    /// The path that it is about, if it is about one.
+    /// Returns the path concerned; `None` for events of the whole connection.
     pub fn path(&self) -> Option<u32> {
         match self {
             Self::Established { path }
@@ -14,7 +14,7 @@ impl PathNotice {
         }
     }
 
-    /// Name of what is counted.
+    /// Returns the name of the event's counter.
     pub fn counter(&self) -> &'static str {
         match self {
             Self::Established { .. } => PATHS_ESTABLISHED,
@@ -25,7 +25,7 @@ impl PathNotice {
         }
     }
 
-    /// Whether a path is a backup from now on, and the name of the reason.
+    /// Returns the new backup status of a switched path, and the name of the reason.
     pub fn switch(&self) -> Option<(bool, &'static str)> {
         match self {
             Self::Switched { backup, why, .. } => Some((*backup, why.name())),
@@ -36,7 +36,7 @@ impl PathNotice {
         }
     }
 
-    /// What happened; `name` is that of the path's link.
+    /// Returns the event as text; `name` is the name of the path's link.
     pub fn text(&self, name: Option<&str>) -> String {
         let what = match self {
             Self::Established { .. } => "established".to_owned(),
@@ -60,34 +60,34 @@ impl PathNotice {
 const PATHS_ESTABLISHED: &str = "PathsEstablished";
 const PATHS_ABANDONED: &str = "PathsAbandoned";
 
-/// Proof that Multipath QUIC was used, or the reason why not.
+/// Evidence that Multipath QUIC was used, or the reason for the fallback.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MultipathEvidence {
-    /// Whether it was.
+    /// True if every connection negotiated Multipath QUIC.
     pub used: bool,
-    /// Why not.
+    /// Reason for the fallback; `None` if multipath was used.
     pub fallback: Option<String>,
-    /// What it is based on.
+    /// Observations that support the verdict.
     pub evidence: Vec<String>,
 }
 
-/// A host's part of the proof.
+/// Evidence collected on one host.
 #[derive(Clone)]
 pub struct HostEvidence<'a> {
-    /// Its name.
+    /// Name of the host in the scenario.
     pub host: &'a str,
-    /// Its ends of connections that were meant to be multipath ones.
+    /// State of the host's ends of connections that should use multipath.
     pub ends: Vec<ConnectionEvidence>,
-    /// How often there was a [`PathNotice`], by [`PathNotice::counter`].
+    /// Returns the number of occurrences of a [`PathNotice`], by [`PathNotice::counter`].
     pub count: &'a dyn Fn(&'static str) -> Option<u64>,
 }
 
-/// One end of a connection.
+/// Evidence from one end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConnectionEvidence {
-    /// It was negotiated.
+    /// True if Multipath QUIC was negotiated.
     pub multipath: bool,
-    /// Packets taken for lost.
+    /// Packets declared lost by the library.
     pub lost_packets: u64,
 }
 
@@ -104,7 +104,7 @@ impl std::fmt::Debug for HostEvidence<'_> {
     }
 }
 
-/// Judges by what both ends of all connections say.
+/// Combines the evidence from both ends of all connections.
 pub fn multipath_evidence(witnesses: &[HostEvidence<'_>]) -> MultipathEvidence {
     let (mut all, mut good, mut lost) = (0, 0, 0);
     let mut evidence = Vec::new();
@@ -130,10 +130,10 @@ pub fn multipath_evidence(witnesses: &[HostEvidence<'_>]) -> MultipathEvidence {
     MultipathEvidence { used, fallback: (!used).then(|| reason.to_owned()), evidence }
 }
 
-/// Something to know before a result is trusted, and a hint.
+/// Caveat about a result, and a hint.
 pub type WarningText = (String, &'static str);
 
-/// What every result over Multipath QUIC is to be read with.
+/// Returns the caveat of every result over Multipath QUIC: no selectable scheduler.
 pub fn no_scheduler() -> WarningText {
     let text = "Multipath QUIC has no scheduler to choose, and repeats data on another path only \
                 when the old path is given up";
@@ -141,7 +141,7 @@ pub fn no_scheduler() -> WarningText {
     (text.to_owned(), hint)
 }
 
-/// A host whose window is smaller than it was asked to be.
+/// Returns the caveat that a host's window is smaller than requested, if it is.
 pub fn small_window(host: &str, config: &QuicConfig) -> Option<WarningText> {
     let (used, asked) = (config.window_bytes(), config.receive_window_bytes);
     let text = || format!("the QUIC window of `{host}` is {used} bytes, not {asked}");
@@ -149,7 +149,7 @@ pub fn small_window(host: &str, config: &QuicConfig) -> Option<WarningText> {
     (asked > used).then(|| (text(), hint))
 }
 
-/// A flow that could have had more paths.
+/// Returns the caveat that a flow had a single path.
 pub fn single_path(flow: usize) -> WarningText {
     let hint = "only the host that opens a connection can add paths, from addresses with the flag \
                 `subflow`; addresses cannot be announced";

@@ -1,4 +1,4 @@
-//! Who is tested.
+//! The host under test.
 
 use std::time::Duration;
 
@@ -6,52 +6,52 @@ use crate::script::{Call, FailureReason, HostKind, Setting};
 
 /// A host behind a wire, with one socket (and a listening one).
 pub trait HostUnderTest {
-    /// Which kind of host.
+    /// Returns the kind of host.
     fn world(&self) -> HostKind;
 
-    /// How exactly its times can be compared.
+    /// Returns the precision with which its times can be compared.
     fn tolerance(&self) -> Tolerance;
 
-    /// Time since the start of the script.
+    /// Returns the time since the start of the script.
     fn now(&self) -> Duration;
 
-    /// Before the first step: what is not as by default.
+    /// Applies a setting that differs from the default; called before the first step.
     fn set(&mut self, setting: &Setting) -> Result<(), String>;
 
-    /// Hands over an IPv4 packet from the wire.
+    /// Passes an IPv4 packet from the wire to the host.
     fn inject(&mut self, packet: &[u8]) -> Result<(), String>;
 
-    /// The next packet that the host sends, with its time, or nothing once `until` has come.
+    /// Returns the next packet that the host sends, with its time; `None` once `until` has come.
     fn next(&mut self, until: Duration) -> Result<Option<(Duration, Vec<u8>)>, String>;
 
-    /// The application does something; `data` is what it writes. Never waits.
+    /// Makes a socket call without waiting; `data` are the bytes of a write.
     fn call(&mut self, call: Call, data: &[u8]) -> Result<CallResult, String>;
 }
 
-/// How far a packet's time may be from that of the script.
+/// Permitted deviation of a packet's time from the script's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tolerance {
-    /// Too early.
+    /// Permitted time before the scripted one.
     pub early: Duration,
-    /// Too late, when the script states a time.
+    /// Permitted delay when the script states a time.
     pub late: Duration,
-    /// Too late, when it states none: what is answered at once.
+    /// Permitted delay when the script states none, for immediate replies.
     pub at_once: Duration,
 }
 
-/// What becomes of a call.
+/// Result of a socket call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CallResult {
-    /// Done.
+    /// The call succeeded without data.
     Done,
-    /// Of a write, so many bytes were taken.
+    /// A write accepted this number of bytes.
     Taken(usize),
-    /// Of a read, this was there.
+    /// A read returned these bytes.
     Data(Vec<u8>),
-    /// Of a read: the end of the stream.
+    /// A read reached the end of the stream.
     End,
-    /// Nothing now; it may come.
+    /// The call would block; a retry may succeed.
     Nothing,
-    /// The connection failed.
+    /// The connection failed, for this reason.
     Failed(FailureReason),
 }

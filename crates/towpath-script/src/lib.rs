@@ -1,12 +1,13 @@
-//! Scripts of packets and socket calls: what a TCP or Multipath TCP host must do, packet by packet.
+//! Scripts of packets and socket calls: the behaviour required of a TCP or Multipath TCP host,
+//! packet by packet.
 //!
-//! One file of `specs/scripts/` is one script. The peer is played by hand; the host is whatever is
-//! behind [`HostUnderTest`]: our own stack in virtual time ([`OwnStack`]), or a kernel in real time, which
+//! One file of `specs/scripts/` is one script. The script plays the peer. The host implements
+//! [`HostUnderTest`]: our own stack in virtual time ([`OwnStack`]), or a kernel in real time, which
 //! `towpath-linux` drives in its tests. [docs/scripts.md] explains the language.
 //!
-//! Reading order: [`script`] (a script as data), [`parse`](mod@parse) (from text to data), [`peer`]
-//! (what the peer knows, sends and compares), [`host`] (who is tested), [`run`](mod@run) (one after the
-//! other), [`library`] (all files).
+//! Reading order: [`script`] (a script as data), [`parse`](mod@parse) (from text to data) and
+//! [`peer`] (state, packets and comparisons of the peer). Then [`host`] (the host under test),
+//! [`run`](mod@run) (step by step) and [`library`] (all files).
 //!
 //! [docs/scripts.md]: https://github.com/towpath/towpath/blob/main/docs/scripts.md
 

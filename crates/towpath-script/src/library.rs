@@ -7,33 +7,33 @@ use std::path::{Path, PathBuf};
 use crate::parse::{ScriptParseError, parse};
 use crate::script::Script;
 
-/// Where they are.
+/// Returns the folder of the scripts in this repository.
 pub fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../specs/scripts")
 }
 
-/// Why there are none.
+/// Reason why the scripts cannot be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum LibraryError {
     /// A folder or file cannot be read.
     #[error("cannot read `{path}`: {source}")]
     Io {
-        /// Which.
+        /// Path of the folder or file.
         path: String,
-        /// The system's reason.
+        /// Error returned by the system.
         source: io::Error,
     },
-    /// A script makes no sense.
+    /// A script has a syntax error.
     #[error("`{name}`, {source}")]
     Parse {
-        /// Which.
+        /// Name of the script.
         name: String,
-        /// Where and why.
+        /// Line and text of the error.
         source: ScriptParseError,
     },
 }
 
-/// All scripts, in order of their names.
+/// Loads all scripts, sorted by name.
 pub fn all() -> Result<Vec<Script>, LibraryError> {
     let mut scripts = Vec::new();
     for kind in ["mptcp", "tcp"] {

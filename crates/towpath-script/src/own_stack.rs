@@ -1,4 +1,4 @@
-//! Our own stack in virtual time: every time is exact.
+//! Our own stack in virtual time, where every time is exact.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -20,7 +20,7 @@ use crate::script::{
     peer_address,
 };
 
-/// Port that is listened on and connected to.
+/// Port of listening sockets and of connections.
 const PORT: u16 = 80;
 
 /// A host with our own stack, profile `linux-6.18`.
@@ -41,11 +41,11 @@ pub struct OwnStack {
 }
 
 impl OwnStack {
-    /// A host before its first packet.
+    /// Creates a host before its first packet.
     pub fn new(transport: Transport) -> Self {
         let mut config = HostSettings::linux_6_18().connection;
         config.multipath = transport == Transport::Mptcp;
-        // Scripts turn Nagle off unless they say otherwise, on the kernel, too.
+        // Scripts disable Nagle's algorithm unless they enable it, also on the kernel.
         config.subflow.nagle = false;
         Self {
             stack: Stack::new(stack::StackConfig::default()),
@@ -63,7 +63,7 @@ impl OwnStack {
         }
     }
 
-    /// Interfaces and addresses, once all settings are known.
+    /// Configures interfaces and addresses, once all settings are known.
     fn begin(&mut self) {
         if std::mem::replace(&mut self.begun, true) {
             return;
@@ -93,7 +93,7 @@ impl OwnStack {
         self.stack.set_address(self.now, address);
     }
 
-    /// Takes what the stack sends and says.
+    /// Collects the packets and events of the stack.
     fn drain(&mut self) {
         let at = Duration::from_nanos(self.now.as_nanos());
         while let Some((_, packet)) = self.stack.poll_transmit(self.now) {
@@ -238,7 +238,7 @@ impl HostUnderTest for OwnStack {
     fn inject(&mut self, packet: &[u8]) -> Result<(), String> {
         self.begin();
         let whole = Bytes::copy_from_slice(packet);
-        // What cannot be read as a packet at all is lost, as at any device.
+        // A packet that cannot be parsed at all is lost, as at any device.
         if let Ok(packet) = Packet::from_bytes(&whole, false, 0) {
             let path = match packet.destination() {
                 Some(IpAddr::V4(address)) => address.octets()[2],

@@ -1,7 +1,7 @@
-//! A script against a host, step by step.
+//! Runs a script against a host, step by step.
 //!
-//! Packets are compared in order, each subflow by itself. Whatever the host sends must be expected by a
-//! later step; what is left at the end is a fault, too.
+//! Packets are compared in order, separately for each subflow. Every packet of the host must match
+//! a later step; packets left at the end are an error.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -17,27 +17,27 @@ use crate::script::{
     PacketPattern, Role, Script, ScriptStep, StepAction, TimeWindow, Transport,
 };
 
-/// How often a call that may still come true is made again.
+/// Interval between retries of a socket call that may still succeed.
 const RETRY_INTERVAL: Duration = Duration::from_millis(2);
 
-/// Of a handshake for which the script states no time.
+/// Time of a handshake for which the script states none.
 const DEFAULT_ROUND_TRIP: Duration = Duration::from_millis(50);
 
-/// How long a host is watched after a fault.
+/// Time for which a host is observed after a failure.
 const SETTLE_TIME: Duration = Duration::from_millis(400);
 
-/// Why a script did not hold.
+/// Reason for the failure of a script.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// The host did something else.
+    /// The host behaved differently.
     #[error("{0}")]
     Wrong(String),
-    /// The machine was too slow for the script's times: nothing is known.
+    /// The machine was too slow for the script's times, so the result is unknown.
     #[error("the machine was late: {0}")]
     Late(String),
 }
 
-/// Runs a script to its end; what was sent and done, with times, for who wants to see it.
+/// Runs a script to its end and returns the trace: packets and calls with their times.
 pub fn run(script: &Script, host: &mut dyn HostUnderTest) -> Result<String, Failure> {
     let mut run = ScriptRunner {
         script,
@@ -67,7 +67,7 @@ pub fn run(script: &Script, host: &mut dyn HostUnderTest) -> Result<String, Fail
     Ok(run.trace)
 }
 
-/// A packet of the host that no step has expected yet.
+/// A packet of the host that no step has matched yet.
 #[derive(Debug)]
 struct UnmatchedPacket {
     at: Duration,
@@ -79,13 +79,13 @@ struct ScriptRunner<'a> {
     script: &'a Script,
     host: &'a mut dyn HostUnderTest,
     peer: Peer,
-    /// When the step before happened.
+    /// Time of the previous step.
     base: Duration,
     queue: VecDeque<UnmatchedPacket>,
-    /// Bytes of both streams.
+    /// Bytes written to and read from the host's socket so far.
     written: u64,
     read: u64,
-    /// The machine was not in time once.
+    /// Set when the machine was late once.
     late: Option<String>,
     trace: String,
 }
@@ -94,7 +94,7 @@ type StepResult = Result<(), String>;
 
 impl ScriptRunner<'_> {
     fn failure(&mut self, text: &str) -> Failure {
-        // What else the host would have done helps who looks for the fault.
+        // Further packets of the host help to find the error.
         let until = self.host.now() + SETTLE_TIME;
         let _ = self.collect(until); // only completes the trace
         let whole = format!("{}, {text}\n{}", self.script.name, self.trace);
@@ -118,7 +118,7 @@ impl ScriptRunner<'_> {
                 self.queue.clear();
                 Ok(())
             }
-            // A path of some length, unless the script wants another.
+            // A path with some latency, unless the script states another time.
             StepAction::Handshake(packet) => self.handshake(packet, or_usual(from)),
             StepAction::Join { line, backup } => self.join(*line, *backup, or_usual(from)),
             StepAction::Inject { line, packet } => {
@@ -136,7 +136,7 @@ impl ScriptRunner<'_> {
         }
     }
 
-    /// What is left when all steps are done.
+    /// Fails if unmatched packets are left after all steps.
     fn finish(&mut self) -> StepResult {
         let until = self.host.now();
         self.collect(until)?;
@@ -148,7 +148,7 @@ impl ScriptRunner<'_> {
         }
     }
 
-    /// Lets time pass after the step before.
+    /// Waits until `time` after the previous step.
     fn wait(&mut self, time: Duration) -> StepResult {
         let until = self.base + time;
         self.collect(until)?;
@@ -166,7 +166,7 @@ impl ScriptRunner<'_> {
         Ok(())
     }
 
-    /// Takes one packet; false when the time has come.
+    /// Takes one packet; returns false when the time has come.
     fn take(&mut self, until: Duration) -> Result<bool, String> {
         let Some((at, bytes)) = self.host.next(until)? else { return Ok(false) };
         self.peer.at(at);
@@ -293,7 +293,7 @@ impl ScriptRunner<'_> {
         }
     }
 
-    /// Counts bytes of both streams, and checks those that were read.
+    /// Counts the bytes of both directions, and checks those that were read.
     fn account(&mut self, answer: CallResult, got: &mut usize) -> Result<CallResult, String> {
         match &answer {
             CallResult::Taken(count) => {
@@ -393,7 +393,7 @@ fn or_usual(round_trip: Duration) -> Duration {
 enum CallVerdict {
     Right,
     Wrong,
-    /// It may come.
+    /// The call may still succeed.
     NotYet,
 }
 

@@ -5,56 +5,57 @@ use std::time::Duration;
 
 use towpath_mptcp::wire::{Ecn, Flags};
 
-/// One file: what is shown, on what host, and step by step.
+/// One file: its claim, its host, and its steps.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Script {
     /// Path below `specs/scripts/` without the ending: `tcp/zero-window`.
     pub name: String,
-    /// A sentence that must hold.
+    /// A sentence that the host must satisfy.
     pub title: String,
-    /// What demands it: `rfc9293 3.8.6.1`, or `linux` for what no document wants.
+    /// Sources of the requirement: `rfc9293 3.8.6.1`, or `linux` for behaviour that no document
+    /// requires.
     pub sections: Vec<String>,
-    /// Who opens the connection.
+    /// End that the host plays: client or server.
     pub role: Role,
-    /// What the host offers.
+    /// Protocol that the host's socket offers.
     pub transport: Transport,
-    /// What is not as it is by default.
+    /// Settings that differ from the host's defaults.
     pub settings: Vec<Setting>,
-    /// Subflows that are not where they are by default.
+    /// Subflows that differ from the default route.
     pub routes: Vec<SubflowRoute>,
-    /// In order.
+    /// Steps in order of execution.
     pub steps: Vec<ScriptStep>,
 }
 
-/// What the host is.
+/// Role of the host in opening the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// It opens the connection.
+    /// The host opens the connection.
     Client,
-    /// It listens.
+    /// The host listens for a connection.
     Server,
 }
 
-/// What the host's socket speaks.
+/// Protocol of the host's socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transport {
-    /// TCP.
+    /// Plain TCP without Multipath TCP.
     Tcp,
-    /// Multipath TCP.
+    /// Multipath TCP (RFC 8684).
     Mptcp,
 }
 
 /// The two kinds of hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum HostKind {
-    /// The Linux kernel.
+    /// The Linux kernel, in real time.
     Linux,
-    /// Our own stack.
+    /// Our own stack, in virtual time.
     Towpath,
 }
 
 impl HostKind {
-    /// As scripts call it.
+    /// Returns the name used in scripts.
     pub fn name(self) -> &'static str {
         match self {
             Self::Linux => "linux",
@@ -63,18 +64,18 @@ impl HostKind {
     }
 }
 
-/// `set: NAME VALUE`; each kind of host knows what to do with it.
+/// A line `set: NAME VALUE`; each kind of host interprets its own names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Setting {
-    /// Line of the file.
+    /// Line number in the file.
     pub line: usize,
-    /// Name.
+    /// Name of the setting.
     pub name: String,
-    /// Everything behind the name.
+    /// Text after the name.
     pub value: String,
 }
 
-/// `line: NUMBER host PATH peer PATH port PORT`.
+/// A line `line: NUMBER host PATH peer PATH port PORT`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SubflowRoute {
     /// Number of the subflow.
@@ -85,106 +86,107 @@ pub struct SubflowRoute {
     pub peer: u8,
     /// Port of the end that accepts this subflow.
     pub port: u16,
-    /// Whether the peer opens it, not the host.
+    /// True if the peer opens the subflow, not the host.
     pub by_peer: bool,
 }
 
 impl SubflowRoute {
-    /// Where a subflow is unless the script says otherwise.
+    /// Returns the default route of a subflow.
     pub fn usual(number: usize, role: Role) -> Self {
         let path = u8::try_from(number).unwrap_or(u8::MAX);
         Self { number, host: path, peer: path, port: 80, by_peer: role == Role::Server }
     }
 }
 
-/// The host's address on a path.
+/// Returns the host's address on a path.
 pub fn host_address(path: u8) -> IpAddr {
     Ipv4Addr::new(10, 0, path, 1).into()
 }
 
-/// The peer's address on a path.
+/// Returns the peer's address on a path.
 pub fn peer_address(path: u8) -> IpAddr {
     Ipv4Addr::new(10, 0, path, 2).into()
 }
 
-/// Paths that a host has.
+/// Number of paths of a host.
 pub const MAX_PATHS: u8 = 4;
 
-/// One line of the file.
+/// One step: a line of the file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ScriptStep {
-    /// Line of the file.
+    /// Line number in the file.
     pub line: usize,
-    /// As it stands there.
+    /// Text of the line, without comment.
     pub text: String,
-    /// Only for this kind of host, with the name of the difference.
+    /// Kind of host that this step is limited to, with the name of the difference; `None` is all
+    /// hosts.
     pub only: Option<(HostKind, String)>,
-    /// After the step before.
+    /// Time after the previous step.
     pub when: TimeWindow,
-    /// What is done or expected.
+    /// Action or expectation of the step.
     pub action: StepAction,
 }
 
-/// How long after the step before.
+/// Time window after the previous step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TimeWindow {
-    /// At the earliest.
+    /// Earliest time after the previous step.
     pub from: Duration,
-    /// At the latest; what the script does, it does at the earliest time.
+    /// Latest time. The script's own actions take place at the earliest time.
     pub to: Duration,
 }
 
-/// What is done or expected.
+/// Action or expectation of a step.
 #[derive(Debug, Clone, PartialEq)]
 pub enum StepAction {
     /// The usual three packets on subflow 0, with these fields in the peer's SYN.
     Handshake(PacketPattern),
-    /// A whole MP_JOIN on this subflow, opened by whoever its route says.
+    /// A whole MP_JOIN on this subflow, opened by the end that its route names.
     Join {
-        /// Subflow.
+        /// Number of the subflow.
         line: usize,
-        /// The peer's B flag.
+        /// B flag of the peer.
         backup: bool,
     },
     /// The peer sends a packet.
     Inject {
-        /// Subflow.
+        /// Number of the subflow.
         line: usize,
-        /// Packet.
+        /// Packet that the peer sends.
         packet: PacketPattern,
     },
     /// A router sends an ICMP error about the last packet of the host.
     Icmp {
-        /// Subflow.
+        /// Number of the subflow.
         line: usize,
-        /// What it says.
+        /// Error that the router reports.
         message: Icmp,
     },
     /// The host sends a packet.
     Expect {
-        /// Subflow.
+        /// Number of the subflow.
         line: usize,
-        /// Packet.
+        /// Fields that the host's packet must have.
         packet: PacketPattern,
     },
-    /// The host sends nothing for so long.
+    /// The host sends nothing for this time.
     Silence(Duration),
-    /// What the host sends in this time does not matter.
+    /// Packets of the host in this time are ignored.
     Ignore(Duration),
-    /// The application does something, and this is what becomes of it.
+    /// The application makes a socket call, which must have this outcome.
     Call(Call, CallOutcome),
 }
 
-/// An ICMP error.
+/// An ICMP error about a packet of the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Icmp {
-    /// Its kind.
+    /// Kind of the ICMP error.
     pub kind: IcmpError,
-    /// The sequence number that it quotes, if not that of the host's last data.
+    /// Relative sequence number that the error quotes; `None` quotes the host's last data.
     pub seq: Option<u32>,
 }
 
-/// What an ICMP error says.
+/// Kind of an ICMP error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IcmpError {
     /// The packet was too large for a link of this MTU.
@@ -195,323 +197,323 @@ pub enum IcmpError {
     Refused,
 }
 
-/// What an application does.
+/// Socket call of an application.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Call {
     /// Listens on port 80.
     Listen,
     /// Opens a connection to the peer's first address.
     Connect,
-    /// Takes the connection that was accepted.
+    /// Accepts a connection on the listening socket.
     Accept,
-    /// Asks whether its connection is open.
+    /// Checks that the connection is open.
     Connected,
-    /// Gives so many bytes to send.
+    /// Writes this number of bytes.
     Write(usize),
-    /// Takes all that there is to read.
+    /// Reads all available bytes.
     Read,
-    /// Sends no more.
+    /// Closes the sending direction of the connection.
     Shutdown,
-    /// Closes the socket.
+    /// Closes the host's socket.
     Close,
-    /// Ends the connection at once.
+    /// Aborts the connection at once.
     Abort,
-    /// Takes an address of the host away.
+    /// Removes the host's address on this path.
     RemoveAddress(u8),
-    /// Announces or uses an address from now on: path and flags, as in `set: endpoint`.
+    /// Adds an MPTCP endpoint: path and flags, as in `set: endpoint`.
     AddEndpoint(u8, EndpointUse),
 }
 
-/// What an MPTCP endpoint of the host is for.
+/// Flags of an MPTCP endpoint of the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "they are flags, each on its own")]
 pub struct EndpointUse {
-    /// Subflows are opened from here.
+    /// Set when subflows are opened from this address.
     pub subflow: bool,
-    /// It is announced.
+    /// Set when the address is announced to the peer.
     pub signal: bool,
-    /// B flag.
+    /// Set when its subflows have the B flag.
     pub backup: bool,
-    /// To every address of the peer.
+    /// Set when subflows are opened to every address of the peer.
     pub fullmesh: bool,
 }
 
-/// What becomes of a call.
+/// Expected outcome of a socket call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallOutcome {
-    /// It works; of a write, all bytes are taken.
+    /// The call succeeds; a write accepts all bytes.
     Done,
-    /// So many bytes.
+    /// The call transfers this number of bytes.
     Bytes(usize),
-    /// The end of the stream.
+    /// The read reaches the end of the stream.
     End,
-    /// Nothing now.
+    /// The call would block.
     Nothing,
     /// The connection failed, for this reason if one is given.
     Error(Option<FailureReason>),
 }
 
-/// Why a connection failed.
+/// Reason for the failure of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FailureReason {
-    /// By RST or MP_FASTCLOSE.
+    /// RST or MP_FASTCLOSE from the peer.
     Reset,
-    /// RST to the SYN.
+    /// RST in reply to the SYN.
     Refused,
-    /// No answer.
+    /// The peer did not answer in time.
     TimedOut,
-    /// The way is gone.
+    /// The peer cannot be reached any more.
     Unreachable,
-    /// Written to or read from after its end.
+    /// Call on a connection after its end.
     Closed,
 }
 
-/// Fields of a packet: those to send, or those to compare.
+/// Fields of a packet to send or to compare.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct PacketPattern {
     /// Control bits; PSH is in `push`.
     pub flags: Flags,
-    /// Whether PSH is to be set; in what is expected, `None` does not matter.
+    /// True if PSH must be set; `None` matches either in an expected packet.
     pub push: Option<bool>,
     /// First sequence number, relative to the initial one.
     pub seq: Option<u32>,
-    /// Bytes of payload.
+    /// Length of the payload in bytes.
     pub len: NumberRange,
-    /// Acknowledgement number, relative.
+    /// Acknowledgement number relative to the initial sequence number.
     pub ack: Option<u32>,
-    /// Window in bytes.
+    /// Receive window in bytes, after scaling.
     pub window: Option<NumberRange>,
     /// ECN field of the IP header.
     pub ecn: Option<Ecn>,
-    /// Options that are there.
+    /// Options that must be present.
     pub options: Vec<OptionPattern>,
-    /// Options that are not there.
+    /// Options that must be absent.
     pub without: Vec<OptionName>,
-    /// The TCP checksum is wrong.
+    /// True to send a wrong TCP checksum.
     pub damaged: bool,
-    /// The urgent pointer.
+    /// Urgent pointer to send; `None` is 0. The URG flag is in `flags`.
     pub urgent: Option<u16>,
 }
 
-/// A number that is known, or lies between two.
+/// A range of numbers, or a single one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct NumberRange {
-    /// At least.
+    /// Smallest number in the range.
     pub from: u64,
-    /// At most.
+    /// Largest number in the range.
     pub to: u64,
 }
 
 impl NumberRange {
-    /// Exactly this.
+    /// Returns the range of this number only.
     pub const fn exactly(number: u64) -> Self {
         Self { from: number, to: number }
     }
 
-    /// Anything.
+    /// Range of all numbers.
     pub const ANY: Self = Self { from: 0, to: u64::MAX };
 
-    /// Whether `number` lies in it.
+    /// Returns true if the range contains `number`.
     pub const fn holds(self, number: u64) -> bool {
         self.from <= number && number <= self.to
     }
 }
 
-/// An option by its name.
+/// Name of a TCP or MPTCP option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OptionName {
-    /// MSS.
+    /// MSS, maximum segment size.
     Mss,
-    /// Window scale.
+    /// Window scale (RFC 7323 §2.2).
     WindowScale,
-    /// SACK permitted.
+    /// SACK permitted (RFC 2018 §2).
     SackPermitted,
-    /// SACK blocks.
+    /// SACK blocks (RFC 2018 §3).
     Sack,
-    /// Timestamps.
+    /// Timestamps (RFC 7323 §3).
     Timestamps,
-    /// Any of Multipath TCP.
+    /// Any option of Multipath TCP.
     Mptcp,
-    /// DSS.
+    /// DSS (RFC 8684 §3.3).
     Dss,
-    /// MP_CAPABLE.
+    /// MP_CAPABLE (RFC 8684 §3.1).
     Capable,
-    /// MP_TCPRST.
+    /// MP_TCPRST (RFC 8684 §3.6).
     Reset,
-    /// ADD_ADDR.
+    /// ADD_ADDR (RFC 8684 §3.4.1).
     AddAddress,
-    /// MP_FAIL.
+    /// MP_FAIL (RFC 8684 §3.7).
     Fail,
-    /// MP_FASTCLOSE.
+    /// MP_FASTCLOSE (RFC 8684 §3.5).
     FastClose,
 }
 
-/// An option to send or to compare; `None` means the usual value, or any.
+/// An option to send or to compare; `None` sends the default value, or matches any.
 #[derive(Debug, Clone, PartialEq)]
 pub enum OptionPattern {
-    /// MSS.
+    /// MSS, in bytes of payload.
     Mss(Option<u16>),
-    /// Window scale.
+    /// Window scale, as a shift count.
     WindowScale(Option<u8>),
-    /// SACK permitted.
+    /// SACK permitted, without a value.
     SackPermitted,
-    /// SACK blocks, relative.
+    /// SACK blocks, as relative sequence numbers.
     Sack(Vec<(u32, u32)>),
-    /// Timestamps.
+    /// Timestamps with value and echo.
     Timestamps(TimestampPattern),
-    /// MP_CAPABLE.
+    /// MP_CAPABLE with flags and keys.
     Capable(CapablePattern),
-    /// MP_JOIN.
+    /// MP_JOIN of a SYN, SYN-ACK or ACK.
     Join(JoinPattern),
-    /// DSS.
+    /// DSS with acknowledgement and mapping.
     Dss(DssPattern),
-    /// ADD_ADDR.
+    /// ADD_ADDR with address and HMAC.
     AddAddress(AddAddressPattern),
-    /// REMOVE_ADDR.
+    /// REMOVE_ADDR with these address identifiers.
     RemoveAddress(Vec<u8>),
-    /// MP_PRIO.
+    /// MP_PRIO, a change of priority.
     Priority {
-        /// B flag.
+        /// B flag of the option.
         backup: bool,
     },
-    /// MP_FAIL: the data sequence number, relative.
+    /// MP_FAIL with the relative data sequence number.
     Fail(Option<u64>),
-    /// MP_FASTCLOSE, with the right key or another.
+    /// MP_FASTCLOSE, with the right key or a wrong one.
     FastClose {
-        /// Whether the key is that of the receiver.
+        /// True if the key is the receiver's.
         right: bool,
     },
-    /// MP_TCPRST.
+    /// MP_TCPRST with reason and flags.
     Reset {
-        /// Reason.
+        /// Reason code of the reset.
         reason: Option<u8>,
-        /// T flag.
+        /// T flag: the condition is transient.
         transient: Option<bool>,
     },
-    /// These bytes, kind and length included.
+    /// Raw bytes, including kind and length.
     Raw(Vec<u8>),
 }
 
-/// Timestamps.
+/// Values of a timestamps option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TimestampPattern {
-    /// `TSval` of the peer; without, its clock of milliseconds.
+    /// `TSval` of the peer; `None` sends its millisecond clock.
     pub value: Option<u32>,
-    /// `TSecr`; without, the last `TSval` of the other end.
+    /// `TSecr`; `None` is the last `TSval` of the other end.
     pub echo: Option<TsEcho>,
 }
 
-/// `TSecr`.
+/// Value of the `TSecr` field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TsEcho {
-    /// This number.
+    /// Exactly this `TSecr` value.
     Number(u32),
-    /// The last value seen, less so much.
+    /// The last value seen, minus this number.
     Older(u32),
 }
 
-/// MP_CAPABLE.
+/// Fields of an MP_CAPABLE option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CapablePattern {
-    /// Version, if not 1.
+    /// Protocol version; `None` sends 1, or matches any.
     pub version: Option<u8>,
-    /// The eight flags A to H, A the highest.
+    /// The eight flags A to H; A is the highest bit.
     pub flags: Option<u8>,
-    /// Keys, if not those that belong to such a packet.
+    /// Keys in the option; `None` is the set that belongs to the kind of packet.
     pub keys: Option<CapableKeys>,
-    /// Length of the data.
+    /// Data-level length; `None` sends the packet's own length if it has data and both keys.
     pub len: Option<u16>,
-    /// With a DSS checksum behind the length.
+    /// True if a DSS checksum follows the length.
     pub checksum: bool,
 }
 
-/// Which keys MP_CAPABLE has.
+/// Keys of an MP_CAPABLE option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CapableKeys {
-    /// None.
+    /// The option carries no key.
     None,
-    /// The sender's.
+    /// The key of the sender only.
     Sender,
-    /// Both.
+    /// The keys of both ends.
     Both,
-    /// Both, but that of the receiver is wrong.
+    /// Both keys, but the receiver's is wrong.
     Wrong,
 }
 
-/// MP_JOIN.
+/// Fields of an MP_JOIN option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct JoinPattern {
-    /// Address identifier; without, the number of the path and one.
+    /// Address identifier; `None` sends the path number plus one, or matches any.
     pub address_id: Option<u8>,
-    /// B flag; without, clear, or any.
+    /// B flag; `None` sends it clear, or matches either.
     pub backup: Option<bool>,
-    /// Whether token or HMAC is as it must be.
+    /// True if token or HMAC is valid.
     pub right: bool,
 }
 
-/// DSS.
+/// Fields of a DSS option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DssPattern {
-    /// DATA_ACK, relative.
+    /// DATA_ACK relative to the initial data sequence number.
     pub ack: Presence<u64>,
-    /// Octets of DATA_ACK.
+    /// Length of the DATA_ACK field in octets.
     pub ack_octets: Option<u8>,
-    /// Mapping.
+    /// Data sequence mapping of the option.
     pub map: Presence<MapPattern>,
-    /// DATA_FIN.
+    /// DATA_FIN flag of the option.
     pub fin: bool,
 }
 
-/// Whether a field is there, and with what in it.
+/// Presence and value of a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Presence<T> {
-    /// The usual one is sent; any or none is expected.
+    /// The default is sent; an expected packet may have the field or not.
     #[default]
     Usual,
-    /// Not there.
+    /// The field is absent.
     Absent,
-    /// There, with this.
+    /// The field is present with this value.
     Given(T),
 }
 
-/// A mapping; what is `None` is usual, or any.
+/// A data sequence mapping; `None` sends the default value, or matches any.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MapPattern {
-    /// Data sequence number, relative.
+    /// Data sequence number, relative to the initial one.
     pub dsn: Option<u64>,
-    /// Subflow sequence number, relative.
+    /// Subflow sequence number, relative to the initial one.
     pub ssn: Option<u32>,
-    /// Length.
+    /// Length of the mapping in bytes.
     pub len: Option<u16>,
-    /// Octets of the data sequence number.
+    /// Length of the data sequence number in octets.
     pub octets: Option<u8>,
-    /// Checksum.
+    /// Presence and validity of the checksum.
     pub checksum: Checksum,
 }
 
-/// The checksum of a mapping.
+/// Checksum of a mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Checksum {
-    /// None is sent; none is expected.
+    /// The mapping is sent or expected without a checksum.
     #[default]
     None,
-    /// The right one.
+    /// The correct checksum of the mapping.
     Right,
-    /// A wrong one.
+    /// A checksum that does not match.
     Wrong,
 }
 
-/// ADD_ADDR.
+/// Fields of an ADD_ADDR option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AddAddressPattern {
-    /// Identifier.
+    /// Address identifier that is announced.
     pub address_id: u8,
-    /// Address.
+    /// IP address that is announced.
     pub address: IpAddr,
-    /// Port.
+    /// Port; `None` omits the field.
     pub port: Option<u16>,
-    /// E flag: no HMAC.
+    /// E flag: an echo, without HMAC.
     pub echo: bool,
-    /// Whether the HMAC is right.
+    /// True if the HMAC is valid.
     pub right: bool,
 }

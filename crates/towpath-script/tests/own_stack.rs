@@ -15,7 +15,7 @@ fn every_script_holds_on_our_own_stack() {
     for script in wanted {
         let mut host = OwnStack::new(script.transport);
         match run(script, &mut host) {
-            // Shown with `--nocapture`, to write the next one.
+            // Printed with `--nocapture`, for writing new scripts.
             Ok(trace) if only.is_some() => println!("{}\n{trace}", script.name),
             Ok(_) => {}
             Err(failure) => failures.push(failure.to_string()),

@@ -4,7 +4,7 @@ use super::*;
 
 const MTU: u16 = 1_200;
 
-/// A path that sends a window and gets it acknowledged, round after round.
+/// A path that sends a window and has it acknowledged, round after round.
 struct Path {
     handle: PathControllerHandle,
     rtt: Duration,
@@ -55,7 +55,7 @@ fn factory(name: &str) -> Arc<CongestionFactory> {
 
 const RTT: Duration = Duration::from_millis(50);
 
-/// Packets by which each of two equal paths grows per round trip, long after a loss.
+/// Returns the packets by which each of two equal paths grows per round trip, long after a loss.
 fn growth(name: &str, one_leaves: bool) -> f64 {
     let factory = factory(name);
     let mut paths = [Path::new(&factory, RTT), Path::new(&factory, RTT)];

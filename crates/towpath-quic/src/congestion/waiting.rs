@@ -1,9 +1,9 @@
-//! Packets of one path that wait for their acknowledgement.
+//! Unacknowledged packets of one path.
 
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// One packet.
+/// Sending time and number of one packet.
 #[derive(Debug, Clone, Copy)]
 struct SentPacket {
     sent: Instant,
@@ -11,8 +11,8 @@ struct SentPacket {
     waits: bool,
 }
 
-/// All of them, in the order in which they were sent. Each is touched once when it is sent and once
-/// when it is acknowledged, so nothing here searches or allocates for a packet. The first one waits.
+/// All packets, in order of sending. Each is touched once on sending and once on acknowledgement,
+/// without a search or an allocation per packet. The first one is always unacknowledged.
 #[derive(Debug, Default)]
 pub(super) struct UnackedPackets(VecDeque<SentPacket>);
 
@@ -21,20 +21,20 @@ impl UnackedPackets {
         self.0.push_back(SentPacket { sent: at, number, waits: true });
     }
 
-    /// Since when the oldest one waits.
+    /// Returns the sending time of the oldest unacknowledged packet.
     pub(super) fn oldest(&self) -> Option<Instant> {
         self.0.front().map(|packet| packet.sent)
     }
 
     pub(super) fn acknowledged(&mut self, sent: Instant, number: u64) {
-        // Those that were sent at once are few.
+        // Few packets have the same sending time.
         let first = self.0.partition_point(|packet| packet.sent < sent);
         let at_once = self.0.range_mut(first..).take_while(|packet| packet.sent == sent);
         at_once.filter(|packet| packet.number == number).for_each(|packet| packet.waits = false);
         self.settle();
     }
 
-    /// Few are older than a packet that was lost, and all of them are lost, too.
+    /// Removes a lost packet by a search from the oldest: the few older ones are also lost.
     pub(super) fn lost(&mut self, number: u64) {
         let lost = self.0.iter_mut().find(|packet| packet.waits && packet.number == number);
         if let Some(packet) = lost {
@@ -43,7 +43,7 @@ impl UnackedPackets {
         self.settle();
     }
 
-    /// Forgets the oldest ones for as long as `gone` says so of when they were sent.
+    /// Removes the oldest packets while `gone` returns true for their sending times.
     pub(super) fn forget(&mut self, gone: impl Fn(Instant) -> bool) {
         while self.oldest().is_some_and(&gone) {
             self.0.pop_front();
@@ -89,7 +89,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a set, which is slower and plainly right.
+        /// Compares with a set, which is slower and obviously correct.
         #[test]
         fn the_oldest_is_the_oldest_that_waits(steps in prop::collection::vec(step(), 1..200)) {
             let start = crate::time::TimeConverter::new().to_std(towpath_net::Instant::ZERO);

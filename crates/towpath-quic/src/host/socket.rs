@@ -1,4 +1,4 @@
-//! A UDP socket of a host, and what the library is told of it.
+//! A UDP socket of a host, and the library's configuration of it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,12 +17,12 @@ use crate::error::OpenError;
 use crate::status::{ConnectionId, ListenerId};
 use crate::time::TimeConverter;
 
-/// Bytes of a connection identifier.
+/// Length of our connection identifiers, in bytes.
 const CID_BYTES: usize = 8;
-/// UDP payload that is taken from peers.
+/// Largest UDP payload accepted from peers.
 const MAX_DATAGRAM_BYTES: u16 = 65_527;
 
-/// Who accepts connections on a socket.
+/// Listener that accepts connections on a socket.
 #[derive(Clone)]
 pub(super) struct ListenerEntry {
     pub(super) id: ListenerId,
@@ -31,7 +31,8 @@ pub(super) struct ListenerEntry {
 }
 
 impl ListenerEntry {
-    /// With a congestion control for one connection: coupling must not reach beyond it.
+    /// Returns the library's configuration, with a new congestion control for each connection:
+    /// coupling must not reach beyond it.
     pub(super) fn server_config(
         &self,
         clock: TimeConverter,
@@ -43,7 +44,7 @@ impl ListenerEntry {
             server.time_source(Arc::new(certificate::FixedTimeSource));
             server
         } else {
-            // Tokens are sealed with a key that it draws.
+            // The library draws the key that seals tokens.
             ServerConfig::with_crypto(tls.clone())
         };
         server.transport_config(Arc::new(config.transport(factory)));
@@ -51,7 +52,7 @@ impl ListenerEntry {
     }
 }
 
-/// A UDP socket.
+/// A UDP socket and the connections over it.
 pub(super) struct Socket {
     pub(super) endpoint: Endpoint,
     pub(super) listener: Option<ListenerEntry>,
@@ -71,14 +72,15 @@ impl std::fmt::Debug for Socket {
     }
 }
 
-/// What the library is told of the socket with that port, on a host with that seed.
+/// Returns the library's configuration of the socket with that port; a host without a seed gets
+/// random keys.
 pub(super) fn endpoint_config(seed: Option<u64>, port: u16) -> Arc<EndpointConfig> {
     let Some(seed) = seed else {
         let mut config = EndpointConfig::default();
-        // Who shares the port with another protocol tells them apart by this bit (RFC 9287 §3
-        // lets peers clear it only if it is allowed here).
+        // Another protocol on the same port is told apart by this bit. (RFC 9287 §3 lets peers
+        // clear it only if this end allows that.)
         config.grease_quic_bit(false);
-        // It admits all sizes that a datagram can have.
+        // Cannot fail: the library accepts every size that a datagram can have.
         let _ = config.max_udp_payload_size(MAX_DATAGRAM_BYTES);
         return Arc::new(config);
     };
@@ -93,12 +95,12 @@ pub(super) fn endpoint_config(seed: Option<u64>, port: u16) -> Arc<EndpointConfi
     config
         .rng_seed(Some(rng))
         .cid_generator(Arc::new(move || Box::new(SeededCidGenerator { seed: ids, count: 0 })));
-    // It admits all sizes that a datagram can have.
+    // Cannot fail: the library accepts every size that a datagram can have.
     let _ = config.max_udp_payload_size(MAX_DATAGRAM_BYTES);
     Arc::new(config)
 }
 
-/// Connection identifiers from a seed: nothing but packets of our own is to be told apart.
+/// Connection identifiers from a seed; they need only be distinct among our own.
 #[derive(Debug)]
 struct SeededCidGenerator {
     seed: u64,

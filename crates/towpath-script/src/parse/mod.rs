@@ -1,6 +1,6 @@
-//! From the text of a script to its data.
+//! Parser from the text of a script to its data.
 //!
-//! A head of `name: value` lines, an empty line, then one step a line; `#` begins a comment.
+//! A head of `name: value` lines, an empty line, then one step per line; `#` begins a comment.
 
 mod options;
 mod packet;
@@ -12,17 +12,17 @@ use crate::script::{
     ScriptStep, Setting, StepAction, SubflowRoute, TimeWindow, Transport,
 };
 
-/// What a script says that makes no sense.
+/// Syntax error of a script, with its line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {text}")]
 pub struct ScriptParseError {
-    /// Line of the file.
+    /// Line number in the file.
     pub line: usize,
-    /// What is wrong.
+    /// Description of the error.
     pub text: String,
 }
 
-/// Reads a script; `name` is its path below `specs/scripts/` without the ending.
+/// Parses a script; `name` is its path below `specs/scripts/` without the ending.
 pub fn parse(name: &str, text: &str) -> Result<Script, ScriptParseError> {
     let mut script = Script {
         name: name.to_owned(),
@@ -90,7 +90,7 @@ fn head(script: &mut Script, line: usize, content: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// `NUMBER host PATH peer PATH port PORT by peer|host`, all but the number as wanted.
+/// Parses `NUMBER host PATH peer PATH port PORT by peer|host`; all but the number are optional.
 fn route(words: &mut TokenReader<'_>, role: Role) -> Result<SubflowRoute, String> {
     let mut route = SubflowRoute::usual(words.number("a subflow's number")?, role);
     while let Some(word) = words.next() {
@@ -122,7 +122,7 @@ fn step(script: &Script, line: usize, content: &str) -> Result<ScriptStep, Strin
     }
 }
 
-/// `[linux: NAME]` or `[towpath: NAME]` in front of a step.
+/// Parses `[linux: NAME]` or `[towpath: NAME]` before a step, and returns the rest of the line.
 #[expect(clippy::type_complexity, reason = "what is in front, and what is behind it")]
 fn tag(content: &str) -> Result<(Option<(HostKind, String)>, &str), String> {
     let Some(rest) = content.strip_prefix('[') else { return Ok((None, content)) };
@@ -140,7 +140,7 @@ fn tag(content: &str) -> Result<(Option<(HostKind, String)>, &str), String> {
     Ok((Some((world, name.to_owned())), rest.trim()))
 }
 
-/// `+200ms`, `+1s..3s`.
+/// Parses a time window: `+200ms` or `+1s..3s`.
 fn when(word: &str) -> Result<TimeWindow, String> {
     let word = word.trim_start_matches('+');
     let (from, to) = word.split_once("..").unwrap_or((word, word));
@@ -235,7 +235,7 @@ fn call(_script: &Script, word: &str, words: &mut TokenReader<'_>) -> Result<Cal
     })
 }
 
-/// Flags of an endpoint, up to the outcome or the end.
+/// Parses the flags of an endpoint, up to the outcome or the end.
 fn endpoint_use(words: &mut TokenReader<'_>) -> Result<EndpointUse, String> {
     let mut usage = EndpointUse::default();
     while let Some(word) = words.peek().filter(|word| *word != "->") {
@@ -251,7 +251,7 @@ fn endpoint_use(words: &mut TokenReader<'_>) -> Result<EndpointUse, String> {
     Ok(usage)
 }
 
-/// The value of `set: endpoint`: a path and its flags.
+/// Parses the value of `set: endpoint`: a path and its flags.
 pub fn endpoint(value: &str) -> Result<(u8, EndpointUse), String> {
     let mut words = TokenReader::new(value);
     let path = words.number("a path")?;
@@ -280,7 +280,7 @@ fn outcome(words: &mut TokenReader<'_>) -> Result<CallOutcome, String> {
     })
 }
 
-/// The words of a line.
+/// Reader of the words of a line.
 #[derive(Debug, Clone)]
 pub(crate) struct TokenReader<'a> {
     rest: std::iter::Peekable<std::str::SplitWhitespace<'a>>,

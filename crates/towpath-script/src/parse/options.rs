@@ -1,4 +1,4 @@
-//! One option between `<` and `>`.
+//! Parser of one option between `<` and `>`.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -9,7 +9,7 @@ use crate::script::{
     OptionPattern, Presence, TimestampPattern, TsEcho,
 };
 
-/// Reads one option.
+/// Parses one option with its fields.
 pub(super) fn option(text: &str) -> Result<OptionPattern, String> {
     let mut words = TokenReader::new(text);
     let name = words.need("an option")?;
@@ -44,7 +44,7 @@ pub(super) fn option(text: &str) -> Result<OptionPattern, String> {
     }
 }
 
-/// A number, or nothing or `*`, which is any.
+/// Parses a number; nothing or `*` means any.
 fn number<T: std::str::FromStr>(words: &mut TokenReader<'_>) -> Result<Option<T>, String> {
     match words.next() {
         None | Some("*") => Ok(None),
@@ -61,7 +61,7 @@ fn blocks(words: &mut TokenReader<'_>) -> Result<Vec<(u32, u32)>, String> {
     Ok(blocks)
 }
 
-/// `ts`, `ts 100`, `ts * 7`, `ts 100 -5`.
+/// Parses `ts`, `ts 100`, `ts * 7` or `ts 100 -5`.
 fn stamps(words: &mut TokenReader<'_>) -> Result<TimestampPattern, String> {
     let value = number(words)?;
     let echo = match words.next() {
@@ -100,7 +100,7 @@ fn capable(words: &mut TokenReader<'_>) -> Result<CapablePattern, String> {
     Ok(capable)
 }
 
-/// Flags A to H by their letters, `-` for none.
+/// Parses flags A to H by their letters; `-` is the empty set.
 fn letters(word: &str) -> Result<u8, String> {
     word.bytes().try_fold(0, |flags, letter| match letter {
         b'A'..=b'H' => Ok(flags | 0x80 >> (letter - b'A')),
@@ -193,7 +193,7 @@ fn reset(words: &mut TokenReader<'_>) -> Result<OptionPattern, String> {
     Ok(OptionPattern::Reset { reason, transient })
 }
 
-/// Pairs of hexadecimal digits.
+/// Parses pairs of hexadecimal digits.
 fn bytes(words: &mut TokenReader<'_>) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
     while let Some(word) = words.next() {

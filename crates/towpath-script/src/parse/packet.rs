@@ -1,11 +1,11 @@
-//! The fields of a packet: `SYN ACK 0 ack 1 win 65535 <mss 1460, sackok>`.
+//! Parser of a packet's fields: `SYN ACK 0 ack 1 win 65535 <mss 1460, sackok>`.
 
 use towpath_mptcp::wire::{Ecn, Flags};
 
 use super::{TokenReader, options};
 use crate::script::{NumberRange, OptionName, PacketPattern};
 
-/// Reads up to the end of the line.
+/// Parses fields up to the end of the line.
 pub(super) fn packet(words: &mut TokenReader<'_>) -> Result<PacketPattern, String> {
     let mut packet = PacketPattern::default();
     let mut any_flag = false;
@@ -74,7 +74,7 @@ fn field(
     Ok(())
 }
 
-/// Everything up to `>`, of which `first` was the beginning.
+/// Reads up to `>`; `first` is the beginning.
 fn in_brackets(first: &str, words: &mut TokenReader<'_>) -> Result<String, String> {
     let mut text = first.to_owned();
     while !text.ends_with('>') {
@@ -86,13 +86,13 @@ fn in_brackets(first: &str, words: &mut TokenReader<'_>) -> Result<String, Strin
     Ok(text)
 }
 
-/// A sequence number; it may lie before the initial one.
+/// Parses a relative sequence number, which may be negative.
 pub(super) fn relative(word: &str) -> Result<u32, String> {
     let number: i64 = word.parse().map_err(|_| format!("`{word}` is no number"))?;
     Ok(number as u32)
 }
 
-/// `*`, `7`, `3..9`, `3..`, `..9`.
+/// Parses a range: `*`, `7`, `3..9`, `3..` or `..9`.
 fn span(word: &str) -> Result<NumberRange, String> {
     let number = |text: &str| text.parse().map_err(|_| format!("`{word}` is no number or range"));
     match word.split_once("..") {

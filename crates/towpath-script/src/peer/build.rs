@@ -1,4 +1,4 @@
-//! What the peer sends.
+//! Packets that the peer sends.
 
 use bytes::Bytes;
 use towpath_mptcp::keys;
@@ -14,14 +14,14 @@ use crate::script::{
     OptionName, OptionPattern, PacketPattern, Presence, TimestampPattern, TsEcho,
 };
 
-/// The byte at this offset of either stream.
+/// Returns the byte at this offset of either stream.
 pub fn pattern(offset: u64) -> u8 {
-    // No short period, so that bytes from elsewhere are noticed.
+    // No short period, so that misplaced bytes are noticed.
     (offset ^ (offset >> 8).wrapping_mul(31) ^ (offset >> 16).wrapping_mul(17)) as u8
 }
 
 impl Peer {
-    /// The bytes of a packet; what comes next is next from now on.
+    /// Builds the bytes of a packet and advances the peer's sequence numbers.
     pub fn send(&mut self, number: usize, packet: &PacketPattern) -> Result<Vec<u8>, String> {
         let now_ms = self.now.as_millis() as u32;
         let line = self.line_mut(number)?;
@@ -191,7 +191,7 @@ impl Peer {
     }
 }
 
-/// What a SYN has; timestamps are there already.
+/// Adds an option of a SYN; timestamps are already set.
 fn syn_option(option: &OptionPattern, out: &mut Options) {
     match option {
         OptionPattern::Mss(mss) => out.mss = Some(mss.unwrap_or(1_460)),
@@ -201,7 +201,7 @@ fn syn_option(option: &OptionPattern, out: &mut Options) {
     }
 }
 
-/// Bytes of the peer's stream.
+/// Returns bytes of the peer's stream.
 fn data(first: u64, len: usize) -> Payload {
     let bytes: Vec<u8> = (first..).take(len).map(pattern).collect();
     Bytes::from(bytes).into()
@@ -220,7 +220,7 @@ impl PeerSubflow {
         self.own_stamps = false;
         for option in &packet.options {
             match option {
-                // More than 14 counts as 14 (RFC 7323 §2.3).
+                // Larger shifts than 14 count as 14 (RFC 7323 §2.3).
                 OptionPattern::WindowScale(shift) => {
                     self.own_scale = Some(shift.unwrap_or(0).min(14));
                 }
@@ -233,7 +233,8 @@ impl PeerSubflow {
         }
     }
 
-    /// The option that goes with a packet: as the script says, or by itself once both ends have it.
+    /// Returns the timestamps of a packet: from the script, or automatic once both ends have
+    /// offered them.
     fn stamps(&self, packet: &PacketPattern, now_ms: u32) -> Option<Timestamps> {
         let given = packet.options.iter().find_map(|option| match option {
             OptionPattern::Timestamps(stamps) => Some(*stamps),
@@ -253,7 +254,7 @@ impl PeerSubflow {
     }
 }
 
-/// The option, and whether it maps the packet's data.
+/// Returns the option, and true if it maps the packet's data.
 fn capable_option(
     pattern: &CapablePattern,
     flags: Flags,

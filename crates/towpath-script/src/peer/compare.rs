@@ -1,4 +1,4 @@
-//! Whether a packet of the host is the expected one.
+//! Comparison of a host's packet with the expected one.
 
 use towpath_mptcp::keys;
 use towpath_mptcp::wire::{AddAddr, DataAck, Dss, Flags, MpCapable, MpJoin, MptcpOption, Segment};
@@ -12,7 +12,7 @@ use crate::script::{
 type CompareResult = Result<(), String>;
 
 impl Peer {
-    /// The first field that differs.
+    /// Returns the name of the first field that differs as an error.
     pub fn compare(
         &self,
         number: usize,
@@ -117,7 +117,7 @@ impl Peer {
         expect("a checksum", checksum != Checksum::Right || map.checksum.is_some())
     }
 
-    /// Tokens and HMACs are always right.
+    /// Checks the tokens and HMACs, which must always be valid.
     fn signatures(&self, line: &PeerSubflow, segment: &Segment) -> CompareResult {
         let host_key = self.host_key.unwrap_or_default();
         let hmac = keys::join_hmac(host_key, KEY, line.host_nonce, line.own_nonce);

@@ -1,4 +1,4 @@
-//! A packet in the words of scripts, for who looks for a fault.
+//! Packets in the language of scripts, for traces and error messages.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use towpath_mptcp::wire::{DataAck, Dss, Ecn, Flags, MpCapable, MpJoin, MptcpOpti
 use super::Peer;
 
 impl Peer {
-    /// A packet of the host, as a script would expect it.
+    /// Formats a packet of the host as the script line that would expect it.
     pub fn describe(&self, number: usize, segment: &Segment) -> String {
         let Ok(line) = self.line(number) else { return format!("{segment:?}") };
         let mut text = if number == 0 { "> ".to_owned() } else { format!("{number}> ") };

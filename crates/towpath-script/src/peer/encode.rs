@@ -1,21 +1,22 @@
-//! IPv4 and TCP as bytes, also with what no stack would send. On purpose not the stack's own code.
+//! IPv4 and TCP encoder that also produces invalid packets. Deliberately independent of the stack's
+//! own code.
 
 use std::net::{IpAddr, Ipv4Addr};
 
 use towpath_mptcp::wire::{Ecn, Segment};
 
-/// What a segment has beside what [`Segment`] can say.
+/// Parts of a packet that [`Segment`] cannot represent.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct RawExtras<'a> {
-    /// Options behind the others, as they are.
+    /// Raw options after the others.
     pub(super) raw: &'a [u8],
-    /// The urgent pointer.
+    /// Urgent pointer, in the TCP header.
     pub(super) urgent: u16,
-    /// The checksum is wrong.
+    /// True to spoil the TCP checksum.
     pub(super) damaged: bool,
 }
 
-/// One IPv4 packet.
+/// Encodes a segment as one IPv4 packet.
 pub(super) fn encode(segment: &Segment, extra: RawExtras<'_>) -> Result<Vec<u8>, String> {
     let (IpAddr::V4(source), IpAddr::V4(destination)) =
         (segment.source.ip(), segment.destination.ip())
@@ -67,7 +68,7 @@ fn header(source: Ipv4Addr, destination: Ipv4Addr, ecn: Ecn, tcp_bytes: usize) -
     };
     let mut ip = vec![0x45, ecn];
     ip.extend(((20 + tcp_bytes) as u16).to_be_bytes());
-    // Identification 0, do not fragment, 64 hops, TCP, no checksum yet.
+    // Identification 0, do not fragment, 64 hops, TCP, checksum still 0.
     ip.extend([0, 0, 0x40, 0, 64, 6, 0, 0]);
     ip.extend(source.octets());
     ip.extend(destination.octets());
@@ -78,7 +79,7 @@ fn header(source: Ipv4Addr, destination: Ipv4Addr, ecn: Ecn, tcp_bytes: usize) -
     ip
 }
 
-/// The Internet checksum over parts of which all but the last have even lengths.
+/// Computes the Internet checksum over parts; all but the last must have even lengths.
 fn checksum(parts: &[&[u8]]) -> u16 {
     let mut sum = 0_u32;
     for part in parts {

@@ -1,7 +1,8 @@
-//! The peer: what it knows of each subflow, what it sends, and whether the host's packets are right.
+//! The peer: its state of each subflow, its packets, and its checks of the host's packets.
 //!
-//! Numbers are relative, as in the script: to the initial sequence number of whoever sent the byte, and
-//! to its initial data sequence number. Keys, tokens, nonces and HMACs are computed, never written.
+//! Numbers are relative, as in the script: to the initial sequence number of the end that sent the
+//! byte, and to its initial data sequence number. Keys, tokens, nonces and HMACs are computed,
+//! never written.
 
 mod build;
 mod compare;
@@ -22,51 +23,51 @@ use crate::script::{self, Script, SubflowRoute};
 pub use build::pattern;
 pub(crate) use opening::opening;
 
-/// The peer's key.
+/// Fixed MPTCP key of the peer.
 const KEY: u64 = 0x0102_0304_0506_0708;
-/// The peer's random number on subflow 0; the others count from here.
+/// Nonce of the peer on subflow 0; the others count from here.
 const NONCE: u32 = 0xa1a2_a3a4;
 /// First port of subflows that the peer opens.
 const FIRST_PORT: u16 = 5_000;
-/// The peer's clock of timestamps at the start.
+/// Initial value of the peer's timestamp clock, in milliseconds.
 const FIRST_TIMESTAMP: u32 = 1_000_000;
-/// Subflows that a script may have.
+/// Limit of subflows per script.
 const MAX_SUBFLOWS: usize = 6;
 
 /// The peer of one connection.
 #[derive(Debug)]
 pub struct Peer {
     lines: Vec<PeerSubflow>,
-    /// Learnt from the host's packets.
+    /// Key of the host, learnt from its packets; `None` before.
     host_key: Option<u64>,
     /// Data offset of the next new byte.
     data_next: u64,
     /// Data offset behind the last byte that the host has sent.
     data_ack: u64,
-    /// Mappings have checksums.
+    /// Set when mappings have checksums.
     checksums: bool,
     now: Duration,
 }
 
-/// One subflow, from the peer's side.
+/// One subflow from the peer's perspective.
 #[derive(Debug, Clone)]
 struct PeerSubflow {
     host: SocketAddr,
     peer: SocketAddr,
-    /// The host opens it, and its port is not known yet.
+    /// Set when the host opens the subflow and its port is not known yet.
     awaited: bool,
     path: u8,
     peer_isn: u32,
     host_isn: u32,
     /// Next sequence number to send, relative.
     next: u32,
-    /// Behind the last byte that the host has sent, relative.
+    /// Relative sequence number after the last byte that the host has sent.
     ack: u32,
-    /// Bytes to offer.
+    /// Receive window to offer, in bytes.
     window: u32,
     own_scale: Option<u8>,
     host_scale: Option<u8>,
-    /// Both ends offered timestamps.
+    /// Set when each end has offered timestamps.
     own_stamps: bool,
     host_stamps: bool,
     last_host_stamp: u32,
@@ -75,14 +76,14 @@ struct PeerSubflow {
     host_nonce: u32,
     /// The last mapping sent: subflow and data sequence number of its first byte.
     mapped: Option<(u32, u64)>,
-    /// The same of the host.
+    /// The last mapping of the host, in the same form.
     host_mapped: Option<(u32, u64)>,
-    /// The host's last packet with data, or its last at all.
+    /// The host's last packet with data; its first packet before any data.
     quotable: Option<Vec<u8>>,
 }
 
 impl Peer {
-    /// The peer at the beginning of a script.
+    /// Creates the peer at the beginning of a script.
     pub fn new(script: &Script) -> Self {
         let route = |number| {
             let given = script.routes.iter().find(|route| route.number == number);
@@ -105,7 +106,7 @@ impl Peer {
         }
     }
 
-    /// Time has passed.
+    /// Sets the current time.
     pub fn at(&mut self, now: Duration) {
         self.now = now;
     }
@@ -118,13 +119,13 @@ impl Peer {
         self.lines.get_mut(number).ok_or_else(|| format!("no subflow {number}"))
     }
 
-    /// Whether the peer opens this subflow, and its path.
+    /// Returns true if the peer opens this subflow, and its path.
     pub fn route(&self, number: usize) -> Result<(bool, u8), String> {
         let line = self.line(number)?;
         Ok((line.peer.port() >= FIRST_PORT, line.path))
     }
 
-    /// Takes note of a packet of the host; says on which subflow it is. `None`: it is no TCP packet.
+    /// Records a packet of the host and returns its subflow. `None` if it is not a TCP packet.
     pub fn observe(&mut self, bytes: &[u8]) -> Result<Option<(usize, Segment)>, String> {
         let whole = bytes::Bytes::copy_from_slice(bytes);
         let Ok(packet) = Packet::from_bytes(&whole, false, 0) else { return Ok(None) };
@@ -175,7 +176,7 @@ impl Peer {
         Ok(number)
     }
 
-    /// Keys, nonces, and how far the host's data goes.
+    /// Records keys, nonces, and the end of the host's data.
     fn learn(&mut self, number: usize, segment: &Segment) {
         for option in &segment.options.mptcp {
             match option {
@@ -208,17 +209,17 @@ impl Peer {
         }
     }
 
-    /// A data sequence number of the host, relative.
+    /// Converts a data sequence number of the host to a relative one.
     fn host_data_offset(&self, number: DataAck) -> u64 {
         relative(number, keys::initial_dsn(self.host_key.unwrap_or_default()))
     }
 
-    /// A data sequence number of the peer, relative.
+    /// Converts a data sequence number of the peer to a relative one.
     fn own_data_offset(number: DataAck) -> u64 {
         relative(number, keys::initial_dsn(KEY))
     }
 
-    /// What the host sends must be what its application wrote.
+    /// Checks that the host's payload is what its application wrote.
     fn check_payload(&mut self, number: usize, segment: &Segment) -> Result<(), String> {
         let payload = segment.payload.to_bytes();
         let mapped = match segment.options.dss {
@@ -239,7 +240,7 @@ impl Peer {
         let (ssn, dsn) = line.host_mapped.unwrap_or((1, 1));
         let offset = dsn.wrapping_add(u64::from(first.wrapping_sub(ssn))).wrapping_sub(1);
         let wrong = payload.iter().zip(offset..).position(|(byte, at)| *byte != pattern(at));
-        // A keep-alive may carry a byte of before (RFC 9293 §3.8.4).
+        // A keep-alive may repeat a previous byte (RFC 9293 §3.8.4).
         match wrong {
             Some(at) if segment.seq != line.host_isn => {
                 Err(format!("byte {at} of the payload is not what was written"))
@@ -248,18 +249,18 @@ impl Peer {
         }
     }
 
-    /// The host's last packet with data on a subflow, for ICMP errors.
+    /// Returns the host's last packet with data on a subflow, for ICMP errors.
     pub(crate) fn quotable(&self, number: usize) -> Result<&[u8], String> {
         self.line(number)?.quotable.as_deref().ok_or_else(|| "nothing to quote yet".to_owned())
     }
 
-    /// The number on the wire of a relative sequence number of the host's.
+    /// Converts a relative sequence number of the host to the one on the wire.
     pub(crate) fn host_seq(&self, number: usize, relative: u32) -> Result<u32, String> {
         Ok(self.line(number)?.host_isn.wrapping_add(relative))
     }
 }
 
-/// A data sequence number without its initial one.
+/// Subtracts the initial data sequence number.
 fn relative(number: DataAck, initial: u64) -> u64 {
     match number {
         DataAck::Long(number) => number.wrapping_sub(initial),
@@ -298,7 +299,8 @@ impl PeerSubflow {
         }
     }
 
-    /// Shift of the windows that the peer sends, and of those that the host sends.
+    /// Returns the window scale shifts of the peer and of the host; both 0 unless both ends offered
+    /// one.
     fn scales(&self) -> (u8, u8) {
         match (self.own_scale, self.host_scale) {
             (Some(own), Some(host)) => (own, host),

@@ -1,4 +1,4 @@
-//! How a connection usually begins.
+//! The usual beginning of a connection.
 
 use towpath_mptcp::wire::Flags;
 
@@ -8,7 +8,7 @@ use crate::script::{
 
 const SYN_ACK: Flags = Flags::SYN.with(Flags::ACK);
 
-/// The three packets, with what the script changes in the peer's SYN.
+/// Returns the three handshake packets, with the script's changes in the peer's SYN.
 pub(crate) fn opening(script: &Script, changed: &PacketPattern) -> [PacketPattern; 3] {
     let capable =
         CapablePattern { version: None, flags: None, keys: None, len: None, checksum: false };
