@@ -6,9 +6,9 @@
 //! from the caller, and nothing is sent from here.
 //!
 //! Reading order: [`path`] (views of paths and connections), [`scheduler`] (the decision, and the
-//! registry of all schedulers), [`opportunistic`] (M1 and M2: reactions to a full receive window),
-//! [`congestion`] (the controls, coupled or not, and their registry), [`settings`] (errors of
-//! settings given as text).
+//! registry of all schedulers) and [`opportunistic`] (M1 and M2: reactions to a full receive
+//! window). Then [`congestion`] (the controls, coupled or not, and their registry) and [`settings`]
+//! (errors of settings given as text).
 
 pub mod congestion;
 pub mod opportunistic;

@@ -2,14 +2,14 @@
 //! penalisation (M2). They are two independent switches (Raiciu et al., NSDI 2012, §4.2).
 //!
 //! M1 reinjects the oldest data on the path that could send now. M2 halves the window of the path
-//! that holds that data, which also ends its slow start, at most once per round trip of that path.
-//! Both help against a slower path only. (The path that could send now may well be the slow one,
-//! when the fast one's window is full.)
+//! that holds that data, which also ends its slow start. It does so at most once per round trip of
+//! that path. Both help against a slower path only. (The path that could send now may well be the
+//! slow one, when the fast one's window is full.)
 //!
 //! mptcp.org's later versions restrict both. M1 requires that the slow path has at most four
 //! packets of window or more than four times the srtt. M2 acts at most once per round trip of the
-//! fast path, does not end slow start, and requires that the slow path is not in recovery. When the
-//! send buffer is the limit, M2 also requires that the application is waiting for it.
+//! fast path and does not end slow start. It requires that the slow path is not in recovery. When
+//! the send buffer is the limit, M2 also requires that the application is waiting for it.
 
 use std::fmt;
 

@@ -9,7 +9,7 @@ use towpath_net::config::{
 };
 use towpath_net::{Direction, Instant, Packet, Rate, Topology, presets};
 
-/// About what an emulator carries: where the bytes are.
+/// A small packet handle as in the emulator: length and buffer index.
 #[derive(Debug, Clone)]
 struct Small {
     bytes: u32,

@@ -1,4 +1,4 @@
-//! The delay line: packets on their way, each with the time at which it arrives.
+//! The delay line: packets in flight, each with its arrival time.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BinaryHeap, VecDeque};
@@ -68,7 +68,7 @@ impl<P> DelayLine<P> {
         self.in_order.len() + self.overtaking.len()
     }
 
-    /// Takes a packet that is charged with `charged_bytes` against netem's rate.
+    /// Adds a packet that is charged with `charged_bytes` against netem's rate.
     pub(crate) fn push(&mut self, now: Instant, packet: P, charged_bytes: u32) {
         let departure = self.departure(now, charged_bytes);
         self.latest = self.latest.max(departure);
@@ -108,7 +108,7 @@ impl<P> DelayLine<P> {
         self.front().map(|entry| entry.departure)
     }
 
-    /// The next departure, and the packet that departs.
+    /// Returns the next departure, and the packet that departs.
     pub(crate) fn upcoming(&self) -> Option<(Instant, &P)> {
         self.front().map(|entry| (entry.departure, &entry.packet))
     }
@@ -120,7 +120,7 @@ impl<P> DelayLine<P> {
         }
     }
 
-    /// Takes out the next packet that departs at `now` or before.
+    /// Removes and returns the next packet that departs at `now` or before.
     pub(crate) fn pop(&mut self, now: Instant) -> Option<(Instant, P)> {
         let first = self.in_order.front();
         let overtaken = match self.overtaking.peek() {
@@ -137,7 +137,7 @@ impl<P> DelayLine<P> {
         Some((entry.departure, entry.packet))
     }
 
-    /// Removes every packet that departs after `now` and gives it to `lost`.
+    /// Removes every packet that departs after `now` and passes it to `lost`.
     pub(crate) fn drop_after(&mut self, now: Instant, mut lost: impl FnMut(&P)) {
         let mut keep = |entry: &DelayedPacket<P>| {
             let arrived = entry.departure <= now;

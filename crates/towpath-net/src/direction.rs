@@ -1,5 +1,5 @@
-//! One direction of a link: impairments → queue and server → delay (or delay → queue and server),
-//! with a gate for links that go down.
+//! One direction of a link: impairments → queue and server → delay (or delay → queue and server). A
+//! gate follows for links that go down.
 //!
 //! A direction has no timer: work that is due is done when a call passes a time, but at the
 //! *logical* time of the event. Everything due at a call's time happens before the call's own
@@ -209,7 +209,7 @@ impl<P: Packet> Direction<P> {
         }
     }
 
-    /// Bytes that the server and the queue count.
+    /// Returns the bytes that the server and the queue count.
     fn charged(&self, packet: &P) -> u32 {
         let overhead = self.overhead_bytes.saturating_mul(packet.packets());
         packet.len_bytes().saturating_add(overhead)
@@ -268,7 +268,8 @@ impl<P: Packet> Direction<P> {
         }
     }
 
-    /// Packets that netem's `limit` counts: in the delay line and waiting, not the one being sent.
+    /// Returns the number of packets that netem's `limit` counts: in the delay line and waiting,
+    /// not the one being sent.
     fn in_flight(&self) -> usize {
         self.wire.len() + self.stage.waiting_packets()
     }
@@ -286,7 +287,7 @@ impl<P: Packet> Direction<P> {
         self.in_flight() >= limit
     }
 
-    /// Lets a packet into the first part of the pipeline.
+    /// Passes a packet to the first part of the pipeline.
     fn enter(&mut self, packet: P, bytes: u32) -> EnqueueOutcome {
         match self.order {
             PipelineOrder::ServerThenDelay => self.queue(self.now, packet, bytes),
@@ -299,7 +300,7 @@ impl<P: Packet> Direction<P> {
         }
     }
 
-    /// Gives a packet to the queue at its logical time `at`.
+    /// Passes a packet to the queue at its logical time `at`.
     fn queue(&mut self, at: Instant, packet: P, bytes: u32) -> EnqueueOutcome {
         if self.stage.is_passthrough() {
             self.leave_server(at, packet);

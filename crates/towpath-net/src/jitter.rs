@@ -80,7 +80,7 @@ fn pareto_value(index: usize) -> i64 {
     i64::try_from(doubled.div_ceil(2)).map_or(0, |root| root - 16_384).min(32_767)
 }
 
-/// Largest integer whose cube is not above `value`, for values up to 2⁶⁴.
+/// Returns the largest integer whose cube does not exceed `value`, for values up to 2⁶⁴.
 fn cube_root(value: u128) -> u128 {
     let (mut low, mut high) = (0_u128, 1 << 22);
     while low + 1 < high {

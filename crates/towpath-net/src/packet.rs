@@ -4,7 +4,8 @@ use crate::Instant;
 
 /// A packet that a link carries.
 pub trait Packet: Clone {
-    /// Length of the IP packet in bytes, without any link header; must not change on the way.
+    /// Returns the length of the IP packet in bytes, without any link header; must not change in
+    /// transit.
     fn len_bytes(&self) -> u32;
 
     /// Returns the number of packets on the wire: a super-segment pays the link's header for each
@@ -72,9 +73,9 @@ pub struct DirectionCounters {
     pub offered: TrafficCount,
     /// Copies made by duplication.
     pub duplicated: TrafficCount,
-    /// Packets with a flipped bit; they travel on.
+    /// Packets with a flipped bit, which are still delivered.
     pub corrupted: TrafficCount,
-    /// Handed back to the caller.
+    /// Delivered to the caller.
     pub delivered: TrafficCount,
     /// Dropped by random loss.
     pub loss: TrafficCount,

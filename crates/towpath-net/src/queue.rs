@@ -1,10 +1,10 @@
 //! The queue and the server that empties it.
 //!
 //! A [`QueueLimit`] counts the packets that wait. A packet stops waiting when its transmission
-//! starts, as in the kernel, where the shaper takes it out of the queue at that time; the packet
-//! being sent is not counted. A token bucket, HTB and a trace check every arrival against the
-//! limit, even when it could leave at once (the kernel's and Mahimahi's order: first enqueue, then
-//! dequeue). An idle line takes the packet without checking the limit.
+//! starts, as in the kernel, where the shaper then takes it out of the queue. The packet being sent
+//! is not counted. A token bucket, HTB and a trace check every arrival against the limit, even when
+//! it could leave at once. This is the order of the kernel and of Mahimahi: first enqueue, then
+//! dequeue. An idle line takes the packet without checking the limit.
 
 use std::collections::VecDeque;
 
@@ -189,7 +189,7 @@ impl<P> Qdisc<P> {
         Ok(())
     }
 
-    /// Does what is due at [`Self::next`]; `None` when nothing is planned.
+    /// Does what is due at [`Self::next`]; returns `None` when nothing is scheduled.
     pub(crate) fn step(&mut self) -> Option<QdiscEvent<P>> {
         let now = self.next?;
         let head = self.packets.front()?;

@@ -334,7 +334,7 @@ fn rescale(tokens: i64, old_bps: u64, new_bps: u64) -> i64 {
     i64::try_from(scaled).unwrap_or(if tokens < 0 { i64::MIN } else { i64::MAX })
 }
 
-/// A bucket as `tc` passes it to the kernel: rounded up to ticks of 64 ns.
+/// Returns a bucket as `tc` passes it to the kernel: rounded up to ticks of 64 ns.
 fn in_ticks(rate: Rate, bytes: u64) -> i64 {
     let work = u128::from(bytes) * u128::from(WORK_PER_BYTE);
     let ticks = work.div_ceil(u128::from(rate.as_bps()) * 64);
@@ -394,7 +394,8 @@ impl TraceShaper {
         self.time(self.next).map(|time| time.max(now))
     }
 
-    /// A packet may take the rest of one opportunity, several whole ones, and a part of the last.
+    /// Starts a packet, which may take the rest of one opportunity, several whole ones, and a part
+    /// of the last.
     fn begin(&mut self, now: Instant, bytes: u32) -> Instant {
         let rest = if self.left_at == now { self.left_bytes } else { 0 };
         if bytes <= rest {

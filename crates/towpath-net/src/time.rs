@@ -16,22 +16,22 @@ impl Instant {
     /// Later than every deadline.
     pub const MAX: Self = Self(u64::MAX);
 
-    /// The point `nanos` nanoseconds after the start of the run.
+    /// Returns the point `nanos` nanoseconds after the start of the run.
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// Nanoseconds since the start of the run.
+    /// Returns the nanoseconds since the start of the run.
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// Seconds since the start of the run, for display only.
+    /// Returns the seconds since the start of the run, for display only.
     pub fn as_secs_f64(self) -> f64 {
         self.0 as f64 / 1e9
     }
 
-    /// Time from `earlier` to `self`; zero when `earlier` is later.
+    /// Returns the time from `earlier` to `self`; zero when `earlier` is later.
     pub const fn saturating_since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -41,7 +41,7 @@ impl Instant {
         Self(self.0.saturating_add(nanos))
     }
 
-    /// Nanoseconds from `earlier` to `self`; zero when `earlier` is later.
+    /// Returns the nanoseconds from `earlier` to `self`; zero when `earlier` is later.
     pub(crate) const fn nanos_since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
     }

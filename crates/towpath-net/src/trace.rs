@@ -7,7 +7,7 @@ use crate::config::LinkTrace;
 pub const OPPORTUNITY_BYTES: u32 = 1_504;
 /// Limit of lines, more than any real recording has.
 const MAX_OPPORTUNITIES: usize = 10_000_000;
-/// Longest period of a trace made from a rate.
+/// Period of a trace made from a rate; longer if this time is too short for one opportunity.
 const PERIOD_MS: u128 = 10_000;
 /// Longest period of a trace: thirty days.
 const MAX_PERIOD_MS: u64 = 30 * 24 * 3_600_000;
@@ -83,8 +83,10 @@ impl LinkTrace {
     }
 
     /// Creates evenly spread opportunities that carry `rate`, as users of Mahimahi write them for a
-    /// fixed rate: whole milliseconds, rounded down to a whole number of opportunities in ten
-    /// seconds.
+    /// fixed rate.
+    ///
+    /// Times are whole milliseconds, and the opportunities in ten seconds are rounded down to a
+    /// whole number.
     pub fn of_rate(rate: Rate) -> Self {
         let opportunity_bits = u128::from(OPPORTUNITY_BYTES) * 8;
         let bits = u128::from(rate.as_bps());

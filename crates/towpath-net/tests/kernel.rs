@@ -336,8 +336,8 @@ fn a_trace_that_cannot_be_repeated_blocks_instead_of_failing() {
     }
 }
 
-/// Mean queueing delay in ms and share of drops in the last 20 of 30 s at 10 Mbit/s, offered
-/// `percent` of that by a source that does not react.
+/// Returns the mean queueing delay in ms and the share of drops in the last 20 of 30 s. The link
+/// has 10 Mbit/s; an unresponsive source offers `percent` of that.
 fn overloaded(queue: Queue, percent: u64) -> (f64, f64) {
     let config = DirectionConfig {
         shaper: Shaper::Line(mbit(10)),

@@ -32,8 +32,8 @@ pub enum PathPolicy {
     Backup,
     /// The first path; another one as soon as the first is slow.
     ///
-    /// Slow is any of: an expiring probe timeout, data unacknowledged for 600 ms, a smoothed
-    /// round-trip time above 600 ms, or a timeout above 1500 ms.
+    /// Slow is any of: an expiring probe timeout, data unacknowledged for 600 ms, an srtt above 600
+    /// ms, or a timeout above 1500 ms.
     Ios,
 }
 

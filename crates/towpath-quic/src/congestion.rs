@@ -3,8 +3,8 @@
 //! A [`CongestionFactory`] belongs to one connection. The library requests a controller for each
 //! path, and all of them share one [`PathGroup`]. This lets LIA, OLIA, BALIA and wVegas see the
 //! other paths. The group also records metrics that the library does not expose: bytes in flight on
-//! each path, the age of the oldest, and the variation of the round-trip time. The path policies
-//! depend on them.
+//! each path, the age of the oldest packet, and the round-trip variation. The path policies depend
+//! on them.
 //!
 //! The library does not tell which path a controller is for. A path's metrics are therefore found
 //! in reverse: the path exposes its controller, which knows its place in the group.

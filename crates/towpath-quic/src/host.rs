@@ -29,7 +29,7 @@ use socket::{ListenerEntry, Socket, endpoint_config};
 
 pub use datagram::{Datagram, IncomingDatagrams, OutgoingDatagrams};
 
-/// The first port of connections that this host begins (RFC 6335 §6).
+/// First local port of connections that this host opens (RFC 6335 §6).
 const FIRST_EPHEMERAL_PORT: u16 = 49_152;
 
 /// An address of a host, with its state and flags.

@@ -28,18 +28,18 @@ pub struct StreamId(pub u64);
 /// Event on a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum QuicEvent {
-    /// A peer began a connection.
+    /// A peer opened a connection.
     Accepted {
         /// Listener that accepted the connection.
         listener: ListenerId,
         /// The connection that was accepted.
         connection: ConnectionId,
     },
-    /// A connection that this host began is open.
+    /// A connection that this host opened is established.
     Connected(ConnectionId),
-    /// The peer began a stream; it may have data already.
+    /// The peer opened a stream, which may have data already.
     StreamOpened(ConnectionId, StreamId),
-    /// A stream has data or its end.
+    /// A stream has data or has reached its end.
     Readable(ConnectionId, StreamId),
     /// A stream accepts data again.
     Writable(ConnectionId, StreamId),
@@ -200,7 +200,7 @@ pub struct ConnectionStatus {
 pub enum PathState {
     /// The peer has not answered the path challenge yet.
     Validating,
-    /// In use, or ready to be.
+    /// The path is in use, or ready to be used.
     Established,
     /// The path is no longer used.
     Abandoned {

@@ -12,8 +12,8 @@ use crate::certificate;
 use crate::error::OpenError;
 use crate::identity::{Fingerprint, Identity, Trust, UnpinnedCertificate};
 
-/// Label of the secret that only both ends of a connection can derive from its keys (RFC 8446
-/// §7.5).
+/// Label of the secret that only both ends of a connection can derive from its keys
+/// (RFC 8446 §7.5).
 pub(crate) const EXPORT_LABEL: &[u8] = b"EXPORTER-towpath-binding";
 /// Limit of plaintext that waits for encryption; more is not accepted.
 const MAX_PLAINTEXT_BYTES: usize = 1 << 20;

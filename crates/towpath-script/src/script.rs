@@ -419,7 +419,7 @@ pub struct CapablePattern {
     pub version: Option<u8>,
     /// The eight flags A to H; A is the highest bit.
     pub flags: Option<u8>,
-    /// Keys in the option; `None` is the set that belongs to the kind of packet.
+    /// Keys in the option; `None` sends those that belong to the kind of packet, or matches any.
     pub keys: Option<CapableKeys>,
     /// Data-level length; `None` sends the packet's own length if it has data and both keys.
     pub len: Option<u16>,

@@ -19,7 +19,7 @@ const C: f64 = 0.4;
 /// Reno's additive increase for a decrease by β (RFC 9438 §4.3).
 const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
 
-/// A stage of congestion avoidance.
+/// One epoch of congestion avoidance.
 #[derive(Debug, Clone, Copy)]
 struct Epoch {
     /// Start of the epoch, shifted by the time in which the window was not used.

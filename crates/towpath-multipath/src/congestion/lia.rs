@@ -1,5 +1,5 @@
-//! LIA, the linked increases of RFC 6356: over a shared bottleneck the paths together take the
-//! share of one Reno flow, and no path grows faster than Reno.
+//! LIA, the linked increases of RFC 6356. Over a shared bottleneck the paths together take the
+//! share of one Reno flow; no path grows faster than Reno.
 //!
 //! RFC 6356 §3: for `acked` bytes, `cwnd_i += min(α · acked · mss_i / total, acked · mss_i /
 //! cwnd_i)` with `α = total · max(cwnd_k / rtt_k²) / (Σ cwnd_k / rtt_k)²`; half after loss.

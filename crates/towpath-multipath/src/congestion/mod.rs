@@ -93,8 +93,8 @@ pub trait CongestionControl: fmt::Debug + Send {
     fn on_further_timeout(&mut self) {}
     /// Restores the state before the last congestion event or timeout, which was spurious.
     fn undo(&mut self, now: Instant);
-    /// Records that nothing was sent for `idle`: restart from `restart_window_bytes` (RFC 5681
-    /// §4.1), or half the window for each timeout that passed.
+    /// Records that nothing was sent for `idle`: restart from `restart_window_bytes`
+    /// (RFC 5681 §4.1), or half the window for each timeout that passed.
     fn on_idle(&mut self, now: Instant, idle: Duration, rto: Duration);
     /// Records that sending resumes with nothing in flight after `idle`, however short that is.
     fn on_start(&mut self, idle: Duration) {

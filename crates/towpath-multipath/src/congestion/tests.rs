@@ -160,7 +160,7 @@ fn conservative_slow_start_grows_by_a_quarter_and_every_other_slow_start_by_all(
     assert_eq!(control.cwnd_bytes(), MSS_BYTES);
     let threshold = control.ssthresh_bytes();
     assert!(threshold > 21 * MSS_BYTES);
-    // The next slow start is not watched: delay does not matter.
+    // The next slow start has no detector: delay does not matter.
     for late in [0, 40] {
         control.on_timeout(at(RTT), 0);
         control.undo(at(RTT));

@@ -1,5 +1,5 @@
-//! Common rules of all window-based controls: slow start (RFC 5681 §3.1, RFC 9406), validation (RFC
-//! 7661), halving, timeouts, undo, restart after idle time.
+//! Common rules of all window-based controls: slow start (RFC 5681 §3.1, RFC 9406), validation
+//! (RFC 7661), halving, timeouts, undo, restart after idle time.
 //!
 //! A control is a [`Coupling`] within these rules: the window growth in congestion avoidance, and
 //! the window left after loss.
@@ -13,7 +13,7 @@ use super::hystart::{HyStart, HyStartRule, LinuxHyStart, SlowStartMode};
 use super::{AckSample, CongestionConfig, CongestionControl, Sibling};
 use crate::path::PathId;
 
-/// A path and its siblings, whose windows a coupled control weighs against each other.
+/// A path and its siblings, which a coupled control considers together.
 #[derive(Debug, Clone, Copy)]
 pub struct CoupledPaths<'a> {
     /// The path itself, with its current window.
@@ -36,17 +36,17 @@ impl<'a> CoupledPaths<'a> {
 }
 
 impl Sibling {
-    /// Window in bytes, never 0: formulas divide by it.
+    /// Returns the window in bytes, never 0: formulas divide by it.
     pub(super) fn window(&self) -> f64 {
         self.cwnd_bytes.max(1) as f64
     }
 
-    /// Packet size in bytes, never 0.
+    /// Returns the packet size in bytes, never 0.
     pub(super) fn packet(&self) -> f64 {
         f64::from(self.mss_bytes.max(1))
     }
 
-    /// Smoothed round-trip time in seconds, at least 1 µs.
+    /// Returns the smoothed round-trip time in seconds, at least 1 µs.
     pub(super) fn rtt(&self) -> f64 {
         self.srtt.as_secs_f64().max(1e-6)
     }
@@ -216,7 +216,7 @@ impl<C: Coupling> WindowBased<C> {
             SlowStartMode::Exponential => acked,
             SlowStartMode::Conservative => acked / HyStart::CSS_GROWTH_DIVISOR,
             SlowStartMode::Exit => {
-                // RFC 9406 §4.3: only the first slow start is watched.
+                // RFC 9406 §4.3: HyStart++ applies to the first slow start only.
                 self.watch = HyStartState::Off;
                 self.ssthresh = self.cwnd;
                 return acked;
@@ -360,8 +360,8 @@ impl<C: Coupling> CongestionControl for WindowBased<C> {
         if rto.is_zero() || idle < rto {
             return;
         }
-        // RFC 2861 §3.2: halve for each timeout that passed, not below the restart window of RFC
-        // 5681 §4.1. The threshold remembers the path's capacity.
+        // RFC 2861 §3.2: halve for each timeout that passed, not below the restart window of
+        // RFC 5681 §4.1. The threshold remembers the path's capacity.
         if self.ssthresh != u64::MAX {
             self.ssthresh = self.ssthresh.max(self.cwnd / 4 * 3);
         }

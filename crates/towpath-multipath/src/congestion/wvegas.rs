@@ -1,13 +1,13 @@
 //! wVegas, weighted Vegas (Cao et al., ICNP 2012), as in mptcp.org: delay, not loss, is the signal.
-//! Each path keeps about α packets of its own in queues; α is its share of ten packets for the
-//! connection, by rate, so that traffic moves to paths with shorter queues.
+//! Each path keeps about α packets of its own queued. α is its share, by rate, of ten packets for
+//! the connection, so traffic moves to paths with shorter queues.
 //!
-//! Once per round trip, with the round's mean `rtt` and the smallest `base` ever seen:
-//! `queued = cwnd · (rtt - base) / rtt`; a packet less if that is more than α, one more if it is
-//! less. When the queueing delay has doubled over its least, the window is cut to
-//! `cwnd · base / (2 rtt)`, so that `base` can be measured again. Half after loss.
+//! Once per round trip, with the round's mean `rtt` and the smallest `base` ever seen: `queued =
+//! cwnd · (rtt - base) / rtt`; a packet less if that is more than α, one more if it is less. When
+//! the queueing delay has doubled over its minimum, the window is cut to `cwnd · base / (2 rtt)` to
+//! measure `base` again. Half after loss.
 //!
-//! Deviation: a sibling's rate is its `cwnd / srtt` of now, not that of its own last adjustment.
+//! Deviation: a sibling's rate is its current `cwnd / srtt`, not that of its own last adjustment.
 
 use std::time::Duration;
 

@@ -24,7 +24,7 @@ fn after_timeouts(path: PathView, timeouts: u32) -> PathView {
     PathView { timeouts, ..path }
 }
 
-/// The path that a fresh scheduler chooses for new data.
+/// Returns the path that a fresh scheduler chooses for new data.
 fn chosen(name: &str, paths: &[PathView]) -> Option<u8> {
     let model = ConnectionFixture::new(paths.iter().copied());
     match by_name(name).unwrap().next(&model.view()) {
@@ -250,7 +250,7 @@ fn linux_keeps_a_path_for_a_burst() {
         model.paths[usize::from(path.0)].in_flight_bytes += max_bytes;
         scheduler.on_event(SchedulerEvent::Sent { path, bytes: max_bytes });
     }
-    // 64 KiB end within 28 bytes of two fragments' end.
+    // A burst of 64 KiB ends within 28 bytes of the second fragment's end.
     let rest = 2 * 32_728 - 40_000;
     assert_eq!(sent, [(0, 40_000), (0, rest), (1, 40_000), (1, rest), (0, 40_000)]);
     // A path that is full loses its turn.
@@ -265,7 +265,7 @@ fn linux_ends_a_burst_with_the_run_in_which_it_is_sent() {
         let mut scheduler = by_name("linux").unwrap();
         let Decision::Send { path, .. } = scheduler.next(&model.view()) else { panic!() };
         scheduler.on_event(SchedulerEvent::Sent { path, bytes: 10_000 });
-        // The first path has more waiting than the second: only an open burst keeps it.
+        // The first path has more data waiting than the second: only an open burst keeps it.
         model.paths[0].in_flight_bytes = 20_000;
         model.paths[0].room_bytes = room_bytes;
         model.paths[1].room_bytes = 0;

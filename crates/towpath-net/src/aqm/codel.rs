@@ -54,7 +54,7 @@ impl Codel {
         self.largest_packet = self.largest_packet.max(bytes);
     }
 
-    /// The server found the queue empty.
+    /// Records that the server found the queue empty.
     pub(crate) fn on_empty(&mut self) {
         self.first_above = None;
         if self.step != LastDecision::Entered {
@@ -117,7 +117,7 @@ impl Codel {
         self.last_count = self.count;
     }
 
-    /// `t` + interval / √count, rounded down.
+    /// Returns `t` + interval / √count, rounded down.
     fn control_law(&self, t: Instant) -> Instant {
         let interval = u128::from(self.interval_nanos);
         let step = (interval * interval / u128::from(self.count.max(1))).isqrt();

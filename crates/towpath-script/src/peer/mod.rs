@@ -1,8 +1,7 @@
 //! The peer: its state of each subflow, its packets, and its checks of the host's packets.
 //!
-//! Numbers are relative, as in the script: to the initial sequence number of the end that sent the
-//! byte, and to its initial data sequence number. Keys, tokens, nonces and HMACs are computed,
-//! never written.
+//! Numbers are relative, as in the script, to the initial sequence number or data sequence number
+//! of the end that sent the byte. Keys, tokens, nonces and HMACs are computed, never written.
 
 mod build;
 mod compare;
@@ -42,7 +41,7 @@ pub struct Peer {
     host_key: Option<u64>,
     /// Data offset of the next new byte.
     data_next: u64,
-    /// Data offset behind the last byte that the host has sent.
+    /// Data offset after the last byte that the host has sent.
     data_ack: u64,
     /// Set when mappings have checksums.
     checksums: bool,
