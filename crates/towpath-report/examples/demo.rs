@@ -9,10 +9,10 @@ use towpath_measure::scenario::Transport;
 #[path = "../tests/common/mod.rs"]
 mod common;
 
-fn stored(file: &str) -> std::io::Result<towpath_report::Run> {
+fn stored(file: &str) -> std::io::Result<towpath_report::StoredRun> {
     let open = std::io::BufReader::new(std::fs::File::open(file)?);
     let result = towpath_measure::store::read_run(open).map_err(std::io::Error::other)?;
-    Ok(towpath_report::Run::new(result, Some(file.to_owned())))
+    Ok(towpath_report::StoredRun::new(result, Some(file.to_owned())))
 }
 
 fn main() -> std::io::Result<()> {

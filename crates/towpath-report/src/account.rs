@@ -5,24 +5,24 @@ use std::fmt::Write as _;
 use towpath_measure::result::{AccountSummary, Part, Parts};
 use towpath_measure::scenario::DataDirection;
 
-use crate::Run;
+use crate::StoredRun;
 use crate::text::{clean, cut, wrap};
 
 /// Widest label of a part.
-const LABEL: usize = 46;
+const LABEL_WIDTH: usize = 46;
 /// In place of 0.00.
-const NOTHING: &str = "–";
+const NO_VALUE: &str = "–";
 /// Width of a column.
-const COLUMN: usize = 12;
+const COLUMN_WIDTH: usize = 12;
 
 /// The account of each run: what the links could have carried, in Mbit/s, and where it went.
-pub fn account_table(runs: &[Run], width: usize) -> String {
+pub fn account_table(runs: &[StoredRun], width: usize) -> String {
     let mut out = String::new();
     for run in runs {
         let name = format!("{} ({}), run {}", run.meta.transport, run.meta.world, run.meta.repeat);
         let account = run.summary.as_ref().and_then(|summary| summary.account.as_deref());
         match account {
-            Some(account) => one(&mut out, &name, account, width),
+            Some(account) => write_account(&mut out, &name, account, width),
             None => {
                 let _ = writeln!(out, "{name}: the result has no account of its capacity\n");
             }
@@ -31,7 +31,7 @@ pub fn account_table(runs: &[Run], width: usize) -> String {
     out
 }
 
-fn one(out: &mut String, name: &str, account: &AccountSummary, width: usize) {
+fn write_account(out: &mut String, name: &str, account: &AccountSummary, width: usize) {
     for line in wrap(&format!("{name}: {}", clean(&account.sentence)), width) {
         let _ = writeln!(out, "{line}");
     }
@@ -39,13 +39,13 @@ fn one(out: &mut String, name: &str, account: &AccountSummary, width: usize) {
         out.push('\n');
         return;
     }
-    let fitting = (width.saturating_sub(LABEL) / COLUMN).saturating_sub(1).max(1);
+    let fitting = (width.saturating_sub(LABEL_WIDTH) / COLUMN_WIDTH).saturating_sub(1).max(1);
     for links in account.links.chunks(fitting) {
         let columns: Vec<&Parts> =
             [&account.total].into_iter().chain(links.iter().map(|link| &link.parts)).collect();
         let titles = links.iter().map(|link| {
             let arrow = if link.direction == DataDirection::Down { "down" } else { "up" };
-            cut(&format!("{} {arrow}", clean(&link.path)), COLUMN - 1)
+            cut(&format!("{} {arrow}", clean(&link.path)), COLUMN_WIDTH - 1)
         });
         let titles: Vec<String> = ["all".to_owned()].into_iter().chain(titles).collect();
         row(out, "Mbit/s", &titles);
@@ -54,19 +54,19 @@ fn one(out: &mut String, name: &str, account: &AccountSummary, width: usize) {
         row(out, "capacity", &capacity.collect::<Vec<_>>());
         for part in Part::ALL {
             // What would be told as nothing is not told.
-            if mbps(account.total.of(part), account.span_ns) != NOTHING {
+            if mbps(account.total.of(part), account.span_ns) != NO_VALUE {
                 let cells = columns.iter().map(|parts| rate(parts.of(part)));
                 row(out, part.label(), &cells.collect::<Vec<_>>());
-                waited_for(out, part, &columns, account.span_ns);
+                write_blocked_by(out, part, &columns, account.span_ns);
             }
         }
     }
-    held(out, account, width);
+    write_limits(out, account, width);
     out.push('\n');
 }
 
 /// For which part of the time each limit held, where the capacity is only an estimate.
-fn held(out: &mut String, account: &AccountSummary, width: usize) {
+fn write_limits(out: &mut String, account: &AccountSummary, width: usize) {
     if account.links.iter().all(|link| link.limit_ns.is_empty()) {
         return;
     }
@@ -88,24 +88,24 @@ fn held(out: &mut String, account: &AccountSummary, width: usize) {
 }
 
 fn row(out: &mut String, label: &str, cells: &[String]) {
-    let mut line = format!("  {label:<LABEL$}");
+    let mut line = format!("  {label:<LABEL_WIDTH$}");
     for cell in cells {
-        let _ = write!(line, "{cell:>COLUMN$}");
+        let _ = write!(line, "{cell:>COLUMN_WIDTH$}");
     }
     let _ = writeln!(out, "{}", line.trim_end());
 }
 
 /// Which paths were waited for.
-fn waited_for(out: &mut String, part: Part, columns: &[&Parts], span_ns: u64) {
+fn write_blocked_by(out: &mut String, part: Part, columns: &[&Parts], span_ns: u64) {
     let Some(total) = columns.first().filter(|_| part == Part::HeadOfLineBlocking) else { return };
     for path in total.blocked_by.keys().take(8) {
         let of = |parts: &&Parts| parts.blocked_by.get(path).copied().unwrap_or(0);
         let cells: Vec<_> = columns.iter().map(|parts| mbps(of(parts), span_ns)).collect();
-        row(out, &cut(&format!("  that waits for {}", clean(path)), LABEL), &cells);
+        row(out, &cut(&format!("  that waits for {}", clean(path)), LABEL_WIDTH), &cells);
     }
 }
 
 fn mbps(bytes: u64, span_ns: u64) -> String {
     let text = format!("{:.2}", bytes as f64 * 8e3 / span_ns.max(1) as f64);
-    if text == "0.00" { NOTHING.to_owned() } else { text }
+    if text == "0.00" { NO_VALUE.to_owned() } else { text }
 }

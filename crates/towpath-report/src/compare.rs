@@ -3,7 +3,7 @@
 use towpath_measure::result::{FlowSummary, Recovery, StackStats, Summary};
 use towpath_measure::scenario::{DataDirection, units};
 
-use crate::group::{FlowKey, Group, Spread, flow_keys};
+use crate::group::{FlowKey, MedianRange, RunGroup, flow_keys};
 use crate::number;
 use crate::text::{clean, cut};
 
@@ -39,7 +39,7 @@ pub(crate) enum Tone {
 
 /// A row: one figure of every group.
 #[derive(Debug)]
-pub(crate) struct Row {
+pub(crate) struct TableRow {
     pub(crate) label: String,
     /// What the figure means, for the page's tooltip.
     pub(crate) meaning: &'static str,
@@ -48,18 +48,18 @@ pub(crate) struct Row {
 
 /// The rows of one flow in one direction.
 #[derive(Debug)]
-pub(crate) struct Block {
+pub(crate) struct TableBlock {
     /// Empty when there is only one flow.
     pub(crate) title: String,
-    pub(crate) rows: Vec<Row>,
+    pub(crate) rows: Vec<TableRow>,
 }
 
 /// The table of all groups.
-pub(crate) fn table(groups: &[Group<'_>]) -> Vec<Block> {
+pub(crate) fn table(groups: &[RunGroup<'_>]) -> Vec<TableBlock> {
     let keys = flow_keys(groups);
     let paths = paths::blocks(groups);
     let several = keys.len() + paths.len() > 1;
-    let flows = keys.iter().map(|&key| Block {
+    let flows = keys.iter().map(|&key| TableBlock {
         title: if several { flow_title(groups, key) } else { String::new() },
         rows: flow_rows(groups, key),
     });
@@ -70,13 +70,13 @@ pub(crate) fn table(groups: &[Group<'_>]) -> Vec<Block> {
         });
     match blocks.as_mut_slice() {
         [only] => only.rows.push(run),
-        _ => blocks.push(Block { title: "whole run".to_owned(), rows: vec![run] }),
+        _ => blocks.push(TableBlock { title: "whole run".to_owned(), rows: vec![run] }),
     }
     blocks
 }
 
 /// `flow 0 ↑ phone to server, bulk`
-pub(crate) fn flow_title(groups: &[Group<'_>], key: FlowKey) -> String {
+pub(crate) fn flow_title(groups: &[RunGroup<'_>], key: FlowKey) -> String {
     let mut flows = groups.iter().flat_map(|group| &group.runs).flat_map(|run| &run.meta.flows);
     let Some(flow) = flows.find(|flow| flow.flow == key.flow) else {
         return format!("flow {} {}", key.flow, direction(key.direction));
@@ -98,7 +98,7 @@ pub(crate) fn direction(direction: DataDirection) -> &'static str {
 }
 
 /// Rows that answer what people ask first; the others are detail. Beginnings of labels.
-const MAIN: [&str; 30] = [
+const MAIN_LABELS: [&str; 30] = [
     "Share of ",
     "Score",
     "Rating R",
@@ -131,36 +131,36 @@ const MAIN: [&str; 30] = [
     "Multipath",
 ];
 /// A table of so many rows is shown whole.
-const SHORT: usize = 10;
+const MAX_UNSPLIT_ROWS: usize = 10;
 /// So many main rows stand before the charts; more flows than they have room for are detail.
-const MOST: usize = 24;
+const MAX_MAIN_ROWS: usize = 24;
 
 /// The table in two parts: what is asked first, and the rest.
-pub(crate) fn parted(blocks: Vec<Block>) -> (Vec<Block>, Vec<Block>) {
-    let rows = |blocks: &[Block]| blocks.iter().map(|block| block.rows.len()).sum::<usize>();
-    if rows(&blocks) <= SHORT {
+pub(crate) fn split_main_rows(blocks: Vec<TableBlock>) -> (Vec<TableBlock>, Vec<TableBlock>) {
+    let rows = |blocks: &[TableBlock]| blocks.iter().map(|block| block.rows.len()).sum::<usize>();
+    if rows(&blocks) <= MAX_UNSPLIT_ROWS {
         return (blocks, Vec::new());
     }
-    let is_main = |row: &Row| MAIN.iter().any(|label| row.label.starts_with(label));
-    let (mut first, mut rest): (Vec<Block>, Vec<Block>) = (Vec::new(), Vec::new());
-    for Block { title, rows: all } in blocks {
-        let (main, detail): (Vec<Row>, Vec<Row>) =
-            all.into_iter().partition(|row| rows(&first) < MOST && is_main(row));
+    let is_main = |row: &TableRow| MAIN_LABELS.iter().any(|label| row.label.starts_with(label));
+    let (mut first, mut rest): (Vec<TableBlock>, Vec<TableBlock>) = (Vec::new(), Vec::new());
+    for TableBlock { title, rows: all } in blocks {
+        let (main, detail): (Vec<TableRow>, Vec<TableRow>) =
+            all.into_iter().partition(|row| rows(&first) < MAX_MAIN_ROWS && is_main(row));
         if !main.is_empty() {
-            first.push(Block { title: title.clone(), rows: main });
+            first.push(TableBlock { title: title.clone(), rows: main });
         }
         if !detail.is_empty() {
-            rest.push(Block { title, rows: detail });
+            rest.push(TableBlock { title, rows: detail });
         }
     }
     (first, rest)
 }
 
-fn row(label: &str, meaning: &'static str, cells: impl Iterator<Item = Cell>) -> Row {
-    Row { label: label.to_owned(), meaning, cells: cells.collect() }
+fn row(label: &str, meaning: &'static str, cells: impl Iterator<Item = Cell>) -> TableRow {
+    TableRow { label: label.to_owned(), meaning, cells: cells.collect() }
 }
 
-fn flow_rows(groups: &[Group<'_>], key: FlowKey) -> Vec<Row> {
+fn flow_rows(groups: &[RunGroup<'_>], key: FlowKey) -> Vec<TableRow> {
     let of = |label: &str, meaning: &'static str, cell: fn(&[&FlowSummary]) -> Cell| {
         row(label, meaning, groups.iter().map(|group| cell(&group.flows(key))))
     };
@@ -170,7 +170,7 @@ fn flow_rows(groups: &[Group<'_>], key: FlowKey) -> Vec<Row> {
         });
     bars(&mut goodput, groups, key);
     let exchange = answers::is_exchange(groups, key);
-    let steady = datagrams::is_steady(groups, key);
+    let steady = datagrams::is_constant_rate(groups, key);
     let mut rows = latency::rows(groups, key);
     rows.extend(answers::rows(groups, key));
     rows.extend(datagrams::rows(groups, key));
@@ -218,7 +218,7 @@ fn flow_rows(groups: &[Group<'_>], key: FlowKey) -> Vec<Row> {
 }
 
 /// What only a connection can say.
-fn connection_rows(groups: &[Group<'_>], key: FlowKey) -> Vec<Row> {
+fn connection_rows(groups: &[RunGroup<'_>], key: FlowKey) -> Vec<TableRow> {
     let of = |label: &str, meaning: &'static str, cell: fn(&[&FlowSummary]) -> Cell| {
         row(label, meaning, groups.iter().map(|group| cell(&group.flows(key))))
     };
@@ -241,7 +241,7 @@ fn connection_rows(groups: &[Group<'_>], key: FlowKey) -> Vec<Row> {
 }
 
 /// What our own stack tells of the connection level: only what happened in some run.
-fn stack_rows(groups: &[Group<'_>], key: FlowKey) -> Vec<Row> {
+fn stack_rows(groups: &[RunGroup<'_>], key: FlowKey) -> Vec<TableRow> {
     type Pick = fn(&StackStats) -> Option<u64>;
     type Write = fn(f64) -> String;
     let all: [(&str, &'static str, Pick, Write); 5] = [
@@ -276,7 +276,7 @@ fn stack_rows(groups: &[Group<'_>], key: FlowKey) -> Vec<Row> {
             number::count,
         ),
     ];
-    let told = |group: &Group<'_>, pick: Pick| -> Vec<u64> {
+    let told = |group: &RunGroup<'_>, pick: Pick| -> Vec<u64> {
         let flows = group.flows(key);
         flows.iter().filter_map(|flow| pick(flow.stack.as_ref()?)).collect()
     };
@@ -300,16 +300,17 @@ fn missing() -> Cell {
 
 /// A median, with its range when there are several values.
 fn figure(values: impl IntoIterator<Item = f64>, format: fn(f64) -> String) -> Cell {
-    let Some(spread) = Spread::of(values) else { return missing() };
+    let Some(spread) = MedianRange::of(values) else { return missing() };
     let (text, low, high) = (format(spread.median), format(spread.min), format(spread.max));
     // Repetitions that agree in every digit shown have no range worth showing.
     let note = if low == high { String::new() } else { number::spread(&low, &high) };
     Cell { text, note, ..Cell::default() }
 }
 
-fn bars(row: &mut Row, groups: &[Group<'_>], key: FlowKey) {
-    let median = |group: &Group<'_>| {
-        Spread::of(group.flows(key).iter().map(|flow| flow.goodput_bps)).map_or(0.0, |s| s.median)
+fn bars(row: &mut TableRow, groups: &[RunGroup<'_>], key: FlowKey) {
+    let median = |group: &RunGroup<'_>| {
+        MedianRange::of(group.flows(key).iter().map(|flow| flow.goodput_bps))
+            .map_or(0.0, |s| s.median)
     };
     let medians: Vec<f64> = groups.iter().map(median).collect();
     let best = medians.iter().copied().fold(0.0, f64::max);
@@ -367,10 +368,10 @@ fn stall_time(ns: f64) -> String {
 }
 
 /// Repetitions see the same event a little earlier or later.
-const SAME_EVENT_NS: u64 = 100_000_000;
+const MAX_EVENT_SKEW_NS: u64 = 100_000_000;
 
 /// Events that a recovery is measured from, over all groups, in order of time.
-fn events(groups: &[Group<'_>], key: FlowKey) -> Vec<(u64, String)> {
+fn events(groups: &[RunGroup<'_>], key: FlowKey) -> Vec<(u64, String)> {
     let mut events: Vec<(u64, String)> = Vec::new();
     for recovery in groups.iter().flat_map(|g| g.flows(key)).flat_map(|flow| &flow.recoveries) {
         let known = |event: &(u64, String)| is_event(recovery, event);
@@ -383,18 +384,18 @@ fn events(groups: &[Group<'_>], key: FlowKey) -> Vec<(u64, String)> {
 }
 
 fn is_event(recovery: &Recovery, event: &(u64, String)) -> bool {
-    recovery.event == event.1 && recovery.event_ns.abs_diff(event.0) < SAME_EVENT_NS
+    recovery.event == event.1 && recovery.event_ns.abs_diff(event.0) < MAX_EVENT_SKEW_NS
 }
 
-fn recovery_rows(groups: &[Group<'_>], key: FlowKey, event: &(u64, String)) -> [Row; 3] {
-    let found = |group: &Group<'_>| -> Vec<Recovery> {
+fn recovery_rows(groups: &[RunGroup<'_>], key: FlowKey, event: &(u64, String)) -> [TableRow; 3] {
+    let found = |group: &RunGroup<'_>| -> Vec<Recovery> {
         let of_event = |r: &&Recovery| is_event(r, event);
         let flows = group.flows(key);
         flows.iter().filter_map(|flow| flow.recoveries.iter().find(of_event)).cloned().collect()
     };
     let when = number::short_moment(event.0 as f64 / 1e9);
     // Short enough for one line of its own: no line of a table begins with a word of a scenario's author.
-    let what = shortened(&clean(&event.1), 16);
+    let what = truncate_words(&clean(&event.1), 16);
     [
         row(
             &format!("Without gaps again after {what} ({when})"),
@@ -404,7 +405,7 @@ fn recovery_rows(groups: &[Group<'_>], key: FlowKey, event: &(u64, String)) -> [
         row(
             "Back at 90 %",
             "time until goodput is back to 90 % of what it was, or of what the remaining paths carry",
-            groups.iter().map(|group| back(&found(group))),
+            groups.iter().map(|group| recovery_cell(&found(group))),
         ),
         row(
             "Bytes missed by then",
@@ -417,7 +418,7 @@ fn recovery_rows(groups: &[Group<'_>], key: FlowKey, event: &(u64, String)) -> [
 }
 
 /// The whole words of a text that have room, so that no number is cut in two.
-fn shortened(text: &str, room: usize) -> String {
+fn truncate_words(text: &str, room: usize) -> String {
     let short = cut(text, room);
     let whole = text.chars().count() <= room;
     match short.rsplit_once(' ').filter(|_| !whole) {
@@ -442,7 +443,7 @@ fn when_known(recoveries: &[Recovery], time: impl Fn(&Recovery) -> Option<u64>) 
 }
 
 /// Back at 90 % of what: that is said where it is less than before.
-fn back(recoveries: &[Recovery]) -> Cell {
+fn recovery_cell(recoveries: &[Recovery]) -> Cell {
     let mut cell = when_known(recoveries, |recovery| recovery.t90_ns);
     if let [only] = recoveries
         && cell.note.is_empty()
@@ -452,7 +453,7 @@ fn back(recoveries: &[Recovery]) -> Cell {
     cell
 }
 
-fn paths_used(group: &Group<'_>, key: FlowKey) -> Cell {
+fn paths_used(group: &RunGroup<'_>, key: FlowKey) -> Cell {
     let mut names: Vec<&str> = Vec::new();
     for subflow in group.summaries().flat_map(|summary| &summary.subflows) {
         if !names.contains(&subflow.path.as_str()) {
@@ -470,7 +471,7 @@ fn paths_used(group: &Group<'_>, key: FlowKey) -> Cell {
     let mut parts = Vec::new();
     for name in names {
         let shares = group.summaries().filter_map(|summary| share(summary, name));
-        if let Some(spread) = Spread::of(shares).filter(|spread| spread.max > 0.0) {
+        if let Some(spread) = MedianRange::of(shares).filter(|spread| spread.max > 0.0) {
             let share = number::percent(spread.median).replace(' ', "\u{a0}");
             parts.push(format!("{} {share}", cut(&clean(name), 40)));
         }
@@ -478,7 +479,7 @@ fn paths_used(group: &Group<'_>, key: FlowKey) -> Cell {
     if parts.is_empty() { missing() } else { plain(parts.join(", ")) }
 }
 
-fn multipath(group: &Group<'_>) -> Cell {
+fn multipath(group: &RunGroup<'_>) -> Cell {
     let all: Vec<_> = group.summaries().map(|summary| &summary.multipath).collect();
     let Some(first) = all.first() else { return missing() };
     if !first.requested {
@@ -504,19 +505,19 @@ fn multipath(group: &Group<'_>) -> Cell {
 
 /// An expectation of a group.
 #[derive(Debug)]
-pub(crate) struct Check {
+pub(crate) struct ExpectationRow {
     pub(crate) label: String,
     pub(crate) text: String,
     /// What each repetition measured, equal texts once.
     pub(crate) measured: String,
     /// `yes`, `no`, `3 of 5`
-    pub(crate) held: String,
+    pub(crate) met: String,
     pub(crate) runs: usize,
     pub(crate) tone: Tone,
 }
 
 /// Every expectation of every group, repetitions taken together.
-pub(crate) fn checks(groups: &[Group<'_>]) -> Vec<Check> {
+pub(crate) fn checks(groups: &[RunGroup<'_>]) -> Vec<ExpectationRow> {
     let mut found = Vec::new();
     for group in groups {
         let mut texts: Vec<&str> = Vec::new();
@@ -530,7 +531,7 @@ pub(crate) fn checks(groups: &[Group<'_>]) -> Vec<Check> {
     found
 }
 
-fn check(group: &Group<'_>, text: &str) -> Check {
+fn check(group: &RunGroup<'_>, text: &str) -> ExpectationRow {
     let all: Vec<_> = group
         .summaries()
         .flat_map(|summary| &summary.expectations)
@@ -546,11 +547,11 @@ fn check(group: &Group<'_>, text: &str) -> Check {
         (held, all) if held == all => (format!("{held} of {all}"), Tone::Good),
         (held, all) => (format!("{held} of {all}"), Tone::Bad),
     };
-    Check {
+    ExpectationRow {
         label: group.label.clone(),
         text: clean(text),
         measured,
-        held: said,
+        met: said,
         runs: all.len(),
         tone,
     }
@@ -574,13 +575,13 @@ fn measured(mut texts: Vec<String>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{measured, shortened};
+    use super::{measured, truncate_words};
 
     #[test]
     fn the_name_of_an_event_is_cut_between_words() {
-        assert_eq!(shortened("wifi down", 16), "wifi down");
-        assert_eq!(shortened("wifi fades to 10 Mbit/s", 16), "wifi fades to…");
-        assert_eq!(shortened("averylongnameofapath down", 16), "averylongnameof…");
+        assert_eq!(truncate_words("wifi down", 16), "wifi down");
+        assert_eq!(truncate_words("wifi fades to 10 Mbit/s", 16), "wifi fades to…");
+        assert_eq!(truncate_words("averylongnameofapath down", 16), "averylongnameof…");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::Value;
 use towpath_measure::result::Record;
 
-use crate::Run;
+use crate::StoredRun;
 use crate::compare::shares;
 use crate::group::groups;
 use crate::html::sequence_lines;
@@ -101,15 +101,15 @@ impl CsvTable {
     }
 
     /// The table of a name.
-    pub fn of(name: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|table| table.name() == name)
     }
 }
 
 /// The columns that say which run a line is of.
-const RUN: [&str; 5] = ["file", "world", "transport", "repeat", "seed"];
+const RUN_COLUMNS: [&str; 5] = ["file", "world", "transport", "repeat", "seed"];
 /// Columns that come first where there are any; the others follow by name.
-const FIRST: [&str; 14] = [
+const LEADING_COLUMNS: [&str; 14] = [
     "t_ns",
     "due_ns",
     "event_ns",
@@ -127,18 +127,21 @@ const FIRST: [&str; 14] = [
 ];
 
 /// A table of all runs; only its header when they have no line of it.
-pub fn csv(runs: &[Run], table: CsvTable) -> String {
+pub fn csv(runs: &[StoredRun], table: CsvTable) -> String {
     let mut names: BTreeSet<String> = BTreeSet::new();
-    each(runs, table, &mut |_, fields| names.extend(fields.iter().map(|(name, _)| name.clone())));
-    let first = FIRST.iter().filter(|name| names.contains(**name)).map(|&name| name.to_owned());
+    for_each_row(runs, table, &mut |_, fields| {
+        names.extend(fields.iter().map(|(name, _)| name.clone()))
+    });
+    let first =
+        LEADING_COLUMNS.iter().filter(|name| names.contains(**name)).map(|&name| name.to_owned());
     let mut columns: Vec<String> = first.collect();
-    columns.extend(names.into_iter().filter(|name| !FIRST.contains(&name.as_str())));
-    let mut out = RUN.join(",");
+    columns.extend(names.into_iter().filter(|name| !LEADING_COLUMNS.contains(&name.as_str())));
+    let mut out = RUN_COLUMNS.join(",");
     for column in &columns {
         let _ = write!(out, ",{}", text(column));
     }
     out.push('\n');
-    each(runs, table, &mut |run, fields| {
+    for_each_row(runs, table, &mut |run, fields| {
         let file = run.file.as_deref().unwrap_or_default();
         let meta = &run.meta;
         let (world, transport) = (meta.world, meta.transport);
@@ -155,24 +158,24 @@ pub fn csv(runs: &[Run], table: CsvTable) -> String {
 type Fields = Vec<(String, Value)>;
 
 /// Calls with the fields of every line.
-fn each(runs: &[Run], table: CsvTable, take: &mut dyn FnMut(&Run, &Fields)) {
+fn for_each_row(runs: &[StoredRun], table: CsvTable, take: &mut dyn FnMut(&StoredRun, &Fields)) {
     for run in runs {
         for value in lines(run, table) {
             let mut fields = Fields::new();
             flatten(String::new(), value, &mut fields);
-            fields.iter_mut().for_each(without_infinity);
+            fields.iter_mut().for_each(blank_infinity);
             take(run, &fields);
         }
     }
 }
 
-fn lines(run: &Run, table: CsvTable) -> Vec<Value> {
+fn lines(run: &StoredRun, table: CsvTable) -> Vec<Value> {
     let summary = run.summary.iter();
     match table {
-        CsvTable::Flows => all(summary.flat_map(|s| &s.flows)),
-        CsvTable::SubflowTotals => all(summary.flat_map(|s| &s.subflows)),
-        CsvTable::Paths => all(summary.flat_map(|s| &s.paths)),
-        CsvTable::Expectations => all(summary.flat_map(|s| &s.expectations)),
+        CsvTable::Flows => to_values(summary.flat_map(|s| &s.flows)),
+        CsvTable::SubflowTotals => to_values(summary.flat_map(|s| &s.subflows)),
+        CsvTable::Paths => to_values(summary.flat_map(|s| &s.paths)),
+        CsvTable::Expectations => to_values(summary.flat_map(|s| &s.expectations)),
         CsvTable::Recoveries => {
             let flows = summary.flat_map(|s| &s.flows);
             let of = flows.flat_map(|flow| flow.recoveries.iter().map(move |one| (flow, one)));
@@ -196,7 +199,7 @@ fn lines(run: &Run, table: CsvTable) -> Vec<Value> {
             });
             line.collect()
         }
-        CsvTable::Shares => shares::lines(&groups(std::slice::from_ref(run))),
+        CsvTable::Shares => shares::share_values(&groups(std::slice::from_ref(run))),
         CsvTable::Sequence => sequence_lines(run),
         CsvTable::Intervals
         | CsvTable::Subflows
@@ -207,12 +210,12 @@ fn lines(run: &Run, table: CsvTable) -> Vec<Value> {
         | CsvTable::Datagrams
         | CsvTable::Counters
         | CsvTable::Interfaces => {
-            run.records.iter().filter_map(|record| of_record(record, table)).collect()
+            run.records.iter().filter_map(|record| record_value(record, table)).collect()
         }
     }
 }
 
-fn of_record(record: &Record, table: CsvTable) -> Option<Value> {
+fn record_value(record: &Record, table: CsvTable) -> Option<Value> {
     let value = match (record, table) {
         (Record::Interval(one), CsvTable::Intervals) => serde_json::to_value(one),
         (Record::Subflow(one), CsvTable::Subflows) => serde_json::to_value(one),
@@ -228,7 +231,7 @@ fn of_record(record: &Record, table: CsvTable) -> Option<Value> {
     value.ok()
 }
 
-fn all<'a, T: Serialize + 'a>(records: impl Iterator<Item = &'a T>) -> Vec<Value> {
+fn to_values<'a, T: Serialize + 'a>(records: impl Iterator<Item = &'a T>) -> Vec<Value> {
     records.filter_map(|record| serde_json::to_value(record).ok()).collect()
 }
 
@@ -254,7 +257,7 @@ fn flatten(name: String, value: Value, fields: &mut Fields) {
 
 /// A threshold of slow start that nothing has set yet is stored as the largest number that there is (in
 /// Linux of 31 bits); in a spreadsheet it is none.
-fn without_infinity((name, value): &mut (String, Value)) {
+fn blank_infinity((name, value): &mut (String, Value)) {
     if name == "ssthresh_packets" && value.as_u64().is_some_and(|n| n >= i32::MAX as u64) {
         *value = Value::Null;
     }
@@ -309,7 +312,7 @@ mod tests {
     fn a_threshold_that_is_not_set_is_an_empty_cell() {
         let told = |packets: u64| {
             let mut field = ("ssthresh_packets".to_owned(), Value::from(packets));
-            without_infinity(&mut field);
+            blank_infinity(&mut field);
             cell(&field.1)
         };
         assert_eq!([told(20), told(2_147_483_647), told(4_294_967_295)], ["20", "", ""]);
@@ -317,7 +320,9 @@ mod tests {
 
     #[test]
     fn every_table_has_a_name_of_its_own() {
-        assert!(CsvTable::ALL.iter().all(|table| CsvTable::of(table.name()) == Some(*table)));
-        assert_eq!(CsvTable::of("seconds"), None);
+        assert!(
+            CsvTable::ALL.iter().all(|table| CsvTable::from_name(table.name()) == Some(*table))
+        );
+        assert_eq!(CsvTable::from_name("seconds"), None);
     }
 }

@@ -5,15 +5,15 @@ use std::io::BufRead;
 use towpath_measure::input::ReadBudget;
 use towpath_measure::store::read_run_within;
 
-use crate::{Comparison, Run, html, table, warnings};
+use crate::{Comparison, StoredRun, html, table, warnings};
 
 /// Far less than a command may read, so that what takes too much is found soon.
-const MOST_BYTES: u64 = 4_000_000;
+const MAX_BYTES: u64 = 4_000_000;
 
 /// A result of somebody else, and everything that people see of it.
 pub fn result(input: impl BufRead) {
-    let Ok(found) = read_run_within(input, &ReadBudget::of(MOST_BYTES)) else { return };
-    let runs = [Run::new(found, Some("fuzz".to_owned()))];
+    let Ok(found) = read_run_within(input, &ReadBudget::of(MAX_BYTES)) else { return };
+    let runs = [StoredRun::new(found, Some("fuzz".to_owned()))];
     let text = table(&runs, 100, false);
     assert!(!text.chars().any(|c| crate::deceives(c) && c != '\n'), "a terminal is commanded");
     assert!(html(&runs).matches("<script").count() == 2, "a page has another script");

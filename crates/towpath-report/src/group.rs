@@ -3,20 +3,20 @@
 use towpath_measure::result::{FlowSummary, Meta, Summary};
 use towpath_measure::scenario::{DataDirection, Transport};
 
-use crate::Run;
+use crate::StoredRun;
 use crate::text::{clean, cut};
 
 /// The repetitions of one measurement.
 #[derive(Debug, Clone)]
-pub(crate) struct Group<'a> {
+pub(crate) struct RunGroup<'a> {
     /// Column title: what tells this group from the others, the transport always.
     pub(crate) label: String,
     pub(crate) transport: Transport,
     /// Never empty.
-    pub(crate) runs: Vec<&'a Run>,
+    pub(crate) runs: Vec<&'a StoredRun>,
 }
 
-impl<'a> Group<'a> {
+impl<'a> RunGroup<'a> {
     pub(crate) fn summaries(&self) -> impl Iterator<Item = &'a Summary> {
         self.runs.iter().filter_map(|run| run.summary.as_ref())
     }
@@ -42,9 +42,9 @@ impl FlowKey {
 }
 
 /// Every flow and direction that any run summarises, in order of appearance.
-pub(crate) fn flow_keys(groups: &[Group<'_>]) -> Vec<FlowKey> {
+pub(crate) fn flow_keys(groups: &[RunGroup<'_>]) -> Vec<FlowKey> {
     let mut keys = Vec::new();
-    for summary in groups.iter().flat_map(Group::summaries) {
+    for summary in groups.iter().flat_map(RunGroup::summaries) {
         for key in summary.flows.iter().map(FlowKey::of) {
             if !keys.contains(&key) {
                 keys.push(key);
@@ -55,15 +55,15 @@ pub(crate) fn flow_keys(groups: &[Group<'_>]) -> Vec<FlowKey> {
 }
 
 /// Groups runs in order of appearance.
-pub(crate) fn groups(runs: &[Run]) -> Vec<Group<'_>> {
-    let mut groups: Vec<Group<'_>> = Vec::new();
+pub(crate) fn groups(runs: &[StoredRun]) -> Vec<RunGroup<'_>> {
+    let mut groups: Vec<RunGroup<'_>> = Vec::new();
     for run in runs {
-        let same = |group: &&mut Group<'_>| {
-            group.runs.first().is_some_and(|first| repeats(&first.meta, &run.meta))
+        let same = |group: &&mut RunGroup<'_>| {
+            group.runs.first().is_some_and(|first| is_repetition(&first.meta, &run.meta))
         };
         match groups.iter_mut().find(same) {
             Some(group) => group.runs.push(run),
-            None => groups.push(Group {
+            None => groups.push(RunGroup {
                 label: String::new(),
                 transport: run.meta.transport,
                 runs: vec![run],
@@ -76,7 +76,7 @@ pub(crate) fn groups(runs: &[Run]) -> Vec<Group<'_>> {
 
 /// Whether two runs measured the same thing. The scenario's text counts: two scenarios may share a
 /// name, and taking their runs for repetitions would invent a spread.
-fn repeats(a: &Meta, b: &Meta) -> bool {
+fn is_repetition(a: &Meta, b: &Meta) -> bool {
     (a.transport, a.world, &a.stack, &a.congestion_control, &a.scenario, &a.scenario_toml)
         == (b.transport, b.world, &b.stack, &b.congestion_control, &b.scenario, &b.scenario_toml)
 }
@@ -96,8 +96,8 @@ fn sends_datagrams(pattern: &str) -> bool {
 
 /// Whether all runs sent datagrams over the routes' path, and spoke of it over one transport: that is
 /// not what was measured.
-fn are_datagrams(runs: &[Run]) -> bool {
-    let own = |run: &Run| {
+fn are_datagram_runs(runs: &[StoredRun]) -> bool {
+    let own = |run: &StoredRun| {
         let flows = &run.meta.flows;
         !flows.is_empty() && flows.iter().all(|flow| sends_datagrams(&flow.pattern))
     };
@@ -105,9 +105,12 @@ fn are_datagrams(runs: &[Run]) -> bool {
     runs.iter().all(|run| own(run) && Some(run.meta.transport) == first)
 }
 
-fn name(groups: &mut [Group<'_>], runs: &[Run]) {
-    let transport: fn(&Meta) -> String =
-        if are_datagrams(runs) { |_| "udp".to_owned() } else { |meta| meta.transport.to_string() };
+fn name(groups: &mut [RunGroup<'_>], runs: &[StoredRun]) {
+    let transport: fn(&Meta) -> String = if are_datagram_runs(runs) {
+        |_| "udp".to_owned()
+    } else {
+        |meta| meta.transport.to_string()
+    };
     let parts: [fn(&Meta) -> String; 5] = [
         transport,
         |meta| meta.world.to_string(),
@@ -136,7 +139,7 @@ fn name(groups: &mut [Group<'_>], runs: &[Run]) {
 }
 
 /// A run's verdict without the transport's name in front, which stands beside it anyway.
-pub(crate) fn verdict(run: &Run) -> Option<String> {
+pub(crate) fn verdict(run: &StoredRun) -> Option<String> {
     let said = clean(&run.summary.as_ref()?.verdict);
     let name = run.meta.transport.to_string();
     let rest = said.strip_prefix(&name).and_then(|rest| rest.strip_prefix(' '));
@@ -145,14 +148,14 @@ pub(crate) fn verdict(run: &Run) -> Option<String> {
 
 /// Median and range of a figure over repetitions.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Spread {
+pub(crate) struct MedianRange {
     pub(crate) median: f64,
     pub(crate) min: f64,
     pub(crate) max: f64,
     pub(crate) count: usize,
 }
 
-impl Spread {
+impl MedianRange {
     /// `None` without values.
     pub(crate) fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut sorted: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).collect();
@@ -169,8 +172,8 @@ mod tests {
 
     #[test]
     fn the_median_of_an_even_number_lies_between_the_middle_two() {
-        let spread = Spread::of([4.0, 1.0, 2.0, 3.0]).unwrap();
+        let spread = MedianRange::of([4.0, 1.0, 2.0, 3.0]).unwrap();
         assert_eq!((spread.median, spread.min, spread.max, spread.count), (2.5, 1.0, 4.0, 4));
-        assert_eq!(Spread::of([]), None);
+        assert_eq!(MedianRange::of([]), None);
     }
 }

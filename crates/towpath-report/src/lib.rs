@@ -34,13 +34,13 @@ pub use comparison::Comparison;
 pub use csv::{CsvTable, csv};
 pub use html::html;
 pub use live::{LiveInterval, LiveSubflow, live_header, live_lines};
-pub use sweep::{SweepFigure, SweepPage, SweepPoint, sweep_page};
+pub use sweep::{SweepMetric, SweepPage, SweepPoint, sweep_page};
 pub use terminal::{table, warnings};
 pub use text::deceives;
 
 /// One result and where it came from.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Run {
+pub struct StoredRun {
     /// Name of the result file, shown so that a reader finds it again.
     pub file: Option<String>,
     /// Conditions.
@@ -55,7 +55,7 @@ pub struct Run {
     pub skipped: usize,
 }
 
-impl Run {
+impl StoredRun {
     /// A result as it was read, with the name of its file.
     pub fn new(result: RunResult, file: Option<String>) -> Self {
         let RunResult { meta, records, summary, truncated, skipped } = result;
@@ -76,7 +76,7 @@ impl Run {
     }
 }
 
-impl From<RunResult> for Run {
+impl From<RunResult> for StoredRun {
     fn from(result: RunResult) -> Self {
         Self::new(result, None)
     }

@@ -9,7 +9,7 @@ use crate::number;
 use crate::text::{clean, cut, pad};
 
 /// Widest path name that does not move the columns.
-const NAME: usize = 18;
+const MAX_NAME_WIDTH: usize = 18;
 
 /// What happened in one period of a running measurement.
 #[derive(Debug, Clone, PartialEq)]
@@ -53,7 +53,7 @@ pub struct LiveSubflow {
 pub fn live_header() -> String {
     format!(
         "{}{:>13}{:>11}{:>9}{:>7}\n",
-        pad("      interval", 22 + NAME),
+        pad("      interval", 22 + MAX_NAME_WIDTH),
         "goodput",
         "srtt",
         "cwnd",
@@ -72,10 +72,10 @@ pub fn live_lines(interval: &LiveInterval) -> String {
         out,
         "{}{}{:>13}",
         pad(&span, 20),
-        pad(&who, NAME + 2),
+        pad(&who, MAX_NAME_WIDTH + 2),
         number::rate(interval.goodput_bps)
     );
-    for lane in lanes(&interval.subflows) {
+    for lane in path_rows(&interval.subflows) {
         let _ = writeln!(out, "{}", lane.line());
     }
     for event in &interval.events {
@@ -85,23 +85,23 @@ pub fn live_lines(interval: &LiveInterval) -> String {
 }
 
 /// The subflows of one path.
-struct Lane<'a> {
+struct PathRow<'a> {
     path: &'a str,
     subflows: Vec<&'a LiveSubflow>,
 }
 
-fn lanes(subflows: &[LiveSubflow]) -> Vec<Lane<'_>> {
-    let mut lanes: Vec<Lane<'_>> = Vec::new();
+fn path_rows(subflows: &[LiveSubflow]) -> Vec<PathRow<'_>> {
+    let mut lanes: Vec<PathRow<'_>> = Vec::new();
     for subflow in subflows {
         match lanes.iter_mut().find(|lane| lane.path == subflow.path) {
             Some(lane) => lane.subflows.push(subflow),
-            None => lanes.push(Lane { path: &subflow.path, subflows: vec![subflow] }),
+            None => lanes.push(PathRow { path: &subflow.path, subflows: vec![subflow] }),
         }
     }
     lanes
 }
 
-impl Lane<'_> {
+impl PathRow<'_> {
     fn line(&self) -> String {
         let of = |pick: fn(&LiveSubflow) -> u64| self.subflows.iter().map(move |s| pick(s));
         let goodput: f64 = self.subflows.iter().map(|s| s.goodput_bps).sum();
@@ -112,15 +112,15 @@ impl Lane<'_> {
         let path = clean(self.path);
         let name = if count > 1 {
             let count = format!(" × {count}");
-            format!("{}{count}", cut(&path, NAME - count.chars().count()))
+            format!("{}{count}", cut(&path, MAX_NAME_WIDTH - count.chars().count()))
         } else {
-            cut(&path, NAME)
+            cut(&path, MAX_NAME_WIDTH)
         };
         let srtt = if srtt == 0 { "–".to_owned() } else { number::time(srtt as f64 * 1e3) };
         let mut line = format!(
             "{}{}{:>13}{srtt:>11}{cwnd:>9}{retransmissions:>7}",
             " ".repeat(22),
-            pad(&name, NAME),
+            pad(&name, MAX_NAME_WIDTH),
             number::rate(goodput),
         );
         let mut states: Vec<&str> = self.subflows.iter().map(|s| s.state.as_str()).collect();

@@ -37,8 +37,8 @@ pub(crate) fn short_moment(seconds: f64) -> String {
 
 /// `2026-01-01 00:00:00.000 UTC`: nanoseconds since 1970 as a date.
 pub(crate) fn date(ns: u64) -> String {
-    const DAY_MS: u64 = 24 * 3_600_000;
-    let (days, ms) = (ns / 1_000_000 / DAY_MS, ns / 1_000_000 % DAY_MS);
+    const MS_PER_DAY: u64 = 24 * 3_600_000;
+    let (days, ms) = (ns / 1_000_000 / MS_PER_DAY, ns / 1_000_000 % MS_PER_DAY);
     // Years begin in March here, so that the leap day is a year's last; 400 of them have equal lengths.
     let since = days + 719_468;
     let (era, day) = (since / 146_097, since % 146_097);
@@ -74,7 +74,7 @@ pub(crate) fn count(value: f64) -> String {
 }
 
 /// Three significant digits without a unit: `0.31`, `5.42`, `57.9`, `312`.
-pub(crate) fn three(value: f64) -> String {
+pub(crate) fn three_digits(value: f64) -> String {
     match value.abs() {
         v if v >= 99.95 => format!("{value:.0}"),
         v if v >= 9.995 => format!("{value:.1}"),
@@ -93,24 +93,24 @@ pub(crate) fn spread(low: &str, high: &str) -> String {
 
 /// The unit in which a whole chart is drawn: what one unit is worth, and its name.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Unit {
+pub(crate) struct ScaledUnit {
     pub(crate) size: f64,
     pub(crate) name: &'static str,
 }
 
 /// The unit of a rate chart whose largest value is `max_bps`.
-pub(crate) fn rate_unit(max_bps: f64) -> Unit {
+pub(crate) fn rate_unit(max_bps: f64) -> ScaledUnit {
     unit(max_bps, &[(1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"), (1.0, "bit/s")])
 }
 
 /// The unit of a bytes chart whose largest value is `max_bytes`.
-pub(crate) fn bytes_unit(max_bytes: f64) -> Unit {
+pub(crate) fn bytes_unit(max_bytes: f64) -> ScaledUnit {
     unit(max_bytes, &[(1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "bytes")])
 }
 
-fn unit(max: f64, units: &[(f64, &'static str)]) -> Unit {
+fn unit(max: f64, units: &[(f64, &'static str)]) -> ScaledUnit {
     let fitting = units.iter().find(|(size, _)| max >= *size * 0.9995).or(units.last());
-    fitting.map_or(Unit { size: 1.0, name: "" }, |&(size, name)| Unit { size, name })
+    fitting.map_or(ScaledUnit { size: 1.0, name: "" }, |&(size, name)| ScaledUnit { size, name })
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use towpath_measure::result::{EventKind, Link, Record, Subflow, SubflowEnd};
 use towpath_measure::scenario::DataDirection;
 
-use crate::Run;
+use crate::StoredRun;
 use crate::number;
 use crate::text::{clean, cut};
 
@@ -29,7 +29,7 @@ pub(crate) struct Grid {
 
 impl Grid {
     /// A grid that holds every record of every given run.
-    pub(crate) fn of(runs: &[&Run]) -> Self {
+    pub(crate) fn of(runs: &[&StoredRun]) -> Self {
         let sample = runs.iter().map(|run| run.meta.sample_ns).max().unwrap_or(0).max(1_000_000);
         let end = runs.iter().map(|run| last_sample(run)).max().unwrap_or(0);
         // The planned end counts only without samples: an empty axis still wants a length.
@@ -99,7 +99,7 @@ fn bridge(mut values: Values) -> Values {
     values
 }
 
-fn last_sample(run: &Run) -> u64 {
+fn last_sample(run: &StoredRun) -> u64 {
     let time = |record: &Record| match record {
         Record::Interval(interval) => Some(interval.t_ns),
         Record::Subflow(subflow) => Some(subflow.t_ns),
@@ -141,7 +141,7 @@ pub(crate) struct SubflowSeries {
 type SubflowKey = (u32, u32, u32);
 
 /// Directions in which anything was measured.
-pub(crate) fn directions(run: &Run) -> Vec<DataDirection> {
+pub(crate) fn directions(run: &StoredRun) -> Vec<DataDirection> {
     let mut found = Vec::new();
     for record in &run.records {
         let direction = match record {
@@ -172,7 +172,7 @@ pub(crate) fn directions(run: &Run) -> Vec<DataDirection> {
     // Requests are small beside what they ask for; of two of a kind the order is the usual one.
     let small = |way: DataDirection| {
         let all = found.iter().map(|other| bytes(*other)).max().unwrap_or_default();
-        bytes(way) < all / MUCH
+        bytes(way) < all / DOMINANT_RATIO
     };
     let order: Vec<bool> = found.iter().map(|way| small(*way)).collect();
     let of = |order_of: bool| found.iter().zip(&order).filter(move |(_, own)| **own == order_of);
@@ -180,16 +180,16 @@ pub(crate) fn directions(run: &Run) -> Vec<DataDirection> {
 }
 
 /// A direction that carried so many times as much as the other one stands before it.
-const MUCH: u64 = 8;
+const DOMINANT_RATIO: u64 = 8;
 
 /// Goodput of all streams together, in bits per second.
-pub(crate) fn goodput(run: &Run, grid: &Grid, direction: DataDirection) -> Values {
+pub(crate) fn goodput(run: &StoredRun, grid: &Grid, direction: DataDirection) -> Values {
     goodput_of(run, grid, direction, None)
 }
 
 /// The same of one flow, if one is named.
 pub(crate) fn goodput_of(
-    run: &Run,
+    run: &StoredRun,
     grid: &Grid,
     direction: DataDirection,
     flow: Option<u32>,
@@ -212,7 +212,7 @@ fn per_second(bits: Values, grid: &Grid) -> Values {
 
 /// Series of every subflow; of each path's subflows together when there are more than `limit`.
 pub(crate) fn subflows(
-    run: &Run,
+    run: &StoredRun,
     grid: &Grid,
     direction: DataDirection,
     limit: usize,
@@ -332,7 +332,7 @@ pub(crate) struct LinkSeries {
 }
 
 /// Series of every link in one direction, in the order in which they appear.
-pub(crate) fn links(run: &Run, grid: &Grid, direction: DataDirection) -> Vec<LinkSeries> {
+pub(crate) fn links(run: &StoredRun, grid: &Grid, direction: DataDirection) -> Vec<LinkSeries> {
     let mut places: BTreeMap<&str, usize> = BTreeMap::new();
     let mut all: Vec<(LinkSeries, u64)> = Vec::new();
     for record in &run.records {
@@ -383,16 +383,16 @@ pub(crate) struct Mark {
 impl Mark {
     /// What a chart has room for; how many steps a fade has stands below it.
     pub(crate) fn label(&self) -> &str {
-        self.text.split_once(STEPS).map_or(&self.text, |(text, _)| text)
+        self.text.split_once(FADE_STEPS_SEPARATOR).map_or(&self.text, |(text, _)| text)
     }
 }
 
 /// Before the number of a fade's steps.
-const STEPS: &str = ", in ";
+const FADE_STEPS_SEPARATOR: &str = ", in ";
 
 /// An event of the timeline, as recorded or planned.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Happening {
+struct MarkEvent {
     t_ns: u64,
     target: String,
     text: String,
@@ -400,36 +400,36 @@ struct Happening {
 
 /// What happened on the timeline; what was planned to happen when nothing was recorded. Steps of a
 /// fade are one mark: forty labels would hide what they explain.
-pub(crate) fn marks(run: &Run) -> Vec<Mark> {
-    let mut found: Vec<Happening> = Vec::new();
+pub(crate) fn marks(run: &StoredRun) -> Vec<Mark> {
+    let mut found: Vec<MarkEvent> = Vec::new();
     for record in &run.records {
         if let Record::Event(event) = record
             && event.kind == EventKind::Timeline
         {
             let target = event.path.clone().unwrap_or_default();
-            found.push(Happening { t_ns: event.t_ns, target, text: clean(&event.text) });
+            found.push(MarkEvent { t_ns: event.t_ns, target, text: clean(&event.text) });
         }
     }
     if found.is_empty() {
         found.extend(run.meta.timeline.iter().map(|event| {
             let text = clean(&format!("{} {}", event.target, event.text));
-            Happening { t_ns: event.at_ns, target: event.target.clone(), text }
+            MarkEvent { t_ns: event.at_ns, target: event.target.clone(), text }
         }));
     }
     // At one time, a path comes up before its first step, and has made its last when it goes down.
-    let turn = |one: &Happening| match one.switches() {
+    let turn = |one: &MarkEvent| match one.is_switch() {
         false => 1,
         true if one.text.ends_with("up") => 0,
         true => 2,
     };
     found.sort_by(|a, b| {
-        let key = |one: &Happening| (one.t_ns, one.target.clone(), turn(one));
+        let key = |one: &MarkEvent| (one.t_ns, one.target.clone(), turn(one));
         (key(a), &a.text).cmp(&(key(b), &b.text))
     });
     let close_ns = run.meta.duration_ns / 40;
-    let near = |a: &Happening, b: &Happening| {
+    let near = |a: &MarkEvent, b: &MarkEvent| {
         // The end and the return of a path are no steps.
-        a.target == b.target && b.t_ns - a.t_ns <= close_ns && !a.switches() && !b.switches()
+        a.target == b.target && b.t_ns - a.t_ns <= close_ns && !a.is_switch() && !b.is_switch()
     };
     let mut marks: Vec<Mark> = Vec::new();
     for steps in found.chunk_by(near) {
@@ -438,7 +438,8 @@ pub(crate) fn marks(run: &Run) -> Vec<Mark> {
                 let until_s = last.t_ns as f64 / 1e9;
                 let text = fade(steps).unwrap_or_else(|| format!("{}: {}", first.text, last.text));
                 let until = number::short_moment(until_s);
-                let text = format!("{text}{STEPS}{} steps until {until}", steps.len());
+                let text =
+                    format!("{text}{FADE_STEPS_SEPARATOR}{} steps until {until}", steps.len());
                 add_mark(&mut marks, first.t_ns, text, Some(until_s));
             }
             steps => {
@@ -451,8 +452,8 @@ pub(crate) fn marks(run: &Run) -> Vec<Mark> {
     marks
 }
 
-impl Happening {
-    fn switches(&self) -> bool {
+impl MarkEvent {
+    fn is_switch(&self) -> bool {
         let change = self.text.strip_prefix(&self.target).unwrap_or(&self.text).trim_start();
         change == "up" || change.split(' ').next() == Some("down")
     }
@@ -474,8 +475,8 @@ impl Happening {
 }
 
 /// Many steps of a rate, as a run's summary names them: `wifi fades to 1 Mbit/s`.
-fn fade(steps: &[Happening]) -> Option<String> {
-    let rates = || steps.iter().filter_map(Happening::rate);
+fn fade(steps: &[MarkEvent]) -> Option<String> {
+    let rates = || steps.iter().filter_map(MarkEvent::rate);
     let ((_, first), (last, to)) = (rates().next()?, rates().next_back()?);
     let target = &steps.first()?.target;
     let verb = if to < first { "fades" } else { "rises" };
@@ -503,7 +504,7 @@ fn letter(at: usize) -> String {
 
 /// Periods of 100 ms and more, between the first byte and the end, in which no flow delivered: to the
 /// sample, and the longest exactly where a direction has only one flow.
-pub(crate) fn stalls(run: &Run, direction: DataDirection) -> Vec<(f64, f64)> {
+pub(crate) fn stalls(run: &StoredRun, direction: DataDirection) -> Vec<(f64, f64)> {
     let mut stalls = sampled_stalls(run, direction);
     let flows = run.summary.iter().flat_map(|summary| &summary.flows);
     let flows: Vec<_> = flows.filter(|flow| flow.direction == direction).collect();
@@ -533,7 +534,7 @@ pub(crate) fn stalls(run: &Run, direction: DataDirection) -> Vec<(f64, f64)> {
     merged.into_iter().map(|(from, to)| (from as f64 / 1e9, to as f64 / 1e9)).collect()
 }
 
-fn sampled_stalls(run: &Run, direction: DataDirection) -> Vec<(u64, u64)> {
+fn sampled_stalls(run: &StoredRun, direction: DataDirection) -> Vec<(u64, u64)> {
     let mut periods: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
     for record in &run.records {
         if let Record::Interval(interval) = record
@@ -563,7 +564,7 @@ fn sampled_stalls(run: &Run, direction: DataDirection) -> Vec<(u64, u64)> {
 pub(crate) fn envelope(all: &[Values]) -> (Values, Values, Values) {
     let points = all.iter().map(Vec::len).max().unwrap_or(0);
     let at = |point: usize| {
-        crate::group::Spread::of(all.iter().filter_map(|v| v.get(point).copied().flatten()))
+        crate::group::MedianRange::of(all.iter().filter_map(|v| v.get(point).copied().flatten()))
     };
     let spreads: Vec<_> = (0..points).map(at).collect();
     (

@@ -12,9 +12,9 @@ use crate::text::{cut, esc};
 
 const STYLE: &str = include_str!("style.css");
 /// A plot of more points is a wall; the table has them all.
-const MOST_POINTS: usize = 60;
+const MAX_POINTS: usize = 60;
 /// Seed of the resampling: equal rows give an equal page.
-const SEED: u64 = 1;
+const RESAMPLING_SEED: u64 = 1;
 
 /// What a page says of a sweep.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -28,12 +28,12 @@ pub struct SweepPage {
     /// Names of the parameters that make a point.
     pub axes: Vec<String>,
     /// Figures in order of importance.
-    pub figures: Vec<SweepFigure>,
+    pub metrics: Vec<SweepMetric>,
 }
 
 /// A figure at every point.
 #[derive(Debug, Clone, PartialEq)]
-pub struct SweepFigure {
+pub struct SweepMetric {
     /// As the rows call it: `goodput`.
     pub name: String,
     /// `None` for a plain number.
@@ -55,9 +55,9 @@ pub struct SweepPoint {
     pub values: Vec<f64>,
 }
 
-impl SweepFigure {
+impl SweepMetric {
     fn text(&self, value: f64) -> String {
-        self.unit.map_or_else(|| number::three(value), |unit| unit.text(value))
+        self.unit.map_or_else(|| number::three_digits(value), |unit| unit.text(value))
     }
 }
 
@@ -69,10 +69,10 @@ pub fn sweep_page(page: &SweepPage) -> String {
         let _ = write!(out, "<p class=\"lead\">{}</p>", esc(&page.about));
     }
     let _ = write!(out, "<p class=\"facts\">{}</p></header><main>", esc(&page.facts.join(" · ")));
-    if page.figures.is_empty() {
+    if page.metrics.is_empty() {
         out.push_str("<p class=\"none\">There are no figures yet.</p>");
     }
-    for (number, figure) in page.figures.iter().enumerate() {
+    for (number, figure) in page.metrics.iter().enumerate() {
         section(&mut out, page, figure, number == 0);
     }
     out.push_str(
@@ -83,13 +83,13 @@ pub fn sweep_page(page: &SweepPage) -> String {
     out
 }
 
-fn section(out: &mut String, page: &SweepPage, figure: &SweepFigure, open: bool) {
+fn section(out: &mut String, page: &SweepPage, figure: &SweepMetric, open: bool) {
     let estimates: Vec<(&SweepPoint, Sample, Option<Estimate>)> = figure
         .points
         .iter()
         .map(|point| {
             let sample = Sample::of(point.values.iter().copied());
-            let estimate = Estimate::of(&sample, SEED);
+            let estimate = Estimate::of(&sample, RESAMPLING_SEED);
             (point, sample, estimate)
         })
         .collect();
@@ -106,19 +106,16 @@ fn section(out: &mut String, page: &SweepPage, figure: &SweepFigure, open: bool)
 
 type Estimates<'a> = [(&'a SweepPoint, Sample, Option<Estimate>)];
 
-fn plot(out: &mut String, figure: &SweepFigure, estimates: &Estimates<'_>) {
+fn plot(out: &mut String, figure: &SweepMetric, estimates: &Estimates<'_>) {
     let known: Vec<_> = estimates.iter().filter(|(.., estimate)| estimate.is_some()).collect();
     if known.is_empty() {
         return;
     }
-    if known.len() > MOST_POINTS {
-        let _ = write!(
-            out,
-            "<p class=\"about\">The first {MOST_POINTS} of {} points.</p>",
-            known.len()
-        );
+    if known.len() > MAX_POINTS {
+        let _ =
+            write!(out, "<p class=\"about\">The first {MAX_POINTS} of {} points.</p>", known.len());
     }
-    let shown = known.iter().take(MOST_POINTS);
+    let shown = known.iter().take(MAX_POINTS);
     let row = |(point, sample, estimate): &&&(&SweepPoint, Sample, Option<Estimate>)| ValueRow {
         name: cut(&name(point), 22),
         note: match estimate {
@@ -144,7 +141,7 @@ fn name(point: &SweepPoint) -> String {
     [point.variant.as_str()].into_iter().chain(parameters).collect::<Vec<_>>().join(", ")
 }
 
-fn table(out: &mut String, page: &SweepPage, figure: &SweepFigure, estimates: &Estimates<'_>) {
+fn table(out: &mut String, page: &SweepPage, figure: &SweepMetric, estimates: &Estimates<'_>) {
     out.push_str(
         "<div class=\"scroll\"><table class=\"list\"><thead><tr><th scope=\"col\">variant</th>",
     );
@@ -173,7 +170,7 @@ fn table(out: &mut String, page: &SweepPage, figure: &SweepFigure, estimates: &E
     out.push_str("</tbody></table></div>");
 }
 
-fn cells(figure: &SweepFigure, sample: &Sample, estimate: Option<&Estimate>) -> [String; 4] {
+fn cells(figure: &SweepMetric, sample: &Sample, estimate: Option<&Estimate>) -> [String; 4] {
     let Some(estimate) = estimate else { return ["–", "", "", ""].map(str::to_owned) };
     let text = |value: f64| figure.text(value);
     let spread = |low: f64, high: f64| number::spread(&text(low), &text(high));
@@ -203,7 +200,7 @@ mod tests {
         let page = SweepPage {
             name: "buffers".to_owned(),
             axes: vec!["receive buffer".to_owned()],
-            figures: vec![SweepFigure {
+            metrics: vec![SweepMetric {
                 name: "goodput".to_owned(),
                 unit: Some(MetricUnit::Rate),
                 points: vec![

@@ -6,28 +6,28 @@ use towpath_measure::format;
 use towpath_measure::result::{Record, SIMULATED_BECAUSE, Warning};
 use towpath_measure::scenario::World;
 
-use crate::Run;
+use crate::StoredRun;
 use crate::chart::{robust_top, tick_label, time_ticks};
-use crate::compare::{Block, Cell, Row, Tone, checks, headlines, table as rows};
+use crate::compare::{Cell, TableBlock, TableRow, Tone, checks, headlines, table as rows};
 use crate::comparison::noise;
-use crate::group::{Group, groups, verdict};
+use crate::group::{RunGroup, groups, verdict};
 use crate::number;
 use crate::series::{self, Grid, Mark, Values};
 use crate::text::{clean, cut, pad, wrap};
 
 /// Narrower columns than this would break figures in two.
 /// Lines of a sentence: a file may hold one that has no end.
-const MOST_LINES: usize = 8;
-const MIN_COLUMN: usize = 16;
+const MAX_SENTENCE_LINES: usize = 8;
+const MIN_COLUMN_WIDTH: usize = 16;
 /// Wider lines than this are hard to follow.
 const MAX_WIDTH: usize = 100;
 
 /// The summary of any number of runs, at most `width` (and at most 100) columns wide; repetitions
 /// are shown as a median with its range. Warnings are not in it: see [`warnings`].
-pub fn table(runs: &[Run], width: usize, colour: bool) -> String {
+pub fn table(runs: &[StoredRun], width: usize, colour: bool) -> String {
     let width = width.clamp(40, MAX_WIDTH);
     let groups = groups(runs);
-    let ink = Ink(colour);
+    let ink = TermStyle(colour);
     let mut out = String::new();
     if groups.is_empty() {
         out.push_str("no results\n");
@@ -37,7 +37,7 @@ pub fn table(runs: &[Run], width: usize, colour: bool) -> String {
     verdicts(&mut out, &groups, width, ink);
     let blocks = rows(&groups);
     let label = (width / 4).clamp(14, 24);
-    let fitting = ((width - label) / (MIN_COLUMN + 2)).max(1);
+    let fitting = ((width - label) / (MIN_COLUMN_WIDTH + 2)).max(1);
     let mut from = 0;
     for part in groups.chunks(fitting) {
         let layout = Layout { label, column: column(width - label, part.len()), ink };
@@ -52,8 +52,8 @@ pub fn table(runs: &[Run], width: usize, colour: bool) -> String {
 
 /// What to check before trusting the results: every run's own warnings (said once, with the runs
 /// concerned when not all are) and missing summaries.
-pub fn warnings(runs: &[Run]) -> Vec<Warning> {
-    let mut found: Vec<(Warning, Vec<&Run>)> = Vec::new();
+pub fn warnings(runs: &[StoredRun]) -> Vec<Warning> {
+    let mut found: Vec<(Warning, Vec<&StoredRun>)> = Vec::new();
     let mut note =
         |warning: Warning, run| match found.iter_mut().find(|(known, _)| *known == warning) {
             Some((_, runs)) => runs.push(run),
@@ -80,7 +80,7 @@ pub fn warnings(runs: &[Run]) -> Vec<Warning> {
         summary.warnings.iter().for_each(|warning| note(warning.clone(), run));
     }
     let all = runs.len();
-    let told = |(warning, concerned): (Warning, Vec<&Run>)| {
+    let told = |(warning, concerned): (Warning, Vec<&StoredRun>)| {
         let text = clean(&warning.text);
         let text = if concerned.len() == all {
             text
@@ -93,10 +93,10 @@ pub fn warnings(runs: &[Run]) -> Vec<Warning> {
 }
 
 /// `tcp`, `tcp, mptcp 2`, `5 of 10 runs`; with the world where there are several: `tcp emu`
-fn names(runs: &[&Run], all: &[Run]) -> String {
+fn names(runs: &[&StoredRun], all: &[StoredRun]) -> String {
     let first = all.first().map(|run| run.meta.world);
     let several = all.iter().any(|run| Some(run.meta.world) != first);
-    let name = |run: &&Run| {
+    let name = |run: &&StoredRun| {
         let world = if several { format!(" {}", run.meta.world) } else { String::new() };
         match run.meta.repeat {
             0 | 1 => format!("{}{world}", run.meta.transport),
@@ -111,9 +111,9 @@ fn names(runs: &[&Run], all: &[Run]) -> String {
 
 /// Escape sequences, or nothing.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Ink(pub(crate) bool);
+pub(crate) struct TermStyle(pub(crate) bool);
 
-impl Ink {
+impl TermStyle {
     fn paint(self, text: &str, code: &str) -> String {
         if self.0 && !text.trim().is_empty() {
             format!("\u{1b}[{code}m{text}\u{1b}[0m")
@@ -139,7 +139,7 @@ impl Ink {
     }
 }
 
-fn header(out: &mut String, runs: &[Run], width: usize, ink: Ink) {
+fn header(out: &mut String, runs: &[StoredRun], width: usize, ink: TermStyle) {
     let mut names: Vec<String> = Vec::new();
     for run in runs {
         let name = clean(&run.meta.scenario);
@@ -164,9 +164,9 @@ fn header(out: &mut String, runs: &[Run], width: usize, ink: Ink) {
 }
 
 /// `sim`, `sim and emu`; with the reason when a run was simulated instead of emulated.
-pub(crate) fn worlds(runs: &[Run]) -> String {
+pub(crate) fn worlds(runs: &[StoredRun]) -> String {
     let mut all: Vec<String> = Vec::new();
-    let name = |run: &Run| {
+    let name = |run: &StoredRun| {
         let captured = run.records.iter().any(|record| matches!(record, Record::Capture(_)));
         match run.meta.conditions.get(SIMULATED_BECAUSE) {
             _ if captured => "capture".to_owned(),
@@ -182,7 +182,7 @@ pub(crate) fn worlds(runs: &[Run]) -> String {
     format::list(&all)
 }
 
-fn verdicts(out: &mut String, groups: &[Group<'_>], width: usize, ink: Ink) {
+fn verdicts(out: &mut String, groups: &[RunGroup<'_>], width: usize, ink: TermStyle) {
     for text in headlines(groups) {
         for line in wrap(&text, width) {
             let _ = writeln!(out, "{}", ink.bold(&line));
@@ -206,13 +206,15 @@ fn verdicts(out: &mut String, groups: &[Group<'_>], width: usize, ink: Ink) {
             Some(first) => format!("{}{count}: {first}", group.label),
             None => format!("{}: no summary", group.label),
         };
-        for (at, line) in wrap(&text, width - 2).iter().take(MOST_LINES).enumerate() {
+        for (at, line) in wrap(&text, width - 2).iter().take(MAX_SENTENCE_LINES).enumerate() {
             let sign = if at == 0 { ink.tone(sign, tone) } else { " ".to_owned() };
             let _ = writeln!(out, "{sign} {line}");
         }
         let account = all.first().and_then(|summary| summary.account.as_deref());
         let said = account.map_or_else(String::new, |account| clean(&account.sentence));
-        for line in wrap(&said, width - 2).iter().filter(|line| !line.is_empty()).take(MOST_LINES) {
+        for line in
+            wrap(&said, width - 2).iter().filter(|line| !line.is_empty()).take(MAX_SENTENCE_LINES)
+        {
             let _ = writeln!(out, "  {line}");
         }
     }
@@ -220,7 +222,7 @@ fn verdicts(out: &mut String, groups: &[Group<'_>], width: usize, ink: Ink) {
 }
 
 fn column(room: usize, columns: usize) -> usize {
-    (room / columns.max(1)).clamp(MIN_COLUMN, 32)
+    (room / columns.max(1)).clamp(MIN_COLUMN_WIDTH, 32)
 }
 
 /// Widths of one part of the table.
@@ -228,11 +230,11 @@ fn column(room: usize, columns: usize) -> usize {
 struct Layout {
     label: usize,
     column: usize,
-    ink: Ink,
+    ink: TermStyle,
 }
 
 impl Layout {
-    fn write(self, out: &mut String, groups: &[Group<'_>], blocks: &[Block], from: usize) {
+    fn write(self, out: &mut String, groups: &[RunGroup<'_>], blocks: &[TableBlock], from: usize) {
         let mut head = pad("", self.label);
         for group in groups {
             let count = if group.runs.len() > 1 {
@@ -264,7 +266,7 @@ impl Layout {
         out.push('\n');
     }
 
-    fn row(self, out: &mut String, row: &Row, from: usize, count: usize) {
+    fn row(self, out: &mut String, row: &TableRow, from: usize, count: usize) {
         let label = wrap(&row.label, self.label - 2);
         let cells: Vec<_> = row.cells.iter().skip(from).take(count).collect();
         let wrapped: Vec<Vec<String>> = cells.iter().map(|cell| self.cell(cell)).collect();
@@ -296,8 +298,9 @@ impl Layout {
     }
 }
 
-fn sparklines(out: &mut String, groups: &[Group<'_>], width: usize, ink: Ink) {
-    let runs: Vec<&Run> = groups.iter().flat_map(|group| group.runs.iter().copied()).collect();
+fn sparklines(out: &mut String, groups: &[RunGroup<'_>], width: usize, ink: TermStyle) {
+    let runs: Vec<&StoredRun> =
+        groups.iter().flat_map(|group| group.runs.iter().copied()).collect();
     let grid = Grid::of(&runs);
     let names = groups.iter().map(|group| group.label.chars().count()).max().unwrap_or(0).min(18);
     let room = width - names - 4;
@@ -361,7 +364,7 @@ fn spark(value: f64, top: f64) -> char {
     [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'].get(level).copied().unwrap_or('█')
 }
 
-fn ruler(out: &mut String, indent: usize, width: usize, end_s: f64, ink: Ink) {
+fn ruler(out: &mut String, indent: usize, width: usize, end_s: f64, ink: TermStyle) {
     let ticks = time_ticks(end_s);
     let step = ticks.get(1).copied().unwrap_or(1.0);
     let mut line = String::new();
@@ -384,7 +387,7 @@ fn event_marks(
     columns: usize,
     end_s: f64,
     width: usize,
-    ink: Ink,
+    ink: TermStyle,
 ) {
     let mut line = String::new();
     let mut legend = Vec::new();
@@ -408,7 +411,7 @@ fn event_marks(
     }
 }
 
-fn expectations(out: &mut String, groups: &[Group<'_>], width: usize, ink: Ink) {
+fn expectations(out: &mut String, groups: &[RunGroup<'_>], width: usize, ink: TermStyle) {
     let checks = checks(groups);
     if checks.is_empty() {
         return;
@@ -420,14 +423,14 @@ fn expectations(out: &mut String, groups: &[Group<'_>], width: usize, ink: Ink) 
             Tone::Bad => "✗",
             Tone::Plain => "?",
         };
-        let held = if check.runs > 1 { format!(" ({})", check.held) } else { String::new() };
+        let held = if check.runs > 1 { format!(" ({})", check.met) } else { String::new() };
         let text = format!("{}: {}, measured {}{held}", check.label, check.text, check.measured);
         let _ = writeln!(out, "  {} {}", ink.tone(sign, check.tone), cut(&text, width - 4));
     }
 }
 
 /// How exactly emulated links kept time, in the run in which they did worst.
-fn exactness(out: &mut String, runs: &[Run], width: usize, ink: Ink) {
+fn exactness(out: &mut String, runs: &[StoredRun], width: usize, ink: TermStyle) {
     let emulated = || runs.iter().filter(|run| run.meta.world == World::Emu).filter_map(noise);
     let Some(worst) = emulated().max_by_key(|noise| noise.lateness_p99_ns) else { return };
     let text = match emulated().count() {

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use common::{handover, run};
 use towpath_measure::result::{Account, AccountSummary, Basis, LinkAccount, Part, Parts, Record};
 use towpath_measure::scenario::{DataDirection, Transport};
-use towpath_report::{Run, html};
+use towpath_report::{StoredRun, html};
 
 const PERIOD_NS: u64 = 100_000_000;
 
@@ -23,7 +23,7 @@ fn parts(of: &[(Part, u64)]) -> Parts {
 }
 
 /// Wi-Fi of 40 and cellular of 20 Mbit/s; Wi-Fi goes down, and its data fill the window for a while.
-fn accounted() -> Run {
+fn run_with_account() -> StoredRun {
     let mut run = run(&handover(Transport::Mptcp, 1));
     let mut links = Vec::new();
     for (path, bytes) in [("wifi", 500_000), ("cellular", 250_000)] {
@@ -80,7 +80,7 @@ fn accounted() -> Run {
 }
 
 /// The part of the page that is about it.
-fn about(page: &str) -> &str {
+fn account_section(page: &str) -> &str {
     let from = page.find("Where the capacity went").unwrap();
     let to = page[from..].find("Subflows (").unwrap();
     &page[from..from + to]
@@ -88,8 +88,8 @@ fn about(page: &str) -> &str {
 
 #[test]
 fn the_sentence_stands_above_the_table_and_the_table_above_the_charts() {
-    let page = html(&[accounted()]);
-    let part = about(&page);
+    let page = html(&[run_with_account()]);
+    let part = account_section(&page);
     let place = |text: &str| part.find(text).unwrap_or_else(|| panic!("{text}: {part}"));
     let order = ["Of 60 Mbit/s, 30 were not used", "capacity, Mbit/s", "Capacity of wifi"];
     assert!(order.map(place).is_sorted(), "{part}");
@@ -100,7 +100,7 @@ fn the_sentence_stands_above_the_table_and_the_table_above_the_charts() {
 
 #[test]
 fn the_table_has_rates_and_shares_of_each_link_and_of_all() {
-    let page = html(&[accounted()]);
+    let page = html(&[run_with_account()]);
     let row = |label: &str| {
         let from = page.find(label).unwrap_or_else(|| panic!("{label}"));
         let row = &page[from..];
@@ -116,8 +116,8 @@ fn the_table_has_rates_and_shares_of_each_link_and_of_all() {
 
 #[test]
 fn the_charts_bands_are_named_where_they_are_thick() {
-    let page = html(&[accounted()]);
-    let part = about(&page);
+    let page = html(&[run_with_account()]);
+    let part = account_section(&page);
     let names = part.split("<g class=\"names\">").skip(1);
     let names: Vec<&str> = names.map(|names| names.split("</g>").next().unwrap()).collect();
     let [wifi, cellular] = names[..] else { panic!("{} charts", names.len()) };
@@ -134,7 +134,7 @@ fn a_result_without_an_account_says_nothing_of_it() {
 
 #[test]
 fn the_page_grows_by_a_fifth_at_most() {
-    let with = html(&[accounted()]).len();
+    let with = html(&[run_with_account()]).len();
     let without = html(&[run(&handover(Transport::Mptcp, 1))]).len();
     assert!(with * 5 <= without * 6, "{without} bytes became {with}");
 }

@@ -11,10 +11,10 @@ use towpath_measure::result::{
     CpuAccounting, CpuTime, EmulatorTiming, OrderKind, Record, RunOrder,
 };
 use towpath_measure::scenario::{Transport, World};
-use towpath_report::{Comparison, Run};
+use towpath_report::{Comparison, StoredRun};
 
 /// Repetitions of TCP and MPTCP that took turns; goodput differs from run to run.
-fn turns(repeat: u32) -> Vec<Run> {
+fn interleaved_runs(repeat: u32) -> Vec<StoredRun> {
     let mut runs = Vec::new();
     for number in 1..=repeat {
         for transport in [Transport::Tcp, Transport::Mptcp] {
@@ -38,38 +38,38 @@ fn turns(repeat: u32) -> Vec<Run> {
     runs
 }
 
-fn told(runs: &[Run]) -> Vec<String> {
+fn warnings(runs: &[StoredRun]) -> Vec<String> {
     Comparison::of(runs, 1).warnings().into_iter().map(|warning| warning.text).collect()
 }
 
-fn change(runs: &mut [Run], transport: Transport, change: impl Fn(&mut Run)) {
+fn change(runs: &mut [StoredRun], transport: Transport, change: impl Fn(&mut StoredRun)) {
     runs.iter_mut().filter(|run| run.meta.transport == transport).for_each(change);
 }
 
 /// The first figure's ratio, as JSON.
-fn ratio(runs: &[Run]) -> serde_json::Value {
+fn ratio(runs: &[StoredRun]) -> serde_json::Value {
     Comparison::of(runs, 1).json()["figures"][0]["ratios"][0].clone()
 }
 
 #[test]
 fn repetitions_are_medians_with_quartiles_intervals_and_ratios() {
-    insta::assert_snapshot!(Comparison::of(&turns(8), 1).table(100, false));
+    insta::assert_snapshot!(Comparison::of(&interleaved_runs(8), 1).table(100, false));
 }
 
 #[test]
 fn three_repetitions_have_no_interval_and_that_is_said() {
-    let runs = turns(3);
+    let runs = interleaved_runs(3);
     insta::assert_snapshot!(Comparison::of(&runs, 1).table(60, false));
     assert!(
-        told(&runs)[0].contains("3 repetitions are too few for an interval"),
+        warnings(&runs)[0].contains("3 repetitions are too few for an interval"),
         "{:?}",
-        told(&runs)
+        warnings(&runs)
     );
 }
 
 #[test]
 fn runs_that_took_turns_are_paired_and_others_are_not() {
-    let mut runs = turns(8);
+    let mut runs = interleaved_runs(8);
     let paired = ratio(&runs);
     assert_eq!((&paired["of"], &paired["to"]), (&"mptcp".into(), &"tcp".into()));
     assert_eq!((&paired["paired"], &paired["n"]), (&true.into(), &8.into()));
@@ -84,13 +84,13 @@ fn runs_that_took_turns_are_paired_and_others_are_not() {
     // The mood is in both of a pair, so it is not in their ratio.
     assert!(width(&paired) * 3.0 < width(&unpaired), "{paired} and {unpaired}");
     // Two calls together count each number twice.
-    let twice = [turns(8), turns(8)].concat();
+    let twice = [interleaved_runs(8), interleaved_runs(8)].concat();
     assert_eq!(ratio(&twice)["paired"], false);
 }
 
 #[test]
 fn simulated_runs_are_paired_by_their_seeds() {
-    let mut runs = turns(6);
+    let mut runs = interleaved_runs(6);
     for run in &mut runs {
         (run.meta.order, run.meta.world) = (None, World::Sim);
         run.meta.seed = u64::from(run.meta.repeat);
@@ -102,7 +102,7 @@ fn simulated_runs_are_paired_by_their_seeds() {
 
 #[test]
 fn a_headline_says_nothing_of_chance_where_nothing_is_drawn_at_random() {
-    let mut runs: Vec<Run> = turns(1);
+    let mut runs: Vec<StoredRun> = interleaved_runs(1);
     for run in &mut runs {
         (run.meta.order, run.meta.world) = (None, World::Sim);
     }
@@ -112,7 +112,7 @@ fn a_headline_says_nothing_of_chance_where_nothing_is_drawn_at_random() {
             run
         })
     };
-    let equal: Vec<Run> = (1..=6).flat_map(again).collect();
+    let equal: Vec<StoredRun> = (1..=6).flat_map(again).collect();
     let text = Comparison::of(&equal, 1).table(200, false);
     assert!(text.contains("in every repetition: nothing is drawn at random."), "{text}");
     assert!(!text.contains("more than chance"), "{text}");
@@ -120,10 +120,10 @@ fn a_headline_says_nothing_of_chance_where_nothing_is_drawn_at_random() {
 
 #[test]
 fn a_headline_of_four_transports_has_the_usual_pair_too() {
-    let mut runs = turns(8);
+    let mut runs = interleaved_runs(8);
     for (transport, more) in [(Transport::Quic, 3.0), (Transport::Mpquic, 4.0)] {
         let tcp = runs.iter().filter(|run| run.meta.transport == Transport::Tcp).cloned();
-        let own: Vec<Run> = tcp
+        let own: Vec<StoredRun> = tcp
             .map(|mut run| {
                 run.meta.transport = transport;
                 run.summary.as_mut().unwrap().flows[0].goodput_bps *= more;
@@ -140,7 +140,7 @@ fn a_headline_of_four_transports_has_the_usual_pair_too() {
 
 #[test]
 fn equal_results_and_seed_give_an_equal_comparison() {
-    let runs = turns(7);
+    let runs = interleaved_runs(7);
     let [one, two] = [1, 1].map(|seed| Comparison::of(&runs, seed));
     assert_eq!(one.json(), two.json());
     assert_eq!(one.html(), two.html());
@@ -148,12 +148,12 @@ fn equal_results_and_seed_give_an_equal_comparison() {
 
 #[test]
 fn a_fair_comparison_has_no_warning() {
-    assert_eq!(told(&turns(20)), [""; 0]);
+    assert_eq!(warnings(&interleaved_runs(20)), [""; 0]);
 }
 
 #[test]
 fn what_is_not_fair_is_said() {
-    type Change = fn(&mut Run);
+    type Change = fn(&mut StoredRun);
     let cases: [(Change, &str); 11] = [
         (
             |run| run.summary.as_mut().unwrap().flows[0].congestion_control = vec!["reno".into()],
@@ -183,43 +183,43 @@ fn what_is_not_fair_is_said() {
         ),
     ];
     for (make, expected) in cases {
-        let mut runs = turns(20);
+        let mut runs = interleaved_runs(20);
         change(&mut runs, Transport::Mptcp, make);
-        let told = told(&runs);
+        let told = warnings(&runs);
         assert!(told.iter().any(|text| text.starts_with(expected)), "{told:?}");
     }
 }
 
 #[test]
 fn buffers_and_what_was_counted_must_be_the_same() {
-    let mut runs = turns(20);
+    let mut runs = interleaved_runs(20);
     for run in &mut runs {
         let name = "net.ipv4.tcp_rmem on phone".to_owned();
         run.meta.conditions.insert(name, run.meta.transport.to_string());
     }
-    assert_eq!(told(&runs), ["buffers differ: `net.ipv4.tcp_rmem on phone`"]);
-    let mut runs = turns(20);
+    assert_eq!(warnings(&runs), ["buffers differ: `net.ipv4.tcp_rmem on phone`"]);
+    let mut runs = interleaved_runs(20);
     change(&mut runs, Transport::Tcp, |run| {
         let cpu = run.summary.as_mut().unwrap().cpu.as_mut().unwrap();
         cpu.accounting = CpuAccounting::StackThreads;
     });
-    assert!(told(&runs)[0].starts_with("`CPU counted` differs: threads with sockets and"));
+    assert!(warnings(&runs)[0].starts_with("`CPU counted` differs: threads with sockets and"));
 }
 
 #[test]
 fn encryption_on_one_side_is_said_and_differences_are_marked_on_the_page() {
-    let mut runs = turns(20);
+    let mut runs = interleaved_runs(20);
     change(&mut runs, Transport::Mptcp, |run| {
         run.meta.conditions.insert("tls".to_owned(), "1.3".to_owned());
     });
-    assert_eq!(told(&runs), ["TLS on one side only: with it mptcp, without it tcp"]);
+    assert_eq!(warnings(&runs), ["TLS on one side only: with it mptcp, without it tcp"]);
     let page = Comparison::of(&runs, 1).html();
     assert!(page.contains("<tr class=\"differs\"><th scope=\"row\">≠\u{a0}TLS</th>"));
 }
 
 #[test]
 fn what_never_happened_is_never_and_has_no_ratio() {
-    let mut runs = turns(6);
+    let mut runs = interleaved_runs(6);
     change(&mut runs, Transport::Tcp, |run| {
         run.summary.as_mut().unwrap().flows[0].recoveries[0].t90_ns = None;
     });

@@ -46,7 +46,7 @@ fn schemes(style: &str) -> [(&'static str, Palette); 2] {
 }
 
 /// Names of the colours that a property is given.
-fn used(style: &str, property: &str) -> BTreeSet<String> {
+fn colours_used(style: &str, property: &str) -> BTreeSet<String> {
     let start = format!("{property}: var(--");
     let found = style.match_indices(&start).filter(|(at, _)| {
         // `color`, not `border-color`.
@@ -74,9 +74,9 @@ fn contrast(one: &str, other: &str) -> f64 {
 fn every_text_stands_out_from_everything_behind_it_in_both_schemes() {
     assert!((contrast("000000", "ffffff") - 21.0).abs() < 1e-9);
     let style = style();
-    let mut texts = used(&style, "color");
+    let mut texts = colours_used(&style, "color");
     texts.extend(["ink".to_owned(), "soft".to_owned()]); // what charts write with
-    let grounds = used(&style, "background");
+    let grounds = colours_used(&style, "background");
     assert!(grounds.len() >= 3, "{grounds:?}");
     assert!(["good", "bad", "soft"].iter().all(|name| texts.contains(*name)), "{texts:?}");
     for (scheme, palette) in schemes(&style) {
@@ -94,7 +94,7 @@ fn every_text_stands_out_from_everything_behind_it_in_both_schemes() {
 #[test]
 fn every_line_and_band_stands_out_from_the_page_in_both_schemes() {
     let style = style();
-    let series = used(&style, "--c");
+    let series = colours_used(&style, "--c");
     assert!(series.len() > 20, "{series:?}");
     for (scheme, palette) in schemes(&style) {
         for name in &series {

@@ -12,7 +12,7 @@ use towpath_measure::result::{
     Probe, Record, Stall, Warning,
 };
 use towpath_measure::scenario::{DataDirection, Transport, World};
-use towpath_report::{Comparison, Run, html};
+use towpath_report::{Comparison, StoredRun, html};
 
 /// The page without script and style, whose text is not markup.
 fn markup(page: &str) -> String {
@@ -157,7 +157,7 @@ fn the_numbers_behind_the_charts_are_in_the_page_once() {
 }
 
 /// Puts a text into every place of a result that holds text.
-fn poison(run: &mut Run, text: &str) {
+fn poison(run: &mut StoredRun, text: &str) {
     let poisoned = || text.to_owned();
     run.file = Some(poisoned());
     let meta = &mut run.meta;
@@ -206,7 +206,7 @@ fn poison(run: &mut Run, text: &str) {
 }
 
 /// Datagrams at a constant rate: ten each 100 ms, of which one is lost in every second row.
-fn steady() -> impl Iterator<Item = DatagramRow> {
+fn constant_rate_rows() -> impl Iterator<Item = DatagramRow> {
     (1..=20_u64).map(|at| DatagramRow {
         t_ns: at * 100_000_000,
         span_ns: 100_000_000,
@@ -228,7 +228,7 @@ fn steady() -> impl Iterator<Item = DatagramRow> {
 #[test]
 fn datagrams_at_a_constant_rate_have_a_chart_with_their_losses() {
     let mut runs = pair();
-    runs[0].records.extend(steady().map(Record::Datagrams));
+    runs[0].records.extend(constant_rate_rows().map(Record::Datagrams));
     let page = html(&runs);
     assert_well_formed(&page);
     assert!(page.contains("interarrival jitter (RFC 3550)"), "no such chart");
@@ -376,7 +376,7 @@ fn messages_have_charts_of_their_delays_and_of_how_many_came_within_which_time()
 fn hostile_numbers_and_huge_names_do_not_panic() {
     let mut runs = pair();
     runs[1].records.extend(probes().map(Record::Probe));
-    runs[1].records.extend(steady().map(Record::Datagrams));
+    runs[1].records.extend(constant_rate_rows().map(Record::Datagrams));
     poison(&mut runs[0], &"name ".repeat(2_000));
     for record in &mut runs[1].records {
         match record {
@@ -420,7 +420,7 @@ fn a_stored_result_becomes_a_page() {
     let fixtures = concat!(env!("CARGO_MANIFEST_DIR"), "/../towpath-measure/tests/fixtures");
     let file = std::fs::File::open(format!("{fixtures}/result-v1.jsonl")).unwrap();
     let result = towpath_measure::store::read_run(std::io::BufReader::new(file)).unwrap();
-    let page = html(&[Run::new(result, Some("result-v1.jsonl".to_owned()))]);
+    let page = html(&[StoredRun::new(result, Some("result-v1.jsonl".to_owned()))]);
     assert_well_formed(&page);
     assert!(page.contains("<code>result-v1.jsonl</code>"));
     assert!(page.contains("Delivered 34.1 MB at 27.3 Mbit/s over wifi and cellular"));
@@ -554,7 +554,7 @@ fn an_older_result_without_causes_is_drawn_without_them() {
 }
 
 /// Adds a second transfer, from another host, that gets so many times less than the first.
-fn rival(run: &mut Run, times: u64) {
+fn add_competing_flow(run: &mut StoredRun, times: u64) {
     let mut more: Vec<Record> = Vec::new();
     for record in &run.records {
         if let Record::Interval(interval) = record {
@@ -574,7 +574,7 @@ fn rival(run: &mut Run, times: u64) {
 }
 
 /// The page up to its numbers.
-fn told(page: &str) -> &str {
+fn before_data(page: &str) -> &str {
     page.split("id=\"data\"").next().unwrap()
 }
 
@@ -592,7 +592,10 @@ fn a_spike_is_cut_off_with_a_mark_and_its_value_is_said() {
     let chart = charts(&page).into_iter().find(|chart| chart.contains(">Mbit/s<")).unwrap();
     assert_eq!(chart.matches("class=\"peak\"").count(), 1, "{chart}");
     assert!(chart.contains(&format!("▲ {rate:.0}</text>")), "{rate}: {chart}");
-    assert!(told(&page).contains(&format!("▲ goes beyond the axis, to {rate:.0}\u{a0}Mbit/s at")));
+    assert!(
+        before_data(&page)
+            .contains(&format!("▲ goes beyond the axis, to {rate:.0}\u{a0}Mbit/s at"))
+    );
     let calm = html(&[run(&handover(Transport::Mptcp, 1))]);
     assert!(!calm.contains("class=\"peak\"") && !calm.contains("goes beyond the axis"));
 }
@@ -608,7 +611,7 @@ fn silence_after_all_has_ended_is_not_shaded() {
 
 #[test]
 fn quic_is_not_called_the_kernels_and_grey_is_what_was_not_delivered() {
-    let mut runs: Vec<Run> =
+    let mut runs: Vec<StoredRun> =
         [Transport::Mptcp, Transport::Quic].map(|one| run(&handover(one, 1))).into();
     let mut own = runs[0].clone();
     own.meta.stack = "towpath".to_owned();
@@ -662,7 +665,7 @@ fn a_live_run_is_repeated_with_a_command_that_exists() {
 fn who_gets_how_much_is_said_and_drawn_where_transfers_compete() {
     let mut runs = pair();
     for run in &mut runs {
-        rival(run, 3);
+        add_competing_flow(run, 3);
     }
     let page = html(&runs);
     let first = page.split("<p class=\"headline\">").nth(1).unwrap().split('<').next().unwrap();
@@ -677,7 +680,7 @@ fn who_gets_how_much_is_said_and_drawn_where_transfers_compete() {
 #[test]
 fn a_small_flow_is_drawn_on_a_scale_of_its_own() {
     let mut one = run(&handover(Transport::Mptcp, 1));
-    rival(&mut one, 1_000);
+    add_competing_flow(&mut one, 1_000);
     let page = html(&[one]);
     let title = "<strong>Goodput of small flows</strong>";
     let small = page.split(title).nth(1).unwrap();
@@ -716,7 +719,7 @@ fn a_round_trip_that_nobody_measured_is_a_gap_and_not_0() {
         .flat_map(|series| series["v"].as_array().unwrap().iter().map(serde_json::Value::as_f64))
         .collect();
     assert!(all.contains(&Some(600.0)) && all.contains(&None) && !all.contains(&Some(0.0)));
-    assert!(!told(&page).contains("<td class=\"n\">0 s</td>"), "a last srtt of nothing");
+    assert!(!before_data(&page).contains("<td class=\"n\">0 s</td>"), "a last srtt of nothing");
 }
 
 #[test]
@@ -733,7 +736,7 @@ fn a_second_subflow_on_a_path_does_not_look_like_the_first() {
 }
 
 #[test]
-fn stored_results_of_strangers_do_no_harm() {
+fn untrusted_stored_results_do_no_harm() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/result");
     let mut inputs = 0;
     for entry in std::fs::read_dir(&folder).unwrap() {

@@ -7,11 +7,11 @@ use bytes::Bytes;
 use towpath_measure::pcapng::{PacketDirection, PcapngWriter};
 use towpath_measure::result::{Record, Sequence, SequenceKind, SequenceMark};
 use towpath_mptcp::wire::{Flags, Options, Packet, Payload, SackBlocks, Segment};
-use towpath_report::trace::{self, Trace};
+use towpath_report::trace::{self, CaptureAnalysis};
 use towpath_report::{CsvTable, csv, html};
 
 const MS: u64 = 1_000_000;
-const MSS: u32 = 1_000;
+const MSS_BYTES: u32 = 1_000;
 
 /// A connection as its opener sees it, which sends.
 struct Connection {
@@ -54,7 +54,7 @@ impl Connection {
     }
 
     fn data(&mut self, ms: u64, number: u32) {
-        self.up(ms, Flags::ACK, number * MSS, MSS, Options::default());
+        self.up(ms, Flags::ACK, number * MSS_BYTES, MSS_BYTES, Options::default());
     }
 
     /// An acknowledgement of everything below `at`.
@@ -75,13 +75,13 @@ impl Connection {
         self.down(ms, Flags::ACK, at, window, Options { sack, ..Options::default() });
     }
 
-    fn trace(self) -> Trace {
+    fn trace(self) -> CaptureAnalysis {
         trace::read(self.file.finish().unwrap().as_slice(), None).unwrap()
     }
 }
 
 /// Ten segments; the third is lost and sent again, the fifth sent again for nothing.
-fn lossy() -> Trace {
+fn lossy_trace() -> CaptureAnalysis {
     let mut made = Connection::open();
     for number in 0..6 {
         made.data(30 + u64::from(number), number);
@@ -100,8 +100,8 @@ fn lossy() -> Trace {
     made.trace()
 }
 
-fn up(trace: &Trace) -> Sequence {
-    let mut all = trace.all_marks(1);
+fn upstream(trace: &CaptureAnalysis) -> Sequence {
+    let mut all = trace.unreduced_sequences(1);
     assert_eq!(all.len(), 1, "{all:?}");
     all.remove(0)
 }
@@ -115,7 +115,7 @@ fn marks(sequence: &Sequence, kind: SequenceKind) -> Vec<(u64, i64, i64)> {
 
 #[test]
 fn a_picture_has_every_packet_at_its_time_and_says_what_it_is() {
-    let sequence = up(&lossy());
+    let sequence = upstream(&lossy_trace());
     let sent: Vec<_> = (0..6).map(|n| (30 + n as u64, n * 1_000, n * 1_000 + 1_000)).collect();
     assert_eq!(marks(&sequence, SequenceKind::Sent), sent);
     assert_eq!(marks(&sequence, SequenceKind::Retransmitted), [(64, 2_000, 3_000)]);
@@ -138,7 +138,7 @@ fn a_picture_has_every_packet_at_its_time_and_says_what_it_is() {
 
 #[test]
 fn a_report_draws_it_and_a_table_has_its_numbers() {
-    let run = lossy().run("lossy", 5);
+    let run = lossy_trace().run("lossy", 5);
     let page = html(std::slice::from_ref(&run));
     for text in ["Sequence numbers over time", ">R</text>", ">D</text>", ">Z</text>", ">FIN</text>"]
     {
@@ -162,7 +162,7 @@ fn a_long_transfer_has_a_picture_of_bounded_size_with_all_that_was_sent_again() 
             ms += 1;
             if number % 10 == 9 {
                 made.data(ms, number - 5);
-                made.ack(ms + 1, (number + 1) * MSS, 60_000, &[]);
+                made.ack(ms + 1, (number + 1) * MSS_BYTES, 60_000, &[]);
             }
         }
         let run = made.trace().run("long", 5);

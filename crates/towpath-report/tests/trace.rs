@@ -14,7 +14,7 @@ use towpath_mptcp::wire::{
     DataAck, Dss, DssMapping, Flags, MpCapable, MpJoin, MpTcpRst, MptcpOption, Options, Packet,
     Payload, Segment,
 };
-use towpath_report::trace::{self, TakenAt, Trace};
+use towpath_report::trace::{self, CaptureAnalysis, TakenAt};
 
 const MS: u64 = 1_000_000;
 const CLIENT_KEY: u64 = 0x0102_0304_0506_0708;
@@ -104,7 +104,7 @@ impl Capture {
         out
     }
 
-    fn trace(&self) -> Trace {
+    fn trace(&self) -> CaptureAnalysis {
         trace::read(self.file(RAW).as_slice(), None).unwrap()
     }
 }
@@ -210,7 +210,7 @@ fn join(capture: &mut Capture, number: u8, at_ns: u64, token: u32) -> Flow {
     second
 }
 
-fn only(trace: &Trace) -> &CapturedConnection {
+fn only(trace: &CaptureAnalysis) -> &CapturedConnection {
     assert_eq!(trace.connections.len(), 1, "{:?}", trace.connections);
     &trace.connections[0]
 }
@@ -273,7 +273,7 @@ fn the_receiver_says_what_it_throws_away_and_how_long_data_waits() {
     capture.add(1_150 * MS, &first.up(1, 1, Flags::ACK, 1_000, map(dsn, 0, 1, 1_000)));
     capture.add(1_160 * MS, &first.up(1_001, 1, Flags::ACK, 500, map(dsn, 1_000, 1_001, 500)));
     let file = capture.file(RAW);
-    let trace = trace::read(file.as_slice(), Some(TakenAt::Accepter)).unwrap();
+    let trace = trace::read(file.as_slice(), Some(TakenAt::Acceptor)).unwrap();
     let up = &only(&trace).directions[0];
     assert_eq!(up.capture_point, CapturePoint::Receiver);
     assert_eq!(up.bytes, 1_500);
@@ -386,7 +386,7 @@ fn plain_tcp_has_the_same_figures() {
 }
 
 /// What must not depend on the file around the packets.
-fn essence(trace: &Trace) -> String {
+fn essence(trace: &CaptureAnalysis) -> String {
     let connections: Vec<_> = trace
         .connections
         .iter()

@@ -4,7 +4,9 @@
 mod points;
 mod reference;
 
-use towpath_report::figure::{Axis, Curve, Figure, Kind, Line, Panel, Point, Reference, Scale};
+use towpath_report::figure::{
+    Axis, Curve, CurveKind, CurvePoint, Figure, HorizontalLine, Panel, ReferencePoint, ScaleKind,
+};
 
 pub use reference::{Amount, Published, published};
 
@@ -28,11 +30,11 @@ pub fn figure(plan: &Plan, rows: &[Row], published: &[Published], source: Option
 fn panel(plan: &Plan, drawing: &Drawing, rows: &[Row], published: &[&Published]) -> Panel {
     let (place, mut curves) = curves(plan, drawing, rows);
     let kind = match drawing.kind {
-        Shown::Lines | Shown::Series => Kind::Lines,
-        Shown::Bars => Kind::Bars,
-        Shown::StackedBars => Kind::StackedBars,
-        Shown::Cdf => Kind::Cdf,
-        Shown::Scatter => Kind::Scatter,
+        Shown::Lines | Shown::Series => CurveKind::Lines,
+        Shown::Bars => CurveKind::Bars,
+        Shown::StackedBars => CurveKind::StackedBars,
+        Shown::Cdf => CurveKind::Cdf,
+        Shown::Scatter => CurveKind::Scatter,
     };
     let references = references(drawing, &place, &curves, published);
     let only = plan.figures.len() == 1;
@@ -41,16 +43,16 @@ fn panel(plan: &Plan, drawing: &Drawing, rows: &[Row], published: &[&Published])
     let y = if drawing.kind == Shown::Cdf {
         Axis {
             label: label(drawing, 1, "share of the runs", "%"),
-            ..axis(drawing, 1, Scale::Linear)
+            ..axis(drawing, 1, ScaleKind::Linear)
         }
     } else {
-        let scale = if drawing.log[1] { Scale::Log } else { Scale::Linear };
+        let scale = if drawing.log[1] { ScaleKind::Log } else { ScaleKind::Linear };
         axis(drawing, 1, scale)
     };
     let scale = match place {
-        Place::Number if drawing.log[0] => Scale::Log,
-        Place::Number => Scale::Linear,
-        Place::Names(names) => Scale::Names(names),
+        Place::Number if drawing.log[0] => ScaleKind::Log,
+        Place::Number => ScaleKind::Linear,
+        Place::Names(names) => ScaleKind::Names(names),
     };
     Panel {
         title: drawing.title.clone(),
@@ -62,7 +64,7 @@ fn panel(plan: &Plan, drawing: &Drawing, rows: &[Row], published: &[&Published])
         lines: drawing
             .lines
             .iter()
-            .map(|(at, text)| Line { at: at / size, text: text.clone() })
+            .map(|(at, text)| HorizontalLine { at: at / size, text: text.clone() })
             .collect(),
         diagonal: None,
     }
@@ -74,7 +76,7 @@ fn sizes(drawing: &Drawing) -> [f64; 2] {
     [size(&drawing.units[0]), size(&drawing.units[1])]
 }
 
-fn axis(drawing: &Drawing, which: usize, scale: Scale) -> Axis {
+fn axis(drawing: &Drawing, which: usize, scale: ScaleKind) -> Axis {
     let size = sizes(drawing).get(which).copied().unwrap_or(1.0);
     let name = match which {
         0 if drawing.x == "variant" => "",
@@ -84,7 +86,7 @@ fn axis(drawing: &Drawing, which: usize, scale: Scale) -> Axis {
     let unit = match (drawing.kind, which, &scale) {
         (Shown::Series, 0, _) => "s",
         // Names say their units themselves.
-        (_, _, Scale::Names(_)) => "",
+        (_, _, ScaleKind::Names(_)) => "",
         _ => "unit",
     };
     let range = drawing.ranges.get(which).copied().flatten().map(|ends| ends.map(|end| end / size));
@@ -108,11 +110,11 @@ fn references(
     place: &Place,
     curves: &[Curve],
     published: &[&Published],
-) -> Vec<Reference> {
+) -> Vec<ReferencePoint> {
     let each = published.iter().filter_map(|point| {
         let curve = curves.iter().find(|curve| curve.name == point.variant)?;
         let [x, y] = at(drawing, place, point)?;
-        Some(Reference { style: Some(curve.style), name: curve.name.clone(), x, y })
+        Some(ReferencePoint { style: Some(curve.style), name: curve.name.clone(), x, y })
     });
     each.collect()
 }
@@ -131,7 +133,7 @@ fn given(
             continue;
         }
         let Some([x, middle]) = at(drawing, place, point) else { continue };
-        let point_of = Point { x, middle, spread: [middle; 2], runs: 0 };
+        let point_of = CurvePoint { x, middle, spread: [middle; 2], runs: 0 };
         match found.iter_mut().find(|curve| curve.name == point.variant) {
             Some(curve) => curve.points.push(point_of),
             None => found.push(Curve {

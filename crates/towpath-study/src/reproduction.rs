@@ -7,7 +7,7 @@
 use std::io;
 
 use towpath_measure::scenario::{ScenarioErrors, World};
-use towpath_report::gallery::{ClaimEntry, Entry};
+use towpath_report::gallery::{ClaimEntry, GalleryEntry};
 
 use crate::claims::{Claim, Expected, Outcome, Verdict};
 use crate::figure::{Published, figure, published};
@@ -107,7 +107,7 @@ impl Reproduction {
 
 impl Reproduction {
     /// The figure with its claims, from the rows of these worlds.
-    pub fn entry(&self, rows: &[Row], worlds: &[World], thin: bool) -> Entry {
+    pub fn entry(&self, rows: &[Row], worlds: &[World], thin: bool) -> GalleryEntry {
         let checked = |world: &World| (*world, self.expected.check(rows, *world, thin));
         let verdicts: Vec<_> = worlds.iter().map(checked).collect();
         let claims = self.expected.claims.iter().enumerate();
@@ -118,12 +118,12 @@ impl Reproduction {
             let panel = panel.map_or_else(String::new, |drawing| drawing.title.clone());
             [panel, variant, x.text, y.text, place]
         };
-        Entry {
+        GalleryEntry {
             name: self.plan.name.clone(),
             title: self.plan.title.clone(),
             source: self.source().to_owned(),
             worlds: worlds.iter().map(World::to_string).collect(),
-            thin,
+            quick: thin,
             runs: rows.len(),
             failed: rows.iter().filter(|row| row.error.is_some()).count(),
             degraded: rows.iter().filter(|row| row.figures.get("degraded") == Some(&1.0)).count(),

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use towpath_measure::expect::{Metric, MetricUnit};
 use towpath_measure::metrics::statistics::Sample;
 use towpath_measure::scenario::World;
-use towpath_report::{SweepFigure, SweepPage, SweepPoint, sweep_page};
+use towpath_report::{SweepMetric, SweepPage, SweepPoint, sweep_page};
 
 use crate::plan::Plan;
 use crate::row::Row;
@@ -77,7 +77,7 @@ pub fn page(rows: &[Row], plan: &Plan, world: World, asked: &[String]) -> String
     let style = |variant: &str| {
         plan.variants.iter().position(|one| one.name == variant).unwrap_or_default()
     };
-    let figure = |name: &str| SweepFigure {
+    let figure = |name: &str| SweepMetric {
         name: name.to_owned(),
         unit: unit(name),
         points: points
@@ -103,7 +103,7 @@ pub fn page(rows: &[Row], plan: &Plan, world: World, asked: &[String]) -> String
         about: plan.title.clone(),
         facts,
         axes: axes.into_iter().map(str::to_owned).collect(),
-        figures: names.into_iter().map(figure).collect(),
+        metrics: names.into_iter().map(figure).collect(),
     })
 }
 

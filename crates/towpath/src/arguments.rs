@@ -381,7 +381,7 @@ impl From<TakenAtChoice> for TakenAt {
     fn from(choice: TakenAtChoice) -> Self {
         match choice {
             TakenAtChoice::Opener => Self::Opener,
-            TakenAtChoice::Accepter => Self::Accepter,
+            TakenAtChoice::Accepter => Self::Acceptor,
             TakenAtChoice::Between => Self::Between,
         }
     }

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use towpath_linux::interrupt;
 use towpath_measure::result::{OrderKind, Warning};
 use towpath_measure::scenario::{Scenario, Transport, World};
-use towpath_report::{Comparison, Run};
+use towpath_report::{Comparison, StoredRun};
 
 use crate::arguments::{BackendChoice, CaptureArguments, CompareArguments, RunArguments};
 use crate::error::CliError;
@@ -145,7 +145,7 @@ fn in_vain(arguments: &CompareArguments) -> Option<&'static str> {
 
 /// Prints the table, and gives the page to `keep`.
 fn show(
-    runs: &[Run],
+    runs: &[StoredRun],
     seed: u64,
     as_json: bool,
     keep: &dyn Fn(&[u8]) -> Result<PathBuf, CliError>,

@@ -8,7 +8,7 @@ use towpath_measure::batch;
 use towpath_measure::format;
 use towpath_measure::result::Summary;
 use towpath_measure::scenario::{Scenario, World};
-use towpath_report::Run;
+use towpath_report::StoredRun;
 use towpath_sim::SimJob;
 use towpath_sim::explain::{REPETITIONS, Trial, goodput, trials};
 
@@ -21,11 +21,11 @@ const WORTH: f64 = 1.02;
 /// Explains the first simulated run over each transport.
 pub(crate) fn explain(
     scenario: &Scenario,
-    runs: &[Run],
+    runs: &[StoredRun],
     threads: usize,
     ui: &mut Ui,
 ) -> Result<(), CliError> {
-    let first = |run: &&Run| run.meta.world == World::Sim && run.meta.repeat == 1;
+    let first = |run: &&StoredRun| run.meta.world == World::Sim && run.meta.repeat == 1;
     for run in runs.iter().filter(first) {
         let Some(summary) = &run.summary else { continue };
         explain_one(scenario, run, summary, threads, ui)?;
@@ -35,7 +35,7 @@ pub(crate) fn explain(
 
 fn explain_one(
     scenario: &Scenario,
-    run: &Run,
+    run: &StoredRun,
     summary: &Summary,
     threads: usize,
     ui: &mut Ui,

@@ -12,7 +12,7 @@ use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 use towpath_linux::files::{Folder, Named, Readers};
 use towpath_measure::input::{self, DEFAULT_RESULT_LIMIT, ReadBudget};
 use towpath_measure::store::read_run_within;
-use towpath_report::Run;
+use towpath_report::StoredRun;
 
 use crate::error::CliError;
 
@@ -142,7 +142,7 @@ impl ResultFile<'_> {
 
 /// Reads result files, compressed or not; what they hold together has a limit, and so has what is
 /// stored of it.
-pub(crate) fn read_all(paths: &[PathBuf]) -> Result<Vec<Run>, CliError> {
+pub(crate) fn read_all(paths: &[PathBuf]) -> Result<Vec<StoredRun>, CliError> {
     let budgets = ReadBudget::new(DEFAULT_RESULT_LIMIT)
         .and_then(|stored| Ok((stored, ReadBudget::new(DEFAULT_RESULT_LIMIT)?)));
     let unreadable =
@@ -152,11 +152,11 @@ pub(crate) fn read_all(paths: &[PathBuf]) -> Result<Vec<Run>, CliError> {
 }
 
 /// Reads a result that this process has just written, however large it has become.
-pub(crate) fn read_back(path: &Path) -> Result<Run, CliError> {
+pub(crate) fn read_back(path: &Path) -> Result<StoredRun, CliError> {
     read(path, &ReadBudget::of(u64::MAX), &ReadBudget::of(u64::MAX))
 }
 
-fn read(path: &Path, stored: &ReadBudget, held: &ReadBudget) -> Result<Run, CliError> {
+fn read(path: &Path, stored: &ReadBudget, held: &ReadBudget) -> Result<StoredRun, CliError> {
     let unreadable = |source| CliError::Read { path: path.to_owned(), source };
     let file = BufReader::new(stored.reader(input::open(path).map_err(unreadable)?));
     let found = if path.extension().is_some_and(|ending| ending == "zst") {
@@ -166,7 +166,7 @@ fn read(path: &Path, stored: &ReadBudget, held: &ReadBudget) -> Result<Run, CliE
     };
     let found = found.map_err(|source| CliError::Result { path: path.to_owned(), source })?;
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
-    Ok(Run::new(found, name))
+    Ok(StoredRun::new(found, name))
 }
 
 /// The result files in `path`: itself, or those in the folder, by name.

@@ -7,7 +7,7 @@ use std::io::{self, BufWriter, Write};
 use towpath_measure::input;
 use towpath_measure::result::{Meta, Record, Summary};
 use towpath_measure::scenario::Transport;
-use towpath_report::trace::{self, Feed, Trace};
+use towpath_report::trace::{self, CaptureAnalysis, CaptureFeed};
 
 use crate::error::CliError;
 use crate::inner::CaptureOrder;
@@ -24,7 +24,7 @@ pub(crate) fn readable(transport: Transport) -> bool {
 #[derive(Debug)]
 pub(crate) struct Tee {
     pub(crate) file: Option<BufWriter<File>>,
-    pub(crate) feed: Option<Feed>,
+    pub(crate) feed: Option<CaptureFeed>,
 }
 
 impl Write for Tee {
@@ -45,7 +45,7 @@ impl Write for Tee {
 
 /// The pictures of all hosts as records.
 pub(crate) fn records<'a>(
-    traces: impl IntoIterator<Item = &'a Trace>,
+    traces: impl IntoIterator<Item = &'a CaptureAnalysis>,
     zero_ns: u64,
     summary: &Summary,
 ) -> Vec<Record> {
@@ -107,6 +107,6 @@ fn of_emulation(order: &CaptureOrder, meta: &Meta, summary: &Summary) -> Vec<Rec
         let file = input::open(&order.folder.join(format!("{}-{host}.pcapng", order.name))).ok()?;
         trace::read(file, None).ok()
     };
-    let traces: Vec<Trace> = meta.hosts.iter().filter_map(read).collect();
+    let traces: Vec<CaptureAnalysis> = meta.hosts.iter().filter_map(read).collect();
     records(&traces, zero_ns, summary)
 }

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use towpath_measure::result::Record;
 use towpath_measure::scenario::{DataDirection, Transport, World};
-use towpath_report::{CsvTable, Run, account_table, csv, html, table, warnings};
+use towpath_report::{CsvTable, StoredRun, account_table, csv, html, table, warnings};
 
 use crate::arguments::ReportArguments;
 use crate::error::CliError;
@@ -67,7 +67,7 @@ pub(crate) fn report(arguments: &ReportArguments, ui: &mut Ui) -> Result<ExitCod
 }
 
 /// The order of columns, the same for every world: that of `towpath run`.
-fn usual_order(run: &Run) -> (u8, Transport, u32) {
+fn usual_order(run: &StoredRun) -> (u8, Transport, u32) {
     let world = match run.meta.world {
         World::Live => 0,
         World::Emu => 1,
@@ -89,7 +89,7 @@ fn csv_table(arguments: &ReportArguments) -> Result<(Option<Table>, Option<PathB
     if name == "seconds" {
         return Ok((Some(Table::Seconds), None));
     }
-    if let Some(table) = CsvTable::of(name) {
+    if let Some(table) = CsvTable::from_name(name) {
         return Ok((Some(Table::Named(table)), None));
     }
     let path = PathBuf::from(name);
@@ -110,7 +110,7 @@ pub(crate) fn no_table(name: &str, others: &[&'static str]) -> CliError {
 }
 
 /// The table (or JSON) on standard output, warnings on standard error.
-pub(crate) fn print(runs: &[Run], as_json: bool, ui: &mut Ui) -> Result<(), CliError> {
+pub(crate) fn print(runs: &[StoredRun], as_json: bool, ui: &mut Ui) -> Result<(), CliError> {
     if as_json {
         print_json(runs, ui)?;
     } else {
@@ -125,7 +125,7 @@ pub(crate) fn print(runs: &[Run], as_json: bool, ui: &mut Ui) -> Result<(), CliE
 }
 
 /// One line for each run and data direction: what the receivers read in each second, in Mbit/s.
-fn per_second(runs: &[Run], ui: &mut Ui) -> Result<(), CliError> {
+fn per_second(runs: &[StoredRun], ui: &mut Ui) -> Result<(), CliError> {
     let mut lines = Vec::new();
     for run in runs {
         // A result may speak of any time, so only the seconds in which something was read are kept.
@@ -165,11 +165,11 @@ fn per_second(runs: &[Run], ui: &mut Ui) -> Result<(), CliError> {
 }
 
 /// Puts the report into the folder with the results.
-pub(crate) fn keep_report(runs: &[Run], folder: &ResultFolder) -> Result<PathBuf, CliError> {
+pub(crate) fn keep_report(runs: &[StoredRun], folder: &ResultFolder) -> Result<PathBuf, CliError> {
     folder.write(REPORT, html(runs).as_bytes())
 }
 
 /// Writes the report to where the user wants it.
-pub(crate) fn write_report(runs: &[Run], path: &Path) -> Result<(), CliError> {
+pub(crate) fn write_report(runs: &[StoredRun], path: &Path) -> Result<(), CliError> {
     write_named(path, html(runs).as_bytes())
 }

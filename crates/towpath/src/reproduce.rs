@@ -14,7 +14,7 @@ use towpath_measure::input::{self, DEFAULT_RESULT_LIMIT, ReadBudget};
 use towpath_measure::result::Warning;
 use towpath_measure::scenario::World;
 use towpath_report::figure;
-use towpath_report::gallery::{self, Entry};
+use towpath_report::gallery::{self, GalleryEntry};
 use towpath_study::figure::sparks;
 use towpath_study::plan::Plan;
 use towpath_study::reproduction::{self, Reproduction};
@@ -215,7 +215,7 @@ fn repeat(
     found: &Found,
     arguments: &ReproduceArguments,
     ui: &mut Ui,
-) -> Result<Option<Entry>, CliError> {
+) -> Result<Option<GalleryEntry>, CliError> {
     let plan = &found.reproduction.plan;
     let worlds = worlds(plan, &arguments.world)?;
     let (mut rows, mut folders) = (Vec::new(), Vec::new());
@@ -340,8 +340,8 @@ fn stem(name: &str, worlds: &[String], thin: bool) -> String {
     format!("{}{}", gallery::stem(name, worlds), if thin { "-thin" } else { "" })
 }
 
-fn write_files(entry: &mut Entry, rows: &[Row], folder: &Path) -> Result<(), CliError> {
-    let stem = stem(&entry.name, &entry.worlds, entry.thin);
+fn write_files(entry: &mut GalleryEntry, rows: &[Row], folder: &Path) -> Result<(), CliError> {
+    let stem = stem(&entry.name, &entry.worlds, entry.quick);
     let about = [("towpath.plan", entry.name.clone())];
     let internal = |error: &dyn std::fmt::Display| CliError::Internal(error.to_string());
     let parquet = table::write(rows, &about).map_err(|error| internal(&error))?;
@@ -372,11 +372,11 @@ fn write_page(folder: &Path) -> Result<PathBuf, CliError> {
     // What another version wrote may look otherwise; it is left out.
     let budget = ReadBudget::new(DEFAULT_RESULT_LIMIT).map_err(unreadable)?;
     let read = |path: &PathBuf| serde_json::from_slice(&budget.read(path).ok()?).ok();
-    let entries: Vec<Entry> = paths.iter().filter_map(read).collect();
+    let entries: Vec<GalleryEntry> = paths.iter().filter_map(read).collect();
     write_in(&files::folder(folder)?, "index.html", gallery::page(&entries).as_bytes())
 }
 
-fn write_docs(folder: &Path, entries: &[Entry]) -> Result<(), CliError> {
+fn write_docs(folder: &Path, entries: &[GalleryEntry]) -> Result<(), CliError> {
     const IMAGES: &str = "images/reproductions";
     let images = files::folder(&folder.join(IMAGES))?;
     for entry in entries {
@@ -391,15 +391,15 @@ fn write_docs(folder: &Path, entries: &[Entry]) -> Result<(), CliError> {
 }
 
 /// What a program wants to know; the figure itself is in the folder.
-fn summary(entry: &Entry) -> serde_json::Value {
+fn summary(entry: &GalleryEntry) -> serde_json::Value {
     json!({
         "name": entry.name, "title": entry.title, "source": entry.source, "worlds": entry.worlds,
-        "thin": entry.thin, "runs": entry.runs, "failed": entry.failed, "degraded": entry.degraded, "claims": entry.claims,
+        "thin": entry.quick, "runs": entry.runs, "failed": entry.failed, "degraded": entry.degraded, "claims": entry.claims,
         "verdict": entry.verdict, "files": entry.files,
     })
 }
 
-fn say(entry: &Entry, ui: &mut Ui) -> Result<(), CliError> {
+fn say(entry: &GalleryEntry, ui: &mut Ui) -> Result<(), CliError> {
     writeln!(ui.out, "{}", wrap(&format!("{}: ", entry.name), &entry.title))?;
     for line in sparks(&entry.figure) {
         writeln!(ui.out, "  {line}")?;

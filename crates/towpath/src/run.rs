@@ -10,7 +10,7 @@ use towpath_linux::{Clock, interrupt, sandbox};
 use towpath_measure::result::{Record, RunOrder, Summary, Warning};
 use towpath_measure::scenario::{Host, Pattern, Scenario, StackKind, Transport, World};
 use towpath_measure::{format, order};
-use towpath_report::{Run, live_header};
+use towpath_report::{StoredRun, live_header};
 
 use crate::arguments::RunArguments;
 use crate::error::CliError;
@@ -38,7 +38,7 @@ pub(crate) struct Plan {
 
 /// What came of a call.
 pub(crate) struct Measured {
-    pub(crate) runs: Vec<Run>,
+    pub(crate) runs: Vec<StoredRun>,
     pub(crate) folder: ResultFolder,
     /// Whether everything that was asked for was run.
     pub(crate) complete: bool,
@@ -64,7 +64,7 @@ pub(crate) fn run(arguments: &RunArguments, ui: &mut Ui) -> Result<ExitCode, Cli
 }
 
 /// What to know of expectations that were missed by a changed scenario.
-fn written_for(arguments: &RunArguments, runs: &[Run]) -> Result<Option<String>, CliError> {
+fn written_for(arguments: &RunArguments, runs: &[StoredRun]) -> Result<Option<String>, CliError> {
     let checked = runs.iter().flat_map(|run| &run.summary).flat_map(|one| &one.expectations);
     let changes = &arguments.how.changes;
     if changes.is_empty() || checked.filter(|one| one.passed != Some(true)).count() == 0 {
@@ -119,8 +119,8 @@ pub(crate) fn measure(arguments: &RunArguments, ui: &mut Ui) -> Result<Option<Me
     let wanted = plan.worlds.len() * plan.transports.len() * plan.repeat as usize;
     let complete = runs.len() == wanted;
     // In whichever order they were run, they are shown as they were named.
-    let place = |run: &Run| plan.transports.iter().position(|one| *one == run.meta.transport);
-    let world = |run: &Run| plan.worlds.iter().position(|one| *one == run.meta.world);
+    let place = |run: &StoredRun| plan.transports.iter().position(|one| *one == run.meta.transport);
+    let world = |run: &StoredRun| plan.worlds.iter().position(|one| *one == run.meta.world);
     runs.sort_by_key(|run| (world(run), run.meta.repeat, place(run)));
     Ok(Some(Measured { runs, folder, complete }))
 }
@@ -154,7 +154,7 @@ fn emulate(
     scenario: &Scenario,
     plan: &Plan,
     folder: &ResultFolder,
-    runs: &mut Vec<Run>,
+    runs: &mut Vec<StoredRun>,
     ui: &mut Ui,
 ) -> Result<(), CliError> {
     let seed = arguments.how.seed.unwrap_or(scenario.run.seed);
@@ -305,7 +305,7 @@ fn one(
     (transport, repeat, place): (Transport, u32, RunOrder),
     folder: &ResultFolder,
     ui: &mut Ui,
-) -> Result<Option<Run>, CliError> {
+) -> Result<Option<StoredRun>, CliError> {
     let order = Order {
         scenario: arguments.scenario.clone(),
         seed: arguments.how.seed,
@@ -361,7 +361,7 @@ fn one(
 
 /// 0 when all that was asked for was run and every expectation held. That plain TCP does not survive
 /// the loss of its path is a result, not a failure.
-fn exit_code(runs: &[Run], complete: bool) -> ExitCode {
+fn exit_code(runs: &[StoredRun], complete: bool) -> ExitCode {
     let good = |summary: &Summary| {
         let expected = summary.expectations.iter().all(|checked| checked.passed == Some(true));
         let began = summary.flows.iter().all(|flow| flow.bytes > 0 || flow.completed);
@@ -378,7 +378,7 @@ fn exit_code(runs: &[Run], complete: bool) -> ExitCode {
 }
 
 /// Summaries, one JSON object a line.
-pub(crate) fn print_json(runs: &[Run], ui: &mut Ui) -> Result<(), CliError> {
+pub(crate) fn print_json(runs: &[StoredRun], ui: &mut Ui) -> Result<(), CliError> {
     for run in runs {
         let line = json!({
             "run": run.meta.run,

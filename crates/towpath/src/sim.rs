@@ -13,8 +13,8 @@ use towpath_measure::result::Record;
 use towpath_measure::scenario::{Host, Pattern, Scenario, Transport};
 use towpath_measure::store::write_record;
 use towpath_net::Instant;
-use towpath_report::Run;
-use towpath_report::trace::{Feed, Trace};
+use towpath_report::StoredRun;
+use towpath_report::trace::{CaptureAnalysis, CaptureFeed};
 use towpath_sim::{CaptureOutputs, SimError, SimJob, SimReport, known_names, known_quic_names};
 
 use crate::arguments::{CaptureArguments, RunArguments};
@@ -85,7 +85,7 @@ pub(crate) fn run_all(
     scenario: &Scenario,
     plan: &Plan,
     folder: &ResultFolder,
-    runs: &mut Vec<Run>,
+    runs: &mut Vec<StoredRun>,
     ui: &mut Ui,
 ) -> Result<(), CliError> {
     if let Some(folder) = &arguments.capture.pcap {
@@ -188,7 +188,7 @@ fn simulate(job: &SimJob, kept: &CaptureArguments) -> Result<Ended, CliError> {
     })?;
     if let Some(summary) = summary {
         let feeds = captures.into_iter().filter_map(|capture| capture.out.feed);
-        let traces: Vec<Trace> = feeds.filter_map(Feed::end).collect();
+        let traces: Vec<CaptureAnalysis> = feeds.filter_map(CaptureFeed::finish).collect();
         let zero_ns = towpath_sim::CAPTURE_EPOCH.as_nanos() as u64;
         let pictures = pictures::records(&traces, zero_ns, &summary).into_iter();
         for record in pictures.chain([Record::Summary(summary)]) {
@@ -221,7 +221,7 @@ fn begin_captures(
         let path = folder.as_ref().map_or(PathBuf::new(), |folder| folder.path().join(&name));
         let file = folder.as_ref().map(|folder| folder.create(&name)).transpose();
         let file = file.map_err(|source| unwritable(&path, source))?.map(BufWriter::new);
-        let out = Tee { file, feed: pictures.then(Feed::default) };
+        let out = Tee { file, feed: pictures.then(CaptureFeed::default) };
         Ok(HostCapture { host: host.name.clone(), path, out })
     };
     job.scenario.hosts.iter().map(begin).collect()
@@ -238,7 +238,7 @@ fn keep(
     folder: &ResultFolder,
     quiet: bool,
     ui: &mut Ui,
-) -> Result<Run, CliError> {
+) -> Result<StoredRun, CliError> {
     let mut file = folder.begin(&name(job.transport, job.repeat))?;
     file.add(&String::from_utf8_lossy(&ended.lines))?;
     let run = files::read_back(&file.finish()?)?;

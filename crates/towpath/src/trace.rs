@@ -10,8 +10,8 @@ use towpath_linux::files::Named;
 use towpath_linux::interrupt;
 use towpath_measure::input;
 use towpath_measure::result::{Record, Warning};
-use towpath_report::trace::{self, TakenAt, Trace};
-use towpath_report::{CsvTable, Run, account_table, csv};
+use towpath_report::trace::{self, CaptureAnalysis, TakenAt};
+use towpath_report::{CsvTable, StoredRun, account_table, csv};
 
 use crate::arguments::TraceArguments;
 use crate::error::CliError;
@@ -41,7 +41,7 @@ pub(crate) fn trace(arguments: &TraceArguments, ui: &mut Ui) -> Result<ExitCode,
         let mut run = trace.run(&name, top);
         if table == CsvTable::Sequence {
             // All there is, and not what a page shows of it.
-            let all = trace.all_marks(top).into_iter();
+            let all = trace.unreduced_sequences(top).into_iter();
             run.records = all.map(|sequence| Record::Sequence(Box::new(sequence))).collect();
         }
         ui.out.write_all(csv(&[run], table).as_bytes())?;
@@ -68,11 +68,16 @@ pub(crate) fn trace(arguments: &TraceArguments, ui: &mut Ui) -> Result<ExitCode,
 /// The table that `--csv` names.
 fn csv_table(arguments: &TraceArguments) -> Result<Option<CsvTable>, CliError> {
     let Some(name) = &arguments.csv else { return Ok(None) };
-    CsvTable::of(name).map(Some).ok_or_else(|| no_table(name, &[]))
+    CsvTable::from_name(name).map(Some).ok_or_else(|| no_table(name, &[]))
 }
 
 /// Adds what both captures tell together; the clocks' offset goes to standard error.
-fn delays(trace: &mut Trace, file: &Path, other: &Path, ui: &mut Ui) -> Result<(), CliError> {
+fn delays(
+    trace: &mut CaptureAnalysis,
+    file: &Path,
+    other: &Path,
+    ui: &mut Ui,
+) -> Result<(), CliError> {
     let open = |path: &Path| {
         input::open(path).map_err(|source| CliError::Read { path: path.to_owned(), source })
     };
@@ -102,7 +107,7 @@ fn capture(
     arguments: &TraceArguments,
     taken_at: Option<TakenAt>,
     ui: &mut Ui,
-) -> Result<Trace, CliError> {
+) -> Result<CaptureAnalysis, CliError> {
     let unavailable = |what: String, hint: Option<String>| CliError::Unavailable {
         what,
         hint: hint.unwrap_or_else(|| "capture with another program and read its file".to_owned()),
@@ -148,7 +153,7 @@ impl Read for Kept<'_> {
     }
 }
 
-fn read(path: &Path, taken_at: Option<TakenAt>) -> Result<Trace, CliError> {
+fn read(path: &Path, taken_at: Option<TakenAt>) -> Result<CaptureAnalysis, CliError> {
     let input: Box<dyn Read> = if path.as_os_str() == "-" {
         Box::new(io::stdin().lock())
     } else {
@@ -160,7 +165,7 @@ fn read(path: &Path, taken_at: Option<TakenAt>) -> Result<Trace, CliError> {
 }
 
 /// The capture as a result, one record a line.
-fn print_records(run: &Run, ui: &mut Ui) -> Result<(), CliError> {
+fn print_records(run: &StoredRun, ui: &mut Ui) -> Result<(), CliError> {
     for line in run.lines() {
         writeln!(ui.out, "{line}")?;
     }

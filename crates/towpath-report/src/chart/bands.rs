@@ -6,19 +6,19 @@
 use std::fmt::Write as _;
 
 use super::canvas::{HEIGHT, WIDTH};
-use super::{Axis, Chart, Series, Shape};
+use super::{Chart, ChartSeries, SeriesStyle, SharedAxis};
 use crate::text::esc;
 
-/// Height of the data area of [`super::Size::Account`], in pixels.
+/// Height of the data area of [`super::ChartSize::Account`], in pixels.
 const HEIGHT_PX: f64 = 185.0;
 /// Its width on the narrowest screen on which names are shown.
-const WIDTH_PX: f64 = 440.0;
+const MIN_WIDTH_PX: f64 = 440.0;
 /// A name needs so much height, and its letters so much width.
-const LINE_PX: f64 = 17.0;
-const LETTER_PX: f64 = 6.6;
+const MIN_NAME_HEIGHT_PX: f64 = 17.0;
+const LETTER_WIDTH_PX: f64 = 6.6;
 
 /// The bands, those in the background first.
-pub(super) fn drawn(chart: &Chart, axis: &Axis) -> String {
+pub(super) fn svg(chart: &Chart, axis: &SharedAxis) -> String {
     let mut groups = Vec::new();
     let mut tops = Vec::new();
     for (number, series) in chart.series.iter().enumerate() {
@@ -33,7 +33,12 @@ pub(super) fn drawn(chart: &Chart, axis: &Axis) -> String {
 }
 
 /// Puts a band onto the others; appends its outline.
-fn stack(path: &mut String, tops: &mut [f64], series: &Series, (max, axis): (f64, &Axis)) {
+fn stack(
+    path: &mut String,
+    tops: &mut [f64],
+    series: &ChartSeries,
+    (max, axis): (f64, &SharedAxis),
+) {
     let end_s = axis.end_s.max(f64::MIN_POSITIVE);
     let x = |at: usize| (f64::from(WIDTH) * at as f64 * axis.step_s / end_s).round() as i64;
     let y = |value: f64| (f64::from(HEIGHT) * (1.0 - value / max)).round() as i64;
@@ -64,9 +69,9 @@ fn stack(path: &mut String, tops: &mut [f64], series: &Series, (max, axis): (f64
 }
 
 /// The name of every band that is somewhere thick enough for long enough, in its middle there.
-pub(super) fn names(chart: &Chart) -> String {
+pub(super) fn band_labels(chart: &Chart) -> String {
     let mut out = String::from("<g class=\"names\">");
-    let bands = chart.series.iter().filter(|series| series.shape == Shape::Stack);
+    let bands = chart.series.iter().filter(|series| series.shape == SeriesStyle::Stack);
     let points = bands.clone().map(|series| series.values.len()).max().unwrap_or(0);
     let mut floor = vec![0.0; points];
     for series in bands {
@@ -75,9 +80,9 @@ pub(super) fn names(chart: &Chart) -> String {
             .enumerate()
             .map(|(at, floor)| floor + series.values.get(at).copied().flatten().unwrap_or(0.0))
             .collect();
-        let wanted = series.name.chars().count() as f64 * LETTER_PX + 8.0;
-        let length = (wanted / WIDTH_PX * points as f64).ceil() as usize;
-        if let Some((x, y)) = place(&floor, &upper, length.max(1), chart.max) {
+        let wanted = series.name.chars().count() as f64 * LETTER_WIDTH_PX + 8.0;
+        let length = (wanted / MIN_WIDTH_PX * points as f64).ceil() as usize;
+        if let Some((x, y)) = label_position(&floor, &upper, length.max(1), chart.max) {
             let _ = write!(
                 out,
                 "<text x=\"{x:.1}%\" y=\"{y:.1}%\" dy=\".35em\" text-anchor=\"middle\">{}</text>",
@@ -92,7 +97,7 @@ pub(super) fn names(chart: &Chart) -> String {
 
 /// Where a box of `length` points fits between the edges with most room, in per cent from the left
 /// and from the top.
-fn place(floor: &[f64], upper: &[f64], length: usize, max: f64) -> Option<(f64, f64)> {
+fn label_position(floor: &[f64], upper: &[f64], length: usize, max: f64) -> Option<(f64, f64)> {
     let points = floor.len().min(upper.len());
     let inside = |at: usize| {
         let low = floor.get(at..at + length)?.iter().copied().fold(0.0, f64::max);
@@ -102,7 +107,7 @@ fn place(floor: &[f64], upper: &[f64], length: usize, max: f64) -> Option<(f64, 
     // Of equal ones the last is taken, so the first comes last.
     let boxes = (0..points).rev().filter_map(inside);
     let (at, low, high) = boxes.max_by(|a, b| (a.2 - a.1).total_cmp(&(b.2 - b.1)))?;
-    if (high - low) / max * HEIGHT_PX < LINE_PX {
+    if (high - low) / max * HEIGHT_PX < MIN_NAME_HEIGHT_PX {
         return None;
     }
     let x = 100.0 * (at as f64 + length as f64 / 2.0) / points as f64;
@@ -111,14 +116,14 @@ fn place(floor: &[f64], upper: &[f64], length: usize, max: f64) -> Option<(f64, 
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Series, Size};
+    use super::super::{ChartSeries, ChartSize};
     use super::*;
 
     fn chart(bands: &[(&str, &[f64])]) -> Chart {
-        let series = bands.iter().map(|(name, values)| Series {
+        let series = bands.iter().map(|(name, values)| ChartSeries {
             name: (*name).to_owned(),
             class: String::new(),
-            shape: Shape::Stack,
+            shape: SeriesStyle::Stack,
             values: values.iter().copied().map(Some).collect(),
             base: Vec::new(),
         });
@@ -128,7 +133,7 @@ mod tests {
             unit: String::new(),
             series: series.collect(),
             max: 10.0,
-            size: Size::Account,
+            size: ChartSize::Account,
         }
     }
 
@@ -137,21 +142,21 @@ mod tests {
         let low = [8.0; 20];
         let mut high = [0.1; 20];
         high[15..].fill(2.0);
-        let named = names(&chart(&[("low", &low), ("high", &high)]));
+        let named = band_labels(&chart(&[("low", &low), ("high", &high)]));
         assert!(named.contains("x=\"5.0%\" y=\"60.0%\""), "{named}");
         assert!(named.contains(">high<") && named.contains("y=\"10.0%\""), "{named}");
     }
 
     #[test]
     fn an_edge_is_drawn_once_and_only_where_its_band_is() {
-        let axis = Axis {
-            scale: super::super::Scale::Time,
+        let axis = SharedAxis {
+            scale: super::super::AxisScale::Time,
             step_s: 1.0,
             end_s: 4.0,
             marks: Vec::new(),
             stalls: Vec::new(),
         };
-        let drawn = drawn(&chart(&[("a", &[5.0; 4]), ("b", &[0.0, 5.0, 2.0, 0.0])]), &axis);
+        let drawn = svg(&chart(&[("a", &[5.0; 4]), ("b", &[0.0, 5.0, 2.0, 0.0])]), &axis);
         let [upper, lower] = drawn.split("</g>").collect::<Vec<_>>()[..2] else { panic!() };
         assert!(
             upper.contains("data-s=\"1\"")
@@ -168,7 +173,7 @@ mod tests {
     fn a_thin_or_short_band_has_no_name() {
         let mut short = [0.0; 20];
         short[3] = 9.0;
-        let named = names(&chart(&[("thin", &[0.2; 20]), ("much too short", &short)]));
+        let named = band_labels(&chart(&[("thin", &[0.2; 20]), ("much too short", &short)]));
         assert_eq!(named, "<g class=\"names\"></g>");
     }
 }

@@ -14,7 +14,7 @@ pub(super) const WIDTH: u32 = 10_000;
 /// Units of the data area from top to bottom.
 pub(super) const HEIGHT: u32 = 1_000;
 
-type Done = Result<(), DrawingErrorKind<Infallible>>;
+type DrawResult = Result<(), DrawingErrorKind<Infallible>>;
 
 /// Output shared with the caller, who writes the groups around the outlines.
 #[derive(Debug, Clone, Default)]
@@ -57,19 +57,24 @@ impl DrawingBackend for Canvas {
         (WIDTH, HEIGHT)
     }
 
-    fn ensure_prepared(&mut self) -> Done {
+    fn ensure_prepared(&mut self) -> DrawResult {
         Ok(())
     }
 
-    fn present(&mut self) -> Done {
+    fn present(&mut self) -> DrawResult {
         Ok(())
     }
 
-    fn draw_pixel(&mut self, _: BackendCoord, _: BackendColor) -> Done {
+    fn draw_pixel(&mut self, _: BackendCoord, _: BackendColor) -> DrawResult {
         Ok(())
     }
 
-    fn draw_line<S: BackendStyle>(&mut self, from: BackendCoord, to: BackendCoord, _: &S) -> Done {
+    fn draw_line<S: BackendStyle>(
+        &mut self,
+        from: BackendCoord,
+        to: BackendCoord,
+        _: &S,
+    ) -> DrawResult {
         self.outline([from, to], false);
         Ok(())
     }
@@ -78,7 +83,7 @@ impl DrawingBackend for Canvas {
         &mut self,
         path: I,
         _: &S,
-    ) -> Done {
+    ) -> DrawResult {
         self.outline(path, false);
         Ok(())
     }
@@ -87,13 +92,13 @@ impl DrawingBackend for Canvas {
         &mut self,
         path: I,
         _: &S,
-    ) -> Done {
+    ) -> DrawResult {
         self.outline(path, true);
         Ok(())
     }
 
     // Text is written outside the stretched area.
-    fn draw_text<S: BackendTextStyle>(&mut self, _: &str, _: &S, _: BackendCoord) -> Done {
+    fn draw_text<S: BackendTextStyle>(&mut self, _: &str, _: &S, _: BackendCoord) -> DrawResult {
         Ok(())
     }
 }

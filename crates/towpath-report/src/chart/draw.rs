@@ -9,29 +9,30 @@ use plotters::prelude::{BLACK, ChartBuilder, ChartContext, IntoDrawingArea, Line
 
 use super::canvas::{Canvas, HEIGHT, WIDTH};
 use super::{
-    Axis, Chart, Scale, Series, Shape, Size, bands, delay_ticks, tick_label, ticks, time_ticks,
+    AxisScale, Chart, ChartSeries, ChartSize, SeriesStyle, SharedAxis, bands, delay_ticks,
+    tick_label, ticks, time_ticks,
 };
-use crate::number::three;
+use crate::number::three_digits;
 use crate::series::{Mark, Values};
 use crate::text::{cut, esc};
 
-type Plane<'a> = ChartContext<'a, Canvas, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
+type ChartArea<'a> = ChartContext<'a, Canvas, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
 
 /// A corner of an outline, in the units of the axes.
-type Point = (f64, f64);
+type DataPoint = (f64, f64);
 
 /// Draws a chart. The large ones say each event's text, the others its letter.
-pub(crate) fn svg(chart: &Chart, axis: &Axis) -> String {
+pub(crate) fn svg(chart: &Chart, axis: &SharedAxis) -> String {
     let lanes = lanes(&axis.marks, axis.end_s);
-    let texts = chart.size == Size::Large && !axis.marks.is_empty();
-    let used = lanes.iter().map(|lane| (lane + 1).min(MAX_LANES)).max().unwrap_or(1);
+    let texts = chart.size == ChartSize::Large && !axis.marks.is_empty();
+    let used = lanes.iter().map(|lane| (lane + 1).min(MAX_LABEL_ROWS)).max().unwrap_or(1);
     let rows = if texts { used } else { 1 };
     let mut out = String::new();
     let _ = write!(
         out,
         "<svg class=\"plot {} lanes{rows}\" role=\"img\" aria-label=\"{}\">",
         chart.size.class(),
-        esc(&spoken(chart, axis))
+        esc(&aria_label(chart, axis))
     );
     y_axis(&mut out, chart);
     let _ = write!(
@@ -40,8 +41,8 @@ pub(crate) fn svg(chart: &Chart, axis: &Axis) -> String {
          preserveAspectRatio=\"none\">{}</svg>",
         data(chart, axis)
     );
-    if chart.size == Size::Account {
-        out.push_str(&bands::names(chart));
+    if chart.size == ChartSize::Account {
+        out.push_str(&bands::band_labels(chart));
     }
     x_axis(&mut out, axis);
     marks(&mut out, axis, &lanes, texts, &chart.peaks());
@@ -50,28 +51,34 @@ pub(crate) fn svg(chart: &Chart, axis: &Axis) -> String {
 }
 
 /// What a listener hears instead of the picture.
-fn spoken(chart: &Chart, axis: &Axis) -> String {
+fn aria_label(chart: &Chart, axis: &SharedAxis) -> String {
     let mut text = match axis.scale {
-        Scale::Time => {
-            format!("{} in {} over {} seconds", chart.title, chart.unit, three(axis.end_s))
+        AxisScale::Time => {
+            format!("{} in {} over {} seconds", chart.title, chart.unit, three_digits(axis.end_s))
         }
         // A mean of shares says nothing; the table has the percentiles.
-        Scale::Delay(_) => return format!("{} in {}", chart.title, chart.unit),
+        AxisScale::Delay(_) => return format!("{} in {}", chart.title, chart.unit),
     };
-    for series in chart.series.iter().filter(|series| series.shape != Shape::Range).take(12) {
+    for series in chart.series.iter().filter(|series| series.shape != SeriesStyle::Range).take(12) {
         let values: Vec<f64> = series.values.iter().flatten().copied().collect();
         let max = values.iter().copied().fold(0.0, f64::max);
         let mean = values.iter().sum::<f64>() / values.len().max(1) as f64;
-        let _ = write!(text, "; {}: mean {}, largest {}", series.name, three(mean), three(max));
+        let _ = write!(
+            text,
+            "; {}: mean {}, largest {}",
+            series.name,
+            three_digits(mean),
+            three_digits(max)
+        );
     }
     for mark in axis.marks.iter().take(12) {
-        let _ = write!(text, "; at {} s {}", three(mark.at_s), mark.text);
+        let _ = write!(text, "; at {} s {}", three_digits(mark.at_s), mark.text);
     }
     text
 }
 
 fn y_axis(out: &mut String, chart: &Chart) {
-    let wanted = if chart.size == Size::Large { 7 } else { 5 };
+    let wanted = if chart.size == ChartSize::Large { 7 } else { 5 };
     let ticks = ticks(chart.max, wanted);
     let step = ticks.get(1).copied().unwrap_or(1.0);
     let _ = write!(out, "<text class=\"unit\" x=\"-46\" y=\"-12\">{}</text>", esc(&chart.unit));
@@ -87,14 +94,14 @@ fn y_axis(out: &mut String, chart: &Chart) {
     }
 }
 
-fn x_axis(out: &mut String, axis: &Axis) {
+fn x_axis(out: &mut String, axis: &SharedAxis) {
     let (ticks, unit) = match axis.scale {
-        Scale::Time => {
+        AxisScale::Time => {
             let ticks = time_ticks(axis.end_s);
             let step = ticks.get(1).copied().unwrap_or(1.0);
             (ticks.into_iter().map(|tick| (tick, tick_label(tick, step))).collect(), "time, s")
         }
-        Scale::Delay(from) => (delay_ticks(from, axis.end_s), "delay, ms"),
+        AxisScale::Delay(from) => (delay_ticks(from, axis.end_s), "delay, ms"),
     };
     out.push_str("<g class=\"times\">");
     for (tick, label) in ticks {
@@ -112,7 +119,13 @@ fn x_axis(out: &mut String, axis: &Axis) {
 }
 
 /// Lines and letters of events, and their texts where there is room for them.
-fn marks(out: &mut String, axis: &Axis, lanes: &[usize], texts: bool, peaks_of: &[(usize, f64)]) {
+fn marks(
+    out: &mut String,
+    axis: &SharedAxis,
+    lanes: &[usize],
+    texts: bool,
+    peaks_of: &[(usize, f64)],
+) {
     out.push_str("<g class=\"marks\">");
     let (mut free, mut ends) = (f64::NEG_INFINITY, String::new());
     for (mark, lane) in axis.marks.iter().zip(lanes) {
@@ -133,7 +146,7 @@ fn marks(out: &mut String, axis: &Axis, lanes: &[usize], texts: bool, peaks_of: 
                  y2=\"100%\"/></g>"
             );
         }
-        if texts && *lane < MAX_LANES {
+        if texts && *lane < MAX_LABEL_ROWS {
             let (anchor, dx) = if turned(x) { ("end", -4) } else { ("start", 4) };
             let y = -7 - 15 * i32::try_from(*lane).unwrap_or(0);
             let _ = write!(
@@ -143,7 +156,7 @@ fn marks(out: &mut String, axis: &Axis, lanes: &[usize], texts: bool, peaks_of: 
                  <tspan>{}</tspan> {}</text>",
                 y - 8,
                 mark.letter,
-                esc(&cut(mark.label(), LABEL))
+                esc(&cut(mark.label(), MAX_LABEL_CHARS))
             );
         }
         if x >= free {
@@ -163,13 +176,16 @@ fn marks(out: &mut String, axis: &Axis, lanes: &[usize], texts: bool, peaks_of: 
 }
 
 /// A mark where the axis cuts a value off, with the value at the largest of them.
-fn peaks(out: &mut String, axis: &Axis, peaks: &[(usize, f64)]) {
+fn peaks(out: &mut String, axis: &SharedAxis, peaks: &[(usize, f64)]) {
     let largest = peaks.iter().max_by(|a, b| a.1.total_cmp(&b.1));
     let place = |at: usize| 100.0 * (at as f64 + 0.5) * axis.step_s / axis.end_s;
     // Others are left out where they would stand in its text, on the narrowest screen.
     let room = largest.map(|(at, value)| {
-        let width = (three(*value).chars().count() as f64 * LETTER_PX + SIGN_PX) / PHONE_PX * 100.0;
-        Span { at: place(*at), width }
+        let width = (three_digits(*value).chars().count() as f64 * LETTER_WIDTH_PX
+            + PEAK_SIGN_WIDTH_PX)
+            / PHONE_WIDTH_PX
+            * 100.0;
+        LabelSpan { at: place(*at), width }
     });
     let largest = largest.map(|(at, _)| *at);
     let mut free = f64::NEG_INFINITY;
@@ -177,16 +193,16 @@ fn peaks(out: &mut String, axis: &Axis, peaks: &[(usize, f64)]) {
         let at_s = (*at as f64 + 0.5) * axis.step_s;
         let x = place(*at);
         if Some(*at) != largest {
-            let sign = Span { at: x, width: 0.0 };
+            let sign = LabelSpan { at: x, width: 0.0 };
             if x < free || room.is_some_and(|room| room.overlaps(sign)) {
                 continue;
             }
-            free = x + SIGN_PX / PHONE_PX * 100.0;
+            free = x + PEAK_SIGN_WIDTH_PX / PHONE_WIDTH_PX * 100.0;
         }
         let (anchor, text) = match Some(*at) == largest {
             false => ("middle", "▲".to_owned()),
-            true if turned(x) => ("end", format!("{} ▲", three(*value))),
-            true => ("start", format!("▲ {}", three(*value))),
+            true if turned(x) => ("end", format!("{} ▲", three_digits(*value))),
+            true => ("start", format!("▲ {}", three_digits(*value))),
         };
         // The sign, not its text, stands at the place.
         let dx = match anchor {
@@ -203,34 +219,34 @@ fn peaks(out: &mut String, axis: &Axis, peaks: &[(usize, f64)]) {
 }
 
 /// Width of the data area on a phone, of a letter in it, and of the sign of a value that is cut off.
-const PHONE_PX: f64 = 300.0;
-const LETTER_PX: f64 = 7.5;
-const SIGN_PX: f64 = 14.0;
+const PHONE_WIDTH_PX: f64 = 300.0;
+const LETTER_WIDTH_PX: f64 = 7.5;
+const PEAK_SIGN_WIDTH_PX: f64 = 14.0;
 
 /// Labels start at this many lines above the data area; the others show in the list of events.
-const MAX_LANES: usize = 4;
+const MAX_LABEL_ROWS: usize = 4;
 /// Longest event text in a chart.
-const LABEL: usize = 44;
+const MAX_LABEL_CHARS: usize = 44;
 /// From here on (per cent of the width) a label stands left of its line.
-const TURN: f64 = 56.0;
+const FLIP_LABEL_AT: f64 = 56.0;
 
 /// Puts each label on a line above the data area such that no label overlaps another and no event's
 /// line crosses a label, on the narrowest screen that shows texts at all.
 fn lanes(marks: &[Mark], end_s: f64) -> Vec<usize> {
-    const NARROWEST_PX: f64 = 720.0;
-    let spans: Vec<Span> = marks
+    const MIN_WIDTH_PX: f64 = 720.0;
+    let spans: Vec<LabelSpan> = marks
         .iter()
         .map(|mark| {
-            let chars = mark.label().chars().count().min(LABEL) + 4;
-            let width = (chars as f64 * 6.6 + 8.0) / NARROWEST_PX * 100.0;
-            Span { at: 100.0 * mark.at_s / end_s, width }
+            let chars = mark.label().chars().count().min(MAX_LABEL_CHARS) + 4;
+            let width = (chars as f64 * 6.6 + 8.0) / MIN_WIDTH_PX * 100.0;
+            LabelSpan { at: 100.0 * mark.at_s / end_s, width }
         })
         .collect();
     // A label that leans over its neighbour's line stands above it, so the neighbours come first:
     // from the left for labels that lean to the left, then from the right for the others.
     let leaning = spans.iter().enumerate().filter(|(_, span)| turned(span.at));
     let upright = spans.iter().enumerate().rev().filter(|(_, span)| !turned(span.at));
-    let mut placed: Vec<(usize, Span, usize)> = Vec::new();
+    let mut placed: Vec<(usize, LabelSpan, usize)> = Vec::new();
     for (number, span) in leaning.chain(upright) {
         let below = placed.iter().filter(|(_, other, _)| span.overlaps(*other));
         let lane = below.map(|(_, _, lane)| lane + 1).max().unwrap_or(0);
@@ -242,17 +258,17 @@ fn lanes(marks: &[Mark], end_s: f64) -> Vec<usize> {
 
 /// Whether a label stands left of its line.
 fn turned(x: f64) -> bool {
-    x > TURN
+    x > FLIP_LABEL_AT
 }
 
 /// Room of a label, in per cent of the width.
 #[derive(Debug, Clone, Copy)]
-struct Span {
+struct LabelSpan {
     at: f64,
     width: f64,
 }
 
-impl Span {
+impl LabelSpan {
     fn ends(self) -> (f64, f64) {
         if turned(self.at) {
             (self.at - self.width, self.at)
@@ -268,9 +284,9 @@ impl Span {
 }
 
 /// The stretched data area: stalls, then series.
-fn data(chart: &Chart, axis: &Axis) -> String {
-    if chart.size == Size::Account {
-        return bands::drawn(chart, axis);
+fn data(chart: &Chart, axis: &SharedAxis) -> String {
+    if chart.size == ChartSize::Account {
+        return bands::svg(chart, axis);
     }
     let canvas = Canvas::default();
     let out = Rc::clone(&canvas.0);
@@ -296,9 +312,9 @@ fn data(chart: &Chart, axis: &Axis) -> String {
     out.take()
 }
 
-fn draw(plane: &mut Plane<'_>, series: &Series, step: f64, floor: &mut Vec<f64>) {
+fn draw(plane: &mut ChartArea<'_>, series: &ChartSeries, step: f64, floor: &mut Vec<f64>) {
     match series.shape {
-        Shape::Stack => {
+        SeriesStyle::Stack => {
             floor.resize(floor.len().max(series.values.len()), 0.0);
             let base: Values = floor.iter().copied().map(Some).collect();
             for (floor, value) in floor.iter_mut().zip(&series.values) {
@@ -307,20 +323,20 @@ fn draw(plane: &mut Plane<'_>, series: &Series, step: f64, floor: &mut Vec<f64>)
             let upper: Values = floor.iter().copied().map(Some).collect();
             band(plane, &base, &upper, &series.values, step);
         }
-        Shape::Range => band(plane, &series.base, &series.values, &series.values, step),
-        Shape::Steps => {
+        SeriesStyle::Range => band(plane, &series.base, &series.values, &series.values, step),
+        SeriesStyle::Steps => {
             for run in runs(&series.values) {
                 line(plane, steps(&run, step));
             }
         }
-        Shape::Dots => {
+        SeriesStyle::Dots => {
             for (at, (value, height)) in series.values.iter().zip(&series.base).enumerate() {
                 if let (Some(_), Some(height)) = (value.filter(|value| *value > 0.0), height) {
                     line(plane, vec![((at as f64 + 0.5) * step, *height)]);
                 }
             }
         }
-        Shape::Line => {
+        SeriesStyle::Line => {
             for run in runs(&series.values) {
                 line(plane, run.iter().map(|(at, v)| ((*at + 1) as f64 * step, *v)).collect());
             }
@@ -329,7 +345,7 @@ fn draw(plane: &mut Plane<'_>, series: &Series, step: f64, floor: &mut Vec<f64>)
 }
 
 /// Fills between two edges wherever `shown` has a value.
-fn band(plane: &mut Plane<'_>, base: &Values, upper: &Values, shown: &Values, step: f64) {
+fn band(plane: &mut ChartArea<'_>, base: &Values, upper: &Values, shown: &Values, step: f64) {
     let present: Values = upper.iter().zip(shown).map(|(u, s)| s.and(*u)).collect();
     for run in runs(&present) {
         let below =
@@ -355,18 +371,18 @@ fn runs(values: &Values) -> Vec<Vec<(usize, f64)>> {
     runs
 }
 
-fn steps(run: &[(usize, f64)], step: f64) -> Vec<Point> {
+fn steps(run: &[(usize, f64)], step: f64) -> Vec<DataPoint> {
     let edges = |(at, value): &(usize, f64)| {
         [(*at as f64 * step, *value), ((*at + 1) as f64 * step, *value)]
     };
     run.iter().flat_map(edges).collect()
 }
 
-fn line(plane: &mut Plane<'_>, points: Vec<Point>) {
+fn line(plane: &mut ChartArea<'_>, points: Vec<DataPoint>) {
     let _ = plane.draw_series(LineSeries::new(points, &BLACK));
 }
 
-fn fill(plane: &mut Plane<'_>, outline: Vec<Point>) {
+fn fill(plane: &mut ChartArea<'_>, outline: Vec<DataPoint>) {
     let _ = plane.draw_series([Polygon::new(outline, BLACK)]);
 }
 
@@ -377,7 +393,7 @@ mod tests {
     #[test]
     fn signs_of_what_is_cut_off_do_not_overprint_each_other() {
         let (marks, stalls) = (Vec::new(), Vec::new());
-        let axis = Axis { scale: Scale::Time, step_s: 0.1, end_s: 10.0, marks, stalls };
+        let axis = SharedAxis { scale: AxisScale::Time, step_s: 0.1, end_s: 10.0, marks, stalls };
         let mut out = String::new();
         // Two stand in the text of the largest, and one on its neighbour.
         let all = [(10, 90.0), (12, 70.0), (13, 60.0), (60, 50.0), (61, 50.0)];
@@ -394,7 +410,7 @@ mod tests {
         let marks: Vec<Mark> = [1.0, 1.2, 2.9, 3.0, 7.0, 7.1, 9.9].map(mark).into();
         let lanes = lanes(&marks, 10.0);
         let width = (22.0 * 6.6 + 8.0) / 7.2;
-        let span = |n: usize| Span { at: marks[n].at_s * 10.0, width };
+        let span = |n: usize| LabelSpan { at: marks[n].at_s * 10.0, width };
         for one in 0..marks.len() {
             for other in (0..marks.len()).filter(|other| *other != one) {
                 let same_lane = lanes[one] == lanes[other] && span(one).overlaps(span(other));

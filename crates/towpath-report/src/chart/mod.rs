@@ -24,15 +24,15 @@ pub(crate) struct Chart {
     pub(crate) about: String,
     /// Unit of the values.
     pub(crate) unit: String,
-    pub(crate) series: Vec<Series>,
+    pub(crate) series: Vec<ChartSeries>,
     /// Top of the y axis.
     pub(crate) max: f64,
-    pub(crate) size: Size,
+    pub(crate) size: ChartSize,
 }
 
 /// How much room a chart gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Size {
+pub(crate) enum ChartSize {
     Large,
     Medium,
     Small,
@@ -40,7 +40,7 @@ pub(crate) enum Size {
     Account,
 }
 
-impl Size {
+impl ChartSize {
     pub(crate) fn class(self) -> &'static str {
         match self {
             Self::Large => "large",
@@ -53,7 +53,7 @@ impl Size {
 
 /// How a series is drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Shape {
+pub(crate) enum SeriesStyle {
     /// A band on top of the bands before it.
     Stack,
     /// Counts of a period: constant within it.
@@ -66,7 +66,7 @@ pub(crate) enum Shape {
     Dots,
 }
 
-impl Shape {
+impl SeriesStyle {
     /// Its letter in the page's data, for the script.
     pub(crate) fn code(self) -> &'static str {
         match self {
@@ -81,19 +81,19 @@ impl Shape {
 
 /// One series of a chart, in the chart's unit.
 #[derive(Debug)]
-pub(crate) struct Series {
+pub(crate) struct ChartSeries {
     pub(crate) name: String,
     /// Classes of the style sheet that give colour and dash.
     pub(crate) class: String,
-    pub(crate) shape: Shape,
+    pub(crate) shape: SeriesStyle,
     pub(crate) values: Values,
-    /// Lower edge, for [`Shape::Range`]; height, for [`Shape::Dots`].
+    /// Lower edge, for [`SeriesStyle::SeqRange`]; height, for [`SeriesStyle::Dots`].
     pub(crate) base: Values,
 }
 
 /// What an axis is of.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Scale {
+pub(crate) enum AxisScale {
     /// Seconds since the start of the run.
     Time,
     /// Delays, logarithmic: position 0 is this power of ten in milliseconds, each 1 ten times more.
@@ -102,8 +102,8 @@ pub(crate) enum Scale {
 
 /// The horizontal axis that all charts of a run share.
 #[derive(Debug)]
-pub(crate) struct Axis {
-    pub(crate) scale: Scale,
+pub(crate) struct SharedAxis {
+    pub(crate) scale: AxisScale,
     pub(crate) step_s: f64,
     pub(crate) end_s: f64,
     pub(crate) marks: Vec<Mark>,
@@ -111,14 +111,14 @@ pub(crate) struct Axis {
 }
 
 /// Largest value of the series, bands added up.
-pub(crate) fn top(series: &[Series]) -> f64 {
+pub(crate) fn top(series: &[ChartSeries]) -> f64 {
     let points = series.iter().map(|series| series.values.len()).max().unwrap_or(0);
     let mut top = 0.0_f64;
     for point in 0..points {
         let mut sum = 0.0;
-        for series in series.iter().filter(|series| series.shape != Shape::Dots) {
+        for series in series.iter().filter(|series| series.shape != SeriesStyle::Dots) {
             let value = series.values.get(point).copied().flatten().unwrap_or(0.0);
-            if series.shape == Shape::Stack {
+            if series.shape == SeriesStyle::Stack {
                 sum += value;
             }
             top = top.max(value).max(sum);
@@ -128,15 +128,15 @@ pub(crate) fn top(series: &[Series]) -> f64 {
 }
 
 /// Fewer values than this show no rule that a spike could break.
-const FEWEST: usize = 20;
+const MIN_VALUES: usize = 20;
 /// An axis that ends there shows all but the spikes: this part of the values,
-const USUAL: f64 = 0.95;
+const TYPICAL_QUANTILE: f64 = 0.95;
 /// with this much room above them;
-const ROOM: f64 = 1.25;
+const HEADROOM_RATIO: f64 = 1.25;
 /// a spike is at least so many times as high,
-const SPIKE: f64 = 1.6;
+const MIN_SPIKE_RATIO: f64 = 1.6;
 /// and lasts no longer than so many points.
-const BRIEF: usize = 3;
+const MAX_SPIKE_POINTS: usize = 3;
 
 /// Where an axis of these values should end: at the largest one, unless that is a brief spike over
 /// what the others come to. One burst out of a reorder buffer would flatten everything else.
@@ -145,29 +145,30 @@ pub(crate) fn robust_top(values: impl Iterator<Item = Option<f64>>) -> f64 {
     let mut sorted: Vec<f64> = all.iter().copied().filter(|value| *value > 0.0).collect();
     sorted.sort_by(f64::total_cmp);
     let most = sorted.last().copied().unwrap_or(0.0);
-    let usual = sorted.get((sorted.len() as f64 * USUAL) as usize).copied().unwrap_or(most);
-    let top = usual * ROOM;
-    if sorted.len() < FEWEST || most < usual * SPIKE {
+    let usual =
+        sorted.get((sorted.len() as f64 * TYPICAL_QUANTILE) as usize).copied().unwrap_or(most);
+    let top = usual * HEADROOM_RATIO;
+    if sorted.len() < MIN_VALUES || most < usual * MIN_SPIKE_RATIO {
         return most;
     }
     let longest = all
         .chunk_by(|a, b| (*a > top) == (*b > top))
         .filter(|run| run.first().is_some_and(|value| *value > top));
-    if longest.map(<[f64]>::len).max().unwrap_or(0) > BRIEF { most } else { top }
+    if longest.map(<[f64]>::len).max().unwrap_or(0) > MAX_SPIKE_POINTS { most } else { top }
 }
 
 /// The same of a chart's series, bands added up.
-pub(crate) fn robust_top_of(series: &[Series]) -> f64 {
-    let is_band = |series: &&Series| series.shape == Shape::Stack;
-    let lines = series.iter().filter(|one| !is_band(one) && one.shape != Shape::Dots);
+pub(crate) fn robust_top_of(series: &[ChartSeries]) -> f64 {
+    let is_band = |series: &&ChartSeries| series.shape == SeriesStyle::Stack;
+    let lines = series.iter().filter(|one| !is_band(one) && one.shape != SeriesStyle::Dots);
     let lines = lines.map(|one| robust_top(one.values.iter().copied()));
-    lines.chain([robust_top(sums(series).into_iter().map(Some))]).fold(0.0, f64::max)
+    lines.chain([robust_top(band_sums(series).into_iter().map(Some))]).fold(0.0, f64::max)
 }
 
 /// At each point the bands on top of each other.
-fn sums(series: &[Series]) -> Vec<f64> {
+fn band_sums(series: &[ChartSeries]) -> Vec<f64> {
     let points = series.iter().map(|series| series.values.len()).max().unwrap_or(0);
-    let bands = || series.iter().filter(|series| series.shape == Shape::Stack);
+    let bands = || series.iter().filter(|series| series.shape == SeriesStyle::Stack);
     let at =
         |point: usize| bands().filter_map(|one| one.values.get(point).copied().flatten()).sum();
     (0..points).map(at).collect()
@@ -176,9 +177,10 @@ fn sums(series: &[Series]) -> Vec<f64> {
 impl Chart {
     /// Where the axis cuts something off: each point with the largest value there.
     pub(crate) fn peaks(&self) -> Vec<(usize, f64)> {
-        let sums = sums(&self.series);
+        let sums = band_sums(&self.series);
         let lines = || {
-            let shown = |one: &&Series| !matches!(one.shape, Shape::Stack | Shape::Dots);
+            let shown =
+                |one: &&ChartSeries| !matches!(one.shape, SeriesStyle::Stack | SeriesStyle::Dots);
             self.series.iter().filter(shown)
         };
         let at = |(point, sum): (usize, f64)| {
@@ -259,10 +261,10 @@ mod tests {
 
     #[test]
     fn what_an_axis_cuts_off_is_told_point_by_point() {
-        let band = |name: &str, values: [f64; 3]| Series {
+        let band = |name: &str, values: [f64; 3]| ChartSeries {
             name: name.to_owned(),
             class: String::new(),
-            shape: Shape::Stack,
+            shape: SeriesStyle::Stack,
             values: values.map(Some).into(),
             base: Values::new(),
         };
@@ -272,7 +274,7 @@ mod tests {
             unit: String::new(),
             series: vec![band("a", [1.0, 6.0, 2.0]), band("b", [1.0, 6.0, 2.0])],
             max: 10.0,
-            size: Size::Small,
+            size: ChartSize::Small,
         };
         assert_eq!(chart.peaks(), [(1, 12.0)]);
     }

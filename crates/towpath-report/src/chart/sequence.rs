@@ -12,24 +12,24 @@ use crate::series::Mark as Event;
 use crate::text::esc;
 
 /// Marks of one kind that are drawn; a result of ours has fewer.
-const MAX_DRAWN: usize = 4_000;
+const MAX_DRAWN_MARKS: usize = 4_000;
 /// Marks of one kind that say by themselves what they are.
 const MAX_TITLES: usize = 100;
 /// Names of what was sent do not come nearer to each other than this, in per cent.
-const NAME_APART: f64 = 22.0;
+const MIN_NAME_GAP_PERCENT: f64 = 22.0;
 /// Names of one subflow,
 const MAX_NAMES: usize = 5;
 /// and letters of one kind.
-const MAX_LETTERS: usize = 150;
+const MAX_LETTERS_PER_KIND: usize = 150;
 /// Least height of a bar, in units of the data area: a thin one, and a thick one, whose ends make it
 /// higher whatever the zoom.
-const LEAST: (f64, f64) = (4.0, 1.0);
+const MIN_BAR_HEIGHTS: (f64, f64) = (4.0, 1.0);
 /// How far above what was sent a window is shown, as a part of the height.
-const ABOVE: f64 = 0.25;
+const WINDOW_HEADROOM: f64 = 0.25;
 
 /// All marks of one kind, and what they are called.
 #[derive(Debug)]
-pub(crate) struct Group {
+pub(crate) struct MarkGroup {
     pub(crate) kind: SequenceKind,
     /// As the legend has it.
     pub(crate) name: String,
@@ -42,9 +42,9 @@ pub(crate) struct Group {
 
 /// A picture: its groups, and the stretch of time that it shows.
 #[derive(Debug)]
-pub(crate) struct Picture<'a> {
+pub(crate) struct SequencePlot<'a> {
     pub(crate) title: String,
-    pub(crate) groups: Vec<Group>,
+    pub(crate) groups: Vec<MarkGroup>,
     pub(crate) from_s: f64,
     pub(crate) to_s: f64,
     pub(crate) events: &'a [Event],
@@ -54,15 +54,15 @@ pub(crate) struct Picture<'a> {
 
 /// From numbers to places: per cent of the data area from the left and from the top.
 #[derive(Debug, Clone, Copy)]
-struct Plane {
+struct SequenceArea {
     from_s: f64,
     length_s: f64,
     low: f64,
     height: f64,
 }
 
-impl Plane {
-    fn of(picture: &Picture<'_>) -> Self {
+impl SequenceArea {
+    fn of(picture: &SequencePlot<'_>) -> Self {
         let (low, high) = picture.range();
         let length_s = (picture.to_s - picture.from_s).max(1e-9);
         Self { from_s: picture.from_s, length_s, low, height: (high - low).max(1.0) }
@@ -88,7 +88,7 @@ fn seconds(mark: &SequenceMark) -> f64 {
 }
 
 /// Whether its bars show that something was sent.
-fn is_payload(kind: SequenceKind) -> bool {
+fn is_data(kind: SequenceKind) -> bool {
     use SequenceKind as Kind;
     matches!(
         kind,
@@ -96,7 +96,7 @@ fn is_payload(kind: SequenceKind) -> bool {
     )
 }
 
-impl Picture<'_> {
+impl SequencePlot<'_> {
     /// Lowest and highest number that it shows.
     fn range(&self) -> (f64, f64) {
         let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
@@ -104,7 +104,7 @@ impl Picture<'_> {
         for group in &self.groups {
             for mark in &group.marks {
                 low = low.min(mark.start_bytes as f64);
-                if is_payload(group.kind) {
+                if is_data(group.kind) {
                     high = high.max(mark.end_bytes as f64);
                 } else if group.kind == SequenceKind::Ack {
                     high = high.max(mark.start_bytes as f64);
@@ -115,13 +115,13 @@ impl Picture<'_> {
         if low > high {
             return (0.0, 1.0);
         }
-        let high = edge.min(high + ABOVE * (high - low)).max(high);
+        let high = edge.min(high + WINDOW_HEADROOM * (high - low)).max(high);
         let room = 0.03 * (high - low).max(1.0);
         (if self.from_s > 0.0 { low - room } else { low }, high + room)
     }
 
     /// Unit of the axis.
-    fn unit(&self) -> number::Unit {
+    fn unit(&self) -> number::ScaledUnit {
         number::bytes_unit(self.range().1)
     }
 
@@ -140,7 +140,7 @@ impl Picture<'_> {
 
     /// For the script, in the axis's unit: the range, and for each of `points` parts of the time up to
     /// `end_s` the lowest number that is of interest and the highest.
-    pub(crate) fn fit(&self, points: usize, end_s: f64) -> (f64, f64, Vec<f64>, Vec<f64>) {
+    pub(crate) fn readout(&self, points: usize, end_s: f64) -> (f64, f64, Vec<f64>, Vec<f64>) {
         let (low, high) = self.range();
         let unit = self.unit().size;
         let (mut bottoms, mut tops) = (vec![f64::NEG_INFINITY; points], vec![low; points]);
@@ -148,7 +148,7 @@ impl Picture<'_> {
             for mark in &group.marks {
                 let at = (seconds(mark) / end_s * points as f64) as usize;
                 let at = at.min(points.saturating_sub(1));
-                if is_payload(group.kind)
+                if is_data(group.kind)
                     && let Some(top) = tops.get_mut(at)
                 {
                     *top = top.max(mark.end_bytes as f64);
@@ -173,13 +173,13 @@ impl Picture<'_> {
 
     /// The picture.
     pub(crate) fn svg(&self) -> String {
-        let plane = Plane::of(self);
+        let plane = SequenceArea::of(self);
         let mut out = String::new();
         let _ = write!(
             out,
             "<svg class=\"plot sequence {}\" role=\"img\" aria-label=\"{}\">",
             self.class,
-            esc(&self.spoken())
+            esc(&self.aria_label())
         );
         self.y_axis(&mut out, plane);
         let _ = write!(
@@ -200,7 +200,7 @@ impl Picture<'_> {
     }
 
     /// What a listener hears instead of the picture.
-    fn spoken(&self) -> String {
+    fn aria_label(&self) -> String {
         let mut text = format!("{} from {:.2} to {:.2} s", self.title, self.from_s, self.to_s);
         for group in &self.groups {
             let packets: u64 = group.marks.iter().map(|mark| u64::from(mark.packets)).sum();
@@ -209,10 +209,10 @@ impl Picture<'_> {
         text
     }
 
-    fn y_axis(&self, out: &mut String, plane: Plane) {
+    fn y_axis(&self, out: &mut String, plane: SequenceArea) {
         let unit = self.unit();
         let (low, high) = (plane.low / unit.size, (plane.low + plane.height) / unit.size);
-        let step = step_of((high - low) / 6.5);
+        let step = tick_step((high - low) / 6.5);
         let _ = write!(
             out,
             "<text class=\"unit\" x=\"-46\" y=\"-12\">{}</text><g class=\"levels\">",
@@ -230,9 +230,9 @@ impl Picture<'_> {
         out.push_str("</g>");
     }
 
-    fn x_axis(&self, out: &mut String, plane: Plane) {
+    fn x_axis(&self, out: &mut String, plane: SequenceArea) {
         out.push_str("<g class=\"times\">");
-        let step = step_of((self.to_s - self.from_s) / 5.0);
+        let step = tick_step((self.to_s - self.from_s) / 5.0);
         for (tick, label) in ticks(self.from_s, self.to_s, step) {
             let x = plane.x(tick);
             let _ = write!(
@@ -246,8 +246,8 @@ impl Picture<'_> {
         );
     }
 
-    fn group(&self, out: &mut String, group: &Group, plane: Plane) {
-        let marks = || group.marks.iter().take(MAX_DRAWN);
+    fn group(&self, out: &mut String, group: &MarkGroup, plane: SequenceArea) {
+        let marks = || group.marks.iter().take(MAX_DRAWN_MARKS);
         match group.kind {
             SequenceKind::Ack => self.lines(out, group, plane),
             SequenceKind::DuplicateAck | SequenceKind::ZeroWindow => {
@@ -260,7 +260,8 @@ impl Picture<'_> {
             }
             SequenceKind::Syn | SequenceKind::Fin | SequenceKind::Rst => {}
             SequenceKind::Sent | SequenceKind::Sack => {
-                let path: String = marks().map(|mark| bar(mark, plane, LEAST.0)).collect();
+                let path: String =
+                    marks().map(|mark| bar(mark, plane, MIN_BAR_HEIGHTS.0)).collect();
                 let _ =
                     write!(out, "<path d=\"{path}\"><title>{}</title></path>", esc(&group.name));
             }
@@ -269,10 +270,10 @@ impl Picture<'_> {
             | SequenceKind::Spurious
             | SequenceKind::Reinjected => {
                 for mark in marks().take(MAX_TITLES) {
-                    let (path, title) = (bar(mark, plane, LEAST.1), title(group, mark));
+                    let (path, title) = (bar(mark, plane, MIN_BAR_HEIGHTS.1), title(group, mark));
                     let _ = write!(out, "<path d=\"{path}\"><title>{title}</title></path>");
                 }
-                let rest = marks().skip(MAX_TITLES).map(|mark| bar(mark, plane, LEAST.1));
+                let rest = marks().skip(MAX_TITLES).map(|mark| bar(mark, plane, MIN_BAR_HEIGHTS.1));
                 let rest: String = rest.collect();
                 if !rest.is_empty() {
                     let name = esc(&group.name);
@@ -283,11 +284,11 @@ impl Picture<'_> {
     }
 
     /// What was acknowledged, and the end of the window.
-    fn lines(&self, out: &mut String, group: &Group, plane: Plane) {
+    fn lines(&self, out: &mut String, group: &MarkGroup, plane: SequenceArea) {
         let end = plane.place(self.to_s, 0.0).0;
         let line = |of: fn(&SequenceMark) -> i64| {
             let mut path = String::new();
-            for mark in group.marks.iter().take(MAX_DRAWN) {
+            for mark in group.marks.iter().take(MAX_DRAWN_MARKS) {
                 let (x, y) = plane.place(seconds(mark), of(mark) as f64);
                 let y = y.round() as i64;
                 let _ = if path.is_empty() {
@@ -313,7 +314,7 @@ impl Picture<'_> {
     }
 
     /// Events, letters and names: what keeps its shape however the data area is stretched.
-    fn marks(&self, out: &mut String, plane: Plane) {
+    fn marks(&self, out: &mut String, plane: SequenceArea) {
         out.push_str("<g class=\"marks\">");
         let mut free = f64::NEG_INFINITY;
         for event in self.events {
@@ -338,17 +339,17 @@ impl Picture<'_> {
             }
             out.push_str("</g>");
         }
-        let (scale, mut texts) = ((plane, self.unit().size), Texts::default());
+        let (scale, mut texts) = ((plane, self.unit().size), LabelPlacer::default());
         // What was sent again matters most, so it takes its room first.
         for group in self.groups.iter().enumerate().rev() {
-            letters(out, group, scale, &mut texts);
+            write_letters(out, group, scale, &mut texts);
         }
         out.push_str("</g>");
     }
 }
 
 /// A bar from the first number of a mark to the last.
-fn bar(mark: &SequenceMark, plane: Plane, least: f64) -> String {
+fn bar(mark: &SequenceMark, plane: SequenceArea, least: f64) -> String {
     let (x, low) = plane.place(seconds(mark), mark.start_bytes as f64);
     let (_, high) = plane.place(seconds(mark), mark.end_bytes as f64);
     let middle = f64::midpoint(low, high);
@@ -358,7 +359,7 @@ fn bar(mark: &SequenceMark, plane: Plane, least: f64) -> String {
 }
 
 /// `3.012 s: sent again, bytes 1 234 to 2 634`
-fn title(group: &Group, mark: &SequenceMark) -> String {
+fn title(group: &MarkGroup, mark: &SequenceMark) -> String {
     let several =
         if mark.packets > 1 { format!(", {} packets", mark.packets) } else { String::new() };
     format!(
@@ -371,7 +372,7 @@ fn title(group: &Group, mark: &SequenceMark) -> String {
 }
 
 /// What stands at a mark.
-pub(crate) fn letter(kind: SequenceKind) -> &'static str {
+pub(crate) fn mark_letter(kind: SequenceKind) -> &'static str {
     match kind {
         SequenceKind::OutOfOrder => "O",
         SequenceKind::Retransmitted => "R",
@@ -390,13 +391,13 @@ pub(crate) fn letter(kind: SequenceKind) -> &'static str {
 
 /// Room that texts have taken, in pixels of a picture on a usual screen: none stands on another.
 #[derive(Debug, Default)]
-struct Texts {
+struct LabelPlacer {
     taken: Vec<[f64; 4]>,
 }
 
-impl Texts {
+impl LabelPlacer {
     /// Whether a text of so many letters fits at a place, in per cent; if so, it takes the room.
-    fn fits(&mut self, place: (f64, f64), letters: usize, leans_left: bool) -> bool {
+    fn try_place(&mut self, place: (f64, f64), letters: usize, leans_left: bool) -> bool {
         const PIXELS: (f64, f64) = (3.7, 2.2);
         const LINE_PX: f64 = 11.0;
         let (edge, bottom) = (place.0 * PIXELS.0, place.1 * PIXELS.1);
@@ -416,29 +417,29 @@ impl Texts {
 }
 
 /// Letters and names; `unit` is what one of the axis's units is worth.
-fn letters(
+fn write_letters(
     out: &mut String,
-    (number, group): (usize, &Group),
-    (plane, unit): (Plane, f64),
-    texts: &mut Texts,
+    (number, group): (usize, &MarkGroup),
+    (plane, unit): (SequenceArea, f64),
+    texts: &mut LabelPlacer,
 ) {
     let named = group.kind == SequenceKind::Sent;
-    let text = if named { group.label.as_deref().unwrap_or("") } else { letter(group.kind) };
+    let text = if named { group.label.as_deref().unwrap_or("") } else { mark_letter(group.kind) };
     if text.is_empty() {
         return;
     }
-    let most = if named { MAX_NAMES } else { MAX_LETTERS };
+    let most = if named { MAX_NAMES } else { MAX_LETTERS_PER_KIND };
     let (mut placed, mut last) = (0, f64::NEG_INFINITY);
-    for mark in group.marks.iter().take(MAX_DRAWN) {
+    for mark in group.marks.iter().take(MAX_DRAWN_MARKS) {
         let at_s = seconds(mark);
         let (x, y) = (plane.x(at_s), plane.y(mark.end_bytes as f64));
         let inside = (0.0..=100.0).contains(&x) && (0.0..=100.0).contains(&y);
-        if placed >= most || !inside || (named && x < last + NAME_APART) {
+        if placed >= most || !inside || (named && x < last + MIN_NAME_GAP_PERCENT) {
             continue;
         }
         // A name stands left of its bars, where the line of its subflow has not been yet.
         let leans_left = named && x > 12.0;
-        if !texts.fits((x, y), text.chars().count(), leans_left) {
+        if !texts.try_place((x, y), text.chars().count(), leans_left) {
             continue;
         }
         (placed, last) = (placed + 1, x);
@@ -456,7 +457,7 @@ fn letters(
 }
 
 /// 1, 2 or 5 times a power of ten, at least `least`.
-fn step_of(least: f64) -> f64 {
+fn tick_step(least: f64) -> f64 {
     let least = if least.is_finite() && least > 0.0 { least.clamp(1e-9, 1e15) } else { 1.0 };
     let power = 10_f64.powf(least.log10().floor());
     [1.0, 2.0, 5.0, 10.0].into_iter().map(|n| n * power).find(|n| *n >= least).unwrap_or(least)
@@ -478,14 +479,14 @@ fn ticks(low: f64, high: f64, step: f64) -> Vec<(f64, String)> {
 mod tests {
     use super::*;
 
-    fn group(kind: SequenceKind, marks: &[(u64, i64, i64)]) -> Group {
+    fn group(kind: SequenceKind, marks: &[(u64, i64, i64)]) -> MarkGroup {
         let mark = |&(ms, start_bytes, end_bytes): &(u64, i64, i64)| SequenceMark {
             t_ns: ms * 1_000_000,
             start_bytes,
             end_bytes,
             packets: 1,
         };
-        Group {
+        MarkGroup {
             kind,
             name: kind.name().to_owned(),
             class: kind.name().to_owned(),
@@ -494,14 +495,21 @@ mod tests {
         }
     }
 
-    fn picture(groups: Vec<Group>) -> Picture<'static> {
-        Picture { title: "t".to_owned(), groups, from_s: 0.0, to_s: 1.0, events: &[], class: "" }
+    fn picture(groups: Vec<MarkGroup>) -> SequencePlot<'static> {
+        SequencePlot {
+            title: "t".to_owned(),
+            groups,
+            from_s: 0.0,
+            to_s: 1.0,
+            events: &[],
+            class: "",
+        }
     }
 
     #[test]
     fn a_bar_stands_where_and_when_its_packet_was_sent() {
         let sent = group(SequenceKind::Sent, &[(0, 0, 500), (500, 500, 1_000)]);
-        let plane = Plane { from_s: 0.0, length_s: 1.0, low: 0.0, height: 1_000.0 };
+        let plane = SequenceArea { from_s: 0.0, length_s: 1.0, low: 0.0, height: 1_000.0 };
         assert_eq!(bar(&sent.marks[0], plane, 4.0), "M0 1000V500");
         assert_eq!(bar(&sent.marks[1], plane, 4.0), "M5000 500V0");
     }
@@ -514,7 +522,7 @@ mod tests {
         assert_eq!(drawn.matches('V').count(), 500);
         assert_eq!(drawn.matches(": again, bytes").count(), MAX_TITLES);
         let letters = drawn.matches(">R</text>").count();
-        assert!((20..=MAX_LETTERS).contains(&letters), "{letters}");
+        assert!((20..=MAX_LETTERS_PER_KIND).contains(&letters), "{letters}");
     }
 
     #[test]
@@ -530,7 +538,7 @@ mod tests {
     #[test]
     fn ticks_are_round_and_begin_where_the_picture_does() {
         let labels: Vec<String> =
-            ticks(2.93, 3.61, step_of(0.68 / 5.0)).into_iter().map(|(_, label)| label).collect();
+            ticks(2.93, 3.61, tick_step(0.68 / 5.0)).into_iter().map(|(_, label)| label).collect();
         assert_eq!(labels, ["3.0", "3.2", "3.4", "3.6"]);
         assert!(ticks(f64::NAN, f64::INFINITY, 1.0).is_empty());
         assert!(ticks(-1e300, 1e300, 1.0).len() < 20);

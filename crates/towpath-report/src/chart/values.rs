@@ -11,15 +11,15 @@ use crate::number;
 use crate::text::{cut, esc};
 
 /// Height of a row, in pixels.
-const ROW: usize = 44;
+const ROW_PX: usize = 44;
 /// Height of what is above and below all rows: the axis.
 const AROUND_ROWS: usize = 46;
 /// More single values than this cannot be told apart.
 const MAX_DOTS: usize = 400;
 /// From here on a linear axis would hide the small values.
-const FAR: f64 = 30.0;
+const LOG_AXIS_RATIO: f64 = 30.0;
 /// Names are cut where their room ends.
-const NAME: usize = 22;
+const MAX_NAME_CHARS: usize = 22;
 
 /// A value axis.
 #[derive(Debug, Clone, PartialEq)]
@@ -27,11 +27,11 @@ pub(crate) struct ValueAxis {
     /// What one unit is worth in base units.
     size: f64,
     unit: &'static str,
-    ends: Ends,
+    ends: AxisRange,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Ends {
+enum AxisRange {
     /// From 0 to so many steps of so much, in base units.
     Linear { steps: u32, step: f64 },
     /// Powers of ten, of base units.
@@ -45,13 +45,13 @@ impl ValueAxis {
         let least = known.clone().fold(f64::INFINITY, f64::min);
         let most = known.fold(0.0, f64::max);
         let (size, unit) = scale(unit, most);
-        let ends = if least > 0.0 && least.is_finite() && most / least > FAR {
-            Ends::Log((least * 0.9).log10(), (most * 1.1).log10())
+        let ends = if least > 0.0 && least.is_finite() && most / least > LOG_AXIS_RATIO {
+            AxisRange::Log((least * 0.9).log10(), (most * 1.1).log10())
         } else {
             // What stands at the edge could not be seen in whole.
             let ticks = ticks(most * 1.02 / size, 5);
             let step = ticks.get(1).copied().unwrap_or(1.0) * size;
-            Ends::Linear { steps: ticks.len().saturating_sub(1).max(1) as u32, step }
+            AxisRange::Linear { steps: ticks.len().saturating_sub(1).max(1) as u32, step }
         };
         Self { size, unit, ends }
     }
@@ -61,26 +61,30 @@ impl ValueAxis {
         let known = values.filter(|value| value.is_finite() && *value > 0.0);
         let (low, high) = known.fold((0.8_f64, 1.25_f64), |(l, h), v| (l.min(v), h.max(v)));
         let room = (high / low).powf(0.06);
-        Self { size: 1.0, unit: "", ends: Ends::Log((low / room).log10(), (high * room).log10()) }
+        Self {
+            size: 1.0,
+            unit: "",
+            ends: AxisRange::Log((low / room).log10(), (high * room).log10()),
+        }
     }
 
     /// Per cent of the width; what is beyond the axis stands at its end.
     fn place(&self, value: f64) -> f64 {
         let part = match self.ends {
-            Ends::Linear { steps, step } => value / (f64::from(steps) * step),
-            Ends::Log(from, to) => (value.max(f64::MIN_POSITIVE).log10() - from) / (to - from),
+            AxisRange::Linear { steps, step } => value / (f64::from(steps) * step),
+            AxisRange::Log(from, to) => (value.max(f64::MIN_POSITIVE).log10() - from) / (to - from),
         };
         if part.is_nan() { 0.0 } else { 100.0 * part.clamp(0.0, 1.0) }
     }
 
     fn ticks(&self) -> Vec<(f64, String)> {
         match self.ends {
-            Ends::Linear { steps, step } => {
+            AxisRange::Linear { steps, step } => {
                 let tick = |n| (self.place(f64::from(n) * step), f64::from(n) * step / self.size);
                 let label = |(at, value)| (at, tick_label(value, step / self.size));
                 (0..=steps).map(tick).map(label).collect()
             }
-            Ends::Log(from, to) => self.log_ticks(from, to),
+            AxisRange::Log(from, to) => self.log_ticks(from, to),
         }
     }
 
@@ -110,7 +114,7 @@ impl ValueAxis {
             );
         }
         let mut text = [what, self.unit].join(if self.unit.is_empty() { "" } else { ", " });
-        if matches!(self.ends, Ends::Log(..)) {
+        if matches!(self.ends, AxisRange::Log(..)) {
             text.push_str(" (logarithmic)");
         }
         let _ = write!(
@@ -168,7 +172,7 @@ pub(crate) fn rows(
 ) -> String {
     let spoken = rows.iter().map(|row| format!("{}: {}", row.name, row.note));
     let spoken = spoken.collect::<Vec<_>>().join("; ");
-    let height = ROW * rows.len() + AROUND_ROWS;
+    let height = ROW_PX * rows.len() + AROUND_ROWS;
     let mut out = format!(
         "<svg class=\"plot rows\" height=\"{height}\" role=\"img\" aria-label=\"{}\">",
         esc(&format!("{title}: {spoken}"))
@@ -181,9 +185,9 @@ pub(crate) fn rows(
     for (number, row) in rows.iter().enumerate() {
         let _ = write!(
             out,
-            "<svg class=\"{}\" y=\"{}\" width=\"100%\" height=\"{ROW}\" overflow=\"visible\">",
+            "<svg class=\"{}\" y=\"{}\" width=\"100%\" height=\"{ROW_PX}\" overflow=\"visible\">",
             row.class,
-            ROW * number
+            ROW_PX * number
         );
         row.write(&mut out, axis);
         out.push_str("</svg>");
@@ -198,7 +202,7 @@ impl ValueRow {
             out,
             "<text class=\"name\" x=\"-10\" y=\"19\" text-anchor=\"end\">{}</text>\
              <text class=\"unit\" x=\"-10\" y=\"34\" text-anchor=\"end\">{}</text>",
-            esc(&cut(&self.name, NAME)),
+            esc(&cut(&self.name, MAX_NAME_CHARS)),
             esc(&self.note)
         );
         let seen = self.quartiles.filter(|[low, _]| low.is_finite());
@@ -248,10 +252,15 @@ impl ValueRow {
 }
 
 /// A curve: name, class, and the corners of a distribution function.
-pub(crate) type Curve = (String, String, Vec<(f64, f64)>);
+pub(crate) type DistributionCurve = (String, String, Vec<(f64, f64)>);
 
 /// Distribution functions: the part of the runs whose value is at most so large.
-pub(crate) fn distribution(title: &str, what: &str, axis: &ValueAxis, curves: &[Curve]) -> String {
+pub(crate) fn distribution(
+    title: &str,
+    what: &str,
+    axis: &ValueAxis,
+    curves: &[DistributionCurve],
+) -> String {
     let mut out = format!("<svg class=\"plot small\" role=\"img\" aria-label=\"{}\">", esc(title));
     for percent in [0, 25, 50, 75, 100] {
         let y = 100 - percent;
@@ -286,15 +295,15 @@ mod tests {
     #[test]
     fn an_axis_begins_at_zero_unless_that_would_hide_the_small_values() {
         let axis = ValueAxis::of(MetricUnit::Rate, [57.0e6, 20.0e6].into_iter());
-        let Ends::Linear { steps, step } = axis.ends else { panic!("{axis:?}") };
+        let AxisRange::Linear { steps, step } = axis.ends else { panic!("{axis:?}") };
         assert_eq!((axis.unit, f64::from(steps) * step), ("Mbit/s", 60.0e6));
         assert!((axis.place(30.0e6) - 50.0).abs() < 1e-9);
         let axis = ValueAxis::of(MetricUnit::Time, [0.01, 9.0].into_iter());
-        assert!(matches!(axis.ends, Ends::Log(..)));
+        assert!(matches!(axis.ends, AxisRange::Log(..)));
         assert!(axis.place(0.01) < axis.place(1.0) && axis.place(1.0) < axis.place(9.0));
         // Nothing has no place on a logarithmic axis.
         let axis = ValueAxis::of(MetricUnit::Time, [0.0, 9.0].into_iter());
-        assert!(matches!(axis.ends, Ends::Linear { .. }));
+        assert!(matches!(axis.ends, AxisRange::Linear { .. }));
     }
 
     #[test]

@@ -2,14 +2,14 @@
 
 use towpath_measure::result::{DelayStats, FlowSummary, MessageStats, Summary};
 
-use super::{Cell, Row, Tone, figure, missing, row};
-use crate::group::{FlowKey, Group, Spread};
+use super::{Cell, TableRow, Tone, figure, missing, row};
+use crate::group::{FlowKey, MedianRange, RunGroup};
 use crate::number;
 
 /// A label, what it means, and the figure.
-type Line = (&'static str, &'static str, fn(&[MessageStats]) -> Cell);
+type MetricRow = (&'static str, &'static str, fn(&[MessageStats]) -> Cell);
 
-const LINES: [Line; 12] = [
+const ROWS: [MetricRow; 12] = [
     ("Answered", "requests that were answered, of those that were due", answered),
     ("Delay, median", "from when a request was due until it was answered", |all| {
         delay(all, |d| d.p50_ns)
@@ -41,19 +41,19 @@ const LINES: [Line; 12] = [
 ];
 
 /// Whether a flow exchanges messages: figures of the byte stream mean little then.
-pub(super) fn is_exchange(groups: &[Group<'_>], key: FlowKey) -> bool {
+pub(super) fn is_exchange(groups: &[RunGroup<'_>], key: FlowKey) -> bool {
     groups.iter().flat_map(|group| group.flows(key)).any(|flow| flow.messages.is_some())
 }
 
 /// `Slowest answer: mptcp 617 ms, tcp 4.28 s: 6.9 times as long.`
-pub(super) fn headline(groups: &[Group<'_>]) -> Option<String> {
+pub(super) fn headline(groups: &[RunGroup<'_>]) -> Option<String> {
     let slowest = |summary: &Summary| -> Option<f64> {
         let asked = summary.flows.iter().filter_map(|flow| flow.messages.as_ref());
         asked.filter(|messages| messages.count > 0).map(|m| m.delay.max_ns as f64).reduce(f64::max)
     };
     let mut figures: Vec<(f64, &str)> = Vec::new();
     for group in groups {
-        let spread = Spread::of(group.summaries().filter_map(slowest))?;
+        let spread = MedianRange::of(group.summaries().filter_map(slowest))?;
         figures.push((spread.median, &group.label));
     }
     figures.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -68,14 +68,13 @@ pub(super) fn headline(groups: &[Group<'_>]) -> Option<String> {
 }
 
 /// The rows that have something to say.
-pub(super) fn rows(groups: &[Group<'_>], key: FlowKey) -> Vec<Row> {
-    let told = |group: &Group<'_>| -> Vec<MessageStats> {
+pub(super) fn rows(groups: &[RunGroup<'_>], key: FlowKey) -> Vec<TableRow> {
+    let told = |group: &RunGroup<'_>| -> Vec<MessageStats> {
         let figures = |flow: &&FlowSummary| flow.messages.clone().filter(|m| m.count > 0);
         group.flows(key).iter().filter_map(figures).collect()
     };
     let all: Vec<_> = groups.iter().map(told).collect();
-    LINES
-        .iter()
+    ROWS.iter()
         .map(|(label, meaning, cell)| row(label, meaning, all.iter().map(|group| cell(group))))
         .filter(|row| row.cells.iter().any(|cell| *cell != missing()))
         .collect()

@@ -2,19 +2,19 @@
 
 use towpath_measure::result::{CallFigures, DatagramFigures, DelayBasis, DelayStats};
 
-use super::{Cell, Row, figure, missing, row};
-use crate::group::{FlowKey, Group};
+use super::{Cell, TableRow, figure, missing, row};
+use crate::group::{FlowKey, RunGroup};
 use crate::number;
 
 /// A label, what it means, and the figure.
-type Line = (&'static str, &'static str, fn(&[DatagramFigures]) -> Cell);
+type MetricRow = (&'static str, &'static str, fn(&[DatagramFigures]) -> Cell);
 
-const LINES: [Line; 18] = [
+const ROWS: [MetricRow; 18] = [
     ("Score", "mean opinion score of the call, 1 to 4.5 (ITU-T G.107)", |all| {
-        calls(all, |one| one.score, |score| format!("{score:.2}"))
+        call_cell(all, |one| one.score, |score| format!("{score:.2}"))
     }),
     ("Rating R", "of the call, 0 to 100 (ITU-T G.107)", |all| {
-        calls(all, |one| one.rating, |rating| format!("{rating:.1}"))
+        call_cell(all, |one| one.rating, |rating| format!("{rating:.1}"))
     }),
     (
         "Mouth to ear",
@@ -22,10 +22,10 @@ const LINES: [Line; 18] = [
         mouth_to_ear,
     ),
     ("Lost or not sent", "datagrams of the call that never arrived", |all| {
-        shares(all, |one| one.lost, |one| one.sent.saturating_add(one.unsent))
+        call_share_cell(all, |one| one.lost, |one| one.sent.saturating_add(one.unsent))
     }),
     ("Late", "datagrams that arrived too late for the jitter buffer", |all| {
-        shares(all, |one| one.late, |one| one.sent.saturating_add(one.unsent))
+        call_share_cell(all, |one| one.late, |one| one.sent.saturating_add(one.unsent))
     }),
     ("Frames in time", "frames of the picture of which all datagrams were there in time", frames),
     ("Arrived", "datagrams that arrived, each once, of those that were sent", arrived),
@@ -52,20 +52,19 @@ const LINES: [Line; 18] = [
     }),
 ];
 
-fn told(group: &Group<'_>, key: FlowKey) -> Vec<DatagramFigures> {
+fn datagram_metrics(group: &RunGroup<'_>, key: FlowKey) -> Vec<DatagramFigures> {
     group.flows(key).iter().filter_map(|flow| flow.datagrams.clone()).collect()
 }
 
 /// Whether a flow sends datagrams at a constant rate.
-pub(super) fn is_steady(groups: &[Group<'_>], key: FlowKey) -> bool {
-    groups.iter().any(|group| !told(group, key).is_empty())
+pub(super) fn is_constant_rate(groups: &[RunGroup<'_>], key: FlowKey) -> bool {
+    groups.iter().any(|group| !datagram_metrics(group, key).is_empty())
 }
 
 /// The rows that have something to say.
-pub(super) fn rows(groups: &[Group<'_>], key: FlowKey) -> Vec<Row> {
-    let all: Vec<_> = groups.iter().map(|group| told(group, key)).collect();
-    LINES
-        .iter()
+pub(super) fn rows(groups: &[RunGroup<'_>], key: FlowKey) -> Vec<TableRow> {
+    let all: Vec<_> = groups.iter().map(|group| datagram_metrics(group, key)).collect();
+    ROWS.iter()
         .map(|(label, about, of)| row(label, about, all.iter().map(|own| of(own))))
         .filter(|row| row.cells.iter().any(|cell| *cell != missing()))
         .collect()
@@ -84,7 +83,7 @@ fn arrived(all: &[DatagramFigures]) -> Cell {
 }
 
 /// A figure of calls.
-fn calls(
+fn call_cell(
     all: &[DatagramFigures],
     pick: fn(&CallFigures) -> Option<f64>,
     text: fn(f64) -> String,
@@ -92,7 +91,7 @@ fn calls(
     figure(all.iter().filter_map(|one| pick(one.call.as_ref()?)), text)
 }
 
-fn shares(
+fn call_share_cell(
     all: &[DatagramFigures],
     pick: fn(&CallFigures) -> u64,
     of: fn(&DatagramFigures) -> u64,

@@ -7,36 +7,36 @@ use towpath_measure::result::{EmulatorTiming, FlowSummary, Record, Recovery};
 use towpath_measure::scenario::World;
 
 use super::{answers, events, is_event, shares};
-use crate::Run;
-use crate::group::{FlowKey, Group, Spread, flow_keys};
+use crate::StoredRun;
+use crate::group::{FlowKey, MedianRange, RunGroup, flow_keys};
 use crate::number;
 use crate::text::{capital, clean, cut};
 
 /// One headline for each world of which there is something to say.
-pub(crate) fn headlines(groups: &[Group<'_>]) -> Vec<String> {
+pub(crate) fn headlines(groups: &[RunGroup<'_>]) -> Vec<String> {
     let worlds = worlds(groups);
     let several = worlds.len() > 1;
     let of = |world: World| {
-        let own: Vec<Group<'_>> =
+        let own: Vec<RunGroup<'_>> =
             groups.iter().filter(|group| world_of(group) == Some(world)).cloned().collect();
         let text = headline(&own)?;
-        Some(if several { format!("In {world}: {}", uncapital(&text)) } else { text })
+        Some(if several { format!("In {world}: {}", uncapitalize(&text)) } else { text })
     };
     worlds.into_iter().filter_map(of).collect()
 }
 
 /// A sentence as what follows a colon.
-fn uncapital(text: &str) -> String {
+fn uncapitalize(text: &str) -> String {
     let mut letters = text.chars();
     letters.next().map(|first| first.to_lowercase().chain(letters).collect()).unwrap_or_default()
 }
 
-fn world_of(group: &Group<'_>) -> Option<World> {
+fn world_of(group: &RunGroup<'_>) -> Option<World> {
     group.runs.first().map(|run| run.meta.world)
 }
 
 /// Every world, in the order in which they appear.
-fn worlds(groups: &[Group<'_>]) -> Vec<World> {
+fn worlds(groups: &[RunGroup<'_>]) -> Vec<World> {
     let mut found = Vec::new();
     for world in groups.iter().filter_map(world_of) {
         if !found.contains(&world) {
@@ -47,7 +47,7 @@ fn worlds(groups: &[Group<'_>]) -> Vec<World> {
 }
 
 /// What these groups of one world come to.
-fn headline(groups: &[Group<'_>]) -> Option<String> {
+fn headline(groups: &[RunGroup<'_>]) -> Option<String> {
     let first = answers::headline(groups).or_else(|| shares::headline(groups));
     let mut said: Vec<String> = Vec::new();
     match first {
@@ -61,15 +61,15 @@ fn headline(groups: &[Group<'_>]) -> Option<String> {
             }
         }
     }
-    said.extend(limited(groups));
+    said.extend(machine_limit(groups));
     (!said.is_empty()).then(|| said.join(" "))
 }
 
 /// So many events are worth a sentence at the top.
-const EVENTS: usize = 2;
+const MAX_EVENTS: usize = 2;
 
 /// What the worst event of each group did to all of them: the one that its own sentence names.
-fn gaps(groups: &[Group<'_>], key: FlowKey) -> Vec<String> {
+fn gaps(groups: &[RunGroup<'_>], key: FlowKey) -> Vec<String> {
     let all = events(groups, key);
     let mut worst: Vec<(f64, &(u64, String))> = Vec::new();
     for group in groups {
@@ -83,14 +83,14 @@ fn gaps(groups: &[Group<'_>], key: FlowKey) -> Vec<String> {
         }
     }
     worst.sort_by(|a, b| b.0.total_cmp(&a.0));
-    worst.truncate(EVENTS);
+    worst.truncate(MAX_EVENTS);
     worst.sort_by_key(|(_, event)| event.0);
-    worst.into_iter().map(|(_, event)| after(groups, key, event)).collect()
+    worst.into_iter().map(|(_, event)| gap_sentence(groups, key, event)).collect()
 }
 
 /// Time until a group was without gaps again after an event, in the middle of its runs; infinite where
 /// they never ended.
-fn gap(group: &Group<'_>, key: FlowKey, event: &(u64, String)) -> Option<f64> {
+fn gap(group: &RunGroup<'_>, key: FlowKey, event: &(u64, String)) -> Option<f64> {
     let time =
         |recovery: &Recovery| recovery.last_stall_end_ns.map_or(f64::INFINITY, |ns| ns as f64);
     let flows = group.flows(key);
@@ -103,7 +103,7 @@ fn gap(group: &Group<'_>, key: FlowKey, event: &(u64, String)) -> Option<f64> {
 }
 
 /// `After wifi down: mpquic without gaps again in 1.58 s, mptcp in 3.02 s; tcp and quic never.`
-fn after(groups: &[Group<'_>], key: FlowKey, event: &(u64, String)) -> String {
+fn gap_sentence(groups: &[RunGroup<'_>], key: FlowKey, event: &(u64, String)) -> String {
     let mut ended: Vec<(f64, &str)> = Vec::new();
     let mut never: Vec<&str> = Vec::new();
     for group in groups {
@@ -135,11 +135,11 @@ fn after(groups: &[Group<'_>], key: FlowKey, event: &(u64, String)) -> String {
 }
 
 /// Which was faster: `Goodput: mpquic 27.1 Mbit/s, mptcp 25.9 Mbit/s, tcp 11.0 Mbit/s.`
-fn goodput(groups: &[Group<'_>], key: FlowKey) -> Option<String> {
+fn goodput(groups: &[RunGroup<'_>], key: FlowKey) -> Option<String> {
     let mut figures: Vec<(f64, &str)> = Vec::new();
     for group in groups {
         let flows = group.flows(key);
-        let goodput = Spread::of(flows.iter().map(|flow| flow.goodput_bps))?;
+        let goodput = MedianRange::of(flows.iter().map(|flow| flow.goodput_bps))?;
         figures.push((goodput.median, &group.label));
     }
     figures.sort_by(|a, b| b.0.total_cmp(&a.0));
@@ -162,12 +162,12 @@ fn goodput(groups: &[Group<'_>], key: FlowKey) -> Option<String> {
 }
 
 /// That the machine, and not the network, was the limit.
-fn limited(groups: &[Group<'_>]) -> Option<String> {
+fn machine_limit(groups: &[RunGroup<'_>]) -> Option<String> {
     let runs = || groups.iter().flat_map(|group| group.runs.iter().copied());
     let all = runs().count();
     let mut reasons: BTreeSet<String> = BTreeSet::new();
     let mut count = 0;
-    for noise in runs().filter_map(degraded) {
+    for noise in runs().filter_map(degraded_noise) {
         count += 1;
         reasons.extend(noise.reason.as_deref().map(|reason| cut(&clean(reason), 90)));
     }
@@ -187,7 +187,7 @@ fn limited(groups: &[Group<'_>]) -> Option<String> {
 }
 
 /// How exactly the links kept time, where that was not exact enough.
-fn degraded(run: &Run) -> Option<&EmulatorTiming> {
+fn degraded_noise(run: &StoredRun) -> Option<&EmulatorTiming> {
     let mut noises = run.records.iter().filter_map(|record| {
         let Record::Timing(noise) = record else { return None };
         Some(noise)

@@ -2,8 +2,8 @@
 
 use towpath_measure::result::{DelayStats, Load, LoadPath, LoadPhase};
 
-use super::{Cell, Row, figure, missing, row};
-use crate::group::{FlowKey, Group};
+use super::{Cell, TableRow, figure, missing, row};
+use crate::group::{FlowKey, RunGroup};
 use crate::number;
 use crate::text::{clean, cut};
 
@@ -14,17 +14,17 @@ const LOADS: [(Load, &str); 4] = [
     (Load::Both, "Loaded both"),
 ];
 
-fn told(group: &Group<'_>, key: FlowKey, load: Load) -> Vec<LoadPhase> {
+fn load_phases(group: &RunGroup<'_>, key: FlowKey, load: Load) -> Vec<LoadPhase> {
     let flows = group.flows(key);
     let phases = flows.iter().filter_map(|flow| flow.messages.as_ref()).flat_map(|m| &m.phases);
     phases.filter(|phase| phase.load == load).cloned().collect()
 }
 
 /// The rows of a flow that has such phases.
-pub(super) fn rows(groups: &[Group<'_>], key: FlowKey) -> Vec<Row> {
+pub(super) fn rows(groups: &[RunGroup<'_>], key: FlowKey) -> Vec<TableRow> {
     let mut rows = Vec::new();
     for (load, name) in LOADS {
-        let all: Vec<_> = groups.iter().map(|group| told(group, key, load)).collect();
+        let all: Vec<_> = groups.iter().map(|group| load_phases(group, key, load)).collect();
         if all.iter().all(Vec::is_empty) {
             continue;
         }
@@ -34,7 +34,7 @@ pub(super) fn rows(groups: &[Group<'_>], key: FlowKey) -> Vec<Row> {
         };
         add("median", "half of the requests were answered within this time", &|phases| {
             let cell = delay(phases, |d| d.p50_ns);
-            risen(cell, phases.iter().filter_map(|phase| phase.delay_increase_ns))
+            with_increase(cell, phases.iter().filter_map(|phase| phase.delay_increase_ns))
         });
         add("95 %", "95 % of the requests were answered within this time", &|phases| {
             delay(phases, |d| d.p95_ns)
@@ -47,13 +47,13 @@ pub(super) fn rows(groups: &[Group<'_>], key: FlowKey) -> Vec<Row> {
             figure(known, number::count)
         });
         let meaning = "60 s over the mean of the 95 % that were answered soonest";
-        rows.push(row(&format!("Round trips a minute, {}", words(load)), meaning, cells));
+        rows.push(row(&format!("Round trips a minute, {}", load_label(load)), meaning, cells));
     }
     rows.extend(paths(groups, key));
     rows
 }
 
-fn words(load: Load) -> &'static str {
+fn load_label(load: Load) -> &'static str {
     match load {
         Load::Idle => "idle",
         Load::Down => "down",
@@ -63,10 +63,10 @@ fn words(load: Load) -> &'static str {
 }
 
 /// Each path by itself, as datagrams saw it.
-fn paths(groups: &[Group<'_>], key: FlowKey) -> Vec<Row> {
+fn paths(groups: &[RunGroup<'_>], key: FlowKey) -> Vec<TableRow> {
     let mut names: Vec<String> = Vec::new();
     for (load, _) in LOADS {
-        let phases = groups.iter().flat_map(|group| told(group, key, load));
+        let phases = groups.iter().flat_map(|group| load_phases(group, key, load));
         for path in phases.flat_map(|phase| phase.paths) {
             if !names.contains(&path.path) {
                 names.push(path.path);
@@ -77,10 +77,11 @@ fn paths(groups: &[Group<'_>], key: FlowKey) -> Vec<Row> {
     for name in names {
         for (load, _) in LOADS {
             let cells = groups.iter().map(|group| {
-                let phases = told(group, key, load).into_iter().flat_map(|phase| phase.paths);
+                let phases =
+                    load_phases(group, key, load).into_iter().flat_map(|phase| phase.paths);
                 path_cell(&phases.filter(|path| path.path == name).collect::<Vec<_>>())
             });
-            let label = format!("{} {}, median", cut(&clean(&name), 20), words(load));
+            let label = format!("{} {}, median", cut(&clean(&name), 20), load_label(load));
             rows.push(row(&label, "datagrams over this path, from sent to back", cells));
         }
     }
@@ -90,11 +91,11 @@ fn paths(groups: &[Group<'_>], key: FlowKey) -> Vec<Row> {
 fn path_cell(all: &[LoadPath]) -> Cell {
     let known = all.iter().filter_map(|path| path.round_trip);
     let cell = figure(known.map(|times| times.p50_ns as f64), number::time);
-    risen(cell, all.iter().filter_map(|path| path.delay_increase_ns))
+    with_increase(cell, all.iter().filter_map(|path| path.delay_increase_ns))
 }
 
 /// How much more it is than idle; repetitions show their range instead.
-fn risen(cell: Cell, rises: impl Iterator<Item = i64>) -> Cell {
+fn with_increase(cell: Cell, rises: impl Iterator<Item = i64>) -> Cell {
     let rises: Vec<i64> = rises.collect();
     match rises.as_slice() {
         [only] if cell.note.is_empty() && cell != missing() => {

@@ -2,15 +2,15 @@
 
 use towpath_measure::result::{DelayStats, PathStats};
 
-use super::{Block, Cell, Row, Tone, figure, missing, row};
-use crate::group::Group;
+use super::{Cell, TableBlock, TableRow, Tone, figure, missing, row};
+use crate::group::RunGroup;
 use crate::number;
 use crate::text::clean;
 
 /// A label, what it means, and the figure.
-type Line = (&'static str, &'static str, fn(&[&PathStats]) -> Cell);
+type MetricRow = (&'static str, &'static str, fn(&[&PathStats]) -> Cell);
 
-const LINES: [Line; 8] = [
+const ROWS: [MetricRow; 8] = [
     ("Came back", "datagrams that came back in time, of those that were due", answered),
     ("Round trip, median", "from sent to back, of those that came back", |all| {
         round_trip(all, |d| d.p50_ns)
@@ -32,12 +32,12 @@ const LINES: [Line; 8] = [
         "from due to back; one that did not come back counts with the time for which it was waited for",
         |all| figure(all.iter().map(|path| path.delay.p99_ns as f64), number::time),
     ),
-    ("Longest silence", "longest time in which nothing came back", silence),
+    ("Longest silence", "longest time in which nothing came back", longest_gap),
 ];
 
 /// One block for each path over which datagrams were sent.
-pub(super) fn blocks(groups: &[Group<'_>]) -> Vec<Block> {
-    let all = groups.iter().flat_map(Group::summaries).flat_map(|summary| &summary.paths);
+pub(super) fn blocks(groups: &[RunGroup<'_>]) -> Vec<TableBlock> {
+    let all = groups.iter().flat_map(RunGroup::summaries).flat_map(|summary| &summary.paths);
     let mut keys: Vec<(u32, &str)> = Vec::new();
     for path in all {
         if !keys.contains(&(path.flow, path.path.as_str())) {
@@ -45,11 +45,11 @@ pub(super) fn blocks(groups: &[Group<'_>]) -> Vec<Block> {
         }
     }
     let title = |(flow, path)| format!("flow {flow}: udping over {}", clean(path));
-    keys.into_iter().map(|key| Block { title: title(key), rows: rows(groups, key) }).collect()
+    keys.into_iter().map(|key| TableBlock { title: title(key), rows: rows(groups, key) }).collect()
 }
 
-fn rows(groups: &[Group<'_>], (flow, path): (u32, &str)) -> Vec<Row> {
-    let of = |group: &Group<'_>| -> Vec<PathStats> {
+fn rows(groups: &[RunGroup<'_>], (flow, path): (u32, &str)) -> Vec<TableRow> {
+    let of = |group: &RunGroup<'_>| -> Vec<PathStats> {
         let paths = group.summaries().flat_map(|summary| &summary.paths);
         paths.filter(|one| one.flow == flow && one.path == path).cloned().collect()
     };
@@ -57,7 +57,7 @@ fn rows(groups: &[Group<'_>], (flow, path): (u32, &str)) -> Vec<Row> {
     let cell = |cell: fn(&[&PathStats]) -> Cell, own: &Vec<PathStats>| {
         cell(&own.iter().collect::<Vec<_>>())
     };
-    let lines = LINES.iter();
+    let lines = ROWS.iter();
     lines
         .map(|(label, about, of)| row(label, about, all.iter().map(|own| cell(*of, own))))
         .collect()
@@ -79,7 +79,7 @@ fn answered(all: &[&PathStats]) -> Cell {
     Cell { text: format!("{answered} of {count}"), note, tone: Tone::Plain, bar: None }
 }
 
-fn silence(all: &[&PathStats]) -> Cell {
+fn longest_gap(all: &[&PathStats]) -> Cell {
     match all {
         [only] => Cell {
             text: number::time(only.silence_ns as f64),

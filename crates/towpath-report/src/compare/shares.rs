@@ -4,13 +4,13 @@ use towpath_measure::format;
 use towpath_measure::result::Summary;
 use towpath_measure::scenario::DataDirection;
 
-use super::{Block, Cell, Row, figure, missing};
-use crate::group::{FlowKey, Group, Spread, flow_keys};
+use super::{Cell, TableBlock, TableRow, figure, missing};
+use crate::group::{FlowKey, MedianRange, RunGroup, flow_keys};
 use crate::number;
 use crate::text::{clean, cut};
 
 /// More flows than this are not named one by one.
-const NAMED: usize = 6;
+const MAX_NAMED_FLOWS: usize = 6;
 
 /// Jain's fairness index of what each got: 1 when all got the same, 1/n when one of n got all.
 ///
@@ -24,7 +24,7 @@ pub(crate) fn jain(shares: &[f64]) -> Option<f64> {
 
 /// For each direction in which at least two transfers ran: its flows. What exchanges messages asks
 /// for no more than it needs, and competes for nothing.
-pub(crate) fn competing(groups: &[Group<'_>]) -> Vec<Vec<FlowKey>> {
+pub(crate) fn competing_flows(groups: &[RunGroup<'_>]) -> Vec<Vec<FlowKey>> {
     let transfers: Vec<FlowKey> = flow_keys(groups)
         .into_iter()
         .filter(|key| {
@@ -38,7 +38,7 @@ pub(crate) fn competing(groups: &[Group<'_>]) -> Vec<Vec<FlowKey>> {
 }
 
 /// A command's traffic is nobody's to judge.
-fn is_transfer(groups: &[Group<'_>], flow: u32) -> bool {
+fn is_transfer(groups: &[RunGroup<'_>], flow: u32) -> bool {
     let runs = groups.iter().flat_map(|group| &group.runs);
     let mut all = runs.clone().flat_map(|run| &run.meta.flows);
     // The loads of `latency` come one after the other.
@@ -50,7 +50,7 @@ fn is_transfer(groups: &[Group<'_>], flow: u32) -> bool {
 }
 
 /// Who a flow is: the host that it starts from, with its number where that does not tell it.
-pub(crate) fn flow_name(groups: &[Group<'_>], flow: u32) -> String {
+pub(crate) fn flow_name(groups: &[RunGroup<'_>], flow: u32) -> String {
     let flows = || groups.iter().flat_map(|g| &g.runs).flat_map(|run| &run.meta.flows);
     let Some(own) = flows().find(|one| one.flow == flow) else { return format!("flow {flow}") };
     let shared = flows().any(|other| other.flow != flow && other.from == own.from);
@@ -74,10 +74,10 @@ fn share(summary: &Summary, flows: &[FlowKey], at: usize) -> Option<f64> {
 }
 
 /// `Who gets how much? mptcp: greedy 28.9 Mbit/s and modest 18.0 Mbit/s (Jain's index 0.948).`
-pub(super) fn headline(groups: &[Group<'_>]) -> Option<String> {
-    let competing = competing(groups);
+pub(super) fn headline(groups: &[RunGroup<'_>]) -> Option<String> {
+    let competing = competing_flows(groups);
     let [flows] = competing.as_slice() else { return None };
-    if flows.len() > NAMED || flow_keys(groups).len() != flows.len() {
+    if flows.len() > MAX_NAMED_FLOWS || flow_keys(groups).len() != flows.len() {
         return None;
     }
     let each = groups.iter().filter_map(|group| {
@@ -86,13 +86,13 @@ pub(super) fn headline(groups: &[Group<'_>]) -> Option<String> {
                 Some((*rates(summary, flows)?.get(at)?, share(summary, flows, at)?))
             });
             let all: Vec<(f64, f64)> = all.collect();
-            let rate = Spread::of(all.iter().map(|(rate, _)| *rate))?.median;
-            let share = Spread::of(all.iter().map(|(_, share)| *share))?.median;
+            let rate = MedianRange::of(all.iter().map(|(rate, _)| *rate))?.median;
+            let share = MedianRange::of(all.iter().map(|(_, share)| *share))?.median;
             let name = flow_name(groups, flows.get(at)?.flow);
             Some(format!("{name} {} ({})", number::rate(rate), number::percent(share)))
         };
         let told: Option<Vec<String>> = (0..flows.len()).map(median).collect();
-        let index = Spread::of(indices(group, flows))?.median;
+        let index = MedianRange::of(jain_indices(group, flows))?.median;
         let label = &group.label;
         Some(format!("{label}: {}, Jain\u{2019}s index {index:.3}", format::list(&told?)))
     });
@@ -100,44 +100,44 @@ pub(super) fn headline(groups: &[Group<'_>]) -> Option<String> {
     (!each.is_empty()).then(|| format!("Who gets how much? {}.", each.join("; ")))
 }
 
-fn indices(group: &Group<'_>, flows: &[FlowKey]) -> Vec<f64> {
+fn jain_indices(group: &RunGroup<'_>, flows: &[FlowKey]) -> Vec<f64> {
     group.summaries().filter_map(|summary| jain(&rates(summary, flows)?)).collect()
 }
 
 /// A block for each direction in which transfers compete.
-pub(super) fn blocks(groups: &[Group<'_>]) -> Vec<Block> {
-    let competing = competing(groups);
+pub(super) fn blocks(groups: &[RunGroup<'_>]) -> Vec<TableBlock> {
+    let competing = competing_flows(groups);
     let several = competing.len() > 1;
     let block = |flows: &Vec<FlowKey>| {
         let way = flows.first().map(|key| super::direction(key.direction)).unwrap_or_default();
         let suffix = if several { format!(", {way}") } else { String::new() };
-        Block { title: format!("who gets how much{suffix}"), rows: rows(groups, flows) }
+        TableBlock { title: format!("who gets how much{suffix}"), rows: rows(groups, flows) }
     };
     competing.iter().map(block).collect()
 }
 
-fn rows(groups: &[Group<'_>], flows: &[FlowKey]) -> Vec<Row> {
-    let mut rows: Vec<Row> = (0..flows.len().min(NAMED))
+fn rows(groups: &[RunGroup<'_>], flows: &[FlowKey]) -> Vec<TableRow> {
+    let mut rows: Vec<TableRow> = (0..flows.len().min(MAX_NAMED_FLOWS))
         .map(|at| {
             let name = flows.get(at).map(|key| flow_name(groups, key.flow)).unwrap_or_default();
-            let cell = |group: &Group<'_>| {
+            let cell = |group: &RunGroup<'_>| {
                 let all: Vec<f64> =
                     group.summaries().filter_map(|summary| share(summary, flows, at)).collect();
-                let bar = Spread::of(all.iter().copied()).map(|spread| spread.median);
+                let bar = MedianRange::of(all.iter().copied()).map(|spread| spread.median);
                 Cell { bar, ..figure(all, number::percent) }
             };
-            Row {
+            TableRow {
                 label: format!("Share of {name}"),
                 meaning: "its goodput over that of all transfers in this direction",
                 cells: groups.iter().map(cell).collect(),
             }
         })
         .collect();
-    let index = |group: &Group<'_>| match indices(group, flows).as_slice() {
+    let index = |group: &RunGroup<'_>| match jain_indices(group, flows).as_slice() {
         [] => missing(),
         all => figure(all.iter().copied(), |index| format!("{index:.3}")),
     };
-    rows.push(Row {
+    rows.push(TableRow {
         label: "Jain\u{2019}s index".to_owned(),
         meaning: "fairness: 1 when all got the same, 1/n when one of n got everything (Jain, Chiu, \
                   Hawe, 1984)",
@@ -147,9 +147,9 @@ fn rows(groups: &[Group<'_>], flows: &[FlowKey]) -> Vec<Row> {
 }
 
 /// A line for each of the transfers that compete in one run, as values.
-pub(crate) fn lines(groups: &[Group<'_>]) -> Vec<serde_json::Value> {
-    let summaries = || groups.iter().flat_map(Group::summaries);
-    let competing = competing(groups);
+pub(crate) fn share_values(groups: &[RunGroup<'_>]) -> Vec<serde_json::Value> {
+    let summaries = || groups.iter().flat_map(RunGroup::summaries);
+    let competing = competing_flows(groups);
     let of = |flows: &Vec<FlowKey>| -> Vec<serde_json::Value> {
         let line = |(at, key): (usize, &FlowKey), summary: &Summary| {
             let rates = rates(summary, flows)?;

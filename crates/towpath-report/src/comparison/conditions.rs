@@ -6,17 +6,17 @@ use towpath_measure::result::{CpuAccounting, EmulatorTiming, OrderKind, Record};
 use towpath_measure::scenario::{Transport, World};
 
 use super::Comparison;
-use crate::Run;
-use crate::group::Group;
+use crate::StoredRun;
+use crate::group::RunGroup;
 use crate::number;
 use crate::text::clean;
 
 /// Where a group says nothing.
-const NOTHING: &str = "–";
+const NO_VALUE: &str = "–";
 
 /// One condition of every group.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Condition {
+pub(crate) struct ComparedCondition {
     pub(crate) label: String,
     /// One for each group; several values of a group are joined.
     pub(crate) values: Vec<String>,
@@ -24,21 +24,21 @@ pub(crate) struct Condition {
     pub(crate) shared: bool,
 }
 
-impl Condition {
+impl ComparedCondition {
     /// Whether groups that should agree do not.
     pub(crate) fn differs(&self) -> bool {
         // What a group does not say is no difference: QUIC has no settings of TCP.
-        let known: BTreeSet<_> = self.values.iter().filter(|value| *value != NOTHING).collect();
+        let known: BTreeSet<_> = self.values.iter().filter(|value| *value != NO_VALUE).collect();
         self.shared && known.len() > 1
     }
 }
 
 /// What a run says of one condition; `None` where it has nothing to say.
-type Told = fn(&Run) -> Option<String>;
+type ConditionFn = fn(&StoredRun) -> Option<String>;
 
-pub(crate) fn conditions(comparison: &Comparison<'_>) -> Vec<Condition> {
+pub(crate) fn conditions(comparison: &Comparison<'_>) -> Vec<ComparedCondition> {
     let groups = &comparison.groups;
-    let fixed: [(&str, bool, Told); 13] = [
+    let fixed: [(&str, bool, ConditionFn); 13] = [
         ("Scenario", true, |run| Some(run.meta.scenario.clone())),
         ("World", true, |run| Some(run.meta.world.to_string())),
         ("Stack", true, |run| Some(run.meta.stack.clone()).filter(|_| is_tcp(run))),
@@ -58,7 +58,7 @@ pub(crate) fn conditions(comparison: &Comparison<'_>) -> Vec<Condition> {
             Some(if whole { "whole" } else { "cut off" }.to_owned()).filter(|_| !whole)
         }),
     ];
-    let mut all: Vec<Condition> = fixed
+    let mut all: Vec<ComparedCondition> = fixed
         .into_iter()
         .map(|(label, shared, told)| condition(groups, label, shared, told))
         .collect();
@@ -66,36 +66,40 @@ pub(crate) fn conditions(comparison: &Comparison<'_>) -> Vec<Condition> {
     all.push(spread(groups, "Seeds", |run| run.meta.seed as f64, |seed| format!("{seed:.0}")));
     all.extend(cost(comparison));
     all.extend(noises(groups));
-    all.retain(|condition| condition.values.iter().any(|value| value != NOTHING));
+    all.retain(|condition| condition.values.iter().any(|value| value != NO_VALUE));
     all
 }
 
 fn joined(mut values: Vec<String>) -> String {
     values.retain(|value| !value.is_empty());
-    if values.is_empty() { NOTHING.to_owned() } else { clean(&values.join("; ")) }
+    if values.is_empty() { NO_VALUE.to_owned() } else { clean(&values.join("; ")) }
 }
 
 fn condition(
-    groups: &[Group<'_>],
+    groups: &[RunGroup<'_>],
     label: &str,
     shared: bool,
-    told: impl Fn(&Run) -> Option<String>,
-) -> Condition {
-    let value = |group: &Group<'_>| {
+    told: impl Fn(&StoredRun) -> Option<String>,
+) -> ComparedCondition {
+    let value = |group: &RunGroup<'_>| {
         let all: BTreeSet<String> = group.runs.iter().filter_map(|run| told(run)).collect();
         joined(all.into_iter().collect())
     };
-    Condition { label: label.to_owned(), values: groups.iter().map(value).collect(), shared }
+    ComparedCondition {
+        label: label.to_owned(),
+        values: groups.iter().map(value).collect(),
+        shared,
+    }
 }
 
 /// The smallest and the largest of a group.
 fn spread(
-    groups: &[Group<'_>],
+    groups: &[RunGroup<'_>],
     label: &str,
-    of: impl Fn(&Run) -> f64,
+    of: impl Fn(&StoredRun) -> f64,
     text: impl Fn(f64) -> String,
-) -> Condition {
-    let value = |group: &Group<'_>| {
+) -> ComparedCondition {
+    let value = |group: &RunGroup<'_>| {
         let all: Vec<f64> = group.runs.iter().map(|run| of(run)).collect();
         let least = all.iter().copied().fold(f64::INFINITY, f64::min);
         let most = all.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -103,27 +107,27 @@ fn spread(
         if least == most { least } else { number::spread(&least, &most) }
     };
     let values = groups.iter().map(value).collect();
-    Condition { label: label.to_owned(), values, shared: false }
+    ComparedCondition { label: label.to_owned(), values, shared: false }
 }
 
-pub(super) fn is_tcp(run: &Run) -> bool {
+pub(super) fn is_tcp(run: &StoredRun) -> bool {
     matches!(run.meta.transport, Transport::Tcp | Transport::Mptcp)
 }
 
 /// QUIC always is; of the others the conditions say it, where there is anything to say.
-pub(super) fn is_encrypted(run: &Run) -> bool {
+pub(super) fn is_encrypted(run: &StoredRun) -> bool {
     !is_tcp(run) || run.meta.conditions.get("tls").is_some_and(|said| said != "no")
 }
 
 /// Read back from the senders.
-pub(super) fn congestion_control(run: &Run) -> Option<String> {
+pub(super) fn congestion_control(run: &StoredRun) -> Option<String> {
     let flows = run.summary.iter().flat_map(|summary| &summary.flows);
     let names: BTreeSet<&str> =
         flows.flat_map(|flow| &flow.congestion_control).map(String::as_str).collect();
     (!names.is_empty()).then(|| names.into_iter().collect::<Vec<_>>().join(", "))
 }
 
-fn order(run: &Run) -> Option<String> {
+fn order(run: &StoredRun) -> Option<String> {
     if run.meta.world == World::Sim {
         return None;
     }
@@ -134,7 +138,7 @@ fn order(run: &Run) -> Option<String> {
     })
 }
 
-fn counted(run: &Run) -> Option<String> {
+fn counted(run: &StoredRun) -> Option<String> {
     let counted = run.summary.as_ref()?.cpu?.accounting;
     Some(
         match counted {
@@ -147,7 +151,7 @@ fn counted(run: &Run) -> Option<String> {
     )
 }
 
-fn multipath(run: &Run) -> Option<String> {
+fn multipath(run: &StoredRun) -> Option<String> {
     let multipath = &run.summary.as_ref()?.multipath;
     multipath.requested.then(|| {
         match (multipath.used, multipath.paths_used.len()) {
@@ -160,7 +164,7 @@ fn multipath(run: &Run) -> Option<String> {
 }
 
 /// Everything else that any run says of its hosts: buffers, schedulers, libraries, processors.
-fn settings(groups: &[Group<'_>]) -> Vec<Condition> {
+fn settings(groups: &[RunGroup<'_>]) -> Vec<ComparedCondition> {
     let mut names: BTreeSet<&str> = BTreeSet::new();
     for run in groups.iter().flat_map(|group| &group.runs) {
         let said = run.meta.conditions.keys().map(String::as_str);
@@ -178,7 +182,7 @@ pub(super) fn is_buffer(name: &str) -> bool {
     ["rmem", "wmem", "buffer", "window"].iter().any(|part| name.contains(part))
 }
 
-pub(crate) fn noise(run: &Run) -> Option<&EmulatorTiming> {
+pub(crate) fn noise(run: &StoredRun) -> Option<&EmulatorTiming> {
     run.records.iter().find_map(|record| {
         let Record::Timing(noise) = record else { return None };
         Some(noise)
@@ -186,27 +190,27 @@ pub(crate) fn noise(run: &Run) -> Option<&EmulatorTiming> {
 }
 
 /// What the figures cost, beside what they are.
-fn cost(comparison: &Comparison<'_>) -> Option<Condition> {
+fn cost(comparison: &Comparison<'_>) -> Option<ComparedCondition> {
     let row = comparison.rows.iter().find(|row| row.figure.name == "cpu_per_gb")?;
     let text = |median: f64| row.figure.text(median);
     let values = row.estimates.iter();
-    let values = values.map(|e| e.as_ref().map_or(NOTHING.to_owned(), |e| text(e.median)));
+    let values = values.map(|e| e.as_ref().map_or(NO_VALUE.to_owned(), |e| text(e.median)));
     let label = row.figure.label.to_owned();
-    Some(Condition { label, values: values.collect(), shared: false })
+    Some(ComparedCondition { label, values: values.collect(), shared: false })
 }
 
-fn noises(groups: &[Group<'_>]) -> Vec<Condition> {
+fn noises(groups: &[RunGroup<'_>]) -> Vec<ComparedCondition> {
     let mut real = groups.iter().flat_map(|group| &group.runs);
     // Virtual time is never late.
     if real.all(|run| run.meta.world == World::Sim || noise(run).is_none()) {
         return Vec::new();
     }
-    let of = |pick: fn(&EmulatorTiming) -> f64| move |run: &Run| noise(run).map_or(0.0, pick);
+    let of = |pick: fn(&EmulatorTiming) -> f64| move |run: &StoredRun| noise(run).map_or(0.0, pick);
     vec![
         spread(groups, "Lateness, 99 %", of(|n| n.lateness_p99_ns as f64), number::time),
         spread(groups, "CPU used by others", of(|n| n.other_cpu_share), number::percent),
         spread(groups, "Load average", of(|n| n.load), |load| format!("{load:.1}")),
-        Condition {
+        ComparedCondition {
             label: "Degraded runs".to_owned(),
             values: groups.iter().map(degraded).collect(),
             shared: false,
@@ -214,7 +218,7 @@ fn noises(groups: &[Group<'_>]) -> Vec<Condition> {
     ]
 }
 
-fn degraded(group: &Group<'_>) -> String {
+fn degraded(group: &RunGroup<'_>) -> String {
     let count = group.runs.iter().filter(|run| noise(run).is_some_and(|n| n.unreliable)).count();
     format!("{count} of {}", group.runs.len())
 }

@@ -8,13 +8,13 @@ use towpath_measure::result::{OrderKind, Warning};
 use towpath_measure::scenario::World;
 
 use super::conditions::{conditions, congestion_control, is_buffer, is_encrypted, is_tcp, noise};
-use super::{Comparison, Condition};
-use crate::Run;
-use crate::group::Group;
+use super::{ComparedCondition, Comparison};
+use crate::StoredRun;
+use crate::group::RunGroup;
 use crate::text::clean;
 
 /// From here on even a stall that happens in one run of five shows in the distribution.
-const ENOUGH: usize = 20;
+const MIN_RUNS: usize = 20;
 
 pub(super) fn warnings(comparison: &Comparison<'_>) -> Vec<Warning> {
     let conditions = conditions(comparison);
@@ -25,7 +25,7 @@ pub(super) fn warnings(comparison: &Comparison<'_>) -> Vec<Warning> {
     stacks(comparison, &mut found);
     texts(comparison, &mut found);
     buffers(&conditions, &mut found);
-    doubtful_runs(comparison, &mut found);
+    unreliable_runs(comparison, &mut found);
     counts(comparison, &mut found);
     orders(comparison, &mut found);
     equal_runs(comparison, &mut found);
@@ -37,13 +37,13 @@ fn warning(text: String, hint: &str) -> Warning {
 }
 
 /// `tcp cubic, mptcp lia`
-fn told(groups: &[Group<'_>], values: &[String]) -> String {
+fn per_group(groups: &[RunGroup<'_>], values: &[String]) -> String {
     let each = groups.iter().zip(values).map(|(group, value)| format!("{} {value}", group.label));
     each.collect::<Vec<_>>().join(", ")
 }
 
 /// What must be the same, or the figures are about different things.
-fn mixed(conditions: &[Condition], found: &mut Vec<Warning>) {
+fn mixed(conditions: &[ComparedCondition], found: &mut Vec<Warning>) {
     let hints = [
         (
             "World",
@@ -76,8 +76,8 @@ fn lower(label: &str) -> String {
     if label == "World" { "the world".to_owned() } else { format!("`{label}`") }
 }
 
-fn each(groups: &[Group<'_>], told: impl Fn(&Run) -> Option<String>) -> Vec<String> {
-    let value = |group: &Group<'_>| {
+fn each(groups: &[RunGroup<'_>], told: impl Fn(&StoredRun) -> Option<String>) -> Vec<String> {
+    let value = |group: &RunGroup<'_>| {
         let all: BTreeSet<String> = group.runs.iter().filter_map(|run| told(run)).collect();
         all.into_iter().collect::<Vec<_>>().join("; ")
     };
@@ -92,7 +92,8 @@ fn differ(values: &[String]) -> bool {
 fn controls(comparison: &Comparison<'_>, found: &mut Vec<Warning>) {
     let values = each(&comparison.groups, congestion_control);
     if differ(&values) {
-        let text = format!("congestion control differs: {}", told(&comparison.groups, &values));
+        let text =
+            format!("congestion control differs: {}", per_group(&comparison.groups, &values));
         found.push(warning(
             clean(&text),
             "give all of them the same (`congestion-control`), or say that it is part of what is \
@@ -118,10 +119,10 @@ fn encryption(comparison: &Comparison<'_>, found: &mut Vec<Warning>) {
 }
 
 fn stacks(comparison: &Comparison<'_>, found: &mut Vec<Warning>) {
-    let stack = |run: &Run| is_tcp(run).then(|| run.meta.stack.clone());
+    let stack = |run: &StoredRun| is_tcp(run).then(|| run.meta.stack.clone());
     let values = each(&comparison.groups, stack);
     if differ(&values) {
-        let text = format!("the TCP stack differs: {}", told(&comparison.groups, &values));
+        let text = format!("the TCP stack differs: {}", per_group(&comparison.groups, &values));
         found.push(warning(clean(&text), "choose one with `--stack`, unless that is compared"));
     }
 }
@@ -139,9 +140,9 @@ fn texts(comparison: &Comparison<'_>, found: &mut Vec<Warning>) {
     }
 }
 
-fn buffers(conditions: &[Condition], found: &mut Vec<Warning>) {
+fn buffers(conditions: &[ComparedCondition], found: &mut Vec<Warning>) {
     // QUIC has no such settings: only those that were told can differ.
-    let differs = |condition: &&Condition| {
+    let differs = |condition: &&ComparedCondition| {
         let known: BTreeSet<_> = condition.values.iter().filter(|v| *v != "–").collect();
         is_buffer(&condition.label) && known.len() > 1
     };
@@ -155,10 +156,11 @@ fn buffers(conditions: &[Condition], found: &mut Vec<Warning>) {
     }
 }
 
-fn doubtful_runs(comparison: &Comparison<'_>, found: &mut Vec<Warning>) {
+fn unreliable_runs(comparison: &Comparison<'_>, found: &mut Vec<Warning>) {
     for group in &comparison.groups {
         let all = group.runs.len();
-        let count = |doubt: fn(&Run) -> bool| group.runs.iter().filter(|run| doubt(run)).count();
+        let count =
+            |doubt: fn(&StoredRun) -> bool| group.runs.iter().filter(|run| doubt(run)).count();
         let degraded = count(|run| noise(run).is_some_and(|noise| noise.unreliable));
         if degraded > 0 {
             found.push(warning(
@@ -196,7 +198,7 @@ fn counts(comparison: &Comparison<'_>, found: &mut Vec<Warning>) {
     let counts: Vec<String> = groups.iter().map(|g| g.summaries().count().to_string()).collect();
     let fewest = groups.iter().map(|g| g.summaries().count()).min().unwrap_or(0);
     if differ(&counts) {
-        let text = format!("numbers of repetitions differ: {}", told(groups, &counts));
+        let text = format!("numbers of repetitions differ: {}", per_group(groups, &counts));
         found.push(warning(text, "repeat all equally often, in turn"));
     }
     if fewest < MIN_SAMPLES {
@@ -212,7 +214,7 @@ fn counts(comparison: &Comparison<'_>, found: &mut Vec<Warning>) {
             "repeat more often (`--repeat 20`): stalls tend to come in two sizes, and few runs see \
              only one of them",
         ));
-    } else if fewest < ENOUGH && groups.iter().any(|group| !is_simulated(group)) {
+    } else if fewest < MIN_RUNS && groups.iter().any(|group| !is_simulated(group)) {
         found.push(warning(
             format!("{fewest} repetitions: what happens in one run of ten may be missing"),
             "repeat 20 times or more (`--repeat 20`) before publishing it",
@@ -220,7 +222,7 @@ fn counts(comparison: &Comparison<'_>, found: &mut Vec<Warning>) {
     }
 }
 
-fn is_simulated(group: &Group<'_>) -> bool {
+fn is_simulated(group: &RunGroup<'_>) -> bool {
     group.runs.iter().all(|run| run.meta.world == World::Sim)
 }
 
@@ -247,7 +249,7 @@ fn orders(comparison: &Comparison<'_>, found: &mut Vec<Warning>) {
 }
 
 /// Whether a group's repetitions are simulated and all the same.
-pub(super) fn draws_nothing(comparison: &Comparison<'_>, at: usize) -> bool {
+pub(super) fn is_deterministic(comparison: &Comparison<'_>, at: usize) -> bool {
     let samples = comparison.rows.iter().filter_map(|row| row.samples.get(at));
     let same =
         |values: &[f64]| values.first().map(|v| v.to_bits()) == values.last().map(|v| v.to_bits());
@@ -259,7 +261,7 @@ pub(super) fn draws_nothing(comparison: &Comparison<'_>, at: usize) -> bool {
 /// Where nothing is drawn at random, repetitions say the same again.
 fn equal_runs(comparison: &Comparison<'_>, found: &mut Vec<Warning>) {
     let groups = comparison.groups.iter().enumerate();
-    let groups = groups.filter(|(at, _)| draws_nothing(comparison, *at));
+    let groups = groups.filter(|(at, _)| is_deterministic(comparison, *at));
     let names: Vec<&str> = groups.map(|(_, group)| group.label.as_str()).collect();
     if !names.is_empty() {
         found.push(warning(

@@ -2,17 +2,17 @@
 
 use towpath_measure::expect::{Metric, MetricInputs, MetricUnit};
 
-use self::Better::{Less, More};
-use crate::Run;
+use self::BetterDirection::{Less, More};
+use crate::StoredRun;
 
 /// Which direction is better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Better {
+pub(crate) enum BetterDirection {
     More,
     Less,
 }
 
-impl Better {
+impl BetterDirection {
     pub(crate) fn text(self) -> &'static str {
         match self {
             Self::More => "more is better",
@@ -23,13 +23,13 @@ impl Better {
 
 /// A figure of a run, all its flows taken together.
 #[derive(Debug)]
-pub(crate) struct Figure {
+pub(crate) struct RunMetric {
     /// As in `[expect]`.
     pub(crate) name: &'static str,
     pub(crate) label: &'static str,
     /// What it is, in one short sentence.
     pub(crate) about: &'static str,
-    pub(crate) better: Better,
+    pub(crate) better: BetterDirection,
     /// Says nothing where only messages are exchanged, which is as much as their pattern says.
     pub(crate) of_transfers: bool,
 }
@@ -38,14 +38,14 @@ const fn figure(
     name: &'static str,
     label: &'static str,
     about: &'static str,
-    better: Better,
-) -> Figure {
-    Figure { name, label, about, better, of_transfers: false }
+    better: BetterDirection,
+) -> RunMetric {
+    RunMetric { name, label, about, better, of_transfers: false }
 }
 
 /// In the order in which they are shown.
-pub(crate) static FIGURES: [Figure; 14] = [
-    Figure {
+pub(crate) static METRICS: [RunMetric; 14] = [
+    RunMetric {
         of_transfers: true,
         ..figure("goodput", "Goodput", "bytes that the receivers read, over the time", More)
     },
@@ -69,13 +69,13 @@ pub(crate) static FIGURES: [Figure; 14] = [
     figure("cpu_per_gb", "CPU per GB", "processor time of both ends for 10⁹ bytes", Less),
 ];
 
-impl Figure {
+impl RunMetric {
     fn metric(&self) -> Option<Metric> {
         Metric::parse(self.name)
     }
 
     /// `None` where it was not measured; infinite for never.
-    pub(crate) fn value(&self, run: &Run) -> Option<f64> {
+    pub(crate) fn value(&self, run: &StoredRun) -> Option<f64> {
         self.metric()?.value(&MetricInputs::from(run.summary.as_ref()?))
     }
 
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn every_figure_is_a_metric() {
-        for figure in &FIGURES {
+        for figure in &METRICS {
             assert!(figure.metric().is_some(), "{}", figure.name);
         }
     }

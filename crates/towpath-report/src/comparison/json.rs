@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use towpath_measure::metrics::statistics::{ConfidenceInterval, Estimate, Pairing};
 
-use super::{Better, Compared, Comparison, Pair};
+use super::{BetterDirection, ComparedMetric, Comparison, GroupRatio};
 
 pub(super) fn json(comparison: &Comparison<'_>) -> Value {
     let groups = comparison.groups.iter().map(|group| {
@@ -27,7 +27,7 @@ pub(super) fn json(comparison: &Comparison<'_>) -> Value {
     })
 }
 
-fn figure(comparison: &Comparison<'_>, row: &Compared) -> Value {
+fn figure(comparison: &Comparison<'_>, row: &ComparedMetric) -> Value {
     let groups = row.estimates.iter().zip(&row.samples).zip(&comparison.groups);
     let groups = groups.map(|((estimate, sample), group)| {
         let of = |pick: fn(&Estimate) -> f64| estimate.as_ref().map(pick);
@@ -46,13 +46,13 @@ fn figure(comparison: &Comparison<'_>, row: &Compared) -> Value {
     json!({
         "name": row.figure.name,
         "label": row.figure.label,
-        "better": match row.figure.better { Better::More => "more", Better::Less => "less" },
+        "better": match row.figure.better { BetterDirection::More => "more", BetterDirection::Less => "less" },
         "groups": groups.collect::<Vec<_>>(),
         "ratios": ratios.collect::<Vec<_>>(),
     })
 }
 
-fn ratio(comparison: &Comparison<'_>, pair: &Pair) -> Value {
+fn ratio(comparison: &Comparison<'_>, pair: &GroupRatio) -> Value {
     let label = |at: usize| comparison.groups.get(at).map(|group| group.label.as_str());
     json!({
         "of": label(pair.of),

@@ -14,37 +14,37 @@ use towpath_measure::result::Warning;
 use towpath_measure::scenario::{Transport, World};
 use towpath_net::stream_seed;
 
-use crate::Run;
-use crate::group::{Group, groups};
+use crate::StoredRun;
+use crate::group::{RunGroup, groups};
 use crate::number;
-pub(crate) use conditions::{Condition, conditions, noise};
-pub(crate) use figure::{Better, FIGURES, Figure};
+pub(crate) use conditions::{ComparedCondition, conditions, noise};
+pub(crate) use figure::{BetterDirection, METRICS, RunMetric};
 
 /// Results that are compared.
 #[derive(Debug)]
 pub struct Comparison<'a> {
-    pub(crate) runs: &'a [Run],
-    pub(crate) groups: Vec<Group<'a>>,
-    pub(crate) rows: Vec<Compared>,
+    pub(crate) runs: &'a [StoredRun],
+    pub(crate) groups: Vec<RunGroup<'a>>,
+    pub(crate) rows: Vec<ComparedMetric>,
     /// Seed of the resampling.
     pub(crate) seed: u64,
 }
 
 /// One figure of all groups.
 #[derive(Debug)]
-pub(crate) struct Compared {
-    pub(crate) figure: &'static Figure,
+pub(crate) struct ComparedMetric {
+    pub(crate) figure: &'static RunMetric,
     /// Of each group; `None` where it was not measured.
     pub(crate) estimates: Vec<Option<Estimate>>,
     /// The single values of each group.
     pub(crate) samples: Vec<Sample>,
     /// Of every two groups, the later one over the earlier one.
-    pub(crate) ratios: Vec<Pair>,
+    pub(crate) ratios: Vec<GroupRatio>,
 }
 
 /// How many times as large a figure of group `of` is as that of group `to`.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Pair {
+pub(crate) struct GroupRatio {
     pub(crate) of: usize,
     pub(crate) to: usize,
     /// `None` where there is no answer: a figure that is zero, infinite or missing.
@@ -53,13 +53,13 @@ pub(crate) struct Pair {
 
 impl<'a> Comparison<'a> {
     /// Compares runs. Equal runs and seed give an equal comparison.
-    pub fn of(runs: &'a [Run], seed: u64) -> Self {
+    pub fn of(runs: &'a [StoredRun], seed: u64) -> Self {
         let mut groups = groups(runs);
         groups.sort_by_key(|group| (world_rank(group), transport_rank(group.transport)));
         let exchange = runs.iter().filter_map(|run| run.summary.as_ref());
         let exchange = exchange.clone().count() > 0
             && exchange.flat_map(|summary| &summary.flows).all(|flow| flow.messages.is_some());
-        let shown = FIGURES.iter().filter(|figure| !(exchange && figure.of_transfers));
+        let shown = METRICS.iter().filter(|figure| !(exchange && figure.of_transfers));
         let rows = shown.filter_map(|figure| compare(figure, &groups, seed)).collect();
         Self { runs, groups, rows, seed }
     }
@@ -105,24 +105,24 @@ impl<'a> Comparison<'a> {
         let median = |at: &usize| row.estimates.get(*at)?.as_ref().map(|e| e.median);
         order.retain(|at| median(at).is_some());
         order.sort_by(|a, b| median(a).unwrap_or(0.0).total_cmp(&median(b).unwrap_or(0.0)));
-        if row.figure.better == Better::More {
+        if row.figure.better == BetterDirection::More {
             order.reverse();
         }
         let [best, second, ..] = order[..] else { return None };
-        let mut text = self.versus(row, best, second)?;
+        let mut text = self.versus_text(row, best, second)?;
         // The usual question is what Multipath TCP brings, whichever two are ahead of the others.
-        if let Some([one, other]) = self.usual_pair(&order)
+        if let Some([one, other]) = self.tcp_mptcp_pair(&order)
             && [best, second] != [one, other]
         {
             let what = format!("{}: ", row.figure.label);
-            let usual = self.versus(row, one, other)?;
+            let usual = self.versus_text(row, one, other)?;
             text = format!("{text} {}", usual.strip_prefix(&what).unwrap_or(&usual));
         }
         Some(text)
     }
 
     /// TCP and Multipath TCP where there is one group of each, in this order of groups.
-    fn usual_pair(&self, order: &[usize]) -> Option<[usize; 2]> {
+    fn tcp_mptcp_pair(&self, order: &[usize]) -> Option<[usize; 2]> {
         let own = |transport: Transport| {
             let is_it = |at: &&usize| {
                 self.groups.get(**at).is_some_and(|group| group.transport == transport)
@@ -136,7 +136,7 @@ impl<'a> Comparison<'a> {
     }
 
     /// One group's figure held against that of a worse one.
-    fn versus(&self, row: &Compared, best: usize, second: usize) -> Option<String> {
+    fn versus_text(&self, row: &ComparedMetric, best: usize, second: usize) -> Option<String> {
         let median = |at: usize| row.estimates.get(at)?.as_ref().map(|e| e.median);
         let name = |at: usize| self.groups.get(at).map_or("", |group| group.label.as_str());
         let value = |at: usize| median(at).map(|v| row.figure.text(v)).unwrap_or_default();
@@ -144,10 +144,11 @@ impl<'a> Comparison<'a> {
         let told = format!("{what}: {} {}, {} {}", name(best), value(best), name(second), {
             value(second)
         });
-        let is_it = |p: &&Pair| (p.of, p.to) == (best, second) || (p.of, p.to) == (second, best);
+        let is_it =
+            |p: &&GroupRatio| (p.of, p.to) == (best, second) || (p.of, p.to) == (second, best);
         let ratio = row.ratios.iter().find(is_it)?.ratio;
         let Some(ratio) = ratio else { return Some(format!("{told}.")) };
-        if fairness::draws_nothing(self, best) && fairness::draws_nothing(self, second) {
+        if fairness::is_deterministic(self, best) && fairness::is_deterministic(self, second) {
             return Some(format!("{told}, in every repetition: nothing is drawn at random."));
         }
         Some(match too_few(ratio.count) {
@@ -158,7 +159,7 @@ impl<'a> Comparison<'a> {
     }
 
     /// `mptcp ÷ tcp`
-    pub(crate) fn pair_name(&self, pair: &Pair) -> String {
+    pub(crate) fn pair_name(&self, pair: &GroupRatio) -> String {
         let name = |at: usize| self.groups.get(at).map_or("", |group| group.label.as_str());
         format!("{} ÷ {}", name(pair.of), name(pair.to))
     }
@@ -176,7 +177,7 @@ pub(crate) fn is_clear(ratio: &Ratio) -> bool {
 pub(crate) fn ratio_text(ratio: f64) -> String {
     match ratio.abs() {
         small if small < 0.0995 => format!("{ratio:.3}"),
-        _ => number::three(ratio),
+        _ => number::three_digits(ratio),
     }
 }
 
@@ -189,7 +190,7 @@ fn transport_rank(transport: Transport) -> u8 {
     }
 }
 
-fn world_rank(group: &Group<'_>) -> u8 {
+fn world_rank(group: &RunGroup<'_>) -> u8 {
     match group.runs.first().map(|run| run.meta.world) {
         Some(World::Live) => 0,
         Some(World::Emu) => 1,
@@ -198,7 +199,11 @@ fn world_rank(group: &Group<'_>) -> u8 {
 }
 
 /// A figure of all groups; `None` when no run has it.
-fn compare(figure: &'static Figure, groups: &[Group<'_>], seed: u64) -> Option<Compared> {
+fn compare(
+    figure: &'static RunMetric,
+    groups: &[RunGroup<'_>],
+    seed: u64,
+) -> Option<ComparedMetric> {
     let values: Vec<_> = groups.iter().map(|group| values(figure, group)).collect();
     let samples: Vec<Sample> =
         values.iter().map(|values| Sample::of(values.iter().map(|(_, value)| *value))).collect();
@@ -225,20 +230,20 @@ fn compare(figure: &'static Figure, groups: &[Group<'_>], seed: u64) -> Option<C
                     .zip(samples.get(to))
                     .and_then(|(a, b)| Ratio::of_groups(a, b, seed)),
             };
-            ratios.push(Pair { of, to, ratio });
+            ratios.push(GroupRatio { of, to, ratio });
         }
     }
-    Some(Compared { figure, estimates, samples, ratios })
+    Some(ComparedMetric { figure, estimates, samples, ratios })
 }
 
 /// The runs of a group that have the figure.
-fn values<'a>(figure: &Figure, group: &Group<'a>) -> Vec<(&'a Run, f64)> {
+fn values<'a>(figure: &RunMetric, group: &RunGroup<'a>) -> Vec<(&'a StoredRun, f64)> {
     group.runs.iter().filter_map(|run| Some((*run, figure.value(run)?))).collect()
 }
 
 /// Values of the same repetition, where that means something: neighbours in time, or the same draws.
-fn pairs(a: &[(&Run, f64)], b: &[(&Run, f64)]) -> Option<Vec<(f64, f64)>> {
-    let by_number = |runs: &[(&'_ Run, f64)]| {
+fn pairs(a: &[(&StoredRun, f64)], b: &[(&StoredRun, f64)]) -> Option<Vec<(f64, f64)>> {
+    let by_number = |runs: &[(&'_ StoredRun, f64)]| {
         let all: BTreeMap<u32, usize> =
             runs.iter().enumerate().map(|(at, (run, _))| (run.meta.repeat, at)).collect();
         // Two calls' results together count each number twice, and their runs do not belong together.
@@ -249,7 +254,7 @@ fn pairs(a: &[(&Run, f64)], b: &[(&Run, f64)]) -> Option<Vec<(f64, f64)>> {
     for (number, at) in of_a {
         let Some(other) = of_b.get(&number) else { continue };
         let ((one, own), (two, others)) = (a.get(at)?, b.get(*other)?);
-        if !belong_together(one, two) {
+        if !comparable(one, two) {
             return None;
         }
         pairs.push((*own, *others));
@@ -257,7 +262,7 @@ fn pairs(a: &[(&Run, f64)], b: &[(&Run, f64)]) -> Option<Vec<(f64, f64)>> {
     (!pairs.is_empty()).then_some(pairs)
 }
 
-fn belong_together(a: &Run, b: &Run) -> bool {
+fn comparable(a: &StoredRun, b: &StoredRun) -> bool {
     match (a.meta.world, b.meta.world) {
         (World::Sim, World::Sim) => a.meta.seed == b.meta.seed,
         (one, other) if one == other => match (a.meta.order, b.meta.order) {

@@ -4,18 +4,18 @@ use std::fmt::Write as _;
 
 use towpath_measure::metrics::statistics::{ConfidenceInterval, Estimate, Pairing, Ratio, too_few};
 
-use super::{Compared, Comparison, Pair, ratio_text};
+use super::{ComparedMetric, Comparison, GroupRatio, ratio_text};
 use crate::number;
-use crate::terminal::{Ink, worlds};
+use crate::terminal::{TermStyle, worlds};
 use crate::text::{clean, cut, pad, wrap};
 
 /// Room for the names of figures.
-const LABEL: usize = 18;
+const LABEL_WIDTH: usize = 18;
 /// Narrower columns would break figures from their units.
-const COLUMN: usize = 20;
+const MIN_COLUMN_WIDTH: usize = 20;
 
 pub(super) fn table(comparison: &Comparison<'_>, width: usize, colour: bool) -> String {
-    let (width, ink) = (width.max(LABEL + COLUMN), Ink(colour));
+    let (width, ink) = (width.max(LABEL_WIDTH + MIN_COLUMN_WIDTH), TermStyle(colour));
     let mut out = String::new();
     if comparison.groups.is_empty() {
         return out;
@@ -26,7 +26,7 @@ pub(super) fn table(comparison: &Comparison<'_>, width: usize, colour: bool) -> 
     out
 }
 
-fn head(out: &mut String, comparison: &Comparison<'_>, width: usize, ink: Ink) {
+fn head(out: &mut String, comparison: &Comparison<'_>, width: usize, ink: TermStyle) {
     let Some(run) = comparison.groups.first().and_then(|group| group.runs.first()) else { return };
     let _ = writeln!(out, "{}", ink.bold(&cut(&clean(&run.meta.scenario), width)));
     let mut facts =
@@ -47,7 +47,7 @@ fn head(out: &mut String, comparison: &Comparison<'_>, width: usize, ink: Ink) {
 }
 
 /// A cell's lines: median, quartiles, interval; what would only repeat the median is left out.
-fn cell(row: &Compared, estimate: Option<&Estimate>) -> [String; 3] {
+fn cell(row: &ComparedMetric, estimate: Option<&Estimate>) -> [String; 3] {
     let Some(estimate) = estimate else {
         return ["–".to_owned(), String::new(), String::new()];
     };
@@ -81,16 +81,20 @@ fn between(figure: &str, low: &str, high: &str) -> Option<String> {
     })
 }
 
-fn estimates(out: &mut String, comparison: &Comparison<'_>, width: usize, ink: Ink) {
-    let columns = ((width - LABEL) / COLUMN).max(1);
+fn estimates(out: &mut String, comparison: &Comparison<'_>, width: usize, ink: TermStyle) {
+    let columns = ((width - LABEL_WIDTH) / MIN_COLUMN_WIDTH).max(1);
     let groups: Vec<&str> = comparison.groups.iter().map(|group| group.label.as_str()).collect();
     for (from, part) in groups.chunks(columns).enumerate().map(|(n, part)| (n * columns, part)) {
-        let mut line = pad("", LABEL);
+        let mut line = pad("", LABEL_WIDTH);
         for name in part {
-            line.push_str(&ink.bold(&pad(&cut(name, COLUMN - 1), COLUMN)));
+            line.push_str(&ink.bold(&pad(&cut(name, MIN_COLUMN_WIDTH - 1), MIN_COLUMN_WIDTH)));
         }
         let _ = writeln!(out, "{}", line.trim_end());
-        let _ = writeln!(out, "{}", ink.faint(&"─".repeat(LABEL + COLUMN * part.len())));
+        let _ = writeln!(
+            out,
+            "{}",
+            ink.faint(&"─".repeat(LABEL_WIDTH + MIN_COLUMN_WIDTH * part.len()))
+        );
         for row in &comparison.rows {
             let cells = row.estimates.iter().skip(from).take(part.len());
             let cells: Vec<_> = cells.map(|estimate| cell(row, estimate.as_ref())).collect();
@@ -103,7 +107,7 @@ fn estimates(out: &mut String, comparison: &Comparison<'_>, width: usize, ink: I
 }
 
 /// The lines of a row; those that say nothing of any group are left out.
-fn lines(out: &mut String, row: &Compared, cells: &[[String; 3]], ink: Ink) {
+fn lines(out: &mut String, row: &ComparedMetric, cells: &[[String; 3]], ink: TermStyle) {
     for at in 0..3 {
         let texts: Vec<&str> =
             cells.iter().map(|cell| cell.get(at).map_or("", String::as_str)).collect();
@@ -111,35 +115,37 @@ fn lines(out: &mut String, row: &Compared, cells: &[[String; 3]], ink: Ink) {
             continue;
         }
         let label = if at == 0 { row.figure.label } else { "" };
-        let mut line = ink.faint(&pad(label, LABEL));
+        let mut line = ink.faint(&pad(label, LABEL_WIDTH));
         for text in texts {
-            let shown = pad(&cut(text, COLUMN - 1), COLUMN);
+            let shown = pad(&cut(text, MIN_COLUMN_WIDTH - 1), MIN_COLUMN_WIDTH);
             line.push_str(&if at == 0 { shown } else { ink.faint(&shown) });
         }
         let _ = writeln!(out, "{}", line.trim_end());
     }
 }
 
-fn ratios(out: &mut String, comparison: &Comparison<'_>, width: usize, ink: Ink) {
-    let told = |row: &&Compared| row.ratios.iter().any(|pair| pair.ratio.is_some());
-    let rows: Vec<&Compared> = comparison.rows.iter().filter(told).collect();
+fn ratios(out: &mut String, comparison: &Comparison<'_>, width: usize, ink: TermStyle) {
+    let told = |row: &&ComparedMetric| row.ratios.iter().any(|pair| pair.ratio.is_some());
+    let rows: Vec<&ComparedMetric> = comparison.rows.iter().filter(told).collect();
     let Some(first) = rows.first() else { return };
     let names: Vec<String> = first.ratios.iter().map(|pair| comparison.pair_name(pair)).collect();
     let label =
-        names.iter().map(|name| name.chars().count() + 2).max().unwrap_or(0).clamp(LABEL, 34);
+        names.iter().map(|name| name.chars().count() + 2).max().unwrap_or(0).clamp(LABEL_WIDTH, 34);
     let _ = writeln!(out, "{}", ink.bold("ratios"));
-    for part in rows.chunks(((width - label) / COLUMN).max(1)) {
+    for part in rows.chunks(((width - label) / MIN_COLUMN_WIDTH).max(1)) {
         let mut line = pad("", label);
         for row in part {
-            line.push_str(&ink.bold(&pad(&cut(row.figure.label, COLUMN - 1), COLUMN)));
+            line.push_str(
+                &ink.bold(&pad(&cut(row.figure.label, MIN_COLUMN_WIDTH - 1), MIN_COLUMN_WIDTH)),
+            );
         }
         let _ = writeln!(out, "{}", line.trim_end());
-        let _ = writeln!(out, "{}", ink.faint(&"─".repeat(label + COLUMN * part.len())));
+        let _ = writeln!(out, "{}", ink.faint(&"─".repeat(label + MIN_COLUMN_WIDTH * part.len())));
         for (at, name) in names.iter().enumerate() {
             let mut line = ink.faint(&pad(&cut(name, label - 1), label));
             for row in part {
                 let text = row.ratios.get(at).map_or_else(String::new, ratio);
-                line.push_str(&pad(&text, COLUMN));
+                line.push_str(&pad(&text, MIN_COLUMN_WIDTH));
             }
             let _ = writeln!(out, "{}", line.trim_end());
         }
@@ -161,7 +167,7 @@ fn is_paired(ratio: Ratio) -> bool {
     ratio.pairing == Pairing::Paired
 }
 
-fn ratio(pair: &Pair) -> String {
+fn ratio(pair: &GroupRatio) -> String {
     let Some(ratio) = pair.ratio else { return "–".to_owned() };
     let value = ratio_text(ratio.value);
     match ratio.interval {

@@ -2,10 +2,10 @@
 
 use std::fmt::Write as _;
 
-use super::marks::{self, Plane};
-use super::place::{Placed, horizontal, vertical};
-use super::style::{FONTS, INK, LINE, Look, SOFT, marker, width};
-use super::{Figure, Kind, Panel, Scale};
+use super::marks::{self, PlotArea};
+use super::place::{AxisLayout, horizontal, vertical};
+use super::style::{FONTS, INK, LINE, MUTED, MarkerStyle, marker, width};
+use super::{CurveKind, Figure, Panel, ScaleKind};
 use crate::text::{cut, esc, wrap};
 
 /// Width of a panel; a figure of one is as wide as a column of a paper.
@@ -35,7 +35,7 @@ pub fn svg(figure: &Figure) -> String {
     let first = top + ROW * rows.len() as f64 + 4.0;
     let lines = figure.panels.len().div_ceil(columns);
     let size = [across, first + lines as f64 * HEIGHT + MARGIN];
-    let mut out = open(size, &spoken(figure));
+    let mut out = open(size, &aria_label(figure));
     let _ =
         write!(out, "<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>{}", marks::patterns());
     for (number, title) in titles.iter().enumerate() {
@@ -79,7 +79,7 @@ pub fn panels(figure: &Figure) -> Vec<String> {
 pub fn legend(figure: &Figure, across: f64) -> String {
     let entries = entries(figure);
     let rows = flow(&entries, across);
-    let long = |row: &[Entry<'_>]| row.iter().map(|entry| entry.room).sum::<f64>();
+    let long = |row: &[LegendEntry<'_>]| row.iter().map(|entry| entry.room).sum::<f64>();
     let widest = rows.iter().map(|row| long(row)).fold(1.0, f64::max);
     let mut out = open([widest, ROW * rows.len() as f64], "legend");
     out.push_str(marks::patterns());
@@ -100,7 +100,7 @@ fn open([across, down]: [f64; 2], label: &str) -> String {
 }
 
 /// What a listener hears instead of the picture.
-fn spoken(figure: &Figure) -> String {
+fn aria_label(figure: &Figure) -> String {
     let mut text = figure.title.clone();
     for panel in &figure.panels {
         let names: Vec<_> = panel.curves.iter().map(|curve| curve.name.as_str()).collect();
@@ -124,7 +124,7 @@ fn letter(figure: &Figure, number: usize) -> Option<String> {
 
 /// One thing in the legend.
 #[derive(Debug, Clone)]
-struct Entry<'a> {
+struct LegendEntry<'a> {
     /// The panel and the number of the curve in it; `None` for what others say.
     curve: Option<(&'a Panel, usize)>,
     name: String,
@@ -132,14 +132,14 @@ struct Entry<'a> {
 }
 
 /// Every curve once, and the reference points.
-fn entries(figure: &Figure) -> Vec<Entry<'_>> {
+fn entries(figure: &Figure) -> Vec<LegendEntry<'_>> {
     let room = |name: &str| 34.0 + 7.0 + width(name, 12.5) + 18.0;
-    let mut found: Vec<(usize, Entry<'_>)> = Vec::new();
+    let mut found: Vec<(usize, LegendEntry<'_>)> = Vec::new();
     for panel in &figure.panels {
         for (number, curve) in panel.curves.iter().enumerate() {
             if found.iter().all(|(_, entry)| entry.name != curve.name) {
                 let (name, curve_at) = (curve.name.clone(), Some((panel, number)));
-                let entry = Entry { curve: curve_at, room: room(&name), name };
+                let entry = LegendEntry { curve: curve_at, room: room(&name), name };
                 found.push((curve.style, entry));
             }
         }
@@ -148,14 +148,14 @@ fn entries(figure: &Figure) -> Vec<Entry<'_>> {
     let mut entries: Vec<_> = found.into_iter().map(|(_, entry)| entry).collect();
     if figure.panels.iter().any(|panel| !panel.references.is_empty()) {
         let name = figure.source.clone().unwrap_or_else(|| "the source".to_owned());
-        entries.push(Entry { curve: None, room: room(&name), name });
+        entries.push(LegendEntry { curve: None, room: room(&name), name });
     }
     entries
 }
 
 /// Entries in lines of at most this width.
-fn flow<'a>(entries: &[Entry<'a>], across: f64) -> Vec<Vec<Entry<'a>>> {
-    let mut rows: Vec<Vec<Entry<'a>>> = Vec::new();
+fn flow<'a>(entries: &[LegendEntry<'a>], across: f64) -> Vec<Vec<LegendEntry<'a>>> {
+    let mut rows: Vec<Vec<LegendEntry<'a>>> = Vec::new();
     let mut used = f64::INFINITY;
     for entry in entries {
         if used + entry.room > across {
@@ -170,11 +170,11 @@ fn flow<'a>(entries: &[Entry<'a>], across: f64) -> Vec<Vec<Entry<'a>>> {
     rows
 }
 
-fn entry_row(out: &mut String, row: &[Entry<'_>], [mut x, y]: [f64; 2]) {
+fn entry_row(out: &mut String, row: &[LegendEntry<'_>], [mut x, y]: [f64; 2]) {
     for entry in row {
         match entry.curve {
             Some((panel, number)) => marks::sample(out, panel, number, [x, y]),
-            None => marker(out, None, [x + 17.0, y], Look::Hollow),
+            None => marker(out, None, [x + 17.0, y], MarkerStyle::Hollow),
         }
         let _ = write!(
             out,
@@ -211,12 +211,19 @@ fn draw(out: &mut String, panel: &Panel, letter: Option<&str>) {
         w = size[0] + 14.0,
         h = size[1] + 14.0
     );
-    marks::draw(out, panel, &Plane { x: &x, y: &y, size });
+    marks::draw(out, panel, &PlotArea { x: &x, y: &y, size });
     out.push_str("</svg></g>");
 }
 
 /// Grid, ticks and labels.
-fn frame(out: &mut String, panel: &Panel, x: &Placed, y: &Placed, size: [f64; 2], left: f64) {
+fn frame(
+    out: &mut String,
+    panel: &Panel,
+    x: &AxisLayout,
+    y: &AxisLayout,
+    size: [f64; 2],
+    left: f64,
+) {
     let [across, down] = size;
     for (value, label) in &y.ticks {
         let Some(at) = y.part(*value).map(|part| (1.0 - part) * down) else { continue };
@@ -227,10 +234,10 @@ fn frame(out: &mut String, panel: &Panel, x: &Placed, y: &Placed, size: [f64; 2]
             at + 4.2
         );
     }
-    let named = matches!(panel.x.scale, Scale::Names(_));
+    let named = matches!(panel.x.scale, ScaleKind::Names(_));
     let small = x.minor.iter().filter_map(|value| x.part(*value)).map(|part| part * across);
     for at in small {
-        let _ = write!(out, "<path d=\"M{at:.1} {down:.1}v3\" stroke=\"{SOFT}\"/>");
+        let _ = write!(out, "<path d=\"M{at:.1} {down:.1}v3\" stroke=\"{MUTED}\"/>");
     }
     let slot = across / x.ticks.len().max(1) as f64;
     // A name of two lines pushes the axis' label down.
@@ -251,7 +258,7 @@ fn frame(out: &mut String, panel: &Panel, x: &Placed, y: &Placed, size: [f64; 2]
             );
         }
     }
-    if panel.kind == Kind::Scatter || panel.kind == Kind::Cdf {
+    if panel.kind == CurveKind::Scatter || panel.kind == CurveKind::Cdf {
         for at in x.ticks.iter().filter_map(|(value, _)| x.part(*value)) {
             let _ = write!(out, "<path d=\"M{:.1} 0V{down:.1}\" stroke=\"{LINE}\"/>", at * across);
         }

@@ -10,7 +10,7 @@ use super::png::PngError;
 const REGULAR: (&str, &[u8]) = ("Arimo", include_bytes!("font/Arimo-Regular.ttf"));
 const BOLD: (&str, &[u8]) = ("Arimo Bold", include_bytes!("font/Arimo-Bold.ttf"));
 /// Shown for a letter that the fonts do not have.
-const UNKNOWN: char = '\u{fffd}';
+const REPLACEMENT: char = '\u{fffd}';
 
 /// The picture with every `<text>` as a `<path>`; only what `layout` and `marks` write is understood.
 pub(super) fn outlined(svg: &str) -> Result<String, PngError> {
@@ -21,7 +21,7 @@ pub(super) fn outlined(svg: &str) -> Result<String, PngError> {
         out.push_str(before);
         let (text, after) = text.split_once("</text>").unwrap_or((text, ""));
         let (attributes, content) = text.split_once('>').unwrap_or((text, ""));
-        let text = Text::read(attributes);
+        let text = SvgText::read(attributes);
         let font = if text.bold { &bold } else { &regular };
         font.write(&mut out, &text, &unescaped(content));
         rest = after;
@@ -32,7 +32,7 @@ pub(super) fn outlined(svg: &str) -> Result<String, PngError> {
 
 /// What the attributes of a text say.
 #[derive(Debug)]
-struct Text<'a> {
+struct SvgText<'a> {
     at: [f32; 2],
     size: f32,
     bold: bool,
@@ -42,7 +42,7 @@ struct Text<'a> {
     others: Vec<(&'a str, &'a str)>,
 }
 
-impl<'a> Text<'a> {
+impl<'a> SvgText<'a> {
     fn read(attributes: &'a str) -> Self {
         let (at, size) = ([0.0; 2], TICK as f32);
         let mut text = Self { at, size, bold: false, anchor: 0.0, others: Vec::new() };
@@ -83,16 +83,16 @@ impl Font {
 
     /// A letter, and how far the next one is from it, in units of the font.
     fn glyph(&self, letter: char) -> (GlyphId, f32) {
-        let found = self.face.glyph_index(letter).or_else(|| self.face.glyph_index(UNKNOWN));
+        let found = self.face.glyph_index(letter).or_else(|| self.face.glyph_index(REPLACEMENT));
         let glyph = found.unwrap_or_default();
         (glyph, self.face.glyph_hor_advance(glyph).map_or(0.0, f32::from))
     }
 
-    fn write(&self, out: &mut String, text: &Text<'_>, content: &str) {
+    fn write(&self, out: &mut String, text: &SvgText<'_>, content: &str) {
         let scale = text.size / self.units;
         let width: f32 = content.chars().map(|letter| self.glyph(letter).1).sum();
         let [x, y] = text.at;
-        let mut pen = Pen { out, scale, at: [x - width * scale * text.anchor, y] };
+        let mut pen = OutlineWriter { out, scale, at: [x - width * scale * text.anchor, y] };
         pen.out.push_str("<path d=\"M0 0");
         for letter in content.chars() {
             let (glyph, advance) = self.glyph(letter);
@@ -110,13 +110,13 @@ impl Font {
 }
 
 /// Writes outlines: upwards is less in a picture, and more in a font.
-struct Pen<'a> {
+struct OutlineWriter<'a> {
     out: &'a mut String,
     scale: f32,
     at: [f32; 2],
 }
 
-impl Pen<'_> {
+impl OutlineWriter<'_> {
     fn points(&mut self, command: char, points: &[[f32; 2]]) {
         self.out.push(command);
         for [x, y] in points {
@@ -127,7 +127,7 @@ impl Pen<'_> {
     }
 }
 
-impl OutlineBuilder for Pen<'_> {
+impl OutlineBuilder for OutlineWriter<'_> {
     fn move_to(&mut self, x: f32, y: f32) {
         self.points('M', &[[x, y]]);
     }

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::place::Placed;
-use super::style::{INK, Look, SOFT, colour, dash, marker, width};
-use super::{Curve, Kind, Panel, Point};
+use super::place::AxisLayout;
+use super::style::{INK, MUTED, MarkerStyle, colour, dash, marker, width};
+use super::{Curve, CurveKind, CurvePoint, Panel};
 use crate::text::esc;
 
 /// More points than this have a band instead of bars of their own.
@@ -15,13 +15,13 @@ const MAX_MARKERS: usize = 40;
 
 /// Where values are in a panel's data area, whose top left corner is the origin.
 #[derive(Debug)]
-pub(super) struct Plane<'a> {
-    pub(super) x: &'a Placed,
-    pub(super) y: &'a Placed,
+pub(super) struct PlotArea<'a> {
+    pub(super) x: &'a AxisLayout,
+    pub(super) y: &'a AxisLayout,
     pub(super) size: [f64; 2],
 }
 
-impl Plane<'_> {
+impl PlotArea<'_> {
     fn x(&self, value: f64) -> Option<f64> {
         self.x.part(value).map(|part| part * self.size[0])
     }
@@ -44,7 +44,7 @@ impl Plane<'_> {
 /// Heights of the stacks of a panel, and of their whiskers.
 pub(super) fn tops(panel: &Panel) -> Vec<f64> {
     let mut tops: BTreeMap<(usize, i64), f64> = BTreeMap::new();
-    for curve in ours(panel) {
+    for curve in run_curves(panel) {
         for point in curve.points.iter().filter(|point| point.middle.is_finite()) {
             *tops.entry((curve.group, point.x as i64)).or_default() += point.middle.max(0.0);
         }
@@ -53,20 +53,20 @@ pub(super) fn tops(panel: &Panel) -> Vec<f64> {
 }
 
 /// Draws all of a panel's curves.
-pub(super) fn draw(out: &mut String, panel: &Panel, plane: &Plane<'_>) {
+pub(super) fn draw(out: &mut String, panel: &Panel, plane: &PlotArea<'_>) {
     if let Some(factor) = panel.diagonal {
         diagonal(out, factor, plane);
     }
     match panel.kind {
-        Kind::Lines => {
+        CurveKind::Lines => {
             panel.curves.iter().for_each(|curve| spread(out, curve, plane));
             panel.curves.iter().for_each(|curve| line(out, curve, plane));
         }
-        Kind::Scatter => ours(panel).for_each(|curve| markers(out, curve, plane)),
-        Kind::Cdf => ours(panel).for_each(|curve| steps(out, curve, plane)),
-        Kind::Bars | Kind::StackedBars => bars(out, panel, plane),
+        CurveKind::Scatter => run_curves(panel).for_each(|curve| markers(out, curve, plane)),
+        CurveKind::Cdf => run_curves(panel).for_each(|curve| steps(out, curve, plane)),
+        CurveKind::Bars | CurveKind::StackedBars => bars(out, panel, plane),
     }
-    if panel.kind != Kind::Lines {
+    if panel.kind != CurveKind::Lines {
         panel.curves.iter().filter(|curve| curve.given).for_each(|c| markers(out, c, plane));
     }
     for line in &panel.lines {
@@ -74,7 +74,7 @@ pub(super) fn draw(out: &mut String, panel: &Panel, plane: &Plane<'_>) {
         let _ = write!(
             out,
             "<path d=\"M0 {y:.1}H{:.1}\" stroke=\"{INK}\" stroke-dasharray=\"4 3\" fill=\"none\"/>\
-             <text x=\"4\" y=\"{:.1}\" font-size=\"11\" fill=\"{SOFT}\" stroke=\"#fff\" \
+             <text x=\"4\" y=\"{:.1}\" font-size=\"11\" fill=\"{MUTED}\" stroke=\"#fff\" \
              stroke-width=\"3\" paint-order=\"stroke\">{}</text>",
             plane.size[0],
             y - 4.0,
@@ -82,25 +82,25 @@ pub(super) fn draw(out: &mut String, panel: &Panel, plane: &Plane<'_>) {
         );
     }
     for other in &panel.references {
-        let own = |curve: &Curve| panel.kind == Kind::Bars && curve.name == other.name;
-        let shift = ours(panel).position(own).map_or(0.0, |bar| column(panel, plane, bar));
+        let own = |curve: &Curve| panel.kind == CurveKind::Bars && curve.name == other.name;
+        let shift = run_curves(panel).position(own).map_or(0.0, |bar| column(panel, plane, bar));
         if let Some([x, y]) = plane.at(other.x, other.y) {
-            marker(out, other.style, [x + shift, y], Look::Hollow);
+            marker(out, other.style, [x + shift, y], MarkerStyle::Hollow);
         }
     }
 }
 
 /// Where both axes are equal, and what is within a factor of that.
-fn diagonal(out: &mut String, factor: f64, plane: &Plane<'_>) {
+fn diagonal(out: &mut String, factor: f64, plane: &PlotArea<'_>) {
     let [low, high] = [plane.x.low(), plane.x.high()];
     let corners = [(low, factor), (high, factor), (high, 1.0 / factor), (low, 1.0 / factor)];
     let corners = corners.map(|(x, factor)| plane.at(x, x * factor));
     if let [Some([a, b]), Some([c, d]), Some([e, f]), Some([g, h])] = corners {
         let _ = write!(
             out,
-            "<path d=\"M{a:.1} {b:.1}L{c:.1} {d:.1}L{e:.1} {f:.1}L{g:.1} {h:.1}Z\" fill=\"{SOFT}\" \
+            "<path d=\"M{a:.1} {b:.1}L{c:.1} {d:.1}L{e:.1} {f:.1}L{g:.1} {h:.1}Z\" fill=\"{MUTED}\" \
              fill-opacity=\"0.16\"/>\
-             <path d=\"M{:.1} {:.1}L{:.1} {:.1}\" stroke=\"{SOFT}\"/>",
+             <path d=\"M{:.1} {:.1}L{:.1} {:.1}\" stroke=\"{MUTED}\"/>",
             f64::midpoint(a, g),
             f64::midpoint(b, h),
             f64::midpoint(c, e),
@@ -110,17 +110,17 @@ fn diagonal(out: &mut String, factor: f64, plane: &Plane<'_>) {
 }
 
 /// The curves that are made of runs.
-fn ours(panel: &Panel) -> impl Iterator<Item = &Curve> {
+fn run_curves(panel: &Panel) -> impl Iterator<Item = &Curve> {
     panel.curves.iter().filter(|curve| !curve.given)
 }
 
-fn markers(out: &mut String, curve: &Curve, plane: &Plane<'_>) {
+fn markers(out: &mut String, curve: &Curve, plane: &PlotArea<'_>) {
     let places = curve.points.iter().filter_map(|point| plane.at(point.x, point.middle));
-    places.for_each(|place| marker(out, Some(curve.style), place, Look::of(curve)));
+    places.for_each(|place| marker(out, Some(curve.style), place, MarkerStyle::of(curve)));
 }
 
 /// Whether a point's spread can be seen.
-fn seen(point: &Point, plane: &Plane<'_>) -> Option<[f64; 3]> {
+fn visible_spread(point: &CurvePoint, plane: &PlotArea<'_>) -> Option<[f64; 3]> {
     let x = plane.x(point.x)?;
     let low = point.spread[0].max(plane.y.low());
     let [low, high] = [plane.y(low)?, plane.y(point.spread[1])?];
@@ -138,8 +138,8 @@ fn whisker(out: &mut String, [x, low, high]: [f64; 3], colour: &str) {
 }
 
 /// Error bars where they can be told apart, else a band.
-fn spread(out: &mut String, curve: &Curve, plane: &Plane<'_>) {
-    let known = curve.points.iter().filter_map(|point| seen(point, plane));
+fn spread(out: &mut String, curve: &Curve, plane: &PlotArea<'_>) {
+    let known = curve.points.iter().filter_map(|point| visible_spread(point, plane));
     if curve.points.len() <= MAX_BARS {
         known.for_each(|ends| whisker(out, ends, colour(curve.style)));
         return;
@@ -157,13 +157,13 @@ fn spread(out: &mut String, curve: &Curve, plane: &Plane<'_>) {
     let _ = write!(out, "Z\" fill=\"{}\" fill-opacity=\"0.16\"/>", colour(curve.style));
 }
 
-fn line(out: &mut String, curve: &Curve, plane: &Plane<'_>) {
+fn line(out: &mut String, curve: &Curve, plane: &PlotArea<'_>) {
     let places: Vec<_> =
         curve.points.iter().filter_map(|point| plane.at(point.x, point.middle)).collect();
     path(out, curve, &places);
     let every = places.len().div_ceil(MAX_MARKERS).max(1);
     for place in places.iter().step_by(every) {
-        marker(out, Some(curve.style), *place, Look::of(curve));
+        marker(out, Some(curve.style), *place, MarkerStyle::of(curve));
     }
 }
 
@@ -185,7 +185,7 @@ fn path(out: &mut String, curve: &Curve, places: &[[f64; 2]]) {
 }
 
 /// A distribution function with a few markers, which are only there to tell it from others.
-fn steps(out: &mut String, curve: &Curve, plane: &Plane<'_>) {
+fn steps(out: &mut String, curve: &Curve, plane: &PlotArea<'_>) {
     const MARKERS: usize = 5;
     let mut places = Vec::new();
     let mut height = plane.y(0.0).unwrap_or(plane.size[1]);
@@ -206,37 +206,37 @@ fn steps(out: &mut String, curve: &Curve, plane: &Plane<'_>) {
     let first = (curve.style % MARKERS) * every / MARKERS;
     for point in curve.points.iter().skip(first).step_by(every) {
         if let Some(place) = plane.at(point.x, point.middle) {
-            marker(out, Some(curve.style), place, Look::of(curve));
+            marker(out, Some(curve.style), place, MarkerStyle::of(curve));
         }
     }
 }
 
 /// Bars that stand beside each other at each name.
 fn columns(panel: &Panel) -> usize {
-    if panel.kind == Kind::StackedBars {
-        return ours(panel).map(|curve| curve.group + 1).max().unwrap_or(1);
+    if panel.kind == CurveKind::StackedBars {
+        return run_curves(panel).map(|curve| curve.group + 1).max().unwrap_or(1);
     }
-    ours(panel).count().max(1)
+    run_curves(panel).count().max(1)
 }
 
 /// How much room each of them has.
-fn room(panel: &Panel, plane: &Plane<'_>) -> f64 {
+fn slot_width(panel: &Panel, plane: &PlotArea<'_>) -> f64 {
     plane.slot() * 0.78 / columns(panel) as f64
 }
 
 /// How far a bar is from the middle of its name's place.
-fn column(panel: &Panel, plane: &Plane<'_>, number: usize) -> f64 {
+fn column(panel: &Panel, plane: &PlotArea<'_>, number: usize) -> f64 {
     let middle = (columns(panel) as f64 - 1.0) / 2.0;
-    (number as f64 - middle) * room(panel, plane).min(50.0)
+    (number as f64 - middle) * slot_width(panel, plane).min(50.0)
 }
 
 /// Bars of each name beside each other, or those of one group on top of each other.
-fn bars(out: &mut String, panel: &Panel, plane: &Plane<'_>) {
-    let stacked = panel.kind == Kind::StackedBars;
-    let thick = (room(panel, plane) * 0.92).min(46.0);
+fn bars(out: &mut String, panel: &Panel, plane: &PlotArea<'_>) {
+    let stacked = panel.kind == CurveKind::StackedBars;
+    let thick = (slot_width(panel, plane) * 0.92).min(46.0);
     let mut heights: BTreeMap<(usize, i64), f64> = BTreeMap::new();
     let zero = plane.y(plane.y.low().max(0.0)).unwrap_or(plane.size[1]);
-    for (number, curve) in ours(panel).enumerate() {
+    for (number, curve) in run_curves(panel).enumerate() {
         let at = if stacked { curve.group } else { number };
         for point in &curve.points {
             let below = heights.entry((at, point.x as i64)).or_default();
@@ -247,7 +247,7 @@ fn bars(out: &mut String, panel: &Panel, plane: &Plane<'_>) {
             let foot = if floor > 0.0 { plane.y(floor).unwrap_or(zero) } else { zero };
             let outline = rectangle(column - thick / 2.0, top.min(foot), thick, (foot - top).abs());
             fill(out, curve, &outline, tone(stacked, curve));
-            let ends = seen(point, plane).filter(|_| !stacked);
+            let ends = visible_spread(point, plane).filter(|_| !stacked);
             if let Some([_, low, high]) = ends {
                 whisker(out, [column, low, high], INK);
             }
@@ -292,18 +292,18 @@ pub(super) fn patterns() -> &'static str {
 pub(super) fn sample(out: &mut String, panel: &Panel, number: usize, [x, y]: [f64; 2]) {
     let Some(curve) = panel.curves.get(number) else { return };
     match panel.kind {
-        Kind::Lines => {
+        CurveKind::Lines => {
             path(out, curve, &[[x, y], [x + 34.0, y]]);
-            marker(out, Some(curve.style), [x + 17.0, y], Look::of(curve));
+            marker(out, Some(curve.style), [x + 17.0, y], MarkerStyle::of(curve));
         }
-        _ if curve.given => marker(out, Some(curve.style), [x + 17.0, y], Look::Hollow),
-        Kind::Cdf => {
+        _ if curve.given => marker(out, Some(curve.style), [x + 17.0, y], MarkerStyle::Hollow),
+        CurveKind::Cdf => {
             path(out, curve, &[[x, y], [x + 34.0, y]]);
-            marker(out, Some(curve.style), [x + 17.0, y], Look::of(curve));
+            marker(out, Some(curve.style), [x + 17.0, y], MarkerStyle::of(curve));
         }
-        Kind::Scatter => marker(out, Some(curve.style), [x + 17.0, y], Look::of(curve)),
-        Kind::Bars | Kind::StackedBars => {
-            let stacked = panel.kind == Kind::StackedBars;
+        CurveKind::Scatter => marker(out, Some(curve.style), [x + 17.0, y], MarkerStyle::of(curve)),
+        CurveKind::Bars | CurveKind::StackedBars => {
+            let stacked = panel.kind == CurveKind::StackedBars;
             let outline = rectangle(x + 8.0, y - 5.5, 22.0, 11.0);
             fill(out, curve, &outline, tone(stacked, curve));
         }

@@ -37,7 +37,7 @@ pub struct Panel {
     /// Title above it; may be empty.
     pub title: String,
     /// How its curves are drawn.
-    pub kind: Kind,
+    pub kind: CurveKind,
     /// Horizontal axis.
     pub x: Axis,
     /// Vertical axis.
@@ -45,9 +45,9 @@ pub struct Panel {
     /// What was found.
     pub curves: Vec<Curve>,
     /// What somebody else found.
-    pub references: Vec<Reference>,
+    pub references: Vec<ReferencePoint>,
     /// What somebody claims: horizontal lines.
-    pub lines: Vec<Line>,
+    pub lines: Vec<HorizontalLine>,
     /// Where both axes are equal, with a band of this factor to both sides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub diagonal: Option<f64>,
@@ -55,7 +55,7 @@ pub struct Panel {
 
 /// How curves are drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Kind {
+pub enum CurveKind {
     /// Points with error bars, joined by lines.
     Lines,
     /// Bars beside each other at each name.
@@ -74,14 +74,14 @@ pub struct Axis {
     /// What is on it, with its unit: `receive buffer (KB)`.
     pub label: String,
     /// How values are placed.
-    pub scale: Scale,
+    pub scale: ScaleKind,
     /// From where to where; from the values when not given.
     pub range: Option<[f64; 2]>,
 }
 
 /// How values are placed on an axis.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub enum Scale {
+pub enum ScaleKind {
     /// Evenly.
     Linear,
     /// By their logarithms.
@@ -107,12 +107,12 @@ pub struct Curve {
     #[serde(default)]
     pub given: bool,
     /// In order of `x`.
-    pub points: Vec<Point>,
+    pub points: Vec<CurvePoint>,
 }
 
 /// What some runs say together.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Point {
+pub struct CurvePoint {
     /// Place on the horizontal axis.
     pub x: f64,
     /// Median or mean.
@@ -125,7 +125,7 @@ pub struct Point {
 
 /// A point that somebody else gives.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Reference {
+pub struct ReferencePoint {
     /// The curve whose colour and marker it has; ink if there is none of that style.
     pub style: Option<usize>,
     /// Name of what was measured, for the table.
@@ -138,7 +138,7 @@ pub struct Reference {
 
 /// A horizontal line.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Line {
+pub struct HorizontalLine {
     /// Value.
     pub at: f64,
     /// What it means, in a few words.

@@ -1,11 +1,11 @@
 //! From values to places on an axis, and which of them get a tick.
 
-use super::{Axis, Kind, Panel, Scale};
+use super::{Axis, CurveKind, Panel, ScaleKind};
 use crate::chart::{tick_label, ticks};
 
 /// An axis with its ends.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Placed {
+pub(super) struct AxisLayout {
     low: f64,
     high: f64,
     log: bool,
@@ -15,7 +15,7 @@ pub(super) struct Placed {
     pub(super) minor: Vec<f64>,
 }
 
-impl Placed {
+impl AxisLayout {
     /// From 0 to 1 within the axis; what is not a number is nowhere.
     pub(super) fn part(&self, value: f64) -> Option<f64> {
         let place = |value: f64| if self.log { value.log10() } else { value };
@@ -87,22 +87,22 @@ impl Placed {
 }
 
 /// The horizontal axis of a panel that has so much room.
-pub(super) fn horizontal(panel: &Panel, room: f64) -> Placed {
+pub(super) fn horizontal(panel: &Panel, room: f64) -> AxisLayout {
     let points = panel.curves.iter().flat_map(|curve| &curve.points).map(|point| point.x);
     let others = panel.references.iter().map(|reference| reference.x);
-    axis(&panel.x, points.chain(others), room, 6, panel.kind == Kind::Lines)
+    axis(&panel.x, points.chain(others), room, 6, panel.kind == CurveKind::Lines)
 }
 
 /// The vertical axis of a panel that has so much room.
-pub(super) fn vertical(panel: &Panel, room: f64) -> Placed {
-    if panel.kind == Kind::Cdf {
+pub(super) fn vertical(panel: &Panel, room: f64) -> AxisLayout {
+    if panel.kind == CurveKind::Cdf {
         let share = Axis { range: Some(panel.y.range.unwrap_or([0.0, 100.0])), ..panel.y.clone() };
         return axis(&share, std::iter::empty(), room, 7, false);
     }
     let tops = super::marks::tops(panel);
     let points = panel.curves.iter().flat_map(|curve| &curve.points);
     let ends = points.flat_map(|point| [point.middle, point.spread[0], point.spread[1]]);
-    let ends: Vec<f64> = if panel.kind == Kind::StackedBars { tops } else { ends.collect() };
+    let ends: Vec<f64> = if panel.kind == CurveKind::StackedBars { tops } else { ends.collect() };
     let others = panel.references.iter().map(|reference| reference.y);
     let claimed = panel.lines.iter().map(|line| line.at);
     axis(&panel.y, ends.into_iter().chain(others).chain(claimed), room, 6, false)
@@ -114,8 +114,8 @@ fn axis(
     room: f64,
     wanted: usize,
     tight: bool,
-) -> Placed {
-    let log = axis.scale == Scale::Log;
+) -> AxisLayout {
+    let log = axis.scale == ScaleKind::Log;
     let usable = |value: &f64| value.is_finite() && (!log || *value > 0.0);
     let mut values: Vec<f64> = values.filter(usable).collect();
     values.sort_by(f64::total_cmp);
@@ -123,18 +123,20 @@ fn axis(
     let least = values.first().copied().unwrap_or(1.0);
     let most = values.last().copied().unwrap_or(least);
     match (&axis.scale, axis.range) {
-        (Scale::Names(names), _) => Placed::names(names),
-        (Scale::Linear, Some(range)) => Placed::linear(range, true, wanted),
+        (ScaleKind::Names(names), _) => AxisLayout::names(names),
+        (ScaleKind::Linear, Some(range)) => AxisLayout::linear(range, true, wanted),
         // A curve may begin far from zero, a height may not: its length is what is compared.
-        (Scale::Linear, None) if tight && least > 0.5 * most => {
-            Placed::linear([least, most], false, wanted)
+        (ScaleKind::Linear, None) if tight && least > 0.5 * most => {
+            AxisLayout::linear([least, most], false, wanted)
         }
-        (Scale::Linear, None) => Placed::linear([least.min(0.0), most * 1.02], false, wanted),
-        (Scale::Log, Some(range)) if range[0] > 0.0 => Placed::log(range, &values, room),
-        (Scale::Log, _) => {
+        (ScaleKind::Linear, None) => {
+            AxisLayout::linear([least.min(0.0), most * 1.02], false, wanted)
+        }
+        (ScaleKind::Log, Some(range)) if range[0] > 0.0 => AxisLayout::log(range, &values, room),
+        (ScaleKind::Log, _) => {
             let most = if most > least { most } else { least * 10.0 };
             let edge = (most / least).powf(0.04);
-            Placed::log([least / edge, most * edge], &values, room)
+            AxisLayout::log([least / edge, most * edge], &values, room)
         }
     }
 }
@@ -143,14 +145,14 @@ fn axis(
 mod tests {
     use super::*;
 
-    fn labels(placed: &Placed) -> Vec<&str> {
+    fn labels(placed: &AxisLayout) -> Vec<&str> {
         placed.ticks.iter().map(|(_, label)| label.as_str()).collect()
     }
 
     #[test]
     fn few_values_of_a_logarithmic_axis_are_its_ticks() {
         let of = |values: &[f64]| {
-            let scale = Scale::Log;
+            let scale = ScaleKind::Log;
             let plain = Axis { label: String::new(), scale, range: None };
             axis(&plain, values.iter().copied(), 340.0, 6, true)
         };
@@ -176,7 +178,7 @@ mod tests {
 
     #[test]
     fn heights_begin_at_zero_and_end_at_a_tick_above_the_highest() {
-        let plain = Axis { label: String::new(), scale: Scale::Linear, range: None };
+        let plain = Axis { label: String::new(), scale: ScaleKind::Linear, range: None };
         let placed = axis(&plain, [8.2, 9.4].into_iter(), 220.0, 6, false);
         assert!(placed.low().abs() < 1e-9);
         assert_eq!(placed.ticks.last().map(|tick| tick.0), Some(10.0));
@@ -188,7 +190,7 @@ mod tests {
 
     #[test]
     fn nothing_and_infinity_have_an_axis_too() {
-        for scale in [Scale::Linear, Scale::Log, Scale::Names(vec![])] {
+        for scale in [ScaleKind::Linear, ScaleKind::Log, ScaleKind::Names(vec![])] {
             let plain = Axis { label: String::new(), scale, range: None };
             for values in [vec![], vec![0.0], vec![f64::NAN, f64::INFINITY], vec![5.0]] {
                 let placed = axis(&plain, values.into_iter(), 220.0, 6, true);

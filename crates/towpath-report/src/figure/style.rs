@@ -7,7 +7,7 @@ use super::Curve;
 /// Text and axes.
 pub(super) const INK: &str = "#1a1d21";
 /// What is said aside.
-pub(super) const SOFT: &str = "#59626c";
+pub(super) const MUTED: &str = "#59626c";
 /// Grid.
 pub(super) const LINE: &str = "#dfe3e8";
 /// Fonts that look alike and are as wide as `width` believes.
@@ -33,7 +33,7 @@ pub(super) fn dash(style: usize) -> String {
 
 /// How a marker is filled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Look {
+pub(super) enum MarkerStyle {
     /// What was measured.
     Filled,
     /// The same in the other world: hollow, with a dot in the middle.
@@ -42,7 +42,7 @@ pub(super) enum Look {
     Hollow,
 }
 
-impl Look {
+impl MarkerStyle {
     pub(super) fn of(curve: &Curve) -> Self {
         match (curve.given, curve.emulated) {
             (true, _) => Self::Hollow,
@@ -53,12 +53,12 @@ impl Look {
 }
 
 /// Writes a marker around a point.
-pub(super) fn marker(out: &mut String, style: Option<usize>, [x, y]: [f64; 2], look: Look) {
+pub(super) fn marker(out: &mut String, style: Option<usize>, [x, y]: [f64; 2], look: MarkerStyle) {
     let colour = style.map_or(INK, colour);
     let (fill, stroke, r, width) = match look {
-        Look::Filled => (colour, "#fff", 3.9, 0.8),
-        Look::Ringed => ("#fff", colour, 4.4, 1.3),
-        Look::Hollow => ("#fff", colour, 5.2, 1.6),
+        MarkerStyle::Filled => (colour, "#fff", 3.9, 0.8),
+        MarkerStyle::Ringed => ("#fff", colour, 4.4, 1.3),
+        MarkerStyle::Hollow => ("#fff", colour, 5.2, 1.6),
     };
     shape(
         out,
@@ -67,7 +67,7 @@ pub(super) fn marker(out: &mut String, style: Option<usize>, [x, y]: [f64; 2], l
         r,
         &format!("fill=\"{fill}\" stroke=\"{stroke}\" stroke-width=\"{width}\""),
     );
-    if look == Look::Ringed {
+    if look == MarkerStyle::Ringed {
         let _ = write!(out, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"1.5\" fill=\"{colour}\"/>");
     }
 }

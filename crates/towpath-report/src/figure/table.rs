@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Figure, Panel, Scale};
+use super::{Figure, Panel, ScaleKind};
 
 /// Every point that is drawn, also those that somebody else gives (without spread and runs), as a
 /// table of comma-separated values, in the units of the axes.
@@ -39,8 +39,8 @@ pub fn csv(figure: &Figure) -> String {
 
 fn place(panel: &Panel, x: f64) -> String {
     match &panel.x.scale {
-        Scale::Names(names) => names.get(x.max(0.0) as usize).cloned().unwrap_or_default(),
-        Scale::Linear | Scale::Log => number_text(x),
+        ScaleKind::Names(names) => names.get(x.max(0.0) as usize).cloned().unwrap_or_default(),
+        ScaleKind::Linear | ScaleKind::Log => number_text(x),
     }
 }
 

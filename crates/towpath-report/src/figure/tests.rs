@@ -1,12 +1,12 @@
 use super::*;
 
-fn axis(label: &str, scale: Scale) -> Axis {
+fn axis(label: &str, scale: ScaleKind) -> Axis {
     Axis { label: label.into(), scale, range: None }
 }
 
 fn curve(name: &str, style: usize, values: &[(f64, f64)]) -> Curve {
     let point =
-        |(x, y): &(f64, f64)| Point { x: *x, middle: *y, spread: [y * 0.9, y * 1.1], runs: 5 };
+        |(x, y): &(f64, f64)| CurvePoint { x: *x, middle: *y, spread: [y * 0.9, y * 1.1], runs: 5 };
     let points = values.iter().map(point).collect();
     Curve { name: name.into(), style, group: 0, emulated: false, given: false, points }
 }
@@ -16,36 +16,36 @@ fn buffers() -> Panel {
     let with = |top: f64| sizes.map(|x: f64| (x, (x / 60.0).min(top))).to_vec();
     Panel {
         title: "goodput".into(),
-        kind: Kind::Lines,
-        x: axis("receive buffer (KB)", Scale::Log),
-        y: axis("goodput (Mbit/s)", Scale::Linear),
+        kind: CurveKind::Lines,
+        x: axis("receive buffer (KB)", ScaleKind::Log),
+        y: axis("goodput (Mbit/s)", ScaleKind::Linear),
         curves: vec![
             curve("TCP over WiFi", 0, &with(7.6)),
             curve("TCP over 3G", 1, &with(1.9)),
             curve("MPTCP, M1 & M2", 2, &with(9.4)),
         ],
-        references: vec![Reference {
+        references: vec![ReferencePoint {
             style: Some(2),
             name: "MPTCP, M1 & M2".into(),
             x: 600.0,
             y: 9.5,
         }],
-        lines: vec![Line { at: 10.0, text: "both links".into() }],
+        lines: vec![HorizontalLine { at: 10.0, text: "both links".into() }],
         diagonal: None,
     }
 }
 
 fn shares() -> Panel {
-    let names = Scale::Names(["0 %", "1 %", "3 %"].map(String::from).to_vec());
+    let names = ScaleKind::Names(["0 %", "1 %", "3 %"].map(String::from).to_vec());
     let part = |name: &str, style, group, y: f64| {
         let points = curve(name, style, &[(0.0, y), (1.0, y / 2.0), (2.0, y / 4.0)]).points;
         Curve { name: name.into(), style, group, emulated: false, given: false, points }
     };
     Panel {
         title: "per subflow".into(),
-        kind: Kind::StackedBars,
+        kind: CurveKind::StackedBars,
         x: axis("loss on link B", names),
-        y: axis("goodput (Gbit/s)", Scale::Linear),
+        y: axis("goodput (Gbit/s)", ScaleKind::Linear),
         curves: vec![
             part("A, coupled", 0, 0, 0.9),
             part("B, coupled", 1, 0, 0.8),
@@ -62,11 +62,11 @@ fn delays() -> Panel {
     let steps: Vec<_> = (1..=40).map(|n| (f64::from(n * n) / 100.0, f64::from(n) * 2.5)).collect();
     Panel {
         title: "delays".into(),
-        kind: Kind::Cdf,
-        x: axis("delay (s)", Scale::Linear),
-        y: axis("runs (%)", Scale::Linear),
+        kind: CurveKind::Cdf,
+        x: axis("delay (s)", ScaleKind::Linear),
+        y: axis("runs (%)", ScaleKind::Linear),
         curves: vec![curve("MPTCP", 0, &steps), curve("MPQUIC", 1, &steps[..30])],
-        references: vec![Reference { style: None, name: "MPTCP".into(), x: 2.6, y: 50.0 }],
+        references: vec![ReferencePoint { style: None, name: "MPTCP".into(), x: 2.6, y: 50.0 }],
         lines: vec![],
         diagonal: None,
     }
@@ -74,9 +74,9 @@ fn delays() -> Panel {
 
 fn bars() -> Panel {
     let names =
-        Scale::Names(["one link", "two links", "larger buffers"].map(String::from).to_vec());
+        ScaleKind::Names(["one link", "two links", "larger buffers"].map(String::from).to_vec());
     let points = &[(0.0, 9.3), (1.0, 13.0), (2.0, 17.0)];
-    let (x, kind) = (axis("", names), Kind::Bars);
+    let (x, kind) = (axis("", names), CurveKind::Bars);
     let curves = vec![curve("ours", 0, points), curve("the kernel", 1, points)];
     Panel { title: String::new(), kind, x, curves, references: vec![], ..buffers() }
 }
@@ -102,9 +102,9 @@ fn what_ran_over_kernels_looks_like_its_twin_with_rings() {
 #[test]
 fn a_diagonal_is_where_both_axes_are_equal() {
     let range = Some([1.0, 100.0]);
-    let square = |label: &str| Axis { range, ..axis(label, Scale::Log) };
+    let square = |label: &str| Axis { range, ..axis(label, ScaleKind::Log) };
     let panel = Panel {
-        kind: Kind::Scatter,
+        kind: CurveKind::Scatter,
         x: square("kernel (Mbit/s)"),
         y: square("simulated (Mbit/s)"),
         curves: vec![curve("TCP", 0, &[(10.0, 10.0)])],
@@ -115,7 +115,7 @@ fn a_diagonal_is_where_both_axes_are_equal() {
     };
     let (x, y) = (place::horizontal(&panel, 300.0), place::vertical(&panel, 200.0));
     let mut text = String::new();
-    marks::draw(&mut text, &panel, &marks::Plane { x: &x, y: &y, size: [300.0, 200.0] });
+    marks::draw(&mut text, &panel, &marks::PlotArea { x: &x, y: &y, size: [300.0, 200.0] });
     assert!(text.contains("<path d=\"M0.0 200.0L300.0 0.0\""), "{text}");
     // Half a band: 200 px for two decades.
     let band = 100.0 * 1.12_f64.log10();
@@ -181,9 +181,10 @@ fn what_is_no_number_is_not_drawn() {
     let mut figure = all();
     for panel in &mut figure.panels {
         for curve in &mut panel.curves {
-            let odd = Point { x: f64::NAN, middle: f64::INFINITY, spread: [f64::NAN; 2], runs: 0 };
+            let odd =
+                CurvePoint { x: f64::NAN, middle: f64::INFINITY, spread: [f64::NAN; 2], runs: 0 };
             curve.points.push(odd);
-            curve.points.push(Point { x: 0.0, middle: f64::NAN, ..odd });
+            curve.points.push(CurvePoint { x: 0.0, middle: f64::NAN, ..odd });
         }
     }
     let text = svg(&figure);
@@ -223,7 +224,7 @@ fn with_given() -> Figure {
 #[test]
 fn a_point_that_belongs_to_a_bar_is_at_that_bar() {
     let mut panel = bars();
-    let of = |name: &str, style| Reference { style, name: name.into(), x: 0.0, y: 9.0 };
+    let of = |name: &str, style| ReferencePoint { style, name: name.into(), x: 0.0, y: 9.0 };
     panel.references = vec![of("ours", Some(0)), of("nobody's", None), of("the kernel", Some(1))];
     let picture = panels(&Figure { panels: vec![panel], ..Figure::default() }).remove(0);
     let hollow = picture.split("<circle ").filter(|part| part.contains("fill=\"#fff\" stroke=\"#"));

@@ -2,13 +2,13 @@
 
 use std::fmt::Write as _;
 
-use super::Entry;
+use super::GalleryEntry;
 use super::page::joined;
 use crate::text::capital;
 
 /// The document; `images` is the pictures' folder as a link has it.
-pub fn markdown(entries: &[Entry], images: &str) -> String {
-    let thin = if entries.iter().any(|entry| entry.thin) { " --thin" } else { "" };
+pub fn markdown(entries: &[GalleryEntry], images: &str) -> String {
+    let thin = if entries.iter().any(|entry| entry.quick) { " --thin" } else { "" };
     let worlds = entries.first().map(|entry| entry.worlds.join(",")).unwrap_or_default();
     let several = worlds.contains(',');
     let (option, title, rings) = if several {
@@ -32,7 +32,7 @@ pub fn markdown(entries: &[Entry], images: &str) -> String {
         let (held, unchecked) = (count(Some(true)), count(None));
         let unchecked = match unchecked {
             0 => String::new(),
-            _ if entry.thin => format!(", {unchecked} not checked with so few runs"),
+            _ if entry.quick => format!(", {unchecked} not checked with so few runs"),
             _ => format!(", {unchecked} not checked"),
         };
         // Writing to a `String` cannot fail.
@@ -51,7 +51,7 @@ pub fn markdown(entries: &[Entry], images: &str) -> String {
     out
 }
 
-fn section(out: &mut String, entry: &Entry, images: &str) {
+fn section(out: &mut String, entry: &GalleryEntry, images: &str) {
     let _ = write!(
         out,
         "\n## {0}\n\n**{1}**\n\n![{1}]({images}/{4}.svg)\n\nSource: {2}.\\\nOurs: {3}.\n\n\

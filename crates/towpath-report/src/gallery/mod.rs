@@ -1,7 +1,7 @@
 //! Published figures that were repeated: one page that shows them all, and the same as Markdown.
 //!
 //! What stands beside a figure is the source's claim and what ours says to it. Everything is drawn
-//! anew from an [`Entry`], which is stored as JSON beside the picture: so a page can show figures that
+//! anew from an [`GalleryEntry`], which is stored as JSON beside the picture: so a page can show figures that
 //! were made one by one.
 
 mod markdown;
@@ -18,7 +18,7 @@ pub use page::page;
 
 /// One figure and what is said of it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Entry {
+pub struct GalleryEntry {
     /// Short name, from which those of its files are made.
     pub name: String,
     /// One line.
@@ -29,7 +29,7 @@ pub struct Entry {
     pub worlds: Vec<String>,
     /// Whether only a part of it was run.
     #[serde(rename = "thin")]
-    pub thin: bool,
+    pub quick: bool,
     /// Runs.
     pub runs: usize,
     /// Those without a result.
@@ -90,7 +90,7 @@ impl ClaimEntry {
     }
 }
 
-impl Entry {
+impl GalleryEntry {
     /// The name from which those of its files are made: another world does not replace them.
     pub fn stem(&self) -> String {
         stem(&self.name, &self.worlds)
@@ -98,7 +98,7 @@ impl Entry {
 
     /// ``world `sim`, 45 runs``
     pub fn conditions(&self) -> String {
-        let thin = if self.thin { ", only a part of the runs" } else { "" };
+        let thin = if self.quick { ", only a part of the runs" } else { "" };
         let some = |count: usize, what: &str| {
             if count > 0 { format!(", {count} {what}") } else { String::new() }
         };

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::readme::rendered;
-use super::{ClaimEntry, Entry};
+use super::{ClaimEntry, GalleryEntry};
 use crate::figure;
 use crate::page::head;
 use crate::text::{capital, esc, prose};
@@ -13,7 +13,7 @@ const LEGEND: f64 = 430.0;
 const STYLE: &str = concat!(include_str!("../style.css"), include_str!("gallery.css"));
 
 /// The page; links lead to files beside it.
-pub fn page(entries: &[Entry]) -> String {
+pub fn page(entries: &[GalleryEntry]) -> String {
     let mut out = head("Published figures, repeated", STYLE, None);
     out.push_str(
         "<header><h1>Published figures, repeated</h1><p class=\"lead\">Each figure with what its \
@@ -31,7 +31,7 @@ pub fn page(entries: &[Entry]) -> String {
     out
 }
 
-fn summary(out: &mut String, entries: &[Entry]) {
+fn summary(out: &mut String, entries: &[GalleryEntry]) {
     out.push_str("<section id=\"summary\"><ul class=\"verdicts\">");
     for entry in entries {
         let (class, sign) = if entry.claims.iter().any(|claim| !claim.expected) {
@@ -53,11 +53,11 @@ fn summary(out: &mut String, entries: &[Entry]) {
     out.push_str("</ul></section>");
 }
 
-fn id(entry: &Entry) -> String {
+fn id(entry: &GalleryEntry) -> String {
     format!("{}-{}", esc(&entry.name), esc(&entry.worlds.join("-")))
 }
 
-fn section(out: &mut String, entry: &Entry) {
+fn section(out: &mut String, entry: &GalleryEntry) {
     let _ = write!(
         out,
         "<section class=\"study\" id=\"{}\"><h2>{}</h2><p class=\"facts\">{} · {} · {}</p>\
@@ -131,7 +131,7 @@ pub(super) fn joined(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-fn points(out: &mut String, entry: &Entry) {
+fn points(out: &mut String, entry: &GalleryEntry) {
     if entry.published.is_empty() {
         return;
     }

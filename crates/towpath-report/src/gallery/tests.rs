@@ -1,9 +1,9 @@
 use super::*;
-use crate::figure::{Axis, Curve, Kind, Panel, Point, Scale};
+use crate::figure::{Axis, Curve, CurveKind, CurvePoint, Panel, ScaleKind};
 
-fn entry() -> Entry {
-    let axis = |label: &str| Axis { label: label.into(), scale: Scale::Linear, range: None };
-    let point = |x| Point { x, middle: x * 2.0, spread: [x, x * 3.0], runs: 3 };
+fn entry() -> GalleryEntry {
+    let axis = |label: &str| Axis { label: label.into(), scale: ScaleKind::Linear, range: None };
+    let point = |x| CurvePoint { x, middle: x * 2.0, spread: [x, x * 3.0], runs: 3 };
     let curve = Curve {
         name: "MPTCP".into(),
         style: 0,
@@ -14,7 +14,7 @@ fn entry() -> Entry {
     };
     let panel = Panel {
         title: "goodput".into(),
-        kind: Kind::Lines,
+        kind: CurveKind::Lines,
         x: axis("buffer (KB)"),
         y: axis("goodput (Mbit/s)"),
         curves: vec![curve],
@@ -31,12 +31,12 @@ fn entry() -> Entry {
         measured: "goodput: 9 Mbit/s, asked ≥ 9 Mbit/s".into(),
         deviation: deviation.map(str::to_owned),
     };
-    Entry {
+    GalleryEntry {
         name: "seed004-c".into(),
         title: "Goodput <over> the buffer".into(),
         source: "the `blog`".into(),
         worlds: vec!["sim".into()],
-        thin: true,
+        quick: true,
         runs: 12,
         failed: 1,
         degraded: 0,
@@ -63,7 +63,7 @@ fn entry() -> Entry {
 #[test]
 fn an_entry_survives_being_stored() {
     let text = serde_json::to_string(&entry()).unwrap();
-    assert_eq!(serde_json::from_str::<Entry>(&text).unwrap(), entry());
+    assert_eq!(serde_json::from_str::<GalleryEntry>(&text).unwrap(), entry());
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn the_page_needs_nothing_but_itself_and_shows_both_sides() {
 fn a_figure_of_two_worlds_has_a_name_of_its_own_and_says_where_each_claim_was_checked() {
     let mut both = entry();
     both.worlds = vec!["sim".into(), "emu".into()];
-    both.thin = false;
+    both.quick = false;
     both.degraded = 2;
     both.claims[1].world = Some("emu".into());
     assert_eq!((entry().stem(), both.stem()), ("seed004-c".into(), "seed004-c-sim-emu".into()));

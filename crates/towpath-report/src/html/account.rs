@@ -5,28 +5,28 @@ use std::fmt::Write as _;
 use towpath_measure::result::{AccountSummary, Basis, LinkAccount, Part, PartGroup, Parts};
 use towpath_measure::scenario::DataDirection;
 
-use super::panel::{Style, per_point, series as line};
+use super::panel::{PageStyle, per_point, series as line};
 use super::run::{path_dot, table_end};
-use crate::Run;
-use crate::chart::{self, Chart, Series, Shape, Size};
+use crate::StoredRun;
+use crate::chart::{self, Chart, ChartSeries, ChartSize, SeriesStyle};
 use crate::compare::direction;
-use crate::number::{self, Unit};
+use crate::number::{self, ScaledUnit};
 use crate::series::{self, Grid};
 use crate::text::{capital, clean, cut, esc, prose};
 
 /// Less than this part of every link is told together with the rest.
-const LITTLE: f64 = 0.005;
+const MIN_TABLE_SHARE: f64 = 0.005;
 /// The same in a chart, where it would be a line.
-const THIN: f64 = 0.02;
+const MIN_CHART_SHARE: f64 = 0.02;
 
 /// The account of a run, if it has one.
-pub(super) fn of(run: &Run) -> Option<&AccountSummary> {
+pub(super) fn of(run: &StoredRun) -> Option<&AccountSummary> {
     let account = run.summary.as_ref()?.account.as_deref()?;
     (account.total.capacity_bytes > 0 && account.span_ns > 0).then_some(account)
 }
 
 /// Heading, sentence and table; the charts come below.
-pub(super) fn write(out: &mut String, run: &Run, style: &Style) {
+pub(super) fn write(out: &mut String, run: &StoredRun, style: &PageStyle) {
     let Some(account) = of(run) else { return };
     out.push_str("<h3 class=\"account\">Where the capacity went</h3>");
     let _ = write!(out, "<p class=\"lead\">{}</p>", prose(&capital(&account.sentence)));
@@ -57,7 +57,7 @@ pub(super) fn write(out: &mut String, run: &Run, style: &Style) {
 }
 
 /// Parts down, links across; the last column is all of them.
-fn table(out: &mut String, account: &AccountSummary, style: &Style) {
+fn table(out: &mut String, account: &AccountSummary, style: &PageStyle) {
     let links = &account.links;
     let bps = |bytes: u64| bytes as f64 * 8e9 / account.span_ns as f64;
     let unit = number::rate_unit(bps(account.total.capacity_bytes));
@@ -90,11 +90,11 @@ fn table(out: &mut String, account: &AccountSummary, style: &Style) {
     };
     row(out, "whole", &format!("capacity, {}", unit.name), cells(&|parts| parts.capacity_bytes));
     let little = |part: Part| {
-        columns.iter().all(|parts| share(parts.of(part), parts.capacity_bytes) < LITTLE)
+        columns.iter().all(|parts| share(parts.of(part), parts.capacity_bytes) < MIN_TABLE_SHARE)
     };
     for part in Part::ALL.into_iter().filter(|part| !little(*part)) {
         let dot = format!("<i class=\"dot {}\"></i>", class(part.group()));
-        let label = format!("{dot}{}{}", esc(part.label()), waited_for(part, &account.total));
+        let label = format!("{dot}{}{}", esc(part.label()), blocked_by(part, &account.total));
         row(out, "", &label, cells(&|parts| parts.of(part)));
     }
     let rest =
@@ -109,7 +109,7 @@ fn share(bytes: u64, all: u64) -> f64 {
     if all == 0 { 0.0 } else { bytes as f64 / all as f64 }
 }
 
-fn cell(out: &mut String, unit: Unit, bps: f64, share: f64) {
+fn cell(out: &mut String, unit: ScaledUnit, bps: f64, share: f64) {
     if bps <= 0.0 {
         out.push_str("<td class=\"n\">–</td>");
         return;
@@ -117,13 +117,13 @@ fn cell(out: &mut String, unit: Unit, bps: f64, share: f64) {
     let _ = write!(
         out,
         "<td class=\"n\">{} <small>{}</small></td>",
-        number::three(bps / unit.size),
+        number::three_digits(bps / unit.size),
         number::percent(share)
     );
 }
 
 /// The paths whose data filled the window.
-fn waited_for(part: Part, total: &Parts) -> String {
+fn blocked_by(part: Part, total: &Parts) -> String {
     if part != Part::HeadOfLineBlocking || total.blocked_by.is_empty() {
         return String::new();
     }
@@ -132,13 +132,13 @@ fn waited_for(part: Part, total: &Parts) -> String {
 }
 
 /// One chart for each link and direction.
-pub(super) fn charts(run: &Run, grid: &Grid) -> Vec<Chart> {
+pub(super) fn charts(run: &StoredRun, grid: &Grid) -> Vec<Chart> {
     let Some(account) = of(run) else { return Vec::new() };
     let several = account.links.iter().any(|link| link.direction != DataDirection::Up);
     account.links.iter().map(|link| chart(run, grid, link, several)).collect()
 }
 
-fn chart(run: &Run, grid: &Grid, link: &LinkAccount, several: bool) -> Chart {
+fn chart(run: &StoredRun, grid: &Grid, link: &LinkAccount, several: bool) -> Chart {
     let parts = series::account(run, grid, link);
     let points = 0..grid.points;
     let sum = |at: usize| -> f64 {
@@ -146,7 +146,7 @@ fn chart(run: &Run, grid: &Grid, link: &LinkAccount, several: bool) -> Chart {
     };
     let unit = number::rate_unit(points.map(sum).fold(0.0, f64::max));
     let (large, small): (Vec<_>, Vec<_>) = parts.into_iter().partition(|(group, _)| {
-        share(link.parts.of_group(*group), link.parts.capacity_bytes) >= THIN
+        share(link.parts.of_group(*group), link.parts.capacity_bytes) >= MIN_CHART_SHARE
     });
     let mut rest = vec![None; grid.points];
     for (_, values) in &small {
@@ -156,11 +156,11 @@ fn chart(run: &Run, grid: &Grid, link: &LinkAccount, several: bool) -> Chart {
     }
     let bands = large.into_iter().map(|(group, values)| (name(group), class(group), values));
     let rest = (!small.is_empty()).then_some(("everything smaller", "c-rest", rest));
-    let bands: Vec<Series> = bands
+    let bands: Vec<ChartSeries> = bands
         .chain(rest)
         .map(|(name, class, values)| {
             let scaled = values.into_iter().map(|value| value.map(|bps| bps / unit.size)).collect();
-            line(name, format!("{class} band part"), Shape::Stack, scaled)
+            line(name, format!("{class} band part"), SeriesStyle::Stack, scaled)
         })
         .collect();
     // The capacity is the top; room above it would belong to nothing.
@@ -172,7 +172,7 @@ fn chart(run: &Run, grid: &Grid, link: &LinkAccount, several: bool) -> Chart {
         unit: unit.name.to_owned(),
         series: bands,
         max,
-        size: Size::Account,
+        size: ChartSize::Account,
     }
 }
 

@@ -6,20 +6,20 @@ use towpath_measure::result::{
     CapturePoint, CapturedConnection, CapturedDirection, DelayStats, Record,
 };
 
-use super::panel::Style;
-use super::run::{LONG, fold, path_dot, table_end, table_head};
-use crate::Run;
+use super::panel::PageStyle;
+use super::run::{FOLD_AFTER, fold, path_dot, table_end, table_head};
+use crate::StoredRun;
 use crate::compare::direction;
 use crate::number;
 use crate::text::esc;
 
-pub(super) fn write(out: &mut String, run: &Run, style: &Style) {
+pub(super) fn write(out: &mut String, run: &StoredRun, style: &PageStyle) {
     let all: Vec<&CapturedConnection> = run.records.iter().filter_map(captured).collect();
     if all.is_empty() {
         return;
     }
-    fold(out, &format!("Captured connections ({})", all.len()), all.len() <= LONG);
-    ways(out, &all);
+    fold(out, &format!("Captured connections ({})", all.len()), all.len() <= FOLD_AFTER);
+    direction_rows(out, &all);
     subflows(out, &all, style);
     out.push_str("</details>");
 }
@@ -29,7 +29,7 @@ fn captured(record: &Record) -> Option<&CapturedConnection> {
     Some(connection)
 }
 
-fn ways(out: &mut String, all: &[&CapturedConnection]) {
+fn direction_rows(out: &mut String, all: &[&CapturedConnection]) {
     let columns = [
         "flow",
         "captured at",
@@ -117,7 +117,7 @@ fn delays(delays: Option<DelayStats>) -> String {
     delays.map_or("–".to_owned(), |d| format!("{} / {}", time(d.p50_ns), time(d.p99_ns)))
 }
 
-fn subflows(out: &mut String, all: &[&CapturedConnection], style: &Style) {
+fn subflows(out: &mut String, all: &[&CapturedConnection], style: &PageStyle) {
     let columns = [
         "path",
         "flow",

@@ -4,23 +4,25 @@ use std::fmt::Write as _;
 
 use towpath_measure::metrics::statistics::{ConfidenceInterval, Estimate, too_few};
 
-use super::panel::{self, Style, swatch, transport_class};
+use super::panel::{self, PageStyle, swatch, transport_class};
 use super::summary::warning_box;
-use super::{Page, delay};
-use crate::chart::Shape;
-use crate::chart::values::{Curve, ValueAxis, ValueRow, distribution, rows};
-use crate::comparison::{Compared, Comparison, conditions, noise, ratio_text};
+use super::{HtmlPage, delay};
+use crate::chart::SeriesStyle;
+use crate::chart::values::{DistributionCurve, ValueAxis, ValueRow, distribution, rows};
+use crate::comparison::{ComparedMetric, Comparison, conditions, noise, ratio_text};
 use crate::number;
 use crate::text::{clean, esc};
 
 /// A longer list of runs starts folded.
-const LONG: usize = 12;
+const FOLD_AFTER: usize = 12;
 /// Figures whose distribution over the runs is drawn: what tends to come in two sizes.
-const DISTRIBUTED: [&str; 5] = ["goodput", "stall.longest", "stall.total", "recovery", "delay.max"];
+const DISTRIBUTION_METRICS: [&str; 5] =
+    ["goodput", "stall.longest", "stall.total", "recovery", "delay.max"];
 
 /// The page as one self-contained file.
 pub(crate) fn comparison(compared: &Comparison<'_>) -> String {
-    let mut page = Page { out: String::new(), panels: Vec::new(), style: Style::of(compared.runs) };
+    let mut page =
+        HtmlPage { out: String::new(), panels: Vec::new(), style: PageStyle::of(compared.runs) };
     page.head(compared.runs);
     page.out.push_str("<main>");
     summary(&mut page.out, compared);
@@ -97,7 +99,7 @@ fn completed(out: &mut String, compared: &Comparison<'_>) {
     out.push_str("</tr>");
 }
 
-fn cell(out: &mut String, row: &Compared, estimate: Option<&Estimate>) {
+fn cell(out: &mut String, row: &ComparedMetric, estimate: Option<&Estimate>) {
     let Some(estimate) = estimate else {
         out.push_str("<td>–</td>");
         return;
@@ -149,12 +151,12 @@ fn figures(out: &mut String, compared: &Comparison<'_>) {
 }
 
 /// An axis for all values and intervals of a figure.
-fn axis(row: &Compared) -> ValueAxis {
+fn axis(row: &ComparedMetric) -> ValueAxis {
     let values = row.samples.iter().flat_map(|sample| sample.values().iter().copied());
     ValueAxis::of(row.figure.unit(), values)
 }
 
-fn boxes(out: &mut String, compared: &Comparison<'_>, row: &Compared) {
+fn boxes(out: &mut String, compared: &Comparison<'_>, row: &ComparedMetric) {
     let all = compared.groups.iter().zip(&row.samples).zip(&row.estimates);
     let all = all.map(|((group, sample), estimate)| {
         let never = sample.values().iter().filter(|value| value.is_infinite()).count();
@@ -179,7 +181,7 @@ fn boxes(out: &mut String, compared: &Comparison<'_>, row: &Compared) {
         write!(out, "<figure><figcaption class=\"about\">single runs</figcaption>{plot}</figure>");
 }
 
-fn ratios(out: &mut String, compared: &Comparison<'_>, row: &Compared) {
+fn ratios(out: &mut String, compared: &Comparison<'_>, row: &ComparedMetric) {
     let known = row.ratios.iter().filter_map(|pair| Some((pair, pair.ratio?)));
     let all: Vec<ValueRow> = known
         .clone()
@@ -223,15 +225,16 @@ fn ratios(out: &mut String, compared: &Comparison<'_>, row: &Compared) {
 fn distributions(out: &mut String, compared: &Comparison<'_>) {
     out.push_str("<section id=\"distributions\"><h2>Distributions</h2>");
     delay::distributions(out, &compared.groups);
-    let shown = |row: &&Compared| DISTRIBUTED.contains(&row.figure.name);
+    let shown = |row: &&ComparedMetric| DISTRIBUTION_METRICS.contains(&row.figure.name);
     out.push_str("<div class=\"panel\">");
     for row in compared.rows.iter().filter(shown) {
-        let curve = |(group, sample): (&crate::group::Group<'_>, _)| -> Curve {
+        let curve = |(group, sample): (&crate::group::RunGroup<'_>, _)| -> DistributionCurve {
             let class = format!("{} line", transport_class(&compared.groups, group));
             let sample: &towpath_measure::metrics::statistics::Sample = sample;
             (group.label.clone(), class, sample.steps())
         };
-        let curves: Vec<Curve> = compared.groups.iter().zip(&row.samples).map(curve).collect();
+        let curves: Vec<DistributionCurve> =
+            compared.groups.iter().zip(&row.samples).map(curve).collect();
         let title = format!("{} of each run", row.figure.label);
         let _ = write!(
             out,
@@ -244,7 +247,7 @@ fn distributions(out: &mut String, compared: &Comparison<'_>) {
                 out,
                 "<li class=\"{class}\"><svg class=\"swatch\" width=\"22\" height=\"12\" \
                  aria-hidden=\"true\">{}</svg><span>{}</span></li>",
-                swatch(Shape::Steps),
+                swatch(SeriesStyle::Steps),
                 esc(name)
             );
         }
@@ -290,7 +293,7 @@ fn runs(out: &mut String, compared: &Comparison<'_>) {
         .flat_map(|group| group.runs.iter().map(move |run| (group, *run)))
         .collect();
     all.sort_by_key(|(_, run)| (run.meta.order.map(|o| o.position), run.meta.repeat));
-    let open = if all.len() <= LONG { " open=\"open\"" } else { "" };
+    let open = if all.len() <= FOLD_AFTER { " open=\"open\"" } else { "" };
     let _ = write!(
         out,
         "<section id=\"runs\"><h2>Runs</h2><details class=\"fold\"{open}><summary>{} runs, in the \

@@ -3,23 +3,23 @@
 use towpath_measure::result::{DatagramRow, Record};
 use towpath_measure::scenario::DataDirection;
 
-use super::panel::{Style, ceiling, per_point, series as line};
-use crate::Run;
-use crate::chart::{Chart, Series, Shape, Size};
+use super::panel::{PageStyle, ceiling, per_point, series as line};
+use crate::StoredRun;
+use crate::chart::{Chart, ChartSeries, ChartSize, SeriesStyle};
 use crate::series::{Grid, Values};
 
 /// Nanoseconds of a millisecond.
-const MILLISECOND: f64 = 1e6;
+const NS_PER_MS: f64 = 1e6;
 /// Where the dots of lost datagrams are, as a part of the height, and the room above the lines.
-const DOTS: f64 = 0.94;
-const ROOM: f64 = 1.15;
+const LOSS_DOT_HEIGHT: f64 = 0.94;
+const HEADROOM_RATIO: f64 = 1.15;
 
 /// The charts of every flow in one direction.
 pub(super) fn charts(
-    run: &Run,
+    run: &StoredRun,
     grid: &Grid,
     way: DataDirection,
-    style: &Style,
+    style: &PageStyle,
     suffix: &str,
 ) -> Vec<Chart> {
     let mut flows: Vec<(u32, Vec<&DatagramRow>)> = Vec::new();
@@ -36,16 +36,16 @@ pub(super) fn charts(
     let several = flows.len() > 1;
     let chart = |(flow, rows): &(u32, Vec<&DatagramRow>)| {
         let suffix = if several { format!(", flow {flow}{suffix}") } else { suffix.to_owned() };
-        of_flow(run, (*flow, rows), grid, style, &suffix)
+        flow_chart(run, (*flow, rows), grid, style, &suffix)
     };
     flows.iter().map(chart).collect()
 }
 
-fn of_flow(
-    run: &Run,
+fn flow_chart(
+    run: &StoredRun,
     (flow, rows): (u32, &[&DatagramRow]),
     grid: &Grid,
-    style: &Style,
+    style: &PageStyle,
     suffix: &str,
 ) -> Chart {
     let direction = rows.first().map(|row| row.direction);
@@ -54,14 +54,16 @@ fn of_flow(
     let least = { own }.find_map(|one| one.datagrams.as_ref()?.delay).map(|delay| delay.min_ns);
     let base = least.unwrap_or(0);
     let delay = |pick: fn(&DatagramRow) -> Option<u64>| {
-        over(rows, grid, move |row| Some(pick(row)?.saturating_add(base) as f64 / MILLISECOND))
+        max_per_point(rows, grid, move |row| {
+            Some(pick(row)?.saturating_add(base) as f64 / NS_PER_MS)
+        })
     };
     let largest = delay(|row| row.variation_max_ns);
     let mean = delay(|row| row.variation_mean_ns);
-    let jitter = over(rows, grid, |row| Some(row.jitter_ns? as f64 / MILLISECOND));
+    let jitter = max_per_point(rows, grid, |row| Some(row.jitter_ns? as f64 / NS_PER_MS));
     let mut lost = grid.empty();
     for row in rows {
-        if let (Some(slot), Some(count)) = (lost.get_mut(place(row, grid)), row.lost)
+        if let (Some(slot), Some(count)) = (lost.get_mut(point_index(row, grid)), row.lost)
             && count > 0
         {
             *slot = Some(slot.unwrap_or(0.0) + count as f64);
@@ -70,17 +72,17 @@ fn of_flow(
     let class = rows.first().map_or_else(String::new, |row| style.class(&row.path));
     let top = [&largest, &jitter].into_iter().flatten().flatten().copied().fold(0.0, f64::max);
     let any_lost = lost.iter().any(Option::is_some);
-    let max = ceiling(top * if any_lost { ROOM } else { 1.0 }, 7);
+    let max = ceiling(top * if any_lost { HEADROOM_RATIO } else { 1.0 }, 7);
     let name = if least.is_some() { "delay" } else { "delay over the smallest" };
-    let mut series: Vec<Series> = vec![
-        line(&format!("{name}, largest"), format!("{class} line o0"), Shape::Line, largest),
-        line(&format!("{name}, mean"), format!("{class} line o1"), Shape::Line, mean),
-        line("jitter", format!("{class} line o2"), Shape::Line, jitter),
+    let mut series: Vec<ChartSeries> = vec![
+        line(&format!("{name}, largest"), format!("{class} line o0"), SeriesStyle::Line, largest),
+        line(&format!("{name}, mean"), format!("{class} line o1"), SeriesStyle::Line, mean),
+        line("jitter", format!("{class} line o2"), SeriesStyle::Line, jitter),
     ];
     if any_lost {
-        let base = lost.iter().map(|lost| lost.map(|_| max * DOTS)).collect();
-        let dots = line("lost", format!("{class} dots"), Shape::Dots, lost);
-        series.push(Series { base, ..dots });
+        let base = lost.iter().map(|lost| lost.map(|_| max * LOSS_DOT_HEIGHT)).collect();
+        let dots = line("lost", format!("{class} dots"), SeriesStyle::Dots, lost);
+        series.push(ChartSeries { base, ..dots });
     }
     Chart {
         title: format!("Datagrams{suffix}"),
@@ -92,20 +94,24 @@ fn of_flow(
         unit: "ms".to_owned(),
         series,
         max,
-        size: Size::Large,
+        size: ChartSize::Large,
     }
 }
 
-fn place(row: &DatagramRow, grid: &Grid) -> usize {
+fn point_index(row: &DatagramRow, grid: &Grid) -> usize {
     let middle = row.t_ns.saturating_sub(row.span_ns / 2);
     usize::try_from(middle / grid.step_ns.max(1)).unwrap_or(usize::MAX)
 }
 
 /// The largest value of each point.
-fn over(rows: &[&DatagramRow], grid: &Grid, value: impl Fn(&DatagramRow) -> Option<f64>) -> Values {
+fn max_per_point(
+    rows: &[&DatagramRow],
+    grid: &Grid,
+    value: impl Fn(&DatagramRow) -> Option<f64>,
+) -> Values {
     let mut values = grid.empty();
     for row in rows {
-        if let (Some(slot), Some(value)) = (values.get_mut(place(row, grid)), value(row)) {
+        if let (Some(slot), Some(value)) = (values.get_mut(point_index(row, grid)), value(row)) {
             *slot = Some(slot.map_or(value, |before: f64| before.max(value)));
         }
     }

@@ -4,23 +4,23 @@ use towpath_measure::result::{Message, Record};
 use towpath_measure::scenario::DataDirection;
 
 use super::panel::{ceiling, figure, per_point, series as line, transport_class};
-use crate::Run;
-use crate::chart::{Axis, Chart, Scale, Series, Shape, Size};
-use crate::group::Group;
+use crate::StoredRun;
+use crate::chart::{AxisScale, Chart, ChartSeries, ChartSize, SeriesStyle, SharedAxis};
+use crate::group::RunGroup;
 use crate::number;
 use crate::series::{Grid, Values};
 
 /// Points of a distribution's curve.
-const POINTS: usize = 240;
+const CURVE_POINTS: usize = 240;
 /// Nanoseconds of a millisecond.
-const MILLISECOND: f64 = 1e6;
+const NS_PER_MS: f64 = 1e6;
 /// What is counted, and which time.
-const WHAT: (&str, &str) = ("requests", "from due to answered");
+const REQUEST_LABELS: (&str, &str) = ("requests", "from due to answered");
 /// From here on delays are shown in seconds.
 const LONG_MS: f64 = 5_000.0;
 
 /// Requests that count, of one direction.
-fn requests(run: &Run, way: DataDirection) -> impl Iterator<Item = &Message> {
+fn requests(run: &StoredRun, way: DataDirection) -> impl Iterator<Item = &Message> {
     run.records.iter().filter_map(move |record| {
         let Record::Message(message) = record else { return None };
         Some(message).filter(|message| message.direction == way && !message.warm_up)
@@ -28,21 +28,21 @@ fn requests(run: &Run, way: DataDirection) -> impl Iterator<Item = &Message> {
 }
 
 /// Directions of a run's requests.
-fn ways(run: &Run) -> Vec<DataDirection> {
+fn directions(run: &StoredRun) -> Vec<DataDirection> {
     let both = [DataDirection::Up, DataDirection::Down];
     both.into_iter().filter(|way| requests(run, *way).next().is_some()).collect()
 }
 
 /// For each point of the grid the largest delay of the requests that were due in it, in
 /// milliseconds; what was not answered lasts until the end.
-fn delays(run: &Run, grid: &Grid, way: DataDirection) -> Values {
+fn delays(run: &StoredRun, grid: &Grid, way: DataDirection) -> Values {
     let mut values: Values = vec![None; grid.points];
     let end_ns = grid.step_ns.saturating_mul(grid.points as u64);
     for message in requests(run, way) {
         let at = usize::try_from(message.due_ns / grid.step_ns).unwrap_or(usize::MAX);
         let Some(value) = values.get_mut(at) else { continue };
         let answered = message.answered_ns.unwrap_or(end_ns);
-        let delay = answered.saturating_sub(message.due_ns) as f64 / MILLISECOND;
+        let delay = answered.saturating_sub(message.due_ns) as f64 / NS_PER_MS;
         *value = Some(value.map_or(delay, |old| old.max(delay)));
     }
     values
@@ -63,17 +63,17 @@ fn class(way: DataDirection) -> &'static str {
 }
 
 /// Steps where one request follows the other, else a dot for each.
-fn drawn(name: &str, class: &str, values: Values) -> Series {
+fn drawn(name: &str, class: &str, values: Values) -> ChartSeries {
     let known: Vec<usize> = (0..).zip(&values).filter_map(|(at, v)| v.map(|_| at)).collect();
     let span = known.last().zip(known.first()).map_or(0, |(last, first)| last - first + 1);
     if known.len() * 2 > span {
-        return line(name, format!("{class} line"), Shape::Steps, values);
+        return line(name, format!("{class} line"), SeriesStyle::Steps, values);
     }
-    let dots = line(name, format!("{class} dots"), Shape::Dots, values.clone());
-    Series { base: values, ..dots }
+    let dots = line(name, format!("{class} dots"), SeriesStyle::Dots, values.clone());
+    ChartSeries { base: values, ..dots }
 }
 
-fn chart(title: &str, grid: &Grid, mut series: Vec<Series>) -> Chart {
+fn chart(title: &str, grid: &Grid, mut series: Vec<ChartSeries>) -> Chart {
     let values = series.iter().flat_map(|series| &series.values).flatten();
     let top = values.copied().fold(0.0, f64::max);
     let (unit, size) = if top >= LONG_MS { ("s", 1_000.0) } else { ("ms", 1.0) };
@@ -91,24 +91,24 @@ fn chart(title: &str, grid: &Grid, mut series: Vec<Series>) -> Chart {
         unit: unit.to_owned(),
         max: ceiling(top / size, 7),
         series,
-        size: Size::Large,
+        size: ChartSize::Large,
     }
 }
 
 /// The delays of one run; none where no messages were exchanged.
-pub(super) fn over_time(run: &Run, grid: &Grid) -> Option<Chart> {
+pub(super) fn over_time(run: &StoredRun, grid: &Grid) -> Option<Chart> {
     let series = |way: DataDirection| drawn(asks(way), class(way), delays(run, grid, way));
-    let all: Vec<_> = ways(run).into_iter().map(series).collect();
+    let all: Vec<_> = directions(run).into_iter().map(series).collect();
     (!all.is_empty()).then(|| chart("Delay of answers", grid, all))
 }
 
 /// The delays of every transport, of the first repetition each.
-pub(super) fn side_by_side(groups: &[Group<'_>], grid: &Grid) -> Vec<Chart> {
-    let found = all_ways(groups);
+pub(super) fn side_by_side(groups: &[RunGroup<'_>], grid: &Grid) -> Vec<Chart> {
+    let found = all_directions(groups);
     let several = found.len() > 1;
     let of = |way: DataDirection| {
         let runs = groups.iter().filter_map(|group| Some((group, *group.runs.first()?)));
-        let series = |(group, run): (&Group<'_>, &Run)| {
+        let series = |(group, run): (&RunGroup<'_>, &StoredRun)| {
             drawn(&group.label, &transport_class(groups, group), delays(run, grid, way))
         };
         let suffix = if several { format!(", {}", asks(way)) } else { String::new() };
@@ -118,51 +118,55 @@ pub(super) fn side_by_side(groups: &[Group<'_>], grid: &Grid) -> Vec<Chart> {
     found.into_iter().map(of).collect()
 }
 
-fn all_ways(groups: &[Group<'_>]) -> Vec<DataDirection> {
+fn all_directions(groups: &[RunGroup<'_>]) -> Vec<DataDirection> {
     let runs = || groups.iter().flat_map(|group| group.runs.iter().copied());
     let both = [DataDirection::Up, DataDirection::Down];
-    both.into_iter().filter(|way| runs().any(|run| ways(run).contains(way))).collect()
+    both.into_iter().filter(|way| runs().any(|run| directions(run).contains(way))).collect()
 }
 
 /// A curve: its name, its class, and its delays in milliseconds; `None` was not answered.
-pub(super) type Curve = (String, String, Vec<Option<f64>>);
+pub(super) type DelayCurve = (String, String, Vec<Option<f64>>);
 
 fn sample<'a>(messages: impl Iterator<Item = &'a Message>) -> Vec<Option<f64>> {
     let delay =
-        |m: &Message| Some(m.answered_ns?.saturating_sub(m.due_ns).max(1) as f64 / MILLISECOND);
+        |m: &Message| Some(m.answered_ns?.saturating_sub(m.due_ns).max(1) as f64 / NS_PER_MS);
     messages.map(delay).collect()
 }
 
 /// How many answers came within which time, in one run.
-pub(super) fn distribution(out: &mut String, run: &Run) {
+pub(super) fn distribution(out: &mut String, run: &StoredRun) {
     let curve =
         |way| (asks(way).to_owned(), format!("{} line", class(way)), sample(requests(run, way)));
     write(
         out,
-        ("Answered within", WHAT.0, WHAT.1),
-        &ways(run).into_iter().map(curve).collect::<Vec<_>>(),
+        ("Answered within", REQUEST_LABELS.0, REQUEST_LABELS.1),
+        &directions(run).into_iter().map(curve).collect::<Vec<_>>(),
     );
 }
 
 /// The same for every transport, all repetitions together.
-pub(super) fn distributions(out: &mut String, groups: &[Group<'_>]) {
-    let found = all_ways(groups);
+pub(super) fn distributions(out: &mut String, groups: &[RunGroup<'_>]) {
+    let found = all_directions(groups);
     let several = found.len() > 1;
     for way in found {
-        let curve = |group: &Group<'_>| {
+        let curve = |group: &RunGroup<'_>| {
             let class = format!("{} line", transport_class(groups, group));
             let all = group.runs.iter().flat_map(|run| sample(requests(run, way)));
             (group.label.clone(), class, all.collect())
         };
         let suffix = if several { format!(", {}", asks(way)) } else { String::new() };
-        let curves: Vec<Curve> = groups.iter().map(curve).collect();
+        let curves: Vec<DelayCurve> = groups.iter().map(curve).collect();
         let title = format!("Answered within, every transport{suffix}");
-        write(out, (&title, WHAT.0, WHAT.1), &curves);
+        write(out, (&title, REQUEST_LABELS.0, REQUEST_LABELS.1), &curves);
     }
 }
 
 /// Draws the share of requests that were answered within each time. No cursor: its axis is not time.
-pub(super) fn write(out: &mut String, (title, what, time): (&str, &str, &str), curves: &[Curve]) {
+pub(super) fn write(
+    out: &mut String,
+    (title, what, time): (&str, &str, &str),
+    curves: &[DelayCurve],
+) {
     let all = || curves.iter().flat_map(|(.., delays)| delays).flatten().copied();
     let (least, most) = all().fold((f64::MAX, 0.0_f64), |(l, m), d| (l.min(d), m.max(d)));
     if most <= 0.0 {
@@ -171,8 +175,8 @@ pub(super) fn write(out: &mut String, (title, what, time): (&str, &str, &str), c
     // From a round delay below the smallest to one above the largest.
     let from = floor(least).log10();
     let end_s = (ceiling_of(most).log10() - from).max(0.3);
-    let step_s = end_s / POINTS as f64;
-    let series = |(name, class, delays): &Curve| {
+    let step_s = end_s / CURVE_POINTS as f64;
+    let series = |(name, class, delays): &DelayCurve| {
         let mut sorted: Vec<f64> = delays.iter().flatten().copied().collect();
         sorted.sort_by(f64::total_cmp);
         let share = |point: usize| {
@@ -180,7 +184,7 @@ pub(super) fn write(out: &mut String, (title, what, time): (&str, &str, &str), c
             let count = sorted.partition_point(|delay| *delay <= within);
             Some(100.0 * count as f64 / delays.len().max(1) as f64)
         };
-        line(name, class.clone(), Shape::Line, (0..POINTS).map(share).collect())
+        line(name, class.clone(), SeriesStyle::Line, (0..CURVE_POINTS).map(share).collect())
     };
     let chart = Chart {
         title: title.to_owned(),
@@ -191,10 +195,15 @@ pub(super) fn write(out: &mut String, (title, what, time): (&str, &str, &str), c
         unit: "%".to_owned(),
         series: curves.iter().map(series).collect(),
         max: 100.0,
-        size: Size::Large,
+        size: ChartSize::Large,
     };
-    let axis =
-        Axis { scale: Scale::Delay(from), step_s, end_s, marks: Vec::new(), stalls: Vec::new() };
+    let axis = SharedAxis {
+        scale: AxisScale::Delay(from),
+        step_s,
+        end_s,
+        marks: Vec::new(),
+        stalls: Vec::new(),
+    };
     out.push_str("<div class=\"panel\">");
     figure(out, 0, &chart, &axis);
     out.push_str("</div>");

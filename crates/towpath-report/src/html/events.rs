@@ -5,15 +5,15 @@ use std::fmt::Write as _;
 use towpath_measure::format;
 use towpath_measure::result::{Event, EventKind, Record};
 
-use super::panel::Style;
-use super::run::{LONG, fold, path_dot, table_end, table_head};
-use crate::Run;
+use super::panel::PageStyle;
+use super::run::{FOLD_AFTER, fold, path_dot, table_end, table_head};
+use crate::StoredRun;
 use crate::number;
 use crate::series::amount;
 use crate::text::esc;
 
 /// So many decisions of the same kind between two events of the timeline are still told one by one.
-const FEW: usize = 3;
+const MAX_UNFOLDED: usize = 3;
 
 fn kind(kind: EventKind) -> &'static str {
     match kind {
@@ -34,13 +34,13 @@ fn kind(kind: EventKind) -> &'static str {
 
 /// One line of the list: an event, or many decisions of the same kind.
 #[derive(Debug)]
-struct Line<'a> {
+struct EventRow<'a> {
     first: &'a Event,
     /// All of them, the first included.
     all: Vec<&'a Event>,
 }
 
-pub(super) fn write(out: &mut String, run: &Run, style: &Style) {
+pub(super) fn write(out: &mut String, run: &StoredRun, style: &PageStyle) {
     let mut all: Vec<&Event> = Vec::new();
     for record in &run.records {
         if let Record::Event(event) = record {
@@ -55,7 +55,7 @@ pub(super) fn write(out: &mut String, run: &Run, style: &Style) {
     fold(
         out,
         &format!("What happened ({})", format::count(all.len() as u64, "event")),
-        lines.len() <= LONG,
+        lines.len() <= FOLD_AFTER,
     );
     table_head(out, "list log", &["time", "kind", "host", "path", "event"]);
     for line in lines {
@@ -67,23 +67,24 @@ pub(super) fn write(out: &mut String, run: &Run, style: &Style) {
 
 /// Takes decisions of the same kind together where there are many of them between two events of the
 /// timeline, so that it can be seen what each event changed.
-fn folded<'a>(events: &[&'a Event]) -> Vec<Line<'a>> {
-    let mut lines: Vec<Line<'a>> = Vec::new();
+fn folded<'a>(events: &[&'a Event]) -> Vec<EventRow<'a>> {
+    let mut lines: Vec<EventRow<'a>> = Vec::new();
     for part in events.chunk_by(|_, next| next.kind != EventKind::Timeline) {
-        let mut open: Vec<Line<'a>> = Vec::new();
+        let mut open: Vec<EventRow<'a>> = Vec::new();
         for event in part {
-            let same = |line: &&mut Line<'_>| event.kind.is_decision() && alike(line.first, event);
+            let same =
+                |line: &&mut EventRow<'_>| event.kind.is_decision() && alike(line.first, event);
             match open.iter_mut().find(same) {
                 Some(line) => line.all.push(event),
-                None => open.push(Line { first: event, all: vec![event] }),
+                None => open.push(EventRow { first: event, all: vec![event] }),
             }
         }
         for line in open {
-            if line.all.len() > FEW {
+            if line.all.len() > MAX_UNFOLDED {
                 lines.push(line);
             } else {
                 lines.extend(
-                    line.all.into_iter().map(|event| Line { first: event, all: vec![event] }),
+                    line.all.into_iter().map(|event| EventRow { first: event, all: vec![event] }),
                 );
             }
         }
@@ -98,8 +99,8 @@ fn alike(a: &Event, b: &Event) -> bool {
     (a.kind, &a.host, &a.path) == (b.kind, &b.host, &b.path) && same("cause") && same("stream")
 }
 
-impl Line<'_> {
-    fn write(&self, out: &mut String, style: &Style) {
+impl EventRow<'_> {
+    fn write(&self, out: &mut String, style: &PageStyle) {
         let event = self.first;
         let time = match self.all.last() {
             Some(last) if last.t_ns > event.t_ns => {

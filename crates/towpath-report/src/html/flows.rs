@@ -5,20 +5,20 @@ use std::collections::BTreeMap;
 use towpath_measure::result::Record;
 use towpath_measure::scenario::DataDirection;
 
-use super::panel::{COLOURS, Goodput, per_point, scaled, series as line};
-use crate::Run;
-use crate::chart::{Chart, Series, Shape, Size, robust_top};
-use crate::compare::shares::{competing, flow_name};
-use crate::group::{Group, groups};
+use super::panel::{COLOUR_COUNT, GoodputAxis, per_point, scaled, series as line};
+use crate::StoredRun;
+use crate::chart::{Chart, ChartSeries, ChartSize, SeriesStyle, robust_top};
+use crate::compare::shares::{competing_flows, flow_name};
+use crate::group::{RunGroup, groups};
 use crate::series::{Grid, Values, goodput_of};
 
 /// More flows than this are not drawn one by one.
-const MOST: usize = COLOURS;
+const MAX_FLOWS: usize = COLOUR_COUNT;
 /// A flow that is this much smaller than the largest has a scale of its own.
-const SMALL: f64 = 8.0;
+const OWN_SCALE_RATIO: f64 = 8.0;
 
 /// Flows that delivered anything in a direction.
-fn flows(run: &Run, way: DataDirection) -> Vec<u32> {
+fn flows(run: &StoredRun, way: DataDirection) -> Vec<u32> {
     let mut bytes: BTreeMap<u32, u64> = BTreeMap::new();
     for record in &run.records {
         if let Record::Interval(interval) = record
@@ -32,38 +32,43 @@ fn flows(run: &Run, way: DataDirection) -> Vec<u32> {
 }
 
 fn class(at: usize) -> String {
-    format!("g{} d{}", at % COLOURS, at % 4)
+    format!("g{} d{}", at % COLOUR_COUNT, at % 4)
 }
 
 /// A flow's place among the colours, its name, and its goodput.
-type Flow = (usize, String, Values);
+type FlowGoodput = (usize, String, Values);
 
 /// The charts of a run in which several flows share a direction.
-pub(super) fn of_run(run: &Run, grid: &Grid, way: DataDirection, suffix: &str) -> Vec<Chart> {
+pub(super) fn run_charts(
+    run: &StoredRun,
+    grid: &Grid,
+    way: DataDirection,
+    suffix: &str,
+) -> Vec<Chart> {
     let found = flows(run, way);
-    if !(2..=MOST).contains(&found.len()) {
+    if !(2..=MAX_FLOWS).contains(&found.len()) {
         return Vec::new();
     }
     let own = groups(std::slice::from_ref(run));
     let all = found.into_iter().enumerate();
-    let all: Vec<Flow> = all
+    let all: Vec<FlowGoodput> = all
         .map(|(at, flow)| (at, flow_name(&own, flow), goodput_of(run, grid, way, Some(flow))))
         .collect();
     goodput(&all, grid, suffix)
 }
 
 /// Large flows on one axis, and those that would lie on its ground on another.
-fn goodput(all: &[Flow], grid: &Grid, suffix: &str) -> Vec<Chart> {
-    let top = |flow: &Flow| robust_top(flow.2.iter().copied());
+fn goodput(all: &[FlowGoodput], grid: &Grid, suffix: &str) -> Vec<Chart> {
+    let top = |flow: &FlowGoodput| robust_top(flow.2.iter().copied());
     let most = all.iter().map(top).fold(0.0, f64::max);
-    let (large, small): (Vec<&Flow>, Vec<&Flow>) =
-        all.iter().partition(|flow| top(flow) * SMALL >= most);
-    let chart = |title: &str, flows: Vec<&Flow>| {
-        let Goodput { unit, max } =
-            Goodput::to(flows.iter().map(|flow| top(flow)).fold(0.0, f64::max));
-        let series = |(at, name, values): &&Flow| -> Series {
+    let (large, small): (Vec<&FlowGoodput>, Vec<&FlowGoodput>) =
+        all.iter().partition(|flow| top(flow) * OWN_SCALE_RATIO >= most);
+    let chart = |title: &str, flows: Vec<&FlowGoodput>| {
+        let GoodputAxis { unit, max } =
+            GoodputAxis::to(flows.iter().map(|flow| top(flow)).fold(0.0, f64::max));
+        let series = |(at, name, values): &&FlowGoodput| -> ChartSeries {
             let class = format!("{} line", class(*at));
-            line(name, class, Shape::Steps, scaled(values.clone(), unit.size))
+            line(name, class, SeriesStyle::Steps, scaled(values.clone(), unit.size))
         };
         Chart {
             title: format!("{title}{suffix}"),
@@ -71,7 +76,7 @@ fn goodput(all: &[Flow], grid: &Grid, suffix: &str) -> Vec<Chart> {
             unit: unit.name.to_owned(),
             series: flows.iter().map(series).collect(),
             max,
-            size: Size::Medium,
+            size: ChartSize::Medium,
         }
     };
     let mut charts = vec![chart("Goodput of each flow", large)];
@@ -81,16 +86,16 @@ fn goodput(all: &[Flow], grid: &Grid, suffix: &str) -> Vec<Chart> {
     charts
 }
 
-fn share(all: &[Flow], grid: &Grid, title: &str) -> Chart {
+fn share(all: &[FlowGoodput], grid: &Grid, title: &str) -> Chart {
     let total = |at: usize| -> f64 {
         all.iter().filter_map(|(_, _, values)| values.get(at).copied().flatten()).sum()
     };
     let totals: Vec<f64> = (0..grid.points).map(total).collect();
-    let series = |(at, name, values): &Flow| -> Series {
+    let series = |(at, name, values): &FlowGoodput| -> ChartSeries {
         let parts = values.iter().zip(&totals).map(|(value, total)| {
             value.filter(|_| *total > 0.0).map(|value| 100.0 * value / total)
         });
-        line(name, format!("{} band", class(*at)), Shape::Stack, parts.collect())
+        line(name, format!("{} band", class(*at)), SeriesStyle::Stack, parts.collect())
     };
     Chart {
         title: title.to_owned(),
@@ -98,30 +103,30 @@ fn share(all: &[Flow], grid: &Grid, title: &str) -> Chart {
         unit: "%".to_owned(),
         series: all.iter().map(series).collect(),
         max: 100.0,
-        size: Size::Small,
+        size: ChartSize::Small,
     }
 }
 
 /// Who got how much over each transport, where transfers compete; of the first repetition each.
 pub(super) fn side_by_side(
-    groups: &[Group<'_>],
+    groups: &[RunGroup<'_>],
     grid: &Grid,
     way: DataDirection,
     suffix: &str,
 ) -> Vec<Chart> {
-    let found = competing(groups);
+    let found = competing_flows(groups);
     let Some(keys) = found.iter().find(|keys| keys.iter().all(|key| key.direction == way)) else {
         return Vec::new();
     };
-    if keys.len() > MOST {
+    if keys.len() > MAX_FLOWS {
         return Vec::new();
     }
-    let chart = |group: &Group<'_>| {
+    let chart = |group: &RunGroup<'_>| {
         let run = *group.runs.first()?;
-        let flow = |(at, key): (usize, &crate::group::FlowKey)| -> Flow {
+        let flow = |(at, key): (usize, &crate::group::FlowKey)| -> FlowGoodput {
             (at, flow_name(groups, key.flow), goodput_of(run, grid, way, Some(key.flow)))
         };
-        let all: Vec<Flow> = keys.iter().enumerate().map(flow).collect();
+        let all: Vec<FlowGoodput> = keys.iter().enumerate().map(flow).collect();
         let title = format!("{}: who gets how much{suffix}", group.label);
         Some(share(&all, grid, &title))
     };

@@ -22,18 +22,18 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use crate::Run;
-use crate::group::{Group, groups, verdict};
+use crate::StoredRun;
+use crate::group::{RunGroup, groups, verdict};
 use crate::number;
 use crate::page;
 use crate::terminal::worlds;
 use crate::text::{capital, clean, cut, esc, prose};
 pub(crate) use comparison::comparison;
-use panel::{Panel, Style};
-pub(crate) use sequence::lines as sequence_lines;
+use panel::{ChartPanel, PageStyle};
+pub(crate) use sequence::mark_values as sequence_lines;
 
 /// Above this number of runs only the first of each group's repetitions gets charts.
-const MAX_CHARTED: usize = 16;
+const MAX_CHARTED_RUNS: usize = 16;
 const STYLE: &str = concat!(
     include_str!("../style.css"),
     include_str!("../account.css"),
@@ -42,9 +42,9 @@ const STYLE: &str = concat!(
 const SCRIPT: &str = include_str!("../script.js");
 
 /// The report of any number of runs as one self-contained page.
-pub fn html(runs: &[Run]) -> String {
+pub fn html(runs: &[StoredRun]) -> String {
     let groups = groups(runs);
-    let mut page = Page { out: String::new(), panels: Vec::new(), style: Style::of(runs) };
+    let mut page = HtmlPage { out: String::new(), panels: Vec::new(), style: PageStyle::of(runs) };
     page.head(runs);
     page.out.push_str("<main>");
     summary::write(&mut page.out, runs, &groups);
@@ -54,7 +54,7 @@ pub fn html(runs: &[Run]) -> String {
     let mut number = 0;
     for group in &groups {
         for (repetition, run) in group.runs.iter().enumerate() {
-            let charted = repetition == 0 || runs.len() <= MAX_CHARTED;
+            let charted = repetition == 0 || runs.len() <= MAX_CHARTED_RUNS;
             page.run(group, run, number, charted);
             number += 1;
         }
@@ -65,15 +65,15 @@ pub fn html(runs: &[Run]) -> String {
 }
 
 /// The page while it is being written.
-struct Page {
+struct HtmlPage {
     out: String,
     /// Numbers behind the charts, by panel.
     panels: Vec<Value>,
-    style: Style,
+    style: PageStyle,
 }
 
-impl Page {
-    fn head(&mut self, runs: &[Run]) {
+impl HtmlPage {
+    fn head(&mut self, runs: &[StoredRun]) {
         let name = title(runs);
         self.out.push_str(&page::head(&name, STYLE, Some(SCRIPT)));
         let _ = write!(self.out, "<header><h1>{}</h1>", esc(&name));
@@ -89,7 +89,7 @@ impl Page {
         let _ = write!(self.out, "<p class=\"facts\">{}</p></header>", esc(&facts(runs)));
     }
 
-    fn comparison(&mut self, groups: &[Group<'_>]) {
+    fn comparison(&mut self, groups: &[RunGroup<'_>]) {
         let Some(panel) = panel::comparison(groups, &self.style) else { return };
         self.out.push_str("<section id=\"comparison\"><h2>Side by side</h2>");
         self.key(&panel);
@@ -98,7 +98,7 @@ impl Page {
         self.out.push_str("</section>");
     }
 
-    fn run(&mut self, group: &Group<'_>, run: &Run, number: usize, charted: bool) {
+    fn run(&mut self, group: &RunGroup<'_>, run: &StoredRun, number: usize, charted: bool) {
         let open =
             if run.meta.repeat <= 1 || group.runs.len() == 1 { " open=\"open\"" } else { "" };
         let repetition = if group.runs.len() > 1 {
@@ -116,7 +116,7 @@ impl Page {
             let _ = write!(self.out, "<p class=\"lead\">{}</p>", prose(&capital(&verdict)));
         }
         if charted {
-            let panel = panel::of_run(run, &self.style);
+            let panel = panel::run_panel(run, &self.style);
             if panel.charts.is_empty() {
                 self.out.push_str("<p class=\"none\">Nothing was measured over time.</p>");
             } else {
@@ -139,22 +139,22 @@ impl Page {
         self.out.push_str("</details></section>");
     }
 
-    fn account(&mut self, run: &Run) {
+    fn account(&mut self, run: &StoredRun) {
         account::write(&mut self.out, run, &self.style);
-        let panel = panel::of_account(run);
+        let panel = panel::account_panel(run);
         if !panel.charts.is_empty() {
             self.panel(&panel);
         }
     }
 
-    fn panel(&mut self, panel: &Panel) {
+    fn panel(&mut self, panel: &ChartPanel) {
         let number = self.panels.len();
         let numbers = panel.write(&mut self.out, number);
         self.panels.push(numbers);
     }
 
     /// What the letters in the charts stand for.
-    fn key(&mut self, panel: &Panel) {
+    fn key(&mut self, panel: &ChartPanel) {
         if panel.axis.marks.is_empty() {
             return;
         }
@@ -171,7 +171,7 @@ impl Page {
         self.out.push_str("</ol>");
     }
 
-    fn foot(&mut self, runs: &[Run]) {
+    fn foot(&mut self, runs: &[StoredRun]) {
         let mut versions: Vec<&str> = runs.iter().map(|run| run.meta.towpath.as_str()).collect();
         versions.sort_unstable();
         versions.dedup();
@@ -192,7 +192,7 @@ fn json(panels: &[Value]) -> String {
     Value::from(panels.to_vec()).to_string().replace('<', "\\u003c")
 }
 
-fn title(runs: &[Run]) -> String {
+fn title(runs: &[StoredRun]) -> String {
     let mut names: Vec<String> = Vec::new();
     for run in runs {
         let name = cut(&clean(&run.meta.scenario), 80);
@@ -208,8 +208,8 @@ fn title(runs: &[Run]) -> String {
 }
 
 /// `emu · 10 s · 2 runs · linux 6.18.5`
-fn facts(runs: &[Run]) -> String {
-    let distinct = |of: fn(&Run) -> String| {
+fn facts(runs: &[StoredRun]) -> String {
+    let distinct = |of: fn(&StoredRun) -> String| {
         let mut all: Vec<String> = runs.iter().map(of).collect();
         all.sort();
         all.dedup();

@@ -6,11 +6,11 @@ use serde_json::{Value, json};
 use towpath_measure::scenario::{DataDirection, Transport};
 
 use super::{account, datagrams, delay, flows, paths, stack, video};
-use crate::Run;
-use crate::chart::{self, Axis, Chart, Scale, Series, Shape, Size};
+use crate::StoredRun;
+use crate::chart::{self, AxisScale, Chart, ChartSeries, ChartSize, SeriesStyle, SharedAxis};
 use crate::compare::direction;
-use crate::group::Group;
-use crate::number::{self, Unit};
+use crate::group::RunGroup;
+use crate::number::{self, ScaledUnit};
 use crate::series::{self, Grid, SubflowSeries, Values};
 use crate::text::{clean, cut, esc};
 
@@ -18,11 +18,11 @@ use crate::text::{clean, cut, esc};
 pub(super) const MAX_SUBFLOWS: usize = 6;
 
 /// A direction whose goodput is this much smaller than the other's has a scale of its own.
-const FAR: f64 = 8.0;
+const OWN_SCALE_RATIO: f64 = 8.0;
 
 /// What all charts of a page agree on: each path's colour, and the scale of goodput.
 #[derive(Debug)]
-pub(super) struct Style {
+pub(super) struct PageStyle {
     paths: Vec<String>,
     /// By direction: where goodput's axis ends, in bit/s.
     tops: Vec<(DataDirection, f64)>,
@@ -30,12 +30,12 @@ pub(super) struct Style {
 
 /// An axis of goodput.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Goodput {
-    pub(super) unit: Unit,
+pub(super) struct GoodputAxis {
+    pub(super) unit: ScaledUnit,
     pub(super) max: f64,
 }
 
-impl Goodput {
+impl GoodputAxis {
     /// An axis to at least `top_bps`.
     pub(super) fn to(top_bps: f64) -> Self {
         let unit = number::rate_unit(top_bps);
@@ -43,8 +43,8 @@ impl Goodput {
     }
 }
 
-impl Style {
-    pub(super) fn of(runs: &[Run]) -> Self {
+impl PageStyle {
+    pub(super) fn of(runs: &[StoredRun]) -> Self {
         let mut paths: Vec<String> = Vec::new();
         let mut seen = |name: &str| {
             if !paths.iter().any(|path| path == name) {
@@ -67,10 +67,10 @@ impl Style {
     }
 
     /// The axis of a direction's goodput: the same for all, but for what would lie on the ground of it.
-    pub(super) fn goodput(&self, way: DataDirection) -> Goodput {
+    pub(super) fn goodput(&self, way: DataDirection) -> GoodputAxis {
         let most = self.tops.iter().map(|(_, top)| *top).fold(0.0, f64::max);
         let own = self.tops.iter().find(|(known, _)| *known == way).map_or(most, |(_, top)| *top);
-        Goodput::to(if own * FAR < most { own } else { most })
+        GoodputAxis::to(if own * OWN_SCALE_RATIO < most { own } else { most })
     }
 
     /// The path's class; a path that no run names comes last.
@@ -81,7 +81,7 @@ impl Style {
 }
 
 /// In each direction what the axis must hold: everything but brief spikes.
-fn largest_goodput(run: &Run) -> Vec<(DataDirection, f64)> {
+fn largest_goodput(run: &StoredRun) -> Vec<(DataDirection, f64)> {
     let grid = Grid::of(&[run]);
     let top = |way: DataDirection| {
         let mut sum: Values = vec![None; grid.points];
@@ -102,8 +102,8 @@ pub(super) fn ceiling(top: f64, wanted: usize) -> f64 {
 
 /// Charts on one axis.
 #[derive(Debug)]
-pub(super) struct Panel {
-    pub(super) axis: Axis,
+pub(super) struct ChartPanel {
+    pub(super) axis: SharedAxis,
     pub(super) charts: Vec<Chart>,
     /// For each chart the stalls it shades; shorter than `charts` where there are none.
     stalls: Vec<Vec<(f64, f64)>>,
@@ -111,12 +111,12 @@ pub(super) struct Panel {
     heading: Option<(usize, &'static str, &'static str)>,
 }
 
-impl Panel {
-    fn new(axis: Axis) -> Self {
+impl ChartPanel {
+    fn new(axis: SharedAxis) -> Self {
         Self { axis, charts: Vec::new(), stalls: Vec::new(), heading: None }
     }
 
-    fn watched(&mut self, videos: Vec<video::Watched>) {
+    fn add_videos(&mut self, videos: Vec<video::BufferChart>) {
         for (chart, stalls) in videos {
             self.charts.push(chart);
             self.stalls.push(stalls);
@@ -134,7 +134,7 @@ impl Panel {
                 );
             }
             let stalls = self.stalls.get(at).cloned().unwrap_or_default();
-            let axis = Axis { stalls, marks: self.axis.marks.clone(), ..self.axis };
+            let axis = SharedAxis { stalls, marks: self.axis.marks.clone(), ..self.axis };
             figure(out, at, chart, &axis);
         }
         out.push_str("</div>");
@@ -143,7 +143,7 @@ impl Panel {
     }
 }
 
-pub(super) fn figure(out: &mut String, at: usize, chart: &Chart, axis: &Axis) {
+pub(super) fn figure(out: &mut String, at: usize, chart: &Chart, axis: &SharedAxis) {
     let _ = write!(
         out,
         "<figure class=\"{}\" data-chart=\"{at}\"><figcaption><strong>{}</strong> \
@@ -151,7 +151,7 @@ pub(super) fn figure(out: &mut String, at: usize, chart: &Chart, axis: &Axis) {
         chart.size.class(),
         esc(&chart.title),
         esc(&chart.about),
-        cut_off(chart, axis)
+        clipped_note(chart, axis)
     );
     for (number, series) in chart.series.iter().enumerate() {
         let _ = write!(
@@ -178,7 +178,7 @@ pub(super) fn figure(out: &mut String, at: usize, chart: &Chart, axis: &Axis) {
 }
 
 /// What the axis does not show, in words.
-fn cut_off(chart: &Chart, axis: &Axis) -> String {
+fn clipped_note(chart: &Chart, axis: &SharedAxis) -> String {
     let peaks = chart.peaks();
     let Some((at, most)) = peaks.into_iter().max_by(|a, b| a.1.total_cmp(&b.1)) else {
         return String::new();
@@ -186,17 +186,17 @@ fn cut_off(chart: &Chart, axis: &Axis) -> String {
     let at_s = (at as f64 + 0.5) * axis.step_s;
     format!(
         "; ▲ goes beyond the axis, to {}\u{a0}{} at {}",
-        number::three(most),
+        number::three_digits(most),
         esc(&chart.unit),
         number::short_moment(at_s).replace(' ', "\u{a0}")
     )
 }
 
-pub(super) fn swatch(shape: Shape) -> &'static str {
+pub(super) fn swatch(shape: SeriesStyle) -> &'static str {
     match shape {
-        Shape::Stack | Shape::Range => "<path d=\"M0 1h22v10h-22z\"/>",
-        Shape::Steps | Shape::Line => "<path d=\"M1 6h20\"/>",
-        Shape::Dots => "<path d=\"M11 6h0\"/>",
+        SeriesStyle::Stack | SeriesStyle::Range => "<path d=\"M0 1h22v10h-22z\"/>",
+        SeriesStyle::Steps | SeriesStyle::Line => "<path d=\"M1 6h20\"/>",
+        SeriesStyle::Dots => "<path d=\"M11 6h0\"/>",
     }
 }
 
@@ -228,8 +228,8 @@ pub(super) fn scaled(values: Values, unit: f64) -> Values {
     values.into_iter().map(|value| value.map(|value| value / unit)).collect()
 }
 
-pub(super) fn series(name: &str, class: String, shape: Shape, values: Values) -> Series {
-    Series { name: name.to_owned(), class, shape, values, base: Values::new() }
+pub(super) fn series(name: &str, class: String, shape: SeriesStyle, values: Values) -> ChartSeries {
+    ChartSeries { name: name.to_owned(), class, shape, values, base: Values::new() }
 }
 
 pub(super) fn per_point(grid: &Grid) -> String {
@@ -238,22 +238,22 @@ pub(super) fn per_point(grid: &Grid) -> String {
 }
 
 /// Every chart of one run.
-pub(super) fn of_run(run: &Run, style: &Style) -> Panel {
+pub(super) fn run_panel(run: &StoredRun, style: &PageStyle) -> ChartPanel {
     let grid = Grid::of(&[run]);
-    let mut panel = Panel::new(axis(run, &grid));
+    let mut panel = ChartPanel::new(axis(run, &grid));
     let directions = series::directions(run);
     let several = directions.len() > 1;
     panel.charts.extend(delay::over_time(run, &grid));
     panel.charts.extend(paths::over_time(run, &grid, style));
     panel.stalls.resize(panel.charts.len(), Vec::new());
-    panel.watched(video::charts(run, &grid));
+    panel.add_videos(video::charts(run, &grid));
     for &way in &directions {
         let subflows = series::subflows(run, &grid, way, MAX_SUBFLOWS);
         let suffix = if several { format!(", {}", direction(way)) } else { String::new() };
         let stalls = series::stalls(run, way);
         panel.charts.extend(datagrams::charts(run, &grid, way, style, &suffix));
         panel.charts.push(goodput(run, &grid, way, style, &suffix));
-        panel.charts.extend(flows::of_run(run, &grid, way, &suffix));
+        panel.charts.extend(flows::run_charts(run, &grid, way, &suffix));
         panel.charts.extend(sender(&subflows, &grid, style, &suffix));
         panel.stalls.extend(std::iter::repeat_n(stalls, panel.charts.len() - panel.stalls.len()));
     }
@@ -273,32 +273,38 @@ pub(super) fn of_run(run: &Run, style: &Style) -> Panel {
 }
 
 /// Where the capacity of each link went.
-pub(super) fn of_account(run: &Run) -> Panel {
+pub(super) fn account_panel(run: &StoredRun) -> ChartPanel {
     let grid = Grid::of(&[run]);
-    let mut panel = Panel::new(axis(run, &grid));
+    let mut panel = ChartPanel::new(axis(run, &grid));
     panel.charts = account::charts(run, &grid);
     panel
 }
 
-fn axis(run: &Run, grid: &Grid) -> Axis {
+fn axis(run: &StoredRun, grid: &Grid) -> SharedAxis {
     let marks = series::marks(run);
     let (step_s, end_s) = (grid.step_s(), grid.end_s());
-    Axis { scale: Scale::Time, step_s, end_s, marks, stalls: Vec::new() }
+    SharedAxis { scale: AxisScale::Time, step_s, end_s, marks, stalls: Vec::new() }
 }
 
 /// Goodput stacked by subflow, and the line of what the application got.
-fn goodput(run: &Run, grid: &Grid, way: DataDirection, style: &Style, suffix: &str) -> Chart {
-    let Goodput { unit, max } = style.goodput(way);
-    let mut all: Vec<Series> = series::subflows(run, grid, way, MAX_SUBFLOWS)
+fn goodput(
+    run: &StoredRun,
+    grid: &Grid,
+    way: DataDirection,
+    style: &PageStyle,
+    suffix: &str,
+) -> Chart {
+    let GoodputAxis { unit, max } = style.goodput(way);
+    let mut all: Vec<ChartSeries> = series::subflows(run, grid, way, MAX_SUBFLOWS)
         .into_iter()
         .map(|subflow| {
             let class =
                 format!("{} band o{}", style.class(&subflow.path), subflow.occurrence.min(2));
-            series(&subflow.name, class, Shape::Stack, scaled(subflow.goodput_bps, unit.size))
+            series(&subflow.name, class, SeriesStyle::Stack, scaled(subflow.goodput_bps, unit.size))
         })
         .collect();
     let total = scaled(series::goodput(run, grid, way), unit.size);
-    all.push(series("application", "ink total".to_owned(), Shape::Steps, total));
+    all.push(series("application", "ink total".to_owned(), SeriesStyle::Steps, total));
     Chart {
         title: format!("Goodput by subflow{suffix}"),
         about: format!(
@@ -308,13 +314,13 @@ fn goodput(run: &Run, grid: &Grid, way: DataDirection, style: &Style, suffix: &s
         unit: unit.name.to_owned(),
         series: all,
         max,
-        size: Size::Large,
+        size: ChartSize::Large,
     }
 }
 
-fn sender(all: &[SubflowSeries], grid: &Grid, style: &Style, suffix: &str) -> Vec<Chart> {
+fn sender(all: &[SubflowSeries], grid: &Grid, style: &PageStyle, suffix: &str) -> Vec<Chart> {
     let each = if grid.thinned { "largest of each" } else { "every" };
-    let lines = |pick: fn(&SubflowSeries) -> &Values, shape: Shape| -> Vec<Series> {
+    let lines = |pick: fn(&SubflowSeries) -> &Values, shape: SeriesStyle| -> Vec<ChartSeries> {
         let line = |s: &SubflowSeries| {
             let class = format!("{} line o{}", style.class(&s.path), s.occurrence.min(2));
             series(&s.name, class, shape, pick(s).clone())
@@ -329,19 +335,19 @@ fn sender(all: &[SubflowSeries], grid: &Grid, style: &Style, suffix: &str) -> Ve
             format!("Round-trip time{suffix}"),
             format!("smoothed, at the sender; {each} {step}"),
             "ms",
-            lines(|s| &s.srtt_ms, Shape::Line),
+            lines(|s| &s.srtt_ms, SeriesStyle::Line),
         ),
         medium(
             format!("Congestion window{suffix}"),
             format!("at the sender; {each} {step}"),
             "packets",
-            lines(|s| &s.cwnd_packets, Shape::Line),
+            lines(|s| &s.cwnd_packets, SeriesStyle::Line),
         ),
         medium(
             format!("Retransmissions{suffix}"),
             format!("in each {step}, at the sender"),
             "packets",
-            lines(|s| &s.retransmissions, Shape::Steps),
+            lines(|s| &s.retransmissions, SeriesStyle::Steps),
         ),
     ];
     if !windows {
@@ -350,17 +356,23 @@ fn sender(all: &[SubflowSeries], grid: &Grid, style: &Style, suffix: &str) -> Ve
     charts
 }
 
-pub(super) fn medium(title: String, about: String, unit: &str, series: Vec<Series>) -> Chart {
+pub(super) fn medium(title: String, about: String, unit: &str, series: Vec<ChartSeries>) -> Chart {
     // Half a packet is no tick.
     let least = if unit == "packets" { 4.0 } else { 0.0 };
     // Of a state a spike may be cut off; of counts the spikes are what there is to see.
-    let is_state = series.iter().all(|one| one.shape == Shape::Line);
+    let is_state = series.iter().all(|one| one.shape == SeriesStyle::Line);
     let top = if is_state { chart::robust_top_of(&series) } else { chart::top(&series) };
     let max = ceiling(top.max(least), 5);
-    Chart { title, about, unit: unit.to_owned(), series, max, size: Size::Medium }
+    Chart { title, about, unit: unit.to_owned(), series, max, size: ChartSize::Medium }
 }
 
-fn links(run: &Run, grid: &Grid, way: DataDirection, style: &Style, suffix: &str) -> Vec<Chart> {
+fn links(
+    run: &StoredRun,
+    grid: &Grid,
+    way: DataDirection,
+    style: &PageStyle,
+    suffix: &str,
+) -> Vec<Chart> {
     let links = series::links(run, grid, way);
     if links.is_empty() {
         return Vec::new();
@@ -369,14 +381,14 @@ fn links(run: &Run, grid: &Grid, way: DataDirection, style: &Style, suffix: &str
     let unit = number::bytes_unit(largest.copied().fold(0.0, f64::max));
     let step = per_point(grid);
     let peak = if grid.thinned { "largest of each" } else { "every" };
-    let line = |path: &str, shape: Shape, values: Values| {
+    let line = |path: &str, shape: SeriesStyle, values: Values| {
         let class = format!("{} line o0", style.class(path));
         series(&cut(&clean(path), 40), class, shape, values)
     };
-    let backlog = links
-        .iter()
-        .map(|link| line(&link.path, Shape::Line, scaled(link.backlog_bytes.clone(), unit.size)));
-    let drops = links.iter().map(|link| line(&link.path, Shape::Steps, link.drops.clone()));
+    let backlog = links.iter().map(|link| {
+        line(&link.path, SeriesStyle::Line, scaled(link.backlog_bytes.clone(), unit.size))
+    });
+    let drops = links.iter().map(|link| line(&link.path, SeriesStyle::Steps, link.drops.clone()));
     vec![
         medium(
             format!("Link queue{suffix}"),
@@ -394,8 +406,9 @@ fn links(run: &Run, grid: &Grid, way: DataDirection, style: &Style, suffix: &str
 }
 
 /// Every group's goodput over each other, then each by subflow on the same scale.
-pub(super) fn comparison(groups: &[Group<'_>], style: &Style) -> Option<Panel> {
-    let runs: Vec<&Run> = groups.iter().flat_map(|group| group.runs.iter().copied()).collect();
+pub(super) fn comparison(groups: &[RunGroup<'_>], style: &PageStyle) -> Option<ChartPanel> {
+    let runs: Vec<&StoredRun> =
+        groups.iter().flat_map(|group| group.runs.iter().copied()).collect();
     let first = *runs.first()?;
     let grid = Grid::of(&runs);
     let mut directions: Vec<DataDirection> = Vec::new();
@@ -406,10 +419,10 @@ pub(super) fn comparison(groups: &[Group<'_>], style: &Style) -> Option<Panel> {
     }
     let several = directions.len() > 1;
     let marked = runs.iter().copied().find(|run| !series::marks(run).is_empty()).unwrap_or(first);
-    let mut panel = Panel::new(axis(marked, &grid));
+    let mut panel = ChartPanel::new(axis(marked, &grid));
     panel.charts.extend(delay::side_by_side(groups, &grid));
     panel.stalls.resize(panel.charts.len(), Vec::new());
-    panel.watched(videos(groups, &grid));
+    panel.add_videos(videos(groups, &grid));
     for way in directions {
         let suffix = if several { format!(", {}", direction(way)) } else { String::new() };
         panel.charts.push(overview(groups, &grid, way, style, &suffix));
@@ -420,7 +433,7 @@ pub(super) fn comparison(groups: &[Group<'_>], style: &Style) -> Option<Panel> {
             panel.charts.push(Chart {
                 title: format!("{}{suffix}", group.label),
                 about: format!("by subflow{repetition}"),
-                size: Size::Small,
+                size: ChartSize::Small,
                 ..goodput(run, &grid, way, style, "")
             });
             panel.stalls.push(series::stalls(run, way));
@@ -434,8 +447,8 @@ pub(super) fn comparison(groups: &[Group<'_>], style: &Style) -> Option<Panel> {
 }
 
 /// The first repetition's videos of every group, on equal axes.
-fn videos(groups: &[Group<'_>], grid: &Grid) -> Vec<video::Watched> {
-    let mut all: Vec<video::Watched> = Vec::new();
+fn videos(groups: &[RunGroup<'_>], grid: &Grid) -> Vec<video::BufferChart> {
+    let mut all: Vec<video::BufferChart> = Vec::new();
     for group in groups {
         let Some(run) = group.runs.first() else { continue };
         let several = group.runs.len() > 1;
@@ -443,7 +456,7 @@ fn videos(groups: &[Group<'_>], grid: &Grid) -> Vec<video::Watched> {
             let repetition = if several { "; first repetition" } else { "" };
             let about = format!("{}{repetition}", chart.about);
             let title = format!("{}, {}", chart.title, group.label);
-            (Chart { title, about, size: Size::Small, ..chart }, stalls)
+            (Chart { title, about, size: ChartSize::Small, ..chart }, stalls)
         }));
     }
     let max = all.iter().map(|(chart, _)| chart.max).fold(0.0, f64::max);
@@ -454,13 +467,13 @@ fn videos(groups: &[Group<'_>], grid: &Grid) -> Vec<video::Watched> {
 }
 
 fn overview(
-    groups: &[Group<'_>],
+    groups: &[RunGroup<'_>],
     grid: &Grid,
     way: DataDirection,
-    style: &Style,
+    style: &PageStyle,
     suffix: &str,
 ) -> Chart {
-    let Goodput { unit, max } = style.goodput(way);
+    let GoodputAxis { unit, max } = style.goodput(way);
     let mut ranges = Vec::new();
     let mut lines = Vec::new();
     for group in groups {
@@ -473,10 +486,10 @@ fn overview(
         let class = transport_class(groups, group);
         if all.len() > 1 {
             let name = format!("{} smallest to largest", group.label);
-            let range = series(&name, format!("{class} range"), Shape::Range, high);
-            ranges.push(Series { base: low, ..range });
+            let range = series(&name, format!("{class} range"), SeriesStyle::Range, high);
+            ranges.push(ChartSeries { base: low, ..range });
         }
-        lines.push(series(&group.label, format!("{class} line"), Shape::Steps, median));
+        lines.push(series(&group.label, format!("{class} line"), SeriesStyle::Steps, median));
     }
     ranges.append(&mut lines);
     let several = groups.iter().any(|group| group.runs.len() > 1);
@@ -487,20 +500,20 @@ fn overview(
         unit: unit.name.to_owned(),
         series: ranges,
         max,
-        size: Size::Large,
+        size: ChartSize::Large,
     }
 }
 
 /// A transport's colour is no path's colour. Each transport has a dash of its own, for those who see
 /// no colours. Where a transport stands more than once, every group has a colour and a dash of its
 /// own: lines that differ by their dash alone are not told apart.
-pub(super) fn transport_class(groups: &[Group<'_>], group: &Group<'_>) -> String {
+pub(super) fn transport_class(groups: &[RunGroup<'_>], group: &RunGroup<'_>) -> String {
     let twice = groups
         .iter()
         .any(|one| groups.iter().filter(|other| other.transport == one.transport).count() > 1);
     if twice {
         let at = groups.iter().position(|other| other.label == group.label).unwrap_or(0);
-        return format!("g{} d{}", at % COLOURS, (at + at / COLOURS) % 4);
+        return format!("g{} d{}", at % COLOUR_COUNT, (at + at / COLOUR_COUNT) % 4);
     }
     let (name, dash) = match group.transport {
         Transport::Mptcp => ("mptcp", 0),
@@ -512,4 +525,4 @@ pub(super) fn transport_class(groups: &[Group<'_>], group: &Group<'_>) -> String
 }
 
 /// Colours of groups and of flows, which are no path's and no transport's alone.
-pub(super) const COLOURS: usize = 8;
+pub(super) const COLOUR_COUNT: usize = 8;

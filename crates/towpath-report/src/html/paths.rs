@@ -2,31 +2,31 @@
 
 use towpath_measure::result::{Probe, Record};
 
-use super::delay::{self, Curve};
-use super::panel::{Style, ceiling, per_point, series as line};
-use crate::Run;
-use crate::chart::{Chart, Series, Shape, Size};
+use super::delay::{self, DelayCurve};
+use super::panel::{PageStyle, ceiling, per_point, series as line};
+use crate::StoredRun;
+use crate::chart::{Chart, ChartSeries, ChartSize, SeriesStyle};
 use crate::series::{Grid, Values};
 use crate::text::{clean, cut};
 
 /// Nanoseconds of a millisecond.
-const MILLISECOND: f64 = 1e6;
+const NS_PER_MS: f64 = 1e6;
 /// Dots of lost datagrams lie so far below each other, as a part of the height.
-const ROW: f64 = 0.06;
+const LOSS_ROW_HEIGHT: f64 = 0.06;
 
 /// The datagrams of a path, in order of when they were due.
-struct Way<'a> {
+struct PathSeries<'a> {
     path: &'a str,
     probes: Vec<&'a Probe>,
 }
 
-fn ways(run: &Run) -> Vec<Way<'_>> {
-    let mut all: Vec<Way<'_>> = Vec::new();
+fn path_series(run: &StoredRun) -> Vec<PathSeries<'_>> {
+    let mut all: Vec<PathSeries<'_>> = Vec::new();
     for record in &run.records {
         let Record::Probe(probe) = record else { continue };
         match all.iter_mut().find(|way| way.path == probe.path) {
             Some(way) => way.probes.push(probe),
-            None => all.push(Way { path: &probe.path, probes: vec![probe] }),
+            None => all.push(PathSeries { path: &probe.path, probes: vec![probe] }),
         }
     }
     all
@@ -34,10 +34,10 @@ fn ways(run: &Run) -> Vec<Way<'_>> {
 
 /// Milliseconds from due to back.
 fn delay_ms(probe: &Probe) -> Option<f64> {
-    Some(probe.answered_ns?.saturating_sub(probe.due_ns).max(1) as f64 / MILLISECOND)
+    Some(probe.answered_ns?.saturating_sub(probe.due_ns).max(1) as f64 / NS_PER_MS)
 }
 
-impl Way<'_> {
+impl PathSeries<'_> {
     fn name(&self) -> String {
         cut(&clean(self.path), 40)
     }
@@ -76,31 +76,31 @@ impl Way<'_> {
 }
 
 /// The round trips of every path; none where no datagrams were sent.
-pub(super) fn over_time(run: &Run, grid: &Grid, style: &Style) -> Option<Chart> {
-    let ways = ways(run);
-    let lines: Vec<Series> = ways
+pub(super) fn over_time(run: &StoredRun, grid: &Grid, style: &PageStyle) -> Option<Chart> {
+    let ways = path_series(run);
+    let lines: Vec<ChartSeries> = ways
         .iter()
         .map(|way| {
             let class = format!("{} line o0", style.class(way.path));
-            line(&way.name(), class, Shape::Line, way.delays(grid))
+            line(&way.name(), class, SeriesStyle::Line, way.delays(grid))
         })
         .collect();
     let top = lines.iter().flat_map(|line| &line.values).flatten().copied().fold(0.0, f64::max);
     let lost: Vec<Values> = ways.iter().map(|way| way.lost(grid)).collect();
     let any_lost = lost.iter().flatten().any(Option::is_some);
     // The dots have room above the lines.
-    let room = if any_lost { 1.0 + ROW * (ways.len() + 1) as f64 } else { 1.0 };
+    let room = if any_lost { 1.0 + LOSS_ROW_HEIGHT * (ways.len() + 1) as f64 } else { 1.0 };
     let max = ceiling(top * room, 7);
     let dots = ways.iter().zip(lost).zip(1_u32..).filter_map(|((way, lost), row)| {
         lost.iter().any(Option::is_some).then(|| {
-            let height = max * (1.0 - ROW * f64::from(row));
+            let height = max * (1.0 - LOSS_ROW_HEIGHT * f64::from(row));
             let base = lost.iter().map(|lost| lost.map(|_| height)).collect();
             let class = format!("{} dots", style.class(way.path));
-            let dots = line(&format!("{}: lost", way.name()), class, Shape::Dots, lost);
-            Series { base, ..dots }
+            let dots = line(&format!("{}: lost", way.name()), class, SeriesStyle::Dots, lost);
+            ChartSeries { base, ..dots }
         })
     });
-    let dots: Vec<Series> = dots.collect();
+    let dots: Vec<ChartSeries> = dots.collect();
     (!ways.is_empty()).then(|| Chart {
         title: "Round trip of each path".to_owned(),
         about: format!(
@@ -111,16 +111,16 @@ pub(super) fn over_time(run: &Run, grid: &Grid, style: &Style) -> Option<Chart> 
         unit: "ms".to_owned(),
         series: lines.into_iter().chain(dots).collect(),
         max,
-        size: Size::Large,
+        size: ChartSize::Large,
     })
 }
 
 /// How many datagrams were back within which time, path by path.
-pub(super) fn distribution(out: &mut String, run: &Run, style: &Style) {
-    let curve = |way: &Way<'_>| -> Curve {
+pub(super) fn distribution(out: &mut String, run: &StoredRun, style: &PageStyle) {
+    let curve = |way: &PathSeries<'_>| -> DelayCurve {
         let delays = way.probes.iter().map(|probe| delay_ms(probe)).collect();
         (way.name(), format!("{} line", style.class(way.path)), delays)
     };
-    let curves: Vec<Curve> = ways(run).iter().map(curve).collect();
+    let curves: Vec<DelayCurve> = path_series(run).iter().map(curve).collect();
     delay::write(out, ("Back within, each path", "datagrams", "from due to back"), &curves);
 }

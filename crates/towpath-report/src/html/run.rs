@@ -6,24 +6,24 @@ use towpath_measure::result::{Counter, EmulatorTiming, Interface, Link, Record, 
 
 use towpath_measure::scenario::{DataDirection, Transport, World};
 
-use super::panel::Style;
+use super::panel::PageStyle;
 use super::{capture, events};
-use crate::Run;
+use crate::StoredRun;
 use crate::compare::direction;
 use crate::number;
 use crate::text::{clean, cut, esc, prose};
 
 /// A longer list starts folded.
-pub(super) const LONG: usize = 30;
+pub(super) const FOLD_AFTER: usize = 30;
 
-pub(super) fn write(out: &mut String, run: &Run, style: &Style) {
+pub(super) fn write(out: &mut String, run: &StoredRun, style: &PageStyle) {
     subflows(out, run, style);
     capture::write(out, run, style);
     events::write(out, run, style);
     links(out, run, style);
     proof(out, run);
     conditions(out, run);
-    repeat(out, run);
+    reproduce(out, run);
 }
 
 /// Opens a folded block; the caller closes `</details>`.
@@ -44,17 +44,17 @@ pub(super) fn table_end(out: &mut String) {
     out.push_str("</tbody></table></div>");
 }
 
-pub(super) fn path_dot(style: &Style, path: &str) -> String {
+pub(super) fn path_dot(style: &PageStyle, path: &str) -> String {
     let name = cut(&clean(path), 40);
     format!("<span class=\"path\"><i class=\"dot {}\"></i>{}</span>", style.class(path), esc(&name))
 }
 
-fn subflows(out: &mut String, run: &Run, style: &Style) {
+fn subflows(out: &mut String, run: &StoredRun, style: &PageStyle) {
     let all: Vec<&SubflowSummary> = run.summary.iter().flat_map(|s| &s.subflows).collect();
     if all.is_empty() {
         return;
     }
-    fold(out, &format!("Subflows ({})", all.len()), all.len() <= LONG);
+    fold(out, &format!("Subflows ({})", all.len()), all.len() <= FOLD_AFTER);
     table_head(
         out,
         "list",
@@ -101,7 +101,7 @@ fn subflows(out: &mut String, run: &Run, style: &Style) {
 }
 
 /// The last record of every link and direction: totals.
-fn links(out: &mut String, run: &Run, style: &Style) {
+fn links(out: &mut String, run: &StoredRun, style: &PageStyle) {
     let mut last: Vec<&Link> = Vec::new();
     for record in &run.records {
         if let Record::Link(link) = record {
@@ -152,7 +152,7 @@ fn links(out: &mut String, run: &Run, style: &Style) {
     out.push_str("<p class=\"about\">Packets and bytes as IP sees them.</p></details>");
 }
 
-fn proof(out: &mut String, run: &Run) {
+fn proof(out: &mut String, run: &StoredRun) {
     let mut counters: Vec<&Counter> = Vec::new();
     let mut interfaces: Vec<&Interface> = Vec::new();
     for record in &run.records {
@@ -242,7 +242,7 @@ fn interface_table(out: &mut String, interfaces: &[&Interface]) {
     out.push_str("</details>");
 }
 
-fn conditions(out: &mut String, run: &Run) {
+fn conditions(out: &mut String, run: &StoredRun) {
     let meta = &run.meta;
     let mut facts: Vec<(String, String)> = vec![
         ("world".to_owned(), meta.world.to_string()),
@@ -270,7 +270,7 @@ fn conditions(out: &mut String, run: &Run) {
 }
 
 /// QUIC is no kernel's, whatever carries TCP beside it.
-fn stack(run: &Run) -> String {
+fn stack(run: &StoredRun) -> String {
     let meta = &run.meta;
     match (meta.transport, meta.world) {
         (Transport::Tcp | Transport::Mptcp, _) => meta.stack.clone(),
@@ -307,7 +307,7 @@ fn noise(noise: &EmulatorTiming) -> Vec<(String, String)> {
     facts
 }
 
-fn repeat(out: &mut String, run: &Run) {
+fn reproduce(out: &mut String, run: &StoredRun) {
     let name = clean(&run.meta.scenario);
     let safe = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' };
     let file: String = name.chars().take(60).map(safe).collect();
@@ -319,7 +319,7 @@ fn repeat(out: &mut String, run: &Run) {
         return; // of a capture there is no scenario
     }
     if run.meta.world == World::Live {
-        repeat_live(out, run);
+        reproduce_live(out, run);
         return;
     }
     let meta = &run.meta;
@@ -338,7 +338,7 @@ fn repeat(out: &mut String, run: &Run) {
 
 /// Real hosts cannot be made again: the command that measures between them stands here, or why there
 /// is none.
-fn repeat_live(out: &mut String, run: &Run) {
+fn reproduce_live(out: &mut String, run: &StoredRun) {
     let meta = &run.meta;
     let Some(server) = meta.conditions.get("server") else {
         let command = meta.scenario_toml.trim().trim_start_matches("# no scenario: ");

@@ -8,9 +8,9 @@ use towpath_measure::result::{
 };
 use towpath_measure::scenario::{Transport, World};
 
-use super::panel::Style;
-use crate::Run;
-use crate::chart::sequence::{Group, Picture, letter};
+use super::panel::PageStyle;
+use crate::StoredRun;
+use crate::chart::sequence::{MarkGroup, SequencePlot, mark_letter};
 use crate::compare::direction;
 use crate::number;
 use crate::series::{self, Mark};
@@ -19,13 +19,18 @@ use crate::text::{clean, cut, esc};
 /// Pictures of one run; a result of ours has no more.
 const MAX_PICTURES: usize = 24;
 /// Points of the read-out.
-const POINTS: usize = 100;
+const READOUT_POINTS: usize = 100;
 
 /// The pictures of a run with the numbers behind them; without any, how to get them.
-pub(super) fn write(out: &mut String, run: &Run, style: &Style, number: usize) -> Option<Value> {
+pub(super) fn write(
+    out: &mut String,
+    run: &StoredRun,
+    style: &PageStyle,
+    number: usize,
+) -> Option<Value> {
     let all: Vec<&Sequence> = run.records.iter().filter_map(of).take(MAX_PICTURES).collect();
     if all.is_empty() {
-        missing(out, run);
+        write_hint(out, run);
         return None;
     }
     out.push_str("<details class=\"fold sequences\" open=\"open\"><summary>Sequence numbers over time</summary>");
@@ -56,7 +61,7 @@ pub(super) fn write(out: &mut String, run: &Run, style: &Style, number: usize) -
         out.push_str("</div>");
     }
     out.push_str("</div></details>");
-    Some(json!({ "step": end_s / POINTS as f64, "end": end_s, "charts": charts }))
+    Some(json!({ "step": end_s / READOUT_POINTS as f64, "end": end_s, "charts": charts }))
 }
 
 fn of(record: &Record) -> Option<&Sequence> {
@@ -65,7 +70,7 @@ fn of(record: &Record) -> Option<&Sequence> {
 }
 
 /// How to get pictures, where there could be some.
-fn missing(out: &mut String, run: &Run) {
+fn write_hint(out: &mut String, run: &StoredRun) {
     let readable = matches!(run.meta.transport, Transport::Tcp | Transport::Mptcp);
     let text = match run.meta.world {
         World::Emu if readable => {
@@ -89,17 +94,17 @@ fn missing(out: &mut String, run: &Run) {
 fn picture<'a>(
     sequence: &Sequence,
     view: &SequenceView,
-    style: &Style,
+    style: &PageStyle,
     (from_s, to_s): (f64, f64),
     events: &'a [Mark],
-) -> Picture<'a> {
+) -> SequencePlot<'a> {
     let group = |marks: &SequenceMarks| {
         let path = marks.subflow.and_then(|subflow| sequence.paths.get(subflow as usize));
         let path = path.or(sequence.paths.first()).map_or("", String::as_str);
         let (name, class, label) = describe(marks, path, style);
-        Group { kind: marks.kind, name, class, label, marks: marks.each().collect() }
+        MarkGroup { kind: marks.kind, name, class, label, marks: marks.each().collect() }
     };
-    let mut groups: Vec<Group> = Vec::new();
+    let mut groups: Vec<MarkGroup> = Vec::new();
     for marks in view.marks.iter().take(200) {
         let found = group(marks);
         match groups.iter_mut().find(|known| known.name == found.name) {
@@ -111,7 +116,7 @@ fn picture<'a>(
         group.marks.sort_by_key(|mark| mark.t_ns);
     }
     groups.sort_by_key(|group| order(group.kind));
-    Picture { title: title(sequence), groups, from_s, to_s, events, class: "" }
+    SequencePlot { title: title(sequence), groups, from_s, to_s, events, class: "" }
 }
 
 /// What is drawn later lies above.
@@ -132,7 +137,11 @@ fn order(kind: SequenceKind) -> usize {
 }
 
 /// Name, classes, and what stands at the bars.
-fn describe(marks: &SequenceMarks, path: &str, style: &Style) -> (String, String, Option<String>) {
+fn describe(
+    marks: &SequenceMarks,
+    path: &str,
+    style: &PageStyle,
+) -> (String, String, Option<String>) {
     use SequenceKind as Kind;
     let (name, class) = match marks.kind {
         Kind::Sent => {
@@ -172,11 +181,11 @@ fn title(sequence: &Sequence) -> String {
 fn figure(
     out: &mut String,
     sequence: &Sequence,
-    (view, picture): (&SequenceView, &Picture<'_>),
+    (view, picture): (&SequenceView, &SequencePlot<'_>),
     chart: Option<usize>,
 ) {
     let data = chart.map(|number| format!(" data-chart=\"{number}\"")).unwrap_or_default();
-    let what = if chart.is_some() { about(sequence, view) } else { close_up(view) };
+    let what = if chart.is_some() { describe_view(sequence, view) } else { close_up(view) };
     let heading = if chart.is_some() { picture.title.as_str() } else { "A closer look" };
     let _ = write!(
         out,
@@ -185,7 +194,7 @@ fn figure(
         esc(heading),
         esc(&what)
     );
-    let mut legend: Vec<(usize, &Group)> = picture.groups.iter().enumerate().collect();
+    let mut legend: Vec<(usize, &MarkGroup)> = picture.groups.iter().enumerate().collect();
     // SACK is drawn below everything, but is not what one looks for first.
     legend.sort_by_key(|(_, group)| group.kind == SequenceKind::Sack);
     for (number, group) in legend {
@@ -224,10 +233,10 @@ fn swatch(kind: SequenceKind) -> String {
         Kind::DuplicateAck => "<path d=\"M11 6h0\"/>".to_owned(),
         Kind::Sent | Kind::Sack => "<path d=\"M6 11v-10M11 11v-10M16 11v-10\"/>".to_owned(),
         Kind::ZeroWindow => {
-            format!("<path d=\"M5 6h0\"/><text x=\"11\" y=\"10\">{}</text>", letter(kind))
+            format!("<path d=\"M5 6h0\"/><text x=\"11\" y=\"10\">{}</text>", mark_letter(kind))
         }
         Kind::OutOfOrder | Kind::Retransmitted | Kind::Spurious | Kind::Reinjected => {
-            format!("<path d=\"M5 11v-10\"/><text x=\"10\" y=\"10\">{}</text>", letter(kind))
+            format!("<path d=\"M5 11v-10\"/><text x=\"10\" y=\"10\">{}</text>", mark_letter(kind))
         }
         Kind::Syn | Kind::Fin | Kind::Rst => String::new(),
     };
@@ -235,7 +244,7 @@ fn swatch(kind: SequenceKind) -> String {
 }
 
 /// What the whole time shows, and how exactly.
-fn about(sequence: &Sequence, view: &SequenceView) -> String {
+fn describe_view(sequence: &Sequence, view: &SequenceView) -> String {
     let place = match sequence.capture_point {
         CapturePoint::Sender => "seen at the sender",
         CapturePoint::Receiver => "seen at the receiver",
@@ -264,16 +273,16 @@ fn exactness(view: &SequenceView) -> String {
 
 /// What the cursor reads out: how far each line and the sending had come, and how many packets were
 /// sent again in each part of the time.
-fn numbers(picture: &Picture<'_>, end_s: f64) -> Value {
-    let step_s = end_s / POINTS as f64;
+fn numbers(picture: &SequencePlot<'_>, end_s: f64) -> Value {
+    let step_s = end_s / READOUT_POINTS as f64;
     let series: Vec<Value> = picture
         .groups
         .iter()
         .map(|group| {
             let grows = matches!(group.kind, SequenceKind::Sent | SequenceKind::Ack);
-            let mut values = vec![0.0_f64; POINTS];
+            let mut values = vec![0.0_f64; READOUT_POINTS];
             for mark in &group.marks {
-                let at = ((mark.t_ns as f64 / 1e9 / step_s) as usize).min(POINTS - 1);
+                let at = ((mark.t_ns as f64 / 1e9 / step_s) as usize).min(READOUT_POINTS - 1);
                 let Some(value) = values.get_mut(at) else { continue };
                 match group.kind {
                     SequenceKind::Sent => *value = value.max(mark.end_bytes as f64 / 1e6),
@@ -299,7 +308,7 @@ fn numbers(picture: &Picture<'_>, end_s: f64) -> Value {
             json!({ "k": "q", "v": values })
         })
         .collect();
-    let (low, high, bottoms, tops) = picture.fit(POINTS, end_s);
+    let (low, high, bottoms, tops) = picture.readout(READOUT_POINTS, end_s);
     let all = |values: Vec<f64>| values.into_iter().map(short).collect::<Vec<_>>();
     json!({
         "max": 1,
@@ -318,7 +327,7 @@ fn short(value: f64) -> Value {
 }
 
 /// The lines of the CSV table: one for each mark.
-pub(crate) fn lines(run: &Run) -> Vec<Value> {
+pub(crate) fn mark_values(run: &StoredRun) -> Vec<Value> {
     let mut lines = Vec::new();
     for sequence in run.records.iter().filter_map(of) {
         for (number, view) in sequence.views.iter().enumerate() {

@@ -3,9 +3,9 @@
 use towpath_measure::result::ReinjectionCause;
 use towpath_measure::scenario::{DataDirection, Transport};
 
-use super::panel::{MAX_SUBFLOWS, Style, ceiling, medium, per_point, scaled, series as line};
-use crate::Run;
-use crate::chart::{Chart, Series, Shape, Size};
+use super::panel::{MAX_SUBFLOWS, PageStyle, ceiling, medium, per_point, scaled, series as line};
+use crate::StoredRun;
+use crate::chart::{Chart, ChartSeries, ChartSize, SeriesStyle};
 use crate::number;
 use crate::series::{self, Grid, StackSeries, SubflowSeries, Values};
 use crate::text::{clean, cut};
@@ -17,14 +17,14 @@ pub(super) const ABOUT: &str = "Multipath TCP is one stream over several subflow
     on a fast path waits at the receiver, and a receiver that is full stops the sender.";
 
 /// A receive buffer so many times larger than what waited in it would flatten the chart.
-const FAR: f64 = 8.0;
+const FLATTEN_RATIO: f64 = 8.0;
 
 /// The charts of one direction; none where the stack told nothing, or has only one path.
 pub(super) fn charts(
-    run: &Run,
+    run: &StoredRun,
     grid: &Grid,
     way: DataDirection,
-    style: &Style,
+    style: &PageStyle,
     suffix: &str,
 ) -> Vec<Chart> {
     if matches!(run.meta.transport, Transport::Tcp | Transport::Quic) {
@@ -38,30 +38,30 @@ pub(super) fn charts(
     if stack.sender {
         let subflows = series::subflows(run, grid, way, MAX_SUBFLOWS);
         charts.push(blocked(&stack, grid, suffix));
-        charts.push(again(&stack, grid, style, suffix));
+        charts.push(retransmissions(&stack, grid, style, suffix));
         charts.push(shares(&stack, &subflows, grid, style, suffix));
     }
     charts
 }
 
-fn most(values: &Values) -> f64 {
+fn max(values: &Values) -> f64 {
     values.iter().flatten().copied().fold(0.0, f64::max)
 }
 
 fn reorder(stack: &StackSeries, grid: &Grid, suffix: &str) -> Chart {
-    let (waiting, buffer) = (most(&stack.waiting_bytes), most(&stack.buffer_bytes));
-    let far = buffer > waiting * FAR;
+    let (waiting, buffer) = (max(&stack.waiting_bytes), max(&stack.buffer_bytes));
+    let far = buffer > waiting * FLATTEN_RATIO;
     let unit = number::bytes_unit(if far { waiting } else { buffer });
     let each = if grid.thinned { "largest of each" } else { "at the end of each" };
     let mut about =
         format!("bytes that wait for earlier data, at the receiver, {each} {}", per_point(grid));
     let values = scaled(stack.waiting_bytes.clone(), unit.size);
-    let mut all = vec![line("waiting", "waiting band".to_owned(), Shape::Stack, values)];
+    let mut all = vec![line("waiting", "waiting band".to_owned(), SeriesStyle::Stack, values)];
     if far {
         about = format!("{about}; the receive buffer has {}", number::bytes(buffer));
     } else {
         let values = scaled(stack.buffer_bytes.clone(), unit.size);
-        all.push(line("receive buffer", "ink total d1".to_owned(), Shape::Steps, values));
+        all.push(line("receive buffer", "ink total d1".to_owned(), SeriesStyle::Steps, values));
     }
     medium(format!("Reorder buffer{suffix}"), about, unit.name, all)
 }
@@ -75,9 +75,9 @@ fn blocked(stack: &StackSeries, grid: &Grid, suffix: &str) -> Chart {
             per_point(grid)
         ),
         unit: "%".to_owned(),
-        series: vec![line("window full", "full band".to_owned(), Shape::Stack, percent)],
+        series: vec![line("window full", "full band".to_owned(), SeriesStyle::Stack, percent)],
         max: 100.0,
-        size: Size::Medium,
+        size: ChartSize::Medium,
     }
 }
 
@@ -94,18 +94,18 @@ fn cause(cause: Option<ReinjectionCause>) -> (&'static str, &'static str) {
 }
 
 /// Bytes sent again by cause, and above them when M2 slowed a path down.
-fn again(stack: &StackSeries, grid: &Grid, style: &Style, suffix: &str) -> Chart {
+fn retransmissions(stack: &StackSeries, grid: &Grid, style: &PageStyle, suffix: &str) -> Chart {
     let sums = (0..grid.points).map(|at| {
         let values = stack.again.iter().filter_map(|(_, values)| values.get(at).copied().flatten());
         values.sum::<f64>()
     });
     let unit = number::bytes_unit(sums.fold(0.0, f64::max));
-    let mut all: Vec<Series> = stack
+    let mut all: Vec<ChartSeries> = stack
         .again
         .iter()
         .map(|(why, values)| {
             let (name, class) = cause(*why);
-            line(name, class.to_owned(), Shape::Stack, scaled(values.clone(), unit.size))
+            line(name, class.to_owned(), SeriesStyle::Stack, scaled(values.clone(), unit.size))
         })
         .collect();
     let mut chart = medium(
@@ -122,8 +122,8 @@ fn again(stack: &StackSeries, grid: &Grid, style: &Style, suffix: &str) -> Chart
         let height = chart.max * (0.94 - 0.1 * row as f64);
         let name = format!("M2 slowed {} down", cut(&clean(path), 40));
         let class = format!("{} dots", style.class(path));
-        let dots = line(&name, class, Shape::Dots, values.clone());
-        all.push(Series { base: vec![Some(height); values.len()], ..dots });
+        let dots = line(&name, class, SeriesStyle::Dots, values.clone());
+        all.push(ChartSeries { base: vec![Some(height); values.len()], ..dots });
     }
     chart.series = all;
     if chart.series.is_empty() {
@@ -137,7 +137,7 @@ fn shares(
     stack: &StackSeries,
     subflows: &[SubflowSeries],
     grid: &Grid,
-    style: &Style,
+    style: &PageStyle,
     suffix: &str,
 ) -> Chart {
     let total = |at: usize| -> f64 {
@@ -149,7 +149,12 @@ fn shares(
             bytes.filter(|_| total > 0.0).map(|bytes| 100.0 * bytes / total)
         };
         let values = subflow.sent_bytes.iter().enumerate().map(part).collect();
-        line(&subflow.name, format!("{} band", style.class(&subflow.path)), Shape::Stack, values)
+        line(
+            &subflow.name,
+            format!("{} band", style.class(&subflow.path)),
+            SeriesStyle::Stack,
+            values,
+        )
     };
     let switches = match stack.switches {
         0 => String::new(),
@@ -162,6 +167,6 @@ fn shares(
         unit: "%".to_owned(),
         series: subflows.iter().map(share).collect(),
         max: 100.0,
-        size: Size::Medium,
+        size: ChartSize::Medium,
     }
 }

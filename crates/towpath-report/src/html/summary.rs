@@ -5,20 +5,20 @@ use std::fmt::Write as _;
 use towpath_measure::result::Warning;
 
 use super::run::fold;
-use crate::Run;
-use crate::compare::{Block, Cell, Tone, checks, headlines, parted, table};
-use crate::group::{Group, verdict};
+use crate::StoredRun;
+use crate::compare::{Cell, TableBlock, Tone, checks, headlines, split_main_rows, table};
+use crate::group::{RunGroup, verdict};
 use crate::terminal::warnings;
 use crate::text::{capital, esc, prose};
 
-pub(super) fn write(out: &mut String, runs: &[Run], groups: &[Group<'_>]) {
+pub(super) fn write(out: &mut String, runs: &[StoredRun], groups: &[RunGroup<'_>]) {
     out.push_str("<section id=\"summary\">");
     verdicts(out, groups);
     warning_box(out, "Check before you trust this", &warnings(runs));
     if groups.is_empty() {
         out.push_str("<p class=\"none\">There is nothing to report.</p>");
     } else {
-        let (first, rest) = parted(table(groups));
+        let (first, rest) = split_main_rows(table(groups));
         comparison(out, groups, &first);
         let rows = rest.iter().map(|block| block.rows.len()).sum::<usize>();
         if rows > 0 {
@@ -31,7 +31,7 @@ pub(super) fn write(out: &mut String, runs: &[Run], groups: &[Group<'_>]) {
     out.push_str("</section>");
 }
 
-fn verdicts(out: &mut String, groups: &[Group<'_>]) {
+fn verdicts(out: &mut String, groups: &[RunGroup<'_>]) {
     for text in headlines(groups) {
         let _ = write!(out, "<p class=\"headline\">{}</p>", esc(&text));
     }
@@ -92,7 +92,7 @@ pub(super) fn warning_box(out: &mut String, heading: &str, warnings: &[Warning])
     out.push_str("</ul></aside>");
 }
 
-fn comparison(out: &mut String, groups: &[Group<'_>], blocks: &[Block]) {
+fn comparison(out: &mut String, groups: &[RunGroup<'_>], blocks: &[TableBlock]) {
     let repeated = groups.iter().any(|group| group.runs.len() > 1);
     let many = if groups.len() > 2 { " many" } else { "" };
     let _ = write!(out, "<div class=\"scroll\"><table class=\"compare{many}\">");
@@ -152,7 +152,7 @@ fn cell(out: &mut String, cell: &Cell) {
     out.push_str("</td>");
 }
 
-fn expectations(out: &mut String, groups: &[Group<'_>]) {
+fn expectations(out: &mut String, groups: &[RunGroup<'_>]) {
     let checks = checks(groups);
     if checks.is_empty() {
         return;
@@ -174,7 +174,7 @@ fn expectations(out: &mut String, groups: &[Group<'_>]) {
             esc(&check.label),
             esc(&check.text),
             esc(&check.measured),
-            esc(&check.held)
+            esc(&check.met)
         );
     }
     out.push_str("</tbody></table></div>");

@@ -7,15 +7,15 @@ use towpath_measure::result::{MetaFlow, Record, VideoPlan};
 use towpath_net::Instant;
 
 use super::panel::{ceiling, per_point, series as line};
-use crate::Run;
-use crate::chart::{Chart, Shape, Size};
+use crate::StoredRun;
+use crate::chart::{Chart, ChartSize, SeriesStyle};
 use crate::series::{Grid, Values};
 
 /// Title of the chart.
 const TITLE: &str = "Play-out buffer";
 
 /// A chart, and the times in which nothing was shown, in seconds.
-pub(super) type Watched = (Chart, Vec<(f64, f64)>);
+pub(super) type BufferChart = (Chart, Vec<(f64, f64)>);
 
 /// What is shaded in a chart.
 pub(super) fn shaded(chart: &Chart) -> &'static str {
@@ -23,7 +23,7 @@ pub(super) fn shaded(chart: &Chart) -> &'static str {
 }
 
 /// One chart for each video of a run.
-pub(super) fn charts(run: &Run, grid: &Grid) -> Vec<Watched> {
+pub(super) fn charts(run: &StoredRun, grid: &Grid) -> Vec<BufferChart> {
     let videos = run.meta.flows.iter().filter_map(|flow| Some((flow, flow.video?)));
     videos.filter_map(|(flow, plan)| chart(run, grid, flow, plan)).collect()
 }
@@ -32,7 +32,7 @@ fn seconds(span: Duration) -> f64 {
     span.as_secs_f64()
 }
 
-fn chart(run: &Run, grid: &Grid, flow: &MetaFlow, plan: VideoPlan) -> Option<Watched> {
+fn chart(run: &StoredRun, grid: &Grid, flow: &MetaFlow, plan: VideoPlan) -> Option<BufferChart> {
     let (mut begin, mut arrivals) = (None, Vec::new());
     for record in &run.records {
         let Record::Message(message) = record else { continue };
@@ -67,8 +67,8 @@ fn chart(run: &Run, grid: &Grid, flow: &MetaFlow, plan: VideoPlan) -> Option<Wat
         }),
         unit: "s".to_owned(),
         max: ceiling(top, 5),
-        series: vec![line("buffered", "ink line".to_owned(), Shape::Line, values)],
-        size: Size::Large,
+        series: vec![line("buffered", "ink line".to_owned(), SeriesStyle::Line, values)],
+        size: ChartSize::Large,
     };
     Some((chart, stalls))
 }

@@ -3,10 +3,14 @@
 use towpath_measure::result::{Account, LinkAccount, Part, PartGroup, Record};
 
 use super::{Grid, Values, bridge, per_second};
-use crate::Run;
+use crate::StoredRun;
 
 /// What became of a link's capacity in one direction, in bits per second; together its capacity.
-pub(crate) fn account(run: &Run, grid: &Grid, link: &LinkAccount) -> Vec<(PartGroup, Values)> {
+pub(crate) fn account(
+    run: &StoredRun,
+    grid: &Grid,
+    link: &LinkAccount,
+) -> Vec<(PartGroup, Values)> {
     let own = |record: &&Account| record.path == link.path && record.direction == link.direction;
     let records: Vec<&Account> = { run.records.iter() }
         .filter_map(|record| if let Record::Account(one) = record { Some(&**one) } else { None })

@@ -8,7 +8,7 @@ use towpath_measure::result::{
 use towpath_measure::scenario::DataDirection;
 
 use super::{Grid, Values, bridge, merge};
-use crate::Run;
+use crate::StoredRun;
 
 /// What the stack did for all connections together, in one direction.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub(crate) struct StackSeries {
 
 impl StackSeries {
     /// The series; `None` when the stack told nothing, as the kernel's does.
-    pub(crate) fn of(run: &Run, grid: &Grid, direction: DataDirection) -> Option<Self> {
+    pub(crate) fn of(run: &StoredRun, grid: &Grid, direction: DataDirection) -> Option<Self> {
         let mut connections: BTreeMap<(u32, u32), Vec<(&Interval, &ConnectionState)>> =
             BTreeMap::new();
         for record in &run.records {
@@ -111,7 +111,7 @@ fn connection(records: &[(&Interval, &ConnectionState)], grid: &Grid) -> StackSe
     }
 }
 
-fn slowed(run: &Run, grid: &Grid) -> Vec<(String, Values)> {
+fn slowed(run: &StoredRun, grid: &Grid) -> Vec<(String, Values)> {
     let mut found: Vec<(String, Values)> = Vec::new();
     for record in &run.records {
         let Record::Event(event) = record else { continue };

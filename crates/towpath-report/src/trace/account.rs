@@ -13,31 +13,31 @@ use towpath_measure::result::{
 };
 use towpath_measure::scenario::{DataDirection, Transport};
 
-use super::Trace;
-use super::connection::{Connection, Subflow};
-use super::held::{STATES, Slot};
-use super::summary::{WAYS, path};
+use super::CaptureAnalysis;
+use super::connection::{TracedConnection, TracedSubflow};
+use super::held::{STATES, SenderBin};
+use super::summary::{DIRECTIONS, path};
 
 /// A direction that carries less than this part of all payload only answers.
-const LITTLE: f64 = 0.01;
+const MIN_PAYLOAD_SHARE: f64 = 0.01;
 
 /// A round trip that is longer than the shortest by so much, and by a quarter of it, was in a queue.
-const QUEUED_NS: u64 = 5_000_000;
+const MIN_QUEUE_DELAY_NS: u64 = 5_000_000;
 
 /// More periods are made longer.
-const MOST_PERIODS: u64 = 8_192;
+const MAX_PERIODS: u64 = 8_192;
 
 /// A path, by index, and a direction of it.
-type Way = (usize, DataDirection);
+type PathDirection = (usize, DataDirection);
 
 /// What is collected of all connections.
 #[derive(Debug, Default)]
-struct Books {
+struct AccountBuilder {
     names: Vec<String>,
     /// By number of the period.
-    periods: BTreeMap<Way, BTreeMap<u64, Entry>>,
+    periods: BTreeMap<PathDirection, BTreeMap<u64, PathPeriod>>,
     /// What was carried in each of the shortest periods that there are.
-    moments: BTreeMap<Way, BTreeMap<u64, u64>>,
+    moments: BTreeMap<PathDirection, BTreeMap<u64, u64>>,
     longest_rtt: Duration,
     /// Captured where data arrives, or where it is sent.
     vantages: BTreeSet<bool>,
@@ -45,27 +45,27 @@ struct Books {
 
 /// One path, direction and period.
 #[derive(Debug, Default)]
-struct Entry {
+struct PathPeriod {
     carried: CarriedBytes,
     reasons: WeightedCauses,
     /// Round trips show a queue.
-    is_full: bool,
+    has_queue: bool,
     /// The fastest train of packets.
     train_bps: u64,
 }
 
-impl Trace {
+impl CaptureAnalysis {
     /// The account of all connections in periods of `sample_ns`; nothing without data.
     pub(super) fn account(&self, sample_ns: u64) -> (Vec<Account>, Option<AccountSummary>) {
-        let mut books = Books::default();
+        let mut books = AccountBuilder::default();
         // The shortest period that all series have.
         let moment_ns = self.shortest_ns();
-        let sample_ns = self.longer(sample_ns.max(moment_ns));
+        let sample_ns = self.bounded_period_ns(sample_ns.max(moment_ns));
         for captured in &self.connections {
             let Some(connection) = self.connection(captured) else { continue };
             for (side, way) in captured.directions.iter().enumerate() {
                 if way.bytes > 0 {
-                    self.take(
+                    self.add_direction(
                         &mut books,
                         (captured, connection, side, way),
                         (sample_ns, moment_ns),
@@ -73,7 +73,7 @@ impl Trace {
                 }
             }
         }
-        books.drop_answers();
+        books.drop_ack_only();
         let multipath = self.connections.iter().any(|connection| connection.multipath);
         let transport = if multipath { Transport::Mptcp } else { Transport::Tcp };
         let from = match books.vantages.iter().collect::<Vec<_>>()[..] {
@@ -85,7 +85,7 @@ impl Trace {
         let links = { books.periods.iter() }
             .map(|(way, periods)| {
                 let moments = books.moments.get(way).unwrap_or(&none);
-                (*way, seen((periods, moments), (sample_ns, moment_ns)))
+                (*way, observed_periods((periods, moments), (sample_ns, moment_ns)))
             })
             .collect();
         let sizes = BufferSizes::default();
@@ -97,26 +97,29 @@ impl Trace {
     }
 
     /// Periods of which there are not too many, whatever a capture says of time.
-    fn longer(&self, mut sample_ns: u64) -> u64 {
+    fn bounded_period_ns(&self, mut sample_ns: u64) -> u64 {
         let first = self.connections.iter().map(|one| one.first_ns).min().unwrap_or(0);
         let last = self.connections.iter().map(|one| one.last_ns).max().unwrap_or(0);
-        while last.saturating_sub(first) / sample_ns.max(1) > MOST_PERIODS {
+        while last.saturating_sub(first) / sample_ns.max(1) > MAX_PERIODS {
             sample_ns = sample_ns.saturating_mul(2);
         }
         sample_ns
     }
 
     fn shortest_ns(&self) -> u64 {
-        let ways = self.tracker.subflows.iter().flat_map(|subflow| &subflow.ways);
-        ways.map(|way| way.sender.slots.width_ns()).max().unwrap_or(0).max(super::figures::BIN_NS)
+        let ways = self.tracker.subflows.iter().flat_map(|subflow| &subflow.directions);
+        ways.map(|way| way.sender.series.width_ns())
+            .max()
+            .unwrap_or(0)
+            .max(super::figures::INITIAL_BIN_NS)
     }
 
-    fn take(
+    fn add_direction(
         &self,
-        books: &mut Books,
+        books: &mut AccountBuilder,
         (captured, connection, side, way): (
             &CapturedConnection,
-            &Connection,
+            &TracedConnection,
             usize,
             &CapturedDirection,
         ),
@@ -124,23 +127,23 @@ impl Trace {
     ) {
         let at_receiver = way.capture_point == CapturePoint::Receiver;
         books.vantages.insert(at_receiver);
-        let subflows: Vec<&Subflow> = self.tracker.of(connection).collect();
-        let sums = |of: fn(&Slot) -> u64| -> u64 {
-            let slots = subflows.iter().filter_map(|subflow| subflow.ways.get(side));
+        let subflows: Vec<&TracedSubflow> = self.tracker.of(connection).collect();
+        let sums = |of: fn(&SenderBin) -> u64| -> u64 {
+            let slots = subflows.iter().filter_map(|subflow| subflow.directions.get(side));
             slots.flat_map(|way| bins(way, sample_ns)).map(|(_, slot)| of(&slot)).sum()
         };
         // Of what was copied, that much was in vain: it was there twice.
         let brought =
             if at_receiver { sums(|slot| slot.new_bytes) } else { sums(|slot| slot.acked_bytes) };
         let needless = brought.saturating_sub(way.bytes);
-        let copied = sums(|slot| slot.copied_bytes);
+        let copied = sums(|slot| slot.reinjected_bytes);
         let in_vain = (needless as f64 / copied.max(1) as f64).min(1.0);
-        let direction = WAYS.get(side).copied().unwrap_or(DataDirection::Up);
+        let direction = DIRECTIONS.get(side).copied().unwrap_or(DataDirection::Up);
         let names: Vec<usize> =
-            subflows.iter().map(|subflow| books.number(path(self, subflow))).collect();
+            subflows.iter().map(|subflow| books.path_index(path(self, subflow))).collect();
         let last = captured.last_ns / sample_ns;
         for (subflow, name) in subflows.iter().zip(&names) {
-            let Some(own) = subflow.ways.get(side) else { continue };
+            let Some(own) = subflow.directions.get(side) else { continue };
             let srtt = Duration::from_micros(own.flight.srtt_us().into());
             let rtt = subflow.established_ns.zip(subflow.syn_ns);
             let rtt = rtt.map_or(0, |(end, syn)| end.saturating_sub(syn));
@@ -154,16 +157,16 @@ impl Trace {
                 entry.add(&slot, (at_receiver, in_vain));
                 entry.reasons.extend(reasons(&slot, at_receiver, &names, sample_ns));
             }
-            if let Some(shortest) = own.flight.samples.least().filter(|_| !at_receiver) {
+            if let Some(shortest) = own.flight.samples.min().filter(|_| !at_receiver) {
                 for (number, bin) in own.series.bins(sample_ns) {
                     let longer = (u64::from(bin.srtt_us) * 1_000).saturating_sub(shortest);
                     let entry = periods.entry(number).or_default();
-                    entry.is_full |= longer >= QUEUED_NS.max(shortest / 4);
+                    entry.has_queue |= longer >= MIN_QUEUE_DELAY_NS.max(shortest / 4);
                 }
             }
             let moments = books.moments.entry((*name, direction)).or_default();
             for (number, slot) in bins(own, moment_ns) {
-                let mut one = Entry::default();
+                let mut one = PathPeriod::default();
                 one.add(&slot, (at_receiver, in_vain));
                 *moments.entry(number).or_default() += one.carried.sum();
             }
@@ -187,26 +190,29 @@ impl Trace {
 
 /// What a direction of a subflow did in each period, without what no link could: an acknowledgement in
 /// a capture may say that any number of bytes had arrived, and sums of periods must not overflow.
-fn bins(way: &super::way::Way, width_ns: u64) -> impl Iterator<Item = (u64, Slot)> {
-    const MOST_BYTES: u64 = 1 << 44;
-    way.sender.slots.bins(width_ns).into_iter().map(|(number, slot)| {
+fn bins(
+    way: &super::way::DirectionTracker,
+    width_ns: u64,
+) -> impl Iterator<Item = (u64, SenderBin)> {
+    const MAX_BIN_BYTES: u64 = 1 << 44;
+    way.sender.series.bins(width_ns).into_iter().map(|(number, slot)| {
         let mut bounded = slot;
         for bytes in [
             &mut bounded.acked_bytes,
             &mut bounded.new_bytes,
             &mut bounded.header_bytes,
-            &mut bounded.copied_bytes,
-            &mut bounded.again_bytes,
-            &mut bounded.wasted_bytes,
+            &mut bounded.reinjected_bytes,
+            &mut bounded.retrans_bytes,
+            &mut bounded.spurious_bytes,
         ] {
-            *bytes = (*bytes).min(MOST_BYTES);
+            *bytes = (*bytes).min(MAX_BIN_BYTES);
         }
         (number, bounded)
     })
 }
 
-impl Books {
-    fn number(&mut self, name: String) -> usize {
+impl AccountBuilder {
+    fn path_index(&mut self, name: String) -> usize {
         let known = self.names.iter().position(|known| *known == name);
         known.unwrap_or_else(|| {
             self.names.push(name);
@@ -215,22 +221,22 @@ impl Books {
     }
 
     /// Directions in which nearly nothing but acknowledgements goes have no account.
-    fn drop_answers(&mut self) {
-        let payload = |periods: &BTreeMap<u64, Entry>| -> u64 {
+    fn drop_ack_only(&mut self) {
+        let payload = |periods: &BTreeMap<u64, PathPeriod>| -> u64 {
             periods.values().map(|entry| entry.carried.delivered).sum()
         };
         let all: u64 = self.periods.values().map(payload).sum();
-        self.periods.retain(|_, periods| payload(periods) as f64 >= all as f64 * LITTLE);
+        self.periods.retain(|_, periods| payload(periods) as f64 >= all as f64 * MIN_PAYLOAD_SHARE);
     }
 }
 
-impl Entry {
-    fn add(&mut self, slot: &Slot, (at_receiver, in_vain): (bool, f64)) {
+impl PathPeriod {
+    fn add(&mut self, slot: &SenderBin, (at_receiver, in_vain): (bool, f64)) {
         let brought = if at_receiver { slot.new_bytes } else { slot.acked_bytes };
-        let reinjected = ((slot.copied_bytes as f64 * in_vain) as u64).min(brought);
+        let reinjected = ((slot.reinjected_bytes as f64 * in_vain) as u64).min(brought);
         self.carried.delivered += brought - reinjected;
         self.carried.reinjected += reinjected;
-        self.carried.spurious += if at_receiver { slot.again_bytes } else { slot.wasted_bytes };
+        self.carried.spurious += if at_receiver { slot.retrans_bytes } else { slot.spurious_bytes };
         self.carried.headers += slot.header_bytes;
         self.train_bps =
             self.train_bps.max(if at_receiver { slot.new_bps } else { slot.acked_bps });
@@ -238,9 +244,9 @@ impl Entry {
 }
 
 /// What a subflow waited for, in parts of the period.
-fn reasons(slot: &Slot, at_receiver: bool, names: &[usize], sample_ns: u64) -> WeightedCauses {
+fn reasons(slot: &SenderBin, at_receiver: bool, names: &[usize], sample_ns: u64) -> WeightedCauses {
     let states = if at_receiver { &slot.at_receiver_us } else { &slot.at_sender_us };
-    let waits_for = slot.waits_for.and_then(|number| names.get(usize::from(number))).copied();
+    let waits_for = slot.blocked_by.and_then(|number| names.get(usize::from(number))).copied();
     let share = |us: u32| f64::from(us) * 1e3 / sample_ns.max(1) as f64;
     let each = STATES.iter().zip(states).filter(|(_, us)| **us > 0);
     each.map(|(part, us)| {
@@ -251,14 +257,14 @@ fn reasons(slot: &Slot, at_receiver: bool, names: &[usize], sample_ns: u64) -> W
 }
 
 /// All periods of a path, without gaps.
-fn seen(
-    (periods, moments): (&BTreeMap<u64, Entry>, &BTreeMap<u64, u64>),
+fn observed_periods(
+    (periods, moments): (&BTreeMap<u64, PathPeriod>, &BTreeMap<u64, u64>),
     (sample_ns, moment_ns): (u64, u64),
 ) -> Vec<ObservedPeriod> {
     let Some((first, last)) = periods.first_key_value().zip(periods.last_key_value()) else {
         return Vec::new();
     };
-    let nothing = Entry::default();
+    let nothing = PathPeriod::default();
     let mut all = Vec::new();
     for number in *first.0..=*last.0 {
         let entry = periods.get(&number).unwrap_or(&nothing);
@@ -279,7 +285,7 @@ fn seen(
         let (t_ns, span_ns) = ((number + 1).saturating_mul(sample_ns), sample_ns);
         let period =
             Period { t_ns, span_ns, carried: entry.carried, partial_packet_bytes: 0, limits };
-        all.push(ObservedPeriod { period, peak_bps, is_saturated: entry.is_full });
+        all.push(ObservedPeriod { period, peak_bps, is_saturated: entry.has_queue });
     }
     all
 }

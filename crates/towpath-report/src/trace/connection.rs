@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use super::data::DataWay;
-use super::held::Own;
-use super::interval::Range;
-use super::layers::End;
-use super::tracker::FOR_EVER;
-use super::way::Way;
+use super::data::DataStreamTracker;
+use super::held::SubflowSendState;
+use super::interval::SeqRange;
+use super::layers::SocketKey;
+use super::tracker::INFINITE_MAPPING_END;
+use super::way::DirectionTracker;
 
 /// Notes that one connection keeps.
 const MAX_NOTES: usize = 2_000;
@@ -15,11 +15,11 @@ const MAX_NOTES: usize = 2_000;
 /// One TCP connection: a subflow, or all there is.
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
-pub(super) struct Subflow {
+pub(super) struct TracedSubflow {
     /// The connection's opener, and its other end.
-    pub(super) ends: [End; 2],
+    pub(super) ends: [SocketKey; 2],
     /// From the first end, and from the second.
-    pub(super) ways: [Way; 2],
+    pub(super) directions: [DirectionTracker; 2],
     /// Which of the ends opened it.
     pub(super) opened_by: usize,
     pub(super) saw_syn: bool,
@@ -52,11 +52,11 @@ pub(super) struct Subflow {
     pub(super) v0: bool,
 }
 
-impl Subflow {
-    pub(super) fn new(ends: [End; 2], saw_syn: bool, now_ns: u64) -> Self {
+impl TracedSubflow {
+    pub(super) fn new(ends: [SocketKey; 2], saw_syn: bool, now_ns: u64) -> Self {
         Self {
             ends,
-            ways: [Way::default(), Way::default()],
+            directions: [DirectionTracker::default(), DirectionTracker::default()],
             opened_by: 0,
             saw_syn,
             connection: None,
@@ -85,34 +85,34 @@ impl Subflow {
     /// The scale of the windows that an end offers, which hold back the other; without the option in
     /// its SYN, there is none (RFC 7323 §2.2).
     pub(super) fn note_scale(&mut self, side: usize, scale: Option<u8>) {
-        if let Some(other) = self.ways.get_mut(1 - side.min(1)) {
-            other.sender.scale = Some(scale.unwrap_or(0));
+        if let Some(other) = self.directions.get_mut(1 - side.min(1)) {
+            other.sender.window_scale = Some(scale.unwrap_or(0));
         }
     }
 
     /// What the sender of one direction knows of it.
-    pub(super) fn own(&self, side: usize) -> Option<Own> {
-        let own = Own {
+    pub(super) fn send_state(&self, side: usize) -> Option<SubflowSendState> {
+        let own = SubflowSendState {
             number: self.number,
             is_backup: self.backup,
             is_established: self.established_ns.is_some() || !self.saw_syn,
-            round_ns: self
+            handshake_rtt_ns: self
                 .established_ns
                 .zip(self.syn_ns)
                 .map_or(0, |(end, syn)| end.saturating_sub(syn)),
             srtt_ns: 0,
             highest: 0,
             acked: 0,
-            full_bytes: 0,
+            mss_bytes: 0,
         };
-        Some(self.ways.get(side)?.own(own))
+        Some(self.directions.get(side)?.send_state(own))
     }
 
     /// Its bytes are the data, byte for byte.
     pub(super) fn map_all(&mut self) {
-        for way in &mut self.ways {
+        for way in &mut self.directions {
             if way.maps.is_empty() {
-                way.maps.add(Range::new(0, FOR_EVER), 0);
+                way.maps.add(SeqRange::new(0, INFINITE_MAPPING_END), 0);
             }
         }
     }
@@ -120,7 +120,7 @@ impl Subflow {
 
 /// Why a connection went on without Multipath TCP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fallback {
+pub(super) enum FallbackReason {
     /// The SYN/ACK had no MP_CAPABLE.
     NotAnswered,
     /// SYNs with the option had no answer, one without had.
@@ -133,7 +133,7 @@ pub(super) enum Fallback {
     Checksum,
 }
 
-impl Fallback {
+impl FallbackReason {
     /// One sentence without a full stop.
     pub(super) fn text(self) -> &'static str {
         match self {
@@ -164,7 +164,7 @@ pub(super) enum NoteKind {
 
 /// When and where something was seen.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Note {
+pub(super) struct NoteContext {
     pub(super) now_ns: u64,
     pub(super) subflow: u16,
     /// Which end sent it.
@@ -175,9 +175,9 @@ pub(super) struct Note {
 /// One connection: its subflows, and both directions of its data.
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
-pub(super) struct Connection {
+pub(super) struct TracedConnection {
     pub(super) subflows: Vec<u32>,
-    pub(super) data: [DataWay; 2],
+    pub(super) data: [DataStreamTracker; 2],
     pub(super) keys: [Option<u64>; 2],
     /// Version that was offered or agreed on.
     pub(super) version: Option<u8>,
@@ -188,24 +188,24 @@ pub(super) struct Connection {
     pub(super) infinite: bool,
     /// Whether the capture does not have its beginning.
     pub(super) late: bool,
-    pub(super) fallback: Option<Fallback>,
+    pub(super) fallback: Option<FallbackReason>,
     /// MP_FAIL was seen.
-    pub(super) failed: Option<Fallback>,
+    pub(super) failed: Option<FallbackReason>,
     pub(super) first_ns: u64,
     pub(super) last_data_ns: u64,
-    pub(super) notes: Vec<(Note, String)>,
+    pub(super) notes: Vec<(NoteContext, String)>,
     pub(super) notes_lost: u64,
     /// When all subflows were last looked at.
-    pub(super) looked_ns: u64,
+    pub(super) last_poll_ns: u64,
     /// Multipath TCP options seen, by name.
     pub(super) options: BTreeMap<&'static str, u64>,
 }
 
-impl Connection {
+impl TracedConnection {
     pub(super) fn new(now_ns: u64) -> Self {
         Self {
             subflows: Vec::new(),
-            data: [DataWay::default(), DataWay::default()],
+            data: [DataStreamTracker::default(), DataStreamTracker::default()],
             keys: [None; 2],
             version: None,
             checksum: false,
@@ -218,7 +218,7 @@ impl Connection {
             last_data_ns: now_ns,
             notes: Vec::new(),
             notes_lost: 0,
-            looked_ns: now_ns,
+            last_poll_ns: now_ns,
             options: BTreeMap::new(),
         }
     }
@@ -228,7 +228,7 @@ impl Connection {
         self.multipath && !self.infinite
     }
 
-    pub(super) fn note(&mut self, note: Note, text: String) {
+    pub(super) fn note(&mut self, note: NoteContext, text: String) {
         if self.notes.len() < MAX_NOTES {
             self.notes.push((note, text));
         } else {

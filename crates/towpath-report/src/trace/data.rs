@@ -4,44 +4,44 @@
 use towpath_measure::result::SequenceKind;
 use towpath_mptcp::wire::DataAck;
 
-use super::figures::{Distribution, Flight, Progress, Series};
-use super::held::{Above, Edges};
-use super::interval::{Pieces, Range};
-use super::sequence::{Mark, SequenceLog};
-use super::way::Moment;
+use super::figures::{BinnedSeries, ByteProgress, DelayHistogram, InFlight};
+use super::held::{ConnectionSendState, WindowEdges};
+use super::interval::{SeqRange, TaggedRanges};
+use super::sequence::{PacketMark, SequenceLog};
+use super::way::SendContext;
 
 /// Further away than this a number is not believed: nobody has such a window.
 const MAX_JUMP: i64 = 1 << 40;
 
 /// One direction of a connection.
 #[derive(Debug, Clone, Default)]
-pub(super) struct DataWay {
-    base: Option<Base>,
+pub(super) struct DataStreamTracker {
+    base: Option<DsnBase>,
     /// Everything below has arrived, at both levels.
     next: i64,
     /// Highest number that was mapped.
     highest: i64,
     /// Data that waits for earlier data, with its arrival.
-    waiting: Pieces<u64>,
+    waiting: TaggedRanges<u64>,
     /// Bytes that wait in the queues of its subflows.
     pub(super) below_bytes: u64,
     /// Which subflow carried what first.
-    owners: Pieces<u16>,
+    owners: TaggedRanges<u16>,
     /// What was forgotten of `owners`.
     forgotten: i64,
     /// Acknowledged by DATA_ACK.
     acked: i64,
     /// Acknowledged on a subflow, and not yet by DATA_ACK.
-    delivered: Pieces<()>,
+    delivered: TaggedRanges<()>,
     /// Position of DATA_FIN.
     fin: Option<i64>,
     /// From the first time that data was sent until DATA_ACK covers it.
-    pub(super) flight: Flight,
+    pub(super) flight: InFlight,
     /// From a packet's arrival until everything before it was there.
-    pub(super) wait: Distribution,
-    pub(super) arrivals: Progress,
-    pub(super) acks: Progress,
-    pub(super) series: Series,
+    pub(super) wait: DelayHistogram,
+    pub(super) arrivals: ByteProgress,
+    pub(super) acks: ByteProgress,
+    pub(super) series: BinnedSeries,
     /// Most bytes that ever waited, at both levels.
     pub(super) waiting_peak_bytes: u64,
     /// Bytes that came on a second subflow, or under new numbers, again.
@@ -52,30 +52,30 @@ pub(super) struct DataWay {
     last_subflow: Option<u16>,
     pub(super) switches: u64,
     /// The windows that the receiver offers, which count from DATA_ACK.
-    pub(super) edges: Edges,
+    pub(super) window_edges: WindowEdges,
     /// The last packet with new data was not full.
-    pub(super) is_dry: bool,
+    pub(super) is_app_limited: bool,
     /// What its picture is drawn from; only of data with numbers of their own.
     pub(super) sequence: SequenceLog,
-    pub(super) pictured: bool,
+    pub(super) is_plotted: bool,
     /// Acknowledgement and end of the window that were told last.
-    told: (i64, i64),
-    scratch: Vec<Range>,
+    last_advertised: (i64, i64),
+    scratch: Vec<SeqRange>,
 }
 
 /// The absolute data number of relative number 0.
 #[derive(Debug, Clone, Copy)]
-struct Base {
+struct DsnBase {
     number: u64,
     /// Whether the upper half is known.
     wide: bool,
 }
 
-impl DataWay {
+impl DataStreamTracker {
     /// Number of the first byte, from the keys (RFC 8684 §3.1).
     pub(super) fn begin(&mut self, number: u64) {
         if self.base.is_none() {
-            self.base = Some(Base { number, wide: true });
+            self.base = Some(DsnBase { number, wide: true });
         }
     }
 
@@ -83,9 +83,9 @@ impl DataWay {
     pub(super) fn place(&mut self, number: DataAck) -> Option<i64> {
         let base = match (&mut self.base, number) {
             (Some(base), _) => base,
-            (none, DataAck::Long(number)) => none.insert(Base { number, wide: true }),
+            (none, DataAck::Long(number)) => none.insert(DsnBase { number, wide: true }),
             (none, DataAck::Short(number)) => {
-                none.insert(Base { number: u64::from(number), wide: false })
+                none.insert(DsnBase { number: u64::from(number), wide: false })
             }
         };
         let near = self.highest.max(self.acked);
@@ -115,15 +115,15 @@ impl DataWay {
 
     /// Notes that a subflow carries data, under numbers of its own that are new; the bytes that
     /// another subflow had carried before, and those that it had itself.
-    pub(super) fn appears(&mut self, range: Range, at: Moment) -> [u64; 2] {
-        let Moment { now_ns, subflow } = at;
+    pub(super) fn on_sent(&mut self, range: SeqRange, at: SendContext) -> [u64; 2] {
+        let SendContext { now_ns, subflow } = at;
         let whole = range;
         self.highest = self.highest.max(range.end);
         let [mut copies, mut repeats] = [0, 0];
         if range.start < self.forgotten {
-            copies += range.and(Range::new(i64::MIN, self.forgotten)).len();
+            copies += range.and(SeqRange::new(i64::MIN, self.forgotten)).len();
         }
-        let range = range.and(Range::new(self.forgotten, i64::MAX));
+        let range = range.and(SeqRange::new(self.forgotten, i64::MAX));
         let mut new = std::mem::take(&mut self.scratch);
         new.clear();
         self.owners.compare(
@@ -155,37 +155,43 @@ impl DataWay {
     }
 
     /// Notes something for the picture.
-    pub(super) fn mark(&mut self, kind: SequenceKind, at: Moment, range: Range, packets: u32) {
-        if self.pictured {
-            let Moment { now_ns, subflow } = at;
-            self.sequence.add(Mark { at_ns: now_ns, kind, subflow, packets, range });
+    pub(super) fn mark(
+        &mut self,
+        kind: SequenceKind,
+        at: SendContext,
+        range: SeqRange,
+        packets: u32,
+    ) {
+        if self.is_plotted {
+            let SendContext { now_ns, subflow } = at;
+            self.sequence.add(PacketMark { at_ns: now_ns, kind, subflow, packets, range });
         }
     }
 
-    /// Notes what the receiver says, before [`DataWay::acknowledge`] takes it. The window counts from
+    /// Notes what the receiver says, before [`DataStreamTracker::acknowledge`] takes it. The window counts from
     /// DATA_ACK (RFC 8684 §3.3.1).
-    pub(super) fn answered(&mut self, ack: i64, window: Option<i64>, field: u16, at: Moment) {
+    pub(super) fn mark_ack(&mut self, ack: i64, window: Option<i64>, field: u16, at: SendContext) {
         let ack = self.fin.map_or(ack, |fin| ack.min(fin));
         if ack < self.acked {
             return;
         }
-        let at = Moment { subflow: 0, ..at };
+        let at = SendContext { subflow: 0, ..at };
         let told = (ack, ack.saturating_add(window.unwrap_or(0)));
         if field == 0 {
-            self.mark(SequenceKind::ZeroWindow, at, Range::new(ack, ack), 1);
+            self.mark(SequenceKind::ZeroWindow, at, SeqRange::new(ack, ack), 1);
         }
-        if self.told != told {
-            self.told = told;
-            self.mark(SequenceKind::Ack, at, Range::new(ack, told.1), 1);
+        if self.last_advertised != told {
+            self.last_advertised = told;
+            self.mark(SequenceKind::Ack, at, SeqRange::new(ack, told.1), 1);
         }
     }
 
     /// Takes data that its subflow has in order; it arrived at `at_ns`.
-    pub(super) fn arrives(&mut self, range: Range, at_ns: u64, now_ns: u64) {
+    pub(super) fn on_arrived(&mut self, range: SeqRange, at_ns: u64, now_ns: u64) {
         if range.start == self.next && self.waiting.first().is_none_or(|w| w.start >= range.end) {
             self.passes(range, at_ns, now_ns);
         } else {
-            let behind = range.and(Range::new(self.next, i64::MAX));
+            let behind = range.and(SeqRange::new(self.next, i64::MAX));
             let mut new = std::mem::take(&mut self.scratch);
             new.clear();
             let mut known = range.len() - behind.len().min(range.len());
@@ -206,18 +212,18 @@ impl DataWay {
         }
     }
 
-    fn passes(&mut self, range: Range, at_ns: u64, now_ns: u64) {
+    fn passes(&mut self, range: SeqRange, at_ns: u64, now_ns: u64) {
         self.next = range.end;
         self.wait.record(now_ns.saturating_sub(at_ns));
         self.arrivals.add(now_ns, range.len());
-        if let Some(bin) = self.series.at(now_ns) {
+        if let Some(bin) = self.series.bin_mut(now_ns) {
             bin.bytes += range.len();
         }
     }
 
     fn drain(&mut self, now_ns: u64) {
         while let Some(piece) = self.waiting.pop_reached(self.next) {
-            let rest = piece.range.and(Range::new(self.next, i64::MAX));
+            let rest = piece.range.and(SeqRange::new(self.next, i64::MAX));
             if !rest.is_empty() {
                 self.passes(rest, piece.about, now_ns);
             }
@@ -228,7 +234,7 @@ impl DataWay {
     fn skip_to(&mut self, target: i64, now_ns: u64) {
         while self.next < target {
             let gap_end = self.waiting.first().map_or(target, |first| first.start.min(target));
-            let gap = Range::new(self.next, gap_end).len();
+            let gap = SeqRange::new(self.next, gap_end).len();
             self.unseen_bytes += gap;
             self.arrivals.add(now_ns, gap);
             self.next = self.next.max(gap_end);
@@ -243,7 +249,7 @@ impl DataWay {
             return;
         }
         self.waiting_peak_bytes = self.waiting_peak_bytes.max(waiting);
-        if let Some(bin) = self.series.at(now_ns) {
+        if let Some(bin) = self.series.bin_mut(now_ns) {
             bin.waiting_bytes = bin.waiting_bytes.max(waiting);
         }
     }
@@ -258,24 +264,24 @@ impl DataWay {
         if ack <= self.acked {
             return;
         }
-        let new = Range::new(self.acked, ack).len();
+        let new = SeqRange::new(self.acked, ack).len();
         self.acked = ack;
         self.flight.all_acked(ack, now_ns);
         self.acks.add(now_ns, new);
-        if let Some(bin) = self.series.at(now_ns) {
+        if let Some(bin) = self.series.bin_mut(now_ns) {
             bin.acked_bytes += new;
         }
         self.delivered.forget_below(ack);
     }
 
     /// A window was offered together with a DATA_ACK, which counts unless a later one was seen.
-    pub(super) fn offer(&mut self, ack: DataAck, (window, scale): (u16, u8), now_ns: u64) {
+    pub(super) fn on_window(&mut self, ack: DataAck, (window, scale): (u16, u8), now_ns: u64) {
         // DATA_FIN takes a number.
         if self.place(ack).is_none_or(|ack| ack.saturating_add(1) < self.acked) {
             return;
         }
         let edge = self.acked.saturating_add(i64::from(window) << scale.min(14));
-        self.edges.offer(edge, now_ns);
+        self.window_edges.record(edge, now_ns);
     }
 
     /// Behind the last data that was sent.
@@ -289,22 +295,23 @@ impl DataWay {
     }
 
     /// What subflows must know of it to tell what holds them back.
-    pub(super) fn above(&self, is_multipath: bool) -> Above {
+    pub(super) fn send_state(&self, is_multipath: bool) -> ConnectionSendState {
         /// No packet is larger, but super-segments.
         const NEAR: i64 = 1 << 14;
-        let near = self.edges.latest().is_some_and(|edge| self.highest.saturating_add(NEAR) > edge);
+        let near =
+            self.window_edges.latest().is_some_and(|edge| self.highest.saturating_add(NEAR) > edge);
         let mut next_owner = None;
         if near && is_multipath {
-            let first = Range::new(self.acked, self.acked.saturating_add(1));
+            let first = SeqRange::new(self.acked, self.acked.saturating_add(1));
             self.owners.compare(first, |_, owner| next_owner = Some(owner), |_| {});
         }
-        Above {
+        ConnectionSendState {
             is_multipath,
             is_outstanding: self.highest > self.acked,
-            is_dry: self.is_dry,
+            is_app_limited: self.is_app_limited,
             has_gap: self.below_bytes > 0 || self.waiting.bytes() > 0,
             highest: self.highest,
-            next_owner,
+            next_subflow: next_owner,
         }
     }
 
@@ -323,8 +330,8 @@ impl DataWay {
     }
 
     /// Notes what a subflow's acknowledgement covers.
-    pub(super) fn delivered(&mut self, range: Range) {
-        let range = range.and(Range::new(self.acked, i64::MAX));
+    pub(super) fn delivered(&mut self, range: SeqRange) {
+        let range = range.and(SeqRange::new(self.acked, i64::MAX));
         if range.is_empty() || self.delivered.is_full() {
             return;
         }
@@ -338,9 +345,9 @@ impl DataWay {
     }
 
     /// Bytes of `range` that the receiver had already said to have.
-    pub(super) fn had(&self, range: Range) -> u64 {
-        range.and(Range::new(i64::MIN, self.acked)).len()
-            + self.delivered.overlap(range.and(Range::new(self.acked, i64::MAX)))
+    pub(super) fn had(&self, range: SeqRange) -> u64 {
+        range.and(SeqRange::new(i64::MIN, self.acked)).len()
+            + self.delivered.overlap(range.and(SeqRange::new(self.acked, i64::MAX)))
     }
 
     /// Notes where the data ends.

@@ -10,11 +10,11 @@ use std::io::Read;
 
 use towpath_mptcp::wire::{Flags, Options};
 
-use super::Trace;
-use super::figures::Distribution;
+use super::CaptureAnalysis;
+use super::figures::DelayHistogram;
 use super::file::{CaptureError, CaptureReader};
-use super::layers::{self, End, Segment};
-use super::summary::WAYS;
+use super::layers::{self, CapturedSegment, SocketKey};
+use super::summary::DIRECTIONS;
 
 /// Packets that are remembered. Of more, every second, fourth, … is: chosen by their content, so that
 /// the same are chosen in both files.
@@ -24,7 +24,7 @@ const AMBIGUOUS: u64 = u64::MAX;
 
 /// What two captures tell of their clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Clocks {
+pub struct CaptureClockOffset {
     /// The second capture's clock is so much ahead of the first's.
     pub offset_ns: i64,
     /// The estimate is wrong by at most this much, if the clocks run equally fast.
@@ -35,25 +35,25 @@ pub struct Clocks {
 
 /// A packet of both captures.
 #[derive(Debug, Clone, Copy)]
-struct Match {
-    ends: (End, End),
+struct MatchedPacket {
+    ends: (SocketKey, SocketKey),
     /// Time in the second capture minus time in the first.
     delta_ns: i64,
 }
 
-impl Trace {
+impl CaptureAnalysis {
     /// Finds the packets of the first capture (the one that was read, again) in the second, and notes
     /// the delays. `None` without packets of both directions in both.
     pub fn add_delays(
         &mut self,
         first: impl Read,
         second: impl Read,
-    ) -> Result<Option<Clocks>, CaptureError> {
+    ) -> Result<Option<CaptureClockOffset>, CaptureError> {
         let matches = matches(first, second)?;
         let Some((bounds, packets)) = bounds(&matches) else { return Ok(None) };
         let (low, high) = bounds;
         let offset_ns = low.midpoint(high);
-        let mut delays: HashMap<(End, End), Distribution> = HashMap::new();
+        let mut delays: HashMap<(SocketKey, SocketKey), DelayHistogram> = HashMap::new();
         for found in &matches {
             let ahead = found.delta_ns.saturating_sub(offset_ns).unsigned_abs();
             delays.entry(found.ends).or_default().record(ahead);
@@ -66,22 +66,22 @@ impl Trace {
                 let [opener, other] = subflow.ends;
                 let ends = [(opener, other), (other, opener)];
                 for (way, (ends, direction)) in
-                    told.directions.iter_mut().zip(ends.iter().zip(WAYS))
+                    told.directions.iter_mut().zip(ends.iter().zip(DIRECTIONS))
                 {
                     debug_assert_eq!(way.direction, direction, "both are in the same order");
-                    way.one_way = delays.get(ends).and_then(Distribution::delays);
+                    way.one_way = delays.get(ends).and_then(DelayHistogram::delays);
                 }
             }
         }
         let error_ns = (high.saturating_sub(low) / 2).unsigned_abs();
-        Ok(Some(Clocks { offset_ns, error_ns, packets }))
+        Ok(Some(CaptureClockOffset { offset_ns, error_ns, packets }))
     }
 }
 
 /// Bounds of the offset, and the packets that they come from; `None` if one is missing.
-fn bounds(matches: &[Match]) -> Option<((i64, i64), u64)> {
+fn bounds(matches: &[MatchedPacket]) -> Option<((i64, i64), u64)> {
     // Each direction's smallest and largest difference.
-    let mut ranges: HashMap<(End, End), (i64, i64)> = HashMap::new();
+    let mut ranges: HashMap<(SocketKey, SocketKey), (i64, i64)> = HashMap::new();
     let mut order = Vec::new();
     for found in matches {
         let range = ranges.entry(found.ends).or_insert_with(|| {
@@ -104,7 +104,7 @@ fn bounds(matches: &[Match]) -> Option<((i64, i64), u64)> {
     Some(((low?, high?), matches.len() as u64))
 }
 
-fn matches(first: impl Read, second: impl Read) -> Result<Vec<Match>, CaptureError> {
+fn matches(first: impl Read, second: impl Read) -> Result<Vec<MatchedPacket>, CaptureError> {
     let mut seen: HashMap<u64, u64> = HashMap::new();
     let mut mask = 0;
     each(first, |segment, at_ns| {
@@ -127,13 +127,16 @@ fn matches(first: impl Read, second: impl Read) -> Result<Vec<Match>, CaptureErr
         {
             let delta_ns = at_ns.cast_signed().saturating_sub(known.cast_signed());
             *known = AMBIGUOUS;
-            found.push(Match { ends: (segment.source, segment.destination), delta_ns });
+            found.push(MatchedPacket { ends: (segment.source, segment.destination), delta_ns });
         }
     })?;
     Ok(found)
 }
 
-fn each(input: impl Read, mut take: impl FnMut(&Segment<'_>, u64)) -> Result<(), CaptureError> {
+fn each(
+    input: impl Read,
+    mut take: impl FnMut(&CapturedSegment<'_>, u64),
+) -> Result<(), CaptureError> {
     let mut reader = CaptureReader::open(input)?;
     while let Some(frame) = reader.next_frame()? {
         if let (Some(at_ns), Ok(segment)) = (frame.at_ns, layers::segment(&frame)) {
@@ -144,8 +147,8 @@ fn each(input: impl Read, mut take: impl FnMut(&Segment<'_>, u64)) -> Result<(),
 }
 
 /// What a packet has at both hosts, however offloading cut or joined it: its length is not in it.
-fn key(segment: &Segment<'_>) -> u64 {
-    let Segment { source, destination, seq, ack, flags, .. } = *segment;
+fn key(segment: &CapturedSegment<'_>) -> u64 {
+    let CapturedSegment { source, destination, seq, ack, flags, .. } = *segment;
     let timestamps = Options::parse(segment.options).timestamps.map(|t| (t.value, t.echo));
     let has_payload = segment.payload_bytes > 0;
     let control = flags.0 & (Flags::SYN.0 | Flags::FIN.0 | Flags::RST.0);

@@ -3,31 +3,31 @@
 use std::io::{self, Read, Write};
 
 use super::file::CaptureReader;
-use super::{SoFar, Trace};
+use super::{AnalysisBuilder, CaptureAnalysis};
 
 /// Bytes that wait before they are looked at.
-const PORTION: usize = 1 << 16;
+const CHUNK_BYTES: usize = 1 << 16;
 /// Packets after which the rest is passed over, so that no run takes many times as long as before.
 const MAX_FRAMES: u64 = 3_000_000;
 
 /// Takes a capture file as it is written.
 #[derive(Debug, Default)]
-pub struct Feed {
-    reader: Option<CaptureReader<Waiting>>,
-    waiting: Waiting,
-    so_far: SoFar,
+pub struct CaptureFeed {
+    reader: Option<CaptureReader<UnreadBytes>>,
+    waiting: UnreadBytes,
+    builder: AnalysisBuilder,
     /// What was written is no capture; the rest is passed over.
     failed: bool,
 }
 
 /// What was written and is not read yet.
 #[derive(Debug, Default)]
-struct Waiting {
+struct UnreadBytes {
     bytes: Vec<u8>,
     read: usize,
 }
 
-impl Read for Waiting {
+impl Read for UnreadBytes {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let left = self.bytes.get(self.read..).unwrap_or_default();
         let count = left.len().min(buffer.len());
@@ -44,32 +44,32 @@ impl Read for Waiting {
     }
 }
 
-impl Write for Feed {
+impl Write for CaptureFeed {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if !self.is_over() {
             let waiting = self.reader.as_mut().map_or(&mut self.waiting, CaptureReader::input);
             waiting.bytes.extend_from_slice(bytes);
-            if waiting.bytes.len() >= PORTION {
-                self.look();
+            if waiting.bytes.len() >= CHUNK_BYTES {
+                self.parse_available();
             }
         }
         Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.look();
+        self.parse_available();
         Ok(())
     }
 }
 
-impl Feed {
+impl CaptureFeed {
     /// Whether more would change nothing.
     fn is_over(&self) -> bool {
-        self.failed || self.so_far.frames >= MAX_FRAMES
+        self.failed || self.builder.frames >= MAX_FRAMES
     }
 
     /// Takes the frames that are there as a whole.
-    fn look(&mut self) {
+    fn parse_available(&mut self) {
         if self.reader.is_none() {
             match CaptureReader::open(std::mem::take(&mut self.waiting)) {
                 Ok(reader) => self.reader = Some(reader),
@@ -79,7 +79,7 @@ impl Feed {
         let Some(reader) = &mut self.reader else { return };
         loop {
             match reader.next_frame() {
-                Ok(Some(frame)) => self.so_far.take(&frame),
+                Ok(Some(frame)) => self.builder.add_frame(&frame),
                 Ok(None) => return,
                 Err(_) => {
                     self.failed = true;
@@ -90,9 +90,9 @@ impl Feed {
     }
 
     /// What it has shown; `None` without any frame.
-    pub fn end(mut self) -> Option<Trace> {
-        self.look();
-        let reader = self.reader.filter(|_| self.so_far.frames > 0)?;
-        Some(self.so_far.end(&reader, (None, false)))
+    pub fn finish(mut self) -> Option<CaptureAnalysis> {
+        self.parse_available();
+        let reader = self.reader.filter(|_| self.builder.frames > 0)?;
+        Some(self.builder.finish(&reader, (None, false)))
     }
 }

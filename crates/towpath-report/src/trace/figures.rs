@@ -5,19 +5,19 @@ use std::collections::VecDeque;
 
 use towpath_measure::result::{DelayStats, Stall};
 
-use super::interval::Range;
+use super::interval::SeqRange;
 
 /// Gaps from here on are stalls, as in every result.
 const STALL_NS: u64 = 100_000_000;
 
 /// Buckets of each power of two: less than 1 % error in the middle of one.
-const PER_OCTAVE: u64 = 64;
+const BUCKETS_PER_OCTAVE: u64 = 64;
 const EXACT_BITS: u32 = 7;
 
 /// A distribution of times in nanoseconds, in buckets of microseconds. Takes memory only for the
 /// buckets between its smallest and its largest value.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Distribution {
+pub(super) struct DelayHistogram {
     count: u64,
     sum: f64,
     squares: f64,
@@ -28,7 +28,7 @@ pub(super) struct Distribution {
     buckets: VecDeque<u32>,
 }
 
-impl Distribution {
+impl DelayHistogram {
     pub(super) fn record(&mut self, ns: u64) {
         self.record_many(ns, 1);
     }
@@ -65,7 +65,7 @@ impl Distribution {
     }
 
     /// The smallest value, if there is any.
-    pub(super) fn least(&self) -> Option<u64> {
+    pub(super) fn min(&self) -> Option<u64> {
         (self.count > 0).then_some(self.min)
     }
 
@@ -109,7 +109,8 @@ fn bucket_of(us: u64) -> usize {
         return us as usize;
     }
     let shift = us.ilog2() + 1 - EXACT_BITS;
-    ((1 << EXACT_BITS) + u64::from(shift - 1) * PER_OCTAVE + (us >> shift) - PER_OCTAVE) as usize
+    ((1 << EXACT_BITS) + u64::from(shift - 1) * BUCKETS_PER_OCTAVE + (us >> shift)
+        - BUCKETS_PER_OCTAVE) as usize
 }
 
 fn middle_of(bucket: usize) -> u64 {
@@ -118,12 +119,12 @@ fn middle_of(bucket: usize) -> u64 {
         return bucket;
     }
     let above = bucket - (1 << EXACT_BITS);
-    let shift = above / PER_OCTAVE + 1;
-    ((PER_OCTAVE + above % PER_OCTAVE) << shift) + (1 << (shift - 1))
+    let shift = above / BUCKETS_PER_OCTAVE + 1;
+    ((BUCKETS_PER_OCTAVE + above % BUCKETS_PER_OCTAVE) << shift) + (1 << (shift - 1))
 }
 
 /// Width of a bin at first: 8 of them are the 100 ms of other results.
-pub(super) const BIN_NS: u64 = 12_500_000;
+pub(super) const INITIAL_BIN_NS: u64 = 12_500_000;
 /// Bins of one series; more make each twice as wide.
 const MAX_BINS: usize = 4_096;
 
@@ -137,7 +138,7 @@ pub(super) struct Bin {
     /// Bytes newly acknowledged.
     pub(super) acked_bytes: u64,
     /// Packets with payload that was seen before, or that filled a gap.
-    pub(super) again_packets: u32,
+    pub(super) retrans_packets: u32,
     /// Smoothed round-trip time at its end; 0 if unknown.
     pub(super) srtt_us: u32,
     /// Most bytes that waited for earlier ones.
@@ -145,17 +146,17 @@ pub(super) struct Bin {
 }
 
 /// What a series is made of.
-pub(super) trait Joins: Clone + Copy + Default {
+pub(super) trait Merge: Clone + Copy + Default {
     /// Takes up what follows.
-    fn join(&mut self, next: &Self);
+    fn merge(&mut self, next: &Self);
 }
 
-impl Joins for Bin {
-    fn join(&mut self, next: &Self) {
+impl Merge for Bin {
+    fn merge(&mut self, next: &Self) {
         self.bytes += next.bytes;
         self.sent_bytes += next.sent_bytes;
         self.acked_bytes += next.acked_bytes;
-        self.again_packets = self.again_packets.saturating_add(next.again_packets);
+        self.retrans_packets = self.retrans_packets.saturating_add(next.retrans_packets);
         self.srtt_us = if next.srtt_us > 0 { next.srtt_us } else { self.srtt_us };
         self.waiting_bytes = self.waiting_bytes.max(next.waiting_bytes);
     }
@@ -163,22 +164,22 @@ impl Joins for Bin {
 
 /// A series over time that gets coarser as it gets longer.
 #[derive(Debug, Clone)]
-pub(super) struct Series<T = Bin> {
+pub(super) struct BinnedSeries<T = Bin> {
     width_ns: u64,
     /// Number of the first bin that is kept.
     first: u64,
     bins: Vec<T>,
 }
 
-impl<T> Default for Series<T> {
+impl<T> Default for BinnedSeries<T> {
     fn default() -> Self {
-        Self { width_ns: BIN_NS, first: 0, bins: Vec::new() }
+        Self { width_ns: INITIAL_BIN_NS, first: 0, bins: Vec::new() }
     }
 }
 
-impl<T: Joins> Series<T> {
+impl<T: Merge> BinnedSeries<T> {
     /// The bin of a moment. Time that runs backwards counts as the first.
-    pub(super) fn at(&mut self, now_ns: u64) -> Option<&mut T> {
+    pub(super) fn bin_mut(&mut self, now_ns: u64) -> Option<&mut T> {
         if self.bins.is_empty() {
             self.first = now_ns / self.width_ns;
         }
@@ -201,7 +202,7 @@ impl<T: Joins> Series<T> {
         let mut wider: Vec<T> = Vec::with_capacity(self.bins.len() / 2 + 1);
         for (at, bin) in self.bins.iter().enumerate() {
             match wider.last_mut() {
-                Some(last) if (at as u64 + odd) % 2 == 1 => last.join(bin),
+                Some(last) if (at as u64 + odd) % 2 == 1 => last.merge(bin),
                 _ => wider.push(*bin),
             }
         }
@@ -219,7 +220,7 @@ impl<T: Joins> Series<T> {
         for (at, bin) in self.bins.iter().enumerate() {
             let number = (self.first + at as u64) / factor;
             match wide.last_mut() {
-                Some((last, sum)) if *last == number => sum.join(bin),
+                Some((last, sum)) if *last == number => sum.merge(bin),
                 _ => wide.push((number, *bin)),
             }
         }
@@ -229,10 +230,10 @@ impl<T: Joins> Series<T> {
 
 /// What was sent and is not acknowledged yet, with its times.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Flight {
+pub(super) struct InFlight {
     /// In order of their end.
     sent: VecDeque<(i64, u64)>,
-    pub(super) samples: Distribution,
+    pub(super) samples: DelayHistogram,
     srtt_ns: f64,
 }
 
@@ -241,7 +242,7 @@ const MAX_FLIGHT: usize = 1 << 14;
 /// Mark of what was sent twice: which of the two an acknowledgement means is unknown (Karn).
 const AMBIGUOUS: u64 = u64::MAX;
 
-impl Flight {
+impl InFlight {
     /// Notes that data up to `end` left.
     #[inline]
     pub(super) fn sent(&mut self, end: i64, now_ns: u64) {
@@ -257,7 +258,7 @@ impl Flight {
     }
 
     /// Notes that a part was sent again.
-    pub(super) fn again(&mut self, range: Range) {
+    pub(super) fn on_retransmitted(&mut self, range: SeqRange) {
         let at = self.sent.partition_point(|(end, _)| *end <= range.start);
         for (end, sent_ns) in self.sent.range_mut(at..) {
             *sent_ns = AMBIGUOUS;
@@ -278,7 +279,7 @@ impl Flight {
         }
     }
 
-    /// As [`Flight::acked`], but every segment is a sample.
+    /// As [`InFlight::acked`], but every segment is a sample.
     pub(super) fn all_acked(&mut self, ack: i64, now_ns: u64) {
         while let Some(sent_ns) = self.pop(ack) {
             self.sample(now_ns.saturating_sub(sent_ns));
@@ -315,14 +316,14 @@ impl Flight {
 
 /// Bytes that went forward, and the gaps between.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Progress {
+pub(super) struct ByteProgress {
     pub(super) bytes: u64,
     pub(super) first_ns: Option<u64>,
     pub(super) last_ns: u64,
     pub(super) stall: Stall,
 }
 
-impl Progress {
+impl ByteProgress {
     pub(super) fn add(&mut self, now_ns: u64, bytes: u64) {
         if bytes == 0 {
             return;

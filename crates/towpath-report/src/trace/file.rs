@@ -50,7 +50,7 @@ pub enum CaptureError {
 
 /// One captured frame.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Frame<'a> {
+pub(super) struct CapturedFrame<'a> {
     /// Nanoseconds since 1970, or what the file takes for it; `None` where the format has no time.
     pub(super) at_ns: Option<u64>,
     /// LINKTYPE of its interface.
@@ -103,7 +103,7 @@ pub(super) struct CaptureReader<R> {
 
 /// A frame's place in the buffer.
 #[derive(Debug, Clone, Copy)]
-struct Place {
+struct FrameSpan {
     at_ns: Option<u64>,
     interface: usize,
     from: usize,
@@ -150,7 +150,7 @@ impl<R: Read> CaptureReader<R> {
     }
 
     /// The next frame; `None` at the end.
-    pub(super) fn next_frame(&mut self) -> Result<Option<Frame<'_>>, CaptureError> {
+    pub(super) fn next_frame(&mut self) -> Result<Option<CapturedFrame<'_>>, CaptureError> {
         let place = match self.format {
             Format::Pcap { nanos } => self.next_pcap(nanos)?,
             Format::Pcapng => self.next_pcapng()?,
@@ -158,9 +158,9 @@ impl<R: Read> CaptureReader<R> {
         let Some(place) = place else { return Ok(None) };
         let bytes = self.buffer.get(place.from..place.from + place.len).unwrap_or_default();
         let link_type = self.interfaces.get(place.interface).map_or(0, |i| i.link_type);
-        let Place { at_ns, wire_bytes, outbound, .. } = place;
+        let FrameSpan { at_ns, wire_bytes, outbound, .. } = place;
         let interface = place.interface as u32;
-        Ok(Some(Frame { at_ns, link_type, interface, bytes, wire_bytes, outbound }))
+        Ok(Some(CapturedFrame { at_ns, link_type, interface, bytes, wire_bytes, outbound }))
     }
 
     /// Where the file comes from.
@@ -178,7 +178,7 @@ impl<R: Read> CaptureReader<R> {
         self.truncated
     }
 
-    fn next_pcap(&mut self, nanos: bool) -> Result<Option<Place>, CaptureError> {
+    fn next_pcap(&mut self, nanos: bool) -> Result<Option<FrameSpan>, CaptureError> {
         let big = self.big_endian;
         let Some(header) = self.peek(16)? else { return Ok(self.over()) };
         let field = |at| word(header, at, big).unwrap_or(0);
@@ -196,10 +196,17 @@ impl<R: Read> CaptureReader<R> {
         let from = self.start + 16;
         self.consume(16 + len);
         let wire_bytes = wire.max(captured);
-        Ok(Some(Place { at_ns: Some(at_ns), interface: 0, from, len, wire_bytes, outbound: None }))
+        Ok(Some(FrameSpan {
+            at_ns: Some(at_ns),
+            interface: 0,
+            from,
+            len,
+            wire_bytes,
+            outbound: None,
+        }))
     }
 
-    fn next_pcapng(&mut self) -> Result<Option<Place>, CaptureError> {
+    fn next_pcapng(&mut self) -> Result<Option<FrameSpan>, CaptureError> {
         loop {
             let big = self.big_endian;
             let Some(head) = self.peek(12)? else { return Ok(self.over()) };
@@ -230,7 +237,7 @@ impl<R: Read> CaptureReader<R> {
     }
 
     /// Takes up the block at `from`, whose length includes both length fields.
-    fn block(&mut self, kind: u32, from: usize, total: usize) -> Option<Place> {
+    fn block(&mut self, kind: u32, from: usize, total: usize) -> Option<FrameSpan> {
         let big = self.big_endian;
         let body = self.buffer.get(from + 8..from + total - 4)?;
         let body_from = from + 8;
@@ -256,7 +263,14 @@ impl<R: Read> CaptureReader<R> {
                 let at_ns = self.time(interface, word(body, 4, big)?, word(body, 8, big)?);
                 let wire_bytes = word(body, 16, big)?;
                 body.get(20..20 + len)?;
-                Some(Place { at_ns, interface, from: body_from + 20, len, wire_bytes, outbound })
+                Some(FrameSpan {
+                    at_ns,
+                    interface,
+                    from: body_from + 20,
+                    len,
+                    wire_bytes,
+                    outbound,
+                })
             }
             OBSOLETE_PACKET => {
                 let interface = self.section + usize::from(short(body, 0, big)?);
@@ -265,13 +279,13 @@ impl<R: Read> CaptureReader<R> {
                 let wire_bytes = word(body, 16, big)?;
                 body.get(20..20_usize.checked_add(len)?)?;
                 let from = body_from + 20;
-                Some(Place { at_ns, interface, from, len, wire_bytes, outbound: None })
+                Some(FrameSpan { at_ns, interface, from, len, wire_bytes, outbound: None })
             }
             SIMPLE_PACKET => {
                 let wire_bytes = word(body, 0, big)?;
                 let len = (body.len() - 4).min(wire_bytes as usize);
                 let (interface, from) = (self.section, body_from + 4);
-                Some(Place { at_ns: None, interface, from, len, wire_bytes, outbound: None })
+                Some(FrameSpan { at_ns: None, interface, from, len, wire_bytes, outbound: None })
             }
             _ => None,
         }
@@ -291,7 +305,7 @@ impl<R: Read> CaptureReader<R> {
         Some(ns.saturating_add_signed(interface.offset_ns))
     }
 
-    fn over(&mut self) -> Option<Place> {
+    fn over(&mut self) -> Option<FrameSpan> {
         self.truncated |= self.start < self.end;
         None
     }

@@ -6,14 +6,14 @@ use sha1::{Digest, Sha1};
 use towpath_mptcp::keys;
 use towpath_mptcp::wire::{AddAddr, Flags, MpCapable, MpJoin, MptcpOption};
 
-use super::connection::{Fallback, Note, NoteKind};
-use super::interval::Range;
-use super::tracker::{Placed, Tracker};
-use super::way::Scale;
+use super::connection::{FallbackReason, NoteContext, NoteKind};
+use super::interval::SeqRange;
+use super::tracker::{LocatedSegment, Tracker};
+use super::way::WindowScale;
 
 impl Tracker {
     /// Takes what a segment says about connections and subflows themselves.
-    pub(super) fn handshake(&mut self, placed: &Placed<'_>) {
+    pub(super) fn handshake(&mut self, placed: &LocatedSegment<'_>) {
         let flags = placed.segment.flags;
         match (flags.contains(Flags::SYN), flags.contains(Flags::ACK)) {
             (true, false) => self.syn(placed),
@@ -31,7 +31,7 @@ impl Tracker {
         }
     }
 
-    fn syn(&mut self, placed: &Placed<'_>) {
+    fn syn(&mut self, placed: &LocatedSegment<'_>) {
         let capable = capable(placed);
         let join = placed.options.mptcp.iter().find_map(|option| {
             let MptcpOption::Join(MpJoin::Syn { backup, address_id, token, .. }) = option else {
@@ -44,10 +44,11 @@ impl Tracker {
         subflow.syns += 1;
         subflow.capable_syns += u32::from(capable.is_some());
         let unanswered = subflow.capable_syns > 0 && capable.is_none() && join.is_none();
-        if let Some(way) = subflow.ways.get_mut(placed.side) {
+        if let Some(way) = subflow.directions.get_mut(placed.side) {
             way.begin(placed.segment.seq);
             way.mss_bytes = placed.options.mss;
-            way.scale = placed.options.window_scale.map_or(Scale::Absent, Scale::Bits);
+            way.window_scale =
+                placed.options.window_scale.map_or(WindowScale::Absent, WindowScale::Bits);
         }
         subflow.note_scale(placed.side, placed.options.window_scale);
         let known = subflow.connection.is_some();
@@ -69,7 +70,7 @@ impl Tracker {
                 None => self.fall_back(connection, placed.subflow, None, placed.now_ns),
             }
         } else if unanswered {
-            self.fall_back_with(placed.subflow, Fallback::SynsUnanswered, placed.now_ns);
+            self.fall_back_with(placed.subflow, FallbackReason::SynsUnanswered, placed.now_ns);
         }
     }
 
@@ -80,7 +81,7 @@ impl Tracker {
         }
     }
 
-    fn syn_ack(&mut self, placed: &Placed<'_>) {
+    fn syn_ack(&mut self, placed: &LocatedSegment<'_>) {
         let capable = capable(placed);
         let answer = placed.options.mptcp.iter().find_map(|option| {
             let MptcpOption::Join(MpJoin::SynAck { address_id, backup, .. }) = option else {
@@ -91,10 +92,11 @@ impl Tracker {
         let Some(subflow) = self.subflows.get_mut(placed.subflow) else { return };
         subflow.answered_ns.get_or_insert(placed.now_ns);
         subflow.answered_capable |= capable.is_some();
-        if let Some(way) = subflow.ways.get_mut(placed.side) {
+        if let Some(way) = subflow.directions.get_mut(placed.side) {
             way.begin(placed.segment.seq);
             way.mss_bytes = placed.options.mss;
-            way.scale = placed.options.window_scale.map_or(Scale::Absent, Scale::Bits);
+            way.window_scale =
+                placed.options.window_scale.map_or(WindowScale::Absent, WindowScale::Bits);
         }
         subflow.note_scale(placed.side, placed.options.window_scale);
         if let Some((address_id, backup)) = answer {
@@ -117,12 +119,12 @@ impl Tracker {
                 None => self.fall_back(connection, placed.subflow, None, placed.now_ns),
             }
         } else if offered && capable.is_none() {
-            self.fall_back_with(placed.subflow, Fallback::NotAnswered, placed.now_ns);
+            self.fall_back_with(placed.subflow, FallbackReason::NotAnswered, placed.now_ns);
         }
     }
 
     /// Anything behind the SYNs.
-    fn later(&mut self, placed: &Placed<'_>) {
+    fn later(&mut self, placed: &LocatedSegment<'_>) {
         let Some(subflow) = self.subflows.get_mut(placed.subflow) else { return };
         if subflow.established_ns.is_none() && !placed.segment.flags.contains(Flags::RST) {
             subflow.established_ns = Some(placed.now_ns);
@@ -134,7 +136,7 @@ impl Tracker {
         }
     }
 
-    fn option(&mut self, placed: &Placed<'_>, option: &MptcpOption) {
+    fn option(&mut self, placed: &LocatedSegment<'_>, option: &MptcpOption) {
         let name = match option {
             MptcpOption::Capable(_) => "MP_CAPABLE",
             MptcpOption::Join(_) => "MP_JOIN",
@@ -166,7 +168,7 @@ impl Tracker {
             }
             MptcpOption::Fail { .. } => {
                 if let Some((_, connection)) = self.pair(placed.subflow) {
-                    connection.failed = Some(Fallback::Checksum);
+                    connection.failed = Some(FallbackReason::Checksum);
                 }
                 Some("MP_FAIL: a checksum was wrong".to_owned())
             }
@@ -190,7 +192,7 @@ impl Tracker {
     }
 
     /// Keys, tokens, and the mapping that MP_CAPABLE may be (RFC 8684 §3.1).
-    fn capable(&mut self, placed: &Placed<'_>, capable: &MpCapable) {
+    fn capable(&mut self, placed: &LocatedSegment<'_>, capable: &MpCapable) {
         let (side, now_ns) = (placed.side, placed.now_ns);
         if self.subflows.get(placed.subflow).is_some_and(|s| s.connection.is_none()) {
             let connection = self.connect(placed.subflow, now_ns);
@@ -221,14 +223,14 @@ impl Tracker {
             found.push((token, (index, end)));
         }
         if let Some((len, _)) = capable.data
-            && let Some(way) = subflow.ways.get_mut(side)
+            && let Some(way) = subflow.directions.get_mut(side)
         {
-            way.maps.add(Range::new(0, i64::from(len)), 0);
+            way.maps.add(SeqRange::new(0, i64::from(len)), 0);
         }
         self.tokens.extend(found);
     }
 
-    fn reset(&mut self, placed: &Placed<'_>) {
+    fn reset(&mut self, placed: &LocatedSegment<'_>) {
         let Some(subflow) = self.subflows.get_mut(placed.subflow) else { return };
         if subflow.reset_ns.is_some() {
             return;
@@ -242,7 +244,7 @@ impl Tracker {
     }
 
     /// ADD_ADDR as RFC 6824 §3.4.1 had it, without HMAC and echo: the other parser cannot know.
-    fn old_add_address(&mut self, placed: &Placed<'_>) {
+    fn old_add_address(&mut self, placed: &LocatedSegment<'_>) {
         let mut rest = placed.segment.options;
         loop {
             let option = match *rest {
@@ -279,14 +281,14 @@ impl Tracker {
         }
     }
 
-    fn note(&mut self, placed: &Placed<'_>, kind: NoteKind, text: String) {
-        let Placed { now_ns, side, .. } = *placed;
+    fn note(&mut self, placed: &LocatedSegment<'_>, kind: NoteKind, text: String) {
+        let LocatedSegment { now_ns, side, .. } = *placed;
         let Some((subflow, connection)) = self.pair(placed.subflow) else { return };
-        connection.note(Note { now_ns, subflow: subflow.number, side, kind }, text);
+        connection.note(NoteContext { now_ns, subflow: subflow.number, side, kind }, text);
     }
 }
 
-fn capable(placed: &Placed<'_>) -> Option<MpCapable> {
+fn capable(placed: &LocatedSegment<'_>) -> Option<MpCapable> {
     placed.options.mptcp.iter().find_map(|option| {
         let MptcpOption::Capable(capable) = option else { return None };
         Some(*capable)

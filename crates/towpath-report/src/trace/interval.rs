@@ -10,12 +10,12 @@ const MAX_RANGES: usize = 1 << 15;
 
 /// A range `start..end`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Range {
+pub(super) struct SeqRange {
     pub(super) start: i64,
     pub(super) end: i64,
 }
 
-impl Range {
+impl SeqRange {
     pub(super) fn new(start: i64, end: i64) -> Self {
         Self { start, end }
     }
@@ -37,31 +37,31 @@ impl Range {
 
 /// A range with something about it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Piece<T> {
-    pub(super) range: Range,
+pub(super) struct TaggedRange<T> {
+    pub(super) range: SeqRange,
     pub(super) about: T,
 }
 
 /// Disjoint ranges in order, each with something about it.
 #[derive(Debug, Clone)]
-pub(super) struct Pieces<T> {
-    pieces: VecDeque<Piece<T>>,
+pub(super) struct TaggedRanges<T> {
+    pieces: VecDeque<TaggedRange<T>>,
     bytes: u64,
 }
 
-impl<T> Default for Pieces<T> {
+impl<T> Default for TaggedRanges<T> {
     fn default() -> Self {
         Self { pieces: VecDeque::new(), bytes: 0 }
     }
 }
 
-impl<T: Copy + PartialEq> Pieces<T> {
+impl<T: Copy + PartialEq> TaggedRanges<T> {
     /// Bytes in all ranges.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    pub(super) fn first(&self) -> Option<Range> {
+    pub(super) fn first(&self) -> Option<SeqRange> {
         self.pieces.front().map(|piece| piece.range)
     }
 
@@ -71,16 +71,16 @@ impl<T: Copy + PartialEq> Pieces<T> {
     }
 
     /// Takes the first piece if it begins at or before `next`.
-    pub(super) fn pop_reached(&mut self, next: i64) -> Option<Piece<T>> {
+    pub(super) fn pop_reached(&mut self, next: i64) -> Option<TaggedRange<T>> {
         self.pop_if(|range| range.start <= next)
     }
 
     /// Takes the first piece.
-    pub(super) fn pop(&mut self) -> Option<Piece<T>> {
+    pub(super) fn pop(&mut self) -> Option<TaggedRange<T>> {
         self.pop_if(|_| true)
     }
 
-    fn pop_if(&mut self, wanted: impl FnOnce(Range) -> bool) -> Option<Piece<T>> {
+    fn pop_if(&mut self, wanted: impl FnOnce(SeqRange) -> bool) -> Option<TaggedRange<T>> {
         if !wanted(self.first()?) {
             return None;
         }
@@ -97,7 +97,7 @@ impl<T: Copy + PartialEq> Pieces<T> {
         if let Some(first) = self.pieces.front_mut()
             && first.range.start < end
         {
-            self.bytes -= Range::new(first.range.start, end).len();
+            self.bytes -= SeqRange::new(first.range.start, end).len();
             first.range.start = end;
         }
     }
@@ -106,9 +106,9 @@ impl<T: Copy + PartialEq> Pieces<T> {
     #[inline]
     pub(super) fn compare(
         &self,
-        range: Range,
-        mut known: impl FnMut(Range, T),
-        mut new: impl FnMut(Range),
+        range: SeqRange,
+        mut known: impl FnMut(SeqRange, T),
+        mut new: impl FnMut(SeqRange),
     ) {
         let mut from = range.start;
         let at = self.after(range.start);
@@ -117,25 +117,25 @@ impl<T: Copy + PartialEq> Pieces<T> {
                 break;
             }
             if piece.range.start > from {
-                new(Range::new(from, piece.range.start));
+                new(SeqRange::new(from, piece.range.start));
             }
             known(piece.range.and(range), piece.about);
             from = piece.range.end;
         }
         if from < range.end {
-            new(Range::new(from, range.end));
+            new(SeqRange::new(from, range.end));
         }
     }
 
     /// Bytes of `range` that are there.
-    pub(super) fn overlap(&self, range: Range) -> u64 {
+    pub(super) fn overlap(&self, range: SeqRange) -> u64 {
         let mut bytes = 0;
         self.compare(range, |part, _| bytes += part.len(), |_| {});
         bytes
     }
 
     /// Adds a range of which nothing is there yet.
-    pub(super) fn insert(&mut self, range: Range, about: T) {
+    pub(super) fn insert(&mut self, range: SeqRange, about: T) {
         if range.is_empty() {
             return;
         }
@@ -145,10 +145,10 @@ impl<T: Copy + PartialEq> Pieces<T> {
                 if last.range.end == range.start && last.about == about {
                     last.range.end = range.end;
                 } else {
-                    self.pieces.push_back(Piece { range, about });
+                    self.pieces.push_back(TaggedRange { range, about });
                 }
             }
-            None => self.pieces.push_back(Piece { range, about }),
+            None => self.pieces.push_back(TaggedRange { range, about }),
             Some(_) => {
                 let at = self.after(range.start);
                 // A neighbour that says the same takes it up, or the queue fills with crumbs.
@@ -158,7 +158,7 @@ impl<T: Copy + PartialEq> Pieces<T> {
                 {
                     before.range.end = range.end;
                 } else {
-                    self.pieces.insert(at, Piece { range, about });
+                    self.pieces.insert(at, TaggedRange { range, about });
                 }
             }
         }
@@ -177,14 +177,14 @@ impl<T: Copy + PartialEq> Pieces<T> {
 /// Which data the bytes of a subflow are (RFC 8684 §3.3.1): mappings, joined where they continue
 /// each other.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Mappings {
-    all: VecDeque<Mapping>,
+pub(super) struct ObservedMappings {
+    all: VecDeque<ObservedMapping>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Mapping {
+struct ObservedMapping {
     /// On the subflow.
-    range: Range,
+    range: SeqRange,
     /// Data number of its first byte.
     data: i64,
 }
@@ -192,14 +192,14 @@ struct Mapping {
 /// Mappings that are kept for each direction of a subflow.
 const MAX_MAPPINGS: usize = 1 << 13;
 
-impl Mappings {
+impl ObservedMappings {
     /// Whether there is none.
     pub(super) fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
     /// Adds a mapping. What is mapped already stays as it is: the same bytes cannot become other data.
-    pub(super) fn add(&mut self, range: Range, data: i64) {
+    pub(super) fn add(&mut self, range: SeqRange, data: i64) {
         if range.is_empty() {
             return;
         }
@@ -217,14 +217,14 @@ impl Mappings {
         let at = self.all.partition_point(|known| known.range.end <= range.start);
         let covered = self.all.get(at).is_some_and(|next| next.range.start < range.end);
         if !covered {
-            self.all.insert(at, Mapping { range, data });
+            self.all.insert(at, ObservedMapping { range, data });
         } else if let Some(last) = self.all.back().copied()
             && last.range.end < range.end
         {
             // A longer one that begins with what is known (a mapping of a super-segment).
             let start = last.range.end.max(range.start);
             let data = data.saturating_add(start.saturating_sub(range.start));
-            self.all.push_back(Mapping { range: Range::new(start, range.end), data });
+            self.all.push_back(ObservedMapping { range: SeqRange::new(start, range.end), data });
         }
         if self.all.len() > MAX_MAPPINGS {
             self.all.pop_front();
@@ -233,7 +233,7 @@ impl Mappings {
 
     /// Calls `found` with each part of `range` and its data; the bytes that no mapping covers.
     #[inline]
-    pub(super) fn each(&self, range: Range, mut found: impl FnMut(Range, Range)) -> u64 {
+    pub(super) fn each(&self, range: SeqRange, mut found: impl FnMut(SeqRange, SeqRange)) -> u64 {
         let first = match self.all.back() {
             Some(last) if last.range.start <= range.start => self.all.len() - 1,
             _ => self.all.partition_point(|known| known.range.end <= range.start),
@@ -249,7 +249,7 @@ impl Mappings {
             }
             left -= part.len();
             let data = mapping.data.saturating_add(part.start - mapping.range.start);
-            found(part, Range::new(data, data.saturating_add_unsigned(part.len())));
+            found(part, SeqRange::new(data, data.saturating_add_unsigned(part.len())));
         }
         left
     }

@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use towpath_mptcp::wire::Flags;
 
-use super::file::Frame;
+use super::file::CapturedFrame;
 
 const TCP: u8 = 6;
 const LINK_NULL: u16 = 0;
@@ -29,7 +29,7 @@ const SLL_OUTGOING: u16 = 4;
 
 /// Why a frame is not looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Skipped {
+pub(super) enum SkipReason {
     /// A link layer that is not known.
     LinkType(u16),
     /// Neither IPv4 nor IPv6: ARP, LLDP, …
@@ -46,14 +46,14 @@ pub(super) enum Skipped {
 
 /// Address and port, with IPv4 as mapped address: equal ones compare and hash alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct End {
+pub(super) struct SocketKey {
     address: u128,
     port: u16,
 }
 
 const MAPPED: u128 = 0xffff_0000_0000;
 
-impl End {
+impl SocketKey {
     /// As everybody writes it.
     pub(super) fn socket(self) -> SocketAddr {
         SocketAddr::new(self.ip(), self.port)
@@ -76,11 +76,11 @@ impl End {
 
 /// A TCP segment as a capture shows it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Segment<'a> {
+pub(super) struct CapturedSegment<'a> {
     /// Sender.
-    pub(super) source: End,
+    pub(super) source: SocketKey,
     /// Receiver.
-    pub(super) destination: End,
+    pub(super) destination: SocketKey,
     /// Sequence number.
     pub(super) seq: u32,
     /// Acknowledgement number, if ACK is set.
@@ -102,7 +102,7 @@ pub(super) struct Segment<'a> {
 }
 
 /// Takes a frame apart.
-pub(super) fn segment<'a>(frame: &Frame<'a>) -> Result<Segment<'a>, Skipped> {
+pub(super) fn segment<'a>(frame: &CapturedFrame<'a>) -> Result<CapturedSegment<'a>, SkipReason> {
     let (ip, outbound) = network(frame)?;
     // What is in front of IP is always captured, or we would not be here.
     let link_bytes = frame.bytes.len() - ip.len();
@@ -111,38 +111,38 @@ pub(super) fn segment<'a>(frame: &Frame<'a>) -> Result<Segment<'a>, Skipped> {
     match ip.first().map(|first| first >> 4) {
         Some(4) => v4(ip, wire_bytes, outbound),
         Some(6) => v6(ip, wire_bytes, outbound),
-        Some(_) => Err(Skipped::NotIp),
-        None => Err(Skipped::Cut),
+        Some(_) => Err(SkipReason::NotIp),
+        None => Err(SkipReason::Cut),
     }
 }
 
 /// The IP packet, and whether the link layer says that the host sent it.
-fn network<'a>(frame: &Frame<'a>) -> Result<(&'a [u8], Option<bool>), Skipped> {
+fn network<'a>(frame: &CapturedFrame<'a>) -> Result<(&'a [u8], Option<bool>), SkipReason> {
     let bytes = frame.bytes;
-    let behind = |len: usize| bytes.get(len..).ok_or(Skipped::Cut);
+    let behind = |len: usize| bytes.get(len..).ok_or(SkipReason::Cut);
     match frame.link_type {
         LINK_ETHERNET => Ok((tagged(behind(12)?)?, None)),
         LINK_RAW | LINK_RAW_BSD | LINK_RAW_OPENBSD | LINK_IPV4 | LINK_IPV6 => Ok((bytes, None)),
         // The family differs from system to system; the version in the header does not.
         LINK_NULL | LINK_LOOP => Ok((behind(4)?, None)),
         LINK_SLL => {
-            let &[t0, t1, ..] = bytes else { return Err(Skipped::Cut) };
+            let &[t0, t1, ..] = bytes else { return Err(SkipReason::Cut) };
             let outbound = u16::from_be_bytes([t0, t1]) == SLL_OUTGOING;
             Ok((tagged(behind(14)?)?, Some(outbound)))
         }
         LINK_SLL2 => {
             let &[p0, p1, _, _, _, _, _, _, _, _, kind, ..] = bytes else {
-                return Err(Skipped::Cut);
+                return Err(SkipReason::Cut);
             };
             let rest = behind(20)?;
             let ip = match u16::from_be_bytes([p0, p1]) {
                 ETHERTYPE_IPV4 | ETHERTYPE_IPV6 => rest,
-                VLAN | PROVIDER_VLAN | OLD_VLAN => tagged(rest.get(2..).ok_or(Skipped::Cut)?)?,
-                _ => return Err(Skipped::NotIp),
+                VLAN | PROVIDER_VLAN | OLD_VLAN => tagged(rest.get(2..).ok_or(SkipReason::Cut)?)?,
+                _ => return Err(SkipReason::NotIp),
             };
             Ok((ip, Some(u16::from(kind) == SLL_OUTGOING)))
         }
-        other => Err(Skipped::LinkType(other)),
+        other => Err(SkipReason::LinkType(other)),
     }
 }
 
@@ -153,20 +153,26 @@ const OLD_VLAN: u16 = 0x9100;
 const MAX_TAGS: usize = 4;
 
 /// Behind a type field, and VLAN tags if there are any (IEEE 802.1Q).
-fn tagged(mut bytes: &[u8]) -> Result<&[u8], Skipped> {
+fn tagged(mut bytes: &[u8]) -> Result<&[u8], SkipReason> {
     for _ in 0..=MAX_TAGS {
-        let Some((&kind, rest)) = bytes.split_first_chunk::<2>() else { return Err(Skipped::Cut) };
+        let Some((&kind, rest)) = bytes.split_first_chunk::<2>() else {
+            return Err(SkipReason::Cut);
+        };
         match u16::from_be_bytes(kind) {
             ETHERTYPE_IPV4 | ETHERTYPE_IPV6 => return Ok(rest),
-            VLAN | PROVIDER_VLAN | OLD_VLAN => bytes = rest.get(2..).ok_or(Skipped::Cut)?,
-            _ => return Err(Skipped::NotIp),
+            VLAN | PROVIDER_VLAN | OLD_VLAN => bytes = rest.get(2..).ok_or(SkipReason::Cut)?,
+            _ => return Err(SkipReason::NotIp),
         }
     }
-    Err(Skipped::NotIp)
+    Err(SkipReason::NotIp)
 }
 
-fn v4(ip: &[u8], wire_bytes: usize, outbound: Option<bool>) -> Result<Segment<'_>, Skipped> {
-    let Some(fixed) = ip.first_chunk::<20>() else { return Err(Skipped::Cut) };
+fn v4(
+    ip: &[u8],
+    wire_bytes: usize,
+    outbound: Option<bool>,
+) -> Result<CapturedSegment<'_>, SkipReason> {
+    let Some(fixed) = ip.first_chunk::<20>() else { return Err(SkipReason::Cut) };
     let &[first, _, l0, l1, _, _, f0, f1, _, protocol, _, _, s0, s1, s2, s3, d0, d1, d2, d3] =
         fixed;
     let header_bytes = usize::from(first & 0xf) * 4;
@@ -174,26 +180,30 @@ fn v4(ip: &[u8], wire_bytes: usize, outbound: Option<bool>) -> Result<Segment<'_
     // More than fits into the field: the card was to cut it, or has joined it (BIG TCP too).
     let total = if total == 0 { wire_bytes } else { total };
     if header_bytes < 20 || total < header_bytes {
-        return Err(Skipped::Malformed);
+        return Err(SkipReason::Malformed);
     }
     if u16::from_be_bytes([f0, f1]) & 0x3fff != 0 {
-        return Err(Skipped::Fragment);
+        return Err(SkipReason::Fragment);
     }
     if protocol != TCP {
-        return Err(Skipped::NotTcp);
+        return Err(SkipReason::NotTcp);
     }
     let mapped = |octets: [u8; 4]| MAPPED | u128::from(u32::from_be_bytes(octets));
     let ends = (mapped([s0, s1, s2, s3]), mapped([d0, d1, d2, d3]));
-    tcp(ip.get(header_bytes..).ok_or(Skipped::Cut)?, ends, total, total - header_bytes, outbound)
+    tcp(ip.get(header_bytes..).ok_or(SkipReason::Cut)?, ends, total, total - header_bytes, outbound)
 }
 
-fn v6(ip: &[u8], wire_bytes: usize, outbound: Option<bool>) -> Result<Segment<'_>, Skipped> {
+fn v6(
+    ip: &[u8],
+    wire_bytes: usize,
+    outbound: Option<bool>,
+) -> Result<CapturedSegment<'_>, SkipReason> {
     let Some((&[_, _, _, _, l0, l1, next, _], rest)) = ip.split_first_chunk::<8>() else {
-        return Err(Skipped::Cut);
+        return Err(SkipReason::Cut);
     };
-    let Some((&source, rest)) = rest.split_first_chunk::<16>() else { return Err(Skipped::Cut) };
+    let Some((&source, rest)) = rest.split_first_chunk::<16>() else { return Err(SkipReason::Cut) };
     let Some((&destination, rest)) = rest.split_first_chunk::<16>() else {
-        return Err(Skipped::Cut);
+        return Err(SkipReason::Cut);
     };
     let stated = usize::from(u16::from_be_bytes([l0, l1]));
     let payload = if stated == 0 { wire_bytes.saturating_sub(40) } else { stated };
@@ -201,19 +211,19 @@ fn v6(ip: &[u8], wire_bytes: usize, outbound: Option<bool>) -> Result<Segment<'_
     // Hop-by-hop options, routing, destination options (RFC 8200 §4.3, §4.4, §4.6); what follows
     // an authentication header (RFC 4302) can be read too.
     while matches!(protocol, 0 | 43 | 51 | 60) {
-        let &[next, units, ..] = rest else { return Err(Skipped::Cut) };
+        let &[next, units, ..] = rest else { return Err(SkipReason::Cut) };
         let bytes = match protocol {
             51 => (usize::from(units) + 2) * 4,
             _ => (usize::from(units) + 1) * 8,
         };
-        left = left.checked_sub(bytes).ok_or(Skipped::Malformed)?;
-        rest = rest.get(bytes..).ok_or(Skipped::Cut)?;
+        left = left.checked_sub(bytes).ok_or(SkipReason::Malformed)?;
+        rest = rest.get(bytes..).ok_or(SkipReason::Cut)?;
         protocol = next;
     }
     match protocol {
         TCP => {}
-        44 => return Err(Skipped::Fragment),
-        _ => return Err(Skipped::NotTcp),
+        44 => return Err(SkipReason::Fragment),
+        _ => return Err(SkipReason::NotTcp),
     }
     let ends = (u128::from_be_bytes(source), u128::from_be_bytes(destination));
     tcp(rest, ends, payload + 40, left, outbound)
@@ -226,16 +236,16 @@ fn tcp(
     ip_bytes: usize,
     left: usize,
     outbound: Option<bool>,
-) -> Result<Segment<'_>, Skipped> {
-    let Some(fixed) = bytes.first_chunk::<20>() else { return Err(Skipped::Cut) };
+) -> Result<CapturedSegment<'_>, SkipReason> {
+    let Some(fixed) = bytes.first_chunk::<20>() else { return Err(SkipReason::Cut) };
     let &[s0, s1, d0, d1, q0, q1, q2, q3, a0, a1, a2, a3, offset, flags, w0, w1, ..] = fixed;
     let header_bytes = usize::from(offset >> 4) * 4;
     if header_bytes < 20 || left < header_bytes {
-        return Err(Skipped::Malformed);
+        return Err(SkipReason::Malformed);
     }
-    Ok(Segment {
-        source: End { address: source, port: u16::from_be_bytes([s0, s1]) },
-        destination: End { address: destination, port: u16::from_be_bytes([d0, d1]) },
+    Ok(CapturedSegment {
+        source: SocketKey { address: source, port: u16::from_be_bytes([s0, s1]) },
+        destination: SocketKey { address: destination, port: u16::from_be_bytes([d0, d1]) },
         seq: u32::from_be_bytes([q0, q1, q2, q3]),
         ack: u32::from_be_bytes([a0, a1, a2, a3]),
         window: u16::from_be_bytes([w0, w1]),

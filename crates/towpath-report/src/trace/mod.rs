@@ -1,7 +1,7 @@
 //! What a capture says: connections, subflows and their figures, in one pass with bounded memory.
 //!
 //! Reading order: [`file`] (pcap and pcapng), [`layers`] (from a frame to a segment), [`tracker`]
-//! (from segments to connections) with [`handshake`] and [`connection`], [`way`] (one direction of a
+//! (from segments to connections) with [`handshake`] and [`connection`], [`direction`] (one direction of a
 //! subflow) with [`held`] (what held its sender back), [`data`] (one direction of a connection),
 //! [`interval`] and [`figures`] (what both are made of), [`sequence`] and [`sequences`] (their
 //! pictures), [`summary`] (what is said of it), [`account`] (where the capacity went), [`records`] (as
@@ -32,12 +32,12 @@ use std::io::Read;
 
 use towpath_measure::result::CapturedConnection;
 
-use file::{CaptureReader, Frame};
-use layers::Skipped;
+use file::{CaptureReader, CapturedFrame};
+use layers::SkipReason;
 use tracker::Tracker;
 
-pub use delay::Clocks;
-pub use feed::Feed;
+pub use delay::CaptureClockOffset;
+pub use feed::CaptureFeed;
 pub use file::CaptureError;
 
 /// Where a capture was taken, when its reader knows better than the capture.
@@ -46,14 +46,14 @@ pub enum TakenAt {
     /// At the host that opened the connections.
     Opener,
     /// At the other.
-    Accepter,
+    Acceptor,
     /// On the way.
     Between,
 }
 
 /// A capture, understood.
 #[derive(Debug)]
-pub struct Trace {
+pub struct CaptureAnalysis {
     tracker: Tracker,
     taken_at: Option<TakenAt>,
     /// Names of the capture's interfaces.
@@ -69,27 +69,27 @@ pub struct Trace {
     /// Whether the file ended in the middle of a frame.
     pub truncated: bool,
     /// Frames that were not looked at, and why.
-    skipped: BTreeMap<Skipped, u64>,
+    skipped: BTreeMap<SkipReason, u64>,
     /// Every connection with its figures, those with most payload first.
     pub connections: Vec<CapturedConnection>,
 }
 
 /// Reads a capture to its end.
-pub fn read(input: impl Read, taken_at: Option<TakenAt>) -> Result<Trace, CaptureError> {
+pub fn read(input: impl Read, taken_at: Option<TakenAt>) -> Result<CaptureAnalysis, CaptureError> {
     let mut reader = CaptureReader::open(input)?;
-    let mut so_far = SoFar::default();
+    let mut so_far = AnalysisBuilder::default();
     while let Some(frame) = reader.next_frame()? {
-        so_far.take(&frame);
+        so_far.add_frame(&frame);
     }
     let truncated = reader.truncated();
-    Ok(so_far.end(&reader, (taken_at, truncated)))
+    Ok(so_far.finish(&reader, (taken_at, truncated)))
 }
 
 /// What the frames before have shown.
 #[derive(Debug, Default)]
-struct SoFar {
+struct AnalysisBuilder {
     tracker: Tracker,
-    skipped: BTreeMap<Skipped, u64>,
+    skipped: BTreeMap<SkipReason, u64>,
     frames: u64,
     wire_bytes: u64,
     begin_ns: Option<u64>,
@@ -97,8 +97,8 @@ struct SoFar {
     duration_ns: u64,
 }
 
-impl SoFar {
-    fn take(&mut self, frame: &Frame<'_>) {
+impl AnalysisBuilder {
+    fn add_frame(&mut self, frame: &CapturedFrame<'_>) {
         self.frames += 1;
         self.wire_bytes += u64::from(frame.wire_bytes);
         if let Some(at_ns) = frame.at_ns {
@@ -112,13 +112,13 @@ impl SoFar {
         }
     }
 
-    fn end<R: Read>(
+    fn finish<R: Read>(
         mut self,
         reader: &CaptureReader<R>,
         (taken_at, truncated): (Option<TakenAt>, bool),
-    ) -> Trace {
+    ) -> CaptureAnalysis {
         self.tracker.close();
-        let mut trace = Trace {
+        let mut trace = CaptureAnalysis {
             tracker: self.tracker,
             taken_at,
             interfaces: reader.interfaces().iter().map(|one| one.name.clone()).collect(),

@@ -12,19 +12,19 @@ use towpath_measure::result::{
 };
 use towpath_measure::scenario::{DataDirection, Transport, World};
 
-use super::Trace;
-use super::connection::{Connection, NoteKind, Subflow};
-use super::figures::BIN_NS;
-use super::summary::{WAYS, path};
-use crate::Run;
+use super::CaptureAnalysis;
+use super::connection::{NoteKind, TracedConnection, TracedSubflow};
+use super::figures::INITIAL_BIN_NS;
+use super::summary::{DIRECTIONS, path};
+use crate::StoredRun;
 use crate::number;
 
 /// Shortest period of the series, as in other results.
-const SAMPLE_NS: u64 = 8 * BIN_NS;
+const MIN_SAMPLE_NS: u64 = 8 * INITIAL_BIN_NS;
 
-impl Trace {
+impl CaptureAnalysis {
     /// The capture as a result, with its `top` connections; `name` is what its file is called.
-    pub fn run(&self, name: &str, top: usize) -> Run {
+    pub fn run(&self, name: &str, top: usize) -> StoredRun {
         let shown: Vec<&CapturedConnection> = self.connections.iter().take(top).collect();
         let sample_ns = self.sample_ns(&shown);
         let mut records = Vec::new();
@@ -42,7 +42,7 @@ impl Trace {
         records.extend(shown.iter().map(|captured| Record::Capture(Box::new((*captured).clone()))));
         let pictures = self.sequences(top).into_iter();
         records.extend(pictures.map(|sequence| Record::Sequence(Box::new(sequence))));
-        Run {
+        StoredRun {
             file: Some(name.to_owned()),
             meta: self.meta(name, &shown, sample_ns),
             records,
@@ -52,18 +52,18 @@ impl Trace {
         }
     }
 
-    pub(super) fn connection(&self, captured: &CapturedConnection) -> Option<&Connection> {
+    pub(super) fn connection(&self, captured: &CapturedConnection) -> Option<&TracedConnection> {
         self.tracker.connections.get(captured.flow as usize)
     }
 
     pub(super) fn sample_ns(&self, shown: &[&CapturedConnection]) -> u64 {
         let connections = shown.iter().filter_map(|captured| self.connection(captured));
         let widths = connections.flat_map(|connection| {
-            let ways = self.tracker.of(connection).flat_map(|s| &s.ways);
-            let below = ways.map(|way| way.series.width_ns().max(way.sender.slots.width_ns()));
+            let ways = self.tracker.of(connection).flat_map(|s| &s.directions);
+            let below = ways.map(|way| way.series.width_ns().max(way.sender.series.width_ns()));
             below.chain(connection.data.iter().map(|data| data.series.width_ns()))
         });
-        widths.max().unwrap_or(0).max(SAMPLE_NS)
+        widths.max().unwrap_or(0).max(MIN_SAMPLE_NS)
     }
 
     fn meta(&self, name: &str, shown: &[&CapturedConnection], sample_ns: u64) -> Meta {
@@ -104,11 +104,13 @@ impl Trace {
     fn series(
         &self,
         captured: &CapturedConnection,
-        connection: &Connection,
+        connection: &TracedConnection,
         sample_ns: u64,
         records: &mut Vec<Record>,
     ) {
-        for ((data, way), direction) in connection.data.iter().zip(&captured.directions).zip(WAYS) {
+        for ((data, way), direction) in
+            connection.data.iter().zip(&captured.directions).zip(DIRECTIONS)
+        {
             if way.bytes == 0 {
                 continue;
             }
@@ -137,12 +139,14 @@ impl Trace {
     fn subflow_series(
         &self,
         captured: &CapturedConnection,
-        subflow: &Subflow,
+        subflow: &TracedSubflow,
         sample_ns: u64,
         records: &mut Vec<Record>,
     ) {
         let path = path(self, subflow);
-        for ((way, summed), direction) in subflow.ways.iter().zip(&captured.directions).zip(WAYS) {
+        for ((way, summed), direction) in
+            subflow.directions.iter().zip(&captured.directions).zip(DIRECTIONS)
+        {
             if way.payload_bytes == 0 {
                 continue;
             }
@@ -152,7 +156,7 @@ impl Trace {
                 sent += bin.sent_bytes;
                 acked += bin.acked_bytes;
                 arrived += bin.bytes;
-                again = again.saturating_add(bin.again_packets);
+                again = again.saturating_add(bin.retrans_packets);
                 let sender = SubflowRecord {
                     t_ns: (number + 1).saturating_mul(sample_ns),
                     span_ns: sample_ns,
@@ -194,7 +198,11 @@ impl Trace {
         }
     }
 
-    fn events(captured: &CapturedConnection, connection: &Connection, events: &mut Vec<Event>) {
+    fn events(
+        captured: &CapturedConnection,
+        connection: &TracedConnection,
+        events: &mut Vec<Event>,
+    ) {
         let hosts = hosts_of(captured);
         for subflow in &captured.subflows {
             let join = if subflow.join { "joins" } else { "begins" };

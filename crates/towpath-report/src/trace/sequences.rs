@@ -9,52 +9,52 @@ use towpath_measure::result::{
 };
 use towpath_measure::scenario::DataDirection;
 
-use super::Trace;
-use super::connection::{Connection, Subflow};
-use super::figures::Flight;
+use super::CaptureAnalysis;
+use super::connection::{TracedConnection, TracedSubflow};
+use super::figures::InFlight;
 use super::records::span;
-use super::sequence::{Mark, SequenceLog};
-use super::summary::{WAYS, path};
+use super::sequence::{PacketMark, SequenceLog};
+use super::summary::{DIRECTIONS, path};
 
 /// Connections that have pictures, those with most data first.
 const MAX_CONNECTIONS: usize = 5;
 /// Pictures of a capture.
-const MAX_PICTURES: usize = 12;
+const MAX_PLOTS: usize = 12;
 /// Subflows of a connection that have one in each direction, those with most payload first.
 const MAX_SUBFLOWS: usize = 6;
 /// What carried less than this part of the connection's payload has none.
-const LEAST_SHARE: f64 = 0.01;
+const MIN_PAYLOAD_SHARE: f64 = 0.01;
 /// Columns of a picture in which marks of a kind are joined,
-const COLUMNS: u64 = 300;
+const PLOT_COLUMNS: u64 = 300;
 /// unless there are so few of them that each has its own; and the most that a picture has.
-const MAX_SHOWN: usize = 1_200;
-const US: u64 = 1_000;
+const MAX_PLOT_MARKS: usize = 1_200;
+const NS_PER_US: u64 = 1_000;
 /// A shorter pause of acknowledgements is none that anybody asks about.
-const LEAST_GAP_NS: u64 = 200_000_000;
+const MIN_ACK_GAP_NS: u64 = 200_000_000;
 
 /// What a picture is of.
 #[derive(Clone, Copy)]
-struct Subject<'a> {
+struct PlotSubject<'a> {
     captured: &'a CapturedConnection,
     side: usize,
     log: &'a SequenceLog,
-    flight: &'a Flight,
+    flight: &'a InFlight,
     /// None: the connection's data.
-    subflow: Option<&'a Subflow>,
+    subflow: Option<&'a TracedSubflow>,
 }
 
-impl Trace {
+impl CaptureAnalysis {
     /// Pictures of the `top` connections with most data, their times counted from the beginning of the
     /// capture.
     pub(super) fn sequences(&self, top: usize) -> Vec<Sequence> {
         let subjects = self.subjects(top.min(MAX_CONNECTIONS));
-        subjects.into_iter().take(MAX_PICTURES).map(|subject| self.picture(subject, 0)).collect()
+        subjects.into_iter().take(MAX_PLOTS).map(|subject| self.sequence(subject, 0)).collect()
     }
 
     /// The same with every mark that was kept: one for each packet, unless there were too many.
-    pub fn all_marks(&self, top: usize) -> Vec<Sequence> {
-        let whole = |subject: Subject<'_>| {
-            let mut sequence = self.picture(subject, 0);
+    pub fn unreduced_sequences(&self, top: usize) -> Vec<Sequence> {
+        let whole = |subject: PlotSubject<'_>| {
+            let mut sequence = self.sequence(subject, 0);
             let log = subject.log.in_order();
             let column_ns = log.column_ns();
             sequence.views =
@@ -67,20 +67,20 @@ impl Trace {
     /// Pictures of a run, from the capture of one of its hosts, which began time 0 at `zero_ns` since
     /// 1970: those of the data that this host sent. What the run does not know has none.
     pub fn sequences_of_run(&self, zero_ns: u64, subflows: &[SubflowSummary]) -> Vec<Sequence> {
-        let sent = |subject: &Subject<'_>| {
+        let sent = |subject: &PlotSubject<'_>| {
             let way = subject.captured.directions.get(subject.side);
             way.is_some_and(|way| way.capture_point == CapturePoint::Sender)
         };
         let subjects = self.subjects(MAX_CONNECTIONS).into_iter().filter(sent);
         let shift_ns = self.begin_ns.cast_signed().saturating_sub(zero_ns.cast_signed());
         let known = subjects.filter_map(|subject| {
-            let mut sequence = self.picture(subject, shift_ns);
+            let mut sequence = self.sequence(subject, shift_ns);
             rename(&mut sequence, subject, subflows).then_some(sequence)
         });
-        known.take(MAX_PICTURES).collect()
+        known.take(MAX_PLOTS).collect()
     }
 
-    fn subjects(&self, top: usize) -> Vec<Subject<'_>> {
+    fn subjects(&self, top: usize) -> Vec<PlotSubject<'_>> {
         let mut all = Vec::new();
         for captured in self.connections.iter().take(top) {
             let Some(connection) = self.connection(captured) else { continue };
@@ -90,49 +90,52 @@ impl Trace {
             };
             let whole = bytes(0).saturating_add(bytes(1));
             for side in [0, 1] {
-                let enough = |bytes: u64| bytes > 0 && bytes as f64 >= whole as f64 * LEAST_SHARE;
+                let enough =
+                    |bytes: u64| bytes > 0 && bytes as f64 >= whole as f64 * MIN_PAYLOAD_SHARE;
                 if enough(bytes(side)) {
-                    self.of_side(captured, connection, side, &enough, &mut all);
+                    self.add_subjects(captured, connection, side, &enough, &mut all);
                 }
             }
         }
         all
     }
 
-    fn of_side<'a>(
+    fn add_subjects<'a>(
         &'a self,
         captured: &'a CapturedConnection,
-        connection: &'a Connection,
+        connection: &'a TracedConnection,
         side: usize,
         enough: &dyn Fn(u64) -> bool,
-        all: &mut Vec<Subject<'a>>,
+        all: &mut Vec<PlotSubject<'a>>,
     ) {
-        let carried = |subflow: &Subflow| subflow.ways.get(side).map_or(0, |way| way.payload_bytes);
-        let mut subflows: Vec<&Subflow> =
+        let carried = |subflow: &TracedSubflow| {
+            subflow.directions.get(side).map_or(0, |way| way.payload_bytes)
+        };
+        let mut subflows: Vec<&TracedSubflow> =
             self.tracker.of(connection).filter(|subflow| enough(carried(subflow))).collect();
         subflows.sort_by_key(|subflow| std::cmp::Reverse(carried(subflow)));
         subflows.truncate(MAX_SUBFLOWS);
         subflows.sort_by_key(|subflow| subflow.number);
         if let Some(data) = connection.data.get(side)
-            && data.pictured
+            && data.is_plotted
             && subflows.len() > 1
         {
             let (log, flight) = (&data.sequence, &data.flight);
-            all.push(Subject { captured, side, log, flight, subflow: None });
+            all.push(PlotSubject { captured, side, log, flight, subflow: None });
         }
         for subflow in subflows {
-            let Some(way) = subflow.ways.get(side) else { continue };
+            let Some(way) = subflow.directions.get(side) else { continue };
             let (log, flight) = (&way.sequence, &way.flight);
-            all.push(Subject { captured, side, log, flight, subflow: Some(subflow) });
+            all.push(PlotSubject { captured, side, log, flight, subflow: Some(subflow) });
         }
     }
 
-    fn picture(&self, subject: Subject<'_>, shift_ns: i64) -> Sequence {
-        let Subject { captured, side, log, flight, subflow } = subject;
+    fn sequence(&self, subject: PlotSubject<'_>, shift_ns: i64) -> Sequence {
+        let PlotSubject { captured, side, log, flight, subflow } = subject;
         let log = &log.in_order();
         let ways = captured.subflows.iter().filter_map(|s| s.directions.get(side));
         let again_packets = match subflow {
-            Some(one) => one.ways.get(side).map_or(0, |way| way.again_packets),
+            Some(one) => one.directions.get(side).map_or(0, |way| way.retrans_packets),
             None => ways.map(|way| way.retransmitted_packets).sum(),
         };
         let paths = match subflow {
@@ -142,14 +145,14 @@ impl Trace {
         let shared = subflow.is_none();
         let whole = bounds(log.marks());
         let mut views = vec![reduced(log, whole, "the whole time", shared, shift_ns)];
-        if let Some((part, about)) = worth_a_look(log, flight, whole) {
+        if let Some((part, about)) = zoom_window(log, flight, whole) {
             let about = format!("{about} {}", moment(part.0, shift_ns));
             views.push(reduced(log, part, &about, shared, shift_ns));
         }
         Sequence {
             flow: captured.flow,
             stream: 0,
-            direction: WAYS.get(side).copied().unwrap_or(DataDirection::Up),
+            direction: DIRECTIONS.get(side).copied().unwrap_or(DataDirection::Up),
             subflow: subflow.map(|subflow| u32::from(subflow.number)),
             paths,
             capture_point: captured
@@ -163,7 +166,7 @@ impl Trace {
 }
 
 /// Gives a picture the numbers and names that the run uses; `false` if the run has no such subflow.
-fn rename(sequence: &mut Sequence, subject: Subject<'_>, subflows: &[SubflowSummary]) -> bool {
+fn rename(sequence: &mut Sequence, subject: PlotSubject<'_>, subflows: &[SubflowSummary]) -> bool {
     let same = |local: &str, remote: &str| {
         subflows.iter().find(|known| {
             let ends = (known.local.as_str(), known.remote.as_str());
@@ -191,7 +194,7 @@ fn rename(sequence: &mut Sequence, subject: Subject<'_>, subflows: &[SubflowSumm
 }
 
 /// First and last moment.
-fn bounds(marks: &[Mark]) -> (u64, u64) {
+fn bounds(marks: &[PacketMark]) -> (u64, u64) {
     let times = marks.iter().map(|mark| mark.at_ns);
     (times.clone().min().unwrap_or(0), times.max().unwrap_or(0))
 }
@@ -208,24 +211,24 @@ fn reduced(
     shared: bool,
     shift_ns: i64,
 ) -> SequenceView {
-    let inside = |mark: &&Mark| (from_ns..=to_ns).contains(&mark.at_ns);
-    let all: Vec<Mark> = log.marks().iter().filter(inside).copied().collect();
-    let column_ns = if all.len() <= MAX_SHOWN {
+    let inside = |mark: &&PacketMark| (from_ns..=to_ns).contains(&mark.at_ns);
+    let all: Vec<PacketMark> = log.marks().iter().filter(inside).copied().collect();
+    let column_ns = if all.len() <= MAX_PLOT_MARKS {
         log.column_ns()
     } else {
-        (to_ns.saturating_sub(from_ns) / COLUMNS).max(log.column_ns()).max(1)
+        (to_ns.saturating_sub(from_ns) / PLOT_COLUMNS).max(log.column_ns()).max(1)
     };
-    let mut kept = SequenceLog::coarse(column_ns);
+    let mut kept = SequenceLog::with_column(column_ns);
     for mark in all {
         kept.add(mark);
     }
-    kept.shrink(MAX_SHOWN);
+    kept.coarsen(MAX_PLOT_MARKS);
     let column_ns = kept.column_ns();
     let mut marks = kept.marks().to_vec();
     // A line begins where it stood.
-    let before = |mark: &&Mark| mark.kind == SequenceKind::Ack && mark.at_ns < from_ns;
+    let before = |mark: &&PacketMark| mark.kind == SequenceKind::Ack && mark.at_ns < from_ns;
     if let Some(stood) = log.marks().iter().rev().find(before) {
-        marks.insert(0, Mark { at_ns: from_ns, packets: 0, ..*stood });
+        marks.insert(0, PacketMark { at_ns: from_ns, packets: 0, ..*stood });
     }
     let view = view(&marks, column_ns, about, shared, shift_ns);
     let shifted = |ns: u64| ns.saturating_add_signed(shift_ns);
@@ -233,12 +236,18 @@ fn reduced(
 }
 
 /// Marks by kind, and by subflow where they are several subflows'.
-fn view(marks: &[Mark], column_ns: u64, about: &str, shared: bool, shift_ns: i64) -> SequenceView {
+fn view(
+    marks: &[PacketMark],
+    column_ns: u64,
+    about: &str,
+    shared: bool,
+    shift_ns: i64,
+) -> SequenceView {
     let mut kinds: BTreeMap<(SequenceKind, Option<u32>), SequenceMarks> = BTreeMap::new();
     let (from_ns, to_ns) = bounds(marks);
     let shifted = |ns: u64| ns.saturating_add_signed(shift_ns);
     // Where marks are joined, nobody needs the nanosecond.
-    let unit_ns = if column_ns >= 100 * US { US } else { 1 };
+    let unit_ns = if column_ns >= 100 * NS_PER_US { NS_PER_US } else { 1 };
     for mark in marks {
         let of_subflow = shared
             && !matches!(
@@ -272,22 +281,22 @@ fn view(marks: &[Mark], column_ns: u64, about: &str, shared: bool, shift_ns: i64
 
 /// The stretch that is worth a closer look, and why: the longest pause of acknowledgements although
 /// data was outstanding, else where most was sent again, else the beginning.
-fn worth_a_look(
+fn zoom_window(
     log: &SequenceLog,
-    flight: &Flight,
+    flight: &InFlight,
     (from, to): (u64, u64),
 ) -> Option<((u64, u64), String)> {
     let whole = to.saturating_sub(from);
-    if whole < 4 * LEAST_GAP_NS {
+    if whole < 4 * MIN_ACK_GAP_NS {
         return None;
     }
     let marks = log.marks();
     let rtt_ns = flight.samples.delays().map_or(0, |delays| delays.p50_ns);
     let twentieth = whole / 20;
     let cut = |(start, end): (u64, u64)| (start.max(from), end.min(to));
-    let pause = longest_pause(marks, to);
+    let pause = longest_ack_gap(marks, to);
     if let Some((began, ended)) = pause.filter(|(began, ended)| {
-        ended.saturating_sub(*began) >= LEAST_GAP_NS.max(rtt_ns.saturating_mul(3) / 2)
+        ended.saturating_sub(*began) >= MIN_ACK_GAP_NS.max(rtt_ns.saturating_mul(3) / 2)
     }) {
         let length = ended - began;
         let about = format!(
@@ -302,7 +311,7 @@ fn worth_a_look(
         };
         return Some((cut(part), about));
     }
-    let again = most_again(marks, twentieth);
+    let again = densest_retransmissions(marks, twentieth);
     if let Some((at, packets)) = again {
         let about =
             format!("the twentieth of the time with most sent again ({packets} packets), from");
@@ -316,7 +325,7 @@ fn worth_a_look(
 }
 
 /// The longest time in which no acknowledgement said something new while something was outstanding.
-fn longest_pause(marks: &[Mark], end_ns: u64) -> Option<(u64, u64)> {
+fn longest_ack_gap(marks: &[PacketMark], end_ns: u64) -> Option<(u64, u64)> {
     let (mut acked, mut highest) = (0, 0);
     // Since when data is outstanding and nothing new is acknowledged.
     let mut since: Option<u64> = None;
@@ -357,8 +366,8 @@ fn longest_pause(marks: &[Mark], end_ns: u64) -> Option<(u64, u64)> {
 }
 
 /// Where the window of this length begins in which most packets were sent again, and their number.
-fn most_again(marks: &[Mark], length_ns: u64) -> Option<(u64, u64)> {
-    let is_again = |mark: &&Mark| {
+fn densest_retransmissions(marks: &[PacketMark], length_ns: u64) -> Option<(u64, u64)> {
+    let is_again = |mark: &&PacketMark| {
         matches!(
             mark.kind,
             SequenceKind::Retransmitted
@@ -389,12 +398,12 @@ fn most_again(marks: &[Mark], length_ns: u64) -> Option<(u64, u64)> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::interval::Range;
+    use super::super::interval::SeqRange;
     use super::*;
 
-    fn mark(millis: u64, kind: SequenceKind, start: i64, end: i64) -> Mark {
+    fn mark(millis: u64, kind: SequenceKind, start: i64, end: i64) -> PacketMark {
         let at_ns = millis * 1_000_000;
-        Mark { at_ns, kind, subflow: 0, packets: 1, range: Range::new(start, end) }
+        PacketMark { at_ns, kind, subflow: 0, packets: 1, range: SeqRange::new(start, end) }
     }
 
     #[test]
@@ -408,9 +417,9 @@ mod tests {
             mark(1_310, SequenceKind::Ack, 200, 200),
         ];
         let ms = |(from, to): (u64, u64)| (from / 1_000_000, to / 1_000_000);
-        assert_eq!(longest_pause(&marks, 5_000_000_000).map(ms), Some((1_050, 1_300)));
+        assert_eq!(longest_ack_gap(&marks, 5_000_000_000).map(ms), Some((1_050, 1_300)));
         // What is never acknowledged lasts until the end.
-        assert_eq!(longest_pause(&marks[..4], 5_000_000_000).map(ms), Some((1_300, 5_000)));
+        assert_eq!(longest_ack_gap(&marks[..4], 5_000_000_000).map(ms), Some((1_300, 5_000)));
     }
 
     #[test]
@@ -425,7 +434,7 @@ mod tests {
         assert!(log.marks().len() <= 1 << 15, "{}", log.marks().len());
         let view = reduced(&log, bounds(log.marks()), "", false, 0);
         let shown: usize = view.marks.iter().map(|kind| kind.t_ns.len()).sum();
-        assert!((200..=MAX_SHOWN).contains(&shown), "{shown}");
+        assert!((200..=MAX_PLOT_MARKS).contains(&shown), "{shown}");
         for (kind, expected) in
             [(SequenceKind::Retransmitted, 28_572), (SequenceKind::Sent, 171_428)]
         {
@@ -439,10 +448,10 @@ mod tests {
 
     #[test]
     fn the_densest_stretch_of_resending_is_found() {
-        let mut marks: Vec<Mark> = [10, 2_000, 2_010, 2_020, 9_000]
+        let mut marks: Vec<PacketMark> = [10, 2_000, 2_010, 2_020, 9_000]
             .map(|at| mark(at, SequenceKind::Retransmitted, 0, 1))
             .into();
         marks.push(mark(9_100, SequenceKind::Sent, 0, 1));
-        assert_eq!(most_again(&marks, 500_000_000), Some((2_000_000_000, 3)));
+        assert_eq!(densest_retransmissions(&marks, 500_000_000), Some((2_000_000_000, 3)));
     }
 }

@@ -9,17 +9,17 @@ use towpath_measure::result::{
 };
 use towpath_measure::scenario::DataDirection;
 
-use super::connection::{Connection, Subflow};
-use super::figures::Progress;
+use super::connection::{TracedConnection, TracedSubflow};
+use super::figures::ByteProgress;
 use super::handshake::reset_reason;
 use super::tracker::Tracker;
-use super::way::Way;
-use super::{TakenAt, Trace};
+use super::way::DirectionTracker;
+use super::{CaptureAnalysis, TakenAt};
 
-pub(super) const WAYS: [DataDirection; 2] = [DataDirection::Up, DataDirection::Down];
+pub(super) const DIRECTIONS: [DataDirection; 2] = [DataDirection::Up, DataDirection::Down];
 
 /// A subflow that was silent for so long before the end was left.
-const LEFT_NS: u64 = 1_000_000_000;
+const ABANDONED_AFTER_NS: u64 = 1_000_000_000;
 
 impl Tracker {
     /// Takes up what was left open.
@@ -35,7 +35,7 @@ impl Tracker {
                 }
             }
         }
-        for way in self.subflows.iter_mut().flat_map(|subflow| &mut subflow.ways) {
+        for way in self.subflows.iter_mut().flat_map(|subflow| &mut subflow.directions) {
             way.sender.close();
         }
         for connection in &mut self.connections {
@@ -46,14 +46,14 @@ impl Tracker {
 
     pub(super) fn of<'a>(
         &'a self,
-        connection: &'a Connection,
-    ) -> impl Iterator<Item = &'a Subflow> + Clone {
+        connection: &'a TracedConnection,
+    ) -> impl Iterator<Item = &'a TracedSubflow> + Clone {
         connection.subflows.iter().filter_map(|index| self.subflows.get(*index as usize))
     }
 }
 
 /// All connections, those with most payload first; their flow numbers are in order of appearance.
-pub(super) fn connections(trace: &Trace) -> Vec<CapturedConnection> {
+pub(super) fn connections(trace: &CaptureAnalysis) -> Vec<CapturedConnection> {
     let all = trace.tracker.connections.iter().enumerate();
     let mut all: Vec<_> =
         all.map(|(flow, connection)| describe(trace, flow as u32, connection)).collect();
@@ -64,9 +64,13 @@ pub(super) fn connections(trace: &Trace) -> Vec<CapturedConnection> {
     all
 }
 
-fn describe(trace: &Trace, flow: u32, connection: &Connection) -> CapturedConnection {
+fn describe(
+    trace: &CaptureAnalysis,
+    flow: u32,
+    connection: &TracedConnection,
+) -> CapturedConnection {
     let subflows = || trace.tracker.of(connection);
-    let last_ns = subflows().flat_map(|s| &s.ways).map(|way| way.last_ns).max();
+    let last_ns = subflows().flat_map(|s| &s.directions).map(|way| way.last_ns).max();
     let last_ns = last_ns.unwrap_or(connection.first_ns);
     CapturedConnection {
         flow,
@@ -78,22 +82,27 @@ fn describe(trace: &Trace, flow: u32, connection: &Connection) -> CapturedConnec
         first_ns: connection.first_ns,
         last_ns,
         options: connection.options.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect(),
-        directions: [0, 1].into_iter().map(|side| way(trace, connection, side)).collect(),
+        directions: [0, 1].into_iter().map(|side| direction(trace, connection, side)).collect(),
         subflows: subflows().map(|subflow| describe_subflow(trace, connection, subflow)).collect(),
     }
 }
 
-fn way(trace: &Trace, connection: &Connection, side: usize) -> CapturedDirection {
-    let direction = WAYS.get(side).copied().unwrap_or(DataDirection::Up);
-    let subflows: Vec<&Subflow> = trace.tracker.of(connection).collect();
-    let ways: Vec<&Way> = subflows.iter().filter_map(|s| s.ways.get(side)).collect();
-    let sum = |of: fn(&Way) -> u64| ways.iter().map(|way| of(way)).sum::<u64>();
+fn direction(
+    trace: &CaptureAnalysis,
+    connection: &TracedConnection,
+    side: usize,
+) -> CapturedDirection {
+    let direction = DIRECTIONS.get(side).copied().unwrap_or(DataDirection::Up);
+    let subflows: Vec<&TracedSubflow> = trace.tracker.of(connection).collect();
+    let ways: Vec<&DirectionTracker> =
+        subflows.iter().filter_map(|s| s.directions.get(side)).collect();
+    let sum = |of: fn(&DirectionTracker) -> u64| ways.iter().map(|way| of(way)).sum::<u64>();
     let vantage = vantage_of(trace, &subflows, side);
     let received = vantage == CapturePoint::Receiver;
     let [up, down] = &connection.data;
     let data = if side == 0 { up } else { down };
     let progress = if received { &data.arrivals } else { &data.acks };
-    let lasts = |progress: &Progress| match progress.bytes {
+    let lasts = |progress: &ByteProgress| match progress.bytes {
         0 => 0,
         _ => progress.last_ns.saturating_sub(connection.first_ns),
     };
@@ -104,7 +113,7 @@ fn way(trace: &Trace, connection: &Connection, side: usize) -> CapturedDirection
         .map(lasts)
         .fold(duration_ns, u64::max);
     let acknowledged = data.flight.samples.delays();
-    let again = sum(|way| way.again_bytes);
+    let again = sum(|way| way.retrans_bytes);
     CapturedDirection {
         direction,
         capture_point: vantage,
@@ -119,7 +128,7 @@ fn way(trace: &Trace, connection: &Connection, side: usize) -> CapturedDirection
         reinjected_bytes: sum(|way| way.reinjected_bytes),
         remapped_bytes: sum(|way| way.repeated_bytes),
         retransmitted_bytes: again,
-        spurious_bytes: sum(|way| way.wasted_bytes),
+        spurious_bytes: sum(|way| way.spurious_bytes),
         discarded_bytes: received.then_some(again + data.copied_bytes),
         out_of_order_bytes: sum(|way| way.late_bytes),
         unseen_bytes: data.unseen_bytes,
@@ -130,25 +139,30 @@ fn way(trace: &Trace, connection: &Connection, side: usize) -> CapturedDirection
     }
 }
 
-fn describe_subflow(trace: &Trace, connection: &Connection, subflow: &Subflow) -> CapturedSubflow {
+fn describe_subflow(
+    trace: &CaptureAnalysis,
+    connection: &TracedConnection,
+    subflow: &TracedSubflow,
+) -> CapturedSubflow {
     let [local, remote] = subflow.ends;
-    let last_ns = subflow.ways.iter().map(|way| way.last_ns).max().unwrap_or(subflow.first_ns);
+    let last_ns =
+        subflow.directions.iter().map(|way| way.last_ns).max().unwrap_or(subflow.first_ns);
     let handshake_ns = match (subflow.syn_ns, subflow.established_ns, subflow.answered_ns) {
         (Some(syn), Some(end), Some(_)) => Some(end.saturating_sub(syn)),
         _ => None,
     };
     let all = |side: usize| {
-        let ways = trace.tracker.of(connection).filter_map(move |s| s.ways.get(side));
+        let ways = trace.tracker.of(connection).filter_map(move |s| s.directions.get(side));
         ways.map(|way| way.progress.bytes).sum::<u64>()
     };
-    let ways = subflow.ways.iter().zip(WAYS).enumerate();
-    let siblings: Vec<&Subflow> = trace.tracker.of(connection).collect();
+    let ways = subflow.directions.iter().zip(DIRECTIONS).enumerate();
+    let siblings: Vec<&TracedSubflow> = trace.tracker.of(connection).collect();
     CapturedSubflow {
         subflow: u32::from(subflow.number),
         path: path(trace, subflow),
         local: local.socket().to_string(),
         remote: remote.socket().to_string(),
-        opened: WAYS.get(subflow.opened_by).copied().unwrap_or(DataDirection::Up),
+        opened: DIRECTIONS.get(subflow.opened_by).copied().unwrap_or(DataDirection::Up),
         state: state(subflow).to_owned(),
         join: subflow.is_join,
         backup: subflow.backup,
@@ -164,14 +178,14 @@ fn describe_subflow(trace: &Trace, connection: &Connection, subflow: &Subflow) -
         directions: ways
             .map(|(side, (way, direction))| {
                 let received = vantage_of(trace, &siblings, side) == CapturePoint::Receiver;
-                subflow_way(way, (direction, received), all(side))
+                subflow_direction(way, (direction, received), all(side))
             })
             .collect(),
     }
 }
 
-fn subflow_way(
-    way: &Way,
+fn subflow_direction(
+    way: &DirectionTracker,
     (direction, received): (DataDirection, bool),
     all_bytes: u64,
 ) -> SubflowDirection {
@@ -186,9 +200,9 @@ fn subflow_way(
         share: way.progress.bytes as f64 / all_bytes.max(1) as f64,
         rtt: acknowledged.filter(|_| !received),
         acknowledged_after: acknowledged.filter(|_| received),
-        retransmitted_bytes: way.again_bytes,
-        retransmitted_packets: way.again_packets,
-        spurious_bytes: way.wasted_bytes,
+        retransmitted_bytes: way.retrans_bytes,
+        retransmitted_packets: way.retrans_packets,
+        spurious_bytes: way.spurious_bytes,
         out_of_order_bytes: way.late_bytes,
         out_of_order_packets: way.late_packets,
         reinjected_bytes: way.reinjected_bytes,
@@ -197,21 +211,21 @@ fn subflow_way(
     }
 }
 
-fn state(subflow: &Subflow) -> &'static str {
+fn state(subflow: &TracedSubflow) -> &'static str {
     match subflow {
-        Subflow { reset_ns: Some(_), .. } => "reset",
-        Subflow { fin_ns: Some(_), .. } => "closed",
-        Subflow { established_ns: Some(_), syn_ns: Some(_), answered_ns: Some(_), .. } => {
-            "established"
-        }
-        Subflow { answered_ns: Some(_), .. } => "syn-answered",
-        Subflow { syn_ns: Some(_), .. } => "syn-sent",
+        TracedSubflow { reset_ns: Some(_), .. } => "reset",
+        TracedSubflow { fin_ns: Some(_), .. } => "closed",
+        TracedSubflow {
+            established_ns: Some(_), syn_ns: Some(_), answered_ns: Some(_), ..
+        } => "established",
+        TracedSubflow { answered_ns: Some(_), .. } => "syn-answered",
+        TracedSubflow { syn_ns: Some(_), .. } => "syn-sent",
         _ => "seen",
     }
 }
 
 /// The interface's name where the capture has several, else the two addresses.
-pub(super) fn path(trace: &Trace, subflow: &Subflow) -> String {
+pub(super) fn path(trace: &CaptureAnalysis, subflow: &TracedSubflow) -> String {
     let named = || {
         let interface = subflow.interface.filter(|_| !subflow.several_interfaces)?;
         trace.interfaces.get(interface as usize)?.clone()
@@ -224,26 +238,26 @@ pub(super) fn path(trace: &Trace, subflow: &Subflow) -> String {
 }
 
 /// Where the capture was taken, seen from data of `side`.
-fn vantage_of(trace: &Trace, subflows: &[&Subflow], side: usize) -> CapturePoint {
+fn vantage_of(trace: &CaptureAnalysis, subflows: &[&TracedSubflow], side: usize) -> CapturePoint {
     let at = trace.taken_at.or_else(|| subflows.iter().find_map(|subflow| taken_at(subflow)));
     match at {
         None => CapturePoint::Unknown,
         Some(TakenAt::Between) => CapturePoint::Between,
         Some(TakenAt::Opener) if side == 0 => CapturePoint::Sender,
-        Some(TakenAt::Accepter) if side == 1 => CapturePoint::Sender,
-        Some(TakenAt::Opener | TakenAt::Accepter) => CapturePoint::Receiver,
+        Some(TakenAt::Acceptor) if side == 1 => CapturePoint::Sender,
+        Some(TakenAt::Opener | TakenAt::Acceptor) => CapturePoint::Receiver,
     }
 }
 
 /// At whose end: the capture says which packets left its host, or else the handshake's two halves
 /// tell how far both are.
-fn taken_at(subflow: &Subflow) -> Option<TakenAt> {
-    let [up, down] = &subflow.ways;
+fn taken_at(subflow: &TracedSubflow) -> Option<TakenAt> {
+    let [up, down] = &subflow.directions;
     let (out, into) = (up.outbound + down.inbound, up.inbound + down.outbound);
     if out + into > 0 {
         return Some(match (out, into) {
             (_, 0) => TakenAt::Opener,
-            (0, _) => TakenAt::Accepter,
+            (0, _) => TakenAt::Acceptor,
             _ => TakenAt::Between,
         });
     }
@@ -254,8 +268,8 @@ fn taken_at(subflow: &Subflow) -> Option<TakenAt> {
     let near = |close: u64, far: u64| close.saturating_mul(4) < far;
     Some(match (near(to_opener, to_accepter), near(to_accepter, to_opener)) {
         (true, _) if opener_is_first => TakenAt::Opener,
-        (true, _) => TakenAt::Accepter,
-        (_, true) if opener_is_first => TakenAt::Accepter,
+        (true, _) => TakenAt::Acceptor,
+        (_, true) if opener_is_first => TakenAt::Acceptor,
         (_, true) => TakenAt::Opener,
         _ => TakenAt::Between,
     })
@@ -263,10 +277,10 @@ fn taken_at(subflow: &Subflow) -> Option<TakenAt> {
 
 /// Changes from a subflow that then carries no more data (for at least a second) to one that had
 /// begun to carry some while the old one was still in use, or after it.
-fn handovers(subflows: &[&Subflow], side: usize) -> Vec<SubflowHandover> {
+fn handovers(subflows: &[&TracedSubflow], side: usize) -> Vec<SubflowHandover> {
     let mut uses: Vec<(u32, u64, u64)> = Vec::new();
     for subflow in subflows {
-        let Some(way) = subflow.ways.get(side) else { continue };
+        let Some(way) = subflow.directions.get(side) else { continue };
         let number = u32::from(subflow.number);
         uses.extend(way.uses.iter().map(|(from, until)| (number, *from, *until)));
     }
@@ -274,7 +288,7 @@ fn handovers(subflows: &[&Subflow], side: usize) -> Vec<SubflowHandover> {
     for &(old, began, left) in &uses {
         // What goes on after the old one was left, and began after the old one did.
         let next = uses.iter().filter(|(new, from, until)| {
-            *new != old && *from > began && *until > left.saturating_add(LEFT_NS)
+            *new != old && *from > began && *until > left.saturating_add(ABANDONED_AFTER_NS)
         });
         let Some(&(to, first_new_ns, _)) = next.min_by_key(|(_, from, _)| *from) else { continue };
         let back =

@@ -8,23 +8,23 @@ use towpath_measure::result::{
 };
 use towpath_measure::scenario::DataDirection;
 
-use super::Trace;
-use super::layers::Skipped;
+use super::CaptureAnalysis;
+use super::layers::SkipReason;
 use super::records::span;
 use crate::number;
 use crate::text::{capital, clean, cut, pad, wrap};
 
-impl Trace {
+impl CaptureAnalysis {
     /// Frames that were not looked at, and why, in words.
     pub(super) fn passed_over(&self) -> Vec<(String, u64)> {
         let all = self.skipped.iter().map(|(why, count)| {
             let text = match why {
-                Skipped::LinkType(kind) => format!("link type {kind} is not known"),
-                Skipped::NotIp => "not IP".to_owned(),
-                Skipped::NotTcp => "not TCP".to_owned(),
-                Skipped::Fragment => "fragments".to_owned(),
-                Skipped::Cut => "cut off in a header".to_owned(),
-                Skipped::Malformed => "malformed headers".to_owned(),
+                SkipReason::LinkType(kind) => format!("link type {kind} is not known"),
+                SkipReason::NotIp => "not IP".to_owned(),
+                SkipReason::NotTcp => "not TCP".to_owned(),
+                SkipReason::Fragment => "fragments".to_owned(),
+                SkipReason::Cut => "cut off in a header".to_owned(),
+                SkipReason::Malformed => "malformed headers".to_owned(),
             };
             (text, *count)
         });
@@ -71,7 +71,7 @@ impl Trace {
         for way in
             connection.directions.iter().filter(|way| way.bytes > 0 || carried(connection, way))
         {
-            way_lines(out, connection, way, width);
+            direction_lines(out, connection, way, width);
         }
         if let Some(found) = self.connection(connection) {
             let notes = found.notes.iter().take(MAX_NOTES);
@@ -195,7 +195,7 @@ fn one_way_lines(out: &mut String, connection: &CapturedConnection, width: usize
     }
 }
 
-fn way_lines(
+fn direction_lines(
     out: &mut String,
     connection: &CapturedConnection,
     way: &CapturedDirection,

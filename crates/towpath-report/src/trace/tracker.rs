@@ -5,49 +5,49 @@ use std::collections::HashMap;
 use towpath_measure::result::SequenceKind;
 use towpath_mptcp::wire::{Dss, Flags, Options};
 
-use super::connection::{Connection, Fallback, Note, NoteKind, Subflow};
-use super::data::DataWay;
-use super::interval::Range;
-use super::layers::{End, Segment};
+use super::connection::{FallbackReason, NoteContext, NoteKind, TracedConnection, TracedSubflow};
+use super::data::DataStreamTracker;
+use super::interval::SeqRange;
+use super::layers::{CapturedSegment, SocketKey};
 use super::sequence::SequenceLog;
-use super::way::{Answer, Moment, Way};
+use super::way::{AckInfo, DirectionTracker, SendContext};
 
 /// Subflows that are followed; what comes after is only counted.
 const MAX_SUBFLOWS: usize = 1 << 16;
 /// Connections among which a subflow without handshake is looked for.
-const RECENT: usize = 256;
+const RECENT_CONNECTIONS: usize = 256;
 /// Data numbers that belong to one connection are not further apart.
-const NEAR: u64 = 1 << 28;
+const MAX_DSN_DISTANCE: u64 = 1 << 28;
 /// So often all subflows of a connection are looked at, and so many of them.
-const LOOK_NS: u64 = 5_000_000;
-const MOST_LOOKED_AT: usize = 64;
+const POLL_INTERVAL_NS: u64 = 5_000_000;
+const MAX_POLLED_SUBFLOWS: usize = 64;
 /// Packets after which the memory of pictures is looked at,
-const LOOK_EVERY: u64 = 1 << 16;
+const CHECK_INTERVAL_PACKETS: u64 = 1 << 16;
 /// and marks that all of them may keep.
-const MAX_MARKS: usize = 1_500_000;
+const MAX_TOTAL_MARKS: usize = 1_500_000;
 /// An infinite mapping ends here.
-pub(super) const FOR_EVER: i64 = i64::MAX / 4;
+pub(super) const INFINITE_MAPPING_END: i64 = i64::MAX / 4;
 
 /// All that a capture has shown so far.
 #[derive(Debug, Default)]
 pub(super) struct Tracker {
     /// Only looked up, never iterated over.
-    by_ends: HashMap<(End, End), (u32, bool)>,
+    by_ends: HashMap<(SocketKey, SocketKey), (u32, bool)>,
     /// The token of a host's key: connection, and which end.
     pub(super) tokens: HashMap<u32, (u32, usize)>,
-    pub(super) subflows: Vec<Subflow>,
-    pub(super) connections: Vec<Connection>,
+    pub(super) subflows: Vec<TracedSubflow>,
+    pub(super) connections: Vec<TracedConnection>,
     /// Segments of subflows beyond the limit.
     pub(super) untracked: u64,
     pub(super) tcp_packets: u64,
     /// The subflow of the segment before, which is often that of the next.
-    latest: Option<((End, End), (u32, bool))>,
+    latest: Option<((SocketKey, SocketKey), (u32, bool))>,
 }
 
 /// A segment, where it belongs.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Placed<'a> {
-    pub(super) segment: &'a Segment<'a>,
+pub(super) struct LocatedSegment<'a> {
+    pub(super) segment: &'a CapturedSegment<'a>,
     pub(super) options: &'a Options,
     pub(super) now_ns: u64,
     pub(super) subflow: usize,
@@ -57,9 +57,9 @@ pub(super) struct Placed<'a> {
 
 impl Tracker {
     /// Takes the next segment.
-    pub(super) fn take(&mut self, segment: &Segment<'_>, interface: u32, now_ns: u64) {
+    pub(super) fn take(&mut self, segment: &CapturedSegment<'_>, interface: u32, now_ns: u64) {
         self.tcp_packets += 1;
-        if self.tcp_packets.is_multiple_of(LOOK_EVERY) {
+        if self.tcp_packets.is_multiple_of(CHECK_INTERVAL_PACKETS) {
             self.bound_sequences();
         }
         let options = Options::parse(segment.options);
@@ -67,9 +67,9 @@ impl Tracker {
             self.untracked += 1;
             return;
         };
-        let placed = Placed { segment, options: &options, now_ns, subflow, side };
+        let placed = LocatedSegment { segment, options: &options, now_ns, subflow, side };
         if let Some(found) = self.subflows.get_mut(subflow)
-            && let Some(way) = found.ways.get_mut(side)
+            && let Some(way) = found.directions.get_mut(side)
         {
             found.several_interfaces |= *found.interface.get_or_insert(interface) != interface;
             way.packets += 1;
@@ -87,7 +87,7 @@ impl Tracker {
         }
         // What a handshake has found out may have turned the subflow round.
         let Some(side) = self.side(subflow, segment.source) else { return };
-        let placed = Placed { side, ..placed };
+        let placed = LocatedSegment { side, ..placed };
         if self.bind(&placed).is_some() {
             self.data(&placed);
         }
@@ -99,26 +99,29 @@ impl Tracker {
             tracker.sequences().map(|log| log.marks().len()).collect::<Vec<_>>()
         };
         let all = marks(self);
-        if all.iter().sum::<usize>() <= MAX_MARKS {
+        if all.iter().sum::<usize>() <= MAX_TOTAL_MARKS {
             return;
         }
         let each = all.iter().copied().max().unwrap_or(0) / 2;
-        self.sequences().for_each(|log| log.restrict(each.max(2_000)));
+        self.sequences().for_each(|log| log.set_limit(each.max(2_000)));
         let mut all = marks(self);
         all.sort_unstable();
         let mut left: usize = all.iter().sum();
         let mut smallest = 0;
         for count in all.into_iter().take_while(|count| *count < 2_000) {
-            if left <= MAX_MARKS {
+            if left <= MAX_TOTAL_MARKS {
                 break;
             }
             (left, smallest) = (left - count, count + 1);
         }
-        self.sequences().filter(|log| log.marks().len() < smallest).for_each(|log| log.restrict(0));
+        self.sequences()
+            .filter(|log| log.marks().len() < smallest)
+            .for_each(|log| log.set_limit(0));
     }
 
     fn sequences(&mut self) -> impl Iterator<Item = &mut SequenceLog> {
-        let below = self.subflows.iter_mut().flat_map(|s| &mut s.ways).map(|w| &mut w.sequence);
+        let below =
+            self.subflows.iter_mut().flat_map(|s| &mut s.directions).map(|w| &mut w.sequence);
         let above = self.connections.iter_mut().flat_map(|c| &mut c.data).map(|d| &mut d.sequence);
         below.chain(above)
     }
@@ -128,7 +131,7 @@ impl Tracker {
         self.subflows.get(subflow).is_none_or(|s| s.established_ns.is_none() || s.v0)
     }
 
-    fn side(&self, subflow: usize, source: End) -> Option<usize> {
+    fn side(&self, subflow: usize, source: SocketKey) -> Option<usize> {
         let [first, _] = self.subflows.get(subflow)?.ends;
         Some(usize::from(first != source))
     }
@@ -136,7 +139,7 @@ impl Tracker {
     /// The subflow of a segment, and which end sent it; a new one for a new pair of ends.
     fn find(
         &mut self,
-        segment: &Segment<'_>,
+        segment: &CapturedSegment<'_>,
         options: &Options,
         now_ns: u64,
     ) -> Option<(usize, usize)> {
@@ -167,7 +170,7 @@ impl Tracker {
             0 => [segment.source, segment.destination],
             _ => [segment.destination, segment.source],
         };
-        self.subflows.push(Subflow::new(ends, segment.flags.contains(Flags::SYN), now_ns));
+        self.subflows.push(TracedSubflow::new(ends, segment.flags.contains(Flags::SYN), now_ns));
         let found = (u32::try_from(index).ok()?, turned);
         self.by_ends.insert(key, found);
         self.latest = Some((key, found));
@@ -177,12 +180,12 @@ impl Tracker {
     /// Whether a SYN begins another connection between the same ends.
     fn is_reused(&self, subflow: usize, side: usize, seq: u32) -> bool {
         let Some(subflow) = self.subflows.get(subflow) else { return false };
-        subflow.ways.get(side).is_some_and(|way| way.packets > 0 && !way.is_syn(seq))
-            || (!subflow.saw_syn && subflow.ways.iter().any(|way| way.payload_bytes > 0))
+        subflow.directions.get(side).is_some_and(|way| way.packets > 0 && !way.is_syn(seq))
+            || (!subflow.saw_syn && subflow.directions.iter().any(|way| way.payload_bytes > 0))
     }
 
     /// Makes sure that the subflow has a connection if there is enough to tell; its number.
-    fn bind(&mut self, placed: &Placed<'_>) -> Option<usize> {
+    fn bind(&mut self, placed: &LocatedSegment<'_>) -> Option<usize> {
         let subflow = self.subflows.get(placed.subflow)?;
         if let Some(connection) = subflow.connection {
             return Some(connection as usize);
@@ -200,17 +203,17 @@ impl Tracker {
 
     /// A subflow whose handshake says nothing: data numbers that continue another's are the same
     /// connection's.
-    fn bind_by_numbers(&mut self, placed: &Placed<'_>, dss: &Dss) -> Option<usize> {
+    fn bind_by_numbers(&mut self, placed: &LocatedSegment<'_>, dss: &Dss) -> Option<usize> {
         let side = placed.side;
-        let near = |connection: &Connection, turned: bool| {
+        let near = |connection: &TracedConnection, turned: bool| {
             let own = if turned { 1 - side } else { side };
             let [one, other] = [own, 1 - own].map(|way| connection.data.get(way));
             let sent = dss.mapping.and_then(|mapping| one?.distance(mapping.dsn));
             let acked = dss.data_ack.and_then(|ack| other?.distance(ack));
-            let all_near = [sent, acked].into_iter().flatten().all(|far| far < NEAR);
+            let all_near = [sent, acked].into_iter().flatten().all(|far| far < MAX_DSN_DISTANCE);
             (sent.is_some() || acked.is_some()) && all_near
         };
-        let recent = self.connections.len().saturating_sub(RECENT);
+        let recent = self.connections.len().saturating_sub(RECENT_CONNECTIONS);
         let candidates = self.connections.iter().enumerate().skip(recent).rev();
         let found = candidates.filter(|(_, c)| c.is_multipath()).find_map(|(index, connection)| {
             [false, true].into_iter().find(|turned| near(connection, *turned)).map(|t| (index, t))
@@ -235,7 +238,7 @@ impl Tracker {
     /// A new connection with this subflow as its first.
     pub(super) fn connect(&mut self, subflow: usize, now_ns: u64) -> usize {
         let index = self.connections.len();
-        self.connections.push(Connection::new(now_ns));
+        self.connections.push(TracedConnection::new(now_ns));
         self.attach(subflow, index, false);
         index
     }
@@ -249,7 +252,7 @@ impl Tracker {
         };
         if turned {
             found.ends.reverse();
-            found.ways.reverse();
+            found.directions.reverse();
             found.opened_by = 1 - found.opened_by;
         }
         found.connection = Some(connection as u32);
@@ -261,9 +264,9 @@ impl Tracker {
     }
 
     /// Mapping, payload, acknowledgements.
-    fn data(&mut self, placed: &Placed<'_>) {
-        let Placed { segment, options, now_ns, side, .. } = *placed;
-        self.spend(placed.subflow, now_ns);
+    fn data(&mut self, placed: &LocatedSegment<'_>) {
+        let LocatedSegment { segment, options, now_ns, side, .. } = *placed;
+        self.account_senders(placed.subflow, now_ns);
         if let Some(dss) = &options.dss {
             self.dss(placed, dss);
         }
@@ -272,9 +275,9 @@ impl Tracker {
             self.without_mapping(placed);
         }
         let Some((subflow, connection)) = self.pair(placed.subflow) else { return };
-        let moment = Moment { now_ns, subflow: subflow.number };
+        let moment = SendContext { now_ns, subflow: subflow.number };
         let ([from, to], [data_from, data_to]) =
-            (two(&mut subflow.ways, side), two(&mut connection.data, side));
+            (two(&mut subflow.directions, side), two(&mut connection.data, side));
         // The SYN takes a number, and data may be behind it (RFC 7413).
         let syn = segment.flags.contains(Flags::SYN);
         let seq = if syn { segment.seq.wrapping_add(1) } else { segment.seq };
@@ -284,7 +287,7 @@ impl Tracker {
             from.mark_flag(SequenceKind::Syn, moment, start.saturating_sub(1));
         }
         if segment.payload_bytes > 0 && !from.is_keep_alive(start, end) {
-            from.payload(data_from, Range::new(start, end), moment);
+            from.payload(data_from, SeqRange::new(start, end), moment);
             connection.last_data_ns = now_ns;
         }
         if segment.flags.contains(Flags::FIN) {
@@ -297,17 +300,17 @@ impl Tracker {
         }
         if segment.flags.contains(Flags::ACK) && !segment.flags.contains(Flags::RST) {
             let shared = connection.multipath && !connection.infinite;
-            let window = window(segment, from, to).filter(|_| !shared);
-            let answer = Answer {
+            let window = window_bytes(segment, from, to).filter(|_| !shared);
+            let answer = AckInfo {
                 at: moment,
                 ack: segment.ack,
                 window,
                 zero_window: segment.window == 0,
-                bare: segment.payload_bytes == 0 && !syn && !segment.flags.contains(Flags::FIN),
+                pure_ack: segment.payload_bytes == 0 && !syn && !segment.flags.contains(Flags::FIN),
                 sack: &options.sack,
                 multipath: shared,
             };
-            to.answered(data_to, &answer);
+            to.mark_ack(data_to, &answer);
             to.acknowledge(data_to, segment.ack, now_ns);
             if connection.infinite
                 && let Some(number) = to.acked_data()
@@ -315,7 +318,7 @@ impl Tracker {
                 data_to.acknowledge(number, now_ns);
             }
             data_to.settle(now_ns);
-            hear(to, data_to, placed);
+            on_ack(to, data_to, placed);
         }
         if data_from.has_begun() {
             from.sender.count_headers(segment, now_ns);
@@ -324,20 +327,23 @@ impl Tracker {
 
     /// Notes what held the senders of a subflow back until now; of all subflows of its connection now
     /// and then, since what one does is known to the others.
-    fn spend(&mut self, subflow: usize, now_ns: u64) {
-        self.spend_one(subflow, now_ns);
+    fn account_senders(&mut self, subflow: usize, now_ns: u64) {
+        self.account_sender(subflow, now_ns);
         let Some((_, connection)) = self.pair(subflow) else { return };
-        if connection.subflows.len() < 2 || now_ns < connection.looked_ns.saturating_add(LOOK_NS) {
+        if connection.subflows.len() < 2
+            || now_ns < connection.last_poll_ns.saturating_add(POLL_INTERVAL_NS)
+        {
             return;
         }
-        connection.looked_ns = now_ns;
-        let others: Vec<u32> = connection.subflows.iter().take(MOST_LOOKED_AT).copied().collect();
+        connection.last_poll_ns = now_ns;
+        let others: Vec<u32> =
+            connection.subflows.iter().take(MAX_POLLED_SUBFLOWS).copied().collect();
         for other in others {
-            self.spend_one(other as usize, now_ns);
+            self.account_sender(other as usize, now_ns);
         }
     }
 
-    fn spend_one(&mut self, subflow: usize, now_ns: u64) {
+    fn account_sender(&mut self, subflow: usize, now_ns: u64) {
         let Some((subflow, connection)) = self.pair(subflow) else { return };
         let is_multipath = connection.is_multipath();
         if subflow.reset_ns.is_some() || subflow.fin_ns.is_some() {
@@ -347,43 +353,47 @@ impl Tracker {
             let Some(data) = connection.data.get(side).filter(|data| data.has_begun()) else {
                 continue;
             };
-            let (above, Some(own)) = (data.above(is_multipath), subflow.own(side)) else {
+            let (above, Some(own)) = (data.send_state(is_multipath), subflow.send_state(side))
+            else {
                 continue;
             };
-            if let Some(way) = subflow.ways.get_mut(side) {
-                way.sender.spend(&own, &above, &data.edges, now_ns);
+            if let Some(way) = subflow.directions.get_mut(side) {
+                way.sender.account_until(&own, &above, &data.window_edges, now_ns);
             }
         }
     }
 
-    pub(super) fn pair(&mut self, subflow: usize) -> Option<(&mut Subflow, &mut Connection)> {
+    pub(super) fn pair(
+        &mut self,
+        subflow: usize,
+    ) -> Option<(&mut TracedSubflow, &mut TracedConnection)> {
         let subflow = self.subflows.get_mut(subflow)?;
         let connection = self.connections.get_mut(subflow.connection? as usize)?;
         Some((subflow, connection))
     }
 
-    fn dss(&mut self, placed: &Placed<'_>, dss: &Dss) {
-        let Placed { segment, now_ns, side, .. } = *placed;
+    fn dss(&mut self, placed: &LocatedSegment<'_>, dss: &Dss) {
+        let LocatedSegment { segment, now_ns, side, .. } = *placed;
         let Some((subflow, connection)) = self.pair(placed.subflow) else { return };
         connection.multipath = true;
         let ([from, to], [data_from, data_to]) =
-            (two(&mut subflow.ways, side), two(&mut connection.data, side));
-        (data_from.pictured, data_to.pictured) = (true, true);
-        let moment = Moment { now_ns, subflow: subflow.number };
+            (two(&mut subflow.directions, side), two(&mut connection.data, side));
+        (data_from.is_plotted, data_to.is_plotted) = (true, true);
+        let moment = SendContext { now_ns, subflow: subflow.number };
         if let Some(ack) = dss.data_ack
             && let Some(ack) = data_to.place(ack)
         {
-            data_to.answered(ack, window(segment, from, to), segment.window, moment);
+            data_to.mark_ack(ack, window_bytes(segment, from, to), segment.window, moment);
             data_to.acknowledge(ack, now_ns);
         }
         let Some(mapping) = dss.mapping else { return };
         let Some(number) = data_from.place(mapping.dsn) else { return };
         if mapping.len == 0 {
             let at = from.place_relative(mapping.ssn).unwrap_or_else(|| from.place(segment.seq));
-            from.maps.add(Range::new(at, FOR_EVER), number);
+            from.maps.add(SeqRange::new(at, INFINITE_MAPPING_END), number);
             if !connection.infinite {
                 connection.infinite = true;
-                let reason = connection.failed.unwrap_or(Fallback::InfiniteMapping);
+                let reason = connection.failed.unwrap_or(FallbackReason::InfiniteMapping);
                 self.fall_back_with(placed.subflow, reason, now_ns);
             }
             return;
@@ -393,7 +403,7 @@ impl Tracker {
         if dss.data_fin {
             let fin = number.saturating_add(len);
             data_from.set_fin(fin);
-            data_from.mark(SequenceKind::Fin, moment, Range::new(fin, fin), 1);
+            data_from.mark(SequenceKind::Fin, moment, SeqRange::new(fin, fin), 1);
         }
         if len == i64::from(segment.payload_bytes) {
             from.learn_beginning(segment.seq, mapping.ssn);
@@ -401,26 +411,26 @@ impl Tracker {
         if len > 0
             && let Some(start) = from.place_relative(mapping.ssn)
         {
-            from.maps.add(Range::new(start, start.saturating_add(len)), number);
+            from.maps.add(SeqRange::new(start, start.saturating_add(len)), number);
         }
     }
 
     /// Payload without DSS: the rest of a mapping, or no Multipath TCP any more.
-    fn without_mapping(&mut self, placed: &Placed<'_>) {
-        let Placed { now_ns, side, .. } = *placed;
+    fn without_mapping(&mut self, placed: &LocatedSegment<'_>) {
+        let LocatedSegment { now_ns, side, .. } = *placed;
         let Some((subflow, connection)) = self.pair(placed.subflow) else { return };
-        let mapped = subflow.ways.get(side).is_some_and(|way| !way.maps.is_empty());
+        let mapped = subflow.directions.get(side).is_some_and(|way| !way.maps.is_empty());
         if mapped || connection.infinite || subflow.number > 0 {
             return;
         }
         if connection.multipath && !connection.late {
-            self.fall_back_with(placed.subflow, Fallback::OptionsGone, now_ns);
+            self.fall_back_with(placed.subflow, FallbackReason::OptionsGone, now_ns);
         } else if let Some(connection) = subflow.connection {
             self.fall_back(connection as usize, placed.subflow, None, now_ns);
         }
     }
 
-    pub(super) fn fall_back_with(&mut self, subflow: usize, reason: Fallback, now_ns: u64) {
+    pub(super) fn fall_back_with(&mut self, subflow: usize, reason: FallbackReason, now_ns: u64) {
         let connection = self.subflows.get(subflow).and_then(|s| s.connection);
         if let Some(connection) = connection {
             self.fall_back(connection as usize, subflow, Some(reason), now_ns);
@@ -432,7 +442,7 @@ impl Tracker {
         &mut self,
         connection: usize,
         subflow: usize,
-        reason: Option<Fallback>,
+        reason: Option<FallbackReason>,
         now_ns: u64,
     ) {
         let (Some(found), Some(to)) =
@@ -446,34 +456,39 @@ impl Tracker {
             && to.fallback.is_none()
         {
             to.fallback = Some(reason);
-            let note = Note { now_ns, subflow: found.number, side: 0, kind: NoteKind::Fallback };
+            let note =
+                NoteContext { now_ns, subflow: found.number, side: 0, kind: NoteKind::Fallback };
             to.note(note, reason.text().to_owned());
         }
     }
 }
 
 /// What a packet tells of the room at its sender.
-fn hear(to: &mut Way, data_to: &mut DataWay, placed: &Placed<'_>) {
-    let Placed { segment, options, now_ns, .. } = *placed;
+fn on_ack(to: &mut DirectionTracker, data_to: &mut DataStreamTracker, placed: &LocatedSegment<'_>) {
+    let LocatedSegment { segment, options, now_ns, .. } = *placed;
     let syn = segment.flags.contains(Flags::SYN);
-    to.hears(segment.ack, &options.sack, (!syn).then_some(segment.window), now_ns);
+    to.on_sack(segment.ack, &options.sack, (!syn).then_some(segment.window), now_ns);
     if let Some(ack) = options.dss.as_ref().and_then(|dss| dss.data_ack)
-        && let Some(scale) = to.sender.scale.filter(|_| !syn)
+        && let Some(scale) = to.sender.window_scale.filter(|_| !syn)
     {
-        data_to.offer(ack, (segment.window, scale), now_ns);
+        data_to.on_window(ack, (segment.window, scale), now_ns);
     }
 }
 
 /// The window of a segment from `from`, in bytes; a SYN's is not scaled (RFC 7323 §2.2).
-fn window(segment: &Segment<'_>, from: &Way, to: &Way) -> Option<i64> {
+fn window_bytes(
+    segment: &CapturedSegment<'_>,
+    from: &DirectionTracker,
+    to: &DirectionTracker,
+) -> Option<i64> {
     if segment.flags.contains(Flags::SYN) {
         return Some(i64::from(segment.window));
     }
-    from.scale.window(to.scale, segment.window)
+    from.window_scale.window(to.window_scale, segment.window)
 }
 
 /// Which end of a segment that is the first of its subflow opened it: 0 for its sender.
-fn opener(segment: &Segment<'_>, _options: &Options) -> usize {
+fn opener(segment: &CapturedSegment<'_>, _options: &Options) -> usize {
     match (segment.flags.contains(Flags::SYN), segment.flags.contains(Flags::ACK)) {
         (true, false) => 0,
         (true, true) => 1,

@@ -2,21 +2,21 @@
 
 use towpath_measure::result::SequenceKind;
 
-use super::data::DataWay;
-use super::figures::{Flight, Progress, Series};
-use super::held::{Own, Sender, is_full};
-use super::interval::{Mappings, Pieces, Range};
-use super::sequence::{Mark, SequenceLog};
+use super::data::DataStreamTracker;
+use super::figures::{BinnedSeries, ByteProgress, InFlight};
+use super::held::{SenderTracker, SubflowSendState, is_full};
+use super::interval::{ObservedMappings, SeqRange, TaggedRanges};
+use super::sequence::{PacketMark, SequenceLog};
 
 /// Silence that separates two uses of a subflow.
-const PAUSE_NS: u64 = 1_000_000_000;
-const MAX_USES: usize = 256;
+const IDLE_GAP_NS: u64 = 1_000_000_000;
+const MAX_ACTIVE_PERIODS: usize = 256;
 /// Where the handshake was not captured.
-const USUAL_MSS: u32 = 1_460;
+const DEFAULT_MSS_BYTES: u32 = 1_460;
 
 /// One direction of a subflow.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Way {
+pub(super) struct DirectionTracker {
     /// Sequence number of the first byte.
     base: Option<u32>,
     /// Whether `base` is the real beginning: the SYN was seen, or a mapping told it.
@@ -27,17 +27,17 @@ pub(super) struct Way {
     next: i64,
     highest: i64,
     acked: i64,
-    waiting: Pieces<u64>,
-    pub(super) maps: Mappings,
-    pub(super) flight: Flight,
+    waiting: TaggedRanges<u64>,
+    pub(super) maps: ObservedMappings,
+    pub(super) flight: InFlight,
     fin: Option<i64>,
     pub(super) packets: u64,
     pub(super) ip_bytes: u64,
     pub(super) data_packets: u64,
     pub(super) payload_bytes: u64,
     /// Seen before on this subflow.
-    pub(super) again_bytes: u64,
-    pub(super) again_packets: u64,
+    pub(super) retrans_bytes: u64,
+    pub(super) retrans_packets: u64,
     /// Seen for the first time behind later data: sent again, or overtaken.
     pub(super) late_bytes: u64,
     pub(super) late_packets: u64,
@@ -46,35 +46,35 @@ pub(super) struct Way {
     /// Carried by itself before, under other numbers.
     pub(super) repeated_bytes: u64,
     /// Sent again although the receiver had said that it has it.
-    pub(super) wasted_bytes: u64,
+    pub(super) spurious_bytes: u64,
     /// Without a mapping, on a connection that has some.
     pub(super) unmapped_bytes: u64,
     /// Acknowledged, but not in the capture.
     pub(super) unseen_bytes: u64,
     pub(super) acked_bytes: u64,
     pub(super) largest_payload: u32,
-    pub(super) progress: Progress,
+    pub(super) progress: ByteProgress,
     pub(super) last_ns: u64,
-    pub(super) series: Series,
+    pub(super) series: BinnedSeries,
     /// When data flowed: from, until.
     pub(super) uses: Vec<(u64, u64)>,
     pub(super) mss_bytes: Option<u16>,
     pub(super) outbound: u64,
     pub(super) inbound: u64,
-    pub(super) sender: Sender,
+    pub(super) sender: SenderTracker,
     /// What its picture is drawn from.
     pub(super) sequence: SequenceLog,
     /// Which window scale its SYN had.
-    pub(super) scale: Scale,
+    pub(super) window_scale: WindowScale,
     /// Acknowledgement and end of the window that were told last, and the newest SACK block.
-    told: (i64, i64),
-    sacked: Range,
-    scratch: Vec<Range>,
+    last_advertised: (i64, i64),
+    last_sack: SeqRange,
+    scratch: Vec<SeqRange>,
 }
 
 /// The window scale of a SYN (RFC 7323 §2).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) enum Scale {
+pub(super) enum WindowScale {
     /// Its SYN was not captured.
     #[default]
     Unknown,
@@ -84,7 +84,7 @@ pub(super) enum Scale {
     Bits(u8),
 }
 
-impl Scale {
+impl WindowScale {
     /// What a window field of an end with this scale means, if the other end's SYN had `other`.
     pub(super) fn window(self, other: Self, field: u16) -> Option<i64> {
         match (self, other) {
@@ -98,14 +98,14 @@ impl Scale {
 
 /// What a segment tells the sender of a direction.
 #[derive(Debug)]
-pub(super) struct Answer<'a> {
-    pub(super) at: Moment,
+pub(super) struct AckInfo<'a> {
+    pub(super) at: SendContext,
     pub(super) ack: u32,
     /// Bytes that may be sent beyond `ack`, if that is known and the window is the subflow's own.
     pub(super) window: Option<i64>,
     pub(super) zero_window: bool,
     /// Neither payload nor SYN nor FIN.
-    pub(super) bare: bool,
+    pub(super) pure_ack: bool,
     pub(super) sack: &'a [(u32, u32)],
     /// Whether an acknowledgement of the same number may have been sent for another reason.
     pub(super) multipath: bool,
@@ -113,14 +113,14 @@ pub(super) struct Answer<'a> {
 
 /// Who sends, when: what all that a packet does needs to know.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Moment {
+pub(super) struct SendContext {
     /// Since the beginning of the capture.
     pub(super) now_ns: u64,
     /// Number of the subflow in its connection.
     pub(super) subflow: u16,
 }
 
-impl Way {
+impl DirectionTracker {
     /// A SYN: the byte behind it is the first.
     pub(super) fn begin(&mut self, seq: u32) {
         self.base = Some(seq.wrapping_add(1));
@@ -161,13 +161,18 @@ impl Way {
             *number = number.saturating_sub(at);
         }
         // What was before had no mapping, so nobody waits for it.
-        self.waiting = Pieces::default();
+        self.waiting = TaggedRanges::default();
         self.flight.forget();
         self.fin = None;
     }
 
     /// Takes a packet's payload.
-    pub(super) fn payload(&mut self, data: &mut DataWay, range: Range, at: Moment) {
+    pub(super) fn payload(
+        &mut self,
+        data: &mut DataStreamTracker,
+        range: SeqRange,
+        at: SendContext,
+    ) {
         let whole = range.len();
         self.data_packets += 1;
         self.payload_bytes += whole;
@@ -175,7 +180,7 @@ impl Way {
         self.note_use(at.now_ns);
         let mut new = std::mem::take(&mut self.scratch);
         new.clear();
-        let (mut again, wasted_before) = (0, self.wasted_bytes);
+        let (mut again, wasted_before) = (0, self.spurious_bytes);
         let in_order = range.start == self.next && self.waiting.bytes() == 0;
         if in_order {
             new.push(range);
@@ -201,14 +206,14 @@ impl Way {
         self.late_bytes += late;
         self.reinjected_bytes += copies;
         self.repeated_bytes += repeats;
-        self.again_bytes += again;
+        self.retrans_bytes += again;
         self.late_packets += u64::from(late > 0);
-        self.again_packets += u64::from(again > 0);
+        self.retrans_packets += u64::from(again > 0);
         self.highest = self.highest.max(range.end);
-        if let Some(bin) = self.series.at(at.now_ns) {
+        if let Some(bin) = self.series.bin_mut(at.now_ns) {
             bin.sent_bytes += whole;
             bin.bytes += fresh;
-            bin.again_packets += u32::from(again > 0 || late > 0);
+            bin.retrans_packets += u32::from(again > 0 || late > 0);
         }
         self.progress.add(at.now_ns, fresh);
         // A packet that fills the rest of a window is not the last that there was.
@@ -216,26 +221,33 @@ impl Way {
         let fills =
             |edge: Option<i64>, at: i64| edge.is_some_and(|edge| at.saturating_add(room) > edge);
         let is_full = is_full(whole as u32, self.full_bytes())
-            || fills(data.edges.latest(), data.highest())
-            || (data.edges.latest().is_none() && fills(self.sender.edges.latest(), range.end));
-        let wasted = self.wasted_bytes - wasted_before;
+            || fills(data.window_edges.latest(), data.highest())
+            || (data.window_edges.latest().is_none()
+                && fills(self.sender.window_edges.latest(), range.end));
+        let wasted = self.spurious_bytes - wasted_before;
         // What comes behind later data was lost on the way before.
-        self.sender.is_cut |= late > 0;
-        self.sender.sent([fresh, again, wasted, copies], is_full, at.now_ns);
+        self.sender.had_loss |= late > 0;
+        self.sender.on_sent([fresh, again, wasted, copies], is_full, at.now_ns);
         if fresh > 0 {
-            data.is_dry = !is_full;
+            data.is_app_limited = !is_full;
         }
         self.take(data, &new, in_order, at);
         self.scratch = new;
     }
 
     /// Parts of `range` that are new go to `new`; the bytes that are not.
-    fn split(&mut self, data: &mut DataWay, range: Range, new: &mut Vec<Range>, at: Moment) -> u64 {
+    fn split(
+        &mut self,
+        data: &mut DataStreamTracker,
+        range: SeqRange,
+        new: &mut Vec<SeqRange>,
+        at: SendContext,
+    ) -> u64 {
         // What was before the capture's beginning is not known to have been sent before.
-        let range = range.and(Range::new(self.floor, i64::MAX));
-        let passed = range.and(Range::new(i64::MIN, self.next));
-        let behind = range.and(Range::new(self.next, i64::MAX));
-        let mut known: Vec<Range> = Vec::new();
+        let range = range.and(SeqRange::new(self.floor, i64::MAX));
+        let passed = range.and(SeqRange::new(i64::MIN, self.next));
+        let behind = range.and(SeqRange::new(self.next, i64::MAX));
+        let mut known: Vec<SeqRange> = Vec::new();
         if !passed.is_empty() {
             known.push(passed);
         }
@@ -245,35 +257,46 @@ impl Way {
         let mut again = 0;
         for (number, part) in known.into_iter().enumerate() {
             again += part.len();
-            self.flight.again(part);
+            self.flight.on_retransmitted(part);
             let mut had = 0;
             let packets = u32::from(number == 0);
             self.maps.each(part, |_, numbers| {
                 let known = data.had(numbers);
                 had += known;
-                let kind = again_or_needless(known, numbers);
+                let kind = retransmission_kind(known, numbers);
                 data.mark(kind, at, numbers, packets);
             });
-            self.wasted_bytes += had;
-            let needless = had.max(Range::new(part.start, part.end.min(self.acked)).len());
-            self.mark(again_or_needless(needless, part), at, part, packets);
+            self.spurious_bytes += had;
+            let needless = had.max(SeqRange::new(part.start, part.end.min(self.acked)).len());
+            self.mark(retransmission_kind(needless, part), at, part, packets);
         }
         again
     }
 
     /// Tells the connection what is carried; bytes that another subflow had carried before, and that
     /// this one had.
-    fn appears(&mut self, data: &mut DataWay, part: Range, at: Moment) -> [u64; 2] {
+    fn appears(
+        &mut self,
+        data: &mut DataStreamTracker,
+        part: SeqRange,
+        at: SendContext,
+    ) -> [u64; 2] {
         let [mut copies, mut repeats] = [0, 0];
         self.unmapped_bytes += self.maps.each(part, |_, numbers| {
-            let [elsewhere, here] = data.appears(numbers, at);
+            let [elsewhere, here] = data.on_sent(numbers, at);
             (copies, repeats) = (copies + elsewhere, repeats + here);
         });
         [copies, repeats]
     }
 
     /// Hands on what is in order now.
-    fn take(&mut self, data: &mut DataWay, new: &[Range], in_order: bool, at: Moment) {
+    fn take(
+        &mut self,
+        data: &mut DataStreamTracker,
+        new: &[SeqRange],
+        in_order: bool,
+        at: SendContext,
+    ) {
         let before = self.waiting.bytes();
         for part in new {
             if part.start == self.next {
@@ -295,13 +318,13 @@ impl Way {
         data.note_waiting(at.now_ns);
     }
 
-    fn hand_on(&self, data: &mut DataWay, part: Range, at_ns: u64, now_ns: u64) {
-        self.maps.each(part, |_, numbers| data.arrives(numbers, at_ns, now_ns));
+    fn hand_on(&self, data: &mut DataStreamTracker, part: SeqRange, at_ns: u64, now_ns: u64) {
+        self.maps.each(part, |_, numbers| data.on_arrived(numbers, at_ns, now_ns));
     }
 
-    fn drain(&mut self, data: &mut DataWay, now_ns: u64) {
+    fn drain(&mut self, data: &mut DataStreamTracker, now_ns: u64) {
         while let Some(piece) = self.waiting.pop_reached(self.next) {
-            let rest = piece.range.and(Range::new(self.next, i64::MAX));
+            let rest = piece.range.and(SeqRange::new(self.next, i64::MAX));
             if !rest.is_empty() {
                 self.next = rest.end;
                 self.hand_on(data, rest, piece.about, now_ns);
@@ -310,29 +333,35 @@ impl Way {
     }
 
     /// Gives up gaps below `target`.
-    fn skip_to(&mut self, data: &mut DataWay, target: i64, now_ns: u64) {
+    fn skip_to(&mut self, data: &mut DataStreamTracker, target: i64, now_ns: u64) {
         while self.next < target {
             let gap_end = self.waiting.first().map_or(target, |first| first.start.min(target));
-            self.unseen_bytes += Range::new(self.next, gap_end).len();
+            self.unseen_bytes += SeqRange::new(self.next, gap_end).len();
             self.next = self.next.max(gap_end);
             self.drain(data, now_ns);
         }
     }
 
     /// Notes something for the picture.
-    pub(super) fn mark(&mut self, kind: SequenceKind, at: Moment, range: Range, packets: u32) {
-        let Moment { now_ns, subflow } = at;
-        self.sequence.add(Mark { at_ns: now_ns, kind, subflow, packets, range });
+    pub(super) fn mark(
+        &mut self,
+        kind: SequenceKind,
+        at: SendContext,
+        range: SeqRange,
+        packets: u32,
+    ) {
+        let SendContext { now_ns, subflow } = at;
+        self.sequence.add(PacketMark { at_ns: now_ns, kind, subflow, packets, range });
     }
 
     /// Notes SYN, FIN or RST; the first two take a number.
-    pub(super) fn mark_flag(&mut self, kind: SequenceKind, at: Moment, number: i64) {
+    pub(super) fn mark_flag(&mut self, kind: SequenceKind, at: SendContext, number: i64) {
         let number = if kind == SequenceKind::Rst { self.highest } else { number };
-        self.mark(kind, at, Range::new(number, number), 1);
+        self.mark(kind, at, SeqRange::new(number, number), 1);
     }
 
-    /// Notes what the receiver says, before [`Way::acknowledge`] takes it.
-    pub(super) fn answered(&mut self, data: &mut DataWay, answer: &Answer<'_>) {
+    /// Notes what the receiver says, before [`DirectionTracker::acknowledge`] takes it.
+    pub(super) fn mark_ack(&mut self, data: &mut DataStreamTracker, answer: &AckInfo<'_>) {
         if self.base.is_none() {
             return;
         }
@@ -342,14 +371,14 @@ impl Way {
             return; // overtaken by a newer one
         }
         let at = answer.at;
-        let here = Range::new(ack, ack);
+        let here = SeqRange::new(ack, ack);
         let new_sack = answer.sack.first().is_some_and(|block| {
             let second = answer.sack.get(1).copied();
-            self.sacked(data, *block, second, (ack, at))
+            self.mark_sack(data, *block, second, (ack, at))
         });
         let end = ack.saturating_add(answer.window.unwrap_or(0));
-        let same = self.told == (ack, end);
-        let repeated = ack == self.acked && self.highest > ack && answer.bare;
+        let same = self.last_advertised == (ack, end);
+        let repeated = ack == self.acked && self.highest > ack && answer.pure_ack;
         if repeated && (new_sack || (same && !answer.multipath && answer.sack.is_empty())) {
             self.mark(SequenceKind::DuplicateAck, at, here, 1);
         }
@@ -357,34 +386,34 @@ impl Way {
             self.mark(SequenceKind::ZeroWindow, at, here, 1);
         }
         if !same {
-            self.told = (ack, end);
-            self.mark(SequenceKind::Ack, at, Range::new(ack, end), 1);
+            self.last_advertised = (ack, end);
+            self.mark(SequenceKind::Ack, at, SeqRange::new(ack, end), 1);
         }
     }
 
     /// Takes the first SACK block, which is the newest (RFC 2018 §4), or a report of a duplicate
     /// (RFC 2883 §4); whether it is the former.
-    fn sacked(
+    fn mark_sack(
         &mut self,
-        data: &mut DataWay,
+        data: &mut DataStreamTracker,
         (start, end): (u32, u32),
         second: Option<(u32, u32)>,
-        (ack, at): (i64, Moment),
+        (ack, at): (i64, SendContext),
     ) -> bool {
-        let block = Range::new(self.place(start), self.place(end));
+        let block = SeqRange::new(self.place(start), self.place(end));
         let within = second.is_some_and(|(start, end)| {
             self.place(start) <= block.start && block.end <= self.place(end)
         });
         if block.start < ack || within {
-            self.sequence.was_needless(block);
-            self.maps.each(block, |_, numbers| data.sequence.was_needless(numbers));
+            self.sequence.mark_spurious(block);
+            self.maps.each(block, |_, numbers| data.sequence.mark_spurious(numbers));
             return false;
         }
-        let known = std::mem::replace(&mut self.sacked, block);
+        let known = std::mem::replace(&mut self.last_sack, block);
         let new = if known.start == block.start && known.end <= block.end {
-            Range::new(known.end, block.end)
+            SeqRange::new(known.end, block.end)
         } else if known.end == block.end && block.start <= known.start {
-            Range::new(block.start, known.start)
+            SeqRange::new(block.start, known.start)
         } else {
             block
         };
@@ -395,7 +424,7 @@ impl Way {
     }
 
     /// Takes an acknowledgement of this direction's data.
-    pub(super) fn acknowledge(&mut self, data: &mut DataWay, ack: u32, now_ns: u64) {
+    pub(super) fn acknowledge(&mut self, data: &mut DataStreamTracker, ack: u32, now_ns: u64) {
         let first = self.base.is_none();
         let ack = self.place(ack);
         let ack = match self.fin {
@@ -405,12 +434,12 @@ impl Way {
         if first || ack <= self.acked {
             return;
         }
-        let new = Range::new(self.acked, ack);
+        let new = SeqRange::new(self.acked, ack);
         self.acked = ack;
         self.acked_bytes += new.len();
         self.flight.acked(ack, now_ns);
         let srtt_us = self.flight.srtt_us();
-        if let Some(bin) = self.series.at(now_ns) {
+        if let Some(bin) = self.series.bin_mut(now_ns) {
             bin.acked_bytes += new.len();
             bin.srtt_us = srtt_us;
         }
@@ -423,7 +452,7 @@ impl Way {
     }
 
     /// Takes selective acknowledgements and the window that comes with an acknowledgement, after it.
-    pub(super) fn hears(
+    pub(super) fn on_sack(
         &mut self,
         ack: u32,
         blocks: &[(u32, u32)],
@@ -434,30 +463,30 @@ impl Way {
             return;
         }
         let highest = self.highest;
-        let places: Vec<Range> = { blocks.iter() }
-            .map(|(start, end)| Range::new(self.place(*start), self.place(*end)))
+        let places: Vec<SeqRange> = { blocks.iter() }
+            .map(|(start, end)| SeqRange::new(self.place(*start), self.place(*end)))
             .filter(|block| block.end <= highest)
             .collect();
-        self.sender.acknowledged(self.acked, &places, now_ns);
+        self.sender.on_ack(self.acked, &places, now_ns);
         let is_latest = self.place(ack) >= self.acked;
-        if let Some((window, scale)) = window.zip(self.sender.scale).filter(|_| is_latest) {
+        if let Some((window, scale)) = window.zip(self.sender.window_scale).filter(|_| is_latest) {
             let edge = self.acked.saturating_add(i64::from(window) << scale.min(14));
-            self.sender.edges.offer(edge, now_ns);
+            self.sender.window_edges.record(edge, now_ns);
         }
     }
 
     /// Payload of a full packet, at most.
     fn full_bytes(&self) -> u32 {
-        self.mss_bytes.map_or(USUAL_MSS, u32::from)
+        self.mss_bytes.map_or(DEFAULT_MSS_BYTES, u32::from)
     }
 
     /// What its sender knows of it, beside what is known of the subflow.
-    pub(super) fn own(&self, own: Own) -> Own {
-        Own {
+    pub(super) fn send_state(&self, own: SubflowSendState) -> SubflowSendState {
+        SubflowSendState {
             srtt_ns: u64::from(self.flight.srtt_us()) * 1_000,
             highest: self.highest,
             acked: self.acked,
-            full_bytes: self.full_bytes(),
+            mss_bytes: self.full_bytes(),
             ..own
         }
     }
@@ -465,7 +494,7 @@ impl Way {
     /// The data that is acknowledged on this subflow ends with this number.
     pub(super) fn acked_data(&self) -> Option<i64> {
         let mut end = None;
-        let last = Range::new(self.acked.saturating_sub(1), self.acked);
+        let last = SeqRange::new(self.acked.saturating_sub(1), self.acked);
         self.maps.each(last, |_, numbers| end = Some(numbers.end));
         end
     }
@@ -481,9 +510,9 @@ impl Way {
     }
 
     fn note_use(&mut self, now_ns: u64) {
-        let room = self.uses.len() < MAX_USES;
+        let room = self.uses.len() < MAX_ACTIVE_PERIODS;
         match self.uses.last_mut() {
-            Some((_, until)) if !room || now_ns.saturating_sub(*until) < PAUSE_NS => {
+            Some((_, until)) if !room || now_ns.saturating_sub(*until) < IDLE_GAP_NS => {
                 *until = now_ns.max(*until);
             }
             _ => self.uses.push((now_ns, now_ns)),
@@ -492,6 +521,6 @@ impl Way {
 }
 
 /// What was sent again, of which `had` bytes were known to have arrived.
-fn again_or_needless(had: u64, part: Range) -> SequenceKind {
+fn retransmission_kind(had: u64, part: SeqRange) -> SequenceKind {
     if had >= part.len() { SequenceKind::Spurious } else { SequenceKind::Retransmitted }
 }

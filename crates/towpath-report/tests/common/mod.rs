@@ -11,7 +11,7 @@ use towpath_measure::result::{
     Summary, WakeupTiming, Warning,
 };
 use towpath_measure::scenario::{DataDirection, Transport, World};
-use towpath_report::Run;
+use towpath_report::StoredRun;
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MS;
@@ -85,18 +85,18 @@ pub(crate) fn three_paths() -> Plan {
 }
 
 /// TCP and MPTCP through the same handover.
-pub(crate) fn pair() -> Vec<Run> {
+pub(crate) fn pair() -> Vec<StoredRun> {
     vec![run(&handover(Transport::Tcp, 1)), run(&handover(Transport::Mptcp, 1))]
 }
 
 /// Five repetitions of both.
-pub(crate) fn repeated() -> Vec<Run> {
+pub(crate) fn repeated() -> Vec<StoredRun> {
     let all = [Transport::Tcp, Transport::Mptcp];
     all.iter().flat_map(|t| (1..=5).map(|repeat| run(&handover(*t, repeat)))).collect()
 }
 
 /// A cellular rate that fades in 40 steps.
-pub(crate) fn fade() -> Run {
+pub(crate) fn fade() -> StoredRun {
     let mut fade = run(&handover(Transport::Mptcp, 1));
     for step in 0..40 {
         fade.records.push(Record::Event(Event {
@@ -113,7 +113,7 @@ pub(crate) fn fade() -> Run {
 
 /// The handover over a stack of our own: cellular's data wait for Wi-Fi's, and after 3 s what was on
 /// Wi-Fi is sent again.
-pub(crate) fn own_stack() -> Run {
+pub(crate) fn own_stack() -> StoredRun {
     let mut own = run(&handover(Transport::Mptcp, 1));
     "towpath".clone_into(&mut own.meta.stack);
     let mut again = 0;
@@ -204,7 +204,7 @@ impl Path {
 }
 
 /// Runs the model.
-pub(crate) fn run(plan: &Plan) -> Run {
+pub(crate) fn run(plan: &Plan) -> StoredRun {
     let mut model = Model::new(plan);
     let steps = plan.duration_ms / plan.sample_ms.max(1);
     for step in 1..=steps {
@@ -378,7 +378,7 @@ impl<'a> Model<'a> {
         }));
     }
 
-    fn finish(mut self) -> Run {
+    fn finish(mut self) -> StoredRun {
         let plan = self.plan;
         self.event(32, EventKind::Flow, Some("phone"), None, "connection 0 opened".to_owned());
         let used = if self.multipath { plan.paths.len() } else { 1 };
@@ -415,7 +415,7 @@ impl<'a> Model<'a> {
         let summary = self.summary();
         self.proof();
         let run = format!("{}-emu-{}-{}", plan.scenario, plan.transport, plan.repeat);
-        Run {
+        StoredRun {
             file: Some(format!("{run}.jsonl.zst")),
             meta: meta(plan, run),
             records: self.records,

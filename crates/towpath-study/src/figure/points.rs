@@ -2,7 +2,7 @@
 
 use towpath_measure::metrics::statistics::{Sample, median_interval};
 use towpath_measure::scenario::World;
-use towpath_report::figure::{Curve, Point};
+use towpath_report::figure::{Curve, CurvePoint};
 
 use super::sizes;
 use crate::plan::{Drawing, Middle, Plan, Shown, Spread};
@@ -192,7 +192,7 @@ fn at(drawing: &Drawing, row: &Row) -> Option<f64> {
     Some(number / sizes(drawing)[0])
 }
 
-fn points(drawing: &Drawing, place: &Place, rows: &[&Row], figure: &str) -> Vec<Point> {
+fn points(drawing: &Drawing, place: &Place, rows: &[&Row], figure: &str) -> Vec<CurvePoint> {
     let [across, up] = sizes(drawing);
     match drawing.kind {
         Shown::Cdf => {
@@ -200,7 +200,7 @@ fn points(drawing: &Drawing, place: &Place, rows: &[&Row], figure: &str) -> Vec<
             let runs = sample.count();
             let corner = |(value, share): (f64, f64)| {
                 let middle = share * 100.0;
-                Point { x: value / across, middle, spread: [middle; 2], runs }
+                CurvePoint { x: value / across, middle, spread: [middle; 2], runs }
             };
             sample.steps().into_iter().map(corner).collect()
         }
@@ -209,7 +209,7 @@ fn points(drawing: &Drawing, place: &Place, rows: &[&Row], figure: &str) -> Vec<
                 let x =
                     row.figures.get(&drawing.x).map(|x| x / across).or_else(|| at(drawing, row))?;
                 let middle = row.figures.get(figure)? / up;
-                Some(Point { x, middle, spread: [middle; 2], runs: 1 })
+                Some(CurvePoint { x, middle, spread: [middle; 2], runs: 1 })
             };
             rows.iter().filter_map(one).collect()
         }
@@ -219,7 +219,7 @@ fn points(drawing: &Drawing, place: &Place, rows: &[&Row], figure: &str) -> Vec<
 }
 
 /// A point for each second: its middle.
-fn series(drawing: &Drawing, rows: &[&Row], figure: &str) -> Vec<Point> {
+fn series(drawing: &Drawing, rows: &[&Row], figure: &str) -> Vec<CurvePoint> {
     let second = |number: u32| {
         let found = values(rows, &format!("{SECOND}{number}.{figure}"));
         point(drawing, f64::from(number) + 0.5, found)
@@ -227,7 +227,7 @@ fn series(drawing: &Drawing, rows: &[&Row], figure: &str) -> Vec<Point> {
     (0..).map_while(second).collect()
 }
 
-fn over_axis(drawing: &Drawing, place: &Place, rows: &[&Row], figure: &str) -> Vec<Point> {
+fn over_axis(drawing: &Drawing, place: &Place, rows: &[&Row], figure: &str) -> Vec<CurvePoint> {
     let mut places: Vec<(f64, Vec<&Row>)> = Vec::new();
     for row in rows {
         let x = match place {
@@ -253,7 +253,7 @@ fn values(rows: &[&Row], figure: &str) -> Vec<f64> {
 }
 
 /// What some runs say together; `None` if they say nothing.
-fn point(drawing: &Drawing, x: f64, values: Vec<f64>) -> Option<Point> {
+fn point(drawing: &Drawing, x: f64, values: Vec<f64>) -> Option<CurvePoint> {
     let size = sizes(drawing)[1];
     let sample = Sample::of(values.into_iter().map(|value| value / size));
     let middle = match drawing.middle {
@@ -270,7 +270,7 @@ fn point(drawing: &Drawing, x: f64, values: Vec<f64>) -> Option<Point> {
             .map(|interval| [interval.low, interval.high])
             .or_else(range),
     };
-    Some(Point { x, middle, spread: spread.unwrap_or([middle; 2]), runs: sample.count() })
+    Some(CurvePoint { x, middle, spread: spread.unwrap_or([middle; 2]), runs: sample.count() })
 }
 
 /// Student's interval of the mean; `None` of a single value.

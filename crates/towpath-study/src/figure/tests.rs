@@ -89,7 +89,7 @@ fn bars_can_stand_for_variants_and_parts_on_each_other() {
         "[[figures]]\nkind = \"bars\"\nx = \"variant\"\n{y}where = {{ \"receive buffer\" = \"1 MB\" }}\n"
     ));
     let panel = &panel.panels[0];
-    assert_eq!(panel.x.scale, Scale::Names(vec!["TCP".into(), "MPTCP".into()]));
+    assert_eq!(panel.x.scale, ScaleKind::Names(vec!["TCP".into(), "MPTCP".into()]));
     assert_eq!(panel.curves[0].name, "link A");
     assert_eq!(corners(&panel.curves[1]), [(0.0, 2.75), (1.0, 3.25)]);
     let panel =
@@ -157,7 +157,7 @@ fn a_curve_of_two_worlds_is_two_of_one_colour() {
         ]
     );
     assert_eq!((lines.references.len(), lines.references[0].name.as_str()), (1, "TCP"));
-    assert_eq!(bars.x.scale, Scale::Names(vec!["TCP".into(), "MPTCP".into()]));
+    assert_eq!(bars.x.scale, ScaleKind::Names(vec!["TCP".into(), "MPTCP".into()]));
     assert_eq!(
         look(bars),
         [

@@ -7,7 +7,7 @@ use std::thread;
 use towpath_linux::interrupt;
 use towpath_linux::live::{self, Order, Session};
 use towpath_measure::scenario::Transport;
-use towpath_report::Run;
+use towpath_report::StoredRun;
 
 use super::{MeasureArguments, conclude, one};
 use crate::error::CliError;
@@ -65,7 +65,7 @@ fn at_once(
     orders: &[Order],
     folder: &ResultFolder,
     ui: &mut Ui,
-) -> Vec<Result<Run, CliError>> {
+) -> Vec<Result<StoredRun, CliError>> {
     thread::scope(|scope| {
         let (lines, said) = mpsc::channel::<String>();
         let measured: Vec<_> = orders

@@ -16,7 +16,7 @@ use towpath_measure::order;
 use towpath_measure::result::{Record, Warning};
 use towpath_measure::scenario::{Scenario, Transport, World};
 use towpath_measure::store::write_record;
-use towpath_report::{Run, live_header};
+use towpath_report::{StoredRun, live_header};
 
 pub(crate) use arguments::MeasureArguments;
 
@@ -107,7 +107,7 @@ fn ask_for_priority(ui: &mut Ui) {
 /// Table, report and exit code of what was measured, of `planned` runs.
 fn conclude(
     arguments: &MeasureArguments,
-    (runs, planned): (&[Run], usize),
+    (runs, planned): (&[StoredRun], usize),
     folder: &ResultFolder,
     ui: &mut Ui,
 ) -> Result<ExitCode, CliError> {
@@ -230,7 +230,7 @@ fn one(
     order: &Order,
     folder: &ResultFolder,
     say: &mut (dyn FnMut(&str) + Send),
-) -> Result<Run, CliError> {
+) -> Result<StoredRun, CliError> {
     let transport = order.plan.transport;
     let name = format!("{}-{transport}-{}", World::Live, order.repeat);
     if !arguments.quiet {
@@ -285,7 +285,12 @@ fn text_of(records: &[&Record]) -> Result<String, CliError> {
 }
 
 /// 0 when everything was measured, completed and held.
-fn exit_code(arguments: &MeasureArguments, runs: &[Run], complete: bool, ui: &mut Ui) -> ExitCode {
+fn exit_code(
+    arguments: &MeasureArguments,
+    runs: &[StoredRun],
+    complete: bool,
+    ui: &mut Ui,
+) -> ExitCode {
     let mut good = complete;
     for run in runs {
         let Some(summary) = &run.summary else {
