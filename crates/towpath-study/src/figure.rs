@@ -8,16 +8,21 @@ use towpath_report::figure::{
     Axis, Curve, CurveKind, CurvePoint, Figure, HorizontalLine, Panel, ReferencePoint, ScaleKind,
 };
 
-pub use reference::{Amount, Published, published};
+pub use reference::{PublishedPoint, QuantityText, published};
 
-use crate::plan::{Drawing, Plan, Shown};
-use crate::row::Row;
-use points::{Place, curves};
+use crate::plan::{PanelSpec, Plan, PlotKind};
+use crate::row::RunRow;
+use points::{XPositions, curves};
 
 /// The figure of a plan: its rows as it says they are drawn, and the points that a source gives.
-pub fn figure(plan: &Plan, rows: &[Row], published: &[Published], source: Option<&str>) -> Figure {
+pub fn figure(
+    plan: &Plan,
+    rows: &[RunRow],
+    published: &[PublishedPoint],
+    source: Option<&str>,
+) -> Figure {
     let of_panel = |number: usize| {
-        let here = move |point: &&Published| point.panel.is_none_or(|panel| panel == number);
+        let here = move |point: &&PublishedPoint| point.panel.is_none_or(|panel| panel == number);
         published.iter().filter(here).collect::<Vec<_>>()
     };
     let each = plan.figures.iter().enumerate();
@@ -27,20 +32,25 @@ pub fn figure(plan: &Plan, rows: &[Row], published: &[Published], source: Option
     Figure { title: plan.title.clone(), panels, source: source.map(str::to_owned) }
 }
 
-fn panel(plan: &Plan, drawing: &Drawing, rows: &[Row], published: &[&Published]) -> Panel {
+fn panel(
+    plan: &Plan,
+    drawing: &PanelSpec,
+    rows: &[RunRow],
+    published: &[&PublishedPoint],
+) -> Panel {
     let (place, mut curves) = curves(plan, drawing, rows);
     let kind = match drawing.kind {
-        Shown::Lines | Shown::Series => CurveKind::Lines,
-        Shown::Bars => CurveKind::Bars,
-        Shown::StackedBars => CurveKind::StackedBars,
-        Shown::Cdf => CurveKind::Cdf,
-        Shown::Scatter => CurveKind::Scatter,
+        PlotKind::Lines | PlotKind::Series => CurveKind::Lines,
+        PlotKind::Bars => CurveKind::Bars,
+        PlotKind::StackedBars => CurveKind::StackedBars,
+        PlotKind::Cdf => CurveKind::Cdf,
+        PlotKind::Scatter => CurveKind::Scatter,
     };
     let references = references(drawing, &place, &curves, published);
     let only = plan.figures.len() == 1;
-    curves.extend(given(drawing, &place, &curves, published, only));
+    curves.extend(published_curves(drawing, &place, &curves, published, only));
     let [_, size] = sizes(drawing);
-    let y = if drawing.kind == Shown::Cdf {
+    let y = if drawing.kind == PlotKind::Cdf {
         Axis {
             label: label(drawing, 1, "share of the runs", "%"),
             ..axis(drawing, 1, ScaleKind::Linear)
@@ -50,9 +60,9 @@ fn panel(plan: &Plan, drawing: &Drawing, rows: &[Row], published: &[&Published])
         axis(drawing, 1, scale)
     };
     let scale = match place {
-        Place::Number if drawing.log[0] => ScaleKind::Log,
-        Place::Number => ScaleKind::Linear,
-        Place::Names(names) => ScaleKind::Names(names),
+        XPositions::Number if drawing.log[0] => ScaleKind::Log,
+        XPositions::Number => ScaleKind::Linear,
+        XPositions::Names(names) => ScaleKind::Names(names),
     };
     Panel {
         title: drawing.title.clone(),
@@ -71,12 +81,12 @@ fn panel(plan: &Plan, drawing: &Drawing, rows: &[Row], published: &[&Published])
 }
 
 /// What one unit of each axis is worth.
-fn sizes(drawing: &Drawing) -> [f64; 2] {
-    let size = |unit: &Option<crate::plan::DrawnUnit>| unit.as_ref().map_or(1.0, |unit| unit.size);
+fn sizes(drawing: &PanelSpec) -> [f64; 2] {
+    let size = |unit: &Option<crate::plan::AxisUnit>| unit.as_ref().map_or(1.0, |unit| unit.size);
     [size(&drawing.units[0]), size(&drawing.units[1])]
 }
 
-fn axis(drawing: &Drawing, which: usize, scale: ScaleKind) -> Axis {
+fn axis(drawing: &PanelSpec, which: usize, scale: ScaleKind) -> Axis {
     let size = sizes(drawing).get(which).copied().unwrap_or(1.0);
     let name = match which {
         0 if drawing.x == "variant" => "",
@@ -84,7 +94,7 @@ fn axis(drawing: &Drawing, which: usize, scale: ScaleKind) -> Axis {
         _ => drawing.y.first().map_or("", String::as_str),
     };
     let unit = match (drawing.kind, which, &scale) {
-        (Shown::Series, 0, _) => "s",
+        (PlotKind::Series, 0, _) => "s",
         // Names say their units themselves.
         (_, _, ScaleKind::Names(_)) => "",
         _ => "unit",
@@ -94,7 +104,7 @@ fn axis(drawing: &Drawing, which: usize, scale: ScaleKind) -> Axis {
 }
 
 /// `receive buffer (KB)`
-fn label(drawing: &Drawing, which: usize, name: &str, unit: &str) -> String {
+fn label(drawing: &PanelSpec, which: usize, name: &str, unit: &str) -> String {
     let given = drawing.labels.get(which).map_or("", String::as_str);
     let text = if given.is_empty() { name } else { given };
     let own = drawing.units.get(which).and_then(Option::as_ref).map(|unit| unit.name.as_str());
@@ -106,10 +116,10 @@ fn label(drawing: &Drawing, which: usize, name: &str, unit: &str) -> String {
 
 /// The published points whose curve the panel has.
 fn references(
-    drawing: &Drawing,
-    place: &Place,
+    drawing: &PanelSpec,
+    place: &XPositions,
     curves: &[Curve],
-    published: &[&Published],
+    published: &[&PublishedPoint],
 ) -> Vec<ReferencePoint> {
     let each = published.iter().filter_map(|point| {
         let curve = curves.iter().find(|curve| curve.name == point.variant)?;
@@ -120,11 +130,11 @@ fn references(
 }
 
 /// Curves of published points alone: those that are said to be in this panel, or in the only one.
-fn given(
-    drawing: &Drawing,
-    place: &Place,
+fn published_curves(
+    drawing: &PanelSpec,
+    place: &XPositions,
     ours: &[Curve],
-    published: &[&Published],
+    published: &[&PublishedPoint],
     only: bool,
 ) -> Vec<Curve> {
     let mut found: Vec<Curve> = Vec::new();
@@ -169,11 +179,11 @@ fn style_given(panels: &mut [Panel]) {
 }
 
 /// Where a published point is in the units of the axes.
-fn at(drawing: &Drawing, place: &Place, point: &Published) -> Option<[f64; 2]> {
+fn at(drawing: &PanelSpec, place: &XPositions, point: &PublishedPoint) -> Option<[f64; 2]> {
     let sizes = sizes(drawing);
     let x = match place {
-        Place::Number => point.x.value(sizes[0])?,
-        Place::Names(names) => names.iter().position(|name| *name == point.x.text)? as f64,
+        XPositions::Number => point.x.value(sizes[0])?,
+        XPositions::Names(names) => names.iter().position(|name| *name == point.x.text)? as f64,
     };
     Some([x, point.y.value(sizes[1])?])
 }

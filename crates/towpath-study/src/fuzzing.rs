@@ -5,11 +5,11 @@ use std::io;
 use towpath_measure::input::{DEFAULT_RESULT_LIMIT, ReadBudget};
 
 use crate::plan::Plan;
-use crate::runs::Selection;
+use crate::runs::RunSelection;
 use crate::{summary, sweep, table};
 
 /// Most runs that are made here of one plan.
-const LOOKED_AT: usize = 3;
+const MAX_CHECKED_RUNS: usize = 3;
 
 /// The same bytes as a table of rows, as what says what a folder holds, and as a plan.
 pub fn sweep(data: &[u8]) {
@@ -26,9 +26,10 @@ pub fn sweep(data: &[u8]) {
     let Some(plan) = plan else { return };
     let none = |_: &str| Err(io::ErrorKind::NotFound.into());
     for world in plan.worlds.clone() {
-        let runs = plan.runs(Selection { world, thin: false, seeds: None }, &none);
-        let first: Vec<_> = (0..runs.len().min(LOOKED_AT)).filter_map(|at| runs.get(at)).collect();
-        assert_eq!(first.len(), runs.len().min(LOOKED_AT));
+        let runs = plan.runs(RunSelection { world, quick: false, seeds: None }, &none);
+        let first: Vec<_> =
+            (0..runs.len().min(MAX_CHECKED_RUNS)).filter_map(|at| runs.get(at)).collect();
+        assert_eq!(first.len(), runs.len().min(MAX_CHECKED_RUNS));
     }
     let _ = summary::table(&rows, &plan, &[]); // must not panic
 }
@@ -38,7 +39,7 @@ mod tests {
     use std::path::Path;
 
     #[test]
-    fn stored_sweeps_of_strangers_do_no_harm() {
+    fn untrusted_stored_sweeps_do_no_harm() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/sweep");
         let mut inputs = 0;
         for entry in std::fs::read_dir(&folder).unwrap() {

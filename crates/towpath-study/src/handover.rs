@@ -13,13 +13,13 @@ use towpath_measure::result::{
 use towpath_measure::scenario::{DataDirection, Transport};
 
 /// Slower round trips are the paper's first reason, its limits those of the phone's system.
-const SLOW_SRTT_US: u32 = 600_000;
+const MAX_PRIMARY_SRTT_US: u32 = 600_000;
 /// Longer timeouts are its third reason; the second is a timeout that has just happened.
-const LONG_RTO_US: u32 = 1_500_000;
+const MAX_PRIMARY_RTO_US: u32 = 1_500_000;
 
 /// Why the other path was used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Reason {
+enum SwitchReason {
     SlowRoundTrip,
     Timeout,
     LongTimeout,
@@ -30,7 +30,7 @@ enum Reason {
     Other,
 }
 
-impl Reason {
+impl SwitchReason {
     const ALL: [Self; 6] = [
         Self::SlowRoundTrip,
         Self::Timeout,
@@ -57,12 +57,12 @@ impl Reason {
 
     /// What somebody concludes who only sees the first path's state at the end of the sample in
     /// which the other path was used.
-    fn guessed(state: &Subflow) -> Self {
-        if state.srtt_us > SLOW_SRTT_US {
+    fn inferred(state: &Subflow) -> Self {
+        if state.srtt_us > MAX_PRIMARY_SRTT_US {
             Self::SlowRoundTrip
         } else if state.backoff > 0 {
             Self::Timeout
-        } else if state.rto_us > LONG_RTO_US {
+        } else if state.rto_us > MAX_PRIMARY_RTO_US {
             Self::LongTimeout
         } else {
             Self::Other
@@ -97,7 +97,7 @@ pub(crate) fn figures(records: &[Record], found: &mut BTreeMap<String, f64>) {
     });
     let Some(meta) = meta else { return };
     let Some(flow) = meta.flows.iter().find(|flow| has_two_paths(records, flow)) else { return };
-    let opener = Opener { meta, flow };
+    let opener = OpenerView { meta, flow };
     let activity = opener.activity(records);
     found.insert("handover.used".to_owned(), f64::from(u8::from(activity.start.is_some())));
     let Some(start) = activity.start else { return };
@@ -107,7 +107,7 @@ pub(crate) fn figures(records: &[Record], found: &mut BTreeMap<String, f64>) {
     found.insert("handover.duration".to_owned(), duration);
     found.insert("handover.duration.sent".to_owned(), until(activity.last_sent_ns));
     found.insert("handover.abrupt".to_owned(), f64::from(u8::from(duration < 0.0)));
-    if let Some(told) = opener.told(records) {
+    if let Some(told) = opener.stated_reason(records) {
         share("reason", told, found);
     }
     if let Some(guess) = start.guess {
@@ -144,8 +144,8 @@ fn compared(flow: u32, name: &str, value: f64, found: &mut BTreeMap<String, f64>
     found.insert(format!("flow.{flow}.{name}"), value);
 }
 
-fn share(what: &str, reason: Reason, found: &mut BTreeMap<String, f64>) {
-    for each in Reason::ALL {
+fn share(what: &str, reason: SwitchReason, found: &mut BTreeMap<String, f64>) {
+    for each in SwitchReason::ALL {
         let part = f64::from(u8::from(each == reason));
         found.insert(format!("{what}.{}", each.name()), part);
     }
@@ -167,26 +167,26 @@ fn has_two_paths(records: &[Record], flow: &MetaFlow) -> bool {
 }
 
 /// The host that opened a flow's connections.
-struct Opener<'a> {
+struct OpenerView<'a> {
     meta: &'a Meta,
     flow: &'a MetaFlow,
 }
 
 /// When the other path was first used.
 #[derive(Debug, Clone, Copy)]
-struct Start {
+struct FirstSwitch {
     at_ns: u64,
-    guess: Option<Reason>,
+    guess: Option<SwitchReason>,
 }
 
 #[derive(Debug, Default)]
 struct Activity {
-    start: Option<Start>,
+    start: Option<FirstSwitch>,
     last_sent_ns: Option<u64>,
     last_received_ns: Option<u64>,
 }
 
-impl Opener<'_> {
+impl OpenerView<'_> {
     /// QUIC's paths are all kept alive with pings, so that bytes on a path say nothing.
     fn by_events(&self) -> bool {
         self.meta.transport == Transport::Mpquic
@@ -219,14 +219,14 @@ impl Opener<'_> {
                 && self.sees(now)
             {
                 let last = before.insert((now.stream, now.subflow), now);
-                self.look(now, last, &before, &mut activity);
+                self.on_sample(now, last, &before, &mut activity);
             } else if let Record::Event(event) = record
                 && self.by_events()
                 && self.is_own(event)
                 && self.switched_away(event).is_some()
                 && activity.start.is_none()
             {
-                activity.start = Some(Start { at_ns: event.t_ns, guess: None });
+                activity.start = Some(FirstSwitch { at_ns: event.t_ns, guess: None });
             }
         }
         // A stack repeats data on an interface that is switched off: nothing of it leaves the host.
@@ -244,7 +244,7 @@ impl Opener<'_> {
     }
 
     /// A sample of one subflow, with the one before of the same.
-    fn look(
+    fn on_sample(
         &self,
         now: &Subflow,
         last: Option<&Subflow>,
@@ -266,39 +266,42 @@ impl Opener<'_> {
             let first = known
                 .values()
                 .find(|subflow| subflow.stream == now.stream && subflow.path == self.flow.via);
-            let guess = first.map(|state| Reason::guessed(state));
-            activity.start = Some(Start { at_ns: now.t_ns, guess });
+            let guess = first.map(|state| SwitchReason::inferred(state));
+            activity.start = Some(FirstSwitch { at_ns: now.t_ns, guess });
         }
     }
 
     /// What the scheduler or the path policy gives as its reason, when it first left the path.
-    fn told(&self, records: &[Record]) -> Option<Reason> {
+    fn stated_reason(&self, records: &[Record]) -> Option<SwitchReason> {
         records.iter().find_map(|record| {
             let Record::Event(event) = record else { return None };
             if self.is_own(event) { self.switched_away(event) } else { None }
         })
     }
 
-    fn switched_away(&self, event: &Event) -> Option<Reason> {
+    fn switched_away(&self, event: &Event) -> Option<SwitchReason> {
         let elsewhere = event.path.as_deref().is_some_and(|path| path != self.flow.via);
         match event.kind {
             EventKind::Scheduler => {
                 let mut to = event.detail.keys().filter_map(|key| key.strip_prefix("to "));
                 to.find(|path| *path != self.flow.via)?;
                 let why = event.detail.keys().find_map(|key| key.strip_prefix(REASON_PREFIX));
-                Some(why.map_or(Reason::Other, Reason::named))
+                Some(why.map_or(SwitchReason::Other, SwitchReason::named))
             }
             EventKind::Reinjection if elsewhere => {
                 let cause = event.detail.get("cause")?;
                 let timers = [ReinjectionCause::Timeout, ReinjectionCause::Connection]
                     .map(ReinjectionCause::text);
                 let timer = timers.contains(&cause.as_str());
-                Some(if timer { Reason::Timeout } else { Reason::Other })
+                Some(if timer { SwitchReason::Timeout } else { SwitchReason::Other })
             }
             EventKind::Subflow if elsewhere => {
                 let used = event.detail.get("backup").is_some_and(|backup| backup == "false");
                 used.then(|| {
-                    event.detail.get("why").map_or(Reason::Other, |why| Reason::named(why))
+                    event
+                        .detail
+                        .get("why")
+                        .map_or(SwitchReason::Other, |why| SwitchReason::named(why))
                 })
             }
             EventKind::Reinjection

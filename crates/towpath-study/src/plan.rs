@@ -11,14 +11,14 @@ use std::time::Duration;
 
 use towpath_measure::scenario::{ScenarioErrors, Transport, World};
 
-pub use document::{DocumentError, Path};
+pub use document::{DocumentError, KeyPath};
 pub(crate) use document::{remove, set};
-pub use drawing::{Drawing, DrawnUnit, Middle, Shown, Spread};
-pub(crate) use keys::MOST_SEEDS;
+pub use drawing::{AxisUnit, CentralValue, ErrorBars, PanelSpec, PlotKind};
+pub(crate) use keys::MAX_SEEDS;
 pub use keys::reference_markdown;
 
 /// Gives the text of a file whose name is relative to the plan's folder.
-pub type Load<'a> = &'a (dyn Fn(&str) -> io::Result<String> + Sync);
+pub type FileLoader<'a> = &'a (dyn Fn(&str) -> io::Result<String> + Sync);
 
 /// A plan to begin with.
 pub const EXAMPLE: &str = include_str!("plan/example.toml");
@@ -39,7 +39,7 @@ pub struct Plan {
     /// Seeds of each point: 1, 2, … up to this number.
     pub seeds: u32,
     /// The same when there is little time.
-    pub thin_seeds: u32,
+    pub quick_seeds: u32,
     /// The same in the emulated world, which takes as long as it says.
     pub emulated_seeds: u32,
     /// Only what happens in this part of a run's traffic counts for `goodput` and its kin; all of
@@ -50,9 +50,9 @@ pub struct Plan {
     /// The grid: every combination of their values is a point.
     pub axes: Vec<Axis>,
     /// Points that are drawn at random, at each point of the grid.
-    pub random: Option<Random>,
+    pub random: Option<RandomSampling>,
     /// How it is drawn: a panel each.
-    pub figures: Vec<Drawing>,
+    pub figures: Vec<PanelSpec>,
 }
 
 /// One curve: what its runs have that the scenario has not.
@@ -63,9 +63,9 @@ pub struct Variant {
     /// Transport.
     pub transport: Transport,
     /// Values for keys of the scenario, such as `hosts.phone.scheduler`.
-    pub set: Vec<(Path, toml::Value)>,
+    pub set: Vec<(KeyPath, toml::Value)>,
     /// Keys that the scenario loses, such as `paths.umts`.
-    pub remove: Vec<Path>,
+    pub remove: Vec<KeyPath>,
     /// The only worlds in which it is run, if not in all of the plan's.
     pub worlds: Option<Vec<World>>,
 }
@@ -76,18 +76,18 @@ pub struct Axis {
     /// Name, as on the figure's axis, such as `receive buffer`.
     pub name: String,
     /// Keys of the scenario that all get the value.
-    pub keys: Vec<Path>,
+    pub keys: Vec<KeyPath>,
     /// The values.
-    pub values: Vec<Setting>,
+    pub values: Vec<AxisValue>,
     /// Those that are run when there is little time.
-    pub thin: Vec<Setting>,
+    pub quick: Vec<AxisValue>,
     /// Those that are run in the emulated world.
-    pub emulated: Vec<Setting>,
+    pub emulated: Vec<AxisValue>,
 }
 
 /// A value of an axis.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Setting {
+pub struct AxisValue {
     /// What the scenario is told.
     pub value: toml::Value,
     /// The same in words: a text without its quotes, else TOML.
@@ -98,22 +98,22 @@ pub struct Setting {
 
 /// Points drawn at random.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Random {
+pub struct RandomSampling {
     /// How many.
     pub samples: u32,
     /// How many when there is little time.
-    pub thin: u32,
+    pub quick: u32,
     /// What each of them draws.
-    pub draws: Vec<Draw>,
+    pub draws: Vec<RandomDraw>,
 }
 
 /// One thing that each sample draws.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Draw {
+pub struct RandomDraw {
     /// Name, a column of the table.
     pub name: String,
     /// Keys of the scenario that get the value.
-    pub keys: Vec<Path>,
+    pub keys: Vec<KeyPath>,
     /// From what.
     pub from: Distribution,
     /// Draws below or above are drawn again, in base units.
@@ -126,7 +126,7 @@ pub struct Draw {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Distribution {
     /// Every value between two is as likely.
-    Uniform([f64; 2], Measure),
+    Uniform([f64; 2], DrawUnit),
     /// The logarithm is normal.
     LogNormal {
         /// Median.
@@ -134,17 +134,17 @@ pub enum Distribution {
         /// Standard deviation of the natural logarithm.
         sigma: f64,
         /// What is drawn.
-        measure: Measure,
+        measure: DrawUnit,
     },
     /// Exponential with this mean.
-    Exponential(f64, Measure),
+    Exponential(f64, DrawUnit),
     /// One of these, with weights.
-    Choice(Vec<(Setting, f64)>),
+    Choice(Vec<(AxisValue, f64)>),
 }
 
 impl Distribution {
     /// What is drawn, if it is a number.
-    pub fn measure(&self) -> Option<Measure> {
+    pub fn measure(&self) -> Option<DrawUnit> {
         match self {
             Self::Uniform(_, measure)
             | Self::LogNormal { measure, .. }
@@ -156,7 +156,7 @@ impl Distribution {
 
 /// How a number that was drawn is told to the scenario.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Measure {
+pub enum DrawUnit {
     /// As a time.
     Time,
     /// As a rate.
@@ -176,7 +176,11 @@ pub enum Measure {
 impl Plan {
     /// Reads a plan. `file_name` is only for messages; `load` gives the text of the scenario and of
     /// its traces.
-    pub fn parse(file_name: &str, text: &str, load: Load<'_>) -> Result<Self, ScenarioErrors> {
+    pub fn parse(
+        file_name: &str,
+        text: &str,
+        load: FileLoader<'_>,
+    ) -> Result<Self, ScenarioErrors> {
         read::plan(file_name, text, load)
     }
 }
@@ -184,17 +188,18 @@ impl Plan {
 impl Axis {
     /// The values of the runs in a world, all or only those for which there is little time. Where the
     /// thin ones and the emulated ones have nothing in common, thin ones are meant.
-    pub(crate) fn chosen(&self, world: World, thin: bool) -> Vec<&Setting> {
+    pub(crate) fn chosen(&self, world: World, thin: bool) -> Vec<&AxisValue> {
         let emulated = world != World::Sim;
-        let kept = |setting: &&Setting| {
-            (!thin || self.thin.contains(setting)) && (!emulated || self.emulated.contains(setting))
+        let kept = |setting: &&AxisValue| {
+            (!thin || self.quick.contains(setting))
+                && (!emulated || self.emulated.contains(setting))
         };
         let chosen: Vec<_> = self.values.iter().filter(kept).collect();
-        if chosen.is_empty() { self.thin.iter().collect() } else { chosen }
+        if chosen.is_empty() { self.quick.iter().collect() } else { chosen }
     }
 }
 
-impl Setting {
+impl AxisValue {
     /// A value of the plan as a setting.
     pub fn new(value: toml::Value) -> Self {
         let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);

@@ -9,11 +9,11 @@ use std::io;
 use towpath_measure::scenario::{ScenarioErrors, World};
 use towpath_report::gallery::{ClaimEntry, GalleryEntry};
 
-use crate::claims::{Claim, Expected, Outcome, Verdict};
-use crate::figure::{Published, figure, published};
-use crate::plan::{Load, Plan};
-use crate::row::Row;
-use crate::runs::ENGINE;
+use crate::claims::{Claim, ClaimOutcome, ClaimSet, ClaimVerdict};
+use crate::figure::{PublishedPoint, figure, published};
+use crate::plan::{FileLoader, Plan};
+use crate::row::RunRow;
+use crate::runs::ENGINE_VERSION;
 
 /// Every file of the repository's reproductions, by name: `seed000/plan.toml`.
 static FILES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/reproductions.rs"));
@@ -26,9 +26,9 @@ pub struct Reproduction {
     /// `plan.toml` itself.
     pub plan_text: String,
     /// What the source claims.
-    pub expected: Expected,
+    pub expected: ClaimSet,
     /// Points that its text gives.
-    pub published: Vec<Published>,
+    pub published: Vec<PublishedPoint>,
     /// For people.
     pub readme: String,
 }
@@ -78,7 +78,7 @@ fn resolve(path: &str) -> String {
 
 impl Reproduction {
     /// Reads a folder through `load`; `place` is what messages put before the files' names.
-    pub fn read(place: &str, load: Load<'_>) -> Result<Self, ReproductionError> {
+    pub fn read(place: &str, load: FileLoader<'_>) -> Result<Self, ReproductionError> {
         let at = |name: &str| format!("{place}{name}");
         let file = |name| load(name).map_err(|error| ReproductionError::File(at(name), error));
         let plan_text = file("plan.toml")?;
@@ -89,7 +89,7 @@ impl Reproduction {
             other => other.map(Some).map_err(|error| ReproductionError::File(at(name), error)),
         };
         let expected = or_none("expected.toml")?.unwrap_or_default();
-        let expected = Expected::parse(&at("expected.toml"), &expected, &plan)?;
+        let expected = ClaimSet::parse(&at("expected.toml"), &expected, &plan)?;
         let points = or_none("reference.csv")?;
         let published = points.map_or(Ok(Vec::new()), |text| published(&text, &plan));
         let wrong = |why| ReproductionError::Points(at("reference.csv"), why);
@@ -107,13 +107,13 @@ impl Reproduction {
 
 impl Reproduction {
     /// The figure with its claims, from the rows of these worlds.
-    pub fn entry(&self, rows: &[Row], worlds: &[World], thin: bool) -> GalleryEntry {
+    pub fn entry(&self, rows: &[RunRow], worlds: &[World], thin: bool) -> GalleryEntry {
         let checked = |world: &World| (*world, self.expected.check(rows, *world, thin));
         let verdicts: Vec<_> = worlds.iter().map(checked).collect();
         let claims = self.expected.claims.iter().enumerate();
         let claims = claims.flat_map(|(number, claim)| claim_entries(claim, number, &verdicts));
-        let point = |point: &Published| {
-            let Published { panel, variant, x, y, place } = point.clone();
+        let point = |point: &PublishedPoint| {
+            let PublishedPoint { panel, variant, x, y, place } = point.clone();
             let panel = panel.and_then(|number| self.plan.figures.get(number));
             let panel = panel.map_or_else(String::new, |drawing| drawing.title.clone());
             [panel, variant, x.text, y.text, place]
@@ -127,7 +127,7 @@ impl Reproduction {
             runs: rows.len(),
             failed: rows.iter().filter(|row| row.error.is_some()).count(),
             degraded: rows.iter().filter(|row| row.figures.get("degraded") == Some(&1.0)).count(),
-            made_by: ENGINE.to_owned(),
+            made_by: ENGINE_VERSION.to_owned(),
             figure: figure(&self.plan, rows, &self.published, Some("points of the source's text")),
             claims: claims.collect(),
             verdict: verdict_of_worlds(&verdicts),
@@ -142,20 +142,20 @@ impl Reproduction {
 fn claim_entries(
     claim: &Claim,
     number: usize,
-    worlds: &[(World, Vec<Verdict>)],
+    worlds: &[(World, Vec<ClaimVerdict>)],
 ) -> Vec<ClaimEntry> {
     let about = |world: &World| claim.worlds.is_empty() || claim.worlds.contains(world);
     let none = !worlds.iter().any(|(world, _)| about(world));
     let meant = worlds.iter().filter(|(world, _)| about(world));
     let meant = meant.chain(worlds.first().filter(|_| none));
     let said = |world: &World| (worlds.len() > 1 && !none).then(|| world.to_string());
-    let entry = |(world, verdicts): &(World, Vec<Verdict>)| {
+    let entry = |(world, verdicts): &(World, Vec<ClaimVerdict>)| {
         let verdict = verdicts.get(number)?;
         Some(ClaimEntry {
             text: claim.text.clone(),
             source: claim.source.clone(),
             world: said(world),
-            holds: verdict.found.map(|found| found == Outcome::Holds),
+            holds: verdict.found.map(|found| found == ClaimOutcome::Holds),
             expected: verdict.as_expected(),
             measured: verdict.text(),
             deviation: claim.deviation.as_deref().map(|text| text.trim().to_owned()),
@@ -165,7 +165,7 @@ fn claim_entries(
 }
 
 /// What became of all claims in each world, in one sentence.
-fn verdict_of_worlds(worlds: &[(World, Vec<Verdict>)]) -> String {
+fn verdict_of_worlds(worlds: &[(World, Vec<ClaimVerdict>)]) -> String {
     if let [(_, verdicts)] = worlds {
         return verdict(verdicts);
     }
@@ -174,10 +174,11 @@ fn verdict_of_worlds(worlds: &[(World, Vec<Verdict>)]) -> String {
 }
 
 /// What became of all claims, in one sentence.
-pub fn verdict(verdicts: &[Verdict]) -> String {
-    let count = |wanted: &dyn Fn(&Verdict) -> bool| verdicts.iter().filter(|v| wanted(v)).count();
+pub fn verdict(verdicts: &[ClaimVerdict]) -> String {
+    let count =
+        |wanted: &dyn Fn(&ClaimVerdict) -> bool| verdicts.iter().filter(|v| wanted(v)).count();
     let checked = count(&|verdict| verdict.found.is_some());
-    let holds = count(&|verdict| verdict.found == Some(Outcome::Holds));
+    let holds = count(&|verdict| verdict.found == Some(ClaimOutcome::Holds));
     let fails = checked - holds;
     let surprises = count(&|verdict| !verdict.as_expected());
     let all = verdicts.len();
@@ -203,7 +204,7 @@ pub fn verdict(verdicts: &[Verdict]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Outcome::{Fails, Holds};
+    use ClaimOutcome::{Fails, Holds};
 
     #[test]
     fn every_reproduction_of_the_repository_is_read_and_says_its_source() {
@@ -241,7 +242,7 @@ mod tests {
             _ => Err(io::ErrorKind::NotFound.into()),
         };
         let read = Reproduction::read("", &load).unwrap_or_else(|error| panic!("{error}"));
-        let row = |world, goodput| Row {
+        let row = |world, goodput| RunRow {
             key: String::new(),
             variant: "TCP".into(),
             world,
@@ -275,8 +276,8 @@ mod tests {
 
     #[test]
     fn the_verdict_is_one_sentence() {
-        let of = |found: &[(Outcome, Outcome)]| {
-            let each = found.iter().map(|(found, expected)| Verdict {
+        let of = |found: &[(ClaimOutcome, ClaimOutcome)]| {
+            let each = found.iter().map(|(found, expected)| ClaimVerdict {
                 found: Some(*found),
                 expected: *expected,
                 checks: vec![],
@@ -285,8 +286,8 @@ mod tests {
         };
         assert_eq!(of(&[]), "no claim was checked");
         assert_eq!(of(&[(Holds, Holds)]), "the claim holds");
-        let open = || Verdict { found: None, expected: Holds, checks: vec![] };
-        let held = || Verdict { found: Some(Holds), ..open() };
+        let open = || ClaimVerdict { found: None, expected: Holds, checks: vec![] };
+        let held = || ClaimVerdict { found: Some(Holds), ..open() };
         assert_eq!(verdict(&[held(), held()]), "all 2 claims hold");
         let some = [held(), held(), open()];
         assert_eq!(verdict(&some), "all 2 claims of 3 that were checked hold");

@@ -9,11 +9,11 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use towpath_measure::scenario::{Transport, World};
 
 pub use figures::figures;
-pub use series::{SECOND, per_second};
+pub use series::{SECOND_PREFIX, per_second};
 
 /// What became of one run. A run that failed is a row, too.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Row {
+pub struct RunRow {
     /// 32 hexadecimal digits that say what was run: equal keys, equal runs.
     pub key: String,
     /// Name of the variant: the curve to which the run belongs.

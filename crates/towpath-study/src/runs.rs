@@ -11,21 +11,23 @@ use toml::{Table, Value};
 use towpath_measure::result::{Record, SCHEMA_VERSION};
 use towpath_measure::scenario::{Scenario, Transport, World};
 
-use crate::plan::{Axis, DocumentError, Load, Path, Plan, Setting, Shown, Variant, remove, set};
-use crate::row::{Parameter, Row, figures, per_second};
+use crate::plan::{
+    Axis, AxisValue, DocumentError, FileLoader, KeyPath, Plan, PlotKind, Variant, remove, set,
+};
+use crate::row::{Parameter, RunRow, figures, per_second};
 
 /// Name of the parameter that tells samples apart.
-pub const SAMPLE: &str = "sample";
+pub const SAMPLE_PARAMETER: &str = "sample";
 /// What decides, beside a run's input, what comes of it.
-pub(crate) const ENGINE: &str = concat!("towpath ", env!("CARGO_PKG_VERSION"));
+pub(crate) const ENGINE_VERSION: &str = concat!("towpath ", env!("CARGO_PKG_VERSION"));
 
 /// Which of a plan's runs are done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Selection {
+pub struct RunSelection {
     /// Where.
     pub world: World,
     /// Only what the plan runs when there is little time.
-    pub thin: bool,
+    pub quick: bool,
     /// Seeds of each point, if not as many as the plan says.
     pub seeds: Option<u32>,
 }
@@ -33,23 +35,23 @@ pub struct Selection {
 /// The runs of a plan in their order: by variant, then by point of the grid (the last axis first),
 /// then by sample, then by seed. Each is made when it is asked for.
 #[derive(Clone)]
-pub struct Runs<'a> {
+pub struct RunGrid<'a> {
     plan: &'a Plan,
-    load: Load<'a>,
-    selection: Selection,
+    load: FileLoader<'a>,
+    selection: RunSelection,
     variants: Vec<&'a Variant>,
-    axes: Vec<(&'a Axis, Vec<&'a Setting>)>,
+    axes: Vec<(&'a Axis, Vec<&'a AxisValue>)>,
     samples: Option<u32>,
     seeds: u32,
 }
 
 /// One run.
 #[derive(Debug, Clone)]
-pub struct Run {
+pub struct StudyRun {
     /// Its place among the runs, from 0.
     pub index: usize,
     /// What its row says before it is run; it has no figures yet.
-    pub row: Row,
+    pub row: RunRow,
     /// Its scenario's text.
     pub text: String,
     /// The scenario, or why it is none.
@@ -62,21 +64,21 @@ pub struct Run {
 impl Plan {
     /// Whether a row must say what came in each second.
     fn draws_seconds(&self) -> bool {
-        self.figures.iter().any(|drawing| drawing.kind == Shown::Series)
+        self.figures.iter().any(|drawing| drawing.kind == PlotKind::Series)
     }
 
     /// The runs of this plan.
-    pub fn runs<'a>(&'a self, selection: Selection, load: Load<'a>) -> Runs<'a> {
-        let Selection { world, thin, seeds } = selection;
+    pub fn runs<'a>(&'a self, selection: RunSelection, load: FileLoader<'a>) -> RunGrid<'a> {
+        let RunSelection { world, quick: thin, seeds } = selection;
         let here = |variant: &&Variant| match &variant.worlds {
             Some(worlds) => worlds.contains(&world),
             None => true,
         };
         let all = if world == World::Sim { self.seeds } else { self.emulated_seeds };
-        let usual = if thin { self.thin_seeds.min(all) } else { all };
+        let usual = if thin { self.quick_seeds.min(all) } else { all };
         let samples =
-            |random: &crate::plan::Random| if thin { random.thin } else { random.samples };
-        Runs {
+            |random: &crate::plan::RandomSampling| if thin { random.quick } else { random.samples };
+        RunGrid {
             plan: self,
             load,
             selection,
@@ -88,7 +90,7 @@ impl Plan {
     }
 }
 
-impl Runs<'_> {
+impl RunGrid<'_> {
     /// How many there are.
     pub fn len(&self) -> usize {
         let axes = self.axes.iter().map(|(_, values)| values.len());
@@ -107,12 +109,12 @@ impl Runs<'_> {
     }
 
     /// What was selected.
-    pub fn selection(&self) -> Selection {
+    pub fn selection(&self) -> RunSelection {
         self.selection
     }
 
     /// Run number `index`, from 0; `None` when there are fewer.
-    pub fn get(&self, index: usize) -> Option<Run> {
+    pub fn get(&self, index: usize) -> Option<StudyRun> {
         let mut rest = index;
         let mut digit = |base: usize| {
             let digit = rest % base.max(1);
@@ -130,13 +132,13 @@ impl Runs<'_> {
             Some((axis.name.clone(), axis.keys.as_slice(), (*values.get(digit)?).clone()))
         });
         let settings: Vec<_> = axes.chain(self.draws(sample.unwrap_or(0) + 1)).collect();
-        let seed = sample.unwrap_or(0) * crate::plan::MOST_SEEDS + seed + 1;
+        let seed = sample.unwrap_or(0) * crate::plan::MAX_SEEDS + seed + 1;
         Some(self.run(index, variant, settings, (sample, seed)))
     }
 
     /// What sample `number` draws.
-    fn draws(&self, number: u64) -> Vec<(String, &[Path], Setting)> {
-        let mut drawn: Vec<(String, &[Path], Setting)> = Vec::new();
+    fn draws(&self, number: u64) -> Vec<(String, &[KeyPath], AxisValue)> {
+        let mut drawn: Vec<(String, &[KeyPath], AxisValue)> = Vec::new();
         for draw in self.plan.random.iter().flat_map(|random| &random.draws) {
             let earlier = drawn.iter().find(|(name, _, _)| Some(name) == draw.after.as_ref());
             let before = earlier.and_then(|(_, _, setting)| setting.number).unwrap_or(0.0);
@@ -150,18 +152,18 @@ impl Runs<'_> {
         &self,
         index: usize,
         variant: &Variant,
-        settings: Vec<(String, &[Path], Setting)>,
+        settings: Vec<(String, &[KeyPath], AxisValue)>,
         (sample, seed): (Option<u64>, u64),
-    ) -> Run {
+    ) -> StudyRun {
         let document = self.document(variant, &settings, seed);
         let mut parameters: BTreeMap<String, Parameter> = settings
             .into_iter()
-            .map(|(name, _, Setting { text, number, .. })| (name, Parameter { text, number }))
+            .map(|(name, _, AxisValue { text, number, .. })| (name, Parameter { text, number }))
             .collect();
         if let Some(sample) = sample {
             let number = Some((sample + 1) as f64);
             let text = (sample + 1).to_string();
-            parameters.insert(SAMPLE.to_owned(), Parameter { text, number });
+            parameters.insert(SAMPLE_PARAMETER.to_owned(), Parameter { text, number });
         }
         let head = headline(&self.plan.name, &variant.name, &parameters);
         let text = match &document {
@@ -173,7 +175,7 @@ impl Runs<'_> {
             Ok(_) => self.read(&text, &files),
             Err(error) => Err(error.to_string()),
         };
-        let row = Row {
+        let row = RunRow {
             key: self.key(&text, &files.into_inner(), variant.transport, seed),
             variant: variant.name.clone(),
             world: self.selection.world,
@@ -185,14 +187,14 @@ impl Runs<'_> {
         };
         let scenario = scenario.map(Box::new);
         let seconds = self.plan.draws_seconds();
-        Run { index, row, text, scenario, window: self.plan.window, seconds }
+        StudyRun { index, row, text, scenario, window: self.plan.window, seconds }
     }
 
     /// The scenario's document as this run changes it.
     fn document(
         &self,
         variant: &Variant,
-        settings: &[(String, &[Path], Setting)],
+        settings: &[(String, &[KeyPath], AxisValue)],
         seed: u64,
     ) -> Result<Table, DocumentError> {
         let mut document = self.plan.scenario.clone();
@@ -202,7 +204,7 @@ impl Runs<'_> {
         for (key, value) in &variant.set {
             set(&mut document, key, value.clone())?;
         }
-        for (_, keys, Setting { value, .. }) in settings {
+        for (_, keys, AxisValue { value, .. }) in settings {
             for key in *keys {
                 // A curve without that path is the same at every value.
                 if !variant.remove.iter().any(|gone| key.is_in(gone)) {
@@ -210,7 +212,7 @@ impl Runs<'_> {
                 }
             }
         }
-        let own = |key: &str, value: Value, document: &mut Table| match Path::parse(key) {
+        let own = |key: &str, value: Value, document: &mut Table| match KeyPath::parse(key) {
             Some(path) => set(document, &path, value),
             None => Ok(()),
         };
@@ -260,7 +262,7 @@ impl Runs<'_> {
     ) -> String {
         let window = self.plan.window.map(|window| window.map(|time| time.as_nanos() as u64));
         let identity = json!({
-            "engine": ENGINE,
+            "engine": ENGINE_VERSION,
             "files": files,
             "result": SCHEMA_VERSION,
             "scenario": text,
@@ -291,10 +293,10 @@ pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
     hash.iter().take(16).fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
 }
 
-impl Run {
+impl StudyRun {
     /// Does the run with `perform`, which gives its records. Whatever goes wrong, even a panic, is
     /// said in the row.
-    pub fn perform(&self, perform: impl Fn(&Self) -> Result<Vec<Record>, String>) -> Row {
+    pub fn execute(&self, perform: impl Fn(&Self) -> Result<Vec<Record>, String>) -> RunRow {
         let done = match &self.scenario {
             Ok(scenario) => catch_unwind(AssertUnwindSafe(|| {
                 perform(self).map(|records| {
@@ -309,8 +311,8 @@ impl Run {
             Err(error) => Err(error.clone()),
         };
         match done {
-            Ok(figures) => Row { figures, ..self.row.clone() },
-            Err(error) => Row { error: Some(error), ..self.row.clone() },
+            Ok(figures) => RunRow { figures, ..self.row.clone() },
+            Err(error) => RunRow { error: Some(error), ..self.row.clone() },
         }
     }
 }

@@ -9,12 +9,12 @@ use towpath_measure::scenario::World;
 use towpath_report::{SweepMetric, SweepPage, SweepPoint, sweep_page};
 
 use crate::plan::Plan;
-use crate::row::Row;
+use crate::row::RunRow;
 
 /// No cell is wider.
-const WIDEST: usize = 34;
+const MAX_CELL_WIDTH: usize = 34;
 /// Figures that say most, the first that there is.
-const USUAL: [&str; 3] = ["goodput", "delay.p50", "udping.p50"];
+const DEFAULT_METRICS: [&str; 3] = ["goodput", "delay.p50", "udping.p50"];
 
 /// The unit of a figure; `None` for a plain number.
 pub fn unit(figure: &str) -> Option<MetricUnit> {
@@ -28,8 +28,9 @@ pub fn unit(figure: &str) -> Option<MetricUnit> {
 }
 
 /// Medians (and quartiles, of several runs) of some figures by variant and point, in the plan's order.
-pub fn table(rows: &[Row], plan: &Plan, figures: &[String]) -> String {
-    let usual = USUAL.iter().find(|name| rows.iter().any(|row| row.figures.contains_key(**name)));
+pub fn table(rows: &[RunRow], plan: &Plan, figures: &[String]) -> String {
+    let usual =
+        DEFAULT_METRICS.iter().find(|name| rows.iter().any(|row| row.figures.contains_key(**name)));
     let usual: Vec<_> = usual.iter().map(|name| (**name).to_owned()).collect();
     let figures = if figures.is_empty() { &usual } else { figures };
     let axes: Vec<_> = plan.axes.iter().map(|axis| axis.name.as_str()).collect();
@@ -54,7 +55,7 @@ pub fn table(rows: &[Row], plan: &Plan, figures: &[String]) -> String {
 }
 
 /// Figures of a page, those that are there.
-const SHOWN: [&str; 10] = [
+const PAGE_METRICS: [&str; 10] = [
     "goodput",
     "delay.p50",
     "delay.p99",
@@ -68,11 +69,11 @@ const SHOWN: [&str; 10] = [
 ];
 
 /// The page of a sweep: each figure with its spread over the seeds, those that were asked for first.
-pub fn page(rows: &[Row], plan: &Plan, world: World, asked: &[String]) -> String {
+pub fn page(rows: &[RunRow], plan: &Plan, world: World, asked: &[String]) -> String {
     let axes: Vec<&str> = plan.axes.iter().map(|axis| axis.name.as_str()).collect();
     let points = points(rows, &axes);
     let mut names: Vec<&str> = asked.iter().map(String::as_str).collect();
-    names.extend(SHOWN.into_iter().filter(|name| !asked.iter().any(|other| other == name)));
+    names.extend(PAGE_METRICS.into_iter().filter(|name| !asked.iter().any(|other| other == name)));
     names.retain(|name| rows.iter().any(|row| row.figures.contains_key(*name)));
     let style = |variant: &str| {
         plan.variants.iter().position(|one| one.name == variant).unwrap_or_default()
@@ -108,9 +109,9 @@ pub fn page(rows: &[Row], plan: &Plan, world: World, asked: &[String]) -> String
 }
 
 /// Rows by variant and point, in the order in which they come first.
-fn points<'a>(rows: &'a [Row], axes: &[&str]) -> Vec<(Vec<String>, Vec<&'a Row>)> {
+fn points<'a>(rows: &'a [RunRow], axes: &[&str]) -> Vec<(Vec<String>, Vec<&'a RunRow>)> {
     let mut places: BTreeMap<Vec<String>, usize> = BTreeMap::new();
-    let mut points: Vec<(Vec<String>, Vec<&Row>)> = Vec::new();
+    let mut points: Vec<(Vec<String>, Vec<&RunRow>)> = Vec::new();
     for row in rows {
         let of = |axis: &&str| row.parameters.get(*axis).map_or("", |p| p.text.as_str()).to_owned();
         let point: Vec<_> = [row.variant.clone()].into_iter().chain(axes.iter().map(of)).collect();
@@ -123,7 +124,7 @@ fn points<'a>(rows: &'a [Row], axes: &[&str]) -> Vec<(Vec<String>, Vec<&'a Row>)
     points
 }
 
-fn cell(rows: &[&Row], figure: &str) -> String {
+fn cell(rows: &[&RunRow], figure: &str) -> String {
     let sample = Sample::of(rows.iter().filter_map(|row| row.figures.get(figure).copied()));
     let text = |value: f64| unit(figure).map_or_else(|| plain(value), |unit| unit.text(value));
     match (sample.median(), sample.quartiles()) {
@@ -147,15 +148,15 @@ fn aligned(lines: &[Vec<String>]) -> String {
     let widths: Vec<usize> = (0..columns)
         .map(|column| {
             let cells = lines.iter().filter_map(|line| line.get(column));
-            cells.map(|cell| count(cell)).max().unwrap_or(0).min(WIDEST)
+            cells.map(|cell| count(cell)).max().unwrap_or(0).min(MAX_CELL_WIDTH)
         })
         .collect();
     let mut out = String::new();
     for line in lines {
         let mut text = String::new();
         for (cell, width) in line.iter().zip(&widths) {
-            let cell = if count(cell) > WIDEST && !cell.contains(" … ") {
-                cell.chars().take(WIDEST - 1).chain(['…']).collect()
+            let cell = if count(cell) > MAX_CELL_WIDTH && !cell.contains(" … ") {
+                cell.chars().take(MAX_CELL_WIDTH - 1).chain(['…']).collect()
             } else {
                 cell.clone()
             };

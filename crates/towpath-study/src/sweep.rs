@@ -21,21 +21,21 @@ use towpath_measure::input::{DEFAULT_RESULT_LIMIT, ReadBudget};
 use towpath_measure::result::Record;
 use towpath_measure::scenario::{ScenarioErrors, World};
 
-use crate::plan::{Load, MOST_SEEDS, Plan};
-use crate::row::Row;
-use crate::runs::{ENGINE, Run, Runs, Selection, hexadecimal};
+use crate::plan::{FileLoader, MAX_SEEDS, Plan};
+use crate::row::RunRow;
+use crate::runs::{ENGINE_VERSION, RunGrid, RunSelection, StudyRun, hexadecimal};
 use crate::table::{self, TableError};
 
 /// Name of the file that says what a folder holds.
-const ORDER: &str = "sweep.json";
+const SPEC_FILE: &str = "sweep.json";
 /// Runs of a chunk where each takes as long as it says.
-const REAL_CHUNK: u32 = 1;
+const EMU_CHUNK_RUNS: u32 = 1;
 /// Fewest runs of a chunk where they are simulated, which takes from milliseconds to seconds.
-const SIMULATED_CHUNK: u32 = 10;
+const MIN_SIM_CHUNK_RUNS: u32 = 10;
 /// Into about so many chunks a sweep is cut: a process that dies loses one of them.
-const CHUNKS: usize = 40;
+const TARGET_CHUNKS: usize = 40;
 /// Most runs of a chunk.
-pub const LARGEST_CHUNK: u32 = 1_000;
+pub const MAX_CHUNK_RUNS: u32 = 1_000;
 
 /// Why a sweep cannot go on.
 #[derive(Debug, thiserror::Error)]
@@ -58,7 +58,7 @@ pub enum SweepError {
     #[error("`{}` holds another sweep", .0.display())]
     Another(PathBuf),
     /// The folder was begun by a version whose results may differ.
-    #[error("`{}` was begun by {begun}, this is {ENGINE}", folder.display())]
+    #[error("`{}` was begun by {begun}, this is {ENGINE_VERSION}", folder.display())]
     Version {
         /// The folder.
         folder: PathBuf,
@@ -96,7 +96,7 @@ impl SweepError {
 
 /// What a folder holds: everything that decides about its rows.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Order {
+pub struct SweepSpec {
     engine: String,
     /// The plan's text.
     plan: String,
@@ -104,7 +104,7 @@ pub struct Order {
     files: BTreeMap<String, String>,
     world: World,
     #[serde(rename = "thin")]
-    thin: bool,
+    quick: bool,
     seeds: Option<u32>,
     /// Runs of a chunk.
     chunk: u32,
@@ -117,7 +117,7 @@ pub struct Order {
 #[derive(Debug)]
 pub struct Sweep {
     folder: PathBuf,
-    order: Order,
+    order: SweepSpec,
     plan: Plan,
     /// The file of every chunk. To know one, its runs' keys must be made.
     paths: OnceLock<Vec<PathBuf>>,
@@ -125,7 +125,7 @@ pub struct Sweep {
 
 /// How far a sweep is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Status {
+pub struct SweepProgress {
     /// Runs whose rows are there.
     pub done: usize,
     /// All runs.
@@ -147,16 +147,16 @@ pub struct Shard {
 }
 
 /// Does one run: its records, or why there are none.
-pub type Perform<'a> = &'a (dyn Fn(&Run) -> Result<Vec<Record>, String> + Sync);
+pub type RunFn<'a> = &'a (dyn Fn(&StudyRun) -> Result<Vec<Record>, String> + Sync);
 
-impl Order {
+impl SweepSpec {
     /// What to do with a plan. Its files are read, and every point of the grid is checked, before
     /// anything is run.
     pub fn new(
         (plan_name, plan): (&str, &str),
-        selection: Selection,
+        selection: RunSelection,
         chunk: Option<u32>,
-        load: Load<'_>,
+        load: FileLoader<'_>,
     ) -> Result<Self, SweepError> {
         let files = Mutex::new(BTreeMap::new());
         let kept = |name: &str| {
@@ -172,19 +172,19 @@ impl Order {
             return Err(SweepError::Nothing(read.name.clone(), selection.world));
         }
         let keys = check(&runs)?;
-        let Selection { world, thin, seeds } = selection;
+        let RunSelection { world, quick: thin, seeds } = selection;
         let usual = match world {
-            World::Sim => SIMULATED_CHUNK.max((runs.len() / CHUNKS) as u32),
-            World::Emu | World::Live => REAL_CHUNK,
+            World::Sim => MIN_SIM_CHUNK_RUNS.max((runs.len() / TARGET_CHUNKS) as u32),
+            World::Emu | World::Live => EMU_CHUNK_RUNS,
         };
         Ok(Self {
-            engine: ENGINE.to_owned(),
+            engine: ENGINE_VERSION.to_owned(),
             plan: plan.to_owned(),
             files: files.into_inner().unwrap_or_default(),
             world,
-            thin,
+            quick: thin,
             seeds,
-            chunk: chunk.unwrap_or(usual).clamp(1, LARGEST_CHUNK),
+            chunk: chunk.unwrap_or(usual).clamp(1, MAX_CHUNK_RUNS),
             keys,
         })
     }
@@ -196,10 +196,10 @@ impl Order {
 
 /// Refuses a grid in which some point is no scenario. Of random samples it is enough that one is:
 /// the others say in their rows what is wrong. Gives the keys of all runs.
-fn check(runs: &Runs<'_>) -> Result<Vec<String>, SweepError> {
+fn check(runs: &RunGrid<'_>) -> Result<Vec<String>, SweepError> {
     let random = runs.plan().random.iter().flat_map(|random| &random.draws);
     let drawn: Vec<_> =
-        random.map(|draw| draw.name.as_str()).chain([crate::runs::SAMPLE]).collect();
+        random.map(|draw| draw.name.as_str()).chain([crate::runs::SAMPLE_PARAMETER]).collect();
     let mut points: BTreeMap<String, (usize, Option<String>)> = BTreeMap::new();
     let mut keys = Vec::new();
     for run in (0..runs.len()).filter_map(|index| runs.get(index)) {
@@ -224,16 +224,16 @@ fn check(runs: &Runs<'_>) -> Result<Vec<String>, SweepError> {
 
 impl Sweep {
     /// The sweep of this order in `folder`: a new one, or the same as far as it is.
-    pub fn begin(folder: &Path, mut order: Order) -> Result<Self, SweepError> {
+    pub fn begin(folder: &Path, mut order: SweepSpec) -> Result<Self, SweepError> {
         let failed = |source| SweepError::File(folder.to_owned(), source);
         std::fs::create_dir_all(folder).map_err(failed)?;
-        let path = folder.join(ORDER);
+        let path = folder.join(SPEC_FILE);
         let text = serde_json::to_vec_pretty(&order).map_err(io::Error::from).map_err(failed)?;
-        files::publish(folder, ORDER, &text).map_err(|e| SweepError::File(path, e))?;
+        files::publish(folder, SPEC_FILE, &text).map_err(|e| SweepError::File(path, e))?;
         let mut found = Self::open(folder)?;
         let keys = std::mem::take(&mut order.keys);
         // How it is cut does not change what comes of it.
-        if (Order { chunk: found.order.chunk, ..order }) != found.order {
+        if (SweepSpec { chunk: found.order.chunk, ..order }) != found.order {
             return Err(SweepError::Another(folder.to_owned()));
         }
         found.order.keys = keys;
@@ -242,7 +242,7 @@ impl Sweep {
 
     /// The sweep in `folder`.
     pub fn open(folder: &Path) -> Result<Self, SweepError> {
-        let path = folder.join(ORDER);
+        let path = folder.join(SPEC_FILE);
         let budget = ReadBudget::new(DEFAULT_RESULT_LIMIT);
         let text = match budget.and_then(|budget| budget.read(&path)) {
             Ok(text) => text,
@@ -251,13 +251,13 @@ impl Sweep {
             }
             Err(error) => return Err(SweepError::File(path, error)),
         };
-        let order: Order = serde_json::from_slice(&text)
+        let order: SweepSpec = serde_json::from_slice(&text)
             .map_err(|error| SweepError::File(path.clone(), io::Error::from(error)))?;
-        if order.seeds.is_some_and(|seeds| u64::from(seeds) > MOST_SEEDS) {
-            let why = format!("`seeds` is not at most {MOST_SEEDS}");
+        if order.seeds.is_some_and(|seeds| u64::from(seeds) > MAX_SEEDS) {
+            let why = format!("`seeds` is not at most {MAX_SEEDS}");
             return Err(SweepError::File(path, io::Error::other(why)));
         }
-        if order.engine != ENGINE {
+        if order.engine != ENGINE_VERSION {
             let folder = folder.to_owned();
             return Err(SweepError::Version { folder, begun: order.engine });
         }
@@ -287,13 +287,13 @@ impl Sweep {
         others.map(relative).collect()
     }
 
-    fn with_runs<T>(&self, work: impl FnOnce(&Runs<'_>) -> T) -> T {
-        let Order { world, thin, seeds, .. } = self.order;
+    fn with_runs<T>(&self, work: impl FnOnce(&RunGrid<'_>) -> T) -> T {
+        let SweepSpec { world, quick: thin, seeds, .. } = self.order;
         let load = |name: &str| self.order.load(name);
-        work(&self.plan.runs(Selection { world, thin, seeds }, &load))
+        work(&self.plan.runs(RunSelection { world, quick: thin, seeds }, &load))
     }
 
-    fn chunks(&self, runs: &Runs<'_>) -> Vec<Chunk> {
+    fn chunks(&self, runs: &RunGrid<'_>) -> Vec<RunChunk> {
         let size = self.order.chunk.max(1) as usize;
         let starts = (0..runs.len()).step_by(size);
         let spans = starts.map(|start| start..(start + size).min(runs.len()));
@@ -302,13 +302,13 @@ impl Sweep {
         });
         let with_path = |((index, runs), path): ((usize, Range<usize>), &PathBuf)| {
             let path = path.clone();
-            Chunk { index, runs, path }
+            RunChunk { index, runs, path }
         };
         spans.clone().enumerate().zip(paths).map(with_path).collect()
     }
 
     /// The file of a chunk.
-    fn path(&self, runs: &Runs<'_>, index: usize, span: Range<usize>) -> PathBuf {
+    fn path(&self, runs: &RunGrid<'_>, index: usize, span: Range<usize>) -> PathBuf {
         let known = self.order.keys.get(span.clone()).map(<[String]>::to_vec);
         let made = || span.filter_map(|index| runs.get(index)).map(|run| run.row.key).collect();
         let keys: Vec<_> = known.unwrap_or_else(made);
@@ -317,11 +317,11 @@ impl Sweep {
     }
 
     /// How far it is.
-    pub fn status(&self) -> Status {
+    pub fn status(&self) -> SweepProgress {
         self.with_runs(|runs| {
             let chunks = self.chunks(runs);
             let done: Vec<_> = chunks.iter().filter(|chunk| chunk.path.exists()).collect();
-            Status {
+            SweepProgress {
                 done: done.iter().map(|chunk| chunk.runs.len()).sum(),
                 runs: runs.len(),
                 chunks_done: done.len(),
@@ -336,7 +336,7 @@ impl Sweep {
         &self,
         shard: Shard,
         threads: usize,
-        perform: Perform<'_>,
+        perform: RunFn<'_>,
         progress: &mut dyn FnMut(usize, usize) -> bool,
     ) -> Result<(), SweepError> {
         self.with_runs(|runs| {
@@ -355,7 +355,7 @@ impl Sweep {
                 if todo.get(number)?.path.exists() {
                     return None;
                 }
-                runs.get(index).map(|run| run.perform(perform))
+                runs.get(index).map(|run| run.execute(perform))
             };
             batch::in_order(places.len(), threads, work, |place, row| {
                 ended += 1;
@@ -370,7 +370,7 @@ impl Sweep {
                     let rows = std::mem::take(&mut rows);
                     let chunk = todo.get(this).filter(|chunk| chunk.runs.len() == rows.len());
                     if let Some(chunk) = chunk {
-                        failed = self.keep(&chunk.path, &rows).err();
+                        failed = self.write_chunk(&chunk.path, &rows).err();
                     }
                 }
                 failed.is_none()
@@ -380,7 +380,7 @@ impl Sweep {
     }
 
     /// Writes a chunk, unless somebody else has.
-    fn keep(&self, path: &Path, rows: &[Row]) -> Result<(), SweepError> {
+    fn write_chunk(&self, path: &Path, rows: &[RunRow]) -> Result<(), SweepError> {
         let about = [("towpath.plan", self.plan.name.clone())];
         let bytes = table::write(rows, &about);
         let bytes = bytes.map_err(|error| SweepError::Table(path.to_owned(), error))?;
@@ -390,12 +390,12 @@ impl Sweep {
     }
 
     /// All rows that are there, in order.
-    pub fn rows(&self) -> Result<Vec<Row>, SweepError> {
+    pub fn rows(&self) -> Result<Vec<RunRow>, SweepError> {
         self.with_runs(|runs| {
             let mut rows = Vec::new();
             let budget = || ReadBudget::new(DEFAULT_RESULT_LIMIT);
             let held = budget().map_err(|error| SweepError::File(self.folder.clone(), error))?;
-            for Chunk { path, runs, .. } in self.chunks(runs) {
+            for RunChunk { path, runs, .. } in self.chunks(runs) {
                 // A file's bytes go when its rows are there.
                 match budget().and_then(|stored| stored.read(&path)) {
                     Ok(bytes) => rows.extend(
@@ -416,9 +416,9 @@ impl Sweep {
         &self,
         (count, seed): (usize, u64),
         threads: usize,
-        perform: Perform<'_>,
+        perform: RunFn<'_>,
         progress: &mut dyn FnMut(usize, usize) -> bool,
-    ) -> Result<Vec<(Row, Row)>, SweepError> {
+    ) -> Result<Vec<(RunRow, RunRow)>, SweepError> {
         let stored = self.rows()?;
         let stored: BTreeMap<_, _> = stored.into_iter().map(|row| (row.key.clone(), row)).collect();
         self.with_runs(|runs| {
@@ -432,7 +432,7 @@ impl Sweep {
             let mut differ = Vec::new();
             let work = |place: usize| {
                 let (_, index) = there.get(place)?;
-                Some(runs.get(*index)?.perform(perform))
+                Some(runs.get(*index)?.execute(perform))
             };
             batch::in_order(there.len(), threads, work, |place, row| {
                 let old = row.as_ref().and_then(|row| stored.get(&row.key));
@@ -448,7 +448,7 @@ impl Sweep {
     }
 
     /// Removes what processes that died have left, once everything is done.
-    pub fn tidy(&self) {
+    pub fn remove_leftovers(&self) {
         let status = self.status();
         if status.chunks == status.chunks_done {
             files::remove_leftovers(&self.folder);
@@ -458,13 +458,13 @@ impl Sweep {
 
 /// The plan in what says what a folder holds.
 pub(crate) fn fuzzed(text: &[u8]) -> Option<Plan> {
-    let order: Order = serde_json::from_slice(text).ok()?;
+    let order: SweepSpec = serde_json::from_slice(text).ok()?;
     Plan::parse("plan.toml", &order.plan, &|name| order.load(name)).ok()
 }
 
 /// Runs whose rows stand in one file.
 #[derive(Debug, Clone)]
-struct Chunk {
+struct RunChunk {
     index: usize,
     runs: Range<usize>,
     path: PathBuf,
@@ -475,8 +475,9 @@ impl Shard {
     pub const WHOLE: Self = Self { number: 1, of: 1 };
 
     /// Its own chunks from the beginning, then everybody else's from the end.
-    fn order(self, chunks: Vec<Chunk>) -> Vec<Chunk> {
-        let own = |chunk: &Chunk| chunk.index % self.of.max(1) as usize + 1 == self.number as usize;
+    fn order(self, chunks: Vec<RunChunk>) -> Vec<RunChunk> {
+        let own =
+            |chunk: &RunChunk| chunk.index % self.of.max(1) as usize + 1 == self.number as usize;
         let (mut mine, others): (Vec<_>, Vec<_>) = chunks.into_iter().partition(own);
         mine.extend(others.into_iter().rev());
         mine

@@ -25,18 +25,18 @@ use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::types::Type;
 use towpath_measure::input::{DEFAULT_RESULT_LIMIT, InputError, ReadBudget};
 
-use crate::row::{Parameter, Row};
-use crate::runs::ENGINE;
+use crate::row::{Parameter, RunRow};
+use crate::runs::ENGINE_VERSION;
 
 /// Columns that every table has.
-const FIXED: [&str; 6] = ["key", "variant", "world", "transport", "seed", "error"];
+const FIXED_COLUMNS: [&str; 6] = ["key", "variant", "world", "transport", "seed", "error"];
 /// Memory of a cell while its table is read, apart from what a text says: level and value as they are
 /// stored, and the value beside them as it is taken.
 const CELL_BYTES: u64 = 80;
 /// What an allocation takes besides its content.
-const ALLOCATION_BYTES: u64 = 16;
+const ALLOCATION_OVERHEAD_BYTES: u64 = 16;
 const PARAMETERS: &str = "towpath.parameters";
-const FIGURES: &str = "towpath.figures";
+const METRICS_KEY: &str = "towpath.figures";
 
 /// Why a file is no table of rows.
 #[derive(Debug, thiserror::Error)]
@@ -55,7 +55,7 @@ pub enum TableError {
     Limit(#[from] io::Error),
     /// It has another number of rows than it may have.
     #[error("it has {0} rows, and there are {1} runs")]
-    Rows(i64, usize),
+    TooManyRows(i64, usize),
     /// What is said of the columns is not readable.
     #[error("it does not say which columns it has")]
     Metadata,
@@ -73,41 +73,41 @@ impl From<ParquetError> for TableError {
 
 /// Whether a parameter may not have this name, because a column has.
 pub(crate) fn is_taken(name: &str) -> bool {
-    FIXED.contains(&name) || name.ends_with(NUMBER) || name.ends_with(FIGURE)
+    FIXED_COLUMNS.contains(&name) || name.ends_with(NUMBER) || name.ends_with(METRIC_SUFFIX)
 }
 
 /// The column of a figure. Parameters are named by people, and have their names first.
 fn figure_column(figure: &str, is_parameter: bool) -> String {
-    if is_parameter { format!("{figure}{FIGURE}") } else { figure.to_owned() }
+    if is_parameter { format!("{figure}{METRIC_SUFFIX}") } else { figure.to_owned() }
 }
 
 const NUMBER: &str = " (number)";
-const FIGURE: &str = " (figure)";
+const METRIC_SUFFIX: &str = " (figure)";
 
 /// What a column holds.
-enum Column {
+enum ColumnData {
     Texts(Vec<Option<String>>),
     Wholes(Vec<i64>),
     Numbers(Vec<Option<f64>>),
 }
 
 /// A table as the bytes of a file; `metadata` is stored with it.
-pub fn write(rows: &[Row], metadata: &[(&str, String)]) -> Result<Vec<u8>, TableError> {
+pub fn write(rows: &[RunRow], metadata: &[(&str, String)]) -> Result<Vec<u8>, TableError> {
     let parameters: BTreeSet<_> = rows.iter().flat_map(|row| row.parameters.keys()).collect();
     let figures: BTreeSet<_> = rows.iter().flat_map(|row| row.figures.keys()).collect();
     let columns = columns(rows, &parameters, &figures);
     let of_columns = |names: &BTreeSet<&String>| serde_json::json!(names).to_string();
     let mut about = vec![
-        KeyValue::new("towpath.engine".to_owned(), ENGINE.to_owned()),
+        KeyValue::new("towpath.engine".to_owned(), ENGINE_VERSION.to_owned()),
         KeyValue::new(PARAMETERS.to_owned(), of_columns(&parameters)),
-        KeyValue::new(FIGURES.to_owned(), of_columns(&figures)),
+        KeyValue::new(METRICS_KEY.to_owned(), of_columns(&figures)),
     ];
     about.extend(
         metadata.iter().map(|(name, text)| KeyValue::new((*name).to_owned(), text.clone())),
     );
     let properties = WriterProperties::builder()
         .set_compression(Compression::SNAPPY)
-        .set_created_by(ENGINE.to_owned())
+        .set_created_by(ENGINE_VERSION.to_owned())
         .set_statistics_enabled(EnabledStatistics::Chunk)
         .set_key_value_metadata(Some(about));
     let fields = columns.iter().map(|(name, column)| field(name, column).map(Arc::new));
@@ -126,23 +126,25 @@ pub fn write(rows: &[Row], metadata: &[(&str, String)]) -> Result<Vec<u8>, Table
 }
 
 fn columns(
-    rows: &[Row],
+    rows: &[RunRow],
     parameters: &BTreeSet<&String>,
     figures: &BTreeSet<&String>,
-) -> Vec<(String, Column)> {
-    let texts = |of: &dyn Fn(&Row) -> Option<String>| Column::Texts(rows.iter().map(of).collect());
-    let numbers = |of: &dyn Fn(&Row) -> Option<f64>| Column::Numbers(rows.iter().map(of).collect());
+) -> Vec<(String, ColumnData)> {
+    let texts =
+        |of: &dyn Fn(&RunRow) -> Option<String>| ColumnData::Texts(rows.iter().map(of).collect());
+    let numbers =
+        |of: &dyn Fn(&RunRow) -> Option<f64>| ColumnData::Numbers(rows.iter().map(of).collect());
     let seeds = rows.iter().map(|row| i64::try_from(row.seed).unwrap_or(i64::MAX)).collect();
     let mut columns = vec![
         ("key".to_owned(), texts(&|row| Some(row.key.clone()))),
         ("variant".to_owned(), texts(&|row| Some(row.variant.clone()))),
         ("world".to_owned(), texts(&|row| Some(row.world.to_string()))),
         ("transport".to_owned(), texts(&|row| Some(row.transport.to_string()))),
-        ("seed".to_owned(), Column::Wholes(seeds)),
+        ("seed".to_owned(), ColumnData::Wholes(seeds)),
         ("error".to_owned(), texts(&|row| row.error.clone())),
     ];
     for &name in parameters {
-        let of = |row: &Row| row.parameters.get(name).cloned();
+        let of = |row: &RunRow| row.parameters.get(name).cloned();
         columns.push((name.clone(), texts(&|row| of(row).map(|parameter| parameter.text))));
         if rows.iter().any(|row| of(row).is_some_and(|parameter| parameter.number.is_some())) {
             let number = numbers(&|row| of(row).and_then(|parameter| parameter.number));
@@ -156,15 +158,15 @@ fn columns(
     columns
 }
 
-fn field(name: &str, column: &Column) -> Result<Type, ParquetError> {
+fn field(name: &str, column: &ColumnData) -> Result<Type, ParquetError> {
     let (physical, logical) = match column {
-        Column::Texts(_) => (Physical::BYTE_ARRAY, Some(LogicalType::String)),
-        Column::Wholes(_) => (Physical::INT64, None),
-        Column::Numbers(_) => (Physical::DOUBLE, None),
+        ColumnData::Texts(_) => (Physical::BYTE_ARRAY, Some(LogicalType::String)),
+        ColumnData::Wholes(_) => (Physical::INT64, None),
+        ColumnData::Numbers(_) => (Physical::DOUBLE, None),
     };
     let repetition = match column {
-        Column::Wholes(_) => Repetition::REQUIRED,
-        Column::Texts(_) | Column::Numbers(_) => Repetition::OPTIONAL,
+        ColumnData::Wholes(_) => Repetition::REQUIRED,
+        ColumnData::Texts(_) | ColumnData::Numbers(_) => Repetition::OPTIONAL,
     };
     Type::primitive_type_builder(name, physical)
         .with_logical_type(logical)
@@ -174,19 +176,19 @@ fn field(name: &str, column: &Column) -> Result<Type, ParquetError> {
 
 fn put<W: io::Write + Send>(
     group: &mut SerializedRowGroupWriter<'_, W>,
-    column: Column,
+    column: ColumnData,
 ) -> Result<(), TableError> {
     let Some(mut writer) = group.next_column()? else { return Ok(()) };
     match column {
-        Column::Wholes(values) => {
+        ColumnData::Wholes(values) => {
             writer.typed::<Int64Type>().write_batch(&values, None, None)?;
         }
-        Column::Numbers(values) => {
+        ColumnData::Numbers(values) => {
             let levels: Vec<_> = values.iter().map(|value| i16::from(value.is_some())).collect();
             let values: Vec<_> = values.into_iter().flatten().collect();
             writer.typed::<DoubleType>().write_batch(&values, Some(&levels), None)?;
         }
-        Column::Texts(values) => {
+        ColumnData::Texts(values) => {
             let levels: Vec<_> = values.iter().map(|value| i16::from(value.is_some())).collect();
             let values = values.into_iter().flatten();
             let values: Vec<_> = values.map(|text| ByteArray::from(text.into_bytes())).collect();
@@ -201,19 +203,19 @@ fn put<W: io::Write + Send>(
 ///
 /// A table of nothing takes hardly any room in its file, so what counts is what is made of it: the rows are taken
 /// from `held`, and what is needed to make them is limited for each table.
-pub fn read(bytes: Vec<u8>, most: usize, held: &ReadBudget) -> Result<Vec<Row>, TableError> {
+pub fn read(bytes: Vec<u8>, most: usize, held: &ReadBudget) -> Result<Vec<RunRow>, TableError> {
     // The library panics at some files. Those that are known are refused before.
     let bytes = Bytes::from(bytes);
     let read = || read_checked(&bytes, most, held);
     catch_unwind(AssertUnwindSafe(read)).unwrap_or(Err(TableError::Metadata))
 }
 
-fn read_checked(bytes: &Bytes, most: usize, held: &ReadBudget) -> Result<Vec<Row>, TableError> {
+fn read_checked(bytes: &Bytes, most: usize, held: &ReadBudget) -> Result<Vec<RunRow>, TableError> {
     let reader = SerializedFileReader::new(bytes.clone())?;
     let file = reader.metadata().file_metadata();
     let count = usize::try_from(file.num_rows());
     if count.is_ok_and(|count| count > most) {
-        return Err(TableError::Rows(file.num_rows(), most));
+        return Err(TableError::TooManyRows(file.num_rows(), most));
     }
     let about = file.key_value_metadata().cloned().unwrap_or_default();
     let listed = |key: &str| -> Result<Vec<String>, TableError> {
@@ -221,7 +223,7 @@ fn read_checked(bytes: &Bytes, most: usize, held: &ReadBudget) -> Result<Vec<Row
         let text = entry.and_then(|entry| entry.value.as_deref()).ok_or(TableError::Metadata)?;
         serde_json::from_str(text).map_err(|_| TableError::Metadata)
     };
-    let (parameters, figures) = (listed(PARAMETERS)?, listed(FIGURES)?);
+    let (parameters, figures) = (listed(PARAMETERS)?, listed(METRICS_KEY)?);
     let columns = file.schema_descr().num_columns();
     if parameters.len().saturating_add(figures.len()) > columns {
         return Err(TableError::Metadata);
@@ -234,7 +236,7 @@ fn read_checked(bytes: &Bytes, most: usize, held: &ReadBudget) -> Result<Vec<Row
         let count = usize::try_from(group.num_rows()).unwrap_or(0);
         for place in 0..count {
             let row = row(&columns, place, (&parameters, &figures))?;
-            held.take(bytes_held(&row))?;
+            held.take(memory_bytes(&row))?;
             rows.push(row);
         }
     }
@@ -242,15 +244,15 @@ fn read_checked(bytes: &Bytes, most: usize, held: &ReadBudget) -> Result<Vec<Row
 }
 
 /// Memory of a row. Nodes of a map are half full.
-fn bytes_held(row: &Row) -> u64 {
-    let text = |text: &str| text.len() as u64 + ALLOCATION_BYTES;
+fn memory_bytes(row: &RunRow) -> u64 {
+    let text = |text: &str| text.len() as u64 + ALLOCATION_OVERHEAD_BYTES;
     let entry = |bytes: usize| 2 * (size_of::<String>() + bytes) as u64;
     let parameters = row.parameters.iter().map(|(name, parameter)| {
         entry(size_of::<Parameter>()) + text(name) + text(&parameter.text)
     });
     let figures = row.figures.keys().map(|name| entry(size_of::<f64>()) + text(name));
     let texts = [&row.key, &row.variant].into_iter().chain(&row.error);
-    size_of::<Row>() as u64
+    size_of::<RunRow>() as u64
         + texts.map(|each| text(each)).sum::<u64>()
         + parameters.chain(figures).sum::<u64>()
 }
@@ -260,7 +262,7 @@ fn take(
     file: &Bytes,
     group: &RowGroupMetaData,
     budget: &Arc<ReadBudget>,
-) -> Result<BTreeMap<String, Column>, TableError> {
+) -> Result<BTreeMap<String, ColumnData>, TableError> {
     let count = usize::try_from(group.num_rows()).unwrap_or(0);
     let mut columns = BTreeMap::new();
     for about in group.columns() {
@@ -271,12 +273,12 @@ fn take(
             ColumnReader::Int64ColumnReader(mut reader) => {
                 let mut values = Vec::new();
                 reader.read_records(count, None, None, &mut values)?;
-                Column::Wholes(values)
+                ColumnData::Wholes(values)
             }
             ColumnReader::DoubleColumnReader(mut reader) => {
                 let mut values = Vec::new();
                 reader.read_records(count, Some(&mut levels), None, &mut values)?;
-                Column::Numbers(spread(&levels, values))
+                ColumnData::Numbers(spread(&levels, values))
             }
             ColumnReader::ByteArrayColumnReader(mut reader) => {
                 let mut values = Vec::new();
@@ -287,7 +289,7 @@ fn take(
                     Ok(String::from_utf8_lossy(bytes.data()).into_owned())
                 };
                 let texts = values.into_iter().map(text).collect::<Result<_, InputError>>();
-                Column::Texts(spread(&levels, texts?))
+                ColumnData::Texts(spread(&levels, texts?))
             }
             ColumnReader::BoolColumnReader(_)
             | ColumnReader::Int32ColumnReader(_)
@@ -309,23 +311,23 @@ fn spread<T>(levels: &[i16], values: Vec<T>) -> Vec<Option<T>> {
 }
 
 fn row(
-    columns: &BTreeMap<String, Column>,
+    columns: &BTreeMap<String, ColumnData>,
     place: usize,
     (parameters, figures): (&[String], &[String]),
-) -> Result<Row, TableError> {
+) -> Result<RunRow, TableError> {
     let wrong = |name: &str| TableError::Column(name.to_owned());
     let text = |name: &str| match columns.get(name) {
-        Some(Column::Texts(texts)) => Ok(texts.get(place).cloned().flatten()),
-        Some(Column::Wholes(_) | Column::Numbers(_)) | None => Err(wrong(name)),
+        Some(ColumnData::Texts(texts)) => Ok(texts.get(place).cloned().flatten()),
+        Some(ColumnData::Wholes(_) | ColumnData::Numbers(_)) | None => Err(wrong(name)),
     };
     let number = |name: &str| match columns.get(name) {
-        Some(Column::Numbers(numbers)) => numbers.get(place).copied().flatten(),
-        Some(Column::Texts(_) | Column::Wholes(_)) | None => None,
+        Some(ColumnData::Numbers(numbers)) => numbers.get(place).copied().flatten(),
+        Some(ColumnData::Texts(_) | ColumnData::Wholes(_)) | None => None,
     };
     let needed = |name: &str| text(name)?.ok_or_else(|| wrong(name));
     let seed = match columns.get("seed") {
-        Some(Column::Wholes(seeds)) => seeds.get(place).copied(),
-        Some(Column::Texts(_) | Column::Numbers(_)) | None => None,
+        Some(ColumnData::Wholes(seeds)) => seeds.get(place).copied(),
+        Some(ColumnData::Texts(_) | ColumnData::Numbers(_)) | None => None,
     };
     // Worlds and transports are written as their names, which serde reads.
     let world = serde_json::from_value(needed("world")?.into()).map_err(|_| wrong("world"))?;
@@ -337,7 +339,7 @@ fn row(
             of_row.insert(name.clone(), Parameter { text, number });
         }
     }
-    Ok(Row {
+    Ok(RunRow {
         key: needed("key")?,
         variant: needed("variant")?,
         world,
@@ -356,17 +358,19 @@ fn row(
 }
 
 /// The same columns as text with commas, for programs that read nothing else.
-pub fn csv(rows: &[Row]) -> String {
+pub fn csv(rows: &[RunRow]) -> String {
     let parameters: BTreeSet<_> = rows.iter().flat_map(|row| row.parameters.keys()).collect();
     let figures: BTreeSet<_> = rows.iter().flat_map(|row| row.figures.keys()).collect();
     let columns = columns(rows, &parameters, &figures);
     let names: Vec<_> = columns.iter().map(|(name, _)| quoted(name)).collect();
     let mut out = names.join(",") + "\n";
     for place in 0..rows.len() {
-        let cell = |(_, column): &(String, Column)| match column {
-            Column::Texts(texts) => texts.get(place).cloned().flatten().map(|text| quoted(&text)),
-            Column::Wholes(wholes) => wholes.get(place).map(ToString::to_string),
-            Column::Numbers(numbers) => {
+        let cell = |(_, column): &(String, ColumnData)| match column {
+            ColumnData::Texts(texts) => {
+                texts.get(place).cloned().flatten().map(|text| quoted(&text))
+            }
+            ColumnData::Wholes(wholes) => wholes.get(place).map(ToString::to_string),
+            ColumnData::Numbers(numbers) => {
                 numbers.get(place).copied().flatten().map(|number| number.to_string())
             }
         };
@@ -390,8 +394,8 @@ mod tests {
 
     use super::*;
 
-    fn rows() -> Vec<Row> {
-        let row = |key: &str| Row {
+    fn rows() -> Vec<RunRow> {
+        let row = |key: &str| RunRow {
             key: key.to_owned(),
             variant: "MPTCP, \"M1\"".to_owned(),
             world: World::Sim,
@@ -407,21 +411,21 @@ mod tests {
         let figures = [("goodput".to_owned(), 9.5e6), ("recovery".to_owned(), f64::INFINITY)];
         let few = [("path.wifi.goodput".to_owned(), 0.1)];
         vec![
-            Row {
+            RunRow {
                 parameters: parameter("600 KB", Some(6e5)).into(),
                 figures: figures.into(),
                 ..row("a")
             },
-            Row {
+            RunRow {
                 parameters: parameter("none", None).into(),
                 error: Some("no\nway".to_owned()),
                 ..row("b")
             },
-            Row { figures: few.into(), transport: Transport::Tcp, ..row("c") },
+            RunRow { figures: few.into(), transport: Transport::Tcp, ..row("c") },
         ]
     }
 
-    fn all(bytes: Vec<u8>) -> Result<Vec<Row>, TableError> {
+    fn read_all(bytes: Vec<u8>) -> Result<Vec<RunRow>, TableError> {
         read(bytes, usize::MAX, &ReadBudget::of(u64::MAX))
     }
 
@@ -429,7 +433,7 @@ mod tests {
     fn rows_survive_a_round_trip_and_equal_rows_are_equal_bytes() {
         let bytes = write(&rows(), &[("towpath.plan", "p".to_owned())]).unwrap();
         assert_eq!(bytes, write(&rows(), &[("towpath.plan", "p".to_owned())]).unwrap());
-        assert_eq!(all(bytes).unwrap(), rows());
+        assert_eq!(read_all(bytes).unwrap(), rows());
     }
 
     #[test]
@@ -437,13 +441,13 @@ mod tests {
         let bytes = write(&rows(), &[]).unwrap();
         for length in [0, 4, 100, bytes.len() - 1] {
             let cut = bytes.get(..length).unwrap().to_vec();
-            assert!(all(cut).is_err(), "{length}");
+            assert!(read_all(cut).is_err(), "{length}");
         }
     }
 
     #[test]
     fn what_is_made_of_a_table_has_a_limit_however_small_its_file_is() {
-        let row = Row { variant: "v".repeat(1_000), ..rows()[2].clone() };
+        let row = RunRow { variant: "v".repeat(1_000), ..rows()[2].clone() };
         let bytes = write(&vec![row; 1_000], &[]).unwrap();
         assert!(bytes.len() < 10_000, "{}", bytes.len());
         let refused = read(bytes.clone(), 1_000, &ReadBudget::of(1_000_000)).unwrap_err();
@@ -461,7 +465,7 @@ mod tests {
     /// Cells without a value take no room in a file: a column of them is one run of equal levels.
     #[test]
     fn cells_without_a_value_count_as_the_memory_they_take() {
-        let row = Row { figures: BTreeMap::new(), ..rows()[2].clone() };
+        let row = RunRow { figures: BTreeMap::new(), ..rows()[2].clone() };
         let mut table = vec![row; 40_000];
         table[0].figures = (0..100).map(|number| (number.to_string(), 0.0)).collect();
         let bytes = write(&table, &[]).unwrap();
@@ -483,7 +487,7 @@ mod tests {
             row.parameters.insert("subflows".to_owned(), parameter);
             row.figures.insert("subflows".to_owned(), 1.0);
         }
-        assert_eq!(all(write(&rows, &[]).unwrap()).unwrap(), rows);
+        assert_eq!(read_all(write(&rows, &[]).unwrap()).unwrap(), rows);
         assert!(is_taken("key") && is_taken("x (number)") && !is_taken("subflows"));
     }
 }

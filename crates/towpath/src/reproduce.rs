@@ -18,9 +18,9 @@ use towpath_report::gallery::{self, GalleryEntry};
 use towpath_study::figure::sparks;
 use towpath_study::plan::Plan;
 use towpath_study::reproduction::{self, Reproduction};
-use towpath_study::row::Row;
-use towpath_study::runs::Selection;
-use towpath_study::sweep::{Order, Shard, Sweep};
+use towpath_study::row::RunRow;
+use towpath_study::runs::RunSelection;
+use towpath_study::sweep::{Shard, Sweep, SweepSpec};
 use towpath_study::table::{self, TableError};
 
 use crate::arguments::world;
@@ -178,7 +178,7 @@ fn drawable(
     for found in all {
         let mut missing = None;
         for world in worlds(&found.reproduction.plan, &arguments.world)? {
-            let selection = Selection { world, thin: arguments.thin, seeds: arguments.seeds };
+            let selection = RunSelection { world, quick: arguments.thin, seeds: arguments.seeds };
             missing = missing.or(stored(&found, selection, &arguments.out).err());
         }
         match missing {
@@ -220,7 +220,7 @@ fn repeat(
     let worlds = worlds(plan, &arguments.world)?;
     let (mut rows, mut folders) = (Vec::new(), Vec::new());
     for &world in &worlds {
-        let selection = Selection { world, thin: arguments.thin, seeds: arguments.seeds };
+        let selection = RunSelection { world, quick: arguments.thin, seeds: arguments.seeds };
         if arguments.redraw {
             rows.extend(stored(found, selection, &arguments.out)?);
             continue;
@@ -253,14 +253,14 @@ fn repeat(
 /// is done twice. It goes when the figure is written, so that the next time everything is measured anew.
 fn run(
     found: &Found,
-    selection: Selection,
+    selection: RunSelection,
     arguments: &ReproduceArguments,
     ui: &mut Ui,
-) -> Result<Option<(Vec<Row>, PathBuf)>, CliError> {
+) -> Result<Option<(Vec<RunRow>, PathBuf)>, CliError> {
     let Reproduction { plan, plan_text, .. } = &found.reproduction;
-    let order = Order::new((&plan.name, plan_text), selection, None, &*found.load)?;
+    let order = SweepSpec::new((&plan.name, plan_text), selection, None, &*found.load)?;
     let seeds = selection.seeds.map_or(String::new(), |seeds| format!("-{seeds}"));
-    let stem = stem(&plan.name, &[selection.world.to_string()], selection.thin);
+    let stem = stem(&plan.name, &[selection.world.to_string()], selection.quick);
     let folder = arguments.out.join(format!(".{stem}{seeds}"));
     files::folder(&folder)?;
     let sweep = Sweep::begin(&folder, order)?;
@@ -286,7 +286,7 @@ fn run(
 
 /// The rows of runs that were done before: those of the plan as it is now, whichever of its files in
 /// the folder they are in.
-fn stored(found: &Found, selection: Selection, folder: &Path) -> Result<Vec<Row>, CliError> {
+fn stored(found: &Found, selection: RunSelection, folder: &Path) -> Result<Vec<RunRow>, CliError> {
     let Reproduction { plan, .. } = &found.reproduction;
     let unreadable = |source| CliError::Read { path: folder.to_owned(), source };
     let mut files = Vec::new();
@@ -340,7 +340,7 @@ fn stem(name: &str, worlds: &[String], thin: bool) -> String {
     format!("{}{}", gallery::stem(name, worlds), if thin { "-thin" } else { "" })
 }
 
-fn write_files(entry: &mut GalleryEntry, rows: &[Row], folder: &Path) -> Result<(), CliError> {
+fn write_files(entry: &mut GalleryEntry, rows: &[RunRow], folder: &Path) -> Result<(), CliError> {
     let stem = stem(&entry.name, &entry.worlds, entry.quick);
     let about = [("towpath.plan", entry.name.clone())];
     let internal = |error: &dyn std::fmt::Display| CliError::Internal(error.to_string());

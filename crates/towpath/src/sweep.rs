@@ -12,9 +12,9 @@ use towpath_measure::result::Warning;
 use towpath_measure::scenario::World;
 use towpath_measure::scenario::document::nearest;
 use towpath_study::plan::{EXAMPLE, Plan};
-use towpath_study::row::Row;
-use towpath_study::runs::Selection;
-use towpath_study::sweep::{LARGEST_CHUNK, Order, Shard, Sweep};
+use towpath_study::row::RunRow;
+use towpath_study::runs::RunSelection;
+use towpath_study::sweep::{MAX_CHUNK_RUNS, Shard, Sweep, SweepSpec};
 use towpath_study::{summary, table};
 
 use crate::arguments::world;
@@ -58,7 +58,7 @@ pub(crate) struct SweepArguments {
     #[arg(long, value_name = "I/N", value_parser = shard)]
     shard: Option<Shard>,
     /// Runs for each file [default: a fortieth of all, from 10 to 1000; emulated 1]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(LARGEST_CHUNK)))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_CHUNK_RUNS)))]
     chunk: Option<u32>,
     #[command(flatten)]
     shown: ShownArguments,
@@ -135,8 +135,8 @@ fn run(arguments: &SweepArguments, path: &Path, ui: &mut Ui) -> Result<ExitCode,
     let name = path.to_string_lossy();
     let plan = Plan::parse(&name, &text, &load)?;
     let world = world_of(&plan, arguments.world)?;
-    let selection = Selection { world, thin: arguments.thin, seeds: arguments.seeds };
-    let order = Order::new((&name, &text), selection, arguments.chunk, &load)?;
+    let selection = RunSelection { world, quick: arguments.thin, seeds: arguments.seeds };
+    let order = SweepSpec::new((&name, &text), selection, arguments.chunk, &load)?;
     let folder = arguments.out.clone().unwrap_or_else(|| usual_folder(&plan.name, selection));
     // Its own files are new ones, which follow no link; this looks at the way there.
     files::folder(&folder)?;
@@ -152,7 +152,7 @@ fn run(arguments: &SweepArguments, path: &Path, ui: &mut Ui) -> Result<ExitCode,
         ui.bar(done, all);
         true
     })?;
-    sweep.tidy();
+    sweep.remove_leftovers();
     let whole = show(&sweep, &arguments.shown, ui)?;
     let page = page(&sweep, &folder, &arguments.shown.figures)?;
     ui.progress(&format!("rows: {}", folder.display()));
@@ -188,7 +188,7 @@ fn world_of(plan: &Plan, wanted: Option<World>) -> Result<World, CliError> {
 }
 
 /// Always the same for the same selection, so that the same command goes on with it.
-fn usual_folder(plan: &str, Selection { world, thin, seeds }: Selection) -> PathBuf {
+fn usual_folder(plan: &str, RunSelection { world, quick: thin, seeds }: RunSelection) -> PathBuf {
     let thin = if thin { "-thin" } else { "" };
     let seeds = seeds.map_or(String::new(), |seeds| format!("-{seeds}-seeds"));
     Path::new("towpath-sweeps").join(format!("{plan}-{world}{thin}{seeds}"))
@@ -210,7 +210,7 @@ fn show(sweep: &Sweep, shown: &ShownArguments, ui: &mut Ui) -> Result<bool, CliE
     }
     ui.out.flush()?;
     warn_of_figures(&rows, &shown.figures, ui);
-    let failed: Vec<&Row> = rows.iter().filter(|row| row.error.is_some()).collect();
+    let failed: Vec<&RunRow> = rows.iter().filter(|row| row.error.is_some()).collect();
     if let [first, ..] = failed.as_slice() {
         let why = first.error.as_deref().unwrap_or_default();
         ui.warn(&Warning {
@@ -296,9 +296,9 @@ fn verify(
 }
 
 /// What is not the same, shortly.
-fn change(old: &Row, new: &Row) -> String {
+fn change(old: &RunRow, new: &RunRow) -> String {
     if old.error != new.error {
-        let text = |row: &Row| row.error.clone().unwrap_or_else(|| "no error".to_owned());
+        let text = |row: &RunRow| row.error.clone().unwrap_or_else(|| "no error".to_owned());
         return format!("{} was {}", text(new), text(old));
     }
     let mut names: Vec<_> = old.figures.keys().chain(new.figures.keys()).collect();
@@ -308,7 +308,7 @@ fn change(old: &Row, new: &Row) -> String {
     match names.as_slice() {
         [] => "parameters differ".to_owned(),
         [name, ..] => {
-            let value = |row: &Row| {
+            let value = |row: &RunRow| {
                 row.figures.get(*name).map_or_else(|| "nothing".to_owned(), ToString::to_string)
             };
             format!("`{name}` is {}, was {} ({} figures)", value(new), value(old), names.len())
@@ -316,7 +316,7 @@ fn change(old: &Row, new: &Row) -> String {
     }
 }
 /// Warns of figures that no row has.
-fn warn_of_figures(rows: &[Row], wanted: &[String], ui: &mut Ui) {
+fn warn_of_figures(rows: &[RunRow], wanted: &[String], ui: &mut Ui) {
     let known: BTreeSet<&str> =
         rows.iter().flat_map(|row| row.figures.keys().map(String::as_str)).collect();
     if known.is_empty() {

@@ -13,7 +13,7 @@ use towpath_linux::{interrupt, sandbox};
 use towpath_measure::result::Record;
 use towpath_measure::scenario::World;
 use towpath_sim::SimJob;
-use towpath_study::runs::Run;
+use towpath_study::runs::StudyRun;
 
 use crate::arguments::BackendChoice;
 use crate::changes::Changes;
@@ -59,7 +59,7 @@ impl Worlds {
     }
 
     /// The records of a run.
-    pub(crate) fn perform(&self, run: &Run) -> Result<Vec<Record>, String> {
+    pub(crate) fn perform(&self, run: &StudyRun) -> Result<Vec<Record>, String> {
         check(run).map_err(|error| match error.hint() {
             Some(hint) => format!("{error} ({hint})"),
             None => error.to_string(),
@@ -70,7 +70,7 @@ impl Worlds {
         }
     }
 
-    fn emulate(&self, run: &Run) -> Result<Vec<Record>, String> {
+    fn emulate(&self, run: &StudyRun) -> Result<Vec<Record>, String> {
         let folder = Scratch::new(run.index).map_err(|error| error.to_string())?;
         let scenario = folder.lay(run, &self.traces).map_err(|error| error.to_string())?;
         let order = Order {
@@ -111,7 +111,7 @@ impl Worlds {
 }
 
 /// Refuses what the world has not, as `towpath run` does.
-fn check(run: &Run) -> Result<(), CliError> {
+fn check(run: &StudyRun) -> Result<(), CliError> {
     let Ok(scenario) = &run.scenario else { return Ok(()) };
     let transports = [run.row.transport];
     match run.row.world {
@@ -122,7 +122,7 @@ fn check(run: &Run) -> Result<(), CliError> {
     }
 }
 
-fn simulate(run: &Run) -> Result<Vec<Record>, String> {
+fn simulate(run: &StudyRun) -> Result<Vec<Record>, String> {
     let scenario = run.scenario.clone()?;
     let transport = run.row.transport;
     let job = SimJob { scenario: Arc::new(*scenario), transport, repeat: 1, trace: true };
@@ -153,7 +153,7 @@ impl Scratch {
     }
 
     /// The scenario as a file, with its traces around it.
-    fn lay(&self, run: &Run, traces: &[(String, String)]) -> io::Result<PathBuf> {
+    fn lay(&self, run: &StudyRun, traces: &[(String, String)]) -> io::Result<PathBuf> {
         for (name, text) in traces {
             let inside = |part| matches!(part, Component::Normal(_) | Component::CurDir);
             if !Path::new(name).components().all(inside) {

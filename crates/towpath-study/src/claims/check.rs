@@ -8,17 +8,19 @@ use towpath_measure::metrics::statistics::Sample;
 use towpath_measure::scenario::units::Dimension;
 use towpath_measure::scenario::{Operator, World};
 
-use super::filter::{Filter, same};
-use super::{Asked, Bound, Check, Claim, Expected, Outcome, Over, Statistic};
-use crate::row::{Parameter, Row};
+use super::filter::{RunFilter, same};
+use super::{
+    Bound, CheckBound, Claim, ClaimCheck, ClaimOutcome, ClaimSet, PointQuantifier, Statistic,
+};
+use crate::row::{Parameter, RunRow};
 
 /// What became of one claim.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Verdict {
+pub struct ClaimVerdict {
     /// Whether it holds; `None` when nothing of it was checked.
-    pub found: Option<Outcome>,
+    pub found: Option<ClaimOutcome>,
     /// What it should be, as `expected.toml` says.
-    pub expected: Outcome,
+    pub expected: ClaimOutcome,
     /// One for each check, in order.
     pub checks: Vec<CheckResult>,
 }
@@ -27,14 +29,14 @@ pub struct Verdict {
 #[derive(Debug, Clone, PartialEq)]
 pub struct CheckResult {
     /// Whether it holds.
-    pub found: Found,
+    pub found: CheckOutcome,
     /// What was measured and what was asked, in one sentence without its full stop.
     pub text: String,
 }
 
 /// Whether a check holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Found {
+pub enum CheckOutcome {
     /// It does.
     Holds,
     /// It does not.
@@ -43,7 +45,7 @@ pub enum Found {
     Skipped,
 }
 
-impl Verdict {
+impl ClaimVerdict {
     /// Whether it came out as expected, or was not checked.
     pub fn as_expected(&self) -> bool {
         self.found.is_none_or(|found| found == self.expected)
@@ -52,49 +54,54 @@ impl Verdict {
     /// The sentences of its checks; of a claim that fails, those that say why come first.
     pub fn text(&self) -> String {
         let of = |found| self.checks.iter().filter(move |check| check.found == found);
-        let order = [Found::Fails, Found::Holds, Found::Skipped];
+        let order = [CheckOutcome::Fails, CheckOutcome::Holds, CheckOutcome::Skipped];
         let texts: Vec<_> =
             order.into_iter().flat_map(of).map(|check| check.text.as_str()).collect();
         texts.join("; ")
     }
 }
 
-impl Expected {
+impl ClaimSet {
     /// Checks every claim on the rows of one world.
-    pub fn check(&self, rows: &[Row], world: World, thin: bool) -> Vec<Verdict> {
-        let here: Vec<&Row> = rows.iter().filter(|row| row.world == world).collect();
+    pub fn check(&self, rows: &[RunRow], world: World, thin: bool) -> Vec<ClaimVerdict> {
+        let here: Vec<&RunRow> = rows.iter().filter(|row| row.world == world).collect();
         self.claims.iter().map(|claim| self.verdict(claim, &here, world, thin)).collect()
     }
 
-    fn verdict(&self, claim: &Claim, rows: &[&Row], world: World, thin: bool) -> Verdict {
+    fn verdict(&self, claim: &Claim, rows: &[&RunRow], world: World, thin: bool) -> ClaimVerdict {
         let elsewhere = !claim.worlds.is_empty() && !claim.worlds.contains(&world);
-        let result = |check: &Check| {
-            let skipped = |text: &str| CheckResult { found: Found::Skipped, text: text.to_owned() };
+        let result = |check: &ClaimCheck| {
+            let skipped =
+                |text: &str| CheckResult { found: CheckOutcome::Skipped, text: text.to_owned() };
             match check {
                 _ if elsewhere => skipped("not checked in this world"),
-                check if thin && !check.thin => skipped("not checked with so few runs"),
+                check if thin && !check.quick => skipped("not checked with so few runs"),
                 check => self.result(check, rows),
             }
         };
         let checks: Vec<_> = claim.checks.iter().map(result).collect();
         let any = |found| checks.iter().any(|check| check.found == found);
-        let found = match (any(Found::Fails), any(Found::Holds)) {
-            (true, _) => Some(Outcome::Fails),
-            (false, true) => Some(Outcome::Holds),
+        let found = match (any(CheckOutcome::Fails), any(CheckOutcome::Holds)) {
+            (true, _) => Some(ClaimOutcome::Fails),
+            (false, true) => Some(ClaimOutcome::Holds),
             (false, false) => None,
         };
-        Verdict { found, expected: claim.outcome, checks }
+        ClaimVerdict { found, expected: claim.outcome, checks }
     }
 
-    fn result(&self, check: &Check, rows: &[&Row]) -> CheckResult {
+    fn result(&self, check: &ClaimCheck, rows: &[&RunRow]) -> CheckResult {
         match self.values(check, rows) {
             Ok((values, note)) => judge(check, &values, &note),
-            Err(text) => CheckResult { found: Found::Fails, text },
+            Err(text) => CheckResult { found: CheckOutcome::Fails, text },
         }
     }
 
     /// The value of each point, and what else must be said.
-    fn values(&self, check: &Check, rows: &[&Row]) -> Result<(Vec<(Place, f64)>, String), String> {
+    fn values(
+        &self,
+        check: &ClaimCheck,
+        rows: &[&RunRow],
+    ) -> Result<(Vec<(GridPoint, f64)>, String), String> {
         let points = self.points(&check.of, check, rows);
         let failed: usize = points.iter().map(|point| point.failed).sum();
         let runs = failed + points.iter().map(|point| point.measured.len()).sum::<usize>();
@@ -110,8 +117,8 @@ impl Expected {
                 ));
             };
             match &check.asked {
-                Asked::Is(_) => values.push((point.place.clone(), value)),
-                Asked::Ratio { than, .. } => {
+                CheckBound::Is(_) => values.push((point.place.clone(), value)),
+                CheckBound::Ratio { than, .. } => {
                     let other = self.counterpart(check, than, &point.place, rows)?;
                     values.push((point.place.clone(), value / other));
                 }
@@ -126,12 +133,12 @@ impl Expected {
     /// The value of the runs that `than` means, at the same point.
     fn counterpart(
         &self,
-        check: &Check,
-        than: &Filter,
-        place: &Place,
-        rows: &[&Row],
+        check: &ClaimCheck,
+        than: &RunFilter,
+        place: &GridPoint,
+        rows: &[&RunRow],
     ) -> Result<f64, String> {
-        let equal = |other: &Place| {
+        let equal = |other: &GridPoint| {
             (!than.variants.is_empty() || other.variant == place.variant)
                 && place.axes.iter().all(|(name, value)| {
                     than.parameters.contains_key(name)
@@ -151,8 +158,8 @@ impl Expected {
     }
 
     /// The runs that a filter means, by variant and axes.
-    fn points(&self, filter: &Filter, check: &Check, rows: &[&Row]) -> Vec<Values> {
-        let mut points: BTreeMap<(String, Vec<String>), Values> = BTreeMap::new();
+    fn points(&self, filter: &RunFilter, check: &ClaimCheck, rows: &[&RunRow]) -> Vec<PointValues> {
+        let mut points: BTreeMap<(String, Vec<String>), PointValues> = BTreeMap::new();
         let mut order = Vec::new();
         for row in rows.iter().filter(|row| filter.admits(row)) {
             let axes: BTreeMap<_, _> = self
@@ -164,8 +171,8 @@ impl Expected {
             let key = (row.variant.clone(), texts);
             let point = points.entry(key.clone()).or_insert_with(|| {
                 order.push(key);
-                let place = Place { variant: row.variant.clone(), axes };
-                Values { place, measured: Vec::new(), failed: 0 }
+                let place = GridPoint { variant: row.variant.clone(), axes };
+                PointValues { place, measured: Vec::new(), failed: 0 }
             });
             point.measured.extend(row.figures.get(&check.figure));
             point.failed += usize::from(row.error.is_some());
@@ -176,12 +183,12 @@ impl Expected {
 
 /// A point of the grid.
 #[derive(Debug, Clone, PartialEq)]
-struct Place {
+struct GridPoint {
     variant: String,
     axes: BTreeMap<String, Parameter>,
 }
 
-impl Place {
+impl GridPoint {
     /// ` at TCP, receive buffer 600 KB`
     fn at(&self) -> String {
         let axes = self.axes.iter().map(|(name, value)| format!(", {name} {}", value.text));
@@ -191,8 +198,8 @@ impl Place {
 
 /// What the runs of a point say.
 #[derive(Debug)]
-struct Values {
-    place: Place,
+struct PointValues {
+    place: GridPoint,
     measured: Vec<f64>,
     failed: usize,
 }
@@ -208,7 +215,7 @@ impl Statistic {
             Self::Max => sample.values().last().copied(),
             Self::Percentile(percent) => sample.quantile(percent / 100.0),
             Self::Share(bound) => {
-                let kept = sample.values().iter().filter(|value| bound.keeps(**value)).count();
+                let kept = sample.values().iter().filter(|value| bound.admits(**value)).count();
                 (sample.count() > 0).then(|| kept as f64 / sample.count() as f64)
             }
         }
@@ -217,7 +224,7 @@ impl Statistic {
 
 impl Bound {
     /// Whether a value keeps it.
-    pub fn keeps(&self, value: f64) -> bool {
+    pub fn admits(&self, value: f64) -> bool {
         self.operator.holds(value, self.value)
     }
 
@@ -231,7 +238,7 @@ impl Bound {
     }
 
     /// `≥ 9 Mbit/s`
-    fn asked(&self) -> String {
+    fn expected_text(&self) -> String {
         let sign = match self.operator {
             Operator::AtLeast => "≥",
             Operator::More => ">",
@@ -268,28 +275,28 @@ fn short(text: &str) -> String {
     if unit.is_empty() { number.to_owned() } else { format!("{number} {unit}") }
 }
 
-fn judge(check: &Check, values: &[(Place, f64)], note: &str) -> CheckResult {
+fn judge(check: &ClaimCheck, values: &[(GridPoint, f64)], note: &str) -> CheckResult {
     let (bounds, ratio) = match &check.asked {
-        Asked::Is(bounds) => (bounds, ""),
-        Asked::Ratio { bounds, .. } => (bounds, "ratio "),
+        CheckBound::Is(bounds) => (bounds, ""),
+        CheckBound::Ratio { bounds, .. } => (bounds, "ratio "),
     };
-    let asked: Vec<_> = bounds.iter().map(Bound::asked).collect();
+    let asked: Vec<_> = bounds.iter().map(Bound::expected_text).collect();
     let asked = asked.join(" and ");
-    let keeps = |value: f64| bounds.iter().all(|bound| bound.keeps(value));
+    let keeps = |value: f64| bounds.iter().all(|bound| bound.admits(value));
     let slack = |value: f64| bounds.iter().map(|b| b.slack(value)).fold(f64::INFINITY, f64::min);
     let say = |value: f64| bounds.first().map_or_else(String::new, |bound| bound.text(value));
     let count = values.len();
     let kept = values.iter().filter(|(_, value)| keeps(*value)).count();
-    let by_slack = |a: &&(Place, f64), b: &&(Place, f64)| slack(a.1).total_cmp(&slack(b.1));
+    let by_slack = |a: &&(GridPoint, f64), b: &&(GridPoint, f64)| slack(a.1).total_cmp(&slack(b.1));
     let (worst, best) = (values.iter().min_by(by_slack), values.iter().max_by(by_slack));
     let (held, text) = match (check.over, worst.zip(best)) {
         (_, None) => (false, "nothing was measured".to_owned()),
-        (Over::Mean, Some(_)) => {
+        (PointQuantifier::Mean, Some(_)) => {
             let mean = values.iter().map(|(_, value)| value).sum::<f64>() / count as f64;
             (keeps(mean), format!("{ratio}mean of {count} points {}", say(mean)))
         }
         (_, Some(((_, only), _))) if count == 1 => (kept == 1, format!("{ratio}{}", say(*only))),
-        (Over::All, Some(((place, value), _))) if kept < count => {
+        (PointQuantifier::All, Some(((place, value), _))) if kept < count => {
             let place = place.at();
             (
                 false,
@@ -300,18 +307,20 @@ fn judge(check: &Check, values: &[(Place, f64)], note: &str) -> CheckResult {
                 ),
             )
         }
-        (Over::All, Some(((_, value), _))) => {
+        (PointQuantifier::All, Some(((_, value), _))) => {
             let end = end(bounds, values, *value);
             (true, format!("all {count} points: {end}{ratio}{}", say(*value)))
         }
-        (Over::Any, Some((_, (place, value)))) => {
+        (PointQuantifier::Any, Some((_, (place, value)))) => {
             let best = format!("best {ratio}{}{}", say(*value), place.at());
             (kept > 0, format!("{kept} of {count} points: {best}"))
         }
     };
-    let found = if held { Found::Holds } else { Found::Fails };
+    let found = if held { CheckOutcome::Holds } else { CheckOutcome::Fails };
     let of = match &check.statistic {
-        Statistic::Share(bound) => format!("share of runs with {} {}", check.figure, bound.asked()),
+        Statistic::Share(bound) => {
+            format!("share of runs with {} {}", check.figure, bound.expected_text())
+        }
         Statistic::Percentile(percent) => format!("percentile {percent} of {}", check.figure),
         Statistic::Median => check.figure.clone(),
         Statistic::Mean => format!("mean {}", check.figure),
@@ -322,7 +331,7 @@ fn judge(check: &Check, values: &[(Place, f64)], note: &str) -> CheckResult {
 }
 
 /// Whether the value that is nearest to the bound is the smallest or the largest.
-fn end(bounds: &[Bound], values: &[(Place, f64)], value: f64) -> &'static str {
+fn end(bounds: &[Bound], values: &[(GridPoint, f64)], value: f64) -> &'static str {
     let is = |order: fn(f64, f64) -> f64, start: f64| {
         values.iter().map(|(_, value)| *value).fold(start, order).total_cmp(&value).is_eq()
     };

@@ -5,31 +5,31 @@ use std::collections::BTreeMap;
 use towpath_measure::scenario::World;
 
 use super::Bound;
-use crate::row::{Parameter, Row};
+use crate::row::{Parameter, RunRow};
 
 /// Runs with these properties; what is not said is not asked.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Filter {
+pub struct RunFilter {
     /// One of these variants; any if there are none.
     pub variants: Vec<String>,
     /// In this world.
     pub world: Option<World>,
     /// By name of an axis or draw.
-    pub parameters: BTreeMap<String, Wanted>,
+    pub parameters: BTreeMap<String, ParameterFilter>,
 }
 
 /// What a parameter must be.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Wanted {
+pub enum ParameterFilter {
     /// All of these.
     Bounds(Vec<Bound>),
     /// One of these.
     OneOf(Vec<Parameter>),
 }
 
-impl Filter {
+impl RunFilter {
     /// Whether a run is meant.
-    pub fn admits(&self, row: &Row) -> bool {
+    pub fn admits(&self, row: &RunRow) -> bool {
         (self.variants.is_empty() || self.variants.contains(&row.variant))
             && self.world.is_none_or(|world| world == row.world)
             && self.parameters.iter().all(|(name, wanted)| {
@@ -38,7 +38,7 @@ impl Filter {
     }
 }
 
-impl Wanted {
+impl ParameterFilter {
     fn admits(&self, parameter: &Parameter) -> bool {
         match self {
             Self::Bounds(bounds) => parameter.number.is_some_and(|number| {

@@ -1,7 +1,7 @@
 //! What a source claims, as checks of rows: `expected.toml`.
 //!
-//! [`Expected::parse`] reads it, and knows the plan's variants and axes, so that a claim about
-//! something that is not run is an error. [`Expected::check`] holds the rows against it: each check
+//! [`ClaimSet::parse`] reads it, and knows the plan's variants and axes, so that a claim about
+//! something that is not run is an error. [`ClaimSet::check`] holds the rows against it: each check
 //! ends with one sentence that says the measured value.
 
 mod check;
@@ -11,15 +11,15 @@ mod read;
 use towpath_measure::scenario::units::Dimension;
 use towpath_measure::scenario::{Operator, ScenarioErrors, World};
 
-pub use check::{CheckResult, Found, Verdict};
-pub use filter::{Filter, Wanted};
+pub use check::{CheckOutcome, CheckResult, ClaimVerdict};
+pub use filter::{ParameterFilter, RunFilter};
 pub use read::reference_markdown;
 
 use crate::plan::Plan;
 
 /// Everything that a source claims about one figure.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Expected {
+pub struct ClaimSet {
     /// In the order of the file.
     pub claims: Vec<Claim>,
     /// Names of the plan's axes: runs that are equal in them are one point.
@@ -34,25 +34,25 @@ pub struct Claim {
     /// Who claims it, and where.
     pub source: String,
     /// What we found.
-    pub outcome: Outcome,
+    pub outcome: ClaimOutcome,
     /// Why it fails, and the experiment that shows it.
     pub deviation: Option<String>,
     /// Only checked in these worlds; in all if there are none.
     pub worlds: Vec<World>,
     /// All must hold.
-    pub checks: Vec<Check>,
+    pub checks: Vec<ClaimCheck>,
 }
 
 /// Whether a claim holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub enum ClaimOutcome {
     /// Every check of it does.
     Holds,
     /// One at least does not.
     Fails,
 }
 
-impl Outcome {
+impl ClaimOutcome {
     /// `holds`, `fails`
     pub fn word(self) -> &'static str {
         match self {
@@ -64,30 +64,30 @@ impl Outcome {
 
 /// One comparison.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Check {
+pub struct ClaimCheck {
     /// Name of the row's figure.
     pub figure: String,
     /// Of which runs.
-    pub of: Filter,
+    pub of: RunFilter,
     /// What is made of the runs of a point.
     pub statistic: Statistic,
     /// Held against bounds, or against other runs.
-    pub asked: Asked,
+    pub asked: CheckBound,
     /// At which of the points.
-    pub over: Over,
+    pub over: PointQuantifier,
     /// Whether it is checked when only the thin part was run.
-    pub thin: bool,
+    pub quick: bool,
 }
 
 /// What a value must keep.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Asked {
+pub enum CheckBound {
     /// These bounds.
     Is(Vec<Bound>),
     /// The value, divided by the same value of other runs at the same point, must keep these.
     Ratio {
         /// The other runs; what it does not say is as at the point.
-        than: Filter,
+        than: RunFilter,
         /// Plain numbers.
         bounds: Vec<Bound>,
     },
@@ -123,7 +123,7 @@ pub enum Statistic {
 
 /// Which points must keep the bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Over {
+pub enum PointQuantifier {
     /// Every one.
     All,
     /// One is enough.
@@ -132,7 +132,7 @@ pub enum Over {
     Mean,
 }
 
-impl Expected {
+impl ClaimSet {
     /// Reads the claims about the runs of `plan`. `file_name` is only for messages.
     pub fn parse(file_name: &str, text: &str, plan: &Plan) -> Result<Self, ScenarioErrors> {
         read::expected(file_name, text, plan)

@@ -7,8 +7,10 @@ use towpath_measure::scenario::document::{
 use towpath_measure::scenario::units::{self, Dimension};
 use towpath_measure::scenario::{Operator, ScenarioErrors, World};
 
-use super::filter::{Filter, Wanted};
-use super::{Asked, Bound, Check, Claim, Expected, Outcome, Over, Statistic};
+use super::filter::{ParameterFilter, RunFilter};
+use super::{
+    Bound, CheckBound, Claim, ClaimCheck, ClaimOutcome, ClaimSet, PointQuantifier, Statistic,
+};
 use crate::plan::Plan;
 use crate::row::Parameter;
 
@@ -85,13 +87,13 @@ pub(super) fn expected(
     file_name: &str,
     text: &str,
     plan: &Plan,
-) -> Result<Expected, ScenarioErrors> {
+) -> Result<ClaimSet, ScenarioErrors> {
     document::read(file_name, text, (&EXPECTED, "the file"), |top, _| {
         let claims = top.take("claims").and_then(|value| value.list("expected `[[claims]]`"));
         let claims = claims.unwrap_or_default();
         let claims = claims.iter().filter_map(|value| claim(value, plan)).collect();
         let axes = plan.axes.iter().map(|axis| axis.name.clone()).collect();
-        Expected { claims, axes }
+        ClaimSet { claims, axes }
     })
 }
 
@@ -99,10 +101,10 @@ fn claim(value: &Value<'_>, plan: &Plan) -> Option<Claim> {
     let mut section = value.section(&CLAIM, "a claim", "expected a table")?;
     let text = section.require("text", "text = \"…\"").and_then(|value| value.text());
     let source = section.require("source", "source = \"section 4.2\"").and_then(|v| v.text());
-    let outcomes = [("holds", Outcome::Holds), ("fails", Outcome::Fails)];
+    let outcomes = [("holds", ClaimOutcome::Holds), ("fails", ClaimOutcome::Fails)];
     let outcome = section.require("outcome", "outcome = \"holds\"").and_then(|v| v.word(&outcomes));
     let deviation = section.take("deviation").and_then(|value| value.text());
-    if outcome == Some(Outcome::Fails) && deviation.is_none() {
+    if outcome == Some(ClaimOutcome::Fails) && deviation.is_none() {
         section.fail("a claim that fails has no `deviation`", "expected why, and what shows it");
     }
     let worlds = section.take("worlds").and_then(|value| value.list("expected a list"));
@@ -124,29 +126,34 @@ fn claim(value: &Value<'_>, plan: &Plan) -> Option<Claim> {
 
 const WORLDS: [(&str, World); 2] = [("sim", World::Sim), ("emu", World::Emu)];
 
-fn check(value: &Value<'_>, plan: &Plan) -> Option<Check> {
+fn check(value: &Value<'_>, plan: &Plan) -> Option<ClaimCheck> {
     let mut section = value.section(&CHECK, "a check", "expected a table")?;
     let figure = section.require("figure", "figure = \"goodput\"").and_then(|v| v.text());
-    let of = section.take("of").map_or_else(Filter::default, |value| filter(&value, plan));
+    let of = section.take("of").map_or_else(RunFilter::default, |value| filter(&value, plan));
     let statistic = statistic(&mut section);
-    let asked = asked(&mut section, plan);
-    let overs = [("all", Over::All), ("any", Over::Any), ("mean", Over::Mean)];
-    let over = section.take("over").and_then(|value| value.word(&overs)).unwrap_or(Over::All);
+    let asked = read_bound(&mut section, plan);
+    let overs = [
+        ("all", PointQuantifier::All),
+        ("any", PointQuantifier::Any),
+        ("mean", PointQuantifier::Mean),
+    ];
+    let over =
+        section.take("over").and_then(|value| value.word(&overs)).unwrap_or(PointQuantifier::All);
     let thin = section.take("thin").and_then(|value| value.boolean()).unwrap_or(true);
     section.finish();
     let figure = figure?.to_owned();
-    Some(Check { figure, of, statistic: statistic?, asked: asked?, over, thin })
+    Some(ClaimCheck { figure, of, statistic: statistic?, asked: asked?, over, quick: thin })
 }
 
 /// Either `is`, or `than` with `ratio`.
-fn asked(section: &mut Section<'_>, plan: &Plan) -> Option<Asked> {
+fn read_bound(section: &mut Section<'_>, plan: &Plan) -> Option<CheckBound> {
     let is = section.take("is");
     let (than, ratio) = (section.take("than"), section.take("ratio"));
     match (is, than, ratio) {
-        (Some(is), None, None) => Some(Asked::Is(bounds(&is, None))),
+        (Some(is), None, None) => Some(CheckBound::Is(bounds(&is, None))),
         (None, Some(than), Some(ratio)) => {
             let bounds = bounds(&ratio, Some(Dimension::Count));
-            Some(Asked::Ratio { than: filter(&than, plan), bounds })
+            Some(CheckBound::Ratio { than: filter(&than, plan), bounds })
         }
         _ => {
             let expected = "expected either `is`, or `than` and `ratio`";
@@ -233,8 +240,8 @@ fn bound(value: &Value<'_>, wanted: Option<Dimension>) -> Option<Bound> {
     }
 }
 
-fn filter(value: &Value<'_>, plan: &Plan) -> Filter {
-    let mut filter = Filter::default();
+fn filter(value: &Value<'_>, plan: &Plan) -> RunFilter {
+    let mut filter = RunFilter::default();
     let Some(table) = value.as_table() else {
         value.wrong_type("expected a table such as `{ variant = \"…\" }`");
         return filter;
@@ -306,7 +313,7 @@ fn not_in_plan(
 }
 
 /// What a parameter must be: bounds, or values as the plan writes them.
-fn wanted(value: &Value<'_>) -> Option<Wanted> {
+fn wanted(value: &Value<'_>) -> Option<ParameterFilter> {
     let bounded = |value: &Value<'_>| value.as_str().is_some_and(|text| operator(text).is_some());
     let list = if value.as_str().is_some() || value.as_number().is_some() {
         vec![value.clone()]
@@ -314,7 +321,7 @@ fn wanted(value: &Value<'_>) -> Option<Wanted> {
         value.list("expected a value, a comparison or a list of them")?
     };
     if !list.is_empty() && list.iter().all(bounded) {
-        return Some(Wanted::Bounds(list.iter().filter_map(|v| bound(v, None)).collect()));
+        return Some(ParameterFilter::Bounds(list.iter().filter_map(|v| bound(v, None)).collect()));
     }
     let one = |value: &Value<'_>| {
         let number = value.as_number();
@@ -322,5 +329,5 @@ fn wanted(value: &Value<'_>) -> Option<Wanted> {
         let number = units::quantity(&text).ok().map(units::Quantity::as_f64);
         Some(Parameter { text, number })
     };
-    Some(Wanted::OneOf(list.iter().filter_map(one).collect()))
+    Some(ParameterFilter::OneOf(list.iter().filter_map(one).collect()))
 }

@@ -3,7 +3,7 @@ use towpath_measure::scenario::Transport;
 
 use super::*;
 use crate::plan::Plan;
-use crate::row::{Parameter, Row};
+use crate::row::{Parameter, RunRow};
 
 const PLAN: &str = r#"
 name = "buffers"
@@ -25,9 +25,9 @@ fn plan() -> Plan {
     Plan::parse("plan.toml", PLAN, &none).unwrap()
 }
 
-fn row(variant: &str, buffer: &str, number: f64, seed: u64, goodput: f64) -> Row {
+fn row(variant: &str, buffer: &str, number: f64, seed: u64, goodput: f64) -> RunRow {
     let parameter = Parameter { text: buffer.into(), number: Some(number) };
-    Row {
+    RunRow {
         key: format!("{variant}{buffer}{seed}"),
         variant: variant.into(),
         world: World::Sim,
@@ -40,7 +40,7 @@ fn row(variant: &str, buffer: &str, number: f64, seed: u64, goodput: f64) -> Row
 }
 
 /// Three seeds at each point.
-fn rows() -> Vec<Row> {
+fn rows() -> Vec<RunRow> {
     let mut rows = Vec::new();
     let points =
         [("100 KB", 1e5, 3e6, 2.8e6), ("600 KB", 6e5, 7.5e6, 9.2e6), ("1 MB", 1e6, 7.6e6, 9.4e6)];
@@ -54,14 +54,14 @@ fn rows() -> Vec<Row> {
     rows
 }
 
-fn verdict(checks: &str, rows: &[Row]) -> Verdict {
+fn verdict(checks: &str, rows: &[RunRow]) -> ClaimVerdict {
     let text = format!("[[claims]]\ntext = \"t\"\nsource = \"s\"\noutcome = \"holds\"\n{checks}");
-    let expected = Expected::parse("expected.toml", &text, &plan());
+    let expected = ClaimSet::parse("expected.toml", &text, &plan());
     let expected = expected.unwrap_or_else(|error| panic!("{error}"));
     expected.check(rows, World::Sim, false).remove(0)
 }
 
-fn check(check: &str, rows: &[Row]) -> (Option<Outcome>, String) {
+fn check(check: &str, rows: &[RunRow]) -> (Option<ClaimOutcome>, String) {
     let verdict = verdict(&format!("[[claims.checks]]\nfigure = \"goodput\"\n{check}"), rows);
     (verdict.found, verdict.text())
 }
@@ -72,10 +72,10 @@ fn every_point_keeps_a_bound_or_the_worst_is_named() {
         "of = { variant = \"MPTCP\", \"receive buffer\" = \">= 600 KB\" }\nis = \">= 9 Mbit/s\"",
         &rows(),
     );
-    assert_eq!(found, Some(Outcome::Holds));
+    assert_eq!(found, Some(ClaimOutcome::Holds));
     assert_eq!(text, "goodput: all 2 points: smallest 9.20 Mbit/s, asked ≥ 9 Mbit/s");
     let (found, text) = check("of = { variant = \"MPTCP\" }\nis = \">= 9 Mbit/s\"", &rows());
-    assert_eq!(found, Some(Outcome::Fails));
+    assert_eq!(found, Some(ClaimOutcome::Fails));
     assert_eq!(
         text,
         "goodput: 1 of 3 points miss it: 2.80 Mbit/s at MPTCP, receive buffer 100 KB, asked ≥ 9 Mbit/s"
@@ -88,14 +88,14 @@ fn points_are_compared_at_equal_other_parameters() {
     let (found, text) = check(&format!("{ratio}\">= 0.9\""), &rows());
     assert_eq!(
         (found, text.as_str()),
-        (Some(Outcome::Holds), "goodput: all 3 points: smallest ratio 0.933, asked ≥ 0.9")
+        (Some(ClaimOutcome::Holds), "goodput: all 3 points: smallest ratio 0.933, asked ≥ 0.9")
     );
     // Another point of the same variant.
     let text = check("of = { variant = \"MPTCP\", \"receive buffer\" = \"600 KB\" }\nthan = { \"receive buffer\" = \"1000 KB\" }\nratio = \"<= 1\"", &rows()).1;
     assert_eq!(text, "goodput: ratio 0.979, asked ≤ 1");
     let without: Vec<_> = rows().into_iter().filter(|row| row.variant == "MPTCP").collect();
     let (found, text) = check(&format!("{ratio}\">= 0.9\""), &without);
-    assert_eq!(found, Some(Outcome::Fails));
+    assert_eq!(found, Some(ClaimOutcome::Fails));
     assert!(text.ends_with("was not run"), "{text}");
 }
 
@@ -107,11 +107,14 @@ fn one_point_or_the_mean_can_be_enough() {
             &rows(),
         )
     };
-    assert_eq!(of("all").0, Some(Outcome::Fails));
-    assert_eq!(of("any").0, Some(Outcome::Holds));
+    assert_eq!(of("all").0, Some(ClaimOutcome::Fails));
+    assert_eq!(of("any").0, Some(ClaimOutcome::Holds));
     assert_eq!(
         of("mean"),
-        (Some(Outcome::Holds), "goodput: mean of 3 points 7.13 Mbit/s, asked ≥ 7 Mbit/s".into())
+        (
+            Some(ClaimOutcome::Holds),
+            "goodput: mean of 3 points 7.13 Mbit/s, asked ≥ 7 Mbit/s".into()
+        )
     );
 }
 
@@ -149,7 +152,7 @@ fn failed_runs_are_counted_and_nothing_measured_holds_nothing() {
     let (found, text) = check("is = \">= 1 Mbit/s\"", &[]);
     assert_eq!(
         (found, text.as_str()),
-        (Some(Outcome::Fails), "no run has `goodput`, of those that are meant")
+        (Some(ClaimOutcome::Fails), "no run has `goodput`, of those that are meant")
     );
 }
 
@@ -160,7 +163,7 @@ fn what_never_came_keeps_no_upper_bound() {
         row.figures.insert("goodput".into(), f64::INFINITY);
     }
     let (found, text) = check("is = \"<= 10 s\"", &rows);
-    assert_eq!(found, Some(Outcome::Fails));
+    assert_eq!(found, Some(ClaimOutcome::Fails));
     assert!(text.contains("never"), "{text}");
 }
 
@@ -169,13 +172,13 @@ fn a_claim_needs_all_its_checks_and_a_thin_run_skips_some() {
     let checks = "[[claims.checks]]\nfigure = \"goodput\"\nis = \">= 1 bit/s\"\n\
         [[claims.checks]]\nfigure = \"goodput\"\nis = \">= 1 Gbit/s\"\nthin = false\n";
     let whole = verdict(checks, &rows());
-    assert_eq!(whole.found, Some(Outcome::Fails));
+    assert_eq!(whole.found, Some(ClaimOutcome::Fails));
     assert!(!whole.as_expected());
     let text = format!("[[claims]]\ntext = \"t\"\nsource = \"s\"\noutcome = \"holds\"\n{checks}");
-    let expected = Expected::parse("expected.toml", &text, &plan()).unwrap();
-    assert_eq!(expected.check(&rows(), World::Sim, true)[0].found, Some(Outcome::Holds));
+    let expected = ClaimSet::parse("expected.toml", &text, &plan()).unwrap();
+    assert_eq!(expected.check(&rows(), World::Sim, true)[0].found, Some(ClaimOutcome::Holds));
     let here = text.replace("outcome", "worlds = [\"emu\"]\noutcome");
-    let expected = Expected::parse("expected.toml", &here, &plan()).unwrap();
+    let expected = ClaimSet::parse("expected.toml", &here, &plan()).unwrap();
     let verdict = expected.check(&rows(), World::Sim, false).remove(0);
     assert_eq!((verdict.found, verdict.as_expected()), (None, true));
 }
@@ -196,14 +199,14 @@ figure = "goodput"
 statistic = "share"
 is = ">= 9 Mbits"
 "#;
-    let errors = Expected::parse("expected.toml", text, &plan()).unwrap_err();
+    let errors = ClaimSet::parse("expected.toml", text, &plan()).unwrap_err();
     insta::assert_snapshot!(errors.to_string());
 }
 
 proptest! {
     #[test]
     fn no_text_makes_the_reader_panic(text in "(?s).{0,200}") {
-        let _ = Expected::parse("expected.toml", &text, &plan());
+        let _ = ClaimSet::parse("expected.toml", &text, &plan());
     }
 
     /// Of one point, `all`, `any` and `mean` are the same, and a bound is kept exactly when the
@@ -214,7 +217,7 @@ proptest! {
         let least = values.iter().copied().fold(f64::INFINITY, f64::min);
         for over in ["all", "any", "mean"] {
             let (found, _) = check(&format!("statistic = \"min\"\nover = \"{over}\"\nis = \">= {bound} Mbit/s\""), &rows);
-            prop_assert_eq!(found == Some(Outcome::Holds), least >= f64::from(bound) * 1e6);
+            prop_assert_eq!(found == Some(ClaimOutcome::Holds), least >= f64::from(bound) * 1e6);
         }
     }
 }

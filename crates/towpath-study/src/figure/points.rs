@@ -5,23 +5,23 @@ use towpath_measure::scenario::World;
 use towpath_report::figure::{Curve, CurvePoint};
 
 use super::sizes;
-use crate::plan::{Drawing, Middle, Plan, Shown, Spread};
-use crate::row::{Row, SECOND};
+use crate::plan::{CentralValue, ErrorBars, PanelSpec, Plan, PlotKind};
+use crate::row::{RunRow, SECOND_PREFIX};
 
 /// Resamplings begin here, so that equal rows give equal figures.
 const SEED: u64 = 1;
 
 /// What places on the horizontal axis are.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Place {
+pub(super) enum XPositions {
     Number,
     Names(Vec<String>),
 }
 
 /// A variant in one of the worlds: what is a curve of its own.
-struct Own<'a> {
+struct CurveRows<'a> {
     variant: &'a str,
-    rows: Vec<&'a Row>,
+    rows: Vec<&'a RunRow>,
     /// In the other world, while there are simulated curves, too.
     emulated: bool,
     /// As in the legend.
@@ -33,21 +33,25 @@ const KERNEL: &str = " (kernel)";
 
 /// The curves of a panel, in the order of the plan's variants; a variant that was run in two worlds
 /// is two.
-pub(super) fn curves(plan: &Plan, drawing: &Drawing, rows: &[Row]) -> (Place, Vec<Curve>) {
+pub(super) fn curves(
+    plan: &Plan,
+    drawing: &PanelSpec,
+    rows: &[RunRow],
+) -> (XPositions, Vec<Curve>) {
     let several = rows.iter().any(|row| rows.first().is_some_and(|first| first.world != row.world));
-    let rows: Vec<&Row> = rows.iter().filter(|row| shown(drawing, row)).collect();
+    let rows: Vec<&RunRow> = rows.iter().filter(|row| is_in_panel(drawing, row)).collect();
     let place = place(plan, drawing, &rows);
-    let own = own(plan, drawing, &rows, several);
+    let own = curve_rows(plan, drawing, &rows, several);
     let whole = [drawing.x.clone()];
-    let figures = if drawing.kind == Shown::Cdf { &whole[..] } else { &drawing.y };
+    let figures = if drawing.kind == PlotKind::Cdf { &whole[..] } else { &drawing.y };
     if drawing.x == "variant" {
         return side_by_side(plan, drawing, &own, figures);
     }
     let mut curves = Vec::new();
-    for (group, Own { variant, rows, emulated, name }) in own.iter().enumerate() {
+    for (group, CurveRows { variant, rows, emulated, name }) in own.iter().enumerate() {
         for (part, figure) in figures.iter().enumerate() {
             let points = points(drawing, &place, rows, figure);
-            let stacked = drawing.kind == Shown::StackedBars;
+            let stacked = drawing.kind == PlotKind::StackedBars;
             let (style, label) = match figures.len() {
                 1 => (style(plan, variant), name.clone()),
                 // One colour for each part of a stack, and for each curve if there is one variant.
@@ -71,7 +75,12 @@ pub(super) fn curves(plan: &Plan, drawing: &Drawing, rows: &[Row]) -> (Place, Ve
     (place, curves)
 }
 
-fn own<'a>(plan: &'a Plan, drawing: &Drawing, rows: &[&'a Row], several: bool) -> Vec<Own<'a>> {
+fn curve_rows<'a>(
+    plan: &'a Plan,
+    drawing: &PanelSpec,
+    rows: &[&'a RunRow],
+    several: bool,
+) -> Vec<CurveRows<'a>> {
     let wanted =
         |name: &&str| drawing.variants.is_empty() || drawing.variants.iter().any(|v| v == name);
     let all = plan.variants.iter().map(|variant| variant.name.as_str()).filter(wanted);
@@ -88,7 +97,12 @@ fn own<'a>(plan: &'a Plan, drawing: &Drawing, rows: &[&'a Row], several: bool) -
         let ending = if simulated.is_empty() { "" } else { KERNEL };
         for (rows, emulated, ending) in [(simulated, false, ""), (emulated, several, ending)] {
             if !rows.is_empty() {
-                found.push(Own { variant, rows, emulated, name: format!("{variant}{ending}") });
+                found.push(CurveRows {
+                    variant,
+                    rows,
+                    emulated,
+                    name: format!("{variant}{ending}"),
+                });
             }
         }
     }
@@ -98,10 +112,10 @@ fn own<'a>(plan: &'a Plan, drawing: &Drawing, rows: &[&'a Row], several: bool) -
 /// A bar for each variant; those of one figure, and of one world, are a curve.
 fn side_by_side(
     plan: &Plan,
-    drawing: &Drawing,
-    own: &[Own<'_>],
+    drawing: &PanelSpec,
+    own: &[CurveRows<'_>],
     figures: &[String],
-) -> (Place, Vec<Curve>) {
+) -> (XPositions, Vec<Curve>) {
     let mut names: Vec<&str> = own.iter().map(|own| own.variant).collect();
     names.dedup();
     let mut curves = Vec::new();
@@ -121,7 +135,7 @@ fn side_by_side(
             curves.push(Curve { name, style, group: 0, emulated, given: false, points });
         }
     }
-    (Place::Names(names.into_iter().map(str::to_owned).collect()), curves)
+    (XPositions::Names(names.into_iter().map(str::to_owned).collect()), curves)
 }
 
 /// The same in all panels, for they share a legend: the place among all names of such bars.
@@ -148,7 +162,7 @@ fn style(plan: &Plan, name: &str) -> usize {
 }
 
 /// Whether a panel may have a curve of this name, whatever rows there are.
-pub(super) fn may_have(plan: &Plan, drawing: &Drawing, name: &str) -> bool {
+pub(super) fn may_have(plan: &Plan, drawing: &PanelSpec, name: &str) -> bool {
     let shown = |variant: &&str| {
         drawing.variants.is_empty() || drawing.variants.iter().any(|other| other == variant)
     };
@@ -160,42 +174,48 @@ pub(super) fn may_have(plan: &Plan, drawing: &Drawing, name: &str) -> bool {
         || variants().any(|variant| both(variant).is_some_and(of_figure))
 }
 
-fn legend(drawing: &Drawing, figure: &str) -> String {
+fn legend(drawing: &PanelSpec, figure: &str) -> String {
     drawing.names.get(figure).map_or(figure, String::as_str).to_owned()
 }
 
 /// Whether a row is among the panel's.
-fn shown(drawing: &Drawing, row: &Row) -> bool {
+fn is_in_panel(drawing: &PanelSpec, row: &RunRow) -> bool {
     drawing.only.iter().all(|(name, texts)| {
         row.parameters.get(name).is_some_and(|parameter| texts.contains(&parameter.text))
     })
 }
 
 /// Numbers where every value has one, else names in the order of the plan.
-fn place(plan: &Plan, drawing: &Drawing, rows: &[&Row]) -> Place {
-    let bars = matches!(drawing.kind, Shown::Bars | Shown::StackedBars);
-    if !bars && (drawing.kind != Shown::Lines || rows.iter().all(|row| at(drawing, row).is_some()))
+fn place(plan: &Plan, drawing: &PanelSpec, rows: &[&RunRow]) -> XPositions {
+    let bars = matches!(drawing.kind, PlotKind::Bars | PlotKind::StackedBars);
+    if !bars
+        && (drawing.kind != PlotKind::Lines || rows.iter().all(|row| at(drawing, row).is_some()))
     {
-        return Place::Number;
+        return XPositions::Number;
     }
     let axis = plan.axes.iter().find(|axis| axis.name == drawing.x);
     let texts = axis.into_iter().flat_map(|axis| &axis.values).map(|setting| setting.text.clone());
     let seen = |text: &String| {
         rows.iter().any(|row| row.parameters.get(&drawing.x).is_some_and(|p| p.text == *text))
     };
-    Place::Names(texts.filter(seen).collect())
+    XPositions::Names(texts.filter(seen).collect())
 }
 
 /// A row's place on an axis of numbers, in the axis' unit.
-fn at(drawing: &Drawing, row: &Row) -> Option<f64> {
+fn at(drawing: &PanelSpec, row: &RunRow) -> Option<f64> {
     let number = row.parameters.get(&drawing.x)?.number?;
     Some(number / sizes(drawing)[0])
 }
 
-fn points(drawing: &Drawing, place: &Place, rows: &[&Row], figure: &str) -> Vec<CurvePoint> {
+fn points(
+    drawing: &PanelSpec,
+    place: &XPositions,
+    rows: &[&RunRow],
+    figure: &str,
+) -> Vec<CurvePoint> {
     let [across, up] = sizes(drawing);
     match drawing.kind {
-        Shown::Cdf => {
+        PlotKind::Cdf => {
             let sample = Sample::of(values(rows, figure));
             let runs = sample.count();
             let corner = |(value, share): (f64, f64)| {
@@ -204,8 +224,8 @@ fn points(drawing: &Drawing, place: &Place, rows: &[&Row], figure: &str) -> Vec<
             };
             sample.steps().into_iter().map(corner).collect()
         }
-        Shown::Scatter => {
-            let one = |row: &&Row| {
+        PlotKind::Scatter => {
+            let one = |row: &&RunRow| {
                 let x =
                     row.figures.get(&drawing.x).map(|x| x / across).or_else(|| at(drawing, row))?;
                 let middle = row.figures.get(figure)? / up;
@@ -213,26 +233,33 @@ fn points(drawing: &Drawing, place: &Place, rows: &[&Row], figure: &str) -> Vec<
             };
             rows.iter().filter_map(one).collect()
         }
-        Shown::Series => series(drawing, rows, figure),
-        Shown::Lines | Shown::Bars | Shown::StackedBars => over_axis(drawing, place, rows, figure),
+        PlotKind::Series => series(drawing, rows, figure),
+        PlotKind::Lines | PlotKind::Bars | PlotKind::StackedBars => {
+            over_axis(drawing, place, rows, figure)
+        }
     }
 }
 
 /// A point for each second: its middle.
-fn series(drawing: &Drawing, rows: &[&Row], figure: &str) -> Vec<CurvePoint> {
+fn series(drawing: &PanelSpec, rows: &[&RunRow], figure: &str) -> Vec<CurvePoint> {
     let second = |number: u32| {
-        let found = values(rows, &format!("{SECOND}{number}.{figure}"));
+        let found = values(rows, &format!("{SECOND_PREFIX}{number}.{figure}"));
         point(drawing, f64::from(number) + 0.5, found)
     };
     (0..).map_while(second).collect()
 }
 
-fn over_axis(drawing: &Drawing, place: &Place, rows: &[&Row], figure: &str) -> Vec<CurvePoint> {
-    let mut places: Vec<(f64, Vec<&Row>)> = Vec::new();
+fn over_axis(
+    drawing: &PanelSpec,
+    place: &XPositions,
+    rows: &[&RunRow],
+    figure: &str,
+) -> Vec<CurvePoint> {
+    let mut places: Vec<(f64, Vec<&RunRow>)> = Vec::new();
     for row in rows {
         let x = match place {
-            Place::Number => at(drawing, row),
-            Place::Names(names) => {
+            XPositions::Number => at(drawing, row),
+            XPositions::Names(names) => {
                 let text = row.parameters.get(&drawing.x).map(|parameter| &parameter.text);
                 text.and_then(|text| names.iter().position(|name| name == text)).map(|at| at as f64)
             }
@@ -248,25 +275,25 @@ fn over_axis(drawing: &Drawing, place: &Place, rows: &[&Row], figure: &str) -> V
     each.filter_map(|(x, rows)| point(drawing, x, values(&rows, figure))).collect()
 }
 
-fn values(rows: &[&Row], figure: &str) -> Vec<f64> {
+fn values(rows: &[&RunRow], figure: &str) -> Vec<f64> {
     rows.iter().filter_map(|row| row.figures.get(figure).copied()).collect()
 }
 
 /// What some runs say together; `None` if they say nothing.
-fn point(drawing: &Drawing, x: f64, values: Vec<f64>) -> Option<CurvePoint> {
+fn point(drawing: &PanelSpec, x: f64, values: Vec<f64>) -> Option<CurvePoint> {
     let size = sizes(drawing)[1];
     let sample = Sample::of(values.into_iter().map(|value| value / size));
-    let middle = match drawing.middle {
-        Middle::Median => sample.median()?,
-        Middle::Mean => sample.mean()?,
+    let middle = match drawing.statistic {
+        CentralValue::Median => sample.median()?,
+        CentralValue::Mean => sample.mean()?,
     };
     let range = || Some([*sample.values().first()?, *sample.values().last()?]);
-    let spread = match (drawing.spread, drawing.middle) {
-        (Spread::None, _) => None,
-        (Spread::Range, _) => range(),
-        (Spread::Quartiles, _) => sample.quartiles(),
-        (Spread::Interval, Middle::Mean) => interval_of_mean(&sample, middle),
-        (Spread::Interval, Middle::Median) => median_interval(&sample, SEED)
+    let spread = match (drawing.spread, drawing.statistic) {
+        (ErrorBars::None, _) => None,
+        (ErrorBars::Range, _) => range(),
+        (ErrorBars::Quartiles, _) => sample.quartiles(),
+        (ErrorBars::Interval, CentralValue::Mean) => interval_of_mean(&sample, middle),
+        (ErrorBars::Interval, CentralValue::Median) => median_interval(&sample, SEED)
             .map(|interval| [interval.low, interval.high])
             .or_else(range),
     };
@@ -276,13 +303,13 @@ fn point(drawing: &Drawing, x: f64, values: Vec<f64>) -> Option<CurvePoint> {
 /// Student's interval of the mean; `None` of a single value.
 fn interval_of_mean(sample: &Sample, mean: f64) -> Option<[f64; 2]> {
     /// The 97.5 % quantiles with 1, 2, … degrees of freedom.
-    const STUDENT: [f64; 30] = [
+    const T_QUANTILES: [f64; 30] = [
         12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
         2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056,
         2.052, 2.048, 2.045, 2.042,
     ];
     let freedom = sample.count().checked_sub(1)?;
-    let quantile = STUDENT.get(freedom.checked_sub(1)?).copied().unwrap_or(1.96);
+    let quantile = T_QUANTILES.get(freedom.checked_sub(1)?).copied().unwrap_or(1.96);
     let squares: f64 = sample.values().iter().map(|value| (value - mean) * (value - mean)).sum();
     let half = quantile * (squares / freedom as f64 / sample.count() as f64).sqrt();
     Some([mean - half, mean + half])

@@ -8,27 +8,27 @@ use crate::plan::Plan;
 
 /// A point that somebody else gives.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Published {
+pub struct PublishedPoint {
     /// The only panel that has it, from 0; else it is in every panel that has its curve.
     pub panel: Option<usize>,
     /// The curve to which it belongs.
     pub variant: String,
     /// Place on the horizontal axis.
-    pub x: Amount,
+    pub x: QuantityText,
     /// Value.
-    pub y: Amount,
+    pub y: QuantityText,
     /// Where the source says so.
     pub place: String,
 }
 
 /// A number, with its unit or in that of the axis.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Amount {
+pub struct QuantityText {
     /// As it is written.
     pub text: String,
 }
 
-impl Amount {
+impl QuantityText {
     /// In units of `size` base units.
     pub(super) fn value(&self, size: f64) -> Option<f64> {
         let quantity = units::quantity(&self.text).ok()?;
@@ -42,7 +42,7 @@ const COLUMNS: [&str; 2] = ["variant,x,y,where", "panel,variant,x,y,where"];
 
 /// Reads the points of a plan's figure; the first line names the columns `variant,x,y,where`, with
 /// `panel` before them or not. An error says which line is wrong and how.
-pub fn published(text: &str, plan: &Plan) -> Result<Vec<Published>, String> {
+pub fn published(text: &str, plan: &Plan) -> Result<Vec<PublishedPoint>, String> {
     let mut lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let [usual, with_panels] = COLUMNS;
     let panels = match lines.next() {
@@ -59,7 +59,7 @@ pub fn published(text: &str, plan: &Plan) -> Result<Vec<Published>, String> {
     lines.map(read).collect()
 }
 
-fn point(line: &str, panels: bool, plan: &Plan) -> Result<Published, String> {
+fn point(line: &str, panels: bool, plan: &Plan) -> Result<PublishedPoint, String> {
     let mut cells = cells(line)?;
     if !panels {
         cells.insert(0, String::new());
@@ -81,7 +81,13 @@ fn point(line: &str, panels: bool, plan: &Plan) -> Result<Published, String> {
             "no panel has a curve `{variant}`; for a curve of its own, say in the column `panel` where"
         ));
     }
-    Ok(Published { panel, variant, x: Amount { text: x }, y: Amount { text: y }, place })
+    Ok(PublishedPoint {
+        panel,
+        variant,
+        x: QuantityText { text: x },
+        y: QuantityText { text: y },
+        place,
+    })
 }
 
 /// A panel by its title, else by its number from 1.

@@ -25,7 +25,7 @@ fn plan(figures: &str) -> Plan {
         .unwrap_or_else(|error| panic!("{error}"))
 }
 
-fn rows() -> Vec<Row> {
+fn rows() -> Vec<RunRow> {
     let mut rows = Vec::new();
     for (variant, mbps) in [("TCP", 8.0), ("MPTCP", 10.0)] {
         for (text, number) in [("100 KB", 1e5), ("1 MB", 1e6)] {
@@ -39,7 +39,7 @@ fn rows() -> Vec<Row> {
                     ("second.1.goodput", goodput),
                 ];
                 let parameter = Parameter { text: text.into(), number: Some(number) };
-                rows.push(Row {
+                rows.push(RunRow {
                     key: format!("{variant}{text}{seed}"),
                     variant: variant.into(),
                     world: World::Sim,
@@ -108,7 +108,7 @@ fn bars_can_stand_for_variants_and_parts_on_each_other() {
 }
 
 /// The same in both worlds, TCP 1 Mbit/s slower over real kernels, and one curve only there.
-fn rows_of_two_worlds() -> Vec<Row> {
+fn rows_of_two_worlds() -> Vec<RunRow> {
     let mut rows = rows();
     rows.retain(|row| row.variant == "TCP");
     let mut others = rows.clone();
@@ -116,7 +116,7 @@ fn rows_of_two_worlds() -> Vec<Row> {
         row.world = World::Emu;
         row.figures.entry("goodput".to_owned()).and_modify(|goodput| *goodput -= 1e6);
     }
-    let kernel = |row: &Row| Row { variant: "MPTCP".into(), ..row.clone() };
+    let kernel = |row: &RunRow| RunRow { variant: "MPTCP".into(), ..row.clone() };
     let only: Vec<_> = others.iter().map(kernel).collect();
     rows.into_iter().chain(others).chain(only).collect()
 }

@@ -7,7 +7,7 @@ use toml::{Table, Value};
 /// A dotted key such as `paths.wifi.delay` or `flows.0.duration`: names of tables, and numbers in
 /// arrays, from 0.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Path(Vec<String>);
+pub struct KeyPath(Vec<String>);
 
 /// Why a document cannot be changed so.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -28,7 +28,7 @@ pub enum DocumentError {
     Plain(String),
 }
 
-impl Path {
+impl KeyPath {
     /// Reads a key as TOML writes it: names with points or spaces stand in double quotes. `None` when
     /// it is none.
     pub fn parse(text: &str) -> Option<Self> {
@@ -67,7 +67,7 @@ impl Path {
     }
 }
 
-impl fmt::Display for Path {
+impl fmt::Display for KeyPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, name) in self.0.iter().enumerate() {
             let point = if i > 0 { "." } else { "" };
@@ -82,20 +82,20 @@ impl fmt::Display for Path {
 }
 
 /// Where a step of a path leads.
-enum Place<'a> {
+enum Slot<'a> {
     Table(&'a mut Table, &'a str),
     Array(&'a mut Vec<Value>, usize),
 }
 
 /// Sets the value at `path`; tables on the way that are not there are made. The place after an
 /// array's last value adds one.
-pub(crate) fn set(document: &mut Table, path: &Path, value: Value) -> Result<(), DocumentError> {
+pub(crate) fn set(document: &mut Table, path: &KeyPath, value: Value) -> Result<(), DocumentError> {
     match place(document, path, true)? {
-        Place::Table(table, name) => {
+        Slot::Table(table, name) => {
             table.insert(name.to_owned(), value);
         }
-        Place::Array(array, index) if index == array.len() => array.push(value),
-        Place::Array(array, index) => {
+        Slot::Array(array, index) if index == array.len() => array.push(value),
+        Slot::Array(array, index) => {
             let length = array.len();
             *array.get_mut(index).ok_or_else(|| too_far(path, length))? = value;
         }
@@ -104,13 +104,13 @@ pub(crate) fn set(document: &mut Table, path: &Path, value: Value) -> Result<(),
 }
 
 /// Removes everything at `paths`. Numbers in arrays are those before anything is removed.
-pub(crate) fn remove(document: &mut Table, paths: &[Path]) -> Result<(), DocumentError> {
+pub(crate) fn remove(document: &mut Table, paths: &[KeyPath]) -> Result<(), DocumentError> {
     let mut paths: Vec<_> = paths.iter().collect();
     paths.sort_by_key(|path| std::cmp::Reverse(path.removal_order()));
     for path in paths {
         let gone = match place(document, path, false)? {
-            Place::Table(table, name) => table.remove(name).is_some(),
-            Place::Array(array, index) => {
+            Slot::Table(table, name) => table.remove(name).is_some(),
+            Slot::Array(array, index) => {
                 let there = index < array.len();
                 if there {
                     array.remove(index);
@@ -128,20 +128,20 @@ pub(crate) fn remove(document: &mut Table, paths: &[Path]) -> Result<(), Documen
 /// The table or array in which the last name of `path` stands.
 fn place<'a>(
     document: &'a mut Table,
-    path: &'a Path,
+    path: &'a KeyPath,
     make: bool,
-) -> Result<Place<'a>, DocumentError> {
+) -> Result<Slot<'a>, DocumentError> {
     let missing = || DocumentError::Missing(path.to_string());
     let (last, before) = path.0.split_last().ok_or_else(missing)?;
-    let mut here = Place::Table(document, last);
+    let mut here = Slot::Table(document, last);
     for (depth, name) in before.iter().enumerate() {
         let next = path.0.get(depth + 1).ok_or_else(missing)?;
         let value = match here {
-            Place::Table(table, _) if make => {
+            Slot::Table(table, _) if make => {
                 table.entry(name.clone()).or_insert_with(|| Value::Table(Table::new()))
             }
-            Place::Table(table, _) => table.get_mut(name).ok_or_else(missing)?,
-            Place::Array(array, index) => {
+            Slot::Table(table, _) => table.get_mut(name).ok_or_else(missing)?,
+            Slot::Array(array, index) => {
                 let length = array.len();
                 if make && index == length {
                     array.push(Value::Table(Table::new()));
@@ -150,11 +150,11 @@ fn place<'a>(
             }
         };
         here = match value {
-            Value::Table(table) => Place::Table(table, last),
+            Value::Table(table) => Slot::Table(table, last),
             Value::Array(array) => {
                 let index = next.parse().ok();
                 let index = index.ok_or_else(|| DocumentError::Missing(path.to_string()))?;
-                Place::Array(array, index)
+                Slot::Array(array, index)
             }
             Value::String(_)
             | Value::Integer(_)
@@ -168,7 +168,7 @@ fn place<'a>(
     Ok(here)
 }
 
-fn too_far(path: &Path, length: usize) -> DocumentError {
+fn too_far(path: &KeyPath, length: usize) -> DocumentError {
     let names = path.0.iter().position(|name| name.parse::<usize>().is_ok()).unwrap_or(0);
     DocumentError::TooFar { array: path.beginning(names), length }
 }
@@ -184,8 +184,8 @@ mod tests {
         Ok(document.to_string())
     }
 
-    fn path(text: &str) -> Path {
-        Path::parse(text).unwrap()
+    fn path(text: &str) -> KeyPath {
+        KeyPath::parse(text).unwrap()
     }
 
     #[test]
@@ -219,7 +219,7 @@ mod tests {
             assert_eq!(path(text).to_string(), text);
         }
         for text in ["", ".", "a.", ".a", "a..b", "a b", "\"a", "\"a\"b"] {
-            assert_eq!(Path::parse(text), None, "{text}");
+            assert_eq!(KeyPath::parse(text), None, "{text}");
         }
     }
 }

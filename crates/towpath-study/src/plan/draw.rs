@@ -5,44 +5,45 @@ use rand_pcg::Pcg32;
 use toml::Value;
 use towpath_net::stream_seed;
 
-use super::{Distribution, Draw, Measure, Setting};
+use super::{AxisValue, Distribution, DrawUnit, RandomDraw};
 
 /// So often a draw outside its limits is repeated; then the limit itself is taken.
-const PATIENCE: u32 = 1_000;
+const MAX_REDRAWS: u32 = 1_000;
 
-impl Draw {
+impl RandomDraw {
     /// What sample `number` of the plan called `plan` draws, `before` added. It depends on these names
     /// and the number alone: another draw beside it, or more samples, change nothing.
-    pub(crate) fn sample(&self, plan: &str, number: u64, before: f64) -> Setting {
+    pub(crate) fn sample(&self, plan: &str, number: u64, before: f64) -> AxisValue {
         let seed = stream_seed(number, plan, &self.name);
-        let mut stream = Stream(Pcg32::new(seed, seed));
+        let mut stream = RngStream(Pcg32::new(seed, seed));
         let (number, measure) = match &self.from {
             Distribution::Choice(choices) => return choose(choices, &mut stream),
-            &Distribution::Uniform([least, most], Measure::Whole) => {
+            &Distribution::Uniform([least, most], DrawUnit::Whole) => {
                 let span = most - least + 1.0;
                 let draw = |part: f64| (least + (part * span).floor()).min(most);
-                (self.within(&mut stream, draw), Measure::Whole)
+                (self.draw_within_limits(&mut stream, draw), DrawUnit::Whole)
             }
-            &Distribution::Uniform([least, most], measure) => {
-                (self.within(&mut stream, |part| least + part * (most - least)), measure)
-            }
+            &Distribution::Uniform([least, most], measure) => (
+                self.draw_within_limits(&mut stream, |part| least + part * (most - least)),
+                measure,
+            ),
             &Distribution::Exponential(mean, measure) => {
-                (self.within(&mut stream, |part| -part.ln() * mean), measure)
+                (self.draw_within_limits(&mut stream, |part| -part.ln() * mean), measure)
             }
             &Distribution::LogNormal { median, sigma, measure } => {
                 let draw = |part: f64| median * (sigma * normal_quantile(part)).exp();
-                (self.within(&mut stream, draw), measure)
+                (self.draw_within_limits(&mut stream, draw), measure)
             }
         };
         measure.setting(before + number)
     }
 
     /// A draw within the limits.
-    fn within(&self, stream: &mut Stream, draw: impl Fn(f64) -> f64) -> f64 {
+    fn draw_within_limits(&self, stream: &mut RngStream, draw: impl Fn(f64) -> f64) -> f64 {
         let [least, most] = self.limits.map(|limit| limit.unwrap_or(f64::NAN));
         let mut number = f64::NAN;
-        for _ in 0..PATIENCE {
-            number = draw(stream.part());
+        for _ in 0..MAX_REDRAWS {
+            number = draw(stream.uniform());
             // Comparisons with a limit that is not there are false.
             if !(number < least || number > most) {
                 return number;
@@ -52,30 +53,30 @@ impl Draw {
     }
 }
 
-fn choose(choices: &[(Setting, f64)], stream: &mut Stream) -> Setting {
+fn choose(choices: &[(AxisValue, f64)], stream: &mut RngStream) -> AxisValue {
     let total: f64 = choices.iter().map(|(_, weight)| weight).sum();
-    let mut left = stream.part() * total;
+    let mut left = stream.uniform() * total;
     let found = choices.iter().find(|(_, weight)| {
         left -= weight;
         left < 0.0
     });
     let (setting, _) = found.or(choices.last()).cloned().unzip();
-    setting.unwrap_or_else(|| Setting::new(Value::Integer(0)))
+    setting.unwrap_or_else(|| AxisValue::new(Value::Integer(0)))
 }
 
-struct Stream(Pcg32);
+struct RngStream(Pcg32);
 
-impl Stream {
+impl RngStream {
     /// A number between 0 and 1, neither included.
-    fn part(&mut self) -> f64 {
+    fn uniform(&mut self) -> f64 {
         (f64::from(self.0.next_u32()) + 0.5) / 4_294_967_296.0
     }
 }
 
-impl Measure {
+impl DrawUnit {
     /// A number in base units as the scenario is told it, with six digits: more would only show
     /// which computer it was.
-    fn setting(self, number: f64) -> Setting {
+    fn setting(self, number: f64) -> AxisValue {
         let rounded = six_digits(number);
         let whole = || format!("{:.0}", rounded.max(0.0));
         let (value, number) = match self {
@@ -96,7 +97,7 @@ impl Measure {
             Self::Whole => (Value::Integer(rounded.round() as i64), rounded.round()),
             Self::Number => (Value::Float(rounded), rounded),
         };
-        Setting { number: Some(number), ..Setting::new(value) }
+        AxisValue { number: Some(number), ..AxisValue::new(value) }
     }
 }
 
@@ -146,15 +147,15 @@ fn normal_quantile(part: f64) -> f64 {
         3.754_408_661_907_416,
         1.0,
     ];
-    const TAIL: f64 = 0.024_25;
+    const TAIL_PROBABILITY: f64 = 0.024_25;
     let polynomial = |terms: &[f64], x: f64| terms.iter().fold(0.0, |sum, term| sum * x + term);
     let tail = |part: f64| {
         let q = (-2.0 * part.ln()).sqrt();
         polynomial(&C, q) / polynomial(&D, q)
     };
-    if part < TAIL {
+    if part < TAIL_PROBABILITY {
         tail(part)
-    } else if part > 1.0 - TAIL {
+    } else if part > 1.0 - TAIL_PROBABILITY {
         -tail(1.0 - part)
     } else {
         let q = part - 0.5;

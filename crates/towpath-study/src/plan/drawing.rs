@@ -13,19 +13,19 @@ use ValueKind::{Any, List, OneOf, Tables, Text, Words};
 
 /// One panel.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Drawing {
+pub struct PanelSpec {
     /// How.
-    pub kind: Shown,
+    pub kind: PlotKind,
     /// Title above it; may be empty.
     pub title: String,
-    /// An axis, `variant`, or (with [`Shown::Cdf`] and [`Shown::Scatter`]) a row's figure.
+    /// An axis, `variant`, or (with [`PlotKind::Cdf`] and [`PlotKind::Scatter`]) a row's figure.
     pub x: String,
-    /// Rows' figures; none with [`Shown::Cdf`].
+    /// Rows' figures; none with [`PlotKind::Cdf`].
     pub y: Vec<String>,
     /// What is written at the axes, without unit; empty for the name of what is drawn.
     pub labels: [String; 2],
     /// Units, such as `Mbit/s`.
-    pub units: [Option<DrawnUnit>; 2],
+    pub units: [Option<AxisUnit>; 2],
     /// Whether an axis is logarithmic.
     pub log: [bool; 2],
     /// From where to where, in base units.
@@ -37,16 +37,16 @@ pub struct Drawing {
     /// Names in the legend, by figure.
     pub names: BTreeMap<String, String>,
     /// What stands for the runs of a point.
-    pub middle: Middle,
+    pub statistic: CentralValue,
     /// How far they are apart.
-    pub spread: Spread,
+    pub spread: ErrorBars,
     /// Horizontal lines: where, in base units, and what they mean.
     pub lines: Vec<(f64, String)>,
 }
 
 /// A unit as axes have it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct DrawnUnit {
+pub struct AxisUnit {
     /// `Mbit/s`
     pub name: String,
     /// In base units.
@@ -55,7 +55,7 @@ pub struct DrawnUnit {
 
 /// How it is drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Shown {
+pub enum PlotKind {
     /// A curve over an axis.
     Lines,
     /// Bars beside each other.
@@ -72,7 +72,7 @@ pub enum Shown {
 
 /// What stands for the runs of a point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Middle {
+pub enum CentralValue {
     /// The middle value.
     Median,
     /// The arithmetic mean.
@@ -81,7 +81,7 @@ pub enum Middle {
 
 /// How far the runs of a point are apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Spread {
+pub enum ErrorBars {
     /// 95 % confidence interval of what stands for them; the range where there are too few.
     Interval,
     /// From quartile to quartile.
@@ -92,13 +92,13 @@ pub enum Spread {
     None,
 }
 
-const KINDS: [(&str, Shown); 6] = [
-    ("lines", Shown::Lines),
-    ("bars", Shown::Bars),
-    ("stacked-bars", Shown::StackedBars),
-    ("cdf", Shown::Cdf),
-    ("scatter", Shown::Scatter),
-    ("series", Shown::Series),
+const KINDS: [(&str, PlotKind); 6] = [
+    ("lines", PlotKind::Lines),
+    ("bars", PlotKind::Bars),
+    ("stacked-bars", PlotKind::StackedBars),
+    ("cdf", PlotKind::Cdf),
+    ("scatter", PlotKind::Scatter),
+    ("series", PlotKind::Series),
 ];
 
 pub(super) static FIGURE: TableSchema = TableSchema {
@@ -161,35 +161,35 @@ pub(super) static SHAPES: [&TableSchema; 2] = [&FIGURE, &LINE];
 
 /// The names that figures may mean.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Names<'a> {
+pub(super) struct KnownNames<'a> {
     pub(super) variants: &'a [&'a str],
     /// Axes and draws.
     pub(super) axes: &'a [&'a str],
 }
 
-pub(super) fn drawing(value: &Value<'_>, names: Names<'_>) -> Option<Drawing> {
+pub(super) fn drawing(value: &Value<'_>, names: KnownNames<'_>) -> Option<PanelSpec> {
     let mut section = value.section(&FIGURE, "a figure", "expected a table")?;
     let kind = section.require("kind", "kind = \"lines\"").and_then(|value| value.word(&KINDS));
-    let kind = kind.unwrap_or(Shown::Lines);
+    let kind = kind.unwrap_or(PlotKind::Lines);
     let text = |section: &mut Section<'_>, key| {
         section.take(key).and_then(|value| value.text()).unwrap_or_default().to_owned()
     };
     let title = text(&mut section, "title");
-    let x = if kind == Shown::Series {
+    let x = if kind == PlotKind::Series {
         "time".to_owned()
     } else {
         let value = section.require("x", "x = \"the name of an axis\"");
         value.and_then(|value| place(&value, kind, names)).unwrap_or_default()
     };
-    let y = if kind == Shown::Cdf { None } else { section.require("y", "y = \"goodput\"") };
-    let middles = [("median", Middle::Median), ("mean", Middle::Mean)];
+    let y = if kind == PlotKind::Cdf { None } else { section.require("y", "y = \"goodput\"") };
+    let middles = [("median", CentralValue::Median), ("mean", CentralValue::Mean)];
     let spreads = [
-        ("ci95", Spread::Interval),
-        ("quartiles", Spread::Quartiles),
-        ("range", Spread::Range),
-        ("none", Spread::None),
+        ("ci95", ErrorBars::Interval),
+        ("quartiles", ErrorBars::Quartiles),
+        ("range", ErrorBars::Range),
+        ("none", ErrorBars::None),
     ];
-    let drawing = Drawing {
+    let drawing = PanelSpec {
         kind,
         title,
         x,
@@ -204,8 +204,14 @@ pub(super) fn drawing(value: &Value<'_>, names: Names<'_>) -> Option<Drawing> {
         variants: section.take("variants").map(|v| variants(&v, names)).unwrap_or_default(),
         only: section.take("where").map(|value| only(&value, names)).unwrap_or_default(),
         names: section.take("names").map(|value| legend(&value)).unwrap_or_default(),
-        middle: section.take("middle").and_then(|v| v.word(&middles)).unwrap_or(Middle::Median),
-        spread: section.take("spread").and_then(|v| v.word(&spreads)).unwrap_or(Spread::Interval),
+        statistic: section
+            .take("middle")
+            .and_then(|v| v.word(&middles))
+            .unwrap_or(CentralValue::Median),
+        spread: section
+            .take("spread")
+            .and_then(|v| v.word(&spreads))
+            .unwrap_or(ErrorBars::Interval),
         lines: section.take("lines").map(|value| lines(&value)).unwrap_or_default(),
     };
     section.finish();
@@ -213,9 +219,9 @@ pub(super) fn drawing(value: &Value<'_>, names: Names<'_>) -> Option<Drawing> {
 }
 
 /// What is on the horizontal axis.
-fn place(value: &Value<'_>, kind: Shown, names: Names<'_>) -> Option<String> {
+fn place(value: &Value<'_>, kind: PlotKind, names: KnownNames<'_>) -> Option<String> {
     let text = value.text()?;
-    let of_rows = matches!(kind, Shown::Cdf | Shown::Scatter);
+    let of_rows = matches!(kind, PlotKind::Cdf | PlotKind::Scatter);
     if !of_rows && text != "variant" {
         one_of(value, text, names.axes, "no axis")?;
     }
@@ -246,10 +252,10 @@ fn texts(value: &Value<'_>) -> Vec<String> {
     list.iter().filter_map(|value| Some(value.text()?.to_owned())).collect()
 }
 
-fn unit(value: &Value<'_>) -> Option<DrawnUnit> {
+fn unit(value: &Value<'_>) -> Option<AxisUnit> {
     let name = value.text()?;
     match units::quantity(&format!("1 {name}")) {
-        Ok(quantity) => Some(DrawnUnit { name: name.to_owned(), size: quantity.as_f64() }),
+        Ok(quantity) => Some(AxisUnit { name: name.to_owned(), size: quantity.as_f64() }),
         Err(error) => {
             value.unit_error(&error, Dimension::Rate, "expected a unit such as `Mbit/s`".into());
             None
@@ -281,7 +287,7 @@ fn range(value: &Value<'_>) -> Option<[f64; 2]> {
     Some([low, high])
 }
 
-fn variants(value: &Value<'_>, names: Names<'_>) -> Vec<String> {
+fn variants(value: &Value<'_>, names: KnownNames<'_>) -> Vec<String> {
     let list = value.list("expected a list of variants").unwrap_or_default();
     let known = |value: &Value<'_>| {
         let text = value.text()?;
@@ -291,7 +297,7 @@ fn variants(value: &Value<'_>, names: Names<'_>) -> Vec<String> {
 }
 
 /// Values as texts, however they are written.
-fn only(value: &Value<'_>, names: Names<'_>) -> BTreeMap<String, Vec<String>> {
+fn only(value: &Value<'_>, names: KnownNames<'_>) -> BTreeMap<String, Vec<String>> {
     let Some(table) = value.as_table() else {
         value.wrong_type("expected a table such as `{ queue = \"100 packets\" }`");
         return BTreeMap::new();

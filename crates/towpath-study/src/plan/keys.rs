@@ -10,13 +10,13 @@ use KeyPresence::{Optional, Required};
 use ValueKind::{Any, Duration, Integer, List, Name, OneOf, Table, Tables, Text, Words};
 
 /// Longest name of anything in a plan, in characters.
-pub(super) const LONGEST_NAME: usize = 64;
+pub(super) const MAX_NAME: usize = 64;
 /// Most seeds of a point: those of a sample begin at a multiple of this.
-pub(crate) const MOST_SEEDS: u64 = 1_000;
+pub(crate) const MAX_SEEDS: u64 = 1_000;
 /// Most samples.
-pub(super) const MOST_SAMPLES: u64 = 1_000_000;
+pub(super) const MAX_SAMPLES: u64 = 1_000_000;
 /// Most runs of a plan.
-pub(super) const MOST_RUNS: usize = 10_000_000;
+pub(super) const MAX_RUNS: usize = 10_000_000;
 
 const WORLDS: ValueKind = List(&Words(&["sim", "emu"]));
 const KEYS: KeySchema = key(
@@ -31,7 +31,7 @@ pub(super) static PLAN: TableSchema = TableSchema {
     heading: "The plan",
     doc: "Which runs there are: every variant at every point, with every seed.",
     groups: &[&[
-        key("name", Name(LONGEST_NAME), Required, "Short name, for results"),
+        key("name", Name(MAX_NAME), Required, "Short name, for results"),
         key("title", Text, Optional("empty"), "One line for lists and pages"),
         key("scenario", Text, Required, "File beside the plan, or `builtin:NAME`"),
         key(
@@ -42,14 +42,14 @@ pub(super) static PLAN: TableSchema = TableSchema {
         ),
         key(
             "seeds",
-            Integer(1, MOST_SEEDS),
+            Integer(1, MAX_SEEDS),
             Optional("1"),
             "Runs of each point, with the seeds 1, 2, …",
         ),
-        key("thin-seeds", Integer(1, MOST_SEEDS), Optional("1"), "The same with `--thin`"),
+        key("thin-seeds", Integer(1, MAX_SEEDS), Optional("1"), "The same with `--thin`"),
         key(
             "emulated-seeds",
-            Integer(1, MOST_SEEDS),
+            Integer(1, MAX_SEEDS),
             Optional("as `seeds`"),
             "The same in the emulated world, where a run takes as long as it says",
         ),
@@ -122,8 +122,8 @@ pub(super) static RANDOM: TableSchema = TableSchema {
     heading: "[random]",
     doc: "Samples: each draws everything below. Seeds of sample *n* begin at 1000 · (*n* − 1) + 1.",
     groups: &[&[
-        key("samples", Integer(1, MOST_SAMPLES), Required, "How many, at each point of the grid"),
-        key("thin", Integer(1, MOST_SAMPLES), Optional("all of them"), "How many with `--thin`"),
+        key("samples", Integer(1, MAX_SAMPLES), Required, "How many, at each point of the grid"),
+        key("thin", Integer(1, MAX_SAMPLES), Optional("all of them"), "How many with `--thin`"),
         key("draws", Tables(&DRAW), Required, "What each of them draws"),
     ]],
 };

@@ -8,12 +8,14 @@ use towpath_measure::scenario::document::{Section, SpannedProblem, Value, neares
 use towpath_measure::scenario::units::{self, Dimension};
 use towpath_measure::scenario::{ScenarioErrors, Transport, World, builtin, unreadable};
 
-use super::document::Path;
-use super::drawing::{Names, drawing};
+use super::document::KeyPath;
+use super::drawing::{KnownNames, drawing};
 use super::keys::{
-    AXIS, DRAW, LOGNORMAL, LONGEST_NAME, MOST_RUNS, MOST_SAMPLES, MOST_SEEDS, PLAN, RANDOM, VARIANT,
+    AXIS, DRAW, LOGNORMAL, MAX_NAME, MAX_RUNS, MAX_SAMPLES, MAX_SEEDS, PLAN, RANDOM, VARIANT,
 };
-use super::{Axis, Distribution, Draw, Load, Measure, Plan, Random, Setting, Variant};
+use super::{
+    Axis, AxisValue, Distribution, DrawUnit, FileLoader, Plan, RandomDraw, RandomSampling, Variant,
+};
 
 const WORLDS: [(&str, World); 2] = [("sim", World::Sim), ("emu", World::Emu)];
 const TRANSPORTS: [(&str, Transport); 4] = [
@@ -23,14 +25,18 @@ const TRANSPORTS: [(&str, Transport); 4] = [
     ("mpquic", Transport::Mpquic),
 ];
 /// No run is longer.
-const LONGEST_RUN: Duration = Duration::from_secs(24 * 3_600);
+const MAX_RUN: Duration = Duration::from_secs(24 * 3_600);
 
 /// Reads the whole file.
-pub(super) fn plan(file_name: &str, text: &str, load: Load<'_>) -> Result<Plan, ScenarioErrors> {
+pub(super) fn plan(
+    file_name: &str,
+    text: &str,
+    load: FileLoader<'_>,
+) -> Result<Plan, ScenarioErrors> {
     read(file_name, text, (&PLAN, "the plan"), |top, _| decode(top, load))
 }
 
-fn decode(top: &mut Section<'_>, load: Load<'_>) -> Plan {
+fn decode(top: &mut Section<'_>, load: FileLoader<'_>) -> Plan {
     let name = top.require("name", "name = \"buffers\"").and_then(|v| file_name(&v));
     let title = top.take("title").and_then(|v| v.text()).unwrap_or("").to_owned();
     let scenario = top.require("scenario", "scenario = \"scenario.toml\"");
@@ -38,9 +44,9 @@ fn decode(top: &mut Section<'_>, load: Load<'_>) -> Plan {
         scenario.and_then(|v| scenario_of(&v, load)).unwrap_or_default();
     let worlds = top.take("worlds").and_then(|v| worlds(&v)).unwrap_or_else(|| vec![World::Sim]);
     let whole = |v: Value<'_>, most| v.integer(1, most).map(|n| n as u32);
-    let seeds = top.take("seeds").and_then(|v| whole(v, MOST_SEEDS)).unwrap_or(1);
-    let thin_seeds = top.take("thin-seeds").and_then(|v| whole(v, MOST_SEEDS)).unwrap_or(1);
-    let emulated_seeds = top.take("emulated-seeds").and_then(|v| whole(v, MOST_SEEDS));
+    let seeds = top.take("seeds").and_then(|v| whole(v, MAX_SEEDS)).unwrap_or(1);
+    let thin_seeds = top.take("thin-seeds").and_then(|v| whole(v, MAX_SEEDS)).unwrap_or(1);
+    let emulated_seeds = top.take("emulated-seeds").and_then(|v| whole(v, MAX_SEEDS));
     let window = top.take("window").and_then(|v| window(&v));
     let mut names = BTreeSet::new();
     let grid = top.require("variants", "[[variants]]");
@@ -51,22 +57,22 @@ fn decode(top: &mut Section<'_>, load: Load<'_>) -> Plan {
     let axes =
         top.take("axes").map_or_else(Vec::new, |v| each(&v, |value| axis(value, &mut names)));
     let random = top.take("random").and_then(|v| random(&v, &mut names));
-    let samples = random.as_ref().map_or(1, |random: &Random| random.samples as usize);
+    let samples = random.as_ref().map_or(1, |random: &RandomSampling| random.samples as usize);
     let most_seeds = seeds.max(thin_seeds).max(emulated_seeds.unwrap_or(seeds)) as usize;
     let axes_values = axes.iter().map(|axis| axis.values.len());
     let runs = axes_values.chain([variants.len(), samples, most_seeds]);
     let runs = runs.fold(1, usize::saturating_mul);
-    if let Some(grid) = grid.filter(|_| runs > MOST_RUNS) {
+    if let Some(grid) = grid.filter(|_| runs > MAX_RUNS) {
         // Each is looked at before any is done.
         let found = if runs == usize::MAX { "too many".to_owned() } else { runs.to_string() };
         grid.fail(format!("the plan has {found} runs"), "expected at most 10000000");
     }
     let figures = top.take("figures").map_or_else(Vec::new, |v| {
-        let draws = random.iter().flat_map(|random: &Random| &random.draws);
+        let draws = random.iter().flat_map(|random: &RandomSampling| &random.draws);
         let axes = axes.iter().map(|axis| axis.name.as_str());
         let axes: Vec<_> = axes.chain(draws.map(|draw| draw.name.as_str())).collect();
         let variants: Vec<_> = variants.iter().map(|variant| variant.name.as_str()).collect();
-        let names = Names { variants: &variants, axes: &axes };
+        let names = KnownNames { variants: &variants, axes: &axes };
         each(&v, |value| drawing(value, names))
     });
     Plan {
@@ -76,7 +82,7 @@ fn decode(top: &mut Section<'_>, load: Load<'_>) -> Plan {
         scenario,
         worlds,
         seeds,
-        thin_seeds,
+        quick_seeds: thin_seeds,
         emulated_seeds: emulated_seeds.unwrap_or(seeds),
         window,
         variants,
@@ -99,7 +105,7 @@ fn each<'a, T>(value: &Value<'a>, mut decode: impl FnMut(&Value<'a>) -> Option<T
 fn file_name(value: &Value<'_>) -> Option<String> {
     let text = value.text()?;
     let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-    if text.is_empty() || text.len() > LONGEST_NAME || !text.chars().all(good) {
+    if text.is_empty() || text.len() > MAX_NAME || !text.chars().all(good) {
         value.fail(
             format!("{} is not the name of a plan", quote(text)),
             "expected lower-case letters, digits and hyphens, at most 64",
@@ -113,8 +119,7 @@ fn file_name(value: &Value<'_>) -> Option<String> {
 fn own_name(section: &mut Section<'_>, names: &mut BTreeSet<String>) -> Option<String> {
     let value = section.require("name", "name = \"…\"")?;
     let text = value.text()?;
-    if text.is_empty() || text.chars().count() > LONGEST_NAME || text.chars().any(char::is_control)
-    {
+    if text.is_empty() || text.chars().count() > MAX_NAME || text.chars().any(char::is_control) {
         value.fail("this is not a name", "expected 1 to 64 characters on one line");
         return None;
     }
@@ -125,7 +130,7 @@ fn own_name(section: &mut Section<'_>, names: &mut BTreeSet<String>) -> Option<S
     Some(text.to_owned())
 }
 
-fn scenario_of(value: &Value<'_>, load: Load<'_>) -> Option<(String, Table)> {
+fn scenario_of(value: &Value<'_>, load: FileLoader<'_>) -> Option<(String, Table)> {
     let name = value.text()?;
     let text = if let Some(wanted) = name.strip_prefix("builtin:") {
         let all = || builtin().iter().map(|builtin| builtin.name);
@@ -177,7 +182,7 @@ fn window(value: &Value<'_>) -> Option<[Duration; 2]> {
         value.fail("a window is two times", "expected `[\"5 s\", \"25 s\"]`");
         return None;
     };
-    let window = [from.duration(LONGEST_RUN)?, to.duration(LONGEST_RUN)?];
+    let window = [from.duration(MAX_RUN)?, to.duration(MAX_RUN)?];
     if window.is_sorted_by(|from, to| from < to) {
         return Some(window);
     }
@@ -185,12 +190,12 @@ fn window(value: &Value<'_>) -> Option<[Duration; 2]> {
     None
 }
 
-fn path(value: &Value<'_>) -> Option<Path> {
+fn path(value: &Value<'_>) -> Option<KeyPath> {
     dotted(value.text()?, value, value.span())
 }
 
-fn dotted(text: &str, value: &Value<'_>, span: std::ops::Range<usize>) -> Option<Path> {
-    let path = Path::parse(text);
+fn dotted(text: &str, value: &Value<'_>, span: std::ops::Range<usize>) -> Option<KeyPath> {
+    let path = KeyPath::parse(text);
     if path.is_none() {
         let message = format!("{} is not a dotted key", quote(text));
         let expected = "expected one such as `paths.wifi.delay` or `flows.0.duration`";
@@ -198,7 +203,7 @@ fn dotted(text: &str, value: &Value<'_>, span: std::ops::Range<usize>) -> Option
     }
     // A run's own keys are the study's to set.
     let own = ["run.seed", "run.repeat", "run.transports", "run.worlds", "expect"];
-    let own = own.iter().filter_map(|own| Path::parse(own));
+    let own = own.iter().filter_map(|own| KeyPath::parse(own));
     if let Some(path) = &path
         && own.into_iter().any(|own| path.is_in(&own))
     {
@@ -213,7 +218,7 @@ fn dotted(text: &str, value: &Value<'_>, span: std::ops::Range<usize>) -> Option
     path
 }
 
-fn paths(section: &mut Section<'_>) -> Vec<Path> {
+fn paths(section: &mut Section<'_>) -> Vec<KeyPath> {
     let value = section.require("keys", "keys = [\"paths.wifi.delay\"]");
     value.map_or_else(Vec::new, |value| each(&value, path))
 }
@@ -244,7 +249,7 @@ fn variant(value: &Value<'_>, known: &[World], names: &mut BTreeSet<String>) -> 
 
 /// `{ "a.b" = 1 }`; `a.b = 1` without quotes is a table in a table, and means the same only where
 /// nothing else stands beside it, so it is refused.
-fn settings(value: &Value<'_>) -> Vec<(Path, toml::Value)> {
+fn settings(value: &Value<'_>) -> Vec<(KeyPath, toml::Value)> {
     let Some(table) = value.as_table() else {
         value.wrong_type("expected a table: `{ \"flows.0.duration\" = \"27 s\" }`");
         return Vec::new();
@@ -277,7 +282,7 @@ fn axis(value: &Value<'_>, names: &mut BTreeSet<String>) -> Option<Axis> {
     let mut seen = BTreeSet::new();
     let values = values.map_or_else(Vec::new, |v| {
         each(&v, |value| {
-            let setting = Setting::new(value.to_toml());
+            let setting = AxisValue::new(value.to_toml());
             if !seen.insert(setting.text.clone()) {
                 value.fail("this value is there twice", "remove one of them");
             }
@@ -287,13 +292,13 @@ fn axis(value: &Value<'_>, names: &mut BTreeSet<String>) -> Option<Axis> {
     let [thin, emulated] = ["thin", "emulated"]
         .map(|key| section.take(key).map_or_else(|| values.clone(), |v| some_of(&v, &values)));
     section.finish();
-    Some(Axis { name: name?, keys, values, thin, emulated })
+    Some(Axis { name: name?, keys, values, quick: thin, emulated })
 }
 
 /// A part of an axis' values.
-fn some_of(value: &Value<'_>, values: &[Setting]) -> Vec<Setting> {
+fn some_of(value: &Value<'_>, values: &[AxisValue]) -> Vec<AxisValue> {
     each(value, |value| {
-        let setting = Setting::new(value.to_toml());
+        let setting = AxisValue::new(value.to_toml());
         if !values.contains(&setting) {
             value.fail("this is not one of the `values`", "expected some of the `values`");
         }
@@ -301,13 +306,13 @@ fn some_of(value: &Value<'_>, values: &[Setting]) -> Vec<Setting> {
     })
 }
 
-fn random(value: &Value<'_>, names: &mut BTreeSet<String>) -> Option<Random> {
+fn random(value: &Value<'_>, names: &mut BTreeSet<String>) -> Option<RandomSampling> {
     let mut section = value.section(&RANDOM, "`[random]`", "expected a table: `[random]`")?;
-    let whole = |v: Value<'_>| v.integer(1, MOST_SAMPLES).map(|n| n as u32);
+    let whole = |v: Value<'_>| v.integer(1, MAX_SAMPLES).map(|n| n as u32);
     let samples = section.require("samples", "samples = 100").and_then(whole);
     let thin = section.take("thin").and_then(whole);
     let draws = section.require("draws", "[[random.draws]]");
-    names.insert(super::super::runs::SAMPLE.to_owned());
+    names.insert(super::super::runs::SAMPLE_PARAMETER.to_owned());
     let mut earlier = Vec::new();
     let mut draw = |value: &Value<'_>| {
         let draw = draw(value, names, &earlier)?;
@@ -317,14 +322,14 @@ fn random(value: &Value<'_>, names: &mut BTreeSet<String>) -> Option<Random> {
     let draws = draws.map_or_else(Vec::new, |v| each(&v, &mut draw));
     section.finish();
     let samples = samples?;
-    Some(Random { samples, thin: thin.unwrap_or(samples).min(samples), draws })
+    Some(RandomSampling { samples, quick: thin.unwrap_or(samples).min(samples), draws })
 }
 
 fn draw(
     value: &Value<'_>,
     names: &mut BTreeSet<String>,
-    earlier: &[(String, Option<Measure>)],
-) -> Option<Draw> {
+    earlier: &[(String, Option<DrawUnit>)],
+) -> Option<RandomDraw> {
     let mut section = value.section(&DRAW, "the draw", "expected `[[random.draws]]`")?;
     let name = own_name(&mut section, names);
     if let Some(name) = &name {
@@ -365,7 +370,7 @@ fn draw(
         Some(name.to_owned())
     });
     section.finish();
-    Some(Draw { name: name?, keys, from: from?, limits, after })
+    Some(RandomDraw { name: name?, keys, from: from?, limits, after })
 }
 
 /// Parameters and figures stand in one table.
@@ -384,8 +389,8 @@ fn uniform(value: &Value<'_>) -> Option<Distribution> {
     };
     let ((from, measure), (to, other)) = (number(least)?, number(most)?);
     let measure = match (measure, other) {
-        (Measure::Whole, Measure::Number) => Measure::Number,
-        (Measure::Number, Measure::Whole) => Measure::Number,
+        (DrawUnit::Whole, DrawUnit::Number) => DrawUnit::Number,
+        (DrawUnit::Number, DrawUnit::Whole) => DrawUnit::Number,
         (measure, other) if measure == other => measure,
         _ => {
             value.fail("the two are not of a kind", "expected two of the same");
@@ -409,14 +414,14 @@ fn lognormal(value: &Value<'_>) -> Option<Distribution> {
     Some(Distribution::LogNormal { median: positive(&median, middle)?, sigma, measure })
 }
 
-fn choice(value: &Value<'_>) -> Option<(Setting, f64)> {
+fn choice(value: &Value<'_>) -> Option<(AxisValue, f64)> {
     let list = value.list("expected a value and its weight: `[\"a\", 0.5]`")?;
     let [setting, weight] = list.as_slice() else {
         value.fail("a choice is a value and its weight", "expected `[\"a\", 0.5]`");
         return None;
     };
     let (part, _) = number(weight)?;
-    Some((Setting::new(setting.to_toml()), positive(weight, part)?))
+    Some((AxisValue::new(setting.to_toml()), positive(weight, part)?))
 }
 
 fn positive(value: &Value<'_>, number: f64) -> Option<f64> {
@@ -428,22 +433,24 @@ fn positive(value: &Value<'_>, number: f64) -> Option<f64> {
 }
 
 /// A quantity or a plain number, in base units.
-fn number(value: &Value<'_>) -> Option<(f64, Measure)> {
+fn number(value: &Value<'_>) -> Option<(f64, DrawUnit)> {
     let written = value.to_toml();
     match &written {
-        toml::Value::Integer(whole) if *whole >= 0 => return Some((*whole as f64, Measure::Whole)),
+        toml::Value::Integer(whole) if *whole >= 0 => {
+            return Some((*whole as f64, DrawUnit::Whole));
+        }
         toml::Value::Float(part) if part.is_finite() && *part >= 0.0 => {
-            return Some((*part, Measure::Number));
+            return Some((*part, DrawUnit::Number));
         }
         toml::Value::String(text) => match units::quantity(text) {
             Ok(quantity) => {
                 let measure = match quantity.dimension {
-                    Dimension::Rate => Measure::Rate,
-                    Dimension::Duration => Measure::Time,
-                    Dimension::Size => Measure::Size,
-                    Dimension::Packets => Measure::Packets,
-                    Dimension::Share => Measure::Share,
-                    Dimension::Count => Measure::Number,
+                    Dimension::Rate => DrawUnit::Rate,
+                    Dimension::Duration => DrawUnit::Time,
+                    Dimension::Size => DrawUnit::Size,
+                    Dimension::Packets => DrawUnit::Packets,
+                    Dimension::Share => DrawUnit::Share,
+                    Dimension::Count => DrawUnit::Number,
                 };
                 return Some((quantity.as_f64(), measure));
             }

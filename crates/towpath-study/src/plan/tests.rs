@@ -1,7 +1,7 @@
 use std::io;
 
 use super::*;
-use crate::runs::Selection;
+use crate::runs::RunSelection;
 
 fn load(name: &str) -> io::Result<String> {
     match name {
@@ -69,7 +69,7 @@ wrong! {
 fn the_example_is_a_plan_whose_points_are_scenarios() {
     let plan = Plan::parse("plan.toml", EXAMPLE, &load).unwrap_or_else(|e| panic!("{e}"));
     let world = World::Sim;
-    let runs = plan.runs(Selection { world, thin: false, seeds: None }, &load);
+    let runs = plan.runs(RunSelection { world, quick: false, seeds: None }, &load);
     assert_eq!(runs.len(), 27);
     for index in 0..runs.len() {
         assert!(runs.get(index).unwrap().scenario.is_ok(), "{:?}", runs.get(index));

@@ -33,10 +33,10 @@ pub fn figures(
             Metric::parse(&name).and_then(|metric| metric.value(&MetricInputs::from(summary)));
         found.extend(value.map(|value| (name, value)));
     }
-    let whole = whole(summary, scenario);
-    if let Some(window) = window.map(Window::from).or(whole) {
+    let whole = run_window(summary, scenario);
+    if let Some(window) = window.map(MeasurementWindow::from).or(whole) {
         delivered(records, &window, &mut found);
-        carried(records, (summary, scenario), &window, &mut found);
+        link_bytes(records, (summary, scenario), &window, &mut found);
     }
     if window.is_none() {
         // The summary's times are exact, also where a transfer ended between two samples.
@@ -76,28 +76,28 @@ fn trust(records: &[Record], found: &mut BTreeMap<String, f64>) {
 }
 
 /// Longer windows are not looked at second by second.
-const MOST_SECONDS: f64 = 1e6;
+const MAX_SECONDS: f64 = 1e6;
 
 /// A part of a run, in nanoseconds since the start of its traffic.
 #[derive(Debug, Clone, Copy)]
-struct Window {
+struct MeasurementWindow {
     from: f64,
     to: f64,
 }
 
-impl From<[Duration; 2]> for Window {
+impl From<[Duration; 2]> for MeasurementWindow {
     fn from([from, to]: [Duration; 2]) -> Self {
         Self { from: from.as_nanos() as f64, to: to.as_nanos() as f64 }
     }
 }
 
-impl Window {
+impl MeasurementWindow {
     fn seconds(self) -> f64 {
         (self.to - self.from) / 1e9
     }
 
     /// The part of the period that ends at `end_ns` which lies in the window, 0 to 1.
-    fn part(self, end_ns: u64, span_ns: u64) -> f64 {
+    fn overlap(self, end_ns: u64, span_ns: u64) -> f64 {
         let (end, span) = (end_ns as f64, span_ns as f64);
         if span <= 0.0 {
             return f64::from(u8::from(end > self.from && end <= self.to));
@@ -108,30 +108,30 @@ impl Window {
 }
 
 /// From the first flow's start to the last one's end.
-fn whole(summary: &Summary, scenario: &Scenario) -> Option<Window> {
+fn run_window(summary: &Summary, scenario: &Scenario) -> Option<MeasurementWindow> {
     let spans = summary.flows.iter().map(|flow| {
         let planned = scenario.flows.get(flow.flow as usize);
         let start = planned.map_or(0.0, |planned| planned.start.as_nanos() as f64);
         (start, start + flow.duration_ns as f64)
     });
     let (from, to) = spans.reduce(|(from, to), (a, b)| (from.min(a), to.max(b)))?;
-    (to > from).then_some(Window { from, to })
+    (to > from).then_some(MeasurementWindow { from, to })
 }
 
 /// What receivers read, and over which path it came.
-fn delivered(records: &[Record], window: &Window, found: &mut BTreeMap<String, f64>) {
+fn delivered(records: &[Record], window: &MeasurementWindow, found: &mut BTreeMap<String, f64>) {
     let mut flows: BTreeMap<u32, f64> = BTreeMap::new();
     let mut paths: BTreeMap<&str, f64> = BTreeMap::new();
-    let mut seconds = vec![0_u64; window.seconds().min(MOST_SECONDS) as usize];
+    let mut seconds = vec![0_u64; window.seconds().min(MAX_SECONDS) as usize];
     for record in records {
         if let Record::Interval(interval) = record {
-            let part = window.part(interval.t_ns, interval.span_ns);
+            let part = window.overlap(interval.t_ns, interval.span_ns);
             *flows.entry(interval.flow).or_default() += interval.bytes as f64 * part;
             by_second(interval, window, &mut seconds);
         } else if let Record::Subflow(subflow) = record
             && subflow.side == SubflowEnd::Receiver
         {
-            let part = window.part(subflow.t_ns, subflow.span_ns);
+            let part = window.overlap(subflow.t_ns, subflow.span_ns);
             *paths.entry(&subflow.path).or_default() += subflow.bytes as f64 * part;
         }
     }
@@ -149,7 +149,7 @@ fn delivered(records: &[Record], window: &Window, found: &mut BTreeMap<String, f
 }
 
 /// Adds the bytes to the seconds of the window in which they may have come.
-fn by_second(interval: &Interval, window: &Window, seconds: &mut [u64]) {
+fn by_second(interval: &Interval, window: &MeasurementWindow, seconds: &mut [u64]) {
     let end = interval.t_ns as f64;
     let begin = end - interval.span_ns as f64;
     for (number, bytes) in seconds.iter_mut().enumerate() {
@@ -161,10 +161,10 @@ fn by_second(interval: &Interval, window: &Window, seconds: &mut [u64]) {
 }
 
 /// What the links of the paths carried towards receivers, headers and copies included.
-fn carried(
+fn link_bytes(
     records: &[Record],
     (summary, scenario): (&Summary, &Scenario),
-    window: &Window,
+    window: &MeasurementWindow,
     found: &mut BTreeMap<String, f64>,
 ) {
     // Data goes up a path when its sender is the path's first end.
@@ -207,12 +207,12 @@ fn carried(
 }
 
 /// What a total grew by in the window.
-fn between(counted: &[(u64, u64)], window: &Window) -> f64 {
+fn between(counted: &[(u64, u64)], window: &MeasurementWindow) -> f64 {
     let mut before = (0, 0);
     let mut sum = 0.0;
     for &(t_ns, total) in counted {
         let (t_before, total_before) = before;
-        let part = window.part(t_ns, t_ns.saturating_sub(t_before));
+        let part = window.overlap(t_ns, t_ns.saturating_sub(t_before));
         sum += total.saturating_sub(total_before) as f64 * part;
         before = (t_ns, total);
     }

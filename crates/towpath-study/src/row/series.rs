@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use towpath_measure::result::{Record, SubflowEnd};
 
 /// How the name of such a figure begins: `second.3.goodput` is of the fourth second.
-pub const SECOND: &str = "second.";
+pub const SECOND_PREFIX: &str = "second.";
 /// Longer runs are not drawn second by second.
-const MOST_SECONDS: usize = 600;
+const MAX_SECONDS: usize = 600;
 
 /// `second.N.goodput` and `second.N.path.NAME.goodput`: bits delivered in each whole second of the
 /// traffic, and those that came over a path. A period that lies in two seconds counts for both, by
@@ -33,9 +33,9 @@ pub fn per_second(records: &[Record]) -> BTreeMap<String, f64> {
     let whole = (end_ns / 1_000_000_000) as usize;
     let mut figures = BTreeMap::new();
     for (name, mut seconds) in found {
-        seconds.resize(whole.min(MOST_SECONDS), 0.0);
+        seconds.resize(whole.min(MAX_SECONDS), 0.0);
         let named = seconds.into_iter().enumerate();
-        figures.extend(named.map(|(at, bits)| (format!("{SECOND}{at}.{name}"), bits)));
+        figures.extend(named.map(|(at, bits)| (format!("{SECOND_PREFIX}{at}.{name}"), bits)));
     }
     figures
 }
@@ -43,7 +43,7 @@ pub fn per_second(records: &[Record]) -> BTreeMap<String, f64> {
 /// Spreads an amount over the seconds of its period.
 fn add(seconds: &mut Vec<f64>, (t_ns, span_ns): (u64, u64), bits: f64) {
     let (from, to) = (t_ns.saturating_sub(span_ns) as f64 / 1e9, t_ns as f64 / 1e9);
-    let last = (to.ceil() as usize).min(MOST_SECONDS);
+    let last = (to.ceil() as usize).min(MAX_SECONDS);
     if seconds.len() < last {
         seconds.resize(last, 0.0);
     }

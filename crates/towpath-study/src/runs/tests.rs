@@ -68,9 +68,9 @@ fn plan(text: &str) -> Plan {
     Plan::parse("plan.toml", text, &load).unwrap_or_else(|errors| panic!("{errors}"))
 }
 
-const SIM: Selection = Selection { world: World::Sim, thin: false, seeds: None };
+const SIM: RunSelection = RunSelection { world: World::Sim, quick: false, seeds: None };
 
-fn all(runs: &Runs<'_>) -> Vec<Run> {
+fn all(runs: &RunGrid<'_>) -> Vec<StudyRun> {
     (0..runs.len()).map(|index| runs.get(index).unwrap()).collect()
 }
 
@@ -97,7 +97,7 @@ fn every_variant_meets_every_point_and_every_seed_once() {
 #[test]
 fn the_emulated_world_runs_its_own_part_of_the_plan() {
     let delays = |plan: &Plan, thin: bool| {
-        let selection = Selection { world: World::Emu, thin, seeds: None };
+        let selection = RunSelection { world: World::Emu, quick: thin, seeds: None };
         let runs = all(&plan.runs(selection, &load));
         let delays: BTreeSet<_> =
             runs.iter().map(|run| run.row.parameters["delay of b"].text.clone()).collect();
@@ -138,9 +138,9 @@ fn a_run_is_the_scenario_with_what_variant_and_point_say() {
 #[test]
 fn what_is_thin_and_what_is_not_for_a_world_is_left_out() {
     let plan = plan(PLAN);
-    assert_eq!(plan.runs(Selection { thin: true, ..SIM }, &load).len(), 2 * 2 * 2);
-    assert_eq!(plan.runs(Selection { world: World::Emu, ..SIM }, &load).len(), 3 * 2 * 3);
-    assert_eq!(plan.runs(Selection { seeds: Some(1), ..SIM }, &load).len(), 2 * 3 * 2);
+    assert_eq!(plan.runs(RunSelection { quick: true, ..SIM }, &load).len(), 2 * 2 * 2);
+    assert_eq!(plan.runs(RunSelection { world: World::Emu, ..SIM }, &load).len(), 3 * 2 * 3);
+    assert_eq!(plan.runs(RunSelection { seeds: Some(1), ..SIM }, &load).len(), 2 * 3 * 2);
 }
 
 #[test]
@@ -160,12 +160,12 @@ fn everything_that_decides_about_a_row_changes_its_key() {
 fn a_scenario_that_cannot_be_and_a_panic_are_rows() {
     let plan = plan(&PLAN.replace("receive-buffer", "recieve-buffer"));
     let all = all(&plan.runs(SIM, &load));
-    let row = all.last().unwrap().perform(|_| panic!("not called"));
+    let row = all.last().unwrap().execute(|_| panic!("not called"));
     let error = row.error.unwrap();
     assert!(error.contains("unknown key `recieve-buffer`"), "{error}");
-    let row = all.first().unwrap().perform(|_| panic!("{}", "oh no"));
+    let row = all.first().unwrap().execute(|_| panic!("{}", "oh no"));
     assert_eq!(row.error.as_deref(), Some("panic: oh no"));
-    let row = all.first().unwrap().perform(|_| Err("no".to_owned()));
+    let row = all.first().unwrap().execute(|_| Err("no".to_owned()));
     assert_eq!((row.error.as_deref(), row.figures.len()), (Some("no"), 0));
 }
 
@@ -197,9 +197,9 @@ keys = ["hosts.client.mptcp.subflows"]
 uniform = [1, 3]
 "#;
 
-fn drawn(text: &str) -> Vec<Run> {
+fn drawn(text: &str) -> Vec<StudyRun> {
     let plan = plan(text);
-    let selection = Selection { seeds: Some(1), ..SIM };
+    let selection = RunSelection { seeds: Some(1), ..SIM };
     let runs = plan.runs(selection, &load);
     let all = all(&runs);
     all.into_iter().filter(|run| run.row.variant == "MPTCP").take(40).collect()

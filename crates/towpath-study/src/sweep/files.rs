@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 /// How the names of files begin that are not finished.
-const UNFINISHED: &str = ".tmp-";
+const TEMP_PREFIX: &str = ".tmp-";
 
 /// Puts `bytes` into the folder as `name`, unless there is a file of that name already.
 pub(super) fn publish(folder: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
@@ -32,7 +32,7 @@ fn unfinished(folder: &Path, name: &str) -> io::Result<(PathBuf, File)> {
     let process = std::process::id();
     let mut number = 0_u32;
     loop {
-        let path = folder.join(format!("{UNFINISHED}{name}-{process}-{number}"));
+        let path = folder.join(format!("{TEMP_PREFIX}{name}-{process}-{number}"));
         match OpenOptions::new().write(true).create_new(true).open(&path) {
             Ok(file) => return Ok((path, file)),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && number < 10_000 => {
@@ -47,7 +47,7 @@ fn unfinished(folder: &Path, name: &str) -> io::Result<(PathBuf, File)> {
 pub(super) fn remove_leftovers(folder: &Path) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.flatten() {
-        if entry.file_name().to_string_lossy().starts_with(UNFINISHED) {
+        if entry.file_name().to_string_lossy().starts_with(TEMP_PREFIX) {
             // What cannot be removed does no harm.
             let _ = fs::remove_file(entry.path());
         }

@@ -11,20 +11,20 @@ const SCENARIO: &str = "name = \"t\"\n[hosts.a]\n[hosts.b]\n[paths.p]\nbetween =
 const PLAN: &str = "name = \"t\"\nscenario = \"t.toml\"\nseeds = 5\n[[variants]]\nname = \"TCP\"\n\
     transport = \"tcp\"\n[[axes]]\nname = \"delay\"\nkeys = [\"paths.p.delay\"]\n\
     values = [\"1 ms\", \"2 ms\", \"3 ms\"]\n";
-const SIM: Selection = Selection { world: World::Sim, thin: false, seeds: None };
+const SIM: RunSelection = RunSelection { world: World::Sim, quick: false, seeds: None };
 
 fn load(name: &str) -> io::Result<String> {
     if name == "t.toml" { Ok(SCENARIO.to_owned()) } else { Err(io::ErrorKind::NotFound.into()) }
 }
 
-fn order() -> Order {
-    Order::new(("plan.toml", PLAN), SIM, Some(4), &load).unwrap()
+fn order() -> SweepSpec {
+    SweepSpec::new(("plan.toml", PLAN), SIM, Some(4), &load).unwrap()
 }
 
 /// A folder of its own, which goes when the test ends.
-struct Folder(PathBuf);
+struct TestDir(PathBuf);
 
-impl Folder {
+impl TestDir {
     fn new(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("towpath-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&path); // may be left over from an earlier run
@@ -32,14 +32,14 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for TestDir {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0); // best effort
     }
 }
 
 /// A run that answers at once; every third one fails.
-fn answer(run: &Run) -> Result<Vec<Record>, String> {
+fn answer(run: &StudyRun) -> Result<Vec<Record>, String> {
     if run.index % 3 == 2 {
         return Err(format!("run {} fails", run.index));
     }
@@ -65,7 +65,7 @@ fn go_on(_: usize, _: usize) -> bool {
 
 #[test]
 fn the_keys_of_an_order_are_made_once_and_name_the_same_files() {
-    let folder = Folder::new("sweep-keys");
+    let folder = TestDir::new("sweep-keys");
     let made = order();
     assert_eq!(made.keys.iter().collect::<BTreeSet<_>>().len(), 15);
     let begun = Sweep::begin(&folder.0, made).unwrap();
@@ -82,7 +82,7 @@ fn the_keys_of_an_order_are_made_once_and_name_the_same_files() {
 
 #[test]
 fn a_sweep_that_was_stopped_goes_on_and_has_every_run_once() {
-    let folder = Folder::new("sweep-stopped");
+    let folder = TestDir::new("sweep-stopped");
     let sweep = Sweep::begin(&folder.0, order()).unwrap();
     sweep.work(Shard::WHOLE, 2, &answer, &mut |ended, _| ended < 10).unwrap();
     let status = sweep.status();
@@ -90,12 +90,12 @@ fn a_sweep_that_was_stopped_goes_on_and_has_every_run_once() {
     std::fs::write(folder.0.join(".tmp-left-over"), "half a file").unwrap();
     let sweep = Sweep::begin(&folder.0, order()).unwrap();
     let performed = AtomicUsize::new(0);
-    let counted = |run: &Run| {
+    let counted = |run: &StudyRun| {
         performed.fetch_add(1, Ordering::Relaxed);
         answer(run)
     };
     sweep.work(Shard::WHOLE, 2, &counted, &mut go_on).unwrap();
-    sweep.tidy();
+    sweep.remove_leftovers();
     assert_eq!(performed.load(Ordering::Relaxed), 15 - 8);
     let rows = sweep.rows().unwrap();
     let keys: BTreeSet<_> = rows.iter().map(|row| &row.key).collect();
@@ -106,7 +106,7 @@ fn a_sweep_that_was_stopped_goes_on_and_has_every_run_once() {
 
 #[test]
 fn the_files_are_the_same_whoever_did_them() {
-    let (one, two) = (Folder::new("sweep-one"), Folder::new("sweep-two"));
+    let (one, two) = (TestDir::new("sweep-one"), TestDir::new("sweep-two"));
     let alone = Sweep::begin(&one.0, order()).unwrap();
     alone.work(Shard::WHOLE, 1, &answer, &mut go_on).unwrap();
     let together = Sweep::begin(&two.0, order()).unwrap();
@@ -127,32 +127,32 @@ fn the_files_are_the_same_whoever_did_them() {
 
 #[test]
 fn another_plan_is_refused_in_the_same_folder() {
-    let folder = Folder::new("sweep-another");
+    let folder = TestDir::new("sweep-another");
     Sweep::begin(&folder.0, order()).unwrap();
     let other = PLAN.replace("3 ms", "4 ms");
-    let other = Order::new(("plan.toml", &other), SIM, None, &load).unwrap();
+    let other = SweepSpec::new(("plan.toml", &other), SIM, None, &load).unwrap();
     let refused = Sweep::begin(&folder.0, other).unwrap_err();
     assert!(matches!(refused, SweepError::Another(_)), "{refused}");
     // How it is cut was decided before.
-    let same = Order::new(("plan.toml", PLAN), SIM, Some(9), &load).unwrap();
+    let same = SweepSpec::new(("plan.toml", PLAN), SIM, Some(9), &load).unwrap();
     assert_eq!(Sweep::begin(&folder.0, same).unwrap().status().chunks, 4);
 }
 
 #[test]
 fn a_point_that_is_no_scenario_is_refused_before_anything_is_run() {
     let plan = PLAN.replace("3 ms", "3 mz");
-    let refused = Order::new(("plan.toml", &plan), SIM, None, &load).unwrap_err().to_string();
+    let refused = SweepSpec::new(("plan.toml", &plan), SIM, None, &load).unwrap_err().to_string();
     assert!(refused.contains("variant `TCP`, delay `3 mz`"), "{refused}");
     assert!(refused.contains("unknown unit `mz`"), "{refused}");
 }
 
 #[test]
 fn verifying_finds_a_row_that_does_not_come_again() {
-    let folder = Folder::new("sweep-verify");
+    let folder = TestDir::new("sweep-verify");
     let sweep = Sweep::begin(&folder.0, order()).unwrap();
     sweep.work(Shard::WHOLE, 2, &answer, &mut go_on).unwrap();
     assert_eq!(sweep.verify((15, 1), 2, &answer, &mut go_on).unwrap(), []);
-    let other = |run: &Run| match run.index {
+    let other = |run: &StudyRun| match run.index {
         7 => Err("not as before".to_owned()),
         _ => answer(run),
     };
@@ -163,7 +163,7 @@ fn verifying_finds_a_row_that_does_not_come_again() {
 
 #[test]
 fn a_shard_begins_with_its_own_and_then_helps_from_the_end() {
-    let chunks = (0..7).map(|index| Chunk { index, runs: 0..1, path: PathBuf::new() }).collect();
+    let chunks = (0..7).map(|index| RunChunk { index, runs: 0..1, path: PathBuf::new() }).collect();
     let order = Shard { number: 2, of: 3 }.order(chunks);
     let order: Vec<_> = order.iter().map(|chunk| chunk.index).collect();
     assert_eq!(order, [1, 4, 6, 5, 3, 2, 0]);

@@ -18,9 +18,9 @@ use snap::raw::{Decoder, decompress_len};
 use towpath_measure::input::ReadBudget;
 
 /// The least that a value takes in a dictionary: the length of a text.
-const LEAST_BYTES: usize = 4;
+const MIN_VALUE_BYTES: usize = 4;
 /// What a value of a dictionary takes in memory: the place of a text.
-const VALUE_BYTES: u64 = 32;
+const VALUE_MEMORY_BYTES: u64 = 32;
 
 /// A column of one group of rows in a `file`.
 pub(super) fn column(
@@ -32,47 +32,52 @@ pub(super) fn column(
     let offsets = [Some(about.data_page_offset()), about.dictionary_page_offset()];
     let is_negative = offsets.into_iter().flatten().any(i64::is_negative);
     if is_negative || about.compressed_size().is_negative() {
-        return Err(refused("a column begins before the file"));
+        return Err(invalid_file("a column begins before the file"));
     }
     let compression = about.compression();
     if !matches!(compression, Compression::SNAPPY | Compression::UNCOMPRESSED) {
-        return Err(refused("a column is compressed otherwise than with Snappy"));
+        return Err(invalid_file("a column is compressed otherwise than with Snappy"));
     }
     let packed = about.clone().into_builder().set_compression(Compression::UNCOMPRESSED).build()?;
     let packed = SerializedPageReader::new(Arc::new(file.clone()), &packed, rows, None)?;
     let unpacks = compression == Compression::SNAPPY;
-    let pages = Pages { packed, unpacks, has_dictionary: false, budget: budget.clone() };
+    let pages = BudgetedPages {
+        compressed: packed,
+        is_snappy: unpacks,
+        has_dictionary: false,
+        budget: budget.clone(),
+    };
     Ok(get_column_reader(about.column_descr_ptr(), Box::new(pages)))
 }
 
-fn refused(why: &str) -> ParquetError {
+fn invalid_file(why: &str) -> ParquetError {
     ParquetError::General(why.to_owned())
 }
 
-struct Pages {
-    packed: SerializedPageReader<Bytes>,
-    unpacks: bool,
+struct BudgetedPages {
+    compressed: SerializedPageReader<Bytes>,
+    is_snappy: bool,
     has_dictionary: bool,
     budget: Arc<ReadBudget>,
 }
 
-impl Pages {
+impl BudgetedPages {
     /// What a page holds.
-    fn content(&self, packed: Bytes) -> Result<Bytes, ParquetError> {
-        if !self.unpacks || packed.is_empty() {
+    fn decompress(&self, packed: Bytes) -> Result<Bytes, ParquetError> {
+        if !self.is_snappy || packed.is_empty() {
             return Ok(packed);
         }
         let wrong = |error| ParquetError::External(Box::new(error));
         let length = decompress_len(&packed).map_err(wrong)?;
-        self.spend(length as u64)?;
+        self.consume(length as u64)?;
         Ok(Decoder::new().decompress_vec(&packed).map_err(wrong)?.into())
     }
 
-    fn spend(&self, bytes: u64) -> Result<(), ParquetError> {
+    fn consume(&self, bytes: u64) -> Result<(), ParquetError> {
         self.budget.take(bytes).map_err(|refused| ParquetError::External(Box::new(refused)))
     }
 
-    fn checked(&mut self, page: Page) -> Result<Page, ParquetError> {
+    fn check_page(&mut self, page: Page) -> Result<Page, ParquetError> {
         match page {
             Page::DataPage {
                 buf,
@@ -84,13 +89,13 @@ impl Pages {
             } => {
                 let of_dictionary = is_of_dictionary(encoding);
                 if !(of_dictionary || encoding == Encoding::PLAIN) {
-                    return Err(refused("a page is encoded as none of ours is"));
+                    return Err(invalid_file("a page is encoded as none of ours is"));
                 }
                 if of_dictionary && !self.has_dictionary {
-                    return Err(refused("a page needs a dictionary that is not there"));
+                    return Err(invalid_file("a page needs a dictionary that is not there"));
                 }
                 Ok(Page::DataPage {
-                    buf: self.content(buf)?,
+                    buf: self.decompress(buf)?,
                     num_values,
                     encoding,
                     def_level_encoding: Encoding::RLE,
@@ -99,16 +104,16 @@ impl Pages {
                 })
             }
             Page::DictionaryPage { buf, num_values, encoding, is_sorted } => {
-                let buf = self.content(buf)?;
-                if num_values as usize > buf.len() / LEAST_BYTES {
-                    return Err(refused("a dictionary says that it has more than it holds"));
+                let buf = self.decompress(buf)?;
+                if num_values as usize > buf.len() / MIN_VALUE_BYTES {
+                    return Err(invalid_file("a dictionary says that it has more than it holds"));
                 }
-                self.spend(u64::from(num_values) * VALUE_BYTES)?;
+                self.consume(u64::from(num_values) * VALUE_MEMORY_BYTES)?;
                 self.has_dictionary = true;
                 Ok(Page::DictionaryPage { buf, num_values, encoding, is_sorted })
             }
             Page::DataPage { .. } | Page::DataPageV2 { .. } => {
-                Err(refused("a page is laid out as none of ours is"))
+                Err(invalid_file("a page is laid out as none of ours is"))
             }
         }
     }
@@ -118,7 +123,7 @@ fn is_of_dictionary(encoding: Encoding) -> bool {
     matches!(encoding, Encoding::RLE_DICTIONARY | Encoding::PLAIN_DICTIONARY)
 }
 
-impl Iterator for Pages {
+impl Iterator for BudgetedPages {
     type Item = Result<Page, ParquetError>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -126,18 +131,18 @@ impl Iterator for Pages {
     }
 }
 
-impl PageReader for Pages {
+impl PageReader for BudgetedPages {
     fn get_next_page(&mut self) -> Result<Option<Page>, ParquetError> {
-        let page = self.packed.get_next_page()?;
-        page.map(|page| self.checked(page)).transpose()
+        let page = self.compressed.get_next_page()?;
+        page.map(|page| self.check_page(page)).transpose()
     }
 
     fn peek_next_page(&mut self) -> Result<Option<PageMetadata>, ParquetError> {
-        self.packed.peek_next_page()
+        self.compressed.peek_next_page()
     }
 
     fn skip_next_page(&mut self) -> Result<(), ParquetError> {
-        self.packed.skip_next_page()
+        self.compressed.skip_next_page()
     }
 }
 
@@ -155,11 +160,11 @@ mod tests {
         (bytes, about)
     }
 
-    fn pages(budget: u64) -> Pages {
+    fn pages(budget: u64) -> BudgetedPages {
         let (bytes, about) = first_column();
         let packed = SerializedPageReader::new(Arc::new(bytes), &about, 0, None).unwrap();
         let budget = Arc::new(ReadBudget::of(budget));
-        Pages { packed, unpacks: true, has_dictionary: false, budget }
+        BudgetedPages { compressed: packed, is_snappy: true, has_dictionary: false, budget }
     }
 
     fn data(buf: impl Into<Bytes>, encoding: Encoding) -> Page {
@@ -178,7 +183,7 @@ mod tests {
         Page::DictionaryPage { buf, num_values, encoding: Encoding::PLAIN, is_sorted: false }
     }
 
-    fn why(result: Result<Page, ParquetError>) -> String {
+    fn error_text(result: Result<Page, ParquetError>) -> String {
         result.err().unwrap().to_string()
     }
 
@@ -186,7 +191,7 @@ mod tests {
     fn a_page_that_says_it_unpacks_to_gigabytes_is_refused_unread() {
         // A varint of 2^32 - 1, and nothing behind it.
         let claims = [0xff, 0xff, 0xff, 0xff, 0x0f];
-        let error = why(pages(1_000_000).checked(data(claims.to_vec(), Encoding::PLAIN)));
+        let error = error_text(pages(1_000_000).check_page(data(claims.to_vec(), Encoding::PLAIN)));
         assert!(error.contains("TOWPATH_MAX_INPUT"), "{error}");
     }
 
@@ -208,18 +213,18 @@ mod tests {
     #[test]
     fn a_dictionary_has_no_more_than_it_holds() {
         let packed = snap::raw::Encoder::new().compress_vec(&[0; 400]).unwrap();
-        assert!(pages(10_000).checked(dictionary(&packed, 100)).is_ok());
-        let error = why(pages(10_000).checked(dictionary(&packed, 101)));
+        assert!(pages(10_000).check_page(dictionary(&packed, 100)).is_ok());
+        let error = error_text(pages(10_000).check_page(dictionary(&packed, 101)));
         assert!(error.contains("more than it holds"), "{error}");
-        let error = why(pages(3_000).checked(dictionary(&packed, 100)));
+        let error = error_text(pages(3_000).check_page(dictionary(&packed, 100)));
         assert!(error.contains("TOWPATH_MAX_INPUT"), "{error}");
     }
 
     #[test]
     fn a_dictionary_that_is_not_there_and_strange_encodings_are_refused() {
-        let error = why(pages(100).checked(data(vec![], Encoding::RLE_DICTIONARY)));
+        let error = error_text(pages(100).check_page(data(vec![], Encoding::RLE_DICTIONARY)));
         assert!(error.contains("not there"), "{error}");
-        let error = why(pages(100).checked(data(vec![], Encoding::DELTA_BINARY_PACKED)));
+        let error = error_text(pages(100).check_page(data(vec![], Encoding::DELTA_BINARY_PACKED)));
         assert!(error.contains("none of ours"), "{error}");
     }
 }
