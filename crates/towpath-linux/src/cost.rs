@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_the_thread_itself_did_counts() {
+    fn only_work_of_the_thread_itself_counts() {
         let meters = Meters::default();
         let before = sys::thread_cpu_time();
         {

@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_buffer_of_which_all_is_sent_is_what_plain_tcp_waits_for() {
+    fn plain_tcp_with_a_full_and_sent_buffer_is_buffer_limited() {
         let before = open();
         // Two jiffies of 4 ms have passed in the 10 ms.
         let now = TcpInfo { busy_us: 8_000, ..before };
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn who_sends_as_fast_as_it_delivers_is_paced_however_long_the_queue_is() {
+    fn a_sender_at_the_delivery_rate_is_paced_for_any_queue_length() {
         // 100 packets of window in 300 ms, of which the queue is most, are a third of the rate.
         let bbr = TcpInfo {
             notsent_bytes: 50_000,
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_congestion_window_says_why_it_is_small() {
+    fn a_full_congestion_window_names_the_cause_of_its_size() {
         let full = TcpInfo { notsent_bytes: 50_000, unacked: 100, ..open() };
         let judged = |info: &TcpInfo, cut| {
             own_limit(&Between { before: info, now: info, backup: false, cut })
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_unsent_is_the_application_or_its_buffer() {
+    fn no_unsent_data_means_the_application_or_its_buffer_limits() {
         let info = open();
         let all = [between(&info, &info)];
         let idle = Above { buffer: (10, 100), ..Above::default() };
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn the_unsent_are_what_was_written_and_not_given_to_a_subflow() {
+    fn unsent_bytes_are_written_but_not_assigned_to_a_subflow() {
         let info = MptcpInfo {
             write_seq: 500, // has wrapped
             snd_una: u64::MAX - 499,

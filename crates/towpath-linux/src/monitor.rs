@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_subflow_without_an_answer_is_trying_or_silent_but_not_established() {
+    fn an_unanswered_subflow_is_connecting_or_silent() {
         assert_eq!(condition(SocketState::SynSent, 0), Condition::Trying);
         assert_eq!(condition(SocketState::Established, 1), Condition::Established);
         assert_eq!(condition(SocketState::Established, 2), Condition::Silent);

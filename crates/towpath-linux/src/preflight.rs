@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn multipath_tcp_matters_only_to_those_who_use_it() {
+    fn multipath_tcp_is_checked_only_where_it_is_used() {
         let without = Emulation { mptcp: missing("mptcp"), ..complete() };
         assert_eq!(without.missing(false), None);
         assert_eq!(without.missing(true).unwrap().reason, "mptcp");

@@ -526,7 +526,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_gone_takes_nothing_more_and_who_only_said_all_still_does() {
+    fn a_closed_socket_receives_no_more_but_a_half_closed_one_does() {
         use SocketState::{CloseWait, Established, FinWait1, FinWait2, LastAck, TimeWait};
         // In a queue for `accept` it is nobody's yet.
         assert_eq!([may(Established, 7), may(Established, 0)], [(true, true); 2]);

@@ -274,7 +274,7 @@ mod tests {
     proptest! {
         /// However many draw at once, and whatever they give back.
         #[test]
-        fn all_who_draw_together_move_no_more_than_the_rate(
+        fn concurrent_users_of_a_quota_do_not_exceed_the_rate(
             asks in proptest::collection::vec((0_u64..3_000, 1_u64..200_000, 0_u64..200_000), 1..300),
         ) {
             let rate = Rate::from_bps(8_000_000).unwrap();
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_gets_the_rate() {
+    fn a_waiting_sender_gets_the_rate() {
         let rate = Rate::from_bps(8_000_000).unwrap();
         let rates = Rates::new(rate);
         let (mut now, mut moved) = (ms(1_000), 0);

@@ -403,7 +403,7 @@ mod tests {
 
     #[test]
     #[expect(clippy::print_stderr, reason = "a skipped test says so")]
-    fn older_and_newer_kernels_questions_have_the_same_answer() {
+    fn old_and_new_socket_options_give_the_same_result() {
         use socket2::{Domain, Protocol, SockAddr, Socket, Type};
         let address = SockAddr::from("127.0.0.1:0".parse::<SocketAddr>().unwrap());
         let new = || Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::MPTCP));

@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_setting_is_called_as_sysctl_takes_it() {
+    fn a_setting_is_printed_in_sysctl_syntax() {
         assert_eq!(Sysctl::new("net.mptcp.enabled").to_string(), "net.mptcp.enabled");
         let of = |link| Sysctl::ipv4(link, "rp_filter").to_string();
         assert_eq!(of("eth0"), "net.ipv4.conf.eth0.rp_filter");

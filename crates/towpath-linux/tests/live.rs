@@ -163,7 +163,7 @@ fn every_pattern_runs_between_two_hosts() {
 }
 
 #[test]
-fn a_rate_is_kept_and_a_limit_of_bytes_ends_a_test() {
+fn a_rate_is_respected_and_a_byte_limit_ends_a_test() {
     let limits = ServerLimits { bytes: Some(2_000_000), ..ServerLimits::default() };
     let server = serve(None, limits);
     let slow = "pattern = \"iperf\"\nduration = \"1 s\"";
@@ -182,7 +182,7 @@ fn a_rate_is_kept_and_a_limit_of_bytes_ends_a_test() {
 }
 
 #[test]
-fn a_refusal_says_why_and_what_to_do() {
+fn a_refusal_names_the_reason_and_a_hint() {
     let limits = ServerLimits { duration: Duration::from_secs(5), ..ServerLimits::default() };
     let server = serve(Some("the secret of both"), limits);
     let mut asked = order(server, Transport::Tcp, "pattern = \"iperf\"\nduration = \"9 s\"");
@@ -210,7 +210,7 @@ fn a_refusal_says_why_and_what_to_do() {
 }
 
 #[test]
-fn an_echo_connection_gives_back_what_it_gets() {
+fn an_echo_connection_returns_its_input() {
     let server = serve(None, ServerLimits::default());
     let mut stream = connect(server, ConnectionKind::Echo, TestToken::NONE);
     stream.write_all(b"twelve bytes").unwrap();
@@ -317,8 +317,8 @@ fn thousands() {
 }
 
 #[test]
-fn half_open_connections_garbage_and_slow_readers_keep_nobody_out() {
-    alone("half_open_connections_garbage_and_slow_readers_keep_nobody_out", half_open);
+fn half_open_connections_and_slow_readers_block_no_client() {
+    alone("half_open_connections_and_slow_readers_block_no_client", half_open);
 }
 
 fn half_open() {
@@ -405,7 +405,7 @@ fn slow_reader(server: SocketAddr, held: &Mutex<Vec<TcpStream>>) {
 }
 
 #[test]
-fn nothing_is_said_to_a_stranger() {
+fn unauthenticated_clients_get_no_details() {
     let server = serve(None, ServerLimits::default());
     let mut stream = TcpStream::connect(server).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();

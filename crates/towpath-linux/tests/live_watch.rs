@@ -36,8 +36,8 @@ fn wait_for(watch: &mut Watch, what: &str, wanted: impl Fn(&Change) -> bool) -> 
 }
 
 #[test]
-fn a_watch_tells_every_change_and_nothing_else() {
-    in_namespace("a_watch_tells_every_change_and_nothing_else", || {
+fn a_watch_reports_every_change_and_nothing_else() {
+    in_namespace("a_watch_reports_every_change_and_nothing_else", || {
         let mut route = Route::open().unwrap();
         let end = |name| VethEnd { name, ..VethEnd::default() };
         route.add_veth(&end("wifi"), &end("other")).unwrap();
@@ -102,8 +102,8 @@ fn proxy(listener: TcpListener, to: SocketAddr) {
 }
 
 #[test]
-fn a_check_tells_what_is_in_the_way() {
-    in_namespace("a_check_tells_what_is_in_the_way", || {
+fn a_check_names_the_obstacles() {
+    in_namespace("a_check_names_the_obstacles", || {
         Route::open().unwrap().set_up("lo").unwrap();
         let config = ServerConfig {
             ports: vec![5_210],

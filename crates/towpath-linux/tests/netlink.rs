@@ -109,8 +109,8 @@ fn route_to<'a>(to: &str, link: &'a str) -> RouteSpec<'a> {
 }
 
 #[test]
-fn a_veth_pair_is_what_was_asked_for() {
-    in_namespace("a_veth_pair_is_what_was_asked_for", || {
+fn a_veth_pair_has_the_requested_properties() {
+    in_namespace("a_veth_pair_has_the_requested_properties", || {
         let mut route = Route::open().unwrap();
         let wifi =
             VethEnd { mac: Some(MAC), mtu: Some(1400), tx_queue_len: Some(7), ..end("wifi") };
@@ -143,8 +143,8 @@ fn a_veth_pair_is_what_was_asked_for() {
 }
 
 #[test]
-fn a_refusal_says_what_was_being_done() {
-    in_namespace("a_refusal_says_what_was_being_done", || {
+fn a_refusal_names_the_attempted_operation() {
+    in_namespace("a_refusal_names_the_attempted_operation", || {
         let mut route = wifi_and_server();
         let error = route.add_address("wifi", prefix("10.0.0.1/24")).unwrap_err();
         assert_eq!(error.errno(), Some(libc::EEXIST));
@@ -340,8 +340,8 @@ fn a_token_bucket_filter_drops_what_exceeds_its_queue() {
 }
 
 #[test]
-fn link_and_address_events_tell_what_happens() {
-    in_namespace("link_and_address_events_tell_what_happens", || {
+fn link_and_address_changes_cause_events() {
+    in_namespace("link_and_address_changes_cause_events", || {
         let mut events = LinkEvents::open_with_routes().unwrap();
         let mut route = wifi_and_server();
         let wifi = route.link("wifi").unwrap().index;
@@ -391,8 +391,8 @@ fn link_and_address_events_tell_what_happens() {
 }
 
 #[test]
-fn a_stream_that_is_not_read_tells_its_loss() {
-    in_namespace("a_stream_that_is_not_read_tells_its_loss", || {
+fn an_unread_event_stream_reports_its_loss() {
+    in_namespace("an_unread_event_stream_reports_its_loss", || {
         let mut events = LinkEvents::open().unwrap();
         let mut route = wifi_and_server();
         let lost = wait_for("a loss", || {
@@ -531,8 +531,8 @@ impl History {
 }
 
 #[test]
-fn events_tell_the_life_of_a_connection() {
-    in_namespace("events_tell_the_life_of_a_connection", || {
+fn events_cover_the_life_of_a_connection() {
+    in_namespace("events_cover_the_life_of_a_connection", || {
         let mut manager = with_second_subflow();
         let mut history = History::new();
         let both = connection();
@@ -569,8 +569,8 @@ fn events_tell_the_life_of_a_connection() {
 }
 
 #[test]
-fn subflows_are_listed_and_have_last_words() {
-    in_namespace("subflows_are_listed_and_have_last_words", || {
+fn subflows_are_listed_and_leave_final_statistics() {
+    in_namespace("subflows_are_listed_and_leave_final_statistics", || {
         let mut manager = with_second_subflow();
         let mut destroyed = DestroyedSockets::open().unwrap();
         let mut history = History::new();
@@ -641,8 +641,8 @@ fn an_announced_address_and_its_listener_are_events() {
 }
 
 #[test]
-fn what_needs_privileges_is_refused_without_them() {
-    in_namespace("what_needs_privileges_is_refused_without_them", || {
+fn privileged_operations_are_refused_without_privileges() {
+    in_namespace("privileged_operations_are_refused_without_privileges", || {
         // A user namespace inside the first owns no network namespace.
         let output = Command::new("unshare")
             .arg("-U")
@@ -656,7 +656,7 @@ fn what_needs_privileges_is_refused_without_them() {
 }
 
 #[test]
-#[ignore = "run by `what_needs_privileges_is_refused_without_them`, in a namespace of its own"]
+#[ignore = "run by `privileged_operations_are_refused_without_privileges`, in a namespace of its own"]
 fn without_privileges() {
     let mut route = Route::open().unwrap();
     assert_eq!(route.links().unwrap().len(), 1);

@@ -356,8 +356,8 @@ fn there_and_back(start: &Start, folder: &Path) -> Result<usize, TestCaseError> 
 }
 
 #[test]
-fn what_was_applied_is_undone_to_the_last_byte() {
-    in_namespace("what_was_applied_is_undone_to_the_last_byte", || {
+fn applied_changes_are_undone_to_the_last_byte() {
+    in_namespace("applied_changes_are_undone_to_the_last_byte", || {
         let folder = state_folder("bytes");
         let config = Config { cases: 64, failure_persistence: None, ..Config::default() };
         let steps = std::cell::Cell::new(0);
@@ -397,8 +397,8 @@ fn two_in_one_network() -> Start {
 }
 
 #[test]
-fn a_refused_step_takes_back_what_was_done_before_it() {
-    in_namespace("a_refused_step_takes_back_what_was_done_before_it", || {
+fn a_failed_step_rolls_back_the_steps_before_it() {
+    in_namespace("a_failed_step_rolls_back_the_steps_before_it", || {
         let start = two_in_one_network();
         start.make();
         let (folder, mut tools) = (state_folder("refused"), Tools::open().unwrap());
@@ -424,8 +424,8 @@ fn a_refused_step_takes_back_what_was_done_before_it() {
 }
 
 #[test]
-fn what_somebody_else_changed_since_is_left_alone() {
-    in_namespace("what_somebody_else_changed_since_is_left_alone", || {
+fn later_changes_by_others_are_left_alone() {
+    in_namespace("later_changes_by_others_are_left_alone", || {
         let start = two_in_one_network();
         start.make();
         let (folder, mut tools) = (state_folder("since"), Tools::open().unwrap());

@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn results_come_in_order_whatever_the_number_of_threads() {
+    fn results_arrive_in_order_for_any_number_of_threads() {
         for threads in [0, 1, 2, 7, 100] {
             let mut seen = Vec::new();
             in_order(
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_comes_after_done_has_had_enough() {
+    fn no_result_arrives_after_done_stops_the_batch() {
         let mut seen = Vec::new();
         in_order(
             20,

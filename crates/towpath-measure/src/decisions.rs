@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn decisions_are_told_once_and_name_the_paths() {
+    fn decisions_are_reported_once_and_name_the_paths() {
         let mut decisions = DecisionLog::default();
         decisions.scheduled(0, 3_000, None);
         decisions.scheduled(1, 1_000, Some("rto"));

@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_stack_told_is_summed_or_the_worst_and_the_kernel_tells_nothing() {
+    fn stack_metrics_are_summed_or_the_worst_and_absent_for_kernels() {
         let told = StackStats {
             reinjected_bytes: Some(40_000),
             discarded_bytes: Some(30_000),
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_measured_neither_holds_nor_fails() {
+    fn an_unmeasured_expectation_neither_passes_nor_fails() {
         let empty =
             MetricInputs { flows: &[], subflows: &[], paths: &[], paths_used: &[], cpu: None };
         let names = ["goodput", "completed", "stall.total", "recovery", "deficit", "subflows"];

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_regular_file_is_not_opened() {
+    fn only_regular_files_are_opened() {
         let refused = |path: &str| open(Path::new(path)).unwrap_err().to_string();
         assert!(refused("/dev/zero").contains("device"));
         assert!(refused("/").contains("Is a directory"));
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_counts_as_what_it_leads_to() {
+    fn a_symlink_counts_as_its_target() {
         let link = std::env::temp_dir().join(format!("towpath-input-{}", std::process::id()));
         std::os::unix::fs::symlink("/dev/zero", &link).unwrap();
         let refused = open(&link).unwrap_err().to_string();

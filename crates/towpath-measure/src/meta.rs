@@ -167,7 +167,7 @@ mod tests {
     use crate::scenario::no_files;
 
     #[test]
-    fn a_paths_line_says_its_jitter_and_the_bottlenecks_that_it_shares() {
+    fn the_line_of_a_path_names_its_jitter_and_shared_bottlenecks() {
         let text = "name = \"t\"\n[hosts.a]\n[hosts.b]\n[bottlenecks.wan]\nrate = \"50 Mbit/s\"\n\
             delay = \"10 ms\"\nqueue = \"100 ms\"\n[paths.p]\nbetween = [\"a\", \"b\"]\n\
             rate = \"100 Mbit/s\"\ndelay = \"5 ms\"\nqueue = \"80 ms\"\n\

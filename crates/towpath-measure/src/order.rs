@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn a_random_order_has_all_in_each_repetition_and_depends_on_the_seed_alone() {
+    fn a_random_order_permutes_each_repetition_by_seed() {
         let one = names(OrderKind::Random, 1);
         assert_eq!(one, names(OrderKind::Random, 1));
         assert_ne!(one, names(OrderKind::Random, 2));

@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_snap_length_cuts_packets_and_keeps_their_true_length() {
+    fn a_snap_length_cuts_packets_but_records_their_length() {
         let mut out = Vec::new();
         let mut capture = PcapngWriter::begin(&mut out, ["wifi"], Some(100));
         capture.packet(1, (0, PacketDirection::Outbound), &[7; 1_500], 1_500);

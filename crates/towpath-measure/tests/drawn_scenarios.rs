@@ -18,7 +18,7 @@ fn repository() -> &'static Path {
 }
 
 #[test]
-fn every_drawn_scenario_is_one() {
+fn every_drawn_scenario_is_valid() {
     for seed in [1, 77, u64::MAX] {
         for number in 0..500 {
             let (name, text) = (draw::name(seed, number), draw::scenario(seed, number));
@@ -29,7 +29,7 @@ fn every_drawn_scenario_is_one() {
 }
 
 #[test]
-fn every_case_of_the_twin_is_a_scenario() {
+fn every_simulator_comparison_case_is_a_scenario() {
     let folder = repository().join("xtask/src/twin/cases");
     let files: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     assert!(files.len() >= 20, "{files:?}");

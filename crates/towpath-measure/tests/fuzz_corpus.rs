@@ -27,7 +27,7 @@ fn untrusted_datagrams_do_no_harm() {
 }
 
 #[test]
-fn stored_halves_of_servers_do_no_harm_to_a_client() {
+fn untrusted_server_reports_do_no_harm() {
     replay("half", fuzzing::host_report);
 }
 

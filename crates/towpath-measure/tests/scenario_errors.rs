@@ -150,7 +150,7 @@ wrong! {
     endpoint_unknown_flag:
         host("mptcp = { endpoints = [{ path = \"wifi\", flags = [\"backp\"] }] }");
     stack_unknown: host("stack = \"towpth\"");
-    scheduler_that_is_no_name: host("scheduler = \"min rtt\"");
+    scheduler_that_is_not_a_name: host("scheduler = \"min rtt\"");
     profile_unknown: after_head("[run]\nprofile = \"linux-5.x\"");
     profile_switch_unknown: after_head("[run]\nprofile-switches = { tso = true }");
     profile_switch_of_wrong_type: host("profile-switches = { timer-granularity = true }");
@@ -184,7 +184,7 @@ wrong! {
     flow_without_pattern: flow("duration = \"10 s\"");
     flow_without_end: flow("pattern = \"bulk\"");
     flow_of_a_load_alone: flow("pattern = \"load\"");
-    load_beside_a_transfer: flow("pattern = \"bulk\"\nsize = \"1 MB\"\nload = \"up\"");
+    load_alongside_a_transfer: flow("pattern = \"bulk\"\nsize = \"1 MB\"\nload = \"up\"");
     preset_of_another_pattern: flow("pattern = \"interactive\"\npreset = \"siri\"");
     request_below_its_header: flow("pattern = \"ping\"\nrequest = \"12 B\"\nreply = \"2 GB\"");
     period_of_nothing: flow("pattern = \"reqres\"\nperiod = \"0 s\"");
@@ -201,7 +201,7 @@ wrong! {
     flow_v6_on_small_mtu: alone(&format!("{HEAD}mtu = 1000\n\
         [[flows]]\nfrom = \"phone\"\nto = \"server\"\npattern = \"iperf\"\n\
         via = \"cellular\"\nfamily = \"v6\"\n"));
-    flow_both_ways: flow("pattern = \"bulk\"\nsize = \"1 MB\"\ndirection = \"both\"");
+    flow_in_both_directions: flow("pattern = \"bulk\"\nsize = \"1 MB\"\ndirection = \"both\"");
     flow_too_long: flow("pattern = \"iperf\"\nduration = \"25 h\"");
     streams_of_bulk: flow("pattern = \"bulk\"\nsize = \"1 MB\"\nstreams = 4");
     run_unknown_transport: after_head("[run]\ntransports = [\"tcp\", \"sctp\"]");

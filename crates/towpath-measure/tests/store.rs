@@ -21,7 +21,7 @@ fn error(text: &str) -> String {
 }
 
 #[test]
-fn a_result_of_version_1_is_readable_for_ever() {
+fn a_version_1_result_stays_readable() {
     let run = read(V1).unwrap();
     assert_eq!((run.meta.schema, run.truncated, run.skipped), (1, false, 0));
     assert_eq!(run.meta.paths[1].up_rate_bps, Some(20_000_000));
@@ -37,7 +37,7 @@ fn a_result_of_version_1_is_readable_for_ever() {
 }
 
 #[test]
-fn a_result_takes_from_its_budget_what_its_records_take_in_memory() {
+fn a_result_charges_its_records_memory_to_the_budget() {
     let meta = V1.split_inclusive('\n').next().unwrap();
     let within = |text: &str, bytes: u64| {
         let read = read_run_within(format!("{meta}{text}").as_bytes(), &ReadBudget::of(bytes));
@@ -98,7 +98,7 @@ fn a_result_from_the_future_is_refused_with_a_reason() {
 }
 
 #[test]
-fn an_unknown_record_is_counted_and_passed_over() {
+fn an_unknown_record_is_counted_and_skipped() {
     let text = V1.replacen('\n', "\n{\"type\":\"weather\",\"rain\":true}\n\n", 1);
     let run = read(&text).unwrap();
     assert_eq!((run.skipped, run.truncated), (1, false));
@@ -115,7 +115,7 @@ fn a_broken_line_is_named_by_its_number() {
 }
 
 #[test]
-fn something_else_than_a_result_is_refused() {
+fn other_files_are_refused_as_results() {
     let not_a_result = "line 1: expected a `meta` record first; this is not a result of towpath";
     assert_eq!(error(""), not_a_result);
     assert_eq!(error("{\"type\":\"weather\"}\n"), not_a_result);

@@ -160,7 +160,7 @@ fn of(scenario: &Scenario, transport: Transport) -> Vec<Disruption> {
 }
 
 #[test]
-fn a_handover_is_told_with_its_recovery() {
+fn a_handover_is_summarised_with_its_recovery() {
     let summary =
         mptcp(&two_links(vec![wifi_down()]), input(&[(3_000, 187), (330, 0), (6_670, 94)]));
     assert_eq!(
@@ -191,7 +191,7 @@ fn the_time_without_gaps_leads_where_goodput_is_back_before_it() {
 }
 
 #[test]
-fn a_recovery_is_held_against_what_the_remaining_paths_carry() {
+fn a_recovery_is_compared_with_the_remaining_capacity() {
     let summary = mptcp(&two_links(vec![wifi_down()]), input(&[(3_000, 187), (7_000, 50)]));
     let recovery = &summary.flows[0].recoveries[0];
     assert_eq!(recovery.capacity_bps, Some(recovery.reference_bps));
@@ -205,7 +205,7 @@ fn a_recovery_is_held_against_what_the_remaining_paths_carry() {
 }
 
 #[test]
-fn a_flow_that_loses_its_only_path_is_told_when_it_stopped_and_why() {
+fn a_flow_without_its_only_path_reports_when_and_why_it_stopped() {
     let scenario = two_links(vec![wifi_down()]);
     let run = Summarizer::new(&scenario, Transport::Tcp).flow(input(&[(3_001, 96), (6_999, 0)]));
     let summary = run.finish();
@@ -235,7 +235,7 @@ fn a_sized_transfer_ends_with_its_last_byte() {
 }
 
 #[test]
-fn a_flow_that_never_delivered_says_why() {
+fn a_flow_that_never_delivered_reports_the_reason() {
     let scenario = two_links(vec![]);
     let mut silent = input(&[]);
     silent.failure = Some("connection refused".into());
@@ -266,7 +266,7 @@ fn a_connection_reset_early_counts_as_silence_until_the_planned_end() {
 }
 
 #[test]
-fn several_flows_are_told_together_and_the_failed_one_by_name() {
+fn several_flows_are_summarised_and_the_failed_one_is_named() {
     let mut scenario = two_links(vec![wifi_down()]);
     scenario.flows.push(bulk(None));
     let second = |pieces: &[(u64, u64)]| FlowInput { flow: 1, ..input(pieces) };
@@ -285,7 +285,7 @@ fn several_flows_are_told_together_and_the_failed_one_by_name() {
 }
 
 #[test]
-fn a_fallback_is_never_sold_as_multipath() {
+fn a_fallback_is_never_reported_as_multipath() {
     let scenario = two_links(vec![]);
     let fallback = Some("the server answered without MP_CAPABLE".into());
     let summary = Summarizer::new(&scenario, Transport::Mptcp)
@@ -327,7 +327,7 @@ fn everything_that_makes_a_result_doubtful_is_a_warning() {
 }
 
 #[test]
-fn nobody_asked_a_program_for_a_congestion_control_that_the_scenario_does_not_name() {
+fn no_congestion_control_mismatch_is_reported_for_programs() {
     let mut scenario = two_links(vec![]);
     let command = "x".to_owned();
     scenario.flows[0].pattern = Pattern::Run { command, duration: Duration::from_secs(10) };
@@ -396,7 +396,7 @@ fn a_single_path_transport_is_disrupted_on_its_own_path_only() {
 }
 
 #[test]
-fn only_changes_that_take_something_are_disruptions() {
+fn only_changes_that_reduce_a_path_are_disruptions() {
     let rate = |millis, side, rate| event(millis, WIFI, TimelineChange::Rate(side, mbit(rate)));
     let timeline = vec![
         rate(1_000, LinkSide::Both, 200),
@@ -432,7 +432,7 @@ fn the_steps_of_a_fade_are_one_disruption() {
 }
 
 #[test]
-fn the_end_of_a_path_after_its_fade_is_an_event_of_its_own_and_the_last_step_is_the_fades() {
+fn path_loss_after_a_fade_is_a_separate_event() {
     let rate = |i: u64, mbits| {
         event(3_000 + 100 * i, WIFI, TimelineChange::Rate(LinkSide::Both, mbit(mbits)))
     };
@@ -444,7 +444,7 @@ fn the_end_of_a_path_after_its_fade_is_an_event_of_its_own_and_the_last_step_is_
 }
 
 #[test]
-fn paths_through_a_bottleneck_share_what_it_carries() {
+fn paths_through_a_bottleneck_share_its_capacity() {
     let mut scenario = two_links(vec![TimelineEvent {
         at: Duration::from_secs(3),
         target: TimelineTarget::Bottleneck(0),

@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_switch_is_applied_over_the_profile_wherever_it_stands() {
+    fn a_switch_overrides_the_profile_in_any_order() {
         let settings = [("tsq", "true"), ("profile", "linux-3.2-mptcp"), ("penalisation", "off")];
         let host = HostSettings::from_texts(settings).unwrap();
         assert!(host.small_queues && !host.connection.subflow.tso_autosizing);
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_with_its_name() {
+    fn invalid_settings_are_refused_by_name() {
         let refuse =
             |name, value| HostSettings::from_texts([(name, value)]).unwrap_err().to_string();
         assert_eq!(refuse("tsq", "1"), "`tsq` cannot be `1`");

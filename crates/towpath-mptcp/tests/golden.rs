@@ -140,7 +140,7 @@ fn segments() -> impl Iterator<Item = Segment> {
 }
 
 #[test]
-fn what_is_parsed_is_emitted_byte_for_byte() {
+fn parsed_packets_are_emitted_byte_for_byte() {
     for mut packet in FILES.into_iter().flat_map(packets) {
         let identification = u16::from_be_bytes([packet.header[4], packet.header[5]]);
         if packet.header[0] >> 4 == 6 {
@@ -161,7 +161,7 @@ fn what_is_parsed_is_emitted_byte_for_byte() {
 }
 
 #[test]
-fn every_option_that_linux_sends_is_there() {
+fn every_option_that_linux_sends_is_covered() {
     let mut seen = BTreeSet::new();
     for segment in segments() {
         seen.extend(segment.options.dss.map(|_| "DSS"));

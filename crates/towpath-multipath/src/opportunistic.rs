@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn m1_does_not_repeat_data_on_the_same_path() {
+    fn m1_does_not_retransmit_data_on_the_same_path() {
         let mut model = blocked();
         model.head = Some((HEAD, PathSet::only(SLOW).with(FAST)));
         for variant in [OpportunisticMode::Nsdi12, OpportunisticMode::MptcpOrg] {
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn m1_sends_what_fits_but_a_packet_at_least() {
+    fn m1_fills_the_window_and_sends_at_least_a_packet() {
         for (room, bytes) in
             [(0, None), (10, Some(1_000)), (2_000, Some(2_000)), (9_000, Some(3_000))]
         {
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_happens_without_outstanding_data_or_when_the_fast_path_alone_had_it() {
+    fn no_action_without_outstanding_data_on_the_slow_path() {
         let mut model = blocked();
         model.head = None;
         assert_eq!(

@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shorter_delay_does_not_let_a_packet_overtake_without_leave() {
+    fn a_shorter_delay_reorders_nothing_without_permission() {
         let mut line = DelayLine::new(millis(100), 1);
         line.push(at(0), 'a', 100);
         line.set(millis(10));
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn with_leave_it_overtakes_and_equal_times_keep_the_order_of_entry() {
+    fn with_permission_it_reorders_and_ties_keep_their_order() {
         let jitter =
             Jitter { distribution: JitterDistribution::Uniform, sd: Duration::ZERO, reorder: true };
         let free = |delay| Delay { jitter: Some(jitter), ..millis(delay) };

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pareto_table_follows_its_formula_in_floating_point_too() {
+    fn the_pareto_table_also_follows_its_floating_point_formula() {
         for (index, value) in pareto().iter().enumerate() {
             let u = (65_536 - 16 * index) as f64 / 65_536.0;
             let expected = ((u.powf(-1.0 / 3.0) - 1.5) * 4.0 / 3.0 * 8_192.0).round();

@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_tells_what_it_has_passed_whenever_it_is_asked() {
+    fn a_server_reports_its_passed_bytes_at_any_time() {
         let mut topology = Topology::new();
         let link = topology.add_direction(DirectionConfig { overhead_bytes: 14, ..line(20) }, 1);
         let route = topology.add_route(&[link]).unwrap();
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_served_counts_with_its_overhead_and_before_it_arrives() {
+    fn served_bytes_include_overhead_and_count_before_arrival() {
         let mut topology = Topology::new();
         let config = DirectionConfig { overhead_bytes: 1_000, ..line(100) };
         let link = topology.add_direction(config, 1);

@@ -131,7 +131,7 @@ fn a_rate_inside_netem_keeps_the_order_in_spite_of_jitter() {
 }
 
 #[test]
-fn jitter_without_leave_to_reorder_keeps_the_order() {
+fn jitter_keeps_the_order_unless_reordering_is_enabled() {
     let mut delay = jitter(JitterDistribution::Pareto, 75_000, 37_500);
     delay.jitter = delay.jitter.map(|jitter| Jitter { reorder: false, ..jitter });
     assert_near(&delays(delay, 167)[5..], &[0.0], 0.0);
@@ -150,7 +150,7 @@ fn an_idle_token_bucket_passes_its_burst_at_once() {
 }
 
 #[test]
-fn tbf_holds_rate_times_latency_plus_burst_beyond_what_left_at_once() {
+fn tbf_queues_rate_times_latency_plus_burst() {
     // 8 Mbit/s for 100 ms and 15,000 bytes are 115,000 bytes: 75 packets wait, nine have left.
     let config = presets::tbf(mbit(8), 15_000, ms(100));
     assert_eq!(accepted(config.clone(), 200), 75 + 9);
@@ -189,7 +189,7 @@ fn the_limit_of_netem_does_not_count_packets_that_have_left_and_were_not_fetched
 }
 
 #[test]
-fn a_saturated_line_carries_exactly_its_rate() {
+fn a_saturated_link_carries_exactly_its_rate() {
     for (bps, bytes) in [(100_000_000, 1_486), (99_999_989, 1_500), (3_333_333, 60)] {
         let config = DirectionConfig {
             shaper: Shaper::Line(Rate::from_bps(bps).unwrap()),
@@ -245,7 +245,7 @@ fn a_change_of_rate_keeps_the_bytes_a_token_bucket_has_saved() {
 }
 
 #[test]
-fn a_link_that_drops_keeps_only_what_has_arrived() {
+fn a_link_that_goes_down_with_drop_keeps_only_arrived_packets() {
     let config = DirectionConfig {
         shaper: Shaper::Line(mbit(8)),
         overhead_bytes: 0,
@@ -268,7 +268,7 @@ fn a_link_that_drops_keeps_only_what_has_arrived() {
 }
 
 #[test]
-fn a_link_that_holds_goes_on_where_it_stopped() {
+fn a_link_that_goes_down_with_hold_resumes_where_it_stopped() {
     let config = DirectionConfig {
         shaper: Shaper::Line(mbit(8)),
         overhead_bytes: 0,

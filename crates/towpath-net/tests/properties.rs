@@ -284,7 +284,7 @@ proptest! {
     }
 
     #[test]
-    fn a_promise_of_room_is_kept(config in config(), ops in ops()) {
+    fn announced_queue_space_is_available(config in config(), ops in ops()) {
         let config = DirectionConfig {
             loss: Loss::None,
             duplicate: Probability::NEVER,
@@ -333,7 +333,7 @@ proptest! {
     }
 
     #[test]
-    fn a_topology_delivers_what_its_directions_let_through(
+    fn a_topology_delivers_the_packets_its_directions_pass(
         access in config(), shared in config(), seed: u64, ops in ops(),
     ) {
         let run = |late: bool| {

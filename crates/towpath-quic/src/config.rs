@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_never_exceeds_what_the_library_survives() {
+    fn a_window_never_exceeds_the_library_limit() {
         let config = QuicConfig { receive_window_bytes: 16_000_000, ..QuicConfig::default() };
         assert_eq!(config.window_bytes(), MAX_WINDOW_BYTES);
     }

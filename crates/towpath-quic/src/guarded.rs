@@ -91,7 +91,7 @@ fn trusting(trust: Trust) -> QuicConfig {
 }
 
 #[test]
-fn a_server_is_known_by_its_fingerprint() {
+fn a_server_is_authenticated_by_its_fingerprint() {
     let identity = identity();
     let pins = vec![identity.fingerprint()];
     let mut pair = Pair::new(serving(&identity), trusting(Trust::Pinned(pins)));
@@ -123,7 +123,7 @@ fn a_certificate_that_is_not_expected_is_named() {
 }
 
 #[test]
-fn an_accepted_connection_becomes_what_it_turns_out_to_be_for() {
+fn an_accepted_connection_opens_its_window_once_identified() {
     let config = QuicConfig { initial_window_bytes: Some(1_000), ..serving(&identity()) };
     let mut pair = Pair::new(config, trusting(Trust::Any));
     pair.run(50);
@@ -149,7 +149,7 @@ fn an_accepted_connection_becomes_what_it_turns_out_to_be_for() {
 }
 
 #[test]
-fn an_abandoned_connection_costs_nothing_and_says_nothing() {
+fn an_abandoned_connection_costs_nothing_and_sends_nothing() {
     let mut pair = Pair::new(serving(&identity()), trusting(Trust::Any));
     pair.run(50);
     pair.server.drop_silently(ConnectionId(0));
@@ -160,7 +160,7 @@ fn an_abandoned_connection_costs_nothing_and_says_nothing() {
 }
 
 #[test]
-fn who_trusts_anybody_is_told_who_it_was() {
+fn a_client_without_a_pin_learns_the_servers_fingerprint() {
     let identity = identity();
     let mut pair = Pair::new(serving(&identity), trusting(Trust::Any));
     pair.run(50);
@@ -197,7 +197,7 @@ fn new_peers_get_no_answer_when_too_many_handshakes_are_unfinished() {
 
 /// Checks RFC 9000 §8.1 with a peer that is silent after its first datagram.
 #[test]
-fn an_address_that_does_not_answer_gets_at_most_three_times_what_came_from_it() {
+fn an_unvalidated_address_gets_at_most_three_times_its_bytes() {
     for config in [guarded(usize::MAX, 100), guarded(0, 100)] {
         let mut pair = Pair::new(config, trusting(Trust::Any));
         let first = pair.client.poll_transmit(Instant::ZERO).unwrap();
@@ -216,7 +216,7 @@ fn an_address_that_does_not_answer_gets_at_most_three_times_what_came_from_it() 
 }
 
 #[test]
-fn what_is_forgotten_leaves_nothing_behind() {
+fn a_forgotten_connection_leaves_no_state() {
     let mut pair = Pair::new(serving(&identity()), trusting(Trust::Any));
     pair.run(50);
     assert_eq!(pair.client.ports().count(), 1);

@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn the_primary_is_used_again_when_it_was_good_for_half_a_second() {
+    fn the_primary_is_used_again_after_500_ms_of_good_quality() {
         let mut policy = Policy::new(PathPolicy::Ios);
         assert_eq!(policy.switches(at(0), &pair(0, 0, None, 700, false)).len(), 2);
         for now in [50, 100, 500] {
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_path_is_not_used_until_it_is_heard_again() {
+    fn a_silent_path_is_not_used_until_it_answers_again() {
         for kind in [PathPolicy::Aggregate, PathPolicy::Backup, PathPolicy::Ios] {
             let mut policy = Policy::new(kind);
             let both = |switches: Vec<PathSwitch>| {
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn other_policies_do_not_mind_slow_paths() {
+    fn other_policies_tolerate_slow_paths() {
         for kind in [PathPolicy::Aggregate, PathPolicy::Backup] {
             let mut policy = Policy::new(kind);
             let slow = pair(5_000, 5_000, Some(3_000), 900, false);

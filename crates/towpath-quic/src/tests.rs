@@ -359,7 +359,7 @@ fn an_address_that_changes_does_not_end_a_single_path() {
 }
 
 #[test]
-fn an_address_that_goes_takes_its_path_with_it_at_once() {
+fn a_removed_address_ends_its_path_at_once() {
     let mut world =
         TestNetwork::new(&multipath(PathPolicy::Backup), &wifi_and_cellular(), 6_000_000);
     world.run(millis(1_000));
@@ -382,7 +382,7 @@ fn a_peer_without_multipath_gives_a_single_path() {
 }
 
 #[test]
-fn a_list_of_versions_is_no_longer_than_what_asked_for_it() {
+fn a_version_negotiation_is_not_longer_than_its_trigger() {
     let mut server = QuicStack::new(2);
     server.set_address(Instant::ZERO, local(2));
     server.listen(PORT, QuicConfig::default()).unwrap();

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_with_its_end_in_whatever_pieces() {
+    fn written_data_and_its_end_are_read_in_any_segmentation() {
         let identity = identity();
         let trust = Trust::Pinned(vec![identity.fingerprint()]);
         let mut client = TlsSession::client(&trust).unwrap();
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_with_another_certificate_is_refused_with_what_it_showed() {
+    fn an_unexpected_certificate_is_refused_and_shown() {
         let (expected, shown) = (identity(), identity());
         let mut client = TlsSession::client(&Trust::Pinned(vec![expected.fingerprint()])).unwrap();
         let mut server = TlsSession::server(&shown).unwrap();
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn something_else_than_tls_is_an_error() {
+    fn data_that_is_not_tls_is_an_error() {
         let mut server = TlsSession::server(&identity()).unwrap();
         assert!(matches!(server.feed(&[b'x'; 100]), Err(TlsError::Protocol(_))));
     }

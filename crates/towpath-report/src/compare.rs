@@ -585,7 +585,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_measured_is_ordered_by_size_whatever_its_unit() {
+    fn measured_values_are_ordered_by_size_for_any_unit() {
         let told = |texts: &[&str]| measured(texts.iter().map(|&text| text.to_owned()).collect());
         assert_eq!(told(&["1.02 s", "910 ms", "95 ms"]), "95 ms – 1.02 s");
         assert_eq!(told(&["9.50 Mbit/s", "10.1 Mbit/s", "999 kbit/s"]), "999 kbit/s – 10.1 Mbit/s");

@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn every_table_has_a_name_of_its_own() {
+    fn every_table_has_a_unique_name() {
         assert!(
             CsvTable::ALL.iter().all(|table| CsvTable::from_name(table.name()) == Some(*table))
         );

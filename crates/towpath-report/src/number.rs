@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spread_says_a_shared_unit_once() {
+    fn a_spread_prints_a_shared_unit_once() {
         assert_eq!(spread("23.8 Mbit/s", "25.3 Mbit/s"), "23.8–25.3 Mbit/s");
         assert_eq!(spread("310 ms", "1.20 s"), "310 ms – 1.20 s");
     }

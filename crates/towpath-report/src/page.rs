@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fingerprint_is_what_browsers_compute() {
+    fn a_fingerprint_matches_the_one_browsers_compute() {
         // From Content Security Policy Level 2, section 7.17.1, and of nothing at all.
         assert_eq!(
             fingerprint("alert('Hello, world.');"),

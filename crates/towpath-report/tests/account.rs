@@ -87,7 +87,7 @@ fn account_section(page: &str) -> &str {
 }
 
 #[test]
-fn the_sentence_stands_above_the_table_and_the_table_above_the_charts() {
+fn the_sentence_precedes_the_table_and_the_table_the_charts() {
     let page = html(&[run_with_account()]);
     let part = account_section(&page);
     let place = |text: &str| part.find(text).unwrap_or_else(|| panic!("{text}: {part}"));
@@ -127,7 +127,7 @@ fn the_charts_bands_are_named_where_they_are_thick() {
 }
 
 #[test]
-fn a_result_without_an_account_says_nothing_of_it() {
+fn a_result_without_an_account_has_no_account_section() {
     let page = html(&[run(&handover(Transport::Mptcp, 1))]);
     assert!(!page.contains("Where the capacity went"));
 }

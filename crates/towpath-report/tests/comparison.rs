@@ -57,7 +57,7 @@ fn repetitions_are_medians_with_quartiles_intervals_and_ratios() {
 }
 
 #[test]
-fn three_repetitions_have_no_interval_and_that_is_said() {
+fn three_repetitions_have_no_interval_and_a_note() {
     let runs = interleaved_runs(3);
     insta::assert_snapshot!(Comparison::of(&runs, 1).table(60, false));
     assert!(
@@ -68,7 +68,7 @@ fn three_repetitions_have_no_interval_and_that_is_said() {
 }
 
 #[test]
-fn runs_that_took_turns_are_paired_and_others_are_not() {
+fn interleaved_runs_are_paired_and_others_are_not() {
     let mut runs = interleaved_runs(8);
     let paired = ratio(&runs);
     assert_eq!((&paired["of"], &paired["to"]), (&"mptcp".into(), &"tcp".into()));
@@ -101,7 +101,7 @@ fn simulated_runs_are_paired_by_their_seeds() {
 }
 
 #[test]
-fn a_headline_says_nothing_of_chance_where_nothing_is_drawn_at_random() {
+fn a_headline_omits_chance_for_deterministic_runs() {
     let mut runs: Vec<StoredRun> = interleaved_runs(1);
     for run in &mut runs {
         (run.meta.order, run.meta.world) = (None, World::Sim);
@@ -119,7 +119,7 @@ fn a_headline_says_nothing_of_chance_where_nothing_is_drawn_at_random() {
 }
 
 #[test]
-fn a_headline_of_four_transports_has_the_usual_pair_too() {
+fn a_headline_of_four_transports_includes_the_usual_pair() {
     let mut runs = interleaved_runs(8);
     for (transport, more) in [(Transport::Quic, 3.0), (Transport::Mpquic, 4.0)] {
         let tcp = runs.iter().filter(|run| run.meta.transport == Transport::Tcp).cloned();
@@ -152,7 +152,7 @@ fn a_fair_comparison_has_no_warning() {
 }
 
 #[test]
-fn what_is_not_fair_is_said() {
+fn unfair_comparisons_are_reported() {
     type Change = fn(&mut StoredRun);
     let cases: [(Change, &str); 11] = [
         (
@@ -191,7 +191,7 @@ fn what_is_not_fair_is_said() {
 }
 
 #[test]
-fn buffers_and_what_was_counted_must_be_the_same() {
+fn buffers_and_byte_counting_must_be_the_same() {
     let mut runs = interleaved_runs(20);
     for run in &mut runs {
         let name = "net.ipv4.tcp_rmem on phone".to_owned();
@@ -207,7 +207,7 @@ fn buffers_and_what_was_counted_must_be_the_same() {
 }
 
 #[test]
-fn encryption_on_one_side_is_said_and_differences_are_marked_on_the_page() {
+fn one_sided_encryption_and_differences_are_marked_on_the_page() {
     let mut runs = interleaved_runs(20);
     change(&mut runs, Transport::Mptcp, |run| {
         run.meta.conditions.insert("tls".to_owned(), "1.3".to_owned());
@@ -218,7 +218,7 @@ fn encryption_on_one_side_is_said_and_differences_are_marked_on_the_page() {
 }
 
 #[test]
-fn what_never_happened_is_never_and_has_no_ratio() {
+fn values_of_never_are_printed_as_never_without_a_ratio() {
     let mut runs = interleaved_runs(6);
     change(&mut runs, Transport::Tcp, |run| {
         run.summary.as_mut().unwrap().flows[0].recoveries[0].t90_ns = None;
@@ -234,7 +234,7 @@ fn what_never_happened_is_never_and_has_no_ratio() {
 }
 
 #[test]
-fn nothing_to_compare_is_no_error() {
+fn nothing_to_compare_is_not_an_error() {
     let none = Comparison::of(&[], 1);
     assert_eq!(none.table(100, false).trim(), "");
     assert!(none.html().contains("There is nothing to compare."));

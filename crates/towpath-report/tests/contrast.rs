@@ -71,7 +71,7 @@ fn contrast(one: &str, other: &str) -> f64 {
 }
 
 #[test]
-fn every_text_stands_out_from_everything_behind_it_in_both_schemes() {
+fn every_text_contrasts_with_its_background_in_both_schemes() {
     assert!((contrast("000000", "ffffff") - 21.0).abs() < 1e-9);
     let style = style();
     let mut texts = colours_used(&style, "color");
@@ -92,7 +92,7 @@ fn every_text_stands_out_from_everything_behind_it_in_both_schemes() {
 }
 
 #[test]
-fn every_line_and_band_stands_out_from_the_page_in_both_schemes() {
+fn every_line_and_band_contrasts_with_the_page_in_both_schemes() {
     let style = style();
     let series = colours_used(&style, "--c");
     assert!(series.len() > 20, "{series:?}");

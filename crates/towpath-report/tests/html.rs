@@ -70,7 +70,7 @@ fn charts(page: &str) -> Vec<&str> {
 }
 
 #[test]
-fn the_page_is_well_formed_and_asks_for_nothing_from_outside() {
+fn the_page_is_well_formed_and_loads_nothing_external() {
     for runs in [pair(), repeated(), vec![run(&three_paths())], Vec::new()] {
         let page = html(&runs);
         assert_well_formed(&page);
@@ -79,7 +79,7 @@ fn the_page_is_well_formed_and_asks_for_nothing_from_outside() {
 }
 
 #[test]
-fn the_page_of_a_comparison_is_well_formed_and_asks_for_nothing_from_outside() {
+fn the_comparison_is_well_formed_and_loads_nothing_external() {
     let mut wrong = repeated();
     for run in &mut wrong {
         run.meta.kernel = "<b a='\"'>&".to_owned();
@@ -99,7 +99,7 @@ fn the_page_of_a_comparison_is_well_formed_and_asks_for_nothing_from_outside() {
 }
 
 #[test]
-fn every_chart_says_its_units_and_what_it_shows() {
+fn every_chart_has_units_and_a_description() {
     let page = html(&pair());
     let charts = charts(&page);
     assert_eq!(charts.len(), 3 + 2 * 6, "overview and small multiples, then six charts a run");
@@ -344,7 +344,7 @@ fn datagrams_over_paths_have_a_chart_of_their_round_trips_with_those_that_were_l
 }
 
 #[test]
-fn messages_have_charts_of_their_delays_and_of_how_many_came_within_which_time() {
+fn messages_have_charts_of_delays_and_their_distribution() {
     let plain = html(&pair());
     assert!(!plain.contains("Delay of answers") && !plain.contains("Answered within"));
     let mut runs = pair();
@@ -491,7 +491,7 @@ fn a_path_keeps_its_colour_in_every_run() {
 }
 
 #[test]
-fn what_a_stack_of_our_own_did_has_charts_and_the_kernel_none() {
+fn our_own_stack_has_decision_charts_and_the_kernel_has_none() {
     let page = html(&[own_stack()]);
     assert_well_formed(&page);
     assert_self_contained(&page);
@@ -511,7 +511,7 @@ fn what_a_stack_of_our_own_did_has_charts_and_the_kernel_none() {
 }
 
 #[test]
-fn a_stack_at_one_end_shows_what_that_end_knows() {
+fn a_stack_at_one_end_shows_the_data_of_that_end() {
     let mut run = own_stack();
     for record in &mut run.records {
         if let Record::Interval(interval) = record
@@ -579,7 +579,7 @@ fn before_data(page: &str) -> &str {
 }
 
 #[test]
-fn a_spike_is_cut_off_with_a_mark_and_its_value_is_said() {
+fn a_spike_is_clipped_with_a_mark_and_its_value() {
     let mut one = run(&handover(Transport::Mptcp, 1));
     let spiked = one.records.iter_mut().find_map(|record| {
         let Record::Interval(interval) = record else { return None };
@@ -610,7 +610,7 @@ fn silence_after_all_has_ended_is_not_shaded() {
 }
 
 #[test]
-fn quic_is_not_called_the_kernels_and_grey_is_what_was_not_delivered() {
+fn quic_is_not_labelled_as_kernel_and_undelivered_data_is_grey() {
     let mut runs: Vec<StoredRun> =
         [Transport::Mptcp, Transport::Quic].map(|one| run(&handover(one, 1))).into();
     let mut own = runs[0].clone();
@@ -624,7 +624,7 @@ fn quic_is_not_called_the_kernels_and_grey_is_what_was_not_delivered() {
 }
 
 #[test]
-fn a_headline_never_compares_two_worlds_and_says_that_the_machine_was_the_limit() {
+fn a_headline_never_compares_worlds_and_reports_machine_limits() {
     let mut runs = pair();
     let simulated = pair().into_iter().map(|mut run| {
         run.meta.world = World::Sim;
@@ -647,7 +647,7 @@ fn a_headline_never_compares_two_worlds_and_says_that_the_machine_was_the_limit(
 }
 
 #[test]
-fn a_live_run_is_repeated_with_a_command_that_exists() {
+fn a_live_run_prints_a_valid_rerun_command() {
     let mut one = run(&handover(Transport::Mptcp, 1));
     one.meta.world = World::Live;
     one.meta.conditions.insert("server".to_owned(), "lab.example".to_owned());
@@ -662,7 +662,7 @@ fn a_live_run_is_repeated_with_a_command_that_exists() {
 }
 
 #[test]
-fn who_gets_how_much_is_said_and_drawn_where_transfers_compete() {
+fn shares_of_competing_transfers_are_printed_and_drawn() {
     let mut runs = pair();
     for run in &mut runs {
         add_competing_flow(run, 3);
@@ -688,7 +688,7 @@ fn a_small_flow_is_drawn_on_a_scale_of_its_own() {
 }
 
 #[test]
-fn what_is_asked_first_stands_before_the_charts_and_the_rest_is_folded() {
+fn key_results_precede_the_charts_and_the_rest_is_collapsed() {
     let page = html(&pair());
     let first = page.split("more figures</summary>").next().unwrap();
     let rows = first.matches("<th scope=\"row\"").count();
@@ -699,7 +699,7 @@ fn what_is_asked_first_stands_before_the_charts_and_the_rest_is_folded() {
 }
 
 #[test]
-fn a_round_trip_that_nobody_measured_is_a_gap_and_not_0() {
+fn an_unmeasured_round_trip_is_a_gap_and_not_0() {
     let mut one = run(&handover(Transport::Mptcp, 1));
     for record in &mut one.records {
         if let Record::Subflow(subflow) = record {
@@ -723,7 +723,7 @@ fn a_round_trip_that_nobody_measured_is_a_gap_and_not_0() {
 }
 
 #[test]
-fn a_second_subflow_on_a_path_does_not_look_like_the_first() {
+fn a_second_subflow_on_a_path_has_a_different_style() {
     let mut one = run(&handover(Transport::Mptcp, 1));
     for record in &mut one.records {
         if let Record::Subflow(subflow) = record {

@@ -114,7 +114,7 @@ fn marks(sequence: &Sequence, kind: SequenceKind) -> Vec<(u64, i64, i64)> {
 }
 
 #[test]
-fn a_picture_has_every_packet_at_its_time_and_says_what_it_is() {
+fn a_picture_has_every_packet_at_its_time_and_a_description() {
     let sequence = upstream(&lossy_trace());
     let sent: Vec<_> = (0..6).map(|n| (30 + n as u64, n * 1_000, n * 1_000 + 1_000)).collect();
     assert_eq!(marks(&sequence, SequenceKind::Sent), sent);
@@ -153,7 +153,7 @@ fn a_report_draws_it_and_a_table_has_its_numbers() {
 }
 
 #[test]
-fn a_long_transfer_has_a_picture_of_bounded_size_with_all_that_was_sent_again() {
+fn a_long_transfer_has_a_bounded_picture_with_all_resent_data() {
     let size = |packets: u32| {
         let mut made = Connection::open();
         let mut ms = 30;

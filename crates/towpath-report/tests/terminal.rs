@@ -8,7 +8,7 @@ use towpath_measure::scenario::{DataDirection, Transport, World};
 use towpath_report::{LiveInterval, LiveSubflow, live_header, live_lines, table, warnings};
 
 #[test]
-fn two_transports_stand_side_by_side() {
+fn two_transports_are_shown_side_by_side() {
     insta::assert_snapshot!(table(&pair(), 100, false));
 }
 
@@ -23,7 +23,7 @@ fn one_run_over_three_paths_fits_a_narrow_terminal() {
 }
 
 #[test]
-fn flows_of_messages_have_rows_of_their_delays_in_place_of_stalls() {
+fn message_flows_have_rows_of_delays_instead_of_stalls() {
     let mut runs = pair();
     for (run, slow) in runs.iter_mut().zip([3_700_000_000, 410_000_000]) {
         let delay = DelayStats {
@@ -62,14 +62,14 @@ fn flows_of_messages_have_rows_of_their_delays_in_place_of_stalls() {
 }
 
 #[test]
-fn what_a_stack_of_our_own_tells_has_rows_of_its_own() {
+fn metrics_of_our_own_stack_have_separate_rows() {
     let mut runs = pair();
     runs.push(own_stack());
     insta::assert_snapshot!(table(&runs, 100, false));
 }
 
 #[test]
-fn what_never_happened_has_no_row() {
+fn events_that_never_happened_have_no_row() {
     let mut own = own_stack();
     let flows = own.summary.iter_mut().flat_map(|summary| &mut summary.flows);
     let nothing = StackStats { reinjected_bytes: Some(0), ..StackStats::default() };
@@ -135,7 +135,7 @@ fn edge_cases_give_a_table() {
 }
 
 #[test]
-fn a_warning_is_said_once_with_the_runs_that_it_concerns() {
+fn a_warning_is_printed_once_with_the_affected_runs() {
     let warnings = warnings(&repeated());
     assert_eq!(warnings.len(), 1);
     assert!(warnings[0].text.starts_with("5 of 10 runs: "), "{}", warnings[0].text);

@@ -244,7 +244,7 @@ fn a_join_finds_its_connection_by_the_token_of_the_key() {
 }
 
 #[test]
-fn what_is_sent_again_is_told_by_where() {
+fn resent_data_is_classified_by_path() {
     let trace = two_subflows().trace();
     let up = &only(&trace).directions[0];
     assert_eq!(up.capture_point, CapturePoint::Sender);
@@ -264,7 +264,7 @@ fn what_is_sent_again_is_told_by_where() {
 }
 
 #[test]
-fn the_receiver_says_what_it_throws_away_and_how_long_data_waits() {
+fn the_receiver_reports_discarded_data_and_waiting_times() {
     let mut capture = opened();
     let first = flow(0);
     let second = join(&mut capture, 1, 1_030 * MS, keys::token(SERVER_KEY));
@@ -353,7 +353,7 @@ fn fallback_has_a_reason() {
 }
 
 #[test]
-fn a_reset_says_why() {
+fn a_reset_is_reported_with_its_reason() {
     let mut capture = opened();
     let reset = MptcpOption::Reset(MpTcpRst { transient: false, reason: 6, reserved: 0 });
     capture.add(1_030 * MS, &flow(0).down(1, 1, Flags::RST.with(Flags::ACK), 0, with(reset)));
@@ -364,7 +364,7 @@ fn a_reset_says_why() {
 }
 
 #[test]
-fn plain_tcp_has_the_same_figures() {
+fn plain_tcp_has_the_same_metrics() {
     let mut capture = Capture::default();
     let first = flow(0);
     let none = Options::default;
@@ -403,7 +403,7 @@ fn essence(trace: &CaptureAnalysis) -> String {
 }
 
 #[test]
-fn every_file_format_and_link_layer_says_the_same() {
+fn every_file_format_and_link_layer_gives_the_same_result() {
     const ETHERNET: &[u8] = &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 8, 0];
     const TAGGED: &[u8] = &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 0x81, 0, 0, 5, 8, 0];
     const SLL: &[u8] = &[0, 0, 0, 1, 0, 6, 1, 2, 3, 4, 5, 6, 0, 0, 8, 0];
@@ -440,7 +440,7 @@ fn a_super_segment_without_a_length_has_that_of_its_frame() {
 }
 
 #[test]
-fn fragments_and_what_is_no_tcp_are_counted_and_passed_over() {
+fn fragments_and_other_protocols_are_counted_and_skipped() {
     let mut capture = opened();
     let (at_ns, packet) = capture.packets[0].clone();
     let mut fragment = packet.clone();
@@ -578,7 +578,7 @@ proptest! {
 
 /// The same packets at both ends: 10 ms up, 30 ms down, the second clock 5 s ahead.
 #[test]
-fn two_captures_tell_the_delay_of_each_direction_up_to_half_a_round_trip() {
+fn two_captures_bound_the_one_way_delays_to_half_a_round_trip() {
     let (mut first, mut second) = (Capture::default(), Capture::default());
     let ahead = 5_000 * MS;
     for number in 0..20_u32 {
@@ -607,7 +607,7 @@ fn two_captures_tell_the_delay_of_each_direction_up_to_half_a_round_trip() {
 }
 
 #[test]
-fn a_handover_is_told_by_when_both_subflows_carried_data() {
+fn a_handover_is_reported_with_the_overlap_of_the_subflows() {
     let mut capture = opened();
     let first = flow(0);
     let second = join(&mut capture, 1, 1_030 * MS, keys::token(SERVER_KEY));

@@ -510,7 +510,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_waits_for_a_gap_is_booked_where_it_came() {
+    fn data_waiting_for_a_gap_is_counted_on_its_arrival_path() {
         let mut arrived = StreamArrivals::default();
         assert_eq!(arrived.insert((0, 100), (0, 0)), 100);
         assert_eq!(arrived.insert((200, 300), (1, 0)), 100);

@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_right_bytes_at_the_right_place_are_accepted() {
+    fn only_the_expected_bytes_at_each_offset_are_accepted() {
         let content = TestPattern::new();
         for position in [0, 1, 8_190, 8_191, 1_000_000_007] {
             let data = content.from(position, 3_000);

@@ -195,7 +195,7 @@ fn with_one_subflow_lia_is_reno_to_the_last_packet() {
 /// short series.
 #[test]
 #[expect(clippy::print_stdout, reason = "it makes a table")]
-fn every_control_has_its_place_in_the_table() {
+fn every_control_is_in_the_table() {
     let number = |name, other| std::env::var(name).map_or(other, |text| text.parse().unwrap());
     let (seconds, seeds) = (number("TOWPATH_SECONDS", 60), number("TOWPATH_SEEDS", 1));
     let span = |values: &[f64]| {

@@ -211,7 +211,7 @@ fn captures_show_udp_on_both_paths() {
 }
 
 #[test]
-fn ios_leaves_a_path_that_becomes_slow_and_says_why() {
+fn ios_leaves_a_path_that_becomes_slow_and_reports_the_reason() {
     let rest = bulk("duration = \"8 s\"")
         + "[[timeline]]\nat = \"2 s\"\npath = \"wifi\"\nset = \"delay\"\ndelay = \"500 ms\"\n";
     let slow = two_paths("path-policy = \"ios\"", &rest);
@@ -225,7 +225,7 @@ fn ios_leaves_a_path_that_becomes_slow_and_says_why() {
 }
 
 #[test]
-fn a_result_says_what_was_spoken_and_what_the_library_cannot_do() {
+fn a_result_names_the_protocol_and_the_library_limits() {
     let rest = bulk("size = \"200 KB\"\nduration = \"5 s\"");
     let hosts = "receive-buffer = \"4 MB\"";
     let ended = simulate(&two_paths(hosts, &rest), Transport::Mpquic, 1, false);

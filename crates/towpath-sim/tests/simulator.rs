@@ -93,7 +93,7 @@ fn a_window_that_ends_within_a_packet_gives_nothing_to_an_idle_slow_path() {
 }
 
 #[test]
-fn data_that_is_pushed_early_waits_where_the_path_has_become_slow() {
+fn early_pushed_data_waits_on_a_path_that_became_slow() {
     let late = |scheduler: &str| {
         let text = format!(
             "scheduler = \"{scheduler}\"
@@ -130,7 +130,7 @@ fn a_name_that_the_stack_does_not_know_is_an_error_on_either_host() {
 }
 
 #[test]
-fn a_download_uses_both_paths_too() {
+fn a_download_uses_both_paths() {
     let text = two_paths("").source.replace("duration =", "direction = \"down\"\nduration =");
     let ended = mptcp(&scenario(&text));
     assert!(ended.goodput_mbps() > 45.0, "{}", ended.goodput_mbps());
@@ -146,7 +146,7 @@ fn a_transfer_survives_the_loss_of_its_path() {
 }
 
 #[test]
-fn equal_runs_give_equal_bytes_and_other_seeds_other_ones() {
+fn equal_runs_give_equal_bytes_and_other_seeds_differ() {
     let text = two_paths("").source.replacen("delay =", "loss = \"0.1 %\"\ndelay =", 1);
     let scenario = scenario(&text);
     let [first, again, other] =
@@ -296,7 +296,7 @@ fn check_tcp(packet: &[u8]) {
 }
 
 #[test]
-fn what_waits_behind_a_hole_of_one_subflow_is_in_the_largest_reorder_buffer() {
+fn data_behind_a_gap_counts_in_the_largest_reorder_buffer() {
     // One burst is lost, and the flow ends before it is filled: all that waits does so below the
     // connection.
     let hole = "[[timeline]]
@@ -402,7 +402,7 @@ fn regression_new_data_behind_a_dead_subflow_goes_to_the_backup() {
 }
 
 #[test]
-fn every_pattern_of_messages_is_answered_over_both_transports_and_always_the_same() {
+fn every_message_pattern_is_answered_deterministically() {
     for flow in [
         "pattern = \"ping\"",
         "pattern = \"reqres\"\ndirection = \"both\"\nduration = \"2 s\"",
@@ -430,7 +430,7 @@ fn every_pattern_of_messages_is_answered_over_both_transports_and_always_the_sam
 }
 
 #[test]
-fn a_load_beside_them_delays_the_answers() {
+fn a_background_load_delays_the_replies() {
     let slowest = |load: &str| {
         let flow = format!("pattern = \"ping\"\ncount = 20\n{load}");
         let ended = simulate(&exchange(&flow, ""), Transport::Tcp, 1, false);
@@ -441,7 +441,7 @@ fn a_load_beside_them_delays_the_answers() {
 }
 
 #[test]
-fn requests_that_are_never_answered_count_with_the_time_that_was_waited() {
+fn unanswered_requests_count_as_their_time_waited_so_far() {
     let outage = "[[timeline]]\nat = \"1 s\"\npath = \"wifi\"\nset = \"down\"";
     let flow = "pattern = \"reqres\"\nperiod = \"100 ms\"\nduration = \"2 s\"\npatience = \"1 s\"";
     let ended = simulate(&exchange(flow, outage), Transport::Tcp, 1, false);

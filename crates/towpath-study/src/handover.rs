@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handover_lasts_from_the_first_use_of_the_other_path_to_the_last_packet_on_the_first() {
+    fn a_handover_ends_with_the_last_packet_on_the_first_path() {
         let found = found([
             meta(Transport::Mptcp),
             subflow(sample(100, "wifi", [2_000, 2_000, 750])),
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_leaves_the_host_is_no_activity() {
+    fn packets_that_never_leave_the_host_are_not_activity() {
         let link = |ms: u64, offered_packets| {
             Record::Link(towpath_measure::result::Link {
                 t_ns: ms * 1_000_000,
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_abrupt_when_nothing_comes_over_the_first_path_any_more() {
+    fn a_handover_is_abrupt_if_the_first_path_goes_silent() {
         let found = found([
             meta(Transport::Mptcp),
             subflow(sample(100, "wifi", [2_000, 2_000, 750])),
@@ -467,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_again_after_a_timeout_is_a_use_because_of_it() {
+    fn reinjection_after_a_timeout_is_a_use_caused_by_it() {
         let detail = [("cause", ReinjectionCause::Timeout.text())];
         let reinjected = event(200, EventKind::Reinjection, Some("cellular"), &detail);
         let found = found([
@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn the_policy_of_multipath_quic_says_itself_when_and_why_it_switched() {
+    fn the_multipath_quic_policy_reports_its_switch_time_and_reason() {
         let detail = [("backup", "false"), ("why", "in-flight")];
         let found = found([
             meta(Transport::Mpquic),

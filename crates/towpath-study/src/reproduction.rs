@@ -207,7 +207,7 @@ mod tests {
     use ClaimOutcome::{Fails, Holds};
 
     #[test]
-    fn every_reproduction_of_the_repository_is_read_and_says_its_source() {
+    fn every_reproduction_parses_and_names_its_source() {
         for name in names() {
             let read = Reproduction::read(&format!("{name}/"), &load(name));
             let read = read.unwrap_or_else(|error| panic!("{error}"));

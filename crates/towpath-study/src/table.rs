@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_made_of_a_table_has_a_limit_however_small_its_file_is() {
+    fn decoded_tables_are_limited_even_for_small_files() {
         let row = RunRow { variant: "v".repeat(1_000), ..rows()[2].clone() };
         let bytes = write(&vec![row; 1_000], &[]).unwrap();
         assert!(bytes.len() < 10_000, "{}", bytes.len());
@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn a_figure_may_be_called_like_a_parameter_and_neither_is_lost() {
+    fn a_metric_may_have_the_name_of_a_parameter() {
         let mut rows = rows();
         for row in &mut rows {
             let parameter = Parameter { text: "2".to_owned(), number: Some(2.0) };

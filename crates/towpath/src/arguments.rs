@@ -514,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn a_letter_means_the_same_in_every_verb() {
+    fn a_short_option_means_the_same_in_every_subcommand() {
         let mut command = Arguments::command();
         command.build();
         let mut found = BTreeMap::new();
@@ -552,7 +552,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reference_names_what_there_is_to_choose_from() {
+    fn the_reference_lists_all_choices() {
         let page = towpath_measure::scenario::reference_markdown();
         let [schedulers, managers, controls] = towpath_sim::known_names();
         let own = ["newreno", "noq-cubic", "bbr"];

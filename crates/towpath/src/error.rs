@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_systems_words_become_ours() {
+    fn os_errors_are_translated_to_our_messages() {
         let of = in_our_words;
         assert_eq!(
             of("cannot read `a: b`: Not a directory (os error 20)"),
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_in_place_of_a_folder_has_a_way_out_wherever_it_was_met() {
+    fn a_file_instead_of_a_directory_always_gets_a_hint() {
         let not = || io::Error::from(io::ErrorKind::NotADirectory);
         let read = CliError::Read { path: "x".into(), source: not() };
         let sweep = CliError::Sweep(SweepError::File("x".into(), not()));

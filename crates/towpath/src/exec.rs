@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_sentence_says_what_became_of_every_socket() {
+    fn the_sentence_reports_the_outcome_of_every_socket() {
         assert_eq!(sentence(&Tally::default()), "towpath: 0 sockets upgraded");
         let cause = exec::FallbackCause { counter: "C", meaning: "a plain listener", count: 1 };
         let tally = Tally {
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn go_switches_that_are_set_are_kept() {
+    fn existing_godebug_settings_are_preserved() {
         assert_eq!(godebug(None), "multipathtcp=1");
         assert_eq!(godebug(Some("http2debug=1".into())), "http2debug=1,multipathtcp=1");
     }

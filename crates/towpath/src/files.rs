@@ -220,7 +220,7 @@ mod tests {
 
     /// The fuzz target reads what is compressed just as `read` does.
     #[test]
-    fn stored_compressed_results_of_strangers_do_no_harm() {
+    fn untrusted_compressed_results_do_no_harm() {
         let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/result");
         let mut inputs = 0;
         for entry in fs::read_dir(corpus).unwrap() {

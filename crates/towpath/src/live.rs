@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tail_of_a_second_is_shown_as_long_as_it_is() {
+    fn a_partial_last_second_is_shown_with_its_length() {
         let mut live = Live::new(Transport::Tcp);
         assert_eq!(live.take(&arrived(1_000, 125_000)), None);
         let first = live.take(&arrived(1_100, 12_500)).unwrap();

@@ -399,7 +399,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_is_refused_where_a_host_has_no_kernel_to_speak_through() {
+    fn a_command_is_refused_on_a_host_without_a_kernel_stack() {
         let scenario = |stack: &str| {
             let text = format!(
                 "name = \"t\"\n[hosts.a]\n[hosts.b]\nstack = \"{stack}\"\n[paths.p]\n\

@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_has_no_runs_is_not_drawn() {
+    fn points_without_runs_are_not_drawn() {
         let cases: Vec<_> = CASES.iter().collect();
         let mut goodput = Goodput::new();
         goodput.insert(("wifi-3g-200", "mptcp", How::Kernel), vec![5.0, 6.0]);

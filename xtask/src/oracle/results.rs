@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_call_goes_on_where_the_first_was_stopped() {
+    fn a_second_call_resumes_where_the_first_stopped() {
         let path = std::env::temp_dir().join(format!("towpath-results-{}", std::process::id()));
         let jobs = || cases::jobs(&CASES.iter().collect::<Vec<_>>(), 2);
         let all = jobs();

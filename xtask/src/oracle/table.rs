@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn kernels_stand_beside_each_other_in_the_order_of_their_versions() {
+    fn kernels_are_listed_side_by_side_in_version_order() {
         let run = |kernel: &str, goodput_mbps: f64| {
             format!(
                 "{{\"kernel\":\"{kernel}\",\"case\":\"a\",\"transport\":\"mptcp\",\"how\":\"kernel\",\
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn one_run_has_no_interval_and_none_no_mean() {
+    fn one_run_has_no_interval_and_no_runs_have_no_mean() {
         assert_eq!(Mean::of(&[5.0]), Some(Mean { runs: 1, middle: 5.0, half: 0.0 }));
         assert_eq!(Mean::of(&[]), None);
     }

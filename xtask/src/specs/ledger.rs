@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn each_status_asks_for_what_shows_it() {
+    fn each_status_requires_its_evidence() {
         let tests = [
             ("status = \"todo\"".to_owned(), ""),
             ("status = \"exception\"\nreason = \"no\"".into(), ""),
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_ledger_cannot_say_is_found_with_its_line() {
+    fn invalid_ledger_entries_are_reported_with_their_line() {
         let entry = |key: &str| entry("3.1-1", &format!("status = \"todo\"\n{key}"));
         for (key, line) in [("note = \"x\"", 8), ("status = \"todo\"", 8), ("test = 3", 8)] {
             let text = format!("title = \"A document\"\n{}", entry(key));

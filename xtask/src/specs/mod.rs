@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn todo_is_no_fault_until_the_document_is_to_be_complete() {
+    fn todo_is_allowed_until_the_document_must_be_complete() {
         let text = ledger("MUST NOT", "status = \"todo\"");
         let (ledgers, findings) = with(&[("specs/rfc1.toml", &text)]);
         assert_eq!(findings, []);
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_complete_document_may_leave_what_it_only_should_do() {
+    fn a_complete_document_may_omit_should_requirements() {
         let text = ledger("SHOULD", "status = \"todo\"");
         let (ledgers, findings) = with(&[("specs/rfc1.toml", &text)]);
         assert_eq!(findings, []);

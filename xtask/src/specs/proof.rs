@@ -96,7 +96,7 @@ proptest! {
     }
 
     #[test]
-    fn what_does_not_run_as_a_test_shows_nothing() {
+    fn functions_that_do_not_run_as_tests_prove_nothing() {
         for (test, expected) in [
             ("first", "PATH::TEST"),
             ("crates/x/src/gone.rs::first", "no such file"),

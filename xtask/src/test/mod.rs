@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn the_extent_is_named_and_no_other_word_is_taken() {
+    fn the_extent_is_parsed_and_other_words_are_refused() {
         assert_eq!(Extent::parse(&[]), Some(Extent::Usual));
         for extent in [Extent::Quick, Extent::All] {
             assert_eq!(Extent::parse(&[extent.options().trim()]), Some(extent));
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quiet_command_speaks_only_when_it_fails() {
+    fn a_quiet_command_prints_only_on_failure() {
         let shell = |script: &str| quietly(Command::new("sh").args(["-c", script]));
         assert!(shell("echo fine").is_ok());
         let said = shell("echo out; echo err >&2; exit 3").unwrap_err().to_string();

@@ -267,7 +267,7 @@ mod tests {
     };
 
     #[test]
-    fn a_missing_tool_is_said_aloud_with_the_reason() {
+    fn a_missing_tool_is_reported_with_the_reason() {
         assert_eq!(find(&NONE), None);
         assert_eq!(
             describe(&NONE, None, "only root may install it"),
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_that_was_found_is_named_to_the_tests() {
+    fn a_found_tool_is_passed_to_the_tests() {
         assert_eq!(describe(&NONE, Some(Path::new("/bin/none")), ""), "none: /bin/none");
         let expected = ("TOWPATH_NO_SUCH_VARIABLE".into(), "/bin/none".into());
         assert_eq!(variable(&NONE, Some(Path::new("/bin/none")), ""), Some(expected));

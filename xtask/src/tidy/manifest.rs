@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn dependencies_go_one_way() {
+    fn dependencies_point_in_one_direction() {
         let path = "crates/towpath-measure";
         assert!(findings("towpath-measure", path, &["serde", "towpath-net"], GOOD).is_empty());
         assert_eq!(
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn the_real_clock_never_uses_the_virtual_one_and_nobody_uses_the_command() {
+    fn real_clock_crates_avoid_virtual_time_and_none_uses_the_cli() {
         for (user, allowed) in MAY_USE {
             assert!(*user != "towpath-linux" || !allowed.contains(&"towpath-sim"));
             assert!(!allowed.contains(&"towpath") && !allowed.contains(&"xtask"), "{user}");
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_crate_must_say_what_it_may_use() {
+    fn a_new_crate_must_declare_its_allowed_dependencies() {
         let found = findings("towpath-new", "crates/towpath-new", &[], GOOD);
         assert!(found.iter().any(|text| text.contains("is new")), "{found:?}");
     }

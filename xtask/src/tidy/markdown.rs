@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn links_to_what_is_there_are_fine() {
+    fn links_to_existing_targets_are_accepted() {
         for text in [
             "[a](metrics.md), [b](../README.md#install--run) and [c](../README.md#twice-1)",
             "[`a`](../scenarios/a.toml#L3), [b](../scenarios/), [c](https://example.org/x.md)",
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn links_to_what_is_not_there_are_found() {
+    fn links_to_missing_targets_are_found() {
         for text in [
             "[a](gone.md)",
             "[a](../../README.md)",
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_of_somebodys_machine_are_found() {
+    fn paths_of_a_personal_machine_are_found() {
         assert_eq!(findings("see\n`/home/x/y`").len(), 1);
         assert_eq!(
             findings("/root/x"),

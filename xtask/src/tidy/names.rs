@@ -41,7 +41,7 @@ mod tests {
     }
 
     #[test]
-    fn path_managers_and_what_integration_tests_share_keep_their_names() {
+    fn path_managers_and_shared_test_modules_keep_their_names() {
         for path in ["src/path_manager.rs", "src/path_manager/announce.rs", "src/utility.rs"] {
             assert_eq!(check(path), None);
         }

@@ -169,14 +169,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ended_does_not_hang() {
+    fn unterminated_literals_do_not_hang() {
         for text in ["\"a", "/* a", "r#\"a", "'", "'\\", "\"\\", "é\"é", "//"] {
             scan(text);
         }
     }
 
     #[test]
-    fn words_are_whole() {
+    fn only_whole_words_match() {
         assert!(has_word("an unsafe { }", "unsafe"));
         assert!(!has_word("deny(unsafe_code)", "unsafe"));
     }

@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn examples_stand_where_they_are_run() {
+    fn examples_are_allowed_only_where_they_are_run() {
         let example = "/// ```\n/// f();\n/// ```\nfn f() {}\n";
         assert_eq!(texts(PATH, example).len(), 1);
         assert!(texts("crates/towpath-mptcp/src/stack.rs", example).is_empty());
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn talk_about_unfinished_code_is_no_unfinished_code() {
+    fn mentions_of_unfinished_code_are_not_reported() {
         let text = "// A todo!( or dbg!( is an error.\nlet s = \"#[ignore] todo!( FIXME XXX\";\n";
         assert!(texts(PATH, text).is_empty());
         assert!(texts(PATH, "// XXXL is a size\n").is_empty());

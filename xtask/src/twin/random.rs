@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_questions_have_equal_answers_and_others_others() {
+    fn equal_draw_keys_give_equal_values_and_others_differ() {
         let first = Stream::new(1, 0, "rate").next();
         assert_eq!(first, Stream::new(1, 0, "rate").next());
         for other in [Stream::new(2, 0, "rate"), Stream::new(1, 1, "rate"), Stream::new(1, 0, "r")]
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_are_kept() {
+    fn weights_are_respected() {
         let mut stream = Stream::new(7, 0, "x");
         let drawn: Vec<_> =
             (0..1_000).filter_map(|_| stream.weighted(&[(20, 'a'), (80, 'b')])).collect();

@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn each_figure_has_its_own_bound() {
+    fn each_metric_has_its_own_bound() {
         let kernel = || runs(&[10.0], 1_000.0, 100.0);
         assert_eq!(verdicts(runs(&[11.1], 1_290.0, 199.0), kernel()), [true; 3]);
         assert_eq!(verdicts(runs(&[11.3], 1_310.0, 201.0), kernel()), [false; 3]);
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn small_stalls_and_few_retransmissions_agree_whatever_their_factor() {
+    fn small_stalls_and_few_retransmissions_agree_at_any_ratio() {
         let few = runs(&[10.0], 10.0, 0.0);
         assert_eq!(verdicts(few.clone(), runs(&[10.0], 205.0, 50.0)), [true; 3]);
         assert_eq!(verdicts(few, runs(&[10.0], 290.0, 51.0)), [true, false, false]);
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_without_figures_delivered_nothing() {
+    fn a_run_without_metrics_delivered_nothing() {
         let mut ours = Runs::default();
         ours.add(&json!({"summary": null, "noise": null}));
         assert_eq!(ours.goodput, [0.0]);
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_of_a_result_are_found() {
+    fn metrics_of_a_result_are_found() {
         let mut runs = Runs::default();
         runs.add(&json!({"summary": {
             "flows": [
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_is_held_against_itself_run_by_run() {
+    fn the_kernel_is_compared_with_itself_run_by_run() {
         let scenario = scenario();
         let kernel = Runs {
             goodput: vec![10.0, 20.0, 12.0],

@@ -232,7 +232,7 @@ mod tests {
         loss = \"1 %\"\n[[flows]]\npattern = \"bulk\"\nduration = \"8 s\"\n";
 
     #[test]
-    fn a_scenarios_marks_say_what_it_has() {
+    fn the_marks_of_a_scenario_name_its_features() {
         let [scenario] = &read(TEXT, Path::new("x")).unwrap()[..] else { panic!("not one") };
         assert_eq!((scenario.paths, scenario.rate_mbps, scenario.seconds), (2, 50.0, 8.0));
         let marks: Vec<_> = scenario.marks.iter().map(String::as_str).collect();
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn our_stack_has_the_profile_that_was_asked_for() {
+    fn our_stack_has_the_requested_profile() {
         let mut scenario = read(TEXT, Path::new("x")).unwrap().remove(0);
         scenario.profile = Some("linux-6.18".to_owned());
         for text in [scenario.text_for_us(), scenario.text_of_run(0), scenario.text_of_run(1)] {

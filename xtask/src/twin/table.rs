@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_worst_comes_first_and_what_is_not_there_is_no_row() {
+    fn the_worst_is_first_and_missing_metrics_have_no_row() {
         let scenarios = scenario::drawn(1, 3).unwrap();
         let runs = |goodput: &[f64]| Runs { goodput: goodput.to_vec(), ..Runs::default() };
         let figures =

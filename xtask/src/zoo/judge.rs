@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cause_a_neighbour_and_a_false_alarm_are_told_apart() {
+    fn a_cause_a_related_cause_and_a_false_alarm_are_distinguished() {
         let finding = |cause: &str, layer: &str| json!([{"cause": cause, "layer": layer}]);
         let right = judged(&["x"], &["x"], "impaired", &finding("x", "path"));
         assert!(right.is_right() && right.is_right_area() && !right.is_missed());

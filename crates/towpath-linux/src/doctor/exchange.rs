@@ -192,18 +192,18 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_back_as_it_was_is_not_changed() {
+    fn an_identical_echo_is_unchanged() {
         assert_eq!(changed(&sent(0..100_000)), None);
     }
 
     #[test]
-    fn what_a_server_leaves_out_is_not_changed() {
+    fn data_omitted_by_the_server_is_not_reported_as_changed() {
         let came = [sent(0..30_000), sent(44_321..60_500), sent(70_000..99_000)].concat();
         assert_eq!(changed(&came), None);
     }
 
     #[test]
-    fn one_byte_that_is_another_one_is_found_and_so_is_an_insertion() {
+    fn a_replaced_byte_and_an_insertion_are_detected() {
         let mut came = sent(0..50_000);
         came[12_345] ^= 0x20;
         assert_eq!(changed(&came), Some(12_345));

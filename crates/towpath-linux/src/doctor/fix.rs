@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_shown_is_what_is_done() {
+    fn the_printed_commands_are_the_executed_ones() {
         let limits = MptcpLimits { subflows: 4, add_addr_accepted: 2 };
         for (command, step) in [
             (
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_cut_a_host_off_or_is_for_another_one_is_left_to_people() {
+    fn risky_and_remote_fixes_are_left_to_the_user() {
         for command in [
             "ip rule add from 10.0.0.1 table 102",
             "ip route add default via 10.0.0.254 dev wifi table 102",

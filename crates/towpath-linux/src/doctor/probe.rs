@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_router_that_quotes_eight_bytes_tells_nothing_of_options() {
+    fn a_quote_of_eight_bytes_reveals_no_options() {
         let packet = packet(ProbeOption::Capable);
         let quote = Quote::parse(&quoted(3, 13, &packet[..28]), true).unwrap();
         assert_eq!((quote.has_option, quote.refused), (None, Some((3, 13))));

@@ -190,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_is_known_by_its_first_words() {
+    fn a_server_is_identified_by_its_first_bytes() {
         let cases: [(&[u8], Option<ServerKind>); 6] = [
             (b"SSH-2.0-OpenSSH_9.2p1\r\n", Some(ServerKind::Ssh)),
             (b"HTTP/1.1 400 Bad Request\r\n", Some(ServerKind::Web)),

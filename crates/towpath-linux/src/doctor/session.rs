@@ -223,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_echo_is_recognised_even_if_somebody_changes_it() {
+    fn a_modified_echo_is_still_recognised() {
         let sent = greeting();
         assert!(is_echo(&sent, &sent));
         let mut changed = sent;

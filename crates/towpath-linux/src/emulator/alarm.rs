@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_while_it_runs_is_followed() {
+    fn the_estimate_follows_changes_at_run_time() {
         let latency = |n| US * if n < 5_000 { 10 } else { 90 };
         let (late, _) = machine(1_000 * US, 20 * SECOND, latency);
         assert_eq!(percentile(&late[4_000..5_000], 99), Duration::ZERO);
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn other_work_is_not_waited_for() {
+    fn latency_caused_by_other_work_is_ignored() {
         let mut alarm = Alarm::new(Instant::ZERO, 60 * US);
         for n in 0..100 {
             alarm.woke(10_000 * US, US * if n % 2 == 0 { 20 } else { 3_000 });
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_is_always_slow_is_not_mistaken_for_a_busy_one() {
+    fn a_constantly_slow_machine_is_not_treated_as_a_busy_one() {
         let mut alarm = Alarm::new(Instant::ZERO, 60 * US);
         (0..100).for_each(|_| alarm.woke(10_000 * US, 900 * US));
         assert!(alarm.sleep(Instant::ZERO, 10_000 * US) <= 9_100 * US);
@@ -331,7 +331,7 @@ mod tests {
         }
 
         #[test]
-        fn a_quantile_is_at_most_an_eighth_too_long(
+        fn a_quantile_overestimates_by_at_most_an_eighth(
             late in proptest::collection::vec(1_024_u64..4_000_000, 1..300),
             share in 0.0_f64..=1.0,
         ) {

@@ -327,7 +327,7 @@ mod tests {
         }
 
         #[test]
-        fn neighbours_join_to_the_same_bytes(payload in 3_000usize..60_000, cut in 1usize..40) {
+        fn adjacent_packets_merge_to_the_same_bytes(payload in 3_000usize..60_000, cut in 1usize..40) {
             let body: Vec<u8> = (0..payload).map(|i| (i * 7) as u8).collect();
             let parts: Vec<Segment> =
                 Segment::split(super_segment(tcp_v4(1, &body), false, 1_400)).collect();

@@ -261,7 +261,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn payload_is_what_follows_the_headers_of_tcp_or_udp() {
+    fn payload_starts_after_the_tcp_or_udp_header() {
         for packet in [tcp_v4(1, &[7; 100]), tcp_v6(1, &[7; 100])] {
             assert_eq!(Headers::payload(&packet), [100, 0]);
         }

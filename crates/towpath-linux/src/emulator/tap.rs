@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn every_packet_is_found_in_its_turn() {
+    fn every_packet_is_found_in_order() {
         let paper = Paper::default();
         let mut tap = Tap::new(&paper);
         assert_eq!(tap.sent(&packet(0)), None);
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_that_the_device_lost_are_passed_over() {
+    fn packets_lost_by_the_device_are_skipped() {
         let paper = Paper::default();
         let mut tap = Tap::new(&paper);
         (0..40).for_each(|number| paper.note(number));
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_that_the_ring_missed_take_no_others_place() {
+    fn packets_missed_by_the_ring_are_not_confused_with_others() {
         let paper = Paper::default();
         let mut tap = Tap::new(&paper);
         (10..20).for_each(|number| paper.note(number));
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn after_more_losses_than_are_searched_it_begins_anew() {
+    fn too_many_losses_restart_the_search() {
         let paper = Paper::default();
         let mut tap = Tap::new(&paper);
         (0..1_000).for_each(|number| paper.note(number));
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_shorter_than_what_is_noted_is_compared_as_far_as_it_goes() {
+    fn a_short_packet_is_compared_up_to_its_length() {
         let paper = Paper::default();
         let short = [9; 20];
         let mut head = [0; HEAD_BYTES];

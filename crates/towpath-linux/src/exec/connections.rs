@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn accepted_connections_are_known_by_the_port_whether_the_peer_speaks_it_or_not() {
+    fn accepted_connections_are_identified_by_port_with_any_peer() {
         let mut all = Connections::default();
         all.made(1);
         let listener = whole(1, SocketState::Listen, "0.0.0.0:80", 0, 0);

@@ -172,7 +172,7 @@ mod tests {
     const TCP: u64 = libc::IPPROTO_TCP as u64;
 
     #[test]
-    fn who_would_be_another_user_is_told_so_and_all_else_is_the_kernels() {
+    fn the_filter_denies_user_changes_and_allows_other_calls() {
         let filter = only_user().unwrap();
         let verdict = |number: i64| run(&filter, ARCHITECTURE.unwrap(), number as u32, [7; 3]);
         for number in [libc::SYS_setgroups, libc::SYS_setuid, libc::SYS_setresgid] {
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tcp_socket_is_asked_about_however_it_is_written() {
+    fn every_form_of_tcp_socket_call_is_intercepted() {
         let native = ARCHITECTURE.unwrap();
         for family in [libc::AF_INET, libc::AF_INET6] {
             for flags in [0, libc::SOCK_CLOEXEC, libc::SOCK_NONBLOCK, TYPE_FLAGS.cast_signed()] {
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn other_sockets_calls_and_conventions_are_let_through() {
+    fn other_sockets_calls_and_abis_are_allowed() {
         let native = ARCHITECTURE.unwrap();
         let allowed = |architecture, number, arguments| {
             assert_eq!(decide(architecture, number, arguments), libc::SECCOMP_RET_ALLOW);
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_without_multipath_tcp_refuses_that_alone() {
+    fn a_kernel_without_mptcp_refuses_only_mptcp_sockets() {
         let (native, filter) = (ARCHITECTURE.unwrap(), without_multipath().unwrap());
         let refused = libc::SECCOMP_RET_ERRNO | libc::EPROTONOSUPPORT as u32;
         for (protocol, verdict) in
@@ -231,7 +231,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_but_tcp_sockets_is_asked_about(
+        fn only_tcp_sockets_are_intercepted(
             number in prop_oneof![Just(SOCKET), any::<u32>()],
             family in 0_u64..12, kind in 0_u64..0x1000, protocol in 0_u64..300,
         ) {

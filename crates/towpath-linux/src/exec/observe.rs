@@ -122,7 +122,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn looks_become_rarer_and_end_when_nothing_is_left() {
+    fn polls_become_rarer_and_stop_without_connections() {
         let mut pace = Pace::default();
         pace.made(MS * 10);
         let (mut now, mut waits) = (pace.due.unwrap(), Vec::new());
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_that_takes_long_is_followed_by_a_long_rest() {
+    fn a_long_poll_is_followed_by_a_long_pause() {
         let mut pace = Pace::default();
         pace.made(MS);
         pace.looked(MS * 9, MS * 8, true);

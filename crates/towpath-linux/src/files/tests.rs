@@ -41,7 +41,7 @@ fn refusal(error: &io::Error) -> &Refusal {
 }
 
 #[test]
-fn a_name_of_ours_replaces_a_link_and_does_not_follow_it() {
+fn our_own_file_names_replace_symlinks_without_following_them() {
     let place = Place::new("files-link");
     fs::write(place.0.join("victim"), "precious").unwrap();
     for name in ["report.html", "tcp-1.jsonl"] {
@@ -63,7 +63,7 @@ fn a_name_of_ours_replaces_a_link_and_does_not_follow_it() {
 }
 
 #[test]
-fn a_file_is_there_whole_or_not_at_all() {
+fn a_file_is_written_atomically() {
     let place = Place::new("files-whole");
     let folder = Folder::open(&place.0).unwrap();
     folder.write("a", b"old").unwrap();
@@ -75,7 +75,7 @@ fn a_file_is_there_whole_or_not_at_all() {
 }
 
 #[test]
-fn what_a_user_names_may_be_a_link_of_his_own_a_pipe_or_what_he_has_open() {
+fn a_user_may_name_an_own_symlink_a_pipe_or_an_open_file() {
     let place = Place::new("files-named");
     fs::write(place.0.join("real"), "long and old").unwrap();
     fs::set_permissions(place.0.join("real"), Permissions::from_mode(0o640)).unwrap();
@@ -94,7 +94,7 @@ fn what_a_user_names_may_be_a_link_of_his_own_a_pipe_or_what_he_has_open() {
 }
 
 #[test]
-fn a_folder_in_a_shared_place_is_ours_alone_or_refused() {
+fn a_directory_in_a_shared_location_is_private_or_refused() {
     let place = Place::new("files-shared");
     let path = |name: &str| place.0.join(name);
     let made = Folder::private(&path("new"), Readers::Nobody).unwrap();
@@ -117,7 +117,7 @@ fn a_folder_in_a_shared_place_is_ours_alone_or_refused() {
 }
 
 #[test]
-fn a_private_file_is_no_link_no_pipe_and_nobody_else_may_write_to_it() {
+fn a_private_file_is_a_regular_file_writable_only_by_its_owner() {
     let place = Place::new("files-private");
     let folder = Folder::private(&place.0, Readers::Nobody).unwrap();
     folder.write_durably("state", b"kept", Readers::Nobody).unwrap();
@@ -143,7 +143,7 @@ fn a_private_file_is_no_link_no_pipe_and_nobody_else_may_write_to_it() {
 
 /// Other users' links and folders, which only root can prepare.
 #[test]
-fn what_belongs_to_another_user_is_neither_followed_nor_used() {
+fn files_of_another_user_are_neither_followed_nor_used() {
     if user() != 0 {
         return;
     }

@@ -65,7 +65,7 @@ fn a_packet_that_is_forwarded_only_ages() {
 }
 
 #[test]
-fn a_packet_whose_time_is_up_is_quoted_with_all_its_options() {
+fn an_expired_packet_is_quoted_with_all_its_options() {
     let mut packet = bytes(&segment(Flags::SYN, &[capable()], b""));
     packet[8] = 1;
     crate::emulator::headers::seal_v4(&mut packet);
@@ -81,7 +81,7 @@ fn a_packet_whose_time_is_up_is_quoted_with_all_its_options() {
 }
 
 #[test]
-fn a_late_box_quotes_what_it_would_have_stripped() {
+fn a_distant_middlebox_quotes_the_option_it_would_strip() {
     let strip = [rule(Packets::of(Phase::Syn), Treatment::Strip(Kind::Every))];
     let mut packet = bytes(&segment(Flags::SYN, &[capable()], b""));
     packet[8] = 1;
@@ -126,7 +126,7 @@ fn a_rule_is_for_its_direction_and_packets_only() {
 }
 
 #[test]
-fn a_reset_is_one_that_the_sender_believes() {
+fn an_injected_reset_is_acceptable_to_the_sender() {
     let reset = [rule(Packets::of(Phase::Tcp), Treatment::Reset)];
     let answer = |flags, payload| {
         let (way, answer) = hop(&reset).pass(true, bytes(&segment(flags, &[], payload))).unwrap();
@@ -149,7 +149,7 @@ fn a_rewritten_packet_has_a_right_checksum() {
 }
 
 #[test]
-fn who_sends_too_much_is_told_what_passes() {
+fn oversized_packets_get_an_icmp_error_with_the_mtu() {
     let rules = [rule(Packets::of(Phase::Later).carrying(3), Treatment::TooBig(1_300))];
     let sent = bytes(&segment(Flags::ACK, &[], b"data"));
     let (way, answer) = hop(&rules).pass(true, sent).unwrap();
@@ -157,7 +157,7 @@ fn who_sends_too_much_is_told_what_passes() {
 }
 
 #[test]
-fn a_translated_connection_comes_back_to_its_inside() {
+fn replies_to_a_translated_connection_reach_the_inside_host() {
     let mut hop = hop(&[rule(Packets::ALL, Treatment::Translate)]);
     let sent = segment(Flags::SYN, &[capable()], b"");
     let (_, outside) = hop.pass(true, bytes(&sent)).unwrap();
@@ -186,7 +186,7 @@ fn a_message_about_a_translated_packet_quotes_what_was_sent() {
 }
 
 #[test]
-fn a_translator_forgets_what_is_idle_until_it_begins_anew() {
+fn an_expired_nat_entry_needs_a_new_syn() {
     let mut hop = hop(&[rule(Packets::ALL, Treatment::TranslateFor(800))]);
     let second = |ms| Instant::default() + Duration::from_millis(ms);
     let first = bytes(&segment(Flags::SYN, &[], b""));

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_waits_for_nobody_ends_the_lab_with_what_became_of_the_others() {
+    fn a_server_without_clients_left_ends_the_lab_with_their_status() {
         let end = |others: &[Fate]| End::idle("`l` on right", others);
         let failed = end(&[client(Some(1))]);
         assert_eq!(failed.status.code(), Some(1));

@@ -468,7 +468,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_host_with_our_own_stack_is_refused_and_another_warned_of() {
+    fn a_host_with_our_stack_is_refused_and_a_peer_with_it_warned() {
         let text = "name = \"t\"\n[hosts.near]\n[hosts.far]\nstack = \"towpath\"\n[paths.p]\n\
                     between = [\"near\", \"far\"]\nrate = \"1 Mbit/s\"\ndelay = \"1 ms\"\n";
         let scenario = Scenario::parse("t.toml", text, &no_files).unwrap();

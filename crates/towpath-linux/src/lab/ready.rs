@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn who_listens_or_connects_is_ready_and_who_is_connected_to_was_so_before() {
+    fn listening_or_connecting_sockets_show_readiness() {
         let none = tcp(&[]);
         let listens = tcp(&[("00000000:1451", "0A", "77")]);
         let accepted = tcp(&[("00000000:1451", "0A", "77"), ("0100400A:1451", "01", "78")]);
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_others_is_told_from_who_speaks() {
+    fn waiting_sockets_are_distinguished_from_active_ones() {
         let uses = |sockets: &Sockets| sockets.uses().map(|(_, used)| used).collect::<Vec<_>>();
         assert_eq!(uses(&tcp(&[("00000000:1451", "0A", "77")])), [Use::Listens]);
         assert_eq!(uses(&tcp(&[("0100400A:9C40", "02", "79")])), [Use::Speaks]);
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_capture_is_ready_when_it_looks() {
+    fn a_capture_is_ready_once_its_packet_socket_is_open() {
         let text = "sk       RefCnt Type Proto  Iface R Rmem   User   Inode\n\
                     0000 3      3    0003   2     1 0      0      4242\n";
         let looks = Sockets::parse([("packet", 8, text)]);

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_behind_its_shell_only_waits_and_whoever_does_more_does_not() {
+    fn an_idle_server_behind_a_shell_counts_as_only_waiting() {
         let wait = |all: &[Process]| Processes(all.to_vec()).only_wait(&sockets());
         let shell = process("2", "1", &[]);
         assert!(wait(&[shell.clone(), process("3", "2", &["10"])]));
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_counts_whatever_carries_it() {
+    fn sent_bytes_count_for_every_protocol() {
         let snmp = "Ip: Forwarding OutRequests\nIp: 1 5\nTcp: RtoAlgorithm OutSegs\nTcp: 1 3\n";
         let snmp6 = "Icmp6OutMsgs                    \t9\nUdp6OutDatagrams    \t2\n";
         assert_eq!(sum(snmp, snmp6), 10);

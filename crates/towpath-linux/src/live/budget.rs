@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newcomer_gets_the_oldest_seat_of_whoever_has_most() {
+    fn a_new_source_evicts_the_oldest_slot_of_the_largest_source() {
         let budget = Budget::new(&limits(), Clock::start());
         let closed = Arc::new(AtomicUsize::new(0));
         let note = |number: usize| -> Close {
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn seats_of_tests_are_not_given_up_and_those_who_stay_on_bring_nobody_in() {
+    fn permits_of_tests_and_of_running_threads_are_not_reassigned() {
         let budget = Budget::new(&limits(), Clock::start());
         let kept: Vec<_> =
             (0..10).map(|_| budget.enter(source(1), false, close()).unwrap()).collect();
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_test_may_have_is_half_of_what_is_left() {
+    fn a_test_may_take_half_of_the_remaining_budget() {
         let limits = ServerLimits { memory: 100 << 20, ..ServerLimits::default() };
         let asks = |mib: u64| Demand { threads: 2, bytes: mib << 20 };
         assert!(asks(50).check(Demand::default(), &limits).is_ok());
@@ -353,7 +353,7 @@ mod tests {
         /// However the sources come and go, one that has none gets a seat as long as another has two
         /// that belong to no test, and no more threads are there than promised.
         #[test]
-        fn whoever_has_none_gets_a_seat(steps in proptest::collection::vec((0_u8..4, 0_u8..3), 1..200)) {
+        fn a_source_without_a_permit_gets_one(steps in proptest::collection::vec((0_u8..4, 0_u8..3), 1..200)) {
             let budget = Budget::new(&limits(), Clock::start());
             let mut seats: Vec<(u8, Seat)> = Vec::new();
             for (who, what) in steps {

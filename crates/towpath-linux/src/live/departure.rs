@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_is_away_for_a_moment_is_not_gone() {
+    fn a_short_link_outage_is_not_a_loss_of_the_network() {
         let mut departure = departure();
         departure.on_change(at(1_000), &link("wlan0", false));
         assert_eq!(departure.gone(at(2_900)), None);
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_path_and_what_came_later_may_go() {
+    fn non_path_and_later_interfaces_may_disappear() {
         let mut departure = departure();
         departure.on_change(at(0), &link("docker0", false));
         // A third network, which was not there at first.
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_counts_when_its_interface_has_no_other_one() {
+    fn a_lost_address_counts_if_its_interface_has_no_other() {
         let mut departure = departure();
         let change = |text: &str, present| Change::Address {
             interface: "wlan0".to_owned(),
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_over_which_nothing_comes_back_any_more_is_gone_and_one_that_never_worked_is_not() {
+    fn only_a_path_that_worked_before_counts_as_gone() {
         let mut departure = departure();
         for step in 0..50 {
             departure.on_answer(at(step * 100), "wwan0");

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_others_can_change_is_no_secret() {
+    fn a_key_writable_by_others_is_refused() {
         let folder = std::env::temp_dir().join(format!("towpath-key-{}", std::process::id()));
         let first = kept_identity(&folder).unwrap();
         let (certificate, key) = (folder.join(CERTIFICATE), folder.join(KEY));

@@ -380,7 +380,7 @@ mod tests {
 
     /// Who says that another address wants to hear does not get its challenge.
     #[test]
-    fn nothing_is_sent_to_an_address_that_has_not_shown_that_it_hears() {
+    fn nothing_is_sent_to_an_unvalidated_address() {
         let own = served();
         let now = Instant::from_nanos(1);
         let local: SocketAddr = "192.0.2.1:5210".parse().unwrap();
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_say_again_that_he_wants_to_hear_is_sent_nothing_more() {
+    fn sending_stops_without_renewed_requests_from_the_receiver() {
         let own = served();
         let (peer, local) = ("192.0.2.2:4000".parse().unwrap(), "192.0.2.1:1".parse().unwrap());
         let now = Instant::from_nanos(1);
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_comes_in_is_counted_here() {
+    fn only_incoming_datagrams_are_counted() {
         let scenario = Scenario::parse("the test", PLAN, &no_files).unwrap();
         let ways = |is_client| {
             let all = counters(&scenario, is_client).into_iter();

@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares_are_of_the_last_window_and_the_longest_comes_first() {
+    fn shares_cover_the_last_window_and_the_longest_is_first() {
         let mut spent = Spent::default();
         let second = Duration::from_secs;
         spent.all.push_back((second(1), vec![(Part::Application, None, 1.0)]));

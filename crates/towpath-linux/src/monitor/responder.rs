@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_page_is_answered_and_nothing_else() {
+    fn requests_get_the_newest_page_and_nothing_else() {
         let responder = Responder::start("127.0.0.1:0".parse().unwrap()).unwrap();
         responder.show("towpath_connections 1\n".to_owned());
         let answer = ask(responder.address(), "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_asks_for_too_much_is_left_and_the_next_one_answered() {
+    fn an_oversized_request_is_dropped_and_the_next_is_answered() {
         let responder = Responder::start("127.0.0.1:0".parse().unwrap()).unwrap();
         let mut stream = TcpStream::connect(responder.address()).unwrap();
         // Closed in the middle, so that either end may fail.

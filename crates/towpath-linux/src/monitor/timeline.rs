@@ -241,7 +241,7 @@ mod tests {
     use crate::netlink::recorded_events;
 
     #[test]
-    fn an_event_is_told_in_a_line() {
+    fn an_event_is_printed_as_one_line() {
         let events = recorded_events();
         let told: Vec<_> = [1, 3, 5, 16].iter().map(|at| say(&events[*at])).collect();
         let expected = [

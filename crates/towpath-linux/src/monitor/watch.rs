@@ -534,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn what_moves_is_active_and_what_rests_is_not() {
+    fn a_transferring_subflow_is_active_and_an_idle_one_is_not() {
         let moved = Subflow { bytes_acked: 1_000, ..subflow(Condition::Established) };
         let looks = vec![
             (0, subflow(Condition::Established)),
@@ -569,7 +569,7 @@ mod tests {
     }
 
     #[test]
-    fn a_subflow_of_an_interface_that_is_down_is_stale_and_one_in_handshake_only_tries() {
+    fn a_subflow_on_a_down_interface_is_stale_but_not_in_handshake() {
         let mut watch = Watch::default();
         let down = |_: IpAddr| Some(("wifi".to_owned(), false));
         let both = vec![
@@ -584,7 +584,7 @@ mod tests {
     }
 
     #[test]
-    fn what_moves_is_active_even_if_the_interface_of_its_address_is_down() {
+    fn a_transferring_subflow_is_active_on_a_down_interface() {
         let mut watch = Watch::default();
         let down = |_: IpAddr| Some(("wifi".to_owned(), false));
         let mut status = None;
@@ -618,7 +618,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_down_and_moves_nothing_is_stale_before_a_timeout_says_so() {
+    fn an_idle_subflow_on_a_down_interface_is_stale_at_once() {
         let mut watch = Watch::default();
         let down = |_: IpAddr| Some(("wifi".to_owned(), false));
         let mut look = |at_ms: u64, bytes_acked: u64, runs: bool| {
@@ -635,7 +635,7 @@ mod tests {
     }
 
     #[test]
-    fn what_holds_a_sender_back_is_told_with_its_share() {
+    fn the_senders_limit_is_reported_with_its_share() {
         let mut watch = Watch::default();
         let mut look = |at_ms: u64, sent: u64, unacked: u32| {
             let mut one = subflow(Condition::Established);
@@ -661,7 +661,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_is_said_once() {
+    fn a_disappearance_is_reported_once() {
         let mut watch = Watch::default();
         let mut look = |at: u64, subflows: Option<Vec<Subflow>>| {
             let all = subflows.map(connection).into_iter().collect();
@@ -676,7 +676,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_ended_is_told_with_its_last_figures() {
+    fn an_ended_connection_is_reported_with_its_last_metrics() {
         let mut watch = Watch::default();
         let carried = |bytes_acked: u64, cookie: u64| Subflow {
             bytes_acked,
@@ -711,7 +711,7 @@ mod tests {
     }
 
     #[test]
-    fn last_words_are_waited_for_once() {
+    fn final_statistics_are_awaited_once() {
         let mut watch = Watch::default();
         let mut look = |at: u64, subflows: Option<Vec<Subflow>>| {
             let all = subflows.map(connection).into_iter().collect();
@@ -724,7 +724,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_waits_for_the_peers_last_word_is_over() {
+    fn an_orphaned_socket_counts_as_ended() {
         let mut watch = Watch::default();
         let waiting = Connection { inode: 0, ..connection(Vec::new()) };
         let seeing = watch.look(Duration::ZERO, vec![waiting], None, &all_run);

@@ -95,13 +95,13 @@ MPTcpExt: 4 5
     }
 
     #[test]
-    fn what_does_not_fit_is_left_out() {
+    fn malformed_counters_are_skipped() {
         let counters = Counters::parse("A: x y\nA: -1 2 3\nB: z\nC: 4\nD: w");
         assert_eq!(counters.iter().collect::<Vec<_>>(), [("A.y", 2)]);
     }
 
     #[test]
-    fn a_difference_has_only_what_grew() {
+    fn a_difference_contains_only_increased_counters() {
         let later = Counters::parse(&RECORDED.replace("12", "20"));
         let grown = later.since(&Counters::parse(RECORDED));
         assert_eq!(grown.iter().collect::<Vec<_>>(), [("TcpExt.TW", 8)]);
@@ -109,7 +109,7 @@ MPTcpExt: 4 5
 
     proptest! {
         #[test]
-        fn any_text_is_taken(text: String) {
+        fn any_text_is_accepted(text: String) {
             let _ = Counters::parse(&text);
         }
     }

@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_says_what_was_done_why_not_and_the_kernels_words() {
+    fn a_refusal_names_the_request_the_reason_and_kernel_message() {
         let cause = Cause::Refused { errno: libc::EEXIST, explanation: None };
         let error = NetlinkError::new("add address 10.0.0.1/24 to `wifi`", cause);
         assert_eq!(error.to_string(), "add address 10.0.0.1/24 to `wifi`: File exists");

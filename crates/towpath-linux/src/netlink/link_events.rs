@@ -104,7 +104,7 @@ mod tests {
     ];
 
     #[test]
-    fn a_message_becomes_the_event_that_its_type_says() {
+    fn a_message_type_determines_the_event() {
         let [link, addresses, _] = RECORDED;
         let events = parse_all(link, |message| LinkEvent::parse(message).unwrap());
         assert!(matches!(&events[..], [Some(LinkEvent::Link(link))] if link.name == "wifi"));

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_prefix_is_named_in_the_error() {
+    fn an_invalid_prefix_is_named_in_the_error() {
         for text in ["10.0.0.1", "10.0.0.1/33", "::/129", "x/8", "10.0.0.1/"] {
             let error = text.parse::<Prefix>().unwrap_err();
             assert!(error.to_string().contains(text), "{error}");

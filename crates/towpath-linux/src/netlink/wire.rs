@@ -427,7 +427,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_value_that_no_attribute_can_hold_is_cut_and_not_wrapped() {
+    fn a_value_too_large_for_an_attribute_is_clamped() {
         let payload = Payload::default().text(3, &"x".repeat(70_000)).u8(4, 1).message(16, 0, 1);
         let message = Messages::new(&payload).next().unwrap().unwrap();
         let attributes: Vec<_> = Attributes::new(message.body).map(Result::unwrap).collect();
@@ -436,7 +436,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn an_acknowledgement_and_a_refusal_are_told_apart() {
+    fn an_acknowledgement_and_a_refusal_are_distinguished() {
         let request = Payload::new(&[0; 16]).message(16, 5, 7);
         let ack = Payload::new(&0_i32.to_ne_bytes()).raw(&request[..16]).message(2, 0x100, 7);
         let parsed = Verdict::parse(&Messages::new(&ack).next().unwrap().unwrap());
@@ -453,7 +453,7 @@ pub(crate) mod tests {
 
     #[cfg(target_endian = "little")]
     #[test]
-    fn recorded_refusals_have_the_kernels_words() {
+    fn recorded_refusals_contain_the_kernels_message() {
         let recorded = include_str!("recorded/refusals.hex");
         let refusals = parse_all(recorded, |message| Verdict::parse(message).unwrap());
         let refusals = refusals.into_iter().map(|verdict| (verdict.errno, verdict.extack.unwrap()));
@@ -481,7 +481,7 @@ pub(crate) mod tests {
 
     proptest! {
         #[test]
-        fn parsers_take_any_bytes(bytes: Vec<u8>) {
+        fn parsers_accept_arbitrary_bytes(bytes: Vec<u8>) {
             for message in Messages::new(&bytes).map_while(Result::ok) {
                 let _ = Verdict::parse(&message);
             }

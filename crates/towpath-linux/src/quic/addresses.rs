@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interface_without_carrier_is_down_and_others_than_named_begin_no_paths() {
+    fn interfaces_without_carrier_or_not_named_start_no_paths() {
         let backup = Usage { subflow: true, backup: true };
         let named = BTreeMap::from([("cellular".to_owned(), backup)]);
         let others = Usage { subflow: false, backup: false };

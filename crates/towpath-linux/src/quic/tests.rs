@@ -80,7 +80,7 @@ fn bytes_come_back_over_real_sockets_of_both_families() {
 }
 
 #[test]
-fn nobody_there_is_an_error_after_the_callers_patience() {
+fn an_unreachable_peer_is_an_error_after_the_callers_timeout() {
     let client = host("client");
     let free = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let patience = Duration::from_millis(300);
@@ -89,7 +89,7 @@ fn nobody_there_is_an_error_after_the_callers_patience() {
 }
 
 #[test]
-fn the_peers_end_of_a_connection_is_heard() {
+fn a_close_by_the_peer_is_reported() {
     let (client, server) = (host("client"), host("server"));
     let listener = server.listen(0, QuicConfig::default()).unwrap();
     let remote = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), listener.port());

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_our_own_stack_says_of_a_fallback_comes_before_a_kernels_counters() {
+    fn the_fallback_reason_of_our_stack_precedes_kernel_counters() {
         let reason = Some("the peer asked for it (seen by phone)".to_owned());
         let totals = Totals { reason: reason.clone(), ..totals(0, 1) };
         let judged = proof(Transport::Mptcp, &totals, &[counter("MPCapableFallbackACK")]);

@@ -401,14 +401,14 @@ mod tests {
     }
 
     #[test]
-    fn a_name_cannot_leave_its_word() {
+    fn a_name_is_quoted_as_one_shell_word() {
         assert_eq!(quoted("eth0.100"), "eth0.100");
         assert_eq!(quoted("a;reboot"), "'a;reboot'");
         assert_eq!(quoted("a'b"), r"'a'\''b'");
     }
 
     #[test]
-    fn what_is_taken_back_twice_is_what_it_was() {
+    fn inverting_a_change_twice_restores_it() {
         let (from, to) = ("1".to_owned(), "2".to_owned());
         let sysctl = Sysctl::ipv4("wifi", "rp_filter");
         for change in [Change::AddEndpoint(endpoint()), Change::Sysctl { sysctl, from, to }] {

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_plans_make_is_known() {
+    fn changes_made_by_plans_are_accepted() {
         for text in [
             r#"{"do":"sysctl","sysctl":"net/mptcp/enabled","from":"0","to":"1"}"#,
             r#"{"do":"sysctl","sysctl":"net/mptcp/path_manager","from":"userspace","to":"kernel"}"#,
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_plan_makes_is_refused_whoever_has_written_it() {
+    fn changes_that_no_plan_makes_are_refused_from_any_source() {
         for text in [
             r#"{"do":"sysctl","sysctl":"net/../kernel/core_pattern","from":"core","to":"|/bin/sh"}"#,
             r#"{"do":"sysctl","sysctl":"kernel/panic","from":"0","to":"1"}"#,
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_is_shown_without_anything_that_a_terminal_obeys() {
+    fn refused_changes_are_printed_without_terminal_escapes() {
         let text = r#"{"do":"forget_neighbours","link":"a\u001b[2Jb"}"#;
         let error = from_json(text).unwrap_err();
         assert!(!error.contains('\u{1b}') && error.contains("this interface"), "{error}");
@@ -167,7 +167,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_setting_that_passes_is_one_of_the_list(path in "(net/)?[a-z0-9./]{0,24}(/rp_filter)?") {
+        fn only_listed_settings_are_accepted(path in "(net/)?[a-z0-9./]{0,24}(/rp_filter)?") {
             let Ok(sysctl) = Sysctl::try_from(path.clone()) else { return Ok(()) };
             if is_set(&sysctl) {
                 let below = path.strip_prefix("net/ipv4/conf/").unwrap_or(&path);

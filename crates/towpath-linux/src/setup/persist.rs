@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn network_manager_gets_what_it_has_words_for() {
+    fn network_manager_gets_the_settings_it_supports() {
         let (flags, dispatcher) = for_network_manager(&steps());
         let wifi = pair("wifi", "enabled,also-without-default-route,subflow,backup");
         // Else it would make a `subflow` endpoint of its own there.
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn network_manager_is_not_given_what_it_passes_over() {
+    fn network_manager_gets_no_settings_that_it_ignores() {
         let on = |address: &str, flags: EndpointFlags, port: Option<u16>| {
             let (address, link) = (address.parse().unwrap(), Some("wifi".to_owned()));
             let change = Change::AddEndpoint(NamedEndpoint {

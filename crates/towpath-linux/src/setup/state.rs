@@ -212,7 +212,7 @@ mod tests {
     use crate::setup::change::Limits;
 
     #[test]
-    fn what_is_kept_is_read_back_and_goes_with_the_last_change() {
+    fn stored_state_is_read_back_and_removed_with_the_last_change() {
         let folder = env::temp_dir().join(format!("towpath-state-{}", std::process::id()));
         let mut state = State::open(&folder).unwrap();
         assert_eq!(state.changes(), []);

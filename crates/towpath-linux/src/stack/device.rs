@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_is_told_where_to_cut_and_where_the_checksum_stands() {
+    fn the_virtio_header_gives_segment_size_and_checksum_offset() {
         let virtio = virtio_header(&super_segment(&tcp_v6(1, &[0; 3_000]), 1_448));
         let told = (virtio.gso_type, virtio.gso_bytes, virtio.header_bytes);
         assert_eq!(told, (VirtioHeader::tcp(false, false), 1_448, 72));
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_buffer_is_used_again_when_its_packets_are_gone() {
+    fn a_buffer_is_reused_after_its_packets_are_dropped() {
         let mut buffers = Buffers::new();
         let mut seen = Vec::new();
         for _ in 0..1_000 {
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_that_is_kept_is_not_overwritten() {
+    fn a_retained_packet_is_not_overwritten() {
         let mut buffers = Buffers::new();
         let mut kept = Vec::new();
         for mark in 0..=255_u8 {

@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_only_the_simulated_world_obeys_is_named() {
+    fn settings_for_the_simulated_world_only_are_named() {
         let of = |keys: &str| {
             let text = format!(
                 "name = \"t\"\n[hosts.a]\nstack = \"towpath\"\n{keys}\n[hosts.b]\n[paths.p]\n\

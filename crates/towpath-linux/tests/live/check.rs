@@ -55,7 +55,7 @@ fn over_udp(target: SocketAddr) -> [Finding; 3] {
 }
 
 #[test]
-fn every_way_to_a_server_is_open_with_and_without_a_secret() {
+fn every_transport_reaches_a_server_with_and_without_a_secret() {
     for secret in [None, Some("words that both know")] {
         let all = found(serve(secret, ServerLimits::default()));
         assert_eq!(all.len(), 5);
@@ -68,7 +68,7 @@ fn every_way_to_a_server_is_open_with_and_without_a_secret() {
 }
 
 #[test]
-fn blocked_udp_and_a_server_without_quic_are_told_apart() {
+fn blocked_udp_and_a_server_without_quic_are_distinguished() {
     // It takes UDP, and nothing comes back.
     let silent = over_tcp(true);
     let _socket = UdpSocket::bind(silent).unwrap();
@@ -82,7 +82,7 @@ fn blocked_udp_and_a_server_without_quic_are_told_apart() {
 }
 
 #[test]
-fn a_filter_of_quic_and_another_version_are_told_apart() {
+fn a_quic_filter_and_another_version_are_distinguished() {
     for (version, finding) in [(false, Finding::Filtered), (true, Finding::Version)] {
         let target = over_tcp(true);
         let socket = UdpSocket::bind(target).unwrap();

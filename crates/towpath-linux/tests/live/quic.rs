@@ -43,7 +43,7 @@ fn honest(server: SocketAddr, transport: Transport) -> Duration {
 }
 
 #[test]
-fn a_server_is_known_by_its_certificate_or_named() {
+fn a_server_is_authenticated_by_its_certificate_or_named() {
     let pem = PemIdentity::make(&["here".to_owned()]).unwrap();
     let identity = towpath_quic::Identity::from_pem(&pem.certificate, &pem.key).unwrap();
     let (right, wrong) = (identity.fingerprint(), "ab".repeat(32).parse().unwrap());
@@ -85,7 +85,7 @@ fn rates_and_limits_hold_over_quic() {
 }
 
 #[test]
-fn an_echo_stream_gives_back_what_it_gets_and_strangers_are_closed() {
+fn echo_streams_echo_and_unknown_streams_are_closed() {
     let server = serve(None, ServerLimits::default());
     let host = client();
     let connection = dial(&host, server).unwrap();
@@ -187,8 +187,8 @@ fn slow_reader(host: &Arc<Host>, server: SocketAddr) -> Vec<Stream> {
 }
 
 #[test]
-fn initials_garbage_silent_connections_and_slow_readers_keep_nobody_out() {
-    let name = "initials_garbage_silent_connections_and_slow_readers_keep_nobody_out";
+fn initials_garbage_silent_and_slow_connections_block_no_client() {
+    let name = "initials_garbage_silent_and_slow_connections_block_no_client";
     alone(&format!("quic::{name}"), beset);
 }
 

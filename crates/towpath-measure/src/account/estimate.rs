@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_that_fills_the_path_for_a_moment_shows_what_it_carries() {
+    fn a_window_that_briefly_fills_the_path_shows_its_capacity() {
         let window = [(Part::PeerWindow, 60), (Part::CongestionAvoidance, 40)];
         let all = (1..=20).map(|at| period(at, 100, 20, &window)).collect();
         let (accounts, summary) = close(all);
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_shows_that_a_path_carries_what_it_can() {
+    fn a_queue_shows_that_a_path_is_at_capacity() {
         let window = [(Part::CongestionAvoidance, 100)];
         let mut all: Vec<_> = (1..=20).map(|at| period(at, 125, 15, &window)).collect();
         for one in &mut all {
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_was_never_full_carries_at_least_so_much() {
+    fn a_path_that_was_never_full_has_a_capacity_lower_bound() {
         let idle = [(Part::Application, 95), (Part::CongestionAvoidance, 5)];
         let (_, summary) = close((1..=20).map(|at| period(at, 62, 5, &idle)).collect());
         assert!(summary.estimate.as_ref().unwrap().at_least);
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn one_moment_in_which_much_comes_at_once_does_not_decide() {
+    fn one_burst_does_not_determine_the_capacity() {
         let full = [(Part::AfterLoss, 100)];
         let mut all: Vec<_> = (1..=30).map(|at| period(at, 125, 13, &full)).collect();
         all[7].peak_bps = 90_000_000;

@@ -29,7 +29,7 @@ fn until(link: &AccountedLink, ms: u64) -> OfferedCapacity {
 }
 
 #[test]
-fn a_link_offers_its_rate_for_the_time_and_says_when_it_was_down() {
+fn a_link_offers_its_rate_over_time_and_reports_outages() {
     let scenario = two_paths(
         "[[timeline]]\nat = \"1 s\"\npath = \"wifi\"\nset = \"down\"\n\
          [[timeline]]\nat = \"2 s\"\npath = \"wifi\"\nset = \"up\"\n\
@@ -91,7 +91,7 @@ fn close(periods: Vec<Period>) -> Vec<Parts> {
 }
 
 #[test]
-fn what_was_not_carried_goes_to_what_held_the_sender_back() {
+fn unused_capacity_is_attributed_to_the_senders_limit() {
     // 40 Mbit/s in 100 ms are 500,000 bytes.
     let limits = [(Part::PeerWindow, 3), (Part::Application, 1)];
     let parts = close(vec![period(1, carried(300_000, 20_000), &limits)]);
@@ -108,7 +108,7 @@ fn what_was_not_carried_goes_to_what_held_the_sender_back() {
 }
 
 #[test]
-fn what_a_bucket_lets_go_at_once_is_carried_over_to_the_next_periods() {
+fn a_token_bucket_burst_is_carried_over_to_the_next_periods() {
     let burst = vec![
         period(1, carried(600_000, 0), &[]),
         period(2, carried(100_000, 0), &[(Part::Application, 1)]),
@@ -129,7 +129,7 @@ fn a_packet_across_the_end_of_a_period_belongs_to_both() {
 }
 
 #[test]
-fn the_sentence_names_the_largest_causes_and_what_would_do() {
+fn the_sentence_names_the_largest_causes_and_sufficient_values() {
     let mut ledger = Ledger::new(&two_paths(""), Transport::Mptcp);
     for number in 1..=10 {
         let blocked = IdleCause { part: Part::HeadOfLineBlocking, waits_for: Some(1) };
@@ -198,7 +198,7 @@ fn no_share_is_rounded_to_nothing() {
 }
 
 #[test]
-fn what_is_on_its_way_or_waits_at_the_end_is_neither_payload_nor_lost() {
+fn data_in_flight_at_the_end_is_neither_payload_nor_lost() {
     let carried =
         CarriedBytes { out_of_order: 200_000, in_flight: 100_000, ..carried(700_000, 50_000) };
     let said = sentence_of("10 Mbit/s", BULK, carried, &[(Part::SlowStart, 1)]);
@@ -211,7 +211,7 @@ fn what_is_on_its_way_or_waits_at_the_end_is_neither_payload_nor_lost() {
 }
 
 #[test]
-fn who_asks_and_answers_is_told_when_there_was_nothing_to_send() {
+fn request_and_reply_flows_report_idle_time() {
     let limits = [(Part::Application, 980), (Part::SlowStart, 15), (Part::PeerWindow, 5)];
     let ask = "pattern = \"reqres\"";
     let said = sentence_of("10 Mbit/s", ask, carried(12_000, 1_000), &limits);
@@ -222,7 +222,7 @@ fn who_asks_and_answers_is_told_when_there_was_nothing_to_send() {
 }
 
 #[test]
-fn answers_beside_a_transfer_are_not_in_its_sentence() {
+fn replies_alongside_a_transfer_are_not_in_its_sentence() {
     let two = "pattern = \"bulk\"\nduration = \"1 s\"\n[[flows]]\nfrom = \"left\"\nto = \"right\"\n\
                pattern = \"reqres\"";
     let said = sentence_of("10 Mbit/s", two, carried(625_000, 0), &[(Part::Pacing, 1)]);

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_came_misses_every_bound() {
+    fn replies_that_never_arrive_miss_every_bound() {
         let video = VideoStats { stalls: 2, rebuffer_ns: 500_000_000, ..VideoStats::default() };
         let page = PageStats { load_ns: None };
         let both = MessageStats { video: Some(video), page: Some(page), ..Default::default() };

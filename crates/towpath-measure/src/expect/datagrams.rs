@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_figure_has_a_name_and_others_are_none() {
+    fn every_metric_has_a_name_and_other_names_are_refused() {
         let of_udp = ["udp.lost", "udp.burst", "udp.jitter", "udp.delay.p99", "udp.variation.p99"];
         for name in of_udp.into_iter().chain(["call.score", "call.frames"]) {
             assert!(DatagramMetric::parse(name).is_some(), "{name}");

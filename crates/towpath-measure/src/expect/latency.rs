@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loads_and_figures_have_names_and_others_are_none() {
+    fn loads_and_metrics_have_names_and_other_names_are_refused() {
         assert_eq!(LatencyMetric::parse("latency.rise.up"), Some(LatencyMetric::Rise(Load::Up)));
         assert_eq!(
             LatencyMetric::parse("latency.rpm.both"),

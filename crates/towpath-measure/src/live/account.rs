@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_without_a_subflow_has_one_less_where_it_had_one() {
+    fn a_missing_subflow_is_counted_only_if_it_existed() {
         let busy = || held(100, &[(Part::CongestionAvoidance, 100)]);
         let mut records: Vec<_> = (1..=10).map(|at| record(at, 0, "wifi", &busy())).collect();
         records.extend((6..=10).map(|at| record(at, 1, "lte", &busy())));
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_the_other_host_says_the_parts_sum_up() {
+    fn the_parts_add_up_for_any_report_of_the_peer() {
         let wild = SenderActivity {
             limits_ns: [(Part::Unknown, u64::MAX), (Part::HeadOfLineBlocking, u64::MAX)].into(),
             blocked_by_ns: vec![(7, u64::MAX), (0, u64::MAX)],

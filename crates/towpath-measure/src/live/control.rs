@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn without_the_secret_there_is_no_test() {
+    fn a_client_without_the_secret_gets_no_test() {
         let limits = ServerLimits::default();
         let guess = AuthProof([0; 32]);
         for answer in [
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn both_prove_the_secret_and_on_their_own_connection_only() {
+    fn both_ends_prove_the_secret_for_their_own_connection_only() {
         let limits = ServerLimits::default();
         let mut control = control(Some(KEY));
         let acts = control.on_message(hello(), &limits);
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_how_the_server_looks_is_told_once_he_is_let_in() {
+    fn a_host_snapshot_is_sent_only_after_authentication() {
         const UNAUTHENTICATED: ControlAction = ControlAction::Snapshot { port: 80, whole: false };
         let limits = ServerLimits::default();
         let look = ClientMessage::Snapshot { port: 80 };
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_back_with_a_token_can_only_do_what_is_left_to_do() {
+    fn a_client_resuming_with_a_token_can_only_continue_its_test() {
         let limits = ServerLimits::default();
         let name = TOKEN.public_id();
         let back = ControlSession::new(Some(name), None, Challenge([0; 32]));

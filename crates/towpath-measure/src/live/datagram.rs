@@ -80,7 +80,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_question_comes_back_as_it_was_asked(
+        fn a_request_is_echoed_unchanged(
             token: [u8; 16], number: u32, sent_ns: u64,
         ) {
             let asked = EchoDatagram { token: TestToken(token), number, sent_ns };
@@ -93,7 +93,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_no_question_gets_no_answer(
+        fn invalid_requests_get_no_reply(
             bytes in prop::collection::vec(any::<u8>(), 0..64), head: bool,
         ) {
             let mut bytes = bytes;

@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn halves_are_merged_into_a_test_that_there_can_be() {
+    fn merged_reports_form_a_consistent_result() {
         let scenario = Scenario::parse("half", TESTED, &no_files).unwrap();
         assert_eq!((scenario.flows.len(), scenario.timeline.len()), (8, 1));
     }

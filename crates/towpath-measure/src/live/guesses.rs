@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn who_guesses_gets_slower_and_others_do_not() {
+    fn guessing_clients_are_slowed_down_and_others_are_not() {
         let mut guesses = AuthRateLimiter::default();
         let (tireless, other): (IpAddr, IpAddr) =
             ("192.0.2.1".parse().unwrap(), "192.0.2.2".parse().unwrap());
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mistaken_file_costs_nothing_and_the_right_one_ends_it() {
+    fn a_wrong_secret_file_costs_nothing_and_the_right_resets_it() {
         let mut guesses = AuthRateLimiter::default();
         let from = "2001:db8::1".parse().unwrap();
         assert_eq!(guesses.record_failure(from, at(0)), Some(0));
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn one_network_is_one_source_and_many_sources_take_no_more_room() {
+    fn one_network_is_one_source_and_memory_is_bounded() {
         let mut guesses = AuthRateLimiter::default();
         let host = |net: u64, host: u64| -> IpAddr {
             Ipv6Addr::from((u128::from(net) << 64) | u128::from(host)).into()

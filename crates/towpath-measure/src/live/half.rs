@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_half_is_written_and_read_back() {
+    fn a_host_report_survives_a_round_trip() {
         let mut log = DeliveryLog::new(Instant::ZERO);
         log.record(Instant::from_nanos(5), 1_000);
         let half = HostReport {
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_half_that_speaks_of_more_than_a_run_can_have_is_refused() {
+    fn a_host_report_beyond_the_run_limits_is_refused() {
         let connection =
             r#"{"connection":{"flow":0,"stream":0,"multipath":true,"reinjected_bytes":0}}"#;
         let refused = HostReport::from_text(&format!("{connection}\n").repeat(20_001)).unwrap_err();

@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_much_is_refused_with_what_was_asked_and_what_is_allowed() {
+    fn a_refusal_names_the_requested_and_the_allowed_amount() {
         let limits = ServerLimits {
             duration: Duration::from_secs(5),
             streams: 2,

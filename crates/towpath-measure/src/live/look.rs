@@ -267,7 +267,7 @@ mod tests {
     use crate::live::frame;
 
     #[test]
-    fn an_answer_of_the_largest_kind_fits_into_a_frame() {
+    fn the_largest_snapshot_reply_fits_into_a_frame() {
         let address: IpAddr = "fdff:ffff:ffff:ffff:ffff:ffff:ffff:ffff".parse().unwrap();
         let end = SocketAddr::new(address, 65_535);
         let link = LinkSnapshot {

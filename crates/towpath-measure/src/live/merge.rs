@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn each_end_says_what_only_it_can_know() {
+    fn each_end_contributes_only_its_own_observations() {
         let client = half(
             vec![subflow(0, "a:1", "s:5", Some("wifi")), subflow(1, "b:2", "s:5", Some("lte"))],
             None,
@@ -540,7 +540,7 @@ mod tests {
     }
 
     #[test]
-    fn without_the_servers_half_what_arrived_there_is_not_known_and_said_so() {
+    fn without_the_servers_report_received_bytes_are_unknown() {
         let own = vec![subflow(0, "a:1", "s:5", Some("wifi"))];
         let client = half(own, Some((DataDirection::Down, 700)));
         let both = scenario("pattern = \"iperf\"\ndirection = \"both\"\n");

@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_others_say_steers_no_terminal() {
+    fn peer_messages_cannot_control_the_terminal() {
         assert_eq!(sanitize("busy: 3 tests"), "busy: 3 tests");
         let said = sanitize("a\u{1b}]0;title\u{7}b\r\n\u{9b}2Jc\u{202e}d");
         assert!(!said.chars().any(|c| c.is_control() || is_invisible(c)), "{said:?}");

@@ -168,7 +168,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_and_every_beginning_of_it_needs_more(
+        fn a_preamble_round_trips_and_every_prefix_needs_more(
             preamble in any_preamble(), cut in 0..Preamble::BYTES,
         ) {
             let bytes = preamble.to_bytes();
@@ -177,7 +177,7 @@ mod tests {
         }
 
         #[test]
-        fn a_wrong_byte_in_front_is_refused_as_soon_as_it_is_there(
+        fn a_wrong_first_byte_is_refused_immediately(
             preamble in any_preamble(), place in 0_usize..12, change in 1_u8..,
         ) {
             let mut bytes = preamble.to_bytes();
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_opens_no_door() {
+    fn a_test_name_does_not_grant_access() {
         let token = TestToken([7; 16]);
         let preamble = |kind, token| Preamble { kind, flow: 0, stream: 0, token };
         assert_eq!(preamble(ConnectionKind::Control, token).test(), token.public_id());

@@ -182,7 +182,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn only_who_knows_the_secret_proves_it_and_on_this_connection_only(
+        fn a_proof_needs_the_secret_and_holds_for_one_connection(
             own in "[!-~]{16,80}", other in "[!-~]{16,80}",
             met in any::<[u8; 96]>(), flip in 0_usize..256, change in 0_usize..96,
         ) {
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_line_is_no_part_of_a_secret() {
+    fn a_line_end_is_not_part_of_a_secret() {
         let prove = |text: &[u8]| {
             Secret::from_text(text).unwrap().prove(AuthRole::Client, &meeting([7; 96])).unwrap()
         };
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_guessed_is_no_secret() {
+    fn a_guessable_secret_is_refused() {
         let error = |text: &[u8]| Secret::from_text(text).unwrap_err();
         assert_eq!(error(b" \n"), SecretError::Empty);
         assert_eq!(error(b"x\n"), SecretError::TooShort(1));

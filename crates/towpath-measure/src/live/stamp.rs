@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_address_has_a_challenge_of_its_own() {
+    fn every_address_gets_a_unique_challenge() {
         let address = |text: &str| text.parse().unwrap();
         let (one, other) = (address("192.0.2.1:5000"), address("192.0.2.1:5001"));
         assert_eq!(challenge(&[1; 16], one), challenge(&[1; 16], one));
@@ -132,7 +132,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_no_stamp_is_none(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
+        fn invalid_stamps_are_refused(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
             if let Some(stamp) = DatagramHeader::parse(&bytes) {
                 prop_assert!(bytes.starts_with(&stamp.to_bytes()));
             }

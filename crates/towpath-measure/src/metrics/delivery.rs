@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_of_somebody_else_holds_only_what_can_have_been_seen() {
+    fn an_untrusted_log_contains_only_possible_arrivals() {
         let mut log = log_of(&[(0, 1), (9_000, 1)]);
         log.record_eof(us(9_500));
         let text = serde_json::to_string(&log).unwrap();
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_is_exact_although_arrivals_are_kept_in_slots() {
+    fn a_gap_is_exact_although_arrivals_are_binned() {
         let log = log_of(&[(100, 1), (900, 1), (2_350, 1)]);
         let gaps: Vec<_> = log.gaps(us(2_350)).collect();
         assert_eq!(gaps, [Gap { start: us(900), end: us(2_350) }]);
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn what_arrived_evenly_is_in_every_step_and_whole() {
+    fn evenly_arriving_data_is_in_every_step_and_complete() {
         let mut log = DeliveryLog::new(Instant::ZERO);
         log.record_evenly(10, (us(40_000), Duration::from_millis(40)));
         assert_eq!((log.total_bytes(), log.slots()), (10, 4));
@@ -385,7 +385,7 @@ mod tests {
         }
 
         #[test]
-        fn merging_streams_gives_the_long_gaps_of_one_receiver_that_saw_them_all(
+        fn merged_streams_have_the_long_gaps_of_a_single_receiver(
             mut arrivals in proptest::collection::vec((0_u64..30_000, 0_usize..3), 1..60),
         ) {
             arrivals.sort_unstable();

@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn payload_of_a_100_mbit_link_is_what_was_measured_on_kernels() {
+    fn payload_of_a_100_mbit_link_matches_kernel_measurements() {
         let rate = Rate::from_bps(100_000_000).unwrap();
         let framing = |transport| Framing {
             transport,

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn each_phase_has_the_requests_of_its_own_time_without_its_beginning() {
+    fn each_phase_contains_its_requests_without_the_warm_up() {
         assert_eq!(plan().total(), Duration::from_secs(23));
         // A request each 100 ms, 40 ms late; beside the loads 140, 240, 340 ms.
         let all = (0..230).map(|n| {
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_answered_counts_with_the_time_it_was_waited_for() {
+    fn unanswered_requests_count_with_their_waiting_time() {
         let all = [message(1_500, Some(40)), message(2_000, None)];
         let until = Instant::from_nanos(10_000 * MILLI);
         let phases = phases(&plan(), &all, (Instant::ZERO, until));

@@ -51,7 +51,7 @@ mod tests {
     use crate::result::WakeupTiming;
 
     #[test]
-    fn a_user_reads_how_late_packets_were_and_what_that_took() {
+    fn the_note_reports_packet_lateness_and_its_cpu_cost() {
         let noise = EmulatorTiming {
             lateness_p50_ns: 18_200,
             lateness_p99_ns: 120_000,
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn a_result_of_before_says_what_it_knows() {
+    fn an_old_result_reports_its_known_values() {
         let noise = EmulatorTiming { emulator_cpu_s: 1.2, ..EmulatorTiming::default() };
         assert!(noise.describe().ends_with("; the emulator used a processor for 1.20 s"));
         assert_eq!(noise.describe_wake_ups(), None);

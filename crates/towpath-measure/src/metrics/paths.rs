@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_answer_counts_with_the_patience_and_the_longest_silence_is_between_answers() {
+    fn a_lost_reply_counts_as_the_timeout_in_the_longest_silence() {
         let alive = |number| !(3..7).contains(&number);
         let wifi = (0..10).map(|n| probe("wifi", n, alive(n).then_some(20)));
         let mut all: Vec<_> = wifi.chain((0..10).map(|n| probe("cellular", n, Some(50)))).collect();

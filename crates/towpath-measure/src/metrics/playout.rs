@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_the_video_is_no_stall_but_a_video_that_never_ends_is() {
+    fn the_end_of_a_video_is_not_a_stall_but_a_stuck_video_is() {
         let mut whole = Playout::new(video(1), at(0));
         whole.segment(at(300));
         assert_eq!(whole.finish(at(20_000)).stalls, 0);

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn losing_half_the_capacity_without_a_stall_needs_no_recovery() {
+    fn a_capacity_loss_without_a_stall_needs_no_recovery() {
         // 186 189 186 | 94 94 …: the surviving path runs on.
         let seen = after_3_s(&log_of(&[(3_000, 187), (7_000, 94)]), Some(94.0 * MBIT));
         assert_eq!((seen.t90_ns, seen.deficit_bytes), (Some(0), 0));
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stall_of_1_2_s_in_steps_of_200_ms_is_seen_whole() {
+    fn a_stall_of_1_2_s_in_steps_of_200_ms_is_measured_in_full() {
         // 186 188 184 | 2 57 94: one retransmission for each 200 ms until the subflow is stale.
         let mut pieces = vec![(3_000, 187)];
         pieces.extend([(199, 0), (1, 94)].repeat(6));
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_before_anything_arrived_or_at_the_very_end_tells_nothing() {
+    fn events_before_the_first_byte_or_at_the_end_give_no_recovery() {
         let log = log_of(&[(1_000, 0), (1_000, 94)]);
         let event = |millis| Disruption {
             at: ms(millis),
@@ -209,7 +209,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_higher_reference_is_never_reached_sooner(
+        fn a_higher_reference_is_never_reached_earlier(
             bins in proptest::collection::vec(0_u64..2_000, 0..300),
             reference in 1.0_f64..2e6,
             more in 0.0_f64..1e6,

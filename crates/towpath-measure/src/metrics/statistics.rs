@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_happened_takes_its_place_in_the_order() {
+    fn values_of_never_are_ordered_last() {
         let never = f64::INFINITY;
         assert_eq!(sample(&[1.0, never, 2.0]).median(), Some(2.0));
         assert_eq!(sample(&[1.0, never, never]).median(), Some(never));
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn ratios_of_pairs_take_out_what_both_share() {
+    fn paired_ratios_cancel_shared_variation() {
         // Each repetition is twice as fast as the one before, for both: the groups overlap widely,
         // but in every pair the first is 1.5 times the second.
         let pairs: Vec<_> = (0..8).map(|n| 2_f64.powi(n)).map(|b| (1.5 * b, b)).collect();
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_no_ratio_to_nothing_and_none_of_never() {
+    fn ratios_with_zero_or_never_are_undefined() {
         assert_eq!(Ratio::of_pairs(&[], 1), None);
         assert_eq!(Ratio::of_pairs(&[(1.0, 0.0), (1.0, 1.0)], 1), None);
         assert_eq!(Ratio::of_pairs(&[(f64::INFINITY, 1.0)], 1), None);
@@ -388,7 +388,7 @@ mod tests {
         }
 
         #[test]
-        fn quantiles_grow_and_half_of_the_values_are_on_each_side_of_the_median(values in values()) {
+        fn quantiles_increase_and_the_median_splits_the_values_evenly(values in values()) {
             let sample = Sample::of(values);
             let all: Vec<_> = (0..=20).map(|n| sample.quantile(f64::from(n) / 20.0)).collect();
             prop_assert!(all.is_sorted());
@@ -409,7 +409,7 @@ mod tests {
         }
 
         #[test]
-        fn the_distribution_function_grows_from_nothing_to_all(values in values()) {
+        fn the_distribution_function_grows_from_zero_to_one(values in values()) {
             let sample = Sample::of(values);
             let steps = sample.steps();
             prop_assert!(steps.is_sorted_by(|a, b| a.0 < b.0 && a.1 < b.1));

@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_near_word_is_proposed() {
+    fn only_similar_words_are_suggested() {
         let keys = ["rate", "delay", "queue"];
         assert_eq!(nearest("dely", keys), Some("delay"));
         assert_eq!(nearest("Rate", keys), Some("rate"));

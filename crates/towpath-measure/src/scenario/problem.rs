@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mark_stands_below_what_it_means() {
+    fn the_mark_is_below_the_marked_text() {
         let text = "name = 1\nrate = 40\n";
         let expected = "error: a.toml:2:8: it is wrong\n  |\n2 | rate = 40\n  \
             |        ^^ expected something else";
@@ -315,7 +315,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_and_no_span_make_it_panic_or_too_wide(
+        fn no_text_or_span_causes_a_panic_or_a_long_line(
             text in "(?s).{0,300}",
             a in 0..400_usize,
             b in 0..400_usize,

@@ -101,7 +101,7 @@ fn every_key_of_a_link_reaches_the_link_model() {
 }
 
 #[test]
-fn a_hosts_stack_is_its_own_keys_over_the_runs_over_the_profiles() {
+fn host_keys_override_run_keys_which_override_the_profile() {
     let scenario = parse(
         "name = \"t\"\n[hosts.a]\nstack = \"towpath\"\nscheduler = \"redundant\"
         profile-switches = { tsq = false, cpu-per-packet = \"2 us\" }\nmss = \"smallest\"
@@ -130,7 +130,7 @@ fn a_hosts_stack_is_its_own_keys_over_the_runs_over_the_profiles() {
 }
 
 #[test]
-fn a_middlebox_stands_on_a_path() {
+fn a_middlebox_belongs_to_a_path() {
     let boxes =
         with("[[middleboxes]]\npath = \"p\"\ndo = \"strip-dss\"\ndirection = \"up\"").middleboxes;
     let expected = Middlebox { path: 0, side: LinkSide::Up, action: MiddleboxAction::StripDss };
@@ -138,7 +138,7 @@ fn a_middlebox_stands_on_a_path() {
 }
 
 #[test]
-fn htb_stands_above_netem() {
+fn htb_is_the_parent_of_netem() {
     let link =
         with("rate = \"8 Mbit/s\"\nqueue = { htb = { burst = \"15 KB\" } }").paths.remove(0).up;
     let rate = Rate::from_bps(8_000_000).unwrap();
@@ -271,7 +271,7 @@ fn a_list_of_messages_may_be_a_file_and_need_not_be_in_order() {
 }
 
 #[test]
-fn a_load_is_a_flow_of_its_own_beside_the_one_that_names_it() {
+fn a_load_is_a_separate_flow() {
     let flows = with(
         "[[flows]]\nfrom = \"a\"\nto = \"b\"\npattern = \"ping\"\nload = \"down\"\nstart = \"2 s\"\n
         [[flows]]\nfrom = \"b\"\nto = \"a\"\npattern = \"web\"\n",

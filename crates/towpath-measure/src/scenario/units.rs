@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_quantity_is_refused_with_the_reason() {
+    fn an_invalid_quantity_is_refused_with_the_reason() {
         assert_eq!(rate("40"), Err(UnitError::NoUnit));
         assert_eq!(rate("-40 Mbit/s"), Err(UnitError::Negative));
         assert_eq!(rate("0 bit/s"), Err(UnitError::Zero));

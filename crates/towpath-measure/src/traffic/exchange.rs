@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_stay_due_at_their_time_however_late_they_are_asked_for() {
+    fn requests_keep_their_due_time_when_polled_late() {
         let (request_bytes, reply_bytes) = (100, 10);
         let period = Duration::from_millis(100);
         let every = Schedule::Every { period, count: 5, request_bytes, reply_bytes, ack: true };

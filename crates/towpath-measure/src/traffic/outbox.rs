@@ -79,7 +79,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn however_little_a_stream_takes_the_messages_arrive_whole_and_in_order(
+        fn messages_arrive_whole_and_in_order_with_partial_writes(
             sizes in proptest::collection::vec(9_u32..200_000, 1..8),
             takes in proptest::collection::vec(1_usize..70_000, 1..8),
         ) {

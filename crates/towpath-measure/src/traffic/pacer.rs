@@ -40,7 +40,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_more_passes_than_the_rate_and_what_was_missed(
+        fn the_pacer_allows_the_rate_plus_the_missed_share(
             steps in proptest::collection::vec((0_u64..50_000_000, 1_u64..200_000), 1..200),
         ) {
             let rate = Rate::from_bps(10_000_000).unwrap();

@@ -186,14 +186,14 @@ mod tests {
     }
 
     #[test]
-    fn a_command_sends_by_itself() {
+    fn a_command_starts_sending_on_its_own() {
         let pattern = Pattern::Run { command: "true".into(), duration: Duration::from_secs(1) };
         assert_eq!(TransferSender::new(&pattern, at(0)), None);
         assert_eq!((directions(&pattern).len(), streams(&pattern)), (0, 0));
     }
 
     #[test]
-    fn a_receiver_that_hears_nothing_more_sees_a_gap_until_it_stops() {
+    fn a_receiver_without_new_data_sees_a_gap_until_it_stops() {
         let mut receiver = TransferReceiver::new(at(0));
         receiver.on_bytes(at(3), 1);
         let log = receiver.finish(at(10));

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_sent_was_asked_all_the_same() {
+    fn unsendable_requests_count_as_sent() {
         let mut pinger = Pinger::new(plan(), at(1_000));
         assert_eq!((pinger.poll(at(999)), pinger.next_due()), (None, Some(at(1_000))));
         assert_eq!(pinger.poll(at(1_000)), Some(0));
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_stopped_waits_for_the_answers_to_what_was_asked() {
+    fn a_stopped_prober_waits_for_outstanding_replies() {
         let mut pinger = Pinger::new(plan(), at(0));
         while pinger.poll(at(100)).is_some() {}
         pinger.stop();
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn where_it_ends_early_only_what_is_known_counts() {
+    fn after_an_early_end_only_known_outcomes_count() {
         let mut pinger = Pinger::new(plan(), at(0));
         while pinger.poll(at(300)).is_some() {}
         pinger.on_answer(at(310), 2);
@@ -185,7 +185,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_question_is_asked_once_whoever_looks_when(
+        fn every_probe_is_sent_once_for_any_polling_times(
             looks in prop::collection::vec((0_u64..2_000, any::<Option<u8>>()), 1..60),
         ) {
             let mut looks = looks;

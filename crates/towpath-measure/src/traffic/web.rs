@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_are_due_when_the_page_is_there_and_go_to_whichever_connection_is_free() {
+    fn objects_are_due_after_the_page_and_use_any_free_connection() {
         let web = Web {
             page_bytes: 30_000,
             objects: 3,

@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mapping_of_one_packet_that_is_in_order_already_is_used() {
+    fn a_mapping_of_one_packet_already_in_order_is_used() {
         let mut maps = ReceiveMappings::default();
         for (ssn, start) in [(1, 1), (101, 101)] {
             maps.announce(&map(ssn, 100, start));

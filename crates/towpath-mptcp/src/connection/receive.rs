@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_counts_one_number_and_comes_once() {
+    fn the_data_fin_takes_one_sequence_number_and_is_reported_once() {
         let mut queue = ReceiveQueue::new();
         assert!(!queue.on_fin(4).finished);
         assert_eq!(queue.insert(1, payload(1, 3)), ReceiveProgress { in_order: 3, finished: true });
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_discarded_can_come_again() {
+    fn discarded_data_can_be_received_again() {
         let mut queue = ReceiveQueue::new();
         for start in [11, 31, 51] {
             let _ = queue.insert(start, payload(start, 10));
@@ -240,7 +240,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_byte_comes_once_and_in_order(
+        fn every_byte_is_delivered_once_and_in_order(
             pieces in prop::collection::vec((1_u64..300, 1_u64..80), 0..60),
         ) {
             let mut queue = ReceiveQueue::new();

@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn seed_003_wants_twice_what_arrives_in_the_longest_round_trip() {
+    fn barre2011_requests_twice_the_bytes_of_the_longest_rtt() {
         let mut tuning = tuning(ReceiveBufferMode::Barre2011);
         assert_eq!(after(&mut tuning, 99, 0, 200_000), 100_000, "the round trip is not over");
         assert_eq!(after(&mut tuning, 100, 0, 200_000), 800_000);
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn linux_makes_room_for_what_waits_besides_what_is_read() {
+    fn linux_adds_space_for_queued_and_read_data() {
         let mut tuning = tuning(ReceiveBufferMode::Linux);
         tuning.on_ofo_span(0);
         assert_eq!(tuning.buffer_bytes(), 100_000);
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn linux_rounds_up_what_is_mostly_free_and_offers_no_sliver_of_the_rest() {
+    fn linux_rounds_the_window_up_and_avoids_silly_windows() {
         let mut tuning = tuning(ReceiveBufferMode::Fixed);
         assert_eq!(tuning.window_bytes(1_000, 0, 128), 896, "others round down");
         tuning.config.window_share = WindowShare::LinuxPackets;
@@ -267,7 +267,7 @@ mod tests {
 
     /// Windows measured in packets with a buffer of 400 KB behind a TUN device (Linux 6.18, TCP).
     #[test]
-    fn the_window_is_what_linux_offers_for_packets_of_each_size() {
+    fn the_window_matches_linux_for_each_packet_size() {
         let measured = [
             (524, 381),
             (1_228, 173),
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_subflow_on_which_nothing_came_lowers_the_share_of_all() {
+    fn a_subflow_without_data_lowers_the_overall_share() {
         let mut tuning = tuning(ReceiveBufferMode::Fixed);
         tuning.config.window_share = WindowShare::LinuxPackets;
         let mut percent = |payloads: &[u64]| {

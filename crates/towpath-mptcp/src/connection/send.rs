@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_after_the_end_is_refused() {
+    fn writes_after_the_data_fin_are_refused() {
         let mut store = filled(10);
         store.finish();
         assert_eq!(store.write(&mut Bytes::from_static(b"x"), 100), 0);
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn an_acknowledgement_of_what_was_never_sent_is_refused() {
+    fn an_acknowledgement_of_unsent_data_is_refused() {
         let mut store = filled(10);
         store.on_sent_new(5, PathSet::only(PathId(0)), Instant::ZERO);
         assert_eq!(store.on_data_ack(7, 100), None);
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_offered_first_what_it_has_not_sent() {
+    fn a_path_is_offered_first_the_data_it_has_not_sent() {
         let mut store = filled(100);
         let [a, b] = [PathId(0), PathId(1)];
         let _ = store.on_data_ack(1, 80);
@@ -393,7 +393,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn slices_are_what_was_written(
+        fn slices_equal_the_written_data(
             sizes in prop::collection::vec(1_usize..50, 1..20), from in 0_usize..400, len in 0_usize..400,
         ) {
             let mut store = SendStore::new();

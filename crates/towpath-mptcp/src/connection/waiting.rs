@@ -117,7 +117,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_holds_what_a_map_of_bytes_would(
+        fn the_queue_agrees_with_a_map_of_bytes(
             steps in prop::collection::vec((0_u8..8, 0_u64..300, 1_u64..60), 1..80),
         ) {
             let (mut waiting, mut model, mut next) = (OutOfOrderQueue::default(), BTreeMap::new(), 0);

@@ -148,7 +148,7 @@ impl Model {
 }
 
 #[test]
-fn every_path_manager_has_a_name_of_its_own_and_default_is_the_first() {
+fn every_path_manager_has_a_unique_name_and_default_is_first() {
     let names: BTreeSet<_> = ALL.iter().map(|entry| entry.name).collect();
     assert_eq!(names.len(), ALL.len());
     assert_eq!(ALL[0].name, "default");
@@ -168,7 +168,7 @@ fn default_opens_subflow_addresses_to_the_first_address_of_the_peer() {
 }
 
 #[test]
-fn default_does_the_same_on_the_server_and_leaves_other_addresses_alone() {
+fn default_on_the_server_opens_only_from_subflow_addresses() {
     let mut model =
         Model::new("default", vec![local(2, "10.0.2.1", "subflow"), local(3, "10.0.3.1", "")]);
     model.client = false;

@@ -173,7 +173,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_a_cookie_carries_comes_back(
+        fn a_cookie_returns_its_encoded_values(
             offer in offers(), peer_isn: u32, clock: u32, made in 0_u64..10_000, age in 0_u64..64,
         ) {
             let Some(carried) = offer.cookie_subset(true, false) else {

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn one_source_takes_places_from_itself_alone() {
+    fn one_source_evicts_only_its_own_entries() {
         let mut joins = PendingJoinTable::default();
         joins.insert(0, half(2, 1, 0), at(0));
         for port in 1..1_000 {
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_again_takes_no_second_place_and_all_are_over_in_time() {
+    fn a_repeated_join_takes_no_second_entry_and_all_entries_expire() {
         let mut joins = PendingJoinTable::default();
         for _ in 0..20 {
             joins.insert(0, half(2, 1, 0), at(0));

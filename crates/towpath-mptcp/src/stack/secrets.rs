@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_seed_gives_stays_as_it_was() {
+    fn the_output_of_a_seed_is_stable() {
         let mut secrets = SecretGenerator::from_seed(7);
         assert_eq!([secrets.next(), secrets.next()], [NEXT_OF_7.0, NEXT_OF_7.1]);
         let [a, b] = pair();

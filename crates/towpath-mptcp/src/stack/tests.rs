@@ -157,7 +157,7 @@ fn listening_and_connections_on_a_port_do_not_disturb_each_other() {
 }
 
 #[test]
-fn the_last_packet_of_what_was_written_is_pushed_and_not_held_back() {
+fn the_last_packet_of_a_write_is_pushed_immediately() {
     let mut stack = host();
     stack.listen(PORT, plain()).unwrap();
     let (id, _, _) = open(&mut stack);
@@ -173,7 +173,7 @@ fn the_last_packet_of_what_was_written_is_pushed_and_not_held_back() {
 }
 
 #[test]
-fn who_finds_no_room_tries_again_before_a_third_of_the_buffer_is_free() {
+fn a_blocked_writer_retries_before_a_third_is_free() {
     for (retry, expected) in [(None, 0), (Some(Duration::from_millis(20)), 1)] {
         let mut stack = host();
         let linux = connection::ConnectionConfig {
@@ -213,7 +213,7 @@ fn who_finds_no_room_tries_again_before_a_third_of_the_buffer_is_free() {
 }
 
 #[test]
-fn small_writes_wait_for_each_other_only_if_asked_to() {
+fn small_writes_are_coalesced_only_on_request() {
     for (nagle, expected) in [(true, 0), (false, 1)] {
         let mut stack = host();
         stack.listen(PORT, connection::ConnectionConfig { nagle, ..plain() }).unwrap();
@@ -228,7 +228,7 @@ fn small_writes_wait_for_each_other_only_if_asked_to() {
 }
 
 #[test]
-fn who_is_reset_or_closed_is_told_which() {
+fn the_application_can_distinguish_reset_from_close() {
     for reset in [true, false] {
         let mut stack = host();
         stack.listen(PORT, plain()).unwrap();
@@ -303,7 +303,7 @@ fn a_new_syn_ends_time_wait_and_an_old_one_does_not() {
 }
 
 #[test]
-fn initial_numbers_of_other_hosts_cannot_be_told_from_ours() {
+fn initial_sequence_numbers_of_other_hosts_are_unpredictable() {
     let first = |seed: u64| {
         let mut stack = Stack::new(StackConfig { seed, ..StackConfig::default() });
         stack.add_interface(InterfaceId(0), 1500);

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn half_of_a_packet_does_not_show_that_repeating_it_was_needless() {
+    fn a_partial_dsack_does_not_prove_a_spurious_retransmission() {
         let mut queue = SendQueue::new();
         queue.push(DataMapping { dsn: 1, len: 1_420, checksum: None }, false);
         assert!(queue.send(at(0), 1_420, 1_420).is_some());

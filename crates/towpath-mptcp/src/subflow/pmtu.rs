@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn no_message_raises_the_estimate_or_takes_it_below_what_every_link_carries() {
+    fn no_message_raises_the_pmtu_or_lowers_it_below_the_minimum() {
         for (ipv6, least) in [(false, 68), (true, 1280)] {
             let mut mtu = PathMtu { ipv6, ..PathMtu::new(1500) };
             assert!(mtu.reduce(1400) && !mtu.reduce(1400) && !mtu.reduce(1500));
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn the_peer_is_told_what_we_take_and_not_what_the_path_carries() {
+    fn the_advertised_mss_is_our_limit_and_not_the_path_mtu() {
         let mut mtu = PathMtu { ipv6: true, ..PathMtu::new(1500) };
         assert_eq!(mtu.advertised(), 1440);
         mtu.reduce(1300);

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn as_linux_the_worst_of_a_round_counts_and_is_forgotten_by_quarters() {
+    fn as_linux_the_largest_deviation_counts_and_decays_by_quarters() {
         let mut rtt = Rtt::new(1000 * MS, 200 * MS, 120_000 * MS);
         rtt.sample_in_round(100 * MS, 1, 100);
         assert_eq!(rtt.timeout(), 300 * MS);
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn the_smallest_is_forgotten_after_five_minutes() {
+    fn the_minimum_rtt_expires_after_five_minutes() {
         let mut rtt = Rtt::new(MS, MS, MS);
         let at = |s: u64| Instant::from_nanos(s * 1_000_000_000);
         rtt.sample_min(at(0), 10 * MS);

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_router_says_is_understood() {
+    fn icmp_messages_are_parsed() {
         for v6 in [false, true] {
             for kind in [
                 IcmpKind::TooBig { mtu: 1_400 },
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_router_of_the_other_family_says_nothing() {
+    fn a_message_of_the_other_address_family_is_ignored() {
         assert_eq!(IcmpKind::TooBig { mtu: 1_400 }.emit(router(true), &packet(false)), None);
     }
 

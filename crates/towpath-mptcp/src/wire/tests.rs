@@ -418,14 +418,14 @@ fn a_broken_length_hides_only_what_follows() {
 }
 
 #[test]
-fn mp_prio_with_an_address_identifier_is_that_of_rfc_6824_and_none_of_ours() {
+fn mp_prio_with_an_address_id_is_the_rfc_6824_form_and_ignored() {
     let expected = [MptcpOption::Priority { backup: true }];
     assert_eq!(Options::parse(&[30, 4, 0x51, 9]).mptcp[..], []);
     assert_eq!(Options::parse(&[30, 3, 0x51, 1]).mptcp[..], expected);
 }
 
 #[test]
-fn fragments_and_other_protocols_are_told_apart() {
+fn fragments_and_other_protocols_are_distinguished() {
     let refused = |change: fn(&mut Vec<u8>)| {
         let mut bytes = Packet::emit(&plain(Flags::ACK, Options::default(), b"data"), 1).to_vec();
         change(&mut bytes);

@@ -57,7 +57,7 @@ fn run(topic: Topic, seeds: u64) {
 /// RFC 8684 §3.3.3: who has ended its data may close its half of the subflows at once, while the
 /// other direction goes on.
 #[test]
-fn our_data_goes_on_after_the_client_has_closed_its_half_of_the_subflows() {
+fn our_data_continues_after_the_client_half_closes_its_subflows() {
     let lines = vec![
         PathParams {
             delay: Duration::from_millis(40),

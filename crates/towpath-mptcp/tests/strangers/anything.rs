@@ -147,14 +147,14 @@ fn left_of(steps: &[Step], backlog: usize) -> (usize, usize) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(repeat([100, 500, 20_000])))]
     #[test]
-    fn nothing_panics_and_nothing_is_left_of_it(steps in steps(), backlog in 0..=BACKLOG) {
+    fn arbitrary_packets_cause_no_panic_and_leave_no_state(steps in steps(), backlog in 0..=BACKLOG) {
         prop_assert_eq!(left_of(&steps, backlog), (0, 0));
     }
 }
 
 /// A subflow joined a connection whose own handshake never ended: it was half-open for good.
 #[test]
-fn regression_nobody_joins_a_half_open_connection() {
+fn regression_a_half_open_connection_accepts_no_join() {
     let step = |source, flags, number, options, follows| Step {
         source,
         flags,

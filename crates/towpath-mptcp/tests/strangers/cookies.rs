@@ -102,7 +102,7 @@ fn both_keys(key: u64, data: Option<u16>) -> MptcpOption {
 }
 
 #[test]
-fn who_is_answered_by_a_cookie_gets_the_same_as_anybody() {
+fn a_client_answered_with_a_cookie_gets_full_service() {
     for multipath in [false, true] {
         let mut without =
             Table::new(128, ConnectionConfig { multipath, ..ConnectionConfig::linux() });
@@ -157,7 +157,7 @@ fn without_timestamps_a_cookie_carries_the_size_alone() {
 }
 
 #[test]
-fn a_peers_packets_are_never_larger_than_it_said() {
+fn packets_never_exceed_the_mss_of_the_peer() {
     for (said, gets) in
         [(Some(1_459), Some(1_440)), (Some(500), Some(216)), (None, Some(536)), (Some(215), None)]
     {
@@ -198,7 +198,7 @@ fn a_cookie_is_good_for_one_minute_and_not_for_three() {
 }
 
 #[test]
-fn a_cookie_is_worth_nothing_to_anybody_else() {
+fn a_cookie_is_invalid_for_other_clients() {
     let mut table = Table::new(0, plain());
     let syn = syn(peer(), 77, false);
     let answer = table.answer(&syn);
@@ -237,7 +237,7 @@ fn guessed_cookies_open_nothing() {
 }
 
 #[test]
-fn nobody_can_open_by_a_guess_what_is_not_under_attack() {
+fn without_a_flood_guessed_cookies_open_no_connection() {
     let mut table = Table::new(128, plain());
     let answer = table.answer(&segment(peer(), ACK, 5, 6));
     assert!(answer.flags.contains(RST));
@@ -291,7 +291,7 @@ fn a_third_packet_without_the_right_keys_means_plain_tcp() {
 }
 
 #[test]
-fn keys_come_later_if_a_dss_came_first() {
+fn keys_arrive_later_if_a_dss_arrives_first() {
     let mut table = Table::new(0, ConnectionConfig::linux());
     let syn = syn(peer(), 77, true);
     let answer = table.answer(&syn);
@@ -307,7 +307,7 @@ fn keys_come_later_if_a_dss_came_first() {
 }
 
 #[test]
-fn a_reset_or_a_syn_ack_is_no_cookie() {
+fn a_reset_or_a_syn_ack_is_not_a_cookie() {
     let mut table = Table::new(0, plain());
     let syn = syn(peer(), 77, false);
     let answer = table.answer(&syn);

@@ -71,7 +71,7 @@ fn ten_thousand_forged_syns_do_not_keep_five_clients_out() {
 const DELAY: Duration = Duration::from_millis(10);
 
 #[test]
-fn the_same_flood_wins_against_a_stack_that_keeps_every_syn() {
+fn the_same_flood_blocks_a_stack_that_stores_every_syn() {
     let mut server = Stack::new(stack::StackConfig::default());
     server.add_interface(InterfaceId(1), 1_500);
     server.set_address(Instant::ZERO, address(server_address()));
@@ -86,7 +86,7 @@ fn the_same_flood_wins_against_a_stack_that_keeps_every_syn() {
 }
 
 #[test]
-fn one_source_has_its_share_of_the_backlog_and_no_more() {
+fn one_source_gets_no_more_than_its_share_of_the_backlog() {
     let mut world = TestNetwork::new(plain());
     flood(&mut world, |world| {
         let port = world.random.next_u32() as u16 | 1;

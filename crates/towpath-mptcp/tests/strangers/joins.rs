@@ -74,7 +74,7 @@ fn assert_all_joined(world: &TestNetwork) {
 }
 
 #[test]
-fn a_right_token_from_forged_sources_keeps_no_subflow_out() {
+fn a_valid_token_from_forged_sources_blocks_no_subflow() {
     let mut world = TestNetwork::new(ConnectionConfig::linux());
     let tokens = about_to_join(&mut world);
     flood(&mut world, |world, client| {
@@ -94,7 +94,7 @@ fn a_right_token_from_forged_sources_keeps_no_subflow_out() {
 }
 
 #[test]
-fn eight_forged_joins_keep_subflows_out_where_every_syn_is_kept() {
+fn eight_forged_joins_block_subflows_if_every_syn_is_stored() {
     let mut server = Stack::new(stack::StackConfig::default());
     server.add_interface(InterfaceId(1), 1_500);
     server.set_address(Instant::ZERO, address(server_address()));
@@ -113,7 +113,7 @@ fn eight_forged_joins_keep_subflows_out_where_every_syn_is_kept() {
 }
 
 #[test]
-fn wrong_hmacs_from_one_source_or_many_are_reset_and_take_nothing() {
+fn wrong_hmacs_are_reset_and_consume_no_entries() {
     for many in [false, true] {
         let mut world = TestNetwork::new(ConnectionConfig::linux());
         let tokens = about_to_join(&mut world);
@@ -140,7 +140,7 @@ fn wrong_hmacs_from_one_source_or_many_are_reset_and_take_nothing() {
 }
 
 #[test]
-fn one_silent_source_has_its_share_of_places() {
+fn one_silent_source_gets_only_its_share_of_entries() {
     let mut world = TestNetwork::new(ConnectionConfig::linux());
     let tokens = about_to_join(&mut world);
     flood(&mut world, |world, client| {
@@ -157,7 +157,7 @@ fn one_silent_source_has_its_share_of_places() {
 }
 
 #[test]
-fn unknown_tokens_are_reset_and_nothing_is_kept() {
+fn unknown_tokens_are_reset_and_leave_no_state() {
     let mut world = TestNetwork::new(ConnectionConfig::linux());
     let known = about_to_join(&mut world);
     flood(&mut world, |world, _| {
@@ -221,7 +221,7 @@ impl ByHand {
 }
 
 #[test]
-fn a_subflow_is_there_once_its_peer_has_proven_itself_and_not_before() {
+fn a_subflow_exists_only_after_its_peer_is_authenticated() {
     let mut hand = ByHand::new();
     let first = client_address(0, 0);
     let syn = join_syn(hand.from, 5, hand.token);
@@ -275,7 +275,7 @@ fn a_third_packet_without_the_right_hmac_is_reset_with_a_reason() {
 }
 
 #[test]
-fn a_limit_is_looked_at_again_when_the_peer_has_proven_itself() {
+fn a_limit_is_checked_again_after_authentication() {
     let mut hand = ByHand::new();
     // Eight more are allowed; ten are begun.
     let begun: Vec<(SocketAddr, Segment)> = (0..10)
@@ -296,7 +296,7 @@ fn a_limit_is_looked_at_again_when_the_peer_has_proven_itself() {
 }
 
 #[test]
-fn what_a_peer_does_not_complete_in_15_seconds_is_over() {
+fn a_join_expires_if_not_completed_within_15_seconds() {
     let mut hand = ByHand::new();
     let answer = hand.send(&join_syn(hand.from, 5, hand.token)).remove(0);
     hand.world.run(at(17_000));

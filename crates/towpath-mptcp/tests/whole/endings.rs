@@ -21,7 +21,7 @@ fn lossy(loss: u32) -> [PathDirection; 2] {
 }
 
 #[test]
-fn one_direction_goes_on_after_the_other_has_ended() {
+fn one_direction_continues_after_the_other_has_ended() {
     for (first, seed) in [(0, 1), (1, 2)] {
         for paths in 1..3 {
             let configs = [ConnectionConfig::linux(), ConnectionConfig::linux()];
@@ -41,7 +41,7 @@ fn one_direction_goes_on_after_the_other_has_ended() {
 }
 
 #[test]
-fn ends_that_cross_are_both_seen_whatever_is_lost() {
+fn crossing_data_fins_are_both_delivered_under_loss() {
     for seed in 0..60 {
         let paths = 1 + seed as usize % 3;
         let config =

@@ -617,12 +617,12 @@ proptest! {
     #![proptest_config(settings())]
 
     #[test]
-    fn applications_get_what_was_sent_over_any_paths(plan in plan(calm(), nothing())) {
+    fn applications_receive_all_sent_data_over_any_paths(plan in plan(calm(), nothing())) {
         prop_assert_eq!(plan.check(), Ok(()), "{:?}", plan);
     }
 
     #[test]
-    fn paths_and_addresses_that_come_and_go_lose_no_data(plan in plan(moving(), nothing())) {
+    fn changing_paths_and_addresses_loses_no_data(plan in plan(moving(), nothing())) {
         prop_assert_eq!(plan.check(), Ok(()), "{:?}", plan);
     }
 
@@ -634,7 +634,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_happens_a_connection_ends_and_leaves_nothing(
+    fn every_connection_ends_and_leaves_no_state(
         plan in plan(wild(), prop_oneof![3 => nothing(), 1 => select(MANGLES.to_vec())].boxed()),
     ) {
         prop_assert_eq!(plan.check(), Ok(()), "{:?}", plan);
@@ -773,7 +773,7 @@ fn regression_a_forgotten_connection_ends_when_its_peers_address_is_gone() {
 }
 
 #[test]
-fn regression_an_announcement_does_not_take_the_place_of_a_data_ack() {
+fn regression_an_announcement_does_not_displace_a_data_ack() {
     let signal = Use { signal: true, ..Use::default() };
     let operations = [
         (0, Operation::Address { host: 0, path: 0, what: signal }),
@@ -855,7 +855,7 @@ fn regression_a_window_without_a_data_ack_opens_after_a_fallback() {
 
 /// One byte at a time, each of which waits in the box until a timeout repeats it: slow, and no stall.
 #[test]
-fn regression_a_box_that_keeps_lone_packets_costs_no_more_than_the_longest_timeout_each() {
+fn regression_a_box_that_delays_packets_costs_one_timeout_each() {
     let [host, _] = small().hosts;
     let host = Host { multipath: false, scheduler: "min-rtt", accept_joins: false, ..host };
     let hosts = [Host { buffer: (ReceiveBufferMode::Fixed, 1), ..host }, host];
@@ -890,7 +890,7 @@ fn regression_an_infinite_mapping_acknowledges_what_was_sent_before_it() {
 }
 
 #[test]
-fn regression_an_infinite_mapping_that_overtakes_a_failure_leaves_nobody_waiting() {
+fn regression_an_infinite_mapping_may_overtake_mp_fail() {
     let [host, _] = small().hosts;
     let host = Host { scheduler: "min-rtt", options: (true, false, false), ..host };
     let host = Host { accept_joins: false, ..host };

@@ -47,7 +47,7 @@ fn time(world: &mut TestNetwork, bytes: usize, what: &str) -> Duration {
 /// What is repeated was dropped, or a duplicate of the network pretended so; what jitter reorders costs
 /// a hundredth of the packets at most, until its extent is known.
 #[test]
-fn nothing_is_repeated_that_was_not_lost() {
+fn only_lost_data_is_retransmitted() {
     for round in 0..repeat([4, 16, 200]) {
         let mut random = draws(1, round);
         let multipath = round % 2 == 0;
@@ -74,7 +74,7 @@ fn nothing_is_repeated_that_was_not_lost() {
 
 /// Neither what waits for earlier data nor what waits to be acknowledged grows beyond its buffer.
 #[test]
-fn what_waits_takes_bounded_memory() {
+fn queued_data_takes_bounded_memory() {
     for round in 0..repeat([4, 12, 150]) {
         let mut random = draws(2, round);
         let buffer = u64::from(draw(&mut random, 10, 400)) * 1_000;

@@ -35,7 +35,7 @@ fn tcp() -> ConnectionConfig {
 }
 
 #[test]
-fn plain_tcp_carries_data_both_ways() {
+fn plain_tcp_carries_data_in_both_directions() {
     let mut world = TestNetwork::new(1, vec![[PathDirection::default(); 2]], [tcp(), tcp()]);
     both(&mut world, 1_000_000);
     assert!(!world.status(0).multipath);

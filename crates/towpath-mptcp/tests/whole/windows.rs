@@ -157,7 +157,7 @@ fn opportunistic_retransmission_and_penalisation_act_and_help() {
 /// What a program writes is kept in pieces of 32 KiB. Where they end does not show on the wire; where a
 /// burst of the scheduler ends, it may: 51 of 2,113 packets (117 when each piece was sent alone).
 #[test]
-fn as_linux_packets_are_full_whatever_pieces_were_written() {
+fn as_linux_packets_are_full_for_any_write_sizes() {
     let lines = vec![line(10, 400, 0), line(30, 800, 0)];
     let mut world = TestNetwork::new(
         1,
@@ -185,7 +185,7 @@ fn as_linux_packets_are_full_whatever_pieces_were_written() {
 
 /// Linux adds the smallest buffer of `tcp_wmem` to those of the subflows (`__mptcp_sync_sndbuf`).
 #[test]
-fn as_linux_a_connection_has_the_smallest_buffer_besides_its_subflows() {
+fn as_linux_the_minimum_buffer_is_added_to_that_of_subflows() {
     let taken = |least: u64, multipath: bool| {
         let config = || ConnectionConfig {
             send_buffer_min_bytes: least,

@@ -123,7 +123,7 @@ fn an_address_that_failed_is_tried_again_only_when_it_is_announced_again() {
 }
 
 #[test]
-fn an_announcement_is_repeated_until_its_echo() {
+fn an_announcement_is_retransmitted_until_its_echo() {
     let mut script = Script::accepted(config());
     signals(&mut script, &[1]);
     let option = added(&script.expect()).unwrap();
@@ -140,7 +140,7 @@ fn an_announcement_is_repeated_until_its_echo() {
 }
 
 #[test]
-fn every_address_has_an_identifier_of_its_own_and_the_first_has_0() {
+fn every_address_has_a_unique_identifier_and_the_first_has_0() {
     let mut script = Script::accepted(config());
     signals(&mut script, &[0, 1, 2]);
     script.wait(seconds(1));
@@ -248,7 +248,7 @@ fn an_unknown_identifier_changes_nothing() {
 }
 
 #[test]
-fn what_one_connection_was_told_means_nothing_for_another() {
+fn announcements_apply_only_to_their_own_connection() {
     let mut script = Script::connected(config());
     script.send(0, ACK, add(&script, 7, 1, None), b"");
     let _ = script.drain();
@@ -273,7 +273,7 @@ fn the_number_of_joined_addresses_is_limited() {
 }
 
 #[test]
-fn a_changed_backup_flag_is_told_on_its_subflow() {
+fn a_changed_backup_flag_is_sent_on_its_subflow() {
     let mut script = Script::accepted(config());
     let line = script.join(1);
     script.stack.set_address(script.now, LocalAddress { backup: true, ..local(1) });

@@ -31,7 +31,7 @@ fn fins(sent: &[(usize, Segment)]) -> Vec<usize> {
 }
 
 #[test]
-fn a_data_fin_without_data_has_number_0_and_length_1_and_a_number_of_its_own() {
+fn a_data_fin_without_data_has_ssn_0_length_1_and_its_own_dsn() {
     for checksum in [false, true] {
         let mut script = Script::accepted(ConnectionConfig { checksum, ..config() });
         script.write(b"hello");
@@ -47,7 +47,7 @@ fn a_data_fin_without_data_has_number_0_and_length_1_and_a_number_of_its_own() {
 }
 
 #[test]
-fn a_data_fin_is_repeated_until_it_is_acknowledged() {
+fn a_data_fin_is_retransmitted_until_it_is_acknowledged() {
     let mut script = Script::accepted(config());
     script.shutdown();
     let sent = script.expect();
@@ -61,7 +61,7 @@ fn a_data_fin_is_repeated_until_it_is_acknowledged() {
 }
 
 #[test]
-fn a_data_fin_is_acknowledged_when_everything_before_it_is_there() {
+fn a_data_fin_is_acknowledged_after_all_data_before_it() {
     let mut script = Script::accepted(config());
     script.send(0, ACK, script.data_fin(6, 1), b"");
     assert_eq!(data_acked(&script.expect()), Some(1));
@@ -235,7 +235,7 @@ fn data_for_a_plain_connection_that_was_closed_in_both_directions_is_answered_by
 }
 
 #[test]
-fn a_close_that_loses_unread_data_says_so_by_rst() {
+fn a_close_that_loses_unread_data_sends_a_rst() {
     for (multipath, read) in [(false, false), (false, true), (true, false), (true, true)] {
         let mut script;
         if multipath {

@@ -43,7 +43,7 @@ fn acknowledge(script: &mut Script, bytes: u32, flags: Flags) {
 }
 
 #[test]
-fn mp_capable_in_the_third_packet_that_nobody_can_speak_makes_it_plain_tcp() {
+fn an_unusable_mp_capable_in_the_third_packet_means_plain_tcp() {
     let wrong = [
         |option: &mut MpCapable| option.hmac_sha256 = false,
         |option: &mut MpCapable| option.extensibility = true,
@@ -79,7 +79,7 @@ fn mp_prio_of_the_old_version_is_ignored() {
 }
 
 #[test]
-fn a_segment_over_several_that_were_there_reports_the_first_alone() {
+fn a_segment_covering_several_duplicates_reports_only_the_first() {
     let mut script = open(plain(), SYN.with(ACK), sack());
     let first = script.lines[0].seq;
     let mut at = |from: u32, to: u32| {
@@ -101,7 +101,7 @@ fn a_segment_over_several_that_were_there_reports_the_first_alone() {
 }
 
 #[test]
-fn a_mark_that_is_told_with_the_last_acknowledgement_reduces_the_window() {
+fn an_ecn_echo_on_the_last_acknowledgement_reduces_the_window() {
     let mut settings = plain();
     settings.subflow.ecn = true;
     let mut script = open(settings, SYN.with(ACK).with(Flags::ECE), sack());
@@ -118,7 +118,7 @@ fn a_mark_that_is_told_with_the_last_acknowledgement_reduces_the_window() {
 }
 
 #[test]
-fn the_acknowledgement_that_tells_of_a_mark_lets_something_go() {
+fn an_acknowledgement_with_an_ecn_echo_releases_data() {
     let mut settings = plain();
     settings.subflow.ecn = true;
     let mut script = open(settings, SYN.with(ACK).with(Flags::ECE), sack());

@@ -44,7 +44,7 @@ fn every_segment_with_data_has_a_mapping_that_covers_it() {
 }
 
 #[test]
-fn a_mapping_stays_what_it_was_when_data_is_repeated() {
+fn a_mapping_is_unchanged_on_retransmission() {
     let mut script = Script::accepted(config());
     let mut seen = BTreeMap::new();
     script.write(&[7; 2_000]);
@@ -75,7 +75,7 @@ fn short_numbers_are_understood_and_answered_by_long_ones() {
 }
 
 #[test]
-fn what_arrived_first_counts() {
+fn the_first_copy_of_overlapping_data_is_delivered() {
     let mut script = Script::accepted(config());
     script.data(0, 1, b"AAAA");
     script.data(0, 3, b"BBBB");
@@ -126,7 +126,7 @@ fn data_outside_the_window_is_dropped_and_not_acknowledged() {
 }
 
 #[test]
-fn data_beyond_the_subflows_window_is_dropped_whatever_its_data_number() {
+fn data_beyond_the_subflow_window_is_dropped_for_any_dsn() {
     let mut script = Script::accepted(config());
     let at = script.lines[0].seq;
     script.lines[0].seq = at.wrapping_add(70_000);
@@ -137,7 +137,7 @@ fn data_beyond_the_subflows_window_is_dropped_whatever_its_data_number() {
 }
 
 #[test]
-fn an_acknowledgement_of_what_was_never_sent_is_ignored() {
+fn an_acknowledgement_of_unsent_data_is_ignored() {
     let mut script = Script::accepted(config());
     script.write(b"hello");
     let _ = script.drain();
@@ -185,7 +185,7 @@ fn segments_without_a_data_ack_are_accepted() {
 }
 
 #[test]
-fn a_data_ack_names_what_is_missing_first() {
+fn a_data_ack_names_the_first_missing_byte() {
     let mut script = Script::accepted(config());
     let line = script.join(1);
     script.data(line, 6, b"second");
@@ -246,7 +246,7 @@ fn the_largest_window_counts_for_the_connection_and_each_for_its_subflow() {
 
 /// The script `mptcp/window-overstepped`, with the switch.
 #[test]
-fn a_raised_window_counts_as_told_only_if_the_window_is_overstepped() {
+fn a_raised_window_is_used_only_if_oversteps_are_allowed() {
     for (oversteps_peer_window, bytes) in [(false, 16 << 7), (true, 24 << 7)] {
         let config = ConnectionConfig {
             exceeds_peer_window: oversteps_peer_window,
@@ -278,7 +278,7 @@ fn a_raised_window_counts_as_told_only_if_the_window_is_overstepped() {
 }
 
 #[test]
-fn data_goes_on_being_repeated_where_it_was_lost_although_it_is_acknowledged() {
+fn data_acked_data_is_still_retransmitted_on_its_subflow() {
     let mut script = Script::accepted(config());
     script.write(b"hello");
     let first = script.expect();
@@ -292,7 +292,7 @@ fn data_goes_on_being_repeated_where_it_was_lost_although_it_is_acknowledged() {
 }
 
 #[test]
-fn data_that_only_its_subflow_acknowledges_is_sent_again_for_the_connection() {
+fn data_acknowledged_only_by_its_subflow_is_reinjected() {
     let mut script = Script::accepted(config());
     script.write(b"hello");
     let _ = script.expect();
@@ -304,7 +304,7 @@ fn data_that_only_its_subflow_acknowledges_is_sent_again_for_the_connection() {
 }
 
 #[test]
-fn a_reset_concerns_its_subflow_alone_and_its_data_goes_elsewhere() {
+fn a_reset_ends_only_its_subflow_and_its_data_is_reinjected() {
     let mut script = Script::accepted(config());
     let line = script.join(1);
     script.write(&vec![1; 40_000]);
@@ -368,7 +368,7 @@ fn a_checksum_that_was_not_agreed_on_or_is_missing_resets_the_subflow() {
 }
 
 #[test]
-fn duplicate_acknowledgements_with_options_are_no_sign_of_congestion() {
+fn duplicate_acks_with_options_do_not_signal_congestion() {
     let mut script = Script::accepted(config());
     script.write(&vec![1; 10_000]);
     let sent = script.drain();

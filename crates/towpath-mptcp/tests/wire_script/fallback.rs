@@ -117,7 +117,7 @@ fn after_the_fallback_acknowledgements_count_also_for_data_that_was_sent_before(
 }
 
 #[test]
-fn who_accepted_falls_back_too_when_its_first_data_is_acknowledged_without_dss() {
+fn the_acceptor_falls_back_if_its_data_is_acked_without_dss() {
     // The peer's DATA_ACK of nothing says that options pass to us, not that ours pass.
     let mut script = Script::accepted(config());
     script.write(b"hello");
@@ -131,7 +131,7 @@ fn who_accepted_falls_back_too_when_its_first_data_is_acknowledged_without_dss()
 }
 
 #[test]
-fn data_whose_options_vanish_in_the_middle_goes_on_as_plain_tcp() {
+fn data_whose_options_vanish_midway_continues_as_plain_tcp() {
     let mut script = Script::accepted(config());
     script.data(0, 1, b"mapped, ");
     script.send(0, ACK, Options::default(), b"plain");
@@ -141,7 +141,7 @@ fn data_whose_options_vanish_in_the_middle_goes_on_as_plain_tcp() {
 }
 
 #[test]
-fn data_with_a_place_of_its_own_keeps_the_receiver_from_falling_back() {
+fn data_with_its_own_mapping_prevents_the_receivers_fallback() {
     let mut script = Script::accepted(config());
     script.data(0, 1, b"once ");
     script.data(0, 1, b"once ");
@@ -151,7 +151,7 @@ fn data_with_a_place_of_its_own_keeps_the_receiver_from_falling_back() {
 }
 
 #[test]
-fn what_is_acknowledged_without_a_data_ack_is_not_repeated() {
+fn data_acknowledged_without_a_data_ack_is_not_retransmitted() {
     let mut script = Script::accepted(config());
     script.write(b"hello");
     let _ = script.drain();
@@ -168,7 +168,7 @@ fn what_is_acknowledged_without_a_data_ack_is_not_repeated() {
 }
 
 #[test]
-fn who_has_repeated_data_resets_the_only_subflow_when_options_vanish() {
+fn a_sender_that_retransmitted_resets_if_options_vanish() {
     let mut script = Script::accepted(config());
     script.write(b"hello");
     let _ = script.drain();
@@ -225,7 +225,7 @@ fn with_several_subflows_the_one_with_a_wrong_checksum_is_reset_with_mp_fail() {
 }
 
 #[test]
-fn with_one_subflow_a_wrong_checksum_is_answered_by_mp_fail_and_both_ends_become_plain_tcp() {
+fn a_wrong_checksum_on_the_only_subflow_causes_fallback() {
     let mut script = Script::accepted(with_checksums());
     send_checked(&mut script, 0, 1, b"good ");
     let _ = script.drain();
@@ -279,7 +279,7 @@ fn with_one_subflow_a_wrong_checksum_is_answered_by_mp_fail_and_both_ends_become
 }
 
 #[test]
-fn mp_fail_is_answered_by_mp_fail_and_data_from_there_on_is_sent_again_under_an_infinite_mapping() {
+fn mp_fail_triggers_mp_fail_and_an_infinite_mapping() {
     let mut script = Script::accepted(with_checksums());
     script.write(b"good ");
     let _ = script.drain();
@@ -303,7 +303,7 @@ fn mp_fail_is_answered_by_mp_fail_and_data_from_there_on_is_sent_again_under_an_
 }
 
 #[test]
-fn mp_fail_is_repeated_until_the_infinite_mapping_comes() {
+fn mp_fail_is_retransmitted_until_the_infinite_mapping_arrives() {
     let mut script = Script::accepted(with_checksums());
     send_damaged(&mut script, 0, 1, b"bad");
     let told = |script: &mut Script| script.drain().iter().any(|(_, sent)| failed(sent) == Some(1));
@@ -324,7 +324,7 @@ fn mp_fail_is_repeated_until_the_infinite_mapping_comes() {
 }
 
 #[test]
-fn data_under_way_when_the_other_direction_fails_is_not_lost() {
+fn data_in_flight_when_the_other_direction_fails_is_not_lost() {
     let mut script = Script::accepted(with_checksums());
     script.write(b"damaged");
     let _ = script.drain();
@@ -340,7 +340,7 @@ fn data_under_way_when_the_other_direction_fails_is_not_lost() {
 }
 
 #[test]
-fn what_never_came_again_is_missed_at_the_end() {
+fn data_never_retransmitted_is_missing_at_the_end() {
     let mut script = Script::accepted(with_checksums());
     send_damaged(&mut script, 0, 1, b"bad");
     // The peer goes on behind what failed.
@@ -358,7 +358,7 @@ fn what_never_came_again_is_missed_at_the_end() {
 }
 
 #[test]
-fn an_infinite_mapping_maps_everything_behind_it_and_ends_data_acks() {
+fn an_infinite_mapping_maps_all_later_data_and_ends_data_acks() {
     let mut script = Script::accepted(config());
     script.data(0, 1, b"mapped, ");
     let _ = script.drain();
@@ -371,7 +371,7 @@ fn an_infinite_mapping_maps_everything_behind_it_and_ends_data_acks() {
 }
 
 #[test]
-fn an_infinite_mapping_beside_other_subflows_is_refused() {
+fn an_infinite_mapping_is_refused_while_other_subflows_exist() {
     let mut script = Script::accepted(config());
     let line = script.join(1);
     let mapping = infinite(&script, line, 1);

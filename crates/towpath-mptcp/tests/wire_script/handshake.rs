@@ -43,7 +43,7 @@ fn a_client_offers_version_1_with_hmac_sha256_and_nothing_else() {
 }
 
 #[test]
-fn a_server_answers_by_version_1_to_whoever_speaks_it() {
+fn a_server_answers_version_1_with_version_1() {
     for (version, multipath) in [(0, false), (1, true), (2, true), (15, true)] {
         let mut script = Script::server(config());
         script.send(0, SYN, mptcp(with(|own| own.version = version, offered())), b"");
@@ -64,7 +64,7 @@ fn the_third_packet_has_both_keys_and_no_length() {
 }
 
 #[test]
-fn the_first_data_repeats_the_keys_with_its_length_until_they_are_known_to_have_arrived() {
+fn the_first_data_carries_keys_and_length_until_acknowledged() {
     let mut script = Script::client(config());
     let _ = script.expect();
     script.send(0, SYN.with(ACK), mptcp(answer()), b"");
@@ -86,7 +86,7 @@ fn the_first_data_repeats_the_keys_with_its_length_until_they_are_known_to_have_
 }
 
 #[test]
-fn data_under_mp_capable_is_acknowledged_and_counts_also_after_data_the_other_way() {
+fn data_with_mp_capable_is_valid_even_after_data_in_reverse() {
     let mut script = Script::server(config());
     script.send(0, SYN, mptcp(offer()), b"");
     script.host_key = capable_of(&script.expect()).unwrap().sender_key.unwrap();
@@ -155,7 +155,7 @@ fn an_answer_that_was_tampered_with_means_plain_tcp() {
 }
 
 #[test]
-fn a_syn_with_a_key_is_none_of_version_1() {
+fn a_syn_with_a_key_is_not_version_1() {
     let mut script = Script::server(config());
     script.send(0, SYN, mptcp(answer()), b"");
     assert!(plain(&script.expect()));
@@ -263,7 +263,7 @@ fn checksums_that_the_responder_asks_for_are_confirmed_and_used() {
 }
 
 #[test]
-fn nobody_joins_an_address_whose_owner_set_flag_c() {
+fn no_join_goes_to_an_address_with_flag_c_set() {
     let mut script = Script::client(config());
     let _ = script.expect();
     script.stack.set_address(script.now, LocalAddress { subflow: true, ..local(1) });
@@ -276,7 +276,7 @@ fn nobody_joins_an_address_whose_owner_set_flag_c() {
 }
 
 #[test]
-fn data_numbers_of_each_end_begin_behind_the_number_from_its_own_key() {
+fn data_sequence_numbers_start_after_the_idsn_of_each_key() {
     let mut script = Script::accepted(config());
     script.data(0, 1, b"first");
     let _ = script.drain();

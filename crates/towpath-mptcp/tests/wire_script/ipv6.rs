@@ -133,7 +133,7 @@ impl Pair {
 }
 
 #[test]
-fn a_router_of_ipv6_makes_packets_smaller_and_what_it_dropped_goes_again() {
+fn packet_too_big_reduces_the_size_and_retransmits() {
     let mut pair = Pair::connected(1_500);
     assert_eq!(pair.transfer(14_000), 14_000);
     let told = pair.too_big;
@@ -170,7 +170,7 @@ fn only_messages_that_can_be_right_make_packets_of_ipv6_smaller() {
 }
 
 #[test]
-fn no_packet_of_ipv6_is_larger_than_the_peer_takes_whatever_the_path_carries() {
+fn no_ipv6_packet_exceeds_the_mss_of_the_peer() {
     let mut pair = Pair::connected(1_300);
     pair.link = 1_500;
     assert_eq!(pair.transfer(40_000), 40_000);

@@ -54,7 +54,7 @@ fn a_valid_token_is_answered_by_the_left_64_bits_of_the_hmac() {
 }
 
 #[test]
-fn every_handshake_has_a_random_number_of_its_own() {
+fn every_handshake_has_a_fresh_random_number() {
     let mut script = Script::accepted(config());
     let mut nonces = Vec::new();
     for path in [1, 2, 1] {
@@ -67,7 +67,7 @@ fn every_handshake_has_a_random_number_of_its_own() {
 }
 
 #[test]
-fn the_third_packet_is_acknowledged_at_once_and_again_when_it_comes_again() {
+fn the_third_packet_and_its_copies_are_acknowledged_at_once() {
     let mut script = Script::accepted(ConnectionConfig {
         subflow: towpath_mptcp::subflow::SubflowConfig::linux(),
         ..config()
@@ -81,7 +81,7 @@ fn the_third_packet_is_acknowledged_at_once_and_again_when_it_comes_again() {
 }
 
 #[test]
-fn the_third_packet_is_repeated_and_no_data_goes_before_it_is_acknowledged() {
+fn the_third_packet_is_retransmitted_and_data_waits_for_its_ack() {
     let (mut script, _) = joining(config());
     script.send(1, SYN.with(ACK), mptcp(script.join_syn_ack(0)), b"");
     let third = script.expect_on(1);
@@ -172,7 +172,7 @@ fn a_third_packet_with_a_wrong_hmac_or_without_mp_join_is_reset() {
 }
 
 #[test]
-fn who_sees_nothing_of_a_subflow_can_neither_reset_nor_complete_it() {
+fn an_off_path_attacker_cannot_reset_or_complete_a_subflow() {
     let (mut script, _) = joining(config());
     let blind = Segment { ack: 1, ..script.segment(1, SYN.with(ACK), Options::default(), b"") };
     script.inject(&blind);
@@ -195,7 +195,7 @@ fn who_sees_nothing_of_a_subflow_can_neither_reset_nor_complete_it() {
 }
 
 #[test]
-fn a_joining_syn_belongs_to_its_token_whatever_its_port() {
+fn a_joining_syn_is_matched_by_token_for_any_port() {
     let mut script = Script::accepted(config());
     let line = script.add_line(SocketAddr::new(host(1), 4_711), SocketAddr::new(peer(1), 6_000));
     script.send(line, SYN, mptcp(script.join_syn(2)), b"");
@@ -207,7 +207,7 @@ fn a_joining_syn_belongs_to_its_token_whatever_its_port() {
 }
 
 #[test]
-fn nothing_is_sent_on_a_subflow_that_the_peer_wants_as_a_backup() {
+fn no_data_is_sent_on_a_subflow_requested_as_backup() {
     let mut script = Script::accepted(config());
     let line = script.add_line(SocketAddr::new(host(1), PORT), SocketAddr::new(peer(1), 6_000));
     let token = keys::token(script.host_key);
@@ -227,7 +227,7 @@ fn nothing_is_sent_on_a_subflow_that_the_peer_wants_as_a_backup() {
 }
 
 #[test]
-fn a_cautious_host_sends_one_packet_on_an_accepted_subflow_until_something_comes_back() {
+fn a_cautious_host_sends_one_packet_until_the_subflow_answers() {
     for (cautious_joins, answer) in [(false, false), (true, false), (true, true)] {
         let mut script = Script::accepted(ConnectionConfig { cautious_joins, ..config() });
         let line = script.join(1);

@@ -28,7 +28,7 @@ fn a_data_ack_has_as_many_octets_as_the_peers_mappings() {
 }
 
 #[test]
-fn an_infinite_mapping_of_nothing_is_none() {
+fn an_empty_infinite_mapping_is_ignored() {
     let mut script = Script::accepted(config());
     let mapping = DssMapping { dsn: DataAck::Long(peer_dsn(1)), ssn: 1, len: 0, checksum: None };
     let data_ack = script.data_ack(1).dss.unwrap().data_ack;
@@ -71,7 +71,7 @@ fn delayed_acks_grow_up_to_a_round_trip() {
 }
 
 #[test]
-fn an_answer_lets_acknowledgements_wait_and_a_repetition_hurries_them() {
+fn a_reply_delays_acks_and_a_retransmission_speeds_them_up() {
     let mut script = far_peer(16);
     script.send(0, ACK, Options::default(), &[1; 100]);
     assert_eq!(script.expect().ack, script.lines[0].seq);

@@ -80,7 +80,7 @@ fn source_quench_is_discarded() {
 }
 
 #[test]
-fn what_came_together_is_acknowledged_once() {
+fn segments_received_together_are_acknowledged_once() {
     let (mut script, value) = open(plain());
     for part in 0..4 {
         let segment = script.segment(0, ACK, stamp(1_000_001, value), &[part; 700]);
@@ -166,7 +166,7 @@ fn no_shift_above_14_is_offered() {
 }
 
 #[test]
-fn the_longest_wait_for_a_repetition_is_between_one_and_two_minutes() {
+fn the_maximum_rto_is_between_one_and_two_minutes() {
     let (mut script, _) =
         open(ConnectionConfig { multipath: false, ..ConnectionConfig::linux_6_18() });
     script.write(&[1; 100]);

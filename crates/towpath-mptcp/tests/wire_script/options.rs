@@ -15,7 +15,7 @@ fn number(long: bool) -> DataAck {
 }
 
 #[test]
-fn what_is_reserved_is_sent_as_zero() {
+fn reserved_bits_are_sent_as_zero() {
     for backup in [false, true] {
         let flag = u8::from(backup);
         let syn = MpJoin::Syn { backup, address_id: 3, token: 0, nonce: 0 };
@@ -40,7 +40,7 @@ fn what_is_reserved_is_sent_as_zero() {
 }
 
 #[test]
-fn what_is_reserved_is_ignored() {
+fn reserved_bits_are_ignored_on_receipt() {
     let parse = |bytes: &[u8]| Options::parse(bytes).mptcp.first().cloned();
     let address = [30, 16, 0x3e, 7, 10, 0, 0, 1, 1, 2, 3, 4, 5, 6, 7, 8];
     let expected =
@@ -54,7 +54,7 @@ fn what_is_reserved_is_ignored() {
 }
 
 #[test]
-fn the_sizes_in_a_dss_mean_nothing_without_what_they_are_the_size_of() {
+fn dss_size_flags_without_their_field_are_ignored() {
     // Flags a and m without A and M.
     let options = Options::parse(&[30, 4, 0x20, 0x0a]);
     assert_eq!(options.dss, Some(Dss::default()));

@@ -82,7 +82,7 @@ fn a_closed_window_is_probed_ever_more_rarely_and_for_ever() {
 }
 
 #[test]
-fn a_window_that_is_taken_back_holds_what_is_new_until_it_opens() {
+fn a_shrunken_window_delays_new_data_until_it_opens() {
     let mut script = open(plain());
     script.write(&[1; 5_840]);
     assert_eq!(sent(&mut script).len(), 4);
@@ -99,7 +99,7 @@ fn a_window_that_is_taken_back_holds_what_is_new_until_it_opens() {
 }
 
 #[test]
-fn what_is_not_acknowledged_is_repeated_at_doubled_times_and_given_up() {
+fn unacked_data_is_retransmitted_with_backoff_then_abandoned() {
     let mut settings = plain();
     settings.subflow.retries = 5;
     let mut script = open(settings);
@@ -119,7 +119,7 @@ fn what_is_not_acknowledged_is_repeated_at_doubled_times_and_given_up() {
 }
 
 #[test]
-fn a_syn_without_answer_is_repeated_and_given_up() {
+fn an_unanswered_syn_is_retransmitted_and_abandoned() {
     let mut script = Script::client(plain());
     let first = script.expect();
     let mut again = 0;
@@ -153,7 +153,7 @@ fn only_the_exact_number_resets_and_a_syn_is_challenged() {
 }
 
 #[test]
-fn an_acknowledgement_of_what_was_never_sent_is_challenged_and_its_data_dropped() {
+fn an_ack_of_unsent_data_is_challenged_and_its_payload_dropped() {
     let mut script = open(plain());
     let data = script.segment(0, ACK, Options::default(), b"injected");
     script.inject(&Segment { ack: data.ack.wrapping_add(1_000), ..data.clone() });
@@ -201,7 +201,7 @@ fn a_router_with_a_small_link_makes_packets_smaller() {
 }
 
 #[test]
-fn who_closes_first_answers_a_repeated_fin_in_time_wait() {
+fn time_wait_answers_a_retransmitted_fin() {
     let mut script = open(plain());
     script.shutdown();
     assert!(script.expect().flags.contains(FIN));

@@ -39,14 +39,14 @@ fn sent(script: &mut Script) -> Vec<usize> {
 }
 
 #[test]
-fn the_end_of_what_waits_fills_a_window_that_is_no_packet() {
+fn the_last_queued_data_fills_a_window_below_one_packet() {
     let mut script = open(false, 10_000);
     script.write(&[1; 10_000]);
     assert_eq!(sent(&mut script), [1_460, 1_460, 1_460, 1_460, 1_460, 1_460, 1_240]);
 }
 
 #[test]
-fn a_window_that_is_left_over_takes_the_end_of_the_data() {
+fn a_leftover_window_takes_the_last_data() {
     let mut script = open(false, 8_760);
     script.write(&[1; 10_000]);
     assert_eq!(sent(&mut script).len(), 6);
@@ -78,7 +78,7 @@ fn a_window_that_stays_small_gets_everything_in_time() {
 
 /// Any window after any acknowledgement, closed ones too.
 #[test]
-fn whatever_the_window_all_data_comes_and_there_is_always_a_deadline() {
+fn all_data_arrives_with_any_window_and_a_timer_is_always_set() {
     for seed in 0..200 {
         let mut random = Pcg32::seed_from_u64(seed);
         let multipath = seed % 2 == 1;

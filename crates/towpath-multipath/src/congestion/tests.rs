@@ -71,7 +71,7 @@ fn growth(name: &str, group: &[Sibling]) -> i64 {
 }
 
 #[test]
-fn every_control_has_the_name_under_which_it_is_found() {
+fn every_control_is_found_by_its_name() {
     for entry in ALL {
         assert_eq!(make(entry.name).name(), entry.name);
     }
@@ -80,7 +80,7 @@ fn every_control_has_the_name_under_which_it_is_found() {
 }
 
 #[test]
-fn slow_start_doubles_the_window_each_round_trip_whatever_the_siblings_do() {
+fn slow_start_doubles_the_window_each_rtt_despite_siblings() {
     let others = [sibling(1, 500, RTT), sibling(2, 1, RTT)];
     for entry in ALL {
         let mut control = make(entry.name);
@@ -92,7 +92,7 @@ fn slow_start_doubles_the_window_each_round_trip_whatever_the_siblings_do() {
 }
 
 #[test]
-fn slow_start_ends_at_the_threshold_and_the_rest_of_an_acknowledgement_counts_for_avoidance() {
+fn slow_start_ends_at_ssthresh_and_the_excess_goes_to_avoidance() {
     let mut control = avoiding("reno", 1);
     assert_eq!(control.ssthresh_bytes(), 5 * MSS_BYTES);
     control.on_ack(&ack(RTT, 9 * MSS_BYTES), PathId(0), &[]);
@@ -122,7 +122,7 @@ fn hystart_leaves_slow_start_when_delay_grows_and_not_before() {
 }
 
 #[test]
-fn hystart_goes_on_when_the_delay_was_jitter() {
+fn hystart_resumes_slow_start_if_the_delay_was_jitter() {
     let mut control =
         by_name("reno", CongestionConfig { hystart: HyStartRule::Rfc9406, ..start() }).unwrap();
     for number in 0..12 {
@@ -139,7 +139,7 @@ fn hystart_goes_on_when_the_delay_was_jitter() {
 }
 
 #[test]
-fn conservative_slow_start_grows_by_a_quarter_and_every_other_slow_start_by_all() {
+fn css_grows_by_a_quarter_and_other_slow_start_by_all() {
     let mut control =
         by_name("reno", CongestionConfig { hystart: HyStartRule::Rfc9406, ..start() }).unwrap();
     let grow = |control: &mut dyn CongestionControl, late_ms: u64| {
@@ -206,7 +206,7 @@ fn a_window_that_is_not_used_does_not_grow() {
 }
 
 #[test]
-fn loss_leaves_what_each_control_says() {
+fn loss_leaves_the_window_that_each_control_defines() {
     let slower = [sibling(0, 100, RTT), sibling(1, 50, RTT)];
     let faster = [sibling(0, 100, RTT), sibling(1, 120, RTT)];
     let much_faster = [sibling(0, 100, RTT), sibling(1, 400, RTT)];
@@ -244,7 +244,7 @@ fn a_timeout_leaves_one_packet_and_a_spurious_one_nothing_at_all() {
 }
 
 #[test]
-fn idle_time_halves_the_window_down_to_the_restart_window() {
+fn idle_time_halves_the_window_to_the_restart_window_at_least() {
     for (timeouts, bytes) in
         [(0, 100_000), (1, 50_000), (3, 12_500), (9, 10_000), (u32::MAX, 10_000)]
     {
@@ -363,7 +363,7 @@ fn cubic_that_loses_below_its_top_aims_lower() {
 }
 
 #[test]
-fn time_in_which_the_window_was_not_used_is_no_time_for_cubic() {
+fn application_limited_time_does_not_count_for_cubic() {
     let run = |pause: Duration| {
         let mut control = avoiding("cubic", 100);
         round(control.as_mut(), RTT, &[]);
@@ -376,7 +376,7 @@ fn time_in_which_the_window_was_not_used_is_no_time_for_cubic() {
 }
 
 #[test]
-fn coupled_controls_beside_an_equal_path_grow_as_their_papers_say() {
+fn coupled_controls_with_two_equal_paths_grow_as_published() {
     let mut pair = [sibling(0, 100, RTT), sibling(1, 100, RTT)];
     // LIA: α = ½, so a quarter of a packet each; OLIA: 1/4 too; BALIA: α = 1, the same.
     for name in ["lia", "olia", "balia"] {

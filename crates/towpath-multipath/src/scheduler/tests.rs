@@ -37,7 +37,7 @@ fn chosen(name: &str, paths: &[PathView]) -> Option<u8> {
 }
 
 #[test]
-fn every_scheduler_has_a_name_of_its_own_and_min_rtt_is_the_first() {
+fn every_scheduler_has_a_unique_name_and_min_rtt_is_first() {
     let names: std::collections::BTreeSet<_> = ALL.iter().map(|entry| entry.name).collect();
     assert_eq!(names.len(), ALL.len());
     assert_eq!(ALL[0].name, "min-rtt");
@@ -141,7 +141,7 @@ fn apple_interactive_leaves_the_primary_for_three_reasons() {
 }
 
 #[test]
-fn apple_interactive_says_why_it_left() {
+fn apple_interactive_reports_its_switch_reason() {
     let (wifi, cell) = (path(0, 50), backup(path(1, 80)));
     let slow = PathView { srtt: Duration::from_millis(601), ..wifi };
     let late = PathView { rto: Duration::from_millis(1_501), ..wifi };
@@ -160,7 +160,7 @@ fn apple_interactive_says_why_it_left() {
 }
 
 #[test]
-fn wifi_assist_halves_what_is_endured() {
+fn wifi_assist_halves_the_tolerated_thresholds() {
     let (wifi, cell) = (path(0, 50), backup(path(1, 80)));
     let slow = PathView { srtt: Duration::from_millis(301), ..wifi };
     let late = PathView { rto: Duration::from_millis(751), ..wifi };
@@ -185,7 +185,7 @@ fn apple_handover_stays_until_the_primary_has_failed() {
 }
 
 #[test]
-fn the_primary_is_kept_when_other_paths_come_and_is_chosen_anew_when_it_goes() {
+fn the_primary_is_kept_until_it_goes_and_is_then_chosen_again() {
     let mut handover = by_name("apple-handover").unwrap();
     let mut next = |paths: &[PathView]| {
         let model = ConnectionFixture::new(paths.iter().copied());
@@ -278,7 +278,7 @@ fn linux_ends_a_burst_with_the_run_in_which_it_is_sent() {
 }
 
 #[test]
-fn linux_ends_a_burst_with_a_fragment_of_what_was_written() {
+fn linux_ends_a_burst_with_a_partial_write() {
     for (from, expected) in [(0, 65_456), (10_000, 88_184), (32_728, 65_456), (32_700, 65_484)] {
         let mut model = ConnectionFixture::new([PathView { room_bytes: 200_000, ..path(0, 20) }]);
         model.unsent_from = from;
@@ -339,7 +339,7 @@ fn linux_bursts_end_with_the_window_of_the_peer() {
 }
 
 #[test]
-fn linux_repeats_only_on_an_idle_subflow() {
+fn linux_reinjects_only_on_an_idle_subflow() {
     let busy = |of: PathView| PathView { in_flight_bytes: 1, ..of };
     let silent = |of: PathView, rounds| PathView { silent_rounds: rounds, ..of };
     let (first, second, spare) = (path(0, 20), path(1, 100), backup(path(2, 5)));
@@ -360,7 +360,7 @@ fn linux_repeats_only_on_an_idle_subflow() {
 }
 
 #[test]
-fn redundant_sends_on_each_path_what_it_has_not_sent() {
+fn redundant_sends_on_each_path_the_data_it_has_not_sent() {
     let range = |start, bytes| DataRange { start, bytes };
     let mut model = ConnectionFixture::new([path(0, 20), path(1, 100)]);
     // 100..3100 are outstanding; path 0 has sent them all, path 1 up to 1100.

@@ -130,7 +130,7 @@ fn losses_of_one_window_reduce_it_once() {
 }
 
 #[test]
-fn what_waits_longest_is_known_and_probes_that_are_given_up_do_not_count() {
+fn the_oldest_unacked_packet_is_known_without_abandoned_probes() {
     let factory = factory("cubic");
     let mut path = Path::new(&factory, RTT);
     let clock = factory.clock;
@@ -143,7 +143,7 @@ fn what_waits_longest_is_known_and_probes_that_are_given_up_do_not_count() {
 }
 
 #[test]
-fn the_place_of_a_path_is_free_when_its_last_controller_is_gone() {
+fn a_path_slot_is_free_after_its_last_controller_is_dropped() {
     let factory = factory("olia");
     let path = Path::new(&factory, RTT);
     let copy = path.handle.clone_box();
@@ -158,7 +158,7 @@ fn the_place_of_a_path_is_free_when_its_last_controller_is_gone() {
 }
 
 #[test]
-fn every_name_is_known_and_others_are_told_what_there_is() {
+fn every_name_is_known_and_unknown_names_list_the_choices() {
     for (name, _) in names() {
         assert!(CongestionFactory::new(name, TimeConverter::new()).is_ok(), "{name}");
     }

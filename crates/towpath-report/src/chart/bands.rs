@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_stands_in_its_band_where_that_is_thickest() {
+    fn a_label_is_placed_at_the_thickest_part_of_its_band() {
         let low = [8.0; 20];
         let mut high = [0.1; 20];
         high[15..].fill(2.0);
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thin_or_short_band_has_no_name() {
+    fn a_narrow_or_short_band_has_no_label() {
         let mut short = [0.0; 20];
         short[3] = 9.0;
         let named = band_labels(&chart(&[("thin", &[0.2; 20]), ("much too short", &short)]));

@@ -391,7 +391,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn signs_of_what_is_cut_off_do_not_overprint_each_other() {
+    fn clipping_marks_do_not_overlap() {
         let (marks, stalls) = (Vec::new(), Vec::new());
         let axis = SharedAxis { scale: AxisScale::Time, step_s: 0.1, end_s: 10.0, marks, stalls };
         let mut out = String::new();

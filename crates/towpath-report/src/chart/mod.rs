@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_axis_cuts_off_is_told_point_by_point() {
+    fn clipped_points_are_listed_one_by_one() {
         let band = |name: &str, values: [f64; 3]| ChartSeries {
             name: name.to_owned(),
             class: String::new(),

@@ -507,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bar_stands_where_and_when_its_packet_was_sent() {
+    fn a_bar_is_at_the_time_and_sequence_of_its_packet() {
         let sent = group(SequenceKind::Sent, &[(0, 0, 500), (500, 500, 1_000)]);
         let plane = SequenceArea { from_s: 0.0, length_s: 1.0, low: 0.0, height: 1_000.0 };
         assert_eq!(bar(&sent.marks[0], plane, 4.0), "M0 1000V500");
@@ -515,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sent_again_is_drawn_says_what_it_is_and_has_a_letter() {
+    fn resent_data_is_drawn_with_a_title_and_a_letter() {
         let mark = |n: u32| (u64::from(2 * n), i64::from(n) * 100, i64::from(n) * 100 + 90);
         let again: Vec<_> = (0..500).map(mark).collect();
         let drawn = picture(vec![group(SequenceKind::Retransmitted, &again)]).svg();

@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn never_stands_at_the_end_and_nothing_breaks_on_no_values() {
+    fn never_is_the_last_axis_position_and_no_values_are_accepted() {
         let axis = ValueAxis::of(MetricUnit::Time, [1.0, f64::INFINITY].into_iter());
         assert!(axis.place(f64::INFINITY) >= 100.0);
         let empty = ValueAxis::of(MetricUnit::Count, std::iter::empty());

@@ -174,7 +174,7 @@ mod tests {
     use super::jain;
 
     #[test]
-    fn jains_index_is_one_for_equals_and_one_over_n_for_a_winner_who_takes_all() {
+    fn jains_index_is_1_for_equal_shares_and_1_over_n_for_a_winner() {
         assert_eq!(jain(&[5.0, 5.0, 5.0]), Some(1.0));
         assert_eq!(jain(&[9.0, 0.0, 0.0]), Some(1.0 / 3.0));
         // Of Jain's own example: 20 % of the users are favoured equally, the others get nothing.

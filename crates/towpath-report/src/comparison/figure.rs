@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_figure_is_a_metric() {
+    fn every_compared_value_is_a_metric() {
         for figure in &METRICS {
             assert!(figure.metric().is_some(), "{}", figure.name);
         }

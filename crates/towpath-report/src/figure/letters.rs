@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_becomes_a_path_with_its_other_attributes_at_its_place() {
+    fn a_text_becomes_a_path_and_keeps_its_other_attributes() {
         let path = of("<g><text x=\"100\" y=\"50.5\" font-size=\"20\" fill=\"red\">HIH</text></g>");
         assert!(path.starts_with("<g><path d=\"M0 0M") && path.ends_with("\" fill=\"red\"/></g>"));
         // Capitals are 0.7 of the size high; two of 0.72 and one of 0.28 are wide.

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_and_infinity_have_an_axis_too() {
+    fn an_axis_exists_for_no_values_and_for_infinity() {
         for scale in [ScaleKind::Linear, ScaleKind::Log, ScaleKind::Names(vec![])] {
             let plain = Axis { label: String::new(), scale, range: None };
             for values in [vec![], vec![0.0], vec![f64::NAN, f64::INFINITY], vec![5.0]] {

@@ -82,7 +82,7 @@ fn bars() -> Panel {
 }
 
 #[test]
-fn what_ran_over_kernels_looks_like_its_twin_with_rings() {
+fn kernel_runs_have_the_same_style_with_ring_markers() {
     let mut panel = buffers();
     panel.curves.truncate(1);
     let twin = Curve { name: "TCP (kernel)".into(), emulated: true, ..panel.curves[0].clone() };
@@ -177,7 +177,7 @@ fn the_picture_of_dots_is_twice_as_large_and_has_the_same_bytes_each_time() {
 }
 
 #[test]
-fn what_is_no_number_is_not_drawn() {
+fn values_that_are_not_numbers_are_not_drawn() {
     let mut figure = all();
     for panel in &mut figure.panels {
         for curve in &mut panel.curves {
@@ -192,7 +192,7 @@ fn what_is_no_number_is_not_drawn() {
 }
 
 #[test]
-fn a_figure_without_anything_is_still_a_picture() {
+fn an_empty_plot_is_still_an_image() {
     let mut empty = all();
     for panel in &mut empty.panels {
         (panel.curves, panel.references, panel.lines) = (vec![], vec![], vec![]);
@@ -202,7 +202,7 @@ fn a_figure_without_anything_is_still_a_picture() {
 }
 
 #[test]
-fn a_curve_looks_the_same_in_every_panel_and_stands_in_the_legend_once() {
+fn a_curve_has_one_style_in_all_panels_and_one_legend_entry() {
     let figure = Figure { panels: vec![buffers(), buffers()], ..all() };
     let text = svg(&figure);
     assert_eq!(text.matches(">TCP over 3G<").count(), 1);
@@ -236,7 +236,7 @@ fn a_point_that_belongs_to_a_bar_is_at_that_bar() {
 }
 
 #[test]
-fn what_others_give_is_hollow_everywhere_and_once_in_the_legend() {
+fn published_values_are_hollow_and_once_in_the_legend() {
     let figure = with_given();
     // The colour is that of no other curve; a hollow circle is white inside it.
     let hollow = "fill=\"#fff\" stroke=\"#66727d\" stroke-width=\"1.6\"";

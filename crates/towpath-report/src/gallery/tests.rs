@@ -87,7 +87,7 @@ fn the_page_needs_nothing_but_itself_and_shows_both_sides() {
 }
 
 #[test]
-fn a_figure_of_two_worlds_has_a_name_of_its_own_and_says_where_each_claim_was_checked() {
+fn a_plot_of_two_worlds_names_the_world_of_each_claim() {
     let mut both = entry();
     both.worlds = vec!["sim".into(), "emu".into()];
     both.quick = false;

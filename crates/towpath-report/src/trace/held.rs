@@ -502,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_for_another_path_and_what_is_not_used_are_told() {
+    fn blocking_paths_and_unused_paths_are_reported() {
         let mut edges = WindowEdges::default();
         edges.record(5_000, 0);
         let above = ConnectionSendState {
@@ -567,7 +567,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_acknowledged_selectively_counts_once() {
+    fn selectively_acknowledged_data_counts_once() {
         let mut sender = SenderTracker::default();
         sender.on_ack(0, &[SeqRange::new(2_000, 4_000)], MS);
         sender.on_ack(0, &[SeqRange::new(2_000, 5_000)], 2 * MS);

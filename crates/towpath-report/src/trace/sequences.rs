@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_counts_only_while_something_is_outstanding() {
+    fn a_pause_counts_only_while_data_is_outstanding() {
         let marks = [
             mark(0, SequenceKind::Sent, 0, 100),
             mark(50, SequenceKind::Ack, 100, 100),

@@ -13,7 +13,7 @@ fn fault(text: &str) -> String {
 }
 
 #[test]
-fn a_head_says_what_is_shown_and_on_what() {
+fn a_script_header_names_sections_role_and_settings() {
     let text = "# first\n# second\n\ntitle: it holds\nsection: rfc9293 3.1, rfc8684 3.2\nrole: client\n\
                 transport: mptcp\nset: endpoint 1 subflow backup\nline: 1 host 1 peer 0\n\nconnect\n";
     let script = parse("mptcp/x", text).unwrap();
@@ -53,7 +53,7 @@ fn a_difference_has_a_world_and_a_name() {
 }
 
 #[test]
-fn what_makes_no_sense_is_found_with_its_line() {
+fn invalid_script_lines_are_reported_with_their_number() {
     assert_eq!(fault("section: rfc1 1\n"), "line 1: no `title:`");
     for (text, expected) in [
         ("> SYM", "line 4: `SYM` is no number"),

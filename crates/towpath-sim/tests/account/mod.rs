@@ -84,7 +84,7 @@ fn a_small_send_buffer_is_the_send_buffer() {
 }
 
 #[test]
-fn what_is_on_its_way_at_the_end_is_not_lost() {
+fn data_in_flight_at_the_end_is_not_lost() {
     let ended = simulate(&one_path("queue = \"1 s\"", HOSTS), Transport::Tcp, 1, false);
     let account = account(&ended);
     let (waiting, under_way) = undelivered(account);
@@ -96,7 +96,7 @@ fn what_is_on_its_way_at_the_end_is_not_lost() {
 }
 
 #[test]
-fn what_waits_for_a_path_that_went_down_is_not_payload() {
+fn data_waiting_for_a_failed_path_is_not_payload() {
     let slow = "rate = \"20 Mbit/s\"\ndelay = \"20 ms\"\nwhen-down = \"hold\"\n\
                 [[timeline]]\nat = \"3900 ms\"\npath = \"other\"\nset = \"down\"";
     let ended = simulate(&two_paths(HOSTS, slow), Transport::Mptcp, 1, false);
@@ -110,7 +110,7 @@ fn what_waits_for_a_path_that_went_down_is_not_payload() {
 }
 
 #[test]
-fn requests_now_and_then_are_nothing_to_send() {
+fn sparse_requests_count_as_nothing_to_send() {
     let text = "name = \"talk\"\n[hosts.phone]\n[hosts.server]\n[paths.wire]\n\
                 between = [\"phone\", \"server\"]\nrate = \"30 Mbit/s\"\ndelay = \"30 ms\"\n\
                 [[flows]]\nfrom = \"phone\"\nto = \"server\"\npattern = \"reqres\"\n\
@@ -147,7 +147,7 @@ fn a_shallow_queue_is_the_window_after_an_overflow() {
 }
 
 #[test]
-fn pacing_is_not_blamed_for_what_the_window_does() {
+fn pacing_is_not_blamed_for_a_window_limit() {
     let paced = "[hosts.phone]\nprofile-switches = { pacing = true }\n[hosts.server]\n";
     let scenario = one_path("loss = \"2 %\"", paced);
     assert_largest(&scenario, Transport::Tcp, Part::AfterLoss);
@@ -189,7 +189,7 @@ fn a_path_that_is_not_joined_has_no_subflow() {
 }
 
 #[test]
-fn a_join_that_takes_long_is_a_handshake() {
+fn a_slow_join_is_reported_as_handshake_time() {
     let other = "rate = \"60 Mbit/s\"\ndelay = \"900 ms\"";
     let ended = simulate(&two_paths(HOSTS, other), Transport::Mptcp, 1, false);
     let other = account(&ended).links.iter().find(|link| link.path == "other").unwrap();
@@ -213,7 +213,7 @@ fn copies_by_the_scheduler_are_copies() {
 }
 
 #[test]
-fn a_path_that_is_down_is_down() {
+fn a_path_that_is_down_is_reported_as_down() {
     let event = "[[timeline]]\nat = \"1 s\"\npath = \"wire\"\nset = \"down\"\n";
     let ended = simulate(&one_path(event, HOSTS), Transport::Tcp, 1, false);
     check_sums(&ended);
@@ -313,7 +313,7 @@ fn random_scenario_text(seed: u64) -> String {
 }
 
 #[test]
-fn on_random_scenarios_the_parts_sum_to_what_the_links_could_carry() {
+fn on_random_scenarios_the_parts_sum_to_the_link_capacity() {
     let seed = seed();
     for number in 0..50 {
         let scenario = random_scenario(seed * 1_000 + number);
@@ -375,7 +375,7 @@ fn job(scenario: &Scenario, transport: Transport, repeat: u32) -> SimJob {
 
 /// More of them: `TOWPATH_SCENARIOS=50`.
 #[test]
-fn the_best_advice_brings_what_it_says_with_other_seeds_too() {
+fn the_best_advice_brings_its_predicted_gain_with_other_seeds() {
     let scenarios = std::env::var("TOWPATH_SCENARIOS").ok().and_then(|n| n.parse().ok());
     let (mut advised, mut off, scenarios) = (0, Vec::new(), scenarios.unwrap_or(12_u64));
     for number in 0..scenarios {
@@ -439,7 +439,7 @@ fn a_value_that_the_sentence_names_lifts_its_limit_in_one_step() {
 }
 
 #[test]
-fn what_explains_a_small_buffer_is_a_larger_one() {
+fn the_best_trial_raises_the_limiting_setting() {
     let hosts = "[hosts.phone]\n[hosts.server]\nreceive-buffer = \"100 KB\"\n";
     let (before, after, trial) = best_trial(&one_path("", hosts), Transport::Tcp).unwrap();
     assert!(trial.text.starts_with("receive-buffer"), "{}", trial.text);

@@ -29,7 +29,7 @@ fn phases(queue: &str, transport: Transport) -> Vec<LoadPhase> {
 /// Bounds that were set before: two fills of 100 to 500 ms, against CoDel's target of 5 ms and what a
 /// few windows' bursts add to it.
 #[test]
-fn a_long_queue_raises_it_and_a_managed_one_hardly_does() {
+fn a_long_queue_raises_latency_and_an_aqm_hardly_does() {
     for transport in [Transport::Tcp, Transport::Mptcp, Transport::Quic] {
         let long = phases("\"500 ms\"", transport);
         let managed = phases("{ codel = {} }", transport);

@@ -35,7 +35,7 @@ fn probes<'a>(ended: &'a CompletedRun, path: &str) -> Vec<&'a Probe> {
 }
 
 #[test]
-fn every_path_says_how_far_it_is_whatever_the_transport() {
+fn every_path_reports_its_round_trip_for_every_transport() {
     for transport in ALL {
         let ended = simulate(&udping(""), transport, 1, false);
         assert!(ended.summary().ok, "{}", ended.summary().verdict);
@@ -85,7 +85,7 @@ fn datagrams_wait_in_the_queues_that_the_traffic_fills() {
 }
 
 #[test]
-fn a_new_address_is_asked_from_at_once() {
+fn a_new_address_is_probed_at_once() {
     let moved =
         "[[timeline]]\nat = \"2 s\"\npath = \"wifi\"\nset = \"address\"\nhost = \"phone\"\n";
     let ended = simulate(&udping(moved), Transport::Mptcp, 1, false);
@@ -93,7 +93,7 @@ fn a_new_address_is_asked_from_at_once() {
 }
 
 #[test]
-fn from_the_other_end_and_over_ipv6_it_is_the_same() {
+fn the_reverse_direction_and_ipv6_give_the_same_result() {
     let text = udping("family = \"v6\"").source;
     let text =
         text.replace("from = \"phone\"\nto = \"server\"", "from = \"server\"\nto = \"phone\"");

@@ -72,7 +72,7 @@ fn losses_duplicates_and_overtaking_are_those_of_the_link() {
 }
 
 #[test]
-fn an_outage_is_a_row_of_losses_and_what_cannot_be_sent_is_none() {
+fn an_outage_is_a_run_of_losses_without_the_unsent_datagrams() {
     let event = |how: &str| {
         format!(
             "[[timeline]]\nat = \"4 s\"\npath = \"wifi\"\nset = \"down\"\nhow = \"{how}\"\n\
@@ -92,7 +92,7 @@ fn an_outage_is_a_row_of_losses_and_what_cannot_be_sent_is_none() {
 }
 
 #[test]
-fn more_than_the_link_carries_waits_in_its_queue_and_is_lost() {
+fn excess_datagrams_wait_in_the_queue_and_are_lost() {
     let text = udp("queue = \"50 ms\"", "").source.replace("2 Mbit/s", "20 Mbit/s");
     let ended = simulate(&scenario(&text), Transport::Tcp, 1, false);
     let own = figures(&ended, DataDirection::Up);
@@ -104,7 +104,7 @@ fn more_than_the_link_carries_waits_in_its_queue_and_is_lost() {
 }
 
 #[test]
-fn what_does_not_fit_into_a_packet_is_not_sent() {
+fn oversized_datagrams_are_not_sent() {
     let text = udp("", "").source.replace("1000 B", "1473 B");
     let ended = simulate(&scenario(&text), Transport::Tcp, 1, false);
     let flow = &ended.summary().flows[0];

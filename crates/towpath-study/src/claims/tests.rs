@@ -67,7 +67,7 @@ fn check(check: &str, rows: &[RunRow]) -> (Option<ClaimOutcome>, String) {
 }
 
 #[test]
-fn every_point_keeps_a_bound_or_the_worst_is_named() {
+fn every_point_meets_a_bound_or_the_worst_is_named() {
     let (found, text) = check(
         "of = { variant = \"MPTCP\", \"receive buffer\" = \">= 600 KB\" }\nis = \">= 9 Mbit/s\"",
         &rows(),
@@ -119,7 +119,7 @@ fn one_point_or_the_mean_can_be_enough() {
 }
 
 #[test]
-fn the_runs_of_a_point_are_summed_up_as_asked() {
+fn the_runs_of_a_point_are_aggregated_as_requested() {
     let at = |rest: &str| {
         check(
             &format!("of = {{ variant = \"MPTCP\", \"receive buffer\" = \"1 MB\" }}\n{rest}"),
@@ -142,7 +142,7 @@ fn the_runs_of_a_point_are_summed_up_as_asked() {
 }
 
 #[test]
-fn failed_runs_are_counted_and_nothing_measured_holds_nothing() {
+fn failed_runs_are_counted_and_a_check_without_data_fails() {
     let mut rows = rows();
     for row in rows.iter_mut().filter(|row| row.seed == 2) {
         (row.error, row.figures) = (Some("no".into()), [].into());
@@ -157,7 +157,7 @@ fn failed_runs_are_counted_and_nothing_measured_holds_nothing() {
 }
 
 #[test]
-fn what_never_came_keeps_no_upper_bound() {
+fn values_of_never_meet_no_upper_bound() {
     let mut rows = rows();
     for row in &mut rows {
         row.figures.insert("goodput".into(), f64::INFINITY);
@@ -168,7 +168,7 @@ fn what_never_came_keeps_no_upper_bound() {
 }
 
 #[test]
-fn a_claim_needs_all_its_checks_and_a_thin_run_skips_some() {
+fn a_claim_needs_all_its_checks_and_a_quick_run_skips_some() {
     let checks = "[[claims.checks]]\nfigure = \"goodput\"\nis = \">= 1 bit/s\"\n\
         [[claims.checks]]\nfigure = \"goodput\"\nis = \">= 1 Gbit/s\"\nthin = false\n";
     let whole = verdict(checks, &rows());
@@ -184,7 +184,7 @@ fn a_claim_needs_all_its_checks_and_a_thin_run_skips_some() {
 }
 
 #[test]
-fn mistakes_are_told_with_their_place() {
+fn mistakes_are_reported_with_their_position() {
     let text = r#"
 [[claims]]
 text = "t"

@@ -82,7 +82,7 @@ fn curves_are_medians_in_the_units_of_the_axes() {
 }
 
 #[test]
-fn bars_can_stand_for_variants_and_parts_on_each_other() {
+fn bars_can_be_grouped_by_variant_and_stacked_by_part() {
     let y = "y = [\"path.first.goodput\", \"path.second.goodput\"]\ny-unit = \"Mbit/s\"\n\
              names = { \"path.first.goodput\" = \"link A\" }\n";
     let panel = drawn(&format!(
@@ -188,7 +188,7 @@ fn seconds_are_drawn_at_their_middle_and_distributions_reach_everything() {
 }
 
 #[test]
-fn published_points_stand_at_their_curve_in_its_units() {
+fn published_points_are_on_their_curve_in_its_units() {
     let figures = "[[figures]]\nkind = \"lines\"\nx = \"receive buffer\"\ny = \"goodput\"\n\
                    x-unit = \"KB\"\ny-unit = \"Mbit/s\"\n";
     let text = "variant,x,y,where\nMPTCP,600 KB,9.5,\"section 3, end\"\nMPTCP,600,9.5 Mbit/s,a\n";
@@ -215,7 +215,7 @@ fn two_panels(points: &str) -> Result<Figure, String> {
 }
 
 #[test]
-fn a_published_point_is_in_the_panel_that_it_names_or_wherever_its_curve_is() {
+fn a_published_point_is_in_its_named_panel_or_with_its_curve() {
     let points = "panel,variant,x,y,where\none link,TCP,100,5,a\n1,MPTCP,100,7,b\n,TCP,200,6,c\n";
     let figure = two_panels(points).unwrap();
     let references = |panel: &Panel| -> Vec<(String, f64)> {
@@ -227,7 +227,7 @@ fn a_published_point_is_in_the_panel_that_it_names_or_wherever_its_curve_is() {
 }
 
 #[test]
-fn points_of_a_curve_that_the_plan_does_not_have_are_one_of_their_own() {
+fn points_of_an_unknown_curve_form_their_own_curve() {
     let points = "panel,variant,x,y,where\n1,theirs,300,6,a\n1,theirs,200 KB,5 Mbit/s,b\n\
                   2,others,200,4,c\n";
     let figure = two_panels(points).unwrap();
@@ -240,7 +240,7 @@ fn points_of_a_curve_that_the_plan_does_not_have_are_one_of_their_own() {
 }
 
 #[test]
-fn a_point_that_would_be_nowhere_is_told() {
+fn a_point_outside_every_panel_is_reported() {
     let of = |line: &str| two_panels(&format!("panel,variant,x,y,where\n{line}\n")).unwrap_err();
     assert_eq!(
         of(",theirs,1,1,a"),
@@ -257,7 +257,7 @@ fn a_point_that_would_be_nowhere_is_told() {
 }
 
 #[test]
-fn a_wrong_table_of_points_is_told_with_its_line() {
+fn a_wrong_table_of_points_is_reported_with_its_line() {
     let plan = plan("");
     let of = |text: &str| published(text, &plan).unwrap_err();
     assert_eq!(

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_what_is_removed_are_those_before_anything_is() {
+    fn indices_of_removed_entries_refer_to_the_original() {
         let gone = |keys: &[&str]| {
             let keys: Vec<_> = keys.iter().map(|key| path(key)).collect();
             changed(|d| remove(d, &keys))

@@ -40,15 +40,15 @@ wrong! {
     a_transport_that_does_not_exist: format!("{HEAD}{CURVE}").replace("\"tcp\"", "\"mtcp\"");
     two_curves_of_one_name: format!("{HEAD}{CURVE}{CURVE}");
     a_curve_for_a_world_the_plan_is_not_run_in: format!("{HEAD}{CURVE}worlds = [\"emu\"]\n");
-    a_key_that_is_none: format!("{HEAD}{CURVE}remove = [\"paths..wifi\"]\n");
+    an_unknown_plan_key: format!("{HEAD}{CURVE}remove = [\"paths..wifi\"]\n");
     a_whole_table_replaced: format!("{HEAD}{CURVE}set = {{ hosts.a.mtu = 1400 }}\n");
-    what_the_plan_itself_says: format!("{HEAD}{CURVE}set = {{ \"run.seed\" = 7 }}\n");
+    a_key_that_the_plan_sets_itself: format!("{HEAD}{CURVE}set = {{ \"run.seed\" = 7 }}\n");
     an_axis_without_values: format!("{HEAD}{CURVE}[[axes]]\nname = \"x\"\nkeys = [\"a.b\"]\n");
     a_value_twice:
         format!("{HEAD}{CURVE}[[axes]]\nname = \"x\"\nkeys = [\"a.b\"]\nvalues = [1, 2, 1]\n");
     a_thin_value_that_is_none:
         format!("{HEAD}{CURVE}[[axes]]\nname = \"x\"\nkeys = [\"a.b\"]\nvalues = [1]\nthin = [2]\n");
-    an_emulated_value_that_is_none: format!(
+    an_emulated_value_that_does_not_exist: format!(
         "{HEAD}{CURVE}[[axes]]\nname = \"x\"\nkeys = [\"a.b\"]\nvalues = [1]\nemulated = [2]\n"
     );
     an_axis_called_like_a_column:
@@ -77,7 +77,7 @@ fn the_example_is_a_plan_whose_points_are_scenarios() {
 }
 
 #[test]
-fn the_page_in_the_documentation_is_this_one() {
+fn the_documented_page_is_up_to_date() {
     let page = include_str!("../../../../docs/plan.md");
     assert!(
         page == reference_markdown(),

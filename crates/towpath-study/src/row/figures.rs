@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn an_emulated_run_says_how_far_it_can_be_trusted() {
+    fn an_emulated_run_reports_its_reliability() {
         let noise = towpath_measure::result::EmulatorTiming {
             lateness_p99_ns: 3 * MS,
             unreliable: true,
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_came_in_the_window_counts_and_a_period_counts_for_its_part() {
+    fn only_data_in_the_window_counts_with_partial_periods_prorated() {
         let records = records([100, 200, 300, 0, 0, 0, 50, 4_000]);
         let window = [Duration::from_millis(750), Duration::from_millis(3_250)];
         let found = figures(&records, &scenario(), Some(window));
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_in_which_nothing_came_is_silent() {
+    fn a_window_without_data_is_silent() {
         let records = records([100, 0, 0, 0, 0, 0, 50, 0]);
         let window = [Duration::from_secs(1), Duration::from_secs(3)];
         let found = figures(&records, &scenario(), Some(window));
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_without_a_summary_has_no_figures() {
+    fn a_run_without_a_summary_has_no_metrics() {
         assert_eq!(figures(&[], &scenario(), None), BTreeMap::new());
     }
 }

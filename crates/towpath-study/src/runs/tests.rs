@@ -122,7 +122,7 @@ fn the_emulated_world_runs_its_own_part_of_the_plan() {
 }
 
 #[test]
-fn a_run_is_the_scenario_with_what_variant_and_point_say() {
+fn a_run_is_the_scenario_with_variant_and_point_applied() {
     let plan = plan(PLAN);
     let all = all(&plan.runs(SIM, &load));
     let (first, last) = (all.first().unwrap(), all.last().unwrap());
@@ -136,7 +136,7 @@ fn a_run_is_the_scenario_with_what_variant_and_point_say() {
 }
 
 #[test]
-fn what_is_thin_and_what_is_not_for_a_world_is_left_out() {
+fn quick_mode_world_and_seed_count_select_the_runs() {
     let plan = plan(PLAN);
     assert_eq!(plan.runs(RunSelection { quick: true, ..SIM }, &load).len(), 2 * 2 * 2);
     assert_eq!(plan.runs(RunSelection { world: World::Emu, ..SIM }, &load).len(), 3 * 2 * 3);
@@ -144,7 +144,7 @@ fn what_is_thin_and_what_is_not_for_a_world_is_left_out() {
 }
 
 #[test]
-fn everything_that_decides_about_a_row_changes_its_key() {
+fn everything_that_affects_a_row_changes_its_key() {
     let key = |text: &str, selection| {
         let plan = plan(text);
         plan.runs(selection, &load).get(20).unwrap().row.key
@@ -206,7 +206,7 @@ fn drawn(text: &str) -> Vec<StudyRun> {
 }
 
 #[test]
-fn samples_are_drawn_from_what_the_plan_says() {
+fn samples_are_drawn_from_the_distributions_of_the_plan() {
     let runs = drawn(&format!("{PLAN}{DRAWS}"));
     let (mut schedulers, mut subflows) = (BTreeSet::new(), BTreeSet::new());
     for run in &runs {
@@ -259,7 +259,7 @@ fn only_an_earlier_draw_of_the_same_kind_can_be_added() {
 }
 
 #[test]
-fn another_draw_and_more_samples_shift_nothing() {
+fn another_draw_and_more_samples_do_not_change_earlier_values() {
     let text = format!("{PLAN}{DRAWS}");
     let without = text.replace(
         "[[random.draws]]\nname = \"rate\"\nkeys = [\"paths.a.rate\"]\n\

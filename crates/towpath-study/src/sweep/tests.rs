@@ -81,7 +81,7 @@ fn the_keys_of_an_order_are_made_once_and_name_the_same_files() {
 }
 
 #[test]
-fn a_sweep_that_was_stopped_goes_on_and_has_every_run_once() {
+fn a_stopped_sweep_resumes_and_has_every_run_once() {
     let folder = TestDir::new("sweep-stopped");
     let sweep = Sweep::begin(&folder.0, order()).unwrap();
     sweep.work(Shard::WHOLE, 2, &answer, &mut |ended, _| ended < 10).unwrap();
@@ -105,7 +105,7 @@ fn a_sweep_that_was_stopped_goes_on_and_has_every_run_once() {
 }
 
 #[test]
-fn the_files_are_the_same_whoever_did_them() {
+fn the_files_are_the_same_for_any_worker() {
     let (one, two) = (TestDir::new("sweep-one"), TestDir::new("sweep-two"));
     let alone = Sweep::begin(&one.0, order()).unwrap();
     alone.work(Shard::WHOLE, 1, &answer, &mut go_on).unwrap();
@@ -139,7 +139,7 @@ fn another_plan_is_refused_in_the_same_folder() {
 }
 
 #[test]
-fn a_point_that_is_no_scenario_is_refused_before_anything_is_run() {
+fn a_point_with_an_invalid_scenario_is_refused_before_any_run() {
     let plan = PLAN.replace("3 ms", "3 mz");
     let refused = SweepSpec::new(("plan.toml", &plan), SIM, None, &load).unwrap_err().to_string();
     assert!(refused.contains("variant `TCP`, delay `3 mz`"), "{refused}");
@@ -147,7 +147,7 @@ fn a_point_that_is_no_scenario_is_refused_before_anything_is_run() {
 }
 
 #[test]
-fn verifying_finds_a_row_that_does_not_come_again() {
+fn verifying_finds_a_row_that_is_not_reproduced() {
     let folder = TestDir::new("sweep-verify");
     let sweep = Sweep::begin(&folder.0, order()).unwrap();
     sweep.work(Shard::WHOLE, 2, &answer, &mut go_on).unwrap();
@@ -162,7 +162,7 @@ fn verifying_finds_a_row_that_does_not_come_again() {
 }
 
 #[test]
-fn a_shard_begins_with_its_own_and_then_helps_from_the_end() {
+fn a_shard_runs_its_own_part_and_then_helps_from_the_end() {
     let chunks = (0..7).map(|index| RunChunk { index, runs: 0..1, path: PathBuf::new() }).collect();
     let order = Shard { number: 2, of: 3 }.order(chunks);
     let order: Vec<_> = order.iter().map(|chunk| chunk.index).collect();

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_says_it_unpacks_to_gigabytes_is_refused_unread() {
+    fn a_page_that_claims_to_unpack_to_gigabytes_is_refused_unread() {
         // A varint of 2^32 - 1, and nothing behind it.
         let claims = [0xff, 0xff, 0xff, 0xff, 0x0f];
         let error = error_text(pages(1_000_000).check_page(data(claims.to_vec(), Encoding::PLAIN)));
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dictionary_has_no_more_than_it_holds() {
+    fn a_dictionary_with_more_entries_than_data_is_refused() {
         let packed = snap::raw::Encoder::new().compress_vec(&[0; 400]).unwrap();
         assert!(pages(10_000).check_page(dictionary(&packed, 100)).is_ok());
         let error = error_text(pages(10_000).check_page(dictionary(&packed, 101)));

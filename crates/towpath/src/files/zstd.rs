@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn all_frames_are_read_and_those_without_content_passed_over() {
+    fn all_frames_are_read_and_empty_ones_are_skipped() {
         let passed = [&[0x50, 0x2a, 0x4d, 0x18, 3, 0, 0, 0][..], b"any"].concat();
         let long = "line\n".repeat(100_000);
         let parts =
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_behind_a_frame_and_no_frame_is_an_error() {
+    fn trailing_data_after_a_frame_is_an_error() {
         let error = read(&[frame("one\n"), b"{}\n{}\n".to_vec()].concat()).unwrap_err();
         assert_eq!(error.to_string(), NO_FRAME);
         assert!(read(&[]).is_err());

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn iperf3s_letters_mean_what_they_mean_there() {
+    fn short_options_of_iperf3_have_the_same_meaning() {
         assert_eq!(size("10M"), Ok(10 << 20));
         assert_eq!(size("1.5k"), Ok(1_536));
         assert_eq!(size("100"), Ok(100));
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_amount_is_said() {
+    fn an_invalid_amount_is_reported() {
         for wrong in ["", "ten", "10 parsecs", "-1", "nan"] {
             assert!(
                 time(wrong).is_err() && size(wrong).is_err() && rate(wrong).is_err(),

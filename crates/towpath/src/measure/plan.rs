@@ -287,7 +287,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bounds_can_be_written_in_several_ways() {
+    fn bounds_accept_several_spellings() {
         for (text, expected) in [
             ("goodput >= 20 Mbit/s", ("goodput", ">= 20 Mbit/s")),
             ("goodput=>= 20 Mbit/s", ("goodput", ">= 20 Mbit/s")),

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_server_is_said_with_its_line() {
+    fn an_invalid_server_is_reported_with_its_line() {
         for (text, line) in [
             ("", 1),
             ("# none\n", 1),

@@ -108,7 +108,7 @@ mod tests {
     use crate::monitor::screen::tests::two_connections;
 
     #[test]
-    fn figures_are_written_as_prometheus_reads_them() {
+    fn metrics_are_written_in_the_prometheus_format() {
         let page = page(&two_connections().connections);
         assert!(page.contains("\ntowpath_mptcp_connections 2\n"), "{page}");
         assert!(page.contains("\ntowpath_mptcp_subflows{status=\"stale\"} 1\n"), "{page}");

@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_alone_is_one_of_the_loopback_interface() {
+    fn a_bare_port_means_the_loopback_interface() {
         let shown = |text| listen_address(text).map(|address| address.to_string());
         assert_eq!(shown("9262").as_deref(), Ok("127.0.0.1:9262"));
         assert_eq!(shown("[::]:1").as_deref(), Ok("[::]:1"));

@@ -449,7 +449,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_known_shows_without_colours() {
+    fn the_view_is_complete_without_colours() {
         let mut view = View::new(true);
         view.take(two_connections());
         let text = drawn(&view, 80, 24);

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_command_a_terminal_is_shown_instead() {
+    fn control_characters_are_shown_escaped() {
         let text = "a\u{1b}]0;title\u{7}b\u{9b}2Jc\u{202e}d\u{2066}e\u{7f}f\rg";
         let expected = "a\\u001b]0;title\\u0007b\\u009b2Jc\\u202ed\\u2066e\\u007ff\\u000dg";
         for colour in [false, true] {
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn colours_pass_where_there_are_any_and_nothing_that_looks_like_them() {
+    fn colour_codes_pass_only_if_enabled_and_lookalikes_never() {
         let green = "\u{1b}[32m✓\u{1b}[0m";
         assert_eq!(shown(true, &[green.as_bytes()]), green);
         assert_eq!(shown(false, &[green.as_bytes()]), "\\u001b[32m✓\\u001b[0m");

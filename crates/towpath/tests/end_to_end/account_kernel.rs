@@ -75,7 +75,7 @@ fn a_small_send_buffer_is_named() {
 }
 
 #[test]
-fn an_application_with_little_to_say_is_named() {
+fn an_application_limited_flow_is_named() {
     let flow =
         "[[flows]]\nfrom = \"left\"\nto = \"right\"\npattern = \"onoff\"\nduration = \"3 s\"\n";
     let paths = path("one", "40 Mbit/s", "10 ms", "") + &path("two", "20 Mbit/s", "10 ms", "");
@@ -89,7 +89,7 @@ fn an_application_with_little_to_say_is_named() {
 }
 
 #[test]
-fn random_loss_and_a_shallow_queue_are_told_apart() {
+fn random_loss_and_a_shallow_queue_are_distinguished() {
     for (more, part) in
         [("loss = \"1 %\"", Part::AfterLoss), ("queue = \"5 packets\"", Part::AfterOverflow)]
     {
@@ -110,7 +110,7 @@ fn a_backup_path_is_named() {
 }
 
 #[test]
-fn a_transport_of_one_path_is_named_on_the_others() {
+fn a_single_path_transport_is_named_on_the_unused_paths() {
     let paths = path("one", "20 Mbit/s", "10 ms", "") + &path("two", "20 Mbit/s", "10 ms", "");
     for transport in ["tcp", "quic"] {
         let Some(account) = account(&scenario("", "", &(paths.clone() + &bulk("3 s"))), transport)

@@ -14,7 +14,7 @@ fn text(result: &Value, name: &str) -> String {
 }
 
 #[test]
-fn what_was_set_is_run_and_kept_so_that_it_can_be_repeated() {
+fn overridden_settings_are_used_and_stored_for_a_rerun() {
     let folder = Folder::new();
     let set = ["--set", "path.first.rate=10 Mbit/s", "--set", "paths.*.delay=20ms"];
     let short = ["-t", "1500ms", "-C", "reno", "--scheduler", "round-robin", "-o", "first"];
@@ -47,7 +47,7 @@ fn what_was_set_is_run_and_kept_so_that_it_can_be_repeated() {
 }
 
 #[test]
-fn what_is_changed_holds_in_the_emulated_world_too() {
+fn overrides_also_apply_in_the_emulated_world() {
     let Some(_serial) = crate::program::emulator() else { return };
     let folder = Folder::new();
     folder.write("mine.toml", format!("{}{}", crate::program::TWO_PATHS, crate::program::SIZED));
@@ -97,7 +97,7 @@ fn the_configuration_file_gives_defaults_that_the_command_line_overrides() {
 }
 
 #[test]
-fn what_the_configuration_file_cannot_say_is_shown_with_its_place() {
+fn invalid_configuration_is_shown_with_its_position() {
     let wrong = |config: &str| {
         let folder = configured(config);
         let ended = folder.run(&["scenarios"]);
@@ -127,7 +127,7 @@ fn what_the_configuration_file_cannot_say_is_shown_with_its_place() {
 }
 
 #[test]
-fn completions_know_every_verb_and_are_what_the_shell_reads() {
+fn completions_cover_every_subcommand_in_shell_syntax() {
     let folder = Folder::new();
     for shell in ["bash", "zsh", "fish"] {
         let ended = folder.run(&["completions", shell]);
@@ -145,7 +145,7 @@ fn completions_know_every_verb_and_are_what_the_shell_reads() {
 }
 
 #[test]
-fn there_is_a_manual_page_for_every_verb() {
+fn every_subcommand_has_a_manual_page() {
     let folder = Folder::new();
     let ended = folder.run(&["man", "--out", "man"]);
     assert_eq!(ended.code, Some(0), "{ended}");

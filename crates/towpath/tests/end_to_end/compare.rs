@@ -52,7 +52,7 @@ fn a_simulated_comparison_is_the_same_every_time() {
 }
 
 #[test]
-fn all_that_the_world_has_is_compared_and_shown_as_json() {
+fn all_transports_are_compared_by_default_and_shown_as_json() {
     let (folder, ended) = lossy(&["--repeat", "2", "--json"]);
     let [told] = ended.json().try_into().unwrap();
     let names: Vec<_> = told["groups"].as_array().unwrap().iter().map(|g| &g["label"]).collect();
@@ -67,7 +67,7 @@ fn all_that_the_world_has_is_compared_and_shown_as_json() {
 }
 
 #[test]
-fn stored_results_are_compared_as_what_was_measured() {
+fn stored_results_are_compared_by_their_measurements() {
     let (folder, measured) = lossy(&["-T", "tcp,mptcp", "-r", "6"]);
     let stored = folder.run(&["compare", "results", "-o", "other"]);
     assert_eq!((stored.code, &stored.out), (Some(0), &measured.out), "{stored}");
@@ -81,7 +81,7 @@ fn stored_results_are_compared_as_what_was_measured() {
 }
 
 #[test]
-fn emulated_runs_take_turns_in_a_random_order_and_say_what_they_cost() {
+fn emulated_runs_alternate_randomly_and_report_their_cost() {
     let Some(_serial) = emulator() else { return };
     let folder = Folder::new();
     folder.write("scenario.toml", format!("{TWO_PATHS}{SIZED}"));
@@ -124,7 +124,7 @@ fn emulated_runs_take_turns_in_a_random_order_and_say_what_they_cost() {
 }
 
 #[test]
-fn what_is_about_measuring_is_refused_for_stored_results() {
+fn run_options_are_refused_for_stored_results() {
     let (folder, _) = lossy(&["-T", "tcp", "-r", "1"]);
     insta::assert_snapshot!(refused(&folder, &["compare", "results", "--repeat", "3"]));
 }
@@ -142,5 +142,5 @@ wrong! {
     nothing_to_compare: ["compare"];
     neither_scenario_nor_result: ["compare", "two-link"];
     an_order_that_does_not_exist: ["compare", "two-links", "--order", "alphabetic"];
-    a_pause_that_is_none: ["compare", "two-links", "--wait", "soon"];
+    an_invalid_pause: ["compare", "two-links", "--wait", "soon"];
 }

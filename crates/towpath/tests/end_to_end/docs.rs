@@ -126,7 +126,7 @@ fn documents() -> Vec<(String, String)> {
 }
 
 #[test]
-fn the_documents_hold_known_kinds_of_commands_only() {
+fn the_documents_contain_only_known_kinds_of_commands() {
     let mut findings = Vec::new();
     for (name, document) in documents() {
         for line in commands(&document) {
@@ -152,7 +152,7 @@ fn only_speed_was_missed(ended: &Ended) -> bool {
 /// other documents' with `cargo xtask test --all`.
 #[test]
 #[expect(clippy::print_stderr, reason = "what a slow machine missed is said")]
-fn every_command_in_the_documents_does_what_it_says() {
+fn every_documented_command_works_as_described() {
     let folder = Folder::new();
     let place = folder.temporary().join("towpath");
     symlink(fs::canonicalize(binary()).unwrap(), place).unwrap();
@@ -207,7 +207,7 @@ fn commands_are_found_in_blocks_marked_sh_only() {
 }
 
 #[test]
-fn what_is_not_known_is_not_passed_over() {
+fn unknown_commands_are_not_skipped() {
     assert_eq!(plan("towpath scenarios"), Plan::Run { exits: 0 });
     assert_eq!(plan("towpath scenarios # a list"), Plan::Run { exits: 0 });
     assert_eq!(plan("towpath lab two-links # not run: opens a shell"), Plan::Leave);

@@ -42,7 +42,7 @@ const MENDED: [(&str, &str, Option<&str>); 8] = [
 ];
 
 #[test]
-fn what_can_be_mended_safely_is_shown_and_mended() {
+fn safe_fixes_are_shown_and_applied() {
     let Some(_serial) = emulator_for_times() else { return };
     for some in MENDED.chunks(4) {
         thread::scope(|scope| {
@@ -83,8 +83,8 @@ fn routes_and_rules_are_left_to_people() {
 }
 
 #[test]
-fn without_privileges_nothing_is_mended_and_that_is_said() {
-    let test = "without_privileges_nothing_is_mended_and_that_is_said";
+fn without_privileges_nothing_is_fixed_and_a_note_explains() {
+    let test = "without_privileges_nothing_is_fixed_and_a_note_explains";
     if let Some(reason) = missing("unshare") {
         skip(test, &reason);
         return;
@@ -113,7 +113,7 @@ const OWN: &str = r#"
 "#;
 
 #[test]
-fn a_process_is_looked_at_alone() {
+fn a_single_process_can_be_diagnosed() {
     let Some(_serial) = emulator_for_times() else { return };
     let (own, folder) = (binary(), Folder::new());
     let own = own.to_str().unwrap();
@@ -142,7 +142,7 @@ fn a_process_that_is_not_there_is_not_called_healthy() {
 }
 
 #[test]
-fn all_programs_are_looked_at_or_only_those_that_are_asked_for() {
+fn all_or_only_selected_programs_are_diagnosed() {
     let Some(_serial) = emulator_for_times() else { return };
     let script = r#"
         for whose in "--all" "--pid 1" "--pid $$" ""; do

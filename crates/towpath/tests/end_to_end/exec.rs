@@ -129,9 +129,9 @@ fn the_record_is_right(path: &Path) {
 
 /// `towpath monitor` beside it.
 #[test]
-fn a_connection_is_shown_with_both_subflows_and_its_process() {
+fn a_connection_is_listed_with_both_subflows_and_its_process() {
     let (folder, test) =
-        (Folder::new(), "a_connection_is_shown_with_both_subflows_and_its_process");
+        (Folder::new(), "a_connection_is_listed_with_both_subflows_and_its_process");
     fs::write(folder.work().join("big"), vec![7; 6_000_000]).unwrap();
     let script = r#"
         nsenter --net="$server" "$TOWPATH" exec -q -- python3 -m http.server 8000 --bind $FAR 2>/dev/null &
@@ -293,7 +293,7 @@ fn the_exit_code_is_the_programs_own() {
 }
 
 #[test]
-fn what_cannot_be_run_is_said() {
+fn a_program_that_cannot_be_run_is_reported() {
     let folder = Folder::new();
     let ended = exec(&folder, &["--", "./no-such-program"]);
     assert_eq!(ended.code, Some(2), "{ended}");
@@ -306,8 +306,8 @@ fn what_cannot_be_run_is_said() {
 }
 
 #[test]
-fn flags_of_the_socket_are_those_that_were_asked_for() {
-    let (folder, test) = (Folder::new(), "flags_of_the_socket_are_those_that_were_asked_for");
+fn sockets_have_the_requested_flags() {
+    let (folder, test) = (Folder::new(), "sockets_have_the_requested_flags");
     if is_missing(test, &["python3"]) {
         return;
     }
@@ -447,8 +447,8 @@ fn the_program_outlives_the_command_and_does_not_hang_without_its_supervisor() {
 }
 
 #[test]
-fn what_the_program_leaves_behind_stays_supervised() {
-    let (folder, test) = (Folder::new(), "what_the_program_leaves_behind_stays_supervised");
+fn surviving_child_processes_stay_supervised() {
+    let (folder, test) = (Folder::new(), "surviving_child_processes_stay_supervised");
     if is_missing(test, &["python3"]) {
         return;
     }

@@ -3,7 +3,7 @@
 use crate::program::Folder;
 
 #[test]
-fn an_expectation_that_was_written_for_longer_is_said_to_be_that() {
+fn an_expectation_for_a_longer_run_is_reported_as_such() {
     let folder = Folder::new();
     let start = ["run", "two-links", "-q", "--world", "sim", "--transport", "mptcp"];
     let ended = folder.run(&[&start[..], &["-t", "1s"]].concat());
@@ -19,7 +19,7 @@ fn an_expectation_that_was_written_for_longer_is_said_to_be_that() {
 }
 
 #[test]
-fn an_event_can_be_moved_as_the_hint_says() {
+fn an_event_can_be_moved_as_hinted() {
     let folder = Folder::new();
     let start = ["run", "wifi-cellular-handover", "-q", "--world", "sim", "--transport", "tcp"];
     let moved = ["--duration", "2s", "--set", "timeline.0.at=1s"];
@@ -46,7 +46,7 @@ fn a_folder_of_results_has_its_columns_in_the_order_in_which_they_were_run() {
 }
 
 #[test]
-fn a_file_in_place_of_a_folder_and_the_other_way_round_have_a_hint() {
+fn a_file_instead_of_a_directory_and_the_reverse_have_a_hint() {
     let folder = Folder::new();
     folder.write("file", "x");
     for (arguments, hint) in [
@@ -66,7 +66,7 @@ fn a_file_in_place_of_a_folder_and_the_other_way_round_have_a_hint() {
 }
 
 #[test]
-fn one_of_a_kind_is_no_plural() {
+fn counts_of_one_are_printed_in_the_singular() {
     let ended = Folder::new().run(&["scenarios", "check", "two-links"]);
     assert_eq!(ended.out, "two-links: 2 hosts, 2 paths, 1 flow, 0 events, 3 expectations\n");
 }

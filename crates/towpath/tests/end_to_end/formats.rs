@@ -20,7 +20,7 @@ fn built_in(folder: &Folder) -> Vec<String> {
 }
 
 #[test]
-fn what_is_printed_twice_is_the_same_twice() {
+fn repeated_output_is_identical() {
     let folder = Folder::new();
     for printer in PRINTERS {
         let [first, second] = [folder.run(printer), folder.run(printer)];
@@ -32,7 +32,7 @@ fn what_is_printed_twice_is_the_same_twice() {
 }
 
 #[test]
-fn schemas_are_json_and_the_scenarios_schema_comes_first() {
+fn schemas_are_json_and_the_scenario_schema_is_first() {
     let folder = Folder::new();
     for kind in ["scenario", "result"] {
         let schema: Value = serde_json::from_str(&folder.run(&["schema", kind]).out).unwrap();
@@ -60,7 +60,7 @@ fn every_built_in_scenario_is_listed_shown_and_passes_the_check() {
 }
 
 #[test]
-fn help_names_every_verb_and_version_is_a_number() {
+fn help_lists_every_subcommand_and_version_is_a_number() {
     let folder = Folder::new();
     let help = folder.run(&["--help"]);
     assert_eq!((help.code, help.err.as_str()), (Some(0), ""), "{help}");
@@ -79,7 +79,7 @@ fn help_names_every_verb_and_version_is_a_number() {
 }
 
 #[test]
-fn a_reader_that_has_seen_enough_is_no_error() {
+fn a_closed_output_pipe_is_not_an_error() {
     let folder = Folder::new();
     let mut command = folder.program("sh");
     command.args(["-c", "\"$0\" schema | head -n 1"]).arg(crate::program::binary());

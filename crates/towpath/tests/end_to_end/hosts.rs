@@ -192,7 +192,7 @@ fn two_servers_with_two_cables_as_documented() {
 }
 
 #[test]
-fn what_differs_by_its_nature_is_not_compared_and_all_else_is() {
+fn volatile_output_is_not_compared_and_all_else_is() {
     let shapes = [
         (
             "12.5 iperf3 (122) 10.0.0.1:44486 → 10.0.0.2:5201,",

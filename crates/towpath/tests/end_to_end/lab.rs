@@ -48,7 +48,7 @@ fn the_program_sees_the_interfaces_of_its_host() {
 }
 
 #[test]
-fn the_program_runs_on_the_host_that_was_asked_for() {
+fn the_program_runs_on_the_requested_host() {
     for (options, host) in [(&[][..], "phone"), (&["--host", "server"], "server")] {
         let Some(ended) =
             lab(options, "echo $TOWPATH_HOST $TOWPATH_SERVER_WIFI $TOWPATH_PHONE_CELLULAR")
@@ -159,7 +159,7 @@ fn no_controlling_terminal_is_needed() {
 }
 
 #[test]
-fn a_program_that_is_missing_is_said() {
+fn a_missing_program_is_reported() {
     let Some(_serial) = emulator() else { return };
     let folder = Folder::new();
     let ended = folder.run(&["lab", "two-links", "--", "no-such-program"]);
@@ -330,7 +330,7 @@ fn a_program_that_fails_before_the_next_could_start_ends_the_lab() {
 }
 
 #[test]
-fn a_program_that_opens_nothing_is_not_waited_for_and_ends_with_the_last() {
+fn a_program_without_sockets_is_not_awaited() {
     let Some(_serial) = emulator() else { return };
     let (folder, before) = (Folder::new(), interfaces());
     folder.write("scenario.toml", TWO_PATHS);
@@ -379,7 +379,7 @@ fn variables(text: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn a_flows_command_finds_the_same_variables_as_a_program_of_a_lab() {
+fn a_flow_command_gets_the_variables_of_a_lab_program() {
     let Some(_serial) = emulator() else { return };
     let folder = Folder::new();
     let flow = "[[flows]]\nfrom = \"phone\"\nto = \"server\"\nrun = \"env >flow.txt\"\n";
@@ -406,9 +406,9 @@ fn a_flows_command_finds_the_same_variables_as_a_program_of_a_lab() {
 }
 
 #[test]
-fn what_a_flows_command_moved_is_in_the_result() {
+fn traffic_of_a_flow_command_is_in_the_result() {
     if let Some(reason) = missing("iperf3") {
-        return skip("what_a_flows_command_moved_is_in_the_result", &reason);
+        return skip("traffic_of_a_flow_command_is_in_the_result", &reason);
     }
     let Some(_serial) = emulator() else { return };
     let folder = Folder::new();

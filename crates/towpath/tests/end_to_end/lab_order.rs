@@ -34,8 +34,8 @@ fn a_client_that_comes_before_its_server_ends_the_lab_with_its_code() {
 }
 
 #[test]
-fn a_server_behind_a_client_that_was_patient_is_ended_when_the_client_has() {
-    if no_iperf3("a_server_behind_a_client_that_was_patient_is_ended_when_the_client_has") {
+fn a_server_started_after_its_client_ends_with_the_client() {
+    if no_iperf3("a_server_started_after_its_client_ends_with_the_client") {
         return;
     }
     let Some(_serial) = emulator() else { return };
@@ -68,8 +68,8 @@ fn servers_without_a_client_end_the_lab() {
 }
 
 #[test]
-fn a_daemon_that_goes_into_the_background_is_a_server_like_others() {
-    if no_iperf3("a_daemon_that_goes_into_the_background_is_a_server_like_others") {
+fn a_daemonizing_server_is_treated_as_a_server() {
+    if no_iperf3("a_daemonizing_server_is_treated_as_a_server") {
         return;
     }
     let Some(_serial) = emulator() else { return };
@@ -81,8 +81,8 @@ fn a_daemon_that_goes_into_the_background_is_a_server_like_others() {
 }
 
 #[test]
-fn a_client_that_fails_beside_one_that_does_not_gives_the_lab_its_code() {
-    if no_iperf3("a_client_that_fails_beside_one_that_does_not_gives_the_lab_its_code") {
+fn a_failed_client_determines_the_exit_code_of_the_lab() {
+    if no_iperf3("a_failed_client_determines_the_exit_code_of_the_lab") {
         return;
     }
     let Some(_serial) = emulator() else { return };

@@ -137,8 +137,8 @@ fn a_host_can_be_the_router_between_two_others() {
 /// A server of SSH becomes another user for good, which nobody can in a lab; as somebody who is not
 /// root it need not.
 #[test]
-fn ssh_moves_data_that_is_shown() {
-    let (folder, test) = (Folder::new(), "ssh_moves_data_that_is_shown");
+fn data_sent_by_ssh_is_shown() {
+    let (folder, test) = (Folder::new(), "data_sent_by_ssh_is_shown");
     if lacks(test, &["dropbear", "unshare"]) {
         return;
     }
@@ -178,8 +178,8 @@ fn ssh_moves_data_that_is_shown() {
 /// A server that has not noticed that its client has gone, and a client that does something else: the
 /// rate is that of the transfer.
 #[test]
-fn the_time_after_a_client_has_gone_is_no_part_of_its_rate() {
-    let (folder, test) = (Folder::new(), "the_time_after_a_client_has_gone_is_no_part_of_its_rate");
+fn the_time_after_a_client_exits_is_not_part_of_its_rate() {
+    let (folder, test) = (Folder::new(), "the_time_after_a_client_exits_is_not_part_of_its_rate");
     if lacks(test, &["python3"]) {
         return;
     }

@@ -74,7 +74,7 @@ fn certificate(server: &Running) -> String {
 }
 
 #[test]
-fn quic_and_multipath_quic_are_measured_and_the_server_is_known_again() {
+fn quic_and_multipath_quic_recognise_a_known_server() {
     let folder = Folder::new();
     let first = {
         let (server, port) = server(&folder, &[]);
@@ -148,7 +148,7 @@ fn tls_is_put_around_the_data_of_tcp_and_multipath_tcp() {
 }
 
 #[test]
-fn check_says_what_is_open_and_what_is_not() {
+fn check_reports_open_and_blocked_transports() {
     let folder = Folder::new();
     let findings = |port: &str, code: i32| {
         let ended = folder.run(&["check", "127.0.0.1", "-p", port, "--json"]);
@@ -181,7 +181,7 @@ fn check_says_what_is_open_and_what_is_not() {
 }
 
 #[test]
-fn letters_of_iperf3_and_json_are_understood() {
+fn short_options_of_iperf3_and_json_work() {
     let folder = Folder::new();
     let (_server, port) = server(&folder, &[]);
     for (options, flows) in [
@@ -210,7 +210,7 @@ fn letters_of_iperf3_and_json_are_understood() {
 
 /// Over loopback nothing is lost, so all that is said is known beforehand.
 #[test]
-fn datagrams_at_a_constant_rate_go_both_ways() {
+fn datagrams_at_a_constant_rate_flow_in_both_directions() {
     let folder = Folder::new();
     let (_server, port) = server(&folder, &[]);
     let options = ["udp", "--bidir", "-b", "1M", "-l", "1250", "-t", "1", "-q"];
@@ -242,7 +242,7 @@ fn datagrams_at_a_constant_rate_go_both_ways() {
 
 /// Both directions of a call know half of their round trip, whatever the clocks say.
 #[test]
-fn a_call_between_real_hosts_says_how_its_delay_is_known() {
+fn a_call_between_real_hosts_states_its_delay_source() {
     let folder = Folder::new();
     let (_server, port) = server(&folder, &[]);
     for (options, basis) in
@@ -271,7 +271,7 @@ fn a_call_between_real_hosts_says_how_its_delay_is_known() {
 
 /// What nobody can be sent is refused before it begins, and what is wrong is said of what was typed.
 #[test]
-fn datagrams_beyond_limits_are_refused_with_the_way_out() {
+fn datagrams_beyond_limits_are_refused_with_a_hint() {
     let folder = Folder::new();
     let (_server, port) = server(&folder, &["--max-rate", "10M", "--max-bytes", "2M"]);
     for (options, says) in [
@@ -290,7 +290,7 @@ fn datagrams_beyond_limits_are_refused_with_the_way_out() {
 }
 
 #[test]
-fn what_is_expected_and_not_kept_is_exit_code_1() {
+fn a_missed_expectation_exits_with_code_1() {
     let folder = Folder::new();
     let (_server, port) = server(&folder, &[]);
     let short = ["-t", "0.3", "-q"];
@@ -322,7 +322,7 @@ fn a_server_with_a_secret_and_for_one_test_ends_after_it() {
 }
 
 #[test]
-fn the_nearest_server_of_a_list_is_taken_and_those_that_do_not_answer_are_named() {
+fn the_nearest_server_is_used_and_silent_ones_are_named() {
     let folder = Folder::new();
     let (_server, port) = server(&folder, &[]);
     let closed = format!("127.0.0.1:{CLOSED}");

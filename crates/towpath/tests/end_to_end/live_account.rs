@@ -128,7 +128,7 @@ fn bbr_is_held_back_by_its_pacing() {
 }
 
 #[test]
-fn a_path_that_others_wait_for_is_named_between_two_hosts() {
+fn a_blocking_path_is_named_between_two_hosts() {
     let paths = "[hosts.client.mptcp]\nendpoints = [{ path = \"wifi\", flags = [\"subflow\"] }, \
         { path = \"umts\", flags = [\"subflow\"] }]\n"
         .to_owned()
@@ -187,7 +187,7 @@ fn monitor_and_doctor_name_the_receivers_window_of_a_live_connection() {
 }
 
 #[test]
-fn monitor_names_an_application_with_little_to_say_and_doctor_says_nothing_of_it() {
+fn monitor_names_an_application_limit_and_doctor_omits_it() {
     let Some((limits, causes, busy)) = looked_at("", "-b 1M") else { return };
     let most = limits.iter().filter(|limit| *limit == "application").count();
     assert!(busy || most * 2 > limits.len(), "{limits:?}");

@@ -70,7 +70,7 @@ fn measured(folder: &Folder, network: &str, timeline: &str, options: &str) -> Op
 }
 
 #[test]
-fn the_initial_path_dies_and_the_whole_result_of_both_halves_is_there() {
+fn the_merged_result_is_complete_after_the_initial_path_fails() {
     let (silent, interface) = ("how = \"silent\"", "how = \"interface\"\nhost = \"client\"");
     let still = "iperf -t 5 --require-multipath --udping";
     let moving = "iperf -t 5 --require-multipath --udping --mobile";
@@ -119,7 +119,7 @@ fn the_initial_path_dies_and_the_whole_result_of_both_halves_is_there() {
 }
 
 #[test]
-fn the_only_path_of_tcp_comes_back_and_nothing_is_lost() {
+fn tcp_loses_nothing_if_its_only_path_comes_back() {
     let folder = Folder::new();
     let away = "[[timeline]]\nat = \"2 s\"\npath = \"eth\"\nset = \"down\"\n\
         [[timeline]]\nat = \"7 s\"\npath = \"eth\"\nset = \"up\"\n";
@@ -134,7 +134,7 @@ fn the_only_path_of_tcp_comes_back_and_nothing_is_lost() {
 }
 
 #[test]
-fn the_only_path_of_tcp_is_gone_and_the_client_says_what_is_missing() {
+fn after_losing_its_only_path_tcp_reports_the_missing_data() {
     let folder = Folder::new();
     let gone = "[[timeline]]\nat = \"2 s\"\npath = \"eth\"\nset = \"down\"\n";
     let options = "-t 5 --transport tcp --patience 3";

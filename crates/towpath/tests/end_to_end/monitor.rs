@@ -88,8 +88,8 @@ fn classic_events_are_those_of_iproute2() {
 }
 
 #[test]
-fn a_round_is_told_in_lines_of_text_json_and_figures() {
-    let test = "a_round_is_told_in_lines_of_text_json_and_figures";
+fn a_round_is_printed_as_text_json_and_metrics() {
+    let test = "a_round_is_printed_as_text_json_and_metrics";
     let folder = Folder::new();
     let script = r#"
         python3 connection.py '
@@ -184,8 +184,8 @@ fn samples(page: &str) -> Vec<Sample> {
 
 /// An interface's name may have what a label's value may not.
 #[test]
-fn the_figures_are_in_the_format_that_prometheus_reads() {
-    let test = "the_figures_are_in_the_format_that_prometheus_reads";
+fn the_metrics_are_in_prometheus_format() {
+    let test = "the_metrics_are_in_prometheus_format";
     let folder = Folder::new();
     let script = r#"
         link='w"1\'

@@ -57,7 +57,7 @@ fn a_killed_command_leaves_nothing_but_a_readable_result() {
 }
 
 #[test]
-fn when_the_outer_process_is_killed_the_command_ends_with_what_there_is() {
+fn killing_the_outer_process_leaves_a_partial_result() {
     let Some(_serial) = emulator() else { return };
     let (folder, before) = (Folder::new(), interfaces());
     let (running, members) = under_way(&folder);
@@ -71,7 +71,7 @@ fn when_the_outer_process_is_killed_the_command_ends_with_what_there_is() {
 }
 
 #[test]
-fn when_the_inner_process_is_killed_the_command_ends_with_what_there_is() {
+fn killing_the_inner_process_leaves_a_partial_result() {
     let Some(_serial) = emulator() else { return };
     let folder = Folder::new();
     let (running, members) = under_way(&folder);

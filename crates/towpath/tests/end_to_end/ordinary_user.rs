@@ -98,12 +98,12 @@ fn without_a_tun_device_packet_sockets_serve() {
 }
 
 #[test]
-fn asked_for_a_tun_device_that_is_missing_the_way_out_is_said() {
+fn a_missing_tun_device_is_reported_with_a_hint() {
     let Some(_serial) = emulator() else { return };
     let folder = Folder::new();
     let script = "exec \"$TOWPATH\" run handover.toml -q -T tcp --backend tun";
     let setup = "mount -t tmpfs none /dev/net";
-    let name = "asked_for_a_tun_device_that_is_missing_the_way_out_is_said";
+    let name = "a_missing_tun_device_is_reported_with_a_hint";
     let Some(ended) = as_nobody(&folder, name, setup, script) else { return };
     assert_eq!((ended.code, ended.out.as_str()), (Some(2), ""), "{ended}");
     assert!(ended.err.contains("error: cannot open /dev/net/tun"), "{ended}");
@@ -111,12 +111,12 @@ fn asked_for_a_tun_device_that_is_missing_the_way_out_is_said() {
 }
 
 #[test]
-fn where_nothing_can_be_written_results_go_among_the_temporary_files() {
+fn without_a_writable_directory_results_go_to_the_temporary_one() {
     let Some(_serial) = emulator() else { return };
     let folder = Folder::new();
     let script = "mkdir locked && chmod 500 locked && cd locked &&
         exec \"$TOWPATH\" run ../handover.toml -q -T tcp";
-    let name = "where_nothing_can_be_written_results_go_among_the_temporary_files";
+    let name = "without_a_writable_directory_results_go_to_the_temporary_one";
     let Some(ended) = as_nobody(&folder, name, ":", script) else { return };
     assert_eq!(ended.code, Some(0), "{ended}");
     let place = folder.temporary().join("towpath-results-65534/handover/001");
@@ -175,9 +175,9 @@ fn left(folder: &Folder, verb: &str) -> (i32, String, String) {
 }
 
 #[test]
-fn every_verb_for_hosts_works_as_nobody_or_says_what_it_needs() {
+fn host_subcommands_work_unprivileged_or_name_what_they_need() {
     let (folder, test) =
-        (Folder::new(), "every_verb_for_hosts_works_as_nobody_or_says_what_it_needs");
+        (Folder::new(), "host_subcommands_work_unprivileged_or_name_what_they_need");
     if let Some(reason) = missing("ip").or_else(|| missing("python3")) {
         return skip(test, &reason);
     }

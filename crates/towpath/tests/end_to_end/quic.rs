@@ -48,7 +48,7 @@ fn both_run_over_every_back_end_and_leave_results_and_a_proof() {
 }
 
 #[test]
-fn data_goes_down_and_both_ways_over_parallel_streams() {
+fn data_flows_down_and_in_both_directions_over_parallel_streams() {
     let Some(_serial) = emulator() else { return };
     let keys = "pattern = \"bulk\"\nsize = \"2 MB\"\ndirection = \"down\"";
     let summary = Folder::new().result(&scenario(keys), "quic").summary.unwrap();

@@ -79,7 +79,7 @@ fn study(folder: &Folder, expected: &str) {
 }
 
 #[test]
-fn a_study_of_ones_own_is_drawn_and_checked_and_always_the_same() {
+fn a_custom_study_is_drawn_checked_and_deterministic() {
     let folder = Folder::new();
     study(&folder, CLAIM);
     let run = |out: &str, jobs: &str| {
@@ -148,7 +148,7 @@ fn killed_twice(folder: &Folder) -> usize {
 }
 
 #[test]
-fn a_reproduction_that_was_killed_goes_on_and_has_every_run_once() {
+fn a_killed_reproduction_resumes_and_has_every_run_once() {
     // Where this test had to wait for a processor, the reproduction may have come to its end.
     let folder = wait_for("a reproduction that was killed in its middle", || {
         let folder = Folder::new();
@@ -170,7 +170,7 @@ fn a_reproduction_that_was_killed_goes_on_and_has_every_run_once() {
 }
 
 #[test]
-fn both_worlds_are_one_figure_and_can_be_drawn_again() {
+fn both_worlds_share_one_plot_that_can_be_redrawn() {
     let Some(_serial) = emulator() else { return };
     let folder = Folder::new();
     study(&folder, CLAIM);
@@ -215,7 +215,7 @@ fn both_worlds_are_one_figure_and_can_be_drawn_again() {
 }
 
 #[test]
-fn a_claim_that_comes_out_otherwise_is_exit_code_1() {
+fn a_claim_that_is_not_reproduced_exits_with_code_1() {
     let folder = Folder::new();
     study(&folder, &CLAIM.replace("1.3", "13"));
     let ended = folder.run(&["reproduce", "./mine", "--seeds", "1", "-o", "out"]);
@@ -225,7 +225,7 @@ fn a_claim_that_comes_out_otherwise_is_exit_code_1() {
 }
 
 #[test]
-fn what_is_no_reproduction_is_refused() {
+fn a_folder_that_is_not_a_reproduction_is_refused() {
     let folder = Folder::new();
     study(&folder, "[[claims]]\ntext = \"t\"\n");
     for (arguments, said) in [
@@ -246,7 +246,7 @@ const SOME: [&str; 6] =
 
 /// All of them with `cargo xtask test --all`.
 #[test]
-fn every_published_figure_comes_out_as_expected_with_few_runs() {
+fn every_published_figure_is_reproduced_with_few_runs() {
     let folder = Folder::new();
     let listed = folder.run(&["reproduce", "--json"]).json();
     let named = if is_long() { &["all"][..] } else { &SOME };

@@ -94,14 +94,14 @@ fn run_in(place: &Place, folder: &Folder, test: &str, arguments: &[&str]) -> Opt
 }
 
 #[test]
-fn without_namespaces_a_run_is_simulated_and_says_why() {
+fn without_namespaces_a_run_is_simulated_with_a_reason() {
     let Some(_serial) = emulator() else { return };
     for (place, why) in [
         (Place::NoNamespaces, "(user.max_user_namespaces is 0)"),
         (Place::Seccomp, "(`unshare`: operation not permitted)"),
     ] {
         let folder = Folder::new();
-        let test = "without_namespaces_a_run_is_simulated_and_says_why";
+        let test = "without_namespaces_a_run_is_simulated_with_a_reason";
         let arguments = ["run", "wifi-cellular-handover", "-q", "-o", "results"];
         let Some(ended) = run_in(&place, &folder, test, &arguments) else { return };
         assert_eq!(ended.code, Some(0), "{ended}");
@@ -133,7 +133,7 @@ fn without_namespaces_a_comparison_is_simulated() {
 }
 
 #[test]
-fn what_needs_the_kernel_fails_before_it_prints_anything() {
+fn kernel_only_commands_fail_before_any_output() {
     let Some(_serial) = emulator() else { return };
     for arguments in [
         &["run", "two-paths.toml", "--world", "emu"][..],
@@ -145,7 +145,7 @@ fn what_needs_the_kernel_fails_before_it_prints_anything() {
         &["lab", "break", "join-dropped", "--", "true"],
     ] {
         let folder = Folder::new();
-        let test = "what_needs_the_kernel_fails_before_it_prints_anything";
+        let test = "kernel_only_commands_fail_before_any_output";
         let Some(ended) = run_in(&Place::NoNamespaces, &folder, test, arguments) else { return };
         assert_eq!((ended.code, ended.out.as_str()), (Some(2), ""), "{ended}");
         assert!(ended.err.starts_with("error: user namespaces are not available here"), "{ended}");
@@ -171,10 +171,10 @@ fn without_tun_or_multipath_tcp_on_the_host_runs_are_emulated() {
 }
 
 #[test]
-fn a_machine_says_what_works_on_it() {
+fn a_machine_reports_its_capabilities() {
     let Some(_serial) = emulator() else { return };
     let folder = Folder::new();
-    let test = "a_machine_says_what_works_on_it";
+    let test = "a_machine_reports_its_capabilities";
     let arguments = ["doctor", "--self", "--json"];
     let Some(ended) = run_in(&Place::NoNamespaces, &folder, test, &arguments) else { return };
     assert_eq!(ended.code, Some(1), "{ended}");

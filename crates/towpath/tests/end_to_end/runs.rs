@@ -96,7 +96,7 @@ fn repetitions_are_numbered_and_counted() {
 }
 
 #[test]
-fn iperf_sends_both_ways_over_parallel_streams() {
+fn iperf_sends_in_both_directions_over_parallel_streams() {
     let Some(_serial) = emulator() else { return };
     let keys = "pattern = \"iperf\"\nduration = \"1 s\"\ndirection = \"both\"\nstreams = 2";
     let result = Folder::new().result(&flow(keys), "mptcp");
@@ -111,7 +111,7 @@ fn iperf_sends_both_ways_over_parallel_streams() {
 }
 
 #[test]
-fn a_sized_transfer_goes_down_whole() {
+fn a_sized_download_is_complete() {
     let Some(_serial) = emulator() else { return };
     let keys = "pattern = \"bulk\"\nsize = \"2 MB\"\ndirection = \"down\"";
     for transport in ["tcp", "mptcp"] {
@@ -206,7 +206,7 @@ size = "2 MB"
 }
 
 #[test]
-fn a_missed_expectation_is_exit_code_1_and_a_kept_one_0() {
+fn a_missed_expectation_exits_with_1_and_a_met_one_with_0() {
     let Some(_serial) = emulator() else { return };
     for (bound, code) in [("<= 900 Mbit/s", 0), (">= 900 Mbit/s", 1)] {
         let folder = Folder::new();
@@ -244,7 +244,7 @@ fn a_flow_whose_command_fails_is_a_failure() {
 }
 
 #[test]
-fn a_queue_may_stand_at_the_host() {
+fn a_queue_may_be_at_the_host() {
     let Some(_serial) = emulator() else { return };
     let keys = "preset = \"tbf\"\nposition = \"host\"\ndelay = \"5 ms\"";
     let scenario = sized("").replacen("delay = \"5 ms\"", keys, 1);
@@ -262,7 +262,7 @@ fn without_mptcp() -> Folder {
 }
 
 #[test]
-fn without_multipath_tcp_on_a_host_plain_tcp_runs_all_the_same() {
+fn without_multipath_tcp_on_a_host_plain_tcp_still_runs() {
     let Some(_serial) = emulator() else { return };
     let ended = without_mptcp().run(&["run", "scenario.toml", "--json", "-q", "-o", "results"]);
     let [tcp, mptcp] = ended.json().try_into().unwrap();
@@ -272,7 +272,7 @@ fn without_multipath_tcp_on_a_host_plain_tcp_runs_all_the_same() {
 }
 
 #[test]
-fn without_multipath_tcp_on_a_host_the_reason_is_said() {
+fn without_multipath_tcp_on_a_host_the_reason_is_printed() {
     let Some(_serial) = emulator() else { return };
     let ended = without_mptcp().run(&["run", "scenario.toml", "-q", "-o", "results"]);
     assert_eq!(ended.code, Some(1), "{ended}");
@@ -293,7 +293,7 @@ fn results_go_where_they_are_wanted() {
 }
 
 #[test]
-fn datagrams_go_over_every_path_whatever_its_state_and_the_transport() {
+fn datagrams_use_every_path_in_any_state_and_transport() {
     let Some(_serial) = emulator_for_times() else { return };
     let folder = Folder::new();
     let events = "[[timeline]]\nat = \"1 s\"\npath = \"wifi\"\nset = \"down\"\nhow = \"interface\"\n\
@@ -409,8 +409,8 @@ const LOST: std::ops::Range<f64> = 0.027..0.073;
 const JITTER_MS: std::ops::Range<f64> = 0.7..2.1;
 
 #[test]
-fn loss_and_jitter_are_what_iperf3_says_of_the_same_link() {
-    let test = "loss_and_jitter_are_what_iperf3_says_of_the_same_link";
+fn loss_and_jitter_agree_with_iperf3_on_the_same_link() {
+    let test = "loss_and_jitter_agree_with_iperf3_on_the_same_link";
     if let Some(reason) = missing("iperf3") {
         return skip(test, &reason);
     }
@@ -439,7 +439,7 @@ fn loss_and_jitter_are_what_iperf3_says_of_the_same_link() {
 
 /// The queue of the emulated link is what the load fills: bounds set before, as in the simulated world.
 #[test]
-fn latency_under_load_tells_a_long_queue_from_a_managed_one() {
+fn latency_under_load_distinguishes_a_long_queue_from_aqm() {
     let Some(_serial) = emulator() else { return };
     let folder = Folder::new();
     let rise = |name: &str, queue: &str| {

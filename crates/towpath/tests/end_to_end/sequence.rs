@@ -160,8 +160,8 @@ fn compare(folder: &Folder, file: &str) -> (usize, usize) {
 const LOSSY: &str = "paths.*.loss=0.5 %";
 
 #[test]
-fn a_picture_of_a_simulated_run_shows_what_tcpdump_reads() {
-    let test = "a_picture_of_a_simulated_run_shows_what_tcpdump_reads";
+fn a_simulated_picture_matches_tcpdump() {
+    let test = "a_simulated_picture_matches_tcpdump";
     if let Some(reason) = tcpdump_refused() {
         return skip(test, &reason);
     }
@@ -178,8 +178,8 @@ fn a_picture_of_a_simulated_run_shows_what_tcpdump_reads() {
 }
 
 #[test]
-fn a_picture_of_an_emulated_run_shows_what_tcpdump_reads_and_the_report_has_it() {
-    let test = "a_picture_of_an_emulated_run_shows_what_tcpdump_reads_and_the_report_has_it";
+fn an_emulated_picture_matches_tcpdump_and_is_in_the_report() {
+    let test = "an_emulated_picture_matches_tcpdump_and_is_in_the_report";
     let Some(_serial) = emulator() else { return };
     let folder = Folder::new();
     folder.write("scenario.toml", format!("{TWO_PATHS}{SIZED}"));
@@ -212,7 +212,7 @@ fn a_picture_of_an_emulated_run_shows_what_tcpdump_reads_and_the_report_has_it()
 }
 
 #[test]
-fn a_report_without_packets_says_how_to_get_pictures() {
+fn a_report_without_packets_explains_how_to_get_pictures() {
     let Some(_serial) = emulator() else { return };
     let folder = Folder::new();
     folder.write("scenario.toml", format!("{TWO_PATHS}{SIZED}"));
@@ -236,8 +236,8 @@ document.title = `all ${all}, top ${upper > 0}, less ${height < 900}, levels ${l
 </script></body>"#;
 
 #[test]
-fn a_picture_that_is_zoomed_follows_in_height_and_fits_on_a_phone() {
-    let test = "a_picture_that_is_zoomed_follows_in_height_and_fits_on_a_phone";
+fn a_zoomed_picture_adapts_its_height_and_fits_on_a_phone() {
+    let test = "a_zoomed_picture_adapts_its_height_and_fits_on_a_phone";
     let browser = match browser() {
         Ok(browser) => browser,
         Err(reason) => return skip(test, &reason),
@@ -279,7 +279,7 @@ fn counts(run: &RunResult) -> Vec<(u32, u64, u64)> {
 }
 
 #[test]
-fn what_is_drawn_as_sent_again_is_what_the_sender_counted_on_scenarios_drawn_at_random() {
+fn drawn_resent_data_equals_sender_counts_on_random_scenarios() {
     let (mut subflows, mut packets, mut missed) = (0, 0, Vec::new());
     for seed in 0..if is_long() { 24 } else { 6 } {
         let folder = Folder::new();

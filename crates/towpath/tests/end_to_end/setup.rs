@@ -84,8 +84,8 @@ fn without_privileges_there_is_a_plan_but_nothing_is_changed() {
 }
 
 #[test]
-fn what_is_asked_for_wrongly_is_said() {
-    let test = "what_is_asked_for_wrongly_is_said";
+fn invalid_requests_are_reported() {
+    let test = "invalid_requests_are_reported";
     for (arguments, complaint) in [
         ("--role client --dev eth1", "no interface `eth1`, expected one of: lo, "),
         ("--role client --dev lo", "interface `lo` has no address that can be used"),

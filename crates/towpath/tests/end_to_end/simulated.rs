@@ -84,7 +84,7 @@ duration = "3 s"
 "#;
 
 #[test]
-fn a_run_says_where_its_capacity_went_and_what_would_bring_more() {
+fn a_run_explains_its_capacity_use_and_suggests_a_change() {
     let folder = Folder::new();
     folder.write("scenario.toml", SMALL);
     let arguments =

@@ -78,7 +78,7 @@ fn killed_twice(folder: &Folder) -> usize {
 }
 
 #[test]
-fn a_sweep_that_was_killed_loses_nothing_and_doubles_nothing() {
+fn a_killed_sweep_loses_and_duplicates_nothing() {
     // Where this test had to wait for a processor, the sweep may have come to its end.
     let folder = wait_for("a sweep that was killed in its middle", || {
         let folder = folder(PLAN);
@@ -90,7 +90,7 @@ fn a_sweep_that_was_killed_loses_nothing_and_doubles_nothing() {
 }
 
 #[test]
-fn two_processes_share_a_sweep_and_nothing_is_done_twice_in_the_end() {
+fn two_processes_share_a_sweep_without_duplicate_rows() {
     let folder = folder(PLAN);
     let start = |shard: &str| {
         let mut command = folder.program(binary());
@@ -135,7 +135,7 @@ fn a_sweep_ends_with_a_page_that_shows_the_spread_over_the_seeds() {
 }
 
 #[test]
-fn a_run_that_fails_is_a_row_and_the_exit_code_says_so() {
+fn a_failed_run_is_a_row_and_sets_the_exit_code() {
     let plan = format!(
         "{PLAN}[[axes]]\nname = \"scheduler\"\nkeys = [\"hosts.phone.scheduler\"]\n\
          values = [\"min-rtt\", \"fastest\"]\n"

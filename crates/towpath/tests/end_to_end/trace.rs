@@ -56,7 +56,7 @@ fn same(what: &str, seen: u64, told: u64) {
 }
 
 #[test]
-fn the_receivers_capture_says_what_the_receiver_counted() {
+fn the_receivers_capture_agrees_with_the_receivers_counters() {
     let folder = Folder::new();
     let run = simulate(&folder, "mptcp");
     let told = run.summary.unwrap();
@@ -79,7 +79,7 @@ fn the_receivers_capture_says_what_the_receiver_counted() {
 }
 
 #[test]
-fn the_senders_capture_says_what_the_sender_counted() {
+fn the_senders_capture_agrees_with_the_senders_counters() {
     for transport in ["mptcp", "tcp"] {
         let folder = Folder::new();
         let run = simulate(&folder, transport);
@@ -96,7 +96,7 @@ fn the_senders_capture_says_what_the_sender_counted() {
 
 /// Payload on each path, as a result and as the capture at its receiver say it.
 #[test]
-fn a_capture_of_an_emulated_run_says_what_the_kernel_counted() {
+fn a_capture_of_an_emulated_run_agrees_with_kernel_counters() {
     let Some(_serial) = emulator() else { return };
     let folder = Folder::new();
     folder.write("scenario.toml", format!("{TWO_PATHS}{SIZED}"));
@@ -129,7 +129,7 @@ fn a_capture_of_an_emulated_run_says_what_the_kernel_counted() {
 }
 
 #[test]
-fn a_simulated_capture_that_is_cut_says_the_same() {
+fn a_simulated_capture_with_a_snap_length_gives_the_same() {
     let folder = Folder::new();
     folder.write("scenario.toml", format!("{TWO_PATHS}{SIZED}"));
     let tables = ["whole", "cut"].map(|kind| {
@@ -146,7 +146,7 @@ fn a_simulated_capture_that_is_cut_says_the_same() {
 }
 
 #[test]
-fn two_captures_tell_the_links_delays() {
+fn two_captures_reveal_the_link_delays() {
     let folder = Folder::new();
     simulate(&folder, "mptcp");
     let files = ["phone", "server"].map(|host| format!("captures/sim-mptcp-1-{host}.pcapng"));
@@ -184,7 +184,7 @@ fn a_trace_is_a_table_a_report_and_a_result() {
 }
 
 #[test]
-fn what_is_no_capture_is_refused() {
+fn a_file_that_is_not_a_capture_is_refused() {
     let folder = Folder::new();
     folder.write("photo.pcap", "GIF89a");
     insta::assert_snapshot!(refused(&folder, &["trace", "photo.pcap"]));
@@ -211,8 +211,8 @@ else:
 
 /// What passes the server's interfaces while a client sends 3 MB over both paths.
 #[test]
-fn what_passes_an_interface_is_captured_as_it_passes() {
-    let (folder, test) = (Folder::new(), "what_passes_an_interface_is_captured_as_it_passes");
+fn packets_of_an_interface_are_captured_live() {
+    let (folder, test) = (Folder::new(), "packets_of_an_interface_are_captured_live");
     folder.write("ends.py", ENDS);
     let script = r#"
         nsenter --net="$server" "$TOWPATH" trace --interface any --json --write kept.pcap >seen.jsonl 2>said.txt &
@@ -318,7 +318,7 @@ fn a_captures_account_is_that_of_its_run() {
 }
 
 #[test]
-fn a_direction_that_only_acknowledges_is_no_faster_than_its_link() {
+fn an_ack_only_direction_is_not_faster_than_its_link() {
     let folder = Folder::new();
     let _ = simulate(&folder, "tcp");
     for host in ["phone", "server"] {
@@ -335,7 +335,7 @@ fn a_direction_that_only_acknowledges_is_no_faster_than_its_link() {
 }
 
 #[test]
-fn a_trace_says_where_the_capacity_went() {
+fn a_trace_reports_the_capacity_account() {
     let folder = Folder::new();
     let _ = simulate(&folder, "mptcp");
     let file = "captures/sim-mptcp-1-phone.pcapng";

@@ -21,7 +21,7 @@ wrong! {
     unknown_transport: ["run", "two-links", "--transport", "foo"];
     unknown_world: ["run", "two-links", "--world", "moon"];
     unknown_backend: ["run", "two-links", "--backend", "tap"];
-    seed_that_is_no_number: ["run", "two-links", "--seed", "one"];
+    seed_that_is_not_a_number: ["run", "two-links", "--seed", "one"];
     option_that_is_unknown: ["run", "two-links", "--jsn"];
     world_of_a_later_version: ["run", "two-links", "--world", "live"];
     kernel_in_the_simulated_world: ["run", "two-links", "--world", "sim", "--stack", "kernel:left"];
@@ -29,12 +29,12 @@ wrong! {
     measure_without_a_host: ["measure"];
     measure_of_an_unknown_pattern: ["measure", "127.0.0.1", "flood"];
     measure_of_a_key_without_meaning: ["measure", "127.0.0.1", "ping", "-P", "4"];
-    measure_of_a_time_that_is_none: ["measure", "127.0.0.1", "-t", "soon"];
-    measure_with_an_unknown_figure: ["measure", "127.0.0.1", "--expect", "speed >= 1 Mbit/s"];
-    measure_from_no_address: ["measure", "127.0.0.1", "-B", "here"];
-    measure_where_nobody_listens: ["measure", "127.0.0.1", "-p", "1", "--transport", "tcp"];
+    measure_of_an_invalid_time: ["measure", "127.0.0.1", "-t", "soon"];
+    measure_with_an_unknown_metric: ["measure", "127.0.0.1", "--expect", "speed >= 1 Mbit/s"];
+    measure_from_an_invalid_address: ["measure", "127.0.0.1", "-B", "here"];
+    measure_on_a_closed_port: ["measure", "127.0.0.1", "-p", "1", "--transport", "tcp"];
     server_without_its_secret: ["server", "--secret-file", "missing.txt"];
-    server_on_a_port_that_is_none: ["server", "--port", "70000"];
+    server_on_an_invalid_port: ["server", "--port", "70000"];
     result_that_is_missing: ["report", "missing.zst"];
     no_result: ["report"];
     lab_on_an_unknown_host: ["lab", "two-links", "--host", "nobody", "--", "true"];
@@ -55,7 +55,7 @@ wrong! {
     scheduler_that_does_not_exist:
         ["run", "two-links", "--world", "sim", "--scheduler", "fastest"];
     congestion_control_that_does_not_exist: ["run", "two-links", "--world", "sim", "-C", "vegas2"];
-    world_by_its_old_letter: ["run", "two-links", "-w", "sim"];
+    world_by_its_old_short_option: ["run", "two-links", "-w", "sim"];
     repetitions_by_their_old_letter: ["run", "two-links", "-n", "3"];
     seeds_by_their_old_letter: ["sweep", "plan.toml", "-n", "3"];
     rounds_by_their_old_letter: ["monitor", "-n", "3"];
@@ -68,7 +68,7 @@ wrong! {
     measure_of_a_ping_for_a_time: ["measure", "127.0.0.1", "ping", "-t", "1"];
     measure_of_bytes_of_a_video: ["measure", "127.0.0.1", "video", "-n", "1M"];
     measure_with_an_unknown_preset: ["measure", "127.0.0.1", "--preset", "fast"];
-    measure_with_a_key_that_is_none: ["measure", "127.0.0.1", "ping", "--set", "cuont=5"];
+    measure_with_an_unknown_key: ["measure", "127.0.0.1", "ping", "--set", "cuont=5"];
     measure_of_two_patterns: ["measure", "127.0.0.1", "ping", "web"];
     measure_with_an_unknown_congestion_control: ["measure", "127.0.0.1", "-C", "Cubic"];
     server_as_a_daemon: ["server", "-D"];
@@ -85,14 +85,14 @@ wrong! {
 }
 
 #[test]
-fn a_file_that_is_no_result_is_refused() {
+fn a_file_that_is_not_a_result_is_refused() {
     let folder = Folder::new();
     folder.write("notes.jsonl", "{\"type\":\"note\"}\n");
     insta::assert_snapshot!(refused(&folder, &["report", "notes.jsonl"]));
 }
 
 #[test]
-fn a_result_that_is_not_compressed_as_it_says_is_refused() {
+fn a_result_with_an_invalid_compression_is_refused() {
     let folder = Folder::new();
     folder.write("notes.jsonl.zst", "not compressed at all");
     insta::assert_snapshot!(refused(&folder, &["report", "notes.jsonl.zst"]));
@@ -106,7 +106,7 @@ fn a_folder_without_results_is_refused() {
 }
 
 #[test]
-fn results_into_a_place_that_is_a_file_are_refused() {
+fn an_output_directory_that_is_a_file_is_refused() {
     let folder = Folder::new();
     folder.write("results", "");
     insta::assert_snapshot!(refused(

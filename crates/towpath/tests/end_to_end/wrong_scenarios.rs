@@ -108,7 +108,7 @@ wrong! {
     path_to_unknown_host: between("\"phone\", \"sever\"");
     path_with_spaces: after_head("[paths.\"my path\"]\nbetween = [\"phone\", \"server\"]");
     trace_that_is_missing: path("rate = { trace = \"lte.trace\" }");
-    trace_that_is_none: path("rate = { trace = \"handover.toml\" }");
+    trace_that_is_invalid: path("rate = { trace = \"handover.toml\" }");
     endpoint_flags_that_exclude_each_other:
         host("mptcp = { endpoints = [{ path = \"wifi\", flags = [\"signal\", \"fullmesh\"] }] }");
     endpoint_flag_that_is_unknown:
@@ -144,7 +144,7 @@ fn a_broken_trace_is_shown_with_its_line() {
 }
 
 #[test]
-fn a_folder_is_no_scenario() {
+fn a_directory_is_not_a_scenario() {
     let folder = Folder::new();
     fs::create_dir(folder.work().join("handover.toml")).unwrap();
     insta::assert_snapshot!(refused(&folder, &["run", "handover.toml"]));

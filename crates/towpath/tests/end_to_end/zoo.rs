@@ -32,7 +32,7 @@ fn situations() -> Vec<Value> {
 }
 
 #[test]
-fn the_list_holds_enough_of_both_kinds_and_each_once() {
+fn the_list_has_enough_cases_of_both_kinds_without_duplicates() {
     let all = situations();
     let healthy = all.iter().filter(|one| one["cause"].is_null()).count();
     assert!(healthy >= 10 && all.len() - healthy >= 50, "{healthy} of {}", all.len());
@@ -47,14 +47,14 @@ fn the_list_holds_enough_of_both_kinds_and_each_once() {
 }
 
 #[test]
-fn the_page_of_the_zoo_is_the_one_that_is_printed() {
+fn the_page_of_the_fault_catalogue_is_the_printed_one() {
     let ended = Folder::new().run(&["lab", "break", "--markdown"]);
     let page = fs::read_to_string(root("docs/zoo.md")).unwrap();
     assert!(ended.out == page, "run `towpath lab break --markdown > docs/zoo.md`");
 }
 
 #[test]
-fn an_unknown_situation_is_refused_with_a_hint() {
+fn an_unknown_failure_case_is_refused_with_a_hint() {
     let ended = Folder::new().run(&["lab", "break", "no-such-thing", "--", "true"]);
     assert_eq!(ended.code, Some(2), "{ended}");
     assert_eq!(
@@ -64,7 +64,7 @@ fn an_unknown_situation_is_refused_with_a_hint() {
 }
 
 #[test]
-fn without_a_terminal_a_situation_is_only_explained() {
+fn without_a_terminal_a_failure_case_is_only_explained() {
     let ended = Folder::new().run(&["lab", "break", "syn-stripped-v6"]);
     assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""), "{ended}");
     for part in ["cause  syn-option-stripped\n", "doctor --connect [2001:db8:2:1::2]:4000\n"] {
@@ -73,7 +73,7 @@ fn without_a_terminal_a_situation_is_only_explained() {
 }
 
 #[test]
-fn the_programs_exit_code_is_passed_on_from_a_situation() {
+fn the_exit_code_is_passed_on_from_a_failure_case() {
     let Some(_serial) = emulator() else { return };
     let ended = inside("healthy-v4", "exit 7");
     assert_eq!((ended.code, ended.out.as_str()), (Some(7), ""), "{ended}");
@@ -127,7 +127,7 @@ const SIGNATURES: [(&str, &str); 20] = [
 ];
 
 #[test]
-fn situations_leave_the_traces_that_were_recorded() {
+fn failure_cases_leave_the_recorded_traces() {
     let Some(_serial) = emulator() else { return };
     let own = binary();
     let (own, folder) = (own.to_str().unwrap(), Folder::new());
@@ -306,9 +306,9 @@ fn one_of_each_cause() -> impl Iterator<Item = &'static Situation> {
 
 /// Of every situation with `cargo xtask test --all`; then the table in the document is right, too.
 #[test]
-fn the_doctor_names_the_cause_of_every_situation() {
+fn the_doctor_names_the_cause_of_every_failure_case() {
     if let Some(reason) = missing("unshare") {
-        skip("the_doctor_names_the_cause_of_every_situation", &reason);
+        skip("the_doctor_names_the_cause_of_every_failure_case", &reason);
         return;
     }
     let Some(_serial) = emulator_for_times() else { return };
@@ -328,7 +328,7 @@ fn the_doctor_names_the_cause_of_every_situation() {
 
 /// Of every variation with `cargo xtask test --all`.
 #[test]
-fn the_doctor_names_the_cause_of_what_it_has_not_been_shown() {
+fn the_doctor_names_the_cause_of_unseen_cases() {
     let Some(_serial) = emulator_for_times() else { return };
     let part = if is_long() { 1 } else { 6 };
     complain(&diagnoses(zoo::variations().step_by(part), User::Root));

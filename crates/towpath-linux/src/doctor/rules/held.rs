@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_window_is_told_with_what_would_be_more() {
+    fn a_small_window_is_reported_with_a_larger_value() {
         let finding = told(HeldBack { receive_window_ms: 720, ..busy() }).unwrap();
         assert_eq!(finding.cause, Cause::ReceiveWindowFull);
         let sentence = "a connection of curl (7) spent 80 % of its busy time limited by the \
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn who_reads_slowly_and_a_small_send_buffer_are_told_apart_from_it() {
+    fn a_slow_reader_and_a_small_send_buffer_are_distinguished() {
         let slow = HeldBack { receive_window_ms: 720, smallest_window_bytes: 0, ..busy() };
         assert_eq!(told(slow).unwrap().cause, Cause::SlowReader);
         let buffer = told(HeldBack { send_buffer_ms: 800, ..busy() }).unwrap();
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn without_enough_data_nothing_is_said() {
+    fn nothing_is_reported_without_enough_data() {
         let limited = HeldBack { receive_window_ms: 200, ..busy() };
         assert_eq!(told(HeldBack { busy_ms: 200, ..limited }), None, "short");
         let idle = HeldBack { acked_bytes: 1_000, receive_window_ms: 800, ..busy() };

@@ -182,7 +182,7 @@ fn cables(change: impl FnOnce(&mut Observation, &mut Trial)) -> Report {
 }
 
 #[test]
-fn a_link_between_both_hosts_that_no_endpoint_names_is_found_by_the_other_hosts_addresses() {
+fn an_unused_shared_link_is_found_by_the_peers_addresses() {
     let report = cables(|_, _| ());
     assert_eq!(first(&report), (Cause::NoEndpoints, Confidence::Certain), "{report:?}");
     let finding = &report.findings[0];
@@ -195,7 +195,7 @@ fn a_link_between_both_hosts_that_no_endpoint_names_is_found_by_the_other_hosts_
 }
 
 #[test]
-fn a_network_that_only_looks_the_same_is_no_link_between_both_hosts() {
+fn equal_prefixes_alone_do_not_imply_a_shared_link() {
     let healthy = |report: Report| assert!(report.findings.is_empty(), "{report:?}");
     // Somebody else has that address here, or nobody.
     for outcome in [Outcome::Refused, Outcome::Silent] {
@@ -209,7 +209,7 @@ fn a_network_that_only_looks_the_same_is_no_link_between_both_hosts() {
 }
 
 #[test]
-fn an_interface_that_may_lead_to_the_other_host_is_named_where_nobody_asked_there() {
+fn an_untested_interface_that_may_reach_the_peer_is_named() {
     let said = |report: &Report| {
         let unknown = |what: &str| what.starts_with("whether b leads there, too");
         report.not_checked.iter().any(|one| unknown(&one.what) && one.why.contains("--peer"))
@@ -232,7 +232,7 @@ fn two_paths_that_are_both_used_are_healthy() {
 }
 
 #[test]
-fn what_root_would_see_is_said_before_a_connection_is_tried() {
+fn checks_that_need_root_are_listed_before_a_connection_attempt() {
     let needing_root = |events, raw| {
         let mut observation = Observation { here: host(), ways: ways(), ..Observation::default() };
         observation.rights = Rights { events, raw };
@@ -260,7 +260,7 @@ fn what_root_would_see_is_said_before_a_connection_is_tried() {
 }
 
 #[test]
-fn a_kernel_without_it_is_all_that_is_told() {
+fn a_kernel_without_mptcp_is_the_only_finding() {
     for (errno, setting, cause) in [
         (libc::ENOPROTOOPT, "mptcp.enabled", Cause::MptcpDisabled),
         (libc::EPROTONOSUPPORT, "other", Cause::KernelWithoutMptcp),
@@ -277,7 +277,7 @@ fn a_kernel_without_it_is_all_that_is_told() {
 }
 
 #[test]
-fn limits_of_this_host_come_before_everything_on_the_way() {
+fn host_limits_precede_findings_of_the_path() {
     let report = one_path(|all, _| {
         all.here.limits = Some(MptcpLimits { subflows: 0, add_addr_accepted: 0 });
     });
@@ -287,7 +287,7 @@ fn limits_of_this_host_come_before_everything_on_the_way() {
 }
 
 #[test]
-fn an_announcement_without_an_answer_is_a_limit_whether_events_are_heard_or_not() {
+fn an_unanswered_announcement_is_a_limit_with_or_without_events() {
     for heard in [true, false] {
         let report = one_path(|all, trial| {
             all.here.endpoints.clear();
@@ -304,7 +304,7 @@ fn an_announcement_without_an_answer_is_a_limit_whether_events_are_heard_or_not(
 }
 
 #[test]
-fn what_plain_tcp_does_over_the_path_tells_the_path_from_the_option() {
+fn plain_tcp_distinguishes_path_faults_from_option_faults() {
     for (outcome, cause) in
         [(Outcome::Connected, Cause::JoinDropped), (Outcome::Silent, Cause::PathSilent)]
     {
@@ -339,7 +339,7 @@ fn judged(change: impl FnOnce(&mut Observation, &mut Trial)) -> (Verdict, String
 }
 
 #[test]
-fn healthy_is_only_what_was_seen_to_carry_data_over_every_path() {
+fn healthy_requires_observed_data_on_every_path() {
     let idle = judged(|_, trial| {
         trial.server = ServerKind::Tls;
         trial.subflows[1].tcp = TcpFigures { bytes_acked: 1, ..trial.subflows[1].tcp };
@@ -380,7 +380,7 @@ fn healthy_is_only_what_was_seen_to_carry_data_over_every_path() {
 }
 
 #[test]
-fn what_ends_with_the_whole_connection_is_no_fault_of_a_path() {
+fn the_end_of_the_connection_is_not_a_path_fault() {
     let hung_up = |error| {
         one_path(|_, trial| {
             (trial.closed_by_peer, trial.server) = (true, ServerKind::HangsUp);
@@ -396,7 +396,7 @@ fn what_ends_with_the_whole_connection_is_no_fault_of_a_path() {
 }
 
 #[test]
-fn a_server_that_hangs_up_leaves_what_the_configuration_shows() {
+fn after_a_server_disconnects_configuration_findings_remain() {
     let report = one_path(|all, trial| {
         (trial.closed_by_peer, trial.server) = (true, ServerKind::HangsUp);
         let way = all.ways.iter_mut().find(|way| way.from == Some(ip("10.0.2.1"))).unwrap();
@@ -419,7 +419,7 @@ fn a_limit_is_never_lowered() {
 }
 
 #[test]
-fn small_packets_that_pass_beside_large_ones_tell_a_hole_from_a_slow_path() {
+fn small_packets_distinguish_a_black_hole_from_a_slow_path() {
     let report = |small_again, rtt_us| {
         let mut observation = healthy();
         let trial = observation.trial.as_mut().unwrap();
@@ -438,7 +438,7 @@ fn small_packets_that_pass_beside_large_ones_tell_a_hole_from_a_slow_path() {
 }
 
 #[test]
-fn a_packet_lost_by_chance_is_no_hole_where_large_ones_pass() {
+fn random_loss_is_not_a_black_hole_if_large_packets_pass() {
     let report = |large_again, (acked, received), unacked| {
         let mut observation = healthy();
         let trial = observation.trial.as_mut().unwrap();
@@ -528,7 +528,7 @@ fn a_router_that_quotes_the_packet_without_its_option_is_named() {
 }
 
 #[test]
-fn the_other_host_tells_the_way_there_from_the_way_back() {
+fn peer_observations_distinguish_the_directions() {
     for (arrived, cause) in [(0, Cause::SynOptionStripped), (1, Cause::SynackOptionStripped)] {
         let mut observation = healthy();
         let trial = observation.trial.as_mut().unwrap();
@@ -545,7 +545,7 @@ fn the_other_host_tells_the_way_there_from_the_way_back() {
 }
 
 #[test]
-fn without_events_the_counters_tell_of_a_subflow_that_nobody_has_seen() {
+fn counters_reveal_an_unobserved_subflow_without_events() {
     use Confidence::{Certain, Likely};
     for (names, found) in [
         (&["MPJoinSynTx", "MPJoinSynAckRx"][..], (Cause::PeerLimit, Likely)),
@@ -563,7 +563,7 @@ fn without_events_the_counters_tell_of_a_subflow_that_nobody_has_seen() {
 }
 
 #[test]
-fn the_code_of_a_routers_message_tells_a_firewall_from_a_missing_route() {
+fn the_icmp_code_distinguishes_a_firewall_from_a_missing_route() {
     for (code, cause) in [(13, Cause::JoinProhibited), (1, Cause::JoinUnreachable)] {
         let report = one_path(|_, trial| {
             trial.events = None;
@@ -590,7 +590,7 @@ fn a_path_is_lossy_if_both_plain_tcp_and_the_subflow_lose_packets() {
 }
 
 #[test]
-fn a_listener_that_gives_it_over_another_path_is_not_plain() {
+fn a_listener_that_offers_mptcp_over_another_path_is_not_plain() {
     for (elsewhere, cause) in [(true, Cause::SynOptionStripped), (false, Cause::ListenerPlainTcp)] {
         let mut observation = healthy();
         let trial = observation.trial.as_mut().unwrap();
@@ -603,7 +603,7 @@ fn a_listener_that_gives_it_over_another_path_is_not_plain() {
 }
 
 #[test]
-fn a_silent_subflow_of_a_program_is_forgotten_if_a_new_one_is_not_silent() {
+fn a_working_new_subflow_clears_the_finding_of_a_silent_one() {
     for (same_path, cause) in [(true, Cause::NatTimeout), (false, Cause::PathSilent)] {
         let mut observation = healthy();
         if !same_path {
@@ -639,7 +639,7 @@ fn bytes_on_the_wrong_interface_show_a_shared_link() {
 }
 
 #[test]
-fn every_cause_has_a_name_of_its_own_and_is_explained() {
+fn every_cause_has_a_unique_id_and_an_explanation() {
     let page = include_str!("../../../../../docs/doctor.md");
     let mut names: Vec<_> = Cause::ALL.iter().map(|cause| cause.id()).collect();
     for name in &names {
@@ -839,7 +839,7 @@ fn any_look() -> impl Strategy<Value = HostSnapshot> {
 }
 
 #[test]
-fn what_the_other_host_says_of_itself_is_shown_as_that_and_never_mended_here() {
+fn findings_of_the_peer_are_attributed_to_it_and_not_fixed() {
     let mut observation = healthy();
     let mut there = host();
     there.endpoints.clear();
@@ -860,7 +860,7 @@ fn what_the_other_host_says_of_itself_is_shown_as_that_and_never_mended_here() {
 
 proptest! {
     #[test]
-    fn no_word_of_another_host_has_anything_mended(
+    fn no_message_of_the_peer_triggers_a_fix(
         observation in any_observation(),
         before in any_look(),
         after in proptest::option::of(any_look()),

@@ -111,7 +111,7 @@ mod tests {
     /// A second control connection that ends before its first word came after the first had left:
     /// the client had then only been lost, for a minute.
     #[test]
-    fn a_connection_that_ends_without_a_word_leaves_as_any_other() {
+    fn an_abruptly_closed_connection_is_cleaned_up_normally() {
         let shared = server();
         let test = begin(&shared, 1).unwrap();
         let later = shared.clock.now() + Duration::from_secs(9);
@@ -130,7 +130,7 @@ mod tests {
 
     /// Finding 2: the thread of a test that panicked, or was never there, kept its place for good.
     #[test]
-    fn a_place_is_given_back_however_the_traffic_ends() {
+    fn a_slot_is_released_however_the_traffic_ends() {
         let shared = server();
         let test = begin(&shared, 1).unwrap();
         assert!(begin(&shared, 2).is_none(), "there is one place");

@@ -334,7 +334,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn both_ends_of_a_connection_are_told_apart() {
+    fn both_ends_of_a_connection_are_distinguished() {
         let events = recorded();
         let sides: Vec<_> = events[1..6].iter().map(MptcpEvent::is_server_side).collect();
         assert_eq!(sides, [Some(false), Some(true), Some(true), Some(false), None]);

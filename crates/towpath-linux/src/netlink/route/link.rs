@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bridge_port_is_no_link() {
+    fn a_bridge_port_is_not_a_link() {
         let bridge = |message: &Message<'_>| {
             let mut body = message.body.to_vec();
             body[0] = libc::AF_BRIDGE as u8;

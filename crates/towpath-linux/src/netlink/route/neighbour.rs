@@ -76,7 +76,7 @@ mod tests {
     const RECORDED: &str = include_str!("../recorded/neighbours.hex");
 
     #[test]
-    fn recorded_neighbours_are_told_apart_by_who_made_them() {
+    fn recorded_neighbours_are_distinguished_by_origin() {
         let found = parse_all(RECORDED, |message| Neighbour::parse(message).unwrap());
         let address = "10.0.0.2".parse().unwrap();
         assert_eq!(found, [Some(Neighbour { link_index: 3, address }), None]);

@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_for_earlier_data_was_not_sent_in_vain() {
+    fn data_waiting_for_a_gap_is_not_wasted() {
         // 900 bytes wait for a gap at the first look; at the second it is filled.
         let totals = [total(1_000, 1_000, 0, 0), total(2_000, 2_000, 1_800, 0)];
         let carried = told_apart(&totals, (totals.len(), 0), false);
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_are_told_by_where_the_first_one_came() {
+    fn duplicates_are_classified_by_the_path_of_the_first_copy() {
         let same = [total(1_000, 1_000, 900, 0), total(2_000, 2_000, 1_700, 0)];
         let other = [total(1_000, 1_000, 900, 0), total(2_000, 2_000, 1_800, 100)];
         let [_, carried] = told_apart(&same, (2, 0), false)[..] else { panic!() };
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_on_the_wire_is_lost_only_if_it_never_arrives() {
+    fn in_flight_data_is_lost_only_if_it_never_arrives() {
         let totals = [
             total(1_000, 500, 450, 0),
             total(2_000, 1_700, 1_530, 0), // 300 were cut off on the wire
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_after_the_end_was_on_its_way() {
+    fn data_that_arrives_after_the_end_was_in_flight() {
         let totals = [
             total(1_000, 1_000, 900, 0),
             total(2_000, 1_700, 1_530, 0), // the end; 100 of the 300 are lost
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nobody_looks_after_the_end_the_wire_is_full() {
+    fn without_samples_after_the_end_outstanding_data_is_in_flight() {
         // 300 are on the wire all of the time; 100 were lost.
         let totals = [total(1_000, 700, 630, 0), total(2_000, 1_600, 1_440, 0)];
         let carried = told_apart(&totals, (2, 300), false);
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_at_the_end_was_neither_delivered_nor_sent_in_vain() {
+    fn data_buffered_at_the_end_is_neither_delivered_nor_wasted() {
         let waits = Total { behind: 400, waiting: 100, ..total(2_000, 2_000, 1_400, 0) };
         let totals = [total(1_000, 1_000, 900, 0), waits];
         let [first, last] = told_apart(&totals, (2, 0), false)[..] else { panic!() };
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_the_counters_say_the_parts_sum_to_what_was_served() {
+    fn the_parts_sum_to_the_served_bytes_for_any_counters() {
         let mut seed = 1_u64;
         let mut draw = |most: u64| {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);

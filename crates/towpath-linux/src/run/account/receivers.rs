@@ -210,14 +210,14 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_for_the_slow_path_is_not_needless() {
+    fn data_waiting_for_the_slow_path_is_not_needless() {
         let totals = [total(900, 0, 0), total(900, 100, 1_000), total(1_800, 100, 1_900)];
         let all = needless(&totals, 0);
         assert!(all.iter().flat_map(|sums| sums.values()).all(|bytes| *bytes == 0), "{all:?}");
     }
 
     #[test]
-    fn what_came_twice_is_counted_once_and_as_early_as_it_may_have_been() {
+    fn duplicates_count_once_at_the_earliest_possible_time() {
         let totals = [total(900, 0, 0), total(900, 300, 1_000), total(1_800, 300, 1_900)];
         let all = needless(&totals, 0);
         // 200 of the 1200 bytes were never needed.
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_at_the_end_is_no_copy() {
+    fn data_buffered_at_the_end_is_not_a_duplicate() {
         // 300 bytes were copies; 900 wait for the slow path when the run ends.
         let totals = [total(900, 300, 900), total(1_800, 300, 900), total(1_800, 300, 900)];
         let waits = Waits { above_bytes: 900, behind: BTreeMap::new(), read: 900 };

@@ -8,7 +8,7 @@ fn all(seed: u64) -> impl Iterator<Item = Drawn> {
 }
 
 #[test]
-fn a_name_says_which_and_nothing_else_is_one() {
+fn a_name_identifies_a_drawn_case_and_other_text_is_refused() {
     let one = || drawn("random-7-12").unwrap();
     assert_eq!(format!("{:?}", one()), format!("{:?}", one()));
     for name in

@@ -45,7 +45,7 @@ fn refused(key: &str) -> String {
 }
 
 #[test]
-fn a_value_is_changed_where_it_stands() {
+fn a_value_is_changed_in_place() {
     assert_eq!(
         changed("paths.wifi.rate", "50 Mbit/s"),
         "-rate = \"10 Mbit/s\" # of the radio\n+rate = \"50 Mbit/s\" # of the radio"
@@ -93,7 +93,7 @@ fn a_star_and_an_array_without_number_mean_all_of_them() {
 }
 
 #[test]
-fn values_become_what_the_key_wants() {
+fn values_are_converted_to_the_type_of_the_key() {
     assert!(changed("run.transports", "tcp,mptcp").ends_with("transports = [\"tcp\", \"mptcp\"]"));
     assert!(changed("run.transports", "[\"tcp\"]").ends_with("transports = [\"tcp\"]"));
     assert!(changed("hosts.left.checksum", "true").ends_with("checksum = true"));
@@ -104,7 +104,7 @@ fn values_become_what_the_key_wants() {
 }
 
 #[test]
-fn a_key_that_is_none_is_answered_with_the_nearest() {
+fn an_unknown_key_gets_a_suggestion() {
     for (key, near) in [
         ("paths.wifi.dely", "did you mean `paths.wifi.delay`?"),
         ("paths.wifi.bandwidth", "did you mean `paths.wifi.rate`?"),
@@ -129,7 +129,7 @@ fn a_key_that_is_none_is_answered_with_the_nearest() {
 }
 
 #[test]
-fn what_is_changed_is_still_a_scenario() {
+fn a_changed_scenario_is_still_valid() {
     use crate::scenario::{Scenario, no_files};
 
     let mut text = TEXT.to_owned();

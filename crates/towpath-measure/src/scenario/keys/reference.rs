@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_in_the_documentation_is_this_one() {
+    fn the_documented_page_is_up_to_date() {
         let page = include_str!("../../../../../docs/scenario.md");
         assert!(
             page == reference_markdown(),

@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_value_cannot_fade() {
+    fn a_key_without_a_value_cannot_fade() {
         let mut state = link(0, 0);
         assert!(fade(&mut state, LinkSide::Both, to_rate(10), FADE_STEP).is_err());
         let burst = Loss::Burst { start: Probability::ALWAYS, length_packets: 1 };

@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_tool_cannot_do_is_refused() {
+    fn settings_that_a_tool_does_not_support_are_refused() {
         let refuse = |preset, limit| {
             let mut parts = parts(Some(preset));
             parts.queue = Some(QueueKeys::Limit(limit));

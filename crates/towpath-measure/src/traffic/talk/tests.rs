@@ -94,7 +94,7 @@ impl Pair {
 
 proptest! {
     #[test]
-    fn no_message_is_lost_or_invented_however_the_streams_cut_them(
+    fn no_segmentation_loses_or_invents_a_message(
         direction in prop_oneof![
             Just(DataDirection::Up), Just(DataDirection::Down), Just(DataDirection::Both)
         ],
@@ -157,7 +157,7 @@ fn a_stall_has_its_full_weight_in_every_request_that_it_hits() {
 }
 
 #[test]
-fn what_is_not_answered_in_time_is_given_up_and_known() {
+fn requests_without_a_timely_reply_are_abandoned_and_counted() {
     let mut pair = Pair::new(&exchange(DataDirection::Up, 2, (100, 10, false)));
     pair.write(at(200), usize::MAX);
     assert_eq!(pair.ends[0].next_due(0), Some(at(3_200)));
@@ -194,7 +194,7 @@ fn a_page_is_loaded_over_all_its_connections() {
 }
 
 #[test]
-fn an_early_end_leaves_out_what_is_due_later_and_answers_what_was_asked() {
+fn an_early_end_skips_later_requests_and_answers_earlier_ones() {
     let pattern = exchange(DataDirection::Both, 50, (100, 50, true));
     let mut pair = Pair::new(&pattern);
     let step = Duration::from_millis(50);
@@ -219,7 +219,7 @@ fn an_early_end_leaves_out_what_is_due_later_and_answers_what_was_asked() {
 }
 
 #[test]
-fn who_hears_nothing_of_an_early_end_is_ended_by_the_other() {
+fn the_peer_ends_a_side_that_missed_an_early_end() {
     let pattern = exchange(DataDirection::Both, 50, (100, 50, false));
     let mut pair = Pair::new(&pattern);
     let mut now = at(0);

@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_later_than_the_buffer_is_as_good_as_lost() {
+    fn datagrams_later_than_the_buffer_count_as_lost() {
         let [plan] = plans("jitter-buffer = \"40 ms\"")[..] else { panic!() };
         // Every tenth is 40 ms later than the others, every twentieth a little more.
         let own = call_over(&plan, |number| {
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_in_a_row_are_worse_than_those_that_are_alone() {
+    fn consecutive_losses_are_worse_than_isolated_ones() {
         let [plan] = plans("")[..] else { panic!() };
         let alone = call_over(&plan, |number| (number % 20 != 7).then_some(20_000));
         let row = call_over(&plan, |number| (number % 100 >= 5).then_some(20_000));
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_sent_is_lost_and_nobody_hears_nothing() {
+    fn unsent_datagrams_count_as_lost_in_the_rating() {
         let [plan] = plans("duration = \"1 s\"")[..] else { panic!() };
         let mut sender = UdpSender::new(plan, at(0), SAMPLE);
         let mut hearer = UdpReceiver::new(&plan, at(0), SAMPLE);
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_counts_when_all_of_it_is_there_in_time() {
+    fn a_frame_counts_if_all_of_it_arrives_in_time() {
         let plan = plans("video = \"1 Mbit/s\"")[1];
         // Frame 3 lacks its last part, frame 5 its first, and part of frame 7 is late.
         let own = call_over(&plan, |number| match number {

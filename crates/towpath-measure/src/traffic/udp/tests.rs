@@ -26,7 +26,7 @@ fn receiver() -> UdpReceiver {
 }
 
 #[test]
-fn a_schedule_is_kept_whatever_the_sender_does_and_what_is_too_late_has_no_number() {
+fn the_schedule_is_fixed_and_late_datagrams_get_no_number() {
     let mut sender = UdpSender::new(plan(), at(0), SAMPLE);
     assert_eq!(planned_datagrams(&plan()), 100);
     assert_eq!((sender.poll(at(0)), sender.next_due()), (Some(0), Some(at(0))));
@@ -125,7 +125,7 @@ fn a_long_flow_has_longer_rows() {
 proptest! {
     /// Whatever arrives, in whichever order: the books are right, and nothing grows.
     #[test]
-    fn the_books_are_right_whatever_arrives(
+    fn the_counters_are_consistent_for_any_arrivals(
         arrivals in prop::collection::vec((any::<u64>(), any::<u64>(), any::<u64>(), any::<bool>()), 0..300),
     ) {
         let plan = Udp { rate_bps: 8_000_000_000, duration: Duration::from_secs(3_600), ..plan() };
@@ -153,7 +153,7 @@ proptest! {
     }
 
     #[test]
-    fn every_datagram_is_sent_once_or_left_out(
+    fn every_datagram_is_sent_once_or_skipped(
         looks in prop::collection::vec((0_u64..2_000_000, any::<bool>()), 1..80),
     ) {
         let mut looks = looks;

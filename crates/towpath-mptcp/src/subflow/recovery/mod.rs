@@ -523,13 +523,13 @@ mod tests {
     }
 
     #[test]
-    fn below_the_threshold_recovery_grows_as_slow_start_does_and_not_faster() {
+    fn below_ssthresh_recovery_grows_no_faster_than_slow_start() {
         assert_eq!(window(3000, 4000, true), 2000 + 1000 + 1000);
         assert_eq!(window(3000, 4000, false), 2000 + 1000, "further losses: what was delivered");
     }
 
     #[test]
-    fn what_a_pause_left_unsent_may_be_sent_later_up_to_the_threshold() {
+    fn unsent_window_of_a_pause_is_usable_up_to_the_threshold() {
         assert_eq!(window(3000, 2000, false), 2000 + 2000);
         assert_eq!(window(9000, 2000, false), 6000);
     }

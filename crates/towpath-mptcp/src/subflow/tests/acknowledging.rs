@@ -30,7 +30,7 @@ fn every_segment_beyond_a_gap_is_acknowledged_at_once_with_blocks() {
 }
 
 #[test]
-fn one_acknowledgement_answers_all_that_came_together() {
+fn one_acknowledgement_covers_all_segments_received_together() {
     let mut script = script();
     for packet in 0..6 {
         script.data(1000, after(packet), 1460);
@@ -85,7 +85,7 @@ fn of_a_partial_duplicate_the_first_part_is_reported() {
 }
 
 #[test]
-fn the_sender_knows_a_duplicate_by_its_place() {
+fn the_sender_recognises_a_dsack_block_by_its_position() {
     // Below the acknowledgement, or within the second block (RFC 2883 §5); else it is a plain block.
     for (ack, blocks, undone) in [
         (1, &[(0, 1), (1, 6)][..], 1),
@@ -105,7 +105,7 @@ fn the_sender_knows_a_duplicate_by_its_place() {
 }
 
 #[test]
-fn a_syn_is_challenged_whatever_its_number_and_the_reset_that_follows_counts() {
+fn a_syn_with_any_number_is_challenged_and_the_rst_reply_counts() {
     for seq in [0, 1, 1000, 3_000_000_000] {
         let mut script = script();
         let syn = script.segment(Flags::SYN, seq, 1);
@@ -119,7 +119,7 @@ fn a_syn_is_challenged_whatever_its_number_and_the_reset_that_follows_counts() {
 }
 
 #[test]
-fn acknowledgements_far_below_the_window_are_challenged_and_their_data_is_not_taken() {
+fn acks_far_below_the_window_are_challenged_and_data_is_dropped() {
     let mut script = script();
     for round in 0..100 {
         script.push(1000 + round, 10);
@@ -155,7 +155,7 @@ fn a_reset_counts_with_data_and_while_the_window_is_closed() {
 }
 
 #[test]
-fn one_push_flag_ends_what_was_pushed() {
+fn only_the_last_pushed_segment_has_the_push_flag() {
     let mut script = script();
     script.push(1000, 2);
     let len = u32::try_from(MSS).unwrap();

@@ -150,7 +150,7 @@ fn opened(config: SubflowConfig, isn: u32, passive: bool) -> Subflow {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
     #[test]
-    fn nothing_that_arrives_can_panic_or_unbalance_the_books(
+    fn no_segment_causes_a_panic_or_inconsistent_counters(
         kind: u8,
         isn: u32,
         start in 0u8..4,

@@ -128,7 +128,7 @@ fn a_second_timeout_of_the_same_data_keeps_the_threshold() {
 }
 
 #[test]
-fn packets_that_a_router_found_too_big_leave_as_many_as_before() {
+fn packet_too_big_keeps_the_number_of_packets_in_the_window() {
     let mut script = Script::open(plain());
     script.push(1000, 10);
     script.sent();
@@ -186,7 +186,7 @@ fn growth(name: &str, others: &[u64]) -> u64 {
 }
 
 #[test]
-fn a_coupled_control_hears_of_its_siblings() {
+fn a_coupled_controller_is_updated_by_its_siblings() {
     let reno = growth("reno", &[1_000_000]);
     assert!(reno >= 9 * MSS, "{reno}");
     for name in ["lia", "olia", "balia"] {

@@ -38,7 +38,7 @@ fn echoes(sent: &[Transmit]) -> Vec<bool> {
 }
 
 #[test]
-fn the_first_syn_offers_and_a_repeated_one_does_not() {
+fn the_first_syn_offers_ecn_and_a_retransmitted_one_does_not() {
     let mut script = Script { subflow: Subflow::connect(config(), ISN, at(0)), now: at(0) };
     let first = script.transmits().remove(0);
     assert_eq!((first.flags, first.ecn), (Flags::SYN.with(both()), Ecn::NotCapable));
@@ -72,7 +72,7 @@ fn a_syn_ack_accepts_an_offer_only() {
 }
 
 #[test]
-fn a_syn_ack_that_mirrors_the_offer_or_says_nothing_refuses() {
+fn a_syn_ack_that_mirrors_the_offer_or_has_no_flags_refuses_ecn() {
     for (flags, agreed) in [(Flags::ECE, true), (both(), false), (Flags::default(), false)] {
         let change = |answer: &mut Segment| answer.flags = answer.flags.with(flags);
         let mut script = Script::open_with(config(), change);
@@ -118,7 +118,7 @@ fn a_window_probe_is_not_capable() {
 }
 
 #[test]
-fn an_echo_reduces_the_window_once_in_a_round_trip_and_the_peer_is_told_once() {
+fn an_ecn_echo_reduces_the_window_and_sends_cwr_once_per_rtt() {
     let mut script = open();
     script.push(1000, 10);
     script.sent();
@@ -140,7 +140,7 @@ fn an_echo_reduces_the_window_once_in_a_round_trip_and_the_peer_is_told_once() {
 }
 
 #[test]
-fn a_timeout_is_told_as_well() {
+fn a_timeout_also_sends_cwr() {
     let mut script =
         Script::open_with(SubflowConfig { rack: false, undo: false, ..config() }, |answer| {
             answer.flags = answer.flags.with(Flags::ECE);
@@ -191,7 +191,7 @@ fn a_mark_is_echoed_until_the_peer_has_reacted() {
 }
 
 #[test]
-fn marks_count_inside_the_window_only_and_on_window_probes_too() {
+fn marks_count_only_within_the_window_and_on_window_probes() {
     let mut script = open();
     marked(&mut script, 1000, 10_000_000, Flags::default());
     marked(&mut script, 1000, 4_000_000_000, Flags::default());

@@ -107,7 +107,7 @@ fn a_scale_on_a_later_segment_means_nothing() {
 }
 
 #[test]
-fn who_opened_is_remembered() {
+fn a_subflow_records_its_initiator() {
     let mut passive = answering(plain(), |_| {});
     passive.sent();
     let reset = passive.segment(Flags::RST, 1, 0);
@@ -124,7 +124,7 @@ fn who_opened_is_remembered() {
 }
 
 #[test]
-fn after_a_lost_syn_without_timestamps_data_waits_three_seconds_and_a_probe_one() {
+fn after_a_lost_syn_without_timestamps_the_rto_is_three_seconds() {
     for (rack, timer, delay) in
         [(false, Timer::Retransmission, 3000), (true, Timer::TailProbe, 1000)]
     {
@@ -171,7 +171,7 @@ fn over_ipv6_a_packet_carries_twenty_bytes_less() {
 }
 
 #[test]
-fn a_syn_ack_is_repeated_for_at_least_a_minute() {
+fn a_syn_ack_is_retransmitted_for_at_least_a_minute() {
     let mut script = answering(SubflowConfig::linux(), |_| {});
     script.sent();
     let mut closed = None;

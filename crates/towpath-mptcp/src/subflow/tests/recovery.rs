@@ -37,7 +37,7 @@ fn three_packets_after_a_hole_repair_it_at_once_and_reduce_the_window() {
 }
 
 #[test]
-fn without_sack_three_duplicates_repair_one_hole_and_partial_ones_the_next() {
+fn without_sack_each_partial_ack_repairs_the_next_hole() {
     let mut script = Script::open(SubflowConfig { sack: false, ..plain() });
     script.ack(1000, after(0), &[]);
     script.push(1000, 10);
@@ -125,7 +125,7 @@ fn timeouts_back_off_until_the_peer_is_given_up() {
 }
 
 #[test]
-fn after_a_timeout_slow_start_repeats_what_is_lost() {
+fn after_a_timeout_slow_start_retransmits_lost_data() {
     let mut script = Script::open(SubflowConfig { rack: false, undo: false, ..plain() });
     script.push(1000, 6);
     script.sent();
@@ -159,7 +159,7 @@ fn a_spurious_timeout_is_found_by_new_data_and_undone() {
 }
 
 #[test]
-fn a_reordered_packet_that_was_repeated_is_undone_by_dsack() {
+fn a_retransmission_of_a_reordered_packet_is_undone_by_dsack() {
     let mut script = Script::open(plain());
     script.push(1000, 10);
     script.sent();
@@ -192,7 +192,7 @@ fn a_router_with_a_small_link_makes_packets_smaller() {
 }
 
 #[test]
-fn a_router_of_ipv6_makes_packets_smaller_too() {
+fn an_icmpv6_packet_too_big_reduces_the_packet_size() {
     let mut script = Script::open(plain());
     script.subflow.set_ipv6(true);
     script.push(1000, 2);

@@ -18,7 +18,7 @@ fn timer(script: &Script) -> Option<towpath_net::Instant> {
 }
 
 #[test]
-fn the_timer_starts_with_data_restarts_with_news_and_stops_when_all_is_there() {
+fn the_timer_starts_with_data_and_stops_when_all_is_acked() {
     let mut script = Script::open(config());
     assert_eq!(timer(&script), None);
     script.push(1000, 2);
@@ -36,7 +36,7 @@ fn the_timer_starts_with_data_restarts_with_news_and_stops_when_all_is_there() {
 }
 
 #[test]
-fn what_was_repeated_is_not_measured_without_timestamps() {
+fn retransmissions_without_timestamps_give_no_rtt_sample() {
     let mut script = Script::open(config());
     script.push(1000, 1);
     script.sent();
@@ -98,7 +98,7 @@ fn segments_without_news_do_not_disturb_the_decision() {
 }
 
 #[test]
-fn a_second_timeout_begins_anew() {
+fn a_second_timeout_restarts_the_detection() {
     let mut script = timed_out(false);
     script.wait(1900);
     assert_eq!(script.sent(), ["timeout 1"]);
@@ -109,7 +109,7 @@ fn a_second_timeout_begins_anew() {
 }
 
 #[test]
-fn with_sack_a_block_of_what_was_not_repeated_shows_a_spurious_timeout() {
+fn with_sack_a_block_of_original_data_shows_a_spurious_timeout() {
     let mut script = timed_out(true);
     script.ack(1310, after(1), &[]);
     assert_eq!(script.sent(), ["data 7", "data 8"]);
@@ -136,7 +136,7 @@ fn a_timeout_after_one_that_was_called_spurious_is_a_loss_again() {
 }
 
 #[test]
-fn a_timeout_during_recovery_is_not_called_spurious_by_what_recovery_repaired() {
+fn retransmissions_in_recovery_do_not_make_a_timeout_spurious() {
     let mut script = Script::open(config());
     script.push(1000, 10);
     script.sent();
@@ -150,7 +150,7 @@ fn a_timeout_during_recovery_is_not_called_spurious_by_what_recovery_repaired() 
 }
 
 #[test]
-fn an_echo_from_before_the_repetition_undoes_the_timeout_at_once() {
+fn an_echo_older_than_the_retransmission_undoes_the_timeout() {
     for (late, undone) in [(false, 1), (true, 0)] {
         let mut script = Script::open(SubflowConfig { timestamps: true, ..config() });
         script.push(1000, 6);
@@ -184,7 +184,7 @@ fn a_peer_that_takes_back_its_blocks_gets_the_data_again() {
 }
 
 #[test]
-fn nothing_is_forgotten_before_it_is_acknowledged_for_good() {
+fn data_is_kept_until_it_is_cumulatively_acknowledged() {
     let mut script = Script::open(plain());
     script.push(1000, 5);
     script.sent();

@@ -60,7 +60,7 @@ fn the_clock_counts_milliseconds() {
 }
 
 #[test]
-fn a_segment_without_timestamps_is_taken_all_the_same() {
+fn a_segment_without_timestamps_is_accepted() {
     let mut script = open();
     let received = script.data(1000, 1, 100);
     assert!(received.acceptable && received.closed.is_none());
@@ -87,7 +87,7 @@ fn a_delayed_acknowledgement_echoes_the_earliest_segment() {
 }
 
 #[test]
-fn over_a_gap_the_last_in_order_is_echoed_and_then_what_fills_it() {
+fn over_a_gap_the_last_in_order_timestamp_is_echoed() {
     let mut script = open();
     data(&mut script, 1, 100);
     assert_eq!(echo(&mut script), 100);
@@ -99,7 +99,7 @@ fn over_a_gap_the_last_in_order_is_echoed_and_then_what_fills_it() {
 }
 
 #[test]
-fn the_timestamp_that_is_kept_never_goes_back() {
+fn the_recent_timestamp_never_goes_back() {
     let mut script = open();
     data(&mut script, 1, 100);
     echo(&mut script);
@@ -109,7 +109,7 @@ fn the_timestamp_that_is_kept_never_goes_back() {
 }
 
 #[test]
-fn resets_are_not_judged_by_timestamps_and_teach_nothing() {
+fn resets_ignore_timestamps_and_do_not_update_them() {
     let mut script = open();
     data(&mut script, 1, 100);
     echo(&mut script);
@@ -133,7 +133,7 @@ fn after_24_days_of_silence_any_timestamp_is_new() {
 }
 
 #[test]
-fn an_old_acknowledgement_is_heard_only_if_it_was_just_overtaken() {
+fn an_old_acknowledgement_counts_only_if_it_was_just_reordered() {
     let mut script = open();
     data(&mut script, 1, 100_000);
     echo(&mut script);
@@ -151,7 +151,7 @@ fn an_old_acknowledgement_is_heard_only_if_it_was_just_overtaken() {
 }
 
 #[test]
-fn only_what_advances_the_window_is_measured() {
+fn only_acks_that_advance_the_window_are_rtt_samples() {
     let mut script = open();
     script.push(1000, 4);
     let stamp = script.transmits()[0].options.timestamps.unwrap().value;

@@ -8,7 +8,7 @@ use crate::subflow::{CloseReason, IcmpError, Subflow, SubflowConfig, TcpState, T
 use crate::wire::{Flags, Timestamps};
 
 #[test]
-fn a_syn_without_answer_is_repeated_and_given_up() {
+fn an_unanswered_syn_is_retransmitted_and_abandoned() {
     let config = SubflowConfig { syn_retries: 2, linear_syns: 0, ..plain() };
     let mut script = Script { subflow: Subflow::connect(config, ISN, at(0)), now: at(0) };
     assert_eq!(script.sent(), ["syn"]);
@@ -138,7 +138,7 @@ fn challenges_are_limited() {
 }
 
 #[test]
-fn an_acknowledgement_of_what_was_not_sent_is_answered_and_ignored() {
+fn an_acknowledgement_of_unsent_data_is_answered_and_ignored() {
     let mut script = Script::open(plain());
     assert!(!script.ack(1000, 2, &[]).acceptable);
     assert_eq!(script.sent(), ["challenge 1"]);

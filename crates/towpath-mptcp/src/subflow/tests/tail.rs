@@ -32,7 +32,7 @@ fn a_hole_waits_a_quarter_of_the_round_trip() {
 }
 
 #[test]
-fn once_reordering_was_seen_the_number_of_blocks_does_not_count() {
+fn after_reordering_the_number_of_sack_blocks_is_ignored() {
     let mut script = flying(10);
     script.ack(1100, after(0), &[(after(1), after(2))]);
     // The first was only late: reordering.
@@ -100,7 +100,7 @@ fn after_sixteen_recoveries_without_duplicates_the_window_is_as_at_first() {
 }
 
 #[test]
-fn the_answer_to_a_first_copy_says_nothing_about_what_was_sent_before_the_second() {
+fn an_ack_of_the_first_copy_is_no_evidence_of_later_losses() {
     let mut script = flying(5);
     script.push(1101, 2);
     script.sent();
@@ -155,7 +155,7 @@ fn a_probe_is_new_data_if_there_is_some_though_the_window_is_full() {
 }
 
 #[test]
-fn a_bare_repetition_of_the_acknowledgement_forgives_a_probe() {
+fn a_bare_duplicate_acknowledgement_excuses_a_probe() {
     let mut script = flying(4);
     script.ack(1100, after(3), &[]);
     script.wait(1500);

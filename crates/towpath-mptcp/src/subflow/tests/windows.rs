@@ -31,7 +31,7 @@ fn a_window_of_any_size_is_a_positive_number() {
 }
 
 #[test]
-fn while_the_window_has_shrunk_old_data_is_repeated_and_new_data_waits() {
+fn with_a_shrunken_window_only_old_data_is_retransmitted() {
     let mut script = Script::open(config());
     script.push(1000, 6);
     assert_eq!(script.sent().len(), 6);

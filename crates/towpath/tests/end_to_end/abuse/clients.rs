@@ -60,7 +60,7 @@ fn at_once<T: Sync>(cases: &[T], case: impl Fn(&T) + Sync) {
 }
 
 #[test]
-fn a_measurement_ends_by_itself_whatever_the_server_does_before_the_traffic() {
+fn a_measurement_survives_any_server_behaviour_before_traffic() {
     let folder = &Folder::new();
     for phase in BEFORE {
         at_once(&ALL, |trick| {
@@ -75,7 +75,7 @@ fn a_measurement_ends_by_itself_whatever_the_server_does_before_the_traffic() {
 }
 
 #[test]
-fn a_measurement_ends_by_itself_whatever_the_server_gives_as_its_half() {
+fn a_measurement_terminates_for_any_server_report() {
     let folder = &Folder::new();
     for options in [&["--transport", "tcp"][..], &["--transport", "tcp", "--tls"]] {
         at_once(&ALL, |trick| {
@@ -130,7 +130,7 @@ fn an_interrupt_ends_a_measurement_wherever_it_waits() {
 }
 
 #[test]
-fn an_interrupt_keeps_what_an_honest_server_has_seen() {
+fn an_interrupt_keeps_the_report_of_an_honest_server() {
     let folder = Folder::new();
     let server = folder.start(&mut folder.towpath(&["server", "-B", "127.0.0.1", "-p", "0"]));
     let port = wait_for("the server", || {
@@ -156,7 +156,7 @@ fn an_interrupt_keeps_what_an_honest_server_has_seen() {
 }
 
 #[test]
-fn a_check_a_diagnosis_and_a_choice_end_by_themselves_whatever_the_server_does() {
+fn check_doctor_and_nearest_terminate_for_any_server_behaviour() {
     let folder = &Folder::new();
     for phase in [Phase::Connection, Phase::Hello] {
         at_once(&ALL, |trick| {
@@ -196,7 +196,7 @@ fn peak_bytes(id: u32) -> Option<u64> {
 }
 
 #[test]
-fn no_half_of_a_server_fills_a_clients_memory() {
+fn no_server_report_fills_the_clients_memory() {
     let folder = &Folder::new();
     // The largest that is taken for a short test, and one byte more.
     let most = 16 << 20;

@@ -85,7 +85,7 @@ fn fifo(path: &Path) {
 
 /// F1: "only regular files are read; a FIFO … is refused at once", whichever option names it.
 #[test]
-fn a_fifo_in_place_of_a_secret_or_a_certificate_is_refused() {
+fn a_fifo_instead_of_a_secret_or_certificate_is_refused() {
     let folder = Folder::new();
     fifo(&folder.work().join("f"));
     let all = [
@@ -114,7 +114,7 @@ fn a_fifo_in_place_of_a_secret_or_a_certificate_is_refused() {
 
 /// F1: sockets, loops of links and folders, for what a sweep and a study consist of.
 #[test]
-fn what_is_no_file_is_refused_in_the_folders_of_sweeps_and_studies() {
+fn non_files_in_sweep_and_study_directories_are_refused() {
     let folder = Folder::new();
     study(&folder);
     let part = part(&folder);
@@ -174,7 +174,7 @@ fn raw(text: &[u8]) -> Vec<u8> {
 
 /// F2, F3: a frame's header names a window or a size; frames can be skipped, empty and many.
 #[test]
-fn what_a_frame_of_zstd_says_of_itself_sizes_nothing() {
+fn the_size_declared_by_a_zstd_frame_allocates_nothing() {
     let folder = Folder::new();
     let magic = [0x28, 0xb5, 0x2f, 0xfd];
     let text = raw(RESULT.as_bytes());
@@ -417,7 +417,7 @@ fn deep_nesting_is_an_error_everywhere() {
 
 /// F3: bytes that are no text, names that come twice, and lines without anything.
 #[test]
-fn what_is_no_text_or_says_things_twice_is_an_error() {
+fn invalid_utf8_and_duplicate_keys_are_errors() {
     let folder = Folder::new();
     let empty = "\n".repeat(times(2_000_000, 14_000_000));
     let (first, rest) = RESULT.split_at(RESULT.find('\n').unwrap() + 1);
@@ -447,7 +447,7 @@ fn what_is_no_text_or_says_things_twice_is_an_error() {
 
 /// F2: a limit that is no size is an error, and none that is.
 #[test]
-fn a_limit_that_is_no_size_never_means_no_limit() {
+fn an_invalid_limit_never_means_unlimited() {
     let folder = Folder::new();
     folder.write("r.jsonl", RESULT);
     folder.write("s.toml", TWO_PATHS);

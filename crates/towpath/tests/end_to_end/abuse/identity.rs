@@ -144,7 +144,7 @@ fn with_a_pin_everything_over_tcp_goes_through_tls() {
 }
 
 #[test]
-fn who_does_not_have_the_pinned_certificate_hears_no_word() {
+fn a_server_without_the_pinned_certificate_receives_nothing() {
     let folder = Folder::new();
     let forger = Hostile::start(Manner::Half(Arc::from("{}")));
     let pin = "ab".repeat(32);
@@ -199,7 +199,7 @@ fn pass_datagrams(server: u16, most: u64) -> UdpSocket {
 }
 
 #[test]
-fn a_forged_half_is_not_taken_when_quic_is_cut_off() {
+fn a_forged_server_report_is_refused_after_quic_is_cut_off() {
     let folder = Folder::new();
     let (_server, port, print) = server(&folder, &[]);
     // Who stands between has a port for both, cuts QUIC off and answers over TCP.
@@ -242,7 +242,7 @@ fn a_secret_that_can_be_guessed_is_refused_by_both() {
 }
 
 #[test]
-fn a_server_that_does_not_know_the_secret_is_told_no_plan() {
+fn a_server_without_the_secret_receives_no_plan() {
     let folder = Folder::new();
     folder.write_secret("secret.txt", SECRET);
     let known = ["-t", "0.2", "--transport", "tcp", "--secret-file", "secret.txt"];
@@ -268,7 +268,7 @@ fn a_server_that_does_not_know_the_secret_is_told_no_plan() {
 }
 
 #[test]
-fn with_a_secret_control_is_encrypted_and_nothing_that_is_read_opens_anything() {
+fn with_a_secret_control_is_encrypted_and_replay_is_useless() {
     let folder = Folder::new();
     folder.write_secret("secret.txt", SECRET);
     let (_server, port, _) = server(&folder, &["--secret-file", "secret.txt"]);
@@ -358,7 +358,7 @@ fn look(port: u16, asked: u16) -> HostSnapshot {
 }
 
 #[test]
-fn strangers_are_told_what_a_port_scan_tells() {
+fn unauthenticated_clients_learn_only_what_a_port_scan_shows() {
     let folder = Folder::new();
     let other = TcpListener::bind("127.0.0.1:0").unwrap();
     let elsewhere = other.local_addr().unwrap().port();
@@ -376,7 +376,7 @@ fn strangers_are_told_what_a_port_scan_tells() {
 }
 
 #[test]
-fn a_doctor_says_what_it_could_not_ask_a_server_and_asks_one_whose_secret_it_knows() {
+fn doctor_queries_a_server_only_if_it_knows_the_secret() {
     let folder = Folder::new();
     folder.write_secret("secret.txt", SECRET);
     let (_server, open, _) = server(&folder, &[]);
@@ -421,7 +421,7 @@ fn the_line_that_a_server_prints_can_be_pasted() {
 
 /// The server stops waiting after a few seconds, so that no thread is left with a silent handshake.
 #[test]
-fn a_handshake_that_never_ends_is_given_up() {
+fn an_unfinished_handshake_times_out() {
     let folder = Folder::new();
     let (_server, port, _) = server(&folder, &[]);
     let mut silent = TcpStream::connect(("127.0.0.1", port)).unwrap();

@@ -54,7 +54,7 @@ fn meta() -> String {
 }
 
 #[test]
-fn a_small_file_that_becomes_gigabytes_is_refused_with_its_limit() {
+fn a_decompression_bomb_is_refused_with_the_limit() {
     let folder = Folder::new();
     let (meta, blocks) = (meta(), 12_250);
     // Lines without anything, a line without an end, and a text without an end.
@@ -75,7 +75,7 @@ fn a_small_file_that_becomes_gigabytes_is_refused_with_its_limit() {
 }
 
 #[test]
-fn many_files_may_not_hold_more_together_than_one() {
+fn many_files_share_the_limit_of_one() {
     let folder = Folder::new();
     std::fs::create_dir(folder.work().join("results")).unwrap();
     let event = "{\"type\":\"event\",\"t_ns\":0,\"kind\":\"flow\",\"text\":\"\"}\n";
@@ -88,7 +88,7 @@ fn many_files_may_not_hold_more_together_than_one() {
 }
 
 #[test]
-fn numbers_of_a_result_size_nothing_that_is_not_there() {
+fn numbers_in_a_result_allocate_nothing_beyond_its_data() {
     let folder = Folder::new();
     let interval = |t_ns: u64| {
         format!(
@@ -111,7 +111,7 @@ fn numbers_of_a_result_size_nothing_that_is_not_there() {
 }
 
 #[test]
-fn a_result_that_speaks_of_more_paths_than_there_are_is_refused() {
+fn a_result_with_more_paths_than_allowed_is_refused() {
     let folder = Folder::new();
     let mut text = meta();
     for number in 0..100_000 {
@@ -203,7 +203,7 @@ fn no_reader_waits_for_a_fifo_or_reads_a_device() {
 }
 
 #[test]
-fn no_reader_takes_a_file_that_is_larger_than_any_of_its_kind() {
+fn no_reader_accepts_an_oversized_file() {
     let folder = Folder::new();
     // Without a byte on the disk.
     lay(&folder, "large", &|path| File::create(path).unwrap().set_len(4 << 30).unwrap());
@@ -216,7 +216,7 @@ fn no_reader_takes_a_file_that_is_larger_than_any_of_its_kind() {
 }
 
 #[test]
-fn the_limit_is_said_and_can_be_raised_and_lowered() {
+fn the_limit_is_named_and_can_be_raised_and_lowered() {
     let folder = Folder::new();
     folder.write("r.jsonl", RESULT);
     let with = |limit: &str| {
@@ -262,7 +262,7 @@ fn assert_harmless(text: &str, ended: &Ended) {
 }
 
 #[test]
-fn nothing_that_a_file_says_commands_a_terminal() {
+fn no_text_of_a_file_controls_the_terminal() {
     let folder = Folder::new();
     let quoted = serde_json::to_string(COMMANDS).unwrap();
     let quoted = &quoted[1..quoted.len() - 1];
@@ -342,10 +342,10 @@ fn poison(value: &mut serde_json::Value) {
 }
 
 #[test]
-fn a_page_runs_and_loads_nothing_that_was_put_into_it() {
+fn a_page_runs_and_loads_no_injected_content() {
     let browser = match browser() {
         Ok(browser) => browser,
-        Err(reason) => return skip("a_page_runs_and_loads_nothing_that_was_put_into_it", &reason),
+        Err(reason) => return skip("a_page_runs_and_loads_no_injected_content", &reason),
     };
     let folder = Folder::new();
     folder.write("r.jsonl", RESULT);

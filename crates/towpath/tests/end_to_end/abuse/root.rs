@@ -72,8 +72,8 @@ fn as_root(test: &str, folder: &Folder, script: &str) -> Option<Ended> {
 }
 
 #[test]
-fn setup_writes_nothing_unless_it_is_to_apply() {
-    let test = "setup_writes_nothing_unless_it_is_to_apply";
+fn setup_writes_nothing_without_apply() {
+    let test = "setup_writes_nothing_without_apply";
     let folder = Folder::new();
     // Once for root, who has /var/lib, and once for whoever may not write there.
     let script = "
@@ -210,8 +210,8 @@ fn lay(folder: &Folder, number: usize, case: &Planted) {
 }
 
 #[test]
-fn no_state_folder_has_setup_change_anything_outside_its_list() {
-    let test = "no_state_folder_has_setup_change_anything_outside_its_list";
+fn no_state_directory_makes_setup_change_unlisted_settings() {
+    let test = "no_state_directory_makes_setup_change_unlisted_settings";
     let folder = Folder::new();
     let mut runner = TestRunner::deterministic();
     let mut cases: Vec<Planted> =
@@ -248,8 +248,8 @@ fn no_state_folder_has_setup_change_anything_outside_its_list() {
 }
 
 #[test]
-fn hostile_names_of_interfaces_change_nothing_outside_the_list() {
-    let test = "hostile_names_of_interfaces_change_nothing_outside_the_list";
+fn hostile_interface_names_change_no_unlisted_settings() {
+    let test = "hostile_interface_names_change_no_unlisted_settings";
     let folder = Folder::new();
     let script = "
         export XDG_STATE_HOME=$PWD/sandbox/state
@@ -291,8 +291,8 @@ done
 "#;
 
 #[test]
-fn what_a_peer_says_of_itself_is_never_mended_here() {
-    let test = "what_a_peer_says_of_itself_is_never_mended_here";
+fn findings_reported_by_a_peer_are_never_fixed_here() {
+    let test = "findings_reported_by_a_peer_are_never_fixed_here";
     if let Some(reason) = missing("nsenter") {
         return skip(test, &reason);
     }
@@ -365,7 +365,7 @@ fn no_file_is_written_through_a_link_under_a_name_of_ours() {
 }
 
 #[test]
-fn an_output_that_a_user_names_may_be_a_file_a_link_of_his_own_or_standard_output() {
+fn a_user_output_may_be_a_file_an_own_symlink_or_stdout() {
     let folder = Folder::new();
     let ended = simulated(&folder, &["--out", "results"]);
     assert_eq!(ended.code, Some(0), "{ended}");
@@ -397,8 +397,8 @@ fn an_output_that_a_user_names_may_be_a_file_a_link_of_his_own_or_standard_outpu
 }
 
 #[test]
-fn among_the_temporary_files_nobody_elses_folder_is_used() {
-    let test = "among_the_temporary_files_nobody_elses_folder_is_used";
+fn no_directory_of_another_user_is_used_for_temporary_files() {
+    let test = "no_directory_of_another_user_is_used_for_temporary_files";
     let folder = Folder::new();
     let prepare = |kind: &str| {
         format!(
@@ -446,8 +446,8 @@ fn among_the_temporary_files_nobody_elses_folder_is_used() {
 }
 
 #[test]
-fn without_user_namespaces_a_labs_program_loses_what_reaches_beyond_its_network() {
-    let test = "without_user_namespaces_a_labs_program_loses_what_reaches_beyond_its_network";
+fn without_user_namespaces_a_lab_program_has_no_host_privileges() {
+    let test = "without_user_namespaces_a_lab_program_has_no_host_privileges";
     let Some(_serial) = crate::program::emulator() else { return };
     let folder = Folder::new();
     folder.write("lab.toml", TWO_PATHS);

@@ -31,7 +31,7 @@ fn drain(mut socket: &TcpStream, until: Instant) -> u64 {
 
 /// Finding 1: `bye` during a test gave its place to others while its threads went on.
 #[test]
-fn whoever_takes_his_leave_keeps_his_place_until_his_threads_have_ended() {
+fn a_leaving_client_holds_its_slot_until_its_threads_end() {
     let site = Site::new(&["--max-tests", "2"]);
     let mut most = 0;
     for _ in 0..60 {
@@ -50,7 +50,7 @@ fn whoever_takes_his_leave_keeps_his_place_until_his_threads_have_ended() {
 
 /// Finding 3: what is asked within the limits took as much memory as one liked.
 #[test]
-fn what_is_noted_of_a_test_is_limited_and_its_client_reads_why() {
+fn memory_of_a_test_is_limited_and_the_client_gets_the_reason() {
     let site = Site::new(&[]);
     // A request each microsecond.
     let mut stranger = Stranger::enter(site.way(1)).unwrap();
@@ -84,7 +84,7 @@ fn requests(bytes: usize) -> Vec<u8> {
 
 /// Finding 3: large blocks for many streams.
 #[test]
-fn nobody_gets_more_than_half_of_the_memory_that_is_left() {
+fn no_test_gets_more_than_half_of_the_remaining_memory() {
     let site = Site::new(&[]);
     let mut stranger = Stranger::enter(site.way(1)).unwrap();
     let wide = "pattern = \"iperf\"\nduration = \"60 s\"\nstreams = 128";
@@ -106,7 +106,7 @@ fn nobody_gets_more_than_half_of_the_memory_that_is_left() {
 
 /// Finding 4: 288 one-byte echoes kept everybody else out.
 #[test]
-fn echoes_of_one_source_leave_seats_for_the_others() {
+fn echo_connections_of_one_source_leave_slots_for_others() {
     let site = Site::new(&[]);
     let echo = |n: u16| site.way(n).connect(ConnectionKind::Echo, TestToken::NONE, (0, 0)).unwrap();
     let crowd: Vec<_> = (0..400).map(|_| echo(1)).collect();
@@ -118,7 +118,7 @@ fn echoes_of_one_source_leave_seats_for_the_others() {
 
 /// Finding 4: hellos of a stranger kept out those who know the secret.
 #[test]
-fn hellos_without_the_secret_keep_nobody_out() {
+fn unauthenticated_hellos_block_no_client() {
     let site = Site::new(&[]);
     let until = Instant::now() + Duration::from_secs(8);
     let port = site.port.clone();
@@ -144,7 +144,7 @@ fn hellos_without_the_secret_keep_nobody_out() {
 
 /// Finding 5: sixteen places for an hour, by clients who are not there.
 #[test]
-fn absent_clients_do_not_keep_their_places() {
+fn absent_clients_lose_their_slots() {
     let site = Site::new(&[]);
     let later = "pattern = \"iperf\"\nduration = \"10 s\"\nstart = \"59 min\"";
     let book = |n: u16| {
@@ -166,7 +166,7 @@ fn absent_clients_do_not_keep_their_places() {
 
 /// Finding 6: `--max-rate` held for each flow, and not for echoes.
 #[test]
-fn a_rate_holds_for_all_that_a_client_does() {
+fn a_rate_limit_applies_to_all_traffic_of_a_client() {
     let site = Site::new(&["--max-rate", "8M"]);
     let mut stranger = Stranger::enter(site.way(1)).unwrap();
     let down = "pattern = \"iperf\"\nduration = \"6 s\"\ndirection = \"down\"";
@@ -193,7 +193,7 @@ fn a_rate_holds_for_all_that_a_client_does() {
 
 /// Finding 6: a reply as large as one likes.
 #[test]
-fn bytes_and_rate_hold_for_replies_and_the_client_reads_why_it_ended() {
+fn byte_and_rate_limits_hold_for_replies_and_give_a_reason() {
     let site = Site::new(&["--max-rate", "8M", "--max-bytes", "2M"]);
     let mut stranger = Stranger::enter(site.way(1)).unwrap();
     let down = "pattern = \"iperf\"\nduration = \"20 s\"\ndirection = \"down\"";
@@ -218,7 +218,7 @@ fn bytes_and_rate_hold_for_replies_and_the_client_reads_why_it_ended() {
 /// Findings 4 and 5 at once, for as long as the honest clients take: words, echoes and tests of one
 /// source.
 #[test]
-fn a_source_that_takes_all_that_it_gets_leaves_enough_for_the_others() {
+fn a_greedy_source_leaves_enough_for_the_others() {
     let site = Site::new(&[]);
     site.withstands(|attack| {
         let mut held = Vec::new();

@@ -70,9 +70,9 @@ fn busy_for(site: &Site) -> u64 {
 
 /// S2, S5: no more descriptors, none for whoever comes, and then all of them again.
 #[test]
-fn a_server_without_descriptors_goes_on_when_there_are_some_again() {
+fn a_server_without_descriptors_resumes_once_some_are_free() {
     if let Some(reason) = missing("prlimit") {
-        skip("a_server_without_descriptors_goes_on_when_there_are_some_again", &reason);
+        skip("a_server_without_descriptors_resumes_once_some_are_free", &reason);
         return;
     }
     for limit in [40, 64].into_iter().take(times(1, 2)) {
@@ -100,9 +100,9 @@ fn a_server_without_descriptors_goes_on_when_there_are_some_again() {
 /// S2: a crowd of one source keeps nobody out, also where the system gives fewer descriptors than
 /// there are seats.
 #[test]
-fn a_crowd_keeps_nobody_out_of_a_server_with_few_descriptors() {
+fn a_crowd_does_not_block_a_server_with_few_descriptors() {
     if let Some(reason) = missing("prlimit") {
-        skip("a_crowd_keeps_nobody_out_of_a_server_with_few_descriptors", &reason);
+        skip("a_crowd_does_not_block_a_server_with_few_descriptors", &reason);
         return;
     }
     let site = site_with(&["prlimit", "--nofile=200:200"], &[]);
@@ -115,7 +115,7 @@ fn a_crowd_keeps_nobody_out_of_a_server_with_few_descriptors() {
 
 /// S2: a source that comes again and again, as fast as it can, keeps nobody out.
 #[test]
-fn a_source_that_comes_in_a_tight_loop_keeps_nobody_out() {
+fn a_source_connecting_in_a_tight_loop_blocks_no_other_client() {
     let site = Site::new(&[]);
     let mut came = 0;
     site.withstands(|attack| {
@@ -134,9 +134,9 @@ fn a_source_that_comes_in_a_tight_loop_keeps_nobody_out() {
 
 /// S3, S5: a test with more connections than there are descriptors gives its place back.
 #[test]
-fn a_test_that_gets_no_descriptors_gives_its_place_back() {
+fn a_test_without_descriptors_releases_its_slot() {
     if let Some(reason) = missing("prlimit") {
-        skip("a_test_that_gets_no_descriptors_gives_its_place_back", &reason);
+        skip("a_test_without_descriptors_releases_its_slot", &reason);
         return;
     }
     let site = site_with(&["prlimit", "--nofile=64:64"], &["--max-tests", "1"]);
@@ -177,8 +177,8 @@ fn site_with_threads(test: &str, most: u32, options: &[&str]) -> Option<Site> {
 
 /// S5: when the system gives no more threads, the server refuses and goes on.
 #[test]
-fn a_server_that_gets_no_more_threads_refuses_and_goes_on() {
-    let test = "a_server_that_gets_no_more_threads_refuses_and_goes_on";
+fn a_server_at_its_thread_limit_refuses_and_keeps_running() {
+    let test = "a_server_at_its_thread_limit_refuses_and_keeps_running";
     for most in [16, 40] {
         let Some(site) = site_with_threads(test, most, &[]) else { return };
         let crowd = crowd(&site, 120);
@@ -199,8 +199,8 @@ fn a_server_that_gets_no_more_threads_refuses_and_goes_on() {
 /// S5: a test whose threads cannot start is refused or fails, its client reads it, and its place is
 /// free.
 #[test]
-fn a_test_that_gets_no_threads_fails_for_its_client_and_gives_its_place_back() {
-    let test = "a_test_that_gets_no_threads_fails_for_its_client_and_gives_its_place_back";
+fn a_test_without_threads_fails_and_releases_its_slot() {
+    let test = "a_test_without_threads_fails_and_releases_its_slot";
     let Some(site) = site_with_threads(test, 30, &["--max-tests", "1"]) else { return };
     for direction in ["down", "up"].into_iter().take(times(1, 2)) {
         let wide = format!(
@@ -241,9 +241,9 @@ fn attend(stranger: &mut Stranger, flow: &str) -> String {
 
 /// S1, S5: no more address space, so no more stacks.
 #[test]
-fn a_server_without_address_space_goes_on() {
+fn a_server_without_address_space_keeps_running() {
     if let Some(reason) = missing("prlimit") {
-        skip("a_server_without_address_space_goes_on", &reason);
+        skip("a_server_without_address_space_keeps_running", &reason);
         return;
     }
     let site = Site::new(&[]);
@@ -273,8 +273,8 @@ fn a_server_without_address_space_goes_on() {
 
 /// S3: a host that has run for a year, and one that has just started, beside a client of neither.
 #[test]
-fn a_server_whose_clock_is_far_away_serves() {
-    let test = "a_server_whose_clock_is_far_away_serves";
+fn a_server_with_a_wrong_clock_still_serves() {
+    let test = "a_server_with_a_wrong_clock_still_serves";
     if let Some(reason) = missing("unshare") {
         skip(test, &reason);
         return;
@@ -320,8 +320,8 @@ fn site_after(test: &str, script: &str, options: &[&str]) -> Option<Site> {
 
 /// S2: no room for a certificate, nowhere to keep it, and no folder for temporary files.
 #[test]
-fn a_server_that_can_keep_nothing_serves_all_the_same() {
-    let test = "a_server_that_can_keep_nothing_serves_all_the_same";
+fn a_server_with_no_writable_storage_still_serves() {
+    let test = "a_server_with_no_writable_storage_still_serves";
     let full = "mkdir full; mount -t tmpfs -o size=64k none full
         head -c 1M /dev/zero >full/it 2>/dev/null || :
         export XDG_STATE_HOME=$PWD/full TMPDIR=$PWD/full";
@@ -342,8 +342,8 @@ fn a_server_that_can_keep_nothing_serves_all_the_same() {
 
 /// R5, S2: a certificate that was cut off by a full disk does not stand in the way later.
 #[test]
-fn a_disk_that_was_full_leaves_no_half_of_a_certificate() {
-    let test = "a_disk_that_was_full_leaves_no_half_of_a_certificate";
+fn a_full_disk_leaves_no_partial_certificate() {
+    let test = "a_full_disk_leaves_no_partial_certificate";
     if let Some(reason) = missing("unshare") {
         skip(test, &reason);
         return;
@@ -449,7 +449,7 @@ fn fill(mut writer: io::PipeWriter) {
 
 /// S2: strangers make a server write; nobody has to read it.
 #[test]
-fn a_server_whose_log_nobody_reads_goes_on_serving() {
+fn a_server_with_an_unread_log_keeps_serving() {
     let kinds = [&[][..], &["-J", "--secret-file", "secret"], &["-J"]];
     for options in kinds.into_iter().take(times(2, 3)) {
         let what = format!("{options:?}");
@@ -486,7 +486,7 @@ fn a_server_whose_log_nobody_reads_goes_on_serving() {
 
 /// S2: whoever read the log has gone.
 #[test]
-fn a_server_whose_log_is_closed_goes_on_serving() {
+fn a_server_with_a_closed_log_keeps_serving() {
     for options in [&[][..], &["-J"]] {
         let (mut held, reader, writer) = into_a_pipe(options);
         drop((reader, writer));
@@ -496,7 +496,7 @@ fn a_server_whose_log_is_closed_goes_on_serving() {
 
 /// S2: none of the three streams is there, or each is full.
 #[test]
-fn a_server_without_standard_streams_goes_on_serving() {
+fn a_server_without_standard_streams_keeps_serving() {
     let port = || {
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         free.local_addr().unwrap().port().to_string()
@@ -525,8 +525,8 @@ fn a_server_without_standard_streams_goes_on_serving() {
 
 /// S2: the disk that the log is kept on is filled by what strangers do.
 #[test]
-fn a_server_whose_log_fills_the_disk_goes_on_serving() {
-    let test = "a_server_whose_log_fills_the_disk_goes_on_serving";
+fn a_server_with_a_full_log_disk_keeps_serving() {
+    let test = "a_server_with_a_full_log_disk_keeps_serving";
     let script = "mkdir full; mount -t tmpfs -o size=64k none full
         # What is left of the file's last block takes the first lines and few more.
         head -c 3700 /dev/zero | tr '\\0' '\\n' >full/log
@@ -585,7 +585,7 @@ fn a_signal_in_the_middle_of_tests_ends_both_ends() {
 /// S3: a server that stands still for a while in the middle of tests goes on afterwards, and keeps
 /// nothing of them.
 #[test]
-fn a_server_that_was_stopped_goes_on() {
+fn a_server_suspended_by_a_signal_resumes() {
     let site = Site::new(&[]);
     let long = ["measure", "127.0.0.1", "-p", &site.port, "-t", "2", "-b", "8M", "-i", "0.2"];
     for transport in ["tcp", "quic"].into_iter().take(times(1, 2)) {
@@ -619,7 +619,7 @@ fn a_server_that_was_stopped_goes_on() {
 
 /// S2, S3: signals that mean nothing to a server change nothing.
 #[test]
-fn signals_that_mean_nothing_disturb_nobody() {
+fn ignored_signals_disturb_no_test() {
     let site = Site::new(&[]);
     let sent = AtomicUsize::new(0);
     site.withstands(|attack| {

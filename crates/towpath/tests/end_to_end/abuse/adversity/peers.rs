@@ -124,7 +124,7 @@ fn every_word() -> Vec<Value> {
 
 /// C2: every word in place of every other.
 #[test]
-fn words_that_nobody_asked_for_end_a_measurement_soon() {
+fn unexpected_messages_end_a_measurement_early() {
     let site = Site::new(&[]);
     let places = ["welcome", "accepted", "ready", "clock"];
     let all: Vec<_> = places
@@ -169,7 +169,7 @@ fn no_clock_of_a_server_confuses_a_measurement() {
 
 /// C2, F3: numbers that no clock has, and JSON that no program writes.
 #[test]
-fn numbers_that_are_none_are_refused() {
+fn values_that_are_not_numbers_are_refused() {
     let site = Site::new(&[]);
     let deep = "[".repeat(60_000);
     let numbers = ["NaN", "-1", "18446744073709551616", "1e999", "\"0\"", "null", "1.5", &deep];
@@ -187,7 +187,7 @@ fn numbers_that_are_none_are_refused() {
 
 /// C2, C3: words without end instead of an answer count as no progress, and an interrupt is heard.
 #[test]
-fn a_flood_of_words_is_neither_progress_nor_memory() {
+fn a_flood_of_messages_is_not_progress_and_uses_no_memory() {
     let site = Site::new(&[]);
     let clock = json!({"say": "clock", "client_ns": 0, "server_ns": 0});
     let pending = json!({"say": "pending"});
@@ -242,7 +242,7 @@ fn text_of(lines: &[Value]) -> String {
 
 /// C4, C5: numbers of a half that nothing can have, one or all of a kind at once.
 #[test]
-fn extreme_numbers_of_a_half_are_neither_believed_blindly_nor_deadly() {
+fn extreme_numbers_in_a_server_report_are_checked_and_harmless() {
     let site = Site::new(&[]);
     let extremes = [
         json!(u64::MAX),
@@ -328,7 +328,7 @@ fn contradict(half: &str, case: usize) -> String {
 
 /// C5, F3: halves that contradict themselves, or the client's.
 #[test]
-fn a_half_that_contradicts_itself_is_only_a_result() {
+fn an_inconsistent_server_report_still_gives_a_result() {
     let site = Site::new(&[]);
     let cases: Vec<_> = (0..10).collect();
     let step = times(3, 1);
@@ -342,7 +342,7 @@ fn a_half_that_contradicts_itself_is_only_a_result() {
 
 /// C5, F4: every text of a half, of a welcome and of a refusal.
 #[test]
-fn no_text_of_a_server_commands_a_terminal() {
+fn no_text_of_a_server_controls_the_terminal() {
     let site = Site::new(&[]);
     let keys = |half: &str| {
         let mut lines = lines_of(half);
@@ -390,7 +390,7 @@ fn no_text_of_a_server_commands_a_terminal() {
 
 /// C2, C4: parts that overlap, shrink, end before they begin, or cut characters.
 #[test]
-fn parts_that_do_not_fit_make_no_half() {
+fn mismatched_parts_do_not_form_a_server_report() {
     let site = Site::new(&[]);
     let part = |offset: u64, total: u64, text: &str| json!({"say": "part", "offset": offset, "total": total, "text": text});
     let cases = [
@@ -414,7 +414,7 @@ fn parts_that_do_not_fit_make_no_half() {
 
 /// C3, C4: a half whose end moves away as fast as it comes is progress, but no reason not to stop.
 #[test]
-fn a_half_that_never_ends_can_be_interrupted_and_fills_no_memory() {
+fn an_endless_server_report_is_interruptible_and_bounded() {
     let site = Site::new(&[]);
     let text = "{\"record\":{\"type\":\"counter\",\"host\":\"\",\"name\":\"\",\"before\":0,\"after\":1}}\n";
     let text = text.repeat(100);
@@ -440,7 +440,7 @@ fn a_half_that_never_ends_can_be_interrupted_and_fills_no_memory() {
 
 /// C2, C4: data that nobody asked for, or that says of itself what cannot be.
 #[test]
-fn data_that_is_not_what_was_asked_for_ends_no_client() {
+fn unexpected_data_does_not_crash_the_client() {
     let site = Site::new(&[]);
     let flood: fn() -> Lies = || Lies { before_data: vec![b'Q'; 32 << 20], ..Lies::default() };
     let lengths: fn() -> Lies =
@@ -475,7 +475,7 @@ fn data_that_is_not_what_was_asked_for_ends_no_client() {
 
 /// C5: answers to datagrams that were never asked, or asked tomorrow.
 #[test]
-fn answers_to_datagrams_that_nobody_asked_count_for_nothing() {
+fn unsolicited_datagram_replies_are_not_counted() {
     let site = Site::new(&[]);
     let many = |answer: &[u8]| {
         let mut all = vec![answer.to_vec(); 50];
@@ -525,7 +525,7 @@ fn numbers_named(value: &Value, name: &str, all: &mut Vec<(String, f64)>) {
 
 /// C2: a server that always says no is not asked for ever.
 #[test]
-fn refusals_in_great_numbers_are_an_answer() {
+fn many_refusals_are_reported_as_a_refusal() {
     let site = Site::new(&[]);
     for (place, why) in [("welcome", "busy"), ("accepted", "busy: 16 tests"), ("ready", "busy")] {
         let refusal = json!({"say": "refused", "why": why, "hint": "come again in 1 s"});
@@ -575,7 +575,7 @@ fn fingerprint(site: &Site) -> String {
 
 /// C1: another certificate on the second or third connection.
 #[test]
-fn a_certificate_that_changes_between_connections_is_seen() {
+fn a_certificate_change_between_connections_is_detected() {
     let (expected, other) = (Site::new(&[]), Site::new(&[]));
     let print = fingerprint(&expected);
     assert_ne!(print, fingerprint(&other));
@@ -596,7 +596,7 @@ fn a_certificate_that_changes_between_connections_is_seen() {
 
 /// C1, C2: over QUIC, datagrams of whoever, broken ones, and such of another server.
 #[test]
-fn over_quic_nobody_else_is_believed_and_the_end_comes_by_itself() {
+fn quic_ignores_spoofed_packets_and_times_out() {
     let (expected, other) = (Site::new(&[]), Site::new(&[]));
     let print = fingerprint(&expected);
     let cases = ["other", "broken", "silent"];
@@ -669,7 +669,7 @@ fn damage(server: u16, after: usize, breaks: bool) -> (u16, Arc<AtomicUsize>) {
 
 /// C1, C2: half a certificate, and one with a bit turned.
 #[test]
-fn half_a_handshake_is_none() {
+fn a_partial_or_damaged_handshake_is_refused() {
     let site = Site::new(&[]);
     let print = fingerprint(&site);
     let server = site.port.parse().unwrap();
@@ -689,7 +689,7 @@ fn half_a_handshake_is_none() {
 
 /// C5: no answer sends a client to somebody else.
 #[test]
-fn nobody_is_redirected() {
+fn a_client_follows_no_redirect() {
     let folder = Folder::new();
     let elsewhere = TcpListener::bind("127.0.0.1:0").unwrap();
     elsewhere.set_nonblocking(true).unwrap();
@@ -769,7 +769,7 @@ fn looks() -> Vec<Value> {
 
 /// C5, F4, R6: what a host says of itself, with names that a shell, a terminal or a path would obey.
 #[test]
-fn a_diagnosis_survives_what_a_hostile_host_says_of_itself() {
+fn a_diagnosis_survives_hostile_host_reports() {
     let site = Site::new(&["--tell-strangers"]);
     let looks = looks();
     let mut cases = Vec::new();
@@ -825,7 +825,7 @@ fn dripping() -> (u16, Arc<AtomicUsize>) {
 
 /// C3: wherever `check`, `doctor` and the choice of a server wait.
 #[test]
-fn an_interrupt_ends_every_question_to_a_server() {
+fn an_interrupt_ends_every_request_to_a_server() {
     let folder = Folder::new();
     let (port, met) = dripping();
     let (address, port) = (format!("127.0.0.1:{port}"), port.to_string());
@@ -857,7 +857,7 @@ fn an_interrupt_ends_every_question_to_a_server() {
 
 /// C3: data that stands still, in either direction.
 #[test]
-fn an_interrupt_ends_traffic_that_stands_still() {
+fn an_interrupt_ends_stalled_traffic() {
     let site = Site::new(&[]);
     let long = ["-t", "30"];
     let cases: [&[&str]; 4] = [&["-R"], &["ping", "--set", "count=999"], &["reqres"], &[]];
@@ -892,7 +892,7 @@ fn an_interrupt_ends_traffic_that_stands_still() {
 
 /// C2: frames that say they are longer than any, and others of no length, one after the other.
 #[test]
-fn frames_of_every_length_end_by_themselves() {
+fn reading_a_frame_of_any_length_terminates() {
     let folder = Folder::new();
     let lengths: [u32; 4] = [0, 65_537, u32::MAX, 65_536];
     at_once(&lengths, |_, length| {
@@ -924,7 +924,7 @@ fn frames_of_every_length_end_by_themselves() {
 
 /// C3, C5: a host that cannot keep a result says so; what was measured is shown all the same.
 #[test]
-fn a_client_that_cannot_write_says_so() {
+fn a_client_reports_that_it_cannot_write() {
     let site = Site::new(&[]);
     let port: u16 = site.port.parse().unwrap();
     site.folder.write("file", "");
@@ -952,7 +952,7 @@ fn a_client_that_cannot_write_says_so() {
 
 /// C5: a server's words may stand beside each other without changing what the client does next.
 #[test]
-fn words_of_another_connection_are_not_answers_to_this_one() {
+fn messages_of_another_connection_are_not_accepted_as_replies() {
     let site = Site::new(&[]);
     // A ready, a part and a pending before each answer.
     let early = |word: &Value| -> Option<Words> {

@@ -35,8 +35,8 @@ all() { settings; ip mptcp endpoint; ip mptcp limits; ip rule; ip -4 route show 
 
 /// R5, R4: what `setup` keeps is not for others to write, and so it can take it back: with any umask.
 #[test]
-fn what_setup_keeps_can_be_undone_whatever_the_umask() {
-    let test = "what_setup_keeps_can_be_undone_whatever_the_umask";
+fn stored_setup_state_can_be_undone_with_any_umask() {
+    let test = "stored_setup_state_can_be_undone_with_any_umask";
     let folder = Folder::new();
     let script = format!(
         "{HOST}
@@ -129,8 +129,8 @@ fn states(stored: &Value) -> Vec<(String, Value)> {
 
 /// R2, R4: "every change in it is one that `setup` can have made", and nothing else is ever changed.
 #[test]
-fn no_field_of_a_stored_state_reaches_what_belongs_to_others() {
-    let test = "no_field_of_a_stored_state_reaches_what_belongs_to_others";
+fn no_field_of_a_stored_state_affects_foreign_settings() {
+    let test = "no_field_of_a_stored_state_affects_foreign_settings";
     let folder = Folder::new();
     let apply = "$TOWPATH setup --role both --gateway eth0=172.31.0.1 --gateway wlan0=172.31.0.2 --peer 198.18.0.9 --apply";
     let script = format!("{HOST}\n{apply} >/dev/null 2>&1; cat /var/lib/towpath/setup-*.json");
@@ -224,8 +224,8 @@ fn no_program_of_the_current_folder_or_the_path_is_run_as_root() {
 
 /// R1: "`doctor` writes nothing": no setting, no file, however much is wrong and whoever asks.
 #[test]
-fn a_doctor_that_is_not_to_mend_writes_nothing() {
-    let test = "a_doctor_that_is_not_to_mend_writes_nothing";
+fn doctor_without_fix_writes_nothing() {
+    let test = "doctor_without_fix_writes_nothing";
     let folder = Folder::new();
     let script = format!(
         "{HOST}

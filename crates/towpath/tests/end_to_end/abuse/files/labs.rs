@@ -66,7 +66,7 @@ fn a_program_of_a_lab_reaches_no_listener_of_the_machine() {
 
 /// N3, N4: a program of a lab sees and ends no process but its own; what it mounts is its own.
 #[test]
-fn a_program_of_a_lab_ends_nothing_and_mounts_nothing_outside() {
+fn a_lab_program_kills_and_mounts_nothing_outside() {
     let Some(_serial) = emulator() else { return };
     let folder = Folder::new();
     folder.write("lab.toml", SMALL);
@@ -123,7 +123,7 @@ fn no_mount_of_a_lab_spreads_where_mounts_are_shared() {
 /// N3: "nothing stays behind, also after `kill -9`", at whichever moment: no process, no namespace, no
 /// interface, no temporary file.
 #[test]
-fn killed_at_any_moment_nothing_stays() {
+fn a_lab_killed_at_any_time_leaves_nothing_behind() {
     let Some(_serial) = emulator() else { return };
     let (folder, before) = (Folder::new(), interfaces());
     let endless = "[[flows]]\nfrom = \"a\"\nto = \"b\"\nrun = \"setsid sleep 86395\"\nduration = \"10 min\"\n";

@@ -80,8 +80,8 @@ fn a_key_that_others_may_read_or_write_is_refused() {
 
 /// R5: the same for a secret that belongs to somebody else, who can make it another at any time.
 #[test]
-fn a_secret_of_somebody_else_is_refused() {
-    let test = "a_secret_of_somebody_else_is_refused";
+fn a_secret_owned_by_another_user_is_refused() {
+    let test = "a_secret_owned_by_another_user_is_refused";
     if !is_root() {
         return skip(test, "only root can make files of others");
     }
@@ -129,8 +129,8 @@ fn sources(folder: &Folder) {
 /// R5: "no file is written through a link of somebody else", by whichever command and option; neither
 /// when the link is the file, nor when it is a folder above.
 #[test]
-fn no_command_writes_through_a_link_of_somebody_else() {
-    let test = "no_command_writes_through_a_link_of_somebody_else";
+fn no_command_writes_through_a_symlink_of_another_user() {
+    let test = "no_command_writes_through_a_symlink_of_another_user";
     if !is_root() {
         return skip(test, "only root can make links of others");
     }
@@ -179,7 +179,7 @@ fn no_command_writes_through_a_link_of_somebody_else() {
 /// R5: "a file is written beside its place and renamed": what has another name keeps its content,
 /// and whoever had the old one open reads the old one.
 #[test]
-fn what_was_there_before_is_replaced_and_not_overwritten() {
+fn existing_files_are_replaced_and_not_overwritten() {
     let folder = Folder::new();
     sources(&folder);
     let work = folder.work();
@@ -209,8 +209,8 @@ fn what_was_there_before_is_replaced_and_not_overwritten() {
 /// R5, against somebody who is fast: a folder that becomes his link, and a folder again, all the
 /// time.
 #[test]
-fn a_folder_that_becomes_a_link_at_any_moment_leads_nowhere() {
-    let test = "a_folder_that_becomes_a_link_at_any_moment_leads_nowhere";
+fn a_directory_swapped_for_a_symlink_is_not_followed() {
+    let test = "a_directory_swapped_for_a_symlink_is_not_followed";
     if !is_root() {
         return skip(test, "only root can make links of others");
     }
@@ -253,7 +253,7 @@ fn a_folder_that_becomes_a_link_at_any_moment_leads_nowhere() {
 
 /// R5: what only the user may read stays so, and what he keeps stays his, whatever his umask is.
 #[test]
-fn keys_are_for_their_user_alone_whatever_the_umask() {
+fn keys_are_private_with_any_umask() {
     let folder = Folder::new();
     let mut command = folder.program("sh");
     command.args(["-c", "umask 0; XDG_STATE_HOME=$PWD/state exec \"$0\" server -B 127.0.0.1 -p 0"]);

@@ -154,7 +154,7 @@ fn is_harmless(ended: &Ended) {
 
 /// F4, F5: a capture has texts, too: of its section, of interfaces and packets.
 #[test]
-fn no_text_of_a_capture_commands_a_terminal_or_a_page() {
+fn no_text_of_a_capture_controls_a_terminal_or_a_page() {
     let folder = Folder::new();
     let text = format!("owned{COMMANDS}{BREAKS_OUT}");
     let texts: Vec<u8> =
@@ -171,7 +171,7 @@ fn no_text_of_a_capture_commands_a_terminal_or_a_page() {
     folder.write("c.jsonl", &json.out);
     let report = ends(&folder, &words("report c.jsonl -o c2.html"));
     is_harmless(&report);
-    holds(&folder, "no_text_of_a_capture_commands_a_terminal_or_a_page", &["c.html"]);
+    holds(&folder, "no_text_of_a_capture_controls_a_terminal_or_a_page", &["c.html"]);
 }
 
 /// F4: what is shown line by line: nobody's text begins a line of ours.
@@ -219,7 +219,7 @@ fn no_text_of_a_result_forges_a_line() {
 
 /// F4: names of plans, in tables, CSV and JSON of sweeps and reproductions.
 #[test]
-fn no_text_of_a_plan_commands_a_terminal() {
+fn no_text_of_a_plan_controls_the_terminal() {
     let folder = Folder::new();
     fs::create_dir(folder.work().join("study")).unwrap();
     let escaped: String =

@@ -109,7 +109,7 @@ fn is_within(moved: u64, rate: f64, took: Duration, what: &str) {
 /// S4: a source's rate holds for the sum of two tests, echoes, datagrams, questions, and echoes over
 /// QUIC at the same time.
 #[test]
-fn a_rate_holds_for_everything_at_once() {
+fn a_rate_limit_applies_to_all_traffic_together() {
     let site = Site::new(&["--max-rate", "16M"]);
     let way = site.way(1);
     // What comes before anybody reads is read at once afterwards.
@@ -140,7 +140,7 @@ type Echoing = fn(Way, Instant, &AtomicU64);
 
 /// S4: each way of getting bytes back, alone.
 #[test]
-fn a_rate_holds_for_each_way_alone() {
+fn a_rate_limit_applies_to_each_direction_separately() {
     let site = Site::new(&["--max-rate", "2M"]);
     let ways: [(&str, Echoing); 3] = [
         ("echoes", |way, until, back| echoes(way, 8, until, back)),
@@ -162,7 +162,7 @@ fn a_rate_holds_for_each_way_alone() {
 
 /// S4: who begins anew all the time begins with nothing.
 #[test]
-fn a_rate_holds_for_connections_one_after_the_other() {
+fn a_rate_limit_applies_across_consecutive_connections() {
     let site = Site::new(&["--max-rate", "8M"]);
     let way = site.way(1);
     let (began, back) = (Instant::now(), AtomicU64::new(0));
@@ -201,7 +201,7 @@ fn a_rate_holds_for_connections_one_after_the_other() {
 
 /// S4: the rate holds upwards, too: tests and echoes together. What lies in buffers is not counted.
 #[test]
-fn a_rate_holds_for_what_is_sent_to_the_server() {
+fn a_rate_limit_applies_to_data_sent_to_the_server() {
     let site = Site::new(&["--max-rate", "40M"]);
     let way = site.way(1);
     let up = "pattern = \"iperf\"\nduration = \"60 s\"\nstreams = 2";
@@ -227,7 +227,7 @@ fn a_rate_holds_for_what_is_sent_to_the_server() {
 
 /// S4: the rate is each source's: another one has all of its own.
 #[test]
-fn a_source_at_its_rate_takes_nothing_of_another_ones() {
+fn a_source_at_its_rate_limit_takes_no_rate_from_another() {
     let site = Site::new(&["--max-rate", "10M"]);
     site.withstands(|attack| {
         let until = Instant::now() + Duration::from_secs(20);
@@ -251,7 +251,7 @@ fn a_source_at_its_rate_takes_nothing_of_another_ones() {
 
 /// S4: no more bytes than allowed, at the full speed of loopback, by many flows at once.
 #[test]
-fn bytes_hold_at_full_speed_in_each_direction() {
+fn the_byte_limit_holds_at_full_speed_in_each_direction() {
     const MOST: u64 = 40 << 20;
     let site = Site::new(&["--max-bytes", "40M"]);
     let up = "pattern = \"iperf\"\nduration = \"60 s\"";
@@ -278,7 +278,7 @@ fn bytes_hold_at_full_speed_in_each_direction() {
 
 /// S4: a result that is fetched again and again counts, too.
 #[test]
-fn bytes_hold_for_results_that_are_fetched_again_and_again() {
+fn the_byte_limit_holds_for_repeated_result_downloads() {
     const MOST: u64 = 2 << 20;
     let site = Site::new(&["--max-bytes", "2M"]);
     let short = "pattern = \"iperf\"\nduration = \"500 ms\"\ndirection = \"down\"";
@@ -344,7 +344,7 @@ fn no_plan_is_longer_than_allowed() {
 
 /// S4: a test ends when its time is over, whatever its client says and sends meanwhile.
 #[test]
-fn a_test_ends_in_time_whatever_is_said_and_sent() {
+fn a_test_ends_in_time_for_any_messages_and_data() {
     let site = Site::new(&["--max-duration", "2 s"]);
     let up = "pattern = \"iperf\"\nduration = \"2 s\"";
     let ends = |n: u16, flow: &str| {
@@ -378,7 +378,7 @@ fn a_test_ends_in_time_whatever_is_said_and_sent() {
 
 /// S4: the rate of a source holds for tests over QUIC, beside one over TCP.
 #[test]
-fn a_rate_holds_for_tests_over_quic_and_tcp_together() {
+fn a_rate_limit_applies_to_quic_and_tcp_tests_together() {
     let site = Site::new(&["--max-rate", "16M"]);
     let way = site.way(1);
     // What comes before anybody reads is read at once afterwards.
@@ -399,7 +399,7 @@ fn a_rate_holds_for_tests_over_quic_and_tcp_together() {
 
 /// S4: no more bytes than allowed over QUIC, at full speed; its client reads why.
 #[test]
-fn bytes_hold_over_quic_at_full_speed() {
+fn the_byte_limit_holds_over_quic_at_full_speed() {
     const MOST: u64 = 8 << 20;
     let site = Site::new(&["--max-bytes", "8M"]);
     let mut test = QuicTest::begin(site.way(1), DOWN).unwrap();

@@ -49,7 +49,7 @@ fn words() -> Vec<ClientMessage> {
 /// S3, S5: any three words after each step of a test: what is out of turn ends its own connection, and
 /// leaves no place booked.
 #[test]
-fn words_in_any_order_end_nothing_but_their_own_connection() {
+fn messages_in_any_order_end_only_their_own_connection() {
     let site = Site::new(&[]);
     let words = words();
     let mut number = 0_usize;
@@ -84,7 +84,7 @@ fn words_in_any_order_end_nothing_but_their_own_connection() {
 
 /// S3: a test that begins at the end of time, or ended before it began, gives its place up.
 #[test]
-fn tests_of_other_times_give_their_places_up() {
+fn tests_with_impossible_times_release_their_slots() {
     let site = Site::new(&["--max-tests", "2"]);
     let odd = |n: u16, words: &[ClientMessage]| {
         let mut stranger = Stranger::enter(site.way(n)).unwrap();
@@ -112,7 +112,7 @@ fn tests_of_other_times_give_their_places_up() {
 /// S8: whoever does not know a test's token cannot end it, by its name, by tokens that are nearly its
 /// own, or by those of other tests; nor read its result.
 #[test]
-fn no_other_token_stops_a_test_or_reads_its_result() {
+fn only_its_own_token_stops_a_test_or_reads_its_result() {
     let site = Site::new(&[]);
     let (mut owner, data) = running(site.way(1), &[DOWN], 1, TransferSettings::default()).unwrap();
     let (other, _data) = running(site.way(2), &[DOWN], 1, TransferSettings::default()).unwrap();
@@ -164,7 +164,7 @@ fn no_other_token_stops_a_test_or_reads_its_result() {
 /// S8: what names a test opens a place for data at most: no second one of the same number, none of
 /// numbers that the plan has not, and the test goes on.
 #[test]
-fn the_name_of_a_test_opens_no_place_that_is_taken_or_not_there() {
+fn a_test_id_does_not_open_a_taken_or_missing_data_slot() {
     let site = Site::new(&[]);
     let (mut owner, data) =
         running(site.way(1), &[DOWN, DOWN], 1, TransferSettings::default()).unwrap();
@@ -189,7 +189,7 @@ fn the_name_of_a_test_opens_no_place_that_is_taken_or_not_there() {
 /// S8: in the place of somebody else's data one can be at most for that: his client can still end the
 /// test, and all is free afterwards.
 #[test]
-fn whoever_takes_a_place_for_data_before_its_client_gets_no_more_than_that() {
+fn a_hijacked_data_slot_gives_no_control_of_the_test() {
     let site = Site::new(&[]);
     let mut owner = Stranger::enter(site.way(1)).unwrap();
     assert_eq!(owner.plan(&[DOWN, DOWN], TransferSettings::default()).unwrap(), None);
@@ -247,7 +247,7 @@ fn no_plan_runs_a_command_or_reads_a_file() {
 
 /// S1, S5: frames and plans with the largest numbers that can be written, many at once.
 #[test]
-fn huge_frames_and_numbers_are_refused_and_cost_nothing() {
+fn huge_frames_and_numbers_are_refused_at_no_cost() {
     let site = Site::new(&[]);
     let huge = [
         "pattern = \"web\"\nobjects = 10000\nobject = \"9 EB\"",
@@ -308,7 +308,7 @@ fn huge_frames_and_numbers_are_refused_and_cost_nothing() {
 /// S3: bye before everything, a second plan, a second begin: the first test ends or goes on, and no
 /// second one is booked beside it.
 #[test]
-fn whatever_is_said_twice_books_nothing_twice() {
+fn repeated_messages_reserve_nothing_twice() {
     let site = Site::new(&[]);
     for round in 0..times(8, 32) {
         let mut stranger = wait_for("a place", || {

@@ -33,7 +33,7 @@ fn beginnings() -> [Vec<u8>; 4] {
 
 /// S2, S3: five seconds are five seconds, however busily somebody says nothing.
 #[test]
-fn whoever_speaks_byte_by_byte_is_given_up_after_five_seconds() {
+fn a_client_sending_byte_by_byte_is_dropped_after_five_seconds() {
     let site = Site::new(&[]);
     let control = preamble(ConnectionKind::Control, TestToken::NONE).to_bytes();
     thread::scope(|scope| {
@@ -66,7 +66,7 @@ fn whoever_speaks_byte_by_byte_is_given_up_after_five_seconds() {
 
 /// S2: slow strangers of fewer sources than there are seats, each in the middle of a word.
 #[test]
-fn hundreds_of_slow_strangers_keep_nobody_out() {
+fn hundreds_of_slow_clients_block_no_other_client() {
     let site = Site::new(&[]);
     let sources = times(100, 250) as u16;
     site.withstands(|attack| {
@@ -124,7 +124,7 @@ fn as_far_as(way: Way, step: usize) -> io::Result<(Stranger, Vec<TcpStream>)> {
 /// S3: a test whose client left is over after 8 s, wherever in it that was, by reset or without a word
 /// of leave.
 #[test]
-fn whoever_leaves_at_any_step_leaves_his_place() {
+fn a_client_leaving_at_any_step_releases_its_slot() {
     let site = Site::new(&["--max-tests", "8"]);
     let mut went = 0;
     for step in 0..8 {
@@ -156,7 +156,7 @@ fn whoever_leaves_at_any_step_leaves_his_place() {
 
 /// S2, S3: departures in the middle, one after the other, without end, over TCP and Multipath TCP.
 #[test]
-fn departures_without_end_keep_nobody_out() {
+fn endless_disconnects_block_no_other_client() {
     let site = Site::new(&[]);
     site.withstands(|attack| {
         let (mut went, mut round) = (0, 0);
@@ -184,7 +184,7 @@ fn departures_without_end_keep_nobody_out() {
 
 /// S2: resets right after everything that can be said first, from hundreds of sources.
 #[test]
-fn floods_of_resets_keep_nobody_out() {
+fn floods_of_resets_block_no_client() {
     let site = Site::new(&[]);
     let sources = times(100, 250) as u16;
     site.withstands(|attack| {
@@ -207,7 +207,7 @@ fn floods_of_resets_keep_nobody_out() {
 
 /// S2, S4: many plans at the same moment get no more places than there are.
 #[test]
-fn plans_at_the_same_moment_get_no_more_places_than_there_are() {
+fn simultaneous_plans_get_no_more_slots_than_exist() {
     let site = Site::new(&["--max-tests", "3"]);
     for _ in 0..times(3, 30) {
         let mut crowd: Vec<_> =
@@ -248,7 +248,7 @@ fn holds<T: Send>(site: &Site, taken: T) {
 
 /// S2: tests with as many connections as they may have, of one source, which all stay busy.
 #[test]
-fn running_tests_with_all_their_connections_keep_nobody_out() {
+fn running_tests_at_full_size_block_no_other_client() {
     let site = Site::new(&[]);
     let wide = "pattern = \"iperf\"\nduration = \"60 s\"\nstreams = 128";
     let slow = TransferSettings {
@@ -276,7 +276,7 @@ fn running_tests_with_all_their_connections_keep_nobody_out() {
 
 /// S2: whoever has a test that runs comes back to it without end, and stays.
 #[test]
-fn coming_back_to_ones_own_test_keeps_nobody_out() {
+fn resuming_a_test_blocks_no_other_client() {
     let site = Site::new(&[]);
     let (stranger, data) = running(site.way(1), &[MINUTE], 1, TransferSettings::default()).unwrap();
     let mut back = Vec::new();
@@ -330,7 +330,7 @@ fn no_combination_of_tests_has_more_threads_than_are_promised() {
 
 /// S5: when the system gives no more descriptors, it refuses and goes on.
 #[test]
-fn without_descriptors_it_goes_on_as_soon_as_there_are_some() {
+fn a_server_out_of_descriptors_resumes_once_some_are_free() {
     let site = Site::new(&[]);
     let id = site.running.id().to_string();
     let ended =
@@ -372,7 +372,7 @@ fn cpu_seconds(site: &Site) -> f64 {
 
 /// S1: results that nobody fetches, test after test, of many sources.
 #[test]
-fn results_that_nobody_fetches_take_no_more_than_their_share() {
+fn unfetched_results_take_no_more_than_their_share() {
     let site = Site::new(&[]);
     let short =
         "pattern = \"reqres\"\nduration = \"300 ms\"\nperiod = \"20 us\"\npatience = \"100 ms\"";
@@ -396,7 +396,7 @@ fn results_that_nobody_fetches_take_no_more_than_their_share() {
 
 /// S1, S2: a result is asked for hundreds of times at once, and never read.
 #[test]
-fn slow_readers_of_results_cost_nobody_anything() {
+fn slow_readers_of_results_do_not_affect_others() {
     let site = Site::new(&[]);
     let short =
         "pattern = \"reqres\"\nduration = \"300 ms\"\nperiod = \"100 us\"\npatience = \"100 ms\"";
@@ -433,7 +433,7 @@ fn slow_readers_of_results_cost_nobody_anything() {
 
 /// S1: data that is sent to who does not read it, and echoes.
 #[test]
-fn slow_readers_of_data_cost_nobody_anything() {
+fn slow_readers_of_data_do_not_affect_others() {
     let site = Site::new(&[]);
     let down = "pattern = \"iperf\"\nduration = \"60 s\"\ndirection = \"down\"\nstreams = 32";
     let reply = "pattern = \"reqres\"\nduration = \"60 s\"\ndirection = \"down\"\nreply = \"1 GB\"";
@@ -457,7 +457,7 @@ fn slow_readers_of_data_cost_nobody_anything() {
 /// S1, S2: connections of QUIC with hundreds of streams each, which say nothing, a part of a
 /// preamble, or more than is read.
 #[test]
-fn crowds_over_quic_keep_nobody_out() {
+fn crowds_over_quic_block_no_other_client() {
     let site = Site::new(&[]);
     let connections = times(24, 120) as u16;
     site.withstands(|attack| {
@@ -495,7 +495,7 @@ fn crowds_over_quic_keep_nobody_out() {
 
 /// S2: a server for all addresses of both families tells IPv4 sources apart as one for IPv4 does.
 #[test]
-fn a_server_for_both_families_tells_sources_apart() {
+fn a_dual_stack_server_distinguishes_sources() {
     let site = everywhere(&["--max-tests", "4", "--max-rate", "16M"]);
     let first: Vec<_> = (0..4).filter_map(|_| as_far_as(site.way(1), 1).ok()).collect();
     assert_eq!(first.len(), 2, "the last half is for those who have none");
@@ -537,7 +537,7 @@ fn short_of_threads(most: u32) -> Option<Site> {
 
 /// S5: when the system gives no more threads, it refuses and goes on.
 #[test]
-fn without_threads_it_refuses_and_goes_on() {
+fn a_server_out_of_threads_refuses_and_keeps_running() {
     let Some(site) = short_of_threads(40) else { return };
     let mut held = Vec::new();
     let mut refused = 0;

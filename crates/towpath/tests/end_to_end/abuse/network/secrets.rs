@@ -101,7 +101,7 @@ fn looks(took: Duration) -> usize {
 /// S7: guesses at the same moment, on connections that were all opened before the first of them, are
 /// no quicker than one after the other.
 #[test]
-fn guesses_in_parallel_are_no_quicker() {
+fn parallel_guesses_are_not_faster() {
     let site = guarded();
     let began = Instant::now();
     let mut crowd: Vec<_> =
@@ -132,7 +132,7 @@ fn guesses_in_parallel_are_no_quicker() {
 
 /// S7: a source that knows the secret is not kept out by hundreds that do not.
 #[test]
-fn guesses_of_hundreds_of_sources_keep_nobody_out_who_knows() {
+fn guesses_from_many_sources_do_not_block_authenticated_clients() {
     let site = guarded();
     thread::scope(|scope| {
         let guessing: Vec<_> = (0..4)
@@ -168,7 +168,7 @@ fn guesses_of_hundreds_of_sources_keep_nobody_out_who_knows() {
 
 /// S7: a proof opens one connection, from one end: not another one, not reflected, not twice.
 #[test]
-fn proofs_of_other_connections_and_of_the_other_end_open_nothing() {
+fn replayed_and_reflected_proofs_are_refused() {
     let site = guarded();
     let secret = Secret::from_text(SECRET.as_bytes()).unwrap();
     let mine = Challenge([5; 32]);
@@ -214,7 +214,7 @@ fn proofs_of_other_connections_and_of_the_other_end_open_nothing() {
 /// S7: without the secret nothing comes back over TCP: no echo, no word of the host, no test,
 /// whatever is left out.
 #[test]
-fn without_the_secret_nothing_opens_over_tcp() {
+fn without_the_secret_nothing_is_granted_over_tcp() {
     let site = guarded();
     let refusing = |words: &[ClientMessage]| {
         let mut line = Line::open(site.way(1), TestToken::NONE).unwrap();
@@ -251,7 +251,7 @@ fn without_the_secret_nothing_opens_over_tcp() {
 
 /// S7: nor over UDP or QUIC.
 #[test]
-fn without_the_secret_nothing_opens_over_udp_and_quic() {
+fn without_the_secret_nothing_is_granted_over_udp_and_quic() {
     let site = guarded();
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.connect(site.way(1).server).unwrap();
@@ -294,7 +294,7 @@ fn without_the_secret_nothing_opens_over_udp_and_quic() {
 
 /// S7: at a server for both families, too, one IPv4 source's guesses are not another one's.
 #[test]
-fn guesses_at_a_server_for_both_families_are_one_sources_only() {
+fn a_dual_stack_server_counts_guesses_per_ipv4_source() {
     let site = with_secret(everywhere);
     let guess = || Guest::enter(site.way(1)).unwrap().guess("a guess of a secret of both").unwrap();
     let answers: Vec<_> = (0..30).filter_map(|_| guess()).collect();

@@ -44,7 +44,7 @@ fn nearly() -> Vec<Vec<u8>> {
 /// S6: nothing is said to whoever does not begin with a valid preamble, however nearly it is one,
 /// over TCP, Multipath TCP, and within TLS.
 #[test]
-fn whatever_is_not_quite_a_preamble_gets_no_byte() {
+fn an_invalid_preamble_gets_no_reply() {
     let site = Site::new(&[]);
     let word = frame::to_bytes(&hello()).unwrap();
     for (number, first) in nearly().into_iter().enumerate() {
@@ -168,7 +168,7 @@ fn unanswered_handshakes_get_no_more_than_three_times_their_bytes() {
 
 /// S2, S6: a flood of datagrams of all kinds from hundreds of sources keeps nobody out.
 #[test]
-fn floods_of_datagrams_from_many_sources_keep_nobody_out() {
+fn floods_of_datagrams_from_many_sources_block_no_client() {
     let site = Site::new(&[]);
     let sockets: Vec<_> = (1..=times(60, 250) as u16)
         .map(|n| {
