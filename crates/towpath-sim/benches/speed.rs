@@ -1,7 +1,8 @@
-//! How fast the simulator is: what one core does in a second of its own time.
+//! Simulator speed: the virtual time and packets that one core simulates in a second.
 //!
-//! `cargo bench -p towpath-sim --bench speed`; with `--quick` a tenth of the virtual time; words are
-//! filters on the names of the cases; `--rounds N` repeats the cases in turn, and the medians count.
+//! Run `cargo bench -p towpath-sim --bench speed`. `--quick` simulates a tenth of the virtual
+//! time. Words filter the cases by name. `--rounds N` repeats the cases in turn and prints
+//! medians.
 
 #![expect(clippy::unwrap_used, reason = "a bench fails by panicking")]
 #![expect(clippy::print_stdout, reason = "a bench prints its table")]
@@ -41,13 +42,13 @@ struct Case {
     transport: Transport,
 }
 
-/// One run.
+/// Measurements of a single run.
 struct Measured {
     cpu: Duration,
     virtual_time: Duration,
-    /// Full packets' worth of data that reached the applications.
+    /// Data that reached the applications, in full packets.
     data_packets: f64,
-    /// All packets that reached a host, acknowledgements too.
+    /// All packets that reached a host, including acknowledgements.
     packets: u64,
 }
 
@@ -81,14 +82,15 @@ fn with_duration(mut scenario: Scenario, lasting: Duration) -> Scenario {
             Bulk { duration, .. } | Iperf { duration, .. } | Run { duration, .. } => {
                 *duration = lasting;
             }
-            // The measured scenarios have transfers only.
+            // The measured scenarios contain only transfers.
             Exchange(_) | Video(_) | Web(_) | Udp(_) | Udping(_) => {}
         }
     }
     scenario
 }
 
-/// Time of this thread alone: other work on the machine does not count, though it slows it down.
+/// Returns the CPU time of this thread: other load on the machine is not counted, though it slows
+/// the thread down.
 fn cpu_time() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap().into()
 }

@@ -1,10 +1,9 @@
-//! Fills the books of the account of capacity: what each packet was when it arrived, and why a link
-//! was idle (`docs/metrics.md`, *Account of capacity*).
+//! Fills the capacity account: the category of each packet on arrival and the cause of each link's
+//! idle time (`docs/metrics.md`, *Account of capacity*).
 //!
-//! A link's idle bytes are what it could have carried less what it has; whenever the state of who
-//! sends over it changes, those since the last change belong to the state before. While a link is
-//! busy there are none, and nobody is asked for a state: with links that are full, that is most of
-//! the time.
+//! Idle bytes are the link's capacity minus what it carried. When the state of a link's senders
+//! changes, the idle bytes since the last change go to the previous state. A busy link has no idle
+//! bytes, so its senders' state is not evaluated: with full links, that saves most of the work.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,63 +20,65 @@ use towpath_net::{Instant, Topology};
 use crate::packet::SimPacket;
 use crate::why::{SimView, idle_cause};
 
-/// All links of a run.
+/// Capacity accounts of all links of a run.
 #[derive(Debug)]
 pub(crate) struct CapacityAccounts {
     ledger: Ledger,
     rows: Vec<LinkLedger>,
-    /// For each path and direction, its row and which hop of the route owns the capacity.
+    /// For each path and direction, the row and the hop of the route that owns the capacity.
     link_hops: Vec<[Option<(usize, usize)>; 2]>,
     streams: StreamTable,
-    /// By host: how often its stack had nothing more to send, as of the last look.
+    /// By host: the stack's drain count (times that nothing more was left to send) at the last
+    /// snapshot.
     seen_drain_counts: Vec<u64>,
-    /// Processors take time: what they do changes at any time.
+    /// Set when packets cost processor time, so that causes may change at any time. `None` until
+    /// checked.
     has_cpu_cost: Option<bool>,
-    /// Something else than a limit has changed.
+    /// Set when something other than a send limit has changed.
     pub(crate) dirty: bool,
     /// End of the last period.
     closed_until: Instant,
     period_ns: u64,
 }
 
-/// What applications have read in all.
+/// Bytes that applications have read over the whole run.
 #[derive(Debug, Default)]
 pub(crate) struct ReadTotals {
-    /// Of our TCP's connections, by sending host and its connection.
+    /// TCP and MPTCP connections, by sending host and its connection.
     pub(crate) stream_bytes: BTreeMap<(usize, ConnectionId), u64>,
-    /// Of QUIC's streams, in the first direction of their path and in the other.
+    /// QUIC streams, in the first direction of their path and in the opposite one.
     pub(crate) quic_bytes: [u64; 2],
 }
 
-/// One link.
+/// Account of one link direction.
 #[derive(Debug)]
 pub(crate) struct LinkLedger {
     owner: DirectionId,
-    /// 0: from the paths' first host, 1: to it.
+    /// 0: from the paths' first host; 1: towards it.
     pub(crate) side: usize,
     pub(crate) paths: Vec<usize>,
-    /// Every direction that its packets pass.
+    /// Every direction that the link's packets pass.
     route_directions: Vec<DirectionId>,
     overhead_bytes: u32,
     cause: IdleCause,
-    /// It may be another one by now: nobody was asked while the link was busy.
+    /// Set when `cause` may be outdated: it is not updated while the link is busy.
     is_stale: bool,
-    /// Idle so far.
+    /// Idle bytes since the start of the run.
     idle_bytes: u64,
-    /// Drops so far: by chance, by a queue, by size; and which of them came last.
+    /// Packets dropped so far: random loss, queue overflow, exceeded MTU.
     drops: [u64; 3],
     last_drop: Option<Part>,
     served_bytes: u64,
-    /// The last one is open.
+    /// Periods in order; the last one is open.
     periods: Vec<OpenPeriod>,
 }
 
 #[derive(Debug, Default)]
 struct OpenPeriod {
     period: Period,
-    /// What the link's server has passed.
+    /// Bytes that the link's server has passed.
     served_bytes: u64,
-    /// Payload of UDP: what QUIC adds is in it.
+    /// UDP payload, which includes QUIC's own overhead.
     datagram_bytes: u64,
 }
 
@@ -111,18 +112,18 @@ impl CapacityAccounts {
         }
     }
 
-    /// A window that keeps all links busy.
+    /// Returns a window size that keeps all links busy.
     pub(crate) fn sufficient_window_bytes(&self, longest_srtt: Duration) -> u64 {
         self.ledger.sufficient_window_bytes(longest_srtt)
     }
 
-    /// The hop at which a packet's capacity is accounted for.
+    /// Returns the hop at which a packet's capacity is accounted for.
     pub(crate) fn hop(&self, path: usize, side: usize) -> usize {
         let place = self.link_hops.get(path).and_then(|place| place.get(side)).copied().flatten();
         place.map_or(usize::MAX, |(_, hop)| hop)
     }
 
-    /// A packet of `sender` has left the network in this direction of a path.
+    /// Books a packet of `sender` that has left the network in this direction of a path.
     pub(crate) fn on_arrival(
         &mut self,
         (path, side, sender): (usize, usize, usize),
@@ -145,7 +146,7 @@ impl CapacityAccounts {
             return;
         };
         let Some(known) = self.streams.entry((sender, tag.connection)) else { return };
-        // The first byte has the offset 1.
+        // Data sequence offsets begin at 1.
         let start = tag.start.saturating_sub(1);
         let new = known.insert((start, start + payload), (row, number));
         carried.delivered += new;
@@ -157,7 +158,7 @@ impl CapacityAccounts {
         } += payload - new;
     }
 
-    /// At the end: a packet that is still in the network, behind the server of its link or not.
+    /// Books a packet that is still in the network at the end, if its link's server has passed it.
     pub(crate) fn on_in_flight(&mut self, (path, side): (usize, usize), packet: &SimPacket) {
         let place = self.link_hops.get(path).and_then(|place| place.get(side)).copied().flatten();
         let (Some((row, _)), Some(served_at)) = (place, packet.served_at) else { return };
@@ -166,14 +167,14 @@ impl CapacityAccounts {
             return;
         };
         let charged = row.charged(packet);
-        // The last one is open, and behind the end.
+        // The last period is open and lies behind the end of the run.
         let number = number.min(row.periods.len().saturating_sub(2));
         if let Some(period) = row.periods.get_mut(number) {
             period.period.carried.in_flight += charged;
         }
     }
 
-    /// What no application has read is no goodput.
+    /// Moves data that no application has read from goodput to undelivered.
     fn separate_unread(&mut self, read: &ReadTotals) {
         for (key, place) in &self.streams.places {
             let Some(known) = self.streams.all.get(*place) else { continue };
@@ -192,8 +193,8 @@ impl CapacityAccounts {
         }
     }
 
-    /// Nothing happens between now and `until`: what holds senders back is noted, if it may be another thing
-    /// than before, of the links that may become idle by then.
+    /// Updates the idle causes for the time from now to `until`, in which no event occurs. Skips
+    /// links that stay busy until then and those whose cause cannot have changed.
     pub(crate) fn update_causes(
         &mut self,
         topology: &mut Topology<SimPacket>,
@@ -225,7 +226,7 @@ impl CapacityAccounts {
         }
     }
 
-    /// Gives a link's idle bytes since the last time to what held its senders back.
+    /// Books a link's idle bytes since the last call under the current cause.
     fn credit(&mut self, index: usize, now: Instant, topology: &mut Topology<SimPacket>) {
         let Some((row, link)) = self.rows.get_mut(index).zip(self.ledger.links().get(index)) else {
             return;
@@ -246,7 +247,7 @@ impl CapacityAccounts {
         }
     }
 
-    /// A period ends.
+    /// Closes the current period and opens the next one.
     pub(crate) fn close_period(&mut self, now: Instant, topology: &mut Topology<SimPacket>) {
         if now <= self.closed_until {
             return;
@@ -258,7 +259,7 @@ impl CapacityAccounts {
             let why = row.cause;
             if let Some(open) = row.periods.last_mut() {
                 if open.period.limits.is_empty() {
-                    // What rounding leaves.
+                    // Rounding can leave a remainder.
                     open.period.limits.insert(why, 1);
                 }
                 open.period.t_ns = now.as_nanos();
@@ -272,7 +273,7 @@ impl CapacityAccounts {
         self.closed_until = now;
     }
 
-    /// The books, when all is over.
+    /// Returns the completed ledger at the end of the run.
     pub(crate) fn finish(mut self, read: &ReadTotals) -> Ledger {
         self.separate_unread(read);
         let mut datagrams = [0_u64; 2];
@@ -287,7 +288,8 @@ impl CapacityAccounts {
             let closed = row.periods.len().saturating_sub(1);
             for open in row.periods.into_iter().take(closed) {
                 let mut period = open.period;
-                // QUIC hides its data: over the run, so much of it was read.
+                // QUIC encrypts its data: each period gets its share of the bytes read over the
+                // whole run.
                 let share = u128::from(open.datagram_bytes) * u128::from(read);
                 let data = u64::try_from(share / u128::from(all.max(1))).unwrap_or(0);
                 period.carried.headers = period.carried.headers.saturating_sub(data);
@@ -339,13 +341,13 @@ impl LinkLedger {
         })
     }
 
-    /// What the link counts for a packet.
+    /// Returns the bytes that the link counts for a packet, with its per-packet overhead.
     fn charged(&self, packet: &SimPacket) -> u64 {
         let overhead = self.overhead_bytes.saturating_mul(towpath_net::Packet::packets(packet));
         u64::from(towpath_net::Packet::len_bytes(packet).saturating_add(overhead))
     }
 
-    /// Which kind of drop there was most of since the last look.
+    /// Notes the most frequent kind of drop since the last call.
     fn update_drops(&mut self, topology: &Topology<SimPacket>) {
         let mut sums = [0; 3];
         for counters in self.route_directions.iter().filter_map(|id| topology.counters(*id)) {
@@ -366,7 +368,7 @@ impl LinkLedger {
     }
 }
 
-/// Where on a path's route its capacity is accounted for.
+/// Returns the hop of a path's route at which its capacity is accounted for.
 fn hop(through: &[usize], bottleneck: Option<usize>, side: usize) -> usize {
     let place = bottleneck.and_then(|index| through.iter().position(|other| *other == index));
     match (side, place) {
@@ -377,12 +379,12 @@ fn hop(through: &[usize], bottleneck: Option<usize>, side: usize) -> usize {
     }
 }
 
-/// What has arrived of each connection's data, by sending host.
+/// Arrived data of every connection, by sending host.
 #[derive(Debug, Default)]
 struct StreamTable {
     all: Vec<StreamArrivals>,
     places: BTreeMap<(usize, ConnectionId), usize>,
-    /// The one that was asked for last: mostly it is the next one, too.
+    /// Cache of the last lookup: consecutive packets mostly belong to the same connection.
     last: Option<((usize, ConnectionId), usize)>,
 }
 
@@ -400,29 +402,29 @@ impl StreamTable {
     }
 }
 
-/// Of the whole run.
+/// Returns the period of `at`, counted from the start of the run.
 fn period_of(at: Instant, period_ns: u64) -> usize {
     usize::try_from(at.as_nanos().saturating_sub(1) / period_ns).unwrap_or(usize::MAX)
 }
 
-/// A row, and a period of it.
+/// Row (link) and the number of a period of it.
 type PeriodRef = (usize, usize);
 
-/// What has arrived of a connection's data.
+/// Arrived data of one connection.
 #[derive(Debug, Default)]
 struct StreamArrivals {
     ranges: ByteRanges,
-    /// Each byte once; and where the last ones are booked.
+    /// Distinct bytes received; `last` is where the latest ones are booked.
     bytes: u64,
     last: PeriodRef,
-    /// What came after a gap, and over which link: end of it, new bytes, and where they are booked.
+    /// Data that arrived after a gap: its end, its new bytes, and where they are booked.
     out_of_order: Vec<(u64, u64, PeriodRef)>,
-    /// With so many of them, those before which the gap was filled are forgotten.
+    /// Length of `out_of_order` above which entries with a filled gap are removed.
     prune_threshold: usize,
 }
 
 impl StreamArrivals {
-    /// Adds a packet's data, and says how many bytes are new.
+    /// Adds a packet's data; returns how many bytes are new.
     fn insert(&mut self, (start, end): (u64, u64), place: PeriodRef) -> u64 {
         let new = self.ranges.insert(start, end);
         self.bytes += new;
@@ -445,8 +447,8 @@ impl StreamArrivals {
         new
     }
 
-    /// All that is beyond the `read` bytes, by where it is booked: it waits for earlier data of the
-    /// connection, or, a little at the end, for those of a subflow.
+    /// Returns all bytes beyond `read`, by where they are booked. They wait for earlier data of
+    /// the connection or, a few at the end, of a subflow.
     fn unread(&self, read: u64) -> Vec<(PeriodRef, u64)> {
         let readable = self.ranges.readable().min(read);
         let behind = self.out_of_order.iter().filter(|(end, ..)| *end > readable);
@@ -459,12 +461,12 @@ impl StreamArrivals {
     }
 }
 
-/// Which bytes of a stream have come, in order and apart.
+/// Received byte ranges of a stream, sorted and disjoint.
 #[derive(Debug, Default)]
 struct ByteRanges(Vec<(u64, u64)>);
 
 impl ByteRanges {
-    /// What there is without a gap from the beginning on.
+    /// Returns the length of the contiguous data from offset 0 on.
     fn readable(&self) -> u64 {
         self.0.first().filter(|(start, _)| *start == 0).map_or(0, |(_, end)| *end)
     }
@@ -472,7 +474,7 @@ impl ByteRanges {
     /// Adds `start..end`; returns how many bytes of it are new.
     fn insert(&mut self, start: u64, end: u64) -> u64 {
         match self.0.last_mut() {
-            // Nearly always.
+            // The common case: data in order.
             Some(last) if last.1 == start => {
                 last.1 = end;
                 return end - start;
@@ -519,7 +521,7 @@ mod tests {
         assert_eq!(arrived.unread(100), [((1, 0), 200), ((1, 1), 100)]);
         assert_eq!(arrived.insert((100, 200), (0, 2)), 100);
         assert_eq!(arrived.unread(400), [((1, 1), 100)]);
-        // The application has not read the last of what it could.
+        // The application has not read the last 10 readable bytes.
         assert_eq!(arrived.unread(390), [((1, 0), 10), ((1, 1), 100)]);
         assert_eq!(arrived.insert((400, 500), (0, 2)), 100);
         assert_eq!(arrived.unread(600), []);

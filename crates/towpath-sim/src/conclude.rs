@@ -1,4 +1,4 @@
-//! Everything that is known only at the end.
+//! Summary, account and other records that are known only at the end of a run.
 
 use towpath_measure::account::BufferSizes;
 use towpath_measure::format;
@@ -20,7 +20,7 @@ use crate::socket::StreamSocket;
 use crate::traffic::SimStream;
 use crate::world::Simulation;
 
-/// Writes the records that come last.
+/// Writes the records at the end of the result.
 pub(crate) fn conclude(mut world: Simulation<'_>, transport: Transport) -> Result<(), SimError> {
     world.poll_quic();
     let Simulation { recorder, network, hosts, streams, now, .. } = &mut world;
@@ -33,7 +33,7 @@ pub(crate) fn conclude(mut world: Simulation<'_>, transport: Transport) -> Resul
     let mut summarizer = Summarizer::new(world.scenario, transport);
     let mut messages = Vec::new();
     for input in flow_inputs(&world, &subflows) {
-        // Each direction's entry has the messages of both.
+        // Each direction's entry has the messages of both directions.
         if messages.last().is_none_or(|last: &Message| last.flow != input.flow) {
             messages.extend(input.messages.iter().copied());
         }
@@ -85,7 +85,7 @@ pub(crate) fn conclude(mut world: Simulation<'_>, transport: Transport) -> Resul
     recorder.check()
 }
 
-/// What became of datagrams, those at a constant rate in the summary, too.
+/// Returns probes and rows of all datagram flows; adds those at a constant rate to the summary.
 fn finish_datagrams(
     world: &mut Simulation<'_>,
     summarizer: &mut Summarizer<'_>,
@@ -150,7 +150,7 @@ fn flow_inputs(world: &Simulation<'_>, subflows: &[SubflowSummary]) -> Vec<FlowI
     inputs
 }
 
-/// What applications read.
+/// Returns the bytes that applications have read.
 fn read_totals(world: &Simulation<'_>) -> ReadTotals {
     let mut read = ReadTotals::default();
     for stream in &world.streams {
@@ -169,7 +169,7 @@ fn read_totals(world: &Simulation<'_>) -> ReadTotals {
     read
 }
 
-/// Sizes that explain a full window or buffer.
+/// Returns the buffer sizes that explain a full window or buffer.
 fn buffer_sizes(world: &Simulation<'_>) -> BufferSizes {
     let ends = || world.streams.iter().flat_map(|stream| &stream.ends);
     let windows = ends().filter_map(|end| {
@@ -189,7 +189,7 @@ fn buffer_sizes(world: &Simulation<'_>) -> BufferSizes {
     }
 }
 
-/// Status of both ends of every stream.
+/// Returns the status of both ends of every stream.
 fn statuses<'w>(world: &'w Simulation<'_>) -> impl Iterator<Item = (usize, ConnectionStatus)> + 'w {
     let ends = world.streams.iter().flat_map(|stream| &stream.ends);
     ends.filter_map(|end| {
@@ -198,7 +198,7 @@ fn statuses<'w>(world: &'w Simulation<'_>) -> impl Iterator<Item = (usize, Conne
     })
 }
 
-/// Our own counters, by host; those that stayed at zero are left out, as the kernel's are.
+/// Returns the stack's counters by host, without those that stayed at zero (as for the kernel's).
 fn counters(world: &Simulation<'_>) -> Vec<Counter> {
     let mut all = Vec::new();
     let mut add = |host: &str, name: &str, after: u64| {
@@ -238,7 +238,7 @@ fn counters(world: &Simulation<'_>) -> Vec<Counter> {
     all
 }
 
-/// Proof that Multipath TCP was used, or the reason why not.
+/// Returns the evidence that Multipath TCP was used, or the reason why not.
 fn proof(world: &Simulation<'_>, transport: Transport, counters: &[Counter]) -> MultipathUse {
     let requested = match transport {
         Transport::Tcp | Transport::Quic => return MultipathUse::default(),
@@ -250,7 +250,7 @@ fn proof(world: &Simulation<'_>, transport: Transport, counters: &[Counter]) -> 
         let status = host.status(end.socket?)?;
         Some(status.multipath && status.fallback.is_none())
     };
-    // A flow that was never meant to speak Multipath TCP proves nothing.
+    // A flow that was not configured for Multipath TCP proves nothing.
     let meant = |stream: &&SimStream| {
         let flow = world.scenario.flows.get(stream.flow);
         flow.is_some_and(|flow| flow.transport_in(transport) == Transport::Mptcp)

@@ -1,15 +1,15 @@
-//! What is sent: an endless stream whose every byte tells its position, so that a receiver can check
-//! what arrives without a copy of it.
+//! Test pattern: an endless stream in which each byte depends on its position. A receiver can
+//! verify it without a copy.
 
 use bytes::Bytes;
 
-/// Bytes after which the stream repeats: a prime, so that no whole number of packets, mappings or
-/// buffers can be mistaken for another.
+/// Bytes after which the pattern repeats. A prime, so that a shift by whole packets, mappings or
+/// buffers is detected.
 const PATTERN_PERIOD: usize = 8_191;
-/// Bytes that are written at once, as `iperf3` and the emulated world do.
+/// Bytes per write call, as `iperf3` and the emulated world use.
 pub(crate) const WRITE_BYTES: usize = 128 * 1_024;
 
-/// The stream, as one buffer of which everything that is sent is a slice.
+/// Test pattern as one buffer; everything that is sent is a slice of it.
 #[derive(Debug, Clone)]
 pub(crate) struct TestPattern {
     buffer: Bytes,
@@ -19,21 +19,21 @@ impl TestPattern {
     pub(crate) fn new() -> Self {
         let byte = |position: usize| {
             let at = position % PATTERN_PERIOD;
-            // The low byte of the position, with the high one mixed in.
+            // Low byte of the position, mixed with the high byte.
             (at ^ (at >> 8).wrapping_mul(37)) as u8
         };
         Self { buffer: (0..WRITE_BYTES + PATTERN_PERIOD).map(byte).collect::<Vec<u8>>().into() }
     }
 
-    /// At most `most` bytes of the stream from `position` on.
+    /// Returns at most `most` bytes of the stream from `position` on.
     pub(crate) fn from(&self, position: u64, most: u64) -> Bytes {
         let start = phase(position);
         let len = usize::try_from(most).unwrap_or(WRITE_BYTES).min(WRITE_BYTES);
         self.buffer.slice(start..start + len)
     }
 
-    /// Whether `data` is what the stream has at `position`. What is still a slice of the buffer at
-    /// the right place was not touched on the way, and needs no look at its bytes.
+    /// Returns true if `data` equals the pattern at `position`. A slice of the buffer at the right
+    /// offset was not modified in transit, so its bytes are not compared.
     pub(crate) fn matches(&self, position: u64, data: &[u8]) -> bool {
         let offset = (data.as_ptr() as usize).wrapping_sub(self.buffer.as_ptr() as usize);
         let inside = offset.saturating_add(data.len()) <= self.buffer.len();

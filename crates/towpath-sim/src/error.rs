@@ -1,4 +1,4 @@
-//! Why there is no result.
+//! Errors that end a run without a result.
 
 use std::io;
 
@@ -8,53 +8,53 @@ use towpath_mptcp::stack::ConfigError;
 use towpath_net::topology::RouteError;
 use towpath_quic as quic;
 
-/// Why there is no result.
+/// Reason why a run has no result.
 #[derive(Debug, Error)]
 pub enum SimError {
-    /// The links make no network.
+    /// The links do not form a valid network.
     #[error("the network cannot be built: {0}")]
     Network(#[from] RouteError),
-    /// A host's settings make no sense.
+    /// A host's settings are invalid.
     #[error("host `{host}`: {source}")]
     Setting {
-        /// Host.
+        /// Name of the host with these settings.
         host: String,
-        /// Why.
+        /// Setting and the reason why its value is invalid.
         source: SettingError,
     },
-    /// A host's settings name something that does not exist.
+    /// A host's settings name a component that does not exist.
     #[error("host `{host}`: {source}")]
     Name {
-        /// Host.
+        /// Name of the host with these settings.
         host: String,
-        /// What, and what there is.
+        /// Unknown name, with the names that exist.
         source: ConfigError,
     },
-    /// A host's QUIC settings make no sense.
+    /// A host's QUIC settings are invalid.
     #[error("host `{host}`: {source}")]
     QuicSetting {
-        /// Host.
+        /// Name of the host with these settings.
         host: String,
-        /// Why.
+        /// Setting and the reason why its value is invalid.
         source: SettingError,
     },
-    /// A host cannot speak QUIC.
+    /// A host cannot listen for QUIC connections.
     #[error("host `{host}`: {source}")]
     Quic {
-        /// Host.
+        /// Name of the listening host.
         host: String,
-        /// Why.
+        /// Error from opening the QUIC listener.
         source: quic::OpenError,
     },
-    /// The reader of the records is gone.
+    /// Writing a record failed, for example because its reader is gone.
     #[error("cannot write the result: {0}")]
     Write(io::Error),
-    /// A capture cannot be written.
+    /// Writing a host's capture failed.
     #[error("cannot write the capture of host `{host}`: {source}")]
     Capture {
-        /// Whose.
+        /// Name of the captured host.
         host: String,
-        /// Why.
+        /// Error from the capture's writer.
         source: io::Error,
     },
 }

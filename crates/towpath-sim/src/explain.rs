@@ -1,5 +1,5 @@
-//! What lifting a limit would bring: the same run with one thing changed, for each limit that the
-//! account of capacity names.
+//! Estimates the gain from lifting a limit: the same run with one change, for each limit that the
+//! capacity account names.
 
 use std::sync::Arc;
 
@@ -13,30 +13,30 @@ use towpath_net::config::{DirectionConfig, Queue, QueueLimit};
 use crate::error::SimError;
 use crate::run::{SimJob, run};
 
-/// Repetitions whose mean counts.
+/// Repetitions over which the goodput is averaged.
 pub const REPETITIONS: u32 = 5;
-/// Limits that are lifted, the largest first.
+/// Limits that are lifted at most, the largest first.
 const MAX_LIMITS: usize = 4;
-/// A limit of less than this part of the capacity is not worth a run, in per cent.
+/// Smallest limit that is worth a run, in percent of the capacity.
 const MIN_LIMIT_PERCENT: u64 = 1;
 
-/// A run with one thing changed.
+/// A run with one change that lifts a limit.
 #[derive(Debug, Clone)]
 pub struct Trial {
-    /// The limit that it lifts.
+    /// Part of the capacity account that the change lifts.
     pub part: Part,
-    /// In a few words: `receive-buffer 1.1 MB`.
+    /// Short description, for example `receive-buffer 1.1 MB`.
     pub text: String,
-    /// What to write into the scenario, or on the command line.
+    /// Setting to write into the scenario or on the command line.
     pub key: String,
-    /// The changed scenario.
+    /// The scenario with the change applied.
     pub scenario: Scenario,
-    /// Over which transport it runs.
+    /// Transport of the changed run.
     pub transport: Transport,
 }
 
 impl Trial {
-    /// Runs it as `job` was run, and says what all flows together reached: [`goodput`].
+    /// Runs the changed scenario like `job` and returns the [`goodput`] of all flows together.
     pub fn goodput(&self, job: &SimJob) -> Result<f64, SimError> {
         goodput(&SimJob {
             scenario: Arc::new(self.scenario.clone()),
@@ -46,9 +46,10 @@ impl Trial {
     }
 }
 
-/// What all flows together reach, in bits per second: the mean over [`REPETITIONS`] repetitions, from the
-/// job's own on, for chance decides much in a single run. Where the first two are equal, nothing is
-/// drawn at random, and they are enough.
+/// Returns the goodput of all flows together, in bits per second.
+///
+/// The mean over [`REPETITIONS`] repetitions, from the job's own on, because single runs vary
+/// randomly. If the first two are equal, nothing is random and they suffice.
 pub fn goodput(job: &SimJob) -> Result<f64, SimError> {
     let mut all: Vec<f64> = Vec::new();
     for repeat in 0..REPETITIONS {
@@ -70,7 +71,7 @@ pub fn goodput(job: &SimJob) -> Result<f64, SimError> {
     Ok(all.iter().sum::<f64>() / all.len().max(1) as f64)
 }
 
-/// The runs that lift what an account names, the largest limit first.
+/// Returns the runs that lift the limits of an account, the largest limit first.
 pub fn trials(scenario: &Scenario, transport: Transport, account: &AccountSummary) -> Vec<Trial> {
     let mut found: Vec<Trial> = Vec::new();
     let worth = account.total.capacity_bytes / 100 * MIN_LIMIT_PERCENT;
@@ -156,7 +157,7 @@ impl TrialBuilder<'_> {
         Trial { part: self.part, text, key, scenario, transport: self.transport }
     }
 
-    /// A change of every host, and how it is written.
+    /// Returns a trial that changes a setting of every host; `line` is its text in the scenario.
     fn all_hosts_trial(
         &self,
         text: String,
@@ -180,7 +181,7 @@ impl TrialBuilder<'_> {
         self.buffer("send-buffer", |host| &mut host.send_buffer)
     }
 
-    /// What the account's sentence advises, or the same for every host.
+    /// Sets a buffer to a sufficient size, on the host that the account's advice names or on all.
     fn buffer(&self, name: &str, of: impl Fn(&mut Host) -> &mut Option<[u64; 3]>) -> Trial {
         let most = self.sufficient_bytes();
         let size = format::bytes(most);
@@ -290,7 +291,7 @@ impl TrialBuilder<'_> {
         })
     }
 
-    /// The interfaces learn what the links take.
+    /// Lowers each interface's MTU to the largest packet that its links carry.
     fn packet_size(&self) -> Trial {
         let smallest = |path: &Path| path.mtu_bytes.min(path.up.mtu_bytes).min(path.down.mtu_bytes);
         let sizes = self.scenario.paths.iter().filter(|path| smallest(path) < path.mtu_bytes);
@@ -313,7 +314,7 @@ impl TrialBuilder<'_> {
     }
 }
 
-/// A droptail queue holds what the rate carries in 100 ms, if it held less.
+/// Raises a droptail queue to at least 100 ms of the link's rate.
 fn deepen(config: &mut DirectionConfig) {
     let enough = std::time::Duration::from_millis(100);
     config.queue = match config.queue {

@@ -1,4 +1,4 @@
-//! One host: its stack, its addresses, and its processor.
+//! Simulated host: its stack, its addresses and its processor.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -22,30 +22,30 @@ use crate::quic_flow::{earliest, is_quic};
 use crate::socket::StreamSocket;
 use crate::traffic::port;
 
-/// As Linux: `tcp_max_syn_backlog` and `tcp_max_tw_buckets` of a host with some memory.
+/// Linux's `tcp_max_syn_backlog` and `tcp_max_tw_buckets` on a host with some memory.
 const SYN_BACKLOG: usize = 4_096;
 const TIME_WAIT_LIMIT: usize = 65_536;
 
-/// One host.
+/// A simulated host with its stack and processor.
 #[derive(Debug)]
 pub(crate) struct SimHost {
     pub(crate) name: String,
     pub(crate) stack: Stack,
     pub(crate) quic: QuicHost,
     pub(crate) settings: HostSettings,
-    /// Which end of which stream a socket is.
+    /// Stream and side that each socket belongs to.
     pub(crate) ends: BTreeMap<StreamSocket, (usize, usize)>,
-    /// When the stack wants to be called; asked once after everything that may change it.
+    /// Time of the stack's next timer; updated after each call that may change it.
     deadline: Option<Instant>,
-    /// Something was handed in, so something may come out.
+    /// Set when the stack got input, so that it may have output.
     pub(crate) touched: bool,
-    /// The processor is busy with earlier packets until then.
+    /// Time until which the processor is busy with earlier packets.
     busy_until: Instant,
-    /// For how long it was busy in all.
+    /// Total processor time used.
     pub(crate) busy: Duration,
     /// Packets that wait for the processor.
     inbox: VecDeque<(InterfaceId, Box<Packet>)>,
-    /// The address that each path has here now, by path and whether it is an IPv6 one.
+    /// Current local address of each path, by path and whether the family is IPv6.
     addresses: BTreeMap<(usize, bool), IpAddr>,
     next_identifier: u8,
     generations: BTreeMap<usize, u8>,
@@ -56,7 +56,7 @@ fn is_v6(family: Family) -> bool {
 }
 
 impl SimHost {
-    /// Host number `index` with its interfaces and addresses.
+    /// Creates host number `index` with its interfaces and addresses.
     pub(crate) fn new(
         scenario: &Scenario,
         index: usize,
@@ -68,7 +68,7 @@ impl SimHost {
         let name = host.map_or_else(String::new, |host| host.name.clone());
         let wrong = |source| SimError::Setting { host: name.clone(), source };
         let settings = HostSettings::from_texts(pairs).map_err(wrong)?;
-        // A client would only fail to connect, and its run look like one over a dead network.
+        // Otherwise a client would fail to connect, as over a dead network.
         let unknown = |source| SimError::Name { host: name.clone(), source };
         settings.connection.check().map_err(unknown)?;
         let quic = quic_host(scenario, index, seed)?;
@@ -102,7 +102,7 @@ impl SimHost {
         Ok(made)
     }
 
-    /// How a flow's connection behaves in a run over `compared`.
+    /// Returns the configuration of a flow's connection in a run over `compared`.
     pub(crate) fn connection(
         &self,
         flow: &Flow,
@@ -116,12 +116,12 @@ impl SimHost {
         config
     }
 
-    /// How a flow's connection behaves over QUIC.
+    /// Returns the configuration of a QUIC connection over `transport`.
     pub(crate) fn quic_connection(&self, transport: Transport) -> quic::QuicConfig {
         quic::QuicConfig { multipath: transport == Transport::Mpquic, ..self.quic.config.clone() }
     }
 
-    /// Waits for the connections of a flow, over whatever transport it uses.
+    /// Listens for the connections of a flow, over its transport.
     pub(crate) fn listen(
         &mut self,
         (index, flow): (usize, &Flow),
@@ -179,7 +179,7 @@ impl SimHost {
         self.touched = true;
     }
 
-    /// The old address on a path goes, the next one of the subnet comes. Returns what happened.
+    /// Replaces the address on a path by the next one of the subnet; returns what happened.
     pub(crate) fn change_address(
         &mut self,
         now: Instant,
@@ -206,18 +206,18 @@ impl SimHost {
         told
     }
 
-    /// Its address on a path today.
+    /// Returns the host's current address on a path.
     pub(crate) fn address_on(&self, path: usize, family: Family) -> Option<IpAddr> {
         self.addresses.get(&(path, is_v6(family))).copied()
     }
 
-    /// When [`Self::wake`] must be called.
+    /// Returns the time at which [`Self::wake`] must be called.
     pub(crate) fn next_due(&self) -> Option<Instant> {
         let waiting = (!self.inbox.is_empty()).then_some(self.busy_until);
         [self.deadline, waiting].into_iter().flatten().min()
     }
 
-    /// A packet has arrived; its memory comes back when it is used up.
+    /// Receives a packet; returns its memory for reuse, `None` while it waits for the processor.
     pub(crate) fn receive(
         &mut self,
         now: Instant,
@@ -238,7 +238,7 @@ impl SimHost {
     }
 
     fn deliver(&mut self, now: Instant, interface: InterfaceId, packet: &mut Packet) {
-        // Where nobody speaks QUIC, no packet is looked at for it.
+        // Without QUIC connections, skip the inspection of each packet.
         if self.quic.is_used() && udp::UdpDatagram::is_in(packet) {
             self.quic.receive(now, packet);
         } else {
@@ -247,26 +247,26 @@ impl SimHost {
         self.touched = true;
     }
 
-    /// An interface is switched on or off.
+    /// Switches an interface on or off.
     pub(crate) fn set_up(&mut self, now: Instant, path: usize, up: bool) {
         self.stack.set_up(now, interface(path), up);
         self.quic.host.set_up(now, interface(path).0, up);
         self.touched = true;
     }
 
-    /// The host's own queue in front of a path is full, or has room again.
+    /// Sets whether the host's own queue in front of a path has room.
     pub(crate) fn set_tx_ready(&mut self, now: Instant, path: usize, room: bool) {
         self.stack.set_tx_ready(now, interface(path), room);
         self.quic.set_room(path, room);
         self.touched = true;
     }
 
-    /// Whether packets wait for its processor.
+    /// Returns true if packets wait for the processor.
     pub(crate) fn has_cpu_backlog(&self) -> bool {
         !self.inbox.is_empty()
     }
 
-    /// Whether its processor keeps it from sending.
+    /// Returns true if the busy processor prevents sending.
     pub(crate) fn is_cpu_busy(&self, now: Instant) -> bool {
         !self.settings.cpu_per_packet.is_zero() && self.busy_until > now
     }
@@ -288,7 +288,7 @@ impl SimHost {
         }
     }
 
-    /// Makes `packet` the next one to send, if the processor is free and there is one.
+    /// Writes the next packet to send into `packet`; false if it has to wait.
     pub(crate) fn transmit(&mut self, now: Instant, packet: &mut Packet) -> bool {
         let cost = self.settings.cpu_per_packet;
         if !cost.is_zero() && self.busy_until > now {
@@ -310,14 +310,13 @@ impl SimHost {
         any
     }
 
-    /// Nothing more comes out: asks when to be called next. A stack that wants to be called in the
-    /// past is called in the next nanosecond, so that time goes on.
+    /// Schedules the next call after all output is sent. A deadline in the past becomes the next
+    /// nanosecond, so that time advances.
     pub(crate) fn schedule_next(&mut self, now: Instant) {
         let soon = now + Duration::from_nanos(1);
         let next = earliest(self.stack.next_deadline(), self.quic.host.poll_timeout());
         let busy = Some(self.busy_until).filter(|until| *until > now);
-        // What it was to do now needs the processor: asking each nanosecond until that is free helps
-        // nobody.
+        // Work that is due now needs the processor: polling each nanosecond until then is useless.
         let stack = next.map(|at| at.max(if at <= now { busy.unwrap_or(soon) } else { soon }));
         self.deadline = match (stack, busy) {
             (Some(stack), Some(busy)) => Some(stack.min(busy)),
@@ -327,7 +326,7 @@ impl SimHost {
     }
 }
 
-/// The QUIC of host number `index`.
+/// Creates the QUIC endpoint of host number `index`.
 fn quic_host(scenario: &Scenario, index: usize, seed: u64) -> Result<QuicHost, SimError> {
     let host = scenario.hosts.get(index);
     let name = host.map_or_else(String::new, |host| host.name.clone());
@@ -336,20 +335,20 @@ fn quic_host(scenario: &Scenario, index: usize, seed: u64) -> Result<QuicHost, S
     let config = quic::QuicConfig::from_texts(pairs)
         .map_err(|source| SimError::QuicSetting { host: name.clone(), source })?;
     let mtu_bytes = scenario.paths.iter().map(|path| path.mtu_bytes).max().unwrap_or(1_500);
-    // IPv6 and UDP: discovery then finds what each path takes.
+    // Headers of IP and UDP; path MTU discovery then finds what each path carries.
     let header_bytes = if families(scenario).contains(&Family::V4) { 28 } else { 48 };
     let largest = u16::try_from(mtu_bytes - header_bytes).unwrap_or(u16::MAX);
-    // Each packet is handed to the network by itself: pacing, not a device, spreads them.
+    // One datagram per packet: pacing spreads them, not segmentation offload.
     let config = quic::QuicConfig { max_datagram_bytes: largest, segments: 1, ..config };
     Ok(QuicHost::new(stream_seed(seed, &format!("host/{name}"), "quic"), config))
 }
 
-/// A path's interface.
+/// Returns the interface of a path.
 pub(crate) fn interface(path: usize) -> InterfaceId {
     InterfaceId(u32::try_from(path).unwrap_or(u32::MAX))
 }
 
-/// Packets on the wire that a (super-)segment stands for.
+/// Returns the number of packets on the wire that a (super-)segment contains.
 fn packets_of(packet: &Packet) -> u32 {
     let size = usize::from(packet.segment_bytes);
     let count = if size == 0 { 1 } else { packet.payload.len().div_ceil(size).max(1) };

@@ -1,13 +1,17 @@
-//! The virtual clock: runs a scenario over our own stack, in no time and always the same.
+//! Simulator: runs a scenario over towpath's own stack in virtual time, deterministically.
 //!
-//! Equal scenario, transport and repetition give equal records, byte for byte, on every machine and
-//! with any number of threads. Only what is sent is simulated in no other way than in the emulated
-//! world: the same link model carries the stack's real packets. What hosts do around the stack
-//! (their own queues, small queues, processor time, timers) is modelled; see `docs/simulator.md`.
+//! Equal scenario, transport and repetition give equal records, byte for byte, on every machine
+//! and with any number of threads. Packets travel as in the emulated world: the same link model
+//! carries the stack's real packets. The host around the stack (its own queues, small queues,
+//! processor time, timers) is modelled; see `docs/simulator.md`.
 //!
-//! Reading order: [`run`] (one run from beginning to end), `world` (the event loop, and the order of
-//! what happens at the same time), `host` and `network` (what is between the applications and the
-//! links), `traffic` (the applications), `record` (what the result says).
+//! Reading order:
+//!
+//! 1. [`run`]: one run from beginning to end;
+//! 2. `world`: the event loop and the order of simultaneous events;
+//! 3. `host` and `network`: the layers between the applications and the links;
+//! 4. `traffic`: the applications;
+//! 5. `record`: the result's records.
 
 mod account;
 mod conclude;

@@ -1,4 +1,4 @@
-//! Boxes that change packets: what the Internet does to options, lengths, addresses and payload.
+//! Middleboxes that change TCP packets: their options, lengths, addresses and payload.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -9,29 +9,29 @@ use towpath_measure::scenario::{LinkSide, Middlebox, MiddleboxAction};
 use towpath_mptcp::wire::{Flags, MptcpOption, Packet, Segment};
 use towpath_net::Instant;
 
-/// How long a box that joins packets waits for the next one.
+/// Longest time that a coalescing box holds a segment for the next one.
 const COALESCE_TIMEOUT: Duration = Duration::from_micros(500);
-/// Payload of a joined packet at most: two full packets.
+/// Largest payload of a coalesced segment: two full packets.
 const MAX_COALESCED_BYTES: usize = 2_960;
-/// Every so many packets with data, one is rewritten.
+/// Interval between rewritten packets, counted in packets with data.
 const REWRITE_INTERVAL_PACKETS: u64 = 50;
-/// What a box adds to sequence numbers.
+/// Offset that a box adds to sequence numbers.
 const SEQUENCE_OFFSET: u32 = 0x1234_5678;
-/// The first port that an address translator gives out.
+/// First port that an address translator assigns.
 const FIRST_PORT: u16 = 40_000;
 
-/// From the path's first host, or towards it.
+/// Direction on a path: up from its first host, down towards it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PathDirection {
     Up,
     Down,
 }
 
-/// All boxes of one path, in the order in which a packet from the first host meets them.
+/// All middleboxes of one path, in the order that a packet from the first host passes.
 #[derive(Debug, Default)]
 pub(crate) struct MiddleboxChain {
     boxes: Vec<MiddleboxState>,
-    /// Packets of a path's boxes are numbered by themselves (IPv4 identification).
+    /// Last IPv4 identification used: emitted packets of the path get their own numbers.
     identification: u16,
 }
 
@@ -39,11 +39,11 @@ pub(crate) struct MiddleboxChain {
 struct MiddleboxState {
     side: LinkSide,
     action: MiddleboxAction,
-    /// Addresses that it translates: inside, outside.
+    /// Address translations: inside, outside.
     translations: Vec<(SocketAddr, SocketAddr)>,
     /// Packets with data seen so far.
     seen: u64,
-    /// What it holds back for the next one, by direction, and until when.
+    /// Segment held for coalescing, by direction, with the time of its release.
     held: [Option<(Instant, Segment)>; 2],
 }
 
@@ -64,13 +64,13 @@ impl MiddleboxChain {
         self.boxes.is_empty()
     }
 
-    /// When [`Self::expired`] has something.
+    /// Returns the earliest time at which [`Self::expired`] releases a segment.
     pub(crate) fn next_due(&self) -> Option<Instant> {
         let held = self.boxes.iter().flat_map(|own| own.held.iter().flatten());
         held.map(|(until, _)| *until).min()
     }
 
-    /// Leads a packet through all boxes; adds what comes out to `out`.
+    /// Passes a packet through all boxes and appends the resulting packets to `out`.
     pub(crate) fn pass(
         &mut self,
         now: Instant,
@@ -85,7 +85,7 @@ impl MiddleboxChain {
         self.lead(now, direction, 0, segment, out);
     }
 
-    /// What boxes have held back for long enough.
+    /// Releases segments that boxes have held until `now`.
     pub(crate) fn expired(
         &mut self,
         now: Instant,
@@ -102,7 +102,7 @@ impl MiddleboxChain {
         }
     }
 
-    /// The address inside that a box shows to the outside as `outside`.
+    /// Returns the inside address that the boxes translate to `outside`.
     pub(crate) fn inside(&self, outside: SocketAddr) -> SocketAddr {
         self.boxes.iter().rev().fold(outside, |address, own| {
             let found = own.translations.iter().find(|(_, outside)| *outside == address);
@@ -110,7 +110,7 @@ impl MiddleboxChain {
         })
     }
 
-    /// Leads a segment through the boxes from the one at `place` on its way.
+    /// Passes a segment through the boxes from the one at `place` in its direction.
     fn lead(
         &mut self,
         now: Instant,
@@ -185,8 +185,8 @@ impl MiddleboxState {
         out.push(segment);
     }
 
-    /// Joins what follows directly; the options of the first packet stay, as with receive offload in
-    /// a box that does not know Multipath TCP.
+    /// Joins contiguous segments. Only the first segment's options remain, as with receive offload
+    /// in a box that does not know Multipath TCP.
     fn coalesce(
         &mut self,
         now: Instant,
@@ -237,7 +237,7 @@ impl MiddleboxState {
         });
     }
 
-    /// As an application-level gateway: one byte of some packets, with the length kept.
+    /// Changes one byte of some packets and keeps their length, as an application-level gateway.
     fn rewrite(&mut self, segment: &mut Segment) {
         if segment.payload.is_empty() {
             return;
@@ -254,7 +254,7 @@ impl MiddleboxState {
     }
 }
 
-/// The translator's own address: `.251` of the path's subnet, still the first host's end.
+/// Returns the translator's own address: `.251` in the path's subnet, on the first host's side.
 fn public(inside: IpAddr) -> IpAddr {
     match inside {
         IpAddr::V4(address) => Ipv4Addr::from((u32::from(address) & !0xff) | 0xfb).into(),
@@ -270,7 +270,7 @@ fn follows(first: &Segment, next: &Segment) -> bool {
         && first.payload.len() + next.payload.len() <= MAX_COALESCED_BYTES
 }
 
-/// Cuts a packet with data in two, with all options on both halves.
+/// Splits a segment with data in two; both parts keep all options.
 fn split(segment: Segment, out: &mut Vec<Segment>) {
     let len = segment.payload.len();
     if len < 2 {
@@ -287,8 +287,8 @@ fn split(segment: Segment, out: &mut Vec<Segment>) {
     out.extend([first, second]);
 }
 
-/// Moves the sequence numbers of the first host, as firewalls do that distrust its random numbers:
-/// the SACK blocks of the other side too, else TCP itself breaks.
+/// Shifts the first host's sequence numbers, as firewalls do that distrust its random numbers. The
+/// peer's SACK blocks are shifted back, otherwise TCP itself breaks.
 fn shift(direction: PathDirection, segment: &mut Segment) {
     match direction {
         PathDirection::Up => segment.seq = segment.seq.wrapping_add(SEQUENCE_OFFSET),

@@ -1,4 +1,4 @@
-//! Links, boxes and interfaces: everything between the hosts' stacks.
+//! Links, middleboxes and interfaces: everything between the hosts' stacks.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -22,38 +22,39 @@ use crate::packet::SimPacket;
 use crate::pcap::{PacketDirection, PcapWriter, unix_ns};
 use crate::why::SimView;
 
-/// TCP small queues let a socket have this time's worth of its rate in the host's own queue (Linux:
-/// `pacing_rate >> 10`).
+/// Time that a socket's packets may wait in the host's own queue, at the link's rate. TCP small
+/// queues (Linux: `pacing_rate >> 10`).
 const TSQ_TIME: Duration = Duration::from_micros(977);
-/// And never more (Linux: `tcp_limit_output_bytes`).
+/// Upper bound of the small queue limit (Linux: `tcp_limit_output_bytes`).
 const TSQ_MAX_BYTES: u64 = 4 * 1_024 * 1_024;
 
-/// Most pairs of addresses of which the path is remembered.
+/// Address pairs whose path is cached, at most.
 const PATH_CACHE_SLOTS: usize = 64;
 
-/// Packets whose memory is kept for others.
+/// Freed packets that are kept for reuse, at most.
 const MAX_SPARE_PACKETS: usize = 4_096;
 
-/// What has not arrived so long after the end never will.
+/// Time after the end of the run within which every packet in flight arrives.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// One end of a path: an interface of a host.
 #[derive(Debug, Default)]
 struct PathEnd {
     host: usize,
-    /// Its number in the host's capture.
+    /// Number of the interface in the host's capture.
     number: u32,
     totals: InterfaceTotals,
     up: bool,
-    /// The first queue on the way out stands in the host and tells it when it is full.
+    /// Set when the route's first queue is in the host, which applies backpressure when it is
+    /// full.
     pushes_back: bool,
-    /// Largest super-segment sent so far.
+    /// Largest super-segment sent so far, in bytes.
     burst_bytes: u64,
-    /// The stack was told to stop.
+    /// Set while the stack may not send.
     stopped: bool,
 }
 
-/// A packet that reaches a host.
+/// Packet that reaches a host, with the path that carried it.
 #[derive(Debug)]
 pub(crate) struct DeliveredPacket {
     pub(crate) host: usize,
@@ -61,29 +62,29 @@ pub(crate) struct DeliveredPacket {
     pub(crate) packet: Box<wire::Packet>,
 }
 
-/// The network of a scenario.
+/// The network of a scenario: links, middleboxes and interfaces.
 #[derive(Debug)]
 pub(crate) struct SimNetwork<'a> {
     topology: Topology<SimPacket>,
     links: LinkDirections,
     reported: Vec<ReportedDirection>,
-    /// For each path, its two ends.
+    /// The two ends of each path.
     interfaces: Vec<[PathEnd; 2]>,
     boxes: Vec<MiddleboxChain>,
     has_boxes: bool,
     any_pushes_back: bool,
     split: Vec<bool>,
     mtu_bytes: Vec<u32>,
-    /// For each path and direction, what a millisecond of the link's rate is.
+    /// For each path and direction, the bytes that the link carries in [`TSQ_TIME`].
     small_queue_bytes: Vec<[u64; 2]>,
-    /// One for each host, or none.
+    /// Captures, one for each host, or empty.
     captures: Vec<PcapWriter<'a>>,
-    /// They are looked at and not kept: headers will do, without checksums over the payload.
+    /// Set when captures keep headers only, so that checksums over the payload are not computed.
     pub(crate) headers_only: bool,
     passing: VecDeque<wire::Packet>,
-    /// The paths of pairs of IPv4 addresses, as they stand in a header.
+    /// Cached paths of IPv4 address pairs, in the byte order of the header.
     pairs: Vec<([u8; 8], usize)>,
-    /// Memory of packets that are gone.
+    /// Freed packets for reuse.
     #[expect(clippy::vec_box, reason = "the boxes are what is kept: they travel as they are")]
     spare: Vec<Box<wire::Packet>>,
     arrived: VecDeque<DeliveredPacket>,
@@ -110,7 +111,7 @@ impl<'a> SimNetwork<'a> {
                 number: u32::try_from(earlier).unwrap_or(u32::MAX),
                 totals: totals(name, path.name.clone()),
                 up: true,
-                // On the way back a bottleneck would come first.
+                // On the reverse direction, a bottleneck would come first.
                 pushes_back: config.position == QueuePosition::Host
                     && (end == 0 || path.through.is_empty()),
                 ..PathEnd::default()
@@ -131,7 +132,7 @@ impl<'a> SimNetwork<'a> {
             any_pushes_back: interfaces.iter().flatten().any(|interface| interface.pushes_back),
             interfaces,
             has_boxes: boxes.iter().any(|boxes| !boxes.is_empty()),
-            // A box sees packets as they are on the wire.
+            // A middlebox sees packets as they are on the wire.
             split: (0..paths.len()).map(|path| split(path, scenario) || !whole(path)).collect(),
             boxes,
             mtu_bytes: paths.iter().map(|path| path.mtu_bytes).collect(),
@@ -149,7 +150,7 @@ impl<'a> SimNetwork<'a> {
         })
     }
 
-    /// When [`Self::arrivals`] must be asked next.
+    /// Returns the time at which [`Self::arrival`] must be called next.
     pub(crate) fn next_due(&self) -> Option<Instant> {
         let links = self.topology.next_due();
         if !self.has_boxes {
@@ -159,8 +160,8 @@ impl<'a> SimNetwork<'a> {
         held.chain(links).min()
     }
 
-    /// Sends a packet of `host` on its way. The first host's address decides the path, whichever
-    /// interface the stack had in mind.
+    /// Sends a packet of `host`. The first host's address decides the path, regardless of the
+    /// interface that the stack chose.
     pub(crate) fn send(&mut self, now: Instant, host: usize, packet: Box<wire::Packet>) {
         let Some(path) = self.path_of(&packet) else { return };
         let Some(ends) = self.interfaces.get_mut(path) else { return };
@@ -209,12 +210,12 @@ impl<'a> SimNetwork<'a> {
         Some(path)
     }
 
-    /// A packet to write into.
+    /// Returns an empty packet, from reused memory if possible.
     pub(crate) fn blank(&mut self) -> Box<wire::Packet> {
         self.spare.pop().unwrap_or_default()
     }
 
-    /// Keeps the memory of a packet that nobody needs any more.
+    /// Keeps the memory of a packet for reuse.
     pub(crate) fn recycle(&mut self, mut packet: Box<wire::Packet>) {
         if self.spare.len() < MAX_SPARE_PACKETS {
             packet.payload = wire::Payload::EMPTY;
@@ -242,14 +243,14 @@ impl<'a> SimNetwork<'a> {
     fn push(&mut self, now: Instant, path: usize, end: usize, packet: Box<wire::Packet>) {
         let route = self.links.routes.get(path).and_then(|routes| routes.get(end));
         if let Some(route) = route {
-            // A drop shows in the link's counters; TCP finds out as it does on a real link.
+            // A drop shows in the link's counters; TCP detects it as on a real link.
             let hop = self.accounts.hop(path, end);
             let packet = SimPacket { inner: packet, hop, served_at: None };
             let _ = self.topology.push(now, *route, packet);
         }
     }
 
-    /// The next packet that has reached a host by `now`.
+    /// Returns the next packet that has reached a host by `now`.
     pub(crate) fn arrival(&mut self, now: Instant) -> Option<DeliveredPacket> {
         if self.has_boxes {
             self.release_held(now);
@@ -285,7 +286,7 @@ impl<'a> SimNetwork<'a> {
         }
     }
 
-    /// What a packet that has left the network means for its host; `None`: the interface is off.
+    /// Delivers a packet to the host at this end of a path; `None` if the interface is down.
     fn arrive(
         &mut self,
         now: Instant,
@@ -355,8 +356,8 @@ impl<'a> SimNetwork<'a> {
         }
     }
 
-    /// Interfaces whose room has changed: host, path, room. `small_queues` says which hosts have
-    /// TCP small queues.
+    /// Calls `tell` with host, path and room for each interface whose transmit room has changed.
+    /// `small_queues` marks hosts that use TCP small queues.
     pub(crate) fn tx_ready_changes(
         &mut self,
         small_queues: &[bool],
@@ -399,7 +400,7 @@ impl<'a> SimNetwork<'a> {
         !small || queued < limit.max(u64::from(mtu_bytes))
     }
 
-    /// The path that the first host's real address belongs to, seen through translators.
+    /// Returns the first host's real address, before any address translation.
     pub(crate) fn inside(
         &self,
         path: usize,
@@ -408,7 +409,7 @@ impl<'a> SimNetwork<'a> {
         self.boxes.get(path).map_or(address, |boxes| boxes.inside(address))
     }
 
-    /// Does what an event means for links and interfaces.
+    /// Applies a timeline event to links and interfaces.
     pub(crate) fn apply(&mut self, now: Instant, event: &TimelineEvent) {
         let side = match &event.change {
             TimelineChange::Rate(side, _)
@@ -442,7 +443,7 @@ impl<'a> SimNetwork<'a> {
         }
     }
 
-    /// Whether a host's interface on a path is switched on.
+    /// Returns true if a host's interface on a path is up.
     pub(crate) fn is_up(&self, path: usize, host: usize) -> bool {
         let mut ends = self.interfaces.get(path).into_iter().flatten();
         ends.any(|interface| interface.host == host && interface.up)
@@ -456,8 +457,8 @@ impl<'a> SimNetwork<'a> {
         }
     }
 
-    /// A packet has left the network at this end of a path: what it was is noted, if it is not lost
-    /// even there.
+    /// Books a packet that has left the network at this end of a path. If the interface is down,
+    /// the packet is lost.
     fn record_arrival(&mut self, path: usize, end: usize, packet: &SimPacket) {
         let Some(ends) = self.interfaces.get(path) else { return };
         let [Some(here), Some(there)] = [end, 1 - end].map(|end| ends.get(end)) else { return };
@@ -466,23 +467,23 @@ impl<'a> SimNetwork<'a> {
         }
     }
 
-    /// Notes what holds senders back until something happens again.
+    /// Updates the idle causes for the time until the next event.
     pub(crate) fn update_causes(&mut self, look: &SimView<'_>, until: Instant) {
         self.accounts.update_causes(&mut self.topology, look, until);
     }
 
-    /// Ends a period of the account.
+    /// Closes a period of the capacity account.
     pub(crate) fn close_accounts(&mut self, now: Instant) {
         self.accounts.close_period(now, &mut self.topology);
     }
 
-    /// State of every link.
+    /// Returns the state of every link.
     pub(crate) fn link_records(&self, now: Instant) -> impl Iterator<Item = Link> {
         let t_ns = now.as_nanos();
         self.reported.iter().filter_map(move |link| link.record(t_ns, &self.topology))
     }
 
-    /// Notes what is still on its way, by letting it arrive.
+    /// Books all packets in flight by letting them arrive.
     fn drain_in_flight(&mut self, now: Instant) {
         while let Some((_, route, packet)) = self.topology.pop(now + DRAIN_TIMEOUT) {
             if let Some((path, side)) = self.locate_route(route) {
@@ -491,14 +492,14 @@ impl<'a> SimNetwork<'a> {
         }
     }
 
-    /// The path of a route, and the end from which it leads.
+    /// Returns the path of a route and the end at which it begins.
     fn locate_route(&self, route: RouteId) -> Option<(usize, usize)> {
         self.links.routes.iter().enumerate().find_map(|(path, routes)| {
             routes.iter().position(|own| *own == route).map(|side| (path, side))
         })
     }
 
-    /// Totals of every interface, and the end of the captures.
+    /// Finishes the captures; returns the interface totals and the capacity accounts.
     pub(crate) fn finish(
         mut self,
         now: Instant,

@@ -1,16 +1,16 @@
-//! What travels over the simulated links: the stack's own packets.
+//! Packets that travel over the simulated links: those of the stack.
 
 use towpath_mptcp::wire;
 use towpath_net::Instant;
 
-/// A packet, or a super-segment on a path that carries them whole. Boxed: it is moved from queue to
-/// queue, and most of it is header.
+/// A packet, or a super-segment on a path that carries them whole. Boxed, because it moves from
+/// queue to queue and is mostly header.
 #[derive(Debug, Clone)]
 pub(crate) struct SimPacket {
     pub(crate) inner: Box<wire::Packet>,
-    /// The hop of its route whose capacity it uses.
+    /// Hop of the packet's route whose capacity it uses.
     pub(crate) hop: usize,
-    /// When that hop's server let it go.
+    /// Time at which that hop's server released the packet; `None` before.
     pub(crate) served_at: Option<Instant>,
 }
 

@@ -1,4 +1,4 @@
-//! Captures of virtual time.
+//! Packet captures in virtual time.
 
 use std::io::Write;
 use std::time::Duration;
@@ -8,17 +8,17 @@ use towpath_net::Instant;
 
 pub(crate) use towpath_measure::pcapng::PacketDirection;
 
-/// Virtual time begins here: 2026-01-01 00:00:00 UTC, so that equal runs give equal files.
+/// Start of virtual time: 2026-01-01 00:00:00 UTC, fixed so that equal runs give equal files.
 pub const CAPTURE_EPOCH: Duration = Duration::from_secs(1_767_225_600);
 
-/// Where the packets of a run are written as pcapng.
+/// Writers for the packets of a run, as pcapng.
 #[derive(Default)]
 pub struct CaptureOutputs<'a> {
-    /// One for each of the scenario's hosts, in this order, or none.
+    /// One writer for each host, in the scenario's order; empty if nothing is captured.
     pub writers: Vec<&'a mut (dyn Write + Send)>,
-    /// Bytes of each packet that are kept; all when `None`.
+    /// Bytes kept of each packet; `None` keeps all.
     pub snap_bytes: Option<u32>,
-    /// Whether headers will do, and their checksums need not be right.
+    /// Set when only headers are needed, with checksums that may be wrong.
     pub headers_only: bool,
 }
 
@@ -28,10 +28,10 @@ impl std::fmt::Debug for CaptureOutputs<'_> {
     }
 }
 
-/// The capture of one host.
+/// Capture of one host in pcapng.
 pub(crate) type PcapWriter<'a> = pcapng::PcapngWriter<&'a mut (dyn Write + Send)>;
 
-/// A moment of virtual time as nanoseconds since 1970.
+/// Returns a time of virtual time in nanoseconds since 1970.
 pub(crate) fn unix_ns(now: Instant) -> u64 {
     (CAPTURE_EPOCH + now.saturating_since(Instant::ZERO)).as_nanos() as u64
 }

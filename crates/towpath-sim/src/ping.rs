@@ -1,5 +1,5 @@
-//! Datagrams over single paths (`udping`): each goes through the links as any packet does, and the
-//! other host sends it back at once. No stack and no processor is asked.
+//! Request-reply datagrams over single paths (`udping`). Each passes the links like any packet,
+//! and the other host replies at once, without its stack and processor.
 
 use std::net::SocketAddr;
 
@@ -18,20 +18,20 @@ use crate::host::SimHost;
 use crate::network::SimNetwork;
 use crate::traffic::port;
 
-/// The datagrams of a flow.
+/// Request-reply datagrams of one flow.
 #[derive(Debug)]
 pub(crate) struct FlowPinger {
     from: usize,
     to: usize,
     family: Family,
-    /// Of both ends.
+    /// UDP port at both ends.
     port: u16,
     paths: Vec<(usize, Pinger)>,
     identification: u16,
 }
 
 impl FlowPinger {
-    /// Those of a flow, if that is what it sends.
+    /// Returns the flow's pinger, `None` if its pattern is another one.
     pub(crate) fn new(scenario: &Scenario, (index, flow): (usize, &Flow)) -> Option<Self> {
         let Pattern::Udping(plan) = &flow.pattern else { return None };
         let pinger = Pinger::new(*plan, Instant::ZERO + flow.start);
@@ -45,7 +45,7 @@ impl FlowPinger {
         })
     }
 
-    /// When [`Self::send_due`] must be called, or nothing is waited for any more.
+    /// Returns the time at which [`Self::send_due`] must be called; `None` if nothing is pending.
     pub(crate) fn next_due(&self) -> Option<Instant> {
         self.paths.iter().filter_map(|(_, pinger)| pinger.next_due()).min()
     }
@@ -54,7 +54,7 @@ impl FlowPinger {
         self.paths.iter().all(|(_, pinger)| pinger.is_over(now))
     }
 
-    /// Sends what is due.
+    /// Sends the requests that are due.
     pub(crate) fn send_due(
         &mut self,
         now: Instant,
@@ -83,8 +83,8 @@ impl FlowPinger {
         }
     }
 
-    /// Takes a packet that has reached a host, if it is one of these; the other end's answer goes
-    /// back at once.
+    /// Takes a packet that has reached a host, if it belongs to this flow. The other end's reply
+    /// is sent at once.
     pub(crate) fn take(
         &mut self,
         now: Instant,
@@ -95,7 +95,7 @@ impl FlowPinger {
         if !Udp::is_in(packet) {
             return false;
         }
-        // A damaged one is thrown away by who finds it: the stack, as any other.
+        // A damaged packet goes to the stack, which discards it.
         let Ok(udp) = Udp::parse(packet) else { return false };
         if udp.destination.port() != self.port {
             return false;
@@ -121,7 +121,7 @@ impl FlowPinger {
         host == self.to
     }
 
-    /// What became of them.
+    /// Returns the result of every request.
     pub(crate) fn finish(&self, now: Instant, flow: usize, scenario: &Scenario) -> Vec<Probe> {
         let each = self.paths.iter().flat_map(|(path, pinger)| {
             let name = scenario.paths.get(*path).map_or("?", |path| path.name.as_str());

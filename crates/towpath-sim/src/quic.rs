@@ -1,5 +1,5 @@
-//! A host's QUIC: its sockets, the packets that its datagrams travel in, and its paths in the words
-//! that results have for subflows.
+//! QUIC of a simulated host: its sockets, the packets of its datagrams, and its paths in the terms
+//! that results use for subflows.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -13,17 +13,17 @@ use towpath_multipath::PathId;
 use towpath_net::Instant;
 use towpath_quic as quic;
 
-/// A host's QUIC.
+/// QUIC endpoint of a host, with its connections and listeners.
 #[derive(Debug)]
 pub(crate) struct QuicHost {
     pub(crate) host: quic::QuicStack,
     pub(crate) config: quic::QuicConfig,
-    /// Which flow a connection belongs to.
+    /// Flow that each connection belongs to.
     pub(crate) flows: BTreeMap<quic::ConnectionId, usize>,
     pub(crate) listeners: BTreeMap<quic::ListenerId, usize>,
-    /// What connections were like when they were last asked.
+    /// Last polled status of each connection.
     pub(crate) last_status: BTreeMap<quic::ConnectionId, quic::ConnectionStatus>,
-    /// Cut into packets, and not sent yet.
+    /// Packets that are ready but not sent yet.
     outgoing: VecDeque<Packet>,
     /// Paths whose first queue, in this host, is full.
     full: Vec<usize>,
@@ -44,12 +44,12 @@ impl QuicHost {
         }
     }
 
-    /// Whether any flow uses it.
+    /// Returns true if any flow uses QUIC.
     pub(crate) fn is_used(&self) -> bool {
         !self.listeners.is_empty() || !self.flows.is_empty()
     }
 
-    /// Takes a packet in, if it is one of UDP; a damaged one vanishes.
+    /// Receives a UDP packet; a damaged one is discarded.
     pub(crate) fn receive(&mut self, now: Instant, packet: &Packet) {
         let Ok(udp) = Udp::parse(packet) else { return };
         let datagram = quic::Datagram {
@@ -67,7 +67,7 @@ impl QuicHost {
         self.host.handle_datagram(now, &datagram);
     }
 
-    /// The queue in this host that a path begins with has room again, or has not.
+    /// Sets whether the queue in this host at the start of a path has room.
     pub(crate) fn set_room(&mut self, path: usize, room: bool) {
         self.full.retain(|full| *full != path);
         if !room {
@@ -75,7 +75,7 @@ impl QuicHost {
         }
     }
 
-    /// The next packet. A socket whose next packet has no room blocks as a whole.
+    /// Returns the next packet. A packet without room blocks the whole socket.
     pub(crate) fn transmit(&mut self, now: Instant) -> Option<Packet> {
         if self.outgoing.is_empty() {
             let datagram = self.host.poll_transmit(now)?;
@@ -103,7 +103,7 @@ impl QuicHost {
         self.outgoing.pop_front()
     }
 
-    /// Asks all connections how they are.
+    /// Polls the status of all connections.
     pub(crate) fn poll_status(&mut self) {
         for connection in self.flows.keys() {
             if let Some(status) = self.host.status(*connection) {
@@ -113,8 +113,8 @@ impl QuicHost {
     }
 }
 
-/// The paths of a QUIC connection as subflows. Bytes are UDP payload: the library does not count the
-/// stream's own bytes path by path.
+/// Converts the paths of a QUIC connection to subflows. Bytes are UDP payload: the library does
+/// not count stream data per path.
 pub(crate) fn as_subflows(status: &quic::ConnectionStatus) -> ConnectionStatus {
     ConnectionStatus {
         local: status.local,

@@ -1,4 +1,5 @@
-//! Flows over QUIC: one connection for each flow, with a QUIC stream for each of its streams.
+//! Flows over QUIC: one connection for each flow, with a QUIC stream for each of the flow's
+//! streams.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -12,7 +13,7 @@ use crate::socket::StreamSocket;
 use crate::traffic::SimStream;
 use crate::world::Simulation;
 
-/// Whether it is QUIC, with one path or several.
+/// Returns true if the transport is QUIC, with one path or several.
 pub(crate) fn is_quic(transport: Transport) -> bool {
     match transport {
         Transport::Quic | Transport::Mpquic => true,
@@ -21,7 +22,7 @@ pub(crate) fn is_quic(transport: Transport) -> bool {
 }
 
 impl Simulation<'_> {
-    /// Opens the connection of a flow, with places for all its streams.
+    /// Opens the connection of a flow and prepares all its streams.
     pub(crate) fn open_quic(
         &mut self,
         (index, flow): (usize, &Flow),
@@ -95,7 +96,7 @@ impl Simulation<'_> {
         }
     }
 
-    /// Gives one end of a stream to its application. `side` is 0 for the opener's.
+    /// Connects one end of a stream to its application; `side` 0 is the opener.
     fn begin_stream(
         &mut self,
         index: usize,
@@ -118,7 +119,8 @@ impl Simulation<'_> {
         if talks {
             self.notify_open(place, side);
         } else if side == 0 {
-            // A stream that nothing was sent on does not exist for the peer, which may have to send.
+            // The peer learns of a stream only when something is sent on it, and may have data to
+            // send.
             end.close_if_receive_only(self.now, host);
         }
         self.use_end(index, socket);
@@ -148,7 +150,7 @@ impl Simulation<'_> {
         let (now, side) = (self.now, usize::from(!opens));
         for stream in self.streams.iter_mut().filter(|stream| stream.flow == flow) {
             for (end, at) in stream.ends.iter_mut().zip(0..) {
-                // Of a connection that never was, its other end never hears.
+                // The other end is never notified of a connection that was not established.
                 if refused || at == side {
                     end.end(now);
                 }
@@ -166,7 +168,7 @@ impl Simulation<'_> {
         }
     }
 
-    /// The QUIC connections of all flows: host, connection.
+    /// Polls the status of the QUIC connections on all hosts.
     pub(crate) fn poll_quic(&mut self) {
         for host in &mut self.hosts {
             host.quic.poll_status();
@@ -174,7 +176,7 @@ impl Simulation<'_> {
     }
 }
 
-/// When nothing is known earlier.
+/// Returns the earlier of two times; `None` if both are.
 pub(crate) fn earliest(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
     [one, other].into_iter().flatten().min()
 }

@@ -1,4 +1,4 @@
-//! What results say of QUIC's paths, where that is not what they say of subflows.
+//! Records about QUIC's paths, as far as they differ from those about subflows.
 
 use towpath_measure::network::path_of;
 use towpath_measure::result::{Event, EventKind, MultipathUse, Warning};
@@ -13,7 +13,7 @@ use crate::record::{SimRecorder, event};
 use crate::world::Simulation;
 
 impl SimRecorder<'_> {
-    /// Something about the paths of a QUIC connection.
+    /// Records a notice about the paths of a QUIC connection.
     pub(crate) fn quic_notice(
         &mut self,
         now: Instant,
@@ -46,7 +46,7 @@ impl SimRecorder<'_> {
     }
 }
 
-/// The states of a path.
+/// Returns the state of a QUIC path for a TCP state.
 pub(crate) fn path_state(state: TcpState) -> &'static str {
     match state {
         TcpState::SynSent | TcpState::SynReceived => "validating",
@@ -61,7 +61,7 @@ pub(crate) fn path_state(state: TcpState) -> &'static str {
     }
 }
 
-/// Proof that Multipath QUIC was used, or the reason why not.
+/// Returns the evidence that Multipath QUIC was used, or the reason why not.
 pub(crate) fn quic_proof(world: &Simulation<'_>, transport: Transport) -> MultipathUse {
     let meant = |flow: usize| {
         let flow = world.scenario.flows.get(flow);
@@ -89,7 +89,7 @@ pub(crate) fn quic_proof(world: &Simulation<'_>, transport: Transport) -> Multip
     MultipathUse { requested: true, used, fallback, paths_used: Vec::new(), evidence }
 }
 
-/// What to know before a result over QUIC is trusted.
+/// Returns warnings that a reader needs before trusting a result over QUIC.
 pub(crate) fn quic_warnings(world: &Simulation<'_>) -> Vec<Warning> {
     let mut all = Vec::new();
     let mut warn = |(text, hint): words::WarningText| {

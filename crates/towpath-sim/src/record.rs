@@ -1,4 +1,4 @@
-//! What the result says of a run: the same kinds of records as in the emulated world.
+//! Records of a run, of the same kinds as in the emulated world.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -28,14 +28,14 @@ use crate::quic_record::path_state;
 use crate::socket::StreamSocket;
 use crate::traffic::SimStream;
 
-/// Takes the records.
+/// Callback that receives each record of a run.
 pub(crate) type RecordSink<'a> = &'a mut dyn FnMut(&Record) -> io::Result<()>;
 
-/// A subflow's identity: stream, then the opener's and the acceptor's address. A path of QUIC may
-/// follow another one between the same addresses, so its number belongs to it; else that is 0.
+/// A subflow's identity: stream, then the opener's and the acceptor's address. A QUIC path may
+/// succeed another one between the same addresses, so its number is included; 0 for TCP.
 type SubflowKey = (usize, SocketAddr, SocketAddr, u32);
 
-/// What is known of one subflow over the whole run.
+/// Data about one subflow over the whole run.
 #[derive(Debug)]
 struct SubflowTrack {
     number: u32,
@@ -43,11 +43,11 @@ struct SubflowTrack {
     backup: bool,
     first_seen: Instant,
     closed: Option<Instant>,
-    /// Latest figures of the opener's and the acceptor's end.
+    /// Latest statistics of the opener's and the acceptor's end.
     ends: [SubflowStats; 2],
 }
 
-/// Writes records, and remembers what the summary needs.
+/// Writes records and keeps the data for the summary.
 pub(crate) struct SimRecorder<'a> {
     scenario: &'a Scenario,
     write: RecordSink<'a>,
@@ -59,7 +59,7 @@ pub(crate) struct SimRecorder<'a> {
     blocked: BTreeMap<(usize, usize), Duration>,
     decisions: BTreeMap<(usize, ConnectionId), DecisionLog>,
     pub(crate) log: StackTotals,
-    /// The longest smoothed round-trip time seen.
+    /// Longest smoothed round-trip time so far.
     pub(crate) longest_srtt: Duration,
     pub(crate) fallbacks: Vec<(String, FallbackReason)>,
     pub(crate) notices: BTreeMap<(String, &'static str), u64>,
@@ -71,7 +71,7 @@ impl std::fmt::Debug for SimRecorder<'_> {
     }
 }
 
-/// An event whose time, host and path are still to be said.
+/// Returns an event without time, host and path.
 pub(crate) fn event(kind: EventKind, text: String) -> Event {
     Event { t_ns: 0, kind, host: None, path: None, text, detail: BTreeMap::new() }
 }
@@ -93,14 +93,14 @@ impl<'a> SimRecorder<'a> {
         }
     }
 
-    /// Adds a record. After a failure nothing more is written.
+    /// Writes a record. After a failure nothing more is written.
     pub(crate) fn add(&mut self, record: &Record) {
         if self.failed.is_ok() {
             self.failed = (self.write)(record);
         }
     }
 
-    /// The first failure to write.
+    /// Returns the first write error.
     pub(crate) fn check(&mut self) -> Result<(), SimError> {
         std::mem::replace(&mut self.failed, Ok(())).map_err(SimError::Write)
     }
@@ -111,12 +111,12 @@ impl<'a> SimRecorder<'a> {
         self.add(&Record::Event(Event { t_ns: now.as_nanos(), path, ..event }));
     }
 
-    /// A path's name.
+    /// Returns the path's name, if the path exists.
     pub(crate) fn path_name(&self, path: usize) -> Option<&str> {
         self.scenario.paths.get(path).map(|path| path.name.as_str())
     }
 
-    /// Something about subflows, addresses or fallback.
+    /// Records a notice about subflows, addresses or fallback.
     pub(crate) fn notice(
         &mut self,
         now: Instant,
@@ -171,7 +171,8 @@ impl<'a> SimRecorder<'a> {
         self.add_event(now, path, told);
     }
 
-    /// A decision of the stack. There are too many to write each: a sample sums them up.
+    /// Adds a decision of the stack to its log. There are too many to record each, so samples sum
+    /// them up.
     pub(crate) fn trace(
         &mut self,
         now: Instant,
@@ -201,7 +202,7 @@ impl<'a> SimRecorder<'a> {
         }
     }
 
-    /// Samples at the end of a period.
+    /// Records the samples at the end of a period.
     pub(crate) fn sample(
         &mut self,
         (at, span): (Instant, Duration),
@@ -220,7 +221,7 @@ impl<'a> SimRecorder<'a> {
         }
     }
 
-    /// Looks at every subflow once more, for the summary, without a record.
+    /// Samples every subflow once more for the summary, without a record.
     pub(crate) fn sample_final(
         &mut self,
         now: Instant,
@@ -320,8 +321,8 @@ impl<'a> SimRecorder<'a> {
         }
     }
 
-    /// Remembers a subflow's figures; returns its key and the figures before, unless it was known to
-    /// be closed already.
+    /// Stores a subflow's statistics; returns its key and the previous ones, unless the subflow
+    /// was already closed.
     fn note(
         &mut self,
         (at, _): (Instant, Duration),
@@ -367,7 +368,7 @@ impl<'a> SimRecorder<'a> {
     }
 
     fn emit_decisions(&mut self, at: Instant, hosts: &[SimHost]) {
-        // A single connection needs no number: its two ends decide.
+        // A single connection needs no number: its two hosts identify it.
         let several = self.decisions.len() > 2;
         let mut told = Vec::new();
         for ((host, connection), decisions) in &mut self.decisions {
@@ -392,7 +393,7 @@ impl<'a> SimRecorder<'a> {
         }
     }
 
-    /// The sums of every subflow.
+    /// Returns the totals of every subflow.
     pub(crate) fn totals(&self, streams: &[SimStream]) -> Vec<SubflowSummary> {
         let mut all = Vec::new();
         for (key, known) in &self.subflows {
@@ -406,7 +407,7 @@ impl<'a> SimRecorder<'a> {
     }
 }
 
-/// The path of a subflow.
+/// Returns the path of a subflow.
 fn path_used(subflow: &SubflowStatus) -> Option<usize> {
     path_of(subflow.local.ip(), subflow.remote.ip())
 }
@@ -496,7 +497,7 @@ fn micros(span: Duration) -> u32 {
     u32::try_from(span.as_micros()).unwrap_or(u32::MAX)
 }
 
-/// The kernel's words.
+/// Returns Linux's name of a TCP state.
 fn state_text(state: TcpState) -> &'static str {
     match state {
         TcpState::SynSent => "syn-sent",

@@ -1,4 +1,4 @@
-//! One run: one scenario, one transport.
+//! A single simulation run: one scenario over one transport.
 
 use std::io;
 use std::sync::Arc;
@@ -17,29 +17,29 @@ use crate::pcap::{CaptureOutputs, PcapWriter};
 use crate::quic_flow::is_quic;
 use crate::world::Simulation;
 
-/// What to run.
+/// Input of a run: scenario, transport and repetition.
 #[derive(Debug, Clone)]
 pub struct SimJob {
-    /// The scenario.
+    /// Scenario that the run executes.
     pub scenario: Arc<Scenario>,
-    /// Transport.
+    /// Transport that the flows use.
     pub transport: Transport,
-    /// Number of the repetition, from 1; its seed is that many above the scenario's.
+    /// Number of the repetition, from 1. The run's seed is the scenario's plus `repeat` − 1.
     pub repeat: u32,
-    /// Record what schedulers decide, summed up for each sample.
+    /// Set when scheduler decisions are recorded, summed up for each sample.
     pub trace: bool,
 }
 
-/// What a run was, besides its records.
+/// Totals of a run that are not part of its records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SimReport {
     /// Virtual time that has passed.
     pub virtual_time: Duration,
-    /// Packets that reached a host.
+    /// Packets that were delivered to a host.
     pub packets: u64,
 }
 
-/// Names that a scenario may use for schedulers, path managers and congestion controls, in this order.
+/// Returns the names of schedulers, path managers and congestion controls, in this order.
 pub fn known_names() -> [Vec<&'static str>; 3] {
     [
         scheduler::ALL.iter().map(|entry| entry.name).collect(),
@@ -48,15 +48,17 @@ pub fn known_names() -> [Vec<&'static str>; 3] {
     ]
 }
 
-/// Names that a scenario may use for QUIC's congestion control: those that behave the same in every
-/// run.
+/// Returns the names of QUIC congestion controls that are deterministic, so that a scenario may
+/// use them.
 pub fn known_quic_names() -> Vec<&'static str> {
     let names = towpath_quic::congestion::names().map(|(name, _)| name);
     names.filter(|name| towpath_quic::congestion::is_deterministic(name)).collect()
 }
 
-/// Runs `job` and hands every record to `write`. The packets that a host sends or receives are written
-/// as pcapng to its place in `captures`, which are in the order of the scenario's hosts, or none.
+/// Runs `job` and passes every record to `write`.
+///
+/// Each host's packets are written as pcapng to its writer in `captures`, in the order of the
+/// scenario's hosts. Empty `captures` disable capturing.
 pub fn run(
     job: &SimJob,
     captures: Vec<&mut (dyn io::Write + Send)>,
@@ -65,7 +67,7 @@ pub fn run(
     run_captured(job, CaptureOutputs { writers: captures, ..CaptureOutputs::default() }, write)
 }
 
-/// The same, with a limit to what is kept of each packet.
+/// Runs `job` like [`run`], with options for the captures such as a snapshot length.
 pub fn run_captured(
     job: &SimJob,
     captures: CaptureOutputs<'_>,
@@ -89,7 +91,7 @@ pub fn run_captured(
     Ok(SimReport { virtual_time, packets })
 }
 
-/// The first record.
+/// Returns the metadata that begins a result.
 fn meta(job: &SimJob, seed: u64) -> Meta {
     let scenario = &*job.scenario;
     let mut meta = Meta {

@@ -1,5 +1,5 @@
-//! What an application holds: a byte stream of either protocol. All that applications do goes through
-//! these few calls.
+//! Application interface to a byte stream of either protocol. Applications use only these few
+//! calls.
 
 use bytes::Bytes;
 use towpath_mptcp::stack::{self, ConnectionId};
@@ -9,17 +9,17 @@ use towpath_quic as quic;
 use crate::host::SimHost;
 use crate::quic::as_subflows;
 
-/// A byte stream of a host.
+/// Handle of a host's byte stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum StreamSocket {
-    /// A connection of TCP or Multipath TCP.
+    /// Connection of TCP or Multipath TCP.
     Tcp(ConnectionId),
-    /// A stream of a QUIC connection.
+    /// Stream of a QUIC connection.
     Quic(quic::ConnectionId, quic::StreamId),
 }
 
 impl StreamSocket {
-    /// The TCP connection, if it is one.
+    /// Returns the TCP connection; `None` for QUIC.
     pub(crate) fn tcp(self) -> Option<ConnectionId> {
         match self {
             Self::Tcp(connection) => Some(connection),
@@ -29,18 +29,18 @@ impl StreamSocket {
 }
 
 impl SimHost {
-    /// Takes as much of `data` as fits; returns how much.
+    /// Writes as much of `data` as fits; returns the number of bytes written.
     pub(crate) fn write(&mut self, now: Instant, socket: StreamSocket, data: &mut Bytes) -> usize {
         match socket {
             StreamSocket::Tcp(connection) => self.stack.write(now, connection, data),
-            // What is closed takes nothing; its end is told as an event.
+            // A closed stream accepts nothing; an event reports its end.
             StreamSocket::Quic(connection, stream) => {
                 self.quic.host.write(now, connection, stream, data).unwrap_or(0)
             }
         }
     }
 
-    /// The next bytes; empty at the end, `None` when there is nothing now.
+    /// Returns the next bytes: empty at the end, `None` if nothing is available yet.
     pub(crate) fn read(&mut self, now: Instant, socket: StreamSocket) -> Option<Bytes> {
         match socket {
             StreamSocket::Tcp(connection) => self.stack.read(now, connection),
@@ -50,18 +50,18 @@ impl SimHost {
         }
     }
 
-    /// Nothing more is written.
+    /// Ends the sending direction.
     pub(crate) fn shutdown(&mut self, now: Instant, socket: StreamSocket) {
         match socket {
             StreamSocket::Tcp(connection) => self.stack.shutdown(now, connection),
             StreamSocket::Quic(connection, stream) => {
-                // What is closed already needs no end.
+                // An error means that the stream is already closed.
                 let _ = self.quic.host.finish(now, connection, stream);
             }
         }
     }
 
-    /// State of a connection, in the words of TCP. The paths of a QUIC connection belong to its
+    /// Returns the connection's status in TCP terms. The paths of a QUIC connection belong to its
     /// first stream, so that they count once.
     pub(crate) fn status(&self, socket: StreamSocket) -> Option<stack::ConnectionStatus> {
         match socket {

@@ -1,4 +1,4 @@
-//! The applications: what `towpath-measure` says of a pattern, over connections of the stacks.
+//! Simulated applications: the traffic patterns of `towpath-measure` over the stacks' connections.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -21,16 +21,16 @@ use crate::udp::ConstantRateFlow;
 /// Port of flow 0; flow *n* uses the *n*-th after it, as in the emulated world.
 const FIRST_PORT: u16 = 5_201;
 
-/// The port of a flow's listener.
+/// Returns the port of a flow's listener.
 pub(crate) fn port(flow: usize) -> u16 {
     FIRST_PORT.wrapping_add(u16::try_from(flow).unwrap_or(u16::MAX))
 }
 
-/// How far an end is with what it says.
+/// Write state of one end of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum WriteState {
     Open,
-    /// The stack did not take all of what a talk had, and will say when it has room again.
+    /// The stack took only part of a message and will signal when it has room again.
     Blocked,
     Closed,
 }
@@ -43,18 +43,18 @@ pub(crate) struct AppEnd {
     pub(crate) open: bool,
     sender: Option<TransferSender>,
     receiver: Option<TransferReceiver>,
-    /// What was offered to the stack, and not taken so far.
+    /// Data offered to the stack and not accepted yet.
     offered: Bytes,
-    /// Bytes written and read so far: positions in the content.
+    /// Bytes written and read so far: positions in the test pattern.
     sent_bytes: u64,
     pub(crate) received_bytes: u64,
-    /// The first position at which something else arrived than was sent.
+    /// First position at which the received data differs from the pattern.
     pub(crate) damaged_at: Option<u64>,
     ended: bool,
     writing: WriteState,
 }
 
-/// What an end says and hears when its flow exchanges messages: its talk, and which of its streams.
+/// One end's message session and the number of the stream that it uses now.
 #[derive(Debug)]
 pub(crate) struct SessionStream<'a> {
     pub(crate) session: &'a mut MessageSession,
@@ -86,12 +86,12 @@ impl AppEnd {
         self.writing == WriteState::Closed
     }
 
-    /// Whether it still waits for data.
+    /// Returns true if the end still waits for data.
     pub(crate) fn is_listening(&self) -> bool {
         self.receiver.is_some() && !self.ended
     }
 
-    /// Writes as much as the pattern and the stack allow. Returns whether anything was done.
+    /// Writes as much as the pattern and the stack allow. Returns true if anything was done.
     pub(crate) fn write(
         &mut self,
         now: Instant,
@@ -125,7 +125,7 @@ impl AppEnd {
         true
     }
 
-    /// Writes what the flow's talk has for this stream.
+    /// Writes what the flow's session has for this stream.
     fn write_messages(
         &mut self,
         now: Instant,
@@ -157,7 +157,7 @@ impl AppEnd {
         }
     }
 
-    /// Reads everything that is there.
+    /// Reads all available data; returns true if there was any.
     pub(crate) fn read(
         &mut self,
         now: Instant,
@@ -176,7 +176,7 @@ impl AppEnd {
                 if let Some(SessionStream { session: talk, stream }) = &mut talk {
                     talk.on_end(*stream);
                 } else {
-                    // Who only receives has nothing more to say.
+                    // A pure receiver closes once the sender has ended.
                     self.close_if_receive_only(now, own);
                 }
                 break;
@@ -199,7 +199,7 @@ impl AppEnd {
         did
     }
 
-    /// Ends the direction in which it has nothing to send.
+    /// Closes the sending direction if this end only receives.
     pub(crate) fn close_if_receive_only(&mut self, now: Instant, own: &mut SimHost) {
         let Some(socket) = self.socket.filter(|_| self.sender.is_none() && !self.is_shut()) else {
             return;
@@ -208,7 +208,7 @@ impl AppEnd {
         own.shutdown(now, socket);
     }
 
-    /// No data comes any more.
+    /// Marks the end of received data.
     pub(crate) fn end(&mut self, now: Instant) {
         if let (Some(receiver), false) = (&mut self.receiver, self.ended) {
             receiver.on_end(now);
@@ -216,13 +216,13 @@ impl AppEnd {
         self.ended = true;
     }
 
-    /// When the sender must look at the clock again, though nothing else happens.
+    /// Returns the time at which the sender needs a call even without any event.
     fn deadline(&self, talk: Option<(&MessageSession, u32)>) -> Option<Instant> {
         if !self.open || self.is_shut() {
             return None;
         }
         match talk {
-            // The stack says when it has room again.
+            // The stack signals when it has room again.
             Some((talk, _)) if self.writing == WriteState::Blocked => Some(talk.limit()),
             Some((talk, stream)) => talk.next_due(stream),
             None => self.sender.as_ref().and_then(TransferSender::deadline),
@@ -230,35 +230,35 @@ impl AppEnd {
     }
 }
 
-/// One connection of a flow, with both its applications.
+/// One connection of a flow, with the applications at both ends.
 #[derive(Debug)]
 pub(crate) struct SimStream {
     pub(crate) flow: usize,
     pub(crate) number: u32,
-    /// The opener's end, the acceptor's end.
+    /// Ends of the stream: the opener's, the acceptor's.
     pub(crate) ends: [AppEnd; 2],
-    /// The opener's address, by which the acceptor knows it (before any translation).
+    /// Opener's untranslated address; identifies the stream when its connection is accepted.
     pub(crate) opener: Option<SocketAddr>,
     pub(crate) transport: Transport,
 }
 
-/// A flow and how far it is.
+/// Progress of a flow in the run.
 #[derive(Debug)]
 pub(crate) struct FlowRun {
     pub(crate) start: Instant,
     pub(crate) deadline: Instant,
     pub(crate) streams_wanted: u32,
     pub(crate) streams_opened: u32,
-    /// The next connection is to be opened.
+    /// Set when the next connection is to be opened.
     pub(crate) opening: bool,
     pub(crate) connect: Option<Duration>,
     pub(crate) failure: Option<String>,
     pub(crate) over: bool,
-    /// Both ends' talks, where messages are exchanged.
+    /// Message sessions of client and server; `None` if the flow exchanges no messages.
     pub(crate) talks: Option<[MessageSession; 2]>,
-    /// Its datagrams, where it sends such.
+    /// Request-reply datagrams; `None` if the pattern is another one.
     pub(crate) pings: Option<FlowPinger>,
-    /// The same, at a constant rate.
+    /// Datagrams at a constant rate; `None` if the pattern is another one.
     pub(crate) constant_rate: Option<ConstantRateFlow>,
 }
 
@@ -282,12 +282,12 @@ impl FlowRun {
         }
     }
 
-    /// What an end says and hears on a stream.
+    /// Returns one side's message session for a stream; `None` without messages.
     pub(crate) fn speech(&mut self, side: usize, stream: u32) -> Option<SessionStream<'_>> {
         self.talks.as_mut()?.get_mut(side).map(|talk| SessionStream { session: talk, stream })
     }
 
-    /// When something happens to it without a packet: its start, its end.
+    /// Returns the time of the flow's next action without a packet, such as its start or end.
     pub(crate) fn next_due(&self) -> Option<Instant> {
         match self {
             Self { over: true, .. } => None,
@@ -322,23 +322,23 @@ impl SimStream {
         }
     }
 
-    /// The end that receives in this direction.
+    /// Returns the receiving end of this direction.
     pub(crate) fn receiver(&self, direction: DataDirection) -> &AppEnd {
         let [opener, acceptor] = &self.ends;
         if direction == DataDirection::Down { opener } else { acceptor }
     }
 
-    /// What the receiver in this direction saw until `now`.
+    /// Returns the deliveries at the receiver of this direction until `now`.
     pub(crate) fn log(&self, direction: DataDirection, now: Instant) -> Option<DeliveryLog> {
         self.receiver(direction).receiver.clone().map(|receiver| receiver.finish(now))
     }
 
-    /// Whether an end still waits for data.
+    /// Returns true if an end still waits for data.
     pub(crate) fn is_busy(&self) -> bool {
         self.ends.iter().any(AppEnd::is_listening)
     }
 
-    /// When a sender must look at the clock.
+    /// Returns the time at which a sender needs a call.
     pub(crate) fn next_due(&self, flows: &[FlowRun]) -> Option<Instant> {
         let talks = flows.get(self.flow).and_then(|flow| flow.talks.as_ref());
         let talk = |side| Some((talks?.get(side)?, self.number));
@@ -346,7 +346,7 @@ impl SimStream {
     }
 }
 
-/// Why a connection was not opened, in the words of the emulated world.
+/// Returns the reason why a connection was not opened, worded as in the emulated world.
 pub(crate) fn refusal(from: &str, to: &str, error: Option<String>) -> String {
     let reason = error.unwrap_or_else(|| "connection timed out".to_owned());
     format!("`{from}` cannot connect to `{to}`: {reason}")

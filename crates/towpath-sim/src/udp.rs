@@ -1,5 +1,5 @@
-//! Datagrams at a constant rate over one path (`udp`): each goes through the links as any packet does.
-//! No stack and no processor is asked, and packets are not cut into fragments.
+//! Datagrams at a constant rate over one path (`udp`). Each passes the links like any packet,
+//! without stack, processor and IP fragmentation.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -23,10 +23,10 @@ use crate::traffic::port;
 /// Bytes of UDP's header.
 const UDP_HEADER_BYTES: u32 = 8;
 
-/// A direction of a flow, as it ended.
+/// Result of one direction of a flow.
 type DirectionResult = (DataDirection, DatagramFigures, Vec<DatagramRow>);
 
-/// The datagrams of a flow.
+/// Constant-rate datagrams of one flow.
 #[derive(Debug)]
 pub(crate) struct ConstantRateFlow {
     flow: usize,
@@ -34,14 +34,14 @@ pub(crate) struct ConstantRateFlow {
     start: Instant,
     family: Family,
     path: usize,
-    /// Of both ends.
+    /// UDP port at both ends.
     port: u16,
     directions: Vec<UdpDirection>,
     identification: u16,
     pub(crate) failure: Option<String>,
 }
 
-/// One direction.
+/// State of one direction of the flow.
 #[derive(Debug)]
 struct UdpDirection {
     direction: DataDirection,
@@ -55,7 +55,7 @@ struct UdpDirection {
 }
 
 impl ConstantRateFlow {
-    /// Those of a flow, if that is what it sends.
+    /// Returns the flow's datagrams, `None` if its pattern is another one.
     pub(crate) fn new(scenario: &Scenario, (index, flow): (usize, &Flow)) -> Option<Self> {
         let Pattern::Udp(plan) = &flow.pattern else { return None };
         let (start, sample) = (Instant::ZERO + flow.start, scenario.run.sample);
@@ -96,7 +96,7 @@ impl ConstantRateFlow {
         })
     }
 
-    /// When [`Self::send`] must be called.
+    /// Returns the time at which [`Self::send`] must be called.
     pub(crate) fn next_due(&self) -> Option<Instant> {
         if self.failure.is_some() {
             return Some(self.start);
@@ -104,7 +104,7 @@ impl ConstantRateFlow {
         self.directions.iter().filter_map(|way| way.sender.next_due()).min()
     }
 
-    /// Whether nothing is waited for any more.
+    /// Returns true if all datagrams are sent and received, or the flow has failed.
     pub(crate) fn is_over(&self) -> bool {
         let done = |way: &UdpDirection| {
             way.sender.next_due().is_none() && way.receiver.received() == way.sender.sent()
@@ -112,7 +112,7 @@ impl ConstantRateFlow {
         self.failure.is_some() || self.directions.iter().all(done)
     }
 
-    /// Sends what is due.
+    /// Sends the datagrams that are due.
     pub(crate) fn send(&mut self, now: Instant, hosts: &[SimHost], network: &mut SimNetwork<'_>) {
         if self.failure.is_some() {
             return;
@@ -144,7 +144,7 @@ impl ConstantRateFlow {
         }
     }
 
-    /// Takes a packet that has reached a host, if it is one of these.
+    /// Takes a packet that has reached a host; returns true if it belongs to this flow.
     pub(crate) fn on_packet(
         &mut self,
         now: Instant,
@@ -154,7 +154,7 @@ impl ConstantRateFlow {
         if path != self.path || !Udp::is_in(packet) {
             return false;
         }
-        // A damaged one is thrown away by who finds it: the stack, as any other.
+        // A damaged packet goes to the stack, which discards it.
         let Ok(udp) = Udp::parse(packet) else { return false };
         let stamp =
             DatagramHeader::parse(&udp.payload).filter(|_| udp.destination.port() == self.port);
@@ -170,7 +170,7 @@ impl ConstantRateFlow {
         true
     }
 
-    /// What arrived since the last time.
+    /// Returns the bytes received since the previous call, for each direction.
     pub(crate) fn intervals(&mut self, (at, span): (Instant, Duration)) -> Vec<Interval> {
         let flow = self.flow as u32;
         let each = self.directions.iter_mut().map(|way| {
@@ -188,7 +188,7 @@ impl ConstantRateFlow {
         each.collect()
     }
 
-    /// What the receiver of a direction saw until `until`.
+    /// Returns the deliveries at a direction's receiver until `until`.
     pub(crate) fn log(&self, direction: DataDirection, until: Instant) -> Option<DeliveryLog> {
         let way = self.directions.iter().find(|way| way.direction == direction)?;
         let mut log = way.log.clone();
@@ -196,7 +196,7 @@ impl ConstantRateFlow {
         Some(log)
     }
 
-    /// What became of them.
+    /// Returns the results of every direction.
     pub(crate) fn finish(self, flow: usize, scenario: &Scenario) -> Vec<DirectionResult> {
         let path = scenario.paths.get(self.path).map_or("?", |path| path.name.as_str());
         let (plan, start, sample) = (self.plan, self.start, scenario.run.sample);

@@ -1,4 +1,4 @@
-//! Why nobody sends over a link now.
+//! Causes of idle links: the reason why no sender uses a link now.
 
 use towpath_measure::account::IdleCause;
 use towpath_measure::network::path_of;
@@ -15,7 +15,7 @@ use crate::quic_flow::is_quic;
 use crate::socket::StreamSocket;
 use crate::traffic::{AppEnd, FlowRun, SimStream};
 
-/// Everything that is looked at.
+/// State of the simulation that determines idle causes.
 #[derive(Clone, Copy)]
 pub(crate) struct SimView<'a> {
     pub(crate) now: Instant,
@@ -25,7 +25,7 @@ pub(crate) struct SimView<'a> {
     pub(crate) flows: &'a [FlowRun],
 }
 
-/// The state of a link: that of the sender that wants most to use it.
+/// Returns a link's idle cause: the most severe one among its senders.
 pub(crate) fn idle_cause(row: &LinkLedger, look: &SimView<'_>) -> IdleCause {
     let mut found = IdleCause::from(Part::Application);
     let mut consider = |why: IdleCause| {
@@ -54,7 +54,7 @@ pub(crate) fn idle_cause(row: &LinkLedger, look: &SimView<'_>) -> IdleCause {
     found
 }
 
-/// What is held back counts before what cannot be used, and that before who has nothing to send.
+/// Ranks causes: a blocked sender over an unusable path, and both over a sender without data.
 fn severity(part: Part) -> u8 {
     match part.group() {
         PartGroup::Application => 0,
@@ -73,7 +73,7 @@ fn severity(part: Part) -> u8 {
     }
 }
 
-/// One end of a stream and one of the paths that it might use.
+/// Returns the idle cause of one end of a stream on one of the paths that it might use.
 fn path_idle_cause(
     path: usize,
     (stream, via): (&SimStream, usize),
@@ -136,7 +136,7 @@ fn limit_part(limit: SendLimit) -> Part {
     }
 }
 
-/// The library tells of a sample's end, and not all.
+/// The QUIC library reports limits only in part, and only at the end of a sample.
 fn quic_cause(
     (host, socket): (&SimHost, StreamSocket),
     (path, stream): (usize, &SimStream),

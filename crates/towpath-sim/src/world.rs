@@ -1,13 +1,13 @@
-//! The event loop: virtual time jumps from one thing that happens to the next.
+//! Event loop: virtual time jumps from one event to the next.
 //!
-//! What happens at the same nanosecond happens in this order, always:
+//! Events at the same nanosecond are processed in this order:
 //!
 //! 1. the timeline's events, in the scenario's order;
-//! 2. packets that leave the network, in the order in which the links let them go;
+//! 2. packets that leave the network, in the order in which the links release them;
 //! 3. the hosts' timers (and packets that waited for a processor), host by host;
 //! 4. flows that begin or whose time is over, in the scenario's order;
-//! 5. then, until nothing moves any more: room in the hosts' own queues, and host by host what the
-//!    stack tells, what the applications read and write, and what the stack sends;
+//! 5. until nothing changes: room in the hosts' own queues; then, host by host, the stack's events,
+//!    the applications' reads and writes, and the stack's packets;
 //! 6. the sample, if a period ends.
 
 use std::net::SocketAddr;
@@ -32,7 +32,7 @@ use crate::socket::StreamSocket;
 use crate::traffic::{FlowRun, SimStream, port, refusal};
 use crate::why::SimView;
 
-/// Everything that moves.
+/// Complete state of a run in progress.
 #[derive(Debug)]
 pub(crate) struct Simulation<'a> {
     pub(crate) scenario: &'a Scenario,
@@ -41,14 +41,14 @@ pub(crate) struct Simulation<'a> {
     pub(crate) hosts: Vec<SimHost>,
     small_queues: Vec<bool>,
     pub(crate) flows: Vec<FlowRun>,
-    /// Whether a flow sends datagrams by itself: else no packet is looked at for it.
+    /// Set when a flow sends datagrams without a stack; otherwise packets need no inspection.
     pings: bool,
     pub(crate) streams: Vec<SimStream>,
     content: TestPattern,
     listeners: Vec<(usize, ListenerId, usize)>,
-    /// When a flow or a sender must look at the clock, as of the last jump in time.
+    /// Next timer of a flow or a sender, as of the last jump in time.
     clock: Option<Instant>,
-    /// Events of the timeline that have happened.
+    /// Number of timeline events that have happened.
     timeline_index: usize,
     pub(crate) now: Instant,
     pub(crate) recorder: SimRecorder<'a>,
@@ -77,7 +77,7 @@ impl<'a> Simulation<'a> {
             scenario,
             transport,
             network,
-            // They are TCP's: a UDP socket fills the host's queue.
+            // Small queues belong to TCP: a UDP socket fills the host's queue.
             small_queues: hosts
                 .iter()
                 .map(|host| host.settings.small_queues && !is_quic(transport))
@@ -123,7 +123,8 @@ impl<'a> Simulation<'a> {
             }
             self.recorder.check()?;
         }
-        // The last period may be cut short; a sliver of one would only blur the curves.
+        // Record a partial last period only if at least half is complete; less would blur the
+        // curves.
         let rest = self.now.saturating_since(sample - period);
         if rest * 2 >= period {
             self.sample(self.now, rest);
@@ -137,7 +138,7 @@ impl<'a> Simulation<'a> {
         let hosts = self.hosts.iter().filter_map(SimHost::next_due);
         let flows = self.flows.iter().filter_map(FlowRun::next_due);
         let senders = self.streams.iter().filter_map(|stream| stream.next_due(&self.flows));
-        // What waits to be written is due since long.
+        // A deadline in the past is due now.
         let senders = senders.map(|due| due.max(self.now));
         self.clock = flows.chain(senders).min();
         let all = hosts.chain(self.clock).chain(timeline);
@@ -155,7 +156,7 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// What an event means for the hosts, and its record.
+    /// Applies a timeline event to the hosts and records it.
     fn apply_to_hosts(&mut self, happened: &TimelineEvent) {
         let (target, text) = describe(self.scenario, happened);
         let path = match happened.target {
@@ -202,7 +203,7 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// Hands packets that leave the network to their hosts.
+    /// Delivers packets that leave the network to their hosts.
     fn deliver(&mut self) {
         while let Some(arrival) = self.network.arrival(self.now) {
             if self.pings && self.is_ping(&arrival) {
@@ -218,7 +219,7 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// Whether a packet belonged to datagrams that a flow sends by itself, who have it now.
+    /// Returns true if a packet belonged to a datagram flow, which has taken it.
     fn is_ping(&mut self, arrival: &DeliveredPacket) -> bool {
         let Self { flows, network, now, .. } = self;
         let place = (arrival.host, arrival.path);
@@ -257,7 +258,7 @@ impl<'a> Simulation<'a> {
                 self.open(index);
             }
         }
-        // A sender whose time is over must be seen, though nothing arrives.
+        // A sender whose time is over must be served even if nothing arrives.
         for stream in &self.streams {
             if stream.next_due(&self.flows).is_some_and(|due| due <= self.now) {
                 for end in &stream.ends {
@@ -335,7 +336,7 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// Lets everything happen that needs no time.
+    /// Processes everything that is possible without advancing time.
     fn run_to_quiescence(&mut self) {
         loop {
             self.update_backpressure();
@@ -394,7 +395,7 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// Senders whose time is over end their data.
+    /// Ends the data of senders whose time is over.
     fn write_at_deadlines(&mut self, index: usize) -> bool {
         let mut did = false;
         if self.clock.is_none_or(|clock| clock > self.now) {
@@ -486,7 +487,7 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// Tells a talk that its stream is open.
+    /// Notifies a message session that its stream is open.
     pub(crate) fn notify_open(&mut self, stream: usize, side: usize) {
         let Some((flow, number)) = self.streams.get(stream).map(|s| (s.flow, s.number)) else {
             return;
@@ -522,7 +523,7 @@ impl<'a> Simulation<'a> {
         }
         if !was_open {
             let failure = self.refusal(flow, error.map(|error| error.to_string()));
-            // Its other end will never hear of it.
+            // The other end will never be notified.
             for end in self.streams.get_mut(number).into_iter().flat_map(|s| &mut s.ends) {
                 end.end(self.now);
             }
@@ -546,7 +547,7 @@ impl<'a> Simulation<'a> {
         let Some(stream) = self.streams.get_mut(number) else { return };
         let Some(flow) = self.flows.get_mut(stream.flow) else { return };
         let Some(end) = stream.ends.get_mut(side) else { return };
-        // A flow's time is over for its receiver too: what comes later does not count.
+        // After a flow's end, its receiver no longer counts data.
         if !flow.over {
             let talk = flow.speech(side, stream.number);
             end.read(self.now, host, &self.content, talk);
@@ -555,7 +556,7 @@ impl<'a> Simulation<'a> {
         end.write(self.now, host, &self.content, talk);
     }
 
-    /// A flow is over when nobody waits for data any more.
+    /// Marks a flow as over when no end waits for data.
     fn conclude_flow(&mut self, index: usize) {
         let Some(run) = self.flows.get_mut(index).filter(|run| !run.over && !run.opening) else {
             return;
@@ -575,7 +576,7 @@ impl<'a> Simulation<'a> {
         self.network.accounts.dirty |= run.over;
     }
 
-    /// What holds senders back from now until `next`, when something happens again.
+    /// Updates the idle causes for the time until `next`, the next event.
     fn update_causes(&mut self, next: Instant) {
         let Self { scenario, network, hosts, streams, flows, now, .. } = self;
         network.update_causes(&SimView { now: *now, scenario, hosts, streams, flows }, next);
@@ -584,7 +585,7 @@ impl<'a> Simulation<'a> {
     fn sample(&mut self, at: Instant, span: std::time::Duration) {
         self.poll_quic();
         self.network.close_accounts(at);
-        // The library tells of its paths only now.
+        // QUIC paths are polled only at the end of a sample.
         self.network.accounts.dirty |= is_quic(self.transport);
         let Self { recorder, network, hosts, streams, flows, .. } = self;
         recorder.sample((at, span), network, hosts, streams);

@@ -1,5 +1,5 @@
-//! Coupled congestion control does what it was made for (RFC 6356 §2): over a shared bottleneck it
-//! takes no more than TCP would, over links of its own it fills them, alone it is Reno.
+//! Coupled congestion control meets its goals (RFC 6356 §2). Over a shared bottleneck it takes no
+//! more than TCP, it fills links of its own, and with one subflow it is Reno.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -12,7 +12,7 @@ use towpath_sim::{SimJob, run};
 
 const COUPLED: [&str; 3] = ["lia", "olia", "balia"];
 
-/// A run: its summary, and every other record as text.
+/// Run with its summary, and every other record as text.
 struct CompletedRun {
     summary: Summary,
     records: Vec<String>,
@@ -55,7 +55,7 @@ fn simulate(scenario: &Arc<Scenario>, repeat: u32, capture: bool) -> CompletedRu
     CompletedRun { summary: summary.unwrap(), records, captures: captured }
 }
 
-/// Several repetitions, each with its own seed, on both processors of a small machine.
+/// Runs several repetitions, each with its own seed, in two threads.
 fn all(scenario: Scenario, repeats: u32) -> Vec<Summary> {
     let (scenario, mut done) = (Arc::new(scenario), Vec::new());
     let work = |index: usize| simulate(&scenario, index as u32 + 1, false).summary;
@@ -66,8 +66,8 @@ fn all(scenario: Scenario, repeats: u32) -> Vec<Summary> {
     done
 }
 
-/// One connection with `subflows` paths and one of plain TCP with Reno through one queue. Jitter
-/// keeps them from falling into step, which without it decides who loses packets.
+/// Returns one connection with `subflows` paths and one of plain TCP Reno through one queue.
+/// Jitter avoids synchronization, which would decide the losses.
 fn shared(control: &str, subflows: usize, seconds: u32) -> Scenario {
     let path = |host: &str, name: &str| {
         format!(
@@ -95,7 +95,7 @@ fn shared(control: &str, subflows: usize, seconds: u32) -> Scenario {
     ))
 }
 
-/// How many fair shares of the bottleneck the connection with several subflows takes; 1 is TCP's.
+/// Returns the multi-subflow connection's goodput in fair shares of the bottleneck; 1 is TCP's.
 fn fair_shares(control: &str, subflows: usize, seconds: u32, repeats: u32) -> Vec<f64> {
     let shares = all(shared(control, subflows, seconds), repeats).into_iter().map(|summary| {
         let [many, one] = summary.flows.as_slice() else { panic!("{:?}", summary.flows) };
@@ -110,7 +110,7 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// Two links of the connection's own; the goodput on each.
+/// Returns the goodput on each of two links that only this connection uses.
 fn own_links(control: &str, seconds: u32, repeats: u32) -> Vec<[f64; 2]> {
     let text = format!(
         "name = \"own\"
@@ -132,7 +132,7 @@ fn own_links(control: &str, seconds: u32, repeats: u32) -> Vec<[f64; 2]> {
     rates.collect()
 }
 
-/// What 10 Mbit/s carry of payload: 1448 of 1514 bytes, less 20 of DSS.
+/// Payload share of a link's rate: 1448 of 1514 bytes, less 20 of DSS.
 const PAYLOAD: f64 = 1_428.0 / 1_514.0;
 
 #[test]
@@ -141,7 +141,7 @@ fn a_coupled_connection_takes_no_more_than_tcp_from_a_shared_bottleneck() {
         for subflows in [2, 3] {
             let shares = fair_shares(control, subflows, 60, 3);
             assert!(mean(&shares) <= 1.15, "{control} over {subflows} subflows: {shares:?}");
-            // Nor does it give way.
+            // The connection does not starve either.
             assert!(mean(&shares) >= 0.6, "{control} over {subflows} subflows: {shares:?}");
         }
     }
@@ -191,8 +191,8 @@ fn with_one_subflow_lia_is_reno_to_the_last_packet() {
     assert_eq!((lia.bytes, &lia.stall), (reno.bytes, &reno.stall));
 }
 
-/// The figures of `docs/validation.md`, with `TOWPATH_SECONDS=300 TOWPATH_SEEDS=5`; by itself a
-/// short series.
+/// Prints the table of `docs/validation.md` with `TOWPATH_SECONDS=300 TOWPATH_SEEDS=5`; by default
+/// a short series.
 #[test]
 #[expect(clippy::print_stdout, reason = "it makes a table")]
 fn every_control_is_in_the_table() {

@@ -1,4 +1,4 @@
-//! QUIC and Multipath QUIC in virtual time.
+//! Whole runs of QUIC and Multipath QUIC in virtual time.
 
 #![expect(clippy::indexing_slicing, reason = "a test fails by panicking")]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -22,7 +22,7 @@ impl CompletedRun {
         }
     }
 
-    /// Everything arrived, and as it was sent.
+    /// Checks that all data arrived unmodified.
     fn assert_whole(&self, about: &str) {
         let summary = self.summary();
         for flow in &summary.flows {
@@ -33,7 +33,7 @@ impl CompletedRun {
     }
 }
 
-/// Two paths of 20 and 10 Mbit/s, with what else the scenario says.
+/// Returns two paths of 20 and 10 Mbit/s, with further parts of the scenario.
 fn two_paths(hosts: &str, rest: &str) -> Scenario {
     scenario(&format!(
         "name = \"two-paths\"
@@ -85,7 +85,8 @@ fn prints_digests() {
     writeln!(std::io::stdout(), "{}", digests()).unwrap();
 }
 
-/// What every congestion control and every policy makes of a path that fails and comes back.
+/// Returns result digests of every congestion control and policy over a path that fails and
+/// recovers.
 fn digests() -> String {
     let mut all = Vec::new();
     let settings = [
@@ -109,7 +110,7 @@ fn digests() -> String {
     all.join(" ")
 }
 
-/// Goodputs of 20 repetitions, each with its own seed; all completed.
+/// Runs 20 repetitions, each with its own seed; returns the goodputs. All must complete.
 fn twenty(scenario: &Scenario, about: &str) -> Vec<f64> {
     let mut goodputs = Vec::new();
     batch::in_order(
@@ -129,7 +130,7 @@ fn twenty(scenario: &Scenario, about: &str) -> Vec<f64> {
 #[test]
 fn the_handover_completes_with_20_seeds() {
     let goodputs = twenty(&named("wifi-cellular-handover"), "handover");
-    // 3 s of 60 Mbit/s and 7 s of 20 are 32; TCP without a second path has 11.
+    // 3 s at 60 Mbit/s and 7 s at 20 average to 32; TCP without a second path reaches 11.
     assert!(goodputs.iter().all(|goodput| *goodput > 25.0), "{goodputs:?}");
 }
 
@@ -266,7 +267,7 @@ fn tcp_background_traffic_and_quic_share_a_link() {
     assert!(rates.iter().all(|rate| *rate > 4.0) && rates.iter().sum::<f64>() > 17.0, "{rates:?}");
 }
 
-/// Both ends ask, each on a stream of its own, of which the server knows only what the client says.
+/// Both ends send requests, each on its own stream. The server learns of them from the client.
 #[test]
 fn messages_are_answered_in_both_directions() {
     let handover = named("interactive-handover");

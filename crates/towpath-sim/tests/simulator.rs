@@ -1,4 +1,4 @@
-//! Whole runs in virtual time.
+//! Whole runs of TCP and Multipath TCP in virtual time.
 
 #![expect(clippy::indexing_slicing, reason = "a test fails by panicking")]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -20,7 +20,7 @@ fn mptcp(scenario: &Scenario) -> CompletedRun {
     simulate(scenario, Transport::Mptcp, 1, false)
 }
 
-/// Two paths with 20 and 50 ms there and back, with what else the scenario says.
+/// Returns two paths with round trips of 20 and 50 ms, with further parts of the scenario.
 fn network(rest: &str) -> Scenario {
     scenario(&format!(
         "name = \"two-paths\"
@@ -38,7 +38,7 @@ fn network(rest: &str) -> Scenario {
     ))
 }
 
-/// The same with a transfer of 5 s.
+/// Returns the same network with a transfer of 5 s.
 fn two_paths(rest: &str) -> Scenario {
     let flow = "[[flows]]\nfrom = \"phone\"\nto = \"server\"\npattern = \"bulk\"\n";
     network(&format!("{flow}duration = \"5 s\"\n{rest}"))
@@ -56,7 +56,7 @@ fn two_paths_give_nearly_the_sum_of_their_rates() {
     assert!(one.goodput_mbps() > 34.0 && one.goodput_mbps() < 39.0, "{}", one.goodput_mbps());
 }
 
-/// Wi-Fi and 3G, whose receive buffer is too small for both, with the settings of a host of 2012.
+/// Returns Wi-Fi and 3G with a receive buffer too small for both, and host settings of 2012.
 fn small_buffer(rest: &str) -> Scenario {
     scenario(&format!(
         "name = \"small-buffer\"
@@ -99,7 +99,7 @@ fn early_pushed_data_waits_on_a_path_that_became_slow() {
             "scheduler = \"{scheduler}\"
             [[timeline]]\nat = \"2 s\"\npath = \"cellular\"\nset = \"rate\"\nrate = \"2 Mbit/s\""
         );
-        // Without a host's limits: a send buffer of Linux's holds back whoever fills it.
+        // No host limits: with a send buffer like Linux's, a scheduler that fills it is blocked.
         mptcp(&two_paths(&format!("[run]\nprofile = \"ideal\"\n{text}"))).goodput_mbps()
     };
     let [pulled, pushed] = ["min-rtt", "pushing"].map(late);
@@ -245,7 +245,7 @@ fn a_capture_holds_every_packet_of_its_host_with_its_time_and_interface() {
     assert_eq!((ended.captures.len(), arrived), (2, ended.report.packets));
 }
 
-/// Reads a capture of two interfaces, and counts the packets that came in.
+/// Parses a capture of two interfaces; returns the number of inbound packets.
 fn check_capture(capture: &[u8]) -> u64 {
     let (mut at, mut interfaces, mut latest) = (0, 0_u32, 0);
     let mut packets = [0_u64; 3];
@@ -262,10 +262,10 @@ fn check_capture(capture: &[u8]) -> u64 {
                 assert!(time >= latest);
                 latest = time;
                 let len = word(at + 20) as usize;
-                // IPv4, behind its family.
+                // IPv4, after the address family.
                 assert_eq!(word(at + 28), 2);
                 check_tcp(&capture[at + 32..at + 28 + len]);
-                // The flags' option stands behind the padded packet: 1 is in, 2 is out.
+                // The flags option follows the padded packet: 1 is inbound, 2 is outbound.
                 packets[word(at + 28 + len.next_multiple_of(4) + 4) as usize] += 1;
             }
             other => panic!("block {other:#x}"),
@@ -277,7 +277,7 @@ fn check_capture(capture: &[u8]) -> u64 {
     packets[1]
 }
 
-/// Adds up the checksums as RFC 1071 says.
+/// Verifies the checksums (RFC 1071).
 fn check_tcp(packet: &[u8]) {
     let sum = |parts: &[&[u8]]| {
         let bytes: Vec<u8> = parts.concat();
@@ -297,8 +297,8 @@ fn check_tcp(packet: &[u8]) {
 
 #[test]
 fn data_behind_a_gap_counts_in_the_largest_reorder_buffer() {
-    // One burst is lost, and the flow ends before it is filled: all that waits does so below the
-    // connection.
+    // One burst is lost, and the flow ends before the gap is filled. All data waits below the
+    // connection level.
     let hole = "[[timeline]]
         at = \"500 ms\"
         path = \"wifi\"
@@ -318,16 +318,16 @@ fn data_behind_a_gap_counts_in_the_largest_reorder_buffer() {
     });
     let stack = ended.summary().flows[0].stack.unwrap();
     let peak = stack.reorder_peak_bytes.unwrap();
-    // A round trip at 40 Mbit/s is 100 kB, and there is a queue.
+    // A round trip at 40 Mbit/s is 100 kB, and the queue adds to it.
     assert!(peak > 100_000 && peak >= samples.max().unwrap_or(0), "{stack:?}");
 }
 
-/// Two paths with a flow that exchanges messages.
+/// Returns two paths with a flow that exchanges messages.
 fn exchange(flow: &str, rest: &str) -> Scenario {
     network(&format!("[[flows]]\nfrom = \"phone\"\nto = \"server\"\n{flow}\n{rest}"))
 }
 
-/// Wi-Fi is gone from 3 s to 6 s.
+/// Wi-Fi outage from 3 s to 6 s.
 const OUTAGE: &str = "[[timeline]]
     at = \"3 s\"
     path = \"wifi\"
@@ -357,7 +357,7 @@ fn an_outage_has_its_full_weight_in_the_delays_of_an_open_loop() {
         assert!(figures.delay.p50_ns < 100_000_000, "{figures:?}");
     }
     let late = |m: &&Message| m.answered_ns.unwrap() - m.due_ns > 100_000_000;
-    // Thirty requests in each direction fall into the outage, whatever TCP does after it.
+    // Thirty requests in each direction fall into the outage, regardless of TCP's recovery.
     assert!(messages(&tcp).iter().filter(late).count() >= 58);
     let both = mptcp(&scenario);
     for flow in &both.summary().flows {
@@ -367,7 +367,7 @@ fn an_outage_has_its_full_weight_in_the_delays_of_an_open_loop() {
     assert!(both.summary().ok && both.summary().multipath.used);
 }
 
-/// A phone leaves a slow network whose queue is full; the other path is a backup.
+/// Phone that leaves a slow network with a full queue; the other path is a backup.
 const SLOW_THEN_GONE: &str = "[[timeline]]
     at = \"3 s\"
     path = \"wifi\"
@@ -383,9 +383,12 @@ const SLOW_THEN_GONE: &str = "[[timeline]]
     how = \"interface\"
     host = \"phone\"";
 
-/// The connection's timer stopped when all that had been sent was acknowledged, and what was new waited
-/// for the full queue of the dead subflow, which so never became stale (seeds 1, 2). Or the backup counted
-/// as dead, too: it had been silent once, and had nothing under way since (48, 95).
+/// Two bugs kept new data from the backup. In seeds 1 and 2 the connection's timer stopped once
+/// all sent data was acknowledged. New data waited for the full queue of the dead subflow, which
+/// never became stale.
+///
+/// In seeds 48 and 95 the backup counted as dead: it had been silent once and had nothing in
+/// flight since.
 #[test]
 fn regression_new_data_behind_a_dead_subflow_goes_to_the_backup() {
     for seed in [1, 2, 48, 95] {

@@ -1,5 +1,5 @@
-//! The simulator beside the kernel: what `docs/validation.md` found in the emulated world with Linux
-//! 6.18 is what the usual profile gives.
+//! Validation against the kernel: the default profile reproduces what `docs/validation.md`
+//! measured in the emulated world with Linux 6.18.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -29,14 +29,14 @@ fn simulate(name: &str, receive_buffer: Option<&str>) -> Summary {
     summary.unwrap()
 }
 
-/// What four runs of the kernel gave (`docs/validation.md`).
+/// Results of four runs of the kernel (`docs/validation.md`).
 struct Kernel {
     scenario: &'static str,
     receive_buffer: Option<&'static str>,
     mbps: f64,
-    /// Longest stall, middle of the runs; none where ours is known to miss it.
+    /// Median longest stall of the runs; `None` where the simulator is known to miss it.
     stall_ms: Option<u64>,
-    /// From the first event until goodput is back at 90 %.
+    /// Time from the first event until goodput is back at 90 %.
     t90_ms: Option<u64>,
 }
 
@@ -61,13 +61,15 @@ const KERNEL: [Kernel; 6] = [
     },
     wifi_3g("100 KB", 7.64, Some(41)),
     wifi_3g("200 KB", 4.16, Some(122)),
-    // 898 ms, in one of four runs 104; ours 144, or 106 to 631 with delays a little different.
+    // Kernel 898 ms, in one of four runs 104; simulator 144, or 106 to 631 if delays differ
+    // slightly.
     wifi_3g("400 KB", 4.47, None),
-    // 1,120 ms, in one of four runs 200; ours 1,053, or 113 to 1,371 with delays a little different.
+    // Kernel 1,120 ms, in one of four runs 200; simulator 1,053, or 113 to 1,371 if delays differ
+    // slightly.
     wifi_3g("800 KB", 5.45, None),
 ];
 
-/// Within 30 % or 200 ms.
+/// Returns true if both differ by at most 30 % or 200 ms.
 fn is_near(ours_ms: u64, kernel_ms: u64) -> bool {
     ours_ms.abs_diff(kernel_ms) <= (kernel_ms * 3 / 10).max(200)
 }

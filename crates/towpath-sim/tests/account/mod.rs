@@ -1,4 +1,5 @@
-//! Where the capacity went: built cases with one known limit, and random ones that must add up.
+//! Capacity account: constructed cases with one known limit, and random ones whose parts must add
+//! up.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -15,12 +16,12 @@ fn account(ended: &CompletedRun) -> &AccountSummary {
     ended.summary().account.as_deref().unwrap()
 }
 
-/// What was on its way at the end, or waited there, as parts of the capacity.
+/// Returns the parts of the capacity that were not delivered at the end: out of order, in flight.
 fn undelivered(account: &AccountSummary) -> (u64, u64) {
     (account.total.of(Part::OutOfOrder), account.total.of(Part::InFlight))
 }
 
-/// Every period's parts, every link's and the whole run's sum to the capacity.
+/// Checks that the parts of every period, of every link and of the whole run sum to the capacity.
 fn check_sums(ended: &CompletedRun) {
     let account = account(ended);
     assert_eq!(account.total.sum(), account.total.capacity_bytes, "{account:?}");
@@ -35,7 +36,7 @@ fn check_sums(ended: &CompletedRun) {
     assert_eq!(periods, account.total.capacity_bytes);
 }
 
-/// The largest part that is neither payload nor header.
+/// Returns the largest part that is neither payload nor header.
 fn largest_part(scenario: &Scenario, transport: Transport) -> (Part, String) {
     let ended = simulate(scenario, transport, 1, false);
     check_sums(&ended);
@@ -52,7 +53,7 @@ fn assert_largest(scenario: &Scenario, transport: Transport, expected: Part) {
 const BULK: &str =
     "[[flows]]\nfrom = \"phone\"\nto = \"server\"\npattern = \"bulk\"\nduration = \"4 s\"\n";
 
-/// One path of 30 Mbit/s and 60 ms there and back.
+/// Returns one path of 30 Mbit/s with a round trip of 60 ms.
 fn one_path(path: &str, hosts: &str) -> Scenario {
     scenario(&format!(
         "name = \"one\"\n{hosts}\n[paths.wire]\nbetween = [\"phone\", \"server\"]\n\
@@ -62,7 +63,7 @@ fn one_path(path: &str, hosts: &str) -> Scenario {
 
 const HOSTS: &str = "[hosts.phone]\n[hosts.server]\n";
 
-/// Wi-Fi with 20 Mbit/s, and another path.
+/// Returns Wi-Fi with 20 Mbit/s and another path.
 fn two_paths(hosts: &str, other: &str) -> Scenario {
     scenario(&format!(
         "name = \"two\"\n{hosts}\n[paths.wifi]\nbetween = [\"phone\", \"server\"]\n\
@@ -88,7 +89,7 @@ fn data_in_flight_at_the_end_is_not_lost() {
     let ended = simulate(&one_path("queue = \"1 s\"", HOSTS), Transport::Tcp, 1, false);
     let account = account(&ended);
     let (waiting, under_way) = undelivered(account);
-    // A path of 30 ms with 30 Mbit/s holds 112,500 bytes, all of the time.
+    // A path of 30 Mbit/s and 30 ms always holds 112,500 bytes.
     assert!((100_000..130_000).contains(&under_way), "{account:#?}");
     assert_eq!((waiting, account.total.of(Part::Lost)), (0, 0), "{account:#?}");
     let read: u64 = ended.summary().flows.iter().map(|flow| flow.bytes).sum();
@@ -102,7 +103,7 @@ fn data_waiting_for_a_failed_path_is_not_payload() {
     let ended = simulate(&two_paths(HOSTS, slow), Transport::Mptcp, 1, false);
     let account = account(&ended);
     let (waiting, _) = undelivered(account);
-    // Wi-Fi goes on for 100 ms, with 20 Mbit/s.
+    // Wi-Fi continues for 100 ms at 20 Mbit/s.
     assert!((100_000..250_000).contains(&waiting), "{account:#?}");
     let read: u64 = ended.summary().flows.iter().map(|flow| flow.bytes).sum();
     assert_eq!(account.total.of(Part::Delivered), read, "{account:#?}");
@@ -193,7 +194,7 @@ fn a_slow_join_is_reported_as_handshake_time() {
     let other = "rate = \"60 Mbit/s\"\ndelay = \"900 ms\"";
     let ended = simulate(&two_paths(HOSTS, other), Transport::Mptcp, 1, false);
     let other = account(&ended).links.iter().find(|link| link.path == "other").unwrap();
-    // Two round trips of 1.8 s: the subflow may carry data when the fourth packet has come.
+    // Two round trips of 1.8 s: the subflow may carry data once the fourth packet has arrived.
     let share = other.parts.of(Part::Handshake) * 100 / other.parts.capacity_bytes;
     assert!((88..=92).contains(&share), "{share} %: {:#?}", other.parts);
 }
@@ -243,7 +244,7 @@ fn a_shared_bottleneck_counts_once() {
     }
 }
 
-/// Numbers that look random, and are equal for equal seeds (`SplitMix64`).
+/// Pseudo-random numbers, equal for equal seeds (`SplitMix64`).
 struct RngStream(u64);
 
 impl RngStream {
@@ -259,7 +260,7 @@ impl RngStream {
     }
 }
 
-/// Two paths of any kind, hosts of any kind, and something that happens.
+/// Returns a random scenario: two paths, two hosts and a timeline event.
 fn random_scenario(seed: u64) -> Scenario {
     scenario(&random_scenario_text(seed))
 }
@@ -322,7 +323,7 @@ fn on_random_scenarios_the_parts_sum_to_the_link_capacity() {
         check_sums(&ended);
         let account = account(&ended);
         let said = format!("seed {seed}, number {number}: {account:#?}\n{}", scenario.source);
-        // What the rates say, by another way than the account's.
+        // Cross-check of the capacity, computed from the link rates alone.
         let offered = offered_bytes(&scenario, account.span_ns, account.links[0].direction);
         let off = account.total.capacity_bytes.abs_diff(offered);
         assert!(off * 1_000 <= offered, "{off} of {offered}: {said}");
@@ -359,7 +360,7 @@ fn offered_bytes(
     sum as u64
 }
 
-/// The best of what is tried for a run: what it says, and what it is.
+/// Returns the best trial of a run, with the goodput before and after the change.
 fn best_trial(scenario: &Scenario, transport: Transport) -> Option<(f64, f64, Trial)> {
     let ended = simulate(scenario, transport, 1, false);
     let job = job(scenario, transport, 1);
@@ -373,7 +374,7 @@ fn job(scenario: &Scenario, transport: Transport, repeat: u32) -> SimJob {
     SimJob { scenario: Arc::new(scenario.clone()), transport, repeat, trace: false }
 }
 
-/// More of them: `TOWPATH_SCENARIOS=50`.
+/// `TOWPATH_SCENARIOS=50` runs more scenarios.
 #[test]
 fn the_best_advice_brings_its_predicted_gain_with_other_seeds() {
     let scenarios = std::env::var("TOWPATH_SCENARIOS").ok().and_then(|n| n.parse().ok());
@@ -391,13 +392,15 @@ fn the_best_advice_brings_its_predicted_gain_with_other_seeds() {
         }
     }
     assert!(advised * 2 >= scenarios, "{advised} of {scenarios}");
-    // Five runs of two seconds with random losses do not always tell.
+    // Five runs of two seconds with random losses are not always conclusive.
     assert!(off.len() as u64 * 10 <= scenarios, "seed {}: {off:?} of {advised}", seed());
 }
 
-/// Followed once, an advice of the sentence must hold: the limit is not the first any more (in 49 of 50: a
-/// path may be down for longer than a window lasts), and the run brings what `--explain` says of the same
-/// change, 20 % more or less (in nine of ten: chance decides much in two seconds). More of them: `TOWPATH_SCENARIOS=50`, or long repetitions.
+/// Following an advice once must lift its limit: it is no longer the largest (in 49 of 50). A path
+/// may be down for longer than a window lasts.
+///
+/// The goodput must be within 20 % of what `--explain` predicts (in nine of ten): two seconds
+/// vary. `TOWPATH_SCENARIOS=50` or long repetitions run more.
 #[test]
 #[expect(clippy::print_stdout, reason = "a long repetition tells what it has seen")]
 fn a_value_that_the_sentence_names_lifts_its_limit_in_one_step() {
@@ -451,7 +454,7 @@ fn the_best_trial_raises_the_limiting_setting() {
     assert!(after > 1.8 * before, "{before} {after}");
 }
 
-/// Another one may be asked for.
+/// Returns the seed of the random scenarios; `TOWPATH_SEED` overrides it.
 fn seed() -> u64 {
     std::env::var("TOWPATH_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(16)
 }

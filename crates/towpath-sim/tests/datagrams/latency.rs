@@ -1,11 +1,11 @@
-//! Latency under load, over a queue that is too long and over one that is managed.
+//! Latency under load, over an oversized queue and over a managed one.
 
 use towpath_measure::result::{Load, LoadPhase};
 use towpath_measure::scenario::Transport;
 
 use crate::ended::{CompletedRun, scenario, simulate};
 
-/// 20 Mbit/s and 20 ms each way.
+/// Runs over 20 Mbit/s with 20 ms in each direction; returns the load phases.
 fn phases(queue: &str, transport: Transport) -> Vec<LoadPhase> {
     let run = "[run]\ntransports = [\"tcp\", \"mptcp\", \"quic\", \"mpquic\"]\n";
     let ended: CompletedRun = simulate(
@@ -21,13 +21,13 @@ fn phases(queue: &str, transport: Transport) -> Vec<LoadPhase> {
     );
     let summary = ended.summary();
     assert!(summary.ok, "{}", summary.verdict);
-    // The requests, three loads of which one goes both ways; datagrams are figures of paths.
+    // The requests and three loads, one of them in both directions; datagrams belong to the paths.
     assert_eq!(summary.flows.len(), 2 + 1 + 1 + 2, "{summary:#?}");
     summary.flows[0].messages.clone().unwrap().phases
 }
 
-/// Bounds that were set before: two fills of 100 to 500 ms, against CoDel's target of 5 ms and what a
-/// few windows' bursts add to it.
+/// Bounds were set in advance: two queue fills of 100 to 500 ms, against CoDel's target of 5 ms
+/// plus the bursts of a few windows.
 #[test]
 fn a_long_queue_raises_latency_and_an_aqm_hardly_does() {
     for transport in [Transport::Tcp, Transport::Mptcp, Transport::Quic] {

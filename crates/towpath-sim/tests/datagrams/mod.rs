@@ -1,4 +1,4 @@
-//! Datagrams over single paths, beside whatever transport.
+//! Datagrams over single paths, independent of the transport.
 
 use towpath_measure::result::{PathStats, Probe, Record};
 use towpath_measure::scenario::{Scenario, Transport};
@@ -11,7 +11,7 @@ mod steady;
 
 const ALL: [Transport; 4] = [Transport::Tcp, Transport::Mptcp, Transport::Quic, Transport::Mpquic];
 
-/// Two paths for every transport, flows and what happens.
+/// Returns two paths for every transport, with the given flows and timeline events.
 fn two_paths(rest: &str) -> Scenario {
     let run = "[run]\ntransports = [\"tcp\", \"mptcp\", \"quic\", \"mpquic\"]\n";
     network(&format!("{run}{rest}"))
@@ -61,7 +61,7 @@ fn a_path_that_is_down_is_silent_and_the_other_is_not() {
         let ended = simulate(&udping(&text), Transport::Tcp, 1, false);
         let wifi = path(&ended, "wifi");
         assert_eq!((wifi.count, wifi.answered, wifi.sent), (50, 30, sent), "{how}");
-        // From the answer to the last before to the answer to the first behind.
+        // From the last reply before the outage to the first one after it.
         assert_eq!(wifi.silence_at_ns / 1_000_000, 920, "{how}");
         assert_eq!(wifi.silence_ns / 1_000_000, 2_100, "{how}");
         assert!(wifi.delay.p90_ns > 2_970_000_000, "{how}: {:?}", wifi.delay);
@@ -79,7 +79,7 @@ fn datagrams_wait_in_the_queues_that_the_traffic_fills() {
     let beside = simulate(&loaded, Transport::Tcp, 1, false);
     let median = |ended: &CompletedRun, name| path(ended, name).round_trip.unwrap().p50_ns;
     assert!(median(&beside, "wifi") > 2 * median(&alone, "wifi"), "{:?}", path(&beside, "wifi"));
-    // TCP uses the first path only.
+    // TCP uses only the first path.
     assert_eq!(median(&beside, "cellular"), median(&alone, "cellular"));
     assert_eq!(beside.summary().flows.len(), 1);
 }

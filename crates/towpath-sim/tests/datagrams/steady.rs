@@ -5,7 +5,8 @@ use towpath_measure::scenario::{DataDirection, Scenario, Transport};
 
 use crate::ended::{CompletedRun, scenario, simulate};
 
-/// One path of 10 Mbit/s and 20 ms, and 2 Mbit/s of 1,000 bytes for 10 s: 2,500 datagrams each way.
+/// Returns one path of 10 Mbit/s and 20 ms. 2 Mbit/s of 1,000 bytes for 10 s are 2,500 datagrams
+/// in each direction.
 fn udp(path: &str, flow: &str) -> Scenario {
     scenario(&format!(
         "name = \"steady\"\n[hosts.phone]\n[hosts.server]\n[paths.wifi]\n\
@@ -82,7 +83,7 @@ fn an_outage_is_a_run_of_losses_without_the_unsent_datagrams() {
     let silent = simulate(&udp("", &event("silent")), Transport::Mptcp, 1, false);
     let own = figures(&silent, DataDirection::Up);
     assert_eq!((own.sent, own.unsent), (2_500, 0));
-    // A second's worth, and what was on its way when it began.
+    // One second of datagrams, plus those in flight when the outage began.
     assert!((250..=256).contains(&own.lost) && own.longest_loss_run == own.lost, "{own:?}");
     assert!(silent.summary().ok, "{}", silent.summary().verdict);
     let carrier = simulate(&udp("", &event("carrier")), Transport::Mptcp, 1, false);

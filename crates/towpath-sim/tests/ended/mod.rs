@@ -1,4 +1,4 @@
-//! Scenarios that are run in virtual time, and what comes of them.
+//! Helpers that run scenarios in virtual time and keep their results.
 
 use std::sync::Arc;
 
@@ -7,13 +7,13 @@ use towpath_measure::scenario::{Scenario, Transport, builtin, no_files};
 use towpath_measure::store::write_record;
 use towpath_sim::{SimJob, SimReport, run};
 
-/// A run that has ended.
+/// Completed run with its records and captures.
 pub(crate) struct CompletedRun {
     pub(crate) report: SimReport,
     pub(crate) records: Vec<Record>,
-    /// What the result file holds.
+    /// Content of the result file.
     pub(crate) bytes: Vec<u8>,
-    /// One for each host, or none.
+    /// Captures, one for each host, or empty.
     pub(crate) captures: Vec<Vec<u8>>,
 }
 
