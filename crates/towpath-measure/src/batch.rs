@@ -1,14 +1,13 @@
-//! Many runs on several processors, with their results in order.
+//! Parallel runs on several threads, with results in order.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
 
-/// Does `work(0)`, `work(1)`, … `work(count - 1)` on `threads` threads and hands the results to
-/// `done` in this order, each as soon as it and all before it are there. `done` returns whether to go
-/// on. What a piece of work returns may not depend on which thread does it, nor on the others; then
-/// neither does the outcome.
+/// Runs `work(0)` to `work(count - 1)` on `threads` threads and passes the results to `done` in
+/// order. Each is passed as soon as it and all before it are ready. `done` returns false to stop.
+/// Work must not depend on its thread or on other work, so that the outcome is deterministic.
 pub fn in_order<T: Send>(
     count: usize,
     threads: usize,
@@ -27,7 +26,7 @@ pub fn in_order<T: Send>(
                     if index >= count || stop.load(Ordering::Relaxed) {
                         return;
                     }
-                    // Whoever listened has stopped.
+                    // The receiver may have stopped early.
                     let _ = sender.send((index, work(index)));
                 }
             });

@@ -1,5 +1,5 @@
-//! What a stack of our own decides, summed up for each sample and in the same words in every world,
-//! and what it comes to over a run.
+//! Decisions of towpath's own stack: summed up for each sample, and over a run. All worlds describe
+//! them in the same words.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,19 +10,20 @@ use crate::format;
 use crate::result::{ConnectionState, Event, EventKind, Interval, ReinjectionCause, StackStats};
 use crate::scenario::DataDirection;
 
-/// Shorter times of a full window are in the sums only: a window that moves by whole packets is
-/// full for a moment all the time.
+/// Minimum duration of a full window that becomes an event. Shorter ones only count in the sums,
+/// since a window that moves by whole packets is often full for a moment.
 const MIN_REPORTED_BLOCK: Duration = Duration::from_millis(20);
 
-/// How a [`EventKind::Scheduler`] event's details begin that say why the preferred path was left.
+/// Prefix of the [`EventKind::Scheduler`] details that give the reason for leaving the preferred
+/// path.
 pub const REASON_PREFIX: &str = "because ";
 
 impl ReinjectionCause {
-    /// Every cause.
+    /// Every cause, in the order of their declaration.
     pub const ALL: [Self; 5] =
         [Self::Timeout, Self::Closed, Self::Connection, Self::Opportunistic, Self::Scheduler];
 
-    /// The cause for people.
+    /// Returns the cause as text for display.
     pub fn text(self) -> &'static str {
         match self {
             Self::Timeout => "its timer fired",
@@ -34,7 +35,7 @@ impl ReinjectionCause {
     }
 }
 
-/// The decisions of one end of a connection since the last sample, by subflow number.
+/// Decisions of one end of a connection since the last sample, by subflow number.
 #[derive(Debug, Default)]
 pub struct DecisionLog {
     switches: BTreeMap<u32, u64>,
@@ -47,8 +48,8 @@ pub struct DecisionLog {
 }
 
 impl DecisionLog {
-    /// New data went to subflow `number`, after `run_bytes` in a row to the one before; `why` names
-    /// the reason for which it is not the one that the scheduler prefers, if so.
+    /// Records that new data went to subflow `number`, after `run_bytes` in a row on the previous
+    /// one. `why` is the reason if it is not the scheduler's preferred subflow.
     pub fn scheduled(&mut self, number: u32, run_bytes: u64, why: Option<&'static str>) {
         if let Some(why) = why {
             *self.departures.entry(why).or_default() += 1;
@@ -58,18 +59,19 @@ impl DecisionLog {
         self.switches_total += 1;
     }
 
-    /// Data was sent again, on subflow `number`.
+    /// Records a reinjection on subflow `number`.
     pub fn reinjected(&mut self, number: u32, bytes: u64, cause: ReinjectionCause) {
         let sum = self.reinjected.entry((cause, number)).or_default();
         *sum = sum.saturating_add(bytes);
     }
 
-    /// Subflow `number` was slowed down (M2).
+    /// Records a penalisation (M2) of subflow `number`.
     pub fn penalised(&mut self, number: u32) {
         *self.penalised.entry(number).or_default() += 1;
     }
 
-    /// The connection-level window is full, or open again; from when to when, if that took long.
+    /// Records that the connection-level window is full, or open again. Returns long blocked
+    /// periods.
     pub fn window(&mut self, now: Instant, full: bool) -> Option<WindowBlocked> {
         if full {
             self.blocked_since.get_or_insert(now);
@@ -80,13 +82,13 @@ impl DecisionLog {
             .then_some(WindowBlocked { since, until: now })
     }
 
-    /// Switches of the scheduler since the beginning.
+    /// Returns the number of scheduler switches since the start.
     pub fn switches(&self) -> u64 {
         self.switches_total
     }
 
-    /// Events for what was decided since the last time, without their time and host. `path_of`
-    /// names a subflow's path.
+    /// Returns events for the decisions since the last call, without time and host. `path_of`
+    /// returns the path of a subflow.
     pub fn take(&mut self, path_of: impl Fn(u32) -> Option<String>) -> Vec<Event> {
         let on = |number: &u32| path_of(*number).unwrap_or_else(|| format!("subflow {number}"));
         let mut told = Vec::new();
@@ -127,17 +129,17 @@ impl DecisionLog {
     }
 }
 
-/// A time in which the connection-level window was full.
+/// A period in which the connection-level window was full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WindowBlocked {
-    /// Begin.
+    /// Start of the period.
     pub since: Instant,
-    /// End.
+    /// End of the period.
     pub until: Instant,
 }
 
 impl WindowBlocked {
-    /// The event, for traffic that started at `zero`; its host is still to be said.
+    /// Returns the event, for traffic that started at `zero`; the caller sets the host.
     pub fn event(self, zero: Instant) -> Event {
         let span = self.until.saturating_since(self.since);
         let from = format::seconds(self.since.saturating_since(zero));
@@ -153,14 +155,14 @@ fn event(kind: EventKind, path: Option<String>, text: String, amount: (&str, u12
     Event { t_ns: 0, kind, host: None, path, text, detail }
 }
 
-/// Last state of every connection in every direction, and how long its window was full.
+/// Last state of every connection and direction, and the time its window was full.
 #[derive(Debug, Clone, Default)]
 pub struct StackTotals {
     connections: BTreeMap<(u32, u32, DataDirection), (ConnectionState, u64)>,
 }
 
 impl StackTotals {
-    /// Notes what an interval tells of its connection.
+    /// Records an interval of its connection.
     pub fn note(&mut self, interval: &Interval) {
         let Some(state) = &interval.connection else { return };
         let key = (interval.flow, interval.stream, interval.direction);
@@ -169,7 +171,7 @@ impl StackTotals {
         self.connections.insert(key, (state.clone(), blocked));
     }
 
-    /// A flow's figures in one direction; `None` when its stack told nothing.
+    /// Returns a flow's statistics in one direction; `None` if its stack reported none.
     pub fn figures(&self, flow: u32, direction: DataDirection) -> Option<StackStats> {
         let mut sum: Option<StackStats> = None;
         for ((of, _, way), (state, blocked_ns)) in &self.connections {

@@ -1,4 +1,4 @@
-//! Random numbers from a seed and a purpose.
+//! Random numbers, derived from a seed and a purpose.
 
 use rand_core::Rng;
 use rand_pcg::Pcg32;
@@ -14,14 +14,14 @@ impl RngStream {
         Self(Pcg32::new(seed, seed))
     }
 
-    /// A number below `count`, each with the same chance to within `count` × 2⁻³²: far less than any
-    /// number of repetitions could show.
+    /// Returns a uniform number below `count`, with a bias of at most `count` × 2⁻³², which is
+    /// negligible.
     pub(crate) fn below(&mut self, count: usize) -> usize {
         let wide = u64::from(self.0.next_u32()) * (count as u64);
         (wide >> 32) as usize
     }
 
-    /// A number between 0 and 1, neither included.
+    /// Returns a uniform number between 0 and 1, both excluded.
     #[cfg(test)]
     pub(crate) fn uniform(&mut self) -> f64 {
         (f64::from(self.0.next_u32()) + 0.5) / 4_294_967_296.0

@@ -1,4 +1,4 @@
-//! Expectations: bounds that a scenario sets on its own result.
+//! Expectations: bounds that a scenario sets on the metrics of its result.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -19,74 +19,73 @@ pub use datagrams::DatagramMetric;
 pub use latency::LatencyMetric;
 pub use udping::PathMetric;
 
-/// What an expectation can be about. With several flows, amounts are summed and the worst of the
-/// times counts.
+/// Metric of an expectation. Over several flows, amounts are summed, and of times the worst counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Metric {
-    /// `goodput`: bit/s.
+    /// `goodput`: sum over all flows, bit/s.
     Goodput,
     /// `completed`: 1 when every flow completed, else 0.
     Completed,
-    /// Of messages: `delay.p50`, `unanswered`, `video.stalls`, …
+    /// `delay.p50`, `unanswered`, `video.stalls`, …: metrics of request-reply messages.
     Answers(MessageMetric),
-    /// `stall.longest`: seconds, of transfers.
+    /// `stall.longest`: seconds, of bulk transfers.
     StallLongest,
-    /// `stall.total`: seconds.
+    /// `stall.total`: seconds, of bulk transfers.
     StallTotal,
-    /// `recovery`: seconds of the slowest; infinite when a flow never recovered.
+    /// `recovery`: seconds of the slowest recovery; infinite if a flow never recovered.
     Recovery,
-    /// `deficit`: bytes, all events.
+    /// `deficit`: bytes, summed over all events.
     Deficit,
-    /// `retransmissions`: packets.
+    /// `retransmissions`: packets, of all flows.
     Retransmissions,
-    /// `subflows`: of the connection that had the fewest.
+    /// `subflows`: number, of the connection with the fewest.
     Subflows,
-    /// `paths`: on which payload arrived.
+    /// `paths`: number of paths that delivered payload.
     Paths,
-    /// `share.PATH`: part of the payload that arrived on the path, 0 to 1.
+    /// `share.PATH`: share of the payload delivered over the path, 0 to 1.
     Share(String),
-    /// `udping.lost.PATH` and its kin: what datagrams said of the path.
+    /// `udping.lost.PATH` and others: metrics of echo datagrams on the path.
     Path(PathMetric, String),
-    /// `udp.lost` and its kin: what became of datagrams at a constant rate.
+    /// `udp.lost` and others: metrics of constant-rate datagrams.
     Datagrams(DatagramMetric),
-    /// `latency.rise.down` and its kin: latency under load.
+    /// `latency.rise.down` and others: latency under load.
     Latency(LatencyMetric),
-    /// `connect`: seconds.
+    /// `connect`: seconds to open the connection.
     Connect,
-    /// `reinjected`: bytes sent again on another subflow.
+    /// `reinjected`: bytes reinjected on another subflow.
     Reinjected,
-    /// `discarded`: bytes that arrived and were not needed any more.
+    /// `discarded`: received bytes that were no longer needed.
     Discarded,
-    /// `reorder_peak`: bytes, of the connection where most waited for earlier data.
+    /// `reorder_peak`: bytes in the fullest reorder queue of any connection.
     ReorderPeak,
-    /// `window_blocked`: seconds, of the connection whose window was full longest.
+    /// `window_blocked`: seconds with a full window, of the connection blocked longest.
     WindowBlocked,
-    /// `penalisations`: a number.
+    /// `penalisations`: number of subflow penalisations.
     Penalisations,
-    /// `cpu_per_gb`: processor seconds of both ends for each gigabyte delivered.
+    /// `cpu_per_gb`: CPU seconds of both ends per gigabyte delivered.
     CpuPerGigabyte,
 }
 
 /// Unit of a metric's bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MetricUnit {
-    /// bit/s.
+    /// Rate in bits per second.
     Rate,
-    /// Seconds.
+    /// Time in seconds; infinity means never.
     Time,
-    /// Bytes.
+    /// Amount of data in bytes.
     Bytes,
-    /// A number.
+    /// Count or other dimensionless number.
     Count,
     /// A mean opinion score, 1 to 4.5.
     Score,
-    /// 0 to 1.
+    /// A share between 0 and 1.
     Share,
     /// 1 for yes, 0 for no.
     YesNo,
 }
 
-/// The names of all metrics that a result can have whose paths are these.
+/// Returns the names of all metrics of a result with these paths.
 pub fn names<'a>(paths: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     let paths: Vec<_> = paths.into_iter().collect();
     let of = |name: &str| match name.strip_suffix("PATH") {
@@ -97,7 +96,7 @@ pub fn names<'a>(paths: impl IntoIterator<Item = &'a str>) -> Vec<String> {
 }
 
 impl Metric {
-    /// The metric of this name (without the transport); `None` when there is none.
+    /// Returns the metric with this name (without the transport); `None` if unknown.
     pub fn parse(name: &str) -> Option<Self> {
         Some(match name {
             "goodput" => Self::Goodput,
@@ -132,7 +131,7 @@ impl Metric {
         })
     }
 
-    /// The unit that a bound has.
+    /// Returns the unit of the metric's bound.
     pub fn unit(&self) -> MetricUnit {
         match self {
             Self::Goodput => MetricUnit::Rate,
@@ -157,7 +156,7 @@ impl Metric {
         }
     }
 
-    /// The value in base units; `None` when it was not measured.
+    /// Returns the value in base units; `None` if it was not measured.
     pub fn value(&self, figures: &MetricInputs<'_>) -> Option<f64> {
         let MetricInputs { flows, subflows, paths, paths_used, cpu } = *figures;
         match self {
@@ -214,7 +213,7 @@ impl Metric {
 }
 
 impl MetricUnit {
-    /// A value of this unit for people.
+    /// Formats a value of this unit for display.
     pub fn text(self, value: f64) -> String {
         match self {
             Self::Rate => format::rate(value),
@@ -229,18 +228,18 @@ impl MetricUnit {
     }
 }
 
-/// The measured figures that expectations are about.
+/// Measured values that expectations are checked against.
 #[derive(Debug, Clone, Copy)]
 pub struct MetricInputs<'a> {
-    /// Flows.
+    /// Summaries of all flows.
     pub flows: &'a [FlowSummary],
-    /// Subflows.
+    /// Summaries of all subflows.
     pub subflows: &'a [SubflowSummary],
-    /// What datagrams said of paths.
+    /// Echo datagram statistics of the paths.
     pub paths: &'a [PathStats],
-    /// Paths on which payload arrived.
+    /// Paths that delivered payload.
     pub paths_used: &'a [String],
-    /// Processor time of both ends.
+    /// CPU time of both ends.
     pub cpu: Option<CpuTime>,
 }
 
@@ -274,12 +273,12 @@ fn check(expectation: &Expectation, figures: &MetricInputs<'_>) -> ExpectationRe
     }
 }
 
-/// Flows that can stall at all: between messages, silence means nothing.
+/// Returns the flows that can stall: between messages, silence means nothing.
 fn arrived(flows: &[FlowSummary]) -> impl Iterator<Item = &FlowSummary> {
     flows.iter().filter(|flow| flow.bytes > 0 && flow.messages.is_none())
 }
 
-/// What the stack told of the flows; nothing for the kernel's stack.
+/// Returns the stack statistics of the flows; the kernel's stack has none.
 fn stack_stats(flows: &[FlowSummary]) -> impl Iterator<Item = StackStats> {
     flows.iter().filter_map(|flow| flow.stack)
 }
@@ -416,7 +415,7 @@ mod tests {
             let counted = CpuAccounting::Process;
             Some(CpuTime { client_cpu_ns: client, server_cpu_ns: server, accounting: counted })
         };
-        // Twice 28.3 MB.
+        // 28.3 MB, twice.
         let flows = [flow(1e6, None), flow(1e6, None)];
         let figures =
             MetricInputs { flows: &flows, subflows: &[], paths: &[], paths_used: &[], cpu: None };

@@ -1,18 +1,18 @@
-//! Values for people: three significant digits and a unit, the same in every output.
+//! Human-readable values: three significant digits and a unit, the same in every output.
 
 use std::time::Duration;
 
-/// A rate: `22.6 Mbit/s`.
+/// Formats a rate: `22.6 Mbit/s`.
 pub fn rate(bits_per_second: f64) -> String {
     scaled(bits_per_second, &["bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s"])
 }
 
-/// A size, decimal: `28.3 MB`.
+/// Formats a size with decimal units: `28.3 MB`.
 pub fn bytes(bytes: u64) -> String {
     scaled(bytes as f64, &["B", "kB", "MB", "GB", "TB", "PB"])
 }
 
-/// A time in the unit that suits it: `85 µs`, `310 ms`, `1.29 s`.
+/// Formats a time in a suitable unit: `85 µs`, `310 ms`, `1.29 s`.
 pub fn time(span: Duration) -> String {
     let seconds = span.as_secs_f64();
     if span.is_zero() {
@@ -24,24 +24,24 @@ pub fn time(span: Duration) -> String {
     }
 }
 
-/// A time in seconds, to the hundredth (to the tenth from 10 s on): `0.31 s`.
+/// Formats a time in seconds, to hundredths (to tenths from 10 s): `0.31 s`.
 pub fn seconds(span: Duration) -> String {
     let seconds = span.as_secs_f64();
     if seconds < 9.995 { format!("{seconds:.2} s") } else { format!("{seconds:.1} s") }
 }
 
-/// How many there are of something: `1 flow`, `2 flows`.
+/// Formats a count with its noun: `1 flow`, `2 flows`.
 pub fn count(number: u64, what: &str) -> String {
     if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
 }
 
-/// A part of a whole between 0 and 1: `12.3 %`.
+/// Formats a share between 0 and 1: `12.3 %`.
 pub fn share(share: f64) -> String {
     let text = format!("{:.1}", share * 100.0);
     format!("{} %", text.strip_suffix(".0").unwrap_or(&text))
 }
 
-/// Names in a sentence: `wifi`, `wifi and cellular`, `a, b and c`.
+/// Joins names in a sentence: `wifi`, `wifi and cellular`, `a, b and c`.
 pub fn list<S: AsRef<str>>(names: &[S]) -> String {
     match names {
         [] => String::new(),
@@ -55,7 +55,7 @@ pub fn list<S: AsRef<str>>(names: &[S]) -> String {
 
 fn scaled(value: f64, units: &[&str]) -> String {
     let (mut value, mut index) = (value, 0);
-    // What would be rounded up to 1000 goes to the next unit.
+    // Values that would round to 1000 move to the next unit.
     while value.abs() >= 999.5 && index + 1 < units.len() {
         value /= 1_000.0;
         index += 1;
@@ -64,7 +64,7 @@ fn scaled(value: f64, units: &[&str]) -> String {
     if index == 0 { format!("{value:.0} {unit}") } else { format!("{} {unit}", digits(value)) }
 }
 
-/// Three significant digits.
+/// Formats three significant digits.
 fn digits(value: f64) -> String {
     match value.abs() {
         size if size < 9.995 => format!("{value:.2}"),

@@ -1,9 +1,8 @@
-//! Files that others may have written: which of them are read, and how much of each.
+//! Untrusted input files: only regular files are read, within a memory budget.
 //!
-//! Everything that comes from a file goes through here. Only regular files are read, so that neither
-//! a FIFO nor a device can hold a command up; and whoever reads takes every byte from a [`ReadBudget`],
-//! so that no file takes more memory than its reader has room for. The environment variable
-//! [`LIMIT_VARIABLE`] replaces the usual limits: processes that a command starts have it, too.
+//! All file input goes through here. FIFOs and devices are rejected, since they could block a
+//! command. Every byte is charged to a [`ReadBudget`], so that no file exhausts memory. The
+//! environment variable [`LIMIT_VARIABLE`] replaces the default limits, also in child processes.
 
 use std::fs::{self, File, FileType, OpenOptions};
 use std::io::{self, Read};
@@ -14,29 +13,30 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::format;
 use crate::scenario::units;
 
-/// Name of the environment variable that holds another limit, such as `2 GB`.
+/// Name of the environment variable that sets another limit, such as `2 GB`.
 pub const LIMIT_VARIABLE: &str = "TOWPATH_MAX_INPUT";
-/// Usual limit of a text that a person writes: a scenario, a plan, a list.
+/// Default limit in bytes of hand-written text: a scenario, a plan, a list.
 pub const DEFAULT_TEXT_LIMIT: u64 = 16_000_000;
-/// Usual limit of all that a scenario or a plan names: traces of links, lists of messages.
+/// Default limit in bytes of all files that a scenario or plan references: link traces, message
+/// lists.
 pub const DEFAULT_REFERENCED_LIMIT: u64 = 64_000_000;
-/// Usual limit of the results that one command reads, and of the tables of a sweep.
+/// Default limit in bytes of the results that one command reads, and of a sweep's tables.
 pub const DEFAULT_RESULT_LIMIT: u64 = 256_000_000;
 
-/// Why a file is not read (any further).
+/// Reason why a file is not read (any further).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InputError {
-    /// Reading it could wait for somebody, or never end.
+    /// Not a regular file: reading could block or never end.
     #[error("it is a {0}, and only regular files are read")]
     Kind(&'static str),
-    /// There is more of it than may be read.
+    /// More data than the limit allows.
     #[error(
         "more than {}, which is the limit here; {LIMIT_VARIABLE}={}MB raises it",
         format::bytes(*.0),
         (.0 / 1_000_000).saturating_add(1).saturating_mul(4)
     )]
     TooMuch(u64),
-    /// The environment names no limit.
+    /// Invalid limit in the environment variable.
     #[error("{LIMIT_VARIABLE} is `{0}`, expected a size such as `2 GB`")]
     Limit(String),
 }
@@ -53,9 +53,8 @@ impl From<InputError> for io::Error {
 
 /// Opens a regular file for reading.
 ///
-/// A link is followed: what it leads to counts. A device is not even opened, since that alone can
-/// have an effect; and should the file become a FIFO between the look and the opening, the opening
-/// does not wait for its other end.
+/// Symbolic links are followed. Devices are never opened, since opening alone can have an effect.
+/// If the file becomes a FIFO after the check, `O_NONBLOCK` prevents the open from blocking.
 pub fn open(path: &Path) -> io::Result<File> {
     regular(fs::metadata(path)?.file_type())?;
     let mut options = OpenOptions::new();
@@ -75,7 +74,7 @@ fn regular(kind: FileType) -> io::Result<()> {
     Err(InputError::Kind(kind).into())
 }
 
-/// How much may still be read.
+/// Remaining number of bytes that may be read.
 #[derive(Debug)]
 pub struct ReadBudget {
     most: u64,
@@ -83,7 +82,7 @@ pub struct ReadBudget {
 }
 
 impl ReadBudget {
-    /// The limit of the environment, else the usual one.
+    /// Creates a budget with the limit of the environment, else with `usual`.
     pub fn new(usual: u64) -> io::Result<Self> {
         let Some(text) = std::env::var_os(LIMIT_VARIABLE) else { return Ok(Self::of(usual)) };
         let text = text.to_string_lossy();
@@ -91,36 +90,36 @@ impl ReadBudget {
         Ok(Self::of(most))
     }
 
-    /// Exactly so many bytes.
+    /// Creates a budget of exactly `most` bytes.
     pub fn of(most: u64) -> Self {
         Self { most, left: AtomicU64::new(most) }
     }
 
-    /// Most that may be in one line of a result: 8 MB where the usual limit holds.
+    /// Returns the maximum length of a result line: 8 MB with the default limit.
     pub fn line_bytes(&self) -> u64 {
         (self.most / 32).max(64_000)
     }
 
-    /// Takes what was read.
+    /// Charges bytes to the budget; fails when it is exhausted.
     pub fn take(&self, bytes: u64) -> Result<(), InputError> {
         let take = |left: u64| left.checked_sub(bytes);
         let taken = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
         taken.map(drop).map_err(|_| InputError::TooMuch(self.most))
     }
 
-    /// A reader that takes its bytes from this budget.
+    /// Returns a reader that charges its bytes to this budget.
     pub fn reader<R: Read>(&self, input: R) -> BudgetedReader<'_, R> {
         BudgetedReader { input, budget: self }
     }
 
-    /// All of a regular file.
+    /// Reads a whole regular file.
     pub fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         self.reader(open(path)?).read_to_end(&mut bytes)?;
         Ok(bytes)
     }
 
-    /// All of a regular file that is text.
+    /// Reads a whole regular file of UTF-8 text.
     pub fn read_text(&self, path: &Path) -> io::Result<String> {
         let mut text = String::new();
         self.reader(open(path)?).read_to_string(&mut text)?;
@@ -128,13 +127,13 @@ impl ReadBudget {
     }
 }
 
-/// A text that a person writes: a scenario, a plan, a list.
+/// Reads a hand-written text: a scenario, a plan, a list.
 pub fn read_text(path: &Path) -> io::Result<String> {
     ReadBudget::new(DEFAULT_TEXT_LIMIT)?.read_text(path)
 }
 
-/// Gives the texts of files in a folder by name, such as a scenario's traces: together not more than
-/// the limit.
+/// Returns a function that reads files of a folder by name, such as a scenario's traces. All of
+/// them together share one limit.
 pub fn sibling_files(folder: &Path) -> impl Fn(&str) -> io::Result<String> + Sync + use<> {
     let folder = folder.to_owned();
     let budget = ReadBudget::new(DEFAULT_REFERENCED_LIMIT);
@@ -144,7 +143,7 @@ pub fn sibling_files(folder: &Path) -> impl Fn(&str) -> io::Result<String> + Syn
     }
 }
 
-/// A reader that takes its bytes from a budget, and fails when it is spent.
+/// A reader that charges its bytes to a budget, and fails when the budget is exhausted.
 #[derive(Debug)]
 pub struct BudgetedReader<'a, R> {
     input: R,

@@ -1,10 +1,21 @@
-//! Scenarios, results, traffic patterns and metrics: what goes into a run and what comes out.
+//! Scenarios, traffic patterns, results and metrics: input and output of a run.
 //!
-//! Reading order: [`scenario`] (the input), [`result`] (the output), [`traffic`] (what is sent),
-//! [`network`] (addresses, links and endpoints of a scenario), [`decisions`] (what a stack of our
-//! own decides, summed up), [`metrics`] (how goodput, stalls and recovery are defined), [`expect`]
-//! (checked after a run), [`input`] (which files are read), [`order`] (of repetitions), [`batch`] (many runs at once), [`mod@format`] (values for people), [`store`]
-//! (results as JSON Lines), [`pcapng`] (captures), [`live`] (what two real hosts say to each other).
+//! Reading order:
+//!
+//! - [`scenario`]: the input
+//! - [`result`]: the output
+//! - [`traffic`]: traffic generators
+//! - [`network`]: addresses, links and endpoints of a scenario
+//! - [`decisions`]: decisions of towpath's own stack
+//! - [`metrics`]: definitions of goodput, stalls and recovery
+//! - [`expect`]: checks after a run
+//! - [`input`]: untrusted files
+//! - [`order`]: order of repetitions
+//! - [`batch`]: parallel runs
+//! - [`mod@format`]: human-readable values
+//! - [`store`]: results as JSON Lines
+//! - [`pcapng`]: packet captures
+//! - [`live`]: protocol between two real hosts
 
 pub mod account;
 pub mod batch;

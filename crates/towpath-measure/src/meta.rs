@@ -1,4 +1,4 @@
-//! The first record of a result, as far as the scenario says it.
+//! First record of a result: the part that the scenario defines.
 
 use towpath_net::Rate;
 use towpath_net::config::{DirectionConfig, JitterDistribution, Loss, Queue, QueueLimit, Shaper};
@@ -10,7 +10,7 @@ use crate::scenario::{DataDirection, Path, Pattern, Scenario, Transport, World};
 use crate::traffic::{directions, request_directions, streams};
 
 impl Meta {
-    /// What the scenario says; stack, kernel and conditions are the world's to add.
+    /// Builds the record from the scenario; the world adds stack, kernel and conditions.
     pub fn of(
         scenario: &Scenario,
         world: World,
@@ -70,7 +70,7 @@ fn nominal_rate(config: &DirectionConfig) -> Option<Rate> {
     }
 }
 
-/// `40 Mbit/s, 15 ms, queue 80 ms, through wan (50 Mbit/s, 10 ms, queue 100 ms)`.
+/// Formats a path: `40 Mbit/s, 15 ms, queue 80 ms, through wan (50 Mbit/s, 10 ms, queue 100 ms)`.
 fn path_text(scenario: &Scenario, path: &Path) -> String {
     let through = path.through.iter().filter_map(|index| scenario.bottlenecks.get(*index));
     let through = through.map(|shared| {
@@ -84,7 +84,7 @@ fn both_directions(up: &DirectionConfig, down: &DirectionConfig) -> String {
     if up == down { up } else { format!("up {up}; down {down}") }
 }
 
-/// `40 Mbit/s, 15 ms, queue 80 ms`.
+/// Formats a direction: `40 Mbit/s, 15 ms, queue 80 ms`.
 fn direction_text(config: &DirectionConfig) -> String {
     let mut parts = vec![match (&config.shaper, nominal_rate(config)) {
         (Shaper::Trace(_), _) => "rate from a trace".to_owned(),
@@ -110,7 +110,7 @@ fn direction_text(config: &DirectionConfig) -> String {
     parts.join(", ")
 }
 
-/// `15 ms`, `15 ms, jitter 5 ms (normal)`.
+/// Formats a delay: `15 ms`, `15 ms, jitter 5 ms (normal)`.
 fn delay_text(config: &DirectionConfig) -> String {
     let base = format::time(config.delay.base);
     let Some(jitter) = config.delay.jitter else { return base };

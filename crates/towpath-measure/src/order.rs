@@ -1,11 +1,12 @@
-//! In which order repetitions are run.
+//! Execution order of repetitions.
 
 use crate::draw::RngStream;
 use crate::result::{OrderKind, RunOrder};
 
-/// Repetitions in turn: in each one all of `kinds`, so that a change of the machine's mood hits all of
-/// them alike, and two of the same repetition are neighbours in time. A random order is drawn anew for
-/// each repetition: a fixed one would give every kind the same predecessor, whose traces it may meet.
+/// Returns the order of repetitions: each repetition runs all of `kinds` once. So drifts of the
+/// machine affect all kinds alike, and runs of one repetition are close in time. A random order is
+/// drawn anew for each repetition; a fixed one would give every kind the same predecessor, which
+/// may affect it.
 pub fn run_order<T: Copy>(
     kinds: &[T],
     repeat: u32,
@@ -17,7 +18,7 @@ pub fn run_order<T: Copy>(
     for number in 1..=repeat {
         let mut kinds = kinds.to_vec();
         if kind == OrderKind::Random {
-            // Fisher and Yates.
+            // Fisher–Yates shuffle.
             for last in (1..kinds.len()).rev() {
                 kinds.swap(last, draw.below(last + 1));
             }
@@ -61,7 +62,7 @@ mod tests {
             names.sort_unstable();
             assert_eq!(names, ['a', 'b', 'c']);
         }
-        // Each comes first in about a third of 40 repetitions.
+        // Each kind is first in about a third of 40 repetitions.
         for name in ['a', 'b', 'c'] {
             let first = one.chunks(3).filter(|turn| turn[0].1 == name).count();
             assert!((5..=25).contains(&first), "{name} is first {first} times of 40");

@@ -1,5 +1,5 @@
-//! Captures as pcapng files (draft-ietf-opsawg-pcapng), one for each host: who sees a packet leave one
-//! host and reach the other in the same file takes it for a retransmission, as Wireshark does.
+//! Packet captures in pcapng (draft-ietf-opsawg-pcapng), one file for each host. With both ends in
+//! one file, Wireshark would take the second sighting of a packet for a retransmission.
 
 use std::io::{self, Write};
 
@@ -7,35 +7,35 @@ const SECTION_HEADER: u32 = 0x0a0d_0d0a;
 const INTERFACE_DESCRIPTION: u32 = 1;
 const ENHANCED_PACKET: u32 = 6;
 const BYTE_ORDER: u32 = 0x1a2b_3c4d;
-/// IP behind its protocol family. Raw IP would be shorter, but libpcap, and so `tcpdump`, refuses files
-/// with several interfaces of that type.
+/// IP with a protocol family header. Raw IP would be shorter, but libpcap (so `tcpdump`) rejects
+/// files with several interfaces of that type.
 const LINKTYPE_NULL: u16 = 0;
-/// The family of IPv4, and BSD's of IPv6, in the file's byte order.
+/// Families of IPv4 and of IPv6 (BSD's), in the file's byte order.
 const FAMILIES: [u32; 2] = [2, 24];
-/// Bytes of it.
+/// Length of the family header in bytes.
 const FAMILY_BYTES: u32 = 4;
 const IF_NAME: u16 = 2;
 const IF_TSRESOL: u16 = 9;
 const EPB_FLAGS: u16 = 2;
 
-/// The least of a packet that is worth keeping: IPv6 and TCP with all options.
+/// Minimum snapshot length in bytes: IPv6 and TCP headers with all options.
 pub const MIN_SNAP_BYTES: u32 = 100;
 
-/// Which way a packet crosses its interface.
+/// Direction of a packet at its interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PacketDirection {
-    /// The host receives it.
+    /// Inbound: the host receives the packet.
     Inbound,
-    /// The host sends it.
+    /// Outbound: the host sends the packet.
     Outbound,
 }
 
-/// A capture that is being written.
+/// Writer of a capture file.
 pub struct PcapngWriter<W> {
     out: W,
-    /// Bytes of each packet that are kept.
+    /// Snapshot length in bytes; `None` keeps whole packets.
     snap_bytes: Option<u32>,
-    /// The first failure; nothing is written after it.
+    /// First write error; nothing is written after it.
     failed: io::Result<()>,
     block: Vec<u8>,
 }
@@ -47,8 +47,8 @@ impl<W> std::fmt::Debug for PcapngWriter<W> {
 }
 
 impl<W: Write> PcapngWriter<W> {
-    /// A capture of these interfaces, which are numbered from 0; of each packet, `snap_bytes` are kept,
-    /// or all.
+    /// Starts a capture of these interfaces, numbered from 0. `snap_bytes` is the snapshot length
+    /// of each packet; `None` keeps whole packets.
     pub fn begin<'n>(
         out: W,
         interfaces: impl IntoIterator<Item = &'n str>,
@@ -59,14 +59,14 @@ impl<W: Write> PcapngWriter<W> {
         body.extend(BYTE_ORDER.to_le_bytes());
         body.extend(1_u16.to_le_bytes());
         body.extend(0_u16.to_le_bytes());
-        body.extend(u64::MAX.to_le_bytes()); // the section's length is not given
+        body.extend(u64::MAX.to_le_bytes()); // section length not specified
         capture.write(SECTION_HEADER, &body);
         for name in interfaces {
             let mut body = Vec::new();
             body.extend(LINKTYPE_NULL.to_le_bytes());
             body.extend([0; 2]);
             let most = snap_bytes.map_or(0, |bytes| bytes.saturating_add(FAMILY_BYTES));
-            body.extend(most.to_le_bytes()); // 0: no limit of length
+            body.extend(most.to_le_bytes()); // 0: no snapshot limit
             option(&mut body, IF_NAME, name.as_bytes());
             option(&mut body, IF_TSRESOL, &[9]);
             option(&mut body, 0, &[]);
@@ -75,8 +75,8 @@ impl<W: Write> PcapngWriter<W> {
         capture
     }
 
-    /// Adds a packet: its time in nanoseconds since 1970, and its bytes from the IP header on with
-    /// complete checksums. If only the first part of it is here, `whole_bytes` says how long it was.
+    /// Adds a packet: its Unix time in nanoseconds, and its bytes from the IP header with complete
+    /// checksums. `whole_bytes` is the original length of a truncated packet.
     pub fn packet(
         &mut self,
         unix_ns: u64,
@@ -106,7 +106,7 @@ impl<W: Write> PcapngWriter<W> {
         self.block = body;
     }
 
-    /// Writes what is left; where it was written to, or the first error there was.
+    /// Flushes the capture and returns the output, or the first write error.
     pub fn finish(mut self) -> io::Result<W> {
         self.failed?;
         self.out.flush()?;

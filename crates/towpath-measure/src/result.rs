@@ -1,10 +1,11 @@
-//! A result: one record a line (JSON Lines), the same in every world.
+//! Result format: JSON Lines, one record per line, the same for simulated, emulated and real
+//! networks.
 //!
-//! The order of a file: `meta`, then `interval`, `subflow`, `link` and `event` records in order of
-//! time, then `account` (in order of time), `message` and `probe` (in order of when they were due),
-//! `datagrams`, `counter`, `interface`, `noise`, `sequence`, and `summary` last. Times are nanoseconds
-//! since the start of the traffic; every number says its unit in its name. `up` is the direction from the
-//! host that opened the connection (for links: from the path's first host).
+//! Records appear in this order: `meta`, then `interval`, `subflow`, `link` and `event` by time.
+//! `account` follows by time, then `message` and `probe` by due time. `datagrams`, `counter`,
+//! `interface`, `noise` and `sequence` follow, and `summary` is last. Times are nanoseconds since
+//! the start of the traffic; the suffix of a numeric field is its unit. `up` is the direction from
+//! the host that opened the connection (for links: from the path's first host).
 
 use std::collections::BTreeMap;
 
@@ -39,14 +40,14 @@ pub use probe::{PathStats, Probe};
 pub use repeated::{CpuAccounting, CpuTime, OrderKind, RunOrder};
 pub use sequence::{Sequence, SequenceKind, SequenceMark, SequenceMarks, SequenceView};
 
-/// Version of the result format; raised when a field changes its meaning.
+/// Version of the result format, raised when the meaning of a field changes.
 pub const SCHEMA_VERSION: u32 = 1;
 
-/// Condition ([`Meta::conditions`]) of a run that was simulated because this machine cannot emulate;
-/// its value is the reason.
+/// Condition ([`Meta::conditions`]) of a run that was simulated because this machine cannot
+/// emulate. The condition's value is the reason.
 pub const SIMULATED_BECAUSE: &str = "simulated instead of emulated";
 
-/// One line of a result.
+/// One line of a result file; the field `type` names the kind of record.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub enum Record {
@@ -58,143 +59,143 @@ pub enum Record {
     Subflow(Box<Subflow>),
     /// State of one direction of an emulated or simulated link.
     Link(Link),
-    /// Where the capacity of a link went in one period.
+    /// Use of one link's capacity in one sampling period.
     Account(Box<Account>),
-    /// Something that happened.
+    /// Event during the run, planned or observed.
     Event(Event),
-    /// A request of a flow that exchanges messages, with what became of it.
+    /// Request of a request-reply flow, with its times of delivery and reply.
     Message(Message),
-    /// A datagram over a path, with what became of it.
+    /// Datagram sent over a single path and echoed by the other host (`udping`).
     Probe(Probe),
-    /// Datagrams of a constant rate, period by period.
+    /// Datagrams of a constant-rate flow, counted for each period.
     Datagrams(DatagramRow),
-    /// A connection of a capture, with what no stack told.
+    /// Connection of a packet capture, with metrics that only packets show.
     Capture(Box<CapturedConnection>),
-    /// A time–sequence picture of a subflow or connection.
+    /// Time–sequence plot of a subflow or connection.
     Sequence(Box<Sequence>),
-    /// A kernel counter that changed during the run.
+    /// Kernel counter that changed during the run.
     Counter(Counter),
-    /// Totals of one interface at the end.
+    /// Byte and packet totals of one interface at the end of the run.
     Interface(Interface),
-    /// How exactly the emulator kept time.
+    /// Timing accuracy of the emulator.
     #[serde(rename = "noise")]
     Timing(EmulatorTiming),
-    /// The figures that a reader wants first; the last line.
+    /// Main metrics and verdict of the run; the last line.
     Summary(Box<Summary>),
 }
 
-/// Conditions of a run.
+/// Conditions of a run: scenario, machine, software and settings.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Meta {
-    /// [`SCHEMA_VERSION`].
+    /// Version of the result format, currently 1.
     pub schema: u32,
     /// Identifier of the run, such as `two-links-emu-mptcp-1`.
     pub run: String,
-    /// Scenario name.
+    /// Name of the scenario that was run.
     pub scenario: String,
-    /// Scenario description.
+    /// Description from the scenario file.
     pub description: String,
-    /// The scenario as it was run.
+    /// Complete scenario that was run, as TOML.
     pub scenario_toml: String,
-    /// World.
+    /// Environment of the run: simulated, emulated or real hosts.
     pub world: World,
-    /// `kernel` or `towpath`.
+    /// Protocol implementation: `kernel` or `towpath`.
     pub stack: String,
-    /// Transport.
+    /// Transport protocol of the flows.
     pub transport: Transport,
     /// Number of the repetition, from 1.
     pub repeat: u32,
-    /// Seed.
+    /// Seed of the run's random numbers.
     pub seed: u64,
-    /// Version of towpath.
+    /// Version of towpath that made the run.
     pub towpath: String,
-    /// Kernel release.
+    /// Kernel release of the machine.
     pub kernel: String,
-    /// Planned length of the traffic.
+    /// Planned duration of the traffic.
     pub duration_ns: u64,
-    /// Sampling period.
+    /// Sampling period of the time series.
     pub sample_ns: u64,
-    /// Congestion control asked for.
+    /// Congestion control algorithm that was requested.
     pub congestion_control: String,
-    /// Host names.
+    /// Names of the hosts in the scenario.
     pub hosts: Vec<String>,
-    /// Paths.
+    /// Paths between the hosts, as configured.
     pub paths: Vec<MetaPath>,
-    /// Flows.
+    /// Flows of the run, by number.
     pub flows: Vec<MetaFlow>,
-    /// Planned events.
+    /// Planned events of the scenario's timeline.
     pub timeline: Vec<MetaEvent>,
-    /// Place among the runs that were made with it; absent when it was made alone, or at the same
-    /// time as others.
+    /// Position among the runs of the same session. Absent for a single run and for runs made in
+    /// parallel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub order: Option<RunOrder>,
-    /// Everything else that a reader must know to judge or repeat the run, by name: emulator
-    /// back-end, priority, processors, settings per host.
+    /// Other conditions needed to judge or repeat the run, by name: emulator back-end, priority,
+    /// processors, settings per host.
     pub conditions: BTreeMap<String, String>,
 }
 
-/// A path as the result's reader needs it.
+/// Configuration of a path at the start of the run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MetaPath {
-    /// Name.
+    /// Name of the path in the scenario.
     pub name: String,
-    /// Names of the two hosts.
+    /// Names of the path's first and second host.
     pub between: [String; 2],
-    /// Rate from the first host, if limited.
+    /// Rate from the first host; absent if unlimited.
     pub up_rate_bps: Option<u64>,
-    /// Rate from the second host, if limited.
+    /// Rate from the second host; absent if unlimited.
     pub down_rate_bps: Option<u64>,
     /// One-way delay from the first host.
     pub up_delay_ns: u64,
     /// One-way delay from the second host.
     pub down_delay_ns: u64,
-    /// Whether it is a backup path.
+    /// True if the path is a backup path.
     pub backup: bool,
-    /// One line for people: `40 Mbit/s, 15 ms, queue 80 ms`.
+    /// One-line description: `40 Mbit/s, 15 ms, queue 80 ms`.
     pub text: String,
 }
 
-/// A flow as the result's reader needs it.
+/// Configuration of a flow.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MetaFlow {
-    /// Number, from 0.
+    /// Flow number, counted from 0.
     pub flow: u32,
     /// Host that opens the connection.
     pub from: String,
-    /// Host that accepts it.
+    /// Host that accepts the connection.
     pub to: String,
     /// `bulk`, `iperf`, `interactive`, …; `run` for a command.
     pub pattern: String,
-    /// Who sends; who asks, where messages are exchanged.
+    /// Direction of the data; for request-reply flows, the direction of the requests.
     pub direction: DataDirection,
-    /// Parallel connections.
+    /// Number of parallel connections.
     pub streams: u32,
     /// Path on which the connection starts.
     pub via: String,
-    /// Of a video.
+    /// Plan of the video; absent for other patterns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub video: Option<VideoPlan>,
 }
 
-/// A planned event.
+/// Planned event of the scenario's timeline.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MetaEvent {
-    /// When.
+    /// Planned time of the event.
     pub at_ns: u64,
-    /// Path or bottleneck.
+    /// Name of the path or bottleneck.
     pub target: String,
-    /// `down`, `up`, `rate 5 Mbit/s`, …
+    /// Change that is made: `down`, `up`, `rate 5 Mbit/s`, …
     pub text: String,
 }
 
 /// Goodput of one stream in one sampling period.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Interval {
-    /// End of the period.
+    /// End of the sampling period.
     pub t_ns: u64,
-    /// Length of the period.
+    /// Length of the sampling period.
     pub span_ns: u64,
-    /// Flow number.
+    /// Number of the flow, from 0.
     pub flow: u32,
     /// Stream number within the flow.
     pub stream: u32,
@@ -202,49 +203,49 @@ pub struct Interval {
     pub direction: DataDirection,
     /// Application bytes that the receiver read.
     pub bytes: u64,
-    /// State of the connection, where the stack tells it.
+    /// Connection-level state, where the stack reports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connection: Option<ConnectionState>,
 }
 
-/// Which end of a subflow's data a record describes.
+/// End of a subflow at which a record was sampled.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "lowercase")]
 pub enum SubflowEnd {
-    /// The end that sends: srtt, cwnd and retransmissions are meant to be read here.
+    /// Sending end, authoritative for srtt, cwnd and retransmissions.
     Sender,
-    /// The end that receives: goodput is meant to be read here.
+    /// Receiving end, authoritative for goodput.
     Receiver,
 }
 
-/// State of a subflow. Plain TCP has one subflow, number 0. Totals count from its start.
+/// State of a subflow. Plain TCP has one subflow, number 0. Totals count from the subflow's start.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Subflow {
-    /// End of the period.
+    /// End of the sampling period.
     pub t_ns: u64,
-    /// Length of the period.
+    /// Length of the sampling period.
     pub span_ns: u64,
-    /// Flow number.
+    /// Number of the flow, from 0.
     pub flow: u32,
     /// Stream number within the flow.
     pub stream: u32,
-    /// `up` or `down`: the data that the record is about.
+    /// Direction of the data that the record describes: `up` or `down`.
     pub direction: DataDirection,
-    /// Which end.
+    /// End at which the subflow was sampled.
     pub side: SubflowEnd,
-    /// Number of the subflow within the connection, in order of appearance; never reused. The same
-    /// on both sides.
+    /// Number of the subflow within the connection, in order of appearance. Never reused, and the
+    /// same at both ends.
     pub subflow: u32,
-    /// Path that it uses.
+    /// Name of the path that the subflow uses.
     pub path: String,
     /// TCP state, such as `established` or `syn-sent`.
     pub state: String,
-    /// Whether it is a backup subflow.
+    /// True if the subflow is a backup.
     pub backup: bool,
     /// Payload bytes of this subflow in this period: received (receiver side) or acknowledged
-    /// (sender side). Copies that another subflow also carried count here, not in goodput.
+    /// (sender side). Data that another subflow also carried counts here, but only once in goodput.
     pub bytes: u64,
     /// Payload bytes sent in total, retransmissions included (sender side).
     pub bytes_sent: u64,
@@ -252,88 +253,89 @@ pub struct Subflow {
     pub bytes_acked: u64,
     /// Payload bytes received in total (receiver side).
     pub bytes_received: u64,
-    /// Smoothed round-trip time.
+    /// Smoothed round-trip time (srtt).
     pub srtt_us: u32,
-    /// Its variation.
+    /// Variation of the round-trip time (RTTVAR).
     pub rttvar_us: u32,
-    /// Retransmission timeout.
+    /// Current retransmission timeout (RTO).
     pub rto_us: u32,
-    /// Consecutive timeouts without an answer.
+    /// Consecutive retransmission timeouts without an acknowledgement.
     pub backoff: u32,
-    /// Congestion window.
+    /// Congestion window in packets (cwnd).
     pub cwnd_packets: u32,
-    /// Slow-start threshold.
+    /// Slow-start threshold in packets (ssthresh).
     pub ssthresh_packets: u32,
-    /// Packets sent and neither acknowledged nor taken for lost.
+    /// Packets in flight: sent, and neither acknowledged nor considered lost.
     pub in_flight_packets: u32,
     /// Retransmitted packets in total.
     pub retransmissions: u32,
-    /// Maximum segment size.
+    /// Maximum segment size (MSS) of the subflow.
     pub mss_bytes: u32,
-    /// What held the sender back (sender side, between two real hosts).
+    /// Limits of the sender in this period (sender side, between two real hosts).
     #[serde(rename = "held", default, skip_serializing_if = "Option::is_none")]
     pub sender_activity: Option<Box<SenderActivity>>,
 }
 
-/// State of one direction of a link; totals count from the start.
+/// State of one direction of a link; totals count from the start of the run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Link {
-    /// When.
+    /// Time of the sample.
     pub t_ns: u64,
-    /// Path or bottleneck.
+    /// Name of the path or bottleneck.
     pub path: String,
-    /// `up` or `down`.
+    /// Direction: `up` (from the path's first host) or `down`.
     pub direction: DataDirection,
-    /// IP packets that entered.
+    /// IP packets that entered the link.
     pub offered_packets: u64,
-    /// IP bytes that left.
+    /// IP bytes that left the link.
     pub delivered_bytes: u64,
-    /// IP packets that left.
+    /// IP packets that left the link.
     pub delivered_packets: u64,
-    /// Dropped because the queue was full (AQM included).
+    /// IP packets dropped by the queue: full, or dropped by AQM.
     pub dropped_queue_packets: u64,
-    /// Dropped by random loss.
+    /// IP packets dropped by random loss.
     pub dropped_loss_packets: u64,
-    /// Dropped because the link was down.
+    /// IP packets dropped because the link was down.
     pub dropped_down_packets: u64,
-    /// Bytes waiting.
+    /// Bytes waiting in the queue.
     pub backlog_bytes: u64,
 }
 
-/// Kind of an event.
+/// Category of an event.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum EventKind {
-    /// From the scenario's timeline.
+    /// Planned change from the scenario's timeline.
     Timeline,
-    /// A connection was opened, closed, refused.
+    /// Opening, closing or refusal of a connection.
     Flow,
-    /// A subflow appeared, changed or vanished.
+    /// Appearance, change or end of a subflow.
     Subflow,
-    /// The kernel's path manager.
+    /// Message of the kernel's path manager.
     PathManager,
-    /// An interface.
+    /// State change of an interface.
     Link,
-    /// An address.
+    /// Addition, removal or change of an address.
     Address,
-    /// Nothing arrived for a while.
+    /// Gap in delivery: the receiver got no data for a while.
     Stall,
-    /// What the scheduler did in a period: switches between subflows, bytes in a row.
+    /// Scheduler activity in a period: switches between subflows, bytes in a row.
     Scheduler,
-    /// Data was sent again on another subflow.
+    /// Data was reinjected on another subflow.
     Reinjection,
-    /// A path was slowed down because it blocked the window (M2).
+    /// The congestion window of a path was cut because the path blocked the connection's window
+    /// (M2).
     Penalisation,
-    /// The connection-level window was full for a while; the time is when it opened again.
+    /// The connection-level window was full for a while; the time is when the window opened again.
     Window,
-    /// The connection goes on as plain TCP.
+    /// The connection fell back to plain TCP.
     Fallback,
 }
 
 impl EventKind {
-    /// Whether a stack of our own decides so all the time, sample after sample.
+    /// Returns true for decisions that towpath's own stack makes continuously, sample after sample.
     pub fn is_decision(self) -> bool {
         match self {
             Self::Scheduler | Self::Reinjection | Self::Penalisation | Self::Window => true,
@@ -349,178 +351,178 @@ impl EventKind {
     }
 }
 
-/// Something that happened.
+/// Event during a run, planned or observed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Event {
-    /// When.
+    /// Time of the event.
     pub t_ns: u64,
-    /// Kind.
+    /// Category of the event.
     pub kind: EventKind,
-    /// Host that saw it.
+    /// Host that reported the event; absent for events of the network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
-    /// Path concerned.
+    /// Path that the event concerns, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// One line for people: `wifi goes down`, `subflow established on cellular`.
+    /// One-line description: `wifi goes down`, `subflow established on cellular`.
     pub text: String,
-    /// The source's own fields: token, addresses, reset reason.
+    /// Source-specific fields: token, addresses, reset reason.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub detail: BTreeMap<String, String>,
 }
 
-/// A kernel counter that changed during the run.
+/// Kernel counter that changed during the run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Counter {
-    /// Host.
+    /// Host whose kernel counted.
     pub host: String,
     /// Name as in `/proc/net/netstat`, with its group: `MPTcpExt.MPJoinSynAckRx`.
     pub name: String,
-    /// Value before the traffic.
+    /// Value before the traffic started.
     pub before: u64,
-    /// Value after it.
+    /// Value after the traffic ended.
     pub after: u64,
 }
 
-/// Totals of one interface at the end.
+/// Byte and packet totals of one interface at the end of the run.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Interface {
-    /// Host.
+    /// Host that has the interface.
     pub host: String,
-    /// Interface, named after its path.
+    /// Interface name, taken from its path.
     pub interface: String,
-    /// Bytes received.
+    /// Bytes received on the interface.
     pub rx_bytes: u64,
-    /// Bytes sent.
+    /// Bytes sent on the interface.
     pub tx_bytes: u64,
-    /// Packets received (super-segments count once).
+    /// Packets received; a super-segment (GRO) counts once.
     pub rx_packets: u64,
-    /// Packets sent (super-segments count once).
+    /// Packets sent; a super-segment (GSO) counts once.
     pub tx_packets: u64,
-    /// Dropped on receipt.
+    /// Packets dropped on receipt.
     pub rx_dropped: u64,
-    /// Dropped on sending.
+    /// Packets dropped on sending.
     pub tx_dropped: u64,
 }
 
-/// How exactly the emulator kept time: lateness is when a packet was delivered minus when the link
-/// model said it leaves.
+/// Timing accuracy of the emulator. Lateness is the delay between a packet's departure in the link
+/// model and its actual delivery.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct EmulatorTiming {
-    /// Packets delivered.
+    /// Packets that the emulator delivered.
     pub packets: u64,
-    /// Median lateness.
+    /// Median lateness of the delivered packets.
     pub lateness_p50_ns: u64,
-    /// 90th percentile.
+    /// 90th percentile of the lateness.
     pub lateness_p90_ns: u64,
-    /// 99th percentile.
+    /// 99th percentile of the lateness.
     pub lateness_p99_ns: u64,
-    /// 99.9th percentile.
+    /// 99.9th percentile of the lateness.
     pub lateness_p999_ns: u64,
-    /// Largest.
+    /// Largest lateness of any packet.
     pub lateness_max_ns: u64,
-    /// Packets that the emulator itself lost (not the link model).
+    /// Packets lost by the emulator itself, not by the link model.
     pub lost_packets: u64,
-    /// Load average over one minute at the end.
+    /// One-minute load average of the machine at the end of the run.
     pub load: f64,
     /// Processor seconds that the emulator used.
     pub emulator_cpu_s: f64,
-    /// How the emulator waited for what was due; older results do not say.
+    /// Wake-up timing of the emulator's thread; absent in older results.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting: Option<WakeupTiming>,
     /// Share of the processors' time that other processes used, 0 to 1.
     #[serde(rename = "foreign_cpu")]
     pub other_cpu_share: f64,
-    /// Whether the run was too late or too noisy to be trusted.
+    /// True if packets were too late or the machine too busy for a reliable result.
     #[serde(rename = "degraded")]
     pub unreliable: bool,
-    /// Why.
+    /// Reason why the run is unreliable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
-/// How the emulator's thread waited until packets were due: asleep at first, then awake.
+/// Wake-up timing of the emulator's thread. The thread sleeps at first, then waits awake until a
+/// packet is due.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct WakeupTiming {
-    /// Seconds that the emulator ran.
+    /// Running time of the emulator, in seconds.
     pub ran_s: f64,
-    /// Seconds that it waited awake, so that it could not be woken late; they are part of
-    /// `emulator_cpu_s`.
+    /// Seconds spent waiting awake to avoid a late wake-up. Included in `emulator_cpu_s`.
     pub awake_s: f64,
-    /// Median of how long before something was due it wanted to be awake.
+    /// Median margin before a due time at which the thread planned to be awake.
     pub early_p50_ns: u64,
-    /// 99th percentile.
+    /// 99th percentile of that margin.
     pub early_p99_ns: u64,
-    /// Median of how much later than asked for it was woken.
+    /// Median delay between the requested and the actual wake-up.
     pub wake_up_p50_ns: u64,
-    /// 99th percentile.
+    /// 99th percentile of the wake-up delay.
     pub wake_up_p99_ns: u64,
 }
 
-/// The figures that a reader wants first.
+/// Main metrics and verdict of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Summary {
-    /// Whether every flow completed and every expectation held.
+    /// True if every flow completed and every expectation was met.
     pub ok: bool,
-    /// One sentence.
+    /// Verdict on the run, in one sentence.
     pub verdict: String,
     /// One entry for each flow and data direction.
     pub flows: Vec<FlowSummary>,
     /// One entry for each subflow and data direction.
     pub subflows: Vec<SubflowSummary>,
-    /// One entry for each path over which datagrams were sent beside the transport.
+    /// One entry for each path probed with datagrams outside the transport (`udping`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub paths: Vec<PathStats>,
-    /// Whether Multipath TCP was really used.
+    /// Evidence for the use of a multipath transport.
     pub multipath: MultipathUse,
-    /// Processor time of both ends, where it was measured.
+    /// Processor time of both ends, where measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<CpuTime>,
-    /// Of what the paths could have carried, where it went.
+    /// Use of the paths' capacity over the whole run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub account: Option<Box<AccountSummary>>,
-    /// What to check before trusting the result.
+    /// Points to check before trusting the result.
     pub warnings: Vec<Warning>,
-    /// Expectations with what was measured.
+    /// Expectations of the scenario, with the measured values.
     pub expectations: Vec<ExpectationResult>,
 }
 
-/// Figures of one flow in one direction (its parallel streams taken together).
+/// Metrics of one flow in one direction (parallel streams combined).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct FlowSummary {
-    /// Flow number.
+    /// Number of the flow, from 0.
     pub flow: u32,
-    /// `up` or `down`.
+    /// Data direction: `up` or `down`.
     pub direction: DataDirection,
     /// Application bytes that the receiver read.
     pub bytes: u64,
-    /// From the start of the flow to its end (or to the last byte of a sized transfer).
+    /// Time from the start of the flow to its end (or to the last byte of a sized transfer).
     pub duration_ns: u64,
-    /// `bytes` over `duration_ns`.
+    /// Goodput: `bytes` × 8 over `duration_ns`.
     pub goodput_bps: f64,
-    /// Whether the pattern ended as planned: a sized transfer whole, a timed one still delivering in
-    /// its last second.
+    /// True if the pattern ended as planned. A sized transfer must be whole; a timed one must
+    /// deliver data in its last second.
     pub completed: bool,
-    /// Why not.
+    /// Reason why the flow did not complete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
-    /// From the start of the flow until the connection was open.
+    /// Time from the start of the flow until its connections were open; absent if one never opened.
     pub connect_ns: Option<u64>,
-    /// Gaps in delivery.
+    /// Gaps in delivery to the receiver.
     pub stall: Stall,
     /// One entry for each disruptive timeline event.
     pub recoveries: Vec<Recovery>,
     /// Congestion control read back from the sender's subflows.
     pub congestion_control: Vec<String>,
-    /// Retransmitted packets, all subflows.
+    /// Retransmitted packets of all subflows.
     pub retransmissions: u64,
-    /// What the connection level did, where the stack tells it.
+    /// Connection-level metrics, where the stack reports them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stack: Option<StackStats>,
-    /// How late answers were, where messages are exchanged.
+    /// Delays of the requests of a request-reply flow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub messages: Option<MessageStats>,
-    /// What became of datagrams, where a constant rate of them is sent.
+    /// Loss, jitter and delay of a constant-rate datagram flow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub datagrams: Option<DatagramFigures>,
 }
@@ -530,36 +532,38 @@ pub struct FlowSummary {
 pub struct Stall {
     /// Longest time without a byte, between the first byte and the end of the flow.
     pub longest_ns: u64,
-    /// When it began.
+    /// Time at which the longest gap began.
     pub longest_at_ns: u64,
-    /// Sum of all gaps of 100 ms and more.
+    /// Total duration of all gaps of 100 ms or more.
     pub total_ns: u64,
-    /// Their number.
+    /// Number of gaps of 100 ms or more.
     pub count: u32,
 }
 
-/// What a disruptive event did to a flow.
+/// Effect of a disruptive event on a flow.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Recovery {
-    /// When the event happened.
+    /// Time of the disruptive event.
     pub event_ns: u64,
-    /// The event.
+    /// Description of the event.
     pub event: String,
-    /// What the flow is expected to reach again: the smaller of its earlier goodput and what the
-    /// remaining paths carry.
+    /// Goodput that the flow should reach again. The smaller of the goodput before the event and
+    /// the payload capacity of the paths that are up after it.
     pub reference_bps: f64,
-    /// Payload that the paths which are up after the event carry; absent when that has no limit,
-    /// is not known, or no path is up.
+    /// Payload capacity of the paths that are up after the event. Absent when unlimited, unknown,
+    /// or when no path is up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity_bps: Option<f64>,
-    /// From the event until goodput is back to 90 % of the reference; `None` when it never was.
+    /// Time from the event until goodput is back at 90 % of the reference; absent when it never
+    /// was.
     pub t90_ns: Option<u64>,
-    /// Bytes that the reference would have delivered more until then (or until the end).
+    /// Shortfall in bytes against the reference until that time (or until the end).
     pub deficit_bytes: u64,
-    /// Longest gap that began or lasted after the event.
+    /// Longest gap that ended after the event.
     pub longest_gap_ns: u64,
-    /// From the event until the end of the last gap of 100 ms and more that it caused: gaps that
-    /// follow each other within 1.5 s. 0 without such a gap; `None` when the last one never ended.
+    /// Time from the event to the end of the last gap of 100 ms or more that it caused. Gaps within
+    /// 1.5 s of each other belong together. 0 without such a gap; absent when the last gap never
+    /// ended.
     #[serde(rename = "smooth_ns", default)]
     pub last_stall_end_ns: Option<u64>,
 }
@@ -567,70 +571,70 @@ pub struct Recovery {
 /// Totals of one subflow in one direction.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SubflowSummary {
-    /// Flow number.
+    /// Number of the flow, from 0.
     pub flow: u32,
-    /// Stream number.
+    /// Stream number within the flow.
     pub stream: u32,
-    /// `up` or `down`.
+    /// Data direction: `up` or `down`.
     pub direction: DataDirection,
-    /// Number of the subflow.
+    /// Number of the subflow within its connection.
     pub subflow: u32,
-    /// Path.
+    /// Name of the path that the subflow uses.
     pub path: String,
     /// Address and port of the host that opened the connection.
     pub local: String,
-    /// Address and port of the other.
+    /// Address and port of the host that accepted the connection.
     pub remote: String,
-    /// Whether it is a backup subflow.
+    /// True if the subflow is a backup.
     pub backup: bool,
-    /// Payload bytes that arrived on it.
+    /// Payload bytes that arrived on the subflow.
     pub bytes: u64,
-    /// Its part of all subflows' bytes, 0 to 1.
+    /// Share of the bytes of all subflows in this direction, 0 to 1.
     pub share: f64,
-    /// Retransmitted packets.
+    /// Retransmitted packets on this subflow.
     pub retransmissions: u64,
     /// Last smoothed round-trip time.
     pub srtt_us: u32,
-    /// When it was first seen.
+    /// Time at which the subflow was first seen.
     pub first_seen_ns: u64,
-    /// When it vanished, if before the end.
+    /// Time at which the subflow closed; absent if it was open at the end.
     pub closed_ns: Option<u64>,
 }
 
-/// Proof that several paths were used, or why not.
+/// Evidence that several paths were used, or the reason why not.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct MultipathUse {
-    /// Whether the transport is a multipath one.
+    /// True if the transport is a multipath transport.
     pub requested: bool,
-    /// Whether every connection spoke it to the end (no fallback).
+    /// True if every connection used the multipath transport to the end (no fallback).
     pub used: bool,
-    /// Why not.
+    /// Reason for the fallback to a single path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fallback: Option<String>,
     /// Paths on which payload arrived at the receiver.
     pub paths_used: Vec<String>,
-    /// What says so, line by line.
+    /// Observations that support the conclusion, line by line.
     pub evidence: Vec<String>,
 }
 
-/// Something to check before the result is trusted.
+/// Point to check before trusting the result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Warning {
-    /// What.
+    /// Description of the problem, for people.
     pub text: String,
-    /// What to do.
+    /// Suggested action, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
 }
 
-/// An expectation with what was measured.
+/// Expectation of the scenario, with the measured value.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ExpectationResult {
-    /// The expectation as written.
+    /// Text of the expectation as written in the scenario.
     pub text: String,
-    /// What was measured, in the expectation's unit, for people.
+    /// Measured value in the expectation's unit, for people.
     pub measured: String,
-    /// Whether it held; `None` when there was nothing to measure.
+    /// True if the expectation was met; absent when there was nothing to measure.
     #[serde(rename = "held")]
     pub passed: Option<bool>,
 }

@@ -1,4 +1,4 @@
-//! Results as JSON Lines: one record a line, readable for ever.
+//! Result files in JSON Lines: one record per line, readable by all later versions.
 
 use std::io::{self, BufRead, Read as _, Write};
 
@@ -13,62 +13,62 @@ use crate::result::{Meta, Record, SCHEMA_VERSION, Summary};
 pub use variety::CardinalityError;
 pub(crate) use variety::{CardinalityLimiter, MAX_SUBFLOWS};
 
-/// A line counts as at least so many bytes: about what its record takes in memory.
+/// Minimum cost of a line in bytes: about the memory of its record.
 pub(crate) const MIN_LINE_BYTES: u64 = 256;
-/// What a part of a record counts for beside its text: an empty text of three bytes takes as much.
+/// Cost of each field of a record on top of its text, about the memory of an empty string.
 const PART_BYTES: u64 = 32;
 
-/// Why a result could not be read.
+/// Reason why a result could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The source failed.
+    /// The source returned an I/O error.
     #[error("cannot read the result: {0}")]
     Io(#[from] io::Error),
-    /// A line is not a record.
+    /// A line is not a valid record.
     #[error("line {line}: {source}")]
     Line {
         /// Number of the line, from 1.
         line: usize,
-        /// What is wrong, with the column.
+        /// JSON error with the column.
         source: serde_json::Error,
     },
-    /// The result does not say what it is.
+    /// The first record is not `meta`.
     #[error("line {line}: expected a `meta` record first; this is not a result of towpath")]
     NoMeta {
         /// Number of the line, from 1.
         line: usize,
     },
-    /// Two results in one file.
+    /// The file holds a second result.
     #[error("line {line}: a second result begins here; keep one result in a file")]
     SecondMeta {
         /// Number of the line, from 1.
         line: usize,
     },
-    /// There is more than may be read.
+    /// The result exceeds the read budget.
     #[error("line {line}: {source}")]
     TooMuch {
         /// Number of the line, from 1.
         line: usize,
-        /// The limit.
+        /// Error of the read budget.
         source: InputError,
     },
-    /// A single line is longer than any record of ours.
+    /// A line is longer than any record can be.
     #[error("line {line}: the line has more than {}, which no record has", format::bytes(*most))]
     LongLine {
         /// Number of the line, from 1.
         line: usize,
-        /// Most bytes of a line.
+        /// Maximum length of a line in bytes.
         most: u64,
     },
-    /// There is more of something than in any run of ours: its readers keep a series of each.
+    /// The result has more distinct items than any run, and its readers keep a series for each.
     #[error("line {line}: {source}")]
     TooMany {
         /// Number of the line, from 1.
         line: usize,
-        /// Of what.
+        /// Kind of item, with the limit.
         source: CardinalityError,
     },
-    /// The format is from the future.
+    /// The format version is newer than this program's.
     #[error(
         "line {line}: result format {found} was written by a newer towpath; this one reads up to \
          {SCHEMA_VERSION}"
@@ -76,23 +76,23 @@ pub enum StoreError {
     Newer {
         /// Number of the line, from 1.
         line: usize,
-        /// The result's version.
+        /// Format version of the result.
         found: u32,
     },
 }
 
-/// A result as it was stored.
+/// One result, as stored.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunResult {
-    /// Conditions.
+    /// Conditions of the run.
     pub meta: Meta,
     /// Everything between `meta` and `summary`, in file order.
     pub records: Vec<Record>,
-    /// The figures; absent when the run was interrupted.
+    /// Metrics of the run; `None` if it was interrupted.
     pub summary: Option<Summary>,
-    /// Whether the end is missing: no summary, or a line cut off.
+    /// True if the end is missing: no summary, or a line cut off.
     pub truncated: bool,
-    /// Lines with a record type that this version does not know.
+    /// Number of lines with an unknown record type.
     pub skipped: usize,
 }
 
@@ -102,7 +102,7 @@ pub fn write_record(out: &mut impl Write, record: &Record) -> io::Result<()> {
     out.write_all(b"\n")
 }
 
-/// Reads all records; of a file that was cut off, as many as there are.
+/// Reads all records; of a truncated file, the complete ones.
 pub fn read_records(input: impl BufRead) -> Result<Vec<Record>, StoreError> {
     let run = read_run(input)?;
     let meta = [Record::Meta(Box::new(run.meta))];
@@ -110,15 +110,15 @@ pub fn read_records(input: impl BufRead) -> Result<Vec<Record>, StoreError> {
     Ok(meta.into_iter().chain(run.records).chain(summary).collect())
 }
 
-/// Reads one result, of at most the usual size.
+/// Reads one result, up to the default size limit.
 pub fn read_run(input: impl BufRead) -> Result<RunResult, StoreError> {
     read_run_within(input, &ReadBudget::new(DEFAULT_RESULT_LIMIT)?)
 }
 
-/// Reads one result, line by line; what its records take comes from `budget`.
+/// Reads one result line by line and charges its memory to `budget`.
 ///
-/// A record type that is unknown is counted and passed over, so that an older towpath reads a newer
-/// result of the same format version. A last line that is cut off is left out.
+/// Unknown record types are counted and skipped, so that older versions can read newer results of
+/// the same format version. A last line that is cut off is dropped.
 pub fn read_run_within(input: impl BufRead, budget: &ReadBudget) -> Result<RunResult, StoreError> {
     let mut lines = ResultReader {
         input,
@@ -155,7 +155,7 @@ pub fn read_run_within(input: impl BufRead, budget: &ReadBudget) -> Result<RunRe
     Ok(RunResult { meta: *meta, records, summary, truncated, skipped: lines.skipped })
 }
 
-/// JSON Schema of one line of a result.
+/// Returns the JSON Schema of one result line.
 pub fn result_schema() -> serde_json::Value {
     schemars::schema_for!(Record).to_value()
 }
@@ -165,12 +165,12 @@ struct ResultReader<'a, R> {
     budget: &'a ReadBudget,
     variety: CardinalityLimiter,
     number: usize,
-    /// Whether the last line was cut off.
+    /// Set if the last line was cut off.
     cut: bool,
     skipped: usize,
 }
 
-/// Whether a record may have any number of parts.
+/// Returns true if a record may have any number of fields.
 fn has_lists(record: &Record) -> bool {
     match record {
         Record::Meta(_)
@@ -191,12 +191,12 @@ fn has_lists(record: &Record) -> bool {
     }
 }
 
-/// At least as many as there are parts in a line.
+/// Returns an upper bound on the number of fields in a line.
 fn max_fields(line: &[u8]) -> u64 {
     line.split(|byte| *byte == b',').count() as u64
 }
 
-/// The part of a record that every version has.
+/// Fields common to the records of every version.
 #[derive(Deserialize)]
 struct RecordHead {
     #[serde(rename = "type")]
@@ -222,7 +222,7 @@ const KINDS: [&str; 14] = [
 ];
 
 impl<R: BufRead> ResultReader<'_, R> {
-    /// The next record that is known; `None` at the end.
+    /// Returns the next known record; `None` at the end.
     fn next_record(&mut self) -> Result<Option<Record>, StoreError> {
         let mut bytes = Vec::new();
         loop {
@@ -248,7 +248,7 @@ impl<R: BufRead> ResultReader<'_, R> {
         }
     }
 
-    /// Reads a line, which replaces what is in `bytes`; `false` at the end.
+    /// Reads a line into `bytes`, replacing its content; returns false at the end.
     fn next_line(&mut self, bytes: &mut Vec<u8>) -> Result<bool, StoreError> {
         bytes.clear();
         let most = self.budget.line_bytes();
@@ -262,12 +262,12 @@ impl<R: BufRead> ResultReader<'_, R> {
         if length > most {
             return Err(StoreError::LongLine { line, most });
         }
-        // What is kept of an empty line is nothing, but to read it takes time, too.
+        // An empty line takes no memory, but reading it takes time.
         let taken = self.budget.take(length.max(MIN_LINE_BYTES));
         taken.map(|()| true).map_err(|source| StoreError::TooMuch { line, source })
     }
 
-    /// A record, or `None` for one to pass over (or cut off).
+    /// Parses a record; `None` if it is to be skipped or was cut off.
     fn parse(&mut self, bytes: &[u8]) -> Result<Option<Record>, StoreError> {
         let line = self.number;
         let source = match serde_json::from_slice(bytes) {
@@ -278,7 +278,7 @@ impl<R: BufRead> ResultReader<'_, R> {
             Err(source) => source,
         };
         let Ok(head) = serde_json::from_slice::<RecordHead>(bytes) else {
-            // A whole line ends with a line feed; a file that was cut off ends anywhere.
+            // A complete line ends with a line feed; a truncated file ends anywhere.
             self.cut = !bytes.ends_with(b"\n") && line > 1;
             return if self.cut { Ok(None) } else { Err(StoreError::Line { line, source }) };
         };

@@ -1,5 +1,5 @@
-//! `cargo xtask twin` draws scenarios at random, and uses none of our crates. So it is here that what it
-//! draws, and the cases beside it, are read as scenarios.
+//! Parses the random scenarios of `cargo xtask twin` and its fixed cases. The generator uses none
+//! of our crates, so that the check belongs here.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ mod draw;
 #[expect(dead_code, reason = "the store's names, too, are made with it")]
 mod random;
 
-/// Where all files are.
+/// Root of the repository.
 fn repository() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }

@@ -1,8 +1,8 @@
-//! Scenarios made to exhaust the reader.
+//! Scenarios designed to exhaust the reader (denial of service).
 
 use towpath_measure::scenario::{Scenario, no_files};
 
-/// Whatever it is, it is refused quickly and briefly.
+/// Asserts that the text is rejected quickly, with a short message.
 fn refused(text: &str) {
     let errors =
         Scenario::parse("deep.toml", text, &no_files).expect_err("nothing of this is a scenario");

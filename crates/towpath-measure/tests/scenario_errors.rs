@@ -1,10 +1,10 @@
-//! What a user reads when a scenario is wrong.
+//! Error messages for wrong scenarios.
 
 use std::io;
 
 use towpath_measure::scenario::{Scenario, no_files};
 
-/// A correct beginning: two hosts and two paths.
+/// A valid beginning: two hosts and two paths.
 const HEAD: &str = r#"name = "handover"
 [hosts.phone]
 [hosts.server]
@@ -34,7 +34,7 @@ fn errors(bytes: &[u8]) -> String {
     text
 }
 
-/// What is said about the text alone, about the text after the beginning, and about a path with
+/// Compares the messages for a text alone, for the text after the beginning, and for a path with
 /// these keys.
 macro_rules! wrong {
     ($($name:ident: $text:expr;)*) => {

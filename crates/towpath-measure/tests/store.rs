@@ -1,4 +1,4 @@
-//! Stored results stay readable, and nothing that is read can panic.
+//! Stored results stay readable, and no input causes a panic.
 
 use proptest::prelude::*;
 use towpath_measure::input::ReadBudget;
@@ -43,14 +43,14 @@ fn a_result_charges_its_records_memory_to_the_budget() {
         let read = read_run_within(format!("{meta}{text}").as_bytes(), &ReadBudget::of(bytes));
         read.map_or_else(|error| error.to_string(), |run| run.records.len().to_string())
     };
-    // Short lines, empty ones and unknown ones: a thousand times two bytes or less than fifty.
+    // Short, empty and unknown lines: a thousand lines of less than fifty bytes.
     let short = "{\"type\":\"event\",\"t_ns\":0,\"kind\":\"flow\",\"text\":\"\"}\n".repeat(1_000);
     let unknown = "{\"type\":\"later\"}\n".repeat(1_000);
     for (text, found) in [(&short, "1000"), (&"\n".repeat(1_000), "0"), (&unknown, "0")] {
         assert!(within(text, 200_000).contains("more than 200 kB"), "{}", within(text, 200_000));
         assert_eq!(within(text, 400_000), found);
     }
-    // A record of many parts.
+    // A record with many fields.
     let parts: Vec<_> = (0..200).map(|part| format!("\"{part}\":\"\"")).collect();
     let event = format!(
         "{{\"type\":\"event\",\"t_ns\":0,\"kind\":\"flow\",\"text\":\"\",\"detail\":{{{}}}}}\n",
@@ -92,7 +92,7 @@ fn a_result_from_the_future_is_refused_with_a_reason() {
     let future = V1.replacen("\"schema\":1", "\"schema\":2", 1);
     let reason = "line 1: result format 2 was written by a newer towpath; this one reads up to 1";
     assert_eq!(error(&future), reason);
-    // Even if its conditions have another shape.
+    // The version error comes first, even if the conditions have another format.
     assert_eq!(error("{\"type\":\"meta\",\"schema\":2,\"hosts\":7}\n"), reason);
     assert_eq!(SCHEMA_VERSION, 1, "keep a stored result of every version");
 }

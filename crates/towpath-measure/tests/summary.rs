@@ -1,4 +1,4 @@
-//! Summaries of realistic runs: what a reader is told first.
+//! Summaries of realistic runs.
 
 use std::time::Duration;
 
@@ -92,7 +92,7 @@ fn mbit(mbit: u64) -> Rate {
     Rate::from_bps(mbit * 1_000_000).expect("not zero")
 }
 
-/// A flow of consecutive pieces of (milliseconds, Mbit/s).
+/// Input of a flow, from consecutive pieces of (milliseconds, Mbit/s).
 fn input(pieces: &[(u64, u64)]) -> FlowInput {
     let (mut log, mut now) = (DeliveryLog::new(Instant::ZERO), 0);
     for &(millis, mbit) in pieces {
@@ -174,7 +174,7 @@ fn a_handover_is_summarised_with_its_recovery() {
 
 #[test]
 fn the_time_without_gaps_leads_where_goodput_is_back_before_it() {
-    // Back at 90 % on average after 0.3 s, but every second there is a pause of 0.3 s.
+    // Recovers to 90 % on average after 0.3 s, but pauses for 0.3 s every second.
     let pause = [(400, 0), (1_000, 150)];
     let pieces: Vec<_> = [(3_000, 187), (330, 0)].into_iter().chain(pause.repeat(3)).collect();
     let mut log = pieces;
@@ -389,7 +389,7 @@ fn a_single_path_transport_is_disrupted_on_its_own_path_only() {
     assert_eq!(of(&two_links(vec![cellular]), Transport::Tcp), []);
     let slower = event(3_000, WIFI, TimelineChange::Rate(LinkSide::Both, mbit(10)));
     let found = of(&two_links(vec![slower]), Transport::Tcp);
-    // Its own path counts while it is up, although the other one is faster.
+    // The flow's own path counts while it is up, although the other one is faster.
     assert!((found[0].capacity_bps.unwrap() - 9.56e6).abs() < 0.01e6);
     let found = of(&two_links(vec![wifi_down()]), Transport::Tcp);
     assert!((found[0].capacity_bps.unwrap() - 95.64e6).abs() < 0.01e6);

@@ -1,7 +1,7 @@
-//! What links could carry: the scenario's rates as its timeline changes them.
+//! Capacity of links: the scenario's rates as its timeline changes them.
 //!
-//! Capacity belongs to the narrowest place. Where several paths pass through a bottleneck that is
-//! slower than they are together, it is the bottleneck's, and counted once.
+//! Capacity belongs to the narrowest link. If a bottleneck is slower than the paths through it
+//! together, the capacity is the bottleneck's and is counted once.
 
 use std::sync::Arc;
 
@@ -14,31 +14,31 @@ use crate::scenario::{
 };
 use crate::traffic::directions;
 
-/// One direction of a path, or of a bottleneck, whose capacity is accounted for.
+/// Direction of a path or bottleneck whose capacity is accounted for.
 #[derive(Debug, Clone)]
 pub struct AccountedLink {
-    /// Path or bottleneck.
+    /// Name of the path or bottleneck.
     pub name: String,
-    /// `up` or `down`.
+    /// Direction of the link: `up` or `down`.
     pub direction: DataDirection,
-    /// Indices of the paths whose packets it carries.
+    /// Indices of the paths whose packets the link carries.
     pub paths: Vec<usize>,
-    /// Index of the bottleneck, if it is one.
+    /// Index of the bottleneck; `None` for a path.
     pub bottleneck: Option<usize>,
     capacity: Capacity,
 }
 
-/// Bytes that a link could have carried from the beginning until some time.
+/// Bytes that a link could have carried from the beginning of the run until some time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct OfferedCapacity {
-    /// As if it were never down.
+    /// Capacity as if the link were never down.
     pub capacity_bytes: u64,
-    /// Of them, while it was down.
+    /// Capacity lost while the link was down, included in `capacity_bytes`.
     pub down_bytes: u64,
 }
 
 impl AccountedLink {
-    /// A path that carries so much all the time, as far as anybody knows.
+    /// Creates a path with a constant rate.
     pub fn constant_rate(
         name: String,
         direction: DataDirection,
@@ -51,19 +51,19 @@ impl AccountedLink {
         Self { name, direction, paths: vec![path], bottleneck: None, capacity }
     }
 
-    /// What it could carry from the beginning of the run until `at_ns`.
+    /// Returns the capacity from the beginning of the run until `at_ns`.
     pub fn offered_until(&self, at_ns: u64) -> OfferedCapacity {
         self.capacity.until(at_ns)
     }
 
-    /// Its largest rate, for advice.
+    /// Returns the link's largest mean rate, for advice.
     pub fn max_rate_bps(&self) -> u64 {
         self.capacity.pieces.iter().map(|piece| piece.nominal.mean_bps()).max().unwrap_or(0)
     }
 }
 
-/// The links of a scenario to account for, in the directions in which flows send data, and the
-/// names of paths that have no capacity because nothing limits them.
+/// Returns the links of a scenario to account for, in the directions in which flows send data. Also
+/// returns the names of paths without any rate limit, and so without a capacity.
 pub fn accounted_links(
     scenario: &Scenario,
     transport: Transport,
@@ -102,7 +102,7 @@ pub fn accounted_links(
     (links, unlimited)
 }
 
-/// Paths between the two ends of a flow that sends data in this direction of the path.
+/// Returns the paths between the two ends of a flow that sends data in this direction of the path.
 fn used_paths(scenario: &Scenario, compared: Transport, direction: DataDirection) -> Vec<usize> {
     let carries = |path: &crate::scenario::Path| {
         scenario.flows.iter().any(|flow| {
@@ -125,7 +125,7 @@ fn used_paths(scenario: &Scenario, compared: Transport, direction: DataDirection
         .collect()
 }
 
-/// A bottleneck that is at some time slower than the paths through it are together.
+/// Returns a bottleneck that is at some time slower than the paths through it together.
 fn bottleneck_link(
     scenario: &Scenario,
     (index, direction): (usize, DataDirection),
@@ -150,7 +150,7 @@ fn bottleneck_link(
     })
 }
 
-/// A server from some time on.
+/// Rate of a link from some time on.
 #[derive(Debug, Clone)]
 struct RateStep {
     from_ns: u64,
@@ -158,12 +158,12 @@ struct RateStep {
     up: bool,
 }
 
-/// What a server lets through.
+/// Rate limit of a link.
 #[derive(Debug, Clone)]
 enum LinkRate {
     Unlimited,
     Rate(u64),
-    /// Since when it repeats.
+    /// Recorded trace, and the time at which it started.
     Trace(Arc<LinkTrace>, u64),
 }
 
@@ -190,7 +190,7 @@ impl LinkRate {
         }
     }
 
-    /// Bits times 10⁹ that pass in `from_ns..to_ns`.
+    /// Returns the bits times 10⁹ that pass in `from_ns..to_ns`.
     fn work(&self, from_ns: u64, to_ns: u64) -> u128 {
         match self {
             Self::Unlimited => 0,
@@ -204,7 +204,7 @@ impl LinkRate {
     }
 }
 
-/// Delivery opportunities up to `nanos` after the start of a trace.
+/// Returns the delivery opportunities up to `nanos` after the start of a trace.
 fn opportunities(trace: &LinkTrace, nanos: u64) -> u64 {
     let ms = nanos / 1_000_000;
     let all = &trace.opportunities_ms;
@@ -213,7 +213,7 @@ fn opportunities(trace: &LinkTrace, nanos: u64) -> u64 {
     (ms / period).saturating_mul(all.len() as u64).saturating_add(before(ms % period))
 }
 
-/// What the timeline makes of one direction of a path or bottleneck.
+/// Returns the rates of one direction of a path or bottleneck, as the timeline changes them.
 fn rate_steps(
     scenario: &Scenario,
     target: TimelineTarget,
@@ -258,7 +258,7 @@ fn rate_steps(
     all
 }
 
-/// Capacity over time, in pieces.
+/// Capacity over time, piecewise constant.
 #[derive(Debug, Clone)]
 struct Capacity {
     pieces: Vec<Piece>,
@@ -267,14 +267,14 @@ struct Capacity {
 #[derive(Debug, Clone)]
 struct Piece {
     from_ns: u64,
-    /// As if nothing were down.
+    /// Rate as if nothing were down.
     nominal: LinkRate,
-    /// With what is down.
+    /// Rate with links that are down counted as zero.
     usable: LinkRate,
 }
 
 impl Capacity {
-    /// A path for itself; `None` if nothing ever limits it.
+    /// Returns the capacity of a path on its own; `None` if its rate is ever unlimited.
     fn of_path(steps: &[RateStep]) -> Option<Self> {
         // A rate that comes later would leave the time before it without a capacity.
         if steps.is_empty() || steps.iter().any(|step| matches!(step.shape, LinkRate::Unlimited)) {
@@ -288,7 +288,8 @@ impl Capacity {
         Some(Self { pieces: pieces.collect() })
     }
 
-    /// A bottleneck with the paths through it; `None` if they are never more than it carries.
+    /// Returns the capacity of a bottleneck with the paths through it. `None` if the paths never
+    /// exceed it.
     fn of_bottleneck(own: &[RateStep], members: &[Vec<RateStep>]) -> Option<Self> {
         let mut times: Vec<u64> =
             members.iter().flatten().chain(own).map(|step| step.from_ns).collect();

@@ -1,9 +1,9 @@
-//! The account of links that nobody has described: between two real hosts, or in a capture.
+//! Capacity account of links without a description: between two real hosts, or in a capture.
 //!
-//! The capacity is a rate that was really reached. While round trips show that packets wait in the
-//! path's queue, it carries what it can: then it is the rate of these periods. Else it is the largest
-//! rate over a short while, without the few fastest moments; the path may carry more, and the account
-//! says *at least*.
+//! The capacity is a rate that was actually reached. While round-trip times show a queue, a path is
+//! at its capacity, and the rate of those periods is used. Otherwise the largest short-term rate is
+//! used, without the few fastest moments. The path may then carry more, and the account says *at
+//! least*.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,49 +14,49 @@ use super::sentence::{BufferSizes, bdp_bytes};
 use crate::result::{Account, AccountSummary, Basis, CapacityEstimate, Part};
 use crate::scenario::{DataDirection, Transport};
 
-/// The part of the bytes that came faster than the estimate, at most: of short moments, in which
-/// something that was held up comes all at once, and of whole periods.
+/// Largest share of the bytes that may arrive faster than the estimate. The first limit is for
+/// short moments, in which delayed data arrives in a burst; the second for whole periods.
 const MOMENT_TAIL_SHARE: f64 = 0.1;
 const PERIOD_TAIL_SHARE: f64 = 0.25;
-/// The part of the bytes that must have found a queue.
+/// Smallest share of the bytes that must have met a queue.
 const MIN_QUEUED_SHARE: f64 = 0.1;
-/// A period whose mean is such a part of its fastest moment was even.
+/// Ratio of a period's mean to its fastest moment from which the period counts as even.
 const MIN_EVEN_SHARE: f64 = 2.0 / 3.0;
-/// What a full path's capacity is taken from.
+/// Source of the capacity of a saturated path.
 const SATURATED_SOURCE: &str = "what arrived while packets waited in a queue";
-/// No path carries more.
+/// Upper bound of an estimate, in bits per second.
 const MAX_BPS: u64 = 1 << 46;
-/// Nanoseconds, and bits for bytes.
+/// Factor from bytes per nanosecond to bits per second.
 const BIT_NANOS: f64 = 8e9;
 
-/// What was seen in a period.
+/// Observations of a path in one period.
 #[derive(Debug, Clone, Default)]
 pub struct ObservedPeriod {
-    /// What was carried, and how many nanoseconds each limit held.
+    /// Carried bytes, and the time in nanoseconds that each limit applied.
     pub period: Period,
-    /// The largest rate over a short while in it, in bits per second of all that was carried.
+    /// Largest short-term rate in the period, in bits per second of all carried bytes.
     pub peak_bps: u64,
-    /// Whether packets waited in the path's queue nearly all the time.
+    /// True if packets waited in the path's queue nearly all the time.
     pub is_saturated: bool,
 }
 
-/// What is known beside the links.
+/// Inputs of an estimate besides the links.
 #[derive(Debug, Clone, Copy)]
 pub struct EstimateInputs<'a> {
     /// Names of all paths.
     pub paths: &'a [String],
-    /// The transport.
+    /// Transport protocol of the connections.
     pub transport: Transport,
-    /// Sizes for the sentence; what would be enough is found here.
+    /// Sizes for the sentence; the sufficient size is computed here.
     pub sizes: BufferSizes,
-    /// The longest round trip.
+    /// Longest round trip that was observed.
     pub longest_rtt: Duration,
-    /// What the capacity was taken from, such as `the most that arrived within 20 ms`.
+    /// Source of the capacity, such as `the most that arrived within 20 ms`.
     pub source: &'static str,
 }
 
-/// Closes the account: for each path and direction its periods, in order of time and without gaps.
-/// Nothing where nothing was carried.
+/// Computes the account from the periods of each path and direction, which must be in order of time
+/// and without gaps. Empty where nothing was carried.
 pub fn estimated_account(
     seen: &EstimateInputs<'_>,
     links: &BTreeMap<(usize, DataDirection), Vec<ObservedPeriod>>,
@@ -91,10 +91,10 @@ pub fn estimated_account(
     ledger.finish(Basis::Estimate, &sizes)
 }
 
-/// What a path carries, in bits per second, and whether a queue has shown that it is no more. Never
-/// below the mean.
+/// Returns the estimated capacity of a path in bits per second, never below the mean. The flag is
+/// true if a queue has shown that the path carries no more.
 pub fn rate_bps(periods: &[ObservedPeriod]) -> (u64, bool) {
-    // A capture may say anything of time.
+    // A capture may contain arbitrary times.
     let total = periods.iter().map(carried_bytes).fold(0, u64::saturating_add);
     let span = periods.iter().map(|one| one.period.span_ns).fold(0, u64::saturating_add);
     if total == 0 || span == 0 {
@@ -114,8 +114,8 @@ pub fn rate_bps(periods: &[ObservedPeriod]) -> (u64, bool) {
     (rate.max(bps(total, span)).min(MAX_BPS), is_shown)
 }
 
-/// The fastest moment of a period, or its mean: of what came evenly, the fastest of many moments is
-/// only what came a little late or early.
+/// Returns the rate of a period's fastest moment, or its mean. With an even arrival rate, the
+/// fastest of many moments only reflects jitter.
 fn peak_bps(one: &ObservedPeriod) -> u64 {
     let mean = bps(carried_bytes(one), one.period.span_ns);
     if mean as f64 >= one.peak_bps as f64 * MIN_EVEN_SHARE { mean } else { one.peak_bps }
@@ -129,7 +129,7 @@ fn bps(bytes: u64, span_ns: u64) -> u64 {
     (bytes as f64 * BIT_NANOS / span_ns.max(1) as f64).ceil() as u64
 }
 
-/// The rate that only this part of all bytes exceeds.
+/// Returns the rate that only this share of all bytes exceeds.
 fn upper_quantile(mut rates: Vec<(u64, u64)>, part: f64) -> u64 {
     rates.sort_unstable_by_key(|(rate, _)| std::cmp::Reverse(*rate));
     let total = rates.iter().fold(0_u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
@@ -144,7 +144,7 @@ fn upper_quantile(mut rates: Vec<(u64, u64)>, part: f64) -> u64 {
     found
 }
 
-/// For how long each limit held, over all periods.
+/// Returns the time that each limit applied, over all periods.
 fn limit_ns(periods: &[ObservedPeriod]) -> BTreeMap<Part, u64> {
     let mut all: BTreeMap<Part, u64> = BTreeMap::new();
     for ObservedPeriod { period, .. } in periods {
@@ -166,7 +166,8 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// 100 ms with so many kilobytes, the fastest moment in Mbit/s, and what held for how long.
+    /// Builds a period of 100 ms: kilobytes, rate of the fastest moment in Mbit/s, and the time of
+    /// each limit.
     fn period(at: u64, kilobytes: u64, peak: u64, limits: &[(Part, u64)]) -> ObservedPeriod {
         let carried = CarriedBytes { delivered: kilobytes * 1_000, ..CarriedBytes::default() };
         let limits = limits.iter().map(|(part, ms)| ((*part).into(), ms * MS)).collect();

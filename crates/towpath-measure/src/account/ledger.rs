@@ -1,4 +1,4 @@
-//! The books: what was carried and what was not, so that the parts sum to the capacity.
+//! Ledger of the capacity account: carried and unused bytes, which sum to the capacity.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,41 +10,41 @@ use super::users::LinkUsers;
 use crate::result::{Account, AccountSummary, Basis, CapacityEstimate, LinkAccount, Part, Parts};
 use crate::scenario::{DataDirection, Scenario, Transport};
 
-/// Bytes that a link carried, as it counts them, by what they were.
+/// Bytes that a link carried, as the link counts them, by kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CarriedBytes {
-    /// Payload that the receiver got for the first time, and its application could read.
+    /// Payload that arrived for the first time, and that the receiving application could read.
     pub delivered: u64,
-    /// Everything around payload, and packets without any.
+    /// Overhead around payload, and packets without any.
     pub headers: u64,
-    /// Payload that the receiver got for the first time, and that waited for earlier data to the end.
+    /// Payload that arrived for the first time, but still waited for earlier data at the end.
     pub out_of_order: u64,
-    /// Whole packets that were on their way at the end.
+    /// Whole packets that were in flight at the end.
     pub in_flight: u64,
     /// Whole packets that never arrived.
     pub lost: u64,
-    /// Payload that had arrived on the same subflow.
+    /// Payload that had already arrived on the same subflow.
     pub spurious: u64,
-    /// Payload that had arrived on another subflow.
+    /// Payload that had already arrived on another subflow.
     pub reinjected: u64,
-    /// Copies that the scheduler made.
+    /// Redundant copies that the scheduler made.
     pub redundant: u64,
 }
 
 impl CarriedBytes {
-    /// All of it.
+    /// Returns the sum of all kinds.
     pub fn sum(&self) -> u64 {
         byte_counts(*self).iter().sum()
     }
 }
 
-/// Why a link was idle: a part that is not carried, and for [`Part::Blocked`] the path (by index)
-/// whose data was waited for.
+/// Cause of an idle link. For [`Part::HeadOfLineBlocking`] it includes the path (by index) whose
+/// data was missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct IdleCause {
-    /// The limit.
+    /// Limit that kept the link idle.
     pub part: Part,
-    /// The path that was waited for.
+    /// Path whose missing data blocked the window.
     pub waits_for: Option<usize>,
 }
 
@@ -54,23 +54,23 @@ impl From<Part> for IdleCause {
     }
 }
 
-/// What is known of one link in one period.
+/// Observations of one link in one period.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Period {
-    /// End of it.
+    /// End of the period.
     pub t_ns: u64,
-    /// Length.
+    /// Length of the period.
     pub span_ns: u64,
-    /// What the link finished to carry in it.
+    /// Bytes of packets that the link finished in the period.
     pub carried: CarriedBytes,
-    /// Bytes of a packet of which the link had carried a part at the end of the period: they are
-    /// among [`Period::carried`] of the next one, and are moved here.
+    /// Bytes already carried of a packet that was unfinished at the end of the period. They are
+    /// included in [`Period::carried`] of the next period, and are moved to this one.
     pub partial_packet_bytes: u64,
-    /// How long, or how much, each limit held: only the proportions count.
+    /// Weight of each limit, as time or as an amount: only the proportions count.
     pub limits: BTreeMap<IdleCause, u64>,
 }
 
-/// Keeps the account of a run.
+/// Capacity account of a run in progress.
 #[derive(Debug)]
 pub struct Ledger {
     links: Vec<AccountedLink>,
@@ -78,16 +78,15 @@ pub struct Ledger {
     periods: Vec<Vec<Period>>,
     path_names: Vec<String>,
     transport: Transport,
-    /// Of each link: who sends over it, and how long a round trip may become.
+    /// Senders and longest possible round trip of each link.
     users: Vec<LinkUsers>,
     round_trips: Vec<Duration>,
-    /// What the capacities were taken from where they are estimates, and for how long each limit held
-    /// on each link.
+    /// Source of estimated capacities, and the time that each limit applied on each link.
     estimate: Option<(CapacityEstimate, Vec<BTreeMap<Part, u64>>)>,
 }
 
 impl Ledger {
-    /// An empty one for a run of `scenario` over `transport`.
+    /// Creates an empty ledger for a run of `scenario` over `transport`.
     pub fn new(scenario: &Scenario, transport: Transport) -> Self {
         let (links, unlimited) = accounted_links(scenario, transport);
         Self {
@@ -102,8 +101,8 @@ impl Ledger {
         }
     }
 
-    /// An empty one for links whose capacity is an estimate; for each of them, how long each limit
-    /// held.
+    /// Creates an empty ledger for links with an estimated capacity. `estimate` includes the time
+    /// that each limit applied on each link.
     pub fn of_links(
         links: Vec<AccountedLink>,
         path_names: &[String],
@@ -122,13 +121,13 @@ impl Ledger {
         }
     }
 
-    /// The links that it accounts for; [`Ledger::add`] takes their indices.
+    /// Returns the links of the account; [`Ledger::add`] takes their indices.
     pub fn links(&self) -> &[AccountedLink] {
         &self.links
     }
 
-    /// A window or send buffer that keeps all links of a direction busy; the longest round trip that was
-    /// seen is `seen`, but with such a window it may become longer.
+    /// Returns the size of a window or send buffer that keeps all links of a direction busy. The
+    /// longest observed round trip is `seen`; a larger window may lengthen it.
     pub fn sufficient_window_bytes(&self, seen: Duration) -> u64 {
         let of = |wanted: DataDirection| {
             let all = self.links.iter().zip(&self.round_trips);
@@ -146,12 +145,12 @@ impl Ledger {
         }
     }
 
-    /// A period that was added, to correct what it says: a packet's fate shows later.
+    /// Returns a period for correction, because the outcome of a packet is known only later.
     pub fn period_mut(&mut self, link: usize, period: usize) -> Option<&mut Period> {
         self.periods.get_mut(link)?.get_mut(period)
     }
 
-    /// The records in order of time, and the summary; nothing where no flow sends data.
+    /// Returns the records in order of time, and the summary. Empty where no flow sends data.
     pub fn finish(
         self,
         basis: Basis,
@@ -200,7 +199,7 @@ impl Ledger {
     }
 }
 
-/// The kinds of carried bytes, in the order of [`CARRIED_PARTS`].
+/// Bytes of each kind, in the order of [`CARRIED_PARTS`].
 type ByteCounts = [u64; 8];
 
 const CARRIED_PARTS: [Part; 8] = [
@@ -228,7 +227,7 @@ fn byte_counts(carried: CarriedBytes) -> ByteCounts {
     [delivered, headers, waiting, under_way, lost, repeated, reinjected, duplicated]
 }
 
-/// Closes the books of one link.
+/// Computes the accounts of one link.
 fn period_accounts(link: &AccountedLink, periods: Vec<Period>, names: &[String]) -> Vec<Account> {
     let mut carried: Vec<ByteCounts> =
         periods.iter().map(|period| byte_counts(period.carried)).collect();
@@ -253,7 +252,7 @@ fn period_accounts(link: &AccountedLink, periods: Vec<Period>, names: &[String])
         let sum: u64 = all.iter().sum();
         owed = ByteCounts::default();
         if sum > room && index == last {
-            // A bucket's burst at the end: it was carried, so it could be.
+            // The burst of a token bucket at the end was carried, so it was within capacity.
             offered.capacity_bytes += sum - room;
         } else if sum > room {
             owed = share_out(sum - room, &all);
@@ -273,7 +272,7 @@ fn period_accounts(link: &AccountedLink, periods: Vec<Period>, names: &[String])
     accounts
 }
 
-/// Moves what was carried in a period, of a packet that was finished in the next, from there.
+/// Moves the bytes of a partly carried packet from the next period to this one.
 fn move_back(carried: &mut [ByteCounts], index: usize, begun_bytes: u64) {
     let Some((own, rest)) = carried.split_at_mut_checked(index + 1) else { return };
     let (Some(own), Some(next)) = (own.last_mut(), rest.first_mut()) else {
@@ -323,7 +322,8 @@ impl PeriodBreakdown<'_> {
     }
 }
 
-/// No share is larger than its weight, as long as the total is not larger than their sum.
+/// Splits `total` in proportion to `weights`. No share exceeds its weight unless the total exceeds
+/// their sum.
 fn share_out(total: u64, weights: &ByteCounts) -> ByteCounts {
     let mut shares = ByteCounts::default();
     for (share, part) in shares.iter_mut().zip(split(total, weights)) {
@@ -332,8 +332,8 @@ fn share_out(total: u64, weights: &ByteCounts) -> ByteCounts {
     shares
 }
 
-/// Splits `total` in proportion to `weights`, exactly: the shares sum to it (unless all weights are
-/// zero). What rounding leaves goes to the largest remainders, first ones first.
+/// Splits `total` in proportion to `weights`, so that the shares sum to it exactly (unless all
+/// weights are zero). The rounding remainder goes to the largest fractions, first ones first.
 pub fn split(total: u64, weights: &[u64]) -> Vec<u64> {
     let sum: u128 = weights.iter().map(|weight| u128::from(*weight)).sum();
     if sum == 0 {

@@ -1,9 +1,9 @@
-//! The account of capacity: of what the paths could have carried, where each byte went.
+//! Capacity account: the use of each byte that the paths could have carried.
 //!
-//! [`capacity`] says what links could carry, [`ledger`] keeps the books and makes the parts sum to
-//! it, [`sentence`] says it to people. Where nobody describes the links, [`estimate`] says what they
-//! could carry. Who fills the books is a world's affair: it knows what a
-//! link carried and what held the sender back (`docs/metrics.md`, *Account of capacity*).
+//! The module [`capacity`] computes the capacity of links. A [`ledger`] keeps the account, so that
+//! its parts sum to the capacity, and [`sentence`] explains it in words. For links without a
+//! description, [`estimate`] derives the capacity. The callers provide the bytes that a link
+//! carried and the limits of its senders (`docs/metrics.md`, *Account of capacity*).
 
 pub mod capacity;
 pub mod estimate;

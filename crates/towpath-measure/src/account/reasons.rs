@@ -1,13 +1,15 @@
-//! What senders say of why a link was not used, taken together.
+//! Combination of the causes that several senders give for an unused link.
 
 use super::ledger::IdleCause;
 use crate::result::Part;
 
-/// Why a path was not used, with weights.
+/// Causes of an unused path, with weights.
 pub type WeightedCauses = Vec<(IdleCause, f64)>;
 
-/// What several senders say of one link. Nothing to send is a reason only if nobody has anything;
-/// and where several paths lead through the link, one of them that is not used is none.
+/// Combines the causes that several senders give for one link.
+///
+/// Having nothing to send counts only if no sender has anything. For a link that several paths
+/// share (`shared`), an unused path counts only if no other cause exists.
 pub fn combine_causes(all: &[&WeightedCauses], shared: bool) -> WeightedCauses {
     let flat = || all.iter().flat_map(|reasons| reasons.iter().copied());
     let strong: WeightedCauses =
@@ -20,7 +22,7 @@ pub fn combine_causes(all: &[&WeightedCauses], shared: bool) -> WeightedCauses {
     if shared && !active.is_empty() {
         return active;
     }
-    // One connection that has something to send for half of the time has nothing in the other half.
+    // A single connection with data for half of the time has nothing to send in the other half.
     let one = all.len() == 1 && all.iter().all(|reasons| total_weight(reasons) <= 1.000_1);
     if strong.is_empty() || one {
         let whole: WeightedCauses = flat().collect();
@@ -30,7 +32,7 @@ pub fn combine_causes(all: &[&WeightedCauses], shared: bool) -> WeightedCauses {
     strong
 }
 
-/// The sum of all weights.
+/// Returns the sum of all weights.
 pub fn total_weight(reasons: &[(IdleCause, f64)]) -> f64 {
     reasons.iter().map(|(_, weight)| weight).sum()
 }

@@ -1,4 +1,4 @@
-//! How long a round trip may become when nothing holds senders back any more.
+//! Longest possible round trip over a link, when nothing limits the senders.
 
 use std::time::Duration;
 
@@ -6,11 +6,11 @@ use super::capacity::AccountedLink;
 use crate::scenario::{DataDirection, Scenario};
 use towpath_net::config::{DirectionConfig, Queue, QueueLimit};
 
-/// A queue that holds more is not filled within most runs.
+/// Longest queueing delay considered; a longer queue does not fill within most runs.
 const MAX_QUEUE_TIME: Duration = Duration::from_secs(2);
 const PACKET_BYTES: u64 = 1_514;
 
-/// The longest round trip over the link: all delays, and its queue, full.
+/// Returns the longest round trip over the link: all delays, plus its full queue.
 pub(super) fn max_round_trip(scenario: &Scenario, link: &AccountedLink) -> Duration {
     let of_path = |path: &usize| {
         let path = scenario.paths.get(*path)?;
@@ -31,7 +31,7 @@ pub(super) fn max_round_trip(scenario: &Scenario, link: &AccountedLink) -> Durat
     delay + queue
 }
 
-/// How long a full queue takes to empty. Active queue management keeps it short.
+/// Returns the time that a full queue takes to drain. Active queue management keeps it at zero.
 fn drain_time(config: &DirectionConfig, rate_bps: u64) -> Duration {
     let bytes = match config.queue {
         Queue::DropTail(QueueLimit::Time(span)) => return span.min(MAX_QUEUE_TIME),

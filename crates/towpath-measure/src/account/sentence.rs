@@ -1,4 +1,4 @@
-//! The account in one sentence.
+//! Capacity account as one sentence.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -13,42 +13,45 @@ use crate::scenario::{DataDirection, Transport};
 
 /// Most causes that are named.
 const MAX_CAUSES: usize = 3;
-/// A cause is named from this part of all that is missing on, in per cent.
+/// Smallest share of the missing capacity from which a cause is named, in per cent.
 pub(super) const MIN_CAUSE_PERCENT: u64 = 8;
-/// Less than this part of the capacity is not worth a cause, in per cent.
+/// Smallest share of missing capacity for which causes are named, in per cent.
 const MIN_MISSING_PERCENT: u64 = 3;
 
-/// Sizes that the sentence names, where they are known.
+/// Sizes that the sentence names, where known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct BufferSizes {
-    /// The receive window that the peer offered: while it was full if that is known, else the largest.
+    /// Receive window that the peer advertised: while it was full if that is known, otherwise the
+    /// largest.
     pub receive_window_bytes: Option<u64>,
-    /// The send buffer, likewise.
+    /// Size of the send buffer: while it was full if that is known, otherwise the largest.
     pub send_buffer_bytes: Option<u64>,
-    /// What window and buffer came to, full or not: what grows to enough needs no advice.
+    /// Final sizes of window and buffer, full or not. A size that grows to the sufficient one needs
+    /// no advice.
     pub grown_bytes: [u64; 2],
-    /// What would have been enough for either: see [`bdp_bytes`].
+    /// Sufficient size for either, see [`bdp_bytes`].
     pub sufficient_bytes: Option<u64>,
 }
 
-/// A window that keeps all links busy while the slowest acknowledgement is waited for: the sum of
-/// their rates times the longest round trip.
+/// Returns the window that keeps all links busy until the slowest acknowledgement arrives. This is
+/// the sum of their rates times the longest round trip.
 pub fn bdp_bytes(rates_bps: impl IntoIterator<Item = u64>, longest: Duration) -> u64 {
     let sum: u128 = rates_bps.into_iter().map(u128::from).sum();
     u64::try_from(sum.saturating_mul(longest.as_nanos()) / 8_000_000_000).unwrap_or(u64::MAX)
 }
 
-/// The shortest time after which TCP sends again what was not acknowledged.
+/// Minimum retransmission timeout of TCP in Linux.
 const MIN_RTO: Duration = Duration::from_millis(200);
 
-/// A window that keeps all links busy while the slowest packet is sent, lost and sent again after a
-/// timeout: the sum of their rates times two of the longest round trips and 200 ms.
+/// Returns the window that keeps all links busy while the slowest packet is lost and retransmitted
+/// after a timeout. This is the sum of their rates times (twice the longest round trip plus 200
+/// ms).
 pub fn sufficient_window_bytes(rates_bps: impl IntoIterator<Item = u64>, longest: Duration) -> u64 {
     bdp_bytes(rates_bps, longest * 2 + MIN_RTO)
 }
 
-/// A receive or send buffer with room for a window of `enough_bytes`, in steps of 100 kB: about 60 % of a
-/// buffer is offered as window, and each packet's memory counts.
+/// Returns the receive or send buffer for a window of `enough_bytes`, in steps of 100 kB. About 60
+/// % of a buffer is advertised as window, and the memory of each packet counts.
 pub fn buffer_bytes(enough_bytes: u64) -> u64 {
     const PER_WINDOW: u64 = 2;
     const STEP_BYTES: u64 = 100_000;
@@ -56,16 +59,16 @@ pub fn buffer_bytes(enough_bytes: u64) -> u64 {
     exact.max(1).saturating_mul(STEP_BYTES)
 }
 
-/// What a sentence needs beside the account.
+/// Inputs of a sentence besides the account.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SentenceContext<'a> {
     pub(super) transport: Transport,
     pub(super) sizes: &'a BufferSizes,
-    /// Of each link.
+    /// Users of each link.
     pub(super) users: &'a [LinkUsers],
 }
 
-/// `of 60 Mbit/s, 21 were not used: 14 because …, 5 because …`, and what it advises to change.
+/// Returns `of 60 Mbit/s, 21 were not used: 14 because …, 5 because …`, and the advised change.
 pub(super) fn sentence(
     account: &AccountSummary,
     told: &SentenceContext<'_>,
@@ -92,7 +95,7 @@ pub(super) fn sentence(
     (text + &not_accounted(account), advice)
 }
 
-/// The account of some links.
+/// Returns the account of selected links.
 fn filter_links(account: &AccountSummary, wanted: impl Fn(&LinkAccount) -> bool) -> AccountSummary {
     let links = account.links.iter().filter(|link| wanted(link));
     let links: Vec<LinkAccount> = links.cloned().collect();
@@ -103,7 +106,8 @@ fn filter_links(account: &AccountSummary, wanted: impl Fn(&LinkAccount) -> bool)
     AccountSummary { total, links, ..account.clone() }
 }
 
-/// Who sends all that can be sent; `some` says that there are other links.
+/// Describes the account of transfers, which send as much as they can. `some` is true if there are
+/// other links.
 fn transfer_text(
     account: &AccountSummary,
     some: bool,
@@ -112,7 +116,7 @@ fn transfer_text(
     let total = &account.total;
     let [payload, headers] = [Part::Delivered, Part::Headers].map(|part| total.of(part));
     let missing = total.capacity_bytes.saturating_sub(payload).saturating_sub(headers);
-    // What another host has told may be any number.
+    // The counters may come from another host, so they may be arbitrary numbers.
     let small =
         missing.saturating_mul(100) < total.capacity_bytes.saturating_mul(MIN_MISSING_PERCENT);
     let losses = total.missing_parts();
@@ -151,7 +155,7 @@ fn transfer_text(
     text += &causes.join(", ");
     let at_least = account.estimate.as_ref().is_some_and(|estimate| estimate.at_least);
     let advice = advice(account, &named, told).filter(|_| !at_least);
-    // Where nobody wrote the network down, there is no key.
+    // Without a scenario, no key can be set.
     if account.basis == Basis::Estimate {
         let enough = advice.and(told.sizes.sufficient_bytes);
         text += &enough.map_or_else(String::new, |bytes| {
@@ -165,7 +169,7 @@ fn transfer_text(
     (text, advice)
 }
 
-/// `60 Mbit/s`, and what that was taken from if it is an estimate.
+/// Returns `60 Mbit/s`, and the source if it is an estimate.
 fn capacity_text(account: &AccountSummary, some: bool, scale: &RateScale) -> String {
     let way = match account.links.first().filter(|_| some) {
         Some(link) if link.direction == DataDirection::Down => " down",
@@ -178,7 +182,7 @@ fn capacity_text(account: &AccountSummary, some: bool, scale: &RateScale) -> Str
     format!("{about} {whole} (estimated: {})", estimate.source)
 }
 
-/// What held the senders back for longest, where nothing shows that the paths were full.
+/// Names the longest limit of the senders, if nothing shows that the paths were full.
 fn may_carry_more(account: &AccountSummary, told: &SentenceContext<'_>) -> String {
     if account.estimate.as_ref().is_none_or(|estimate| !estimate.at_least) {
         return String::new();
@@ -207,7 +211,7 @@ fn not_accounted(account: &AccountSummary) -> String {
     }
 }
 
-/// What size would have been enough, where one is named that was not, and whose it is.
+/// Returns the setting that lifts a named window or buffer limit, with the hosts it belongs to.
 fn advice(
     account: &AccountSummary,
     named: &[(Part, u64)],
@@ -317,13 +321,13 @@ pub(super) fn reason(account: &AccountSummary, part: Part, told: &SentenceContex
     }
 }
 
-/// The path that was waited for most.
+/// Returns the path whose missing data blocked the window most.
 fn main_blocking_path(total: &Parts) -> &str {
     let most = total.blocked_by.iter().max_by_key(|(_, bytes)| **bytes);
     most.map_or("another path", |(path, _)| path)
 }
 
-/// Links that lost a tenth or more of what was lost to this part.
+/// Returns the links with a tenth or more of this part's bytes.
 fn links_with(account: &AccountSummary, part: Part) -> String {
     let all = account.total.of(part);
     let mut names: Vec<&str> = Vec::new();

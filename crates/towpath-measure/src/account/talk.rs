@@ -1,4 +1,5 @@
-//! The account of requests and answers, which leave most of the capacity because they are small.
+//! Capacity account of request-reply flows, which leave most of the capacity unused because they
+//! are small.
 
 use std::fmt::Write as _;
 
@@ -8,12 +9,12 @@ use crate::format;
 use crate::result::{AccountSummary, Part};
 use crate::scenario::DataDirection;
 
-/// Causes that are named beside having nothing to send.
+/// Most causes named in addition to having nothing to send.
 const MAX_CAUSES: usize = 2;
-/// Less than this part of the capacity would be rounded to nothing, in parts of a thousand.
+/// Smallest share of the capacity that is named, in per mille; less would be rounded to zero.
 const MIN_PER_MILLE: u64 = 1;
 
-/// What one direction was used for; `account` is about its links only.
+/// Describes the use of one direction; `account` covers its links only.
 pub(super) fn request_reply_text(
     account: &AccountSummary,
     direction: DataDirection,
@@ -34,7 +35,7 @@ pub(super) fn request_reply_text(
     };
     let losses = total.missing_parts().into_iter().filter(worth).take(MAX_CAUSES);
     let nothing = (idle * 1_000 >= capacity * MIN_PER_MILLE).then_some((Part::Application, idle));
-    // Shares of the capacity, not of the time: a path that is down takes its own with it.
+    // Shares are of the capacity, not of the time: a path that is down removes its own capacity.
     let causes = nothing.into_iter().chain(losses);
     let causes: Vec<String> = (causes.enumerate())
         .map(|(place, (part, bytes))| {

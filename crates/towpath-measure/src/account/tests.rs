@@ -160,7 +160,7 @@ fn the_sentence_names_the_largest_causes_and_sufficient_values() {
     assert_eq!(summary.total.sum(), summary.total.capacity_bytes);
 }
 
-/// The sentence of one period of 1 s over a path of `rate`.
+/// Returns the sentence of one period of 1 s over a path of `rate`.
 fn sentence_of(rate: &str, pattern: &str, carried: CarriedBytes, limits: &[(Part, u64)]) -> String {
     let scenario = scenario(&format!(
         "[paths.wire]\nbetween = [\"left\", \"right\"]\nrate = \"{rate}\"\n\
@@ -190,7 +190,7 @@ fn no_share_is_rounded_to_nothing() {
         sentence_of("1 Gbit/s", BULK, carried(115_000_000, 8_000_000), &limits),
         "of 1 Gbit/s, 920 Mbit/s were payload and 64 headers; 16 were not used"
     );
-    // Nothing to speak of is missing.
+    // Nearly all capacity is used.
     assert_eq!(
         sentence_of("1 Mbit/s", BULK, carried(116_990, 8_000), &limits),
         "of 1 Mbit/s, 936 kbit/s were payload and 64 headers"
@@ -241,7 +241,7 @@ fn an_account_of_before_these_parts_is_readable() {
 
 #[test]
 fn a_window_is_enough_when_the_longest_queue_is_full() {
-    // 60 Mbit/s; cellular has 60 ms there and back, and a queue of 100 ms.
+    // 60 Mbit/s; cellular has a round trip of 60 ms and a queue of 100 ms.
     let ledger = Ledger::new(&two_paths(""), Transport::Mptcp);
     let bytes = |ms: u64| 60_000_000 / 8 * (2 * ms + 200) / 1_000;
     assert_eq!(ledger.sufficient_window_bytes(Duration::ZERO), bytes(160));

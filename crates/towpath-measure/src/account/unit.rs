@@ -1,10 +1,10 @@
-//! Bytes of the whole time as mean rates, in one unit for all that a sentence names.
+//! Bytes over the whole time as mean rates, in one unit per sentence.
 
 const UNITS: [(f64, &str); 4] = [(1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"), (1.0, "bit/s")];
-/// What is smaller would be rounded to nothing.
+/// Smallest value shown in a unit; less would be rounded to zero.
 const MIN_SHOWN: f64 = 0.095;
 
-/// The unit of a sentence.
+/// Common unit of all rates in a sentence.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RateScale {
     total_bytes: u64,
@@ -14,7 +14,7 @@ pub(super) struct RateScale {
 }
 
 impl RateScale {
-    /// For parts of `whole_bytes`, of which the smallest is `smallest_bytes`.
+    /// Chooses the unit for parts of `total_bytes`, of which the smallest is `smallest_bytes`.
     pub(super) fn new(total_bytes: u64, smallest_bytes: u64, span_ns: u64) -> Self {
         let (own, _) = unit_of(bps(total_bytes, span_ns));
         let smallest = bps(smallest_bytes, span_ns);
@@ -23,30 +23,30 @@ impl RateScale {
         Self { total_bytes, span_ns, unit, name }
     }
 
-    /// The whole, in its own unit.
+    /// Formats the total, in its own unit.
     pub(super) fn total_text(&self) -> String {
         rate(self.total_bytes, self.span_ns)
     }
 
-    /// A part, without the unit.
+    /// Formats a part, without the unit.
     pub(super) fn of(&self, bytes: u64) -> String {
         number(bps(bytes, self.span_ns) / self.unit)
     }
 
-    /// A part, with the unit if it is not that of the whole.
+    /// Formats a part, with the unit if it differs from the total's.
     pub(super) fn text_with_unit(&self, bytes: u64) -> String {
         let (own, _) = unit_of(bps(self.total_bytes, self.span_ns));
         let name = if self.unit < own { format!(" {}", self.name) } else { String::new() };
         self.of(bytes) + &name
     }
 
-    /// Whether it would be rounded to nothing.
+    /// Returns true if the part would be rounded to zero.
     pub(super) fn rounds_to_zero(&self, bytes: u64) -> bool {
         bps(bytes, self.span_ns) < 0.05 * self.unit
     }
 }
 
-/// So many bytes of the whole time, in the unit that suits them.
+/// Formats bytes over `span_ns` as a mean rate, in the unit that suits it.
 pub(super) fn rate(bytes: u64, span_ns: u64) -> String {
     let bps = bps(bytes, span_ns);
     let (unit, name) = unit_of(bps);

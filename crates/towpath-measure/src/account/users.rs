@@ -1,4 +1,4 @@
-//! Who sends over a link, and to whom.
+//! Hosts that send and receive data over a link.
 
 use std::collections::BTreeSet;
 
@@ -7,16 +7,16 @@ use crate::result::LinkAccount;
 use crate::scenario::{DataDirection, Scenario};
 use crate::traffic::{directions, request_directions};
 
-/// The flows that send data over a link in its direction.
+/// Hosts and buffers of the flows that send data over a link in its direction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct LinkUsers {
     link: (String, DataDirection),
     pub(super) senders: BTreeSet<String>,
     pub(super) receivers: BTreeSet<String>,
-    /// All of them are requests and answers, which need not want more than they get.
+    /// True if all flows are request-reply flows, which need not use all the capacity they get.
     pub(super) is_request_reply: bool,
-    /// `receive-buffer` of the receivers and `send-buffer` of the senders, where the scenario sets them:
-    /// the largest.
+    /// Largest `receive-buffer` of the receivers and `send-buffer` of the senders; 0 where the
+    /// scenario sets none.
     pub(super) receive_buffer_bytes: u64,
     pub(super) send_buffer_bytes: u64,
 }

@@ -1,37 +1,37 @@
-//! Expectations about messages: how late answers were, and what somebody made of them.
+//! Expectations about messages: reply delays, and the video or page loads made of them.
 
 use super::MetricUnit;
 use crate::result::{DelayStats, FlowSummary, MessageStats};
 
-/// A figure of flows that exchange messages. Of several flows and directions the worst counts.
+/// Metric of message flows. Over several flows and directions, the worst counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MessageMetric {
-    /// `delay.p50` and its kin: seconds.
+    /// `delay.p50` and other percentiles: seconds.
     Delay(Percentile),
-    /// `unanswered`: requests, of all flows together.
+    /// `unanswered`: requests without a reply, of all flows together.
     Unanswered,
-    /// `video.startup`: seconds; infinite when there never was a picture.
+    /// `video.startup`: seconds; infinite if playback never started.
     VideoStartup,
-    /// `video.stalls`: a number, of all videos together.
+    /// `video.stalls`: number of stalls, of all videos together.
     VideoStalls,
-    /// `video.rebuffer`: seconds.
+    /// `video.rebuffer`: seconds spent rebuffering.
     VideoRebuffer,
-    /// `web.load`: seconds; infinite when the page never was whole.
+    /// `web.load`: seconds; infinite if the page never loaded completely.
     WebLoad,
 }
 
-/// Which delay of a distribution.
+/// Percentile of a delay distribution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Percentile {
-    /// The median.
+    /// Median, the 50th percentile.
     P50,
-    /// 90 %.
+    /// Value at the 90th percentile.
     P90,
-    /// 99 %.
+    /// Value at the 99th percentile.
     P99,
-    /// 99.9 %.
+    /// Value at the 99.9th percentile.
     P999,
-    /// The largest.
+    /// Maximum of the distribution.
     Max,
 }
 
@@ -96,13 +96,13 @@ impl MessageMetric {
 }
 
 impl MessageStats {
-    /// Requests that were never answered.
+    /// Returns the number of requests without a reply.
     pub fn unanswered(&self) -> u64 {
         self.count.saturating_sub(self.answered)
     }
 }
 
-/// The longest of some times in seconds; what never came takes for ever.
+/// Returns the maximum time in seconds; `None` entries count as infinite.
 fn max(times: impl Iterator<Item = Option<u64>>) -> Option<f64> {
     let seconds = times.map(|time| time.map_or(f64::INFINITY, |nanos| nanos as f64 / 1e9));
     seconds.reduce(f64::max)

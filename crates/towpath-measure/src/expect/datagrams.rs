@@ -1,29 +1,29 @@
-//! Expectations about datagrams at a constant rate.
+//! Expectations about constant-rate datagrams.
 
 use super::MetricUnit;
 use crate::result::{DatagramFigures, DelayStats, FlowSummary};
 
-/// A figure of `udp` or `call`. Of several flows and directions the worst counts.
+/// Metric of `udp` or `call`. Over several flows and directions, the worst counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DatagramMetric {
-    /// `udp.lost`: part of the sent ones that did not arrive, 0 to 1.
+    /// `udp.lost`: share of sent datagrams that did not arrive, 0 to 1.
     Lost,
-    /// `udp.burst`: most that were lost in a row.
+    /// `udp.burst`: maximum number lost in a row.
     Burst,
-    /// `udp.jitter`: seconds, its mean.
+    /// `udp.jitter`: mean jitter in seconds.
     Jitter,
-    /// `udp.delay.p99`: seconds from sent to received, where clocks allow.
+    /// `udp.delay.p99`: one-way delay in seconds; requires comparable clocks.
     Delay,
-    /// `udp.variation.p99`: seconds, the same less the smallest.
+    /// `udp.variation.p99`: one-way delay minus its minimum, in seconds.
     Variation,
-    /// `call.score`: mean opinion score.
+    /// `call.score`: mean opinion score of the call.
     Score,
-    /// `call.frames`: part of the frames that were whole in time, 0 to 1.
+    /// `call.frames`: share of frames complete in time, 0 to 1.
     Frames,
 }
 
 impl DatagramMetric {
-    /// The figure of a name.
+    /// Returns the metric with this name.
     pub(super) fn parse(name: &str) -> Option<Self> {
         Some(match name {
             "udp.lost" => Self::Lost,

@@ -3,17 +3,17 @@
 use super::MetricUnit;
 use crate::result::{FlowSummary, Load};
 
-/// A figure of `latency` with a load. Of several flows the worst counts.
+/// Metric of `latency` under a load. Over several flows, the worst counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LatencyMetric {
-    /// `latency.rise.down` and its kin: seconds.
+    /// `latency.rise.down` and other loads: seconds above the idle latency.
     Rise(Load),
-    /// `latency.rpm.down` and its kin: a number.
+    /// `latency.rpm.down` and other loads: round trips per minute.
     RoundTripsPerMinute(Load),
 }
 
 impl LatencyMetric {
-    /// The figure of a name.
+    /// Returns the metric with this name.
     pub(super) fn parse(name: &str) -> Option<Self> {
         let (figure, load) = name.strip_prefix("latency.")?.split_once('.')?;
         let load = match load {

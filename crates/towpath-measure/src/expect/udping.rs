@@ -1,21 +1,21 @@
-//! Expectations about paths themselves, as datagrams saw them.
+//! Expectations about paths, measured by echo datagrams.
 
 use super::{MetricUnit, Percentile};
 use crate::result::PathStats;
 
-/// A figure of one path. Of several flows the worst counts.
+/// Metric of one path. Over several flows, the worst counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PathMetric {
-    /// `udping.lost.PATH`: part of the datagrams that did not come back, 0 to 1.
+    /// `udping.lost.PATH`: share of datagrams without an echo, 0 to 1.
     Lost,
-    /// `udping.p50.PATH` and its kin: seconds from due to back.
+    /// `udping.p50.PATH` and other percentiles: seconds from due time to echo.
     Delay(Percentile),
-    /// `udping.silence.PATH`: seconds.
+    /// `udping.silence.PATH`: seconds of the longest silence.
     Silence,
 }
 
 impl PathMetric {
-    /// The figure and its path.
+    /// Returns the metric and its path.
     pub(super) fn parse(name: &str) -> Option<(Self, String)> {
         let (figure, path) = name.strip_prefix("udping.")?.split_once('.')?;
         let figure = match figure {

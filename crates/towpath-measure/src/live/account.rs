@@ -1,8 +1,8 @@
-//! Where the capacity went between two real hosts.
+//! Capacity account between two real hosts.
 //!
-//! Each sender says of every period what it moved and what held it back ([`SenderActivity`]); which of it was
-//! new to the application, only the receiver knows. Nobody knows the links, so what they could carry
-//! is [estimated](crate::account::estimate).
+//! Each sender reports for every period the bytes it sent and its limits ([`SenderActivity`]). Only
+//! the receiver knows the bytes that were new to the application. The link capacities are unknown
+//! and therefore [estimated](crate::account::estimate).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,20 +15,20 @@ use crate::account::{
 use crate::result::{Account, AccountSummary, Part, Record, SenderActivity, Subflow};
 use crate::scenario::{DataDirection, Scenario, Transport};
 
-/// What the capacity is taken from.
+/// Description of the capacity's source.
 const CAPACITY_SOURCE: &str = "the most that arrived within 20 ms";
-/// Parts in which weights are counted.
+/// Scale of integer weights.
 const WEIGHT_SCALE: f64 = 1e9;
 
-/// No period of ours has so many bytes or nanoseconds, nor so many bits per second.
+/// Upper bound on bytes, nanoseconds and bit/s of a period, far above real values.
 const MAX_VALUE: u64 = 1 << 40;
-/// No run of ours ends so late.
+/// Upper bound on times of a run.
 const MAX_TIME_NS: u64 = 1 << 47;
 
 /// One end of a subflow in one period.
 type SenderSample<'a> = (&'a Subflow, SenderActivity);
 
-/// The account of a merged run; nothing where no sender told what held it back.
+/// Returns the account of a merged run; empty if no sender reported its limits.
 pub fn account(
     scenario: &Scenario,
     transport: Transport,
@@ -67,7 +67,7 @@ pub fn account(
     )
 }
 
-/// What a record says. The other host may say anything, so its numbers are cut to what can be.
+/// Extracts a record's sample. Values from the other host are untrusted and therefore clamped.
 fn sender_sample(record: &Record) -> Option<SenderSample<'_>> {
     let Record::Subflow(subflow) = record else { return None };
     let mut held = SenderActivity::clone(subflow.sender_activity.as_deref()?);
@@ -88,7 +88,7 @@ fn sender_sample(record: &Record) -> Option<SenderSample<'_>> {
     Some((subflow, held))
 }
 
-/// All that was said, to be looked at path by path.
+/// All samples of a run.
 struct RunSamples<'a> {
     transport: Transport,
     names: &'a [String],
@@ -97,7 +97,7 @@ struct RunSamples<'a> {
 }
 
 impl RunSamples<'_> {
-    /// What was seen of a path; nothing if no subflow ever used it.
+    /// Returns the periods of a path; empty if no subflow ever used it.
     fn periods(&self, path: usize, direction: DataDirection) -> Vec<ObservedPeriod> {
         let of_direction =
             || self.samples.iter().filter(move |(one, _)| one.direction == direction);
@@ -126,7 +126,7 @@ impl RunSamples<'_> {
             let peak_bps = own.iter().map(|(_, held)| held.peak_bps).max().unwrap_or(0);
             let limits = weights(&self.path_causes(&own, &other));
             let period = Period { t_ns, span_ns, carried, partial_packet_bytes: 0, limits };
-            // A queue belongs to the path: who uses it sees it.
+            // The queue belongs to the path, so every subflow on it sees it.
             let queued = own.iter().map(|(_, held)| held.queued_ns).max().unwrap_or(0);
             let is_full = queued.saturating_mul(4) >= span_ns.saturating_mul(3);
             periods.push(ObservedPeriod { period, peak_bps, is_saturated: is_full });
@@ -135,7 +135,7 @@ impl RunSamples<'_> {
         periods
     }
 
-    /// Why a path was not used in a period, by what its own subflows and those of others say.
+    /// Returns the causes of idle capacity on a path, from its own subflows and the others.
     fn path_causes(
         &self,
         own: &[&SenderSample<'_>],
@@ -158,7 +158,7 @@ impl RunSamples<'_> {
         combine_causes(&[&all], false)
     }
 
-    /// What one subflow waited for, in parts of the period.
+    /// Returns the limits of one subflow, as shares of the period.
     fn subflow_causes(&self, (subflow, held): &SenderSample<'_>) -> WeightedCauses {
         let sum: u64 = held.limits_ns.values().fold(0, |sum, span| sum.saturating_add(*span));
         let share = |span: u64| span as f64 / sum.max(1) as f64;
@@ -186,7 +186,7 @@ impl RunSamples<'_> {
         self.names.iter().position(|name| *name == other.path)
     }
 
-    /// Of what subflows brought, which part was new to the receiver's application, by flow.
+    /// Returns for each flow the shares of received bytes that were not new to the application.
     fn overhead_shares(&self, direction: DataDirection) -> BTreeMap<u32, OverheadShares> {
         let flows: BTreeSet<u32> = self.samples.iter().map(|(one, _)| one.flow).collect();
         let of = |flow: u32| {
@@ -203,7 +203,7 @@ impl RunSamples<'_> {
             let part = |bytes: u64, of: u64| (bytes as f64 / of.max(1) as f64).clamp(0.0, 1.0);
             match self.transport {
                 _ if read == 0 => OverheadShares::default(),
-                // UDP payload: of it, the application's bytes.
+                // The rest of the UDP payload is application data.
                 Transport::Quic | Transport::Mpquic => {
                     OverheadShares { framing: 1.0 - part(read, acked), reinjected: 0.0 }
                 }
@@ -219,12 +219,12 @@ impl RunSamples<'_> {
     }
 }
 
-/// What of a subflow's bytes was not new to the application.
+/// Shares of a subflow's bytes that were not new to the application.
 #[derive(Debug, Clone, Copy, Default)]
 struct OverheadShares {
-    /// The protocol's own.
+    /// Share of the protocol's own bytes.
     framing: f64,
-    /// Brought by another subflow before.
+    /// Share of bytes already delivered by another subflow.
     reinjected: f64,
 }
 
@@ -237,7 +237,7 @@ fn add_sample(carried: &mut CarriedBytes, held: &SenderActivity, new: OverheadSh
     carried.spurious += held.spurious_bytes;
 }
 
-/// Peaks are of payload; capacity is of whole packets.
+/// Scales peaks from payload to whole packets, which capacity counts.
 fn scale_peaks(periods: &mut [ObservedPeriod]) {
     let sum = |of: fn(&CarriedBytes) -> u64| -> u64 {
         periods.iter().map(|one| of(&one.period.carried)).sum()

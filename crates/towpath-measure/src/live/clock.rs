@@ -1,30 +1,30 @@
-//! How far apart two hosts' clocks are.
+//! Clock offset between two hosts.
 
 use std::time::Duration;
 
 use towpath_net::Instant;
 
-/// The server's clock seen from the client's.
+/// Offset of the server's clock from the client's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClockOffset {
-    /// What must be added to the client's nanoseconds.
+    /// Nanoseconds to add to the client's time.
     pub nanos: i128,
-    /// It is not further from that than this.
+    /// Maximum error of the offset.
     pub error: Duration,
 }
 
 impl ClockOffset {
-    /// A point in time of the client's clock on the server's.
+    /// Converts a point in time from the client's clock to the server's.
     pub fn to_server_time(self, at: Instant) -> Instant {
         let nanos = i128::from(at.as_nanos()).saturating_add(self.nanos).max(0);
         Instant::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 }
 
-/// Questions and answers about the server's clock.
+/// Clock offset estimator, fed by request-reply probes.
 ///
-/// The answer was given between question and answer, so half the round trip is the largest error,
-/// and the shortest round trip knows best.
+/// The server read its clock between request and reply, so the error is at most half the round-trip
+/// time. The shortest round trip gives the best estimate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ClockEstimator {
     best: Option<ClockOffset>,
@@ -32,12 +32,13 @@ pub struct ClockEstimator {
 }
 
 impl ClockEstimator {
-    /// An answer that came at `now` to what was asked at `asked`: it is `server` o'clock.
+    /// Adds a sample: the request left at `asked`, the reply with the time `server` arrived at
+    /// `now`.
     pub fn add_sample(&mut self, asked: Instant, now: Instant, server: Instant) {
         let trip = now.saturating_since(asked);
         let middle = asked + trip / 2;
         let nanos = i128::from(server.as_nanos()) - i128::from(middle.as_nanos());
-        // What a division drops counts as error, too.
+        // The division may round down, which adds to the error.
         let error = trip / 2 + Duration::from_nanos(1);
         self.count = self.count.saturating_add(1);
         if self.best.is_none_or(|best| error < best.error) {
@@ -45,12 +46,12 @@ impl ClockEstimator {
         }
     }
 
-    /// How many were answered.
+    /// Returns the number of samples.
     pub fn count(&self) -> u32 {
         self.count
     }
 
-    /// What is known.
+    /// Returns the best estimate so far; `None` before the first sample.
     pub fn best(&self) -> Option<ClockOffset> {
         self.best
     }

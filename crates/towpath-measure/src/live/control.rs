@@ -1,4 +1,4 @@
-//! The server's end of a control connection, as a state machine.
+//! Server side of a control connection, as a state machine.
 
 use std::time::Duration;
 
@@ -8,53 +8,53 @@ use super::preamble::TestToken;
 use super::secret::{AuthProof, AuthRole, AuthTranscript, Challenge, ChannelBinding, Secret};
 use crate::scenario::Scenario;
 
-/// How long a client may be silent before its test runs: it opens connections meanwhile.
+/// Maximum silence of a client before its test runs; it opens connections meanwhile.
 const SETUP_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long it may be silent while nothing can be wrong: a test runs, or a result is kept.
+/// Maximum silence while silence is normal: a test runs, or a result is retained.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(3_600);
-/// How often a client may ask how the server looks, which costs a few listings of the kernel.
+/// Maximum number of snapshot requests per connection; each costs a few kernel dumps.
 const MAX_SNAPSHOT_REQUESTS: u32 = 16;
 
-/// What the server has to do.
+/// Action that the server must take next.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ControlAction {
-    /// Say this.
+    /// Send this message to the client.
     Send(ServerMessage),
-    /// Say what time it is.
+    /// Send [`ServerMessage::Clock`] with the current time.
     SendClock {
-        /// What was asked with.
+        /// Client's clock from the probe, in nanoseconds.
         client_ns: u64,
     },
-    /// Make room for a test; then call [`ControlSession::on_admitted`], or say why not and close.
+    /// Admit a test; then call [`ControlSession::on_admitted`], or refuse and close.
     Admit(Box<(TestPlan, Scenario)>),
-    /// Say how this host looks.
+    /// Send a snapshot of this host.
     Snapshot {
-        /// With who listens on this port.
+        /// Port whose listener to include.
         port: u16,
-        /// All of it, or only what a stranger may know.
+        /// True for a complete snapshot, false for one redacted for unauthenticated clients.
         whole: bool,
     },
-    /// Remember that somebody has given a wrong secret.
+    /// Record a failed authentication attempt.
     AuthFailed,
     /// Start the traffic of a test at this time of the server's clock.
     Begin(TestToken, u64),
     /// End the traffic of a test at once.
     Stop(TestToken),
-    /// End the traffic of a test at this time of the server's clock, with what was begun before.
+    /// End the traffic of a test at this time of the server's clock; started requests complete.
     End(TestToken, u64),
-    /// Say [`ServerMessage::Part`]s of a test's result from here on, or [`ServerMessage::Pending`].
+    /// Send [`ServerMessage::Part`]s of the result from this offset, or [`ServerMessage::Pending`].
     Deliver(TestToken, u64),
-    /// The result of a test is not needed any more.
+    /// Drop the result of a test.
     Forget(TestToken),
-    /// Close the connection.
+    /// Close the control connection.
     Close,
 }
 
-/// The server's end of a control connection.
+/// Server side of a control connection.
 ///
-/// `Greeting` ─hello▶ (`Proving` ─proof▶) `Planning` ─plan▶ `Gathering` ─begin▶ `Running`. Who comes
-/// back with a token is in `Running` at once. Whoever says something out of turn is closed. Tests are
-/// told apart by their [names](Token::name) here.
+/// `Greeting` ─hello▶ (`Proving` ─proof▶) `Planning` ─plan▶ `Gathering` ─begin▶ `Running`. A client
+/// that reconnects with a token starts in `Running`. A message out of order closes the connection.
+/// Tests are identified by their [public IDs](TestToken::public_id) here.
 #[derive(Debug, Clone)]
 pub struct ControlSession {
     state: ControlState,
@@ -63,11 +63,11 @@ pub struct ControlSession {
     seen: Option<ObservedProtocol>,
     datagrams: bool,
     quic: bool,
-    /// Of the connection, if it is encrypted.
+    /// Channel binding of the connection, if it is encrypted.
     binding: Option<ChannelBinding>,
-    /// Strangers are told how this host looks.
+    /// Set if unauthenticated clients get complete snapshots.
     open: bool,
-    /// Questions how this host looks.
+    /// Number of snapshot requests received.
     looks: u32,
 }
 
@@ -82,8 +82,9 @@ enum ControlState {
 }
 
 impl ControlSession {
-    /// A new connection. `challenge` is random and never used before. A connection with the name of a
-    /// test belongs to one that exists: its client has lost the first one.
+    /// Creates the state of a new connection; `challenge` must be random and unused.
+    ///
+    /// `test` is the public ID of an existing test whose client lost its first connection.
     pub fn new(test: Option<TestToken>, secret: Option<Secret>, challenge: Challenge) -> Self {
         let state = test.map_or(ControlState::Greeting, ControlState::Running);
         let (seen, datagrams, quic) = (None, false, false);
@@ -91,20 +92,20 @@ impl ControlSession {
         Self { state, secret, challenge, seen, datagrams, quic, binding, open, looks }
     }
 
-    /// Over an encrypted connection: a secret is proved nowhere else.
+    /// Sets the channel binding of an encrypted connection; authentication requires one.
     #[must_use]
     pub fn with_binding(self, binding: Option<ChannelBinding>) -> Self {
         Self { binding, ..self }
     }
 
-    /// Whether strangers are told how this host looks, as those are who know its secret.
+    /// Sets whether unauthenticated clients get complete snapshots, as authenticated ones do.
     #[must_use]
     pub fn with_public_diagnostics(self, open: bool) -> Self {
         Self { open, ..self }
     }
 
-    /// What the client is told with the greeting: what was seen of its connection, and whether, on
-    /// this port, datagrams are sent back and QUIC is spoken.
+    /// Sets the greeting: the observed protocol, and support for datagram echo and QUIC on this
+    /// port.
     #[must_use]
     pub fn with_greeting(
         self,
@@ -115,7 +116,7 @@ impl ControlSession {
         Self { seen, datagrams, quic, ..self }
     }
 
-    /// How long the client may be silent now.
+    /// Returns the maximum time that the client may be silent in this state.
     pub fn idle_timeout(&self, limits: &ServerLimits) -> Duration {
         match self.state {
             ControlState::Greeting | ControlState::Proving | ControlState::Planning => {
@@ -126,7 +127,7 @@ impl ControlSession {
         }
     }
 
-    /// The test that dies with this connection, because it has not begun.
+    /// Returns the test that is aborted when this connection closes, because it has not begun.
     pub fn pending_test(&self) -> Option<TestToken> {
         match self.state {
             ControlState::Gathering(token) => Some(token),
@@ -138,7 +139,7 @@ impl ControlSession {
         }
     }
 
-    /// The test whose client this is, once its traffic has begun.
+    /// Returns the test of this client, once its traffic has begun.
     pub fn running_test(&self) -> Option<TestToken> {
         match self.state {
             ControlState::Running(token) => Some(token),
@@ -150,19 +151,19 @@ impl ControlSession {
         }
     }
 
-    /// Ends the conversation.
+    /// Refuses the client and closes the connection.
     pub fn refuse(&mut self, refusal: AdmissionError) -> Vec<ControlAction> {
         self.state = ControlState::Closed;
         vec![ControlAction::Send(refusal.into()), ControlAction::Close]
     }
 
-    /// There is room for the test.
+    /// Handles the admission of the test; returns the reply.
     pub fn on_admitted(&mut self, token: TestToken) -> ServerMessage {
         self.state = ControlState::Gathering(token.public_id());
         ServerMessage::Accepted { token }
     }
 
-    /// The client said something.
+    /// Handles a message from the client.
     pub fn on_message(
         &mut self,
         message: ClientMessage,
@@ -186,7 +187,7 @@ impl ControlSession {
         ServerMessage::Welcome { towpath, challenge, seen, datagrams, quic }
     }
 
-    /// Whether a client knows the secret; who guesses learns nothing else.
+    /// Verifies a client's proof. A wrong guess reveals nothing about the secret.
     fn verify_proof(
         &self,
         proof: AuthProof,
@@ -240,7 +241,7 @@ impl ControlSession {
                 ),
             },
             (ControlState::Planning, ClientMessage::Snapshot { port }) => {
-                // Where there is a secret, it has been proved by now.
+                // A client that gets here has proved the secret, if there is one.
                 let whole = self.secret.is_some() || self.open;
                 (ControlState::Planning, vec![ControlAction::Snapshot { port, whole }])
             }
@@ -305,7 +306,7 @@ mod tests {
         ControlSession::new(None, secret, Challenge([9; 32])).with_binding(Some(BINDING))
     }
 
-    /// What the client of a connection says to prove a secret.
+    /// Proof message of a client with this secret.
     fn proof(secret: &str, binding: ChannelBinding, server: Challenge) -> ClientMessage {
         let meeting = AuthTranscript { binding, server, client: CLIENT };
         let secret = Secret::from_text(secret.as_bytes()).unwrap();
@@ -381,7 +382,7 @@ mod tests {
         else {
             panic!("{acts:?}");
         };
-        // Somebody who stands between has another connection to each of them.
+        // A man in the middle has separate connections, with separate bindings, to both.
         let elsewhere = proof(KEY, ChannelBinding([4; 32]), server);
         let acts = control.clone().on_message(elsewhere, &limits);
         assert_eq!(acts.first(), Some(&ControlAction::AuthFailed), "{acts:?}");

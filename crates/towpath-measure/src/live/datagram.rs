@@ -1,32 +1,32 @@
-//! Datagrams that are sent back at once: the round trip of a path without any transport.
+//! Echo datagrams: the round-trip time of a path without a transport.
 //!
-//! They share their port with QUIC, whose packets all have the bit 0x40 of the first byte set (RFC
-//! 9000 §17.2, §17.3); these have not. Whoever has no token of a test gets no answer where a secret
-//! is needed, and an answer is exactly as long as its question: nobody is hit harder by it than the
-//! asker could hit by himself.
+//! The port is shared with QUIC, whose packets all set the fixed bit 0x40 in the first byte (RFC
+//! 9000 §17.2, §17.3). These datagrams clear it. If a secret is required, requests without a test's
+//! token get no reply. A reply has exactly the length of its request, so that spoofed requests are
+//! not amplified.
 
 use super::preamble::TestToken;
 
-/// First bytes: no QUIC packet, `tp`, version.
+/// First bytes of a request: not a QUIC packet, then `tp` and a version.
 const REQUEST_MAGIC: [u8; 4] = [0x01, b't', b'p', 1];
 const REPLY_MAGIC: [u8; 4] = [0x02, b't', b'p', 1];
 
-/// A question, and the answer to it: a number and a time besides the token.
+/// Echo request or reply: token, number and time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EchoDatagram {
-    /// Of which test; [`TestToken::NONE`] of none.
+    /// Public ID of the test; [`TestToken::NONE`] for none.
     pub token: TestToken,
-    /// Number of the question.
+    /// Number of the request.
     pub number: u32,
-    /// When it was asked, on the asker's clock.
+    /// Time of the request on the sender's clock, in nanoseconds.
     pub sent_ns: u64,
 }
 
 impl EchoDatagram {
-    /// Length of both.
+    /// Length of a request and of a reply, in bytes.
     pub const BYTES: usize = 32;
 
-    /// As it is asked.
+    /// Serializes the datagram as a request.
     pub fn to_bytes(self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         let parts = REQUEST_MAGIC.into_iter().chain(self.token.0);
@@ -37,7 +37,7 @@ impl EchoDatagram {
         bytes
     }
 
-    /// Reads an answer.
+    /// Parses a reply; `None` for other datagrams.
     pub fn parse_reply(bytes: &[u8]) -> Option<Self> {
         Self::parse(bytes, REPLY_MAGIC)
     }
@@ -55,8 +55,8 @@ impl EchoDatagram {
     }
 }
 
-/// The answer to a datagram of whoever; `None` is silence. `admits` says whose questions are
-/// answered.
+/// Returns the reply to a datagram, or `None` if it gets none. `admits` decides which tokens get
+/// replies.
 pub fn reply(
     bytes: &[u8],
     admits: impl Fn(TestToken) -> bool,

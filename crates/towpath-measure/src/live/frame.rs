@@ -1,42 +1,42 @@
-//! Frames: a length of four bytes, then so many bytes of JSON.
+//! Frames of the control connection: a length of four bytes, then JSON of that length.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use thiserror::Error;
 
-/// No frame is longer.
+/// Maximum length of a frame's JSON.
 pub const MAX_FRAME_BYTES: usize = 64 * 1024;
 
-/// Why a connection's frames cannot be read any further.
+/// Reason why no further frames can be read from a connection.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum FrameError {
-    /// It announces more than any frame holds.
+    /// Length above the maximum.
     #[error("a frame of {0} bytes; none is longer than {MAX_FRAME_BYTES}")]
     TooLong(usize),
-    /// It does not hold what is expected.
+    /// JSON that does not match the expected type.
     #[error("a frame that is not understood: {0}")]
     NotUnderstood(String),
 }
 
-/// Frames out of bytes as they come.
+/// Decoder that splits a byte stream into frames.
 #[derive(Debug, Default)]
 pub struct FrameDecoder {
     buffer: Vec<u8>,
 }
 
 impl FrameDecoder {
-    /// Takes bytes. Who reads a connection calls [`Self::take`] until there is none before more are
-    /// taken, so that no more than one frame and one read's bytes are kept.
+    /// Appends received bytes. Callers drain [`Self::take`] before they push more. So the buffer
+    /// holds at most one frame and one read.
     pub fn push(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// Bytes that are kept.
+    /// Returns the number of buffered bytes.
     pub fn buffered(&self) -> usize {
         self.buffer.len()
     }
 
-    /// The next frame, if it is there as a whole.
+    /// Returns the next frame, or `None` if it is incomplete.
     pub fn take<T: DeserializeOwned>(&mut self) -> Result<Option<T>, FrameError> {
         let Some((length, rest)) = self.buffer.split_first_chunk::<4>() else { return Ok(None) };
         let length = u32::from_be_bytes(*length) as usize;
@@ -51,7 +51,7 @@ impl FrameDecoder {
     }
 }
 
-/// A frame as it is sent.
+/// Serializes a frame; fails if its content is too long.
 pub fn to_bytes<T: Serialize>(content: &T) -> Result<Vec<u8>, FrameError> {
     let mut bytes = vec![0; 4];
     serde_json::to_writer(&mut bytes, content)

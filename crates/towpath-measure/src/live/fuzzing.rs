@@ -1,5 +1,5 @@
-//! The bodies of the fuzz targets `control` and `datagram`, whatever a stranger sends to a server, and
-//! `half`, whatever a server says that it saw.
+//! Bodies of three fuzz targets: `control` and `datagram` (input of an unauthenticated client), and
+//! `half` (a server's report).
 
 use std::time::Duration;
 
@@ -21,7 +21,8 @@ use crate::scenario::{DataDirection, Scenario, Transport, Udp, Udping, no_files}
 use crate::traffic::udp::planned_datagrams;
 use crate::traffic::{Pinger, UdpReceiver};
 
-/// A connection to a server from its first byte on; then the same bytes as an answer of a server.
+/// Runs a connection to a server from its first byte, then parses the same bytes as a server's
+/// reply.
 pub fn control(data: &[u8]) {
     let limits = ServerLimits::default();
     if let Ok(Some(preamble)) = Preamble::read(data)
@@ -53,7 +54,8 @@ pub fn control(data: &[u8]) {
     let _ = HostReport::from_text(&String::from_utf8_lossy(data)); // must not panic
 }
 
-/// A datagram to a server, which never answers with more; then the same bytes as an answer.
+/// Feeds a datagram to a server, whose reply is never longer, then parses the same bytes as a
+/// reply.
 pub fn datagram(data: &[u8]) {
     for admitted in [true, false] {
         let answer = datagram::reply(data, |_| admitted);
@@ -92,8 +94,8 @@ pub fn datagram(data: &[u8]) {
     assert!(probes.len() <= asked && probes.iter().all(|probe| probe.answered_ns.is_some()));
 }
 
-/// A half that a server sends, merged with one of a client that saw the same, and with none; what is
-/// said of the run comes of both.
+/// Merges a server's report with that of a client that saw the same, and with none. Builds the
+/// result from both.
 pub fn host_report(data: &[u8]) {
     let Ok(half) = HostReport::from_text(&String::from_utf8_lossy(data)) else { return };
     assert_eq!(HostReport::from_text(&half.clone().into_text()).as_ref(), Ok(&half));

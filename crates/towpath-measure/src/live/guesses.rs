@@ -1,7 +1,7 @@
-//! Who has given a wrong secret: each source gets slower with every wrong one.
+//! Rate limit for failed authentication: exponential backoff for each source.
 //!
-//! A source is an IPv4 address, or an IPv6 network of 64 bits, in which one host has as many
-//! addresses as it likes. Nothing waits for a source that is too fast: it is refused.
+//! A source is an IPv4 address or an IPv6 /64 network, in which one host has as many addresses as
+//! it likes. Requests during the backoff are refused at once, not delayed.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -9,20 +9,20 @@ use std::time::Duration;
 
 use towpath_net::Instant;
 
-/// So many wrong ones in a row cost nothing: people mistake a file.
+/// Number of failures in a row without backoff; users may pick the wrong file.
 const FREE_ATTEMPTS: u32 = 3;
-/// What the first one after that costs; each one more costs twice as much,
+/// Backoff after the first failure beyond those; each further failure doubles it.
 const INITIAL_BACKOFF: Duration = Duration::from_secs(1);
-/// up to this.
+/// Upper limit of the backoff.
 const MAX_BACKOFF: Duration = Duration::from_secs(60);
-/// Without a wrong one for so long, a source begins anew.
+/// Time without failures after which a source starts afresh.
 const RESET_AFTER: Duration = Duration::from_secs(600);
-/// Sources that are remembered; the one that was quiet longest is forgotten first.
+/// Maximum number of tracked sources; the one with the oldest failure is evicted first.
 const MAX_SOURCES: usize = 4_096;
-/// Not more than one line in so long tells of wrong ones.
+/// Minimum interval between two log lines about failures.
 const LOG_INTERVAL: Duration = Duration::from_secs(5);
 
-/// A source's wrong ones.
+/// Failures of one source.
 #[derive(Debug, Clone, Copy)]
 struct FailedAttempts {
     count: u32,
@@ -37,16 +37,16 @@ impl FailedAttempts {
     }
 }
 
-/// All sources that have been wrong.
+/// Rate limiter for authentication, with all sources that have failed.
 #[derive(Debug, Default)]
 pub struct AuthRateLimiter {
     sources: BTreeMap<IpAddr, FailedAttempts>,
-    /// When somebody was last told, and how many wrong ones nobody was told of.
+    /// Time of the last log line; `untold` counts the failures not logged since.
     last_logged_at: Option<Instant>,
     untold: u64,
 }
 
-/// What counts as one source.
+/// Returns the source of an address: IPv4 itself, or the IPv6 /64.
 pub fn source_prefix(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {
@@ -58,14 +58,14 @@ pub fn source_prefix(address: IpAddr) -> IpAddr {
 }
 
 impl AuthRateLimiter {
-    /// Whether a source may try now; or how long it has to wait.
+    /// Checks that a source may try now; the error is the remaining backoff.
     pub fn check(&self, from: IpAddr, now: Instant) -> Result<(), Duration> {
         let left =
             self.sources.get(&source_prefix(from)).map(|wrong| wrong.until().saturating_since(now));
         left.filter(|left| !left.is_zero()).map_or(Ok(()), Err)
     }
 
-    /// A source was wrong. Returns how many others nobody was told of, if it is time to tell.
+    /// Records a failed attempt. Returns the number of unlogged ones if a log line is due.
     pub fn record_failure(&mut self, from: IpAddr, now: Instant) -> Option<u64> {
         self.sources.retain(|_, wrong| now.saturating_since(wrong.last) < RESET_AFTER);
         let from = source_prefix(from);
@@ -79,12 +79,13 @@ impl AuthRateLimiter {
         self.record_rejected(now)
     }
 
-    /// A source was right: it has only mistaken the secret before.
+    /// Records a success and forgets the failures of the source.
     pub fn record_success(&mut self, from: IpAddr) {
         self.sources.remove(&source_prefix(from));
     }
 
-    /// Somebody was wrong, or too fast. Returns how many others nobody was told of, if it is time.
+    /// Records a failed or refused attempt. Returns the number of unlogged ones if a log line is
+    /// due.
     pub fn record_rejected(&mut self, now: Instant) -> Option<u64> {
         if self.last_logged_at.is_some_and(|told| now.saturating_since(told) < LOG_INTERVAL) {
             self.untold = self.untold.saturating_add(1);
@@ -109,7 +110,7 @@ mod tests {
         let (tireless, other): (IpAddr, IpAddr) =
             ("192.0.2.1".parse().unwrap(), "192.0.2.2".parse().unwrap());
         let (mut tried, mut told) = (0, 0);
-        // A thousand a second, for ten minutes.
+        // A thousand attempts a second for ten minutes.
         for millis in 0..600_000 {
             assert_eq!(guesses.check(other, at(millis)), Ok(()));
             if guesses.check(tireless, at(millis)).is_ok() {

@@ -1,4 +1,4 @@
-//! What one host saw of a run.
+//! Measurement report of one host.
 
 use std::collections::BTreeMap;
 
@@ -12,141 +12,142 @@ use crate::store::{CardinalityLimiter, MAX_SUBFLOWS, MIN_LINE_BYTES};
 use crate::traffic::talk::ExchangeReport;
 use crate::traffic::udp::{UdpReceiverReport, UdpSenderReport};
 
-/// Most bytes of a half: logs of an hour have a slot for every millisecond of each stream.
+/// Maximum size of a report: logs of an hour have a slot for every millisecond of each stream.
 const MAX_REPORT_BYTES: u64 = 1 << 30;
-/// Most bytes of a line that is not a flow's. A flow's holds its logs and messages, all in one.
+/// Maximum size of a line, except for flows. A flow's line holds all its logs and messages.
 const MAX_LINE_BYTES: usize = 8_000_000;
 
-/// What one host saw.
+/// Measurement report of one host.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct HostReport {
-    /// The host.
+    /// Host and the resources it used.
     pub host: HostInfo,
-    /// Its flows.
+    /// Flows of the run, as this host saw them.
     pub flows: Vec<FlowReport>,
-    /// Their connections.
+    /// Connections of the flows.
     pub connections: Vec<ConnectionReport>,
-    /// Their subflows.
+    /// Subflows of the connections.
     pub subflows: Vec<SubflowReport>,
-    /// What happened when, in order of time; subflows have this host's numbers.
+    /// Events and samples in order of time, with this host's subflow numbers.
     pub records: Vec<Record>,
 }
 
-/// A host and what it used.
+/// A host and the resources it used.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct HostInfo {
-    /// Version of towpath.
+    /// Version of towpath on the host.
     pub towpath: String,
-    /// Kernel release.
+    /// Kernel release, as in `uname -r`.
     pub kernel: String,
-    /// Everything else that a reader must know to judge the run, by name.
+    /// Other conditions needed to judge the run, by name.
     pub conditions: BTreeMap<String, String>,
-    /// What to check before the result is trusted.
+    /// Warnings to check before trusting the result.
     pub warnings: Vec<String>,
-    /// Processor time of the whole process.
+    /// CPU time of the whole process, in seconds.
     pub cpu_s: f64,
 }
 
-/// A flow.
+/// Report of one flow.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct FlowReport {
-    /// Its number.
+    /// Number of the flow.
     pub flow: u32,
-    /// What arrived here: one log for each stream.
+    /// Deliveries at this host: one log for each stream.
     pub delivered: Vec<(DataDirection, DeliveryLog)>,
-    /// How long it took to open its first connection, at the end that did it.
+    /// Time to open the first connection, at the end that opened it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connect_ns: Option<u64>,
-    /// What went wrong.
+    /// Reason for a failure; `None` if the flow succeeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
-    /// Its messages.
+    /// Requests and replies of the flow.
     #[serde(rename = "talk", default, skip_serializing_if = "Option::is_none")]
     pub exchange: Option<ExchangeReport>,
-    /// Its datagrams at a constant rate, in each direction.
+    /// Constant-rate datagrams of the flow, one report for each direction.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub datagrams: Vec<DatagramReport>,
-    /// What to check before it is trusted; becomes the host's.
+    /// Notes to check before trusting the flow; merged into the host's warnings.
     #[serde(skip)]
     pub notes: Vec<String>,
 }
 
-/// What one end knows of a flow's datagrams in one direction.
+/// One end's report of a flow's datagrams in one direction.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DatagramReport {
-    /// `up` or `down`.
+    /// Direction: `up` or `down`.
     pub direction: DataDirection,
-    /// Path, where this end knows it.
+    /// Path name, if this end knows it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// Of the end that sends.
+    /// Statistics of the sender, at the sending end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sent: Option<UdpSenderReport>,
-    /// Of the end that counts.
+    /// Statistics of the receiver, at the receiving end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub received: Option<UdpReceiverReport>,
 }
 
-/// A connection.
+/// Report of one connection.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConnectionReport {
-    /// Flow number.
+    /// Number of the flow.
     pub flow: u32,
-    /// Stream number.
+    /// Number of the stream within the flow.
     pub stream: u32,
-    /// Whether it was a multipath one when last seen.
+    /// Set if the connection was multipath when last sampled.
     pub multipath: bool,
-    /// Bytes sent again on another subflow.
+    /// Bytes reinjected on another subflow.
     pub reinjected_bytes: u64,
-    /// Why it is not a multipath one, if this host can tell.
+    /// Reason for the lack of multipath, if this host knows it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
-/// A subflow.
+/// Report of one subflow.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SubflowReport {
-    /// Flow number.
+    /// Number of the flow.
     pub flow: u32,
-    /// Stream number.
+    /// Number of the stream within the flow.
     pub stream: u32,
-    /// This host's number for it.
+    /// Number of the subflow on this host.
     pub subflow: u32,
-    /// Path, where this host knows it.
+    /// Path name, if this host knows it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// This host's address and port.
+    /// Address and port of this host.
     pub local: String,
-    /// The other's.
+    /// Address and port of the peer.
     pub remote: String,
-    /// Whether it is a backup subflow.
+    /// Set if it is a backup subflow.
     pub backup: bool,
     /// Payload bytes of this host that were acknowledged.
     #[serde(default)]
     pub bytes_acked: u64,
     /// Payload bytes that arrived here.
     pub bytes_received: u64,
-    /// Packets that this host sent again.
+    /// Packets that this host retransmitted on this subflow.
     pub retransmissions: u64,
-    /// This host's last smoothed round-trip time.
+    /// Last smoothed round-trip time of this host, in microseconds.
     pub srtt_us: u32,
-    /// The protocol's number for it, the same on both hosts, where there is one.
+    /// Protocol's own number for it, equal on both hosts; `None` if the protocol has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number: Option<u32>,
-    /// STREAM frames that arrived here: what has none has only been kept, though bytes arrived.
+    /// STREAM frames that arrived here. A path with bytes but without frames only received
+    /// keep-alives.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stream_frames: Option<u64>,
-    /// This host's congestion control, read back.
+    /// Congestion control of this host, read back from the socket.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub congestion_control: Option<String>,
-    /// When it was first seen.
+    /// Time at which the subflow was first seen.
     pub first_seen_ns: u64,
-    /// When it vanished, if before the end.
+    /// Time at which it disappeared, if before the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub closed_ns: Option<u64>,
 }
 
-/// One line of a half as it is sent.
+/// One line of a report as sent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum ReportLine {
@@ -158,12 +159,14 @@ enum ReportLine {
 }
 
 impl HostReport {
-    /// As text, one JSON value a line. What is written is dropped: both would take much memory.
+    /// Converts the report to text, one JSON value per line. Consumes it, since both need much
+    /// memory.
     pub fn into_text(self) -> String {
         let Self { host, flows, connections, subflows, records } = self;
         let mut text = String::new();
         let mut add = |line: ReportLine| {
-            // All of it are numbers, texts and lists of them: it cannot fail.
+            // The lines hold only numbers, strings and lists of them, so that serialization cannot
+            // fail.
             text.push_str(&serde_json::to_string(&line).unwrap_or_default());
             text.push('\n');
         };
@@ -175,9 +178,9 @@ impl HostReport {
         text
     }
 
-    /// Reads what another host sent; a line that is not understood says which.
+    /// Parses another host's report; errors name the line number.
     ///
-    /// None is longer than one of ours can be, or speaks of more things than a result may.
+    /// Rejects lines longer than our own can be, and more items than a result may have.
     pub fn from_text(text: &str) -> Result<Self, String> {
         let mut half = Self::default();
         let budget = ReadBudget::of(MAX_REPORT_BYTES);
@@ -207,7 +210,7 @@ impl HostReport {
         Ok(half)
     }
 
-    /// What is known of a flow.
+    /// Returns the report of a flow, or `None` without one.
     pub fn flow(&self, number: u32) -> Option<&FlowReport> {
         self.flows.iter().find(|flow| flow.flow == number)
     }

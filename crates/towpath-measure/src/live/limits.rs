@@ -1,4 +1,4 @@
-//! What a server lets others do.
+//! Limits of a server on clients and their tests.
 
 use std::time::Duration;
 
@@ -12,34 +12,34 @@ use crate::scenario::{Pattern, Scenario, Udp, no_files};
 use crate::traffic::udp::planned_datagrams;
 use crate::traffic::{directions, streams};
 
-/// No block is larger; nobody gains by more, and each stream's thread holds one.
+/// Maximum block size; larger ones gain nothing, and each stream's thread holds one.
 const MAX_BLOCK_BYTES: u32 = 4 << 20;
-/// No socket gets larger buffers.
+/// Maximum socket buffer size.
 const MAX_WINDOW_BYTES: u32 = 256 << 20;
-/// Flows of a test.
+/// Maximum number of flows in a test.
 const MAX_FLOWS: usize = 16;
 
-/// What a server lets others do.
+/// Limits of a server on clients and their tests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerLimits {
-    /// Tests at the same time.
+    /// Maximum number of concurrent tests.
     pub tests: usize,
-    /// Length of a test, with the time for which late answers are waited for.
+    /// Maximum duration of a test, including the wait for late replies.
     pub duration: Duration,
-    /// Bytes that a test may move, both directions together.
+    /// Maximum bytes of a test, both directions together; `None` means unlimited.
     pub bytes: Option<u64>,
-    /// Rate of a client in each direction, in all that it does.
+    /// Maximum rate of a client in each direction, over all its traffic; `None` means unlimited.
     pub rate: Option<Rate>,
-    /// Connections of a test.
+    /// Maximum number of connections in a test.
     pub streams: u32,
-    /// Connections that have not said what they are for: all of them.
+    /// Maximum number of connections without a complete preamble, over all clients.
     pub max_pending: usize,
-    /// How long they may take for it.
+    /// Maximum time for a connection to complete its preamble.
     pub preamble_timeout: Duration,
-    /// How long a result is kept for its client.
+    /// Time for which a result is retained for its client.
     pub result_retention: Duration,
-    /// Memory for all tests: what they need from the beginning, what is noted of their traffic, and
-    /// results that nobody has fetched.
+    /// Maximum memory for all tests in bytes: their setup, the logs of their traffic, and results
+    /// that have not been fetched.
     pub memory: u64,
 }
 
@@ -59,17 +59,17 @@ impl Default for ServerLimits {
     }
 }
 
-/// Why something is not done.
+/// Reason why a request is refused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AdmissionError {
-    /// Why.
+    /// Reason, as sent to the client.
     pub why: String,
-    /// The way out.
+    /// Suggested fix, if there is one.
     pub hint: Option<String>,
 }
 
 impl AdmissionError {
-    /// A refusal with a way out.
+    /// Creates a refusal with a suggested fix.
     pub fn new(why: impl Into<String>, hint: impl Into<String>) -> Self {
         Self { why: why.into(), hint: Some(hint.into()) }
     }
@@ -82,7 +82,7 @@ impl From<AdmissionError> for ServerMessage {
 }
 
 impl ServerLimits {
-    /// Reads a plan and checks that it may be done.
+    /// Parses a plan and checks it against the limits.
     pub fn admit(&self, plan: &TestPlan) -> Result<Scenario, AdmissionError> {
         let scenario = Scenario::parse("the plan", &plan.scenario, &no_files)
             .map_err(|errors| AdmissionError { why: errors.to_string(), hint: None })?;
@@ -171,7 +171,7 @@ fn check_settings(plan: &TestPlan) -> Result<(), AdmissionError> {
     Ok(())
 }
 
-/// The longest time that a test takes.
+/// Returns the maximum duration of a test.
 pub fn length(scenario: &Scenario) -> Duration {
     let ends = scenario.flows.iter().map(|flow| flow.start + flow.pattern.limit());
     ends.max().unwrap_or_default()

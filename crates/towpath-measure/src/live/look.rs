@@ -1,106 +1,107 @@
-//! What a host says of itself when somebody wants to know why there is no multipath.
+//! Snapshot of a host's network state, for diagnosing missing multipath.
 //!
-//! Both ends of a diagnosis have the same form: `towpath doctor` reads it on its own host, and asks a
-//! server for its own. Every list has a limit, so that an answer fits into one frame.
+//! Both ends of a diagnosis use the same form: `towpath doctor` reads it on its own host, and
+//! requests the server's. Every list has a limit, so that a snapshot fits into one frame.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
-/// Links in an answer.
+/// Maximum number of interfaces in a snapshot.
 pub const MAX_LINKS: usize = 48;
-/// Addresses in an answer.
+/// Maximum number of addresses in a snapshot.
 pub const MAX_ADDRESSES: usize = 96;
-/// Endpoints in an answer; few hosts have more than the eight that a connection can use.
+/// Maximum number of endpoints; few hosts have more than the eight that a connection can use.
 pub const MAX_ENDPOINTS: usize = 32;
-/// Connections in an answer.
+/// Maximum number of connections in a snapshot.
 pub const MAX_CONNECTIONS: usize = 8;
-/// Subflows of each, as many as Linux has.
+/// Maximum number of subflows per connection, as in Linux.
 pub const MAX_SUBFLOWS: usize = 9;
 
-/// A host's part in Multipath TCP.
+/// Network state of a host that matters for Multipath TCP.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct HostSnapshot {
-    /// It is only what a stranger may know: of his own connections, and of the server's own port.
+    /// Set if it is redacted for an unauthenticated client: its own connections and the listener
+    /// only.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub partial: bool,
-    /// Release of the kernel.
+    /// Kernel release, as in `uname -r`.
     pub kernel: String,
-    /// What opening a Multipath TCP socket gives: 0, or the number of the error.
+    /// Result of opening a Multipath TCP socket: 0, or the error number.
     pub socket_errno: i32,
-    /// Kernel settings by their names below `net.`, such as `mptcp.enabled`; absent ones are left out.
+    /// Kernel settings by name below `net.`, such as `mptcp.enabled`; missing ones are left out.
     pub settings: BTreeMap<String, String>,
-    /// Counters that are not zero, such as `MPTcpExt.MPJoinSynTx`.
+    /// Non-zero counters, such as `MPTcpExt.MPJoinSynTx`.
     pub counters: BTreeMap<String, u64>,
-    /// Interfaces.
+    /// Network interfaces of the host.
     pub links: Vec<LinkSnapshot>,
-    /// Addresses of interfaces.
+    /// Addresses of all interfaces.
     pub addresses: Vec<AddressSnapshot>,
     /// Endpoints of the path manager.
     pub endpoints: Vec<EndpointSnapshot>,
-    /// Its limits.
+    /// Limits of the path manager.
     pub limits: Option<MptcpLimits>,
-    /// Who listens on the port that was asked for.
+    /// Listener on the requested port.
     pub listener: Option<ListenerSnapshot>,
-    /// Connections of the asking address to that port.
+    /// Connections from the requesting address to that port.
     pub connections: Vec<ConnectionSnapshot>,
 }
 
-/// An interface.
+/// State of a network interface.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LinkSnapshot {
-    /// Its number.
+    /// Index of the interface.
     pub index: u32,
-    /// Its name.
+    /// Name of the interface.
     pub name: String,
-    /// Set up by its administrator.
+    /// True if the administrator has set it up (`IFF_UP`).
     pub up: bool,
-    /// Able to carry packets.
+    /// True if it can carry packets (`IFF_RUNNING`).
     pub running: bool,
-    /// For this host alone.
+    /// True for a loopback interface.
     pub loopback: bool,
-    /// Largest IP packet.
+    /// MTU of the interface in bytes.
     pub mtu_bytes: u32,
-    /// Bytes that arrived, since it exists.
+    /// Bytes received since the interface was created.
     pub rx_bytes: u64,
-    /// Bytes that left.
+    /// Bytes sent since then.
     pub tx_bytes: u64,
     /// Effective reverse path filter: 0 off, 1 strict, 2 loose.
     pub rp_filter: u8,
-    /// Effective `arp_ignore`: over 0, it answers for its own addresses only.
+    /// Effective `arp_ignore`; above 0, it replies for its own addresses only.
     pub arp_ignore: u8,
-    /// Effective `arp_announce`.
+    /// Effective `arp_announce` setting of the interface.
     pub arp_announce: u8,
 }
 
 /// An address of an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AddressSnapshot {
-    /// Number of the interface.
+    /// Index of the interface.
     pub link: u32,
-    /// The address.
+    /// Address of the interface.
     pub address: IpAddr,
-    /// Bits of its network part.
+    /// Length of the network prefix in bits.
     pub prefix_length: u8,
 }
 
 /// An endpoint of the path manager.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndpointSnapshot {
-    /// Its number.
+    /// Address ID of the endpoint.
     pub id: u8,
-    /// Its address.
+    /// Address of the endpoint.
     pub address: IpAddr,
-    /// Its port, if it listens itself.
+    /// Port, if the endpoint has a listener of its own.
     #[serde(default)]
     pub port: Option<u16>,
-    /// The interface that it is bound to.
+    /// Index of the interface that the endpoint is bound to.
     #[serde(default)]
     pub link: Option<u32>,
-    /// `MPTCP_PM_ADDR_FLAG_*`.
+    /// Flags of the endpoint, `MPTCP_PM_ADDR_FLAG_*`.
     pub flags: u32,
 }
 
@@ -116,32 +117,32 @@ impl EndpointSnapshot {
         self.flags & flag != 0
     }
 
-    /// It is announced to peers.
+    /// Returns true if it is announced to peers.
     pub const fn is_signal(self) -> bool {
         self.has(Self::SIGNAL)
     }
 
-    /// Subflows are opened from it without being asked.
+    /// Returns true if the host opens subflows from it proactively.
     pub const fn opens_subflows(self) -> bool {
         self.has(Self::SUBFLOW | Self::FULLMESH)
     }
 
-    /// Subflows are opened from it towards announced addresses only.
+    /// Returns true if subflows are opened from it to announced addresses only.
     pub const fn is_laminar(self) -> bool {
         self.has(Self::LAMINAR)
     }
 
-    /// Its subflows are to be used when there is no other.
+    /// Returns true if its subflows are only a fallback for others.
     pub const fn is_backup(self) -> bool {
         self.has(Self::BACKUP)
     }
 
-    /// The kernel has made it itself.
+    /// Returns true if the kernel created it implicitly.
     pub const fn is_implicit(self) -> bool {
         self.has(Self::IMPLICIT)
     }
 
-    /// The flags as people write them.
+    /// Returns the names of the flags, as in `ip mptcp`.
     pub fn flag_names(self) -> Vec<&'static str> {
         [
             (Self::SIGNAL, "signal"),
@@ -158,35 +159,35 @@ impl EndpointSnapshot {
     }
 }
 
-/// How far the path manager may go, for each connection.
+/// Limits of the path manager for each connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MptcpLimits {
-    /// Subflows beyond the first.
+    /// Maximum number of additional subflows.
     pub subflows: u32,
-    /// Announced addresses that are connected to.
+    /// Maximum number of announced addresses to connect to.
     pub add_addr_accepted: u32,
 }
 
-/// Who listens on a port.
+/// Listeners on a TCP port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ListenerSnapshot {
-    /// Somebody does, with TCP that knows no Multipath TCP.
+    /// True if a listener uses plain TCP.
     pub plain: bool,
-    /// Somebody does, with Multipath TCP.
+    /// True if a listener uses Multipath TCP.
     pub multipath: bool,
 }
 
 /// A connection as one end sees it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConnectionSnapshot {
-    /// Our address and port of the first subflow.
+    /// Local address and port of the first subflow.
     pub local: SocketAddr,
-    /// The other's.
+    /// Remote address and port of the first subflow.
     pub remote: SocketAddr,
-    /// Multipath TCP that has not fallen back.
+    /// True for Multipath TCP that has not fallen back.
     pub multipath: bool,
-    /// Its subflows.
+    /// Subflows of the connection.
     #[serde(default)]
     pub subflows: Vec<SubflowSnapshot>,
 }
@@ -194,22 +195,22 @@ pub struct ConnectionSnapshot {
 /// A subflow as one end sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SubflowSnapshot {
-    /// Our address and port.
+    /// Local address and port.
     pub local: SocketAddr,
-    /// The other's.
+    /// Remote address and port.
     pub remote: SocketAddr,
-    /// It is established.
+    /// True if the subflow is established.
     pub established: bool,
-    /// One end wants it as a backup.
+    /// True if one end marks it as a backup.
     pub backup: bool,
-    /// Bytes that the other end has acknowledged.
+    /// Bytes that the peer has acknowledged.
     pub bytes_acked: u64,
-    /// Bytes that have arrived.
+    /// Bytes received from the peer.
     pub bytes_received: u64,
 }
 
 impl HostSnapshot {
-    /// The same, not longer than the limits.
+    /// Returns the snapshot with its lists cut to the limits.
     #[must_use]
     pub fn truncated(mut self) -> Self {
         self.links.truncate(MAX_LINKS);
@@ -222,25 +223,25 @@ impl HostSnapshot {
         self
     }
 
-    /// What a stranger may know of it: that somebody listens, which a port scan tells as well, and how
-    /// his own connections are seen from here.
+    /// Returns the part that an unauthenticated client may see. That is the listener, which a port
+    /// scan also reveals, and the client's own connections.
     #[must_use]
     pub fn redacted(self) -> Self {
         let Self { listener, connections, .. } = self;
         Self { partial: true, listener, connections, ..Self::default() }
     }
 
-    /// A counter; one that the kernel does not have reads as zero.
+    /// Returns a counter; zero if the kernel does not have it.
     pub fn counter(&self, name: &str) -> u64 {
         self.counters.get(name).copied().unwrap_or(0)
     }
 
-    /// A setting as a number.
+    /// Returns a setting as a number; `None` if it is missing or not a number.
     pub fn number(&self, name: &str) -> Option<u64> {
         self.settings.get(name)?.trim().parse().ok()
     }
 
-    /// How much each counter has grown since.
+    /// Returns the counters that have grown since `earlier`, with their growth.
     pub fn counters_since(&self, earlier: &Self) -> BTreeMap<String, u64> {
         let grown = |(name, now): (&String, &u64)| {
             let growth = now.saturating_sub(earlier.counter(name));
@@ -249,12 +250,12 @@ impl HostSnapshot {
         self.counters.iter().filter_map(grown).collect()
     }
 
-    /// The interface of that number.
+    /// Returns the interface with this index.
     pub fn link(&self, index: u32) -> Option<&LinkSnapshot> {
         self.links.iter().find(|link| link.index == index)
     }
 
-    /// The interface that has an address.
+    /// Returns the interface that has this address.
     pub fn link_of(&self, address: IpAddr) -> Option<&LinkSnapshot> {
         let found = self.addresses.iter().find(|one| one.address == address)?;
         self.link(found.link)

@@ -1,7 +1,7 @@
-//! Two halves become one run.
+//! Merges the reports of both hosts into one run.
 //!
-//! Both hosts count time from the start of the traffic, which they agreed on, so nothing is shifted
-//! here. What each end alone can know is taken from it: deliveries from the receiver, retransmissions
+//! Both hosts count time from the agreed start of the traffic, so no clock correction is needed
+//! here. Each value comes from the end that knows it: deliveries from the receiver, retransmissions
 //! and congestion control from the sender, paths from the client.
 
 use std::collections::BTreeMap;
@@ -18,42 +18,41 @@ use crate::scenario::{DataDirection, Flow, Pattern, Scenario};
 use crate::traffic::{directions, talk, udp};
 use towpath_net::Instant;
 
-/// What both halves come to.
+/// Result of merging both reports.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct MergedRun {
-    /// Series and events, in order of time.
+    /// Time series and events, in order of time.
     pub records: Vec<Record>,
-    /// Messages, in order of when they were due.
+    /// Messages, in order of their due times.
     pub messages: Vec<Message>,
-    /// Datagrams over single paths, in order of when they were due.
+    /// Datagrams over single paths, in order of their due times.
     pub probes: Vec<Probe>,
-    /// What became of datagrams at a constant rate, and their periods.
+    /// Statistics of constant-rate datagrams, by flow and direction.
     pub datagrams: Vec<(u32, DataDirection, DatagramFigures)>,
-    /// The periods.
+    /// Time series of those datagrams.
     pub datagram_rows: Vec<DatagramRow>,
     /// Counters of both hosts.
     pub counters: Vec<Counter>,
-    /// What the summary is made of.
+    /// Input of the summary, one for each flow and direction.
     pub inputs: Vec<FlowInput>,
-    /// Totals of subflows.
+    /// Totals of each subflow and direction.
     pub subflows: Vec<SubflowSummary>,
-    /// Bytes sent again on another subflow.
+    /// Bytes reinjected on another subflow.
     pub reinjected_bytes: u64,
-    /// Connections that were multipath ones at every end that was asked, and those that were not.
+    /// Connections that were multipath at every end that reported.
     pub multipath: usize,
-    /// The others.
+    /// Connections that were not multipath.
     pub single: usize,
-    /// Why, if an end could tell.
+    /// Reason for the lack of multipath, if an end knows it.
     pub reason: Option<String>,
     /// Paths on which data arrived, in order of their subflows.
     pub paths_used: Vec<String>,
-    /// Whether the server's half is missing.
+    /// True if the server's report is missing.
     pub one_sided: bool,
 }
 
 impl MergedRun {
-    /// Leaves out messages that were due at `end` or later: one host may have heard late that it is the
-    /// end.
+    /// Drops messages due at `end` or later: one host may have learned late that the test ends.
     pub fn drop_from(&mut self, end: Instant) {
         let counts = |message: &Message| message.due_ns < end.as_nanos();
         self.messages.retain(counts);
@@ -74,8 +73,8 @@ struct SubflowPair<'a> {
     path: String,
 }
 
-/// Merges what `client` and `server` saw of a run of `scenario`; `missing` says why there is nothing
-/// of the server.
+/// Merges the reports of `client` and `server` for a run of `scenario`. The error of `server` is
+/// the reason why its report is missing.
 pub fn merge(
     scenario: &Scenario,
     client: &HostReport,
@@ -118,9 +117,8 @@ pub fn merge(
     merged
 }
 
-/// Finds for each subflow of one host what the other calls it: by the protocol's number or its
-/// addresses, else (where an address translator stands between the hosts) by the order in which they
-/// appeared.
+/// Pairs the subflows of both hosts by the protocol's number or their addresses. Behind a NAT, it
+/// falls back to the order in which they appeared.
 fn pairs<'a>(client: &'a HostReport, server: Option<&'a HostReport>) -> Vec<SubflowPair<'a>> {
     let mut pairs = Vec::new();
     let mut left: Vec<&SubflowReport> =
@@ -168,7 +166,7 @@ impl SubflowPair<'_> {
         Some((any.flow, any.stream))
     }
 
-    /// The sender's and the receiver's view of data in a direction.
+    /// Returns the reports of the sender and of the receiver of data in this direction.
     fn ends(&self, direction: DataDirection) -> (Option<&SubflowReport>, Option<&SubflowReport>) {
         match direction {
             DataDirection::Up | DataDirection::Both => (self.client, self.server),
@@ -177,7 +175,7 @@ impl SubflowPair<'_> {
     }
 }
 
-/// What both ends know of datagrams at a constant rate.
+/// Merges both ends' reports on constant-rate datagrams.
 fn datagrams(
     merged: &mut MergedRun,
     scenario: &Scenario,
@@ -213,7 +211,7 @@ fn datagrams(
     }
 }
 
-/// What both directions of a call took together: whatever the clocks say cancels out.
+/// Returns the sum of both one-way delays of a call; the clock offset cancels out.
 fn round_trip(flow: u32, halves: [Option<&HostReport>; 2]) -> Option<i64> {
     let all = halves.into_iter().flatten().filter_map(|half| half.flow(flow));
     let heard = all
@@ -317,7 +315,7 @@ fn summaries(scenario: &Scenario, pairs: &[SubflowPair<'_>]) -> Vec<SubflowSumma
     all
 }
 
-/// Paths of subflows on which data arrived: more than what keeps a path.
+/// Returns the paths on which application data arrived, beyond keep-alives.
 fn paths_used(scenario: &Scenario, pairs: &[SubflowPair<'_>]) -> Vec<String> {
     let mut used: Vec<String> = Vec::new();
     for pair in pairs {
@@ -336,7 +334,7 @@ fn connections(merged: &mut MergedRun, client: &HostReport, server: Option<&Host
     let mut all: BTreeMap<StreamKey, bool> = BTreeMap::new();
     for (name, half) in HOSTS.iter().zip([Some(client), server]) {
         for one in half.into_iter().flat_map(|half| &half.connections) {
-            // One end that has fallen back is enough: the proof needs both.
+            // A fallback at one end is enough: multipath needs both ends.
             *all.entry((one.flow, one.stream)).or_insert(true) &= one.multipath;
             merged.reinjected_bytes = merged.reinjected_bytes.saturating_add(one.reinjected_bytes);
             if let (None, Some(reason)) = (&merged.reason, &one.reason) {
@@ -348,7 +346,8 @@ fn connections(merged: &mut MergedRun, client: &HostReport, server: Option<&Host
     merged.single = all.len().saturating_sub(merged.multipath);
 }
 
-/// Takes a record of one host; of the server, `numbers` tell what the client calls its subflows.
+/// Takes a record of one host; for the server's, `numbers` maps its subflow numbers to the
+/// client's.
 fn take(
     merged: &mut MergedRun,
     mut record: Record,
@@ -372,7 +371,7 @@ fn take(
             }
         }
         Record::Event(event) => {
-            // That a subflow is there, the client says, who knows its path.
+            // Subflow events come from the client, which knows the path.
             if numbers.is_some() && event.kind == EventKind::Subflow {
                 return;
             }
@@ -383,14 +382,14 @@ fn take(
             merged.counters.push(counter.clone());
             return;
         }
-        // Only the client asks.
+        // Only the client sends probes.
         Record::Probe(probe) if numbers.is_none() => {
             merged.probes.push(probe.clone());
             return;
         }
         Record::Interval(_) => {}
         Record::Interface(interface) => host.clone_into(&mut interface.host),
-        // None of these is one host's to say.
+        // These records are not made by a single host.
         Record::Meta(_)
         | Record::Link(_)
         | Record::Account(_)

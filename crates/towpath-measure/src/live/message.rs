@@ -1,4 +1,4 @@
-//! What client and server say on a control connection.
+//! Messages of the control connection between client and server.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,134 +7,134 @@ use super::preamble::TestToken;
 use super::secret::{AuthProof, Challenge};
 use crate::scenario::Transport;
 
-/// Said by the client.
+/// Message from the client.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "say", rename_all = "kebab-case")]
 pub enum ClientMessage {
-    /// The first word of a new test.
+    /// Start of a new test.
     Hello {
-        /// Version of towpath.
+        /// Version of towpath on the client.
         towpath: String,
     },
-    /// The answer to a challenge, and one for the server.
+    /// Client's authentication proof, with a challenge for the server.
     Proof {
-        /// The answer.
+        /// Proof of the secret, for the server's challenge.
         proof: AuthProof,
-        /// The server must prove the secret with this.
+        /// Challenge from which the server must compute its own proof.
         challenge: Challenge,
     },
-    /// What is to be done.
+    /// Test that the client requests.
     Plan(Box<TestPlan>),
-    /// In place of a plan: how does the server look from inside?
+    /// Request for a host snapshot of the server, sent instead of a plan.
     #[serde(rename = "look")]
     Snapshot {
-        /// The port in question.
+        /// Port whose listener and connections are of interest.
         port: u16,
     },
-    /// What time is it?
+    /// Clock probe for offset estimation.
     Probe {
-        /// The client's clock, to be given back.
+        /// Client's clock in nanoseconds, echoed in the reply.
         client_ns: u64,
     },
-    /// The traffic starts.
+    /// Start time of the traffic.
     Begin {
-        /// When, on the server's clock.
+        /// Start time on the server's clock, in nanoseconds.
         at_ns: u64,
     },
-    /// The traffic ends early, at once.
+    /// Immediate stop of the traffic.
     Stop,
-    /// The traffic ends early: nothing is asked that is due later, and what was asked is answered.
+    /// Early end of the traffic: later requests are dropped, pending ones still get their replies.
     End {
-        /// When, on the server's clock.
+        /// End time on the server's clock, in nanoseconds.
         at_ns: u64,
     },
-    /// The result, from some byte on.
+    /// Request for the result, starting at an offset.
     Fetch {
-        /// Bytes that are there already.
+        /// Number of bytes already received.
         offset: u64,
     },
-    /// The result is there; nothing more is wanted.
+    /// End of the session; the client has the complete result.
     Bye,
 }
 
-/// What a server saw of a connection: what arrived may not be what was sent.
+/// Protocol that the server observed on a connection; middleboxes may have changed it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ObservedProtocol {
-    /// Multipath TCP.
+    /// Multipath TCP without fallback.
     Multipath,
-    /// Plain TCP, where it would have accepted Multipath TCP.
+    /// Plain TCP, although the server supports Multipath TCP.
     Plain,
-    /// Plain TCP, since its kernel has nothing else.
+    /// Plain TCP, since the server's kernel supports nothing else.
     #[serde(rename = "without")]
     Unsupported,
 }
 
-/// Said by the server.
+/// Message from the server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "say", rename_all = "kebab-case")]
 pub enum ServerMessage {
-    /// The answer to hello.
+    /// Reply to [`ClientMessage::Hello`], with the server's abilities.
     Welcome {
-        /// Version of towpath.
+        /// Version of towpath on the server.
         towpath: String,
-        /// The secret must be proved with this.
+        /// Challenge for the client; `None` if the server needs no secret.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         challenge: Option<Challenge>,
-        /// What it saw of this connection.
+        /// Protocol that the server observed on this connection.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         seen: Option<ObservedProtocol>,
-        /// Whether it sends [datagrams](super::datagram) back on this port.
+        /// Set if the server echoes [datagrams](super::datagram) on this port.
         #[serde(default)]
         datagrams: bool,
-        /// Whether it speaks QUIC on this port.
+        /// Set if the server accepts QUIC on this port.
         #[serde(default)]
         quic: bool,
     },
-    /// It knows the secret, too.
+    /// Server's authentication proof; the client is authenticated.
     Proved {
-        /// The answer to the client's challenge.
+        /// Proof for the client's challenge.
         proof: AuthProof,
     },
-    /// The plan is accepted; the connections can be opened.
+    /// The plan is accepted; the client may open the test connections.
     Accepted {
-        /// What they are opened with.
+        /// Token that each test connection must carry.
         token: TestToken,
     },
-    /// Not like that.
+    /// The request is rejected.
     Refused {
-        /// Why.
+        /// Reason for the rejection.
         why: String,
-        /// The way out.
+        /// Suggested fix, if there is one.
         hint: Option<String>,
     },
-    /// All connections are there.
+    /// All test connections are open.
     Ready,
-    /// It is.
+    /// Reply to a clock probe.
     Clock {
-        /// What was asked with.
+        /// Client's clock, as in the probe.
         client_ns: u64,
-        /// The server's clock.
+        /// Server's clock in nanoseconds.
         server_ns: u64,
     },
-    /// It looks like that.
+    /// Host snapshot of the server.
     #[serde(rename = "looked")]
     Snapshot(Box<HostSnapshot>),
-    /// There is no result yet.
+    /// The result is not available yet.
     Pending,
-    /// A part of the result.
+    /// A chunk of the result.
     Part {
-        /// Where it begins.
+        /// Offset of the chunk in the result, in bytes.
         offset: u64,
-        /// Length of the whole.
+        /// Length of the whole result in bytes.
         total: u64,
-        /// The part.
+        /// Text of the chunk.
         text: String,
     },
 }
 
 impl ServerMessage {
-    /// The word as it is on the wire.
+    /// Returns the message's name on the wire.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Welcome { .. } => "welcome",
@@ -150,8 +150,8 @@ impl ServerMessage {
     }
 }
 
-/// Text that another host has said, for people: without characters that steer a terminal, and not
-/// longer than anybody reads.
+/// Returns text from another host in a form safe to print. Replaces control and invisible
+/// characters, and truncates to 400 characters.
 pub fn sanitize(text: &str) -> String {
     const MAX_CHARS: usize = 400;
     let shown = |c: char| if c.is_control() || is_invisible(c) { '\u{fffd}' } else { c };
@@ -162,41 +162,41 @@ pub fn sanitize(text: &str) -> String {
     plain
 }
 
-/// Marks that turn the direction of what follows, or cannot be seen.
+/// Returns true for invisible characters and those that change the text direction.
 const fn is_invisible(c: char) -> bool {
     matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
-/// What is to be done.
+/// Test requested by the client.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TestPlan {
-    /// Hosts `client` and `server`, and what is sent between them, as a scenario.
+    /// Scenario text with the hosts `client` and `server` and the flows between them.
     pub scenario: String,
-    /// Over which transport.
+    /// Transport of the test.
     pub transport: Transport,
-    /// How.
+    /// Settings of the transfers.
     pub settings: TransferSettings,
 }
 
-/// How bytes are moved.
+/// Settings of bulk transfers.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct TransferSettings {
-    /// Bytes written or read at once.
+    /// Bytes per read or write.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub block_bytes: Option<u32>,
-    /// Buffers of sockets.
+    /// Socket buffer size in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window_bytes: Option<u32>,
-    /// Each stream's sender is not faster.
+    /// Maximum rate of each stream's sender, in bit/s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate_bps: Option<u64>,
-    /// Congestion control; the system's when not given.
+    /// Name of the congestion control; `None` means the system's default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub congestion_control: Option<String>,
-    /// What a transfer delivers is counted, not copied.
+    /// Set if received data is counted, but not copied to the application.
     #[serde(default)]
     pub discard: bool,
-    /// TCP and Multipath TCP carry TLS, as QUIC always does.
+    /// Set if TCP and Multipath TCP carry TLS, as QUIC always does.
     #[serde(default)]
     pub tls: bool,
 }

@@ -1,11 +1,11 @@
-//! Two real hosts: what they say to each other, without sockets and clocks.
+//! Control protocol between two real hosts, without sockets and clocks.
 //!
-//! Every connection and every QUIC stream begins with a [`Preamble`]; nothing is said before it.
-//! Control connections then carry [frames](frame) with [messages](message); a server's end of one is
-//! a [`ControlSession`]. What one host saw is a [`Half`]; both are [merged](merge()) into the records of a
-//! run. `docs/live.md` has the protocol in words.
+//! Every connection and every QUIC stream begins with a [`Preamble`]. Control connections then
+//! carry [frames](frame) with [messages](message); their server side is a [`ControlSession`]. Each
+//! host's measurements are a [`HostReport`]; both are [merged](merge()) into the records of a run.
+//! `docs/live.md` describes the protocol.
 //!
-//! Nothing received can panic, and nothing received makes anything grow without a [limit](limits).
+//! No received data can cause a panic or unlimited memory use; [limits] apply to everything.
 
 pub mod account;
 pub mod clock;
@@ -37,7 +37,7 @@ pub use message::{ClientMessage, ObservedProtocol, ServerMessage, TestPlan, Tran
 pub use preamble::{ConnectionKind, InvalidPreamble, Preamble, TestToken};
 pub use secret::{Secret, SecretError};
 
-/// Where a server listens unless it is told otherwise.
+/// Default TCP and UDP port of a server.
 pub const DEFAULT_PORT: u16 = 5_210;
 /// Names of the two hosts in scenarios and results.
 pub const HOSTS: [&str; 2] = ["client", "server"];

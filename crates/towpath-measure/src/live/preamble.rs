@@ -1,4 +1,4 @@
-//! What every connection begins with: 32 bytes that say what it is for.
+//! Preamble of every connection: 32 bytes that identify its purpose.
 
 use std::fmt;
 
@@ -9,18 +9,18 @@ use thiserror::Error;
 const MAGIC: &[u8] = b"towpath";
 const PREAMBLE_VERSION: u8 = 1;
 
-/// Opens a test on its server: who knows it may end the test and fetch the result. It is said over a
-/// control connection only; what can be read on the way has the [name](Token::name) of the test.
+/// Bearer token of a test: its holder may stop the test and fetch the result. Sent over a control
+/// connection only; cleartext carries the test's [public ID](TestToken::public_id).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct TestToken(pub [u8; 16]);
 
 impl TestToken {
-    /// No test yet.
+    /// Placeholder for a test that does not exist yet.
     pub const NONE: Self = Self([0; 16]);
 
-    /// What names the test where others may read it, and opens nothing but a place for its data. The
-    /// token cannot be found from it.
+    /// Returns the public ID of the test, a one-way hash that may be sent in cleartext. The ID only
+    /// lets a connection join the test's data.
     #[must_use]
     pub fn public_id(self) -> Self {
         const LABEL: &[u8] = b"towpath live name";
@@ -41,7 +41,7 @@ impl fmt::Display for TestToken {
 }
 
 impl fmt::Debug for TestToken {
-    /// It opens doors, so it does not belong into logs.
+    /// Hides the token, since it grants access and must not appear in logs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Token(…)")
     }
@@ -61,42 +61,43 @@ impl TryFrom<String> for TestToken {
     }
 }
 
-/// What a connection is for.
+/// Purpose of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConnectionKind {
     /// Messages of the control protocol.
     Control,
-    /// A flow's data.
+    /// Data of one stream of a flow.
     Data,
-    /// Whatever is sent comes back: for measuring round trips.
+    /// Echo of all data, for measuring round-trip times.
     Echo,
-    /// TLS, and in it control, which begins with a preamble of its own.
+    /// TLS, with a control connection inside that begins with its own preamble.
     Tls,
 }
 
 /// The first 32 bytes of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Preamble {
-    /// What it is for.
+    /// Purpose of the connection.
     pub kind: ConnectionKind,
-    /// Flow and stream, where it is for data.
+    /// Number of the flow, for data connections.
     pub flow: u16,
-    /// The stream of the flow.
+    /// Stream of the flow, for data connections.
     pub stream: u16,
-    /// Of which test; [`TestToken::NONE`] for a new one. For data and echo it is the test's name.
+    /// Test of the connection; [`TestToken::NONE`] for a new one. Data and echo carry the public
+    /// ID.
     pub token: TestToken,
 }
 
-/// It is not for us.
+/// Bytes that are not a preamble of this version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("this is not the protocol of a towpath of this version")]
 pub struct InvalidPreamble;
 
 impl Preamble {
-    /// Its length.
+    /// Length of the preamble in bytes.
     pub const BYTES: usize = 32;
 
-    /// As it is sent: magic, version, kind, three zeros, flow, stream, token.
+    /// Serializes the preamble: magic, version, kind, three zeros, flow, stream, token.
     pub fn to_bytes(self) -> [u8; Self::BYTES] {
         let kind = match self.kind {
             ConnectionKind::Control => 1,
@@ -113,7 +114,7 @@ impl Preamble {
         bytes
     }
 
-    /// The name of the test that it belongs to.
+    /// Returns the public ID of the connection's test.
     pub fn test(&self) -> TestToken {
         match self.kind {
             ConnectionKind::Control => self.token.public_id(),
@@ -121,8 +122,8 @@ impl Preamble {
         }
     }
 
-    /// Reads what has come so far; `None` when more is needed. Whatever cannot become a preamble is
-    /// refused at its first wrong byte.
+    /// Parses the bytes received so far; `None` if more are needed. Returns an error at the first
+    /// byte that cannot be part of a preamble.
     pub fn read(bytes: &[u8]) -> Result<Option<Self>, InvalidPreamble> {
         let (magic, rest) = bytes.split_at(bytes.len().min(MAGIC.len()));
         if !MAGIC.starts_with(magic) {
@@ -205,7 +206,7 @@ mod tests {
         let preamble = |kind, token| Preamble { kind, flow: 0, stream: 0, token };
         assert_eq!(preamble(ConnectionKind::Control, token).test(), token.public_id());
         assert_eq!(preamble(ConnectionKind::Data, token.public_id()).test(), token.public_id());
-        // Whoever has read the name cannot come back with it.
+        // An eavesdropper cannot open a control connection with the public ID.
         assert_ne!(preamble(ConnectionKind::Control, token.public_id()).test(), token.public_id());
         assert_ne!(token.public_id(), token);
         assert_eq!(TestToken::NONE.public_id(), TestToken::NONE);

@@ -1,8 +1,8 @@
-//! A secret that both hosts know, and how each proves it to the other without saying it.
+//! Mutual authentication by a shared secret that is never sent.
 //!
-//! Both send random bytes, and both prove that they know the secret, the client first: whoever asks a
-//! server gets nothing to guess with. What is proved holds for one encrypted connection only
-//! ([`ChannelBinding`]), so that nobody who stands between two hosts can pass a proof on.
+//! Both sides send a random challenge, and both prove knowledge of the secret, the client first. So
+//! a client gets nothing from a server to guess offline. A proof is bound to one encrypted
+//! connection ([`ChannelBinding`]), so that a man in the middle cannot relay it.
 
 use std::fmt::{self, Write as _};
 
@@ -11,12 +11,12 @@ use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 use thiserror::Error;
 
-/// A secret with less can be guessed.
+/// Minimum length of a secret; shorter ones can be guessed.
 pub const MIN_SECRET_BYTES: usize = 16;
-/// No secret needs more.
+/// Maximum length of a secret.
 pub const MAX_SECRET_BYTES: usize = 4_096;
 
-/// A shared secret. Two of them are never compared, only what they prove.
+/// A shared secret. Secrets are never compared directly, only their proofs.
 #[derive(Clone)]
 pub struct Secret(Vec<u8>);
 
@@ -26,32 +26,32 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Why a text is no secret.
+/// Reason why a text is not a valid secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum SecretError {
     /// Nothing but white space.
     #[error("it is empty")]
     Empty,
-    /// Others could find it by trying.
+    /// Short enough to be found by guessing.
     #[error("it has {0} bytes, expected at least {MIN_SECRET_BYTES}")]
     TooShort(usize),
-    /// More than anybody needs.
+    /// More than [`MAX_SECRET_BYTES`] bytes long.
     #[error("it has more than {MAX_SECRET_BYTES} bytes")]
     TooLong,
 }
 
-/// Random bytes that are proved with, never twice the same.
+/// Random bytes for one proof, never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Challenge(pub [u8; 32]);
 
-/// The answer to a challenge.
+/// HMAC-SHA-256 that proves knowledge of the secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct AuthProof(pub [u8; 32]);
 
-/// What both ends of one encrypted connection have in common, and nobody else has: exported from its
-/// keys (RFC 8446 §7.5).
+/// Channel binding, exported from the keys of one encrypted connection (RFC 8446 §7.5). Only the
+/// two ends of that connection know it.
 #[derive(Clone, Copy)]
 pub struct ChannelBinding(pub [u8; 32]);
 
@@ -61,7 +61,7 @@ impl fmt::Debug for ChannelBinding {
     }
 }
 
-/// Who proves.
+/// Role of the side that proves the secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AuthRole {
     /// The end that opened the connection.
@@ -71,8 +71,8 @@ pub enum AuthRole {
 }
 
 impl AuthRole {
-    /// What is proved; another protocol with the same secret proves something else, and so does the
-    /// other side.
+    /// Returns the label of the proof. It separates both roles, and other protocols with the same
+    /// secret.
     const fn label(self) -> &'static [u8] {
         match self {
             Self::Client => b"towpath live 2 client",
@@ -81,19 +81,19 @@ impl AuthRole {
     }
 }
 
-/// What a proof is about.
+/// Input of a proof, apart from the role.
 #[derive(Debug, Clone, Copy)]
 pub struct AuthTranscript {
-    /// The connection.
+    /// Channel binding of the connection.
     pub binding: ChannelBinding,
-    /// The server's random bytes.
+    /// Challenge from the server.
     pub server: Challenge,
-    /// The client's.
+    /// Challenge from the client.
     pub client: Challenge,
 }
 
 impl Secret {
-    /// The content of a file, without white space around it.
+    /// Parses the content of a secret file; surrounding white space is ignored.
     pub fn from_text(text: &[u8]) -> Result<Self, SecretError> {
         let text = text.trim_ascii();
         match text.len() {
@@ -104,21 +104,21 @@ impl Secret {
         }
     }
 
-    /// Proves to know the secret.
+    /// Computes the proof for one side.
     pub fn prove(&self, side: AuthRole, meeting: &AuthTranscript) -> Option<AuthProof> {
         Some(AuthProof(self.mac(side, meeting)?.finalize().into_bytes().into()))
     }
 
-    /// Whether the other end knows the secret. The time that it takes does not tell how nearly.
+    /// Returns true if `proof` is valid for `side`, in constant time.
     pub fn accepts(&self, side: AuthRole, meeting: &AuthTranscript, proof: AuthProof) -> bool {
         self.mac(side, meeting).is_some_and(|mac| mac.verify_slice(&proof.0).is_ok())
     }
 
     fn mac(&self, side: AuthRole, meeting: &AuthTranscript) -> Option<Hmac<Sha256>> {
         let AuthTranscript { binding, server, client } = meeting;
-        // An HMAC takes keys of any length, so this is always there.
+        // HMAC accepts keys of any length, so this never fails.
         let mac = Hmac::<Sha256>::new_from_slice(&self.0).ok()?;
-        // All parts have lengths that do not change, so nothing can be read in two ways.
+        // All parts have a fixed length, so the encoding is unambiguous.
         let parts = [side.label(), &binding.0, &server.0, &client.0];
         Some(parts.into_iter().fold(mac, Mac::chain_update))
     }
@@ -131,7 +131,7 @@ fn to_hex(bytes: &[u8]) -> String {
     })
 }
 
-/// Bytes out of hexadecimal digits, if there are exactly so many.
+/// Decodes hexadecimal digits; `None` unless there are exactly `2 * N`.
 pub(super) fn from_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
     if text.len() != N * 2 {
         return None;

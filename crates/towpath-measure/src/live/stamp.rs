@@ -1,13 +1,13 @@
-//! Datagrams at a constant rate (`udp`), and how a server learns where they are wanted.
+//! Constant-rate datagrams (`udp`), and the client's subscription to them.
 //!
-//! All begin with 40 bytes: `tp` and a kind, the test's name, the flow, a number and a time. A server
-//! sends nothing but what a plan asked for over a control connection, and only to an address that has
-//! shown that it hears: whoever wants datagrams says so, gets a challenge of the same length, and gives
-//! it back, again and again for as long as it listens (return routability, as in RFC 9000 §8.2). So
-//! nobody is sent anything for whom another one spoke.
+//! All begin with 40 bytes: kind, `tp`, a version, the test's public ID, flow, number and time. A
+//! server sends only what a plan requested over a control connection, and only to an address that
+//! has proved it receives. The client subscribes, gets a challenge of the same length, and echoes
+//! it repeatedly while it listens (return routability, as in RFC 9000 §8.2). So datagrams cannot be
+//! directed at a spoofed address.
 //!
-//! They share their port with QUIC, whose packets all have the bit 0x40 of the first byte set (RFC
-//! 9000 §17.2, §17.3); these have not.
+//! The port is shared with QUIC, whose packets all set the fixed bit 0x40 in the first byte (RFC
+//! 9000 §17.2, §17.3). These datagrams clear it.
 
 use std::net::SocketAddr;
 
@@ -16,40 +16,41 @@ use towpath_net::Instant;
 
 use super::preamble::TestToken;
 
-/// What a datagram is.
+/// Type of a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DatagramKind {
-    /// One of those that are counted: number and time of sending.
+    /// Measured datagram with number and time of sending.
     Data,
-    /// The client wants to hear: the number is the challenge, or zero.
+    /// Subscription of the client; the number is the challenge, or zero.
     Subscribe,
-    /// The server's challenge: the number.
+    /// Challenge from the server, in the number.
     Challenge,
 }
 
 const KINDS: [(DatagramKind, u8); 3] =
     [(DatagramKind::Data, 0x03), (DatagramKind::Subscribe, 0x04), (DatagramKind::Challenge, 0x05)];
 
-/// What stands at the beginning of a datagram.
+/// Header of a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DatagramHeader {
-    /// What it is.
+    /// Type of the datagram.
     pub kind: DatagramKind,
-    /// Name of the test; [`TestToken::NONE`] where there is only one.
+    /// Public ID of the test; [`TestToken::NONE`] where there is only one.
     pub token: TestToken,
-    /// Of which flow.
+    /// Number of the flow.
     pub flow: u32,
-    /// Number.
+    /// Sequence number, or the challenge.
     pub number: u64,
-    /// When it was sent, counted from the start of the traffic.
+    /// Time of sending in nanoseconds since the start of the traffic.
     pub sent_ns: u64,
 }
 
 impl DatagramHeader {
-    /// Its length; that of [`DatagramKind::Subscribe`] and [`DatagramKind::Challenge`] in all.
+    /// Header length in bytes; [`DatagramKind::Subscribe`] and [`DatagramKind::Challenge`] have no
+    /// more.
     pub const BYTES: usize = 40;
 
-    /// As it is sent.
+    /// Serializes the header to network byte order.
     pub fn to_bytes(self) -> [u8; Self::BYTES] {
         let kind = KINDS.iter().find(|(kind, _)| *kind == self.kind).map_or(0, |(_, byte)| *byte);
         let mut bytes = [0; Self::BYTES];
@@ -62,7 +63,7 @@ impl DatagramHeader {
         bytes
     }
 
-    /// Reads the beginning of a datagram; `None` if it is none of these.
+    /// Parses the header of a datagram; `None` for other datagrams.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let (&[kind, b't', b'p', 1], rest) = bytes.split_first_chunk()? else { return None };
         let (kind, _) = KINDS.iter().find(|(_, byte)| *byte == kind)?;
@@ -70,7 +71,7 @@ impl DatagramHeader {
         let (flow, rest) = rest.split_first_chunk()?;
         let (number, rest) = rest.split_first_chunk()?;
         let (sent_ns, _) = rest.split_first_chunk()?;
-        // Questions and challenges are as long as each other: nobody is sent more than was said.
+        // Subscriptions and challenges have the same length, to prevent amplification.
         let fits = *kind == DatagramKind::Data || bytes.len() == Self::BYTES;
         fits.then(|| Self {
             kind: *kind,
@@ -81,14 +82,14 @@ impl DatagramHeader {
         })
     }
 
-    /// When it was sent.
+    /// Returns the time of sending.
     pub fn sent_at(&self) -> Instant {
         Instant::from_nanos(self.sent_ns)
     }
 }
 
-/// What an address must give back before anything is sent there; nobody can say it who does not hear
-/// there.
+/// Returns the challenge that an address must echo before anything is sent there. Only a host that
+/// receives at the address can know it.
 pub fn challenge(key: &[u8; 16], peer: SocketAddr) -> u64 {
     let digest = Sha256::new()
         .chain_update(b"towpath live datagrams")
@@ -96,7 +97,7 @@ pub fn challenge(key: &[u8; 16], peer: SocketAddr) -> u64 {
         .chain_update(peer.to_string())
         .finalize();
     let number = digest.first_chunk().map_or(0, |first| u64::from_be_bytes(*first));
-    // Zero says that nothing is known.
+    // Zero means that the client does not know the challenge yet.
     number.max(1)
 }
 

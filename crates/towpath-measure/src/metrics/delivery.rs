@@ -1,4 +1,4 @@
-//! What a receiver saw: how many bytes arrived when.
+//! Delivery log of a receiver: bytes that arrived, over time.
 
 use std::time::Duration;
 
@@ -8,28 +8,28 @@ use towpath_net::Instant;
 use crate::result::Interval;
 use crate::scenario::DataDirection;
 
-/// Bin of goodput windows.
+/// Bin width for goodput windows.
 pub const BIN_SPAN: Duration = Duration::from_millis(10);
 
 const SLOT_NS: u64 = 1_000_000;
-/// No log that somebody else tells goes on for longer: twice the longest run.
+/// Longest time span accepted in a log from another host: twice the longest run.
 const MAX_LOG_NS: u64 = 2 * 24 * 3_600 * 1_000_000_000;
 
-/// Arrivals at a receiver in slots of 1 ms, each with its first and its last arrival.
+/// Arrivals at a receiver in slots of 1 ms, each with its first and last arrival.
 ///
-/// Two arrivals that are 1 ms or more apart are never in the same slot, so every gap of 1 ms and
-/// more is exact to the nanosecond, in one log and in merged ones. Shorter gaps may go unseen. Byte
-/// counts between two points in time are exact to the slot: a slot counts where it began. A log
-/// takes at most 24 KB for each second.
+/// Arrivals 1 ms or more apart are never in the same slot. Every gap of 1 ms or more is therefore
+/// exact to the nanosecond, even after merging. Shorter gaps may go unseen. Byte counts between two
+/// points in time are exact to the slot: a slot counts where it began. A log takes at most 24 KB
+/// per second.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "RawDeliveryLog")]
 pub struct DeliveryLog {
     start_ns: u64,
-    /// In order of time, one for each millisecond in which something arrived.
+    /// Slots in order of time, one for each millisecond in which something arrived.
     slots: Vec<DeliverySlot>,
-    /// When the sender's end of data was read.
+    /// Time at which the sender's end of data was read.
     eof_ns: Option<u64>,
-    /// Until when the receiver listened.
+    /// Time until which the receiver listened.
     watched_ns: u64,
 }
 
@@ -40,7 +40,7 @@ struct DeliverySlot {
     bytes: u64,
 }
 
-/// A log as somebody else tells it: it may be anything.
+/// Log received from another host, not yet validated.
 #[derive(Deserialize)]
 struct RawDeliveryLog {
     start_ns: u64,
@@ -52,8 +52,8 @@ struct RawDeliveryLog {
 impl TryFrom<RawDeliveryLog> for DeliveryLog {
     type Error = &'static str;
 
-    /// Takes only what [`DeliveryLog::record`] could have made, of a run that is not too long: figures
-    /// of it have an entry for each [`BIN_SPAN`].
+    /// Accepts only a log that [`DeliveryLog::record`] could have made, of at most two days. The
+    /// limit matters because derived metrics have an entry for each [`BIN_SPAN`].
     fn try_from(told: RawDeliveryLog) -> Result<Self, Self::Error> {
         let RawDeliveryLog { start_ns, slots, eof_ns, watched_ns } = told;
         if watched_ns > MAX_LOG_NS {
@@ -82,31 +82,31 @@ impl DeliverySlot {
     }
 }
 
-/// A time without a byte.
+/// Time between two arrivals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Gap {
-    /// The arrival before it.
+    /// Arrival before the gap.
     pub start: Instant,
-    /// The arrival after it, or the end of the flow.
+    /// Arrival after the gap, or the end of the flow.
     pub end: Instant,
 }
 
 impl Gap {
-    /// Its length.
+    /// Returns the length of the gap.
     pub fn length(self) -> Duration {
         self.end.saturating_since(self.start)
     }
 }
 
 impl DeliveryLog {
-    /// An empty log of a flow that starts at `start`.
+    /// Creates an empty log of a flow that starts at `start`.
     pub fn new(start: Instant) -> Self {
         let start_ns = start.as_nanos();
         Self { start_ns, slots: Vec::new(), eof_ns: None, watched_ns: start_ns }
     }
 
-    /// Notes that `bytes` arrived. Time never runs backwards: an earlier `now` counts as the
-    /// latest one seen.
+    /// Records the arrival of `bytes`. Time never runs backwards: an earlier `now` counts as the
+    /// latest time seen.
     pub fn record(&mut self, now: Instant, bytes: u64) {
         let now_ns = now.as_nanos().max(self.watched_ns);
         self.watched_ns = now_ns;
@@ -122,7 +122,8 @@ impl DeliveryLog {
         }
     }
 
-    /// Notes that `bytes` arrived during the `span` before `at`, as if evenly: in steps of [`BIN_SPAN`].
+    /// Records `bytes` that arrived during the `span` before `at`, spread evenly in steps of
+    /// [`BIN_SPAN`].
     pub fn record_evenly(&mut self, bytes: u64, (at, span): (Instant, Duration)) {
         let steps = (span.as_nanos() / BIN_SPAN.as_nanos()).clamp(1, 1_000) as u64;
         let mut left = bytes;
@@ -136,24 +137,25 @@ impl DeliveryLog {
         }
     }
 
-    /// Milliseconds in which something arrived: what the log's memory grows with.
+    /// Returns the number of milliseconds in which something arrived. The log's memory grows with
+    /// it.
     pub fn slots(&self) -> usize {
         self.slots.len()
     }
 
-    /// Notes that the end of the data was read: nothing can arrive any more.
+    /// Records that the end of the data was read; nothing arrives after it.
     pub fn record_eof(&mut self, now: Instant) {
         self.watch_until(now);
         self.eof_ns.get_or_insert(self.watched_ns);
     }
 
-    /// Notes that the receiver listened until `now`.
+    /// Records that the receiver listened until `now`.
     pub fn watch_until(&mut self, now: Instant) {
         self.watched_ns = self.watched_ns.max(now.as_nanos());
     }
 
-    /// One log of all streams of a flow, in which an arrival of any stream ends a gap. It has
-    /// reached its end of data when all have. `None` without a log.
+    /// Merges the logs of all streams of a flow. An arrival on any stream ends a gap, and the end
+    /// of data is reached when all streams have reached it. Returns `None` without a log.
     pub fn merge<'a>(logs: impl IntoIterator<Item = &'a Self>) -> Option<Self> {
         let mut logs = logs.into_iter();
         let mut merged = logs.next()?.clone();
@@ -176,42 +178,42 @@ impl DeliveryLog {
         Some(merged)
     }
 
-    /// Start of the flow.
+    /// Returns the start of the flow.
     pub fn start(&self) -> Instant {
         Instant::from_nanos(self.start_ns)
     }
 
-    /// First arrival.
+    /// Returns the time of the first arrival; `None` when nothing arrived.
     pub fn first(&self) -> Option<Instant> {
         self.slots.first().map(|slot| Instant::from_nanos(slot.first_ns))
     }
 
-    /// Last arrival.
+    /// Returns the time of the last arrival; `None` when nothing arrived.
     pub fn last(&self) -> Option<Instant> {
         self.slots.last().map(|slot| Instant::from_nanos(slot.last_ns))
     }
 
-    /// When the end of the data was read.
+    /// Returns the time at which the end of the data was read; `None` before that.
     pub fn eof(&self) -> Option<Instant> {
         self.eof_ns.map(Instant::from_nanos)
     }
 
-    /// Until when the receiver listened.
+    /// Returns the time until which the receiver listened.
     pub fn watched_until(&self) -> Instant {
         Instant::from_nanos(self.watched_ns)
     }
 
-    /// All bytes.
+    /// Returns the total number of bytes that arrived.
     pub fn total_bytes(&self) -> u64 {
         sum(&self.slots)
     }
 
-    /// Bytes that arrived in `from..to`.
+    /// Returns the bytes that arrived in `from..to`.
     pub fn bytes_between(&self, from: Instant, to: Instant) -> u64 {
         sum(self.slots_between(from, to))
     }
 
-    /// Bytes in [`BIN_SPAN`]s from the flow's start until its last arrival.
+    /// Returns the bytes per [`BIN_SPAN`] from the flow's start until its last arrival.
     pub fn bins(&self) -> Vec<u64> {
         match self.last() {
             Some(last) => self.bins_between(self.start(), last + BIN_SPAN),
@@ -219,7 +221,7 @@ impl DeliveryLog {
         }
     }
 
-    /// Bytes in [`BIN_SPAN`]s that begin at `from`; only bins that are over at `to`.
+    /// Returns the bytes per [`BIN_SPAN`] from `from` on; only bins that are complete at `to`.
     pub fn bins_between(&self, from: Instant, to: Instant) -> Vec<u64> {
         let width = BIN_SPAN.as_nanos() as u64;
         let count = to.as_nanos().saturating_sub(from.as_nanos()) / width;
@@ -233,7 +235,8 @@ impl DeliveryLog {
         bins
     }
 
-    /// Gaps between the first byte and `end`, in order; one that is open at `end` is the last.
+    /// Returns the gaps between the first byte and `end`, in order. A gap that is open at `end` is
+    /// the last.
     pub fn gaps(&self, end: Instant) -> impl Iterator<Item = Gap> + '_ {
         let next = self.slots.iter().skip(1).map(|slot| slot.first_ns).chain([u64::MAX]);
         self.slots.iter().zip(next).filter_map(move |(slot, next_ns)| {
@@ -243,8 +246,8 @@ impl DeliveryLog {
         })
     }
 
-    /// The interval records of one stream, one for each period of the run's clock from the flow's
-    /// start until `end`, empty periods included.
+    /// Returns the interval records of one stream. Periods follow the run's clock, from the flow's
+    /// start until `end`, including empty ones.
     pub fn intervals(
         &self,
         (flow, stream): (u32, u32),

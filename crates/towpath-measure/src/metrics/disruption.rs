@@ -1,4 +1,4 @@
-//! Which timeline events are expected to hurt a flow, and what the network carries after them.
+//! Timeline events that disrupt a flow, and the capacity of the network after them.
 
 use std::time::Duration;
 
@@ -12,28 +12,29 @@ use crate::scenario::{
     TimelineTarget, Transport,
 };
 
-/// Events that follow each other more closely than this count as one: a recovery cannot be told
-/// from the next event, and the steps of a fade belong together.
+/// Events closer together than this count as one. A recovery between them could not be measured,
+/// and the steps of a fade belong together.
 const MERGE_WITHIN: Duration = Duration::from_secs(1);
 
-/// A fade has more steps than this.
+/// Largest number of rate changes that are not yet called a fade.
 const MAX_NON_FADE_STEPS: usize = 3;
 
-/// A timeline event (or several in quick succession) that takes something from a flow.
+/// Timeline event, or several in quick succession, that reduces the capacity of a flow or changes
+/// an address.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Disruption {
-    /// When the first of them happens.
+    /// Time of the first event.
     pub at: Instant,
-    /// As on the timeline: `wifi down`.
+    /// Description as on the timeline: `wifi down`.
     pub text: String,
-    /// As a clause: `wifi went down`.
+    /// Description as a clause: `wifi went down`.
     pub happened: String,
-    /// Payload that the paths which are up afterwards carry; `None` when that is unlimited or when
-    /// no path is up.
+    /// Payload capacity of the paths that are up afterwards; `None` when unlimited or when no path
+    /// is up.
     pub capacity_bps: Option<f64>,
 }
 
-/// Target and change of an event in words, such as `wifi` and `rate 5 Mbit/s`.
+/// Returns target and change of an event as text, such as `wifi` and `rate 5 Mbit/s`.
 pub fn describe(scenario: &Scenario, event: &TimelineEvent) -> (String, String) {
     let side = |side| match side {
         LinkSide::Both => "",
@@ -65,10 +66,10 @@ pub fn describe(scenario: &Scenario, event: &TimelineEvent) -> (String, String) 
     (target_name(scenario, event.target), text)
 }
 
-/// Events that disrupt `flow` in `direction`, in order of time.
+/// Returns the events that disrupt `flow` in `direction`, in order of time.
 ///
-/// Disruptive are: going down, a lower rate, a new address. A flow of a single-path transport is
-/// disrupted only by what happens on its own path.
+/// Disruptive events are: going down, a lower rate, a new address. A single-path transport is
+/// disrupted only by events on its own path.
 pub fn disruptions(
     scenario: &Scenario,
     transport: Transport,
@@ -104,12 +105,13 @@ pub fn disruptions(
     found.into_iter().map(|chain| chain.finish(scenario)).collect()
 }
 
-/// The end of a path is an event of its own, also at the end of a fade.
+/// Returns true for the end of a path, which is always a disruption of its own, even at the end of
+/// a fade.
 fn goes_down(event: &TimelineEvent) -> bool {
     matches!(event.change, TimelineChange::Down(_))
 }
 
-/// Disruptive events, each less than [`MERGE_WITHIN`] after the one before.
+/// Chain of disruptive events, each less than [`MERGE_WITHIN`] after the one before.
 struct EventChain<'a> {
     at: Duration,
     last_at: Duration,
@@ -118,7 +120,8 @@ struct EventChain<'a> {
 }
 
 impl EventChain<'_> {
-    /// Of several events on one target the last one is named; many steps are a fade to it.
+    /// Converts the chain to a disruption, named after the last event on each target. Many rate
+    /// steps are a fade to the last rate.
     fn finish(self, scenario: &Scenario) -> Disruption {
         let mut named: Vec<&TimelineEvent> = Vec::new();
         for event in &self.events {
@@ -176,21 +179,21 @@ fn host_name(scenario: &Scenario, index: usize) -> String {
     scenario.hosts.get(index).map(|host| host.name.clone()).unwrap_or_default()
 }
 
-/// The links that a flow can use, in the direction of its data, as the timeline changes them.
+/// Links that a flow can use, in the direction of its data, as the timeline changes them.
 struct PathCapacity<'a> {
     scenario: &'a Scenario,
     flow: &'a Flow,
     transport: Transport,
-    /// Parallel to the scenario's paths; `None` for paths between other hosts.
+    /// Paths, parallel to the scenario's; `None` for paths between other hosts.
     paths: Vec<Option<FlowPath>>,
-    /// Parallel to the scenario's bottlenecks, seen from their first side and from their second.
+    /// Bottlenecks, parallel to the scenario's, from their first side and from their second.
     bottlenecks: Vec<[LinkState; 2]>,
 }
 
-/// A path between the flow's hosts.
+/// Path between the flow's hosts.
 #[derive(Debug, Clone, Copy)]
 struct FlowPath {
-    /// Whether the data goes from the path's first host to its second.
+    /// True if the data goes from the path's first host to its second.
     forward: bool,
     server: LinkState,
 }
@@ -199,7 +202,7 @@ struct FlowPath {
 struct LinkState {
     up: bool,
     shaper: Option<Rate>,
-    /// netem's own rate, a second limit in the delay line.
+    /// Rate of netem itself, a second limit in the delay line.
     line: Option<Rate>,
     overhead_bytes: u32,
 }
@@ -221,7 +224,8 @@ impl LinkState {
         self.shaper.into_iter().chain(self.line).min()
     }
 
-    /// Applies a change on the side that `forward` data pass; says whether it takes something.
+    /// Applies a change to the link that data in direction `forward` crosses. Returns true if the
+    /// change is disruptive.
     fn apply(&mut self, change: &TimelineChange, forward: bool) -> bool {
         let mine = |side: LinkSide| match side {
             LinkSide::Both => true,
@@ -276,7 +280,7 @@ impl<'a> PathCapacity<'a> {
         Self { scenario, flow, transport, paths, bottlenecks }
     }
 
-    /// Applies an event; says whether it disrupts the flow.
+    /// Applies an event; returns true if it disrupts the flow.
     fn apply(&mut self, event: &TimelineEvent) -> bool {
         match event.target {
             TimelineTarget::Path(index) => {
@@ -322,10 +326,12 @@ impl<'a> PathCapacity<'a> {
         member.server.up && through.iter().all(passes)
     }
 
-    /// Payload that the flow could get now; `None` when unlimited or when nothing is up.
+    /// Returns the payload capacity available to the flow now; `None` when unlimited or when
+    /// nothing is up.
     ///
-    /// Backup paths count only when no other is up. A single-path transport is measured against its
-    /// own path, and while that is down against the other paths: that is what it gives away.
+    /// Backup paths count only when no other path is up. A single-path transport is compared with
+    /// its own path, and with the other paths while its own is down: the cost of using a single
+    /// path.
     fn capacity_bps(&self) -> Option<f64> {
         let mut usable: Vec<_> = self.members().filter(|(i, m)| self.is_up(*i, *m)).collect();
         let backup = |path: usize| self.scenario.paths.get(path).is_some_and(|p| p.backup);
@@ -346,7 +352,7 @@ impl<'a> PathCapacity<'a> {
         (sum > 0.0 && sum.is_finite()).then_some(sum)
     }
 
-    /// Lets the paths through a bottleneck share what it carries.
+    /// Shares the capacity of a bottleneck among the paths through it.
     fn squeeze(&self, bottleneck: usize, amounts: &mut [(usize, bool, f64)]) {
         for forward in [true, false] {
             let Some(server) = self.bottleneck(bottleneck, forward) else { continue };

@@ -1,39 +1,40 @@
-//! The E-model of ITU-T G.107 (06/2015) with its default values: how a conversation over packets is
-//! rated, from loss and delay. G.113 says what codecs lose.
+//! E-model of ITU-T G.107 (06/2015) with its default values: speech quality from loss and delay.
+//! Codec parameters are from G.113.
 //!
-//! R = Ro − Is − Id − Ie,eff. Ro and Is follow from the default values of everything that packets do
-//! not change (loudness, noise, sidetone, quantising); Id = Idte + Idle + Idd; A, the advantage of
-//! mobile access, is 0: it would flatter every network alike.
+//! R = Ro − Is − Id − Ie,eff. Ro and Is follow from the default values of everything that packets
+//! do not change (loudness, noise, sidetone, quantising). Id is Idte + Idle + Idd. The advantage
+//! factor A (mobile access) is 0, because it would improve every network alike.
 
 /// Basic signal-to-noise ratio with the default values (G.107 §7.2).
 const RO: f64 = 94.768_8;
 /// Simultaneous impairments with the default values (G.107 §7.3).
 const IS: f64 = 1.413_6;
-/// Noise at the 0 dBr point, and receive loudness rating, that go with it.
+/// Noise at the 0 dBr point, and receive loudness rating, for the same default values.
 const NO_DBM0P: f64 = -61.179;
 const RLR_DB: f64 = 2.0;
 /// Default echo: talker echo loudness rating and weighted echo path loss.
 const TELR_DB: f64 = 65.0;
 const WEPL_DB: f64 = 110.0;
 
-/// What a codec loses, and how well it bears losses (G.113 appendix I).
+/// Quality of a codec and its robustness against loss (G.113 appendix I).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Codec {
-    /// Equipment impairment factor Ie without a loss.
+    /// Equipment impairment factor Ie without loss.
     pub impairment: f64,
     /// Packet-loss robustness factor Bpl.
     pub robustness: f64,
 }
 
 impl Codec {
-    /// G.711, without concealment of losses.
+    /// G.711 without packet loss concealment.
     pub const G711: Self = Self { impairment: 0.0, robustness: 4.3 };
-    /// G.711 with the concealment of its appendix I.
+    /// G.711 with the packet loss concealment of its appendix I.
     pub const G711_PLC: Self = Self { impairment: 0.0, robustness: 25.1 };
-    /// G.729 with annex A.
+    /// G.729 with annex A (reduced complexity).
     pub const G729A: Self = Self { impairment: 11.0, robustness: 19.0 };
 
-    /// Ie,eff for a share of lost packets, 0 to 1 (G.107 §7.5). `burst_ratio` is 1 for random losses.
+    /// Returns Ie,eff for a share of lost packets, 0 to 1 (G.107 §7.5). `burst_ratio` is 1 for
+    /// random losses.
     pub fn effective_impairment(self, lost: f64, burst_ratio: f64) -> f64 {
         let percent = lost.clamp(0.0, 1.0) * 100.0;
         let Self { impairment, robustness } = self;
@@ -41,7 +42,7 @@ impl Codec {
     }
 }
 
-/// Id for a one-way delay in milliseconds, of the mouth to the ear (G.107 §7.4).
+/// Returns Id for a mouth-to-ear delay in milliseconds (G.107 §7.4).
 pub fn delay_impairment(delay_ms: f64) -> f64 {
     let t = delay_ms.max(0.0);
     let terv = TELR_DB - 40.0 * ((1.0 + t / 10.0) / (1.0 + t / 150.0)).log10()
@@ -49,7 +50,7 @@ pub fn delay_impairment(delay_ms: f64) -> f64 {
     let re = 80.0 + 2.5 * (terv - 14.0);
     let roe = -1.5 * (NO_DBM0P - RLR_DB);
     let half = (roe - re) / 2.0;
-    // With so weak an echo the formula gives down to −0.2 below 10 ms: as if an echo were welcome.
+    // With such a weak echo the formula yields down to −0.2 below 10 ms, an improvement by echo.
     let talker = ((half + (half * half + 100.0).sqrt() - 1.0) * (1.0 - (-t).exp())).max(0.0);
     let rle = 10.5 * (WEPL_DB + 7.0) * (2.0 * t + 1.0).powf(-0.25);
     let half = (RO - rle) / 2.0;
@@ -57,7 +58,7 @@ pub fn delay_impairment(delay_ms: f64) -> f64 {
     talker + listener + absolute_delay(t)
 }
 
-/// Idd: nothing up to 100 ms.
+/// Returns Idd, which is zero up to 100 ms.
 fn absolute_delay(t: f64) -> f64 {
     if t <= 100.0 {
         return 0.0;
@@ -67,12 +68,12 @@ fn absolute_delay(t: f64) -> f64 {
         + 2.0)
 }
 
-/// The rating R: 93.2 for G.711 without loss and delay.
+/// Returns the rating R: 93.2 for G.711 without loss and delay.
 pub fn rating(codec: Codec, lost: f64, burst_ratio: f64, delay_ms: f64) -> f64 {
     RO - IS - delay_impairment(delay_ms) - codec.effective_impairment(lost, burst_ratio)
 }
 
-/// The mean opinion score of a rating, 1 to 4.5 (G.107 annex B).
+/// Returns the mean opinion score of a rating, 1 to 4.5 (G.107 annex B).
 pub fn mean_opinion_score(rating: f64) -> f64 {
     let r = rating.clamp(0.0, 100.0);
     // Below 6.5 the polynomial falls under 1.

@@ -1,4 +1,4 @@
-//! Goodput, and how much of it a path can carry.
+//! Goodput, and the payload capacity of a path.
 
 use std::time::Duration;
 
@@ -6,31 +6,31 @@ use towpath_net::Rate;
 
 use crate::scenario::{Family, Transport};
 
-/// Goodput in bit/s; 0 when no time has passed.
+/// Returns the goodput in bit/s; 0 when no time has passed.
 pub fn bits_per_second(bytes: u64, span: Duration) -> f64 {
     if span.is_zero() { 0.0 } else { bytes as f64 * 8.0 / span.as_secs_f64() }
 }
 
-/// How payload is packed on a path.
+/// Headers and packet size that determine a path's payload capacity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Framing {
-    /// Transport.
+    /// Transport protocol, for its header sizes.
     pub transport: Transport,
-    /// Address family.
+    /// Address family, for the size of the IP header.
     pub family: Family,
-    /// Largest IP packet.
+    /// Size of the largest IP packet (MTU).
     pub mtu_bytes: u32,
-    /// Bytes that the link charges in addition for each packet.
+    /// Link overhead added to each packet.
     pub overhead_bytes: u32,
 }
 
 impl Framing {
-    /// Payload of a full packet.
+    /// Returns the payload of a full-size packet.
     ///
-    /// IP takes 20 bytes (IPv6: 40). TCP takes 20 and 12 for timestamps; Multipath TCP 20 more for
-    /// a DSS option with 64-bit data sequence number and data ACK (RFC 8684 §3.3), as Linux
-    /// sends it. QUIC is taken to use 8 bytes of UDP, 13 of header, 16 of AEAD tag and 8 of
-    /// STREAM frame; this is an approximation, since header fields vary in length.
+    /// IP takes 20 bytes (IPv6: 40). TCP takes 20, plus 12 for timestamps. Multipath TCP takes 20
+    /// more for a DSS option with 64-bit data sequence number and data ACK (RFC 8684 §3.3), as
+    /// Linux sends it. QUIC is assumed to use 8 bytes of UDP, 13 of header, 16 of AEAD tag and 8 of
+    /// STREAM frame. This is an approximation, since header fields vary in length.
     pub fn payload_bytes(self) -> u32 {
         let ip = match self.family {
             Family::V4 => 20,
@@ -44,7 +44,7 @@ impl Framing {
         self.mtu_bytes.saturating_sub(ip + transport)
     }
 
-    /// Payload in bit/s that passes a link of this rate.
+    /// Returns the payload in bit/s that a link of this rate can carry.
     pub fn payload_bps(self, rate: Rate) -> f64 {
         let charged = self.mtu_bytes.saturating_add(self.overhead_bytes).max(1);
         rate.as_bps() as f64 * f64::from(self.payload_bytes()) / f64::from(charged)

@@ -2,16 +2,18 @@
 
 use crate::result::EmulatorTiming;
 
-/// Values below this have a bucket of their own.
+/// Bound below which every value has its own bucket.
 const EXACT: u64 = 128;
-/// log2 of [`EXACT`].
+/// Binary logarithm of [`EXACT`].
 const EXACT_BITS: u32 = 7;
-/// Buckets for each power of two above.
+/// Buckets for each power of two from [`EXACT`] on.
 const BUCKETS_PER_OCTAVE: u64 = EXACT / 2;
 const BUCKETS: usize = (EXACT + (64 - EXACT_BITS as u64) * BUCKETS_PER_OCTAVE) as usize;
 
-/// Counts of `u64` values (nanoseconds) in log-linear buckets: exact below 128, above it 64
-/// buckets for each power of two, so that a percentile is off by less than 0.8 %. 30 KB.
+/// Counts of `u64` values (nanoseconds) in log-linear buckets.
+///
+/// Values below 128 are exact. Above, each power of two has 64 buckets, so the error of a
+/// percentile is below 0.8 %. A histogram takes 30 KB.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Histogram {
     buckets: Box<[u64]>,
@@ -26,7 +28,7 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// Counts a value.
+    /// Counts one value in its bucket.
     pub fn record(&mut self, value: u64) {
         if let Some(bucket) = self.buckets.get_mut(bucket_of(value)) {
             *bucket += 1;
@@ -44,17 +46,18 @@ impl Histogram {
         self.max = self.max.max(other.max);
     }
 
-    /// Number of values.
+    /// Returns the number of values.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Largest value, exact; 0 when there is none.
+    /// Returns the largest value, exact; 0 for an empty histogram.
     pub fn max(&self) -> u64 {
         self.max
     }
 
-    /// The value that `percent` of the values do not exceed (nearest rank); 0 when there is none.
+    /// Returns the value that `percent` of the values do not exceed (nearest rank); 0 for an empty
+    /// histogram.
     pub fn percentile(&self, percent: f64) -> u64 {
         let rank = (percent / 100.0 * self.count as f64).ceil() as u64;
         let rank = rank.clamp(1, self.count.max(1));
@@ -68,7 +71,7 @@ impl Histogram {
         self.max
     }
 
-    /// The lateness figures of a noise record; its other fields are left at zero.
+    /// Returns the lateness fields of a `noise` record; its other fields are zero.
     pub fn lateness(&self) -> EmulatorTiming {
         EmulatorTiming {
             packets: self.count,

@@ -1,7 +1,8 @@
-//! Latency under load: how late answers were in each phase of `latency`.
+//! Latency under load: reply delays in each phase of `latency`.
 //!
-//! The round trips per minute are aggregated as in draft-ietf-ippm-responsiveness-08: a single-sided
-//! trimmed mean, at the 95th percentile. What is measured is not the draft's: `docs/metrics.md`.
+//! The round trips per minute are aggregated as in draft-ietf-ippm-responsiveness-08: a
+//! single-sided trimmed mean at the 95th percentile. The measurement itself differs from the
+//! draft's, see `docs/metrics.md`.
 
 use std::time::Duration;
 
@@ -11,12 +12,14 @@ use super::messages::delays;
 use crate::result::{DelayStats, LoadPath, LoadPhase, Message, Probe};
 use crate::scenario::{DataDirection, LatencyPhases};
 
-/// The first part of each phase does not count: loads have to begin, and queues to fill.
+/// Fraction of each phase that does not count, as a divisor: loads have to begin, and queues to
+/// fill.
 const WARM_UP_DIVISOR: u32 = 5;
-/// Of a hundred delays the largest five do not count for the trimmed mean.
+/// Percentage of delays kept in the trimmed mean; the largest 5 % are discarded.
 const KEPT_PERCENT: usize = 95;
 
-/// The phases of a flow that starts at `start`; requests were waited for until `until`.
+/// Returns the phases of a flow that starts at `start`. Requests without a reply count as waiting
+/// until `until`.
 pub fn phases(
     plan: &LatencyPhases,
     messages: &[Message],
@@ -54,7 +57,8 @@ pub fn phases(
     all
 }
 
-/// Adds what datagrams say of each path; `flow` is the number of theirs.
+/// Adds the round-trip times of datagrams over each path; `flow` is the number of the datagrams'
+/// flow.
 pub fn add_paths(phases: &mut [LoadPhase], probes: &[Probe], flow: u32) {
     let mut names: Vec<&str> = Vec::new();
     for probe in probes.iter().filter(|probe| probe.flow == flow) {
@@ -92,7 +96,7 @@ fn delay_increase(loaded: Option<DelayStats>, idle: Option<DelayStats>) -> Optio
     i64::try_from(i128::from(loaded) - i128::from(idle)).ok()
 }
 
-/// 60 s over the trimmed mean; `None` of none.
+/// Returns 60 s divided by the trimmed mean; `None` without delays.
 fn round_trips_per_minute(mut late: Vec<u64>) -> Option<f64> {
     late.sort_unstable();
     late.truncate((late.len() * KEPT_PERCENT).div_ceil(100));
@@ -134,7 +138,7 @@ mod tests {
     #[test]
     fn each_phase_contains_its_requests_without_the_warm_up() {
         assert_eq!(plan().total(), Duration::from_secs(23));
-        // A request each 100 ms, 40 ms late; beside the loads 140, 240, 340 ms.
+        // One request per 100 ms with a delay of 40 ms, and of 140, 240, 340 ms under load.
         let all = (0..230).map(|n| {
             let due = n * 100;
             let late = 40 + 100 * (due / 6_000);

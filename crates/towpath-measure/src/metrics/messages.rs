@@ -1,4 +1,4 @@
-//! How late the answers to requests were.
+//! Reply delays of request-reply flows.
 
 use towpath_net::Instant;
 
@@ -7,8 +7,8 @@ use super::playout::Playout;
 use crate::result::{DelayStats, Message, MessageStats, PageStats};
 use crate::scenario::{DataDirection, Pattern};
 
-/// The figures of one direction's requests, of which answers were waited for until `until`; `None`
-/// when there was no request.
+/// Returns the metrics of one direction's requests; `None` without any request. Requests without a
+/// reply count as waiting until `until`.
 pub fn figures(
     messages: &[Message],
     direction: DataDirection,
@@ -41,7 +41,7 @@ pub fn figures(
     };
     let page = match pattern {
         Pattern::Web(web) => {
-            // The page itself and what is on it.
+            // One reply for the page itself, and one for each object.
             let whole = answers.len() as u64 > u64::from(web.objects);
             let last = answers.last().filter(|_| whole);
             let load_ns = last.map(|last| last.saturating_sub(first_due.as_nanos()));
@@ -67,10 +67,10 @@ pub fn figures(
     })
 }
 
-/// The distribution of some times; `None` of none.
+/// Returns the distribution of some times; `None` without any.
 pub fn delays(nanos: impl Iterator<Item = u64>) -> Option<DelayStats> {
     let mut histogram = Histogram::default();
-    // Welford's method: the sum of squares of nanoseconds would lose the digits that matter.
+    // Welford's method: a sum of squared nanoseconds would lose significant digits.
     let (mut count, mut mean, mut squares, mut min) = (0.0_f64, 0.0_f64, 0.0_f64, u64::MAX);
     for value in nanos {
         histogram.record(value);

@@ -1,9 +1,10 @@
-//! What the figures mean: goodput, stalls, recovery, lateness. `docs/metrics.md` has the words.
+//! Metrics of a run: goodput, stalls, recovery, latency, lateness. `docs/metrics.md` defines them.
 //!
-//! Reading order: [`DeliveryLog`] (what the receiver saw), [`goodput`], [`stall`], [`disruption`]
-//! and [`recovery`] (what an event did), [`messages`], [`latency`] and [`playout`] (how late answers were), [`paths`]
-//! (what datagrams say of paths), [`histogram`] (what is said of lateness is in `noise`), then
-//! [`summary`], which puts the figures of a run together, and [`statistics`] (what repetitions say).
+//! Start with [`DeliveryLog`], the arrivals at the receiver, then read [`goodput`] and [`stall`].
+//! The modules [`disruption`] and [`recovery`] cover the effect of events. Reply delays are in
+//! [`messages`], [`latency`] and [`playout`]; datagrams over single paths in [`paths`].
+//! Distributions are in [`histogram`], and the emulator's lateness is described by `noise`.
+//! Finally, [`summary`] combines the metrics of a run, and [`statistics`] those of repetitions.
 
 pub mod delivery;
 pub mod disruption;

@@ -1,4 +1,4 @@
-//! How exactly an emulated run kept time, in words.
+//! Description of the emulator's timing accuracy in words.
 
 use std::time::Duration;
 
@@ -6,7 +6,8 @@ use crate::format;
 use crate::result::EmulatorTiming;
 
 impl EmulatorTiming {
-    /// How late packets were and what the emulator cost, as a sentence without its full stop.
+    /// Describes the lateness of packets and the emulator's processor use, as a sentence without
+    /// its full stop.
     #[must_use]
     pub fn describe(&self) -> String {
         let time = |ns: u64| format::time(Duration::from_nanos(ns));
@@ -29,7 +30,8 @@ impl EmulatorTiming {
         format!("{late}; {cost}")
     }
 
-    /// How late the emulator was woken, and what it did about that; nothing of older results.
+    /// Describes the lateness of wake-ups and the margin planned for them; `None` for older
+    /// results.
     #[must_use]
     pub fn describe_wake_ups(&self) -> Option<String> {
         let time = |ns: u64| format::time(Duration::from_nanos(ns));

@@ -1,10 +1,10 @@
-//! What datagrams say of paths.
+//! Delay and loss of single paths, measured with datagrams (`udping`).
 
 use super::messages::delays;
 use crate::result::{PathStats, Probe};
 use crate::scenario::Udping;
 
-/// The figures of every path of a flow, in the order in which the paths appear.
+/// Returns the metrics of every path of a flow, in order of first appearance.
 pub fn figures(probes: &[Probe], flow: u32, plan: &Udping) -> Vec<PathStats> {
     let mut paths: Vec<&str> = Vec::new();
     for probe in probes.iter().filter(|probe| probe.flow == flow) {
@@ -43,13 +43,13 @@ fn path_figures(own: &[&Probe], plan: &Udping) -> Option<PathStats> {
     })
 }
 
-/// The longest time without an answer, and when it began: from when the first was asked for to the
-/// end of the schedule.
+/// Returns start and length of the longest time without a reply, from the first due time to the end
+/// of the schedule.
 fn longest_gap(first: u64, answers: &[u64], end: u64) -> (u64, u64) {
     let begins = [first].into_iter().chain(answers.iter().copied());
     let ends = answers.iter().copied().chain([end]);
     let gaps = begins.zip(ends).map(|(from, to)| (from, to.saturating_sub(from)));
-    // Of two equal ones the first.
+    // The first of two equal gaps wins.
     gaps.fold((first, 0), |longest, gap| if gap.1 > longest.1 { gap } else { longest })
 }
 

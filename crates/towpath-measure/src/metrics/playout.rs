@@ -1,4 +1,4 @@
-//! What somebody sees who watches a video whose segments arrive at these times.
+//! Play-out buffer of a video player, driven by the arrival times of segments.
 
 use std::time::Duration;
 
@@ -6,14 +6,15 @@ use towpath_net::Instant;
 
 use crate::result::{VideoPlan, VideoStats};
 
-/// The play-out buffer of a player.
+/// Play-out buffer of a video player.
 ///
-/// `Filling` ─buffer at `startup`, or everything there▶ `Playing` ─buffer empty▶ `Filling` (a stall).
+/// `Filling` ─buffer reaches `startup`, or video complete▶ `Playing` ─buffer empty▶ `Filling` (a
+/// stall).
 #[derive(Debug, Clone)]
 pub struct Playout {
     plan: VideoPlan,
     state: PlayoutState,
-    /// What was in the buffer at `at`.
+    /// Playing time in the buffer at `at`.
     buffered: Duration,
     at: Instant,
     received: u32,
@@ -21,24 +22,24 @@ pub struct Playout {
     waits: Vec<RebufferInterval>,
 }
 
-/// A time in which nothing is shown; the first of them is the start.
+/// Time without playback; the first is the start-up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RebufferInterval {
-    /// When the picture stopped, or the wish to watch came.
+    /// Time at which playback stopped, or was requested.
     pub from: Instant,
-    /// When it goes on.
+    /// Time at which playback starts or resumes.
     pub until: Instant,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PlayoutState {
-    /// Since then.
+    /// Waiting for the buffer to fill, since this time.
     Filling(Instant),
     Playing,
 }
 
 impl Playout {
-    /// A player that is told to play at `begin`.
+    /// Creates a player that is started at `begin`.
     pub fn new(plan: VideoPlan, begin: Instant) -> Self {
         Self {
             plan,
@@ -51,7 +52,7 @@ impl Playout {
         }
     }
 
-    /// What the buffer holds.
+    /// Returns the playing time in the buffer.
     pub fn buffered(&self, now: Instant) -> Duration {
         match self.state {
             PlayoutState::Filling(_) => self.buffered,
@@ -59,7 +60,7 @@ impl Playout {
         }
     }
 
-    /// The next segment is there.
+    /// Adds the next segment, which arrived at `now`.
     pub fn segment(&mut self, now: Instant) {
         self.play(now);
         let segment = Duration::from_nanos(self.plan.segment_ns);
@@ -80,7 +81,7 @@ impl Playout {
         }
     }
 
-    /// Plays until `now`.
+    /// Advances playback to `now`, and detects a stall.
     fn play(&mut self, now: Instant) {
         let empty = self.at + self.buffered;
         self.buffered = self.buffered(now);
@@ -92,13 +93,13 @@ impl Playout {
         self.at = self.at.max(now);
     }
 
-    /// What was seen until `until`, where the watching ended.
+    /// Returns the playback statistics, for a viewer who stops at `until`.
     #[must_use]
     pub fn finish(self, until: Instant) -> VideoStats {
         self.finish_with_waits(until).0
     }
 
-    /// The same, and when nothing was shown.
+    /// Returns the playback statistics and the times without playback.
     #[must_use]
     pub fn finish_with_waits(mut self, until: Instant) -> (VideoStats, Vec<RebufferInterval>) {
         self.play(until);
@@ -130,7 +131,7 @@ mod tests {
         let mut playout = Playout::new(video(4), at(1_000));
         playout.segment(at(1_500));
         playout.segment(at(2_000));
-        // Played from 1.5 s on: empty at 5.5 s.
+        // Playing from 1.5 s on, the buffer is empty at 5.5 s.
         playout.segment(at(8_000));
         assert_eq!(playout.buffered(at(9_000)), Duration::from_secs(1));
         playout.segment(at(9_500));

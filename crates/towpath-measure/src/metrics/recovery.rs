@@ -1,4 +1,4 @@
-//! Recovery: what a disruption did to a flow, and for how long.
+//! Recovery: effect and duration of a disruption.
 
 use std::time::Duration;
 
@@ -10,28 +10,29 @@ use super::goodput::bits_per_second;
 use super::stall::MIN_STALL;
 use crate::result::Recovery;
 
-/// Part of the reference that counts as recovered.
+/// Share of the reference goodput that counts as recovered.
 const RECOVERED_SHARE: f64 = 0.9;
-/// Bins of the window that must reach it.
+/// Bins of the window that must reach this share (200 ms).
 const WINDOW_BINS: usize = 20;
-/// Bins after the window over which it must hold.
+/// Bins after the window that must reach it on average (500 ms).
 const HOLD_BINS: usize = 50;
-/// Fewer bins than this after the window say nothing.
+/// Fewest bins after the window that are checked (100 ms).
 const MIN_HOLD_BINS: usize = 10;
-/// Bins after the event in which goodput must fall for the event to count at all.
+/// Bins after the event in which goodput must fall for the event to count at all (1 s).
 const OBSERVE_BINS: usize = 100;
-/// Stalls that begin this soon after the one before belong to the same disruption.
+/// Largest distance between stalls that belong to the same disruption.
 const STALL_CHAIN_GAP: Duration = Duration::from_millis(1_500);
-/// The earlier goodput is that of this time before the event.
+/// Time before the event over which the reference goodput is averaged.
 const REFERENCE_SPAN: Duration = Duration::from_secs(1);
 
-/// From an event until goodput is back to 90 % of `reference_bps`; `None` when it never was.
+/// Returns the time from an event until goodput is back at 90 % of `reference_bps`; `None` when it
+/// never was.
 ///
-/// `bins` are bytes in [`BIN_SPAN`]s from the event on. It is zero when no window of 200 ms within the
-/// first second is below 90 %. Otherwise it ends with the start of the first window of 200 ms that
-/// reaches 90 %, provided that the 500 ms after the window (or what is left of them, if at least
-/// 100 ms) reach 90 % on average too: what was still in flight when a link died, or what a filled
-/// gap releases from the reorder buffer, is not a recovery.
+/// `bins` are bytes per [`BIN_SPAN`] from the event on. The result is zero when no window of 200 ms
+/// within the first second is below 90 %. Otherwise it is the start of the first window of 200 ms
+/// that reaches 90 %. The 500 ms after that window must also reach 90 % on average (or the rest of
+/// the bins, if at least 100 ms). Without this condition, data in flight when a link died, or data
+/// released by a filled gap in the reorder buffer, would look like a recovery.
 pub fn time_to_90(bins: &[u64], reference_bps: f64) -> Option<Duration> {
     let per_bin = RECOVERED_SHARE * reference_bps / 8.0 * BIN_SPAN.as_secs_f64();
     let enough = |bins: &[u64]| {
@@ -53,10 +54,9 @@ pub fn time_to_90(bins: &[u64], reference_bps: f64) -> Option<Duration> {
     found.map(|(at, _)| BIN_SPAN * at as u32)
 }
 
-/// What `disruption` did to a flow until `until`: its end or the next disruption.
+/// Returns the effect of `disruption` on a flow until `until`: its end or the next disruption.
 ///
-/// `None` when there is nothing to compare: nothing arrived in the second before, or the flow ended
-/// within 200 ms.
+/// `None` when nothing arrived in the second before, or when the flow ended within 200 ms.
 pub fn recovery(log: &DeliveryLog, disruption: &Disruption, until: Instant) -> Option<Recovery> {
     let at = disruption.at;
     let from = (at - REFERENCE_SPAN).max(log.start());
@@ -83,7 +83,8 @@ pub fn recovery(log: &DeliveryLog, disruption: &Disruption, until: Instant) -> O
     })
 }
 
-/// Time from `at` until the end of the last stall in an unbroken chain of them.
+/// Returns the time from `at` until the end of the last stall in an unbroken chain; `None` if it
+/// lasts to `until`.
 fn smooth_from(gaps: impl Iterator<Item = Gap>, at: Instant, until: Instant) -> Option<Duration> {
     let mut end = at;
     for gap in gaps.filter(|gap| gap.length() >= MIN_STALL) {
@@ -110,7 +111,7 @@ mod tests {
         Instant::from_nanos(millis * 1_000_000)
     }
 
-    /// A log of consecutive pieces of (milliseconds, Mbit/s).
+    /// Builds a log from consecutive pieces of (milliseconds, Mbit/s).
     fn log_of(pieces: &[(u64, u64)]) -> DeliveryLog {
         let (mut log, mut now) = (DeliveryLog::new(Instant::ZERO), 0);
         for &(millis, mbit) in pieces {
@@ -129,7 +130,7 @@ mod tests {
 
     #[test]
     fn a_capacity_loss_without_a_stall_needs_no_recovery() {
-        // 186 189 186 | 94 94 …: the surviving path runs on.
+        // 186 189 186 | 94 94 …: the remaining path continues.
         let seen = after_3_s(&log_of(&[(3_000, 187), (7_000, 94)]), Some(94.0 * MBIT));
         assert_eq!((seen.t90_ns, seen.deficit_bytes), (Some(0), 0));
         assert!((seen.reference_bps - 94.0 * MBIT).abs() < 1.0);
@@ -140,7 +141,7 @@ mod tests {
         // 186 189 186 | 83 93 94 …: typical of two kernels, one gap of 124 ms.
         let log = log_of(&[(3_000, 187), (124, 0), (6_876, 94)]);
         let seen = after_3_s(&log, Some(94.0 * MBIT));
-        // A window may begin at most a tenth of its length before data flow again.
+        // A window may begin at most a tenth of its length before data arrives again.
         assert_eq!(seen.t90_ns, Some(110_000_000));
         assert!(
             seen.last_stall_end_ns.is_some_and(|smooth| smooth.abs_diff(124_000_000) < 2_000_000)
@@ -165,7 +166,7 @@ mod tests {
 
     #[test]
     fn data_in_flight_when_the_link_dies_are_not_a_recovery() {
-        // A queue of 200 ms on the other path still arrives, then nothing for 1 s.
+        // A queue of 200 ms on the other path is still delivered, then nothing for 1 s.
         let log = log_of(&[(3_000, 187), (200, 94), (1_000, 0), (5_800, 94)]);
         let seen = after_3_s(&log, Some(94.0 * MBIT));
         assert_eq!(seen.t90_ns, Some(1_180_000_000));
@@ -202,7 +203,7 @@ mod tests {
         assert!(recovery(&log, &event(1_500), ms(2_000)).is_some());
     }
 
-    /// `None` (never) is later than everything.
+    /// Orders `None` (never) after every time.
     fn order(t90: Option<Duration>) -> Duration {
         t90.unwrap_or(Duration::MAX)
     }

@@ -1,4 +1,4 @@
-//! Stalls: how long nothing arrived.
+//! Stalls: times in which nothing arrived.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::result::Stall;
 /// Shortest gap that counts in [`Stall::total_ns`] and [`Stall::count`].
 pub const MIN_STALL: Duration = Duration::from_millis(100);
 
-/// Gaps between the first byte and `end`, one that is open at `end` included.
+/// Returns the gaps between the first byte and `end`, including one that is open at `end`.
 ///
 /// All zero when nothing arrived: such a flow has not stalled, it has failed.
 pub fn stall(log: &DeliveryLog, end: Instant) -> Stall {

@@ -1,53 +1,55 @@
-//! What repetitions say together: quantiles, intervals, ratios. `docs/metrics.md` has the words.
+//! Statistics over repetitions: quantiles, confidence intervals, ratios. `docs/metrics.md` defines
+//! them.
 //!
-//! An infinite value stands for "never" (a flow that did not recover): it takes its place in the
-//! order, so that a median stays a median. Randomness is an argument, so equal values and an equal
-//! seed give equal intervals.
+//! An infinite value means "never" (a flow that did not recover). It is ordered last, so the median
+//! remains valid. Randomness is an argument: equal values and an equal seed give equal intervals.
 
 use crate::draw::RngStream;
 
-/// Fewer values have no interval. That both ends of a range hold the median between them is wrong
-/// with a chance of 2 × 0.5ⁿ: with five values 6 %, with six 3 %. So no interval that is made of
-/// order statistics, as those of the bootstrap are, can be a 95 % interval of fewer than six.
+/// Fewest values for an interval.
+///
+/// The range of n values misses the median with a probability of 2 × 0.5ⁿ: 6 % for five values, 3 %
+/// for six. Bootstrap intervals consist of order statistics. So with fewer than six values none of
+/// them can be a 95 % interval.
 pub const MIN_SAMPLES: usize = 6;
 
-/// Resamplings behind an interval.
+/// Number of bootstrap resamplings for an interval.
 const BOOTSTRAP_RESAMPLES: usize = 4_000;
-/// What an interval leaves out at each end.
+/// Probability outside the interval, at each end.
 const TAIL_SHARE: f64 = 0.025;
 
-/// Values of one figure, one for each repetition, in order of size.
+/// Values of one metric, one for each repetition, sorted.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Sample {
     sorted: Vec<f64>,
 }
 
 impl Sample {
-    /// The values; what is no number is left out.
+    /// Collects and sorts the values; NaN values are omitted.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Self {
         let mut sorted: Vec<f64> = values.into_iter().filter(|value| !value.is_nan()).collect();
         sorted.sort_by(f64::total_cmp);
         Self { sorted }
     }
 
-    /// In order of size.
+    /// Returns the values in ascending order.
     pub fn values(&self) -> &[f64] {
         &self.sorted
     }
 
-    /// Their number.
+    /// Returns the number of values.
     pub fn count(&self) -> usize {
         self.sorted.len()
     }
 
-    /// The value below which `part` (0 to 1) of the sample lies, between two values by linear
-    /// interpolation: definition 7 of Hyndman and Fan (1996). `None` without values.
+    /// Returns the value below which `part` (0 to 1) of the sample lies. Interpolates linearly
+    /// between two values: definition 7 of Hyndman and Fan (1996). `None` without values.
     pub fn quantile(&self, part: f64) -> Option<f64> {
         let last = self.sorted.len().checked_sub(1)?;
         let place = part.clamp(0.0, 1.0) * last as f64;
         let (below, above) = (place.floor(), place.ceil());
         let (low, high) = (*self.sorted.get(below as usize)?, *self.sorted.get(above as usize)?);
-        // Between equals there is nothing to add, and infinity times zero would be no number.
+        // Equal values need no interpolation, and infinity times zero would be NaN.
         let part = place - below;
         Some(if low.total_cmp(&high).is_eq() || part <= 0.0 {
             low
@@ -56,30 +58,30 @@ impl Sample {
         })
     }
 
-    /// The middle value, or the mean of the middle two.
+    /// Returns the middle value, or the mean of the middle two; `None` without values.
     pub fn median(&self) -> Option<f64> {
         self.quantile(0.5)
     }
 
-    /// The quantiles at 25 % and 75 %.
+    /// Returns the quantiles at 25 % and 75 %; `None` without values.
     pub fn quartiles(&self) -> Option<[f64; 2]> {
         Some([self.quantile(0.25)?, self.quantile(0.75)?])
     }
 
-    /// Arithmetic mean.
+    /// Returns the arithmetic mean; `None` without values.
     pub fn mean(&self) -> Option<f64> {
         let count = self.sorted.len() as f64;
         (count > 0.0).then(|| self.sorted.iter().sum::<f64>() / count)
     }
 
-    /// The part of the values that are at most `value`: the empirical distribution function.
+    /// Returns the share of values that are at most `value`: the empirical distribution function.
     pub fn share_at_most(&self, value: f64) -> f64 {
         let count = self.sorted.partition_point(|other| *other <= value);
         count as f64 / self.sorted.len().max(1) as f64
     }
 
-    /// The corners of the empirical distribution function: each value that occurs, and the part of
-    /// the values that are at most as large.
+    /// Returns the corners of the empirical distribution function: each distinct value, and the
+    /// share of values that are at most as large.
     pub fn steps(&self) -> Vec<(f64, f64)> {
         let mut steps: Vec<(f64, f64)> = Vec::new();
         for (at, value) in self.sorted.iter().enumerate() {
@@ -93,39 +95,39 @@ impl Sample {
     }
 }
 
-/// A 95 % confidence interval.
+/// Confidence interval of 95 %, both ends included.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ConfidenceInterval {
-    /// Lower end.
+    /// Lower end of the interval.
     pub low: f64,
-    /// Upper end.
+    /// Upper end of the interval.
     pub high: f64,
 }
 
 impl ConfidenceInterval {
-    /// Whether it holds a value.
+    /// Returns true if the interval contains the value.
     pub fn holds(self, value: f64) -> bool {
         self.low <= value && value <= self.high
     }
 }
 
-/// What repetitions say of one figure.
+/// Estimate of one metric from several repetitions.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Estimate {
-    /// Number of values.
+    /// Number of values in the sample.
     pub count: usize,
-    /// Median.
+    /// Median of the values.
     pub median: f64,
-    /// Quartiles.
+    /// Quartiles: quantiles at 25 % and 75 %.
     pub quartiles: [f64; 2],
-    /// Mean.
+    /// Arithmetic mean of the values.
     pub mean: f64,
-    /// 95 % interval of the median; `None` of fewer than [`MIN_SAMPLES`] values.
+    /// 95 % interval of the median; `None` for fewer than [`MIN_SAMPLES`] values.
     pub interval: Option<ConfidenceInterval>,
 }
 
 impl Estimate {
-    /// `None` without values.
+    /// Computes the estimate; `None` without values.
     pub fn of(sample: &Sample, seed: u64) -> Option<Self> {
         Some(Self {
             count: sample.count(),
@@ -137,47 +139,47 @@ impl Estimate {
     }
 }
 
-/// Why there is no interval: `n = 3: no interval`; `None` where there are values enough.
+/// Returns the reason for a missing interval, `n = 3: no interval`; `None` with enough values.
 pub fn too_few(count: usize) -> Option<String> {
     (count < MIN_SAMPLES).then(|| format!("n = {count}: no interval"))
 }
 
-/// The percentile bootstrap's 95 % interval of the median (Efron 1979).
+/// Returns the percentile bootstrap's 95 % interval of the median (Efron 1979).
 pub fn median_interval(sample: &Sample, seed: u64) -> Option<ConfidenceInterval> {
     let values = sample.values();
     interval(values.len(), seed, |draw| median_of(&mut drawn(values, draw)))
 }
 
-/// How the values of two groups belong together.
+/// Relation between the values of two groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pairing {
-    /// Value by value: the same repetition, that is the same seed, or neighbours in time.
+    /// Paired values: the same repetition, that is the same seed, or neighbours in time.
     Paired,
-    /// Not at all.
+    /// Independent groups without pairs.
     Unpaired,
 }
 
-/// How many times as large one figure is as another.
+/// Ratio of one metric to another.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Ratio {
-    /// Paired: median of the pairs' ratios. Unpaired: ratio of the medians.
+    /// Median of the pairs' ratios (paired), or ratio of the medians (unpaired).
     pub value: f64,
-    /// 95 % interval; `None` with fewer than [`MIN_SAMPLES`] pairs, or values in one of the groups.
+    /// 95 % interval; `None` with fewer than [`MIN_SAMPLES`] pairs, or values in either group.
     pub interval: Option<ConfidenceInterval>,
-    /// How it was computed.
+    /// Method of computation: by pairs or by groups.
     pub pairing: Pairing,
-    /// Pairs, or values of the smaller group.
+    /// Number of pairs, or of values in the smaller group.
     pub count: usize,
 }
 
 impl Ratio {
-    /// Whether the interval leaves no doubt on which side of 1 the ratio is.
+    /// Returns true if the interval excludes 1.
     pub fn is_clear(&self) -> bool {
         self.interval.is_some_and(|interval| !interval.holds(1.0))
     }
 
-    /// Of pairs (numerator, denominator). `None` without pairs, or when one value is not above zero
-    /// or infinite: how many times as long nothing is has no answer.
+    /// Computes the ratio of pairs (numerator, denominator). `None` without pairs, or when any
+    /// value is zero, negative or infinite.
     pub fn of_pairs(pairs: &[(f64, f64)], seed: u64) -> Option<Self> {
         let sound = |value: f64| value > 0.0 && value.is_finite();
         if pairs.is_empty() || !pairs.iter().all(|(a, b)| sound(*a) && sound(*b)) {
@@ -189,8 +191,8 @@ impl Ratio {
         Some(Self { value, interval, pairing: Pairing::Paired, count })
     }
 
-    /// Of two groups that were measured independently of each other. `None` when a group has no
-    /// values, or one that is not above zero or infinite.
+    /// Computes the ratio of two groups measured independently. `None` when a group has no values,
+    /// or any value is zero, negative or infinite.
     pub fn of_groups(a: &Sample, b: &Sample, seed: u64) -> Option<Self> {
         let sound = |sample: &Sample| {
             let mut values = sample.values().iter();
@@ -209,7 +211,7 @@ impl Ratio {
     }
 }
 
-/// The middle 95 % of a statistic over resamplings; `None` of too few values.
+/// Returns the middle 95 % of a statistic over resamplings; `None` for too few values.
 fn interval(
     count: usize,
     seed: u64,
@@ -226,13 +228,13 @@ fn interval(
     })
 }
 
-/// As many values as there are, each drawn from all of them.
+/// Draws a resample: as many values as given, with replacement.
 fn drawn(values: &[f64], draw: &mut RngStream) -> Vec<f64> {
     let pick = |_: &f64| values.get(draw.below(values.len())).copied().unwrap_or(f64::NAN);
     values.iter().map(pick).collect()
 }
 
-/// Like [`Sample::median`], without sorting all of it.
+/// Returns the same as [`Sample::median`], but without a full sort.
 fn median_of(values: &mut [f64]) -> f64 {
     let middle = values.len() / 2;
     if middle >= values.len() {
@@ -299,8 +301,9 @@ mod tests {
 
     #[test]
     fn the_bootstrap_comes_close_to_its_exact_distribution() {
-        // Of n = 11 values the resampled median is at most the k-th one when at least 6 of 11 draws
-        // are among the k smallest: a binomial tail. It passes 2.5 % at k = 3 and 97.5 % at k = 9.
+        // With n = 11 values the resampled median is at most the k-th one when at least 6 of 11
+        // draws are among the k smallest: a binomial tail. It passes 2.5 % at k = 3 and 97.5 % at k
+        // = 9.
         let values: Vec<f64> = (1..=11).map(f64::from).collect();
         for seed in 0..20 {
             let found = median_interval(&sample(&values), seed).unwrap();
@@ -311,9 +314,9 @@ mod tests {
     #[test]
     fn an_interval_covers_the_true_median_about_as_often_as_it_says() {
         const REPEATED: u64 = 60;
-        // Exponential values, true median ln 2; and two modes, as stalls have: the true median of
-        // 80 % short and 20 % long ones lies among the short ones. With 2000 samples in place of 100
-        // 93.2 to 94.2 % are covered.
+        // Exponential values have the true median ln 2. The bimodal values resemble stalls: with 80
+        // % short and 20 % long ones, the true median lies among the short ones. With 2000 samples
+        // instead of 100, coverage is 93.2 to 94.2 %.
         let draws = |count: usize, seed: u64, bimodal: bool| {
             let mut draw = RngStream::new(seed, "values of a test");
             let uniform = move || draw.uniform();
@@ -336,8 +339,8 @@ mod tests {
 
     #[test]
     fn paired_ratios_cancel_shared_variation() {
-        // Each repetition is twice as fast as the one before, for both: the groups overlap widely,
-        // but in every pair the first is 1.5 times the second.
+        // Each repetition is twice as fast as the one before, for both groups. The groups overlap
+        // widely, but in every pair the first is 1.5 times the second.
         let pairs: Vec<_> = (0..8).map(|n| 2_f64.powi(n)).map(|b| (1.5 * b, b)).collect();
         let paired = Ratio::of_pairs(&pairs, 1).unwrap();
         assert_eq!((paired.value, paired.count), (1.5, 8));

@@ -1,4 +1,4 @@
-//! Puts the figures of a run together.
+//! Summary of a run, computed from the metrics of its flows, subflows and paths.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -21,35 +21,36 @@ use crate::result::{
 use crate::scenario::{DataDirection, MessageExchange, Pattern, Scenario, Transport};
 use crate::traffic::{FlowGoal, request_directions};
 
-/// A timed flow must still deliver in this last part of its time.
+/// Last part of a timed flow, in which it must still deliver data.
 const FINAL_SPAN: Duration = Duration::from_secs(1);
-/// A run that stops this much before its time was interrupted.
+/// Tolerance for an early end; a run that ends earlier was interrupted.
 const END_SLACK: Duration = Duration::from_millis(100);
 
-/// What the runner knows of one flow in one direction.
+/// Input of the runner for one flow in one direction.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FlowInput {
     /// Number of the flow in the scenario.
     pub flow: u32,
-    /// `up` or `down`.
+    /// Data direction: `up` or `down`.
     pub direction: DataDirection,
-    /// What the receiver saw, all streams merged.
+    /// Arrivals at the receiver, all streams merged.
     pub delivery: DeliveryLog,
-    /// From the start of the flow until the (last) connection was open.
+    /// Time from the start of the flow until its last connection was open; `None` if one never
+    /// opened.
     pub connect: Option<Duration>,
-    /// An error that the runner met.
+    /// Error that the runner met, if any.
     pub failure: Option<String>,
     /// Congestion control read back from the sender's subflows.
     pub congestion_control: Vec<String>,
-    /// Retransmitted packets, all subflows.
+    /// Retransmitted packets of all subflows.
     pub retransmissions: u64,
-    /// What the connection level did, where the stack tells it.
+    /// Connection-level metrics, where the stack reports them.
     pub stack: Option<StackStats>,
-    /// The flow's messages, of both directions.
+    /// Messages of the flow, in both directions.
     pub messages: Vec<Message>,
 }
 
-/// A flow with its figures, and what the sentences need besides.
+/// Flow with its metrics, and the context needed for sentences.
 #[derive(Debug)]
 pub(super) struct MeasuredFlow {
     pub(super) figures: FlowSummary,
@@ -59,7 +60,7 @@ pub(super) struct MeasuredFlow {
     pub(super) disruptions: Vec<Disruption>,
 }
 
-/// Collects what a runner knows and makes the [`Summary`] of it.
+/// Collects the input of a runner and computes the [`Summary`].
 #[derive(Debug)]
 pub struct Summarizer<'a> {
     pub(super) scenario: &'a Scenario,
@@ -77,7 +78,7 @@ pub struct Summarizer<'a> {
 }
 
 impl<'a> Summarizer<'a> {
-    /// A summarizer of one run of `scenario` over `transport`.
+    /// Creates a summarizer for one run of `scenario` over `transport`.
     pub fn new(scenario: &'a Scenario, transport: Transport) -> Self {
         let requested = match transport {
             Transport::Mptcp | Transport::Mpquic => true,
@@ -114,13 +115,13 @@ impl<'a> Summarizer<'a> {
         self
     }
 
-    /// Adds what became of the datagrams that were sent over single paths.
+    /// Adds the results of datagrams sent over single paths.
     #[must_use]
     pub fn probes(mut self, probes: &[Probe]) -> Self {
         for (number, flow) in (0_u32..).zip(&self.scenario.flows) {
             if let Pattern::Udping(plan) = &flow.pattern {
                 self.paths.extend(paths::figures(probes, number, plan));
-                // Those of `latency` follow its requests.
+                // The datagrams of `latency` are the flow after its requests.
                 let asks =
                     |flow: &&mut MeasuredFlow| flow.figures.flow.checked_add(1) == Some(number);
                 let asking = self.flows.iter_mut().find(asks);
@@ -132,7 +133,7 @@ impl<'a> Summarizer<'a> {
         self
     }
 
-    /// Adds what became of the datagrams that a flow sent at a constant rate.
+    /// Adds the results of datagrams that a flow sent at a constant rate.
     pub fn add_datagrams(&mut self, flow: u32, direction: DataDirection, figures: DatagramFigures) {
         let own = |measured: &&mut MeasuredFlow| {
             (measured.figures.flow, measured.figures.direction) == (flow, direction)
@@ -142,8 +143,8 @@ impl<'a> Summarizer<'a> {
         }
     }
 
-    /// Sets the proof that several paths were used. Paths used are taken from the subflows when it
-    /// names none.
+    /// Sets the evidence that several paths were used. If it names no used paths, they are taken
+    /// from the subflows.
     #[must_use]
     pub fn multipath(mut self, multipath: MultipathUse) -> Self {
         self.multipath = multipath;
@@ -157,14 +158,14 @@ impl<'a> Summarizer<'a> {
         self
     }
 
-    /// Sets the account of capacity.
+    /// Sets the capacity account.
     #[must_use]
     pub fn account(mut self, account: Option<AccountSummary>) -> Self {
         self.account = account.map(Box::new);
         self
     }
 
-    /// Sets how exactly the emulator kept time.
+    /// Sets the timing accuracy of the emulator.
     #[must_use]
     pub fn noise(mut self, noise: &EmulatorTiming) -> Self {
         self.noise = Some(noise.clone());
@@ -178,22 +179,22 @@ impl<'a> Summarizer<'a> {
         self
     }
 
-    /// Adds what the hosts' interfaces counted.
+    /// Adds the totals of the hosts' interfaces.
     #[must_use]
     pub fn interfaces(mut self, interfaces: &[Interface]) -> Self {
         self.interfaces.extend_from_slice(interfaces);
         self
     }
 
-    /// Adds a warning of the runner's own; it comes before those that are found here.
+    /// Adds a warning of the runner; it precedes those found here.
     #[must_use]
     pub fn warning(mut self, warning: Warning) -> Self {
         self.warnings.push(warning);
         self
     }
 
-    /// The summary. An expectation that nothing could be measured for makes a run fail like one
-    /// that was missed.
+    /// Computes the summary. An expectation that could not be measured fails the run, like one that
+    /// was missed.
     pub fn finish(mut self) -> Summary {
         self.share_out();
         let flows: Vec<_> = self.flows.iter().map(|flow| flow.figures.clone()).collect();
@@ -260,7 +261,7 @@ impl<'a> Summarizer<'a> {
         let duration = end.saturating_since(delivery.start());
         let next = disruptions.iter().skip(1).map(|next| next.at.min(end)).chain([end]);
         let recoveries = disruptions.iter().zip(next);
-        // Between messages, silence means nothing: what an event did to them, their delays say.
+        // Silence between messages is normal. Their delays show the effect of an event.
         let transfer = messages.is_none();
         let figures = FlowSummary {
             flow,
@@ -305,7 +306,7 @@ impl<'a> Summarizer<'a> {
     }
 }
 
-/// When a flow ended: see `docs/metrics.md`.
+/// Returns the end of a flow, as defined in `docs/metrics.md`.
 fn end_of(plan: FlowGoal, log: &DeliveryLog) -> Instant {
     let last = log.last().unwrap_or(log.start());
     let planned = log.start() + plan.limit();
@@ -316,7 +317,7 @@ fn end_of(plan: FlowGoal, log: &DeliveryLog) -> Instant {
         }
         FlowGoal::Messages(_) if log.eof().is_some() => last,
         FlowGoal::Messages(_) => log.watched_until().max(last),
-        // After the end of the data it is certain that nothing more comes, without listening.
+        // Nothing can arrive after the end of data, so no further listening is needed.
         FlowGoal::Sized { .. } | FlowGoal::Timed(_) if log.eof().is_some() => planned.max(last),
         FlowGoal::Sized { .. } | FlowGoal::Timed(_) | FlowGoal::ConstantRate(_) => {
             planned.min(log.watched_until()).max(last)
@@ -324,7 +325,7 @@ fn end_of(plan: FlowGoal, log: &DeliveryLog) -> Instant {
     }
 }
 
-/// Why messages did not complete; `None` when every request was answered.
+/// Returns the reason why messages did not complete; `None` when every request got a reply.
 fn unanswered(figures: &MessageStats, seen: Option<String>) -> Option<String> {
     let (missing, count) = (figures.unanswered(), figures.count);
     let none = || {
@@ -334,7 +335,7 @@ fn unanswered(figures: &MessageStats, seen: Option<String>) -> Option<String> {
     seen.or_else(|| (missing > 0).then(none))
 }
 
-/// Why a flow did not complete; `None` when it did.
+/// Returns the reason why a flow did not complete; `None` when it did.
 fn failure(
     plan: FlowGoal,
     log: &DeliveryLog,

@@ -1,4 +1,4 @@
-//! One plain sentence about a run.
+//! Verdict on a run, in one plain sentence.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use crate::result::{
 use crate::scenario::DataDirection;
 use crate::traffic::FlowGoal;
 
-/// Silence of this length at the end means that a flow stopped.
+/// Length of silence at the end after which a flow counts as stopped.
 const STOPPED_AFTER: Duration = Duration::from_secs(1);
 
-/// A recovery that ends this much before or after the gaps is worth a word.
+/// Smallest difference between the two recovery times at which both are reported.
 const LATE_GAP: Duration = Duration::from_millis(300);
 
 pub(super) fn verdict(run: &Summarizer<'_>, expectations: &[ExpectationResult]) -> String {
@@ -51,12 +51,12 @@ pub(super) fn verdict(run: &Summarizer<'_>, expectations: &[ExpectationResult]) 
     text
 }
 
-/// What became of an expectation that is the only one.
+/// Returns the outcome of a single expectation as text.
 fn single_outcome(what: &str) -> &str {
     if what == "missed" { "was missed" } else { what }
 }
 
-/// The transport, with its fallback if it is not what was asked for.
+/// Returns the transport, with the fallback if it differs from the requested one.
 fn who(run: &Summarizer<'_>) -> String {
     let proof = &run.multipath;
     let carried = |flow: &MeasuredFlow| !matches!(flow.plan, FlowGoal::ConstantRate(_));
@@ -124,7 +124,8 @@ fn of_one_command(flows: &[&MeasuredFlow]) -> bool {
     flows.iter().all(|flow| own(flow) && Some(flow.figures.flow) == first)
 }
 
-/// What a program's connections moved. A direction that only carried control is not worth a word.
+/// Describes the data moved by a command's connections. A direction that carried only control data
+/// is omitted.
 fn command(run: &Summarizer<'_>, flows: &[&MeasuredFlow], over: &str) -> String {
     let most = flows.iter().map(|flow| flow.figures.bytes).max().unwrap_or_default();
     let worth = flows.iter().filter(|flow| flow.figures.bytes > most / 100);
@@ -143,12 +144,12 @@ fn command(run: &Summarizer<'_>, flows: &[&MeasuredFlow], over: &str) -> String 
     if let Some(failure) = flows.iter().find_map(|flow| flow.figures.failure.as_deref()) {
         text = format!("{text}, but {failure}");
     }
-    // A program may pause by itself: only what an event did is worth a word.
+    // A program may pause on its own, so only the effect of an event is reported.
     let hit = flows.iter().any(|flow| !flow.figures.recoveries.is_empty());
     if hit { text + &aftermath(flows.iter().copied()) } else { text }
 }
 
-/// What the paths carried, where no connection was seen.
+/// Describes the bytes that each path carried, for a run without a visible connection.
 fn interface_bytes_text(run: &Summarizer<'_>) -> String {
     let carried = run.scenario.paths.iter().filter_map(|path| {
         let at = |end: usize| {
@@ -167,7 +168,7 @@ fn interface_bytes_text(run: &Summarizer<'_>) -> String {
     format!("; the interfaces counted {}", carried.join(", "))
 }
 
-/// What the paths are like, where nothing else was sent.
+/// Describes the paths, for a run of `udping` alone.
 fn datagrams(paths: &[PathStats]) -> String {
     let of = |path: &PathStats| {
         let half = path.round_trip.map_or_else(String::new, |times| {
@@ -180,7 +181,7 @@ fn datagrams(paths: &[PathStats]) -> String {
     paths.iter().map(of).collect::<Vec<_>>().join("; ")
 }
 
-/// What became of datagrams at a constant rate, in one direction.
+/// Describes the outcome of constant-rate datagrams in one direction.
 fn at_constant_rate(flow: &MeasuredFlow) -> String {
     let way = if flow.figures.direction == DataDirection::Down { "down" } else { "up" };
     let Some(figures) = &flow.figures.datagrams else {
@@ -207,7 +208,7 @@ fn at_constant_rate(flow: &MeasuredFlow) -> String {
     }
 }
 
-/// What of a call could be heard or seen, in one direction.
+/// Describes the quality of a call in one direction.
 fn call_text((way, figures): (&str, &DatagramFigures), call: &CallFigures) -> String {
     let share = |count: u64, of: u64| format::share(count as f64 / of.max(1) as f64);
     let path = &figures.path;
@@ -225,7 +226,7 @@ fn call_text((way, figures): (&str, &DatagramFigures), call: &CallFigures) -> St
     )
 }
 
-/// How late the answers to requests were; transfers beside them are only the load.
+/// Describes the reply delays of requests; concurrent transfers are only the load.
 fn reply_delays(flows: &[&MeasuredFlow], over: &str) -> String {
     let all: Vec<_> = flows.iter().filter_map(|flow| flow.figures.messages.as_ref()).collect();
     let (count, answered) =
@@ -235,7 +236,7 @@ fn reply_delays(flows: &[&MeasuredFlow], over: &str) -> String {
         return format!("asked for nothing: {}", failure.unwrap_or("unknown failure"));
     }
     let time = |ns| format::time(Duration::from_nanos(ns));
-    // Of two directions each figure is that of the worse one.
+    // With two directions, each value is that of the worse one.
     let worst = |pick: fn(&DelayStats) -> u64| {
         time(all.iter().map(|messages| pick(&messages.delay)).max().unwrap_or_default())
     };
@@ -273,7 +274,7 @@ fn reply_delays(flows: &[&MeasuredFlow], over: &str) -> String {
     }
 }
 
-/// Round trips without a load and with one.
+/// Describes the round trips without and with load.
 fn under_load(phases: &[LoadPhase], over: &str) -> String {
     let times = phases.iter().map(|phase| {
         let name = match phase.load {
@@ -299,7 +300,7 @@ fn under_load(phases: &[LoadPhase], over: &str) -> String {
     }
 }
 
-/// The event after which nothing arrived but what was in flight.
+/// Returns the event after which nothing arrived except data in flight.
 fn cause(flow: &MeasuredFlow, last: Instant) -> Option<&str> {
     let near = |at: Instant| at <= last + Duration::from_millis(100) && last <= at + STOPPED_AFTER;
     let found = flow.disruptions.iter().rev().find(|disruption| near(disruption.at));
@@ -324,7 +325,7 @@ fn several_transfers_text(who: &str, flows: &[&MeasuredFlow], over: &str) -> Str
     )
 }
 
-/// What the worst event did; without events, the longest stall if there was one.
+/// Describes the effect of the worst event; without events, the longest stall if there was one.
 fn aftermath<'a>(flows: impl IntoIterator<Item = &'a MeasuredFlow> + Clone) -> String {
     let recoveries = || flows.clone().into_iter().flat_map(|flow| &flow.figures.recoveries);
     let never_last = |recovery: &&Recovery| {
@@ -344,8 +345,8 @@ fn aftermath<'a>(flows: impl IntoIterator<Item = &'a MeasuredFlow> + Clone) -> S
     }
 }
 
-/// The time without gaps leads: goodput may be back at 90 % on average while whole seconds after it
-/// are empty.
+/// Describes a recovery, starting with the time until delivery was free of gaps. Goodput may be
+/// back at 90 % on average while later seconds are still empty.
 fn recovery_text(worst: &Recovery, never: &str) -> String {
     let (event, end) = (&worst.event, |ns| format::seconds(Duration::from_nanos(ns)));
     let reference = format::rate(worst.reference_bps);

@@ -1,4 +1,4 @@
-//! What to check before a result is trusted.
+//! Warnings: points to check before trusting a result.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::result::Warning;
 use crate::scenario::{DataDirection, Pattern};
 use crate::traffic::FlowGoal;
 
-/// Everything suspicious in a run, the gravest first.
+/// Returns all warnings of a run, the most serious first.
 pub(super) fn find(run: &Summarizer<'_>) -> Vec<Warning> {
     let mut found = Vec::new();
     noise(run, &mut found);
@@ -50,7 +50,7 @@ fn noise(run: &Summarizer<'_>, found: &mut Vec<Warning>) {
 
 fn multipath(run: &Summarizer<'_>, found: &mut Vec<Warning>) {
     let proof = &run.multipath;
-    // Datagrams of their own need no connection.
+    // Constant-rate datagrams need no connection.
     let alone = run.flows.iter().all(|flow| matches!(flow.plan, FlowGoal::ConstantRate(_)));
     if !proof.requested || (alone && !run.flows.is_empty()) {
         return;
@@ -77,7 +77,7 @@ fn multipath(run: &Summarizer<'_>, found: &mut Vec<Warning>) {
     }
 }
 
-/// Names of the paths between a flow's hosts that are meant to carry data from the start.
+/// Returns the names of the paths between a flow's hosts that should carry data from the start.
 fn available<'a>(
     run: &'a Summarizer<'_>,
     flow: &super::summary::MeasuredFlow,
@@ -99,7 +99,7 @@ fn congestion_control(run: &Summarizer<'_>, found: &mut Vec<Warning>) {
         };
         let host = run.scenario.hosts.get(sender);
         let named = host.is_some_and(|host| run.scenario.names_congestion_control_of(host));
-        // A program's sockets are its own, and the default is ours.
+        // A program chooses for its own sockets; the default is only towpath's.
         if matches!(described.pattern, Pattern::Run { .. }) && !named {
             continue;
         }
@@ -118,7 +118,7 @@ fn congestion_control(run: &Summarizer<'_>, found: &mut Vec<Warning>) {
                 ),
                 "the system may not have it, or not allow it; compare runs with equal ones only",
             );
-            // Of both directions of a flow, once.
+            // Both directions of a flow give one warning.
             if !found.contains(&told) {
                 found.push(told);
             }
@@ -126,7 +126,8 @@ fn congestion_control(run: &Summarizer<'_>, found: &mut Vec<Warning>) {
     }
 }
 
-/// Linux counts a subflow as stale when it stopped answering while others went on.
+/// Warns of stale subflows. Linux marks a subflow as stale when it gets no acknowledgements while
+/// others do.
 fn stale(run: &Summarizer<'_>, found: &mut Vec<Warning>) {
     let stale = |name: &str| name.rsplit('.').next() == Some("SubflowStale");
     for counter in run.counters.iter().filter(|counter| stale(&counter.name)) {

@@ -1,14 +1,14 @@
-//! Addresses, given out by rule: path number *n* has the subnets `10.64+n/256.n%256.0/24` and
-//! `fd74:6f77:0:n::/64`; its first host is `.1`, its second `.2`; each change of address adds 10.
+//! Address plan: path number *n* has the subnets `10.64+n/256.n%256.0/24` and `fd74:6f77:0:n::/64`.
+//! Its first host is `.1`, its second `.2`; each address change adds 10.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::scenario::{Family, Path, Scenario};
 
-/// Address changes after which the numbers would run out and start again.
+/// Number of address changes after which addresses are reused.
 const MAX_GENERATIONS: u8 = 24;
 
-/// The address of one end (0 or 1) of a path.
+/// Returns the address of one end (0 or 1) of a path.
 pub fn address(path: usize, end: usize, family: Family, generation: u8) -> IpAddr {
     let number = path as u16;
     let [high, low] = number.to_be_bytes();
@@ -19,7 +19,7 @@ pub fn address(path: usize, end: usize, family: Family, generation: u8) -> IpAdd
     }
 }
 
-/// Length of a path's subnet prefix.
+/// Returns the prefix length of a path's subnet in bits.
 pub const fn prefix_bits(family: Family) -> u8 {
     match family {
         Family::V4 => 24,
@@ -27,7 +27,7 @@ pub const fn prefix_bits(family: Family) -> u8 {
     }
 }
 
-/// The path and end that an address belongs to.
+/// Returns the path and end that an address belongs to; `None` for foreign addresses.
 pub fn path_and_end(address: IpAddr) -> Option<(usize, usize)> {
     let (path, host) = match address {
         IpAddr::V4(v4) => match v4.octets() {
@@ -43,21 +43,21 @@ pub fn path_and_end(address: IpAddr) -> Option<(usize, usize)> {
     (end < 2).then_some((usize::from(path), usize::from(end)))
 }
 
-/// The path of a subflow between two addresses: the one of its first host's address.
+/// Returns the path of a subflow between two addresses, preferably from its first host's address.
 pub fn path_of(one: IpAddr, other: IpAddr) -> Option<usize> {
     let ends = [path_and_end(one), path_and_end(other)];
     let first = ends.iter().flatten().find(|(_, end)| *end == 0);
     first.or(ends.iter().flatten().next()).map(|(path, _)| *path)
 }
 
-/// The address families that flows use; both when there are no flows.
+/// Returns the address families that flows use; both for a scenario without flows.
 pub fn families(scenario: &Scenario) -> Vec<Family> {
     let used = |family| scenario.flows.iter().any(|flow| flow.family == family);
     let all = scenario.flows.is_empty();
     [Family::V4, Family::V6].into_iter().filter(|family| all || used(*family)).collect()
 }
 
-/// The end (0 or 1) of `path` that `host` is.
+/// Returns the end (0 or 1) of `path` at `host`; `None` if it is not an end.
 pub fn end_of(path: &Path, host: usize) -> Option<usize> {
     path.between.iter().position(|end| *end == host)
 }

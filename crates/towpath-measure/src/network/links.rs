@@ -1,4 +1,4 @@
-//! The scenario's links as a [`Topology`], and which of its directions belong to what.
+//! Topology of the scenario's links, with a map from paths and bottlenecks to its directions.
 
 use towpath_net::config::{DirectionConfig, Loss, Probability, Queue, QueueLimit, Shaper};
 use towpath_net::topology::{DirectionId, RouteError, RouteId};
@@ -9,22 +9,22 @@ use crate::scenario::{
     DataDirection, LinkSide, Path, Scenario, SegmentationMode, TimelineChange, TimelineTarget,
 };
 
-/// Links at least this fast carry super-segments whole, unless the scenario says otherwise.
+/// Minimum rate of links that carry super-segments whole, unless the scenario overrides it.
 const COALESCE_FROM_BPS: u64 = 1_000_000_000;
 
-/// A direction that is reported in the result.
+/// A link direction that the result reports.
 #[derive(Debug, Clone)]
 pub struct ReportedDirection {
-    /// Where it is in the topology.
+    /// Direction in the topology.
     pub id: DirectionId,
-    /// Path or bottleneck.
+    /// Name of the path or bottleneck.
     pub name: String,
-    /// `up` or `down`.
+    /// Direction: `up` or `down`.
     pub direction: DataDirection,
 }
 
 impl ReportedDirection {
-    /// Its state and totals at `t_ns`; `None` if the topology does not have it.
+    /// Returns its counters at `t_ns`; `None` if the topology lacks it.
     pub fn record<P: Packet>(&self, t_ns: u64, topology: &Topology<P>) -> Option<Link> {
         let counters = topology.counters(self.id)?;
         Some(Link {
@@ -42,19 +42,19 @@ impl ReportedDirection {
     }
 }
 
-/// Where each direction of each path and bottleneck is in the topology.
+/// Topology directions and routes of each path and bottleneck.
 #[derive(Debug, Default, Clone)]
 pub struct LinkDirections {
-    /// For each path, its own directions: up, down.
+    /// Own directions of each path: up, down.
     pub paths: Vec<[DirectionId; 2]>,
-    /// For each bottleneck.
+    /// Directions of each bottleneck: up, down.
     pub bottlenecks: Vec<[DirectionId; 2]>,
-    /// For each path, from the first host and back.
+    /// Routes of each path: from the first host, and back to it.
     pub routes: Vec<[RouteId; 2]>,
 }
 
 impl LinkDirections {
-    /// The directions that a timeline event changes.
+    /// Returns the directions that a timeline event changes.
     pub fn of(&self, target: TimelineTarget, side: LinkSide) -> Vec<DirectionId> {
         let pair = match target {
             TimelineTarget::Path(index) => self.paths.get(index),
@@ -68,7 +68,7 @@ impl LinkDirections {
         }
     }
 
-    /// Everything that a result reports, with its name.
+    /// Returns all directions that a result reports.
     pub fn reported(&self, scenario: &Scenario) -> Vec<ReportedDirection> {
         let paths = scenario.paths.iter().map(|path| &path.name).zip(&self.paths);
         let bottlenecks =
@@ -84,8 +84,8 @@ impl LinkDirections {
     }
 }
 
-/// Builds the topology. Directions in `at_host` are shaped by the sending host's kernel, so the
-/// emulator leaves their rate and queue out.
+/// Builds the topology. The sending host's kernel shapes the directions in `at_host`, so that the
+/// emulator omits their rate and queue.
 pub fn topology<P: Packet>(
     scenario: &Scenario,
     seed: u64,
@@ -118,8 +118,8 @@ pub fn topology<P: Packet>(
                 .filter_map(|index| found.bottlenecks.get(*index)?.get(side).copied())
                 .collect::<Vec<_>>()
         };
-        // From the first host: its access link, then the bottlenecks in order; the way back is the
-        // mirror image, so that the path's own delay lies on the first host's side.
+        // From the first host: its access link, then the bottlenecks in order. The reverse route
+        // mirrors this, so that the path's own delay is on the first host's side.
         let forward: Vec<_> = [*up].into_iter().chain(through(0)).collect();
         let backward: Vec<_> = through(1).into_iter().rev().chain([*down]).collect();
         found.routes.push([topology.add_route(&forward)?, topology.add_route(&backward)?]);
@@ -136,7 +136,7 @@ fn emulated(config: &DirectionConfig, shaped_by_host: bool) -> DirectionConfig {
     config
 }
 
-/// Whether the emulator cuts super-segments on this path.
+/// Returns true if the emulator splits super-segments on this path.
 pub fn split(index: usize, scenario: &Scenario) -> bool {
     let Some(path) = scenario.paths.get(index) else { return true };
     match path.segments {

@@ -1,4 +1,4 @@
-//! A scenario's network, the same in every world: addresses, links and routes, endpoints.
+//! Network of a scenario, identical in every world: addresses, links, routes and endpoints.
 
 mod address;
 mod links;
@@ -8,7 +8,7 @@ use crate::scenario::{Endpoint, Flow, Scenario};
 pub use address::{address, end_of, families, path_and_end, path_of, prefix_bits};
 pub use links::{LinkDirections, ReportedDirection, split, topology};
 
-/// The paths between a flow's hosts.
+/// Returns the indices of the paths between a flow's hosts.
 pub fn joined_by<'a>(scenario: &'a Scenario, flow: &Flow) -> impl Iterator<Item = usize> + 'a {
     let (from, to) = (flow.from, flow.to);
     let paths = scenario.paths.iter().enumerate();
@@ -16,7 +16,7 @@ pub fn joined_by<'a>(scenario: &'a Scenario, flow: &Flow) -> impl Iterator<Item 
     joins.map(|(index, _)| index)
 }
 
-/// A host's endpoints: those of the scenario, or one for each path of which it is the first end.
+/// Returns a host's endpoints: those of the scenario, or one for each path whose first end it is.
 pub fn endpoints(scenario: &Scenario, host: usize) -> Vec<Endpoint> {
     let configured = scenario.hosts.get(host).and_then(|host| host.mptcp.endpoints.clone());
     configured.unwrap_or_else(|| {

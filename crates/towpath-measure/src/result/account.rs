@@ -1,4 +1,4 @@
-//! The account of capacity: where each byte of link time went. Defined in `docs/metrics.md`.
+//! Capacity account: the use of each byte of link capacity. `docs/metrics.md` defines the parts.
 
 use std::collections::BTreeMap;
 
@@ -7,208 +7,210 @@ use serde::{Deserialize, Serialize};
 
 use crate::scenario::DataDirection;
 
-/// Where the capacity of one link went, in one direction and one period.
+/// Use of one link's capacity, in one direction and one period.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Account {
-    /// End of the period.
+    /// End of the sampling period.
     pub t_ns: u64,
-    /// Length of the period.
+    /// Length of the sampling period.
     pub span_ns: u64,
     /// Path, or the bottleneck whose capacity several paths share.
     pub path: String,
-    /// `up` or `down`, as of links: from the path's first host, or to it.
+    /// Direction of the link: `up` (from the path's first host) or `down`.
     pub direction: DataDirection,
-    /// What became of it.
+    /// Parts of the link's capacity.
     #[serde(flatten)]
     pub parts: Parts,
 }
 
-/// A capacity, in bytes as the link counts them (with its overhead for each packet), and its parts,
-/// which sum to it exactly.
+/// Capacity, in bytes as the link counts them (with its overhead for each packet), and its parts.
+/// The parts sum to the capacity exactly.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Parts {
-    /// All of it.
+    /// Total capacity in the period.
     pub capacity_bytes: u64,
-    /// What became of it; parts of nothing are left out.
+    /// Bytes of each part; empty parts are omitted.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub bytes: BTreeMap<Part, u64>,
-    /// Of [`Part::HeadOfLineBlocking`]: the paths that were waited for.
+    /// Bytes of the part `blocked`, by the path whose data was missing.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub blocked_by: BTreeMap<String, u64>,
 }
 
-/// What became of capacity. The first eight are what the link carried, the others what it could have.
+/// Use of capacity, or reason why it was not used. The first eight parts were carried by the link;
+/// the others were not used.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum Part {
-    /// Payload that the receiver got for the first time, and its application could read.
+    /// Payload that arrived for the first time, and that the receiving application could read.
     Delivered,
-    /// Headers, acknowledgements, handshakes, datagrams of no connection.
+    /// Headers, acknowledgements, handshakes, and datagrams outside any connection.
     Headers,
-    /// Payload that the receiver got for the first time, and that waited for earlier data to the end.
+    /// Payload that arrived for the first time, but still waited for earlier data at the end.
     #[serde(rename = "waiting")]
     OutOfOrder,
-    /// Carried, and still on its way at the end.
+    /// Packets that the link carried, still in flight at the end.
     #[serde(rename = "under-way")]
     InFlight,
-    /// Carried, and then lost.
+    /// Packets that the link carried, lost afterwards.
     Lost,
-    /// Sent again on the same subflow, and needless: the first copy had arrived.
+    /// Spurious retransmission on the same subflow: the first copy had arrived.
     #[serde(rename = "repeated")]
     Spurious,
-    /// Sent again on another subflow, and needless there or here.
+    /// Payload that had already arrived on another subflow (reinjection).
     Reinjected,
-    /// Copies that the scheduler made.
+    /// Redundant copies that the scheduler made.
     #[serde(rename = "duplicated")]
     Redundant,
-    /// Nothing to send.
+    /// Application limited: the sender had nothing to send.
     Application,
-    /// The peer's receive window.
+    /// Receive window of the peer was closed.
     PeerWindow,
-    /// The connection's window was full of data that waited for another path.
+    /// Head-of-line blocking: the connection-level window was full of data that waited for another
+    /// path.
     #[serde(rename = "blocked")]
     HeadOfLineBlocking,
-    /// Congestion window: still in slow start.
+    /// Congestion window full, still in slow start.
     SlowStart,
-    /// Congestion window: after random loss, or a loss of unknown cause.
+    /// Congestion window full, after random loss or a loss of unknown cause.
     AfterLoss,
-    /// Congestion window: after the link's queue overflowed.
+    /// Congestion window full, after an overflow of the link's queue.
     AfterOverflow,
-    /// Congestion window: after packets that were too large for the path.
+    /// Congestion window full, after packets that were too large for the path.
     PacketSize,
-    /// Congestion window: below the path's product, and no loss to blame.
+    /// Congestion window below the path's bandwidth-delay product, without any loss.
     #[serde(rename = "below-product")]
     CongestionAvoidance,
-    /// The send buffer was full of data that was not acknowledged yet.
+    /// Send buffer full of data that was not acknowledged yet.
     SendBuffer,
-    /// Pacing.
+    /// Pacing delayed the next packet.
     Pacing,
-    /// There was data and room; the scheduler sent it elsewhere, or waited.
+    /// Scheduler used another subflow or waited, although this one had data and room.
     Scheduler,
-    /// The path was down.
+    /// Path, or its bottleneck, was down.
     Down,
-    /// The transport uses one path only.
+    /// Transport uses a single path, and this is another one.
     SinglePath,
-    /// There was data, and no subflow on the path.
+    /// Sender had data, but no subflow on the path.
     NoSubflow,
-    /// The handshake of the subflow was not complete.
+    /// Handshake of the subflow was not complete.
     Handshake,
-    /// The path is a backup.
+    /// Subflow was unused because it is a backup.
     Backup,
-    /// The subflow was taken for dead.
+    /// Subflow was unused because it is considered stale.
     Stale,
-    /// The receiver's processor was behind.
+    /// Receiver's processor was busy and packets waited for it.
     #[serde(rename = "receiver-processor")]
     ReceiverCpu,
-    /// The sender's processor was busy.
+    /// Sender's processor was busy.
     #[serde(rename = "sender-processor")]
     SenderCpu,
-    /// Nobody knows.
+    /// Cause is not known.
     Unknown,
 }
 
-/// Parts that belong together: a colour in a chart, a line in a table.
+/// Group of related parts: a colour in a chart, a line in a table.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum PartGroup {
-    /// Goodput.
+    /// Goodput: payload that applications could read.
     Delivered,
-    /// Headers.
+    /// Headers and other overhead around payload.
     Headers,
-    /// Not there at the end: arrived and waiting, or on its way.
+    /// Payload not readable at the end: waiting for earlier data, or in flight.
     #[serde(rename = "not-readable")]
     Undelivered,
-    /// Lost, repeated, reinjected, duplicated.
+    /// Payload lost, or carried more than once.
     #[serde(rename = "sent-again")]
     Wasted,
-    /// Nothing to send.
+    /// Application limited: nothing to send.
     Application,
-    /// The peer's window, blocked by another path or not.
+    /// Receive window closed, with or without head-of-line blocking.
     Window,
-    /// The congestion window.
+    /// Congestion window full, for any cause.
     Congestion,
-    /// The send buffer.
+    /// Send buffer full of unacknowledged data.
     SendBuffer,
-    /// Pacing.
+    /// Pacing delayed the next packet.
     Pacing,
-    /// The scheduler.
+    /// Scheduler used another subflow or waited.
     Scheduler,
-    /// The path could not be used.
+    /// Path could not be used: down, without a subflow, backup, or stale.
     Unusable,
-    /// A processor.
+    /// Processor of the sender or receiver was busy.
     #[serde(rename = "processor")]
     Cpu,
-    /// Nobody knows.
+    /// Cause is not known.
     Unknown,
 }
 
-/// The account of a whole run.
+/// Capacity account of a whole run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct AccountSummary {
-    /// How the capacity is known.
+    /// Source of the capacity and of the sender's states.
     pub basis: Basis,
-    /// The time that is accounted for.
+    /// Time that the account covers.
     pub span_ns: u64,
-    /// One sentence for people.
+    /// One-sentence explanation for people.
     pub sentence: String,
-    /// All links together.
+    /// Sum of all links.
     pub total: Parts,
-    /// Each link and direction in which data was sent.
+    /// Accounts of each link and direction in which data was sent.
     pub links: Vec<LinkAccount>,
-    /// A window or send buffer that would keep all links busy.
+    /// Size of a window or send buffer that would keep all links busy.
     #[serde(rename = "enough_bytes", default, skip_serializing_if = "Option::is_none")]
     pub sufficient_bytes: Option<u64>,
-    /// The key of the scenario that lifts the limit which the sentence advises to lift.
+    /// Scenario setting that lifts the limit named in the sentence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub advice: Option<Advice>,
-    /// Paths without a rate limit, which have no capacity to account for.
+    /// Paths without a rate limit, and so without a known capacity.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unlimited: Vec<String>,
-    /// What the capacity was taken from, where it is an estimate.
+    /// Source of the capacity, where it is an estimate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub estimate: Option<CapacityEstimate>,
 }
 
-/// What an estimated capacity was taken from.
+/// Source of an estimated capacity.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CapacityEstimate {
-    /// In words, such as `the most that arrived within 20 ms`.
+    /// Description of the source, such as `the most that arrived within 20 ms`.
     #[serde(rename = "from")]
     pub source: String,
-    /// Round trips never showed that a path was full, so it may well carry more.
+    /// True if round-trip times never showed a full path, so that the capacity may be larger.
     pub at_least: bool,
 }
 
-/// What a sender was seen to do and to wait for in a period, where nobody knows its links.
+/// Observed activity and limits of a sender in a period, where the links are not known.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct SenderActivity {
-    /// For how long each limit held it back, in nanoseconds.
+    /// Time for which each limit restricted the sender.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub limits_ns: BTreeMap<Part, u64>,
-    /// Of `blocked`: the subflows (by number) whose data were waited for, and for how long.
+    /// Subflows (by number) whose missing data caused the limit `blocked`, with the time.
     #[serde(rename = "waits_for_ns", default, skip_serializing_if = "Vec::is_empty")]
     pub blocked_by_ns: Vec<(u32, u64)>,
-    /// For how long its round trips showed a queue: a path with one carries what it can.
+    /// Time for which round-trip times showed a queue; a path with a queue is at its capacity.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub queued_ns: u64,
-    /// Payload bytes that were newly acknowledged, selectively or not.
+    /// Payload bytes newly acknowledged, cumulatively or selectively (SACK).
     pub delivered_bytes: u64,
-    /// Everything around them, as far as it is known.
+    /// Overhead bytes around the payload, as far as known.
     pub header_bytes: u64,
-    /// Payload of which the receiver says that it had it already.
+    /// Payload bytes that the receiver reported as duplicates.
     #[serde(rename = "repeated_bytes", default, skip_serializing_if = "is_zero")]
     pub spurious_bytes: u64,
-    /// The most payload that was acknowledged within 20 ms, as a rate: of all connections between the
-    /// same two addresses.
+    /// Highest rate of acknowledged payload within 20 ms, over all connections between the same two
+    /// addresses.
     pub peak_bps: u64,
-    /// The largest window that the peer offered.
+    /// Largest receive window that the peer advertised.
     #[serde(rename = "window_bytes", default, skip_serializing_if = "is_zero")]
     pub peer_window_max_bytes: u64,
-    /// The largest send buffer.
+    /// Largest size of the send buffer.
     #[serde(rename = "buffer_bytes", default, skip_serializing_if = "is_zero")]
     pub send_buffer_max_bytes: u64,
 }
@@ -218,50 +220,50 @@ fn is_zero(bytes: &u64) -> bool {
     *bytes == 0
 }
 
-/// A key of the scenario, and the value that lifts a limit.
+/// Scenario setting, and the value that lifts a limit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Advice {
-    /// The limit.
+    /// Limit that the setting lifts.
     pub part: Part,
-    /// As `--set` takes it: `hosts.server.receive-buffer`.
+    /// Key for `--set`: `hosts.server.receive-buffer`.
     pub key: String,
-    /// As `--set` takes it: `5.60 MB`.
+    /// Value for `--set`: `5.60 MB`.
     pub value: String,
 }
 
-/// The account of one direction of a link.
+/// Capacity account of one direction of a link.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LinkAccount {
     /// Path, or the bottleneck whose capacity several paths share.
     pub path: String,
-    /// `up` or `down`.
+    /// Direction of the link: `up` or `down`.
     pub direction: DataDirection,
-    /// The paths whose packets it carries: itself, or those through the bottleneck.
+    /// Paths whose packets the link carries: itself, or those through the bottleneck.
     pub paths: Vec<String>,
-    /// What became of its capacity.
+    /// Parts of the link's capacity.
     #[serde(flatten)]
     pub parts: Parts,
-    /// For how long each limit held its senders back, in nanoseconds, where the capacity is an estimate.
+    /// Time for which each limit restricted the link's senders, where the capacity is an estimate.
     #[serde(rename = "held_ns", default, skip_serializing_if = "BTreeMap::is_empty")]
     pub limit_ns: BTreeMap<Part, u64>,
 }
 
-/// How the capacity is known, and what was carried.
+/// Source of the capacity, the carried bytes and the sender's states.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum Basis {
-    /// From the link model, and our own stack's states: exact.
+    /// Link model and the exact states of towpath's own stack.
     Model,
-    /// From the link model, and what the kernel or a library tells of its states.
+    /// Link model and the states that the kernel or a library reports.
     Sampled,
-    /// An estimate: the largest rate that was seen.
+    /// Estimate: the largest rate that was observed.
     Estimate,
 }
 
 impl Part {
-    /// All, in the order in which they are told.
+    /// All parts, in display order.
     pub const ALL: [Self; 28] = [
         Self::Delivered,
         Self::Headers,
@@ -293,7 +295,7 @@ impl Part {
         Self::Unknown,
     ];
 
-    /// Whether the link carried it.
+    /// Returns true if the link carried these bytes.
     pub fn is_carried(self) -> bool {
         matches!(
             self.group(),
@@ -301,7 +303,7 @@ impl Part {
         )
     }
 
-    /// What it belongs to.
+    /// Returns the group that the part belongs to.
     pub fn group(self) -> PartGroup {
         match self {
             Self::Delivered => PartGroup::Delivered,
@@ -329,7 +331,7 @@ impl Part {
         }
     }
 
-    /// A line of a table.
+    /// Returns the label of the part's table row.
     pub fn label(self) -> &'static str {
         match self {
             Self::Delivered => "delivered",
@@ -365,34 +367,34 @@ impl Part {
 }
 
 impl Parts {
-    /// Bytes of one part.
+    /// Returns the bytes of one part.
     pub fn of(&self, part: Part) -> u64 {
         self.bytes.get(&part).copied().unwrap_or(0)
     }
 
-    /// Bytes of the parts that belong together.
+    /// Returns the bytes of all parts in a group.
     pub fn of_group(&self, group: PartGroup) -> u64 {
         let own = self.bytes.iter().filter(|(part, _)| part.group() == group);
         own.fold(0, |sum, (_, bytes)| sum.saturating_add(*bytes))
     }
 
-    /// The sum of all parts: the capacity.
+    /// Returns the sum of all parts, which equals the capacity.
     pub fn sum(&self) -> u64 {
         self.bytes.values().fold(0, |sum, bytes| sum.saturating_add(*bytes))
     }
 
-    /// Bytes that the link carried.
+    /// Returns the bytes that the link carried.
     pub fn carried_bytes(&self) -> u64 {
         let carried = self.bytes.iter().filter(|(part, _)| part.is_carried());
         carried.fold(0, |sum, (_, bytes)| sum.saturating_add(*bytes))
     }
 
-    /// Bytes that it could have carried and did not.
+    /// Returns the bytes that the link could have carried and did not.
     pub fn unused_bytes(&self) -> u64 {
         self.capacity_bytes.saturating_sub(self.carried_bytes())
     }
 
-    /// What was carried beside goodput and headers, and what was not carried, largest first.
+    /// Returns the non-empty parts other than goodput and headers, largest first.
     pub fn missing_parts(&self) -> Vec<(Part, u64)> {
         let told = |part: Part| !matches!(part, Part::Delivered | Part::Headers);
         let mut all: Vec<_> = { self.bytes.iter() }
@@ -403,7 +405,7 @@ impl Parts {
         all
     }
 
-    /// Adds to a part, and to the capacity.
+    /// Adds bytes to a part and to the capacity.
     pub fn add(&mut self, part: Part, bytes: u64) {
         if bytes > 0 {
             *self.bytes.entry(part).or_default() += bytes;
@@ -411,7 +413,7 @@ impl Parts {
         }
     }
 
-    /// Adds all of another capacity.
+    /// Adds another capacity with all its parts.
     pub fn add_all(&mut self, other: &Self) {
         self.capacity_bytes += other.capacity_bytes;
         for (part, bytes) in &other.bytes {

@@ -1,4 +1,4 @@
-//! What a capture of packets tells of a connection; see `docs/trace.md` for the definitions.
+//! Connections reconstructed from a packet capture; see `docs/trace.md` for the definitions.
 
 use std::collections::BTreeMap;
 
@@ -8,207 +8,209 @@ use serde::{Deserialize, Serialize};
 use super::{DelayStats, Stall};
 use crate::scenario::DataDirection;
 
-/// Where a capture was taken, seen from the data's direction.
+/// Position of the capture relative to the data's direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum CapturePoint {
-    /// At the host that sends the data.
+    /// At the data's sender.
     Sender,
-    /// At the host that receives it.
+    /// At the data's receiver.
     Receiver,
-    /// On the way.
+    /// Between the two hosts.
     Between,
-    /// It cannot be told.
+    /// Position cannot be determined.
     Unknown,
 }
 
-/// One connection of a capture.
+/// One connection of a packet capture.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CapturedConnection {
     /// Flow number, as in the other records.
     pub flow: u32,
-    /// Multipath TCP's version; absent for TCP, and where the capture began too late to tell.
+    /// Multipath TCP version. Absent for TCP, and when the capture began too late to see it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<u8>,
-    /// Whether it spoke Multipath TCP, or tried to.
+    /// True if the connection used or tried Multipath TCP.
     pub multipath: bool,
-    /// Why it went on without.
+    /// Reason for the fallback to plain TCP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fallback: Option<String>,
-    /// Whether checksums were asked for.
+    /// True if DSS checksums were requested.
     pub checksum: bool,
-    /// Whether the capture does not have its beginning.
+    /// True if the capture lacks the connection's beginning.
     #[serde(rename = "late")]
     pub truncated_start: bool,
-    /// First packet.
+    /// Time of the first packet.
     pub first_ns: u64,
-    /// Last packet.
+    /// Time of the last packet.
     pub last_ns: u64,
-    /// Multipath TCP options seen, without DSS.
+    /// Number of Multipath TCP options by name, except DSS.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub options: BTreeMap<String, u64>,
-    /// Both directions of the data.
+    /// Metrics for both data directions.
     #[serde(rename = "ways")]
     pub directions: Vec<CapturedDirection>,
-    /// Its subflows; a TCP connection has one.
+    /// Subflows of the connection; a TCP connection has one.
     pub subflows: Vec<CapturedSubflow>,
 }
 
-/// One direction of a connection's data.
+/// One direction of a captured connection's data.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CapturedDirection {
-    /// `up` or `down`.
+    /// Data direction: `up` or `down`.
     pub direction: DataDirection,
-    /// Where the capture was taken.
+    /// Position of the capture for this direction.
     #[serde(rename = "vantage")]
     pub capture_point: CapturePoint,
-    /// Data bytes that the receiver got in order: seen to arrive at the receiver, else acknowledged.
+    /// Bytes delivered in order: seen to arrive at the receiver, otherwise acknowledged.
     pub bytes: u64,
-    /// From the connection's first packet until the last of them.
+    /// Time from the connection's first packet until the last of these bytes.
     pub duration_ns: u64,
-    /// `bytes` over `duration_ns`.
+    /// Goodput: `bytes` × 8 over `duration_ns`.
     pub goodput_bps: f64,
-    /// IP bytes of all subflows over the time in which data went either way.
+    /// Throughput: IP bits of all subflows over the time in which data flowed in either direction.
     pub throughput_bps: f64,
-    /// From the first time that data was sent until DATA_ACK (or ACK) covered it; from the point of
-    /// the capture on. Not at the receiver, who does not see the way.
+    /// Time from the first transmission of data until DATA_ACK (or ACK) covered it, measured at the
+    /// capture point. Absent at the receiver, where the network is not part of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rtt: Option<DelayStats>,
-    /// The same at the receiver: how long it waited with the acknowledgement.
+    /// Delay of the receiver's acknowledgements; only for a capture at the receiver.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub acknowledged_after: Option<DelayStats>,
-    /// From a packet's arrival until everything before it was there; at the receiver only.
+    /// Head-of-line blocking: time from a packet's arrival until all earlier data had arrived. Only
+    /// for a capture at the receiver.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub head_of_line: Option<DelayStats>,
-    /// Most bytes that waited for earlier data, at both levels; at the receiver only.
+    /// Most bytes that waited for earlier data, at subflow and connection level. Only for a capture
+    /// at the receiver.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reorder_peak_bytes: Option<u64>,
-    /// First sent on one subflow, later also on another.
+    /// Bytes first sent on one subflow and later also on another.
     pub reinjected_bytes: u64,
-    /// First sent on one subflow, later on the same under other subflow numbers.
+    /// Bytes sent on the same subflow twice, under different subflow sequence numbers.
     #[serde(rename = "repeated_bytes")]
     pub remapped_bytes: u64,
-    /// Sent again on the same subflow.
+    /// Bytes retransmitted on the same subflow.
     pub retransmitted_bytes: u64,
-    /// Of those, what the receiver had said to have already.
+    /// Retransmitted bytes that the receiver had already reported as received.
     #[serde(rename = "wasted_bytes")]
     pub spurious_bytes: u64,
-    /// Payload that arrived and was there already; at the receiver only.
+    /// Payload that arrived at the receiver a second time. Only for a capture at the receiver.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub discarded_bytes: Option<u64>,
-    /// First seen behind later data of the same subflow: sent again after a loss in front of the
-    /// capture, or overtaken.
+    /// Bytes first seen after later data of the same subflow: retransmitted after a loss before the
+    /// capture point, or reordered.
     #[serde(rename = "late_bytes")]
     pub out_of_order_bytes: u64,
-    /// Acknowledged, but not in the capture.
+    /// Bytes acknowledged, but missing in the capture.
     pub unseen_bytes: u64,
-    /// Without a mapping, where there should be one.
+    /// Payload bytes without the data sequence mapping that they need.
     pub unmapped_bytes: u64,
-    /// Times that new data went to another subflow than the new data before.
+    /// Number of times that new data moved to another subflow.
     pub switches: u64,
-    /// Gaps in delivery.
+    /// Gaps in delivery to the receiver.
     pub stall: Stall,
-    /// Changes from one subflow to another that lasted.
+    /// Lasting changes from one subflow to another.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub handovers: Vec<SubflowHandover>,
 }
 
-/// Data goes over another subflow from here on.
+/// Lasting change of the data from one subflow to another.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SubflowHandover {
-    /// The subflow that carries no more data.
+    /// Number of the subflow that stops carrying data.
     pub from: u32,
-    /// The one that goes on.
+    /// Number of the subflow that takes over.
     pub to: u32,
-    /// First data on the new one.
+    /// Time of the first data on the new subflow.
     pub first_new_ns: u64,
-    /// Last data on the old one.
+    /// Time of the last data on the old subflow.
     pub last_old_ns: u64,
-    /// From the first data on the new subflow to the last on the old one. Negative: between them,
-    /// neither carried data.
+    /// Time from the first data on the new subflow to the last on the old one. A negative value is
+    /// a time in which neither carried data.
     pub overlap_ns: i64,
 }
 
-/// A subflow of a capture.
+/// One subflow of a captured connection.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CapturedSubflow {
-    /// Number in its connection.
+    /// Number of the subflow within its connection.
     pub subflow: u32,
     /// Path: the interface's name in the capture, or the two addresses.
     pub path: String,
-    /// Address and port of the connection's opener.
+    /// Address and port of the host that opened the connection.
     pub local: String,
-    /// Address and port of its other end.
+    /// Address and port of the host that accepted the connection.
     pub remote: String,
-    /// `up` when the connection's opener opened it.
+    /// Side that opened the subflow: `up` for the host that opened the connection.
     pub opened: DataDirection,
     /// `syn-sent`, `syn-answered`, `established`, `closed`, `reset`, or `seen` without a handshake.
     pub state: String,
-    /// Whether it joined with MP_JOIN.
+    /// True if the subflow joined with MP_JOIN.
     pub join: bool,
-    /// Whether it is a backup.
+    /// True if the subflow is a backup.
     pub backup: bool,
-    /// Identifiers of the two addresses, where MP_JOIN told them.
+    /// Address identifiers of both ends, where MP_JOIN carries them.
     pub address_ids: [Option<u8>; 2],
-    /// SYNs sent.
+    /// Number of SYN packets sent.
     pub syns: u32,
-    /// From the first SYN until it was answered, and until the handshake was over: its round trip.
+    /// Round-trip time of the handshake: from the first SYN through the SYN/ACK to the final ACK.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handshake_ns: Option<u64>,
-    /// First packet.
+    /// Time of the first packet.
     pub first_ns: u64,
-    /// Last packet.
+    /// Time of the last packet.
     pub last_ns: u64,
-    /// Why it was reset.
+    /// Reason of the reset, if the subflow was reset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reset: Option<String>,
-    /// Both directions.
+    /// Metrics for both data directions.
     #[serde(rename = "ways")]
     pub directions: Vec<SubflowDirection>,
 }
 
-/// One direction of a subflow.
+/// One direction of a captured subflow.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SubflowDirection {
-    /// `up` or `down`.
+    /// Data direction: `up` or `down`.
     pub direction: DataDirection,
-    /// Packets; a super-segment counts once.
+    /// Number of packets; a super-segment counts once.
     pub packets: u64,
-    /// Bytes of IP packets.
+    /// Size of all IP packets.
     pub ip_bytes: u64,
-    /// Payload bytes, everything.
+    /// Payload bytes, retransmissions included.
     pub payload_bytes: u64,
     /// Payload bytes that were new on this subflow.
     pub new_bytes: u64,
     /// Payload bytes that were acknowledged.
     pub acked_bytes: u64,
-    /// Part of all subflows' `new_bytes`, 0 to 1.
+    /// Share of the `new_bytes` of all subflows, 0 to 1.
     pub share: f64,
-    /// From a segment to its acknowledgement, as the point of the capture sees it; not at the
+    /// Time from a segment to its acknowledgement, measured at the capture point. Absent at the
     /// receiver.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rtt: Option<DelayStats>,
-    /// The same at the receiver: how long it waited with the acknowledgement.
+    /// Delay of the receiver's acknowledgements; only for a capture at the receiver.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub acknowledged_after: Option<DelayStats>,
-    /// Sent again on this subflow.
+    /// Bytes retransmitted on this subflow.
     pub retransmitted_bytes: u64,
-    /// Packets with such bytes.
+    /// Packets with retransmitted bytes.
     pub retransmitted_packets: u64,
-    /// Of those bytes, what the receiver had said to have already.
+    /// Retransmitted bytes that the receiver had already reported as received.
     #[serde(rename = "wasted_bytes")]
     pub spurious_bytes: u64,
-    /// First seen behind later data.
+    /// Bytes first seen after later data of the same subflow.
     #[serde(rename = "late_bytes")]
     pub out_of_order_bytes: u64,
-    /// Packets with such bytes.
+    /// Packets with out-of-order bytes.
     #[serde(rename = "late_packets")]
     pub out_of_order_packets: u64,
-    /// Carried by another subflow before.
+    /// Bytes that another subflow had carried before.
     pub reinjected_bytes: u64,
-    /// Acknowledged, but not in the capture.
+    /// Bytes acknowledged, but missing in the capture.
     pub unseen_bytes: u64,
-    /// From one host to the other, where there are captures of both.
+    /// One-way delay between the hosts, if both have a capture.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub one_way: Option<DelayStats>,
 }

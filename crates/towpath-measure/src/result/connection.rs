@@ -1,83 +1,86 @@
-//! What happens above the subflows: one connection's state, and what is summed up from it.
+//! Connection-level state of a multipath transport, and its totals.
 
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// State of one direction of a connection at the end of a period; totals count from its start. What
-/// only one end knows is absent when that end's stack does not tell it, as the kernel's does not.
+/// State of one direction of a connection at the end of a period; totals count from the
+/// connection's start. Fields of an end whose stack does not report them, such as the kernel's, are
+/// absent.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ConnectionState {
-    /// Bytes at the receiver that wait for earlier data, at both levels.
+    /// Bytes at the receiver that wait for earlier data, at subflow and connection level.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reorder_bytes: Option<u64>,
-    /// Receive buffer as it is now.
+    /// Current size of the receive buffer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub receive_buffer_bytes: Option<u64>,
     /// Most bytes that ever waited for earlier data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reorder_peak_bytes: Option<u64>,
-    /// Bytes that the sender sent again on another subflow, in total.
+    /// Total bytes that the sender reinjected on another subflow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reinjected_bytes: Option<u64>,
-    /// The same by cause; causes without any are left out.
+    /// Reinjected bytes by cause; causes without any are omitted.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub reinjected_by_cause: BTreeMap<ReinjectionCause, u64>,
-    /// Payload bytes that arrived and were not needed any more, in total.
+    /// Total payload bytes that arrived as duplicates and were discarded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub discarded_bytes: Option<u64>,
-    /// Time of this period in which the sender had data and room, but the connection-level window
-    /// was full.
+    /// Time in this period in which the sender had data and congestion window, but the
+    /// connection-level window was full.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window_blocked_ns: Option<u64>,
-    /// Times that the sender slowed a path down because it blocked the window (M2), in total.
+    /// Total number of times that the sender cut the window of a path because it blocked the
+    /// connection's window (M2).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub penalisations: Option<u64>,
-    /// Times that the scheduler gave new data to another subflow than before, in total.
+    /// Total number of times that the scheduler moved new data to another subflow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub switches: Option<u64>,
 }
 
-/// Why data was sent again on another subflow.
+/// Cause of a reinjection on another subflow.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum ReinjectionCause {
-    /// Its subflow's retransmission timer fired.
+    /// Retransmission timeout on the original subflow.
     Timeout,
-    /// Its subflow is gone.
+    /// End of the original subflow.
     Closed,
-    /// The connection's own timer fired.
+    /// Timeout of the connection-level timer.
     Connection,
-    /// It blocked the window (M1).
+    /// Opportunistic reinjection of data that blocked the window (M1).
     Opportunistic,
-    /// The scheduler sends it on several subflows.
+    /// Redundant copies sent by the scheduler.
     Scheduler,
 }
 
-/// What the connection level did for one flow in one direction; see `docs/metrics.md`. What
-/// only one end knows is absent when its stack does not tell it.
+/// Connection-level totals for one flow in one direction; see `docs/metrics.md`. Values of an end
+/// whose stack does not report them are absent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct StackStats {
-    /// Bytes sent again on another subflow, all connections.
+    /// Bytes reinjected on another subflow, all connections.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reinjected_bytes: Option<u64>,
-    /// Payload bytes that arrived and were not needed any more, all connections.
+    /// Payload bytes that arrived as duplicates and were discarded, all connections.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub discarded_bytes: Option<u64>,
-    /// Most bytes that waited for earlier data, of the connection where it was most.
+    /// Most bytes that waited for earlier data, of the connection with the largest value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reorder_peak_bytes: Option<u64>,
-    /// Time with data and room, but a full connection-level window, of the connection where it was
-    /// longest.
+    /// Time with data and congestion window, but a full connection-level window. Of the connection
+    /// with the largest value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window_blocked_ns: Option<u64>,
-    /// Times that a path was slowed down because it blocked the window (M2), all connections.
+    /// Number of times that the window of a path was cut because it blocked the connection's window
+    /// (M2), all connections.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub penalisations: Option<u64>,
-    /// Times that new data went to another subflow than before, all connections.
+    /// Number of times that new data moved to another subflow, all connections.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub switches: Option<u64>,
 }

@@ -1,4 +1,4 @@
-//! Latency under load: what each phase of `latency` came to.
+//! Latency under load: results of the phases of `latency`.
 
 use std::fmt;
 
@@ -7,17 +7,17 @@ use serde::{Deserialize, Serialize};
 
 use super::DelayStats;
 
-/// What runs beside the requests.
+/// Background load during a phase of `latency`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Load {
-    /// Nothing.
+    /// No load in the background.
     Idle,
     /// Transfers from the second host.
     Down,
     /// Transfers from the first host.
     Up,
-    /// Both.
+    /// Transfers in both directions.
     Both,
 }
 
@@ -32,46 +32,46 @@ impl fmt::Display for Load {
     }
 }
 
-/// A phase of `latency`; see `docs/metrics.md`.
+/// One phase of `latency`; see `docs/metrics.md`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LoadPhase {
-    /// What ran beside it.
+    /// Background load during the phase.
     pub load: Load,
-    /// From when on requests count.
+    /// Start of the time in which requests count.
     pub from_ns: u64,
-    /// Until when.
+    /// End of the time in which requests count.
     pub until_ns: u64,
     /// Requests that were due.
     pub count: u64,
-    /// Those of them that were answered.
+    /// Requests that got a reply.
     pub answered: u64,
-    /// From due to answered; one that was not answered counts with the time for which it was waited
-    /// for. Absent without a request.
+    /// Time from due to reply. A request without a reply counts with the time spent waiting for
+    /// one. Absent without any request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay: Option<DelayStats>,
-    /// Its median, less that of the idle phase.
+    /// Median delay minus the median of the idle phase.
     #[serde(rename = "rise_ns", default, skip_serializing_if = "Option::is_none")]
     pub delay_increase_ns: Option<i64>,
-    /// 60 s over the mean of the 95 % that were answered soonest.
+    /// 60 s divided by the mean of the fastest 95 % of replies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub round_trips_per_minute: Option<f64>,
     /// Datagrams over each path, without the transport.
     pub paths: Vec<LoadPath>,
 }
 
-/// A path in a phase of `latency`.
+/// Datagrams over one path in a phase of `latency`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LoadPath {
-    /// Path.
+    /// Name of the path.
     pub path: String,
     /// Datagrams that were due.
     pub count: u64,
-    /// Those of them that came back in time.
+    /// Datagrams that came back in time.
     pub answered: u64,
-    /// From sent to back, of those that came back.
+    /// Round-trip time of the datagrams that came back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub round_trip: Option<DelayStats>,
-    /// Its median, less that of the idle phase.
+    /// Median round-trip time minus the median of the idle phase.
     #[serde(rename = "rise_ns", default, skip_serializing_if = "Option::is_none")]
     pub delay_increase_ns: Option<i64>,
 }

@@ -1,4 +1,4 @@
-//! Messages, and what their delays come to.
+//! Messages of request-reply flows, and statistics of their delays.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 use super::LoadPhase;
 use crate::scenario::DataDirection;
 
-/// A request of a flow that exchanges messages, with what became of it. Its delay is `answered_ns` −
-/// `due_ns`.
+/// Request of a request-reply flow, with its times of delivery and reply. Its delay is
+/// `answered_ns` − `due_ns`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Message {
-    /// Flow number.
+    /// Number of the flow, from 0.
     pub flow: u32,
     /// Stream number within the flow.
     pub stream: u32,
@@ -18,105 +18,107 @@ pub struct Message {
     pub direction: DataDirection,
     /// Number on its stream, from 0.
     pub number: u32,
-    /// Whether it does not count in the summary.
+    /// True if the request belongs to the warm-up and does not count in the summary.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub warm_up: bool,
-    /// Bytes of the request.
+    /// Size of the request.
     pub request_bytes: u32,
-    /// Bytes of the reply; 0 for none.
+    /// Size of the reply; 0 if none is requested.
     pub reply_bytes: u32,
-    /// When it was due.
+    /// Time at which the request was due by its schedule.
     pub due_ns: u64,
-    /// When the transport had taken all of it.
+    /// Time at which the transport had accepted the whole request.
     pub sent_ns: Option<u64>,
-    /// When the other end had read all of it.
+    /// Time at which the other end had read the whole request.
     pub delivered_ns: Option<u64>,
-    /// When its acknowledgement was read; where it has none, when all of the reply was.
+    /// Time at which the acknowledgement was read; without one, when the whole reply was read.
     pub answered_ns: Option<u64>,
-    /// When all of the reply was read, where an acknowledgement came before it.
+    /// Time at which the whole reply was read, if an acknowledgement preceded it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replied_ns: Option<u64>,
 }
 
-/// How late the answers to a flow's requests in one direction were; see `docs/metrics.md`. All zero
-/// for the direction in which there are answers only.
+/// Delays of a flow's requests in one direction; see `docs/metrics.md`. All zero for the direction
+/// that carries only replies.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct MessageStats {
-    /// Requests that were due, without those of the warm-up.
+    /// Requests that were due, excluding the warm-up.
     pub count: u64,
-    /// Those of them that were answered.
+    /// Requests that got a reply (or acknowledgement).
     pub answered: u64,
-    /// From due to answered. A request that was not answered counts with the time for which it was
-    /// waited for.
+    /// Time from due to reply. A request without a reply counts with the time spent waiting for
+    /// one.
     pub delay: DelayStats,
-    /// From due until the other end had read the request, of those that arrived.
+    /// Time from due until the other end had read the request; only requests that arrived.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delivery: Option<DelayStats>,
-    /// From due until the reply was there, where an acknowledgement came before it.
+    /// Time from due to the complete reply, if an acknowledgement preceded it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reply: Option<DelayStats>,
-    /// What somebody saw who watched the video.
+    /// Start-up and rebuffering of a video flow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub video: Option<VideoStats>,
-    /// What became of the page.
+    /// Load time of a web page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub page: Option<PageStats>,
-    /// The phases of `latency`, the idle one first.
+    /// Phases of a `latency` flow, the idle one first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub phases: Vec<LoadPhase>,
 }
 
-/// A distribution of times. Percentiles by nearest rank, less than 1 % off; the others are exact.
+/// Distribution of times. Percentiles are by nearest rank with an error below 1 %; the other values
+/// are exact.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct DelayStats {
-    /// Mean.
+    /// Arithmetic mean of the times.
     pub mean_ns: u64,
     /// Standard deviation (of the sample: n − 1).
     #[serde(rename = "deviation_ns")]
     pub stddev_ns: u64,
-    /// Smallest.
+    /// Smallest of the times.
     pub min_ns: u64,
-    /// Median.
+    /// Median (50th percentile) of the times.
     pub p50_ns: u64,
-    /// 90th percentile.
+    /// 90th percentile of the times.
     pub p90_ns: u64,
-    /// 95th percentile.
+    /// 95th percentile of the times.
     pub p95_ns: u64,
-    /// 99th percentile.
+    /// 99th percentile of the times.
     pub p99_ns: u64,
-    /// 99.9th percentile.
+    /// 99.9th percentile of the times.
     pub p999_ns: u64,
-    /// Largest.
+    /// Largest of the times.
     pub max_ns: u64,
 }
 
-/// What somebody saw who watched a video.
+/// Playback of a video as its viewer sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct VideoStats {
-    /// Segments that arrived whole.
+    /// Segments that arrived completely.
     pub segments: u32,
-    /// From the wish to watch to the first picture; absent when there never was one.
+    /// Time from the first request until playback starts; absent when it never did.
     pub startup_ns: Option<u64>,
-    /// Times that the picture stood still because the buffer was empty.
+    /// Number of times that playback stopped on an empty buffer.
     pub stalls: u32,
-    /// For how long, all of them together.
+    /// Total duration of those stops.
     pub rebuffer_ns: u64,
 }
 
-/// What somebody saw who opened a page.
+/// Loading of a web page as its user sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct PageStats {
-    /// From the request for the page until everything on it was there; absent when it never was.
+    /// Time from the first request until the page and all its objects arrived; absent when
+    /// incomplete.
     pub load_ns: Option<u64>,
 }
 
-/// What a reader must know of a video to see how its buffer filled.
+/// Parameters of a video, needed to reconstruct its play-out buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct VideoPlan {
-    /// Time that a segment plays for.
+    /// Playing time of one segment.
     pub segment_ns: u64,
-    /// Segments of the whole video.
+    /// Number of segments in the whole video.
     pub segments: u32,
-    /// What must be in the buffer before it plays (again).
+    /// Playing time that the buffer must hold before playback starts or resumes.
     pub startup_ns: u64,
 }

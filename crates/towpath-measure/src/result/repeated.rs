@@ -1,47 +1,47 @@
-//! What makes a run comparable with others: its place among them, and what it cost.
+//! Order and processor time of runs, for comparing them.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A run's place among those that were made together, one after the other.
+/// Position of a run among those made together, one after the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RunOrder {
-    /// How the order came about.
+    /// Kind of the order.
     pub kind: OrderKind,
     /// Seed of the random order.
     pub seed: u64,
-    /// Number of this run, from 1.
+    /// Position of this run, from 1.
     pub position: u32,
-    /// Number of all runs.
+    /// Total number of runs.
     pub of: u32,
 }
 
-/// How the transports of a repetition follow each other.
+/// Order of the transports within each repetition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum OrderKind {
-    /// As they were named, in every repetition.
+    /// Order as listed, in every repetition.
     #[default]
     Fixed,
-    /// Shuffled in each repetition.
+    /// Random order, shuffled for each repetition.
     Random,
 }
 
 /// Processor time that the two ends of all flows used; see `docs/metrics.md`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CpuTime {
-    /// Of the hosts that opened connections; absent when it is not known.
+    /// Processor time of the hosts that opened connections; absent if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_cpu_ns: Option<u64>,
-    /// Of the hosts that accepted them; absent when it is not known.
+    /// Processor time of the hosts that accepted connections; absent if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server_cpu_ns: Option<u64>,
-    /// What was counted.
+    /// Threads or processes whose time was counted.
     #[serde(rename = "counted")]
     pub accounting: CpuAccounting,
 }
 
-/// Whose time a [`CpuTime`] is.
+/// Scope of a processor-time measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum CpuAccounting {
@@ -49,15 +49,15 @@ pub enum CpuAccounting {
     SocketThreads,
     /// Threads that move data and run the transport itself, with their system calls.
     StackThreads,
-    /// Some of each.
+    /// Some threads of each kind.
     MixedThreads,
     /// The whole process on each host.
     Process,
 }
 
 impl CpuTime {
-    /// Seconds for each gigabyte (10⁹ bytes) that was delivered, both ends together; `None` when one
-    /// of them is not known, or nothing was delivered.
+    /// Returns processor seconds per gigabyte (10⁹ bytes) delivered, both ends together. `None`
+    /// when either end is unknown or nothing was delivered.
     pub fn seconds_per_gigabyte(&self, delivered_bytes: u64) -> Option<f64> {
         let both = self.client_cpu_ns? as f64 + self.server_cpu_ns? as f64;
         // Nanoseconds for each byte are seconds for each gigabyte.

@@ -1,5 +1,6 @@
-//! Time–sequence pictures of a connection: what was sent, sent again and acknowledged, and when; see
-//! `docs/trace.md` for the definitions. Their size is bounded: a longer transfer makes coarser ones.
+//! Time–sequence plots of a connection: data sent, retransmitted and acknowledged over time. See
+//! `docs/trace.md` for the definitions. Their size is bounded, so longer transfers have a coarser
+//! resolution.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -7,43 +8,45 @@ use serde::{Deserialize, Serialize};
 use super::CapturePoint;
 use crate::scenario::DataDirection;
 
-/// What a mark of a time–sequence picture is.
+/// Kind of a mark in a time–sequence plot.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum SequenceKind {
-    /// Payload that was not seen before.
+    /// Payload that was seen for the first time, in order.
     Sent,
-    /// Seen for the first time behind later data: sent again in front of the capture, or overtaken.
+    /// Payload first seen after later data: retransmitted after a loss before the capture point, or
+    /// reordered.
     #[serde(rename = "late")]
     OutOfOrder,
-    /// Sent again on the same subflow.
+    /// Payload retransmitted on the same subflow.
     #[serde(rename = "again")]
     Retransmitted,
-    /// Sent again although it had arrived: acknowledged before, or reported twice (DSACK).
+    /// Spurious retransmission: acknowledged before, or reported as a duplicate (DSACK).
     #[serde(rename = "needless")]
     Spurious,
-    /// Data that another subflow had carried before.
+    /// Payload that another subflow had carried before.
     Reinjected,
-    /// Acknowledgement (`start`) and the end of the receive window (`end`; the same if it is not known).
+    /// Acknowledgement (`start`) and the end of the receive window (`end`; equal to `start` if
+    /// unknown).
     Ack,
-    /// Acknowledgement that was there before, although data was outstanding (RFC 5681 §2).
+    /// Duplicate acknowledgement while data was outstanding (RFC 5681 §2).
     DuplicateAck,
-    /// Newly reported as arrived behind a gap (RFC 2018).
+    /// Range newly reported as received after a gap (RFC 2018).
     Sack,
-    /// The receiver's window was 0.
+    /// Receive window of 0.
     ZeroWindow,
-    /// SYN.
+    /// SYN packet of the subflow.
     Syn,
-    /// FIN, or DATA_FIN.
+    /// FIN packet, or DATA_FIN signal.
     Fin,
-    /// RST.
+    /// RST packet of the subflow.
     Rst,
 }
 
 impl SequenceKind {
-    /// All of them.
+    /// All kinds of marks.
     pub const ALL: [Self; 12] = [
         Self::Sent,
         Self::OutOfOrder,
@@ -59,7 +62,7 @@ impl SequenceKind {
         Self::Rst,
     ];
 
-    /// As a result has it.
+    /// Returns the name used in result files.
     pub fn name(self) -> &'static str {
         match self {
             Self::Sent => "sent",
@@ -81,77 +84,78 @@ impl SequenceKind {
 /// One direction of a subflow, or of a connection's data, over time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Sequence {
-    /// Flow number.
+    /// Number of the flow, from 0.
     pub flow: u32,
-    /// Stream of the flow.
+    /// Stream number within the flow.
     #[serde(default)]
     pub stream: u32,
-    /// Direction of the data.
+    /// Direction of the data: `up` or `down`.
     pub direction: DataDirection,
-    /// The subflow; absent for the connection's data numbers (DSN).
+    /// Number of the subflow; absent for the connection's data sequence numbers (DSN).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subflow: Option<u32>,
-    /// Its path; for the connection, the paths of its subflows by number.
+    /// Path of the subflow; for a connection, the paths of its subflows by number.
     pub paths: Vec<String>,
-    /// Where the packets were seen.
+    /// Position of the capture relative to the data's direction.
     #[serde(rename = "vantage")]
     pub capture_point: CapturePoint,
-    /// Packets with payload that was sent before on the same subflow: `again` and `needless`.
+    /// Packets that repeat payload sent before on the same subflow: `again` and `needless`.
     #[serde(rename = "again_packets")]
     pub retransmitted_packets: u64,
-    /// The whole time, then the part of it that is worth a closer look, if there is one.
+    /// Whole time range, then a close-up of an interesting part, if there is one.
     pub views: Vec<SequenceView>,
 }
 
-/// A stretch of time.
+/// Time range of a plot.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SequenceView {
-    /// Why it is shown, in a few words.
+    /// Reason for showing the range, in a few words.
     #[serde(rename = "about")]
     pub label: String,
-    /// Beginning.
+    /// Start of the range.
     pub from_ns: u64,
-    /// End.
+    /// End of the range.
     pub to_ns: u64,
-    /// Marks of one kind within such a period are joined; 0 if every packet has a mark of its own.
+    /// Time resolution: marks of one kind within this time are joined. 0 if every packet has its
+    /// own mark.
     pub column_ns: u64,
-    /// What happened, by kind.
+    /// Marks in the range, by kind.
     pub marks: Vec<SequenceMarks>,
 }
 
 /// All marks of one kind in a view, in order of time; the lists have equal lengths.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SequenceMarks {
-    /// Kind.
+    /// Kind of all these marks.
     pub kind: SequenceKind,
-    /// Which subflow, in a picture of the connection's data.
+    /// Number of the subflow, in a plot of the connection's data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subflow: Option<u32>,
-    /// When.
+    /// Time of each mark.
     pub t_ns: Vec<u64>,
-    /// First number, in bytes since the first byte of payload.
+    /// First sequence number of each mark, in bytes since the first payload byte.
     pub start_bytes: Vec<i64>,
-    /// Behind the last.
+    /// Sequence number after the last byte of each mark.
     pub end_bytes: Vec<i64>,
-    /// Packets that were joined.
+    /// Number of packets joined in each mark.
     pub packets: Vec<u32>,
 }
 
-/// One mark.
+/// One mark of a time–sequence plot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SequenceMark {
-    /// When.
+    /// Time of the mark.
     pub t_ns: u64,
-    /// First number.
+    /// First sequence number, in bytes since the first payload byte.
     pub start_bytes: i64,
-    /// Behind the last.
+    /// Sequence number after the last byte.
     pub end_bytes: i64,
-    /// Packets that were joined.
+    /// Number of packets joined in the mark.
     pub packets: u32,
 }
 
 impl SequenceMarks {
-    /// The marks one by one. Lists that differ in length end with the shortest.
+    /// Returns the marks one by one. Lists of different length end with the shortest.
     pub fn each(&self) -> impl Iterator<Item = SequenceMark> + '_ {
         let numbers = self.start_bytes.iter().zip(&self.end_bytes).zip(&self.packets);
         self.t_ns.iter().zip(numbers).map(|(t_ns, ((start, end), packets))| SequenceMark {
@@ -162,7 +166,7 @@ impl SequenceMarks {
         })
     }
 
-    /// Adds one.
+    /// Adds one mark to all lists.
     pub fn push(&mut self, mark: SequenceMark) {
         self.t_ns.push(mark.t_ns);
         self.start_bytes.push(mark.start_bytes);

@@ -1,32 +1,32 @@
-//! The scenarios that come with the program.
+//! Scenarios built into the program.
 
 use std::io;
 
 use super::model::Scenario;
 use super::problem::ScenarioErrors;
 
-/// A scenario that comes with the program.
+/// A scenario built into the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Builtin {
-    /// Its name, as on the command line.
+    /// Name of the scenario on the command line.
     pub name: &'static str,
-    /// The file's text.
+    /// Text of the scenario file.
     pub text: &'static str,
 }
 
 impl Builtin {
-    /// Reads it; it never fails for an unchanged text (tested).
+    /// Parses the scenario; never fails for an unchanged text (tested).
     pub fn scenario(&self) -> Result<Scenario, ScenarioErrors> {
         Scenario::parse(&format!("{}.toml", self.name), self.text, &no_files)
     }
 
-    /// What the scenario says about itself; empty if it cannot be read.
+    /// Returns the scenario's description; empty if it cannot be parsed.
     pub fn description(&self) -> String {
         self.scenario().map(|scenario| scenario.description).unwrap_or_default()
     }
 }
 
-/// A source of traces for scenarios that have none: no file is ever found.
+/// Returns a not-found error for every file; a trace loader for scenarios without traces.
 pub fn no_files(_name: &str) -> io::Result<String> {
     Err(io::Error::new(io::ErrorKind::NotFound, "no such file"))
 }
@@ -57,7 +57,7 @@ static BUILTINS: &[Builtin] = builtins![
     "wifi-3g",
 ];
 
-/// All scenarios that come with the program, the best first one first.
+/// Returns all built-in scenarios, the best introduction first.
 pub fn builtin() -> &'static [Builtin] {
     BUILTINS
 }

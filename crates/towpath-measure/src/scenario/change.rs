@@ -1,9 +1,7 @@
-//! Changes of a scenario's text by dotted keys, as `towpath run --set paths.wifi.delay=30ms` asks
-//! for them.
+//! Edits of a scenario's text by dotted keys, as in `towpath run --set paths.wifi.delay=30ms`.
 //!
-//! The text is changed where the key stands, or would stand: order, comments and all else stay as
-//! they are, so that the changed text is the scenario as it was run. The values are checked by whoever
-//! reads it afterwards.
+//! The text is edited in place, so that order and comments are kept: the edited text is the
+//! scenario as run. Values are validated later, when the text is parsed.
 
 mod resolve;
 
@@ -15,12 +13,12 @@ use super::keys::ValueKind;
 
 pub use resolve::known_keys;
 
-/// Why a scenario cannot be changed so.
+/// Reason why a scenario cannot be edited.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what}")]
 pub struct ChangeError {
     what: String,
-    /// The way out.
+    /// Suggested fix, shown after the error.
     pub hint: String,
 }
 
@@ -30,20 +28,20 @@ impl ChangeError {
     }
 }
 
-/// One value of the document that is to be set.
+/// One value of the document to set.
 #[derive(Debug, Clone)]
 struct SetTarget {
-    /// Names of tables, and numbers in arrays.
+    /// Table names and array indices.
     path: Vec<String>,
     kind: &'static ValueKind,
 }
 
-/// `text` with the value of `key` set, whether it has one or not.
+/// Returns `text` with the value of `key` set, replacing any previous value.
 ///
-/// A key is written as TOML has it, with numbers from 0 in arrays: `paths.wifi.delay`,
-/// `flows.0.duration`, `run.seed`. `path.wifi` and `flow.0` are understood, too; `*` stands for all
-/// of them, and `flows.duration` for those of all flows. A text that is no scenario is left as it
-/// is: whoever reads it says why.
+/// Keys are written as in TOML, with indices from 0 in arrays: `paths.wifi.delay`,
+/// `flows.0.duration`, `run.seed`. `path.wifi` and `flow.0` are accepted as synonyms. `*` matches
+/// all items, and `flows.duration` sets the duration of all flows. Text that is not valid TOML is
+/// returned unchanged, since parsing it later reports the error.
 pub fn set(text: &str, key: &str, value: &str) -> Result<String, ChangeError> {
     let Ok(root) = DeTable::parse(text) else { return Ok(text.to_owned()) };
     let mut changed = text.to_owned();
@@ -54,7 +52,7 @@ pub fn set(text: &str, key: &str, value: &str) -> Result<String, ChangeError> {
     Ok(changed)
 }
 
-/// `text` with every flow that lasts for a time lasting for `duration`.
+/// Returns `text` with the duration of all time-limited flows set to `duration`.
 pub fn set_duration(text: &str, duration: &str) -> Result<String, ChangeError> {
     let Ok(root) = DeTable::parse(text) else { return Ok(text.to_owned()) };
     let flows = resolve::flow_patterns(root.get_ref());
@@ -77,12 +75,12 @@ pub fn set_duration(text: &str, duration: &str) -> Result<String, ChangeError> {
     Ok(changed)
 }
 
-/// Whether a flow with this pattern has a `duration`.
+/// Returns true if flows of this pattern have a `duration`.
 fn has_duration(pattern: &str) -> bool {
     !matches!(pattern, "ping" | "trace")
 }
 
-/// `text` with `key` set in `[run]`, and for the hosts that have one of their own.
+/// Returns `text` with `key` set in `[run]`, and for all hosts that set their own.
 pub fn set_for_all_hosts(text: &str, key: &str, value: &str) -> Result<String, ChangeError> {
     let Ok(root) = DeTable::parse(text) else { return Ok(text.to_owned()) };
     let mut changed = set(text, &format!("run.{key}"), value)?;
@@ -92,7 +90,7 @@ pub fn set_for_all_hosts(text: &str, key: &str, value: &str) -> Result<String, C
     Ok(changed)
 }
 
-/// Splits `KEY=VALUE` as `--set` takes it.
+/// Splits `KEY=VALUE`, the argument of `--set`.
 pub fn split_assignment(text: &str) -> Result<(&str, &str), ChangeError> {
     let example = "write a key and its value: `--set paths.wifi.delay=30ms`";
     let nothing = || ChangeError::new(format!("`{text}` sets nothing"), example);
@@ -101,7 +99,7 @@ pub fn split_assignment(text: &str) -> Result<(&str, &str), ChangeError> {
     if key.is_empty() || value.is_empty() { Err(nothing()) } else { Ok((key, value)) }
 }
 
-/// A value as typed on a command line, as TOML.
+/// Converts a command-line value to TOML.
 fn as_toml(kind: &ValueKind, value: &str) -> String {
     if value.starts_with(['"', '\'', '[', '{']) {
         return value.to_owned();
@@ -144,24 +142,24 @@ fn quoted(text: &str) -> String {
     toml::Value::String(text.to_owned()).to_string()
 }
 
-/// Where a value is written.
+/// Position at which a value is written.
 enum EditPosition {
-    /// In place of another one.
+    /// Replaces the existing value.
     Replace(Range<usize>),
-    /// In place of a plain value that is the same for both directions, which this one is half of.
+    /// Replaces a plain value for both directions by a table, in which this sets one direction.
     SplitDirections(Range<usize>, &'static str),
-    /// In the table whose header this is, by the rest of the key.
+    /// After the header of its table, with the rest of the key.
     AfterHeader(Range<usize>, Vec<String>),
-    /// In the inline table that is here.
+    /// In the inline table at this range, with the rest of the key.
     InlineTable(Range<usize>, Vec<String>),
-    /// Nowhere yet.
+    /// New key at the end of the text.
     Append(Vec<String>),
-    /// A table with a header stands in the place of the value.
+    /// The value is a table with its own header.
     Occupied,
 }
 
 fn apply(text: &str, path: &[String], value: &str, key: &str) -> Result<String, ChangeError> {
-    // What was changed before has its own mistakes.
+    // A previous change may have made the text invalid; parsing it later reports that.
     let Ok(root) = DeTable::parse(text) else { return Ok(text.to_owned()) };
     let replace = |range: &Range<usize>, with: &str| {
         let before = text.get(..range.start).unwrap_or(text);
@@ -190,7 +188,7 @@ fn apply(text: &str, path: &[String], value: &str, key: &str) -> Result<String, 
         EditPosition::Occupied => Vec::new(),
     };
     let readable = |attempt: &String| DeTable::parse(attempt).is_ok();
-    // A value that is no TOML fails in any place: then the first one shows why.
+    // An invalid TOML value fails at any position; the first attempt gives the error message.
     let first = attempts.first().cloned();
     attempts.into_iter().find(readable).or(first).ok_or_else(|| {
         let what = format!("`{key}` is a table in this scenario, so it cannot be set as a whole");
@@ -198,8 +196,7 @@ fn apply(text: &str, path: &[String], value: &str, key: &str) -> Result<String, 
     })
 }
 
-/// The key in a table of its own at the end, or at the beginning of the document where such a table
-/// cannot be.
+/// Appends the key in a new table at the end, or at the start of the document if that is invalid.
 fn append_key(text: &str, rest: &[String], value: &str) -> Vec<String> {
     let first = format!("{} = {value}\n{text}", dotted(rest));
     match rest.split_last() {
@@ -257,7 +254,7 @@ fn edit_position(text: &str, root: &DeTable<'_>, path: &[String]) -> EditPositio
     around
 }
 
-/// A key as TOML writes it.
+/// Formats a dotted TOML key, with quotes where needed.
 fn dotted(names: &[String]) -> String {
     let bare = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
     let plain = |name: &String| name.chars().all(bare) && !name.is_empty();

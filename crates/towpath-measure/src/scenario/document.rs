@@ -1,5 +1,5 @@
-//! Reads other files of ours as strictly as scenarios: unknown keys, wrong types and wrong units are
-//! told with line, column and the way out.
+//! Reader for other TOML files of towpath, as strict as for scenarios. Unknown keys, wrong types
+//! and wrong units are reported with line, column and a hint.
 
 use std::fmt::Write as _;
 
@@ -10,8 +10,8 @@ pub use super::section::{Section, Value};
 
 use super::problem::ScenarioErrors;
 
-/// Reads `text`, whose outermost table has `shape`, with `decode`. Keys that `decode` does not take
-/// are problems, too. `noun` is what the file is: “the plan”.
+/// Parses `text`, whose top-level table has the schema `shape`, with `decode`. Reports keys that
+/// `decode` does not take. `noun` names the file in messages: “the plan”.
 pub fn read<T>(
     file_name: &str,
     text: &str,
@@ -30,7 +30,7 @@ pub fn read<T>(
     if findings.is_empty() { Ok(decoded) } else { Err(refuse(findings)) }
 }
 
-/// The keys of some tables, as Markdown.
+/// Returns the reference of some tables as Markdown.
 pub fn reference<'a>(title: &str, shapes: impl IntoIterator<Item = &'a TableSchema>) -> String {
     let mut out = String::new();
     // Writing to a `String` cannot fail.

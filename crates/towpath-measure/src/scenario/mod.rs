@@ -1,8 +1,8 @@
-//! A scenario: hosts, paths, a timeline, flows and what is expected of them.
+//! Scenario files: hosts, paths, a timeline, flows and expectations.
 //!
-//! [`Scenario::parse`] reads TOML and reports every mistake with line, column and the way out.
-//! Which keys there are is said once, in `keys`: the reader, the JSON Schema ([`json_schema`]) and
-//! the reference ([`reference_markdown`]) follow it.
+//! [`Scenario::parse`] reads TOML and reports every error with line, column and a hint. The keys
+//! are defined once, in `keys`; the reader, the JSON Schema ([`json_schema`]) and the reference
+//! ([`reference_markdown`]) derive from it.
 
 mod builtin;
 pub mod change;
@@ -43,12 +43,14 @@ pub use read::{AFTER_LAST_FLOW, unreadable};
 
 use problem::{SpannedProblem, quote};
 
-/// Larger files are refused; the largest useful scenario is far smaller.
+/// Maximum size of a scenario file; the largest useful scenario is far smaller.
 const MAX_FILE_BYTES: usize = 1 << 20;
 
 impl Scenario {
-    /// Reads a scenario. `file_name` is only for messages; `load` gives the text of a trace file,
-    /// whose name is relative to the scenario's folder ([`no_files`] where there is none).
+    /// Parses a scenario.
+    ///
+    /// `file_name` is used in messages only. `load` returns the text of a trace file by its name
+    /// relative to the scenario's folder ([`no_files`] for scenarios without traces).
     pub fn parse(
         file_name: &str,
         text: &str,
@@ -61,7 +63,7 @@ impl Scenario {
         read::scenario(&root, text, load).map_err(refuse)
     }
 
-    /// [`Self::parse`] for what comes from a file: bytes that may not even be text.
+    /// Parses a scenario like [`Self::parse`], from bytes that may not be UTF-8.
     pub fn parse_bytes(
         file_name: &str,
         bytes: &[u8],
@@ -92,7 +94,7 @@ fn check_size(file_name: &str, bytes: usize) -> Result<(), ScenarioErrors> {
     Err(ScenarioErrors::one(file_name, "", finding))
 }
 
-/// What the TOML parser says, and the most usual cause: a quantity without quotes.
+/// Converts a TOML syntax error, with a hint for its most common cause: an unquoted quantity.
 fn syntax_error(text: &str, error: &toml::de::Error) -> SpannedProblem {
     let span = error.span().unwrap_or(0..0);
     let message = error.message();
@@ -120,7 +122,7 @@ fn syntax_error(text: &str, error: &toml::de::Error) -> SpannedProblem {
     }
 }
 
-/// `40 Mbit/s` where `"40 Mbit/s"` was meant.
+/// Returns true for an unquoted quantity, such as `40 Mbit/s` instead of `"40 Mbit/s"`.
 fn is_bare_quantity(value: &str) -> bool {
     let value = value.split('#').next().unwrap_or("").trim();
     value.len() <= 40

@@ -1,4 +1,4 @@
-//! The scenario as data. Indices (`usize`) point into the scenario's own lists.
+//! Scenario data model. Indices (`usize`) point into the scenario's own lists.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,7 +11,7 @@ use towpath_net::config::{Delay, DirectionConfig, Loss, Probability, Queue};
 use super::pattern::Pattern;
 use super::stack::{HostStackConfig, Middlebox};
 
-/// A whole scenario, checked: every index is valid, every event names something that exists.
+/// A complete, validated scenario: every index and every reference of an event is valid.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scenario {
     /// Short name, as in `name = "wifi-cellular-handover"`.
@@ -22,26 +22,26 @@ pub struct Scenario {
     pub hosts: Vec<Host>,
     /// Shared bottlenecks in file order.
     pub bottlenecks: Vec<Bottleneck>,
-    /// Paths in file order; the first is where a connection starts unless a flow says `via`.
+    /// Paths in file order; the first is where a connection starts unless a flow sets `via`.
     pub paths: Vec<Path>,
-    /// Boxes that change packets, in file order.
+    /// Middleboxes, in file order.
     pub middleboxes: Vec<Middlebox>,
     /// Events in order of time.
     pub timeline: Vec<TimelineEvent>,
-    /// What is sent.
+    /// Application traffic, in file order.
     pub flows: Vec<Flow>,
-    /// How it is run.
+    /// Transports, worlds, seed and repetitions of the run.
     pub run: RunPlan,
-    /// Checked after the run.
+    /// Bounds on metrics, checked after the run.
     pub expect: Vec<Expectation>,
-    /// The TOML text it was read from.
+    /// TOML text that the scenario was parsed from.
     pub source: String,
-    /// What else is to be said of a run in its conditions, by name; a text has none.
+    /// Extra run conditions by name; always empty after parsing.
     pub remarks: BTreeMap<String, String>,
 }
 
 impl Scenario {
-    /// Whether its links draw anything at random, so that two simulated runs may differ.
+    /// Returns true if a link or timeline event uses randomness, so that simulated runs may differ.
     pub fn is_random(&self) -> bool {
         let random = |config: &DirectionConfig| {
             config.loss != Loss::None
@@ -63,13 +63,13 @@ impl Scenario {
         paths.chain(shared).any(random) || self.timeline.iter().any(changes)
     }
 
-    /// The congestion control asked for on `host`: its own, or the run's.
+    /// Returns the congestion control configured for `host`, else that of the run.
     pub fn congestion_control_of<'a>(&'a self, host: &'a Host) -> &'a str {
         host.congestion_control.as_deref().unwrap_or(&self.run.congestion_control)
     }
 
-    /// Whether the scenario names a congestion control for `host`: a program is not asked for one
-    /// else.
+    /// Returns true if the scenario names a congestion control for `host`. If not, programs are
+    /// started without that option.
     pub fn names_congestion_control_of(&self, host: &Host) -> bool {
         host.congestion_control.is_some() || self.run.names_congestion_control
     }
@@ -78,7 +78,7 @@ impl Scenario {
 /// A host: one network namespace (emulated) or one stack (simulated).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Host {
-    /// Name, also used in results.
+    /// Name of the host, also used in results.
     pub name: String,
     /// Congestion control of this host's sockets, if not the run's.
     pub congestion_control: Option<String>,
@@ -88,9 +88,9 @@ pub struct Host {
     pub send_buffer: Option<[u64; 3]>,
     /// Further per-namespace settings, such as `net.mptcp.checksum_enabled` = `1`.
     pub sysctls: Vec<(String, String)>,
-    /// Multipath TCP settings.
+    /// Multipath TCP settings of the host.
     pub mptcp: MptcpConfig,
-    /// Whose stack it has, and how ours behaves.
+    /// Stack implementation of the host, and the behaviour of towpath's own stack.
     pub stack: HostStackConfig,
 }
 
@@ -101,33 +101,33 @@ pub struct MptcpConfig {
     pub subflows: Option<u8>,
     /// Limit of accepted announced addresses; 8 when not given.
     pub add_addr_accepted: Option<u8>,
-    /// Endpoints. When not given, every path of which this host is the first end gets a `subflow`
+    /// MPTCP endpoints. By default, every path of which this host is the first end gets a `subflow`
     /// endpoint (`backup` if the path is).
     pub endpoints: Option<Vec<Endpoint>>,
 }
 
-/// An MPTCP endpoint: this host's address on a path, and what it is for.
+/// An MPTCP endpoint: this host's address on a path, with its flags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "the kernel's five independent flags")]
 pub struct Endpoint {
     /// Index of the path.
     pub path: usize,
-    /// Open subflows from it.
+    /// Set if the host opens subflows from this address.
     pub subflow: bool,
-    /// Announce it.
+    /// Set if the host announces the address in ADD_ADDR.
     pub signal: bool,
-    /// Use it only when nothing else works.
+    /// Set if the address is used only when all others fail.
     pub backup: bool,
-    /// Open subflows to every announced address.
+    /// Set if the host opens subflows from it to every announced address.
     pub fullmesh: bool,
-    /// Answer an announced address from it (Linux 6.18).
+    /// Set if the host connects from it to announced addresses only (Linux 6.18).
     pub laminar: bool,
 }
 
-/// A queue and server that several paths pass through.
+/// A queue and its shaper, shared by several paths.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Bottleneck {
-    /// Name.
+    /// Name of the bottleneck.
     pub name: String,
     /// From each path's first host to its second.
     pub up: DirectionConfig,
@@ -137,12 +137,13 @@ pub struct Bottleneck {
 
 /// A duplex link with one interface on each of two hosts.
 ///
-/// The first host's address decides which path a packet takes; the second host answers towards
-/// that address. So a connection from the first host's address on path *i* to any address of
-/// the second host uses path *i* in both directions, as with a phone and a single-homed server.
+/// The first host's address decides which path a packet takes; the second host replies to that
+/// address. So a connection from the first host's address on path *i* uses path *i* in both
+/// directions. The second host's address does not matter, as with a phone and a single-homed
+/// server.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Path {
-    /// Name, also of the interfaces.
+    /// Name of the path, also of its interfaces.
     pub name: String,
     /// Indices of the two hosts.
     pub between: [usize; 2],
@@ -150,51 +151,51 @@ pub struct Path {
     pub up: DirectionConfig,
     /// From the second host to the first.
     pub down: DirectionConfig,
-    /// MTU of both interfaces.
+    /// MTU of both interfaces, in bytes.
     pub mtu_bytes: u32,
-    /// Whether default endpoints on it carry the `backup` flag.
+    /// Set if default endpoints on it carry the `backup` flag.
     pub backup: bool,
     /// Indices of the bottlenecks that it passes through, in order from the first host.
     pub through: Vec<usize>,
-    /// How the emulator treats super-segments.
+    /// Emulator handling of super-segments on this path.
     pub segments: SegmentationMode,
 }
 
-/// How the emulator treats the kernel's super-segments (up to 64 KiB).
+/// Emulator handling of the kernel's super-segments (up to 64 KiB).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SegmentationMode {
-    /// Split where the link (or a bottleneck behind it) is slower than 1 Gbit/s or drops, else keep.
+    /// Split if the link (or a bottleneck behind it) is below 1 Gbit/s or drops packets; else keep.
     Auto,
-    /// Every MTU packet is modelled.
+    /// Every packet of MTU size is modelled separately.
     Split,
-    /// Super-segments pass whole.
+    /// Super-segments pass as one packet each.
     Coalesced,
 }
 
-/// Something that happens during the run.
+/// A change of a link or address during the run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TimelineEvent {
-    /// When, counted from the start of the traffic.
+    /// Time since the start of the traffic.
     pub at: Duration,
-    /// To what.
+    /// Path or bottleneck that the event changes.
     pub target: TimelineTarget,
-    /// What.
+    /// Change that the event makes.
     pub change: TimelineChange,
 }
 
-/// What a timeline event changes.
+/// Object of a timeline event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TimelineTarget {
-    /// Index of a path.
+    /// A path, by its index.
     Path(usize),
-    /// Index of a bottleneck.
+    /// A bottleneck, by its index.
     Bottleneck(usize),
 }
 
-/// Which of a link's directions an event changes.
+/// Direction or directions of a link that an event changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LinkSide {
-    /// Both.
+    /// Both directions of the link.
     Both,
     /// From the first host to the second.
     Up,
@@ -202,30 +203,30 @@ pub enum LinkSide {
     Down,
 }
 
-/// A change on the timeline. A fade is expanded into steps by the reader.
+/// A change on the timeline. The reader expands fades into steps.
 #[derive(Debug, Clone, PartialEq)]
 pub enum TimelineChange {
-    /// The link stops.
+    /// The link stops forwarding packets.
     Down(DownMode),
-    /// The link (and carrier, and interface) works again.
+    /// The link works again, with its carrier and interfaces.
     Up,
     /// A new rate (the kind of shaper is kept; a trace becomes a line).
     Rate(LinkSide, Rate),
-    /// A new delay.
+    /// A new delay, with its jitter.
     Delay(LinkSide, Delay),
-    /// A new loss.
+    /// A new loss model.
     Loss(LinkSide, Loss),
-    /// This host's address on the path is replaced by another one of the same subnet.
+    /// One host's address on the path changes to another one of the same subnet.
     Address {
         /// Index of the host.
         host: usize,
     },
 }
 
-/// How a path goes down.
+/// Failure mode of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DownMode {
-    /// Packets vanish and nobody is told: a faded radio, a black hole.
+    /// Packets are dropped without any signal to the hosts: a faded radio, a black hole.
     Silent,
     /// Both interfaces lose their carrier: an unplugged cable.
     Carrier,
@@ -243,81 +244,80 @@ pub struct Flow {
     pub from: usize,
     /// Index of the host that accepts it.
     pub to: usize,
-    /// What is sent.
+    /// Traffic pattern of the flow.
     pub pattern: Pattern,
-    /// Index of the path on which the connection starts; the first path between the two if not
-    /// given.
+    /// Index of the path on which the connection starts; by default the first path between both.
     pub via: usize,
-    /// When it starts, counted from the start of the traffic.
+    /// Start time, relative to the start of the traffic.
     pub start: Duration,
-    /// Address family.
+    /// IP version of the flow's connections.
     pub family: Family,
-    /// Its own transport, whatever the run compares: background traffic.
+    /// Fixed transport of background traffic; `None` means the transport under comparison.
     pub transport: Option<Transport>,
 }
 
 impl Flow {
-    /// What it uses in a run over `compared`.
+    /// Returns the transport of the flow in a run that compares `compared`.
     pub fn transport_in(&self, compared: Transport) -> Transport {
         self.transport.unwrap_or(compared)
     }
 }
 
-/// Who sends.
+/// Sending host or hosts of a flow.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, schemars::JsonSchema,
 )]
 #[serde(rename_all = "lowercase")]
 pub enum DataDirection {
-    /// The host that opened the connection.
+    /// The host that opened the connection sends.
     Up,
-    /// The host that accepted it.
+    /// The host that accepted the connection sends.
     Down,
-    /// Both at once.
+    /// Both hosts send at once.
     Both,
 }
 
 /// Address family of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Family {
-    /// IPv4.
+    /// Internet Protocol version 4.
     V4,
-    /// IPv6.
+    /// Internet Protocol version 6.
     V6,
 }
 
-/// How the scenario is run.
+/// Run parameters of a scenario.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunPlan {
     /// Transports to compare, in order.
     pub transports: Vec<Transport>,
     /// Worlds to run in, in order.
     pub worlds: Vec<World>,
-    /// Seed of all randomness.
+    /// Seed of all random number generators.
     pub seed: u64,
-    /// Repetitions of each.
+    /// Repetitions of each combination of transport and world.
     pub repeat: u32,
-    /// Period of the series, 10 ms to 1 s.
+    /// Interval of the time series, 10 ms to 1 s.
     pub sample: Duration,
-    /// Congestion control asked for; `cubic` when not given.
+    /// Requested congestion control; `cubic` when not given.
     pub congestion_control: String,
-    /// Whether the scenario names it.
+    /// Set if the scenario names a congestion control for the run.
     pub names_congestion_control: bool,
 }
 
-/// A transport protocol.
+/// Transport protocol under test.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, schemars::JsonSchema,
 )]
 #[serde(rename_all = "lowercase")]
 pub enum Transport {
-    /// TCP.
+    /// Single-path TCP over one path.
     Tcp,
-    /// Multipath TCP.
+    /// Multipath TCP (RFC 8684).
     Mptcp,
-    /// QUIC.
+    /// QUIC over one path.
     Quic,
-    /// Multipath QUIC.
+    /// QUIC over several paths.
     Mpquic,
 }
 
@@ -332,7 +332,7 @@ impl fmt::Display for Transport {
     }
 }
 
-/// Where a scenario is run.
+/// Environment of a run.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, schemars::JsonSchema,
 )]
@@ -342,7 +342,7 @@ pub enum World {
     Sim,
     /// Emulated: real kernels and programs in namespaces, real time.
     Emu,
-    /// Two real hosts.
+    /// Live: two real hosts.
     Live,
 }
 
@@ -363,7 +363,7 @@ pub struct Expectation {
     pub transport: Option<Transport>,
     /// Metric name without the transport, such as `goodput` or `stall.longest`.
     pub metric: String,
-    /// Comparison.
+    /// Comparison between the metric and the bound.
     pub operator: Operator,
     /// Bound in base units: bit/s, seconds, bytes, a count, or a share between 0 and 1.
     pub bound: f64,
@@ -371,23 +371,23 @@ pub struct Expectation {
     pub text: String,
 }
 
-/// A comparison.
+/// Comparison operator of an expectation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operator {
-    /// `<`
+    /// Strictly less than, `<`.
     Less,
-    /// `<=`
+    /// Less than or equal, `<=`.
     AtMost,
-    /// `==`
+    /// Equal within floating-point precision, `==`.
     Equal,
-    /// `>=`
+    /// Greater than or equal, `>=`.
     AtLeast,
-    /// `>`
+    /// Strictly greater than, `>`.
     More,
 }
 
 impl Operator {
-    /// Whether `value` keeps the bound.
+    /// Returns true if `value` satisfies the bound.
     pub fn holds(self, value: f64, bound: f64) -> bool {
         match self {
             Self::Less => value < bound,

@@ -1,9 +1,9 @@
-//! The known word that a mistyped one was probably meant to be.
+//! Suggestions for mistyped words.
 
 /// Words longer than this are not typing errors.
 const MAX_WORD: usize = 40;
 
-/// The candidate that differs least from `word`, if it is near enough to be a slip of the fingers.
+/// Returns the candidate closest to `word`, if it is close enough to be a typing error.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let wanted: Vec<char> = word.to_lowercase().chars().take(MAX_WORD + 1).collect();
     if wanted.is_empty() || wanted.len() > MAX_WORD {
@@ -25,7 +25,7 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         .map(|(_, candidate)| candidate)
 }
 
-/// Letters to insert, delete or replace, or neighbours to swap (optimal string alignment).
+/// Returns the edit distance with adjacent transpositions (optimal string alignment).
 fn distance(a: &[char], b: &[char]) -> usize {
     let mut row: Vec<usize> = (0..=b.len()).collect();
     let mut above: Vec<usize> = row.clone();

@@ -1,4 +1,4 @@
-//! What a flow sends.
+//! Traffic patterns of flows.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,48 +6,48 @@ use std::time::Duration;
 use super::model::DataDirection;
 use crate::result::{Load, VideoPlan};
 
-/// What a flow sends.
+/// Traffic pattern of a flow.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Pattern {
-    /// One transfer: `size_bytes` if given, else as much as passes within `duration`.
+    /// One transfer of `size_bytes` if given, else of as much as fits into `duration`.
     Bulk {
-        /// Bytes to transfer.
+        /// Number of bytes to transfer; `None` means no limit.
         size_bytes: Option<u64>,
         /// The transfer is cut off after this time.
         duration: Duration,
-        /// Who sends.
+        /// Sending host or hosts.
         direction: DataDirection,
     },
-    /// As iperf3: send for a time.
+    /// An iperf3-like transfer for a fixed time.
     Iperf {
-        /// How long.
+        /// Duration of the transfer.
         duration: Duration,
-        /// Who sends.
+        /// Sending host or hosts.
         direction: DataDirection,
-        /// Parallel connections.
+        /// Number of parallel connections.
         streams: u32,
     },
-    /// Requests and their answers, at planned times.
+    /// Requests and their replies, at scheduled times.
     Exchange(MessageExchange),
-    /// A video that is fetched segment by segment and played.
+    /// A video, fetched segment by segment and played.
     Video(Video),
-    /// A page and everything that is on it.
+    /// A web page and its objects.
     Web(Web),
-    /// Datagrams over every path, beside whatever transport.
+    /// Echo datagrams over every path, independent of the transport.
     Udping(Udping),
     /// Datagrams at a constant rate over one path.
     Udp(Udp),
     /// A command, run by `sh -c` on the flow's first host (emulated world only).
     Run {
-        /// The command.
+        /// Command line for the shell.
         command: String,
-        /// It is ended after this time.
+        /// Time after which the command is killed.
         duration: Duration,
     },
 }
 
 impl Pattern {
-    /// Its name in scenarios and results.
+    /// Returns the pattern's name in scenarios and results.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Bulk { .. } => "bulk",
@@ -65,12 +65,12 @@ impl Pattern {
         }
     }
 
-    /// What it says of datagrams at a constant rate, if it sends such.
+    /// Returns the constant-rate datagram settings, or `None` for other patterns.
     pub fn udp(&self) -> Option<&Udp> {
         if let Self::Udp(udp) = self { Some(udp) } else { None }
     }
 
-    /// How long it is planned to take; the longest time for what ends by itself.
+    /// Returns the planned duration; for a page, the time after which it is given up.
     pub fn duration(&self) -> Duration {
         match self {
             Self::Bulk { duration, .. }
@@ -84,7 +84,7 @@ impl Pattern {
         }
     }
 
-    /// The longest time that it takes: answers that are late are waited for.
+    /// Returns the longest possible duration, including the wait for late replies.
     pub fn limit(&self) -> Duration {
         match self {
             Self::Exchange(exchange) => exchange.duration + exchange.reply_timeout,
@@ -98,47 +98,47 @@ impl Pattern {
     }
 }
 
-/// Requests and their answers, at planned times: `ping`, `reqres`, `interactive`, `onoff`, `trace`.
+/// Requests and replies at scheduled times: `ping`, `reqres`, `interactive`, `onoff`, `trace`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MessageExchange {
-    /// The pattern's name.
+    /// Name of the pattern in scenarios.
     pub name: &'static str,
-    /// Who asks; `both` has a connection for each.
+    /// Requesting host; `both` has one connection for each direction.
     pub direction: DataDirection,
-    /// When, and how much.
+    /// Times and sizes of the requests.
     pub schedule: Schedule,
-    /// So many requests at the beginning do not count.
+    /// Number of initial requests left out of the statistics.
     pub warm_up: u32,
-    /// From the first request to the end of the last one's period.
+    /// Time from the first request to the end of the last request's period.
     pub duration: Duration,
-    /// How long after that answers are waited for.
+    /// Time to wait for replies after `duration`.
     pub reply_timeout: Duration,
-    /// Loads that come and go beside it, where it is `latency`.
+    /// Background load phases of `latency`; `None` for other patterns.
     pub phases: Option<LatencyPhases>,
 }
 
-/// The phases of `latency`: without a load, with one down, with one up, with both.
+/// The four load phases of `latency`: idle, download, upload, both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LatencyPhases {
-    /// Length of each.
+    /// Length of each phase.
     pub duration: Duration,
-    /// Time between two, in which queues drain.
+    /// Pause between two phases, in which queues drain.
     pub pause: Duration,
     /// Connections of each load in each of its directions.
     pub streams: u32,
 }
 
 impl LatencyPhases {
-    /// Their number.
+    /// Number of load phases.
     pub const COUNT: u32 = 4;
 
-    /// From the beginning of the first to the end of the last.
+    /// Returns the time from the start of the first phase to the end of the last.
     pub fn total(&self) -> Duration {
         let pauses = self.pause.saturating_mul(Self::COUNT - 1);
         self.duration.saturating_mul(Self::COUNT).saturating_add(pauses)
     }
 
-    /// Each with when it begins.
+    /// Returns each phase with its start time.
     pub fn all(&self) -> [(Load, Duration); 4] {
         let step = self.duration.saturating_add(self.pause);
         [
@@ -150,80 +150,80 @@ impl LatencyPhases {
     }
 }
 
-/// When requests are due, counted from when the flow's connections are open.
+/// Times at which requests are due, relative to the moment the flow's connections are open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Schedule {
-    /// One each period.
+    /// One request each period.
     Every {
-        /// From one to the next.
+        /// Time between two requests.
         period: Duration,
-        /// Their number.
+        /// Total number of requests.
         count: u32,
-        /// Bytes of a request.
+        /// Request size in bytes.
         request_bytes: u32,
-        /// Bytes of a reply; 0 for none.
+        /// Reply size in bytes; 0 means no reply.
         reply_bytes: u32,
-        /// Whether a request is acknowledged before it is replied to.
+        /// Set if a request is acknowledged before the reply.
         ack: bool,
     },
-    /// One each period for a while, then a pause, and so on.
+    /// Bursts with one request each period, separated by pauses.
     Bursts {
-        /// From one to the next within a burst.
+        /// Time between two requests in a burst.
         period: Duration,
         /// Length of a burst.
         on: Duration,
         /// Length of a pause.
         off: Duration,
-        /// No request is due from then on.
+        /// Time after which no request is due.
         duration: Duration,
-        /// Bytes of a request.
+        /// Request size in bytes.
         request_bytes: u32,
-        /// Bytes of a reply.
+        /// Reply size in bytes.
         reply_bytes: u32,
     },
-    /// As in a list, for each direction in order of time.
+    /// Explicit lists, one for each direction, sorted by time.
     Listed {
-        /// From the host that opened the connections.
+        /// Requests of the host that opened the connections.
         up: Arc<[PlannedRequest]>,
-        /// From the other one.
+        /// Requests of the host that accepted them.
         down: Arc<[PlannedRequest]>,
     },
 }
 
-/// A request of a schedule.
+/// One request of a schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PlannedRequest {
-    /// When it is due.
+    /// Time at which the request is due.
     pub at: Duration,
-    /// Bytes of the request.
+    /// Request size in bytes.
     pub request_bytes: u32,
-    /// Bytes of the reply; 0 for none.
+    /// Reply size in bytes; 0 means no reply.
     pub reply_bytes: u32,
-    /// Whether it is acknowledged before it is replied to.
+    /// Set if the request is acknowledged before the reply.
     pub ack: bool,
 }
 
-/// A video that is fetched segment by segment and played.
+/// A video, fetched segment by segment and played.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Video {
-    /// Length of a segment.
+    /// Playing time of a segment.
     pub segment: Duration,
-    /// Their number.
+    /// Number of segments in the video.
     pub segments: u32,
-    /// Bytes of a segment.
+    /// Segment size in bytes.
     pub segment_bytes: u32,
-    /// Bytes of a request.
+    /// Request size in bytes.
     pub request_bytes: u32,
-    /// Most that the player keeps.
+    /// Capacity of the playback buffer.
     pub buffer: Duration,
-    /// It plays, at first and after a stall, when the buffer holds so much.
+    /// Buffer level at which playback starts, initially and after a stall.
     pub startup: Duration,
-    /// How much longer than the video it may take.
+    /// Time allowed beyond the length of the video.
     pub max_overrun: Duration,
 }
 
 impl Video {
-    /// What a result says of it.
+    /// Returns the plan recorded in the result.
     pub fn plan(&self) -> VideoPlan {
         VideoPlan {
             segment_ns: self.segment.as_nanos() as u64,
@@ -233,80 +233,81 @@ impl Video {
     }
 }
 
-/// A page and everything that is on it.
+/// A web page and its objects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Web {
-    /// Bytes of the page itself, which names the objects.
+    /// Size of the page itself in bytes; the page lists the objects.
     pub page_bytes: u32,
-    /// Objects on the page.
+    /// Number of objects on the page.
     pub objects: u32,
-    /// Bytes of each.
+    /// Size of each object in bytes.
     pub object_bytes: u32,
-    /// Bytes of a request.
+    /// Request size in bytes.
     pub request_bytes: u32,
-    /// Parallel connections.
+    /// Number of parallel connections.
     pub connections: u32,
-    /// Given up after this time.
+    /// Time after which the page is given up.
     pub duration: Duration,
 }
 
-/// Datagrams that the other end sends back at once, over every path between two hosts: what a path
-/// is like without any transport.
+/// Datagrams that the other host echoes, over every path between two hosts. Measures the paths
+/// without a transport.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Udping {
-    /// From one to the next on each path.
+    /// Time between two datagrams on each path.
     pub period: Duration,
-    /// They are due for so long.
+    /// Time during which datagrams are sent.
     pub duration: Duration,
-    /// How long each answer is waited for.
+    /// Time to wait for each reply.
     pub reply_timeout: Duration,
 }
 
 /// Datagrams at a constant rate over one path, in one direction or both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Udp {
-    /// Payload that is sent in a second, in bits.
+    /// Payload rate in bit/s.
     pub rate_bps: u64,
-    /// Payload of each.
+    /// Payload size of each datagram in bytes.
     pub bytes: u32,
-    /// Who sends.
+    /// Sending host or hosts.
     pub direction: DataDirection,
-    /// They are due for so long.
+    /// Time during which datagrams are sent.
     pub duration: Duration,
-    /// How long after that late ones are waited for.
+    /// Time to wait for late datagrams after `duration`.
     pub late_timeout: Duration,
-    /// The path was named: between real hosts, others leave it to the routes.
+    /// Set if the scenario names the path. If not, flows between real hosts follow the routing
+    /// table.
     pub is_bound: bool,
-    /// They are the sound or the picture of a call.
+    /// Call settings, if the datagrams carry audio or video of a call.
     pub call: Option<Call>,
 }
 
-/// What the datagrams of a call are for.
+/// Audio or video call carried by constant-rate datagrams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Call {
-    /// What they hold.
+    /// Content of the datagrams.
     pub medium: Medium,
-    /// Those that are sent at once: all of a frame.
+    /// Datagrams of one frame, sent back to back.
     pub packets_per_frame: u32,
-    /// How much later than the fastest one may be played.
+    /// Playout delay relative to the fastest datagram.
     pub jitter_buffer: Duration,
-    /// Rate of the picture that goes with the sound.
+    /// Video rate in bit/s that accompanies the audio; `None` for an audio-only call.
     pub video_bps: Option<u64>,
 }
 
-/// What a datagram of a call holds.
+/// Content of a call's datagrams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Medium {
-    /// 20 ms of G.711, whose losses are concealed as its appendix I says.
+    /// 20 ms of G.711 audio, with loss concealment by its appendix I.
     G711,
-    /// 20 ms of G.729, annex A.
+    /// 20 ms of audio, coded by G.729 annex A.
     G729a,
-    /// A part of a frame.
+    /// Part of a video frame.
     Video,
 }
 
 impl Medium {
-    /// Its name in scenarios and results.
+    /// Returns the name used in scenarios and results.
     pub fn name(self) -> &'static str {
         match self {
             Self::G711 => "g711",

@@ -1,19 +1,19 @@
-//! What is wrong in a scenario file, shown with its place and the way out.
+//! Error messages for scenario files, with source position and hint.
 
 use std::cell::RefCell;
 use std::fmt;
 use std::ops::Range;
 
-/// No line of a message is longer, but for a long file name.
+/// Maximum width of a message line, except for long file names.
 const MAX_LINE_WIDTH: usize = 100;
-/// So many problems are shown.
+/// Maximum number of problems shown.
 const MAX_SHOWN: usize = 10;
-/// Longest piece of the input that a message repeats, in characters.
+/// Maximum length of quoted input, in characters.
 const MAX_QUOTED_CHARS: usize = 40;
 
-/// Why a scenario was refused: up to ten problems in order of position, and how many more.
+/// Errors of a scenario: up to ten problems in order of position, and the number of further ones.
 ///
-/// [`fmt::Display`] prints them as the command line shows them, without a final line break.
+/// [`fmt::Display`] formats them for the command line, without a final line break.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct ScenarioErrors {
     file_name: String,
@@ -21,39 +21,39 @@ pub struct ScenarioErrors {
     more: usize,
 }
 
-/// One mistake in a scenario file.
+/// One error in a scenario file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     /// Line and column, both counted from 1, the column in characters; `None` for the whole file.
     pub position: Option<(usize, usize)>,
-    /// What is wrong.
+    /// Description of the error.
     pub message: String,
-    /// What was expected there; may be empty.
+    /// Expected input at this position; may be empty.
     pub expected: String,
-    /// The way out.
+    /// Suggested fix, if there is one.
     pub hint: Option<String>,
     excerpt: Option<Excerpt>,
 }
 
-/// The line of a problem and what is wrong in it.
+/// Source line of a problem, with the marked range.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Excerpt {
     number: usize,
-    /// What is shown of the line.
+    /// Visible part of the line.
     text: String,
-    /// Characters before the mark.
+    /// Number of characters before the mark.
     indent: usize,
-    /// Characters that are marked.
+    /// Number of marked characters.
     marked: usize,
 }
 
 impl ScenarioErrors {
-    /// The first problems in order of position, at most ten.
+    /// Returns the first problems in order of position, at most ten.
     pub fn problems(&self) -> &[Problem] {
         &self.problems
     }
 
-    /// How many problems were found, also those that are not shown.
+    /// Returns the number of all problems found, shown or not.
     pub fn count(&self) -> usize {
         self.problems.len() + self.more
     }
@@ -107,7 +107,7 @@ impl Problem {
 }
 
 impl Excerpt {
-    /// Cuts `line` so that it fits, and the mark (in characters) is in sight.
+    /// Cuts `line` to fit, with the mark (in characters) visible.
     fn new(number: usize, line: &str, mark: Range<usize>) -> Self {
         let room = MAX_LINE_WIDTH - number.to_string().len() - " | ".len();
         let length = line.chars().count();
@@ -156,7 +156,7 @@ impl Excerpt {
     }
 }
 
-/// A problem as the reader finds it, placed by bytes.
+/// A problem as found by the reader, with its byte range.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpannedProblem {
     pub(super) span: Option<Range<usize>>,
@@ -166,8 +166,8 @@ pub struct SpannedProblem {
 }
 
 impl SpannedProblem {
-    /// What is wrong at `span` (bytes of the text; `None` for the whole file), and what was expected
-    /// there.
+    /// Creates a problem at `span` (bytes of the text; `None` for the whole file). `expected`
+    /// describes the expected input there.
     pub fn new(
         span: impl Into<Option<Range<usize>>>,
         message: impl Into<String>,
@@ -177,7 +177,7 @@ impl SpannedProblem {
         Self { span: span.into(), message, expected, hint: None }
     }
 
-    /// The way out.
+    /// Adds a suggested fix.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
@@ -189,8 +189,7 @@ impl SpannedProblem {
         let Some(span) = span else {
             return Problem { position: None, message, expected, hint, excerpt: None };
         };
-        // A span at the end of the text (something is missing) is shown on the last line that has
-        // something.
+        // A span at the end of the text (missing input) is shown on the last non-empty line.
         let start = if span.start >= text.trim_end().len() && span.start >= text.len() {
             text.trim_end().len()
         } else {
@@ -210,12 +209,12 @@ impl SpannedProblem {
     }
 }
 
-/// Collects what the reader finds; shared by all its parts.
+/// Collector of problems, shared by all parts of the reader.
 #[derive(Debug, Default)]
 pub struct Problems(RefCell<Vec<SpannedProblem>>);
 
 impl Problems {
-    /// Notes a problem.
+    /// Adds a problem to the list.
     pub fn push(&self, finding: SpannedProblem) {
         self.0.borrow_mut().push(finding);
     }
@@ -225,7 +224,7 @@ impl Problems {
     }
 }
 
-/// A piece of the input between backticks, on one line and not too long.
+/// Quotes input in backticks, on one line and truncated.
 pub fn quote(input: &str) -> String {
     let mut text: String = input
         .chars()
@@ -238,7 +237,7 @@ pub fn quote(input: &str) -> String {
     format!("`{text}`")
 }
 
-/// `a`, `b` or `c`
+/// Joins alternatives: `a`, `b` or `c`.
 pub fn alternatives<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
     let mut quoted: Vec<String> = words.into_iter().map(quote).collect();
     match (quoted.pop(), quoted.is_empty()) {
@@ -248,7 +247,7 @@ pub fn alternatives<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
     }
 }
 
-/// Breaks at spaces so that no line is too long; further lines start with `indent`.
+/// Wraps text at spaces to the maximum width; continuation lines start with `indent`.
 fn wrap(text: &str, indent: &str) -> String {
     let mut out = String::new();
     for (i, line) in text.split('\n').enumerate() {

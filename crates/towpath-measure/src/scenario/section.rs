@@ -1,4 +1,4 @@
-//! Reads one TOML table key by key and complains about what is left over.
+//! TOML table reader: parses values key by key and reports unknown keys.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -13,14 +13,14 @@ use super::nearest::nearest;
 use super::problem::{Problems, SpannedProblem, alternatives, quote};
 use super::units::{self, Dimension, UnitError};
 
-/// No rate is higher.
+/// Maximum rate in bit/s.
 const MAX_BPS: u64 = 1_000_000_000_000;
-/// No amount of data is larger.
+/// Maximum amount of data in bytes.
 const MAX_BYTES: u64 = 1_000_000_000_000_000;
-/// No queue is longer.
+/// Maximum queue length in packets.
 const MAX_PACKETS: u64 = 1_000_000_000;
 
-/// Words of other tools, and ours for the same thing.
+/// Terms of other tools, with our keys for them.
 pub(super) static SYNONYMS: [(&str, &str); 16] = [
     ("bandwidth", "rate"),
     ("bw", "rate"),
@@ -40,7 +40,7 @@ pub(super) static SYNONYMS: [(&str, &str); 16] = [
     ("command", "run"),
 ];
 
-/// A table that is being read.
+/// A table that is being parsed.
 #[derive(Debug)]
 pub struct Section<'a> {
     shape: &'static TableSchema,
@@ -48,12 +48,12 @@ pub struct Section<'a> {
     span: Range<usize>,
     problems: &'a Problems,
     taken: Vec<&'static str>,
-    /// What this very table is, for messages: “path `wifi`”.
+    /// Label of this table for messages: “path `wifi`”.
     what: String,
 }
 
 impl<'a> Section<'a> {
-    /// A table whose keys are those of `shape`; `what` is what messages call it.
+    /// Creates a reader for a table with the keys of `shape`; `what` is its label in messages.
     pub fn new(
         shape: &'static TableSchema,
         table: &'a DeTable<'a>,
@@ -64,7 +64,7 @@ impl<'a> Section<'a> {
         Self { shape, table, span, problems, taken: Vec::new(), what }
     }
 
-    /// The value of `key`, if the table has it.
+    /// Takes the value of `key`, if the table has it.
     pub fn take(&mut self, key: &'static str) -> Option<Value<'a>> {
         debug_assert!(self.shape.has(key), "`{key}` is not in the table of {}", self.shape.noun);
         self.taken.push(key);
@@ -76,12 +76,12 @@ impl<'a> Section<'a> {
         })
     }
 
-    /// Nothing is left over, whatever there is.
+    /// Marks all keys of the schema as used.
     pub fn take_all(&mut self) {
         self.taken.extend(self.shape.keys().map(|key| key.name));
     }
 
-    /// The value of `key`; that it is missing is a problem, and `example` shows the way out.
+    /// Takes the value of `key`; if missing, reports a problem with `example` as a hint.
     pub fn require(&mut self, key: &'static str, example: &str) -> Option<Value<'a>> {
         let value = self.take(key);
         if value.is_none() {
@@ -92,22 +92,22 @@ impl<'a> Section<'a> {
         value
     }
 
-    /// Where it stands.
+    /// Returns the table's byte range in the file.
     pub fn span(&self) -> Range<usize> {
         self.span.clone()
     }
 
-    /// A problem of the table as a whole.
+    /// Reports a problem of the table as a whole.
     pub fn fail(&self, message: impl Into<String>, expected: impl Into<String>) {
         self.problems.push(SpannedProblem::new(self.span.clone(), message, expected));
     }
 
-    /// From now on messages call it so.
+    /// Sets the label of the table in messages.
     pub fn set_label(&mut self, what: String) {
         self.what = what;
     }
 
-    /// Whatever was not taken is a problem: unknown, or known but without meaning here.
+    /// Reports all keys that were not taken: unknown ones, and known ones that do not apply here.
     pub fn finish(self) {
         let mut listed = false;
         for (name, _) in self.table {
@@ -138,7 +138,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Whether every key of the table was taken, so that [`Self::finish`] has nothing to say.
+    /// Returns true if every key was taken, so that [`Self::finish`] has nothing to report.
     pub fn is_used_up(&self) -> bool {
         self.table.keys().all(|name| self.taken.contains(&name.get_ref().as_ref()))
     }
@@ -154,7 +154,7 @@ impl<'a> Section<'a> {
     }
 }
 
-/// A value with its place.
+/// A TOML value with its key and position.
 #[derive(Debug, Clone)]
 pub struct Value<'a> {
     key: String,
@@ -164,27 +164,27 @@ pub struct Value<'a> {
 }
 
 impl<'a> Value<'a> {
-    /// Where it stands.
+    /// Returns the value's byte range in the file.
     pub fn span(&self) -> Range<usize> {
         self.tree.span()
     }
 
-    /// Where its key stands.
+    /// Returns the key's byte range in the file.
     pub fn key_span(&self) -> Range<usize> {
         self.key_span.clone()
     }
 
-    /// A problem.
+    /// Reports any problem found while reading the value.
     pub fn push(&self, finding: SpannedProblem) {
         self.problems.push(finding);
     }
 
-    /// A problem of this value.
+    /// Reports a problem of this value.
     pub fn fail(&self, message: impl Into<String>, expected: impl Into<String>) {
         self.problems.push(SpannedProblem::new(self.span(), message, expected));
     }
 
-    /// A problem of a part of it.
+    /// Reports a problem of a part of the value.
     pub fn fail_at(
         &self,
         span: &Range<usize>,
@@ -194,7 +194,7 @@ impl<'a> Value<'a> {
         self.problems.push(SpannedProblem::new(span.clone(), message, expected));
     }
 
-    /// A value inside this one.
+    /// Returns a value inside this one.
     #[must_use]
     pub fn nested(
         &self,
@@ -205,7 +205,7 @@ impl<'a> Value<'a> {
         Self { key: key.to_owned(), key_span, tree, problems: self.problems }
     }
 
-    /// A problem of this value with the way out.
+    /// Reports a problem of this value with a hint.
     pub fn fail_with_hint(
         &self,
         message: impl Into<String>,
@@ -215,41 +215,41 @@ impl<'a> Value<'a> {
         self.problems.push(SpannedProblem::new(self.span(), message, expected).hint(hint));
     }
 
-    /// The text, if it is one; no complaint if not.
+    /// Returns the text, or `None` without a message.
     pub fn as_str(&self) -> Option<&'a str> {
         self.tree.get_ref().as_str()
     }
 
-    /// The table, if it is one; no complaint if not.
+    /// Returns the table, or `None` without a message.
     pub fn as_table(&self) -> Option<&'a DeTable<'a>> {
         self.tree.get_ref().as_table()
     }
 
-    /// Whether it has elements.
+    /// Returns true if it is an array.
     pub fn is_list(&self) -> bool {
         self.tree.get_ref().as_array().is_some()
     }
 
-    /// The truth value, if it is one; no complaint if not.
+    /// Returns the Boolean, or `None` without a message.
     pub fn as_bool(&self) -> Option<bool> {
         self.tree.get_ref().as_bool()
     }
 
-    /// An integer or floating-point number as written.
+    /// Returns an integer or floating-point number as written.
     pub fn as_number(&self) -> Option<String> {
         let value = self.tree.get_ref();
         let integer = value.as_integer().map(ToString::to_string);
         integer.or_else(|| value.as_float().map(|float| float.as_str().to_owned()))
     }
 
-    /// Complains about the type: “`mtu` is a string”.
+    /// Reports a wrong type: “`mtu` is a string”.
     pub fn wrong_type(&self, expected: &str) {
         let got = self.tree.get_ref().type_str();
         let article = if got.starts_with(['a', 'i']) { "an" } else { "a" };
         self.fail(format!("`{}` is {article} {got}", self.key), expected);
     }
 
-    /// The text.
+    /// Returns the text, or reports a wrong type.
     pub fn text(&self) -> Option<&'a str> {
         let text = self.as_str();
         if text.is_none() {
@@ -258,7 +258,7 @@ impl<'a> Value<'a> {
         text
     }
 
-    /// The truth value.
+    /// Returns the Boolean, or reports a wrong type.
     pub fn boolean(&self) -> Option<bool> {
         let truth = self.as_bool();
         if truth.is_none() {
@@ -267,7 +267,7 @@ impl<'a> Value<'a> {
         truth
     }
 
-    /// A whole number from `least` to `most`.
+    /// Returns a whole number from `least` to `most`, or reports a problem.
     pub fn integer(&self, least: u64, most: u64) -> Option<u64> {
         let expected = match most {
             0..=0xffff_ffff => format!("expected a whole number from {least} to {most}"),
@@ -290,12 +290,12 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// The value itself, whatever it is.
+    /// Returns the value as plain TOML, of any type.
     pub fn to_toml(&self) -> toml::Value {
         plain(self.tree.get_ref())
     }
 
-    /// The one of `words` that it names.
+    /// Returns the meaning of the word among `words`, or reports a problem.
     pub fn word<T: Copy>(&self, words: &[(&'static str, T)]) -> Option<T> {
         let names = || words.iter().map(|&(name, _)| name);
         let expected = format!("expected {}", alternatives(names()));
@@ -315,7 +315,7 @@ impl<'a> Value<'a> {
         found
     }
 
-    /// A value whose text is a quantity, read by `parse`; a bare number has no unit.
+    /// Parses a quantity with `parse`, or reports a problem; a bare number has no unit.
     fn quantity<T>(
         &self,
         wanted: Dimension,
@@ -329,7 +329,7 @@ impl<'a> Value<'a> {
         parse(text).map_err(|error| self.unit_error(&error, wanted, wanted.expectation())).ok()
     }
 
-    /// Complains about a quantity.
+    /// Reports an invalid quantity.
     pub fn unit_error(&self, error: &UnitError, wanted: Dimension, expected: String) {
         let finding = SpannedProblem::new(self.span(), format!("`{}` {error}", self.key), expected);
         self.problems.push(match error.hint(wanted) {
@@ -349,19 +349,19 @@ impl<'a> Value<'a> {
         None
     }
 
-    /// A rate above zero.
+    /// Returns a rate above zero, or reports a problem.
     pub fn rate(&self) -> Option<Rate> {
         let rate = self.quantity(Dimension::Rate, units::rate)?;
         self.at_most(rate.as_bps(), &MAX_BPS, "1000 Gbit/s").map(|_| rate)
     }
 
-    /// A time of at most `longest`.
+    /// Returns a time of at most `longest`, or reports a problem.
     pub fn duration(&self, longest: Duration) -> Option<Duration> {
         let span = self.quantity(Dimension::Duration, units::duration)?;
         self.at_most(span, &longest, &units::duration_text(longest))
     }
 
-    /// A time above zero.
+    /// Returns a time above zero, or reports a problem.
     pub fn some_time(&self, longest: Duration) -> Option<Duration> {
         let span = self.duration(longest)?;
         if span.is_zero() {
@@ -371,13 +371,13 @@ impl<'a> Value<'a> {
         Some(span)
     }
 
-    /// A size above zero.
+    /// Returns a size above zero in bytes, or reports a problem.
     pub fn size(&self) -> Option<u64> {
         let bytes = self.quantity(Dimension::Size, units::size)?;
         self.some(self.at_most(bytes, &MAX_BYTES, "1000 TB")?, Dimension::Size)
     }
 
-    /// A number of packets above zero.
+    /// Returns a number of packets above zero, or reports a problem.
     pub fn packets(&self) -> Option<u64> {
         let packets = self.quantity(Dimension::Packets, units::packets)?;
         self.some(self.at_most(packets, &MAX_PACKETS, "a thousand million")?, Dimension::Packets)
@@ -391,12 +391,12 @@ impl<'a> Value<'a> {
         Some(value)
     }
 
-    /// A part of a whole.
+    /// Returns a percentage as a probability, or reports a problem.
     pub fn percent(&self) -> Option<Probability> {
         self.quantity(Dimension::Share, units::probability)
     }
 
-    /// The elements of an array.
+    /// Returns the elements of an array, or reports a wrong type.
     pub fn list(&self, expected: &str) -> Option<Vec<Self>> {
         let Some(array) = self.tree.get_ref().as_array() else {
             self.wrong_type(expected);
@@ -405,7 +405,7 @@ impl<'a> Value<'a> {
         Some(array.iter().map(|value| self.nested(&self.key, value.span(), value)).collect())
     }
 
-    /// A table of the given shape, called `what` in messages.
+    /// Returns a reader for a table of this schema, labelled `what` in messages.
     pub fn section(
         &self,
         shape: &'static TableSchema,
@@ -419,13 +419,13 @@ impl<'a> Value<'a> {
         Some(Section::new(shape, table, self.highlight_span(), self.problems, what.into()))
     }
 
-    /// Where a table is best shown: its header or braces; its key if it has neither.
+    /// Returns the best range to highlight for a table: its header or braces, else its key.
     pub fn highlight_span(&self) -> Range<usize> {
         let span = self.span();
         if span.is_empty() { self.key_span.clone() } else { span }
     }
 
-    /// Two values if it is `{ up = …, down = … }`, else twice the same.
+    /// Returns both values of `{ up = …, down = … }`, else the same value twice.
     pub fn sides(&self) -> Option<[Self; 2]> {
         let Some(table) = self
             .as_table()
@@ -443,13 +443,13 @@ impl<'a> Value<'a> {
     }
 }
 
-/// A value without places.
+/// Converts a value to plain TOML without positions.
 fn plain(value: &DeValue<'_>) -> toml::Value {
     match value {
         DeValue::String(text) => toml::Value::String(text.clone().into_owned()),
         DeValue::Integer(n) => match i64::from_str_radix(n.as_str(), n.radix()) {
             Ok(n) => toml::Value::Integer(n),
-            // Larger than TOML's: whoever reads it complains about the text.
+            // Beyond TOML's range: the parser of the text reports it.
             Err(_) => toml::Value::String(n.as_str().to_owned()),
         },
         DeValue::Float(n) => toml::Value::Float(n.as_str().parse().unwrap_or(f64::NAN)),

@@ -1,31 +1,31 @@
-//! How a host's own stack behaves, and what stands in its way.
+//! Configuration of towpath's own stack on a host, and of middleboxes on paths.
 
 use std::fmt;
 use std::time::Duration;
 
 use super::model::{Host, LinkSide, Scenario};
 
-/// Whose TCP and Multipath TCP a host speaks.
+/// TCP and Multipath TCP implementation of a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum StackKind {
-    /// The operating system's (emulated world only).
+    /// The operating system's stack (emulated world only).
     #[default]
     Kernel,
-    /// Ours.
+    /// The own stack of towpath.
     Towpath,
 }
 
-/// What the host around our stack is like.
+/// Behaviour of the host around towpath's own stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Profile {
-    /// As six scenarios over Linux 6.18 looked: bytes where the kernel counts memory.
+    /// Linux 6.18, fitted to six scenarios; counts payload bytes instead of kernel memory.
     Linux6,
-    /// As Linux 6.18 was seen to do it on random networks.
+    /// Linux 6.18, fitted to measurements on random networks.
     #[default]
     Linux618,
-    /// As Linux 3.2 with the patch of mptcp.org did it: no pacing, no small queues, M1 and M2.
+    /// Linux 3.2 with mptcp.org's patch: no pacing, no small queues, but M1 and M2.
     Linux32Mptcp,
-    /// The protocol alone: no timer granularity, no memory overhead, no batching.
+    /// Protocol without a host model: no timer granularity, no memory overhead, no batching.
     Ideal,
 }
 
@@ -40,37 +40,37 @@ impl fmt::Display for Profile {
     }
 }
 
-/// Single switches of a [`Profile`]; what is not given is as the profile has it.
+/// Overrides of single [`Profile`] properties; `None` keeps the profile's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ProfileSwitches {
-    /// Acknowledgements wait for a second packet.
+    /// Delay acknowledgements until a second packet arrives.
     pub delayed_ack: Option<bool>,
-    /// Super-segments of about 1 ms.
+    /// Limit super-segments to about 1 ms of data (TSO autosizing).
     pub tso_autosizing: Option<bool>,
-    /// TCP small queues: stop when the host's own queue holds enough.
+    /// Stop sending while the host's own queue holds enough (TCP small queues).
     pub tsq: Option<bool>,
-    /// The first SYNs are repeated each second, before the time doubles.
+    /// Retransmit the first SYNs every second before exponential backoff.
     pub linear_syn: Option<bool>,
-    /// Timers fire at multiples of it; zero: exactly.
+    /// Granularity of timers; zero means exact timers.
     pub timer_granularity: Option<Duration>,
-    /// Leave slow start early.
+    /// Leave slow start early (HyStart).
     pub hystart: Option<bool>,
-    /// By Linux's rule, with CUBIC only, and not by RFC 9406's.
+    /// Use Linux's HyStart rule, with CUBIC only, instead of RFC 9406's.
     pub linux_hystart: Option<bool>,
-    /// Spread packets over the round-trip time.
+    /// Spread packets over the round-trip time (pacing).
     pub pacing: Option<bool>,
-    /// The window offers a part of the receive buffer's memory only.
+    /// Advertise only a part of the receive buffer's memory as window.
     pub rmem_scaling: Option<bool>,
-    /// More is sent than the peer's window admits, as Linux does.
+    /// Send beyond the peer's window, as Linux does.
     pub window_overstep: Option<bool>,
-    /// Processor time that each packet takes, sent or received.
+    /// CPU time per packet, sent or received.
     pub cpu_per_packet: Option<Duration>,
-    /// A super-segment that is sent costs as much as one packet.
+    /// Charge a sent super-segment the CPU time of one packet.
     pub segmentation_offload: Option<bool>,
 }
 
 impl ProfileSwitches {
-    /// What `self` gives, else what `other` gives.
+    /// Returns the values of `self`, with those of `other` where `self` has none.
     #[must_use]
     pub(super) fn over(self, other: Self) -> Self {
         Self {
@@ -90,15 +90,15 @@ impl ProfileSwitches {
     }
 }
 
-/// When opportunistic retransmission (M1) or penalisation (M2) acts.
+/// Trigger of opportunistic retransmission (M1) or penalisation (M2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OpportunisticMode {
-    /// Never.
+    /// Never act, the default.
     #[default]
     Off,
-    /// Whenever the window is full, as in the paper of 2012.
+    /// Act whenever the window is full, as in the NSDI 2012 paper.
     Nsdi12,
-    /// With the guards of mptcp.org's later versions.
+    /// Act with the guards of later mptcp.org versions.
     Guarded,
 }
 
@@ -112,13 +112,13 @@ impl fmt::Display for OpportunisticMode {
     }
 }
 
-/// How the receive buffer grows.
+/// Growth of the receive buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ReceiveBufferMode {
-    /// As Linux: by what the application reads in a round-trip time.
+    /// By what the application reads per round-trip time, as Linux does.
     #[default]
     Linux,
-    /// Not at all: the largest size from the beginning.
+    /// Fixed at the maximum size.
     Fixed,
     /// Twice the sum of the rates times the longest round-trip time.
     Barre2011,
@@ -134,15 +134,15 @@ impl fmt::Display for ReceiveBufferMode {
     }
 }
 
-/// Which paths a Multipath QUIC connection uses.
+/// Path selection of a Multipath QUIC connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PathPolicy {
-    /// All at once, but for those of backup addresses.
+    /// All paths at once, except those of backup addresses.
     #[default]
     Aggregate,
-    /// The first one, another when that fails.
+    /// The first path; another one after it fails.
     Backup,
-    /// The first one, another already when that is slow or late.
+    /// The first path; another one as soon as it is slow or times out.
     Ios,
 }
 
@@ -156,34 +156,34 @@ impl fmt::Display for PathPolicy {
     }
 }
 
-/// How a host's own stack behaves: the host's keys over those of `[run]` over the profile's.
+/// Resolved stack configuration of a host: its own keys, else those of `[run]`, else the profile's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostStackConfig {
-    /// Whose stack. The simulated world has only ours, whatever this says.
+    /// Stack implementation; the simulated world always uses towpath's own.
     pub stack: StackKind,
-    /// What the host is like.
+    /// Behaviour of the host around the stack.
     pub profile: Profile,
-    /// Deviations from the profile.
+    /// Overrides of the profile.
     pub switches: ProfileSwitches,
-    /// Name of the scheduler, if not the profile's; the world knows which there are.
+    /// Name of the scheduler, validated by the world; `None` means the profile's.
     pub scheduler: Option<String>,
-    /// Name of the path manager, if not the profile's; the world knows which there are.
+    /// Name of the path manager, validated by the world; `None` means the profile's.
     pub path_manager: Option<String>,
-    /// M1.
+    /// Mode of opportunistic retransmission (M1).
     pub opportunistic_retransmission: OpportunisticMode,
-    /// M2.
+    /// Mode of subflow penalisation (M2).
     pub penalisation: OpportunisticMode,
-    /// Require DSS checksums.
+    /// Set if DSS checksums are required.
     pub checksum: bool,
-    /// How the receive buffer grows.
+    /// Growth of the receive buffer.
     pub receive_buffer_mode: ReceiveBufferMode,
-    /// Packets of all subflows are as small as the smallest.
+    /// Set if all subflows use the smallest MSS of any subflow.
     pub smallest_mss: bool,
-    /// Which paths Multipath QUIC uses.
+    /// Path selection of Multipath QUIC.
     pub path_policy: PathPolicy,
-    /// Name of QUIC's congestion control, if not that of TCP; the world knows which there are.
+    /// Name of QUIC's congestion control, validated by the world; `None` means that of TCP.
     pub quic_congestion_control: Option<String>,
-    /// The keys that the scenario gives, which a kernel's stack does not obey.
+    /// Stack keys set in the scenario; a kernel stack ignores them.
     pub given: Vec<&'static str>,
 }
 
@@ -194,9 +194,9 @@ impl Default for HostStackConfig {
 }
 
 impl Scenario {
-    /// How `host`'s own stack is to behave, as texts by name: what a stack that knows nothing of
-    /// scenarios can read. Names are those of the scenario's keys, sizes are bytes, times
-    /// nanoseconds; what is missing is as the profile has it.
+    /// Returns the configuration of `host`'s own stack as name and value, for stacks that know no
+    /// scenarios. Names are the scenario's keys; sizes are in bytes, times in nanoseconds. Missing
+    /// names keep the profile's value.
     pub fn stack_settings(&self, host: &Host) -> Vec<(&'static str, String)> {
         let plan = &host.stack;
         let mut all = vec![
@@ -235,7 +235,7 @@ impl Scenario {
 }
 
 impl Scenario {
-    /// How `host`'s QUIC is to behave, as [`Self::stack_settings`].
+    /// Returns the configuration of `host`'s QUIC stack, in the format of [`Self::stack_settings`].
     pub fn quic_settings(&self, host: &Host) -> Vec<(&'static str, String)> {
         let plan = &host.stack;
         let control = plan.quic_congestion_control.as_deref();
@@ -251,7 +251,7 @@ impl Scenario {
     }
 }
 
-/// The keys of a host or of `[run]`, as far as they are given.
+/// Stack keys of a host or of `[run]` that the scenario sets.
 #[derive(Debug, Clone, Default)]
 pub(super) struct StackOverrides {
     pub(super) stack: Option<StackKind>,
@@ -270,10 +270,10 @@ pub(super) struct StackOverrides {
 }
 
 impl StackOverrides {
-    /// A host's plan: its own keys, else those of `run`, else the profile's.
+    /// Returns a host's configuration: its own keys, else those of `run`, else the profile's.
     pub(super) fn resolve(&self, run: &Self) -> HostStackConfig {
         let profile = self.profile.or(run.profile).unwrap_or_default();
-        // mptcp.org's versions always had both; kernels since 5.6 have neither.
+        // All mptcp.org versions had both M1 and M2; kernels since 5.6 have neither.
         let variant = match profile {
             Profile::Linux32Mptcp => OpportunisticMode::Guarded,
             Profile::Linux6 | Profile::Linux618 | Profile::Ideal => OpportunisticMode::Off,
@@ -311,29 +311,29 @@ impl StackOverrides {
     }
 }
 
-/// A box on a path that changes packets (simulated world only).
+/// A middlebox on a path that modifies packets (simulated world only).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Middlebox {
-    /// Index of the path; the box stands at the first host's end.
+    /// Index of the path; the middlebox is at the first host's end.
     pub path: usize,
-    /// Which packets it sees.
+    /// Direction of the packets that the middlebox sees.
     pub side: LinkSide,
-    /// What it does.
+    /// Modification that the middlebox makes.
     pub action: MiddleboxAction,
 }
 
-/// What a middlebox does.
+/// Modification of packets by a middlebox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MiddleboxAction {
     /// Removes Multipath TCP options from every packet.
     StripMptcp,
-    /// Removes them from SYNs only.
+    /// Removes Multipath TCP options from SYNs only.
     StripMptcpSyn,
     /// Removes DSS options only.
     StripDss,
     /// Removes ADD_ADDR options only.
     StripAddAddr,
-    /// Cuts packets with data in two, with the options on both.
+    /// Splits packets with data in two, with the options on both.
     Split,
     /// Joins two neighbouring packets with data into one, with the options of the first.
     Coalesce,
@@ -341,6 +341,6 @@ pub enum MiddleboxAction {
     Nat,
     /// Shifts sequence numbers, as some firewalls do.
     ShiftSequence,
-    /// Changes a byte of the payload and mends the TCP checksum.
+    /// Changes a byte of the payload and fixes the TCP checksum.
     RewritePayload,
 }

@@ -197,7 +197,7 @@ fn events_are_sorted_and_fades_expanded() {
     .timeline;
     let at: Vec<u128> = timeline.iter().map(|event| event.at.as_millis()).collect();
     assert_eq!(at, [1_000, 2_050, 2_060, 2_100, 5_000]);
-    // The fade starts from the rate that the event before has set.
+    // The fade starts from the rate set by the previous event.
     let middle = Rate::from_bps(15_000_000).unwrap();
     assert_eq!(timeline[1].change, TimelineChange::Rate(LinkSide::Both, middle));
     assert_eq!(timeline[2].change, TimelineChange::Down(DownMode::Carrier));
@@ -217,7 +217,7 @@ fn a_new_delay_keeps_the_jitter() {
     assert_eq!(delay.jitter.unwrap().sd, Duration::from_millis(1));
 }
 
-/// The pattern of the only flow.
+/// Pattern of the only flow.
 fn pattern(keys: &str) -> Pattern {
     let flow = format!("[[flows]]\nfrom = \"a\"\nto = \"b\"\n{keys}\n");
     with(&flow).flows.remove(0).pattern
@@ -308,14 +308,14 @@ fn every_key_of_the_table_is_read() {
         include_str!("section.rs"),
     ]
     .concat();
-    // The last shape lists metrics, not keys.
+    // The last table lists metrics, not keys.
     let shapes = keys::ALL.iter().take(keys::ALL.len() - 1);
     for key in shapes.flat_map(|shape| shape.keys()) {
         assert!(reader.contains(&format!("\"{}\"", key.name)), "{}", key.name);
     }
 }
 
-/// Whether `value` has the form that `schema` asks for; patterns of texts are not checked.
+/// Checks that `value` matches `schema`, except for regular expressions.
 fn fits(schema: &Json, value: &Json, place: &str) -> Result<(), String> {
     if let Some(options) = schema["anyOf"].as_array() {
         let results: Vec<_> = options.iter().map(|s| fits(s, value, place)).collect();
@@ -373,7 +373,7 @@ fn every_builtin_scenario_fits_the_schema() {
     assert_eq!(fits(&schema, &wrong, "t").unwrap_err(), "t.paths.p.rte: unknown key");
 }
 
-/// Reads it; whatever is wrong must be said in lines of at most 100 columns.
+/// Parses anything; errors must fit into lines of at most 100 columns.
 fn read_anything(bytes: &[u8]) -> Result<(), TestCaseError> {
     if let Err(errors) = Scenario::parse_bytes("f.toml", bytes, &traces) {
         for line in errors.to_string().lines() {
@@ -383,7 +383,7 @@ fn read_anything(bytes: &[u8]) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Pieces that scenarios are made of.
+/// Fragments from which random scenarios are built.
 const PIECES: [&str; 24] = [
     "name = \"t\"\n",
     "[hosts.a]\n",

@@ -1,7 +1,7 @@
-//! Quantities as scenarios write them: `40 Mbit/s`, `15 ms`, `0.1 %`, `100 KB`, `50 packets`.
+//! Quantities in scenarios: `40 Mbit/s`, `15 ms`, `0.1 %`, `100 KB`, `50 packets`.
 //!
-//! Units are mandatory, spaces are not. Everything is exact: a value that has no exact integer
-//! representation in base units (bit/s, nanoseconds, bytes) is refused, not rounded.
+//! Units are mandatory, spaces are optional. All values are exact: a value without an exact integer
+//! representation in base units (bit/s, nanoseconds, bytes) is rejected, not rounded.
 
 use std::time::Duration;
 
@@ -11,18 +11,18 @@ use towpath_net::config::Probability;
 use super::nearest::nearest;
 use super::problem::quote;
 
-/// What a unit measures.
+/// Physical dimension of a quantity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dimension {
-    /// Bits per second.
+    /// Rate in bits per second.
     Rate,
-    /// Nanoseconds.
+    /// Time span in nanoseconds.
     Duration,
-    /// Bytes.
+    /// Amount of data in bytes.
     Size,
-    /// Packets.
+    /// Number of packets in a queue.
     Packets,
-    /// A part of one, written as percentage.
+    /// Share of a whole, written as a percentage.
     Share,
     /// A number without unit.
     Count,
@@ -31,13 +31,13 @@ pub enum Dimension {
 /// An exact number of base units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quantity {
-    /// What it measures.
+    /// Dimension of the quantity.
     pub dimension: Dimension,
     numerator: u128,
     denominator: u128,
 }
 
-/// Why a text is not the wanted quantity.
+/// Reason why a text is not the expected quantity.
 ///
 /// The message is a predicate, so that it can follow the key: `rate` “has no unit”.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -45,42 +45,42 @@ pub enum UnitError {
     /// No digits where the number should be.
     #[error("is not a number with a unit")]
     NotANumber,
-    /// Below zero.
+    /// A number below zero.
     #[error("is negative")]
     Negative,
-    /// A bare number.
+    /// A number without a unit.
     #[error("has no unit")]
     NoUnit,
-    /// A unit that we do not know.
+    /// A unit that is not in the table.
     #[error("has the unknown unit {}", quote(.0))]
     UnknownUnit(String),
-    /// A unit of the wrong kind.
+    /// A unit of the wrong dimension.
     #[error("is {got}, not {wanted}", got = .got.noun(), wanted = .wanted.noun())]
     WrongDimension {
-        /// As written.
+        /// Dimension of the value as written.
         got: Dimension,
-        /// As wanted.
+        /// Dimension that was expected.
         wanted: Dimension,
     },
-    /// Not a multiple of the base unit.
+    /// A value that is not a whole number of base units.
     #[error("is not a whole number of {}", .0.base())]
     NotWhole(Dimension),
     /// More digits than any quantity needs.
     #[error("has too many digits")]
     TooLong,
-    /// A rate of nothing.
+    /// A rate of zero.
     #[error("is zero")]
     Zero,
-    /// More than everything.
+    /// A percentage above 100.
     #[error("is more than 100 %")]
     MoreThanAll,
-    /// Smaller than 2⁻³².
+    /// A non-zero percentage below 2⁻³².
     #[error("is too small to be told from zero")]
     TooSmall,
 }
 
 impl UnitError {
-    /// What to do about it.
+    /// Returns a suggested fix, if there is one.
     pub fn hint(&self, wanted: Dimension) -> Option<String> {
         match self {
             Self::NoUnit => Some(format!("units are mandatory: {}", wanted.unit_names())),
@@ -146,7 +146,7 @@ static UNITS: [UnitDef; 24] = [
     unit("", Dimension::Count, 1),
 ];
 
-/// Other people's spellings that are not a slip of the fingers.
+/// Spellings of other tools that are not typing errors.
 static ALIASES: [(&str, &str); 26] = [
     ("bps", "bit/s"),
     ("kbps", "kbit/s"),
@@ -177,7 +177,7 @@ static ALIASES: [(&str, &str); 26] = [
 ];
 
 impl Dimension {
-    /// With its article, for messages.
+    /// Returns the noun with its article, for messages.
     pub(super) fn noun(self) -> &'static str {
         match self {
             Self::Rate => "a rate",
@@ -189,7 +189,7 @@ impl Dimension {
         }
     }
 
-    /// An example of a value.
+    /// Returns an example value.
     pub(super) fn example(self) -> &'static str {
         match self {
             Self::Rate => "40 Mbit/s",
@@ -201,12 +201,12 @@ impl Dimension {
         }
     }
 
-    /// “expected a rate such as `40 Mbit/s`”
+    /// Returns a text such as “expected a rate such as `40 Mbit/s`”.
     pub(super) fn expectation(self) -> String {
         format!("expected {} such as `{}`", self.noun(), self.example())
     }
 
-    /// The base unit, in the plural.
+    /// Returns the base unit in the plural.
     fn base(self) -> &'static str {
         match self {
             Self::Rate => "bits per second",
@@ -218,13 +218,13 @@ impl Dimension {
         }
     }
 
-    /// The spellings of its units, smallest first.
+    /// Returns the spellings of its units, smallest first.
     pub(super) fn units(self) -> impl Iterator<Item = &'static str> {
         UNITS.iter().filter(move |u| u.dimension == self).map(|u| u.name)
     }
 
     fn unit_names(self) -> String {
-        // `µs` and `kB` are read, but one spelling is enough to learn.
+        // `µs` and `kB` are accepted, but messages show one spelling only.
         let names: Vec<_> =
             self.units().filter(|n| !matches!(*n, "µs" | "kB" | "packet")).collect();
         names.join(", ")
@@ -242,7 +242,7 @@ fn suggestion(unit: &str, wanted: Dimension) -> Option<&'static str> {
     alias.map(|&(_, name)| name).or_else(|| nearest(unit, wanted.units()))
 }
 
-/// Reads a number with its unit (or without: [`Dimension::Count`]).
+/// Parses a number with its unit (or without: [`Dimension::Count`]).
 pub fn quantity(text: &str) -> Result<Quantity, UnitError> {
     let text = text.trim();
     let unsigned = text.strip_prefix('-');
@@ -277,7 +277,7 @@ pub fn quantity(text: &str) -> Result<Quantity, UnitError> {
 }
 
 impl Quantity {
-    /// The value if it is of the wanted kind.
+    /// Returns the quantity if it has the expected dimension.
     pub fn of(self, wanted: Dimension) -> Result<Self, UnitError> {
         let got = self.dimension;
         if got == wanted {
@@ -289,7 +289,7 @@ impl Quantity {
         }
     }
 
-    /// The whole number of base units.
+    /// Returns the whole number of base units.
     pub fn whole(self) -> Result<u64, UnitError> {
         if !self.numerator.is_multiple_of(self.denominator) {
             return Err(UnitError::NotWhole(self.dimension));
@@ -297,7 +297,8 @@ impl Quantity {
         u64::try_from(self.numerator / self.denominator).map_err(|_| UnitError::TooLong)
     }
 
-    /// For comparisons with measured values: bit/s, *seconds*, bytes, packets, a share or a count.
+    /// Converts to the units of measured values: bit/s, *seconds*, bytes, packets, a share or a
+    /// count.
     pub fn as_f64(self) -> f64 {
         let base = match self.dimension {
             Dimension::Duration => 1e9,
@@ -311,28 +312,28 @@ impl Quantity {
     }
 }
 
-/// Reads a rate such as `40 Mbit/s`.
+/// Parses a rate such as `40 Mbit/s`.
 pub fn rate(text: &str) -> Result<Rate, UnitError> {
     let bits = quantity(text)?.of(Dimension::Rate)?.whole()?;
     Rate::from_bps(bits).ok_or(UnitError::Zero)
 }
 
-/// Reads a time such as `15 ms`.
+/// Parses a time such as `15 ms`.
 pub fn duration(text: &str) -> Result<Duration, UnitError> {
     Ok(Duration::from_nanos(quantity(text)?.of(Dimension::Duration)?.whole()?))
 }
 
-/// Reads a size such as `100 KB` in bytes.
+/// Parses a size such as `100 KB` in bytes.
 pub fn size(text: &str) -> Result<u64, UnitError> {
     quantity(text)?.of(Dimension::Size)?.whole()
 }
 
-/// Reads a number of packets such as `50 packets`.
+/// Parses a number of packets such as `50 packets`.
 pub fn packets(text: &str) -> Result<u64, UnitError> {
     quantity(text)?.of(Dimension::Packets)?.whole()
 }
 
-/// Reads a percentage such as `0.1 %`, rounded down to a multiple of 2⁻³².
+/// Parses a percentage such as `0.1 %`, rounded down to a multiple of 2⁻³².
 pub fn probability(text: &str) -> Result<Probability, UnitError> {
     let Quantity { numerator, denominator, .. } = quantity(text)?.of(Dimension::Share)?;
     if numerator > denominator {
@@ -349,12 +350,12 @@ pub fn probability(text: &str) -> Result<Probability, UnitError> {
     }
 }
 
-/// The exact text of a rate, such as `2.5 Mbit/s`; [`rate`] reads it back.
+/// Formats a rate exactly, such as `2.5 Mbit/s`; [`rate`] parses it back.
 pub fn rate_text(rate: Rate) -> String {
     format_scaled(rate.as_bps(), &["Gbit/s", "Mbit/s", "kbit/s", "bit/s"])
 }
 
-/// The exact text of a time, such as `1.5 s`; [`duration`] reads it back up to 584 years.
+/// Formats a time exactly, such as `1.5 s`; [`duration`] parses it back up to 584 years.
 pub fn duration_text(span: Duration) -> String {
     let nanos = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
     if nanos > 0 && nanos.is_multiple_of(3_600_000_000_000) {
@@ -363,7 +364,7 @@ pub fn duration_text(span: Duration) -> String {
     format_scaled(nanos, &["s", "ms", "us", "ns"])
 }
 
-/// `value` base units in the first of `units` (each a thousandth of the one before) that fits.
+/// Formats base units in the first of `units` (each a thousandth of the previous one) that fits.
 fn format_scaled(value: u64, units: &[&str]) -> String {
     let mut size = 1_000_u64.pow(u32::try_from(units.len()).unwrap_or(1) - 1);
     for unit in units {

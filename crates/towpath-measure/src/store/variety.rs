@@ -1,23 +1,23 @@
-//! How many different things a result may speak of. A report keeps a series of each, so their number
-//! decides what it takes, and not the length of the file.
+//! Limits on the number of distinct items in a result. A report keeps a series for each item, so
+//! that their number, not the file size, decides its memory use.
 
 use std::collections::BTreeSet;
 
 use crate::result::{Record, SequenceView};
 use crate::scenario::DataDirection;
 
-/// Paths and bottlenecks, by name.
+/// Maximum number of paths and bottlenecks, by name.
 const MAX_PATHS: usize = 2_000;
-/// Subflows, each in each direction; also flows and hosts.
+/// Maximum number of subflows in all directions; also of flows and hosts.
 pub(crate) const MAX_SUBFLOWS: usize = 20_000;
-/// Events of a timeline.
+/// Maximum number of timeline events.
 const MAX_EVENTS: usize = 200_000;
-/// Views of a time–sequence picture; ours have two.
+/// Maximum number of views in a time–sequence plot; ours have two.
 const MAX_VIEWS: usize = 100;
-/// Fields that the source of an event may give; ours have fewer than twenty.
+/// Maximum number of detail fields in an event; ours have fewer than twenty.
 const MAX_DETAILS: usize = 256;
 
-/// More of something than any run has.
+/// More distinct items than any run has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("more than {most} {what}, which no result has")]
 pub struct CardinalityError {
@@ -25,7 +25,7 @@ pub struct CardinalityError {
     most: usize,
 }
 
-/// What a result has spoken of so far.
+/// Distinct items of a result so far.
 #[derive(Debug, Default)]
 pub(crate) struct CardinalityLimiter {
     paths: BTreeSet<String>,
@@ -33,7 +33,7 @@ pub(crate) struct CardinalityLimiter {
 }
 
 impl CardinalityLimiter {
-    /// Takes the names and numbers of a record.
+    /// Adds the names and numbers of a record; fails beyond a limit.
     pub(crate) fn take(&mut self, record: &Record) -> Result<(), CardinalityError> {
         match record {
             Record::Meta(meta) => {

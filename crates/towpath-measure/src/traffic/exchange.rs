@@ -1,7 +1,7 @@
-//! `ping`, `reqres`, `interactive`, `onoff` and `trace`: requests on a schedule that nothing shifts.
+//! Patterns `ping`, `reqres`, `interactive`, `onoff` and `trace`: requests on a fixed schedule.
 //!
-//! The schedule begins when the flow's connections are open. A request that cannot be written when it
-//! is due waits, and the wait is part of its delay; those behind it are due at their own time.
+//! The schedule begins when the flow's connections are open. A request that cannot be written when
+//! due waits, and the wait is part of its delay. Later requests keep their own due times.
 
 use std::time::Duration;
 
@@ -10,20 +10,20 @@ use towpath_net::Instant;
 use super::{Request, RequestGenerator};
 use crate::scenario::{DataDirection, MessageExchange, PlannedRequest, Schedule};
 
-/// One end's part of an exchange.
+/// Requests of one end, on a fixed schedule.
 #[derive(Debug)]
 pub struct ScheduledRequests {
     schedule: Schedule,
     asks: DataDirection,
-    /// Requests that do not count.
+    /// Number of leading requests that do not count.
     warm_up: u32,
     begin: Option<Instant>,
-    /// Requests so far.
+    /// Number of requests so far.
     next: u32,
 }
 
 impl ScheduledRequests {
-    /// The part of the end from which requests go in the direction `asks`.
+    /// Creates the schedule of the end that sends requests in direction `asks`.
     pub fn new(exchange: &MessageExchange, asks: DataDirection) -> Self {
         let (schedule, warm_up) = (exchange.schedule.clone(), exchange.warm_up);
         Self { schedule, asks, warm_up, begin: None, next: 0 }
@@ -59,7 +59,7 @@ impl RequestGenerator for ScheduledRequests {
 }
 
 impl Schedule {
-    /// Request number `index` in a direction.
+    /// Returns request number `index` in a direction; `None` after the last.
     pub fn get(&self, direction: DataDirection, index: u32) -> Option<PlannedRequest> {
         match self {
             Self::Every { period, count, request_bytes, reply_bytes, ack } => {
@@ -87,7 +87,8 @@ impl Schedule {
     }
 }
 
-/// How many requests, one each `period` from the beginning on, are due within `span`.
+/// Returns the number of requests due within `span`, one per `period` from its start on; at least
+/// 1.
 pub fn requests_in(span: Duration, period: Duration) -> u32 {
     let count = span.as_nanos().div_ceil(period.as_nanos().max(1));
     u32::try_from(count).unwrap_or(u32::MAX).max(1)
@@ -116,7 +117,7 @@ mod tests {
         let first = scheduled.poll(at(50), 0).unwrap();
         assert!(first.due == at(50) && first.warm_up && first.ack);
         assert_eq!(scheduled.poll(at(60), 0), None);
-        // The stream took nothing for 300 ms.
+        // The stream accepted nothing for 300 ms.
         let due: Vec<_> = std::iter::from_fn(|| scheduled.poll(at(360), 0)).collect();
         assert_eq!(due.iter().map(|ask| ask.due).collect::<Vec<_>>(), [at(150), at(250), at(350)]);
         assert!(due.iter().all(|ask| !ask.warm_up));

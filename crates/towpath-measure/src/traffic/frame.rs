@@ -1,64 +1,65 @@
-//! Messages on a byte stream: each begins with its length, so that it survives any segmentation.
+//! Messages on a byte stream. A length prefix makes them independent of segmentation.
 //!
 //! ```text
 //! length u32 (of what follows) | kind u8 | number u32 | reply length u32 (requests only) | zeros
 //! ```
 //!
-//! Big endian. A request says what it wants back, so the end that answers needs no plan of its own.
+//! Integers are big endian. A request includes the size of its reply, so the responder needs no
+//! plan of its own.
 
 use arrayvec::ArrayVec;
 use thiserror::Error;
 
-/// Bytes of the shortest request: its header.
+/// Size of the shortest request: its header.
 pub const MIN_REQUEST_BYTES: u32 = 13;
-/// Bytes of the shortest reply, and of an acknowledgement.
+/// Size of the shortest reply, and of an acknowledgement.
 pub const MIN_REPLY_BYTES: u32 = 9;
-/// Bytes of the length itself.
+/// Size of the length field.
 const LENGTH_BYTES: u32 = 4;
 
-// No two of them differ in one bit only, so that a flipped one is noticed.
+// Any two types differ in more than one bit, so a single bit error is detected.
 const TYPE_REQUEST: u8 = b'Q';
 const TYPE_REQUEST_WITH_ACK: u8 = b'C';
 const TYPE_ACK: u8 = b'D';
 const TYPE_REPLY: u8 = b'R';
 const TYPE_HELLO: u8 = b'H';
 
-/// A message.
+/// One message of the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MessageFrame {
-    /// The first words on a stream on which the other end asks: of a QUIC stream it would not know
-    /// otherwise.
+    /// First bytes on a stream whose requests come from the other end. Without them, the peer would
+    /// not learn of a QUIC stream.
     Hello,
-    /// Something that is answered.
+    /// Request for a reply or an acknowledgement.
     Request {
         /// Number on its stream, from 0.
         number: u32,
-        /// Bytes of the whole message.
+        /// Size of the whole message.
         bytes: u32,
-        /// Bytes of the reply; 0 for none.
+        /// Size of the reply; 0 if none is requested.
         reply_bytes: u32,
-        /// Whether it is acknowledged as soon as it is there, before the reply.
+        /// True if the request is acknowledged on arrival, before the reply.
         ack: bool,
     },
-    /// A request has arrived whole.
+    /// Acknowledgement that a whole request has arrived.
     Ack {
-        /// The request's number.
+        /// Number of the acknowledged request.
         number: u32,
     },
-    /// What a request asked for.
+    /// Reply to a request.
     Reply {
-        /// The request's number.
+        /// Number of the request.
         number: u32,
-        /// Bytes of the whole message.
+        /// Size of the whole message.
         bytes: u32,
     },
 }
 
-/// A header's bytes.
+/// Header of a message.
 pub(super) type FrameHeader = ArrayVec<u8, { MIN_REQUEST_BYTES as usize }>;
 
 impl MessageFrame {
-    /// Bytes of the whole message; what is shorter than its header is as long as that.
+    /// Returns the size of the whole message, at least that of its header.
     pub fn bytes(self) -> u32 {
         match self {
             Self::Request { bytes, .. } => bytes.max(MIN_REQUEST_BYTES),
@@ -67,7 +68,7 @@ impl MessageFrame {
         }
     }
 
-    /// What stands before the zeros.
+    /// Returns the bytes before the zeros.
     pub(super) fn header(self) -> FrameHeader {
         let (kind, number, reply_bytes) = match self {
             Self::Request { number, reply_bytes, ack: false, bytes: _ } => {
@@ -88,7 +89,8 @@ impl MessageFrame {
         header
     }
 
-    /// The message of a whole header, how many bytes come after it, or that more is needed.
+    /// Parses a header. Returns the message and the number of zeros after it, or `None` if the
+    /// header is incomplete.
     fn parse(header: &[u8]) -> Result<Option<(Self, u32)>, FramingError> {
         let &[l0, l1, l2, l3, kind, n0, n1, n2, n3, ref rest @ ..] = header else {
             return Ok(None);
@@ -114,31 +116,30 @@ impl MessageFrame {
     }
 }
 
-/// Something else was read than was sent.
+/// Error for bytes that no sender of this protocol writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum FramingError {
-    /// No message begins so.
+    /// Unknown kind of message.
     #[error("a message of the unknown kind {0}")]
     Kind(u8),
-    /// No message of its kind is so long.
+    /// Length that is invalid for its kind.
     #[error("a message that says it has {0} bytes")]
     Length(u32),
-    /// What should be zeros is not.
+    /// Content other than zeros.
     #[error("a message with another content than was sent")]
     Content,
 }
 
-/// Finds messages in a stream.
+/// Parser of messages in a byte stream.
 #[derive(Debug, Clone, Default)]
 pub struct FrameReader {
     header: FrameHeader,
-    /// The message that is being read, and its zeros that are still to come.
+    /// Message that is being read, and the number of its outstanding zeros.
     current: Option<(MessageFrame, u32)>,
 }
 
 impl FrameReader {
-    /// Takes what was read and returns the first message that it completes, with what lies behind
-    /// that message.
+    /// Parses `data` and returns the first message that it completes, with the remaining bytes.
     pub fn push<'a>(
         &mut self,
         mut data: &'a [u8],
@@ -161,7 +162,7 @@ impl FrameReader {
             }
             let Some((byte, behind)) = data.split_first() else { return Ok(None) };
             data = behind;
-            // The longest header is recognised when its last byte is there.
+            // A longer header cannot occur: the longest one is recognised at its last byte.
             if self.header.try_push(*byte).is_err() {
                 return Err(FramingError::Content);
             }

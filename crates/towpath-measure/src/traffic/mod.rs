@@ -1,16 +1,18 @@
-//! Traffic patterns as state machines over byte streams: no sockets, no clock.
+//! Traffic patterns as state machines over byte streams, without sockets or a clock.
 //!
-//! Two families, which run on every transport and in every world:
+//! All patterns run on every transport, simulated, emulated or on real hosts. There are two
+//! families over streams.
 //!
-//! - *Transfers* ([`transfer_text`]): open-ended data, one [`TransferSender`] and one [`TransferReceiver`] for each stream
-//!   and direction. What matters is how fast it arrives.
-//! - *Messages* ([`MessageSession`], one for each end of a flow): requests that are due at certain times, and
-//!   their answers. What matters is how late they are. What is asked when is an [`RequestGenerator`]: one file
-//!   for each pattern ([`exchange`], [`video`], [`web`]). All of them are open loop: a delay counts
-//!   from when the request was *due*, so a stall is seen whole.
+//! *Transfers* ([`transfer`]) are open-ended data, measured by goodput. Each stream and direction
+//! has one [`TransferSender`] and one [`TransferReceiver`].
 //!
-//! Beside them there are datagrams over single paths, which need no stream: questions that are sent
-//! back ([`udping`]), and a constant rate in one direction or both ([`udp`]).
+//! *Messages* are requests that are due at certain times, and their replies, measured by delay.
+//! Each end of a flow has one [`MessageSession`]. A [`RequestGenerator`] per pattern decides on the
+//! requests ([`exchange`], [`video`], [`web`]). All of them are open loop: a delay counts from when
+//! the request was *due*, so a stall is fully visible.
+//!
+//! Datagrams over single paths need no stream: echo requests ([`udping`]), and a constant rate in
+//! one direction or both ([`udp`]).
 
 use std::time::Duration;
 
@@ -33,30 +35,30 @@ pub use transfer::{FinishReason, SendAllowance, TransferReceiver, TransferSender
 pub use udp::{UdpReceiver, UdpSender};
 pub use udping::Pinger;
 
-/// What a flow is meant to do.
+/// Goal of a flow, which determines its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FlowGoal {
-    /// Deliver so many bytes in each direction; cut off after `limit`.
+    /// Deliver a number of bytes in each direction; cut off after `limit`.
     Sized {
-        /// Bytes.
+        /// Bytes to deliver in each direction.
         bytes: u64,
-        /// Longest time.
+        /// Longest time for the transfer.
         limit: Duration,
     },
-    /// Deliver as much as possible for so long.
+    /// Deliver as much as possible for this time.
     Timed(Duration),
-    /// Exchange messages; answers are waited for until then.
+    /// Exchange messages; replies are awaited until this time after the start.
     Messages(Duration),
-    /// Send datagrams over every path; answers are waited for until then.
+    /// Send datagrams over every path; replies are awaited until this time after the start.
     Datagrams(Duration),
-    /// Send datagrams at a constant rate for so long.
+    /// Send datagrams at a constant rate for this time.
     ConstantRate(Duration),
-    /// A command ends by itself; ended after this time.
+    /// Run a command, which ends on its own or is ended after this time.
     Command(Duration),
 }
 
 impl FlowGoal {
-    /// The longest time that it takes.
+    /// Returns the longest time that the flow takes.
     pub fn limit(self) -> Duration {
         match self {
             Self::Sized { limit, .. }
@@ -87,9 +89,8 @@ impl From<&Pattern> for FlowGoal {
     }
 }
 
-/// Data directions of a pattern, `up` first; none for a command, whose traffic is its own, and for
-/// datagrams, which are no data. Messages
-/// go both ways: where one end asks, the other answers.
+/// Returns the data directions of a pattern, `up` first. Empty for a command, whose traffic is its
+/// own, and for `udping`. Messages use both directions: requests in one, replies in the other.
 pub fn directions(pattern: &Pattern) -> &'static [DataDirection] {
     match pattern {
         Pattern::Bulk { direction, .. } | Pattern::Iperf { direction, .. } => each(*direction),
@@ -99,8 +100,8 @@ pub fn directions(pattern: &Pattern) -> &'static [DataDirection] {
     }
 }
 
-/// Directions of a pattern's entries in the summary: its own, and one for a command, which says how
-/// it ended.
+/// Returns the directions of a pattern's entries in the summary. A command has one entry, for its
+/// outcome.
 pub fn summary_directions(pattern: &Pattern) -> &'static [DataDirection] {
     match pattern {
         Pattern::Run { .. } => &[DataDirection::Up],
@@ -114,11 +115,12 @@ pub fn summary_directions(pattern: &Pattern) -> &'static [DataDirection] {
     }
 }
 
-/// In which directions requests go, `up` first; none for what is no exchange of messages.
+/// Returns the directions of a pattern's requests, `up` first; empty for patterns other than
+/// request-reply.
 pub fn request_directions(pattern: &Pattern) -> &'static [DataDirection] {
     match pattern {
         Pattern::Exchange(exchange) => each(exchange.direction),
-        // A player or browser asks; how many connections it has is another matter.
+        // A player or browser is the client, however many connections it opens.
         Pattern::Video(_) | Pattern::Web(_) => &[DataDirection::Up],
         Pattern::Bulk { .. }
         | Pattern::Iperf { .. }
@@ -128,7 +130,7 @@ pub fn request_directions(pattern: &Pattern) -> &'static [DataDirection] {
     }
 }
 
-/// Requests that an end asks at most.
+/// Returns the largest number of requests that one end sends.
 pub fn planned_requests(pattern: &Pattern, asker: DataDirection) -> u64 {
     if !request_directions(pattern).contains(&asker) {
         return 0;
@@ -161,8 +163,8 @@ fn each(direction: DataDirection) -> &'static [DataDirection] {
     }
 }
 
-/// Parallel connections of a pattern; none for a command and for datagrams. An exchange has one for each direction in
-/// which requests go, so that a late answer never holds up a request of the other end.
+/// Returns the number of parallel connections; 0 for a command and for datagrams. An exchange has
+/// one for each direction of requests, so a late reply never delays a request of the other end.
 pub fn streams(pattern: &Pattern) -> u32 {
     match pattern {
         Pattern::Bulk { .. } | Pattern::Video(_) => 1,

@@ -1,4 +1,4 @@
-//! What one end has to write on one stream.
+//! Pending output of one end on one stream.
 
 use std::collections::VecDeque;
 
@@ -6,14 +6,14 @@ use bytes::{Bytes, BytesMut};
 
 use super::frame::MessageFrame;
 
-/// Bytes that are offered at once.
+/// Most bytes offered to the stream at once.
 const CHUNK_BYTES: usize = 64 * 1024;
 
 /// Messages that wait to be taken by the stream.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     waiting: VecDeque<MessageFrame>,
-    /// Bytes of the first one that the stream has taken.
+    /// Bytes of the first message that the stream has taken.
     taken: u32,
 }
 
@@ -26,13 +26,13 @@ impl Outbox {
         self.waiting.is_empty()
     }
 
-    /// Memory of what waits.
+    /// Returns the memory of the pending messages.
     pub(super) fn memory_bytes(&self) -> usize {
         self.waiting.len() * size_of::<MessageFrame>()
     }
 
-    /// The next bytes. Short messages come together, so that an acknowledgement and its reply, or a
-    /// header and what follows it, travel in one packet.
+    /// Returns the next bytes. Short messages are combined, so that an acknowledgement and its
+    /// reply, or a header and its content, share a packet.
     pub(super) fn chunk(&self) -> Bytes {
         let mut bytes = BytesMut::new();
         let mut skip = self.taken as usize;
@@ -52,7 +52,7 @@ impl Outbox {
         bytes.freeze()
     }
 
-    /// The stream took so many bytes; returns the messages that are whole now.
+    /// Records that the stream took `bytes`; returns the messages that are now fully written.
     pub(super) fn advance(&mut self, bytes: usize) -> Vec<MessageFrame> {
         let mut whole = Vec::new();
         let mut left = bytes;

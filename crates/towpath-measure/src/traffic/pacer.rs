@@ -1,14 +1,13 @@
-//! A limit on a transfer's rate, for transports that cannot be told one.
+//! Rate limit of a transfer, for transports that cannot limit the rate themselves.
 
 use std::time::Duration;
 
 use towpath_net::{Instant, Rate};
 
-/// What was not sent in time may be sent later, but no more than of so long: a path that was away
-/// is not followed by a flood.
+/// Largest backlog that is caught up, as time at the rate. It prevents a burst after a path outage.
 const MAX_CATCH_UP: Duration = Duration::from_millis(100);
 
-/// Says when the next bytes may move.
+/// Pacer that limits a transfer to a rate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TransferPacer {
     rate: Rate,
@@ -16,17 +15,17 @@ pub struct TransferPacer {
 }
 
 impl TransferPacer {
-    /// Nothing is faster than `rate`, from `now` on.
+    /// Creates a pacer that limits the rate from `now` on.
     pub fn new(rate: Rate, now: Instant) -> Self {
         Self { rate, due: now }
     }
 
-    /// When the next bytes may move.
+    /// Returns the time at which the next bytes may be sent.
     pub fn due(&self) -> Instant {
         self.due
     }
 
-    /// Notes that `bytes` moved.
+    /// Records that `bytes` were sent.
     pub fn on_sent(&mut self, now: Instant, bytes: u64) {
         self.due = self.due.max(now - MAX_CATCH_UP) + self.rate.time_for(bytes);
     }

@@ -1,8 +1,8 @@
-//! One end of a flow that exchanges messages: what it writes, what it makes of what it reads.
+//! Message session: one end of a request-reply flow.
 //!
-//! A flow has a [`MessageSession`] at each end. On each of its streams one end asks and the other answers, so
-//! neither needs to know when the other has nothing more to say: who asks closes the stream when all
-//! its answers are there, and who answers closes it then.
+//! A flow has a [`MessageSession`] at each end. On each stream one end sends requests and the other
+//! replies, so no end-of-session message is needed. The requester closes the stream when all its
+//! replies have arrived, and the responder closes it then.
 
 use std::fmt;
 use std::time::Duration;
@@ -23,61 +23,62 @@ pub mod half;
 
 pub use half::ExchangeReport;
 
-/// A request, as an [`RequestGenerator`] wants it.
+/// Request that a [`RequestGenerator`] wants to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
-    /// When it was due: its delay counts from then, whenever it is really written.
+    /// Time at which the request was due. Its delay counts from then, even if it is written later.
     pub due: Instant,
-    /// Bytes of the request.
+    /// Size of the request.
     pub request_bytes: u32,
-    /// Bytes of the reply; 0 for none.
+    /// Size of the reply; 0 if none is requested.
     pub reply_bytes: u32,
-    /// Whether it is acknowledged before the reply.
+    /// True if the request is acknowledged before the reply.
     pub ack: bool,
-    /// Whether it does not count.
+    /// True if the request belongs to the warm-up and does not count.
     pub warm_up: bool,
 }
 
-/// What a pattern is: when it asks for what. One for the end of a flow, over all streams on which
-/// this end asks.
+/// Schedule of a pattern's requests. One generator serves one end of a flow, over all streams on
+/// which that end sends requests.
 pub trait RequestGenerator: fmt::Debug + Send {
-    /// All connections are open.
+    /// Starts the schedule; all connections are open.
     fn begin(&mut self, now: Instant);
 
-    /// The next request of a stream, if one is due. Asked again until there is none.
+    /// Returns the next request of a stream, if one is due. The caller repeats the call until it
+    /// returns `None`.
     fn poll(&mut self, now: Instant, stream: u32) -> Option<Request>;
 
-    /// A request of this stream was answered in full.
+    /// Records that a request of this stream got its complete reply.
     fn on_reply(&mut self, now: Instant, stream: u32);
 
-    /// When [`Self::poll`] has something for this stream, as far as that is known now.
+    /// Returns the time at which [`Self::poll`] has a request for this stream, as far as known now.
     fn next_due(&self, stream: u32) -> Option<Instant>;
 
-    /// Whether nothing more will be asked on this stream.
+    /// Returns true if this stream will carry no more requests.
     fn is_done(&self, stream: u32) -> bool;
 }
 
-/// Which end of a flow.
+/// End of a flow, by its role in opening connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FlowRole {
-    /// Opens the connections.
+    /// End that opens the connections.
     Client,
-    /// Accepts them.
+    /// End that accepts the connections.
     Server,
 }
 
-/// What a stream is to be given.
+/// Action that the caller must take on a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StreamAction {
-    /// These bytes; [`MessageSession::on_written`] says how many it took.
+    /// Write these bytes, then report the number taken with [`MessageSession::on_written`].
     Write(Bytes),
-    /// Nothing more, ever: the end of the data.
+    /// Close the sending direction: the end of the data.
     Close,
-    /// Nothing now.
+    /// Do nothing for now.
     Nothing,
 }
 
-/// What is known of a request at the end that asked.
+/// State of a request at the end that sent it.
 #[derive(Debug, Clone, Copy)]
 struct PendingRequest {
     ask: Request,
@@ -87,19 +88,19 @@ struct PendingRequest {
 }
 
 impl PendingRequest {
-    /// When the last thing came that it waits for.
+    /// Returns the time of the reply, or of the acknowledgement for a request without a reply.
     fn finished(&self) -> Option<Instant> {
         if self.ask.reply_bytes > 0 { self.replied } else { self.acked }
     }
 }
 
-/// Memory of a request where it is asked and where it is heard, with room that a list keeps free,
-/// its copy in a [`ExchangeReport`] and the text that it becomes.
+/// Memory of a request at its sender. Includes spare capacity of the list, the copy in an
+/// [`ExchangeReport`] and its serialised text.
 pub const SENT_REQUEST_BYTES: u64 = size_of::<PendingRequest>() as u64 * 5 / 2 + 200;
-/// The same where it is heard.
+/// Memory of a request at its receiver, computed likewise.
 pub const RECEIVED_REQUEST_BYTES: u64 = 16 * 3 + 24;
 
-/// How far this end is with a stream: `Opening` ─open▶ `Open` ─nothing more to say▶ `Closed`.
+/// Phase of a stream at this end: `Opening` ─open▶ `Open` ─nothing more to send▶ `Closed`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum StreamPhase {
     #[default]
@@ -108,41 +109,41 @@ enum StreamPhase {
     Closed,
 }
 
-/// One stream.
+/// State of one stream at this end.
 #[derive(Debug, Default)]
 struct MessageStream {
-    /// Whether this end asks on it; else it answers.
+    /// True if this end sends the requests on the stream; otherwise it replies.
     is_requester: bool,
-    /// It opened the stream, on which the other end asks.
+    /// True if this end opened the stream but the other sends the requests.
     sends_hello: bool,
     phase: StreamPhase,
-    /// The other end has said everything.
+    /// True if the other end has closed its direction.
     ended: bool,
     outbox: Outbox,
     reader: FrameReader,
     requests: Vec<PendingRequest>,
-    /// Requests that are not answered in full yet.
+    /// Number of requests without a complete reply.
     waiting: u32,
-    /// When each request of the other end was read whole.
+    /// Number of each request from the other end, and the time at which it was fully read.
     received_requests: Vec<(u32, Instant)>,
     broken: Option<FramingError>,
 }
 
-/// One end of a flow that exchanges messages.
+/// One end of a request-reply flow.
 #[derive(Debug)]
 pub struct MessageSession {
     lines: Vec<MessageStream>,
     asker: Option<Box<dyn RequestGenerator>>,
     limit: Instant,
-    /// How long answers are waited for behind the last request.
+    /// Time for which replies are awaited after the last request.
     reply_timeout: Duration,
-    /// Nothing is asked that is due then or later.
+    /// Requests due at this time or later are not sent.
     until: Instant,
     begun: bool,
 }
 
 impl MessageSession {
-    /// An end of a flow that starts at `start`; `None` for a pattern that exchanges no messages.
+    /// Creates an end of a flow that starts at `start`; `None` for a pattern without messages.
     pub fn new(pattern: &Pattern, role: FlowRole, start: Instant) -> Option<Self> {
         let asks = request_directions(pattern);
         let own = match role {
@@ -177,14 +178,14 @@ impl MessageSession {
         })
     }
 
-    /// Ends early: nothing is asked that is due at `at` or later, and answers are waited for as long
-    /// as planned.
+    /// Ends early: requests due at `at` or later are not sent. Replies are awaited for the planned
+    /// time after `at`.
     pub fn end_at(&mut self, at: Instant) {
         self.until = self.until.min(at);
         self.limit = self.limit.min(at + self.reply_timeout);
     }
 
-    /// A stream is open.
+    /// Records that a stream is open.
     pub fn on_open(&mut self, now: Instant, stream: u32) {
         if let Some(line) = self.line_mut(stream).filter(|line| line.phase == StreamPhase::Opening)
         {
@@ -201,7 +202,7 @@ impl MessageSession {
         }
     }
 
-    /// Bytes were read.
+    /// Processes bytes read from a stream.
     pub fn on_bytes(&mut self, now: Instant, stream: u32, mut data: &[u8]) {
         let Self { lines, asker, .. } = self;
         let Some(line) = lines.get_mut(stream as usize).filter(|line| line.broken.is_none()) else {
@@ -226,14 +227,14 @@ impl MessageSession {
         }
     }
 
-    /// Nothing more will be read.
+    /// Records the end of the data on a stream.
     pub fn on_end(&mut self, stream: u32) {
         if let Some(line) = self.line_mut(stream) {
             line.ended = true;
         }
     }
 
-    /// What to do with a stream that is open and has room. Called again after each
+    /// Returns the action for a stream that is open and has room. Call again after each
     /// [`StreamAction::Write`] that was taken in full.
     pub fn poll_output(&mut self, now: Instant, stream: u32) -> StreamAction {
         let (limit, until) = (self.limit, self.until);
@@ -265,7 +266,7 @@ impl MessageSession {
         }
     }
 
-    /// The stream took so many bytes.
+    /// Records that the stream took `bytes`.
     pub fn on_written(&mut self, now: Instant, stream: u32, bytes: usize) {
         let Some(line) = self.line_mut(stream) else { return };
         for frame in line.outbox.advance(bytes) {
@@ -277,8 +278,8 @@ impl MessageSession {
         }
     }
 
-    /// When [`Self::poll_output`] must be called, though nothing was read. What waits to be written
-    /// is always due: who drives a stream that takes nothing waits for it instead.
+    /// Returns the time at which [`Self::poll_output`] must be called, even if nothing was read.
+    /// Pending output is always due; a caller whose stream is blocked waits for the stream instead.
     pub fn next_due(&self, stream: u32) -> Option<Instant> {
         let line =
             self.lines.get(stream as usize).filter(|line| line.phase == StreamPhase::Open)?;
@@ -290,12 +291,12 @@ impl MessageSession {
         Some(asks.map_or(self.limit, |due| due.min(self.limit)))
     }
 
-    /// When it ends, whatever is still missing.
+    /// Returns the time at which the session ends, even with replies missing.
     pub fn limit(&self) -> Instant {
         self.limit
     }
 
-    /// Memory of what was asked and heard and of what waits to be said.
+    /// Returns the memory of all requests, sent and received, and of pending output.
     pub fn memory_bytes(&self) -> u64 {
         const SENT_REQUEST_SIZE: usize = SENT_REQUEST_BYTES as usize;
         const RECEIVED_REQUEST_SIZE: usize = RECEIVED_REQUEST_BYTES as usize;
@@ -307,7 +308,7 @@ impl MessageSession {
         self.lines.iter().map(line).sum::<usize>() as u64
     }
 
-    /// Something else was read than was sent.
+    /// Returns the first framing error: the other end sent something unexpected.
     pub fn broken(&self) -> Option<FramingError> {
         self.lines.iter().find_map(|line| line.broken)
     }
@@ -326,7 +327,7 @@ impl MessageStream {
         self.waiting += 1;
     }
 
-    /// Understands a message; whether it was the last thing that a request of this end waits for.
+    /// Processes a message. Returns true if it completes a request of this end.
     fn on_frame(&mut self, now: Instant, frame: MessageFrame) -> bool {
         let (number, is_reply) = match frame {
             MessageFrame::Request { number, reply_bytes, ack, bytes: _ } => {
@@ -343,7 +344,7 @@ impl MessageStream {
             MessageFrame::Ack { number } => (number, false),
             MessageFrame::Reply { number, bytes: _ } => (number, true),
         };
-        // An answer to nothing: a peer that does not speak our language.
+        // The number belongs to no request, so the peer does not follow the protocol.
         let Some(asked) = self.requests.get_mut(number as usize) else { return false };
         let before = asked.finished();
         let place = if is_reply { &mut asked.replied } else { &mut asked.acked };
@@ -360,7 +361,7 @@ impl MessageStream {
             let everything =
                 asker.is_none_or(|asker| asker.is_done(stream) || is_over(asker, stream, until));
             let answered = self.waiting == 0 && everything;
-            // Nobody will answer any more.
+            // No more replies can arrive after the end of data.
             answered || self.ended
         } else {
             self.ended
@@ -369,20 +370,19 @@ impl MessageStream {
     }
 }
 
-/// Whether what would be asked next is due too late.
+/// Returns true if the next request is due too late to be sent.
 fn is_over(asker: &dyn RequestGenerator, stream: u32, until: Instant) -> bool {
     asker.next_due(stream).is_some_and(|due| due >= until)
 }
 
-/// The direction of the requests on a stream.
+/// Returns the direction of the requests on a stream.
 fn direction_of(pattern: &Pattern, stream: u32) -> DataDirection {
     let asks = request_directions(pattern);
     let direction = asks.get(stream as usize).or(asks.first());
     direction.copied().unwrap_or(DataDirection::Up)
 }
 
-/// The records of a flow's messages in order of when they were due, from what both its ends know;
-/// times are on the clock that both share.
+/// Returns the records of a flow's messages by due time, from both ends. Both must share one clock.
 pub fn messages(flow: u32, client: &MessageSession, server: &MessageSession) -> Vec<Message> {
     half::join(flow, &ExchangeReport::of(client), Some(&ExchangeReport::of(server)))
 }

@@ -1,6 +1,6 @@
-//! Bulk transfers: open-ended data without meaning, sent as fast as it goes.
+//! Bulk transfers: open-ended data without meaning, sent as fast as possible.
 //!
-//! One [`TransferSender`] and one [`TransferReceiver`] for each stream and data direction.
+//! Each stream and data direction has one [`TransferSender`] and one [`TransferReceiver`].
 
 use towpath_net::Instant;
 
@@ -8,25 +8,25 @@ use super::FlowGoal;
 use crate::metrics::DeliveryLog;
 use crate::scenario::Pattern;
 
-/// What a sender may do now.
+/// Permission of a sender at some time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SendAllowance {
-    /// Write at most so many bytes; `u64::MAX` when only time is limited.
+    /// Write at most this number of bytes; `u64::MAX` when only time is limited.
     Send(u64),
     /// Write nothing more and end the data.
     Finished(FinishReason),
 }
 
-/// Why a sender has finished.
+/// Reason why a sender has finished.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FinishReason {
     /// All bytes of a sized transfer are written.
     AllSent,
-    /// The time is over.
+    /// The planned time is over.
     TimeUp,
 }
 
-/// The sending end of one stream.
+/// Sending end of one stream.
 ///
 /// `Sending` ─all bytes written▶ `Finished(AllSent)`; ─deadline▶ `Finished(TimeUp)`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,8 +46,9 @@ enum SenderState {
 }
 
 impl TransferSender {
-    /// A sender of `pattern` that starts at `start`; `None` for a command, which sends by itself,
-    /// for messages, which a [`MessageSession`](super::Talk) sends, and for datagrams.
+    /// Creates a sender of `pattern` that starts at `start`. `None` for a command, which sends on
+    /// its own, for messages, which use a [`MessageSession`](super::MessageSession), and for
+    /// datagrams.
     pub fn new(pattern: &Pattern, start: Instant) -> Option<Self> {
         let left_bytes = match FlowGoal::from(pattern) {
             FlowGoal::Sized { bytes, limit: _ } => Some(bytes),
@@ -66,7 +67,7 @@ impl TransferSender {
         Some(Self { state, deadline: start + pattern.duration(), sent_bytes: 0 })
     }
 
-    /// What to do now.
+    /// Returns the number of bytes to write now, or the reason to finish.
     pub fn allowance(&mut self, now: Instant) -> SendAllowance {
         match self.state {
             SenderState::Sending { .. } if now >= self.deadline => {
@@ -80,7 +81,7 @@ impl TransferSender {
         }
     }
 
-    /// Notes that the stream took `bytes`.
+    /// Records that the stream took `bytes`.
     pub fn on_sent(&mut self, now: Instant, bytes: u64) {
         self.sent_bytes = self.sent_bytes.saturating_add(bytes);
         self.state = match self.state {
@@ -97,7 +98,8 @@ impl TransferSender {
         };
     }
 
-    /// When to ask again at the latest, even if the stream takes nothing; `None` when finished.
+    /// Returns the latest time for the next call, even if the stream takes nothing; `None` when
+    /// finished.
     pub fn deadline(&self) -> Option<Instant> {
         match self.state {
             SenderState::Sending { .. } => Some(self.deadline),
@@ -105,43 +107,44 @@ impl TransferSender {
         }
     }
 
-    /// Bytes that the stream took so far. They are not delivered yet: goodput is the receiver's.
+    /// Returns the bytes that the stream took so far. Delivery is not implied: goodput is measured
+    /// at the receiver.
     pub fn sent_bytes(&self) -> u64 {
         self.sent_bytes
     }
 }
 
-/// The receiving end of one stream, or of several that are read in order of time.
+/// Receiving end of one stream, or of several that are read in order of time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TransferReceiver {
     log: DeliveryLog,
 }
 
 impl TransferReceiver {
-    /// A receiver of a flow that starts at `start`.
+    /// Creates a receiver of a flow that starts at `start`.
     pub fn new(start: Instant) -> Self {
         Self { log: DeliveryLog::new(start) }
     }
 
-    /// Notes that `bytes` were read; whether this is the first time in this millisecond, so that the
-    /// log has grown.
+    /// Records that `bytes` were read. Returns true if they are the first in this millisecond, so
+    /// that the log has grown.
     pub fn on_bytes(&mut self, now: Instant, bytes: u64) -> bool {
         let before = self.log.slots();
         self.log.record(now, bytes);
         self.log.slots() > before
     }
 
-    /// Notes that the end of the data was read.
+    /// Records that the end of the data was read.
     pub fn on_end(&mut self, now: Instant) {
         self.log.record_eof(now);
     }
 
-    /// What was seen so far.
+    /// Returns the log so far.
     pub fn log(&self) -> &DeliveryLog {
         &self.log
     }
 
-    /// Stops listening. A gap that is open now lasts until now.
+    /// Stops listening at `now` and returns the log. An open gap lasts until then.
     #[must_use]
     pub fn finish(mut self, now: Instant) -> DeliveryLog {
         self.log.watch_until(now);

@@ -1,15 +1,14 @@
 //! Datagrams at a constant rate over one path, in one direction: one end sends, the other counts.
 //!
-//! Nothing shifts the schedule, and nothing is sent twice. A datagram that the sender could not send
-//! within [`MAX_SEND_DELAY`] is left out, and has no number: what the receiver misses was lost on the way.
-//! The receiver keeps a window of numbers, whatever arrives in which order; what it keeps does not
-//! depend on what anybody sends.
+//! Nothing shifts the schedule, and nothing is retransmitted. A datagram that could not be sent
+//! within [`MAX_SEND_DELAY`] is skipped and gets no number, so every missing number was lost in the
+//! network. The receiver keeps a bounded window of numbers, independent of the input.
 //!
-//! In a call, what could not be sent is as lost as the rest: there it has a number, and a frame's
-//! datagrams are due at the same time.
+//! In a call, a datagram that could not be sent counts as lost, so it has a number. The datagrams
+//! of a video frame are due at the same time.
 //!
-//! Covered: interarrival jitter as in RFC 3550 §6.4.1, delay variation as in RFC 5481 §4.2 (against
-//! the smallest delay).
+//! Implements the interarrival jitter of RFC 3550 §6.4.1 and the delay variation of RFC 5481 §4.2
+//! (relative to the smallest delay).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -25,20 +24,20 @@ mod call;
 use call::CallPlayout;
 pub use call::PlayoutReport;
 
-/// What is due for longer than this is not sent any more.
+/// Longest delay of a datagram at the sender; a datagram that is due for longer is skipped.
 pub const MAX_SEND_DELAY: Duration = Duration::from_millis(100);
-/// Numbers below the highest that may still arrive.
+/// Size of the receiver's window of numbers that may still arrive.
 const REORDER_WINDOW: u64 = 65_536;
-/// Rows of a direction: a longer flow has longer ones.
+/// Most rows of a direction; a longer flow has longer rows.
 const MAX_ROWS: u128 = 10_000;
-/// Different values of a spread, before they are rounded.
+/// Most distinct values of a delay distribution before they are rounded.
 const MAX_BUCKETS: usize = 16_384;
-/// Memory that a receiver takes beside its rows, and that of a row.
+/// Memory that a receiver takes in addition to its rows.
 pub const RECEIVER_MEMORY_BYTES: u64 = 1 << 20;
-/// Memory of a row.
+/// Memory that one row of a receiver takes.
 pub const ROW_MEMORY_BYTES: u64 = 128;
 
-/// Which period of time each datagram belongs to: the one in which it was sent.
+/// Periods of a flow; a datagram belongs to the period in which it was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Periods {
     start: Instant,
@@ -64,7 +63,7 @@ impl Periods {
     }
 }
 
-/// Datagrams that are due in the time of a flow.
+/// Returns the number of datagrams that are due during a flow.
 pub fn planned_datagrams(plan: &Udp) -> u64 {
     let bits = u128::from(plan.bytes.max(1)) * 8 * 1_000_000_000;
     let due = (plan.duration.as_nanos() * u128::from(plan.rate_bps)).div_ceil(bits);
@@ -72,23 +71,24 @@ pub fn planned_datagrams(plan: &Udp) -> u64 {
     u64::try_from(due).unwrap_or(u64::MAX)
 }
 
-/// Datagrams that are due at the same time.
+/// Returns the number of datagrams that are due at the same time.
 fn packets_per_frame(plan: &Udp) -> u64 {
     plan.call.map_or(1, |call| u64::from(call.packets_per_frame.max(1)))
 }
 
-/// Rows that a receiver keeps.
+/// Returns the number of rows that a receiver keeps.
 pub fn planned_rows(plan: &Udp, sample: Duration) -> u64 {
     Periods::new(plan, Instant::ZERO, sample).count as u64
 }
 
-/// The end that sends.
+/// Sending end of a datagram flow.
 #[derive(Debug, Clone)]
 pub struct UdpSender {
     plan: Udp,
     start: Instant,
     count: u64,
-    /// The first one of the schedule that anybody could be sent, and the next.
+    /// Index of the first datagram in the schedule after the receiver became reachable, and of the
+    /// next.
     first: u64,
     next: u64,
     sent: u64,
@@ -97,19 +97,19 @@ pub struct UdpSender {
     rows: Vec<(u64, u64)>,
 }
 
-/// What the sender knows of its datagrams.
+/// Report of the sender on its datagrams.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct UdpSenderReport {
-    /// Those that the system has taken.
+    /// Datagrams that the system accepted.
     pub sent: u64,
-    /// Those that were due and could not be sent in time.
+    /// Datagrams that were due and could not be sent in time.
     pub unsent: u64,
-    /// Both, for each period.
+    /// Datagrams (sent, unsent) in each period.
     pub rows: Vec<(u64, u64)>,
 }
 
 impl UdpSender {
-    /// Sends as planned, from `start` on.
+    /// Creates a sender that follows `plan` from `start` on.
     pub fn new(plan: Udp, start: Instant, sample: Duration) -> Self {
         let periods = Periods::new(&plan, start, sample);
         let rows = vec![(0, 0); periods.count];
@@ -124,7 +124,7 @@ impl UdpSender {
         self.start + Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 
-    /// Nothing before `now` was due: whoever waits for it could not be reached.
+    /// Skips datagrams due before `now`, when the receiver was not reachable yet.
     pub fn begin_at(&mut self, now: Instant) {
         while self.next < self.count && self.due(self.next) < now {
             self.next += 1;
@@ -132,13 +132,13 @@ impl UdpSender {
         self.first = self.next;
     }
 
-    /// Sends nothing more.
+    /// Stops sending; the rest of the schedule is dropped.
     pub fn stop(&mut self) {
         self.count = self.next;
     }
 
-    /// The number of a datagram that is to be sent now. Then either [`Self::on_sent`] or
-    /// [`Self::on_refused`] is called.
+    /// Returns the number of a datagram to be sent now. The caller must then call either
+    /// [`Self::on_sent`] or [`Self::on_refused`].
     pub fn poll(&mut self, now: Instant) -> Option<u64> {
         while self.next < self.count && self.due(self.next) + MAX_SEND_DELAY < now {
             self.on_refused();
@@ -147,7 +147,7 @@ impl UdpSender {
         (self.next < self.count && self.due(self.next) <= now).then_some(number)
     }
 
-    /// The system has taken it.
+    /// Records that the system accepted the datagram.
     pub fn on_sent(&mut self, now: Instant) {
         if let Some((sent, _)) = self.rows.get_mut(self.periods.of(now)) {
             *sent += 1;
@@ -156,7 +156,7 @@ impl UdpSender {
         self.next += 1;
     }
 
-    /// The system has not taken it.
+    /// Records that the system refused the datagram.
     pub fn on_refused(&mut self) {
         let row = self.periods.of(self.due(self.next));
         if let Some((_, unsent)) = self.rows.get_mut(row) {
@@ -166,35 +166,35 @@ impl UdpSender {
         self.next += 1;
     }
 
-    /// When the next one is due.
+    /// Returns the time at which the next datagram is due; `None` after the last.
     pub fn next_due(&self) -> Option<Instant> {
         (self.next < self.count).then(|| self.due(self.next))
     }
 
-    /// Datagrams that were sent so far.
+    /// Returns the number of datagrams sent so far.
     pub fn sent(&self) -> u64 {
         self.sent
     }
 
-    /// What became of all that was due.
+    /// Returns the report on all datagrams that were due.
     pub fn finish(self) -> UdpSenderReport {
         UdpSenderReport { sent: self.sent, unsent: self.unsent, rows: self.rows }
     }
 }
 
-/// The end that counts.
+/// Receiving end of a datagram flow.
 #[derive(Debug, Clone)]
 pub struct UdpReceiver {
-    /// No number of the plan is larger.
+    /// Upper bound of the plan's numbers, exclusive.
     max_number: u64,
-    /// Lowest number of the window; place *n* of it is number `base` + *n*.
+    /// Lowest number of the window; slot *n* belongs to number `base` + *n*.
     base: u64,
     slots: VecDeque<Slot>,
     received: u64,
     bytes: u64,
     duplicated: u64,
     out_of_order: u64,
-    /// Numbers in a row that are missing below the window, and the most of them.
+    /// Current run of missing numbers just below the window, and the longest so far.
     loss_run: u64,
     longest_loss: u64,
     jitter: Jitter,
@@ -204,16 +204,16 @@ pub struct UdpReceiver {
     playout: Option<CallPlayout>,
 }
 
-/// What became of a number.
+/// State of a number in the window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Slot {
     Missing,
     Arrived,
-    /// It came when a call could not play it any more.
+    /// Arrived too late to be played in a call.
     Late,
 }
 
-/// One period at the receiver.
+/// Counts of one period at the receiver.
 #[derive(Debug, Clone, Copy, Default)]
 struct PeriodCounts {
     received: u64,
@@ -224,54 +224,54 @@ struct PeriodCounts {
     transit_max_ns: Option<i64>,
 }
 
-/// What the receiver knows of the datagrams.
+/// Report of the receiver on the datagrams.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct UdpReceiverReport {
-    /// Those that arrived, each once.
+    /// Datagrams that arrived, without duplicates.
     pub received: u64,
-    /// Their payload.
+    /// Payload bytes of these datagrams.
     pub bytes: u64,
-    /// Those that came again.
+    /// Duplicate datagrams that arrived.
     pub duplicated: u64,
-    /// Those that came after one with a higher number.
+    /// Datagrams that arrived after one with a higher number.
     pub out_of_order: u64,
-    /// The highest number.
+    /// Highest number that arrived; `None` when nothing did.
     pub highest: Option<u64>,
-    /// Most that are missing in a row, below the highest.
+    /// Longest run of missing numbers below the highest.
     #[serde(rename = "burst")]
     pub longest_loss: u64,
-    /// Interarrival jitter (RFC 3550 §6.4.1): its last value, its mean, its largest.
+    /// Interarrival jitter (RFC 3550 §6.4.1) in nanoseconds: last value, mean, largest.
     pub jitter_ns: [u64; 3],
-    /// From sent to received, where both ends have one clock.
+    /// One-way delay, where both ends share one clock.
     pub delay: Option<DelayStats>,
-    /// The same, less the smallest.
+    /// One-way delay minus the smallest.
     pub variation: Option<DelayStats>,
-    /// What of a call could be heard.
+    /// Playout of a call, where the datagrams belong to one.
     #[serde(rename = "heard", default, skip_serializing_if = "Option::is_none")]
     pub playout: Option<PlayoutReport>,
-    /// For each period in which they were sent.
+    /// Counts of each period in which datagrams were sent.
     pub rows: Vec<UdpReceiverRow>,
 }
 
-/// A period in which datagrams were sent, at the receiver.
+/// Counts at the receiver for one sending period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct UdpReceiverRow {
-    /// Those that arrived, each once.
+    /// Datagrams that arrived, without duplicates.
     pub received: u64,
-    /// Those that came again.
+    /// Duplicate datagrams that arrived.
     pub duplicated: u64,
-    /// Those that came after one with a higher number.
+    /// Datagrams that arrived after one with a higher number.
     pub out_of_order: u64,
-    /// Jitter when the last one arrived.
+    /// Jitter at the last arrival in the period.
     pub jitter_ns: u64,
-    /// Mean delay, less the smallest of all.
+    /// Mean delay minus the smallest of the flow.
     pub variation_mean_ns: u64,
-    /// Largest delay, less the smallest of all.
+    /// Largest delay minus the smallest of the flow.
     pub variation_max_ns: u64,
 }
 
 impl UdpReceiver {
-    /// Expects what the plan says.
+    /// Creates a receiver for the datagrams of `plan`.
     pub fn new(plan: &Udp, start: Instant, sample: Duration) -> Self {
         let periods = Periods::new(plan, start, sample);
         Self {
@@ -292,8 +292,8 @@ impl UdpReceiver {
         }
     }
 
-    /// Takes a datagram; whether it counts. What is not of the plan, too old, or there already does
-    /// not.
+    /// Processes a datagram and returns true if it counts. A number outside the plan, below the
+    /// window or already present does not count.
     pub fn on_datagram(
         &mut self,
         now: Instant,
@@ -330,23 +330,23 @@ impl UdpReceiver {
         true
     }
 
-    /// Datagrams that arrived so far.
+    /// Returns the number of datagrams that arrived so far.
     pub fn received(&self) -> u64 {
         self.received
     }
 
     fn highest(&self) -> Option<u64> {
-        // The window ends with it.
+        // The highest number is always the last slot.
         (self.base + self.slots.len() as u64).checked_sub(1)
     }
 
-    /// Marks a number of the window or above it; whether it was not there.
+    /// Marks a number in or above the window; returns true if it was missing.
     fn mark(&mut self, number: u64, slot: Slot) -> bool {
         let end = self.base + self.slots.len() as u64;
         if number >= end {
             let skipped = number - end;
             if skipped >= REORDER_WINDOW {
-                // All of the window is behind, and the most of what was skipped.
+                // The whole window and most of the skipped numbers are final now.
                 while !self.slots.is_empty() {
                     self.shift();
                 }
@@ -370,7 +370,7 @@ impl UdpReceiver {
         seen.map(|seen| *seen = slot).is_some()
     }
 
-    /// The lowest number leaves the window.
+    /// Removes the lowest number from the window.
     fn shift(&mut self) {
         let Some(slot) = self.slots.pop_front() else { return };
         match slot {
@@ -386,7 +386,7 @@ impl UdpReceiver {
         self.base += 1;
     }
 
-    /// What arrived. One-way delays are said where both ends have one clock.
+    /// Returns the report. One-way delays are included only if both ends share one clock.
     pub fn finish(mut self, one_clock: bool) -> UdpReceiverReport {
         let highest = self.highest().filter(|_| self.received > 0);
         while !self.slots.is_empty() {
@@ -421,8 +421,8 @@ impl UdpReceiver {
     }
 }
 
-/// Interarrival jitter: J += (|D| − J) / 16, where D is how much longer this datagram was on its way
-/// than the one that arrived before it (RFC 3550 §6.4.1).
+/// Interarrival jitter of RFC 3550 §6.4.1: J += (|D| − J) / 16. D is the difference in transit time
+/// between this datagram and the previous arrival.
 #[derive(Debug, Clone, Copy, Default)]
 struct Jitter {
     last_transit: Option<i64>,
@@ -449,13 +449,13 @@ impl Jitter {
     }
 }
 
-/// How often which time, in steps that are small against how far apart they are.
+/// Distribution of transit times, in buckets that are small compared with the range of values.
 #[derive(Debug, Clone)]
 struct TransitHistogram {
     bucket_width: i64,
     counts: BTreeMap<i64, u64>,
     count: u64,
-    /// Of the first value, which all sums are relative to.
+    /// First value; the mean is relative to it.
     first: i64,
     mean: f64,
     squared_deviations: f64,
@@ -502,7 +502,7 @@ impl TransitHistogram {
         }
     }
 
-    /// The value that so many percent do not exceed.
+    /// Returns the value that `percent` of the values do not exceed.
     fn percentile(&self, percent: f64) -> i64 {
         let rank = ((percent / 100.0 * self.count as f64).ceil() as u64).max(1);
         let mut seen = 0_u64;
@@ -517,7 +517,7 @@ impl TransitHistogram {
         self.max
     }
 
-    /// All of it, less `base`.
+    /// Returns statistics of all values minus `base`; `None` without any.
     fn delays(&self, base: i64) -> Option<DelayStats> {
         let min = self.min?;
         let less = |value: i64| u64::try_from(value.saturating_sub(base)).unwrap_or(0);
@@ -538,8 +538,10 @@ impl TransitHistogram {
     }
 }
 
-/// What both ends know of one direction of a flow, as figures and rows. Without the sender's word,
-/// what it sent is the highest number that arrived; without the receiver's there is nothing to say.
+/// Merges the reports of both ends on one direction of a flow into totals and rows.
+///
+/// Without the sender's report, the sent count is derived from the highest number that arrived.
+/// Returns `None` without the receiver's report.
 pub fn merge_reports(
     plan: &Udp,
     (flow, start, sample): (u32, Instant, Duration),

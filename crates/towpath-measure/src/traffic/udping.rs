@@ -1,7 +1,7 @@
-//! Datagrams over one path that the other end sends back at once.
+//! Datagrams over one path that the other end echoes at once.
 //!
-//! As with messages, nothing shifts the schedule: a question that cannot be sent when it is due was
-//! asked all the same, and is not answered. Nothing is sent twice.
+//! As with messages, nothing shifts the schedule. A request that cannot be sent when due still
+//! counts, as one without a reply. Nothing is retransmitted.
 
 use towpath_net::Instant;
 
@@ -9,15 +9,15 @@ use super::exchange::requests_in;
 use crate::result::Probe;
 use crate::scenario::Udping;
 
-/// The end that asks, on one path.
+/// Sender of echo requests on one path.
 #[derive(Debug, Clone)]
 pub struct Pinger {
     plan: Udping,
     start: Instant,
-    /// Questions that it will have asked.
+    /// Total number of requests in the schedule.
     count: u32,
     asked: Vec<SentProbe>,
-    /// Those before it are answered, or were waited for long enough.
+    /// Number of leading requests that have a reply or have timed out.
     settled: usize,
 }
 
@@ -29,13 +29,13 @@ struct SentProbe {
 }
 
 impl Pinger {
-    /// Asks as planned, from `start` on.
+    /// Creates a pinger that follows `plan` from `start` on.
     pub fn new(plan: Udping, start: Instant) -> Self {
         let count = requests_in(plan.duration, plan.period);
         Self { plan, start, count, asked: Vec::new(), settled: 0 }
     }
 
-    /// Asks nothing more; what was asked is still waited for.
+    /// Stops new requests; replies to earlier ones are still awaited.
     pub fn stop(&mut self) {
         self.count = self.next();
     }
@@ -48,7 +48,7 @@ impl Pinger {
         u32::try_from(self.asked.len()).unwrap_or(u32::MAX)
     }
 
-    /// The number of a question that is to be sent now, once.
+    /// Returns the number of a request to be sent now, once.
     pub fn poll(&mut self, now: Instant) -> Option<u32> {
         let number = self.next();
         let due = self.due(number);
@@ -59,14 +59,14 @@ impl Pinger {
         Some(number)
     }
 
-    /// The system has taken the question.
+    /// Records that the system accepted the request.
     pub fn on_sent(&mut self, now: Instant, number: u32) {
         if let Some(asked) = self.asked.get_mut(number as usize) {
             asked.sent.get_or_insert(now);
         }
     }
 
-    /// An answer has come. One that is too late, or comes again, says nothing.
+    /// Records a reply. A late or duplicate reply is ignored.
     pub fn on_answer(&mut self, now: Instant, number: u32) {
         let patience = self.plan.reply_timeout;
         if let Some(asked) = self.asked.get_mut(number as usize)
@@ -81,7 +81,8 @@ impl Pinger {
         }
     }
 
-    /// When the next question is due; behind the last one, when nothing is waited for any more.
+    /// Returns the time at which the next request is due. After the last one, returns the time at
+    /// which the last missing reply times out.
     pub fn next_due(&self) -> Option<Instant> {
         if self.next() < self.count {
             return Some(self.due(self.next()));
@@ -91,13 +92,13 @@ impl Pinger {
         Some(last.due + self.plan.reply_timeout)
     }
 
-    /// Whether everything was asked, and answered or waited for.
+    /// Returns true if all requests were made, and each has a reply or has timed out.
     pub fn is_over(&self, now: Instant) -> bool {
         self.next() >= self.count && self.next_due().is_none_or(|due| due <= now)
     }
 
-    /// What became of every question. Where it ends early, those that an answer could still come to
-    /// are left out.
+    /// Returns the outcome of every request. After an early end, requests that could still get a
+    /// reply are omitted.
     pub fn finish(&self, now: Instant, flow: u32, path: &str) -> Vec<Probe> {
         let all = (0_u32..).zip(&self.asked);
         let known = all
@@ -139,14 +140,15 @@ mod tests {
         assert_eq!(pinger.poll(at(1_000)), Some(0));
         pinger.on_sent(at(1_001), 0);
         pinger.on_answer(at(1_030), 0);
-        // Nobody looked for 250 ms: what was due meanwhile is asked for late, and due in time.
+        // The pinger was not polled for 250 ms: overdue requests are sent late, with their original
+        // due times.
         let late: Vec<_> = std::iter::from_fn(|| pinger.poll(at(1_350))).collect();
         assert_eq!(late, [1, 2, 3]);
         assert_eq!((pinger.poll(at(1_400)), pinger.poll(at(9_000))), (Some(4), None));
         assert_eq!(pinger.next_due(), Some(at(2_400)));
         assert!(!pinger.is_over(at(2_399)) && pinger.is_over(at(2_400)));
         pinger.on_sent(at(1_400), 4);
-        // The first is too late, the second is not.
+        // The first reply is too late, the second is not.
         pinger.on_answer(at(2_101), 1);
         pinger.on_answer(at(2_400), 4);
         pinger.on_answer(at(2_450), 4);

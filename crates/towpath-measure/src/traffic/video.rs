@@ -1,4 +1,4 @@
-//! `video`: a player fetches segment after segment while its buffer has room.
+//! Pattern `video`: a player fetches segment after segment while its buffer has room.
 
 use std::time::Duration;
 
@@ -8,19 +8,19 @@ use super::{Request, RequestGenerator};
 use crate::metrics::playout::Playout;
 use crate::scenario::Video;
 
-/// The player.
+/// Video player that requests one segment at a time.
 #[derive(Debug)]
 pub struct VideoPlayer {
     video: Video,
     playout: Option<Playout>,
-    /// Segments asked for so far.
+    /// Segments requested so far.
     asked: u32,
-    /// When the next segment is wanted; `None` while one is on its way.
+    /// Time at which the next segment is due; `None` while one is in flight.
     wanted: Option<Instant>,
 }
 
 impl VideoPlayer {
-    /// A player of `video`.
+    /// Creates a player of `video`.
     pub fn new(video: &Video) -> Self {
         Self { video: video.clone(), playout: None, asked: 0, wanted: None }
     }
@@ -41,13 +41,13 @@ impl RequestGenerator for VideoPlayer {
         Some(Request { due, request_bytes, reply_bytes, ack: false, warm_up: false })
     }
 
-    /// The next segment is wanted as soon as the buffer has room for it.
+    /// Makes the next segment due as soon as the buffer has room for it.
     fn on_reply(&mut self, now: Instant, _: u32) {
         let Some(playout) = &mut self.playout else { return };
         playout.segment(now);
         let room = self.video.buffer.saturating_sub(self.video.segment);
         let above = playout.buffered(now).saturating_sub(room);
-        // A player that has not begun yet, or stands still, does not drain its buffer.
+        // A player that has not started, or is stalled, does not drain its buffer.
         self.wanted = Some(now + above);
     }
 
@@ -61,7 +61,7 @@ impl RequestGenerator for VideoPlayer {
 }
 
 impl Video {
-    /// Length of what is played.
+    /// Returns the playing time of the whole video.
     pub fn length(&self) -> Duration {
         self.segment.saturating_mul(self.segments)
     }
@@ -92,7 +92,7 @@ mod tests {
         assert!(player.poll(at(0), 0).is_some() && player.next_due(0).is_none());
         player.on_reply(at(1), 0);
         assert_eq!(player.poll(at(1), 0).map(|ask| ask.due), Some(at(1)));
-        // Two segments are there, none is played to its end: the buffer of 4 s has no room.
+        // Two segments have arrived and neither is fully played: the buffer of 4 s has no room.
         player.on_reply(at(1), 0);
         assert_eq!(player.next_due(0), Some(at(3)));
         assert!(player.poll(at(2), 0).is_none());

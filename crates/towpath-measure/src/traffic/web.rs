@@ -1,24 +1,24 @@
-//! `web`: a page, then everything that is on it, over several connections.
+//! Pattern `web`: a page, then all its objects, over several connections.
 
 use towpath_net::Instant;
 
 use super::{Request, RequestGenerator};
 use crate::scenario::Web;
 
-/// The browser.
+/// Browser that loads one page with its objects.
 #[derive(Debug)]
 pub struct Browser {
     web: Web,
-    /// When the page itself, then everything that is on it, was wanted.
+    /// Time at which the page, or later its objects, became due.
     wanted: Option<Instant>,
     page: PageState,
-    /// Objects not asked for yet.
+    /// Objects not requested yet.
     left: u32,
-    /// Whether each connection waits for an answer.
+    /// True for each connection that waits for a reply.
     busy: Vec<bool>,
 }
 
-/// How far the page itself is.
+/// Progress of the page itself, without its objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PageState {
     Wanted,
@@ -27,7 +27,7 @@ enum PageState {
 }
 
 impl Browser {
-    /// A browser that loads `web`.
+    /// Creates a browser that loads `web`.
     pub fn new(web: &Web) -> Self {
         Self {
             wanted: None,
@@ -48,7 +48,8 @@ impl RequestGenerator for Browser {
         self.wanted.get_or_insert(now);
     }
 
-    /// Every object is due when the page is there: the wait for a connection is part of its delay.
+    /// Returns the next request. Every object is due when the page has arrived, so the wait for a
+    /// free connection is part of its delay.
     fn poll(&mut self, now: Instant, stream: u32) -> Option<Request> {
         let due = self.next_due(stream).filter(|due| *due <= now)?;
         let reply_bytes = if self.page == PageState::Wanted {

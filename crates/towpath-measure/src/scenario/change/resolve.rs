@@ -1,4 +1,4 @@
-//! Which values of a scenario a dotted key means.
+//! Resolves dotted keys to values of a scenario.
 
 use toml::de::{DeTable, DeValue};
 
@@ -7,10 +7,10 @@ use crate::scenario::keys::{KeySchema, SCENARIO, TableSchema, ValueKind};
 use crate::scenario::nearest::nearest;
 use crate::scenario::section::SYNONYMS;
 
-/// So many keys are proposed.
+/// Maximum number of suggested keys.
 const MAX_SUGGESTIONS: usize = 6;
 
-/// The values that `key` means in the scenario `root`; at least one.
+/// Returns the values of `root` that `key` matches; at least one.
 pub(super) fn targets(root: &DeTable<'_>, key: &str) -> Result<Vec<SetTarget>, ChangeError> {
     let segments = segments(key).ok_or_else(|| {
         let what = format!("`{key}` is no key of a scenario");
@@ -21,7 +21,7 @@ pub(super) fn targets(root: &DeTable<'_>, key: &str) -> Result<Vec<SetTarget>, C
     Ok(search.found)
 }
 
-/// The names of a dotted key; those with points or spaces stand in double quotes.
+/// Splits a dotted key; names with points or spaces are in double quotes.
 fn segments(text: &str) -> Option<Vec<String>> {
     let (mut segments, mut rest) = (Vec::new(), text.trim());
     loop {
@@ -42,7 +42,7 @@ fn segments(text: &str) -> Option<Vec<String>> {
     }
 }
 
-/// The flows, by number: what each sends (`run` for a command).
+/// Returns the pattern of each flow with its index (`run` for a command).
 pub(super) fn flow_patterns(root: &DeTable<'_>) -> Vec<(usize, String)> {
     let Some(flows) = get(root, "flows").and_then(DeValue::as_array) else { return Vec::new() };
     let pattern = |flow: &DeValue<'_>| {
@@ -53,7 +53,7 @@ pub(super) fn flow_patterns(root: &DeTable<'_>) -> Vec<(usize, String)> {
     flows.iter().enumerate().filter_map(|(i, flow)| Some((i, pattern(flow.get_ref())?))).collect()
 }
 
-/// The hosts that have a value of their own for `key`.
+/// Returns the hosts that set `key` themselves.
 pub(super) fn hosts_with(root: &DeTable<'_>, key: &str) -> Vec<String> {
     let Some(hosts) = get(root, "hosts").and_then(DeValue::as_table) else { return Vec::new() };
     let has = |value: &DeValue<'_>| value.as_table().is_some_and(|host| get(host, key).is_some());
@@ -61,7 +61,7 @@ pub(super) fn hosts_with(root: &DeTable<'_>, key: &str) -> Vec<String> {
     named.map(|(name, _)| name.get_ref().to_string()).collect()
 }
 
-/// The keys that `text`, a scenario, has or could have, but for those in tables of its values.
+/// Returns the keys that a scenario has or could have, except those nested in values.
 pub fn known_keys(text: &str) -> Vec<String> {
     DeTable::parse(text).map_or_else(|_| Vec::new(), |root| keys_of(root.get_ref()))
 }
@@ -107,13 +107,13 @@ fn length(value: Option<&DeValue<'_>>) -> usize {
 
 struct Search<'a> {
     root: &'a DeTable<'a>,
-    /// As typed.
+    /// Key as typed by the user.
     key: &'a str,
     found: Vec<SetTarget>,
 }
 
 impl<'a> Search<'a> {
-    /// Looks for `segments` in a table of the given shape, which stands at `path` (if it is there).
+    /// Resolves `segments` in a table of this schema at `path` (if it exists).
     fn table(
         &mut self,
         shape: &'static TableSchema,
@@ -125,7 +125,7 @@ impl<'a> Search<'a> {
             return Err(self.incomplete_key_error(path));
         };
         if shape.groups.is_empty() {
-            // Free keys, which have points in them.
+            // Free keys, which may contain points.
             let mut path = path.to_vec();
             path.push(segments.join("."));
             self.found.push(SetTarget { path, kind: &ValueKind::Any("a value") });
@@ -172,7 +172,7 @@ impl<'a> Search<'a> {
         Err(self.not_a_table_error(path))
     }
 
-    /// Below a value that may be different for each direction.
+    /// Resolves a key below a value that may differ by direction.
     fn side(
         &mut self,
         inner: &'static ValueKind,
@@ -188,7 +188,7 @@ impl<'a> Search<'a> {
         }
         let place = dotted(path);
         let table = value.and_then(DeValue::as_table);
-        // A single direction of nothing, or of a table, is nothing that can be completed.
+        // A missing value, or a table for both directions, cannot be completed for one direction.
         let split = table.is_some_and(|table| get(table, side).is_some());
         if value.is_none() || (table.is_some() && !split) || (!split && !further.is_empty()) {
             let what = format!("`{place}` has no value of its own for each direction");
@@ -200,7 +200,7 @@ impl<'a> Search<'a> {
         self.value(inner, table.and_then(|table| get(table, side)), &path, further)
     }
 
-    /// Below `paths`, `hosts` and the like.
+    /// Resolves a key below a table of named tables, such as `paths` or `hosts`.
     fn named(
         &mut self,
         shape: &'static TableSchema,
@@ -237,7 +237,7 @@ impl<'a> Search<'a> {
         Ok(())
     }
 
-    /// Below `flows`, `timeline` and the like: one of them by its number, or all.
+    /// Resolves a key below an array of tables, such as `flows`: one by index, or all.
     fn elements(
         &mut self,
         shape: &'static TableSchema,
@@ -302,7 +302,7 @@ impl<'a> Search<'a> {
         ChangeError::new(format!("`{}`: `{place}` is a plain value", self.key), hint)
     }
 
-    /// `name` is no key where it stands.
+    /// Returns the error for a name that is not a key at this point.
     fn unknown_key_error(&self, name: &str) -> ChangeError {
         let what = format!("`{}` is no key of this scenario", self.key);
         let near = near_keys(&keys_of(self.root), self.key, name);
@@ -315,7 +315,7 @@ impl<'a> Search<'a> {
     }
 }
 
-/// The known keys that somebody may have meant who typed `key`, which is wrong at `name`.
+/// Returns known keys similar to `key`, whose part `name` is wrong.
 fn near_keys(known: &[String], key: &str, name: &str) -> Vec<String> {
     let last_of = |key: &str| key.rsplit('.').next().unwrap_or(key).to_owned();
     let synonym = |word: &str| {
@@ -330,7 +330,7 @@ fn near_keys(known: &[String], key: &str, name: &str) -> Vec<String> {
         let fits = |key: &&String| key.starts_with(start) && last_of(key) == last;
         known.iter().filter(fits).take(MAX_SUGGESTIONS).cloned().collect()
     };
-    // What was wrong may be the last name, or one before it.
+    // The wrong name may be the last one or an earlier one.
     let tables = known.iter().filter_map(|key| key.split('.').next());
     let table = nearest(name, tables).map(|table| format!("{table}.")).unwrap_or_default();
     [
@@ -345,7 +345,7 @@ fn near_keys(known: &[String], key: &str, name: &str) -> Vec<String> {
     .unwrap_or_default()
 }
 
-/// A key by its name, by its singular, or with `_` for `-`.
+/// Finds a key by its name, by its singular, or with `_` instead of `-`.
 fn key_of(shape: &'static TableSchema, name: &str) -> Option<&'static KeySchema> {
     let hyphens = name.replace('_', "-");
     shape.keys().find(|key| {

@@ -29,7 +29,7 @@ to = "right"
 pattern = "iperf"
 "#;
 
-/// What of the text is different afterwards: lines that are gone, and new ones.
+/// Lines of the text that are removed, and new ones.
 fn changed(key: &str, value: &str) -> String {
     let after = set(TEXT, key, value).unwrap();
     let gone = TEXT.lines().filter(|line| !after.lines().any(|other| other == *line));

@@ -1,4 +1,4 @@
-//! What a flow may say, and the patterns that it may name.
+//! Schema of flows and their patterns.
 
 use super::KeyPresence::{Optional, Required};
 use super::ValueKind::{Bound, Duration, Integer, List, Name, OneOf, Rate, Size, Text, Words};
@@ -164,7 +164,7 @@ pub(in crate::scenario) static FLOW: TableSchema = TableSchema {
     ]],
 };
 
-/// The patterns, as the reference shows them.
+/// Names of the patterns, for the reference.
 pub(in crate::scenario) static PATTERN_NAMES: TableSchema = TableSchema {
     noun: "a pattern",
     heading: "Traffic patterns",

@@ -1,5 +1,5 @@
-//! Which keys a scenario may have: one table that drives the reader's check for unknown keys, the
-//! JSON Schema ([`json_schema`]) and the reference ([`reference_markdown`]).
+//! Schema of scenario files: one table of keys for the unknown-key check, the JSON Schema
+//! ([`json_schema`]) and the reference ([`reference_markdown`]).
 
 mod flow;
 mod reference;
@@ -19,100 +19,100 @@ pub(super) use tables::{
     MPTCP, MetricKind, PATH, PIE, QUEUE, RATE, RUN, SCENARIO, SIDES, TBF,
 };
 
-/// The metrics that an expectation may be about; `PATH` stands for the name of a path.
+/// Returns the metrics that an expectation may use; `PATH` is a placeholder for a path name.
 pub(crate) fn metric_names() -> impl Iterator<Item = &'static str> {
     METRICS.iter().map(|(name, _)| *name)
 }
 
-/// A kind of TOML table.
+/// Schema of one kind of TOML table.
 #[derive(Debug)]
 pub struct TableSchema {
-    /// With its article, as messages call it: “a path”.
+    /// Noun with its article, for messages: “a path”.
     pub noun: &'static str,
-    /// How it is written, for the reference: `[paths.NAME]`.
+    /// Table header for the reference: `[paths.NAME]`.
     pub heading: &'static str,
-    /// What it is for.
+    /// Purpose of the table, for the reference.
     pub doc: &'static str,
-    /// Its keys, in groups that several shapes may share.
+    /// Keys of the table, in groups that several tables may share.
     pub groups: &'static [&'static [KeySchema]],
 }
 
 impl TableSchema {
-    /// All its keys.
+    /// Returns all keys of the table.
     pub fn keys(&self) -> impl Iterator<Item = &'static KeySchema> {
         self.groups.iter().flat_map(|group| group.iter())
     }
 
-    /// Whether it has this one.
+    /// Returns true if the table has the key `name`.
     pub fn has(&self, name: &str) -> bool {
         self.keys().any(|key| key.name == name)
     }
 }
 
-/// One key of a table.
+/// Schema of one key in a table.
 #[derive(Debug)]
 pub struct KeySchema {
-    /// As it is written.
+    /// Name of the key in TOML.
     pub name: &'static str,
-    /// What its value may be.
+    /// Allowed values of the key.
     pub kind: ValueKind,
-    /// Whether it must be there.
+    /// Presence: required or optional.
     pub need: KeyPresence,
-    /// What it means, for the reference.
+    /// Meaning of the key, for the reference.
     pub doc: &'static str,
 }
 
-/// Whether a key must be there.
+/// Presence of a key: required or optional.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyPresence {
-    /// Without it the table is refused.
+    /// The key is required; a table without it is rejected.
     Required,
-    /// May be missing; the text says what holds then.
+    /// The key is optional; the text describes the default.
     Optional(&'static str),
 }
 
-/// What a key's value may be.
+/// Allowed values of a key.
 #[derive(Debug)]
 pub enum ValueKind {
-    /// Any text.
+    /// Any string of characters.
     Text,
-    /// Lower-case letters, digits and hyphens, at most so many.
+    /// Lower-case letters, digits and hyphens, up to this length.
     Name(usize),
-    /// `true` or `false`.
+    /// Boolean: `true` or `false`.
     Bool,
-    /// A whole number between two.
+    /// A whole number between these two, both included.
     Integer(u64, u64),
-    /// Bits per second.
+    /// A rate in bits per second.
     Rate,
-    /// A time.
+    /// A time with its unit.
     Duration,
-    /// Bytes.
+    /// A size in bytes, with its unit.
     Size,
-    /// A number of packets.
+    /// A number of packets, with its unit.
     Packets,
-    /// A part of a whole.
+    /// A percentage of a whole.
     Percent,
-    /// One of these words.
+    /// One of these keywords.
     Words(&'static [&'static str]),
-    /// An operator and a quantity.
+    /// A comparison operator and a quantity.
     Bound,
-    /// Several values.
+    /// A list of such values.
     List(&'static Self),
-    /// Any of these kinds.
+    /// A value of any of these kinds.
     OneOf(&'static [Self]),
     /// The kind itself, or `{ up = …, down = … }`.
     Sides(&'static Self),
-    /// A table.
+    /// A table with this schema.
     Table(&'static TableSchema),
-    /// Tables by name, the name at most so long.
+    /// Tables by name; names up to this length.
     Named(&'static TableSchema, usize),
-    /// Whatever TOML can say; the text says what is meant.
+    /// Any TOML value; the text describes it.
     Any(&'static str),
-    /// `[[…]]`.
+    /// An array of tables, `[[…]]`.
     Tables(&'static TableSchema),
 }
 
-/// A key; a table of keys is a `static` of these.
+/// Creates a key; table schemas are `static` arrays of keys.
 pub const fn key(
     name: &'static str,
     kind: ValueKind,

@@ -1,4 +1,4 @@
-//! The reference of the scenario format, as Markdown.
+//! Reference of the scenario format, as Markdown.
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,7 @@ use super::tables::ALL;
 use super::{KeyPresence, KeySchema, TableSchema, ValueKind};
 use crate::scenario::units::Dimension;
 
-/// The reference of every table and key, for `docs/scenario.md`.
+/// Returns the reference of every table and key, for `docs/scenario.md`.
 pub fn reference_markdown() -> String {
     let mut out = String::from(
         "# Scenario files\n\nEvery key that a scenario may have, as `towpath schema reference` prints it.\n\n",
@@ -17,7 +17,7 @@ pub fn reference_markdown() -> String {
     out
 }
 
-/// One table and its keys.
+/// Writes the reference of one table and its keys.
 pub(in crate::scenario) fn section(out: &mut String, shape: &TableSchema) {
     let heading = match shape.heading {
         table if table.starts_with('[') => format!("`{table}`"),

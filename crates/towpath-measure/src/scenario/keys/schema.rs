@@ -1,4 +1,4 @@
-//! The scenario format as JSON Schema, for editors.
+//! JSON Schema of the scenario format, for editors.
 
 use serde_json::{Map, Value, json};
 
@@ -6,10 +6,11 @@ use super::tables::{EXPECT, METRICS, MetricKind, SCENARIO, SYSCTL};
 use super::{KeyPresence, TableSchema, ValueKind};
 use crate::scenario::units::Dimension;
 
-/// The JSON Schema (draft 2020-12) of scenario files, for completion and checks in an editor.
+/// Returns the JSON Schema (draft 2020-12) of scenario files, for completion and checks in an
+/// editor.
 ///
-/// It knows keys, words and units; what needs the whole file (names that must exist, limits of
-/// values, keys that exclude each other) is checked by the reader alone.
+/// The schema covers keys, words and units. Only the reader checks what needs the whole file:
+/// references to names, limits of values, and keys that exclude each other.
 pub fn json_schema() -> Value {
     let mut schema = object(&SCENARIO);
     if let Some(map) = schema.as_object_mut() {
@@ -98,7 +99,7 @@ fn value(kind: &ValueKind) -> Value {
     }
 }
 
-/// A text with a number and one of the units.
+/// Returns the schema of a text with a number and one of the units.
 fn quantity(dimension: Dimension) -> Value {
     let units: Vec<_> = dimension.units().collect();
     json!({

@@ -1,10 +1,10 @@
-//! The keys of our own stack and of what stands in its way.
+//! Schema of the stack keys and of middleboxes.
 
 use super::KeyPresence::{Optional, Required};
 use super::ValueKind::{Bool, Duration, Name, Table, Words};
 use super::{KeySchema, TableSchema, ValueKind, key};
 
-/// What `[run]` and hosts have in common.
+/// Keys common to `[run]` and hosts.
 pub(super) const STACK: &[KeySchema] = &[
     key(
         "stack",

@@ -1,4 +1,4 @@
-//! The tables themselves.
+//! Schemas of the tables.
 
 use super::KeyPresence::{Optional, Required};
 use super::ValueKind::{
@@ -10,7 +10,7 @@ use super::stack::{MIDDLEBOX, PROFILE_SWITCHES, STACK};
 use super::{KeySchema, TableSchema, ValueKind, key};
 use crate::scenario::units::Dimension;
 
-/// All shapes, in the order of the reference.
+/// All schemas, in the order of the reference.
 pub(in crate::scenario) static ALL: [&TableSchema; 26] = [
     &SCENARIO,
     &HOST,
@@ -96,7 +96,7 @@ pub(in crate::scenario) static HOST: TableSchema = TableSchema {
     ],
 };
 
-/// Its keys are free but for the prefix `net.`.
+/// Free keys that start with `net.`.
 pub(in crate::scenario) static SYSCTL: TableSchema = TableSchema {
     noun: "a table of sysctls",
     heading: "[hosts.NAME.sysctl]",
@@ -147,7 +147,7 @@ const QUEUE_KIND: ValueKind =
 const RATE_KIND: ValueKind = OneOf(&[Rate, Table(&RATE)]);
 const LOSS_KIND: ValueKind = OneOf(&[Percent, Table(&LOSS)]);
 
-/// What paths and bottlenecks have in common.
+/// Keys common to paths and bottlenecks.
 const LINK: &[KeySchema] = &[
     key("rate", RATE_KIND, Optional("unlimited"), "Rate of each direction"),
     key("delay", Sides(&Duration), Optional("0 s"), "Propagation delay, one way"),
@@ -460,7 +460,7 @@ pub(in crate::scenario) static RUN: TableSchema = TableSchema {
     ],
 };
 
-/// Its keys are `[transport.]metric`; see [`METRICS`].
+/// Keys of the form `[transport.]metric`; see [`METRICS`].
 pub(in crate::scenario) static EXPECT: TableSchema = TableSchema {
     noun: "a table of expectations",
     heading: "[expect]",
@@ -470,7 +470,7 @@ pub(in crate::scenario) static EXPECT: TableSchema = TableSchema {
     groups: &[],
 };
 
-/// The metrics, as the reference shows them.
+/// Names of the metrics, for the reference.
 pub(in crate::scenario) static METRIC_NAMES: TableSchema = TableSchema {
     noun: "a metric",
     heading: "Metrics",
@@ -644,7 +644,7 @@ pub(in crate::scenario) static METRIC_NAMES: TableSchema = TableSchema {
     ]],
 };
 
-/// A metric that an expectation may be about, and what its bound is.
+/// Metrics for expectations, with the kind of their bounds.
 pub(in crate::scenario) static METRICS: [(&str, MetricKind); 45] = [
     ("goodput", MetricKind::Quantity(Dimension::Rate)),
     ("completed", MetricKind::Truth),
@@ -693,10 +693,10 @@ pub(in crate::scenario) static METRICS: [(&str, MetricKind); 45] = [
     ("cpu_per_gb", MetricKind::Quantity(Dimension::Duration)),
 ];
 
-/// What a metric's bound is.
+/// Kind of a metric's bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::scenario) enum MetricKind {
     Quantity(Dimension),
-    /// `true` or `false`, measured as 1 or 0.
+    /// Boolean bound, `true` or `false`, measured as 1 or 0.
     Truth,
 }

@@ -1,4 +1,4 @@
-//! The pattern `call`: its sound, and the picture beside it.
+//! Pattern `call`: an audio flow, and an optional video flow.
 
 use std::time::Duration;
 
@@ -9,17 +9,17 @@ use crate::scenario::model::DataDirection;
 use crate::scenario::pattern::{Call, Medium, Pattern, Udp};
 use crate::scenario::section::Section;
 
-/// Datagrams of a call's sound, 20 ms each, and what RTP puts before it (RFC 3550 §5.1).
+/// Audio datagrams per second (20 ms each), and the RTP header size (RFC 3550 §5.1).
 const PACKETS_PER_SECOND: u64 = 50;
 const RTP_HEADER_BYTES: u32 = 12;
-/// Of a call's picture, and the largest part of a frame in a datagram.
+/// Video frames per second, and the maximum part of a frame per datagram.
 const FRAMES_PER_SECOND: u64 = 30;
 const MAX_FRAME_PART_BYTES: u32 = 1_200;
 const VIDEO_BPS_RANGE: std::ops::RangeInclusive<u64> = 100_000..=100_000_000;
 const DEFAULT_JITTER_BUFFER: Duration = Duration::from_millis(60);
 const MAX_JITTER_BUFFER: Duration = Duration::from_secs(10);
 
-/// Sound, 20 ms in a datagram; the picture that goes with it becomes a flow of its own.
+/// Parses the audio flow, 20 ms per datagram; the video becomes a separate flow.
 pub(super) fn call(section: &mut Section<'_>) -> Option<Pattern> {
     let duration = duration_or(section.take("duration"), DEFAULT_DURATION);
     let codecs = [Medium::G711, Medium::G729a].map(|medium| (medium.name(), medium));
@@ -58,7 +58,7 @@ pub(super) fn call(section: &mut Section<'_>) -> Option<Pattern> {
     }))
 }
 
-/// The picture of a call: frames at a constant rate, each cut into datagrams that are sent at once.
+/// Returns the video flow of a call: frames at a constant rate, each sent as a burst of datagrams.
 pub(super) fn companion_video(sound: &Udp) -> Option<Udp> {
     let call = sound.call?;
     let frame_bytes = call.video_bps?.div_ceil(8 * FRAMES_PER_SECOND).max(1);

@@ -1,4 +1,4 @@
-//! `[expect]`.
+//! Parses the table `[expect]`.
 
 use super::NameTable;
 use crate::scenario::keys::{METRICS, MetricKind};
@@ -8,7 +8,7 @@ use crate::scenario::problem::{SpannedProblem, alternatives, quote};
 use crate::scenario::section::Value;
 use crate::scenario::units;
 
-/// Longer operators first, because the shorter ones are their beginnings.
+/// Longer operators come first, since shorter ones are their prefixes.
 const OPERATORS: [(&str, Operator); 5] = [
     ("<=", Operator::AtMost),
     (">=", Operator::AtLeast),
@@ -32,7 +32,7 @@ pub(super) fn expect(value: &Value<'_>, names: &NameTable, run: &RunPlan) -> Vec
     found
 }
 
-/// `mptcp.goodput = …` without quotes is a table in a table, and means the same.
+/// An unquoted `mptcp.goodput = …` is a nested table in TOML, with the same meaning.
 fn collect(
     value: &Value<'_>,
     prefix: &str,
@@ -110,7 +110,7 @@ fn find_metric(metric: &str, value: &Value<'_>, names: &NameTable) -> Option<Met
     complain(format!("no metric is called {}", quote(metric)), expected, hint)
 }
 
-/// Operator and bound, and how to write them.
+/// Parses operator and bound; also returns both as normalized text.
 fn bound(value: &Value<'_>, metric: MetricKind) -> Option<(Operator, f64, String)> {
     let expected = match metric {
         MetricKind::Truth => "expected `true` or `false`".to_owned(),

@@ -1,4 +1,4 @@
-//! The values in force on each link, and fades as steps between them.
+//! Current values of each link, and fades as steps between them.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use towpath_net::config::{Delay, DirectionConfig, Loss, Probability, Shaper};
 
 use crate::scenario::model::{LinkSide, TimelineChange};
 
-/// A fade changes its values so often.
+/// Interval between the steps of a fade.
 const FADE_STEP: Duration = Duration::from_millis(50);
 
-/// What one direction of a link does at some time.
+/// Values of one link direction at some time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct LinkDirectionState {
-    /// None without a rate, and while a trace decides it.
+    /// `None` for an unlimited rate, or while a trace sets it.
     rate: Option<Rate>,
     delay: Delay,
     loss: Loss,
@@ -31,7 +31,8 @@ impl LinkDirectionState {
         Self { rate, delay: config.delay, loss: config.loss }
     }
 
-    /// Whether the delay line also holds the rate (netem's own), so that both change as one.
+    /// Returns true if the delay line also enforces the rate (as netem's), so that both change
+    /// together.
     pub(super) fn is_netem(&self) -> bool {
         self.delay.rate.is_some()
     }
@@ -44,7 +45,7 @@ impl LinkDirectionState {
     }
 }
 
-/// New values; what is `None` stays.
+/// New values; `None` keeps the old one.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(super) struct LinkValues {
     pub(super) rate: Option<Rate>,
@@ -52,7 +53,7 @@ pub(super) struct LinkValues {
     pub(super) loss: Option<Loss>,
 }
 
-/// Sets the values on both or one of the directions, and says what changes.
+/// Sets the values for one or both directions, and returns the changes.
 pub(super) fn set(
     link: &mut [LinkDirectionState; 2],
     side: LinkSide,
@@ -61,9 +62,9 @@ pub(super) fn set(
     set_each(link, side, [values, values])
 }
 
-/// Changes over time from what is in force to `target`: `(time since the start, change)`.
+/// Changes values gradually to `target`; returns `(time since the start, change)`.
 ///
-/// The error says which value cannot fade, and why.
+/// The error names the value that cannot fade, and the reason.
 pub(super) fn fade(
     link: &mut [LinkDirectionState; 2],
     side: LinkSide,
@@ -95,7 +96,7 @@ pub(super) fn fade(
     Ok(out)
 }
 
-/// How many steps a fade has.
+/// Returns the number of steps of a fade.
 pub(super) fn step_count(over: Duration) -> u128 {
     over.as_nanos().div_ceil(FADE_STEP.as_nanos())
 }
@@ -133,7 +134,7 @@ fn set_each(
     out
 }
 
-/// One change for both directions where they are equal, else one for each.
+/// Emits one change for both directions if they are equal, else one for each.
 fn emit<T: Copy + PartialEq>(
     side: LinkSide,
     [up, down]: [T; 2],
@@ -168,7 +169,7 @@ fn between(from: &LinkDirectionState, to: &LinkValues, part: (u128, u128)) -> Li
     LinkValues { rate, delay, loss }
 }
 
-/// The value at `elapsed` of `over` on a straight line, rounded towards the start.
+/// Returns the value at `elapsed` of `over` by linear interpolation, rounded towards the start.
 fn line(from: u64, to: u64, (elapsed, over): (u128, u128)) -> u64 {
     let way = u128::from(from.abs_diff(to)) * elapsed / over.max(1);
     let way = u64::try_from(way).unwrap_or(u64::MAX);
@@ -222,7 +223,7 @@ mod tests {
         let mut state = link(40, 20);
         let steps =
             fade(&mut state, LinkSide::Both, to_rate(10), Duration::from_millis(50)).unwrap();
-        // Half-way they would differ, at the end they are equal.
+        // The directions would differ halfway, but are equal at the end.
         assert_eq!(steps.len(), 1);
         let mut state = link(40, 20);
         let steps =

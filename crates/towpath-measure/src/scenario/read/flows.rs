@@ -1,4 +1,4 @@
-//! `[[flows]]` and `[run]`.
+//! Parses `[[flows]]` and `[run]`.
 
 use std::time::Duration;
 
@@ -14,11 +14,11 @@ use crate::scenario::section::{Section, Value};
 use crate::scenario::stack::StackOverrides;
 use crate::traffic::request_directions;
 
-/// RFC 8200 §5; Linux switches IPv6 off on interfaces below.
+/// Minimum MTU of IPv6 (RFC 8200 §5); Linux disables IPv6 on interfaces below it.
 const MIN_V6_MTU_BYTES: u32 = 1_280;
-/// So many flows run at once.
+/// Maximum number of flows.
 const MAX_FLOWS: usize = 256;
-/// Shortest and longest period of the series.
+/// Allowed interval of the time series.
 const SAMPLE_INTERVAL_RANGE: std::ops::RangeInclusive<Duration> =
     Duration::from_millis(10)..=Duration::from_secs(1);
 pub(super) fn flows(
@@ -42,7 +42,7 @@ pub(super) fn flows(
     list.into_iter().flat_map(read).collect()
 }
 
-/// `load`: a bulk flow beside this one, for as long as it is planned to take.
+/// Parses `load`: a bulk flow parallel to this one, for its planned duration.
 fn load(section: &mut Section<'_>, beside: Option<&Flow>) -> Option<Flow> {
     let has_own = |pattern: &Pattern| matches!(pattern, Pattern::Exchange(exchange) if exchange.phases.is_some());
     let waits = |pattern: &Pattern| {
@@ -50,21 +50,21 @@ fn load(section: &mut Section<'_>, beside: Option<&Flow>) -> Option<Flow> {
             || is_transport_independent(pattern)
     };
     let flow = beside.filter(|flow| waits(&flow.pattern));
-    // Where there is nothing to wait for, the key has no meaning.
+    // The key applies only to patterns with requests or datagrams.
     let value = flow.and_then(|_| section.take("load"));
     let words =
         [("up", DataDirection::Up), ("down", DataDirection::Down), ("both", DataDirection::Both)];
     let direction = value?.word(&words)?;
     let duration = flow?.pattern.duration();
     let beside = flow?;
-    // Datagrams take no transport, and leave the choice to what runs beside them.
+    // Datagrams use no transport and leave the choice to their load flow.
     let transport = beside.transport.filter(|_| !is_transport_independent(&beside.pattern));
     let pattern = Pattern::Iperf { duration, direction, streams: 1 };
     Some(Flow { pattern, transport, ..beside.clone() })
 }
 
-/// What `latency` puts beside its requests: datagrams over every path, and the loads; and the picture
-/// that goes with the sound of a call.
+/// Returns the flows that a pattern implies: echo datagrams and loads for `latency`, and the video
+/// of a call.
 fn companion_flows(flow: &Flow) -> Vec<Flow> {
     if let Some(picture) = flow.pattern.udp().and_then(super::call::companion_video) {
         return vec![Flow { pattern: Pattern::Udp(picture), ..flow.clone() }];
@@ -91,7 +91,7 @@ fn companion_flows(flow: &Flow) -> Vec<Flow> {
     all
 }
 
-/// Whether it goes beside any transport.
+/// Returns true if the pattern runs independently of any transport.
 fn is_transport_independent(pattern: &Pattern) -> bool {
     matches!(pattern, Pattern::Udping(_) | Pattern::Udp(_))
 }
@@ -149,14 +149,14 @@ fn flow(
     }
     let mut pattern = pattern?;
     check_transport_independent(&mut pattern, via_place.as_ref(), transport_value.as_ref());
-    // A word that is none of them was reported.
+    // An unknown word has already been reported.
     let transport = transport.map_or(Some(None), |given| given.map(Some))?;
-    // One path is all that it takes, whatever the others do.
+    // UDP uses a single path, also in multipath runs.
     let transport = if let Pattern::Udp(_) = &pattern { Some(Transport::Tcp) } else { transport };
     Some(Flow { from, to, pattern, via, start, family: family?, transport })
 }
 
-/// What goes beside any transport has none of its own, and takes every path or the one that is named.
+/// Checks a transport-independent pattern: no `transport` key, and all paths or the one named.
 fn check_transport_independent(
     pattern: &mut Pattern,
     via: Option<&Value<'_>>,
@@ -213,7 +213,7 @@ fn sample(value: &Value<'_>) -> Option<Duration> {
     Some(period)
 }
 
-/// A list of different words, at least one.
+/// Parses a list of distinct words, at least one.
 fn words<T: Copy + PartialEq>(
     value: Option<Value<'_>>,
     words: &[(&'static str, T)],

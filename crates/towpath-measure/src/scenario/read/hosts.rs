@@ -1,4 +1,4 @@
-//! `[hosts]`.
+//! Parses the table `[hosts]`.
 
 use super::link::integer;
 use super::{NameTable, NamedTable, UNKNOWN_ENDS, stack};
@@ -8,9 +8,9 @@ use crate::scenario::problem::quote;
 use crate::scenario::section::{Section, Value};
 use crate::scenario::stack::StackOverrides;
 
-/// As the kernel's sysctl holds it.
+/// Maximum of the kernel's buffer sysctls.
 const MAX_BUFFER: u64 = i32::MAX as u64;
-/// As many as the kernel takes.
+/// Maximum number of endpoints in the kernel.
 const MAX_ENDPOINTS: usize = 8;
 
 pub(super) fn hosts(
@@ -43,7 +43,7 @@ pub(super) fn hosts(
     entries.iter().take(names.hosts.len()).enumerate().filter_map(read).collect()
 }
 
-/// The name of a congestion control, as `net.ipv4.tcp_congestion_control` takes it.
+/// Parses the name of a congestion control, as `net.ipv4.tcp_congestion_control` takes it.
 pub(super) fn algorithm(value: &Value<'_>) -> Option<String> {
     let name = value.text()?;
     let fits = (1..=15).contains(&name.len())
@@ -82,7 +82,7 @@ fn buffer(value: &Value<'_>) -> Option<[u64; 3]> {
     Some([least, default, most])
 }
 
-/// `net.mptcp.checksum_enabled = 1` without quotes is a table in a table, and means the same.
+/// An unquoted `net.mptcp.checksum_enabled = 1` is a nested table in TOML, with the same meaning.
 fn sysctls(value: &Value<'_>) -> Vec<(String, String)> {
     let mut found = Vec::new();
     if value.as_table().is_none() {

@@ -1,4 +1,4 @@
-//! The keys that paths and bottlenecks share.
+//! Parses the keys that paths and bottlenecks share.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -25,10 +25,10 @@ const A_LOSS: &str = "expected a percentage such as `0.1 %`, or `{ gilbert-ellio
 const A_QUEUE: &str =
     "expected a limit such as `80 ms`, `100 KB`, `50 packets` or `unlimited`, or a kind of queue";
 const A_LIMIT: &str = "expected a limit such as `80 ms`, `100 KB`, `50 packets` or `unlimited`";
-/// Packets that `codel` and `pie` hold at most when not told otherwise, as in `tc`.
+/// Default packet limit of `codel` and `pie`, as in `tc`.
 const DEFAULT_AQM_LIMIT: QueueLimit = QueueLimit::Packets(1_000);
 
-/// Both directions of a link; `mtu_bytes` is that of the interfaces.
+/// Parses both directions of a link; `mtu_bytes` is the interface MTU.
 pub(super) fn link(
     section: &mut Section<'_>,
     context: &ReadContext<'_>,
@@ -79,7 +79,7 @@ pub(super) fn link(
         |parts: &DirectionKeys| parts.rate.is_none() && spans.iter().any(|(key, _)| *key == "rate");
     [&up, &down].map(|parts| {
         assemble(parts).unwrap_or_else(|clash| {
-            // A rate that could not be read has been found fault with already.
+            // An invalid rate has already been reported.
             if clash == QUEUE_WITHOUT_RATE && misses_rate(parts) {
                 return DirectionConfig::default();
             }
@@ -113,7 +113,7 @@ pub(super) fn integer(value: Option<Value<'_>>, least: u64, most: u64) -> Option
     value.and_then(|v| v.integer(least, most)).and_then(|n| u32::try_from(n).ok())
 }
 
-/// Reads a value for both directions, or one for each.
+/// Parses a value for both directions, or one for each.
 fn both<T>(value: Option<Value<'_>>, read: impl Fn(&Value<'_>) -> Option<T>) -> [Option<T>; 2] {
     value.and_then(|v| v.sides()).map_or([None, None], |sides| sides.map(|side| read(&side)))
 }
@@ -157,7 +157,7 @@ fn rates(value: &Value<'_>, context: &ReadContext<'_>) -> [Option<RateSource>; 2
     sides
 }
 
-/// Loads a trace once, however many links use it.
+/// Loads a trace; links with the same trace share one copy.
 fn trace(value: &Value<'_>, context: &ReadContext<'_>) -> Option<Arc<LinkTrace>> {
     let name = value.text()?;
     match context.trace(name) {
@@ -259,7 +259,7 @@ fn queue_parts(value: &Value<'_>) -> Option<QueueKeys> {
     parts
 }
 
-/// A droptail limit; `expected` says what else may stand there.
+/// Parses a droptail limit; `expected` lists the alternatives for messages.
 fn queue_limit(value: &Value<'_>, expected: &str) -> Option<QueueLimit> {
     let number = value.as_number();
     let Some(text) = value.as_str().or(number.as_deref()) else {

@@ -1,4 +1,4 @@
-//! Decodes the parsed TOML tree into a [`Scenario`], collecting every problem on the way.
+//! Decodes the parsed TOML tree into a [`Scenario`] and collects all problems.
 
 mod call;
 mod expect;
@@ -31,9 +31,9 @@ use super::problem::{Problems, SpannedProblem, quote};
 use super::section::{Section, Value};
 use super::stack::StackOverrides;
 
-/// No propagation or queueing delay is longer.
+/// Maximum propagation or queueing delay.
 const MAX_DELAY: Duration = Duration::from_secs(3_600);
-/// No run is longer.
+/// Maximum duration of a run.
 const MAX_RUN: Duration = Duration::from_secs(24 * 3_600);
 
 const A_MINIMAL_SCENARIO: &str = "a minimal scenario is
@@ -43,7 +43,7 @@ const A_MINIMAL_SCENARIO: &str = "a minimal scenario is
   [paths.wire]
   between = [\"client\", \"server\"]";
 
-/// What all parts of the reader share.
+/// State shared by all parts of the reader.
 struct ReadContext<'a> {
     load: &'a dyn Fn(&str) -> io::Result<String>,
     problems: &'a Problems,
@@ -61,7 +61,7 @@ impl ReadContext<'_> {
     }
 }
 
-/// Why a file cannot be read, in our words: “… (os error 2)” tells a newcomer nothing.
+/// Describes an I/O error without the error number, which means nothing to most users.
 pub fn unreadable(error: &io::Error) -> String {
     let text = error.to_string();
     match text.split_once(" (os error") {
@@ -165,10 +165,10 @@ fn default_run() -> RunPlan {
     }
 }
 
-/// Ends of a path whose hosts are not known; such a scenario is never returned.
+/// Ends of a path with unknown hosts; such a scenario is never returned.
 const UNKNOWN_ENDS: [usize; 2] = [usize::MAX, usize::MAX];
 
-/// The names of everything, also of what has problems itself, so that one mistake is told once.
+/// Names of all items, even invalid ones, so that one mistake is reported once.
 struct NameTable {
     hosts: Vec<String>,
     paths: Vec<String>,
@@ -208,7 +208,7 @@ fn find(value: &Value<'_>, names: &[String], noun: &str) -> Option<usize> {
     found
 }
 
-/// A named table of the file: its name with its place, and its value.
+/// A named table of the file: its name, the name's range, and its value.
 type NamedTable<'a> = (String, std::ops::Range<usize>, Value<'a>);
 
 fn required<'a>(
@@ -228,7 +228,7 @@ fn required<'a>(
     entries(&value, plural)
 }
 
-/// The named tables below `value`.
+/// Returns the named tables below `value`.
 fn entries<'a>(value: &Value<'a>, plural: &str) -> Vec<NamedTable<'a>> {
     let Some(table) = value.as_table() else {
         value.wrong_type(&format!("expected a table for each of them: `[{plural}.NAME]`"));
@@ -289,12 +289,12 @@ fn check_name_at(
     }
 }
 
-/// When the last flow has ended.
+/// Returns the end of the last flow.
 fn end_of(flows: &[Flow]) -> Option<Duration> {
     flows.iter().map(|flow| flow.start + flow.pattern.duration()).max()
 }
 
-/// The elements of an array of tables, each as a section.
+/// Returns the elements of an array of tables, each as a section.
 fn sections<'a>(
     value: &Value<'a>,
     shape: &'static TableSchema,

@@ -1,4 +1,4 @@
-//! `[paths]` and `[bottlenecks]`.
+//! Parses `[paths]` and `[bottlenecks]`.
 
 use towpath_net::config::DirectionConfig;
 
@@ -43,7 +43,7 @@ pub(super) fn paths(
         let what = format!("path `{name}`");
         let Some(mut section) = value.section(&PATH, what, "expected a table: `[paths.NAME]`")
         else {
-            // Keeps the indices of the others; the scenario is refused anyway.
+            // Keeps the indices of the other paths; the scenario is rejected anyway.
             return unknown(name);
         };
         let path = path(name, &mut section, names, context);

@@ -1,4 +1,4 @@
-//! What a flow sends: its `pattern`, or the command that it runs.
+//! Parses the traffic of a flow: its `pattern`, or its command.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,21 +17,21 @@ use crate::traffic::exchange::requests_in;
 use crate::traffic::frame::{MIN_REPLY_BYTES, MIN_REQUEST_BYTES};
 use crate::traffic::udp::planned_datagrams;
 
-/// A sized transfer and a command are cut off after this time.
+/// Default time limit of sized transfers and commands.
 const DEFAULT_LIMIT: Duration = Duration::from_secs(60);
-/// As iperf3.
+/// Default duration, as in iperf3.
 pub(super) const DEFAULT_DURATION: Duration = Duration::from_secs(10);
-/// How long answers are waited for after the last request was due.
+/// Default time to wait for replies after the last request was due.
 const DEFAULT_REPLY_TIMEOUT: Duration = Duration::from_secs(3);
-/// No message is larger.
+/// Maximum size of a message.
 const MAX_MESSAGE_BYTES: u64 = 1_000_000_000;
-/// Payload of a datagram: what says which it is, and the most that an IP packet takes.
+/// Payload of a datagram: at least its header, at most what an IP packet holds.
 const DATAGRAM_BYTES_RANGE: std::ops::RangeInclusive<u64> = DatagramHeader::BYTES as u64..=65_507;
-/// Datagrams of a flow in one direction.
+/// Maximum number of datagrams of a flow in one direction.
 const MAX_DATAGRAMS: u64 = 1_000_000_000;
-/// How long late ones are waited for.
+/// Default time to wait for late datagrams.
 pub(super) const DEFAULT_LATE_TIMEOUT: Duration = Duration::from_secs(1);
-/// No flow asks for more.
+/// Maximum number of requests of a flow.
 const MAX_REQUESTS: u32 = 1_000_000;
 
 const DIRECTIONS: [(&str, DataDirection); 3] =
@@ -75,7 +75,7 @@ pub(super) fn pattern(section: &mut Section<'_>, context: &ReadContext<'_>) -> O
     match (pattern, run) {
         (Some(pattern), None) => {
             let Some(kind) = kind(&pattern) else {
-                // Which keys have a meaning, the right pattern decides.
+                // Without a valid pattern, no key can be judged.
                 section.take_all();
                 return None;
             };
@@ -189,7 +189,7 @@ pub(super) fn direction(
     section.take("direction").map_or(Some(otherwise), |v| v.word(&DIRECTIONS))
 }
 
-/// Bytes of a message: at least its header, at most what is useful.
+/// Parses a message size: at least its header, at most the useful maximum.
 fn bytes(section: &mut Section<'_>, key: &'static str, least: u32, otherwise: u32) -> Option<u32> {
     let Some(value) = section.take(key) else { return Some(otherwise) };
     let bytes = value.size()?;
@@ -209,7 +209,7 @@ fn reply(section: &mut Section<'_>, otherwise: u32) -> Option<u32> {
     bytes(section, "reply", MIN_REPLY_BYTES, otherwise)
 }
 
-/// A time between two requests, of which not too many fit into `span`.
+/// Parses the time between requests; `span` must not hold too many.
 fn period(section: &mut Section<'_>, otherwise: Duration, span: Duration) -> Option<Duration> {
     let value = section.take("period");
     let place = value.clone();
@@ -229,7 +229,8 @@ fn patience(section: &mut Section<'_>, otherwise: Duration) -> Option<Duration> 
     section.take("patience").map_or(Some(otherwise), |v| v.duration(MAX_RUN))
 }
 
-/// As in the paper: five requests for a file of 10 bytes, after one that does not count.
+/// As in the MultipathTester paper: five requests for a 10-byte file, after one that does not
+/// count.
 fn ping(section: &mut Section<'_>) -> Option<Pattern> {
     let count = section.take("count").map_or(Some(5), |v| integer(Some(v), 1, MAX_REQUESTS.into()));
     let warm_up = section.take("warm-up").map_or(Some(1), |v| integer(Some(v), 0, 1_000));
@@ -256,7 +257,7 @@ fn ping(section: &mut Section<'_>) -> Option<Pattern> {
     }))
 }
 
-/// Requests one after the other for a time.
+/// Parses requests at a fixed interval for a given time.
 fn every(
     section: &mut Section<'_>,
     (name, direction, ack): (&'static str, Option<DataDirection>, bool),
@@ -291,8 +292,8 @@ fn reqres(section: &mut Section<'_>) -> Option<Pattern> {
     every(section, ("reqres", direction, false), (750, 750), times)
 }
 
-/// The paper's: request, acknowledgement and reply. The program that was measured with it has an
-/// acknowledgement only.
+/// As in the MultipathTester paper: request, acknowledgement and reply. The program measured in the
+/// paper sends an acknowledgement only.
 fn interactive(section: &mut Section<'_>) -> Option<Pattern> {
     let presets = [("paper", (750, true)), ("code", (MIN_REPLY_BYTES, false))];
     let preset = section.take("preset").map_or(Some((750, true)), |v| v.word(&presets));
@@ -303,7 +304,7 @@ fn interactive(section: &mut Section<'_>) -> Option<Pattern> {
         .filter(|_| preset.is_some())
 }
 
-/// Bursts of requests with pauses; `siri` as in an early version of the paper's program.
+/// Parses bursts of requests with pauses; `siri` is the preset of an early version of that program.
 fn onoff(section: &mut Section<'_>) -> Option<Pattern> {
     let siri = section.take("preset").map(|v| v.word(&[("siri", ())])).is_some();
     let millis = Duration::from_millis;
@@ -373,14 +374,14 @@ fn trace(section: &mut Section<'_>, context: &ReadContext<'_>) -> Option<Pattern
         direction,
         schedule,
         warm_up: 0,
-        // What is asked last needs some time, too.
+        // The last request also needs some time.
         duration: last.unwrap_or_default() + Duration::from_millis(1),
         reply_timeout: patience?,
         phases: None,
     }))
 }
 
-/// The lines of a list of messages, each with its place; a file has only one.
+/// Returns the lines of a message list with their positions; a file has one position for all.
 fn message_lines<'a>(
     value: &Value<'a>,
     context: &ReadContext<'_>,
@@ -405,7 +406,7 @@ fn message_lines<'a>(
     }
 }
 
-/// `1.5 s up 2000 B 750 B`.
+/// Parses a line such as `1.5 s up 2000 B 750 B`.
 fn message(line: &str) -> Option<(DataDirection, PlannedRequest)> {
     let words: Vec<_> = line.split_whitespace().collect();
     let &[at, at_unit, way, request, request_unit, reply, reply_unit] = words.as_slice() else {
@@ -479,7 +480,7 @@ fn web(section: &mut Section<'_>) -> Option<Pattern> {
     }))
 }
 
-/// As in the paper's program: a datagram of a few bytes every 100 ms over each interface.
+/// As in MultipathTester: a small datagram every 100 ms over each interface.
 fn udping(section: &mut Section<'_>) -> Option<Pattern> {
     let duration = duration_or(section.take("duration"), DEFAULT_DURATION);
     let span = duration.unwrap_or(DEFAULT_DURATION);
@@ -529,7 +530,7 @@ fn udp(section: &mut Section<'_>) -> Option<Pattern> {
     Some(Pattern::Udp(udp))
 }
 
-/// Requests in four phases, of which the last three have a load beside them.
+/// Parses requests in four phases, the last three of them under load.
 fn latency(section: &mut Section<'_>) -> Option<Pattern> {
     let each = duration_or(section.take("duration"), Duration::from_secs(5));
     let pause = section.take("off");

@@ -1,4 +1,4 @@
-//! From what a link's keys say to what the link model does: the exact rules of each tool.
+//! Maps the keys of a link to its link model, by the exact rules of each tool.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,12 +9,12 @@ use towpath_net::config::{
 };
 use towpath_net::{Rate, presets};
 
-/// Droptail limit of a link that has a rate and names no queue.
+/// Default droptail limit of a link with a rate.
 const DEFAULT_QUEUE: Duration = Duration::from_millis(100);
-/// Larger rates would make a trace of more than a million lines.
+/// Maximum rate: larger ones would give a trace of more than a million lines.
 const MAHIMAHI_MAX_BPS: u64 = 1_000_000_000;
 
-/// What the keys of one direction say.
+/// Keys of one direction, as parsed.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct DirectionKeys {
     pub(super) preset: Option<Preset>,
@@ -55,7 +55,7 @@ pub(super) struct JitterKeys {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum QueueKeys {
-    /// A plain droptail limit, which a preset may take as its own.
+    /// Plain droptail limit, which a preset may adopt.
     Limit(QueueLimit),
     Tbf {
         burst_bytes: u64,
@@ -78,7 +78,7 @@ pub(super) enum QueueKeys {
     },
 }
 
-/// Keys that do not go together: which one to mark, what is wrong, what was expected.
+/// Conflicting keys: the key to mark, the problem, and the expected input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct KeyConflict {
     pub(super) key: &'static str,
@@ -94,14 +94,14 @@ const fn clash<T>(
     Err(KeyConflict { key, message, expected })
 }
 
-/// A queue that nothing fills.
+/// A queue without a rate, which can never fill.
 pub(super) const QUEUE_WITHOUT_RATE: KeyConflict = KeyConflict {
     key: "queue",
     message: "a link without `rate` never queues",
     expected: "add a `rate`, or remove it",
 };
 
-/// One direction of a link.
+/// Builds the configuration of one link direction.
 pub(super) fn assemble(parts: &DirectionKeys) -> Result<DirectionConfig, KeyConflict> {
     let mut config = DirectionConfig {
         loss: parts.loss,
@@ -130,7 +130,7 @@ pub(super) fn assemble(parts: &DirectionKeys) -> Result<DirectionConfig, KeyConf
             apply(preset, parts, limit, &mut config)?;
         }
     }
-    // netem's own rate keeps the order whatever the jitter; without it netem reorders.
+    // With its own rate, netem keeps packets in order despite jitter; without it, it reorders.
     let netem = matches!(parts.preset, Some(Preset::Netem | Preset::HtbNetem | Preset::Mininet));
     config.delay.jitter = parts.jitter.map(|jitter| Jitter {
         distribution: jitter.distribution,
@@ -141,7 +141,7 @@ pub(super) fn assemble(parts: &DirectionKeys) -> Result<DirectionConfig, KeyConf
     Ok(config)
 }
 
-/// A router of our own: queue and server, then delay.
+/// Model of a plain router: queue and shaper, then delay.
 fn plain(parts: &DirectionKeys, config: &mut DirectionConfig) -> Result<(), KeyConflict> {
     let Some(server) = &parts.rate else {
         return match parts.queue {
@@ -178,7 +178,7 @@ fn plain(parts: &DirectionKeys, config: &mut DirectionConfig) -> Result<(), KeyC
     Ok(())
 }
 
-/// The tools, with the given rate, delay and queue limit.
+/// Models a tool with the given rate, delay and queue limit.
 fn apply(
     preset: Preset,
     parts: &DirectionKeys,
@@ -222,7 +222,7 @@ fn apply(
     Ok(())
 }
 
-/// Takes over what a tool decides; the rest stays as the keys say it.
+/// Adopts the properties that a tool determines; the rest follows the keys.
 fn adopt(config: &mut DirectionConfig, tool: DirectionConfig) {
     config.order = tool.order;
     config.shaper = tool.shaper;
@@ -232,7 +232,7 @@ fn adopt(config: &mut DirectionConfig, tool: DirectionConfig) {
     config.delay.rate = tool.delay.rate;
 }
 
-/// mm-link inside mm-delay: opportunities of 1,504 bytes, an unlimited queue if none is given.
+/// mm-link inside mm-delay: delivery opportunities of 1,504 bytes, unlimited queue by default.
 fn mahimahi(
     parts: &DirectionKeys,
     limit: Option<QueueLimit>,
@@ -263,7 +263,7 @@ fn mahimahi(
     Ok(())
 }
 
-/// netem counts packets, in its delay line and waiting; 1,000 if not told otherwise.
+/// netem's limit counts packets, both delayed and waiting; the default is 1,000.
 fn netem_limit(limit: Option<QueueLimit>) -> Result<usize, KeyConflict> {
     match limit {
         None => Ok(presets::DEFAULT_LIMIT_PACKETS),
@@ -276,7 +276,7 @@ fn netem_limit(limit: Option<QueueLimit>) -> Result<usize, KeyConflict> {
     }
 }
 
-/// netem takes a packet off the sender's account, so no queue below it pushes back.
+/// netem orphans packets from the sender's socket, so no queue below it causes backpressure.
 fn in_the_network(parts: &DirectionKeys) -> Result<(), KeyConflict> {
     match parts.position {
         None | Some(QueuePosition::Network) => Ok(()),

@@ -1,4 +1,4 @@
-//! The keys of our own stack, which `[run]` and hosts share, and `[[middleboxes]]`.
+//! Parses the stack keys, which `[run]` and hosts share, and `[[middleboxes]]`.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ use crate::scenario::stack::{
     ReceiveBufferMode, StackKind, StackOverrides,
 };
 
-/// Coarser timers than any system has.
+/// Maximum timer granularity; no system has coarser timers.
 const MAX_TIMER_GRANULARITY: Duration = Duration::from_secs(1);
-/// Slower than any host.
+/// Maximum CPU time per packet; no host is slower.
 const MAX_PACKET_TIME: Duration = Duration::from_millis(100);
-/// So many boxes may stand on the paths of a scenario.
+/// Maximum number of middleboxes in a scenario.
 const MAX_MIDDLEBOXES: usize = 64;
 
-/// The keys of `section` that are about our own stack.
+/// Parses the stack keys of `section`.
 pub(super) fn keys(section: &mut Section<'_>) -> StackOverrides {
     let mut given = Vec::new();
     let mut take = |key: &'static str| {
@@ -73,7 +73,7 @@ pub(super) fn keys(section: &mut Section<'_>) -> StackOverrides {
     keys
 }
 
-/// A name of which only the world can say whether there is such a thing.
+/// Parses a name that only the world can validate.
 fn name(value: &Value<'_>, noun: &str, example: &str) -> Option<String> {
     let text = value.text()?;
     let letters = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
@@ -109,7 +109,7 @@ fn switches(value: &Value<'_>) -> Option<ProfileSwitches> {
     Some(switches)
 }
 
-/// `[[middleboxes]]`.
+/// Parses the tables `[[middleboxes]]`.
 pub(super) fn middleboxes(value: &Value<'_>, names: &NameTable) -> Vec<Middlebox> {
     let expected = "expected `[[middleboxes]]`";
     let list = super::sections(value, &MIDDLEBOX, "the middlebox", expected);

@@ -1,4 +1,4 @@
-//! `[[timeline]]`.
+//! Parses `[[timeline]]` and expands fades.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use crate::scenario::problem::{SpannedProblem, quote};
 use crate::scenario::section::{Section, Value};
 use crate::scenario::units::duration_text;
 
-/// So many events a run has at most, steps of fades included.
+/// Maximum number of events in a run, including the steps of fades.
 const MAX_EVENTS: u128 = 100_000;
 
-/// The links while the timeline is read.
+/// Initial states of all links, the starting point of the timeline.
 pub(super) struct InitialLinkStates<'a> {
     paths: &'a [Path],
     bottlenecks: &'a [Bottleneck],
@@ -37,7 +37,7 @@ impl<'a> InitialLinkStates<'a> {
     }
 }
 
-/// An event as written.
+/// An event as parsed.
 struct RawEvent {
     at: Duration,
     span: Range<usize>,
@@ -90,7 +90,7 @@ impl RawEvent {
     }
 }
 
-/// Goes through the events in order of time and keeps what is in force.
+/// Processes the events in order of time and tracks the current values.
 struct TimelineExpander<'a> {
     links: &'a InitialLinkStates<'a>,
     context: &'a ReadContext<'a>,
@@ -98,7 +98,7 @@ struct TimelineExpander<'a> {
     fades: Vec<ActiveFade>,
 }
 
-/// A fade that may still be running when the next event comes.
+/// A fade that may overlap the next event.
 struct ActiveFade {
     target: TimelineTarget,
     side: LinkSide,
@@ -158,7 +158,7 @@ impl TimelineExpander<'_> {
 }
 
 impl ActiveFade {
-    /// Whether a new event changes what this fade still changes.
+    /// Returns true if a new event changes a value that this fade still changes.
     fn overlaps(
         &self,
         target: TimelineTarget,
@@ -198,7 +198,7 @@ const SETS: [(&str, SetKey); 7] = [
     ("address", SetKey::Address),
 ];
 
-/// How a message names an event that comes too late.
+/// Phrase in the message about an event that is too late.
 pub const AFTER_LAST_FLOW: &str = "after the last flow";
 
 fn event(
@@ -224,7 +224,7 @@ fn event(
         set
     });
     let Some(set) = set else {
-        // What the other keys mean is not known: no complaint about them.
+        // Without a valid action, the other keys cannot be judged.
         for key in ["how", "host", "rate", "delay", "loss", "over", "direction"] {
             section.take(key);
         }
@@ -351,7 +351,7 @@ fn down(
     }
 }
 
-/// The host whose interface is meant; the path must end there.
+/// Parses the host of an interface; the path must end there.
 fn host(
     section: &mut Section<'_>,
     target: Option<TimelineTarget>,

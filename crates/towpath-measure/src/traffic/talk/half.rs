@@ -1,5 +1,5 @@
-//! What one end of a talk knows of its messages, to be joined with what the other knows: in the live
-//! world they are on two hosts.
+//! Report of one end of a message session, to be joined with the other end's report. Between real
+//! hosts, the ends are on different machines.
 
 use serde::{Deserialize, Serialize};
 use towpath_net::Instant;
@@ -8,11 +8,11 @@ use super::{MessageSession, MessageStream};
 use crate::result::Message;
 use crate::scenario::DataDirection;
 
-/// What one end knows.
+/// Report of one end of a message session.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ExchangeReport {
     lines: Vec<StreamReport>,
-    /// Something else arrived than was sent: what.
+    /// Framing error, if the other end sent something unexpected.
     pub broken: Option<String>,
 }
 
@@ -22,7 +22,7 @@ struct StreamReport {
     is_requester: bool,
     #[serde(rename = "asked")]
     requests: Vec<RequestReport>,
-    /// Numbers of requests, and when they were read whole.
+    /// Numbers of requests from the other end, and the times at which they were fully read.
     #[serde(rename = "heard")]
     received_requests: Vec<(u32, u64)>,
 }
@@ -40,7 +40,7 @@ struct RequestReport {
 }
 
 impl ExchangeReport {
-    /// What `talk` knows now.
+    /// Creates a report from the current state of `talk`.
     pub fn of(talk: &MessageSession) -> Self {
         Self {
             lines: talk.lines.iter().map(StreamReport::of).collect(),
@@ -71,8 +71,8 @@ impl StreamReport {
     }
 }
 
-/// The records of a flow's messages in order of when they were due; times of both ends are on one
-/// clock. Without the server's end, nobody knows when a request was read there.
+/// Returns the records of a flow's messages by due time; times of both ends must be on one clock.
+/// Without the server's report, the delivery times are unknown.
 pub fn join(flow: u32, client: &ExchangeReport, server: Option<&ExchangeReport>) -> Vec<Message> {
     let mut found = Vec::new();
     for (index, one) in client.lines.iter().enumerate() {
@@ -84,7 +84,7 @@ pub fn join(flow: u32, client: &ExchangeReport, server: Option<&ExchangeReport>)
         };
         let mut heard = answers.map_or(&[][..], |line| &line.received_requests).iter().peekable();
         for (number, asked) in (0_u32..).zip(&asks.requests) {
-            // On one stream, requests are read in the order in which they were written.
+            // Requests on one stream are read in the order in which they were written.
             let delivered_ns = heard.next_if(|(own, _)| *own == number).map(|(_, at)| *at);
             let (answered_ns, replied_ns) = if asked.ack {
                 (asked.acked_ns, asked.replied_ns)

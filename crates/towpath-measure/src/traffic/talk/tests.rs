@@ -24,11 +24,11 @@ fn exchange(direction: DataDirection, count: u32, sizes: (u32, u32, bool)) -> Pa
     })
 }
 
-/// Both ends with a wire between them, which carries what it is told to.
+/// Both ends, and a simulated wire between them.
 struct Pair {
     ends: [MessageSession; 2],
     closed: Vec<[bool; 2]>,
-    /// What is on its way, by stream and receiving end.
+    /// Bytes in flight, by stream and receiving end.
     wires: Vec<[Vec<u8>; 2]>,
 }
 
@@ -50,7 +50,7 @@ impl Pair {
         }
     }
 
-    /// Every end writes what it has, at most `most` bytes at once.
+    /// Lets each end write its pending output, at most `most` bytes at once.
     fn write(&mut self, now: Instant, most: usize) {
         for (stream, (wires, closed)) in (0..).zip(self.wires.iter_mut().zip(&mut self.closed)) {
             for side in 0..2 {
@@ -69,7 +69,7 @@ impl Pair {
         }
     }
 
-    /// What is on its way arrives, in parts of `part` bytes.
+    /// Delivers the bytes in flight, in pieces of `part` bytes.
     fn deliver(&mut self, now: Instant, part: usize) {
         for (stream, (wires, closed)) in (0..).zip(self.wires.iter_mut().zip(&self.closed)) {
             for side in 0..2 {
@@ -116,7 +116,7 @@ proptest! {
             prop_assert_eq!(message.due_ns, due);
             prop_assert_eq!(message.sent_ns, Some(due));
             prop_assert_eq!(message.delivered_ns, Some(due + 20_000_000));
-            // The answer goes with the next step and takes as long.
+            // The reply goes with the next step and takes as long.
             prop_assert_eq!(message.answered_ns, Some(due + 70_000_000));
             prop_assert_eq!(message.replied_ns.is_some(), sizes.2);
         }
@@ -143,7 +143,7 @@ fn a_stall_has_its_full_weight_in_every_request_that_it_hits() {
     let mut pair = Pair::new(&exchange(DataDirection::Up, 80, (2_000, 750, true)));
     for step in 0..8_000 {
         pair.write(at(step), usize::MAX);
-        // Nothing passes for three seconds.
+        // Nothing is delivered for three seconds.
         if !(3_000..6_000).contains(&step) {
             pair.deliver(at(step), usize::MAX);
         }
@@ -209,7 +209,7 @@ fn an_early_end_skips_later_requests_and_answers_earlier_ones() {
         pair.deliver(now + step, 1_000);
         now += step;
     }
-    // The last one was due at 1.1 s; nobody waited for the planned end.
+    // The last request was due at 1.1 s; the session does not wait for the planned end.
     assert!(now < at(1_400), "{now:?}");
     let [client, server] = &pair.ends;
     let messages = messages(0, client, server);
@@ -231,6 +231,6 @@ fn the_peer_ends_a_side_that_missed_an_early_end() {
         pair.deliver(now, 1_000);
         now += Duration::from_millis(50);
     }
-    // Three seconds of patience.
+    // The reply timeout is three seconds.
     assert!((at(4_000)..at(4_200)).contains(&now), "{now:?}");
 }

@@ -1,8 +1,8 @@
-//! The end of a call that hears: a jitter buffer of a fixed size, and what is heard by G.107.
+//! Receiving end of a call: a jitter buffer of a fixed size, and speech quality by ITU-T G.107.
 //!
-//! The receiver plays a datagram that took at most the buffer's time longer than the fastest one so
-//! far, itself included; what comes later is as good as lost. So the delay from the mouth to the ear
-//! is that of the fastest datagram, the buffer, and what speech waits for its packet to be full.
+//! A datagram is played if its transit time exceeds the fastest so far (itself included) by at most
+//! the buffer size. A later one counts as lost. The mouth-to-ear delay is therefore the sum of the
+//! fastest transit, the buffer, and the time that speech waits for its packet to fill.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,38 +11,38 @@ use crate::metrics::emodel::{Codec, mean_opinion_score, rating};
 use crate::result::{CallFigures, DelayBasis};
 use crate::scenario::{Call, Medium};
 
-/// Nanoseconds of a millisecond.
+/// Number of nanoseconds in a millisecond.
 const NANOS_PER_MS: f64 = 1e6;
-/// Speech in a datagram.
+/// Duration of speech in a datagram.
 const PACKET_NS: u64 = 20_000_000;
-/// How far G.729 looks ahead (G.729 §2.5).
+/// Look-ahead of the G.729 encoder (G.729 §2.5).
 const LOOK_AHEAD_NS: u64 = 5_000_000;
 
-/// What is played, in order of numbers.
+/// Playout of a call, in order of numbers.
 #[derive(Debug, Clone)]
 pub(super) struct CallPlayout {
     buffer_ns: i64,
     packets_per_frame: u64,
     report: PlayoutReport,
-    /// All of the frame so far is there.
+    /// True if all datagrams of the current frame so far were played.
     is_frame_complete: bool,
 }
 
-/// What a receiver knows of a call.
+/// Report of the receiver on a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct PlayoutReport {
-    /// Datagrams, or whole frames, that were there in time.
+    /// Datagrams, or complete video frames, that arrived in time.
     pub played: u64,
-    /// Datagrams that were not.
+    /// Datagrams that arrived too late to be played.
     pub late: u64,
-    /// Times that something was not played, however much it was.
+    /// Number of gaps in the playout, of any length.
     pub gaps: u64,
-    /// The last number that is known of was not played.
+    /// True if the last known number was not played.
     pub in_gap: bool,
-    /// The shortest way of all, by the two ends' clocks.
+    /// Shortest transit time, by the clocks of the two ends.
     #[serde(rename = "least_ns")]
     pub min_transit_ns: Option<i64>,
-    /// What that is worth.
+    /// Method by which that transit time was obtained.
     pub basis: DelayBasis,
 }
 
@@ -58,13 +58,13 @@ impl CallPlayout {
         }
     }
 
-    /// What becomes of a datagram that took so long, where the fastest before it took `least`.
+    /// Classifies a datagram by its transit time; `least` is the shortest one before it.
     pub(super) fn classify(&self, transit: i64, least: Option<i64>) -> Slot {
         let least = least.map_or(transit, |least| least.min(transit));
         if transit.saturating_sub(least) > self.buffer_ns { Slot::Late } else { Slot::Arrived }
     }
 
-    /// The next number is settled.
+    /// Finalises the next number.
     pub(super) fn settle(&mut self, number: u64, slot: Slot) {
         let is_played = slot == Slot::Arrived;
         self.report.late += u64::from(slot == Slot::Late);
@@ -76,10 +76,10 @@ impl CallPlayout {
             u64::from(self.is_frame_complete && place + 1 == self.packets_per_frame);
     }
 
-    /// Numbers are settled that never came.
+    /// Finalises numbers that never arrived.
     pub(super) fn skip(&mut self, from: u64) {
         self.settle(from, Slot::Missing);
-        // Whatever frame comes next, its beginning may have been among them.
+        // The beginning of the next frame may be among the skipped numbers.
         self.is_frame_complete = false;
     }
 
@@ -89,8 +89,8 @@ impl CallPlayout {
     }
 }
 
-/// What a call of `numbered` datagrams came to, of which `received` arrived and `known` numbers are
-/// known of.
+/// Rates a call of `numbered` datagrams, of which `received` arrived. The receiver has accounted
+/// for the numbers below `known`.
 pub(super) fn assess(
     call: Call,
     heard: &PlayoutReport,
@@ -122,11 +122,11 @@ pub(super) fn assess(
     let unplayed = planned.saturating_sub(figures.played);
     let share = unplayed as f64 / planned.max(1) as f64;
     let gaps = heard.gaps.saturating_add(u64::from(numbered > known && !heard.in_gap));
-    // G.107 §7.5: the mean length of losses, over what it would be if they were at random.
+    // G.107 §7.5: mean length of loss runs, relative to that of random losses.
     let burst_ratio = unplayed as f64 / gaps.max(1) as f64 * (1.0 - share);
     figures.burst_ratio = (gaps > 0).then_some(burst_ratio.max(1.0));
     let Some(network_ns) = network_ns.filter(|_| figures.played > 0) else {
-        // Who heard nothing has no delay to be rated.
+        // A delay can only be rated if something was played.
         (figures.rating, figures.score) = (Some(0.0), Some(1.0));
         return figures;
     };
@@ -152,7 +152,7 @@ mod tests {
     const TEXT: &str = "name = \"t\"\n[hosts.a]\n[hosts.b]\n[paths.p]\nbetween = [\"a\", \"b\"]\n\
         [[flows]]\nfrom = \"a\"\nto = \"b\"\npattern = \"call\"\n";
 
-    /// The flows of a call with these keys.
+    /// Returns the flows of a call with these keys.
     fn plans(keys: &str) -> Vec<Udp> {
         let scenario = Scenario::parse("the test", &format!("{TEXT}{keys}"), &no_files).unwrap();
         let flows = scenario.flows.iter();
@@ -163,8 +163,8 @@ mod tests {
         Instant::ZERO + Duration::from_micros(micros)
     }
 
-    /// A call over a network that says when each datagram arrives, in microseconds after it was
-    /// sent; `None` is never.
+    /// Simulates a call over a network that returns each datagram's transit time in microseconds;
+    /// `None` is a loss.
     fn call_over(plan: &Udp, network: impl Fn(u64) -> Option<u64>) -> CallFigures {
         let mut sender = UdpSender::new(*plan, at(0), SAMPLE);
         let mut hearer = UdpReceiver::new(plan, at(0), SAMPLE);
@@ -216,7 +216,8 @@ mod tests {
         assert_eq!((sent, sender.next_due()), (8, Some(Instant::from_nanos(66_666_666))));
     }
 
-    /// G.107: R = 93.2 without loss, less what 100 ms from mouth to ear take away.
+    /// Expects the R of G.107: 93.2 without loss, minus the impairment of 100 ms mouth-to-ear
+    /// delay.
     #[test]
     fn a_call_over_a_clean_network_is_as_good_as_its_codec() {
         let [plan] = plans("")[..] else { panic!() };
@@ -235,7 +236,7 @@ mod tests {
     #[test]
     fn datagrams_later_than_the_buffer_count_as_lost() {
         let [plan] = plans("jitter-buffer = \"40 ms\"")[..] else { panic!() };
-        // Every tenth is 40 ms later than the others, every twentieth a little more.
+        // Every tenth datagram is 40 ms later than the others, every twentieth slightly more.
         let own = call_over(&plan, |number| {
             Some(20_000 + if number % 20 == 19 { 40_001 } else { (number % 10 / 9) * 40_000 })
         });
@@ -257,7 +258,7 @@ mod tests {
         assert_near(alone.burst_ratio, 1.0, 0.0);
         assert_near(row.burst_ratio, 5.0 * 0.95, 1e-9);
         assert!(row.score < alone.score, "{row:?} {alone:?}");
-        // The end is silent: one loss of 100 in a row.
+        // The end is silent: one run of 100 losses.
         let end = call_over(&plan, |number| (number < 400).then_some(20_000));
         assert_eq!((end.played, end.lost), (400, 100));
         assert_near(end.burst_ratio, 100.0 * 0.8, 1e-9);

@@ -8,7 +8,7 @@ fn at(micros: u64) -> Instant {
     Instant::ZERO + Duration::from_micros(micros)
 }
 
-/// 100 datagrams of 1,000 bytes in a second.
+/// Plans 100 datagrams of 1,000 bytes in one second.
 fn plan() -> Udp {
     Udp {
         rate_bps: 800_000,
@@ -32,7 +32,7 @@ fn the_schedule_is_fixed_and_late_datagrams_get_no_number() {
     assert_eq!((sender.poll(at(0)), sender.next_due()), (Some(0), Some(at(0))));
     sender.on_sent(at(0));
     assert_eq!((sender.poll(at(9_999)), sender.next_due()), (None, Some(at(10_000))));
-    // Nobody looked for 250 ms: 100 ms of it are made up for, 14 are left out.
+    // The sender was not polled for 250 ms: 100 ms are caught up, 14 datagrams are skipped.
     let mut numbers = Vec::new();
     while let Some(number) = sender.poll(at(250_000)) {
         numbers.push(number);
@@ -54,7 +54,7 @@ fn the_schedule_is_fixed_and_late_datagrams_get_no_number() {
 #[test]
 fn losses_duplicates_and_order_are_counted() {
     let mut receiver = receiver();
-    // 0 1 _ _ 4 3 4 … 9: one overtaken, one twice, two never; the last ninety are lost.
+    // 0 1 _ _ 4 3 4 … 9: one reordered, one duplicated, two lost; the last ninety are lost.
     for (number, arrival) in [(0, 5), (1, 15), (4, 45), (3, 46), (4, 47), (9, 95), (70, 96)] {
         let sent = at(number * 10_000);
         receiver.on_datagram(at(arrival * 1_000), (number, sent), 1_000);
@@ -71,7 +71,7 @@ fn losses_duplicates_and_order_are_counted() {
     assert_eq!((figures.lost, figures.longest_loss_run), (94, 60));
     assert_eq!((rows.len(), rows[0].lost, rows[1].lost), (10, Some(5), Some(10)));
     assert_eq!((rows[9].t_ns, rows[9].span_ns), (1_000_000_000, 100_000_000));
-    // Without the sender's word, as far as is known.
+    // Without the sender's report, as far as the receiver knows.
     let (alone, rows) =
         merge_reports(&plan(), what, (DataDirection::Up, "wifi"), (None, Some(&heard))).unwrap();
     assert_eq!((alone.sent, alone.lost, rows[0].lost), (71, 65, None));
@@ -79,8 +79,8 @@ fn losses_duplicates_and_order_are_counted() {
 
 #[test]
 fn jitter_is_the_one_of_rfc_3550() {
-    // A datagram each 10 ms, on its way for 20 ms and 36 ms in turn: |D| is always 16 ms, so J goes
-    // to it by a sixteenth of what is missing.
+    // One datagram per 10 ms, with transit times of 20 ms and 36 ms in turn. |D| is always 16 ms,
+    // so J approaches it by a sixteenth of the difference.
     let mut receiver = receiver();
     let mut expected = 0.0_f64;
     for number in 0..100_u64 {
@@ -123,7 +123,7 @@ fn a_long_flow_has_longer_rows() {
 }
 
 proptest! {
-    /// Whatever arrives, in whichever order: the books are right, and nothing grows.
+    /// Checks that arbitrary arrivals keep the counts consistent and the memory bounded.
     #[test]
     fn the_counters_are_consistent_for_any_arrivals(
         arrivals in prop::collection::vec((any::<u64>(), any::<u64>(), any::<u64>(), any::<bool>()), 0..300),
