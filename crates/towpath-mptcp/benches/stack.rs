@@ -1,4 +1,4 @@
-//! Two hosts in one process, packets handed over at once: what the stack itself costs.
+//! Two hosts in one process, with immediate packet delivery: the cost of the stack alone.
 //!
 //! `cargo bench -p towpath-mptcp --bench stack`
 
@@ -58,7 +58,7 @@ impl Pair {
         Self { now, stacks, client, server: None, split, read: 0 }
     }
 
-    /// Packets both ways until nobody has any; a tick of time for each round.
+    /// Exchanges packets in both directions until none is left; time advances in each round.
     fn exchange(&mut self) {
         self.now += Duration::from_micros(20);
         for host in 0..2 {

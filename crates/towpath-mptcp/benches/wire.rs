@@ -1,4 +1,4 @@
-//! Writing, reading and cutting packets; the checksums.
+//! Encoding, parsing and cutting of packets, and their checksums.
 
 use std::hint::black_box;
 
@@ -9,7 +9,7 @@ use towpath_mptcp::wire::{
     DataAck, Dss, DssMapping, Ecn, Flags, Options, Packet, Payload, Segment, Timestamps,
 };
 
-/// A full packet of bulk transfer: timestamps and DSS with both numbers of 8 bytes.
+/// Returns a full packet of bulk transfer: timestamps and DSS with both numbers of 8 bytes.
 fn data(payload_bytes: usize, segment_bytes: u16) -> Segment {
     let dss = Dss {
         data_fin: false,

@@ -1,8 +1,8 @@
 //! Keys, tokens, initial data sequence numbers, HMACs and the DSS checksum (RFC 8684 §3.1–§3.4).
 //!
-//! How long a comparison with something secret takes must not say how much of a guess was right. HMACs
-//! are therefore compared here, whole. Keys and tokens are words, which one instruction compares; where
-//! tokens are looked up, a keyed hash of them is.
+//! The duration of a comparison with a secret must not reveal how much of a guess was correct.
+//! HMACs are therefore compared here, in constant time. Keys and tokens are words, compared by one
+//! instruction. Token lookups use a keyed hash of the token.
 
 use std::net::IpAddr;
 
@@ -15,25 +15,26 @@ use crate::wire::checksum::PartialChecksum;
 /// Bytes of an input block of SHA-256, to which HMAC pads its key with zeros (RFC 2104 §2).
 const BLOCK_BYTES: usize = 64;
 
-/// Most significant 32 bits of SHA-256 of the key (§3.2).
+/// Returns the token of a key: the most significant 32 bits of its SHA-256 (§3.2).
 pub fn token(key: u64) -> u32 {
     let [a, b, c, d, ..] = hash(key);
     u32::from_be_bytes([a, b, c, d])
 }
 
-/// Least significant 64 bits of SHA-256 of the key (§3.1); the first data byte has the next number.
+/// Returns the initial data sequence number: the least significant 64 bits of the key's SHA-256
+/// (§3.1). The first data byte has the next number.
 pub fn initial_dsn(key: u64) -> u64 {
     rightmost(hash(key))
 }
 
-/// The HMAC that the owner of `own_key` and `own_nonce` sends in MP_JOIN (§3.2): SHA-256, key
-/// `own_key || peer_key`, message `own_nonce || peer_nonce`.
+/// Returns the HMAC that the owner of `own_key` and `own_nonce` sends in MP_JOIN (§3.2): SHA-256,
+/// key `own_key || peer_key`, message `own_nonce || peer_nonce`.
 pub fn join_hmac(own_key: u64, peer_key: u64, own_nonce: u32, peer_nonce: u32) -> [u8; 32] {
     join_mac(own_key, peer_key, own_nonce, peer_nonce).finalize().into_bytes().into()
 }
 
-/// Whether `tag`, as received, is what its sender's [`join_hmac`] begins with: 64 or 160 bits (§3.2).
-/// The arguments are those of the sender.
+/// Returns true if `tag`, as received, is a prefix of its sender's [`join_hmac`]: 64 or 160 bits
+/// (§3.2). The arguments are those of the sender.
 pub fn verify_join_hmac(
     own_key: u64,
     peer_key: u64,
@@ -50,8 +51,8 @@ fn join_mac(own_key: u64, peer_key: u64, own_nonce: u32, peer_nonce: u32) -> Hma
         .chain_update(peer_nonce.to_be_bytes())
 }
 
-/// The rightmost 64 bits of the HMAC in ADD_ADDR (§3.4.1), sent by the owner of `own_key`. A
-/// missing port counts as 0.
+/// Returns the rightmost 64 bits of the HMAC in ADD_ADDR (§3.4.1), sent by the owner of `own_key`.
+/// A missing port counts as 0.
 pub fn add_address_hmac(
     own_key: u64,
     peer_key: u64,
@@ -63,7 +64,8 @@ pub fn add_address_hmac(
     rightmost(hmac.finalize().into_bytes().into())
 }
 
-/// Whether `tag`, as received, is its sender's [`add_address_hmac`], of which the arguments are.
+/// Returns true if `tag`, as received, is its sender's [`add_address_hmac`]. The arguments are
+/// those of the sender.
 pub fn verify_add_addr_hmac(
     own_key: u64,
     peer_key: u64,
@@ -91,14 +93,14 @@ fn address_mac(
     hmac.chain_update(port.unwrap_or(0).to_be_bytes())
 }
 
-/// The DSS checksum as it goes on the wire (§3.3.1): pseudo header of 64-bit `dsn`, relative `ssn`,
+/// Returns the DSS checksum in wire format (§3.3.1): pseudo header of 64-bit `dsn`, relative `ssn`,
 /// `len` and zero, then the payload.
 pub fn dss_checksum(dsn: u64, ssn: u32, len: u16, payload: &Payload) -> u16 {
     dss_sum(dsn, ssn, len, payload).finish()
 }
 
-/// Whether `checksum`, as received, is that of the mapping and its data. In one's complement, 0 and
-/// 0xffff are the same number: either is right when the other is.
+/// Returns true if `checksum`, as received, matches the mapping and its data. In one's complement,
+/// 0 and 0xffff are the same number, so either is accepted for the other.
 pub fn verify_dss_checksum(dsn: u64, ssn: u32, len: u16, payload: &Payload, checksum: u16) -> bool {
     let computed = dss_checksum(dsn, ssn, len, payload);
     computed == checksum || (computed == 0 && checksum == 0xffff)
@@ -180,7 +182,7 @@ mod tests {
 
     #[test]
     fn both_zeros_of_ones_complement_are_right() {
-        // The length and this word make 0xffff, of which the complement is 0.
+        // The length and this word add up to 0xffff, whose complement is 0.
         let payload = Payload::from(Bytes::from_static(&[0xff, 0xfd]));
         assert_eq!(dss_checksum(0, 0, 2, &payload), 0);
         assert!(verify_dss_checksum(0, 0, 2, &payload, 0));

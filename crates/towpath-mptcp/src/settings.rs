@@ -1,5 +1,5 @@
-//! A host's settings from texts by name: how scenarios reach this stack, whose crate knows nothing of
-//! them.
+//! Settings of a host from text by name. Scenarios use them to configure this stack without
+//! depending on its types.
 
 use std::num::ParseIntError;
 use std::time::Duration;
@@ -10,16 +10,17 @@ pub use towpath_multipath::settings::SettingError;
 
 use crate::connection::{ConnectionConfig, ReceiveBuffer, ReceiveBufferMode, WindowShare};
 
-/// A super-segment's payload at most: what fits into one IP packet with its headers.
+/// Maximum payload of a super-segment: fits into one IP packet with its headers.
 const MAX_SUPER_SEGMENT_BYTES: u32 = 65_160;
 
-/// How a host behaves: its connections, and what the driver must do.
+/// Configuration of a host: its connections, and the tasks of the driver.
 #[derive(Debug, Clone)]
 pub struct HostSettings {
-    /// For all connections, opened and accepted.
+    /// Configuration of all connections, opened and accepted.
     pub connection: ConnectionConfig,
-    /// TCP small queues: the driver takes a subflow's room away ([`crate::stack::Stack::set_room`])
-    /// while the host's own queue holds about a millisecond.
+    /// TCP small queues: the driver marks an interface as not ready
+    /// ([`crate::stack::Stack::set_tx_ready`]) while the host's own queue holds about a
+    /// millisecond.
     pub small_queues: bool,
     /// Processor time of each packet, sent or received.
     pub cpu_per_packet: Duration,
@@ -28,19 +29,19 @@ pub struct HostSettings {
 }
 
 impl HostSettings {
-    /// What Linux 6.x does without any setting.
+    /// Returns the defaults of Linux 6.x.
     pub fn linux() -> Self {
         let connection = ConnectionConfig::linux();
         Self { small_queues: true, ..Self::with(connection) }
     }
 
-    /// Linux 6.18 as it was measured on random networks.
+    /// Returns Linux 6.18, as measured on random networks.
     pub fn linux_6_18() -> Self {
         Self { connection: ConnectionConfig::linux_6_18(), ..Self::linux() }
     }
 
-    /// Linux 3.2 with the patch of mptcp.org: before small queues, autosizing and RACK, with M1 and
-    /// M2, and with reinjection at every timeout.
+    /// Returns Linux 3.2 with the patch of mptcp.org: before small queues, autosizing and RACK,
+    /// with M1 and M2, and with reinjection at every timeout.
     pub fn linux_3_2() -> Self {
         let mut settings = Self { small_queues: false, ..Self::linux() };
         let connection = &mut settings.connection;
@@ -58,7 +59,7 @@ impl HostSettings {
         settings
     }
 
-    /// No limits of a host.
+    /// Returns a host without limits.
     pub fn ideal() -> Self {
         let connection = ConnectionConfig::ideal();
         Self::with(connection)
@@ -73,9 +74,10 @@ impl HostSettings {
         }
     }
 
-    /// The profile named by `profile` (`linux-6.18` without), changed by everything else. Sizes are
-    /// bytes, times nanoseconds; a later setting wins. Names of schedulers, path managers and
-    /// congestion controls are checked when a connection is made.
+    /// Returns the profile named by `profile` (default `linux-6.18`), modified by the other
+    /// settings. Sizes are bytes, times nanoseconds; a later setting overrides an earlier one.
+    /// Names of schedulers, path managers and congestion controls are checked when a connection is
+    /// made.
     pub fn from_texts<'a, S>(settings: S) -> Result<Self, SettingError>
     where
         S: IntoIterator<Item = (&'a str, &'a str)> + Clone,
@@ -98,7 +100,7 @@ impl HostSettings {
         Ok(host)
     }
 
-    /// Changes one setting.
+    /// Changes one setting, given by name; fails if the name or the value is unknown.
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), SettingError> {
         let connection = &mut self.connection;
         match name {
@@ -200,7 +202,7 @@ fn set_mode(buffer: &mut ReceiveBuffer, name: &str, value: &str) -> Result<(), S
     Ok(())
 }
 
-/// Whether it is the second of two words.
+/// Returns true if the value is the second of the two words.
 fn parse_switch(name: &str, value: &str, [no, yes]: [&str; 2]) -> Result<bool, SettingError> {
     match value {
         _ if value == yes => Ok(true),
@@ -233,7 +235,7 @@ fn nanos(name: &str, value: &str) -> Result<Duration, SettingError> {
     number(name, value).map(Duration::from_nanos)
 }
 
-/// Minimum, default and maximum.
+/// Parses minimum, default and maximum.
 fn sizes(name: &str, value: &str) -> Result<[u64; 3], SettingError> {
     let all: Result<Vec<u64>, _> = value.split(' ').map(str::parse).collect();
     let all = all.map_err(|_| SettingError::value(name, value))?;

@@ -1,4 +1,4 @@
-//! Replays the stored inputs of the fuzz targets (`fuzz/corpus`), for who has no nightly toolchain.
+//! Replays the stored inputs of the fuzz targets (`fuzz/corpus`), without a nightly toolchain.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 

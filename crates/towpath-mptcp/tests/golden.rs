@@ -1,4 +1,4 @@
-//! Packets of Linux 6.18 (see `golden/README.md`): what we read from them, we write the same way.
+//! Packets of Linux 6.18 (see `golden/README.md`): parsed and encoded again without change.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 #![expect(clippy::wildcard_enum_match_arm, reason = "tests look for one option among many")]
@@ -27,7 +27,7 @@ fn packets(file: &str) -> impl Iterator<Item = Packet> {
     })
 }
 
-/// The keys of the initiator and of the listener, from the third packet of a connection.
+/// Returns the keys of the initiator and of the listener, from the third packet of a connection.
 fn both_keys(segments: &[Segment]) -> (u64, u64) {
     let capables = segments.iter().flat_map(|segment| &segment.options.mptcp);
     let mut keys = capables.filter_map(|option| match option {
@@ -51,7 +51,7 @@ fn linux_computes_the_same_token_and_hmacs_of_mp_join() {
     for file in FILES {
         let segments = segments_of(file);
         let (initiator, listener) = both_keys(&segments);
-        // Keys of who joins and of its peer, and their nonces, of the latest MP_JOIN.
+        // Keys of the joining host and its peer, and their nonces, from the latest MP_JOIN.
         let (mut keys_of, mut nonces) = ((0, 0), (0, 0));
         for option in segments.iter().flat_map(|segment| &segment.options.mptcp) {
             match option {
@@ -144,7 +144,7 @@ fn parsed_packets_are_emitted_byte_for_byte() {
     for mut packet in FILES.into_iter().flat_map(packets) {
         let identification = u16::from_be_bytes([packet.header[4], packet.header[5]]);
         if packet.header[0] >> 4 == 6 {
-            // We leave the flow label 0.
+            // We set the flow label to 0.
             packet.header[1] &= 0xf0;
             packet.header[2] = 0;
             packet.header[3] = 0;
@@ -186,7 +186,7 @@ fn every_option_that_linux_sends_is_covered() {
             MptcpOption::Unknown { .. } => "unknown",
         }));
     }
-    // All but MP_FAIL, for which something must break the data on the way.
+    // All except MP_FAIL, which requires a middlebox that changes data.
     let expected = [
         "ADD_ADDR",
         "ADD_ADDR, port",

@@ -1,4 +1,4 @@
-//! What connections cost in memory, and that many of them live in one pair of stacks.
+//! Memory used per connection, with many connections in one pair of stacks.
 
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
@@ -20,12 +20,12 @@ use towpath_mptcp::wire::{
 use towpath_net::Instant;
 
 const CONNECTIONS: usize = 10_000;
-/// What one end of an idle connection with one subflow may take.
+/// Maximum memory for one end of an idle connection with one subflow.
 const MAX_BYTES: usize = 4 * 1_024;
 const WIRE: InterfaceId = InterfaceId(1);
 const PORT: u16 = 80;
 
-/// Memory is the whole process's: one test at a time.
+/// Lock for one test at a time, since memory is measured for the whole process.
 static ALONE: Mutex<()> = Mutex::new(());
 
 struct Pair {
@@ -60,7 +60,7 @@ impl Pair {
         Self { now, stacks, accepted: Vec::new() }
     }
 
-    /// Packets go over at once, until nobody has any; then time goes on.
+    /// Exchanges packets immediately until none is left; then time advances.
     fn exchange(&mut self) {
         loop {
             let mut moved = false;
@@ -108,7 +108,7 @@ impl Pair {
     }
 }
 
-/// Resident memory of this process, in bytes.
+/// Returns the resident memory of this process in bytes.
 fn resident_bytes() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
@@ -180,8 +180,8 @@ fn a_connection_that_is_over_leaves_nothing_behind() {
     assert!(grown <= 64 * 1_024, "25,000 connections later: {grown} bytes more");
 }
 
-/// What floods of handshakes may take: half a mebibyte for a backlog of 128, less than one for subflows
-/// that are not proven, and what the allocator does not give back.
+/// Maximum memory for floods of handshakes. Includes half a mebibyte for a backlog of 128, less
+/// than one for unauthenticated subflows, and memory that the allocator keeps.
 const MAX_FLOOD_BYTES: usize = 2 * 1_024 * 1_024;
 const FLOOD: u32 = 100_000;
 
@@ -222,7 +222,7 @@ fn floods_of_handshakes_take_2_mib_and_no_more() {
     };
     server.set_address(pair.now, address);
     server.listen(PORT, ConnectionConfig::linux()).unwrap();
-    // An honest connection, of which the token is known.
+    // An honest connection whose token is known.
     let remote = SocketAddr::from(([10, 0, 0, 2], PORT));
     pair.stacks[0].connect(pair.now, None, remote, ConnectionConfig::linux()).unwrap();
     let syn = pair.stacks[0].poll_transmit(pair.now).unwrap().1;

@@ -1,5 +1,5 @@
-//! Addresses and priorities: ADD_ADDR, REMOVE_ADDR, MP_PRIO (RFC 8684 §3.3.8, §3.4), and the path
-//! manager that decides on them.
+//! Addresses and priorities: ADD_ADDR, REMOVE_ADDR, MP_PRIO (RFC 8684 §3.3.8, §3.4), and their path
+//! manager.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -18,18 +18,18 @@ use crate::wire::{AddAddr, MptcpOption};
 use super::handshake::MPTCP_ERROR;
 use super::{Connection, ConnectionOutput, HostContext};
 
-/// Repetitions of an ADD_ADDR that is not echoed.
+/// Retransmissions of an ADD_ADDR without an echo (Linux `ADD_ADDR_RETRANS_MAX`).
 const ADD_ADDR_RETRANS_MAX: u32 = 3;
-/// Addresses of a peer that are remembered.
+/// Maximum number of remembered addresses of a peer.
 const MAX_REMOTE_ADDRESSES: usize = 32;
 
-/// An address that the peer is told of, until it echoes it.
+/// Address that is announced to the peer, until the peer echoes it.
 #[derive(Debug)]
 pub(super) struct PendingAddAddr {
     address_id: u8,
     address: IpAddr,
     port: Option<u16>,
-    /// It is to be sent at the next opportunity.
+    /// Set when the option must go out at the next opportunity.
     due: bool,
     tries: u32,
     repeat_at: Option<Instant>,
@@ -40,7 +40,7 @@ impl PendingAddAddr {
         self.due
     }
 
-    /// The option, which counts as sent.
+    /// Returns the option, which then counts as sent.
     pub(super) fn option(&mut self, local_key: u64, remote_key: u64) -> AddAddr {
         self.due = false;
         let Self { address_id, address, port, .. } = *self;
@@ -50,13 +50,14 @@ impl PendingAddAddr {
 }
 
 impl Connection {
-    /// Whether there may be more or fewer subflows: not after MP_FAIL, which one subflow can answer.
+    /// Returns true if subflows may be opened or closed. After MP_FAIL they may not: the only
+    /// subflow must carry the reply.
     pub(super) fn path_manager_active(&self) -> bool {
         let open = !self.finishing && self.closed.is_none();
         self.is_confirmed() && open && !self.fallback_state.awaiting_infinite
     }
 
-    /// Tells the path manager what happened and does what it wants.
+    /// Passes an event to the path manager and carries out the actions that it returns.
     pub(super) fn path_event(&mut self, host: &HostContext<'_>, event: PathManagerEvent) {
         if !self.path_manager_active() {
             return;
@@ -109,7 +110,7 @@ impl Connection {
         }
     }
 
-    /// An option is to be sent on any subflow.
+    /// Requests an acknowledgement with an option on any subflow.
     pub(super) fn request_ack_on_any(&mut self) {
         let usable = self.flows.iter_mut().filter(|flow| flow.usable() && !flow.stale);
         let best = usable.min_by_key(|flow| (flow.backup(), flow.tcp.srtt(), flow.path));
@@ -133,7 +134,7 @@ impl Connection {
         }
     }
 
-    /// One Multipath TCP option, besides DSS and the handshakes'.
+    /// Processes one Multipath TCP option, other than DSS and those of handshakes.
     pub(super) fn on_option(&mut self, host: &HostContext<'_>, index: usize, option: &MptcpOption) {
         match option {
             MptcpOption::AddAddress(option) => self.on_add_address(host, index, option),
@@ -165,7 +166,7 @@ impl Connection {
         let Some(remote_key) = self.remote_key else { return };
         let AddAddr { address_id, address, port, hmac } = *option;
         let Some(hmac) = hmac else {
-            // An echo: the peer has it (§3.4.1).
+            // An echo: the peer has received it (§3.4.1).
             self.announcements.retain(|known| {
                 (known.address_id, known.address, known.port) != (address_id, address, port)
             });
@@ -189,14 +190,14 @@ impl Connection {
         }
     }
 
-    /// Whether a subflow may be tried to an address that was announced, perhaps again.
+    /// Returns true if a subflow may be tried, perhaps again, to an address that was announced.
     fn add_remote_address(&mut self, remote: RemoteAddress) -> bool {
         let RemoteAddress { address_id, address } = remote;
         let full = self.remote_addresses.len() >= MAX_REMOTE_ADDRESSES;
         let same = |known: &&mut RemoteAddress| known.address_id == address_id;
         match self.remote_addresses.iter_mut().find(same) {
-            // An identifier stands for one address until it is withdrawn; that it is announced again
-            // asks for another try, and its port may be a new one (§3.4.1).
+            // An identifier belongs to one address until it is withdrawn. Another announcement
+            // requests a new attempt, perhaps with a new port (§3.4.1).
             Some(known) if known.address == address => return address_id != 0,
             Some(known) if address_id != 0 && known.address.ip() == address.ip() => {
                 known.address = address;
@@ -209,7 +210,7 @@ impl Connection {
         true
     }
 
-    /// §3.4.2: the subflows that use the address are closed; an unknown identifier means nothing.
+    /// §3.4.2: closes the subflows that use the address; an unknown identifier is ignored.
     fn on_remove_address(&mut self, host: &HostContext<'_>, address_id: u8) {
         let used = self.flows.iter().any(|flow| flow.remote_id == address_id);
         if !used && !self.remote_addresses.iter().any(|known| known.address_id == address_id) {
@@ -229,7 +230,7 @@ impl Connection {
         self.path_event(host, PathManagerEvent::Withdrawn(address_id));
     }
 
-    /// Resets one subflow.
+    /// Resets one subflow with the reason for MP_TCPRST.
     pub(super) fn abort_subflow(
         &mut self,
         host: &HostContext<'_>,
@@ -241,7 +242,8 @@ impl Connection {
         }
     }
 
-    /// An address of the host is gone: its subflows cannot be reset, nothing can be sent from it.
+    /// Handles the removal of a local address. Its subflows cannot be reset, as nothing can be sent
+    /// from it.
     pub(crate) fn on_local_address_removed(
         &mut self,
         host: &HostContext<'_>,
@@ -257,7 +259,7 @@ impl Connection {
             }
         }
         if any && self.is_single() {
-            // Plain TCP dies with its address only when it notices: keep trying, as Linux does.
+            // Plain TCP does not end with its address: keep trying until a timeout, as Linux does.
             for flow in &mut self.flows {
                 flow.closed = None;
                 flow.closing = false;
@@ -274,7 +276,7 @@ impl Connection {
         self.remove_closed(host);
     }
 
-    /// An address or interface of the host has changed.
+    /// Handles a change of the host's addresses or interfaces.
     pub(crate) fn on_local_changed(&mut self, host: &HostContext<'_>) {
         self.path_event(host, PathManagerEvent::LocalChanged);
     }
@@ -285,7 +287,7 @@ impl Connection {
         }
     }
 
-    /// ADD_ADDR that was not echoed in time.
+    /// Retransmits ADD_ADDRs that were not echoed in time.
     pub(super) fn retransmit_add_addr(&mut self, now: Instant) {
         let timeout = self.config.add_address_timeout;
         let mut due = false;

@@ -1,4 +1,4 @@
-//! The end of a connection: DATA_FIN, subflow FINs, MP_FASTCLOSE (RFC 8684 §3.3.3, §3.5).
+//! Closing of a connection: DATA_FIN, subflow FINs, MP_FASTCLOSE (RFC 8684 §3.3.3, §3.5).
 
 use towpath_net::Instant;
 
@@ -11,12 +11,12 @@ use super::flow::SubflowContext;
 use super::handshake::MPTCP_ERROR;
 use super::{Connection, ConnectionMode, HostContext};
 
-/// MP_TCPRST of what is left of a connection that has ended, by both ends or by the peer's abort (RFC
-/// 8684 §3.6).
+/// MP_TCPRST for the remaining subflows of a connection that has ended, by both ends or by the
+/// peer's abort (RFC 8684 §3.6).
 const NO_REASON: MpTcpRst = MpTcpRst { transient: false, reason: 0, reserved: 0 };
 
 impl Connection {
-    /// See [`crate::stack::Stack::shutdown`].
+    /// Ends the data that we send; see [`crate::stack::Stack::shutdown`].
     pub(crate) fn shutdown(&mut self, host: &HostContext<'_>) {
         if self.read_closed && self.is_single() {
             for flow in &mut self.flows {
@@ -24,20 +24,20 @@ impl Connection {
             }
         }
         if self.send.fin().is_some() {
-            self.progress_close(host); // it may be forgotten by now
+            self.progress_close(host); // it may now be over
             return;
         }
         self.send.finish();
         self.progress_close(host);
     }
 
-    /// The application wants no more of it in either direction. What has arrived and was not read is
-    /// lost, and the peer is told so (RFC 9293 §3.6.1; Linux likewise, with MP_FASTCLOSE).
+    /// Closes both directions for the application. Data that has arrived and was not read is lost,
+    /// and the peer receives a reset (RFC 9293 §3.6.1; Linux likewise, with MP_FASTCLOSE).
     pub(crate) fn close(&mut self, host: &HostContext<'_>) {
         let unanswered = |flow: &SubflowContext| flow.tcp.state() == TcpState::SynSent;
         if self.closed.is_none() && self.flows.first().is_some_and(unanswered) && !self.established
         {
-            // Nothing of it is left, nor of what was written; an answer gets a RST (§3.10.4).
+            // Drop the connection and all written data; a later SYN/ACK gets a RST (§3.10.4).
             self.abort(host);
             self.remove_closed(host);
         } else if self.closed.is_none() && self.receive.has_unread() {
@@ -47,14 +47,14 @@ impl Connection {
         }
     }
 
-    /// Whether DATA_FIN is to be sent or repeated: everything before it was sent.
+    /// Returns true if DATA_FIN must be sent or retransmitted: all data before it was sent.
     pub(super) fn fin_due(&self) -> bool {
         let waiting = self.send.fin().is_some() && !self.send.fin_acked();
         self.is_multipath() && waiting && self.send.unsent_bytes() == 0
     }
 
-    /// Sends DATA_FIN for the first time, as soon as everything before it was sent: on every subflow,
-    /// since nothing else will carry it. `false`: it is not due, or was sent before.
+    /// Sends DATA_FIN for the first time, once all data before it was sent. Every subflow gets it,
+    /// since no later data will carry it. Returns false if it is not due or was sent before.
     pub(super) fn begin_fin(&mut self, now: Instant) -> bool {
         if self.fin_begun || !self.fin_due() || self.closed.is_some() {
             return false;
@@ -69,22 +69,22 @@ impl Connection {
         self.fin_begun
     }
 
-    /// Goes on with closing as far as it can; called whenever something has changed.
+    /// Advances closing as far as possible; called after every change.
     pub(super) fn progress_close(&mut self, host: &HostContext<'_>) {
         if self.closed.is_some() {
             return;
         }
         match self.mode {
             ConnectionMode::Offered => {
-                // Nothing can have been sent; an unfinished handshake may be given up.
+                // No data can have been sent; an unfinished handshake may be given up.
             }
             ConnectionMode::Plain | ConnectionMode::Infinite => self.progress_plain_close(host.now),
             ConnectionMode::Multipath { .. } => self.progress_multipath_close(host.now),
         }
     }
 
-    /// Sends the FIN of a plain connection once the last data was handed to TCP, which may be long after
-    /// the application closed it. `false`: it is not due, or was sent before.
+    /// Sends the FIN of a plain connection once TCP has the last data, possibly long after the
+    /// application closed it. Returns false if it is not due or was sent before.
     pub(super) fn begin_plain_fin(&mut self, now: Instant) -> bool {
         let plain = matches!(self.mode, ConnectionMode::Plain | ConnectionMode::Infinite)
             && self.closed.is_none();
@@ -124,21 +124,21 @@ impl Connection {
             for flow in &mut self.flows {
                 flow.close(now);
             }
-            // Nothing is open at connection level. The subflows end as a courtesy to what is on the
-            // way (§3.3.3), and nobody waits for one that is dead.
+            // Nothing is open at connection level. The subflows close gracefully for the data in
+            // flight (§3.3.3); a dead one delays nothing.
             self.finish();
             self.give_up_at = Some(now + self.config.close_timeout);
         }
     }
 
-    /// Whether it is over and all its subflows are in TIME-WAIT, as nobody has been told.
+    /// Returns true once, when the connection is over and all its subflows are in TIME-WAIT.
     pub(crate) fn enters_time_wait(&mut self) -> bool {
         let in_time_wait = |flow: &SubflowContext| flow.tcp.state() == TcpState::TimeWait;
         let waits = self.closed.is_some() && self.flows.iter().all(in_time_wait);
         waits && !std::mem::replace(&mut self.waiting_told, true)
     }
 
-    /// TIME-WAIT ends early.
+    /// Ends TIME-WAIT early for all subflows.
     pub(crate) fn end_time_wait(&mut self, host: &HostContext<'_>) {
         for flow in &mut self.flows {
             if flow.tcp.state() == TcpState::TimeWait {
@@ -148,7 +148,7 @@ impl Connection {
         self.remove_closed(host);
     }
 
-    /// Resets subflows that did not end by themselves although everything is acknowledged.
+    /// Resets subflows that have not closed although everything is acknowledged.
     pub(super) fn reset_lingering_subflows(&mut self, host: &HostContext<'_>) {
         for index in 0..self.flows.len() {
             let flow = self.flows.get(index);
@@ -159,7 +159,7 @@ impl Connection {
         self.remove_closed(host);
     }
 
-    /// Both sides have ended in order.
+    /// Finishes the connection after both sides have ended regularly.
     pub(super) fn finish(&mut self) {
         self.close_with(None);
     }
@@ -177,7 +177,7 @@ impl Connection {
         self.event(StackEvent::Closed { connection: self.id, error });
     }
 
-    /// The connection cannot go on: its subflows are reset.
+    /// Fails the connection and resets its subflows.
     pub(super) fn fail(&mut self, host: &HostContext<'_>, error: ConnectionError) {
         self.fail_because(host, error, MPTCP_ERROR);
     }
@@ -193,7 +193,8 @@ impl Connection {
         }
     }
 
-    /// See [`crate::stack::Stack::abort`]: MP_FASTCLOSE in a RST on every subflow (§3.5, option R).
+    /// Aborts the connection with MP_FASTCLOSE in a RST on every subflow (§3.5, option R); see
+    /// [`crate::stack::Stack::abort`].
     pub(crate) fn abort(&mut self, host: &HostContext<'_>) {
         for flow in &mut self.flows {
             flow.fast_close = true;
@@ -201,14 +202,15 @@ impl Connection {
         self.fail(host, ConnectionError::Aborted);
     }
 
-    /// The peer has aborted the connection, and knows our key (§3.5).
+    /// Handles an abort by the peer, which knows our key (§3.5).
     pub(super) fn on_fast_close(&mut self, host: &HostContext<'_>, key: u64) {
         if key == self.local_key {
             self.fail_fast_closed(host);
         }
     }
 
-    /// What the peer has aborted is reset for no reason of ours (§3.6: unspecified).
+    /// Fails a connection that the peer aborted with MP_FASTCLOSE. The resets carry no reason of
+    /// our own (§3.6: unspecified).
     pub(super) fn fail_fast_closed(&mut self, host: &HostContext<'_>) {
         self.fail_because(host, ConnectionError::Reset, NO_REASON);
     }

@@ -1,4 +1,4 @@
-//! How a connection behaves: every switch, with the two profiles.
+//! Configuration of a connection: every switch, with the two profiles.
 
 use std::time::Duration;
 
@@ -9,105 +9,109 @@ use towpath_multipath::scheduler;
 use crate::stack::ConfigError;
 use crate::{path_manager, subflow};
 
-/// How long a program of the emulated world waits in a write: 20 ms, which end with the sixth tick of 4 ms.
+/// Time between two attempts of a blocked write in an emulated host: 20 ms, which end with the
+/// sixth tick of 4 ms.
 const WRITE_RETRY_INTERVAL: Duration = Duration::from_millis(24);
 
-/// How a connection behaves.
+/// Configuration of one connection.
 #[derive(Debug, Clone)]
 #[expect(clippy::struct_excessive_bools, reason = "independent switches")]
 pub struct ConnectionConfig {
-    /// Offer or accept Multipath TCP; else plain TCP.
+    /// Offer or accept Multipath TCP; false: plain TCP.
     pub multipath: bool,
-    /// Each subflow.
+    /// Configuration of each subflow's TCP.
     pub subflow: subflow::SubflowConfig,
-    /// Name in [`towpath_multipath::scheduler::ALL`].
+    /// Scheduler, by its name in [`towpath_multipath::scheduler::ALL`].
     pub scheduler: String,
-    /// Name in [`crate::path_manager::ALL`].
+    /// Path manager, by its name in [`crate::path_manager::ALL`].
     pub path_manager: String,
-    /// M1 and M2.
+    /// Opportunistic retransmission (M1) and penalisation (M2).
     pub opportunistic: OpportunisticConfig,
-    /// Require DSS checksums.
+    /// Require DSS checksums on the connection.
     pub checksum: bool,
-    /// C flag: ask the peer not to open subflows to our initial address and port.
+    /// C flag: forbids subflows of the peer to our initial address and port.
     pub no_join_to_initial: bool,
-    /// Accept MP_JOIN at all.
+    /// Accept the peer's MP_JOIN; false: reject all.
     pub accept_joins: bool,
-    /// Send one packet on an accepted subflow, and more when something has come back. A Linux
-    /// initiator resets a subflow whose data overtakes the fourth packet of the handshake.
+    /// Send only one packet on an accepted subflow until the peer has replied. A Linux initiator
+    /// resets a subflow whose data overtakes the fourth packet of the handshake.
     pub cautious_joins: bool,
-    /// Most subflows besides the first.
+    /// Maximum number of subflows, excluding the first.
     pub subflow_limit: u8,
-    /// Most announced addresses that are answered.
+    /// Maximum number of announced addresses that are used for subflows.
     pub accept_limit: u8,
-    /// Send buffer: bytes that are not acknowledged at connection level, unless it grows.
+    /// Send buffer in bytes: data not acknowledged at connection level. Not used if the buffer
+    /// grows.
     pub send_buffer_bytes: u64,
-    /// The send buffer is the sum of what the subflows have, whose buffers grow with their congestion
-    /// windows (Linux `tcp_sndbuf_expand`, `__mptcp_sync_sndbuf`), and who writes is told of room when
-    /// a third of it is free (`sk_stream_write_space`).
+    /// The send buffer is the sum of the subflows' buffers, which grow with their congestion
+    /// windows (Linux `tcp_sndbuf_expand`, `__mptcp_sync_sndbuf`). A blocked writer is notified
+    /// when a third of the buffer is free (`sk_stream_write_space`).
     pub send_buffer_grows: bool,
-    /// What it has beside its subflows' buffers where these are counted as memory (`tcp_wmem`'s first).
+    /// Send buffer in addition to the subflows' buffers, where these are counted as memory (first
+    /// value of `tcp_wmem`).
     pub send_buffer_min_bytes: u64,
-    /// Who waits for room to write tries again after this time, and takes what room there is: programs
-    /// whose writes end after a time, as those of the emulated world do.
+    /// Interval after which a blocked writer tries again and fills any room there is. Models
+    /// programs whose writes time out, as in emulated hosts.
     pub write_retry: Option<Duration>,
-    /// Receive buffer.
+    /// Size and growth of the receive buffer.
     pub receive_buffer: ReceiveBuffer,
-    /// After a read, as Linux (`mptcp_cleanup_rbuf`): data that the peer pushed is acknowledged at
-    /// once, and a window told, on every subflow, when it has doubled; else told on one subflow when it
-    /// has grown by two packets.
+    /// Acknowledge after a read, as Linux does (`mptcp_cleanup_rbuf`). Data that the peer pushed is
+    /// acknowledged immediately. A window that has doubled is advertised on every subflow. Without
+    /// this, the window is advertised on one subflow when it has grown by two packets.
     pub acks_on_read: bool,
-    /// A subflow may fill the connection's window, whatever was last said on it (Linux
-    /// `mptcp_check_allowed_size`).
+    /// A subflow may fill the connection's window, regardless of the window last advertised on it
+    /// (Linux `mptcp_check_allowed_size`).
     pub shares_peer_window: bool,
-    /// What a subflow's window was raised to so counts as told with the next DATA_ACK there, until a
-    /// field replaces it: more is sent than the peer admits (Linux `ack_update_msk`).
+    /// The raised window of a subflow counts as advertised with the next DATA_ACK there, until a
+    /// window field replaces it. More is sent than the peer allows (Linux `ack_update_msk`).
     pub exceeds_peer_window: bool,
-    /// Packet size: each subflow's own, or the smallest of all (seed 003).
+    /// Use the smallest packet size of all subflows (seed 003); false: each subflow its own.
     pub smallest_mss: bool,
     /// Wait for full packets while data is unacknowledged (RFC 9293 §3.7.4).
     pub nagle: bool,
-    /// Send the data of a subflow again elsewhere as soon as its retransmission timer fires
-    /// (mptcp.org); else only when it is stale or closed, and the oldest by the connection's own
-    /// timer (Linux upstream).
+    /// Reinject a subflow's data on another one as soon as its retransmission timer fires
+    /// (mptcp.org). Otherwise reinject only when the subflow is stale or closed, and the oldest
+    /// data by the connection's own timer (Linux upstream).
     pub reinject_on_timeout: bool,
-    /// Unanswered ADD_ADDR is repeated after this time.
+    /// Interval after which an ADD_ADDR without an echo is retransmitted.
     pub add_address_timeout: Duration,
-    /// A connection without subflows is kept for so long (break before make; Linux `close_timeout`).
+    /// Lifetime of a connection without subflows (break before make; Linux `close_timeout`).
     pub close_timeout: Duration,
     /// Rounds of the connection's retransmission timer after which a silent subflow is stale (Linux
     /// `stale_loss_cnt`).
     pub stale_after_rounds: u32,
-    /// A DATA_ACK has as many octets as the numbers of the peer's mappings, 4 before there are any (Linux
-    /// `use_64bit_ack`); else always 8.
+    /// Use as many octets for a DATA_ACK as the peer's mappings have, and 4 before there are any
+    /// (Linux `use_64bit_ack`); otherwise always 8.
     pub short_data_acks: bool,
-    /// SYNs with MP_CAPABLE that may be lost before one is sent without (Linux: 2).
+    /// SYNs with MP_CAPABLE that may be lost before one is sent without it (Linux: 2).
     pub syn_retries_with_multipath: u32,
 }
 
-/// How much may wait at the receiver: in order and unread, out of order, at both levels.
+/// Limit for data held at the receiver: in order and unread, and out of order at both levels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReceiveBuffer {
-    /// How it grows.
+    /// Growth of the buffer over time.
     pub mode: ReceiveBufferMode,
-    /// At first (`fixed`: always). Bytes of memory; the window is a share of it.
+    /// Initial memory in bytes (`fixed`: always); the window is a share of it.
     pub initial_bytes: u64,
-    /// At most.
+    /// Upper limit of the memory in bytes.
     pub max_bytes: u64,
     /// Share of the memory that the window offers.
     pub window_share: WindowShare,
 }
 
-/// What a program may ask for by default (`net.core.rmem_max` since Linux 6.17).
+/// Buffer size that a program may request by default (`net.core.rmem_max` since Linux 6.17).
 const DEFAULT_RMEM_MAX_BYTES: u64 = 4 * 1024 * 1024;
 
 impl ReceiveBuffer {
-    /// Whether the window is what Linux makes of the memory of packets.
+    /// Returns true if the window follows Linux's accounting of packet memory.
     pub(super) fn is_counted_in_packets(&self) -> bool {
         self.window_share == WindowShare::LinuxPackets
     }
 
-    /// The largest that the window's scale is chosen for, as it cannot change later: Linux counts with
-    /// what a program might ask for, too (`tcp_select_initial_window`).
+    /// Returns the largest size that the window scale must allow for, since the scale cannot change
+    /// later. Linux also counts the size that a program might request
+    /// (`tcp_select_initial_window`).
     pub(super) fn max_bytes(&self) -> u64 {
         match self.window_share {
             WindowShare::Percent(_) => self.max_bytes,
@@ -116,31 +120,31 @@ impl ReceiveBuffer {
     }
 }
 
-/// What of a receive buffer's memory is offered as window.
+/// Share of a receive buffer's memory that is offered as window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WindowShare {
-    /// So many percent of it.
+    /// Fixed percentage of the memory.
     Percent(u32),
-    /// Linux (`scaling_ratio`): what payload is of the memory of the largest packet that came, as it
-    /// arrives from a TUN device or a simple card. What waits in plain TCP for earlier data takes
-    /// memory, too (`tcp_space`), and lets the buffer grow (`tcp_rcvbuf_grow`).
+    /// Payload share of the largest packet's memory, as it arrives from a TUN device or a simple
+    /// card (Linux `scaling_ratio`). Out-of-order data in plain TCP also takes memory (`tcp_space`)
+    /// and lets the buffer grow (`tcp_rcvbuf_grow`).
     LinuxPackets,
 }
 
-/// How the receive buffer grows.
+/// Growth policy of the receive buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReceiveBufferMode {
-    /// Not at all.
+    /// Constant size, without any growth.
     Fixed,
-    /// Linux: dynamic right-sizing, twice what the application read in the longest subflow's
-    /// round-trip time.
+    /// Linux: dynamic right-sizing, twice the bytes that the application read in the longest
+    /// subflow's round-trip time.
     Linux,
     /// Seed 003 §4.1: 2 · Σ bandwidth · longest round-trip time.
     Barre2011,
 }
 
 impl ConnectionConfig {
-    /// What Linux 6.x does without any setting.
+    /// Returns the defaults of Linux 6.x.
     pub fn linux() -> Self {
         Self {
             multipath: true,
@@ -178,7 +182,7 @@ impl ConnectionConfig {
         }
     }
 
-    /// What Linux 6.18 was seen to do, see [`subflow::ConnectionConfig::linux_6_18`].
+    /// Returns the observed behaviour of Linux 6.18, see [`subflow::SubflowConfig::linux_6_18`].
     pub fn linux_6_18() -> Self {
         let linux = Self::linux();
         let receive_buffer =
@@ -195,7 +199,7 @@ impl ConnectionConfig {
         }
     }
 
-    /// A host without limits of its own: what the protocol alone can do.
+    /// Returns a host without limits of its own, for the limits of the protocol alone.
     pub fn ideal() -> Self {
         Self {
             subflow: subflow::SubflowConfig::ideal(),
@@ -215,7 +219,7 @@ impl ConnectionConfig {
         }
     }
 
-    /// Whether every name in it is known.
+    /// Checks that the scheduler, path manager and congestion control are known by name.
     pub fn check(&self) -> Result<(), ConfigError> {
         scheduler::by_name(&self.scheduler)?;
         path_manager::by_name(&self.path_manager)?;

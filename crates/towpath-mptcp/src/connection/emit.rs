@@ -1,4 +1,4 @@
-//! From what TCP wants to send to a packet: payload and Multipath TCP options are added here.
+//! Composition of packets: payload and Multipath TCP options are added to TCP's segments here.
 
 use std::time::Duration;
 
@@ -17,16 +17,16 @@ use super::{Connection, ConnectionMode, HostContext, TxReadiness};
 const MAPPING_OPTION_BYTES: u16 = 20;
 /// Kind, length and flags of a DSS with a DATA_ACK alone.
 const ACK_OPTION_BYTES: u16 = 4;
-/// Acknowledgements in a row that may only carry an option (RFC 8684 §3: the peer's TCP might take
-/// them for signs of loss), and the pause after them if the peer is silent.
+/// Acknowledgements in a row that may carry only an option, and the pause after them if the peer is
+/// silent. More might look like signs of loss to the peer's TCP (RFC 8684 §3).
 const MAX_OPTION_ACKS: u8 = 2;
 const OPTION_ACK_PAUSE: Duration = Duration::from_millis(200);
-/// All options of a segment.
+/// Space for all options of a segment.
 const OPTION_BYTES: usize = 40;
 
 impl Connection {
-    /// The next packet, for an interface with `room`. To TCP, an interface that is off is a path that
-    /// loses everything: its timers run, and it gives up in time.
+    /// Returns the next packet for an interface with `room`. An interface that is off looks like a
+    /// path that loses everything: TCP's timers run until it gives up.
     pub(crate) fn poll_transmit(
         &mut self,
         host: &HostContext<'_>,
@@ -77,7 +77,7 @@ impl Connection {
         }
     }
 
-    /// What the options of a packet without data will need, so that SACK blocks take the rest.
+    /// Returns the option space that a packet without data needs; SACK blocks may take the rest.
     fn ack_option_bytes(&self, index: usize) -> u16 {
         let Some(flow) = self.flows.get(index) else { return 0 };
         if self.is_single() {
@@ -100,7 +100,7 @@ impl Connection {
             || flow.fail_due.is_some()
             || addresses
             || self.announcements.iter().any(PendingAddAddr::is_due);
-        // What it is decides `compose`; SACK blocks can wait for the next acknowledgement.
+        // `compose` selects the option; SACK blocks can wait for the next acknowledgement.
         if due { 28 } else { 0 }
     }
 
@@ -172,7 +172,7 @@ impl Connection {
 
     fn add_data_options(&self, mapping: DataMapping, ssn: u64, options: &mut Options) {
         let len = u16::try_from(mapping.len).unwrap_or(u16::MAX);
-        // The first data repeats the keys until the peer has shown that it knows them (§3.1).
+        // The first data carries the keys until the peer has shown that it knows them (§3.1).
         if ssn == 1
             && let Some(option) = self.third_option(Some((len, mapping.checksum)))
         {
@@ -191,7 +191,8 @@ impl Connection {
         });
     }
 
-    /// After MP_FAIL: the infinite mapping on the data behind it, until it is acknowledged (§3.7).
+    /// Adds the infinite mapping after MP_FAIL to the data that follows, until it is acknowledged
+    /// (§3.7).
     fn add_infinite_options(&mut self, index: usize, transmit: &Transmit, options: &mut Options) {
         let Some(flow) = self.flows.get_mut(index) else { return };
         if let (None, Some(dsn)) = (&transmit.data, flow.fail_due.take()) {
@@ -204,7 +205,7 @@ impl Connection {
             return;
         }
         if sent.ssn < from {
-            // What had a mapping keeps it: the peer may have lost it with the data (§3.3.1).
+            // Data with a mapping keeps it: the peer may have lost it with the data (§3.3.1).
             self.add_data_options(sent.mapping, sent.mapping_ssn, options);
             if let Some(dss) = &mut options.dss {
                 dss.data_ack = None;
@@ -235,12 +236,12 @@ impl Connection {
         if self.has_long_data_acks() { 8 } else { 4 }
     }
 
-    /// What a packet with data needs for its options.
+    /// Returns the option bytes of a packet with data.
     pub(super) fn data_option_bytes(&self) -> u16 {
         MAPPING_OPTION_BYTES + self.data_ack_bytes()
     }
 
-    /// The peer has mapped data by a number of 8 octets, or of 4.
+    /// Records if the peer's mappings have numbers of 8 octets, or of 4.
     pub(super) fn note_mapping_octets(&mut self, long: bool) {
         let before = self.has_long_data_acks();
         self.offer.peer_maps_long = long;
@@ -251,8 +252,8 @@ impl Connection {
 
     fn add_ack_options(&mut self, index: usize, options: &mut Options) {
         let fin = self.fin_due();
-        // A peer without data answers the keys with nothing, so DATA_FIN must not wait for an answer:
-        // it follows them in a packet of its own.
+        // A peer without data does not acknowledge the keys. DATA_FIN therefore follows them
+        // immediately, in a packet of its own.
         let fin_is_next = self.fin_after_keys;
         self.fin_after_keys = fin && !fin_is_next;
         if let Some(option) = self.third_option(None).filter(|_| !(fin && fin_is_next)) {
@@ -270,19 +271,20 @@ impl Connection {
                 self.want_fin(index, fin);
             }
             shrink(options);
-            // The DATA_ACK may be that of data: without another packet the peer would wait for it.
+            // The DATA_ACK may acknowledge data: without another packet the peer would wait for it.
             self.want_fin(index, options.dss.is_none());
         }
     }
 
-    /// DATA_FIN had no place in this packet: the next one has it.
+    /// Requests another packet for a DATA_FIN that did not fit into this one.
     fn want_fin(&mut self, index: usize, fin: bool) {
         if let Some(flow) = self.flows.get_mut(index).filter(|_| fin) {
             flow.tcp.want_ack();
         }
     }
 
-    /// DATA_FIN without data: subflow number 0, length 1 (RFC 8684 §3.3.3).
+    /// Returns the mapping of a DATA_FIN without data: subflow number 0, length 1 (RFC 8684
+    /// §3.3.3).
     fn fin_mapping(&self) -> DssMapping {
         let dsn = self.local_idsn.wrapping_add(self.send.end());
         let sum = || crate::keys::dss_checksum(dsn, 0, 1, &Payload::EMPTY);
@@ -307,7 +309,7 @@ impl Connection {
         }
     }
 
-    /// The next of MP_FAIL, MP_PRIO, ADD_ADDR and REMOVE_ADDR that this subflow should carry.
+    /// Returns the next of MP_FAIL, MP_PRIO, ADD_ADDR and REMOVE_ADDR for this subflow.
     fn next_address_option(&mut self, index: usize) -> Option<MptcpOption> {
         let flow = self.flows.get_mut(index)?;
         if let Some(dsn) = flow.fail_due.take() {
@@ -316,7 +318,7 @@ impl Connection {
         }
         if flow.signals >= MAX_OPTION_ACKS {
             self.signals_held |= self.address_option_bytes(index) > 0;
-            return None; // the option waits, the acknowledgement does not
+            return None; // only the option waits
         }
         let option = self.next_signal(index)?;
         if let Some(flow) = self.flows.get_mut(index) {
@@ -343,7 +345,7 @@ impl Connection {
         Some(MptcpOption::AddAddress(announcement.option(self.local_key, remote_key)))
     }
 
-    /// The peer was heard, or time has passed: options may be sent again.
+    /// Allows options in acknowledgements again, after a packet from the peer or the pause.
     pub(super) fn release_signals(&mut self, index: usize) {
         let Some(flow) = self.flows.get_mut(index) else { return };
         if std::mem::take(&mut flow.signals) >= MAX_OPTION_ACKS && flow.usable() {
@@ -351,7 +353,7 @@ impl Connection {
         }
     }
 
-    /// Another packet is due if there is another option to send, and not too many went in a row.
+    /// Requests another packet if another option is due, and not too many were sent in a row.
     fn want_more(&mut self, index: usize) {
         let more = self.address_option_bytes(index) > 0;
         let Some(flow) = self.flows.get_mut(index).filter(|_| more) else { return };
@@ -363,7 +365,8 @@ impl Connection {
     }
 }
 
-/// Makes the options fit: SACK blocks go first, then DSS (the next packet has it), then timestamps.
+/// Shrinks the options to fit. SACK blocks are removed first, then DSS (the next packet has it),
+/// then timestamps.
 fn shrink(options: &mut Options) {
     if options.encoded_len() > OPTION_BYTES {
         options.sack.clear();

@@ -1,5 +1,5 @@
-//! When something breaks: a checksum, a mapping, a subflow (RFC 8684 §3.7, §3.6), and what is sent
-//! again elsewhere because of it.
+//! Failures of a checksum, a mapping or a subflow (RFC 8684 §3.7, §3.6), and the reinjections that
+//! follow.
 
 use towpath_multipath::scheduler::SchedulerEvent;
 use towpath_multipath::{DataRange, PathId, PathSet};
@@ -12,19 +12,19 @@ use crate::wire::{DssMapping, MpTcpRst, MptcpOption, Segment};
 use super::timers::MAX_UNACKED_TIME;
 use super::{Connection, ConnectionMode, ConnectionOutput, HostContext, PendingReinjection};
 
-/// MP_TCPRST when something on the path changes data or takes options away.
+/// MP_TCPRST when a middlebox changes data or removes options.
 pub(super) const MIDDLEBOX: MpTcpRst = MpTcpRst { transient: false, reason: 6, reserved: 0 };
 
-/// Subflows that are gone and still reported; a peer may open and close as many as it likes.
+/// Maximum number of closed subflows kept for the status; a peer may open and close any number.
 const MAX_CLOSED_SUBFLOWS: usize = 256;
 
 impl Connection {
-    /// A DSS checksum was wrong; `start` is the data offset of its mapping.
+    /// Handles a wrong DSS checksum; `start` is the data offset of its mapping.
     pub(super) fn on_bad_checksum(&mut self, host: &HostContext<'_>, index: usize, start: u64) {
         self.fallback_state.lost_until =
             self.fallback_state.lost_until.max(start.saturating_add(1));
         if self.mode == ConnectionMode::Infinite {
-            return; // it comes again under the infinite mapping, or is missed at the end
+            return; // retransmitted under the infinite mapping, or missing at the end
         }
         let several = self.flows.len() > 1 || self.send_data_is_scattered();
         self.receive.forget_fin(start);
@@ -32,13 +32,14 @@ impl Connection {
             if let Some(flow) = self.flows.get_mut(index) {
                 flow.fail_due = Some(start);
             }
-            // A subflow that crossed with an MP_FAIL has made that one void.
+            // A subflow that was opened while MP_FAIL was in flight makes it void.
             self.fallback_state.awaiting_infinite = false;
             if self.flows.len() == 1 {
-                // Nobody else will bring what is missing: all of it comes again (§3.7).
+                // No other subflow will deliver the missing data: all of it is retransmitted
+                // (§3.7).
                 self.counts.discarded_bytes += self.receive.discard_from(start);
             }
-            // Others can go on: this subflow is reset with MP_FAIL (§3.7).
+            // Other subflows can continue: this one is reset with MP_FAIL (§3.7).
             self.reset_subflow(host, index, MIDDLEBOX);
             return;
         }
@@ -46,8 +47,9 @@ impl Connection {
         self.schedule_mp_fail();
     }
 
-    /// MP_FAIL in the next acknowledgement: all from the first byte that is missing must come again.
-    /// Repeated as long as what comes has to be dropped, as the acknowledgement may be lost.
+    /// Schedules MP_FAIL in the next acknowledgement: all data from the first missing byte must be
+    /// retransmitted. Repeated as long as data has to be dropped, as the acknowledgement may be
+    /// lost.
     pub(super) fn schedule_mp_fail(&mut self) {
         let missing = self.receive.next();
         let multipath = self.is_multipath();
@@ -57,16 +59,17 @@ impl Connection {
         }
     }
 
-    /// Whether unacknowledged data is not one run on the only subflow, so that an infinite mapping
-    /// cannot follow it.
+    /// Returns true if the connection has ever had another subflow. Unacknowledged data may then
+    /// not be one contiguous run, and an infinite mapping cannot follow it.
     fn send_data_is_scattered(&self) -> bool {
         self.next_number > 1
     }
 
-    /// The peer lost data from this offset on to a wrong checksum (§3.7).
+    /// Handles MP_FAIL: the peer dropped data from this offset on because of a wrong checksum
+    /// (§3.7).
     pub(super) fn on_fail(&mut self, host: &HostContext<'_>, index: usize, offset: u64) {
         if self.flows.len() > 1 || self.mode == ConnectionMode::Infinite {
-            return; // on several subflows MP_FAIL comes with a RST
+            return; // with several subflows, MP_FAIL comes in a RST
         }
         let offset = offset.max(self.send.acked()).min(self.send.next());
         self.send.rewind(offset);
@@ -80,8 +83,8 @@ impl Connection {
             FallbackReason::Peer
         });
         if !already {
-            // The other direction falls back, too: the peer is told where to go on. Nothing of it
-            // failed, so what is under way is still welcome.
+            // The other direction also falls back: the peer learns where to continue. Nothing of it
+            // failed, so data in flight is still accepted.
             let next = self.receive.next();
             if let Some(flow) = self.flows.get_mut(index) {
                 flow.fail_due = Some(next);
@@ -104,7 +107,7 @@ impl Connection {
         self.notice(StackNotice::Fallback(why));
     }
 
-    /// The peer maps the rest of its data one to one (§3.7).
+    /// Handles an infinite mapping: the peer maps the rest of its data one to one (§3.7).
     pub(super) fn on_infinite_mapping(
         &mut self,
         host: &HostContext<'_>,
@@ -121,7 +124,7 @@ impl Connection {
             flow.mappings.set_infinite(ssn, start.wrapping_sub(ssn));
         }
         if self.sent_shift.is_none() {
-            // Our own data goes on where it is: nothing of it was lost.
+            // Our own data continues without change: none of it was lost.
             let flow = self.flows.get(index);
             let from = flow.map_or(1, |flow| flow.tcp.pushed_until());
             self.sent_shift = Some((from, self.send.next().wrapping_sub(from)));
@@ -131,13 +134,13 @@ impl Connection {
         } else {
             FallbackReason::Peer
         });
-        // Who maps so sends no DATA_ACKs any more: what came with this segment counts, and there may
-        // never be another one.
+        // A peer that maps this way sends no more DATA_ACKs. The acknowledgement of this segment
+        // counts, as there may never be another one.
         self.on_single_ack(host, index);
     }
 
-    /// Options after a fallback: an infinite mapping may still come, and mappings of data that was
-    /// sent before it.
+    /// Processes options after a fallback: an infinite mapping may still arrive, and mappings of
+    /// data sent before it.
     pub(super) fn on_late_options(
         &mut self,
         host: &HostContext<'_>,
@@ -176,7 +179,7 @@ impl Connection {
         }
     }
 
-    /// Resets a subflow because of what came on it.
+    /// Resets a subflow because of an invalid segment on it.
     pub(super) fn reset_subflow(&mut self, host: &HostContext<'_>, index: usize, reason: MpTcpRst) {
         let Some(flow) = self.flows.get_mut(index) else { return };
         if flow.closed.is_some() {
@@ -189,7 +192,8 @@ impl Connection {
         self.reinject_all(path, ReinjectionCause::Closed);
     }
 
-    /// Sends again elsewhere what only `path` has carried; in Linux, everything if there is such.
+    /// Reinjects the data that only `path` has carried. As in Linux, reinjects everything if there
+    /// is any such data.
     pub(super) fn reinject_all(&mut self, path: PathId, cause: ReinjectionCause) {
         if !self.is_multipath() {
             return;
@@ -227,7 +231,7 @@ impl Connection {
         }
     }
 
-    /// Whether there were subflows whose last packet has left; they are taken out.
+    /// Removes subflows whose last packet has left; returns true if there were any.
     pub(super) fn take_drained_subflows(&mut self, host: &HostContext<'_>) -> bool {
         let any = self.flows.iter().any(|flow| flow.closed.is_some() && !flow.tcp.reset_due());
         if any {
@@ -236,7 +240,7 @@ impl Connection {
         any
     }
 
-    /// Takes closed subflows out, once their last packet (a RST) has left.
+    /// Removes closed subflows once their last packet (a RST) has left.
     pub(super) fn remove_closed(&mut self, host: &HostContext<'_>) {
         let mut index = 0;
         while let Some(flow) = self.flows.get(index) {
@@ -271,7 +275,7 @@ impl Connection {
             host,
             path_manager::PathManagerEvent::SubflowClosed { subflow, failed, retry },
         );
-        // A server knows both keys before it is confirmed: the client may come back by MP_JOIN.
+        // A server knows both keys before it is confirmed: the client may return with MP_JOIN.
         if self.is_single() || !(self.is_confirmed() || self.is_multipath() && !self.client) {
             self.end_with_subflow(host, reason);
         }
@@ -279,12 +283,13 @@ impl Connection {
             host.now.saturating_since(flow.tcp.last_received_at()) > MAX_UNACKED_TIME
         };
         if self.read_closed && reason == CloseReason::TimedOut && self.flows.iter().all(silent) {
-            // Nobody waits, and the peer is as silent everywhere: others would only take as long.
+            // No reader waits, and the peer is silent on every path: other subflows would only take
+            // as long.
             self.fail(host, ConnectionError::TimedOut);
         }
     }
 
-    /// Without Multipath TCP, the end of the only subflow is the end of the connection.
+    /// Ends the connection with its only subflow, without Multipath TCP.
     fn end_with_subflow(&mut self, host: &HostContext<'_>, reason: CloseReason) {
         if !self.flows.is_empty() {
             return;
@@ -300,7 +305,7 @@ impl Connection {
         }
     }
 
-    /// Break before make: a connection outlives its last subflow for a while (§3.2, Linux).
+    /// Keeps a connection without subflows for a while: break before make (§3.2, Linux).
     fn after_removal(&mut self, host: &HostContext<'_>) {
         if self.closed.is_some() || !self.flows.is_empty() {
             return;
@@ -309,7 +314,8 @@ impl Connection {
             self.finish();
             return;
         }
-        // What was dropped was never acknowledged: it comes again on another subflow, with mappings.
+        // The dropped data was never acknowledged: it is reinjected on another subflow, with
+        // mappings.
         self.fallback_state.awaiting_infinite = false;
         if self.give_up_at.is_none() {
             self.give_up_at = Some(host.now + self.config.close_timeout);

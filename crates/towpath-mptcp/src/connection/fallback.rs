@@ -1,14 +1,16 @@
-//! Back to plain TCP without a number from the peer (RFC 8684 §3.7): something takes the options out.
+//! Fallback to plain TCP without an MP_FAIL from the peer (RFC 8684 §3.7), when a middlebox strips
+//! the options.
 //!
-//! Then both ends must read the only subflow's stream as the connection's, and neither can ask the
-//! other. So each end goes by what the other can know:
+//! Both ends must then read the only subflow's stream as the connection's, and they cannot
+//! negotiate. Each end follows two rules, so that they agree:
 //!
-//! - An end falls back only if there never was another subflow, it has sent nothing twice, and every
-//!   byte that came in order had its place in the data at once ([`Connection::can_fall_back`]).
-//! - An end sends data again on a subflow only if the peer's last segment there had a DATA_ACK: the
-//!   peer, which misses the data, was no plain TCP when it said so, and by the first rule it will
-//!   not become one. Linux forbids the fallback after a repetition too (`allow_infinite_fallback`),
-//!   but only at the end that repeats.
+//! - An end falls back only if there never was another subflow and it has sent nothing twice. Every
+//!   byte received in order must also have been in order in the data
+//!   ([`Connection::can_fall_back`]).
+//! - An end retransmits data at connection level on a subflow only if the peer's last segment there
+//!   had a DATA_ACK. That peer had not fallen back when it sent the segment. As it misses data, the
+//!   first rule prevents a later fallback. Linux also forbids the fallback after a retransmission
+//!   (`allow_infinite_fallback`), but only at the sender.
 //!
 //! An end that may do neither resets the subflow.
 
@@ -20,28 +22,28 @@ use super::failure::MIDDLEBOX;
 use super::handshake::capable;
 use super::{Connection, ConnectionMode, HostContext};
 
-/// Whether both directions of the connection are still their only subflow's streams.
+/// Conditions for reading both directions as the only subflow's streams.
 #[derive(Debug)]
 pub(super) struct FallbackState {
-    /// Data was sent a second time for the connection: ours is not.
+    /// Set when we have retransmitted data at connection level: our stream is not the subflow's.
     pub(super) sent_twice: bool,
-    /// Data of the peer was not in its place at once: neither is the peer's.
+    /// Set when the peer's data was out of order: its stream is not the subflow's.
     pub(super) out_of_order: bool,
-    /// Behind the last data that came in order in its subflow, and was dropped all the same.
+    /// End of the last data that arrived in order in its subflow but was dropped.
     pub(super) lost_until: u64,
-    /// Incoming data is dropped until the peer's infinite mapping (RFC 8684 §3.7).
+    /// Set while incoming data is dropped until the peer's infinite mapping (RFC 8684 §3.7).
     pub(super) awaiting_infinite: bool,
 }
 
 impl FallbackState {
-    /// Nothing was sent yet.
+    /// Creates the state of a connection without any data.
     pub(super) fn new() -> Self {
         Self { sent_twice: false, out_of_order: false, lost_until: 1, awaiting_infinite: false }
     }
 }
 
 impl Connection {
-    /// Whether both directions of the only subflow are the connection's own streams.
+    /// Returns true if both directions of the only subflow are the connection's own streams.
     fn can_fall_back(&self) -> bool {
         let only = self.next_number == 1 && self.flows.len() == 1;
         only && self.is_multipath()
@@ -50,8 +52,8 @@ impl Connection {
             && !self.fallback_state.awaiting_infinite
     }
 
-    /// Notes whether what came in order on the only subflow is what is in order in the data: the
-    /// packets that acknowledge one and not the other make the peer repeat it.
+    /// Tracks if data in order on the only subflow is also in order in the data. Otherwise the peer
+    /// retransmits what only one of the two levels has acknowledged.
     pub(super) fn track_in_order(&mut self, index: usize) {
         if self.next_number > 1 || !self.is_multipath() {
             return;
@@ -62,7 +64,7 @@ impl Connection {
             in_order + flow.mappings.unchecked_bytes() != flow.tcp.received_until();
     }
 
-    /// A segment without DSS (RFC 8684 §3.7).
+    /// Handles a segment without DSS (RFC 8684 §3.7).
     pub(super) fn on_missing_dss(
         &mut self,
         host: &HostContext<'_>,
@@ -73,14 +75,14 @@ impl Connection {
         let handshake = segment.flags.contains(Flags::SYN) || capable(segment).is_some();
         let Some(flow) = self.flows.get_mut(index) else { return };
         if handshake && self.send.acked() == 1 {
-            // No DATA_ACK yet: the window counts from the first byte. Otherwise, a window without
-            // DATA_ACK says nothing of the connection's (§3.3.2).
+            // No DATA_ACK yet: the window counts from the first byte. Later, a window without
+            // DATA_ACK does not apply to the connection (§3.3.2).
             let window = flow.tcp.peer_window_bytes();
             self.on_data_ack(host, 1, window);
         }
         let Some(flow) = self.flows.get_mut(index) else { return };
         if received.acked_bytes > 0 && flow.join.is_some() && !flow.data_ack_seen {
-            // Someone has taken the options from data or acknowledgements (§3.7).
+            // A middlebox has stripped the options from data or acknowledgements (§3.7).
             self.reset_subflow(host, index, MIDDLEBOX);
             return;
         }
@@ -91,7 +93,7 @@ impl Connection {
         flow.without_data_ack = true;
         let first = received.data.first().map(|(ssn, _)| *ssn);
         let unmapped = first.is_some_and(|ssn| !flow.mappings.covers(ssn));
-        // Data that was never acknowledged by a DATA_ACK, whatever else had one.
+        // Data that was never acknowledged by a DATA_ACK, even if other segments carried one.
         let unanswered = flow.tcp.acked_until() > 1 && !flow.data_answered;
         let why = match (unmapped, self.is_confirmed()) {
             (true, _) => FallbackReason::NoDss,
@@ -105,15 +107,15 @@ impl Connection {
         }
     }
 
-    /// Whether every subflow's peer, or what is on its path, has stopped sending `DATA_ACK`s.
+    /// Returns true if DATA_ACKs have stopped on every subflow, by the peer or a middlebox.
     pub(super) fn options_vanished(&self) -> bool {
         let mut usable = self.flows.iter().filter(|flow| flow.usable()).peekable();
         usable.peek().is_some() && usable.all(|flow| flow.without_data_ack)
     }
 
-    /// Data was delivered by subflows whose segments have no DATA_ACK: to repeat it would be wrong if
-    /// the peer has fallen back, and in vain otherwise. So we fall back too, or the subflow is broken
-    /// (RFC 8684 §3.7).
+    /// Handles data that was delivered by subflows whose segments have no DATA_ACK. If the peer has
+    /// fallen back, retransmitting it would be wrong; otherwise it would be useless. So we also
+    /// fall back, or the subflow is broken (RFC 8684 §3.7).
     pub(super) fn end_without_options(&mut self, host: &HostContext<'_>) {
         let delivered = |flow: &super::SubflowContext| flow.usable() && flow.payloads.is_empty();
         if self.can_fall_back() && self.flows.first().is_some_and(delivered) {
@@ -129,8 +131,9 @@ impl Connection {
         }
     }
 
-    /// Options do not pass from the peer to us. The other way they may: so that the peer does not wait
-    /// for mappings, our next data has an infinite one (§3.7).
+    /// Falls back because options do not pass from the peer to us. They may pass in the other
+    /// direction: our next data has an infinite mapping, so that the peer does not wait for
+    /// mappings (§3.7).
     fn fall_back_mid_connection(&mut self, index: usize, why: FallbackReason) {
         self.fall_back_to_tcp(Some(why));
         self.mode = ConnectionMode::Infinite;
@@ -141,7 +144,7 @@ impl Connection {
         self.update_data_options();
     }
 
-    /// What is wrong with an end of the only subflow's stream that is to be the end of the data.
+    /// Returns the error if the end of the only subflow's stream cannot be the end of the data.
     pub(super) fn end_of_data_error(&self, index: usize) -> Option<&'static str> {
         let unmapped = self.flows.get(index).is_some_and(|flow| flow.mappings.unmapped_bytes() > 0);
         if self.receive.finished() {

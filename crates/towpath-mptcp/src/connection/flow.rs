@@ -1,4 +1,4 @@
-//! A subflow as a part of its connection: TCP, and what Multipath TCP knows of it.
+//! A subflow within its connection: TCP and its Multipath TCP state.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -14,65 +14,68 @@ use crate::wire::{MpTcpRst, Payload};
 use super::join::JoinHandshake;
 use super::mapping::ReceiveMappings;
 
-/// One subflow.
+/// One subflow with its connection-level state (Linux `mptcp_subflow_context`).
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "independent facts and pending options")]
 pub(crate) struct SubflowContext {
-    /// Slot.
+    /// Path slot, reused after the subflow is removed.
     pub(super) path: PathId,
-    /// Number, never reused.
+    /// Number within the connection, never reused.
     pub(super) number: u32,
     pub(super) interface: InterfaceId,
     pub(super) local: SocketAddr,
     pub(super) remote: SocketAddr,
     pub(super) local_id: u8,
     pub(super) remote_id: u8,
-    /// What we asked for, and what the peer asked for; either makes it a backup.
+    /// Set when we requested backup; the peer's request is separate. Either makes the subflow a
+    /// backup.
     pub(super) local_backup: bool,
     pub(super) remote_backup: bool,
     pub(super) stale: bool,
-    /// Rounds of the connection's timer in which nothing was heard on it, and when that last was.
+    /// Rounds of the connection's timer without a packet from the peer, and the time of the last
+    /// one.
     pub(super) silent_rounds: u32,
     pub(super) heard_at: Instant,
     pub(super) tcp: Subflow,
-    /// The MP_JOIN handshake, or `None` for the first subflow.
+    /// State of the MP_JOIN handshake, or `None` for the first subflow.
     pub(super) join: Option<JoinHandshake>,
-    /// Incoming mappings.
+    /// Mappings received from the peer.
     pub(super) mappings: ReceiveMappings,
-    /// Payload by subflow offset, kept until it is acknowledged here: whatever happens to the
-    /// connection's store, the same offset always carries the same bytes.
+    /// Payload by subflow offset, kept until it is acknowledged here. The same offset always
+    /// carries the same bytes, even if the connection's store changes.
     pub(super) payloads: VecDeque<(u64, Payload)>,
-    /// MP_PRIO is to be sent.
+    /// Set when MP_PRIO must be sent.
     pub(super) priority_due: bool,
-    /// MP_FAIL is to be sent, with this data offset.
+    /// Data offset for an MP_FAIL that must be sent.
     pub(super) fail_due: Option<u64>,
-    /// Acknowledgements in a row that only carried an option.
+    /// Consecutive acknowledgements that only carried an option.
     pub(super) signals: u8,
-    /// A DATA_ACK came on it: options pass.
+    /// Set after the first DATA_ACK on the subflow: options pass.
     pub(super) data_ack_seen: bool,
-    /// A DATA_ACK came on it with an acknowledgement of data: options pass in both directions
+    /// Set when a DATA_ACK came with an acknowledgement of data: options pass in both directions
     /// (RFC 8684 §3.7).
     pub(super) data_answered: bool,
-    /// The last segment on it that should have had a DATA_ACK had none.
+    /// Set when the last segment that should have carried a DATA_ACK had none.
     pub(super) without_data_ack: bool,
-    /// MP_TCPRST for the RST.
+    /// Reason for MP_TCPRST in our RST.
     pub(super) reset_reason: Option<MpTcpRst>,
-    /// MP_FASTCLOSE is to be sent with the RST.
+    /// Set when the RST must carry MP_FASTCLOSE.
     pub(super) fast_close: bool,
-    /// The peer has sent MP_FASTCLOSE with our key in a RST: the next RST that TCP believes ends the
-    /// connection.
+    /// Set when the peer has sent MP_FASTCLOSE with our key in a RST: the next RST that TCP accepts
+    /// ends the connection.
     pub(super) fast_closed: bool,
-    /// The peer's MP_TCPRST, when it reset the subflow.
+    /// MP_TCPRST of the peer, when it reset the subflow.
     pub(super) peer_reset: Option<MpTcpRst>,
-    /// It was known to be usable (a notice was given).
+    /// Set when a notice has reported the subflow as usable.
     pub(super) announced: bool,
-    /// When data last arrived on it.
+    /// Time when data last arrived on it.
     pub(super) last_data_at: Instant,
-    /// No larger window is offered here so far: Linux lets it grow with what arrives (`rcv_ssthresh`).
+    /// Limit of the window offered here: Linux raises it with the data that arrives
+    /// (`rcv_ssthresh`).
     pub(super) window_limit: u64,
-    /// Why it is gone; it is removed at the next opportunity.
+    /// Close reason; `Some` until the subflow is removed at the next opportunity.
     pub(super) closed: Option<CloseReason>,
-    /// We closed it on purpose: its end is no failure.
+    /// Set when we closed it on purpose: its end does not count as a failure.
     pub(super) closing: bool,
 }
 
@@ -81,28 +84,28 @@ impl SubflowContext {
         self.local_backup || self.remote_backup
     }
 
-    /// Whether it may carry data of the connection.
+    /// Returns true if the subflow may carry data of the connection.
     pub(super) fn usable(&self) -> bool {
         let joined = self.join.as_ref().is_none_or(JoinHandshake::is_established);
         let open = matches!(self.tcp.state(), TcpState::Established | TcpState::CloseWait);
         joined && open && !self.closing && self.closed.is_none()
     }
 
-    /// Ends it, as a part of a connection that goes on or is over: nobody waits for what the peer
-    /// still sends here.
+    /// Closes the subflow while the connection continues or is over. Data that the peer still sends
+    /// here is not awaited.
     pub(super) fn close(&mut self, now: Instant) {
         self.closing = true;
         self.tcp.close(now);
         self.tcp.set_orphaned(now);
     }
 
-    /// Gives data to TCP and keeps it until it is acknowledged here.
+    /// Passes data to TCP and keeps it until it is acknowledged here.
     pub(super) fn push(&mut self, now: Instant, mapping: DataMapping, payload: Payload, psh: bool) {
         let ssn = self.tcp.push(now, mapping, psh);
         self.payloads.push_back((ssn, payload));
     }
 
-    /// Makes the mapping pushed last longer; `payload` is all that it maps then.
+    /// Extends the mapping pushed last; `payload` is then everything that it maps.
     pub(super) fn lengthen(&mut self, bytes: u32, payload: Payload, psh: bool) {
         if let Some((_, last)) = self.payloads.back_mut() {
             *last = payload;
@@ -110,7 +113,7 @@ impl SubflowContext {
         }
     }
 
-    /// Drops what the peer has acknowledged on this subflow.
+    /// Drops the payload that the peer has acknowledged on this subflow.
     pub(super) fn drop_acked(&mut self) {
         let acked = self.tcp.acked_until();
         while let Some((ssn, payload)) = self.payloads.front() {
@@ -124,7 +127,7 @@ impl SubflowContext {
         }
     }
 
-    /// The bytes of a transmission.
+    /// Returns the payload bytes of a transmission.
     pub(super) fn payload_of(&self, sent: &SentData) -> Payload {
         let index = match self.payloads.back() {
             Some((ssn, _)) if *ssn <= sent.ssn => self.payloads.len() - 1,
@@ -138,13 +141,14 @@ impl SubflowContext {
         if from == 0 && to == payload.len() { payload.clone() } else { payload.slice(from, to) }
     }
 
-    /// Whether the peer may still wait for the fourth packet of the handshake (RFC 8684 §3.2): we
-    /// have sent it, and nothing that came since says that it has arrived.
+    /// Returns true if the peer may still wait for the fourth packet of the handshake (RFC 8684
+    /// §3.2). We have sent it, and no later packet confirms its arrival.
     pub(super) fn unconfirmed(&self) -> bool {
         self.join.as_ref().is_some_and(|join| join.is_responder) && self.tcp.is_unused()
     }
 
-    /// What a scheduler sees; `room`: the interface takes packets, `cautious`: one packet first.
+    /// Returns the scheduler's view. `room`: the interface takes packets; `cautious`: only one
+    /// packet at first.
     pub(super) fn view(&self, now: Instant, room: bool, cautious: bool) -> PathView {
         let tcp = self.tcp.path_view();
         let mut room_bytes = if room { self.tcp.room_bytes(now) } else { 0 };

@@ -1,4 +1,4 @@
-//! MP_CAPABLE: how a connection begins, in both roles (RFC 8684 §3.1).
+//! MP_CAPABLE handshake of a connection, in both roles (RFC 8684 §3.1).
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::wire::{Flags, MpCapable, MpJoin as JoinOption, MpTcpRst, MptcpOption,
 use super::join::{self, JoinHandshake, JoinState};
 use super::{Connection, ConnectionConfig, ConnectionMode, HostContext, SubflowParams};
 
-/// The version that we speak.
+/// Protocol version that we support.
 const VERSION: u8 = 1;
 
 /// Reasons of MP_TCPRST (RFC 8684 §3.6).
@@ -37,7 +37,7 @@ impl Connection {
         Ok(connection)
     }
 
-    /// Answers a SYN: a SYN/ACK is due.
+    /// Accepts a SYN, after which a SYN/ACK is due.
     pub(crate) fn accept(
         id: ConnectionId,
         config: Arc<ConnectionConfig>,
@@ -54,7 +54,7 @@ impl Connection {
                 connection.checksum |= option.checksum;
                 connection.no_join_to_initial = option.no_join_to_source;
             }
-            // A peer that does not ask for Multipath TCP gets TCP; that is no fallback.
+            // A peer that does not offer Multipath TCP gets TCP; that does not count as a fallback.
             Some(_) | None => connection.fall_back_to_tcp(None),
         }
         connection.begin(tuple, tcp, now);
@@ -73,7 +73,7 @@ impl Connection {
         }
     }
 
-    /// Data is the first subflow's own stream from now on.
+    /// Falls back to TCP: from now on, data is the first subflow's own stream.
     pub(super) fn fall_back_to_tcp(&mut self, why: Option<FallbackReason>) {
         self.mode = ConnectionMode::Plain;
         self.fallback = why;
@@ -87,7 +87,7 @@ impl Connection {
         }
     }
 
-    /// Options of the SYN (or SYN/ACK) of a subflow.
+    /// Returns the MPTCP option of a subflow's SYN (or SYN/ACK).
     pub(super) fn syn_option(&self, index: usize) -> Option<MptcpOption> {
         let flow = self.flows.get(index)?;
         if let Some(join) = &flow.join {
@@ -118,7 +118,7 @@ impl Connection {
         }
     }
 
-    /// MP_CAPABLE of the third packet and of the first data: repeated until the peer confirms.
+    /// Returns MP_CAPABLE of the third packet and of the first data, until the peer confirms.
     pub(super) fn third_option(&self, data: Option<(u16, Option<u16>)>) -> Option<MptcpOption> {
         if !self.client || self.mode != (ConnectionMode::Multipath { confirmed: false }) {
             return None;
@@ -150,7 +150,7 @@ impl Connection {
         Some(MptcpOption::Join(option))
     }
 
-    /// MP_JOIN of the third packet.
+    /// Returns MP_JOIN of the third packet.
     pub(super) fn join_ack(&self, index: usize) -> Option<MptcpOption> {
         let join = self.flows.get(index)?.join?;
         if !matches!(join.state, JoinState::PreEstablished { .. }) {
@@ -160,7 +160,7 @@ impl Connection {
         Some(MptcpOption::Join(JoinOption::Ack { hmac }))
     }
 
-    /// A SYN/ACK on the first subflow, which TCP has accepted.
+    /// Processes a SYN/ACK on the first subflow, which TCP has accepted.
     pub(super) fn on_syn_ack(&mut self, segment: &Segment) {
         if self.mode != ConnectionMode::Offered {
             return;
@@ -188,8 +188,8 @@ impl Connection {
         self.remote_idsn = keys::initial_dsn(key);
     }
 
-    /// The answer to our SYN/ACK on the first subflow. `false`: drop it, it cannot be used before the
-    /// one that carries the keys.
+    /// Processes the reply to our SYN/ACK on the first subflow. Returns false if the segment must
+    /// be dropped: it is unusable before the one that carries the keys.
     pub(super) fn on_third_packet(&mut self, segment: &Segment) -> bool {
         if self.mode != ConnectionMode::Offered || !segment.flags.contains(Flags::ACK) {
             return true;
@@ -198,7 +198,7 @@ impl Connection {
             return true;
         }
         if !self.flows.first().is_some_and(|flow| flow.tcp.would_accept(segment)) {
-            return true; // TCP answers it; its options mean nothing (RFC 8684 §3)
+            return true; // TCP replies; the options are invalid (RFC 8684 §3)
         }
         if let Some(MpCapable { sender_key: Some(sender), receiver_key: Some(receiver), .. }) =
             capable(segment)
@@ -207,14 +207,14 @@ impl Connection {
                 self.set_remote_key(*sender);
                 self.mode = ConnectionMode::Multipath { confirmed: false };
             } else {
-                // Someone has changed it on its way, or it is not what was agreed on (RFC 8684 §3.1).
+                // A middlebox has changed it, or it differs from the agreement (RFC 8684 §3.1).
                 self.fall_back_to_tcp(Some(FallbackReason::NoCapableInAck));
             }
             return true;
         }
         let flow = self.flows.first();
         let in_order = flow.is_some_and(|flow| flow.tcp.offset_of(segment.seq) <= 1);
-        // Later data overtook the packet with the keys (RFC 8684 §3.1): it comes again.
+        // Later data overtook the packet with the keys (RFC 8684 §3.1): it is retransmitted.
         if !in_order || segment.options.dss.is_some() {
             return false;
         }
@@ -222,7 +222,7 @@ impl Connection {
         true
     }
 
-    /// The first subflow's handshake is complete.
+    /// Handles the completed handshake of the first subflow.
     pub(super) fn on_first_established(&mut self) {
         if self.established {
             return;
@@ -235,7 +235,7 @@ impl Connection {
         }
     }
 
-    /// Options have passed in both directions: subflows may be opened.
+    /// Confirms that options have passed in both directions: subflows may be opened.
     pub(super) fn confirm(&mut self, host: &HostContext<'_>) {
         if self.mode != (ConnectionMode::Multipath { confirmed: false }) {
             return;
@@ -244,7 +244,7 @@ impl Connection {
         self.path_event(host, path_manager::PathManagerEvent::Established);
     }
 
-    /// A subflow may carry data from now on.
+    /// Reports that a subflow may now carry data.
     pub(super) fn announce_subflow(&mut self, index: usize, host: &HostContext<'_>) {
         let Some(flow) = self.flows.get_mut(index) else { return };
         if flow.announced || !flow.usable() {
@@ -254,7 +254,7 @@ impl Connection {
         let (path, number) = (flow.path, flow.number);
         self.give_up_at = None;
         if self.retransmit_at.is_some() && self.backoff > 0 {
-            // It may take what has waited for a way ever more patiently.
+            // The subflow may carry data that has waited with a growing back-off.
             self.backoff = 0;
             self.arm_retransmission(host.now);
         }
@@ -266,8 +266,8 @@ impl Connection {
         }
     }
 
-    /// Opens another subflow (MP_JOIN); `false` if the connection has fallen back or ended since it
-    /// was asked for.
+    /// Opens another subflow (MP_JOIN); returns false if the connection has since fallen back or
+    /// ended.
     pub(crate) fn open(
         &mut self,
         tuple: &SubflowParams,
@@ -275,7 +275,7 @@ impl Connection {
         nonce: u32,
         now: Instant,
     ) -> bool {
-        // Subflows of the peer may have come in between.
+        // The peer may have opened subflows in the meantime.
         let others = self.flows.iter().filter(|flow| !flow.closing && flow.closed.is_none());
         let room = others.count() <= usize::from(self.config.subflow_limit)
             && self.flows.len() < usize::from(PathId::SLOTS);
@@ -287,7 +287,7 @@ impl Connection {
         true
     }
 
-    /// Whether a SYN with MP_JOIN may be answered (RFC 8684 §3.2).
+    /// Checks if a SYN with MP_JOIN may be accepted (RFC 8684 §3.2).
     pub(crate) fn accepts_join(&self) -> Result<(), MpTcpRst> {
         let prohibited = MpTcpRst { transient: false, reason: 3, reserved: 0 };
         let too_many = MpTcpRst { transient: true, reason: 2, reserved: 0 };
@@ -306,7 +306,7 @@ impl Connection {
         if self.flows.len() >= limit { Err(too_many) } else { Ok(()) }
     }
 
-    /// Answers a SYN with MP_JOIN, see [`Self::accepts_join`].
+    /// Accepts a SYN with MP_JOIN, see [`Self::accepts_join`].
     pub(crate) fn accept_join(
         &mut self,
         tuple: &SubflowParams,
@@ -324,7 +324,7 @@ impl Connection {
         }
     }
 
-    /// MP_JOIN in a SYN/ACK or third packet. `false`: the subflow must be reset.
+    /// Checks MP_JOIN in a SYN/ACK or third packet. Returns false if the subflow must be reset.
     pub(super) fn check_join(&mut self, index: usize, segment: &Segment, now: Instant) -> bool {
         let Some(flow) = self.flows.get_mut(index) else { return false };
         let Some(join) = &flow.join else { return true };
@@ -337,7 +337,7 @@ impl Connection {
             if let MptcpOption::Join(join) = option { Some(join) } else { None }
         });
         if !flow.tcp.would_accept(segment) {
-            return true; // TCP answers it; its options mean nothing (RFC 8684 §3)
+            return true; // TCP replies; the options are invalid (RFC 8684 §3)
         }
         let syn_ack = segment.flags.contains(Flags::SYN) && segment.flags.contains(Flags::ACK);
         match (join.state, option) {
@@ -351,7 +351,8 @@ impl Connection {
                 flow.remote_id = *address_id;
             }
             (JoinState::SynSent, _) => return false,
-            // Repeated SYN/ACK: our HMAC was lost; TCP answers it, and the answer carries the HMAC.
+            // Repeated SYN/ACK: our HMAC was lost. TCP acknowledges it, and that packet carries the
+            // HMAC.
             (JoinState::PreEstablished { .. }, _) if syn_ack => return true,
             // The fourth packet confirms that ours arrived (RFC 8684 §3.2).
             (JoinState::PreEstablished { .. }, _) => {
@@ -366,7 +367,7 @@ impl Connection {
                 join.state = JoinState::Established;
                 flow.tcp.want_ack();
             }
-            // Without the HMAC nothing may pass; a repeated SYN is TCP's business.
+            // Without the HMAC no data may pass; TCP handles a retransmitted SYN.
             (JoinState::SynReceived, _) => {
                 return segment.flags.contains(Flags::SYN) || segment.flags.contains(Flags::RST);
             }
@@ -378,21 +379,21 @@ impl Connection {
         true
     }
 
-    /// Whether the first subflow is still in its handshake and we are the server.
+    /// Returns true if the first subflow is still in its handshake and we are the server.
     pub(super) fn awaits_third_packet(&self, index: usize) -> bool {
         let flow = self.flows.get(index);
         flow.is_some_and(|flow| flow.join.is_none() && flow.tcp.state() == TcpState::SynReceived)
     }
 }
 
-/// MP_CAPABLE of a segment.
+/// Returns MP_CAPABLE of a segment.
 pub(crate) fn capable(segment: &Segment) -> Option<&MpCapable> {
     segment.options.mptcp.iter().find_map(|option| {
         if let MptcpOption::Capable(capable) = option { Some(capable) } else { None }
     })
 }
 
-/// The random number and backup flag of MP_JOIN in a SYN.
+/// Returns nonce and backup flag of MP_JOIN in a SYN.
 pub(crate) fn join_syn(segment: &Segment) -> Option<(u32, bool)> {
     segment.options.mptcp.iter().find_map(|option| {
         if let MptcpOption::Join(JoinOption::Syn { backup, nonce, .. }) = option {
@@ -403,14 +404,15 @@ pub(crate) fn join_syn(segment: &Segment) -> Option<(u32, bool)> {
     })
 }
 
-/// Whether MP_CAPABLE of a SYN can be answered: it has no key in version 1, and a later version may be
-/// answered by ours (RFC 8684 §3.1).
+/// Returns true if a SYN's MP_CAPABLE can be accepted. Version 1 has no key in the SYN, and ours
+/// may be the reply to a later version (RFC 8684 §3.1).
 fn can_answer(option: &MpCapable) -> bool {
     let known = MpCapable { version: option.version.min(VERSION), ..*option };
     option.sender_key.is_none() && acceptable(&known)
 }
 
-/// Version, algorithm and flags that we can speak (RFC 8684 §3.1: an unknown flag B means fall back).
+/// Returns true if we support version, algorithm and flags (RFC 8684 §3.1: an unknown flag B means
+/// fallback).
 pub(super) fn acceptable(option: &MpCapable) -> bool {
     option.version == VERSION && option.hmac_sha256 && !option.extensibility
 }

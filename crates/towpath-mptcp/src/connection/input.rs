@@ -1,4 +1,5 @@
-//! A segment's way: handshake options, TCP, mapping, the connection's own order, acknowledgements.
+//! Processing of a received segment: handshake options, TCP, mapping, the connection's order,
+//! acknowledgements.
 
 use towpath_multipath::congestion::Sibling;
 use towpath_multipath::scheduler::SchedulerEvent;
@@ -55,7 +56,7 @@ impl Connection {
         let unwanted = !received.data.is_empty() && self.is_closed_for_reading(index);
         self.on_data(host, index, received.data.drain(..));
         if unwanted {
-            // The peer must not believe that somebody reads it (RFC 9293 §3.6.1, RFC 2525 §2.17).
+            // The peer must not believe that its data is read (RFC 9293 §3.6.1, RFC 2525 §2.17).
             self.fail(host, ConnectionError::Aborted);
         }
         if received.fin {
@@ -68,14 +69,15 @@ impl Connection {
         self.progress_close(host);
     }
 
-    /// Plain TCP whose application has closed both directions, and whose FIN is on its way.
+    /// Returns true for plain TCP whose application has closed both directions, with the FIN sent.
     fn is_closed_for_reading(&self, index: usize) -> bool {
         let closing = self.flows.get(index).is_some_and(|flow| flow.closing);
         self.read_closed && self.is_single() && closing && self.closed.is_none()
     }
 
-    /// MP_FASTCLOSE in a RST (§3.5). One that has overtaken data has not the exact number, so that TCP
-    /// asks (RFC 5961 §3.2), and the RST that answers has no option any more. Our key was right.
+    /// Records MP_FASTCLOSE in a RST (§3.5). A RST that overtook data lacks the exact sequence
+    /// number, so TCP sends a challenge ACK (RFC 5961 §3.2). The RST in reply no longer has the
+    /// option, but our key was correct.
     fn note_fast_close(&mut self, index: usize, segment: &Segment) {
         let ours = MptcpOption::FastClose { key: self.local_key };
         if segment.flags.contains(Flags::RST)
@@ -86,7 +88,7 @@ impl Connection {
         }
     }
 
-    /// Handshakes whose options decide whether TCP may see the segment at all.
+    /// Checks handshakes whose options decide if TCP may process the segment.
     fn check_handshake(
         &mut self,
         host: &HostContext<'_>,
@@ -102,7 +104,8 @@ impl Connection {
         if let Some(flow) = self.flows.get_mut(index)
             && flow.tcp.state() == TcpState::SynSent
         {
-            // Only who knows the peer's numbers can reset what the SYN/ACK has opened (§3.2).
+            // Only a sender that knows the peer's numbers can reset a subflow after the SYN/ACK
+            // (§3.2).
             let _ = flow.tcp.on_segment(host.now, segment, flow.path, &[]);
         }
         self.reset_subflow(host, index, MPTCP_ERROR);
@@ -117,8 +120,8 @@ impl Connection {
         usable.map(|flow| flow.tcp.sibling(flow.path)).collect()
     }
 
-    /// What TCP acknowledged and lost, for the scheduler; plain TCP's acknowledgements are the
-    /// connection's.
+    /// Reports TCP's acknowledgements and losses to the scheduler. In plain TCP the
+    /// acknowledgements are the connection's.
     fn on_tcp_progress(&mut self, host: &HostContext<'_>, index: usize, received: &SegmentOutcome) {
         let Some(flow) = self.flows.get_mut(index) else { return };
         let path = flow.path;
@@ -161,7 +164,7 @@ impl Connection {
         self.on_data_ack(host, until, flow.tcp.peer_window_bytes());
     }
 
-    /// Multipath TCP options of an acceptable segment.
+    /// Processes the Multipath TCP options of an acceptable segment.
     fn on_options(
         &mut self,
         host: &HostContext<'_>,
@@ -223,7 +226,7 @@ impl Connection {
             });
             self.on_data_ack(host, until, bytes);
             if window == 0 && until <= self.send.acked() {
-                // Who keeps its window closed is alive (RFC 9293 §3.8.6.1).
+                // A peer that keeps its window closed is alive (RFC 9293 §3.8.6.1).
                 self.unanswered_since = None;
             }
         }
@@ -238,7 +241,7 @@ impl Connection {
     ) {
         let start = relative(mapping.dsn, self.remote_idsn, self.receive.next());
         let Some(flow) = self.flows.get_mut(index) else { return };
-        // Relative subflow sequence numbers are offsets; only their upper half is missing.
+        // Relative subflow sequence numbers are offsets without the upper 32 bits.
         let peer_isn = flow.tcp.peer_isn().unwrap_or(0);
         let ssn = flow.tcp.offset_of(peer_isn.wrapping_add(mapping.ssn));
         if mapping.len == 0 {
@@ -255,21 +258,22 @@ impl Connection {
         if fin && (data > 0 || self.fin_is_intact(start, mapping)) {
             let arrived = self.receive.on_fin(start.wrapping_add(data));
             self.on_arrived(arrived);
-            // Out of order, an answer would say nothing new, and, as it repeats our own DATA_FIN, two
-            // hosts that miss data could answer each other for ever.
+            // Out of order, an acknowledgement adds no information. It repeats our own DATA_FIN, so
+            // two hosts that miss data could acknowledge each other endlessly.
             if (self.receive.finished() || !self.fin_due())
                 && let Some(flow) = self.flows.get_mut(index)
             {
                 flow.tcp.want_ack();
             }
         }
-        // DATA_FIN alone has no place in the subflow (§3.3.3).
+        // DATA_FIN without data has no subflow sequence number (§3.3.3).
         if data > 0 && mapping.ssn != 0 {
             self.announce_mapping(index, ssn, start, mapping.len, u16::from(fin), mapping.checksum);
         }
     }
 
-    /// A checksum that was not agreed on, or none although it was: the subflow is broken (§3.3).
+    /// Returns true if a checksum is present without agreement, or missing despite it: the subflow
+    /// is broken (§3.3).
     fn refuses_checksum(
         &mut self,
         host: &HostContext<'_>,
@@ -283,8 +287,8 @@ impl Connection {
         wrong
     }
 
-    /// The checksum of a DATA_FIN alone covers the pseudo header (§3.3.3). One that is wrong is
-    /// ignored: the peer repeats it.
+    /// Verifies the checksum of a DATA_FIN without data, which covers the pseudo header (§3.3.3). A
+    /// wrong one is ignored: the peer retransmits it.
     fn fin_is_intact(&self, start: u64, mapping: &DssMapping) -> bool {
         let dsn = self.remote_idsn.wrapping_add(start);
         mapping.checksum.is_none_or(|sum| {
@@ -324,7 +328,7 @@ impl Connection {
         }
     }
 
-    /// Who waits to write is told that there is room, if there is enough of it.
+    /// Notifies a blocked writer if there is enough room.
     fn wake_writer(&mut self) {
         if self.writer.blocked && self.may_wake_writer() {
             self.writer.blocked = false;
@@ -332,7 +336,7 @@ impl Connection {
         }
     }
 
-    /// Data that is in order in a subflow.
+    /// Processes data that is in order in a subflow.
     pub(super) fn on_data(
         &mut self,
         host: &HostContext<'_>,
@@ -366,19 +370,19 @@ impl Connection {
         }
         self.mapped = mapped;
         self.track_in_order(index);
-        // What arrived may wait in the subflow, for what is missing there.
+        // Received data may wait in the subflow for a gap there.
         self.note_reordering();
     }
 
     fn on_mapped(&mut self, start: u64, payload: Payload) {
         let end = start.saturating_add(payload.len() as u64);
-        // Plain TCP has acknowledged what it admitted: that cannot be refused any more.
-        // Linux asks for the window only of what cannot be read yet (`mptcp_data_queue_ofo`).
+        // Plain TCP has acknowledged this data, so it cannot be refused any more. Linux checks the
+        // window only for out-of-order data (`mptcp_data_queue_ofo`).
         let due =
             self.config.receive_buffer.is_counted_in_packets() && start <= self.receive.next();
         let admitted = self.is_single() || due || self.receive.admits(end);
         if self.fallback_state.awaiting_infinite || start == 0 || !admitted {
-            // Not acknowledged at connection level, so the peer keeps it and sends it again.
+            // Not acknowledged at connection level, so the peer keeps and retransmits it.
             self.counts.discarded_bytes += payload.len() as u64;
             self.fallback_state.lost_until = self.fallback_state.lost_until.max(end);
             if self.fallback_state.awaiting_infinite {
@@ -404,7 +408,8 @@ impl Connection {
         }
     }
 
-    /// The peer ends one subflow: the end of the data in plain TCP, and of this path in Multipath TCP.
+    /// Handles a FIN of the peer: the end of the data in plain TCP, and of this path in Multipath
+    /// TCP.
     fn on_subflow_fin(&mut self, host: &HostContext<'_>, index: usize) {
         if self.mode == ConnectionMode::Plain || self.mode == ConnectionMode::Infinite {
             if let Some(what) = self.end_of_data_error(index) {
@@ -415,15 +420,15 @@ impl Connection {
             self.on_arrived(arrived);
             return;
         }
-        // The peer has ended its data and closes its half of the subflows; ours still carry what we
-        // have left to send (§3.3.3). Without DATA_FIN it gives up this subflow alone.
+        // The peer has ended its data and closes its direction of the subflows; ours still carry
+        // our remaining data (§3.3.3). Without DATA_FIN the peer gives up this subflow alone.
         if self.receive.finished() && !self.finishing {
             return;
         }
         let bare = self.flows.get(index).is_some_and(|flow| flow.without_data_ack);
         if (self.flows.len() == 1 || bare) && !self.send.fin_acked() {
-            // The peer may have fallen back without our knowledge: to it, a FIN would be the end of
-            // the data.
+            // The peer may have fallen back without our knowledge: it would take a FIN as the end
+            // of the data.
             self.reset_subflow(host, index, MPTCP_ERROR);
             return;
         }
@@ -459,8 +464,8 @@ impl Connection {
         self.remove_closed(host);
     }
 
-    /// A SYN for a subflow in TIME-WAIT that may begin a new connection: then it ends here, and the
-    /// sequence number behind the last one that it used is returned.
+    /// Ends the connection if a SYN for a subflow in TIME-WAIT may begin a new one. Returns the
+    /// sequence number after the last one that it used.
     pub(crate) fn reopen(
         &mut self,
         host: &HostContext<'_>,
@@ -474,7 +479,7 @@ impl Connection {
         Some(used_until)
     }
 
-    /// ICMP about one of its subflows.
+    /// Processes an ICMP message about one of its subflows.
     pub(crate) fn on_icmp(&mut self, host: &HostContext<'_>, index: usize, error: IcmpError) {
         if let Some(flow) = self.flows.get_mut(index) {
             flow.tcp.on_icmp(host.now, error);
@@ -483,8 +488,8 @@ impl Connection {
     }
 }
 
-/// An infinite mapping (length 0) begins with the data of its segment (RFC 8684 §3.7): without any it is
-/// none, as in Linux.
+/// Drops a mapping without data. An infinite mapping (length 0) begins with the data of its segment
+/// (RFC 8684 §3.7); without data it is ignored, as in Linux.
 fn ignore_mapping_of_nothing(segment: &mut Segment) {
     if let Some(dss) = &mut segment.options.dss {
         dss.mapping = dss.mapping.filter(|mapping| mapping.len > 0);
@@ -495,7 +500,7 @@ fn subflow_is(connection: &Connection, index: usize, state: TcpState) -> bool {
     connection.flows.get(index).is_some_and(|flow| flow.tcp.state() == state)
 }
 
-/// The offset of a data-level number from the wire; a short one is the nearest to `near`
+/// Returns the offset of a data-level number from the wire; a short one is the nearest to `near`
 /// (RFC 8684 §3.3.1).
 pub(super) fn relative(number: DataAck, idsn: u64, near: u64) -> u64 {
     match number {

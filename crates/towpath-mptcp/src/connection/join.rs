@@ -1,4 +1,4 @@
-//! The MP_JOIN handshake (RFC 8684 §3.2), both roles.
+//! MP_JOIN handshake (RFC 8684 §3.2), in both roles.
 
 use std::time::Duration;
 
@@ -6,23 +6,23 @@ use towpath_net::Instant;
 
 use crate::keys;
 
-/// First repetition of the third packet; doubled each time.
+/// Timeout of the third packet before its first retransmission; doubled each time.
 const INITIAL_RTO: Duration = Duration::from_secs(1);
-/// Repetitions of the third packet before the subflow is given up.
+/// Retransmissions of the third packet before the subflow is given up.
 const ACK_RETRIES: u32 = 6;
 
-/// One end of the handshake.
+/// State of one end of the handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct JoinHandshake {
     pub(super) state: JoinState,
     pub(super) local_nonce: u32,
     pub(super) remote_nonce: u32,
-    /// The peer opened the subflow.
+    /// Set when the peer opened the subflow.
     pub(super) is_responder: bool,
 }
 
-/// `SynSent` ─SYN/ACK▶ `PreEstablished` ─ACK▶ `Established` for the initiator; `SynReceived` ─ACK with
-/// HMAC▶ `Established` for the other.
+/// `SynSent` ─SYN/ACK▶ `PreEstablished` ─ACK▶ `Established` for the initiator; `SynReceived` ─ACK
+/// with HMAC▶ `Established` for the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum JoinState {
     SynSent,
@@ -48,24 +48,25 @@ impl JoinHandshake {
         self.state == JoinState::Established
     }
 
-    /// Our HMAC.
+    /// Returns the HMAC that proves our identity to the peer.
     pub(super) fn local_hmac(&self, local_key: u64, remote_key: u64) -> [u8; 32] {
         keys::join_hmac(local_key, remote_key, self.local_nonce, self.remote_nonce)
     }
 
-    /// Whether this is what the HMAC that the peer must send begins with.
+    /// Returns true if `tag` is the peer's HMAC or its first bytes.
     pub(super) fn proves_peer(&self, local_key: u64, remote_key: u64, tag: &[u8]) -> bool {
         let (theirs, ours) = (self.remote_nonce, self.local_nonce);
         keys::verify_join_hmac(remote_key, local_key, theirs, ours, tag)
     }
 
-    /// Initiator: the SYN/ACK was good.
+    /// For the initiator: records a valid SYN/ACK.
     pub(super) fn on_syn_ack(&mut self, nonce: u32, now: Instant) {
         self.remote_nonce = nonce;
         self.state = JoinState::PreEstablished { retransmit_at: now + INITIAL_RTO, tries: 0 };
     }
 
-    /// Initiator: the third packet is due again; `false` when it was repeated too often.
+    /// For the initiator: returns `Some(true)` if the third packet is due again, `Some(false)`
+    /// after too many retransmissions, and `None` before the timeout.
     pub(super) fn on_timeout(&mut self, now: Instant) -> Option<bool> {
         let JoinState::PreEstablished { retransmit_at, tries } = self.state else { return None };
         if now < retransmit_at {
@@ -85,12 +86,12 @@ impl JoinHandshake {
     }
 }
 
-/// Leftmost 64 bits of an HMAC.
+/// Returns the leftmost 64 bits of an HMAC.
 pub(super) fn leftmost_64(hmac: &[u8; 32]) -> u64 {
     hmac.iter().take(8).fold(0, |sum, byte| sum << 8 | u64::from(*byte))
 }
 
-/// Leftmost 160 bits of an HMAC.
+/// Returns the leftmost 160 bits of an HMAC.
 pub(super) fn leftmost_160(hmac: &[u8; 32]) -> [u8; 20] {
     let mut out = [0; 20];
     for (to, from) in out.iter_mut().zip(hmac) {

@@ -1,7 +1,7 @@
-//! What holds each subflow back.
+//! Reason that limits each subflow's sending.
 //!
-//! Whenever a connection has nothing more to hand to the network, each of its subflows is in exactly
-//! one state. Nothing of it is kept: whoever keeps accounts asks when it matters, and adds up the
+//! Whenever a connection has nothing more to hand to the network, each subflow is in exactly one
+//! state. The state is computed on demand and not stored: the caller queries it and adds up the
 //! times. The order in which states are tried is that of `docs/metrics.md`, *Account of capacity*.
 
 use std::net::IpAddr;
@@ -15,13 +15,13 @@ use crate::subflow::TcpSendLimit;
 use super::flow::SubflowContext;
 use super::{Connection, ConnectionMode, TxReadiness};
 
-/// What holds a subflow back.
+/// Reason why a subflow sends no more at the moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum SendLimit {
-    /// The application has nothing more.
+    /// The application has no more data to send.
     #[default]
     Application,
-    /// Its handshake is not complete.
+    /// The subflow's handshake is not complete.
     Handshake,
     /// The interface's own queue is full.
     HostQueue,
@@ -33,47 +33,47 @@ pub enum SendLimit {
     AfterLoss,
     /// The congestion window, in congestion avoidance, before any loss.
     CongestionAvoidance,
-    /// It is a backup, and others are not.
+    /// The subflow is a backup, and regular subflows exist.
     Backup,
-    /// It is taken for dead.
+    /// The subflow is stale, that is, assumed dead.
     Stale,
-    /// The connection's window is full of data that has arrived and waits for another path.
+    /// The connection's window is full of data that has arrived but waits for another path.
     HeadOfLineBlocking,
-    /// The peer's window.
+    /// The peer's TCP window is full.
     PeerWindow,
-    /// All of a full send buffer is under way.
+    /// The send buffer is full, and all of it is in flight.
     SendBuffer,
-    /// The scheduler did not give it what there is.
+    /// The scheduler did not assign the available data to this subflow.
     Scheduler,
 }
 
-/// A subflow that may carry data, and what holds it back.
+/// Subflow that may carry data, with the reason that limits it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SubflowLimit {
-    /// Its addresses, ours first.
+    /// Address pair of the subflow, ours first.
     pub addresses: (IpAddr, IpAddr),
-    /// State.
+    /// Reason that limits the subflow now.
     pub limit: SendLimit,
-    /// Where [`SendLimit::HeadOfLineBlocking`]: the addresses of the subflow that is waited for.
+    /// Addresses of the blocking subflow if the reason is [`SendLimit::HeadOfLineBlocking`].
     pub waits_for: Option<(IpAddr, IpAddr)>,
 }
 
-/// The connection's window.
+/// State of the connection's send window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SendWindowState {
     Open,
-    /// It holds new data back; half of it and more waits for this path.
+    /// The window blocks new data. `Some`: more than half of it waits for this path.
     Closed(Option<PathId>),
 }
 
-/// What is the same for all subflows of a connection.
+/// Send state that all subflows of a connection share.
 #[derive(Debug, Clone, Copy)]
 struct SendState {
-    /// Neither the application nor the connection has anything to send.
+    /// Set when neither the application nor the connection has data to send.
     idle: bool,
     unsent: bool,
     window: SendWindowState,
-    /// There is a subflow that is neither backup nor stale.
+    /// Set when a subflow exists that is neither backup nor stale.
     has_regular_path: bool,
 }
 
@@ -99,25 +99,25 @@ impl Connection {
         whole
     }
 
-    /// The path that most of the window waits for.
+    /// Returns the path that most of the window waits for.
     fn blocking_path(&self) -> Option<PathId> {
         if self.flows.len() < 2 {
             return None;
         }
         let under_way: u64 = self.flows.iter().map(|flow| flow.tcp.outstanding_bytes()).sum();
         let unacked = self.send.unacked_bytes();
-        // What the subflows have delivered waits for an earlier byte.
+        // Data that the subflows have delivered waits for an earlier byte.
         let waits = unacked.saturating_sub(under_way) * 2 > unacked;
         self.send.head().filter(|_| waits).and_then(|head| head.sent_on.iter().next())
     }
 
-    /// Whether the application has given nothing that is not sent.
+    /// Returns true if all data of the application was sent and the writer is not blocked.
     pub(crate) fn has_nothing_to_send(&self) -> bool {
         self.send.unsent_bytes() == 0 && !self.writer.blocked
     }
 
-    /// Subflows that may carry data, or will, and what holds them back at `now`, when nothing more can be
-    /// sent.
+    /// Returns the subflows that may carry data, now or later, and their limits at `now`.
+    /// Meaningful when no more can be sent.
     pub(crate) fn subflow_limits<'a>(
         &'a self,
         now: Instant,
@@ -133,7 +133,7 @@ impl Connection {
         })
     }
 
-    /// The largest window that the peer ever offered.
+    /// Returns the largest window that the peer ever offered.
     pub(crate) fn max_peer_window_bytes(&self) -> u64 {
         let told = self.flows.iter().map(|flow| flow.tcp.max_peer_window_bytes());
         told.max().unwrap_or(0)
@@ -168,7 +168,7 @@ impl SendState {
         (limit, None)
     }
 
-    /// It has room: what the connection does not give.
+    /// Returns the limit of a subflow that has room: the connection gives it no data.
     fn connection_limit(self, flow: &SubflowContext) -> (SendLimit, Option<PathId>) {
         if flow.stale {
             (SendLimit::Stale, None)

@@ -1,16 +1,16 @@
-//! Which data the bytes of one subflow are: mappings received in DSS options (RFC 8684 §3.3.1).
+//! Mappings from subflow bytes to connection data, received in DSS options (RFC 8684 §3.3.1).
 
 use std::collections::VecDeque;
 
 use crate::keys;
 use crate::wire::Payload;
 
-/// Unmapped bytes that are kept until their mapping comes. More than this, and the subflow is broken.
+/// Maximum unmapped bytes kept until their mapping arrives. With more, the subflow is broken.
 const MAX_UNMAPPED_BYTES: u64 = 256 * 1024;
 /// Mappings that a peer may announce ahead of the data.
 const MAX_PENDING_MAPPINGS: usize = 4_096;
 
-/// One mapping, as far as its bytes have not passed.
+/// Mapping whose bytes have not all arrived.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct PendingMapping {
     ssn: u64,
@@ -20,32 +20,32 @@ struct PendingMapping {
     checksum: Option<Box<PendingChecksum>>,
 }
 
-/// A mapping whose checksum is still to be verified: it is delivered as a whole.
+/// Mapping with a checksum to be verified: it is delivered as a whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct PendingChecksum {
-    /// As on the wire.
+    /// Checksum as on the wire.
     sum: u16,
-    /// The length in the option, which counts DATA_FIN too.
+    /// Length in the option, which includes DATA_FIN.
     len: u16,
     dsn: u64,
     wire_ssn: u32,
     collected: Payload,
 }
 
-/// A mapping from the wire, numbers made absolute.
+/// Mapping from the wire, with absolute numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct AbsoluteMapping {
-    /// Subflow offset.
+    /// Subflow offset of the first byte.
     pub(super) ssn: u64,
-    /// Bytes of data (without DATA_FIN).
+    /// Bytes of data, without DATA_FIN.
     pub(super) len: u64,
-    /// Data offset.
+    /// Data offset of the first byte.
     pub(super) start: u64,
-    /// Checksum, with what it covers besides the data: the length and numbers of the option.
+    /// Checksum, with the other fields that it covers: length and numbers of the option.
     pub(super) checksum: Option<(u16, u16, u64, u32)>,
 }
 
-/// What to do with bytes that are in order in the subflow.
+/// Action for bytes that are in order in the subflow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum MappingOutcome {
     /// Data of the connection.
@@ -56,33 +56,34 @@ pub(super) enum MappingOutcome {
     Unmapped,
 }
 
-/// The mappings of one subflow's incoming data.
+/// Mappings of one subflow's received data.
 #[derive(Debug, Default)]
 pub(super) struct ReceiveMappings {
     announced: VecDeque<PendingMapping>,
-    /// In order in the subflow, but without a mapping so far.
+    /// Bytes in order in the subflow that have no mapping yet.
     unmapped: Vec<(u64, Payload)>,
-    /// From this subflow offset on, data offset = subflow offset + this (infinite mapping, plain TCP).
+    /// From this subflow offset on, the data offset is the subflow offset plus the second value
+    /// (infinite mapping, plain TCP).
     infinite: Option<(u64, u64)>,
-    /// The subflow offset behind what was taken: a mapping that ends before it comes too late.
+    /// Subflow offset after the last taken byte: a mapping that ends before it is too late.
     taken_until: u64,
 }
 
 impl ReceiveMappings {
-    /// Everything is mapped one to one: data offset = subflow offset + `shift` (wrapping).
+    /// Maps everything one to one: data offset = subflow offset + `shift` (wrapping).
     pub(super) fn set_infinite(&mut self, from_ssn: u64, shift: u64) {
         match &mut self.infinite {
             None => self.infinite = Some((from_ssn, shift)),
-            // The packet where it begins was overtaken by the next.
+            // The packet with the start of the infinite mapping was overtaken by the next.
             Some((from, known)) if *known == shift => *from = from_ssn.min(*from),
             Some(_) => {}
         }
     }
 
-    /// The subflow's stream is the data from its first byte on, whatever was announced.
+    /// Treats the subflow's stream as the data from its first byte on, and ignores all mappings.
     pub(super) fn forget_all(&mut self) {
         self.infinite = Some((1, 0));
-        // Of a mapping with a checksum, what has come was not handed out yet.
+        // Bytes collected for a mapping with a checksum were not delivered yet.
         for map in self.announced.drain(..).rev() {
             if let Some(check) = map.checksum.filter(|check| !check.collected.is_empty()) {
                 self.unmapped.insert(0, (map.ssn, check.collected));
@@ -90,13 +91,13 @@ impl ReceiveMappings {
         }
     }
 
-    /// Bytes whose mapping must be complete before its checksum can be verified.
+    /// Returns the bytes that wait until their mapping is complete for its checksum.
     pub(super) fn unchecked_bytes(&self) -> u64 {
         let check = self.announced.front().and_then(|map| map.checksum.as_ref());
         check.map_or(0, |check| check.collected.len() as u64)
     }
 
-    /// Whether this subflow offset has a mapping.
+    /// Returns true if this subflow offset has a mapping.
     pub(super) fn covers(&self, ssn: u64) -> bool {
         self.infinite.is_some_and(|(from, _)| ssn >= from)
             || self.announced.iter().any(|map| ssn >= map.ssn && ssn < map.ssn + map.len)
@@ -106,11 +107,11 @@ impl ReceiveMappings {
         self.unmapped.iter().map(|(_, payload)| payload.len() as u64).sum()
     }
 
-    /// Notes a mapping. A mapping is fixed: a second one for the same bytes is ignored, whether it is
-    /// equal or not (RFC 8684 §3.3.1).
+    /// Records a mapping. A mapping is final: a second one for the same bytes is ignored, even if
+    /// it is equal (RFC 8684 §3.3.1).
     ///
-    /// TCP has received the packet that brings it, and may have in order what it maps; what counts is
-    /// whether the bytes were taken.
+    /// TCP has already received the packet that carries it, and may have the mapped bytes in order.
+    /// Only bytes that were taken count as mapped.
     pub(super) fn announce(&mut self, new: &AbsoluteMapping) {
         let end = new.ssn.saturating_add(new.len);
         let waiting = self.unmapped.first().map_or(self.taken_until, |(ssn, _)| *ssn);
@@ -131,8 +132,8 @@ impl ReceiveMappings {
         self.announced.insert(index, map);
     }
 
-    /// Takes bytes that are in order in the subflow and hands out those that are mapped. Call it with
-    /// an empty payload after [`Self::announce`] to get what had waited for the mapping.
+    /// Takes bytes that are in order in the subflow and returns those that are mapped. Call it with
+    /// an empty payload after [`Self::announce`] to get the bytes that waited for the mapping.
     pub(super) fn take(&mut self, ssn: u64, payload: Payload, out: &mut Vec<MappingOutcome>) {
         if !self.unmapped.is_empty() {
             let waiting = std::mem::take(&mut self.unmapped);
@@ -155,7 +156,7 @@ impl ReceiveMappings {
                 out.push(MappingOutcome::Data(ssn.wrapping_add(shift), payload));
                 return;
             }
-            // Mappings before these bytes can never be used again.
+            // Mappings before these bytes are no longer needed.
             while self.announced.front().is_some_and(|map| map.ssn + map.len <= ssn) {
                 self.announced.pop_front();
             }

@@ -1,14 +1,15 @@
 //! Several subflows as one connection (RFC 8684), or one subflow as plain TCP.
 //!
 //! Reading order: [`config`], `send` and `receive` (the two queues, in data offsets), `flow` (a
-//! subflow as a part of the connection), `handshake` and `join` (how it begins), `stateless` (how it
-//! begins under attack), `input` (a segment's way), `write` and `read` (the application's side), `schedule` (who sends what), `push` (into a
-//! subflow's queue), `emit` (the packet), `addresses`, `fallback` (options vanish),
-//! `failure` (MP_FAIL, reinjection), `timers`, `close`.
+//! subflow within its connection), `handshake` and `join` (establishment), `stateless`
+//! (establishment under attack). Then `input` (a received segment), `write` and `read` (the
+//! application's side), `schedule` (choice of path and data), `push` (into a subflow's queue),
+//! `emit` (the packet). Finally `addresses`, `fallback` (options vanish), `failure` (MP_FAIL,
+//! reinjection), `timers`, `close`.
 //!
 //! Numbers of the connection's data are offsets: 0 is the initial data sequence number, 1 the first
 //! byte, in both directions. On the first subflow, before anything was reinjected, they equal its
-//! subflow offsets; that is what fallback to plain TCP rests on.
+//! subflow offsets. Fallback to plain TCP depends on this.
 
 mod addresses;
 mod close;
@@ -65,21 +66,22 @@ use receive::ReceiveQueue;
 use receive_buffer::ReceiveBufferTuner;
 use send::SendStore;
 
-/// What a connection speaks.
+/// Protocol of a connection: TCP, Multipath TCP, or a state between them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ConnectionMode {
     /// Plain TCP: from the start, or fallen back before anything depended on Multipath TCP.
     Plain,
-    /// MP_CAPABLE was sent, the answer is open.
+    /// MP_CAPABLE was sent, and no reply has arrived.
     Offered,
-    /// Both keys are known. `confirmed`: the peer has shown that options pass in both directions; there
-    /// is no way back to plain TCP without MP_FAIL (RFC 8684 §3.7).
+    /// Both keys are known. `confirmed`: the peer has shown that options pass in both directions.
+    /// From then on, a fallback to plain TCP requires MP_FAIL (RFC 8684 §3.7).
     Multipath { confirmed: bool },
-    /// Fallen back in the middle: the rest of the data is mapped one to one (RFC 8684 §3.7).
+    /// Fallen back during the connection: the rest of the data is mapped one to one (RFC 8684
+    /// §3.7).
     Infinite,
 }
 
-/// What the stack must do for a connection.
+/// Request of a connection to the stack.
 #[derive(Debug)]
 pub(crate) enum ConnectionOutput {
     Event(StackEvent),
@@ -87,15 +89,15 @@ pub(crate) enum ConnectionOutput {
     Accepted,
     /// Open a subflow: it needs a port and an initial sequence number.
     Open(PathManagerAction),
-    /// A subflow is gone: its addresses are free.
+    /// A subflow was removed: its addresses are free.
     Gone(SocketAddr, SocketAddr),
 }
 
-/// The first window that Linux offers: whole packets of what an unscaled field can say.
+/// First window that Linux offers: whole packets within the maximum of an unscaled field.
 const INITIAL_WINDOW_BYTES: u64 = 64_088;
 
-/// Memory that all connections of a host use in turn, so that neither scheduling nor a segment
-/// allocates any, and idle connections have none of it.
+/// Memory that all connections of a host share. Neither scheduling nor a segment allocates any, and
+/// idle connections have none of it.
 #[derive(Debug, Default)]
 pub(crate) struct ScratchBuffers {
     pub(crate) out: Vec<ConnectionOutput>,
@@ -104,7 +106,7 @@ pub(crate) struct ScratchBuffers {
     mapped: Vec<mapping::MappingOutcome>,
 }
 
-/// What a connection sees of its host.
+/// The host's state as a connection sees it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HostContext<'a> {
     pub(crate) now: Instant,
@@ -112,14 +114,14 @@ pub(crate) struct HostContext<'a> {
     pub(crate) trace: bool,
 }
 
-/// What an interface would do with a packet now.
+/// Readiness of an interface for a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TxReadiness {
-    /// Take it.
+    /// The interface takes a packet now.
     Ready,
-    /// Take it later.
+    /// The interface takes a packet later.
     Blocked,
-    /// Lose it: it is switched off.
+    /// The interface is off: packets are lost.
     Down,
 }
 
@@ -135,7 +137,7 @@ pub(crate) struct SubflowParams {
     pub(crate) backup: bool,
 }
 
-/// One connection.
+/// One connection, Multipath TCP or plain TCP.
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "independent facts about both directions")]
 pub(crate) struct Connection {
@@ -147,10 +149,10 @@ pub(crate) struct Connection {
     remote_key: Option<u64>,
     local_idsn: u64,
     remote_idsn: u64,
-    /// DSS checksums are in use.
+    /// Set when DSS checksums are in use.
     checksum: bool,
     flows: Vec<SubflowContext>,
-    /// Last state of the subflows that are gone.
+    /// Last state of the closed subflows.
     closed_subflows: Vec<SubflowStatus>,
     next_number: u32,
     send: SendStore,
@@ -159,77 +161,78 @@ pub(crate) struct Connection {
     scheduler: Box<dyn Scheduler>,
     opportunistic: Opportunistic,
     path_manager: Box<dyn PathManager>,
-    /// Data that must be sent again elsewhere.
+    /// Data that must be reinjected.
     reinjections: VecDeque<PendingReinjection>,
-    /// Addresses of the first subflow, ours first: their identifier is 0, also when it is gone.
+    /// Addresses of the first subflow, ours first: their identifier is 0, even after it is closed.
     first: Option<(SocketAddr, SocketAddr)>,
     remote_addresses: Vec<RemoteAddress>,
-    /// The peer's C flag.
+    /// Set when the peer sent the C flag.
     no_join_to_initial: bool,
     announcements: Vec<PendingAddAddr>,
     echoes: Vec<AddAddr>,
     withdrawals: Vec<u8>,
-    /// The connection's own retransmission timer and its back-off.
+    /// Deadline of the connection's own retransmission timer; `backoff` counts its doublings.
     retransmit_at: Option<Instant>,
-    /// How long it runs before back-off.
+    /// Timeout of the retransmission timer before back-off.
     retransmit_after: Duration,
     backoff: u32,
-    /// When the timer fired first since something was acknowledged.
+    /// Time when the timer first fired since the last acknowledgement.
     unanswered_since: Option<Instant>,
-    /// When a connection without subflows, or one that nobody waits for, is given up.
+    /// Deadline of a connection that has no subflows or no reader.
     give_up_at: Option<Instant>,
     established: bool,
     fallback: Option<FallbackReason>,
-    /// After a fallback in the middle: data offset - subflow offset of what we send from that
-    /// subflow offset on.
+    /// After a fallback during the connection: data offset minus subflow offset of our data, from
+    /// that subflow offset on.
     sent_shift: Option<(u64, u64)>,
     fallback_state: FallbackState,
-    /// The application was told that it is over.
+    /// Result of the connection; `Some` after the application was notified of its end.
     closed: Option<Result<(), ConnectionError>>,
-    /// DATA_FIN was sent at least once.
+    /// Set when DATA_FIN was sent at least once.
     fin_begun: bool,
-    /// Both sides have ended their data; subflows are being closed.
+    /// Set when both sides have ended their data; subflows are being closed.
     finishing: bool,
-    /// The stack knows that it is in TIME-WAIT.
+    /// Set when the stack knows that it is in TIME-WAIT.
     waiting_told: bool,
-    /// The keys were sent just now, and DATA_FIN must follow them.
+    /// Set when the keys were just sent, and DATA_FIN must follow them.
     fin_after_keys: bool,
-    /// The application does not want to read any more.
+    /// Set when the application reads no more data.
     pub(crate) read_closed: bool,
     writer: WriterState,
-    /// The application knows that there is something, and has not looked since.
+    /// Set when the application was notified of readable data and has not read since.
     readable_told: bool,
-    /// What the subflows were told of what waits for them.
+    /// Unsent bytes, as last reported to the subflows.
     waiting_bytes: u64,
     scheduling: SchedulerState,
-    /// Options wait, because too many acknowledgements in a row would carry one (RFC 8684 §3).
+    /// Set when options wait, because too many consecutive acknowledgements would carry one (RFC
+    /// 8684 §3).
     signals_held: bool,
     signals_again_at: Option<Instant>,
     end_was_read: bool,
     offer: WindowAdvertisement,
     out: Vec<ConnectionOutput>,
-    /// As [`ScratchBuffers`], lent by the stack.
+    /// Scratch memory, lent by the stack; see [`ScratchBuffers`].
     views: Vec<PathView>,
     received: subflow::SegmentOutcome,
     mapped: Vec<mapping::MappingOutcome>,
     last_scheduled: Option<(PathId, u64)>,
     window_blocked_since: Option<Instant>,
     counts: ConnectionCounters,
-    /// What the stack has registered for it.
+    /// Deadline that the stack has registered for the connection.
     pub(crate) registered_timeout: Option<Instant>,
     pub(crate) queued: bool,
 }
 
-/// Data that must be sent again.
+/// Data that must be reinjected, with the cause.
 #[derive(Debug, Clone, Copy)]
 struct PendingReinjection {
     range: DataRange,
     cause: ReinjectionCause,
-    /// The path that has begun with it.
+    /// Path that has begun to send it.
     on: Option<PathId>,
 }
 
-/// Totals for [`crate::stack::ConnectionStatus`].
+/// Counters for [`crate::stack::ConnectionStatus`], over the connection's lifetime.
 #[derive(Debug, Clone, Copy, Default)]
 struct ConnectionCounters {
     written_bytes: u64,
@@ -240,42 +243,42 @@ struct ConnectionCounters {
     window_blocked: Duration,
 }
 
-/// The application that writes.
+/// State of the writing application.
 #[derive(Debug, Clone, Copy, Default)]
 struct WriterState {
-    /// Not all that it had was taken.
+    /// Set when not all of the written data was taken.
     blocked: bool,
-    /// When it tries again by itself.
+    /// Time of the next attempt without a notification.
     again_at: Option<Instant>,
-    /// It has written so much into the last packet, see [`Connection::writable_bytes`].
+    /// Bytes written into the last packet, see [`Connection::writable_bytes`].
     packet_bytes: u16,
-    /// It has written so much since all was pushed.
+    /// Bytes written since everything was pushed.
     unpushed_bytes: u32,
-    /// The last packet is being sent while it is written.
+    /// Set when the last packet is sent while more is being written to it.
     packet_leaves: bool,
 }
 
-/// Where the scheduler is.
+/// Scheduler's waiting state and the subflow being filled.
 #[derive(Debug, Clone, Copy, Default)]
 struct SchedulerState {
-    /// It waits for a better path, until then at the latest.
+    /// Latest time to query the scheduler again while it waits for a better path.
     ask_at: Option<Instant>,
-    /// How often in a row it waited in vain.
+    /// Consecutive waits that ended without a better path.
     waits: u32,
     /// The subflow whose queue is being filled.
     filling: Option<PathId>,
 }
 
-/// What acknowledgements tell the peer: above all, the window.
+/// Window and mapping format that acknowledgements carry to the peer.
 #[derive(Debug, Clone, Copy)]
 struct WindowAdvertisement {
-    /// It may have changed since subflows were told.
+    /// Set when the window may have changed since it was last advertised.
     changed: bool,
-    /// The application has read since then.
+    /// Set when the application has read since the last advertisement.
     was_read: bool,
-    /// What the last segment said, on whatever subflow.
+    /// Window in the last segment sent, on any subflow.
     advertised_bytes: u64,
-    /// The peer's last mapping has a number of 8 octets.
+    /// Set when the peer's last mapping has a number of 8 octets.
     peer_maps_long: bool,
 }
 
@@ -358,8 +361,8 @@ impl Connection {
         keys::token(self.local_key)
     }
 
-    /// Does something with the memory that is lent to it; what the stack must do is in
-    /// [`ScratchBuffers::out`] then, behind what was not carried out before.
+    /// Runs a function with the lent memory. Requests to the stack are then in
+    /// [`ScratchBuffers::out`], after those not carried out before.
     pub(crate) fn with_scratch<T>(
         &mut self,
         scratch: &mut ScratchBuffers,
@@ -372,7 +375,7 @@ impl Connection {
         self.borrow(scratch, swap, what)
     }
 
-    /// As [`Connection::with_scratch`], for what schedules and handles no segment.
+    /// As [`Connection::with_scratch`], for functions that schedule and process no segment.
     pub(crate) fn with_views<T>(
         &mut self,
         scratch: &mut ScratchBuffers,
@@ -384,7 +387,7 @@ impl Connection {
         self.borrow(scratch, swap, what)
     }
 
-    /// `swap` exchanges what is lent besides [`ScratchBuffers::out`].
+    /// Lends memory to a function; `swap` exchanges all parts except [`ScratchBuffers::out`].
     fn borrow<T>(
         &mut self,
         scratch: &mut ScratchBuffers,
@@ -400,7 +403,7 @@ impl Connection {
         done
     }
 
-    /// Hands out what the stack must do.
+    /// Takes the requests to the stack.
     pub(crate) fn take_output(&mut self) -> Vec<ConnectionOutput> {
         std::mem::take(&mut self.out)
     }
@@ -413,12 +416,13 @@ impl Connection {
         self.closed.is_some()
     }
 
-    /// Whether nothing of it is left on the network.
+    /// Returns true if the connection is over and has no subflow left.
     pub(crate) fn is_fully_closed(&self) -> bool {
         self.closed.is_some() && self.flows.is_empty()
     }
 
-    /// The identifier of our address on the wire: 0 is the one on which the connection began.
+    /// Returns the identifier of our address on the wire: 0 is the one on which the connection
+    /// began.
     pub(crate) fn local_id_of(&self, address: IpAddr) -> Option<u8> {
         if self.first.is_some_and(|(local, _)| local.ip() == address) {
             return Some(0);
@@ -438,7 +442,7 @@ impl Connection {
         self.mode == ConnectionMode::Multipath { confirmed: true }
     }
 
-    /// Whether data is one subflow's own stream.
+    /// Returns true if the data is one subflow's own stream.
     fn is_single(&self) -> bool {
         matches!(self.mode, ConnectionMode::Plain | ConnectionMode::Infinite)
     }
@@ -464,14 +468,15 @@ impl Connection {
         subflow::SubflowConfig { mtu_bytes, window_scale, ..self.config.subflow.clone() }
     }
 
-    /// No more scale than the buffer needs (RFC 7323 §2.3): a small window would round to zero.
+    /// Returns the window scale, no larger than the buffer needs (RFC 7323 §2.3): a small window
+    /// would round to zero.
     fn window_scale(&self) -> Option<u8> {
         let most = self.config.receive_buffer.max_bytes();
         let needed = (0..14).find(|scale| u64::from(u16::MAX) << scale >= most).unwrap_or(14);
         self.config.subflow.window_scale.map(|scale| scale.min(needed))
     }
 
-    /// A subflow's settings: packets leave room for the options of the connection.
+    /// Returns a subflow's configuration: packets leave room for the options of the connection.
     fn new_subflow(
         &mut self,
         tuple: &SubflowParams,
@@ -523,7 +528,7 @@ impl Connection {
         self.flows.len() - 1
     }
 
-    /// Tells TCP how many bytes of options its data packets carry.
+    /// Updates TCP's option bytes of data packets.
     fn update_data_options(&mut self) {
         let bytes = if self.mode == ConnectionMode::Plain { 0 } else { self.data_option_bytes() };
         for flow in &mut self.flows {
@@ -538,12 +543,12 @@ impl Connection {
         }
     }
 
-    /// Subflows that may carry data, as the scheduler sees them.
+    /// Fills the views with the subflows that may carry data, as the scheduler sees them.
     fn fill_views(&mut self, now: Instant, room: &dyn Fn(InterfaceId) -> TxReadiness) {
         self.views.clear();
         let cautious = self.config.cautious_joins;
-        // Nobody should wait for a path whose interface is off, unless there is no other: then TCP
-        // tries, and gives up in time.
+        // A path whose interface is off is skipped, unless all paths are off. Then TCP tries, and
+        // gives up after its timeout.
         let up = |flow: &SubflowContext| flow.usable() && room(flow.interface) != TxReadiness::Down;
         let any = self.flows.iter().any(up);
         for flow in self.flows.iter().filter(|flow| flow.usable()) {

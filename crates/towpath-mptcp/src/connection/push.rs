@@ -1,4 +1,4 @@
-//! Data on its way into a subflow's queue, mapping by mapping.
+//! Pushing data into a subflow's queue, mapping by mapping.
 
 use towpath_multipath::scheduler::SchedulerEvent;
 use towpath_multipath::{DataRange, PathId, PathSet};
@@ -9,18 +9,18 @@ use crate::subflow::DataMapping;
 
 use super::{Connection, ConnectionMode, HostContext};
 
-/// Longest mapping: its length has 16 bits, and one is kept for DATA_FIN.
+/// Maximum length of a mapping: 16 bits, minus one for DATA_FIN.
 pub(super) const MAX_MAPPING_BYTES: u64 = 65_534;
 
 impl Connection {
-    /// Whether data goes into the subflows' queues in the pieces in which it was written.
+    /// Returns true if data goes into the subflows' queues in the pieces in which it was written.
     pub(super) fn fills_queues(&self) -> bool {
         self.config.subflow.counts_memory
             && self.is_multipath()
             && self.scheduler.fills_subflow_queues()
     }
 
-    /// Gives the next bytes of the store to these paths.
+    /// Pushes the next bytes of the store to these paths.
     pub(super) fn push_new(&mut self, host: &HostContext<'_>, paths: PathSet, bytes: u64) {
         let start = self.send.next();
         let psh = bytes == self.send.unsent_bytes();
@@ -34,8 +34,8 @@ impl Connection {
         self.send.on_sent_new(bytes, paths, host.now);
     }
 
-    /// As Linux cuts what goes into a subflow's queue: the packet at its end is filled first, so that
-    /// where a piece of what was written ends does not show on the wire.
+    /// Pushes a range in packets, as Linux fills a subflow's queue. The last packet of the queue is
+    /// filled first, so that boundaries of writes do not show on the wire.
     fn push_packets(&mut self, host: &HostContext<'_>, path: PathId, range: DataRange) {
         let mut range = range;
         while let Some(flow) = self.flows.iter().find(|flow| flow.path == path)
@@ -50,7 +50,7 @@ impl Connection {
         }
     }
 
-    /// Gives bytes of the store to a path, as one mapping.
+    /// Pushes bytes of the store to a path, as one mapping.
     fn push(&mut self, host: &HostContext<'_>, path: PathId, range: DataRange, psh: bool) {
         let lengthened = self.lengthened(path, range);
         let shares = self.config.shares_peer_window && self.is_multipath();
@@ -77,9 +77,9 @@ impl Connection {
         }
     }
 
-    /// What one mapping maps if `range` is put to the one that still waits at the end of a path's queue, as
-    /// in Linux: to what fills a packet there, or a single packet: a mapping of one packet is lost with the
-    /// options of that packet.
+    /// Returns the mapping that joins `range` to the last mapping in a path's queue, or `None`. As
+    /// in Linux, the result either fills a packet there or stays a single packet. A mapping of one
+    /// packet is lost with the options of that packet.
     fn lengthened(&self, path: PathId, range: DataRange) -> Option<DataRange> {
         let tail = self.open_tail(path, range.start)?;
         let flow = self.flows.iter().find(|flow| flow.path == path)?;
@@ -91,7 +91,7 @@ impl Connection {
         grows.then_some(DataRange { start: tail.dsn, bytes })
     }
 
-    /// The mapping at the end of a path's queue, if nothing of it was sent and data from `start` on
+    /// Returns the last mapping in a path's queue, if none of it was sent and data from `start` on
     /// would continue it.
     fn open_tail(&self, path: PathId, start: u64) -> Option<DataMapping> {
         let flow = self.flows.iter().find(|flow| flow.path == path)?;
@@ -100,7 +100,7 @@ impl Connection {
         (follows && self.is_multipath() && !self.checksum).then_some(tail)
     }
 
-    /// Sends data again on a path, as far as it has room; `false` if that is nothing.
+    /// Reinjects data on a path, as far as it has room; returns false if nothing was sent.
     pub(super) fn reinject(
         &mut self,
         host: &HostContext<'_>,

@@ -1,4 +1,4 @@
-//! What the application reads, and the window that its subflows offer for it.
+//! Application reads, and the window that the subflows offer for them.
 
 use bytes::Bytes;
 use towpath_net::Instant;
@@ -8,7 +8,7 @@ use super::{Connection, ReceiveBufferMode, WindowShare};
 use crate::subflow::TcpState;
 
 impl Connection {
-    /// See [`crate::stack::Stack::read`].
+    /// Reads the next data in order; see [`crate::stack::Stack::read`].
     pub(crate) fn read(&mut self, now: Instant) -> Option<Bytes> {
         self.readable_told = false;
         if let Some(bytes) = self.receive.read() {
@@ -30,9 +30,11 @@ impl Connection {
         };
         let rtt = self.flows.iter().map(rtt).max().unwrap_or_default();
         let due = self.tuning.is_due(now, rtt);
-        // `mptcp_rcv_space_adjust` looks at all subflows when a round trip has ended, or none is known.
+        // `mptcp_rcv_space_adjust` checks all subflows when a round trip has ended, or if none is
+        // known.
         if as_receiver && !self.is_single() && (due || rtt.is_zero()) {
-            // Linux has a subflow of the peer's when its handshake has ended, its own from the SYN on.
+            // Linux counts a subflow of the peer once its handshake has ended, and its own from the
+            // SYN on.
             let counts = |flow: &&SubflowContext| {
                 flow.closed.is_none() && flow.tcp.state() != TcpState::SynReceived
             };
@@ -63,7 +65,7 @@ impl Connection {
         let shared = !self.is_single();
         let limit = self.flows.iter().map(|flow| flow.window_limit).max();
         let room = self.tuning.window_bytes(free, limit.unwrap_or(free), unit);
-        // Linux keeps the connection's edge to the byte, and tells what of it fits into whole units
+        // Linux keeps the connection's edge to the byte, and advertises the whole units of it
         // (`mptcp_set_rwin`).
         let exact = shared && self.config.receive_buffer.is_counted_in_packets();
         let window = if exact {
@@ -71,7 +73,7 @@ impl Connection {
         } else {
             self.receive.window(room, unit)
         };
-        // What the peer was promised on each subflow may be more than the buffer has, in all.
+        // The windows promised on all subflows together may exceed the buffer.
         let room = self.tuning.buffer_bytes().saturating_sub(self.reorder_bytes());
         for flow in &mut self.flows {
             flow.tcp.set_receive_window(window, shared);
@@ -80,8 +82,8 @@ impl Connection {
         if self.config.acks_on_read {
             return self.ack_after_read(window, offered);
         }
-        // One subflow is enough to tell the peer: the one that it used last.
-        // What we have ended ourselves still receives in plain TCP.
+        // An update on one subflow, the last one used, is enough. In plain TCP, a direction that we
+        // have closed still receives.
         let latest = self.flows.iter_mut().filter(|flow| flow.usable() || !shared);
         if let Some(flow) = latest.max_by_key(|flow| (flow.last_data_at, flow.path))
             && flow.tcp.window_update_due()
@@ -90,8 +92,8 @@ impl Connection {
         }
     }
 
-    /// What waits in the subflow of plain TCP takes memory of the same buffer, and lets it grow
-    /// ([`WindowShare::LinuxPackets`]).
+    /// Accounts for out-of-order data in the subflow of plain TCP. It takes memory of the same
+    /// buffer and lets it grow ([`WindowShare::LinuxPackets`]).
     fn account_subflow_queue(&mut self) {
         if let Some(span) = self.sole_receiver().map(|flow| flow.tcp.reorder_span_bytes()) {
             self.tuning.on_ofo_span(span);
@@ -103,9 +105,9 @@ impl Connection {
         self.flows.first().filter(|_| counted && self.is_single())
     }
 
-    /// What may be offered while nothing waits to be read. In Linux what waits for earlier data takes
-    /// memory of the buffer besides its place in the window, so that the window shrinks by it once more
-    /// (`tcp_space`).
+    /// Returns the bytes that may be offered when no data is unread. In Linux, out-of-order data
+    /// takes buffer memory in addition to its place in the window. The window therefore shrinks by
+    /// it once more (`tcp_space`).
     pub(super) fn offered_bytes(&self) -> u64 {
         let accounts = self.config.receive_buffer.window_share != WindowShare::Percent(100);
         let waiting = || {
@@ -119,8 +121,8 @@ impl Connection {
         self.offered_bytes().saturating_sub(self.receive.ready_bytes())
     }
 
-    /// So many bytes came in order on a subflow: twice as many more may be offered, if there is room
-    /// (`tcp_grow_window`).
+    /// Raises the window limit after `bytes` came in order on a subflow. Twice as many may be
+    /// offered, if there is room (`tcp_grow_window`).
     pub(super) fn raise_window_limit(&mut self, index: usize, bytes: u64) {
         let free = self.free_bytes();
         if let Some(flow) = self.flows.get_mut(index).filter(|flow| flow.window_limit < free) {
@@ -128,14 +130,15 @@ impl Connection {
         }
     }
 
-    /// The application has read: what waits for that is acknowledged ([`Config::acks_on_read`]).
+    /// The application has read: what waits for that is acknowledged
+    /// ([`super::ConnectionConfig::acks_on_read`]).
     fn ack_after_read(&mut self, window: u64, offered: u64) {
         if !std::mem::take(&mut self.offer.was_read) {
             return;
         }
         let (single, drained) = (self.is_single(), !self.receive.has_unread());
         let mss = self.flows.iter().map(|flow| u64::from(flow.tcp.mss_bytes())).max();
-        // RFC 9293 §3.8.6.2.2: no sliver.
+        // RFC 9293 §3.8.6.2.2: no small increments.
         let tells = window >= mss.unwrap_or(1).min(offered.max(1));
         let window = if tells { window } else { 0 };
         let doubled = window > 0 && window >= 2 * self.offer.advertised_bytes;

@@ -1,5 +1,5 @@
-//! The receive side of a connection: data offsets put in order, and the window that all subflows
-//! share (RFC 8684 §3.3.4).
+//! Receive side of a connection: reordering by data offset, and the window that all subflows share
+//! (RFC 8684 §3.3.4).
 
 use std::collections::VecDeque;
 
@@ -9,32 +9,32 @@ use crate::wire::Payload;
 
 use super::waiting::OutOfOrderQueue;
 
-/// What the application has not read, and what waits for earlier data.
+/// Receive queue: data the application has not read, and out-of-order data.
 #[derive(Debug)]
 pub(super) struct ReceiveQueue {
-    /// In order, unread.
+    /// Data in order that is unread.
     ready: VecDeque<Bytes>,
     ready_bytes: u64,
-    /// Out of order.
+    /// Data that arrived out of order.
     waiting: OutOfOrderQueue,
-    /// The next offset in order; DATA_ACK is this one.
+    /// Next offset in order, which is the DATA_ACK.
     next: u64,
-    /// Offset of the peer's DATA_FIN, once it was announced.
+    /// Offset of the peer's DATA_FIN, once announced.
     fin: Option<u64>,
-    /// DATA_FIN is in order: `next` is behind it.
+    /// Set when DATA_FIN is in order: `next` is after it.
     finished: bool,
-    /// The right edge of the window that was offered; it never moves back.
+    /// Right edge of the offered window; it never moves back.
     edge: u64,
     read_bytes: u64,
     duplicate_bytes: u64,
 }
 
-/// What data changed.
+/// Change in the queue that new data caused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct ReceiveProgress {
-    /// Bytes that are in order now.
+    /// Bytes that became in order.
     pub(super) in_order: u64,
-    /// The end is in order now.
+    /// Set when the end became in order.
     pub(super) finished: bool,
 }
 
@@ -61,12 +61,12 @@ impl ReceiveQueue {
         self.finished
     }
 
-    /// Whether there is something to read.
+    /// Returns true if there is data to read.
     pub(super) fn has_unread(&self) -> bool {
         self.ready_bytes > 0
     }
 
-    /// What has arrived in order and was not read.
+    /// Returns the bytes that are in order and unread.
     pub(super) fn ready_bytes(&self) -> u64 {
         self.ready_bytes
     }
@@ -75,7 +75,7 @@ impl ReceiveQueue {
         self.waiting.bytes()
     }
 
-    /// Bytes that became in order, read or not.
+    /// Returns the bytes that became in order, read or not.
     pub(super) fn received_bytes(&self) -> u64 {
         self.read_bytes + self.ready_bytes
     }
@@ -88,8 +88,8 @@ impl ReceiveQueue {
         self.duplicate_bytes
     }
 
-    /// Nothing may be discarded that was not received: what a failed checksum drops does not count
-    /// as received.
+    /// Inserts data. Received data may never be discarded; data dropped for a failed checksum does
+    /// not count as received.
     pub(super) fn insert(&mut self, start: u64, mut payload: Payload) -> ReceiveProgress {
         let before = self.next;
         let mut start = start;
@@ -99,7 +99,7 @@ impl ReceiveQueue {
             payload.advance(known as usize);
             start += known;
         }
-        // Behind DATA_FIN there is no data; a peer that sends some breaks its own promise.
+        // No data may follow DATA_FIN; a peer that sends some violates the protocol.
         if let Some(fin) = self.fin {
             payload.truncate(fin.saturating_sub(start) as usize);
         }
@@ -116,7 +116,7 @@ impl ReceiveQueue {
         self.settle(before)
     }
 
-    /// The peer announced DATA_FIN at `offset`. The first announcement counts.
+    /// Records a DATA_FIN of the peer at `offset`. Only the first counts.
     pub(super) fn on_fin(&mut self, offset: u64) -> ReceiveProgress {
         if self.fin.is_none() && offset >= self.next {
             self.fin = Some(offset);
@@ -124,21 +124,22 @@ impl ReceiveQueue {
         self.settle(self.next)
     }
 
-    /// An end that was announced from `offset` on is none: what said so was damaged.
+    /// Drops a DATA_FIN announced at or after `offset`: the segment that carried it was damaged.
     pub(super) fn forget_fin(&mut self, offset: u64) {
         if !self.finished {
             self.fin = self.fin.filter(|fin| *fin < offset);
         }
     }
 
-    /// Whether something is missing before `until`, before what waits, or before the announced end.
+    /// Returns true if data is missing before `until`, before out-of-order data, or before
+    /// DATA_FIN.
     pub(super) fn misses(&self, until: u64) -> bool {
         self.next < until
             || self.out_of_order_bytes() > 0
             || self.fin.is_some_and(|fin| fin > self.next)
     }
 
-    /// Drops what waits from `offset` on, and says how much it was.
+    /// Drops out-of-order data from `offset` on, and returns the number of bytes.
     pub(super) fn discard_from(&mut self, offset: u64) -> u64 {
         self.waiting.discard_from(offset)
     }
@@ -170,7 +171,7 @@ impl ReceiveQueue {
         }
     }
 
-    /// The next slice for the application; `None` when there is none now.
+    /// Returns the next slice for the application; `None` when nothing is in order yet.
     pub(super) fn read(&mut self) -> Option<Bytes> {
         let bytes = self.ready.pop_front()?;
         self.ready_bytes -= bytes.len() as u64;
@@ -178,17 +179,17 @@ impl ReceiveQueue {
         Some(bytes)
     }
 
-    /// The window to offer when there is so much `room`. Data that waits for earlier data lies inside the
-    /// window and takes nothing from it. The right edge never moves back (RFC 8684 §3.3.4 and RFC 9293
-    /// §3.8.6), not even by rounding to the `unit` that the field of a segment can say: a promise is
-    /// rounded up.
+    /// Returns the window to offer for `room` free bytes. Out-of-order data lies inside the window
+    /// and does not reduce it. The right edge never moves back (RFC 8684 §3.3.4 and RFC 9293
+    /// §3.8.6). Rounding to `unit`, the granularity of the window field, does not move it back
+    /// either: an offered window is rounded up.
     pub(super) fn window(&mut self, room: u64, unit: u64) -> u64 {
         let promised = self.edge.saturating_sub(self.next).next_multiple_of(unit.max(1));
         self.edge = self.next + promised.max(room);
         promised.max(room)
     }
 
-    /// Whether data at this offset is within what was offered.
+    /// Returns true if data that ends at this offset is within the offered window.
     pub(super) fn admits(&self, end: u64) -> bool {
         end <= self.edge
     }

@@ -1,4 +1,4 @@
-//! How the receive buffer grows: not at all, as in Linux, or as in seed 003.
+//! Growth of the receive buffer: none, as in Linux, or after Barré et al. 2011.
 
 use std::time::Duration;
 
@@ -10,20 +10,20 @@ use super::{ReceiveBuffer, ReceiveBufferMode, WindowShare};
 const INITIAL_SPACE_BYTES: u64 = 14_600;
 const INITIAL_PACKETS: u64 = 10;
 
-/// Shares are counted in parts of it, as in Linux (`TCP_RMEM_TO_WIN_SCALE`).
+/// Denominator of the shares, as in Linux (`TCP_RMEM_TO_WIN_SCALE`).
 const SHARE_DENOMINATOR: u64 = 256;
-/// Linux expects packets of this size at first, and learns from larger ones only (`TCP_MSS_DEFAULT`).
+/// Packet size that Linux expects at first; it adapts to larger ones only (`TCP_MSS_DEFAULT`).
 const DEFAULT_MSS_BYTES: u64 = 536;
 /// Headers of a packet: IPv4, TCP, timestamps, a mapping.
 const HEADERS_BYTES: u64 = 80;
-/// Room that is kept in front of a packet (`NET_SKB_PAD`), and behind it (`struct skb_shared_info`).
+/// Memory reserved in front of a packet (`NET_SKB_PAD`), and behind it (`struct skb_shared_info`).
 const SKB_PADDING_BYTES: (u64, u64) = (64, 320);
-/// The notes on a packet (`struct sk_buff`), and those of one that lies in pages, with its header.
+/// Metadata of a packet (`struct sk_buff`), and of one that lies in pages, with its header.
 const SKB_OVERHEAD_BYTES: (u64, u64) = (256, 832);
 const PAGE_BYTES: u64 = 4_096;
 
-/// What payload is of a packet's memory in Linux, in 256ths. Up to a page the memory is a power of two,
-/// beyond it whole pages.
+/// Returns the payload share of a packet's memory in Linux, in 256ths. Up to a page the memory is a
+/// power of two, beyond that whole pages.
 fn linux_share(payload_bytes: u64) -> u64 {
     if payload_bytes <= DEFAULT_MSS_BYTES {
         return SHARE_DENOMINATOR / 2;
@@ -38,23 +38,23 @@ fn linux_share(payload_bytes: u64) -> u64 {
     payload_bytes * SHARE_DENOMINATOR / memory
 }
 
-/// The receive buffer of one connection and what is measured to size it.
+/// Receive buffer of one connection and the measurements that size it.
 #[derive(Debug)]
 pub(super) struct ReceiveBufferTuner {
     config: ReceiveBuffer,
-    /// Memory; the window is this share of it: how many of how many parts.
+    /// Memory in bytes; the window is the fraction `share` of it.
     buffer_bytes: u64,
     share: (u64, u64),
     /// Payload of the largest packet so far.
     payload_bytes: u64,
-    /// Begin of the round trip that is being measured.
+    /// Start of the round trip being measured.
     since: Instant,
-    /// What the application had read by then, and what had arrived.
+    /// Bytes that the application had read at `since`; `arrived_bytes` likewise.
     read_bytes: u64,
     arrived_bytes: u64,
-    /// What was offered at first.
+    /// Window offered at first, in bytes.
     first_offer_bytes: u64,
-    /// What it read in the largest round trip so far, once one has ended.
+    /// Bytes read in the largest round trip so far; `None` before one has ended.
     space_bytes: Option<u64>,
 }
 
@@ -83,20 +83,20 @@ impl ReceiveBufferTuner {
         self.buffer_bytes
     }
 
-    /// What of the buffer may be offered as window.
+    /// Returns the bytes of the buffer that may be offered as window.
     pub(super) fn offered_bytes(&self) -> u64 {
         self.buffer_bytes.saturating_mul(self.share.0) / self.share.1
     }
 
-    /// Of so many free bytes the window to offer, in a `unit` that the field of a segment can say; in
-    /// Linux no more than `limit_bytes`.
+    /// Returns the window to offer for `free_bytes`, in a `unit` of the window field. In Linux it
+    /// is at most `limit_bytes`.
     pub(super) fn window_bytes(&self, free_bytes: u64, limit_bytes: u64, unit: u64) -> u64 {
         let down = free_bytes / unit * unit;
         if self.config.window_share != WindowShare::LinuxPackets {
             return down;
         }
-        // `__tcp_select_window`: with less than half free, no more than there is, and none at all of what
-        // is hardly worth it.
+        // `__tcp_select_window`: if less than half is free, at most the free bytes, and 0 if these
+        // are few.
         let whole = self.offered_bytes();
         let little = (whole / 16).max(self.payload_bytes);
         if free_bytes >= whole / 2 {
@@ -108,8 +108,8 @@ impl ReceiveBufferTuner {
         }
     }
 
-    /// The largest packet that came so far has so much payload; in plain TCP, where there is a `single`
-    /// subflow, the share follows at once (`tcp_measure_rcv_mss`).
+    /// Records the largest payload of a packet so far. In plain TCP, with a `single` subflow, the
+    /// share follows immediately (`tcp_measure_rcv_mss`).
     pub(super) fn note_packets(&mut self, payload_bytes: u64, single: bool) {
         if self.config.window_share == WindowShare::LinuxPackets {
             self.payload_bytes = payload_bytes;
@@ -119,22 +119,23 @@ impl ReceiveBufferTuner {
         }
     }
 
-    /// Payload of the largest packet of each subflow, none where none came. The smallest share is that of
-    /// the connection (Linux `mptcp_rcv_space_adjust`), so that a subflow on which nothing has come yet
-    /// makes the window smaller.
+    /// Records the largest payload of a packet on each subflow, 0 before any data. The smallest
+    /// share applies to the connection (Linux `mptcp_rcv_space_adjust`). A subflow without data
+    /// therefore reduces the window.
     pub(super) fn note_subflows(&mut self, payload_bytes: impl Iterator<Item = u64>) {
         if let Some(least) = payload_bytes.map(linux_share).min() {
             self.share = (least, SHARE_DENOMINATOR);
         }
     }
 
-    /// Whether the round trip that is being measured has ended; `rtt_max` is the longest round-trip
-    /// time of all subflows.
+    /// Returns true if the measured round trip has ended. `rtt_max` is the longest round-trip time
+    /// of all subflows.
     pub(super) fn is_due(&self, now: Instant, rtt_max: Duration) -> bool {
         now.saturating_since(self.since) >= rtt_max && !rtt_max.is_zero()
     }
 
-    /// Called at the end of a round trip: totals so far, and the largest packet's payload.
+    /// Updates the buffer at the end of a round trip, with totals so far and the largest packet's
+    /// payload.
     pub(super) fn update(
         &mut self,
         now: Instant,
@@ -147,8 +148,8 @@ impl ReceiveBufferTuner {
         let wanted = match self.config.mode {
             ReceiveBufferMode::Fixed => 0,
             ReceiveBufferMode::Linux => self.linux(read, mss_bytes),
-            // Seed 003 §4.1: 2 · Σ bandwidth · longest round-trip time, and what arrives on all
-            // subflows in the longest round trip is that sum times that time.
+            // Seed 003 §4.1: 2 · Σ bandwidth · longest round-trip time. The bytes that arrive on
+            // all subflows in the longest round trip are that sum times that time.
             ReceiveBufferMode::Barre2011 => arrived.saturating_mul(2),
         };
         self.grow_to(wanted);
@@ -157,11 +158,11 @@ impl ReceiveBufferTuner {
         self.arrived_bytes = arrived_bytes;
     }
 
-    /// Linux's dynamic right-sizing: room for twice what was read in a round trip, and for as much
-    /// growth as there was since the last one.
+    /// Linux's dynamic right-sizing: twice the bytes read in a round trip, plus the growth since
+    /// the last one.
     fn linux(&mut self, read: u64, mss_bytes: u32) -> u64 {
-        // What an initial window brings is no growth yet. Counted from the whole window, it could never
-        // be seen that a window was used up in each round trip.
+        // Data of an initial window does not count as growth yet. Counted from the whole window, a
+        // window used up in each round trip would never be detected.
         let (first, more) = match self.config.window_share {
             WindowShare::LinuxPackets => (INITIAL_PACKETS * u64::from(mss_bytes), 0),
             WindowShare::Percent(_) => (INITIAL_SPACE_BYTES, 16 * u64::from(mss_bytes)),
@@ -176,9 +177,9 @@ impl ReceiveBufferTuner {
         window.saturating_add(u64::try_from(grown.saturating_mul(2)).unwrap_or(u64::MAX))
     }
 
-    /// Behind a gap in TCP's own sequence data waits, and ends so many bytes from where it should begin:
-    /// the buffer must hold it besides what is read in a round trip (Linux `tcp_rcvbuf_grow`, called for
-    /// each packet that comes out of order).
+    /// Grows the buffer for out-of-order data that ends `span_bytes` behind a gap in TCP's own
+    /// sequence. The buffer must hold it in addition to the data read in a round trip. Linux calls
+    /// `tcp_rcvbuf_grow` for each packet out of order.
     pub(super) fn on_ofo_span(&mut self, span_bytes: u64) {
         if span_bytes > 0 && self.config.mode == ReceiveBufferMode::Linux {
             let first = self.first_offer_bytes.min(INITIAL_SPACE_BYTES);
@@ -265,7 +266,7 @@ mod tests {
         assert_eq!(tuning.window_bytes(whole, 14_480, 128), 14_592, "so much at first");
     }
 
-    /// Windows measured in packets with a buffer of 400 KB behind a TUN device (Linux 6.18, TCP).
+    /// Windows measured in packets, with a buffer of 400 KB behind a TUN device (Linux 6.18, TCP).
     #[test]
     fn the_window_matches_linux_for_each_packet_size() {
         let measured = [
@@ -302,8 +303,8 @@ mod tests {
         assert_eq!(percent(&[]), 44, "what was known stays");
     }
 
-    /// The first window of Linux 6.18 with Multipath TCP over an MTU of 4,141 and `tcp_rmem` of 109,000:
-    /// payload of 4,069 in packets of two pages.
+    /// First window of Linux 6.18 with Multipath TCP over an MTU of 4,141 and `tcp_rmem` of
+    /// 109,000: payload of 4,069 in packets of two pages.
     #[test]
     fn packets_of_two_pages_cost_their_pages_and_notes() {
         let mut tuning = tuning(ReceiveBufferMode::Fixed);

@@ -1,4 +1,5 @@
-//! Who sends what: reinjections first, then new data as the scheduler decides, then M1 and M2.
+//! Order of transmission: reinjections first, then new data as the scheduler decides, then M1 and
+//! M2.
 
 use towpath_multipath::opportunistic::BlockReason;
 use towpath_multipath::scheduler::{Decision, SchedulerEvent, min_rtt};
@@ -11,10 +12,10 @@ use super::push::MAX_MAPPING_BYTES;
 use super::send::SendStore;
 use super::{Connection, ConnectionMode, HostContext, PendingReinjection, TxReadiness};
 
-/// Most doublings of the time for which a scheduler waits.
+/// Maximum doublings of a scheduler's waiting time.
 const MAX_WAIT_DOUBLINGS: u32 = 8;
 
-/// What schedulers see.
+/// Returns the connection as schedulers see it.
 pub(super) fn view<'a>(
     send: &'a SendStore,
     paths: &'a [PathView],
@@ -37,7 +38,7 @@ pub(super) fn view<'a>(
 }
 
 impl Connection {
-    /// Gives a subflow one more piece to send; `false` when there is none to give.
+    /// Gives a subflow one more piece to send; returns false if nothing can be sent.
     pub(super) fn pull(
         &mut self,
         host: &HostContext<'_>,
@@ -78,7 +79,7 @@ impl Connection {
             return true;
         }
         if self.reinjections.front().is_some_and(|queued| self.reinjects_as_new(queued.cause)) {
-            return false; // what is new comes behind it
+            return false; // new data follows it
         }
         let window = self.send.window_bytes();
         let admitted = unsent > 0 && window > 0;
@@ -90,13 +91,13 @@ impl Connection {
         let packet = self.views.iter().map(|view| u64::from(view.mss_bytes)).min().unwrap_or(1);
         let blocked = if unsent > 0 { window < unsent.min(packet) } else { self.may_be_blocked() };
         if blocked && asked {
-            self.fill_views(host.now, room); // the scheduler has seen queues in place of windows
+            self.fill_views(host.now, room); // its views showed queues instead of windows
         }
         blocked && self.act_on_blocked(host, unsent)
     }
 
-    /// Whether neither the scheduler nor M1 and M2 can do anything for new data, and views need not be
-    /// made to see that; `false` if it is not sure.
+    /// Returns true if the scheduler, M1 and M2 certainly can do nothing for new data. Avoids
+    /// building the views; returns false if in doubt.
     fn nothing_schedulable(
         &mut self,
         host: &HostContext<'_>,
@@ -111,8 +112,8 @@ impl Connection {
         }
     }
 
-    /// Whether no path takes anything now; `false` if that is not sure. Found sooner than views are
-    /// made.
+    /// Returns true if certainly no path takes data now. Avoids building the views; returns false
+    /// if in doubt.
     fn is_full(
         &mut self,
         host: &HostContext<'_>,
@@ -133,8 +134,8 @@ impl Connection {
         true
     }
 
-    /// TCP probes a closed window as long as there is something to send, and uses what is left of one if
-    /// that is enough for all of it.
+    /// Lets TCP probe a closed window as long as data waits. TCP uses the rest of a window if it
+    /// suffices for all waiting data.
     fn arm_window_probe(&mut self, now: Instant) {
         let again = self.reinjections.front().map_or(0, |queued| queued.range.bytes);
         let waiting = self.send.unsent_bytes().max(again);
@@ -145,9 +146,9 @@ impl Connection {
         }
     }
 
-    /// The connection's window is closed, and nothing is under way that would open it. A subflow that was
-    /// last told of an open window would not probe, and the one that does may die. Without `DATA_ACK`s the
-    /// answers would say nothing of the connection: then its timer decides.
+    /// Probes the connection's closed window when nothing in flight would open it. A subflow that
+    /// last received an open window would not probe, and the one that does may fail. Without
+    /// `DATA_ACK`s the replies do not apply to the connection, so its timer decides.
     fn probe_closed_window(&mut self, now: Instant) {
         if !self.is_multipath() {
             return;
@@ -163,13 +164,14 @@ impl Connection {
         }
     }
 
-    /// M1 and M2 also act when the send buffer is full of sent data.
+    /// Returns true if M1 and M2 may act. They also act when the send buffer is full of sent data.
     fn may_be_blocked(&self) -> bool {
         let full = self.writer.blocked && self.flows.len() > 1 && self.send.unacked_bytes() > 0;
         full && !self.opportunistic.is_off()
     }
 
-    /// Asks the scheduler, who may look at the subflows' own queues in place of their windows.
+    /// Runs the scheduler. Some schedulers see the room in the subflows' queues instead of their
+    /// windows.
     fn schedule_new(&mut self, host: &HostContext<'_>) -> bool {
         if !self.is_multipath() || !self.scheduler.fills_subflow_queues() {
             return self.schedule(host);
@@ -178,16 +180,16 @@ impl Connection {
         self.schedule(host)
     }
 
-    /// Room in views becomes what the subflows' own queues still take.
+    /// Sets the room in views to the room in the subflows' own queues.
     fn use_queue_room(&mut self) {
         let cautious = self.config.cautious_joins;
         let by_memory = self.fills_queues();
         for view in &mut self.views {
             let flow = self.flows.iter_mut().find(|flow| flow.path == view.id);
-            // A subflow that must begin with one packet has no queue behind it either.
+            // A subflow that must begin with one packet does not queue more.
             if let Some(flow) = flow.filter(|flow| !(cautious && flow.unconfirmed())) {
                 let queue = flow.tcp.queue_room_bytes();
-                // A full buffer ends it, whatever its window would let go.
+                // A full buffer stops the path even if its window is open.
                 view.room_bytes = if by_memory { queue } else { view.room_bytes.max(queue) };
             }
         }
@@ -195,7 +197,7 @@ impl Connection {
 
     fn schedule(&mut self, host: &HostContext<'_>) -> bool {
         let view = view(&self.send, &self.views, self.writer.blocked, host.now);
-        // One path: every scheduler would say the same.
+        // With one path, every scheduler decides the same.
         let decision = match (self.views.as_slice(), self.scheduler.duplicates_data()) {
             ([only], false) if only.room_bytes > 0 => {
                 Decision::Send { path: only.id, max_bytes: only.room_bytes }
@@ -219,8 +221,8 @@ impl Connection {
         }
     }
 
-    /// Whatever arrives wakes the scheduler, too; so the more often the time passes in vain, the longer
-    /// the next wait may be.
+    /// Starts the scheduler's wait. Every arrival also wakes the scheduler, so the wait may double
+    /// after each one that expires.
     fn wait_for_scheduler(&mut self, now: Instant, until: Option<Instant>) {
         if self.scheduling.ask_at.is_some() {
             return;
@@ -231,9 +233,10 @@ impl Connection {
         self.scheduling.waits = self.scheduling.waits.saturating_add(1);
     }
 
-    /// New data tells more than old data, in a tail loss probe (RFC 8985 §7.3) and after a timeout that may
-    /// have been spurious (RFC 5682), and what is new is not in the subflow while its window is full.
-    /// Which of several subflows gets it is the scheduler's affair.
+    /// Feeds new data to a probe. A probe with new data reveals more than one with old data. This
+    /// holds for a tail loss probe (RFC 8985 §7.3) and after a timeout that may have been spurious
+    /// (RFC 5682). New data is not in the subflow while its window is full. With several subflows,
+    /// the scheduler decides.
     pub(super) fn feed_probe_data(&mut self, host: &HostContext<'_>) {
         let [flow] = self.flows.as_slice() else { return };
         if self.mode == ConnectionMode::Offered || self.closed.is_some() {
@@ -250,7 +253,7 @@ impl Connection {
     fn send_new(&mut self, host: &HostContext<'_>, paths: PathSet, max_bytes: u64) -> bool {
         let admitted = self.send.unsent_bytes().min(self.send.window_bytes()).min(max_bytes);
         let mut bytes = admitted.min(MAX_MAPPING_BYTES);
-        // What goes into a subflow's own queue is cut when it is sent.
+        // Data in a subflow's own queue is cut when it is sent.
         let ahead = self.fills_queues();
         for path in paths.iter() {
             let Some(flow) = self.flows.iter().find(|flow| flow.path == path) else { return false };
@@ -266,7 +269,7 @@ impl Connection {
         }
         self.update_rto_from_subflows(host.now);
         self.push_new(host, paths, bytes);
-        // A subflow gets all that is meant for it before it sends, as in Linux.
+        // As in Linux, a subflow gets all its data before it sends.
         self.scheduling.filling = paths.iter().next().filter(|_| ahead);
         (self.scheduling.ask_at, self.scheduling.waits) = (None, 0);
         if self.retransmit_at.is_none() {
@@ -278,7 +281,7 @@ impl Connection {
         true
     }
 
-    /// What Nagle lets go of so many bytes while data is outstanding: full packets.
+    /// Returns the part of `bytes` that Nagle allows while data is outstanding: full packets.
     fn without_nagles_rest(&self, bytes: u64, paths: PathSet) -> u64 {
         let path = paths.iter().next();
         let view = self.views.iter().find(|view| Some(view.id) == path);
@@ -287,8 +290,9 @@ impl Connection {
         if waits && bytes > packet { bytes / packet * packet } else { bytes }
     }
 
-    /// Nagle (RFC 9293 §3.7.4): a packet that is not full waits for outstanding data. And without
-    /// Nagle, too, no sliver is sent because the window happens to end there (§3.8.6.2.1).
+    /// Returns true if Nagle holds the data back (RFC 9293 §3.7.4): a partial packet waits for
+    /// outstanding data. Without Nagle, a small piece is still held if only the window ends there
+    /// (§3.8.6.2.1).
     fn nagle_holds(&self, bytes: u64, paths: PathSet) -> bool {
         let path = paths.iter().next();
         let view = self.views.iter().find(|view| Some(view.id) == path);
@@ -298,9 +302,9 @@ impl Connection {
         let unacked = self.send.unacked_bytes() > 0;
         let is_busy = |view: &PathView| view.in_flight_bytes + view.queued_bytes > 0;
         if bytes < self.send.unsent_bytes() {
-            // The connection's window or the path's room ends within a packet. The window moves with
-            // what is under way on any path. Linux puts the sliver into a queue, where more may follow;
-            // at least it gives it to an idle one.
+            // The connection's window or the path's room ends within a packet. The window moves
+            // with data in flight on any path. Linux queues the small piece, where more may follow;
+            // at least it gives it to an idle path.
             if self.fills_queues() {
                 return false;
             }
@@ -312,7 +316,7 @@ impl Connection {
         self.config.nagle && unacked && self.send.fin().is_none()
     }
 
-    /// The next of the queued reinjections.
+    /// Sends the next queued reinjection.
     fn reinject_next(
         &mut self,
         host: &HostContext<'_>,
@@ -332,7 +336,8 @@ impl Connection {
             let again = on.filter(|path| self.views.iter().any(|view| view.id == *path));
             let path = again.or_else(|| self.path_for_reinjection(host, cause, piece, sent_on));
             let Some(path) = path else { return self.drop_redundant_reinjection(&queued) };
-            // What the connection's timer repeats goes out in one run, whoever had it (Linux).
+            // Data that the connection's timer reinjects goes out in one run, regardless of its
+            // subflows (Linux).
             let whole = cause == ReinjectionCause::Connection;
             let piece = if whole { DataRange { start: piece.start, ..range } } else { piece };
             let bytes =
@@ -357,13 +362,13 @@ impl Connection {
         false
     }
 
-    /// In Linux what a dead path leaves behind becomes new data again.
+    /// Returns true if data of a dead path becomes new data, as in Linux.
     pub(super) fn reinjects_as_new(&self, cause: ReinjectionCause) -> bool {
         matches!(cause, ReinjectionCause::Timeout | ReinjectionCause::Closed)
             && self.scheduler.fills_subflow_queues()
     }
 
-    /// Gives the scheduler the front of the reinjections (`rest`) as if it were new.
+    /// Offers the front of the reinjections (`rest`) to the scheduler as new data.
     fn reinject_as_new(
         &mut self,
         host: &HostContext<'_>,
@@ -374,7 +379,7 @@ impl Connection {
         self.update_rto_from_subflows(host.now);
         self.use_queue_room();
         let mut view = view(&self.send, &self.views, self.writer.blocked, host.now);
-        // It lies within the peer's window, whatever that says of new data.
+        // The data lies within the peer's window, whose value limits only new data.
         (view.unsent_bytes, view.window_bytes) = (rest.bytes, rest.bytes);
         if let Decision::Send { path, max_bytes } = self.scheduler.next(&view) {
             let bytes = self.max_reinjection_bytes(path).min(max_bytes).min(rest.bytes);
@@ -392,8 +397,8 @@ impl Connection {
         false
     }
 
-    /// What the scheduler does for the connection's timer is its own affair; what a dead path leaves
-    /// behind takes the fastest way.
+    /// Chooses a path for a reinjection. For the connection's timer the scheduler decides; data of
+    /// a dead path takes the path of lowest srtt.
     fn path_for_reinjection(
         &mut self,
         host: &HostContext<'_>,
@@ -409,7 +414,7 @@ impl Connection {
         min_rtt::lowest_srtt(&view, |path| !sent_on.contains(path.id))
     }
 
-    /// Most bytes of a repetition that a path takes now.
+    /// Returns the maximum bytes of a reinjection that a path takes now.
     fn max_reinjection_bytes(&self, path: PathId) -> u64 {
         let room = self.views.iter().find(|view| view.id == path).map_or(0, |view| view.room_bytes);
         let flow = self.flows.iter().find(|flow| flow.path == path);
@@ -417,15 +422,16 @@ impl Connection {
         room.min(quantum).min(MAX_MAPPING_BYTES)
     }
 
-    /// The paths of `sent_on` on which the data is still under way: one that has delivered everything
-    /// at its own level has delivered it in vain, and may be tried again.
+    /// Returns the paths of `sent_on` on which the data is still in flight. A path that has
+    /// delivered everything at its own level did not deliver it to the connection and may be tried
+    /// again.
     fn live_paths(&self, sent_on: PathSet) -> PathSet {
         let waiting = self.flows.iter().filter(|flow| !flow.payloads.is_empty());
         waiting.map(|flow| flow.path).filter(|path| sent_on.contains(*path)).collect()
     }
 
-    /// Nobody can carry the front now; data that is still under way on a living path need not wait. In
-    /// Linux the connection's timer repeats something when it fires, or not at all.
+    /// Drops a reinjection that no path can carry now, if its data is still in flight on a living
+    /// path. In Linux, the connection's timer reinjects when it fires, or not at all.
     fn drop_redundant_reinjection(&mut self, front: &PendingReinjection) -> bool {
         if front.cause == ReinjectionCause::Connection && self.scheduler.fills_subflow_queues() {
             self.reinjections.pop_front();
@@ -440,15 +446,15 @@ impl Connection {
         if alone && under_way {
             self.reinjections.pop_front();
             if front.cause == ReinjectionCause::Connection {
-                // The only subflow repeats it by itself; the timer, which found nothing to do, waits
-                // longer each time as that one does (RFC 6298 §5.5).
+                // The only subflow retransmits by its own timer. The connection's timer, which
+                // found nothing to do, backs off as TCP's does (RFC 6298 §5.5).
                 self.backoff = self.backoff.saturating_add(1);
             }
         }
         false
     }
 
-    /// There is room on a path, but nothing new may be sent: M1 and M2.
+    /// Applies M1 and M2: a path has room, but no new data may be sent.
     fn act_on_blocked(&mut self, host: &HostContext<'_>, unsent: u64) -> bool {
         let Some(fast) = min_rtt::lowest_srtt(
             &view(&self.send, &self.views, self.writer.blocked, host.now),
@@ -477,7 +483,7 @@ impl Connection {
         self.reinject(host, path, range, ReinjectionCause::Opportunistic)
     }
 
-    /// Keeps the time during which only the peer's window held data back.
+    /// Adds up the time during which only the peer's window was the limit.
     pub(super) fn note_window_blocked(&mut self, host: &HostContext<'_>, blocked: bool) {
         match (self.window_blocked_since, blocked) {
             (None, true) => {

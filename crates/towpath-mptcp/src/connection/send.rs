@@ -12,33 +12,33 @@ use towpath_net::Instant;
 
 use crate::wire::Payload;
 
-/// Bytes that were written and not yet acknowledged at connection level.
+/// Store of written bytes that are not yet acknowledged at connection level.
 #[derive(Debug)]
 pub(super) struct SendStore {
-    /// Slices as the application gave them.
+    /// Slices as the application passed them.
     chunks: VecDeque<SendChunk>,
-    /// What was sent, in order and without gaps, from `acked` to `next`.
+    /// Sent data, in order and without gaps, from `acked` to `next`.
     sent: VecDeque<SentRange>,
-    /// Everything before is acknowledged at connection level.
+    /// Data acknowledged at connection level, up to this offset.
     acked: u64,
-    /// The first byte that was never sent.
+    /// Offset of the first byte that was never sent.
     next: u64,
-    /// Behind the last byte that was written.
+    /// Offset after the last byte that was written.
     end: u64,
-    /// The right edge of the peer's window: the largest DATA_ACK + window on any subflow.
+    /// Right edge of the peer's window: the largest DATA_ACK + window on any subflow.
     edge: u64,
-    /// The application will write nothing more: DATA_FIN has the offset `end`.
+    /// Set when the application will write no more: DATA_FIN has the offset `end`.
     finished: bool,
-    /// DATA_FIN was acknowledged.
+    /// Set when DATA_FIN was acknowledged.
     fin_acked: bool,
 }
 
-/// What was written, without gaps in memory.
+/// Written data that is contiguous in memory.
 #[derive(Debug)]
 struct SendChunk {
     /// Offset of the first byte.
     start: u64,
-    /// At least `len` bytes: more if more was offered than there was room for.
+    /// Memory of at least `len` bytes: more if the application offered more than fitted.
     memory: Bytes,
     len: usize,
 }
@@ -48,8 +48,8 @@ impl SendChunk {
         self.start + self.len as u64
     }
 
-    /// Whether `data` lies directly behind it in the same memory: an application goes on with the
-    /// rest of a buffer of which a part was taken.
+    /// Returns true if `data` directly follows this chunk in the same memory. This happens when an
+    /// application continues with the rest of a partly accepted buffer.
     fn is_followed_by(&self, data: &[u8]) -> bool {
         let memory = self.memory.as_ptr() as usize;
         let behind = (data.as_ptr() as usize).wrapping_sub(memory);
@@ -57,17 +57,17 @@ impl SendChunk {
     }
 }
 
-/// A part of what was sent, and where.
+/// Range of sent data, with the paths that carried it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SentRange {
     pub(super) start: u64,
     pub(super) bytes: u64,
     pub(super) sent_on: PathSet,
-    /// When it was last given to a subflow.
+    /// Time when it was last pushed to a subflow.
     pub(super) at: Instant,
 }
 
-/// What a DATA_ACK changed.
+/// Effect of a DATA_ACK: acknowledged bytes, DATA_FIN, and the window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct DataAcked {
     pub(super) bytes: u64,
@@ -89,7 +89,7 @@ impl SendStore {
         }
     }
 
-    /// Takes as much of the front of `data` as `room` allows.
+    /// Takes as much from the front of `data` as `room` allows.
     pub(super) fn write(&mut self, data: &mut Bytes, room: u64) -> usize {
         if self.finished {
             return 0;
@@ -118,7 +118,7 @@ impl SendStore {
         self.finished = true;
     }
 
-    /// The offset of DATA_FIN, when the application has finished.
+    /// Returns the offset of DATA_FIN, when the application has finished.
     pub(super) fn fin(&self) -> Option<u64> {
         self.finished.then_some(self.end)
     }
@@ -127,7 +127,7 @@ impl SendStore {
         self.fin_acked
     }
 
-    /// In plain TCP the subflow's own FIN stands for DATA_FIN.
+    /// Marks DATA_FIN as acknowledged; in plain TCP the subflow's own FIN replaces it.
     pub(super) fn set_fin_acked(&mut self) {
         self.fin_acked = true;
     }
@@ -148,7 +148,7 @@ impl SendStore {
         self.edge
     }
 
-    /// Bytes in the buffer: written and not acknowledged.
+    /// Returns the bytes in the buffer: written and not acknowledged.
     pub(super) fn held_bytes(&self) -> u64 {
         self.end - self.acked
     }
@@ -161,12 +161,12 @@ impl SendStore {
         self.next - self.acked
     }
 
-    /// How many of the unsent bytes the peer's window admits.
+    /// Returns the bytes that the peer's window still allows to send.
     pub(super) fn window_bytes(&self) -> u64 {
         self.edge.saturating_sub(self.next)
     }
 
-    /// The bytes from `start` on; the caller asks only for what is in the store.
+    /// Returns the bytes from `start` on; they must be in the store.
     pub(super) fn slice(&self, start: u64, bytes: u64) -> Payload {
         let mut out = Payload::EMPTY;
         let end = start + bytes;
@@ -182,12 +182,12 @@ impl SendStore {
         out
     }
 
-    /// Notes that the first unsent bytes were given to `paths`.
+    /// Records that the first unsent bytes were pushed to `paths`.
     pub(super) fn on_sent_new(&mut self, bytes: u64, paths: PathSet, at: Instant) {
         let bytes = bytes.min(self.unsent_bytes());
         match self.sent.back_mut() {
-            // One entry for a run on the same path keeps the list short; the time is that of the
-            // newest part, so that a repetition is never too early.
+            // One entry for a run on the same path keeps the list short. The time is that of the
+            // newest part, so that a reinjection is never premature.
             Some(last) if last.sent_on == paths && last.bytes + bytes <= 65_535 => {
                 last.bytes += bytes;
                 last.at = at;
@@ -199,7 +199,7 @@ impl SendStore {
         self.next += bytes;
     }
 
-    /// Notes that bytes which were sent before were given to `path`, too.
+    /// Records that bytes sent before were also given to `path`.
     pub(super) fn on_reinjected(&mut self, range: DataRange, path: PathId, at: Instant) {
         self.split_at(range.start);
         self.split_at(range.end());
@@ -213,7 +213,7 @@ impl SendStore {
         }
     }
 
-    /// Cuts the range around `offset` in two.
+    /// Splits the range around `offset` in two.
     fn split_at(&mut self, offset: u64) {
         let index = self.sent.partition_point(|sent| sent.start + sent.bytes <= offset);
         let Some(sent) = self.sent.get_mut(index) else { return };
@@ -226,14 +226,15 @@ impl SendStore {
         self.sent.insert(index + 1, tail);
     }
 
-    /// Forgets that anything was sent on `path`, whose slot may now be used again.
+    /// Forgets all transmissions on `path`, whose slot may now be reused.
     pub(super) fn forget_path(&mut self, path: PathId) {
         for sent in &mut self.sent {
             sent.sent_on = sent.sent_on.without(path);
         }
     }
 
-    /// Everything from `offset` on counts as never sent (RFC 8684 §3.7: what the peer dropped).
+    /// Treats everything from `offset` on as never sent, because the peer dropped it (RFC 8684
+    /// §3.7).
     pub(super) fn rewind(&mut self, offset: u64) {
         self.split_at(offset);
         while self.sent.back().is_some_and(|sent| sent.start >= offset) {
@@ -242,7 +243,8 @@ impl SendStore {
         self.next = offset;
     }
 
-    /// Parts of `range` that are not acknowledged and were sent, each with the paths that had it.
+    /// Returns the parts of `range` that were sent and not acknowledged, each with the paths that
+    /// carried it.
     pub(super) fn unacked_in(
         &self,
         range: DataRange,
@@ -256,20 +258,20 @@ impl SendStore {
         })
     }
 
-    /// The oldest unacknowledged range.
+    /// Returns the oldest unacknowledged range.
     pub(super) fn head(&self) -> Option<SentRange> {
         self.sent.front().copied()
     }
 
-    /// A DATA_ACK for everything before `until` (RFC 8684 §3.3.2), with the window behind it. Returns
-    /// `None` if it acknowledges what was never sent.
+    /// Processes a DATA_ACK for everything before `until` (RFC 8684 §3.3.2), with the window after
+    /// it. Returns `None` if it acknowledges data that was never sent.
     pub(super) fn on_data_ack(&mut self, until: u64, window: u64) -> Option<DataAcked> {
         let fin_end = self.fin().map(|fin| fin + 1);
         if until > self.next && !(fin_end == Some(until) && self.next == self.end) {
             return None;
         }
         let mut out = DataAcked::default();
-        // A DATA_ACK may be old: it came over a slower path. Its window edge still counts.
+        // A DATA_ACK may be old if it took a slower path. Its window edge still counts.
         let edge = until.saturating_add(window);
         if edge > self.edge {
             self.edge = edge;

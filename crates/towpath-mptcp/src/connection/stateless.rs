@@ -1,5 +1,5 @@
-//! Handshakes of which nothing is kept until the peer's third packet comes (RFC 4987 §3.6): SYN/ACKs
-//! without a subflow, and what brings a subflow to where it would be if it had sent them.
+//! Stateless handshakes: no state is kept until the peer's third packet comes (RFC 4987 §3.6).
+//! Builds SYN/ACKs without a subflow, and later restores a subflow as if it had sent them.
 
 use towpath_net::Instant;
 
@@ -10,7 +10,7 @@ use super::join::{self, JoinHandshake};
 use super::{Connection, SubflowParams};
 
 impl Connection {
-    /// The SYN/ACK of a connection that was accepted just now, and of which nothing else will be used.
+    /// Returns the SYN/ACK of a connection that was just accepted, whose other state is dropped.
     pub(crate) fn into_syn_ack(mut self, now: Instant) -> Option<Segment> {
         self.update_windows();
         let option = self.syn_option(0);
@@ -19,8 +19,8 @@ impl Connection {
         Some(segment(flow.local, flow.remote, transmit, option))
     }
 
-    /// The SYN/ACK to a SYN with MP_JOIN, see [`Connection::accepts_join`]. `nonces`: ours, and the
-    /// peer's.
+    /// Returns the SYN/ACK to a SYN with MP_JOIN, see [`Connection::accepts_join`]. `nonces`: ours,
+    /// then the peer's.
     pub(crate) fn answer_join(
         &self,
         tuple: &SubflowParams,
@@ -46,13 +46,15 @@ impl Connection {
         Some(segment(tuple.local, tuple.remote, transmit, Some(MptcpOption::Join(option))))
     }
 
-    /// Whether the third packet's HMAC is that of our peer. `nonces`: ours, and the peer's.
+    /// Returns true if the third packet's HMAC is that of our peer. `nonces`: ours, then the
+    /// peer's.
     pub(crate) fn proves_join(&self, nonces: (u32, u32), hmac: &[u8]) -> bool {
         let join = JoinHandshake::responder(nonces.0, nonces.1);
         self.remote_key.is_some_and(|key| join.proves_peer(self.local_key, key, hmac))
     }
 
-    /// The subflow that was accepted last has sent its SYN/ACK before: `at`, if that is known.
+    /// Records that the last accepted subflow has already sent its SYN/ACK, at `at` if that is
+    /// known.
     pub(crate) fn on_syn_ack_sent(&mut self, now: Instant, at: Option<Instant>) {
         self.update_windows();
         if let Some(flow) = self.flows.last_mut() {
@@ -60,7 +62,7 @@ impl Connection {
         }
     }
 
-    /// See [`Subflow::limit_syn_acks`].
+    /// Limits SYN/ACK retransmissions of all subflows; see [`Subflow::limit_syn_acks`].
     pub(crate) fn limit_syn_acks(&mut self, retries: u32) {
         for flow in &mut self.flows {
             flow.tcp.limit_syn_acks(retries);

@@ -1,4 +1,4 @@
-//! What series, proofs and reports want to know.
+//! Connection metrics for time series, tests and reports.
 
 use crate::stack::ConnectionStatus;
 

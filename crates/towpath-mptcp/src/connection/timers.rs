@@ -1,5 +1,4 @@
-//! The connection's clockwork: its own retransmission timer, repetitions, giving up, and the
-//! subflows' timers.
+//! Timers of a connection: its own retransmission timer, timeouts, and the subflows' timers.
 
 use std::time::Duration;
 
@@ -15,17 +14,18 @@ use super::{Connection, HostContext, PendingReinjection};
 
 /// Bounds of the connection's retransmission timer.
 pub(super) const MIN_RTO: Duration = Duration::from_millis(200);
-/// What is left of a subflow's timer may be next to nothing; Linux counts in whole jiffies.
+/// Smallest remainder of a subflow's timer that counts. Linux counts in whole jiffies.
 const MIN_TIMER_REMAINDER: Duration = Duration::from_millis(1);
 const MAX_RTO: Duration = Duration::from_secs(120);
-/// How long the connection goes on when nothing is acknowledged at its level: at least as long as TCP
-/// does with 15 retransmissions.
+/// Time after which a connection without acknowledgements at its level fails. At least as long as
+/// TCP takes for 15 retransmissions.
 pub(super) const MAX_UNACKED_TIME: Duration = Duration::from_secs(960);
-/// What the timer sends again at once: a piece of Linux's send buffer, 32 KiB less its header.
+/// Bytes that the timer reinjects immediately: one piece of Linux's send buffer, 32 KiB less its
+/// header.
 const REINJECT_HEAD_BYTES: u64 = 32_728;
 
 impl Connection {
-    /// The earliest deadline.
+    /// Returns the earliest deadline, with its reason.
     pub(crate) fn poll_timeout(&self) -> Option<(Instant, TimeoutReason)> {
         let (wait, signals) = (self.scheduling.ask_at, self.signals_again_at);
         let write = self.writer.again_at;
@@ -41,7 +41,7 @@ impl Connection {
         own.chain(paths).chain(flows).min()
     }
 
-    /// When the earliest is, without its reason: asked after every packet.
+    /// Returns the earliest deadline without its reason, which is needed after every packet.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let mut first = Instant::MAX;
         for flow in &self.flows {
@@ -65,12 +65,13 @@ impl Connection {
         (first != Instant::MAX).then_some(first)
     }
 
-    /// What it may do nothing with must not wake us again and again.
+    /// Returns the path manager's deadline, unless it cannot act then: such a timer would fire
+    /// repeatedly.
     fn path_manager_deadline(&self) -> Option<Instant> {
         self.path_manager.poll_timeout().filter(|_| self.path_manager_active())
     }
 
-    /// Runs everything that is due.
+    /// Runs all timers that are due.
     pub(crate) fn on_timeout(&mut self, host: &HostContext<'_>) {
         for index in 0..self.flows.len() {
             self.on_subflow_timeout(host, index);
@@ -127,7 +128,7 @@ impl Connection {
         }
     }
 
-    /// A subflow's own timer fired: perhaps its data is needed elsewhere.
+    /// Handles the timeout of a subflow's own timer: its data may be needed on another path.
     fn on_subflow_retransmission(&mut self, index: usize) {
         let several = self.flows.iter().filter(|flow| flow.usable()).count() > 1;
         let Some(flow) = self.flows.get(index) else { return };
@@ -137,7 +138,8 @@ impl Connection {
         }
     }
 
-    /// Starts the connection's timer anew: something was acknowledged, or sent after silence.
+    /// Restarts the connection's timer after an acknowledgement, or after sending following
+    /// silence.
     pub(super) fn arm_retransmission(&mut self, now: Instant) {
         let fin_waits = self.fin_due();
         if !self.is_multipath() || (self.send.unacked_bytes() == 0 && !fin_waits) {
@@ -153,9 +155,9 @@ impl Connection {
         self.retransmit_at = Some(now + wait.min(MAX_RTO));
     }
 
-    /// New data finds no room although the peer's window admits it, and nothing else is outstanding: as
-    /// in Linux the timer runs for that, too. Else a silent subflow with a full queue would never become
-    /// stale, and no other one get its turn.
+    /// Starts the timer for new data that finds no room although the peer's window allows it. As in
+    /// Linux, this applies when nothing else is outstanding. Otherwise a silent subflow with a full
+    /// queue would never become stale, and other subflows would starve.
     pub(super) fn arm_timer_for_room(&mut self, now: Instant) {
         if self.retransmit_at.is_some() || self.closed.is_some() || !self.is_multipath() {
             return;
@@ -165,23 +167,24 @@ impl Connection {
         }
     }
 
-    /// How long the timer is to run: as in Linux, until the last subflow that is not silent would look
-    /// at its own losses (`mptcp_timeout_from_subflow`). Linux asks whenever the scheduler is asked, so
-    /// that a connection without new data keeps an old answer.
+    /// Sets the timeout, as in Linux, to when the last non-silent subflow would check its losses
+    /// (`mptcp_timeout_from_subflow`). Linux computes it on each scheduler call, so a connection
+    /// without new data keeps an old value.
     pub(super) fn update_rto_from_subflows(&mut self, now: Instant) {
         let hopeful = self.flows.iter().filter(|flow| flow.usable() && flow.silent_rounds == 0);
         let left = hopeful.filter_map(|flow| flow.tcp.next_retransmission_at());
         let left = left.map(|at| at.saturating_since(now)).max();
         let left = left.filter(|left| !left.is_zero()).unwrap_or(MIN_RTO);
-        // Time between two looks, not until the next one: however near that is, it is not the pace.
+        // The interval between two checks, not the time until the next one, however soon that is.
         let least = self.config.subflow.timer_granularity.max(MIN_TIMER_REMAINDER);
         self.retransmit_after = left.max(least);
     }
 
-    /// The connection's timer: the oldest data is sent again, wherever there is a way; DATA_FIN too.
+    /// Handles the connection's timer: reinjects the oldest data, or DATA_FIN, on any available
+    /// path.
     fn on_retransmission(&mut self, host: &HostContext<'_>) {
         if self.send.unacked_bytes() == 0 && !self.fin_due() {
-            self.retransmit_at = None; // who finds no room starts it again
+            self.retransmit_at = None; // `arm_timer_for_room` restarts it
             if self.send.unsent_bytes() > 0 && self.options_vanished() {
                 self.backoff += 1;
                 self.end_without_options(host);
@@ -195,7 +198,7 @@ impl Connection {
         let since = *self.unanswered_since.get_or_insert(host.now);
         let silent = host.now.saturating_since(since) >= MAX_UNACKED_TIME;
         if silent {
-            // Subflows may live, and acknowledge, without anything arriving at the connection.
+            // Subflows may be alive, and acknowledge, without any progress of the connection.
             self.fail(host, ConnectionError::TimedOut);
             return;
         }
@@ -212,7 +215,7 @@ impl Connection {
             let range = DataRange { start: head.start, bytes };
             let queued = self.reinjections.iter().any(|known| known.range.start <= range.start);
             if queued {
-                // Nobody could take it so far: there is no hurry.
+                // No subflow could take it so far: a later reinjection is soon enough.
                 self.backoff += 1;
             } else {
                 self.reinjections.push_front(PendingReinjection {
@@ -231,15 +234,15 @@ impl Connection {
         self.arm_retransmission(host.now);
     }
 
-    /// A subflow with data under way from which nothing is heard for several rounds of the timer,
-    /// while another one is alive, is stale (Linux `stale_loss_cnt`): its data goes elsewhere. Whether any
-    /// is alive.
+    /// Marks silent subflows as stale (Linux `stale_loss_cnt`); returns true if any subflow is
+    /// alive. A subflow is stale if it has data in flight and is silent for several rounds of the
+    /// timer, while another one is alive. The data goes elsewhere.
     fn find_stale_subflows(&mut self) -> bool {
         for flow in self.flows.iter_mut().filter(|flow| flow.usable()) {
             let heard = flow.tcp.last_received_at();
             if flow.payloads.is_empty() {
-                // It has delivered what it was given, whatever was counted before. Linux leaves the count,
-                // and may then know no living subflow.
+                // The subflow has delivered its data, so earlier rounds do not count. Linux keeps
+                // the count, and may then find no living subflow.
                 flow.silent_rounds = 0;
                 continue;
             }

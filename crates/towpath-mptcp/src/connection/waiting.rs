@@ -1,4 +1,4 @@
-//! Data that waits for earlier data, by data offset.
+//! Queue of out-of-order data, by data offset.
 
 use std::collections::VecDeque;
 
@@ -6,11 +6,11 @@ use crate::wire::Payload;
 
 /// Pieces of data that do not overlap, as runs without gaps.
 ///
-/// Each subflow brings what it was given in order, so that nearly everything goes behind the last
-/// piece of a run, and there are as many runs as the scheduler has changed its mind.
+/// Each subflow delivers its data in order, so nearly every piece extends a run. There is about one
+/// run for each time the scheduler switched paths.
 #[derive(Debug, Default)]
 pub(super) struct OutOfOrderQueue {
-    /// In order; two may touch.
+    /// Runs in order; two may touch.
     runs: VecDeque<ContiguousRun>,
     bytes: u64,
 }
@@ -19,17 +19,17 @@ pub(super) struct OutOfOrderQueue {
 struct ContiguousRun {
     start: u64,
     end: u64,
-    /// In order and without gaps; never none.
+    /// Pieces in order and without gaps; never empty.
     pieces: VecDeque<Payload>,
 }
 
 impl OutOfOrderQueue {
-    /// Bytes that wait.
+    /// Returns the bytes that wait out of order.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Keeps the parts of `payload` that are not there yet, and says how many bytes that is.
+    /// Keeps the new parts of `payload`, and returns their number of bytes.
     pub(super) fn hold(&mut self, start: u64, payload: Payload) -> u64 {
         let before = self.bytes;
         let end = start + payload.len() as u64;
@@ -60,7 +60,7 @@ impl OutOfOrderQueue {
         self.bytes - before
     }
 
-    /// Puts a piece before the run at `index`; nothing of it is there yet.
+    /// Inserts a piece before the run at `index`; none of it is present yet.
     fn insert(&mut self, index: usize, start: u64, piece: Payload) {
         let end = start + piece.len() as u64;
         self.bytes += end - start;
@@ -73,7 +73,7 @@ impl OutOfOrderQueue {
         self.runs.insert(index, ContiguousRun { start, end, pieces: VecDeque::from([piece]) });
     }
 
-    /// The first piece, if it begins at `next` or before.
+    /// Returns the first piece, if it begins at `next` or before.
     pub(super) fn take_until(&mut self, next: u64) -> Option<(u64, Payload)> {
         let run = self.runs.front_mut().filter(|run| run.start <= next)?;
         let (start, piece) = (run.start, run.pieces.pop_front()?);
@@ -85,7 +85,7 @@ impl OutOfOrderQueue {
         Some((start, piece))
     }
 
-    /// Drops everything from `offset` on, and says how many bytes that was.
+    /// Drops everything from `offset` on, and returns the number of bytes.
     pub(super) fn discard_from(&mut self, offset: u64) -> u64 {
         let before = self.bytes;
         while let Some(run) = self.runs.back_mut().filter(|run| run.end > offset) {

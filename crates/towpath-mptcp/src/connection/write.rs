@@ -1,4 +1,4 @@
-//! What the application writes: the room in the send buffer, and who waits for it.
+//! Application writes: the room in the send buffer, and notifying blocked writers.
 
 use bytes::Bytes;
 use towpath_net::Instant;
@@ -9,7 +9,7 @@ use crate::stack::StackEvent;
 use crate::subflow::FRAGMENT_BYTES;
 
 impl Connection {
-    /// See [`crate::stack::Stack::writable_bytes`].
+    /// Returns the room for writes in bytes; see [`crate::stack::Stack::writable_bytes`].
     pub(crate) fn writable_bytes(&self) -> u64 {
         if self.send.fin().is_some() || self.closed.is_some() {
             return 0;
@@ -21,7 +21,7 @@ impl Connection {
         if free == 0 || !(self.grows_by_memory() && self.is_multipath()) {
             return free;
         }
-        // Linux asks for room before each fragment, and fills that (`mptcp_sendmsg`).
+        // Linux checks for room before each fragment, and fills the fragment (`mptcp_sendmsg`).
         let end = self.send.end();
         (end + free).next_multiple_of(FRAGMENT_BYTES) - end
     }
@@ -45,7 +45,8 @@ impl Connection {
         self.config.send_buffer_grows && self.config.subflow.counts_memory
     }
 
-    /// What of the send buffer is taken. In Linux, TCP alone counts the memory of its packets.
+    /// Returns the used memory of the send buffer. In Linux, TCP alone counts the memory of its
+    /// packets.
     fn held_memory_bytes(&self) -> u64 {
         let held = self.send.held_bytes();
         if !(self.is_single() && self.grows_by_memory()) {
@@ -58,20 +59,20 @@ impl Connection {
         held + self.flows.iter().map(notes).sum::<u64>()
     }
 
-    /// Whether who waits to write is told that there is room.
+    /// Returns true if a blocked writer may be notified of room.
     pub(super) fn may_wake_writer(&self) -> bool {
         let held = self.held_memory_bytes();
         !self.grows_by_memory() || self.send_buffer_bytes().saturating_sub(held) >= held / 2
     }
 
-    /// Whether data is written as with Linux's TCP: packet by packet.
+    /// Returns true if data is written packet by packet, as in Linux's TCP.
     fn fills_packets(&self) -> bool {
         !self.config.multipath && self.grows_by_memory()
     }
 
-    /// What goes into the packet at the end of what waits, or into a new one. As in Linux, only a new one
-    /// needs room in the send buffer (`tcp_sendmsg_locked`): while packets leave, or Nagle's rule keeps
-    /// the last one back, what is in flight may be many times the buffer.
+    /// Returns the room in the last unsent packet, or in a new one. As in Linux, only a new packet
+    /// needs room in the send buffer (`tcp_sendmsg_locked`). While packets leave, or Nagle holds
+    /// the last one back, the data in flight may be many times the buffer.
     fn packet_room_bytes(&self, free: u64) -> u64 {
         let Some(flow) = self.flows.first() else { return 0 };
         let packet = u64::from(flow.tcp.queued_packet_bytes());
@@ -86,16 +87,16 @@ impl Connection {
         }
     }
 
-    /// What of the packet at the end is not sent.
+    /// Returns the unsent bytes of the last packet.
     fn unsent_packet_bytes(&self, flow: &SubflowContext) -> u64 {
         let unsent = self.send.unsent_bytes() + flow.tcp.queued_bytes();
         unsent.min(self.writer.packet_bytes.into())
     }
 
-    /// Writes until nothing is left or there is no room. `true`: there may be some as soon as what was
-    /// written is sent. Linux sends the beginning of a full packet before it asks for room for the next,
-    /// so that there is room in this one; but all of it after half of the largest window
-    /// (`forced_push`).
+    /// Writes until no data or no room is left. Returns the bytes taken, and true if there may be
+    /// room as soon as they are sent. Linux sends the beginning of a full packet before it requests
+    /// room for the next, which leaves room in this one. After half of the largest window, it sends
+    /// everything (`forced_push`).
     fn write_packets(&mut self, data: &mut Bytes) -> (usize, bool) {
         let Some(flow) = self.flows.first() else { return (0, false) };
         let packet = u64::from(flow.tcp.queued_packet_bytes());
@@ -127,7 +128,7 @@ impl Connection {
         (taken, self.writer.packet_leaves)
     }
 
-    /// See [`crate::stack::Stack::write`].
+    /// Takes data for sending and returns the bytes taken; see [`crate::stack::Stack::write`].
     pub(crate) fn write(&mut self, now: Instant, data: &mut Bytes) -> usize {
         if !self.grows_by_memory() {
             self.flows.iter_mut().for_each(|flow| flow.tcp.store_send_buffer());
@@ -149,7 +150,7 @@ impl Connection {
         taken
     }
 
-    /// Who could not write tries again, though nobody said that there is room.
+    /// Lets a blocked writer try again, even without a notification of room.
     pub(super) fn retry_write(&mut self, now: Instant) {
         if self.writer.again_at.is_none_or(|at| at > now) {
             return;

@@ -1,4 +1,4 @@
-//! Two hosts that talk, and a path that the input describes.
+//! Two hosts that exchange packets, over a path that the input controls.
 
 use std::time::Duration;
 
@@ -16,19 +16,20 @@ use crate::wire::{
 };
 
 const PORT: u16 = 5_001;
-/// Packets on the way, each with who sent it and where.
+/// Packets in flight, each with its sender and destination.
 const MAX_IN_FLIGHT: usize = 64;
 const BUFFER_BYTES: u64 = 40_000;
 const SUBFLOWS: u8 = 3;
-/// Options besides DSS in a segment that is changed.
+/// Options in a changed segment, other than DSS.
 const MAX_MPTCP_OPTIONS: usize = 3;
 
-/// Reads `data` as what applications and a path do, two bytes each: packets are real ones, delivered
-/// as they are, late, again, changed in one field, or not at all. Nothing panics, and no host keeps
-/// more than its settings allow.
+/// Interprets `data` as actions of applications and a path, two bytes each. Real packets are
+/// delivered unchanged, late, twice, changed in one field, or lost. No host may panic or exceed its
+/// memory limits.
 ///
 /// # Panics
-/// If it does.
+///
+/// Panics if a host violates this.
 pub fn converse(data: &[u8]) {
     let mut rest = data;
     let mut world = FuzzNetwork::new();
@@ -38,7 +39,7 @@ pub fn converse(data: &[u8]) {
         world.settle();
         world.check();
     }
-    // At the end the path is good, and time does the rest: deadlines must move on.
+    // At the end the path is lossless, and only timers run: deadlines must move on.
     for _ in 0..200 {
         while world.deliver(0) {}
         let next = world.hosts.iter().filter_map(Stack::poll_timeout).map(|(at, _)| at).min();
@@ -54,7 +55,7 @@ struct FuzzNetwork {
     hosts: [Stack; 2],
     connections: [Option<ConnectionId>; 2],
     in_flight: Vec<(usize, InterfaceId, Packet)>,
-    /// Delivered ones, for repetition.
+    /// Delivered packets, for duplication.
     past: Vec<(usize, InterfaceId, Packet)>,
 }
 
@@ -165,7 +166,7 @@ impl FuzzNetwork {
         stack.set_address(self.now, local);
     }
 
-    /// Changes a field of the packet that is next.
+    /// Changes a field of the next packet.
     fn change(&mut self, field: u8, value: u8) {
         self.edit(|segment| {
             let near = u32::from(value).wrapping_sub(128).wrapping_mul(if value & 1 == 0 {
@@ -202,7 +203,7 @@ impl FuzzNetwork {
         });
     }
 
-    /// Adds an option to the packet that is next.
+    /// Adds an option to the next packet.
     fn option(&mut self, kind: u8, value: u8) {
         self.edit(|segment| {
             let option = match kind {
@@ -255,7 +256,7 @@ impl FuzzNetwork {
         }
     }
 
-    /// A router complains about a packet that was delivered.
+    /// Sends a router's error about a packet that was delivered.
     fn icmp(&mut self, value: u8) {
         let Some((sender, interface, packet)) = self.past.last().cloned() else { return };
         let kind = match value & 3 {
@@ -268,7 +269,7 @@ impl FuzzNetwork {
         }
     }
 
-    /// Takes one packet to where it goes.
+    /// Delivers one packet to its destination.
     fn deliver(&mut self, position: usize) -> bool {
         if position >= self.in_flight.len() {
             return false;
@@ -308,7 +309,7 @@ impl FuzzNetwork {
     fn check(&self) {
         for (stack, id) in self.hosts.iter().zip(self.connections) {
             let Some(status) = id.and_then(|id| stack.status(id)) else { continue };
-            // At both levels, each within the window that was offered.
+            // Limits at both levels, each within the offered window.
             assert!(status.reorder_bytes <= BUFFER_BYTES * (2 + u64::from(SUBFLOWS)), "{status:?}");
             assert!(status.receive_buffer_bytes <= BUFFER_BYTES, "{status:?}");
             let known = |flow: &&SubflowStatus| flow.state != TcpState::Closed;
@@ -333,7 +334,7 @@ fn change_dss(dss: Option<&mut Dss>, value: u8) {
     }
 }
 
-/// A data sequence number that means something to the receiver.
+/// Returns a data sequence number near those of the receiver.
 fn dsn(segment: &Segment) -> u64 {
     let mapping = segment.options.dss.and_then(|dss| dss.mapping);
     match mapping.map(|mapping| mapping.dsn) {

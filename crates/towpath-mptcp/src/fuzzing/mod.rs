@@ -15,16 +15,19 @@ use crate::wire::{self, Packet, ParsedPacket, Segment};
 
 pub use converse::converse;
 
-/// Any bytes: nothing panics, and what we understand is still the same when we write it ourselves.
+/// Parses any bytes: parsing does not panic, and parsed packets survive a round trip through our
+/// encoder.
 ///
 /// # Panics
-/// If it is not.
+///
+/// Panics if they do not.
 pub fn wire_parse(data: &[u8]) {
-    // With the checksum offloaded, or few inputs would get past it.
+    // The checksum is offloaded, as few inputs would pass otherwise.
     let Ok(packet) = Packet::from_bytes(&Bytes::copy_from_slice(data), true, 0) else { return };
     let Ok(ParsedPacket::Tcp(segment)) = wire::parse(&packet) else { return };
     if segment.options.encoded_len() > OPTION_BYTES {
-        // Padding may need more room than the sender needed: something is lost, but nothing breaks.
+        // Padding may need more room than the sender used: options may be dropped, but no panic
+        // occurs.
         let _ = Packet::emit(&segment, 0).parse();
         return;
     }
@@ -42,11 +45,11 @@ pub fn wire_parse(data: &[u8]) {
     assert_eq!(&joined[..], &segment.payload.to_bytes()[..]);
 }
 
-/// Any packets for a host that listens and has one connection: nothing panics.
+/// Feeds any packets to a host that listens and has one connection: nothing panics.
 ///
-/// `data` is read as packets, each behind a byte of flags ([`AIMED`], and milliseconds since the one
-/// before in the others) and two bytes of its length. An aimed packet gets the addresses and ports of
-/// the connection, and sequence numbers near those that are expected.
+/// `data` is read as packets. Each is preceded by a byte of flags ([`AIMED`], and milliseconds
+/// since the previous one in the other bits) and two bytes of its length. An aimed packet gets the
+/// addresses and ports of the connection, and sequence numbers near the expected ones.
 pub fn handle_packet(data: &[u8]) {
     let mut now = Instant::from_nanos(0);
     let Some((mut server, mut client)) = hosts(now) else { return };
@@ -74,7 +77,7 @@ const PORT: u16 = 5_001;
 const SERVER: [u8; 4] = [10, 0, 0, 1];
 const CLIENT: [u8; 4] = [10, 0, 0, 2];
 
-/// Two hosts, and a connection between them that has not begun; `None` if a name in the
+/// Returns two hosts, and a connection between them that has not begun; `None` if a name in the
 /// configuration is unknown.
 fn hosts(now: Instant) -> Option<(Stack, Stack)> {
     let [mut server, mut client] = [SERVER, CLIENT].map(|address| {
@@ -94,7 +97,8 @@ fn hosts(now: Instant) -> Option<(Stack, Stack)> {
     Some((server, client))
 }
 
-/// Carries packets between both until neither has any, or for 100 rounds; returns the client's last.
+/// Carries packets between both hosts until none is left, or for 100 rounds. Returns the client's
+/// last segment.
 fn settle(now: Instant, server: &mut Stack, client: &mut Stack) -> Option<Segment> {
     let mut latest = None;
     for _ in 0..100 {
@@ -118,7 +122,7 @@ fn settle(now: Instant, server: &mut Stack, client: &mut Stack) -> Option<Segmen
     latest
 }
 
-/// `packet` as if it came from the sender of `latest`, soon after it.
+/// Returns `packet` as if it came from the sender of `latest`, shortly after it.
 fn aimed(packet: Packet, latest: &Segment) -> Packet {
     let Ok(segment) = packet.parse() else { return packet };
     let near = |base: u32, offset: u32| base.wrapping_add(offset & 0xffff);

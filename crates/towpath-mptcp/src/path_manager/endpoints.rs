@@ -1,9 +1,9 @@
-//! What Linux's path manager does with endpoints (`ip mptcp endpoint`), and both ends do alike:
-//! `subflow` addresses open a subflow to the peer's first address, `fullmesh` ones to every
-//! address of the peer, `signal` ones are announced. Announced addresses are answered.
+//! Endpoints as in Linux's path manager (`ip mptcp endpoint`), for both ends. `subflow` addresses
+//! open a subflow to the peer's first address, `fullmesh` ones to every address of the peer.
+//! `signal` addresses are announced. Announced addresses are used for new subflows.
 //!
-//! Unlike Linux, several addresses may be announced at once, and a subflow is opened again when its
-//! address comes back.
+//! Unlike Linux, several addresses may be announced at once. A subflow is opened again when its
+//! address returns.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,16 +12,17 @@ use super::{
     LocalAddress, PathManager, PathManagerAction, PathManagerEvent, PathManagerView, RemoteAddress,
 };
 
-/// See the module. Sets hold the host's identifiers, not those on the wire.
+/// Path manager for endpoints, see the module. Sets hold the host's identifiers, not those on the
+/// wire.
 #[derive(Debug, Default)]
 pub(super) struct Endpoints {
     home: InitialAddress,
-    /// Addresses that have opened their subflows; each does so once until it goes away.
+    /// Addresses that have opened their subflows; each does so once until it is removed.
     used: BTreeSet<u8>,
     announced: BTreeSet<u8>,
-    /// Identifiers of the peer's addresses that were answered.
+    /// Identifiers of the peer's addresses that were used for subflows.
     accepted: BTreeSet<u8>,
-    /// Whether an address was for backups when we last looked.
+    /// Last known backup flag of each address, by identifier.
     backup: BTreeMap<u8, bool>,
 }
 
@@ -31,7 +32,7 @@ impl Endpoints {
         SubflowEndpoints { local_id, local: local.address, remote, backup: local.backup }
     }
 
-    /// Announces what is new, opens what was never opened.
+    /// Announces new addresses, and opens subflows that were never opened.
     fn advance(&mut self, view: &PathManagerView<'_>, actions: &mut Vec<PathManagerAction>) {
         for local in view.local.iter().filter(|local| local.up && local.signal) {
             if self.announced.insert(local.address_id) {
@@ -45,7 +46,7 @@ impl Endpoints {
                 .filter(|remote| remote.address_id == 0 || self.may_accept(remote, view))
                 .collect();
             let mut opening = SubflowOpener::new(view, actions);
-            // Without room or address it is not used up: something may become free.
+            // An address without room or peer address is not marked as used: room may become free.
             if self.used.contains(&local.address_id) || remotes.is_empty() || !opening.has_room() {
                 continue;
             }
@@ -82,9 +83,10 @@ impl Endpoints {
         }
     }
 
-    /// From where an announced address is answered: all `fullmesh` addresses; else one `laminar`
-    /// that is free; else, when the peer's first address is closed to us (C flag), the `subflow`
-    /// addresses that had no use for that reason; else what routing would choose.
+    /// Returns the local addresses that open subflows to an announced address. These are all
+    /// `fullmesh` addresses, or else one free `laminar` address. If the peer forbids its first
+    /// address (C flag), these are the `subflow` addresses left unused for that reason. Otherwise
+    /// routing chooses.
     fn answering<'a>(
         &self,
         remote: RemoteAddress,
@@ -114,8 +116,8 @@ impl Endpoints {
         remote.address_id == 0 || others < usize::from(view.accept_limit)
     }
 
-    /// Tells the peer when an address has become one for backups, or no longer is (`MP_PRIO`), and
-    /// withdraws what is no longer to be announced.
+    /// Sends `MP_PRIO` when an address became a backup or ceased to be one, and withdraws addresses
+    /// that lost their `signal` flag.
     fn sync_backup_flags(
         &mut self,
         view: &PathManagerView<'_>,
@@ -140,7 +142,7 @@ impl Endpoints {
         }
     }
 
-    /// What was announced is withdrawn; the connection does so for addresses that only carried
+    /// Withdraws an announced address. The connection does so for addresses that only carried
     /// subflows (RFC 8684 §3.4.2).
     fn withdraw(&mut self, address_id: u8, actions: &mut Vec<PathManagerAction>) {
         if self.announced.remove(&address_id) {
@@ -151,7 +153,7 @@ impl Endpoints {
     }
 }
 
-/// Addresses of the peer that accept subflows (C flag, RFC 8684 §3.1).
+/// Returns the addresses of the peer that accept subflows (C flag, RFC 8684 §3.1).
 fn reachable<'a>(view: &PathManagerView<'a>) -> impl Iterator<Item = RemoteAddress> + use<'a> {
     let closed = view.no_join_to_initial;
     view.remote.iter().copied().filter(move |remote| remote.address_id != 0 || !closed)

@@ -1,4 +1,4 @@
-//! A subflow from every address of ours to every address of the peer, whatever endpoint flags say
+//! A subflow from every local address to every address of the peer, regardless of endpoint flags
 //! (mptcp.org's `fullmesh`). The server announces its addresses, the client opens.
 
 use std::collections::BTreeSet;
@@ -6,18 +6,18 @@ use std::collections::BTreeSet;
 use super::opening::{InitialAddress, SubflowEndpoints, SubflowOpener};
 use super::{PathManager, PathManagerAction, PathManagerEvent, PathManagerView, RemoteAddress};
 
-/// See the module.
+/// Path manager `fullmesh`, see the module.
 #[derive(Debug, Default)]
 pub(super) struct Fullmesh {
     home: InitialAddress,
     announced: BTreeSet<u8>,
-    /// Pairs that were opened, by the host's identifier and the peer's: once each.
+    /// Pairs opened so far, by the host's identifier and the peer's: once each.
     tried: BTreeSet<(u8, u8)>,
 }
 
 impl Fullmesh {
     fn announce(&mut self, view: &PathManagerView<'_>, actions: &mut Vec<PathManagerAction>) {
-        // The peer knows the first address already.
+        // The peer already knows the first address.
         let others = view.local.iter().filter(|local| self.home.id_of(local) != 0);
         for local in others.filter(|local| local.up) {
             if self.announced.insert(local.address_id) {
@@ -76,7 +76,8 @@ impl PathManager for Fullmesh {
     }
 }
 
-/// The first addresses of the peer up to the limit, except one that is closed to us (C flag).
+/// Returns true for the first addresses of the peer up to the limit, except one that is forbidden
+/// (C flag).
 fn admits(remote: &RemoteAddress, view: &PathManagerView<'_>) -> bool {
     let announced = view.remote.iter().filter(|other| other.address_id != 0);
     let mut accepted = announced.take(usize::from(view.accept_limit));

@@ -1,4 +1,4 @@
-//! Path managers: which subflows there should be, and which addresses the peer should know.
+//! Path managers decide which subflows to open and which addresses to announce.
 //!
 //! To add one: a file in this folder, a line in [`ALL`], a test.
 
@@ -17,161 +17,161 @@ mod single;
 #[cfg(test)]
 mod tests;
 
-/// An interface of the host.
+/// Handle of an interface of the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InterfaceId(pub u32);
 
-/// One of the host's addresses, with what the user allows it to be used for (the kernel's endpoint
-/// flags). Address identifier 0 is the one on which the connection began.
+/// Local address with its permitted uses (the kernel's endpoint flags). Address identifier 0 is the
+/// one on which the connection began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "the kernel's independent endpoint flags")]
 pub struct LocalAddress {
-    /// Its identifier on the wire, 1 to 255, the same in all connections of the host.
+    /// Address identifier on the wire, 1 to 255, the same in all connections of the host.
     pub address_id: u8,
-    /// Address.
+    /// Local address without a port.
     pub address: IpAddr,
     /// Port to announce, if not that of the connection.
     pub port: Option<u16>,
-    /// Interface.
+    /// Interface that has the address.
     pub interface: InterfaceId,
-    /// Whether the interface is up.
+    /// True if the interface is up.
     pub up: bool,
     /// Open subflows from it.
     pub subflow: bool,
-    /// Announce it.
+    /// Announce the address to the peer (ADD_ADDR).
     pub signal: bool,
     /// Subflows from it are backups.
     pub backup: bool,
     /// Open subflows from it to every address of the peer.
     pub fullmesh: bool,
-    /// Answer an announced address from it (Linux 6.18, `laminar`).
+    /// Use it for subflows to an announced address (Linux 6.18, `laminar`).
     pub laminar: bool,
 }
 
-/// An address that the peer announced; identifier 0 is the one on which the connection began.
+/// Address that the peer announced; identifier 0 is the one on which the connection began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RemoteAddress {
-    /// Identifier.
+    /// Address identifier chosen by the peer.
     pub address_id: u8,
-    /// Address and port.
+    /// Address and port to connect to.
     pub address: SocketAddr,
 }
 
-/// A subflow, as a path manager sees it.
+/// Subflow, as a path manager sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SubflowView {
-    /// Which.
+    /// Path slot of the subflow.
     pub id: PathId,
-    /// Our address and port.
+    /// Local address and port.
     pub local: SocketAddr,
-    /// The peer's.
+    /// Peer's address and port.
     pub remote: SocketAddr,
-    /// Identifier of our address.
+    /// Identifier of our address; 0 for the initial one.
     pub local_id: u8,
     /// Identifier of the peer's address.
     pub remote_id: u8,
-    /// Whether the handshake is complete.
+    /// True if the handshake is complete.
     pub established: bool,
-    /// Whether either end wants it to be a backup.
+    /// True if either end marked the subflow as a backup.
     pub backup: bool,
 }
 
-/// A connection, as its path manager sees it.
+/// Connection, as its path manager sees it.
 #[derive(Debug, Clone, Copy)]
 pub struct PathManagerView<'a> {
-    /// Now.
+    /// Time of the event.
     pub now: Instant,
-    /// Whether we opened the connection.
+    /// True if we opened the connection.
     pub client: bool,
     /// The host's addresses, in the order in which they were configured.
     pub local: &'a [LocalAddress],
-    /// The peer's addresses that we know, the initial one first.
+    /// Known addresses of the peer, the initial one first.
     pub remote: &'a [RemoteAddress],
-    /// Whether the peer forbids subflows to its initial address and port (C flag, RFC 8684 §3.1).
+    /// True if the peer forbids subflows to its initial address and port (C flag, RFC 8684 §3.1).
     pub no_join_to_initial: bool,
-    /// Subflows that exist, the half-open too.
+    /// Existing subflows, including half-open ones.
     pub subflows: &'a [SubflowView],
-    /// Most subflows besides the first.
+    /// Maximum number of subflows, excluding the first.
     pub subflow_limit: u8,
-    /// Most announced addresses that are answered with a subflow.
+    /// Maximum number of announced addresses that get a subflow.
     pub accept_limit: u8,
 }
 
-/// What happened to a connection.
+/// Event of a connection, for its path manager.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PathManagerEvent {
-    /// Multipath TCP is in full use: subflows may be opened from now on.
+    /// Multipath TCP is confirmed: subflows may be opened from now on.
     Established,
     /// The peer announced an address.
     Announced(RemoteAddress),
     /// The peer withdrew the address with this identifier; its subflows are being closed.
     Withdrawn(u8),
-    /// An address of ours, or what it is used for, has changed, appeared or come up.
+    /// A local address has appeared or come up, or its use has changed.
     LocalChanged,
-    /// An address of ours is gone or its interface is down; its subflows are being closed.
+    /// A local address was removed or its interface is down; its subflows are being closed.
     LocalGone {
-        /// Identifier.
+        /// Address identifier that the peer withdrew.
         address_id: u8,
     },
     /// A subflow's handshake is complete.
     SubflowEstablished(PathId),
-    /// A subflow is gone (or its handshake failed).
+    /// A subflow was closed (or its handshake failed).
     SubflowClosed {
-        /// It, as it was.
+        /// State of the subflow before it was closed.
         subflow: SubflowView,
-        /// Whether it was an error and not an orderly close or a request of ours.
+        /// True after an error, false after a regular close or a request of ours.
         failed: bool,
-        /// Whether trying again may help (not: `MP_TCPRST` without T flag).
+        /// True if another attempt may succeed (not after `MP_TCPRST` without T flag).
         retry: bool,
     },
-    /// The time asked for by [`PathManager::poll_timeout`].
+    /// The time requested by [`PathManager::poll_timeout`] has come.
     Timeout,
 }
 
-/// What a path manager wants done.
+/// Action that a path manager requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PathManagerAction {
     /// Open a subflow (MP_JOIN).
     Open {
         /// Identifier of our address; 0 for the initial one.
         local_id: u8,
-        /// From.
+        /// Local address of the new subflow.
         local: IpAddr,
         /// Identifier of the peer's address.
         remote_id: u8,
-        /// To.
+        /// Peer's address and port.
         remote: SocketAddr,
-        /// Whether it begins as a backup.
+        /// True if the subflow starts as a backup.
         backup: bool,
     },
     /// Announce an address (ADD_ADDR), until the peer echoes it.
     Announce {
-        /// Identifier.
+        /// Address identifier to announce.
         address_id: u8,
-        /// Address.
+        /// Address to announce to the peer.
         address: IpAddr,
-        /// Port, if not that of the connection.
+        /// Port to announce, if not that of the connection.
         port: Option<u16>,
     },
     /// Withdraw an announced address (REMOVE_ADDR).
     Withdraw {
-        /// Identifier.
+        /// Address identifier to withdraw.
         address_id: u8,
     },
-    /// Close a subflow.
+    /// Close the subflow with this slot.
     Close(PathId),
     /// Change a subflow's priority (`MP_PRIO`).
     SetBackup {
-        /// Which.
+        /// Path slot of the subflow.
         subflow: PathId,
-        /// To.
+        /// New priority: true for a backup.
         backup: bool,
     },
 }
 
 /// Decides which subflows a connection has. One for each connection.
 pub trait PathManager: fmt::Debug + Send {
-    /// Notes `event` and adds what is to be done to `actions`.
+    /// Handles `event` and adds its actions to `actions`.
     fn on_event(
         &mut self,
         event: PathManagerEvent,
@@ -179,20 +179,20 @@ pub trait PathManager: fmt::Debug + Send {
         actions: &mut Vec<PathManagerAction>,
     );
 
-    /// When it wants [`PathManagerEvent::Timeout`].
+    /// Returns the time when it needs [`PathManagerEvent::Timeout`].
     fn poll_timeout(&self) -> Option<Instant> {
         None
     }
 }
 
-/// One path manager for users to choose.
+/// Registry entry of a path manager.
 #[derive(Debug, Clone, Copy)]
 pub struct PathManagerEntry {
-    /// Name in scenarios.
+    /// Name used in scenarios and settings.
     pub name: &'static str,
-    /// One line for people.
+    /// Description in one line, for users.
     pub about: &'static str,
-    /// Makes one for a connection.
+    /// Creates the path manager of one connection.
     pub make: fn() -> Box<dyn PathManager>,
 }
 
@@ -236,7 +236,7 @@ fn names() -> String {
     ALL.iter().map(|entry| entry.name).collect::<Vec<_>>().join(", ")
 }
 
-/// The path manager of this name.
+/// Returns the path manager of this name.
 pub fn by_name(name: &str) -> Result<Box<dyn PathManager>, UnknownPathManager> {
     let found = ALL.iter().find(|entry| entry.name == name);
     found.map(|entry| (entry.make)()).ok_or_else(|| UnknownPathManager { name: name.to_owned() })

@@ -7,7 +7,7 @@ use super::{PathManager, PathManagerAction, PathManagerEvent, PathManagerView};
 /// Subflows in total, as in mptcp.org's default.
 const DEFAULT_SUBFLOWS: usize = 2;
 
-/// See the module.
+/// Path manager `ndiffports`, see the module.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ndiffports;
 

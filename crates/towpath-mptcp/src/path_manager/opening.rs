@@ -1,20 +1,21 @@
-//! What path managers share: identifiers of our addresses, and subflows that may still be opened.
+//! Common parts of path managers: identifiers of local addresses, and limits for opening subflows.
 
 use std::net::{IpAddr, SocketAddr};
 
 use super::{LocalAddress, PathManagerAction, PathManagerView, RemoteAddress};
 
-/// The address on which the connection began: on the wire its identifier is 0, whatever the host
-/// calls it (RFC 8684 §3.2).
+/// Address on which the connection began. Its identifier on the wire is 0, regardless of the host's
+/// own identifier (RFC 8684 §3.2).
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct InitialAddress {
     address: Option<IpAddr>,
-    /// What the host calls it; remembered because it may be gone when we are told so.
+    /// The host's own identifier, stored because the address may be gone before its removal is
+    /// reported.
     address_id: Option<u8>,
 }
 
 impl InitialAddress {
-    /// Remembers it; to be called while the first subflow exists.
+    /// Records the address; to be called while the first subflow exists.
     pub(super) fn record(&mut self, view: &PathManagerView<'_>) {
         let first = view.subflows.iter().find(|subflow| subflow.local_id == 0);
         self.address = self.address.or(first.map(|subflow| subflow.local.ip()));
@@ -22,23 +23,23 @@ impl InitialAddress {
         self.address_id = local.map(|local| local.address_id).or(self.address_id);
     }
 
-    /// It.
+    /// Returns the address, if it is known.
     pub(super) fn address(self) -> Option<IpAddr> {
         self.address
     }
 
-    /// The identifier of an address on the wire.
+    /// Returns the identifier of an address on the wire.
     pub(super) fn id_of(self, local: &LocalAddress) -> u8 {
         if Some(local.address) == self.address { 0 } else { local.address_id }
     }
 
-    /// The same for an identifier of the host.
+    /// Returns the wire identifier for an identifier of the host.
     pub(super) fn id(self, address_id: u8) -> u8 {
         if Some(address_id) == self.address_id { 0 } else { address_id }
     }
 }
 
-/// The two ends of a subflow to open.
+/// Both ends of a subflow to open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SubflowEndpoints {
     pub(super) local_id: u8,
@@ -48,13 +49,13 @@ pub(super) struct SubflowEndpoints {
 }
 
 impl SubflowEndpoints {
-    /// Whether both are of the same family: nothing else can be connected.
+    /// Returns true if both addresses have the same family.
     fn same_family(&self) -> bool {
         self.local.is_ipv4() == self.remote.address.is_ipv4()
     }
 }
 
-/// Adds subflows to the actions: none above the limit, none twice.
+/// Adds subflows to the actions, without exceeding the limit or opening one twice.
 #[derive(Debug)]
 pub(super) struct SubflowOpener<'a> {
     view: &'a PathManagerView<'a>,
@@ -69,14 +70,14 @@ impl<'a> SubflowOpener<'a> {
         Self { view, actions }
     }
 
-    /// Whether one more is within the limit, which does not count the first.
+    /// Returns true if one more subflow is within the limit, which excludes the first.
     pub(super) fn has_room(&self) -> bool {
         let opened =
             self.actions.iter().filter(|action| matches!(action, PathManagerAction::Open { .. }));
         self.view.subflows.len() + opened.count() <= usize::from(self.view.subflow_limit)
     }
 
-    /// Whether there is a subflow between the two, or will be.
+    /// Returns true if a subflow between the two addresses exists or is requested.
     pub(super) fn connects(&self, from: IpAddr, to: SocketAddr) -> bool {
         let existing = self.view.subflows.iter();
         let exists = existing.filter(|one| one.local.ip() == from).any(|one| one.remote == to);
@@ -84,13 +85,13 @@ impl<'a> SubflowOpener<'a> {
         exists || self.actions.iter().any(asked)
     }
 
-    /// Opens it if that makes sense, and says whether it did.
+    /// Opens a subflow if possible, and returns true if it did.
     pub(super) fn open(&mut self, pair: SubflowEndpoints) -> bool {
         let new = !self.connects(pair.local, pair.remote.address);
         new && self.reopen(pair)
     }
 
-    /// Opens it even if there is already one between the two addresses.
+    /// Opens a subflow even if one already exists between the two addresses.
     pub(super) fn reopen(&mut self, pair: SubflowEndpoints) -> bool {
         let may = pair.same_family() && self.has_room();
         if may {
@@ -108,8 +109,9 @@ impl<'a> SubflowOpener<'a> {
     }
 }
 
-/// The address of ours from which a host would most likely reach `remote`: one of the same network,
-/// as far as addresses tell; else the first address of the connection; else any.
+/// Returns the local address from which a host would most likely reach `remote`. Prefers an address
+/// of the same network, as far as addresses show; then the first address of the connection; then
+/// any.
 pub(super) fn likely_source<'a>(
     view: &PathManagerView<'a>,
     home: InitialAddress,
@@ -122,7 +124,7 @@ pub(super) fn likely_source<'a>(
     usable().find(near).or_else(|| usable().find(first)).or_else(|| usable().next())
 }
 
-/// Prefix lengths are not known here; these are those of ordinary networks.
+/// Compares by the prefix lengths of ordinary networks, as the real ones are unknown here.
 fn same_network(one: IpAddr, other: IpAddr) -> bool {
     match (one, other) {
         (IpAddr::V4(one), IpAddr::V4(other)) => (one.to_bits() ^ other.to_bits()) >> 8 == 0,

@@ -1,6 +1,6 @@
-//! `default`, and subflows that failed are opened again: after 1 s, then twice as late each time up
-//! to 60 s, unless the peer said that it is of no use (`MP_TCPRST` without the T flag, RFC 8684
-//! §3.6); and when their address comes back.
+//! `default`, with reopening of failed subflows: after 1 s, then with a doubled delay each time, up
+//! to 60 s. A subflow is also reopened when its address returns. The peer can prevent reopening
+//! (`MP_TCPRST` without the T flag, RFC 8684 §3.6).
 
 use std::time::Duration;
 
@@ -12,21 +12,21 @@ use super::{
     PathManager, PathManagerAction, PathManagerEvent, PathManagerView, RemoteAddress, SubflowView,
 };
 
-/// The first pause.
+/// Delay before the first attempt to reopen.
 const INITIAL_BACKOFF: Duration = Duration::from_secs(1);
-/// The longest pause.
+/// Maximum delay between two attempts.
 const MAX_BACKOFF: Duration = Duration::from_secs(60);
 
-/// A subflow of ours: one that we opened, and so may open again.
+/// Subflow that we opened, and so may open again.
 #[derive(Debug, Clone, Copy)]
 struct OwnSubflow {
     pair: SubflowEndpoints,
-    /// The pause after the next failure.
+    /// Delay after the next failure.
     pause: Duration,
-    /// When it is to be opened; `None` while it exists or its address is gone.
+    /// Time to open it; `None` while it exists or its address is missing.
     due: Option<Instant>,
     given_up: bool,
-    /// Whether it closed because its address went away.
+    /// Set when the subflow closed because its address was removed.
     address_lost: bool,
 }
 
@@ -40,7 +40,7 @@ impl OwnSubflow {
     }
 }
 
-/// See the module.
+/// Path manager `rejoin`, see the module.
 #[derive(Debug, Default)]
 pub(super) struct Rejoin {
     endpoints: Endpoints,
@@ -49,7 +49,8 @@ pub(super) struct Rejoin {
 }
 
 impl Rejoin {
-    /// The client opened the first subflow; a server could not open it again, nobody listens there.
+    /// Adopts the first subflow on the client, which opened it. A server cannot reopen it, as the
+    /// client does not listen.
     fn adopt_first(&mut self, view: &PathManagerView<'_>) {
         let first = view.subflows.iter().find(|one| one.local_id == 0 && one.remote_id == 0);
         if let (true, true, Some(first)) = (view.client, self.mine.is_empty(), first) {
@@ -87,7 +88,8 @@ impl Rejoin {
         }
     }
 
-    /// Opens what is due. What lacks its address waits for it; what lacks room tries later.
+    /// Opens the subflows that are due. Those without an address wait for it; those without room
+    /// are tried later.
     fn open_due(&mut self, view: &PathManagerView<'_>, actions: &mut Vec<PathManagerAction>) {
         let closed = |remote: RemoteAddress| remote.address_id == 0 && view.no_join_to_initial;
         let mut opening = SubflowOpener::new(view, actions);
@@ -108,7 +110,7 @@ impl Rejoin {
         }
     }
 
-    /// Makes everything due whose address is back.
+    /// Makes all subflows due whose address has returned.
     fn on_local_changed(&mut self, view: &PathManagerView<'_>) {
         for mine in self.mine.iter_mut().filter(|mine| mine.address_lost) {
             if view.local.iter().any(|local| local.address == mine.pair.local && local.up) {

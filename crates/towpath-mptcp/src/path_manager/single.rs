@@ -1,8 +1,8 @@
-//! Only the first subflow; nothing is announced, nothing is answered.
+//! Only the first subflow: announces no address and opens no other subflow.
 
 use super::{PathManager, PathManagerAction, PathManagerEvent, PathManagerView};
 
-/// See the module.
+/// Path manager `single`, see the module.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Single;
 

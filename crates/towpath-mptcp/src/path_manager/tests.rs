@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A connection between `10.0.1.1` and `10.0.9.9`, and what a path manager has done with it.
+/// Connection between `10.0.1.1` and `10.0.9.9`, with the actions of a path manager applied.
 struct Model {
     manager: Box<dyn PathManager>,
     now: Instant,
@@ -33,7 +33,7 @@ fn remote(address_id: u8, address: &str) -> RemoteAddress {
     RemoteAddress { address_id, address: to(address) }
 }
 
-/// An address with flags as `ip mptcp endpoint` has them.
+/// Returns an address with flags as in `ip mptcp endpoint`.
 fn local(address_id: u8, address: &str, flags: &str) -> LocalAddress {
     let has = |flag: &str| flags.split(' ').any(|one| one == flag);
     LocalAddress {
@@ -112,7 +112,7 @@ impl Model {
         actions
     }
 
-    /// Fires and names the subflows that were opened: `from>to`, with the identifiers.
+    /// Applies an event and returns the subflows that were opened: `from>to`, with the identifiers.
     fn opened(&mut self, event: PathManagerEvent) -> Vec<String> {
         let actions = self.fire(event);
         let name = |action: &PathManagerAction| match action {
@@ -133,7 +133,7 @@ impl Model {
         self.opened(PathManagerEvent::Announced(address))
     }
 
-    /// The newest subflow closes.
+    /// Closes the newest subflow.
     fn fail(&mut self, retry: bool) -> Vec<String> {
         let subflow = self.subflows.pop().unwrap();
         self.opened(PathManagerEvent::SubflowClosed { subflow, failed: true, retry })
@@ -218,7 +218,7 @@ fn default_keeps_the_limits() {
     let mut model = Model::new("default", addresses);
     model.subflow_limit = 3;
     assert_eq!(model.opened(PathManagerEvent::Established).len(), 3);
-    // One that is gone makes room for an address that had none.
+    // A removed one makes room for an address that had none.
     assert_eq!(model.fail(true), ["5:10.0.5.1>0:10.0.9.9"]);
 
     let mut model = Model::new("default", vec![local(1, "10.0.1.1", "")]);
@@ -431,7 +431,7 @@ fn rejoin_does_not_open_to_an_address_that_was_withdrawn() {
     assert_eq!(model.manager.poll_timeout(), None);
 }
 
-/// Something that happens to a connection.
+/// Event of a connection in a property test.
 #[derive(Debug, Clone)]
 enum Step {
     Announced(u8),
@@ -451,7 +451,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Does it to the model, and tells the path manager.
+/// Applies the event to the model, and passes it to the path manager.
 fn apply(model: &mut Model, step: &Step) {
     match *step {
         Step::Announced(id) => {
@@ -519,7 +519,7 @@ proptest! {
                     prop_assert!(model.local.iter().any(up), "{} {one:?}", entry.name);
                     let new = pairs.insert((one.local.ip(), one.remote));
                     prop_assert!(new || entry.name == "ndiffports", "{} {one:?}", entry.name);
-                    // The first subflow is there without our doing.
+                    // The path manager did not open the first subflow.
                     let admitted = !closed_to_us || one.remote_id != 0 || one.id == PathId(0);
                     prop_assert!(admitted, "{} {one:?}", entry.name);
                 }

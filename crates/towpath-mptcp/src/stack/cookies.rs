@@ -1,12 +1,12 @@
-//! SYN cookies (RFC 4987 §3.6): an initial sequence number that says what the listener must know when
-//! it comes back, and that nobody else can make.
+//! SYN cookies (RFC 4987 §3.6): an initial sequence number that encodes the listener's state and
+//! that only the listener can create.
 //!
-//! A bit for the period of 64 seconds in which it was made, three bits for the size of packets, and 28
-//! bits of a keyed hash of these, of the addresses and ports, of the peer's number and of the other
-//! options: one guess in 2²⁸ is right. As in Linux, a peer with timestamps echoes the other options
-//! (window scale, SACK, ECN), which are the last six bits of our clock in the SYN/ACK; one without them
-//! gets none of these options. MP_CAPABLE needs no place: the third packet repeats it with both keys
-//! (RFC 8684 §3.1), and ours follows from the cookie.
+//! One bit holds the period of 64 seconds and three bits the segment size. The other 28 bits are a
+//! keyed hash over these, the addresses and ports, the peer's sequence number and the other
+//! options. One guess in 2²⁸ is right. As in Linux, the other options (window scale, SACK, ECN) are
+//! the last six bits of our timestamp in the SYN/ACK, which the peer echoes. A peer without
+//! timestamps gets none of these options. MP_CAPABLE needs no space: the third packet repeats it
+//! with both keys (RFC 8684 §3.1), and ours follows from the cookie.
 
 use std::time::Duration;
 
@@ -16,15 +16,15 @@ use super::demultiplexer::FourTuple;
 use super::offer::SynOptions;
 use super::secrets::SecretGenerator;
 
-/// A cookie is good until the end of the next period: for one to two of them.
+/// Period of a cookie, which is valid until the end of the next period: for one to two of them.
 const COOKIE_PERIOD: Duration = Duration::from_secs(64);
-/// After this time, no cookie is good any more.
+/// Lifetime of a cookie, after which it is invalid.
 pub(super) const COOKIE_LIFETIME: Duration = Duration::from_secs(128);
 
-/// Sizes that a cookie can say: a peer gets the next smaller one. Old minima, tunnels, Ethernet without
-/// and with a little less, large frames.
+/// Segment sizes that a cookie can encode: a peer gets the next smaller one. Old minima, tunnels,
+/// Ethernet without and with small overhead, large frames.
 const MSS_TABLE: [u16; 8] = [216, 536, 1_220, 1_300, 1_380, 1_440, 1_460, 8_940];
-/// What a peer takes that says nothing (RFC 9293 §3.7.1).
+/// MSS of a peer that sends no MSS option (RFC 9293 §3.7.1).
 const DEFAULT_MSS: u16 = 536;
 const DEFAULT_MSS_V6: u16 = 1_220;
 
@@ -32,15 +32,15 @@ const HASH_BITS: u32 = 28;
 const HASH_MASK: u32 = (1 << HASH_BITS) - 1;
 const MSS_MASK: u32 = 0b111;
 
-/// The last bits of a timestamp.
+/// Timestamp bits that encode options: the lowest six.
 const TIMESTAMP_BITS: u32 = 0b11_1111;
 const NO_SCALE: u8 = 0b1111;
 const SACK: u8 = 1 << 4;
 const ECN: u8 = 1 << 5;
 
 impl SynOptions {
-    /// What of it a cookie can say; `None`: the packets are smaller than any that it can. `stamped`: we
-    /// answer with timestamps.
+    /// Returns the options that a cookie can encode, or `None` if the peer's MSS is below the
+    /// table. `stamped`: we reply with timestamps.
     pub(super) fn cookie_subset(self, stamped: bool, ipv6: bool) -> Option<Self> {
         let usual = if ipv6 { DEFAULT_MSS_V6 } else { DEFAULT_MSS };
         let mss = self.mss.unwrap_or(usual);
@@ -59,7 +59,7 @@ impl SynOptions {
     }
 }
 
-/// The cookie for a SYN with this number, of which [`Offer::cookie_subset`] has left `offer`.
+/// The cookie for a SYN with this number, of which [`SynOptions::cookie_subset`] has left `offer`.
 pub(super) fn build(
     secrets: &SecretGenerator,
     now: Instant,
@@ -72,7 +72,7 @@ pub(super) fn build(
     encode(secrets, period(now), tuple, peer_isn, size, bits)
 }
 
-/// Our clock in the SYN/ACK, never ahead of what it would say else.
+/// Returns our timestamp for the SYN/ACK, never ahead of the real clock.
 pub(super) fn stamp(clock: u32, offer: &SynOptions) -> u32 {
     let stamp = clock & !TIMESTAMP_BITS | u32::from(offer.bits());
     if stamp & TIMESTAMP_BITS > clock & TIMESTAMP_BITS {
@@ -82,8 +82,8 @@ pub(super) fn stamp(clock: u32, offer: &SynOptions) -> u32 {
     }
 }
 
-/// What was offered, if `cookie` is one of ours and still good. `timestamp` and `echo` are those of the
-/// segment that brings it back.
+/// Returns the options of the SYN if `cookie` is ours and still valid. `stamps` are the timestamp
+/// and echo of the segment that returns it.
 pub(super) fn read(
     secrets: &SecretGenerator,
     now: Instant,
@@ -110,7 +110,7 @@ pub(super) fn read(
     })
 }
 
-/// Our key for the connection that this cookie begins.
+/// Returns our key for the connection that this cookie begins.
 pub(super) fn key(secrets: &SecretGenerator, tuple: FourTuple, peer_isn: u32, cookie: u32) -> u64 {
     let said = u128::from(peer_isn) << 32 | u128::from(cookie);
     secrets.keyed_hash(b"towpath key of a cookie", tuple, said.to_be_bytes())

@@ -1,26 +1,26 @@
-//! What became of packets that no connection took.
+//! Counters of packets that belong to no connection.
 
-/// What became of packets that no connection took.
+/// Counters of packets that belong to no connection, and of handshakes that were not accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StackCounters {
-    /// Packets that were handed in.
+    /// Packets received from the driver.
     pub received: u64,
-    /// Not understood, or with a wrong checksum.
+    /// Packets that could not be parsed or had a wrong checksum.
     pub malformed: u64,
-    /// For no connection and no listener: answered by RST.
+    /// Packets for no connection and no listener, rejected with RST.
     pub unknown: u64,
     /// SYNs dropped because the backlog was full.
     pub backlog_full: u64,
-    /// MP_JOIN with a token that nobody has.
+    /// MP_JOIN with a token of no connection.
     pub unknown_token: u64,
-    /// MP_JOIN that was refused, in its SYN or, by a [`super::Stack`] that faces strangers, for its HMAC.
+    /// MP_JOIN refused in its SYN or, with SYN flood protection ([`super::Stack`]), for its HMAC.
     pub refused_joins: u64,
-    /// SYNs that were answered by a cookie.
+    /// SYNs that were accepted with a cookie.
     pub cookies_sent: u64,
-    /// Connections that began with one.
+    /// Connections established by a valid cookie.
     pub cookies_accepted: u64,
-    /// What came while cookies might come back, and was none.
+    /// Segments that arrived while cookies were outstanding and carried no valid one.
     pub cookies_refused: u64,
-    /// Answers to packets of no connection that were not sent, because too many waited.
+    /// Replies to packets of no connection that were dropped, because too many waited.
     pub answers_dropped: u64,
 }

@@ -1,4 +1,4 @@
-//! Which connection a packet belongs to.
+//! Lookup of the connection that a packet belongs to.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -8,13 +8,13 @@ use super::ConnectionId;
 /// Local and remote address of a subflow.
 pub(super) type FourTuple = (SocketAddr, SocketAddr);
 
-/// Found lately: a power of two, so that a place is a part of a number.
+/// Number of cached lookups: a power of two, so that a slot is a part of the hash.
 const CACHE_SLOTS: usize = 16;
 
-/// Every subflow's addresses. Looked up only, never walked through.
+/// Addresses of every subflow. Only used for lookups, never iterated.
 ///
-/// The map's hash is keyed, because peers choose what is hashed, and therefore slow; what was found
-/// lately is found without it.
+/// The map's hash is keyed, because peers choose the input, and therefore slow. Recent results are
+/// cached.
 #[derive(Debug)]
 pub(super) struct Demultiplexer {
     all: HashMap<FourTuple, ConnectionId>,
@@ -61,7 +61,7 @@ impl Demultiplexer {
     }
 }
 
-/// Subflows of one host differ in one of their ports, usually by a little.
+/// Returns the cache slot. Subflows of one host differ in one of their ports, usually by a little.
 fn cache_slot((local, remote): &FourTuple) -> usize {
     usize::from(local.port().wrapping_add(remote.port())) % CACHE_SLOTS
 }

@@ -1,4 +1,4 @@
-//! What a stack tells its driver and its application.
+//! Events for the driver and the application.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -11,114 +11,114 @@ use crate::subflow;
 use super::error::ConnectionError;
 use super::{ConnectionId, ListenerId};
 
-/// What the driver and the application are told.
+/// Event for the driver and the application.
 #[derive(Debug, Clone, PartialEq)]
 pub enum StackEvent {
     /// A listener has a new connection; it can be read and written.
     Accepted {
-        /// Listener.
+        /// Listener that accepted the connection.
         listener: ListenerId,
-        /// Connection.
+        /// Connection that was accepted.
         connection: ConnectionId,
     },
     /// A connection that we opened is established.
     Connected(ConnectionId),
-    /// There is something to read: data, or the end of it.
+    /// Data, or its end, can be read.
     Readable(ConnectionId),
-    /// The send buffer has room again after [`Stack::write`] took less than offered.
+    /// The send buffer has room again after [`super::Stack::write`] took less than offered.
     Writable(ConnectionId),
-    /// The connection is gone; `None` when both sides ended it in order. Its status can still be
-    /// read until [`Stack::forget`].
+    /// The connection has ended; `error` is `None` when both sides closed it regularly. Its status
+    /// can still be read until [`super::Stack::forget`].
     Closed {
-        /// Connection.
+        /// Connection that has ended.
         connection: ConnectionId,
-        /// Why, if not in order.
+        /// Error that ended the connection; `None` after a regular close.
         error: Option<ConnectionError>,
     },
-    /// Something about subflows, addresses, fallback: always reported.
+    /// Change of subflows, addresses or fallback: always reported.
     Notice {
-        /// Connection.
+        /// Connection that the notice concerns.
         connection: ConnectionId,
-        /// What.
+        /// Change that occurred on the connection.
         notice: StackNotice,
     },
-    /// A decision of the stack: only with [`Config::trace`].
+    /// Decision of the stack: only with [`super::StackConfig::report_decisions`].
     Trace {
-        /// Connection.
+        /// Connection that made the decision.
         connection: ConnectionId,
-        /// What.
+        /// Decision, such as a switch of the subflow.
         trace: StackDecision,
     },
 }
 
-/// Something about subflows, addresses or fallback.
+/// Change of subflows, addresses or fallback.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StackNotice {
     /// A subflow's handshake is complete. `number` counts the connection's subflows and is never
     /// reused.
     SubflowEstablished {
-        /// Slot.
+        /// Path slot of the subflow.
         path: PathId,
-        /// Number.
+        /// Number within the connection, never reused.
         number: u32,
     },
-    /// A subflow is gone.
+    /// A subflow was closed and removed.
     SubflowClosed {
-        /// Slot.
+        /// Path slot of the subflow.
         path: PathId,
-        /// Number.
+        /// Number within the connection, never reused.
         number: u32,
-        /// Why.
+        /// Reason why the subflow was closed.
         reason: subflow::CloseReason,
     },
     /// The peer changed a subflow's priority.
     Priority {
-        /// Number.
+        /// Number of the subflow.
         number: u32,
-        /// To.
+        /// Set when the subflow is now a backup.
         backup: bool,
     },
-    /// A subflow became stale, or is alive again.
+    /// A subflow became stale, or recovered.
     Stale {
-        /// Number.
+        /// Number of the subflow.
         number: u32,
-        /// Which.
+        /// Set when the subflow became stale, cleared when it recovered.
         stale: bool,
     },
     /// The peer announced an address.
     AddressAnnounced {
-        /// Identifier.
+        /// Address identifier of the peer's address.
         address_id: u8,
-        /// Address.
+        /// Announced address, with its port.
         address: SocketAddr,
     },
     /// The peer withdrew an address.
     AddressWithdrawn {
-        /// Identifier.
+        /// Address identifier of the withdrawn address.
         address_id: u8,
     },
-    /// The connection is plain TCP from now on.
+    /// The connection uses plain TCP from now on.
     Fallback(FallbackReason),
 }
 
-/// Why a connection is plain TCP.
+/// Reason why a connection uses plain TCP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FallbackReason {
-    /// The SYN/ACK had no MP_CAPABLE (or one of a version or with flags that we do not know).
+    /// The SYN/ACK had no MP_CAPABLE, or one with an unknown version or flags.
     NoCapableInSynAck,
     /// The third packet and the first data had no MP_CAPABLE.
     NoCapableInAck,
-    /// SYNs with MP_CAPABLE were lost; one without was answered.
+    /// SYNs with MP_CAPABLE were lost; one without it succeeded.
     SynLost,
     /// Data came without DSS before Multipath TCP was confirmed.
     NoDss,
-    /// A mapping made no sense.
+    /// A mapping was invalid.
     BadMapping,
     /// A DSS checksum was wrong.
     Checksum,
-    /// The peer said so (MP_FAIL, infinite mapping).
+    /// The peer requested it (MP_FAIL, infinite mapping).
     Peer,
-    /// Both sides opened at once.
+    /// Both sides sent a SYN simultaneously.
     SimultaneousOpen,
 }
 
@@ -152,30 +152,30 @@ pub enum StackDecision {
     Scheduled {
         /// Number of the subflow.
         number: u32,
-        /// Bytes that the one before got in a row.
+        /// Bytes that the previous subflow got in a row.
         run_bytes: u64,
-        /// Why it is not the one that the scheduler prefers, if so.
+        /// Reason why the scheduler's preferred subflow was not used; `None` if it was.
         why: Option<SwitchReason>,
     },
-    /// Data was sent again on another subflow.
+    /// Data was reinjected on another subflow.
     Reinjected {
-        /// Where to.
+        /// Number of the subflow that now carries the data.
         number: u32,
-        /// Bytes.
+        /// Number of bytes reinjected.
         bytes: u64,
-        /// Why.
+        /// Reason for the reinjection.
         cause: ReinjectionCause,
     },
     /// M2 halved a window.
     Penalised {
-        /// Which.
+        /// Number of the subflow whose window was halved.
         number: u32,
     },
-    /// There is data and room, but the connection-level window is full (`true`), or open again.
+    /// The connection-level window is full although there is data and room (`true`), or open again.
     WindowBlocked(bool),
 }
 
-/// Why data was sent again on another subflow.
+/// Reason why data was reinjected on another subflow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ReinjectionCause {
     /// The subflow's retransmission timer fired.
@@ -184,8 +184,8 @@ pub enum ReinjectionCause {
     Closed,
     /// The connection's own timer fired.
     Connection,
-    /// M1.
+    /// Opportunistic retransmission (M1) was triggered.
     Opportunistic,
-    /// The scheduler wanted it (redundant).
+    /// The scheduler requested it (redundant).
     Scheduler,
 }

@@ -1,10 +1,10 @@
-//! Subflows that peers have begun to open (RFC 8684 §3.2) and have not proven to be theirs.
+//! Half-open subflows: peers have begun to open them (RFC 8684 §3.2) and are not authenticated yet.
 //!
-//! The third packet has neither the token nor the peer's random number, so that something must be kept.
-//! As in Linux (`mptcp_join_store_state`), that is a place in a table of fixed size, and the connection
-//! has no subflow before the peer's HMAC is right. One source's places lie together in one row, so that
-//! it can only take them from itself, and from the few that share its row only what is theirs beyond an
-//! equal share.
+//! The third packet has neither the token nor the peer's nonce, so state must be kept. As in Linux
+//! (`mptcp_join_store_state`), it is an entry in a table of fixed size. The connection has no
+//! subflow until the peer's HMAC is verified. All entries of one source lie in one bucket. A source
+//! can therefore displace only its own entries, and those of the few sources in its bucket that
+//! exceed an equal share.
 
 use std::time::Duration;
 
@@ -16,28 +16,29 @@ use super::demultiplexer::FourTuple;
 use super::half_open::SourcePrefix;
 use super::offer::SynOptions;
 
-/// Rows, and places in one: 4,096 subflows in less than a mebibyte.
+/// Buckets, and entries in one: 4,096 subflows in less than a mebibyte.
 const BUCKETS: usize = 512;
 const BUCKET_SLOTS: usize = 8;
-/// As long as three repetitions of a SYN/ACK would take; here the peer repeats its SYN.
+/// Lifetime of an entry, as long as three SYN/ACK retransmissions would take; here the peer
+/// retransmits its SYN.
 const PENDING_JOIN_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// One of them.
+/// Subflow that is half open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PendingJoin {
     pub(super) tuple: FourTuple,
     pub(super) connection: ConnectionId,
     pub(super) peer_isn: u32,
     pub(super) isn: u32,
-    /// Ours and the peer's.
+    /// Nonces of both ends, ours first.
     pub(super) nonces: (u32, u32),
-    /// Identifiers of our address and of the peer's.
+    /// Identifiers of our address and the peer's.
     pub(super) address_ids: (u8, u8),
     pub(super) backup: bool,
     pub(super) offer: SynOptions,
-    /// When the SYN was last answered.
+    /// Time of the last SYN/ACK.
     pub(super) answered_at: Instant,
-    /// The SYN came more than once.
+    /// Set when the SYN came more than once.
     pub(super) repeated: bool,
 }
 
@@ -53,23 +54,23 @@ impl PendingJoin {
 
 type JoinBucket = ArrayVec<PendingJoin, BUCKET_SLOTS>;
 
-/// All of them. Who shares a row with whom is decided by a keyed hash of the source, which the caller
-/// makes: nobody else must know.
+/// Table of all half-open subflows. The caller computes a keyed hash of the source, which selects
+/// the bucket; other hosts must not know it.
 #[derive(Debug, Default)]
 pub(super) struct PendingJoinTable {
-    /// None before the first one comes.
+    /// Buckets; empty before the first join.
     rows: Vec<JoinBucket>,
 }
 
 impl PendingJoinTable {
-    /// The one between these addresses.
+    /// Returns the entry between these addresses.
     pub(super) fn get(&self, hash: u64, tuple: FourTuple, now: Instant) -> Option<PendingJoin> {
         let row = self.rows.get(bucket(hash))?;
         row.iter().find(|known| known.tuple == tuple && !known.is_over(now)).copied()
     }
 
-    /// Keeps it, in place of an earlier one between the same addresses; if there is no place, in that of
-    /// the oldest one of the source that has most.
+    /// Adds an entry and replaces an earlier one between the same addresses. In a full bucket it
+    /// replaces the oldest entry of the source that has most.
     pub(super) fn insert(&mut self, hash: u64, half: PendingJoin, now: Instant) {
         if self.rows.is_empty() {
             self.rows = vec![JoinBucket::new(); BUCKETS];
@@ -82,7 +83,7 @@ impl PendingJoinTable {
                 let others = row.iter().filter(|known| known.source() == source).count();
                 others + usize::from(source == half.source())
             };
-            // In each row, the oldest come first.
+            // In each bucket, the oldest come first.
             let most = row.iter().map(share).max();
             if let Some(index) = row.iter().position(|known| Some(share(known)) == most) {
                 row.remove(index);
@@ -97,7 +98,7 @@ impl PendingJoinTable {
         }
     }
 
-    /// How many there are, of which none is over.
+    /// Returns the number of entries that have not expired.
     pub(super) fn len(&self, now: Instant) -> usize {
         self.rows.iter().flatten().filter(|known| !known.is_over(now)).count()
     }
@@ -161,7 +162,7 @@ mod tests {
         assert!(has(&joins, 2, 1, 1), "the other one in its row");
         assert!(has(&joins, 3, 999, 1) && !has(&joins, 3, 1, 1), "its latest, and not its first");
         assert_eq!(joins.len(at(1)), BUCKET_SLOTS);
-        // The other one takes from who has most, too.
+        // The other source also displaces an entry of the source with most.
         joins.insert(0, half(2, 2, 1), at(1));
         assert!(has(&joins, 2, 1, 1) && has(&joins, 2, 2, 1));
     }

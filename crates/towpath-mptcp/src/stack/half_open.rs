@@ -1,13 +1,12 @@
-//! Connections that were accepted and are not established yet: how many each listener and each source
-//! has.
+//! Half-open connections: accepted, but not established yet. Counted by listener and by source.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 
 use super::{ConnectionId, ListenerId};
 
-/// Who is one when shares are counted: an IPv4 address, or the 64 bits of IPv6 that a network gives to
-/// one customer at least.
+/// Source for counting shares: an IPv4 address, or the 64-bit IPv6 prefix that a network assigns to
+/// a customer at least.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum SourcePrefix {
     V4([u8; 4]),
@@ -23,12 +22,12 @@ impl SourcePrefix {
     }
 }
 
-/// Half-open connections.
+/// Half-open connections by connection, listener and source.
 #[derive(Debug, Default)]
 pub(super) struct HalfOpen {
     all: BTreeMap<ConnectionId, (ListenerId, SourcePrefix)>,
     by_listener: BTreeMap<ListenerId, usize>,
-    /// Looked up only, never walked through.
+    /// Only used for lookups, never iterated.
     by_source: HashMap<SourcePrefix, usize>,
 }
 
@@ -40,7 +39,7 @@ impl HalfOpen {
         *self.by_source.entry(source).or_default() += 1;
     }
 
-    /// Whose it was, if it was one.
+    /// Removes a connection; returns its listener if it was half open.
     pub(super) fn remove(&mut self, id: ConnectionId) -> Option<ListenerId> {
         let (listener, source) = self.all.remove(&id)?;
         if let Some(count) = self.by_listener.get_mut(&listener) {

@@ -1,4 +1,4 @@
-//! Packets that arrive: to a subflow, a listener, a connection by its token, or nobody.
+//! Dispatch of received packets: to a subflow, a listener, a connection by its token, or a reset.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -16,12 +16,14 @@ use super::half_open::SourcePrefix;
 use super::{ConnectionId, InterfaceId, Stack, StackEvent};
 
 impl Stack {
-    /// A packet arrived (TCP, or ICMP about TCP). What makes no sense is counted and dropped.
+    /// Processes a received packet (TCP, or ICMP about TCP). Invalid packets are counted and
+    /// dropped.
     pub fn handle_packet(&mut self, now: Instant, interface: InterfaceId, mut packet: Packet) {
         self.receive(now, interface, &mut packet);
     }
 
-    /// As [`Stack::handle_packet`], for who keeps the packet's memory; its payload is taken.
+    /// As [`Stack::handle_packet`], for a caller that reuses the packet's memory; its payload is
+    /// taken.
     pub fn receive(&mut self, now: Instant, interface: InterfaceId, packet: &mut Packet) {
         self.counters.received += 1;
         let mut segment = self.segment.take().unwrap_or_else(|| Box::new(Segment::EMPTY));
@@ -39,7 +41,7 @@ impl Stack {
     fn on_segment(&mut self, now: Instant, interface: InterfaceId, segment: &mut Segment) {
         if !self.addresses.iter().any(|known| known.address == segment.destination.ip()) {
             self.counters.unknown += 1;
-            return; // not for us: no answer either
+            return; // not for us: dropped silently
         }
         let tuple = (segment.destination, segment.source);
         if let Some(id) = self.subflows.get(&tuple) {
@@ -74,7 +76,7 @@ impl Stack {
     }
 
     /// Ends a connection in TIME-WAIT in favour of a new one between the same addresses and ports
-    /// (RFC 9293 §3.10.7.4, RFC 6191); returns the sequence number behind the last one that it used.
+    /// (RFC 9293 §3.10.7.4, RFC 6191). Returns the sequence number after the last one that it used.
     fn reopen(
         &mut self,
         now: Instant,
@@ -90,7 +92,7 @@ impl Stack {
         used_until
     }
 
-    /// `used_until`: sequence numbers below belong to an earlier connection.
+    /// Processes a SYN. `used_until`: sequence numbers below belong to an earlier connection.
     fn on_syn(
         &mut self,
         now: Instant,
@@ -109,7 +111,8 @@ impl Stack {
         let (listener_id, config) = (listener.id, Arc::clone(&listener.config));
         let is_full = self.half_open.of_listener(listener_id) >= self.config.syn_backlog;
         let source = SourcePrefix::of(syn.source.ip());
-        // Who had a connection here before is no stranger, and its numbers must go on.
+        // A source that had a connection here is already verified, and its sequence numbers must
+        // continue.
         if used_until.is_none()
             && (is_full || self.source_limit_reached(source))
             && self.guard.is_some()
@@ -118,7 +121,7 @@ impl Stack {
         }
         if is_full {
             self.counters.backlog_full += 1;
-            return; // the peer tries again
+            return; // the peer retransmits its SYN
         }
         let tuple = self.tuple_of(interface, syn, 0, 0);
         let id = self.fresh_id();
@@ -139,7 +142,7 @@ impl Stack {
         }
     }
 
-    /// A subflow for a connection that exists (RFC 8684 §3.2).
+    /// Processes a SYN with MP_JOIN for an existing connection (RFC 8684 §3.2).
     fn on_join(
         &mut self,
         now: Instant,
@@ -149,8 +152,8 @@ impl Stack {
         remote_id: u8,
     ) {
         let found = self.tokens.get(&token).copied();
-        // Its first subflow is not there yet: joined now, it would live on without one, and never be
-        // handed to its listener.
+        // Its first subflow does not exist yet. A connection joined now would live without one, and
+        // never reach its listener.
         let Some(id) = found.filter(|id| !self.half_open.contains(*id)) else {
             self.counters.unknown_token += 1;
             let reason = MpTcpRst { transient: false, reason: 1, reserved: 0 };
@@ -179,7 +182,7 @@ impl Stack {
         self.reschedule(now, id);
     }
 
-    /// The addresses of a peer's segment.
+    /// Returns the four-tuple of a peer's segment.
     pub(super) fn tuple_of(
         &self,
         interface: InterfaceId,
@@ -198,7 +201,7 @@ impl Stack {
         }
     }
 
-    /// An accepted connection is handed to its listener when its handshake is complete.
+    /// Reports an accepted connection to its listener when its handshake is complete.
     pub(super) fn note_established(&mut self, id: ConnectionId) {
         if let Some(listener) = self.half_open.remove(id) {
             self.events.push_back(StackEvent::Accepted { listener, connection: id });
@@ -219,7 +222,7 @@ impl Stack {
         }
     }
 
-    /// RST to a segment that nobody expects (RFC 9293 §3.10.7.1).
+    /// Sends RST in reply to an unexpected segment (RFC 9293 §3.10.7.1).
     pub(super) fn send_reset(
         &mut self,
         interface: InterfaceId,
@@ -236,7 +239,7 @@ impl Stack {
             let ack = segment.seq.wrapping_add(segment.sequence_bytes());
             (0, ack, Flags::RST.with(Flags::ACK))
         };
-        // RFC 7323 §5.2: for a host that expects them, and with the value 0.
+        // RFC 7323 §5.2: included if the peer's segment has them, with the value 0.
         let timestamps = segment.options.timestamps;
         let timestamps = timestamps.map(|theirs| Timestamps { value: 0, echo: theirs.value });
         let mut options = Options { timestamps, ..Options::default() };
@@ -257,7 +260,7 @@ impl Stack {
     }
 }
 
-/// Whether an address is that of one host, with which a connection is possible.
+/// Returns true if the address is a unicast address, with which a connection is possible.
 pub(super) fn is_unicast(address: IpAddr) -> bool {
     let broadcast = match address {
         IpAddr::V4(address) => address.is_broadcast(),
@@ -266,7 +269,7 @@ pub(super) fn is_unicast(address: IpAddr) -> bool {
     !broadcast && !address.is_multicast() && !address.is_unspecified()
 }
 
-/// Token and address identifier of MP_JOIN in a SYN.
+/// Returns token and address identifier of MP_JOIN in a SYN.
 fn join(syn: &Segment) -> Option<(u32, u8)> {
     syn.options.mptcp.iter().find_map(|option| {
         if let MptcpOption::Join(MpJoin::Syn { token, address_id, .. }) = option {

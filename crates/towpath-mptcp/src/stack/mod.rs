@@ -1,8 +1,8 @@
 //! One host: interfaces, listeners, connections, and their packets and timers.
 //!
-//! Reading order: [`event`], [`error`] and [`status`] (what comes out), this file (the host's own
-//! state, and what an application does), `input` (packets that arrive), `secrets`; [`strangers`] and
-//! `pressure` (what anybody may send), with `half_open`, `offer`, `cookies` and `half_joins`.
+//! Reading order: [`event`], [`error`] and [`status`] (output), this file (the host's own state,
+//! and the application's calls), `input` (received packets), `secrets`. Then SYN flood protection:
+//! [`strangers`] and `pressure`, with `half_open`, `offer`, `cookies` and `half_joins`.
 
 mod cookies;
 mod counters;
@@ -47,17 +47,18 @@ use half_open::HalfOpen;
 use secrets::SecretGenerator;
 use strangers::SynFloodState;
 
-/// A host's own settings.
+/// Configuration of a stack.
 #[derive(Debug, Clone)]
 pub struct StackConfig {
-    /// Seed of keys, nonces and initial sequence numbers, so that equal seeds give equal runs: who sees some
-    /// of them may find the others. [`Stack::with_syn_flood_protection`] does without.
+    /// Seed of keys, nonces and initial sequence numbers, so that equal seeds give equal runs. A
+    /// peer that sees some of them may compute the others. Not used by
+    /// [`Stack::with_syn_flood_protection`].
     pub seed: u64,
-    /// Most half-open connections of a listener, of about 4 KiB each.
+    /// Maximum number of half-open connections of a listener, of about 4 KiB each.
     pub syn_backlog: usize,
-    /// Most connections in TIME-WAIT, of who faces strangers.
+    /// Maximum number of connections in TIME-WAIT, with SYN flood protection.
     pub time_wait_limit: usize,
-    /// Report [`Event::StackDecision`]s.
+    /// Set to report [`StackEvent::Trace`] events, for marks in reports.
     pub report_decisions: bool,
 }
 
@@ -67,29 +68,29 @@ impl Default for StackConfig {
     }
 }
 
-/// Names a listener.
+/// Handle of a listener, unique within the stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ListenerId(pub u32);
 
-/// Names a connection; not used again within a stack (before four thousand million others).
+/// Handle of a connection; not reused within a stack (before 2³² others).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId(pub u32);
 
-/// What a deadline is for.
+/// Purpose of a deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TimeoutReason {
-    /// A subflow's timer.
+    /// One of the timers of a subflow.
     Subflow(subflow::Timer),
-    /// The connection's own: retransmission, ADD_ADDR, closing.
+    /// Connection-level timer: retransmission, ADD_ADDR, closing.
     Connection,
-    /// The path manager's.
+    /// The path manager's own timer.
     PathManager,
 }
 
 /// First and last port for connections that we open (RFC 6335 §6: the dynamic ports).
 const EPHEMERAL_PORTS: std::ops::RangeInclusive<u16> = 49_152..=65_535;
 
-/// An interface of the host.
+/// State of an interface of the host.
 #[derive(Debug, Clone, Copy)]
 struct InterfaceState {
     mtu_bytes: u32,
@@ -101,53 +102,55 @@ struct InterfaceState {
 struct ListenerState {
     id: ListenerId,
     config: Arc<connection::ConnectionConfig>,
-    /// Cookies may come back until then.
+    /// Time until which cookies may be returned.
     cookies_until: Instant,
 }
 
-/// One host's TCP and Multipath TCP.
+/// TCP and Multipath TCP of one host.
 #[derive(Debug)]
 pub struct Stack {
     config: StackConfig,
     secrets: SecretGenerator,
-    /// Few, and looked up all the time.
+    /// Interfaces: few, and looked up constantly.
     interfaces: Vec<(InterfaceId, InterfaceState)>,
     addresses: Vec<LocalAddress>,
     listeners: BTreeMap<u16, ListenerState>,
     connections: BTreeMap<ConnectionId, Box<Connection>>,
     next_id: u32,
     subflows: Demultiplexer,
-    /// Looked up only, never walked through.
+    /// Only used for lookups, never iterated.
     tokens: HashMap<u32, ConnectionId>,
     half_open: HalfOpen,
-    /// What else is kept by who faces strangers.
+    /// State of the SYN flood protection; `None` without it.
     guard: Option<Box<SynFloodState>>,
     timeouts: BTreeSet<(Instant, ConnectionId)>,
-    /// Connections that may have something to send.
+    /// Connections that may have packets to send.
     ready: VecDeque<ConnectionId>,
-    /// Packets that belong to no connection: resets.
+    /// Packets that belong to no connection: resets and stateless replies.
     stray: VecDeque<(InterfaceId, Packet)>,
     events: VecDeque<StackEvent>,
     scratch: ScratchBuffers,
-    /// Reused for each packet that arrives.
+    /// Memory reused for each received packet.
     segment: Option<Box<Segment>>,
     next_port: u16,
     identification: u16,
     counters: StackCounters,
-    /// When packets were last asked for, and how often a connection had none (any more).
+    /// Time of the last poll for packets; `drain_count` counts how often a connection had none
+    /// left.
     last_poll_at: Instant,
     drain_count: u64,
 }
 
 impl Stack {
-    /// A host without interfaces.
+    /// Creates a host without interfaces.
     pub fn new(config: StackConfig) -> Self {
         let secrets = SecretGenerator::from_seed(config.seed);
         Self::from_parts(config, secrets, None)
     }
 
-    /// A host without interfaces whose peers may be anybody: every stack that is to be reached from a
-    /// real network. [`StackConfig::seed`] is not used; for what else changes, see [`strangers`].
+    /// Creates a host without interfaces that accepts unauthenticated clients. Every stack that is
+    /// reachable from a real network needs this. [`StackConfig::seed`] is not used; for the other
+    /// differences, see [`strangers`].
     pub fn with_syn_flood_protection(config: StackConfig, strangers: &SynFloodProtection) -> Self {
         let secrets = SecretGenerator::from_secret(&strangers.secret);
         Self::from_parts(config, secrets, Some(Box::new(SynFloodState::new(strangers))))
@@ -184,7 +187,7 @@ impl Stack {
         }
     }
 
-    /// Adds an interface, up, with its MTU (or gives it another one).
+    /// Adds an interface, up, with its MTU (or changes its MTU).
     pub fn add_interface(&mut self, interface: InterfaceId, mtu_bytes: u32) {
         let fresh = InterfaceState { mtu_bytes, up: true, room: true };
         match self.interface_mut(interface) {
@@ -193,7 +196,7 @@ impl Stack {
         }
     }
 
-    /// Gives an interface an address (or changes what it may be used for). `up` is the interface's.
+    /// Adds an address to an interface (or changes its permitted uses). `up` is the interface's.
     pub fn set_address(&mut self, now: Instant, mut address: LocalAddress) {
         address.up = find(&self.interfaces, address.interface).is_some_and(|known| known.up);
         match self.addresses.iter_mut().find(|known| known.address == address.address) {
@@ -203,7 +206,7 @@ impl Stack {
         self.for_each(now, Connection::on_local_changed);
     }
 
-    /// Takes an address away: its subflows end, and peers are told (REMOVE_ADDR).
+    /// Removes an address: its subflows end, and peers are notified (REMOVE_ADDR).
     pub fn remove_address(&mut self, now: Instant, address: IpAddr) {
         let Some(index) = self.addresses.iter().position(|known| known.address == address) else {
             return;
@@ -214,8 +217,8 @@ impl Stack {
         });
     }
 
-    /// The interface is switched on or off. Off: its subflows stay but send nothing there, and path
-    /// managers may replace them.
+    /// Switches an interface on or off. While it is off, its subflows stay but send nothing, and
+    /// path managers may replace them.
     pub fn set_up(&mut self, now: Instant, interface: InterfaceId, up: bool) {
         let Some(known) = self.interface_mut(interface) else { return };
         if known.up == up {
@@ -228,8 +231,8 @@ impl Stack {
         self.for_each(now, Connection::on_local_changed);
     }
 
-    /// Back-pressure: while `false`, nothing is taken from [`Stack::poll_transmit`] for this
-    /// interface, and schedulers see its subflows without room (as TCP small queues do).
+    /// Back-pressure: while `false`, [`Stack::poll_transmit`] takes nothing for this interface.
+    /// Schedulers see its subflows without room (as TCP small queues do).
     pub fn set_tx_ready(&mut self, _now: Instant, interface: InterfaceId, room: bool) {
         let Some(known) = self.interface_mut(interface) else { return };
         let opened = room && !known.room;
@@ -252,7 +255,7 @@ impl Stack {
         config.check()?;
         let id = ListenerId(u32::from(port));
         let config = Arc::new(config);
-        // Cookies of an earlier listener say nothing of this one's settings.
+        // Cookies of an earlier listener do not match this one's settings.
         let cookies_until = Instant::ZERO;
         self.listeners.insert(port, ListenerState { id, config, cookies_until });
         Ok(id)
@@ -317,7 +320,7 @@ impl Stack {
         self.connections.insert(id, Box::new(connection));
     }
 
-    /// The next number that no connection has.
+    /// Returns the next unused identifier.
     fn fresh_id(&mut self) -> ConnectionId {
         loop {
             let id = ConnectionId(self.next_id);
@@ -328,7 +331,7 @@ impl Stack {
         }
     }
 
-    /// A key whose token is not in use (RFC 8684 §3.1).
+    /// Returns a key whose token is not in use (RFC 8684 §3.1).
     fn fresh_key(&mut self) -> u64 {
         loop {
             let key = self.secrets.next();
@@ -340,7 +343,7 @@ impl Stack {
 
     fn free_port(&mut self, local: IpAddr, remote: SocketAddr) -> Option<u16> {
         if self.guard.is_some() {
-            // RFC 6056 §3.3.1: what nobody can guess.
+            // RFC 6056 §3.3.1: the first port must be unpredictable.
             let ports = u64::from(EPHEMERAL_PORTS.end() - EPHEMERAL_PORTS.start()) + 1;
             self.next_port = EPHEMERAL_PORTS.start() + (self.secrets.next() % ports) as u16;
         }
@@ -355,7 +358,7 @@ impl Stack {
         None
     }
 
-    /// Gives data to send; takes as much of the front as fits and leaves the rest. No copy is made.
+    /// Queues data to send. Takes as much of the front as fits and leaves the rest, without a copy.
     pub fn write(&mut self, now: Instant, connection: ConnectionId, data: &mut Bytes) -> usize {
         let Some(known) = self.get_mut(connection) else { return 0 };
         let taken = known.write(now, data);
@@ -363,31 +366,31 @@ impl Stack {
         taken
     }
 
-    /// Room in the send buffer, bytes; where plain TCP is written as in Linux, of the packet that is being
-    /// filled or of the next one: [`Stack::write`] may take more.
+    /// Returns the room in the send buffer in bytes. For plain TCP as in Linux, this is the room in
+    /// the last packet or the next one: [`Stack::write`] may take more.
     pub fn writable_bytes(&self, connection: ConnectionId) -> u64 {
         self.get(connection).map_or(0, Connection::writable_bytes)
     }
 
-    /// Takes the next data in order: `None` when there is none now, empty at its end.
+    /// Takes the next data in order: `None` when nothing is readable yet, empty at the end.
     pub fn read(&mut self, now: Instant, connection: ConnectionId) -> Option<Bytes> {
         let bytes = self.get_mut(connection)?.read(now)?;
         self.make_ready(connection);
         Some(bytes)
     }
 
-    /// No more data will be written; what was written is still delivered.
+    /// Ends our data: written data is still delivered.
     pub fn shutdown(&mut self, now: Instant, connection: ConnectionId) {
         self.with(now, connection, Connection::shutdown);
     }
 
-    /// Ends the connection at once (MP_FASTCLOSE, RST).
+    /// Aborts the connection immediately (MP_FASTCLOSE, RST).
     pub fn abort(&mut self, now: Instant, connection: ConnectionId) {
         self.with(now, connection, Connection::abort);
     }
 
-    /// Drops what is known of a closed connection. An open one is first shut down, read no more, and
-    /// forgotten when it ends; with data that nobody has read it is aborted.
+    /// Forgets a closed connection. An open one is first shut down and forgotten when it ends; with
+    /// unread data it is aborted.
     pub fn forget(&mut self, now: Instant, connection: ConnectionId) {
         if let Some(known) = self.get_mut(connection) {
             known.read_closed = true;
@@ -395,24 +398,24 @@ impl Stack {
         self.with(now, connection, Connection::close);
     }
 
-    /// State of a connection.
+    /// Returns the state of a connection; `None` if it is unknown.
     pub fn status(&self, connection: ConnectionId) -> Option<ConnectionStatus> {
         self.get(connection)?.status()
     }
 
-    /// What became of packets that no connection took.
+    /// Returns the counters of packets that belong to no connection.
     pub fn counters(&self) -> StackCounters {
         self.counters
     }
 
-    /// How often a connection has come to have nothing more to send: what holds its subflows back is as
-    /// before where this is.
+    /// Returns how often any connection has run out of data to send. While this count is unchanged,
+    /// the limits of its subflows are also unchanged.
     #[inline]
     pub fn drain_count(&self) -> u64 {
         self.drain_count
     }
 
-    /// A connection's subflows and what holds them back, as of when packets were last asked for.
+    /// Returns a connection's subflows and their limits, as of the last poll for packets.
     pub fn subflow_limits(
         &self,
         connection: ConnectionId,
@@ -422,17 +425,17 @@ impl Stack {
         known.flat_map(move |known| known.subflow_limits(self.last_poll_at, room))
     }
 
-    /// Whether the application has given nothing to a connection that is not sent.
+    /// Returns true if all data that the application wrote to a connection was sent.
     pub fn has_nothing_to_send(&self, connection: ConnectionId) -> bool {
         self.get(connection).is_none_or(Connection::has_nothing_to_send)
     }
 
-    /// The largest window that a connection's peer has offered so far.
+    /// Returns the largest window that a connection's peer has offered so far.
     pub fn max_peer_window_bytes(&self, connection: ConnectionId) -> u64 {
         self.get(connection).map_or(0, Connection::max_peer_window_bytes)
     }
 
-    /// Time has passed.
+    /// Runs all timers that are due at `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
         while let Some((_, id)) = self.timeouts.first().copied().filter(|(at, _)| *at <= now) {
             let before = self.get(id).and_then(|known| known.registered_timeout);
@@ -440,7 +443,7 @@ impl Stack {
             self.settle(now, id);
             let after = self.get(id).and_then(|known| known.registered_timeout);
             if before == after && after.is_some_and(|at| at <= now) {
-                // Waits for something else than time, such as room: not due again before that.
+                // Waits for another condition than time, such as room: not due again before that.
                 if let Some(at) = after {
                     self.timeouts.remove(&(at, id));
                 }
@@ -451,13 +454,13 @@ impl Stack {
         }
     }
 
-    /// The next packet to send, for an interface that is up and has room.
+    /// Returns the next packet to send, with its interface, which is up and has room.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<(InterfaceId, Packet)> {
         let mut packet = Packet::default();
         self.transmit(now, &mut packet).map(|interface| (interface, packet))
     }
 
-    /// As [`Stack::poll_transmit`], into the memory of a packet of before.
+    /// As [`Stack::poll_transmit`], into the memory of an earlier packet.
     pub fn transmit(&mut self, now: Instant, packet: &mut Packet) -> Option<InterfaceId> {
         self.last_poll_at = now;
         if let Some((interface, stray)) = self.stray.pop_front() {
@@ -494,26 +497,26 @@ impl Stack {
         None
     }
 
-    /// When [`Stack::handle_timeout`] must be called, and what for.
+    /// Returns the time when [`Stack::handle_timeout`] must be called, with its purpose.
     pub fn poll_timeout(&self) -> Option<(Instant, TimeoutReason)> {
         let known = self.timeouts.first().map(|(at, id)| {
             let reason = self.get(*id).and_then(Connection::poll_timeout);
             (*at, reason.map_or(TimeoutReason::Connection, |(_, reason)| reason))
         });
-        // Deadlines of connections that are about to send are kept when they have sent.
+        // Deadlines of connections that are about to send are only stored after sending.
         let ready = self.ready.iter().filter_map(|id| self.get(*id)?.poll_timeout());
         known.into_iter().chain(ready).min()
     }
 
-    /// As [`Stack::poll_timeout`], without the reason, which takes longer to find.
+    /// As [`Stack::poll_timeout`], without the reason, whose search is slower.
     pub fn next_deadline(&self) -> Option<Instant> {
         let known = self.timeouts.first().map(|(at, _)| *at);
         let ready = self.ready.iter().filter_map(|id| self.get(*id)?.next_deadline());
         known.into_iter().chain(ready).min()
     }
 
-    /// Whether every connection is over and leaves nothing on the host: no subflow (in TIME-WAIT
-    /// neither), no token, no timer.
+    /// Returns true if every connection is over and leaves nothing on the host: no subflow (not
+    /// even in TIME-WAIT), no token, no timer.
     pub fn is_idle(&self) -> bool {
         self.subflows.is_empty()
             && self.tokens.is_empty()
@@ -521,7 +524,7 @@ impl Stack {
             && self.half_open.is_empty()
     }
 
-    /// The next event.
+    /// Takes the next event, or `None` if the queue is empty.
     pub fn poll_event(&mut self) -> Option<StackEvent> {
         self.events.pop_front()
     }
@@ -534,7 +537,7 @@ impl Stack {
         self.connections.get_mut(&id).map(Box::as_mut)
     }
 
-    /// Does something to a connection, and what follows from it.
+    /// Applies a function to a connection, and carries out the consequences.
     fn with(
         &mut self,
         now: Instant,
@@ -547,7 +550,7 @@ impl Stack {
         if !std::mem::replace(&mut known.queued, true) {
             self.ready.push_back(id);
         }
-        // It has handed over everything.
+        // The connection has no more output.
         if !self.scratch.out.is_empty() {
             self.carry_out_all(now, id);
         }
@@ -561,7 +564,7 @@ impl Stack {
         }
     }
 
-    /// A connection may have something to send, and its timers may have changed.
+    /// Queues a connection for sending and updates its timers.
     fn reschedule(&mut self, now: Instant, id: ConnectionId) {
         self.make_ready(id);
         self.carry_out_all(now, id);
@@ -575,7 +578,7 @@ impl Stack {
         }
     }
 
-    /// Carries out what a connection asked for.
+    /// Carries out all requests of a connection.
     fn carry_out_all(&mut self, now: Instant, id: ConnectionId) {
         if !self.scratch.out.is_empty() {
             let mut output = std::mem::take(&mut self.scratch.out);
@@ -584,7 +587,7 @@ impl Stack {
             }
             self.scratch.out = output;
         }
-        // What it asked for outside of packets and timers.
+        // Apply the requests other than packets and timers.
         while self.get(id).is_some_and(Connection::has_output) {
             for item in self.get_mut(id).map(Connection::take_output).unwrap_or_default() {
                 self.apply_output(now, id, item);
@@ -592,7 +595,7 @@ impl Stack {
         }
     }
 
-    /// Carries out what a connection has just asked for, and keeps its deadline.
+    /// Carries out the latest requests of a connection, and stores its deadline.
     fn settle(&mut self, now: Instant, id: ConnectionId) {
         if !self.scratch.out.is_empty() {
             self.carry_out_all(now, id);
@@ -616,8 +619,8 @@ impl Stack {
         }
     }
 
-    /// A connection without subflows needs no timers and no token; its state stays until it is
-    /// forgotten.
+    /// Removes the timers and the token of a connection without subflows; its state stays until it
+    /// is forgotten.
     fn remove(&mut self, id: ConnectionId) {
         let Some(known) = self.get_mut(id) else { return };
         let (token, forgotten) = (known.token(), known.read_closed);
@@ -634,7 +637,7 @@ impl Stack {
     fn apply_output(&mut self, now: Instant, id: ConnectionId, output: ConnectionOutput) {
         match output {
             ConnectionOutput::Event(event) => {
-                // Nobody was told of a connection that fails before it is accepted.
+                // A connection that fails before it is accepted was never reported.
                 let early = self.half_open.contains(id);
                 let silent = early || self.get(id).is_some_and(|known| known.read_closed);
                 if !silent {
@@ -644,7 +647,7 @@ impl Stack {
             ConnectionOutput::Accepted => self.note_established(id),
             ConnectionOutput::Open(action) => self.open_subflow(now, id, action),
             ConnectionOutput::Gone(local, remote) => {
-                // Another connection may have its place already.
+                // Another connection may already use the four-tuple.
                 if self.subflows.get(&(local, remote)) == Some(id) {
                     self.subflows.remove(&(local, remote));
                 }

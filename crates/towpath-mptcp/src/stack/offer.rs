@@ -1,18 +1,18 @@
-//! What is kept of a SYN that was answered without the state of a connection.
+//! Options of a SYN that was accepted without connection state.
 
 use crate::wire::{Ecn, Flags, MptcpOption, Options, Payload, Segment, Timestamps};
 
-/// The largest shift (RFC 7323 §2.3).
+/// Maximum window scale (RFC 7323 §2.3).
 const MAX_WINDOW_SHIFT: u8 = 14;
 
-/// What a SYN says beside its addresses and number.
+/// Options of a SYN, without its addresses and sequence number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SynOptions {
     pub(super) mss: Option<u16>,
     pub(super) window_scale: Option<u8>,
     pub(super) sack: bool,
     pub(super) ecn: bool,
-    /// The peer's clock.
+    /// Timestamp value of the peer's clock.
     pub(super) timestamp: Option<u32>,
     pub(super) window: u16,
 }
@@ -30,7 +30,7 @@ impl SynOptions {
         }
     }
 
-    /// The SYN that said so, between the addresses of `segment`.
+    /// Returns the SYN that offered these options, between the addresses of `segment`.
     pub(super) fn syn(&self, segment: &Segment, seq: u32, option: Option<MptcpOption>) -> Segment {
         let ecn = if self.ecn { Flags::ECE.with(Flags::CWR) } else { Flags::default() };
         Segment {

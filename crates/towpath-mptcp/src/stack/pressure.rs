@@ -1,5 +1,5 @@
-//! Handshakes with strangers: answers by cookies, subflows that are not there before their peer has
-//! proven itself (see [`super::strangers`]).
+//! Handshakes with unauthenticated clients: SYN cookies, and subflows without state until the peer
+//! is authenticated (see [`super::strangers`]).
 
 use std::sync::Arc;
 
@@ -14,31 +14,31 @@ use super::half_open::SourcePrefix;
 use super::offer::SynOptions;
 use super::{ConnectionId, InterfaceId, Stack, cookies};
 
-/// Answers to packets of no connection that may wait to be sent.
+/// Replies to packets of no connection that may wait to be sent.
 const MAX_STRAY_REPLIES: usize = 1_024;
-/// MP_TCPRST for who cannot prove that a subflow is its own (RFC 8684 §3.2, §3.6).
+/// MP_TCPRST for a peer that fails to authenticate a subflow (RFC 8684 §3.2, §3.6).
 const MPTCP_ERROR: MpTcpRst = MpTcpRst { transient: false, reason: 1, reserved: 0 };
 
 impl Stack {
-    /// Connections that were accepted and are not established yet.
+    /// Returns the number of accepted connections that are not established yet.
     pub fn half_open_connections(&self) -> usize {
         self.half_open.len()
     }
 
-    /// Subflows whose SYN was answered and whose peers have not proven themselves yet; of a stack that
-    /// faces strangers.
+    /// Returns the subflows whose SYN was accepted and whose peers are not authenticated yet.
+    /// Always 0 without SYN flood protection.
     pub fn half_open_joins(&self, now: Instant) -> usize {
         self.guard.as_ref().map_or(0, |guard| guard.joins.len(now))
     }
 
-    /// Whether a source may have no more half-open connections.
+    /// Returns true if a source may have no more half-open connections.
     pub(super) fn source_limit_reached(&self, source: SourcePrefix) -> bool {
         let limit = self.guard.as_ref().map(|guard| guard.half_open_per_source);
         limit.is_some_and(|limit| self.half_open.of_source(source) >= limit)
     }
 
-    /// Answers a SYN and keeps nothing. What the cookie cannot carry is not accepted, so that the
-    /// connection that comes of it is the one that answers here.
+    /// Replies to a SYN with a cookie and keeps no state. Options that the cookie cannot encode are
+    /// not accepted, so that the later connection matches this reply.
     pub(super) fn reply_with_cookie(
         &mut self,
         now: Instant,
@@ -56,7 +56,8 @@ impl Stack {
         let addresses = (syn.destination, syn.source);
         let cookie = cookies::build(&self.secrets, now, addresses, syn.seq, &offer);
         let key = cookies::key(&self.secrets, addresses, syn.seq, cookie);
-        // RFC 8684 §3.1: a key whose token is taken cannot be ours, and there is no other one.
+        // RFC 8684 §3.1: a key whose token is in use cannot be ours, and no other key can be
+        // derived.
         let option = capable(syn).filter(|_| !self.tokens.contains_key(&keys::token(key)));
         let kept = offer.syn(syn, syn.seq, option.copied().map(MptcpOption::Capable));
         let tuple = self.tuple_of(interface, syn, 0, 0);
@@ -70,8 +71,8 @@ impl Stack {
         self.send_stray_reply(interface, &answer);
     }
 
-    /// An acknowledgement for no subflow may complete a handshake of which nothing, or little, was kept.
-    /// `false`: it completes none, and deserves a RST.
+    /// Tries to complete a handshake of which little or no state was kept. Returns false if the
+    /// acknowledgement completes none, and must get a RST.
     pub(super) fn try_complete_handshake(
         &mut self,
         now: Instant,
@@ -115,12 +116,12 @@ impl Stack {
         let offer = cookies::read(&self.secrets, now, addresses, numbers, stamps, window);
         let Some(offer) = offer else {
             self.counters.cookies_refused += 1;
-            // Data may have overtaken the packet that brings the cookie, and comes again.
+            // Data may have overtaken the packet with the cookie, and will be retransmitted.
             return segment.sequence_bytes() > 0;
         };
         let option = capable(segment).map(syn_capable);
         if option.is_none() && segment.options.dss.is_some() {
-            return true; // likewise, the packet with the keys (RFC 8684 §3.1)
+            return true; // as above, for the packet with the keys (RFC 8684 §3.1)
         }
         let (peer_isn, cookie) = numbers;
         let key = match option {
@@ -128,7 +129,7 @@ impl Stack {
             None => self.fresh_key(),
         };
         if self.tokens.contains_key(&keys::token(key)) {
-            return false; // it was free when the SYN was answered
+            return false; // it was free when the SYN arrived
         }
         let syn = offer.syn(segment, peer_isn, option.map(MptcpOption::Capable));
         let tuple = self.tuple_of(interface, segment, 0, 0);
@@ -146,8 +147,8 @@ impl Stack {
         true
     }
 
-    /// Answers a SYN with MP_JOIN that its connection would accept, which it learns of when the peer has
-    /// proven itself.
+    /// Replies to a SYN with MP_JOIN that its connection would accept. The connection learns of it
+    /// once the peer is authenticated.
     pub(super) fn answer_join(
         &mut self,
         now: Instant,
@@ -187,7 +188,7 @@ impl Stack {
         self.send_stray_reply(tuple.interface, &answer);
     }
 
-    /// The third packet of MP_JOIN: only now, and only with the right HMAC, there is a subflow (RFC 8684
+    /// Processes the third packet of MP_JOIN: only the correct HMAC creates the subflow (RFC 8684
     /// §3.2).
     fn complete_join(
         &mut self,
@@ -198,7 +199,7 @@ impl Stack {
     ) {
         let expected = (half.peer_isn.wrapping_add(1), half.isn.wrapping_add(1));
         if (segment.seq, segment.ack) != expected {
-            return; // of somebody who has not seen our answer, and must not end what it began
+            return; // forged: must not end the handshake
         }
         if let Some(guard) = &mut self.guard {
             guard.joins.remove(hash, half.tuple);
@@ -231,8 +232,9 @@ impl Stack {
         });
     }
 
-    /// A connection may have come into TIME-WAIT: if there are too many, the oldest one ends. (RFC 9293
-    /// §3.4.2 wants it to last; who opens and closes thousands would otherwise fill the memory.)
+    /// Tracks a connection that may have entered TIME-WAIT: if there are too many, the oldest one
+    /// ends. RFC 9293 §3.4.2 requires it to last, but a peer that opens and closes thousands would
+    /// fill the memory.
     pub(super) fn track_time_wait(&mut self, now: Instant, id: ConnectionId) {
         let Some(guard) = &mut self.guard else { return };
         let Some(known) = self.connections.get_mut(&id) else { return };
@@ -240,7 +242,7 @@ impl Stack {
             return;
         }
         guard.waiting.push_back(id);
-        // Most go in the order in which they came.
+        // Most leave in the order in which they came.
         while let Some(first) = guard.waiting.front().copied() {
             if !self.connections.contains_key(&first) {
                 guard.waiting.pop_front();
@@ -254,7 +256,7 @@ impl Stack {
         }
     }
 
-    /// An answer that belongs to no connection.
+    /// Queues a reply that belongs to no connection.
     pub(super) fn send_stray_reply(&mut self, interface: InterfaceId, answer: &Segment) {
         if self.guard.is_some() && self.stray.len() >= MAX_STRAY_REPLIES {
             self.counters.answers_dropped += 1;
@@ -264,13 +266,14 @@ impl Stack {
     }
 }
 
-/// MP_CAPABLE of the SYN, which has no key, of one that repeats it with keys.
+/// Returns the SYN's MP_CAPABLE, which has no key, from one that repeats it with keys.
 fn syn_capable(repeated: &MpCapable) -> MpCapable {
     MpCapable {
         sender_key: None,
         receiver_key: None,
         data: None,
-        // What was agreed on when the SYN was answered; if not so here, the connection is plain TCP.
+        // Values that were agreed on in the SYN exchange; if they differ here, the connection is
+        // plain TCP.
         extensibility: false,
         hmac_sha256: true,
         version: 1,

@@ -1,8 +1,8 @@
-//! Random numbers that nobody can guess: keys, nonces, initial sequence numbers, cookies.
+//! Unpredictable random numbers: keys, nonces, initial sequence numbers, cookies.
 //!
-//! They come from a hash over a counter, or over what they are for. Its key is a seed, so that equal
-//! seeds give equal runs, or 128 bits of the system's random numbers, with HMAC-SHA256 as the hash
-//! (RFC 6528 §3, RFC 4086): then nobody can try all keys.
+//! They come from a hash over a counter, or over their purpose. For tests the hash key is a seed,
+//! so that equal seeds give equal runs. Otherwise it is 128 bits of the system's random numbers,
+//! with HMAC-SHA256 as the hash (RFC 6528 §3, RFC 4086). An attacker cannot try all these keys.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -14,14 +14,14 @@ use towpath_net::Instant;
 
 use super::half_open::SourcePrefix;
 
-/// Bytes of a key that is secret (RFC 6528 §3).
+/// Bytes of the secret key (RFC 6528 §3).
 pub const SECRET_BYTES: usize = 16;
 /// Bytes of an input block of SHA-256, to which HMAC pads its key with zeros (RFC 2104 §2).
 const BLOCK_BYTES: usize = 64;
-/// Two addresses of 16 bytes with their ports.
+/// Bytes of two addresses of 16 bytes with their ports.
 const TUPLE_BYTES: usize = 36;
 
-/// A host's source of secrets.
+/// Generator of a host's secrets.
 pub(super) struct SecretGenerator {
     key: SecretKey,
     counter: u64,
@@ -29,7 +29,7 @@ pub(super) struct SecretGenerator {
 
 enum SecretKey {
     Seed(u64),
-    /// HMAC-SHA256 that has read its key.
+    /// HMAC-SHA256, initialised with its key.
     Secret(Box<Hmac<Sha256>>),
 }
 
@@ -40,12 +40,12 @@ impl fmt::Debug for SecretGenerator {
 }
 
 impl SecretGenerator {
-    /// For runs that can be repeated.
+    /// Creates a generator for reproducible runs.
     pub(super) fn from_seed(seed: u64) -> Self {
         Self { key: SecretKey::Seed(seed), counter: 0 }
     }
 
-    /// For who talks to strangers.
+    /// Creates a generator from a secret, for a stack with unauthenticated clients.
     pub(super) fn from_secret(secret: &[u8; SECRET_BYTES]) -> Self {
         let mut block = [0; BLOCK_BYTES];
         for (byte, secret) in block.iter_mut().zip(secret) {
@@ -59,13 +59,14 @@ impl SecretGenerator {
         self.hash(b"towpath secret", &self.counter.to_be_bytes())
     }
 
-    /// An initial sequence number (RFC 6528 §3): a clock of 4 µs plus a keyed hash of the addresses.
+    /// Returns an initial sequence number (RFC 6528 §3): a clock of 4 µs plus a keyed hash of the
+    /// addresses.
     pub(super) fn isn(&self, now: Instant, local: SocketAddr, remote: SocketAddr) -> u32 {
         let clock = (now.as_nanos() / 4_000) as u32;
         clock.wrapping_add(self.hash(b"towpath isn", &octets(local, remote)) as u32)
     }
 
-    /// A number that stands for what is said of two addresses: `label` is whose number it is.
+    /// Returns a number derived from `said` and two addresses; `label` names its purpose.
     pub(super) fn keyed_hash(
         &self,
         label: &'static [u8],
@@ -79,7 +80,7 @@ impl SecretGenerator {
         self.hash(label, &message)
     }
 
-    /// A number that stands for who sends.
+    /// Returns a number derived from the source of a packet.
     pub(super) fn source_hash(&self, source: SourcePrefix) -> u64 {
         match source {
             SourcePrefix::V4(octets) => self.hash(b"towpath source", &octets),
@@ -87,7 +88,7 @@ impl SecretGenerator {
         }
     }
 
-    /// No label is the beginning of another one with what may follow it.
+    /// Hashes a label and a message. No label may be a prefix of another one with its message.
     fn hash(&self, label: &'static [u8], message: &[u8]) -> u64 {
         match &self.key {
             SecretKey::Seed(seed) => {
@@ -143,7 +144,7 @@ mod tests {
         assert_eq!(secrets.isn(Instant::ZERO, a, b), ISN_OF_7);
     }
 
-    /// From the commit before secrets of 128 bits.
+    /// Values from before the introduction of 128-bit secrets.
     const NEXT_OF_7: (u64, u64) = (0x2c68_9b2e_db67_84c8, 0x6d2f_8eca_a4f2_65b5);
     const ISN_OF_7: u32 = 0x4114_1c90;
 

@@ -1,4 +1,4 @@
-//! The state of a connection, for series and proofs.
+//! Status of a connection, for time series and tests.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -10,69 +10,69 @@ use crate::subflow;
 use super::InterfaceId;
 use super::event::FallbackReason;
 
-/// State of a connection, for series and proofs.
+/// Status of a connection, for time series and tests.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ConnectionStatus {
-    /// Our address.
+    /// Local address of the first subflow.
     pub local: SocketAddr,
-    /// The peer's.
+    /// Peer's address of the first subflow.
     pub remote: SocketAddr,
-    /// Whether the handshake is complete.
+    /// True if the handshake is complete.
     pub established: bool,
-    /// Whether it speaks Multipath TCP (and has not fallen back).
+    /// True if Multipath TCP is in use (and has not fallen back).
     pub multipath: bool,
-    /// Why not, if it was asked for.
+    /// Reason for the fallback, if Multipath TCP was requested.
     pub fallback: Option<FallbackReason>,
-    /// Whether DSS checksums are in use.
+    /// True if DSS checksums are in use.
     pub checksum: bool,
-    /// All subflows, the closed ones too, by number.
+    /// All subflows by number, including closed ones.
     pub subflows: Vec<SubflowStatus>,
-    /// Application bytes that were written.
+    /// Application bytes written so far.
     pub written_bytes: u64,
     /// Bytes that the peer acknowledged at connection level.
     pub acked_bytes: u64,
-    /// Application bytes that can be or were read.
+    /// Application bytes that were read or can be read.
     pub received_bytes: u64,
-    /// Bytes that wait for earlier data, at both levels.
+    /// Bytes that arrived out of order, at both levels.
     pub reorder_bytes: u64,
-    /// Most of them so far.
+    /// Maximum of `reorder_bytes` so far.
     pub reorder_peak_bytes: u64,
-    /// The receive buffer as it is now.
+    /// Current size of the receive buffer.
     pub receive_buffer_bytes: u64,
-    /// Bytes sent again on another subflow, by cause.
+    /// Bytes reinjected on another subflow, by cause.
     pub reinjected_bytes: [u64; 5],
-    /// Payload bytes that arrived and were not needed any more: copies that a subflow or the connection
-    /// had already, and what was refused.
+    /// Payload bytes that arrived and were discarded: copies that a subflow or the connection had
+    /// already, and refused data.
     pub discarded_bytes: u64,
-    /// Times M2 acted.
+    /// Penalisations: times that M2 halved a window.
     pub penalisations: u64,
-    /// Time during which data and room were there, but the connection-level window was full.
+    /// Time with data and room for it, but a full connection-level window.
     pub window_blocked: Duration,
 }
 
 /// A subflow's part of [`ConnectionStatus`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SubflowStatus {
-    /// Number, never reused; 0 is the first.
+    /// Number within the connection, never reused; 0 is the first.
     pub number: u32,
-    /// Slot.
+    /// Path slot of the subflow.
     pub path: PathId,
-    /// Interface.
+    /// Interface that the subflow uses.
     pub interface: InterfaceId,
-    /// Our address.
+    /// Local address and port.
     pub local: SocketAddr,
-    /// The peer's.
+    /// Peer's address and port.
     pub remote: SocketAddr,
-    /// Identifiers of the two addresses.
+    /// Identifiers of our address and the peer's.
     pub address_ids: (u8, u8),
-    /// State.
+    /// TCP state of the subflow (RFC 9293).
     pub state: subflow::TcpState,
-    /// Whether either end wants it as a backup.
+    /// True if either end marked the subflow as a backup.
     pub backup: bool,
-    /// Whether it is stale.
+    /// True if the subflow is stale.
     pub stale: bool,
-    /// Name of the congestion control that it really uses.
+    /// Name of the congestion control actually in use.
     pub congestion_control: &'static str,
-    /// TCP's figures.
+    /// TCP statistics of the subflow.
     pub tcp: subflow::SubflowStats,
 }

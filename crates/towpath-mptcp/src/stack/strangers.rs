@@ -1,15 +1,14 @@
-//! What a stack does beside the protocol when anybody may talk to it (RFC 4987).
+//! Protection against unauthenticated clients, in addition to the protocol (RFC 4987).
 //!
-//! Whoever can send a packet can give it any source address, so that a handshake that nobody completes
-//! must cost next to nothing. A listener whose backlog is full, or of which one source has its share,
-//! answers by a cookie ([`super::cookies`]) and keeps nothing. Of a subflow that a peer begins to open,
-//! one place in a table of fixed size is kept until the peer has proven itself
-//! ([`super::half_joins`]); the connection does not know of it before. No more connections are in
-//! TIME-WAIT than [`super::Config::time_wait_limit`] says. What else a stranger might guess, numbers and
-//! ports, follows from a secret of 128 bits.
+//! A sender can forge any source address, so a handshake that is never completed must cost almost
+//! nothing. A listener with a full backlog, or one source at its limit, gets a cookie
+//! ([`super::cookies`]), and no state is kept. A subflow that a peer begins to open takes one entry
+//! in a table of fixed size until the peer is authenticated ([`super::half_joins`]). The connection
+//! does not know of it before. At most [`super::StackConfig::time_wait_limit`] connections are in
+//! TIME-WAIT. Sequence numbers and ports follow from a secret of 128 bits.
 //!
-//! What it does not do: limit connections that were completed, which is the application's, or the rate
-//! of packets, which is the driver's.
+//! Not limited here: completed connections, which are the application's task, and the packet rate,
+//! which is the driver's.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -18,16 +17,16 @@ use super::ConnectionId;
 use super::half_joins::PendingJoinTable;
 pub use super::secrets::SECRET_BYTES;
 
-/// How a stack treats strangers, see [`super::Stack::with_syn_flood_protection`].
+/// Parameters of the SYN flood protection, see [`super::Stack::with_syn_flood_protection`].
 #[derive(Clone, PartialEq, Eq)]
 pub struct SynFloodProtection {
-    /// From the system's random numbers, drawn for this stack alone: who knows it, knows every number
-    /// that the stack draws.
+    /// Secret from the system's random numbers, drawn for this stack alone. It determines every
+    /// number that the stack draws.
     pub secret: [u8; SECRET_BYTES],
     /// Half-open connections that one source (an IPv4 address, 64 bits of IPv6) may have, over all
-    /// listeners. Beyond, it gets cookies.
+    /// listeners. Beyond this limit, it gets cookies.
     pub half_open_per_source: usize,
-    /// SYN/ACKs that are repeated before a half-open connection is given up: with the usual timeout, 3
+    /// SYN/ACK retransmissions before a half-open connection is given up: with the usual timeout, 3
     /// take 15 seconds.
     pub syn_ack_retries: u32,
 }
@@ -43,19 +42,19 @@ impl fmt::Debug for SynFloodProtection {
 }
 
 impl SynFloodProtection {
-    /// The usual limits.
+    /// Creates the protection with the usual limits.
     pub fn new(secret: [u8; SECRET_BYTES]) -> Self {
         Self { secret, half_open_per_source: 16, syn_ack_retries: 3 }
     }
 }
 
-/// What the stack keeps for it.
+/// State of the SYN flood protection.
 #[derive(Debug)]
 pub(super) struct SynFloodState {
     pub(super) half_open_per_source: usize,
     pub(super) syn_ack_retries: u32,
     pub(super) joins: PendingJoinTable,
-    /// Connections that are over and in TIME-WAIT, the oldest first; some may be gone.
+    /// Connections that are over and in TIME-WAIT, the oldest first; some may be removed.
     pub(super) waiting: VecDeque<ConnectionId>,
 }
 

@@ -1,4 +1,4 @@
-//! A host against single packets.
+//! Tests of a host with single packets.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -49,7 +49,7 @@ fn plain() -> connection::ConnectionConfig {
     connection::ConnectionConfig { multipath: false, ..connection::ConnectionConfig::linux() }
 }
 
-/// A host with the addresses 10.0.0.1 and 10.0.0.11.
+/// Returns a host with the addresses 10.0.0.1 and 10.0.0.11.
 fn host() -> Stack {
     let mut stack = Stack::new(StackConfig::default());
     stack.add_interface(InterfaceId(0), 1500);
@@ -74,7 +74,7 @@ fn segment(flags: Flags, seq: u32, ack: u32) -> Segment {
     }
 }
 
-/// Hands a segment in and takes what the host sends.
+/// Feeds a segment to the host and returns its replies.
 fn exchange(stack: &mut Stack, ms: u64, segment: &Segment) -> Vec<Segment> {
     stack.handle_packet(at(ms), InterfaceId(0), Packet::emit(segment, 0));
     sent(stack, ms)
@@ -127,7 +127,7 @@ fn the_application_or_the_host_chooses_an_address_that_stays() {
     assert_eq!(refused, Err(ConnectError::NoAddress(peer())));
 }
 
-/// An accepted connection; the numbers that the peer and we use next.
+/// Accepts a connection; returns the numbers that the peer and we use next.
 fn open(stack: &mut Stack) -> (ConnectionId, u32, u32) {
     let mut syn = segment(Flags::SYN, 999, 0);
     syn.options.timestamps = Some(Timestamps { value: 50, echo: 0 });
@@ -146,7 +146,7 @@ fn listening_and_connections_on_a_port_do_not_disturb_each_other() {
     let mut stack = host();
     stack.listen(PORT, plain()).unwrap();
     let (id, ours, theirs) = open(&mut stack);
-    // Another one is being set up on the port while it is listened on again.
+    // Another connection is being set up on the port while it is listened on again.
     let other = Segment { source: "10.0.0.3:1".parse().unwrap(), ..segment(Flags::SYN, 7, 0) };
     assert_eq!(exchange(&mut stack, 1020, &other).len(), 1);
     assert!(stack.listen(PORT, plain()).is_ok());
@@ -185,7 +185,7 @@ fn a_blocked_writer_retries_before_a_third_is_free() {
         let told = |stack: &mut Stack| {
             events(stack).iter().filter(|event| matches!(event, StackEvent::Writable(_))).count()
         };
-        // What is full is sent before the next packet is written.
+        // A full packet is sent before the next one is written.
         let mut data = Bytes::from(vec![7; 1_000_000]);
         let mut packets = VecDeque::new();
         let payload = |packet: &Segment| packet.payload.len() as u32;
@@ -261,7 +261,7 @@ fn a_reset_for_a_segment_with_timestamps_has_them() {
     assert_eq!(reset.options.timestamps, None);
 }
 
-/// A connection that we closed first: it is in TIME-WAIT.
+/// Returns a connection that we closed first: it is in TIME-WAIT.
 fn waiting() -> (Stack, u32, u32) {
     let mut stack = host();
     stack.listen(PORT, plain()).unwrap();
@@ -329,7 +329,7 @@ fn a_key_whose_token_is_taken_is_not_used() {
     assert_eq!(stack.fresh_key(), free);
 }
 
-/// A host that anybody may talk to, with the address 10.0.0.1.
+/// Returns a host with SYN flood protection and the address 10.0.0.1.
 fn guarded(config: StackConfig, secret: u8) -> Stack {
     let mut stack =
         Stack::with_syn_flood_protection(config, &SynFloodProtection::new([secret; 16]));
@@ -364,7 +364,7 @@ fn public_stacks_choose_unpredictable_ports_and_sequence_numbers() {
     }
 }
 
-/// A SYN with MP_CAPABLE, and our key in the answer.
+/// Sends a SYN with MP_CAPABLE, and returns our key from the reply.
 fn offered_key(stack: &mut Stack, seq: u32) -> Option<u64> {
     let mut syn = segment(Flags::SYN, seq, 0);
     syn.options.mptcp.push(MptcpOption::Capable(MpCapable {

@@ -1,4 +1,5 @@
-//! Segments that arrive (RFC 9293 §3.10.7.4), with the checks of RFC 5961 and RFC 7323 §5.
+//! Processing of received segments (RFC 9293 §3.10.7.4), with the checks of RFC 5961 and RFC 7323
+//! §5.
 
 use towpath_multipath::congestion::Sibling;
 use towpath_multipath::path::PathId;
@@ -9,7 +10,7 @@ use super::{CloseReason, SegmentOutcome, Subflow, TcpState, Timer};
 use crate::wire::{Ecn, Flags, Payload, Segment};
 
 impl Subflow {
-    /// Handles one (super-)segment and takes the payload out of it. `own` and `group` are for coupled
+    /// Processes one (super-)segment and takes its payload. `own` and `group` are for coupled
     /// congestion control; `group` is empty unless [`Subflow::is_coupled`].
     pub fn on_segment(
         &mut self,
@@ -23,7 +24,7 @@ impl Subflow {
         received
     }
 
-    /// As [`Subflow::on_segment`], into a `received` of before, whose memory is used again.
+    /// As [`Subflow::on_segment`], into an existing `received`, whose memory is reused.
     pub fn on_segment_into(
         &mut self,
         now: Instant,
@@ -54,8 +55,8 @@ impl Subflow {
         received.closed = self.unreported_close.take();
     }
 
-    /// Whether [`Subflow::on_segment`] would accept its sequence and acknowledgement numbers: before
-    /// that, its Multipath TCP options must not decide anything (RFC 8684 §3).
+    /// Returns true if [`Subflow::on_segment`] would accept its sequence and acknowledgement
+    /// numbers. Otherwise its Multipath TCP options must be ignored (RFC 8684 §3).
     pub fn would_accept(&self, segment: &Segment) -> bool {
         if !segment.flags.contains(Flags::ACK) {
             return false;
@@ -66,7 +67,7 @@ impl Subflow {
         let (start, next) = (self.signed_offset_of(segment.seq), self.receive.next());
         let end = start + i64::from(segment.sequence_bytes());
         let limit = self.own_window.limit(next).cast_signed();
-        // A SYN takes the first number: only its acknowledgement completes the handshake.
+        // The SYN has the first sequence number: only its acknowledgement completes the handshake.
         let smallest = u64::from(self.state == TcpState::SynReceived);
         let known = self.known_ack(segment).is_some_and(|ack| ack >= smallest);
         start <= limit && end >= next.cast_signed() && known
@@ -84,18 +85,20 @@ impl Subflow {
             if !flags.contains(Flags::ACK) {
                 return self.retransmit_syn_ack();
             }
-            // Simultaneous open: the peer's SYN/ACK stands for its SYN and our acknowledgement.
+            // Simultaneous open: the peer's SYN/ACK counts as its SYN and as an acknowledgement of
+            // ours.
             segment.flags = flags.without(Flags::SYN);
             start = 1;
         }
-        // A window probe loses its data below, not its mark (RFC 3168 §6.1.6).
+        // The data of a window probe is dropped below, but its ECN mark counts (RFC 3168 §6.1.6).
         let marked = segment.ecn == Ecn::Marked && !segment.payload.is_empty();
         let Some(start) = self.accept_sequence(now, start, segment) else { return };
         if segment.flags.contains(Flags::RST) {
             return self.on_reset(now, start);
         }
         if segment.flags.contains(Flags::SYN) {
-            // RFC 5961 §4: whatever its number, the peer must prove that it means it.
+            // RFC 5961 §4: the peer must confirm a SYN by its reply to a challenge ACK, regardless
+            // of the sequence number.
             return self.challenges.request(now);
         }
         let Some(ack) = self.accept_ack(now, segment) else { return };
@@ -119,15 +122,17 @@ impl Subflow {
         }
     }
 
-    /// Sequence number and timestamps (RFC 9293 §3.10.7.4 first, RFC 7323 §5.3). Cuts off what lies
-    /// beyond the window. `None`: unacceptable, and answered.
+    /// Checks sequence number and timestamps (RFC 9293 §3.10.7.4 first, RFC 7323 §5.3). Cuts off
+    /// data beyond the window. Returns `None` for an unacceptable segment, after scheduling the
+    /// reply.
     fn accept_sequence(&mut self, now: Instant, start: i64, segment: &mut Segment) -> Option<u64> {
         let next = self.receive.next();
         let limit = self.own_window.limit(next);
         let len = i64::from(segment.sequence_bytes());
         let reset = segment.flags.contains(Flags::RST);
         let (next, limit) = (next.cast_signed(), limit.cast_signed());
-        // The right edge itself is acceptable: a peer that has filled the window still acknowledges.
+        // The right edge itself is acceptable: a peer that has filled the window still
+        // acknowledges.
         let inside = if len == 0 || reset {
             start >= next && start <= limit
         } else {
@@ -147,8 +152,9 @@ impl Subflow {
         None
     }
 
-    /// A pure acknowledgement that was overtaken within a timeout does no harm and may carry news, so
-    /// its timestamp does not count (Linux `tcp_disordered_ack`); RFC 7323 §5.3 drops it.
+    /// Returns true for a pure acknowledgement that was overtaken within a timeout. Its timestamp
+    /// does not count, as it is harmless and may carry new information (Linux
+    /// `tcp_disordered_ack`). RFC 7323 §5.3 drops it.
     fn is_overtaken_ack(&self, start: i64, segment: &Segment) -> bool {
         let old = segment.ack.wrapping_sub(self.wire_seq(self.send.acked_until())).cast_signed();
         let late = self.timestamps.behind(segment.options.timestamps);
@@ -163,12 +169,13 @@ impl Subflow {
         if segment.payload.len() as u64 > room {
             segment.payload.truncate(usize::try_from(room).unwrap_or(usize::MAX));
             segment.flags = segment.flags.without(Flags::FIN);
-            // A window probe, or a peer that ignores our window: it is told at once.
+            // A window probe, or a peer that ignores our window: it is acknowledged immediately.
             self.acks.due = true;
         }
     }
 
-    /// RFC 9293 §3.10.7.4: an acknowledgement; data that came twice is reported (RFC 2883 §4.1).
+    /// Acknowledges an unacceptable segment (RFC 9293 §3.10.7.4), and reports duplicate data (RFC
+    /// 2883 §4.1).
     fn answer_unacceptable(&mut self, now: Instant, start: i64, segment: &Segment) {
         let len = i64::from(segment.sequence_bytes());
         if self.state == TcpState::TimeWait && segment.flags.contains(Flags::FIN) {
@@ -187,7 +194,8 @@ impl Subflow {
         }
     }
 
-    /// RFC 5961 §3: only the exact number resets; others within the window are asked.
+    /// Processes a RST (RFC 5961 §3): only the exact number resets; others within the window get a
+    /// challenge ACK.
     fn on_reset(&mut self, now: Instant, start: u64) {
         if start != self.receive.next() {
             return self.challenges.request(now);
@@ -201,7 +209,7 @@ impl Subflow {
         });
     }
 
-    /// RFC 9293 §3.10.7.4 fifth, RFC 5961 §5.2.
+    /// Checks the acknowledgement (RFC 9293 §3.10.7.4 fifth, RFC 5961 §5.2).
     fn accept_ack(&mut self, now: Instant, segment: &Segment) -> Option<u64> {
         if !segment.flags.contains(Flags::ACK) {
             return None;
@@ -219,7 +227,7 @@ impl Subflow {
         }
     }
 
-    /// The offset that it acknowledges, if that is neither too old nor ahead (RFC 5961 §5.2).
+    /// Returns the acknowledged offset, if it is neither too old nor ahead (RFC 5961 §5.2).
     fn known_ack(&self, segment: &Segment) -> Option<u64> {
         let acked = self.send.acked_until();
         let distance = segment.ack.wrapping_sub(self.wire_seq(acked)).cast_signed();
@@ -229,7 +237,7 @@ impl Subflow {
         u64::try_from(ack).ok().filter(|_| known)
     }
 
-    /// What an acknowledgement of our FIN changes.
+    /// Updates the state after an acknowledgement of our FIN.
     fn after_our_fin(&mut self, now: Instant) {
         if !self.send.fin_acked() {
             return;
@@ -244,7 +252,7 @@ impl Subflow {
                 self.arm_time_wait(now);
             }
             TcpState::LastAck => self.finish(CloseReason::Finished),
-            // As long as the peer sends, a half-closed connection lives.
+            // While the peer sends, a half-closed connection stays alive.
             TcpState::FinWait2 => self.arm_fin_wait(now),
             TcpState::SynSent
             | TcpState::SynReceived
@@ -255,8 +263,8 @@ impl Subflow {
         }
     }
 
-    /// Whether a SYN that arrives in TIME-WAIT cannot be an old one, by its timestamp or its number
-    /// (RFC 9293 §3.10.7.4, RFC 6191 §2).
+    /// Returns true if a SYN that arrives in TIME-WAIT cannot be an old one, by its timestamp or
+    /// its number (RFC 9293 §3.10.7.4, RFC 6191 §2).
     pub fn allows_reuse_by(&self, syn: &Segment) -> bool {
         let only_syn = syn.flags.contains(Flags::SYN)
             && !syn.flags.contains(Flags::ACK)
@@ -272,7 +280,7 @@ impl Subflow {
         self.state == TcpState::TimeWait && only_syn && newer
     }
 
-    /// Behind the last sequence number that was used here, on the wire.
+    /// Returns the sequence number on the wire after the last one used here.
     pub fn used_until(&self) -> u32 {
         self.wire_seq(self.send.sent_until())
     }
@@ -281,15 +289,16 @@ impl Subflow {
         self.timers.set(Timer::TimeWait, now + self.config.time_wait);
     }
 
-    /// RFC 9293 lets FIN-WAIT-2 last for ever, and so it may while somebody reads: the peer takes the
-    /// time that it needs. A peer that vanished must not keep what nobody waits for.
+    /// Limits FIN-WAIT-2 once the application no longer reads. RFC 9293 has no limit, since a slow
+    /// peer may take its time. A peer that vanished must not keep the state forever.
     pub(super) fn arm_fin_wait(&mut self, now: Instant) {
         if self.orphaned {
             self.timers.set(Timer::TimeWait, now + self.config.time_wait);
         }
     }
 
-    /// Data and FIN (RFC 9293 §3.10.7.4 seventh and eighth). The urgent pointer is ignored.
+    /// Processes data and FIN (RFC 9293 §3.10.7.4 seventh and eighth). The urgent pointer is
+    /// ignored.
     fn take_data(
         &mut self,
         now: Instant,
@@ -312,7 +321,8 @@ impl Subflow {
             && self.receive.out_of_order_bytes() + bytes
                 > u64::from(self.own_window.max_out_of_order_bytes)
         {
-            // It would wait where there is no memory (Linux `tcp_try_rmem_schedule`): the peer sends it again.
+            // No memory is left to hold it (Linux `tcp_try_rmem_schedule`): the peer retransmits
+            // it.
             self.schedule_ack(now, bytes, packet, false, true);
             return;
         }
@@ -331,7 +341,7 @@ impl Subflow {
         self.schedule_ack(now, bytes, packet, push, at_once);
     }
 
-    /// RFC 9293 §3.10.7.4 eighth.
+    /// Updates the state after the peer's FIN (RFC 9293 §3.10.7.4 eighth).
     fn after_peer_fin(&mut self, now: Instant) {
         match self.state {
             TcpState::SynReceived | TcpState::Established => self.state = TcpState::CloseWait,

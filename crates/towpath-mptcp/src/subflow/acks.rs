@@ -1,4 +1,4 @@
-//! When to acknowledge, and what acknowledgements carry: timestamps (RFC 7323), ECN's echo (RFC 3168).
+//! Timing of acknowledgements, and their contents: timestamps (RFC 7323), ECN's echo (RFC 3168).
 
 use std::time::Duration;
 
@@ -8,28 +8,29 @@ use super::delivery::milliseconds;
 use super::{Subflow, TcpState, Timer};
 use crate::wire::{Flags, Segment, Timestamps};
 
-/// Acknowledgements that are due.
+/// State of pending acknowledgements.
 #[derive(Debug, Clone)]
 pub(super) struct AckState {
-    /// One is due now.
+    /// Set when an acknowledgement is due now.
     pub(super) due: bool,
-    /// Bytes that arrived since the last one.
+    /// Bytes received since the last acknowledgement.
     pending_bytes: u32,
     /// Largest packet of the peer so far.
     packet_bytes: u32,
-    /// When data last arrived; zero: never.
+    /// Time when data last arrived; zero: never.
     data_at: Instant,
-    /// Packets that are still acknowledged at once.
+    /// Packets that are still acknowledged immediately.
     quick: u16,
-    /// How long one waits, if that is adapted; zero: no data came.
+    /// Delay in milliseconds, if it is adaptive; zero: no data came yet.
     delay_ms: u16,
-    /// Packets of it that came with PSH, or are smaller than others.
+    /// Pending packets that came with PSH, or are smaller than others.
     pushed: u8,
-    /// Data has answered data: acknowledgements wait for the next answer.
+    /// Request-reply exchange: acknowledgements wait for the next reply.
     exchange: bool,
 }
 
-/// No acknowledgement waits longer (Linux `TCP_DELACK_MAX`; RFC 9293 §3.8.6.3 lets it half a second).
+/// Maximum delay of an acknowledgement (Linux `TCP_DELACK_MAX`; RFC 9293 §3.8.6.3 allows half a
+/// second).
 const DELACK_MAX: Duration = Duration::from_millis(200);
 
 impl AckState {
@@ -46,34 +47,36 @@ impl AckState {
         }
     }
 
-    /// The peer's packets are hardly larger than ours can be (Linux `tcp_initialize_rcv_mss`).
+    /// Limits the expected packet size: the peer's packets are hardly larger than ours can be
+    /// (Linux `tcp_initialize_rcv_mss`).
     pub(super) fn expect_packets(&mut self, bytes: u32) {
         self.packet_bytes = self.packet_bytes.min(bytes);
     }
 }
 
-/// What fits into one packet does fit.
+/// Converts a byte count of one packet, which always fits.
 fn small(bytes: u64) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
-/// The timestamps option.
+/// State of the timestamps option (RFC 7323).
 #[derive(Debug, Clone)]
 pub(super) struct TimestampState {
-    /// Both sides use them.
+    /// Set when both sides use timestamps.
     pub(super) on: bool,
     offset: u32,
-    /// `TS.Recent`, and when it was taken.
+    /// `TS.Recent`, and the time of its update.
     pub(super) recent: u32,
     pub(super) recent_at: Instant,
-    /// `Last.ACK.sent`.
+    /// `Last.ACK.sent` of RFC 7323, as an offset.
     last_ack_sent: u64,
-    /// The last echo that was measured by [`Subflow::measure_as_receiver`].
+    /// Last echo measured by [`Subflow::measure_as_receiver`].
     measured: u32,
 }
 
 impl TimestampState {
-    /// Each connection's clock starts elsewhere, so that it does not tell the host's age.
+    /// Creates a clock with an offset for each connection, so that it does not reveal the host's
+    /// uptime.
     pub(super) fn new(isn: u32) -> Self {
         let offset = isn.wrapping_mul(0x9e37_79b1).rotate_left(16);
         Self {
@@ -91,14 +94,14 @@ impl TimestampState {
         Timestamps { value, echo: self.recent }
     }
 
-    /// When the segment was sent that caused the peer's segment: milliseconds on our clock.
+    /// Returns the time when the echoed segment was sent: milliseconds on our clock.
     pub(super) fn echo_ms(&self, now: Instant, option: Option<Timestamps>) -> Option<u64> {
         let option = option.filter(|option| self.on && option.echo != 0)?;
         let age = self.option(now).value.wrapping_sub(option.echo);
         milliseconds(now).checked_sub(u64::from(age))
     }
 
-    /// Takes the peer's clock over if the segment covers what was last acknowledged (§4.3).
+    /// Updates `TS.Recent` if the segment covers the last acknowledgement (§4.3).
     pub(super) fn update(&mut self, now: Instant, start: u64, option: Option<Timestamps>) {
         let Some(Timestamps { value, .. }) = option.filter(|_| self.on) else { return };
         if start <= self.last_ack_sent && value.wrapping_sub(self.recent).cast_signed() >= 0 {
@@ -106,13 +109,14 @@ impl TimestampState {
         }
     }
 
-    /// How much older than the latest a timestamp is, if the peer's clock counts milliseconds.
+    /// Returns the age of a timestamp relative to the latest, if the peer's clock counts
+    /// milliseconds.
     pub(super) fn behind(&self, option: Option<Timestamps>) -> Duration {
         let ms = option.map_or(0, |option| self.recent.wrapping_sub(option.value));
         Duration::from_millis(ms.into())
     }
 
-    /// PAWS (§5): the segment is older than what was accepted. After 24 days without traffic the
+    /// Returns true if PAWS rejects the segment as old (§5). After 24 days without traffic the
     /// peer's clock may have wrapped (§5.5).
     pub(super) fn is_old(&self, now: Instant, option: Option<Timestamps>) -> bool {
         const PAWS_EXPIRY: Duration = Duration::from_secs(24 * 24 * 3600);
@@ -124,21 +128,21 @@ impl TimestampState {
     }
 }
 
-/// ECN (RFC 3168 §6.1).
+/// State of ECN (RFC 3168 §6.1).
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct EcnState {
-    /// Both sides use it.
+    /// Set when both sides use ECN.
     pub(super) on: bool,
-    /// A mark came and the peer has not said that it reacted.
+    /// Set when a mark arrived and the peer has not confirmed its reaction.
     pub(super) marked: bool,
-    /// We reacted and the peer is to be told with the next data.
+    /// Set when we reduced the window and must report it with the next data.
     pub(super) reduced: bool,
 }
 
-/// Limits answers to unacceptable segments (RFC 5961 §7): ten in five seconds.
+/// Limits challenge ACKs (RFC 5961 §7): ten in five seconds.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct ChallengeAckLimiter {
-    /// One is due.
+    /// Set when a challenge ACK is due.
     pub(super) due: bool,
     since: Instant,
     count: u32,
@@ -160,8 +164,9 @@ impl ChallengeAckLimiter {
 }
 
 impl Subflow {
-    /// As Linux's `tcp_rcv_rtt_measure_ts`: the age of the echo on full packets of data, each once. A
-    /// smaller one counts at once, a larger one by an eighth.
+    /// Measures the round-trip time as a receiver, as in Linux's `tcp_rcv_rtt_measure_ts`. Samples
+    /// are the age of the echo on full data packets, each once. A smaller sample applies
+    /// immediately, a larger one by an eighth.
     pub(super) fn measure_as_receiver(&mut self, now: Instant, segment: &Segment) {
         let option =
             segment.options.timestamps.filter(|option| option.echo != self.timestamps.measured);
@@ -177,13 +182,13 @@ impl Subflow {
         self.receiver_rtt_us = if is_first { age_us } else { known - known / 8 + age_us / 8 };
     }
 
-    /// Payload of the largest packet that came, once data has.
+    /// Returns the payload of the largest packet received; `None` before any data.
     pub fn received_packet_bytes(&self) -> Option<u32> {
         (self.acks.data_at != Instant::ZERO).then_some(self.acks.packet_bytes)
     }
 
-    /// Whether the application, which has read, lets an acknowledgement go that would wait: for more
-    /// than a packet, or, when nothing is left to read, for data that the peer has pushed (Linux
+    /// Returns true if a read by the application sends a delayed acknowledgement. It does so for
+    /// more than a packet, or for pushed data when no data is left to read (Linux
     /// `tcp_cleanup_rbuf`).
     pub fn acknowledges_when_read(&self, drained: bool) -> bool {
         let acks = &self.acks;
@@ -192,8 +197,8 @@ impl Subflow {
         waits && (acks.pending_bytes > acks.packet_bytes || (drained && pushed))
     }
 
-    /// The application has read, and `window` of at most `clamp` bytes can be offered: it is told when it
-    /// is twice of what the peer knows.
+    /// Makes an acknowledgement due after a read by the application, if a delayed one may be sent.
+    /// Also if `window` (of at most `clamp`) is at least twice the rest of the advertised window.
     pub fn on_read(&mut self, drained: bool, window: u64, clamp: u64) {
         let left = self.own_window.remaining(self.receive.next());
         let open =
@@ -205,7 +210,7 @@ impl Subflow {
         }
     }
 
-    /// Data came; decides when it is acknowledged (RFC 5681 §4.2, RFC 9293 §3.8.6.3).
+    /// Decides when received data is acknowledged (RFC 5681 §4.2, RFC 9293 §3.8.6.3).
     pub(super) fn schedule_ack(
         &mut self,
         now: Instant,
@@ -236,13 +241,13 @@ impl Subflow {
         }
     }
 
-    /// How long the peer was silent before this data decides how its data is acknowledged (Linux
+    /// Adapts the acknowledgement delay to the peer's silence before this data (Linux
     /// `tcp_event_data_recv`).
     fn note_pause(&mut self, now: Instant) {
         let first = self.acks.data_at == Instant::ZERO;
         let pause = now.saturating_since(self.acks.data_at);
         let timeout = self.rtt.timeout();
-        // After a pause the peer begins with a small window, and needs each answer.
+        // After a pause the peer begins with a small window, and needs each acknowledgement.
         if self.config.counts_memory && !first && pause > timeout {
             self.acks.quick = self.acks.quick.max(self.config.quick_acks);
         }
@@ -263,7 +268,7 @@ impl Subflow {
         self.acks.delay_ms = u16::try_from(delay.as_millis()).unwrap_or(u16::MAX);
     }
 
-    /// An acknowledgement waits (Linux `tcp_send_delayed_ack`).
+    /// Delays an acknowledgement (Linux `tcp_send_delayed_ack`).
     fn delay_ack(&mut self, now: Instant) {
         let waits_until = self.timers.get(Timer::DelayedAck);
         let least = self.config.delayed_ack;
@@ -283,7 +288,7 @@ impl Subflow {
         }
     }
 
-    /// An acknowledgement has waited in vain for data to go with.
+    /// Sends a delayed acknowledgement: no data came to carry it.
     pub(super) fn on_delayed_ack(&mut self) {
         self.acks.due = true;
         let least = self.config.delayed_ack;
@@ -292,14 +297,15 @@ impl Subflow {
         self.set_ack_delay(if ended { least } else { doubled.min(self.rtt.timeout()) });
     }
 
-    /// Data is sent: soon after the peer's, it is an answer.
+    /// Detects a request-reply exchange: data sent shortly after the peer's is a reply.
     pub(super) fn on_data_answered(&mut self, now: Instant) {
         let pause = now.saturating_since(self.acks.data_at);
         let delay = Duration::from_millis(self.acks.delay_ms.into());
         self.acks.exchange |= self.config.adapts_ack_delay && pause < delay;
     }
 
-    /// The peer repeats what has arrived: it misses acknowledgements, and gets each at once.
+    /// Acknowledges every packet immediately: the peer retransmits data that has arrived, so it
+    /// misses acknowledgements.
     pub(super) fn enter_quickack(&mut self) {
         self.acks.due = true;
         if self.config.adapts_ack_delay {
@@ -309,7 +315,7 @@ impl Subflow {
         }
     }
 
-    /// An acknowledgement was sent; `complete` unless it had no place for SACK blocks.
+    /// Records that an acknowledgement was sent; `complete` unless it had no room for SACK blocks.
     pub(super) fn note_ack_sent(&mut self, complete: bool) {
         self.timestamps.last_ack_sent = self.receive.next();
         (self.acks.pending_bytes, self.acks.pushed) = (0, 0);
@@ -320,8 +326,8 @@ impl Subflow {
         self.timers.clear(Timer::DelayedAck);
     }
 
-    /// What the ECN bits of an acceptable segment say (RFC 3168 §6.1.3); a mark is echoed until the
-    /// peer says that it has reacted.
+    /// Processes the ECN bits of an acceptable segment (RFC 3168 §6.1.3). A mark is echoed until
+    /// the peer confirms its reaction with CWR.
     pub(super) fn note_ecn(&mut self, flags: Flags, marked: bool) {
         if !self.echo.on {
             return;

@@ -4,64 +4,65 @@ use std::time::Duration;
 
 use towpath_multipath::congestion::HyStartRule;
 
-/// Switches and constants. `linux()` is what Linux 6.x does, `ideal()` the RFCs without a host's
-/// limits.
+/// Switches and constants of one subflow. `linux()` follows Linux 6.x, `ideal()` the RFCs without a
+/// host's limits.
 #[derive(Debug, Clone)]
 #[expect(clippy::struct_excessive_bools, reason = "switches of users")]
 pub struct SubflowConfig {
-    /// Name in [`towpath_multipath::congestion::ALL`].
+    /// Congestion control, by its name in [`towpath_multipath::congestion::ALL`].
     pub congestion_control: String,
-    /// MTU of the interface.
+    /// MTU of the interface in bytes.
     pub mtu_bytes: u32,
-    /// RFC 6928.
+    /// Initial congestion window in packets (RFC 6928).
     pub initial_window_packets: u32,
-    /// Offer timestamps.
+    /// Offer the timestamps option (RFC 7323).
     pub timestamps: bool,
-    /// Offer SACK.
+    /// Offer selective acknowledgements (RFC 2018).
     pub sack: bool,
-    /// Our window scale; `None`: do not offer.
+    /// Our window scale; `None`: do not offer the option.
     pub window_scale: Option<u8>,
-    /// Offer ECN, and accept it.
+    /// Offer ECN, and accept the peer's offer.
     pub ecn: bool,
     /// Accept ECN, though it is not offered (Linux `tcp_ecn` 2).
     pub accepts_ecn: bool,
-    /// What ends slow start before packets are lost.
+    /// Rule that ends slow start before packets are lost.
     pub hystart: HyStartRule,
     /// Pace at a share of cwnd/srtt.
     pub pacing: bool,
     /// Cap on a super-segment; Linux's TSO autosizing: at least two packets, at most what
     /// `pacing_rate` sends in about 1 ms, never more than 64 KiB.
     pub tso_autosizing: bool,
-    /// Longest super-segment in bytes of payload (1 packet when less than the MSS).
+    /// Maximum payload of a super-segment in bytes (1 packet when less than the MSS).
     pub super_segment_bytes: u32,
-    /// Longest delay of an acknowledgement; zero: none.
+    /// Maximum delay of an acknowledgement; zero: none.
     pub delayed_ack: Duration,
-    /// Packets at the start that are acknowledged at once (Linux: quickack).
+    /// Packets at the start that are acknowledged immediately (Linux: quickack).
     pub quick_acks: u16,
-    /// As Linux (`ato`, `pingpong`): the delay of an acknowledgement, which begins at
-    /// [`SubflowConfig::delayed_ack`], follows the pace of the data up to a round trip; and where data answers
-    /// data within it, acknowledgements wait for the next answer.
+    /// Adapt the acknowledgement delay as Linux does (`ato`, `pingpong`). It begins at
+    /// [`SubflowConfig::delayed_ack`] and follows the pace of the data, up to a round trip. In a
+    /// request-reply exchange, acknowledgements wait for the next reply.
     pub adapts_ack_delay: bool,
-    /// First retransmission timeout.
+    /// Retransmission timeout before the first measurement.
     pub rto_initial: Duration,
-    /// Bounds of the timeout.
+    /// Lower bound of the retransmission timeout.
     pub rto_min: Duration,
-    /// Bounds of the timeout.
+    /// Upper bound of the retransmission timeout.
     pub rto_max: Duration,
-    /// Timers fire at multiples of it (Linux: jiffies, 4 ms); zero: exactly.
+    /// Granularity of timers (Linux: jiffies, 4 ms); zero: exact.
     pub timer_granularity: Duration,
-    /// SYNs (or SYN/ACKs) repeated before giving up.
+    /// SYN (or SYN/ACK) retransmissions before giving up.
     pub syn_retries: u32,
-    /// So many SYNs are repeated after [`SubflowConfig::rto_initial`] each, before the time doubles (Linux
-    /// `tcp_syn_linear_timeouts`). The time until giving up stays that of doubling.
+    /// Number of SYN retransmissions at intervals of [`SubflowConfig::rto_initial`] before the
+    /// interval doubles (Linux `tcp_syn_linear_timeouts`). The time until giving up stays that of
+    /// doubling.
     pub linear_syns: u8,
-    /// Retransmission timeouts in a row before giving up (Linux `tcp_retries2`).
+    /// Consecutive retransmission timeouts before giving up (Linux `tcp_retries2`).
     pub retries: u32,
-    /// Give up when nothing is acknowledged for so long (RFC 5482), if set.
+    /// Give up after this time without any acknowledgement (RFC 5482), if set.
     pub user_timeout: Option<Duration>,
-    /// Probe an idle connection after this time, so often, so many times.
+    /// Keep-alive: idle time before the first probe, interval, and number of probes.
     pub keepalive: Option<(Duration, Duration, u32)>,
-    /// How long TIME-WAIT lasts.
+    /// Duration of the TIME-WAIT state.
     pub time_wait: Duration,
     /// Reduce the window after an idle time of one timeout (RFC 5681 §4.1).
     pub restart_after_idle: bool,
@@ -69,41 +70,45 @@ pub struct SubflowConfig {
     pub rack: bool,
     /// Detect spurious timeouts (RFC 5682) and undo (DSACK, timestamps).
     pub undo: bool,
-    /// A smaller window of an acknowledgement that repeats the last one is not believed (Linux
+    /// Ignore a smaller window in an acknowledgement that repeats the last one (Linux
     /// `tcp_may_update_window`).
     pub keeps_larger_window: bool,
-    /// Repair as Linux, where RFCs leave the choice or want less (`net/ipv4/tcp_input.c`): a timeout in
-    /// recovery takes no second reduction, and lets go one packet more than is in flight
-    /// (`tcp_enter_loss`); of several timeouts in a row each may turn out to be spurious; a repair that
-    /// is lost after a timeout begins a recovery (`tcp_fastretrans_alert`, `FLAG_LOST_RETRANS`); what a
-    /// tail loss probe repaired needs none (`tcp_process_tlp_ack`); and the rate is reduced in
-    /// proportion to the window, not to what was in flight (`tcp_init_cwnd_reduction`).
+    /// Recover as Linux does where RFCs leave the choice or require less (`net/ipv4/tcp_input.c`):
+    ///
+    /// - A timeout in recovery causes no second reduction and releases one packet more than is in
+    ///   flight (`tcp_enter_loss`).
+    /// - Each of several consecutive timeouts may turn out to be spurious.
+    /// - A retransmission that is lost after a timeout starts a recovery (`tcp_fastretrans_alert`,
+    ///   `FLAG_LOST_RETRANS`).
+    /// - A loss that a tail loss probe repaired starts none (`tcp_process_tlp_ack`).
+    /// - The rate is reduced in proportion to the window, not to the bytes in flight
+    ///   (`tcp_init_cwnd_reduction`).
     pub recovers_as_linux: bool,
-    /// Measure as Linux: the deviation is the largest of a round, forgotten by a quarter in each round,
-    /// and grows slowly when the round-trip time falls (`tcp_rtt_estimator`); whatever timestamp an
-    /// acknowledgement of new data echoes is a sample (`tcp_ack_update_rtt`).
+    /// Measure as Linux does. The deviation is the maximum of a round and decays by a quarter per
+    /// round. It grows slowly when the round-trip time falls (`tcp_rtt_estimator`). Any timestamp
+    /// echoed by an acknowledgement of new data is a sample (`tcp_ack_update_rtt`).
     pub measures_as_linux: bool,
-    /// Count what waits and what is sent in Linux's memory, with what each packet takes of it; follow
-    /// what Linux 6.18 does around it: the send buffer grows when the window is not filled, what is
-    /// repeated does not count as a full window, and after a pause every packet is acknowledged.
+    /// Account queued and sent data in Linux's memory, including each packet's overhead. Also
+    /// follow Linux 6.18 in related behaviour. The send buffer grows when the window is not filled,
+    /// and retransmissions do not count as a full window. After a pause every packet is
+    /// acknowledged.
     pub counts_memory: bool,
-    /// Memory for data that is sent and not acknowledged, or waits: at first, as Linux counts it
-    /// (`tcp_wmem`).
+    /// Initial memory for sent and waiting data, by Linux's accounting (`tcp_wmem`).
     pub send_buffer_initial_bytes: u32,
-    /// And at most.
+    /// Maximum size of the send buffer in bytes.
     pub send_buffer_max_bytes: u32,
-    /// The last packet waits, if it is not full, for the acknowledgement of another one that was not
-    /// full either: Nagle's rule (RFC 9293 §3.7.4) as Linux has it (`tcp_minshall_check`).
+    /// Nagle's algorithm (RFC 9293 §3.7.4) as in Linux (`tcp_minshall_check`). A partial last
+    /// packet waits for the acknowledgement of an earlier partial one.
     pub nagle: bool,
     /// Find a smaller MTU when full packets vanish (RFC 4821).
     pub black_hole_detection: bool,
 }
 
-/// Payload of the longest super-segment: with 100 bytes of headers it stays below 65536.
+/// Maximum payload of a super-segment: with 100 bytes of headers it stays below 65536.
 const SUPER_SEGMENT_BYTES: u32 = 65_400;
 
 impl SubflowConfig {
-    /// What Linux 6.x does by default (sysctls untouched, no `fq`).
+    /// Returns the defaults of Linux 6.x (sysctls untouched, no `fq`).
     pub fn linux() -> Self {
         Self {
             congestion_control: "cubic".to_owned(),
@@ -145,9 +150,9 @@ impl SubflowConfig {
         }
     }
 
-    /// What Linux 6.18 was seen to do where nothing had been chosen to fit: beside [`SubflowConfig::linux`], the
-    /// end of slow start, memory, windows of repeated acknowledgements, Nagle's rule, and no search for
-    /// black holes.
+    /// Returns the observed behaviour of Linux 6.18, without any tuning. Differs from
+    /// [`SubflowConfig::linux`] in the end of slow start, memory, windows of repeated
+    /// acknowledgements and Nagle's rule. Does not search for black holes.
     pub fn linux_6_18() -> Self {
         Self {
             hystart: HyStartRule::Linux,
@@ -163,7 +168,8 @@ impl SubflowConfig {
         }
     }
 
-    /// The RFCs without a host's limits: single packets, acknowledged at once, exact timers.
+    /// Returns the RFCs without a host's limits: single packets, acknowledged immediately, exact
+    /// timers.
     pub fn ideal() -> Self {
         Self {
             tso_autosizing: false,

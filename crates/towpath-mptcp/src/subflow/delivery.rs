@@ -1,4 +1,4 @@
-//! What one acknowledgement delivered: the input of loss detection and congestion control.
+//! Data delivered by one acknowledgement: the input of loss detection and congestion control.
 
 use std::time::Duration;
 
@@ -6,34 +6,34 @@ use towpath_net::Instant;
 
 use super::send_queue::SendRecord;
 
-/// Collected while an acknowledgement is processed.
+/// Data collected while an acknowledgement is processed.
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "independent facts, not a state")]
 pub(super) struct Delivery {
     now: Instant,
     min_rtt: Duration,
-    /// When the segment that caused the acknowledgement was sent, in milliseconds (timestamps).
+    /// Send time of the segment that caused the acknowledgement, in milliseconds (timestamps).
     echo_ms: Option<u64>,
     /// Bytes newly acknowledged, selectively or not.
     pub(super) bytes: u64,
     /// Data bytes cumulatively acknowledged.
     pub(super) data_bytes: u64,
-    /// When the first and last packets were sent that it acknowledges and that were sent once.
+    /// Send times of the first and last acknowledged packets that were sent once.
     pub(super) sent_once: Option<(Instant, Instant)>,
-    /// Something sent more than once was cumulatively acknowledged: `sent_once` may be too old.
+    /// Set when data sent more than once was cumulatively acknowledged: `sent_once` may be too old.
     pub(super) ambiguous: bool,
-    /// The transmission sent last of those delivered: time, end.
+    /// Delivered transmission with the latest send time: time, end.
     pub(super) newest: Option<(Instant, u64)>,
     /// Highest offset delivered so far.
     pub(super) highest: u64,
-    /// Something sent once arrived after what was sent later.
+    /// Set when data sent once arrived after data that was sent later.
     pub(super) reordered: bool,
-    /// End of what was sent once.
+    /// End of the data that was sent once.
     pub(super) original_end: Option<u64>,
-    /// Something sent more than once arrived as it was sent: a part that arrived says nothing of the
-    /// rest, as a packet may have been split on its way.
+    /// Set when retransmitted data arrived as a whole packet. A part that arrived does not prove
+    /// the rest, as a packet may have been split on its path.
     pub(super) repeated_whole: bool,
-    /// The timestamp echoed is that of an earlier transmission.
+    /// Set when the echoed timestamp is that of an earlier transmission.
     pub(super) old_echo: bool,
 }
 
@@ -56,12 +56,12 @@ impl Delivery {
         }
     }
 
-    /// Whether the segment that caused the acknowledgement was sent before `at`.
+    /// Returns true if the segment that caused the acknowledgement was sent before `at`.
     pub(super) fn echoes_before(&self, at: Instant) -> bool {
         self.echo_ms.is_some_and(|echo| echo < milliseconds(at))
     }
 
-    /// The first `bytes` of `record` are cumulatively acknowledged.
+    /// Records that the first `bytes` of `record` are cumulatively acknowledged.
     pub(super) fn acknowledged(&mut self, record: &SendRecord, bytes: u64) {
         if !record.fin {
             self.data_bytes += bytes;
@@ -88,7 +88,7 @@ impl Delivery {
             let earlier = self.echo_ms.is_some_and(|echo| echo < milliseconds(at));
             self.repeated_whole |= end == record.end();
             self.old_echo |= earlier;
-            // Which transmission arrived is not known (RFC 8985 §6.2 step 2).
+            // The acknowledged transmission is ambiguous (RFC 8985 §6.2 step 2).
             if earlier || self.now.saturating_since(at) < self.min_rtt {
                 self.highest = self.highest.max(end);
                 return;
@@ -99,7 +99,7 @@ impl Delivery {
     }
 }
 
-/// Milliseconds since the start: the clock of our timestamps.
+/// Converts a time to milliseconds since the start: the clock of our timestamps.
 pub(super) fn milliseconds(at: Instant) -> u64 {
     at.as_nanos() / 1_000_000
 }
@@ -120,7 +120,7 @@ mod tests {
         assert!(queue.send(at(0), 1_420, 1_420).is_some());
         queue.mark_lost_sent_until(at(100));
         assert!(queue.retransmit_lost(at(100), 1_420, 1_420).is_some());
-        // Both answers echo what was sent first.
+        // Both acknowledgements echo the data that was sent first.
         let mut answer = |until| {
             let mut delivery = Delivery::new(at(110), Duration::from_millis(5), Some(0), 0);
             queue.acknowledge(until, &mut delivery);

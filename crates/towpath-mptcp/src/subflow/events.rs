@@ -1,4 +1,4 @@
-//! What a subflow tells its owner.
+//! States, results and statistics that a subflow reports to its owner.
 
 use std::time::Duration;
 
@@ -6,140 +6,140 @@ use towpath_multipath::path::RecoveryPhase;
 
 use crate::wire::Payload;
 
-/// States of RFC 9293 §3.3.2; `Listen` is the stack's.
+/// TCP states of RFC 9293 §3.3.2; `Listen` belongs to the stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TcpState {
-    /// A SYN was sent.
+    /// We sent a SYN and await the reply.
     SynSent,
     /// A SYN was received, a SYN/ACK sent.
     SynReceived,
-    /// Open.
+    /// Connection is open in both directions.
     Established,
-    /// We closed; the FIN is not acknowledged.
+    /// We closed; our FIN is not acknowledged.
     FinWait1,
-    /// We closed; the FIN is acknowledged.
+    /// We closed; our FIN is acknowledged.
     FinWait2,
-    /// The peer closed.
+    /// The peer sent a FIN; we may still send.
     CloseWait,
-    /// Both closed at once.
+    /// Both closed simultaneously; our FIN is not acknowledged.
     Closing,
-    /// The peer closed, then we.
+    /// The peer closed, then we closed; our FIN is not acknowledged.
     LastAck,
-    /// Done; late packets are answered.
+    /// Both FINs are acknowledged; late packets are still acknowledged.
     TimeWait,
-    /// Gone.
+    /// No connection; the subflow can be removed.
     Closed,
 }
 
-/// What a segment changed.
+/// Effect of a received segment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "independent facts, not a state")]
 pub struct SegmentOutcome {
-    /// The handshake was completed by it.
+    /// Set when the segment completed the handshake.
     pub established: bool,
-    /// Bytes that were acknowledged cumulatively by it (SYN and FIN not counted).
+    /// Bytes cumulatively acknowledged by the segment (SYN and FIN not counted).
     pub acked_bytes: u64,
-    /// The segment passed all checks of sequence and acknowledgement numbers: its Multipath TCP
-    /// options may be believed.
+    /// Set when all checks of sequence and acknowledgement numbers passed: the Multipath TCP
+    /// options are trustworthy.
     pub acceptable: bool,
     /// Data that is now in order: subflow offset and bytes, in order, without gaps between them.
     pub data: Vec<(u64, Payload)>,
-    /// The peer's FIN is now in order.
+    /// Set when the peer's FIN became in order.
     pub fin: bool,
-    /// The connection is gone, and why.
+    /// Reason, if the segment closed the connection.
     pub closed: Option<CloseReason>,
-    /// New loss was detected.
+    /// Set when new loss was detected.
     pub lost: bool,
 }
 
-/// Why a subflow is gone.
+/// Reason why a subflow is closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CloseReason {
-    /// Both sides closed.
+    /// Both sides closed regularly with a FIN.
     Finished,
     /// The peer sent a valid RST.
     Reset,
     /// The peer refused the SYN.
     Refused,
-    /// Nothing was acknowledged for too long.
+    /// Data was not acknowledged before the timeout.
     TimedOut,
-    /// We reset it.
+    /// We reset the subflow with RST.
     Aborted,
-    /// The network said that the peer cannot be reached.
+    /// The network reported the peer as unreachable.
     Unreachable,
 }
 
-/// What a timeout did.
+/// Effect of a timeout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TimeoutOutcome {
-    /// A retransmission timeout fired (a scheduler event; a reason to reinject).
+    /// Set when a retransmission timeout fired (a scheduler event; a reason to reinject).
     pub retransmission: bool,
-    /// The connection is gone.
+    /// Reason, if the timeout closed the connection.
     pub closed: Option<CloseReason>,
 }
 
-/// Figures for results and schedulers.
+/// Statistics for results and schedulers.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct SubflowStats {
-    /// Smoothed round-trip time; the handshake's at first.
+    /// Smoothed round-trip time; initially that of the handshake.
     pub srtt: Duration,
-    /// Mean deviation.
+    /// Mean deviation of the round-trip time.
     pub rttvar: Duration,
-    /// Smallest.
+    /// Smallest round-trip time measured.
     pub min_rtt: Duration,
-    /// Timeout without back-off.
+    /// Retransmission timeout, without back-off.
     pub rto: Duration,
-    /// Timeouts in a row.
+    /// Consecutive timeouts without an acknowledgement.
     pub timeouts: u32,
-    /// Congestion window.
+    /// Congestion window in bytes.
     pub cwnd_bytes: u64,
-    /// Slow start threshold.
+    /// Slow start threshold in bytes.
     pub ssthresh_bytes: u64,
-    /// Sent, neither acknowledged nor lost.
+    /// Bytes sent that are neither acknowledged nor lost.
     pub in_flight_bytes: u64,
-    /// Pushed and never sent.
+    /// Bytes pushed and never sent.
     pub queued_bytes: u64,
-    /// Payload bytes of a full packet with today's options.
+    /// Payload bytes of a full packet with the current options.
     pub mss_bytes: u32,
-    /// Bytes a second.
+    /// Pacing rate in bytes per second.
     pub pacing_rate: u64,
-    /// Loss recovery.
+    /// Phase of loss recovery.
     pub phase: RecoveryPhase,
-    /// Payload bytes sent, repeated ones too.
+    /// Payload bytes sent, including retransmissions.
     pub sent_bytes: u64,
     /// Payload bytes cumulatively acknowledged by the peer.
     pub acked_bytes: u64,
     /// Payload bytes received in order.
     pub received_bytes: u64,
-    /// Payload bytes received twice.
+    /// Payload bytes received more than once.
     pub duplicate_bytes: u64,
-    /// Packets sent again.
+    /// Packets retransmitted so far.
     pub retransmissions: u64,
-    /// Payload bytes sent again.
+    /// Payload bytes retransmitted so far.
     pub retransmitted_bytes: u64,
-    /// Retransmission timeouts.
+    /// Number of retransmission timeouts so far.
     pub timeouts_total: u64,
-    /// Undone reductions.
+    /// Number of window reductions that were undone.
     pub undone: u64,
-    /// Bytes in the reassembly of this subflow.
+    /// Out-of-order bytes of this subflow.
     pub reorder_bytes: u64,
 }
 
-/// What an ICMP message says.
+/// Error reported by an ICMP message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IcmpError {
-    /// The packet with this sequence number was too big for a link of this MTU (RFC 1191, RFC 8201).
+    /// The packet with this sequence number exceeded the MTU of a link (RFC 1191, RFC 8201).
     TooBig {
-        /// MTU.
+        /// MTU of the link in bytes.
         mtu_bytes: u32,
         /// Sequence number of the packet that did not fit.
         seq: u32,
     },
-    /// Network, host or port cannot be reached.
+    /// Network, host or port is unreachable.
     Unreachable {
         /// Sequence number of the packet that caused it.
         seq: u32,
-        /// Whether it will not get better (port or protocol unreachable).
+        /// True if the error is permanent (port or protocol unreachable).
         hard: bool,
     },
 }

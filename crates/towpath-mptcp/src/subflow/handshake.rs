@@ -1,6 +1,6 @@
-//! Opening (RFC 9293 §3.5, §3.10.7.3): SYN, SYN/ACK, simultaneous open, what the options agree on.
+//! Opening (RFC 9293 §3.5, §3.10.7.3): SYN, SYN/ACK, simultaneous open, option negotiation.
 //!
-//! Data in a SYN is not taken: it is not acknowledged and comes again.
+//! Data in a SYN is ignored: it is not acknowledged and will be retransmitted.
 
 use towpath_net::Instant;
 
@@ -10,18 +10,18 @@ use super::{
 };
 use crate::wire::{Ecn, Flags, Options, Segment};
 
-/// The SYN or SYN/ACK that we send.
+/// State of our SYN or SYN/ACK.
 #[derive(Debug, Clone, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "independent facts, not a state")]
 pub(super) struct Handshake {
     sent: u32,
-    /// When it was last sent; `None`: it is due.
+    /// Time of the last transmission; `None`: it is due.
     sent_at: Option<Instant>,
     peer_window_scale: Option<u8>,
     peer_timestamps: bool,
     peer_sack: bool,
     peer_ecn: bool,
-    /// Both sides sent a SYN.
+    /// Set when both sides sent a SYN.
     simultaneous: bool,
 }
 
@@ -31,11 +31,11 @@ impl Handshake {
     }
 }
 
-/// Doublings of the time between SYNs, at most: far more than anybody waits for.
+/// Maximum doublings of the SYN timeout; no real connection waits that long.
 const MAX_BACKOFF_SHIFT: u32 = 20;
 
 impl Subflow {
-    /// Takes over what the peer's SYN (or SYN/ACK) says.
+    /// Applies the options of the peer's SYN (or SYN/ACK).
     pub(super) fn take_syn(&mut self, now: Instant, syn: &Segment) {
         let Options { mss, window_scale, sack_permitted, timestamps, .. } = &syn.options;
         self.peer_isn = Some(syn.seq);
@@ -47,14 +47,14 @@ impl Subflow {
         let answers = self.state == TcpState::SynReceived;
         let echo =
             syn.flags.contains(Flags::ECE) && (config.ecn || (config.accepts_ecn && answers));
-        // A SYN/ACK accepts with ECE alone, a SYN offers with both (RFC 3168 §6.1.1).
+        // A SYN/ACK accepts with ECE alone, a SYN offers with both flags (RFC 3168 §6.1.1).
         self.handshake.peer_ecn =
             echo && syn.flags.contains(Flags::ACK) != syn.flags.contains(Flags::CWR);
         self.echo.on = self.handshake.peer_ecn;
         self.timestamps.on = config.timestamps && timestamps.is_some();
         self.sack_on = config.sack && *sack_permitted;
         if let (Some(ours), Some(theirs)) = (config.window_scale, *window_scale) {
-            // Above 14 means 14 (RFC 7323 §2.3).
+            // A value above 14 means 14 (RFC 7323 §2.3).
             (self.own_window.shift, self.peer_window.shift) = (ours.min(14), theirs.min(14));
         }
         if let Some(option) = timestamps.filter(|_| self.timestamps.on) {
@@ -66,7 +66,7 @@ impl Subflow {
         self.last_heard = now;
     }
 
-    /// RFC 9293 §3.10.7.3.
+    /// Processes a segment in SYN-SENT (RFC 9293 §3.10.7.3).
     pub(super) fn on_segment_in_syn_sent(
         &mut self,
         now: Instant,
@@ -96,13 +96,13 @@ impl Subflow {
             self.establish(now, segment, received);
             self.acks.due = true;
         } else {
-            // Simultaneous open: our SYN goes again, now with an acknowledgement.
+            // Simultaneous open: our SYN is retransmitted, now with an acknowledgement.
             self.state = TcpState::SynReceived;
             (self.handshake.simultaneous, self.handshake.sent_at) = (true, None);
         }
     }
 
-    /// Our SYN is acknowledged.
+    /// Establishes the connection after our SYN is acknowledged.
     pub(super) fn establish(
         &mut self,
         now: Instant,
@@ -134,22 +134,23 @@ impl Subflow {
         self.arm_window_probe(now);
     }
 
-    /// A SYN that repeats the peer's first one: our SYN/ACK was lost.
+    /// Retransmits our SYN/ACK after a repeated SYN: it was lost.
     pub(super) fn retransmit_syn_ack(&mut self) {
         self.handshake.sent_at = None;
     }
 
-    /// The SYN/ACK has left before this state was made: when, if that is known and it left once.
+    /// Records that the SYN/ACK was sent before this state was created. `at` is the time, if it is
+    /// known and it was sent once.
     pub fn note_syn_ack_sent(&mut self, now: Instant, at: Option<Instant>) {
         let _ = self.next_handshake(now);
         match at {
             Some(at) => self.handshake.sent_at = Some(at),
-            // Then what is measured from it means nothing (RFC 6298 §3).
+            // A measurement from it would then be ambiguous (RFC 6298 §3).
             None => self.handshake.sent = self.handshake.sent.max(2),
         }
     }
 
-    /// No more than so many SYN/ACKs are repeated.
+    /// Limits the SYN/ACK retransmissions to `retries`.
     pub fn limit_syn_acks(&mut self, retries: u32) {
         self.config.syn_retries = self.config.syn_retries.min(retries);
     }
@@ -158,19 +159,19 @@ impl Subflow {
         self.handshake.sent == 0
     }
 
-    /// Whether both sides opened.
+    /// Returns true if both sides opened simultaneously.
     pub(super) fn opened_actively(&self) -> bool {
         self.handshake.simultaneous
     }
 
-    /// The SYN or SYN/ACK, if due.
+    /// Returns the SYN or SYN/ACK, if due.
     pub(super) fn next_handshake(&mut self, now: Instant) -> Option<Transmit> {
         let opening = matches!(self.state, TcpState::SynSent | TcpState::SynReceived);
         if !opening || self.handshake.sent_at.is_some() {
             return None;
         }
         let config = &self.config;
-        // What the peer did not offer is not accepted (RFC 7323 §1.3, RFC 2018 §2).
+        // Options that the peer did not offer are not accepted (RFC 7323 §1.3, RFC 2018 §2).
         let offered = |peer: bool| self.state == TcpState::SynSent || peer;
         let handshake = &self.handshake;
         let scale = config.window_scale.filter(|_| offered(handshake.peer_window_scale.is_some()));
@@ -189,7 +190,7 @@ impl Subflow {
                 flags = flags.with(Flags::ECE);
             }
         } else if config.ecn && handshake.sent == 0 {
-            // A SYN that was lost goes without: someone may dislike ECN (RFC 3168 §6.1.1.1).
+            // A retransmitted SYN has no ECN bits: a middlebox may drop them (RFC 3168 §6.1.1.1).
             flags = flags.with(Flags::ECE).with(Flags::CWR);
         }
         let acknowledges = self.state == TcpState::SynReceived;
@@ -218,12 +219,13 @@ impl Subflow {
         })
     }
 
-    /// Repetitions that do not double the time: of SYNs alone.
+    /// Returns the number of SYN retransmissions that do not double the timeout.
     fn linear_syns(&self) -> u32 {
         if self.state == TcpState::SynSent { u32::from(self.config.linear_syns) } else { 0 }
     }
 
-    /// Timeouts until giving up: as much time has passed then as repetitions that double would take.
+    /// Returns the number of timeouts before giving up. They take as long as the same
+    /// retransmissions with doubling.
     fn syn_timeouts(&self) -> u32 {
         let all = (2_u64 << self.config.syn_retries.min(MAX_BACKOFF_SHIFT)) - 1;
         let (mut passed, mut count) = (0, 0);
@@ -235,7 +237,7 @@ impl Subflow {
         count
     }
 
-    /// No answer to the SYN or SYN/ACK.
+    /// Handles the timeout of a SYN or SYN/ACK.
     pub(super) fn on_handshake_timeout(&mut self, done: &mut TimeoutOutcome) {
         done.retransmission = true;
         if self.recovery.count_timeout() >= self.syn_timeouts() {

@@ -1,10 +1,10 @@
-//! What holds a subflow back, as far as TCP knows it.
+//! Reasons that limit a subflow's sending, as far as TCP knows them.
 
 use towpath_net::Instant;
 
 use super::{RecoveryPhase, Subflow};
 
-/// Why TCP would send nothing now, whatever it were given.
+/// Reason why TCP would send no new data now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TcpSendLimit {
     /// The next packet is not due yet.
@@ -15,19 +15,19 @@ pub enum TcpSendLimit {
     AfterLoss,
     /// The congestion window, in congestion avoidance, before any loss.
     CongestionAvoidance,
-    /// The peer's window.
+    /// The peer's window is full.
     PeerWindow,
 }
 
 impl Subflow {
-    /// Why nothing can be sent; `None`: new data would go.
+    /// Returns the reason why nothing can be sent; `None`: new data would be sent.
     pub fn tcp_send_limit(&self, now: Instant) -> Option<TcpSendLimit> {
         let mss = u64::from(self.mss());
         if self.cwnd().saturating_sub(self.in_flight()) < mss {
             return Some(self.cwnd_limit());
         }
         if self.paced(now) {
-            // Pacing only spreads what a window lets go that is used up within a round trip.
+            // Pacing only spreads a window that is used up within a round trip.
             let by_window = self.is_cwnd_limited();
             return Some(if by_window { self.cwnd_limit() } else { TcpSendLimit::Pacing });
         }
@@ -37,7 +37,7 @@ impl Subflow {
         (self.room_bytes(now) == 0).then_some(TcpSendLimit::PeerWindow)
     }
 
-    /// What the congestion window is after.
+    /// Returns the phase that set the congestion window.
     fn cwnd_limit(&self) -> TcpSendLimit {
         let lost = self.recovery.phase() != RecoveryPhase::Open
             || self.retransmissions > 0
@@ -51,7 +51,7 @@ impl Subflow {
         }
     }
 
-    /// Whether there is data here that is to be sent, or sent again.
+    /// Returns true if data waits here to be sent or retransmitted.
     pub fn has_queued_data(&self) -> bool {
         self.send.queued() > 0 || self.send.has_lost()
     }

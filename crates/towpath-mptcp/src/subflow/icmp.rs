@@ -1,12 +1,12 @@
-//! What ICMP may do to a connection (RFC 9293 §3.9.2.2, RFC 5461, RFC 5927).
+//! Effects of ICMP messages on a connection (RFC 9293 §3.9.2.2, RFC 5461, RFC 5927).
 
 use towpath_net::Instant;
 
 use super::{CloseReason, IcmpError, Subflow, TcpState};
 
 impl Subflow {
-    /// An ICMP message for a packet of ours came. One that names no packet in flight is forged or too
-    /// late and does nothing (RFC 5927 §4.1).
+    /// Processes an ICMP message about a packet of ours. A message about no packet in flight is
+    /// forged or too late, and is ignored (RFC 5927 §4.1).
     pub fn on_icmp(&mut self, now: Instant, error: IcmpError) {
         match error {
             IcmpError::TooBig { mtu_bytes, seq } if self.in_flight_seq(seq) => {
@@ -17,7 +17,7 @@ impl Subflow {
             }
             IcmpError::Unreachable { seq, hard } if self.in_flight_seq(seq) => {
                 self.unreachable = true;
-                // In all other states a route may come back (RFC 5461 §2.1, RFC 9293 §3.9.2.2).
+                // In all other states a route may return (RFC 5461 §2.1, RFC 9293 §3.9.2.2).
                 if hard && self.state == TcpState::SynSent {
                     self.finish(CloseReason::Unreachable);
                 }

@@ -1,17 +1,17 @@
 //! One TCP connection, as a state machine that knows nothing of Multipath TCP.
 //!
 //! It numbers bytes from the start of its own stream: offset 0 is the SYN, the first data byte has
-//! offset 1 (the *subflow sequence number*, SSN, of RFC 8684), and the FIN follows the last byte. All
-//! offsets are 64 bits wide; only `wire` knows 32-bit numbers. Payload is not stored here: what is
-//! sent is remembered as [`DataMapping`]s into the connection's send store, what arrives in order is
-//! handed out at once.
+//! offset 1 (the *subflow sequence number*, SSN, of RFC 8684), and the FIN follows the last byte.
+//! All offsets are 64 bits wide; only `wire` knows 32-bit numbers. Payload is not stored here: sent
+//! data is recorded as [`DataMapping`]s into the connection's send store. Data received in order is
+//! passed on immediately.
 //!
-//! The owner composes packets: [`Subflow::poll_transmit`] says what to send, the owner adds the
-//! payload and the Multipath TCP options.
+//! The owner composes packets: [`Subflow::poll_transmit`] selects the next packet, and the owner
+//! adds the payload and the Multipath TCP options.
 //!
-//! Reading order: `handshake`, `acceptance` (RFC 9293 §3.10.7), `recovery` (phases, PRR, undo), `rack`
-//! (loss detection, tail loss probes), `transmit`; below them `send_queue`, `reassembly`, `window`,
-//! `rtt`, `pmtu`, `pacing`, `timers`.
+//! Reading order: `handshake`, `acceptance` (RFC 9293 §3.10.7), `recovery` (phases, PRR, undo),
+//! `rack` (loss detection, tail loss probes), `transmit`; below them `send_queue`, `reassembly`,
+//! `window`, `rtt`, `pmtu`, `pacing`, `timers`.
 
 use std::time::Duration;
 
@@ -73,7 +73,7 @@ const DEFAULT_CONTROL: congestion::CongestionControlEntry = match congestion::AL
     [] => panic!("there is no congestion control"),
 };
 
-/// One TCP connection.
+/// One TCP connection, a subflow of its owner.
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "independent facts, not a state")]
 pub struct Subflow {
@@ -88,7 +88,7 @@ pub struct Subflow {
     peer_window: SendWindow,
     own_window: ReceiveWindow,
     rtt: Rtt,
-    /// Round-trip time as the receiver of data sees it; 0: not known.
+    /// Round-trip time measured as the receiver of data; 0: not known.
     receiver_rtt_us: u32,
     rack: Rack,
     recovery: LossRecovery,
@@ -97,32 +97,33 @@ pub struct Subflow {
     echo: EcnState,
     challenges: ChallengeAckLimiter,
     path_mtu: PathMtu,
-    /// What [`PathMtu::packet_bytes`] says, which is asked for often.
+    /// Cached result of [`PathMtu::packet_bytes`], which is needed often.
     packet_bytes: u32,
     pacer: Pacer,
     timers: Timers,
     congestion: Box<dyn CongestionControl>,
     own: PathId,
-    /// What the coupled control was last told: timers have nobody to ask.
+    /// Latest view of the siblings for the coupled control. Timers cannot query the owner.
     group: Vec<Sibling>,
     reset: Option<PendingReset>,
     probe: Option<TransmitReason>,
     close_reason: Option<CloseReason>,
     unreported_close: Option<CloseReason>,
     sack_on: bool,
-    /// The owner has so much more data, as far as it matters: a packet or less.
+    /// Unsent bytes of the owner that are not pushed yet.
     waiting_bytes: u32,
-    /// A window of less than a packet held data back for a timeout: it is used as it is.
+    /// Set when a window of less than a packet has blocked data for a timeout: the next packet uses
+    /// it.
     override_silly_window: bool,
-    /// End of the last packet with data that was sent and was not full: the offset's lower half.
+    /// End of the last data packet sent that was not full: the lower 32 bits of the offset.
     small_until: u32,
-    /// Nobody will read what comes.
+    /// Set when the application reads no more received data.
     orphaned: bool,
-    /// The network said that the peer is unreachable, for now.
+    /// Set when ICMP reported the peer as unreachable, perhaps temporarily.
     unreachable: bool,
-    /// Keep-alives without an answer.
+    /// Keep-alive probes without a reply.
     unanswered: u16,
-    /// Window probes without an answer, and those since the window was closed.
+    /// Window probes without a reply; `probes` counts all since the window was closed.
     unanswered_probes: u16,
     probes: u16,
     last_heard: Instant,
@@ -135,14 +136,14 @@ pub struct Subflow {
 }
 
 impl Subflow {
-    /// Active open: a SYN is due. `isn` comes from the stack (RFC 6528).
+    /// Creates a subflow for an active open: a SYN is due. `isn` comes from the stack (RFC 6528).
     pub fn connect(config: SubflowConfig, isn: u32, now: Instant) -> Self {
         let mut subflow = Self::new(config, isn, TcpState::SynSent, now);
         subflow.arm_user_timeout(now);
         subflow
     }
 
-    /// Passive open: a SYN/ACK is due.
+    /// Creates a subflow for a passive open: a SYN/ACK is due.
     pub fn accept(config: SubflowConfig, isn: u32, syn: &Segment, now: Instant) -> Self {
         let mut subflow = Self::new(config, isn, TcpState::SynReceived, now);
         subflow.path_mtu.ipv6 = syn.source.is_ipv6();
@@ -211,11 +212,13 @@ impl Subflow {
         }
     }
 
-    /// Bytes of new data that could be pushed and sent right now: congestion window, the peer's
-    /// window in the subflow's own sequence space, pacing, less what is queued. 0 unless data may be
-    /// sent. Full packets or 0, but for the rules of RFC 9293 §3.8.6.2.1: all that waits
-    /// ([`Subflow::set_waiting_bytes`]) may end within a packet, and so may a window that is small for
-    /// good, or has been small for long.
+    /// Returns the bytes of new data that could be pushed and sent now. The limits are the
+    /// congestion window, the peer's window in the subflow's own sequence space, and pacing, minus
+    /// queued data. Returns 0 unless data may be sent.
+    ///
+    /// The result is a multiple of full packets, except under the rules of RFC 9293 §3.8.6.2.1. All
+    /// waiting data ([`Subflow::set_waiting_bytes`]) may end within a packet. So may a window that
+    /// is permanently small, or has been small for long.
     pub fn room_bytes(&self, now: Instant) -> u64 {
         if !self.may_send_data() || self.send.fin_ssn().is_some() || self.paced(now) {
             return 0;
@@ -238,9 +241,10 @@ impl Subflow {
         }
     }
 
-    /// Whether a window of less than a packet is used when so many bytes wait for it (rules 2 to 4 of
-    /// RFC 9293 §3.8.6.2.1). Of a window that belongs to several subflows, what is left for one says
-    /// nothing of the peer's buffer: as in Linux an idle one takes it.
+    /// Returns true if a window of less than a packet may be used when `wanted` bytes wait for it
+    /// (rules 2 to 4 of RFC 9293 §3.8.6.2.1). With a window shared by several subflows, the
+    /// remainder for one does not reflect the peer's buffer. As in Linux, an idle subflow then uses
+    /// it.
     fn allows_partial_segment(&self, window: u64, wanted: u64) -> bool {
         let enough = wanted.min(self.peer_window.largest / 2);
         let rest = self.own_window.shared && self.send.outstanding() == 0;
@@ -262,7 +266,8 @@ impl Subflow {
         ssn
     }
 
-    /// The mapping pushed last, if it waits as a whole: [`Subflow::lengthen`] may make it longer.
+    /// Returns the mapping pushed last, if none of it was sent: [`Subflow::lengthen`] may extend
+    /// it.
     pub fn unsent_tail(&self) -> Option<DataMapping> {
         self.send.unsent_tail()
     }
@@ -272,7 +277,8 @@ impl Subflow {
         self.send.lengthen_tail(bytes, psh);
     }
 
-    /// How long nothing was sent, if that is long enough to restart slowly (RFC 5681 §4.1).
+    /// Returns the idle time of the sender, if it is long enough for a slow restart (RFC 5681
+    /// §4.1).
     fn idle_for(&self, now: Instant) -> Option<Duration> {
         if self.send.outstanding() > 0 || self.send.next_unsent().is_some() {
             return None;
@@ -282,12 +288,13 @@ impl Subflow {
         (self.config.restart_after_idle && long).then_some(idle)
     }
 
-    /// Everything pushed and not yet cumulatively acknowledged, whole mappings, oldest first.
+    /// Returns everything pushed and not yet cumulatively acknowledged, as whole mappings, oldest
+    /// first.
     pub fn unacked(&self) -> impl Iterator<Item = SentData> + '_ {
         self.send.unacked()
     }
 
-    /// FIN after everything that was pushed.
+    /// Closes our direction: a FIN follows everything that was pushed.
     pub fn close(&mut self, now: Instant) {
         match self.state {
             TcpState::SynSent => self.finish(CloseReason::Finished),
@@ -310,7 +317,7 @@ impl Subflow {
         self.arm_user_timeout(now);
     }
 
-    /// A RST is due, the state is `Closed`.
+    /// Aborts: a RST is due, and the state is `Closed`.
     pub fn abort(&mut self, now: Instant) {
         let _ = now;
         let told = matches!(self.state, TcpState::SynSent | TcpState::TimeWait | TcpState::Closed);
@@ -322,28 +329,28 @@ impl Subflow {
         }
         if self.state != TcpState::Closed {
             self.close_as(CloseReason::Aborted);
-            // The owner asked for it and need not be told.
+            // The owner requested it and needs no report.
             self.unreported_close = None;
         }
     }
 
-    /// When the peer was last heard on it.
+    /// Returns the time of the last segment received from the peer.
     pub fn last_received_at(&self) -> Instant {
         self.last_heard
     }
 
-    /// When it will next look at its own losses, if it has data under way.
+    /// Returns the time of the next loss check, if data is in flight.
     pub fn next_retransmission_at(&self) -> Option<Instant> {
         let timers = [Timer::TailProbe, Timer::Retransmission, Timer::Reordering];
         timers.into_iter().filter_map(|timer| self.timers.get(timer)).min()
     }
 
-    /// Whether a RST waits to be sent.
+    /// Returns true if a RST is waiting to be sent.
     pub fn reset_due(&self) -> bool {
         self.reset.is_some()
     }
 
-    /// The state is `Closed`, and the owner is told by the next call that can say so.
+    /// Enters `Closed`; the next call with a result reports it to the owner.
     fn finish(&mut self, reason: CloseReason) {
         if self.state != TcpState::Closed {
             self.close_as(reason);
@@ -356,47 +363,47 @@ impl Subflow {
         self.timers.clear_all();
     }
 
-    /// An acknowledgement is due at once, because the owner has an option to send.
+    /// Makes an acknowledgement due immediately, because the owner has an option to send.
     pub fn want_ack(&mut self) {
         self.acks.due = true;
     }
 
-    /// The receive window in bytes for the packets to come. Unless `shared` (Multipath TCP, whose
+    /// Sets the receive window in bytes for the next packets. Unless `shared` (Multipath TCP, whose
     /// window belongs to the connection), the right edge never moves back (RFC 9293 §3.8.6.2.2).
     pub fn set_receive_window(&mut self, bytes: u64, shared: bool) {
         self.own_window.set(bytes, shared);
     }
 
-    /// So many bytes may wait here for earlier ones; what would be more is not kept.
+    /// Limits the out-of-order bytes held here; data beyond the limit is dropped.
     pub fn set_max_out_of_order_bytes(&mut self, bytes: u64) {
         self.own_window.max_out_of_order_bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
     }
 
-    /// The connection's window admits so many bytes from the next one to be pushed on, whatever was
-    /// said of it here.
+    /// Raises the peer's window here to at least `bytes`, the connection's window from the next
+    /// byte to push. The window last received here does not limit it.
     pub fn raise_peer_window(&mut self, bytes: u64) {
         self.peer_window.raise(bytes);
     }
 
-    /// The connection's window is closed, and nothing under way would open it: the peer is probed here,
-    /// too.
+    /// Closes the peer's window because the connection's window is closed. If nothing in flight
+    /// would open it, the peer is also probed here.
     pub fn close_peer_window(&mut self, now: Instant) {
         self.peer_window.end_at(self.send.pushed_until());
         self.arm_window_probe(now);
     }
 
-    /// See [`Subflow::set_receive_window`].
+    /// Returns the receive window; see [`Subflow::set_receive_window`].
     pub fn receive_window_bytes(&self) -> u64 {
         self.own_window.bytes()
     }
 
-    /// The window that the peer was last told here.
+    /// Returns the window that was last advertised here.
     pub fn advertised_window_bytes(&self) -> u64 {
         self.own_window.advertised()
     }
 
-    /// Round-trip time as the receiver of data knows it: by timestamps, once they have told one, queues on
-    /// the way included; else that of the handshake.
+    /// Returns the round-trip time measured as the receiver of data. It comes from timestamps,
+    /// including queues on the path, or else from the handshake.
     pub fn receiver_rtt(&self) -> Duration {
         match self.receiver_rtt_us {
             0 => self.srtt(),
@@ -404,8 +411,8 @@ impl Subflow {
         }
     }
 
-    /// Whether the window has grown so much over what the peer knows that an update is due: two
-    /// packets or half the buffer, or anything after zero.
+    /// Returns true if a window update is due. The window must exceed the advertised one by two
+    /// packets or half the buffer, or by anything after zero.
     pub fn window_update_due(&self) -> bool {
         let open =
             !matches!(self.state, TcpState::SynSent | TcpState::SynReceived | TcpState::Closed);
@@ -413,38 +420,41 @@ impl Subflow {
         open && more && self.own_window.update_due(self.receive.next(), u64::from(self.mss()))
     }
 
-    /// Bytes of options that the owner adds to packets with data; they reduce what a packet carries.
+    /// Sets the bytes of options that the owner adds to data packets; they reduce the payload of a
+    /// packet.
     pub fn set_data_option_bytes(&mut self, bytes: u16) {
         self.path_mtu.set_data_option_bytes(bytes);
         self.on_packet_size();
     }
 
-    /// An upper bound of the payload of a packet: the smallest of all subflows (seed 003's mode).
+    /// Sets an upper bound for the payload of a packet: the smallest of all subflows (seed 003's
+    /// mode).
     pub fn set_mss_cap(&mut self, bytes: Option<u32>) {
         self.path_mtu.set_cap(bytes);
         self.on_packet_size();
     }
 
-    /// The packets are IPv6, whose header is longer. Only needed before the first SYN; later the
-    /// peer's segments tell.
+    /// Sets IPv6, whose header is longer. Only needed before the first SYN; later the peer's
+    /// segments show it.
     pub fn set_ipv6(&mut self, ipv6: bool) {
         self.path_mtu.ipv6 = ipv6;
         self.on_packet_size();
     }
 
-    /// How many bytes the owner would push if there were room: while there are any, a closed window
-    /// is probed even when nothing is queued here. Any number of them at first.
+    /// Sets the bytes that the owner would push if there were room. While there are any, a closed
+    /// window is probed even when nothing is queued here. Initially unlimited.
     pub fn set_waiting_bytes(&mut self, now: Instant, bytes: u64) {
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         let before = std::mem::replace(&mut self.waiting_bytes, bytes);
-        // More may not fit any more into a window that was enough for what waited when it was told.
+        // A window that was sufficient for the earlier data may be too small for more.
         let idle = before != bytes && self.send.outstanding() == 0;
         if (before > 0) != (bytes > 0) || idle {
             self.arm_window_probe(now);
         }
     }
 
-    /// Nobody will read what comes: FIN-WAIT-2 lasts [`Config::time_wait`] and no longer.
+    /// Marks the subflow as orphaned: received data is not read. FIN-WAIT-2 lasts at most
+    /// [`SubflowConfig::time_wait`].
     pub fn set_orphaned(&mut self, now: Instant) {
         self.orphaned = true;
         if self.state == TcpState::FinWait2 {
@@ -457,22 +467,22 @@ impl Subflow {
         self.congestion.set_mss(self.packet_bytes);
     }
 
-    /// State.
+    /// Returns the TCP state.
     pub fn state(&self) -> TcpState {
         self.state
     }
 
-    /// Why the state is `Closed`.
+    /// Returns the reason why the state is `Closed`.
     pub fn close_reason(&self) -> Option<CloseReason> {
         self.close_reason
     }
 
-    /// Name of the congestion control in use.
+    /// Returns the name of the congestion control in use.
     pub fn congestion_control(&self) -> &'static str {
         self.congestion.name()
     }
 
-    /// Figures.
+    /// Returns the statistics of the subflow.
     pub fn statistics(&self) -> SubflowStats {
         SubflowStats {
             srtt: self.rtt.smoothed().unwrap_or_default(),
@@ -499,42 +509,43 @@ impl Subflow {
         }
     }
 
-    /// Sent and not acknowledged.
+    /// Returns the bytes sent and not acknowledged.
     pub fn outstanding_bytes(&self) -> u64 {
         self.send.outstanding()
     }
 
-    /// Pushed and not yet sent.
+    /// Returns the bytes pushed and not yet sent.
     pub fn queued_bytes(&self) -> u64 {
         self.send.queued()
     }
 
-    /// Smoothed round-trip time; zero before one was measured.
+    /// Returns the smoothed round-trip time; zero before the first measurement.
     pub fn srtt(&self) -> Duration {
         self.rtt.smoothed().unwrap_or_default()
     }
 
-    /// Payload bytes of a full packet with today's options.
+    /// Returns the payload bytes of a full packet with the current options.
     pub fn mss_bytes(&self) -> u32 {
         self.mss()
     }
 
-    /// Bytes that wait here for earlier ones.
+    /// Returns the bytes that wait here for earlier ones.
     pub fn reorder_bytes(&self) -> u64 {
         self.receive.out_of_order_bytes()
     }
 
-    /// How far behind the next one expected they end; 0 if there are none.
+    /// Returns the distance in bytes from the next expected byte to the end of out-of-order data; 0
+    /// without such data.
     pub fn reorder_span_bytes(&self) -> u64 {
         self.receive.out_of_order_span()
     }
 
-    /// Whether no data has passed on it in either direction.
+    /// Returns true if no data has passed in either direction.
     pub fn is_unused(&self) -> bool {
         self.acked_bytes == 0 && self.receive.data_until() == 1
     }
 
-    /// What a scheduler sees of it; `id`, priority and room are the owner's.
+    /// Returns the scheduler's view of the subflow; the owner sets `id`, priority and room.
     pub fn path_view(&self) -> PathView {
         let cwnd_bytes = self.cwnd();
         PathView {
@@ -559,7 +570,7 @@ impl Subflow {
         }
     }
 
-    /// Its view for the coupled controls of its siblings.
+    /// Returns the subflow's view for the coupled controls of its siblings.
     pub fn sibling(&self, id: PathId) -> Sibling {
         Sibling {
             id,
@@ -571,89 +582,90 @@ impl Subflow {
         }
     }
 
-    /// Whether its congestion control looks at its siblings.
+    /// Returns true if the congestion control depends on the sibling subflows.
     pub fn is_coupled(&self) -> bool {
         self.congestion.is_coupled()
     }
 
-    /// Whether the congestion window limited what was sent in the last round trip.
+    /// Returns true if the congestion window was the limit in the last round trip.
     pub fn is_cwnd_limited(&self) -> bool {
         let window = self.congestion.cwnd_bytes();
         self.recovery.cwnd_limited(window < self.congestion.ssthresh_bytes(), window)
     }
 
-    /// M2 (see [`towpath_multipath::opportunistic`]).
+    /// Applies M2: halves the window (see [`towpath_multipath::opportunistic`]).
     pub fn penalise(&mut self, now: Instant, ends_slow_start: bool) {
         self.congestion.penalise(now, ends_slow_start);
     }
 
-    /// Loss recovery.
+    /// Returns the phase of loss recovery.
     pub fn phase(&self) -> RecoveryPhase {
         self.recovery.phase()
     }
 
-    /// Offset behind the last data byte that arrived in order.
+    /// Returns the offset after the last data byte in order.
     pub fn received_until(&self) -> u64 {
         self.receive.data_until()
     }
 
-    /// Offset behind the last byte that the peer has acknowledged.
+    /// Returns the offset after the last byte that the peer has acknowledged.
     pub fn acked_until(&self) -> u64 {
         self.send.acked_until() - u64::from(self.send.fin_acked())
     }
 
-    /// Offset behind the last byte pushed: the offset of the next push.
+    /// Returns the offset after the last byte pushed, which is the offset of the next push.
     pub fn pushed_until(&self) -> u64 {
         self.send.pushed_until()
     }
 
-    /// Whether a FIN follows what was pushed.
+    /// Returns true if a FIN follows the pushed data.
     pub fn fin_queued(&self) -> bool {
         self.send.fin_ssn().is_some()
     }
 
-    /// When the oldest unacknowledged data was first sent.
+    /// Returns the time when the oldest unacknowledged data was first sent.
     pub fn oldest_unacked_sent_at(&self) -> Option<Instant> {
         self.send.oldest().map(|record| record.first_sent_at)
     }
 
-    /// How often the SYN or SYN/ACK was sent again.
+    /// Returns the number of retransmissions of the SYN or SYN/ACK.
     pub fn syn_retransmissions(&self) -> u32 {
         self.handshake.retransmissions()
     }
 
-    /// Whether both sides use timestamps (12 bytes of options on every packet).
+    /// Returns true if both sides use timestamps (12 bytes of options on every packet).
     pub fn timestamps_on(&self) -> bool {
         self.timestamps.on
     }
 
-    /// The peer's window as last advertised here, unscaled to bytes: Multipath TCP reads it as the
+    /// Returns the peer's window as last advertised here, in bytes: Multipath TCP reads it as the
     /// connection's.
     pub fn peer_window_bytes(&self) -> u64 {
         self.peer_window.bytes
     }
 
-    /// The largest window that the peer ever offered here.
+    /// Returns the largest window that the peer ever offered here.
     pub fn max_peer_window_bytes(&self) -> u64 {
         self.peer_window.largest
     }
 
-    /// The window that a field of the peer's says, bytes.
+    /// Returns the window in bytes for a window field of the peer.
     pub fn unscale_window(&self, field: u16) -> u64 {
         u64::from(field) << self.peer_window.shift
     }
 
-    /// Our initial sequence number.
+    /// Returns our initial sequence number.
     pub fn isn(&self) -> u32 {
         self.isn
     }
 
-    /// The peer's initial sequence number, once known: relative numbers of DSS count from it.
+    /// Returns the peer's initial sequence number, once known: relative numbers of DSS count from
+    /// it.
     pub fn peer_isn(&self) -> Option<u32> {
         self.peer_isn
     }
 
-    /// Offset of a sequence number on the wire that the peer sent, near what was received so far.
+    /// Returns the offset of a sequence number of the peer, near the bytes received so far.
     pub fn offset_of(&self, seq: u32) -> u64 {
         u64::try_from(self.signed_offset_of(seq)).unwrap_or(0)
     }

@@ -1,4 +1,4 @@
-//! How fast packets leave: pacing, and the size of super-segments that follows from the rate.
+//! Pacing, and the size of super-segments that follows from the pacing rate.
 
 use std::time::Duration;
 
@@ -6,21 +6,21 @@ use towpath_net::Instant;
 
 use super::{Subflow, Timer};
 
-/// When the next packet may leave.
+/// Send time of the next packet.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Pacer {
     next: Instant,
 }
 
 impl Subflow {
-    /// Bytes a second: a share of the window for each round-trip time.
+    /// Returns the pacing rate in bytes per second: a share of the window for each round-trip time.
     pub(super) fn pacing_rate(&self) -> u64 {
         let Some(nanos) = self.rtt.smoothed_nanos().map(|srtt| srtt.max(1)) else {
             return u64::MAX;
         };
         let window = self.cwnd().max(self.send.in_flight());
         let percent = u64::from(self.congestion.pacing_percent());
-        // Asked for every decision, so that the usual case does without a wide division.
+        // Computed for every decision, so the usual case avoids a wide division.
         if let Some(work) = percent.checked_mul(10_000_000).and_then(|by| window.checked_mul(by)) {
             return work / nanos;
         }
@@ -28,12 +28,13 @@ impl Subflow {
         u64::try_from(work / u128::from(nanos)).unwrap_or(u64::MAX)
     }
 
-    /// Whether pacing lets a packet leave.
+    /// Returns true if pacing delays the next packet.
     pub(super) fn paced(&self, now: Instant) -> bool {
         self.config.pacing && self.pacer.next > now
     }
 
-    /// `bytes` were sent. The first window is not paced: the rate is not known then.
+    /// Advances the pacer after `bytes` were sent. The first window is not paced, as the rate is
+    /// not known then.
     pub(super) fn pace(&mut self, now: Instant, bytes: u64) {
         let first = u64::from(self.config.initial_window_packets) * u64::from(self.mss());
         if !self.config.pacing || self.sent_bytes <= first {
@@ -49,14 +50,14 @@ impl Subflow {
         self.timers.set_exactly(Timer::Pacing, self.pacer.next);
     }
 
-    /// Most bytes that one push should have now (TSO autosizing, [`super::Config::super_segment_bytes`]);
-    /// a multiple of the MSS.
+    /// Most bytes that one push should have now (TSO autosizing,
+    /// [`super::SubflowConfig::super_segment_bytes`]); a multiple of the MSS.
     pub fn quantum_bytes(&self) -> u32 {
         let mss = self.mss();
         let most = self.config.super_segment_bytes;
         let sized = if self.config.tso_autosizing {
-            // About a millisecond's worth, and more when the round-trip time is short: a burst does
-            // less harm to a near peer (Linux `tcp_tso_rtt_log`).
+            // Data of about a millisecond, and more with a short round-trip time: a burst does less
+            // harm to a near peer (Linux `tcp_tso_rtt_log`).
             let near = self.rtt.min().map_or(u128::MAX, |rtt| rtt.as_micros() >> 9);
             let extra = u32::try_from(near).ok().and_then(|by| most.checked_shr(by)).unwrap_or(0);
             let rate = u32::try_from(self.pacing_rate() >> 10).unwrap_or(u32::MAX);

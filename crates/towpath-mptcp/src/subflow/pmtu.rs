@@ -1,18 +1,18 @@
-//! How much a packet carries: the peer's limit, the path's limit, options, and the search for a
-//! smaller limit when full packets vanish (RFC 9293 §3.7.1, RFC 1191, RFC 8201, RFC 4821 §7.7).
+//! Packet size: the peer's limit, the path's limit and options (RFC 9293 §3.7.1, RFC 1191, RFC
+//! 8201). Searches for a smaller limit when full packets vanish (RFC 4821 §7.7).
 
-/// A packet carries at least so much, whatever anyone says (Linux `tcp_min_snd_mss` is 48).
+/// Minimum payload of a packet, regardless of the peer or ICMP (Linux `tcp_min_snd_mss` is 48).
 const MIN_SND_MSS: u32 = 48;
-/// The search for black holes does not go below this.
+/// Lower limit of the search for black holes.
 const MIN_PROBED_MSS: u32 = 512;
-/// Every IPv4 link carries so much (RFC 1191 §3).
+/// Minimum MTU of every IPv4 link (RFC 1191 §3).
 const MIN_IPV4_MTU: u32 = 68;
-/// Sizes of usual links (RFC 1191 §7.1).
+/// Common MTUs of links (RFC 1191 §7.1).
 const PLATEAUS: [u32; 9] = [32_000, 17_914, 8_166, 4_352, 2_002, 1_492, 1_006, 508, 296];
 /// Bytes of the timestamps option with padding (RFC 7323 appendix A).
 pub(super) const TIMESTAMP_BYTES: u32 = 12;
 
-/// All limits.
+/// Packet size limits of the path, the peer and the interface.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PathMtu {
     mtu_bytes: u32,
@@ -45,14 +45,14 @@ impl PathMtu {
         if self.ipv6 { 1280 } else { MIN_IPV4_MTU }
     }
 
-    /// What we tell the peer: without options (RFC 6691 §2), and whatever the path to the peer
-    /// carries, for the way back may be another one (RFC 8201 §5.4).
+    /// Returns the MSS to advertise, without options (RFC 6691 §2). The path MTU to the peer does
+    /// not reduce it, since the return path may differ (RFC 8201 §5.4).
     pub(super) fn advertised(&self) -> u16 {
         u16::try_from(self.interface_mtu_bytes.saturating_sub(self.header_bytes()))
             .unwrap_or(u16::MAX)
     }
 
-    /// Takes the peer's option over, or its default (RFC 9293 §3.7.1).
+    /// Applies the peer's MSS option, or its default (RFC 9293 §3.7.1).
     pub(super) fn negotiate(&mut self, peer_mss: Option<u16>, timestamps: bool) {
         self.peer_mss = Some(peer_mss.unwrap_or(if self.ipv6 { 1220 } else { 536 }));
         self.timestamps = timestamps;
@@ -70,13 +70,13 @@ impl PathMtu {
         self.data_option_bytes
     }
 
-    /// Payload of a full packet without options, as the peer and the link allow it.
+    /// Returns the payload of a full packet without options, as the peer and the link allow it.
     pub(super) fn segment_bytes(&self) -> u32 {
         let link = self.mtu_bytes.saturating_sub(self.header_bytes());
         link.min(self.peer_mss.map_or(u32::MAX, u32::from))
     }
 
-    /// Payload bytes of a full packet.
+    /// Returns the payload bytes of a full packet.
     pub(super) fn packet_bytes(&self) -> u32 {
         let segment = self.segment_bytes();
         let timestamps = if self.timestamps { TIMESTAMP_BYTES } else { 0 };
@@ -85,13 +85,13 @@ impl PathMtu {
         payload.clamp(MIN_SND_MSS, u32::from(u16::MAX))
     }
 
-    /// A router has a link of this MTU (RFC 1191 §5); true if packets get smaller. Routers older than
-    /// RFC 1191 say 0.
+    /// Applies a router's MTU (RFC 1191 §5); returns true if packets get smaller. Routers older
+    /// than RFC 1191 report 0.
     pub(super) fn reduce(&mut self, mtu_bytes: u32) -> bool {
         let mtu_bytes = match mtu_bytes {
-            // RFC 8201 §4: every IPv6 link carries 1280, so who says less lies.
+            // RFC 8201 §4: every IPv6 link carries 1280, so a smaller value is false.
             0..1280 if self.ipv6 => return false,
-            // RFC 1191 §5: the next smaller size that links usually have.
+            // RFC 1191 §5: the next smaller common MTU.
             0 => PLATEAUS.into_iter().find(|size| *size < self.mtu_bytes).unwrap_or(MIN_IPV4_MTU),
             named => named.max(MIN_IPV4_MTU),
         };
@@ -100,7 +100,7 @@ impl PathMtu {
         smaller
     }
 
-    /// Full packets vanish: half of it; true if packets get smaller.
+    /// Halves the packet size because full packets vanish; returns true if packets get smaller.
     pub(super) fn halve(&mut self) -> bool {
         let half = self.packet_bytes() / 2;
         let overhead = self.mtu_bytes.min(self.header_bytes() + 40);

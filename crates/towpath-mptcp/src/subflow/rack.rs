@@ -1,7 +1,8 @@
 //! Loss detection by time, and tail loss probes (RFC 8985).
 //!
-//! The reordering timer is set to the earliest time at which one more packet counts as lost, where
-//! RFC 8985 §6.2 step 5 waits for the last one: each packet is judged by the same rule, only sooner.
+//! The reordering timer is set to the earliest time at which one more packet counts as lost. RFC
+//! 8985 §6.2 step 5 waits for the last one. The rule for each packet is the same, but losses are
+//! detected sooner.
 
 use std::time::Duration;
 
@@ -14,45 +15,45 @@ use super::{Subflow, TcpState, Timer, TransmitReason};
 
 /// Packets that must arrive before a hole counts as a loss (RFC 5681 §3.2, RFC 6675 §2).
 pub(super) const DUP_THRESH: u64 = 3;
-/// Recoveries after which a widened reordering window shrinks again (RFC 8985 §6.2 step 4).
+/// Recoveries before a widened reordering window shrinks (RFC 8985 §6.2 step 4).
 const REO_WND_PERSIST: u32 = 16;
-/// Longest delay of an acknowledgement that must be expected of a peer (RFC 8985 §7.2).
+/// Maximum acknowledgement delay to expect from a peer (RFC 8985 §7.2).
 const MAX_PEER_ACK_DELAY: Duration = Duration::from_millis(200);
 
 /// State of RACK and of the tail loss probe.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Rack {
-    /// The delivered transmission that was sent last: time and end.
+    /// Delivered transmission with the latest send time: time and end.
     newest: Option<(Instant, u64)>,
-    /// Its round-trip time.
+    /// Round-trip time of the newest delivered transmission.
     rtt: Duration,
-    /// Highest offset delivered.
+    /// Highest offset delivered so far.
     pub(super) highest: u64,
     reordering_seen: bool,
-    /// The window in quarters of the smallest round-trip time, less one.
+    /// Reordering window in quarters of the smallest round-trip time, minus one.
     widened: u32,
-    /// Recoveries until it shrinks again.
+    /// Recoveries until the window shrinks.
     wide_for: u32,
-    /// A DSACK counts once until this is acknowledged.
+    /// Offset whose acknowledgement lets the next DSACK count.
     round_end: Option<u64>,
     probe: Option<TailProbe>,
-    /// The next transmission is a probe.
+    /// Set when the next transmission is a probe.
     pub(super) probe_due: bool,
-    /// No round-trip time was measured since the last probe.
+    /// Set when no round-trip time was measured since the last probe.
     unmeasured: bool,
 }
 
-/// A tail loss probe that is not yet answered.
+/// Tail loss probe that is not yet acknowledged.
 #[derive(Debug, Clone, Copy)]
 struct TailProbe {
-    /// What was sent when it left.
+    /// Sent offset at the time of the probe.
     end: u64,
-    /// It repeated data.
+    /// Set when the probe retransmitted data.
     repeated: bool,
 }
 
 impl Rack {
-    /// What was delivered (RFC 8985 §6.2 steps 1 to 3).
+    /// Records delivered data (RFC 8985 §6.2 steps 1 to 3).
     pub(super) fn note(&mut self, now: Instant, delivery: &Delivery) {
         if let Some(newest) = delivery.newest {
             self.rtt = now.saturating_since(newest.0);
@@ -62,7 +63,7 @@ impl Rack {
         self.reordering_seen |= delivery.reordered;
     }
 
-    /// The peer had something twice: the window was too small (step 4).
+    /// Widens the reordering window after a DSACK: it was too small (step 4).
     pub(super) fn note_duplicate(&mut self, acked_until: u64, sent_until: u64) {
         if self.round_end.is_none_or(|end| acked_until >= end) {
             self.round_end = Some(sent_until);
@@ -71,7 +72,7 @@ impl Rack {
         }
     }
 
-    /// A recovery has ended.
+    /// Records the end of a recovery.
     pub(super) fn note_recovered(&mut self) {
         self.wide_for = self.wide_for.saturating_sub(1);
         if self.wide_for == 0 {
@@ -79,24 +80,25 @@ impl Rack {
         }
     }
 
-    /// How long after the newest delivered one anything sent before it counts as in flight.
+    /// Returns the RACK window: transmissions before the newest delivered one, older than this, are
+    /// lost.
     fn horizon(&self, window: Duration) -> Option<RackWindow> {
         Some(RackWindow { newest: self.newest?, wait: self.rtt + window })
     }
 
-    /// A probe is on its way.
+    /// Records that a probe was sent.
     pub(super) fn note_probe(&mut self, end: u64, repeated: bool) {
         self.probe_due = false;
         self.probe = Some(TailProbe { end, repeated });
         self.unmeasured = true;
     }
 
-    /// The path is known to reorder.
+    /// Returns true if the path is known to reorder.
     pub(super) fn reordering_seen(&self) -> bool {
         self.reordering_seen
     }
 
-    /// A round-trip time was measured.
+    /// Records that a round-trip time was measured.
     pub(super) fn note_measured(&mut self) {
         self.unmeasured = false;
     }
@@ -119,7 +121,7 @@ impl Subflow {
         quarter.saturating_mul(rack.widened.saturating_add(1)).min(widest)
     }
 
-    /// Marks what must be lost; true if something is newly lost.
+    /// Marks data that must be lost; returns true if any is newly lost.
     pub(super) fn detect_losses(&mut self, now: Instant) -> bool {
         let before = self.send.lost_bytes();
         if self.uses_rack() {
@@ -137,7 +139,8 @@ impl Subflow {
         self.send.lost_bytes() > before
     }
 
-    /// What RACK judges as lost at a retransmission timeout (RFC 8985 §6.3): sent before this time.
+    /// Returns the send time before which RACK declares data lost at a retransmission timeout (RFC
+    /// 8985 §6.3).
     pub(super) fn lost_if_sent_until(&self, now: Instant) -> Instant {
         let horizon = self.rack.horizon(self.reordering_window()).filter(|_| self.uses_rack());
         horizon.map_or(now, |horizon| now - horizon.wait)
@@ -151,9 +154,9 @@ impl Subflow {
         self.arm_retransmission(now);
     }
 
-    /// RFC 8985 §7.2: after new data was sent, or something was acknowledged.
+    /// Arms the tail loss probe after new data was sent or acknowledged (RFC 8985 §7.2).
     pub(super) fn arm_tail_probe(&mut self, now: Instant) {
-        // RFC 8985 §7.3: one probe at a time, and none before its round trip is known.
+        // RFC 8985 §7.3: one probe at a time, and the next only after a round-trip measurement.
         let probed = self.rack.probe.is_some() || self.rack.unmeasured;
         let idle = self.send.outstanding() == 0 || probed;
         let calm = self.phase() == RecoveryPhase::Open && self.send.sacked_bytes() == 0;
@@ -161,7 +164,7 @@ impl Subflow {
             return self.timers.clear(Timer::TailProbe);
         }
         let delay = match self.rtt.smoothed() {
-            // One packet alone may be acknowledged late.
+            // A single packet may get a delayed acknowledgement.
             Some(srtt) if self.send.outstanding() <= u64::from(self.mss()) => {
                 2 * srtt + MAX_PEER_ACK_DELAY
             }
@@ -173,8 +176,9 @@ impl Subflow {
         self.timers.set(Timer::TailProbe, at);
     }
 
-    /// New data was sent: as [`Subflow::arm_tail_probe`]; in Linux never later than the oldest data
-    /// times out by itself, whatever was acknowledged since it was sent (`tcp_rto_delta_us`).
+    /// Arms the tail loss probe after new data was sent, as [`Subflow::arm_tail_probe`] does. In
+    /// Linux it fires no later than the timeout of the oldest data, even after acknowledgements
+    /// (`tcp_rto_delta_us`).
     pub(super) fn arm_tail_probe_behind(&mut self, now: Instant) {
         self.arm_tail_probe(now);
         let Some(at) = self.timers.get(Timer::TailProbe).filter(|_| self.config.measures_as_linux)
@@ -187,7 +191,8 @@ impl Subflow {
         }
     }
 
-    /// RFC 8985 §7.3: new data if there is some, else the last packet again.
+    /// Sends the tail loss probe (RFC 8985 §7.3): new data if there is any, otherwise the last
+    /// packet.
     pub(super) fn on_tail_probe(&mut self, now: Instant) {
         if self.send.outstanding() > 0 && self.state != TcpState::Closed {
             self.rack.probe_due = true;
@@ -195,8 +200,8 @@ impl Subflow {
         self.rearm_retransmission(now);
     }
 
-    /// RFC 8985 §7.4: what the answer to a probe says. A repeated packet that was needed hides a loss
-    /// from congestion control, which is told here.
+    /// Evaluates the reply to a probe (RFC 8985 §7.4). A necessary retransmission hides a loss from
+    /// congestion control, which is notified here.
     pub(super) fn on_probe_acked(&mut self, now: Instant, ack: u64, told: &ProbeEvidence) {
         let Some(probe) = self.rack.probe.filter(|probe| ack >= probe.end) else { return };
         if !probe.repeated || told.duplicate_end == Some(probe.end) {
@@ -211,9 +216,9 @@ impl Subflow {
         }
     }
 
-    /// How much new data finds out what repeated data cannot, whatever the congestion window says: for
-    /// the tail loss probe that is due a packet, after a timeout that may have been spurious two (RFC
-    /// 5682 §2.1 step 2b), or all that waits if that is less; 0 if the peer has no room for it.
+    /// Returns the bytes of new data to send as a probe, regardless of the congestion window. A due
+    /// tail loss probe needs one packet. After a timeout that may be spurious, it is two packets
+    /// (RFC 5682 §2.1 step 2b). Less if less data waits; 0 if the peer has no room for it.
     pub fn probe_bytes(&self) -> u64 {
         let sends = self.may_send_data() && self.send.fin_ssn().is_none();
         if !sends || self.send.next_unsent().is_some() {
@@ -229,22 +234,22 @@ impl Subflow {
         if fits { wanted } else { 0 }
     }
 
-    /// The probe itself.
+    /// Returns the reason to transmit if a tail loss probe is due.
     pub(super) fn probe_reason(&self) -> Option<TransmitReason> {
         self.rack.probe_due.then_some(TransmitReason::TailProbe)
     }
 
-    /// After a timeout a probe tells nothing any more.
+    /// Forgets the probe: after a timeout its reply has no meaning.
     pub(super) fn forget_probe(&mut self) {
         (self.rack.probe, self.rack.probe_due) = (None, false);
     }
 }
 
-/// What an acknowledgement says about a probe.
+/// Evidence in an acknowledgement about the result of a probe.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct ProbeEvidence {
     /// End of the DSACK block.
     pub(super) duplicate_end: Option<u64>,
-    /// It repeats the one before, without SACK blocks.
+    /// Set when it repeats the previous one, without SACK blocks.
     pub(super) plain_duplicate: bool,
 }

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-/// Offsets, as ranges that neither overlap nor touch.
+/// Ranges of offsets that neither overlap nor touch.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Ranges(BTreeMap<u64, u64>);
 
 impl Ranges {
-    /// Adds `start..end` and returns what of it is new, in order.
+    /// Adds `start..end` and returns its new parts, in order.
     pub(super) fn insert(&mut self, start: u64, end: u64) -> Vec<(u64, u64)> {
         if start >= end {
             return Vec::new();
@@ -40,13 +40,13 @@ impl Ranges {
         fresh
     }
 
-    /// The range that `offset` is in.
+    /// Returns the range that contains `offset`.
     pub(super) fn around(&self, offset: u64) -> Option<(u64, u64)> {
         let (start, end) = self.0.range(..=offset).next_back()?;
         (offset < *end).then_some((*start, *end))
     }
 
-    /// Forgets everything below `offset`.
+    /// Removes everything below `offset`.
     pub(super) fn remove_below(&mut self, offset: u64) {
         while let Some(first) = self.0.first_entry() {
             if *first.key() >= offset {
@@ -59,17 +59,16 @@ impl Ranges {
         }
     }
 
-    /// From the highest to the lowest.
+    /// Returns the ranges from the highest to the lowest.
     pub(super) fn descending(&self) -> impl Iterator<Item = (u64, u64)> {
         self.0.iter().rev().map(|(start, end)| (*start, *end))
     }
 
-    /// Forgets everything.
     pub(super) fn clear(&mut self) {
         self.0.clear();
     }
 
-    /// Whether there is none.
+    /// Returns true without any range.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

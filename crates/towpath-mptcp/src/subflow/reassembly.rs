@@ -1,4 +1,4 @@
-//! What arrived out of order, and the SACK blocks that report it (RFC 2018, RFC 2883).
+//! Out-of-order data, and the SACK blocks that report it (RFC 2018, RFC 2883).
 
 use std::collections::BTreeMap;
 
@@ -7,36 +7,36 @@ use arrayvec::ArrayVec;
 use super::ranges::Ranges;
 use crate::wire::Payload;
 
-/// Blocks of offsets that the peer is told of; at most four fit into the options.
+/// Blocks of offsets for the peer; at most four fit into the options.
 pub(super) type SackRanges = ArrayVec<(u64, u64), 4>;
 
-/// What a segment's data did.
+/// Effect of a segment's data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct ReassemblyOutcome {
-    /// Bytes now in order.
+    /// Bytes that became in order.
     pub(super) in_order: u64,
-    /// Bytes that were there before.
+    /// Bytes that had arrived before.
     pub(super) duplicate: u64,
-    /// There is, or was, a hole: acknowledge at once (RFC 5681 §4.2).
+    /// Set when there is, or was, a hole: acknowledge immediately (RFC 5681 §4.2).
     pub(super) hole: bool,
 }
 
-/// The receiving half's data.
+/// Reassembly state of the receiver.
 #[derive(Debug, Clone)]
 pub(super) struct Reassembly {
-    /// Next offset expected, the FIN counted once it is in order.
+    /// Next expected offset; includes the FIN once it is in order.
     next: u64,
     waiting: BTreeMap<u64, Payload>,
     waiting_bytes: u64,
     ranges: Ranges,
-    /// An offset of each block reported lately, the latest first.
+    /// An offset of each recently reported block, the latest first.
     latest: ArrayVec<u64, 4>,
     duplicate: Option<(u64, u64)>,
     fin: Option<u64>,
 }
 
 impl Reassembly {
-    /// Nothing arrived but the SYN.
+    /// Creates the state after a SYN, without any data.
     pub(super) fn new() -> Self {
         Self {
             next: 1,
@@ -53,7 +53,7 @@ impl Reassembly {
         self.next
     }
 
-    /// Behind the last data byte in order.
+    /// Returns the offset after the last data byte in order.
     pub(super) fn data_until(&self) -> u64 {
         self.next - u64::from(self.fin_in_order())
     }
@@ -62,7 +62,7 @@ impl Reassembly {
         self.waiting_bytes
     }
 
-    /// From the next offset expected to the end of what waits.
+    /// Returns the distance from the next expected offset to the end of out-of-order data.
     pub(super) fn out_of_order_span(&self) -> u64 {
         let last = self.waiting.last_key_value();
         last.map_or(0, |(start, payload)| start + payload.len() as u64 - self.next)
@@ -72,13 +72,13 @@ impl Reassembly {
         self.fin.is_some_and(|fin| self.next > fin)
     }
 
-    /// Whether there is something to report in SACK blocks.
+    /// Returns true if SACK blocks have anything to report.
     pub(super) fn has_blocks(&self) -> bool {
         self.duplicate.is_some() || !self.ranges.is_empty()
     }
 
-    /// A FIN at `offset`; the first that comes counts. True if data beyond it has arrived or another
-    /// FIN is elsewhere: it is ignored then.
+    /// Records a FIN at `offset`; only the first counts. It is ignored if data beyond it has
+    /// arrived.
     pub(super) fn insert_fin(&mut self, offset: u64) {
         let beyond = self.ranges.descending().next().is_some_and(|(_, end)| end > offset);
         if self.fin.is_none() && !beyond && offset >= self.next {
@@ -86,21 +86,21 @@ impl Reassembly {
         }
     }
 
-    /// Takes the FIN if everything before it is there.
+    /// Takes the FIN if all data before it has arrived; returns true if it did.
     pub(super) fn take_fin(&mut self) -> bool {
         let now = self.fin == Some(self.next);
         self.next += u64::from(now);
         now
     }
 
-    /// Data at `start`; appends to `out` what is in order now.
+    /// Inserts data at `start`; appends the data that is now in order to `out`.
     pub(super) fn insert(
         &mut self,
         start: u64,
         mut payload: Payload,
         out: &mut Vec<(u64, Payload)>,
     ) -> ReassemblyOutcome {
-        // Nothing may follow a FIN.
+        // No data may follow a FIN.
         let limit = self.fin.map_or(u64::MAX, |fin| fin.saturating_sub(start));
         if payload.len() as u64 > limit {
             payload.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
@@ -146,8 +146,8 @@ impl Reassembly {
         arrival
     }
 
-    /// The first part without gaps that came twice is reported once (RFC 2883 §4): what lies between
-    /// two parts that are fresh, or before the first.
+    /// Records the first contiguous duplicate part, which is reported once (RFC 2883 §4). It lies
+    /// between two fresh parts, or before the first.
     fn note_duplicate(&mut self, start: u64, end: u64, fresh: &[(u64, u64)]) {
         let starts = fresh.iter().map(|(from, _)| *from).chain([end]);
         let ends = [start].into_iter().chain(fresh.iter().map(|(_, to)| *to));
@@ -178,13 +178,14 @@ impl Reassembly {
         self.next - before
     }
 
-    /// What to report, at most `count` blocks: a duplicate first, then the latest changed block
-    /// (RFC 2018 §4). A duplicate is reported once.
+    /// Returns at most `count` SACK blocks: a duplicate first, then the latest changed block (RFC
+    /// 2018 §4). A duplicate is reported once.
     pub(super) fn take_sack_blocks(&mut self, count: usize) -> SackRanges {
         let mut blocks = SackRanges::new();
         let duplicate = if count > 0 { self.duplicate.take() } else { None };
         let latest = self.latest.iter().filter_map(|at| self.ranges.around(*at));
-        // After blocks were forgotten for lack of space, older holes still matter: the highest fill up.
+        // When blocks were dropped for lack of space, older holes still matter: the highest blocks
+        // fill the rest.
         for block in duplicate.into_iter().chain(latest).chain(self.ranges.descending().take(4)) {
             let known = blocks.iter().skip(usize::from(duplicate.is_some())).any(|b| *b == block);
             if blocks.len() < count && !known {

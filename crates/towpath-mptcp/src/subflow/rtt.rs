@@ -4,19 +4,19 @@ use std::time::Duration;
 
 use towpath_net::Instant;
 
-/// The smallest round-trip time is forgotten after this time (Linux `tcp_min_rtt_wlen`).
+/// Lifetime of the minimum round-trip time (Linux `tcp_min_rtt_wlen`).
 const MIN_RTT_WINDOW: Duration = Duration::from_secs(300);
-/// First timeout after a SYN that was repeated (RFC 6298 §5.7).
+/// Initial timeout after a retransmitted SYN (RFC 6298 §5.7).
 const SYN_RETRANSMITTED_RTO_US: u32 = 3_000_000;
 
-/// What the round-trip times so far say. Nanoseconds as numbers: with [`Duration`] each step of the
-/// filters would be several divisions, for every acknowledgement.
+/// Round-trip time estimator. Keeps nanoseconds as integers: with [`Duration`], each step of the
+/// filters would take several divisions for every acknowledgement.
 #[derive(Debug, Clone)]
 pub(super) struct Rtt {
-    /// 0: nothing was measured.
+    /// Smoothed round-trip time; 0: nothing was measured.
     smoothed: u64,
     deviation: u64,
-    /// [`u64::MAX`]: not known.
+    /// Minimum round-trip time; [`u64::MAX`]: not known.
     smallest: u64,
     smallest_at: Instant,
     initial_us: u32,
@@ -25,17 +25,17 @@ pub(super) struct Rtt {
     rounds: MdevTracker,
 }
 
-/// How much later than expected an answer came, as Linux keeps it (`tcp_rtt_estimator`): four times the
+/// Deviation of round-trip times, as Linux keeps it (`tcp_rtt_estimator`): four times the
 /// deviation.
 #[derive(Debug, Clone, Copy, Default)]
 struct MdevTracker {
-    /// As of the last sample.
+    /// Smoothed deviation after the last sample.
     mdev_us: u32,
-    /// The most of this round.
+    /// Maximum deviation in this round.
     mdev_max_us: u32,
-    /// What the timeout is made of; 0: deviations are not kept by rounds.
+    /// Deviation used for the timeout; 0: deviations are not kept by rounds.
     rttvar_us: u32,
-    /// The round ends when this is acknowledged; as on the wire, without its upper half.
+    /// End of the round: the acknowledged offset, as on the wire, without its upper 32 bits.
     end: u32,
 }
 
@@ -46,11 +46,11 @@ impl MdevTracker {
         Self { mdev_us, mdev_max_us, rttvar_us: mdev_max_us, end: sent_until as u32 }
     }
 
-    /// `rtt_us` beside what was expected.
+    /// Adds a sample `rtt_us` and compares it with the expected value.
     fn sample(&mut self, expected_us: u32, rtt_us: u32) {
         let error = expected_us.abs_diff(rtt_us);
         let old = self.mdev_us / 4;
-        // An answer that comes sooner than before makes the next no more uncertain.
+        // An early reply does not increase the uncertainty of the next.
         let grown = error.saturating_sub(old) / if rtt_us < expected_us { 8 } else { 1 };
         self.mdev_us = self.mdev_us.saturating_add(grown) - old.saturating_sub(error);
         self.mdev_max_us = self.mdev_max_us.max(self.mdev_us);
@@ -77,8 +77,8 @@ impl Rtt {
         }
     }
 
-    /// A measurement, by rounds as Linux: all below `acked` is acknowledged, and sent is all below
-    /// `sent_until`.
+    /// Adds a sample by rounds, as Linux does: everything below `acked` is acknowledged, and
+    /// everything below `sent_until` sent.
     pub(super) fn sample_in_round(&mut self, rtt: Duration, acked: u64, sent_until: u64) {
         let expected = self.smoothed().map(micros);
         match expected.filter(|_| self.rounds.rttvar_us > 0) {
@@ -94,7 +94,7 @@ impl Rtt {
         self.deviation = u64::from(self.rounds.mdev_us / 4) * 1_000;
     }
 
-    /// A measurement (§2).
+    /// Adds a round-trip time measurement (§2).
     pub(super) fn sample(&mut self, rtt: Duration) {
         let rtt = nanos(rtt);
         let smoothed = self.smoothed;
@@ -108,7 +108,7 @@ impl Rtt {
         self.smoothed = (smoothed.saturating_mul(7) / 8).saturating_add(rtt / 8).max(1);
     }
 
-    /// A measurement that may be the smallest.
+    /// Adds a sample for the minimum round-trip time.
     pub(super) fn sample_min(&mut self, now: Instant, rtt: Duration) {
         let rtt = nanos(rtt);
         let keep = self.smallest < rtt && now.saturating_since(self.smallest_at) < MIN_RTT_WINDOW;
@@ -117,16 +117,16 @@ impl Rtt {
         }
     }
 
-    /// The SYN was repeated and nothing could be measured: three seconds (§5.7).
+    /// Sets a timeout of three seconds, as the SYN was retransmitted and not measured (§5.7).
     pub(super) fn without_handshake_sample(&mut self) {
         if self.smoothed == 0 {
             self.initial_us = self.initial_us.max(SYN_RETRANSMITTED_RTO_US);
         }
     }
 
-    /// Timeout without back-off. The deviation's term is at least the lower bound, as in Linux,
-    /// where RFC 6298 §2.4 bounds the sum: a timeout never comes sooner than that after the answer
-    /// was expected.
+    /// Returns the timeout without back-off. The deviation's term is at least the lower bound, as
+    /// in Linux; RFC 6298 §2.4 bounds the sum. A timeout is thus at least that long after the
+    /// expected reply.
     pub(super) fn timeout(&self) -> Duration {
         Duration::from_nanos(self.timeout_nanos())
     }
@@ -142,7 +142,7 @@ impl Rtt {
         timeout.min(u64::from(self.most_us) * 1_000)
     }
 
-    /// Timeout after `count` timeouts (§5.5).
+    /// Returns the timeout after `count` timeouts (§5.5).
     pub(super) fn backed_off(&self, count: u32) -> Duration {
         let timeout = self.timeout_nanos().saturating_mul(1 << count.min(20));
         Duration::from_nanos(timeout.min(u64::from(self.most_us) * 1_000))

@@ -1,9 +1,9 @@
-//! What was pushed and is not acknowledged, as records, with the scoreboard of RFC 2018.
+//! Pushed data that is not acknowledged, as records, with the scoreboard of RFC 2018.
 //!
-//! A record is one push or, once a part of it was acknowledged, lost or sent alone, a piece of it. A
-//! piece never crosses the boundary of its mapping. Records are in order of their offsets; those that
-//! have been sent and those that wait are kept apart, so that each is cut off the front of what waits
-//! however much that is. The counters in bytes always equal what the records say.
+//! A record is one push or, once a part of it was acknowledged, lost or sent alone, a piece of it.
+//! A piece never crosses the boundary of its mapping. Records are in order of their offsets. Sent
+//! and unsent records are kept apart, so that cutting the front of the unsent ones is cheap. The
+//! byte counters always match the records.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -12,23 +12,24 @@ use towpath_net::Instant;
 use super::delivery::Delivery;
 use super::ranges::Ranges;
 
-/// Which data bytes of a subflow are: the unit of retransmission. Never longer than 65535 bytes.
+/// Mapping of a subflow's bytes to connection data: the unit of retransmission. At most 65535 bytes
+/// long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DataMapping {
     /// First data sequence number.
     pub dsn: u64,
-    /// Bytes.
+    /// Length in bytes, at most 65535.
     pub len: u32,
-    /// DSS checksum of the whole mapping, when they are in use.
+    /// DSS checksum of the whole mapping, if checksums are in use.
     pub checksum: Option<u16>,
 }
 
-/// A part of what was sent: where it is in the subflow, and the mapping that it belongs to.
+/// Part of the sent data: its place in the subflow, and the mapping that it belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SentData {
     /// Subflow offset of the first byte.
     pub ssn: u64,
-    /// Bytes.
+    /// Length in bytes of this part.
     pub len: u32,
     /// The mapping as it was first sent (RFC 8684 §3.3.1: never another one for the same bytes).
     pub mapping: DataMapping,
@@ -36,7 +37,7 @@ pub struct SentData {
     pub mapping_ssn: u64,
 }
 
-/// A piece of a push, or the FIN.
+/// Part of a push, or the FIN.
 #[derive(Debug, Clone, Copy)]
 #[expect(clippy::struct_excessive_bools, reason = "independent facts, not a state")]
 pub(super) struct SendRecord {
@@ -44,7 +45,7 @@ pub(super) struct SendRecord {
     pub(super) len: u32,
     mapping_ssn: u64,
     mapping: DataMapping,
-    /// Payload bytes of its packets when last sent; where it may be split.
+    /// Payload bytes per packet in the last transmission; the record may be split there.
     packet_bytes: u32,
     pub(super) sent_at: Instant,
     pub(super) first_sent_at: Instant,
@@ -53,7 +54,7 @@ pub(super) struct SendRecord {
     pub(super) fin: bool,
     sacked: bool,
     lost: bool,
-    /// Sent again, and that is not known to be lost.
+    /// Set when the latest transmission is a retransmission that is not known to be lost.
     repeated: bool,
 }
 
@@ -62,7 +63,7 @@ impl SendRecord {
         self.ssn + u64::from(self.len)
     }
 
-    /// What is behind its first `len` bytes, which are not all of it.
+    /// Returns the remainder after the first `len` bytes, which must not be the whole record.
     fn behind(&self, len: u32) -> Self {
         Self { ssn: self.ssn + u64::from(len), len: self.len - len, ..*self }
     }
@@ -71,7 +72,7 @@ impl SendRecord {
         self.sacked
     }
 
-    /// The part of a mapping, unless it is the FIN.
+    /// Returns the part of a mapping, or `None` for the FIN.
     pub(super) fn data(&self) -> Option<SentData> {
         let Self { ssn, len, mapping, mapping_ssn, .. } = *self;
         (!self.fin).then_some(SentData { ssn, len, mapping, mapping_ssn })
@@ -82,20 +83,20 @@ impl SendRecord {
     }
 }
 
-/// How far loss detection by time may look: the newest delivered transmission, and how long others
-/// may be later.
+/// RACK's limit for losses by time: the newest delivered transmission, and the tolerance for later
+/// ones.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RackWindow {
     pub(super) newest: (Instant, u64),
     pub(super) wait: std::time::Duration,
 }
 
-/// Everything pushed and not acknowledged.
+/// Queue of everything pushed and not acknowledged.
 #[derive(Debug, Clone)]
 pub(super) struct SendQueue {
-    /// What has been sent.
+    /// Records that have been sent.
     records: VecDeque<SendRecord>,
-    /// What has not, behind it.
+    /// Records not sent yet, which follow the sent ones.
     unsent: VecDeque<SendRecord>,
     acked_until: u64,
     sent_until: u64,
@@ -105,16 +106,16 @@ pub(super) struct SendQueue {
     lost_bytes: u64,
     repeated_bytes: u64,
     sacked: Ranges,
-    /// First offsets of records that are lost and not sent again.
+    /// First offsets of records that are lost and not retransmitted.
     lost: BTreeSet<u64>,
-    /// Retransmissions in the order of their times: when, and which offsets.
+    /// Retransmissions in the order of their times: time and range of offsets.
     repeats: VecDeque<(Instant, u64, u64)>,
-    /// Originals below were judged by loss detection.
+    /// Offset below which loss detection has checked all originals.
     judged_until: u64,
 }
 
 impl SendQueue {
-    /// Empty; offset 0 is the SYN's.
+    /// Creates an empty queue; offset 0 belongs to the SYN.
     pub(super) fn new() -> Self {
         Self {
             records: VecDeque::new(),
@@ -137,12 +138,12 @@ impl SendQueue {
         self.acked_until
     }
 
-    /// Behind the last byte (or FIN) sent.
+    /// Returns the offset after the last byte (or FIN) sent.
     pub(super) fn sent_until(&self) -> u64 {
         self.sent_until
     }
 
-    /// Behind the last data byte pushed.
+    /// Returns the offset after the last data byte pushed.
     pub(super) fn pushed_until(&self) -> u64 {
         self.pushed_until
     }
@@ -151,17 +152,18 @@ impl SendQueue {
         self.fin_ssn
     }
 
-    /// Whether the FIN is acknowledged.
+    /// Returns true if the FIN is acknowledged.
     pub(super) fn fin_acked(&self) -> bool {
         self.fin_ssn.is_some_and(|ssn| self.acked_until > ssn)
     }
 
-    /// Sent and not cumulatively acknowledged.
+    /// Returns the bytes sent and not cumulatively acknowledged.
     pub(super) fn outstanding(&self) -> u64 {
         self.sent_until - self.acked_until
     }
 
-    /// Sent, neither acknowledged nor lost (RFC 6675 "pipe"); retransmissions count again.
+    /// Returns the bytes sent that are neither acknowledged nor lost (RFC 6675 "pipe");
+    /// retransmissions count again.
     pub(super) fn in_flight(&self) -> u64 {
         (self.outstanding() + self.repeated_bytes)
             .saturating_sub(self.sacked_bytes + self.lost_bytes)
@@ -171,7 +173,7 @@ impl SendQueue {
         self.sacked_bytes
     }
 
-    /// Sent again, and neither acknowledged nor lost again.
+    /// Returns the retransmitted bytes that are neither acknowledged nor lost again.
     pub(super) fn retransmitted_bytes(&self) -> u64 {
         self.repeated_bytes
     }
@@ -180,7 +182,7 @@ impl SendQueue {
         self.lost_bytes
     }
 
-    /// Data bytes never sent.
+    /// Returns the data bytes never sent.
     pub(super) fn queued(&self) -> u64 {
         self.pushed_until.saturating_sub(self.sent_until)
     }
@@ -201,7 +203,7 @@ impl SendQueue {
         self.lost.first().and_then(|ssn| self.records.get(self.index(*ssn)))
     }
 
-    /// Whole mappings that are not wholly acknowledged.
+    /// Returns whole mappings that are not fully acknowledged.
     pub(super) fn unacked(&self) -> impl Iterator<Item = SentData> + '_ {
         let mut last = None;
         let all = self.records.iter().chain(&self.unsent);
@@ -228,13 +230,13 @@ impl SendQueue {
         }
     }
 
-    /// The last push, if none of its bytes was sent: its mapping may still grow.
+    /// Returns the last push, if none of its bytes was sent: its mapping may still grow.
     pub(super) fn unsent_tail(&self) -> Option<DataMapping> {
         let record = self.unsent.back()?;
         (!record.fin && record.ssn == record.mapping_ssn).then_some(record.mapping)
     }
 
-    /// The same with so many more bytes.
+    /// Lengthens the last unsent record by `bytes`.
     pub(super) fn lengthen_tail(&mut self, bytes: u32, psh: bool) {
         if self.unsent_tail().is_none() {
             return;
@@ -281,7 +283,7 @@ impl SendQueue {
         Some(record)
     }
 
-    /// Marks the first `len` bytes of the first lost record as sent again.
+    /// Marks the first `len` bytes of the first lost record as retransmitted.
     pub(super) fn retransmit_lost(
         &mut self,
         now: Instant,
@@ -292,7 +294,7 @@ impl SendQueue {
         self.retransmit(now, index, len, packet)
     }
 
-    /// Marks the last packet sent as sent again (RFC 8985 §7.3), unless it arrived.
+    /// Marks the last packet sent as retransmitted (RFC 8985 §7.3), unless it arrived.
     pub(super) fn retransmit_last(&mut self, now: Instant, packet: u32) -> Option<SendRecord> {
         let mut index = self.records.len().checked_sub(1)?;
         let record = self.records.get(index)?;
@@ -327,7 +329,7 @@ impl SendQueue {
         Some(*record)
     }
 
-    /// The peer has everything below `ack`, which is not beyond what was sent.
+    /// Acknowledges everything below `ack`, which is not beyond the sent data.
     pub(super) fn acknowledge(&mut self, ack: u64, delivery: &mut Delivery) {
         while let Some(record) = self.records.front_mut()
             && record.ssn < ack
@@ -371,7 +373,8 @@ impl SendQueue {
         }
     }
 
-    /// The peer has `start..end` (RFC 2018), which was sent and is not cumulatively acknowledged.
+    /// Records that the peer has `start..end` (RFC 2018), which was sent and is not cumulatively
+    /// acknowledged.
     pub(super) fn acknowledge_selectively(&mut self, start: u64, end: u64, into: &mut Delivery) {
         let fresh = self.sacked.insert(start, end);
         let Some(whole) = self.sacked.around(start).filter(|_| !fresh.is_empty()) else { return };
@@ -380,9 +383,9 @@ impl SendQueue {
         }
     }
 
-    /// Marks what lies in `from..to`. Records are split at boundaries of packets only, so that a peer
-    /// that acknowledges single bytes cannot make many small records; `whole` is the merged range
-    /// which lets a packet count that was reported in pieces.
+    /// Marks the records in `from..to` as selectively acknowledged. Records are split only at
+    /// packet boundaries, so that a peer acknowledging single bytes cannot create many small
+    /// records. `whole` is the merged range, so that a packet reported in pieces also counts.
     fn mark_sacked(&mut self, from: u64, to: u64, whole: (u64, u64), into: &mut Delivery) {
         let mut index = self.index(from);
         while let Some(record) = self.records.get(index)
@@ -422,9 +425,9 @@ impl SendQueue {
         self.sacked_bytes += bytes;
     }
 
-    /// Marks originals that were sent so long before the newest delivered one that they must be lost
-    /// (RFC 8985 §6.2 step 5); says when to look again. Retransmissions whose loss was undone are judged
-    /// here, too.
+    /// Marks originals as lost by their send time relative to the newest delivered one (RFC 8985
+    /// §6.2 step 5). Retransmissions whose loss was undone are also checked here. Returns the time
+    /// of the next check.
     pub(super) fn detect_by_time(&mut self, now: Instant, horizon: &RackWindow) -> Option<Instant> {
         let RackWindow { newest, wait } = *horizon;
         let mut again: Option<Instant> = None;
@@ -454,7 +457,7 @@ impl SendQueue {
         again.into_iter().chain(repeats).min()
     }
 
-    /// The same for retransmissions, which are in order of time in a list of their own.
+    /// Marks lost retransmissions, which have a list of their own in order of time.
     fn detect_lost_retransmissions(
         &mut self,
         now: Instant,
@@ -513,7 +516,7 @@ impl SendQueue {
         self.judged_until = self.records.get(index).map_or(self.sent_until, |record| record.ssn);
     }
 
-    /// Marks the oldest packet (RFC 6582).
+    /// Marks the oldest packet as lost (RFC 6582).
     pub(super) fn mark_oldest_lost(&mut self) {
         if let Some(packet) = self.records.front().map(|record| record.packet_bytes) {
             self.split(0, packet);
@@ -521,7 +524,7 @@ impl SendQueue {
         }
     }
 
-    /// Marks the oldest, and all that were sent until `until` (RFC 6298 §5.4, RFC 8985 §6.3).
+    /// Marks the oldest packet, and all sent until `until`, as lost (RFC 6298 §5.4, RFC 8985 §6.3).
     pub(super) fn mark_lost_sent_until(&mut self, until: Instant) {
         for index in 0..self.records.len() {
             let late =
@@ -545,7 +548,7 @@ impl SendQueue {
         self.lost.insert(record.ssn);
     }
 
-    /// The losses were none (undo).
+    /// Clears all loss marks, because the losses were spurious (undo).
     pub(super) fn unmark_lost(&mut self) {
         for record in &mut self.records {
             record.lost = false;
@@ -555,7 +558,8 @@ impl SendQueue {
         self.judged_until = self.acked_until;
     }
 
-    /// Whether the peer has taken back what it acknowledged selectively: the oldest is still missing.
+    /// Returns true if the peer has reneged on a selective acknowledgement: the oldest byte is
+    /// still missing.
     pub(super) fn reneged(&self) -> bool {
         self.oldest().is_some_and(|record| record.sacked)
     }
@@ -570,9 +574,9 @@ impl SendQueue {
         self.judged_until = self.acked_until;
     }
 
-    /// The record that holds `offset`, or the first behind it.
+    /// Returns the index of the record with `offset`, or of the first after it.
     fn index(&self, offset: u64) -> usize {
-        // The first record is the answer so often that it is tried first.
+        // The first record is nearly always the result, so it is tried first.
         if self.records.front().is_none_or(|record| record.end() > offset) {
             return 0;
         }
@@ -593,7 +597,7 @@ impl SendQueue {
         self.records.insert(index + 1, rest);
     }
 
-    /// Recounts everything, for tests.
+    /// Verifies all counters, for tests.
     #[cfg(test)]
     pub(super) fn check(&self) {
         let sent = || self.records.iter();

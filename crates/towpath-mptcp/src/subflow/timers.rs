@@ -1,4 +1,4 @@
-//! When to look again.
+//! Timers of a subflow, and their handling.
 
 use std::time::Duration;
 
@@ -6,24 +6,24 @@ use towpath_net::Instant;
 
 use super::{CloseReason, Subflow, TcpState, TimeoutOutcome, TransmitReason};
 
-/// Which timer is due next.
+/// Kind of timer that is due next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Timer {
     /// Tail loss probe: before the timeout, which it postpones (RFC 8985 §7.2).
     TailProbe,
-    /// Retransmission timeout.
+    /// Retransmission timeout (RFC 6298).
     Retransmission,
-    /// RACK's reordering window.
+    /// RACK's reordering window has passed (RFC 8985).
     Reordering,
     /// Pacing: the next packet may leave.
     Pacing,
-    /// Delayed acknowledgement.
+    /// Delayed acknowledgement is due.
     DelayedAck,
-    /// Zero-window probe.
+    /// Zero-window probe (RFC 9293 §3.8.6.1).
     WindowProbe,
-    /// Keep-alive.
+    /// Keep-alive probe of an idle connection.
     KeepAlive,
-    /// User timeout.
+    /// User timeout without an acknowledgement (RFC 5482).
     UserTimeout,
     /// End of TIME-WAIT (or FIN-WAIT-2).
     TimeWait,
@@ -50,12 +50,12 @@ pub(super) struct Timers {
     granularity: Granularity,
 }
 
-/// Nanoseconds of which deadlines are multiples. Every acknowledgement moves deadlines, so that a
-/// division is done as a multiplication.
+/// Granularity of deadlines in nanoseconds. Every acknowledgement moves deadlines, so the division
+/// is done as a multiplication.
 #[derive(Debug, Clone, Copy)]
 struct Granularity {
     nanos: u64,
-    /// 2⁶⁴ / `nanos`, at most 1 too small: so is each quotient.
+    /// 2⁶⁴ / `nanos`, at most 1 too small; each quotient therefore also is.
     reciprocal: u64,
 }
 
@@ -65,7 +65,7 @@ impl Granularity {
         Self { nanos, reciprocal: u64::MAX / nanos }
     }
 
-    /// The next multiple; at the end of time, never.
+    /// Returns the next multiple; [`Instant::MAX`] means never.
     fn round_up(self, at: Instant) -> Instant {
         let at = at.as_nanos();
         let quotient = ((u128::from(at) * u128::from(self.reciprocal)) >> 64) as u64;
@@ -88,7 +88,7 @@ impl Timers {
         self.set_exactly(timer, self.granularity.round_up(at));
     }
 
-    /// Without rounding: pacing has timers of its own in Linux.
+    /// Sets a timer without rounding: pacing has its own timers in Linux.
     pub(super) fn set_exactly(&mut self, timer: Timer, at: Instant) {
         if let Some(slot) = self.at.get_mut(timer as usize) {
             *slot = at;
@@ -111,18 +111,18 @@ impl Timers {
         self.get(timer).is_some()
     }
 
-    /// The earliest.
+    /// Returns the earliest timer.
     pub(super) fn next(&self) -> Option<(Instant, Timer)> {
         let (at, timer) = self.at.iter().zip(Timer::ALL).min_by_key(|(at, _)| **at)?;
         (*at != Instant::MAX).then_some((*at, timer))
     }
 
-    /// When the earliest is; never: [`Instant::MAX`].
+    /// Returns the earliest deadline; [`Instant::MAX`] means never.
     pub(super) fn earliest(&self) -> Instant {
         self.at.iter().fold(Instant::MAX, |first, at| first.min(*at))
     }
 
-    /// Takes one that is due.
+    /// Takes one timer that is due.
     fn take_due(&mut self, now: Instant) -> Option<Timer> {
         let (_, timer) = self.next().filter(|(at, _)| *at <= now)?;
         self.clear(timer);
@@ -154,12 +154,12 @@ impl Subflow {
         done
     }
 
-    /// When the earliest timer is; never: [`Instant::MAX`].
+    /// Returns the deadline of the earliest timer; [`Instant::MAX`] means never.
     pub fn next_deadline(&self) -> Instant {
         if self.unreported_close.is_some() { Instant::ZERO } else { self.timers.earliest() }
     }
 
-    /// The earliest timer.
+    /// Returns the deadline of the earliest timer.
     pub fn poll_timeout(&self) -> Option<(Instant, Timer)> {
         if self.unreported_close.is_some() {
             return Some((Instant::ZERO, Timer::TimeWait));
@@ -167,9 +167,9 @@ impl Subflow {
         self.timers.next()
     }
 
-    /// Zero-window probes (RFC 9293 §3.8.6.1), and the sender's override of silly window avoidance
-    /// (§3.8.6.2.1): after a while a small window is used as it is. An owner that has not used it by
-    /// the next time has other ways; the peer is probed all the same.
+    /// Sends a zero-window probe (RFC 9293 §3.8.6.1), or overrides silly window avoidance
+    /// (§3.8.6.2.1): after a while, the sender uses a small window. If the owner has not used it by
+    /// the next time, it has other paths, and the peer is still probed.
     fn on_window_probe(&mut self, now: Instant) {
         if !self.window_blocked() {
             return;
@@ -211,7 +211,7 @@ impl Subflow {
         }
     }
 
-    /// The user timeout runs while something is unacknowledged (RFC 5482 §3).
+    /// Arms the user timeout while data is unacknowledged (RFC 5482 §3).
     pub(super) fn arm_user_timeout(&mut self, now: Instant) {
         let Some(limit) = self.config.user_timeout else { return };
         let waits = self.send.outstanding() > 0 || self.send.next_unsent().is_some();
@@ -228,8 +228,8 @@ impl Subflow {
         }
     }
 
-    /// Probes are due while the peer's window holds data back and nothing in flight would bring an
-    /// acknowledgement.
+    /// Arms window probes while the peer's window blocks data and nothing in flight would trigger
+    /// an acknowledgement.
     pub(super) fn arm_window_probe(&mut self, now: Instant) {
         if !self.window_blocked() {
             self.probes = 0;

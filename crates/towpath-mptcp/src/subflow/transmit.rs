@@ -1,4 +1,4 @@
-//! What goes out next.
+//! Selection of the next packet to send.
 
 use towpath_net::Instant;
 
@@ -7,56 +7,56 @@ use super::send_queue::{SendRecord, SentData};
 use super::{Subflow, TcpState};
 use crate::wire::{Ecn, Flags, Options, SackBlocks, Timestamps};
 
-/// What to put into the next packet.
+/// Header fields and data of the next packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Transmit {
     /// Sequence number on the wire.
     pub seq: u32,
     /// Acknowledgement number on the wire, if [`Flags::ACK`].
     pub ack: u32,
-    /// Control bits.
+    /// Control bits of the TCP header.
     pub flags: Flags,
     /// Window on the wire, scaled.
     pub window: u16,
-    /// ECN field.
+    /// ECN field of the IP header.
     pub ecn: Ecn,
-    /// TCP's own options (never Multipath TCP's). SACK blocks are limited to what `option_bytes` of
-    /// [`Subflow::poll_transmit`] leaves.
+    /// TCP's own options (not those of Multipath TCP). SACK blocks are limited to the space that
+    /// `option_bytes` of [`Subflow::poll_transmit`] leaves.
     pub options: Options,
-    /// Data, if any.
+    /// Data of the packet, or `None` without payload.
     pub data: Option<SentData>,
-    /// Payload bytes of each packet when `data` is a super-segment, else 0.
+    /// Payload bytes of each packet if `data` is a super-segment, otherwise 0.
     pub segment_bytes: u16,
-    /// Whether the data was sent before.
+    /// True if the data was sent before.
     pub retransmission: bool,
-    /// Why it is sent.
+    /// Reason why the packet is sent.
     pub reason: TransmitReason,
 }
 
-/// Why something is sent.
+/// Reason why a packet is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TransmitReason {
-    /// SYN or SYN/ACK, first or repeated.
+    /// SYN or SYN/ACK, first or retransmitted.
     Handshake,
-    /// New data.
+    /// New data that was never sent.
     Data,
-    /// Detected as lost.
+    /// Retransmission of data detected as lost.
     Retransmit,
     /// Tail loss probe (RFC 8985 §7).
     TailProbe,
-    /// Retransmission timeout.
+    /// Retransmission after a retransmission timeout.
     Timeout,
-    /// The peer's window is closed.
+    /// Probe of the peer's closed window.
     WindowProbe,
-    /// Keep-alive probe.
+    /// Keep-alive probe of an idle connection.
     KeepAlive,
-    /// Acknowledgement without data.
+    /// Acknowledgement without data or FIN.
     Ack,
-    /// Answer to something unacceptable (RFC 5961).
+    /// Reply to an unacceptable segment (RFC 5961).
     ChallengeAck,
-    /// FIN.
+    /// FIN that ends our data.
     Fin,
-    /// Reset.
+    /// Reset of the connection (RST).
     Reset,
 }
 
@@ -64,14 +64,14 @@ pub enum TransmitReason {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PendingReset {
     pub(super) seq: u32,
-    /// With an acknowledgement.
+    /// Acknowledgement number; `None`: no ACK flag.
     pub(super) ack: Option<u32>,
 }
 
 impl Subflow {
-    /// What to send now, in this order: reset, handshake, retransmissions, pushed data, FIN,
-    /// acknowledgement. `option_bytes` is what the owner needs for its options on a packet without
-    /// data: it limits the number of SACK blocks.
+    /// Returns the next packet, in this order: reset, handshake, retransmissions, pushed data, FIN,
+    /// acknowledgement. `option_bytes` is the space for the owner's options on a packet without
+    /// data; it limits the number of SACK blocks.
     pub fn poll_transmit(&mut self, now: Instant, option_bytes: u16) -> Option<Transmit> {
         if let Some(reset) = self.reset.take() {
             // RFC 7323 §3.2 and §5.2.
@@ -94,7 +94,7 @@ impl Subflow {
             return Some(transmit);
         }
         if let Some(reason) = self.probe.take() {
-            // An old number, which must be answered (RFC 9293 §3.8.4).
+            // An old number, which requires an acknowledgement (RFC 9293 §3.8.4).
             let seq = self.send.acked_until().saturating_sub(1);
             return Some(self.compose_ack(now, seq, option_bytes, reason));
         }
@@ -105,8 +105,8 @@ impl Subflow {
         Some(self.compose_ack(now, self.acceptable_offset(), option_bytes, reason))
     }
 
-    /// Whether [`Subflow::poll_transmit`] has nothing, whatever the time and the windows are: asked
-    /// first, because it is so for most packets that arrive.
+    /// Returns true if [`Subflow::poll_transmit`] has nothing, regardless of time and windows.
+    /// Checked first, because this holds for most received packets.
     #[inline]
     pub fn has_nothing_to_send(&self) -> bool {
         let open = !matches!(self.state, TcpState::SynSent | TcpState::SynReceived);
@@ -116,14 +116,14 @@ impl Subflow {
         open && nothing_due && nothing_to_send && calm
     }
 
-    /// Whether [`Subflow::poll_transmit`] may come to a packet without data, and so needs to know how
-    /// many bytes of options that has.
+    /// Returns true if [`Subflow::poll_transmit`] may produce a packet without data. It then needs
+    /// the length of that packet's options.
     #[inline]
     pub fn is_ack_due(&self) -> bool {
         self.acks.due || self.challenges.due || self.probe.is_some()
     }
 
-    /// The tail loss probe that repeats data; one with new data goes the way of new data.
+    /// Returns a tail loss probe that retransmits data; a probe with new data is sent as new data.
     fn next_probe(&mut self, now: Instant) -> Option<Transmit> {
         let reason = self.probe_reason()?;
         let window = self.peer_window.usable(self.send.sent_until());
@@ -155,7 +155,7 @@ impl Subflow {
         let len = self.share_of(len, share)?;
         let record = self.send.retransmit_lost(now, len, packet)?;
         if self.config.recovers_as_linux && record.ssn == self.send.acked_until() {
-            // `tcp_xmit_retransmit_queue`: the oldest packet has the whole time.
+            // `tcp_xmit_retransmit_queue`: the timer restarts for the oldest packet.
             self.rearm_retransmission(now);
         }
         let after_timeout = std::mem::take(&mut self.recovery.after_timeout);
@@ -165,7 +165,7 @@ impl Subflow {
         Some(self.compose_repeated(now, &record, reason))
     }
 
-    /// How much of `len` bytes may go when `share` is allowed: all, or whole packets.
+    /// Returns the part of `len` bytes that fits into `share`: all, or whole packets.
     fn share_of(&self, len: u32, share: u64) -> Option<u32> {
         let packet = self.mss();
         if share < u64::from(packet.min(len)) {
@@ -232,8 +232,8 @@ impl Subflow {
         Some(transmit)
     }
 
-    /// How much of a record of `len` bytes the peer's window lets go; slivers wait (RFC 9293
-    /// §3.8.6.2.1).
+    /// Returns the part of the peer's window usable for a record of `len` bytes; small pieces wait
+    /// (RFC 9293 §3.8.6.2.1).
     fn window_share(&self, len: u32) -> u64 {
         let usable = self.peer_window.usable(self.send.sent_until());
         let packet = u64::from(self.mss());
@@ -272,7 +272,8 @@ impl Subflow {
         if bytes > 0 {
             self.on_data_answered(now);
         }
-        // SACK blocks go along only where they cost no payload; else an acknowledgement follows.
+        // SACK blocks are included only if they cost no payload; otherwise an acknowledgement
+        // follows.
         let spare = packet.saturating_sub(bytes).min(40);
         let owner = u32::from(self.path_mtu.data_option_bytes());
         let timestamps = if self.timestamps.on { TIMESTAMP_BYTES } else { 0 };
@@ -292,9 +293,10 @@ impl Subflow {
         transmit
     }
 
-    /// The number of a packet without data: the next one, unless the peer's window has shrunk to before
-    /// it, as that of several subflows does by what arrives on others. The peer would ignore what lies
-    /// outside, and never learn what we acknowledge (Linux `tcp_acceptable_seq`).
+    /// Returns the offset of a packet without data: the next one, unless the peer's window has
+    /// shrunk to before it. A window of several subflows shrinks by data on others. The peer would
+    /// ignore a packet outside the window, and never learn what we acknowledge (Linux
+    /// `tcp_acceptable_seq`).
     fn acceptable_offset(&self) -> u64 {
         let (sent, acked) = (self.send.sent_until(), self.send.acked_until());
         sent.min(self.peer_window.edge().max(acked))
@@ -311,7 +313,8 @@ impl Subflow {
         self.compose(now, seq, Flags::ACK, blocks, true, reason)
     }
 
-    /// Kind, length and two bytes of padding, then eight bytes each (RFC 2018 §3).
+    /// Returns the SACK blocks that fit: kind, length and two bytes of padding, then eight bytes
+    /// each (RFC 2018 §3).
     fn blocks_that_fit(&mut self, taken: u32) -> SackBlocks {
         if !self.sack_on || !self.receive.has_blocks() {
             return SackBlocks::new();

@@ -1,30 +1,31 @@
-//! The two windows: what the peer lets us send, and what we let the peer send (RFC 9293 §3.8.6).
+//! Send window and receive window (RFC 9293 §3.8.6).
 
-/// What the peer lets us send.
+/// Send window: the limit that the peer sets for our data.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct SendWindow {
-    /// As last advertised.
+    /// Window in bytes, as last advertised.
     pub(super) bytes: u64,
-    /// The largest ever: an estimate of the peer's buffer.
+    /// Largest window so far: an estimate of the peer's buffer.
     pub(super) largest: u64,
     /// SND.UNA, SEG.SEQ and SEG.ACK when it was advertised.
     base: u64,
     seq: u64,
     ack: u64,
-    /// Window scale of the peer's fields.
+    /// Window scale of the peer's window fields.
     pub(super) shift: u8,
-    /// As Linux (`tcp_may_update_window`): what repeats an acknowledgement does not make it smaller.
+    /// Ignore a smaller window in a repeated acknowledgement, as Linux does
+    /// (`tcp_may_update_window`).
     pub(super) keeps_larger: bool,
 }
 
 impl SendWindow {
-    /// Nothing was said yet; see [`Self::keeps_larger`].
+    /// Creates an unknown window; see [`Self::keeps_larger`].
     pub(super) fn new(keeps_larger: bool) -> Self {
         Self { keeps_larger, ..Self::default() }
     }
 
-    /// Takes a field over if the segment is not older than the last used (RFC 9293 §3.10.7.4,
-    /// SND.WL1 and SND.WL2). True if the window changed.
+    /// Applies a window field if the segment is not older than the last used (RFC 9293 §3.10.7.4,
+    /// SND.WL1 and SND.WL2). Returns true if the window changed.
     pub(super) fn update(&mut self, field: u16, seq: u64, ack: u64) -> bool {
         if (self.seq, self.ack) > (seq, ack) {
             return false;
@@ -40,50 +41,51 @@ impl SendWindow {
         changed
     }
 
-    /// Takes over the field of a SYN, which is never scaled (RFC 7323 §2.2).
+    /// Applies the window field of a SYN, which is never scaled (RFC 7323 §2.2).
     pub(super) fn begin(&mut self, field: u16) {
         self.bytes = u64::from(field);
         self.largest = self.bytes;
         self.base = 1;
     }
 
-    /// The connection's window reaches further than the last field that came here says (RFC 8684
-    /// §3.3.4): so many bytes from the first unacknowledged one on.
+    /// Raises the window to `bytes` from the first unacknowledged byte on. The connection's window
+    /// may exceed the last window field received here (RFC 8684 §3.3.4).
     pub(super) fn raise(&mut self, bytes: u64) {
         self.bytes = self.bytes.max(bytes);
         self.largest = self.largest.max(bytes);
     }
 
-    /// The connection's window ends at `offset`, whatever the last field that came here said.
+    /// Ends the window at `offset`, where the connection's window ends, even if the last window
+    /// field here was larger.
     pub(super) fn end_at(&mut self, offset: u64) {
         self.bytes = self.bytes.min(offset.saturating_sub(self.base));
     }
 
-    /// Where it ends.
+    /// Returns the right edge of the window as an offset.
     pub(super) fn edge(&self) -> u64 {
         self.base + self.bytes
     }
 
-    /// How much may be sent from `offset` on.
+    /// Returns the bytes that may be sent from `offset` on.
     pub(super) fn usable(&self, offset: u64) -> u64 {
         self.edge().saturating_sub(offset)
     }
 }
 
-/// What we let the peer send.
+/// Receive window: the limit that we set for the peer's data.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ReceiveWindow {
     bytes: u64,
-    /// It is that of several subflows.
+    /// Set when several subflows share the window.
     pub(super) shared: bool,
     largest: u64,
     /// Right edge as the peer knows it.
     edge: u64,
-    /// Bytes as the peer was last told.
+    /// Window in bytes, as last advertised.
     advertised: u64,
     /// Our window scale, if both sides scale.
     pub(super) shift: u8,
-    /// So much may wait for earlier data, whatever was offered: 4 GiB at most.
+    /// Maximum out-of-order bytes held, regardless of the offered window: at most 4 GiB.
     pub(super) max_out_of_order_bytes: u32,
 }
 
@@ -107,34 +109,34 @@ impl ReceiveWindow {
         self.largest = self.largest.max(bytes);
     }
 
-    /// What we offer now.
+    /// Returns the window that we offer now.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// What is left of the window that the peer was told of.
+    /// Returns the remainder of the advertised window.
     pub(super) fn remaining(&self, next: u64) -> u64 {
         self.edge.saturating_sub(next)
     }
 
-    /// Bytes as the peer was last told here.
+    /// Returns the window in bytes, as last advertised here.
     pub(super) fn advertised(&self) -> u64 {
         self.advertised
     }
 
-    /// Behind the last offset that is acceptable.
+    /// Returns the end of the acceptable offsets.
     pub(super) fn limit(&self, next: u64) -> u64 {
         self.edge.max(next + self.bytes)
     }
 
-    /// The field of a SYN: never scaled.
+    /// Returns the window field of a SYN, which is never scaled.
     pub(super) fn syn_field(&mut self) -> u16 {
         let field = u16::try_from(self.bytes).unwrap_or(u16::MAX);
         (self.advertised, self.edge) = (u64::from(field), 1 + u64::from(field));
         field
     }
 
-    /// The field of a packet that acknowledges `next`; the peer is told.
+    /// Returns the window field of a packet that acknowledges `next`, and records it as advertised.
     pub(super) fn field(&mut self, next: u64, mss: u64) -> u16 {
         let promised = self.edge.saturating_sub(next);
         let unit = 1 << self.shift;
@@ -158,10 +160,10 @@ impl ReceiveWindow {
         mss.min(self.largest / 2)
     }
 
-    /// Whether the peer should be told of more room.
+    /// Returns true if the peer should receive a window update.
     pub(super) fn update_due(&self, next: u64, mss: u64) -> bool {
         let told = if self.shared { self.advertised } else { self.edge.saturating_sub(next) };
-        // What the field cannot say is no news.
+        // An increase that the window field cannot express needs no update.
         let sayable = self.bytes.min(u64::from(u16::MAX) << self.shift);
         let more = sayable.saturating_sub(told);
         let usable = self.bytes >> self.shift > 0;

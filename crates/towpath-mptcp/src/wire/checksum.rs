@@ -1,18 +1,19 @@
-//! The Internet checksum (RFC 1071), over data in several pieces.
+//! Internet checksum (RFC 1071) over data in several pieces.
 
-/// A one's complement sum that is not finished.
+/// One's complement sum in progress.
 ///
-/// Sums are kept in the machine's byte order, which RFC 1071 §2 (B) allows: only the result is turned.
+/// Sums are kept in the machine's byte order, which RFC 1071 §2 (B) allows: only the result is
+/// swapped.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct PartialChecksum {
     /// Sum of 16-bit words; deferred carries are in the upper bits.
     total: u64,
-    /// An odd number of bytes was added: the next one is the second half of a word.
+    /// Set after an odd number of bytes: the next one is the second byte of a word.
     odd: bool,
 }
 
 impl PartialChecksum {
-    /// Adds bytes that follow those before.
+    /// Adds bytes that follow the previous ones.
     #[must_use]
     pub(crate) fn bytes(self, bytes: &[u8]) -> Self {
         let (blocks, rest) = bytes.as_chunks::<16>();
@@ -36,13 +37,13 @@ impl PartialChecksum {
         if let [last] = last {
             sum = sum.wrapping_add(u64::from(u16::from_ne_bytes([*last, 0])));
         }
-        // From an odd position on, every byte is in the other half of its word (RFC 1071 §2 (B)).
+        // At an odd position, every byte is in the other byte of its word (RFC 1071 §2 (B)).
         let sum = if self.odd { u64::from(fold(sum).swap_bytes()) } else { sum };
         Self { total: self.total.wrapping_add(sum), odd: self.odd ^ (bytes.len() % 2 == 1) }
     }
 
-    /// Adds whole 32-bit words that follow those before; only at even positions. For headers, which
-    /// are too short for [`PartialChecksum::bytes`] to be worth its preparations.
+    /// Adds whole 32-bit words; only at even positions. For headers, which are too short for
+    /// [`PartialChecksum::bytes`] to pay off.
     #[must_use]
     #[inline]
     pub(crate) fn quads(self, bytes: &[u8]) -> Self {
@@ -57,18 +58,19 @@ impl PartialChecksum {
         Self { total: self.total.wrapping_add(u64::from(word.to_be())), ..self }
     }
 
-    /// The sum, folded to 16 bits, not inverted: 0xffff if the bytes contain their own checksum.
+    /// Returns the sum, folded to 16 bits, not inverted: 0xffff if the bytes contain their own
+    /// checksum.
     pub(crate) fn folded(self) -> u16 {
         u16::from_be(fold(self.total))
     }
 
-    /// The checksum.
+    /// Returns the complemented sum, for the checksum field.
     pub(crate) fn finish(self) -> u16 {
         !self.folded()
     }
 }
 
-/// Adds the carries until none is left. Zero comes only from zero.
+/// Adds the carries until none is left. The result is zero only for zero.
 fn fold(sum: u64) -> u16 {
     let mut sum = sum;
     while let carry @ 1.. = sum >> 16 {
@@ -82,7 +84,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// RFC 1071 §1, word by word.
+    /// Computes the sum as defined in RFC 1071 §1, word by word.
     fn by_definition(bytes: &[u8]) -> u16 {
         let mut sum = 0_u32;
         for pair in bytes.chunks(2) {

@@ -1,4 +1,4 @@
-//! ICMP errors about TCP (RFC 792, RFC 1191, RFC 4443): what they mean, and what routers send.
+//! ICMP errors about TCP (RFC 792, RFC 1191, RFC 4443): parsing, and messages of emulated routers.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -9,47 +9,48 @@ use super::checksum::PartialChecksum;
 use super::ip::{self, IpHeader};
 use super::{Ecn, Packet, ParseError, Payload};
 
-/// Destination unreachable, of IPv4.
+/// ICMPv4 type "destination unreachable".
 const V4_UNREACHABLE: u8 = 3;
-/// Its code with which a router says that it must not fragment.
+/// Code of a router's "fragmentation needed" message (RFC 792).
 const V4_TOO_BIG: u8 = 4;
 const V6_UNREACHABLE: u8 = 1;
 const V6_TOO_BIG: u8 = 2;
 
-/// What an ICMP error says about a segment of ours.
+/// ICMP error about a segment of ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IcmpMessage {
-    /// Sender of the segment: us.
+    /// Sender of the segment: our address.
     pub local: SocketAddr,
-    /// Its receiver.
+    /// Receiver of the segment: the peer.
     pub remote: SocketAddr,
-    /// Its sequence number: who only guesses does not know it (RFC 5927 §4.1).
+    /// Sequence number of the segment; an off-path attacker must guess it (RFC 5927 §4.1).
     pub seq: u32,
-    /// What happened to it.
+    /// Error that the message reports.
     pub kind: IcmpKind,
 }
 
-/// What happened to a segment.
+/// Error that ICMP reports about a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IcmpKind {
     /// The packet was too large for the next link.
     TooBig {
-        /// What fits; 0 if the router does not say (it is older than RFC 1191).
+        /// MTU of the next link; 0 from a router older than RFC 1191, which does not report it.
         mtu: u32,
     },
-    /// It did not arrive.
+    /// The segment did not arrive.
     Unreachable {
-        /// Nothing but an error will come (the port or protocol is closed, or prohibited); else the
-        /// network may recover, and a connection must not end (RFC 9293 §3.9.2.2).
+        /// True if the error is permanent (the port or protocol is closed, or prohibited).
+        /// Otherwise the network may recover, and a connection must not end (RFC 9293 §3.9.2.2).
         hard: bool,
     },
 }
 
 impl IcmpMessage {
-    /// Reads an ICMP or `ICMPv6` error that quotes TCP.
+    /// Parses an ICMP or `ICMPv6` error that quotes TCP.
     pub fn parse(packet: &Packet) -> Result<Self, ParseError> {
         let ip = packet.ip()?;
-        // All that counts is at the front: type, a word, the quoted IP header and 8 bytes of TCP.
+        // The relevant fields are at the front: type, a word, the quoted IP header and 8 bytes of
+        // TCP.
         let message = packet.payload.to_bytes();
         let Some((&[kind, code, _, _, m0, m1, m2, m3], quoted)) = message.split_first_chunk()
         else {
@@ -96,14 +97,15 @@ impl IcmpMessage {
 }
 
 impl IcmpKind {
-    /// The error that `router` sends about `packet`; `None` if that is no TCP packet or of another
-    /// family. Quotes its headers, not its data.
+    /// Returns the error that `router` sends about `packet`, or `None` for other protocols than TCP
+    /// or another address family. Quotes the packet's headers, not its data.
     pub fn emit(self, router: IpAddr, packet: &Packet) -> Option<Packet> {
         let about = packet.ip().ok().filter(|ip| ip.protocol == ip::TCP)?;
         router_error(router, about.source, self.header(about.source), &packet.header)
     }
 
-    /// Type, code, no checksum yet, and the word behind it. Hard errors are those of a closed port.
+    /// Returns type, code, an empty checksum, and the next word. Hard errors are those of a closed
+    /// port.
     fn header(self, to: IpAddr) -> [u8; 8] {
         let (kind, code, mtu) = match (to, self) {
             // The field has 16 bits (RFC 1191 §4).
@@ -123,8 +125,9 @@ impl IcmpKind {
     }
 }
 
-/// The ICMP message that `router` sends to `to`: `head` is type, code, room for the checksum and a
-/// word; `quote` is the beginning of the packet that it is about. `None` if the families differ.
+/// Returns the ICMP message from `router` to `to`. `head` is type, code, room for the checksum and
+/// a word; `quote` is the beginning of the packet that caused it. `None` if the address families
+/// differ.
 pub fn router_error(router: IpAddr, to: IpAddr, head: [u8; 8], quote: &[u8]) -> Option<Packet> {
     let mut message = Vec::with_capacity(head.len() + quote.len());
     message.extend(head);
@@ -161,12 +164,13 @@ fn complete(message: &mut [u8], pseudo_header: PartialChecksum) {
     }
 }
 
-/// As Linux: no protocol, no port, and what an administrator or the host itself forbids.
+/// Returns true for hard errors, as in Linux: no protocol, no port, or prohibited by an
+/// administrator or the host.
 fn is_hard_v4(code: u8) -> bool {
     matches!(code, 2 | 3 | 6..=10 | 13..=15)
 }
 
-/// As Linux: prohibited, no port, policy, reject route.
+/// Returns true for hard errors, as in Linux: prohibited, no port, policy, reject route.
 fn is_hard_v6(code: u8) -> bool {
     matches!(code, 1 | 4..=6)
 }
@@ -234,12 +238,12 @@ mod tests {
         }
     }
 
-    /// Who lowers the time to live need not mend the checksum that an error then quotes.
+    /// A router that lowers the time to live may leave the quoted checksum unchanged.
     #[test]
     fn a_quoted_header_may_have_another_checksum() {
         let error = IcmpKind::TooBig { mtu: 576 }.emit(router(false), &packet(false)).unwrap();
         let mut message = error.payload.to_bytes().to_vec();
-        // The ninth octet behind the message's own header.
+        // The ninth octet after the message's own header.
         message[8 + 8] -= 1;
         (message[2], message[3]) = (0, 0);
         complete(&mut message, PartialChecksum::default());
@@ -278,7 +282,7 @@ mod tests {
             let mut error = IcmpKind::TooBig { mtu: 1_400 }.emit(router(v6), &packet(v6)).unwrap();
             let before = IcmpMessage::parse(&error);
             towpath_net::Packet::corrupt(&mut error, random);
-            // Flow label and hop limit of IPv6 are in no checksum.
+            // No checksum covers flow label and hop limit of IPv6.
             prop_assert!(parse(&error).is_err() || v6 && IcmpMessage::parse(&error) == before);
         }
     }

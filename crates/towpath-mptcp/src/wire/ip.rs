@@ -13,24 +13,24 @@ pub(crate) const ICMP_V6: u8 = 58;
 pub(crate) const V4_BYTES: usize = 20;
 pub(crate) const V6_BYTES: usize = 40;
 
-/// What Linux sends with.
+/// Default TTL or hop limit of Linux.
 const DEFAULT_HOP_LIMIT: u8 = 64;
 
-/// An IP header, taken apart.
+/// Parsed header of an IP packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct IpHeader {
     pub(crate) source: IpAddr,
     pub(crate) destination: IpAddr,
     pub(crate) protocol: u8,
     pub(crate) ecn: Ecn,
-    /// With IPv4 options and IPv6 extension headers: where the transport header begins.
+    /// Offset of the transport header, after IPv4 options or IPv6 extension headers.
     pub(crate) header_bytes: usize,
-    /// Of the whole packet.
+    /// Length of the whole packet.
     pub(crate) total_bytes: usize,
 }
 
 impl IpHeader {
-    /// Reads the header that `bytes` begin with; what follows it may be missing.
+    /// Parses the header at the start of `bytes`; the payload may be missing.
     #[inline(always)]
     #[expect(
         clippy::inline_always,
@@ -44,8 +44,8 @@ impl IpHeader {
         }
     }
 
-    /// As [`IpHeader::parse`], of a header that someone has quoted: routers on its way may have changed
-    /// it without mending its checksum, which says nothing of the quote.
+    /// Parses a quoted header, as [`IpHeader::parse`] does, without its checksum. Routers may have
+    /// changed the header and not its checksum.
     pub(crate) fn parse_quoted(bytes: &[u8]) -> Result<Self, ParseError> {
         match bytes.first().map(|first| first >> 4) {
             Some(4) => parse_v4(bytes),
@@ -53,7 +53,7 @@ impl IpHeader {
         }
     }
 
-    /// The sum of the pseudo header (RFC 9293 §3.1, RFC 8200 §8.1).
+    /// Returns the sum of the pseudo header (RFC 9293 §3.1, RFC 8200 §8.1).
     pub(crate) fn pseudo_header(&self, protocol: u8, upper_bytes: usize) -> PartialChecksum {
         pseudo_header(self.source, self.destination, protocol, upper_bytes)
     }
@@ -76,7 +76,8 @@ pub(crate) fn pseudo_header(
     sum.word(u16::from(protocol)).word((upper_bytes >> 16) as u16).word(upper_bytes as u16)
 }
 
-/// IPv4 as mapped address: addresses of two families in one packet make no sense, but must not panic.
+/// Returns an IPv4 address as a mapped address. Two families in one packet are invalid, but must
+/// not panic.
 fn v6(address: IpAddr) -> Ipv6Addr {
     match address {
         IpAddr::V4(address) => address.to_ipv6_mapped(),
@@ -162,7 +163,7 @@ fn parse_v6(bytes: &[u8]) -> Result<IpHeader, ParseError> {
     })
 }
 
-/// An IPv4 header without options, do-not-fragment set, with its checksum.
+/// Returns an IPv4 header without options, do-not-fragment set, with its checksum.
 pub(crate) fn emit_v4(
     addresses: (Ipv4Addr, Ipv4Addr),
     protocol: u8,
@@ -207,19 +208,20 @@ pub(crate) fn emit_v4(
     ]
 }
 
-/// An IPv6 header without extensions, flow label 0: the first 8 bytes; the addresses follow.
+/// Returns an IPv6 header without extensions, flow label 0: the first 8 bytes; the addresses
+/// follow.
 pub(crate) fn emit_v6(protocol: u8, ecn: Ecn, payload_bytes: u16) -> [u8; 8] {
     let [l0, l1] = payload_bytes.to_be_bytes();
     [0x60, ecn.bits() << 4, 0, 0, l0, l1, protocol, DEFAULT_HOP_LIMIT]
 }
 
-/// Both addresses as IPv6, as they stand in the header.
+/// Returns both addresses as IPv6 addresses, as in the header.
 pub(crate) fn v6_addresses(source: IpAddr, destination: IpAddr) -> [[u8; 16]; 2] {
     [v6(source).octets(), v6(destination).octets()]
 }
 
-/// Changes the length that the header at the front of `header` states, advances the IPv4
-/// identification by `advance`, and mends the IPv4 checksum.
+/// Changes the length field of the header at the front of `header`, advances the IPv4
+/// identification by `advance`, and fixes the IPv4 checksum.
 pub(crate) fn patch(header: &mut [u8], total_bytes: usize, advance: u16) {
     match header {
         [first, _, l0, l1, i0, i1, ..] if *first >> 4 == 4 => {
@@ -243,7 +245,7 @@ pub(crate) fn patch(header: &mut [u8], total_bytes: usize, advance: u16) {
 }
 
 impl Ecn {
-    /// From the lower two bits of the traffic class.
+    /// Returns the ECN field from the lower two bits of the traffic class.
     pub(crate) const fn from_bits(traffic_class: u8) -> Self {
         match traffic_class & 3 {
             0 => Self::NotCapable,
@@ -253,7 +255,7 @@ impl Ecn {
         }
     }
 
-    /// The two bits.
+    /// Returns the two bits of the field.
     pub(crate) const fn bits(self) -> u8 {
         match self {
             Self::NotCapable => 0,

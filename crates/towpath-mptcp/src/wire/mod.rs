@@ -1,7 +1,7 @@
 //! Packets as they are on the wire: IPv4 and IPv6, TCP, and every TCP and Multipath TCP option.
 //!
-//! [`Packet`] is what travels: real header bytes and a payload by reference. [`Segment`] is what it
-//! means. `parse` turns one into the other, `emit` back.
+//! [`Packet`] is a packet in flight: real header bytes and a payload by reference. [`Segment`] is
+//! its parsed form. `parse` converts a packet into a segment, `emit` converts it back.
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
@@ -31,84 +31,84 @@ pub use payload::Payload;
 pub struct Flags(pub u8);
 
 impl Flags {
-    /// No more data from the sender.
+    /// FIN: no more data from the sender.
     pub const FIN: Self = Self(0x01);
-    /// Synchronise sequence numbers.
+    /// Synchronise sequence numbers (first segment).
     pub const SYN: Self = Self(0x02);
-    /// Reset.
+    /// Reset of the connection.
     pub const RST: Self = Self(0x04);
-    /// Push.
+    /// Push: deliver the data immediately.
     pub const PSH: Self = Self(0x08);
-    /// The acknowledgement number counts.
+    /// ACK: the acknowledgement number is valid.
     pub const ACK: Self = Self(0x10);
-    /// The urgent pointer counts.
+    /// URG: the urgent pointer is valid.
     pub const URG: Self = Self(0x20);
     /// ECN echo (RFC 3168).
     pub const ECE: Self = Self(0x40);
     /// Congestion window reduced (RFC 3168).
     pub const CWR: Self = Self(0x80);
 
-    /// Whether all of `other` are set.
+    /// Returns true if all of `other` are set.
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Both.
+    /// Returns the union of both flags.
     #[must_use]
     pub const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Without `other`.
+    /// Returns these flags without `other`.
     #[must_use]
     pub const fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
     }
 }
 
-/// The ECN field of the IP header (RFC 3168 §5).
+/// ECN field of the IP header (RFC 3168 §5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Ecn {
-    /// Not ECN-capable.
+    /// Transport that is not ECN-capable (Not-ECT).
     #[default]
     NotCapable,
-    /// ECT(1).
+    /// ECN-capable transport, codepoint ECT(1).
     Capable1,
-    /// ECT(0).
+    /// ECN-capable transport, codepoint ECT(0).
     Capable0,
-    /// Congestion experienced.
+    /// Congestion experienced (CE), set by a router.
     Marked,
 }
 
 const UNSPECIFIED: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));
 
-/// A TCP segment, taken apart.
+/// Parsed TCP segment with its addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Segment {
-    /// Sender.
+    /// Address and port of the sender.
     pub source: SocketAddr,
-    /// Receiver.
+    /// Address and port of the receiver.
     pub destination: SocketAddr,
     /// Sequence number of the first byte (or of the SYN).
     pub seq: u32,
-    /// Acknowledgement number, if [`Flags::ACK`].
+    /// Acknowledgement number, valid with [`Flags::ACK`].
     pub ack: u32,
-    /// Control bits.
+    /// Control bits of the TCP header.
     pub flags: Flags,
     /// Window as on the wire, not scaled.
     pub window: u16,
     /// ECN field of the IP header.
     pub ecn: Ecn,
-    /// Options.
+    /// TCP options, including Multipath TCP.
     pub options: Options,
-    /// Data.
+    /// Payload of the segment, empty for a pure acknowledgement.
     pub payload: Payload,
-    /// Payload bytes of each packet when this is a super-segment; 0 when it is one packet.
+    /// Payload bytes of each packet for a super-segment; 0 for a single packet.
     pub segment_bytes: u16,
 }
 
 impl Segment {
-    /// Nothing from nobody, to be filled in.
+    /// Empty segment with unspecified addresses, to be filled in.
     pub const EMPTY: Self = Self {
         source: UNSPECIFIED,
         destination: UNSPECIFIED,
@@ -130,7 +130,7 @@ impl Segment {
         segment_bytes: 0,
     };
 
-    /// Sequence numbers that it takes: data, and one each for SYN and FIN.
+    /// Returns the sequence numbers that it uses: data, and one each for SYN and FIN.
     pub fn sequence_bytes(&self) -> u32 {
         let control =
             u32::from(self.flags.contains(Flags::SYN)) + u32::from(self.flags.contains(Flags::FIN));
@@ -138,17 +138,17 @@ impl Segment {
     }
 }
 
-/// What a packet for us may be.
+/// Parsed packet of a supported protocol.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(clippy::large_enum_variant, reason = "nearly all are TCP, and none is kept")]
 pub enum ParsedPacket {
-    /// TCP.
+    /// TCP segment with its options.
     Tcp(Segment),
-    /// An ICMP error about a TCP segment of ours.
+    /// ICMP error about a TCP segment of ours.
     Icmp(IcmpMessage),
 }
 
-/// Takes `packet` apart, whichever it is.
+/// Parses `packet` as TCP or ICMP.
 pub fn parse(packet: &Packet) -> Result<ParsedPacket, ParseError> {
     match packet.parse() {
         Err(ParseError::NotTcp(ip::ICMP | ip::ICMP_V6)) => {
@@ -158,28 +158,28 @@ pub fn parse(packet: &Packet) -> Result<ParsedPacket, ParseError> {
     }
 }
 
-/// SACK blocks: first sequence number, and the one behind the last (RFC 2018 §3).
+/// SACK blocks: first sequence number, and the one after the last (RFC 2018 §3).
 pub type SackBlocks = ArrayVec<(u32, u32), 4>;
 
-/// Why bytes are no TCP packet that we can use.
+/// Reason why a packet cannot be parsed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ParseError {
-    /// Too short for what its headers say.
+    /// Packet is shorter than its headers state.
     #[error("cut off in the {0}")]
     Truncated(&'static str),
     /// A field has an impossible value.
     #[error("bad {0}")]
     Malformed(&'static str),
-    /// Not IPv4 or IPv6.
+    /// The packet is neither IPv4 nor IPv6.
     #[error("not an IP packet")]
     NotIp,
-    /// An IP packet, but not TCP (its protocol number).
+    /// The IP packet is not TCP (its protocol number).
     #[error("protocol {0} is not TCP")]
     NotTcp(u8),
-    /// A fragment; fragments are not reassembled.
+    /// The packet is a fragment; fragments are not reassembled.
     #[error("a fragment")]
     Fragment,
-    /// The checksum is wrong.
+    /// A checksum is wrong; names the header.
     #[error("wrong {0} checksum")]
     Checksum(&'static str),
 }

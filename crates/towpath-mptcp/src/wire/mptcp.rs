@@ -9,7 +9,7 @@ use super::option::{
     Options, put, put_slice,
 };
 
-/// The kind that all of them share.
+/// TCP option kind of Multipath TCP.
 pub(super) const KIND: u8 = 30;
 
 const NOP: u8 = 1;
@@ -24,27 +24,27 @@ const MP_FAIL: u8 = 6;
 const MP_FASTCLOSE: u8 = 7;
 const MP_TCPRST: u8 = 8;
 
-/// MP_CAPABLE, §3.1.
+/// Flag A of MP_CAPABLE, §3.1.
 const CHECKSUM_REQUIRED: u8 = 0x80;
 const EXTENSIBILITY: u8 = 0x40;
 const NO_JOIN_TO_SOURCE: u8 = 0x20;
 const HMAC_SHA256: u8 = 0x01;
 
-/// DSS, §3.3.
+/// Flags of DSS, §3.3.
 const DATA_FIN: u8 = 0x10;
 const LONG_DSN: u8 = 0x08;
 const MAPPING: u8 = 0x04;
 const LONG_DATA_ACK: u8 = 0x02;
 const HAS_DATA_ACK: u8 = 0x01;
 
-/// MP_JOIN and MP_PRIO, §3.2 and §3.3.8.
+/// Flag B of MP_JOIN and MP_PRIO, §3.2 and §3.3.8.
 const BACKUP: u8 = 0x01;
-/// ADD_ADDR, §3.4.1.
+/// Flag E of ADD_ADDR, §3.4.1.
 const ECHO: u8 = 0x01;
-/// MP_TCPRST, §3.6.
+/// Flag T of MP_TCPRST, §3.6.
 const TRANSIENT: u8 = 0x01;
 
-/// Takes up one option; `body` is what follows kind and length. A malformed one is ignored.
+/// Parses one option; `body` is the part after kind and length. A malformed option is ignored.
 #[inline]
 pub(super) fn parse(body: &[u8], options: &mut Options) {
     match *body {
@@ -58,7 +58,7 @@ pub(super) fn parse(body: &[u8], options: &mut Options) {
     }
 }
 
-/// Any but DSS, which is in nearly every segment: these are in few.
+/// Parses all options except DSS, which is in nearly every segment: the others are rare.
 fn parse_other(subtype: u8, low: u8, rest: &[u8], options: &mut Options) {
     let option = match subtype {
         MP_CAPABLE => parse_capable(low, rest).map(MptcpOption::Capable),
@@ -66,7 +66,7 @@ fn parse_other(subtype: u8, low: u8, rest: &[u8], options: &mut Options) {
         ADD_ADDR => parse_add_address(low, rest).map(MptcpOption::AddAddress),
         REMOVE_ADDR if rest.is_empty() => None,
         REMOVE_ADDR => ArrayVec::try_from(rest).ok().map(MptcpOption::RemoveAddress),
-        // That of RFC 6824, which has the identifier of another address behind it, is none.
+        // The variant of RFC 6824, which is followed by an address identifier, is ignored.
         MP_PRIO if rest.is_empty() => Some(MptcpOption::Priority { backup: low & BACKUP != 0 }),
         MP_PRIO => None,
         MP_FAIL => long_behind_zero(rest).map(|dsn| MptcpOption::Fail { dsn }),
@@ -86,8 +86,8 @@ fn parse_other(subtype: u8, low: u8, rest: &[u8], options: &mut Options) {
         }
     };
     if let Some(option) = option {
-        // More than three make no sense together.
-        // Rare, so they are not kept in place: a segment is moved many times.
+        // More than three are never valid together. They are rare and therefore on the heap: a
+        // segment is moved often.
         if options.mptcp.len() < super::option::MAX_MPTCP_OPTIONS {
             options.mptcp.push(option);
         }
@@ -96,7 +96,7 @@ fn parse_other(subtype: u8, low: u8, rest: &[u8], options: &mut Options) {
 
 fn parse_capable(version: u8, rest: &[u8]) -> Option<MpCapable> {
     let (&flags, rest) = rest.split_first()?;
-    // The length alone decides which fields there are (§3.1).
+    // The length alone determines the fields (§3.1).
     let (has_sender, has_receiver, has_data) = match rest.len() {
         0 => (false, false, false),
         8 => (true, false, false),
@@ -151,7 +151,8 @@ fn parse_dss(rest: &[u8]) -> Option<Dss> {
             checksum: fields.short(),
         }),
     };
-    // As Linux: two bytes more are let pass where there is nothing that they could be a checksum of.
+    // As Linux: two extra bytes are accepted if no mapping exists that they could be the checksum
+    // of.
     if mapping.is_none() {
         let _ = fields.short();
     }
@@ -161,7 +162,7 @@ fn parse_dss(rest: &[u8]) -> Option<Dss> {
 fn parse_add_address(low: u8, rest: &[u8]) -> Option<AddAddr> {
     let (&address_id, rest) = rest.split_first()?;
     let echo = low & ECHO != 0;
-    // The family is known from the length alone (§3.4.1).
+    // The length alone determines the address family (§3.4.1).
     let hmac_bytes = if echo { 0 } else { 8 };
     let (is_v6, has_port) = match rest.len().checked_sub(hmac_bytes)? {
         4 => (false, false),
@@ -181,13 +182,13 @@ fn parse_add_address(low: u8, rest: &[u8]) -> Option<AddAddr> {
     Some(AddAddr { address_id, address, port, hmac })
 }
 
-/// MP_FAIL and MP_FASTCLOSE: a reserved byte, and 8 bytes.
+/// Parses the body of MP_FAIL and MP_FASTCLOSE: a reserved byte, and 8 bytes.
 fn long_behind_zero(rest: &[u8]) -> Option<u64> {
     let (_, long) = rest.split_first()?;
     Some(u64::from_be_bytes(long.try_into().ok()?))
 }
 
-/// Reads fields in order; a field that is cut off is `None`, and stays unread.
+/// Reader of fields in order; a field that is cut off is `None`, and stays unread.
 struct FieldReader<'a>(&'a [u8]);
 
 impl FieldReader<'_> {
@@ -218,7 +219,7 @@ impl FieldReader<'_> {
     }
 }
 
-/// Bytes of the option itself, as its length field says; 0 if there is nothing to write.
+/// Returns the bytes of the option for its length field; 0 if there is nothing to write.
 fn bare_len(option: &MptcpOption) -> usize {
     match option {
         MptcpOption::Capable(MpCapable { sender_key: None, .. }) => 4,
@@ -243,7 +244,7 @@ fn bare_len(option: &MptcpOption) -> usize {
     }
 }
 
-/// Bytes that the option takes, padding included.
+/// Returns the bytes of the option, including padding.
 pub(super) fn option_len(option: &MptcpOption) -> usize {
     bare_len(option).next_multiple_of(4)
 }
@@ -258,7 +259,7 @@ fn bare_dss_len(dss: &Dss) -> usize {
     4 + dss.data_ack.map_or(0, number_len) + mapping
 }
 
-/// Bytes that DSS takes, padding included.
+/// Returns the bytes of DSS, including padding.
 pub(super) fn dss_len(dss: &Dss) -> usize {
     bare_dss_len(dss).next_multiple_of(4)
 }
@@ -398,7 +399,7 @@ fn put_number(out: &mut EncodedOptions, number: DataAck) {
     }
 }
 
-/// The end of a mapping: length, and the checksum or padding in its place.
+/// Appends the end of a mapping: length, and the checksum or padding.
 fn put_len(out: &mut EncodedOptions, len: u16, checksum: Option<u16>) {
     let [a, b] = len.to_be_bytes();
     let [c, d] = checksum.map_or([NOP, NOP], u16::to_be_bytes);

@@ -1,7 +1,7 @@
-//! TCP options, taken apart.
+//! Parsing and encoding of TCP options.
 //!
-//! What cannot be understood is ignored, as Linux does: an unknown option, one whose length is wrong
-//! for its kind, and everything behind a length that is impossible. It never costs the segment.
+//! Invalid options are ignored, as Linux does: unknown options, options with a wrong length for
+//! their kind, and everything after an impossible length. The segment is still accepted.
 //!
 //! On the wire, options have Linux's order and padding: MSS, SACK permitted and timestamps, window
 //! scale, SACK, and then Multipath TCP, DSS first; each option ends on a multiple of 4 bytes.
@@ -13,10 +13,10 @@ use arrayvec::ArrayVec;
 use super::SackBlocks;
 use super::mptcp;
 
-/// Room for options in a TCP header (RFC 9293 §3.1).
+/// Maximum bytes of options in a TCP header (RFC 9293 §3.1).
 pub const OPTION_BYTES: usize = 40;
 
-/// Options as on the wire.
+/// Encoded options as on the wire.
 pub type EncodedOptions = ArrayVec<u8, OPTION_BYTES>;
 
 const EOL: u8 = 0;
@@ -27,13 +27,13 @@ const SACK_PERMITTED: u8 = 4;
 const SACK: u8 = 5;
 const TIMESTAMPS: u8 = 8;
 
-/// A larger shift must be taken for this one (RFC 7323 §2.3).
+/// Maximum window scale; a larger one counts as this (RFC 7323 §2.3).
 const MAX_WINDOW_SCALE: u8 = 14;
 
-/// Multipath TCP options besides DSS that a segment may have; more are ignored.
+/// Maximum Multipath TCP options in a segment, excluding DSS; more are ignored.
 pub(super) const MAX_MPTCP_OPTIONS: usize = 3;
 
-/// The options of one segment. At most 40 bytes on the wire.
+/// Options of one segment, at most 40 bytes on the wire.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Options {
     /// Maximum segment size (RFC 9293 §3.7.1).
@@ -42,19 +42,19 @@ pub struct Options {
     pub window_scale: Option<u8>,
     /// SACK permitted (RFC 2018 §2).
     pub sack_permitted: bool,
-    /// SACK blocks.
+    /// Selective acknowledgement blocks (RFC 2018).
     pub sack: SackBlocks,
     /// Timestamps (RFC 7323 §3.2).
     pub timestamps: Option<Timestamps>,
     /// Data sequence signal (RFC 8684 §3.3).
     pub dss: Option<Dss>,
-    /// All other Multipath TCP options, in order.
+    /// Other Multipath TCP options, in order.
     pub mptcp: Vec<MptcpOption>,
 }
 
 impl Options {
-    /// Reads the options of a header. MSS, window scale and SACK permitted count only in a SYN, which
-    /// the caller must look after.
+    /// Parses the options of a header. MSS, window scale and SACK permitted count only in a SYN,
+    /// which the caller must check.
     #[inline]
     pub fn parse(bytes: &[u8]) -> Self {
         let mut options = Self::default();
@@ -62,7 +62,7 @@ impl Options {
         options
     }
 
-    /// Forgets all options.
+    /// Clears all options for reuse.
     pub(super) fn clear(&mut self) {
         let Self { mss, window_scale, sack_permitted, sack, timestamps, dss, mptcp } = self;
         (*mss, *window_scale, *sack_permitted) = (None, None, false);
@@ -71,7 +71,7 @@ impl Options {
         mptcp.clear();
     }
 
-    /// Takes up all options of a header.
+    /// Parses all options of a header.
     pub(super) fn read_all(&mut self, bytes: &[u8]) {
         let mut rest = bytes;
         loop {
@@ -90,7 +90,7 @@ impl Options {
         }
     }
 
-    /// Takes up one option; `body` is what follows kind and length.
+    /// Parses one option; `body` is the part after kind and length.
     #[inline]
     fn read(&mut self, kind: u8, body: &[u8]) {
         match (kind, body) {
@@ -107,7 +107,7 @@ impl Options {
                     let _ = self.sack.try_push(two_words(*block));
                 }
             }
-            // An MSS of 0 says nothing.
+            // An MSS of 0 is invalid.
             (MSS, &[a, b]) if [a, b] != [0, 0] => self.mss = Some(u16::from_be_bytes([a, b])),
             (WINDOW_SCALE, &[shift]) => self.window_scale = Some(shift.min(MAX_WINDOW_SCALE)),
             (SACK_PERMITTED, []) => self.sack_permitted = true,
@@ -115,8 +115,8 @@ impl Options {
         }
     }
 
-    /// Bytes on the wire, padding included. More than [`OPTION_BYTES`] do not fit into a segment:
-    /// [`Options::emit`] then leaves some out.
+    /// Returns the bytes on the wire, including padding. More than [`OPTION_BYTES`] do not fit into
+    /// a segment: [`Options::emit`] then drops some.
     pub fn encoded_len(&self) -> usize {
         let sack = match self.sack.len() {
             0 => 0,
@@ -125,8 +125,8 @@ impl Options {
         self.handshake_len() + sack + self.mptcp_len(usize::MAX)
     }
 
-    /// Writes them. If they do not fit, first SACK blocks are left out, from the last, then Multipath
-    /// TCP options, from the last: what is written is always valid.
+    /// Encodes the options. If they do not fit, SACK blocks are dropped first, from the last, then
+    /// Multipath TCP options, from the last. The result is always valid.
     pub fn emit(&self) -> EncodedOptions {
         let mut out = EncodedOptions::new();
         if let Some(mss) = self.mss {
@@ -153,7 +153,7 @@ impl Options {
         out
     }
 
-    /// Bytes of MSS, SACK permitted, timestamps and window scale; at most 20.
+    /// Returns the bytes of MSS, SACK permitted, timestamps and window scale; at most 20.
     fn handshake_len(&self) -> usize {
         let timestamps = match (self.timestamps, self.sack_permitted) {
             (Some(_), _) => 12,
@@ -164,7 +164,8 @@ impl Options {
             + timestamps
     }
 
-    /// Bytes of those of the Multipath TCP options that fit into `room`, none behind one that does not.
+    /// Returns the bytes of the Multipath TCP options that fit into `room`, up to the first that
+    /// does not.
     fn mptcp_len(&self, room: usize) -> usize {
         let dss = self.dss.iter().map(mptcp::dss_len);
         let others = self.mptcp.iter().map(mptcp::option_len);
@@ -209,7 +210,7 @@ fn two_words(bytes: [u8; 8]) -> (u32, u32) {
     ((both >> 32) as u32, both as u32)
 }
 
-/// Appends bytes for which the caller has made sure that there is room.
+/// Appends bytes; the caller has checked that there is room.
 pub(super) fn put<const N: usize>(out: &mut EncodedOptions, bytes: [u8; N]) {
     put_slice(out, &bytes);
 }
@@ -219,46 +220,46 @@ pub(super) fn put_slice(out: &mut EncodedOptions, bytes: &[u8]) {
     debug_assert!(fits, "an option is longer than computed");
 }
 
-/// RFC 7323 §3.2.
+/// Timestamps option (RFC 7323 §3.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Timestamps {
-    /// `TSval`.
+    /// Sender's timestamp value, `TSval`.
     pub value: u32,
-    /// `TSecr`.
+    /// Echoed timestamp of the receiver, `TSecr`.
     pub echo: u32,
 }
 
 /// A Multipath TCP option (RFC 8684 §8), except DSS, which is in [`Options::dss`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MptcpOption {
-    /// MP_CAPABLE, §3.1.
+    /// MP_CAPABLE of the handshake, §3.1.
     Capable(MpCapable),
-    /// MP_JOIN, §3.2.
+    /// MP_JOIN of the handshake, §3.2.
     Join(MpJoin),
-    /// ADD_ADDR, §3.4.1.
+    /// ADD_ADDR or its echo, §3.4.1.
     AddAddress(AddAddr),
     /// REMOVE_ADDR, §3.4.2: address identifiers.
     RemoveAddress(ArrayVec<u8, 8>),
-    /// MP_PRIO, §3.3.8: whether the sender wants this subflow to be a backup.
+    /// MP_PRIO, §3.3.8: new priority of this subflow.
     Priority {
-        /// B flag.
+        /// B flag: the subflow becomes a backup.
         backup: bool,
     },
-    /// MP_FAIL, §3.7: the data sequence number from which on data was lost.
+    /// MP_FAIL, §3.7: the peer dropped data from this number on.
     Fail {
-        /// Data sequence number.
+        /// Data sequence number of the failure.
         dsn: u64,
     },
     /// MP_FASTCLOSE, §3.5: the key of the receiver of the option.
     FastClose {
-        /// Key.
+        /// Key of the receiver, as proof of identity.
         key: u64,
     },
-    /// MP_TCPRST, §3.6.
+    /// MP_TCPRST of a reset, §3.6.
     Reset(MpTcpRst),
-    /// A subtype that we do not know, or MP_EXPERIMENTAL: subtype and what follows its four bits.
+    /// Unknown subtype, or MP_EXPERIMENTAL: subtype and the data after its four bits.
     Unknown {
-        /// Subtype, 4 bits.
+        /// Subtype of the option, 4 bits.
         subtype: u8,
         /// The lower four bits of the subtype's byte, then the rest.
         body: ArrayVec<u8, 38>,
@@ -269,95 +270,95 @@ pub enum MptcpOption {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "they are flags of the option, each on its own")]
 pub struct MpCapable {
-    /// Version, 1 here.
+    /// Protocol version; 1 in this stack.
     pub version: u8,
-    /// A: checksums are required.
+    /// A flag: checksums are required.
     pub checksum: bool,
-    /// B: an extension that we do not know; the receiver must fall back.
+    /// B flag: unknown extension; the receiver must fall back.
     pub extensibility: bool,
-    /// C: do not open subflows to this address and port.
+    /// C flag: do not open subflows to this address and port.
     pub no_join_to_source: bool,
-    /// H: HMAC-SHA256; without it there is no algorithm in common.
+    /// H flag: HMAC-SHA256. Without it, no common algorithm exists.
     pub hmac_sha256: bool,
     /// Key of the sender: in all but the SYN.
     pub sender_key: Option<u64>,
     /// Key of the receiver: in the third packet and the first data.
     pub receiver_key: Option<u64>,
-    /// Length (and checksum) of the data that begins at the initial data sequence number + 1.
+    /// Length (and checksum) of the data that starts at the initial data sequence number + 1.
     pub data: Option<(u16, Option<u16>)>,
 }
 
 /// MP_JOIN (RFC 8684 §3.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MpJoin {
-    /// In the SYN.
+    /// MP_JOIN of the SYN.
     Syn {
-        /// Whether the subflow is a backup.
+        /// True if the subflow is a backup.
         backup: bool,
         /// Identifier of the sender's address.
         address_id: u8,
-        /// The receiver's token.
+        /// Token of the receiver's connection.
         token: u32,
-        /// The sender's random number.
+        /// Nonce of the sender, for the HMAC.
         nonce: u32,
     },
-    /// In the SYN/ACK.
+    /// MP_JOIN of the SYN/ACK.
     SynAck {
-        /// Whether the subflow is a backup.
+        /// True if the subflow is a backup.
         backup: bool,
         /// Identifier of the sender's address.
         address_id: u8,
         /// Leftmost 64 bits of the sender's HMAC.
         hmac: u64,
-        /// The sender's random number.
+        /// Nonce of the sender, for the HMAC.
         nonce: u32,
     },
-    /// In the third packet.
+    /// MP_JOIN of the third packet.
     Ack {
         /// Leftmost 160 bits of the sender's HMAC.
         hmac: [u8; 20],
     },
 }
 
-/// DSS (RFC 8684 §3.3.1).
+/// Data sequence signal (RFC 8684 §3.3.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Dss {
-    /// F: the mapping ends with DATA_FIN, which takes the last data sequence number.
+    /// F flag: the mapping ends with DATA_FIN, which has the last data sequence number.
     pub data_fin: bool,
-    /// DATA_ACK.
+    /// DATA_ACK, or `None` without one.
     pub data_ack: Option<DataAck>,
-    /// The mapping.
+    /// Mapping of the payload, or `None` without one.
     pub mapping: Option<DssMapping>,
 }
 
 /// A data-level number of 4 or 8 bytes, as it was on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DataAck {
-    /// The lower 32 bits.
+    /// The lower 32 bits of the number.
     Short(u32),
-    /// All 64 bits.
+    /// All 64 bits of the number.
     Long(u64),
 }
 
-/// Which data a subflow's bytes are.
+/// Mapping from subflow bytes to connection data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DssMapping {
     /// Data sequence number of the first byte.
     pub dsn: DataAck,
     /// Subflow sequence number of the first byte, relative to the initial one.
     pub ssn: u32,
-    /// Bytes; 0 is an infinite mapping (§3.7).
+    /// Length in bytes; 0 for an infinite mapping (§3.7).
     pub len: u16,
-    /// Checksum as on the wire.
+    /// DSS checksum as on the wire.
     pub checksum: Option<u16>,
 }
 
 /// ADD_ADDR (RFC 8684 §3.4.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AddAddr {
-    /// Identifier.
+    /// Identifier of the announced address.
     pub address_id: u8,
-    /// Address.
+    /// Announced address without a port.
     pub address: IpAddr,
     /// Port, if not that of the connection.
     pub port: Option<u16>,
@@ -368,7 +369,7 @@ pub struct AddAddr {
 /// MP_TCPRST (RFC 8684 §3.6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MpTcpRst {
-    /// T: the condition is transient.
+    /// T flag: the condition is transient.
     pub transient: bool,
     /// Reason: 0 unspecified, 1 Multipath TCP error, 2 lack of resources, 3 administratively
     /// prohibited, 4 too much outstanding data, 5 unacceptable performance, 6 middlebox.

@@ -1,4 +1,4 @@
-//! An IP packet with a TCP segment: real header bytes, payload by reference.
+//! IP packet with a TCP segment: real header bytes, payload by reference.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -10,73 +10,72 @@ use crate::stack::ConnectionId;
 use super::ip::{self, IpHeader};
 use super::{Flags, ParseError, Payload, Segment};
 
-/// Longest header: IPv6 and 60 bytes of TCP. There is also room for IPv4 options, and for IPv6
-/// extension headers beside a TCP header that is not full; a longer header is refused.
+/// Maximum length of all headers: IPv6 and 60 bytes of TCP. Also sufficient for IPv4 options, or
+/// for IPv6 extension headers with a shorter TCP header. Longer headers are rejected.
 pub const HEADER_BYTES: usize = 100;
 
 const TCP_BYTES: usize = 20;
 
-/// What travels: an IP packet, or a super-segment that stands for several.
+/// Packet in flight: an IP packet, or a super-segment that represents several.
 ///
 /// As a whole, a super-segment is one IP packet: at most 65,535 bytes (IPv6: behind the header).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Packet {
     /// IP and TCP header with options. With ICMP: only the IP header, the payload is the message.
     pub header: ArrayVec<u8, HEADER_BYTES>,
-    /// Data.
+    /// Payload after the headers.
     pub payload: Payload,
-    /// Payload bytes of each packet on the wire when this stands for several; 0 when it is one.
+    /// Payload bytes of each packet on the wire for a super-segment; 0 for a single packet.
     pub segment_bytes: u16,
-    /// The TCP checksum field holds only the sum of the pseudo header, as with checksum offload:
-    /// nothing on the way has changed the packet, or who changes it must call
-    /// [`Packet::complete_checksum`] first.
+    /// The TCP checksum field holds only the sum of the pseudo header, as with checksum offload. A
+    /// middlebox that changes the packet must call [`Packet::complete_checksum`] first.
     pub checksum_offloaded: bool,
-    /// Which data it carries, as the sender knows it: nothing of it is on the wire. Only our own stack
-    /// fills it in, for those who keep accounts.
+    /// Connection data in the packet, as known to the sender; never on the wire. Only our own stack
+    /// sets it, for traffic accounting.
     pub data_tag: Option<DataTag>,
 }
 
-/// Which data of a connection a packet carries.
+/// Range of a connection's data in a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DataTag {
-    /// The sender's connection.
+    /// Connection of the sender.
     pub connection: ConnectionId,
     /// Offset of the first byte in the connection's data.
     pub start: u64,
-    /// It was sent before on the same subflow.
+    /// True if the data was sent before on the same subflow.
     pub retransmitted: bool,
-    /// The connection's scheduler sends copies.
+    /// True if the connection's scheduler sends copies.
     pub redundant: bool,
 }
 
 impl Packet {
-    /// Length of the IP packet (of the super-segment as a whole).
+    /// Returns the length of the IP packet (of the super-segment as a whole).
     pub fn len(&self) -> usize {
         self.header.len() + self.payload.len()
     }
 
-    /// Never.
+    /// Returns true if the packet has no header, which never occurs.
     pub fn is_empty(&self) -> bool {
         self.header.is_empty()
     }
 
-    /// Sender, if this is an IP packet.
+    /// Returns the sender, if this is an IP packet.
     pub fn source(&self) -> Option<IpAddr> {
         IpHeader::parse(&self.header).ok().map(|ip| ip.source)
     }
 
-    /// Receiver, if this is an IP packet.
+    /// Returns the receiver, if this is an IP packet.
     pub fn destination(&self) -> Option<IpAddr> {
         IpHeader::parse(&self.header).ok().map(|ip| ip.destination)
     }
 
-    /// Sender and receiver, if this is an IP packet.
+    /// Returns sender and receiver, if this is an IP packet.
     pub fn addresses(&self) -> Option<(IpAddr, IpAddr)> {
         IpHeader::parse(&self.header).ok().map(|ip| (ip.source, ip.destination))
     }
 
-    /// Takes `bytes` as they came from a device: TCP, or ICMP. The payload is not copied.
-    /// `offloaded`: the device says that the checksum is right, or not there yet.
+    /// Parses `bytes` from a device: TCP, or ICMP. The payload is not copied. `offloaded`: the
+    /// device has verified the checksum, or has yet to compute it.
     pub fn from_bytes(
         bytes: &Bytes,
         offloaded: bool,
@@ -85,7 +84,7 @@ impl Packet {
         let ip = IpHeader::parse(bytes)?;
         let header_bytes = match ip.protocol {
             ip::TCP => {
-                // The data offset is in the upper half of byte 12 (RFC 9293 §3.1).
+                // The data offset is in the upper four bits of byte 12 (RFC 9293 §3.1).
                 let offset = bytes
                     .get(ip.header_bytes.saturating_add(12))
                     .ok_or(ParseError::Truncated("TCP header"))?;
@@ -108,17 +107,17 @@ impl Packet {
             bytes.split_at_checked(header_bytes).ok_or(ParseError::Truncated("TCP header"))?;
         let header =
             ArrayVec::try_from(head).map_err(|_| ParseError::Malformed("header length"))?;
-        // A device may have padded the packet; what is behind its end does not count.
+        // A device may have padded the packet; bytes after its end are ignored.
         let payload = Payload::from(bytes.slice(header_bytes..ip.total_bytes));
         Ok(Self { header, payload, segment_bytes, checksum_offloaded: offloaded, data_tag: None })
     }
 
-    /// IP and TCP headers with their options; the checksum may still be left to a device.
+    /// Returns IP and TCP headers with their options; a device may have to complete the checksum.
     pub fn headers(&self) -> &[u8] {
         &self.header
     }
 
-    /// All of it in one piece, with the complete checksum.
+    /// Returns the packet in one piece, with the complete checksum.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.len());
         out.extend_from_slice(&self.header);
@@ -134,17 +133,17 @@ impl Packet {
         out
     }
 
-    /// Writes `segment` (checksum offloaded). `identification` is the IPv4 header's.
+    /// Encodes `segment` (checksum offloaded). `identification` is the IPv4 header's.
     ///
-    /// Addresses are of one family, and the payload fits into one IP packet
-    /// (see [`Packet`]).
+    /// Addresses must be of one family, and the payload must fit into one IP packet (see
+    /// [`Packet`]).
     pub fn emit(segment: &Segment, identification: u16) -> Self {
         let mut packet = Self::default();
         packet.write(segment, segment.payload.clone(), identification);
         packet
     }
 
-    /// Becomes `segment`, with this payload in place of its own.
+    /// Encodes `segment` into this packet, with `payload` instead of its own.
     pub(crate) fn write(&mut self, segment: &Segment, payload: Payload, identification: u16) {
         let options = segment.options.emit();
         let tcp_bytes = TCP_BYTES + options.len();
@@ -174,7 +173,7 @@ impl Packet {
         self.data_tag = None;
     }
 
-    /// Takes it apart; verifies the checksum unless it is offloaded.
+    /// Parses the packet; verifies the checksum unless it is offloaded.
     pub fn parse(&self) -> Result<Segment, ParseError> {
         let mut segment = Segment::EMPTY;
         self.read_header(&mut segment)?;
@@ -182,14 +181,14 @@ impl Packet {
         Ok(segment)
     }
 
-    /// As [`Packet::parse`], into memory of before; the payload leaves the packet.
+    /// As [`Packet::parse`], into existing memory; the payload leaves the packet.
     pub fn parse_into(&mut self, segment: &mut Segment) -> Result<(), ParseError> {
         self.read_header(segment)?;
         segment.payload = std::mem::take(&mut self.payload);
         Ok(())
     }
 
-    /// All but the payload.
+    /// Parses everything except the payload.
     #[inline]
     fn read_header(&self, segment: &mut Segment) -> Result<(), ParseError> {
         let ip = self.ip()?;
@@ -231,7 +230,7 @@ impl Packet {
         self.checksum_offloaded = false;
     }
 
-    /// The packets that it stands for, in order; itself if it is one.
+    /// Splits a super-segment into its packets, in order; returns a single packet unchanged.
     pub fn split(mut self) -> impl Iterator<Item = Self> {
         let mut cutter = Segmenter::new(&self);
         let mut whole = cutter.is_none();
@@ -245,7 +244,7 @@ impl Packet {
         })
     }
 
-    /// The IP header, if it agrees with the packet's length.
+    /// Returns the IP header, if it agrees with the packet's length.
     #[inline]
     pub(crate) fn ip(&self) -> Result<IpHeader, ParseError> {
         let ip = IpHeader::parse(&self.header)?;
@@ -255,14 +254,15 @@ impl Packet {
         Ok(ip)
     }
 
-    /// Whether the sum over TCP, checksum included, is what it must be.
+    /// Returns true if the sum over TCP, including the checksum, is correct.
     fn verify_checksum(&self, ip: &IpHeader) -> bool {
         let tcp = self.header.get(ip.header_bytes..).unwrap_or_default();
         let sum = ip.pseudo_header(ip::TCP, tcp.len() + self.payload.len()).bytes(tcp);
         self.payload.chunks().fold(sum, |sum, chunk| sum.bytes(chunk)).folded() == 0xffff
     }
 
-    /// Where the TCP checksum is in the header, and what belongs there; `None` without TCP.
+    /// Returns the position of the TCP checksum in the header and its correct value; `None` without
+    /// TCP.
     fn checksum(&self) -> Option<(usize, u16)> {
         let ip = IpHeader::parse(&self.header).ok().filter(|ip| ip.protocol == ip::TCP)?;
         let tcp = self.header.get(ip.header_bytes..)?;
@@ -285,7 +285,7 @@ impl Packet {
 }
 
 impl towpath_net::Packet for Packet {
-    /// IP bytes on the wire: the headers of a super-segment count once for each packet.
+    /// Returns the IP bytes on the wire: the headers of a super-segment count once for each packet.
     fn len_bytes(&self) -> u32 {
         let headers = self.header.len() * self.packets() as usize;
         (headers + self.payload.len()) as u32
@@ -309,14 +309,14 @@ impl towpath_net::Packet for Packet {
     }
 }
 
-/// A length as the header's field; longer packets break the contract of [`Packet`].
+/// Returns a length for the header's field; longer packets violate the contract of [`Packet`].
 pub(super) fn length_field(bytes: usize) -> u16 {
     let field = u16::try_from(bytes);
     debug_assert!(field.is_ok(), "{bytes} bytes are no IP packet");
     field.unwrap_or(u16::MAX)
 }
 
-/// Appends what always fits: 40 + 20 + 40 bytes at most.
+/// Appends bytes that always fit: 40 + 20 + 40 bytes at most.
 pub(super) fn append(header: &mut ArrayVec<u8, HEADER_BYTES>, bytes: &[u8]) {
     let fits = header.try_extend_from_slice(bytes).is_ok();
     debug_assert!(fits, "a header is too long");
@@ -334,21 +334,22 @@ fn tcp_header(segment: &Segment, tcp_bytes: usize, checksum: u16) -> [u8; TCP_BY
     [s0, s1, d0, d1, q0, q1, q2, q3, a0, a1, a2, a3, offset, flags, w0, w1, c0, c1, 0, 0]
 }
 
-/// Cuts a super-segment as segmentation offload does.
+/// Cutter of super-segments, as in segmentation offload.
 #[derive(Debug)]
 pub struct Segmenter {
-    /// IP header of the whole, if it stands for several packets.
+    /// IP header of the whole, for a super-segment.
     ip: Option<IpHeader>,
     /// Payload bytes cut off so far.
     done_bytes: usize,
     /// Packets cut off so far.
     count: u16,
-    /// The checksum of the whole was there and wrong: each part's must be wrong, too.
+    /// Set when the checksum of the whole was present and wrong: the checksum of each part must
+    /// then also be wrong.
     damaged: bool,
 }
 
 impl Segmenter {
-    /// Cuts `whole`; `None` if it is one packet.
+    /// Prepares to cut `whole`; `None` if it is one packet.
     pub fn new(whole: &Packet) -> Option<Self> {
         let several =
             whole.segment_bytes != 0 && whole.payload.len() > usize::from(whole.segment_bytes);
@@ -360,7 +361,7 @@ impl Segmenter {
         Some(Self { ip: Some(ip), done_bytes: 0, count: 0, damaged })
     }
 
-    /// Makes `part` the next packet of `whole`; `false` after the last one.
+    /// Makes `part` the next packet of `whole`; returns false after the last one.
     pub fn next(&mut self, whole: &Packet, part: &mut Packet) -> bool {
         let Some(ip) = self.ip else { return false };
         let next = self.done_bytes + usize::from(whole.segment_bytes);
@@ -374,7 +375,7 @@ impl Segmenter {
         true
     }
 
-    /// The part of the payload from `done_bytes` on; `last` is the one that may have FIN and PSH.
+    /// Cuts the payload from `done_bytes` on; `last` is the part that may have FIN and PSH.
     fn cut(&self, whole: &Packet, ip: &IpHeader, last: bool, part: &mut Packet) {
         let end = self.done_bytes + usize::from(whole.segment_bytes);
         part.header.clear();

@@ -5,37 +5,37 @@ use bytes::{Buf, Bytes, BytesMut};
 /// Data of a packet: one slice, rarely several. Cloning and slicing copy no data.
 #[derive(Debug, Clone, Default)]
 pub struct Payload {
-    /// Empty only if `more` is.
+    /// First slice; empty only if `more` is.
     first: Bytes,
     more: Vec<Bytes>,
     len: usize,
 }
 
 impl Payload {
-    /// Nothing.
+    /// Payload without any bytes.
     pub const EMPTY: Self = Self { first: Bytes::new(), more: Vec::new(), len: 0 };
 
-    /// Bytes.
+    /// Returns the number of bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there is none.
+    /// Returns true if the payload has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The slices, in order; none is empty.
+    /// Returns the slices, in order; none is empty.
     pub fn chunks(&self) -> impl Iterator<Item = &Bytes> {
         std::iter::once(&self.first).chain(&self.more).filter(|chunk| !chunk.is_empty())
     }
 
-    /// As [`Payload::chunks`], without counting new references to the slices.
+    /// Returns the slices as [`Payload::chunks`] does, without counting new references to them.
     pub fn into_chunks(self) -> impl Iterator<Item = Bytes> {
         std::iter::once(self.first).chain(self.more).filter(|chunk| !chunk.is_empty())
     }
 
-    /// Appends a slice.
+    /// Appends a slice without copying.
     pub fn push(&mut self, chunk: Bytes) {
         self.len += chunk.len();
         if self.first.is_empty() {
@@ -55,7 +55,7 @@ impl Payload {
         }
     }
 
-    /// Cuts off and returns what is behind the first `count` bytes.
+    /// Splits the payload, and returns the part after the first `count` bytes.
     #[must_use]
     pub fn split_off(&mut self, count: usize) -> Self {
         if count >= self.len {
@@ -76,7 +76,7 @@ impl Payload {
         }
     }
 
-    /// The bytes from `start` to before `end`, as far as they exist.
+    /// Returns the bytes from `start` to before `end`, as far as they exist.
     #[must_use]
     pub fn slice(&self, start: usize, end: usize) -> Self {
         if self.more.is_empty() {
@@ -96,7 +96,7 @@ impl Payload {
         out
     }
 
-    /// All bytes in one piece (copied only if there are several slices).
+    /// Returns all bytes in one piece (copied only if there are several slices).
     pub fn to_bytes(&self) -> Bytes {
         if self.more.is_empty() {
             return self.first.clone();

@@ -1,4 +1,4 @@
-//! Packets and options there and back.
+//! Encoding and parsing of packets and options.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -87,7 +87,7 @@ fn mptcp_option() -> impl Strategy<Value = MptcpOption> {
     ]
 }
 
-/// Any, also such as do not fit into a header together.
+/// Any options, including combinations that do not fit into a header.
 fn options() -> impl Strategy<Value = Options> {
     (
         of(1..=u16::MAX),
@@ -111,8 +111,8 @@ fn options() -> impl Strategy<Value = Options> {
         })
 }
 
-/// `options` without what does not fit: Multipath TCP options that do not fit even without SACK, and
-/// SACK blocks that do not fit beside them.
+/// Removes Multipath TCP options that do not fit even without SACK, and then the SACK blocks that
+/// exceed the remaining space.
 fn fitting(mut options: Options) -> Options {
     let sack = std::mem::take(&mut options.sack);
     while options.encoded_len() > option::OPTION_BYTES {
@@ -258,7 +258,7 @@ proptest! {
         towpath_net::Packet::corrupt(&mut packet, random);
         prop_assert!(!packet.checksum_offloaded);
         prop_assert_eq!(packet.len(), Packet::emit(&segment, 0).len());
-        // Flow label and hop limit of IPv6 are in no checksum, and harmless.
+        // No checksum covers flow label and hop limit of IPv6, and they are harmless.
         let harmless = segment.source.is_ipv6() && random as usize % (packet.len() * 8) < 64;
         prop_assert!(packet.parse().is_err() || harmless);
         for part in packet.split() {
@@ -310,7 +310,8 @@ proptest! {
     }
 }
 
-/// From 10.0.0.1:40000 to 10.0.0.2:443, sequence 1, acknowledgement 2, window 64240.
+/// Returns a segment from 10.0.0.1:40000 to 10.0.0.2:443, sequence 1, acknowledgement 2, window
+/// 64240.
 fn plain(flags: Flags, options: Options, data: &'static [u8]) -> Segment {
     Segment {
         source: ([10, 0, 0, 1], 40_000).into(),
@@ -375,7 +376,7 @@ fn data_with_dss_has_these_options() {
         dss: Some(dss),
         ..Options::default()
     };
-    // 12 + 12 + 24 bytes: the SACK block has no room.
+    // 12 + 12 + 24 bytes: no room for the SACK block.
     assert_eq!(options.encoded_len(), 48);
     #[rustfmt::skip]
     let expected = [
@@ -405,7 +406,7 @@ fn a_broken_length_hides_only_what_follows() {
     for broken in [&[8_u8, 1, 3, 3, 7][..], &[8, 0], &[30, 200, 0], &[8], &[0, 3, 3, 7]] {
         assert_eq!(Options::parse(&[&mss[..], broken].concat()), expected, "{broken:?}");
     }
-    // Unknown, and known with a wrong length: skipped.
+    // Unknown, and known with a wrong length: ignored.
     for skipped in [
         &[254_u8, 4, 1, 2][..],
         &[3, 4, 7, 7],

@@ -1,4 +1,4 @@
-//! UDP (RFC 768) in the same packets, for what is not TCP and travels beside it.
+//! UDP (RFC 768) in the same packets, for traffic other than TCP.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -10,26 +10,26 @@ use super::{Ecn, Packet, ParseError, Payload, ip};
 
 const UDP_BYTES: usize = 8;
 
-/// A UDP datagram, taken apart.
+/// Parsed UDP datagram with its addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UdpDatagram {
-    /// Sender.
+    /// Address and port of the sender.
     pub source: SocketAddr,
-    /// Receiver.
+    /// Address and port of the receiver.
     pub destination: SocketAddr,
     /// ECN field of the IP header.
     pub ecn: Ecn,
-    /// Data.
+    /// Payload of the datagram.
     pub payload: Bytes,
 }
 
 impl UdpDatagram {
-    /// Whether `packet` carries UDP.
+    /// Returns true if `packet` carries UDP.
     pub fn is_in(packet: &Packet) -> bool {
         packet.ip().is_ok_and(|ip| ip.protocol == ip::UDP)
     }
 
-    /// Takes `packet` apart; verifies the checksum, which only IPv4 may leave out.
+    /// Parses `packet`; verifies the checksum, which is optional only in IPv4.
     pub fn parse(packet: &Packet) -> Result<Self, ParseError> {
         let ip = packet.ip()?;
         if ip.protocol != ip::UDP {
@@ -46,7 +46,7 @@ impl UdpDatagram {
         let sum = ip.pseudo_header(ip::UDP, upper_bytes).bytes(udp);
         let sum = packet.payload.chunks().fold(sum, |sum, chunk| sum.bytes(chunk));
         let unchecked = [c0, c1] == [0, 0];
-        // RFC 8200 §8.1: with IPv6 there must be one.
+        // RFC 8200 §8.1: IPv6 requires a checksum.
         if (unchecked && ip.source.is_ipv6()) || (!unchecked && sum.folded() != 0xffff) {
             return Err(ParseError::Checksum("UDP"));
         }
@@ -58,8 +58,8 @@ impl UdpDatagram {
         })
     }
 
-    /// The packet, with its checksum. `identification` is the IPv4 header's. Addresses are of one
-    /// family, and the payload fits into one IP packet.
+    /// Encodes the packet, with its checksum. `identification` is the IPv4 header's. Addresses must
+    /// be of one family, and the payload must fit into one IP packet.
     pub fn emit(self, identification: u16) -> Packet {
         let upper_bytes = UDP_BYTES + self.payload.len();
         let (source, destination) = (self.source.ip(), self.destination.ip());
@@ -81,7 +81,7 @@ impl UdpDatagram {
         let [l0, l1] = length_field(upper_bytes).to_be_bytes();
         let front = [s0, s1, d0, d1, l0, l1];
         let sum = ip::pseudo_header(source, destination, ip::UDP, upper_bytes).bytes(&front);
-        // RFC 768: a sum of zero is sent as its other form, since zero means that there is none.
+        // RFC 768: a sum of zero is sent as its other form, since zero means no checksum.
         let checksum = match sum.bytes(&self.payload).finish() {
             0 => 0xffff,
             checksum => checksum,

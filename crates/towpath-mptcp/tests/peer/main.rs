@@ -1,7 +1,8 @@
-//! Our server against a client of another, independent implementation (`mptcp-rs`), in virtual time.
+//! Our server against a client of another, independent implementation (`mptcp-rs`), in virtual
+//! time.
 //!
-//! Each seed draws paths, configurations, transfers and changes. `PEER_SEED=7 PEER_TRACE=1 cargo test
-//! -p towpath-mptcp --test peer lossy -- --nocapture` prints every packet of one seed;
+//! Each seed draws paths, configurations, transfers and changes. `PEER_SEED=7 PEER_TRACE=1 cargo
+//! test -p towpath-mptcp --test peer lossy -- --nocapture` prints every packet of one seed;
 //! `PEER_SEEDS=10000` runs more of them, `cargo xtask test` fewer or more.
 
 #![expect(
@@ -28,8 +29,8 @@ use towpath_net::Instant;
 
 use scenario::{Outcome, Scenario, Topic};
 
-/// Runs so many seeds, fewer or more of them as `cargo xtask test` says (or the one of `PEER_SEED`),
-/// and names those that fail.
+/// Runs a number of seeds, scaled by `cargo xtask test`, or only `PEER_SEED`. Names those that
+/// fail.
 fn run(topic: Topic, seeds: u64) {
     let seeds = repeat([seeds / 5, seeds, seeds * 10]);
     let asked = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
@@ -54,8 +55,8 @@ fn run(topic: Topic, seeds: u64) {
     assert!(failures.is_empty(), "{topic:?}: {} fail\n{}", failures.len(), failures.join("\n"));
 }
 
-/// RFC 8684 §3.3.3: who has ended its data may close its half of the subflows at once, while the
-/// other direction goes on.
+/// RFC 8684 §3.3.3: an end that has ended its data may close its direction of the subflows
+/// immediately, while the other direction continues.
 #[test]
 fn our_data_continues_after_the_client_half_closes_its_subflows() {
     let lines = vec![
@@ -83,10 +84,10 @@ fn our_data_continues_after_the_client_half_closes_its_subflows() {
     assert_eq!(network.server_closed, Some(Ok(())));
 }
 
-/// A server with small application data that ends first: nothing of it needs another's answer.
+/// A server with small application data that ends first, independent of the client's reply.
 #[test]
 fn address_and_end_of_data_in_one_packet_are_no_fallback() {
-    // The seed at which ADD_ADDR and DATA_FIN met before the client was confirmed.
+    // Seed at which ADD_ADDR and DATA_FIN met before the client was confirmed.
     Scenario::new(Topic::Close, 230).run().unwrap();
 }
 

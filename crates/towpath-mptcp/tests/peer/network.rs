@@ -16,13 +16,13 @@ use towpath_mptcp::stack::{
 use towpath_mptcp::wire::Packet;
 use towpath_net::Instant;
 
-/// The port that the server listens on.
+/// Port of the listening server.
 const PORT: u16 = 80;
 const MTU_BYTES: u16 = 1_500;
-/// Steps at one time, above which something runs in a circle.
+/// Limit of the steps at one time, which detects an endless loop.
 const MAX_STEPS_AT_ONE_TIME: u32 = 100_000;
 
-/// Random numbers that are the same for the same seed; nothing is secret here.
+/// Random numbers, reproducible for a seed; nothing is secret here.
 #[derive(Debug)]
 pub(crate) struct Random(Pcg32);
 
@@ -31,7 +31,7 @@ impl Random {
         Self(Pcg32::seed_from_u64(seed))
     }
 
-    /// One of `0..end`.
+    /// Returns a random number below `end`.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.0.next_u64() % end.max(1)
     }
@@ -64,33 +64,33 @@ impl TryRng for Random {
 
 impl TryCryptoRng for Random {}
 
-/// Both directions of the network behind one address of the client.
+/// Both directions of the path behind one address of the client.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PathParams {
     pub(crate) delay: Duration,
-    /// Extra delay, drawn anew for each packet: it reorders.
+    /// Maximum extra delay, drawn for each packet: it causes reordering.
     pub(crate) jitter: Duration,
-    /// Per thousand.
+    /// Loss probability, in packets per thousand.
     pub(crate) loss: u64,
-    /// Per thousand.
+    /// Duplication probability, in packets per thousand.
     pub(crate) duplication: u64,
-    /// Time that a byte takes.
+    /// Transmission time of a byte in nanoseconds.
     pub(crate) byte_nanos: u64,
-    /// Longest wait; what would wait longer is dropped.
+    /// Maximum queueing delay; packets that would wait longer are dropped.
     pub(crate) queue: Duration,
     pub(crate) up: bool,
 }
 
-/// How one end's application reads and writes.
+/// Reading and writing behaviour of one end's application.
 #[derive(Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "independent wishes and facts")]
 pub(crate) struct Application {
     pub(crate) to_send: Bytes,
-    /// It ends its data only after it has seen the end of the other's.
+    /// Set when it ends its data only after it has received the other's end.
     pub(crate) ends_last: bool,
-    /// Most bytes that it reads per [`READ_INTERVAL`]; `None`: everything at once.
+    /// Maximum bytes read per [`READ_INTERVAL`]; `None`: everything immediately.
     pub(crate) reads: Option<usize>,
-    /// It may end its data.
+    /// Set when it may end its data.
     pub(crate) may_end: bool,
     may_read: usize,
     pub(crate) shut: bool,
@@ -98,7 +98,7 @@ pub(crate) struct Application {
     pub(crate) ended: bool,
 }
 
-/// A subflow as the client sees it.
+/// Subflow as the client sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ClientSubflow {
     pub(crate) id: SubflowId,
@@ -107,7 +107,7 @@ pub(crate) struct ClientSubflow {
     pub(crate) up: bool,
 }
 
-/// How often a slow reader reads.
+/// Interval between reads of a slow reader.
 const READ_INTERVAL: Duration = Duration::from_millis(40);
 
 pub(crate) struct Network {
@@ -117,14 +117,14 @@ pub(crate) struct Network {
     pub(crate) server: Stack,
     pub(crate) connection: Option<ConnectionId>,
     pub(crate) lines: Vec<PathParams>,
-    /// The client's and the server's.
+    /// Applications of the client and the server.
     pub(crate) applications: [Application; 2],
     pub(crate) client_connected: Option<bool>,
     pub(crate) client_closed: Option<CloseReason>,
     pub(crate) client_fell_back: bool,
     /// The client's subflows that are open or being opened.
     pub(crate) subflows: Vec<ClientSubflow>,
-    /// How many came up.
+    /// Number of joins that succeeded.
     pub(crate) joined: usize,
     /// Addresses that the server announced.
     pub(crate) announced: Vec<SocketAddr>,
@@ -132,7 +132,7 @@ pub(crate) struct Network {
     pub(crate) notices: Vec<StackNotice>,
     pub(crate) packets: u64,
     free_at: Vec<[Instant; 2]>,
-    /// By time; to the server (1) or the client (0), over this path.
+    /// Packets in flight by time; to the server (1) or the client (0), over this path.
     on_the_way: BTreeMap<(Instant, u64), (usize, usize, Bytes)>,
     sequence: u64,
     random: Random,
@@ -153,7 +153,7 @@ fn foreign(at: Instant) -> mptcp_rs::Instant {
 }
 
 impl Network {
-    /// The client's SYN is due.
+    /// Creates the network; the client's SYN is due.
     pub(crate) fn new(
         seed: u64,
         lines: Vec<PathParams>,
@@ -213,7 +213,7 @@ impl Network {
         self.server.set_address(self.now, local);
     }
 
-    /// Opens a subflow of the client; `false` if it may not.
+    /// Opens a subflow of the client; returns false if that is not permitted.
     pub(crate) fn join(&mut self, path: usize, to: SocketAddr, backup: bool) -> bool {
         let (now, local) = (foreign(self.now), client_address(path));
         let joined = self.client.add_subflow(now, self.handle, local, to, MTU_BYTES, backup);
@@ -232,7 +232,7 @@ impl Network {
 
     pub(crate) fn close_subflow(&mut self, subflow: SubflowId) {
         let done = self.client.close_subflow(foreign(self.now), self.handle, subflow);
-        // Its client sends no data on it from now on: as a refuge it does not count.
+        // The client sends no more data on it, so it does not count as a refuge.
         for known in self.subflows.iter_mut().filter(|known| known.id == subflow && done.is_ok()) {
             known.up = false;
         }
@@ -264,7 +264,7 @@ impl Network {
         }
     }
 
-    /// Runs until `wake`, `done`, or nothing is left to happen; says whether `done`.
+    /// Runs until `wake`, `done`, or no event is left; returns true if `done`.
     pub(crate) fn run(&mut self, wake: Instant, mut done: impl FnMut(&Self) -> bool) -> bool {
         let mut steps = 0;
         loop {
@@ -402,7 +402,7 @@ impl Network {
         }
     }
 
-    /// The client's address says which path a packet takes.
+    /// Sends a packet; the client's address selects the path.
     fn send(&mut self, to: usize, packet: &Bytes) {
         self.packets += 1;
         let path = usize::from(packet[if to == 1 { 14 } else { 18 }]);
@@ -454,7 +454,7 @@ impl Network {
     }
 }
 
-/// A packet in one line, for `PEER_TRACE=1`.
+/// Describes a packet in one line, for `PEER_TRACE=1`.
 fn describe(packet: &Bytes) -> String {
     match Packet::from_bytes(packet, false, 0).and_then(|packet| packet.parse()) {
         Ok(segment) => format!(
@@ -474,7 +474,7 @@ fn describe(packet: &Bytes) -> String {
     }
 }
 
-/// Bytes that show where they belong.
+/// Returns bytes that reveal their position.
 pub(crate) fn pattern(len: usize, salt: u64) -> Bytes {
     let word = |at: usize| (at as u64 / 8).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ salt;
     (0..len).map(|at| (word(at) >> (at % 8 * 8)) as u8).collect::<Vec<u8>>().into()

@@ -1,4 +1,4 @@
-//! What happens to one connection: drawn from a seed, carried out, judged.
+//! Random scenario of one connection: drawn from a seed, executed, checked.
 
 use std::time::Duration;
 
@@ -12,24 +12,24 @@ use towpath_net::Instant;
 
 use crate::network::{ClientSubflow, Network, PathParams, Random, pattern, server_address};
 
-/// What a group of seeds is about.
+/// Topic of a group of seeds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Topic {
     /// Nothing is lost: every join succeeds.
     Clean,
-    /// Loss, reordering, duplication.
+    /// Paths with loss, reordering and duplication.
     Lossy,
-    /// Addresses and paths come and go, priorities change.
+    /// Addresses and paths are added and removed, and priorities change.
     Mobile,
-    /// Hardly any data: the ends of both directions and of subflows cross.
+    /// Little data: the ends of both directions and of subflows cross.
     Close,
-    /// One end aborts.
+    /// One end aborts the connection.
     Abort,
     /// Slow readers and small buffers.
     Blocked,
 }
 
-/// One change.
+/// Action of an end, or a change of a path.
 #[derive(Debug, Clone, Copy)]
 enum Action {
     Join { path: usize, server: usize, backup: bool },
@@ -45,11 +45,11 @@ enum Action {
     AbortServer,
 }
 
-/// How long the transfers may take.
+/// Time limit of the transfers.
 const TRANSFER_TIMEOUT: Duration = Duration::from_secs(240);
-/// How long the ends may take then: TIME-WAIT of the client's subflows is 120 s.
+/// Time limit for closing after that: TIME-WAIT of the client's subflows is 120 s.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(300);
-/// How often a client without a way opens a subflow again.
+/// Interval in which a client without a path opens a subflow again.
 const REOPEN_INTERVAL: Duration = Duration::from_secs(2);
 
 pub(crate) struct Scenario {
@@ -57,21 +57,21 @@ pub(crate) struct Scenario {
     random: Random,
     network: Network,
     servers: usize,
-    /// Client's path and server's address that stay.
+    /// Client's path and server's address that are never removed.
     refuge: (usize, usize),
     actions: Vec<(Instant, Action)>,
-    /// Addresses of the server that are gone.
+    /// Addresses that the server has removed.
     removed: Vec<usize>,
     refuge_tried_at: Option<Instant>,
     sent: [usize; 2],
 }
 
-/// What a run came to, for figures over all seeds.
+/// Results of a run, for metrics over all seeds.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Outcome {
     pub(crate) joined: usize,
     pub(crate) packets: u64,
-    /// When both had all data.
+    /// Time when both had all data.
     pub(crate) data_at: Duration,
 }
 
@@ -164,7 +164,7 @@ impl Scenario {
                 5 => Action::Join { path, server, backup },
                 _ => Action::ClientBackup { nth, backup },
             };
-            // Before the first DSS the client may not open anything in place of what is gone.
+            // Before the first DSS the client may not open a replacement for a closed subflow.
             let at = Instant::ZERO + self.random.millis(1_500, 5_500);
             self.actions.push((at, action));
         }
@@ -175,14 +175,14 @@ impl Scenario {
         self.actions.push((at, action));
     }
 
-    /// Carries everything out, up to the end of both ends.
+    /// Runs the whole scenario, up to the close of both ends.
     pub(crate) fn run(mut self) -> Result<Outcome, String> {
         self.network.note(format_args!("{:?} {:?}", self.refuge, self.actions));
         while !self.actions.is_empty() || self.topic == Topic::Mobile && !self.has_refuge() {
             if self.network.now > Instant::ZERO + TRANSFER_TIMEOUT {
                 return Err("the refuge was never reached".to_owned());
             }
-            // Half of the time the ends do not wait for what is still planned.
+            // In half of the runs the ends do not wait for the remaining actions.
             let wait = self.topic == Topic::Mobile || self.random.chance(50);
             for application in &mut self.network.applications {
                 application.may_end |= !wait;
@@ -208,7 +208,7 @@ impl Scenario {
         self.judge(data_at)
     }
 
-    /// Runs to the next planned change and makes it.
+    /// Runs until the next planned change and applies it.
     fn step(&mut self) {
         let keep = self.network.now + REOPEN_INTERVAL;
         let next = self.actions.first().map_or(keep, |(at, _)| *at).min(keep);
@@ -231,7 +231,7 @@ impl Scenario {
             && self.network.subflows.iter().filter(is_it).any(|one| one.id != SubflowId::INITIAL)
     }
 
-    /// Break before make: the way that stays is opened again and again until it is there.
+    /// Keeps one path for break before make: its subflow is opened until it is established.
     fn keep_refuge(&mut self) {
         if self.topic != Topic::Mobile || self.network.client_connected.is_none() {
             return;
@@ -280,7 +280,7 @@ impl Scenario {
                 self.network.set_server_address(server, false, backup);
             }
             Action::RemoveServerAddress { server } => {
-                // Without a connection the address would just never have been there.
+                // Without a connection, the address would simply never have existed.
                 if self.network.connection.is_some() && !self.removed.contains(&server) {
                     self.removed.push(server);
                     let address = server_address(server).ip();
@@ -311,9 +311,10 @@ impl Scenario {
         Ok(Outcome { joined: network.joined, packets: network.packets, data_at })
     }
 
-    /// The client repeats DATA_FIN on one subflow only. If that one leads to an address that the
-    /// server has removed and REMOVE_ADDR (which nobody repeats) is lost, it never tries another,
-    /// although nothing but DATA_FIN is missing; RFC 8684 §3.3.3 lets any subflow carry it.
+    /// Returns true if the client is stuck: it retransmits DATA_FIN on one subflow only. If that
+    /// leads to an address that the server removed, and REMOVE_ADDR is lost, it never tries
+    /// another. Only DATA_FIN is then missing, and REMOVE_ADDR is not retransmitted. RFC 8684
+    /// §3.3.3 allows any subflow to carry DATA_FIN.
     fn end_is_stuck(&self) -> bool {
         let network = &self.network;
         let gone = |remote| self.removed.iter().any(|server| server_address(*server) == remote);
@@ -325,7 +326,7 @@ impl Scenario {
             && network.subflows.iter().any(|one| gone(one.remote))
     }
 
-    /// Options pass on all paths, so nobody may fall back to TCP.
+    /// Checks that no end fell back to TCP, as options pass on all paths.
     fn judge_multipath(&self) -> Result<(), String> {
         let network = &self.network;
         let fallback = network.notices.iter().find(|one| matches!(one, StackNotice::Fallback(_)));
@@ -351,8 +352,8 @@ impl Scenario {
         Ok(())
     }
 
-    /// MP_FASTCLOSE may be lost, and who has nothing to send need not notice. But what the aborting
-    /// side has told must be the truth, and both ends must be able to end.
+    /// Checks an abort. MP_FASTCLOSE may be lost, and an end without data to send may miss it. But
+    /// all notices of the aborting side must be correct, and both ends must be able to close.
     fn judge_abort(mut self) -> Result<Outcome, String> {
         self.network.run(Instant::ZERO + TRANSFER_TIMEOUT, |network| {
             network.client_closed.is_some() && network.server_closed.is_some()
@@ -410,7 +411,7 @@ fn line(topic: Topic, random: &mut Random) -> PathParams {
         loss: if clean { 0 } else { random.below(50) },
         duplication: if clean { 0 } else { random.below(30) },
         byte_nanos: 200 + random.below(2_000),
-        // What a whole transfer needs: an overflow would be loss.
+        // Room for a whole transfer: an overflow would be loss.
         queue: Duration::from_millis(if clean { 5_000 } else { 150 }),
         up: true,
     }
@@ -421,7 +422,7 @@ fn data_bytes(topic: Topic, random: &mut Random) -> usize {
         Topic::Close => 3_000,
         _ => [20_000, 120_000][random.below(2) as usize],
     };
-    // No subflow may be opened before a DSS has come (RFC 8684 §3.1), so something must be sent.
+    // No subflow may be opened before a DSS has come (RFC 8684 §3.1), so some data must be sent.
     let least = usize::from(topic == Topic::Mobile);
     if random.chance(25) { least } else { least + random.below(most) as usize }
 }

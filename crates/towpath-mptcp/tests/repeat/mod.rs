@@ -1,6 +1,6 @@
-//! How often tests repeat what they draw at random: `cargo xtask test` says so.
+//! Repetitions of randomised tests, as set by `cargo xtask test`.
 
-/// The number for `--quick`, for neither option, and for `--all`.
+/// Returns the number for `--quick`, for neither option, or for `--all`.
 pub(crate) fn repeat<T>([quick, usual, long]: [T; 3]) -> T {
     match std::env::var("TOWPATH_REPEAT").as_deref() {
         Ok("quick") => quick,

@@ -1,4 +1,4 @@
-//! Any segments, and answers to what the server answers.
+//! Arbitrary segments, and replies to those of the server.
 
 use std::net::SocketAddr;
 
@@ -23,9 +23,9 @@ struct Step {
     source: u8,
     flags: u8,
     numbers: (u32, u32),
-    /// Which options.
+    /// Index of the option set.
     options: u8,
-    /// What of the last answer to this source is answered: numbers, options, both.
+    /// Parts of the last reply to this source that the step follows: numbers, options, both.
     follows: u8,
     wait_ms: u64,
     bytes: usize,
@@ -47,7 +47,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..150)
 }
 
-/// MP_CAPABLE, MP_JOIN and what ends things, as an answer to `last` where that makes sense.
+/// Returns MP_CAPABLE, MP_JOIN and options that end connections, as a reply to `last` where
+/// possible.
 fn options(step: &Step, last: Option<&Segment>, key: Option<u64>) -> Vec<MptcpOption> {
     let Some(MptcpOption::Capable(offer)) = Some(offer()) else { return Vec::new() };
     let nonce = step.numbers.0;
@@ -100,7 +101,8 @@ fn made(step: &Step, last: Option<&Segment>, key: Option<u64>) -> Segment {
     made
 }
 
-/// Has a server hear the steps, and then wait: how many half-open connections and joins are left.
+/// Feeds the steps to a server and waits. Returns the half-open connections and joins that are
+/// left.
 fn left_of(steps: &[Step], backlog: usize) -> (usize, usize) {
     let config = stack::StackConfig {
         syn_backlog: backlog,
@@ -152,7 +154,8 @@ proptest! {
     }
 }
 
-/// A subflow joined a connection whose own handshake never ended: it was half-open for good.
+/// Regression: a subflow joined a connection whose own handshake never ended, so it was half-open
+/// permanently.
 #[test]
 fn regression_a_half_open_connection_accepts_no_join() {
     let step = |source, flags, number, options, follows| Step {

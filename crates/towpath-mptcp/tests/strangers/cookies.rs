@@ -1,4 +1,4 @@
-//! SYN cookies: what they carry, for how long, and for whom.
+//! SYN cookies: contents, lifetime, and the addresses they are valid for.
 
 use std::net::SocketAddr;
 
@@ -17,14 +17,14 @@ use crate::world::*;
 
 const KEY: u64 = 0x0102_0304_0506_0708;
 
-/// A server and one peer, which plays by hand.
+/// A server and one scripted peer.
 struct Table {
     server: Stack,
     now: Instant,
 }
 
 impl Table {
-    /// `backlog` 0: every SYN is answered by a cookie.
+    /// Creates both; with a `backlog` of 0, every SYN gets a cookie.
     fn new(backlog: usize, config: ConnectionConfig) -> Self {
         let config_of_stack =
             stack::StackConfig { syn_backlog: backlog, ..stack::StackConfig::default() };
@@ -46,7 +46,7 @@ impl Table {
         sent
     }
 
-    /// The only answer.
+    /// Sends a segment and returns the single reply.
     fn answer(&mut self, segment: &Segment) -> Segment {
         let mut sent = self.exchange(segment);
         assert_eq!(sent.len(), 1, "{sent:?}");
@@ -77,7 +77,7 @@ fn peer() -> SocketAddr {
     "198.51.100.7:4000".parse().unwrap()
 }
 
-/// The third packet of a peer that sent `syn` and got `answer`.
+/// Returns the third packet of a peer that sent `syn` and received `answer`.
 fn third(syn: &Segment, answer: &Segment) -> Segment {
     let mut third = segment(syn.source, ACK, syn.seq.wrapping_add(1), answer.seq.wrapping_add(1));
     third.window = 500;
@@ -115,7 +115,7 @@ fn a_client_answered_with_a_cookie_gets_full_service() {
         );
         let clock = |answer: &Segment| answer.options.timestamps.unwrap().value;
         assert_ne!(usual.seq, cookie.seq);
-        // But for what is drawn at random, and the clock, which depends on it.
+        // Equal, except for random values and the timestamp clock, which depends on them.
         let mut same = Segment { seq: usual.seq, ..cookie.clone() };
         same.options.timestamps = usual.options.timestamps;
         same.options.mptcp.clone_from(&usual.options.mptcp);
@@ -131,7 +131,7 @@ fn a_client_answered_with_a_cookie_gets_full_service() {
         );
         let mss = u32::from(syn.options.mss.unwrap()) - 12 - if multipath { 28 } else { 0 };
         assert_eq!(status.subflows[0].tcp.mss_bytes, mss);
-        // The window is scaled, and the clock goes on.
+        // The window is scaled, and the timestamp clock continues.
         let mut data = Bytes::from(vec![7; 60_000]);
         with.server.write(with.now, id, &mut data);
         let sent = with.sent();
@@ -185,7 +185,7 @@ fn a_cookie_is_good_for_one_minute_and_not_for_three() {
         let syn = syn(peer(), 77, false);
         let answer = table.answer(&syn);
         table.wait_until(at(1_000 * used));
-        // Others keep the listener under attack.
+        // Other peers keep the listener under attack.
         let other = crate::world::syn("198.51.100.8:1".parse().unwrap(), 1, false);
         table.answer(&other);
         let answers = table.exchange(&third(&syn, &answer));

@@ -1,4 +1,4 @@
-//! Floods of SYNs.
+//! SYN floods against a listener.
 
 use std::net::{Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -12,20 +12,20 @@ use towpath_net::Instant;
 use crate::world::*;
 
 const SYNS: u64 = 10_000;
-/// The backlog of a listener, unless it is told another one.
+/// Backlog of a listener by default.
 const BACKLOG: usize = 128;
 /// Half-open connections that one source may have.
 const MAX_HALF_OPEN_PER_SOURCE: usize = 16;
-/// After this time nothing is left of a flood.
+/// Time after which no state of a flood is left.
 const FREE_AFTER: Duration = Duration::from_secs(16);
-/// Nor of honest clients, whose subflows are in TIME-WAIT for 60 seconds.
+/// Time after which honest clients are also gone, whose subflows are in TIME-WAIT for 60 seconds.
 const IDLE_AFTER: Duration = Duration::from_secs(130);
 
 fn plain() -> ConnectionConfig {
     ConnectionConfig { multipath: false, ..ConnectionConfig::linux() }
 }
 
-/// Ten SYNs in each millisecond of the first second.
+/// Sends ten SYNs in each millisecond of the first second.
 fn flood(world: &mut TestNetwork, mut one: impl FnMut(&mut TestNetwork) -> Segment) {
     for number in 0..SYNS {
         let segment = one(world);
@@ -93,7 +93,7 @@ fn one_source_gets_no_more_than_its_share_of_the_backlog() {
         syn(SocketAddr::from(([192, 0, 2, 9], port)), world.random.next_u32(), false)
     });
     world.serve_clients(&plain());
-    // A client may come while it is there, and takes a place of the backlog.
+    // A client may connect during the flood, and takes an entry of the backlog.
     assert!(world.most_half_open <= MAX_HALF_OPEN_PER_SOURCE + CLIENTS, "{}", world.most_half_open);
     assert_eq!(world.server.counters().cookies_accepted, 0, "the others need no cookies");
 }
@@ -113,7 +113,7 @@ pub(crate) fn address(address: std::net::IpAddr) -> LocalAddress {
     }
 }
 
-/// A server without clients that has one address.
+/// Returns a server without clients that has one address.
 pub(crate) fn lonely(config: stack::StackConfig, own: std::net::IpAddr) -> Stack {
     let mut server = Stack::with_syn_flood_protection(config, &SynFloodProtection::new([3; 16]));
     server.add_interface(InterfaceId(1), 1_500);
@@ -126,7 +126,7 @@ pub(crate) fn lonely(config: stack::StackConfig, own: std::net::IpAddr) -> Stack
 fn the_addresses_of_one_network_are_one_source() {
     let own = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
     let destination = SocketAddr::new(own.into(), PORT);
-    // Networks, hosts in each, and how many of their SYNs are kept.
+    // Networks, hosts in each, and the number of their SYNs kept.
     for (networks, hosts, expected) in
         [(1, 100, MAX_HALF_OPEN_PER_SOURCE), (100, 1, 100), (4, 50, 4 * MAX_HALF_OPEN_PER_SOURCE)]
     {

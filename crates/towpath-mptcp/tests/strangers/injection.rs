@@ -1,4 +1,5 @@
-//! Segments from somebody who knows addresses and ports of a connection, and does not see its packets.
+//! Segments of an off-path attacker, who knows addresses and ports of a connection and cannot see
+//! its packets.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -18,13 +19,13 @@ fn plain() -> ConnectionConfig {
     ConnectionConfig { multipath: false, ..ConnectionConfig::linux() }
 }
 
-/// The client's end of its first subflow.
+/// Returns the client's address and port of its first subflow.
 fn port_of(world: &TestNetwork, number: usize) -> SocketAddr {
     let from = client_address(number, 0);
     world.find(|segment| segment.source.ip() == from && segment.flags.contains(SYN)).source
 }
 
-/// One of everything that might do harm, with numbers at random.
+/// Returns a harmful segment of the given kind, with random numbers.
 fn forged(world: &mut TestNetwork, from: SocketAddr, kind: u64) -> Segment {
     let (seq, ack) = (world.random.next_u32(), world.random.next_u32());
     let mut forged = segment(from, ACK, seq, ack);
@@ -86,7 +87,7 @@ fn an_idle_connection_answers_ten_forged_segments_in_five_seconds() {
     let from = port_of(&world, 0);
     let before = world.server_sent;
     for number in 0..10_000 {
-        // What is not answered to who is out of the window, and what always is.
+        // Segment types that get no reply when out of the window, and types that always get one.
         let kind = if number % 2 == 0 { 2 } else { 5 };
         let segment = forged(&mut world, from, kind);
         world.server.handle_packet(world.now, InterfaceId(1), Packet::emit(&segment, 0));

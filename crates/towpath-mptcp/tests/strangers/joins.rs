@@ -1,4 +1,4 @@
-//! MP_JOIN by who has no right to it.
+//! MP_JOIN from unauthenticated peers.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -14,9 +14,9 @@ use crate::flood::address;
 use crate::world::*;
 
 const JOINS: u64 = 10_000;
-/// Places for subflows whose peers have not proven themselves.
+/// Capacity for subflows whose peers are not authenticated.
 const MAX_PENDING_JOINS: usize = 4_096;
-/// Those of one source.
+/// Half-open joins that one source may have.
 const MAX_JOINS_PER_SOURCE: usize = 8;
 const FREE_AFTER: Duration = Duration::from_secs(16);
 
@@ -34,14 +34,14 @@ fn join(segment: &Segment) -> Option<MpJoin> {
     })
 }
 
-/// A third packet to a SYN/ACK, with this HMAC.
+/// Returns a third packet to a SYN/ACK, with this HMAC.
 fn third(answer: &Segment, hmac: [u8; 20]) -> Segment {
     let mut third = segment(answer.destination, ACK, answer.ack, answer.seq.wrapping_add(1));
     third.options.mptcp.push(MptcpOption::Join(MpJoin::Ack { hmac }));
     third
 }
 
-/// All clients are connected, and their second subflows about to begin; `token` of each one is known.
+/// Connects all clients, with their second subflows about to begin; returns the tokens.
 fn about_to_join(world: &mut TestNetwork) -> Vec<u32> {
     world.ends_at = at(1_150);
     for number in 0..CLIENTS {
@@ -52,7 +52,7 @@ fn about_to_join(world: &mut TestNetwork) -> Vec<u32> {
     (0..CLIENTS).map(|number| keys::token(world.keys(number).1)).collect()
 }
 
-/// Ten in each millisecond of the next second, to each client's connection in turn.
+/// Sends ten joins in each millisecond of the next second, to each client's connection in turn.
 fn flood(world: &mut TestNetwork, mut one: impl FnMut(&mut TestNetwork, usize) -> Segment) {
     for number in 0..JOINS {
         let segment = one(world, number as usize % CLIENTS);
@@ -117,7 +117,7 @@ fn wrong_hmacs_are_reset_and_consume_no_entries() {
     for many in [false, true] {
         let mut world = TestNetwork::new(ConnectionConfig::linux());
         let tokens = about_to_join(&mut world);
-        // The stranger gets each answer, and tries a HMAC.
+        // The attacker receives each reply and tries a HMAC.
         let mut guess = 0_u8;
         world.answer = Some(Box::new(move |answer| {
             guess = guess.wrapping_add(1);
@@ -132,7 +132,7 @@ fn wrong_hmacs_are_reset_and_consume_no_entries() {
         world.run(at(2_000));
         let counters = world.server.counters();
         assert!(counters.refused_joins > JOINS * 9 / 10, "{counters:?}");
-        // What the server sent: a SYN/ACK and a RST for each.
+        // The server sends a SYN/ACK and a RST for each.
         assert!(world.astray <= 2 * JOINS, "{}", world.astray);
         assert_eq!(world.server.half_open_joins(world.now), 0, "each was tried and refused");
         assert_all_joined(&world);
@@ -175,7 +175,7 @@ fn unknown_tokens_are_reset_and_leave_no_state() {
     assert_all_joined(&world);
 }
 
-/// A client that is connected and joins by hand, from an address that is nobody's.
+/// Client that is connected and joins manually, from an address that belongs to no host.
 struct ByHand {
     world: TestNetwork,
     from: SocketAddr,
@@ -191,7 +191,7 @@ impl ByHand {
             ConnectionConfig { path_manager: "single".to_owned(), ..ConnectionConfig::linux() };
         world.open(0, single, 0);
         world.run(at(1_000));
-        // Options have passed both ways once data has.
+        // Options have passed in both directions once data has.
         let keys = world.keys(0);
         Self { world, from: "203.0.113.5:77".parse().unwrap(), token: keys::token(keys.1), keys }
     }
@@ -212,7 +212,7 @@ impl ByHand {
         *hmac.first_chunk().unwrap()
     }
 
-    /// Addresses of the subflows that the server knows of.
+    /// Returns the addresses of the subflows that the server has.
     fn subflows(&self) -> Vec<IpAddr> {
         let ids = (0..20).map(stack::ConnectionId);
         let status = ids.filter_map(|id| self.world.server.status(id));
@@ -231,11 +231,11 @@ fn a_subflow_exists_only_after_its_peer_is_authenticated() {
         (hand.subflows(), hand.world.server.half_open_joins(hand.world.now)),
         (vec![first], 1)
     );
-    // A SYN that comes again gets the same answer, but for the clock.
+    // A retransmitted SYN gets the same reply, except for the clock.
     hand.world.run(at(2_000));
     let again = hand.send(&syn).remove(0);
     assert_eq!((again.seq, join(&again)), (answer.seq, join(&answer)));
-    // Who does not know the numbers can neither complete nor end it.
+    // An attacker without the numbers can neither complete nor end it.
     let proof = hand.hmac(5, &answer);
     let right = third(&answer, proof);
     for (seq, ack) in [(1, 0), (0, 1), (u32::MAX, 0)] {
@@ -247,7 +247,7 @@ fn a_subflow_exists_only_after_its_peer_is_authenticated() {
     let fourth = hand.send(&right);
     assert_eq!(hand.subflows(), [first, hand.from.ip()]);
     assert_eq!(hand.world.server.half_open_joins(hand.world.now), 0);
-    // RFC 8684 §3.2: it is acknowledged at once.
+    // RFC 8684 §3.2: it is acknowledged immediately.
     assert!(fourth.iter().any(|sent| sent.destination == hand.from && sent.flags == ACK));
 }
 
@@ -268,7 +268,7 @@ fn a_third_packet_without_the_right_hmac_is_reset_with_a_reason() {
         assert!(matches!(reasons, [MptcpOption::Reset(reason)] if reason.reason == 1), "{reset:?}");
         assert_eq!(hand.subflows(), [client_address(0, 0)]);
         assert_eq!(hand.world.server.half_open_joins(hand.world.now), 0);
-        // The right one comes too late.
+        // The correct one arrives too late.
         let right = third(&answer, hand.hmac(5, &answer));
         assert!(hand.send(&right).remove(0).flags.contains(RST));
     }

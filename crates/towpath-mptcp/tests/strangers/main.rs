@@ -1,4 +1,5 @@
-//! A server that faces strangers, in virtual time: floods and forged packets beside five honest clients.
+//! SYN flood protection of a server in virtual time: floods and forged packets, with five honest
+//! clients.
 
 #![expect(
     clippy::unwrap_used,

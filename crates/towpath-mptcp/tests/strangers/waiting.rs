@@ -1,4 +1,4 @@
-//! Connections that are over and wait for what may still be on its way.
+//! Connections in TIME-WAIT, which wait for delayed packets.
 
 use std::net::SocketAddr;
 
@@ -18,7 +18,7 @@ fn exchange(server: &mut Stack, now: u64, segment: &Segment) -> Vec<Segment> {
     sent
 }
 
-/// A connection that the server closes first: it is in TIME-WAIT.
+/// Opens a connection that the server closes first: it is in TIME-WAIT.
 fn open_and_close(server: &mut Stack, now: u64, source: SocketAddr) {
     let answer = exchange(server, now, &syn(source, 9, false)).remove(0);
     exchange(server, now, &segment(source, ACK, 10, answer.seq.wrapping_add(1)));
@@ -44,7 +44,7 @@ fn no_more_than_the_limit_wait_and_the_oldest_goes_first() {
     for number in 0..100 {
         open_and_close(&mut server, number, peer(number));
     }
-    // Who is in TIME-WAIT acknowledges a FIN that comes again; who is not, refuses it.
+    // A connection in TIME-WAIT acknowledges a retransmitted FIN; any other sends RST.
     let waits = |server: &mut Stack, number: u64| {
         let fin = segment(peer(number), Flags::FIN.with(ACK), 10, 77);
         exchange(server, 200, &fin).iter().all(|answer| !answer.flags.contains(RST))

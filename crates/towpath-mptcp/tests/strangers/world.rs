@@ -1,4 +1,5 @@
-//! A server, five honest clients with two addresses each, and whoever else sends to it.
+//! Test network: a server, five honest clients with two addresses each, and unauthenticated
+//! senders.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -19,7 +20,7 @@ use towpath_net::Instant;
 
 pub(crate) const PORT: u16 = 80;
 pub(crate) const CLIENTS: usize = 5;
-/// How long a packet of an honest client is on its way.
+/// One-way delay between honest clients and the server.
 const DELAY: Duration = Duration::from_millis(10);
 const WIRE: InterfaceId = InterfaceId(1);
 
@@ -27,10 +28,10 @@ pub(crate) const ACK: Flags = Flags::ACK;
 pub(crate) const SYN: Flags = Flags::SYN;
 pub(crate) const RST: Flags = Flags::RST;
 
-/// What a stranger does when the server answers it.
+/// Reaction of an attacker to a reply of the server.
 pub(crate) type Answer = Box<dyn FnMut(&Segment) -> Option<Segment>>;
 
-/// An honest client: it sends something, and gets it back.
+/// Honest client: it sends data, and gets it back.
 pub(crate) struct Client {
     pub(crate) stack: Stack,
     pub(crate) id: Option<ConnectionId>,
@@ -42,11 +43,11 @@ pub(crate) struct Client {
     pub(crate) notices: Vec<StackNotice>,
 }
 
-/// One connection at the server, which sends everything back.
+/// One connection at the server, which echoes everything.
 #[derive(Default)]
 struct Echo {
     waiting: VecDeque<Bytes>,
-    /// The client has sent all.
+    /// Set when the client has sent everything.
     at_end: bool,
     ended: bool,
 }
@@ -56,20 +57,20 @@ pub(crate) struct TestNetwork {
     pub(crate) server: Stack,
     pub(crate) clients: Vec<Client>,
     echoes: BTreeMap<ConnectionId, Echo>,
-    /// Everything that the server has accepted.
+    /// Number of connections that the server has accepted.
     pub(crate) accepted: usize,
-    /// To the server, or a client.
+    /// Packets in flight to the server, or to a client.
     on_the_way: BTreeMap<(Instant, u64), (Option<usize>, Packet)>,
     sequence: u64,
     attacks: BTreeMap<(Instant, u64), Segment>,
     pub(crate) answer: Option<Answer>,
-    /// What the server sends to nobody of ours.
+    /// Packets from the server to addresses other than the honest clients'.
     pub(crate) astray: u64,
     pub(crate) server_sent: u64,
-    /// Between the server and a client, in both directions.
+    /// Recorded segments between the server and clients, in both directions.
     pub(crate) seen: Vec<Segment>,
     pub(crate) most_half_open: usize,
-    /// Clients end their connections then, and not before.
+    /// Time at which clients end their connections.
     pub(crate) ends_at: Instant,
     pub(crate) random: Pcg32,
 }
@@ -82,7 +83,7 @@ pub(crate) fn server() -> SocketAddr {
     SocketAddr::new(server_address(), PORT)
 }
 
-/// A client's address on one of its two paths.
+/// Returns a client's address on one of its two paths.
 pub(crate) fn client_address(client: usize, path: u8) -> IpAddr {
     Ipv4Addr::new(10, 1 + path, client as u8, 1).into()
 }
@@ -118,14 +119,14 @@ fn stack(number: u8, addresses: &[LocalAddress]) -> Stack {
 }
 
 impl TestNetwork {
-    /// A server of this kind, and clients that are idle.
+    /// Creates a server with this configuration, and idle clients.
     pub(crate) fn new(config: ConnectionConfig) -> Self {
         let mut server = stack(0, &[local(server_address(), 1, false)]);
         server.listen(PORT, config).unwrap();
         Self::with_server(server)
     }
 
-    /// Any server.
+    /// Creates the network around a given server.
     pub(crate) fn with_server(server: Stack) -> Self {
         let client = |number: usize| Client {
             stack: stack(
@@ -159,7 +160,7 @@ impl TestNetwork {
         }
     }
 
-    /// A client opens a connection now, and has so many bytes to send.
+    /// Opens a client's connection now, with `bytes` to send.
     pub(crate) fn open(&mut self, number: usize, config: ConnectionConfig, bytes: usize) {
         let client = &mut self.clients[number];
         let data: Bytes = (0..bytes).map(|at| (at * 7 + number) as u8).collect();
@@ -169,13 +170,13 @@ impl TestNetwork {
         self.pump();
     }
 
-    /// What comes to the server at some time, whoever sends it.
+    /// Schedules a segment from an arbitrary sender to the server.
     pub(crate) fn attack(&mut self, at: Instant, segment: Segment) {
         self.sequence += 1;
         self.attacks.insert((at, self.sequence), segment);
     }
 
-    /// Runs until then.
+    /// Runs the network until the given time.
     pub(crate) fn run(&mut self, until: Instant) {
         self.pump();
         while let Some(next) = self.next().filter(|next| *next <= until) {
@@ -292,7 +293,7 @@ impl TestNetwork {
         }
     }
 
-    /// The server's application.
+    /// Runs the server's application, an echo service.
     fn serve(&mut self) {
         while let Some(event) = self.server.poll_event() {
             match event {
@@ -328,7 +329,7 @@ impl TestNetwork {
         }
     }
 
-    /// Whether a client got back all that it sent, and the connection ended in order.
+    /// Returns true if a client got back all it sent, and the connection ended regularly.
     pub(crate) fn is_served(&self, number: usize) -> bool {
         let client = &self.clients[number];
         let all = !client.sends.is_empty() && client.received == client.sends[..];
@@ -347,7 +348,8 @@ impl TestNetwork {
         }
     }
 
-    /// Clients open connections while strangers send, 150 ms apart, and have five seconds.
+    /// Lets clients open connections during the attack, 150 ms apart, with five seconds to
+    /// complete.
     pub(crate) fn serve_clients(&mut self, config: &ConnectionConfig) {
         for number in 0..CLIENTS {
             self.run(at(200 + 150 * number as u64));
@@ -357,19 +359,19 @@ impl TestNetwork {
         self.assert_all_served();
     }
 
-    /// Any source address that is nobody's of ours.
+    /// Returns a random source address that belongs to no client.
     pub(crate) fn forged(&mut self) -> SocketAddr {
         let host = self.random.next_u32() & 0x00ff_ffff;
         let port = (self.random.next_u32() >> 16) as u16 | 1;
         SocketAddr::new(Ipv4Addr::from(0x5500_0000 | host).into(), port)
     }
 
-    /// Only the first packet of a server to a client that meets a condition.
+    /// Returns the first recorded segment that meets a condition.
     pub(crate) fn find(&self, which: impl Fn(&Segment) -> bool) -> Segment {
         self.seen.iter().find(|segment| which(segment)).expect("such a segment was sent").clone()
     }
 
-    /// Keys of the client and of the server in a client's connection.
+    /// Returns the keys of client and server in a client's connection.
     pub(crate) fn keys(&self, number: usize) -> (u64, u64) {
         let from = client_address(number, 0);
         let third = self.find(|segment| {
@@ -381,7 +383,7 @@ impl TestNetwork {
     }
 }
 
-/// What tests look at: handshakes.
+/// Parses a packet and returns it if tests record it: only handshakes.
 fn noted(packet: &Packet) -> Option<Segment> {
     let segment = packet.parse().unwrap();
     let joins = segment.options.mptcp.iter().any(|option| matches!(option, MptcpOption::Join(_)));
@@ -395,7 +397,7 @@ pub(crate) fn capable(segment: &Segment) -> Option<MpCapable> {
     })
 }
 
-/// A segment to the server.
+/// Returns a segment to the server.
 pub(crate) fn segment(source: SocketAddr, flags: Flags, seq: u32, ack: u32) -> Segment {
     Segment {
         source,
@@ -411,7 +413,7 @@ pub(crate) fn segment(source: SocketAddr, flags: Flags, seq: u32, ack: u32) -> S
     }
 }
 
-/// MP_CAPABLE of a SYN.
+/// Returns MP_CAPABLE of a SYN.
 pub(crate) fn offer() -> MptcpOption {
     MptcpOption::Capable(MpCapable {
         version: 1,
@@ -425,7 +427,7 @@ pub(crate) fn offer() -> MptcpOption {
     })
 }
 
-/// A SYN as hosts send it.
+/// Returns a SYN as hosts send it.
 pub(crate) fn syn(source: SocketAddr, seq: u32, multipath: bool) -> Segment {
     let mut syn = segment(source, SYN, seq, 0);
     syn.options.mss = Some(1_460);

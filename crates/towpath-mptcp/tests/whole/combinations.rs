@@ -1,4 +1,4 @@
-//! Every scheduler with every path manager, on paths that differ: every byte, once, in order.
+//! Every scheduler with every path manager, on different paths: each byte arrives once, in order.
 
 use std::time::Duration;
 
@@ -9,7 +9,8 @@ use towpath_multipath::scheduler;
 
 use crate::world::{PathDirection, TestNetwork};
 
-/// Wi-Fi that loses and reorders, a slow long path with a deep queue, a fast far one that loses a lot.
+/// Returns Wi-Fi with loss and reordering, a slow long path with a deep queue, and a fast far one
+/// with high loss.
 fn paths(count: usize, seed: u64) -> Vec<[PathDirection; 2]> {
     let near = PathDirection {
         delay: Duration::from_millis(8),

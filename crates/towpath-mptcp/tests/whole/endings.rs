@@ -1,4 +1,4 @@
-//! How connections end: half close, lost ends, aborts, and all of it at once.
+//! Ends of connections: half close, lost ends, aborts, and simultaneous combinations.
 
 use std::time::Duration;
 
@@ -52,7 +52,7 @@ fn crossing_data_fins_are_both_delivered_under_loss() {
     }
 }
 
-/// Everything is there but the end; then the path that would have carried it is gone.
+/// All data has arrived except its end; then the path that would have carried it is removed.
 #[test]
 fn the_end_of_data_outlives_the_subflow_that_carried_it() {
     for profile in [ConnectionConfig::linux, ConnectionConfig::ideal] {
@@ -72,7 +72,8 @@ fn the_end_of_data_outlives_the_subflow_that_carried_it() {
     }
 }
 
-/// Both ends have ended and nobody knows of the other, then the only address goes away and another comes.
+/// Both ends have sent their end, and neither has received the other's. Then the only address is
+/// removed and another one is added.
 #[test]
 fn the_end_of_data_outlives_the_last_subflow() {
     for profile in [ConnectionConfig::linux, ConnectionConfig::ideal] {
@@ -96,7 +97,7 @@ fn an_abort_ends_both_at_once() {
     for profile in [ConnectionConfig::linux, ConnectionConfig::ideal] {
         for who in 0..2 {
             for paths in 1..4 {
-                // No overflow: an MP_FASTCLOSE that is lost is another test.
+                // No overflow: a lost MP_FASTCLOSE is another test.
                 let deep = [PathDirection { queue: seconds(5), ..lossy(0)[0] }; 2];
                 let mut world = TestNetwork::new(1, vec![deep; paths], [profile(), profile()]);
                 world.ends[0].send(pattern(12_000_000, 1));
@@ -118,7 +119,7 @@ fn an_abort_ends_both_at_once() {
     }
 }
 
-/// Every `MP_FASTCLOSE` is lost: the peer still finds out by what it sends.
+/// Every `MP_FASTCLOSE` is lost: the peer learns of the abort when it sends data.
 #[test]
 fn an_abort_that_is_lost_is_noticed() {
     for profile in [ConnectionConfig::linux, ConnectionConfig::ideal] {

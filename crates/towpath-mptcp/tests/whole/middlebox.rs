@@ -1,4 +1,4 @@
-//! Middleboxes that do to segments what real ones do.
+//! Middleboxes with the effects of real ones.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -8,20 +8,20 @@ use towpath_net::Packet as _;
 
 use crate::world::Middlebox;
 
-/// What a middlebox does.
+/// Change that a middlebox makes to packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mangle {
     Nothing,
-    /// Takes out all options of Multipath TCP.
+    /// Strips all options of Multipath TCP.
     StripAll,
     StripDss,
     StripJoin,
     StripAddAddress,
-    /// Halves segments; both halves get the options, as offload engines do it.
+    /// Splits segments in two; both parts get the options, as with offload engines.
     Split,
     /// Joins segments; the second one's options are lost.
     Coalesce,
-    /// Changes data and mends the checksum, as application level gateways do.
+    /// Changes data and fixes the checksum, as application level gateways do.
     ChangePayload,
     Duplicate,
     /// Flips a bit in every tenth packet.

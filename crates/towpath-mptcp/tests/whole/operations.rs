@@ -1,5 +1,5 @@
-//! Random operations on whole connections: every byte once and in order, or a clean error; no
-//! connection hangs, and nothing of it is left behind.
+//! Random operations on whole connections. Every byte arrives once and in order, or a clean error
+//! occurs. No connection hangs, and no state remains.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::middlebox::Mangle;
 use crate::repeat::repeat;
 use crate::world::{PathDirection, TestApp, TestNetwork, pattern};
 
-/// What a host does where a switch decides.
+/// Profile of a host, which selects its switches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Profile {
     Linux6x,
@@ -24,7 +24,7 @@ pub(crate) enum Profile {
     Ideal,
 }
 
-/// A host's settings.
+/// Settings of a host in a plan.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Host {
     multipath: bool,
@@ -47,7 +47,7 @@ pub(crate) struct Host {
 /// The smallest receive buffer that may grow.
 const SMALL_BUFFER_BYTES: u64 = 3_000;
 
-/// What Linux does.
+/// Host with the behaviour of Linux.
 const LINUX: Host = Host {
     multipath: true,
     profile: Profile::Linux6x,
@@ -81,7 +81,7 @@ impl Host {
             OpportunisticConfig { retransmission: variant, penalisation: variant };
         config.checksum = self.checksum;
         let (mode, initial_bytes) = self.buffer;
-        // One that is small for good must be said exactly, in units of bytes.
+        // A small window must be advertised exactly, in units of bytes.
         let tiny = initial_bytes < SMALL_BUFFER_BYTES;
         let max_bytes = if tiny { initial_bytes } else { 1 << 20 };
         let window_share = match self.profile {
@@ -105,7 +105,7 @@ impl Host {
     }
 }
 
-/// What an address may be used for.
+/// Permitted uses of an address.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Use {
     subflow: bool,
@@ -114,7 +114,7 @@ pub(crate) struct Use {
     fullmesh: bool,
 }
 
-/// Something that happens to a connection. `host` 0 opens it, 1 listens.
+/// Operation during a connection. `host` 0 opens it, 1 listens.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Operation {
     Write {
@@ -134,7 +134,7 @@ pub(crate) enum Operation {
     Forget {
         host: usize,
     },
-    /// A path loses everything, or works again.
+    /// A path drops everything, or works again.
     Path {
         path: usize,
         up: bool,
@@ -172,29 +172,29 @@ pub(crate) enum Operation {
     },
 }
 
-/// A connection's life.
+/// Plan of a connection's whole life.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     seed: u64,
     v6: bool,
     hosts: [Host; 2],
-    /// One way delay and MTU of each path.
+    /// One-way delay of each path in ms; `mtus` holds the MTUs.
     delays_ms: Vec<u64>,
     mtus: [u32; 3],
-    /// What is on the path from the begin to the end, beside what operations put there.
+    /// Middlebox on the path for the whole run; operations may add others.
     middlebox: Mangle,
-    /// Milliseconds since the one before, and what then.
+    /// Operations, each with the milliseconds since the previous one.
     operations: Vec<(u64, Operation)>,
-    /// All paths work again at the end.
+    /// Set when all paths work again at the end.
     heal: bool,
 }
 
-/// Virtual time that a connection may take to end after both applications have ended theirs: 15
-/// retransmissions take a quarter of an hour, and the connection's own back-off comes on top.
+/// Virtual time that a connection may take to end after both applications have ended. 15
+/// retransmissions take a quarter of an hour, plus the connection's own back-off.
 const MAX_CLOSE_TIME: Duration = Duration::from_secs(7_200);
 /// Windows that pass within it if each takes the longest timeout, and some are lost.
 const MAX_LONE_WINDOWS: usize = 40;
-/// After which nothing may be left: TIME-WAIT lasts 60 s.
+/// Time after which no state may be left: TIME-WAIT lasts 60 s.
 const MAX_CLEANUP_TIME: Duration = Duration::from_secs(1_800);
 
 impl Plan {
@@ -219,7 +219,7 @@ impl Plan {
             })
     }
 
-    /// Whether data must arrive as it was sent.
+    /// Returns true if data must arrive unchanged.
     fn is_protected(&self, world: &TestNetwork) -> bool {
         let multipath = self.hosts.iter().all(|host| host.multipath);
         let checksum = self.hosts.iter().any(|host| host.checksum);
@@ -243,7 +243,7 @@ impl Plan {
         world
     }
 
-    /// Lives it, and says what is wrong with it.
+    /// Runs the plan, and returns the first violation.
     pub(crate) fn check(&self) -> Result<(), String> {
         let mut world = self.world();
         let mut written = [0, 0];
@@ -345,10 +345,11 @@ impl Plan {
         }
     }
 
-    /// What a host may write now: for single bytes, much would take for ever. A box that merges packets
-    /// keeps a lone one until the next comes, so that a window of less than a packet costs a timeout,
-    /// which doubles to two minutes and stays there, as nothing that was sent once is ever acknowledged
-    /// (RFC 6298 §3, §5.5): then there is a limit for all that it writes.
+    /// Returns the bytes that a host may write now: single-byte windows would take too long for
+    /// much data. A middlebox that merges packets holds a single packet until the next comes. A
+    /// window of less than a packet then costs a timeout for each. The timeout doubles to two
+    /// minutes and stays there, since only retransmissions are acknowledged (RFC 6298 §3, §5.5).
+    /// All writes of the host are limited in this case.
     fn most_to_write(&self, host: usize, written: usize) -> usize {
         let window = self.hosts[1 - host].buffer.1;
         let merges = |(_, operation): &(u64, Operation)| {
@@ -362,7 +363,7 @@ impl Plan {
         }
     }
 
-    /// Both applications read, and end what they write; the world may become good again.
+    /// Lets both applications read and end their writes; faults may be removed.
     fn end(&self, world: &mut TestNetwork) {
         for end in &mut world.ends {
             end.paused = false;
@@ -412,7 +413,7 @@ impl Plan {
             if !self.is_hostile() && end.closed != Some(Ok(())) {
                 return Err(format!("an error for no reason: {} {:?}", state(), other.closed));
             }
-            // Who waits for a peer that is gone waits for ever, without keep-alives.
+            // Without keep-alives, an end whose peer is gone waits forever.
             let deserted = forgotten[1 - host] || failed(other) || other.connection.is_none();
             if let (None, Some(id)) = (end.closed, end.connection) {
                 if !deserted {
@@ -434,7 +435,7 @@ fn fell_back(end: &TestApp) -> bool {
     end.notices.iter().any(|notice| matches!(notice, StackNotice::Fallback(_)))
 }
 
-/// Whether it may break connections that did nothing wrong.
+/// Returns true if the middlebox may break correct connections.
 fn hostile(mangle: Mangle) -> bool {
     match mangle {
         Mangle::Nothing | Mangle::Split | Mangle::Duplicate | Mangle::StripAddAddress => false,
@@ -496,7 +497,7 @@ fn host() -> impl Strategy<Value = Host> {
     )
 }
 
-/// What plans put on paths.
+/// Middleboxes that plans put on paths.
 const MANGLES: [Mangle; 10] = [
     Mangle::Nothing,
     Mangle::StripAll,
@@ -510,7 +511,7 @@ const MANGLES: [Mangle; 10] = [
     Mangle::Corrupt,
 ];
 
-/// What applications do when nothing is wrong.
+/// Returns operations of applications without any fault.
 fn calm() -> BoxedStrategy<Operation> {
     let jitter = prop_oneof![3 => 0..10_u64, 1 => 10..200_u64];
     let line = (0..3_usize, 0..60_u64, jitter, 0..50_u32, 50..5_000_u64).prop_map(
@@ -541,7 +542,7 @@ fn calm() -> BoxedStrategy<Operation> {
     .boxed()
 }
 
-/// Paths and addresses that come and go.
+/// Returns operations that add and remove paths and addresses.
 fn moving() -> BoxedStrategy<Operation> {
     prop_oneof![
         3 => calm(),
@@ -556,14 +557,14 @@ fn moving() -> BoxedStrategy<Operation> {
     .boxed()
 }
 
-/// Middleboxes that come and go.
+/// Returns operations that add and remove middleboxes.
 fn mangled() -> BoxedStrategy<Operation> {
     let mangle = (0..3_usize, select(MANGLES.to_vec()))
         .prop_map(|(path, mangle)| Operation::Mangle { path, mangle });
     prop_oneof![3 => calm(), 1 => mangle].boxed()
 }
 
-/// All of it, and ends before time.
+/// Returns all operations, including early ends.
 fn wild() -> BoxedStrategy<Operation> {
     prop_oneof![
         4 => moving(),
@@ -592,8 +593,8 @@ fn plan(
     )
 }
 
-/// The same plans on every run, and more with `cargo xtask test --all`, unless `PROPTEST_RNG_SEED` says
-/// others, and `PROPTEST_CASES` how many.
+/// Returns the settings: the same plans on every run, and more with `cargo xtask test --all`.
+/// `PROPTEST_RNG_SEED` selects other plans, and `PROPTEST_CASES` their number.
 fn settings() -> ProptestConfig {
     let mut settings = ProptestConfig {
         failure_persistence: None,
@@ -853,7 +854,8 @@ fn regression_a_window_without_a_data_ack_opens_after_a_fallback() {
     assert_eq!(plan.check(), Ok(()));
 }
 
-/// One byte at a time, each of which waits in the box until a timeout repeats it: slow, and no stall.
+/// One byte at a time, each of which waits in the middlebox until a timeout retransmits it: slow,
+/// but no stall.
 #[test]
 fn regression_a_box_that_delays_packets_costs_one_timeout_each() {
     let [host, _] = small().hosts;
@@ -865,7 +867,7 @@ fn regression_a_box_that_delays_packets_costs_one_timeout_each() {
     let sent = pattern(bytes, 1);
     world.run(Duration::from_secs(1), |world| world.ends[1].connection.is_some());
     world.ends[1].append(&sent);
-    // The connection's own timeout is at most two minutes, and the way takes milliseconds.
+    // The connection's own timeout is at most two minutes, and the path takes milliseconds.
     let longest = Duration::from_millis(120_010);
     for got in 1..=bytes {
         let until = world.elapsed() + longest;

@@ -1,4 +1,4 @@
-//! Paths that come and go under a connection that stays.
+//! Paths that are added and removed during a connection.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ fn millis(count: u64) -> Duration {
     Duration::from_millis(count)
 }
 
-/// 10 Mbit/s, so that a transfer of a megabyte is cut in its middle.
+/// Returns a path of 10 Mbit/s, so that a change occurs within a transfer of a megabyte.
 fn line() -> [PathDirection; 2] {
     [PathDirection { byte_nanos: 800, ..PathDirection::default() }; 2]
 }
@@ -30,7 +30,7 @@ fn profiles() -> [fn() -> ConnectionConfig; 2] {
     [ConnectionConfig::linux, ConnectionConfig::ideal]
 }
 
-/// Data in one direction or both, with the change `change` after half a second.
+/// Transfers data in one direction or both, with the change `change` after half a second.
 fn survives(what: &str, paths: usize, change: impl Fn(&mut TestNetwork, Duration)) {
     for profile in profiles() {
         for (seed, [up, down]) in
@@ -52,7 +52,7 @@ fn survives(what: &str, paths: usize, change: impl Fn(&mut TestNetwork, Duration
 
 #[test]
 fn the_only_address_is_replaced_by_another() {
-    // The old one goes first: for two seconds there is no path at all (break before make).
+    // The old path goes first: for two seconds no path exists (break before make).
     survives("break before make", 1, |world, _| {
         world.stacks[0].remove_address(world.now, world.address(0, 0));
         world.run(world.elapsed() + seconds(2), |_| false);
@@ -132,8 +132,8 @@ fn the_interface_goes_down_and_comes_back() {
 
 #[test]
 fn a_silent_path_is_stale_and_alive_again_when_it_answers() {
-    // Stale is what holds the connection up for several rounds of its timer; so much must be under
-    // way that a few repetitions from the front do not bring it all.
+    // A subflow is stale if it blocks the connection for several rounds of its timer. Enough data
+    // must be in flight that a few retransmissions from the front do not deliver all of it.
     let profile = ConnectionConfig::linux;
     let slow = PathDirection { delay: millis(100), queue: millis(500), ..line()[0] };
     let mut world = TestNetwork::new(1, vec![line(), [slow; 2]], [profile(), profile()]);
@@ -166,7 +166,7 @@ fn without_any_path_the_connection_ends_after_the_configured_time() {
         assert_eq!(world.ends[0].closed, None);
         world.run(millis(510) + profile().close_timeout, TestNetwork::finished);
         assert_eq!(world.ends[0].closed, Some(Err(ConnectionError::NoPath)));
-        // The server hears nothing of it; its own repetitions end it.
+        // The server receives nothing of it; its own retransmissions end it.
         let closed = |world: &TestNetwork| {
             world.ends[0].notices.iter().any(|n| matches!(n, StackNotice::SubflowClosed { .. }))
         };

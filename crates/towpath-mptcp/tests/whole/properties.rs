@@ -1,5 +1,5 @@
-//! What holds whatever the network: nothing is repeated for nothing, what waits takes bounded memory,
-//! packets of any size fill a link, and a second path does no harm.
+//! Properties that hold on any network: no spurious retransmissions, and bounded memory for waiting
+//! data. Packets of any size fill a link, and a second path does no harm.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn config(multipath: bool, congestion_control: &str) -> ConnectionConfig {
     config
 }
 
-/// Both directions of a path that loses nothing on its way; its queue may still be full.
+/// Returns both directions of a path without random loss; its queue may still be full.
 fn path(rate: u64, delay: Duration, queue: Duration) -> [PathDirection; 2] {
     [PathDirection { delay, byte_nanos: 8_000_000_000 / rate, queue, ..PathDirection::default() };
         2]
@@ -28,24 +28,24 @@ fn millis(count: u32) -> Duration {
     Duration::from_millis(count.into())
 }
 
-/// What each round draws depends on the property and the round alone.
+/// Returns a generator that depends only on the property and the round.
 fn draws(property: u64, round: u64) -> Pcg32 {
     Pcg32::seed_from_u64(property << 32 | round)
 }
 
-/// A number of this range, both ends included.
+/// Returns a number of this range, both ends included.
 fn draw(random: &mut Pcg32, from: u32, to: u32) -> u32 {
     from + random.next_u32() % (to - from + 1)
 }
 
-/// Sends so much one way, and says how long it took to the last byte.
+/// Sends `bytes` in one direction and returns the time until the last byte.
 fn time(world: &mut TestNetwork, bytes: usize, what: &str) -> Duration {
     world.deliver([bytes, 0], Duration::from_secs(600), what);
     world.ended_at[1].saturating_since(towpath_net::Instant::ZERO)
 }
 
-/// What is repeated was dropped, or a duplicate of the network pretended so; what jitter reorders costs
-/// a hundredth of the packets at most, until its extent is known.
+/// Each retransmission follows a drop, or a duplicate that imitated one. Reordering by jitter costs
+/// at most a hundredth of the packets, until its extent is known.
 #[test]
 fn only_lost_data_is_retransmitted() {
     for round in 0..repeat([4, 16, 200]) {
@@ -72,7 +72,7 @@ fn only_lost_data_is_retransmitted() {
     }
 }
 
-/// Neither what waits for earlier data nor what waits to be acknowledged grows beyond its buffer.
+/// Neither out-of-order data nor unacknowledged data grows beyond its buffer.
 #[test]
 fn queued_data_takes_bounded_memory() {
     for round in 0..repeat([4, 12, 150]) {
@@ -105,22 +105,23 @@ fn queued_data_takes_bounded_memory() {
         assert!(world.finished(), "{round}: {:?}", world.status(0));
         let waited = world.status(1).reorder_peak_bytes;
         assert!(most <= buffer, "{round}: {most} of {buffer} bytes at the sender");
-        // A promise is kept to the unit of its field, on every subflow.
+        // The advertised window is rounded to the unit of its field, on every subflow.
         let promised = buffer + 2 * 1_024;
         assert!(waited <= promised, "{round}: {waited} of {promised} bytes at the receiver");
     }
 }
 
-/// Share of the rate that the packets of the second half take, headers included, until the best moment
-/// of the last tenth: what waits behind a gap came sooner than it counts, and the last packet of all, if
-/// it is lost, costs a timeout (a probe for a single packet waits as long).
+/// Returns the share of the rate that the packets of the second half take, headers included.
+/// Measured until the best moment of the last tenth. Data behind a gap arrived earlier than it
+/// counts. The loss of the very last packet costs a timeout (a probe for a single packet waits as
+/// long).
 fn share(multipath: bool, control: &str, mtu: u32, line: [PathDirection; 2], bytes: usize) -> f64 {
     let configs = [config(multipath, control), config(multipath, control)];
     let mut world = TestNetwork::with_mtus(false, 1, vec![line], &[mtu], configs);
     let sent = [pattern(bytes, 1), pattern(0, 2)];
     world.ends[0].send(sent[0].clone());
     world.ends[1].finish();
-    // When half had come, and each moment after nine tenths.
+    // Time when half had arrived, and each time after nine tenths.
     let (mut half, mut ends) = (None, Vec::new());
     world.run(Duration::from_secs(600), |world| {
         let now = (world.now, world.ends[1].received.len());
@@ -143,8 +144,8 @@ fn share(multipath: bool, control: &str, mtu: u32, line: [PathDirection; 2], byt
     shares.fold(0.0, f64::max).min(1.0)
 }
 
-/// Where the rate is the limit and slow start is over, goodput follows from the headers of a packet:
-/// corrected for them it is the same, within 3 %, whatever the MTU.
+/// With the rate as the limit and slow start over, goodput follows from the headers of a packet.
+/// Corrected for them it is the same, within 3 %, for any MTU.
 #[test]
 fn packets_of_any_size_fill_a_link() {
     const MTUS: [u32; 7] = [576, 1_280, 1_500, 2_304, 4_000, 8_900, 9_000];
@@ -154,7 +155,7 @@ fn packets_of_any_size_fill_a_link() {
         let control = ["cubic", "reno"][usize::from(round % 4 > 1)];
         let rate = u64::from(draw(&mut random, 5, 40)) * MBIT;
         let delay = draw(&mut random, 2, 25);
-        // Ten packets of the largest kind at least, and the product of rate and delay.
+        // At least ten packets of the largest kind, and the product of rate and delay.
         let largest = (90_000 * 8_000 / rate) as u32;
         let line = path(rate, millis(delay), millis(largest.max(2 * delay)));
         let bytes = (rate / 8 * 2) as usize;
@@ -174,8 +175,8 @@ fn a_second_path_of_equal_quality_does_no_harm() {
         let rate = u64::from(draw(&mut random, 2, 50)) * MBIT;
         let line = path(rate, millis(draw(&mut random, 2, 80)), millis(draw(&mut random, 40, 300)));
         let [one, two] = [1, 2].map(|paths| {
-            // A switch of Linux's does harm at the end of a transfer: round 119 takes 3.8 instead of 3.0 s
-            // when the last small packet waits for another one.
+            // Nagle's rule, as in Linux, costs time at the end of a transfer: round 119 takes 3.8
+            // instead of 3.0 s when the last small packet waits for another one.
             let mut config = config(true, control);
             config.subflow.nagle = false;
             let configs = [config.clone(), config];

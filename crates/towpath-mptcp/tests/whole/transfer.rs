@@ -1,4 +1,4 @@
-//! Transfers over clean and bad paths: every byte, once, in order.
+//! Transfers over good and bad paths: each byte arrives once, in order.
 
 use std::time::Duration;
 

@@ -33,7 +33,7 @@ fn seconds(count: u64) -> Duration {
     Duration::from_secs(count)
 }
 
-/// The reader takes nothing for a long time, twice; the window is closed in between.
+/// The reader pauses for a long time, twice; the window is closed during each pause.
 #[test]
 fn a_reader_that_pauses_gets_everything() {
     for (seed, paths, loss) in [(1, 1, 0), (2, 2, 0), (3, 1, 100), (4, 2, 100), (5, 3, 200)] {
@@ -58,7 +58,7 @@ fn a_reader_that_pauses_gets_everything() {
     }
 }
 
-/// One window update is all that can reopen the transfer; its loss must be made good by probes.
+/// A single window update reopens the transfer; if it is lost, probes must replace it.
 #[test]
 fn a_window_that_opens_is_noticed_soon_although_updates_are_lost() {
     for seed in 0..10 {
@@ -154,8 +154,8 @@ fn opportunistic_retransmission_and_penalisation_act_and_help() {
     assert!(on < off, "{on} with, {off} without");
 }
 
-/// What a program writes is kept in pieces of 32 KiB. Where they end does not show on the wire; where a
-/// burst of the scheduler ends, it may: 51 of 2,113 packets (117 when each piece was sent alone).
+/// Written data is kept in pieces of 32 KiB, whose ends do not show on the wire. The end of a
+/// scheduler's burst may: 51 of 2,113 packets (117 when each piece was sent alone).
 #[test]
 fn as_linux_packets_are_full_for_any_write_sizes() {
     let lines = vec![line(10, 400, 0), line(30, 800, 0)];
@@ -202,9 +202,9 @@ fn as_linux_the_minimum_buffer_is_added_to_that_of_subflows() {
     assert_eq!(taken(260_000, false), taken(4_096, false), "TCP has only its own");
 }
 
-/// Linux asks for room in the send buffer only where a packet of the queue begins
-/// (`tcp_sendmsg_locked`): 3.1 MB in flight were seen with a buffer of 252 KB. Multipath TCP asks for each
-/// fragment of what is written.
+/// Linux checks for room in the send buffer only where a queued packet begins
+/// (`tcp_sendmsg_locked`): 3.1 MB in flight were observed with a buffer of 252 KB. Multipath TCP
+/// checks for each fragment that is written.
 #[test]
 fn as_linux_plain_tcp_sends_more_than_its_send_buffer() {
     const BYTES: usize = 30_000_000;

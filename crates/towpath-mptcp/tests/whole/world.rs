@@ -15,22 +15,22 @@ use towpath_mptcp::subflow::TcpState;
 use towpath_mptcp::wire::Packet;
 use towpath_net::Instant;
 
-/// The port that the server listens on.
+/// Port of the listening host.
 pub(crate) const PORT: u16 = 80;
 
 /// One direction of a path.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PathDirection {
     pub(crate) delay: Duration,
-    /// Extra delay, drawn anew for each packet: it reorders.
+    /// Maximum extra delay, drawn for each packet: it causes reordering.
     pub(crate) jitter: Duration,
-    /// Per thousand.
+    /// Loss probability, in packets per thousand.
     pub(crate) loss: u32,
-    /// Per thousand.
+    /// Duplication probability, in packets per thousand.
     pub(crate) duplication: u32,
-    /// Time that a byte takes.
+    /// Transmission time of a byte in nanoseconds.
     pub(crate) byte_nanos: u64,
-    /// Longest wait; what would wait longer is dropped.
+    /// Maximum queueing delay; packets that would wait longer are dropped.
     pub(crate) queue: Duration,
     pub(crate) up: bool,
 }
@@ -49,10 +49,10 @@ impl Default for PathDirection {
     }
 }
 
-/// What happens to a packet on its way: `None` loses it.
+/// Function applied to a packet on its path: an empty vector drops it.
 pub(crate) type Middlebox = Box<dyn FnMut(Packet) -> Vec<Packet>>;
 
-/// One end's application: what it sends, and what it got.
+/// Application of one end: its data to send, and the received data.
 #[derive(Debug, Default)]
 pub(crate) struct TestApp {
     pub(crate) connection: Option<ConnectionId>,
@@ -61,35 +61,35 @@ pub(crate) struct TestApp {
     shut_when_sent: bool,
     pub(crate) received: Vec<u8>,
     pub(crate) ended: bool,
-    /// It does not read for now.
+    /// Set while the application does not read.
     pub(crate) paused: bool,
     pub(crate) closed: Option<Result<(), ConnectionError>>,
     pub(crate) notices: Vec<StackNotice>,
 }
 
 impl TestApp {
-    /// Sends this and then the end.
+    /// Sends this data and then the end.
     pub(crate) fn send(&mut self, data: impl Into<Bytes>) {
         self.to_send = data.into();
         self.shut_when_sent = true;
     }
 
-    /// Sends this and leaves the stream open.
+    /// Sends this data and leaves the stream open.
     pub(crate) fn leave_open(&mut self, data: impl Into<Bytes>) {
         self.to_send = data.into();
     }
 
-    /// Sends this, too, and leaves the stream open.
+    /// Appends data to send and leaves the stream open.
     pub(crate) fn append(&mut self, data: &[u8]) {
         self.to_send = [&self.to_send, data].concat().into();
     }
 
-    /// Bytes that the stack has not taken yet.
+    /// Returns the bytes that the stack has not taken yet.
     pub(crate) fn unsent(&self) -> usize {
         self.to_send.len()
     }
 
-    /// The end of the stream is wanted.
+    /// Returns true if the stream must end after its data.
     pub(crate) fn finishes(&self) -> bool {
         self.shut_when_sent
     }
@@ -105,9 +105,9 @@ pub(crate) struct TestNetwork {
     pub(crate) now: Instant,
     pub(crate) stacks: [Stack; 2],
     pub(crate) ends: [TestApp; 2],
-    /// By path; 0: from host 0 to 1, 1: back.
+    /// Directions by path; 0: from host 0 to 1, 1: the reverse.
     pub(crate) lines: Vec<[PathDirection; 2]>,
-    /// By path and host: the driver takes nothing.
+    /// By path and host: set when the driver takes nothing.
     full: Vec<[bool; 2]>,
     free_at: Vec<[Instant; 2]>,
     on_the_way: BTreeMap<(Instant, u64), (usize, usize, Packet)>,
@@ -115,15 +115,15 @@ pub(crate) struct TestNetwork {
     random: Pcg32,
     pub(crate) middleboxes: Vec<Option<Middlebox>>,
     pub(crate) packets: u64,
-    /// Packets that were lost on the way, did not fit into a queue, or went twice.
+    /// Packets that were lost, dropped by a full queue, or duplicated.
     pub(crate) dropped: u64,
     pub(crate) duplicated: u64,
-    /// Print every packet.
+    /// Set to print every packet.
     trace: bool,
     pub(crate) read_limit: usize,
-    /// When each end had read everything.
+    /// Time when each end had read everything.
     pub(crate) ended_at: [Instant; 2],
-    /// Steps after which there seems to be no end.
+    /// Limit of steps, which detects an endless run.
     pub(crate) step_limit: u64,
     v6: bool,
 }
@@ -147,7 +147,7 @@ impl TestNetwork {
         Self::with_mtus(v6, seed, lines, &mtus, configs)
     }
 
-    /// `mtus` by path, the same at both ends.
+    /// Creates the network with `mtus` by path, the same at both ends.
     pub(crate) fn with_mtus(
         v6: bool,
         seed: u64,
@@ -200,7 +200,7 @@ impl TestNetwork {
         self.stacks[host].set_address(self.now, LocalAddress { subflow, signal, ..local });
     }
 
-    /// An address besides the usual one of this path, for subflows.
+    /// Adds another address to this path, for subflows.
     pub(crate) fn give_other_address(
         &mut self,
         host: usize,
@@ -221,7 +221,7 @@ impl TestNetwork {
         }
     }
 
-    /// A host's address on a path, without any flag.
+    /// Returns a host's address on a path, without any flag.
     pub(crate) fn local(&self, host: usize, path: usize) -> LocalAddress {
         LocalAddress {
             address_id: path as u8 + 1,
@@ -237,7 +237,7 @@ impl TestNetwork {
         }
     }
 
-    /// Both ends send so much, and have everything in time.
+    /// Sends the given bytes from both ends and checks that all of it arrives in time.
     pub(crate) fn deliver(&mut self, bytes: [usize; 2], limit: Duration, what: &str) {
         let sent = [pattern(bytes[0], 1), pattern(bytes[1], 2)];
         for (end, sent) in self.ends.iter_mut().zip(&sent) {
@@ -247,7 +247,7 @@ impl TestNetwork {
         self.check(&sent, what);
     }
 
-    /// Both ends have what the other has sent, and know that it is all.
+    /// Checks that both ends have all data of the other, and its end.
     pub(crate) fn check(&self, sent: &[Bytes; 2], what: &str) {
         for (host, sent) in [(1, &sent[0]), (0, &sent[1])] {
             let end = &self.ends[host];
@@ -266,7 +266,7 @@ impl TestNetwork {
         self.now.saturating_since(Instant::ZERO)
     }
 
-    /// Runs until nothing happens any more, `until`, or `done`.
+    /// Runs until `until`, `done`, or no event is left.
     pub(crate) fn run(&mut self, until: Duration, mut done: impl FnMut(&Self) -> bool) {
         let until = Instant::ZERO + until;
         for _ in 0..self.step_limit {
@@ -292,15 +292,15 @@ impl TestNetwork {
         panic!("no end at {} after {} packets", self.now, self.packets);
     }
 
-    /// Runs for this time, whatever happens.
+    /// Runs for this time, regardless of events.
     pub(crate) fn pass(&mut self, time: Duration) {
         let until = self.now + time;
         self.run(until.saturating_since(Instant::ZERO), |_| false);
         self.now = until;
     }
 
-    /// Who has something to send, and a subflow for it, never waits without a deadline: whatever the peer
-    /// does not say, it will try again.
+    /// Checks that an end with data and a subflow for it always has a deadline. It must retry even
+    /// if the peer stays silent.
     fn check_deadlines(&self) {
         for host in 0..2 {
             let stack = &self.stacks[host];
@@ -324,7 +324,7 @@ impl TestNetwork {
         }
     }
 
-    /// The driver's queue of an interface is full, or has room again.
+    /// Marks the driver's queue of an interface as full, or as ready again.
     pub(crate) fn set_room(&mut self, host: usize, path: usize, room: bool) {
         self.stacks[host].set_tx_ready(self.now, InterfaceId(path as u32), room);
         if let Some(full) = self.full.get_mut(path) {
@@ -367,7 +367,7 @@ impl TestNetwork {
             StackEvent::Accepted { connection, .. } if end.connection.is_none() => {
                 end.connection = Some(*connection);
             }
-            // Something on the way made it, such as who takes MP_JOIN out of a SYN.
+            // A middlebox caused it, such as one that strips MP_JOIN from a SYN.
             StackEvent::Accepted { connection, .. } => {
                 self.stacks[host].forget(self.now, *connection)
             }
@@ -434,7 +434,7 @@ impl TestNetwork {
         }
     }
 
-    /// Both applications have everything and know that it is all.
+    /// Returns true if both applications have all data and its end.
     pub(crate) fn finished(&self) -> bool {
         self.ends.iter().all(|end| end.closed.is_some())
     }
@@ -444,12 +444,12 @@ impl TestNetwork {
     }
 }
 
-/// Whether data may be sent.
+/// Returns true if data may be sent.
 fn is_open(state: TcpState) -> bool {
     matches!(state, TcpState::Established | TcpState::CloseWait)
 }
 
-/// Whether a SYN or FIN of ours is not acknowledged yet.
+/// Returns true if a SYN or FIN of ours is not acknowledged yet.
 fn waits_for_answer(state: TcpState) -> bool {
     matches!(
         state,
@@ -461,7 +461,7 @@ fn waits_for_answer(state: TcpState) -> bool {
     )
 }
 
-/// A packet in one line, for `WORLD_TRACE=1`.
+/// Describes a packet in one line, for `WORLD_TRACE=1`.
 fn describe(packet: &Packet) -> String {
     match packet.parse() {
         Ok(segment) => format!(
@@ -478,7 +478,7 @@ fn describe(packet: &Packet) -> String {
     }
 }
 
-/// Bytes that show where they belong.
+/// Returns bytes that reveal their position.
 pub(crate) fn pattern(len: usize, salt: u64) -> Bytes {
     let word = |at: usize| (at as u64 / 8).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ salt;
     (0..len).map(|at| (word(at) >> (at % 8 * 8)) as u8).collect::<Vec<u8>>().into()

@@ -1,4 +1,4 @@
-//! §3.3.8 and §3.4: addresses come and go, priorities change.
+//! §3.3.8 and §3.4: addresses are added and removed, priorities change.
 
 use std::net::SocketAddr;
 
@@ -10,7 +10,7 @@ use towpath_mptcp::wire::{AddAddr, MptcpOption, Options, Segment};
 
 use crate::script::*;
 
-/// ADD_ADDR of the peer for its address on `path`.
+/// Returns ADD_ADDR of the peer for its address on `path`.
 fn add(script: &Script, address_id: u8, path: u8, port: Option<u16>) -> Options {
     let address = peer(path);
     let hmac = keys::add_address_hmac(KEY, script.host_key, address_id, address, port);
@@ -41,7 +41,7 @@ fn removed(segment: &Segment) -> Option<Vec<u8>> {
     })
 }
 
-/// Destinations of the SYNs that the host sends now, by which subflows it wants.
+/// Returns the destinations of the SYNs that the host sends now for its subflows.
 fn syns(script: &mut Script) -> Vec<SocketAddr> {
     let sent = script.drain();
     let syns = sent.iter().filter(|(_, segment)| segment.flags.contains(SYN));
@@ -82,7 +82,7 @@ fn an_announcement_with_a_wrong_hmac_is_ignored() {
     let Some(MptcpOption::AddAddress(option)) = options.mptcp.first_mut() else { panic!() };
     option.hmac = option.hmac.map(|hmac| hmac ^ 1);
     script.send(0, ACK, options, b"");
-    // The HMAC covers identifier and port, too.
+    // The HMAC also covers identifier and port.
     let mut options = add(&script, 7, 1, None);
     let Some(MptcpOption::AddAddress(option)) = options.mptcp.first_mut() else { panic!() };
     option.port = Some(4_711);
@@ -115,7 +115,8 @@ fn an_address_that_failed_is_tried_again_only_when_it_is_announced_again() {
     assert_eq!(syns(&mut script), []);
     script.send(0, ACK, add(&script, 7, 1, None), b"");
     assert_eq!(syns(&mut script), [SocketAddr::new(peer(1), PORT)]);
-    // Another port of the same address is another chance, another address under its identifier none.
+    // Another port of the same address allows another attempt; another address under its identifier
+    // does not.
     script.send(0, ACK, add(&script, 7, 1, Some(81)), b"");
     assert_eq!(syns(&mut script), [SocketAddr::new(peer(1), 81)]);
     script.send(0, ACK, add(&script, 7, 2, None), b"");
@@ -160,10 +161,10 @@ fn no_more_than_two_acknowledgements_in_a_row_carry_a_signal() {
     signals(&mut script, &[0, 1, 2]);
     let burst = script.drain();
     assert_eq!(burst.iter().filter_map(|(_, segment)| added(segment)).count(), 2);
-    // The peer says something: the rest may follow.
+    // The peer sends a segment: the rest may follow.
     script.send(0, ACK, script.data_ack(1), b"");
     assert_eq!(script.drain().iter().filter_map(|(_, segment)| added(segment)).count(), 1);
-    // So it may after a while.
+    // A timer has the same effect.
     let mut script = Script::accepted(config());
     signals(&mut script, &[0, 1, 2]);
     let _ = script.drain();
@@ -178,14 +179,14 @@ fn an_address_that_is_lost_is_withdrawn_also_when_no_subflow_used_it() {
     let _ = script.drain();
     script.stack.remove_address(script.now, host(1));
     assert_eq!(removed(&script.expect()), Some(vec![2]));
-    // One that only carried a subflow is withdrawn, too.
+    // An address that only carried a subflow is also withdrawn.
     let line = script.join(2);
     script.send(0, ACK, script.data_ack(1), b"");
     script.stack.remove_address(script.now, host(2));
     let (on, segment) = script.next().unwrap();
     assert_eq!((on, removed(&segment)), (0, Some(vec![3])));
     assert!(line > on);
-    // And the identifier is free for another address only after that.
+    // The identifier is free for another address only after that.
     script
         .stack
         .set_address(script.now, LocalAddress { address: host(1), signal: true, ..local(2) });

@@ -1,4 +1,4 @@
-//! §3.3.3, §3.5, §3.6: how a connection and its subflows end.
+//! §3.3.3, §3.5, §3.6: closing of a connection and its subflows.
 
 use towpath_mptcp::connection::ConnectionConfig;
 use towpath_mptcp::keys;
@@ -7,7 +7,7 @@ use towpath_mptcp::wire::{DataAck, DssMapping, MpCapable, MptcpOption, Options, 
 
 use crate::script::*;
 
-/// The data offset of a DATA_FIN of the host, and whether it is alone.
+/// Returns the data offset of a DATA_FIN of the host, and true if it has no data.
 fn fin_of(script: &Script, segment: &Segment) -> Option<(u64, bool)> {
     let dss = segment.options.dss.filter(|dss| dss.data_fin)?;
     let DssMapping { dsn: DataAck::Long(dsn), ssn, len, .. } = dss.mapping? else { panic!() };
@@ -68,7 +68,7 @@ fn a_data_fin_is_acknowledged_after_all_data_before_it() {
     script.data(0, 1, b"hello");
     assert_eq!(data_acked(&script.expect()), Some(7));
     assert_eq!(script.read(), b"hello");
-    // It may also come with data; the last number of its mapping is its own.
+    // It may also come with data; the last number of its mapping belongs to it.
     let mut script = Script::accepted(config());
     let mut options = script.map(0, 1, 6);
     options.dss.as_mut().unwrap().data_fin = true;
@@ -142,7 +142,7 @@ fn a_connection_outlives_its_last_subflow_for_a_while() {
     script.send(0, RST.with(ACK), Options::default(), b"");
     assert_eq!(script.closed, None);
     script.wait(seconds(30));
-    // Break before make: what was under way goes over the new one.
+    // Break before make: data in flight is reinjected on the new one.
     let line = script.join_half(1);
     script.send(line, ACK, mptcp(script.join_ack()), b"");
     script.send(line, ACK, script.data_ack(1), b"");
@@ -169,7 +169,7 @@ fn an_abort_puts_the_peers_key_on_a_rst_of_every_subflow() {
         assert_eq!(fast_close(reset), Some(KEY));
     }
     assert_eq!(script.closed, Some(Err(ConnectionError::Aborted)));
-    // The connection is forgotten: whatever comes is answered by RST, MP_FASTCLOSE too.
+    // The connection is forgotten: any segment gets RST, including MP_FASTCLOSE.
     let mut options = Options::default();
     options.mptcp.push(MptcpOption::FastClose { key: script.host_key });
     script.send(0, ACK, options, b"");
@@ -224,7 +224,7 @@ fn data_for_a_plain_connection_that_was_closed_in_both_directions_is_answered_by
         }
         let sent = script.drain();
         assert_eq!(fins(&sent), [0]);
-        // An acknowledgement alone is welcome.
+        // A pure acknowledgement is accepted.
         script.send(0, ACK, Options::default(), b"");
         script.silence();
         script.send(0, ACK, Options::default(), b"who reads this?");

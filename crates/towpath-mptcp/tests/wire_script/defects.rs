@@ -1,5 +1,5 @@
-//! What a referee saw that drove whole hosts packet by packet, where tests of single parts had seen
-//! nothing. Small windows are in `windows`.
+//! Regression tests for defects found by driving whole hosts packet by packet, which tests of
+//! single parts had missed. Small windows are in `windows`.
 
 use towpath_mptcp::connection::ConnectionConfig;
 use towpath_mptcp::stack::ConnectionError;
@@ -9,19 +9,19 @@ use towpath_mptcp::wire::{
 
 use crate::script::*;
 
-/// Plain TCP without timestamps: full packets have 1,460 bytes.
+/// Returns plain TCP without timestamps: full packets have 1,460 bytes.
 fn plain() -> ConnectionConfig {
     let mut config = ConnectionConfig { multipath: false, ..config() };
     config.subflow.timestamps = false;
     config
 }
 
-/// A host that opened a connection; the peer's SYN/ACK has these flags and options.
+/// Returns a host that opened a connection; the peer's SYN/ACK has these flags and options.
 fn open(config: ConnectionConfig, flags: Flags, options: Options) -> Script {
     let mut script = Script::client(config);
     let _ = script.expect();
     script.send(0, flags, options, b"");
-    // Only from now on the window has its scale.
+    // The window is only scaled from now on.
     let mut options = Options::default();
     if let Some(capable) = capable_of(&script.expect()) {
         script.host_key = capable.sender_key.unwrap();
@@ -36,7 +36,7 @@ fn sack() -> Options {
     Options { sack_permitted: true, ..Options::default() }
 }
 
-/// An acknowledgement of so many bytes.
+/// Acknowledges the first `bytes` bytes.
 fn acknowledge(script: &mut Script, bytes: u32, flags: Flags) {
     script.lines[0].ack = script.lines[0].host_isn.wrapping_add(1 + bytes);
     script.send(0, flags, Options::default(), b"");
@@ -68,7 +68,7 @@ fn an_unusable_mp_capable_in_the_third_packet_means_plain_tcp() {
 fn mp_prio_of_the_old_version_is_ignored() {
     let mut script = Script::accepted(config());
     let line = script.join(1);
-    // The codec would not write it: subtype and flag, then the identifier of the first address.
+    // Our encoder cannot write it: subtype and flag, then the identifier of the first address.
     let mut segment = script.segment(line, ACK, script.data_ack(1), b"");
     segment.options = Options::parse(&[30, 4, 0x51, 0]);
     script.inject(&segment);
@@ -126,7 +126,7 @@ fn an_acknowledgement_with_an_ecn_echo_releases_data() {
     assert_eq!(script.drain().len(), 10);
     script.now += millis(50);
     acknowledge(&mut script, 4 * 1_460, ACK.with(Flags::ECE));
-    // The threshold is seven tenths of the window (CUBIC), of which six are under way.
+    // The threshold is seven tenths of the window (CUBIC), of which six are in flight.
     let sent = script.drain();
     assert!((1..=4).contains(&sent.len()), "{}", sent.len());
     assert!(sent[0].1.flags.contains(Flags::CWR));
@@ -138,7 +138,7 @@ fn a_tail_loss_probe_is_data_that_the_connection_has_not_sent_yet() {
         let capable = multipath.then(answer).into_iter().collect();
         let options = Options { mptcp: capable, ..sack() };
         let mut script = open(ConnectionConfig { multipath, ..plain() }, SYN.with(ACK), options);
-        // A round trip is known.
+        // A round-trip time has been measured.
         script.write(b"hello");
         script.now += millis(50);
         let options = if multipath { script.data_ack(6) } else { Options::default() };
@@ -186,7 +186,7 @@ fn a_rst_with_mp_fastclose_needs_the_exact_number() {
     assert_eq!(script.closed, None);
     let challenge = script.expect();
     assert_eq!((challenge.flags, challenge.ack), (ACK, good.seq));
-    // Whose connection is gone answers without options.
+    // A closed connection replies without options.
     script.inject(&Segment { options: Options::default(), ..good });
     assert_eq!(script.closed, Some(Err(ConnectionError::Reset)));
 }

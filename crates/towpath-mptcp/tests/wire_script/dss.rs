@@ -1,4 +1,4 @@
-//! §3.3: data, its numbers, its acknowledgements, its windows.
+//! §3.3: mappings, data acknowledgements and windows.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use towpath_mptcp::wire::{
 
 use crate::script::*;
 
-/// Data offset, subflow offset and length of a mapping of the host.
+/// Returns data offset, subflow offset and length of a mapping of the host.
 fn mapping(script: &Script, segment: &Segment) -> Option<(u64, u32, u16)> {
     let DssMapping { dsn, ssn, len, .. } = segment.options.dss?.mapping?;
     let DataAck::Long(dsn) = dsn else { panic!("32 bits") };
@@ -23,7 +23,8 @@ fn has_data(segment: &Segment) -> bool {
     !segment.payload.is_empty()
 }
 
-/// Right edge of the window that the host offers, in data offsets; its scale is 4 for a buffer of 1 MB.
+/// Returns the right edge of the window that the host offers, in data offsets; its scale is 4 for a
+/// buffer of 1 MB.
 fn edge(segment: &Segment) -> u64 {
     data_acked(segment).unwrap() + (u64::from(segment.window) << 4)
 }
@@ -120,7 +121,7 @@ fn data_outside_the_window_is_dropped_and_not_acknowledged() {
     script.data(0, 80_000, &[1; 1_000]);
     assert_eq!(data_acked(&script.expect()), Some(1));
     assert_eq!(script.status().reorder_bytes, 0, "nothing is kept");
-    // The subflow is far ahead of its data; the data number alone decides.
+    // The subflow is far ahead of its data; only the data number decides.
     script.data(0, 1, b"inside");
     assert_eq!(script.read(), b"inside");
 }
@@ -156,7 +157,7 @@ fn a_window_without_a_data_ack_does_not_count_for_the_connection() {
     script.send(0, SYN, mptcp(offer()), b"");
     script.host_key = capable_of(&script.expect()).unwrap().sender_key.unwrap();
     script.send(0, ACK, mptcp(script.third()), b"");
-    // One DATA_ACK for data must have come: before it, an acknowledgement of data without one means
+    // One DATA_ACK for data is required: before it, an acknowledgement of data without one means
     // plain TCP (§3.7).
     script.write(b"hello");
     let _ = script.drain();

@@ -1,4 +1,4 @@
-//! §3.7: what happens when something on the path changes data or takes options away.
+//! §3.7: middleboxes that change data or strip options.
 
 use bytes::Bytes;
 use towpath_mptcp::connection::ConnectionConfig;
@@ -12,7 +12,7 @@ fn with_checksums() -> ConnectionConfig {
     ConnectionConfig { checksum: true, ..config() }
 }
 
-/// A mapping of ours with its checksum; `wrong` is added to it.
+/// Returns a mapping of ours with its checksum; `wrong` is added to it.
 fn checked(script: &Script, line: usize, offset: u64, data: &[u8], wrong: u16) -> Options {
     let mut options = script.map(line, offset, u16::try_from(data.len()).unwrap());
     let mapping = options.dss.as_mut().unwrap().mapping.as_mut().unwrap();
@@ -32,7 +32,7 @@ fn send_damaged(script: &mut Script, line: usize, offset: u64, data: &[u8]) {
     script.send(line, ACK, options, data);
 }
 
-/// Our data offset in an MP_FAIL of the host.
+/// Returns our data offset in an MP_FAIL of the host.
 fn failed(segment: &Segment) -> Option<u64> {
     segment.options.mptcp.iter().find_map(|option| match option {
         MptcpOption::Fail { dsn } => Some(dsn.wrapping_sub(peer_dsn(0))),
@@ -40,14 +40,14 @@ fn failed(segment: &Segment) -> Option<u64> {
     })
 }
 
-/// An infinite mapping from the next byte of this line on to our data offset.
+/// Returns an infinite mapping from the next byte of this line on to our data offset.
 fn infinite(script: &Script, line: usize, offset: u64) -> Options {
     let mut options = script.map(line, offset, 0);
     options.dss.as_mut().unwrap().data_ack = None;
     options
 }
 
-/// Subflow and data offset of an infinite mapping of the host.
+/// Returns subflow and data offset of an infinite mapping of the host.
 fn infinite_of(script: &Script, segment: &Segment) -> Option<(u32, u64)> {
     let DssMapping { dsn: DataAck::Long(dsn), ssn, len: 0, .. } = segment.options.dss?.mapping?
     else {
@@ -60,7 +60,7 @@ fn plain(segment: &Segment) -> bool {
     segment.options.mptcp.is_empty() && segment.options.dss.is_none()
 }
 
-/// A host that opened a connection and has not seen that options pass.
+/// Returns a host that opened a connection, before options are confirmed.
 fn unconfirmed(config: ConnectionConfig) -> Script {
     let mut script = Script::client(config);
     let _ = script.expect();
@@ -78,7 +78,7 @@ fn first_data_without_dss_means_plain_tcp() {
     assert!(script.drain().iter().all(|(_, segment)| plain(segment)));
     assert_eq!(script.read(), b"from a server that knows no more");
     assert_eq!(script.status().fallback, Some(FallbackReason::NoDss));
-    // Should options pass in our direction, the peer is told.
+    // If options pass in our direction, the peer is notified.
     script.write(b"infinite");
     let sent = script.expect();
     assert_eq!(infinite_of(&script, &sent), Some((1, 1)));
@@ -98,7 +98,7 @@ fn data_that_is_acknowledged_without_dss_means_plain_tcp_on_the_only_subflow() {
     script.write(b" again");
     let sent = script.expect();
     assert_eq!((infinite_of(&script, &sent), payload(&sent)), (Some((6, 6)), b" again".to_vec()));
-    // DSS that comes later changes nothing.
+    // A later DSS changes nothing.
     script.send(0, ACK, script.data_ack(12), b"");
     script.write(b" and again");
     assert!(plain(&script.expect()));
@@ -118,7 +118,7 @@ fn after_the_fallback_acknowledgements_count_also_for_data_that_was_sent_before(
 
 #[test]
 fn the_acceptor_falls_back_if_its_data_is_acked_without_dss() {
-    // The peer's DATA_ACK of nothing says that options pass to us, not that ours pass.
+    // The peer's DATA_ACK without data shows that options pass to us, but not that ours pass.
     let mut script = Script::accepted(config());
     script.write(b"hello");
     let _ = script.expect();
@@ -158,7 +158,7 @@ fn data_acknowledged_without_a_data_ack_is_not_retransmitted() {
     script.send(0, ACK, script.data_ack(6), b"");
     script.write(b" again");
     let _ = script.drain();
-    // Later on, a segment need not have one (§3.3.2), so this is no reason yet.
+    // Later segments may lack a DSS (§3.3.2), so this does not cause a fallback yet.
     script.send(0, ACK, Options::default(), b"");
     assert!(script.status().multipath);
     script.wait(seconds(3));
@@ -187,7 +187,7 @@ fn a_sender_that_retransmitted_resets_if_options_vanish() {
 fn a_joined_subflow_that_acknowledges_data_without_dss_is_reset() {
     let mut script = Script::accepted(config());
     let line = script.join(1);
-    // Nothing but MP_JOIN has passed on it.
+    // Only MP_JOIN has passed on it.
     script.write(&vec![1; 60_000]);
     let sent = script.drain();
     assert!(sent.iter().any(|(on, segment)| *on == line && !segment.payload.is_empty()));
@@ -217,7 +217,7 @@ fn with_several_subflows_the_one_with_a_wrong_checksum_is_reset_with_mp_fail() {
     send_damaged(&mut script, line, 6, b"bad");
     let reset = script.expect_on(line);
     assert_eq!((reset_of(&reset), failed(&reset)), (Some(MIDDLEBOX), Some(6)));
-    // Nothing of it was acknowledged; it comes again elsewhere.
+    // None of it was acknowledged; it is reinjected on another subflow.
     send_checked(&mut script, 0, 6, b"again");
     assert_eq!(data_acked(&script.expect_on(0)), Some(11));
     assert_eq!(script.read(), b"good again");
@@ -237,7 +237,7 @@ fn a_wrong_checksum_on_the_only_subflow_causes_fallback() {
     let fail = script.expect();
     assert_eq!((failed(&fail), data_acked(&fail)), (Some(6), Some(6)));
     assert!(!fail.flags.contains(RST));
-    // What follows is discarded until the infinite mapping.
+    // Later data is discarded until the infinite mapping.
     send_checked(&mut script, 0, 9, b"lost, and much more");
     assert!(
         script
@@ -245,7 +245,7 @@ fn a_wrong_checksum_on_the_only_subflow_causes_fallback() {
             .iter()
             .all(|(_, segment)| data_acked(segment).is_none_or(|until| until == 6))
     );
-    // The peer answers, and goes on behind what failed.
+    // The peer replies, and continues after the failed data.
     let mut answer = Options::default();
     answer.mptcp.push(MptcpOption::Fail { dsn: script.host_dsn(6) });
     script.send(0, ACK, answer, b"");
@@ -256,7 +256,7 @@ fn a_wrong_checksum_on_the_only_subflow_causes_fallback() {
     assert!(script.drain().iter().all(|(_, segment)| data_acked(segment).is_none()));
     assert_eq!(script.read(), b"good again, plain");
     assert_eq!(script.status().fallback, Some(FallbackReason::Checksum));
-    // Our own direction, too: one infinite mapping, and then nothing.
+    // The same applies to our own direction: one infinite mapping, and then none.
     script.write(b"infinite");
     let sent = script.expect();
     assert_eq!(infinite_of(&script, &sent), Some((6, 6)));
@@ -265,7 +265,7 @@ fn a_wrong_checksum_on_the_only_subflow_causes_fallback() {
     assert_eq!(script.status().acked_bytes, 13, "the subflow's acknowledgement is enough");
     script.write(b"plain");
     assert!(plain(&script.expect()));
-    // There is no way back.
+    // The fallback is permanent.
     script.send(0, ACK, script.map(0, 18, 4), b"more");
     assert_eq!(script.read(), b"more");
     assert!(script.drain().iter().all(|(_, segment)| plain(segment)));
@@ -310,7 +310,7 @@ fn mp_fail_is_retransmitted_until_the_infinite_mapping_arrives() {
     assert!(told(&mut script));
     send_checked(&mut script, 0, 4, b"behind it");
     assert!(told(&mut script), "the first may be lost");
-    // Another subflow could not be answered by an infinite mapping.
+    // With another subflow, an infinite mapping cannot be the reply.
     let line = script.add_line(
         std::net::SocketAddr::new(host(1), PORT),
         std::net::SocketAddr::new(peer(1), 6_000),
@@ -331,8 +331,8 @@ fn data_in_flight_when_the_other_direction_fails_is_not_lost() {
     let mut options = script.data_ack(1);
     options.mptcp.push(MptcpOption::Fail { dsn: script.host_dsn(1) });
     script.send(0, ACK, options, b"");
-    // Sent before the host's MP_FAIL came; the peer learns of the fallback by the infinite mapping
-    // alone, and goes on behind it.
+    // Sent before the host's MP_FAIL arrived. The peer learns of the fallback from the infinite
+    // mapping alone, and continues after it.
     send_checked(&mut script, 0, 1, b"mapped, ");
     let mapping = infinite(&script, 0, 9);
     script.send(0, ACK, mapping, b"infinite");
@@ -343,7 +343,7 @@ fn data_in_flight_when_the_other_direction_fails_is_not_lost() {
 fn data_never_retransmitted_is_missing_at_the_end() {
     let mut script = Script::accepted(with_checksums());
     send_damaged(&mut script, 0, 1, b"bad");
-    // The peer goes on behind what failed.
+    // The peer continues after the failed data.
     let mapping = infinite(&script, 0, 4);
     script.send(0, ACK, mapping, b"good");
     script.shutdown();
@@ -393,7 +393,7 @@ fn with_one_subflow_but_gaps_in_the_data_the_subflow_is_reset_with_mp_fail() {
     assert_eq!((reset_of(&reset), failed(&reset)), (Some(MIDDLEBOX), Some(1)));
     assert_eq!(script.closed, None, "a new subflow may come");
     assert_eq!(script.read(), b"");
-    // What had come behind it was discarded, and was never acknowledged.
+    // Data behind the gap was discarded and never acknowledged.
     let line = script.join(2);
     send_checked(&mut script, line, 1, b"all");
     assert_eq!(data_acked(&script.expect_on(line)), Some(4));

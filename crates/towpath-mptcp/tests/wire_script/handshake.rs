@@ -1,4 +1,4 @@
-//! §3.1: how a connection begins.
+//! §3.1: connection establishment.
 
 use towpath_mptcp::connection::ConnectionConfig;
 use towpath_mptcp::keys;
@@ -11,7 +11,7 @@ fn plain(segment: &Segment) -> bool {
     segment.options.mptcp.is_empty() && segment.options.dss.is_none()
 }
 
-/// Both directions work, and nothing of Multipath TCP is sent any more.
+/// Checks that both directions work, without any Multipath TCP options.
 fn carries_plain_data(script: &mut Script) {
     assert!(script.drain().iter().all(|(_, segment)| plain(segment)));
     script.write(b"to the peer");
@@ -98,7 +98,7 @@ fn data_with_mp_capable_is_valid_even_after_data_in_reverse() {
     let first = script.lines[0].seq;
     script.send(0, ACK, mptcp(MptcpOption::Capable(keys)), b"hello");
     assert_eq!(data_acked(&script.expect()), Some(6));
-    // The same mapping again, in both forms.
+    // The same mapping once more, in both forms.
     script.lines[0].seq = first;
     script.send(0, ACK, mptcp(MptcpOption::Capable(keys)), b"hello");
     script.lines[0].seq = first;
@@ -136,7 +136,7 @@ fn flag_b_or_a_missing_algorithm_means_plain_tcp() {
     }
 }
 
-/// A client that gets this answer speaks plain TCP.
+/// Checks that a client falls back to plain TCP after this reply.
 fn plain_when_answered(answer: MptcpOption) {
     let mut script = Script::client(config());
     let _ = script.expect();
@@ -176,7 +176,7 @@ fn a_third_packet_that_tcp_would_not_accept_changes_nothing() {
     script.send(0, SYN, mptcp(offer()), b"");
     script.host_key = capable_of(&script.expect()).unwrap().sender_key.unwrap();
     let good = script.segment(0, ACK, mptcp(script.third()), b"");
-    // Somebody who sees nothing of the connection guesses numbers.
+    // An off-path attacker guesses numbers.
     for wrong in [good.ack.wrapping_add(1), good.ack.wrapping_sub(9)] {
         let blind = Segment { ack: wrong, options: bare(), ..good.clone() };
         script.inject(&blind);
@@ -195,7 +195,7 @@ fn a_syn_ack_without_mp_capable_means_plain_tcp() {
     assert!(plain(&script.expect()));
     carries_plain_data(&mut script);
     assert_eq!(script.status().fallback, Some(FallbackReason::NoCapableInSynAck));
-    // There is no way back.
+    // The fallback is permanent.
     script.send(0, ACK, mptcp(answer()), b"");
     script.send(0, ACK, script.data_ack(1), b"");
     carries_plain_again(&mut script);

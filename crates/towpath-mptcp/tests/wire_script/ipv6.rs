@@ -1,4 +1,5 @@
-//! Path MTU discovery for IPv6 (RFC 8201): two hosts of ours, and a router with a small link between.
+//! Path MTU discovery for IPv6 (RFC 8201): two of our hosts, and a router with a small link between
+//! them.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -31,9 +32,10 @@ struct Pair {
     accepted: Option<ConnectionId>,
     /// Octets that the router's link carries.
     link: usize,
-    /// What it says of the next packet that passes, and by how much its number is then wrong.
+    /// False MTU reported for the next packet that passes, and the error added to its sequence
+    /// number.
     lie: Option<(u32, u32)>,
-    /// How many packets were too big for it, and the longest that passed.
+    /// Packets that were too big for the link, and the longest that passed.
     too_big: usize,
     longest: usize,
 }
@@ -99,13 +101,13 @@ impl Pair {
         self.receiver.handle_packet(self.now, INTERFACE, packet);
     }
 
-    /// A router says that this packet was too big.
+    /// Sends a Packet Too Big message about this packet.
     fn send_packet_too_big(&mut self, mtu: u32, packet: &Packet) {
         let error = IcmpKind::TooBig { mtu }.emit(address(254), packet).unwrap();
         self.sender.handle_packet(self.now, INTERFACE, error);
     }
 
-    /// Sends so much, and says how much the receiver could read.
+    /// Sends `bytes` bytes and returns the bytes that the receiver could read.
     fn transfer(&mut self, bytes: usize) -> usize {
         let mut data = Bytes::from(vec![7; bytes]);
         assert_eq!(self.sender.write(self.now, self.id, &mut data), bytes);
@@ -139,7 +141,7 @@ fn packet_too_big_reduces_the_size_and_retransmits() {
     let told = pair.too_big;
     assert!((1..=10).contains(&told), "{told}");
     assert_eq!(pair.longest, 1_400);
-    // For five minutes nothing larger is tried (RFC 8201 §4).
+    // For five minutes, no larger packet is tried (RFC 8201 §4).
     for _ in 0..5 {
         pair.wait_until(pair.now + seconds(58));
         assert_eq!(pair.transfer(30_000), 30_000);
@@ -175,7 +177,7 @@ fn no_ipv6_packet_exceeds_the_mss_of_the_peer() {
     pair.link = 1_500;
     assert_eq!(pair.transfer(40_000), 40_000);
     assert_eq!(pair.longest, 1_300);
-    // Nor does what a path carries change what is announced: here, to the host that sent all this.
+    // The path MTU does not change the advertised MSS either: here, to the host that sent all this.
     let mut again = Pair::connected(1_500);
     assert_eq!(again.transfer(14_000), 14_000);
     assert!(again.too_big > 0);

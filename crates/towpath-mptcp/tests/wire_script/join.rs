@@ -1,4 +1,4 @@
-//! §3.2: further subflows.
+//! §3.2: additional subflows by MP_JOIN.
 
 use std::net::SocketAddr;
 
@@ -9,7 +9,7 @@ use towpath_mptcp::wire::{MpJoin, MpTcpRst, MptcpOption, Options, Segment};
 
 use crate::script::*;
 
-/// The host is about to open a subflow from its second address: its SYN is on line 1.
+/// Returns a host that is about to open a subflow from its second address: its SYN is on line 1.
 fn joining(config: ConnectionConfig) -> (Script, Segment) {
     let mut script = Script::connected(config);
     let _ = script.drain();
@@ -142,7 +142,7 @@ fn a_syn_ack_with_a_wrong_hmac_or_without_mp_join_is_reset() {
         let reset = script.expect_on(1);
         assert_eq!(reset_of(&reset), Some(MPTCP_ERROR));
         assert_eq!(reset.seq, script.lines[1].ack, "a RST that the peer accepts");
-        // It is not tried again, and the connection goes on.
+        // It is not tried again, and the connection continues.
         script.wait(seconds(300));
         script.silence();
         script.write(b"still here");
@@ -201,7 +201,7 @@ fn a_joining_syn_is_matched_by_token_for_any_port() {
     script.send(line, SYN, mptcp(script.join_syn(2)), b"");
     assert!(join_of(&script.expect_on(line)).is_some());
     script.send(line, ACK, mptcp(script.join_ack()), b"");
-    // From here on the five-tuple tells.
+    // From here on, the five-tuple identifies it.
     script.data(line, 1, b"over there");
     assert_eq!(script.read(), b"over there");
 }
@@ -218,7 +218,7 @@ fn no_data_is_sent_on_a_subflow_requested_as_backup() {
     script.write(&vec![1; 60_000]);
     let sent = script.drain();
     assert!(sent.len() > 5 && sent.iter().all(|(on, _)| *on == 0));
-    // MP_PRIO takes it back, for this direction and this subflow.
+    // MP_PRIO revokes it, for this direction and this subflow.
     script.send(line, ACK, mptcp(MptcpOption::Priority { backup: false }), b"");
     assert!(script.drain().iter().any(|(on, segment)| *on == line && !segment.payload.is_empty()));
     script.send(line, ACK, mptcp(MptcpOption::Priority { backup: true }), b"");

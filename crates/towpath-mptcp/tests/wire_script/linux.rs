@@ -1,4 +1,4 @@
-//! What Linux does and no RFC asks for, and what it forgives.
+//! Behaviour of Linux beyond the RFCs, including its tolerances.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ fn an_empty_infinite_mapping_is_ignored() {
     assert_eq!(data_acked(&script.expect()), Some(6));
 }
 
-/// Plain TCP over 100 ms; so many packets are acknowledged at once because they are early.
+/// Opens plain TCP over 100 ms; the first `quick` packets are acknowledged immediately.
 fn far_peer(quick: u16) -> Script {
     let mut settings = ConnectionConfig { multipath: false, ..ConnectionConfig::linux_6_18() };
     settings.subflow.quick_acks = quick;
@@ -52,7 +52,7 @@ fn far_peer(quick: u16) -> Script {
     script
 }
 
-/// How long it takes until what the peer sends now is acknowledged.
+/// Returns the time until a segment that the peer sends now is acknowledged.
 fn delay(script: &mut Script) -> Duration {
     let before = script.now;
     script.send(0, ACK, Options::default(), &[1; 100]);

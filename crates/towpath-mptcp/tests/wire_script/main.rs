@@ -1,5 +1,5 @@
-//! One host of ours against a peer that is played by hand, packet by packet: what RFC 8684 demands, by
-//! its sections.
+//! Conformance tests for RFC 8684, by its sections: one of our hosts against a scripted peer,
+//! packet by packet.
 
 #![expect(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! What a script cannot say: octets of packets, and times beyond what a kernel's test can wait for.
+//! Tests beyond scripts: raw octets of packets, and times longer than a kernel's test can wait.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ fn stamp(value: u32, echo: u32) -> Options {
     Options { timestamps: Some(Timestamps { value, echo }), ..Options::default() }
 }
 
-/// An open connection of plain TCP, with timestamps; also the value of the host's SYN.
+/// Opens plain TCP with timestamps; also returns the timestamp value of the host's SYN.
 fn open(config: ConnectionConfig) -> (Script, u32) {
     let mut script = Script::client(config);
     let value = script.expect().options.timestamps.map_or(0, |option| option.value);
@@ -27,7 +27,7 @@ fn open(config: ConnectionConfig) -> (Script, u32) {
     (script, value)
 }
 
-/// The sum of 16-bit words that is all ones where a checksum is right (RFC 1071).
+/// Returns the sum of 16-bit words, which is all ones if a checksum is correct (RFC 1071).
 fn sum(parts: &[&[u8]]) -> u16 {
     let all = parts.concat();
     let mut sum: u32 = 0;
@@ -67,7 +67,7 @@ fn source_quench_is_discarded() {
     let packet = Packet::emit(&script.expect(), 1);
     let router = "10.0.0.254".parse().unwrap();
     let mut quench = IcmpKind::TooBig { mtu: 576 }.emit(router, &packet).unwrap().to_vec();
-    // Type 4 in place of 3, its code, and nothing beside.
+    // Source quench: type 4 instead of 3, and no other field.
     quench[20..28].copy_from_slice(&[4, 0, 0, 0, 0, 0, 0, 0]);
     let checksum = !sum(&[&quench[20..]]);
     quench[22..24].copy_from_slice(&checksum.to_be_bytes());
@@ -198,7 +198,7 @@ fn after_a_routers_message_nothing_larger_is_tried_for_five_minutes() {
     }
 }
 
-/// An open connection with ECN.
+/// Opens a connection with ECN.
 fn marked(config: ConnectionConfig) -> Script {
     let mut config = ConnectionConfig { multipath: false, ..config };
     (config.subflow.ecn, config.subflow.timestamps) = (true, false);

@@ -1,4 +1,4 @@
-//! The peer: what it sends is written out by the tests, what the host sends they expect.
+//! Scripted peer: tests specify its segments, and the segments that they expect from the host.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -16,11 +16,11 @@ use towpath_mptcp::wire::{
 };
 use towpath_net::Instant;
 
-/// The peer's key.
+/// MPTCP key of the scripted peer.
 pub(crate) const KEY: u64 = 0x0102_0304_0506_0708;
-/// The peer's random number of MP_JOIN.
+/// Nonce of the peer in MP_JOIN.
 pub(crate) const NONCE: u32 = 0xa1a2_a3a4;
-/// The port of the end that listens.
+/// Port of the listening end.
 pub(crate) const PORT: u16 = 80;
 
 pub(crate) const ACK: Flags = Flags::ACK;
@@ -32,33 +32,33 @@ pub(crate) const FIN: Flags = Flags::FIN;
 pub(crate) const MPTCP_ERROR: MpTcpRst = MpTcpRst { transient: false, reason: 1, reserved: 0 };
 pub(crate) const MIDDLEBOX: MpTcpRst = MpTcpRst { transient: false, reason: 6, reserved: 0 };
 
-/// One subflow, from the peer's side.
+/// Subflow from the peer's side.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Line {
     pub(crate) host: SocketAddr,
     pub(crate) peer: SocketAddr,
     pub(crate) peer_isn: u32,
     pub(crate) host_isn: u32,
-    /// The next sequence number to send.
+    /// Next sequence number to send.
     pub(crate) seq: u32,
-    /// What is acknowledged: it follows what the host sends, unless a test sets it back.
+    /// Acknowledgement number: follows the host's data, unless a test sets it back.
     pub(crate) ack: u32,
-    /// The window to offer, in units of 128 bytes.
+    /// Window to offer, in units of 128 bytes.
     pub(crate) window: u16,
 }
 
-/// A host of ours and its peer.
+/// Our host and its scripted peer.
 pub(crate) struct Script {
     pub(crate) now: Instant,
     pub(crate) stack: Stack,
     pub(crate) id: Option<ConnectionId>,
     pub(crate) lines: Vec<Line>,
-    /// The host's key.
+    /// MPTCP key of the host under test.
     pub(crate) host_key: u64,
     pub(crate) notices: Vec<StackNotice>,
     pub(crate) closed: Option<Result<(), ConnectionError>>,
     pub(crate) connected: bool,
-    /// The host's random number, from the last MP_JOIN that it sent.
+    /// Nonce of the host, from its last MP_JOIN.
     pub(crate) host_nonce: u32,
     emitted: VecDeque<(usize, Segment)>,
 }
@@ -71,7 +71,7 @@ pub(crate) fn peer(path: u8) -> IpAddr {
     Ipv4Addr::new(10, 0, path, 2).into()
 }
 
-/// Acknowledges at once, sends single packets, and has a fixed buffer: what it does is easy to follow.
+/// Returns a simple configuration: immediate acknowledgements, single packets, and a fixed buffer.
 pub(crate) fn config() -> ConnectionConfig {
     let receive_buffer = ReceiveBuffer {
         mode: ReceiveBufferMode::Fixed,
@@ -82,7 +82,7 @@ pub(crate) fn config() -> ConnectionConfig {
     ConnectionConfig { receive_buffer, ..ConnectionConfig::ideal() }
 }
 
-/// The host's address on a path; its identifier is `path` + 1.
+/// Returns the host's address on a path; its identifier is `path` + 1.
 pub(crate) fn local(path: u8) -> LocalAddress {
     LocalAddress {
         address_id: path + 1,
@@ -119,7 +119,7 @@ impl Script {
         }
     }
 
-    /// The host opens a connection; its SYN is the next that it sends.
+    /// Lets the host open a connection; its SYN is the next segment.
     pub(crate) fn client(config: ConnectionConfig) -> Self {
         let mut script = Self::new();
         let remote = SocketAddr::new(peer(0), PORT);
@@ -128,7 +128,7 @@ impl Script {
         script
     }
 
-    /// The host listens, and the peer has a subflow to begin with.
+    /// Creates a listening host, and a peer with one subflow to begin with.
     pub(crate) fn server(config: ConnectionConfig) -> Self {
         let mut script = Self::new();
         script.stack.listen(PORT, config).unwrap();
@@ -136,7 +136,7 @@ impl Script {
         script
     }
 
-    /// A host that opened a connection, both ends sure that it speaks Multipath TCP.
+    /// Returns a host that opened a connection, with Multipath TCP confirmed at both ends.
     pub(crate) fn connected(config: ConnectionConfig) -> Self {
         let mut script = Self::client(config);
         let _ = script.expect();
@@ -148,7 +148,7 @@ impl Script {
         script
     }
 
-    /// A host that accepted a connection, both ends sure that it speaks Multipath TCP.
+    /// Returns a host that accepted a connection, with Multipath TCP confirmed at both ends.
     pub(crate) fn accepted(config: ConnectionConfig) -> Self {
         let mut script = Self::server(config);
         script.send(0, SYN, mptcp(offer()), b"");
@@ -160,7 +160,7 @@ impl Script {
         script
     }
 
-    /// The peer joins from its address on `path` to the host's on the same path.
+    /// Opens a subflow from the peer's address on `path` to the host's on the same path.
     pub(crate) fn join(&mut self, path: u8) -> usize {
         let line = self.join_half(path);
         self.send(line, ACK, mptcp(self.join_ack()), b"");
@@ -168,7 +168,7 @@ impl Script {
         line
     }
 
-    /// As [`Self::join`], up to the SYN/ACK.
+    /// Opens a subflow as [`Self::join`] does, up to the SYN/ACK.
     pub(crate) fn join_half(&mut self, path: u8) -> usize {
         let peer = SocketAddr::new(peer(path), 6_000 + u16::try_from(self.lines.len()).unwrap());
         let line = self.add_line(SocketAddr::new(host(path), PORT), peer);
@@ -186,7 +186,7 @@ impl Script {
         self.lines.len() - 1
     }
 
-    /// Sends a segment as it comes next on this line.
+    /// Sends a segment with the next numbers of this line.
     pub(crate) fn send(&mut self, line: usize, flags: Flags, options: Options, data: &[u8]) {
         let seq = self.lines[line].seq;
         let segment = self.segment(line, flags, options, data);
@@ -194,7 +194,7 @@ impl Script {
         self.inject(&segment);
     }
 
-    /// The segment that [`Self::send`] would send.
+    /// Returns the segment that [`Self::send`] would send.
     pub(crate) fn segment(
         &self,
         line: usize,
@@ -230,7 +230,7 @@ impl Script {
         self.run();
     }
 
-    /// Lets the host send what it wants to send now.
+    /// Collects the segments that the host sends now.
     pub(crate) fn run(&mut self) {
         while let Some((_, packet)) = self.stack.poll_transmit(self.now) {
             for packet in packet.split() {
@@ -272,7 +272,7 @@ impl Script {
         line
     }
 
-    /// The next segment of the host, on whatever line.
+    /// Returns the next segment of the host, on any line.
     pub(crate) fn next(&mut self) -> Option<(usize, Segment)> {
         self.run();
         self.emitted.pop_front()
@@ -288,7 +288,7 @@ impl Script {
         segment
     }
 
-    /// Everything that the host has sent.
+    /// Returns all segments that the host has sent.
     pub(crate) fn drain(&mut self) -> Vec<(usize, Segment)> {
         self.run();
         self.emitted.drain(..).collect()
@@ -299,7 +299,7 @@ impl Script {
         assert!(sent.is_empty(), "{sent:?}");
     }
 
-    /// Time passes; timers fire when they are due.
+    /// Advances the time; timers fire when they are due.
     pub(crate) fn wait(&mut self, time: Duration) {
         let until = self.now + time;
         self.run();
@@ -328,7 +328,7 @@ impl Script {
         self.run();
     }
 
-    /// What the application can read.
+    /// Reads all available data of the application.
     pub(crate) fn read(&mut self) -> Vec<u8> {
         let mut all = Vec::new();
         while let Some(bytes) = self.stack.read(self.now, self.id.unwrap()) {
@@ -345,17 +345,17 @@ impl Script {
         self.stack.status(self.id.unwrap()).unwrap()
     }
 
-    /// The host's number of a data offset, on the wire.
+    /// Returns the host's data sequence number of a data offset, on the wire.
     pub(crate) fn host_dsn(&self, offset: u64) -> u64 {
         keys::initial_dsn(self.host_key).wrapping_add(offset)
     }
 
-    /// DSS that acknowledges everything before this offset of the host's data.
+    /// Returns DSS that acknowledges everything before this offset of the host's data.
     pub(crate) fn data_ack(&self, until: u64) -> Options {
         dss(Dss { data_ack: Some(DataAck::Long(self.host_dsn(until))), ..Dss::default() })
     }
 
-    /// DSS that maps the next `len` bytes of this line to our data offset.
+    /// Returns DSS that maps the next `len` bytes of this line to our data offset.
     pub(crate) fn map(&self, line: usize, offset: u64, len: u16) -> Options {
         let Line { seq, peer_isn, .. } = self.lines[line];
         self.map_at(seq.wrapping_sub(peer_isn), offset, len)
@@ -368,13 +368,13 @@ impl Script {
         dss(Dss { data_fin: false, data_ack, mapping: Some(mapping) })
     }
 
-    /// Data of ours with its mapping.
+    /// Sends the peer's data with its mapping.
     pub(crate) fn data(&mut self, line: usize, offset: u64, data: &[u8]) {
         let map = self.map(line, offset, u16::try_from(data.len()).unwrap());
         self.send(line, ACK, map, data);
     }
 
-    /// A DATA_FIN without data.
+    /// Returns a DATA_FIN without data.
     pub(crate) fn data_fin(&self, offset: u64, acked: u64) -> Options {
         let dsn = DataAck::Long(peer_dsn(offset));
         let mapping = Some(DssMapping { dsn, ssn: 0, len: 1, checksum: None });
@@ -382,7 +382,7 @@ impl Script {
         dss(Dss { data_fin: true, data_ack, mapping })
     }
 
-    /// MP_CAPABLE of the third packet, when the peer opened the connection.
+    /// Returns MP_CAPABLE of the third packet, when the peer opened the connection.
     pub(crate) fn third(&self) -> MptcpOption {
         let keys = MpCapable { receiver_key: Some(self.host_key), ..answered() };
         MptcpOption::Capable(keys)
@@ -393,20 +393,20 @@ impl Script {
         MptcpOption::Join(MpJoin::Syn { backup: false, address_id, token, nonce: NONCE })
     }
 
-    /// The peer's 160 bits for a subflow that it opened, once the host's SYN/ACK was seen.
+    /// Returns the peer's 160-bit HMAC for a subflow that it opened, after the host's SYN/ACK.
     pub(crate) fn join_ack(&self) -> MptcpOption {
         let hmac = keys::join_hmac(KEY, self.host_key, NONCE, self.host_nonce);
         MptcpOption::Join(MpJoin::Ack { hmac: *hmac.first_chunk().unwrap() })
     }
 
-    /// The peer's answer to a subflow that the host opened.
+    /// Returns the peer's SYN/ACK option for a subflow that the host opened.
     pub(crate) fn join_syn_ack(&self, address_id: u8) -> MptcpOption {
         let hmac = keys::join_hmac(KEY, self.host_key, NONCE, self.host_nonce);
         let hmac = u64::from_be_bytes(*hmac.first_chunk().unwrap());
         MptcpOption::Join(MpJoin::SynAck { backup: false, address_id, hmac, nonce: NONCE })
     }
 
-    /// The HMAC that the host must send.
+    /// Returns the HMAC that the host must send.
     pub(crate) fn host_hmac(&self) -> [u8; 32] {
         keys::join_hmac(self.host_key, KEY, self.host_nonce, NONCE)
     }
@@ -424,7 +424,7 @@ pub(crate) fn mptcp(option: MptcpOption) -> Options {
     Options { mptcp: [option].into_iter().collect(), ..Options::default() }
 }
 
-/// Flags of MP_CAPABLE as they should be.
+/// Returns MP_CAPABLE with correct flags.
 pub(crate) fn offered() -> MpCapable {
     MpCapable {
         version: 1,
@@ -442,12 +442,12 @@ pub(crate) fn answered() -> MpCapable {
     MpCapable { sender_key: Some(KEY), ..offered() }
 }
 
-/// MP_CAPABLE of a SYN.
+/// Returns MP_CAPABLE of a SYN.
 pub(crate) fn offer() -> MptcpOption {
     MptcpOption::Capable(offered())
 }
 
-/// MP_CAPABLE of a SYN/ACK.
+/// Returns MP_CAPABLE of a SYN/ACK.
 pub(crate) fn answer() -> MptcpOption {
     MptcpOption::Capable(answered())
 }
@@ -466,7 +466,7 @@ pub(crate) fn join_of(segment: &Segment) -> Option<MpJoin> {
     })
 }
 
-/// MP_TCPRST of a RST; panics if it is none.
+/// Returns the MP_TCPRST of a RST; panics for any other segment.
 pub(crate) fn reset_of(segment: &Segment) -> Option<MpTcpRst> {
     assert!(segment.flags.contains(RST), "{segment:?}");
     segment.options.mptcp.iter().find_map(|option| match option {
@@ -475,7 +475,7 @@ pub(crate) fn reset_of(segment: &Segment) -> Option<MpTcpRst> {
     })
 }
 
-/// The data offset that a segment of the host acknowledges.
+/// Returns the data offset that a segment of the host acknowledges.
 pub(crate) fn data_acked(segment: &Segment) -> Option<u64> {
     match segment.options.dss?.data_ack? {
         DataAck::Long(number) => Some(number.wrapping_sub(keys::initial_dsn(KEY))),

@@ -1,4 +1,4 @@
-//! TCP's own demands, of a whole host: what the tests of `subflow` show of a part of it.
+//! TCP requirements on a whole host, beyond the tests of `subflow`.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use towpath_mptcp::wire::{IcmpKind, Options, Packet, Segment};
 
 use crate::script::*;
 
-/// Plain TCP without timestamps: full packets have 1,460 bytes.
+/// Returns plain TCP without timestamps: full packets have 1,460 bytes.
 fn plain() -> ConnectionConfig {
     let mut config = ConnectionConfig { multipath: false, ..config() };
     config.subflow.timestamps = false;
     config
 }
 
-/// An open connection of plain TCP, whose peer's window is that of the field.
+/// Opens a plain TCP connection; the peer's window field is not scaled.
 fn open(config: ConnectionConfig) -> Script {
     let mut script = Script::client(config);
     let _ = script.expect();
@@ -26,13 +26,13 @@ fn open(config: ConnectionConfig) -> Script {
     script
 }
 
-/// Payload of what the host sends now.
+/// Returns the payload lengths of the segments that the host sends now.
 fn sent(script: &mut Script) -> Vec<usize> {
     let sent = script.drain();
     sent.iter().map(|(_, segment)| segment.payload.len()).filter(|bytes| *bytes > 0).collect()
 }
 
-/// When the host sends something next, and what.
+/// Waits for the next segments of the host, and returns them.
 fn wait_for_packets(script: &mut Script) -> Vec<Segment> {
     loop {
         let (at, _) = script.stack.poll_timeout().expect("a deadline");
@@ -86,7 +86,7 @@ fn a_shrunken_window_delays_new_data_until_it_opens() {
     let mut script = open(plain());
     script.write(&[1; 5_840]);
     assert_eq!(sent(&mut script).len(), 4);
-    // One packet came, and the right edge is below what was sent.
+    // One packet arrived, and the right edge is below the sent data.
     script.lines[0].ack = script.lines[0].host_isn.wrapping_add(1 + 1_460);
     script.lines[0].window = 12;
     script.send(0, ACK, Options::default(), b"");
@@ -177,7 +177,7 @@ fn every_second_packet_is_acknowledged_and_a_single_one_in_time() {
     script.silence();
     script.wait(millis(500));
     assert_eq!(script.expect().ack, script.lines[0].seq);
-    // A gap is told at once.
+    // A gap is reported immediately.
     script.lines[0].seq = script.lines[0].seq.wrapping_add(1_460);
     script.send(0, ACK, Options::default(), &[1; 1_460]);
     assert_eq!(script.expect().ack, script.lines[0].seq.wrapping_sub(2 * 1_460));
@@ -193,7 +193,7 @@ fn a_router_with_a_small_link_makes_packets_smaller() {
         let packet = Packet::emit(&Segment { seq, ..packet.clone() }, 1);
         IcmpKind::TooBig { mtu: 1_000 }.emit(router, &packet).unwrap()
     };
-    // Who does not know the number may not say so.
+    // An error with a wrong sequence number is ignored.
     script.stack.handle_packet(script.now, InterfaceId(0), error(packet.seq.wrapping_sub(9_999)));
     script.silence();
     script.stack.handle_packet(script.now, InterfaceId(0), error(packet.seq));

@@ -1,5 +1,5 @@
-//! The peer's window, down to one byte (RFC 9293 §3.8.6): a whole host against a peer that never avoids
-//! silly windows and reads as it likes.
+//! Peer's window, down to one byte (RFC 9293 §3.8.6): a whole host against a peer without silly
+//! window avoidance.
 
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg32;
@@ -8,7 +8,8 @@ use towpath_mptcp::wire::Options;
 
 use crate::script::*;
 
-/// Full packets have 1,460 bytes in plain TCP, and fields are bytes.
+/// Returns a configuration with full packets of 1,460 bytes in plain TCP, and window fields in
+/// bytes.
 fn settings(multipath: bool) -> ConnectionConfig {
     let mut config = ConnectionConfig { multipath, ..config() };
     config.subflow.timestamps = false;
@@ -16,7 +17,7 @@ fn settings(multipath: bool) -> ConnectionConfig {
     config
 }
 
-/// An open connection whose peer has a window of so many bytes.
+/// Opens a connection whose peer has a window of `window` bytes.
 fn open(multipath: bool, window: u16) -> Script {
     if multipath {
         let mut script = Script::connected(settings(true));
@@ -32,7 +33,7 @@ fn open(multipath: bool, window: u16) -> Script {
     script
 }
 
-/// Payload of what the host sends now.
+/// Returns the payload lengths of the segments that the host sends now.
 fn sent(script: &mut Script) -> Vec<usize> {
     let sent = script.drain();
     sent.iter().map(|(_, segment)| segment.payload.len()).filter(|bytes| *bytes > 0).collect()
@@ -67,7 +68,8 @@ fn a_small_window_is_used_after_a_while_although_more_waits() {
     assert_eq!(sent(&mut script).first(), Some(&896), "the override (4)");
 }
 
-/// A sliver that nobody acknowledges is repeated, and neither a closed nor a small window ends it.
+/// A small segment without acknowledgement is retransmitted, and neither a closed nor a small
+/// window ends this.
 #[test]
 fn a_window_that_stays_small_gets_everything_in_time() {
     for (multipath, window) in [(false, 1_u16), (false, 100), (true, 1), (true, 7)] {
@@ -76,7 +78,7 @@ fn a_window_that_stays_small_gets_everything_in_time() {
     }
 }
 
-/// Any window after any acknowledgement, closed ones too.
+/// Any window after any acknowledgement, including closed ones.
 #[test]
 fn all_data_arrives_with_any_window_and_a_timer_is_always_set() {
     for seed in 0..200 {
@@ -91,8 +93,8 @@ fn all_data_arrives_with_any_window_and_a_timer_is_always_set() {
     }
 }
 
-/// The peer acknowledges everything at once, each time with the next window; a closed one is opened when
-/// it is probed.
+/// The peer acknowledges everything immediately, each time with the next window; a closed window is
+/// opened by a probe.
 fn deliver(script: &mut Script, multipath: bool, bytes: usize, mut window: impl FnMut(u32) -> u16) {
     script.write(&vec![7; bytes]);
     let (mut got, mut turns) = (0, 0);

@@ -1,5 +1,6 @@
-//! Acknowledgements and what they do to the congestion window: phases, proportional rate reduction
-//! (RFC 9937); retransmission timeouts are in [`timeout`], and what was needless is undone in [`undo`].
+//! Acknowledgements and their effect on the congestion window: phases, proportional rate reduction
+//! (RFC 9937). Retransmission timeouts are in [`timeout`], the undo of spurious recovery in
+//! [`undo`].
 
 mod timeout;
 mod undo;
@@ -17,47 +18,47 @@ use super::rack::{DUP_THRESH, ProbeEvidence};
 use super::{SegmentOutcome, Subflow, Timer};
 use crate::wire::{Flags, Segment};
 
-/// Where recovery is.
+/// State of loss recovery.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LossRecovery {
     phase: RecoveryPhase,
-    /// The phase ends when this is acknowledged.
+    /// Offset whose acknowledgement ends the phase.
     end: u64,
     reduction: Prr,
-    /// The window during [`Phase::LossRecovery`].
+    /// Congestion window during [`RecoveryPhase::Recovery`].
     window: u64,
-    /// One packet may go although the window is full: the first retransmission of an episode.
+    /// Set when one packet may exceed the window: the first retransmission of an episode.
     pub(super) forced: bool,
-    /// Something may be undone: retransmissions of the episode started from here.
+    /// Start of the episode's retransmissions, while an undo is possible.
     undo_from: Option<NonZeroU64>,
     /// Retransmitted bytes of the episode that the peer did not report as duplicates.
     repeated_bytes: u64,
-    /// When the first retransmission of the episode was sent; zero: there was none.
+    /// Time of the first retransmission of the episode; zero: none was sent.
     repeated_at: Instant,
     spurious: SpuriousTimeout,
     duplicates: u64,
     timeouts: u32,
     timeouts_total: u32,
     undone: u32,
-    /// The window was full; until this is acknowledged that counts.
+    /// Offset until whose acknowledgement the window counts as full.
     limited_until: Option<NonZeroU64>,
-    /// The most that was outstanding in this round, and where the round ends.
+    /// Maximum bytes outstanding in this round, and the end of the round.
     most_out: u32,
     usage_until: u64,
     round_end: u64,
-    /// The next retransmission is caused by a timeout.
+    /// Set when the next retransmission is caused by a timeout.
     pub(super) after_timeout: bool,
-    /// Timeouts since the last measurement: what they doubled stays so, and the acknowledgement of what was
-    /// repeated measures nothing (RFC 6298 §3, §5).
+    /// Timeouts since the last measurement. Their back-off stays, and acknowledgements of
+    /// retransmissions are not sampled (RFC 6298 §3, §5).
     pub(super) backed_off: u8,
 }
 
-/// Proportional rate reduction.
+/// Proportional rate reduction (RFC 9937).
 #[derive(Debug, Clone, Copy, Default)]
 struct Prr {
     delivered: u64,
     sent: u64,
-    /// In flight when it began (`RecoverFS`).
+    /// Bytes in flight at the start of the reduction (`RecoverFS`).
     base: u64,
 }
 
@@ -78,14 +79,15 @@ impl LossRecovery {
         self.undone.into()
     }
 
-    /// Whether the window limits what is sent. In slow start half of it must be used, as a window that
-    /// doubles is always ahead of what has been sent (RFC 7661 §4.3, Linux `tcp_is_cwnd_limited`).
+    /// Returns true if the window limits sending. In slow start, half of it must be used, as a
+    /// doubling window is always ahead of the sent data (RFC 7661 §4.3, Linux
+    /// `tcp_is_cwnd_limited`).
     pub(super) fn cwnd_limited(&self, slow_start: bool, cwnd_bytes: u64) -> bool {
         let half_used = slow_start && cwnd_bytes < 2 * u64::from(self.most_out);
         self.limited_until.is_some() || half_used
     }
 
-    /// `out` bytes are outstanding, of which all below `acked` is not, after sending up to `until`.
+    /// Records `out` outstanding bytes, all above `acked`, after sending up to `until`.
     pub(super) fn note_outstanding(&mut self, out: u64, acked: u64, until: u64) {
         let out = u32::try_from(out).unwrap_or(u32::MAX);
         if acked >= self.usage_until || out > self.most_out {
@@ -108,7 +110,7 @@ impl LossRecovery {
         self.phase == RecoveryPhase::Open && self.duplicates >= DUP_THRESH
     }
 
-    /// New data was sent up to `until`; `full`: the window lets no more go.
+    /// Records that new data was sent up to `until`; `full`: the window allows no more.
     pub(super) fn note_sent(&mut self, bytes: u64, until: u64, full: bool) {
         self.reduction.sent += bytes;
         if full {
@@ -116,7 +118,8 @@ impl LossRecovery {
         }
     }
 
-    /// Data was sent again; `full` as for new data: a window that only repairs is used as well.
+    /// Records a retransmission; `full` as for new data: a window filled by retransmissions counts
+    /// as used.
     pub(super) fn on_retransmitted(&mut self, now: Instant, bytes: u64, until: u64, full: bool) {
         if full {
             self.limited_until = NonZeroU64::new(until);
@@ -136,7 +139,7 @@ impl LossRecovery {
         self.spurious = SpuriousTimeout::Off;
     }
 
-    /// RFC 9937 §6.2. `safe`: progress without further loss.
+    /// Reduces the window (RFC 9937 §6.2). `safe`: progress without further loss.
     fn reduce(&mut self, delivered: u64, in_flight: u64, threshold: u64, mss: u64, safe: bool) {
         let Prr { delivered: total, sent, base } = &mut self.reduction;
         *total += delivered;
@@ -154,7 +157,7 @@ impl LossRecovery {
 }
 
 impl Subflow {
-    /// Today's congestion window.
+    /// Returns the current congestion window; during recovery, the reduced one.
     pub(super) fn cwnd(&self) -> u64 {
         match self.recovery.phase {
             RecoveryPhase::Recovery => self.recovery.window,
@@ -163,13 +166,14 @@ impl Subflow {
         .max(u64::from(self.mss()))
     }
 
-    /// In flight, where duplicate acknowledgements stand in for SACK (RFC 5681 §3.2 step 4).
+    /// Returns the bytes in flight. Without SACK, duplicate acknowledgements reduce them (RFC 5681
+    /// §3.2 step 4).
     pub(super) fn in_flight(&self) -> u64 {
         let left = self.recovery.duplicates * u64::from(self.mss());
         self.send.in_flight().saturating_sub(if self.sack_on { 0 } else { left })
     }
 
-    /// An acceptable acknowledgement.
+    /// Processes an acceptable acknowledgement.
     pub(super) fn on_acknowledgement(
         &mut self,
         now: Instant,
@@ -199,7 +203,8 @@ impl Subflow {
         let sacked = delivery.bytes > selective;
         let outstanding = self.send.outstanding() > 0;
         let takes = segment.sequence_bytes() > 0;
-        // An acknowledgement that was sent for its Multipath TCP option tells of no loss (RFC 8684 §3).
+        // An acknowledgement sent for its Multipath TCP option does not indicate loss (RFC 8684
+        // §3).
         let signal = !segment.options.mptcp.is_empty();
         let repeats = ack == before && !takes && !window_changed && outstanding && !signal;
         if !self.sack_on && repeats {
@@ -241,16 +246,16 @@ impl Subflow {
         self.arm_window_probe(now);
     }
 
-    /// As Linux (`tcp_clean_rtx_queue`): while what was sent before the oldest packet was repeated still
-    /// arrives, its timer begins anew.
+    /// Returns true if the acknowledgement covers data sent before the oldest packet was
+    /// retransmitted, as in Linux (`tcp_clean_rtx_queue`). The timer then restarts.
     fn acks_before_oldest_retransmit(&self, delivery: &Delivery) -> bool {
         let oldest = self.send.oldest().map(|oldest| oldest.sent_at);
         let first = delivery.sent_once.map(|(first, _)| first);
         self.config.recovers_as_linux && first.zip(oldest).is_some_and(|(a, b)| a < b)
     }
 
-    /// The short way for who only receives: an acknowledgement when nothing is outstanding, which could
-    /// be neither progress nor a duplicate.
+    /// Fast path for a pure receiver: an acknowledgement without outstanding data is neither
+    /// progress nor a duplicate.
     fn is_pure_repeat_ack(&self, ack: u64, segment: &Segment) -> bool {
         let calm = self.recovery.phase == RecoveryPhase::Open
             && self.recovery.repeated_at == Instant::ZERO;
@@ -259,7 +264,7 @@ impl Subflow {
         self.sack_on && settled && plain && calm
     }
 
-    /// SACK blocks, after a DSACK (RFC 2883 §4), which is returned.
+    /// Processes SACK blocks, after a DSACK (RFC 2883 §4), which is returned.
     fn take_sacks(
         &mut self,
         segment: &Segment,
@@ -303,7 +308,8 @@ impl Subflow {
         advanced: bool,
         echo_ms: Option<u64>,
     ) -> Option<std::time::Duration> {
-        // Karn's rule: nothing that was sent twice (RFC 6298 §3), unless timestamps tell which.
+        // Karn's algorithm: no samples from data sent twice (RFC 6298 §3), unless timestamps
+        // identify the copy.
         if let Some((first, last)) = delivery.sent_once.filter(|_| !delivery.ambiguous) {
             self.rack.note_measured();
             self.recovery.backed_off = 0;
@@ -312,8 +318,8 @@ impl Subflow {
             self.rtt.sample_min(now, rtt);
             return Some(rtt);
         }
-        // When the first answer to a retransmission is lost, the answer to the next one still echoes
-        // the first: such a sample would contain whole timeouts.
+        // If the first reply to a retransmission is lost, the reply to the next one still echoes
+        // the first. Such a sample would contain whole timeouts.
         let believed = self.config.measures_as_linux || !delivery.old_echo;
         let echo_ms = echo_ms.filter(|_| advanced && believed)?;
         self.rack.note_measured();
@@ -332,7 +338,7 @@ impl Subflow {
         }
     }
 
-    /// Without SACK: how many of the packets behind the hole have arrived (RFC 6582 §3.2).
+    /// Without SACK: counts the packets behind the hole that have arrived (RFC 6582 §3.2).
     fn on_advance(&mut self, bytes: u64) {
         let packets = bytes.div_ceil(u64::from(self.mss()));
         let recovery = &mut self.recovery;
@@ -344,7 +350,7 @@ impl Subflow {
         };
     }
 
-    /// Moves between the phases.
+    /// Switches between the phases.
     fn update_phase(
         &mut self,
         now: Instant,
@@ -391,7 +397,7 @@ impl Subflow {
         self.recovery.reduce(delivered, in_flight, threshold, mss, safe);
     }
 
-    /// Something is lost: recovery begins, unless it is going on (RFC 6675 §5 step 4).
+    /// Starts recovery after a loss, unless it is in progress (RFC 6675 §5 step 4).
     pub(super) fn note_losses(&mut self, now: Instant, in_flight: u64) {
         if self.recovery.phase == RecoveryPhase::Open {
             self.enter_recovery(now, in_flight);
@@ -431,29 +437,30 @@ impl Subflow {
         self.rack.note_recovered();
     }
 
-    /// A tail loss probe repaired a loss that nothing else shows (RFC 8985 §7.4.2).
+    /// Handles a loss that only a tail loss probe revealed and repaired (RFC 8985 §7.4.2).
     pub(super) fn on_tlp_loss_repair(&mut self, now: Instant) {
         let in_flight = self.send.in_flight();
         self.enter_recovery(now, in_flight);
         if self.config.recovers_as_linux {
-            // Nothing is missing: the window is the threshold at once.
+            // Nothing is missing: the window equals the threshold immediately.
             self.recovery.phase = RecoveryPhase::Open;
             self.recovery.undo_from = None;
         }
     }
 
-    /// The peer saw a mark: as after a loss, once in a round trip (RFC 3168 §6.1.2).
+    /// Handles an ECN echo: as a loss, once in a round trip (RFC 3168 §6.1.2).
     fn on_ecn_echo(&mut self, now: Instant, delivered: u64, advanced: bool) {
         if self.cwnd() <= u64::from(self.mss()) {
-            // The smallest window: only time is left to slow down by.
+            // The smallest window: only the timer can slow it down further.
             self.rearm_retransmission(now);
         }
-        // The last acknowledgement of the episode still has it: CWR goes with what was sent later.
+        // The last acknowledgement of the episode still echoes it: CWR is sent with later data.
         let answered = self.send.acked_until() <= self.recovery.end;
         if self.recovery.phase == RecoveryPhase::Open && !answered {
             let in_flight = self.send.in_flight();
             self.enter_recovery(now, in_flight);
-            // This acknowledgement belongs to the reduction, as in Linux: it lets go what it brought.
+            // This acknowledgement belongs to the reduction, as in Linux: it releases what it
+            // delivered.
             self.reduce(delivered, advanced);
         }
     }
@@ -485,8 +492,8 @@ impl Subflow {
             min_rtt: self.rtt.min().unwrap_or(srtt),
             cwnd_limited: self.is_cwnd_limited(),
             round_ended,
-            // Duplicate acknowledgements leave the window alone (RFC 5681 §3.2 step 1, RFC 3042 §2),
-            // unless the path is known to reorder (Linux `tcp_may_raise_cwnd`).
+            // Duplicate acknowledgements do not grow the window (RFC 5681 §3.2 step 1, RFC 3042
+            // §2), unless the path is known to reorder (Linux `tcp_may_raise_cwnd`).
             in_recovery: reducing
                 || self.recovery.phase == RecoveryPhase::Recovery
                 || (!advanced && !self.rack.reordering_seen()),
@@ -498,15 +505,15 @@ impl Subflow {
     }
 }
 
-/// What an acknowledgement achieved.
+/// Effect of an acknowledgement.
 #[derive(Debug, Clone, Copy)]
 struct AckProgress {
     ack: u64,
     advanced: bool,
     sacked: bool,
-    /// It is a duplicate (RFC 5681 §2).
+    /// True for a duplicate acknowledgement (RFC 5681 §2).
     repeats: bool,
-    /// Before it.
+    /// Bytes in flight before the acknowledgement.
     in_flight: u64,
 }
 
@@ -514,7 +521,8 @@ struct AckProgress {
 mod tests {
     use super::*;
 
-    /// The window after 1000 bytes were delivered, with 2000 in flight and a threshold of 6000.
+    /// Returns the window after 1000 bytes were delivered, with 2000 in flight and a threshold of
+    /// 6000.
     fn window(delivered: u64, sent: u64, safe: bool) -> u64 {
         let reduction = Prr { delivered, sent, base: 12_000 };
         let mut recovery = LossRecovery { reduction, ..LossRecovery::default() };

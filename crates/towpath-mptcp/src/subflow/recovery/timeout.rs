@@ -1,4 +1,4 @@
-//! The retransmission timer (RFC 6298), and what follows when it fires.
+//! Retransmission timer (RFC 6298), and the actions when it fires.
 
 use towpath_multipath::path::RecoveryPhase;
 use towpath_net::Instant;
@@ -6,7 +6,7 @@ use towpath_net::Instant;
 use super::undo::SpuriousTimeout;
 use crate::subflow::{CloseReason, Subflow, TcpState, TimeoutOutcome, Timer};
 
-/// Timeouts in a row after which full packets are thought to be too big for the path.
+/// Consecutive timeouts after which full packets are assumed to be too big for the path.
 const PMTU_BLACKHOLE_TIMEOUTS: u32 = 2;
 
 impl Subflow {
@@ -17,7 +17,7 @@ impl Subflow {
         }
     }
 
-    /// RFC 6298 §5.2 and §5.3.
+    /// Restarts the timer (RFC 6298 §5.2 and §5.3).
     pub(in crate::subflow) fn rearm_retransmission(&mut self, now: Instant) {
         if self.send.outstanding() == 0 {
             self.timers.clear(Timer::Retransmission);
@@ -29,7 +29,7 @@ impl Subflow {
         }
     }
 
-    /// RFC 6298 §5.4 to §5.7.
+    /// Handles the retransmission timeout (RFC 6298 §5.4 to §5.7).
     pub(in crate::subflow) fn on_retransmission_timeout(
         &mut self,
         now: Instant,
@@ -42,8 +42,8 @@ impl Subflow {
             return;
         }
         done.retransmission = true;
-        // A peer that answers is alive, if what it does not acknowledge lies beyond its window
-        // (RFC 9293 §3.8.6, §3.8.6.1).
+        // A peer that replies is alive, if the unacknowledged data lies beyond its window (RFC 9293
+        // §3.8.6, §3.8.6.1).
         let stalled = self.peer_window.usable(self.send.acked_until()) == 0
             && now.saturating_since(self.last_heard) <= self.config.rto_max * 2;
         if self.recovery.count_timeout() > self.config.retries && !stalled {
@@ -52,12 +52,13 @@ impl Subflow {
         let in_flight = self.send.in_flight();
         let first = self.recovery.timeouts == 1;
         let again = self.recovery.phase != RecoveryPhase::Open;
-        // One that was called spurious has left this phase; the next is a loss like any other.
+        // A timeout found spurious has left this phase; the next is an ordinary loss.
         let begins = first || !again;
         if self.config.recovers_as_linux {
             self.begin_loss_as_linux(now, in_flight, first);
         } else if begins {
-            // RFC 3168 §6.1.2: whatever reduced the window, the peer is told.
+            // RFC 3168 §6.1.2: the peer is notified of every window reduction, regardless of its
+            // cause.
             self.echo.reduced |= self.echo.on;
             self.congestion.on_timeout(now, in_flight);
             let (acked, sent) = (self.send.acked_until(), self.send.sent_until());
@@ -87,7 +88,8 @@ impl Subflow {
         self.rearm_retransmission(now);
     }
 
-    /// [`super::Config::recovers_as_linux`]; `first`: nothing has timed out since the last progress.
+    /// [`crate::subflow::SubflowConfig::recovers_as_linux`]; `first`: nothing has timed out since
+    /// the last progress.
     fn begin_loss_as_linux(&mut self, now: Instant, in_flight: u64, first: bool) {
         let phase = self.recovery.phase;
         let reduces = match phase {
@@ -104,7 +106,7 @@ impl Subflow {
             self.congestion.on_further_timeout();
             (self.recovery.phase, self.recovery.end) = (RecoveryPhase::Loss, sent);
         }
-        // A first timeout amid other repairs tells nothing.
+        // A first timeout during another recovery proves nothing.
         let watched = self.config.undo && (phase == RecoveryPhase::Open || !first);
         self.recovery.spurious =
             if watched { SpuriousTimeout::First } else { SpuriousTimeout::Off };
@@ -118,12 +120,13 @@ impl Subflow {
         }
     }
 
-    /// A router dropped packets for their size: that is no congestion (RFC 1191 §6.5).
+    /// Retransmits packets that a router dropped for their size, which does not indicate congestion
+    /// (RFC 1191 §6.5).
     pub(in crate::subflow) fn resend_too_big(&mut self, now: Instant) {
         self.send.mark_lost_sent_until(now);
         if self.recovery.phase == RecoveryPhase::Open {
             let (acked, sent) = (self.send.acked_until(), self.send.sent_until());
-            // As after a spurious timeout: the window stays, what is lost goes again.
+            // As after a spurious timeout: the window stays, and lost data is retransmitted.
             self.recovery.begin(RecoveryPhase::Loss, acked, sent);
             self.recovery.undo_from = None;
         }

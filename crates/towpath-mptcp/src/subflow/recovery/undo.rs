@@ -1,5 +1,5 @@
-//! What was needless is undone: timeouts (RFC 5682), and repetitions of what had arrived (RFC 3522,
-//! RFC 3708).
+//! Undo of spurious recovery: needless timeouts (RFC 5682), and retransmissions of data that had
+//! arrived (RFC 3522, RFC 3708).
 
 use towpath_multipath::path::RecoveryPhase;
 use towpath_net::Instant;
@@ -11,29 +11,32 @@ use crate::subflow::delivery::Delivery;
 /// Forward RTO recovery (RFC 5682 §2.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum SpuriousTimeout {
-    /// Not watched for.
+    /// No timeout is being checked.
     #[default]
     Off,
     /// The first acknowledgement after the timeout decides (step 2).
     First,
-    /// New data was sent instead of repeated data (step 2b); the next decides (step 3).
+    /// New data was sent instead of retransmissions (step 2b); the next acknowledgement decides
+    /// (step 3).
     Second,
 }
 
 impl LossRecovery {
-    /// Whether retransmissions wait for the verdict on a timeout (RFC 5682 §2.1 step 2b).
+    /// Returns true if retransmissions wait until the timeout is classified (RFC 5682 §2.1 step
+    /// 2b).
     pub(in crate::subflow) fn prefers_new_data(&self) -> bool {
         self.spurious == SpuriousTimeout::Second
     }
 
-    /// There is no new data to decide with.
+    /// No new data is available to classify the timeout.
     pub(in crate::subflow) fn stop_watching(&mut self) {
         self.spurious = SpuriousTimeout::Off;
     }
 }
 
 impl Subflow {
-    /// The peer had `start..end` twice: what was sent again was needless (RFC 3708 §3).
+    /// Records that the peer received `start..end` twice: retransmitting it was needless (RFC 3708
+    /// §3).
     pub(super) fn on_duplicate(&mut self, start: u64, end: u64) {
         let (acked, sent) = (self.send.acked_until(), self.send.sent_until());
         if end > sent {
@@ -46,19 +49,19 @@ impl Subflow {
         }
     }
 
-    /// Was the timeout spurious? (RFC 5682 §2.1; §3 with SACK)
+    /// Checks if the timeout was spurious (RFC 5682 §2.1; §3 with SACK).
     pub(super) fn check_spurious_timeout(
         &mut self,
         now: Instant,
         progress: &AckProgress,
         delivery: &Delivery,
     ) {
-        // What is neither news nor a duplicate decides nothing.
+        // An acknowledgement that is neither new nor a duplicate decides nothing.
         let tells = progress.advanced || progress.sacked || progress.repeats;
         if self.recovery.spurious == SpuriousTimeout::Off || !tells {
             return;
         }
-        // Something arrived that was sent before the timeout and never again.
+        // Data arrived that was sent before the timeout and not retransmitted.
         let original = delivery.original_end.is_some_and(|end| end <= self.recovery.end);
         let first = self.recovery.spurious == SpuriousTimeout::First;
         if original && (!first || !progress.advanced || !delivery.ambiguous) {
@@ -70,8 +73,8 @@ impl Subflow {
         }
     }
 
-    /// Undoes a reduction when all that was sent again had arrived before (RFC 3708), or when the
-    /// acknowledgement was caused by the original (RFC 3522 §3.2).
+    /// Undoes a reduction when all retransmitted data had arrived before (RFC 3708), or when the
+    /// original caused the acknowledgement (RFC 3522 §3.2).
     pub(super) fn undo_if_spurious(
         &mut self,
         now: Instant,
@@ -85,9 +88,9 @@ impl Subflow {
         }
         let reported = recovery.repeated_bytes == 0;
         // The first retransmission of the episode decides. An acknowledgement that covers several
-        // echoes the first of them, so that the others would look needless if each was asked.
+        // echoes only the first, so the others would look needless.
         let by_original = delivery.repeated_whole && delivery.echoes_before(repeated_at);
-        // In recovery other retransmissions may still turn out to have been needed.
+        // In recovery, other retransmissions may still turn out to be needed.
         let settled = match recovery.phase {
             RecoveryPhase::Open => false,
             RecoveryPhase::Recovery => {

@@ -1,4 +1,4 @@
-//! What we acknowledge, when, and what the blocks say (RFC 5681 §4.2, RFC 2018, RFC 2883, RFC 5961).
+//! Acknowledgements: content, timing and SACK blocks (RFC 5681 §4.2, RFC 2018, RFC 2883, RFC 5961).
 
 use super::link::at;
 use super::script::{MSS, Script, after, plain};
@@ -22,7 +22,7 @@ fn every_segment_beyond_a_gap_is_acknowledged_at_once_with_blocks() {
     }
     script.data(1001, after(6), 1460);
     assert_eq!(script.sent(), [format!("ack 1{}{}", block(6, 7), block(1, 5))]);
-    // A part of the gap: what caused it is in order, the rest is still reported.
+    // A part of the gap: the new data is in order, the rest is still reported.
     script.data(1002, after(0), 1460);
     assert_eq!(script.sent(), [format!("ack {}{}", after(5), block(6, 7))]);
     script.data(1003, after(5), 1460);
@@ -76,7 +76,7 @@ fn of_a_partial_duplicate_the_first_part_is_reported() {
     script.sent();
     script.data(1001, 51, 100);
     assert_eq!(script.sent(), ["ack 151 51-101"]);
-    // 201..251 and 301..351 are there; 201..351 comes again.
+    // 201..251 and 301..351 have arrived; 201..351 is retransmitted.
     script.data(1002, 201, 50);
     script.data(1002, 301, 50);
     script.sent();
@@ -86,7 +86,8 @@ fn of_a_partial_duplicate_the_first_part_is_reported() {
 
 #[test]
 fn the_sender_recognises_a_dsack_block_by_its_position() {
-    // Below the acknowledgement, or within the second block (RFC 2883 §5); else it is a plain block.
+    // Below the acknowledgement, or within the second block (RFC 2883 §5); otherwise a normal
+    // block.
     for (ack, blocks, undone) in [
         (1, &[(0, 1), (1, 6)][..], 1),
         (0, &[(1, 2), (1, 6)][..], 1),

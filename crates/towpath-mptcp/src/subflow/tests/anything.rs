@@ -1,4 +1,4 @@
-//! Whatever arrives, nothing panics and the books balance.
+//! Arbitrary segments cause no panic, and the counters stay consistent.
 
 use std::time::Duration;
 
@@ -117,7 +117,7 @@ fn configuration(kind: u8) -> SubflowConfig {
     config
 }
 
-/// A subflow whose handshake is done, as the peer of `peer_isn`.
+/// Returns a subflow whose handshake is complete, as the peer of `peer_isn`.
 fn opened(config: SubflowConfig, isn: u32, passive: bool) -> Subflow {
     let now = at(1000);
     let arrival = |flags: Flags, ack: i64| Arrival {
@@ -232,7 +232,7 @@ proptest! {
             for (start, end) in blocks.iter().copied() {
                 prop_assert!((start..end).all(|offset| there.contains(&offset)));
             }
-            // The block of what just came is first, or second after a duplicate.
+            // The block with the newest data is first, or second after a duplicate.
             let fresh = start + u64::from(len) > read && arrival.duplicate == 0;
             if fresh {
                 prop_assert!(blocks[0].0 <= start && blocks[0].1 >= start + u64::from(len));

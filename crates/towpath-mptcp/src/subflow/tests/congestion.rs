@@ -1,4 +1,5 @@
-//! How fast: pacing, super-segments, recovery's rate, coupled controls, the end of slow start.
+//! Congestion control: pacing, super-segments, recovery's rate, coupled controls, the end of slow
+//! start.
 
 use std::time::Duration;
 
@@ -40,7 +41,7 @@ fn pacing_spreads_the_window_over_a_round_trip() {
 fn a_super_segment_is_a_millisecond_long_and_longer_to_a_near_peer() {
     let config = SubflowConfig { tso_autosizing: true, super_segment_bytes: 65_400, ..plain() };
     let script = Script::open(config.clone());
-    // 292 kB a second: two packets are the least.
+    // 292 kB a second: the minimum of two packets.
     assert_eq!(script.subflow.quantum_bytes(), 2 * 1460);
     let mut script = Script::open(config);
     for round in 0..6u64 {
@@ -66,7 +67,7 @@ fn recovery_sends_in_proportion_and_ends_at_the_threshold() {
         script.sent();
         script.ack(1100 + 100 * round, script.subflow.pushed_until(), &[]);
     }
-    // Forty packets fly, the first is lost.
+    // Forty packets are in flight, and the first is lost.
     let base = 30;
     script.push(1200, 40);
     assert_eq!(script.sent().len(), 40);
@@ -140,7 +141,8 @@ fn packet_too_big_keeps_the_number_of_packets_in_the_window() {
     assert_eq!(script.subflow.statistics().ssthresh_bytes, u64::MAX);
 }
 
-/// Bytes that the window grows in ten round trips of congestion avoidance beside `others`.
+/// Returns the bytes that the window grows in ten round trips of congestion avoidance, with
+/// `others` as siblings.
 fn growth(name: &str, others: &[u64]) -> u64 {
     let config =
         SubflowConfig { congestion_control: name.to_owned(), sack: false, rack: false, ..plain() };

@@ -13,12 +13,12 @@ fn both() -> Flags {
     Flags::ECE.with(Flags::CWR)
 }
 
-/// Both sides agreed.
+/// Opens a connection on which both sides agreed on ECN.
 fn open() -> Script {
     Script::open_with(config(), |answer| answer.flags = answer.flags.with(Flags::ECE))
 }
 
-/// An acknowledgement with ECE.
+/// Sends an acknowledgement with ECE.
 fn echo(script: &mut Script, ms: u64, ack: u64) {
     script.now = at(ms);
     let segment = script.segment(Flags::ACK.with(Flags::ECE), 1, ack);
@@ -184,7 +184,7 @@ fn a_mark_is_echoed_until_the_peer_has_reacted() {
         script.arrive(segment);
     }
     assert_eq!(echoes(&script.transmits()), [false]);
-    // One of two is marked: their common acknowledgement says so.
+    // One of two is marked, and so is their common acknowledgement.
     marked(&mut script, 1003, after(5), Flags::default());
     script.data(1003, after(6), 1460);
     assert_eq!(echoes(&script.transmits()), [true]);

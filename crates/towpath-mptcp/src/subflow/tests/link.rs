@@ -1,4 +1,4 @@
-//! The owner's part for both ends, and the link between them.
+//! Owners of both subflows, and the link between them.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -19,7 +19,7 @@ pub(super) fn at(ms: u64) -> Instant {
     Instant::ZERO + Duration::from_millis(ms)
 }
 
-/// Small and good enough (`SplitMix64`).
+/// Small random number generator (`SplitMix64`).
 #[derive(Debug, Clone)]
 pub(super) struct Random(pub(super) u64);
 
@@ -36,7 +36,7 @@ impl Random {
     }
 }
 
-/// The byte at a subflow offset, different for both directions.
+/// Returns the byte at a subflow offset, different for both directions.
 pub(super) fn byte(salt: u8, offset: u64) -> u8 {
     (offset.wrapping_mul(0x9e37_79b9) >> 13) as u8 ^ salt
 }
@@ -50,7 +50,7 @@ pub(super) fn address(host: u8) -> SocketAddr {
     (Ipv4Addr::new(10, 0, 0, host), 4000 + u16::from(host)).into()
 }
 
-/// The packet that an owner makes of what the subflow says.
+/// Composes the packet for a transmission of the subflow, as its owner would.
 pub(super) fn compose(transmit: &Transmit, host: u8) -> Segment {
     let payload = transmit.data.map_or(Payload::EMPTY, |sent| payload(host, sent.ssn, sent.len));
     Segment {
@@ -67,7 +67,7 @@ pub(super) fn compose(transmit: &Transmit, host: u8) -> Segment {
     }
 }
 
-/// The packets that a super-segment stands for.
+/// Splits a super-segment into packets.
 pub(super) fn split(segment: &Segment) -> Vec<Segment> {
     let size = usize::from(segment.segment_bytes);
     if size == 0 {
@@ -85,23 +85,23 @@ pub(super) fn split(segment: &Segment) -> Vec<Segment> {
     starts.map(packet).collect()
 }
 
-/// One end and its application.
+/// One end of the link with its application.
 #[derive(Debug)]
 pub(super) struct End {
     pub(super) host: u8,
     pub(super) subflow: Option<Subflow>,
     pub(super) config: SubflowConfig,
     pub(super) isn: u32,
-    /// Bytes that the application still wants to send.
+    /// Bytes that the application has yet to send.
     pub(super) to_send: u64,
     pub(super) close_when_sent: bool,
     pub(super) received: u64,
     pub(super) fin: bool,
     pub(super) closed: Option<CloseReason>,
-    /// Free bytes of the receive buffer; `None`: always so much.
+    /// Free bytes of the receive buffer; `None`: always 4 MiB.
     pub(super) buffer: Option<u64>,
     pub(super) log: Vec<(Instant, Transmit)>,
-    /// RSTs of the stack to what belongs to no connection.
+    /// RSTs of the stack to segments of no connection.
     refusals: Vec<Segment>,
 }
 
@@ -197,7 +197,7 @@ impl End {
     }
 }
 
-/// What the link does to packets, in percent.
+/// Faults of the link, in percent of the packets.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Faults {
     pub(super) loss: u64,
@@ -206,7 +206,7 @@ pub(super) struct Faults {
     pub(super) mark: u64,
 }
 
-/// Both ends.
+/// Pair of endpoints with a link.
 #[derive(Debug)]
 pub(super) struct Pair {
     pub(super) now: Instant,
@@ -215,13 +215,13 @@ pub(super) struct Pair {
     pub(super) delay: Duration,
     pub(super) faults: Faults,
     pub(super) random: Random,
-    /// Bytes a second; packets wait for those before them.
+    /// Rate in bytes per second; packets wait for earlier ones.
     pub(super) rate: u64,
     busy_until: [Instant; 2],
     flying: BTreeMap<(Instant, u64), Segment>,
     count: u64,
     pub(super) packets: u64,
-    /// More packets than this are too many.
+    /// Limit of packets, which detects an endless exchange.
     pub(super) expected: u64,
 }
 
@@ -274,7 +274,7 @@ impl Pair {
         }
     }
 
-    /// Handles everything that happens next at one time; false if nothing will.
+    /// Handles all events of the next time; returns false without any event.
     pub(super) fn step(&mut self, limit: Instant) -> bool {
         for segment in self.a.run(self.now) {
             self.launch(&segment);

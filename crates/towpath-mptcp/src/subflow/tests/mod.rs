@@ -1,5 +1,5 @@
-//! Two subflows over a link that loses, delays, reorders and doubles; scripts of single segments;
-//! anything at all.
+//! Tests of subflows: pairs over a link that drops, delays, reorders and duplicates; scripts of
+//! single segments; arbitrary segments.
 
 mod acknowledging;
 mod anything;

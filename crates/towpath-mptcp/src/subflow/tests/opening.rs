@@ -1,4 +1,4 @@
-//! The handshake, option by option.
+//! TCP handshake, option by option.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ fn syn(script: &Script, options: Options) -> Segment {
     Segment { options, ..script.segment(Flags::SYN, 0, 0) }
 }
 
-/// A subflow that answers this SYN.
+/// Returns a subflow that accepts this SYN.
 fn answering(config: SubflowConfig, change: impl FnOnce(&mut Segment)) -> Script {
     let mut script = Script { subflow: Subflow::connect(plain(), ISN, at(900)), now: at(900) };
     let mut segment = syn(&script, everything());
@@ -79,7 +79,7 @@ fn a_syn_ack_accepts_what_was_offered_and_nothing_else() {
         let answer = script.transmits().remove(0);
         let field = answer.window;
         assert!(field.abs_diff(ours) <= 1, "{field} for {ours}");
-        // SACK only for those who permitted it (RFC 2018 §4).
+        // SACK only for peers that permitted it (RFC 2018 §4).
         assert_eq!(answer.options.sack.is_empty(), theirs == 1000);
     }
 }
@@ -140,7 +140,7 @@ fn after_a_lost_syn_without_timestamps_the_rto_is_three_seconds() {
         script.now = at(1100);
         script.arrive(answer);
         script.push(1100, 2);
-        // RFC 6928 §2: one lost SYN says little about the path.
+        // RFC 6928 §2: one lost SYN does not indicate congestion.
         assert_eq!(script.subflow.statistics().cwnd_bytes, 14_600);
         script.sent();
         assert_eq!(script.subflow.poll_timeout(), Some((at(1100 + delay), timer)));

@@ -65,7 +65,7 @@ fn a_lost_tail_is_probed_after_two_round_trips() {
     assert_eq!((due, timer), (at(1300), Timer::TailProbe));
     script.wait(1300);
     assert_eq!(script.sent(), ["probe 4"]);
-    // The answer shows that 3 is missing as well, which was sent long before.
+    // The acknowledgement shows that 3 is also missing, which was sent long before.
     script.ack(1400, after(2), &[(after(3), after(4))]);
     assert_eq!(script.sent(), ["again 3"]);
     script.ack(1500, after(4), &[]);
@@ -149,7 +149,7 @@ fn a_spurious_timeout_is_found_by_new_data_and_undone() {
     script.wait(1300);
     assert_eq!(script.sent(), ["timeout 1"]);
     script.push(1301, 4);
-    // The answer to the original: instead of repeating 2, new data goes (RFC 5682 §2.1 step 2b).
+    // The original is acknowledged: new data is sent instead of 2 (RFC 5682 §2.1 step 2b).
     script.ack(1310, after(1), &[]);
     assert_eq!(script.sent(), ["data 7", "data 8"]);
     script.ack(1311, after(3), &[]);
@@ -166,7 +166,7 @@ fn a_retransmission_of_a_reordered_packet_is_undone_by_dsack() {
     let before = script.subflow.statistics().cwnd_bytes;
     script.ack(1100, after(0), &[(after(1), after(4))]);
     assert_eq!(script.sent(), ["again 1"]);
-    // The original was only late; then its repetition arrives.
+    // The original was only late; then its retransmission arrives.
     script.ack(1105, after(10), &[]);
     script.ack(1205, after(10), &[(after(0), after(1))]);
     let statistics = script.subflow.statistics();
@@ -262,7 +262,7 @@ fn a_super_segment_is_split_only_where_packets_are_lost() {
     assert!(Duration::ZERO < script.subflow.statistics().srtt);
 }
 
-/// The threshold in recovery, and after the timeout that follows.
+/// Returns the threshold in recovery, and after the timeout that follows.
 fn thresholds(recovers_as_linux: bool) -> (u64, u64) {
     let mut script = Script::open(SubflowConfig { recovers_as_linux, ..plain() });
     script.push(1000, 10);

@@ -1,4 +1,4 @@
-//! One subflow against a script: segments in at given times, exactly these packets out.
+//! Scripted tests of one subflow: segments in at given times, exact packets out.
 
 use towpath_multipath::congestion::HyStartRule;
 use towpath_multipath::path::PathId;
@@ -34,12 +34,12 @@ pub(super) struct Script {
 }
 
 impl Script {
-    /// An open connection at 1 s, whose handshake took 100 ms; the peer's window is 1 MiB.
+    /// Opens a connection at 1 s, whose handshake took 100 ms; the peer's window is 1 MiB.
     pub(super) fn open(config: SubflowConfig) -> Self {
         Self::open_with(config, |_| {})
     }
 
-    /// The same, where the peer's SYN/ACK is changed.
+    /// Opens a connection as `open` does, with a modified SYN/ACK of the peer.
     pub(super) fn open_with(config: SubflowConfig, change: impl FnOnce(&mut Segment)) -> Self {
         let subflow = Subflow::connect(config, ISN, at(900));
         let mut script = Self { subflow, now: at(900) };
@@ -60,7 +60,7 @@ impl Script {
         script
     }
 
-    /// A segment of the peer with offsets instead of numbers.
+    /// Returns a segment of the peer, with offsets instead of numbers.
     #[expect(clippy::unused_self, reason = "reads better at the call")]
     pub(super) fn segment(&self, flags: Flags, seq: u64, ack: u64) -> Segment {
         Segment {
@@ -83,7 +83,7 @@ impl Script {
         received
     }
 
-    /// An acknowledgement of everything before `ack`, and of blocks of offsets.
+    /// Sends an acknowledgement of everything before `ack`, and of blocks of offsets.
     pub(super) fn ack(&mut self, ms: u64, ack: u64, blocks: &[(u64, u64)]) -> SegmentOutcome {
         self.now = at(ms);
         let mut segment = self.segment(Flags::ACK, self.subflow.receive.next(), ack);
@@ -109,7 +109,7 @@ impl Script {
         }
     }
 
-    /// Runs the timers to this time.
+    /// Runs the timers until this time.
     pub(super) fn wait(&mut self, ms: u64) -> TimeoutOutcome {
         self.now = at(ms);
         self.subflow.on_timeout(self.now)
@@ -119,13 +119,14 @@ impl Script {
         std::iter::from_fn(|| self.subflow.poll_transmit(self.now, 0)).collect()
     }
 
-    /// What is sent now, as text: data and FIN by packets of [`MSS`], acknowledgements by offset.
+    /// Returns the packets sent now as text: data and FIN by packets of [`MSS`], acknowledgements
+    /// by offset.
     pub(super) fn sent(&mut self) -> Vec<String> {
         self.transmits().iter().map(describe).collect()
     }
 }
 
-/// The next offset after `packets` full ones.
+/// Returns the next offset after `packets` full ones.
 pub(super) fn after(packets: u64) -> u64 {
     1 + packets * MSS
 }

@@ -1,4 +1,4 @@
-//! Timeouts, their timer, and finding out that they were needless (RFC 6298, RFC 5682, RFC 3522).
+//! Timeouts, their timer, and the detection of spurious ones (RFC 6298, RFC 5682, RFC 3522).
 
 use std::time::Duration;
 
@@ -55,7 +55,7 @@ fn retransmissions_without_timestamps_give_no_rtt_sample() {
     );
 }
 
-/// Six packets, a timeout at 1300 ms, four new ones waiting.
+/// Returns six packets sent, a timeout at 1300 ms, and four new packets waiting.
 fn timed_out(sack: bool) -> Script {
     let mut script = Script::open(SubflowConfig { sack, ..config() });
     script.push(1000, 6);
@@ -116,7 +116,7 @@ fn with_sack_a_block_of_original_data_shows_a_spurious_timeout() {
     script.ack(1320, after(1), &[(after(2), after(3))]);
     let statistics = script.subflow.statistics();
     assert_eq!((statistics.undone, statistics.phase), (1, RecoveryPhase::Open));
-    // What was only sent after the timeout proves nothing.
+    // Data first sent after the timeout proves nothing.
     let mut script = timed_out(true);
     script.ack(1310, after(1), &[]);
     script.sent();
@@ -177,7 +177,7 @@ fn a_peer_that_takes_back_its_blocks_gets_the_data_again() {
     script.ack(1100, after(0), &[(after(0), after(3))]);
     assert!(script.sent().is_empty());
     script.wait(1300);
-    // The first is reported, and yet not acknowledged: the blocks are worth nothing.
+    // The first is selectively acknowledged, but not cumulatively: the peer has reneged.
     assert_eq!(script.sent(), ["timeout 1"]);
     script.ack(1400, after(1), &[]);
     assert_eq!(script.sent(), ["again 2", "again 3"]);

@@ -11,7 +11,7 @@ fn open() -> Script {
     Script::open(SubflowConfig { timestamps: true, quick_acks: 0, ..plain() })
 }
 
-/// Data of the peer with this timestamp.
+/// Sends data of the peer with this timestamp.
 fn data(script: &mut Script, seq: u64, value: u32) -> crate::subflow::SegmentOutcome {
     let mut segment = stamped(script, Flags::ACK, seq, value);
     segment.payload = payload(2, seq, 100);
@@ -24,7 +24,7 @@ fn stamped(script: &Script, flags: Flags, seq: u64, value: u32) -> Segment {
     segment
 }
 
-/// The timestamp that the next acknowledgement echoes.
+/// Returns the timestamp that the next acknowledgement echoes.
 fn echo(script: &mut Script) -> u32 {
     script.subflow.want_ack();
     script.transmits()[0].options.timestamps.unwrap().echo
@@ -142,7 +142,7 @@ fn an_old_acknowledgement_counts_only_if_it_was_just_reordered() {
         assert_eq!(script.arrive(ack).acceptable, heard, "{value}");
         assert_eq!(script.sent().is_empty(), heard);
     }
-    // Acknowledging something new, it cannot have been overtaken.
+    // It acknowledges new data, so it was not overtaken.
     script.push(1000, 1);
     script.sent();
     let mut ack = stamped(&script, Flags::ACK, 101, 99_999);

@@ -183,7 +183,7 @@ fn data_is_acknowledged_late_every_second_packet_or_at_once() {
     data(&mut script, 1003);
     script.wait(1043);
     assert_eq!(script.sent(), [format!("ack {}", after(5))]);
-    // Behind a hole, and the hole filled: at once.
+    // Behind a hole, and the hole filled: acknowledged immediately.
     script.data(1050, after(6), 1460);
     assert_eq!(script.sent(), [format!("ack {} {}-{}", after(5), after(6), after(7))]);
     script.data(1051, after(5), 1460);

@@ -44,7 +44,7 @@ fn after_reordering_the_number_of_sack_blocks_is_ignored() {
     assert_eq!(script.sent(), ["again 3"]);
 }
 
-/// How long the first packet is waited for after `rounds` round trips with a DSACK each, in ms.
+/// Returns the reordering window in ms after `rounds` round trips with a DSACK each.
 fn window_after(rounds: u64) -> u64 {
     let mut script = Script::open(SubflowConfig { rto_min: Duration::from_secs(5), ..plain() });
     let mut now = 1000;
@@ -53,7 +53,7 @@ fn window_after(rounds: u64) -> u64 {
         script.sent();
         now += 100;
         let (from, to) = (after(2 * round), after(2 * round + 1));
-        // It came twice: several reports of one round trip count once.
+        // It arrived twice: several reports in one round trip count once.
         script.ack(now, to, &[(from, to)]);
         script.ack(now, to, &[(from, to)]);
         script.ack(now, after(2 * round + 2), &[]);
@@ -106,7 +106,8 @@ fn an_ack_of_the_first_copy_is_no_evidence_of_later_losses() {
     script.sent();
     script.ack(1102, after(0), &[(after(1), after(4))]);
     assert_eq!(script.sent(), ["again 1"]);
-    // Three milliseconds later: that was the original. Else 6 and 7 would count as lost.
+    // Three milliseconds later: the original was acknowledged. Otherwise 6 and 7 would count as
+    // lost.
     script.ack(1105, after(5), &[]);
     assert_eq!(script.subflow.send.lost_bytes(), 0);
     assert!(script.sent().is_empty());
@@ -182,7 +183,7 @@ fn the_next_probe_waits_until_the_last_one_was_measured() {
     script.ack(1100, after(3), &[]);
     script.wait(1500);
     assert_eq!(script.sent(), ["probe 4"]);
-    // Answered, but which copy it was is not known.
+    // Acknowledged, but it is unknown which copy.
     script.ack(1600, after(4), &[(after(3), after(4))]);
     script.push(1600, 1);
     script.sent();
@@ -213,7 +214,7 @@ fn without_rack_three_packets_of_blocks_make_a_loss() {
     assert!(script.sent().is_empty());
     script.ack(1101, after(0), &[(after(1), after(4))]);
     assert_eq!(script.sent(), ["again 1"]);
-    // The next hole needs its own three, from what is above it.
+    // The next hole needs its own three, from data above it.
     script.ack(1200, after(4), &[(after(5), after(7))]);
     assert!(script.sent().is_empty());
     script.ack(1201, after(4), &[(after(5), after(8))]);
@@ -251,7 +252,7 @@ fn the_first_two_duplicates_let_a_new_packet_go_each() {
     }
 }
 
-/// When the last packet is probed for that was sent half a round trip late, in ms.
+/// Returns the time in ms of the probe for a last packet that was sent half a round trip late.
 fn probe_after_late_answer(measures_as_linux: bool) -> u64 {
     let mut script = Script::open(SubflowConfig { measures_as_linux, ..plain() });
     script.push(1000, 10);

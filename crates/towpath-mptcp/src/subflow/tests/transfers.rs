@@ -1,4 +1,4 @@
-//! Everything arrives, whatever the link does.
+//! Transfers complete over lossy links.
 
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;

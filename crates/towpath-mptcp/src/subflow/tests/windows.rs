@@ -9,7 +9,7 @@ use crate::subflow::{
 };
 use crate::wire::Flags;
 
-/// An acknowledgement with this window, in units of 16 bytes.
+/// Sends an acknowledgement with this window, in units of 16 bytes.
 fn window(script: &mut Script, ms: u64, ack: u64, field: u16) {
     script.now = at(ms);
     let mut segment = script.segment(Flags::ACK, 1, ack);
@@ -50,8 +50,8 @@ fn with_a_shrunken_window_only_old_data_is_retransmitted() {
     assert_eq!(script.sent(), ["data 7", "data 8"]);
 }
 
-/// Found with a program that sends all before it reads: both sides waited for acknowledgements that the
-/// other ignored.
+/// Regression: a program sent all before it read, and both sides waited for acknowledgements that
+/// the other ignored.
 #[test]
 fn an_acknowledgement_lies_within_a_window_that_has_shrunk() {
     let mut script = Script::open(config());
@@ -111,7 +111,7 @@ fn a_small_window_is_not_filled_with_small_packets() {
     window(&mut script, 1000, 1, 20);
     script.push(1000, 1);
     assert!(script.sent().is_empty(), "320 bytes of a peer that has offered a mebibyte");
-    // Not for ever (RFC 9293 §3.8.6.2.1 (4)).
+    // The delay is limited (RFC 9293 §3.8.6.2.1 (4)).
     script.wait(1300);
     let sent = script.transmits();
     assert_eq!(sent[0].data.unwrap().len, 320);
@@ -141,7 +141,7 @@ fn keepalives_are_off_unless_asked_for_and_wait_for_silence() {
     let seconds = Duration::from_secs;
     let keepalive = Some((seconds(10), seconds(2), 2));
     let mut script = Script::open(SubflowConfig { keepalive, retries: 100, ..config() });
-    // Data is outstanding: its repetition tells whether the peer is there.
+    // Data is outstanding: its retransmission probes the peer.
     script.push(1000, 1);
     script.sent();
     for ms in (1300..30_000).step_by(100) {
@@ -211,7 +211,7 @@ fn a_receiver_opens_its_window_in_steps() {
     pair.connect();
     pair.run_for(Duration::from_secs(2));
     let sent = pair.a.log.len();
-    // The application reads ten bytes at a time: nobody is told of ten bytes of room.
+    // The application reads ten bytes at a time: no window update is sent for ten bytes of room.
     for _ in 0..50 {
         pair.b.buffer = pair.b.buffer.map(|free| free + 10);
         pair.run_for(Duration::from_millis(1));
