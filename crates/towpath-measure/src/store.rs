@@ -204,7 +204,8 @@ struct RecordHead {
     schema: Option<u32>,
 }
 
-const KINDS: [&str; 14] = [
+/// Tags of [`Record`]: a line of another kind was written by a newer version and is skipped.
+const KINDS: [&str; 15] = [
     "meta",
     "interval",
     "subflow",
@@ -213,6 +214,7 @@ const KINDS: [&str; 14] = [
     "event",
     "message",
     "probe",
+    "datagrams",
     "capture",
     "sequence",
     "counter",

@@ -115,6 +115,19 @@ fn a_broken_line_is_named_by_its_number() {
 }
 
 #[test]
+fn a_broken_record_of_any_known_type_is_an_error() {
+    let schema = result_schema();
+    let variants = schema["oneOf"].as_array().unwrap();
+    assert!(variants.len() >= 15, "{schema}");
+    for variant in variants {
+        let kind = variant["properties"]["type"]["const"].as_str().unwrap();
+        let broken = format!("\n{{\"type\":\"{kind}\",\"schema\":true}}\n");
+        let text = V1.replacen('\n', &broken, 1);
+        assert!(error(&text).starts_with("line 2: "), "{kind}: {}", error(&text));
+    }
+}
+
+#[test]
 fn other_files_are_refused_as_results() {
     let not_a_result = "line 1: expected a `meta` record first; this is not a result of towpath";
     assert_eq!(error(""), not_a_result);
