@@ -1,4 +1,4 @@
-//! Puts every file of `reproductions/` into the library, so that the program needs none of them.
+//! Embeds every file of `reproductions/` into the library, so that the program needs none of them.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -21,7 +21,7 @@ fn main() -> std::io::Result<()> {
     fs::write(variable("OUT_DIR").join("reproductions.rs"), text)
 }
 
-/// The files below a folder, by name relative to it; none if there is no such folder.
+/// Collects the files below a folder, by name relative to it; a missing folder yields no files.
 fn collect(folder: &Path, prefix: &str, files: &mut Vec<(String, PathBuf)>) -> std::io::Result<()> {
     if !folder.is_dir() {
         return Ok(());
@@ -29,7 +29,7 @@ fn collect(folder: &Path, prefix: &str, files: &mut Vec<(String, PathBuf)>) -> s
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
         let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
-        // What editors leave behind is not a part of it.
+        // Editors leave temporary files behind.
         if name.starts_with('.') || name.ends_with('~') {
             continue;
         }

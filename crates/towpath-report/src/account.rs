@@ -1,4 +1,4 @@
-//! Where the capacity went, as a table.
+//! Capacity accounting as a table: each part of the capacity and its use.
 
 use std::fmt::Write as _;
 
@@ -10,12 +10,12 @@ use crate::text::{clean, cut, wrap};
 
 /// Widest label of a part.
 const LABEL_WIDTH: usize = 46;
-/// In place of 0.00.
+/// Shown instead of a rate of 0.00.
 const NO_VALUE: &str = "–";
 /// Width of a column.
 const COLUMN_WIDTH: usize = 12;
 
-/// The account of each run: what the links could have carried, in Mbit/s, and where it went.
+/// Returns the accounting table of each run: link capacity in Mbit/s and its use.
 pub fn account_table(runs: &[StoredRun], width: usize) -> String {
     let mut out = String::new();
     for run in runs {
@@ -53,7 +53,7 @@ fn write_account(out: &mut String, name: &str, account: &AccountSummary, width: 
         let capacity = columns.iter().map(|parts| rate(parts.capacity_bytes));
         row(out, "capacity", &capacity.collect::<Vec<_>>());
         for part in Part::ALL {
-            // What would be told as nothing is not told.
+            // A part that rounds to nothing gets no row.
             if mbps(account.total.of(part), account.span_ns) != NO_VALUE {
                 let cells = columns.iter().map(|parts| rate(parts.of(part)));
                 row(out, part.label(), &cells.collect::<Vec<_>>());
@@ -65,7 +65,7 @@ fn write_account(out: &mut String, name: &str, account: &AccountSummary, width: 
     out.push('\n');
 }
 
-/// For which part of the time each limit held, where the capacity is only an estimate.
+/// Writes the share of time for which each limit held, where the capacity is only an estimate.
 fn write_limits(out: &mut String, account: &AccountSummary, width: usize) {
     if account.links.iter().all(|link| link.limit_ns.is_empty()) {
         return;
@@ -95,7 +95,7 @@ fn row(out: &mut String, label: &str, cells: &[String]) {
     let _ = writeln!(out, "{}", line.trim_end());
 }
 
-/// Which paths were waited for.
+/// Writes the paths whose data caused the head-of-line blocking.
 fn write_blocked_by(out: &mut String, part: Part, columns: &[&Parts], span_ns: u64) {
     let Some(total) = columns.first().filter(|_| part == Part::HeadOfLineBlocking) else { return };
     for path in total.blocked_by.keys().take(8) {

@@ -16,19 +16,19 @@ pub(crate) mod shares;
 
 pub(crate) use headline::headlines;
 
-/// A table cell.
+/// Table cell of one group.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Cell {
-    /// The figure; for repetitions the median.
+    /// Formatted value; for repetitions the median.
     pub(crate) text: String,
-    /// Beside or below it: when, how many, from–to.
+    /// Text next to or below the value: time, count or range.
     pub(crate) note: String,
     pub(crate) tone: Tone,
-    /// Length of a bar behind the figure, 0 to 1, where lengths may be compared along the row.
+    /// Length of a bar behind the value, 0 to 1, where lengths may be compared along the row.
     pub(crate) bar: Option<f64>,
 }
 
-/// Whether a cell is an answer, and which.
+/// Colour of a cell that gives a verdict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Tone {
     #[default]
@@ -37,11 +37,11 @@ pub(crate) enum Tone {
     Bad,
 }
 
-/// A row: one figure of every group.
+/// A row: one metric of every group.
 #[derive(Debug)]
 pub(crate) struct TableRow {
     pub(crate) label: String,
-    /// What the figure means, for the page's tooltip.
+    /// Explanation of the metric, for the page's tooltip.
     pub(crate) meaning: &'static str,
     pub(crate) cells: Vec<Cell>,
 }
@@ -49,12 +49,12 @@ pub(crate) struct TableRow {
 /// The rows of one flow in one direction.
 #[derive(Debug)]
 pub(crate) struct TableBlock {
-    /// Empty when there is only one flow.
+    /// Title of the flow; empty when there is only one.
     pub(crate) title: String,
     pub(crate) rows: Vec<TableRow>,
 }
 
-/// The table of all groups.
+/// Returns the table of all groups.
 pub(crate) fn table(groups: &[RunGroup<'_>]) -> Vec<TableBlock> {
     let keys = flow_keys(groups);
     let paths = paths::blocks(groups);
@@ -75,7 +75,7 @@ pub(crate) fn table(groups: &[RunGroup<'_>]) -> Vec<TableBlock> {
     blocks
 }
 
-/// `flow 0 ↑ phone to server, bulk`
+/// Returns a flow's title: `flow 0 ↑ phone to server, bulk`.
 pub(crate) fn flow_title(groups: &[RunGroup<'_>], key: FlowKey) -> String {
     let mut flows = groups.iter().flat_map(|group| &group.runs).flat_map(|run| &run.meta.flows);
     let Some(flow) = flows.find(|flow| flow.flow == key.flow) else {
@@ -88,7 +88,7 @@ pub(crate) fn flow_title(groups: &[RunGroup<'_>], key: FlowKey) -> String {
     clean(&format!("flow {}: {} from {from} to {to}", key.flow, flow.pattern))
 }
 
-/// The direction's name.
+/// Returns the direction's name: `up`, `down` or `both`.
 pub(crate) fn direction(direction: DataDirection) -> &'static str {
     match direction {
         DataDirection::Up => "up",
@@ -97,7 +97,7 @@ pub(crate) fn direction(direction: DataDirection) -> &'static str {
     }
 }
 
-/// Rows that answer what people ask first; the others are detail. Beginnings of labels.
+/// Beginnings of the labels of main rows; the others are detail.
 const MAIN_LABELS: [&str; 30] = [
     "Share of ",
     "Score",
@@ -130,12 +130,12 @@ const MAIN_LABELS: [&str; 30] = [
     "One way, median",
     "Multipath",
 ];
-/// A table of so many rows is shown whole.
+/// Tables of at most this many rows are not split.
 const MAX_UNSPLIT_ROWS: usize = 10;
-/// So many main rows stand before the charts; more flows than they have room for are detail.
+/// Maximum number of main rows before the charts; further flows become detail.
 const MAX_MAIN_ROWS: usize = 24;
 
-/// The table in two parts: what is asked first, and the rest.
+/// Splits the table in two: the main rows, and the detail.
 pub(crate) fn split_main_rows(blocks: Vec<TableBlock>) -> (Vec<TableBlock>, Vec<TableBlock>) {
     let rows = |blocks: &[TableBlock]| blocks.iter().map(|block| block.rows.len()).sum::<usize>();
     if rows(&blocks) <= MAX_UNSPLIT_ROWS {
@@ -210,14 +210,14 @@ fn flow_rows(groups: &[RunGroup<'_>], key: FlowKey) -> Vec<TableRow> {
     for event in events(groups, key) {
         rows.extend(recovery_rows(groups, key, &event));
     }
-    // Datagrams have no connection that could have more to say.
+    // Datagrams have no connection, so they have no connection metrics.
     if !steady {
         rows.extend(connection_rows(groups, key));
     }
     rows
 }
 
-/// What only a connection can say.
+/// Returns the metrics that only a connection has.
 fn connection_rows(groups: &[RunGroup<'_>], key: FlowKey) -> Vec<TableRow> {
     let of = |label: &str, meaning: &'static str, cell: fn(&[&FlowSummary]) -> Cell| {
         row(label, meaning, groups.iter().map(|group| cell(&group.flows(key))))
@@ -240,7 +240,7 @@ fn connection_rows(groups: &[RunGroup<'_>], key: FlowKey) -> Vec<TableRow> {
     rows
 }
 
-/// What our own stack tells of the connection level: only what happened in some run.
+/// Returns our own stack's connection-level metrics, each only if it occurred in some run.
 fn stack_rows(groups: &[RunGroup<'_>], key: FlowKey) -> Vec<TableRow> {
     type Pick = fn(&StackStats) -> Option<u64>;
     type Write = fn(f64) -> String;
@@ -298,11 +298,11 @@ fn missing() -> Cell {
     plain("–".to_owned())
 }
 
-/// A median, with its range when there are several values.
+/// Formats a median, with its range when there are several values.
 fn figure(values: impl IntoIterator<Item = f64>, format: fn(f64) -> String) -> Cell {
     let Some(spread) = MedianRange::of(values) else { return missing() };
     let (text, low, high) = (format(spread.median), format(spread.min), format(spread.max));
-    // Repetitions that agree in every digit shown have no range worth showing.
+    // Repetitions that agree in every digit shown need no range.
     let note = if low == high { String::new() } else { number::spread(&low, &high) };
     Cell { text, note, ..Cell::default() }
 }
@@ -367,10 +367,10 @@ fn stall_time(ns: f64) -> String {
     if ns <= 0.0 { "none".to_owned() } else { number::time(ns) }
 }
 
-/// Repetitions see the same event a little earlier or later.
+/// Greatest time difference at which repetitions count events as the same.
 const MAX_EVENT_SKEW_NS: u64 = 100_000_000;
 
-/// Events that a recovery is measured from, over all groups, in order of time.
+/// Returns events that a recovery is measured from, over all groups, in order of time.
 fn events(groups: &[RunGroup<'_>], key: FlowKey) -> Vec<(u64, String)> {
     let mut events: Vec<(u64, String)> = Vec::new();
     for recovery in groups.iter().flat_map(|g| g.flows(key)).flat_map(|flow| &flow.recoveries) {
@@ -394,7 +394,8 @@ fn recovery_rows(groups: &[RunGroup<'_>], key: FlowKey, event: &(u64, String)) -
         flows.iter().filter_map(|flow| flow.recoveries.iter().find(of_event)).cloned().collect()
     };
     let when = number::short_moment(event.0 as f64 / 1e9);
-    // Short enough for one line of its own: no line of a table begins with a word of a scenario's author.
+    // Short enough for one line, so that no line of a table begins with a word of a scenario's
+    // author.
     let what = truncate_words(&clean(&event.1), 16);
     [
         row(
@@ -417,7 +418,7 @@ fn recovery_rows(groups: &[RunGroup<'_>], key: FlowKey, event: &(u64, String)) -
     ]
 }
 
-/// The whole words of a text that have room, so that no number is cut in two.
+/// Cuts a text after a whole word, so that numbers stay complete.
 fn truncate_words(text: &str, room: usize) -> String {
     let short = cut(text, room);
     let whole = text.chars().count() <= room;
@@ -427,7 +428,7 @@ fn truncate_words(text: &str, room: usize) -> String {
     }
 }
 
-/// Times that some runs reached and others never did.
+/// Formats times that some runs reached and others never did.
 fn when_known(recoveries: &[Recovery], time: impl Fn(&Recovery) -> Option<u64>) -> Cell {
     let times: Vec<f64> = recoveries.iter().filter_map(time).map(|ns| ns as f64).collect();
     match (times.len(), recoveries.len()) {
@@ -442,7 +443,7 @@ fn when_known(recoveries: &[Recovery], time: impl Fn(&Recovery) -> Option<u64>) 
     }
 }
 
-/// Back at 90 % of what: that is said where it is less than before.
+/// Formats the recovery to 90 %; adds the reference rate where a single run leaves the note empty.
 fn recovery_cell(recoveries: &[Recovery]) -> Cell {
     let mut cell = when_known(recoveries, |recovery| recovery.t90_ns);
     if let [only] = recoveries
@@ -503,20 +504,20 @@ fn multipath(group: &RunGroup<'_>) -> Cell {
     }
 }
 
-/// An expectation of a group.
+/// One expectation of a group.
 #[derive(Debug)]
 pub(crate) struct ExpectationRow {
     pub(crate) label: String,
     pub(crate) text: String,
-    /// What each repetition measured, equal texts once.
+    /// Measured values of the repetitions, equal texts once.
     pub(crate) measured: String,
-    /// `yes`, `no`, `3 of 5`
+    /// Summary of the outcomes: `yes`, `no`, `3 of 5`.
     pub(crate) met: String,
     pub(crate) runs: usize,
     pub(crate) tone: Tone,
 }
 
-/// Every expectation of every group, repetitions taken together.
+/// Returns every expectation of every group, repetitions taken together.
 pub(crate) fn checks(groups: &[RunGroup<'_>]) -> Vec<ExpectationRow> {
     let mut found = Vec::new();
     for group in groups {
@@ -557,7 +558,7 @@ fn check(group: &RunGroup<'_>, text: &str) -> ExpectationRow {
     }
 }
 
-/// `28.3–28.6 Mbit/s`: what the repetitions measured, from the smallest to the largest.
+/// Formats the measured values of the repetitions as a range: `28.3–28.6 Mbit/s`.
 fn measured(mut texts: Vec<String>) -> String {
     texts.retain(|text| !text.is_empty());
     let value = |text: &str| match text {

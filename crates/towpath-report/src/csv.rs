@@ -1,7 +1,7 @@
-//! Every table and series of a result as CSV (RFC 4180), by name: one line a record, with the names of
-//! the result's fields as columns.
+//! Tables and series of a result as CSV (RFC 4180), by name. Each record is a line, and columns
+//! are named after the result's fields.
 //!
-//! What a record holds is written as it is stored, so a field that is added there is a column here.
+//! Records are written as they are stored, so a field that is added there is a column here.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -16,22 +16,22 @@ use crate::group::groups;
 use crate::html::sequence_lines;
 use crate::text::clean;
 
-/// A table that can be written.
+/// Name of a table that can be written as CSV.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CsvTable {
-    /// Figures of each flow and direction.
+    /// Metrics of each flow and direction.
     Flows,
     /// Totals of each subflow.
     SubflowTotals,
-    /// What each event did to each flow.
+    /// Recovery of each flow after each event.
     Recoveries,
-    /// Datagrams beside the transport: figures of each path.
+    /// Probe datagrams outside the transport: metrics of each path.
     Paths,
     /// The phases of latency under load.
     Latency,
-    /// What was expected and measured.
+    /// Expectations with their measured values.
     Expectations,
-    /// Who got how much where transfers compete, with Jain's index.
+    /// Shares of competing transfers, with Jain's index.
     Shares,
     /// Goodput of each stream in each period.
     Intervals,
@@ -39,11 +39,11 @@ pub enum CsvTable {
     Subflows,
     /// State of each link's direction at the end of each period.
     Links,
-    /// Everything that happened.
+    /// All events of the run.
     Events,
-    /// Requests with their answers.
+    /// Requests with their replies.
     Messages,
-    /// Datagrams with what became of them.
+    /// Probe datagrams with their outcome.
     Probes,
     /// Time–sequence pictures: each mark.
     Sequence,
@@ -56,7 +56,7 @@ pub enum CsvTable {
 }
 
 impl CsvTable {
-    /// All of them, in the order of the documentation.
+    /// All tables, in the order of the documentation.
     pub const ALL: [Self; 17] = [
         Self::Flows,
         Self::SubflowTotals,
@@ -77,7 +77,7 @@ impl CsvTable {
         Self::Interfaces,
     ];
 
-    /// What it is called.
+    /// Returns the name as given on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Flows => "flows",
@@ -100,13 +100,13 @@ impl CsvTable {
         }
     }
 
-    /// The table of a name.
+    /// Returns the table of a name, `None` if unknown.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|table| table.name() == name)
     }
 }
 
-/// The columns that say which run a line is of.
+/// Columns that identify the run of a line.
 const RUN_COLUMNS: [&str; 5] = ["file", "world", "transport", "repeat", "seed"];
 /// Columns that come first where there are any; the others follow by name.
 const LEADING_COLUMNS: [&str; 14] = [
@@ -126,7 +126,7 @@ const LEADING_COLUMNS: [&str; 14] = [
     "text",
 ];
 
-/// A table of all runs; only its header when they have no line of it.
+/// Returns a table of all runs; only its header if they have no line of it.
 pub fn csv(runs: &[StoredRun], table: CsvTable) -> String {
     let mut names: BTreeSet<String> = BTreeSet::new();
     for_each_row(runs, table, &mut |_, fields| {
@@ -157,7 +157,7 @@ pub fn csv(runs: &[StoredRun], table: CsvTable) -> String {
 
 type Fields = Vec<(String, Value)>;
 
-/// Calls with the fields of every line.
+/// Calls `take` with the fields of every line.
 fn for_each_row(runs: &[StoredRun], table: CsvTable, take: &mut dyn FnMut(&StoredRun, &Fields)) {
     for run in runs {
         for value in lines(run, table) {
@@ -235,7 +235,8 @@ fn to_values<'a, T: Serialize + 'a>(records: impl Iterator<Item = &'a T>) -> Vec
     records.filter_map(|record| serde_json::to_value(record).ok()).collect()
 }
 
-/// `{"stall": {"count": 1}}` is the column `stall.count`; a list stands in one cell.
+/// Flattens nested objects: `{"stall": {"count": 1}}` becomes column `stall.count`; a list becomes
+/// one cell.
 fn flatten(name: String, value: Value, fields: &mut Fields) {
     match value {
         Value::Object(map) => {
@@ -255,8 +256,7 @@ fn flatten(name: String, value: Value, fields: &mut Fields) {
     }
 }
 
-/// A threshold of slow start that nothing has set yet is stored as the largest number that there is (in
-/// Linux of 31 bits); in a spreadsheet it is none.
+/// Blanks an unset slow-start threshold, which is stored as the largest number (31 bits in Linux).
 fn blank_infinity((name, value): &mut (String, Value)) {
     if name == "ssthresh_packets" && value.as_u64().is_some_and(|n| n >= i32::MAX as u64) {
         *value = Value::Null;
@@ -277,8 +277,8 @@ fn cell(value: &Value) -> String {
     }
 }
 
-/// In quotes where commas or quotes need them. A spreadsheet takes what begins with `=`, `+`, `-` or `@`
-/// for a formula, and a text from a file must not be one.
+/// Quotes text that contains commas or quotes. Defuses a leading `=`, `+`, `-` or `@`, which a
+/// spreadsheet would take for a formula.
 fn text(said: &str) -> String {
     let mut said = clean(said);
     if said.starts_with(['=', '+', '-', '@']) {

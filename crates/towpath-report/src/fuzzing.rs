@@ -7,10 +7,10 @@ use towpath_measure::store::read_run_within;
 
 use crate::{Comparison, StoredRun, html, table, warnings};
 
-/// Far less than a command may read, so that what takes too much is found soon.
+/// Read limit, far below a command's, so that the fuzzer finds excessive memory use soon.
 const MAX_BYTES: u64 = 4_000_000;
 
-/// A result of somebody else, and everything that people see of it.
+/// Reads an untrusted result and renders it in every form.
 pub fn result(input: impl BufRead) {
     let Ok(found) = read_run_within(input, &ReadBudget::of(MAX_BYTES)) else { return };
     let runs = [StoredRun::new(found, Some("fuzz".to_owned()))];

@@ -1,4 +1,4 @@
-//! Runs that differ only in their repetition are one group: one column of every table.
+//! Grouping of runs that differ only in their repetition: one column of every table.
 
 use towpath_measure::result::{FlowSummary, Meta, Summary};
 use towpath_measure::scenario::{DataDirection, Transport};
@@ -9,10 +9,10 @@ use crate::text::{clean, cut};
 /// The repetitions of one measurement.
 #[derive(Debug, Clone)]
 pub(crate) struct RunGroup<'a> {
-    /// Column title: what tells this group from the others, the transport always.
+    /// Column title: the transport, and the conditions that differ between groups.
     pub(crate) label: String,
     pub(crate) transport: Transport,
-    /// Never empty.
+    /// Runs of the group; never empty.
     pub(crate) runs: Vec<&'a StoredRun>,
 }
 
@@ -21,7 +21,7 @@ impl<'a> RunGroup<'a> {
         self.runs.iter().filter_map(|run| run.summary.as_ref())
     }
 
-    /// The summaries of one flow in one direction, one for each repetition that has it.
+    /// Returns the summaries of one flow in one direction, one for each repetition that has it.
     pub(crate) fn flows(&self, key: FlowKey) -> Vec<&'a FlowSummary> {
         let of_flow = |flow: &&FlowSummary| FlowKey::of(flow) == key;
         self.summaries().filter_map(|summary| summary.flows.iter().find(of_flow)).collect()
@@ -41,7 +41,7 @@ impl FlowKey {
     }
 }
 
-/// Every flow and direction that any run summarises, in order of appearance.
+/// Returns every flow and direction that any run summarises, in order of appearance.
 pub(crate) fn flow_keys(groups: &[RunGroup<'_>]) -> Vec<FlowKey> {
     let mut keys = Vec::new();
     for summary in groups.iter().flat_map(RunGroup::summaries) {
@@ -74,14 +74,14 @@ pub(crate) fn groups(runs: &[StoredRun]) -> Vec<RunGroup<'_>> {
     groups
 }
 
-/// Whether two runs measured the same thing. The scenario's text counts: two scenarios may share a
-/// name, and taking their runs for repetitions would invent a spread.
+/// Returns true if two runs measured the same thing. The scenario's text counts: two scenarios may
+/// share a name, and taking their runs for repetitions would invent a spread.
 fn is_repetition(a: &Meta, b: &Meta) -> bool {
     (a.transport, a.world, &a.stack, &a.congestion_control, &a.scenario, &a.scenario_toml)
         == (b.transport, b.world, &b.stack, &b.congestion_control, &b.scenario, &b.scenario_toml)
 }
 
-/// Whose TCP it is. QUIC is a library's in every world, whatever carries TCP beside it.
+/// Returns the TCP stack of a run. QUIC always comes from a library, so it has none.
 fn stack(meta: &Meta) -> String {
     match meta.transport {
         Transport::Tcp | Transport::Mptcp => meta.stack.clone(),
@@ -89,13 +89,13 @@ fn stack(meta: &Meta) -> String {
     }
 }
 
-/// Whether a pattern of this name sends datagrams at a constant rate.
+/// Returns true if a pattern of this name sends datagrams at a constant rate.
 fn sends_datagrams(pattern: &str) -> bool {
     matches!(pattern, "udp" | "call" | "call-video")
 }
 
-/// Whether all runs sent datagrams over the routes' path, and spoke of it over one transport: that is
-/// not what was measured.
+/// Returns true if all runs sent only datagrams and have the same transport. That transport is
+/// then not what was measured.
 fn are_datagram_runs(runs: &[StoredRun]) -> bool {
     let own = |run: &StoredRun| {
         let flows = &run.meta.flows;
@@ -138,7 +138,7 @@ fn name(groups: &mut [RunGroup<'_>], runs: &[StoredRun]) {
     }
 }
 
-/// A run's verdict without the transport's name in front, which stands beside it anyway.
+/// Returns a run's verdict without the transport's name in front, which the page shows anyway.
 pub(crate) fn verdict(run: &StoredRun) -> Option<String> {
     let said = clean(&run.summary.as_ref()?.verdict);
     let name = run.meta.transport.to_string();
@@ -146,7 +146,7 @@ pub(crate) fn verdict(run: &StoredRun) -> Option<String> {
     Some(rest.map_or(said.clone(), str::to_owned))
 }
 
-/// Median and range of a figure over repetitions.
+/// Median and range of a metric over repetitions.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct MedianRange {
     pub(crate) median: f64,
@@ -156,7 +156,7 @@ pub(crate) struct MedianRange {
 }
 
 impl MedianRange {
-    /// `None` without values.
+    /// Returns the median and range of the finite values; `None` without any.
     pub(crate) fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut sorted: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).collect();
         sorted.sort_by(f64::total_cmp);

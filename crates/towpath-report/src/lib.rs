@@ -1,10 +1,10 @@
-//! What a reader sees of a result: the terminal summary, live interval lines and a self-contained
-//! HTML report.
+//! Renders a result: the terminal summary, live interval lines and a self-contained HTML report.
 //!
 //! Everything here is a pure function from records to text. `compare` makes the table that the
-//! terminal and the page share, `comparison` holds repetitions against each other, `series` brings records onto one time axis, `chart` draws them,
-//! `html` and `terminal` lay out. [`figure`] draws those that are made to be printed. Text from files is escaped in `text` and nowhere else;
-//! every page begins in `page`, which says what it may load and run: nothing but itself.
+//! terminal and the page share, and `comparison` compares repetitions. `series` brings records
+//! onto one time axis, `chart` draws them, and `html` and `terminal` lay out. [`figure`] draws
+//! plots for print. Only `text` escapes text from files. Every page begins in `page`, whose
+//! content security policy allows nothing but the page itself.
 
 mod account;
 mod chart;
@@ -38,31 +38,31 @@ pub use sweep::{SweepMetric, SweepPage, SweepPoint, sweep_page};
 pub use terminal::{table, warnings};
 pub use text::deceives;
 
-/// One result and where it came from.
+/// One result and its source file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StoredRun {
-    /// Name of the result file, shown so that a reader finds it again.
+    /// Name of the result file, shown so that readers can find it.
     pub file: Option<String>,
-    /// Conditions.
+    /// Conditions of the run: hosts, transport, scenario.
     pub meta: Meta,
-    /// Every record but `meta` and `summary`.
+    /// Every record except `meta` and `summary`.
     pub records: Vec<Record>,
-    /// The figures; missing when the run was interrupted.
+    /// Summary metrics; `None` when the run was interrupted.
     pub summary: Option<Summary>,
-    /// Whether the end of the file is missing.
+    /// True if the end of the file is missing.
     pub truncated: bool,
-    /// Lines of a kind that this version does not know.
+    /// Number of lines of a kind that this version does not know.
     pub skipped: usize,
 }
 
 impl StoredRun {
-    /// A result as it was read, with the name of its file.
+    /// Creates a stored run from a result and the name of its file.
     pub fn new(result: RunResult, file: Option<String>) -> Self {
         let RunResult { meta, records, summary, truncated, skipped } = result;
         Self { file, meta, records, summary, truncated, skipped }
     }
 
-    /// The result as it is stored, line by line without their ends.
+    /// Returns the stored form of the result, line by line without line ends.
     pub fn lines(&self) -> impl Iterator<Item = String> {
         let meta = Record::Meta(Box::new(self.meta.clone()));
         let summary = self.summary.iter().map(|s| Record::Summary(Box::new(s.clone())));

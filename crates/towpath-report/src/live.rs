@@ -1,4 +1,5 @@
-//! Interval lines while a run goes on: one line for the transport, one for each path below it.
+//! Interval lines of a running measurement: one line for the transport, one for each path below
+//! it.
 
 use std::fmt::Write as _;
 
@@ -11,18 +12,18 @@ use crate::text::{clean, cut, pad};
 /// Widest path name that does not move the columns.
 const MAX_NAME_WIDTH: usize = 18;
 
-/// What happened in one period of a running measurement.
+/// One period of a running measurement.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LiveInterval {
     /// Begin, in nanoseconds since the start of the traffic.
     pub from_ns: u64,
     /// End, in nanoseconds since the start of the traffic.
     pub to_ns: u64,
-    /// Transport.
+    /// Transport of the measured flows.
     pub transport: Transport,
     /// Direction of the data.
     pub direction: DataDirection,
-    /// What the receiving application read, all streams together.
+    /// Bytes read by the receiving application, in bit/s, all streams together.
     pub goodput_bps: f64,
     /// Subflows that exist, in order of appearance.
     pub subflows: Vec<LiveSubflow>,
@@ -33,23 +34,23 @@ pub struct LiveInterval {
 /// A subflow in one period.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LiveSubflow {
-    /// Path.
+    /// Name of the subflow's path.
     pub path: String,
-    /// What arrived on it.
+    /// Data that arrived on the subflow, in bit/s.
     pub goodput_bps: f64,
-    /// Smoothed round-trip time at the sender.
+    /// Smoothed round-trip time at the sender, in microseconds.
     pub srtt_us: u32,
-    /// Congestion window at the sender.
+    /// Congestion window at the sender, in packets.
     pub cwnd_packets: u32,
     /// Packets retransmitted in this period.
     pub retransmissions_delta: u32,
-    /// TCP state; said only when it is not `established`.
+    /// TCP state; printed only if it is not `established`.
     pub state: String,
-    /// Whether it is a backup subflow.
+    /// True if it is a backup subflow.
     pub backup: bool,
 }
 
-/// Titles of the columns that [`live_lines`] writes.
+/// Returns the titles of the columns that [`live_lines`] writes.
 pub fn live_header() -> String {
     format!(
         "{}{:>13}{:>11}{:>9}{:>7}\n",
@@ -61,8 +62,8 @@ pub fn live_header() -> String {
     )
 }
 
-/// One period, at most 100 columns wide. Parallel subflows of a path share a line, where round-trip
-/// time is the largest of them and window and retransmissions are sums.
+/// Formats one period, at most 100 columns wide. Parallel subflows of a path share a line, with
+/// the largest round-trip time and the sums of window and retransmissions.
 pub fn live_lines(interval: &LiveInterval) -> String {
     let mut out = String::new();
     let seconds = |ns: u64| ns as f64 / 1e9;

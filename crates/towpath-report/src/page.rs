@@ -1,7 +1,7 @@
-//! How every page begins: with what it may load and run, which is nothing but its own style and script.
+//! Head of every page, with a policy that allows only the page's own style and script.
 //!
-//! A browser holds the page to it (Content Security Policy Level 3): should a text from a file ever
-//! become markup in spite of [`crate::text`], it can neither run nor fetch anything.
+//! A browser enforces it (Content Security Policy Level 3). If a text from a file ever became
+//! markup in spite of [`crate::text`], it could neither run nor fetch anything.
 
 use std::fmt::Write as _;
 
@@ -9,8 +9,8 @@ use sha2::{Digest as _, Sha256};
 
 use crate::text::esc;
 
-/// The beginning of a page up to its body; `script` is what stands in its only script element that is
-/// run, byte by byte.
+/// Returns the beginning of a page up to its body; `script` is the exact content of its only
+/// executable script element.
 pub(crate) fn head(title: &str, style: &str, script: Option<&str>) -> String {
     let mut rules = format!(
         "default-src 'none'; base-uri 'none'; form-action 'none'; style-src '{}'",
@@ -30,7 +30,7 @@ pub(crate) fn head(title: &str, style: &str, script: Option<&str>) -> String {
     )
 }
 
-/// `sha256-` and the hash in base 64 (RFC 4648 §4), as the policy names what may run.
+/// Returns `sha256-` and the hash in base 64 (RFC 4648 §4), the policy's name for allowed content.
 fn fingerprint(text: &str) -> String {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let hash = Sha256::digest(text.as_bytes());
@@ -54,7 +54,8 @@ mod tests {
 
     #[test]
     fn a_fingerprint_matches_the_one_browsers_compute() {
-        // From Content Security Policy Level 2, section 7.17.1, and of nothing at all.
+        // Example of Content Security Policy Level 2, section 7.17.1, and the hash of an empty
+        // text.
         assert_eq!(
             fingerprint("alert('Hello, world.');"),
             "sha256-qznLcsROx4GACP2dm0UCKCzCG+HiZ1guq6ZZDob/Tng="

@@ -1,4 +1,5 @@
-//! From records to series on one regular grid of a run, so that all its charts share an axis.
+//! Conversion of records to series on one regular grid of a run, so that all its charts share an
+//! axis.
 
 mod account;
 mod stack;
@@ -15,27 +16,27 @@ use crate::text::{clean, cut};
 pub(crate) use account::account;
 pub(crate) use stack::{StackSeries, amount};
 
-/// More points than this cannot be told apart on a screen.
+/// Maximum number of points that can be distinguished on a screen.
 const MAX_POINTS: u64 = 600;
 
-/// Regular points in time; point `i` stands for the period that ends at `(i + 1) * step`.
+/// Regular points in time; point `i` covers the period that ends at `(i + 1) * step`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Grid {
     pub(crate) step_ns: u64,
     pub(crate) points: usize,
-    /// Several samples are drawn as one point.
+    /// Set when several samples are drawn as one point.
     pub(crate) thinned: bool,
 }
 
 impl Grid {
-    /// A grid that holds every record of every given run.
+    /// Returns a grid that holds every record of every given run.
     pub(crate) fn of(runs: &[&StoredRun]) -> Self {
         let sample = runs.iter().map(|run| run.meta.sample_ns).max().unwrap_or(0).max(1_000_000);
         let end = runs.iter().map(|run| last_sample(run)).max().unwrap_or(0);
-        // The planned end counts only without samples: an empty axis still wants a length.
+        // The planned end counts only without samples, because even an empty axis needs a length.
         let planned = runs.iter().map(|run| run.meta.duration_ns).max().unwrap_or(0);
         let end = if end == 0 { planned.max(sample) } else { end };
-        // A last sample that is a little late does not make another point.
+        // A slightly late last sample does not make another point.
         let samples = end.saturating_sub(sample / 4).div_ceil(sample).max(1);
         let merged = samples.div_ceil(MAX_POINTS);
         let points = usize::try_from(samples.div_ceil(merged)).unwrap_or(1);
@@ -59,14 +60,15 @@ impl Grid {
         usize::try_from(at).unwrap_or(usize::MAX).min(self.points.saturating_sub(1))
     }
 
-    /// Spreads `amount` evenly over the period that it was counted in.
+    /// Spreads `amount` evenly over the period in which it was counted.
     fn spread(&self, values: &mut Values, t_ns: u64, span_ns: u64, amount: f64) {
         let (step, span) = (self.step_ns as f64, span_ns.max(1) as f64);
         let (from, to) = (t_ns.saturating_sub(span_ns) as f64, t_ns as f64);
         let first = (from / step) as usize;
         let last = self.points.saturating_sub(1);
         for at in first.min(last)..=((to / step) as usize).min(last) {
-            // The last point also takes what a late sample counted after the end of the grid.
+            // The last point also includes data that a late sample counted after the end of the
+            // grid.
             let end = if at == last { f64::INFINITY } else { (at + 1) as f64 * step };
             let part = (to.min(end) - from.max(at as f64 * step)).max(0.0) / span;
             if part > 1e-9
@@ -77,7 +79,7 @@ impl Grid {
         }
     }
 
-    /// Notes a state; of several in one point the largest stays, so that no peak gets lost.
+    /// Records a state; of several in one point the largest stays, so that peaks are kept.
     fn note(&self, values: &mut Values, t_ns: u64, state: f64) {
         if let Some(value) = values.get_mut(self.index(t_ns)) {
             *value = Some(value.map_or(state, |old| old.max(state)));
@@ -85,7 +87,7 @@ impl Grid {
     }
 }
 
-/// One value a grid point; `None` where there was nothing to measure.
+/// One value for each grid point; `None` where there was nothing to measure.
 pub(crate) type Values = Vec<Option<f64>>;
 
 /// Bridges a single missing point, which a late sample leaves behind.
@@ -120,11 +122,11 @@ fn last_sample(run: &StoredRun) -> u64 {
     run.records.iter().filter_map(time).max().unwrap_or(0)
 }
 
-/// One subflow's series.
+/// Series of one subflow.
 #[derive(Debug)]
 pub(crate) struct SubflowSeries {
     pub(crate) path: String,
-    /// `wifi`, `wifi, subflow 2` for a second one on the path, `wifi × 20` for many taken together.
+    /// `wifi`, `wifi, subflow 2` for a second one on the path, `wifi × 20` for many merged ones.
     pub(crate) name: String,
     /// 0 for the first subflow on its path.
     pub(crate) occurrence: usize,
@@ -140,7 +142,7 @@ pub(crate) struct SubflowSeries {
 /// A subflow's identity within a direction.
 type SubflowKey = (u32, u32, u32);
 
-/// Directions in which anything was measured.
+/// Returns the directions in which anything was measured, main direction first.
 pub(crate) fn directions(run: &StoredRun) -> Vec<DataDirection> {
     let mut found = Vec::new();
     for record in &run.records {
@@ -169,7 +171,8 @@ pub(crate) fn directions(run: &StoredRun) -> Vec<DataDirection> {
         let flows = run.summary.iter().flat_map(|summary| &summary.flows);
         flows.filter(|flow| flow.direction == way).map(|flow| flow.bytes).sum::<u64>()
     };
-    // Requests are small beside what they ask for; of two of a kind the order is the usual one.
+    // Requests are small compared with their replies. Among directions of similar size the usual
+    // order applies.
     let small = |way: DataDirection| {
         let all = found.iter().map(|other| bytes(*other)).max().unwrap_or_default();
         bytes(way) < all / DOMINANT_RATIO
@@ -179,15 +182,15 @@ pub(crate) fn directions(run: &StoredRun) -> Vec<DataDirection> {
     of(false).chain(of(true)).map(|(way, _)| *way).collect()
 }
 
-/// A direction that carried so many times as much as the other one stands before it.
+/// Factor by which a direction must exceed another in bytes to be shown first.
 const DOMINANT_RATIO: u64 = 8;
 
-/// Goodput of all streams together, in bits per second.
+/// Returns the goodput of all streams together, in bits per second.
 pub(crate) fn goodput(run: &StoredRun, grid: &Grid, direction: DataDirection) -> Values {
     goodput_of(run, grid, direction, None)
 }
 
-/// The same of one flow, if one is named.
+/// Returns the goodput of one flow, or of all if `None`.
 pub(crate) fn goodput_of(
     run: &StoredRun,
     grid: &Grid,
@@ -210,7 +213,7 @@ fn per_second(bits: Values, grid: &Grid) -> Values {
     bits.into_iter().map(|bits| bits.map(|bits| bits / grid.step_s())).collect()
 }
 
-/// Series of every subflow; of each path's subflows together when there are more than `limit`.
+/// Returns series of every subflow; merges each path's subflows when there are more than `limit`.
 pub(crate) fn subflows(
     run: &StoredRun,
     grid: &Grid,
@@ -227,7 +230,7 @@ pub(crate) fn subflows(
         }
     }
     let many = records.len() > limit;
-    // A record of one end knows what was acknowledged, in place of what arrived.
+    // A record of one end contains the acknowledged data instead of the arrived data.
     let is_of_both = records.values().flatten().any(|it| it.side == SubflowEnd::Receiver);
     let arrived_at = if is_of_both { SubflowEnd::Receiver } else { SubflowEnd::Sender };
     let mut series: Vec<(SubflowSeries, usize)> = Vec::new();
@@ -265,7 +268,7 @@ fn subflow(records: &[&Subflow], grid: &Grid, arrived_at: SubflowEnd) -> Subflow
             grid.spread(&mut bits, record.t_ns, record.span_ns, record.bytes as f64 * 8.0);
         }
         if record.side == SubflowEnd::Sender {
-            // Who looks from one end may look seldom: what is seen holds since the look before.
+            // One-ended measurements may poll rarely, so a value holds since the previous poll.
             let since = record.t_ns.saturating_sub(record.span_ns);
             let is_one = arrived_at == SubflowEnd::Sender;
             let first = grid.index(if is_one { since } else { record.t_ns });
@@ -273,7 +276,7 @@ fn subflow(records: &[&Subflow], grid: &Grid, arrived_at: SubflowEnd) -> Subflow
                 (&mut srtt, f64::from(record.srtt_us) / 1e3),
                 (&mut cwnd, f64::from(record.cwnd_packets)),
             ] {
-                // A round trip of 0 is one that nobody measured, and so is a window.
+                // A round-trip time of 0 was not measured, nor was a window of 0.
                 if value <= 0.0 {
                     continue;
                 }
@@ -331,7 +334,7 @@ pub(crate) struct LinkSeries {
     pub(crate) drops: Values,
 }
 
-/// Series of every link in one direction, in the order in which they appear.
+/// Returns series of every link in one direction, in order of appearance.
 pub(crate) fn links(run: &StoredRun, grid: &Grid, direction: DataDirection) -> Vec<LinkSeries> {
     let mut places: BTreeMap<&str, usize> = BTreeMap::new();
     let mut all: Vec<(LinkSeries, u64)> = Vec::new();
@@ -356,7 +359,7 @@ pub(crate) fn links(run: &StoredRun, grid: &Grid, direction: DataDirection) -> V
     all.into_iter().map(bridged).collect()
 }
 
-/// Takes a record of a link that had dropped `before` packets by the one before it.
+/// Adds a link's record; `before` is the drop count of its previous record.
 fn note_link(grid: &Grid, series: &mut LinkSeries, before: &mut u64, link: &Link) {
     grid.note(&mut series.backlog_bytes, link.t_ns, link.backlog_bytes as f64);
     let total = link
@@ -373,21 +376,21 @@ fn note_link(grid: &Grid, series: &mut LinkSeries, before: &mut u64, link: &Link
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Mark {
     pub(crate) at_s: f64,
-    /// When it ends, for a fade of many steps.
+    /// End of a fade with many steps.
     pub(crate) until_s: Option<f64>,
-    /// `A`, `B`, …
+    /// Letter of the mark: `A`, `B`, …
     pub(crate) letter: String,
     pub(crate) text: String,
 }
 
 impl Mark {
-    /// What a chart has room for; how many steps a fade has stands below it.
+    /// Returns the text for a chart; the number of a fade's steps is listed below the chart only.
     pub(crate) fn label(&self) -> &str {
         self.text.split_once(FADE_STEPS_SEPARATOR).map_or(&self.text, |(text, _)| text)
     }
 }
 
-/// Before the number of a fade's steps.
+/// Separator before the number of a fade's steps.
 const FADE_STEPS_SEPARATOR: &str = ", in ";
 
 /// An event of the timeline, as recorded or planned.
@@ -398,8 +401,8 @@ struct MarkEvent {
     text: String,
 }
 
-/// What happened on the timeline; what was planned to happen when nothing was recorded. Steps of a
-/// fade are one mark: forty labels would hide what they explain.
+/// Returns the timeline events; if none were recorded, the planned ones. Steps of a fade are one
+/// mark, because forty labels would hide the chart.
 pub(crate) fn marks(run: &StoredRun) -> Vec<Mark> {
     let mut found: Vec<MarkEvent> = Vec::new();
     for record in &run.records {
@@ -416,7 +419,7 @@ pub(crate) fn marks(run: &StoredRun) -> Vec<Mark> {
             MarkEvent { t_ns: event.at_ns, target: event.target.clone(), text }
         }));
     }
-    // At one time, a path comes up before its first step, and has made its last when it goes down.
+    // At the same time, a path comes up before its first step, and goes down after its last.
     let turn = |one: &MarkEvent| match one.is_switch() {
         false => 1,
         true if one.text.ends_with("up") => 0,
@@ -428,7 +431,7 @@ pub(crate) fn marks(run: &StoredRun) -> Vec<Mark> {
     });
     let close_ns = run.meta.duration_ns / 40;
     let near = |a: &MarkEvent, b: &MarkEvent| {
-        // The end and the return of a path are no steps.
+        // A path that goes down or comes up is not a step of a fade.
         a.target == b.target && b.t_ns - a.t_ns <= close_ns && !a.is_switch() && !b.is_switch()
     };
     let mut marks: Vec<Mark> = Vec::new();
@@ -458,7 +461,7 @@ impl MarkEvent {
         change == "up" || change.split(' ').next() == Some("down")
     }
 
-    /// The rate that it sets, in words and in bit/s.
+    /// Returns the rate that the event sets, in words and in bit/s.
     fn rate(&self) -> Option<(&str, f64)> {
         let (_, rate) = self.text.split_once(" rate ")?;
         let mut words = rate.split(' ');
@@ -474,7 +477,7 @@ impl MarkEvent {
     }
 }
 
-/// Many steps of a rate, as a run's summary names them: `wifi fades to 1 Mbit/s`.
+/// Describes many steps of a rate like a run's summary: `wifi fades to 1 Mbit/s`.
 fn fade(steps: &[MarkEvent]) -> Option<String> {
     let rates = || steps.iter().filter_map(MarkEvent::rate);
     let ((_, first), (last, to)) = (rates().next()?, rates().next_back()?);
@@ -483,7 +486,7 @@ fn fade(steps: &[MarkEvent]) -> Option<String> {
     Some(format!("{target} {verb} to {last}"))
 }
 
-/// Adds a mark; what happens at the same time shares one.
+/// Adds a mark; events at the same time share one.
 fn add_mark(marks: &mut Vec<Mark>, t_ns: u64, text: String, until_s: Option<f64>) {
     let at_s = t_ns as f64 / 1e9;
     match marks.last_mut().filter(|last| (at_s - last.at_s).abs() < 0.005) {
@@ -502,8 +505,9 @@ fn letter(at: usize) -> String {
     }
 }
 
-/// Periods of 100 ms and more, between the first byte and the end, in which no flow delivered: to the
-/// sample, and the longest exactly where a direction has only one flow.
+/// Returns periods of at least 100 ms between the first byte and the end without delivery of any
+/// flow. Their precision is the sampling period. In a direction with only one flow, the longest
+/// one is exact.
 pub(crate) fn stalls(run: &StoredRun, direction: DataDirection) -> Vec<(f64, f64)> {
     let mut stalls = sampled_stalls(run, direction);
     let flows = run.summary.iter().flat_map(|summary| &summary.flows);
@@ -512,8 +516,8 @@ pub(crate) fn stalls(run: &StoredRun, direction: DataDirection) -> Vec<(f64, f64
     if !flows.is_empty() && flows.iter().all(|flow| flow.messages.is_some()) {
         return Vec::new();
     }
-    // Silence that is longer than any stall that was measured is not one: all had ended, but the run
-    // went on, as a lab does while its servers end.
+    // Silence longer than the longest measured stall is not a stall. All flows had ended but the
+    // run went on, for example while servers shut down.
     let longest = flows.iter().map(|flow| flow.stall.longest_ns).max();
     let longest =
         longest.map_or(u64::MAX, |ns| ns.saturating_add(run.meta.sample_ns.saturating_mul(2)));
@@ -560,7 +564,7 @@ fn sampled_stalls(run: &StoredRun, direction: DataDirection) -> Vec<(u64, u64)> 
     stalls
 }
 
-/// Median, smallest and largest value at each point over several runs.
+/// Returns the median, smallest and largest value at each point over several runs.
 pub(crate) fn envelope(all: &[Values]) -> (Values, Values, Values) {
     let points = all.iter().map(Vec::len).max().unwrap_or(0);
     let at = |point: usize| {

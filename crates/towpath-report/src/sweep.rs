@@ -1,4 +1,4 @@
-//! The page of a sweep: each figure at every point of its plan, with the spread over the seeds.
+//! The page of a sweep: each metric at every point of its plan, with the spread over the seeds.
 
 use std::fmt::Write as _;
 
@@ -11,32 +11,32 @@ use crate::page::head;
 use crate::text::{cut, esc};
 
 const STYLE: &str = include_str!("style.css");
-/// A plot of more points is a wall; the table has them all.
+/// Plots of more points are unreadable; the table has them all.
 const MAX_POINTS: usize = 60;
-/// Seed of the resampling: equal rows give an equal page.
+/// Seed of the bootstrap resampling: equal rows give an equal page.
 const RESAMPLING_SEED: u64 = 1;
 
-/// What a page says of a sweep.
+/// Content of a sweep's page.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct SweepPage {
     /// Name of the plan.
     pub name: String,
-    /// What it is about, in a sentence; may be empty.
+    /// Subject of the sweep in one sentence; may be empty.
     pub about: String,
     /// Facts below the title: world, runs, failures.
     pub facts: Vec<String>,
-    /// Names of the parameters that make a point.
+    /// Names of the parameters that identify a point.
     pub axes: Vec<String>,
-    /// Figures in order of importance.
+    /// Metrics in order of importance.
     pub metrics: Vec<SweepMetric>,
 }
 
-/// A figure at every point.
+/// A metric at every point.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SweepMetric {
-    /// As the rows call it: `goodput`.
+    /// Name as in the rows: `goodput`.
     pub name: String,
-    /// `None` for a plain number.
+    /// Unit of the metric; `None` for a plain number.
     pub unit: Option<MetricUnit>,
     /// Every variant at every point, in the plan's order.
     pub points: Vec<SweepPoint>,
@@ -49,9 +49,9 @@ pub struct SweepPoint {
     pub variant: String,
     /// Number of the variant, for its colour.
     pub style: usize,
-    /// The parameters' values, as long as the page's `axes`.
+    /// Values of the parameters, as many as the page's `axes`.
     pub parameters: Vec<String>,
-    /// One value for each seed that has the figure.
+    /// One value for each seed that has the metric.
     pub values: Vec<f64>,
 }
 
@@ -61,7 +61,7 @@ impl SweepMetric {
     }
 }
 
-/// The page as one self-contained file.
+/// Returns the page as one self-contained file.
 pub fn sweep_page(page: &SweepPage) -> String {
     let mut out = head(&page.name, STYLE, None);
     let _ = write!(out, "<header><h1>{}</h1>", esc(&page.name));
@@ -135,7 +135,7 @@ fn plot(out: &mut String, figure: &SweepMetric, estimates: &Estimates<'_>) {
     let _ = write!(out, "<figure>{plot}</figure>");
 }
 
-/// `MPTCP, 50 KB`
+/// Returns a point's name: `MPTCP, 50 KB`.
 fn name(point: &SweepPoint) -> String {
     let parameters = point.parameters.iter().map(String::as_str).filter(|text| !text.is_empty());
     [point.variant.as_str()].into_iter().chain(parameters).collect::<Vec<_>>().join(", ")

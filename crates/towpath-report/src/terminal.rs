@@ -15,15 +15,15 @@ use crate::number;
 use crate::series::{self, Grid, Mark, Values};
 use crate::text::{clean, cut, pad, wrap};
 
-/// Narrower columns than this would break figures in two.
-/// Lines of a sentence: a file may hold one that has no end.
+/// Maximum number of lines of a sentence: a file may contain an endless one.
 const MAX_SENTENCE_LINES: usize = 8;
+/// Narrower columns than this would break values in two.
 const MIN_COLUMN_WIDTH: usize = 16;
 /// Wider lines than this are hard to follow.
 const MAX_WIDTH: usize = 100;
 
-/// The summary of any number of runs, at most `width` (and at most 100) columns wide; repetitions
-/// are shown as a median with its range. Warnings are not in it: see [`warnings`].
+/// Returns the summary of any number of runs, at most `width` (and at most 100) columns wide.
+/// Repetitions are shown as a median with its range. For warnings, see [`warnings`].
 pub fn table(runs: &[StoredRun], width: usize, colour: bool) -> String {
     let width = width.clamp(40, MAX_WIDTH);
     let groups = groups(runs);
@@ -50,8 +50,8 @@ pub fn table(runs: &[StoredRun], width: usize, colour: bool) -> String {
     out
 }
 
-/// What to check before trusting the results: every run's own warnings (said once, with the runs
-/// concerned when not all are) and missing summaries.
+/// Returns reasons to distrust the results: every run's own warnings and missing summaries. Each
+/// appears once, with the runs concerned if not all are.
 pub fn warnings(runs: &[StoredRun]) -> Vec<Warning> {
     let mut found: Vec<(Warning, Vec<&StoredRun>)> = Vec::new();
     let mut note =
@@ -92,7 +92,8 @@ pub fn warnings(runs: &[StoredRun]) -> Vec<Warning> {
     found.into_iter().map(told).collect()
 }
 
-/// `tcp`, `tcp, mptcp 2`, `5 of 10 runs`; with the world where there are several: `tcp emu`
+/// Names the runs: `tcp`, `tcp, mptcp 2`, `5 of 10 runs`; with the world if there are several:
+/// `tcp emu`.
 fn names(runs: &[&StoredRun], all: &[StoredRun]) -> String {
     let first = all.first().map(|run| run.meta.world);
     let several = all.iter().any(|run| Some(run.meta.world) != first);
@@ -109,7 +110,7 @@ fn names(runs: &[&StoredRun], all: &[StoredRun]) -> String {
     runs.iter().map(name).collect::<Vec<_>>().join(", ")
 }
 
-/// Escape sequences, or nothing.
+/// Escape sequences; empty if false.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TermStyle(pub(crate) bool);
 
@@ -163,7 +164,8 @@ fn header(out: &mut String, runs: &[StoredRun], width: usize, ink: TermStyle) {
     out.push('\n');
 }
 
-/// `sim`, `sim and emu`; with the reason when a run was simulated instead of emulated.
+/// Names the worlds: `sim`, `sim and emu`; with the reason when a run was simulated instead of
+/// emulated.
 pub(crate) fn worlds(runs: &[StoredRun]) -> String {
     let mut all: Vec<String> = Vec::new();
     let name = |run: &StoredRun| {
@@ -281,7 +283,7 @@ impl Layout {
         }
     }
 
-    /// The figure, and its note behind it where that fits, else below.
+    /// Formats a value, with its note behind it where that fits, else below.
     fn cell(self, cell: &Cell) -> Vec<String> {
         let room = self.column - 2;
         let one = if cell.note.is_empty() {
@@ -359,7 +361,7 @@ fn spark(value: f64, top: f64) -> char {
         return '^';
     }
     let level = (value / top * 8.0).round() as usize;
-    // A little is not nothing: only a true zero leaves the column empty.
+    // Only a true zero leaves the column empty.
     let level = if value > 0.0 { level.clamp(1, 8) } else { 0 };
     [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'].get(level).copied().unwrap_or('█')
 }
@@ -429,7 +431,7 @@ fn expectations(out: &mut String, groups: &[RunGroup<'_>], width: usize, ink: Te
     }
 }
 
-/// How exactly emulated links kept time, in the run in which they did worst.
+/// Writes the timing error of emulated links, for the run with the largest one.
 fn exactness(out: &mut String, runs: &[StoredRun], width: usize, ink: TermStyle) {
     let emulated = || runs.iter().filter(|run| run.meta.world == World::Emu).filter_map(noise);
     let Some(worst) = emulated().max_by_key(|noise| noise.lateness_p99_ns) else { return };

@@ -1,12 +1,12 @@
-//! Text that came from a file is data: it is cleaned for terminals and escaped for HTML here.
+//! Cleaning of text from files for terminals, and escaping for HTML.
 
 use std::fmt::{self, Write as _};
 
-/// Shows text with the five characters that mean something to HTML replaced, and control
-/// characters (which HTML forbids) made visible.
+/// Displays text with the five special characters of HTML replaced, and control characters (which
+/// HTML forbids) made visible.
 pub(crate) struct Escaped<'a>(&'a str);
 
-/// Escapes for element content and quoted attributes alike.
+/// Escapes text for element content and quoted attributes.
 pub(crate) fn esc(text: &str) -> Escaped<'_> {
     Escaped(text)
 }
@@ -29,7 +29,7 @@ impl fmt::Display for Escaped<'_> {
     }
 }
 
-/// A sentence with a capital.
+/// Returns a sentence with a capital first letter.
 pub(crate) fn capital(text: &str) -> String {
     let mut letters = text.chars();
     letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
@@ -52,7 +52,7 @@ pub(crate) fn prose(text: &str) -> String {
     out
 }
 
-/// One line without anything that a terminal could take for a command.
+/// Returns one line without anything that a terminal could take for a command.
 pub(crate) fn clean(text: &str) -> String {
     text.chars()
         .map(|c| match c {
@@ -63,12 +63,12 @@ pub(crate) fn clean(text: &str) -> String {
         .collect()
 }
 
-/// Control characters, and those that reorder the text around them.
+/// Returns true for control characters, and for those that reorder the text around them.
 pub fn deceives(c: char) -> bool {
     c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// At most `width` characters, with `…` where something was cut.
+/// Shortens to at most `width` characters, with `…` where something was cut.
 pub(crate) fn cut(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.to_owned();
@@ -78,7 +78,7 @@ pub(crate) fn cut(text: &str, width: usize) -> String {
     short
 }
 
-/// Lines of at most `width` characters, broken at spaces where possible.
+/// Wraps into lines of at most `width` characters, broken at spaces where possible.
 pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
     let width = width.max(1);
     let mut lines = Vec::new();

@@ -1,4 +1,4 @@
-//! Where the capacity went, on the page.
+//! Capacity accounting on the page.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(dead_code, reason = "other tests use the rest of the model")]
@@ -22,7 +22,8 @@ fn parts(of: &[(Part, u64)]) -> Parts {
     parts
 }
 
-/// Wi-Fi of 40 and cellular of 20 Mbit/s; Wi-Fi goes down, and its data fill the window for a while.
+/// Returns a run over Wi-Fi of 40 and cellular of 20 Mbit/s. Wi-Fi goes down, and its data fills
+/// the window for a while.
 fn run_with_account() -> StoredRun {
     let mut run = run(&handover(Transport::Mptcp, 1));
     let mut links = Vec::new();
@@ -79,7 +80,7 @@ fn run_with_account() -> StoredRun {
     run
 }
 
-/// The part of the page that is about it.
+/// Returns the page's section about capacity accounting.
 fn account_section(page: &str) -> &str {
     let from = page.find("Where the capacity went").unwrap();
     let to = page[from..].find("Subflows (").unwrap();

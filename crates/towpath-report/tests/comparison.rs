@@ -1,4 +1,4 @@
-//! Comparisons: what is said of repetitions, what is paired, and what is not fair.
+//! Comparisons: statements about repetitions, pairing, and fairness warnings.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::indexing_slicing, reason = "a test fails by panicking")]
@@ -23,7 +23,7 @@ fn interleaved_runs(repeat: u32) -> Vec<StoredRun> {
             let (kind, of) = (OrderKind::Random, repeat * 2);
             one.meta.order = Some(RunOrder { kind, seed: 7, position, of });
             let summary = one.summary.as_mut().unwrap();
-            // A mood of the machine that both of a repetition share.
+            // Random state of the machine, shared by both runs of a repetition.
             let mood = 1.0 + f64::from(number * 7 % 5) / 10.0;
             summary.flows[0].goodput_bps *= mood;
             let spent = |factor: u64| Some(summary.flows[0].bytes * factor);
@@ -46,7 +46,7 @@ fn change(runs: &mut [StoredRun], transport: Transport, change: impl Fn(&mut Sto
     runs.iter_mut().filter(|run| run.meta.transport == transport).for_each(change);
 }
 
-/// The first figure's ratio, as JSON.
+/// Returns the first metric's ratio, as JSON.
 fn ratio(runs: &[StoredRun]) -> serde_json::Value {
     Comparison::of(runs, 1).json()["figures"][0]["ratios"][0].clone()
 }
@@ -81,9 +81,9 @@ fn interleaved_runs_are_paired_and_others_are_not() {
     }
     let unpaired = ratio(&runs);
     assert_eq!(unpaired["paired"], false);
-    // The mood is in both of a pair, so it is not in their ratio.
+    // Both runs of a pair share the machine's state, so it cancels out in their ratio.
     assert!(width(&paired) * 3.0 < width(&unpaired), "{paired} and {unpaired}");
-    // Two calls together count each number twice.
+    // Results of two calls combined contain each number twice.
     let twice = [interleaved_runs(8), interleaved_runs(8)].concat();
     assert_eq!(ratio(&twice)["paired"], false);
 }

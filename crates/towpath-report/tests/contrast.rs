@@ -1,4 +1,5 @@
-//! The palette of pages: every text can be read on everything that it may stand on, in both schemes.
+//! The palette of pages: text is legible on every background on which it may appear, in both
+//! schemes.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -18,13 +19,13 @@ fn style() -> String {
     page.split("<style>").nth(1).unwrap().split("</style>").next().unwrap().to_owned()
 }
 
-/// What `--name: #rrggbb` declares.
+/// Returns the colours declared as `--name: #rrggbb`.
 fn colours(text: &str) -> Palette {
     let each = text.split("--").skip(1).filter_map(|part| {
         let (name, rest) = part.split_once(": #")?;
         let digits: String = rest.chars().take_while(char::is_ascii_hexdigit).collect();
         let is_name = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
-        // Eight digits are see-through: a shade, on which nothing is written alone.
+        // Eight digits include transparency, so no text has such a background alone.
         let digits = match digits.len() {
             3 => digits.chars().flat_map(|digit| [digit, digit]).collect(),
             _ => digits,
@@ -34,7 +35,7 @@ fn colours(text: &str) -> Palette {
     each.collect()
 }
 
-/// The light and the dark scheme.
+/// Returns the light and the dark scheme.
 fn schemes(style: &str) -> [(&'static str, Palette); 2] {
     let (light, rest) = style.split_once("@media screen and (prefers-color-scheme: dark)").unwrap();
     let dark = rest.split("* {").next().unwrap();
@@ -56,7 +57,7 @@ fn colours_used(style: &str, property: &str) -> BTreeSet<String> {
     found.filter_map(name).map(str::to_owned).collect()
 }
 
-/// Relative luminance (WCAG 2.2, sRGB).
+/// Returns the relative luminance (WCAG 2.2, sRGB).
 fn luminance(colour: &str) -> f64 {
     let channel = |at: usize| {
         let value = f64::from(u8::from_str_radix(&colour[at..at + 2], 16).unwrap()) / 255.0;

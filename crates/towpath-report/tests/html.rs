@@ -1,4 +1,4 @@
-//! The page: self-contained, well-formed, complete, and safe whatever a result file says.
+//! The page: self-contained, well-formed, complete, and safe for any result file.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -14,7 +14,7 @@ use towpath_measure::result::{
 use towpath_measure::scenario::{DataDirection, Transport, World};
 use towpath_report::{Comparison, StoredRun, html};
 
-/// The page without script and style, whose text is not markup.
+/// Returns the page without script and style, whose text is not markup.
 fn markup(page: &str) -> String {
     let mut out = String::new();
     let mut rest = page;
@@ -56,14 +56,14 @@ fn assert_self_contained(page: &str) {
     {
         assert!(!page.contains(outside), "{outside}");
     }
-    // The page's policy names its style and its script; what stands in attributes is not let through.
+    // The page's policy names its style and its script; inline attributes are not permitted.
     assert_eq!(page.matches("http-equiv=\"Content-Security-Policy\"").count(), 1);
     for refused in [" style=", " onload=", " onclick=", "unsafe-"] {
         assert!(!page.contains(refused), "{refused}");
     }
 }
 
-/// Each chart's SVG, from its opening tag to the end of its figure.
+/// Returns each chart's SVG, from its opening tag to the end of its figure.
 fn charts(page: &str) -> Vec<&str> {
     let starts = page.match_indices("<svg class=\"plot").map(|(at, _)| &page[at..]);
     starts.map(|chart| &chart[..chart.find("</figure>").unwrap()]).collect()
@@ -92,7 +92,7 @@ fn the_comparison_is_well_formed_and_loads_nothing_external() {
         assert_self_contained(&page);
     }
     let page = Comparison::of(&repeated(), 1).html();
-    // Boxes and ratios of each figure; a dot for each run.
+    // Boxes and ratios of each metric; a dot for each run.
     let boxes = page.matches("class=\"box\"").count();
     assert!(boxes >= 2 * 4, "{boxes} boxes");
     assert!(page.matches("<circle cx").count() >= repeated().len());
@@ -287,8 +287,8 @@ fn text_of_a_result_never_becomes_markup() {
     }
 }
 
-/// A request each 100 ms; those between 3 s and 6 s wait for the end of an outage, and one in ten of
-/// the others for ever.
+/// Returns a request each 100 ms. Those between 3 s and 6 s wait for the end of an outage, and one
+/// in ten of the others is never answered.
 fn requests(direction: DataDirection) -> impl Iterator<Item = Message> {
     (0..100_u64).map(move |number| {
         let due_ns = number * 100_000_000;
@@ -311,7 +311,7 @@ fn requests(direction: DataDirection) -> impl Iterator<Item = Message> {
     })
 }
 
-/// A datagram each 100 ms over two paths; those of Wi-Fi between 3 s and 6 s are lost.
+/// Returns a datagram each 100 ms over two paths; those of Wi-Fi between 3 s and 6 s are lost.
 fn probes() -> impl Iterator<Item = Probe> {
     (0..200_u64).map(|at| {
         let (path, number) = (if at % 2 == 0 { "wifi" } else { "cellular" }, at / 2);
@@ -364,7 +364,7 @@ fn messages_have_charts_of_delays_and_their_distribution() {
         assert!(page.contains(title), "{title}");
     }
     assert!(charts(&page).iter().any(|chart| chart.contains("delay, ms")));
-    // Between messages, silence is no stall.
+    // Silence between messages does not count as a stall.
     assert!(page.contains("class=\"quiet\""));
     for flow in runs.iter_mut().filter_map(|run| run.summary.as_mut()).flat_map(|s| &mut s.flows) {
         flow.messages = Some(MessageStats::default());
@@ -553,7 +553,7 @@ fn an_older_result_without_causes_is_drawn_without_them() {
     assert!(page.contains("the receive buffer has 1.00 MB"), "too far above to be drawn");
 }
 
-/// Adds a second transfer, from another host, that gets so many times less than the first.
+/// Adds a second transfer, from another host, with `1 / times` of the first one's bytes.
 fn add_competing_flow(run: &mut StoredRun, times: u64) {
     let mut more: Vec<Record> = Vec::new();
     for record in &run.records {
@@ -573,7 +573,7 @@ fn add_competing_flow(run: &mut StoredRun, times: u64) {
     }
 }
 
-/// The page up to its numbers.
+/// Returns the page up to its numbers.
 fn before_data(page: &str) -> &str {
     page.split("id=\"data\"").next().unwrap()
 }
@@ -604,7 +604,7 @@ fn a_spike_is_clipped_with_a_mark_and_its_value() {
 fn silence_after_all_has_ended_is_not_shaded() {
     let mut one = run(&handover(Transport::Tcp, 1));
     assert!(html(std::slice::from_ref(&one)).contains("nothing delivered"));
-    // A connection that was over when nothing more came: the summary knows of no stall.
+    // The connection had ended before the silence, so the summary contains no stall.
     one.summary.as_mut().unwrap().flows.iter_mut().for_each(|flow| flow.stall = Stall::default());
     assert!(!html(&[one]).contains("nothing delivered"));
 }

@@ -1,4 +1,4 @@
-//! Time–sequence pictures of captures that are made here, packet by packet.
+//! Time–sequence pictures of captures that these tests build packet by packet.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 #![expect(clippy::indexing_slicing, reason = "a test fails by panicking")]
@@ -13,7 +13,7 @@ use towpath_report::{CsvTable, csv, html};
 const MS: u64 = 1_000_000;
 const MSS_BYTES: u32 = 1_000;
 
-/// A connection as its opener sees it, which sends.
+/// Connection captured at its opener, which sends.
 struct Connection {
     file: PcapngWriter<Vec<u8>>,
 }
@@ -46,7 +46,7 @@ impl Connection {
         self.file.packet(1_000_000 * MS + ms * MS, (0, way), &bytes, bytes.len());
     }
 
-    /// Payload from `at` on, counted from the first byte.
+    /// Captures payload from `at` on, counted from the first byte.
     fn up(&mut self, ms: u64, flags: Flags, at: u32, bytes: u32, options: Options) {
         let seq = if flags.contains(Flags::SYN) { 500 } else { 501 + at };
         let segment = Segment { seq, ack: 901, ..Self::segment(flags, bytes, 900, options) };
@@ -57,7 +57,7 @@ impl Connection {
         self.up(ms, Flags::ACK, number * MSS_BYTES, MSS_BYTES, Options::default());
     }
 
-    /// An acknowledgement of everything below `at`.
+    /// Captures an acknowledgement of everything below `at`.
     fn down(&mut self, ms: u64, flags: Flags, at: u32, window: u16, options: Options) {
         let near = Self::segment(flags, 0, window, options);
         let segment = Segment {
@@ -80,7 +80,8 @@ impl Connection {
     }
 }
 
-/// Ten segments; the third is lost and sent again, the fifth sent again for nothing.
+/// Captures ten segments; the third is lost and retransmitted, the fifth is a spurious
+/// retransmission.
 fn lossy_trace() -> CaptureAnalysis {
     let mut made = Connection::open();
     for number in 0..6 {
@@ -93,7 +94,7 @@ fn lossy_trace() -> CaptureAnalysis {
     made.data(64, 2);
     made.data(65, 4);
     made.ack(90, 6_000, 0, &[]);
-    // The fifth came twice (RFC 2883).
+    // The fifth arrived twice (RFC 2883).
     made.ack(91, 6_000, 500, &[(4_000, 5_000)]);
     made.up(100, Flags::ACK.with(Flags::FIN), 6_000, 0, Options::default());
     made.ack(130, 6_001, 500, &[]);

@@ -139,7 +139,7 @@ fn a_warning_is_printed_once_with_the_affected_runs() {
     let warnings = warnings(&repeated());
     assert_eq!(warnings.len(), 1);
     assert!(warnings[0].text.starts_with("5 of 10 runs: "), "{}", warnings[0].text);
-    // Of two worlds, the one that it concerns is named.
+    // With two worlds, the warning names the one that it concerns.
     let mut two = pair();
     let warning = repeated().into_iter().find_map(|run| run.summary?.warnings.pop());
     two[0].meta.world = World::Sim;

@@ -1,4 +1,4 @@
-//! Captures that are made here, packet by packet, say what was put into them.
+//! Analysis of captures that these tests build packet by packet.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 #![expect(clippy::indexing_slicing, reason = "a test fails by panicking")]
@@ -24,7 +24,7 @@ const SERVER_KEY: u64 = 0xf1f2_f3f4_f5f6_f7f8;
 #[derive(Debug, Clone, Copy)]
 struct Layout {
     link: u16,
-    /// In front of each IP packet.
+    /// Link-layer header of each IP packet.
     header: &'static [u8],
     nanos: bool,
     big: bool,
@@ -127,7 +127,7 @@ fn flow(number: u8) -> Flow {
 }
 
 impl Flow {
-    /// From the client; `seq` and `ack` are relative to the SYNs.
+    /// Returns a segment from the client; `seq` and `ack` are relative to the SYNs.
     fn up(self, seq: u32, ack: u32, flags: Flags, bytes: usize, options: Options) -> Segment {
         Segment {
             source: self.client,
@@ -175,7 +175,7 @@ fn client_dsn() -> u64 {
     keys::initial_dsn(CLIENT_KEY).wrapping_add(1)
 }
 
-/// Data number `at` (from the first byte on) on subflow byte `ssn`.
+/// Returns a mapping of data number `at` (from the first byte on) to subflow byte `ssn`.
 fn map(first: u64, at: u64, ssn: u32, len: u16) -> Options {
     let dsn = DataAck::Long(first.wrapping_add(at));
     let mapping = Some(DssMapping { dsn, ssn, len, checksum: None });
@@ -187,7 +187,7 @@ fn data_ack(first: u64, at: u64) -> Options {
     Options { dss: Some(Dss { data_fin: false, data_ack, mapping: None }), ..Options::default() }
 }
 
-/// A handshake of version 1 on flow 0, 20 ms round trip, captured at the client.
+/// Returns a handshake of version 1 on flow 0, 20 ms round trip, captured at the client.
 fn opened() -> Capture {
     let mut capture = Capture::default();
     let first = flow(0);
@@ -215,8 +215,8 @@ fn only(trace: &CaptureAnalysis) -> &CapturedConnection {
     &trace.connections[0]
 }
 
-/// 1000 bytes on each of two subflows, the second's again on the first, the first's again on itself
-/// although it was acknowledged.
+/// Returns 1000 bytes on each of two subflows. The second's bytes are reinjected on the first, and
+/// the first's are retransmitted although acknowledged.
 fn two_subflows() -> Capture {
     let mut capture = opened();
     let first = flow(0);
@@ -301,7 +301,7 @@ fn version_0_hashes_with_sha_1() {
 #[test]
 fn a_capture_that_starts_late_binds_subflows_by_their_data_numbers() {
     let all = two_subflows();
-    // Without any handshake: from the first data on.
+    // Without any handshake: starts at the first data.
     let mut late = Capture { packets: all.packets[6..].to_vec() };
     let dsn = client_dsn();
     let second = flow(1);
@@ -385,7 +385,7 @@ fn plain_tcp_has_the_same_metrics() {
     assert_eq!(connection.subflows[0].directions[0].acked_bytes, 200);
 }
 
-/// What must not depend on the file around the packets.
+/// Returns the facts that must not depend on the file format around the packets.
 fn essence(trace: &CaptureAnalysis) -> String {
     let connections: Vec<_> = trace
         .connections
@@ -508,7 +508,7 @@ fn stored_captures_do_no_harm() {
     assert!(inputs > 0, "{} is empty", folder.display());
 }
 
-/// What the fuzz target begins with must be captures, or it only ever tries headers.
+/// The fuzz target's corpus must contain whole captures, or it only ever tries headers.
 #[test]
 fn the_first_stored_captures_are_whole_ones() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/trace");
@@ -551,7 +551,7 @@ proptest! {
         trace::fuzz(&file);
     }
 
-    /// Numbers that jump as they like, in packets that are well formed.
+    /// Checks arbitrary sequence numbers in well-formed packets.
     #[test]
     fn hostile_numbers_do_no_harm(
         packets in proptest::collection::vec(
@@ -595,7 +595,7 @@ fn two_captures_bound_the_one_way_delays_to_half_a_round_trip() {
     let mut trace = trace::read(first.as_slice(), None).unwrap();
     let clocks = trace.add_delays(first.as_slice(), second.as_slice()).unwrap().unwrap();
     assert_eq!(clocks.packets, 40);
-    // Unequal delays cannot be told from an offset: 20 ms each is what is estimated.
+    // Asymmetric delays look like an offset: the estimate is 20 ms each.
     assert_eq!(clocks.offset_ns, (ahead - 10 * MS).cast_signed());
     assert_eq!(clocks.error_ns, 20 * MS);
     let ways = &only(&trace).subflows[0].directions;

@@ -1,5 +1,5 @@
-//! From rows to figures that `towpath_report::figure` draws, and to one line of each curve for the
-//! terminal.
+//! Conversion of rows to figures that `towpath_report::figure` draws, and to one line of each
+//! curve for the terminal.
 
 mod points;
 mod reference;
@@ -14,7 +14,7 @@ use crate::plan::{PanelSpec, Plan, PlotKind};
 use crate::row::RunRow;
 use points::{XPositions, curves};
 
-/// The figure of a plan: its rows as it says they are drawn, and the points that a source gives.
+/// Returns the figure of a plan: its rows as the plan draws them, and the published points.
 pub fn figure(
     plan: &Plan,
     rows: &[RunRow],
@@ -80,7 +80,7 @@ fn panel(
     }
 }
 
-/// What one unit of each axis is worth.
+/// Returns the value of one unit of each axis, in base units.
 fn sizes(drawing: &PanelSpec) -> [f64; 2] {
     let size = |unit: &Option<crate::plan::AxisUnit>| unit.as_ref().map_or(1.0, |unit| unit.size);
     [size(&drawing.units[0]), size(&drawing.units[1])]
@@ -95,7 +95,7 @@ fn axis(drawing: &PanelSpec, which: usize, scale: ScaleKind) -> Axis {
     };
     let unit = match (drawing.kind, which, &scale) {
         (PlotKind::Series, 0, _) => "s",
-        // Names say their units themselves.
+        // Names contain their units.
         (_, _, ScaleKind::Names(_)) => "",
         _ => "unit",
     };
@@ -103,7 +103,7 @@ fn axis(drawing: &PanelSpec, which: usize, scale: ScaleKind) -> Axis {
     Axis { label: label(drawing, which, name, unit), scale, range }
 }
 
-/// `receive buffer (KB)`
+/// Returns an axis label with its unit: `receive buffer (KB)`.
 fn label(drawing: &PanelSpec, which: usize, name: &str, unit: &str) -> String {
     let given = drawing.labels.get(which).map_or("", String::as_str);
     let text = if given.is_empty() { name } else { given };
@@ -114,7 +114,7 @@ fn label(drawing: &PanelSpec, which: usize, name: &str, unit: &str) -> String {
     }
 }
 
-/// The published points whose curve the panel has.
+/// Returns the published points whose curve the panel has.
 fn references(
     drawing: &PanelSpec,
     place: &XPositions,
@@ -129,7 +129,7 @@ fn references(
     each.collect()
 }
 
-/// Curves of published points alone: those that are said to be in this panel, or in the only one.
+/// Returns curves of published points alone: those assigned to this panel, or to the only one.
 fn published_curves(
     drawing: &PanelSpec,
     place: &XPositions,
@@ -162,7 +162,7 @@ fn published_curves(
     found
 }
 
-/// Curves of published points look like none of ours, and in all panels the same.
+/// Gives curves of published points a style of their own, the same in all panels.
 fn style_given(panels: &mut [Panel]) {
     let all = || panels.iter().flat_map(|panel| &panel.curves);
     let free = all().filter(|curve| !curve.given).map(|curve| curve.style + 1).max().unwrap_or(0);
@@ -178,7 +178,7 @@ fn style_given(panels: &mut [Panel]) {
     }
 }
 
-/// Where a published point is in the units of the axes.
+/// Returns the position of a published point in the units of the axes.
 fn at(drawing: &PanelSpec, place: &XPositions, point: &PublishedPoint) -> Option<[f64; 2]> {
     let sizes = sizes(drawing);
     let x = match place {
@@ -188,7 +188,8 @@ fn at(drawing: &PanelSpec, place: &XPositions, point: &PublishedPoint) -> Option
     Some([x, point.y.value(sizes[1])?])
 }
 
-/// One line for each curve: its name, a spark for each point, and the smallest and largest value.
+/// Returns one line for each curve: its name, a spark for each point, and the smallest and largest
+/// value.
 pub fn sparks(figure: &Figure) -> Vec<String> {
     const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let mut lines = Vec::new();
@@ -237,7 +238,7 @@ fn prefix(title: &str) -> String {
     if title.is_empty() { String::new() } else { format!("{title}: ") }
 }
 
-/// Three significant digits.
+/// Formats three significant digits.
 fn short(value: f64) -> String {
     match value.abs() {
         size if size >= 99.95 => format!("{value:.0}"),

@@ -1,4 +1,4 @@
-//! The body of the fuzz target `sweep`: a folder of somebody else.
+//! The body of the fuzz target `sweep`: an untrusted sweep folder.
 
 use std::io;
 
@@ -8,15 +8,15 @@ use crate::plan::Plan;
 use crate::runs::RunSelection;
 use crate::{summary, sweep, table};
 
-/// Most runs that are made here of one plan.
+/// Maximum number of runs that are generated from one plan here.
 const MAX_CHECKED_RUNS: usize = 3;
 
-/// The same bytes as a table of rows, as what says what a folder holds, and as a plan.
+/// Reads the same bytes as a table of rows, as a sweep's specification, and as a plan.
 pub fn sweep(data: &[u8]) {
     let rows = table::read(data.to_vec(), usize::MAX, &ReadBudget::of(DEFAULT_RESULT_LIMIT))
         .unwrap_or_default();
     if !rows.is_empty() {
-        // What may be read may be printed.
+        // Rows that can be read must be printable.
         assert!(table::csv(&rows).lines().count() > rows.len());
     }
     let plan = sweep::fuzzed(data).or_else(|| {

@@ -1,8 +1,9 @@
-//! How a connection left its first path for another one: what De Coninck and Bonaventure's
-//! `MultipathTester` (TMA 2019, §IV) asks of a phone that is carried away from its Wi-Fi.
+//! Metrics of a handover from a connection's first path to another one, as in De Coninck and
+//! Bonaventure's `MultipathTester` (TMA 2019, §IV).
 //!
-//! The first path is the one on which a flow's connections start. All figures are of the host that
-//! opened them, as the paper's are of the phone, and as exact as the samples are dense.
+//! There, a phone is carried away from its Wi-Fi. The first path is the one on which a flow's
+//! connections start. All metrics are of the host that opened them, as the paper's are of the
+//! phone. Their precision is the sampling period.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,20 +13,22 @@ use towpath_measure::result::{
 };
 use towpath_measure::scenario::{DataDirection, Transport};
 
-/// Slower round trips are the paper's first reason, its limits those of the phone's system.
+/// Upper limit of the round-trip time: the paper's first reason, with the limits of the phone's
+/// system.
 const MAX_PRIMARY_SRTT_US: u32 = 600_000;
-/// Longer timeouts are its third reason; the second is a timeout that has just happened.
+/// Upper limit of the retransmission timeout: the third reason. The second is a timeout that just
+/// happened.
 const MAX_PRIMARY_RTO_US: u32 = 1_500_000;
 
-/// Why the other path was used.
+/// Reason for using the other path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum SwitchReason {
     SlowRoundTrip,
     Timeout,
     LongTimeout,
-    /// Multipath QUIC: data waited too long for its acknowledgement, timer or not.
+    /// Multipath QUIC: data waited too long for its acknowledgement, with or without timer.
     InFlight,
-    /// Multipath QUIC: nothing was heard any more.
+    /// Multipath QUIC: nothing was received any more.
     Silent,
     Other,
 }
@@ -55,8 +58,8 @@ impl SwitchReason {
         Self::ALL.into_iter().find(|reason| reason.name() == name).unwrap_or(Self::Other)
     }
 
-    /// What somebody concludes who only sees the first path's state at the end of the sample in
-    /// which the other path was used.
+    /// Infers the reason from the first path's state alone, at the end of the sample in which the
+    /// other path was used.
     fn inferred(state: &Subflow) -> Self {
         if state.srtt_us > MAX_PRIMARY_SRTT_US {
             Self::SlowRoundTrip
@@ -70,21 +73,21 @@ impl SwitchReason {
     }
 }
 
-/// Adds what is known of the first flow that has several paths to `found`:
+/// Adds the handover metrics of the first flow that has several paths to `found`:
 ///
-/// - `handover.used`: 1 when data went to another path than the first one, else 0; without it
-///   there is nothing else.
-/// - `handover.start`: when that was first so, in seconds since the start of the traffic.
+/// - `handover.used`: 1 when data went to another path than the first one, else 0. If 0, further
+///   handover metrics are absent.
+/// - `handover.start`: first time of that, in seconds since the start of the traffic.
 /// - `handover.duration`: from then until the last packet that came over the first path;
-///   `handover.duration.sent`: until the last one that was sent on it. Negative where the first
-///   path had stopped before. `handover.abrupt` is 1 where `handover.duration` is negative.
+///   `handover.duration.sent`: until the last one that was sent on it. Negative if the first path
+///   had stopped before. `handover.abrupt` is 1 if `handover.duration` is negative.
 /// - `reason.rto`, `reason.rtt-threshold`, `reason.rto-threshold`, `reason.other`, and of Multipath
-///   QUIC `reason.in-flight` and `reason.silent`: 1 for the reason that the scheduler or path policy
-///   gives, else 0; `guess.…` the same as the paper infers it, from the state of the first path when
-///   it is looked at next.
-/// - `flow.N.duration`; `flow.N.up.delay.max`, `flow.N.down.delay.p50` and so on of messages, by who
-///   asks. With `.ratio` behind it, the same over that of flow 0: what two flows that meet the same
-///   conditions, at once or one after the other, make of them.
+///   QUIC `reason.in-flight` and `reason.silent`: 1 for the reason that the scheduler or path
+///   policy gives, else 0. `guess.…`: the same as the paper infers it, from the first path's state
+///   at the next poll.
+/// - `flow.N.duration`; `flow.N.up.delay.max`, `flow.N.down.delay.p50` and so on of messages, by
+///   direction of the requests. With the suffix `.ratio`: the same divided by that of flow 0. This
+///   compares two flows under the same conditions, at once or one after the other.
 pub(crate) fn figures(records: &[Record], found: &mut BTreeMap<String, f64>) {
     for record in records {
         if let Record::Summary(summary) = record {
@@ -135,7 +138,7 @@ fn delays(flow: &FlowSummary, found: &mut BTreeMap<String, f64>) {
     }
 }
 
-/// A flow's figure, and its ratio to that of flow 0, which comes before it.
+/// Adds a flow's metric, and its ratio to that of flow 0, which comes first.
 fn compared(flow: u32, name: &str, value: f64, found: &mut BTreeMap<String, f64>) {
     let first = found.get(&format!("flow.0.{name}")).copied();
     if let Some(first) = first.filter(|first| flow > 0 && *first > 0.0) {
@@ -166,13 +169,13 @@ fn has_two_paths(records: &[Record], flow: &MetaFlow) -> bool {
     paths.len() > 1
 }
 
-/// The host that opened a flow's connections.
+/// View of the host that opened a flow's connections.
 struct OpenerView<'a> {
     meta: &'a Meta,
     flow: &'a MetaFlow,
 }
 
-/// When the other path was first used.
+/// First use of another path.
 #[derive(Debug, Clone, Copy)]
 struct FirstSwitch {
     at_ns: u64,
@@ -187,7 +190,8 @@ struct Activity {
 }
 
 impl OpenerView<'_> {
-    /// QUIC's paths are all kept alive with pings, so that bytes on a path say nothing.
+    /// Returns true if only events show a switch: pings keep all QUIC paths alive, so bytes prove
+    /// nothing.
     fn by_events(&self) -> bool {
         self.meta.transport == Transport::Mpquic
     }
@@ -229,12 +233,12 @@ impl OpenerView<'_> {
                 activity.start = Some(FirstSwitch { at_ns: event.t_ns, guess: None });
             }
         }
-        // A stack repeats data on an interface that is switched off: nothing of it leaves the host.
+        // A stack may retransmit on an interface that is down, but nothing of it leaves the host.
         activity.last_sent_ns = last_offered_ns.or(activity.last_sent_ns);
         activity
     }
 
-    /// Away from the opener on its first path's link.
+    /// Returns the direction away from the opener on its first path's link.
     fn outwards(&self) -> DataDirection {
         let first = self.meta.paths.iter().find(|path| path.name == self.flow.via);
         match first.map(|path| &path.between) {
@@ -243,7 +247,7 @@ impl OpenerView<'_> {
         }
     }
 
-    /// A sample of one subflow, with the one before of the same.
+    /// Processes a sample of one subflow; `last` is its previous sample.
     fn on_sample(
         &self,
         now: &Subflow,
@@ -255,7 +259,7 @@ impl OpenerView<'_> {
         let (sent, acked) = (grew(|s| s.bytes_sent), grew(|s| s.bytes_acked));
         let received = grew(|s| s.bytes_received);
         if now.path == self.flow.via {
-            // What arrives is acknowledged, and acknowledgements arrive, too.
+            // Arriving data is acknowledged, and sent data is acknowledged by arriving packets.
             if sent || received {
                 activity.last_sent_ns = Some(now.t_ns);
             }
@@ -271,7 +275,7 @@ impl OpenerView<'_> {
         }
     }
 
-    /// What the scheduler or the path policy gives as its reason, when it first left the path.
+    /// Returns the reason of the scheduler or the path policy for first leaving the path.
     fn stated_reason(&self, records: &[Record]) -> Option<SwitchReason> {
         records.iter().find_map(|record| {
             let Record::Event(event) = record else { return None };
@@ -345,7 +349,8 @@ mod tests {
         Record::Meta(Box::new(Meta::of(&scenario, world, (transport, 1), 1)))
     }
 
-    /// The phone's end of a subflow after so many milliseconds: bytes sent, acknowledged, received.
+    /// Returns a sample of the phone's subflow after `ms`, with bytes sent, acknowledged and
+    /// received.
     fn sample(ms: u64, path: &str, [sent, acked, received]: [u64; 3]) -> Subflow {
         Subflow {
             t_ns: ms * 1_000_000,
@@ -387,7 +392,7 @@ mod tests {
         })
     }
 
-    /// The figures as text, with milliseconds.
+    /// Returns the metrics as text, with three decimals.
     fn found(records: impl IntoIterator<Item = Record>) -> BTreeMap<String, String> {
         let mut found = BTreeMap::new();
         figures(&records.into_iter().collect::<Vec<_>>(), &mut found);

@@ -1,4 +1,4 @@
-//! A plan as data: which runs there are. [`Plan::parse`] reads it from `plan.toml`.
+//! Plan of a study as data: the runs to make. [`Plan::parse`] reads it from `plan.toml`.
 
 mod document;
 mod draw;
@@ -17,56 +17,56 @@ pub use drawing::{AxisUnit, CentralValue, ErrorBars, PanelSpec, PlotKind};
 pub(crate) use keys::MAX_SEEDS;
 pub use keys::reference_markdown;
 
-/// Gives the text of a file whose name is relative to the plan's folder.
+/// Function that returns the text of a file, named relative to the plan's folder.
 pub type FileLoader<'a> = &'a (dyn Fn(&str) -> io::Result<String> + Sync);
 
-/// A plan to begin with.
+/// Example plan to begin with.
 pub const EXAMPLE: &str = include_str!("plan/example.toml");
 
-/// Which runs a study has: every variant at every point, with every seed.
+/// Plan of a study: every variant at every point, with every seed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
     /// Short name, such as `seed004-c`.
     pub name: String,
-    /// One line for lists.
+    /// One-line title for lists.
     pub title: String,
-    /// The file of the scenario, relative to the plan's folder, or `builtin:NAME`.
+    /// File name of the scenario, relative to the plan's folder, or `builtin:NAME`.
     pub scenario_name: String,
-    /// The scenario from which every run's is made.
+    /// Scenario from which every run's scenario is made.
     pub scenario: toml::Table,
-    /// In which worlds it may be run; the first is the usual one.
+    /// Worlds in which it may be run; the first is the default.
     pub worlds: Vec<World>,
-    /// Seeds of each point: 1, 2, … up to this number.
+    /// Number of seeds of each point: 1, 2, … up to this number.
     pub seeds: u32,
-    /// The same when there is little time.
+    /// Number of seeds in a quick sweep.
     pub quick_seeds: u32,
-    /// The same in the emulated world, which takes as long as it says.
+    /// Number of seeds in the emulated world, which runs in real time.
     pub emulated_seeds: u32,
-    /// Only what happens in this part of a run's traffic counts for `goodput` and its kin; all of
-    /// it when not given.
+    /// Part of a run's traffic that counts for `goodput` and related metrics; `None` for all of
+    /// it.
     pub window: Option<[Duration; 2]>,
-    /// The curves.
+    /// Variants of the scenario, a curve each.
     pub variants: Vec<Variant>,
-    /// The grid: every combination of their values is a point.
+    /// Axes of the grid: every combination of their values is a point.
     pub axes: Vec<Axis>,
-    /// Points that are drawn at random, at each point of the grid.
+    /// Random samples at each point of the grid, if any.
     pub random: Option<RandomSampling>,
-    /// How it is drawn: a panel each.
+    /// Panels of the figure.
     pub figures: Vec<PanelSpec>,
 }
 
-/// One curve: what its runs have that the scenario has not.
+/// One curve: the changes of its runs to the scenario.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Variant {
     /// Name, as in the legend.
     pub name: String,
-    /// Transport.
+    /// Transport of its runs.
     pub transport: Transport,
     /// Values for keys of the scenario, such as `hosts.phone.scheduler`.
     pub set: Vec<(KeyPath, toml::Value)>,
-    /// Keys that the scenario loses, such as `paths.umts`.
+    /// Keys removed from the scenario, such as `paths.umts`.
     pub remove: Vec<KeyPath>,
-    /// The only worlds in which it is run, if not in all of the plan's.
+    /// Worlds in which it is run; `None` for all of the plan's.
     pub worlds: Option<Vec<World>>,
 }
 
@@ -77,46 +77,47 @@ pub struct Axis {
     pub name: String,
     /// Keys of the scenario that all get the value.
     pub keys: Vec<KeyPath>,
-    /// The values.
+    /// Values of the axis, in order.
     pub values: Vec<AxisValue>,
-    /// Those that are run when there is little time.
+    /// Values that are run in a quick sweep.
     pub quick: Vec<AxisValue>,
-    /// Those that are run in the emulated world.
+    /// Values that are run in the emulated world.
     pub emulated: Vec<AxisValue>,
 }
 
 /// A value of an axis.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AxisValue {
-    /// What the scenario is told.
+    /// Value as the scenario receives it.
     pub value: toml::Value,
-    /// The same in words: a text without its quotes, else TOML.
+    /// Value in words: a text without its quotes, else TOML.
     pub text: String,
-    /// In base units (seconds, bit/s, bytes, shares), where it is a quantity or a number.
+    /// Value in base units (seconds, bit/s, bytes, shares); `None` if it is neither a quantity nor
+    /// a number.
     pub number: Option<f64>,
 }
 
 /// Points drawn at random.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RandomSampling {
-    /// How many.
+    /// Number of samples at each grid point.
     pub samples: u32,
-    /// How many when there is little time.
+    /// Number of samples in a quick sweep.
     pub quick: u32,
-    /// What each of them draws.
+    /// Parameters that each sample draws.
     pub draws: Vec<RandomDraw>,
 }
 
-/// One thing that each sample draws.
+/// One parameter that each sample draws.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RandomDraw {
     /// Name, a column of the table.
     pub name: String,
     /// Keys of the scenario that get the value.
     pub keys: Vec<KeyPath>,
-    /// From what.
+    /// Distribution of the value.
     pub from: Distribution,
-    /// Draws below or above are drawn again, in base units.
+    /// Lower and upper limit in base units; draws outside are repeated.
     pub limits: [Option<f64>; 2],
     /// Name of an earlier draw whose value is added.
     pub after: Option<String>,
@@ -125,25 +126,25 @@ pub struct RandomDraw {
 /// A distribution; numbers are in base units.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Distribution {
-    /// Every value between two is as likely.
+    /// Uniform between two values.
     Uniform([f64; 2], DrawUnit),
-    /// The logarithm is normal.
+    /// Normal distribution of the logarithm.
     LogNormal {
-        /// Median.
+        /// Median in base units.
         median: f64,
         /// Standard deviation of the natural logarithm.
         sigma: f64,
-        /// What is drawn.
+        /// Unit kind of the drawn value.
         measure: DrawUnit,
     },
     /// Exponential with this mean.
     Exponential(f64, DrawUnit),
-    /// One of these, with weights.
+    /// One of these values, with weights.
     Choice(Vec<(AxisValue, f64)>),
 }
 
 impl Distribution {
-    /// What is drawn, if it is a number.
+    /// Returns the unit kind of the drawn value; `None` for a choice.
     pub fn measure(&self) -> Option<DrawUnit> {
         match self {
             Self::Uniform(_, measure)
@@ -154,22 +155,22 @@ impl Distribution {
     }
 }
 
-/// How a number that was drawn is told to the scenario.
+/// Unit kind in which a drawn number is written to the scenario.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DrawUnit {
-    /// As a time.
+    /// Time, written in seconds or nanoseconds.
     Time,
-    /// As a rate.
+    /// Rate, written in whole bit/s.
     Rate,
-    /// As a size.
+    /// Size, written in whole bytes.
     Size,
-    /// As a number of packets.
+    /// Number of packets, written with its unit.
     Packets,
-    /// As a percentage.
+    /// Percentage, from a share of 0 to 1.
     Share,
-    /// As a whole number.
+    /// Whole number without a unit.
     Whole,
-    /// As a number.
+    /// Plain number without a unit.
     Number,
 }
 
@@ -186,8 +187,8 @@ impl Plan {
 }
 
 impl Axis {
-    /// The values of the runs in a world, all or only those for which there is little time. Where the
-    /// thin ones and the emulated ones have nothing in common, thin ones are meant.
+    /// Returns the values of the runs in a world, all or only those of a quick sweep. If no value
+    /// is both quick and emulated, the quick ones are used.
     pub(crate) fn chosen(&self, world: World, thin: bool) -> Vec<&AxisValue> {
         let emulated = world != World::Sim;
         let kept = |setting: &&AxisValue| {
@@ -200,7 +201,7 @@ impl Axis {
 }
 
 impl AxisValue {
-    /// A value of the plan as a setting.
+    /// Creates an axis value from a value of the plan.
     pub fn new(value: toml::Value) -> Self {
         let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         let number = match &value {

@@ -1,8 +1,9 @@
-//! A published figure that is repeated: a folder of `reproductions/`.
+//! Reproduction of a published figure: a folder of `reproductions/`.
 //!
-//! `README.md` says it for people, `plan.toml` and its scenario say what is run, `expected.toml` what
-//! the source claims and what became of it, `reference.csv` which points its text gives. Those of the
-//! repository are in the program; others are read from where they are.
+//! `README.md` explains it to people. `plan.toml` and its scenario define the runs.
+//! `expected.toml` contains the source's claims and their expected outcomes, `reference.csv` its
+//! published points. The repository's reproductions are compiled into the program; others are read
+//! from their folder.
 
 use std::io;
 
@@ -18,42 +19,42 @@ use crate::runs::ENGINE_VERSION;
 /// Every file of the repository's reproductions, by name: `seed000/plan.toml`.
 static FILES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/reproductions.rs"));
 
-/// A published figure, what is run for it, and what is claimed.
+/// A published figure with its plan and claims.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reproduction {
-    /// Which runs there are, and how they are drawn.
+    /// Plan of the runs and their figure.
     pub plan: Plan,
-    /// `plan.toml` itself.
+    /// Unparsed text of `plan.toml`.
     pub plan_text: String,
-    /// What the source claims.
+    /// Claims of the source with their expected outcomes.
     pub expected: ClaimSet,
-    /// Points that its text gives.
+    /// Points that the source publishes in its text.
     pub published: Vec<PublishedPoint>,
-    /// For people.
+    /// Text of `README.md`, for people.
     pub readme: String,
 }
 
-/// Why a folder is no reproduction.
+/// Reason for an invalid reproduction folder.
 #[derive(Debug, thiserror::Error)]
 pub enum ReproductionError {
-    /// A file of it cannot be read.
+    /// A file of the folder cannot be read.
     #[error("`{0}` cannot be read: {1}")]
     File(String, #[source] io::Error),
-    /// The plan or the claims are wrong.
+    /// The plan or the claims have mistakes.
     #[error("{0}")]
     Text(#[from] ScenarioErrors),
-    /// The table of points is wrong.
+    /// The table of points has a mistake: file name, and message.
     #[error("`{0}`: {1}")]
     Points(String, String),
 }
 
-/// Names of the reproductions that come with the program, in order.
+/// Returns the names of the reproductions that come with the program, in order.
 pub fn names() -> Vec<&'static str> {
     let name = |(name, _): &(&'static str, _)| name.strip_suffix("/plan.toml");
     FILES.iter().filter_map(name).collect()
 }
 
-/// Gives the files of a reproduction that comes with the program.
+/// Returns a loader for the files of a reproduction that comes with the program.
 pub fn load(name: &str) -> impl Fn(&str) -> io::Result<String> + Sync + use<> {
     let folder = name.to_owned();
     move |file| {
@@ -63,7 +64,7 @@ pub fn load(name: &str) -> impl Fn(&str) -> io::Result<String> + Sync + use<> {
     }
 }
 
-/// `a/../b` is `b`.
+/// Resolves a relative path: `a/../b` becomes `b`.
 fn resolve(path: &str) -> String {
     let mut parts: Vec<&str> = Vec::new();
     for part in path.split('/') {
@@ -77,13 +78,13 @@ fn resolve(path: &str) -> String {
 }
 
 impl Reproduction {
-    /// Reads a folder through `load`; `place` is what messages put before the files' names.
+    /// Reads a folder through `load`; messages put `place` before the file names.
     pub fn read(place: &str, load: FileLoader<'_>) -> Result<Self, ReproductionError> {
         let at = |name: &str| format!("{place}{name}");
         let file = |name| load(name).map_err(|error| ReproductionError::File(at(name), error));
         let plan_text = file("plan.toml")?;
         let plan = Plan::parse(&at("plan.toml"), &plan_text, load)?;
-        // What is claimed and which points there are may not be known yet.
+        // Claims and published points are optional.
         let or_none = |name: &'static str| match load(name) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             other => other.map(Some).map_err(|error| ReproductionError::File(at(name), error)),
@@ -97,7 +98,7 @@ impl Reproduction {
         Ok(Self { plan, plan_text, expected, published: published.map_err(wrong)?, readme })
     }
 
-    /// Who published it: the line of the README that begins with `Source:`.
+    /// Returns the publication, from the README's line that begins with `Source:`.
     pub fn source(&self) -> &str {
         let line = self.readme.lines().find_map(|line| line.strip_prefix("Source:"));
         let claims = || self.expected.claims.first().map(|claim| claim.source.as_str());
@@ -106,7 +107,7 @@ impl Reproduction {
 }
 
 impl Reproduction {
-    /// The figure with its claims, from the rows of these worlds.
+    /// Returns the gallery entry of the figure with its claims, from the rows of these worlds.
     pub fn entry(&self, rows: &[RunRow], worlds: &[World], thin: bool) -> GalleryEntry {
         let checked = |world: &World| (*world, self.expected.check(rows, *world, thin));
         let verdicts: Vec<_> = worlds.iter().map(checked).collect();
@@ -138,7 +139,7 @@ impl Reproduction {
     }
 }
 
-/// What became of a claim in each of the worlds that it is about; once if it is about none.
+/// Returns a claim's result for each world that it concerns; a single entry if it concerns none.
 fn claim_entries(
     claim: &Claim,
     number: usize,
@@ -164,7 +165,7 @@ fn claim_entries(
     meant.filter_map(entry).collect()
 }
 
-/// What became of all claims in each world, in one sentence.
+/// Summarises all claims for each world in one sentence.
 fn verdict_of_worlds(worlds: &[(World, Vec<ClaimVerdict>)]) -> String {
     if let [(_, verdicts)] = worlds {
         return verdict(verdicts);
@@ -173,7 +174,7 @@ fn verdict_of_worlds(worlds: &[(World, Vec<ClaimVerdict>)]) -> String {
     each.collect::<Vec<_>>().join("; ")
 }
 
-/// What became of all claims, in one sentence.
+/// Summarises the outcomes of all claims in one sentence.
 pub fn verdict(verdicts: &[ClaimVerdict]) -> String {
     let count =
         |wanted: &dyn Fn(&ClaimVerdict) -> bool| verdicts.iter().filter(|v| wanted(v)).count();

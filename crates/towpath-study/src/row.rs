@@ -1,4 +1,4 @@
-//! One run of a study, as a row of its table.
+//! Result of one run of a study, as a row of its table.
 
 mod figures;
 mod series;
@@ -11,26 +11,26 @@ use towpath_measure::scenario::{Transport, World};
 pub use figures::figures;
 pub use series::{SECOND_PREFIX, per_second};
 
-/// What became of one run. A run that failed is a row, too.
+/// Result of one run; failed runs also have a row.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunRow {
-    /// 32 hexadecimal digits that say what was run: equal keys, equal runs.
+    /// 32 hexadecimal digits that identify the input: equal keys mean equal runs.
     pub key: String,
     /// Name of the variant: the curve to which the run belongs.
     pub variant: String,
-    /// Where it was run.
+    /// World in which it was run.
     pub world: World,
-    /// Transport of the flows that have none of their own.
+    /// Transport of the flows that do not set their own.
     pub transport: Transport,
     /// Seed of the run.
     pub seed: u64,
-    /// The value of each axis and draw, by its name, as the plan writes it.
+    /// Value of each axis and draw, by name.
     pub parameters: BTreeMap<String, Parameter>,
-    /// Why there are no figures, if there are none.
+    /// Reason for missing metrics; `None` after a successful run.
     pub error: Option<String>,
-    /// Figures in base units (bit/s, seconds, bytes, counts, shares from 0 to 1) by name, such as
-    /// `goodput` or `path.wifi.goodput`. What was not measured is not there; what never came is
-    /// infinite, and `null` as JSON.
+    /// Metrics in base units (bit/s, seconds, bytes, counts, shares from 0 to 1) by name, such as
+    /// `goodput` or `path.wifi.goodput`. Unmeasured metrics are absent. A time that was never
+    /// reached is infinite, and `null` as JSON.
     #[serde(serialize_with = "finite", deserialize_with = "or_infinite")]
     pub figures: BTreeMap<String, f64>,
 }
@@ -38,9 +38,9 @@ pub struct RunRow {
 /// The value of an axis in one run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Parameter {
-    /// As the plan writes it, such as `600 KB`.
+    /// Text as the plan writes it, such as `600 KB`.
     pub text: String,
-    /// In base units, where it is a quantity or a number: 600000.
+    /// Value in base units, e.g. 600000; `None` if it is neither a quantity nor a number.
     pub number: Option<f64>,
 }
 

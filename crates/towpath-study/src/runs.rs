@@ -1,4 +1,4 @@
-//! The runs of a plan: each one's scenario, and the key that says what is run.
+//! Runs of a plan: each one's scenario, and the key that identifies its input.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -16,24 +16,24 @@ use crate::plan::{
 };
 use crate::row::{Parameter, RunRow, figures, per_second};
 
-/// Name of the parameter that tells samples apart.
+/// Name of the parameter that distinguishes samples.
 pub const SAMPLE_PARAMETER: &str = "sample";
-/// What decides, beside a run's input, what comes of it.
+/// Version of the program, which also determines a run's result.
 pub(crate) const ENGINE_VERSION: &str = concat!("towpath ", env!("CARGO_PKG_VERSION"));
 
-/// Which of a plan's runs are done.
+/// Selection of a plan's runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RunSelection {
-    /// Where.
+    /// World to run in.
     pub world: World,
-    /// Only what the plan runs when there is little time.
+    /// True for a quick sweep: only the plan's quick values, seeds and samples.
     pub quick: bool,
-    /// Seeds of each point, if not as many as the plan says.
+    /// Seeds of each point; `None` for the plan's number.
     pub seeds: Option<u32>,
 }
 
-/// The runs of a plan in their order: by variant, then by point of the grid (the last axis first),
-/// then by sample, then by seed. Each is made when it is asked for.
+/// Runs of a plan in their order: by variant, then by point of the grid (the last axis first),
+/// then by sample, then by seed. Each is created on request.
 #[derive(Clone)]
 pub struct RunGrid<'a> {
     plan: &'a Plan,
@@ -45,29 +45,29 @@ pub struct RunGrid<'a> {
     seeds: u32,
 }
 
-/// One run.
+/// One run of a plan.
 #[derive(Debug, Clone)]
 pub struct StudyRun {
-    /// Its place among the runs, from 0.
+    /// Index among the runs, from 0.
     pub index: usize,
-    /// What its row says before it is run; it has no figures yet.
+    /// Row before the run, without metrics.
     pub row: RunRow,
-    /// Its scenario's text.
+    /// Text of the run's scenario.
     pub text: String,
-    /// The scenario, or why it is none.
+    /// Parsed scenario, or the reason why it is invalid.
     pub scenario: Result<Box<Scenario>, String>,
     window: Option<[std::time::Duration; 2]>,
-    /// Whether the plan draws seconds.
+    /// True if a panel of the plan shows seconds.
     seconds: bool,
 }
 
 impl Plan {
-    /// Whether a row must say what came in each second.
+    /// Returns true if rows need the goodput of each second.
     fn draws_seconds(&self) -> bool {
         self.figures.iter().any(|drawing| drawing.kind == PlotKind::Series)
     }
 
-    /// The runs of this plan.
+    /// Returns the selected runs of this plan.
     pub fn runs<'a>(&'a self, selection: RunSelection, load: FileLoader<'a>) -> RunGrid<'a> {
         let RunSelection { world, quick: thin, seeds } = selection;
         let here = |variant: &&Variant| match &variant.worlds {
@@ -91,29 +91,29 @@ impl Plan {
 }
 
 impl RunGrid<'_> {
-    /// How many there are.
+    /// Returns the number of runs, saturating.
     pub fn len(&self) -> usize {
         let axes = self.axes.iter().map(|(_, values)| values.len());
         let others = [self.variants.len(), self.samples.unwrap_or(1) as usize, self.seeds as usize];
         axes.chain(others).fold(1, usize::saturating_mul)
     }
 
-    /// Whether there is none.
+    /// Returns true if the selection has no run.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The plan.
+    /// Returns the plan of the runs.
     pub fn plan(&self) -> &Plan {
         self.plan
     }
 
-    /// What was selected.
+    /// Returns the selection that made this grid.
     pub fn selection(&self) -> RunSelection {
         self.selection
     }
 
-    /// Run number `index`, from 0; `None` when there are fewer.
+    /// Returns run number `index`, from 0; `None` when there are fewer.
     pub fn get(&self, index: usize) -> Option<StudyRun> {
         let mut rest = index;
         let mut digit = |base: usize| {
@@ -136,7 +136,7 @@ impl RunGrid<'_> {
         Some(self.run(index, variant, settings, (sample, seed)))
     }
 
-    /// What sample `number` draws.
+    /// Returns the random settings of sample `number`.
     fn draws(&self, number: u64) -> Vec<(String, &[KeyPath], AxisValue)> {
         let mut drawn: Vec<(String, &[KeyPath], AxisValue)> = Vec::new();
         for draw in self.plan.random.iter().flat_map(|random| &random.draws) {
@@ -190,7 +190,7 @@ impl RunGrid<'_> {
         StudyRun { index, row, text, scenario, window: self.plan.window, seconds }
     }
 
-    /// The scenario's document as this run changes it.
+    /// Returns the scenario's document with this run's changes.
     fn document(
         &self,
         variant: &Variant,
@@ -198,7 +198,7 @@ impl RunGrid<'_> {
         seed: u64,
     ) -> Result<Table, DocumentError> {
         let mut document = self.plan.scenario.clone();
-        // Expectations are the scenario's own; with other settings they mean nothing.
+        // The expectations are for the original settings, so they do not apply here.
         document.remove("expect");
         remove(&mut document, &variant.remove)?;
         for (key, value) in &variant.set {
@@ -206,7 +206,7 @@ impl RunGrid<'_> {
         }
         for (_, keys, AxisValue { value, .. }) in settings {
             for key in *keys {
-                // A curve without that path is the same at every value.
+                // A variant without that path is the same at every value.
                 if !variant.remove.iter().any(|gone| key.is_in(gone)) {
                     set(&mut document, key, value.clone())?;
                 }
@@ -252,7 +252,8 @@ impl RunGrid<'_> {
         })
     }
 
-    /// Equal keys, equal runs: everything that decides about the row is in it.
+    /// Returns the run's key, a hash of everything that determines the row: equal keys mean equal
+    /// runs.
     fn key(
         &self,
         text: &str,
@@ -276,8 +277,8 @@ impl RunGrid<'_> {
     }
 }
 
-/// What run it is, as the first line of its scenario: two curves whose scenarios are the same
-/// otherwise are different runs.
+/// Returns the run's identity as the first line of its scenario. Curves whose scenarios are
+/// otherwise equal thus remain different runs.
 fn headline(plan: &str, variant: &str, parameters: &BTreeMap<String, Parameter>) -> String {
     let mut line = format!("# {plan}: {variant}");
     for (name, Parameter { text, .. }) in parameters {
@@ -287,15 +288,15 @@ fn headline(plan: &str, variant: &str, parameters: &BTreeMap<String, Parameter>)
     line.replace(|c: char| c.is_control(), " ") + "\n"
 }
 
-/// The first 32 digits of the SHA-256 hash.
+/// Returns the first 32 digits of the SHA-256 hash.
 pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
     let hash = Sha256::digest(bytes);
     hash.iter().take(16).fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
 }
 
 impl StudyRun {
-    /// Does the run with `perform`, which gives its records. Whatever goes wrong, even a panic, is
-    /// said in the row.
+    /// Executes the run with `perform`, which returns its records. Every failure, even a panic, is
+    /// recorded in the row.
     pub fn execute(&self, perform: impl Fn(&Self) -> Result<Vec<Record>, String>) -> RunRow {
         let done = match &self.scenario {
             Ok(scenario) => catch_unwind(AssertUnwindSafe(|| {

@@ -1,4 +1,4 @@
-//! A sweep's rows on a terminal: what each curve gave at each point of the grid.
+//! Terminal view of a sweep's rows: the metrics of each curve at each point of the grid.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,12 +11,12 @@ use towpath_report::{SweepMetric, SweepPage, SweepPoint, sweep_page};
 use crate::plan::Plan;
 use crate::row::RunRow;
 
-/// No cell is wider.
+/// Maximum width of a cell.
 const MAX_CELL_WIDTH: usize = 34;
-/// Figures that say most, the first that there is.
+/// Default metrics by priority; the first available one is shown.
 const DEFAULT_METRICS: [&str; 3] = ["goodput", "delay.p50", "udping.p50"];
 
-/// The unit of a figure; `None` for a plain number.
+/// Returns the unit of a metric; `None` for a plain number.
 pub fn unit(figure: &str) -> Option<MetricUnit> {
     let last = figure.rsplit('.').next().unwrap_or(figure);
     match (figure, last) {
@@ -27,7 +27,8 @@ pub fn unit(figure: &str) -> Option<MetricUnit> {
     }
 }
 
-/// Medians (and quartiles, of several runs) of some figures by variant and point, in the plan's order.
+/// Returns medians (and quartiles, of several runs) of some metrics by variant and point, in the
+/// plan's order.
 pub fn table(rows: &[RunRow], plan: &Plan, figures: &[String]) -> String {
     let usual =
         DEFAULT_METRICS.iter().find(|name| rows.iter().any(|row| row.figures.contains_key(**name)));
@@ -54,7 +55,7 @@ pub fn table(rows: &[RunRow], plan: &Plan, figures: &[String]) -> String {
     aligned(&lines)
 }
 
-/// Figures of a page, those that are there.
+/// Metrics of a page; missing ones are left out.
 const PAGE_METRICS: [&str; 10] = [
     "goodput",
     "delay.p50",
@@ -68,7 +69,7 @@ const PAGE_METRICS: [&str; 10] = [
     "retransmissions",
 ];
 
-/// The page of a sweep: each figure with its spread over the seeds, those that were asked for first.
+/// Returns the page of a sweep: each metric with its spread over the seeds, requested ones first.
 pub fn page(rows: &[RunRow], plan: &Plan, world: World, asked: &[String]) -> String {
     let axes: Vec<&str> = plan.axes.iter().map(|axis| axis.name.as_str()).collect();
     let points = points(rows, &axes);
@@ -108,7 +109,7 @@ pub fn page(rows: &[RunRow], plan: &Plan, world: World, asked: &[String]) -> Str
     })
 }
 
-/// Rows by variant and point, in the order in which they come first.
+/// Groups rows by variant and point, in order of first appearance.
 fn points<'a>(rows: &'a [RunRow], axes: &[&str]) -> Vec<(Vec<String>, Vec<&'a RunRow>)> {
     let mut places: BTreeMap<Vec<String>, usize> = BTreeMap::new();
     let mut points: Vec<(Vec<String>, Vec<&RunRow>)> = Vec::new();
@@ -141,7 +142,7 @@ fn plain(value: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// Columns as wide as their widest cell.
+/// Formats columns as wide as their widest cell.
 fn aligned(lines: &[Vec<String>]) -> String {
     let count = |text: &str| text.chars().count();
     let columns = lines.iter().map(Vec::len).max().unwrap_or(0);

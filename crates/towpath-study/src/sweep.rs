@@ -1,10 +1,10 @@
 //! A sweep: the runs of a plan as files in a folder, by any number of processes.
 //!
-//! The folder says itself what it is: `sweep.json` holds the plan with all its files. The runs stand in
-//! order, and are cut into chunks; a chunk is done exactly when its file `part-INDEX-ID.parquet` is
-//! there. Whoever has done a chunk writes it under another name, and links it to its own: the second
-//! one that tries is refused, and throws its own copy away. So there is nobody who leads, nothing is
-//! lost or doubled when a process dies, and processes that share the folder share the work.
+//! `sweep.json` in the folder contains the plan with all its files. The ordered runs are cut into
+//! chunks. A chunk is done when its file `part-INDEX-ID.parquet` exists. A process writes a chunk
+//! under a temporary name, and then links it to the final one. If that exists already, the process
+//! discards its copy. So no coordinator is needed, a crashed process loses or duplicates nothing,
+//! and processes that share the folder share the work.
 
 mod files;
 
@@ -26,58 +26,59 @@ use crate::row::RunRow;
 use crate::runs::{ENGINE_VERSION, RunGrid, RunSelection, StudyRun, hexadecimal};
 use crate::table::{self, TableError};
 
-/// Name of the file that says what a folder holds.
+/// Name of the file that specifies a folder's sweep.
 const SPEC_FILE: &str = "sweep.json";
-/// Runs of a chunk where each takes as long as it says.
+/// Number of runs of a chunk in the emulated world, where each takes real time.
 const EMU_CHUNK_RUNS: u32 = 1;
-/// Fewest runs of a chunk where they are simulated, which takes from milliseconds to seconds.
+/// Minimum number of runs of a chunk in the simulated world, where each takes milliseconds to
+/// seconds.
 const MIN_SIM_CHUNK_RUNS: u32 = 10;
-/// Into about so many chunks a sweep is cut: a process that dies loses one of them.
+/// Approximate number of chunks of a sweep: a process that dies loses one of them.
 const TARGET_CHUNKS: usize = 40;
-/// Most runs of a chunk.
+/// Maximum number of runs of a chunk.
 pub const MAX_CHUNK_RUNS: u32 = 1_000;
 
-/// Why a sweep cannot go on.
+/// Reason why a sweep cannot go on.
 #[derive(Debug, thiserror::Error)]
 pub enum SweepError {
-    /// The plan is wrong.
+    /// The plan has mistakes.
     #[error("{0}")]
     Plan(#[from] ScenarioErrors),
-    /// A point of it is no scenario.
+    /// A point of the plan yields an invalid scenario.
     #[error("{at}: {why}")]
     Point {
-        /// Variant and parameters.
+        /// Variant and parameters of the point.
         at: String,
-        /// What is wrong with the scenario.
+        /// Mistake in the scenario.
         why: String,
     },
-    /// Nothing is to be done.
+    /// The selection contains no run.
     #[error("the plan `{0}` has no run in the world `{1}`")]
     Nothing(String, World),
-    /// The folder was begun with something else.
+    /// The folder belongs to another sweep.
     #[error("`{}` holds another sweep", .0.display())]
     Another(PathBuf),
-    /// The folder was begun by a version whose results may differ.
+    /// The folder was created by a version with possibly different results.
     #[error("`{}` was begun by {begun}, this is {ENGINE_VERSION}", folder.display())]
     Version {
-        /// The folder.
+        /// Path of the folder.
         folder: PathBuf,
-        /// The version that began it.
+        /// Version that created the folder.
         begun: String,
     },
-    /// There is no sweep in the folder.
+    /// The folder contains no sweep.
     #[error("`{}` holds no sweep", .0.display())]
     None(PathBuf),
     /// A file cannot be read or written.
     #[error("`{path}`: {why}", path = .0.display(), why = .1)]
     File(PathBuf, #[source] io::Error),
-    /// A file is not what its name says.
+    /// A file of the sweep has invalid content.
     #[error("`{path}` is no part of a sweep: {why}", path = .0.display(), why = .1)]
     Table(PathBuf, #[source] TableError),
 }
 
 impl SweepError {
-    /// The way out, if there is one to tell.
+    /// Returns a hint to the user, if there is any.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             Self::Plan(_) | Self::File(..) => return None,
@@ -94,64 +95,64 @@ impl SweepError {
     }
 }
 
-/// What a folder holds: everything that decides about its rows.
+/// Specification of a sweep: everything that determines its rows.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SweepSpec {
     engine: String,
-    /// The plan's text.
+    /// Text of the plan.
     plan: String,
-    /// The texts of the scenario and its traces, by name.
+    /// Texts of the scenario and its traces, by name.
     files: BTreeMap<String, String>,
     world: World,
     #[serde(rename = "thin")]
     quick: bool,
     seeds: Option<u32>,
-    /// Runs of a chunk.
+    /// Number of runs of a chunk.
     chunk: u32,
-    /// The key of every run, where the order was just made: each costs a scenario that is read.
+    /// Key of every run if this spec was just created: each costs parsing a scenario.
     #[serde(skip)]
     keys: Vec<String>,
 }
 
-/// A sweep in its folder.
+/// A sweep stored in a folder.
 #[derive(Debug)]
 pub struct Sweep {
     folder: PathBuf,
     order: SweepSpec,
     plan: Plan,
-    /// The file of every chunk. To know one, its runs' keys must be made.
+    /// Path of every chunk's file, computed on first use because it depends on its runs' keys.
     paths: OnceLock<Vec<PathBuf>>,
 }
 
-/// How far a sweep is.
+/// Progress of a sweep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct SweepProgress {
-    /// Runs whose rows are there.
+    /// Number of runs whose rows are stored.
     pub done: usize,
-    /// All runs.
+    /// Number of all runs.
     pub runs: usize,
-    /// Files that are there.
+    /// Number of chunk files that are stored.
     pub chunks_done: usize,
-    /// All files.
+    /// Number of all chunk files.
     pub chunks: usize,
 }
 
-/// One of several processes that do a sweep together: number `of` from 1, its own chunks first, then
-/// those of others from the end.
+/// One of several processes that share a sweep. It works on its own chunks first, then on those of
+/// others from the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shard {
-    /// Number, from 1.
+    /// Number of the process, from 1 to `of`.
     pub number: u32,
-    /// How many there are.
+    /// Number of processes that share the sweep.
     pub of: u32,
 }
 
-/// Does one run: its records, or why there are none.
+/// Executes one run and returns its records, or the reason for its failure.
 pub type RunFn<'a> = &'a (dyn Fn(&StudyRun) -> Result<Vec<Record>, String> + Sync);
 
 impl SweepSpec {
-    /// What to do with a plan. Its files are read, and every point of the grid is checked, before
-    /// anything is run.
+    /// Creates the specification of a plan's sweep. Its files are read, and every point of the
+    /// grid is checked, before any run starts.
     pub fn new(
         (plan_name, plan): (&str, &str),
         selection: RunSelection,
@@ -194,8 +195,8 @@ impl SweepSpec {
     }
 }
 
-/// Refuses a grid in which some point is no scenario. Of random samples it is enough that one is:
-/// the others say in their rows what is wrong. Gives the keys of all runs.
+/// Rejects a grid in which some point yields an invalid scenario. Of random samples one valid one
+/// suffices: the others report the mistake in their rows. Returns the keys of all runs.
 fn check(runs: &RunGrid<'_>) -> Result<Vec<String>, SweepError> {
     let random = runs.plan().random.iter().flat_map(|random| &random.draws);
     let drawn: Vec<_> =
@@ -223,7 +224,8 @@ fn check(runs: &RunGrid<'_>) -> Result<Vec<String>, SweepError> {
 }
 
 impl Sweep {
-    /// The sweep of this order in `folder`: a new one, or the same as far as it is.
+    /// Opens the sweep of this specification in `folder`: a new one, or the existing one to
+    /// continue.
     pub fn begin(folder: &Path, mut order: SweepSpec) -> Result<Self, SweepError> {
         let failed = |source| SweepError::File(folder.to_owned(), source);
         std::fs::create_dir_all(folder).map_err(failed)?;
@@ -232,7 +234,7 @@ impl Sweep {
         files::publish(folder, SPEC_FILE, &text).map_err(|e| SweepError::File(path, e))?;
         let mut found = Self::open(folder)?;
         let keys = std::mem::take(&mut order.keys);
-        // How it is cut does not change what comes of it.
+        // The chunk size does not affect the rows.
         if (SweepSpec { chunk: found.order.chunk, ..order }) != found.order {
             return Err(SweepError::Another(folder.to_owned()));
         }
@@ -240,7 +242,7 @@ impl Sweep {
         Ok(found)
     }
 
-    /// The sweep in `folder`.
+    /// Opens the sweep in `folder`.
     pub fn open(folder: &Path) -> Result<Self, SweepError> {
         let path = folder.join(SPEC_FILE);
         let budget = ReadBudget::new(DEFAULT_RESULT_LIMIT);
@@ -265,17 +267,17 @@ impl Sweep {
         Ok(Self { folder: folder.to_owned(), order, plan, paths: OnceLock::new() })
     }
 
-    /// Its plan.
+    /// Returns the plan of the sweep.
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// Where it is run.
+    /// Returns the world in which it is run.
     pub fn world(&self) -> World {
         self.order.world
     }
 
-    /// Names and texts of the files that the scenario uses, named relative to it.
+    /// Returns names and texts of the files that the scenario uses, named relative to it.
     pub fn traces(&self) -> Vec<(String, String)> {
         let scenario = &self.plan.scenario_name;
         let folder =
@@ -307,7 +309,7 @@ impl Sweep {
         spans.clone().enumerate().zip(paths).map(with_path).collect()
     }
 
-    /// The file of a chunk.
+    /// Returns the path of a chunk's file.
     fn path(&self, runs: &RunGrid<'_>, index: usize, span: Range<usize>) -> PathBuf {
         let known = self.order.keys.get(span.clone()).map(<[String]>::to_vec);
         let made = || span.filter_map(|index| runs.get(index)).map(|run| run.row.key).collect();
@@ -316,7 +318,7 @@ impl Sweep {
         self.folder.join(format!("part-{index:06}-{}.parquet", id.split_at(16).0))
     }
 
-    /// How far it is.
+    /// Returns the progress, from the files in the folder.
     pub fn status(&self) -> SweepProgress {
         self.with_runs(|runs| {
             let chunks = self.chunks(runs);
@@ -330,8 +332,8 @@ impl Sweep {
         })
     }
 
-    /// Does what is not done yet, on `threads` threads. `progress` hears of every run that ends, with
-    /// how many are done and how many there are, and says whether to go on.
+    /// Executes all remaining runs on `threads` threads. `progress` receives the number of
+    /// finished runs and of all runs after each run. Its return value `false` stops the work.
     pub fn work(
         &self,
         shard: Shard,
@@ -351,7 +353,7 @@ impl Sweep {
             let (mut rows, mut failed) = (Vec::new(), None);
             let work = |place: usize| {
                 let &(number, index) = places.get(place)?;
-                // Somebody else may have done the whole chunk in the meantime.
+                // Another process may have finished the whole chunk in the meantime.
                 if todo.get(number)?.path.exists() {
                     return None;
                 }
@@ -379,7 +381,7 @@ impl Sweep {
         })
     }
 
-    /// Writes a chunk, unless somebody else has.
+    /// Writes a chunk, unless another process has done so.
     fn write_chunk(&self, path: &Path, rows: &[RunRow]) -> Result<(), SweepError> {
         let about = [("towpath.plan", self.plan.name.clone())];
         let bytes = table::write(rows, &about);
@@ -389,14 +391,14 @@ impl Sweep {
             .map_err(|error| SweepError::File(path.to_owned(), error))
     }
 
-    /// All rows that are there, in order.
+    /// Returns all stored rows, in order.
     pub fn rows(&self) -> Result<Vec<RunRow>, SweepError> {
         self.with_runs(|runs| {
             let mut rows = Vec::new();
             let budget = || ReadBudget::new(DEFAULT_RESULT_LIMIT);
             let held = budget().map_err(|error| SweepError::File(self.folder.clone(), error))?;
             for RunChunk { path, runs, .. } in self.chunks(runs) {
-                // A file's bytes go when its rows are there.
+                // A file's bytes leave the budget when its rows have been read.
                 match budget().and_then(|stored| stored.read(&path)) {
                     Ok(bytes) => rows.extend(
                         table::read(bytes, runs.len(), &held)
@@ -410,8 +412,8 @@ impl Sweep {
         })
     }
 
-    /// Does `count` runs again, drawn with `seed` from those whose rows are there, and gives those
-    /// rows that are not the same, with the new ones.
+    /// Repeats `count` runs, drawn with `seed` from those with stored rows. Returns the differing
+    /// rows together with the new ones.
     pub fn verify(
         &self,
         (count, seed): (usize, u64),
@@ -447,7 +449,7 @@ impl Sweep {
         })
     }
 
-    /// Removes what processes that died have left, once everything is done.
+    /// Removes temporary files of crashed processes, once everything is done.
     pub fn remove_leftovers(&self) {
         let status = self.status();
         if status.chunks == status.chunks_done {
@@ -456,13 +458,13 @@ impl Sweep {
     }
 }
 
-/// The plan in what says what a folder holds.
+/// Parses a sweep's specification and returns its plan, for fuzzing.
 pub(crate) fn fuzzed(text: &[u8]) -> Option<Plan> {
     let order: SweepSpec = serde_json::from_slice(text).ok()?;
     Plan::parse("plan.toml", &order.plan, &|name| order.load(name)).ok()
 }
 
-/// Runs whose rows stand in one file.
+/// Runs whose rows are in one file.
 #[derive(Debug, Clone)]
 struct RunChunk {
     index: usize,
@@ -471,10 +473,10 @@ struct RunChunk {
 }
 
 impl Shard {
-    /// One process alone.
+    /// The only process of a sweep.
     pub const WHOLE: Self = Self { number: 1, of: 1 };
 
-    /// Its own chunks from the beginning, then everybody else's from the end.
+    /// Returns its own chunks from the beginning, then those of others from the end.
     fn order(self, chunks: Vec<RunChunk>) -> Vec<RunChunk> {
         let own =
             |chunk: &RunChunk| chunk.index % self.of.max(1) as usize + 1 == self.number as usize;

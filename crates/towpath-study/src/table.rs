@@ -1,10 +1,10 @@
-//! Rows as one Parquet file: a column for each parameter and each figure.
+//! Rows as one Parquet file: a column for each parameter and each metric.
 //!
-//! `key`, `variant`, `world`, `transport` and `error` are texts, `seed` is a number. A parameter is a
-//! text called like the parameter, and where it is a quantity also a number (in base units) called
-//! `NAME (number)`. Every figure is a number; one that is called like a parameter is `NAME (figure)`.
-//! What a row has not is null. Which column is what also stands in the file's own metadata,
-//! `towpath.parameters` and `towpath.figures`. Equal rows give equal bytes.
+//! `key`, `variant`, `world`, `transport` and `error` are texts, `seed` is a number. A parameter
+//! is a text column with the parameter's name. For a quantity there is also a number (in base
+//! units) called `NAME (number)`. Every metric is a number; one with the name of a parameter is
+//! called `NAME (figure)`. Missing values are null. The file's metadata `towpath.parameters` and
+//! `towpath.figures` list the names of the columns. Equal rows give equal bytes.
 
 mod pages;
 
@@ -30,33 +30,33 @@ use crate::runs::ENGINE_VERSION;
 
 /// Columns that every table has.
 const FIXED_COLUMNS: [&str; 6] = ["key", "variant", "world", "transport", "seed", "error"];
-/// Memory of a cell while its table is read, apart from what a text says: level and value as they are
-/// stored, and the value beside them as it is taken.
+/// Memory of a cell while its table is read, in addition to its text: stored level and value, and
+/// the converted value.
 const CELL_BYTES: u64 = 80;
-/// What an allocation takes besides its content.
+/// Overhead of a memory allocation, in bytes.
 const ALLOCATION_OVERHEAD_BYTES: u64 = 16;
 const PARAMETERS: &str = "towpath.parameters";
 const METRICS_KEY: &str = "towpath.figures";
 
-/// Why a file is no table of rows.
+/// Reason for an invalid table file.
 #[derive(Debug, thiserror::Error)]
 pub enum TableError {
-    /// It is not Parquet.
+    /// Not a readable Parquet file.
     #[error("{0}")]
     Parquet(ParquetError),
-    /// It is, but not one of ours.
+    /// A column that is missing or has another type.
     #[error("column `{0}` is missing, or is of another kind")]
     Column(String),
-    /// It holds more than may be read.
+    /// The content exceeds the memory budget.
     #[error("{0}")]
     TooMuch(#[from] InputError),
-    /// The environment names no limit.
+    /// An environment variable with an invalid memory limit.
     #[error("{0}")]
     Limit(#[from] io::Error),
-    /// It has another number of rows than it may have.
+    /// Number of rows in the file, and the lower number of expected runs.
     #[error("it has {0} rows, and there are {1} runs")]
     TooManyRows(i64, usize),
-    /// What is said of the columns is not readable.
+    /// Unreadable metadata about the columns.
     #[error("it does not say which columns it has")]
     Metadata,
 }
@@ -71,12 +71,13 @@ impl From<ParquetError> for TableError {
     }
 }
 
-/// Whether a parameter may not have this name, because a column has.
+/// Returns true if a column has this name, so that a parameter may not use it.
 pub(crate) fn is_taken(name: &str) -> bool {
     FIXED_COLUMNS.contains(&name) || name.ends_with(NUMBER) || name.ends_with(METRIC_SUFFIX)
 }
 
-/// The column of a figure. Parameters are named by people, and have their names first.
+/// Returns the column of a metric. Parameters are named by people, so a metric with the same name
+/// gets a suffix.
 fn figure_column(figure: &str, is_parameter: bool) -> String {
     if is_parameter { format!("{figure}{METRIC_SUFFIX}") } else { figure.to_owned() }
 }
@@ -84,14 +85,14 @@ fn figure_column(figure: &str, is_parameter: bool) -> String {
 const NUMBER: &str = " (number)";
 const METRIC_SUFFIX: &str = " (figure)";
 
-/// What a column holds.
+/// Content of a column.
 enum ColumnData {
     Texts(Vec<Option<String>>),
     Wholes(Vec<i64>),
     Numbers(Vec<Option<f64>>),
 }
 
-/// A table as the bytes of a file; `metadata` is stored with it.
+/// Returns a table as the bytes of a file; `metadata` is stored with it.
 pub fn write(rows: &[RunRow], metadata: &[(&str, String)]) -> Result<Vec<u8>, TableError> {
     let parameters: BTreeSet<_> = rows.iter().flat_map(|row| row.parameters.keys()).collect();
     let figures: BTreeSet<_> = rows.iter().flat_map(|row| row.figures.keys()).collect();
@@ -199,12 +200,12 @@ fn put<W: io::Write + Send>(
     Ok(())
 }
 
-/// The rows of a file that [`write`] made, and that holds `most` at most.
+/// Reads the rows of a file written by [`write`], at most `most`.
 ///
-/// A table of nothing takes hardly any room in its file, so what counts is what is made of it: the rows are taken
-/// from `held`, and what is needed to make them is limited for each table.
+/// A highly compressible table can be tiny on disk, so the limit applies to memory: the rows are
+/// taken from `held`, and temporary memory is limited for each table.
 pub fn read(bytes: Vec<u8>, most: usize, held: &ReadBudget) -> Result<Vec<RunRow>, TableError> {
-    // The library panics at some files. Those that are known are refused before.
+    // The library panics on some files. Known cases are rejected before.
     let bytes = Bytes::from(bytes);
     let read = || read_checked(&bytes, most, held);
     catch_unwind(AssertUnwindSafe(read)).unwrap_or(Err(TableError::Metadata))
@@ -243,7 +244,7 @@ fn read_checked(bytes: &Bytes, most: usize, held: &ReadBudget) -> Result<Vec<Run
     Ok(rows)
 }
 
-/// Memory of a row. Nodes of a map are half full.
+/// Returns the memory of a row. Map nodes are about half full.
 fn memory_bytes(row: &RunRow) -> u64 {
     let text = |text: &str| text.len() as u64 + ALLOCATION_OVERHEAD_BYTES;
     let entry = |bytes: usize| 2 * (size_of::<String>() + bytes) as u64;
@@ -257,7 +258,7 @@ fn memory_bytes(row: &RunRow) -> u64 {
         + parameters.chain(figures).sum::<u64>()
 }
 
-/// Every column of a group, by name.
+/// Reads every column of a group, by name.
 fn take(
     file: &Bytes,
     group: &RowGroupMetaData,
@@ -284,7 +285,7 @@ fn take(
                 let mut values = Vec::new();
                 reader.read_records(count, Some(&mut levels), None, &mut values)?;
                 let text = |bytes: ByteArray| {
-                    // Many rows may share what stands in the file once.
+                    // Many rows may share one text in the file.
                     budget.take(bytes.len() as u64)?;
                     Ok(String::from_utf8_lossy(bytes.data()).into_owned())
                 };
@@ -304,7 +305,7 @@ fn take(
     Ok(columns)
 }
 
-/// Values where the levels say that there is one.
+/// Inserts `None` where the levels indicate a missing value.
 fn spread<T>(levels: &[i16], values: Vec<T>) -> Vec<Option<T>> {
     let mut values = values.into_iter();
     levels.iter().map(|level| if *level > 0 { values.next() } else { None }).collect()
@@ -329,7 +330,7 @@ fn row(
         Some(ColumnData::Wholes(seeds)) => seeds.get(place).copied(),
         Some(ColumnData::Texts(_) | ColumnData::Numbers(_)) | None => None,
     };
-    // Worlds and transports are written as their names, which serde reads.
+    // Worlds and transports are stored as the names that serde reads.
     let world = serde_json::from_value(needed("world")?.into()).map_err(|_| wrong("world"))?;
     let transport = serde_json::from_value(needed("transport")?.into());
     let mut of_row = BTreeMap::new();
@@ -357,7 +358,7 @@ fn row(
     })
 }
 
-/// The same columns as text with commas, for programs that read nothing else.
+/// Returns the same columns as comma-separated text, for programs without Parquet.
 pub fn csv(rows: &[RunRow]) -> String {
     let parameters: BTreeSet<_> = rows.iter().flat_map(|row| row.parameters.keys()).collect();
     let figures: BTreeSet<_> = rows.iter().flat_map(|row| row.figures.keys()).collect();
@@ -462,7 +463,8 @@ mod tests {
         assert_eq!(refused.to_string(), "it has 3 rows, and there are 2 runs");
     }
 
-    /// Cells without a value take no room in a file: a column of them is one run of equal levels.
+    /// Cells without a value take almost no space in a file: a column of them is one run of equal
+    /// levels.
     #[test]
     fn cells_without_a_value_count_as_the_memory_they_take() {
         let row = RunRow { figures: BTreeMap::new(), ..rows()[2].clone() };

@@ -1,7 +1,7 @@
-//! Bands that fill a chart from top to bottom, with their names in them where there is room.
+//! Bands that fill a chart from top to bottom, with names inside where there is room.
 //!
-//! Each reaches down to the axis, and the lower ones are drawn over it: so an edge is in the page
-//! once, and a chart of twelve bands is not larger than others.
+//! Each band reaches down to the axis, and the lower ones are drawn over it. Each edge is thus in
+//! the page once, and a chart of twelve bands is not larger than others.
 
 use std::fmt::Write as _;
 
@@ -11,13 +11,13 @@ use crate::text::esc;
 
 /// Height of the data area of [`super::ChartSize::Account`], in pixels.
 const HEIGHT_PX: f64 = 185.0;
-/// Its width on the narrowest screen on which names are shown.
+/// Width of the data area on the narrowest screen that shows names, in pixels.
 const MIN_WIDTH_PX: f64 = 440.0;
-/// A name needs so much height, and its letters so much width.
+/// Minimum height of a band with a name, and the width of a letter.
 const MIN_NAME_HEIGHT_PX: f64 = 17.0;
 const LETTER_WIDTH_PX: f64 = 6.6;
 
-/// The bands, those in the background first.
+/// Draws the bands, those in the background first.
 pub(super) fn svg(chart: &Chart, axis: &SharedAxis) -> String {
     let mut groups = Vec::new();
     let mut tops = Vec::new();
@@ -42,11 +42,11 @@ fn stack(
     let end_s = axis.end_s.max(f64::MIN_POSITIVE);
     let x = |at: usize| (f64::from(WIDTH) * at as f64 * axis.step_s / end_s).round() as i64;
     let y = |value: f64| (f64::from(HEIGHT) * (1.0 - value / max)).round() as i64;
-    // Height of the edge, and how far it has gone at that height.
+    // Height of the edge, and its horizontal extent at that height.
     let mut edge: Option<(i64, i64)> = None;
     for (at, (top, value)) in tops.iter_mut().zip(&series.values).enumerate() {
         *top += value.unwrap_or(0.0);
-        // What is thinner than a line is no edge of its own.
+        // A band thinner than a line has no edge of its own.
         let shown = value.is_some_and(|value| y(*top) < y(*top - value));
         let (from, step, height) = (x(at), x(at + 1) - x(at), y(*top));
         // Writing to a `String` cannot fail.
@@ -68,7 +68,7 @@ fn stack(
     }
 }
 
-/// The name of every band that is somewhere thick enough for long enough, in its middle there.
+/// Returns the name of every band that is thick enough for long enough, placed in its middle.
 pub(super) fn band_labels(chart: &Chart) -> String {
     let mut out = String::from("<g class=\"names\">");
     let bands = chart.series.iter().filter(|series| series.shape == SeriesStyle::Stack);
@@ -95,8 +95,8 @@ pub(super) fn band_labels(chart: &Chart) -> String {
     out
 }
 
-/// Where a box of `length` points fits between the edges with most room, in per cent from the left
-/// and from the top.
+/// Returns the position with most room for a box of `length` points between the edges, in per cent
+/// from the left and from the top.
 fn label_position(floor: &[f64], upper: &[f64], length: usize, max: f64) -> Option<(f64, f64)> {
     let points = floor.len().min(upper.len());
     let inside = |at: usize| {
@@ -104,7 +104,7 @@ fn label_position(floor: &[f64], upper: &[f64], length: usize, max: f64) -> Opti
         let high = upper.get(at..at + length)?.iter().copied().fold(f64::INFINITY, f64::min);
         Some((at, low, high))
     };
-    // Of equal ones the last is taken, so the first comes last.
+    // `max_by` takes the last of equal boxes, so the order is reversed to prefer the first.
     let boxes = (0..points).rev().filter_map(inside);
     let (at, low, high) = boxes.max_by(|a, b| (a.2 - a.1).total_cmp(&(b.2 - b.1)))?;
     if (high - low) / max * HEIGHT_PX < MIN_NAME_HEIGHT_PX {

@@ -21,7 +21,7 @@ type DrawResult = Result<(), DrawingErrorKind<Infallible>>;
 pub(super) struct Canvas(pub(super) Rc<RefCell<String>>);
 
 impl Canvas {
-    /// Appends markup.
+    /// Appends markup to the shared output.
     pub(super) fn write(&self, markup: &str) {
         self.0.borrow_mut().push_str(markup);
     }

@@ -1,4 +1,4 @@
-//! One chart as SVG.
+//! Drawing of one chart as SVG.
 
 use std::fmt::Write as _;
 use std::rc::Rc;
@@ -21,7 +21,7 @@ type ChartArea<'a> = ChartContext<'a, Canvas, Cartesian2d<RangedCoordf64, Ranged
 /// A corner of an outline, in the units of the axes.
 type DataPoint = (f64, f64);
 
-/// Draws a chart. The large ones say each event's text, the others its letter.
+/// Draws a chart. Large charts show each event's text, the others its letter.
 pub(crate) fn svg(chart: &Chart, axis: &SharedAxis) -> String {
     let lanes = lanes(&axis.marks, axis.end_s);
     let texts = chart.size == ChartSize::Large && !axis.marks.is_empty();
@@ -50,13 +50,13 @@ pub(crate) fn svg(chart: &Chart, axis: &SharedAxis) -> String {
     out
 }
 
-/// What a listener hears instead of the picture.
+/// Returns the text that a screen reader reads instead of the picture.
 fn aria_label(chart: &Chart, axis: &SharedAxis) -> String {
     let mut text = match axis.scale {
         AxisScale::Time => {
             format!("{} in {} over {} seconds", chart.title, chart.unit, three_digits(axis.end_s))
         }
-        // A mean of shares says nothing; the table has the percentiles.
+        // A mean of shares is meaningless; the table has the percentiles.
         AxisScale::Delay(_) => return format!("{} in {}", chart.title, chart.unit),
     };
     for series in chart.series.iter().filter(|series| series.shape != SeriesStyle::Range).take(12) {
@@ -118,7 +118,7 @@ fn x_axis(out: &mut String, axis: &SharedAxis) {
     );
 }
 
-/// Lines and letters of events, and their texts where there is room for them.
+/// Draws lines and letters of events, and their texts where there is room for them.
 fn marks(
     out: &mut String,
     axis: &SharedAxis,
@@ -175,11 +175,11 @@ fn marks(
     out.push_str("</g>");
 }
 
-/// A mark where the axis cuts a value off, with the value at the largest of them.
+/// Draws a mark at each value that the axis cuts off, with a number at the largest of them.
 fn peaks(out: &mut String, axis: &SharedAxis, peaks: &[(usize, f64)]) {
     let largest = peaks.iter().max_by(|a, b| a.1.total_cmp(&b.1));
     let place = |at: usize| 100.0 * (at as f64 + 0.5) * axis.step_s / axis.end_s;
-    // Others are left out where they would stand in its text, on the narrowest screen.
+    // Other values are left out where they would overlap its text on the narrowest screen.
     let room = largest.map(|(at, value)| {
         let width = (three_digits(*value).chars().count() as f64 * LETTER_WIDTH_PX
             + PEAK_SIGN_WIDTH_PX)
@@ -204,7 +204,7 @@ fn peaks(out: &mut String, axis: &SharedAxis, peaks: &[(usize, f64)]) {
             true if turned(x) => ("end", format!("{} ▲", three_digits(*value))),
             true => ("start", format!("▲ {}", three_digits(*value))),
         };
-        // The sign, not its text, stands at the place.
+        // Anchors the sign at the position, not the text next to it.
         let dx = match anchor {
             "start" => -4,
             "end" => 4,
@@ -218,7 +218,7 @@ fn peaks(out: &mut String, axis: &SharedAxis, peaks: &[(usize, f64)]) {
     }
 }
 
-/// Width of the data area on a phone, of a letter in it, and of the sign of a value that is cut off.
+/// Width in pixels of the data area on a phone, of a letter, and of a cut-off value's sign.
 const PHONE_WIDTH_PX: f64 = 300.0;
 const LETTER_WIDTH_PX: f64 = 7.5;
 const PEAK_SIGN_WIDTH_PX: f64 = 14.0;
@@ -227,11 +227,11 @@ const PEAK_SIGN_WIDTH_PX: f64 = 14.0;
 const MAX_LABEL_ROWS: usize = 4;
 /// Longest event text in a chart.
 const MAX_LABEL_CHARS: usize = 44;
-/// From here on (per cent of the width) a label stands left of its line.
+/// Labels beyond this position (per cent of the width) are left of their line.
 const FLIP_LABEL_AT: f64 = 56.0;
 
-/// Puts each label on a line above the data area such that no label overlaps another and no event's
-/// line crosses a label, on the narrowest screen that shows texts at all.
+/// Assigns each label to a line above the data area. No label overlaps another and no event's line
+/// crosses a label, even on the narrowest screen that shows texts.
 fn lanes(marks: &[Mark], end_s: f64) -> Vec<usize> {
     const MIN_WIDTH_PX: f64 = 720.0;
     let spans: Vec<LabelSpan> = marks
@@ -242,8 +242,8 @@ fn lanes(marks: &[Mark], end_s: f64) -> Vec<usize> {
             LabelSpan { at: 100.0 * mark.at_s / end_s, width }
         })
         .collect();
-    // A label that leans over its neighbour's line stands above it, so the neighbours come first:
-    // from the left for labels that lean to the left, then from the right for the others.
+    // A label that overlaps its neighbour's line goes above it, so the neighbours are placed
+    // first. Left-leaning labels are placed from the left, then the others from the right.
     let leaning = spans.iter().enumerate().filter(|(_, span)| turned(span.at));
     let upright = spans.iter().enumerate().rev().filter(|(_, span)| !turned(span.at));
     let mut placed: Vec<(usize, LabelSpan, usize)> = Vec::new();
@@ -256,7 +256,7 @@ fn lanes(marks: &[Mark], end_s: f64) -> Vec<usize> {
     placed.into_iter().map(|(_, _, lane)| lane).collect()
 }
 
-/// Whether a label stands left of its line.
+/// Returns true if a label at `x` per cent is left of its line.
 fn turned(x: f64) -> bool {
     x > FLIP_LABEL_AT
 }
@@ -283,7 +283,7 @@ impl LabelSpan {
     }
 }
 
-/// The stretched data area: stalls, then series.
+/// Draws the stretched data area: stalls, then series.
 fn data(chart: &Chart, axis: &SharedAxis) -> String {
     if chart.size == ChartSize::Account {
         return bands::svg(chart, axis);
@@ -344,7 +344,7 @@ fn draw(plane: &mut ChartArea<'_>, series: &ChartSeries, step: f64, floor: &mut 
     }
 }
 
-/// Fills between two edges wherever `shown` has a value.
+/// Fills the area between two edges wherever `shown` has a value.
 fn band(plane: &mut ChartArea<'_>, base: &Values, upper: &Values, shown: &Values, step: f64) {
     let present: Values = upper.iter().zip(shown).map(|(u, s)| s.and(*u)).collect();
     for run in runs(&present) {
@@ -356,7 +356,7 @@ fn band(plane: &mut ChartArea<'_>, base: &Values, upper: &Values, shown: &Values
     }
 }
 
-/// Stretches of consecutive values, each with its place.
+/// Returns stretches of consecutive values, each value with its index.
 fn runs(values: &Values) -> Vec<Vec<(usize, f64)>> {
     let mut runs: Vec<Vec<(usize, f64)>> = Vec::new();
     let mut inside = false;
@@ -395,7 +395,7 @@ mod tests {
         let (marks, stalls) = (Vec::new(), Vec::new());
         let axis = SharedAxis { scale: AxisScale::Time, step_s: 0.1, end_s: 10.0, marks, stalls };
         let mut out = String::new();
-        // Two stand in the text of the largest, and one on its neighbour.
+        // The text of the largest value hides two others, and one is on its neighbour.
         let all = [(10, 90.0), (12, 70.0), (13, 60.0), (60, 50.0), (61, 50.0)];
         peaks(&mut out, &axis, &all);
         assert_eq!(out.matches('▲').count(), 2, "{out}");

@@ -1,9 +1,10 @@
 //! Charts: inline SVG that keeps its text at one readable size on every screen.
 //!
-//! `plotters` computes the coordinates, ticks and outlines, and our own back-end ([`canvas`]) writes
-//! them. Its stock SVG, like that of `kuva`, is a picture of fixed size and fixed colours: on a
-//! phone the text shrinks to 4 px, and in the dark it stays a white box. Here only the data area is
-//! stretched, colours are names of the style sheet, and a chart of 100 samples takes 2–4 KB.
+//! `plotters` computes the coordinates, ticks and outlines, and our own back-end ([`canvas`])
+//! writes them. The stock SVG of `plotters` and `kuva` is a picture of fixed size and fixed
+//! colours. On a phone its text shrinks to 4 px, and in dark mode it stays a white box. Here only
+//! the data area is stretched, colours are names of the style sheet, and a chart of 100 samples
+//! takes 2–4 KB.
 
 mod bands;
 mod canvas;
@@ -20,7 +21,7 @@ use crate::series::{Mark, Values};
 #[derive(Debug)]
 pub(crate) struct Chart {
     pub(crate) title: String,
-    /// What is drawn and where it was measured, one short sentence.
+    /// One short sentence: the quantity drawn and the place of the measurement.
     pub(crate) about: String,
     /// Unit of the values.
     pub(crate) unit: String,
@@ -30,7 +31,7 @@ pub(crate) struct Chart {
     pub(crate) size: ChartSize,
 }
 
-/// How much room a chart gets.
+/// Size class of a chart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ChartSize {
     Large,
@@ -51,7 +52,7 @@ impl ChartSize {
     }
 }
 
-/// How a series is drawn.
+/// Drawing style of a series.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SeriesStyle {
     /// A band on top of the bands before it.
@@ -60,14 +61,14 @@ pub(crate) enum SeriesStyle {
     Steps,
     /// A state, known at the end of each period.
     Line,
-    /// From `base` to the value: the range of several repetitions.
+    /// Band from `base` to the value: the range of several repetitions.
     Range,
-    /// A dot for each period with a value, at the height that `base` says.
+    /// A dot for each period with a value, at the height given by `base`.
     Dots,
 }
 
 impl SeriesStyle {
-    /// Its letter in the page's data, for the script.
+    /// Returns the letter of the style in the page's data, for the script.
     pub(crate) fn code(self) -> &'static str {
         match self {
             Self::Stack => "s",
@@ -87,16 +88,17 @@ pub(crate) struct ChartSeries {
     pub(crate) class: String,
     pub(crate) shape: SeriesStyle,
     pub(crate) values: Values,
-    /// Lower edge, for [`SeriesStyle::SeqRange`]; height, for [`SeriesStyle::Dots`].
+    /// Lower edge, for [`SeriesStyle::Range`]; height, for [`SeriesStyle::Dots`].
     pub(crate) base: Values,
 }
 
-/// What an axis is of.
+/// Quantity and scale of the horizontal axis.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum AxisScale {
     /// Seconds since the start of the run.
     Time,
-    /// Delays, logarithmic: position 0 is this power of ten in milliseconds, each 1 ten times more.
+    /// Delays, logarithmic: position 0 is this power of ten in milliseconds, and each step of 1 is
+    /// ten times more.
     Delay(f64),
 }
 
@@ -110,7 +112,7 @@ pub(crate) struct SharedAxis {
     pub(crate) stalls: Vec<(f64, f64)>,
 }
 
-/// Largest value of the series, bands added up.
+/// Returns the largest value of the series, bands added up.
 pub(crate) fn top(series: &[ChartSeries]) -> f64 {
     let points = series.iter().map(|series| series.values.len()).max().unwrap_or(0);
     let mut top = 0.0_f64;
@@ -127,19 +129,19 @@ pub(crate) fn top(series: &[ChartSeries]) -> f64 {
     top
 }
 
-/// Fewer values than this show no rule that a spike could break.
+/// Minimum number of values; fewer show no trend that a spike could break.
 const MIN_VALUES: usize = 20;
-/// An axis that ends there shows all but the spikes: this part of the values,
+/// An axis without the spikes ends at this quantile of the values,
 const TYPICAL_QUANTILE: f64 = 0.95;
 /// with this much room above them;
 const HEADROOM_RATIO: f64 = 1.25;
-/// a spike is at least so many times as high,
+/// a spike is at least this many times as high,
 const MIN_SPIKE_RATIO: f64 = 1.6;
-/// and lasts no longer than so many points.
+/// and lasts at most this many points.
 const MAX_SPIKE_POINTS: usize = 3;
 
-/// Where an axis of these values should end: at the largest one, unless that is a brief spike over
-/// what the others come to. One burst out of a reorder buffer would flatten everything else.
+/// Returns a good end for an axis of these values: the largest one, unless that is a brief spike
+/// far above the others. One burst out of a reorder buffer would flatten everything else.
 pub(crate) fn robust_top(values: impl Iterator<Item = Option<f64>>) -> f64 {
     let all: Vec<f64> = values.map(|value| value.unwrap_or(0.0)).collect();
     let mut sorted: Vec<f64> = all.iter().copied().filter(|value| *value > 0.0).collect();
@@ -157,7 +159,7 @@ pub(crate) fn robust_top(values: impl Iterator<Item = Option<f64>>) -> f64 {
     if longest.map(<[f64]>::len).max().unwrap_or(0) > MAX_SPIKE_POINTS { most } else { top }
 }
 
-/// The same of a chart's series, bands added up.
+/// Applies [`robust_top`] to a chart's series, bands added up.
 pub(crate) fn robust_top_of(series: &[ChartSeries]) -> f64 {
     let is_band = |series: &&ChartSeries| series.shape == SeriesStyle::Stack;
     let lines = series.iter().filter(|one| !is_band(one) && one.shape != SeriesStyle::Dots);
@@ -165,7 +167,7 @@ pub(crate) fn robust_top_of(series: &[ChartSeries]) -> f64 {
     lines.chain([robust_top(band_sums(series).into_iter().map(Some))]).fold(0.0, f64::max)
 }
 
-/// At each point the bands on top of each other.
+/// Returns the sum of the bands at each point.
 fn band_sums(series: &[ChartSeries]) -> Vec<f64> {
     let points = series.iter().map(|series| series.values.len()).max().unwrap_or(0);
     let bands = || series.iter().filter(|series| series.shape == SeriesStyle::Stack);
@@ -175,7 +177,7 @@ fn band_sums(series: &[ChartSeries]) -> Vec<f64> {
 }
 
 impl Chart {
-    /// Where the axis cuts something off: each point with the largest value there.
+    /// Returns each point that the axis cuts off, with the largest value there.
     pub(crate) fn peaks(&self) -> Vec<(usize, f64)> {
         let sums = band_sums(&self.series);
         let lines = || {
@@ -192,7 +194,7 @@ impl Chart {
     }
 }
 
-/// Ticks of an axis from 0 to at least `max`; the last one is the end of the axis.
+/// Returns ticks of an axis from 0 to at least `max`; the last one is the end of the axis.
 pub(crate) fn ticks(max: f64, wanted: usize) -> Vec<f64> {
     use plotters::coord::ranged1d::{BoldPoints, Ranged};
     let max = if max > 0.0 { max.clamp(1e-9, 1e15) } else { 1.0 };
@@ -206,14 +208,14 @@ pub(crate) fn ticks(max: f64, wanted: usize) -> Vec<f64> {
     (0..=count).map(|n| f64::from(n) * step).collect()
 }
 
-/// Ticks of the time axis, which ends where the run ends.
+/// Returns ticks of the time axis, which ends where the run ends.
 pub(crate) fn time_ticks(end_s: f64) -> Vec<f64> {
     let mut ticks = ticks(end_s, 6);
     ticks.retain(|tick| *tick <= end_s * 1.000_001);
     ticks
 }
 
-/// Ticks of an axis of delays: places and labels, at 1, 2 and 5 times every power of ten.
+/// Returns ticks of a delay axis: positions and labels, at 1, 2 and 5 times every power of ten.
 pub(crate) fn delay_ticks(from: f64, length: f64) -> Vec<(f64, String)> {
     let decades = (from.floor() as i32)..=((from + length).ceil() as i32);
     let each = decades.flat_map(|power| [1.0, 2.0, 5.0].map(|n| n * 10_f64.powi(power)));
@@ -224,7 +226,7 @@ pub(crate) fn delay_ticks(from: f64, length: f64) -> Vec<(f64, String)> {
         .collect()
 }
 
-/// A tick's label, with as many decimals as the step needs.
+/// Formats a tick's label, with as many decimals as the step needs.
 pub(crate) fn tick_label(value: f64, step: f64) -> String {
     let decimals = (0..=6).find(|n| {
         let scaled = step * 10_f64.powi(*n);
@@ -252,7 +254,7 @@ mod tests {
         let mut values = vec![Some(50.0); 100];
         values[40] = Some(250.0);
         assert_eq!(Some(robust_top(values.iter().copied())), Some(62.5));
-        // What lasts is no spike, and neither is what stands among few.
+        // A long-lasting rise does not count as a spike, nor does one among few values.
         values[41..44].fill(Some(240.0));
         assert_eq!(Some(robust_top(values.iter().copied())), Some(250.0));
         assert_eq!(Some(robust_top([Some(1.0), None, Some(9.0)].into_iter())), Some(9.0));

@@ -1,5 +1,5 @@
-//! A time–sequence picture as SVG: bars for what was sent, lines for acknowledgement and window,
-//! letters where something was sent again. What a colour says, a shape or a letter says too.
+//! A time–sequence picture as SVG: bars for sent data, lines for acknowledgement and window,
+//! letters for retransmissions and reinjections. Every colour is repeated as a shape or a letter.
 
 use std::fmt::Write as _;
 
@@ -11,31 +11,31 @@ use crate::number;
 use crate::series::Mark as Event;
 use crate::text::esc;
 
-/// Marks of one kind that are drawn; a result of ours has fewer.
+/// Limit of drawn marks of one kind; our own results have fewer.
 const MAX_DRAWN_MARKS: usize = 4_000;
-/// Marks of one kind that say by themselves what they are.
+/// Marks of one kind that get a tooltip of their own.
 const MAX_TITLES: usize = 100;
-/// Names of what was sent do not come nearer to each other than this, in per cent.
+/// Minimum distance between the names of sent data, in per cent.
 const MIN_NAME_GAP_PERCENT: f64 = 22.0;
-/// Names of one subflow,
+/// Maximum number of names of one subflow,
 const MAX_NAMES: usize = 5;
 /// and letters of one kind.
 const MAX_LETTERS_PER_KIND: usize = 150;
-/// Least height of a bar, in units of the data area: a thin one, and a thick one, whose ends make it
-/// higher whatever the zoom.
+/// Minimum height of a thin and of a thick bar, in units of the data area. The ends of a thick bar
+/// make it higher at any zoom.
 const MIN_BAR_HEIGHTS: (f64, f64) = (4.0, 1.0);
-/// How far above what was sent a window is shown, as a part of the height.
+/// Part of the height by which a window may exceed the highest sent number and still show.
 const WINDOW_HEADROOM: f64 = 0.25;
 
-/// All marks of one kind, and what they are called.
+/// All marks of one kind, with their name.
 #[derive(Debug)]
 pub(crate) struct MarkGroup {
     pub(crate) kind: SequenceKind,
-    /// As the legend has it.
+    /// Name as in the legend.
     pub(crate) name: String,
     /// Classes of the style sheet.
     pub(crate) class: String,
-    /// Stands at some of the bars, so that they are told apart without colour.
+    /// Label at some of the bars, which distinguishes them without colour.
     pub(crate) label: Option<String>,
     pub(crate) marks: Vec<SequenceMark>,
 }
@@ -48,11 +48,11 @@ pub(crate) struct SequencePlot<'a> {
     pub(crate) from_s: f64,
     pub(crate) to_s: f64,
     pub(crate) events: &'a [Event],
-    /// `large` or nothing.
+    /// CSS class: `large`, or empty.
     pub(crate) class: &'static str,
 }
 
-/// From numbers to places: per cent of the data area from the left and from the top.
+/// Mapping of numbers to positions: per cent of the data area from the left and from the top.
 #[derive(Debug, Clone, Copy)]
 struct SequenceArea {
     from_s: f64,
@@ -76,7 +76,7 @@ impl SequenceArea {
         (100.0 - 100.0 * (bytes - self.low) / self.height).clamp(-100.0, 200.0)
     }
 
-    /// The same in units of the data area.
+    /// Returns the position in units of the data area.
     fn place(self, at_s: f64, bytes: f64) -> (i64, f64) {
         let x = self.x(at_s) * f64::from(WIDTH) / 100.0;
         (x.round() as i64, self.y(bytes) * f64::from(HEIGHT) / 100.0)
@@ -87,7 +87,7 @@ fn seconds(mark: &SequenceMark) -> f64 {
     mark.t_ns as f64 / 1e9
 }
 
-/// Whether its bars show that something was sent.
+/// Returns true if the bars of this kind are sent data.
 fn is_data(kind: SequenceKind) -> bool {
     use SequenceKind as Kind;
     matches!(
@@ -97,7 +97,7 @@ fn is_data(kind: SequenceKind) -> bool {
 }
 
 impl SequencePlot<'_> {
-    /// Lowest and highest number that it shows.
+    /// Returns the lowest and the highest number that the picture shows.
     fn range(&self) -> (f64, f64) {
         let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
         let mut edge = f64::NEG_INFINITY;
@@ -120,26 +120,26 @@ impl SequencePlot<'_> {
         (if self.from_s > 0.0 { low - room } else { low }, high + room)
     }
 
-    /// Unit of the axis.
+    /// Returns the unit of the number axis.
     fn unit(&self) -> number::ScaledUnit {
         number::bytes_unit(self.range().1)
     }
 
-    /// Whether the window's end is somewhere to be seen.
+    /// Returns true if the window's end is visible somewhere.
     pub(crate) fn shows_window(&self) -> bool {
         let top = self.range().1;
         let acks = self.groups.iter().filter(|group| group.kind == SequenceKind::Ack);
         acks.flat_map(|group| &group.marks).any(|mark| (mark.end_bytes as f64) < top)
     }
 
-    /// Whether the window is known at all.
+    /// Returns true if the window is known at all.
     pub(crate) fn has_window(&self) -> bool {
         let acks = self.groups.iter().filter(|group| group.kind == SequenceKind::Ack);
         acks.flat_map(|group| &group.marks).any(|mark| mark.end_bytes > mark.start_bytes)
     }
 
-    /// For the script, in the axis's unit: the range, and for each of `points` parts of the time up to
-    /// `end_s` the lowest number that is of interest and the highest.
+    /// Returns the script's read-out, in the axis's unit: the range, and the lowest and highest
+    /// relevant number in each of `points` parts of the time up to `end_s`.
     pub(crate) fn readout(&self, points: usize, end_s: f64) -> (f64, f64, Vec<f64>, Vec<f64>) {
         let (low, high) = self.range();
         let unit = self.unit().size;
@@ -160,7 +160,7 @@ impl SequencePlot<'_> {
                 }
             }
         }
-        // What was acknowledged before a part begins is below it.
+        // Data acknowledged before a part begins lies below it.
         let (mut acked, mut sent) = (low, low);
         for (bottom, top) in bottoms.iter_mut().zip(&mut tops) {
             sent = sent.max(*top);
@@ -171,7 +171,7 @@ impl SequencePlot<'_> {
         (low / unit, high / unit, bottoms, tops)
     }
 
-    /// The picture.
+    /// Draws the picture with axes, bars, lines and marks.
     pub(crate) fn svg(&self) -> String {
         let plane = SequenceArea::of(self);
         let mut out = String::new();
@@ -199,7 +199,7 @@ impl SequencePlot<'_> {
         out
     }
 
-    /// What a listener hears instead of the picture.
+    /// Returns the text that a screen reader reads instead of the picture.
     fn aria_label(&self) -> String {
         let mut text = format!("{} from {:.2} to {:.2} s", self.title, self.from_s, self.to_s);
         for group in &self.groups {
@@ -283,7 +283,7 @@ impl SequencePlot<'_> {
         }
     }
 
-    /// What was acknowledged, and the end of the window.
+    /// Draws the acknowledged number and the end of the window.
     fn lines(&self, out: &mut String, group: &MarkGroup, plane: SequenceArea) {
         let end = plane.place(self.to_s, 0.0).0;
         let line = |of: fn(&SequenceMark) -> i64| {
@@ -313,7 +313,8 @@ impl SequencePlot<'_> {
         }
     }
 
-    /// Events, letters and names: what keeps its shape however the data area is stretched.
+    /// Draws events, letters and names: everything that keeps its shape when the data area is
+    /// stretched.
     fn marks(&self, out: &mut String, plane: SequenceArea) {
         out.push_str("<g class=\"marks\">");
         let mut free = f64::NEG_INFINITY;
@@ -340,7 +341,7 @@ impl SequencePlot<'_> {
             out.push_str("</g>");
         }
         let (scale, mut texts) = ((plane, self.unit().size), LabelPlacer::default());
-        // What was sent again matters most, so it takes its room first.
+        // Retransmissions matter most, so they are placed first.
         for group in self.groups.iter().enumerate().rev() {
             write_letters(out, group, scale, &mut texts);
         }
@@ -348,7 +349,7 @@ impl SequencePlot<'_> {
     }
 }
 
-/// A bar from the first number of a mark to the last.
+/// Draws a bar from the first number of a mark to the last.
 fn bar(mark: &SequenceMark, plane: SequenceArea, least: f64) -> String {
     let (x, low) = plane.place(seconds(mark), mark.start_bytes as f64);
     let (_, high) = plane.place(seconds(mark), mark.end_bytes as f64);
@@ -358,7 +359,7 @@ fn bar(mark: &SequenceMark, plane: SequenceArea, least: f64) -> String {
     format!("M{x} {bottom}V{top}")
 }
 
-/// `3.012 s: sent again, bytes 1 234 to 2 634`
+/// Returns a mark's tooltip: `3.012 s: sent again, bytes 1 234 to 2 634`.
 fn title(group: &MarkGroup, mark: &SequenceMark) -> String {
     let several =
         if mark.packets > 1 { format!(", {} packets", mark.packets) } else { String::new() };
@@ -371,7 +372,7 @@ fn title(group: &MarkGroup, mark: &SequenceMark) -> String {
     )
 }
 
-/// What stands at a mark.
+/// Returns the letter or word shown at a mark.
 pub(crate) fn mark_letter(kind: SequenceKind) -> &'static str {
     match kind {
         SequenceKind::OutOfOrder => "O",
@@ -389,14 +390,15 @@ pub(crate) fn mark_letter(kind: SequenceKind) -> &'static str {
     }
 }
 
-/// Room that texts have taken, in pixels of a picture on a usual screen: none stands on another.
+/// Areas taken by texts, in pixels of a picture on a usual screen; they prevent overlaps.
 #[derive(Debug, Default)]
 struct LabelPlacer {
     taken: Vec<[f64; 4]>,
 }
 
 impl LabelPlacer {
-    /// Whether a text of so many letters fits at a place, in per cent; if so, it takes the room.
+    /// Reserves room for a text of `letters` characters at a place in per cent. Returns true if it
+    /// fits.
     fn try_place(&mut self, place: (f64, f64), letters: usize, leans_left: bool) -> bool {
         const PIXELS: (f64, f64) = (3.7, 2.2);
         const LINE_PX: f64 = 11.0;
@@ -416,7 +418,7 @@ impl LabelPlacer {
     }
 }
 
-/// Letters and names; `unit` is what one of the axis's units is worth.
+/// Writes letters and names; `unit` is the value of one unit of the axis.
 fn write_letters(
     out: &mut String,
     (number, group): (usize, &MarkGroup),
@@ -437,7 +439,7 @@ fn write_letters(
         if placed >= most || !inside || (named && x < last + MIN_NAME_GAP_PERCENT) {
             continue;
         }
-        // A name stands left of its bars, where the line of its subflow has not been yet.
+        // A name is left of its bars, where the line of its subflow has not been yet.
         let leans_left = named && x > 12.0;
         if !texts.try_place((x, y), text.chars().count(), leans_left) {
             continue;
@@ -456,14 +458,14 @@ fn write_letters(
     }
 }
 
-/// 1, 2 or 5 times a power of ten, at least `least`.
+/// Returns 1, 2 or 5 times a power of ten, at least `least`.
 fn tick_step(least: f64) -> f64 {
     let least = if least.is_finite() && least > 0.0 { least.clamp(1e-9, 1e15) } else { 1.0 };
     let power = 10_f64.powf(least.log10().floor());
     [1.0, 2.0, 5.0, 10.0].into_iter().map(|n| n * power).find(|n| *n >= least).unwrap_or(least)
 }
 
-/// Round numbers from `low` to `high`, with their labels.
+/// Returns round numbers from `low` to `high`, with their labels.
 fn ticks(low: f64, high: f64, step: f64) -> Vec<(f64, String)> {
     let (first, last) = ((low / step - 1e-9).ceil(), (high / step + 1e-9).floor());
     if !(first.is_finite() && last.is_finite()) {
@@ -471,7 +473,7 @@ fn ticks(low: f64, high: f64, step: f64) -> Vec<(f64, String)> {
     }
     let count = (last - first).clamp(-1.0, 12.0) as i64;
     let each = (0..=count).map(|number| (first + number as f64) * step);
-    // There is no −0.
+    // Adding 0 turns −0 into 0.
     each.map(|tick| (tick + 0.0, tick_label(tick + 0.0, step))).collect()
 }
 

@@ -1,6 +1,6 @@
-//! Plots whose axis is a figure's value, not time: one row for each group, or one curve.
+//! Plots with a metric's value as axis, not time: one row for each group, or one curve.
 //!
-//! Places are per cent of the data area, so that text keeps its size on every screen.
+//! Positions are per cent of the data area, so that text keeps its size on every screen.
 
 use std::fmt::Write as _;
 
@@ -12,19 +12,19 @@ use crate::text::{cut, esc};
 
 /// Height of a row, in pixels.
 const ROW_PX: usize = 44;
-/// Height of what is above and below all rows: the axis.
+/// Height of the axis above and below all rows.
 const AROUND_ROWS: usize = 46;
-/// More single values than this cannot be told apart.
+/// Maximum number of single values that can still be distinguished.
 const MAX_DOTS: usize = 400;
-/// From here on a linear axis would hide the small values.
+/// Ratio of largest to smallest value from which a linear axis would hide the small values.
 const LOG_AXIS_RATIO: f64 = 30.0;
-/// Names are cut where their room ends.
+/// Longest name that has room, in characters.
 const MAX_NAME_CHARS: usize = 22;
 
-/// A value axis.
+/// Value axis of a metric, linear or logarithmic.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ValueAxis {
-    /// What one unit is worth in base units.
+    /// Value of one displayed unit, in base units.
     size: f64,
     unit: &'static str,
     ends: AxisRange,
@@ -32,14 +32,14 @@ pub(crate) struct ValueAxis {
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum AxisRange {
-    /// From 0 to so many steps of so much, in base units.
+    /// Range from 0 in `steps` steps of `step` base units.
     Linear { steps: u32, step: f64 },
-    /// Powers of ten, of base units.
+    /// Range between two powers of ten, in base units.
     Log(f64, f64),
 }
 
 impl ValueAxis {
-    /// An axis that holds all values of a figure.
+    /// Returns an axis that holds all values of a metric.
     pub(crate) fn of(unit: MetricUnit, values: impl Iterator<Item = f64> + Clone) -> Self {
         let known = values.filter(|value| value.is_finite());
         let least = known.clone().fold(f64::INFINITY, f64::min);
@@ -48,7 +48,7 @@ impl ValueAxis {
         let ends = if least > 0.0 && least.is_finite() && most / least > LOG_AXIS_RATIO {
             AxisRange::Log((least * 0.9).log10(), (most * 1.1).log10())
         } else {
-            // What stands at the edge could not be seen in whole.
+            // A dot right at the edge would be cut off.
             let ticks = ticks(most * 1.02 / size, 5);
             let step = ticks.get(1).copied().unwrap_or(1.0) * size;
             AxisRange::Linear { steps: ticks.len().saturating_sub(1).max(1) as u32, step }
@@ -56,7 +56,7 @@ impl ValueAxis {
         Self { size, unit, ends }
     }
 
-    /// A logarithmic axis of ratios around 1.
+    /// Returns a logarithmic axis of ratios around 1.
     pub(crate) fn of_ratios(values: impl Iterator<Item = f64>) -> Self {
         let known = values.filter(|value| value.is_finite() && *value > 0.0);
         let (low, high) = known.fold((0.8_f64, 1.25_f64), |(l, h), v| (l.min(v), h.max(v)));
@@ -68,7 +68,8 @@ impl ValueAxis {
         }
     }
 
-    /// Per cent of the width; what is beyond the axis stands at its end.
+    /// Returns the position in per cent of the width; values beyond the axis are clamped to its
+    /// end.
     fn place(&self, value: f64) -> f64 {
         let part = match self.ends {
             AxisRange::Linear { steps, step } => value / (f64::from(steps) * step),
@@ -104,7 +105,7 @@ impl ValueAxis {
         inside.map(|t| (self.place(t * self.size), short(t))).collect()
     }
 
-    /// Lines and labels, and the unit.
+    /// Writes grid lines and labels, and the unit.
     fn write(&self, out: &mut String, what: &str) {
         for (x, label) in self.ticks() {
             let _ = write!(
@@ -149,11 +150,11 @@ fn short(value: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// One row: a group's values with what they come to, or a ratio.
+/// One row: a group's values with their statistics, or a ratio.
 #[derive(Debug, Default)]
 pub(crate) struct ValueRow {
     pub(crate) name: String,
-    /// Below the name.
+    /// Text below the name.
     pub(crate) note: String,
     pub(crate) class: String,
     pub(crate) dots: Vec<f64>,
@@ -162,7 +163,7 @@ pub(crate) struct ValueRow {
     pub(crate) interval: Option<[f64; 2]>,
 }
 
-/// A plot of rows; `reference` is a line through all of them.
+/// Draws a plot of rows; `reference` is a line through all of them.
 pub(crate) fn rows(
     title: &str,
     what: &str,
@@ -215,12 +216,12 @@ impl ValueRow {
         }
         for (number, value) in self.dots.iter().filter(|v| v.is_finite()).take(MAX_DOTS).enumerate()
         {
-            // Values that are equal stand beside each other: three lanes, always the same.
+            // Equal values are spread over three fixed lanes.
             let y = 14 + 5 * (number % 3);
             let x = axis.place(*value);
             let _ = write!(out, "<circle cx=\"{x:.2}%\" cy=\"{y}\" r=\"3\"/>");
         }
-        // Below the box; a ratio has none, its estimate is a dot on the interval.
+        // Below the box; a ratio has no box, so its estimate is a dot on the interval.
         let y = if self.quartiles.is_some() { 35 } else { 22 };
         let seen = self.interval.filter(|[low, _]| low.is_finite());
         if let Some([low, high]) = seen.map(|ends| ends.map(|end| axis.place(end))) {
@@ -254,7 +255,7 @@ impl ValueRow {
 /// A curve: name, class, and the corners of a distribution function.
 pub(crate) type DistributionCurve = (String, String, Vec<(f64, f64)>);
 
-/// Distribution functions: the part of the runs whose value is at most so large.
+/// Draws distribution functions: the share of the runs with at most this value.
 pub(crate) fn distribution(
     title: &str,
     what: &str,
@@ -301,7 +302,7 @@ mod tests {
         let axis = ValueAxis::of(MetricUnit::Time, [0.01, 9.0].into_iter());
         assert!(matches!(axis.ends, AxisRange::Log(..)));
         assert!(axis.place(0.01) < axis.place(1.0) && axis.place(1.0) < axis.place(9.0));
-        // Nothing has no place on a logarithmic axis.
+        // Zero has no position on a logarithmic axis.
         let axis = ValueAxis::of(MetricUnit::Time, [0.0, 9.0].into_iter());
         assert!(matches!(axis.ends, AxisRange::Linear { .. }));
     }

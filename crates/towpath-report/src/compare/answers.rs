@@ -1,4 +1,4 @@
-//! The rows of flows that exchange messages: how late answers were.
+//! Table rows of flows that exchange messages: the delays of their replies.
 
 use towpath_measure::result::{DelayStats, FlowSummary, MessageStats, Summary};
 
@@ -6,7 +6,7 @@ use super::{Cell, TableRow, Tone, figure, missing, row};
 use crate::group::{FlowKey, MedianRange, RunGroup};
 use crate::number;
 
-/// A label, what it means, and the figure.
+/// Label, meaning, and function for the metric.
 type MetricRow = (&'static str, &'static str, fn(&[MessageStats]) -> Cell);
 
 const ROWS: [MetricRow; 12] = [
@@ -40,12 +40,12 @@ const ROWS: [MetricRow; 12] = [
     }),
 ];
 
-/// Whether a flow exchanges messages: figures of the byte stream mean little then.
+/// Returns true if a flow exchanges messages; byte stream metrics mean little then.
 pub(super) fn is_exchange(groups: &[RunGroup<'_>], key: FlowKey) -> bool {
     groups.iter().flat_map(|group| group.flows(key)).any(|flow| flow.messages.is_some())
 }
 
-/// `Slowest answer: mptcp 617 ms, tcp 4.28 s: 6.9 times as long.`
+/// Returns a sentence such as `Slowest answer: mptcp 617 ms, tcp 4.28 s: 6.9 times as long.`
 pub(super) fn headline(groups: &[RunGroup<'_>]) -> Option<String> {
     let slowest = |summary: &Summary| -> Option<f64> {
         let asked = summary.flows.iter().filter_map(|flow| flow.messages.as_ref());
@@ -67,7 +67,7 @@ pub(super) fn headline(groups: &[RunGroup<'_>]) -> Option<String> {
     })
 }
 
-/// The rows that have something to say.
+/// Returns the rows that have a value in some group.
 pub(super) fn rows(groups: &[RunGroup<'_>], key: FlowKey) -> Vec<TableRow> {
     let told = |group: &RunGroup<'_>| -> Vec<MessageStats> {
         let figures = |flow: &&FlowSummary| flow.messages.clone().filter(|m| m.count > 0);

@@ -1,4 +1,4 @@
-//! The rows of datagrams at a constant rate.
+//! Table rows of flows that send datagrams at a constant rate.
 
 use towpath_measure::result::{CallFigures, DatagramFigures, DelayBasis, DelayStats};
 
@@ -6,7 +6,7 @@ use super::{Cell, TableRow, figure, missing, row};
 use crate::group::{FlowKey, RunGroup};
 use crate::number;
 
-/// A label, what it means, and the figure.
+/// Label, meaning, and function for the metric.
 type MetricRow = (&'static str, &'static str, fn(&[DatagramFigures]) -> Cell);
 
 const ROWS: [MetricRow; 18] = [
@@ -56,12 +56,12 @@ fn datagram_metrics(group: &RunGroup<'_>, key: FlowKey) -> Vec<DatagramFigures> 
     group.flows(key).iter().filter_map(|flow| flow.datagrams.clone()).collect()
 }
 
-/// Whether a flow sends datagrams at a constant rate.
+/// Returns true if a flow sends datagrams at a constant rate.
 pub(super) fn is_constant_rate(groups: &[RunGroup<'_>], key: FlowKey) -> bool {
     groups.iter().any(|group| !datagram_metrics(group, key).is_empty())
 }
 
-/// The rows that have something to say.
+/// Returns the rows that have a value in some group.
 pub(super) fn rows(groups: &[RunGroup<'_>], key: FlowKey) -> Vec<TableRow> {
     let all: Vec<_> = groups.iter().map(|group| datagram_metrics(group, key)).collect();
     ROWS.iter()
@@ -82,7 +82,7 @@ fn arrived(all: &[DatagramFigures]) -> Cell {
     Cell { text: format!("{received} of {sent}"), note, ..Cell::default() }
 }
 
-/// A figure of calls.
+/// Formats a metric of calls.
 fn call_cell(
     all: &[DatagramFigures],
     pick: fn(&CallFigures) -> Option<f64>,
@@ -125,7 +125,7 @@ fn mouth_to_ear(all: &[DatagramFigures]) -> Cell {
 }
 
 fn counts(all: &[DatagramFigures], pick: fn(&DatagramFigures) -> u64) -> Cell {
-    // What never happened is not worth a row.
+    // An event that never happened needs no row.
     if all.iter().all(|one| pick(one) == 0) {
         return missing();
     }
@@ -141,7 +141,7 @@ fn delay(all: &[DatagramFigures], pick: fn(&DelayStats) -> u64) -> Cell {
 }
 
 fn variation(all: &[DatagramFigures], pick: fn(&DelayStats) -> u64) -> Cell {
-    // Where the delay itself is known, it says more.
+    // A known delay says more than its variation.
     let unknown = all.iter().filter(|one| one.delay.is_none());
     figure(unknown.filter_map(|one| Some(pick(&one.variation?) as f64)), number::time)
 }

@@ -1,4 +1,4 @@
-//! What a report says first: one sentence or two for each world, never of two worlds at once.
+//! Headline of a report: one or two sentences for each world, never about two worlds at once.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use crate::group::{FlowKey, MedianRange, RunGroup, flow_keys};
 use crate::number;
 use crate::text::{capital, clean, cut};
 
-/// One headline for each world of which there is something to say.
+/// Returns one headline for each world that has one.
 pub(crate) fn headlines(groups: &[RunGroup<'_>]) -> Vec<String> {
     let worlds = worlds(groups);
     let several = worlds.len() > 1;
@@ -25,7 +25,7 @@ pub(crate) fn headlines(groups: &[RunGroup<'_>]) -> Vec<String> {
     worlds.into_iter().filter_map(of).collect()
 }
 
-/// A sentence as what follows a colon.
+/// Makes the first letter lower case, as after a colon.
 fn uncapitalize(text: &str) -> String {
     let mut letters = text.chars();
     letters.next().map(|first| first.to_lowercase().chain(letters).collect()).unwrap_or_default()
@@ -35,7 +35,7 @@ fn world_of(group: &RunGroup<'_>) -> Option<World> {
     group.runs.first().map(|run| run.meta.world)
 }
 
-/// Every world, in the order in which they appear.
+/// Returns every world, in order of appearance.
 fn worlds(groups: &[RunGroup<'_>]) -> Vec<World> {
     let mut found = Vec::new();
     for world in groups.iter().filter_map(world_of) {
@@ -46,7 +46,7 @@ fn worlds(groups: &[RunGroup<'_>]) -> Vec<World> {
     found
 }
 
-/// What these groups of one world come to.
+/// Summarises these groups of one world.
 fn headline(groups: &[RunGroup<'_>]) -> Option<String> {
     let first = answers::headline(groups).or_else(|| shares::headline(groups));
     let mut said: Vec<String> = Vec::new();
@@ -65,10 +65,10 @@ fn headline(groups: &[RunGroup<'_>]) -> Option<String> {
     (!said.is_empty()).then(|| said.join(" "))
 }
 
-/// So many events are worth a sentence at the top.
+/// Maximum number of events that get a sentence at the top.
 const MAX_EVENTS: usize = 2;
 
-/// What the worst event of each group did to all of them: the one that its own sentence names.
+/// Returns a sentence for the worst event of each group, with its effect on all groups.
 fn gaps(groups: &[RunGroup<'_>], key: FlowKey) -> Vec<String> {
     let all = events(groups, key);
     let mut worst: Vec<(f64, &(u64, String))> = Vec::new();
@@ -88,8 +88,8 @@ fn gaps(groups: &[RunGroup<'_>], key: FlowKey) -> Vec<String> {
     worst.into_iter().map(|(_, event)| gap_sentence(groups, key, event)).collect()
 }
 
-/// Time until a group was without gaps again after an event, in the middle of its runs; infinite where
-/// they never ended.
+/// Returns the median time until a group was without gaps again after an event. Infinite if they
+/// never ended.
 fn gap(group: &RunGroup<'_>, key: FlowKey, event: &(u64, String)) -> Option<f64> {
     let time =
         |recovery: &Recovery| recovery.last_stall_end_ns.map_or(f64::INFINITY, |ns| ns as f64);
@@ -102,7 +102,8 @@ fn gap(group: &RunGroup<'_>, key: FlowKey, event: &(u64, String)) -> Option<f64>
     times.get(times.len() / 2).copied()
 }
 
-/// `After wifi down: mpquic without gaps again in 1.58 s, mptcp in 3.02 s; tcp and quic never.`
+/// Returns a sentence such as `After wifi down: mpquic without gaps again in 1.58 s, mptcp in 3.02
+/// s; tcp and quic never.`
 fn gap_sentence(groups: &[RunGroup<'_>], key: FlowKey, event: &(u64, String)) -> String {
     let mut ended: Vec<(f64, &str)> = Vec::new();
     let mut never: Vec<&str> = Vec::new();
@@ -134,7 +135,7 @@ fn gap_sentence(groups: &[RunGroup<'_>], key: FlowKey, event: &(u64, String)) ->
     format!("After {}: {parts}.", cut(&clean(&event.1), 60))
 }
 
-/// Which was faster: `Goodput: mpquic 27.1 Mbit/s, mptcp 25.9 Mbit/s, tcp 11.0 Mbit/s.`
+/// Returns the fastest group: `Goodput: mpquic 27.1 Mbit/s, mptcp 25.9 Mbit/s, tcp 11.0 Mbit/s.`
 fn goodput(groups: &[RunGroup<'_>], key: FlowKey) -> Option<String> {
     let mut figures: Vec<(f64, &str)> = Vec::new();
     for group in groups {
@@ -161,7 +162,7 @@ fn goodput(groups: &[RunGroup<'_>], key: FlowKey) -> Option<String> {
     Some(format!("Goodput: {}{more}.", all.join(", ")))
 }
 
-/// That the machine, and not the network, was the limit.
+/// Returns a sentence if the machine, and not the network, was the limit.
 fn machine_limit(groups: &[RunGroup<'_>]) -> Option<String> {
     let runs = || groups.iter().flat_map(|group| group.runs.iter().copied());
     let all = runs().count();
@@ -186,7 +187,7 @@ fn machine_limit(groups: &[RunGroup<'_>]) -> Option<String> {
     Some(capital(&format!("the machine limited {which}{reason}.")))
 }
 
-/// How exactly the links kept time, where that was not exact enough.
+/// Returns the emulator timing of a run if it was too inexact.
 fn degraded_noise(run: &StoredRun) -> Option<&EmulatorTiming> {
     let mut noises = run.records.iter().filter_map(|record| {
         let Record::Timing(noise) = record else { return None };

@@ -20,7 +20,7 @@ fn load_phases(group: &RunGroup<'_>, key: FlowKey, load: Load) -> Vec<LoadPhase>
     phases.filter(|phase| phase.load == load).cloned().collect()
 }
 
-/// The rows of a flow that has such phases.
+/// Returns the rows of a flow that has latency phases.
 pub(super) fn rows(groups: &[RunGroup<'_>], key: FlowKey) -> Vec<TableRow> {
     let mut rows = Vec::new();
     for (load, name) in LOADS {
@@ -62,7 +62,7 @@ fn load_label(load: Load) -> &'static str {
     }
 }
 
-/// Each path by itself, as datagrams saw it.
+/// Returns the rows of each path, measured by probe datagrams.
 fn paths(groups: &[RunGroup<'_>], key: FlowKey) -> Vec<TableRow> {
     let mut names: Vec<String> = Vec::new();
     for (load, _) in LOADS {
@@ -94,7 +94,7 @@ fn path_cell(all: &[LoadPath]) -> Cell {
     with_increase(cell, all.iter().filter_map(|path| path.delay_increase_ns))
 }
 
-/// How much more it is than idle; repetitions show their range instead.
+/// Adds the increase over idle to a cell; repetitions show their range instead.
 fn with_increase(cell: Cell, rises: impl Iterator<Item = i64>) -> Cell {
     let rises: Vec<i64> = rises.collect();
     match rises.as_slice() {

@@ -1,4 +1,4 @@
-//! The rows of single paths, as datagrams saw them.
+//! Table rows of single paths, measured by probe datagrams.
 
 use towpath_measure::result::{DelayStats, PathStats};
 
@@ -7,7 +7,7 @@ use crate::group::RunGroup;
 use crate::number;
 use crate::text::clean;
 
-/// A label, what it means, and the figure.
+/// Label, meaning, and function for the metric.
 type MetricRow = (&'static str, &'static str, fn(&[&PathStats]) -> Cell);
 
 const ROWS: [MetricRow; 8] = [
@@ -35,7 +35,7 @@ const ROWS: [MetricRow; 8] = [
     ("Longest silence", "longest time in which nothing came back", longest_gap),
 ];
 
-/// One block for each path over which datagrams were sent.
+/// Returns one block for each path that was probed with datagrams.
 pub(super) fn blocks(groups: &[RunGroup<'_>]) -> Vec<TableBlock> {
     let all = groups.iter().flat_map(RunGroup::summaries).flat_map(|summary| &summary.paths);
     let mut keys: Vec<(u32, &str)> = Vec::new();

@@ -1,4 +1,4 @@
-//! Who gets how much, where transfers compete: each flow's share, and Jain's fairness index.
+//! Shares of competing transfers: each flow's part, and Jain's fairness index.
 
 use towpath_measure::format;
 use towpath_measure::result::Summary;
@@ -9,21 +9,22 @@ use crate::group::{FlowKey, MedianRange, RunGroup, flow_keys};
 use crate::number;
 use crate::text::{clean, cut};
 
-/// More flows than this are not named one by one.
+/// Maximum number of flows that are named one by one.
 const MAX_NAMED_FLOWS: usize = 6;
 
-/// Jain's fairness index of what each got: 1 when all got the same, 1/n when one of n got all.
+/// Returns Jain's fairness index of the shares: 1 if all are equal, 1/n if one of n got
+/// everything.
 ///
 /// R. Jain, D. Chiu, W. Hawe: *A Quantitative Measure of Fairness and Discrimination for Resource
-/// Allocation in Shared Computer Systems*, DEC-TR-301, 1984. `None` where nobody got anything.
+/// Allocation in Shared Computer Systems*, DEC-TR-301, 1984. `None` if all shares are zero.
 pub(crate) fn jain(shares: &[f64]) -> Option<f64> {
     let sum: f64 = shares.iter().sum();
     let squares: f64 = shares.iter().map(|share| share * share).sum();
     (squares > 0.0).then(|| sum * sum / (shares.len() as f64 * squares))
 }
 
-/// For each direction in which at least two transfers ran: its flows. What exchanges messages asks
-/// for no more than it needs, and competes for nothing.
+/// Returns the flows of each direction in which at least two transfers ran. Message flows need no
+/// more than their pattern requests, so they do not compete.
 pub(crate) fn competing_flows(groups: &[RunGroup<'_>]) -> Vec<Vec<FlowKey>> {
     let transfers: Vec<FlowKey> = flow_keys(groups)
         .into_iter()
@@ -37,7 +38,7 @@ pub(crate) fn competing_flows(groups: &[RunGroup<'_>]) -> Vec<Vec<FlowKey>> {
     ways.map(of).into_iter().filter(|flows: &Vec<FlowKey>| flows.len() > 1).collect()
 }
 
-/// A command's traffic is nobody's to judge.
+/// Returns true if a flow is a bulk transfer. Traffic of arbitrary commands is not compared.
 fn is_transfer(groups: &[RunGroup<'_>], flow: u32) -> bool {
     let runs = groups.iter().flat_map(|group| &group.runs);
     let mut all = runs.clone().flat_map(|run| &run.meta.flows);
@@ -49,7 +50,8 @@ fn is_transfer(groups: &[RunGroup<'_>], flow: u32) -> bool {
     patterns.all(|flow| matches!(flow.pattern.as_str(), "bulk" | "iperf"))
 }
 
-/// Who a flow is: the host that it starts from, with its number where that does not tell it.
+/// Returns a flow's name: its client host, with the flow number where several flows share the
+/// host.
 pub(crate) fn flow_name(groups: &[RunGroup<'_>], flow: u32) -> String {
     let flows = || groups.iter().flat_map(|g| &g.runs).flat_map(|run| &run.meta.flows);
     let Some(own) = flows().find(|one| one.flow == flow) else { return format!("flow {flow}") };
@@ -66,14 +68,15 @@ fn rates(summary: &Summary, flows: &[FlowKey]) -> Option<Vec<f64>> {
     flows.iter().map(rate).collect()
 }
 
-/// What each of `flows` got, as a part of what all of them got.
+/// Returns the share of flow `at` in the total rate of `flows`.
 fn share(summary: &Summary, flows: &[FlowKey], at: usize) -> Option<f64> {
     let rates = rates(summary, flows)?;
     let sum: f64 = rates.iter().sum();
     rates.get(at).filter(|_| sum > 0.0).map(|rate| rate / sum)
 }
 
-/// `Who gets how much? mptcp: greedy 28.9 Mbit/s and modest 18.0 Mbit/s (Jain's index 0.948).`
+/// Returns a sentence such as `Who gets how much? mptcp: greedy 28.9 Mbit/s and modest 18.0 Mbit/s
+/// (Jain's index 0.948).`
 pub(super) fn headline(groups: &[RunGroup<'_>]) -> Option<String> {
     let competing = competing_flows(groups);
     let [flows] = competing.as_slice() else { return None };
@@ -104,7 +107,7 @@ fn jain_indices(group: &RunGroup<'_>, flows: &[FlowKey]) -> Vec<f64> {
     group.summaries().filter_map(|summary| jain(&rates(summary, flows)?)).collect()
 }
 
-/// A block for each direction in which transfers compete.
+/// Returns a block for each direction in which transfers compete.
 pub(super) fn blocks(groups: &[RunGroup<'_>]) -> Vec<TableBlock> {
     let competing = competing_flows(groups);
     let several = competing.len() > 1;
@@ -146,7 +149,7 @@ fn rows(groups: &[RunGroup<'_>], flows: &[FlowKey]) -> Vec<TableRow> {
     rows
 }
 
-/// A line for each of the transfers that compete in one run, as values.
+/// Returns a JSON value for each of the transfers that compete in one run.
 pub(crate) fn share_values(groups: &[RunGroup<'_>]) -> Vec<serde_json::Value> {
     let summaries = || groups.iter().flat_map(RunGroup::summaries);
     let competing = competing_flows(groups);
@@ -177,7 +180,7 @@ mod tests {
     fn jains_index_is_1_for_equal_shares_and_1_over_n_for_a_winner() {
         assert_eq!(jain(&[5.0, 5.0, 5.0]), Some(1.0));
         assert_eq!(jain(&[9.0, 0.0, 0.0]), Some(1.0 / 3.0));
-        // Of Jain's own example: 20 % of the users are favoured equally, the others get nothing.
+        // Jain's own example: 20 % of the users are favoured equally, the others get nothing.
         let favoured = [vec![1.0; 20], vec![0.0; 80]].concat();
         assert!(jain(&favoured).is_some_and(|index| (index - 0.2).abs() < 1e-12));
         assert_eq!(jain(&[0.0, 0.0]), None);

@@ -1,4 +1,4 @@
-//! The conditions of each group side by side: what should be the same, and what is.
+//! Conditions of each group side by side, with a mark where groups differ.
 
 use std::collections::BTreeSet;
 
@@ -11,29 +11,29 @@ use crate::group::RunGroup;
 use crate::number;
 use crate::text::clean;
 
-/// Where a group says nothing.
+/// Shown where a group has no value.
 const NO_VALUE: &str = "–";
 
 /// One condition of every group.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ComparedCondition {
     pub(crate) label: String,
-    /// One for each group; several values of a group are joined.
+    /// Value of each group; several values of a group are joined.
     pub(crate) values: Vec<String>,
-    /// Whether groups should agree in it.
+    /// True if groups should agree in it.
     pub(crate) shared: bool,
 }
 
 impl ComparedCondition {
-    /// Whether groups that should agree do not.
+    /// Returns true if groups that should agree do not.
     pub(crate) fn differs(&self) -> bool {
-        // What a group does not say is no difference: QUIC has no settings of TCP.
+        // A missing value does not count as a difference: QUIC has no settings of TCP.
         let known: BTreeSet<_> = self.values.iter().filter(|value| *value != NO_VALUE).collect();
         self.shared && known.len() > 1
     }
 }
 
-/// What a run says of one condition; `None` where it has nothing to say.
+/// Reads one condition of a run; `None` if the run has no such condition.
 type ConditionFn = fn(&StoredRun) -> Option<String>;
 
 pub(crate) fn conditions(comparison: &Comparison<'_>) -> Vec<ComparedCondition> {
@@ -92,7 +92,7 @@ fn condition(
     }
 }
 
-/// The smallest and the largest of a group.
+/// Formats the smallest and the largest value of a group.
 fn spread(
     groups: &[RunGroup<'_>],
     label: &str,
@@ -114,12 +114,12 @@ pub(super) fn is_tcp(run: &StoredRun) -> bool {
     matches!(run.meta.transport, Transport::Tcp | Transport::Mptcp)
 }
 
-/// QUIC always is; of the others the conditions say it, where there is anything to say.
+/// Returns true if the traffic was encrypted: QUIC always is, TCP if the conditions include TLS.
 pub(super) fn is_encrypted(run: &StoredRun) -> bool {
     !is_tcp(run) || run.meta.conditions.get("tls").is_some_and(|said| said != "no")
 }
 
-/// Read back from the senders.
+/// Returns the congestion control, as read back from the senders.
 pub(super) fn congestion_control(run: &StoredRun) -> Option<String> {
     let flows = run.summary.iter().flat_map(|summary| &summary.flows);
     let names: BTreeSet<&str> =
@@ -163,12 +163,12 @@ fn multipath(run: &StoredRun) -> Option<String> {
     })
 }
 
-/// Everything else that any run says of its hosts: buffers, schedulers, libraries, processors.
+/// Returns all other host settings: buffers, schedulers, libraries, processors.
 fn settings(groups: &[RunGroup<'_>]) -> Vec<ComparedCondition> {
     let mut names: BTreeSet<&str> = BTreeSet::new();
     for run in groups.iter().flat_map(|group| &group.runs) {
         let said = run.meta.conditions.keys().map(String::as_str);
-        // Different at every run, or told above.
+        // Different in every run, or listed above.
         names.extend(said.filter(|name| !matches!(*name, "load before" | "tls")));
     }
     let setting = |name: &str| {
@@ -177,7 +177,7 @@ fn settings(groups: &[RunGroup<'_>]) -> Vec<ComparedCondition> {
     names.into_iter().map(setting).collect()
 }
 
-/// Settings that bound what can be in flight.
+/// Returns true for settings that bound the data in flight.
 pub(super) fn is_buffer(name: &str) -> bool {
     ["rmem", "wmem", "buffer", "window"].iter().any(|part| name.contains(part))
 }
@@ -189,7 +189,7 @@ pub(crate) fn noise(run: &StoredRun) -> Option<&EmulatorTiming> {
     })
 }
 
-/// What the figures cost, beside what they are.
+/// Returns the CPU cost. Groups need not agree in it, but it helps to judge them.
 fn cost(comparison: &Comparison<'_>) -> Option<ComparedCondition> {
     let row = comparison.rows.iter().find(|row| row.figure.name == "cpu_per_gb")?;
     let text = |median: f64| row.figure.text(median);

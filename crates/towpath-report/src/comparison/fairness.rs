@@ -1,4 +1,4 @@
-//! What makes a comparison doubtful: conditions that differ, noise, too few repetitions.
+//! Warnings about a doubtful comparison: conditions that differ, noise, or few repetitions.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use crate::StoredRun;
 use crate::group::RunGroup;
 use crate::text::clean;
 
-/// From here on even a stall that happens in one run of five shows in the distribution.
+/// Number of runs from which even a stall in one run of five shows in the distribution.
 const MIN_RUNS: usize = 20;
 
 pub(super) fn warnings(comparison: &Comparison<'_>) -> Vec<Warning> {
@@ -36,13 +36,13 @@ fn warning(text: String, hint: &str) -> Warning {
     Warning { text, hint: Some(hint.to_owned()) }
 }
 
-/// `tcp cubic, mptcp lia`
+/// Formats a value for each group: `tcp cubic, mptcp lia`.
 fn per_group(groups: &[RunGroup<'_>], values: &[String]) -> String {
     let each = groups.iter().zip(values).map(|(group, value)| format!("{} {value}", group.label));
     each.collect::<Vec<_>>().join(", ")
 }
 
-/// What must be the same, or the figures are about different things.
+/// Warns about conditions that must be the same for metrics to be comparable.
 fn mixed(conditions: &[ComparedCondition], found: &mut Vec<Warning>) {
     let hints = [
         (
@@ -62,7 +62,7 @@ fn mixed(conditions: &[ComparedCondition], found: &mut Vec<Warning>) {
     ];
     for (label, hint) in hints {
         let Some(condition) = conditions.iter().find(|c| c.label == label) else { continue };
-        // What was not told is no difference.
+        // A missing value does not count as a difference.
         let known: BTreeSet<&String> = condition.values.iter().filter(|v| *v != "–").collect();
         if known.len() > 1 {
             let values: Vec<_> = known.into_iter().map(String::as_str).collect();
@@ -127,7 +127,7 @@ fn stacks(comparison: &Comparison<'_>, found: &mut Vec<Warning>) {
     }
 }
 
-/// Scenarios that differ in more than what is compared.
+/// Warns about scenarios that differ in more than the compared conditions.
 fn texts(comparison: &Comparison<'_>, found: &mut Vec<Warning>) {
     let runs = comparison.groups.iter().flat_map(|group| &group.runs);
     let texts: BTreeSet<&str> = runs.map(|run| run.meta.scenario_toml.as_str()).collect();
@@ -141,7 +141,7 @@ fn texts(comparison: &Comparison<'_>, found: &mut Vec<Warning>) {
 }
 
 fn buffers(conditions: &[ComparedCondition], found: &mut Vec<Warning>) {
-    // QUIC has no such settings: only those that were told can differ.
+    // QUIC has no such settings, so only known values can differ.
     let differs = |condition: &&ComparedCondition| {
         let known: BTreeSet<_> = condition.values.iter().filter(|v| *v != "–").collect();
         is_buffer(&condition.label) && known.len() > 1
@@ -226,7 +226,8 @@ fn is_simulated(group: &RunGroup<'_>) -> bool {
     group.runs.iter().all(|run| run.meta.world == World::Sim)
 }
 
-/// In real time, what is measured first meets another machine than what is measured last.
+/// Warns about run orders: in real time, the machine may change between the first and the last
+/// run.
 fn orders(comparison: &Comparison<'_>, found: &mut Vec<Warning>) {
     let real = || {
         let runs = comparison.groups.iter().flat_map(|group| &group.runs);
@@ -248,7 +249,7 @@ fn orders(comparison: &Comparison<'_>, found: &mut Vec<Warning>) {
     }
 }
 
-/// Whether a group's repetitions are simulated and all the same.
+/// Returns true if a group's repetitions are simulated and identical.
 pub(super) fn is_deterministic(comparison: &Comparison<'_>, at: usize) -> bool {
     let samples = comparison.rows.iter().filter_map(|row| row.samples.get(at));
     let same =
@@ -258,7 +259,7 @@ pub(super) fn is_deterministic(comparison: &Comparison<'_>, at: usize) -> bool {
         .all(|s| same(s.values()))
 }
 
-/// Where nothing is drawn at random, repetitions say the same again.
+/// Warns about scenarios without randomness, whose repetitions are all equal.
 fn equal_runs(comparison: &Comparison<'_>, found: &mut Vec<Warning>) {
     let groups = comparison.groups.iter().enumerate();
     let groups = groups.filter(|(at, _)| is_deterministic(comparison, *at));

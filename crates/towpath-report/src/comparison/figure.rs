@@ -1,11 +1,11 @@
-//! What is compared: figures by the names that expectations have for them.
+//! Compared metrics, under the names that expectations use.
 
 use towpath_measure::expect::{Metric, MetricInputs, MetricUnit};
 
 use self::BetterDirection::{Less, More};
 use crate::StoredRun;
 
-/// Which direction is better.
+/// Direction in which a metric improves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BetterDirection {
     More,
@@ -21,16 +21,16 @@ impl BetterDirection {
     }
 }
 
-/// A figure of a run, all its flows taken together.
+/// A metric of a run, all its flows taken together.
 #[derive(Debug)]
 pub(crate) struct RunMetric {
-    /// As in `[expect]`.
+    /// Metric name as in `[expect]`.
     pub(crate) name: &'static str,
     pub(crate) label: &'static str,
-    /// What it is, in one short sentence.
+    /// Short sentence that explains the metric.
     pub(crate) about: &'static str,
     pub(crate) better: BetterDirection,
-    /// Says nothing where only messages are exchanged, which is as much as their pattern says.
+    /// Set for metrics of bulk transfers. Message flows send only as much as their pattern needs.
     pub(crate) of_transfers: bool,
 }
 
@@ -43,7 +43,7 @@ const fn figure(
     RunMetric { name, label, about, better, of_transfers: false }
 }
 
-/// In the order in which they are shown.
+/// All metrics, in the order in which they are shown.
 pub(crate) static METRICS: [RunMetric; 14] = [
     RunMetric {
         of_transfers: true,
@@ -74,7 +74,7 @@ impl RunMetric {
         Metric::parse(self.name)
     }
 
-    /// `None` where it was not measured; infinite for never.
+    /// Returns the value in base units. `None` if it was not measured, infinite for never.
     pub(crate) fn value(&self, run: &StoredRun) -> Option<f64> {
         self.metric()?.value(&MetricInputs::from(run.summary.as_ref()?))
     }

@@ -1,4 +1,4 @@
-//! A comparison for programs. A value that is infinite (never) is `null`.
+//! JSON output of a comparison. A value that is infinite (never) is `null`.
 
 use serde_json::{Value, json};
 use towpath_measure::metrics::statistics::{ConfidenceInterval, Estimate, Pairing};

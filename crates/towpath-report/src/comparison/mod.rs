@@ -1,5 +1,5 @@
-//! Repetitions of several transports (or settings) held against each other: medians with intervals,
-//! ratios, and whether the comparison is fair.
+//! Comparison of repetitions across transports or settings: medians with intervals, ratios, and
+//! warnings about unfair conditions.
 
 mod conditions;
 mod fairness;
@@ -20,34 +20,34 @@ use crate::number;
 pub(crate) use conditions::{ComparedCondition, conditions, noise};
 pub(crate) use figure::{BetterDirection, METRICS, RunMetric};
 
-/// Results that are compared.
+/// Comparison of results, by group.
 #[derive(Debug)]
 pub struct Comparison<'a> {
     pub(crate) runs: &'a [StoredRun],
     pub(crate) groups: Vec<RunGroup<'a>>,
     pub(crate) rows: Vec<ComparedMetric>,
-    /// Seed of the resampling.
+    /// Seed of the bootstrap resampling.
     pub(crate) seed: u64,
 }
 
-/// One figure of all groups.
+/// One metric of all groups.
 #[derive(Debug)]
 pub(crate) struct ComparedMetric {
     pub(crate) figure: &'static RunMetric,
-    /// Of each group; `None` where it was not measured.
+    /// Estimate of each group; `None` where it was not measured.
     pub(crate) estimates: Vec<Option<Estimate>>,
     /// The single values of each group.
     pub(crate) samples: Vec<Sample>,
-    /// Of every two groups, the later one over the earlier one.
+    /// Ratios of every two groups, the later one over the earlier one.
     pub(crate) ratios: Vec<GroupRatio>,
 }
 
-/// How many times as large a figure of group `of` is as that of group `to`.
+/// Ratio of a metric of group `of` to that of group `to`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct GroupRatio {
     pub(crate) of: usize,
     pub(crate) to: usize,
-    /// `None` where there is no answer: a figure that is zero, infinite or missing.
+    /// `None` if the ratio is undefined: a value is zero, infinite or missing.
     pub(crate) ratio: Option<Ratio>,
 }
 
@@ -64,31 +64,31 @@ impl<'a> Comparison<'a> {
         Self { runs, groups, rows, seed }
     }
 
-    /// The tables for a terminal of `width` columns.
+    /// Returns the tables for a terminal of `width` columns.
     pub fn table(&self, width: usize, colour: bool) -> String {
         text::table(self, width, colour)
     }
 
-    /// Everything as one JSON object.
+    /// Returns everything as one JSON object.
     pub fn json(&self) -> serde_json::Value {
         json::json(self)
     }
 
-    /// What makes the comparison doubtful, most important first.
+    /// Returns reasons to doubt the comparison, most important first.
     pub fn warnings(&self) -> Vec<Warning> {
         fairness::warnings(self)
     }
 
-    /// The page.
+    /// Returns the comparison as a self-contained HTML page.
     pub fn html(&self) -> String {
         crate::html::comparison(self)
     }
 
-    /// What can be said in one sentence of the first figure, for each world: a simulated figure
-    /// against a measured one says nothing of transports.
+    /// Returns one sentence about the first metric for each world. Simulated and measured values
+    /// are never compared with each other.
     pub(crate) fn headlines(&self) -> Vec<String> {
         let mut ranks: Vec<u8> = self.groups.iter().map(world_rank).collect();
-        ranks.dedup(); // groups stand by world
+        ranks.dedup(); // groups are sorted by world
         let several = ranks.len() > 1;
         let of = |rank: u8| {
             let own = |at: &usize| self.groups.get(*at).is_some_and(|g| world_rank(g) == rank);
@@ -110,7 +110,7 @@ impl<'a> Comparison<'a> {
         }
         let [best, second, ..] = order[..] else { return None };
         let mut text = self.versus_text(row, best, second)?;
-        // The usual question is what Multipath TCP brings, whichever two are ahead of the others.
+        // Readers usually want the gain of Multipath TCP over TCP, even if other groups are ahead.
         if let Some([one, other]) = self.tcp_mptcp_pair(&order)
             && [best, second] != [one, other]
         {
@@ -121,7 +121,7 @@ impl<'a> Comparison<'a> {
         Some(text)
     }
 
-    /// TCP and Multipath TCP where there is one group of each, in this order of groups.
+    /// Returns TCP and Multipath TCP if there is one group of each, in this order of groups.
     fn tcp_mptcp_pair(&self, order: &[usize]) -> Option<[usize; 2]> {
         let own = |transport: Transport| {
             let is_it = |at: &&usize| {
@@ -135,7 +135,7 @@ impl<'a> Comparison<'a> {
         Some(if place(pair[0]) < place(pair[1]) { pair } else { [pair[1], pair[0]] })
     }
 
-    /// One group's figure held against that of a worse one.
+    /// Compares one group's metric with that of a worse one.
     fn versus_text(&self, row: &ComparedMetric, best: usize, second: usize) -> Option<String> {
         let median = |at: usize| row.estimates.get(at)?.as_ref().map(|e| e.median);
         let name = |at: usize| self.groups.get(at).map_or("", |group| group.label.as_str());
@@ -158,14 +158,14 @@ impl<'a> Comparison<'a> {
         })
     }
 
-    /// `mptcp ÷ tcp`
+    /// Returns the name of a ratio: `mptcp ÷ tcp`.
     pub(crate) fn pair_name(&self, pair: &GroupRatio) -> String {
         let name = |at: usize| self.groups.get(at).map_or("", |group| group.label.as_str());
         format!("{} ÷ {}", name(pair.of), name(pair.to))
     }
 }
 
-/// Whether a ratio's interval leaves 1 out, and one can see that in what is shown of it.
+/// Returns true if a ratio's interval excludes 1, and the displayed digits show it.
 pub(crate) fn is_clear(ratio: &Ratio) -> bool {
     let shown = |interval: ConfidenceInterval| {
         ratio_text(interval.low) != "1.00" && ratio_text(interval.high) != "1.00"
@@ -173,7 +173,7 @@ pub(crate) fn is_clear(ratio: &Ratio) -> bool {
     ratio.is_clear() && ratio.interval.is_some_and(shown)
 }
 
-/// `1.93`, `0.052`: a ratio with three digits.
+/// Formats a ratio with three digits: `1.93`, `0.052`.
 pub(crate) fn ratio_text(ratio: f64) -> String {
     match ratio.abs() {
         small if small < 0.0995 => format!("{ratio:.3}"),
@@ -198,7 +198,7 @@ fn world_rank(group: &RunGroup<'_>) -> u8 {
     }
 }
 
-/// A figure of all groups; `None` when no run has it.
+/// Compares a metric across all groups; `None` when no run has it.
 fn compare(
     figure: &'static RunMetric,
     groups: &[RunGroup<'_>],
@@ -236,17 +236,17 @@ fn compare(
     Some(ComparedMetric { figure, estimates, samples, ratios })
 }
 
-/// The runs of a group that have the figure.
+/// Returns the runs of a group that have the metric.
 fn values<'a>(figure: &RunMetric, group: &RunGroup<'a>) -> Vec<(&'a StoredRun, f64)> {
     group.runs.iter().filter_map(|run| Some((*run, figure.value(run)?))).collect()
 }
 
-/// Values of the same repetition, where that means something: neighbours in time, or the same draws.
+/// Pairs values of the same repetition: neighbours in time, or the same random draws.
 fn pairs(a: &[(&StoredRun, f64)], b: &[(&StoredRun, f64)]) -> Option<Vec<(f64, f64)>> {
     let by_number = |runs: &[(&'_ StoredRun, f64)]| {
         let all: BTreeMap<u32, usize> =
             runs.iter().enumerate().map(|(at, (run, _))| (run.meta.repeat, at)).collect();
-        // Two calls' results together count each number twice, and their runs do not belong together.
+        // Results of two calls combined contain each number twice, and their runs are unrelated.
         (all.len() == runs.len()).then_some(all)
     };
     let (of_a, of_b) = (by_number(a)?, by_number(b)?);

@@ -1,4 +1,4 @@
-//! A comparison for the terminal.
+//! Text output of a comparison, for the terminal.
 
 use std::fmt::Write as _;
 
@@ -9,9 +9,9 @@ use crate::number;
 use crate::terminal::{TermStyle, worlds};
 use crate::text::{clean, cut, pad, wrap};
 
-/// Room for the names of figures.
+/// Room for the names of metrics.
 const LABEL_WIDTH: usize = 18;
-/// Narrower columns would break figures from their units.
+/// Narrower columns would break values from their units.
 const MIN_COLUMN_WIDTH: usize = 20;
 
 pub(super) fn table(comparison: &Comparison<'_>, width: usize, colour: bool) -> String {
@@ -46,7 +46,8 @@ fn head(out: &mut String, comparison: &Comparison<'_>, width: usize, ink: TermSt
     out.push('\n');
 }
 
-/// A cell's lines: median, quartiles, interval; what would only repeat the median is left out.
+/// Formats a cell's lines: median, quartiles, interval. Lines that would repeat the median are
+/// empty.
 fn cell(row: &ComparedMetric, estimate: Option<&Estimate>) -> [String; 3] {
     let Some(estimate) = estimate else {
         return ["–".to_owned(), String::new(), String::new()];
@@ -64,8 +65,8 @@ fn cell(row: &ComparedMetric, estimate: Option<&Estimate>) -> [String; 3] {
     [median, quartiles.unwrap_or_default(), interval.unwrap_or_default()]
 }
 
-/// `26.6–27.1`, in the unit of the figure above it where both have that; `None` where there is
-/// nothing between them.
+/// Formats a range such as `26.6–27.1`, in the unit of the value above it where both share it.
+/// `None` if the ends are equal.
 fn between(figure: &str, low: &str, high: &str) -> Option<String> {
     if low == high {
         return None;
@@ -106,7 +107,7 @@ fn estimates(out: &mut String, comparison: &Comparison<'_>, width: usize, ink: T
     let _ = writeln!(out, "{}\n", ink.faint(few));
 }
 
-/// The lines of a row; those that say nothing of any group are left out.
+/// Writes the lines of a row; lines that are empty for all groups are left out.
 fn lines(out: &mut String, row: &ComparedMetric, cells: &[[String; 3]], ink: TermStyle) {
     for at in 0..3 {
         let texts: Vec<&str> =

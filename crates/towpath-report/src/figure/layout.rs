@@ -1,4 +1,4 @@
-//! Panels, legend and title put together.
+//! Layout of a figure: panels, legend and title.
 
 use std::fmt::Write as _;
 
@@ -14,14 +14,14 @@ const WIDTH: f64 = 430.0;
 const HEIGHT: f64 = 306.0;
 /// Panels in a row.
 const COLUMNS: usize = 3;
-/// Around everything.
+/// Margin around the whole figure, in SVG units.
 const MARGIN: f64 = 12.0;
 /// Height of a line of the legend.
 const ROW: f64 = 19.0;
 /// Size of the letters at ticks.
 pub(super) const TICK: f64 = 12.0;
 
-/// The figure as a file of its own.
+/// Draws the figure as a standalone SVG file.
 pub fn svg(figure: &Figure) -> String {
     let columns = match figure.panels.len() {
         4 => 2,
@@ -63,7 +63,7 @@ pub fn svg(figure: &Figure) -> String {
     out
 }
 
-/// The panels one by one, for pages that place them by themselves.
+/// Draws each panel separately, for pages with their own layout.
 pub fn panels(figure: &Figure) -> Vec<String> {
     let each = figure.panels.iter().enumerate().map(|(number, panel)| {
         let mut out = open([WIDTH, HEIGHT], &panel.title);
@@ -75,7 +75,7 @@ pub fn panels(figure: &Figure) -> Vec<String> {
     each.collect()
 }
 
-/// The legend, line by line as a picture of at most this width.
+/// Draws the legend, each line as a picture of at most this width.
 pub fn legend(figure: &Figure, across: f64) -> String {
     let entries = entries(figure);
     let rows = flow(&entries, across);
@@ -99,7 +99,7 @@ fn open([across, down]: [f64; 2], label: &str) -> String {
     )
 }
 
-/// What a listener hears instead of the picture.
+/// Returns the text that a screen reader reads instead of the picture.
 fn aria_label(figure: &Figure) -> String {
     let mut text = figure.title.clone();
     for panel in &figure.panels {
@@ -116,22 +116,22 @@ fn aria_label(figure: &Figure) -> String {
     text
 }
 
-/// `(a)`, where there are several panels.
+/// Returns the panel's letter, `(a)`, if there are several panels.
 fn letter(figure: &Figure, number: usize) -> Option<String> {
     let letter = ('a'..='z').nth(number).filter(|_| figure.panels.len() > 1)?;
     Some(format!("({letter})"))
 }
 
-/// One thing in the legend.
+/// Entry of the legend.
 #[derive(Debug, Clone)]
 struct LegendEntry<'a> {
-    /// The panel and the number of the curve in it; `None` for what others say.
+    /// Panel and number of the curve in it; `None` for reference points.
     curve: Option<(&'a Panel, usize)>,
     name: String,
     room: f64,
 }
 
-/// Every curve once, and the reference points.
+/// Returns every curve once, and the reference points.
 fn entries(figure: &Figure) -> Vec<LegendEntry<'_>> {
     let room = |name: &str| 34.0 + 7.0 + width(name, 12.5) + 18.0;
     let mut found: Vec<(usize, LegendEntry<'_>)> = Vec::new();
@@ -153,7 +153,7 @@ fn entries(figure: &Figure) -> Vec<LegendEntry<'_>> {
     entries
 }
 
-/// Entries in lines of at most this width.
+/// Breaks entries into lines of at most this width.
 fn flow<'a>(entries: &[LegendEntry<'a>], across: f64) -> Vec<Vec<LegendEntry<'a>>> {
     let mut rows: Vec<Vec<LegendEntry<'a>>> = Vec::new();
     let mut used = f64::INFINITY;
@@ -187,7 +187,7 @@ fn entry_row(out: &mut String, row: &[LegendEntry<'_>], [mut x, y]: [f64; 2]) {
     }
 }
 
-/// One panel, with its top left corner at the origin.
+/// Draws one panel, with its top left corner at the origin.
 fn draw(out: &mut String, panel: &Panel, letter: Option<&str>) {
     let title = [letter.unwrap_or_default(), &panel.title].join(" ");
     let top = if title.trim().is_empty() { 10.0 } else { 30.0 };
@@ -215,7 +215,7 @@ fn draw(out: &mut String, panel: &Panel, letter: Option<&str>) {
     out.push_str("</svg></g>");
 }
 
-/// Grid, ticks and labels.
+/// Draws grid, ticks and labels.
 fn frame(
     out: &mut String,
     panel: &Panel,

@@ -1,4 +1,4 @@
-//! Texts of our own SVG as outlines of their letters, for which no font must be there.
+//! Texts of our own SVG as outlines of their letters, so that no font has to be installed.
 
 use std::fmt::Write as _;
 
@@ -9,10 +9,11 @@ use super::png::PngError;
 
 const REGULAR: (&str, &[u8]) = ("Arimo", include_bytes!("font/Arimo-Regular.ttf"));
 const BOLD: (&str, &[u8]) = ("Arimo Bold", include_bytes!("font/Arimo-Bold.ttf"));
-/// Shown for a letter that the fonts do not have.
+/// Replacement for a letter that the fonts do not have.
 const REPLACEMENT: char = '\u{fffd}';
 
-/// The picture with every `<text>` as a `<path>`; only what `layout` and `marks` write is understood.
+/// Replaces every `<text>` of the picture with a `<path>`. Understands only the output of `layout`
+/// and `marks`.
 pub(super) fn outlined(svg: &str) -> Result<String, PngError> {
     let [regular, bold] = [Font::read(REGULAR)?, Font::read(BOLD)?];
     let mut out = String::with_capacity(svg.len() * 2);
@@ -30,15 +31,15 @@ pub(super) fn outlined(svg: &str) -> Result<String, PngError> {
     Ok(out)
 }
 
-/// What the attributes of a text say.
+/// Parsed attributes of a text.
 #[derive(Debug)]
 struct SvgText<'a> {
     at: [f32; 2],
     size: f32,
     bold: bool,
-    /// How much of its width is left of its place.
+    /// Part of the width that lies left of the position, 0 to 1.
     anchor: f32,
-    /// What a path has, too.
+    /// Attributes that a path also has.
     others: Vec<(&'a str, &'a str)>,
 }
 
@@ -63,7 +64,7 @@ impl<'a> SvgText<'a> {
     }
 }
 
-/// What `text::esc` has escaped; an ampersand last, as it begins the others.
+/// Undoes `text::esc`. The ampersand comes last, as it begins the other escapes.
 fn unescaped(text: &str) -> String {
     let each = [("&lt;", "<"), ("&gt;", ">"), ("&quot;", "\""), ("&#39;", "'"), ("&amp;", "&")];
     each.iter().fold(text.to_owned(), |text, (escaped, letter)| text.replace(escaped, letter))
@@ -81,7 +82,7 @@ impl Font {
         Ok(Self { face, units })
     }
 
-    /// A letter, and how far the next one is from it, in units of the font.
+    /// Returns a letter's glyph and its advance width, in units of the font.
     fn glyph(&self, letter: char) -> (GlyphId, f32) {
         let found = self.face.glyph_index(letter).or_else(|| self.face.glyph_index(REPLACEMENT));
         let glyph = found.unwrap_or_default();
@@ -109,7 +110,7 @@ impl Font {
     }
 }
 
-/// Writes outlines: upwards is less in a picture, and more in a font.
+/// Writes outlines. The y axis points down in a picture, and up in a font.
 struct OutlineWriter<'a> {
     out: &'a mut String,
     scale: f32,
@@ -153,7 +154,7 @@ impl OutlineBuilder for OutlineWriter<'_> {
 mod tests {
     use super::*;
 
-    /// The numbers of a path's points, across and down.
+    /// Returns the minimum and maximum of a path's points, across and down.
     fn ends(path: &str) -> [(f32, f32); 2] {
         let (_, d) = path.split_once("d=\"M0 0").unwrap();
         let d = d.split('"').next().unwrap();
@@ -199,7 +200,7 @@ mod tests {
     fn bold_letters_are_heavier_and_escaped_ones_are_one_letter() {
         assert_ne!(of("<text >a</text>"), of("<text font-weight=\"600\">a</text>"));
         assert_eq!(unescaped("a &lt; b &amp;amp; &quot;c&#39;"), "a < b &amp; \"c'");
-        // One that no font has is shown as such, not left out.
+        // A letter missing in all fonts is shown as the replacement, not left out.
         assert_eq!(of("<text >\u{4e00}</text>"), of("<text >\u{fffd}</text>"));
         assert!(ends(&of("<text >\u{4e00}</text>"))[0].1 > 5.0);
     }

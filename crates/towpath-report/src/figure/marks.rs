@@ -1,4 +1,4 @@
-//! Draws curves, bars and what others found.
+//! Drawing of curves, bars and reference points.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -8,12 +8,12 @@ use super::style::{INK, MUTED, MarkerStyle, colour, dash, marker, width};
 use super::{Curve, CurveKind, CurvePoint, Panel};
 use crate::text::esc;
 
-/// More points than this have a band instead of bars of their own.
+/// Maximum number of points with bars of their own; more get a band.
 const MAX_BARS: usize = 30;
-/// More points than this have no markers, or only some of them.
+/// Maximum number of points with a marker each; beyond that, only some or none have one.
 const MAX_MARKERS: usize = 40;
 
-/// Where values are in a panel's data area, whose top left corner is the origin.
+/// Mapping of values into a panel's data area, whose top left corner is the origin.
 #[derive(Debug)]
 pub(super) struct PlotArea<'a> {
     pub(super) x: &'a AxisLayout,
@@ -34,14 +34,14 @@ impl PlotArea<'_> {
         Some([self.x(x)?, self.y(y)?])
     }
 
-    /// How wide a name's place is.
+    /// Returns the width of a name's slot.
     fn slot(&self) -> f64 {
         let [first, second] = [0.0, 1.0].map(|at| self.x(at).unwrap_or(0.0));
         second - first
     }
 }
 
-/// Heights of the stacks of a panel, and of their whiskers.
+/// Returns the heights of a panel's stacks, and of their whiskers.
 pub(super) fn tops(panel: &Panel) -> Vec<f64> {
     let mut tops: BTreeMap<(usize, i64), f64> = BTreeMap::new();
     for curve in run_curves(panel) {
@@ -90,7 +90,7 @@ pub(super) fn draw(out: &mut String, panel: &Panel, plane: &PlotArea<'_>) {
     }
 }
 
-/// Where both axes are equal, and what is within a factor of that.
+/// Draws the diagonal of equal axes, and a band of `factor` around it.
 fn diagonal(out: &mut String, factor: f64, plane: &PlotArea<'_>) {
     let [low, high] = [plane.x.low(), plane.x.high()];
     let corners = [(low, factor), (high, factor), (high, 1.0 / factor), (low, 1.0 / factor)];
@@ -109,7 +109,7 @@ fn diagonal(out: &mut String, factor: f64, plane: &PlotArea<'_>) {
     }
 }
 
-/// The curves that are made of runs.
+/// Returns the curves that are made of runs.
 fn run_curves(panel: &Panel) -> impl Iterator<Item = &Curve> {
     panel.curves.iter().filter(|curve| !curve.given)
 }
@@ -119,7 +119,7 @@ fn markers(out: &mut String, curve: &Curve, plane: &PlotArea<'_>) {
     places.for_each(|place| marker(out, Some(curve.style), place, MarkerStyle::of(curve)));
 }
 
-/// Whether a point's spread can be seen.
+/// Returns `[x, low, high]` of a point's spread if it is large enough to see.
 fn visible_spread(point: &CurvePoint, plane: &PlotArea<'_>) -> Option<[f64; 3]> {
     let x = plane.x(point.x)?;
     let low = point.spread[0].max(plane.y.low());
@@ -137,7 +137,7 @@ fn whisker(out: &mut String, [x, low, high]: [f64; 3], colour: &str) {
     );
 }
 
-/// Error bars where they can be told apart, else a band.
+/// Draws error bars where they can be distinguished, else a band.
 fn spread(out: &mut String, curve: &Curve, plane: &PlotArea<'_>) {
     let known = curve.points.iter().filter_map(|point| visible_spread(point, plane));
     if curve.points.len() <= MAX_BARS {
@@ -184,7 +184,7 @@ fn path(out: &mut String, curve: &Curve, places: &[[f64; 2]]) {
     );
 }
 
-/// A distribution function with a few markers, which are only there to tell it from others.
+/// Draws a distribution function with a few markers, which only distinguish it from others.
 fn steps(out: &mut String, curve: &Curve, plane: &PlotArea<'_>) {
     const MARKERS: usize = 5;
     let mut places = Vec::new();
@@ -202,7 +202,7 @@ fn steps(out: &mut String, curve: &Curve, plane: &PlotArea<'_>) {
     }
     path(out, curve, &places);
     let every = (curve.points.len() / MARKERS).max(1);
-    // Those of different curves are not at the same heights.
+    // Markers of different curves are at different heights.
     let first = (curve.style % MARKERS) * every / MARKERS;
     for point in curve.points.iter().skip(first).step_by(every) {
         if let Some(place) = plane.at(point.x, point.middle) {
@@ -211,7 +211,7 @@ fn steps(out: &mut String, curve: &Curve, plane: &PlotArea<'_>) {
     }
 }
 
-/// Bars that stand beside each other at each name.
+/// Returns the number of adjacent bars at each name.
 fn columns(panel: &Panel) -> usize {
     if panel.kind == CurveKind::StackedBars {
         return run_curves(panel).map(|curve| curve.group + 1).max().unwrap_or(1);
@@ -219,18 +219,18 @@ fn columns(panel: &Panel) -> usize {
     run_curves(panel).count().max(1)
 }
 
-/// How much room each of them has.
+/// Returns the width of one bar's slot.
 fn slot_width(panel: &Panel, plane: &PlotArea<'_>) -> f64 {
     plane.slot() * 0.78 / columns(panel) as f64
 }
 
-/// How far a bar is from the middle of its name's place.
+/// Returns the distance of a bar from the middle of its name's slot.
 fn column(panel: &Panel, plane: &PlotArea<'_>, number: usize) -> f64 {
     let middle = (columns(panel) as f64 - 1.0) / 2.0;
     (number as f64 - middle) * slot_width(panel, plane).min(50.0)
 }
 
-/// Bars of each name beside each other, or those of one group on top of each other.
+/// Draws the bars of each name next to each other, or those of one group on top of each other.
 fn bars(out: &mut String, panel: &Panel, plane: &PlotArea<'_>) {
     let stacked = panel.kind == CurveKind::StackedBars;
     let thick = (slot_width(panel, plane) * 0.92).min(46.0);
@@ -260,7 +260,8 @@ fn rectangle(x: f64, y: f64, width: f64, height: f64) -> String {
     format!("x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\"")
 }
 
-/// Which pattern a bar has: those of the same colour differ by it, and in print all do.
+/// Returns the fill pattern of a bar, which distinguishes bars of the same colour, and all bars in
+/// print.
 fn tone(stacked: bool, curve: &Curve) -> usize {
     if stacked { curve.group + 2 * (curve.style % 2) } else { curve.style }
 }
@@ -277,7 +278,7 @@ pub(super) fn fill(out: &mut String, curve: &Curve, outline: &str, tone: usize) 
     );
 }
 
-/// The patterns that [`fill`] uses; once for each file.
+/// Returns the patterns that [`fill`] uses; once for each file.
 pub(super) fn patterns() -> &'static str {
     "<defs><pattern id=\"t0\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\"/>\
      <pattern id=\"t1\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\">\
@@ -288,7 +289,7 @@ pub(super) fn patterns() -> &'static str {
      <circle cx=\"2.5\" cy=\"2.5\" r=\"1\" fill=\"#fff\"/></pattern></defs>"
 }
 
-/// A piece of a curve for the legend, 34 units wide, around the given height.
+/// Draws a piece of a curve for the legend, 34 units wide, around the given height.
 pub(super) fn sample(out: &mut String, panel: &Panel, number: usize, [x, y]: [f64; 2]) {
     let Some(curve) = panel.curves.get(number) else { return };
     match panel.kind {
@@ -310,7 +311,7 @@ pub(super) fn sample(out: &mut String, panel: &Panel, number: usize, [x, y]: [f6
     }
 }
 
-/// The widest of some labels.
+/// Returns the width of the widest label.
 pub(super) fn widest<'a>(labels: impl Iterator<Item = &'a str>, size: f64) -> f64 {
     labels.map(|label| width(label, size)).fold(0.0, f64::max)
 }

@@ -1,10 +1,10 @@
-//! Figures as a paper has them: standalone SVG and PNG, legible in print and without colours.
+//! Figures as in a paper: standalone SVG and PNG, legible in print and without colours.
 //!
-//! A [`Figure`] is data in the units in which it is drawn; `place` maps values to points of a panel,
-//! `marks` draws curves, `style` says how the n-th of them looks (in every panel the same), `layout`
-//! puts panels, legend and title together, and `png` makes dots of it, with `letters` of our own.
-//! Unlike the charts of a report (`chart`), which follow the reader's screen and colours, a figure has
-//! a fixed size and a white ground: it is made to be copied.
+//! A [`Figure`] is data in the units in which it is drawn. `place` maps values to points of a
+//! panel, `marks` draws curves, and `style` defines the look of the n-th curve in every panel.
+//! `layout` puts panels, legend and title together. `png` rasterises the result, with glyph
+//! outlines from `letters`. The charts of a report (`chart`) follow the reader's screen and
+//! colours. A figure has a fixed size and a white ground, because it is made to be copied.
 
 mod layout;
 mod letters;
@@ -25,9 +25,9 @@ pub use table::csv;
 pub struct Figure {
     /// Title above all panels.
     pub title: String,
-    /// Side by side, at most three in a row.
+    /// Panels side by side, at most three in a row.
     pub panels: Vec<Panel>,
-    /// Who says the reference points, for the legend.
+    /// Source of the reference points, for the legend.
     pub source: Option<String>,
 }
 
@@ -36,57 +36,57 @@ pub struct Figure {
 pub struct Panel {
     /// Title above it; may be empty.
     pub title: String,
-    /// How its curves are drawn.
+    /// Drawing style of its curves.
     pub kind: CurveKind,
-    /// Horizontal axis.
+    /// Horizontal axis of the panel.
     pub x: Axis,
-    /// Vertical axis.
+    /// Vertical axis of the panel.
     pub y: Axis,
-    /// What was found.
+    /// Curves of the runs, and given ones.
     pub curves: Vec<Curve>,
-    /// What somebody else found.
+    /// Points that the source publishes.
     pub references: Vec<ReferencePoint>,
-    /// What somebody claims: horizontal lines.
+    /// Horizontal lines for claims of the source.
     pub lines: Vec<HorizontalLine>,
-    /// Where both axes are equal, with a band of this factor to both sides.
+    /// Diagonal of equal axes, with a band of this factor on both sides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub diagonal: Option<f64>,
 }
 
-/// How curves are drawn.
+/// Drawing style of the curves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CurveKind {
     /// Points with error bars, joined by lines.
     Lines,
-    /// Bars beside each other at each name.
+    /// Bars next to each other at each name.
     Bars,
-    /// As bars, and those of one group on top of each other.
+    /// Bars, with those of one group on top of each other.
     StackedBars,
-    /// Steps: shares of the runs whose value is at most so large.
+    /// Steps: share of the runs with at most this value.
     Cdf,
-    /// Points alone.
+    /// Points without lines between them.
     Scatter,
 }
 
-/// An axis.
+/// One axis of a panel.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Axis {
-    /// What is on it, with its unit: `receive buffer (KB)`.
+    /// Quantity with its unit: `receive buffer (KB)`.
     pub label: String,
-    /// How values are placed.
+    /// Scale that maps values to positions.
     pub scale: ScaleKind,
-    /// From where to where; from the values when not given.
+    /// Both ends of the axis; `None` derives them from the values.
     pub range: Option<[f64; 2]>,
 }
 
-/// How values are placed on an axis.
+/// Scale that maps values to positions on an axis.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum ScaleKind {
-    /// Evenly.
+    /// Linear scale with evenly spaced ticks.
     Linear,
-    /// By their logarithms.
+    /// Logarithmic scale; needs positive values.
     Log,
-    /// The value is the number of a name, from 0.
+    /// Names; a value is the index of one, from 0.
     Names(Vec<String>),
 }
 
@@ -95,53 +95,53 @@ pub enum ScaleKind {
 pub struct Curve {
     /// Name in the legend.
     pub name: String,
-    /// Colour, marker and dash, by number: the same variant has the same in all panels.
+    /// Number of the colour, marker and dash: the same variant has the same in all panels.
     pub style: usize,
-    /// Bars of one group stand on top of each other, if the panel stacks.
+    /// Bars of the same group are stacked if the panel stacks.
     pub group: usize,
-    /// Measured over real kernels, where the figure has simulated curves, too: it looks like the one
-    /// of its style, with a ring as marker, or a paler bar.
+    /// Measured over real kernels, in a figure that also has simulated curves. Looks like the
+    /// curve of its style, with a ring as marker, or a paler bar.
     #[serde(default)]
     pub emulated: bool,
-    /// Whether somebody else gives its points: they are hollow, and have neither runs nor spread.
+    /// True if another source gives its points: they are hollow, without runs or spread.
     #[serde(default)]
     pub given: bool,
-    /// In order of `x`.
+    /// Points of the curve, in order of `x`.
     pub points: Vec<CurvePoint>,
 }
 
-/// What some runs say together.
+/// Result of some runs at one position.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct CurvePoint {
     /// Place on the horizontal axis.
     pub x: f64,
-    /// Median or mean.
+    /// Median or mean of the runs.
     pub middle: f64,
-    /// Ends of the spread; equal to the middle when there is none.
+    /// Ends of the spread; equal to the middle when all runs agree.
     pub spread: [f64; 2],
-    /// How many runs.
+    /// Number of runs behind the point.
     pub runs: usize,
 }
 
-/// A point that somebody else gives.
+/// A point that the source publishes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ReferencePoint {
-    /// The curve whose colour and marker it has; ink if there is none of that style.
+    /// Style number of the curve whose colour and marker it has; ink if no curve has that style.
     pub style: Option<usize>,
     /// Name of what was measured, for the table.
     pub name: String,
     /// Place on the horizontal axis.
     pub x: f64,
-    /// Value.
+    /// Value on the vertical axis.
     pub y: f64,
 }
 
-/// A horizontal line.
+/// A horizontal line with a text.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct HorizontalLine {
-    /// Value.
+    /// Value on the vertical axis.
     pub at: f64,
-    /// What it means, in a few words.
+    /// Meaning of the line, in a few words.
     pub text: String,
 }
 

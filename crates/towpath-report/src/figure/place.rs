@@ -1,4 +1,4 @@
-//! From values to places on an axis, and which of them get a tick.
+//! Mapping of values to positions on an axis, and choice of ticks.
 
 use super::{Axis, CurveKind, Panel, ScaleKind};
 use crate::chart::{tick_label, ticks};
@@ -9,14 +9,14 @@ pub(super) struct AxisLayout {
     low: f64,
     high: f64,
     log: bool,
-    /// Where the ticks are, and what is written there.
+    /// Tick values with their labels.
     pub(super) ticks: Vec<(f64, String)>,
-    /// Ticks without text.
+    /// Values of minor ticks, which have no label.
     pub(super) minor: Vec<f64>,
 }
 
 impl AxisLayout {
-    /// From 0 to 1 within the axis; what is not a number is nowhere.
+    /// Returns the position: 0 to 1 within the axis, beyond that outside; `None` if undefined.
     pub(super) fn part(&self, value: f64) -> Option<f64> {
         let place = |value: f64| if self.log { value.log10() } else { value };
         let (low, high) = (place(self.low), place(self.high));
@@ -24,12 +24,12 @@ impl AxisLayout {
         part.is_finite().then_some(part)
     }
 
-    /// The low end.
+    /// Returns the low end, in units of the axis.
     pub(super) fn low(&self) -> f64 {
         self.low
     }
 
-    /// The high end.
+    /// Returns the high end, in units of the axis.
     pub(super) fn high(&self) -> f64 {
         self.high
     }
@@ -45,7 +45,7 @@ impl AxisLayout {
         }
     }
 
-    /// Evenly, with round ticks.
+    /// Returns a linear axis with round ticks.
     fn linear([low, high]: [f64; 2], fixed: bool, wanted: usize) -> Self {
         let (low, high) = if high > low { (low, high) } else { (low, low + 1.0) };
         let steps = ticks(high - low.min(0.0), wanted);
@@ -62,8 +62,8 @@ impl AxisLayout {
         Self { low, high, log: false, ticks, minor: Vec::new() }
     }
 
-    /// By logarithms: ticks at the values themselves where they are few, else at 1, 2 and 5 times
-    /// the powers of ten, or at the powers alone.
+    /// Returns a logarithmic axis. Ticks are at the values themselves if they are few. Otherwise
+    /// they are at 1, 2 and 5 times the powers of ten, or at the powers alone.
     fn log([low, high]: [f64; 2], values: &[f64], room: f64) -> Self {
         let (from, to) = (low.log10(), high.log10());
         let far = |a: f64, b: f64| (b.log10() - a.log10()) / (to - from) * room > 30.0;
@@ -86,14 +86,14 @@ impl AxisLayout {
     }
 }
 
-/// The horizontal axis of a panel that has so much room.
+/// Returns the horizontal axis of a panel that is `room` wide.
 pub(super) fn horizontal(panel: &Panel, room: f64) -> AxisLayout {
     let points = panel.curves.iter().flat_map(|curve| &curve.points).map(|point| point.x);
     let others = panel.references.iter().map(|reference| reference.x);
     axis(&panel.x, points.chain(others), room, 6, panel.kind == CurveKind::Lines)
 }
 
-/// The vertical axis of a panel that has so much room.
+/// Returns the vertical axis of a panel that is `room` high.
 pub(super) fn vertical(panel: &Panel, room: f64) -> AxisLayout {
     if panel.kind == CurveKind::Cdf {
         let share = Axis { range: Some(panel.y.range.unwrap_or([0.0, 100.0])), ..panel.y.clone() };
@@ -125,7 +125,7 @@ fn axis(
     match (&axis.scale, axis.range) {
         (ScaleKind::Names(names), _) => AxisLayout::names(names),
         (ScaleKind::Linear, Some(range)) => AxisLayout::linear(range, true, wanted),
-        // A curve may begin far from zero, a height may not: its length is what is compared.
+        // A curve may begin far from zero. A bar may not: readers compare its length.
         (ScaleKind::Linear, None) if tight && least > 0.5 * most => {
             AxisLayout::linear([least, most], false, wanted)
         }

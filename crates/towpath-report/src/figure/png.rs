@@ -1,7 +1,7 @@
-//! A figure as a picture of dots, for what cannot show SVG.
+//! PNG rendering of a figure, for programs that cannot show SVG.
 //!
-//! It is drawn from the SVG, of which only the letters are not left to the reader's machine: so it has
-//! the same bytes everywhere.
+//! The PNG is drawn from the SVG with glyph outlines from bundled fonts. So it has the same bytes
+//! on every machine.
 
 use resvg::tiny_skia::{Pixmap, Transform};
 use resvg::usvg::{Options, Tree};
@@ -13,24 +13,24 @@ use super::{Figure, svg};
 /// Dots for each unit of the SVG: sharp in print and on dense screens.
 const SCALE: f32 = 2.0;
 
-/// Why there is no picture.
+/// Reason for a failed PNG rendering.
 #[derive(Debug, Error)]
 pub enum PngError {
-    /// A font that comes with the program cannot be read.
+    /// A bundled font that cannot be read.
     #[error("the font `{0}` cannot be read")]
     Font(&'static str),
-    /// The SVG is none.
+    /// The SVG does not parse.
     #[error("the figure cannot be drawn: {0}")]
     Svg(#[from] resvg::usvg::Error),
-    /// A picture of that size has no room in memory.
+    /// A picture too large for memory: width and height in dots.
     #[error("a picture of {0} x {1} dots is too large")]
     Size(u32, u32),
-    /// It cannot be packed.
+    /// PNG encoding failed; contains the encoder's message.
     #[error("the picture cannot be packed: {0}")]
     Packed(String),
 }
 
-/// The figure as PNG, with two dots for each unit of the SVG.
+/// Renders the figure as PNG, with two dots for each unit of the SVG.
 pub fn png(figure: &Figure) -> Result<Vec<u8>, PngError> {
     let tree = Tree::from_str(&outlined(&svg(figure))?, &Options::default())?;
     let [across, down] =

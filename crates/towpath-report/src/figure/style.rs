@@ -1,29 +1,29 @@
-//! How the n-th curve looks: a colour, a marker and a dash, each enough to tell it from the others.
+//! Style of the n-th curve: a colour, a marker and a dash, each enough to distinguish it.
 
 use std::fmt::Write as _;
 
 use super::Curve;
 
-/// Text and axes.
+/// Colour of text and axes.
 pub(super) const INK: &str = "#1a1d21";
-/// What is said aside.
+/// Colour of secondary text.
 pub(super) const MUTED: &str = "#59626c";
-/// Grid.
+/// Colour of the grid.
 pub(super) const LINE: &str = "#dfe3e8";
-/// Fonts that look alike and are as wide as `width` believes.
+/// Fonts that look alike and match the widths of `width`.
 pub(super) const FONTS: &str = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif";
 
-/// Told apart with every kind of colour vision, and dark enough on white.
+/// Colours that remain distinct with every kind of colour vision, and are dark enough on white.
 const COLOURS: [&str; 8] =
     ["#0072b2", "#d55e00", "#009e73", "#7b52c9", "#8d7400", "#2f9fc4", "#96502d", "#66727d"];
 const DASHES: [&str; 5] = ["", "7 3", "2 2.5", "9 3 2 3", "12 3 3 3 3 3"];
 
-/// The colour of a style.
+/// Returns the colour of a style.
 pub(super) fn colour(style: usize) -> &'static str {
     COLOURS.get(style % COLOURS.len()).copied().unwrap_or(INK)
 }
 
-/// The dash of a style as an attribute; nothing for a solid line.
+/// Returns the dash of a style as an attribute; empty for a solid line.
 pub(super) fn dash(style: usize) -> String {
     match DASHES.get(style % DASHES.len()) {
         Some(&"") | None => String::new(),
@@ -31,14 +31,14 @@ pub(super) fn dash(style: usize) -> String {
     }
 }
 
-/// How a marker is filled.
+/// Fill of a marker, by source of the point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum MarkerStyle {
-    /// What was measured.
+    /// Measured by our own runs.
     Filled,
-    /// The same in the other world: hollow, with a dot in the middle.
+    /// Measured in the other world: hollow, with a dot in the middle.
     Ringed,
-    /// What others say.
+    /// Published by another source.
     Hollow,
 }
 
@@ -105,7 +105,8 @@ fn shape(out: &mut String, style: usize, [x, y]: [f64; 2], r: f64, look: &str) {
     let _ = write!(out, "Z\" {look}/>");
 }
 
-/// About how wide a text is in units of its size; the fonts of [`FONTS`] differ by a few per cent.
+/// Returns the approximate width of a text in units of its size; the fonts of [`FONTS`] differ by
+/// a few per cent.
 pub(super) fn width(text: &str, size: f64) -> f64 {
     let letter = |c: char| match c {
         'i' | 'j' | 'l' | '.' | ',' | ':' | ';' | '\'' | '|' | '!' => 0.26,

@@ -1,11 +1,11 @@
-//! The numbers behind a figure.
+//! Table of the numbers in a figure.
 
 use std::fmt::Write as _;
 
 use super::{Figure, Panel, ScaleKind};
 
-/// Every point that is drawn, also those that somebody else gives (without spread and runs), as a
-/// table of comma-separated values, in the units of the axes.
+/// Returns every drawn point as comma-separated values, in the units of the axes. Points of other
+/// sources are included, without spread and runs.
 pub fn csv(figure: &Figure) -> String {
     let mut out = "panel,variant,x_label,x,y_label,middle,low,high,runs\n".to_owned();
     for (number, panel) in figure.panels.iter().enumerate() {
@@ -44,7 +44,7 @@ fn place(panel: &Panel, x: f64) -> String {
     }
 }
 
-/// Six significant digits: more than any run is worth, and the same on every machine.
+/// Formats six significant digits: more than any run justifies, and the same on every machine.
 fn number_text(value: f64) -> String {
     if !value.is_finite() {
         return String::new();
@@ -56,7 +56,7 @@ fn number_text(value: f64) -> String {
     short.to_owned()
 }
 
-/// A cell that keeps its commas.
+/// Quotes a cell that contains commas.
 fn cell(text: &str) -> String {
     if text.contains(['"', ',', '\n', '\r']) {
         return format!("\"{}\"", text.replace('"', "\"\""));

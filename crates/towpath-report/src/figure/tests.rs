@@ -171,7 +171,7 @@ fn the_picture_of_dots_is_twice_as_large_and_has_the_same_bytes_each_time() {
     assert_eq!(head, b"\x89PNG\r\n\x1a\n");
     let length = |at: usize| u32::from_be_bytes(size[at..at + 4].try_into().unwrap());
     assert!(text.contains(&format!("width=\"{}\" height=\"{}\"", length(0) / 2, length(4) / 2)));
-    // Other letters are another picture: they are drawn, whatever fonts this machine has.
+    // Another text yields another picture: glyphs are drawn, independent of the machine's fonts.
     let other = Figure { title: "Another one".into(), ..all() };
     assert_ne!(picture, png(&other).unwrap());
 }
@@ -210,7 +210,7 @@ fn a_curve_has_one_style_in_all_panels_and_one_legend_entry() {
     assert_eq!(first.replace("(a)", ""), second.replace("(b)", ""));
 }
 
-/// One panel of each kind, with a curve that somebody else gives.
+/// Returns one panel of each kind, with a curve of published points.
 fn with_given() -> Figure {
     let mut figure = all();
     for panel in &mut figure.panels {

@@ -1,4 +1,4 @@
-//! The same as a page of the documentation, with pictures beside it.
+//! The gallery as a Markdown page of the documentation, with links to its pictures.
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,7 @@ use super::GalleryEntry;
 use super::page::joined;
 use crate::text::capital;
 
-/// The document; `images` is the pictures' folder as a link has it.
+/// Returns the document; `images` is the pictures' folder as used in links.
 pub fn markdown(entries: &[GalleryEntry], images: &str) -> String {
     let thin = if entries.iter().any(|entry| entry.quick) { " --thin" } else { "" };
     let worlds = entries.first().map(|entry| entry.worlds.join(",")).unwrap_or_default();
@@ -78,12 +78,12 @@ fn section(out: &mut String, entry: &GalleryEntry, images: &str) {
     let _ = writeln!(out, "\nVerdict: {}.", plain(entry.verdict.trim_end_matches('.')));
 }
 
-/// One line of a table.
+/// Escapes a table cell, on one line.
 fn cell(text: &str) -> String {
     plain(text).replace('|', "\\|")
 }
 
-/// On one line, and without anything that Markdown takes for a tag.
+/// Joins lines, and escapes everything that Markdown takes for a tag.
 fn plain(text: &str) -> String {
     joined(text).replace('<', "&lt;").replace('>', "&gt;")
 }

@@ -1,8 +1,8 @@
 //! Published figures that were repeated: one page that shows them all, and the same as Markdown.
 //!
-//! What stands beside a figure is the source's claim and what ours says to it. Everything is drawn
-//! anew from an [`GalleryEntry`], which is stored as JSON beside the picture: so a page can show figures that
-//! were made one by one.
+//! Each figure comes with the source's claims and the verdict of our runs. Everything is drawn
+//! anew from a [`GalleryEntry`], which is stored as JSON next to the picture. So a page can show
+//! figures that were made one by one.
 
 mod markdown;
 mod page;
@@ -16,71 +16,71 @@ use crate::figure::Figure;
 pub use markdown::markdown;
 pub use page::page;
 
-/// One figure and what is said of it.
+/// One reproduced figure with its claims and verdict.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct GalleryEntry {
-    /// Short name, from which those of its files are made.
+    /// Short name, from which file names are made.
     pub name: String,
-    /// One line.
+    /// Title in one line.
     pub title: String,
-    /// Who published it.
+    /// Publication that the figure is from.
     pub source: String,
-    /// Where it was run: `sim`, `emu`, or both.
+    /// Worlds of the runs: `sim`, `emu`, or both.
     pub worlds: Vec<String>,
-    /// Whether only a part of it was run.
+    /// True if only a part of the runs was made.
     #[serde(rename = "thin")]
     pub quick: bool,
-    /// Runs.
+    /// Number of runs with and without a result.
     pub runs: usize,
-    /// Those without a result.
+    /// Number of runs without a result.
     pub failed: usize,
-    /// Emulated ones that were too late or too noisy to be trusted.
+    /// Number of emulated runs that were too late or too noisy to be trusted.
     #[serde(default)]
     pub degraded: usize,
-    /// Program that made it.
+    /// Name and version of the program that made it.
     pub made_by: String,
-    /// The figure.
+    /// Plot of our results with the published points.
     pub figure: Figure,
-    /// What the source claims.
+    /// Claims of the source with their checks.
     pub claims: Vec<ClaimEntry>,
     /// All claims together, in one sentence.
     pub verdict: String,
-    /// Points that the source gives: panel (empty for all), what, where on the axis, value, place in
-    /// the source.
+    /// Published points: panel (empty for all), what, place on the axis, value, place in the
+    /// source.
     pub published: Vec<[String; 5]>,
-    /// `README.md` of the reproduction.
+    /// Text of the reproduction's `README.md`.
     pub readme: String,
-    /// Files that belong to it, beside the page.
+    /// Files that belong to it, in the page's folder.
     pub files: Vec<String>,
 }
 
-/// A claim and what became of it.
+/// A claim and its check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClaimEntry {
-    /// In words.
+    /// Claim in plain words.
     pub text: String,
-    /// Where the source says so.
+    /// Place of the claim in the source.
     pub source: String,
-    /// Where it was checked, if the figure has several worlds.
+    /// World of the check, if the figure has several worlds.
     pub world: Option<String>,
-    /// Whether it holds; `None` when it was not checked.
+    /// True if the claim holds; `None` when it was not checked.
     pub holds: Option<bool>,
-    /// Whether that was expected.
+    /// True if the outcome was expected.
     pub expected: bool,
-    /// What was measured.
+    /// Measured values as text.
     pub measured: String,
-    /// Why it fails, and what shows it.
+    /// Reason for a failed claim, with its evidence.
     pub deviation: Option<String>,
 }
 
 impl ClaimEntry {
-    /// Where the source says so, and where it was checked, if that must be said.
+    /// Returns the claim's place in the source, and the world of its check if there are several.
     pub fn place(&self) -> String {
         let world = self.world.as_ref().map(|world| format!("; in `{world}`"));
         format!("{}{}", self.source, world.unwrap_or_default())
     }
 
-    /// `✓`, `✗` or `–`
+    /// Returns a sign for the outcome: `✓`, `✗` or `–`.
     pub fn sign(&self) -> &'static str {
         match self.holds {
             Some(true) => "✓",
@@ -91,12 +91,13 @@ impl ClaimEntry {
 }
 
 impl GalleryEntry {
-    /// The name from which those of its files are made: another world does not replace them.
+    /// Returns the base name of the entry's files; includes the worlds, so that another world does
+    /// not replace them.
     pub fn stem(&self) -> String {
         stem(&self.name, &self.worlds)
     }
 
-    /// ``world `sim`, 45 runs``
+    /// Returns the conditions as text: ``world `sim`, 45 runs``.
     pub fn conditions(&self) -> String {
         let thin = if self.quick { ", only a part of the runs" } else { "" };
         let some = |count: usize, what: &str| {
@@ -113,7 +114,7 @@ impl GalleryEntry {
     }
 }
 
-/// A name with the worlds that it is about; the simulated one is not said.
+/// Returns a name with its worlds; the simulated world alone is not appended.
 pub fn stem(name: &str, worlds: &[String]) -> String {
     match worlds {
         [one] if one == "sim" => name.to_owned(),

@@ -12,7 +12,7 @@ use crate::text::{capital, esc, prose};
 const LEGEND: f64 = 430.0;
 const STYLE: &str = concat!(include_str!("../style.css"), include_str!("gallery.css"));
 
-/// The page; links lead to files beside it.
+/// Returns the page; links lead to files in the same folder.
 pub fn page(entries: &[GalleryEntry]) -> String {
     let mut out = head("Published figures, repeated", STYLE, None);
     out.push_str(
@@ -126,7 +126,7 @@ fn claims(out: &mut String, claims: &[ClaimEntry]) {
     out.push_str("</tbody></table>");
 }
 
-/// A text that was broken into lines.
+/// Joins the lines of a text.
 pub(super) fn joined(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -135,7 +135,7 @@ fn points(out: &mut String, entry: &GalleryEntry) {
     if entry.published.is_empty() {
         return;
     }
-    // A figure of one panel says nothing of panels.
+    // A figure of one panel has no panel column.
     let from = usize::from(entry.published.iter().all(|[panel, ..]| panel.is_empty()));
     out.push_str(
         "<details class=\"fold\"><summary>Points that the source gives</summary>\

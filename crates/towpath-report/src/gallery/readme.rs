@@ -1,12 +1,12 @@
-//! The Markdown that the pages of reproductions are written in: headings, paragraphs, lists, tables,
-//! code and links. Anything else stays text.
+//! Rendering of the Markdown in reproduction pages: headings, paragraphs, lists, tables, code and
+//! links. Anything else stays text.
 
 use std::fmt::Write as _;
 
 use crate::text::esc;
 
-/// What stands after the first heading and the line that says the source, as HTML; headings go down
-/// to the level below a figure's.
+/// Renders everything after the first heading and the source line as HTML. Headings are moved
+/// below the level of a figure's heading.
 pub(super) fn rendered(markdown: &str) -> String {
     let mut out = String::new();
     let mut block: Vec<&str> = Vec::new();
@@ -61,7 +61,7 @@ fn table(out: &mut String, lines: &[&str]) {
     out.push_str("</table></div>");
 }
 
-/// Code, bold and links within a paragraph.
+/// Renders code, bold and links within a paragraph.
 fn inline(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;
@@ -79,7 +79,7 @@ fn inline(text: &str) -> String {
     out
 }
 
-/// Writes what begins with a mark, and returns what follows it.
+/// Renders a piece that begins with a mark, and returns the rest; `None` if it is not complete.
 fn piece<'a>(out: &mut String, from: &'a str) -> Option<&'a str> {
     if let Some(code) = from.strip_prefix('`') {
         let (code, after) = code.split_once('`')?;

@@ -1,4 +1,4 @@
-//! Where the capacity went: a sentence, a table of its parts, and a chart for each link.
+//! Capacity accounting: a sentence, a table of the parts, and a chart for each link.
 
 use std::fmt::Write as _;
 
@@ -14,18 +14,18 @@ use crate::number::{self, ScaledUnit};
 use crate::series::{self, Grid};
 use crate::text::{capital, clean, cut, esc, prose};
 
-/// Less than this part of every link is told together with the rest.
+/// Parts below this share of every link are merged with the rest.
 const MIN_TABLE_SHARE: f64 = 0.005;
-/// The same in a chart, where it would be a line.
+/// Same limit in a chart, where a smaller part would be a line.
 const MIN_CHART_SHARE: f64 = 0.02;
 
-/// The account of a run, if it has one.
+/// Returns the accounting of a run, if it has any.
 pub(super) fn of(run: &StoredRun) -> Option<&AccountSummary> {
     let account = run.summary.as_ref()?.account.as_deref()?;
     (account.total.capacity_bytes > 0 && account.span_ns > 0).then_some(account)
 }
 
-/// Heading, sentence and table; the charts come below.
+/// Writes heading, sentence and table; the charts come below.
 pub(super) fn write(out: &mut String, run: &StoredRun, style: &PageStyle) {
     let Some(account) = of(run) else { return };
     out.push_str("<h3 class=\"account\">Where the capacity went</h3>");
@@ -56,7 +56,7 @@ pub(super) fn write(out: &mut String, run: &StoredRun, style: &PageStyle) {
     let _ = write!(out, "<p class=\"about\">{basis}{}</p>", esc(&unlimited));
 }
 
-/// Parts down, links across; the last column is all of them.
+/// Writes a table with parts down and links across; the last column is the total.
 fn table(out: &mut String, account: &AccountSummary, style: &PageStyle) {
     let links = &account.links;
     let bps = |bytes: u64| bytes as f64 * 8e9 / account.span_ns as f64;
@@ -122,7 +122,7 @@ fn cell(out: &mut String, unit: ScaledUnit, bps: f64, share: f64) {
     );
 }
 
-/// The paths whose data filled the window.
+/// Lists the paths whose data filled the window.
 fn blocked_by(part: Part, total: &Parts) -> String {
     if part != Part::HeadOfLineBlocking || total.blocked_by.is_empty() {
         return String::new();
@@ -131,7 +131,7 @@ fn blocked_by(part: Part, total: &Parts) -> String {
     format!(" <small>({})</small>", esc(&paths.join(", ")))
 }
 
-/// One chart for each link and direction.
+/// Returns one chart for each link and direction.
 pub(super) fn charts(run: &StoredRun, grid: &Grid) -> Vec<Chart> {
     let Some(account) = of(run) else { return Vec::new() };
     let several = account.links.iter().any(|link| link.direction != DataDirection::Up);
@@ -163,7 +163,7 @@ fn chart(run: &StoredRun, grid: &Grid, link: &LinkAccount, several: bool) -> Cha
             line(name, format!("{class} band part"), SeriesStyle::Stack, scaled)
         })
         .collect();
-    // The capacity is the top; room above it would belong to nothing.
+    // The capacity is the top of the chart; there is nothing above it.
     let max = Some(chart::top(&bands)).filter(|top| *top > 0.0).unwrap_or(1.0);
     let way = if several { format!(", {}", direction(link.direction)) } else { String::new() };
     Chart {
@@ -194,7 +194,7 @@ fn class(group: PartGroup) -> &'static str {
     }
 }
 
-/// As a legend and a band say it.
+/// Returns the name of a part in legend and bands.
 fn name(group: PartGroup) -> &'static str {
     match group {
         PartGroup::Delivered => "delivered",

@@ -1,4 +1,4 @@
-//! What a capture of packets tells beside the figures that every result has.
+//! Facts from a packet capture that other results do not have.
 
 use std::fmt::Write as _;
 
@@ -111,7 +111,7 @@ fn cells(way: &CapturedDirection) -> [String; 11] {
     ]
 }
 
-/// Median and 99th percentile.
+/// Formats the median and the 99th percentile.
 fn delays(delays: Option<DelayStats>) -> String {
     let time = |ns: u64| number::time(ns as f64);
     delays.map_or("–".to_owned(), |d| format!("{} / {}", time(d.p50_ns), time(d.p99_ns)))

@@ -15,11 +15,11 @@ use crate::text::{clean, esc};
 
 /// A longer list of runs starts folded.
 const FOLD_AFTER: usize = 12;
-/// Figures whose distribution over the runs is drawn: what tends to come in two sizes.
+/// Metrics whose distribution over the runs is drawn: those that tend to be bimodal.
 const DISTRIBUTION_METRICS: [&str; 5] =
     ["goodput", "stall.longest", "stall.total", "recovery", "delay.max"];
 
-/// The page as one self-contained file.
+/// Returns the page as one self-contained file.
 pub(crate) fn comparison(compared: &Comparison<'_>) -> String {
     let mut page =
         HtmlPage { out: String::new(), panels: Vec::new(), style: PageStyle::of(compared.runs) };
@@ -105,7 +105,7 @@ fn cell(out: &mut String, row: &ComparedMetric, estimate: Option<&Estimate>) {
         return;
     };
     let text = |value: f64| row.figure.text(value);
-    // What would only repeat the median is left out.
+    // A spread that repeats the median is left out.
     let spread = |[low, high]: [f64; 2]| match (text(low), text(high)) {
         (low, high) if low == high => None,
         (low, high) => Some(number::spread(&low, &high)),
@@ -124,7 +124,7 @@ fn cell(out: &mut String, row: &ComparedMetric, estimate: Option<&Estimate>) {
     out.push_str("</td>");
 }
 
-/// For each figure its values as boxes with single runs, and the ratios.
+/// Writes the values of each metric as boxes with single runs, and the ratios.
 fn figures(out: &mut String, compared: &Comparison<'_>) {
     if compared.rows.is_empty() {
         return;
@@ -150,7 +150,7 @@ fn figures(out: &mut String, compared: &Comparison<'_>) {
     out.push_str("</section>");
 }
 
-/// An axis for all values and intervals of a figure.
+/// Returns an axis for all values and intervals of a metric.
 fn axis(row: &ComparedMetric) -> ValueAxis {
     let values = row.samples.iter().flat_map(|sample| sample.values().iter().copied());
     ValueAxis::of(row.figure.unit(), values)
@@ -285,7 +285,7 @@ fn same_conditions(out: &mut String, compared: &Comparison<'_>) {
     );
 }
 
-/// Every run in the order in which it was made.
+/// Lists every run in the order in which it was made.
 fn runs(out: &mut String, compared: &Comparison<'_>) {
     let mut all: Vec<_> = compared
         .groups

@@ -1,4 +1,4 @@
-//! Datagrams at a constant rate over time: their delay, their jitter, and which were lost.
+//! Constant-rate datagrams over time: delay, jitter and losses.
 
 use towpath_measure::result::{DatagramRow, Record};
 use towpath_measure::scenario::DataDirection;
@@ -10,11 +10,11 @@ use crate::series::{Grid, Values};
 
 /// Nanoseconds of a millisecond.
 const NS_PER_MS: f64 = 1e6;
-/// Where the dots of lost datagrams are, as a part of the height, and the room above the lines.
+/// Height of the dots of lost datagrams, as a part of the data area, and the room above the lines.
 const LOSS_DOT_HEIGHT: f64 = 0.94;
 const HEADROOM_RATIO: f64 = 1.15;
 
-/// The charts of every flow in one direction.
+/// Returns the charts of every flow in one direction.
 pub(super) fn charts(
     run: &StoredRun,
     grid: &Grid,
@@ -103,7 +103,7 @@ fn point_index(row: &DatagramRow, grid: &Grid) -> usize {
     usize::try_from(middle / grid.step_ns.max(1)).unwrap_or(usize::MAX)
 }
 
-/// The largest value of each point.
+/// Returns the largest value of each point.
 fn max_per_point(
     rows: &[&DatagramRow],
     grid: &Grid,

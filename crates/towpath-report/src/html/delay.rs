@@ -1,4 +1,4 @@
-//! How late answers were: over time, and how many within which time.
+//! Reply delays: over time, and as a distribution.
 
 use towpath_measure::result::{Message, Record};
 use towpath_measure::scenario::DataDirection;
@@ -14,12 +14,12 @@ use crate::series::{Grid, Values};
 const CURVE_POINTS: usize = 240;
 /// Nanoseconds of a millisecond.
 const NS_PER_MS: f64 = 1e6;
-/// What is counted, and which time.
+/// Counted items and the measured time span, for labels.
 const REQUEST_LABELS: (&str, &str) = ("requests", "from due to answered");
-/// From here on delays are shown in seconds.
+/// Delay from which an axis is in seconds.
 const LONG_MS: f64 = 5_000.0;
 
-/// Requests that count, of one direction.
+/// Returns the requests of one direction that count.
 fn requests(run: &StoredRun, way: DataDirection) -> impl Iterator<Item = &Message> {
     run.records.iter().filter_map(move |record| {
         let Record::Message(message) = record else { return None };
@@ -27,14 +27,14 @@ fn requests(run: &StoredRun, way: DataDirection) -> impl Iterator<Item = &Messag
     })
 }
 
-/// Directions of a run's requests.
+/// Returns the directions of a run's requests.
 fn directions(run: &StoredRun) -> Vec<DataDirection> {
     let both = [DataDirection::Up, DataDirection::Down];
     both.into_iter().filter(|way| requests(run, *way).next().is_some()).collect()
 }
 
-/// For each point of the grid the largest delay of the requests that were due in it, in
-/// milliseconds; what was not answered lasts until the end.
+/// Returns the largest delay in milliseconds of the requests due at each point of the grid.
+/// Unanswered requests last until the end.
 fn delays(run: &StoredRun, grid: &Grid, way: DataDirection) -> Values {
     let mut values: Values = vec![None; grid.points];
     let end_ns = grid.step_ns.saturating_mul(grid.points as u64);
@@ -62,7 +62,7 @@ fn class(way: DataDirection) -> &'static str {
     }
 }
 
-/// Steps where one request follows the other, else a dot for each.
+/// Draws steps where one request follows the other, else a dot for each.
 fn drawn(name: &str, class: &str, values: Values) -> ChartSeries {
     let known: Vec<usize> = (0..).zip(&values).filter_map(|(at, v)| v.map(|_| at)).collect();
     let span = known.last().zip(known.first()).map_or(0, |(last, first)| last - first + 1);
@@ -95,14 +95,14 @@ fn chart(title: &str, grid: &Grid, mut series: Vec<ChartSeries>) -> Chart {
     }
 }
 
-/// The delays of one run; none where no messages were exchanged.
+/// Returns the delays of one run; `None` if no messages were exchanged.
 pub(super) fn over_time(run: &StoredRun, grid: &Grid) -> Option<Chart> {
     let series = |way: DataDirection| drawn(asks(way), class(way), delays(run, grid, way));
     let all: Vec<_> = directions(run).into_iter().map(series).collect();
     (!all.is_empty()).then(|| chart("Delay of answers", grid, all))
 }
 
-/// The delays of every transport, of the first repetition each.
+/// Returns the delays of every transport, of the first repetition each.
 pub(super) fn side_by_side(groups: &[RunGroup<'_>], grid: &Grid) -> Vec<Chart> {
     let found = all_directions(groups);
     let several = found.len() > 1;
@@ -124,7 +124,7 @@ fn all_directions(groups: &[RunGroup<'_>]) -> Vec<DataDirection> {
     both.into_iter().filter(|way| runs().any(|run| directions(run).contains(way))).collect()
 }
 
-/// A curve: its name, its class, and its delays in milliseconds; `None` was not answered.
+/// Name and class of a curve, and its delays in milliseconds; a `None` delay was not answered.
 pub(super) type DelayCurve = (String, String, Vec<Option<f64>>);
 
 fn sample<'a>(messages: impl Iterator<Item = &'a Message>) -> Vec<Option<f64>> {
@@ -133,7 +133,7 @@ fn sample<'a>(messages: impl Iterator<Item = &'a Message>) -> Vec<Option<f64>> {
     messages.map(delay).collect()
 }
 
-/// How many answers came within which time, in one run.
+/// Writes the share of answered requests over time, for one run.
 pub(super) fn distribution(out: &mut String, run: &StoredRun) {
     let curve =
         |way| (asks(way).to_owned(), format!("{} line", class(way)), sample(requests(run, way)));
@@ -144,7 +144,7 @@ pub(super) fn distribution(out: &mut String, run: &StoredRun) {
     );
 }
 
-/// The same for every transport, all repetitions together.
+/// Writes the distribution for every transport, all repetitions together.
 pub(super) fn distributions(out: &mut String, groups: &[RunGroup<'_>]) {
     let found = all_directions(groups);
     let several = found.len() > 1;
@@ -161,7 +161,8 @@ pub(super) fn distributions(out: &mut String, groups: &[RunGroup<'_>]) {
     }
 }
 
-/// Draws the share of requests that were answered within each time. No cursor: its axis is not time.
+/// Draws the share of requests that were answered within each time. Has no cursor, because its
+/// axis is not time.
 pub(super) fn write(
     out: &mut String,
     (title, what, time): (&str, &str, &str),
@@ -209,14 +210,14 @@ pub(super) fn write(
     out.push_str("</div>");
 }
 
-/// The largest of 1, 2 and 5 times a power of ten that is not above `value`.
+/// Returns the largest of 1, 2 and 5 times a power of ten that is at most `value`.
 fn floor(value: f64) -> f64 {
     let power = 10_f64.powf(value.log10().floor());
     let steps = [5.0, 2.0, 1.0].map(|n| n * power);
     steps.into_iter().find(|step| *step <= value * (1.0 + 1e-9)).unwrap_or(power)
 }
 
-/// The smallest that is not below it.
+/// Returns the smallest of 1, 2 and 5 times a power of ten that is at least `value`.
 fn ceiling_of(value: f64) -> f64 {
     let power = 10_f64.powf(value.log10().floor());
     let steps = [1.0, 2.0, 5.0, 10.0].map(|n| n * power);

@@ -1,4 +1,4 @@
-//! The list of what happened, in which what a stack decides all the time is folded.
+//! The event list, with frequent decisions of a stack folded.
 
 use std::fmt::Write as _;
 
@@ -12,7 +12,7 @@ use crate::number;
 use crate::series::amount;
 use crate::text::esc;
 
-/// So many decisions of the same kind between two events of the timeline are still told one by one.
+/// Maximum number of equal decisions between two timeline events that are listed one by one.
 const MAX_UNFOLDED: usize = 3;
 
 fn kind(kind: EventKind) -> &'static str {
@@ -36,7 +36,7 @@ fn kind(kind: EventKind) -> &'static str {
 #[derive(Debug)]
 struct EventRow<'a> {
     first: &'a Event,
-    /// All of them, the first included.
+    /// All events of the row, the first included.
     all: Vec<&'a Event>,
 }
 
@@ -65,8 +65,8 @@ pub(super) fn write(out: &mut String, run: &StoredRun, style: &PageStyle) {
     out.push_str("</details>");
 }
 
-/// Takes decisions of the same kind together where there are many of them between two events of the
-/// timeline, so that it can be seen what each event changed.
+/// Folds decisions of the same kind where there are many between two events of the timeline. The
+/// effect of each event thus stays visible.
 fn folded<'a>(events: &[&'a Event]) -> Vec<EventRow<'a>> {
     let mut lines: Vec<EventRow<'a>> = Vec::new();
     for part in events.chunk_by(|_, next| next.kind != EventKind::Timeline) {
@@ -120,7 +120,7 @@ impl EventRow<'_> {
             esc(&self.text())
         );
         let detail: Vec<_> = event.detail.iter().map(|(k, v)| format!("{k} {v}")).collect();
-        // What a decision's text says already needs no second saying.
+        // A decision's text already contains its details.
         if !detail.is_empty() && !event.kind.is_decision() {
             let _ = write!(out, " <small>{}</small>", esc(&detail.join(", ")));
         }

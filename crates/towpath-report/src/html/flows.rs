@@ -1,4 +1,4 @@
-//! What each flow got, over time: whose share it was, and small flows on a scale of their own.
+//! Goodput of each flow over time: shares of the total, and small flows on a scale of their own.
 
 use std::collections::BTreeMap;
 
@@ -12,12 +12,12 @@ use crate::compare::shares::{competing_flows, flow_name};
 use crate::group::{RunGroup, groups};
 use crate::series::{Grid, Values, goodput_of};
 
-/// More flows than this are not drawn one by one.
+/// Maximum number of flows that are drawn one by one.
 const MAX_FLOWS: usize = COLOUR_COUNT;
 /// A flow that is this much smaller than the largest has a scale of its own.
 const OWN_SCALE_RATIO: f64 = 8.0;
 
-/// Flows that delivered anything in a direction.
+/// Returns the flows that delivered anything in a direction.
 fn flows(run: &StoredRun, way: DataDirection) -> Vec<u32> {
     let mut bytes: BTreeMap<u32, u64> = BTreeMap::new();
     for record in &run.records {
@@ -35,10 +35,10 @@ fn class(at: usize) -> String {
     format!("g{} d{}", at % COLOUR_COUNT, at % 4)
 }
 
-/// A flow's place among the colours, its name, and its goodput.
+/// Index of a flow's colour, its name, and its goodput.
 type FlowGoodput = (usize, String, Values);
 
-/// The charts of a run in which several flows share a direction.
+/// Returns the charts of a run in which several flows share a direction.
 pub(super) fn run_charts(
     run: &StoredRun,
     grid: &Grid,
@@ -57,7 +57,7 @@ pub(super) fn run_charts(
     goodput(&all, grid, suffix)
 }
 
-/// Large flows on one axis, and those that would lie on its ground on another.
+/// Draws large flows on one axis, and flows too small for it on another.
 fn goodput(all: &[FlowGoodput], grid: &Grid, suffix: &str) -> Vec<Chart> {
     let top = |flow: &FlowGoodput| robust_top(flow.2.iter().copied());
     let most = all.iter().map(top).fold(0.0, f64::max);
@@ -107,7 +107,7 @@ fn share(all: &[FlowGoodput], grid: &Grid, title: &str) -> Chart {
     }
 }
 
-/// Who got how much over each transport, where transfers compete; of the first repetition each.
+/// Returns the goodput of competing transfers over each transport, of the first repetition each.
 pub(super) fn side_by_side(
     groups: &[RunGroup<'_>],
     grid: &Grid,

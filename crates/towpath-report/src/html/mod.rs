@@ -32,7 +32,8 @@ pub(crate) use comparison::comparison;
 use panel::{ChartPanel, PageStyle};
 pub(crate) use sequence::mark_values as sequence_lines;
 
-/// Above this number of runs only the first of each group's repetitions gets charts.
+/// Maximum number of runs with charts each; beyond that, only each group's first repetition has
+/// some.
 const MAX_CHARTED_RUNS: usize = 16;
 const STYLE: &str = concat!(
     include_str!("../style.css"),
@@ -41,7 +42,7 @@ const STYLE: &str = concat!(
 );
 const SCRIPT: &str = include_str!("../script.js");
 
-/// The report of any number of runs as one self-contained page.
+/// Returns the report of any number of runs as one self-contained page.
 pub fn html(runs: &[StoredRun]) -> String {
     let groups = groups(runs);
     let mut page = HtmlPage { out: String::new(), panels: Vec::new(), style: PageStyle::of(runs) };
@@ -64,7 +65,7 @@ pub fn html(runs: &[StoredRun]) -> String {
     page.out
 }
 
-/// The page while it is being written.
+/// State of a page that is being written.
 struct HtmlPage {
     out: String,
     /// Numbers behind the charts, by panel.
@@ -153,7 +154,7 @@ impl HtmlPage {
         self.panels.push(numbers);
     }
 
-    /// What the letters in the charts stand for.
+    /// Writes the meaning of the letters in the charts.
     fn key(&mut self, panel: &ChartPanel) {
         if panel.axis.marks.is_empty() {
             return;
@@ -187,7 +188,7 @@ impl HtmlPage {
     }
 }
 
-/// JSON that cannot end the script element that it is in.
+/// Serialises JSON such that it cannot end its script element.
 fn json(panels: &[Value]) -> String {
     Value::from(panels.to_vec()).to_string().replace('<', "\\u003c")
 }
@@ -207,7 +208,7 @@ fn title(runs: &[StoredRun]) -> String {
     }
 }
 
-/// `emu · 10 s · 2 runs · linux 6.18.5`
+/// Returns the facts below the title: `emu · 10 s · 2 runs · linux 6.18.5`.
 fn facts(runs: &[StoredRun]) -> String {
     let distinct = |of: fn(&StoredRun) -> String| {
         let mut all: Vec<String> = runs.iter().map(of).collect();

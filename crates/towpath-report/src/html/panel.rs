@@ -14,17 +14,17 @@ use crate::number::{self, ScaledUnit};
 use crate::series::{self, Grid, SubflowSeries, Values};
 use crate::text::{clean, cut, esc};
 
-/// More subflows than this are drawn together, path by path.
+/// Maximum number of subflows drawn separately; more are merged by path.
 pub(super) const MAX_SUBFLOWS: usize = 6;
 
 /// A direction whose goodput is this much smaller than the other's has a scale of its own.
 const OWN_SCALE_RATIO: f64 = 8.0;
 
-/// What all charts of a page agree on: each path's colour, and the scale of goodput.
+/// Settings common to all charts of a page: each path's colour, and the scale of goodput.
 #[derive(Debug)]
 pub(super) struct PageStyle {
     paths: Vec<String>,
-    /// By direction: where goodput's axis ends, in bit/s.
+    /// End of the goodput axis by direction, in bit/s.
     tops: Vec<(DataDirection, f64)>,
 }
 
@@ -36,7 +36,7 @@ pub(super) struct GoodputAxis {
 }
 
 impl GoodputAxis {
-    /// An axis to at least `top_bps`.
+    /// Returns an axis to at least `top_bps`.
     pub(super) fn to(top_bps: f64) -> Self {
         let unit = number::rate_unit(top_bps);
         Self { unit, max: ceiling(top_bps / unit.size, 7) }
@@ -66,21 +66,22 @@ impl PageStyle {
         Self { paths, tops }
     }
 
-    /// The axis of a direction's goodput: the same for all, but for what would lie on the ground of it.
+    /// Returns the axis of a direction's goodput: shared by all, except where its values would be
+    /// too small to see.
     pub(super) fn goodput(&self, way: DataDirection) -> GoodputAxis {
         let most = self.tops.iter().map(|(_, top)| *top).fold(0.0, f64::max);
         let own = self.tops.iter().find(|(known, _)| *known == way).map_or(most, |(_, top)| *top);
         GoodputAxis::to(if own * OWN_SCALE_RATIO < most { own } else { most })
     }
 
-    /// The path's class; a path that no run names comes last.
+    /// Returns the path's class; a path that no run names comes last.
     pub(super) fn class(&self, path: &str) -> String {
         let at = self.paths.iter().position(|name| name == path).unwrap_or(self.paths.len());
         format!("p{}", at % 8)
     }
 }
 
-/// In each direction what the axis must hold: everything but brief spikes.
+/// Returns the maximum that the axis of each direction must hold: everything except brief spikes.
 fn largest_goodput(run: &StoredRun) -> Vec<(DataDirection, f64)> {
     let grid = Grid::of(&[run]);
     let top = |way: DataDirection| {
@@ -105,9 +106,9 @@ pub(super) fn ceiling(top: f64, wanted: usize) -> f64 {
 pub(super) struct ChartPanel {
     pub(super) axis: SharedAxis,
     pub(super) charts: Vec<Chart>,
-    /// For each chart the stalls it shades; shorter than `charts` where there are none.
+    /// Stall periods that each chart shades; shorter than `charts` if the last ones have none.
     stalls: Vec<Vec<(f64, f64)>>,
-    /// A heading with a sentence, and the number of the chart that it stands before.
+    /// Heading with a sentence, and the index of the chart below it.
     heading: Option<(usize, &'static str, &'static str)>,
 }
 
@@ -123,7 +124,7 @@ impl ChartPanel {
         }
     }
 
-    /// Writes the figures and returns the numbers behind them.
+    /// Writes the charts and returns the numbers behind them.
     pub(super) fn write(&self, out: &mut String, number: usize) -> Value {
         let _ = write!(out, "<div class=\"panel\" data-panel=\"{number}\">");
         for (at, chart) in self.charts.iter().enumerate() {
@@ -177,7 +178,7 @@ pub(super) fn figure(out: &mut String, at: usize, chart: &Chart, axis: &SharedAx
     let _ = write!(out, "</ul>{}</figure>", chart::svg(chart, axis));
 }
 
-/// What the axis does not show, in words.
+/// Describes the values that the axis cuts off.
 fn clipped_note(chart: &Chart, axis: &SharedAxis) -> String {
     let peaks = chart.peaks();
     let Some((at, most)) = peaks.into_iter().max_by(|a, b| a.1.total_cmp(&b.1)) else {
@@ -213,7 +214,7 @@ fn numbers(chart: &Chart) -> Value {
     json!({ "max": chart.max, "series": series })
 }
 
-/// As many digits as a read-out shows.
+/// Rounds to as many digits as a read-out shows.
 fn short(value: f64) -> Value {
     let scale = if value.abs() >= 99.95 { 1.0 } else { 100.0 };
     let rounded = (value * scale).round() / scale;
@@ -237,7 +238,7 @@ pub(super) fn per_point(grid: &Grid) -> String {
     number::period(grid.step_ns).replace(' ', "\u{a0}")
 }
 
-/// Every chart of one run.
+/// Returns every chart of one run.
 pub(super) fn run_panel(run: &StoredRun, style: &PageStyle) -> ChartPanel {
     let grid = Grid::of(&[run]);
     let mut panel = ChartPanel::new(axis(run, &grid));
@@ -272,7 +273,7 @@ pub(super) fn run_panel(run: &StoredRun, style: &PageStyle) -> ChartPanel {
     panel
 }
 
-/// Where the capacity of each link went.
+/// Returns the capacity accounting charts of each link.
 pub(super) fn account_panel(run: &StoredRun) -> ChartPanel {
     let grid = Grid::of(&[run]);
     let mut panel = ChartPanel::new(axis(run, &grid));
@@ -286,7 +287,7 @@ fn axis(run: &StoredRun, grid: &Grid) -> SharedAxis {
     SharedAxis { scale: AxisScale::Time, step_s, end_s, marks, stalls: Vec::new() }
 }
 
-/// Goodput stacked by subflow, and the line of what the application got.
+/// Draws goodput stacked by subflow, and the line of the application's goodput.
 fn goodput(
     run: &StoredRun,
     grid: &Grid,
@@ -328,7 +329,7 @@ fn sender(all: &[SubflowSeries], grid: &Grid, style: &PageStyle, suffix: &str) -
         all.iter().map(line).collect()
     };
     let step = per_point(grid);
-    // A capture does not have it.
+    // A capture does not contain the congestion window.
     let windows = all.iter().flat_map(|s| &s.cwnd_packets).flatten().any(|packets| *packets > 0.0);
     let mut charts = vec![
         medium(
@@ -357,9 +358,9 @@ fn sender(all: &[SubflowSeries], grid: &Grid, style: &PageStyle, suffix: &str) -
 }
 
 pub(super) fn medium(title: String, about: String, unit: &str, series: Vec<ChartSeries>) -> Chart {
-    // Half a packet is no tick.
+    // Half a packet makes no sense as a tick.
     let least = if unit == "packets" { 4.0 } else { 0.0 };
-    // Of a state a spike may be cut off; of counts the spikes are what there is to see.
+    // A spike of a state may be cut off; in counts, the spikes are of interest.
     let is_state = series.iter().all(|one| one.shape == SeriesStyle::Line);
     let top = if is_state { chart::robust_top_of(&series) } else { chart::top(&series) };
     let max = ceiling(top.max(least), 5);
@@ -405,7 +406,7 @@ fn links(
     ]
 }
 
-/// Every group's goodput over each other, then each by subflow on the same scale.
+/// Draws every group's goodput in one chart, then each by subflow on the same scale.
 pub(super) fn comparison(groups: &[RunGroup<'_>], style: &PageStyle) -> Option<ChartPanel> {
     let runs: Vec<&StoredRun> =
         groups.iter().flat_map(|group| group.runs.iter().copied()).collect();
@@ -446,7 +447,7 @@ pub(super) fn comparison(groups: &[RunGroup<'_>], style: &PageStyle) -> Option<C
     Some(panel)
 }
 
-/// The first repetition's videos of every group, on equal axes.
+/// Returns the video buffers of every group's first repetition, on equal axes.
 fn videos(groups: &[RunGroup<'_>], grid: &Grid) -> Vec<video::BufferChart> {
     let mut all: Vec<video::BufferChart> = Vec::new();
     for group in groups {
@@ -504,9 +505,10 @@ fn overview(
     }
 }
 
-/// A transport's colour is no path's colour. Each transport has a dash of its own, for those who see
-/// no colours. Where a transport stands more than once, every group has a colour and a dash of its
-/// own: lines that differ by their dash alone are not told apart.
+/// Returns the class of a group's transport, whose colour differs from those of paths. Each
+/// transport has a dash of its own, for readers who see no colours. If a transport appears more
+/// than once, every group has a colour and a dash of its own: lines that differ by their dash
+/// alone are hard to distinguish.
 pub(super) fn transport_class(groups: &[RunGroup<'_>], group: &RunGroup<'_>) -> String {
     let twice = groups
         .iter()
@@ -524,5 +526,5 @@ pub(super) fn transport_class(groups: &[RunGroup<'_>], group: &RunGroup<'_>) -> 
     format!("{name} d{dash}")
 }
 
-/// Colours of groups and of flows, which are no path's and no transport's alone.
+/// Number of colours for groups and flows, in addition to those of paths and transports.
 pub(super) const COLOUR_COUNT: usize = 8;

@@ -1,4 +1,4 @@
-//! What datagrams say of each path, beside the transport: how long they took, and which were lost.
+//! Probe datagrams of each path, sent outside the transport: their round-trip times and losses.
 
 use towpath_measure::result::{Probe, Record};
 
@@ -11,10 +11,10 @@ use crate::text::{clean, cut};
 
 /// Nanoseconds of a millisecond.
 const NS_PER_MS: f64 = 1e6;
-/// Dots of lost datagrams lie so far below each other, as a part of the height.
+/// Distance between the rows of lost datagrams, as a part of the height.
 const LOSS_ROW_HEIGHT: f64 = 0.06;
 
-/// The datagrams of a path, in order of when they were due.
+/// Probe datagrams of a path, in order of their due time.
 struct PathSeries<'a> {
     path: &'a str,
     probes: Vec<&'a Probe>,
@@ -32,7 +32,7 @@ fn path_series(run: &StoredRun) -> Vec<PathSeries<'_>> {
     all
 }
 
-/// Milliseconds from due to back.
+/// Returns the milliseconds from due time to reply; `None` if lost.
 fn delay_ms(probe: &Probe) -> Option<f64> {
     Some(probe.answered_ns?.saturating_sub(probe.due_ns).max(1) as f64 / NS_PER_MS)
 }
@@ -42,13 +42,14 @@ impl PathSeries<'_> {
         cut(&clean(self.path), 40)
     }
 
-    /// For each point of the grid the datagrams that were due in it, or the last one before.
+    /// Returns for each point of the grid the datagrams that were due in it, or the last one
+    /// before.
     fn each<'w>(&'w self, grid: &'w Grid) -> impl Iterator<Item = &'w [&'w Probe]> {
         let until = |at: usize| {
             let end = grid.step_ns.saturating_mul(at as u64 + 1);
             self.probes.partition_point(|probe| probe.due_ns < end)
         };
-        // Behind the last one nobody asked.
+        // Nothing was probed after the last datagram.
         let period = self.probes.windows(2).next().map_or(0, |pair| match pair {
             [one, other] => other.due_ns.saturating_sub(one.due_ns),
             _ => 0,
@@ -68,14 +69,14 @@ impl PathSeries<'_> {
         self.each(grid).map(slowest).collect()
     }
 
-    /// Lost datagrams of each point.
+    /// Returns the number of lost datagrams at each point.
     fn lost(&self, grid: &Grid) -> Values {
         let count = |all: &[&Probe]| all.iter().filter(|one| one.answered_ns.is_none()).count();
         self.each(grid).map(|all| Some(count(all) as f64).filter(|lost| *lost > 0.0)).collect()
     }
 }
 
-/// The round trips of every path; none where no datagrams were sent.
+/// Returns the round trips of every path; `None` if no datagrams were sent.
 pub(super) fn over_time(run: &StoredRun, grid: &Grid, style: &PageStyle) -> Option<Chart> {
     let ways = path_series(run);
     let lines: Vec<ChartSeries> = ways
@@ -115,7 +116,7 @@ pub(super) fn over_time(run: &StoredRun, grid: &Grid, style: &PageStyle) -> Opti
     })
 }
 
-/// How many datagrams were back within which time, path by path.
+/// Writes the share of datagrams that were back within each time, path by path.
 pub(super) fn distribution(out: &mut String, run: &StoredRun, style: &PageStyle) {
     let curve = |way: &PathSeries<'_>| -> DelayCurve {
         let delays = way.probes.iter().map(|probe| delay_ms(probe)).collect();

@@ -1,4 +1,4 @@
-//! The tables below a run's charts: subflows, events, proof, conditions, how to repeat it.
+//! The tables below a run's charts: subflows, events, proof, conditions, and reproduction.
 
 use std::fmt::Write as _;
 
@@ -87,7 +87,7 @@ fn subflows(out: &mut String, run: &StoredRun, style: &PageStyle) {
             number::bytes(s.bytes as f64),
             number::percent(s.share),
             number::count(s.retransmissions as f64),
-            // Without a sample there is no time.
+            // Without a sample, the round-trip time is unknown.
             if s.srtt_us == 0 {
                 "–".to_owned()
             } else {
@@ -100,7 +100,7 @@ fn subflows(out: &mut String, run: &StoredRun, style: &PageStyle) {
     out.push_str("</details>");
 }
 
-/// The last record of every link and direction: totals.
+/// Writes the last record of every link and direction, which contains totals.
 fn links(out: &mut String, run: &StoredRun, style: &PageStyle) {
     let mut last: Vec<&Link> = Vec::new();
     for record in &run.records {
@@ -269,7 +269,7 @@ fn conditions(out: &mut String, run: &StoredRun) {
     out.push_str("</dl>");
 }
 
-/// QUIC is no kernel's, whatever carries TCP beside it.
+/// Returns the stack as text. QUIC always comes from a library.
 fn stack(run: &StoredRun) -> String {
     let meta = &run.meta;
     match (meta.transport, meta.world) {
@@ -336,8 +336,8 @@ fn reproduce(out: &mut String, run: &StoredRun) {
     let _ = write!(out, "<pre><code>{}</code></pre></details>", esc(&meta.scenario_toml));
 }
 
-/// Real hosts cannot be made again: the command that measures between them stands here, or why there
-/// is none.
+/// Writes the command that repeats a live measurement, or a sentence why none can: real hosts and
+/// links cannot be recreated.
 fn reproduce_live(out: &mut String, run: &StoredRun) {
     let meta = &run.meta;
     let Some(server) = meta.conditions.get("server") else {

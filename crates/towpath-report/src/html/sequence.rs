@@ -16,12 +16,13 @@ use crate::number;
 use crate::series::{self, Mark};
 use crate::text::{clean, cut, esc};
 
-/// Pictures of one run; a result of ours has no more.
+/// Maximum number of pictures of one run; our own results have no more.
 const MAX_PICTURES: usize = 24;
 /// Points of the read-out.
 const READOUT_POINTS: usize = 100;
 
-/// The pictures of a run with the numbers behind them; without any, how to get them.
+/// Writes the pictures of a run with the numbers behind them; if it has none, a hint how to get
+/// them.
 pub(super) fn write(
     out: &mut String,
     run: &StoredRun,
@@ -69,7 +70,7 @@ fn of(record: &Record) -> Option<&Sequence> {
     Some(sequence)
 }
 
-/// How to get pictures, where there could be some.
+/// Writes how to get pictures, if the run could have some.
 fn write_hint(out: &mut String, run: &StoredRun) {
     let readable = matches!(run.meta.transport, Transport::Tcp | Transport::Mptcp);
     let text = match run.meta.world {
@@ -90,7 +91,7 @@ fn write_hint(out: &mut String, run: &StoredRun) {
     let _ = write!(out, "<p class=\"about\">{text}</p>");
 }
 
-/// The groups of a view in the order in which they are drawn.
+/// Returns the groups of a view in drawing order.
 fn picture<'a>(
     sequence: &Sequence,
     view: &SequenceView,
@@ -119,7 +120,7 @@ fn picture<'a>(
     SequencePlot { title: title(sequence), groups, from_s, to_s, events, class: "" }
 }
 
-/// What is drawn later lies above.
+/// Returns the drawing order; higher values are drawn on top.
 fn order(kind: SequenceKind) -> usize {
     use SequenceKind as Kind;
     match kind {
@@ -136,7 +137,7 @@ fn order(kind: SequenceKind) -> usize {
     }
 }
 
-/// Name, classes, and what stands at the bars.
+/// Returns name, classes and bar label of a group of marks.
 fn describe(
     marks: &SequenceMarks,
     path: &str,
@@ -195,7 +196,7 @@ fn figure(
         esc(&what)
     );
     let mut legend: Vec<(usize, &MarkGroup)> = picture.groups.iter().enumerate().collect();
-    // SACK is drawn below everything, but is not what one looks for first.
+    // SACK is drawn below everything, but readers do not need it first.
     legend.sort_by_key(|(_, group)| group.kind == SequenceKind::Sack);
     for (number, group) in legend {
         if matches!(group.kind, SequenceKind::Syn | SequenceKind::Fin | SequenceKind::Rst) {
@@ -243,7 +244,7 @@ fn swatch(kind: SequenceKind) -> String {
     format!("<svg class=\"swatch\" width=\"22\" height=\"12\" aria-hidden=\"true\">{shape}</svg>")
 }
 
-/// What the whole time shows, and how exactly.
+/// Describes the whole picture: capture point, retransmissions and precision.
 fn describe_view(sequence: &Sequence, view: &SequenceView) -> String {
     let place = match sequence.capture_point {
         CapturePoint::Sender => "seen at the sender",
@@ -271,8 +272,8 @@ fn exactness(view: &SequenceView) -> String {
     }
 }
 
-/// What the cursor reads out: how far each line and the sending had come, and how many packets were
-/// sent again in each part of the time.
+/// Returns the cursor's read-out: the position of each line and of the sent data, and the number
+/// of retransmitted packets in each part of the time.
 fn numbers(picture: &SequencePlot<'_>, end_s: f64) -> Value {
     let step_s = end_s / READOUT_POINTS as f64;
     let series: Vec<Value> = picture
@@ -326,7 +327,7 @@ fn short(value: f64) -> Value {
     }
 }
 
-/// The lines of the CSV table: one for each mark.
+/// Returns the lines of the CSV table: one for each mark.
 pub(crate) fn mark_values(run: &StoredRun) -> Vec<Value> {
     let mut lines = Vec::new();
     for sequence in run.records.iter().filter_map(of) {

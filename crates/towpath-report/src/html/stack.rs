@@ -1,4 +1,4 @@
-//! Charts of what a stack of our own did at connection level.
+//! Charts of our own stack's decisions at connection level.
 
 use towpath_measure::result::ReinjectionCause;
 use towpath_measure::scenario::{DataDirection, Transport};
@@ -12,14 +12,14 @@ use crate::text::{clean, cut};
 
 /// Heading of the charts.
 pub(super) const TITLE: &str = "What the stack did";
-/// Below it.
+/// Explanation below the heading.
 pub(super) const ABOUT: &str = "Multipath TCP is one stream over several subflows: what overtakes \
     on a fast path waits at the receiver, and a receiver that is full stops the sender.";
 
-/// A receive buffer so many times larger than what waited in it would flatten the chart.
+/// A receive buffer this many times larger than the waiting data would flatten the chart.
 const FLATTEN_RATIO: f64 = 8.0;
 
-/// The charts of one direction; none where the stack told nothing, or has only one path.
+/// Returns the charts of one direction; empty if the stack reported nothing, or has only one path.
 pub(super) fn charts(
     run: &StoredRun,
     grid: &Grid,
@@ -81,7 +81,7 @@ fn blocked(stack: &StackSeries, grid: &Grid, suffix: &str) -> Chart {
     }
 }
 
-/// A cause, as a legend says it, and its class.
+/// Returns a cause's name in the legend, and its class.
 fn cause(cause: Option<ReinjectionCause>) -> (&'static str, &'static str) {
     match cause {
         Some(ReinjectionCause::Timeout) => ("timeout", "again0 band"),
@@ -93,7 +93,7 @@ fn cause(cause: Option<ReinjectionCause>) -> (&'static str, &'static str) {
     }
 }
 
-/// Bytes sent again by cause, and above them when M2 slowed a path down.
+/// Draws reinjected bytes by cause, and above them the penalisations of a path (M2).
 fn retransmissions(stack: &StackSeries, grid: &Grid, style: &PageStyle, suffix: &str) -> Chart {
     let sums = (0..grid.points).map(|at| {
         let values = stack.again.iter().filter_map(|(_, values)| values.get(at).copied().flatten());
@@ -114,7 +114,7 @@ fn retransmissions(stack: &StackSeries, grid: &Grid, style: &PageStyle, suffix: 
         unit.name,
         Vec::new(),
     );
-    // Dots stand in a row of their own above the bars.
+    // Dots have a row of their own above the bars.
     let rows = stack.slowed.len();
     let top = crate::chart::top(&all) * (1.0 + 0.12 * rows as f64);
     chart.max = ceiling(top, 5);
@@ -132,7 +132,7 @@ fn retransmissions(stack: &StackSeries, grid: &Grid, style: &PageStyle, suffix: 
     chart
 }
 
-/// Which subflow the scheduler gave data to.
+/// Draws the share of data that the scheduler gave to each subflow.
 fn shares(
     stack: &StackSeries,
     subflows: &[SubflowSeries],

@@ -76,7 +76,7 @@ fn verdicts(out: &mut String, groups: &[RunGroup<'_>]) {
     out.push_str("</ul>");
 }
 
-/// A box of warnings with their hints, under a heading; nothing when there is none.
+/// Writes a box of warnings with their hints under a heading; writes nothing without any.
 pub(super) fn warning_box(out: &mut String, heading: &str, warnings: &[Warning]) {
     if warnings.is_empty() {
         return;
@@ -145,7 +145,7 @@ fn cell(out: &mut String, cell: &Cell) {
         let _ = write!(out, " <small>{}</small>", esc(&cell.note));
     }
     if let Some(bar) = cell.bar {
-        // A drawing's width is an attribute of its own, and needs no style that the page would allow.
+        // The width is an attribute of the SVG, because the page's policy allows no inline style.
         let width = bar * 100.0;
         let _ = write!(out, "<i class=\"bar\"><svg width=\"{width:.1}%\"></svg></i>");
     }

@@ -1,4 +1,4 @@
-//! How full the play-out buffer of a video was, and when the picture stood still.
+//! Fill level of a video's play-out buffer, and its rebuffer times.
 
 use std::time::Duration;
 
@@ -14,15 +14,15 @@ use crate::series::{Grid, Values};
 /// Title of the chart.
 const TITLE: &str = "Play-out buffer";
 
-/// A chart, and the times in which nothing was shown, in seconds.
+/// A chart, and the rebuffer periods in seconds.
 pub(super) type BufferChart = (Chart, Vec<(f64, f64)>);
 
-/// What is shaded in a chart.
+/// Returns the meaning of the shading in a chart.
 pub(super) fn shaded(chart: &Chart) -> &'static str {
     if chart.title.starts_with(TITLE) { "the picture stands still" } else { "nothing delivered" }
 }
 
-/// One chart for each video of a run.
+/// Returns one chart for each video of a run.
 pub(super) fn charts(run: &StoredRun, grid: &Grid) -> Vec<BufferChart> {
     let videos = run.meta.flows.iter().filter_map(|flow| Some((flow, flow.video?)));
     videos.filter_map(|(flow, plan)| chart(run, grid, flow, plan)).collect()

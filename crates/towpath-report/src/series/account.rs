@@ -1,11 +1,12 @@
-//! Series of where the capacity of a link went.
+//! Series of a link's capacity accounting.
 
 use towpath_measure::result::{Account, LinkAccount, Part, PartGroup, Record};
 
 use super::{Grid, Values, bridge, per_second};
 use crate::StoredRun;
 
-/// What became of a link's capacity in one direction, in bits per second; together its capacity.
+/// Returns the parts of a link's capacity in one direction, in bits per second; their sum is the
+/// capacity.
 pub(crate) fn account(
     run: &StoredRun,
     grid: &Grid,

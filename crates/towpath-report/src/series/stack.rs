@@ -1,4 +1,4 @@
-//! Series of what a stack of our own did at connection level.
+//! Series of our own stack's connection-level state and decisions.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use towpath_measure::scenario::DataDirection;
 use super::{Grid, Values, bridge, merge};
 use crate::StoredRun;
 
-/// What the stack did for all connections together, in one direction.
+/// Connection-level series of the stack in one direction, all connections together.
 #[derive(Debug)]
 pub(crate) struct StackSeries {
     /// Bytes that wait for earlier data.
@@ -18,18 +18,18 @@ pub(crate) struct StackSeries {
     pub(crate) buffer_bytes: Values,
     /// Share of each period with a full window, 0 to 1, of the connection where it was largest.
     pub(crate) blocked: Values,
-    /// Bytes sent again in each period; without a cause where the result does not tell it.
+    /// Bytes reinjected in each period, by cause; `None` where the result has no cause.
     pub(crate) again: Vec<(Option<ReinjectionCause>, Values)>,
-    /// Times that M2 slowed each path down.
+    /// Penalisations of each path by M2.
     pub(crate) slowed: Vec<(String, Values)>,
-    /// Whether the sender's end told anything.
+    /// True if the sender's end reported anything.
     pub(crate) sender: bool,
-    /// Switches of the scheduler in the whole run.
+    /// Scheduler switches between subflows in the whole run.
     pub(crate) switches: u64,
 }
 
 impl StackSeries {
-    /// The series; `None` when the stack told nothing, as the kernel's does.
+    /// Returns the series; `None` if the stack reported nothing, as the kernel's does.
     pub(crate) fn of(run: &StoredRun, grid: &Grid, direction: DataDirection) -> Option<Self> {
         let mut connections: BTreeMap<(u32, u32), Vec<(&Interval, &ConnectionState)>> =
             BTreeMap::new();
@@ -130,7 +130,7 @@ fn slowed(run: &StoredRun, grid: &Grid) -> Vec<(String, Values)> {
     found
 }
 
-/// A number among an event's details.
+/// Parses a number from an event's details.
 pub(crate) fn amount(event: &Event, name: &str) -> Option<u64> {
     event.detail.get(name)?.parse().ok()
 }

@@ -1,5 +1,6 @@
-//! Where the capacity went, as far as a capture tells: what each path carried, and what held its
-//! senders back. Nobody knows the links, so what they could carry is estimated.
+//! Capacity accounting from a capture: the load of each path, and the limits of its senders.
+//!
+//! Link rates are unknown here, so the capacity is estimated.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -18,28 +19,28 @@ use super::connection::{TracedConnection, TracedSubflow};
 use super::held::{STATES, SenderBin};
 use super::summary::{DIRECTIONS, path};
 
-/// A direction that carries less than this part of all payload only answers.
+/// A direction with less than this share of all payload carries only acknowledgements or replies.
 const MIN_PAYLOAD_SHARE: f64 = 0.01;
 
-/// A round trip that is longer than the shortest by so much, and by a quarter of it, was in a queue.
+/// Minimum excess over the shortest round trip for a queue; at least a quarter of the shortest.
 const MIN_QUEUE_DELAY_NS: u64 = 5_000_000;
 
-/// More periods are made longer.
+/// Maximum number of periods; beyond that, periods become longer.
 const MAX_PERIODS: u64 = 8_192;
 
-/// A path, by index, and a direction of it.
+/// Index of a path, and a direction of it.
 type PathDirection = (usize, DataDirection);
 
-/// What is collected of all connections.
+/// Data collected from all connections.
 #[derive(Debug, Default)]
 struct AccountBuilder {
     names: Vec<String>,
-    /// By number of the period.
+    /// Periods of each path and direction, by number.
     periods: BTreeMap<PathDirection, BTreeMap<u64, PathPeriod>>,
-    /// What was carried in each of the shortest periods that there are.
+    /// Bytes carried in each of the shortest possible periods.
     moments: BTreeMap<PathDirection, BTreeMap<u64, u64>>,
     longest_rtt: Duration,
-    /// Captured where data arrives, or where it is sent.
+    /// Capture points: true for the receiver, false for the sender.
     vantages: BTreeSet<bool>,
 }
 
@@ -48,17 +49,18 @@ struct AccountBuilder {
 struct PathPeriod {
     carried: CarriedBytes,
     reasons: WeightedCauses,
-    /// Round trips show a queue.
+    /// True if round trips indicate a queue.
     has_queue: bool,
-    /// The fastest train of packets.
+    /// Rate of the fastest packet train, in bit/s.
     train_bps: u64,
 }
 
 impl CaptureAnalysis {
-    /// The account of all connections in periods of `sample_ns`; nothing without data.
+    /// Returns the accounting of all connections in periods of `sample_ns`; `None` as summary
+    /// without data.
     pub(super) fn account(&self, sample_ns: u64) -> (Vec<Account>, Option<AccountSummary>) {
         let mut books = AccountBuilder::default();
-        // The shortest period that all series have.
+        // Shortest period that all series have.
         let moment_ns = self.shortest_ns();
         let sample_ns = self.bounded_period_ns(sample_ns.max(moment_ns));
         for captured in &self.connections {
@@ -96,7 +98,7 @@ impl CaptureAnalysis {
         )
     }
 
-    /// Periods of which there are not too many, whatever a capture says of time.
+    /// Lengthens the period until at most [`MAX_PERIODS`] cover the capture.
     fn bounded_period_ns(&self, mut sample_ns: u64) -> u64 {
         let first = self.connections.iter().map(|one| one.first_ns).min().unwrap_or(0);
         let last = self.connections.iter().map(|one| one.last_ns).max().unwrap_or(0);
@@ -132,7 +134,7 @@ impl CaptureAnalysis {
             let slots = subflows.iter().filter_map(|subflow| subflow.directions.get(side));
             slots.flat_map(|way| bins(way, sample_ns)).map(|(_, slot)| of(&slot)).sum()
         };
-        // Of what was copied, that much was in vain: it was there twice.
+        // Share of the reinjected data that was needless, because it arrived twice.
         let brought =
             if at_receiver { sums(|slot| slot.new_bytes) } else { sums(|slot| slot.acked_bytes) };
         let needless = brought.saturating_sub(way.bytes);
@@ -171,7 +173,7 @@ impl CaptureAnalysis {
                 *moments.entry(number).or_default() += one.carried.sum();
             }
         }
-        // Where a path has no subflow while its connection lives, nothing can be sent on it.
+        // A path without a subflow cannot carry data, although its connection exists.
         for (subflow, name) in subflows.iter().zip(&names).filter(|_| subflows.len() > 1) {
             let periods = books.periods.entry((*name, direction)).or_default();
             let end_ns = [subflow.reset_ns, subflow.fin_ns].into_iter().flatten().min();
@@ -188,8 +190,9 @@ impl CaptureAnalysis {
     }
 }
 
-/// What a direction of a subflow did in each period, without what no link could: an acknowledgement in
-/// a capture may say that any number of bytes had arrived, and sums of periods must not overflow.
+/// Returns the activity of a subflow's direction in each period, bounded to plausible values. An
+/// acknowledgement in a capture may claim any number of bytes, and sums of periods must not
+/// overflow.
 fn bins(
     way: &super::way::DirectionTracker,
     width_ns: u64,
@@ -220,7 +223,7 @@ impl AccountBuilder {
         })
     }
 
-    /// Directions in which nearly nothing but acknowledgements goes have no account.
+    /// Drops directions that carry almost only acknowledgements.
     fn drop_ack_only(&mut self) {
         let payload = |periods: &BTreeMap<u64, PathPeriod>| -> u64 {
             periods.values().map(|entry| entry.carried.delivered).sum()
@@ -243,7 +246,7 @@ impl PathPeriod {
     }
 }
 
-/// What a subflow waited for, in parts of the period.
+/// Returns the causes of a subflow's idle time, each as a share of the period.
 fn reasons(slot: &SenderBin, at_receiver: bool, names: &[usize], sample_ns: u64) -> WeightedCauses {
     let states = if at_receiver { &slot.at_receiver_us } else { &slot.at_sender_us };
     let waits_for = slot.blocked_by.and_then(|number| names.get(usize::from(number))).copied();
@@ -256,7 +259,7 @@ fn reasons(slot: &SenderBin, at_receiver: bool, names: &[usize], sample_ns: u64)
     .collect()
 }
 
-/// All periods of a path, without gaps.
+/// Returns all periods of a path, without gaps.
 fn observed_periods(
     (periods, moments): (&BTreeMap<u64, PathPeriod>, &BTreeMap<u64, u64>),
     (sample_ns, moment_ns): (u64, u64),
@@ -270,14 +273,14 @@ fn observed_periods(
         let entry = periods.get(&number).unwrap_or(&nothing);
         let begin = number.saturating_mul(sample_ns);
         let within = begin / moment_ns..begin.saturating_add(sample_ns) / moment_ns;
-        // Two moments that follow each other.
+        // Two consecutive moments.
         let most = moments.range(within).map(|(at, bytes)| {
             let before = at.checked_sub(1).and_then(|before| moments.get(&before));
             bytes + before.copied().unwrap_or(0)
         });
         let bits = u128::from(most.max().unwrap_or(0)) * 8_000_000_000;
         let peak_bps = u64::try_from(bits / (u128::from(moment_ns) * 2).max(1)).unwrap_or(u64::MAX);
-        // Trains are of payload.
+        // Train rates count payload only, so headers are added.
         let payload = entry.carried.sum().saturating_sub(entry.carried.headers).max(1);
         let train_bps = entry.train_bps as f64 * entry.carried.sum() as f64 / payload as f64;
         let peak_bps = peak_bps.max(train_bps as u64);

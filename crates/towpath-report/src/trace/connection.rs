@@ -1,4 +1,4 @@
-//! What is known of a subflow and of a connection.
+//! State of a captured subflow and of a captured connection.
 
 use std::collections::BTreeMap;
 
@@ -9,24 +9,24 @@ use super::layers::SocketKey;
 use super::tracker::INFINITE_MAPPING_END;
 use super::way::DirectionTracker;
 
-/// Notes that one connection keeps.
+/// Maximum number of notes of one connection.
 const MAX_NOTES: usize = 2_000;
 
-/// One TCP connection: a subflow, or all there is.
+/// One TCP connection: a subflow, or a whole plain connection.
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(super) struct TracedSubflow {
     /// The connection's opener, and its other end.
     pub(super) ends: [SocketKey; 2],
-    /// From the first end, and from the second.
+    /// Data from the first end, and from the second.
     pub(super) directions: [DirectionTracker; 2],
-    /// Which of the ends opened it.
+    /// Index of the end that opened it, 0 or 1.
     pub(super) opened_by: usize,
     pub(super) saw_syn: bool,
     pub(super) connection: Option<u32>,
-    /// In its connection.
+    /// Number of the subflow in its connection.
     pub(super) number: u16,
-    /// Interface of the capture on which it was first seen, and whether there were others.
+    /// First interface of the capture on which it was seen, and a flag for further ones.
     pub(super) interface: Option<u32>,
     pub(super) several_interfaces: bool,
     pub(super) first_ns: u64,
@@ -39,16 +39,16 @@ pub(super) struct TracedSubflow {
     pub(super) established_ns: Option<u64>,
     pub(super) fin_ns: Option<u64>,
     pub(super) reset_ns: Option<u64>,
-    /// MP_TCPRST, if the RST had it.
+    /// Reason code of MP_TCPRST, if the RST had it.
     pub(super) reset_reason: Option<u8>,
-    /// MP_JOIN: the token, and whether the answer had the option too.
+    /// MP_JOIN: the token, and a flag for the option in the reply.
     pub(super) token: Option<u32>,
     pub(super) join_answered: bool,
     pub(super) is_join: bool,
     pub(super) backup: bool,
     /// Address identifiers, by end.
     pub(super) address_ids: [Option<u8>; 2],
-    /// Whether its ADD_ADDR must be read as RFC 6824 has it.
+    /// Set if its ADD_ADDR must be read according to RFC 6824.
     pub(super) v0: bool,
 }
 
@@ -82,15 +82,15 @@ impl TracedSubflow {
         }
     }
 
-    /// The scale of the windows that an end offers, which hold back the other; without the option in
-    /// its SYN, there is none (RFC 7323 §2.2).
+    /// Records the window scale that an end offers, which limits the other end. Without the option
+    /// in its SYN, windows are not scaled (RFC 7323 §2.2).
     pub(super) fn note_scale(&mut self, side: usize, scale: Option<u8>) {
         if let Some(other) = self.directions.get_mut(1 - side.min(1)) {
             other.sender.window_scale = Some(scale.unwrap_or(0));
         }
     }
 
-    /// What the sender of one direction knows of it.
+    /// Returns what is known about the sender of one direction.
     pub(super) fn send_state(&self, side: usize) -> Option<SubflowSendState> {
         let own = SubflowSendState {
             number: self.number,
@@ -108,7 +108,7 @@ impl TracedSubflow {
         Some(self.directions.get(side)?.send_state(own))
     }
 
-    /// Its bytes are the data, byte for byte.
+    /// Maps all bytes of the subflow to data one to one.
     pub(super) fn map_all(&mut self) {
         for way in &mut self.directions {
             if way.maps.is_empty() {
@@ -118,23 +118,23 @@ impl TracedSubflow {
     }
 }
 
-/// Why a connection went on without Multipath TCP.
+/// Reason for a connection's fallback to plain TCP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FallbackReason {
     /// The SYN/ACK had no MP_CAPABLE.
     NotAnswered,
-    /// SYNs with the option had no answer, one without had.
+    /// SYNs with the option had no reply, one without it had.
     SynsUnanswered,
-    /// No option behind the handshake.
+    /// No Multipath TCP option after the handshake.
     OptionsGone,
     /// An infinite mapping (RFC 8684 §3.7).
     InfiniteMapping,
-    /// MP_FAIL.
+    /// MP_FAIL after a checksum error.
     Checksum,
 }
 
 impl FallbackReason {
-    /// One sentence without a full stop.
+    /// Returns one sentence without a full stop.
     pub(super) fn text(self) -> &'static str {
         match self {
             Self::NotAnswered => {
@@ -154,7 +154,7 @@ impl FallbackReason {
     }
 }
 
-/// What a note is about.
+/// Subject of a note.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NoteKind {
     PathManager,
@@ -162,12 +162,12 @@ pub(super) enum NoteKind {
     Fallback,
 }
 
-/// When and where something was seen.
+/// Time and place of an observation.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct NoteContext {
     pub(super) now_ns: u64,
     pub(super) subflow: u16,
-    /// Which end sent it.
+    /// Index of the sending end, 0 or 1.
     pub(super) side: usize,
     pub(super) kind: NoteKind,
 }
@@ -179,25 +179,25 @@ pub(super) struct TracedConnection {
     pub(super) subflows: Vec<u32>,
     pub(super) data: [DataStreamTracker; 2],
     pub(super) keys: [Option<u64>; 2],
-    /// Version that was offered or agreed on.
+    /// Multipath TCP version that was offered or agreed on.
     pub(super) version: Option<u8>,
     pub(super) checksum: bool,
-    /// Whether it spoke Multipath TCP, or tried to.
+    /// True if it used Multipath TCP, or tried to.
     pub(super) multipath: bool,
-    /// Whether its bytes are its data.
+    /// True after a fallback: subflow bytes are the data.
     pub(super) infinite: bool,
-    /// Whether the capture does not have its beginning.
+    /// True if the capture does not contain its beginning.
     pub(super) late: bool,
     pub(super) fallback: Option<FallbackReason>,
-    /// MP_FAIL was seen.
+    /// Reason from MP_FAIL, if seen.
     pub(super) failed: Option<FallbackReason>,
     pub(super) first_ns: u64,
     pub(super) last_data_ns: u64,
     pub(super) notes: Vec<(NoteContext, String)>,
     pub(super) notes_lost: u64,
-    /// When all subflows were last looked at.
+    /// Time of the last poll of all subflows.
     pub(super) last_poll_ns: u64,
-    /// Multipath TCP options seen, by name.
+    /// Number of Multipath TCP options seen, by name.
     pub(super) options: BTreeMap<&'static str, u64>,
 }
 
@@ -223,7 +223,7 @@ impl TracedConnection {
         }
     }
 
-    /// Whether data numbers mean something.
+    /// Returns true if the connection has data sequence numbers.
     pub(super) fn is_multipath(&self) -> bool {
         self.multipath && !self.infinite
     }

@@ -1,5 +1,7 @@
-//! One direction of a connection above its subflows: data numbers, what arrived in order, who sent
-//! what first. A plain TCP connection has the same, with its bytes as data.
+//! One direction of a connection above its subflows: data sequence numbers, in-order arrival, and
+//! the subflow that first carried each byte.
+//!
+//! A plain TCP connection has the same state, with its bytes as data.
 
 use towpath_measure::result::SequenceKind;
 use towpath_mptcp::wire::DataAck;
@@ -10,55 +12,55 @@ use super::interval::{SeqRange, TaggedRanges};
 use super::sequence::{PacketMark, SequenceLog};
 use super::way::SendContext;
 
-/// Further away than this a number is not believed: nobody has such a window.
+/// Largest plausible jump of a data number: no receive window is larger.
 const MAX_JUMP: i64 = 1 << 40;
 
 /// One direction of a connection.
 #[derive(Debug, Clone, Default)]
 pub(super) struct DataStreamTracker {
     base: Option<DsnBase>,
-    /// Everything below has arrived, at both levels.
+    /// Position below which everything has arrived, at both levels.
     next: i64,
-    /// Highest number that was mapped.
+    /// Highest number that was sent.
     highest: i64,
     /// Data that waits for earlier data, with its arrival.
     waiting: TaggedRanges<u64>,
-    /// Bytes that wait in the queues of its subflows.
+    /// Bytes that wait in the queues of its subflows, out of order there.
     pub(super) below_bytes: u64,
-    /// Which subflow carried what first.
+    /// Subflow that first carried each range of data.
     owners: TaggedRanges<u16>,
-    /// What was forgotten of `owners`.
+    /// Position below which `owners` was dropped.
     forgotten: i64,
-    /// Acknowledged by DATA_ACK.
+    /// Highest number acknowledged by DATA_ACK.
     acked: i64,
-    /// Acknowledged on a subflow, and not yet by DATA_ACK.
+    /// Data acknowledged on a subflow, but not yet by DATA_ACK.
     delivered: TaggedRanges<()>,
-    /// Position of DATA_FIN.
+    /// Position of DATA_FIN, if seen.
     fin: Option<i64>,
-    /// From the first time that data was sent until DATA_ACK covers it.
+    /// Data from its first transmission until DATA_ACK covers it.
     pub(super) flight: InFlight,
-    /// From a packet's arrival until everything before it was there.
+    /// Delay from a packet's arrival until everything before it was there.
     pub(super) wait: DelayHistogram,
     pub(super) arrivals: ByteProgress,
     pub(super) acks: ByteProgress,
     pub(super) series: BinnedSeries,
-    /// Most bytes that ever waited, at both levels.
+    /// Maximum of the waiting bytes, at both levels.
     pub(super) waiting_peak_bytes: u64,
-    /// Bytes that came on a second subflow, or under new numbers, again.
+    /// Bytes that another subflow had carried, or that came again under new subflow numbers.
     pub(super) copied_bytes: u64,
-    /// Acknowledged data that is not in the capture.
+    /// Acknowledged bytes that are missing in the capture.
     pub(super) unseen_bytes: u64,
-    /// Which subflow carried new data last, and how often that changed.
+    /// Subflow that carried new data last, and the number of changes.
     last_subflow: Option<u16>,
     pub(super) switches: u64,
-    /// The windows that the receiver offers, which count from DATA_ACK.
+    /// Windows offered by the receiver, relative to DATA_ACK.
     pub(super) window_edges: WindowEdges,
-    /// The last packet with new data was not full.
+    /// True if the last packet with new data was not full.
     pub(super) is_app_limited: bool,
-    /// What its picture is drawn from; only of data with numbers of their own.
+    /// Marks for its picture; only if data has numbers of its own.
     pub(super) sequence: SequenceLog,
     pub(super) is_plotted: bool,
-    /// Acknowledgement and end of the window that were told last.
+    /// Acknowledgement and window end that were recorded last.
     last_advertised: (i64, i64),
     scratch: Vec<SeqRange>,
 }
@@ -67,19 +69,19 @@ pub(super) struct DataStreamTracker {
 #[derive(Debug, Clone, Copy)]
 struct DsnBase {
     number: u64,
-    /// Whether the upper half is known.
+    /// True if the upper 32 bits are known.
     wide: bool,
 }
 
 impl DataStreamTracker {
-    /// Number of the first byte, from the keys (RFC 8684 §3.1).
+    /// Sets the number of the first byte, derived from the keys (RFC 8684 §3.1).
     pub(super) fn begin(&mut self, number: u64) {
         if self.base.is_none() {
             self.base = Some(DsnBase { number, wide: true });
         }
     }
 
-    /// A number of 32 or 64 bits as a relative one; `None` for one that cannot be meant.
+    /// Converts a number of 32 or 64 bits to a relative one; `None` if implausible.
     pub(super) fn place(&mut self, number: DataAck) -> Option<i64> {
         let base = match (&mut self.base, number) {
             (Some(base), _) => base,
@@ -101,7 +103,7 @@ impl DataStreamTracker {
         Some(near.saturating_add(i64::from(low.wrapping_sub(expected).cast_signed())))
     }
 
-    /// How far a number is from what goes on here; `None` if that cannot be told.
+    /// Returns the distance of a number from the current position; `None` if unknown.
     pub(super) fn distance(&self, number: DataAck) -> Option<u64> {
         let base = self.base?;
         let near = self.highest.max(self.acked);
@@ -113,8 +115,8 @@ impl DataStreamTracker {
         }
     }
 
-    /// Notes that a subflow carries data, under numbers of its own that are new; the bytes that
-    /// another subflow had carried before, and those that it had itself.
+    /// Records data that a subflow carries under new subflow numbers. Returns the bytes that
+    /// another subflow had carried before, and those that the same one had.
     pub(super) fn on_sent(&mut self, range: SeqRange, at: SendContext) -> [u64; 2] {
         let SendContext { now_ns, subflow } = at;
         let whole = range;
@@ -154,7 +156,7 @@ impl DataStreamTracker {
         [copies, repeats]
     }
 
-    /// Notes something for the picture.
+    /// Adds a mark to the picture.
     pub(super) fn mark(
         &mut self,
         kind: SequenceKind,
@@ -168,8 +170,8 @@ impl DataStreamTracker {
         }
     }
 
-    /// Notes what the receiver says, before [`DataStreamTracker::acknowledge`] takes it. The window counts from
-    /// DATA_ACK (RFC 8684 §3.3.1).
+    /// Records an acknowledgement for the picture, before [`DataStreamTracker::acknowledge`]
+    /// processes it. The window counts from DATA_ACK (RFC 8684 §3.3.1).
     pub(super) fn mark_ack(&mut self, ack: i64, window: Option<i64>, field: u16, at: SendContext) {
         let ack = self.fin.map_or(ack, |fin| ack.min(fin));
         if ack < self.acked {
@@ -186,7 +188,7 @@ impl DataStreamTracker {
         }
     }
 
-    /// Takes data that its subflow has in order; it arrived at `at_ns`.
+    /// Processes data that its subflow has in order; it arrived at `at_ns`.
     pub(super) fn on_arrived(&mut self, range: SeqRange, at_ns: u64, now_ns: u64) {
         if range.start == self.next && self.waiting.first().is_none_or(|w| w.start >= range.end) {
             self.passes(range, at_ns, now_ns);
@@ -230,7 +232,7 @@ impl DataStreamTracker {
         }
     }
 
-    /// Gives up gaps below `target`: the capture does not have what was in them.
+    /// Gives up gaps below `target`, whose data is missing in the capture.
     fn skip_to(&mut self, target: i64, now_ns: u64) {
         while self.next < target {
             let gap_end = self.waiting.first().map_or(target, |first| first.start.min(target));
@@ -242,7 +244,7 @@ impl DataStreamTracker {
         }
     }
 
-    /// Notes how much waits now.
+    /// Records the amount of waiting data.
     pub(super) fn note_waiting(&mut self, now_ns: u64) {
         let waiting = self.below_bytes + self.waiting.bytes();
         if waiting == 0 {
@@ -254,7 +256,7 @@ impl DataStreamTracker {
         }
     }
 
-    /// Takes a DATA_ACK, as a relative number.
+    /// Processes a DATA_ACK, as a relative number.
     pub(super) fn acknowledge(&mut self, ack: i64, now_ns: u64) {
         let ack = if self.fin.is_some_and(|fin| fin.checked_add(1) == Some(ack)) {
             ack.saturating_sub(1) // DATA_FIN takes a number, but is no data
@@ -274,9 +276,9 @@ impl DataStreamTracker {
         self.delivered.forget_below(ack);
     }
 
-    /// A window was offered together with a DATA_ACK, which counts unless a later one was seen.
+    /// Records a window offered with a DATA_ACK, unless a later DATA_ACK was seen.
     pub(super) fn on_window(&mut self, ack: DataAck, (window, scale): (u16, u8), now_ns: u64) {
-        // DATA_FIN takes a number.
+        // DATA_FIN occupies one number.
         if self.place(ack).is_none_or(|ack| ack.saturating_add(1) < self.acked) {
             return;
         }
@@ -284,19 +286,19 @@ impl DataStreamTracker {
         self.window_edges.record(edge, now_ns);
     }
 
-    /// Behind the last data that was sent.
+    /// Returns the position after the last data that was sent.
     pub(super) fn highest(&self) -> i64 {
         self.highest
     }
 
-    /// Whether anything was ever sent.
+    /// Returns true if any data was ever sent.
     pub(super) fn has_begun(&self) -> bool {
         self.highest > 0
     }
 
-    /// What subflows must know of it to tell what holds them back.
+    /// Returns the connection state that subflows need to find their limits.
     pub(super) fn send_state(&self, is_multipath: bool) -> ConnectionSendState {
-        /// No packet is larger, but super-segments.
+        /// Maximum packet size, except for super-segments.
         const NEAR: i64 = 1 << 14;
         let near =
             self.window_edges.latest().is_some_and(|edge| self.highest.saturating_add(NEAR) > edge);
@@ -315,8 +317,8 @@ impl DataStreamTracker {
         }
     }
 
-    /// Gives up what was acknowledged without being in the capture. Not at once: where packets of two
-    /// subflows are captured, an acknowledgement may stand in front of what it means.
+    /// Gives up acknowledged data that is missing in the capture, with some slack. If packets of
+    /// two subflows are captured, an acknowledgement may precede the data that it covers.
     pub(super) fn settle(&mut self, now_ns: u64) {
         const SLACK: i64 = 1 << 20;
         if self.acked.saturating_sub(SLACK) > self.next {
@@ -324,12 +326,12 @@ impl DataStreamTracker {
         }
     }
 
-    /// Takes up what is left at the end.
+    /// Settles everything that is left at the end.
     pub(super) fn close(&mut self, now_ns: u64) {
         self.skip_to(self.acked, now_ns);
     }
 
-    /// Notes what a subflow's acknowledgement covers.
+    /// Records the data covered by a subflow's acknowledgement.
     pub(super) fn delivered(&mut self, range: SeqRange) {
         let range = range.and(SeqRange::new(self.acked, i64::MAX));
         if range.is_empty() || self.delivered.is_full() {
@@ -344,13 +346,13 @@ impl DataStreamTracker {
         self.scratch = new;
     }
 
-    /// Bytes of `range` that the receiver had already said to have.
+    /// Returns the bytes of `range` that the receiver had already acknowledged.
     pub(super) fn had(&self, range: SeqRange) -> u64 {
         range.and(SeqRange::new(i64::MIN, self.acked)).len()
             + self.delivered.overlap(range.and(SeqRange::new(self.acked, i64::MAX)))
     }
 
-    /// Notes where the data ends.
+    /// Sets the position of the end of data.
     pub(super) fn set_fin(&mut self, at: i64) {
         self.fin = Some(at);
     }

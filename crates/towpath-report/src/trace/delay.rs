@@ -1,8 +1,8 @@
 //! One-way delays from two captures of the same packets, taken at both hosts.
 //!
-//! The two clocks differ by an offset that no packet tells. But no delay is negative: packets from
-//! the first host bound the offset from above, those from the second from below. The middle is the
-//! estimate, and half of the distance its largest error: half of the smallest round trip.
+//! The two clocks differ by an unknown offset. But no delay is negative: packets from the first
+//! host bound the offset from above, those from the second from below. The middle is the estimate,
+//! and half of the distance its largest error: half of the smallest round trip.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -16,24 +16,24 @@ use super::file::{CaptureError, CaptureReader};
 use super::layers::{self, CapturedSegment, SocketKey};
 use super::summary::DIRECTIONS;
 
-/// Packets that are remembered. Of more, every second, fourth, … is: chosen by their content, so that
-/// the same are chosen in both files.
+/// Maximum number of packets in memory. Beyond that, every second, fourth, … one is sampled:
+/// chosen by content, so that both files yield the same sample.
 const MAX_PACKETS: usize = 1 << 20;
-/// Mark of packets that look alike.
+/// Marks packets whose keys are equal.
 const AMBIGUOUS: u64 = u64::MAX;
 
-/// What two captures tell of their clocks.
+/// Offset between the clocks of two captures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CaptureClockOffset {
-    /// The second capture's clock is so much ahead of the first's.
+    /// Nanoseconds by which the second capture's clock is ahead of the first's.
     pub offset_ns: i64,
-    /// The estimate is wrong by at most this much, if the clocks run equally fast.
+    /// Largest error of the offset in nanoseconds, if the clocks run equally fast.
     pub error_ns: u64,
-    /// Packets found in both.
+    /// Number of packets found in both captures.
     pub packets: u64,
 }
 
-/// A packet of both captures.
+/// Packet found in both captures.
 #[derive(Debug, Clone, Copy)]
 struct MatchedPacket {
     ends: (SocketKey, SocketKey),
@@ -42,8 +42,8 @@ struct MatchedPacket {
 }
 
 impl CaptureAnalysis {
-    /// Finds the packets of the first capture (the one that was read, again) in the second, and notes
-    /// the delays. `None` without packets of both directions in both.
+    /// Matches the packets of both captures and adds one-way delays. `first` is the file of this
+    /// analysis, read again. `None` without packets of both directions in both.
     pub fn add_delays(
         &mut self,
         first: impl Read,
@@ -78,9 +78,10 @@ impl CaptureAnalysis {
     }
 }
 
-/// Bounds of the offset, and the packets that they come from; `None` if one is missing.
+/// Returns the bounds of the offset, and the number of matched packets; `None` if a bound is
+/// missing.
 fn bounds(matches: &[MatchedPacket]) -> Option<((i64, i64), u64)> {
-    // Each direction's smallest and largest difference.
+    // Smallest and largest difference in each direction.
     let mut ranges: HashMap<(SocketKey, SocketKey), (i64, i64)> = HashMap::new();
     let mut order = Vec::new();
     for found in matches {
@@ -121,7 +122,8 @@ fn matches(first: impl Read, second: impl Read) -> Result<Vec<MatchedPacket>, Ca
     let mut found = Vec::new();
     each(second, |segment, at_ns| {
         let key = key(segment);
-        // Each is found once: what comes a second time was sent twice, or joined otherwise.
+        // Each packet matches once: a second one is a retransmission, or was segmented
+        // differently.
         if let Some(known) = seen.get_mut(&key)
             && *known != AMBIGUOUS
         {
@@ -146,13 +148,14 @@ fn each(
     Ok(())
 }
 
-/// What a packet has at both hosts, however offloading cut or joined it: its length is not in it.
+/// Returns a hash that is equal at both hosts. The length is left out, because offloading may
+/// split or join packets.
 fn key(segment: &CapturedSegment<'_>) -> u64 {
     let CapturedSegment { source, destination, seq, ack, flags, .. } = *segment;
     let timestamps = Options::parse(segment.options).timestamps.map(|t| (t.value, t.echo));
     let has_payload = segment.payload_bytes > 0;
     let control = flags.0 & (Flags::SYN.0 | Flags::FIN.0 | Flags::RST.0);
-    // Equal for every run: the sample must be the same in both files.
+    // A fixed hasher, because the sample must be the same in both files.
     let mut hasher = DefaultHasher::new();
     (source, destination, seq, ack, control, has_payload, timestamps).hash(&mut hasher);
     hasher.finish()

@@ -1,26 +1,26 @@
-//! A capture that is read while it is being written: nothing of it is kept.
+//! Analysis of a capture while it is being written; none of it is stored.
 
 use std::io::{self, Read, Write};
 
 use super::file::CaptureReader;
 use super::{AnalysisBuilder, CaptureAnalysis};
 
-/// Bytes that wait before they are looked at.
+/// Number of unread bytes before they are parsed.
 const CHUNK_BYTES: usize = 1 << 16;
-/// Packets after which the rest is passed over, so that no run takes many times as long as before.
+/// Number of packets after which the rest is skipped, so that no run takes much longer.
 const MAX_FRAMES: u64 = 3_000_000;
 
-/// Takes a capture file as it is written.
+/// Writer that takes a capture file as it is written.
 #[derive(Debug, Default)]
 pub struct CaptureFeed {
     reader: Option<CaptureReader<UnreadBytes>>,
     waiting: UnreadBytes,
     builder: AnalysisBuilder,
-    /// What was written is no capture; the rest is passed over.
+    /// True if the input is not a valid capture; the rest is skipped.
     failed: bool,
 }
 
-/// What was written and is not read yet.
+/// Bytes that were written and not yet read.
 #[derive(Debug, Default)]
 struct UnreadBytes {
     bytes: Vec<u8>,
@@ -63,12 +63,12 @@ impl Write for CaptureFeed {
 }
 
 impl CaptureFeed {
-    /// Whether more would change nothing.
+    /// Returns true if further input would change nothing.
     fn is_over(&self) -> bool {
         self.failed || self.builder.frames >= MAX_FRAMES
     }
 
-    /// Takes the frames that are there as a whole.
+    /// Parses the frames that are complete.
     fn parse_available(&mut self) {
         if self.reader.is_none() {
             match CaptureReader::open(std::mem::take(&mut self.waiting)) {
@@ -89,7 +89,7 @@ impl CaptureFeed {
         }
     }
 
-    /// What it has shown; `None` without any frame.
+    /// Returns the analysis; `None` without any frame.
     pub fn finish(mut self) -> Option<CaptureAnalysis> {
         self.parse_available();
         let reader = self.reader.filter(|_| self.builder.frames > 0)?;

@@ -1,5 +1,6 @@
-//! What is counted while packets go by: distributions, series, round-trip times, gaps. All of it is
-//! bounded: a longer capture makes coarser series, not more memory.
+//! Statistics of passing packets: distributions, series, round-trip times, gaps.
+//!
+//! Memory is bounded: a longer capture makes coarser series.
 
 use std::collections::VecDeque;
 
@@ -7,14 +8,14 @@ use towpath_measure::result::{DelayStats, Stall};
 
 use super::interval::SeqRange;
 
-/// Gaps from here on are stalls, as in every result.
+/// Shortest gap that counts as a stall, as in every result.
 const STALL_NS: u64 = 100_000_000;
 
 /// Buckets of each power of two: less than 1 % error in the middle of one.
 const BUCKETS_PER_OCTAVE: u64 = 64;
 const EXACT_BITS: u32 = 7;
 
-/// A distribution of times in nanoseconds, in buckets of microseconds. Takes memory only for the
+/// Distribution of times in nanoseconds, in buckets of microseconds. Takes memory only for the
 /// buckets between its smallest and its largest value.
 #[derive(Debug, Clone, Default)]
 pub(super) struct DelayHistogram {
@@ -23,7 +24,7 @@ pub(super) struct DelayHistogram {
     squares: f64,
     min: u64,
     max: u64,
-    /// Number of the first bucket that is kept.
+    /// Number of the first stored bucket.
     first: usize,
     buckets: VecDeque<u32>,
 }
@@ -64,12 +65,12 @@ impl DelayHistogram {
         self.count
     }
 
-    /// The smallest value, if there is any.
+    /// Returns the smallest value; `None` without any value.
     pub(super) fn min(&self) -> Option<u64> {
         (self.count > 0).then_some(self.min)
     }
 
-    /// The figures; `None` without any value.
+    /// Returns the delay statistics; `None` without any value.
     pub(super) fn delays(&self) -> Option<DelayStats> {
         if self.count == 0 {
             return None;
@@ -123,9 +124,9 @@ fn middle_of(bucket: usize) -> u64 {
     ((BUCKETS_PER_OCTAVE + above % BUCKETS_PER_OCTAVE) << shift) + (1 << (shift - 1))
 }
 
-/// Width of a bin at first: 8 of them are the 100 ms of other results.
+/// Initial width of a bin: 8 of them are the 100 ms of other results.
 pub(super) const INITIAL_BIN_NS: u64 = 12_500_000;
-/// Bins of one series; more make each twice as wide.
+/// Maximum number of bins of one series; beyond that, each becomes twice as wide.
 const MAX_BINS: usize = 4_096;
 
 /// One period of a series.
@@ -133,21 +134,21 @@ const MAX_BINS: usize = 4_096;
 pub(super) struct Bin {
     /// Payload bytes that were new.
     pub(super) bytes: u64,
-    /// Payload bytes, all of them.
+    /// All payload bytes, retransmissions included.
     pub(super) sent_bytes: u64,
-    /// Bytes newly acknowledged.
+    /// Bytes acknowledged for the first time.
     pub(super) acked_bytes: u64,
-    /// Packets with payload that was seen before, or that filled a gap.
+    /// Packets whose payload was seen before, or filled a gap.
     pub(super) retrans_packets: u32,
-    /// Smoothed round-trip time at its end; 0 if unknown.
+    /// Smoothed round-trip time at the end of the period; 0 if unknown.
     pub(super) srtt_us: u32,
-    /// Most bytes that waited for earlier ones.
+    /// Maximum of bytes that waited for earlier ones.
     pub(super) waiting_bytes: u64,
 }
 
-/// What a series is made of.
+/// Element of a series, which can absorb its successor.
 pub(super) trait Merge: Clone + Copy + Default {
-    /// Takes up what follows.
+    /// Absorbs the following bin.
     fn merge(&mut self, next: &Self);
 }
 
@@ -162,11 +163,11 @@ impl Merge for Bin {
     }
 }
 
-/// A series over time that gets coarser as it gets longer.
+/// Series over time that gets coarser as it gets longer.
 #[derive(Debug, Clone)]
 pub(super) struct BinnedSeries<T = Bin> {
     width_ns: u64,
-    /// Number of the first bin that is kept.
+    /// Number of the first stored bin.
     first: u64,
     bins: Vec<T>,
 }
@@ -178,7 +179,7 @@ impl<T> Default for BinnedSeries<T> {
 }
 
 impl<T: Merge> BinnedSeries<T> {
-    /// The bin of a moment. Time that runs backwards counts as the first.
+    /// Returns the bin of a moment. Times before the first bin count as the first.
     pub(super) fn bin_mut(&mut self, now_ns: u64) -> Option<&mut T> {
         if self.bins.is_empty() {
             self.first = now_ns / self.width_ns;
@@ -213,7 +214,7 @@ impl<T: Merge> BinnedSeries<T> {
         self.width_ns
     }
 
-    /// Bins of `width_ns`, a multiple of its own, with the number of each.
+    /// Returns bins of `width_ns`, a multiple of the series' width, with the number of each.
     pub(super) fn bins(&self, width_ns: u64) -> Vec<(u64, T)> {
         let factor = (width_ns / self.width_ns.max(1)).max(1);
         let mut wide: Vec<(u64, T)> = Vec::new();
@@ -228,22 +229,22 @@ impl<T: Merge> BinnedSeries<T> {
     }
 }
 
-/// What was sent and is not acknowledged yet, with its times.
+/// Unacknowledged data with its send times.
 #[derive(Debug, Clone, Default)]
 pub(super) struct InFlight {
-    /// In order of their end.
+    /// End and send time of each segment, ordered by end.
     sent: VecDeque<(i64, u64)>,
     pub(super) samples: DelayHistogram,
     srtt_ns: f64,
 }
 
-/// Segments in flight that are watched.
+/// Maximum number of tracked segments in flight.
 const MAX_FLIGHT: usize = 1 << 14;
-/// Mark of what was sent twice: which of the two an acknowledgement means is unknown (Karn).
+/// Marks retransmitted data: an acknowledgement may refer to either transmission (Karn).
 const AMBIGUOUS: u64 = u64::MAX;
 
 impl InFlight {
-    /// Notes that data up to `end` left.
+    /// Records that data up to `end` was sent.
     #[inline]
     pub(super) fn sent(&mut self, end: i64, now_ns: u64) {
         if self.sent.len() >= MAX_FLIGHT {
@@ -257,7 +258,7 @@ impl InFlight {
         }
     }
 
-    /// Notes that a part was sent again.
+    /// Marks retransmitted segments as ambiguous.
     pub(super) fn on_retransmitted(&mut self, range: SeqRange) {
         let at = self.sent.partition_point(|(end, _)| *end <= range.start);
         for (end, sent_ns) in self.sent.range_mut(at..) {
@@ -268,7 +269,7 @@ impl InFlight {
         }
     }
 
-    /// Notes an acknowledgement: the newest segment that it covers is a sample.
+    /// Processes an acknowledgement: the newest segment that it covers is a sample.
     pub(super) fn acked(&mut self, ack: i64, now_ns: u64) {
         let mut newest = None;
         while let Some(sent_ns) = self.pop(ack) {
@@ -279,14 +280,14 @@ impl InFlight {
         }
     }
 
-    /// As [`InFlight::acked`], but every segment is a sample.
+    /// Processes an acknowledgement like [`InFlight::acked`], but samples every segment.
     pub(super) fn all_acked(&mut self, ack: i64, now_ns: u64) {
         while let Some(sent_ns) = self.pop(ack) {
             self.sample(now_ns.saturating_sub(sent_ns));
         }
     }
 
-    /// Forgets what is in flight.
+    /// Drops everything in flight.
     pub(super) fn forget(&mut self) {
         self.sent.clear();
     }
@@ -297,7 +298,7 @@ impl InFlight {
         Some(sent_ns)
     }
 
-    /// RFC 6298 §2.
+    /// Adds a round-trip sample to the smoothed one (RFC 6298 §2).
     fn sample(&mut self, rtt_ns: u64) {
         let rtt = rtt_ns as f64;
         if self.samples.count() == 0 {
@@ -308,13 +309,13 @@ impl InFlight {
         self.samples.record(rtt_ns);
     }
 
-    /// Smoothed; 0 without a sample.
+    /// Returns the smoothed round-trip time; 0 without a sample.
     pub(super) fn srtt_us(&self) -> u32 {
         (self.srtt_ns / 1e3) as u32
     }
 }
 
-/// Bytes that went forward, and the gaps between.
+/// Bytes that advanced, and the gaps between them.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ByteProgress {
     pub(super) bytes: u64,

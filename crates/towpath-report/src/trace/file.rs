@@ -1,12 +1,12 @@
 //! Capture files, read as a stream: pcap in both byte orders and both resolutions, and pcapng
 //! (draft-ietf-opsawg-pcap, draft-ietf-opsawg-pcapng).
 //!
-//! One buffer is filled again and again; a frame is a slice of it. A file that ends in the middle of
-//! a record ends there, which is noted; what cannot be a capture at all is an error.
+//! A frame is a slice of one reused buffer. A file that ends in the middle of a record is read up
+//! to there, and the truncation is noted. Other invalid input is an error.
 
 use std::io::{self, Read};
 
-/// Longest record that is believed. Captures of 64 KiB super-segments are far below.
+/// Longest plausible record. Captures of 64 KiB super-segments are far below.
 const MAX_RECORD_BYTES: usize = 16 << 20;
 const BUFFER_BYTES: usize = 1 << 18;
 
@@ -23,61 +23,61 @@ const IF_TSRESOL: u16 = 9;
 const IF_TSOFFSET: u16 = 14;
 const EPB_FLAGS: u16 = 2;
 
-/// Interfaces of one file; more are not told apart.
+/// Maximum number of distinct interfaces of one file.
 const MAX_INTERFACES: usize = 4_096;
 
-/// Why a file cannot be read as a capture.
+/// Reason for an unreadable capture file.
 #[derive(Debug, thiserror::Error)]
 pub enum CaptureError {
-    /// The source failed.
+    /// Reading from the source failed.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// It does not begin like one.
+    /// First four bytes of an unknown file format.
     #[error("neither pcap nor pcapng (it begins with {0:02x?})")]
     Magic([u8; 4]),
-    /// It is empty, or shorter than the header of a capture.
+    /// Empty file, or one shorter than a capture's header.
     #[error("too short for a capture")]
     Short,
-    /// A record cannot be what its header says.
+    /// A record that contradicts its header.
     #[error("bad {what} at byte {at}")]
     Malformed {
-        /// What is wrong.
+        /// Name of the invalid field.
         what: &'static str,
-        /// Where.
+        /// Byte offset in the file.
         at: u64,
     },
 }
 
-/// One captured frame.
+/// One captured frame of a file.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CapturedFrame<'a> {
-    /// Nanoseconds since 1970, or what the file takes for it; `None` where the format has no time.
+    /// Nanoseconds since 1970, or since the file's own epoch; `None` where the format has no time.
     pub(super) at_ns: Option<u64>,
     /// LINKTYPE of its interface.
     pub(super) link_type: u16,
     /// Number of its interface in the file, from 0.
     pub(super) interface: u32,
-    /// What was captured of it.
+    /// Captured bytes of the frame, possibly cut off.
     pub(super) bytes: &'a [u8],
-    /// Its length on the wire.
+    /// Length of the frame on the wire, in bytes.
     pub(super) wire_bytes: u32,
-    /// Whether its host sent it, where the file says so.
+    /// True if the capturing host sent it; `None` if the file does not contain the direction.
     pub(super) outbound: Option<bool>,
 }
 
 /// An interface of a capture.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct CaptureInterface {
-    /// Name, where the file has it.
+    /// Name of the interface, if the file has it.
     pub(super) name: Option<String>,
-    /// LINKTYPE.
+    /// LINKTYPE value of its frames.
     pub(super) link_type: u16,
-    /// Nanoseconds of a tick, as a fraction.
+    /// Length of a tick in nanoseconds, as a fraction.
     tick_ns: (u64, u64),
     offset_ns: i64,
 }
 
-/// How a file is laid out.
+/// File format of a capture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Format {
     Pcap { nanos: bool },
@@ -95,13 +95,13 @@ pub(super) struct CaptureReader<R> {
     passed: u64,
     format: Format,
     big_endian: bool,
-    /// First interface of the current section.
+    /// Index of the first interface of the current section.
     section: usize,
     interfaces: Vec<CaptureInterface>,
     truncated: bool,
 }
 
-/// A frame's place in the buffer.
+/// Position of a frame in the buffer.
 #[derive(Debug, Clone, Copy)]
 struct FrameSpan {
     at_ns: Option<u64>,
@@ -113,7 +113,7 @@ struct FrameSpan {
 }
 
 impl<R: Read> CaptureReader<R> {
-    /// Reads the beginning.
+    /// Reads the file header and detects the format.
     pub(super) fn open(input: R) -> Result<Self, CaptureError> {
         let mut reader = Self {
             input,
@@ -141,7 +141,7 @@ impl<R: Read> CaptureReader<R> {
         reader.big_endian = matches!(big, PCAP_MICRO | PCAP_NANO);
         let big_endian = reader.big_endian;
         let Some(header) = reader.peek(24)? else { return Err(CaptureError::Short) };
-        // The upper half says whether frames have a check sequence, which is behind IP's length.
+        // The upper half flags a frame check sequence, which lies after the IP packet's end.
         let link_type = word(header, 20, big_endian).unwrap_or(0) as u16;
         let tick_ns = if nanos { (1, 1) } else { (1_000, 1) };
         reader.interfaces.push(CaptureInterface { name: None, link_type, tick_ns, offset_ns: 0 });
@@ -149,7 +149,7 @@ impl<R: Read> CaptureReader<R> {
         Ok(reader)
     }
 
-    /// The next frame; `None` at the end.
+    /// Returns the next frame; `None` at the end.
     pub(super) fn next_frame(&mut self) -> Result<Option<CapturedFrame<'_>>, CaptureError> {
         let place = match self.format {
             Format::Pcap { nanos } => self.next_pcap(nanos)?,
@@ -163,17 +163,17 @@ impl<R: Read> CaptureReader<R> {
         Ok(Some(CapturedFrame { at_ns, link_type, interface, bytes, wire_bytes, outbound }))
     }
 
-    /// Where the file comes from.
+    /// Returns the source of the bytes.
     pub(super) fn input(&mut self) -> &mut R {
         &mut self.input
     }
 
-    /// Interfaces so far.
+    /// Returns the interfaces found so far.
     pub(super) fn interfaces(&self) -> &[CaptureInterface] {
         &self.interfaces
     }
 
-    /// Whether the file ended in the middle of a record.
+    /// Returns true if the file ended in the middle of a record.
     pub(super) fn truncated(&self) -> bool {
         self.truncated
     }
@@ -184,7 +184,7 @@ impl<R: Read> CaptureReader<R> {
         let field = |at| word(header, at, big).unwrap_or(0);
         let (seconds, fraction, captured, wire) = (field(0), field(4), field(8), field(12));
         if captured == 0 && wire == 0 {
-            // No packet is empty; but a sparse file of terabytes is nothing else.
+            // No packet is empty, but a sparse file contains terabytes of zeros.
             return Err(self.malformed("length of a record"));
         }
         let len = self.believable(captured as usize)?;
@@ -236,7 +236,7 @@ impl<R: Read> CaptureReader<R> {
         }
     }
 
-    /// Takes up the block at `from`, whose length includes both length fields.
+    /// Parses the block at `from`, whose length includes both length fields.
     fn block(&mut self, kind: u32, from: usize, total: usize) -> Option<FrameSpan> {
         let big = self.big_endian;
         let body = self.buffer.get(from + 8..from + total - 4)?;
@@ -318,7 +318,7 @@ impl<R: Read> CaptureReader<R> {
         CaptureError::Malformed { what, at: self.passed }
     }
 
-    /// The next `len` bytes, without taking them; `None` when there are fewer.
+    /// Returns the next `len` bytes without consuming them; `None` when there are fewer.
     fn peek(&mut self, len: usize) -> Result<Option<&[u8]>, CaptureError> {
         if self.end - self.start < len && !self.fill(len)? {
             return Ok(None);
@@ -352,7 +352,7 @@ impl<R: Read> CaptureReader<R> {
     }
 }
 
-/// Reads an interface description block.
+/// Parses an interface description block.
 fn describe(body: &[u8], big: bool) -> Option<CaptureInterface> {
     let link_type = short(body, 0, big)?;
     let options = body.get(8..).unwrap_or_default();
@@ -368,11 +368,12 @@ fn describe(body: &[u8], big: bool) -> Option<CaptureInterface> {
     Some(CaptureInterface { name, link_type, tick_ns, offset_ns })
 }
 
-/// A tick in nanoseconds: `if_tsresol` is a negative power of 10, or of 2 with its highest bit set.
+/// Returns a tick in nanoseconds: `if_tsresol` is a negative power of 10, or of 2 with its highest
+/// bit set.
 fn tick(resolution: u8) -> (u64, u64) {
     let power = u32::from(resolution & 0x7f);
     if resolution & 0x80 != 0 {
-        // Finer than 2^-63 s would not fit; nobody has such a clock.
+        // A tick finer than 2^-63 s would not fit; no clock is that precise.
         return (1_000_000_000, 1_u64 << power.min(63));
     }
     match power {
@@ -381,7 +382,7 @@ fn tick(resolution: u8) -> (u64, u64) {
     }
 }
 
-/// The value of the first option with this code.
+/// Returns the value of the first option with this code.
 fn option(mut options: &[u8], code: u16, big: bool) -> Option<&[u8]> {
     loop {
         let (found, len) = (short(options, 0, big)?, usize::from(short(options, 2, big)?));

@@ -12,7 +12,7 @@ use super::tracker::{LocatedSegment, Tracker};
 use super::way::WindowScale;
 
 impl Tracker {
-    /// Takes what a segment says about connections and subflows themselves.
+    /// Processes the parts of a segment that concern connections and subflows themselves.
     pub(super) fn handshake(&mut self, placed: &LocatedSegment<'_>) {
         let flags = placed.segment.flags;
         match (flags.contains(Flags::SYN), flags.contains(Flags::ACK)) {
@@ -123,7 +123,7 @@ impl Tracker {
         }
     }
 
-    /// Anything behind the SYNs.
+    /// Processes a segment after the SYNs.
     fn later(&mut self, placed: &LocatedSegment<'_>) {
         let Some(subflow) = self.subflows.get_mut(placed.subflow) else { return };
         if subflow.established_ns.is_none() && !placed.segment.flags.contains(Flags::RST) {
@@ -191,7 +191,7 @@ impl Tracker {
         }
     }
 
-    /// Keys, tokens, and the mapping that MP_CAPABLE may be (RFC 8684 §3.1).
+    /// Processes keys and tokens, and the mapping that MP_CAPABLE may contain (RFC 8684 §3.1).
     fn capable(&mut self, placed: &LocatedSegment<'_>, capable: &MpCapable) {
         let (side, now_ns) = (placed.side, placed.now_ns);
         if self.subflows.get(placed.subflow).is_some_and(|s| s.connection.is_none()) {
@@ -205,7 +205,7 @@ impl Tracker {
         let index = subflow.connection.unwrap_or(0);
         connection.checksum |= capable.checksum;
         if placed.segment.flags.contains(Flags::ACK) {
-            // Who answers a higher version answers with the one that it speaks.
+            // A server that receives a higher version replies with its own.
             connection.version = Some(capable.version);
         }
         subflow.v0 = connection.version == Some(0);
@@ -243,7 +243,8 @@ impl Tracker {
         self.note(placed, NoteKind::Subflow, text);
     }
 
-    /// ADD_ADDR as RFC 6824 §3.4.1 had it, without HMAC and echo: the other parser cannot know.
+    /// Parses ADD_ADDR of RFC 6824 §3.4.1, without HMAC and echo; the other parser does not know
+    /// the version.
     fn old_add_address(&mut self, placed: &LocatedSegment<'_>) {
         let mut rest = placed.segment.options;
         loop {
@@ -295,7 +296,8 @@ fn capable(placed: &LocatedSegment<'_>) -> Option<MpCapable> {
     })
 }
 
-/// Token, and number of the first byte of data. Version 0 hashes with SHA-1 (RFC 6824 §3.2).
+/// Returns the token, and the number of the first data byte. Version 0 hashes with SHA-1 (RFC 6824
+/// §3.2).
 fn hashes(key: u64, version: u8) -> (u32, u64) {
     if version > 0 {
         return (keys::token(key), keys::initial_dsn(key).wrapping_add(1));
@@ -315,7 +317,7 @@ fn announced(add: &AddAddr) -> String {
     format!("ADD_ADDR {}: {address}{echo}", add.address_id)
 }
 
-/// RFC 8684 §3.6.
+/// Returns the text of an MP_TCPRST reason code (RFC 8684 §3.6).
 pub(super) fn reset_reason(reason: u8) -> &'static str {
     match reason {
         0 => "no reason given",

@@ -1,10 +1,10 @@
-//! What held a sender back, as far as packets tell, and what it moved meanwhile.
+//! Limits of a sender derived from packets, and the data sent meanwhile.
 //!
-//! At the sender a capture shows what is outstanding, which window the peer offers, and what is sent
-//! again; at the receiver only what has arrived, and the windows that were offered a round trip ago.
-//! A congestion window is never seen: it is what is left when everything else has room. That data is
-//! missing shows in a packet that is not full; whether the application or its send buffer lacked it,
-//! packets do not tell.
+//! At the sender a capture shows outstanding data, the peer's window and retransmissions. At the
+//! receiver it shows only arrived data, and the windows that were offered a round trip ago. A
+//! congestion window is never visible, so it is inferred when no other limit applies. A packet
+//! that is not full shows that data was missing. Packets do not show whether the application or
+//! its send buffer lacked it.
 
 use std::collections::VecDeque;
 
@@ -14,10 +14,10 @@ use super::figures::{BinnedSeries, Merge};
 use super::interval::{SeqRange, TaggedRanges};
 use super::layers::CapturedSegment;
 
-/// A state, and the subflow that is waited for.
+/// State of a sender, and the subflow that it waits for.
 type SenderState = (Part, Option<u16>);
 
-/// What can be told.
+/// States that a capture can show.
 pub(super) const STATES: [Part; 11] = [
     Part::Unknown,
     Part::Handshake,
@@ -31,54 +31,53 @@ pub(super) const STATES: [Part; 11] = [
     Part::Scheduler,
     Part::Down,
 ];
-/// Without an answer for so many round trips, and at least for so long, a path is taken to be down.
+/// Round trips without a reply, and minimum time, after which a path counts as down.
 const DOWN_AFTER_RTTS: u64 = 4;
 const DOWN_AFTER_NS: u64 = 400_000_000;
-/// Packets of a train, and how long it takes at least.
+/// Number of packets of a train, and its minimum duration.
 const MIN_TRAIN_PACKETS: usize = 9;
 const MIN_TRAIN_NS: u64 = 2_000_000;
-/// A round trip may be so much longer than the handshake's, beside a quarter of it.
+/// Fixed part by which a round trip may exceed the handshake's; a quarter of that is added.
 const RTT_SLACK_NS: u64 = 2_000_000;
-/// States that are held back until it is known whether the peer is silent.
+/// Maximum number of states that wait until the peer's silence is confirmed or refuted.
 const MAX_PENDING_STATES: usize = 4_096;
-/// Offered windows that are remembered.
+/// Maximum number of remembered offered windows.
 const MAX_EDGES: usize = 1 << 12;
 
-/// A subflow's data in one direction, over a short while.
+/// Data of a subflow in one direction, over a short period.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct SenderBin {
-    /// Payload that was newly acknowledged, selectively or not.
+    /// Payload newly acknowledged, selectively or not.
     pub(super) acked_bytes: u64,
-    /// Payload that was seen for the first time.
+    /// Payload seen for the first time.
     pub(super) new_bytes: u64,
-    /// Everything around payload.
+    /// IP packet bytes other than payload.
     pub(super) header_bytes: u64,
     /// Payload that another subflow had carried before.
     pub(super) reinjected_bytes: u64,
-    /// Payload that was seen again, and of that what the receiver was known to have.
+    /// Payload seen again, and the part of it that the receiver was known to have.
     pub(super) retrans_bytes: u64,
     pub(super) spurious_bytes: u64,
-    /// Microseconds in each of [`STATES`]: as the sender's capture shows them, and the receiver's.
+    /// Microseconds in each of [`STATES`]: according to the sender's capture, and the receiver's.
     pub(super) at_sender_us: [u32; STATES.len()],
     pub(super) at_receiver_us: [u32; STATES.len()],
-    /// The subflow that was waited for last.
+    /// Latest subflow that was waited for.
     pub(super) blocked_by: Option<u16>,
-    /// The fastest trains of packets, in bits per second: of what was acknowledged, and of what was
-    /// new.
+    /// Rate of the fastest packet trains, in bits per second: of acknowledged and of new data.
     pub(super) acked_bps: u64,
     pub(super) new_bps: u64,
 }
 
-/// The latest packets, to see how fast they follow each other.
+/// Latest packets, for the rate at which they follow each other.
 #[derive(Debug, Clone, Default)]
 struct PacketTrain {
-    /// When, and how many bytes there had been by then.
+    /// Time of each packet, and the byte total up to it.
     packets: VecDeque<(u64, u64)>,
 }
 
 impl PacketTrain {
-    /// The rate of the latest packets, which are so many and take so long at least. What the first of
-    /// them brought came before that time.
+    /// Returns the rate of the latest packets; `None` if they are too few or too close together.
+    /// The first packet's bytes arrived before the period, so they do not count.
     fn on_packet(&mut self, bytes: u64, now_ns: u64) -> Option<u64> {
         let sum = self.packets.back().map_or(0, |(_, sum)| *sum) + bytes;
         self.packets.push_back((now_ns, sum));
@@ -126,7 +125,7 @@ pub(super) struct WindowEdges {
 }
 
 impl WindowEdges {
-    /// A window up to `edge` is offered; it may be less than before.
+    /// Records a window up to `edge`, which may be lower than before.
     pub(super) fn record(&mut self, edge: i64, now_ns: u64) {
         if self.latest() == Some(edge) {
             return;
@@ -137,13 +136,13 @@ impl WindowEdges {
         self.all.push_back((now_ns, edge));
     }
 
-    /// The latest one.
+    /// Returns the edge that was offered last.
     pub(super) fn latest(&self) -> Option<i64> {
         self.all.back().map(|(_, edge)| *edge)
     }
 
-    /// The one that was known to somebody who hears of it after half of a round trip, and whose answer
-    /// takes the other half.
+    /// Returns the edge that a sender knew: one offered a full round trip ago. The offer and the
+    /// reply take half of a round trip each.
     fn one_rtt_ago(&self, now_ns: u64, round_ns: u64) -> Option<i64> {
         let then = now_ns.saturating_sub(round_ns);
         let known = self.all.partition_point(|(at, _)| *at <= then);
@@ -151,82 +150,83 @@ impl WindowEdges {
     }
 }
 
-/// What is known above a subflow: of its whole connection.
+/// Connection-level state that subflows need.
 #[derive(Debug, Clone, Copy, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(super) struct ConnectionSendState {
-    /// Data numbers mean something.
+    /// True if data sequence numbers exist.
     pub(super) is_multipath: bool,
-    /// Data that was sent and is not acknowledged.
+    /// True if sent data is unacknowledged.
     pub(super) is_outstanding: bool,
-    /// Its last packet was not full.
+    /// True if its last packet was not full.
     pub(super) is_app_limited: bool,
-    /// Data is missing in front of some that is there.
+    /// True if data is missing before some that has arrived.
     pub(super) has_gap: bool,
-    /// Highest data number, and the subflow whose data comes next.
+    /// Highest data number, and the subflow of the next unacknowledged data.
     pub(super) highest: i64,
     pub(super) next_subflow: Option<u16>,
 }
 
-/// A subflow as it is.
+/// State of a subflow's sender.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SubflowSendState {
     pub(super) number: u16,
     pub(super) is_backup: bool,
     pub(super) is_established: bool,
-    /// From its SYN to the end of the handshake.
+    /// Time from its SYN to the end of the handshake.
     pub(super) handshake_rtt_ns: u64,
     pub(super) srtt_ns: u64,
     pub(super) highest: i64,
     pub(super) acked: i64,
-    /// A full packet.
+    /// Payload of a full packet.
     pub(super) mss_bytes: u32,
 }
 
 impl SubflowSendState {
-    /// With less room than that in a window, nothing is sent: several subflows fill it in pieces.
+    /// Returns the least window room that gets used: several subflows fill a window in pieces.
     fn min_window_bytes(&self, above: &ConnectionSendState) -> i64 {
         i64::from(self.mss_bytes) * if above.is_multipath { 2 } else { 1 }
     }
 }
 
-/// One direction of a subflow, as far as its sender is concerned.
+/// Sender of one direction of a subflow.
 #[derive(Debug, Clone, Default)]
 pub(super) struct SenderTracker {
-    /// Shift of the windows that its peer offers; unknown without its SYN.
+    /// Shift of the windows that its peer offers; `None` without its SYN.
     pub(super) window_scale: Option<u8>,
     pub(super) window_edges: WindowEdges,
-    /// What the peer has beyond what it acknowledges.
+    /// Data that the peer has beyond its cumulative acknowledgement.
     sacked: TaggedRanges<()>,
-    /// Acknowledged in all, selectively or not.
+    /// Total of acknowledged data, selectively or not.
     total_acked: i64,
-    /// Its last packet with new data was not full.
+    /// True if its last packet with new data was not full.
     pub(super) is_app_limited: bool,
-    /// Something was sent again.
+    /// True after a retransmission.
     pub(super) had_loss: bool,
-    /// The most that was outstanding, in this round trip and in the one before.
+    /// Maximum of outstanding data, in this round trip and in the one before.
     current_round: (u64, i64),
     last_round_outstanding: i64,
-    /// When the peer was last heard.
+    /// Time of the peer's latest acknowledgement.
     pub(super) last_ack_ns: u64,
     acked_train: PacketTrain,
     new_train: PacketTrain,
-    /// Until when states are noted.
+    /// Time up to which states are recorded.
     accounted_until_ns: Option<u64>,
-    /// States since the peer was last heard: if it stays silent, the path was down all the time.
+    /// States since the peer's latest acknowledgement: if it stays silent, the path was down all
+    /// the time.
     pending_states: Vec<(u64, u64, SenderState)>,
     pub(super) series: BinnedSeries<SenderBin>,
 }
 
 impl SenderTracker {
-    /// Counts what a packet has beside its payload.
+    /// Counts a packet's bytes other than payload.
     pub(super) fn count_headers(&mut self, segment: &CapturedSegment<'_>, now_ns: u64) {
         if let Some(slot) = self.series.bin_mut(now_ns) {
             slot.header_bytes += u64::from(segment.ip_bytes.saturating_sub(segment.payload_bytes));
         }
     }
 
-    /// Notes selective acknowledgements; `ack` is the other one.
+    /// Records selective acknowledgements; `ack` is the cumulative one.
     pub(super) fn on_ack(&mut self, ack: i64, blocks: &[SeqRange], now_ns: u64) {
         self.sacked.forget_below(ack);
         for block in blocks {
@@ -254,7 +254,8 @@ impl SenderTracker {
         }
     }
 
-    /// Notes a packet's payload: new, seen again, of that known to have arrived, and copied.
+    /// Records a packet's payload: new bytes, bytes seen again, those of them known to have
+    /// arrived, and reinjected ones.
     pub(super) fn on_sent(
         &mut self,
         [new, again, wasted, copied]: [u64; 4],
@@ -275,7 +276,7 @@ impl SenderTracker {
         }
     }
 
-    /// Notes the time since the last note as it was until now.
+    /// Accounts the time since the last call with the state up to now.
     pub(super) fn account_until(
         &mut self,
         own: &SubflowSendState,
@@ -307,19 +308,19 @@ impl SenderTracker {
         self.update_growth(own, now_ns);
     }
 
-    /// Notes what is left at the end.
+    /// Accounts the pending states at the end.
     pub(super) fn close(&mut self) {
         self.flush(None);
     }
 
-    /// Notes the states since the peer was last heard, or what they all are now.
+    /// Accounts the pending states; `state` replaces all of them if given.
     fn flush(&mut self, state: Option<SenderState>) {
         for (from, to, own) in std::mem::take(&mut self.pending_states) {
             self.add_time(from, to, state.unwrap_or(own), true);
         }
     }
 
-    /// As the sender's capture shows it.
+    /// Returns the state according to the sender's capture.
     fn at_sender(
         &self,
         own: &SubflowSendState,
@@ -360,7 +361,7 @@ impl SenderTracker {
         (part, None)
     }
 
-    /// As the receiver's capture shows it.
+    /// Returns the state according to the receiver's capture.
     fn at_receiver(
         &self,
         own: &SubflowSendState,
@@ -371,7 +372,7 @@ impl SenderTracker {
         if !own.is_established {
             return (Part::Handshake, None);
         }
-        // Packets wait a little on the way, beyond what the handshake did.
+        // Queues delay packets a little more than during the handshake.
         let round_ns = own
             .handshake_rtt_ns
             .saturating_add(own.handshake_rtt_ns / 4)
@@ -396,7 +397,7 @@ impl SenderTracker {
         (part, None)
     }
 
-    /// Whether more was outstanding in this round trip than in the one before.
+    /// Returns true if more was outstanding in this round trip than in the one before.
     fn is_growing(&self) -> bool {
         self.last_round_outstanding == 0
             || self.current_round.1.saturating_mul(10)
@@ -430,9 +431,9 @@ impl SenderTracker {
     }
 }
 
-/// Whether a packet, or a super-segment, has as much payload as its headers leave room for.
+/// Returns true if a packet, or a super-segment, has as much payload as its headers permit.
 pub(super) fn is_full(payload_bytes: u32, mss_bytes: u32) -> bool {
-    /// Options of TCP, at most.
+    /// Maximum length of TCP options.
     const OPTIONS_BYTES: u32 = 40;
     let least = mss_bytes.saturating_sub(OPTIONS_BYTES).max(1);
     if payload_bytes <= mss_bytes {
@@ -474,7 +475,7 @@ mod tests {
         assert_eq!(state, Part::PeerWindow);
         let (state, _) = sender.at_sender(&subflow_state(8_000, 0), &outstanding_state(), &edges);
         assert_eq!(state, Part::SlowStart);
-        // Everything has arrived, and more is offered: the sender does not know it yet.
+        // Everything has arrived, and more is offered, but the sender does not know it yet.
         sender.window_edges.record(20_000, 30 * MS);
         let all = subflow_state(9_500, 9_500);
         let seen = |at_ms| sender.at_receiver(&all, &outstanding_state(), &edges, at_ms * MS).0;
@@ -556,7 +557,7 @@ mod tests {
     #[test]
     fn a_train_of_packets_shows_the_rate_of_the_path() {
         let mut train = PacketTrain::default();
-        // 1,500 B each ms are 12 Mbit/s; then there is a pause.
+        // 1,500 B each ms are 12 Mbit/s, followed by a pause.
         let rates: Vec<_> = (0..20).map(|at| train.on_packet(1_500, at * MS)).collect();
         assert!(
             rates[..8].iter().all(Option::is_none)

@@ -1,14 +1,15 @@
-//! Ranges of sequence numbers, compact and bounded: what waits, who sent what first, what is mapped.
+//! Ranges of sequence numbers, compact and bounded, for waiting data, its first sender and
+//! mappings.
 //!
-//! Numbers are relative to the first byte and 64 bits wide. Nearly all data comes in order, so the
-//! ends of the queues are where things happen; all searches are binary.
+//! Numbers are relative to the first byte and 64 bits wide. Nearly all data comes in order, so
+//! most operations concern the ends of the queues. All searches are binary.
 
 use std::collections::VecDeque;
 
-/// Most ranges that one queue keeps. Beyond, the oldest gap is given up.
+/// Maximum number of ranges of one queue. Beyond that, the oldest gap is given up.
 const MAX_RANGES: usize = 1 << 15;
 
-/// A range `start..end`.
+/// Half-open range `start..end` of sequence numbers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct SeqRange {
     pub(super) start: i64,
@@ -20,7 +21,7 @@ impl SeqRange {
         Self { start, end }
     }
 
-    /// Bytes; 0 when it is turned round.
+    /// Returns the length in bytes; 0 if the end is before the start.
     pub(super) fn len(self) -> u64 {
         u64::try_from(self.end.saturating_sub(self.start)).unwrap_or(0)
     }
@@ -29,20 +30,20 @@ impl SeqRange {
         self.end <= self.start
     }
 
-    /// What both have.
+    /// Returns the intersection of both ranges; empty if they are disjoint.
     pub(super) fn and(self, other: Self) -> Self {
         Self { start: self.start.max(other.start), end: self.end.min(other.end) }
     }
 }
 
-/// A range with something about it.
+/// Range with a value attached.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TaggedRange<T> {
     pub(super) range: SeqRange,
     pub(super) about: T,
 }
 
-/// Disjoint ranges in order, each with something about it.
+/// Disjoint ranges in order, each with a value.
 #[derive(Debug, Clone)]
 pub(super) struct TaggedRanges<T> {
     pieces: VecDeque<TaggedRange<T>>,
@@ -56,7 +57,7 @@ impl<T> Default for TaggedRanges<T> {
 }
 
 impl<T: Copy + PartialEq> TaggedRanges<T> {
-    /// Bytes in all ranges.
+    /// Returns the bytes in all ranges.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -65,17 +66,17 @@ impl<T: Copy + PartialEq> TaggedRanges<T> {
         self.pieces.front().map(|piece| piece.range)
     }
 
-    /// Whether a gap must be given up.
+    /// Returns true if a gap must be given up.
     pub(super) fn is_full(&self) -> bool {
         self.pieces.len() >= MAX_RANGES
     }
 
-    /// Takes the first piece if it begins at or before `next`.
+    /// Removes and returns the first piece if it begins at or before `next`.
     pub(super) fn pop_reached(&mut self, next: i64) -> Option<TaggedRange<T>> {
         self.pop_if(|range| range.start <= next)
     }
 
-    /// Takes the first piece.
+    /// Removes and returns the first piece.
     pub(super) fn pop(&mut self) -> Option<TaggedRange<T>> {
         self.pop_if(|_| true)
     }
@@ -89,7 +90,7 @@ impl<T: Copy + PartialEq> TaggedRanges<T> {
         Some(piece)
     }
 
-    /// Forgets everything below `end`.
+    /// Drops everything below `end`.
     pub(super) fn forget_below(&mut self, end: i64) {
         while self.first().is_some_and(|range| range.end <= end) {
             self.pop();
@@ -102,7 +103,7 @@ impl<T: Copy + PartialEq> TaggedRanges<T> {
         }
     }
 
-    /// Calls `known` with each part of `range` that is there, and `new` with each that is not.
+    /// Calls `known` with each part of `range` that is present, and `new` with each that is not.
     #[inline]
     pub(super) fn compare(
         &self,
@@ -127,14 +128,14 @@ impl<T: Copy + PartialEq> TaggedRanges<T> {
         }
     }
 
-    /// Bytes of `range` that are there.
+    /// Returns the number of bytes of `range` that are present.
     pub(super) fn overlap(&self, range: SeqRange) -> u64 {
         let mut bytes = 0;
         self.compare(range, |part, _| bytes += part.len(), |_| {});
         bytes
     }
 
-    /// Adds a range of which nothing is there yet.
+    /// Adds a range of which no part is present yet.
     pub(super) fn insert(&mut self, range: SeqRange, about: T) {
         if range.is_empty() {
             return;
@@ -151,7 +152,8 @@ impl<T: Copy + PartialEq> TaggedRanges<T> {
             None => self.pieces.push_back(TaggedRange { range, about }),
             Some(_) => {
                 let at = self.after(range.start);
-                // A neighbour that says the same takes it up, or the queue fills with crumbs.
+                // A neighbour with the same value absorbs it, or the queue would fill with small
+                // pieces.
                 if let Some(before) = at.checked_sub(1).and_then(|at| self.pieces.get_mut(at))
                     && before.range.end == range.start
                     && before.about == about
@@ -164,9 +166,9 @@ impl<T: Copy + PartialEq> TaggedRanges<T> {
         }
     }
 
-    /// Number of the first piece that ends behind `start`.
+    /// Returns the index of the first piece that ends after `start`.
     fn after(&self, start: i64) -> usize {
-        // Mostly it is behind all of them.
+        // Usually the range comes after all pieces.
         if self.pieces.back().is_none_or(|last| last.range.end <= start) {
             return self.pieces.len();
         }
@@ -174,8 +176,8 @@ impl<T: Copy + PartialEq> TaggedRanges<T> {
     }
 }
 
-/// Which data the bytes of a subflow are (RFC 8684 §3.3.1): mappings, joined where they continue
-/// each other.
+/// Data numbers of a subflow's bytes (RFC 8684 §3.3.1): mappings, joined where they continue each
+/// other.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ObservedMappings {
     all: VecDeque<ObservedMapping>,
@@ -183,22 +185,22 @@ pub(super) struct ObservedMappings {
 
 #[derive(Debug, Clone, Copy)]
 struct ObservedMapping {
-    /// On the subflow.
+    /// Range of positions on the subflow.
     range: SeqRange,
     /// Data number of its first byte.
     data: i64,
 }
 
-/// Mappings that are kept for each direction of a subflow.
+/// Maximum number of mappings for each direction of a subflow.
 const MAX_MAPPINGS: usize = 1 << 13;
 
 impl ObservedMappings {
-    /// Whether there is none.
+    /// Returns true if no mapping is known.
     pub(super) fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
-    /// Adds a mapping. What is mapped already stays as it is: the same bytes cannot become other data.
+    /// Adds a mapping. Existing mappings win, because the same bytes cannot become other data.
     pub(super) fn add(&mut self, range: SeqRange, data: i64) {
         if range.is_empty() {
             return;
@@ -221,7 +223,7 @@ impl ObservedMappings {
         } else if let Some(last) = self.all.back().copied()
             && last.range.end < range.end
         {
-            // A longer one that begins with what is known (a mapping of a super-segment).
+            // A longer mapping may begin with a known one (mapping of a super-segment).
             let start = last.range.end.max(range.start);
             let data = data.saturating_add(start.saturating_sub(range.start));
             self.all.push_back(ObservedMapping { range: SeqRange::new(start, range.end), data });
@@ -231,7 +233,8 @@ impl ObservedMappings {
         }
     }
 
-    /// Calls `found` with each part of `range` and its data; the bytes that no mapping covers.
+    /// Calls `found` with each mapped part of `range` and its data. Returns the number of unmapped
+    /// bytes.
     #[inline]
     pub(super) fn each(&self, range: SeqRange, mut found: impl FnMut(SeqRange, SeqRange)) -> u64 {
         let first = match self.all.back() {

@@ -1,8 +1,9 @@
-//! From a frame to a TCP segment: link layer, IPv4 or IPv6, TCP header.
+//! Parsing of a frame down to its TCP segment: link layer, IPv4 or IPv6, TCP header.
 //!
-//! Not the stack's own parser: a capture has what a host never sees. A total length of 0 (offloaded
-//! super-segments above 64 KiB), IPv4 checksums that the card fills in later, frames cut off behind
-//! the headers. Lengths come from the headers, bytes from what was captured.
+//! The stack's own parser does not fit, because a capture contains packets that a host never
+//! receives. Examples are a total length of 0 (offloaded super-segments above 64 KiB), unset IPv4
+//! checksums, which the card fills in, and truncated frames. Lengths come from the headers, bytes
+//! from the captured part.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -24,19 +25,19 @@ const LINK_SLL2: u16 = 276;
 
 const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
-/// SLL packet type: sent by the host itself.
+/// SLL packet type of frames sent by the host itself.
 const SLL_OUTGOING: u16 = 4;
 
-/// Why a frame is not looked at.
+/// Reason for skipping a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum SkipReason {
-    /// A link layer that is not known.
+    /// Unknown link layer, with its LINKTYPE.
     LinkType(u16),
     /// Neither IPv4 nor IPv6: ARP, LLDP, …
     NotIp,
     /// IP, but not TCP.
     NotTcp,
-    /// A fragment, which says nothing without the others.
+    /// A fragment, which is useless without the others.
     Fragment,
     /// Cut off before the end of the TCP header.
     Cut,
@@ -54,12 +55,12 @@ pub(super) struct SocketKey {
 const MAPPED: u128 = 0xffff_0000_0000;
 
 impl SocketKey {
-    /// As everybody writes it.
+    /// Returns the socket address, with IPv4 in its usual form.
     pub(super) fn socket(self) -> SocketAddr {
         SocketAddr::new(self.ip(), self.port)
     }
 
-    /// Without the port.
+    /// Returns the IP address without the port.
     pub(super) fn ip(self) -> IpAddr {
         if self.address >> 32 == MAPPED >> 32 {
             IpAddr::V4(Ipv4Addr::from_bits(self.address as u32))
@@ -68,43 +69,43 @@ impl SocketKey {
         }
     }
 
-    /// The port.
+    /// Returns the port in host byte order.
     pub(super) fn port(self) -> u16 {
         self.port
     }
 }
 
-/// A TCP segment as a capture shows it.
+/// TCP segment of a captured frame.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CapturedSegment<'a> {
-    /// Sender.
+    /// Address and port of the sender.
     pub(super) source: SocketKey,
-    /// Receiver.
+    /// Address and port of the receiver.
     pub(super) destination: SocketKey,
-    /// Sequence number.
+    /// Sequence number, 32 bits as in the header.
     pub(super) seq: u32,
-    /// Acknowledgement number, if ACK is set.
+    /// Acknowledgement number, valid if ACK is set.
     pub(super) ack: u32,
-    /// Window, as the header has it.
+    /// Window field of the header, not scaled.
     pub(super) window: u16,
-    /// Control bits.
+    /// Control bits of the header.
     pub(super) flags: Flags,
-    /// Options, as far as they were captured.
+    /// Captured part of the options.
     pub(super) options: &'a [u8],
-    /// Whether some of the options were not captured.
+    /// True if some of the options were not captured.
     pub(super) options_cut: bool,
-    /// Payload on the wire, captured or not.
+    /// Payload bytes on the wire, captured or not.
     pub(super) payload_bytes: u32,
-    /// IP packet on the wire.
+    /// Length of the IP packet on the wire.
     pub(super) ip_bytes: u32,
-    /// Whether its host sent it, where the capture says so.
+    /// True if the capturing host sent it; `None` if the capture does not contain the direction.
     pub(super) outbound: Option<bool>,
 }
 
-/// Takes a frame apart.
+/// Parses a frame; the error is the reason to skip it.
 pub(super) fn segment<'a>(frame: &CapturedFrame<'a>) -> Result<CapturedSegment<'a>, SkipReason> {
     let (ip, outbound) = network(frame)?;
-    // What is in front of IP is always captured, or we would not be here.
+    // Everything before IP was captured, because the parser found IP.
     let link_bytes = frame.bytes.len() - ip.len();
     let wire_bytes = (frame.wire_bytes as usize).saturating_sub(link_bytes).max(ip.len());
     let outbound = frame.outbound.or(outbound);
@@ -116,14 +117,14 @@ pub(super) fn segment<'a>(frame: &CapturedFrame<'a>) -> Result<CapturedSegment<'
     }
 }
 
-/// The IP packet, and whether the link layer says that the host sent it.
+/// Returns the IP packet, and the direction if the link layer contains it.
 fn network<'a>(frame: &CapturedFrame<'a>) -> Result<(&'a [u8], Option<bool>), SkipReason> {
     let bytes = frame.bytes;
     let behind = |len: usize| bytes.get(len..).ok_or(SkipReason::Cut);
     match frame.link_type {
         LINK_ETHERNET => Ok((tagged(behind(12)?)?, None)),
         LINK_RAW | LINK_RAW_BSD | LINK_RAW_OPENBSD | LINK_IPV4 | LINK_IPV6 => Ok((bytes, None)),
-        // The family differs from system to system; the version in the header does not.
+        // The family value differs between systems; the version in the header does not.
         LINK_NULL | LINK_LOOP => Ok((behind(4)?, None)),
         LINK_SLL => {
             let &[t0, t1, ..] = bytes else { return Err(SkipReason::Cut) };
@@ -149,10 +150,10 @@ fn network<'a>(frame: &CapturedFrame<'a>) -> Result<(&'a [u8], Option<bool>), Sk
 const VLAN: u16 = 0x8100;
 const PROVIDER_VLAN: u16 = 0x88a8;
 const OLD_VLAN: u16 = 0x9100;
-/// Tags that follow each other; more are no network.
+/// Maximum number of nested VLAN tags that are parsed.
 const MAX_TAGS: usize = 4;
 
-/// Behind a type field, and VLAN tags if there are any (IEEE 802.1Q).
+/// Returns the payload of a type field and any VLAN tags (IEEE 802.1Q).
 fn tagged(mut bytes: &[u8]) -> Result<&[u8], SkipReason> {
     for _ in 0..=MAX_TAGS {
         let Some((&kind, rest)) = bytes.split_first_chunk::<2>() else {
@@ -177,7 +178,8 @@ fn v4(
         fixed;
     let header_bytes = usize::from(first & 0xf) * 4;
     let total = usize::from(u16::from_be_bytes([l0, l1]));
-    // More than fits into the field: the card was to cut it, or has joined it (BIG TCP too).
+    // 0 means that the length does not fit: a card was to split the packet, or has joined it (also
+    // BIG TCP).
     let total = if total == 0 { wire_bytes } else { total };
     if header_bytes < 20 || total < header_bytes {
         return Err(SkipReason::Malformed);
@@ -208,8 +210,8 @@ fn v6(
     let stated = usize::from(u16::from_be_bytes([l0, l1]));
     let payload = if stated == 0 { wire_bytes.saturating_sub(40) } else { stated };
     let (mut protocol, mut rest, mut left) = (next, rest, payload);
-    // Hop-by-hop options, routing, destination options (RFC 8200 §4.3, §4.4, §4.6); what follows
-    // an authentication header (RFC 4302) can be read too.
+    // Skips hop-by-hop options, routing, destination options (RFC 8200 §4.3, §4.4, §4.6), and
+    // authentication headers (RFC 4302), whose payload is readable.
     while matches!(protocol, 0 | 43 | 51 | 60) {
         let &[next, units, ..] = rest else { return Err(SkipReason::Cut) };
         let bytes = match protocol {
@@ -229,7 +231,7 @@ fn v6(
     tcp(rest, ends, payload + 40, left, outbound)
 }
 
-/// `left`: bytes of TCP on the wire.
+/// Parses the TCP header; `left` is the number of TCP bytes on the wire.
 fn tcp(
     bytes: &[u8],
     (source, destination): (u128, u128),

@@ -1,12 +1,15 @@
-//! What a capture says: connections, subflows and their figures, in one pass with bounded memory.
+//! Analysis of a capture: connections, subflows and their metrics, in one pass with bounded memory.
 //!
-//! Reading order: [`file`] (pcap and pcapng), [`layers`] (from a frame to a segment), [`tracker`]
-//! (from segments to connections) with [`handshake`] and [`connection`], [`direction`] (one direction of a
-//! subflow) with [`held`] (what held its sender back), [`data`] (one direction of a connection),
-//! [`interval`] and [`figures`] (what both are made of), [`sequence`] and [`sequences`] (their
-//! pictures), [`summary`] (what is said of it), [`account`] (where the capacity went), [`records`] (as
-//! a result), [`feed`] (a capture that is still being written), [`text`] (for people), [`delay`] (what
-//! two captures tell together).
+//! Reading order:
+//! - [`file`]: pcap and pcapng; [`layers`]: from a frame to a segment.
+//! - [`tracker`]: from segments to connections, with [`handshake`] and [`connection`].
+//! - [`way`]: one direction of a subflow, with [`held`]: limits of its sender.
+//! - [`data`]: one direction of a connection.
+//! - [`interval`] and [`figures`]: ranges and statistics for both.
+//! - [`sequence`] and [`sequences`]: time–sequence pictures.
+//! - [`summary`]: metrics at the end; [`account`]: capacity accounting; [`records`]: the result.
+//! - [`feed`]: a capture that is still being written; [`text`]: output for people.
+//! - [`delay`]: one-way delays from two captures.
 
 mod account;
 mod connection;
@@ -40,37 +43,37 @@ pub use delay::CaptureClockOffset;
 pub use feed::CaptureFeed;
 pub use file::CaptureError;
 
-/// Where a capture was taken, when its reader knows better than the capture.
+/// Host that opened the connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TakenAt {
-    /// At the host that opened the connections.
+    /// Host that opened the connections.
     Opener,
-    /// At the other.
+    /// Host that accepted the connections.
     Acceptor,
-    /// On the way.
+    /// Place between the two hosts.
     Between,
 }
 
-/// A capture, understood.
+/// Analysis of a whole capture.
 #[derive(Debug)]
 pub struct CaptureAnalysis {
     tracker: Tracker,
     taken_at: Option<TakenAt>,
     /// Names of the capture's interfaces.
     interfaces: Vec<Option<String>>,
-    /// Frames of the file.
+    /// Number of frames in the file.
     pub frames: u64,
     /// Bytes of all frames on the wire.
     pub wire_bytes: u64,
-    /// When it began, in nanoseconds since 1970.
+    /// Time of the first frame, in nanoseconds since 1970.
     pub begin_ns: u64,
-    /// From its first frame to its last.
+    /// Nanoseconds from the first frame to the last.
     pub duration_ns: u64,
-    /// Whether the file ended in the middle of a frame.
+    /// True if the file ended in the middle of a frame.
     pub truncated: bool,
-    /// Frames that were not looked at, and why.
+    /// Number of frames that were skipped, by reason.
     skipped: BTreeMap<SkipReason, u64>,
-    /// Every connection with its figures, those with most payload first.
+    /// Every connection with its metrics, those with most payload first.
     pub connections: Vec<CapturedConnection>,
 }
 
@@ -85,7 +88,7 @@ pub fn read(input: impl Read, taken_at: Option<TakenAt>) -> Result<CaptureAnalys
     Ok(so_far.finish(&reader, (taken_at, truncated)))
 }
 
-/// What the frames before have shown.
+/// State accumulated from the frames so far.
 #[derive(Debug, Default)]
 struct AnalysisBuilder {
     tracker: Tracker,
@@ -102,7 +105,7 @@ impl AnalysisBuilder {
         self.frames += 1;
         self.wire_bytes += u64::from(frame.wire_bytes);
         if let Some(at_ns) = frame.at_ns {
-            // Several interfaces may be a little out of order.
+            // Frames of several interfaces may be slightly out of order.
             self.now_ns = at_ns.saturating_sub(*self.begin_ns.get_or_insert(at_ns));
             self.duration_ns = self.now_ns.max(self.duration_ns);
         }
@@ -135,7 +138,7 @@ impl AnalysisBuilder {
     }
 }
 
-/// Body of the fuzz target: any bytes are read without harm.
+/// Runs the fuzz target: arbitrary bytes must be read without a panic.
 #[doc(hidden)]
 pub fn fuzz(data: &[u8]) {
     let Ok(trace) = read(data, None) else { return };

@@ -1,5 +1,5 @@
-//! A capture as a result: the same records as those of a run, so that reports and other readers of
-//! results need nothing new.
+//! A capture as a result, with the same records as a run, so that reports and other readers work
+//! unchanged.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -23,7 +23,8 @@ use crate::number;
 const MIN_SAMPLE_NS: u64 = 8 * INITIAL_BIN_NS;
 
 impl CaptureAnalysis {
-    /// The capture as a result, with its `top` connections; `name` is what its file is called.
+    /// Returns the capture as a result, with its `top` connections; `name` is the name of its
+    /// file.
     pub fn run(&self, name: &str, top: usize) -> StoredRun {
         let shown: Vec<&CapturedConnection> = self.connections.iter().take(top).collect();
         let sample_ns = self.sample_ns(&shown);
@@ -262,7 +263,7 @@ impl CaptureAnalysis {
         }
     }
 
-    /// One sentence.
+    /// Returns the verdict in one sentence.
     pub(super) fn verdict(&self) -> String {
         let all = self.connections.len();
         let multipath = self.connections.iter().filter(|c| c.multipath && c.fallback.is_none());
@@ -316,7 +317,7 @@ impl CaptureAnalysis {
         ways.map(of).collect()
     }
 
-    /// What to check before the figures are trusted.
+    /// Returns reasons to distrust the metrics of this capture.
     pub fn warnings(&self) -> Vec<Warning> {
         let mut found = Vec::new();
         let mut warn = |text: String, hint: &str| {
@@ -370,7 +371,7 @@ fn time(record: &Record) -> u64 {
     }
 }
 
-/// The opener and the other end, without ports.
+/// Returns the addresses of the opener and the other end, without ports.
 fn hosts_of(captured: &CapturedConnection) -> [String; 2] {
     let host = |socket: &str| {
         socket.parse().map_or(socket.to_owned(), |s: std::net::SocketAddr| s.ip().to_string())
@@ -481,7 +482,7 @@ fn subflows(captured: &CapturedConnection) -> Vec<SubflowSummary> {
     summary.collect()
 }
 
-/// `1.2 s`, for people.
+/// Formats a duration as `1.2 s`, for people.
 pub(super) fn span(ns: u64) -> String {
     towpath_measure::format::time(Duration::from_nanos(ns))
 }

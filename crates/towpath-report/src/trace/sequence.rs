@@ -1,34 +1,36 @@
-//! What a time–sequence picture is made of: marks in order of time, bounded. A log that is full joins
-//! marks of one kind that are near each other in time, so it gets coarser and forgets nothing.
+//! Marks of a time–sequence picture in order of time, in bounded memory.
+//!
+//! A full log joins marks of one kind that are near each other in time. It gets coarser but keeps
+//! everything.
 
 use towpath_measure::result::SequenceKind;
 
 use super::interval::SeqRange;
 
-/// Marks that one direction of a subflow or connection keeps.
+/// Maximum number of marks of one direction of a subflow or connection.
 const MAX_LOG_MARKS: usize = 1 << 15;
 /// Width of a column when a log gets coarser for the first time.
 const INITIAL_COLUMN_NS: u64 = 1 << 14;
-/// Marks of a column among which one is looked for that takes up another.
+/// Number of recent marks in a column that are candidates for joining.
 const MAX_JOIN_LOOKBACK: usize = 48;
 
-/// Something that was seen.
+/// One observation in the picture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PacketMark {
     pub(super) at_ns: u64,
     pub(super) kind: SequenceKind,
     /// Number of the subflow in its connection.
     pub(super) subflow: u16,
-    /// Packets; 0 for a further part of one.
+    /// Number of packets; 0 for a further part of one.
     pub(super) packets: u32,
     pub(super) range: SeqRange,
 }
 
-/// All that was seen of a direction.
+/// All observations of one direction.
 #[derive(Debug, Clone)]
 pub(super) struct SequenceLog {
     marks: Vec<PacketMark>,
-    /// Marks within such a period are joined; 0: none are.
+    /// Period within which marks are joined; 0 disables it.
     column_ns: u64,
     limit: usize,
 }
@@ -40,7 +42,7 @@ impl Default for SequenceLog {
 }
 
 impl SequenceLog {
-    /// A log with columns of this width that takes any number of marks.
+    /// Returns a log with columns of this width and without a limit of marks.
     pub(super) fn with_column(column_ns: u64) -> Self {
         Self { marks: Vec::new(), column_ns, limit: usize::MAX }
     }
@@ -53,14 +55,14 @@ impl SequenceLog {
         self.column_ns
     }
 
-    /// The marks in order of time: interfaces of a capture may be a little out of order.
+    /// Returns the marks in order of time: interfaces of a capture may be slightly out of order.
     pub(super) fn in_order(&self) -> Self {
         let mut same = self.clone();
         same.marks.sort_by_key(|mark| mark.at_ns);
         same
     }
 
-    /// Adds a mark.
+    /// Adds a mark; coarsens the log if it is full.
     pub(super) fn add(&mut self, mark: PacketMark) {
         if self.limit == 0 {
             return;
@@ -71,7 +73,7 @@ impl SequenceLog {
         }
     }
 
-    /// Makes columns wider until no more than `most` marks are left, or hardly anything is gained.
+    /// Makes columns wider until at most `most` marks are left, or hardly any can be joined.
     pub(super) fn coarsen(&mut self, most: usize) {
         for _ in 0..48 {
             if self.marks.len() <= most {
@@ -85,7 +87,7 @@ impl SequenceLog {
         }
     }
 
-    /// Keeps at most so many marks from now on; 0 forgets them all.
+    /// Limits the log to `limit` marks from now on; 0 drops them all.
     pub(super) fn set_limit(&mut self, limit: usize) {
         self.limit = self.limit.min(limit);
         if self.limit == 0 {
@@ -95,9 +97,9 @@ impl SequenceLog {
         }
     }
 
-    /// That data arrived twice was told for `range`: what was sent again of it was sent for nothing.
+    /// Processes a report of duplicate data (DSACK) for `range`: its retransmission was spurious.
     pub(super) fn mark_spurious(&mut self, range: SeqRange) {
-        /// A report comes a round trip later, or never.
+        /// Maximum number of marks to search: a report comes a round trip later, or never.
         const MAX_DSACK_LOOKBACK: usize = 4_096;
         let is_it = |mark: &&mut PacketMark| {
             mark.kind == SequenceKind::Retransmitted && !mark.range.and(range).is_empty()
@@ -111,7 +113,7 @@ impl SequenceLog {
         if let Some(column) = mark.at_ns.checked_div(self.column_ns) {
             let width = self.column_ns;
             let is_here = |old: &PacketMark| old.at_ns / width == column;
-            // A crowded column takes everything of a kind together.
+            // A crowded column joins all marks of a kind.
             let before =
                 self.marks.len().checked_sub(MAX_JOIN_LOOKBACK).and_then(|at| self.marks.get(at));
             let crowded = before.is_some_and(is_here);
@@ -130,14 +132,14 @@ impl SequenceLog {
     }
 }
 
-/// Whether one mark can stand for both.
+/// Returns true if one mark can represent both.
 fn can_join(old: &PacketMark, new: &PacketMark) -> bool {
     use SequenceKind as Kind;
     if (old.kind, old.subflow) != (new.kind, new.subflow) {
         return false;
     }
     match new.kind {
-        // What goes on in a column goes on between its ends; the others are told apart as long as they can.
+        // Within a column these kinds join always; the others stay separate as long as possible.
         Kind::Ack | Kind::ZeroWindow | Kind::Sent | Kind::Sack => true,
         Kind::DuplicateAck => old.range.start == new.range.start,
         Kind::OutOfOrder | Kind::Retransmitted | Kind::Spurious | Kind::Reinjected => {
@@ -150,7 +152,7 @@ fn can_join(old: &PacketMark, new: &PacketMark) -> bool {
 fn join(old: &mut PacketMark, new: &PacketMark) {
     old.packets = old.packets.saturating_add(new.packets);
     if new.kind == SequenceKind::Ack {
-        // A line holds at the end of its column what it came to.
+        // A line shows its final value at the end of the column.
         (old.at_ns, old.range) = (new.at_ns, new.range);
     } else {
         let start = old.range.start.min(new.range.start);

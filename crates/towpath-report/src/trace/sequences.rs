@@ -1,5 +1,5 @@
-//! Which time–sequence pictures a capture gives, and what is left of them: a bounded number of marks
-//! for the whole time, and for the stretch that is worth a closer look.
+//! Selection and reduction of a capture's time–sequence pictures: a bounded number of marks for
+//! the whole time, and for the most interesting period.
 
 use std::collections::BTreeMap;
 
@@ -16,42 +16,43 @@ use super::records::span;
 use super::sequence::{PacketMark, SequenceLog};
 use super::summary::{DIRECTIONS, path};
 
-/// Connections that have pictures, those with most data first.
+/// Maximum number of connections with pictures, those with most data first.
 const MAX_CONNECTIONS: usize = 5;
-/// Pictures of a capture.
+/// Maximum number of pictures of a capture.
 const MAX_PLOTS: usize = 12;
-/// Subflows of a connection that have one in each direction, those with most payload first.
+/// Maximum number of subflows with pictures in each direction, those with most payload first.
 const MAX_SUBFLOWS: usize = 6;
-/// What carried less than this part of the connection's payload has none.
+/// Minimum share of the connection's payload for a picture.
 const MIN_PAYLOAD_SHARE: f64 = 0.01;
-/// Columns of a picture in which marks of a kind are joined,
+/// Number of columns of a picture in which marks of a kind are joined,
 const PLOT_COLUMNS: u64 = 300;
-/// unless there are so few of them that each has its own; and the most that a picture has.
+/// unless they are so few that each is drawn; and the maximum number of marks of a picture.
 const MAX_PLOT_MARKS: usize = 1_200;
 const NS_PER_US: u64 = 1_000;
-/// A shorter pause of acknowledgements is none that anybody asks about.
+/// Shortest pause of acknowledgements worth a closer view.
 const MIN_ACK_GAP_NS: u64 = 200_000_000;
 
-/// What a picture is of.
+/// Subject of a picture.
 #[derive(Clone, Copy)]
 struct PlotSubject<'a> {
     captured: &'a CapturedConnection,
     side: usize,
     log: &'a SequenceLog,
     flight: &'a InFlight,
-    /// None: the connection's data.
+    /// Subflow of the picture; `None` for the connection's data.
     subflow: Option<&'a TracedSubflow>,
 }
 
 impl CaptureAnalysis {
-    /// Pictures of the `top` connections with most data, their times counted from the beginning of the
-    /// capture.
+    /// Returns pictures of the `top` connections with most data, with times from the beginning of
+    /// the capture.
     pub(super) fn sequences(&self, top: usize) -> Vec<Sequence> {
         let subjects = self.subjects(top.min(MAX_CONNECTIONS));
         subjects.into_iter().take(MAX_PLOTS).map(|subject| self.sequence(subject, 0)).collect()
     }
 
-    /// The same with every mark that was kept: one for each packet, unless there were too many.
+    /// Returns the same pictures with every stored mark: one for each packet, unless there were
+    /// too many.
     pub fn unreduced_sequences(&self, top: usize) -> Vec<Sequence> {
         let whole = |subject: PlotSubject<'_>| {
             let mut sequence = self.sequence(subject, 0);
@@ -64,8 +65,9 @@ impl CaptureAnalysis {
         self.subjects(top).into_iter().map(whole).collect()
     }
 
-    /// Pictures of a run, from the capture of one of its hosts, which began time 0 at `zero_ns` since
-    /// 1970: those of the data that this host sent. What the run does not know has none.
+    /// Returns the pictures of a run, from the capture of one of its hosts. They show the data
+    /// that this host sent. Time 0 of the run is at `zero_ns` since 1970. Subflows unknown to the
+    /// run are left out.
     pub fn sequences_of_run(&self, zero_ns: u64, subflows: &[SubflowSummary]) -> Vec<Sequence> {
         let sent = |subject: &PlotSubject<'_>| {
             let way = subject.captured.directions.get(subject.side);
@@ -165,7 +167,7 @@ impl CaptureAnalysis {
     }
 }
 
-/// Gives a picture the numbers and names that the run uses; `false` if the run has no such subflow.
+/// Replaces numbers and names by those of the run. Returns `false` if the run has no such subflow.
 fn rename(sequence: &mut Sequence, subject: PlotSubject<'_>, subflows: &[SubflowSummary]) -> bool {
     let same = |local: &str, remote: &str| {
         subflows.iter().find(|known| {
@@ -193,7 +195,7 @@ fn rename(sequence: &mut Sequence, subject: PlotSubject<'_>, subflows: &[Subflow
     true
 }
 
-/// First and last moment.
+/// Returns the first and the last moment.
 fn bounds(marks: &[PacketMark]) -> (u64, u64) {
     let times = marks.iter().map(|mark| mark.at_ns);
     (times.clone().min().unwrap_or(0), times.max().unwrap_or(0))
@@ -203,7 +205,7 @@ fn moment(at_ns: u64, shift_ns: i64) -> String {
     format!("{:.2} s", at_ns.saturating_add_signed(shift_ns) as f64 / 1e9)
 }
 
-/// The marks of a stretch of time, as few as a picture needs.
+/// Returns the marks of a period, as few as a picture needs.
 fn reduced(
     log: &SequenceLog,
     (from_ns, to_ns): (u64, u64),
@@ -225,7 +227,7 @@ fn reduced(
     kept.coarsen(MAX_PLOT_MARKS);
     let column_ns = kept.column_ns();
     let mut marks = kept.marks().to_vec();
-    // A line begins where it stood.
+    // A line begins at its previous value.
     let before = |mark: &&PacketMark| mark.kind == SequenceKind::Ack && mark.at_ns < from_ns;
     if let Some(stood) = log.marks().iter().rev().find(before) {
         marks.insert(0, PacketMark { at_ns: from_ns, packets: 0, ..*stood });
@@ -235,7 +237,7 @@ fn reduced(
     SequenceView { from_ns: shifted(from_ns), to_ns: shifted(to_ns), ..view }
 }
 
-/// Marks by kind, and by subflow where they are several subflows'.
+/// Groups marks by kind, and by subflow if several are involved.
 fn view(
     marks: &[PacketMark],
     column_ns: u64,
@@ -246,7 +248,7 @@ fn view(
     let mut kinds: BTreeMap<(SequenceKind, Option<u32>), SequenceMarks> = BTreeMap::new();
     let (from_ns, to_ns) = bounds(marks);
     let shifted = |ns: u64| ns.saturating_add_signed(shift_ns);
-    // Where marks are joined, nobody needs the nanosecond.
+    // Joined marks do not need nanosecond precision.
     let unit_ns = if column_ns >= 100 * NS_PER_US { NS_PER_US } else { 1 };
     for mark in marks {
         let of_subflow = shared
@@ -279,8 +281,9 @@ fn view(
     }
 }
 
-/// The stretch that is worth a closer look, and why: the longest pause of acknowledgements although
-/// data was outstanding, else where most was sent again, else the beginning.
+/// Returns the period that deserves a closer view, with the reason. First choice is the longest
+/// pause of acknowledgements although data was outstanding. Otherwise the period with most
+/// retransmissions, else the beginning.
 fn zoom_window(
     log: &SequenceLog,
     flight: &InFlight,
@@ -304,7 +307,7 @@ fn zoom_window(
             span(length)
         );
         let part = if length > whole / 2 {
-            // The whole of it would be the same picture again.
+            // The whole pause would repeat the same picture.
             (began.saturating_sub(twentieth), began.saturating_add(3 * twentieth))
         } else {
             (began.saturating_sub(length / 2), ended.saturating_add(length / 2))
@@ -324,10 +327,10 @@ fn zoom_window(
     Some(((from, from.saturating_add(twentieth)), "the beginning, from".to_owned()))
 }
 
-/// The longest time in which no acknowledgement said something new while something was outstanding.
+/// Returns the longest time without a new acknowledgement while data was outstanding.
 fn longest_ack_gap(marks: &[PacketMark], end_ns: u64) -> Option<(u64, u64)> {
     let (mut acked, mut highest) = (0, 0);
-    // Since when data is outstanding and nothing new is acknowledged.
+    // Start of the current time without new acknowledgement.
     let mut since: Option<u64> = None;
     let mut longest: Option<(u64, u64)> = None;
     let mut over = |began: u64, ended: u64| {
@@ -365,7 +368,8 @@ fn longest_ack_gap(marks: &[PacketMark], end_ns: u64) -> Option<(u64, u64)> {
     longest
 }
 
-/// Where the window of this length begins in which most packets were sent again, and their number.
+/// Returns the start of the window of this length with most retransmitted packets, and their
+/// number.
 fn densest_retransmissions(marks: &[PacketMark], length_ns: u64) -> Option<(u64, u64)> {
     let is_again = |mark: &&PacketMark| {
         matches!(
@@ -418,7 +422,7 @@ mod tests {
         ];
         let ms = |(from, to): (u64, u64)| (from / 1_000_000, to / 1_000_000);
         assert_eq!(longest_ack_gap(&marks, 5_000_000_000).map(ms), Some((1_050, 1_300)));
-        // What is never acknowledged lasts until the end.
+        // Data that is never acknowledged counts until the end.
         assert_eq!(longest_ack_gap(&marks[..4], 5_000_000_000).map(ms), Some((1_300, 5_000)));
     }
 

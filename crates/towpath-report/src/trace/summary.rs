@@ -1,4 +1,4 @@
-//! Figures of every connection, once the capture is over.
+//! Metrics of every connection, computed at the end of the capture.
 
 use std::time::Duration;
 
@@ -18,13 +18,13 @@ use super::{CaptureAnalysis, TakenAt};
 
 pub(super) const DIRECTIONS: [DataDirection; 2] = [DataDirection::Up, DataDirection::Down];
 
-/// A subflow that was silent for so long before the end was left.
+/// Silence at the end of the capture after which a subflow counts as abandoned.
 const ABANDONED_AFTER_NS: u64 = 1_000_000_000;
 
 impl Tracker {
-    /// Takes up what was left open.
+    /// Attaches subflows that have no connection yet.
     pub(super) fn close(&mut self) {
-        // A join to a connection that never showed itself is a connection of its own.
+        // A join to a connection that was never captured is a connection of its own.
         for index in 0..self.subflows.len() {
             let Some(subflow) = self.subflows.get(index) else { continue };
             if subflow.connection.is_none() {
@@ -52,7 +52,8 @@ impl Tracker {
     }
 }
 
-/// All connections, those with most payload first; their flow numbers are in order of appearance.
+/// Returns all connections, those with most payload first; their flow numbers are in order of
+/// appearance.
 pub(super) fn connections(trace: &CaptureAnalysis) -> Vec<CapturedConnection> {
     let all = trace.tracker.connections.iter().enumerate();
     let mut all: Vec<_> =
@@ -108,7 +109,7 @@ fn direction(
     };
     let duration_ns = lasts(progress);
     let span = Duration::from_nanos(duration_ns);
-    // What only acknowledges goes on for as long as the data of the other direction.
+    // A direction with only acknowledgements lasts as long as the data of the other direction.
     let both = { connection.data.iter().flat_map(|data| [&data.arrivals, &data.acks]) }
         .map(lasts)
         .fold(duration_ns, u64::max);
@@ -224,7 +225,7 @@ fn state(subflow: &TracedSubflow) -> &'static str {
     }
 }
 
-/// The interface's name where the capture has several, else the two addresses.
+/// Returns the interface's name if the capture has several, else the two addresses.
 pub(super) fn path(trace: &CaptureAnalysis, subflow: &TracedSubflow) -> String {
     let named = || {
         let interface = subflow.interface.filter(|_| !subflow.several_interfaces)?;
@@ -237,7 +238,7 @@ pub(super) fn path(trace: &CaptureAnalysis, subflow: &TracedSubflow) -> String {
     })
 }
 
-/// Where the capture was taken, seen from data of `side`.
+/// Returns the capture point relative to data of `side`.
 fn vantage_of(trace: &CaptureAnalysis, subflows: &[&TracedSubflow], side: usize) -> CapturePoint {
     let at = trace.taken_at.or_else(|| subflows.iter().find_map(|subflow| taken_at(subflow)));
     match at {
@@ -249,8 +250,8 @@ fn vantage_of(trace: &CaptureAnalysis, subflows: &[&TracedSubflow], side: usize)
     }
 }
 
-/// At whose end: the capture says which packets left its host, or else the handshake's two halves
-/// tell how far both are.
+/// Returns the end of the capture. The capture may record outbound packets; else the two delays of
+/// the handshake show the distance of both ends.
 fn taken_at(subflow: &TracedSubflow) -> Option<TakenAt> {
     let [up, down] = &subflow.directions;
     let (out, into) = (up.outbound + down.inbound, up.inbound + down.outbound);
@@ -275,8 +276,8 @@ fn taken_at(subflow: &TracedSubflow) -> Option<TakenAt> {
     })
 }
 
-/// Changes from a subflow that then carries no more data (for at least a second) to one that had
-/// begun to carry some while the old one was still in use, or after it.
+/// Returns the handovers: changes from a subflow that then carries no data for at least a second.
+/// The new subflow began to carry data while the old one was in use, or after it.
 fn handovers(subflows: &[&TracedSubflow], side: usize) -> Vec<SubflowHandover> {
     let mut uses: Vec<(u32, u64, u64)> = Vec::new();
     for subflow in subflows {
@@ -286,7 +287,7 @@ fn handovers(subflows: &[&TracedSubflow], side: usize) -> Vec<SubflowHandover> {
     }
     let mut found = Vec::new();
     for &(old, began, left) in &uses {
-        // What goes on after the old one was left, and began after the old one did.
+        // The next subflow started after the old one did, and continued after the old one stopped.
         let next = uses.iter().filter(|(new, from, until)| {
             *new != old && *from > began && *until > left.saturating_add(ABANDONED_AFTER_NS)
         });

@@ -1,4 +1,4 @@
-//! A capture for people: a block for each connection.
+//! Text output of a capture: a block for each connection.
 
 use std::fmt::Write as _;
 
@@ -15,7 +15,7 @@ use crate::number;
 use crate::text::{capital, clean, cut, pad, wrap};
 
 impl CaptureAnalysis {
-    /// Frames that were not looked at, and why, in words.
+    /// Returns the number of skipped frames, by reason in words.
     pub(super) fn passed_over(&self) -> Vec<(String, u64)> {
         let all = self.skipped.iter().map(|(why, count)| {
             let text = match why {
@@ -31,7 +31,7 @@ impl CaptureAnalysis {
         all.collect()
     }
 
-    /// What the capture says, at most `width` columns wide, with its `top` connections.
+    /// Returns the analysis as text, at most `width` columns wide, with its `top` connections.
     pub fn table(&self, notes: &[Warning], width: usize, top: usize) -> String {
         let mut out = String::new();
         let mut facts = vec![
@@ -92,7 +92,7 @@ impl CaptureAnalysis {
     }
 }
 
-/// Notes of one connection on a terminal.
+/// Maximum number of notes of one connection on a terminal.
 const MAX_NOTES: usize = 12;
 
 fn paragraph(out: &mut String, text: &str, width: usize) {
@@ -107,7 +107,7 @@ fn carried(connection: &CapturedConnection, way: &CapturedDirection) -> bool {
     ways.filter(|w| w.direction == way.direction).any(|w| w.payload_bytes > 0)
 }
 
-/// `0: MPTCP v1, 10.0.0.1:40000 → 10.0.0.2:80, 12.1 s`
+/// Returns a connection's title: `0: MPTCP v1, 10.0.0.1:40000 → 10.0.0.2:80, 12.1 s`.
 fn title(connection: &CapturedConnection) -> String {
     let kind = match (connection.multipath, connection.version, &connection.fallback) {
         (false, ..) => "TCP".to_owned(),

@@ -1,4 +1,4 @@
-//! From segments to subflows and connections.
+//! Assignment of segments to subflows and connections.
 
 use std::collections::HashMap;
 
@@ -12,51 +12,51 @@ use super::layers::{CapturedSegment, SocketKey};
 use super::sequence::SequenceLog;
 use super::way::{AckInfo, DirectionTracker, SendContext};
 
-/// Subflows that are followed; what comes after is only counted.
+/// Maximum number of tracked subflows; later ones are only counted.
 const MAX_SUBFLOWS: usize = 1 << 16;
-/// Connections among which a subflow without handshake is looked for.
+/// Number of recent connections that a subflow without handshake may belong to.
 const RECENT_CONNECTIONS: usize = 256;
-/// Data numbers that belong to one connection are not further apart.
+/// Maximum distance of data numbers that belong to one connection.
 const MAX_DSN_DISTANCE: u64 = 1 << 28;
-/// So often all subflows of a connection are looked at, and so many of them.
+/// Interval at which all subflows of a connection are polled, and their maximum number.
 const POLL_INTERVAL_NS: u64 = 5_000_000;
 const MAX_POLLED_SUBFLOWS: usize = 64;
-/// Packets after which the memory of pictures is looked at,
+/// Number of packets between checks of the pictures' memory,
 const CHECK_INTERVAL_PACKETS: u64 = 1 << 16;
-/// and marks that all of them may keep.
+/// and the maximum number of marks of all of them.
 const MAX_TOTAL_MARKS: usize = 1_500_000;
-/// An infinite mapping ends here.
+/// End of an infinite mapping.
 pub(super) const INFINITE_MAPPING_END: i64 = i64::MAX / 4;
 
-/// All that a capture has shown so far.
+/// State of everything captured so far.
 #[derive(Debug, Default)]
 pub(super) struct Tracker {
-    /// Only looked up, never iterated over.
+    /// Subflow by its two ends. Only for lookups, never iterated.
     by_ends: HashMap<(SocketKey, SocketKey), (u32, bool)>,
-    /// The token of a host's key: connection, and which end.
+    /// Connection and end that own a token.
     pub(super) tokens: HashMap<u32, (u32, usize)>,
     pub(super) subflows: Vec<TracedSubflow>,
     pub(super) connections: Vec<TracedConnection>,
-    /// Segments of subflows beyond the limit.
+    /// Number of segments of subflows beyond the limit.
     pub(super) untracked: u64,
     pub(super) tcp_packets: u64,
-    /// The subflow of the segment before, which is often that of the next.
+    /// Subflow of the previous segment, which is often that of the next.
     latest: Option<((SocketKey, SocketKey), (u32, bool))>,
 }
 
-/// A segment, where it belongs.
+/// A segment with its subflow.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LocatedSegment<'a> {
     pub(super) segment: &'a CapturedSegment<'a>,
     pub(super) options: &'a Options,
     pub(super) now_ns: u64,
     pub(super) subflow: usize,
-    /// Which end sent it.
+    /// Index of the sending end, 0 or 1.
     pub(super) side: usize,
 }
 
 impl Tracker {
-    /// Takes the next segment.
+    /// Processes the next segment.
     pub(super) fn take(&mut self, segment: &CapturedSegment<'_>, interface: u32, now_ns: u64) {
         self.tcp_packets += 1;
         if self.tcp_packets.is_multiple_of(CHECK_INTERVAL_PACKETS) {
@@ -85,7 +85,7 @@ impl Tracker {
         if rare || !options.mptcp.is_empty() || self.is_fresh(subflow) {
             self.handshake(&placed);
         }
-        // What a handshake has found out may have turned the subflow round.
+        // The handshake may have swapped the subflow's ends.
         let Some(side) = self.side(subflow, segment.source) else { return };
         let placed = LocatedSegment { side, ..placed };
         if self.bind(&placed).is_some() {
@@ -93,7 +93,7 @@ impl Tracker {
         }
     }
 
-    /// Keeps the pictures' memory within bounds: all get coarser, then the smallest are given up.
+    /// Bounds the pictures' memory: all get coarser, then the smallest are given up.
     fn bound_sequences(&mut self) {
         let marks = |tracker: &mut Self| {
             tracker.sequences().map(|log| log.marks().len()).collect::<Vec<_>>()
@@ -126,7 +126,7 @@ impl Tracker {
         below.chain(above)
     }
 
-    /// Whether the handshake, or what comes right behind it, is not over.
+    /// Returns true if the handshake, or the packets just after it, are not complete.
     fn is_fresh(&self, subflow: usize) -> bool {
         self.subflows.get(subflow).is_none_or(|s| s.established_ns.is_none() || s.v0)
     }
@@ -136,7 +136,7 @@ impl Tracker {
         Some(usize::from(first != source))
     }
 
-    /// The subflow of a segment, and which end sent it; a new one for a new pair of ends.
+    /// Returns the subflow of a segment and the sending end; creates one for a new pair of ends.
     fn find(
         &mut self,
         segment: &CapturedSegment<'_>,
@@ -177,14 +177,14 @@ impl Tracker {
         Some((index, opener))
     }
 
-    /// Whether a SYN begins another connection between the same ends.
+    /// Returns true if a SYN begins another connection between the same ends.
     fn is_reused(&self, subflow: usize, side: usize, seq: u32) -> bool {
         let Some(subflow) = self.subflows.get(subflow) else { return false };
         subflow.directions.get(side).is_some_and(|way| way.packets > 0 && !way.is_syn(seq))
             || (!subflow.saw_syn && subflow.directions.iter().any(|way| way.payload_bytes > 0))
     }
 
-    /// Makes sure that the subflow has a connection if there is enough to tell; its number.
+    /// Assigns the subflow to a connection if enough is known; returns its index.
     fn bind(&mut self, placed: &LocatedSegment<'_>) -> Option<usize> {
         let subflow = self.subflows.get(placed.subflow)?;
         if let Some(connection) = subflow.connection {
@@ -201,8 +201,8 @@ impl Tracker {
         }
     }
 
-    /// A subflow whose handshake says nothing: data numbers that continue another's are the same
-    /// connection's.
+    /// Assigns a subflow whose handshake was not captured. Data numbers that continue another's
+    /// belong to the same connection.
     fn bind_by_numbers(&mut self, placed: &LocatedSegment<'_>, dss: &Dss) -> Option<usize> {
         let side = placed.side;
         let near = |connection: &TracedConnection, turned: bool| {
@@ -235,7 +235,7 @@ impl Tracker {
         Some(connection)
     }
 
-    /// A new connection with this subflow as its first.
+    /// Creates a connection with this subflow as its first.
     pub(super) fn connect(&mut self, subflow: usize, now_ns: u64) -> usize {
         let index = self.connections.len();
         self.connections.push(TracedConnection::new(now_ns));
@@ -243,7 +243,7 @@ impl Tracker {
         index
     }
 
-    /// Adds a subflow to a connection, turned round if the connection's second end is its first.
+    /// Adds a subflow to a connection; `turned` swaps its ends to match the connection's order.
     pub(super) fn attach(&mut self, subflow: usize, connection: usize, turned: bool) {
         let (Some(found), Some(to)) =
             (self.subflows.get_mut(subflow), self.connections.get_mut(connection))
@@ -263,7 +263,7 @@ impl Tracker {
         }
     }
 
-    /// Mapping, payload, acknowledgements.
+    /// Processes mapping, payload and acknowledgements.
     fn data(&mut self, placed: &LocatedSegment<'_>) {
         let LocatedSegment { segment, options, now_ns, side, .. } = *placed;
         self.account_senders(placed.subflow, now_ns);
@@ -278,7 +278,7 @@ impl Tracker {
         let moment = SendContext { now_ns, subflow: subflow.number };
         let ([from, to], [data_from, data_to]) =
             (two(&mut subflow.directions, side), two(&mut connection.data, side));
-        // The SYN takes a number, and data may be behind it (RFC 7413).
+        // The SYN occupies one number, and data may follow it (RFC 7413).
         let syn = segment.flags.contains(Flags::SYN);
         let seq = if syn { segment.seq.wrapping_add(1) } else { segment.seq };
         let start = from.place(seq);
@@ -325,8 +325,8 @@ impl Tracker {
         }
     }
 
-    /// Notes what held the senders of a subflow back until now; of all subflows of its connection now
-    /// and then, since what one does is known to the others.
+    /// Updates the limits of a subflow's senders. Now and then it updates all subflows of the
+    /// connection, since they affect each other.
     fn account_senders(&mut self, subflow: usize, now_ns: u64) {
         self.account_sender(subflow, now_ns);
         let Some((_, connection)) = self.pair(subflow) else { return };
@@ -398,7 +398,7 @@ impl Tracker {
             }
             return;
         }
-        // DATA_FIN takes the last number of the mapping (RFC 8684 §3.3.3).
+        // DATA_FIN occupies the last number of the mapping (RFC 8684 §3.3.3).
         let len = i64::from(mapping.len) - i64::from(dss.data_fin);
         if dss.data_fin {
             let fin = number.saturating_add(len);
@@ -415,7 +415,7 @@ impl Tracker {
         }
     }
 
-    /// Payload without DSS: the rest of a mapping, or no Multipath TCP any more.
+    /// Processes payload without DSS: the rest of a mapping, or a fallback to plain TCP.
     fn without_mapping(&mut self, placed: &LocatedSegment<'_>) {
         let LocatedSegment { now_ns, side, .. } = *placed;
         let Some((subflow, connection)) = self.pair(placed.subflow) else { return };
@@ -437,7 +437,8 @@ impl Tracker {
         }
     }
 
-    /// From now on the bytes of the subflow are the data; without a reason it never was otherwise.
+    /// Makes the subflow's bytes the data from now on. Without a reason, the connection never was
+    /// Multipath TCP.
     pub(super) fn fall_back(
         &mut self,
         connection: usize,
@@ -463,7 +464,7 @@ impl Tracker {
     }
 }
 
-/// What a packet tells of the room at its sender.
+/// Processes acknowledgement and window, which determine the sender's room.
 fn on_ack(to: &mut DirectionTracker, data_to: &mut DataStreamTracker, placed: &LocatedSegment<'_>) {
     let LocatedSegment { segment, options, now_ns, .. } = *placed;
     let syn = segment.flags.contains(Flags::SYN);
@@ -475,7 +476,7 @@ fn on_ack(to: &mut DirectionTracker, data_to: &mut DataStreamTracker, placed: &L
     }
 }
 
-/// The window of a segment from `from`, in bytes; a SYN's is not scaled (RFC 7323 §2.2).
+/// Returns the window of a segment from `from`, in bytes; a SYN's is not scaled (RFC 7323 §2.2).
 fn window_bytes(
     segment: &CapturedSegment<'_>,
     from: &DirectionTracker,
@@ -487,17 +488,17 @@ fn window_bytes(
     from.window_scale.window(to.window_scale, segment.window)
 }
 
-/// Which end of a segment that is the first of its subflow opened it: 0 for its sender.
+/// Returns the opener of a subflow from its first segment: 0 for the sender, 1 for the receiver.
 fn opener(segment: &CapturedSegment<'_>, _options: &Options) -> usize {
     match (segment.flags.contains(Flags::SYN), segment.flags.contains(Flags::ACK)) {
         (true, false) => 0,
         (true, true) => 1,
-        // Nobody knows; servers have the lower port.
+        // Unknown without a SYN; servers usually have the lower port.
         (false, _) => usize::from(segment.source.port() < segment.destination.port()),
     }
 }
 
-/// The end that sends, and the other.
+/// Returns the sending end, and the other one.
 pub(super) fn two<T>(both: &mut [T; 2], side: usize) -> [&mut T; 2] {
     let [first, second] = both;
     if side == 0 { [first, second] } else { [second, first] }

@@ -1,4 +1,4 @@
-//! One direction of a subflow: sequence numbers, what was sent again, what waits, round-trip times.
+//! One direction of a subflow: sequence numbers, retransmissions, waiting data, round-trip times.
 
 use towpath_measure::result::SequenceKind;
 
@@ -8,10 +8,10 @@ use super::held::{SenderTracker, SubflowSendState, is_full};
 use super::interval::{ObservedMappings, SeqRange, TaggedRanges};
 use super::sequence::{PacketMark, SequenceLog};
 
-/// Silence that separates two uses of a subflow.
+/// Silence that separates two periods of use of a subflow.
 const IDLE_GAP_NS: u64 = 1_000_000_000;
 const MAX_ACTIVE_PERIODS: usize = 256;
-/// Where the handshake was not captured.
+/// MSS assumed if the handshake was not captured.
 const DEFAULT_MSS_BYTES: u32 = 1_460;
 
 /// One direction of a subflow.
@@ -19,11 +19,11 @@ const DEFAULT_MSS_BYTES: u32 = 1_460;
 pub(super) struct DirectionTracker {
     /// Sequence number of the first byte.
     base: Option<u32>,
-    /// Whether `base` is the real beginning: the SYN was seen, or a mapping told it.
+    /// True if `base` is the real beginning, known from the SYN or a mapping.
     pub(super) has_begun: bool,
-    /// Below it the capture had not begun.
+    /// Position before which the capture had not begun.
     floor: i64,
-    /// Everything below was seen.
+    /// Position below which everything was seen.
     next: i64,
     highest: i64,
     acked: i64,
@@ -35,38 +35,38 @@ pub(super) struct DirectionTracker {
     pub(super) ip_bytes: u64,
     pub(super) data_packets: u64,
     pub(super) payload_bytes: u64,
-    /// Seen before on this subflow.
+    /// Payload seen before on this subflow.
     pub(super) retrans_bytes: u64,
     pub(super) retrans_packets: u64,
-    /// Seen for the first time behind later data: sent again, or overtaken.
+    /// Payload seen for the first time after later data: retransmitted, or reordered.
     pub(super) late_bytes: u64,
     pub(super) late_packets: u64,
-    /// Carried by another subflow before.
+    /// Payload that another subflow had carried before.
     pub(super) reinjected_bytes: u64,
-    /// Carried by itself before, under other numbers.
+    /// Payload that this subflow had carried before, under other numbers.
     pub(super) repeated_bytes: u64,
-    /// Sent again although the receiver had said that it has it.
+    /// Payload retransmitted although the receiver had acknowledged it.
     pub(super) spurious_bytes: u64,
-    /// Without a mapping, on a connection that has some.
+    /// Payload without a mapping, on a connection that has some.
     pub(super) unmapped_bytes: u64,
-    /// Acknowledged, but not in the capture.
+    /// Payload acknowledged, but missing in the capture.
     pub(super) unseen_bytes: u64,
     pub(super) acked_bytes: u64,
     pub(super) largest_payload: u32,
     pub(super) progress: ByteProgress,
     pub(super) last_ns: u64,
     pub(super) series: BinnedSeries,
-    /// When data flowed: from, until.
+    /// Periods with data: from, until.
     pub(super) uses: Vec<(u64, u64)>,
     pub(super) mss_bytes: Option<u16>,
     pub(super) outbound: u64,
     pub(super) inbound: u64,
     pub(super) sender: SenderTracker,
-    /// What its picture is drawn from.
+    /// Marks for its picture.
     pub(super) sequence: SequenceLog,
-    /// Which window scale its SYN had.
+    /// Window scale option of its SYN.
     pub(super) window_scale: WindowScale,
-    /// Acknowledgement and end of the window that were told last, and the newest SACK block.
+    /// Acknowledgement and window end that were recorded last, and the newest SACK block.
     last_advertised: (i64, i64),
     last_sack: SeqRange,
     scratch: Vec<SeqRange>,
@@ -75,17 +75,18 @@ pub(super) struct DirectionTracker {
 /// The window scale of a SYN (RFC 7323 §2).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum WindowScale {
-    /// Its SYN was not captured.
+    /// SYN not captured, so the scale is unknown.
     #[default]
     Unknown,
-    /// Its SYN had none.
+    /// SYN without a window scale option.
     Absent,
-    /// Bits to shift by.
+    /// Number of bits to shift by.
     Bits(u8),
 }
 
 impl WindowScale {
-    /// What a window field of an end with this scale means, if the other end's SYN had `other`.
+    /// Returns the window in bytes for a header field from an end with this scale; `other` is the
+    /// other end's scale. `None` if a scale is unknown.
     pub(super) fn window(self, other: Self, field: u16) -> Option<i64> {
         match (self, other) {
             (Self::Absent, _) | (_, Self::Absent) => Some(i64::from(field)),
@@ -96,44 +97,45 @@ impl WindowScale {
     }
 }
 
-/// What a segment tells the sender of a direction.
+/// Acknowledgement information that a segment carries for the sender of a direction.
 #[derive(Debug)]
 pub(super) struct AckInfo<'a> {
     pub(super) at: SendContext,
     pub(super) ack: u32,
-    /// Bytes that may be sent beyond `ack`, if that is known and the window is the subflow's own.
+    /// Bytes that may be sent beyond `ack`; `None` if unknown, or if the window is not the
+    /// subflow's own.
     pub(super) window: Option<i64>,
     pub(super) zero_window: bool,
-    /// Neither payload nor SYN nor FIN.
+    /// True if the segment has neither payload nor SYN nor FIN.
     pub(super) pure_ack: bool,
     pub(super) sack: &'a [(u32, u32)],
-    /// Whether an acknowledgement of the same number may have been sent for another reason.
+    /// True if an acknowledgement of the same number may have another reason.
     pub(super) multipath: bool,
 }
 
-/// Who sends, when: what all that a packet does needs to know.
+/// Subflow and time of a packet.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SendContext {
-    /// Since the beginning of the capture.
+    /// Nanoseconds since the beginning of the capture.
     pub(super) now_ns: u64,
     /// Number of the subflow in its connection.
     pub(super) subflow: u16,
 }
 
 impl DirectionTracker {
-    /// A SYN: the byte behind it is the first.
+    /// Processes a SYN: the number after it is the first byte.
     pub(super) fn begin(&mut self, seq: u32) {
         self.base = Some(seq.wrapping_add(1));
         self.has_begun = true;
         self.floor = i64::MIN;
     }
 
-    /// Whether this is the SYN that was seen already, or none was.
+    /// Returns true if this is the SYN that was seen already, or if none was seen.
     pub(super) fn is_syn(&self, seq: u32) -> bool {
         !self.has_begun || self.base == Some(seq.wrapping_add(1))
     }
 
-    /// A sequence number as position; the first one seen is 0 where the SYN is missing.
+    /// Converts a sequence number to a position; the first one seen is 0 if the SYN is missing.
     pub(super) fn place(&mut self, seq: u32) -> i64 {
         let base = *self.base.get_or_insert(seq);
         let near = self.highest.max(self.acked);
@@ -141,18 +143,19 @@ impl DirectionTracker {
         near.saturating_add(i64::from(seq.wrapping_sub(expected).cast_signed()))
     }
 
-    /// Position of the number behind the SYN + `ssn`, as mappings count; `None` before the first.
+    /// Returns the position of SYN + `ssn`, as in mappings; `None` before the first number is
+    /// known.
     pub(super) fn place_relative(&mut self, ssn: u32) -> Option<i64> {
         let base = self.base.filter(|_| self.has_begun)?;
         Some(self.place(base.wrapping_sub(1).wrapping_add(ssn)))
     }
 
-    /// Learns where the SYN must have been from a packet that is one whole mapping.
+    /// Derives the SYN's number from a packet that is one whole mapping.
     pub(super) fn learn_beginning(&mut self, seq: u32, ssn: u32) {
         if self.has_begun || ssn == 0 {
             return;
         }
-        // Positions stay as they are: only the offset between them and `ssn` is new.
+        // Positions stay unchanged: only the offset between them and `ssn` is new.
         let first = seq.wrapping_sub(ssn).wrapping_add(1);
         let at = self.place(first);
         self.base = Some(first);
@@ -160,13 +163,13 @@ impl DirectionTracker {
         for number in [&mut self.next, &mut self.highest, &mut self.acked, &mut self.floor] {
             *number = number.saturating_sub(at);
         }
-        // What was before had no mapping, so nobody waits for it.
+        // Earlier data had no mapping, so nothing waits for it.
         self.waiting = TaggedRanges::default();
         self.flight.forget();
         self.fin = None;
     }
 
-    /// Takes a packet's payload.
+    /// Processes a packet's payload.
     pub(super) fn payload(
         &mut self,
         data: &mut DataStreamTracker,
@@ -216,7 +219,7 @@ impl DirectionTracker {
             bin.retrans_packets += u32::from(again > 0 || late > 0);
         }
         self.progress.add(at.now_ns, fresh);
-        // A packet that fills the rest of a window is not the last that there was.
+        // A packet that fills the rest of a window may be followed by more data.
         let room = i64::from(self.full_bytes()) * 2;
         let fills =
             |edge: Option<i64>, at: i64| edge.is_some_and(|edge| at.saturating_add(room) > edge);
@@ -225,7 +228,7 @@ impl DirectionTracker {
             || (data.window_edges.latest().is_none()
                 && fills(self.sender.window_edges.latest(), range.end));
         let wasted = self.spurious_bytes - wasted_before;
-        // What comes behind later data was lost on the way before.
+        // Data that arrives after later data was lost before the capture point.
         self.sender.had_loss |= late > 0;
         self.sender.on_sent([fresh, again, wasted, copies], is_full, at.now_ns);
         if fresh > 0 {
@@ -235,7 +238,7 @@ impl DirectionTracker {
         self.scratch = new;
     }
 
-    /// Parts of `range` that are new go to `new`; the bytes that are not.
+    /// Adds the new parts of `range` to `new`. Returns the number of bytes seen before.
     fn split(
         &mut self,
         data: &mut DataStreamTracker,
@@ -243,7 +246,7 @@ impl DirectionTracker {
         new: &mut Vec<SeqRange>,
         at: SendContext,
     ) -> u64 {
-        // What was before the capture's beginning is not known to have been sent before.
+        // Data from before the capture's beginning may be new.
         let range = range.and(SeqRange::new(self.floor, i64::MAX));
         let passed = range.and(SeqRange::new(i64::MIN, self.next));
         let behind = range.and(SeqRange::new(self.next, i64::MAX));
@@ -273,8 +276,8 @@ impl DirectionTracker {
         again
     }
 
-    /// Tells the connection what is carried; bytes that another subflow had carried before, and that
-    /// this one had.
+    /// Passes carried data to the connection. Returns the bytes that another subflow had carried
+    /// before, and those that this one had.
     fn appears(
         &mut self,
         data: &mut DataStreamTracker,
@@ -289,7 +292,7 @@ impl DirectionTracker {
         [copies, repeats]
     }
 
-    /// Hands on what is in order now.
+    /// Passes on the data that is in order now.
     fn take(
         &mut self,
         data: &mut DataStreamTracker,
@@ -342,7 +345,7 @@ impl DirectionTracker {
         }
     }
 
-    /// Notes something for the picture.
+    /// Adds a mark to the picture.
     pub(super) fn mark(
         &mut self,
         kind: SequenceKind,
@@ -354,13 +357,14 @@ impl DirectionTracker {
         self.sequence.add(PacketMark { at_ns: now_ns, kind, subflow, packets, range });
     }
 
-    /// Notes SYN, FIN or RST; the first two take a number.
+    /// Marks SYN, FIN or RST; the first two occupy a number.
     pub(super) fn mark_flag(&mut self, kind: SequenceKind, at: SendContext, number: i64) {
         let number = if kind == SequenceKind::Rst { self.highest } else { number };
         self.mark(kind, at, SeqRange::new(number, number), 1);
     }
 
-    /// Notes what the receiver says, before [`DirectionTracker::acknowledge`] takes it.
+    /// Records an acknowledgement for the picture, before [`DirectionTracker::acknowledge`]
+    /// processes it.
     pub(super) fn mark_ack(&mut self, data: &mut DataStreamTracker, answer: &AckInfo<'_>) {
         if self.base.is_none() {
             return;
@@ -391,8 +395,8 @@ impl DirectionTracker {
         }
     }
 
-    /// Takes the first SACK block, which is the newest (RFC 2018 §4), or a report of a duplicate
-    /// (RFC 2883 §4); whether it is the former.
+    /// Processes the first SACK block, which is the newest (RFC 2018 §4), or a report of a
+    /// duplicate (RFC 2883 §4). Returns true for the former.
     fn mark_sack(
         &mut self,
         data: &mut DataStreamTracker,
@@ -423,7 +427,7 @@ impl DirectionTracker {
         true
     }
 
-    /// Takes an acknowledgement of this direction's data.
+    /// Processes an acknowledgement of this direction's data.
     pub(super) fn acknowledge(&mut self, data: &mut DataStreamTracker, ack: u32, now_ns: u64) {
         let first = self.base.is_none();
         let ack = self.place(ack);
@@ -451,7 +455,8 @@ impl DirectionTracker {
         }
     }
 
-    /// Takes selective acknowledgements and the window that comes with an acknowledgement, after it.
+    /// Processes selective acknowledgements and the window of an acknowledgement, after
+    /// `acknowledge`.
     pub(super) fn on_sack(
         &mut self,
         ack: u32,
@@ -475,12 +480,12 @@ impl DirectionTracker {
         }
     }
 
-    /// Payload of a full packet, at most.
+    /// Returns the maximum payload of a full packet.
     fn full_bytes(&self) -> u32 {
         self.mss_bytes.map_or(DEFAULT_MSS_BYTES, u32::from)
     }
 
-    /// What its sender knows of it, beside what is known of the subflow.
+    /// Adds this direction's state to the subflow's state.
     pub(super) fn send_state(&self, own: SubflowSendState) -> SubflowSendState {
         SubflowSendState {
             srtt_ns: u64::from(self.flight.srtt_us()) * 1_000,
@@ -491,7 +496,7 @@ impl DirectionTracker {
         }
     }
 
-    /// The data that is acknowledged on this subflow ends with this number.
+    /// Returns the end of the data that is acknowledged on this subflow.
     pub(super) fn acked_data(&self) -> Option<i64> {
         let mut end = None;
         let last = SeqRange::new(self.acked.saturating_sub(1), self.acked);
@@ -499,12 +504,12 @@ impl DirectionTracker {
         end
     }
 
-    /// Whether it is a keep-alive: one byte again that was acknowledged (RFC 1122 §4.2.3.6).
+    /// Returns true for a keep-alive: one acknowledged byte again (RFC 1122 §4.2.3.6).
     pub(super) fn is_keep_alive(&self, start: i64, end: i64) -> bool {
         end.saturating_sub(start) == 1 && end == self.next && end == self.acked
     }
 
-    /// A FIN stands behind the byte before `at`.
+    /// Sets the position of the FIN, which follows the byte before `at`.
     pub(super) fn finish(&mut self, at: i64) {
         self.fin = Some(at);
     }
@@ -520,7 +525,7 @@ impl DirectionTracker {
     }
 }
 
-/// What was sent again, of which `had` bytes were known to have arrived.
+/// Returns the kind of a retransmission, of which `had` bytes were known to have arrived.
 fn retransmission_kind(had: u64, part: SeqRange) -> SequenceKind {
     if had >= part.len() { SequenceKind::Spurious } else { SequenceKind::Retransmitted }
 }

@@ -19,43 +19,43 @@ const SECOND: u64 = 1_000 * MS;
 /// A path of the model.
 #[derive(Debug, Clone)]
 pub(crate) struct Path {
-    /// Name.
+    /// Name of the path.
     pub(crate) name: String,
-    /// Rate.
+    /// Bottleneck rate in Mbit/s.
     pub(crate) mbps: f64,
     /// Round-trip time without a queue.
     pub(crate) rtt_ms: f64,
-    /// Full queue.
+    /// Queueing delay of a full queue.
     pub(crate) queue_ms: f64,
-    /// When it is down.
+    /// Outages: start and end of each, in milliseconds.
     pub(crate) down: Vec<(u64, u64)>,
 }
 
-/// What to model.
+/// Parameters of a modelled run.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
-    /// Scenario name.
+    /// Name of the scenario.
     pub(crate) scenario: String,
-    /// Transport.
+    /// Transport of the run.
     pub(crate) transport: Transport,
     /// Number of the repetition.
     pub(crate) repeat: u32,
     /// Paths; a single-path transport uses the first.
     pub(crate) paths: Vec<Path>,
-    /// Length of the run.
+    /// Length of the run in milliseconds.
     pub(crate) duration_ms: u64,
-    /// Sampling period.
+    /// Sampling period in milliseconds.
     pub(crate) sample_ms: u64,
-    /// Parallel connections.
+    /// Number of parallel connections.
     pub(crate) streams: u32,
 }
 
-/// A path that is never down.
+/// Returns a path that is never down.
 pub(crate) fn path(name: &str, mbps: f64, rtt_ms: f64, queue_ms: f64) -> Path {
     Path { name: name.to_owned(), mbps, rtt_ms, queue_ms, down: Vec::new() }
 }
 
-/// Wi-Fi 40 Mbit/s and cellular 20 Mbit/s; Wi-Fi goes down at 3 s.
+/// Returns a plan with Wi-Fi 40 Mbit/s and cellular 20 Mbit/s; Wi-Fi goes down at 3 s.
 pub(crate) fn handover(transport: Transport, repeat: u32) -> Plan {
     let mut wifi = path("wifi", 40.0, 30.0, 80.0);
     wifi.down = vec![(3_000, 10_001)];
@@ -70,7 +70,7 @@ pub(crate) fn handover(transport: Transport, repeat: u32) -> Plan {
     }
 }
 
-/// Three paths of which two fail in turn.
+/// Returns a plan with three paths, of which two fail in turn.
 pub(crate) fn three_paths() -> Plan {
     let mut plan = handover(Transport::Mptcp, 1);
     "three-paths".clone_into(&mut plan.scenario);
@@ -84,18 +84,18 @@ pub(crate) fn three_paths() -> Plan {
     plan
 }
 
-/// TCP and MPTCP through the same handover.
+/// Runs TCP and MPTCP through the same handover.
 pub(crate) fn pair() -> Vec<StoredRun> {
     vec![run(&handover(Transport::Tcp, 1)), run(&handover(Transport::Mptcp, 1))]
 }
 
-/// Five repetitions of both.
+/// Runs five repetitions of both.
 pub(crate) fn repeated() -> Vec<StoredRun> {
     let all = [Transport::Tcp, Transport::Mptcp];
     all.iter().flat_map(|t| (1..=5).map(|repeat| run(&handover(*t, repeat)))).collect()
 }
 
-/// A cellular rate that fades in 40 steps.
+/// Runs a cellular rate that fades in 40 steps.
 pub(crate) fn fade() -> StoredRun {
     let mut fade = run(&handover(Transport::Mptcp, 1));
     for step in 0..40 {
@@ -111,8 +111,8 @@ pub(crate) fn fade() -> StoredRun {
     fade
 }
 
-/// The handover over a stack of our own: cellular's data wait for Wi-Fi's, and after 3 s what was on
-/// Wi-Fi is sent again.
+/// Returns the handover over our own stack: cellular data waits for Wi-Fi data. After 3 s, the
+/// data lost on Wi-Fi is reinjected.
 pub(crate) fn own_stack() -> StoredRun {
     let mut own = run(&handover(Transport::Mptcp, 1));
     "towpath".clone_into(&mut own.meta.stack);
@@ -183,7 +183,7 @@ impl Path {
         self.down.iter().any(|(from, to)| (*from..*to).contains(&t_ms))
     }
 
-    /// Mbit/s that it carries at a time: slow start, and a pause when another path fails.
+    /// Returns the carried Mbit/s at a time: slow start, and a pause when another path fails.
     fn carries(&self, plan: &Plan, t_ms: u64, noise: f64) -> f64 {
         if self.is_down(t_ms) {
             return 0.0;
@@ -203,7 +203,7 @@ impl Path {
     }
 }
 
-/// Runs the model.
+/// Runs the model and returns its result.
 pub(crate) fn run(plan: &Plan) -> StoredRun {
     let mut model = Model::new(plan);
     let steps = plan.duration_ms / plan.sample_ms.max(1);
@@ -485,7 +485,7 @@ impl<'a> Model<'a> {
         }
         times.dedup();
         for t in times {
-            // What a sample counted may have arrived at its very begin.
+            // Bytes of a sample may have arrived at its very begin.
             let began = t.saturating_sub(self.plan.sample_ms * MS);
             let quiet = if t == end && silent { t } else { began };
             if let Some(before) = last

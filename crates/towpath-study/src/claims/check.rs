@@ -1,4 +1,4 @@
-//! Holds rows against claims.
+//! Check of rows against the claims of a source.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,44 +14,44 @@ use super::{
 };
 use crate::row::{Parameter, RunRow};
 
-/// What became of one claim.
+/// Outcome of one claim.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClaimVerdict {
-    /// Whether it holds; `None` when nothing of it was checked.
+    /// Outcome that was found; `None` when no check applied.
     pub found: Option<ClaimOutcome>,
-    /// What it should be, as `expected.toml` says.
+    /// Expected outcome, from `expected.toml`.
     pub expected: ClaimOutcome,
-    /// One for each check, in order.
+    /// Results of the checks, in order.
     pub checks: Vec<CheckResult>,
 }
 
-/// What became of one check.
+/// Outcome of one check.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CheckResult {
-    /// Whether it holds.
+    /// Outcome that was found for the check.
     pub found: CheckOutcome,
-    /// What was measured and what was asked, in one sentence without its full stop.
+    /// Measured and required values, in one sentence without its full stop.
     pub text: String,
 }
 
-/// Whether a check holds.
+/// Outcome of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CheckOutcome {
-    /// It does.
+    /// Every measured value meets the bound.
     Holds,
-    /// It does not.
+    /// Some measured value misses the bound.
     Fails,
-    /// It is not for this world or for so few runs.
+    /// Not applicable to this world or to so few runs.
     Skipped,
 }
 
 impl ClaimVerdict {
-    /// Whether it came out as expected, or was not checked.
+    /// Returns true if the outcome is as expected, or was not checked.
     pub fn as_expected(&self) -> bool {
         self.found.is_none_or(|found| found == self.expected)
     }
 
-    /// The sentences of its checks; of a claim that fails, those that say why come first.
+    /// Returns the sentences of its checks; of a claim that fails, the reasons come first.
     pub fn text(&self) -> String {
         let of = |found| self.checks.iter().filter(move |check| check.found == found);
         let order = [CheckOutcome::Fails, CheckOutcome::Holds, CheckOutcome::Skipped];
@@ -96,7 +96,7 @@ impl ClaimSet {
         }
     }
 
-    /// The value of each point, and what else must be said.
+    /// Returns the value of each point, and a note about failed runs.
     fn values(
         &self,
         check: &ClaimCheck,
@@ -130,7 +130,7 @@ impl ClaimSet {
         Ok((values, note))
     }
 
-    /// The value of the runs that `than` means, at the same point.
+    /// Returns the value of the runs that `than` selects, at the same point.
     fn counterpart(
         &self,
         check: &ClaimCheck,
@@ -157,7 +157,7 @@ impl ClaimSet {
         }
     }
 
-    /// The runs that a filter means, by variant and axes.
+    /// Groups the runs that a filter selects by variant and axes.
     fn points(&self, filter: &RunFilter, check: &ClaimCheck, rows: &[&RunRow]) -> Vec<PointValues> {
         let mut points: BTreeMap<(String, Vec<String>), PointValues> = BTreeMap::new();
         let mut order = Vec::new();
@@ -181,7 +181,7 @@ impl ClaimSet {
     }
 }
 
-/// A point of the grid.
+/// Point of the grid: a variant with its axis values.
 #[derive(Debug, Clone, PartialEq)]
 struct GridPoint {
     variant: String,
@@ -189,14 +189,14 @@ struct GridPoint {
 }
 
 impl GridPoint {
-    /// ` at TCP, receive buffer 600 KB`
+    /// Returns the point as text: ` at TCP, receive buffer 600 KB`.
     fn at(&self) -> String {
         let axes = self.axes.iter().map(|(name, value)| format!(", {name} {}", value.text));
         format!(" at {}{}", self.variant, axes.collect::<String>())
     }
 }
 
-/// What the runs of a point say.
+/// Measured values of a point.
 #[derive(Debug)]
 struct PointValues {
     place: GridPoint,
@@ -205,7 +205,7 @@ struct PointValues {
 }
 
 impl Statistic {
-    /// Of some values; `None` when there are none.
+    /// Computes the statistic of some values; `None` for an empty list.
     pub fn of(&self, values: &[f64]) -> Option<f64> {
         let sample = Sample::of(values.iter().copied());
         match self {
@@ -223,12 +223,12 @@ impl Statistic {
 }
 
 impl Bound {
-    /// Whether a value keeps it.
+    /// Returns true if a value meets the bound.
     pub fn admits(&self, value: f64) -> bool {
         self.operator.holds(value, self.value)
     }
 
-    /// How far a value is inside; below zero when it does not keep the bound.
+    /// Returns the distance of a value from the bound; negative if the value misses it.
     fn slack(&self, value: f64) -> f64 {
         match self.operator {
             Operator::AtLeast | Operator::More => value - self.value,
@@ -237,7 +237,7 @@ impl Bound {
         }
     }
 
-    /// `≥ 9 Mbit/s`
+    /// Returns the bound as text: `≥ 9 Mbit/s`.
     fn expected_text(&self) -> String {
         let sign = match self.operator {
             Operator::AtLeast => "≥",
@@ -249,7 +249,7 @@ impl Bound {
         format!("{sign} {}", short(&self.text(self.value)))
     }
 
-    /// A value of the bound's kind for people.
+    /// Formats a value of the bound's dimension for people.
     fn text(&self, value: f64) -> String {
         match self.dimension {
             _ if value.is_infinite() => "never".to_owned(),
@@ -267,7 +267,7 @@ impl Bound {
     }
 }
 
-/// `9.00 Mbit/s` as somebody would have written it.
+/// Removes trailing zeros: `9.00 Mbit/s` becomes `9 Mbit/s`.
 fn short(text: &str) -> String {
     let (number, unit) = text.split_once(' ').map_or((text, ""), |(number, unit)| (number, unit));
     let whole = !number.contains('.');
@@ -330,7 +330,7 @@ fn judge(check: &ClaimCheck, values: &[(GridPoint, f64)], note: &str) -> CheckRe
     CheckResult { found, text: format!("{of}: {text}, asked {asked}{note}") }
 }
 
-/// Whether the value that is nearest to the bound is the smallest or the largest.
+/// Returns the position of the value nearest to the bound: smallest, largest or neither.
 fn end(bounds: &[Bound], values: &[(GridPoint, f64)], value: f64) -> &'static str {
     let is = |order: fn(f64, f64) -> f64, start: f64| {
         values.iter().map(|(_, value)| *value).fold(start, order).total_cmp(&value).is_eq()

@@ -1,4 +1,4 @@
-//! Which runs a check is about.
+//! Selection of the runs that a check concerns.
 
 use std::collections::BTreeMap;
 
@@ -7,28 +7,28 @@ use towpath_measure::scenario::World;
 use super::Bound;
 use crate::row::{Parameter, RunRow};
 
-/// Runs with these properties; what is not said is not asked.
+/// Required properties of runs; properties that are not set match every run.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct RunFilter {
-    /// One of these variants; any if there are none.
+    /// Accepted variants; any if empty.
     pub variants: Vec<String>,
-    /// In this world.
+    /// Required world; `None` accepts every world.
     pub world: Option<World>,
-    /// By name of an axis or draw.
+    /// Required parameter values, by name of an axis or draw.
     pub parameters: BTreeMap<String, ParameterFilter>,
 }
 
-/// What a parameter must be.
+/// Condition on a parameter.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ParameterFilter {
-    /// All of these.
+    /// Every bound must be met.
     Bounds(Vec<Bound>),
-    /// One of these.
+    /// One of the values must match.
     OneOf(Vec<Parameter>),
 }
 
 impl RunFilter {
-    /// Whether a run is meant.
+    /// Returns true if the filter selects a run.
     pub fn admits(&self, row: &RunRow) -> bool {
         (self.variants.is_empty() || self.variants.contains(&row.variant))
             && self.world.is_none_or(|world| world == row.world)
@@ -49,7 +49,7 @@ impl ParameterFilter {
     }
 }
 
-/// Whether two parameters are the same: by value where both have one, however they are written.
+/// Returns true if two parameters are equal: by value where both have one, in any notation.
 pub(crate) fn same(a: &Parameter, b: &Parameter) -> bool {
     match (a.number, b.number) {
         (Some(a), Some(b)) => (a - b).abs() <= 1e-9 * a.abs().max(b.abs()),

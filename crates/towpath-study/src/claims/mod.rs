@@ -1,8 +1,8 @@
-//! What a source claims, as checks of rows: `expected.toml`.
+//! Checks of rows against a source's claims in `expected.toml`.
 //!
-//! [`ClaimSet::parse`] reads it, and knows the plan's variants and axes, so that a claim about
-//! something that is not run is an error. [`ClaimSet::check`] holds the rows against it: each check
-//! ends with one sentence that says the measured value.
+//! [`ClaimSet::parse`] reads the file. The plan's variants and axes are known to it, so a claim
+//! about something that is not run is an error. [`ClaimSet::check`] compares the rows with the
+//! claims. Each check ends with one sentence that contains the measured value.
 
 mod check;
 mod filter;
@@ -17,43 +17,43 @@ pub use read::reference_markdown;
 
 use crate::plan::Plan;
 
-/// Everything that a source claims about one figure.
+/// Claims of a source about one figure.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ClaimSet {
-    /// In the order of the file.
+    /// Claims in the order of the file.
     pub claims: Vec<Claim>,
-    /// Names of the plan's axes: runs that are equal in them are one point.
+    /// Names of the plan's axes: runs with equal values of them are one point.
     pub axes: Vec<String>,
 }
 
-/// One sentence of a source, and what became of it.
+/// One claim of a source, with its expected outcome.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Claim {
     /// The claim in words.
     pub text: String,
-    /// Who claims it, and where.
+    /// Publication and place of the claim.
     pub source: String,
-    /// What we found.
+    /// Outcome that the reproduction is expected to find.
     pub outcome: ClaimOutcome,
-    /// Why it fails, and the experiment that shows it.
+    /// Reason for a failing claim, and the experiment that shows it.
     pub deviation: Option<String>,
-    /// Only checked in these worlds; in all if there are none.
+    /// Worlds in which it is checked; all if empty.
     pub worlds: Vec<World>,
-    /// All must hold.
+    /// Checks that all must hold.
     pub checks: Vec<ClaimCheck>,
 }
 
-/// Whether a claim holds.
+/// Outcome of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClaimOutcome {
-    /// Every check of it does.
+    /// Every check of it holds.
     Holds,
-    /// One at least does not.
+    /// At least one check fails.
     Fails,
 }
 
 impl ClaimOutcome {
-    /// `holds`, `fails`
+    /// Returns the outcome as a word: `holds` or `fails`.
     pub fn word(self) -> &'static str {
         match self {
             Self::Holds => "holds",
@@ -62,33 +62,33 @@ impl ClaimOutcome {
     }
 }
 
-/// One comparison.
+/// One comparison of measured values with a bound.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClaimCheck {
-    /// Name of the row's figure.
+    /// Name of the metric in the rows.
     pub figure: String,
-    /// Of which runs.
+    /// Runs that the check concerns.
     pub of: RunFilter,
-    /// What is made of the runs of a point.
+    /// Statistic over the runs of a point.
     pub statistic: Statistic,
-    /// Held against bounds, or against other runs.
+    /// Bounds for the value, or for its ratio to other runs.
     pub asked: CheckBound,
-    /// At which of the points.
+    /// Points that must meet the bound.
     pub over: PointQuantifier,
-    /// Whether it is checked when only the thin part was run.
+    /// True if it is also checked when only the quick part was run.
     pub quick: bool,
 }
 
-/// What a value must keep.
+/// Requirement on a value.
 #[derive(Debug, Clone, PartialEq)]
 pub enum CheckBound {
-    /// These bounds.
+    /// The value must meet these bounds.
     Is(Vec<Bound>),
-    /// The value, divided by the same value of other runs at the same point, must keep these.
+    /// Ratio of the value to that of other runs at the same point, which must meet the bounds.
     Ratio {
-        /// The other runs; what it does not say is as at the point.
+        /// Filter of the other runs; properties that are not set are those of the point.
         than: RunFilter,
-        /// Plain numbers.
+        /// Bounds of the ratio, without unit.
         bounds: Vec<Bound>,
     },
 }
@@ -96,39 +96,39 @@ pub enum CheckBound {
 /// An operator and a quantity.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Bound {
-    /// How they compare.
+    /// Comparison operator of the bound.
     pub operator: Operator,
-    /// In base units.
+    /// Limit in base units.
     pub value: f64,
-    /// What it is a quantity of.
+    /// Dimension of the quantity, such as a time or a rate.
     pub dimension: Dimension,
 }
 
-/// What is made of a point's values, one for each seed (and sample).
+/// Statistic over a point's values, one for each seed (and sample).
 #[derive(Debug, Clone, PartialEq)]
 pub enum Statistic {
-    /// The middle value.
+    /// Median of the values.
     Median,
-    /// Their mean.
+    /// Arithmetic mean of the values.
     Mean,
-    /// The smallest.
+    /// Smallest of the values.
     Min,
-    /// The largest.
+    /// Largest of the values.
     Max,
-    /// The value below which so many per cent lie.
+    /// Value at this percentile, 0 to 100.
     Percentile(f64),
-    /// The part of the runs whose value keeps a bound.
+    /// Share of the runs whose value meets a bound, 0 to 1.
     Share(Bound),
 }
 
-/// Which points must keep the bound.
+/// Points that must meet the bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PointQuantifier {
-    /// Every one.
+    /// Every point must meet it.
     All,
-    /// One is enough.
+    /// At least one point must meet it.
     Any,
-    /// Their mean.
+    /// The mean over all points must meet it.
     Mean,
 }
 

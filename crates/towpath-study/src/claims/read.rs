@@ -1,4 +1,4 @@
-//! Reads `expected.toml`, and tells every mistake in it.
+//! Reader of `expected.toml`, which reports every mistake in the file.
 
 use towpath_measure::scenario::document::{
     self, KeyPresence, Section, SpannedProblem, TableSchema, Value, ValueKind, alternatives, key,
@@ -78,7 +78,7 @@ static CHECK: TableSchema = TableSchema {
     ]],
 };
 
-/// Every key of `expected.toml`, as Markdown.
+/// Returns every key of `expected.toml`, as Markdown.
 pub fn reference_markdown() -> String {
     document::reference("# Keys of expected.toml", [&EXPECTED, &CLAIM, &CHECK])
 }
@@ -145,7 +145,7 @@ fn check(value: &Value<'_>, plan: &Plan) -> Option<ClaimCheck> {
     Some(ClaimCheck { figure, of, statistic: statistic?, asked: asked?, over, quick: thin })
 }
 
-/// Either `is`, or `than` with `ratio`.
+/// Reads the bound: either `is`, or `than` with `ratio`.
 fn read_bound(section: &mut Section<'_>, plan: &Plan) -> Option<CheckBound> {
     let is = section.take("is");
     let (than, ratio) = (section.take("than"), section.take("ratio"));
@@ -205,7 +205,7 @@ fn bounds(value: &Value<'_>, wanted: Option<Dimension>) -> Vec<Bound> {
     list.unwrap_or_default().iter().filter_map(|value| bound(value, wanted)).collect()
 }
 
-/// Longer operators first, because the shorter ones are their beginnings.
+/// Operators, longer ones first, because the shorter ones are their prefixes.
 const OPERATORS: [(&str, Operator); 5] = [
     ("<=", Operator::AtMost),
     (">=", Operator::AtLeast),
@@ -260,7 +260,7 @@ fn filter(value: &Value<'_>, plan: &Plan) -> RunFilter {
     filter
 }
 
-/// A text or a list of texts.
+/// Reads a text or a list of texts.
 fn one_or_more<'a>(value: &Value<'a>) -> Vec<Value<'a>> {
     match value.as_str() {
         Some(_) => vec![value.clone()],
@@ -287,7 +287,7 @@ fn variants(value: &Value<'_>, plan: &Plan) -> Vec<String> {
     found
 }
 
-/// Says whether the plan has such an axis or draw, and complains if not.
+/// Returns `Some` if the plan has such an axis or draw; otherwise reports an error.
 fn known(name: &str, value: &Value<'_>, plan: &Plan) -> Option<()> {
     let axes = plan.axes.iter().map(|axis| axis.name.as_str());
     let draws = plan.random.iter().flat_map(|random| &random.draws).map(|draw| draw.name.as_str());
@@ -312,7 +312,7 @@ fn not_in_plan(
     value.push(finding.hint(format!("the plan has {}", names())));
 }
 
-/// What a parameter must be: bounds, or values as the plan writes them.
+/// Reads the condition on a parameter: bounds, or values as the plan writes them.
 fn wanted(value: &Value<'_>) -> Option<ParameterFilter> {
     let bounded = |value: &Value<'_>| value.as_str().is_some_and(|text| operator(text).is_some());
     let list = if value.as_str().is_some() || value.as_number().is_some() {

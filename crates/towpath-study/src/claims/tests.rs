@@ -39,7 +39,7 @@ fn row(variant: &str, buffer: &str, number: f64, seed: u64, goodput: f64) -> Run
     }
 }
 
-/// Three seeds at each point.
+/// Returns three seeds at each point.
 fn rows() -> Vec<RunRow> {
     let mut rows = Vec::new();
     let points =
@@ -209,8 +209,7 @@ proptest! {
         let _ = ClaimSet::parse("expected.toml", &text, &plan());
     }
 
-    /// Of one point, `all`, `any` and `mean` are the same, and a bound is kept exactly when the
-    /// statistic keeps it.
+    /// Checks that `all`, `any` and `mean` agree for one point, and follow the statistic.
     #[test]
     fn the_verdict_follows_the_bound(values in prop::collection::vec(1.0..1e9_f64, 1..20), bound in 1_u32..1_000) {
         let rows: Vec<_> = values.iter().enumerate().map(|(n, v)| row("MPTCP", "1 MB", 1e6, n as u64, *v)).collect();

@@ -1,4 +1,4 @@
-//! What the rows of each curve say at each place.
+//! Points of each curve, computed from the rows.
 
 use towpath_measure::metrics::statistics::{Sample, median_interval};
 use towpath_measure::scenario::World;
@@ -8,31 +8,31 @@ use super::sizes;
 use crate::plan::{CentralValue, ErrorBars, PanelSpec, Plan, PlotKind};
 use crate::row::{RunRow, SECOND_PREFIX};
 
-/// Resamplings begin here, so that equal rows give equal figures.
+/// Seed of the bootstrap resampling, so that equal rows give equal figures.
 const SEED: u64 = 1;
 
-/// What places on the horizontal axis are.
+/// Kind of positions on the horizontal axis.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum XPositions {
     Number,
     Names(Vec<String>),
 }
 
-/// A variant in one of the worlds: what is a curve of its own.
+/// Rows of a variant in one of the worlds, which form a curve.
 struct CurveRows<'a> {
     variant: &'a str,
     rows: Vec<&'a RunRow>,
-    /// In the other world, while there are simulated curves, too.
+    /// True for emulated rows, if there are also simulated curves.
     emulated: bool,
-    /// As in the legend.
+    /// Name in the legend.
     name: String,
 }
 
-/// What a name in the legend ends with where the same was simulated, too.
+/// Suffix of a legend name whose variant was also simulated.
 const KERNEL: &str = " (kernel)";
 
-/// The curves of a panel, in the order of the plan's variants; a variant that was run in two worlds
-/// is two.
+/// Returns the curves of a panel, in the order of the plan's variants; a variant that was run in
+/// two worlds yields two.
 pub(super) fn curves(
     plan: &Plan,
     drawing: &PanelSpec,
@@ -54,7 +54,8 @@ pub(super) fn curves(
             let stacked = drawing.kind == PlotKind::StackedBars;
             let (style, label) = match figures.len() {
                 1 => (style(plan, variant), name.clone()),
-                // One colour for each part of a stack, and for each curve if there is one variant.
+                // A stack has one colour for each part, and so does a plan with one variant for
+                // each curve.
                 _ if own.len() == 1 => (part, legend(drawing, figure)),
                 _ if stacked => (part, format!("{name}: {}", legend(drawing, figure))),
                 count => (
@@ -109,7 +110,7 @@ fn curve_rows<'a>(
     found
 }
 
-/// A bar for each variant; those of one figure, and of one world, are a curve.
+/// Returns a bar for each variant; bars of one metric and world form a curve.
 fn side_by_side(
     plan: &Plan,
     drawing: &PanelSpec,
@@ -138,7 +139,8 @@ fn side_by_side(
     (XPositions::Names(names.into_iter().map(str::to_owned).collect()), curves)
 }
 
-/// The same in all panels, for they share a legend: the place among all names of such bars.
+/// Returns the index among all names of such bars: panels share a legend, so it is the same in
+/// all.
 fn bar_style(plan: &Plan, name: &str) -> usize {
     let mut names: Vec<String> = Vec::new();
     for drawing in plan.figures.iter().filter(|drawing| drawing.x == "variant") {
@@ -151,7 +153,7 @@ fn bar_style(plan: &Plan, name: &str) -> usize {
     names.iter().position(|known| known == name).unwrap_or(0)
 }
 
-/// The same in all panels: the variant's place among those that are drawn at all.
+/// Returns the variant's index among all drawn ones, the same in all panels.
 fn style(plan: &Plan, name: &str) -> usize {
     let drawn = |variant: &&crate::plan::Variant| {
         plan.figures
@@ -161,7 +163,7 @@ fn style(plan: &Plan, name: &str) -> usize {
     plan.variants.iter().filter(drawn).position(|variant| variant.name == name).unwrap_or(0)
 }
 
-/// Whether a panel may have a curve of this name, whatever rows there are.
+/// Returns true if a panel may have a curve of this name, for any rows.
 pub(super) fn may_have(plan: &Plan, drawing: &PanelSpec, name: &str) -> bool {
     let shown = |variant: &&str| {
         drawing.variants.is_empty() || drawing.variants.iter().any(|other| other == variant)
@@ -178,14 +180,14 @@ fn legend(drawing: &PanelSpec, figure: &str) -> String {
     drawing.names.get(figure).map_or(figure, String::as_str).to_owned()
 }
 
-/// Whether a row is among the panel's.
+/// Returns true if a row belongs to the panel.
 fn is_in_panel(drawing: &PanelSpec, row: &RunRow) -> bool {
     drawing.only.iter().all(|(name, texts)| {
         row.parameters.get(name).is_some_and(|parameter| texts.contains(&parameter.text))
     })
 }
 
-/// Numbers where every value has one, else names in the order of the plan.
+/// Returns numbers if every value has one, else names in the order of the plan.
 fn place(plan: &Plan, drawing: &PanelSpec, rows: &[&RunRow]) -> XPositions {
     let bars = matches!(drawing.kind, PlotKind::Bars | PlotKind::StackedBars);
     if !bars
@@ -201,7 +203,7 @@ fn place(plan: &Plan, drawing: &PanelSpec, rows: &[&RunRow]) -> XPositions {
     XPositions::Names(texts.filter(seen).collect())
 }
 
-/// A row's place on an axis of numbers, in the axis' unit.
+/// Returns a row's position on an axis of numbers, in the axis' unit.
 fn at(drawing: &PanelSpec, row: &RunRow) -> Option<f64> {
     let number = row.parameters.get(&drawing.x)?.number?;
     Some(number / sizes(drawing)[0])
@@ -240,7 +242,7 @@ fn points(
     }
 }
 
-/// A point for each second: its middle.
+/// Returns a point for each second, in its middle.
 fn series(drawing: &PanelSpec, rows: &[&RunRow], figure: &str) -> Vec<CurvePoint> {
     let second = |number: u32| {
         let found = values(rows, &format!("{SECOND_PREFIX}{number}.{figure}"));
@@ -279,7 +281,7 @@ fn values(rows: &[&RunRow], figure: &str) -> Vec<f64> {
     rows.iter().filter_map(|row| row.figures.get(figure).copied()).collect()
 }
 
-/// What some runs say together; `None` if they say nothing.
+/// Summarises some runs as a point; `None` without values.
 fn point(drawing: &PanelSpec, x: f64, values: Vec<f64>) -> Option<CurvePoint> {
     let size = sizes(drawing)[1];
     let sample = Sample::of(values.into_iter().map(|value| value / size));
@@ -300,7 +302,7 @@ fn point(drawing: &PanelSpec, x: f64, values: Vec<f64>) -> Option<CurvePoint> {
     Some(CurvePoint { x, middle, spread: spread.unwrap_or([middle; 2]), runs: sample.count() })
 }
 
-/// Student's interval of the mean; `None` of a single value.
+/// Returns Student's confidence interval of the mean; `None` for a single value.
 fn interval_of_mean(sample: &Sample, mean: f64) -> Option<[f64; 2]> {
     /// The 97.5 % quantiles with 1, 2, … degrees of freedom.
     const T_QUANTILES: [f64; 30] = [

@@ -1,4 +1,4 @@
-//! `reference.csv`: the points that a source's text gives.
+//! Reader of `reference.csv`: the points that a source publishes in its text.
 
 use towpath_measure::scenario::document::nearest;
 use towpath_measure::scenario::units::{self, Dimension};
@@ -6,30 +6,30 @@ use towpath_measure::scenario::units::{self, Dimension};
 use super::points::may_have;
 use crate::plan::Plan;
 
-/// A point that somebody else gives.
+/// A point that a source publishes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PublishedPoint {
-    /// The only panel that has it, from 0; else it is in every panel that has its curve.
+    /// Index of the only panel that has it, from 0; `None` for every panel that has its curve.
     pub panel: Option<usize>,
-    /// The curve to which it belongs.
+    /// Name of the curve to which it belongs.
     pub variant: String,
     /// Place on the horizontal axis.
     pub x: QuantityText,
-    /// Value.
+    /// Value on the vertical axis.
     pub y: QuantityText,
-    /// Where the source says so.
+    /// Place in the source.
     pub place: String,
 }
 
 /// A number, with its unit or in that of the axis.
 #[derive(Debug, Clone, PartialEq)]
 pub struct QuantityText {
-    /// As it is written.
+    /// Text as written in the file.
     pub text: String,
 }
 
 impl QuantityText {
-    /// In units of `size` base units.
+    /// Returns the number in units of `size` base units; `None` if it does not parse.
     pub(super) fn value(&self, size: f64) -> Option<f64> {
         let quantity = units::quantity(&self.text).ok()?;
         let bare = quantity.dimension == Dimension::Count;
@@ -37,11 +37,11 @@ impl QuantityText {
     }
 }
 
-/// Without the panels' column, and with it.
+/// Header lines without and with the panel column.
 const COLUMNS: [&str; 2] = ["variant,x,y,where", "panel,variant,x,y,where"];
 
-/// Reads the points of a plan's figure; the first line names the columns `variant,x,y,where`, with
-/// `panel` before them or not. An error says which line is wrong and how.
+/// Reads the points of a plan's figure. The first line names the columns `variant,x,y,where`,
+/// optionally with `panel` before them. An error names the line and its mistake.
 pub fn published(text: &str, plan: &Plan) -> Result<Vec<PublishedPoint>, String> {
     let mut lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let [usual, with_panels] = COLUMNS;
@@ -90,7 +90,7 @@ fn point(line: &str, panels: bool, plan: &Plan) -> Result<PublishedPoint, String
     })
 }
 
-/// A panel by its title, else by its number from 1.
+/// Finds a panel by its title, else by its number from 1.
 fn panel_of(text: &str, plan: &Plan) -> Result<usize, String> {
     let titles = || plan.figures.iter().map(|drawing| drawing.title.as_str());
     let by_number = || text.parse::<usize>().ok()?.checked_sub(1);
@@ -103,7 +103,7 @@ fn panel_of(text: &str, plan: &Plan) -> Result<usize, String> {
     })
 }
 
-/// The cells of a line; those with a comma stand in quotes, in which a quote is written twice.
+/// Splits a line into cells. Cells with a comma are in double quotes, in which a quote is doubled.
 fn cells(line: &str) -> Result<Vec<String>, String> {
     let (mut cells, mut cell, mut quoted) = (Vec::new(), String::new(), false);
     let mut letters = line.chars().peekable();

@@ -107,7 +107,8 @@ fn bars_can_be_grouped_by_variant_and_stacked_by_part() {
     );
 }
 
-/// The same in both worlds, TCP 1 Mbit/s slower over real kernels, and one curve only there.
+/// Returns the same rows in both worlds, TCP 1 Mbit/s slower over real kernels, and one curve only
+/// there.
 fn rows_of_two_worlds() -> Vec<RunRow> {
     let mut rows = rows();
     rows.retain(|row| row.variant == "TCP");
@@ -165,7 +166,7 @@ fn a_curve_of_two_worlds_is_two_of_one_colour() {
             ("goodput (kernel)".to_owned(), 0, true, vec![(0.0, 10.0), (1.0, 10.0)]),
         ]
     );
-    // Alone, the emulated world is drawn as any other.
+    // The emulated world alone is drawn like any other.
     let mut alone = rows_of_two_worlds();
     alone.retain(|row| row.world == World::Emu);
     let alone = figure(&plan(figures), &alone, &[], None);
@@ -201,7 +202,7 @@ fn published_points_are_on_their_curve_in_its_units() {
     assert_eq!((references[0].style, references[0].x, references[0].y), (Some(1), 600.0, 9.5));
 }
 
-/// Two panels, and points of which some say in which they are.
+/// Returns two panels with published points, some of which name their panel.
 fn two_panels(points: &str) -> Result<Figure, String> {
     let panel = |title: &str, y: &str| {
         format!(

@@ -1,36 +1,36 @@
-//! A scenario's document as it is changed for a run: values are set and removed by dotted keys.
+//! Changes of a scenario's document for a run: sets and removes values by dotted keys.
 
 use std::fmt;
 
 use toml::{Table, Value};
 
-/// A dotted key such as `paths.wifi.delay` or `flows.0.duration`: names of tables, and numbers in
-/// arrays, from 0.
+/// A dotted key such as `paths.wifi.delay` or `flows.0.duration`: names of tables, and array
+/// indices from 0.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct KeyPath(Vec<String>);
 
-/// Why a document cannot be changed so.
+/// Reason for a failed change of a document.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DocumentError {
-    /// Nothing is there to remove.
+    /// The key to remove does not exist.
     #[error("the scenario has no `{0}`")]
     Missing(String),
-    /// An array has fewer values.
+    /// An array index is too large.
     #[error("the scenario has only {length} `{array}`, counted from 0")]
     TooFar {
-        /// The array.
+        /// Key of the array.
         array: String,
-        /// How many values it has.
+        /// Number of values in the array.
         length: usize,
     },
-    /// Neither table nor array, so that nothing can be in it.
+    /// A plain value, which cannot contain a key.
     #[error("`{0}` is a plain value in the scenario")]
     Plain(String),
 }
 
 impl KeyPath {
-    /// Reads a key as TOML writes it: names with points or spaces stand in double quotes. `None` when
-    /// it is none.
+    /// Parses a key in TOML syntax: names with dots or spaces are in double quotes. `None` if
+    /// invalid.
     pub fn parse(text: &str) -> Option<Self> {
         let (mut segments, mut rest) = (Vec::new(), text.trim());
         loop {
@@ -51,17 +51,18 @@ impl KeyPath {
         }
     }
 
-    /// Whether `self` is `other`, or in it.
+    /// Returns true if `self` is `other`, or inside it.
     pub fn is_in(&self, other: &Self) -> bool {
         self.0.starts_with(&other.0)
     }
 
-    /// The first `count` names, for messages.
+    /// Returns the first `count` names, for messages.
     fn beginning(&self, count: usize) -> String {
         Self(self.0.iter().take(count).cloned().collect()).to_string()
     }
 
-    /// In an order in which removing one value does not move those that come after it.
+    /// Returns a sort key: removal in descending order does not move values that are still to be
+    /// removed.
     fn removal_order(&self) -> Vec<(u64, &str)> {
         self.0.iter().map(|name| (name.parse().unwrap_or(0), name.as_str())).collect()
     }
@@ -81,14 +82,14 @@ impl fmt::Display for KeyPath {
     }
 }
 
-/// Where a step of a path leads.
+/// Target of a path's last step.
 enum Slot<'a> {
     Table(&'a mut Table, &'a str),
     Array(&'a mut Vec<Value>, usize),
 }
 
-/// Sets the value at `path`; tables on the way that are not there are made. The place after an
-/// array's last value adds one.
+/// Sets the value at `path` and creates missing tables. The index after an array's last value
+/// appends one.
 pub(crate) fn set(document: &mut Table, path: &KeyPath, value: Value) -> Result<(), DocumentError> {
     match place(document, path, true)? {
         Slot::Table(table, name) => {
@@ -103,7 +104,7 @@ pub(crate) fn set(document: &mut Table, path: &KeyPath, value: Value) -> Result<
     Ok(())
 }
 
-/// Removes everything at `paths`. Numbers in arrays are those before anything is removed.
+/// Removes everything at `paths`. Indices refer to the arrays before any removal.
 pub(crate) fn remove(document: &mut Table, paths: &[KeyPath]) -> Result<(), DocumentError> {
     let mut paths: Vec<_> = paths.iter().collect();
     paths.sort_by_key(|path| std::cmp::Reverse(path.removal_order()));
@@ -125,7 +126,7 @@ pub(crate) fn remove(document: &mut Table, paths: &[KeyPath]) -> Result<(), Docu
     Ok(())
 }
 
-/// The table or array in which the last name of `path` stands.
+/// Returns the table or array that contains the last name of `path`.
 fn place<'a>(
     document: &'a mut Table,
     path: &'a KeyPath,

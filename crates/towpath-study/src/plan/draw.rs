@@ -1,4 +1,4 @@
-//! Random settings.
+//! Drawing of random settings.
 
 use rand_core::Rng;
 use rand_pcg::Pcg32;
@@ -7,12 +7,12 @@ use towpath_net::stream_seed;
 
 use super::{AxisValue, Distribution, DrawUnit, RandomDraw};
 
-/// So often a draw outside its limits is repeated; then the limit itself is taken.
+/// Maximum number of draws outside the limits; after that, the limit itself is used.
 const MAX_REDRAWS: u32 = 1_000;
 
 impl RandomDraw {
-    /// What sample `number` of the plan called `plan` draws, `before` added. It depends on these names
-    /// and the number alone: another draw beside it, or more samples, change nothing.
+    /// Returns the draw of sample `number` of plan `plan`, with `before` added. The value depends
+    /// only on these names and the number. Further draws or more samples change nothing.
     pub(crate) fn sample(&self, plan: &str, number: u64, before: f64) -> AxisValue {
         let seed = stream_seed(number, plan, &self.name);
         let mut stream = RngStream(Pcg32::new(seed, seed));
@@ -38,13 +38,13 @@ impl RandomDraw {
         measure.setting(before + number)
     }
 
-    /// A draw within the limits.
+    /// Repeats a draw until it is within the limits.
     fn draw_within_limits(&self, stream: &mut RngStream, draw: impl Fn(f64) -> f64) -> f64 {
         let [least, most] = self.limits.map(|limit| limit.unwrap_or(f64::NAN));
         let mut number = f64::NAN;
         for _ in 0..MAX_REDRAWS {
             number = draw(stream.uniform());
-            // Comparisons with a limit that is not there are false.
+            // Comparisons with a missing limit (NaN) are false.
             if !(number < least || number > most) {
                 return number;
             }
@@ -67,20 +67,20 @@ fn choose(choices: &[(AxisValue, f64)], stream: &mut RngStream) -> AxisValue {
 struct RngStream(Pcg32);
 
 impl RngStream {
-    /// A number between 0 and 1, neither included.
+    /// Returns a number between 0 and 1, both excluded.
     fn uniform(&mut self) -> f64 {
         (f64::from(self.0.next_u32()) + 0.5) / 4_294_967_296.0
     }
 }
 
 impl DrawUnit {
-    /// A number in base units as the scenario is told it, with six digits: more would only show
-    /// which computer it was.
+    /// Converts a number in base units to a scenario value with six digits. Further digits would
+    /// differ between computers.
     fn setting(self, number: f64) -> AxisValue {
         let rounded = six_digits(number);
         let whole = || format!("{:.0}", rounded.max(0.0));
         let (value, number) = match self {
-            // A time that is not a whole number of nanoseconds is none.
+            // A time must be a whole number of nanoseconds.
             Self::Time => {
                 let nanos = (rounded * 1e9).round().max(0.0);
                 (Value::String(time_text(nanos)), nanos / 1e9)
@@ -114,7 +114,8 @@ fn six_digits(number: f64) -> f64 {
     format!("{number:.5e}").parse().unwrap_or(number)
 }
 
-/// The normal distribution's quantile: Acklam's rational approximation, within 1.15 × 10⁻⁹.
+/// Returns the normal distribution's quantile: Acklam's rational approximation, within 1.15 ×
+/// 10⁻⁹.
 fn normal_quantile(part: f64) -> f64 {
     const A: [f64; 6] = [
         -3.969_683_028_665_376e1,

@@ -1,4 +1,4 @@
-//! `[[figures]]`: how the rows of a plan are drawn.
+//! `[[figures]]`: the panels that draw the rows of a plan.
 
 use std::collections::BTreeMap;
 
@@ -11,84 +11,85 @@ use towpath_measure::scenario::units::{self, Dimension};
 use KeyPresence::{Optional, Required};
 use ValueKind::{Any, List, OneOf, Tables, Text, Words};
 
-/// One panel.
+/// One panel of the plan's figure.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PanelSpec {
-    /// How.
+    /// Kind of plot, such as lines or bars.
     pub kind: PlotKind,
     /// Title above it; may be empty.
     pub title: String,
-    /// An axis, `variant`, or (with [`PlotKind::Cdf`] and [`PlotKind::Scatter`]) a row's figure.
+    /// Horizontal axis: an axis, `variant`, or (with [`PlotKind::Cdf`] and [`PlotKind::Scatter`])
+    /// a metric of the rows.
     pub x: String,
-    /// Rows' figures; none with [`PlotKind::Cdf`].
+    /// Metrics of the rows; empty with [`PlotKind::Cdf`].
     pub y: Vec<String>,
-    /// What is written at the axes, without unit; empty for the name of what is drawn.
+    /// Axis labels without unit; empty for the name of the drawn value.
     pub labels: [String; 2],
-    /// Units, such as `Mbit/s`.
+    /// Units of the axes, such as `Mbit/s`.
     pub units: [Option<AxisUnit>; 2],
-    /// Whether an axis is logarithmic.
+    /// True for a logarithmic axis.
     pub log: [bool; 2],
-    /// From where to where, in base units.
+    /// Ends of each axis, in base units; `None` derives them from the values.
     pub ranges: [Option<[f64; 2]>; 2],
-    /// Which curves, in this order; all when there are none.
+    /// Variants to draw, in this order; all if empty.
     pub variants: Vec<String>,
-    /// Only points whose parameters are these, by name of the axis, as texts.
+    /// Filter of the points: accepted parameter texts, by name of the axis.
     pub only: BTreeMap<String, Vec<String>>,
-    /// Names in the legend, by figure.
+    /// Names in the legend, by metric.
     pub names: BTreeMap<String, String>,
-    /// What stands for the runs of a point.
+    /// Statistic for the runs of a point.
     pub statistic: CentralValue,
-    /// How far they are apart.
+    /// Error bars for the runs of a point.
     pub spread: ErrorBars,
-    /// Horizontal lines: where, in base units, and what they mean.
+    /// Horizontal lines: value in base units, and meaning.
     pub lines: Vec<(f64, String)>,
 }
 
-/// A unit as axes have it.
+/// Unit of an axis.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AxisUnit {
-    /// `Mbit/s`
+    /// Name of the unit: `Mbit/s`.
     pub name: String,
-    /// In base units.
+    /// Value of one unit in base units.
     pub size: f64,
 }
 
-/// How it is drawn.
+/// Kind of plot of a panel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PlotKind {
     /// A curve over an axis.
     Lines,
-    /// Bars beside each other.
+    /// Bars next to each other.
     Bars,
     /// Bars on top of each other.
     StackedBars,
-    /// Shares of all runs.
+    /// Distribution function over all runs.
     Cdf,
     /// A point for each run.
     Scatter,
-    /// Over the seconds of the run.
+    /// Curve over the seconds of the run.
     Series,
 }
 
-/// What stands for the runs of a point.
+/// Statistic for the runs of a point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CentralValue {
-    /// The middle value.
+    /// Median of the runs.
     Median,
-    /// The arithmetic mean.
+    /// Arithmetic mean of the runs.
     Mean,
 }
 
-/// How far the runs of a point are apart.
+/// Kind of error bars for the runs of a point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorBars {
-    /// 95 % confidence interval of what stands for them; the range where there are too few.
+    /// 95 % confidence interval of the statistic; the range if there are too few runs.
     Interval,
-    /// From quartile to quartile.
+    /// Range from quartile to quartile.
     Quartiles,
-    /// From the smallest to the largest.
+    /// Range from the smallest to the largest.
     Range,
-    /// Nothing.
+    /// No error bars are drawn.
     None,
 }
 
@@ -159,11 +160,11 @@ static LINE: TableSchema = TableSchema {
 
 pub(super) static SHAPES: [&TableSchema; 2] = [&FIGURE, &LINE];
 
-/// The names that figures may mean.
+/// Names that a panel may refer to.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct KnownNames<'a> {
     pub(super) variants: &'a [&'a str],
-    /// Axes and draws.
+    /// Names of axes and draws.
     pub(super) axes: &'a [&'a str],
 }
 
@@ -218,7 +219,7 @@ pub(super) fn drawing(value: &Value<'_>, names: KnownNames<'_>) -> Option<PanelS
     Some(drawing)
 }
 
-/// What is on the horizontal axis.
+/// Reads the quantity of the horizontal axis.
 fn place(value: &Value<'_>, kind: PlotKind, names: KnownNames<'_>) -> Option<String> {
     let text = value.text()?;
     let of_rows = matches!(kind, PlotKind::Cdf | PlotKind::Scatter);
@@ -228,7 +229,7 @@ fn place(value: &Value<'_>, kind: PlotKind, names: KnownNames<'_>) -> Option<Str
     Some(text.to_owned())
 }
 
-/// Complains about a name that the plan has not.
+/// Reports a name that the plan does not have.
 fn one_of(value: &Value<'_>, text: &str, known: &[&str], what: &str) -> Option<()> {
     if known.contains(&text) {
         return Some(());
@@ -296,7 +297,7 @@ fn variants(value: &Value<'_>, names: KnownNames<'_>) -> Vec<String> {
     list.iter().filter_map(known).collect()
 }
 
-/// Values as texts, however they are written.
+/// Reads values as texts, in any notation.
 fn only(value: &Value<'_>, names: KnownNames<'_>) -> BTreeMap<String, Vec<String>> {
     let Some(table) = value.as_table() else {
         value.wrong_type("expected a table such as `{ queue = \"100 packets\" }`");

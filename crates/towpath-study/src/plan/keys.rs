@@ -1,4 +1,4 @@
-//! Which keys a plan may have: the reader and the reference follow these tables.
+//! Keys of a plan: the reader and the reference follow these tables.
 
 use towpath_measure::scenario::document::{
     self, KeyPresence, KeySchema, TableSchema, ValueKind, key,
@@ -11,11 +11,11 @@ use ValueKind::{Any, Duration, Integer, List, Name, OneOf, Table, Tables, Text, 
 
 /// Longest name of anything in a plan, in characters.
 pub(super) const MAX_NAME: usize = 64;
-/// Most seeds of a point: those of a sample begin at a multiple of this.
+/// Maximum number of seeds of a point: those of a sample begin at a multiple of this.
 pub(crate) const MAX_SEEDS: u64 = 1_000;
-/// Most samples.
+/// Maximum number of random samples.
 pub(super) const MAX_SAMPLES: u64 = 1_000_000;
-/// Most runs of a plan.
+/// Maximum number of runs of a plan.
 pub(super) const MAX_RUNS: usize = 10_000_000;
 
 const WORLDS: ValueKind = List(&Words(&["sim", "emu"]));
@@ -166,7 +166,7 @@ pub(super) static LOGNORMAL: TableSchema = TableSchema {
     ]],
 };
 
-/// Every key that a plan may have, as Markdown.
+/// Returns every key that a plan may have, as Markdown.
 pub fn reference_markdown() -> String {
     let title = "# Keys of a plan\n\nEvery key that a plan of `towpath sweep` may have, as `towpath schema plan` \
         prints it.";

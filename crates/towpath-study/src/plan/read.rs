@@ -1,4 +1,4 @@
-//! Reads `plan.toml`, and tells every mistake in it.
+//! Reader of `plan.toml`, which reports every mistake in the file.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -24,10 +24,10 @@ const TRANSPORTS: [(&str, Transport); 4] = [
     ("quic", Transport::Quic),
     ("mpquic", Transport::Mpquic),
 ];
-/// No run is longer.
+/// Maximum duration of a run.
 const MAX_RUN: Duration = Duration::from_secs(24 * 3_600);
 
-/// Reads the whole file.
+/// Reads the whole file into a plan.
 pub(super) fn plan(
     file_name: &str,
     text: &str,
@@ -63,7 +63,7 @@ fn decode(top: &mut Section<'_>, load: FileLoader<'_>) -> Plan {
     let runs = axes_values.chain([variants.len(), samples, most_seeds]);
     let runs = runs.fold(1, usize::saturating_mul);
     if let Some(grid) = grid.filter(|_| runs > MAX_RUNS) {
-        // Each is looked at before any is done.
+        // Every run is checked before the first starts.
         let found = if runs == usize::MAX { "too many".to_owned() } else { runs.to_string() };
         grid.fail(format!("the plan has {found} runs"), "expected at most 10000000");
     }
@@ -92,7 +92,7 @@ fn decode(top: &mut Section<'_>, load: FileLoader<'_>) -> Plan {
     }
 }
 
-/// What `decode` makes of each value of an array that has at least one.
+/// Decodes each value of an array, and reports an empty array.
 fn each<'a, T>(value: &Value<'a>, mut decode: impl FnMut(&Value<'a>) -> Option<T>) -> Vec<T> {
     let list = value.list("expected a list").unwrap_or_default();
     if list.is_empty() && value.to_toml().is_array() {
@@ -101,7 +101,7 @@ fn each<'a, T>(value: &Value<'a>, mut decode: impl FnMut(&Value<'a>) -> Option<T
     list.iter().filter_map(&mut decode).collect()
 }
 
-/// A name from which those of files are made.
+/// Reads a name that is also used for file names.
 fn file_name(value: &Value<'_>) -> Option<String> {
     let text = value.text()?;
     let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
@@ -115,7 +115,7 @@ fn file_name(value: &Value<'_>) -> Option<String> {
     Some(text.to_owned())
 }
 
-/// A name for people, which nothing of its kind may share.
+/// Reads a name for people that must be unique among its kind.
 fn own_name(section: &mut Section<'_>, names: &mut BTreeSet<String>) -> Option<String> {
     let value = section.require("name", "name = \"…\"")?;
     let text = value.text()?;
@@ -201,7 +201,7 @@ fn dotted(text: &str, value: &Value<'_>, span: std::ops::Range<usize>) -> Option
         let expected = "expected one such as `paths.wifi.delay` or `flows.0.duration`";
         value.push(SpannedProblem::new(span, message, expected));
     }
-    // A run's own keys are the study's to set.
+    // The study sets a run's own keys.
     let own = ["run.seed", "run.repeat", "run.transports", "run.worlds", "expect"];
     let own = own.iter().filter_map(|own| KeyPath::parse(own));
     if let Some(path) = &path
@@ -247,8 +247,8 @@ fn variant(value: &Value<'_>, known: &[World], names: &mut BTreeSet<String>) -> 
     Some(Variant { name: name?, transport: transport?, set, remove, worlds })
 }
 
-/// `{ "a.b" = 1 }`; `a.b = 1` without quotes is a table in a table, and means the same only where
-/// nothing else stands beside it, so it is refused.
+/// Reads `{ "a.b" = 1 }`. Rejects `a.b = 1` without quotes: this is a nested table, which could
+/// contain further keys.
 fn settings(value: &Value<'_>) -> Vec<(KeyPath, toml::Value)> {
     let Some(table) = value.as_table() else {
         value.wrong_type("expected a table: `{ \"flows.0.duration\" = \"27 s\" }`");
@@ -295,7 +295,7 @@ fn axis(value: &Value<'_>, names: &mut BTreeSet<String>) -> Option<Axis> {
     Some(Axis { name: name?, keys, values, quick: thin, emulated })
 }
 
-/// A part of an axis' values.
+/// Reads a subset of an axis' values.
 fn some_of(value: &Value<'_>, values: &[AxisValue]) -> Vec<AxisValue> {
     each(value, |value| {
         let setting = AxisValue::new(value.to_toml());
@@ -373,7 +373,7 @@ fn draw(
     Some(RandomDraw { name: name?, keys, from: from?, limits, after })
 }
 
-/// Parameters and figures stand in one table.
+/// Rejects names of table columns: parameters and metrics share one table.
 fn not_a_column(section: &Section<'_>, name: Option<&str>) {
     if let Some(name) = name.filter(|name| crate::table::is_taken(name)) {
         let message = format!("{} is what a column of the table is called", quote(name));
@@ -432,7 +432,7 @@ fn positive(value: &Value<'_>, number: f64) -> Option<f64> {
     None
 }
 
-/// A quantity or a plain number, in base units.
+/// Reads a quantity or a plain number, in base units.
 fn number(value: &Value<'_>) -> Option<(f64, DrawUnit)> {
     let written = value.to_toml();
     match &written {
@@ -472,7 +472,7 @@ fn number(value: &Value<'_>) -> Option<(f64, DrawUnit)> {
     None
 }
 
-/// A text as a number of base units, if it is a quantity.
+/// Parses a quantity as a number of base units; `None` if the text is not a quantity.
 pub(super) fn quantity(text: &str) -> Option<f64> {
     units::quantity(text).ok().map(units::Quantity::as_f64)
 }

@@ -1,4 +1,4 @@
-//! The figures of one run, from its records.
+//! Metrics of one run, computed from its records.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,14 +9,17 @@ use towpath_measure::scenario::{DataDirection, Path, Scenario};
 
 use crate::handover;
 
-/// Figures of a run by name, in base units.
+/// Returns the metrics of a run by name, in base units.
 ///
-/// Every metric of [`expect`] that has a value; then what was delivered in `window` (the time of all
-/// flows when it is not given): `goodput`, `throughput`, `path.NAME.goodput`, `path.NAME.throughput`,
-/// `flow.N.goodput`, `zero_seconds` and `silent`; `host.NAME.cpu`; of an emulated run `degraded`,
-/// `emulator.late`, `emulator.lost`, `load` and `foreign_cpu`; of messages and of a connection
-/// that left its first path for another one what [`handover::figures`] says. An interval that is only partly in
-/// the window counts for that part.
+/// The map contains every metric of [`expect`] that has a value. Further metrics are:
+///
+/// - of the data delivered in `window` (by default the time of all flows) `goodput`, `throughput`,
+///   `path.NAME.goodput`, `path.NAME.throughput`, `flow.N.goodput`, `zero_seconds` and `silent`;
+/// - `host.NAME.cpu`;
+/// - of an emulated run `degraded`, `emulator.late`, `emulator.lost`, `load` and `foreign_cpu`;
+/// - of messages and of handovers the metrics of [`handover::figures`].
+///
+/// An interval that is only partly in the window counts for that part.
 pub fn figures(
     records: &[Record],
     scenario: &Scenario,
@@ -58,7 +61,7 @@ pub fn figures(
     found
 }
 
-/// How far an emulated run can be trusted: what else the machine did, and how late packets were.
+/// Adds metrics of an emulated run's reliability: other load of the machine, and packet lateness.
 fn trust(records: &[Record], found: &mut BTreeMap<String, f64>) {
     let noise = records
         .iter()
@@ -75,10 +78,10 @@ fn trust(records: &[Record], found: &mut BTreeMap<String, f64>) {
     found.extend(figures.map(|(name, value)| (name.to_owned(), value)));
 }
 
-/// Longer windows are not looked at second by second.
+/// Maximum length of a window that is split into seconds.
 const MAX_SECONDS: f64 = 1e6;
 
-/// A part of a run, in nanoseconds since the start of its traffic.
+/// Part of a run, in nanoseconds since the start of its traffic.
 #[derive(Debug, Clone, Copy)]
 struct MeasurementWindow {
     from: f64,
@@ -96,7 +99,7 @@ impl MeasurementWindow {
         (self.to - self.from) / 1e9
     }
 
-    /// The part of the period that ends at `end_ns` which lies in the window, 0 to 1.
+    /// Returns the part, 0 to 1, of the period ending at `end_ns` that lies in the window.
     fn overlap(self, end_ns: u64, span_ns: u64) -> f64 {
         let (end, span) = (end_ns as f64, span_ns as f64);
         if span <= 0.0 {
@@ -107,7 +110,7 @@ impl MeasurementWindow {
     }
 }
 
-/// From the first flow's start to the last one's end.
+/// Returns the time from the first flow's start to the last one's end.
 fn run_window(summary: &Summary, scenario: &Scenario) -> Option<MeasurementWindow> {
     let spans = summary.flows.iter().map(|flow| {
         let planned = scenario.flows.get(flow.flow as usize);
@@ -118,7 +121,7 @@ fn run_window(summary: &Summary, scenario: &Scenario) -> Option<MeasurementWindo
     (to > from).then_some(MeasurementWindow { from, to })
 }
 
-/// What receivers read, and over which path it came.
+/// Adds the data that receivers read, in total and by path.
 fn delivered(records: &[Record], window: &MeasurementWindow, found: &mut BTreeMap<String, f64>) {
     let mut flows: BTreeMap<u32, f64> = BTreeMap::new();
     let mut paths: BTreeMap<&str, f64> = BTreeMap::new();
@@ -148,7 +151,7 @@ fn delivered(records: &[Record], window: &MeasurementWindow, found: &mut BTreeMa
     found.extend(paths.iter().map(|(path, bytes)| (format!("path.{path}.goodput"), rate(*bytes))));
 }
 
-/// Adds the bytes to the seconds of the window in which they may have come.
+/// Adds the bytes to the seconds of the window in which they may have arrived.
 fn by_second(interval: &Interval, window: &MeasurementWindow, seconds: &mut [u64]) {
     let end = interval.t_ns as f64;
     let begin = end - interval.span_ns as f64;
@@ -160,7 +163,7 @@ fn by_second(interval: &Interval, window: &MeasurementWindow, seconds: &mut [u64
     }
 }
 
-/// What the links of the paths carried towards receivers, headers and copies included.
+/// Adds the bytes that links carried towards receivers, including headers and retransmissions.
 fn link_bytes(
     records: &[Record],
     (summary, scenario): (&Summary, &Scenario),
@@ -206,7 +209,7 @@ fn link_bytes(
     found.extend(total.map(|total| ("throughput".to_owned(), total)));
 }
 
-/// What a total grew by in the window.
+/// Returns the growth of a counter within the window.
 fn between(counted: &[(u64, u64)], window: &MeasurementWindow) -> f64 {
     let mut before = (0, 0);
     let mut sum = 0.0;
@@ -219,7 +222,8 @@ fn between(counted: &[(u64, u64)], window: &MeasurementWindow) -> f64 {
     sum
 }
 
-/// Share of its processor that each simulated host was busy, where packets take time there.
+/// Adds the CPU load of each simulated host, 0 to 1, if the scenario models packet processing
+/// time.
 fn modelled(records: &[Record], seconds: f64, found: &mut BTreeMap<String, f64>) {
     for record in records {
         if let Record::Counter(counter) = record
@@ -231,7 +235,7 @@ fn modelled(records: &[Record], seconds: f64, found: &mut BTreeMap<String, f64>)
     }
 }
 
-/// Share of one processor that the two ends used; known only where all flows have the same two.
+/// Adds the two ends' load of one processor, if all flows have the same two ends.
 fn processors(cpu: CpuTime, scenario: &Scenario, seconds: f64, found: &mut BTreeMap<String, f64>) {
     let ends: BTreeSet<_> = scenario.flows.iter().map(|flow| (flow.from, flow.to)).collect();
     let Some(&(from, to)) = ends.first().filter(|_| ends.len() == 1) else { return };
@@ -295,7 +299,7 @@ mod tests {
         }))
     }
 
-    /// Every half second: so many bytes read, of which so many more came twice.
+    /// Makes an interval every half second; `bytes` are those read in each.
     fn records(bytes: [u64; 8]) -> Vec<Record> {
         let mut records = Vec::new();
         for (number, bytes) in bytes.into_iter().enumerate() {
@@ -370,7 +374,7 @@ mod tests {
         // Five whole periods of 1,000 bytes in the direction of the data.
         assert_eq!(found.get("path.p.throughput"), Some(&(rate(5_000.0))));
         assert_eq!(found.get("throughput"), Some(&(rate(5_000.0))));
-        // From 0.75 s: 0.75–1.75 has some, 1.75–2.75 none; the last half second is no whole one.
+        // From 0.75 s: 0.75–1.75 has some, 1.75–2.75 none; the last half second is incomplete.
         assert_eq!(found.get("zero_seconds"), Some(&1.0));
         assert_eq!(found.get("silent"), Some(&0.0));
         assert_eq!(found.get("host.a.cpu"), Some(&0.25));

@@ -1,17 +1,17 @@
-//! What was delivered in each second of a run, for figures over time.
+//! Data delivered in each second of a run, for figures over time.
 
 use std::collections::BTreeMap;
 
 use towpath_measure::result::{Record, SubflowEnd};
 
-/// How the name of such a figure begins: `second.3.goodput` is of the fourth second.
+/// Prefix of such metrics: `second.3.goodput` is of the fourth second.
 pub const SECOND_PREFIX: &str = "second.";
-/// Longer runs are not drawn second by second.
+/// Maximum number of seconds of a run that are recorded one by one.
 const MAX_SECONDS: usize = 600;
 
-/// `second.N.goodput` and `second.N.path.NAME.goodput`: bits delivered in each whole second of the
-/// traffic, and those that came over a path. A period that lies in two seconds counts for both, by
-/// its parts.
+/// Returns `second.N.goodput` and `second.N.path.NAME.goodput`: bits delivered in each whole
+/// second of the traffic, in total and by path. A period that overlaps two seconds is split
+/// between them.
 pub fn per_second(records: &[Record]) -> BTreeMap<String, f64> {
     let mut found: BTreeMap<String, Vec<f64>> = BTreeMap::new();
     let mut end_ns = 0;
@@ -29,7 +29,7 @@ pub fn per_second(records: &[Record]) -> BTreeMap<String, f64> {
         };
         add(found.entry(name).or_default(), (t_ns, span_ns), bytes as f64 * 8.0);
     }
-    // What came after the last whole second is not a second.
+    // Data after the last whole second is dropped.
     let whole = (end_ns / 1_000_000_000) as usize;
     let mut figures = BTreeMap::new();
     for (name, mut seconds) in found {

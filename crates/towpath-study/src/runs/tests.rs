@@ -115,7 +115,7 @@ fn the_emulated_world_runs_its_own_part_of_the_plan() {
     let both = part("[\"10 ms\", \"500 ms\"]");
     assert_eq!(delays(&both, false), (vec!["10 ms".into(), "500 ms".into()], 1));
     assert_eq!(delays(&both, true), (vec!["500 ms".into()], 1));
-    // Where a thin run would have nothing, it has what is thin.
+    // If a quick run would have no value, it uses the quick ones.
     assert_eq!(delays(&part("[\"10 ms\"]"), true), (vec!["100 ms".into(), "500 ms".into()], 1));
     let simulated = both.runs(SIM, &load).len();
     assert_eq!(simulated, whole.runs(SIM, &load).len());
@@ -291,7 +291,7 @@ proptest! {
         }
         for (axis, count) in values.iter().enumerate() {
             let values: Vec<_> = (1..=*count).map(|n| format!("\"{n} Mbit/s\"")).collect();
-            // All change the same key, so only the last one decides what is simulated.
+            // All change the same key, so only the last one has an effect.
             let _ = write!(
                 text,
                 "[[axes]]\nname = \"x{axis}\"\nkeys = [\"paths.a.rate\"]\nvalues = [{}]\n",

@@ -1,13 +1,13 @@
-//! Files that are there whole, or not at all, whoever dies when.
+//! Atomic files: complete or absent, even if a process crashes.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// How the names of files begin that are not finished.
+/// Prefix of unfinished files.
 const TEMP_PREFIX: &str = ".tmp-";
 
-/// Puts `bytes` into the folder as `name`, unless there is a file of that name already.
+/// Puts `bytes` into the folder as `name`, unless a file of that name exists.
 pub(super) fn publish(folder: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     let target = folder.join(name);
     if target.exists() {
@@ -17,17 +17,18 @@ pub(super) fn publish(folder: &Path, name: &str, bytes: &[u8]) -> io::Result<()>
     let written = file.write_all(bytes).and_then(|()| file.sync_all());
     drop(file);
     let linked = written.and_then(|()| fs::hard_link(&beside, &target));
-    // Another process may have removed it as left over.
+    // Another process may have removed it as a leftover.
     let _ = fs::remove_file(&beside);
     match linked {
         Ok(()) => File::open(folder)?.sync_all(),
-        // Somebody else was faster: equal runs, equal rows.
+        // Another process was faster: equal runs have equal rows.
         Err(_) if target.exists() => Ok(()),
         Err(error) => Err(error),
     }
 }
 
-/// A new file that nobody else writes, even on another computer with the same process numbers.
+/// Creates a file that only this process writes, even if another computer has equal process
+/// numbers.
 fn unfinished(folder: &Path, name: &str) -> io::Result<(PathBuf, File)> {
     let process = std::process::id();
     let mut number = 0_u32;
@@ -43,12 +44,12 @@ fn unfinished(folder: &Path, name: &str) -> io::Result<(PathBuf, File)> {
     }
 }
 
-/// Removes files that nobody will finish.
+/// Removes unfinished files of crashed processes.
 pub(super) fn remove_leftovers(folder: &Path) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.flatten() {
         if entry.file_name().to_string_lossy().starts_with(TEMP_PREFIX) {
-            // What cannot be removed does no harm.
+            // A file that cannot be removed does no harm.
             let _ = fs::remove_file(entry.path());
         }
     }

@@ -21,7 +21,7 @@ fn order() -> SweepSpec {
     SweepSpec::new(("plan.toml", PLAN), SIM, Some(4), &load).unwrap()
 }
 
-/// A folder of its own, which goes when the test ends.
+/// A temporary folder, removed when the test ends.
 struct TestDir(PathBuf);
 
 impl TestDir {
@@ -38,7 +38,7 @@ impl Drop for TestDir {
     }
 }
 
-/// A run that answers at once; every third one fails.
+/// Executes a run at once; every third one fails.
 fn answer(run: &StudyRun) -> Result<Vec<Record>, String> {
     if run.index % 3 == 2 {
         return Err(format!("run {} fails", run.index));
@@ -74,7 +74,7 @@ fn the_keys_of_an_order_are_made_once_and_name_the_same_files() {
     assert!(opened.order.keys.is_empty(), "they are not stored");
     assert_eq!(opened.status(), begun.status());
     assert_eq!(opened.status().chunks_done, 4);
-    // Who has the keys makes none: another world's would name no file that is there.
+    // Given keys are used as they are: those of another world name no existing file.
     let mut wrong = order();
     wrong.keys.reverse();
     assert_eq!(Sweep::begin(&folder.0, wrong).unwrap().status().chunks_done, 0);
@@ -133,7 +133,7 @@ fn another_plan_is_refused_in_the_same_folder() {
     let other = SweepSpec::new(("plan.toml", &other), SIM, None, &load).unwrap();
     let refused = Sweep::begin(&folder.0, other).unwrap_err();
     assert!(matches!(refused, SweepError::Another(_)), "{refused}");
-    // How it is cut was decided before.
+    // The existing sweep keeps its chunk size.
     let same = SweepSpec::new(("plan.toml", PLAN), SIM, Some(9), &load).unwrap();
     assert_eq!(Sweep::begin(&folder.0, same).unwrap().status().chunks, 4);
 }

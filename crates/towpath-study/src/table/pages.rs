@@ -1,9 +1,9 @@
-//! The pages of a table's columns, each checked before the library takes it apart.
+//! Pages of a table's columns, each checked before the library decodes it.
 //!
-//! The library believes what a file says of itself: that a page unpacks to 2 GB, that a dictionary has
-//! four thousand million texts, that a column begins before the file, or uses a dictionary that is not
-//! there. It makes room for the first two and panics at the others. So pages are unpacked here, and
-//! what is made of them is taken from a budget first.
+//! The library trusts the file's claims. It allocates memory for a page that decompresses to 2 GB,
+//! or for a dictionary of four thousand million texts. It panics at a column that begins before
+//! the file, or at a missing dictionary. So pages are decompressed here, and their memory is taken
+//! from a budget first.
 
 use std::sync::Arc;
 
@@ -17,12 +17,12 @@ use parquet::file::serialized_reader::SerializedPageReader;
 use snap::raw::{Decoder, decompress_len};
 use towpath_measure::input::ReadBudget;
 
-/// The least that a value takes in a dictionary: the length of a text.
+/// Minimum size of a dictionary value in the file: the length field of a text.
 const MIN_VALUE_BYTES: usize = 4;
-/// What a value of a dictionary takes in memory: the place of a text.
+/// Memory of a dictionary value: the reference to a text, in bytes.
 const VALUE_MEMORY_BYTES: u64 = 32;
 
-/// A column of one group of rows in a `file`.
+/// Returns a reader for a column of one row group in `file`.
 pub(super) fn column(
     file: &Bytes,
     about: &ColumnChunkMetaData,
@@ -62,7 +62,7 @@ struct BudgetedPages {
 }
 
 impl BudgetedPages {
-    /// What a page holds.
+    /// Returns the decompressed content of a page.
     fn decompress(&self, packed: Bytes) -> Result<Bytes, ParquetError> {
         if !self.is_snappy || packed.is_empty() {
             return Ok(packed);
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn a_page_that_claims_to_unpack_to_gigabytes_is_refused_unread() {
-        // A varint of 2^32 - 1, and nothing behind it.
+        // A varint of 2^32 - 1, followed by nothing.
         let claims = [0xff, 0xff, 0xff, 0xff, 0x0f];
         let error = error_text(pages(1_000_000).check_page(data(claims.to_vec(), Encoding::PLAIN)));
         assert!(error.contains("TOWPATH_MAX_INPUT"), "{error}");
