@@ -217,7 +217,8 @@ fn canonical(value: &Value, renames: &Renames) -> Value {
             let renamed = kept.map(|(key, value)| {
                 (renames.get(key).unwrap_or(key).clone(), canonical(value, renames))
             });
-            Value::Object(renamed.collect())
+            // Sorted here: features of other crates decide whether a map of serde_json is.
+            Value::Object(renamed.collect::<BTreeMap<_, _>>().into_iter().collect())
         }
         Value::Array(values) => {
             Value::Array(values.iter().map(|value| canonical(value, renames)).collect())
