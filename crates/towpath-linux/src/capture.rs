@@ -7,23 +7,23 @@ use std::time::Duration;
 use towpath_net::Instant;
 
 use crate::clock::Clock;
-use crate::netlink::{NetlinkError, Route};
+use crate::netlink::{NetlinkError, RouteSocket};
 use crate::{interrupt, sys};
 
 /// Bytes of a packet that are kept: IPv6 with extension headers, and TCP with all options.
-const SNAP_BYTES: usize = 192;
+const SNAPLEN: usize = 192;
 /// Header of the file: pcap with nanoseconds, `LINKTYPE_LINUX_SLL2` (draft-ietf-opsawg-pcap).
-const MAGIC: u32 = 0xa1b2_3c4d;
-const VERSION: (u16, u16) = (2, 4);
+const PCAP_MAGIC: u32 = 0xa1b2_3c4d;
+const PCAP_VERSION: (u16, u16) = (2, 4);
 const SLL2: u32 = 276;
 const SLL2_BYTES: usize = 20;
-const RECORD_BYTES: usize = 16;
+const PCAP_RECORD_HEADER_BYTES: usize = 16;
 /// How often it looks whether it shall end.
-const PATIENCE: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Why nothing can be captured.
 #[derive(Debug, thiserror::Error)]
-pub enum CaptureError {
+pub enum LiveCaptureError {
     /// The kernel does not say what there is.
     #[error("cannot list the interfaces: {0}")]
     Interfaces(#[from] NetlinkError),
@@ -40,7 +40,7 @@ pub enum CaptureError {
     Open(#[source] io::Error),
 }
 
-impl CaptureError {
+impl LiveCaptureError {
     /// The way out, if there is one to tell.
     pub fn hint(&self) -> Option<String> {
         match self {
@@ -59,7 +59,7 @@ impl CaptureError {
 
 /// A capture that goes on: read it as if it were a file. It ends with its time, or an interrupt.
 #[derive(Debug)]
-pub struct Capture {
+pub struct LiveCapture {
     socket: OwnedFd,
     clock: Clock,
     end: Option<Instant>,
@@ -69,11 +69,11 @@ pub struct Capture {
     drops: u64,
 }
 
-impl Capture {
+impl LiveCapture {
     /// Begins to capture on the interface called `name`, or on all with `any`.
-    pub fn open(name: &str, duration: Option<Duration>) -> Result<Self, CaptureError> {
+    pub fn open(name: &str, duration: Option<Duration>) -> Result<Self, LiveCaptureError> {
         let index = if name == "any" { 0 } else { index_of(name)? };
-        let socket = sys::packet::open_listening_socket(index).map_err(CaptureError::Open)?;
+        let socket = sys::packet::open_listening_socket(index).map_err(LiveCaptureError::Open)?;
         let clock = Clock::start();
         let end = duration.map(|duration| clock.now() + duration);
         let ready = file_header();
@@ -87,14 +87,14 @@ impl Capture {
     }
 
     fn is_over(&self) -> bool {
-        interrupt::seen() || self.end.is_some_and(|end| self.clock.now() >= end)
+        interrupt::is_interrupted() || self.end.is_some_and(|end| self.clock.now() >= end)
     }
 
     /// Takes what has passed, as many packets as are there and `most` bytes have room for.
     fn fill(&mut self, most: usize) -> io::Result<()> {
         self.ready.clear();
         self.taken = 0;
-        let mut packet = [0; SNAP_BYTES];
+        let mut packet = [0; SNAPLEN];
         while self.ready.len() < most {
             match sys::packet::next_packet(self.socket.as_fd(), &mut packet) {
                 // The loopback interface shows every packet twice, as sent and as received.
@@ -114,7 +114,7 @@ impl Capture {
     }
 }
 
-impl Read for Capture {
+impl Read for LiveCapture {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         while self.taken >= self.ready.len() {
             if self.is_over() {
@@ -123,7 +123,7 @@ impl Read for Capture {
             self.fill(buffer.len())?;
             if self.ready.is_empty() {
                 let mut fds = [sys::wait_for_input(&self.socket)];
-                sys::poll(&mut fds, Some(PATIENCE))?;
+                sys::poll(&mut fds, Some(POLL_INTERVAL))?;
             }
         }
         let rest = self.ready.get(self.taken..).unwrap_or_default();
@@ -136,10 +136,10 @@ impl Read for Capture {
     }
 }
 
-fn index_of(name: &str) -> Result<u32, CaptureError> {
-    let links = Route::open()?.links()?;
+fn index_of(name: &str) -> Result<u32, LiveCaptureError> {
+    let links = RouteSocket::open()?.links()?;
     let found = links.iter().find(|link| link.name == name).map(|link| link.index);
-    found.ok_or_else(|| CaptureError::Unknown {
+    found.ok_or_else(|| LiveCaptureError::Unknown {
         name: name.to_owned(),
         known: links.into_iter().map(|link| link.name).collect(),
     })
@@ -147,18 +147,18 @@ fn index_of(name: &str) -> Result<u32, CaptureError> {
 
 fn file_header() -> Vec<u8> {
     let mut header = Vec::new();
-    header.extend(MAGIC.to_le_bytes());
-    header.extend(VERSION.0.to_le_bytes());
-    header.extend(VERSION.1.to_le_bytes());
+    header.extend(PCAP_MAGIC.to_le_bytes());
+    header.extend(PCAP_VERSION.0.to_le_bytes());
+    header.extend(PCAP_VERSION.1.to_le_bytes());
     header.extend([0; 8]);
-    header.extend(((SNAP_BYTES + SLL2_BYTES) as u32).to_le_bytes());
+    header.extend(((SNAPLEN + SLL2_BYTES) as u32).to_le_bytes());
     header.extend(SLL2.to_le_bytes());
     header
 }
 
-fn write_record(out: &mut Vec<u8>, passed: &sys::packet::Passed, captured: &[u8]) {
+fn write_record(out: &mut Vec<u8>, passed: &sys::packet::CapturedPacket, captured: &[u8]) {
     let (seconds, nanos) = (passed.at_ns / 1_000_000_000, passed.at_ns % 1_000_000_000);
-    out.reserve(RECORD_BYTES + SLL2_BYTES + captured.len());
+    out.reserve(PCAP_RECORD_HEADER_BYTES + SLL2_BYTES + captured.len());
     for field in [
         seconds as u32,
         nanos as u32,

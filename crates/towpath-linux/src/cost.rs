@@ -10,32 +10,32 @@ use std::time::Duration;
 use towpath_measure::result::{CpuAccounting, CpuTime};
 use towpath_measure::scenario::{Flow, Pattern, Scenario};
 
-use crate::network::{HostSpace, Network};
+use crate::network::{EmulatedNetwork, HostNamespace};
 use crate::sys;
 
 /// Sums over the threads of the client's and of the server's ends.
 #[derive(Debug, Default)]
-pub(crate) struct Meters {
+pub(crate) struct CpuMeters {
     client_ns: AtomicU64,
     server_ns: AtomicU64,
 }
 
-impl Meters {
+impl CpuMeters {
     /// Counts the calling thread's processor time from now until the guard is dropped in it.
-    pub(crate) fn thread(&self, is_client: bool) -> Meter<'_> {
+    pub(crate) fn thread(&self, is_client: bool) -> CpuMeter<'_> {
         let sum = if is_client { &self.client_ns } else { &self.server_ns };
-        Meter { sum, began: sys::thread_cpu_time() }
+        CpuMeter { sum, began: sys::thread_cpu_time() }
     }
 }
 
 /// Counts a thread's time while it lives.
 #[derive(Debug)]
-pub(crate) struct Meter<'a> {
+pub(crate) struct CpuMeter<'a> {
     sum: &'a AtomicU64,
     began: Duration,
 }
 
-impl Drop for Meter<'_> {
+impl Drop for CpuMeter<'_> {
     fn drop(&mut self) {
         let spent = sys::thread_cpu_time().saturating_sub(self.began);
         self.sum.fetch_add(spent.as_nanos() as u64, Ordering::Relaxed);
@@ -44,18 +44,22 @@ impl Drop for Meter<'_> {
 
 /// The times of the threads in which our own stacks and QUIC run, when the traffic began.
 #[derive(Debug)]
-pub(crate) struct Began {
+pub(crate) struct StackCpuStart {
     /// One for each host; `None` where the kernel does it.
     stacks: Vec<Option<Duration>>,
 }
 
-impl Began {
-    pub(crate) fn now(network: &Network) -> Self {
+impl StackCpuStart {
+    pub(crate) fn now(network: &EmulatedNetwork) -> Self {
         Self { stacks: stack_times(network) }
     }
 
     /// Both ends' time since; `None` where it cannot be told whose it is.
-    pub(crate) fn until_now(self, network: &Network, meters: &Meters) -> Option<CpuTime> {
+    pub(crate) fn until_now(
+        self,
+        network: &EmulatedNetwork,
+        meters: &CpuMeters,
+    ) -> Option<CpuTime> {
         let roles = roles(&network.scenario)?;
         let mut ends = [&meters.client_ns, &meters.server_ns].map(|s| s.load(Ordering::Relaxed));
         let (mut kernels, mut own) = (ends.iter().any(|spent| *spent > 0), false);
@@ -63,12 +67,12 @@ impl Began {
             let spent = after.map(|after| after.saturating_sub(before.unwrap_or_default()));
             let [client, server] = &mut ends;
             match (role, spent) {
-                (Role::None, _) => {}
-                (Role::Client | Role::Server | Role::Both, None) => kernels = true,
-                (Role::Client, Some(spent)) => (own, *client) = (true, *client + nanos(spent)),
-                (Role::Server, Some(spent)) => (own, *server) = (true, *server + nanos(spent)),
+                (HostRole::None, _) => {}
+                (HostRole::Client | HostRole::Server | HostRole::Both, None) => kernels = true,
+                (HostRole::Client, Some(spent)) => (own, *client) = (true, *client + nanos(spent)),
+                (HostRole::Server, Some(spent)) => (own, *server) = (true, *server + nanos(spent)),
                 // One thread serves both.
-                (Role::Both, Some(_)) => return None,
+                (HostRole::Both, Some(_)) => return None,
             }
         }
         let [client, server] = ends;
@@ -89,9 +93,9 @@ fn nanos(span: Duration) -> u64 {
     span.as_nanos() as u64
 }
 
-fn stack_times(network: &Network) -> Vec<Option<Duration>> {
-    let time = |host: &HostSpace| {
-        let HostSpace { stack, quic, .. } = host;
+fn stack_times(network: &EmulatedNetwork) -> Vec<Option<Duration>> {
+    let time = |host: &HostNamespace| {
+        let HostNamespace { stack, quic, .. } = host;
         let stack = stack.as_ref().and_then(|stack| stack.call(|_| sys::thread_cpu_time()).ok());
         let quic = quic.as_ref().and_then(|quic| quic.call(|_| sys::thread_cpu_time()).ok());
         match (stack, quic) {
@@ -104,7 +108,7 @@ fn stack_times(network: &Network) -> Vec<Option<Duration>> {
 
 /// What a host does in all flows together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Role {
+enum HostRole {
     None,
     Client,
     Server,
@@ -112,7 +116,7 @@ enum Role {
 }
 
 /// `None` where a flow is a command: its processes are not watched.
-fn roles(scenario: &Scenario) -> Option<Vec<Role>> {
+fn roles(scenario: &Scenario) -> Option<Vec<HostRole>> {
     let commands = |pattern: &Pattern| matches!(pattern, Pattern::Run { .. });
     // Datagrams over single paths are no transport's cost.
     let flows = scenario.flows.iter();
@@ -125,10 +129,10 @@ fn roles(scenario: &Scenario) -> Option<Vec<Role>> {
         let opens = flows.iter().any(|flow| flow.from == host);
         let accepts = flows.iter().any(|flow| flow.to == host);
         match (opens, accepts) {
-            (false, false) => Role::None,
-            (true, false) => Role::Client,
-            (false, true) => Role::Server,
-            (true, true) => Role::Both,
+            (false, false) => HostRole::None,
+            (true, false) => HostRole::Client,
+            (false, true) => HostRole::Server,
+            (true, true) => HostRole::Both,
         }
     };
     Some((0..scenario.hosts.len()).map(role).collect())
@@ -140,7 +144,7 @@ mod tests {
 
     #[test]
     fn only_work_of_the_thread_itself_counts() {
-        let meters = Meters::default();
+        let meters = CpuMeters::default();
         let before = sys::thread_cpu_time();
         {
             let _meter = meters.thread(true);

@@ -9,11 +9,11 @@ use std::thread;
 
 use crate::sys;
 
-static SEEN: AtomicBool = AtomicBool::new(false);
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn note(_signal: libc::c_int) {
-    if SEEN.swap(true, Ordering::Relaxed) {
-        sys::leave_at_once(130);
+    if INTERRUPTED.swap(true, Ordering::Relaxed) {
+        sys::exit_now(130);
     }
 }
 
@@ -29,13 +29,13 @@ pub fn catch_end_of_input() -> io::Result<()> {
     thread::Builder::new().name("lifeline".into()).spawn(|| {
         let mut ignored = [0; 16];
         while io::stdin().read(&mut ignored).is_ok_and(|read| read > 0) {}
-        SEEN.store(true, Ordering::Relaxed);
+        INTERRUPTED.store(true, Ordering::Relaxed);
     })?;
     Ok(())
 }
 
 /// From now on interrupts do nothing to this process (its children get them all the same).
-pub fn leave_to_children() {
+pub fn ignore() {
     sys::on_interrupt(nothing);
 }
 
@@ -45,6 +45,6 @@ pub(crate) fn error() -> io::Error {
 }
 
 /// Whether an interrupt was noted.
-pub fn seen() -> bool {
-    SEEN.load(Ordering::Relaxed)
+pub fn is_interrupted() -> bool {
+    INTERRUPTED.load(Ordering::Relaxed)
 }

@@ -6,7 +6,7 @@
 //! Reading order: [`sandbox`] (how the process gets its privileges), `namespace` (one host),
 //! `emulator` (packets through the link model in real time), `network` (a scenario's hosts set up),
 //! `traffic` and `sample` (sockets and what the kernel says of them), [`run`] (all of it in order),
-//! [`lab`] (any program in the same network), [`live`] (two real hosts). Beside them: [`exec`] (any
+//! [`run_lab`] (any program in the same network), [`live`] (two real hosts). Beside them: [`exec`] (any
 //! program over Multipath TCP on this machine), [`monitor`] (the connections of this machine) and
 //! [`capture`] (its packets); [`preflight`] says what this machine can do. Whatever is kept is
 //! written by [`files`].
@@ -57,5 +57,5 @@ pub mod zoo;
 pub use clock::Clock;
 pub use namespace::Namespace;
 pub use network::{Backend, NetworkError};
-pub use pipe::Pipe;
-pub use world::World;
+pub use pipe::ByteStream;
+pub use world::LabNetwork;

@@ -3,7 +3,7 @@
 //! Plain TCP counts for how long the peer's window and the send buffer held it back (`tcp_info`'s
 //! chronographs); the rest of the time is judged by the state at the later moment. A subflow of
 //! Multipath TCP does not count these: data wait above it, so there the connection's own sequence
-//! numbers decide. What nothing tells is [`Limit::NotKnown`].
+//! numbers decide. What nothing tells is [`SendLimit::Unknown`].
 
 use std::time::Duration;
 
@@ -14,13 +14,13 @@ use crate::sample::{MptcpInfo, TcpInfo};
 
 /// What a subflow waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Limit {
+pub(crate) enum SendLimit {
     /// It is not open yet, or not any more.
     Handshake,
     /// It is a backup, and others are there.
     Backup,
     /// Nothing has come back for several timeouts.
-    Silent,
+    Stale,
     /// The congestion window, which no loss has cut yet.
     SlowStart,
     /// The congestion window, which a loss has cut.
@@ -30,7 +30,7 @@ pub(crate) enum Limit {
     /// The window that the peer offers to this one subflow's data.
     PeerWindow,
     /// The connection's window is full, and the data of this subflow (by place) are in the way.
-    WindowBehind(usize),
+    HolBlocked(usize),
     /// The application has written nothing more, and had room to.
     Application,
     /// The send buffer is full of what waits for acknowledgements.
@@ -40,12 +40,12 @@ pub(crate) enum Limit {
     /// There were data and room, but they went elsewhere.
     Scheduler,
     /// Nothing tells.
-    NotKnown,
+    Unknown,
 }
 
 /// What is known above the subflows of a Multipath TCP connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Above {
+pub(crate) struct ConnectionSendState {
     /// Written by the application and given to no subflow.
     pub(crate) unsent_bytes: u64,
     /// Given to subflows and not acknowledged at connection level.
@@ -54,7 +54,7 @@ pub(crate) struct Above {
     pub(crate) buffer: (u64, u64),
 }
 
-impl Above {
+impl ConnectionSendState {
     /// From the kernel's sequence numbers and `SO_MEMINFO`.
     pub(crate) fn of(info: &MptcpInfo, buffer: (u64, u64)) -> Self {
         // Numbers wrap, and their beginning is only known from what was acknowledged.
@@ -75,29 +75,29 @@ fn is_full((queued_bytes, buffer_bytes): (u64, u64)) -> bool {
 
 /// A subflow at two moments.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Between<'a> {
+pub(crate) struct SubflowDelta<'a> {
     pub(crate) before: &'a TcpInfo,
     pub(crate) now: &'a TcpInfo,
     pub(crate) backup: bool,
     /// A loss has cut its congestion window before.
-    pub(crate) cut: bool,
+    pub(crate) cwnd_reduced: bool,
 }
 
-impl Between<'_> {
+impl SubflowDelta<'_> {
     /// Whether a loss has cut the congestion window between the two moments.
-    pub(crate) fn is_cut_now(&self) -> bool {
-        self.now.total_retrans > self.before.total_retrans || self.now.recovery > 1
+    pub(crate) fn is_cwnd_reduced(&self) -> bool {
+        self.now.total_retrans > self.before.total_retrans || self.now.ca_state > 1
     }
 }
 
 /// Parts of a time, together 1.
-pub(crate) type Shares = Vec<(Limit, f64)>;
+pub(crate) type LimitShares = Vec<(SendLimit, f64)>;
 
 /// Who tells of a sender, and what is known above its subflows.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Source {
+pub(crate) enum InfoSource {
     /// The kernel, of a connection with several subflows.
-    Multipath(Above),
+    Multipath(ConnectionSendState),
     /// The kernel, of plain TCP and its send buffer.
     Single((u64, u64)),
     /// A library: of it, windows are known.
@@ -106,19 +106,21 @@ pub(crate) enum Source {
 
 /// What each subflow of a connection waited for in a time of `span`; an `endless` source always has
 /// something to send.
-pub(crate) fn of_connection(
-    source: Source,
-    subflows: &[Between<'_>],
+pub(crate) fn connection_limits(
+    source: InfoSource,
+    subflows: &[SubflowDelta<'_>],
     endless: bool,
     span: Duration,
-) -> Vec<Shares> {
+) -> Vec<LimitShares> {
     match source {
-        Source::Multipath(above) => {
-            multipath(&above, subflows).into_iter().map(|limit| vec![(limit, 1.0)]).collect()
+        InfoSource::Multipath(above) => {
+            mptcp_limits(&above, subflows).into_iter().map(|limit| vec![(limit, 1.0)]).collect()
         }
-        Source::Single(buffer) => subflows.iter().map(|one| single(one, buffer, span)).collect(),
-        Source::Library => {
-            subflows.iter().map(|one| vec![(by_window(one, endless), 1.0)]).collect()
+        InfoSource::Single(buffer) => {
+            subflows.iter().map(|one| plain_tcp_limits(one, buffer, span)).collect()
+        }
+        InfoSource::Library => {
+            subflows.iter().map(|one| vec![(library_limit(one, endless), 1.0)]).collect()
         }
     }
 }
@@ -139,30 +141,34 @@ pub(crate) fn is_endless(pattern: &Pattern) -> bool {
 
 /// What an account calls it; `cut` is what has cut the congestion window, and a source that is
 /// `endless` was only not there in time.
-pub(crate) fn part(limit: Limit, cut: Option<Part>, endless: bool) -> Part {
+pub(crate) fn account_part(limit: SendLimit, cut: Option<Part>, endless: bool) -> Part {
     match limit {
-        Limit::Handshake => Part::Handshake,
-        Limit::Backup => Part::Backup,
-        Limit::Silent => Part::Stale,
-        Limit::SlowStart => Part::SlowStart,
-        Limit::AfterLoss => cut.unwrap_or(Part::AfterLoss),
-        Limit::SmallWindow => Part::CongestionAvoidance,
-        Limit::PeerWindow => Part::PeerWindow,
-        Limit::WindowBehind(_) => Part::HeadOfLineBlocking,
-        Limit::Application if endless => Part::SenderCpu,
-        Limit::Application => Part::Application,
-        Limit::SendBuffer => Part::SendBuffer,
-        Limit::Pacing => Part::Pacing,
-        Limit::Scheduler => Part::Scheduler,
-        Limit::NotKnown => Part::Unknown,
+        SendLimit::Handshake => Part::Handshake,
+        SendLimit::Backup => Part::Backup,
+        SendLimit::Stale => Part::Stale,
+        SendLimit::SlowStart => Part::SlowStart,
+        SendLimit::AfterLoss => cut.unwrap_or(Part::AfterLoss),
+        SendLimit::SmallWindow => Part::CongestionAvoidance,
+        SendLimit::PeerWindow => Part::PeerWindow,
+        SendLimit::HolBlocked(_) => Part::HeadOfLineBlocking,
+        SendLimit::Application if endless => Part::SenderCpu,
+        SendLimit::Application => Part::Application,
+        SendLimit::SendBuffer => Part::SendBuffer,
+        SendLimit::Pacing => Part::Pacing,
+        SendLimit::Scheduler => Part::Scheduler,
+        SendLimit::Unknown => Part::Unknown,
     }
 }
 
 /// What a connection of plain TCP waited for; its send buffer holds so much, and may so much.
-pub(crate) fn single(between: &Between<'_>, buffer: (u64, u64), span: Duration) -> Shares {
-    let Between { before, now, .. } = *between;
+pub(crate) fn plain_tcp_limits(
+    between: &SubflowDelta<'_>,
+    buffer: (u64, u64),
+    span: Duration,
+) -> LimitShares {
+    let SubflowDelta { before, now, .. } = *between;
     if now.state != TcpInfo::ESTABLISHED && now.bytes_sent == before.bytes_sent {
-        return vec![(Limit::Handshake, 1.0)];
+        return vec![(SendLimit::Handshake, 1.0)];
     }
     let span = span.as_micros().max(1) as f64;
     let since = |now: u64, before: u64| (now.saturating_sub(before) as f64 / span).min(1.0);
@@ -175,22 +181,22 @@ pub(crate) fn single(between: &Between<'_>, buffer: (u64, u64), span: Duration) 
     let sent = since(now.sndbuf_limited_us, before.sndbuf_limited_us).min(busy - window);
     let rest = busy - window - sent;
     // Linux counts the buffer only while it has just sent, so most of such a time goes uncounted.
-    let nothing = if is_full(buffer) { Limit::SendBuffer } else { Limit::Application };
+    let nothing = if is_full(buffer) { SendLimit::SendBuffer } else { SendLimit::Application };
     let all = [
-        (Limit::Application, 1.0 - busy),
-        (Limit::PeerWindow, window),
-        (Limit::SendBuffer, sent),
-        (own_limit(between).unwrap_or(nothing), rest),
+        (SendLimit::Application, 1.0 - busy),
+        (SendLimit::PeerWindow, window),
+        (SendLimit::SendBuffer, sent),
+        (subflow_limit(between).unwrap_or(nothing), rest),
     ];
     all.into_iter().filter(|(_, share)| *share > 0.0).collect()
 }
 
 /// What keeps a subflow from sending what it has; `None` when it has nothing.
-fn own_limit(between: &Between<'_>) -> Option<Limit> {
+fn subflow_limit(between: &SubflowDelta<'_>) -> Option<SendLimit> {
     let now = between.now;
-    let waiting_for_timeout = now.recovery >= 4 || now.backoff > 0;
+    let waiting_for_timeout = now.ca_state >= 4 || now.backoff > 0;
     if waiting_for_timeout && now.unacked > 0 {
-        return Some(if now.backoff > 1 { Limit::Silent } else { Limit::AfterLoss });
+        return Some(if now.backoff > 1 { SendLimit::Stale } else { SendLimit::AfterLoss });
     }
     if now.notsent_bytes == 0 {
         return None;
@@ -198,85 +204,88 @@ fn own_limit(between: &Between<'_>) -> Option<Limit> {
     let sent_bytes = u64::from(now.unacked) * u64::from(now.mss_bytes);
     let room = now.snd_wnd_bytes.map(|window| u64::from(window).saturating_sub(sent_bytes));
     if room.is_some_and(|room| room < u64::from(now.mss_bytes)) {
-        return Some(Limit::PeerWindow);
+        return Some(SendLimit::PeerWindow);
     }
     // Linux waits until a third of the window is free, and then sends it at once.
     if u64::from(now.in_flight()) * 3 + 6 >= u64::from(now.cwnd) * 2 {
-        return Some(window_limit(between));
+        return Some(cwnd_limit(between));
     }
     let fair =
         u64::from(now.cwnd) * u64::from(now.mss_bytes) * 1_000_000 / u64::from(now.srtt_us.max(1));
     // BBR paces at what it has seen delivered, whatever its window and the queue before it are.
     let most = fair.max(now.delivery_bytes_per_s).saturating_mul(2);
     let paced = now.pacing_bytes_per_s > 0 && now.pacing_bytes_per_s <= most;
-    Some(if paced { Limit::Pacing } else { Limit::NotKnown })
+    Some(if paced { SendLimit::Pacing } else { SendLimit::Unknown })
 }
 
 /// What a subflow waited for of which only the window is known, such as a path of QUIC; an `endless`
 /// source always has something to send.
-pub(crate) fn by_window(between: &Between<'_>, endless: bool) -> Limit {
+pub(crate) fn library_limit(between: &SubflowDelta<'_>, endless: bool) -> SendLimit {
     let now = between.now;
-    if now.state == TcpInfo::VALIDATING {
-        return Limit::Handshake;
+    if now.state == TcpInfo::QUIC_VALIDATING {
+        return SendLimit::Handshake;
     }
     if between.backup {
-        return Limit::Backup;
+        return SendLimit::Backup;
     }
     if u64::from(now.in_flight()) * 10 >= u64::from(now.cwnd) * 8 {
-        return window_limit(between);
+        return cwnd_limit(between);
     }
-    if endless { Limit::NotKnown } else { Limit::Application }
+    if endless { SendLimit::Unknown } else { SendLimit::Application }
 }
 
-fn window_limit(between: &Between<'_>) -> Limit {
-    if between.cut || between.now.recovery > 1 {
-        Limit::AfterLoss
+fn cwnd_limit(between: &SubflowDelta<'_>) -> SendLimit {
+    if between.cwnd_reduced || between.now.ca_state > 1 {
+        SendLimit::AfterLoss
     } else if between.now.cwnd < between.now.ssthresh {
-        Limit::SlowStart
+        SendLimit::SlowStart
     } else {
-        Limit::SmallWindow
+        SendLimit::SmallWindow
     }
 }
 
 /// What each subflow of a Multipath TCP connection waited for.
-pub(crate) fn multipath(above: &Above, subflows: &[Between<'_>]) -> Vec<Limit> {
-    let carries = |subflow: &Between<'_>| {
+pub(crate) fn mptcp_limits(
+    above: &ConnectionSendState,
+    subflows: &[SubflowDelta<'_>],
+) -> Vec<SendLimit> {
+    let carries = |subflow: &SubflowDelta<'_>| {
         subflow.now.state == TcpInfo::ESTABLISHED && !subflow.backup && subflow.now.backoff == 0
     };
     let regular = subflows.iter().any(carries);
     let packet = subflows.iter().map(|subflow| u64::from(subflow.now.mss_bytes)).max();
     let needed = above.outstanding_bytes + packet.unwrap_or(0);
-    let full = window(subflows).is_some_and(|window| needed > u64::from(window));
-    let of = |at: usize, subflow: &Between<'_>| {
+    let full = connection_window(subflows).is_some_and(|window| needed > u64::from(window));
+    let of = |at: usize, subflow: &SubflowDelta<'_>| {
         let now = subflow.now;
         if now.state != TcpInfo::ESTABLISHED && now.bytes_sent == subflow.before.bytes_sent {
-            return Limit::Handshake;
+            return SendLimit::Handshake;
         }
-        match own_limit(subflow) {
+        match subflow_limit(subflow) {
             // The window belongs to the connection; what the subflow has may be a probe of it.
-            Some(Limit::PeerWindow) => return blocked(at, subflows),
+            Some(SendLimit::PeerWindow) => return window_blocked_limit(at, subflows),
             Some(limit) => return limit,
             None => {}
         }
         if subflow.backup && regular {
-            return Limit::Backup;
+            return SendLimit::Backup;
         }
         if above.unsent_bytes > 0 {
             if full {
-                return blocked(at, subflows);
+                return window_blocked_limit(at, subflows);
             }
             // What is to be sent may well have no room here.
             let room = u64::from(now.in_flight()) * 10 < u64::from(now.cwnd) * 9;
-            return if room { Limit::Scheduler } else { window_limit(subflow) };
+            return if room { SendLimit::Scheduler } else { cwnd_limit(subflow) };
         }
-        if is_full(above.buffer) { Limit::SendBuffer } else { Limit::Application }
+        if is_full(above.buffer) { SendLimit::SendBuffer } else { SendLimit::Application }
     };
     subflows.iter().enumerate().map(|(at, subflow)| of(at, subflow)).collect()
 }
 
 /// The connection's window counts from the first byte without acknowledgement; so the subflow knows it
 /// whose latest news left the peer last.
-pub(crate) fn window(subflows: &[Between<'_>]) -> Option<u32> {
+pub(crate) fn connection_window(subflows: &[SubflowDelta<'_>]) -> Option<u32> {
     let age_us =
         |now: &TcpInfo| u64::from(now.last_ack_received_ms) * 1_000 + u64::from(now.min_rtt_us) / 2;
     let all = subflows.iter().map(|subflow| subflow.now);
@@ -286,7 +295,7 @@ pub(crate) fn window(subflows: &[Between<'_>]) -> Option<u32> {
 }
 
 /// A full window is in the hands of the subflow whose data take longest, if another one waits for it.
-fn blocked(at: usize, subflows: &[Between<'_>]) -> Limit {
+fn window_blocked_limit(at: usize, subflows: &[SubflowDelta<'_>]) -> SendLimit {
     let slowest =
         subflows.iter().enumerate().filter(|(_, subflow)| subflow.now.unacked > 0).max_by_key(
             |(_, subflow)| {
@@ -296,8 +305,8 @@ fn blocked(at: usize, subflows: &[Between<'_>]) -> Limit {
             },
         );
     match slowest {
-        Some((slowest, _)) if slowest != at => Limit::WindowBehind(slowest),
-        Some(_) | None => Limit::PeerWindow,
+        Some((slowest, _)) if slowest != at => SendLimit::HolBlocked(slowest),
+        Some(_) | None => SendLimit::PeerWindow,
     }
 }
 
@@ -308,7 +317,7 @@ mod tests {
     const MSS: u32 = 1_448;
 
     /// 20 of 100 packets in flight, nothing waiting, a large window.
-    fn open() -> TcpInfo {
+    fn established_info() -> TcpInfo {
         TcpInfo {
             state: TcpInfo::ESTABLISHED,
             mss_bytes: MSS,
@@ -322,13 +331,13 @@ mod tests {
         }
     }
 
-    fn between<'a>(before: &'a TcpInfo, now: &'a TcpInfo) -> Between<'a> {
-        Between { before, now, backup: false, cut: false }
+    fn delta<'a>(before: &'a TcpInfo, now: &'a TcpInfo) -> SubflowDelta<'a> {
+        SubflowDelta { before, now, backup: false, cwnd_reduced: false }
     }
 
     #[test]
     fn plain_tcp_is_judged_by_its_chronographs_first() {
-        let before = TcpInfo { unacked: 0, ..open() };
+        let before = TcpInfo { unacked: 0, ..established_info() };
         let now = TcpInfo {
             busy_us: 8_000,
             rwnd_limited_us: 4_000,
@@ -337,23 +346,24 @@ mod tests {
             unacked: 100,
             ..before
         };
-        let shares = single(&between(&before, &now), (0, 100), Duration::from_millis(10));
+        let shares = plain_tcp_limits(&delta(&before, &now), (0, 100), Duration::from_millis(10));
         let share = |limit| shares.iter().find(|(l, _)| *l == limit).map(|(_, share)| *share);
         let close = |a: Option<f64>, b: f64| a.is_some_and(|a| (a - b).abs() < 1e-9);
-        assert!(close(share(Limit::PeerWindow), 0.4), "{shares:?}");
-        assert!(close(share(Limit::SendBuffer), 0.2), "{shares:?}");
-        assert!(close(share(Limit::Application), 0.2), "{shares:?}");
-        assert!(close(share(Limit::SlowStart), 0.2), "{shares:?}");
+        assert!(close(share(SendLimit::PeerWindow), 0.4), "{shares:?}");
+        assert!(close(share(SendLimit::SendBuffer), 0.2), "{shares:?}");
+        assert!(close(share(SendLimit::Application), 0.2), "{shares:?}");
+        assert!(close(share(SendLimit::SlowStart), 0.2), "{shares:?}");
     }
 
     #[test]
     fn plain_tcp_with_a_full_and_sent_buffer_is_buffer_limited() {
-        let before = open();
+        let before = established_info();
         // Two jiffies of 4 ms have passed in the 10 ms.
         let now = TcpInfo { busy_us: 8_000, ..before };
-        let shares = |buffer| single(&between(&before, &now), buffer, Duration::from_millis(10));
-        assert_eq!(shares((70, 100)), [(Limit::SendBuffer, 1.0)]);
-        assert_eq!(shares((50, 100)), [(Limit::Application, 1.0)]);
+        let shares =
+            |buffer| plain_tcp_limits(&delta(&before, &now), buffer, Duration::from_millis(10));
+        assert_eq!(shares((70, 100)), [(SendLimit::SendBuffer, 1.0)]);
+        assert_eq!(shares((50, 100)), [(SendLimit::Application, 1.0)]);
     }
 
     #[test]
@@ -364,67 +374,76 @@ mod tests {
             srtt_us: 300_000,
             pacing_bytes_per_s: 1_500_000,
             delivery_bytes_per_s: 1_250_000,
-            ..open()
+            ..established_info()
         };
-        assert_eq!(own_limit(&between(&bbr, &bbr)), Some(Limit::Pacing));
+        assert_eq!(subflow_limit(&delta(&bbr, &bbr)), Some(SendLimit::Pacing));
         let free = TcpInfo { pacing_bytes_per_s: 10_000_000, ..bbr };
-        assert_eq!(own_limit(&between(&free, &free)), Some(Limit::NotKnown));
+        assert_eq!(subflow_limit(&delta(&free, &free)), Some(SendLimit::Unknown));
     }
 
     #[test]
     fn a_full_congestion_window_names_the_cause_of_its_size() {
-        let full = TcpInfo { notsent_bytes: 50_000, unacked: 100, ..open() };
+        let full = TcpInfo { notsent_bytes: 50_000, unacked: 100, ..established_info() };
         let judged = |info: &TcpInfo, cut| {
-            own_limit(&Between { before: info, now: info, backup: false, cut })
+            subflow_limit(&SubflowDelta {
+                before: info,
+                now: info,
+                backup: false,
+                cwnd_reduced: cut,
+            })
         };
-        assert_eq!(judged(&full, false), Some(Limit::SlowStart));
-        assert_eq!(judged(&full, true), Some(Limit::AfterLoss));
-        assert_eq!(judged(&TcpInfo { ssthresh: 90, ..full }, false), Some(Limit::SmallWindow));
-        let timeout = TcpInfo { recovery: 4, notsent_bytes: 0, ..full };
-        assert_eq!(judged(&timeout, false), Some(Limit::AfterLoss));
-        assert_eq!(judged(&TcpInfo { backoff: 3, ..timeout }, false), Some(Limit::Silent));
+        assert_eq!(judged(&full, false), Some(SendLimit::SlowStart));
+        assert_eq!(judged(&full, true), Some(SendLimit::AfterLoss));
+        assert_eq!(judged(&TcpInfo { ssthresh: 90, ..full }, false), Some(SendLimit::SmallWindow));
+        let timeout = TcpInfo { ca_state: 4, notsent_bytes: 0, ..full };
+        assert_eq!(judged(&timeout, false), Some(SendLimit::AfterLoss));
+        assert_eq!(judged(&TcpInfo { backoff: 3, ..timeout }, false), Some(SendLimit::Stale));
         assert_eq!(judged(&TcpInfo { notsent_bytes: 0, ..full }, true), None);
     }
 
     #[test]
     fn a_full_connection_window_names_the_path_that_is_slowest() {
-        let fast = open();
-        let slow = TcpInfo { srtt_us: 2_000_000, ..open() };
-        let above = Above { unsent_bytes: 500_000, outstanding_bytes: 999_000, ..Above::default() };
-        let both = [between(&fast, &fast), between(&slow, &slow)];
-        assert_eq!(multipath(&above, &both), [Limit::WindowBehind(1), Limit::PeerWindow]);
+        let fast = established_info();
+        let slow = TcpInfo { srtt_us: 2_000_000, ..established_info() };
+        let above = ConnectionSendState {
+            unsent_bytes: 500_000,
+            outstanding_bytes: 999_000,
+            ..ConnectionSendState::default()
+        };
+        let both = [delta(&fast, &fast), delta(&slow, &slow)];
+        assert_eq!(mptcp_limits(&above, &both), [SendLimit::HolBlocked(1), SendLimit::PeerWindow]);
         // What the slow subflow heard long ago was the window behind an earlier byte.
         let (fast, slow) = (
             TcpInfo { snd_wnd_bytes: Some(900_000), ..fast },
             TcpInfo { last_ack_received_ms: 300, ..slow },
         );
-        let later = [between(&fast, &fast), between(&slow, &slow)];
-        let less = Above { outstanding_bytes: 900_000, ..above };
-        assert_eq!(multipath(&less, &later), [Limit::WindowBehind(1), Limit::PeerWindow]);
-        let room = Above { outstanding_bytes: 100_000, ..above };
-        assert_eq!(multipath(&room, &both), [Limit::Scheduler, Limit::Scheduler]);
+        let later = [delta(&fast, &fast), delta(&slow, &slow)];
+        let less = ConnectionSendState { outstanding_bytes: 900_000, ..above };
+        assert_eq!(mptcp_limits(&less, &later), [SendLimit::HolBlocked(1), SendLimit::PeerWindow]);
+        let room = ConnectionSendState { outstanding_bytes: 100_000, ..above };
+        assert_eq!(mptcp_limits(&room, &both), [SendLimit::Scheduler, SendLimit::Scheduler]);
     }
 
     #[test]
     fn no_unsent_data_means_the_application_or_its_buffer_limits() {
-        let info = open();
-        let all = [between(&info, &info)];
-        let idle = Above { buffer: (10, 100), ..Above::default() };
-        assert_eq!(multipath(&idle, &all), [Limit::Application]);
-        let full = Above { buffer: (70, 100), ..idle };
-        assert_eq!(multipath(&full, &all), [Limit::SendBuffer]);
+        let info = established_info();
+        let all = [delta(&info, &info)];
+        let idle = ConnectionSendState { buffer: (10, 100), ..ConnectionSendState::default() };
+        assert_eq!(mptcp_limits(&idle, &all), [SendLimit::Application]);
+        let full = ConnectionSendState { buffer: (70, 100), ..idle };
+        assert_eq!(mptcp_limits(&full, &all), [SendLimit::SendBuffer]);
     }
 
     #[test]
     fn a_backup_waits_only_while_there_is_something_else() {
-        let info = open();
-        let backup = Between { backup: true, ..between(&info, &info) };
-        let above = Above { unsent_bytes: 1, ..Above::default() };
-        let limits = multipath(&above, &[between(&info, &info), backup]);
-        assert_eq!(limits, [Limit::Scheduler, Limit::Backup]);
+        let info = established_info();
+        let backup = SubflowDelta { backup: true, ..delta(&info, &info) };
+        let above = ConnectionSendState { unsent_bytes: 1, ..ConnectionSendState::default() };
+        let limits = mptcp_limits(&above, &[delta(&info, &info), backup]);
+        assert_eq!(limits, [SendLimit::Scheduler, SendLimit::Backup]);
         let silent = TcpInfo { backoff: 4, ..info };
-        let limits = multipath(&above, &[between(&silent, &silent), backup]);
-        assert_eq!(limits, [Limit::Silent, Limit::Scheduler]);
+        let limits = mptcp_limits(&above, &[delta(&silent, &silent), backup]);
+        assert_eq!(limits, [SendLimit::Stale, SendLimit::Scheduler]);
     }
 
     #[test]
@@ -436,7 +455,7 @@ mod tests {
             bytes_acked: 10_000,
             ..MptcpInfo::default()
         };
-        let above = Above::of(&info, (1, 2));
+        let above = ConnectionSendState::of(&info, (1, 2));
         assert_eq!((above.unsent_bytes, above.outstanding_bytes), (700, 300));
     }
 }

@@ -17,26 +17,29 @@ use std::fs;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-pub use limits::{Inside, Limited};
-pub(crate) use limits::{Spent, note};
-pub use responder::Responder;
-pub use timeline::{Happening, Source, Timeline};
-pub use watch::{Ended, Seeing, Seen, SeenSubflow, Status, Watch};
+pub(crate) use limits::{LimitHistory, record_limits};
+pub use limits::{ObservedLimit, SocketInternals};
+pub use responder::MetricsServer;
+pub use timeline::{EventSource, EventTimeline, MonitorEvent};
+pub use watch::{
+    ConnectionHistory, DerivedConnection, DerivedSubflow, EndedSubflow, MonitorRound,
+    SubflowActivity,
+};
 
-use crate::limit::Above;
+use crate::limit::ConnectionSendState;
 use crate::netlink::{
-    DestroyedSockets, DiagSocket, MptcpEvent, MptcpEvents, NetlinkError, SocketDiag, SocketState,
-    States, SubflowFlags,
+    DestroyedSockets, DiagSocket, MptcpEvent, MptcpEvents, NetlinkError, SocketDiag, StateFilter,
+    SubflowFlags, TcpState,
 };
 use crate::sample::{MptcpInfo, TcpInfo};
 
 /// A Multipath TCP connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Connection {
+pub struct MonitoredConnection {
     /// Local token, by which the kernel's events name it; 0 for one that has none (yet).
     pub token: u32,
     /// State of the MPTCP socket.
-    pub state: SocketState,
+    pub state: TcpState,
     /// Whether it has fallen back to TCP.
     pub fallback: bool,
     /// Our address and port of the first subflow.
@@ -58,9 +61,9 @@ pub struct Connection {
     /// Number of the socket that is never used twice.
     pub cookie: u64,
     /// Its subflows.
-    pub subflows: Vec<Subflow>,
+    pub subflows: Vec<MonitoredSubflow>,
     /// What its limits are concluded from.
-    pub inside: Inside,
+    pub internals: SocketInternals,
 }
 
 /// A process.
@@ -74,15 +77,15 @@ pub struct Process {
 
 /// A subflow. The kernel counts one that is still trying as a subflow; its state tells.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Subflow {
+pub struct MonitoredSubflow {
     /// Our address and port.
     pub local: SocketAddr,
     /// The peer's.
     pub remote: SocketAddr,
     /// TCP state.
-    pub state: SocketState,
+    pub state: TcpState,
     /// What it is good for.
-    pub condition: Condition,
+    pub condition: SubflowCondition,
     /// Whether either end wants it as a backup.
     pub backup: bool,
     /// Number of our address.
@@ -112,13 +115,13 @@ pub struct Subflow {
     /// Since payload was last sent.
     pub since_sent: Duration,
     /// What its limits are concluded from.
-    pub inside: Inside,
+    pub internals: SocketInternals,
 }
 
 /// Final figures of a TCP socket that is no more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LastWords {
-    /// The socket's number, as in [`Subflow::cookie`].
+pub struct FinalSocketStats {
+    /// The socket's number, as in [`MonitoredSubflow::cookie`].
     pub cookie: u64,
     /// Payload bytes received.
     pub bytes_received: u64,
@@ -130,7 +133,7 @@ pub struct LastWords {
 
 /// What a subflow is good for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Condition {
+pub enum SubflowCondition {
     /// The handshake is not over: nothing can be sent.
     Trying,
     /// Data can be sent.
@@ -143,7 +146,7 @@ pub enum Condition {
 }
 
 /// Timeouts in a row after which a subflow counts as silent.
-const SILENT: u8 = 2;
+const SILENT_AFTER_TIMEOUTS: u8 = 2;
 
 /// A conversation with the kernel.
 #[derive(Debug)]
@@ -161,7 +164,7 @@ impl Monitor {
     }
 
     /// Whether the path manager's events can be heard.
-    pub fn hears_events(&self) -> bool {
+    pub fn has_events(&self) -> bool {
         self.events.is_some()
     }
 
@@ -174,17 +177,17 @@ impl Monitor {
     }
 
     /// Last words of TCP sockets since the last call; `None` where the kernel gives none.
-    pub fn last_words(&mut self) -> Result<Option<Vec<LastWords>>, NetlinkError> {
+    pub fn final_stats(&mut self) -> Result<Option<Vec<FinalSocketStats>>, NetlinkError> {
         let Some(destroyed) = &mut self.destroyed else { return Ok(None) };
         let received = destroyed.drain()?;
-        Ok(Some(received.events.iter().map(LastWords::of).collect()))
+        Ok(Some(received.events.iter().map(FinalSocketStats::of).collect()))
     }
 
     /// All connections as they are now, without listeners, and in an order that does not change.
-    pub fn connections(&mut self) -> Result<Vec<Connection>, NetlinkError> {
-        let tcp = self.diag.tcp(States::CONNECTED)?;
-        let mptcp = self.diag.mptcp(States::CONNECTED)?;
-        let mut connections = join(&mptcp, &tcp);
+    pub fn connections(&mut self) -> Result<Vec<MonitoredConnection>, NetlinkError> {
+        let tcp = self.diag.tcp(StateFilter::CONNECTED)?;
+        let mptcp = self.diag.mptcp(StateFilter::CONNECTED)?;
+        let mut connections = assemble_connections(&mptcp, &tcp);
         let mut owners = owners();
         for connection in &mut connections {
             connection.processes = owners.remove(&connection.inode).unwrap_or_default();
@@ -196,7 +199,7 @@ impl Monitor {
     }
 }
 
-impl LastWords {
+impl FinalSocketStats {
     fn of(socket: &DiagSocket) -> Self {
         let info = TcpInfo::parse(&socket.info);
         Self {
@@ -209,14 +212,17 @@ impl LastWords {
 }
 
 /// Joins connections and subflows.
-pub(crate) fn join(mptcp: &[DiagSocket], tcp: &[DiagSocket]) -> Vec<Connection> {
+pub(crate) fn assemble_connections(
+    mptcp: &[DiagSocket],
+    tcp: &[DiagSocket],
+) -> Vec<MonitoredConnection> {
     let connection = |whole: &DiagSocket| {
         let info = MptcpInfo::parse(&whole.info);
         let belongs = |part: &&DiagSocket| match part.subflow.and_then(|flow| flow.token_local) {
             Some(token) => token == info.token,
             None => part.inode == whole.inode && part.inode != 0,
         };
-        Connection {
+        MonitoredConnection {
             token: info.token,
             state: whole.state,
             fallback: info.fallback,
@@ -230,17 +236,20 @@ pub(crate) fn join(mptcp: &[DiagSocket], tcp: &[DiagSocket]) -> Vec<Connection> 
             bytes_reinjected: info.bytes_retrans,
             cookie: whole.cookie,
             subflows: tcp.iter().filter(belongs).map(subflow).collect(),
-            inside: Inside { above: Above::of(&info, whole.send_buffer), ..Inside::default() },
+            internals: SocketInternals {
+                send_state: ConnectionSendState::of(&info, whole.send_buffer),
+                ..SocketInternals::default()
+            },
         }
     };
     mptcp.iter().map(connection).collect()
 }
 
-pub(crate) fn subflow(part: &DiagSocket) -> Subflow {
+pub(crate) fn subflow(part: &DiagSocket) -> MonitoredSubflow {
     let info = TcpInfo::parse(&part.info);
     let flow = part.subflow.unwrap_or_default();
     let has = |flag: SubflowFlags| flow.flags.contains(flag);
-    Subflow {
+    MonitoredSubflow {
         local: part.local,
         remote: part.remote,
         state: part.state,
@@ -259,23 +268,25 @@ pub(crate) fn subflow(part: &DiagSocket) -> Subflow {
         cookie: part.cookie,
         since_ack: Duration::from_millis(info.last_ack_received_ms.into()),
         since_sent: Duration::from_millis(info.last_data_sent_ms.into()),
-        inside: Inside { tcp: info, ..Inside::default() },
+        internals: SocketInternals { tcp: info, ..SocketInternals::default() },
     }
 }
 
-fn condition(state: SocketState, backoff: u8) -> Condition {
+fn condition(state: TcpState, backoff: u8) -> SubflowCondition {
     match state {
-        SocketState::SynSent | SocketState::SynReceived => Condition::Trying,
-        SocketState::Established | SocketState::CloseWait if backoff >= SILENT => Condition::Silent,
-        SocketState::Established | SocketState::CloseWait => Condition::Established,
-        SocketState::FinWait1
-        | SocketState::FinWait2
-        | SocketState::TimeWait
-        | SocketState::Closed
-        | SocketState::LastAck
-        | SocketState::Listen
-        | SocketState::Closing
-        | SocketState::Other(_) => Condition::Closing,
+        TcpState::SynSent | TcpState::SynReceived => SubflowCondition::Trying,
+        TcpState::Established | TcpState::CloseWait if backoff >= SILENT_AFTER_TIMEOUTS => {
+            SubflowCondition::Silent
+        }
+        TcpState::Established | TcpState::CloseWait => SubflowCondition::Established,
+        TcpState::FinWait1
+        | TcpState::FinWait2
+        | TcpState::TimeWait
+        | TcpState::Closed
+        | TcpState::LastAck
+        | TcpState::Listen
+        | TcpState::Closing
+        | TcpState::Other(_) => SubflowCondition::Closing,
     }
 }
 
@@ -319,10 +330,10 @@ mod tests {
 
     #[test]
     fn an_unanswered_subflow_is_connecting_or_silent() {
-        assert_eq!(condition(SocketState::SynSent, 0), Condition::Trying);
-        assert_eq!(condition(SocketState::Established, 1), Condition::Established);
-        assert_eq!(condition(SocketState::Established, 2), Condition::Silent);
-        assert_eq!(condition(SocketState::LastAck, 0), Condition::Closing);
+        assert_eq!(condition(TcpState::SynSent, 0), SubflowCondition::Trying);
+        assert_eq!(condition(TcpState::Established, 1), SubflowCondition::Established);
+        assert_eq!(condition(TcpState::Established, 2), SubflowCondition::Silent);
+        assert_eq!(condition(TcpState::LastAck, 0), SubflowCondition::Closing);
     }
 
     #[test]

@@ -9,14 +9,14 @@ use towpath_net::Instant;
 
 use crate::clock::Clock;
 use crate::interrupt;
-use crate::purse::{Purse, Way};
+use crate::purse::{TrafficBudget, TrafficDirection};
 
 /// The longest sleep of whoever must notice an interrupt.
-const NAP: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The time of some traffic.
 #[derive(Debug)]
-pub(crate) struct Pace {
+pub(crate) struct RunClock {
     clock: Clock,
     zero: Instant,
     interrupted: AtomicBool,
@@ -24,68 +24,68 @@ pub(crate) struct Pace {
     end_ns: AtomicU64,
     limit_ns: AtomicU64,
     /// What it may cost, where somebody limits it.
-    purse: Option<Arc<Purse>>,
+    budget: Option<Arc<TrafficBudget>>,
 }
 
-impl Pace {
+impl RunClock {
     /// Traffic that starts at `zero` on `clock`.
     pub(crate) fn new(clock: Clock, zero: Instant) -> Self {
         let never = || AtomicU64::new(u64::MAX);
         let (end_ns, limit_ns) = (never(), never());
-        Self { clock, zero, interrupted: AtomicBool::new(false), end_ns, limit_ns, purse: None }
+        Self { clock, zero, interrupted: AtomicBool::new(false), end_ns, limit_ns, budget: None }
     }
 
     /// The same, paid from a purse.
-    pub(crate) fn paid(self, purse: Arc<Purse>) -> Self {
-        Self { purse: Some(purse), ..self }
+    pub(crate) fn with_budget(self, purse: Arc<TrafficBudget>) -> Self {
+        Self { budget: Some(purse), ..self }
     }
 
     /// What it is paid from.
-    pub(crate) fn purse(&self) -> Option<&Arc<Purse>> {
-        self.purse.as_ref()
+    pub(crate) fn budget(&self) -> Option<&Arc<TrafficBudget>> {
+        self.budget.as_ref()
     }
 
     /// How many of `most` bytes may be moved now; or when to ask again, counted from the start of the
     /// traffic. What is granted is [settled](Self::settle).
-    pub(crate) fn take(&self, way: Way, most: usize) -> Result<usize, Instant> {
-        let Some(purse) = &self.purse else { return Ok(most) };
-        match purse.take(self.clock.now(), way, most as u64) {
+    pub(crate) fn reserve(&self, way: TrafficDirection, most: usize) -> Result<usize, Instant> {
+        let Some(purse) = &self.budget else { return Ok(most) };
+        match purse.reserve(self.clock.now(), way, most as u64) {
             Ok(granted) => Ok(usize::try_from(granted).unwrap_or(most)),
             Err(due) => {
-                purse.end_if_spent();
+                purse.end_if_exhausted();
                 Err(Instant::ZERO + due.saturating_since(self.zero))
             }
         }
     }
 
     /// Says how many of the granted bytes were moved.
-    pub(crate) fn settle(&self, way: Way, granted: usize, moved: usize) {
-        if let Some(purse) = &self.purse {
+    pub(crate) fn settle(&self, way: TrafficDirection, granted: usize, moved: usize) {
+        if let Some(purse) = &self.budget {
             purse.settle(way, granted as u64, moved as u64);
         }
     }
 
     /// Whether a datagram may be moved now, whatever its length.
-    pub(crate) fn may_spend(&self, way: Way) -> bool {
-        let Some(purse) = &self.purse else { return true };
-        let may = purse.due(self.clock.now(), way).is_none();
+    pub(crate) fn can_consume(&self, way: TrafficDirection) -> bool {
+        let Some(purse) = &self.budget else { return true };
+        let may = purse.next_allowed(self.clock.now(), way).is_none();
         if !may {
-            purse.end_if_spent();
+            purse.end_if_exhausted();
         }
         may
     }
 
     /// Says that it was.
-    pub(crate) fn spend(&self, way: Way, bytes: usize) {
-        if let Some(purse) = &self.purse {
-            purse.spend(self.clock.now(), way, bytes as u64);
+    pub(crate) fn consume(&self, way: TrafficDirection, bytes: usize) {
+        if let Some(purse) = &self.budget {
+            purse.consume(self.clock.now(), way, bytes as u64);
         }
     }
 
     /// Notes that memory is kept for what was seen of the traffic.
-    pub(crate) fn note(&self, bytes: u64) {
-        if let Some(purse) = &self.purse {
-            purse.note(bytes);
+    pub(crate) fn add_memory(&self, bytes: u64) {
+        if let Some(purse) = &self.budget {
+            purse.add_memory(bytes);
         }
     }
 
@@ -106,24 +106,24 @@ impl Pace {
 
     /// Blocks until `at`, counted from the start of the traffic, or until nobody waits any more.
     pub(crate) fn sleep_until(&self, at: Instant) {
-        const STEP: Duration = Duration::from_millis(100);
+        const MAX_SLEEP: Duration = Duration::from_millis(100);
         let end = self.zero + at.saturating_since(Instant::ZERO);
         loop {
             let now = self.clock.now();
-            if end.saturating_since(now) <= STEP {
+            if end.saturating_since(now) <= MAX_SLEEP {
                 return self.clock.sleep_until(end);
             }
-            if self.is_interrupted() || interrupt::seen() {
+            if self.is_interrupted() || interrupt::is_interrupted() {
                 return;
             }
-            self.clock.sleep_until(now + STEP);
+            self.clock.sleep_until(now + MAX_SLEEP);
         }
     }
 
     /// The same, but no longer than until an interrupt.
     pub(crate) fn wait_until(&self, at: Instant) {
         while self.now() < at && !self.is_interrupted() {
-            self.sleep_until(at.min(self.now() + NAP));
+            self.sleep_until(at.min(self.now() + POLL_INTERVAL));
         }
     }
 
@@ -147,8 +147,8 @@ impl Pace {
 
     /// Whether it was interrupted, or has cost all that it may.
     pub(crate) fn is_interrupted(&self) -> bool {
-        let is_over = |purse: &Arc<Purse>| purse.over().is_some();
-        self.interrupted.load(Ordering::Relaxed) || self.purse.as_ref().is_some_and(is_over)
+        let is_over = |purse: &Arc<TrafficBudget>| purse.end_reason().is_some();
+        self.interrupted.load(Ordering::Relaxed) || self.budget.as_ref().is_some_and(is_over)
     }
 
     /// Whether nothing is to be done any more that was to be done before `deadline`.

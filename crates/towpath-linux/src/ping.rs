@@ -15,14 +15,14 @@ use towpath_measure::result::Probe;
 use towpath_measure::traffic::Pinger;
 use towpath_net::Instant;
 
-use crate::pace::Pace;
+use crate::pace::RunClock;
 use crate::sys;
 
 /// The longest sleep of a thread that must notice an interrupt.
-const NAP: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// What is on the way to the other end.
-pub(crate) trait Path: Send {
+pub(crate) trait PingPath: Send {
     /// A socket that sends and receives over this path only, as it is now.
     fn open(&self) -> io::Result<UdpSocket>;
     /// Where the other end is now.
@@ -33,7 +33,7 @@ pub(crate) trait Path: Send {
 
 /// A path, from the end that asks.
 #[derive(Debug)]
-pub(crate) struct Way<P> {
+pub(crate) struct PathPinger<P> {
     name: String,
     path: P,
     pinger: Pinger,
@@ -41,13 +41,13 @@ pub(crate) struct Way<P> {
     token: TestToken,
 }
 
-impl<P: Path> Way<P> {
+impl<P: PingPath> PathPinger<P> {
     pub(crate) fn new(name: String, path: P, pinger: Pinger, token: TestToken) -> Self {
         Self { name, path, pinger, socket: None, token }
     }
 
     /// Sends what is due. A path without interface or address takes nothing.
-    fn ask(&mut self, pace: &Pace) {
+    fn send_due(&mut self, pace: &RunClock) {
         while let Some(number) = self.pinger.poll(pace.now()) {
             // Read before it is sent: a thread that is held up in between would shorten its round trip.
             let sent_at = pace.now();
@@ -55,13 +55,14 @@ impl<P: Path> Way<P> {
             let question = EchoDatagram { token: self.token, number, sent_ns }.to_bytes();
             let kept = self.socket.is_some();
             // An address may have been replaced by another one since the socket was opened.
-            if self.send(&question).or_else(|error| self.again(&question, kept, error)).is_ok() {
+            if self.send(&question).or_else(|error| self.retry_send(&question, kept, error)).is_ok()
+            {
                 self.pinger.on_sent(sent_at, number);
             }
         }
     }
 
-    fn again(&mut self, question: &[u8], kept: bool, error: io::Error) -> io::Result<()> {
+    fn retry_send(&mut self, question: &[u8], kept: bool, error: io::Error) -> io::Result<()> {
         self.socket = None;
         if kept { self.send(question) } else { Err(error) }
     }
@@ -78,7 +79,7 @@ impl<P: Path> Way<P> {
     }
 
     /// Takes all answers that are there.
-    fn hear(&mut self, pace: &Pace) {
+    fn receive_replies(&mut self, pace: &RunClock) {
         let Some(socket) = &self.socket else { return };
         // One byte more shows what is too long.
         let mut room = [0; EchoDatagram::BYTES + 1];
@@ -102,10 +103,10 @@ impl<P: Path> Way<P> {
 
 /// Asks over all paths until everything was answered or waited for, and nothing more from when
 /// `is_enough` says so; returns what became of it.
-pub(crate) fn ask<P: Path>(
-    pace: &Pace,
+pub(crate) fn run<P: PingPath>(
+    pace: &RunClock,
     flow: u32,
-    mut ways: Vec<Way<P>>,
+    mut ways: Vec<PathPinger<P>>,
     deadline: Instant,
     is_enough: &dyn Fn() -> bool,
 ) -> Vec<Probe> {
@@ -117,7 +118,7 @@ pub(crate) fn ask<P: Path>(
             }
         }
         for way in &mut ways {
-            way.ask(pace);
+            way.send_due(pace);
         }
         let now = pace.now();
         if ways.iter().all(|way| way.pinger.is_over(now)) {
@@ -126,11 +127,11 @@ pub(crate) fn ask<P: Path>(
         let due = ways.iter().filter_map(|way| way.pinger.next_due()).min().unwrap_or(deadline);
         let sockets = ways.iter().filter_map(|way| way.socket.as_ref());
         let mut fds: Vec<_> = sockets.map(|socket| sys::wait_for_input(&socket.as_fd())).collect();
-        if sys::poll(&mut fds, Some(due.saturating_since(now).min(NAP))).is_err() {
+        if sys::poll(&mut fds, Some(due.saturating_since(now).min(POLL_INTERVAL))).is_err() {
             break;
         }
         for way in &mut ways {
-            way.hear(pace);
+            way.receive_replies(pace);
         }
     }
     let now = pace.now();
@@ -138,12 +139,12 @@ pub(crate) fn ask<P: Path>(
 }
 
 /// Sends back whatever comes in on `sockets` until `done`.
-pub(crate) fn answer(sockets: &[UdpSocket], done: &AtomicBool) {
+pub(crate) fn echo_loop(sockets: &[UdpSocket], done: &AtomicBool) {
     let mut room = [0; EchoDatagram::BYTES + 1];
     while !done.load(Ordering::Acquire) {
         let mut fds: Vec<_> =
             sockets.iter().map(|socket| sys::wait_for_input(&socket.as_fd())).collect();
-        if sys::poll(&mut fds, Some(NAP)).is_err() {
+        if sys::poll(&mut fds, Some(POLL_INTERVAL)).is_err() {
             return;
         }
         for socket in sockets {

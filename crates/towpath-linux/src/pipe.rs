@@ -4,7 +4,7 @@ use bytes::Bytes;
 use towpath_net::Instant;
 
 /// A byte stream, as an application inside a thread sees it.
-pub trait Pipe {
+pub trait ByteStream {
     /// The next bytes; empty at the end, `None` when there is nothing now.
     fn read(&mut self, now: Instant) -> Option<Bytes>;
 

@@ -20,7 +20,7 @@ use towpath_net::Rate;
 
 use crate::clock::Clock;
 use crate::namespace::Namespace;
-use crate::netlink::{Route, Tbf, VethEnd};
+use crate::netlink::{RouteSocket, Tbf, VethEnd};
 use crate::sandbox::{self, PARENT, SandboxError};
 use crate::sys;
 
@@ -163,7 +163,7 @@ pub fn inner() -> Result<Emulation, SandboxError> {
 
 /// The reason and the remedy when a process may not enter new user namespaces.
 pub(crate) fn namespaces_refused(source: &io::Error) -> Missing {
-    let (why, remedy) = sandbox::forbidding_switch().unwrap_or_else(|| {
+    let (why, remedy) = sandbox::userns_restriction().unwrap_or_else(|| {
         let why = format!("`unshare`: {}", without_number(source));
         (why, "in a container, allow the `unshare` system call (seccomp)".to_owned())
     });
@@ -172,7 +172,7 @@ pub(crate) fn namespaces_refused(source: &io::Error) -> Missing {
 }
 
 fn packet_socket() -> io::Result<()> {
-    let mut route = Route::open().map_err(io::Error::other)?;
+    let mut route = RouteSocket::open().map_err(io::Error::other)?;
     let end = |name| VethEnd { name, ..VethEnd::default() };
     route.add_veth(&end("near"), &end("far")).map_err(io::Error::other)?;
     let index = route.link("near").map_err(io::Error::other)?.index;
@@ -180,7 +180,7 @@ fn packet_socket() -> io::Result<()> {
 }
 
 fn token_bucket() -> io::Result<()> {
-    let mut route = Route::open().map_err(io::Error::other)?;
+    let mut route = RouteSocket::open().map_err(io::Error::other)?;
     let rate = Rate::from_bps(1_000_000).ok_or(io::ErrorKind::InvalidInput)?;
     let tbf = Tbf { rate, burst_bytes: 1_600, limit_bytes: 30_000 };
     route.set_tbf("lo", &tbf).map_err(io::Error::other)

@@ -15,16 +15,16 @@ use towpath_net::Instant;
 use crate::exec::filter;
 use crate::lab::Roles;
 use crate::namespace::Namespace;
-use crate::network::{HostSpace, Network, address, end_of};
+use crate::network::{EmulatedNetwork, HostNamespace, address, end_of};
 use crate::sys::seccomp;
-use crate::traffic::{Outcome, Stage};
+use crate::traffic::{FlowOutcome, TrafficContext};
 use crate::{sandbox, sys};
 
 /// How often a program is asked whether it has ended.
-const PATIENCE: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Environment variable that says where a lab's namespaces are.
-pub(crate) const LAB: &str = "TOWPATH_LAB";
+pub(crate) const LAB_ENV: &str = "TOWPATH_LAB";
 
 /// What a program on host `here` finds in its environment: the name of its host, and addresses of
 /// all of them. docs/emulator.md has the table.
@@ -60,11 +60,11 @@ pub(crate) fn environment(scenario: &Scenario, here: usize, roles: Roles) -> Vec
     }
     for (index, host) in scenario.hosts.iter().enumerate() {
         if let Some(address) = best(index) {
-            set(&shout(&host.name), address);
+            set(&env_name(&host.name), address);
         }
         for (number, path) in scenario.paths.iter().enumerate() {
             if let Some(address) = on(index, number) {
-                set(&format!("{}_{}", shout(&host.name), shout(&path.name)), address);
+                set(&format!("{}_{}", env_name(&host.name), env_name(&path.name)), address);
             }
         }
     }
@@ -78,15 +78,15 @@ pub(crate) fn environment(scenario: &Scenario, here: usize, roles: Roles) -> Vec
 }
 
 /// A name as part of a variable's.
-pub(crate) fn shout(name: &str) -> String {
+pub(crate) fn env_name(name: &str) -> String {
     name.to_uppercase().replace('-', "_")
 }
 
 /// Where the namespaces of a lab's hosts are, for `towpath on`; and towpath itself, if a shell would
 /// not find it.
-pub(crate) fn lab_variables(network: &Network) -> Vec<(String, String)> {
+pub(crate) fn lab_variables(network: &EmulatedNetwork) -> Vec<(String, String)> {
     let own = fs::read_link("/proc/self").unwrap_or_default();
-    let place = |host: &HostSpace| {
+    let place = |host: &HostNamespace| {
         let fd = host.namespace.as_fd().as_raw_fd();
         format!("{}=/proc/{}/fd/{fd}", host.name, own.display())
     };
@@ -94,7 +94,7 @@ pub(crate) fn lab_variables(network: &Network) -> Vec<(String, String)> {
     let places: Vec<_> = kernels.map(place).collect();
     // Who is root of the machine may not enter other namespaces from there.
     let may = !sandbox::is_real_root();
-    let mut all: Vec<_> = may.then(|| (LAB.to_owned(), places.join(" "))).into_iter().collect();
+    let mut all: Vec<_> = may.then(|| (LAB_ENV.to_owned(), places.join(" "))).into_iter().collect();
     all.extend(search_path().map(|path| ("PATH".to_owned(), path)));
     all
 }
@@ -125,7 +125,7 @@ pub(crate) fn start(namespace: &Namespace, command: &mut Command) -> io::Result<
                 "warning: the program is root of this machine, not of its own namespaces alone: {error}"
             );
         }
-        if let Some(filter) = filter::only_user().filter(|_| !sandbox::is_real_root()) {
+        if let Some(filter) = filter::fake_identity_syscalls().filter(|_| !sandbox::is_real_root()) {
             seccomp::limit_on_start(command, filter);
         }
         command.spawn()
@@ -133,13 +133,23 @@ pub(crate) fn start(namespace: &Namespace, command: &mut Command) -> io::Result<
 }
 
 /// Runs a flow's command until it ends or its time is over.
-pub(crate) fn run_flow(stage: &Stage, flow: &Flow, command: &str, limit: Duration) -> Outcome {
+pub(crate) fn run_flow(
+    stage: &TrafficContext,
+    flow: &Flow,
+    command: &str,
+    limit: Duration,
+) -> FlowOutcome {
     stage.pace.sleep_until(Instant::ZERO + flow.start);
     let deadline = Instant::ZERO + flow.start + limit;
-    Outcome { failure: shell(stage, flow, command, deadline).err(), ..Outcome::default() }
+    FlowOutcome { failure: shell(stage, flow, command, deadline).err(), ..FlowOutcome::default() }
 }
 
-fn shell(stage: &Stage, flow: &Flow, command: &str, deadline: Instant) -> Result<(), String> {
+fn shell(
+    stage: &TrafficContext,
+    flow: &Flow,
+    command: &str,
+    deadline: Instant,
+) -> Result<(), String> {
     let space = stage.network.hosts.get(flow.from).ok_or("unknown host")?;
     let scenario = &stage.network.scenario;
     let path = scenario.paths.get(flow.via);
@@ -172,6 +182,6 @@ fn shell(stage: &Stage, flow: &Flow, command: &str, deadline: Instant) -> Result
             sandbox::wait(&mut child).map_err(failed)?;
             return Ok(());
         }
-        thread::sleep(PATIENCE);
+        thread::sleep(POLL_INTERVAL);
     }
 }

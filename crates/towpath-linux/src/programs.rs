@@ -17,59 +17,59 @@ use towpath_measure::network::path_and_end;
 use towpath_measure::scenario::{DataDirection, Pattern, Scenario};
 use towpath_net::Instant;
 
-use crate::netlink::{DestroyedSockets, DiagSocket, SocketDiag, SocketState, States};
-use crate::network::Network;
-use crate::sample::{Connection, MptcpInfo, SubflowSample, TcpInfo};
-use crate::subflow::ends;
+use crate::netlink::{DestroyedSockets, DiagSocket, SocketDiag, StateFilter, TcpState};
+use crate::network::EmulatedNetwork;
+use crate::sample::{ConnectionSample, MptcpInfo, SubflowSample, TcpInfo};
+use crate::subflow::canonical_addresses;
 use crate::sys;
-use crate::traffic::{self, Stage, Stream, StreamEnd};
+use crate::traffic::{self, SampledStream, StreamEndpoint, TrafficContext};
 
 /// Time between two looks, unless they cost so much that they must be rarer.
-const STEP: Duration = Duration::from_millis(20);
+const MIN_POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Rarer looks would blur the series.
-const LONGEST: Duration = Duration::from_millis(50);
+const MAX_POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// A look is followed by a rest of this many times its cost, as far as that is within the longest
 /// step, and of so many times in any case.
-const REST: u32 = 50;
-const LEAST_REST: u32 = 4;
+const REST_FACTOR: u32 = 50;
+const MIN_REST_FACTOR: u32 = 4;
 /// So long after its last socket has gone, the kernel may still have last words of a connection.
-const SETTLED: Duration = Duration::from_secs(1);
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Less than this part of what went the other way is little.
-const LITTLE: u64 = 100;
+const MINOR_DIRECTION_DIVISOR: u64 = 100;
 /// Connections that are shown one by one; the bytes of further ones are counted all the same.
-const MOST: usize = 100;
+const MAX_CONNECTIONS: usize = 100;
 
 /// Addresses of a subflow, seen from one end.
-type Ends = (SocketAddr, SocketAddr);
+type AddressPair = (SocketAddr, SocketAddr);
 
 /// What the kernels last said of one end of a connection.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct ProgramEnd(Arc<Mutex<EndState>>);
+pub(crate) struct ProgramEndpoint(Arc<Mutex<ProgramEndpointState>>);
 
 #[derive(Debug, Default)]
-struct EndState {
-    subflows: BTreeMap<Ends, Seen>,
+struct ProgramEndpointState {
+    subflows: BTreeMap<AddressPair, ProgramSubflow>,
     /// Of its Multipath TCP socket, if it has one.
-    whole: Option<MptcpInfo>,
+    mptcp: Option<MptcpInfo>,
     /// What that socket may still do.
-    whole_may: May,
+    mptcp_open: OpenDirections,
     /// Bytes that several subflows have brought.
-    copies: u64,
-    received: u64,
+    duplicate_bytes: u64,
+    received_bytes: u64,
 }
 
 /// What an end may still do with payload.
 #[derive(Debug, Clone, Copy, Default)]
-struct May {
+struct OpenDirections {
     send: bool,
     receive: bool,
 }
 
-impl May {
+impl OpenDirections {
     /// From a socket's state (RFC 9293 §3.3.2): who has said that nothing follows may still have to
     /// say again what was lost; who has closed altogether reads no more.
     fn of(socket: &DiagSocket) -> Self {
-        use SocketState::{CloseWait, Closing, Established, FinWait1, FinWait2, LastAck};
+        use TcpState::{CloseWait, Closing, Established, FinWait1, FinWait2, LastAck};
         let half_closed = matches!(socket.state, FinWait1 | FinWait2);
         Self {
             send: matches!(socket.state, Established | CloseWait | FinWait1 | LastAck | Closing),
@@ -77,77 +77,80 @@ impl May {
         }
     }
 
-    fn or(self, other: Self) -> Self {
+    fn union(self, other: Self) -> Self {
         Self { send: self.send || other.send, receive: self.receive || other.receive }
     }
 }
 
 #[derive(Debug)]
-struct Seen {
+struct ProgramSubflow {
     sample: SubflowSample,
-    may: May,
+    open: OpenDirections,
     alive: bool,
     /// The latest figures have been asked for.
-    told: bool,
+    reported: bool,
 }
 
-impl ProgramEnd {
-    fn state(&self) -> MutexGuard<'_, EndState> {
+impl ProgramEndpoint {
+    fn state(&self) -> MutexGuard<'_, ProgramEndpointState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether the program asked for no more than TCP, as far as anybody has seen.
     pub(crate) fn is_plain(&self) -> bool {
-        self.state().whole.is_none()
+        self.state().mptcp.is_none()
     }
 
     /// The latest figures of what is there.
-    pub(crate) fn sample(&self) -> io::Result<Connection> {
-        self.told(|seen| seen.alive)
+    pub(crate) fn sample(&self) -> io::Result<ConnectionSample> {
+        self.connection_sample(|seen| seen.alive)
     }
 
     /// The same, and once those of each subflow that has gone since this was asked.
-    pub(crate) fn sample_last(&self) -> io::Result<Connection> {
-        self.told(|seen| {
-            let new = !seen.told;
-            seen.told = true;
+    pub(crate) fn sample_last(&self) -> io::Result<ConnectionSample> {
+        self.connection_sample(|seen| {
+            let new = !seen.reported;
+            seen.reported = true;
             seen.alive || new
         })
     }
 
-    fn told(&self, wanted: impl Fn(&mut Seen) -> bool) -> io::Result<Connection> {
+    fn connection_sample(
+        &self,
+        wanted: impl Fn(&mut ProgramSubflow) -> bool,
+    ) -> io::Result<ConnectionSample> {
         let mut state = self.state();
         let seen = state.subflows.values_mut();
         let samples: Vec<_> = seen.filter_map(|one| wanted(one).then_some(one.sample)).collect();
-        match (state.whole, samples.as_slice()) {
+        match (state.mptcp, samples.as_slice()) {
             (_, []) => Err(io::ErrorKind::NotConnected.into()),
-            (Some(info), _) if !info.fallback => Ok(Connection::Multipath(info, samples)),
-            (_, [first, ..]) => Ok(Connection::Single(*first, None)),
+            (Some(info), _) if !info.fallback => Ok(ConnectionSample::Multipath(info, samples)),
+            (_, [first, ..]) => Ok(ConnectionSample::Single(*first, None)),
         }
     }
 }
 
-impl EndState {
+impl ProgramEndpointState {
     fn is_alive(&self) -> bool {
         self.subflows.values().any(|seen| seen.alive)
     }
 
     /// What the end may still do, as far as a socket of it is there.
-    fn may(&self) -> May {
+    fn open_directions(&self) -> OpenDirections {
         let alive = self.subflows.values().filter(|seen| seen.alive);
-        let subflows = alive.fold(May::default(), |all, seen| all.or(seen.may));
-        match self.whole.filter(|whole| !whole.fallback) {
-            Some(_) => May {
-                send: subflows.send && self.whole_may.send,
-                receive: subflows.receive && self.whole_may.receive,
+        let subflows = alive.fold(OpenDirections::default(), |all, seen| all.union(seen.open));
+        match self.mptcp.filter(|whole| !whole.fallback) {
+            Some(_) => OpenDirections {
+                send: subflows.send && self.mptcp_open.send,
+                receive: subflows.receive && self.mptcp_open.receive,
             },
             None => subflows,
         }
     }
 
-    fn subflow(&mut self, socket: &DiagSocket, alive: bool) {
+    fn update_subflow(&mut self, socket: &DiagSocket, alive: bool) {
         let info = TcpInfo::parse(&socket.info);
-        let (local, remote) = ends(socket);
+        let (local, remote) = canonical_addresses(socket);
         let sample = SubflowSample {
             number: 0,
             local,
@@ -158,37 +161,37 @@ impl EndState {
             info,
         };
         let seen = self.subflows.entry((local, remote));
-        let may = May::of(socket);
-        let seen = seen.or_insert(Seen { sample, may, alive, told: false });
-        seen.may = may;
+        let may = OpenDirections::of(socket);
+        let seen = seen.or_insert(ProgramSubflow { sample, open: may, alive, reported: false });
+        seen.open = may;
         let before = &seen.sample.info;
         seen.alive = alive;
         // Linux wipes the figures of a connection's first subflow before it is destroyed.
         if info.bytes_received >= before.bytes_received && info.bytes_acked >= before.bytes_acked {
-            (seen.sample, seen.told) = (sample, false);
+            (seen.sample, seen.reported) = (sample, false);
         }
     }
 
     /// Payload that has arrived here, each byte once; never less than before.
-    fn count(&mut self, fresh: bool) -> u64 {
+    fn count_received(&mut self, fresh: bool) -> u64 {
         let sum: u64 = self.subflows.values().map(|seen| seen.sample.info.bytes_received).sum();
-        let whole = self.whole.filter(|whole| whole.bytes_received + whole.bytes_acked > 0);
+        let whole = self.mptcp.filter(|whole| whole.bytes_received + whole.bytes_acked > 0);
         if let Some(whole) = whole.filter(|_| fresh) {
-            self.copies = sum.saturating_sub(whole.bytes_received);
-            self.received = self.received.max(whole.bytes_received);
+            self.duplicate_bytes = sum.saturating_sub(whole.bytes_received);
+            self.received_bytes = self.received_bytes.max(whole.bytes_received);
         }
-        self.received = self.received.max(sum.saturating_sub(self.copies));
-        self.received
+        self.received_bytes = self.received_bytes.max(sum.saturating_sub(self.duplicate_bytes));
+        self.received_bytes
     }
 }
 
 /// A connection between two hosts.
 #[derive(Debug)]
-struct Found {
+struct ProgramConnection {
     flow: u32,
     /// The flow's first host and its second.
     hosts: [usize; 2],
-    ends: [ProgramEnd; 2],
+    ends: [ProgramEndpoint; 2],
     /// Bytes that have gone up and down.
     received: [Arc<AtomicU64>; 2],
     /// When its last socket was gone.
@@ -199,57 +202,57 @@ struct Found {
 
 /// What one host's kernel is asked.
 #[derive(Debug)]
-struct Ears {
+struct HostDiag {
     diag: SocketDiag,
     destroyed: Option<DestroyedSockets>,
 }
 
 /// One host's sockets at one time.
 #[derive(Debug, Default)]
-struct Look {
+struct HostSocketSnapshot {
     tcp: Vec<DiagSocket>,
-    whole: Vec<DiagSocket>,
+    mptcp: Vec<DiagSocket>,
     listening: Vec<u16>,
-    gone: Vec<DiagSocket>,
+    destroyed: Vec<DiagSocket>,
 }
 
 /// A flow that runs a command.
 #[derive(Debug, Clone, Copy)]
-struct Commanded {
+struct CommandFlow {
     flow: u32,
     hosts: [usize; 2],
 }
 
 /// Follows the connections of all commands of a run.
 #[derive(Debug)]
-pub(crate) struct Programs {
-    ears: Vec<Option<Ears>>,
-    flows: Vec<Commanded>,
+pub(crate) struct ProgramTracker {
+    diags: Vec<Option<HostDiag>>,
+    flows: Vec<CommandFlow>,
     /// Ports at which our own traffic is received.
-    ours: BTreeSet<u16>,
+    own_ports: BTreeSet<u16>,
     /// Where programs have listened.
-    listened: BTreeSet<(usize, u16)>,
-    found: Vec<Found>,
-    by_ends: BTreeMap<Ends, usize>,
+    listened_ports: BTreeSet<(usize, u16)>,
+    connections: Vec<ProgramConnection>,
+    by_ends: BTreeMap<AddressPair, usize>,
     by_token: BTreeMap<(usize, u32), usize>,
     /// By the number that a socket has for ever.
     by_cookie: BTreeMap<(usize, u64), usize>,
     logs: BTreeMap<(u32, DataDirection), DeliveryLog>,
-    last: Instant,
+    last_poll: Instant,
 }
 
 const DIRECTIONS: [DataDirection; 2] = [DataDirection::Up, DataDirection::Down];
 
-impl Programs {
+impl ProgramTracker {
     /// Gets ready, before any program starts; `None` where no flow runs one.
-    pub(crate) fn open(network: &Network) -> Option<Self> {
+    pub(crate) fn open(network: &EmulatedNetwork) -> Option<Self> {
         let scenario = &network.scenario;
-        let flows = commanded(scenario);
+        let flows = command_flows(scenario);
         if flows.is_empty() {
             return None;
         }
         let ears = network.hosts.iter().map(|host| {
-            let open = || Some(Ears { diag: SocketDiag::open().ok()?, destroyed: None });
+            let open = || Some(HostDiag { diag: SocketDiag::open().ok()?, destroyed: None });
             let mut ears = host.namespace.run(open).ok()??;
             let destroyed = host.namespace.run(DestroyedSockets::open);
             // Without last words, what is closed between two looks stays unseen.
@@ -258,30 +261,34 @@ impl Programs {
         });
         let ears = ears.collect();
         Some(Self {
-            ears,
+            diags: ears,
             flows,
-            ours: traffic::ports(scenario),
-            listened: BTreeSet::new(),
-            found: Vec::new(),
+            own_ports: traffic::flow_ports(scenario),
+            listened_ports: BTreeSet::new(),
+            connections: Vec::new(),
             by_ends: BTreeMap::new(),
             by_token: BTreeMap::new(),
             by_cookie: BTreeMap::new(),
             logs: BTreeMap::new(),
-            last: Instant::ZERO,
+            last_poll: Instant::ZERO,
         })
     }
 
     /// Looks again and again until `done`, and once more.
-    pub(crate) fn follow(&mut self, stage: &Stage, done: &AtomicBool) {
+    pub(crate) fn run(&mut self, stage: &TrafficContext, done: &AtomicBool) {
         loop {
             let last = done.load(Ordering::Acquire);
             let began = sys::thread_cpu_time();
-            self.look(stage);
+            self.poll(stage);
             if last {
                 return;
             }
             let cost = sys::thread_cpu_time().saturating_sub(began);
-            thread::sleep((cost * REST).clamp(STEP, LONGEST).max(cost * LEAST_REST));
+            thread::sleep(
+                (cost * REST_FACTOR)
+                    .clamp(MIN_POLL_INTERVAL, MAX_POLL_INTERVAL)
+                    .max(cost * MIN_REST_FACTOR),
+            );
         }
     }
 
@@ -294,77 +301,82 @@ impl Programs {
         });
         let mut logs: Vec<_> = logs.collect();
         let most = logs.iter().map(|(_, log)| log.total_bytes()).max().unwrap_or_default();
-        logs.retain(|(_, log)| log.total_bytes() > most / LITTLE);
+        logs.retain(|(_, log)| log.total_bytes() > most / MINOR_DIRECTION_DIVISOR);
         logs
     }
 
     /// What is not shown of all this, for people.
     pub(crate) fn warning(&self) -> Option<String> {
-        let count = self.found.len();
-        (count > MOST).then(|| {
+        let count = self.connections.len();
+        (count > MAX_CONNECTIONS).then(|| {
             format!(
-                "the programs opened {count} connections; the first {MOST} are shown one by one, \
+                "the programs opened {count} connections; the first {MAX_CONNECTIONS} are shown one by one, \
                  of the others the bytes"
             )
         })
     }
 
-    fn look(&mut self, stage: &Stage) {
+    fn poll(&mut self, stage: &TrafficContext) {
         // What the kernels say is of now, however long they take to say it.
         let now = stage.now();
-        let looks: Vec<_> = self.ears.iter_mut().map(Ears::look).collect();
+        let looks: Vec<_> = self.diags.iter_mut().map(HostDiag::snapshot).collect();
         for (host, look) in looks.iter().enumerate() {
-            self.note(host, look, stage);
+            self.update(host, look, stage);
         }
-        self.count(now);
+        self.count_delivered(now);
     }
 
-    fn note(&mut self, host: usize, look: &Look, stage: &Stage) {
+    fn update(&mut self, host: usize, look: &HostSocketSnapshot, stage: &TrafficContext) {
         let mut present = BTreeSet::new();
-        self.listened.extend(look.listening.iter().map(|port| (host, *port)));
+        self.listened_ports.extend(look.listening.iter().map(|port| (host, *port)));
         for (socket, alive) in
-            look.tcp.iter().map(|s| (s, true)).chain(look.gone.iter().map(|s| (s, false)))
+            look.tcp.iter().map(|s| (s, true)).chain(look.destroyed.iter().map(|s| (s, false)))
         {
-            let Some(id) = self.connection(host, socket, stage) else { continue };
-            let Some(end) = self.end(id, host) else { continue };
-            end.state().subflow(socket, alive);
+            let Some(id) = self.connection_of(host, socket, stage) else { continue };
+            let Some(end) = self.endpoint(id, host) else { continue };
+            end.state().update_subflow(socket, alive);
             if alive {
-                present.insert((id, ends(socket)));
+                present.insert((id, canonical_addresses(socket)));
             }
         }
-        for socket in &look.whole {
+        for socket in &look.mptcp {
             let info = MptcpInfo::parse(&socket.info);
             let id = self.by_token.get(&(host, info.token)).or_else(|| {
-                let (local, remote) = ends(socket);
+                let (local, remote) = canonical_addresses(socket);
                 self.by_ends.get(&(local, remote))
             });
-            let Some(end) = id.and_then(|id| self.end(*id, host)) else { continue };
+            let Some(end) = id.and_then(|id| self.endpoint(*id, host)) else { continue };
             let mut known = end.state();
             // One that has fallen back never returns.
-            let fallback = info.fallback || known.whole.is_some_and(|whole| whole.fallback);
-            known.whole = Some(MptcpInfo { fallback, ..info });
-            known.whole_may = May::of(socket);
-            known.count(true);
+            let fallback = info.fallback || known.mptcp.is_some_and(|whole| whole.fallback);
+            known.mptcp = Some(MptcpInfo { fallback, ..info });
+            known.mptcp_open = OpenDirections::of(socket);
+            known.count_received(true);
         }
-        for (id, found) in self.found.iter().enumerate() {
-            let Some(end) = found.end(host) else { continue };
+        for (id, found) in self.connections.iter().enumerate() {
+            let Some(end) = found.endpoint_at(host) else { continue };
             for (addresses, seen) in &mut end.state().subflows {
                 seen.alive &= present.contains(&(id, *addresses));
             }
         }
     }
 
-    fn end(&self, id: usize, host: usize) -> Option<&ProgramEnd> {
-        self.found.get(id)?.end(host)
+    fn endpoint(&self, id: usize, host: usize) -> Option<&ProgramEndpoint> {
+        self.connections.get(id)?.endpoint_at(host)
     }
 
     /// The connection of a TCP socket, which may be a new one.
-    fn connection(&mut self, host: usize, socket: &DiagSocket, stage: &Stage) -> Option<usize> {
-        let (local, remote) = ends(socket);
-        if self.ours.contains(&local.port()) || self.ours.contains(&remote.port()) {
+    fn connection_of(
+        &mut self,
+        host: usize,
+        socket: &DiagSocket,
+        stage: &TrafficContext,
+    ) -> Option<usize> {
+        let (local, remote) = canonical_addresses(socket);
+        if self.own_ports.contains(&local.port()) || self.own_ports.contains(&remote.port()) {
             return None;
         }
-        let path = Network::path_of(local.ip(), remote.ip())?;
+        let path = EmulatedNetwork::path_of(local.ip(), remote.ip())?;
         let token = socket.subflow.and_then(|subflow| subflow.token_local);
         let by_cookie = self.by_cookie.get(&(host, socket.cookie));
         let by_token = || self.by_token.get(&(host, token?));
@@ -379,7 +391,7 @@ impl Programs {
             // Behind a router that is a host of the scenario, the peer is on another path.
             let peer = path_and_end(remote.ip()).and_then(owner).filter(|peer| *peer != host);
             let peer = peer.unwrap_or(if host == one { other } else { one });
-            let accepted = self.listened.contains(&(host, local.port()));
+            let accepted = self.listened_ports.contains(&(host, local.port()));
             self.add(if accepted { [peer, host] } else { [host, peer] }, stage)?
         };
         if self.by_cookie.insert((host, socket.cookie), id) == Some(id) {
@@ -394,13 +406,13 @@ impl Programs {
     }
 
     /// A connection of the first of two hosts to the second.
-    fn add(&mut self, between: [usize; 2], stage: &Stage) -> Option<usize> {
+    fn add(&mut self, between: [usize; 2], stage: &TrafficContext) -> Option<usize> {
         let [opener, acceptor] = between;
         let of = |hosts: [usize; 2]| self.flows.iter().find(move |own| own.hosts == hosts);
         let own = of(between).or_else(|| of([acceptor, opener]));
         let hosts = own.map_or(between, |own| own.hosts);
         let own = own.or(self.flows.first())?;
-        let found = Found {
+        let found = ProgramConnection {
             flow: own.flow,
             hosts,
             ends: Default::default(),
@@ -408,27 +420,30 @@ impl Programs {
             ended: None,
             settled: false,
         };
-        if self.found.len() < MOST {
-            let number = self.found.iter().filter(|other| other.flow == own.flow).count() as u32;
-            let [client, server] = found.ends.clone().map(StreamEnd::Program);
+        if self.connections.len() < MAX_CONNECTIONS {
+            let number =
+                self.connections.iter().filter(|other| other.flow == own.flow).count() as u32;
+            let [client, server] = found.ends.clone().map(StreamEndpoint::Program);
             let received = DIRECTIONS.into_iter().zip(found.received.clone()).collect();
-            let stream = Stream { flow: own.flow, number, client, server, received };
+            let stream = SampledStream { flow: own.flow, number, client, server, received };
             stage.streams.lock().unwrap_or_else(PoisonError::into_inner).push(stream);
         }
-        self.found.push(found);
-        Some(self.found.len() - 1)
+        self.connections.push(found);
+        Some(self.connections.len() - 1)
     }
 
     /// Adds up what has arrived since the last look.
-    fn count(&mut self, now: Instant) {
-        let span = now.saturating_since(self.last);
-        self.last = now;
+    fn count_delivered(&mut self, now: Instant) {
+        let span = now.saturating_since(self.last_poll);
+        self.last_poll = now;
         let (mut settled, mut sums) = (BTreeSet::new(), BTreeMap::new());
-        for (id, found) in self.found.iter_mut().enumerate().filter(|(_, found)| !found.settled) {
+        for (id, found) in
+            self.connections.iter_mut().enumerate().filter(|(_, found)| !found.settled)
+        {
             let [client, server] = &found.ends;
             let alive = [client, server].iter().any(|end| end.state().is_alive());
             found.ended = if alive { None } else { Some(found.ended.unwrap_or(now)) };
-            found.settled = found.ended.is_some_and(|ended| now >= ended + SETTLED);
+            found.settled = found.ended.is_some_and(|ended| now >= ended + SETTLE_TIMEOUT);
             if found.settled {
                 settled.insert(id);
             }
@@ -437,12 +452,13 @@ impl Programs {
                 .zip([[client, server], [server, client]])
                 .zip(&found.received)
             {
-                let total = receiver.state().count(false);
+                let total = receiver.state().count_received(false);
                 let bytes = total.saturating_sub(counter.swap(total, Ordering::Relaxed));
                 let (sum, open) = sums.entry((found.flow, direction)).or_insert((0, false));
                 *sum += bytes;
                 // A server may leave a connection open whose client has gone.
-                *open |= sender.state().may().send && receiver.state().may().receive;
+                *open |= sender.state().open_directions().send
+                    && receiver.state().open_directions().receive;
             }
         }
         for (key, (bytes, open)) in sums {
@@ -463,48 +479,48 @@ impl Programs {
     }
 }
 
-impl Found {
-    fn end(&self, host: usize) -> Option<&ProgramEnd> {
+impl ProgramConnection {
+    fn endpoint_at(&self, host: usize) -> Option<&ProgramEndpoint> {
         let place = self.hosts.iter().position(|own| *own == host)?;
         self.ends.get(place)
     }
 }
 
-impl Ears {
-    fn look(ears: &mut Option<Self>) -> Look {
-        let Some(Self { diag, destroyed }) = ears else { return Look::default() };
+impl HostDiag {
+    fn snapshot(ears: &mut Option<Self>) -> HostSocketSnapshot {
+        let Some(Self { diag, destroyed }) = ears else { return HostSocketSnapshot::default() };
         // In this order, so that a connection's sum is not older than its parts.
-        let tcp = diag.tcp(States::ALL).unwrap_or_default();
-        let listens = |socket: &DiagSocket| socket.state == SocketState::Listen;
+        let tcp = diag.tcp(StateFilter::ALL).unwrap_or_default();
+        let listens = |socket: &DiagSocket| socket.state == TcpState::Listen;
         let listening = tcp.iter().filter(|socket| listens(socket));
         let listening = listening.map(|socket| socket.local.port()).collect();
-        let whole = diag.mptcp(States::CONNECTED).unwrap_or_default();
+        let whole = diag.mptcp(StateFilter::CONNECTED).unwrap_or_default();
         let gone = destroyed.as_mut().and_then(|sockets| sockets.drain().ok());
         let has_info = |socket: &DiagSocket| !socket.info.is_empty();
         let connected = |socket: &DiagSocket| {
-            let over = matches!(socket.state, SocketState::Closed | SocketState::TimeWait);
+            let over = matches!(socket.state, TcpState::Closed | TcpState::TimeWait);
             has_info(socket) && !over && !listens(socket)
         };
-        Look {
+        HostSocketSnapshot {
             tcp: tcp.into_iter().filter(connected).collect(),
-            whole: whole.into_iter().filter(has_info).collect(),
+            mptcp: whole.into_iter().filter(has_info).collect(),
             listening,
-            gone: gone.map(|gone| gone.events).unwrap_or_default(),
+            destroyed: gone.map(|gone| gone.events).unwrap_or_default(),
         }
     }
 }
 
-fn commanded(scenario: &Scenario) -> Vec<Commanded> {
+fn command_flows(scenario: &Scenario) -> Vec<CommandFlow> {
     let flows = (0_u32..).zip(&scenario.flows);
     let run = flows.filter(|(_, flow)| matches!(flow.pattern, Pattern::Run { .. }));
-    run.map(|(number, flow)| Commanded { flow: number, hosts: [flow.from, flow.to] }).collect()
+    run.map(|(number, flow)| CommandFlow { flow: number, hosts: [flow.from, flow.to] }).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn may(state: SocketState, inode: u32) -> (bool, bool) {
+    fn open_directions(state: TcpState, inode: u32) -> (bool, bool) {
         let any = "10.64.0.1:80".parse().unwrap();
         let socket = DiagSocket {
             state,
@@ -521,20 +537,26 @@ mod tests {
             congestion: None,
             subflow: None,
         };
-        let May { send, receive } = May::of(&socket);
+        let OpenDirections { send, receive } = OpenDirections::of(&socket);
         (send, receive)
     }
 
     #[test]
     fn a_closed_socket_receives_no_more_but_a_half_closed_one_does() {
-        use SocketState::{CloseWait, Established, FinWait1, FinWait2, LastAck, TimeWait};
+        use TcpState::{CloseWait, Established, FinWait1, FinWait2, LastAck, TimeWait};
         // In a queue for `accept` it is nobody's yet.
-        assert_eq!([may(Established, 7), may(Established, 0)], [(true, true); 2]);
-        assert_eq!(may(FinWait2, 7), (false, true));
-        assert_eq!(may(FinWait2, 0), (false, false));
+        assert_eq!(
+            [open_directions(Established, 7), open_directions(Established, 0)],
+            [(true, true); 2]
+        );
+        assert_eq!(open_directions(FinWait2, 7), (false, true));
+        assert_eq!(open_directions(FinWait2, 0), (false, false));
         // What was sent before may still have to be sent again.
-        assert_eq!(may(FinWait1, 0), (true, false));
-        assert_eq!([may(CloseWait, 7), may(LastAck, 0)], [(true, false); 2]);
-        assert_eq!(may(TimeWait, 0), (false, false));
+        assert_eq!(open_directions(FinWait1, 0), (true, false));
+        assert_eq!(
+            [open_directions(CloseWait, 7), open_directions(LastAck, 0)],
+            [(true, false); 2]
+        );
+        assert_eq!(open_directions(TimeWait, 0), (false, false));
     }
 }

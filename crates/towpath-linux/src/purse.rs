@@ -1,6 +1,6 @@
 //! What traffic may cost whom a server works for: bytes, a rate, and memory for what is noted of it.
 //!
-//! A [`Rates`] is what one client may move in each direction, whatever it does; a [`Purse`] is what
+//! A [`RateLimiter`] is what one client may move in each direction, whatever it does; a [`TrafficBudget`] is what
 //! one test may spend. Whoever moves bytes asks first and says afterwards how many they were, so
 //! that many threads that draw from one purse never take more than there is.
 
@@ -14,124 +14,133 @@ use towpath_net::{Instant, Rate};
 /// What is granted at once lasts so long at most, so that all who wait have their turn soon.
 const QUANTUM: Duration = Duration::from_millis(5);
 /// Least and most bytes that are granted at once.
-const LEAST_BYTES: u64 = 1_500;
-const MOST_BYTES: u64 = 128 * 1024;
+const MIN_GRANT_BYTES: u64 = 1_500;
+const MAX_GRANT_BYTES: u64 = 128 * 1024;
 /// What was not moved in time may be moved later, but no more than of so long.
-const MEMORY: Duration = Duration::from_millis(20);
+const MAX_CATCH_UP: Duration = Duration::from_millis(20);
 
 /// One direction of a rate.
 #[derive(Debug)]
-struct Bucket {
+struct RateBucket {
     rate: Rate,
     /// Until when what was granted lasts.
-    paid_until: Instant,
+    busy_until: Instant,
 }
 
-impl Bucket {
+impl RateBucket {
     fn new(rate: Rate) -> Self {
-        Self { rate, paid_until: Instant::ZERO }
+        Self { rate, busy_until: Instant::ZERO }
     }
 
     /// How many of `most` bytes may move now; or when to ask again.
     fn take(&mut self, now: Instant, most: u64) -> Result<u64, Instant> {
-        if self.paid_until > now {
-            return Err(self.paid_until);
+        if self.busy_until > now {
+            return Err(self.busy_until);
         }
-        let quantum = self.rate.bytes_in(QUANTUM).clamp(LEAST_BYTES, MOST_BYTES);
+        let quantum = self.rate.bytes_in(QUANTUM).clamp(MIN_GRANT_BYTES, MAX_GRANT_BYTES);
         let granted = most.min(quantum);
-        self.spend(now, granted);
+        self.consume(now, granted);
         Ok(granted)
     }
 
-    fn spend(&mut self, now: Instant, bytes: u64) {
-        let earliest = Instant::ZERO + now.saturating_since(Instant::ZERO + MEMORY);
-        self.paid_until = self.paid_until.max(earliest) + self.rate.time_for(bytes);
+    fn consume(&mut self, now: Instant, bytes: u64) {
+        let earliest = Instant::ZERO + now.saturating_since(Instant::ZERO + MAX_CATCH_UP);
+        self.busy_until = self.busy_until.max(earliest) + self.rate.time_for(bytes);
     }
 
-    fn give_back(&mut self, bytes: u64) {
+    fn refund(&mut self, bytes: u64) {
         let span = self.rate.time_for(bytes);
-        self.paid_until = Instant::ZERO + self.paid_until.saturating_since(Instant::ZERO + span);
+        self.busy_until = Instant::ZERO + self.busy_until.saturating_since(Instant::ZERO + span);
     }
 }
 
 /// Which way bytes go, as seen from here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum TrafficDirection {
     /// From the peer.
-    In,
+    Inbound,
     /// To the peer.
-    Out,
+    Outbound,
 }
 
 /// What one client may move in each direction.
 #[derive(Debug)]
-pub(crate) struct Rates {
-    inward: Mutex<Bucket>,
-    outward: Mutex<Bucket>,
+pub(crate) struct RateLimiter {
+    inward: Mutex<RateBucket>,
+    outward: Mutex<RateBucket>,
 }
 
-impl Rates {
+impl RateLimiter {
     pub(crate) fn new(rate: Rate) -> Self {
-        Self { inward: Mutex::new(Bucket::new(rate)), outward: Mutex::new(Bucket::new(rate)) }
+        Self {
+            inward: Mutex::new(RateBucket::new(rate)),
+            outward: Mutex::new(RateBucket::new(rate)),
+        }
     }
 
-    fn bucket(&self, way: Way) -> MutexGuard<'_, Bucket> {
+    fn bucket(&self, way: TrafficDirection) -> MutexGuard<'_, RateBucket> {
         let bucket = match way {
-            Way::In => &self.inward,
-            Way::Out => &self.outward,
+            TrafficDirection::Inbound => &self.inward,
+            TrafficDirection::Outbound => &self.outward,
         };
         bucket.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How many of `most` bytes may move now; or when to ask again. What is granted and not moved is
     /// [given back](Self::give_back).
-    pub(crate) fn take(&self, now: Instant, way: Way, most: u64) -> Result<u64, Instant> {
+    pub(crate) fn reserve(
+        &self,
+        now: Instant,
+        way: TrafficDirection,
+        most: u64,
+    ) -> Result<u64, Instant> {
         self.bucket(way).take(now, most)
     }
 
     /// Notes what was moved without having been asked for; when something may move again.
-    pub(crate) fn spend(&self, now: Instant, way: Way, bytes: u64) -> Instant {
+    pub(crate) fn consume(&self, now: Instant, way: TrafficDirection, bytes: u64) -> Instant {
         let mut bucket = self.bucket(way);
-        bucket.spend(now, bytes);
-        bucket.paid_until
+        bucket.consume(now, bytes);
+        bucket.busy_until
     }
 
-    pub(crate) fn give_back(&self, way: Way, bytes: u64) {
-        self.bucket(way).give_back(bytes);
+    pub(crate) fn refund(&self, way: TrafficDirection, bytes: u64) {
+        self.bucket(way).refund(bytes);
     }
 
     /// Whether so many bytes may move both ways now; they are spent if so.
-    pub(crate) fn both(&self, now: Instant, bytes: u64) -> bool {
-        let (mut inward, mut outward) = (self.bucket(Way::In), self.bucket(Way::Out));
-        let may = inward.paid_until <= now && outward.paid_until <= now;
+    pub(crate) fn try_consume_both(&self, now: Instant, bytes: u64) -> bool {
+        let (mut inward, mut outward) =
+            (self.bucket(TrafficDirection::Inbound), self.bucket(TrafficDirection::Outbound));
+        let may = inward.busy_until <= now && outward.busy_until <= now;
         if may {
-            inward.spend(now, bytes);
-            outward.spend(now, bytes);
+            inward.consume(now, bytes);
+            outward.consume(now, bytes);
         }
         may
     }
 }
 
 /// Says how much memory something takes now.
-type Meter = Box<dyn Fn() -> u64 + Send + Sync>;
+type MemoryGauge = Box<dyn Fn() -> u64 + Send + Sync>;
 
 /// What one test may spend.
 #[derive(Default)]
-pub(crate) struct Purse {
+pub(crate) struct TrafficBudget {
     /// Bytes that may still be moved, both ways together; no limit when `None`.
     bytes: Option<AtomicU64>,
-    rates: Option<Arc<Rates>>,
+    rates: Option<Arc<RateLimiter>>,
     /// All that was moved.
     moved: AtomicU64,
     /// Bytes of memory for what is noted of the traffic.
     noted: AtomicU64,
     /// What else takes memory.
-    meters: Mutex<Vec<Meter>>,
+    meters: Mutex<Vec<MemoryGauge>>,
     /// Why it has ended early.
     over: OnceLock<String>,
 }
 
-impl fmt::Debug for Purse {
+impl fmt::Debug for TrafficBudget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (moved, noted) = (self.moved_bytes(), self.noted.load(Ordering::Relaxed));
         let mut f = f.debug_struct("Purse");
@@ -139,32 +148,37 @@ impl fmt::Debug for Purse {
     }
 }
 
-impl Purse {
-    pub(crate) fn new(bytes: Option<u64>, rates: Option<Arc<Rates>>) -> Self {
+impl TrafficBudget {
+    pub(crate) fn new(bytes: Option<u64>, rates: Option<Arc<RateLimiter>>) -> Self {
         Self { bytes: bytes.map(AtomicU64::new), rates, ..Self::default() }
     }
 
     /// How many of `most` bytes may move now; or when to ask again, which is never once nothing is
     /// left. What is granted is [settled](Self::settle), whatever became of it.
-    pub(crate) fn take(&self, now: Instant, way: Way, most: u64) -> Result<u64, Instant> {
+    pub(crate) fn reserve(
+        &self,
+        now: Instant,
+        way: TrafficDirection,
+        most: u64,
+    ) -> Result<u64, Instant> {
         let granted = match &self.rates {
-            Some(rates) => rates.take(now, way, most)?,
+            Some(rates) => rates.reserve(now, way, most)?,
             None => most,
         };
         let Some(bytes) = &self.bytes else { return Ok(granted) };
         let draw = |left: u64| (left > 0).then(|| left - granted.min(left));
         let left = bytes.fetch_update(Ordering::AcqRel, Ordering::Acquire, draw).unwrap_or(0);
         let drawn = granted.min(left);
-        self.return_rate(way, granted - drawn);
-        if drawn > 0 { Ok(drawn) } else { Err(now + MEMORY) }
+        self.refund_rate(way, granted - drawn);
+        if drawn > 0 { Ok(drawn) } else { Err(now + MAX_CATCH_UP) }
     }
 
     /// Notes how many of the granted bytes were moved.
-    pub(crate) fn settle(&self, way: Way, granted: u64, moved: u64) {
+    pub(crate) fn settle(&self, way: TrafficDirection, granted: u64, moved: u64) {
         self.moved.fetch_add(moved, Ordering::Relaxed);
         let back = granted.saturating_sub(moved);
         if back > 0 {
-            self.return_rate(way, back);
+            self.refund_rate(way, back);
             if let Some(bytes) = &self.bytes {
                 bytes.fetch_add(back, Ordering::AcqRel);
             }
@@ -172,19 +186,19 @@ impl Purse {
     }
 
     /// When something may move, if not now; for whoever cannot say beforehand how much it will be.
-    pub(crate) fn due(&self, now: Instant, way: Way) -> Option<Instant> {
-        if self.is_empty() {
-            return Some(now + MEMORY);
+    pub(crate) fn next_allowed(&self, now: Instant, way: TrafficDirection) -> Option<Instant> {
+        if self.is_exhausted() {
+            return Some(now + MAX_CATCH_UP);
         }
-        let due = self.rates.as_ref()?.bucket(way).paid_until;
+        let due = self.rates.as_ref()?.bucket(way).busy_until;
         (due > now).then_some(due)
     }
 
     /// Notes what was moved without having been granted.
-    pub(crate) fn spend(&self, now: Instant, way: Way, moved: u64) {
+    pub(crate) fn consume(&self, now: Instant, way: TrafficDirection, moved: u64) {
         self.moved.fetch_add(moved, Ordering::Relaxed);
         if let Some(rates) = &self.rates {
-            rates.spend(now, way, moved);
+            rates.consume(now, way, moved);
         }
         if let Some(bytes) = &self.bytes {
             let less = |left: u64| Some(left.saturating_sub(moved));
@@ -195,45 +209,45 @@ impl Purse {
 
     /// Draws bytes that were moved beside the traffic, for which nobody asked the rates; false if
     /// nothing was left.
-    pub(crate) fn draw(&self, moved: u64) -> bool {
+    pub(crate) fn consume_bytes(&self, moved: u64) -> bool {
         let Some(bytes) = &self.bytes else { return true };
         let less = |left: u64| Some(left.saturating_sub(moved));
         bytes.fetch_update(Ordering::AcqRel, Ordering::Acquire, less).is_ok_and(|left| left > 0)
     }
 
-    fn return_rate(&self, way: Way, bytes: u64) {
+    fn refund_rate(&self, way: TrafficDirection, bytes: u64) {
         if let Some(rates) = self.rates.as_ref().filter(|_| bytes > 0) {
-            rates.give_back(way, bytes);
+            rates.refund(way, bytes);
         }
     }
 
     /// Whether all bytes are spent.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub(crate) fn is_exhausted(&self) -> bool {
         self.bytes.as_ref().is_some_and(|left| left.load(Ordering::Acquire) == 0)
     }
 
     /// Notes that memory is kept for as long as the traffic takes.
-    pub(crate) fn note(&self, bytes: u64) {
+    pub(crate) fn add_memory(&self, bytes: u64) {
         self.noted.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Asks `meter` from now on, too, how much memory is kept.
-    pub(crate) fn watch(&self, meter: impl Fn() -> u64 + Send + Sync + 'static) {
+    pub(crate) fn add_gauge(&self, meter: impl Fn() -> u64 + Send + Sync + 'static) {
         self.lock_meters().push(Box::new(meter));
     }
 
-    fn lock_meters(&self) -> MutexGuard<'_, Vec<Meter>> {
+    fn lock_meters(&self) -> MutexGuard<'_, Vec<MemoryGauge>> {
         self.meters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Memory of all that is noted of the traffic.
-    pub(crate) fn noted_bytes(&self) -> u64 {
+    pub(crate) fn memory_bytes(&self) -> u64 {
         let more: u64 = self.lock_meters().iter().map(|meter| meter()).sum();
         self.noted.load(Ordering::Relaxed).saturating_add(more)
     }
 
     /// Forgets what is asked: it is not kept any more.
-    pub(crate) fn forget(&self) {
+    pub(crate) fn clear_gauges(&self) {
         self.lock_meters().clear();
         self.noted.store(0, Ordering::Relaxed);
     }
@@ -249,14 +263,14 @@ impl Purse {
     }
 
     /// For whoever could not move anything: whether that is for ever, which is then why it ends.
-    pub(crate) fn end_if_spent(&self) {
-        if self.is_empty() {
+    pub(crate) fn end_if_exhausted(&self) {
+        if self.is_exhausted() {
             self.end("all bytes that a test may move are spent: see the server's --max-bytes");
         }
     }
 
     /// Why it has ended early, if it has.
-    pub(crate) fn over(&self) -> Option<&str> {
+    pub(crate) fn end_reason(&self) -> Option<&str> {
         self.over.get().map(String::as_str)
     }
 }
@@ -278,32 +292,32 @@ mod tests {
             asks in proptest::collection::vec((0_u64..3_000, 1_u64..200_000, 0_u64..200_000), 1..300),
         ) {
             let rate = Rate::from_bps(8_000_000).unwrap();
-            let rates = Rates::new(rate);
+            let rates = RateLimiter::new(rate);
             let (mut now, mut moved) = (ms(1_000), 0_u64);
             for (wait_us, want, less) in asks {
                 now += Duration::from_micros(wait_us);
-                if let Ok(granted) = rates.take(now, Way::Out, want) {
+                if let Ok(granted) = rates.reserve(now, TrafficDirection::Outbound, want) {
                     prop_assert!(granted <= want);
                     let used = granted - less.min(granted);
-                    rates.give_back(Way::Out, granted - used);
+                    rates.refund(TrafficDirection::Outbound, granted - used);
                     moved += used;
                 }
             }
-            let span = now.saturating_since(ms(1_000)) + MEMORY + QUANTUM;
-            prop_assert!(moved <= rate.bytes_in(span) + LEAST_BYTES, "{} in {:?}", moved, span);
+            let span = now.saturating_since(ms(1_000)) + MAX_CATCH_UP + QUANTUM;
+            prop_assert!(moved <= rate.bytes_in(span) + MIN_GRANT_BYTES, "{} in {:?}", moved, span);
         }
 
         #[test]
         fn no_more_bytes_move_than_there_are(
             most in 0_u64..100_000, asks in proptest::collection::vec((1_u64..20_000, 0_u64..3), 1..100),
         ) {
-            let purse = Purse::new(Some(most), None);
+            let purse = TrafficBudget::new(Some(most), None);
             for (want, share) in asks {
-                if let Ok(granted) = purse.take(ms(0), Way::In, want) {
-                    purse.settle(Way::In, granted, granted * share / 2);
+                if let Ok(granted) = purse.reserve(ms(0), TrafficDirection::Inbound, want) {
+                    purse.settle(TrafficDirection::Inbound, granted, granted * share / 2);
                 }
                 prop_assert!(purse.moved_bytes() <= most);
-                prop_assert_eq!(purse.is_empty(), purse.moved_bytes() == most);
+                prop_assert_eq!(purse.is_exhausted(), purse.moved_bytes() == most);
             }
         }
     }
@@ -311,24 +325,27 @@ mod tests {
     #[test]
     fn a_waiting_sender_gets_the_rate() {
         let rate = Rate::from_bps(8_000_000).unwrap();
-        let rates = Rates::new(rate);
+        let rates = RateLimiter::new(rate);
         let (mut now, mut moved) = (ms(1_000), 0);
         while now < ms(3_000) {
-            match rates.take(now, Way::In, 1 << 20) {
+            match rates.reserve(now, TrafficDirection::Inbound, 1 << 20) {
                 Ok(granted) => moved += granted,
                 Err(due) => now = due,
             }
         }
         assert!((2_000_000..2_100_000).contains(&moved), "{moved}");
-        assert!(rates.take(now + MEMORY, Way::Out, 1).is_ok(), "the other way is free");
+        assert!(
+            rates.reserve(now + MAX_CATCH_UP, TrafficDirection::Outbound, 1).is_ok(),
+            "the other way is free"
+        );
     }
 
     #[test]
     fn the_first_reason_counts() {
-        let purse = Purse::default();
-        assert_eq!(purse.over(), None);
+        let purse = TrafficBudget::default();
+        assert_eq!(purse.end_reason(), None);
         purse.end("first");
         purse.end("second");
-        assert_eq!(purse.over(), Some("first"));
+        assert_eq!(purse.end_reason(), Some("first"));
     }
 }

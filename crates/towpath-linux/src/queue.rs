@@ -13,21 +13,24 @@ use std::sync::mpsc;
 use crate::sys;
 
 /// A queue without limit, as sender and receiver.
-pub(crate) fn queue<T>() -> io::Result<(Sender<T>, Receiver<T>)> {
-    let bell = Arc::new(Bell { event: sys::event()?.into(), rung: AtomicBool::new(false) });
+pub(crate) fn queue<T>() -> io::Result<(QueueSender<T>, QueueReceiver<T>)> {
+    let bell = Arc::new(Notifier { event: sys::event()?.into(), rung: AtomicBool::new(false) });
     let (sender, receiver) = mpsc::channel();
-    Ok((Sender { items: sender, bell: Arc::clone(&bell) }, Receiver { items: receiver, bell }))
+    Ok((
+        QueueSender { items: sender, bell: Arc::clone(&bell) },
+        QueueReceiver { items: receiver, bell },
+    ))
 }
 
 #[derive(Debug)]
-struct Bell {
+struct Notifier {
     event: File,
     /// The event is readable, or is about to be.
     rung: AtomicBool,
 }
 
-impl Bell {
-    fn ring(&self) {
+impl Notifier {
+    fn notify(&self) {
         if !self.rung.swap(true, Ordering::AcqRel) {
             // A counter at its limit is readable, too.
             let _ = (&self.event).write(&1_u64.to_ne_bytes());
@@ -36,7 +39,7 @@ impl Bell {
 
     /// Silences the bell. Only after this may the queue be looked at for the last time before
     /// waiting: the event first, so that who rings from now on makes it readable again.
-    fn silence(&self) {
+    fn clear(&self) {
         let _ = (&self.event).read(&mut [0; 8]); // fails if it was not signalled
         self.rung.store(false, Ordering::Release);
         // Pairs with the swap in `ring`: what was sent before a ring that did nothing is seen.
@@ -46,23 +49,23 @@ impl Bell {
 
 /// The end that sends; clones send into the same queue.
 #[derive(Debug)]
-pub(crate) struct Sender<T> {
+pub(crate) struct QueueSender<T> {
     items: mpsc::Sender<T>,
-    bell: Arc<Bell>,
+    bell: Arc<Notifier>,
 }
 
-impl<T> Clone for Sender<T> {
+impl<T> Clone for QueueSender<T> {
     fn clone(&self) -> Self {
         Self { items: self.items.clone(), bell: Arc::clone(&self.bell) }
     }
 }
 
-impl<T> Sender<T> {
+impl<T> QueueSender<T> {
     /// Sends; `false` when nobody receives any more.
     pub(crate) fn send(&self, item: T) -> bool {
         let sent = self.items.send(item).is_ok();
         if sent {
-            self.bell.ring();
+            self.bell.notify();
         }
         sent
     }
@@ -70,12 +73,12 @@ impl<T> Sender<T> {
 
 /// The end that receives. Its descriptor is readable while something may wait.
 #[derive(Debug)]
-pub(crate) struct Receiver<T> {
+pub(crate) struct QueueReceiver<T> {
     items: mpsc::Receiver<T>,
-    bell: Arc<Bell>,
+    bell: Arc<Notifier>,
 }
 
-impl<T> Receiver<T> {
+impl<T> QueueReceiver<T> {
     /// The next item, if one waits.
     pub(crate) fn receive(&self) -> Option<T> {
         if let Ok(item) = self.items.try_recv() {
@@ -84,15 +87,15 @@ impl<T> Receiver<T> {
         if !self.bell.rung.load(Ordering::Acquire) {
             return None;
         }
-        self.bell.silence();
+        self.bell.clear();
         let item = self.items.try_recv().ok()?;
         // More may have come before the bell was silent; the caller may stop asking here.
-        self.bell.ring();
+        self.bell.notify();
         Some(item)
     }
 }
 
-impl<T> AsFd for Receiver<T> {
+impl<T> AsFd for QueueReceiver<T> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.bell.event.as_fd()
     }

@@ -29,7 +29,7 @@ const SO_MEMINFO: i32 = 55;
 pub(crate) struct TcpInfo {
     pub(crate) state: u8,
     /// 0 open, 1 disorder, 2 reduced, 3 recovery, 4 loss (`enum tcp_ca_state`).
-    pub(crate) recovery: u8,
+    pub(crate) ca_state: u8,
     pub(crate) backoff: u8,
     pub(crate) rto_us: u32,
     pub(crate) mss_bytes: u32,
@@ -68,9 +68,9 @@ pub(crate) struct TcpInfo {
     /// Window that the peer has offered (since Linux 6.2).
     pub(crate) snd_wnd_bytes: Option<u32>,
     /// Packets with payload that were sent, those that were sent again included.
-    pub(crate) data_segments_sent: u32,
+    pub(crate) data_segs_out: u32,
     /// Packets of which the peer says that it had them already.
-    pub(crate) duplicates: u32,
+    pub(crate) dsack_dups: u32,
     /// Whether packets have timestamps.
     pub(crate) timestamps: bool,
 }
@@ -81,9 +81,9 @@ impl TcpInfo {
     /// That of a socket that is closed.
     pub(crate) const CLOSED: u8 = 7;
     /// A path of QUIC whose peer has not answered yet; the kernel has no such number.
-    pub(crate) const VALIDATING: u8 = 101;
+    pub(crate) const QUIC_VALIDATING: u8 = 101;
     /// A path of QUIC that was given up.
-    pub(crate) const ABANDONED: u8 = 102;
+    pub(crate) const QUIC_ABANDONED: u8 = 102;
 
     /// Reads the kernel's structure.
     pub(crate) fn parse(bytes: &[u8]) -> Self {
@@ -92,7 +92,7 @@ impl TcpInfo {
         let u64_at = |offset: usize| u64_at(bytes, offset);
         Self {
             state: byte(0),
-            recovery: byte(1),
+            ca_state: byte(1),
             backoff: byte(4),
             rto_us: u32_at(8),
             mss_bytes: u32_at(16),
@@ -120,8 +120,8 @@ impl TcpInfo {
             rwnd_limited_us: u64_at(176),
             sndbuf_limited_us: u64_at(184),
             snd_wnd_bytes: (bytes.len() >= 232).then(|| u32_at(228)),
-            data_segments_sent: u32_at(156),
-            duplicates: u32_at(216),
+            data_segs_out: u32_at(156),
+            dsack_dups: u32_at(216),
             timestamps: byte(5) & 1 != 0,
         }
     }
@@ -147,8 +147,8 @@ impl TcpInfo {
             9 => "last-ack",
             10 => "listen",
             11 => "closing",
-            Self::VALIDATING => "validating",
-            Self::ABANDONED => "abandoned",
+            Self::QUIC_VALIDATING => "validating",
+            Self::QUIC_ABANDONED => "abandoned",
             _ => "unknown",
         }
     }
@@ -220,7 +220,7 @@ impl MptcpInfo {
 
 /// What a connection says of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Connection {
+pub(crate) enum ConnectionSample {
     /// Multipath TCP, with its subflows.
     Multipath(MptcpInfo, Vec<SubflowSample>),
     /// Plain TCP, or Multipath TCP that has fallen back to it, and why, if this end can tell.
@@ -228,12 +228,15 @@ pub(crate) enum Connection {
 }
 
 /// Asks the kernel; `Err` when the socket is not connected.
-pub(crate) fn connection(socket: &socket2::Socket, multipath: bool) -> io::Result<Connection> {
+pub(crate) fn connection(
+    socket: &socket2::Socket,
+    multipath: bool,
+) -> io::Result<ConnectionSample> {
     if multipath {
         // The first came with Linux 6.5, the others with 5.16; all fail after a fallback to TCP.
         let found = full_info(socket.as_fd()).or_else(|_| separate_info(socket.as_fd()));
         if let Ok((info, subflows)) = found {
-            return Ok(Connection::Multipath(info, subflows));
+            return Ok(ConnectionSample::Multipath(info, subflows));
         }
     }
     let mut bytes = [0; TCP_INFO_BYTES];
@@ -250,7 +253,7 @@ pub(crate) fn connection(socket: &socket2::Socket, multipath: bool) -> io::Resul
         congestion_control: None,
         info: TcpInfo::parse(bytes.get(..length).unwrap_or(&[])),
     };
-    Ok(Connection::Single(sample, None))
+    Ok(ConnectionSample::Single(sample, None))
 }
 
 fn full_info(socket: BorrowedFd<'_>) -> io::Result<(MptcpInfo, Vec<SubflowSample>)> {

@@ -25,20 +25,20 @@ use crate::{preflight, sys};
 /// Real-time priority that the emulator asks for.
 pub(crate) const EMULATOR_PRIORITY: i32 = 40;
 
-type Work = Box<dyn FnOnce() + Send>;
+type SandboxTask = Box<dyn FnOnce() + Send>;
 
 /// A thread that got its priority before the process lost the right to give it: root of a user
 /// namespace may not take real-time priority, but keeps what it was born with.
 #[derive(Debug)]
 pub struct EmulatorThread {
-    work: Sender<Work>,
+    work: Sender<SandboxTask>,
 }
 
 impl EmulatorThread {
     /// Reserves a thread with the calling thread's priority, then gives the calling thread, and so
     /// all that it starts later, ordinary priority.
     fn reserve() -> io::Result<Self> {
-        let (work, inbox) = mpsc::channel::<Work>();
+        let (work, inbox) = mpsc::channel::<SandboxTask>();
         thread::Builder::new().name("emulator".into()).spawn(move || {
             if let Ok(work) = inbox.recv() {
                 work();
@@ -67,7 +67,7 @@ const REAL_ROOT: &str = "TOWPATH_REAL_ROOT";
 /// What programs keep that run as root of the machine: what a network and the own files take. All
 /// else reaches beyond the namespaces: other network namespaces (`CAP_SYS_ADMIN`), the kernel's
 /// modules and memory, other processes, the clock, devices.
-const KEPT: [libc::c_ulong; 11] = [
+const KEPT_CAPABILITIES: [libc::c_ulong; 11] = [
     0,  // CAP_CHOWN
     1,  // CAP_DAC_OVERRIDE
     3,  // CAP_FOWNER
@@ -115,7 +115,7 @@ impl SandboxError {
 
 /// The kernel setting that forbids user namespaces here, with its value, and the command that allows
 /// them; none if no known setting does.
-pub(crate) fn forbidding_switch() -> Option<(String, String)> {
+pub(crate) fn userns_restriction() -> Option<(String, String)> {
     let switches = [
         ("user.max_user_namespaces", "0", "10000"),
         ("kernel.unprivileged_userns_clone", "0", "1"),
@@ -147,7 +147,7 @@ pub fn outer(arguments: &[OsString]) -> Result<ExitStatus, SandboxError> {
     // Inherited by the inner process, where only the emulator's thread keeps it.
     let _ = sys::real_time_priority(EMULATOR_PRIORITY); // may be refused
     let is_real_root = enter_namespaces()?;
-    die_with(env::var(PARENT).ok())?;
+    die_with_parent(env::var(PARENT).ok())?;
     let mut inner = Command::new("/proc/self/exe")
         .args(arguments)
         // The inner process sees its parent, which is outside of its PID namespace, as 0.
@@ -171,7 +171,7 @@ pub fn wait(child: &mut Child) -> io::Result<ExitStatus> {
 
 /// To be called first in the inner process.
 pub fn inner() -> Result<EmulatorThread, SandboxError> {
-    die_with(env::var(PARENT).ok())?;
+    die_with_parent(env::var(PARENT).ok())?;
     let step = |action| move |source| SandboxError::Step { action, source };
     sys::make_mounts_private().map_err(step("make mounts private"))?;
     // Refused where a container masks parts of /proc; the old one serves then, with foreign ids.
@@ -188,10 +188,10 @@ pub(crate) fn is_real_root() -> bool {
 pub(crate) fn limit_program(command: &mut Command) -> io::Result<()> {
     command.env_remove(PARENT).env_remove(REAL_ROOT);
     // Root of a user namespace has nothing outside of it.
-    if is_real_root() { sys::capability::limit_programs(&KEPT) } else { Ok(()) }
+    if is_real_root() { sys::capability::limit_programs(&KEPT_CAPABILITIES) } else { Ok(()) }
 }
 
-fn die_with(parent: Option<String>) -> Result<(), SandboxError> {
+fn die_with_parent(parent: Option<String>) -> Result<(), SandboxError> {
     sys::die_with_parent()
         .map_err(|source| SandboxError::Step { action: "tie the process to its parent", source })?;
     // The parent may have died before the call above.

@@ -16,42 +16,42 @@ use towpath_measure::metrics::DeliveryLog;
 use towpath_measure::traffic::{UdpReceiver, UdpSender};
 use towpath_net::Instant;
 
-use crate::pace::Pace;
-use crate::purse::Way;
+use crate::pace::RunClock;
+use crate::purse::TrafficDirection;
 use crate::sys;
 
 /// The longest sleep of a thread that must notice an interrupt.
-const NAP: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// How soon a socket that is full is tried again.
-const BREATH: Duration = Duration::from_micros(300);
+const RETRY_INTERVAL: Duration = Duration::from_micros(300);
 /// What a socket may hold, where the system's limits allow it.
-const SOCKET_BUFFER: u32 = 4 << 20;
+const SOCKET_BUFFER_BYTES: u32 = 4 << 20;
 /// Where `SO_MEMINFO` has the number of drops (`SK_MEMINFO_DROPS`).
-const DROPS: usize = 8;
+const SK_MEMINFO_DROPS: usize = 8;
 /// The longest datagram.
-const LONGEST: usize = 65_536;
+const MAX_DATAGRAM_BYTES: usize = 65_536;
 
 /// What one end sends in one direction.
 #[derive(Debug)]
-pub(crate) struct Outgoing {
+pub(crate) struct UdpSendTask {
     pub(crate) sender: UdpSender,
     /// Of the test, and the flow's number: what stands in each.
     pub(crate) token: TestToken,
     pub(crate) flow: u32,
     /// Bytes of each.
-    pub(crate) length: usize,
+    pub(crate) datagram_bytes: usize,
 }
 
-impl Outgoing {
+impl UdpSendTask {
     /// Sends to the end of the schedule. What `out` does not take is tried again while it is due.
-    pub(crate) fn send(
+    pub(crate) fn run(
         mut self,
-        pace: &Pace,
+        pace: &RunClock,
         deadline: Instant,
         out: &mut dyn FnMut(&[u8]) -> io::Result<()>,
     ) -> UdpSender {
         sys::minimal_timer_slack();
-        let mut room = vec![0; self.length.max(DatagramHeader::BYTES)];
+        let mut room = vec![0; self.datagram_bytes.max(DatagramHeader::BYTES)];
         while !pace.is_over(deadline) {
             let now = pace.now();
             if pace.end().is_some_and(|end| now >= end) {
@@ -59,10 +59,10 @@ impl Outgoing {
             }
             let Some(number) = self.sender.poll(now) else {
                 let Some(due) = self.sender.next_due() else { break };
-                pace.sleep_until(due.min(now + NAP));
+                pace.sleep_until(due.min(now + POLL_INTERVAL));
                 continue;
             };
-            if !pace.may_spend(Way::Out) {
+            if !pace.can_consume(TrafficDirection::Outbound) {
                 self.sender.on_refused();
                 continue;
             }
@@ -76,9 +76,9 @@ impl Outgoing {
             match out(&room) {
                 Ok(()) => {
                     self.sender.on_sent(now);
-                    pace.spend(Way::Out, room.len());
+                    pace.consume(TrafficDirection::Outbound, room.len());
                 }
-                Err(error) if is_full(&error) => pace.sleep_until(now + BREATH),
+                Err(error) if is_send_buffer_full(&error) => pace.sleep_until(now + RETRY_INTERVAL),
                 Err(_) => self.sender.on_refused(),
             }
         }
@@ -87,14 +87,14 @@ impl Outgoing {
     }
 }
 
-fn is_full(error: &io::Error) -> bool {
+fn is_send_buffer_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
         || error.raw_os_error() == Some(libc::ENOBUFS)
 }
 
 /// What one end hears in one direction.
 #[derive(Debug)]
-pub(crate) struct Incoming<'a> {
+pub(crate) struct UdpReceiveTask<'a> {
     pub(crate) receiver: UdpReceiver,
     pub(crate) log: DeliveryLog,
     /// Bytes so far, for whoever samples.
@@ -104,32 +104,32 @@ pub(crate) struct Incoming<'a> {
 }
 
 /// Who does something else on the same socket.
-pub(crate) trait Beside {
+pub(crate) trait ControlHandler {
     /// Says what is due; when it wants to be called again.
-    fn speak(&mut self, _now: Instant) -> Option<Instant> {
+    fn send_due(&mut self, _now: Instant) -> Option<Instant> {
         None
     }
     /// Hears what is none of the datagrams that count.
-    fn hear(&mut self, _stamp: &DatagramHeader) {}
+    fn on_control(&mut self, _stamp: &DatagramHeader) {}
     /// Whether nothing more can come.
     fn is_over(&self, received: u64) -> bool;
 }
 
-impl Incoming<'_> {
+impl UdpReceiveTask<'_> {
     /// Counts what comes until the deadline.
-    pub(crate) fn receive(
+    pub(crate) fn run(
         mut self,
-        pace: &Pace,
+        pace: &RunClock,
         socket: &Socket,
         deadline: Instant,
-        beside: &mut dyn Beside,
+        beside: &mut dyn ControlHandler,
     ) -> (UdpReceiver, DeliveryLog) {
-        let mut room = vec![0; LONGEST];
+        let mut room = vec![0; MAX_DATAGRAM_BYTES];
         while !pace.is_over(deadline) && !beside.is_over(self.receiver.received()) {
             let now = pace.now();
-            let next = beside.speak(now).map_or(NAP, |at| at.saturating_since(now));
+            let next = beside.send_due(now).map_or(POLL_INTERVAL, |at| at.saturating_since(now));
             let mut fds = [sys::wait_for_input(socket)];
-            if sys::poll(&mut fds, Some(next.min(NAP))).is_err() {
+            if sys::poll(&mut fds, Some(next.min(POLL_INTERVAL))).is_err() {
                 break;
             }
             self.drain(pace, socket, &mut room, beside);
@@ -139,7 +139,13 @@ impl Incoming<'_> {
     }
 
     /// Takes all that is there.
-    fn drain(&mut self, pace: &Pace, socket: &Socket, room: &mut [u8], beside: &mut dyn Beside) {
+    fn drain(
+        &mut self,
+        pace: &RunClock,
+        socket: &Socket,
+        room: &mut [u8],
+        beside: &mut dyn ControlHandler,
+    ) {
         loop {
             let mut parts = [IoSliceMut::new(&mut *room)];
             let (length, stamped) = match sys::packet::read_stamped(socket.as_fd(), &mut parts) {
@@ -157,7 +163,7 @@ impl Incoming<'_> {
                 continue;
             };
             if stamp.kind != DatagramKind::Data {
-                beside.hear(&stamp);
+                beside.on_control(&stamp);
                 continue;
             }
             if self.receiver.on_datagram(at, (stamp.number, stamp.sent_at()), length) {
@@ -171,10 +177,10 @@ impl Incoming<'_> {
 }
 
 /// Makes a socket ready: it does not block, holds much, and tells when something came.
-pub(crate) fn prepare(socket: &Socket) -> io::Result<()> {
+pub(crate) fn configure_socket(socket: &Socket) -> io::Result<()> {
     socket.set_nonblocking(true)?;
     let fd = socket.as_fd();
-    let size = SOCKET_BUFFER.to_ne_bytes();
+    let size = SOCKET_BUFFER_BYTES.to_ne_bytes();
     // Beyond the system's limit only the privileged may go; then there is less room.
     for (forced, plain) in
         [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)]
@@ -186,10 +192,10 @@ pub(crate) fn prepare(socket: &Socket) -> io::Result<()> {
 }
 
 /// What a socket dropped because nobody read it in time.
-pub(crate) fn dropped(socket: &Socket) -> u64 {
-    let mut info = [0; 4 * (DROPS + 1)];
+pub(crate) fn socket_drops(socket: &Socket) -> u64 {
+    let mut info = [0; 4 * (SK_MEMINFO_DROPS + 1)];
     let read = sys::get_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_MEMINFO, &mut info);
-    let last = info.as_chunks::<4>().0.get(DROPS);
+    let last = info.as_chunks::<4>().0.get(SK_MEMINFO_DROPS);
     let drops = last.map_or(0, |bytes| u32::from_ne_bytes(*bytes));
     if read.is_ok_and(|length| length == info.len()) { drops.into() } else { 0 }
 }

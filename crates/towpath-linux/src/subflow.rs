@@ -7,12 +7,12 @@ use towpath_measure::result::{Subflow, SubflowEnd};
 use towpath_measure::scenario::DataDirection;
 use towpath_net::Instant;
 
-use crate::netlink::{DiagSocket, SocketDiag, States, SubflowFlags};
+use crate::netlink::{DiagSocket, SocketDiag, StateFilter, SubflowFlags};
 use crate::sample::TcpInfo;
 
 /// A subflow as the result names it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Named<'a> {
+pub(crate) struct SubflowLabel<'a> {
     pub(crate) flow: u32,
     pub(crate) stream: u32,
     pub(crate) number: u32,
@@ -20,7 +20,7 @@ pub(crate) struct Named<'a> {
     pub(crate) backup: bool,
 }
 
-impl Named<'_> {
+impl SubflowLabel<'_> {
     /// What an end that `sends` data of `direction`, or receives it, did between two samples.
     pub(crate) fn record(
         self,
@@ -65,7 +65,7 @@ impl Named<'_> {
 
 /// A TCP socket of this network namespace, as far as its own connection does not tell it.
 #[derive(Debug, Clone)]
-pub(crate) struct OfKernel {
+pub(crate) struct KernelSubflow {
     pub(crate) local: SocketAddr,
     pub(crate) remote: SocketAddr,
     /// The congestion control that it really uses; what a Multipath TCP connection says of itself is
@@ -76,11 +76,11 @@ pub(crate) struct OfKernel {
 }
 
 /// All TCP sockets of this network namespace that have a peer.
-pub(crate) fn of_kernel() -> Vec<OfKernel> {
-    let listed = SocketDiag::open().and_then(|mut diag| diag.tcp(States::CONNECTED));
+pub(crate) fn list_kernel_subflows() -> Vec<KernelSubflow> {
+    let listed = SocketDiag::open().and_then(|mut diag| diag.tcp(StateFilter::CONNECTED));
     let all = listed.unwrap_or_default().into_iter().map(|socket| {
         let asked = |flag| socket.subflow.is_some_and(|subflow| subflow.flags.contains(flag));
-        OfKernel {
+        KernelSubflow {
             local: unmapped(socket.local),
             remote: unmapped(socket.remote),
             backup: asked(SubflowFlags::BACKUP_LOCAL) || asked(SubflowFlags::BACKUP_REMOTE),
@@ -92,12 +92,12 @@ pub(crate) fn of_kernel() -> Vec<OfKernel> {
 
 /// The congestion controls of those sockets, by their own and the other end's address.
 pub(crate) fn congestion_controls() -> Vec<(SocketAddr, SocketAddr, String)> {
-    let named = of_kernel().into_iter();
+    let named = list_kernel_subflows().into_iter();
     named.filter_map(|one| Some((one.local, one.remote, one.congestion?))).collect()
 }
 
 /// Both ends of a socket, with IPv4 as IPv4.
-pub(crate) fn ends(socket: &DiagSocket) -> (SocketAddr, SocketAddr) {
+pub(crate) fn canonical_addresses(socket: &DiagSocket) -> (SocketAddr, SocketAddr) {
     (unmapped(socket.local), unmapped(socket.remote))
 }
 

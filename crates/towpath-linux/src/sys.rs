@@ -150,7 +150,7 @@ pub(crate) fn nice(value: i32) -> io::Result<()> {
 /// Asks for turns of `length` on a processor, if the calling thread has ordinary priority. From Linux
 /// 6.12 on, a thread with short turns need not wait until a longer one of others is over when it
 /// wakes up; older kernels take no notice. Needs no privilege.
-pub(crate) fn short_turns(length: Duration) -> io::Result<()> {
+pub(crate) fn set_slice(length: Duration) -> io::Result<()> {
     // SAFETY: takes no pointer; 0 is the calling thread. -1 may be an error or a nice value, but
     // there is no error for the own thread.
     let nice = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
@@ -458,7 +458,7 @@ pub(crate) fn on_interrupt(handler: extern "C" fn(libc::c_int)) {
 }
 
 /// Ends the process without any clean-up; may be called in a signal handler.
-pub(crate) fn leave_at_once(code: libc::c_int) -> ! {
+pub(crate) fn exit_now(code: libc::c_int) -> ! {
     // SAFETY: _exit is async-signal-safe and takes no pointer.
     unsafe { libc::_exit(code) }
 }

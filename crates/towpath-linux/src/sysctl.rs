@@ -31,13 +31,13 @@ pub struct SysctlError {
 /// Why something is no setting of the network.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no setting of the network, expected one such as `net/mptcp/enabled`")]
-pub struct NoSysctl(String);
+pub struct InvalidSysctl(String);
 
 impl TryFrom<String> for Sysctl {
-    type Error = NoSysctl;
+    type Error = InvalidSysctl;
 
     /// With slashes, as it is stored.
-    fn try_from(path: String) -> Result<Self, NoSysctl> {
+    fn try_from(path: String) -> Result<Self, InvalidSysctl> {
         let is_name = |part: &str| {
             !part.is_empty() && part != "." && part != ".." && !part.contains(char::is_control)
         };
@@ -45,7 +45,7 @@ impl TryFrom<String> for Sysctl {
         if below.is_some_and(|rest| rest.split('/').all(is_name)) {
             Ok(Self { path })
         } else {
-            Err(NoSysctl(path))
+            Err(InvalidSysctl(path))
         }
     }
 }

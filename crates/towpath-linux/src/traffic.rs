@@ -19,13 +19,13 @@ use towpath_measure::scenario::{DataDirection, Family, Flow, Pattern, Scenario, 
 use towpath_measure::traffic::{TransferSender, directions, streams};
 use towpath_net::Instant;
 
-use crate::cost::Meters;
-use crate::lab::Cast;
-use crate::network::{Network, address, end_of};
-use crate::pace::Pace;
-use crate::programs::ProgramEnd;
+use crate::cost::CpuMeters;
+use crate::lab::LabPrograms;
+use crate::network::{EmulatedNetwork, address, end_of};
+use crate::pace::RunClock;
+use crate::programs::ProgramEndpoint;
 use crate::sample;
-use crate::stack::{self, status::Connection};
+use crate::stack::{self, status::StackConnection};
 
 pub(crate) mod end;
 pub(crate) mod kernel;
@@ -36,33 +36,33 @@ pub(crate) mod talk;
 pub(crate) mod udp;
 pub(crate) mod wire;
 
-use self::quic::QuicListener;
-use kernel::{Manner, is_impatient};
-use own::OwnListener;
-use talk::Talks;
-use wire::Wire;
+use self::quic::QuicFlowListener;
+use kernel::{TransferOptions, is_timeout};
+use own::StackFlowListener;
+use talk::MessageSessions;
+use wire::SocketStream;
 
 /// Port of flow 0; flow *n* uses the *n*-th after it.
 const FIRST_PORT: u16 = 5_201;
 /// A blocked socket call returns after this time, to look at the clock.
-pub(crate) const PATIENCE: Duration = Duration::from_millis(20);
+pub(crate) const IO_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// One end of a stream.
 #[derive(Debug, Clone)]
-pub(crate) enum StreamEnd {
+pub(crate) enum StreamEndpoint {
     /// A socket of the host's kernel.
     Kernel(Arc<Socket>),
     /// A connection of the host's own stack.
-    Own(Connection),
+    Own(StackConnection),
     /// A stream of a QUIC connection.
-    Quic(quic::Ended),
+    Quic(quic::QuicStreamHandle),
     /// Of a program.
-    Program(ProgramEnd),
+    Program(ProgramEndpoint),
 }
 
-impl StreamEnd {
+impl StreamEndpoint {
     /// What the end says of its connection.
-    pub(crate) fn sample(&self, multipath: bool) -> io::Result<sample::Connection> {
+    pub(crate) fn sample(&self, multipath: bool) -> io::Result<sample::ConnectionSample> {
         match self {
             Self::Kernel(socket) => sample::connection(socket, multipath),
             Self::Own(connection) => connection.sample(),
@@ -73,7 +73,7 @@ impl StreamEnd {
 
     /// The same for the one who keeps what it said last: what a program has closed since it was
     /// asked is told once more.
-    pub(crate) fn sample_last(&self, multipath: bool) -> io::Result<sample::Connection> {
+    pub(crate) fn sample_last(&self, multipath: bool) -> io::Result<sample::ConnectionSample> {
         match self {
             Self::Program(end) => end.sample_last(),
             Self::Kernel(_) | Self::Own(_) | Self::Quic(_) => self.sample(multipath),
@@ -83,32 +83,32 @@ impl StreamEnd {
 
 /// One connection of a flow, both ends, as the sampler sees it.
 #[derive(Debug, Clone)]
-pub(crate) struct Stream {
+pub(crate) struct SampledStream {
     pub(crate) flow: u32,
     /// Number within the flow.
     pub(crate) number: u32,
-    pub(crate) client: StreamEnd,
-    pub(crate) server: StreamEnd,
+    pub(crate) client: StreamEndpoint,
+    pub(crate) server: StreamEndpoint,
     /// For each data direction, the bytes that its receiver has read.
     pub(crate) received: Vec<(DataDirection, Arc<AtomicU64>)>,
 }
 
 /// What all flows share.
 #[derive(Debug)]
-pub(crate) struct Stage {
-    pub(crate) network: Arc<Network>,
+pub(crate) struct TrafficContext {
+    pub(crate) network: Arc<EmulatedNetwork>,
     pub(crate) transport: Transport,
-    pub(crate) pace: Pace,
-    pub(crate) streams: Mutex<Vec<Stream>>,
+    pub(crate) pace: RunClock,
+    pub(crate) streams: Mutex<Vec<SampledStream>>,
     /// Bytes of datagrams at a constant rate that arrived, by flow and direction.
-    pub(crate) steady: Mutex<Vec<(u32, DataDirection, Arc<AtomicU64>)>>,
-    pub(crate) meters: Meters,
+    pub(crate) udp_bytes: Mutex<Vec<(u32, DataDirection, Arc<AtomicU64>)>>,
+    pub(crate) meters: CpuMeters,
     /// The programs of a lab, whose last one is the only flow.
-    pub(crate) cast: Option<Arc<Cast>>,
+    pub(crate) lab_programs: Option<Arc<LabPrograms>>,
 }
 
-impl Stage {
-    pub(crate) fn streams(&self) -> Vec<Stream> {
+impl TrafficContext {
+    pub(crate) fn streams(&self) -> Vec<SampledStream> {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -126,7 +126,7 @@ impl Stage {
 
 /// What came out of a flow in one direction.
 #[derive(Debug)]
-pub(crate) struct Delivered {
+pub(crate) struct DirectionDelivery {
     pub(crate) direction: DataDirection,
     /// One log for each stream.
     pub(crate) logs: Vec<DeliveryLog>,
@@ -134,16 +134,16 @@ pub(crate) struct Delivered {
 
 /// What became of a flow's datagrams in one direction.
 #[derive(Debug, Clone)]
-pub(crate) struct Datagrams {
+pub(crate) struct UdpFlowResult {
     pub(crate) direction: DataDirection,
-    pub(crate) figures: DatagramFigures,
+    pub(crate) stats: DatagramFigures,
     pub(crate) rows: Vec<DatagramRow>,
 }
 
 /// What came out of a flow.
 #[derive(Debug, Default)]
-pub(crate) struct Outcome {
-    pub(crate) delivered: Vec<Delivered>,
+pub(crate) struct FlowOutcome {
+    pub(crate) delivered: Vec<DirectionDelivery>,
     /// From the start of the flow until its first connection was open.
     pub(crate) connect: Option<Duration>,
     pub(crate) failure: Option<String>,
@@ -152,37 +152,37 @@ pub(crate) struct Outcome {
     /// What became of datagrams, where they are sent by themselves.
     pub(crate) probes: Vec<Probe>,
     /// The same, where a constant rate of them is sent.
-    pub(crate) datagrams: Vec<Datagrams>,
+    pub(crate) datagrams: Vec<UdpFlowResult>,
     /// What could not be done of it.
     pub(crate) warning: Option<String>,
 }
 
 /// Who accepts a flow's connections, made before the traffic starts.
 #[derive(Debug)]
-pub(crate) struct Listener {
-    kind: ListenerKind,
+pub(crate) struct FlowListener {
+    kind: FlowListenerKind,
     port: u16,
 }
 
 #[derive(Debug)]
-enum ListenerKind {
+enum FlowListenerKind {
     Kernel(Socket),
-    Own(OwnListener),
-    Quic(QuicListener),
+    Own(StackFlowListener),
+    Quic(QuicFlowListener),
 }
 
 /// One end as its flow's threads see it.
 #[derive(Debug)]
-enum Opened {
+enum OpenEndpoint {
     Kernel(Arc<Socket>),
     /// Its bytes are moved in a protocol's own thread.
-    Inside(end::Opened),
+    Inside(end::DrivenEndpoint),
 }
 
-impl Opened {
-    fn end(&self) -> StreamEnd {
+impl OpenEndpoint {
+    fn end(&self) -> StreamEndpoint {
         match self {
-            Self::Kernel(socket) => StreamEnd::Kernel(Arc::clone(socket)),
+            Self::Kernel(socket) => StreamEndpoint::Kernel(Arc::clone(socket)),
             Self::Inside(opened) => opened.end.clone(),
         }
     }
@@ -201,7 +201,7 @@ pub(crate) fn explain(error: &io::Error, transport: Transport, host: &str) -> St
     }
 }
 
-fn new_socket(stage: &Stage, flow: &Flow, host: usize) -> io::Result<Socket> {
+fn new_socket(stage: &TrafficContext, flow: &Flow, host: usize) -> io::Result<Socket> {
     let domain = match flow.family {
         Family::V4 => Domain::IPV4,
         Family::V6 => Domain::IPV6,
@@ -223,15 +223,19 @@ fn new_socket(stage: &Stage, flow: &Flow, host: usize) -> io::Result<Socket> {
 }
 
 /// Opens the flow's listening socket on its accepting host.
-pub(crate) fn listen(stage: &Stage, index: usize, flow: &Flow) -> io::Result<Listener> {
+pub(crate) fn listen(
+    stage: &TrafficContext,
+    index: usize,
+    flow: &Flow,
+) -> io::Result<FlowListener> {
     let port = FIRST_PORT + index as u16;
     if is_quic(flow.transport_in(stage.transport)) {
-        let kind = ListenerKind::Quic(quic::listen(stage, flow, port)?);
-        return Ok(Listener { kind, port });
+        let kind = FlowListenerKind::Quic(quic::listen(stage, flow, port)?);
+        return Ok(FlowListener { kind, port });
     }
     if let Some(stack) = own_stack(stage, flow.to) {
-        let kind = ListenerKind::Own(own::listen(stage, flow, stack, port)?);
-        return Ok(Listener { kind, port });
+        let kind = FlowListenerKind::Own(own::listen(stage, flow, stack, port)?);
+        return Ok(FlowListener { kind, port });
     }
     let socket = new_socket(stage, flow, flow.to)?;
     let any: IpAddr = match flow.family {
@@ -241,12 +245,12 @@ pub(crate) fn listen(stage: &Stage, index: usize, flow: &Flow) -> io::Result<Lis
     socket.set_reuse_address(true)?;
     socket.bind(&SockAddr::from(SocketAddr::new(any, port)))?;
     socket.listen(128)?;
-    socket.set_read_timeout(Some(PATIENCE))?;
-    Ok(Listener { kind: ListenerKind::Kernel(socket), port })
+    socket.set_read_timeout(Some(IO_POLL_INTERVAL))?;
+    Ok(FlowListener { kind: FlowListenerKind::Kernel(socket), port })
 }
 
 /// The ports at which this process listens for a scenario's flows.
-pub(crate) fn ports(scenario: &Scenario) -> BTreeSet<u16> {
+pub(crate) fn flow_ports(scenario: &Scenario) -> BTreeSet<u16> {
     let ours = |flow: &Flow| {
         !matches!(flow.pattern, Pattern::Run { .. } | Pattern::Udping(_) | Pattern::Udp(_))
     };
@@ -262,19 +266,24 @@ pub(crate) fn is_quic(transport: Transport) -> bool {
     }
 }
 
-fn own_stack(stage: &Stage, host: usize) -> Option<&Arc<stack::Host>> {
+fn own_stack(stage: &TrafficContext, host: usize) -> Option<&Arc<stack::StackHandle>> {
     stage.network.hosts.get(host)?.stack.as_ref()
 }
 
 /// Runs one flow to its end. Blocks.
-pub(crate) fn run(stage: &Stage, index: usize, flow: &Flow, listener: &Listener) -> Outcome {
+pub(crate) fn run(
+    stage: &TrafficContext,
+    index: usize,
+    flow: &Flow,
+    listener: &FlowListener,
+) -> FlowOutcome {
     let start = Instant::ZERO + flow.start;
     stage.pace.sleep_until(start);
     let deadline = start + flow.pattern.limit();
-    let mut talks = Talks::new(flow);
-    let mut outcome = Outcome::default();
+    let mut talks = MessageSessions::new(flow);
+    let mut outcome = FlowOutcome::default();
     for direction in directions(&flow.pattern) {
-        outcome.delivered.push(Delivered { direction: *direction, logs: Vec::new() });
+        outcome.delivered.push(DirectionDelivery { direction: *direction, logs: Vec::new() });
     }
     let logs = thread::scope(|scope| {
         let mut workers = Vec::new();
@@ -289,7 +298,7 @@ pub(crate) fn run(stage: &Stage, index: usize, flow: &Flow, listener: &Listener)
                 }
             };
             outcome.connect.get_or_insert_with(|| stage.now().saturating_since(start));
-            let stream = Stream {
+            let stream = SampledStream {
                 flow: index as u32,
                 number,
                 client: client.end(),
@@ -299,8 +308,8 @@ pub(crate) fn run(stage: &Stage, index: usize, flow: &Flow, listener: &Listener)
             stage.streams.lock().unwrap_or_else(PoisonError::into_inner).push(stream.clone());
             for (end, is_client) in [(client, true), (server, false)] {
                 let stream = stream.clone();
-                if let (Opened::Kernel(socket), Some(talks)) = (&end, &mut talks) {
-                    talks.keep(&stream, socket, is_client);
+                if let (OpenEndpoint::Kernel(socket), Some(talks)) = (&end, &mut talks) {
+                    talks.add_stream(&stream, socket, is_client);
                     continue;
                 }
                 let work = move || run_end(stage, flow, &end, is_client, &stream, deadline);
@@ -308,7 +317,7 @@ pub(crate) fn run(stage: &Stage, index: usize, flow: &Flow, listener: &Listener)
             }
         }
         // The schedule of messages begins when all connections are open.
-        for part in talks.iter_mut().flat_map(Talks::parts) {
+        for part in talks.iter_mut().flat_map(MessageSessions::parts) {
             workers.push(scope.spawn(move || {
                 let _meter = stage.meters.thread(part.is_client());
                 part.run(&stage.pace, flow, deadline)
@@ -323,7 +332,7 @@ pub(crate) fn run(stage: &Stage, index: usize, flow: &Flow, listener: &Listener)
         }
     }
     if let Some(talks) = &talks {
-        talks.conclude(index as u32, &mut outcome);
+        talks.finish(index as u32, &mut outcome);
     }
     outcome
 }
@@ -339,34 +348,34 @@ pub(crate) fn sends(direction: DataDirection, is_client: bool) -> bool {
 
 /// Sends and receives at one end; the log of what was received there.
 fn run_end(
-    stage: &Stage,
+    stage: &TrafficContext,
     flow: &Flow,
-    end: &Opened,
+    end: &OpenEndpoint,
     is_client: bool,
-    stream: &Stream,
+    stream: &SampledStream,
     deadline: Instant,
 ) -> Option<(DataDirection, DeliveryLog)> {
     let start = Instant::ZERO + flow.start;
     let incoming = stream.received.iter().find(|(direction, _)| !sends(*direction, is_client));
     let sending = stream.received.iter().any(|(direction, _)| sends(*direction, is_client));
     match end {
-        Opened::Inside(opened) => {
+        OpenEndpoint::Inside(opened) => {
             let (direction, _) = incoming?;
             Some((*direction, end::receive(&stage.pace, opened, start, deadline)))
         }
-        Opened::Kernel(socket) => {
-            let wire = &Wire::Plain(Arc::clone(socket));
+        OpenEndpoint::Kernel(socket) => {
+            let wire = &SocketStream::Plain(Arc::clone(socket));
             thread::scope(|scope| {
                 if let Some(sender) = TransferSender::new(&flow.pattern, start).filter(|_| sending)
                 {
                     scope.spawn(move || {
                         let _meter = stage.meters.thread(is_client);
-                        kernel::send(&stage.pace, wire, sender, Manner::default());
+                        kernel::send(&stage.pace, wire, sender, TransferOptions::default());
                     });
                 }
                 let (direction, received) = incoming?;
                 let _meter = stage.meters.thread(is_client);
-                let manner = Manner::default();
+                let manner = TransferOptions::default();
                 let log = kernel::receive(&stage.pace, wire, (start, deadline), received, manner);
                 Some((*direction, log))
             })
@@ -376,78 +385,82 @@ fn run_end(
 
 /// What a stream needs to know of its flow: its number, where received bytes are counted, and both
 /// ends' talks.
-type Part<'a> = (u32, &'a [(DataDirection, Arc<AtomicU64>)], Option<&'a Talks>);
+type StreamContext<'a> = (u32, &'a [(DataDirection, Arc<AtomicU64>)], Option<&'a MessageSessions>);
 
 /// What an end with our own stack does by itself.
-fn halves(flow: &Flow, is_client: bool, (number, received, talks): Part<'_>) -> end::Halves {
+fn app_config(
+    flow: &Flow,
+    is_client: bool,
+    (number, received, talks): StreamContext<'_>,
+) -> end::StreamAppConfig {
     let start = Instant::ZERO + flow.start;
     let sending = received.iter().any(|(direction, _)| sends(*direction, is_client));
     let incoming = received.iter().find(|(direction, _)| !sends(*direction, is_client));
-    end::Halves {
+    end::StreamAppConfig {
         sender: TransferSender::new(&flow.pattern, start).filter(|_| sending),
         receiver: incoming.map(|(_, received)| (start, Arc::clone(received))),
-        talk: talks.map(|talks| (talks.end(is_client), number)),
-        manner: Manner::default(),
-        purse: None,
+        session: talks.map(|talks| (talks.end(is_client), number)),
+        manner: TransferOptions::default(),
+        budget: None,
     }
 }
 
 /// Connects and accepts one stream.
 fn open(
-    stage: &Stage,
+    stage: &TrafficContext,
     flow: &Flow,
-    listener: &Listener,
+    listener: &FlowListener,
     deadline: Instant,
-    part: Part<'_>,
-) -> Result<(Opened, Opened), String> {
+    part: StreamContext<'_>,
+) -> Result<(OpenEndpoint, OpenEndpoint), String> {
     let hosts = &stage.network.scenario.hosts;
     let name = |host: usize| hosts.get(host).map_or("?", |host| host.name.as_str());
     let target = address_on(stage, flow, flow.to).ok_or("the flow's path is unknown")?;
     let target = SocketAddr::new(target, listener.port);
-    let patience = deadline.saturating_since(stage.now()).max(PATIENCE);
+    let patience = deadline.saturating_since(stage.now()).max(IO_POLL_INTERVAL);
     let refused = |error: io::Error| {
         format!("`{}` cannot connect to `{}`: {error}", name(flow.from), name(flow.to))
     };
-    if let ListenerKind::Quic(quic) = &listener.kind {
+    if let FlowListenerKind::Quic(quic) = &listener.kind {
         let ends = (address_on(stage, flow, flow.from), target);
-        let halves = [true, false].map(|is_client| halves(flow, is_client, part));
+        let halves = [true, false].map(|is_client| app_config(flow, is_client, part));
         let opened = quic.open(stage, (flow, part.0), ends, halves, patience).map_err(refused)?;
-        let [client, server] = opened.map(Opened::Inside);
+        let [client, server] = opened.map(OpenEndpoint::Inside);
         return Ok((client, server));
     }
     let client = if let Some(stack) = own_stack(stage, flow.from) {
         let ends = (address_on(stage, flow, flow.from), target);
-        let halves = halves(flow, true, part);
+        let halves = app_config(flow, true, part);
         own::connect(stage, (flow, stack), ends, halves, patience)
-            .map(Opened::Inside)
+            .map(OpenEndpoint::Inside)
             .map_err(refused)?
     } else {
         let client = new_socket(stage, flow, flow.from).map_err(|error| {
             explain(&error, flow.transport_in(stage.transport), name(flow.from))
         })?;
         client.connect_timeout(&SockAddr::from(target), patience).map_err(refused)?;
-        Opened::Kernel(Arc::new(client))
+        OpenEndpoint::Kernel(Arc::new(client))
     };
     let server = match &listener.kind {
-        ListenerKind::Own(own) => {
-            own.accept(stage, halves(flow, false, part), deadline).map(Opened::Inside)
+        FlowListenerKind::Own(own) => {
+            own.accept(stage, app_config(flow, false, part), deadline).map(OpenEndpoint::Inside)
         }
         // Done above.
-        ListenerKind::Quic(_) => Err(io::ErrorKind::Unsupported.into()),
-        ListenerKind::Kernel(socket) => {
-            accept(stage, socket, deadline).map(|socket| Opened::Kernel(Arc::new(socket)))
+        FlowListenerKind::Quic(_) => Err(io::ErrorKind::Unsupported.into()),
+        FlowListenerKind::Kernel(socket) => {
+            accept(stage, socket, deadline).map(|socket| OpenEndpoint::Kernel(Arc::new(socket)))
         }
     };
     let server = server.map_err(|error| format!("`{}` does not accept: {error}", name(flow.to)))?;
     for end in [&client, &server] {
-        let Opened::Kernel(socket) = end else { continue };
+        let OpenEndpoint::Kernel(socket) = end else { continue };
         let set = if part.2.is_some() {
             // A message does not wait for the next one.
             socket.set_tcp_nodelay(true).and_then(|()| socket.set_nonblocking(true))
         } else {
             socket
-                .set_read_timeout(Some(PATIENCE))
-                .and_then(|()| socket.set_write_timeout(Some(PATIENCE)))
+                .set_read_timeout(Some(IO_POLL_INTERVAL))
+                .and_then(|()| socket.set_write_timeout(Some(IO_POLL_INTERVAL)))
         };
         set.map_err(|error| error.to_string())?;
     }
@@ -455,16 +468,16 @@ fn open(
 }
 
 /// The address of `host` on the path where the flow starts.
-fn address_on(stage: &Stage, flow: &Flow, host: usize) -> Option<IpAddr> {
+fn address_on(stage: &TrafficContext, flow: &Flow, host: usize) -> Option<IpAddr> {
     let path = stage.network.scenario.paths.get(flow.via)?;
     Some(address::address(flow.via, end_of(path, host)?, flow.family, 0))
 }
 
-fn accept(stage: &Stage, listener: &Socket, deadline: Instant) -> io::Result<Socket> {
+fn accept(stage: &TrafficContext, listener: &Socket, deadline: Instant) -> io::Result<Socket> {
     loop {
         match listener.accept() {
             Ok((socket, _)) => return Ok(socket),
-            Err(error) if is_impatient(&error) && !stage.pace.is_over(deadline) => {}
+            Err(error) if is_timeout(&error) && !stage.pace.is_over(deadline) => {}
             Err(error) => return Err(error),
         }
     }

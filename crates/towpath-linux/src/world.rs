@@ -12,18 +12,18 @@ use crate::clock::Clock;
 use crate::emulator::engine::EmulatorReport;
 use crate::namespace::Namespace;
 use crate::network::address::address;
-use crate::network::{self, Backend, Network, NetworkError};
+use crate::network::{self, Backend, EmulatedNetwork, NetworkError};
 use crate::sandbox::EmulatorThread;
-use crate::stack::{Host, plan};
+use crate::stack::{StackHandle, plan};
 
 /// A scenario's hosts and links, without its flows. The timeline stands still. Dropping it ends
 /// everything.
 #[derive(Debug)]
-pub struct World {
-    network: Network,
+pub struct LabNetwork {
+    network: EmulatedNetwork,
 }
 
-impl World {
+impl LabNetwork {
     /// Makes the network. Needs the right to make network namespaces; see [`crate::sandbox`].
     pub fn start(
         scenario: &Arc<Scenario>,
@@ -46,7 +46,7 @@ impl World {
     }
 
     /// A host's own stack, if it has one.
-    pub fn stack(&self, host: usize) -> Option<&Arc<Host>> {
+    pub fn stack(&self, host: usize) -> Option<&Arc<StackHandle>> {
         self.network.hosts.get(host)?.stack.as_ref()
     }
 

@@ -11,7 +11,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
-use towpath_linux::live::{LiveError, Order, Server, ServerConfig, Source, measure};
+use towpath_linux::live::{LiveError, LocalBind, MeasureRequest, Server, ServerConfig, measure};
 use towpath_measure::live::secret::{AuthProof, Challenge};
 use towpath_measure::live::{
     ClientMessage, ConnectionKind, Preamble, Secret, ServerLimits, ServerMessage, TestPlan,
@@ -26,7 +26,7 @@ mod check;
 mod quic;
 
 /// Longer than anything that these tests wait for, even on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const HANG_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Runs `body` as the only test of a process, by running the test `name` once more: the memory that
 /// it counts is the whole process's.
@@ -64,7 +64,7 @@ fn serve_as(
         secret: secret.map(known),
         limits,
         once: false,
-        tells_strangers: false,
+        public_diagnostics: false,
         identity,
     };
     let server = Server::open(config).unwrap();
@@ -73,7 +73,7 @@ fn serve_as(
     address
 }
 
-fn order(target: SocketAddr, transport: Transport, flow: &str) -> Order {
+fn order(target: SocketAddr, transport: Transport, flow: &str) -> MeasureRequest {
     let text = format!(
         "name = \"t\"\n[hosts.client]\n[hosts.server]\n[paths.lo]\nbetween = [\"client\", \
          \"server\"]\n[[flows]]\nfrom = \"client\"\nto = \"server\"\n{flow}\n[run]\n\
@@ -81,21 +81,21 @@ fn order(target: SocketAddr, transport: Transport, flow: &str) -> Order {
     );
     let scenario = Scenario::parse("t", &text, &no_files).unwrap();
     let plan = TestPlan { scenario: text, transport, settings: TransferSettings::default() };
-    Order {
+    MeasureRequest {
         name: target.ip().to_string(),
         targets: vec![target],
         choice: None,
         session: None,
-        source: Source::default(),
+        source: LocalBind::default(),
         plan,
         scenario,
         secret: None,
         server: None,
         qlog: None,
         repeat: 1,
-        turn: None,
+        run_order: None,
         seed: 1,
-        patience: PATIENCE,
+        result_timeout: HANG_TIMEOUT,
         // Other tests of this machine may make and remove interfaces.
         mobile: true,
     }
@@ -186,7 +186,7 @@ fn a_refusal_names_the_reason_and_a_hint() {
     let limits = ServerLimits { duration: Duration::from_secs(5), ..ServerLimits::default() };
     let server = serve(Some("the secret of both"), limits);
     let mut asked = order(server, Transport::Tcp, "pattern = \"iperf\"\nduration = \"9 s\"");
-    let refused = |order: &Order| {
+    let refused = |order: &MeasureRequest| {
         let error = measure(order, &mut |_| {}).unwrap_err();
         assert!(matches!(error, LiveError::Refused(_)), "{error}");
         (error.to_string(), error.hint().unwrap())
@@ -221,14 +221,14 @@ fn an_echo_connection_returns_its_input() {
 
 fn connect(server: SocketAddr, kind: ConnectionKind, token: TestToken) -> TcpStream {
     let mut stream = TcpStream::connect(server).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(HANG_TIMEOUT)).unwrap();
+    stream.set_write_timeout(Some(HANG_TIMEOUT)).unwrap();
     let preamble = Preamble { kind, flow: 0, stream: 0, token };
     stream.write_all(&preamble.to_bytes()).unwrap();
     stream
 }
 
-fn say(stream: &mut TcpStream, word: &ClientMessage) -> std::io::Result<()> {
+fn send(stream: &mut TcpStream, word: &ClientMessage) -> std::io::Result<()> {
     stream.write_all(&frame::to_bytes(word).unwrap())
 }
 
@@ -301,8 +301,8 @@ fn thousands() {
         let mut stream = connect(server, ConnectionKind::Control, TestToken::NONE);
         let (proof, challenge) = (AuthProof([number as u8; 32]), Challenge([9; 32]));
         // The server may close before the last word is said.
-        let _ = say(&mut stream, &ClientMessage::Hello { towpath: String::new() });
-        let _ = say(&mut stream, &ClientMessage::Proof { proof, challenge });
+        let _ = send(&mut stream, &ClientMessage::Hello { towpath: String::new() });
+        let _ = send(&mut stream, &ClientMessage::Proof { proof, challenge });
         assert!(is_closed(&mut stream), "a wrong secret");
     };
     let wrong = &wrong;
@@ -366,7 +366,7 @@ fn half_open() {
         scope.spawn(|| (0..8).for_each(|_| _ = honest(server, None, SMALL)));
     });
     let took = honest(server, None, SMALL);
-    assert!(took < PATIENCE, "{took:?}");
+    assert!(took < HANG_TIMEOUT, "{took:?}");
     let grown = resident_bytes().saturating_sub(before);
     assert!(grown < 200 << 20, "{grown} bytes");
 }
@@ -376,8 +376,8 @@ fn slow_reader(server: SocketAddr, held: &Mutex<Vec<TcpStream>>) {
     let flow = "pattern = \"iperf\"\ndirection = \"down\"\nduration = \"2 s\"";
     let plan = order(server, Transport::Tcp, flow).plan;
     let mut control = connect(server, ConnectionKind::Control, TestToken::NONE);
-    say(&mut control, &ClientMessage::Hello { towpath: String::new() }).unwrap();
-    say(&mut control, &ClientMessage::Plan(Box::new(plan))).unwrap();
+    send(&mut control, &ClientMessage::Hello { towpath: String::new() }).unwrap();
+    send(&mut control, &ClientMessage::Plan(Box::new(plan))).unwrap();
     let mut frames = towpath_measure::live::FrameDecoder::default();
     let mut room = [0; 1_024];
     let token = loop {
@@ -395,9 +395,9 @@ fn slow_reader(server: SocketAddr, held: &Mutex<Vec<TcpStream>>) {
         }
     };
     let data = connect(server, ConnectionKind::Data, token.public_id());
-    say(&mut control, &ClientMessage::Begin { at_ns: 0 }).unwrap();
+    send(&mut control, &ClientMessage::Begin { at_ns: 0 }).unwrap();
     for _ in 0..2_000 {
-        if say(&mut control, &ClientMessage::Fetch { offset: 0 }).is_err() {
+        if send(&mut control, &ClientMessage::Fetch { offset: 0 }).is_err() {
             break;
         }
     }
@@ -408,7 +408,7 @@ fn slow_reader(server: SocketAddr, held: &Mutex<Vec<TcpStream>>) {
 fn unauthenticated_clients_get_no_details() {
     let server = serve(None, ServerLimits::default());
     let mut stream = TcpStream::connect(server).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(HANG_TIMEOUT)).unwrap();
     stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer); // the server may reset it

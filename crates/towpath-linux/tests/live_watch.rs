@@ -10,22 +10,28 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, U
 use std::thread;
 use std::time::{Duration, Instant};
 
-use towpath_linux::live::{Change, Finding, Probe, Server, ServerConfig, Watch, check};
-use towpath_linux::netlink::{Prefix, Route, RouteSpec, VethEnd};
+use towpath_linux::live::{
+    NetworkChange, NetworkWatch, ProbeKind, ProbeOutcome, Server, ServerConfig, check,
+};
+use towpath_linux::netlink::{Prefix, RouteSocket, RouteSpec, VethEnd};
 use towpath_measure::live::ServerLimits;
 
 use space::in_namespace;
 
 /// Longer than anything that these tests wait for, even on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const HANG_TIMEOUT: Duration = Duration::from_secs(60);
 
 fn prefix(text: &str) -> Prefix {
     text.parse().unwrap()
 }
 
 /// Waits until a change satisfies `wanted`; others are passed over.
-fn wait_for(watch: &mut Watch, what: &str, wanted: impl Fn(&Change) -> bool) -> Vec<Change> {
-    let deadline = Instant::now() + PATIENCE;
+fn wait_for(
+    watch: &mut NetworkWatch,
+    what: &str,
+    wanted: impl Fn(&NetworkChange) -> bool,
+) -> Vec<NetworkChange> {
+    let deadline = Instant::now() + HANG_TIMEOUT;
     let mut heard = Vec::new();
     while !heard.iter().any(&wanted) {
         assert!(Instant::now() < deadline, "waited in vain for {what}, heard {heard:?}");
@@ -38,18 +44,20 @@ fn wait_for(watch: &mut Watch, what: &str, wanted: impl Fn(&Change) -> bool) -> 
 #[test]
 fn a_watch_reports_every_change_and_nothing_else() {
     in_namespace("a_watch_reports_every_change_and_nothing_else", || {
-        let mut route = Route::open().unwrap();
+        let mut route = RouteSocket::open().unwrap();
         let end = |name| VethEnd { name, ..VethEnd::default() };
         route.add_veth(&end("wifi"), &end("other")).unwrap();
         for link in ["lo", "wifi", "other"] {
             route.set_up(link).unwrap();
         }
-        let mut watch = Watch::open().unwrap();
+        let mut watch = NetworkWatch::open().unwrap();
         let address = prefix("10.0.0.1/24");
         route.add_address("wifi", address).unwrap();
         let is_address = |there| {
-            move |change: &Change| {
-                let Change::Address { interface, address, present } = change else { return false };
+            move |change: &NetworkChange| {
+                let NetworkChange::Address { interface, address, present } = change else {
+                    return false;
+                };
                 interface == "wifi" && address.is_ipv4() && *present == there
             }
         };
@@ -65,24 +73,26 @@ fn a_watch_reports_every_change_and_nothing_else() {
         };
         route.add_route(&default).unwrap();
         let now = Some(("wifi".to_owned(), Some(gateway)));
-        let wanted = Change::DefaultRoute { v6: false, now };
+        let wanted = NetworkChange::DefaultRoute { v6: false, now };
         wait_for(&mut watch, "the default route", |change| *change == wanted);
         // A route that is worse than the best one changes nothing; and this ends what was before.
         route.add_route(&RouteSpec { metric: Some(9), ..default }).unwrap();
         route.set_down("wifi").unwrap();
-        let down = Change::Link { interface: "wifi".to_owned(), running: false };
+        let down = NetworkChange::Link { interface: "wifi".to_owned(), running: false };
         let heard = wait_for(&mut watch, "the link", |change| *change == down);
-        let routes = |change: &&Change| matches!(change, Change::DefaultRoute { now: Some(_), .. });
+        let routes = |change: &&NetworkChange| {
+            matches!(change, NetworkChange::DefaultRoute { now: Some(_), .. })
+        };
         assert_eq!(heard.iter().find(routes), None);
         // The route that went with it was not announced.
-        let gone = Change::DefaultRoute { v6: false, now: None };
+        let gone = NetworkChange::DefaultRoute { v6: false, now: None };
         if !heard.contains(&gone) {
             wait_for(&mut watch, "no default route", |change| *change == gone);
         }
         route.delete_address("wifi", address).unwrap();
         wait_for(&mut watch, "no address", is_address(false));
         route.delete_link("wifi").unwrap();
-        let removed = Change::Removed { interface: "wifi".to_owned() };
+        let removed = NetworkChange::Removed { interface: "wifi".to_owned() };
         wait_for(&mut watch, "no link", |change| *change == removed);
     });
 }
@@ -104,14 +114,14 @@ fn proxy(listener: TcpListener, to: SocketAddr) {
 #[test]
 fn a_check_names_the_obstacles() {
     in_namespace("a_check_names_the_obstacles", || {
-        Route::open().unwrap().set_up("lo").unwrap();
+        RouteSocket::open().unwrap().set_up("lo").unwrap();
         let config = ServerConfig {
             ports: vec![5_210],
             bind: None,
             secret: None,
             limits: ServerLimits::default(),
             once: false,
-            tells_strangers: false,
+            public_diagnostics: false,
             identity: None,
         };
         let server = Server::open(config).unwrap();
@@ -123,17 +133,20 @@ fn a_check_names_the_obstacles() {
         let _socket = UdpSocket::bind(v4(5_300)).unwrap();
         let tried = check(&[v4(5_210), v6, v4(5_300), v4(5_999)]);
         let found: Vec<_> = tried.iter().map(|one| (one.probe, one.finding.clone())).collect();
-        let all = [Probe::Tcp, Probe::Mptcp, Probe::Udp, Probe::Quic, Probe::Mpquic];
-        let works = all.map(|probe| (probe, Finding::Works));
+        let all =
+            [ProbeKind::Tcp, ProbeKind::Mptcp, ProbeKind::Udp, ProbeKind::Quic, ProbeKind::Mpquic];
+        let works = all.map(|probe| (probe, ProbeOutcome::Works));
         let behind_proxy = [
-            (Probe::Tcp, Finding::Works),
-            (Probe::Mptcp, Finding::StrippedThere),
-            (Probe::Udp, Finding::Blocked),
-            (Probe::Quic, Finding::Blocked),
-            (Probe::Mpquic, Finding::Blocked),
+            (ProbeKind::Tcp, ProbeOutcome::Works),
+            (ProbeKind::Mptcp, ProbeOutcome::StrippedForward),
+            (ProbeKind::Udp, ProbeOutcome::Blocked),
+            (ProbeKind::Quic, ProbeOutcome::Blocked),
+            (ProbeKind::Mpquic, ProbeOutcome::Blocked),
         ];
-        let nobody = all.map(|probe| (probe, Finding::Refused));
+        let nobody = all.map(|probe| (probe, ProbeOutcome::Refused));
         assert_eq!(found, [works.clone(), works, behind_proxy, nobody].concat(), "{tried:?}");
-        assert!(tried.iter().all(|one| one.finding != Finding::Works || one.answer_ns.is_some()));
+        assert!(
+            tried.iter().all(|one| one.finding != ProbeOutcome::Works || one.answer_ns.is_some())
+        );
     });
 }

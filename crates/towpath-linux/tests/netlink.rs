@@ -16,22 +16,22 @@ use std::{env, thread};
 
 use socket2::{Domain, Protocol, Socket, Type};
 use towpath_linux::netlink::{
-    Counters, DestroyedSockets, Endpoint, EndpointFlags, LinkEvent, LinkEvents, MptcpEvent,
-    MptcpEventKind, MptcpEvents, MptcpLimits, MptcpPm, OperationalState, Prefix, Route, RouteQuery,
-    RouteSpec, RuleAction, RuleEntry, RuleSpec, SocketDiag, SocketState, States, SubflowFlags, Tbf,
-    VethEnd,
+    DestroyedSockets, Endpoint, EndpointFlags, LinkEvent, LinkEvents, MibCounters, MptcpEvent,
+    MptcpEventKind, MptcpEvents, MptcpLimits, MptcpPm, OperationalState, Prefix, RouteQuery,
+    RouteSocket, RouteSpec, RuleAction, RuleEntry, RuleSpec, SocketDiag, StateFilter, SubflowFlags,
+    Tbf, TcpState, VethEnd,
 };
 use towpath_net::Rate;
 
 use space::in_namespace;
 
 /// Longer than anything that these tests wait for, even on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const HANG_TIMEOUT: Duration = Duration::from_secs(60);
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
 /// Asks again and again until there is an answer.
 fn wait_for<T>(what: impl Debug, mut ask: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + HANG_TIMEOUT;
     loop {
         if let Some(answer) = ask() {
             return answer;
@@ -92,8 +92,8 @@ fn end(name: &str) -> VethEnd<'_> {
 }
 
 /// A pair of links that are up, `wifi` with the addresses 10.0.0.1/24 and `fd00::1/64`.
-fn wifi_and_server() -> Route {
-    let mut route = Route::open().unwrap();
+fn wifi_and_server() -> RouteSocket {
+    let mut route = RouteSocket::open().unwrap();
     route.add_veth(&end("wifi"), &end("server")).unwrap();
     for link in ["lo", "wifi", "server"] {
         route.set_up(link).unwrap();
@@ -111,7 +111,7 @@ fn route_to<'a>(to: &str, link: &'a str) -> RouteSpec<'a> {
 #[test]
 fn a_veth_pair_has_the_requested_properties() {
     in_namespace("a_veth_pair_has_the_requested_properties", || {
-        let mut route = Route::open().unwrap();
+        let mut route = RouteSocket::open().unwrap();
         let wifi =
             VethEnd { mac: Some(MAC), mtu: Some(1400), tx_queue_len: Some(7), ..end("wifi") };
         route.add_veth(&wifi, &end("server")).unwrap();
@@ -174,7 +174,7 @@ fn a_refusal_names_the_attempted_operation() {
 fn a_link_can_be_created_in_or_moved_to_another_namespace() {
     in_namespace("a_link_can_be_created_in_or_moved_to_another_namespace", || {
         let other = OtherNamespace::new();
-        let mut route = Route::open().unwrap();
+        let mut route = RouteSocket::open().unwrap();
         let far = VethEnd { namespace: Some(other.file.as_fd()), ..end("far") };
         route.add_veth(&end("near"), &far).unwrap();
         let far = VethEnd { namespace: Some(other.file.as_fd()), ..end("far2") };
@@ -574,24 +574,24 @@ fn subflows_are_listed_and_leave_final_statistics() {
         let mut manager = with_second_subflow();
         let mut destroyed = DestroyedSockets::open().unwrap();
         let mut history = History::new();
-        let before = Counters::read().unwrap();
+        let before = MibCounters::read().unwrap();
         let _connection = connection();
         let joined =
             history.see(MptcpEventKind::SubflowEstablished, |event| event.local_id == Some(5));
 
         let mut diag = SocketDiag::open().unwrap();
-        let connections = diag.mptcp(States::CONNECTED).unwrap();
+        let connections = diag.mptcp(StateFilter::CONNECTED).unwrap();
         assert_eq!(connections.len(), 2, "{connections:?}");
         assert!(connections.iter().all(|socket| socket.info.len() >= 72), "struct mptcp_info");
-        assert_eq!(diag.mptcp(States::LISTEN).unwrap().len(), 1);
-        let mut own = diag.tcp(States::CONNECTED).unwrap();
+        assert_eq!(diag.mptcp(StateFilter::LISTEN).unwrap().len(), 1);
+        let mut own = diag.tcp(StateFilter::CONNECTED).unwrap();
         own.retain(|socket| socket.subflow.is_some_and(|flow| flow.token_local == joined.token));
         assert_eq!(own.len(), 2, "{own:?}");
         assert_eq!(own[0].inode, own[1].inode, "that of the MPTCP socket");
         let join = own.iter().find(|socket| Some(socket.local.ip()) == joined.local).unwrap();
         assert_eq!(Some(join.local.port()), joined.local_port);
         let flow = join.subflow.unwrap();
-        assert_eq!((join.state, flow.local_id), (SocketState::Established, Some(5)));
+        assert_eq!((join.state, flow.local_id), (TcpState::Established, Some(5)));
         assert!(flow.token_remote.is_some() && flow.token_remote != flow.token_local);
         assert!(flow.flags.contains(SubflowFlags::JOIN_LOCAL | SubflowFlags::BACKUP_LOCAL));
         assert!(join.info.len() >= 232 && join.congestion.is_some(), "struct tcp_info");
@@ -604,7 +604,7 @@ fn subflows_are_listed_and_leave_final_statistics() {
         });
         assert_eq!((last.local, last.remote), (join.local, join.remote));
         assert!(last.info.len() >= 232, "struct tcp_info");
-        let grown = Counters::read().unwrap().since(&before);
+        let grown = MibCounters::read().unwrap().since(&before);
         assert_eq!(grown.get("MPTcpExt.MPCapableSYNTX"), Some(1), "{grown:?}");
         assert!(grown.get("MPTcpExt.MPJoinSynRx").is_some(), "{grown:?}");
     });
@@ -658,7 +658,7 @@ fn privileged_operations_are_refused_without_privileges() {
 #[test]
 #[ignore = "run by `privileged_operations_are_refused_without_privileges`, in a namespace of its own"]
 fn without_privileges() {
-    let mut route = Route::open().unwrap();
+    let mut route = RouteSocket::open().unwrap();
     assert_eq!(route.links().unwrap().len(), 1);
     assert_eq!(route.set_up("lo").unwrap_err().to_string(), "set `lo` up: Operation not permitted");
     assert!(LinkEvents::open().is_ok());
@@ -667,6 +667,6 @@ fn without_privileges() {
     assert_eq!(manager.flush_endpoints().unwrap_err().errno(), Some(libc::EPERM));
     let error = MptcpEvents::open().unwrap_err();
     assert_eq!(error.to_string(), "subscribe to MPTCP events: Operation not permitted");
-    assert!(SocketDiag::open().unwrap().tcp(States::ALL).is_ok());
-    assert!(Counters::read().is_ok());
+    assert!(SocketDiag::open().unwrap().tcp(StateFilter::ALL).is_ok());
+    assert!(MibCounters::read().is_ok());
 }

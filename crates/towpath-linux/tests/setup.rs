@@ -19,16 +19,18 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use towpath_linux::Namespace;
 use towpath_linux::netlink::{
-    Endpoint, EndpointFlags, MptcpLimits, MptcpPm, Prefix, Route, RouteSpec, RuleSpec, VethEnd,
+    Endpoint, EndpointFlags, MptcpLimits, MptcpPm, Prefix, RouteSocket, RouteSpec, RuleSpec,
+    VethEnd,
 };
 use towpath_linux::setup::{
-    Change, Host, Plan, Request, Role, SetupError, State, Tools, apply, plan, undo,
+    ConfigChange, ConfigHandles, HostState, SetupError, SetupPlan, SetupRequest, SetupRole,
+    SetupState, apply, plan, undo,
 };
 use towpath_linux::sysctl::Sysctl;
 
 use space::in_namespace;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const HANG_TIMEOUT: Duration = Duration::from_secs(60);
 const NAMES: [&str; 4] = ["eth0", "wlan0", "wwan0", "usb.0"];
 
 /// One interface of a host that is to be set up.
@@ -56,7 +58,7 @@ struct Start {
     enabled: bool,
     userspace: bool,
     rp_filter_of_all: u8,
-    role: Role,
+    role: SetupRole,
     /// Network and host.
     peers: Vec<(u8, u8)>,
 }
@@ -95,7 +97,7 @@ fn start() -> impl Strategy<Value = Start> {
     let endpoints =
         proptest::collection::vec((0..6_usize, flags, any::<bool>(), any::<bool>()), 0..4);
     let interfaces = proptest::collection::vec(interface(), 1..=4);
-    let role = prop_oneof![Just(Role::Client), Just(Role::Server), Just(Role::Both)];
+    let role = prop_oneof![Just(SetupRole::Client), Just(SetupRole::Server), Just(SetupRole::Both)];
     let peers = proptest::collection::vec((0..4_u8, 100..103_u8), 0..3);
     let switches = (proptest::bool::weighted(0.8), proptest::bool::weighted(0.1), 0..3_u8);
     (interfaces, endpoints, (0..=8_u32, 0..=8_u32), switches, role, peers).prop_map(
@@ -131,14 +133,19 @@ fn v6((network, host): (u8, u8), link: usize) -> Prefix {
 }
 
 impl Start {
-    fn request(&self) -> Request {
+    fn request(&self) -> SetupRequest {
         let peers = self.peers.iter().map(|(network, host)| ip(&format!("10.0.{network}.{host}")));
-        Request { role: self.role, peers: peers.collect(), links: Vec::new(), routers: Vec::new() }
+        SetupRequest {
+            role: self.role,
+            peers: peers.collect(),
+            links: Vec::new(),
+            routers: Vec::new(),
+        }
     }
 
     /// Makes the configuration in the calling thread's namespace, which is new.
     fn make(&self) {
-        let mut route = Route::open().unwrap();
+        let mut route = RouteSocket::open().unwrap();
         // Addresses that the kernel makes by itself come when they like.
         Sysctl::ipv6("default", "addr_gen_mode").write("1").unwrap();
         route.set_up("lo").unwrap();
@@ -187,7 +194,7 @@ impl Start {
 }
 
 impl Interface {
-    fn make(&self, route: &mut Route, index: usize) {
+    fn make(&self, route: &mut RouteSocket, index: usize) {
         let name = NAMES[index];
         if self.is_up {
             route.set_up(name).unwrap();
@@ -232,7 +239,7 @@ impl Interface {
 }
 
 fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + HANG_TIMEOUT;
     while !is_so() {
         assert!(Instant::now() < deadline, "waited in vain for {what}");
         thread::sleep(Duration::from_millis(1));
@@ -240,7 +247,7 @@ fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 /// The kernel makes them a moment after an address or a link.
-fn has_all_own_routes(route: &mut Route) -> bool {
+fn has_all_own_routes(route: &mut RouteSocket) -> bool {
     let routes = route.routes().unwrap();
     let mut links = route.links().unwrap();
     links.retain(|link| link.is_running() && !link.is_loopback());
@@ -325,8 +332,8 @@ fn dump(kind: u16, header: usize) -> Vec<Vec<u8>> {
     }
 }
 
-fn planned(request: &Request, tools: &mut Tools) -> Plan {
-    let host = Host::read(tools).unwrap();
+fn planned(request: &SetupRequest, tools: &mut ConfigHandles) -> SetupPlan {
+    let host = HostState::read(tools).unwrap();
     plan(&host, request, tools).unwrap()
 }
 
@@ -338,8 +345,8 @@ fn state_folder(name: &str) -> PathBuf {
 fn there_and_back(start: &Start, folder: &Path) -> Result<usize, TestCaseError> {
     start.make();
     let before = Snapshot::take();
-    let mut tools = Tools::open().unwrap();
-    let mut state = State::open(folder).unwrap();
+    let mut tools = ConfigHandles::open().unwrap();
+    let mut state = SetupState::open(folder).unwrap();
     prop_assert!(state.changes().is_empty(), "a new namespace has no past");
     let request = start.request();
     let first = planned(&request, &mut tools);
@@ -391,7 +398,7 @@ fn two_in_one_network() -> Start {
         enabled: true,
         userspace: false,
         rp_filter_of_all: 0,
-        role: Role::Server,
+        role: SetupRole::Server,
         peers: Vec::new(),
     }
 }
@@ -401,8 +408,8 @@ fn a_failed_step_rolls_back_the_steps_before_it() {
     in_namespace("a_failed_step_rolls_back_the_steps_before_it", || {
         let start = two_in_one_network();
         start.make();
-        let (folder, mut tools) = (state_folder("refused"), Tools::open().unwrap());
-        let mut state = State::open(&folder).unwrap();
+        let (folder, mut tools) = (state_folder("refused"), ConfigHandles::open().unwrap());
+        let mut state = SetupState::open(&folder).unwrap();
         let plan = planned(&start.request(), &mut tools);
         // Somebody else takes an address for an endpoint in the meantime.
         let mut manager = MptcpPm::open().unwrap();
@@ -428,20 +435,20 @@ fn later_changes_by_others_are_left_alone() {
     in_namespace("later_changes_by_others_are_left_alone", || {
         let start = two_in_one_network();
         start.make();
-        let (folder, mut tools) = (state_folder("since"), Tools::open().unwrap());
-        let mut state = State::open(&folder).unwrap();
+        let (folder, mut tools) = (state_folder("since"), ConfigHandles::open().unwrap());
+        let mut state = SetupState::open(&folder).unwrap();
         let plan = planned(&start.request(), &mut tools);
         apply(&plan, &mut tools, &mut state).unwrap();
         let mut manager = MptcpPm::open().unwrap();
         let theirs = MptcpLimits { subflows: 7, add_addr_accepted: 1 };
         manager.set_limits(theirs).unwrap();
         manager.flush_endpoints().unwrap();
-        let undone = undo(&mut tools, &mut State::open(&folder).unwrap()).unwrap();
+        let undone = undo(&mut tools, &mut SetupState::open(&folder).unwrap()).unwrap();
         assert_eq!(manager.limits().unwrap(), theirs);
         let remarks = undone.remarks.join("\n");
         assert!(remarks.contains("left as it is"), "{remarks}");
         assert!(remarks.contains("there is no endpoint 10.0.0.1"), "{remarks}");
-        let rules = Route::open().unwrap().rules().unwrap();
+        let rules = RouteSocket::open().unwrap().rules().unwrap();
         assert!(rules.iter().all(|rule| rule.priority == 0 || rule.priority > 1_000), "{rules:?}");
         let _ = fs::remove_dir_all(folder); // best effort
     });
@@ -452,10 +459,10 @@ fn a_server_of_two_interfaces_in_one_network_answers_on_each() {
     in_namespace("a_server_of_two_interfaces_in_one_network_answers_on_each", || {
         let start = two_in_one_network();
         start.make();
-        let mut tools = Tools::open().unwrap();
+        let mut tools = ConfigHandles::open().unwrap();
         let plan = planned(&start.request(), &mut tools);
         let commands: Vec<_> = plan.steps.iter().map(|step| step.change.command()).collect();
-        let table = Route::open().unwrap().link("wlan0").unwrap().index + 1_000;
+        let table = RouteSocket::open().unwrap().link("wlan0").unwrap().index + 1_000;
         let expected = [
             "sysctl -w net.ipv4.conf.eth0.arp_ignore=1".to_owned(),
             "sysctl -w net.ipv4.conf.eth0.arp_announce=2".to_owned(),
@@ -481,12 +488,12 @@ fn endpoints_of_the_wrong_role_or_of_another_host_are_replaced() {
         let endpoints = vec![(0, 2, false, true), (5, 2, false, false)];
         let start = Start { endpoints, ..two_in_one_network() };
         start.make();
-        let plan = planned(&start.request(), &mut Tools::open().unwrap());
+        let plan = planned(&start.request(), &mut ConfigHandles::open().unwrap());
         let said = |wanted: &str| plan.steps.iter().any(|step| step.reason == wanted);
         assert!(said("203.0.113.6 is no address of this host"), "{plan:#?}");
         assert!(said("endpoint 10.0.0.1 is not announced, which servers do"), "{plan:#?}");
         let replaced = plan.steps.iter().find_map(|step| {
-            let Change::AddEndpoint(endpoint) = &step.change else { return None };
+            let ConfigChange::AddEndpoint(endpoint) = &step.change else { return None };
             (endpoint.address == ip("10.0.0.1")).then_some(endpoint)
         });
         assert_eq!(replaced.unwrap().id, Some(1), "under its number");

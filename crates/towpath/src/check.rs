@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use towpath_linux::live::{self, Finding, Probe, Tried};
+use towpath_linux::live::{self, ProbeKind, ProbeOutcome, ProbeResult};
 use towpath_measure::result::Warning;
 
 use crate::error::CliError;
@@ -56,7 +56,7 @@ pub(crate) fn check(arguments: &CheckArguments, ui: &mut Ui) -> Result<ExitCode,
             ui.warn(&Warning { text, hint: None });
         }
     }
-    let good = !tried.is_empty() && tried.iter().all(|one| one.finding == Finding::Works);
+    let good = !tried.is_empty() && tried.iter().all(|one| one.finding == ProbeOutcome::Works);
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
@@ -86,66 +86,70 @@ fn targets(arguments: &CheckArguments) -> Result<Vec<SocketAddr>, CliError> {
     Ok(targets)
 }
 
-fn line(tried: &Tried) -> String {
+fn line(tried: &ProbeResult) -> String {
     let time = |nanos: Option<u64>| match nanos.map(Duration::from_nanos) {
         Some(span) => format!("{:.1} ms", span.as_secs_f64() * 1e3),
         None => "-".to_owned(),
     };
     let probe = match tried.probe {
-        Probe::Tcp => "tcp",
-        Probe::Mptcp => "mptcp",
-        Probe::Udp => "udp",
-        Probe::Quic => "quic",
-        Probe::Mpquic => "mpquic",
+        ProbeKind::Tcp => "tcp",
+        ProbeKind::Mptcp => "mptcp",
+        ProbeKind::Udp => "udp",
+        ProbeKind::Quic => "quic",
+        ProbeKind::Mpquic => "mpquic",
     };
     let (connect, answer) = (time(tried.connect_ns), time(tried.answer_ns));
     let target = tried.target.to_string();
     format!("{target:44} {probe:6} {connect:>10} {answer:>10}  {}", in_words(&tried.finding))
 }
 
-pub(crate) fn in_words(finding: &Finding) -> String {
+pub(crate) fn in_words(finding: &ProbeOutcome) -> String {
     match finding {
-        Finding::Works => "works".to_owned(),
-        Finding::StrippedThere => {
+        ProbeOutcome::Works => "works".to_owned(),
+        ProbeOutcome::StrippedForward => {
             "plain TCP: MPTCP options are removed on the way there".to_owned()
         }
-        Finding::StrippedBack => "plain TCP: MPTCP options are removed on the way back".to_owned(),
-        Finding::Plain { why } => format!("plain TCP: {why}"),
-        Finding::Refused => "refused: nobody listens there".to_owned(),
-        Finding::Silent => "no answer".to_owned(),
-        Finding::Blocked => "blocked: TCP reaches the server, UDP does not".to_owned(),
-        Finding::Filtered => "filtered: UDP passes, packets of QUIC do not".to_owned(),
-        Finding::Without => "the server does not speak QUIC on this port".to_owned(),
-        Finding::Version => "another version of QUIC is spoken there".to_owned(),
-        Finding::SinglePath => {
+        ProbeOutcome::StrippedReverse => {
+            "plain TCP: MPTCP options are removed on the way back".to_owned()
+        }
+        ProbeOutcome::Plain { why } => format!("plain TCP: {why}"),
+        ProbeOutcome::Refused => "refused: nobody listens there".to_owned(),
+        ProbeOutcome::Silent => "no answer".to_owned(),
+        ProbeOutcome::Blocked => "blocked: TCP reaches the server, UDP does not".to_owned(),
+        ProbeOutcome::Filtered => "filtered: UDP passes, packets of QUIC do not".to_owned(),
+        ProbeOutcome::NoQuic => "the server does not speak QUIC on this port".to_owned(),
+        ProbeOutcome::VersionMismatch => "another version of QUIC is spoken there".to_owned(),
+        ProbeOutcome::SinglePath => {
             "one path: the server does not speak this draft of Multipath QUIC".to_owned()
         }
-        Finding::Unreachable { why } => format!("unreachable: {why}"),
-        Finding::NotTowpath { why } => format!("no towpath server: {why}"),
+        ProbeOutcome::Unreachable { why } => format!("unreachable: {why}"),
+        ProbeOutcome::NotTowpath { why } => format!("no towpath server: {why}"),
     }
 }
 
 /// What it means for measurements.
-fn advice(tried: &[Tried]) -> Vec<String> {
-    let any = |wanted: &dyn Fn(&Tried) -> bool| tried.iter().any(wanted);
+fn advice(tried: &[ProbeResult]) -> Vec<String> {
+    let any = |wanted: &dyn Fn(&ProbeResult) -> bool| tried.iter().any(wanted);
     let mut texts = Vec::new();
-    if any(&|one| matches!(one.finding, Finding::StrippedThere | Finding::StrippedBack)) {
+    if any(&|one| {
+        matches!(one.finding, ProbeOutcome::StrippedForward | ProbeOutcome::StrippedReverse)
+    }) {
         texts.push(
             "something on the way removes Multipath TCP: measurements over it fall back to TCP; \
              another port may pass"
                 .to_owned(),
         );
     }
-    if any(&|one| one.finding == Finding::Blocked) {
+    if any(&|one| one.finding == ProbeOutcome::Blocked) {
         texts.push("UDP is blocked: QUIC cannot work on that port".to_owned());
     }
-    if any(&|one| one.finding == Finding::Filtered) {
+    if any(&|one| one.finding == ProbeOutcome::Filtered) {
         texts.push("something on the way drops QUIC: another port may pass".to_owned());
     }
-    if any(&|one| one.finding == Finding::Without) {
+    if any(&|one| one.finding == ProbeOutcome::NoQuic) {
         texts.push("UDP was not free when the server started: it says so itself".to_owned());
     }
-    if !any(&|one| one.finding == Finding::Works) {
+    if !any(&|one| one.finding == ProbeOutcome::Works) {
         texts.push("is `towpath server` running there?".to_owned());
     }
     texts

@@ -67,7 +67,11 @@ fn measured(
     ui.progress(&format!("results: {}", folder.path.display()));
     ui.progress(&format!("page:    {}", page.display()));
     let whole = complete && runs.iter().all(|run| run.summary.is_some());
-    Ok(if interrupt::seen() { ExitCode::from(130) } else { ExitCode::from(u8::from(!whole)) })
+    Ok(if interrupt::is_interrupted() {
+        ExitCode::from(130)
+    } else {
+        ExitCode::from(u8::from(!whole))
+    })
 }
 
 /// How many repetitions are made if nobody says so. Simulated runs differ by what is drawn only.

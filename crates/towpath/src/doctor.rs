@@ -7,8 +7,8 @@ use std::process::ExitCode;
 
 use clap::Args;
 use towpath_linux::doctor::{
-    Action, Confidence, Finding, Order, PathShare, Report, Verdict, Whose, actions, diagnose,
-    examine,
+    Confidence, Diagnosis, DoctorOptions, Finding, FixAction, Health, PathShare, ProcessScope,
+    actions, diagnose, examine,
 };
 
 use crate::error::CliError;
@@ -61,11 +61,11 @@ pub(crate) fn doctor(arguments: &DoctorArguments, ui: &mut Ui) -> Result<ExitCod
     let address = |text: &Option<String>| text.as_deref().map(resolve).transpose();
     let secret = arguments.secret_file.as_deref().map(crate::server::read_secret).transpose()?;
     let programs = match arguments.pid {
-        Some(id) => Whose::Process(id),
-        None if arguments.all => Whose::Everybody,
-        None => Whose::Multipath,
+        Some(id) => ProcessScope::Process(id),
+        None if arguments.all => ProcessScope::All,
+        None => ProcessScope::Multipath,
     };
-    if let (Err(error), Whose::Process(id)) = (programs.can_be_seen(), programs) {
+    if let (Err(error), ProcessScope::Process(id)) = (programs.can_be_seen(), programs) {
         let reason = error.to_string().to_lowercase();
         let reason = reason.split(" (os error").next().unwrap_or_default();
         return Err(CliError::Unavailable {
@@ -75,7 +75,7 @@ pub(crate) fn doctor(arguments: &DoctorArguments, ui: &mut Ui) -> Result<ExitCod
     }
     let (connect, peer) = (address(&arguments.connect)?, address(&arguments.peer)?);
     let name = arguments.connect.as_deref().map(host).unwrap_or_default().to_owned();
-    let order = Order { connect, name, peer, secret, programs };
+    let order = DoctorOptions { connect, server_name: name, peer, secret, programs };
     let observation = examine(&order);
     let report = diagnose(&observation);
     let json = |text: Result<String, serde_json::Error>| {
@@ -91,12 +91,12 @@ pub(crate) fn doctor(arguments: &DoctorArguments, ui: &mut Ui) -> Result<ExitCod
     if arguments.fix {
         mend(&actions(&observation), ui)?;
     }
-    let wrong = matches!(report.verdict, Verdict::Impaired | Verdict::Broken);
+    let wrong = matches!(report.verdict, Health::Impaired | Health::Broken);
     Ok(if wrong { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }
 
 /// Says what is done, and does it.
-fn mend(actions: &[Action], ui: &mut Ui) -> Result<(), CliError> {
+fn mend(actions: &[FixAction], ui: &mut Ui) -> Result<(), CliError> {
     if actions.is_empty() {
         ui.progress("nothing here can be mended by a setting, a limit or an endpoint of this host");
     }
@@ -130,7 +130,7 @@ fn resolve(text: &str) -> Result<SocketAddr, CliError> {
     found.next().ok_or_else(|| wrong("the host has no address".to_owned()))
 }
 
-fn print(report: &Report, ui: &mut Ui) -> Result<(), CliError> {
+fn print(report: &Diagnosis, ui: &mut Ui) -> Result<(), CliError> {
     let (count, out) = (report.findings.len(), &mut ui.out);
     writeln!(out, "{}", wrap("", &verdict(report)))?;
     if !report.paths.is_empty() {
@@ -157,24 +157,20 @@ fn print(report: &Report, ui: &mut Ui) -> Result<(), CliError> {
 }
 
 /// All in all, in a sentence.
-fn verdict(report: &Report) -> String {
+fn verdict(report: &Diagnosis) -> String {
     let reason = report.reason.as_deref().unwrap_or_default();
     match report.verdict {
-        Verdict::Healthy => {
-            "healthy: Multipath TCP is used, and every path carries data".to_owned()
-        }
-        Verdict::OnePath => {
+        Health::Healthy => "healthy: Multipath TCP is used, and every path carries data".to_owned(),
+        Health::OnePath => {
             format!(
                 "one path only: Multipath TCP works, over {reason} alone: there is no other path"
             )
         }
-        Verdict::NotJudged => {
+        Health::Undetermined => {
             format!("not judged: nothing was found to be wrong, but {reason}")
         }
-        Verdict::Impaired => {
-            "impaired: Multipath TCP works, and less well than it could".to_owned()
-        }
-        Verdict::Broken => "broken: Multipath TCP does not work here".to_owned(),
+        Health::Impaired => "impaired: Multipath TCP works, and less well than it could".to_owned(),
+        Health::Broken => "broken: Multipath TCP does not work here".to_owned(),
     }
 }
 
@@ -192,7 +188,7 @@ fn details(finding: &Finding, out: &mut impl Write) -> Result<(), CliError> {
     for evidence in &finding.evidence {
         writeln!(out, "{}", wrap("   seen: ", evidence))?;
     }
-    if finding.claimed {
+    if finding.unverified {
         let text = "by the other host alone, which may be wrong: --fix does nothing about it";
         writeln!(out, "{}", wrap("   said: ", text))?;
     }

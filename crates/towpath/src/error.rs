@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use towpath_linux::exec::ExecError;
-use towpath_linux::files::Refusal;
+use towpath_linux::files::UnsafePath;
 use towpath_linux::lab::LabError;
 use towpath_linux::live::LiveError;
 use towpath_linux::run::RunError;
@@ -69,7 +69,7 @@ pub(crate) enum CliError {
 impl CliError {
     /// That a file or folder cannot be written; with the way out, where there is one to tell.
     pub(crate) fn unwritable(path: &Path, source: io::Error, hint: Option<&str>) -> Self {
-        let hint = Refusal::of(&source).map(Refusal::hint).or(hint).map(str::to_owned);
+        let hint = UnsafePath::of(&source).map(UnsafePath::hint).or(hint).map(str::to_owned);
         Self::Write { path: path.to_owned(), source, hint }
     }
 
@@ -92,7 +92,7 @@ impl CliError {
             }
             Self::Run(RunError::Capture(error))
             | Self::Lab(LabError::Run(RunError::Capture(error))) => {
-                let refused = Refusal::of(&error.source).map(Refusal::hint);
+                let refused = UnsafePath::of(&error.source).map(UnsafePath::hint);
                 Some(refused.unwrap_or("name a folder that you may write to").to_owned())
             }
             Self::Run(_) => None,

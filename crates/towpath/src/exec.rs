@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use serde_json::json;
-use towpath_linux::exec::{self, Launch, Outcomes, Tally};
-use towpath_linux::files::Named;
+use towpath_linux::exec::{self, Launch, OutcomeCounts, SocketSummary};
+use towpath_linux::files::OutputFile;
 
 use crate::arguments::{ExecArguments, ExecMethod};
 use crate::error::CliError;
@@ -23,7 +23,7 @@ pub(crate) fn exec(arguments: &ExecArguments, ui: &mut Ui) -> Result<ExitCode, C
         ExecMethod::Seccomp => supervised(arguments, ui),
         ExecMethod::Godebug => {
             let others = std::env::var_os("GODEBUG").filter(|value| !value.is_empty());
-            Err(exec::replace_by(&arguments.command, ("GODEBUG", godebug(others))).into())
+            Err(exec::exec(&arguments.command, ("GODEBUG", godebug(others))).into())
         }
     }
 }
@@ -34,13 +34,13 @@ fn supervised(arguments: &ExecArguments, ui: &mut Ui) -> Result<ExitCode, CliErr
     if let Some(path) = &arguments.report {
         let failed = |source| CliError::unwritable(path, source, None);
         // The program must not run in vain; and the supervisor leaves this folder.
-        Named::find(path).and_then(Named::create).map_err(failed)?;
+        OutputFile::find(path).and_then(OutputFile::create).map_err(failed)?;
         let words: Vec<_> = arguments.command.iter().map(|word| word.to_string_lossy()).collect();
         supervisor.push(std::path::absolute(path).map_err(failed)?.into());
         supervisor.push(words.join(" ").into());
     }
     let ended = exec::launch(&Launch { command: &arguments.command, supervisor: &supervisor })?;
-    match ended.said {
+    match ended.summary {
         Some(said) if !arguments.quiet || arguments.json => ui.progress(&said),
         Some(_) => {}
         None => ui.progress("towpath: what became of the sockets is not known"),
@@ -67,14 +67,14 @@ pub(crate) fn supervise(
     let describe = if form.as_deref() == Some(OsStr::new(JSON)) { as_json } else { sentence };
     let (path, command) = (arguments.next(), arguments.next().unwrap_or_default());
     let command = command.to_string_lossy();
-    let record = path.map(|path| exec::Record { path: path.into(), command: &command });
+    let record = path.map(|path| exec::RecordTarget { path: path.into(), command: &command });
     exec::supervise(record, &describe)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// `towpath: 3 sockets upgraded: 1 listens; 2 connections over Multipath TCP (1 of them over several
 /// subflows)`.
-fn sentence(tally: &Tally) -> String {
+fn sentence(tally: &SocketSummary) -> String {
     let mut parts = Vec::new();
     if tally.listening > 0 {
         parts.push(format!("{} listened", tally.listening));
@@ -132,7 +132,7 @@ fn sentence(tally: &Tally) -> String {
     text
 }
 
-fn fell_back(tally: &Tally) -> bool {
+fn fell_back(tally: &SocketSummary) -> bool {
     let single = tally.opened.single + tally.accepted.single;
     single > 0 || (tally.unseen > 0 && tally.answered < tally.handshakes)
 }
@@ -142,11 +142,11 @@ fn count(number: u64, thing: &str) -> String {
     format!("{number} {thing}{plural}")
 }
 
-fn as_json(tally: &Tally) -> String {
+fn as_json(tally: &SocketSummary) -> String {
     let refused = tally.refused.iter();
     let refused =
         refused.map(|(cause, sockets)| json!({"cause": cause.to_string(), "sockets": sockets}));
-    let outcomes = |outcomes: Outcomes| {
+    let outcomes = |outcomes: OutcomeCounts| {
         json!({
             "multipath": outcomes.multipath,
             "several_subflows": outcomes.several_subflows,
@@ -178,16 +178,16 @@ mod tests {
 
     #[test]
     fn the_sentence_reports_the_outcome_of_every_socket() {
-        assert_eq!(sentence(&Tally::default()), "towpath: 0 sockets upgraded");
-        let cause = exec::FallbackCause { counter: "C", meaning: "a plain listener", count: 1 };
-        let tally = Tally {
+        assert_eq!(sentence(&SocketSummary::default()), "towpath: 0 sockets upgraded");
+        let cause = exec::FallbackCounter { counter: "C", meaning: "a plain listener", count: 1 };
+        let tally = SocketSummary {
             upgraded: 6,
-            refused: [(exec::Refusal::Disabled, 2)].into(),
+            refused: [(exec::UpgradeRefusal::Disabled, 2)].into(),
             listening: 1,
             unseen: 1,
-            opened: Outcomes { multipath: 3, several_subflows: 2, single: 1 },
+            opened: OutcomeCounts { multipath: 3, several_subflows: 2, single: 1 },
             fallbacks: vec![cause],
-            ..Tally::default()
+            ..SocketSummary::default()
         };
         assert_eq!(
             sentence(&tally),
@@ -196,7 +196,7 @@ mod tests {
              2 sockets stayed TCP (net.mptcp.enabled is 0). Why: a plain listener (counter C)"
         );
         // Somebody else's fallback is not told when nothing of ours fell back.
-        let ours = Tally { opened: Outcomes::default(), ..tally };
+        let ours = SocketSummary { opened: OutcomeCounts::default(), ..tally };
         assert!(!sentence(&ours).contains("Why"));
         assert!(as_json(&ours).contains("\"fallback_counters\":[{"));
     }

@@ -63,7 +63,7 @@ fn explain_one(
                 (_, Some(Err(error))) => failed = Some(simulated(error)),
                 _ => {}
             }
-            failed.is_none() && !interrupt::seen()
+            failed.is_none() && !interrupt::is_interrupted()
         },
     );
     if let Some(error) = failed {

@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
-use towpath_linux::files::{Folder, Named, Readers};
+use towpath_linux::files::{Dir, OutputFile, ReadAccess};
 use towpath_measure::input::{self, DEFAULT_RESULT_LIMIT, ReadBudget};
 use towpath_measure::store::read_run_within;
 use towpath_report::StoredRun;
@@ -27,7 +27,7 @@ pub(crate) const ELSEWHERE: &str = "name a folder that you may write to with `--
 /// A folder for the results of one call.
 #[derive(Debug)]
 pub(crate) struct ResultFolder {
-    folder: Folder,
+    folder: Dir,
     pub(crate) path: PathBuf,
     /// Not named by the user: folders above it may have been made for it, too.
     usual: bool,
@@ -38,17 +38,17 @@ impl ResultFolder {
     /// that cannot be written, one among the temporary files that is this user's alone.
     pub(crate) fn create(wanted: Option<&Path>, scenario: &str) -> Result<Self, CliError> {
         if let Some(path) = wanted {
-            let folder = Folder::make(path);
+            let folder = Dir::make(path);
             let folder = folder.map_err(|source| CliError::unwritable(path, source, None))?;
             return Ok(Self { path: path.to_owned(), folder, usual: false });
         }
         let usual = Path::new("towpath-results").join(scenario);
-        let folder = Folder::make(&usual).and_then(|folder| folder.numbered());
+        let folder = Dir::make(&usual).and_then(|folder| folder.numbered());
         let folder = folder.or_else(|_| {
             let user = fs::metadata("/proc/self").map_or(0, |process| process.uid());
             let own = std::env::temp_dir().join(format!("towpath-results-{user}"));
-            Folder::private(&own, Readers::Nobody)
-                .and_then(|_| Folder::make(&own.join(scenario))?.numbered())
+            Dir::private(&own, ReadAccess::OwnerOnly)
+                .and_then(|_| Dir::make(&own.join(scenario))?.numbered())
                 .map_err(|source| CliError::unwritable(&own, source, Some(ELSEWHERE)))
         })?;
         Ok(Self { path: folder.path().to_owned(), folder, usual: true })
@@ -79,7 +79,7 @@ impl ResultFolder {
 }
 
 /// Puts a whole file into a folder; a link that has its name goes.
-pub(crate) fn write_in(folder: &Folder, name: &str, content: &[u8]) -> Result<PathBuf, CliError> {
+pub(crate) fn write_in(folder: &Dir, name: &str, content: &[u8]) -> Result<PathBuf, CliError> {
     let path = folder.path().join(name);
     let written = folder.write(name, content);
     written.map_err(|source| CliError::unwritable(&path, source, Some(ELSEWHERE)))?;
@@ -87,20 +87,20 @@ pub(crate) fn write_in(folder: &Folder, name: &str, content: &[u8]) -> Result<Pa
 }
 
 /// Opens a folder that the user has named, or makes it.
-pub(crate) fn folder(path: &Path) -> Result<Folder, CliError> {
-    Folder::make(path).map_err(|source| CliError::unwritable(path, source, Some(ELSEWHERE)))
+pub(crate) fn folder(path: &Path) -> Result<Dir, CliError> {
+    Dir::make(path).map_err(|source| CliError::unwritable(path, source, Some(ELSEWHERE)))
 }
 
 /// Writes a whole file whose name the user has spelt.
 pub(crate) fn write_named(path: &Path, content: &[u8]) -> Result<(), CliError> {
-    let written = Named::find(path).and_then(|named| named.write(content));
+    let written = OutputFile::find(path).and_then(|named| named.write(content));
     written.map_err(|source| CliError::unwritable(path, source, None))
 }
 
 /// A result that is being written.
 #[derive(Debug)]
 pub(crate) struct ResultFile<'a> {
-    folder: &'a Folder,
+    folder: &'a Dir,
     name: String,
     path: PathBuf,
     file: File,
@@ -116,9 +116,9 @@ impl ResultFile<'_> {
     /// Puts a whole result in the place of what was written while it was made.
     pub(crate) fn replace(&mut self, content: &[u8]) -> Result<(), CliError> {
         let whole = || {
-            let mut file = self.folder.begin(&self.name, Readers::Others)?;
+            let mut file = self.folder.create_temp(&self.name, ReadAccess::Umask)?;
             file.file().write_all(content)?;
-            file.keep()
+            file.persist()
         };
         self.file = whole().map_err(|source| CliError::unwritable(&self.path, source, None))?;
         Ok(())

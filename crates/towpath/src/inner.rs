@@ -12,11 +12,11 @@ use std::process::{ExitCode, ExitStatus};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use towpath_linux::lab::{Lab, LabError, Program, Said};
+use towpath_linux::lab::{LabError, LabJob, LabMessage, Program};
 use towpath_linux::preflight::{self, Emulation};
-use towpath_linux::run::{Job, Pcap};
+use towpath_linux::run::{PcapOptions, RunJob};
 use towpath_linux::sandbox::EmulatorThread;
-use towpath_linux::zoo::Opened;
+use towpath_linux::zoo::RunningCase;
 use towpath_linux::{interrupt, sandbox};
 use towpath_measure::result::{RunOrder, Warning};
 use towpath_measure::scenario::{Scenario, Transport};
@@ -137,7 +137,7 @@ pub(crate) fn stage(
     let order = order.unwrap_or_default();
     match stage {
         Stage::Outer => {
-            interrupt::leave_to_children();
+            interrupt::ignore();
             let status = sandbox::outer(&[INNER.into(), order])?;
             Ok(passed_on(status))
         }
@@ -149,7 +149,7 @@ pub(crate) fn stage(
             work(&order, thread, ui)
         }
         Stage::PreflightOuter => {
-            interrupt::leave_to_children();
+            interrupt::ignore();
             preflight::outer(OsStr::new(PREFLIGHT_INNER))
                 .map_or(Ok(()), |found| print(&found, ui))?;
             Ok(ExitCode::SUCCESS)
@@ -168,17 +168,17 @@ fn print(found: &Emulation, ui: &mut Ui) -> Result<(), CliError> {
 
 fn work(order: &Order, thread: EmulatorThread, ui: &mut Ui) -> Result<ExitCode, CliError> {
     let backend = order.backend.wanted();
-    let pcap = order.pcap.clone().map(|CaptureOrder { folder, name, snap_bytes }| Pcap {
+    let pcap = order.pcap.clone().map(|CaptureOrder { folder, name, snap_bytes }| PcapOptions {
         folder,
-        name,
-        snap_bytes,
+        file_prefix: name,
+        snaplen: snap_bytes,
     });
     match &order.work {
         Work::Run { transport, repeat, order: turn } => {
             let scenario = order.load()?;
             interrupt::catch();
             interrupt::catch_end_of_input().map_err(CliError::Spawn)?;
-            let job = Job {
+            let job = RunJob {
                 scenario,
                 transport: *transport,
                 repeat: *repeat,
@@ -199,24 +199,26 @@ fn work(order: &Order, thread: EmulatorThread, ui: &mut Ui) -> Result<ExitCode, 
                 host: *host,
                 command: command.iter().map(OsString::from).collect(),
             });
-            let lab = Lab { scenario, programs: programs.collect(), backend, pcap };
-            let say = &mut |said: Said<'_>| match said {
-                Said::Map(text) | Said::Note(text) => ui.progress(text),
-                Said::Warning(text) => ui.warn(&Warning { text: text.to_owned(), hint: None }),
-                Said::Hint(text) => ui.progress(&wrap("hint: ", text)),
+            let lab = LabJob { scenario, programs: programs.collect(), backend, pcap };
+            let say = &mut |said: LabMessage<'_>| match said {
+                LabMessage::Map(text) | LabMessage::Note(text) => ui.progress(text),
+                LabMessage::Warning(text) => {
+                    ui.warn(&Warning { text: text.to_owned(), hint: None })
+                }
+                LabMessage::Hint(text) => ui.progress(&wrap("hint: ", text)),
             };
             let mut out = result.as_ref().map(|(folder, name)| kept(folder, name)).transpose()?;
             let mut write =
                 |record: &_| out.as_mut().map_or(Ok(()), |out| write_record(out, record));
             let status = match result {
-                Some(_) => towpath_linux::lab::lab(&lab, thread, say, Some(&mut write))?,
-                None => towpath_linux::lab::lab(&lab, thread, say, None)?,
+                Some(_) => towpath_linux::lab::run_lab(&lab, thread, say, Some(&mut write))?,
+                None => towpath_linux::lab::run_lab(&lab, thread, say, None)?,
             };
             Ok(passed_on(status))
         }
         Work::Break { command } => {
             let situation = lab::find(&order.scenario)?;
-            let opened = Opened::open(situation, thread).map_err(LabError::from)?;
+            let opened = RunningCase::open(situation, thread).map_err(LabError::from)?;
             ui.progress(&lab::introduction(situation));
             let command: Vec<_> = command.iter().map(OsString::from).collect();
             Ok(passed_on(opened.run(&command)?))

@@ -9,7 +9,7 @@ use std::process::{ExitCode, Stdio};
 use serde_json::{Value, json};
 use towpath_linux::doctor::Cause;
 use towpath_linux::lab::Roles;
-use towpath_linux::zoo::{self, Situation, Truth};
+use towpath_linux::zoo::{self, FailureCase, GroundTruth};
 use towpath_linux::{interrupt, sandbox};
 use towpath_measure::result::FlowSummary;
 use towpath_measure::scenario::{Scenario, Transport};
@@ -128,7 +128,7 @@ fn programs(
 
 /// `towpath on`: another host's namespace, from within a lab.
 pub(crate) fn on(arguments: &OnArguments) -> Result<ExitCode, CliError> {
-    let status = towpath_linux::lab::on(&arguments.host, &arguments.command);
+    let status = towpath_linux::lab::run_on_host(&arguments.host, &arguments.command);
     Ok(passed_on(status.map_err(CliError::from)?))
 }
 
@@ -142,7 +142,7 @@ fn texts(command: &[OsString]) -> Result<Vec<String>, CliError> {
 }
 
 fn start(order: &Order) -> Result<ExitCode, CliError> {
-    interrupt::leave_to_children();
+    interrupt::ignore();
     let mut child = sandbox::spawn(&order.arguments()?, Stdio::inherit(), Stdio::inherit())
         .map_err(CliError::Spawn)?;
     Ok(passed_on(sandbox::wait(&mut child).map_err(CliError::Spawn)?))
@@ -155,8 +155,9 @@ fn lab_break(arguments: &BreakArguments, ui: &mut Ui) -> Result<ExitCode, CliErr
     let situation = find(name)?;
     if arguments.json {
         let mut json = as_json(situation);
-        if let (Some(drawn), Some(fields)) = (zoo::drawn(name), json.as_object_mut()) {
-            let Truth { causes, accepted, decidable, all_decidable, paths, drawn } = drawn.truth;
+        if let (Some(drawn), Some(fields)) = (zoo::random_case(name), json.as_object_mut()) {
+            let GroundTruth { causes, accepted, decidable, all_decidable, paths, summary: drawn } =
+                drawn.truth;
             let layer = |id: &&str| Cause::ALL.iter().find(|cause| cause.id() == *id);
             let areas: Vec<_> = causes.iter().filter_map(layer).map(|one| one.layer()).collect();
             fields.insert("areas".to_owned(), json!(areas));
@@ -186,7 +187,7 @@ fn lab_break(arguments: &BreakArguments, ui: &mut Ui) -> Result<ExitCode, CliErr
     })
 }
 
-pub(crate) fn find(name: &str) -> Result<&'static Situation, CliError> {
+pub(crate) fn find(name: &str) -> Result<&'static FailureCase, CliError> {
     zoo::find(name).ok_or_else(|| CliError::Unavailable {
         what: format!("no situation `{name}`"),
         hint: "`towpath lab break` lists them".to_owned(),
@@ -199,19 +200,19 @@ fn list(arguments: &BreakArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
         return Ok(ExitCode::SUCCESS);
     }
     if arguments.json {
-        let all: Vec<_> = zoo::situations().map(as_json).collect();
+        let all: Vec<_> = zoo::cases().map(as_json).collect();
         writeln!(ui.out, "{:#}", Value::from(all))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let width = zoo::situations().map(|situation| situation.name.len()).max().unwrap_or(0);
-    for Situation { name, title, .. } in zoo::situations() {
+    let width = zoo::cases().map(|situation| situation.name.len()).max().unwrap_or(0);
+    for FailureCase { name, title, .. } in zoo::cases() {
         writeln!(ui.out, "{name:<width$}  {title}")?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn as_json(situation: &Situation) -> Value {
-    let Situation { name, title, seen, why, cause, two_ends, .. } = situation;
+fn as_json(situation: &FailureCase) -> Value {
+    let FailureCase { name, title, seen, why, cause, two_ends, .. } = situation;
     json!({
         "name": name, "title": title, "seen": seen, "why": why, "cause": cause,
         "two_ends": two_ends,
@@ -220,13 +221,13 @@ fn as_json(situation: &Situation) -> Value {
 
 /// `docs/zoo.md`.
 fn page() -> String {
-    let (broken, healthy): (Vec<&Situation>, Vec<_>) =
-        zoo::situations().partition(|situation| situation.cause.is_some());
+    let (broken, healthy): (Vec<&FailureCase>, Vec<_>) =
+        zoo::cases().partition(|situation| situation.cause.is_some());
     let mut page = include_str!("zoo.md").to_owned();
     for (title, all) in [("Failures", broken), ("Healthy networks", healthy)] {
         let _ = writeln!(page, "\n## {title}");
         for situation in all {
-            let Situation { name, title, seen, why, cause, two_ends, .. } = *situation;
+            let FailureCase { name, title, seen, why, cause, two_ends, .. } = *situation;
             let cause = cause.map_or_else(String::new, |cause| format!(" *Cause:* `{cause}`."));
             let server = if two_ends { " *Server:* `towpath server`." } else { "" };
             let _ = writeln!(page, "\n### `{name}`: {title}\n");
@@ -237,8 +238,8 @@ fn page() -> String {
 }
 
 /// What people are told of a situation, in several lines.
-pub(crate) fn introduction(situation: &Situation) -> String {
-    let Situation { name, title, seen, why, cause, .. } = situation;
+pub(crate) fn introduction(situation: &FailureCase) -> String {
+    let FailureCase { name, title, seen, why, cause, .. } = situation;
     let target = situation.target();
     let cause = cause.unwrap_or("none: this network is healthy");
     format!(

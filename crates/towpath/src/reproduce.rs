@@ -117,7 +117,7 @@ pub(crate) fn reproduce(arguments: &ReproduceArguments, ui: &mut Ui) -> Result<E
 }
 
 fn stopped(ui: &mut Ui) -> ExitCode {
-    if !interrupt::seen() {
+    if !interrupt::is_interrupted() {
         return ExitCode::from(2);
     }
     let hint = Some("the same command goes on with what is missing".to_owned());

@@ -163,7 +163,7 @@ fn emulate(
         if place.position > 1 {
             pause(arguments.how.wait.unwrap_or_default());
         }
-        if interrupt::seen() {
+        if interrupt::is_interrupted() {
             return Ok(());
         }
         match one(arguments, scenario, (transport, repeat, place), folder, ui)? {
@@ -180,7 +180,7 @@ fn pause(span: Duration) {
     const NAP: Duration = Duration::from_millis(50);
     let clock = Clock::start();
     let end = clock.now() + span;
-    while clock.now() < end && !interrupt::seen() {
+    while clock.now() < end && !interrupt::is_interrupted() {
         clock.sleep_until(end.min(clock.now() + NAP));
     }
 }
@@ -329,7 +329,7 @@ fn one(
         let mut lifeline = child.stdin.take();
         for line in BufReader::new(pipe).lines() {
             let text = line.map_err(CliError::Spawn)? + "\n";
-            if interrupt::seen() {
+            if interrupt::is_interrupted() {
                 drop(lifeline.take());
             }
             let file: &mut ResultFile<'_> = match &mut file {
@@ -368,7 +368,7 @@ fn exit_code(runs: &[StoredRun], complete: bool) -> ExitCode {
         expected && began
     };
     let all = runs.iter().all(|run| run.summary.as_ref().is_some_and(good));
-    if interrupt::seen() {
+    if interrupt::is_interrupted() {
         ExitCode::from(130)
     } else if all && complete {
         ExitCode::SUCCESS

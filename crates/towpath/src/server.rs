@@ -14,7 +14,7 @@ use clap::Args;
 use serde_json::json;
 use towpath_linux::interrupt;
 use towpath_linux::live::{
-    self, Identity, Server, ServerConfig, ServerSaid, kept_identity, read_identity,
+    self, Identity, Server, ServerConfig, ServerEvent, load_or_create_identity, read_identity,
 };
 use towpath_measure::input;
 use towpath_measure::live::secret::MAX_SECRET_BYTES;
@@ -97,7 +97,7 @@ pub(crate) fn server(arguments: &ServerArguments, ui: &mut Ui) -> Result<ExitCod
         secret,
         limits,
         once: arguments.once,
-        tells_strangers: arguments.tell_strangers,
+        public_diagnostics: arguments.tell_strangers,
         identity: identity(arguments, ui)?,
     })?;
     interrupt::catch();
@@ -108,7 +108,7 @@ pub(crate) fn server(arguments: &ServerArguments, ui: &mut Ui) -> Result<ExitCod
     }
     let print = server.fingerprint().map(|print| format!("sha256:{print}"));
     for address in server.addresses() {
-        let quic = server.speaks_quic(address.port());
+        let quic = server.has_quic(address.port());
         if as_json {
             let certificate = print.as_ref().filter(|_| quic);
             let event = json!({
@@ -128,7 +128,7 @@ pub(crate) fn server(arguments: &ServerArguments, ui: &mut Ui) -> Result<ExitCod
     invite(arguments, &server, ui)?;
     let (lines, printed) = printer(as_json).map_err(CliError::Spawn)?;
     let last = lines.clone();
-    let tell = move |said: ServerSaid| {
+    let tell = move |said: ServerEvent| {
         let _ = lines.try_send(Some(said)); // dropped if the receiver lags or is gone
     };
     server.run(tell).map_err(CliError::Spawn)?;
@@ -139,11 +139,11 @@ pub(crate) fn server(arguments: &ServerArguments, ui: &mut Ui) -> Result<ExitCod
 
 /// Prints in a thread of its own, until it is given nothing: a test does not wait for whoever reads
 /// the output, or no longer does. When the receiver hears of it, everything is printed.
-fn printer(as_json: bool) -> io::Result<(SyncSender<Option<ServerSaid>>, Receiver<()>)> {
+fn printer(as_json: bool) -> io::Result<(SyncSender<Option<ServerEvent>>, Receiver<()>)> {
     let (lines, to_print) = mpsc::sync_channel(LINES);
     let (done, printed) = mpsc::sync_channel(1);
     let print = move || {
-        for said in to_print.iter().map_while(|said: Option<ServerSaid>| said) {
+        for said in to_print.iter().map_while(|said: Option<ServerEvent>| said) {
             // Whoever has closed the output does not want to know.
             let _ = if as_json {
                 writeln!(Screen::new(io::stdout()), "{}", as_event(&said))
@@ -208,7 +208,7 @@ fn identity(arguments: &ServerArguments, ui: &mut Ui) -> Result<Option<Identity>
         });
     }
     let kept = match state_folder() {
-        Some(folder) => kept_identity(&folder).map_err(|error| error.to_string()),
+        Some(folder) => load_or_create_identity(&folder).map_err(|error| error.to_string()),
         None => Err("neither XDG_STATE_HOME nor HOME names a folder".to_owned()),
     };
     Ok(kept.map_or_else(
@@ -247,19 +247,19 @@ pub(crate) fn read_secret(path: &Path) -> Result<Secret, CliError> {
     })
 }
 
-fn as_event(said: &ServerSaid) -> serde_json::Value {
+fn as_event(said: &ServerEvent) -> serde_json::Value {
     match said {
-        ServerSaid::Begun { client, transport, patterns } => json!({
+        ServerEvent::Begun { client, transport, patterns } => json!({
             "event": "begun",
             "client": client.map(|client| client.to_string()),
             "transport": transport,
             "patterns": patterns,
         }),
-        ServerSaid::Ended { client } => json!({
+        ServerEvent::Ended { client } => json!({
             "event": "ended",
             "client": client.map(|client| client.to_string()),
         }),
-        ServerSaid::WrongSecret { client, others } => json!({
+        ServerEvent::WrongSecret { client, others } => json!({
             "event": "wrong-secret",
             "client": client.map(|client| client.to_string()),
             "others": others,
@@ -267,19 +267,19 @@ fn as_event(said: &ServerSaid) -> serde_json::Value {
     }
 }
 
-fn as_text(said: &ServerSaid) -> String {
+fn as_text(said: &ServerEvent) -> String {
     let name = |client: &Option<std::net::SocketAddr>| {
         client.map_or_else(|| "a client that is gone".to_owned(), |client| client.to_string())
     };
     match said {
-        ServerSaid::Begun { client, transport, patterns } => {
+        ServerEvent::Begun { client, transport, patterns } => {
             format!("{} measures {} over {transport}", name(client), patterns.join(" and "))
         }
-        ServerSaid::Ended { client } => format!("{} is done", name(client)),
-        ServerSaid::WrongSecret { client, others: 0 } => {
+        ServerEvent::Ended { client } => format!("{} is done", name(client)),
+        ServerEvent::WrongSecret { client, others: 0 } => {
             format!("{} does not know the secret", name(client))
         }
-        ServerSaid::WrongSecret { client, others } => {
+        ServerEvent::WrongSecret { client, others } => {
             format!("{} does not know the secret, nor {others} others before it", name(client))
         }
     }

@@ -7,9 +7,10 @@ use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
-use towpath_linux::files::Folder;
+use towpath_linux::files::Dir;
 use towpath_linux::setup::{
-    self, Form, Host, Plan, Request, Role, SetupError, State, Step, StoredFile, Tools,
+    self, ConfigHandles, GeneratedFile, HostState, PersistTarget, PlanStep, SetupError, SetupPlan,
+    SetupRequest, SetupRole, SetupState,
 };
 use towpath_measure::result::Warning;
 
@@ -94,7 +95,7 @@ fn router(text: &str) -> Result<(String, IpAddr), String> {
 }
 
 pub(crate) fn setup(arguments: &SetupArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
-    let mut tools = Tools::open().map_err(SetupError::from)?;
+    let mut tools = ConfigHandles::open().map_err(SetupError::from)?;
     let folder = setup::folder().map_err(SetupError::from);
     if arguments.what.undo {
         return undo(&mut tools, &folder?, arguments.json, ui);
@@ -102,7 +103,7 @@ pub(crate) fn setup(arguments: &SetupArguments, ui: &mut Ui) -> Result<ExitCode,
     if arguments.what.apply {
         may_apply("applying a plan", "without --apply the plan is shown, for root to paste")?;
     }
-    let host = Host::read(&mut tools).map_err(SetupError::from)?;
+    let host = HostState::read(&mut tools).map_err(SetupError::from)?;
     let request = request(arguments)?;
     let plan = setup::plan(&host, &request, &mut tools).map_err(SetupError::from)?;
     for note in &plan.notes {
@@ -119,7 +120,7 @@ pub(crate) fn setup(arguments: &SetupArguments, ui: &mut Ui) -> Result<ExitCode,
         }
         return Ok(ExitCode::SUCCESS);
     }
-    let mut state = State::open(&folder?).map_err(SetupError::from)?;
+    let mut state = SetupState::open(&folder?).map_err(SetupError::from)?;
     setup::apply(&plan, &mut tools, &mut state)?;
     show(&plan, arguments.json, ui)?;
     if !plan.steps.is_empty() {
@@ -140,11 +141,11 @@ fn may_apply(what: &str, otherwise: &str) -> Result<(), CliError> {
     })
 }
 
-fn request(arguments: &SetupArguments) -> Result<Request, CliError> {
+fn request(arguments: &SetupArguments) -> Result<SetupRequest, CliError> {
     let role = match arguments.role {
-        Some(RoleChoice::Client) | None => Role::Client,
-        Some(RoleChoice::Server) => Role::Server,
-        Some(RoleChoice::Both) => Role::Both,
+        Some(RoleChoice::Client) | None => SetupRole::Client,
+        Some(RoleChoice::Server) => SetupRole::Server,
+        Some(RoleChoice::Both) => SetupRole::Both,
     };
     let mut peers = Vec::new();
     for peer in &arguments.peer {
@@ -160,11 +161,11 @@ fn request(arguments: &SetupArguments) -> Result<Request, CliError> {
         }
     }
     let (links, routers) = (arguments.dev.clone(), arguments.gateway.clone());
-    Ok(Request { role, peers, links, routers })
+    Ok(SetupRequest { role, peers, links, routers })
 }
 
 /// Commands with their reasons above them: a script.
-fn show(plan: &Plan, as_json: bool, ui: &mut Ui) -> Result<(), CliError> {
+fn show(plan: &SetupPlan, as_json: bool, ui: &mut Ui) -> Result<(), CliError> {
     if as_json {
         writeln!(ui.out, "{}", plan_json(plan))?;
         return Ok(());
@@ -184,7 +185,7 @@ fn show(plan: &Plan, as_json: bool, ui: &mut Ui) -> Result<(), CliError> {
     Ok(())
 }
 
-fn right(plan: &Plan) -> String {
+fn right(plan: &SetupPlan) -> String {
     if plan.uses.is_empty() {
         return "no address can be used".to_owned();
     }
@@ -192,8 +193,8 @@ fn right(plan: &Plan) -> String {
     format!("all is right for {}", used.collect::<Vec<_>>().join(", "))
 }
 
-fn plan_json(plan: &Plan) -> Value {
-    let step = |step: &Step| json!({"reason": step.reason, "command": step.change.command(), "change": step.change});
+fn plan_json(plan: &SetupPlan) -> Value {
+    let step = |step: &PlanStep| json!({"reason": step.reason, "command": step.change.command(), "change": step.change});
     let used = plan.uses.iter().map(|(link, ip)| json!({"interface": link, "address": ip}));
     json!({
         "steps": plan.steps.iter().map(step).collect::<Vec<_>>(),
@@ -204,12 +205,12 @@ fn plan_json(plan: &Plan) -> Value {
 }
 
 fn undo(
-    tools: &mut Tools,
+    tools: &mut ConfigHandles,
     folder: &Path,
     as_json: bool,
     ui: &mut Ui,
 ) -> Result<ExitCode, CliError> {
-    let mut state = State::open(folder).map_err(SetupError::from)?;
+    let mut state = SetupState::open(folder).map_err(SetupError::from)?;
     if !state.changes().is_empty() || setup::root_has_applied() {
         may_apply("taking back what was applied", "nothing was changed")?;
     }
@@ -236,8 +237,8 @@ fn undo(
 }
 
 /// What was applied earlier; without a folder, nothing was. What cannot be trusted is left out.
-fn applied(folder: &Path, ui: &mut Ui) -> Option<State> {
-    match State::open(folder) {
+fn applied(folder: &Path, ui: &mut Ui) -> Option<SetupState> {
+    match SetupState::open(folder) {
         Ok(state) => Some(state),
         Err(error) => {
             let text = format!("what was applied earlier is left out: {error}");
@@ -250,16 +251,16 @@ fn applied(folder: &Path, ui: &mut Ui) -> Option<State> {
 fn persist(
     form: FormChoice,
     arguments: &SetupArguments,
-    plan: &Plan,
-    state: Option<&State>,
+    plan: &SetupPlan,
+    state: Option<&SetupState>,
     ui: &mut Ui,
 ) -> Result<ExitCode, CliError> {
     let form = match form {
-        FormChoice::NetworkManager => Form::NetworkManager,
-        FormChoice::Systemd => Form::Systemd,
-        FormChoice::Script => Form::Script,
+        FormChoice::NetworkManager => PersistTarget::NetworkManager,
+        FormChoice::Systemd => PersistTarget::Systemd,
+        FormChoice::Script => PersistTarget::Script,
     };
-    let applied = state.map(State::changes).unwrap_or_default();
+    let applied = state.map(SetupState::changes).unwrap_or_default();
     let steps = setup::at_each_start(plan, applied);
     let stored = setup::stored(form, "Made by `towpath setup --persist`.", &steps);
     match &arguments.out {
@@ -290,13 +291,13 @@ fn persist(
             }
         }
     }
-    if form == Form::Systemd {
+    if form == PersistTarget::Systemd {
         ui.progress("then: systemctl daemon-reload && systemctl enable --now towpath-mptcp");
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn write_file(folder: &Folder, file: &StoredFile) -> Result<PathBuf, CliError> {
+fn write_file(folder: &Dir, file: &GeneratedFile) -> Result<PathBuf, CliError> {
     let name = Path::new(file.place).file_name().unwrap_or_default();
     let path = folder.path().join(name);
     // Root will run it.

@@ -123,12 +123,12 @@ pub(crate) fn run_all(
             let (done, all) = (index + 1, jobs.len());
             let each = clock.now().saturating_since(Instant::ZERO) / done as u32;
             ui.bar_with_time(done, all, each * (all - done) as u32);
-            failed.is_none() && !interrupt::seen()
+            failed.is_none() && !interrupt::is_interrupted()
         },
     );
     match failed {
         // What was done before is worth a report.
-        Some(_) if interrupt::seen() => Ok(()),
+        Some(_) if interrupt::is_interrupted() => Ok(()),
         Some(error) => Err(error),
         None => Ok(()),
     }
@@ -164,7 +164,7 @@ fn simulate(job: &SimJob, kept: &CaptureArguments) -> Result<Ended, CliError> {
     let outs = CaptureOutputs { writers: outs.collect(), snap_bytes: kept.snap, headers_only };
     let mut summary = None;
     let report = towpath_sim::run_captured(job, outs, &mut |record| {
-        if interrupt::seen() {
+        if interrupt::is_interrupted() {
             return Err(io::ErrorKind::Interrupted.into());
         }
         if let Record::Summary(last) = record {

@@ -161,7 +161,7 @@ fn run(arguments: &SweepArguments, path: &Path, ui: &mut Ui) -> Result<ExitCode,
         let status = sweep.status();
         ui.progress(&format!("{} of {} runs are done", status.done, status.runs));
     }
-    Ok(if interrupt::seen() {
+    Ok(if interrupt::is_interrupted() {
         ui.warn(&Warning {
             text: "the sweep was stopped".to_owned(),
             hint: Some("the same command goes on with what is missing".to_owned()),
@@ -278,7 +278,7 @@ fn verify(
         ui.bar(done, all);
         !worlds.over()
     })?;
-    if interrupt::seen() {
+    if interrupt::is_interrupted() {
         return Ok(ExitCode::from(130));
     }
     for (old, new) in &differ {

@@ -5,8 +5,8 @@ use std::io::{self, BufWriter, Read, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-use towpath_linux::capture::Capture;
-use towpath_linux::files::Named;
+use towpath_linux::capture::LiveCapture;
+use towpath_linux::files::OutputFile;
 use towpath_linux::interrupt;
 use towpath_measure::input;
 use towpath_measure::result::{Record, Warning};
@@ -112,13 +112,13 @@ fn capture(
         what,
         hint: hint.unwrap_or_else(|| "capture with another program and read its file".to_owned()),
     };
-    let mut capture = Capture::open(interface, arguments.duration)
+    let mut capture = LiveCapture::open(interface, arguments.duration)
         .map_err(|error| unavailable(error.to_string(), error.hint()))?;
     interrupt::catch();
     let until = arguments.duration.map_or("Ctrl-C".to_owned(), |span| format!("{span:?} are over"));
     ui.progress(&format!("capturing on {interface} until {until}"));
     let kept = arguments.write.as_ref().map(|path| {
-        let file = Named::find(path).and_then(Named::create);
+        let file = OutputFile::find(path).and_then(OutputFile::create);
         file.map(BufWriter::new).map_err(|source| CliError::unwritable(path, source, None))
     });
     let kept = kept.transpose()?;
@@ -136,7 +136,7 @@ fn capture(
 
 /// A capture of which a copy is kept.
 struct Kept<'a> {
-    capture: &'a mut Capture,
+    capture: &'a mut LiveCapture,
     kept: Option<BufWriter<File>>,
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use towpath_linux::files::Folder;
+use towpath_linux::files::Dir;
 use towpath_linux::{interrupt, sandbox};
 use towpath_measure::result::Record;
 use towpath_measure::scenario::World;
@@ -38,7 +38,7 @@ impl Worlds {
 
     /// Whether it makes no sense to go on: somebody stopped it, or the environment allows no run.
     pub(crate) fn over(&self) -> bool {
-        interrupt::seen() || self.unable()
+        interrupt::is_interrupted() || self.unable()
     }
 
     pub(crate) fn unable(&self) -> bool {
@@ -93,7 +93,7 @@ impl Worlds {
         let mut records = Vec::new();
         if let Some(pipe) = child.stdout.take() {
             for line in BufReader::new(pipe).lines() {
-                if interrupt::seen() {
+                if interrupt::is_interrupted() {
                     drop(lifeline.take());
                 }
                 let line = line.map_err(|error| error.to_string())?;
@@ -128,7 +128,7 @@ fn simulate(run: &StudyRun) -> Result<Vec<Record>, String> {
     let job = SimJob { scenario: Arc::new(*scenario), transport, repeat: 1, trace: true };
     let mut records = Vec::new();
     let report = towpath_sim::run(&job, Vec::new(), &mut |record| {
-        if interrupt::seen() {
+        if interrupt::is_interrupted() {
             return Err(io::ErrorKind::Interrupted.into());
         }
         records.push(record.clone());
@@ -144,7 +144,7 @@ struct Scratch(PathBuf);
 impl Scratch {
     fn new(index: usize) -> io::Result<Self> {
         let name = format!("towpath-sweep-{}-{index}", std::process::id());
-        let folder = Folder::scratch(&std::env::temp_dir(), &name);
+        let folder = Dir::scratch(&std::env::temp_dir(), &name);
         let folder = folder.map_err(|error| {
             let text = format!("{error} (TMPDIR=FOLDER names another place for temporary files)");
             io::Error::new(error.kind(), text)

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockaddrIn, recvmsg, setsockopt, sockopt};
 use nix::sys::time::TimeSpec;
-use towpath_linux::netlink::Route;
+use towpath_linux::netlink::RouteSocket;
 
 use crate::Failure;
 use crate::cases::{PACKET_BYTES, RATE_BPS};
@@ -18,17 +18,17 @@ use crate::cases::{PACKET_BYTES, RATE_BPS};
 /// Port of every receiving probe.
 pub(crate) const PORT: u16 = 5_301;
 /// Bytes written or read at once: as the project's own traffic and `iperf3` do.
-const CHUNK: usize = 128 * 1024;
+const CHUNK_BYTES: usize = 128 * 1024;
 /// Bytes of IPv4 and UDP headers.
-const HEADERS: usize = 28;
+const HEADER_BYTES: usize = 28;
 /// Bytes of an Ethernet header, which a TUN device does not count.
-const ETHERNET: u64 = 14;
+const ETHERNET_HEADER_BYTES: u64 = 14;
 /// A receiver without traffic ends after this time.
-const PATIENCE: Duration = Duration::from_secs(1);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(1);
 /// A sender stays this long behind its last packet.
 const LINGER: Duration = Duration::from_millis(200);
 /// The longest wait for the other side to be there.
-const LEAD: Duration = Duration::from_secs(5);
+const START_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What a probe can do, as its command-line words.
 pub(crate) fn run(kind: &str, words: &[&str]) -> Result<(), Failure> {
@@ -50,7 +50,7 @@ fn span(millis: &str) -> Result<Duration, Failure> {
     Ok(Duration::from_millis(millis.parse()?))
 }
 
-fn say(name: &str, value: f64) -> Result<(), Failure> {
+fn print_metric(name: &str, value: f64) -> Result<(), Failure> {
     // One write: two probes share the stream.
     io::stderr().write_all(format!("figure {name} {value}\n").as_bytes())?;
     Ok(())
@@ -59,7 +59,7 @@ fn say(name: &str, value: f64) -> Result<(), Failure> {
 /// Reads one connection to its end; the time counts from the first byte.
 fn tcp_receive() -> Result<(), Failure> {
     let (mut stream, _) = TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT))?.accept()?;
-    let mut buffer = vec![0; CHUNK];
+    let mut buffer = vec![0; CHUNK_BYTES];
     let mut bytes = stream.read(&mut buffer)?;
     let start = Instant::now();
     loop {
@@ -69,15 +69,15 @@ fn tcp_receive() -> Result<(), Failure> {
         }
     }
     let seconds = start.elapsed().as_secs_f64();
-    say("bytes", bytes as f64)?;
-    say("gbps", bytes as f64 * 8.0 / 1e9 / seconds)
+    print_metric("bytes", bytes as f64)?;
+    print_metric("gbps", bytes as f64 * 8.0 / 1e9 / seconds)
 }
 
 fn tcp_send(to: &str, length: Duration) -> Result<(), Failure> {
     let mut stream = connect(to)?;
     // Not every kernel has it as default, and BBR would measure its own pacing.
     socket2::SockRef::from(&stream).set_tcp_congestion(b"cubic")?;
-    let (data, start) = (vec![0x74; CHUNK], Instant::now());
+    let (data, start) = (vec![0x74; CHUNK_BYTES], Instant::now());
     while start.elapsed() < length {
         stream.write_all(&data)?;
     }
@@ -92,7 +92,7 @@ fn connect(to: &str) -> Result<TcpStream, Failure> {
     let (to, start): (SocketAddr, _) = (to.parse()?, Instant::now());
     loop {
         match TcpStream::connect(to) {
-            Err(_) if start.elapsed() < LEAD => thread::sleep(Duration::from_millis(10)),
+            Err(_) if start.elapsed() < START_TIMEOUT => thread::sleep(Duration::from_millis(10)),
             other => return Ok(other?),
         }
     }
@@ -109,7 +109,7 @@ fn udp_send(to: &str, per_second: u32, length: Duration) -> Result<(), Failure> 
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
     socket.connect(to.parse::<SocketAddr>()?)?;
     wait_for_receiver(&socket)?;
-    let mut packet = vec![0; PACKET_BYTES - HEADERS];
+    let mut packet = vec![0; PACKET_BYTES - HEADER_BYTES];
     let (start, count) = (Instant::now(), f64::from(per_second) * length.as_secs_f64());
     for number in 0..count as u32 {
         let due = Duration::from_nanos(u64::from(number) * 1_000_000_000 / u64::from(per_second));
@@ -126,7 +126,7 @@ fn udp_send(to: &str, per_second: u32, length: Duration) -> Result<(), Failure> 
     }
     // The network may vanish with this process, and packets are still under way.
     thread::sleep(LINGER);
-    say("sent", f64::from(count as u32))
+    print_metric("sent", f64::from(count as u32))
 }
 
 /// Packets that are too short to be counted, until the receiver answers one: then it listens, and
@@ -134,7 +134,7 @@ fn udp_send(to: &str, per_second: u32, length: Duration) -> Result<(), Failure> 
 fn wait_for_receiver(socket: &UdpSocket) -> Result<(), Failure> {
     socket.set_read_timeout(Some(Duration::from_millis(100)))?;
     let start = Instant::now();
-    while start.elapsed() < LEAD {
+    while start.elapsed() < START_TIMEOUT {
         let _ = socket.send(b"?"); // retried until the receiver answers
         if socket.recv(&mut [0; 8]).is_ok() {
             return Ok(());
@@ -145,11 +145,11 @@ fn wait_for_receiver(socket: &UdpSocket) -> Result<(), Failure> {
 
 fn udp_receiver() -> Result<UdpSocket, Failure> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT))?;
-    socket.set_read_timeout(Some(LEAD))?;
+    socket.set_read_timeout(Some(START_TIMEOUT))?;
     let mut question = [0; 8];
     let (_, from) = socket.recv_from(&mut question)?;
     socket.send_to(b"!", from)?;
-    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.set_read_timeout(Some(IDLE_TIMEOUT))?;
     Ok(socket)
 }
 
@@ -169,7 +169,7 @@ fn udp_receive(delay: Duration) -> Result<(), Failure> {
             MsgFlags::empty(),
         );
         let Ok(message) = read else { break };
-        if message.bytes < PACKET_BYTES - HEADERS {
+        if message.bytes < PACKET_BYTES - HEADER_BYTES {
             continue;
         }
         let received = message.cmsgs()?.find_map(|control| {
@@ -181,7 +181,7 @@ fn udp_receive(delay: Duration) -> Result<(), Failure> {
             errors.push((received.as_nanos() as f64 - sent as f64) - delay.as_nanos() as f64);
         }
     }
-    say("received", errors.len() as f64)?;
+    print_metric("received", errors.len() as f64)?;
     say_percentiles(errors)
 }
 
@@ -192,7 +192,7 @@ pub(crate) fn say_percentiles(mut errors: Vec<f64>) -> Result<(), Failure> {
     for (name, percent) in percentiles.into_iter().chain([("max", 100.0)]) {
         let rank = (percent / 100.0 * errors.len() as f64).ceil() as usize;
         let error = errors.get(rank.saturating_sub(1)).ok_or("nothing was received")?;
-        say(name, error / 1e3)?;
+        print_metric(name, error / 1e3)?;
     }
     Ok(())
 }
@@ -221,7 +221,7 @@ pub(crate) fn bare(per_second: u32, awake: bool, length: Duration) -> Vec<f64> {
 fn wire(length: Duration) -> Result<(), Failure> {
     let socket = udp_receiver()?;
     let watcher = thread::spawn(move || -> Result<f64, Failure> {
-        let mut route = Route::open()?;
+        let mut route = RouteSocket::open()?;
         let name = route.links()?.into_iter().find(|link| link.name != "lo" && link.is_up());
         let name = name.ok_or("no interface")?.name;
         thread::sleep(Duration::from_secs(1));
@@ -231,12 +231,12 @@ fn wire(length: Duration) -> Result<(), Failure> {
         let packets = after.stats.rx_packets - before.stats.rx_packets;
         let mut bytes = after.stats.rx_bytes - before.stats.rx_bytes;
         if after.mac.is_none() {
-            bytes += packets * ETHERNET;
+            bytes += packets * ETHERNET_HEADER_BYTES;
         }
         Ok(bytes as f64 * 8.0 / 1e6 / seconds)
     });
     let mut buffer = vec![0; PACKET_BYTES];
     while socket.recv(&mut buffer).is_ok() {}
     let mbps = watcher.join().map_err(|_| "the watcher panicked")??;
-    say("interface_mbps", mbps)
+    print_metric("interface_mbps", mbps)
 }

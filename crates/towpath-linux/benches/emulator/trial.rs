@@ -9,8 +9,8 @@ use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use towpath_linux::netlink::{Prefix, Route, Tbf, VethEnd};
-use towpath_linux::run::Job;
+use towpath_linux::netlink::{Prefix, RouteSocket, Tbf, VethEnd};
+use towpath_linux::run::RunJob;
 use towpath_linux::sandbox::{self, EmulatorThread};
 use towpath_linux::{Backend, Namespace};
 use towpath_measure::result::{Link, Record};
@@ -134,7 +134,7 @@ fn emulated(
 ) -> Result<(), Failure> {
     let text = scenario(case, segments, length)?;
     let scenario = Arc::new(Scenario::parse("bench.toml", &text, &no_files)?);
-    let job = Job {
+    let job = RunJob {
         scenario,
         transport: Transport::Tcp,
         repeat: 1,
@@ -147,19 +147,22 @@ fn emulated(
         match record {
             Record::Meta(meta) => {
                 let priority = meta.conditions.get("emulator priority");
-                say("priority", priority.map_or("unknown", String::as_str));
+                print_metric("priority", priority.map_or("unknown", String::as_str));
             }
             Record::Link(link) if link.direction == DataDirection::Up => {
                 delivered.push(wire_bytes(link));
             }
             Record::Timing(noise) => {
-                say("emulator_cpu", noise.emulator_cpu_s);
+                print_metric("emulator_cpu", noise.emulator_cpu_s);
                 let share = |seconds: f64| 100.0 * seconds / length.as_secs_f64();
-                say("emulator_share", share(noise.emulator_cpu_s));
-                say("awake_share", share(noise.waiting.map_or(0.0, |waiting| waiting.awake_s)));
-                say("late_p50", noise.lateness_p50_ns as f64 / 1e3);
-                say("late_p99", noise.lateness_p99_ns as f64 / 1e3);
-                say("lost", noise.lost_packets);
+                print_metric("emulator_share", share(noise.emulator_cpu_s));
+                print_metric(
+                    "awake_share",
+                    share(noise.waiting.map_or(0.0, |waiting| waiting.awake_s)),
+                );
+                print_metric("late_p50", noise.lateness_p50_ns as f64 / 1e3);
+                print_metric("late_p99", noise.lateness_p99_ns as f64 / 1e3);
+                print_metric("lost", noise.lost_packets);
             }
             Record::Summary(summary) => {
                 for failure in summary.flows.iter().filter_map(|flow| flow.failure.as_ref()) {
@@ -182,7 +185,7 @@ fn emulated(
         Ok(())
     })?;
     if let Some(mbps) = steady_rate(&delivered, length) {
-        say("link_mbps", mbps);
+        print_metric("link_mbps", mbps);
     }
     Ok(())
 }
@@ -202,7 +205,7 @@ between = ["near", "far"]
 segments = "{segments}"
 {link}
 [[flows]]
-from = "far"
+from = "far_boxes"
 to = "near"
 run = "{receiver}"
 [[flows]]
@@ -216,7 +219,7 @@ sample = "100 ms"
     ))
 }
 
-fn say(name: &str, value: impl std::fmt::Display) {
+fn print_metric(name: &str, value: impl std::fmt::Display) {
     // Stderr may be closed.
     let _ = io::stderr().write_all(format!("figure {name} {value}\n").as_bytes());
 }
@@ -254,8 +257,8 @@ fn bare(
 /// The probes in two namespaces with a veth pair between them and no emulator.
 fn veth(case: &Case, length: Duration) -> Result<(), Failure> {
     let (near, far) = (Namespace::create()?, Namespace::create()?);
-    let mut here = near.run(Route::open)??;
-    let mut there = far.run(Route::open)??;
+    let mut here = near.run(RouteSocket::open)??;
+    let mut there = far.run(RouteSocket::open)??;
     let end = |name, namespace| VethEnd { name, namespace, ..VethEnd::default() };
     here.add_veth(&end("link", None), &end("link", Some(far.as_fd())))?;
     for (route, address) in [(&mut here, NEAR), (&mut there, FAR)] {

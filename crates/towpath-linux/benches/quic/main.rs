@@ -32,20 +32,20 @@ type Failure = Box<dyn Error + Send + Sync>;
 /// Let windows grow before anything counts.
 const WARM_UP: Duration = Duration::from_millis(300);
 /// Bytes written at once.
-const CHUNK: usize = 128 * 1024;
+const CHUNK_BYTES: usize = 128 * 1024;
 /// UDP payload at most: an Ethernet's.
-const LARGEST_DATAGRAM: u16 = 1_472;
+const MAX_DATAGRAM: u16 = 1_472;
 /// Flow-control window.
-const WINDOW: u32 = 1_250_000;
+const WINDOW_BYTES: u32 = 1_250_000;
 
 /// Who speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Speaker {
+enum BenchedStack {
     Towpath { multipath: bool },
     Quinn,
 }
 
-impl Speaker {
+impl BenchedStack {
     const ALL: [Self; 3] =
         [Self::Towpath { multipath: false }, Self::Quinn, Self::Towpath { multipath: true }];
 
@@ -98,7 +98,7 @@ struct Figures {
     for_cpu: f64,
 }
 
-fn trial(speaker: Speaker, length: Duration) -> Result<Figures, Failure> {
+fn trial(speaker: BenchedStack, length: Duration) -> Result<Figures, Failure> {
     let shared = Arc::new(Shared::default());
     let measured = {
         let shared = Arc::clone(&shared);
@@ -115,8 +115,8 @@ fn trial(speaker: Speaker, length: Duration) -> Result<Figures, Failure> {
         })
     };
     match speaker {
-        Speaker::Towpath { multipath } => own::run(&shared, multipath)?,
-        Speaker::Quinn => other::run(&shared)?,
+        BenchedStack::Towpath { multipath } => own::run(&shared, multipath)?,
+        BenchedStack::Quinn => other::run(&shared)?,
     }
     measured.join().map_err(|_| "the measuring thread panicked".into())
 }
@@ -147,8 +147,8 @@ fn measure() -> Result<(), Failure> {
     }
     let rounds = number(&arguments, "--rounds", 10)?;
     let length = Duration::from_secs(number(&arguments, "--seconds", 1)?.into());
-    let mut figures: Vec<(Speaker, Vec<Figures>)> =
-        Speaker::ALL.iter().map(|speaker| (*speaker, Vec::new())).collect();
+    let mut figures: Vec<(BenchedStack, Vec<Figures>)> =
+        BenchedStack::ALL.iter().map(|speaker| (*speaker, Vec::new())).collect();
     for round in 0..rounds {
         let mut order: Vec<_> = figures.iter_mut().collect();
         if round % 2 == 1 {
@@ -168,9 +168,9 @@ fn quartiles(mut values: Vec<f64>) -> [f64; 3] {
     [1, 2, 3].map(|part| values.get(last * part / 4).copied().unwrap_or(f64::NAN))
 }
 
-fn print(figures: &[(Speaker, Vec<Figures>)]) -> Result<(), Failure> {
+fn print(figures: &[(BenchedStack, Vec<Figures>)]) -> Result<(), Failure> {
     let mut out = io::stdout();
-    let reference = figures.iter().find(|(speaker, _)| *speaker == Speaker::Quinn);
+    let reference = figures.iter().find(|(speaker, _)| *speaker == BenchedStack::Quinn);
     let reference: Vec<f64> =
         reference.into_iter().flat_map(|(_, all)| all).map(|one| one.for_cpu).collect();
     writeln!(out, "| | Gbit/s | Gbit a processor second | … of quinn's in the same round |")?;

@@ -12,7 +12,7 @@ use quinn::{ClientConfig, Endpoint, MtuDiscoveryConfig, ServerConfig, TransportC
 use tokio::runtime::{Builder, Runtime};
 use towpath_quic::identity::PemIdentity;
 
-use super::{CHUNK, Failure, LARGEST_DATAGRAM, Shared, WINDOW, any_port};
+use super::{CHUNK_BYTES, Failure, MAX_DATAGRAM, Shared, WINDOW_BYTES, any_port};
 
 fn runtime() -> Result<Runtime, Failure> {
     Ok(Builder::new_current_thread().enable_all().build()?)
@@ -21,12 +21,12 @@ fn runtime() -> Result<Runtime, Failure> {
 fn transport() -> Arc<TransportConfig> {
     let mut transport = TransportConfig::default();
     let mut discovery = MtuDiscoveryConfig::default();
-    discovery.upper_bound(LARGEST_DATAGRAM);
+    discovery.upper_bound(MAX_DATAGRAM);
     transport
         .mtu_discovery_config(Some(discovery))
-        .stream_receive_window(WINDOW.into())
-        .receive_window(WINDOW.into())
-        .send_window(4 * u64::from(WINDOW));
+        .stream_receive_window(WINDOW_BYTES.into())
+        .receive_window(WINDOW_BYTES.into())
+        .send_window(4 * u64::from(WINDOW_BYTES));
     Arc::new(transport)
 }
 
@@ -57,7 +57,7 @@ fn configs() -> Result<(ServerConfig, ClientConfig), Failure> {
 async fn serve(endpoint: Endpoint) -> Result<(), Failure> {
     let connection = endpoint.accept().await.ok_or("closed")?.await?;
     let (mut send, _receive) = connection.accept_bi().await?;
-    let data = bytes::Bytes::from(vec![7; CHUNK]);
+    let data = bytes::Bytes::from(vec![7; CHUNK_BYTES]);
     while send.write_chunk(data.clone()).await.is_ok() {}
     Ok(())
 }
@@ -79,7 +79,8 @@ pub(super) fn run(shared: &Arc<Shared>) -> Result<(), Failure> {
         let (mut send, mut receive) = connection.open_bi().await?;
         send.finish()?;
         while !shared.is_over() {
-            let chunk = receive.read_chunk(CHUNK, true).await?.ok_or("the stream has ended")?;
+            let chunk =
+                receive.read_chunk(CHUNK_BYTES, true).await?.ok_or("the stream has ended")?;
             shared.read(chunk.bytes.len());
         }
         connection.close(0_u32.into(), b"");

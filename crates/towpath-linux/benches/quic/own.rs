@@ -6,18 +6,20 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use towpath_linux::quic::{End, Happened, Host, HostConfig, Interfaces};
-use towpath_linux::{Clock, Pipe};
+use towpath_linux::quic::{
+    ConnectionEvent, HostConfig, InterfacePolicy, QuicHandle, StreamHandler,
+};
+use towpath_linux::{ByteStream, Clock};
 use towpath_net::Instant;
 use towpath_quic::{ConnectionError, QuicConfig};
 
-use super::{CHUNK, Failure, LARGEST_DATAGRAM, Shared, WINDOW};
+use super::{CHUNK_BYTES, Failure, MAX_DATAGRAM, Shared, WINDOW_BYTES};
 
 /// Writes as much as it can.
 struct Source(Bytes);
 
-impl End for Source {
-    fn progress(&mut self, now: Instant, pipe: &mut dyn Pipe) {
+impl StreamHandler for Source {
+    fn progress(&mut self, now: Instant, pipe: &mut dyn ByteStream) {
         while pipe.write(now, &mut self.0.clone()) == self.0.len() {}
     }
 
@@ -27,8 +29,8 @@ impl End for Source {
 /// Reads everything.
 struct Sink(Arc<Shared>, mpsc::Sender<()>);
 
-impl End for Sink {
-    fn progress(&mut self, now: Instant, pipe: &mut dyn Pipe) {
+impl StreamHandler for Sink {
+    fn progress(&mut self, now: Instant, pipe: &mut dyn ByteStream) {
         while let Some(data) = pipe.read(now) {
             if data.is_empty() {
                 return;
@@ -43,22 +45,22 @@ impl End for Sink {
     fn closed(&mut self, _: Instant, _: Option<&ConnectionError>) {}
 }
 
-fn host(name: &str) -> Result<Host, Failure> {
+fn host(name: &str) -> Result<QuicHandle, Failure> {
     let config = HostConfig {
         name: name.to_owned(),
         clock: Clock::start(),
         seed: None,
         namespace: None,
-        interfaces: Interfaces::all(),
+        interfaces: InterfacePolicy::all(),
     };
-    Ok(Host::start(config)?)
+    Ok(QuicHandle::start(config)?)
 }
 
 pub(super) fn run(shared: &Arc<Shared>, multipath: bool) -> Result<(), Failure> {
     let config = QuicConfig {
         multipath,
-        max_datagram_bytes: LARGEST_DATAGRAM,
-        receive_window_bytes: u64::from(WINDOW),
+        max_datagram_bytes: MAX_DATAGRAM,
+        receive_window_bytes: u64::from(WINDOW_BYTES),
         ..QuicConfig::default()
     };
     let (server, client) = (host("server")?, host("client")?);
@@ -66,8 +68,8 @@ pub(super) fn run(shared: &Arc<Shared>, multipath: bool) -> Result<(), Failure> 
     let (_, port) = server.call(|turn| {
         turn.listen(0, accepting, |turn, connection| {
             turn.on_event(connection, |turn, connection, happened| {
-                if let Happened::Opened(stream) = happened {
-                    let data = Bytes::from(vec![7; CHUNK]);
+                if let ConnectionEvent::Opened(stream) = happened {
+                    let data = Bytes::from(vec![7; CHUNK_BYTES]);
                     turn.attach(connection, *stream, Box::new(Source(data)));
                 }
             });
@@ -79,7 +81,7 @@ pub(super) fn run(shared: &Arc<Shared>, multipath: bool) -> Result<(), Failure> 
         let remote = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port);
         let connection = turn.connect(None, remote, config)?;
         turn.on_event(connection, move |turn, connection, happened| {
-            if *happened != Happened::Connected {
+            if *happened != ConnectionEvent::Connected {
                 return;
             }
             let Some(stream) = turn.host.open_stream(connection) else { return };

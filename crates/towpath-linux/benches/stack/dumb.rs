@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use socket2::Protocol;
-use towpath_linux::stack::Device;
+use towpath_linux::stack::StackDevice;
 use towpath_mptcp::wire::{Ecn, Flags, Options, Packet, Payload, Segment};
 
 use crate::network::{MTU, Network, address, target};
@@ -20,10 +20,10 @@ const LOCAL_PORT: u16 = 40_000;
 /// Payload of a packet: no options.
 const MSS: u16 = MTU - 40;
 /// The most whole packets that fit into 64 KiB with their header.
-const SUPER_SEGMENT: usize = (65_535 - 40) / MSS as usize * MSS as usize;
+const SUPER_SEGMENT_BYTES: usize = (65_535 - 40) / MSS as usize * MSS as usize;
 const SCALE: u8 = 9;
 /// In flight at most: what fits into a processor's cache.
-const FLIGHT: u32 = 2 << 20;
+const MAX_IN_FLIGHT_BYTES: u32 = 2 << 20;
 /// Reads in a row.
 const BATCH: usize = 32;
 
@@ -42,7 +42,7 @@ pub(crate) fn trial(case: Case, length: Duration) -> Result<Figures, Failure> {
 }
 
 struct Peer {
-    device: Device,
+    device: StackDevice,
     sends: bool,
     shared: Arc<Shared>,
     data: Bytes,
@@ -60,12 +60,12 @@ struct Peer {
 }
 
 impl Peer {
-    fn new(device: Device, sends: bool, shared: Arc<Shared>) -> Self {
+    fn new(device: StackDevice, sends: bool, shared: Arc<Shared>) -> Self {
         Self {
             device,
             sends,
             shared,
-            data: Bytes::from(vec![0x74; SUPER_SEGMENT]),
+            data: Bytes::from(vec![0x74; SUPER_SEGMENT_BYTES]),
             next: 1,
             unacked: 0,
             expected: 0,
@@ -117,7 +117,7 @@ impl Peer {
             self.shared.subflows.store(1, Ordering::Relaxed);
             return;
         }
-        if segment.ack.wrapping_sub(self.unacked) <= FLIGHT {
+        if segment.ack.wrapping_sub(self.unacked) <= MAX_IN_FLIGHT_BYTES {
             self.unacked = segment.ack;
         }
         self.window = u32::from(segment.window) << self.scale;
@@ -141,12 +141,13 @@ impl Peer {
 
     fn fill(&mut self) -> Result<bool, Failure> {
         let mut sent = false;
-        while self.next.wrapping_sub(self.unacked) + SUPER_SEGMENT as u32 <= self.window.min(FLIGHT)
+        while self.next.wrapping_sub(self.unacked) + SUPER_SEGMENT_BYTES as u32
+            <= self.window.min(MAX_IN_FLIGHT_BYTES)
         {
             let flags = Flags::ACK.with(Flags::PSH);
             let data = Payload::from(self.data.clone());
             self.send(self.next, flags, Options::default(), data, MSS)?;
-            self.next = self.next.wrapping_add(SUPER_SEGMENT as u32);
+            self.next = self.next.wrapping_add(SUPER_SEGMENT_BYTES as u32);
             sent = true;
         }
         Ok(sent)

@@ -10,15 +10,15 @@ use std::time::Duration;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use towpath_linux::Namespace;
 use towpath_linux::netlink::{
-    Endpoint, EndpointFlags, MptcpPm, Prefix, Route, RouteSpec, RuleSpec, VethEnd,
+    Endpoint, EndpointFlags, MptcpPm, Prefix, RouteSocket, RouteSpec, RuleSpec, VethEnd,
 };
 
 use crate::network::{PORT, address, settle, target};
 use crate::{Case, Failure, Figures, Shared, observe};
 
 /// Bytes written or read at once.
-const CHUNK: usize = 128 * 1024;
-const PATIENCE: Duration = Duration::from_secs(5);
+const CHUNK_BYTES: usize = 128 * 1024;
+const HANG_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(crate) fn socket(namespace: &Namespace, protocol: Protocol) -> Result<Socket, Failure> {
     let socket = namespace.run(|| Socket::new(Domain::IPV4, Type::STREAM, Some(protocol)))??;
@@ -37,7 +37,7 @@ pub(crate) fn serve(
     listener.set_reuse_address(true)?;
     listener.bind(&SockAddr::from(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), PORT)))?;
     listener.listen(8)?;
-    listener.set_read_timeout(Some(PATIENCE))?;
+    listener.set_read_timeout(Some(HANG_TIMEOUT))?;
     let shared = Arc::clone(shared);
     Ok(thread::spawn(move || {
         let Ok((stream, _)) = listener.accept() else { return };
@@ -48,7 +48,7 @@ pub(crate) fn serve(
 }
 
 fn read(stream: &Socket, shared: &Shared) {
-    let mut buffer = vec![0; CHUNK];
+    let mut buffer = vec![0; CHUNK_BYTES];
     let mut plain = stream;
     while !shared.is_over() {
         match io_read(&mut plain, &mut buffer) {
@@ -71,7 +71,7 @@ fn io_read(plain: &mut &Socket, buffer: &mut [u8]) -> Option<usize> {
 }
 
 fn write(stream: &Socket, shared: &Shared) {
-    let data = vec![0x74; CHUNK];
+    let data = vec![0x74; CHUNK_BYTES];
     while !shared.is_over() {
         match stream.send(&data) {
             Ok(_) => {}
@@ -87,8 +87,8 @@ pub(crate) fn trial(case: Case, length: Duration) -> Result<Figures, Failure> {
     let (near, far) = (Namespace::create()?, Namespace::create()?);
     far.run(settle)??;
     near.run(settle)??;
-    let mut here = near.run(Route::open)??;
-    let mut there = far.run(Route::open)??;
+    let mut here = near.run(RouteSocket::open)??;
+    let mut there = far.run(RouteSocket::open)??;
     for path in 0..case.paths {
         let name = format!("path{path}");
         let end = |namespace| VethEnd { name: &name, namespace, ..VethEnd::default() };
@@ -119,7 +119,7 @@ pub(crate) fn trial(case: Case, length: Duration) -> Result<Figures, Failure> {
     shared.subflows.store(u64::from(case.paths), Ordering::Relaxed);
     let server = serve(&far, Protocol::MPTCP, true, &shared)?;
     let client = socket(&near, Protocol::MPTCP)?;
-    client.connect_timeout(&SockAddr::from(target()), PATIENCE)?;
+    client.connect_timeout(&SockAddr::from(target()), HANG_TIMEOUT)?;
     let writer = {
         let shared = Arc::clone(&shared);
         thread::spawn(move || write(&client, &shared))

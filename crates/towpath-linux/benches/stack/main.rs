@@ -38,7 +38,7 @@ const WARM_UP: Duration = Duration::from_millis(500);
 
 /// Who speaks with the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Speaker {
+enum BenchedStack {
     Towpath,
     Dumb,
     MptcpRs,
@@ -48,7 +48,7 @@ enum Speaker {
 /// One row of the table. `sends`: the speaker sends, the other end's kernel receives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Case {
-    speaker: Speaker,
+    speaker: BenchedStack,
     paths: u8,
     sends: bool,
 }
@@ -56,13 +56,16 @@ struct Case {
 impl Case {
     fn all() -> Vec<Self> {
         let mut all = Vec::new();
-        for (speaker, most) in
-            [(Speaker::Towpath, 2), (Speaker::Dumb, 1), (Speaker::MptcpRs, 2), (Speaker::Kernel, 2)]
-        {
+        for (speaker, most) in [
+            (BenchedStack::Towpath, 2),
+            (BenchedStack::Dumb, 1),
+            (BenchedStack::MptcpRs, 2),
+            (BenchedStack::Kernel, 2),
+        ] {
             for paths in 1..=most {
                 for sends in [true, false] {
                     // The kernel is at both ends: one direction says it all.
-                    if sends || speaker != Speaker::Kernel {
+                    if sends || speaker != BenchedStack::Kernel {
                         all.push(Self { speaker, paths, sends });
                     }
                 }
@@ -73,14 +76,14 @@ impl Case {
 
     fn name(self) -> String {
         let speaker = match self.speaker {
-            Speaker::Towpath => "towpath",
-            Speaker::Dumb => "dumb",
-            Speaker::MptcpRs => "mptcp-rs",
-            Speaker::Kernel => "kernel",
+            BenchedStack::Towpath => "towpath",
+            BenchedStack::Dumb => "dumb",
+            BenchedStack::MptcpRs => "mptcp-rs",
+            BenchedStack::Kernel => "kernel",
         };
         let paths = if self.paths == 1 { "1 path" } else { "2 paths" };
         let direction = match (self.speaker, self.sends) {
-            (Speaker::Kernel, _) => "both ends",
+            (BenchedStack::Kernel, _) => "both ends",
             (_, true) => "sends",
             (_, false) => "receives",
         };
@@ -224,10 +227,10 @@ fn measure(plan: &Plan) -> Result<(), Failure> {
 
 fn trial(case: Case, length: Duration) -> Result<Figures, Failure> {
     match case.speaker {
-        Speaker::Towpath => own::trial(case, length),
-        Speaker::Dumb => dumb::trial(case, length),
-        Speaker::MptcpRs => other::trial(case, length),
-        Speaker::Kernel => kernel::trial(case, length),
+        BenchedStack::Towpath => own::trial(case, length),
+        BenchedStack::Dumb => dumb::trial(case, length),
+        BenchedStack::MptcpRs => other::trial(case, length),
+        BenchedStack::Kernel => kernel::trial(case, length),
     }
 }
 

@@ -4,8 +4,8 @@ use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use towpath_linux::Namespace;
-use towpath_linux::netlink::{MptcpLimits, MptcpPm, Prefix, Route};
-use towpath_linux::stack::Device;
+use towpath_linux::netlink::{MptcpLimits, MptcpPm, Prefix, RouteSocket};
+use towpath_linux::stack::StackDevice;
 
 use crate::Failure;
 
@@ -18,7 +18,7 @@ const TX_QUEUE_PACKETS: u32 = 5_000;
 /// kernel's address is `.1`, ours `.2`.
 pub(crate) struct Network {
     pub(crate) namespace: Namespace,
-    pub(crate) devices: Vec<Device>,
+    pub(crate) devices: Vec<StackDevice>,
     /// TUN devices without virtio headers, if those were asked for.
     pub(crate) plain: Vec<File>,
 }
@@ -26,13 +26,13 @@ pub(crate) struct Network {
 impl Network {
     /// Super-segments pass whole.
     pub(crate) fn new(paths: u8) -> Result<Self, Failure> {
-        let (namespace, devices) = with_devices(paths, |name| Ok(Device::tun(name)?))?;
+        let (namespace, devices) = with_devices(paths, |name| Ok(StackDevice::tun(name)?))?;
         Ok(Self { namespace, devices, plain: Vec::new() })
     }
 
     /// Every packet is one read or write.
     pub(crate) fn plain(paths: u8) -> Result<Self, Failure> {
-        let open = |name: &str| Ok(File::from(Device::plain_tun(name)?));
+        let open = |name: &str| Ok(File::from(StackDevice::plain_tun(name)?));
         let (namespace, plain) = with_devices(paths, open)?;
         Ok(Self { namespace, devices: Vec::new(), plain })
     }
@@ -44,7 +44,7 @@ fn with_devices<T: Send>(
 ) -> Result<(Namespace, Vec<T>), Failure> {
     let namespace = Namespace::create()?;
     let devices = namespace.run(|| -> Result<Vec<T>, Failure> {
-        let mut route = Route::open()?;
+        let mut route = RouteSocket::open()?;
         route.set_up("lo")?;
         settle()?;
         (0..paths)

@@ -18,7 +18,7 @@ use socket2::Protocol;
 use crate::network::{MTU, Network, address, target};
 use crate::{Case, Failure, Figures, Shared, kernel, observe};
 
-const CHUNK: usize = 64 * 1024;
+const CHUNK_BYTES: usize = 64 * 1024;
 /// Packets in a row in each direction.
 const BATCH: usize = 64;
 
@@ -26,7 +26,7 @@ pub(crate) fn trial(case: Case, length: Duration) -> Result<Figures, Failure> {
     let network = Network::plain(case.paths)?;
     let shared = Arc::new(Shared::default());
     let server = kernel::serve(&network.namespace, Protocol::MPTCP, case.sends, &shared)?;
-    let mut speaker = Speaker {
+    let mut speaker = OtherEnd {
         endpoint: Endpoint::new(ChaCha20Rng::seed_from_u64(1)),
         devices: network.plain,
         case,
@@ -42,7 +42,7 @@ pub(crate) fn trial(case: Case, length: Duration) -> Result<Figures, Failure> {
     figures
 }
 
-struct Speaker {
+struct OtherEnd {
     endpoint: Endpoint<ChaCha20Rng>,
     devices: Vec<File>,
     case: Case,
@@ -51,7 +51,7 @@ struct Speaker {
     connected: bool,
 }
 
-impl Speaker {
+impl OtherEnd {
     fn now(&self) -> Instant {
         Instant::from_nanos(self.origin.elapsed().as_nanos() as u64)
     }
@@ -61,14 +61,14 @@ impl Speaker {
         let config = ConnectConfig::default();
         let handle = self.endpoint.connect_mptcp(now, address(0, 2), target(), config);
         let handle = handle.map_err(|error| format!("{error:?}"))?;
-        let (data, mut buffer) = (vec![0x74; CHUNK], vec![0; CHUNK]);
+        let (data, mut buffer) = (vec![0x74; CHUNK_BYTES], vec![0; CHUNK_BYTES]);
         while !self.shared.is_over() {
             let mut busy = self.receive(&mut buffer);
             let now = self.now();
             if self.endpoint.poll_timeout().is_some_and(|at| at <= now) {
                 self.endpoint.handle_timeout(now);
             }
-            self.hear(handle)?;
+            self.handle_events(handle)?;
             busy |= self.move_data(handle, &data, &mut buffer);
             busy |= self.transmit(&mut buffer)?;
             self.shared.note_cpu();
@@ -93,7 +93,7 @@ impl Speaker {
         busy
     }
 
-    fn hear(&mut self, handle: ConnectionHandle) -> Result<(), Failure> {
+    fn handle_events(&mut self, handle: ConnectionHandle) -> Result<(), Failure> {
         while let Some((_, event)) = self.endpoint.poll_event() {
             if matches!(event, Event::Connected { mptcp: true }) {
                 self.connected = true;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use socket2::Protocol;
 use towpath_linux::Clock;
-use towpath_linux::stack::{Device, End, Host};
+use towpath_linux::stack::{ConnectionHandler, StackDevice, StackHandle};
 use towpath_mptcp::connection;
 use towpath_mptcp::path_manager::{InterfaceId, LocalAddress};
 use towpath_mptcp::stack::{ConnectionError, ConnectionId, Stack, StackConfig, StackNotice};
@@ -16,7 +16,7 @@ use towpath_net::Instant;
 use crate::network::{MTU, Network, address, target};
 use crate::{Case, Failure, Figures, Shared, kernel, observe};
 
-const CHUNK: usize = 128 * 1024;
+const CHUNK_BYTES: usize = 128 * 1024;
 
 pub(crate) fn trial(case: Case, length: Duration) -> Result<Figures, Failure> {
     let network = Network::new(case.paths)?;
@@ -24,10 +24,10 @@ pub(crate) fn trial(case: Case, length: Duration) -> Result<Figures, Failure> {
     let server = kernel::serve(&network.namespace, Protocol::MPTCP, case.sends, &shared)?;
     let clock = Clock::start();
     let host = start(clock, network.devices)?;
-    let end = Speaker {
+    let end = TowpathEnd {
         sends: case.sends,
         shared: Arc::clone(&shared),
-        data: Bytes::from(vec![0x74; CHUNK]),
+        data: Bytes::from(vec![0x74; CHUNK_BYTES]),
         calls: 0,
     };
     let heard = Arc::clone(&shared);
@@ -50,7 +50,7 @@ pub(crate) fn trial(case: Case, length: Duration) -> Result<Figures, Failure> {
     figures
 }
 
-fn start(clock: Clock, devices: Vec<Device>) -> Result<Host, Failure> {
+fn start(clock: Clock, devices: Vec<StackDevice>) -> Result<StackHandle, Failure> {
     let mut stack = Stack::new(StackConfig {
         seed: 1,
         syn_backlog: 8,
@@ -76,17 +76,17 @@ fn start(clock: Clock, devices: Vec<Device>) -> Result<Host, Failure> {
         stack.set_address(clock.now(), address);
         all.push((interface, device));
     }
-    Ok(Host::start("bench", clock, stack, all)?)
+    Ok(StackHandle::start("bench", clock, stack, all)?)
 }
 
-struct Speaker {
+struct TowpathEnd {
     sends: bool,
     shared: Arc<Shared>,
     data: Bytes,
     calls: u32,
 }
 
-impl End for Speaker {
+impl ConnectionHandler for TowpathEnd {
     fn progress(&mut self, now: Instant, stack: &mut Stack, connection: ConnectionId) {
         while let Some(data) = stack.read(now, connection) {
             if data.is_empty() {

@@ -7,26 +7,26 @@ use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-use super::observation::{Attempt, Outcome, Refused};
+use super::observation::{ConnectAttempt, ConnectOutcome, IcmpRefusal};
 use crate::clock::Clock;
 use crate::sys::refusal;
 
 /// Two SYN packets go in this time, at 0 and at 1 s. It must not be longer: after the third, Linux
 /// turns Multipath TCP off for the whole host if only plain TCP is answered.
-pub(super) const PATIENCE: Duration = Duration::from_millis(1_450);
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_millis(1_450);
 
 /// How to connect.
 #[derive(Debug, Clone)]
-pub(super) struct Manner {
+pub(super) struct ConnectOptions {
     pub(super) multipath: bool,
     pub(super) source: Option<IpAddr>,
     pub(super) device: Option<String>,
-    pub(super) patience: Duration,
+    pub(super) timeout: Duration,
 }
 
-impl Manner {
+impl ConnectOptions {
     pub(super) fn tcp() -> Self {
-        Self { multipath: false, source: None, device: None, patience: PATIENCE }
+        Self { multipath: false, source: None, device: None, timeout: CONNECT_TIMEOUT }
     }
 
     pub(super) fn mptcp() -> Self {
@@ -37,21 +37,25 @@ impl Manner {
 /// Connects; the socket is there when it did.
 pub(super) fn connect(
     target: SocketAddr,
-    manner: &Manner,
+    manner: &ConnectOptions,
     clock: Clock,
-) -> (Attempt, Option<Socket>) {
+) -> (ConnectAttempt, Option<Socket>) {
     let began = clock.now();
     let mut refused = None;
     let connected = open(target, manner, &mut refused);
     let took_ms = clock.now().saturating_since(began).as_millis() as u64;
     let outcome = match &connected {
-        Ok(_) => Outcome::Connected,
+        Ok(_) => ConnectOutcome::Connected,
         Err(error) => outcome(error),
     };
-    (Attempt { multipath: manner.multipath, outcome, took_ms, refused }, connected.ok())
+    (ConnectAttempt { multipath: manner.multipath, outcome, took_ms, refused }, connected.ok())
 }
 
-fn open(target: SocketAddr, manner: &Manner, refused: &mut Option<Refused>) -> io::Result<Socket> {
+fn open(
+    target: SocketAddr,
+    manner: &ConnectOptions,
+    refused: &mut Option<IcmpRefusal>,
+) -> io::Result<Socket> {
     let protocol = if manner.multipath { Protocol::MPTCP } else { Protocol::TCP };
     let socket = Socket::new(Domain::for_address(target), Type::STREAM, Some(protocol))?;
     if let Some(device) = &manner.device {
@@ -60,10 +64,10 @@ fn open(target: SocketAddr, manner: &Manner, refused: &mut Option<Refused>) -> i
     if let Some(source) = manner.source {
         socket.bind(&SockAddr::from(SocketAddr::new(source, 0)))?;
     }
-    let _ = refusal::keep(socket.as_fd(), target.is_ipv4()); // not supported on MPTCP sockets
-    let connected = socket.connect_timeout(&SockAddr::from(target), manner.patience);
+    let _ = refusal::enable(socket.as_fd(), target.is_ipv4()); // not supported on MPTCP sockets
+    let connected = socket.connect_timeout(&SockAddr::from(target), manner.timeout);
     if connected.is_err() {
-        *refused = refusal::first(socket.as_fd()).map(|one| Refused {
+        *refused = refusal::first(socket.as_fd()).map(|one| IcmpRefusal {
             router: one.router.to_canonical(),
             kind: one.kind,
             code: one.code,
@@ -72,11 +76,13 @@ fn open(target: SocketAddr, manner: &Manner, refused: &mut Option<Refused>) -> i
     connected.map(|()| socket)
 }
 
-fn outcome(error: &io::Error) -> Outcome {
+fn outcome(error: &io::Error) -> ConnectOutcome {
     match (error.kind(), error.raw_os_error()) {
-        (io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionReset, _) => Outcome::Refused,
-        (io::ErrorKind::TimedOut, _) => Outcome::Silent,
-        (_, errno) => Outcome::Failed(errno.unwrap_or(-1)),
+        (io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionReset, _) => {
+            ConnectOutcome::Refused
+        }
+        (io::ErrorKind::TimedOut, _) => ConnectOutcome::Silent,
+        (_, errno) => ConnectOutcome::Failed(errno.unwrap_or(-1)),
     }
 }
 

@@ -10,9 +10,11 @@ use std::time::Duration;
 use socket2::Socket;
 use towpath_net::Instant;
 
-use super::attempt::{self, Manner};
-use super::exchange::{Exchanging, comes_back};
-use super::observation::{Attempt, Control, Observation, Outcome, SubflowSeen};
+use super::attempt::{self, ConnectOptions};
+use super::exchange::{EchoTest, await_echo};
+use super::observation::{
+    ConnectAttempt, ConnectOutcome, Observation, ObservedSubflow, PlainTcpCheck,
+};
 use super::session;
 use super::ways;
 use crate::clock::Clock;
@@ -21,45 +23,51 @@ use crate::sample::u32_at;
 use crate::sys;
 
 /// Paths that are tried at the same time.
-const MOST: usize = 8;
+const MAX_PATHS: usize = 8;
 /// For the connection.
-const CONNECTING: Duration = Duration::from_millis(1_250);
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(1_250);
 /// A SYN that is not answered by then may be lost by chance; so many others are sent.
-const DOUBT: Duration = Duration::from_millis(350);
-const FURTHER: usize = 2;
-const MULTIPATH: Duration = Duration::from_millis(600);
-const FURTHER_CONNECTING: Duration = Duration::from_millis(300);
+const RETRY_AFTER: Duration = Duration::from_millis(350);
+const EXTRA_CONNECTIONS: usize = 2;
+const MPTCP_TIMEOUT: Duration = Duration::from_millis(600);
+const RETRY_CONNECT_TIMEOUT: Duration = Duration::from_millis(300);
 /// For the small and for the large packets.
-const ANSWERING: Duration = Duration::from_millis(500);
+const ECHO_TIMEOUT: Duration = Duration::from_millis(500);
 const SMALL_BYTES: u64 = 64;
 /// Some packets of full size on every link that there is.
 const LARGE_BYTES: u64 = 12_000;
 /// Small packets with room between them: what is lost of them was not lost in a full queue.
 const PACKETS: u32 = 40;
-const GAP: Duration = Duration::from_millis(12);
+const PACKET_INTERVAL: Duration = Duration::from_millis(12);
 const PACKET_BYTES: u64 = 100;
 
 /// A path that is to be tried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Path {
+pub(super) struct CandidatePath {
     pub(super) local: Option<IpAddr>,
     pub(super) bound_to: Option<u32>,
     pub(super) remote: SocketAddr,
 }
 
 /// Tries every path that was used, or that could be, until `end` at the latest.
-pub(super) fn controls(observation: &Observation, clock: Clock, end: Instant) -> Vec<Control> {
+pub(super) fn check_paths(
+    observation: &Observation,
+    clock: Clock,
+    end: Instant,
+) -> Vec<PlainTcpCheck> {
     let Some(trial) = &observation.trial else { return Vec::new() };
-    let shared = ways::shared(observation).into_iter().map(|(link, local, remote)| Path {
-        local: Some(local),
-        bound_to: Some(link.index),
-        remote: SocketAddr::new(remote, trial.target.port()),
-    });
-    let paths: Vec<_> = suspects(observation).into_iter().chain(shared.take(MOST)).collect();
+    let shared =
+        ways::shared_links(observation).into_iter().map(|(link, local, remote)| CandidatePath {
+            local: Some(local),
+            bound_to: Some(link.index),
+            remote: SocketAddr::new(remote, trial.target.port()),
+        });
+    let paths: Vec<_> =
+        suspect_paths(observation).into_iter().chain(shared.take(MAX_PATHS)).collect();
     let (echoes, is_towpath) = (trial.echoes, trial.is_towpath);
     let is_plain = trial.connected(true) && !trial.multipath;
-    let speaks = Speaks { echoes, is_towpath, is_plain };
-    let device = |path: &Path| {
+    let speaks = PeerBehaviour { echoes, is_towpath, is_plain };
+    let device = |path: &CandidatePath| {
         let link = path.bound_to.and_then(|index| observation.here.link(index));
         link.map(|link| link.name.clone())
     };
@@ -77,7 +85,7 @@ pub(super) fn controls(observation: &Observation, clock: Clock, end: Instant) ->
 
 /// What is known of the peer.
 #[derive(Debug, Clone, Copy)]
-struct Speaks {
+struct PeerBehaviour {
     /// It gives back what it gets.
     echoes: bool,
     /// It wants a preamble first.
@@ -88,16 +96,16 @@ struct Speaks {
 
 /// Tries one path. The peer may give back what it gets, and may want a preamble first.
 fn control(
-    path: Path,
+    path: CandidatePath,
     device: Option<String>,
-    Speaks { echoes, is_towpath, is_plain }: Speaks,
+    PeerBehaviour { echoes, is_towpath, is_plain }: PeerBehaviour,
     (clock, end): (Clock, Instant),
-) -> Control {
-    let manner = Manner { source: path.local, device, ..Manner::tcp() };
+) -> PlainTcpCheck {
+    let manner = ConnectOptions { source: path.local, device, ..ConnectOptions::tcp() };
     let (attempt, socket) = connect(path.remote, &manner, (clock, end));
     let chosen = socket.as_ref().and_then(|one| one.local_addr().ok()?.as_socket());
     let local = path.local.or(chosen.map(|end| end.ip().to_canonical()));
-    let mut control = Control {
+    let mut control = PlainTcpCheck {
         local: local.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)),
         bound_to: path.bound_to,
         remote: path.remote,
@@ -105,8 +113,8 @@ fn control(
         refused: attempt.refused,
         small: None,
         large: None,
-        small_again: None,
-        large_again: None,
+        small_retry: None,
+        large_retry: None,
         packets: 0,
         resent: 0,
         answers: 0,
@@ -115,22 +123,22 @@ fn control(
         multipath: None,
     };
     // That of the handshake, until there is more.
-    control.min_rtt_us = socket.as_ref().map_or(0, |socket| Counted::of(socket).min_rtt_us);
+    control.min_rtt_us = socket.as_ref().map_or(0, |socket| TcpCounts::of(socket).min_rtt_us);
     if is_plain && socket.is_some() {
-        let manner = Manner { multipath: true, patience: MULTIPATH, ..manner.clone() };
+        let manner = ConnectOptions { multipath: true, timeout: MPTCP_TIMEOUT, ..manner.clone() };
         let (_, socket) = attempt::connect(path.remote, &manner, clock);
         control.multipath = socket.as_ref().map(is_multipath);
     }
     let Some(socket) = socket.filter(|_| echoes) else { return control };
-    let patience = FURTHER_CONNECTING.min(end.saturating_since(clock.now()));
-    let manner = Manner { patience, ..manner };
-    let mut lanes = vec![Lane::open(socket, is_towpath, clock)];
+    let patience = RETRY_CONNECT_TIMEOUT.min(end.saturating_since(clock.now()));
+    let manner = ConnectOptions { timeout: patience, ..manner };
+    let mut lanes = vec![CheckConnection::open(socket, is_towpath, clock)];
     thread::scope(|scope| {
-        let further: Vec<_> = (0..FURTHER)
+        let further: Vec<_> = (0..EXTRA_CONNECTIONS)
             .map(|_| scope.spawn(|| attempt::connect(path.remote, &manner, clock).1))
             .collect();
         let further = further.into_iter().filter_map(|one| one.join().ok().flatten());
-        lanes.extend(further.map(|socket| Lane::open(socket, is_towpath, clock)));
+        lanes.extend(further.map(|socket| CheckConnection::open(socket, is_towpath, clock)));
     });
     send(&mut control, &mut lanes.into_iter().flatten().collect::<Vec<_>>(), (clock, end));
     control
@@ -138,19 +146,19 @@ fn control(
 
 /// One of a path's connections: where one waits for a packet that was lost, others go on.
 #[derive(Debug)]
-struct Lane {
+struct CheckConnection {
     socket: Socket,
-    exchanging: Exchanging,
+    exchanging: EchoTest,
 }
 
-impl Lane {
+impl CheckConnection {
     fn open(mut socket: Socket, is_towpath: bool, clock: Clock) -> Option<Self> {
         let _ = socket.set_tcp_nodelay(true); // best effort
         if is_towpath {
             io::Write::write(&mut socket, &session::echo()).ok()?;
         }
         socket.set_nonblocking(true).ok()?;
-        Some(Self { socket, exchanging: Exchanging::new(clock) })
+        Some(Self { socket, exchanging: EchoTest::new(clock) })
     }
 
     /// Moves what can be moved, with so much more to be sent.
@@ -158,37 +166,37 @@ impl Lane {
         self.exchanging.step(&self.socket, self.exchanging.sent().saturating_add(bytes));
     }
 
-    fn comes_back(&mut self, bytes: u64, patience: Duration) -> bool {
-        comes_back(&mut self.exchanging, &self.socket, bytes, patience)
+    fn await_echo(&mut self, bytes: u64, patience: Duration) -> bool {
+        await_echo(&mut self.exchanging, &self.socket, bytes, patience)
     }
 }
 
 /// Connects; in doubt, others try as well, as one packet may be lost by chance.
 fn connect(
     remote: SocketAddr,
-    manner: &Manner,
+    manner: &ConnectOptions,
     (clock, end): (Clock, Instant),
-) -> (Attempt, Option<Socket>) {
+) -> (ConnectAttempt, Option<Socket>) {
     let began = clock.now();
     let (tell, told) = mpsc::channel();
     let attempt = |patience: Duration| {
         let patience = patience.min(end.saturating_since(clock.now()));
-        let (manner, tell) = (Manner { patience, ..manner.clone() }, tell.clone());
+        let (manner, tell) = (ConnectOptions { timeout: patience, ..manner.clone() }, tell.clone());
         // Whoever comes too late finds nobody who waits.
         thread::spawn(move || tell.send(attempt::connect(remote, &manner, clock)));
     };
-    attempt(CONNECTING);
-    let (outcome, refused) = (Outcome::Silent, None);
-    let silent = |took_ms| Attempt { multipath: false, outcome, took_ms, refused };
-    let mut last = match told.recv_timeout(DOUBT) {
+    attempt(CONNECT_TIMEOUT);
+    let (outcome, refused) = (ConnectOutcome::Silent, None);
+    let silent = |took_ms| ConnectAttempt { multipath: false, outcome, took_ms, refused };
+    let mut last = match told.recv_timeout(RETRY_AFTER) {
         Ok(ended) => return ended,
         Err(_) => (silent(0), None),
     };
-    (0..FURTHER).for_each(|_| attempt(CONNECTING.saturating_sub(DOUBT)));
-    for _ in 0..=FURTHER {
-        let left = CONNECTING.saturating_sub(clock.now().saturating_since(began));
+    (0..EXTRA_CONNECTIONS).for_each(|_| attempt(CONNECT_TIMEOUT.saturating_sub(RETRY_AFTER)));
+    for _ in 0..=EXTRA_CONNECTIONS {
+        let left = CONNECT_TIMEOUT.saturating_sub(clock.now().saturating_since(began));
         match told.recv_timeout(left) {
-            Ok((attempt, socket)) if attempt.outcome != Outcome::Silent => {
+            Ok((attempt, socket)) if attempt.outcome != ConnectOutcome::Silent => {
                 return (attempt, socket);
             }
             Ok(ended) => last = ended,
@@ -199,13 +207,17 @@ fn connect(
 }
 
 /// One small packet, then many with room between them, then large ones.
-fn send(control: &mut Control, lanes: &mut [Lane], (clock, end): (Clock, Instant)) {
-    let patience = || ANSWERING.min(end.saturating_since(clock.now()));
-    control.small = Some(together(lanes, SMALL_BYTES, patience(), clock));
-    let before: Vec<_> = lanes.iter().map(|lane| Counted::of(&lane.socket)).collect();
+fn send(
+    control: &mut PlainTcpCheck,
+    lanes: &mut [CheckConnection],
+    (clock, end): (Clock, Instant),
+) {
+    let patience = || ECHO_TIMEOUT.min(end.saturating_since(clock.now()));
+    control.small = Some(echo_all(lanes, SMALL_BYTES, patience(), clock));
+    let before: Vec<_> = lanes.iter().map(|lane| TcpCounts::of(&lane.socket)).collect();
     let count = lanes.len().max(1);
     for packet in 0..PACKETS as usize {
-        let next = clock.now() + GAP;
+        let next = clock.now() + PACKET_INTERVAL;
         if next > end {
             break;
         }
@@ -214,9 +226,9 @@ fn send(control: &mut Control, lanes: &mut [Lane], (clock, end): (Clock, Instant
         }
         clock.sleep_until(next);
     }
-    let even = together(lanes, 0, patience(), clock);
+    let even = echo_all(lanes, 0, patience(), clock);
     for (lane, before) in lanes.iter().zip(before) {
-        let after = Counted::of(&lane.socket);
+        let after = TcpCounts::of(&lane.socket);
         let (packets, lost) = after.lost_since(before);
         control.packets = control.packets.saturating_add(packets);
         control.resent = control.resent.saturating_add(lost);
@@ -227,55 +239,60 @@ fn send(control: &mut Control, lanes: &mut [Lane], (clock, end): (Clock, Instant
         let known = Some(control.min_rtt_us).filter(|time| *time > 0);
         control.min_rtt_us = known.map_or(after.min_rtt_us, |known| known.min(after.min_rtt_us));
     }
-    let free = lanes.iter().position(|lane| lane.exchanging.is_even()).filter(|_| even);
+    let free = lanes.iter().position(|lane| lane.exchanging.all_echoed()).filter(|_| even);
     let Some((place, lane)) = free.and_then(|place| Some((place, lanes.get_mut(place)?))) else {
         return;
     };
     control.small = Some(true);
-    let large = lane.comes_back(LARGE_BYTES, patience());
+    let large = lane.await_echo(LARGE_BYTES, patience());
     control.large = Some(large);
     if large {
         return;
     }
-    let free = |(at, lane): &(usize, &mut Lane)| *at != place && lane.exchanging.is_even();
+    let free =
+        |(at, lane): &(usize, &mut CheckConnection)| *at != place && lane.exchanging.all_echoed();
     if let Some((_, another)) = lanes.iter_mut().enumerate().find(free) {
-        control.small_again = Some(another.comes_back(SMALL_BYTES, patience()));
+        control.small_retry = Some(another.await_echo(SMALL_BYTES, patience()));
     }
-    control.large_again = large_again(lanes, place, patience);
+    control.large_retry = retry_large(lanes, place, patience);
 }
 
 /// One packet lost by chance makes large ones late: they are sent anew, over every connection that
 /// waits for nothing, and the first ones may have come back meanwhile.
-fn large_again(lanes: &mut [Lane], first: usize, patience: impl Fn() -> Duration) -> Option<bool> {
+fn retry_large(
+    lanes: &mut [CheckConnection],
+    first: usize,
+    patience: impl Fn() -> Duration,
+) -> Option<bool> {
     let mut tried = false;
     for (place, lane) in lanes.iter_mut().enumerate().rev() {
-        if place == first || !lane.exchanging.is_even() || patience().is_zero() {
+        if place == first || !lane.exchanging.all_echoed() || patience().is_zero() {
             continue;
         }
         tried = true;
-        if lane.comes_back(LARGE_BYTES, patience()) {
+        if lane.await_echo(LARGE_BYTES, patience()) {
             return Some(true);
         }
     }
-    let late = lanes.get_mut(first).is_some_and(|lane| lane.comes_back(0, Duration::ZERO));
+    let late = lanes.get_mut(first).is_some_and(|lane| lane.await_echo(0, Duration::ZERO));
     (tried || late).then_some(late)
 }
 
 /// Sends so much over each, and waits until it is back over all. Whether it came back over any.
-fn together(lanes: &mut [Lane], bytes: u64, patience: Duration, clock: Clock) -> bool {
+fn echo_all(lanes: &mut [CheckConnection], bytes: u64, patience: Duration, clock: Clock) -> bool {
     let deadline = clock.now() + patience;
     for lane in lanes.iter_mut() {
         lane.step(bytes);
     }
     for lane in lanes.iter_mut() {
-        lane.comes_back(0, deadline.saturating_since(clock.now()));
+        lane.await_echo(0, deadline.saturating_since(clock.now()));
     }
-    lanes.iter().any(|lane| lane.exchanging.is_even())
+    lanes.iter().any(|lane| lane.exchanging.all_echoed())
 }
 
 /// What the kernel counts of a connection.
 #[derive(Debug, Clone, Copy)]
-struct Counted {
+struct TcpCounts {
     /// Packets with data, those that were sent again among them.
     packets: u32,
     sent_again: u32,
@@ -290,7 +307,7 @@ struct Counted {
     min_rtt_us: u32,
 }
 
-impl Counted {
+impl TcpCounts {
     fn of(socket: &Socket) -> Self {
         let mut bytes = [0; 256];
         let read = sys::get_option(socket.as_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, &mut bytes);
@@ -317,11 +334,11 @@ impl Counted {
 }
 
 /// Paths that were used, those with trouble, and those that nobody has tried.
-pub(super) fn suspects(observation: &Observation) -> Vec<Path> {
+pub(super) fn suspect_paths(observation: &Observation) -> Vec<CandidatePath> {
     let Some(trial) = &observation.trial else { return Vec::new() };
     let here = &observation.here;
-    let mut paths: Vec<Path> = Vec::new();
-    let mut add = |path: Path| {
+    let mut paths: Vec<CandidatePath> = Vec::new();
+    let mut add = |path: CandidatePath| {
         if !paths.contains(&path) {
             paths.push(path);
         }
@@ -330,43 +347,47 @@ pub(super) fn suspects(observation: &Observation) -> Vec<Path> {
         let endpoint = here.endpoints.iter().find(|endpoint| endpoint.address == address);
         endpoint.and_then(|endpoint| endpoint.link)
     };
-    let works = |one: &SubflowSeen| one.established && !one.gone && one.tcp.backoff == 0;
+    let works = |one: &ObservedSubflow| one.established && !one.gone && one.tcp.backoff == 0;
     for one in trial.subflows.iter().filter(|one| !works(one)) {
         let local = one.local.ip();
-        add(Path { local: Some(local), bound_to: binding(local), remote: one.remote });
+        add(CandidatePath { local: Some(local), bound_to: binding(local), remote: one.remote });
     }
     for event in trial.events_of("SF_CLOSED") {
         if let (Some(local), Some(remote)) = (event.local, event.remote) {
             let remote = SocketAddr::new(remote, event.remote_port.unwrap_or(trial.target.port()));
-            add(Path { local: Some(local), bound_to: binding(local), remote });
+            add(CandidatePath { local: Some(local), bound_to: binding(local), remote });
         }
     }
     let joined = trial.subflows.iter().any(|one| !one.first && works(one));
     for one in trial.subflows.iter().filter(|one| works(one)) {
         let local = one.local.ip();
-        add(Path { local: Some(local), bound_to: binding(local), remote: one.remote });
+        add(CandidatePath { local: Some(local), bound_to: binding(local), remote: one.remote });
     }
     let used = |address: IpAddr| trial.subflows.iter().any(|one| one.local.ip() == address);
     for endpoint in here.endpoints.iter().filter(|one| one.opens_subflows() && !used(one.address)) {
         if endpoint.address.is_ipv4() == trial.target.is_ipv4() {
             let (local, bound_to) = (Some(endpoint.address), endpoint.link);
-            add(Path { local, bound_to, remote: trial.target });
+            add(CandidatePath { local, bound_to, remote: trial.target });
         }
     }
     for event in trial.events_of("ANNOUNCED") {
         let reached = |remote| trial.subflows.iter().any(|one| one.remote.ip() == remote);
         if let Some(remote) = event.remote.filter(|remote| !reached(*remote)) {
             let port = event.remote_port.filter(|port| *port != 0).unwrap_or(trial.target.port());
-            add(Path { local: None, bound_to: None, remote: SocketAddr::new(remote, port) });
+            add(CandidatePath {
+                local: None,
+                bound_to: None,
+                remote: SocketAddr::new(remote, port),
+            });
         }
     }
     for source in ways::sources(here) {
         let inside = trial.target.ip().is_loopback();
         if !joined && !inside && !used(source) && source.is_ipv4() == trial.target.is_ipv4() {
             let bound_to = here.link_of(source).map(|link| link.index);
-            add(Path { local: Some(source), bound_to, remote: trial.target });
+            add(CandidatePath { local: Some(source), bound_to, remote: trial.target });
         }
     }
-    paths.truncate(MOST);
+    paths.truncate(MAX_PATHS);
     paths
 }

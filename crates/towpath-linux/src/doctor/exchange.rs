@@ -6,19 +6,19 @@ use std::time::Duration;
 use socket2::Socket;
 use towpath_net::Instant;
 
-use super::observation::Exchange;
+use super::observation::EchoResult;
 use crate::clock::Clock;
 
 /// Bytes read or written at once.
-const BLOCK: usize = 16 * 1024;
+const BLOCK_BYTES: usize = 16 * 1024;
 
 /// An exchange that goes on.
 #[derive(Debug)]
-pub(super) struct Exchanging {
+pub(super) struct EchoTest {
     clock: Clock,
     began: Instant,
-    heard: Instant,
-    done: Exchange,
+    last_received: Instant,
+    done: EchoResult,
     room: Vec<u8>,
     ended: bool,
     /// Where the next byte that comes was sent. Some servers leave out what they cannot send at once.
@@ -26,7 +26,7 @@ pub(super) struct Exchanging {
 }
 
 /// So many bytes in a row show where they were sent.
-const RUN: usize = 16;
+const MATCH_BYTES: usize = 16;
 
 /// The byte at a place (`SplitMix64`): no run repeats itself, so that what is left out shows as such.
 const fn byte(place: u64) -> u8 {
@@ -45,11 +45,11 @@ fn find(run: &[u8], mut places: std::ops::Range<u64>) -> Option<u64> {
     places.find(|place| agreement(run, *place) == run.len())
 }
 
-impl Exchanging {
+impl EchoTest {
     pub(super) fn new(clock: Clock) -> Self {
         let now = clock.now();
-        let (done, room) = (Exchange::default(), vec![0; BLOCK]);
-        Self { clock, began: now, heard: now, done, room, ended: false, place: 0 }
+        let (done, room) = (EchoResult::default(), vec![0; BLOCK_BYTES]);
+        Self { clock, began: now, last_received: now, done, room, ended: false, place: 0 }
     }
 
     /// Moves what can be moved without waiting, up to `limit` bytes in all.
@@ -59,7 +59,7 @@ impl Exchanging {
     }
 
     /// Whether everything that was sent came back.
-    pub(super) fn is_even(&self) -> bool {
+    pub(super) fn all_echoed(&self) -> bool {
         self.done.sent == self.done.returned
     }
 
@@ -73,11 +73,11 @@ impl Exchanging {
         self.ended
     }
 
-    pub(super) fn result(&self) -> Exchange {
+    pub(super) fn result(&self) -> EchoResult {
         let now = self.clock.now();
-        let pause = now.saturating_since(self.heard).as_millis() as u64;
-        let waiting = if self.is_even() { 0 } else { pause };
-        Exchange {
+        let pause = now.saturating_since(self.last_received).as_millis() as u64;
+        let waiting = if self.all_echoed() { 0 } else { pause };
+        EchoResult {
             took_ms: now.saturating_since(self.began).as_millis() as u64,
             longest_pause_ms: self.done.longest_pause_ms.max(waiting),
             ..self.done
@@ -86,11 +86,11 @@ impl Exchanging {
 
     fn write(&mut self, mut socket: &Socket, limit: u64) {
         while self.done.sent < limit && !self.ended {
-            let length = (limit - self.done.sent).min(BLOCK as u64);
+            let length = (limit - self.done.sent).min(BLOCK_BYTES as u64);
             let place = self.done.sent;
             let data: Vec<u8> = (0..length).map(|offset| byte(place + offset)).collect();
-            if self.is_even() {
-                self.heard = self.clock.now();
+            if self.all_echoed() {
+                self.last_received = self.clock.now();
             }
             match socket.write(&data) {
                 Ok(0) => return,
@@ -108,9 +108,9 @@ impl Exchanging {
                     self.compare(length);
                     self.done.returned += length as u64;
                     let now = self.clock.now();
-                    let pause = now.saturating_since(self.heard).as_millis() as u64;
+                    let pause = now.saturating_since(self.last_received).as_millis() as u64;
                     self.done.longest_pause_ms = self.done.longest_pause_ms.max(pause);
-                    self.heard = now;
+                    self.last_received = now;
                 }
                 Err(error) => return self.note(&error),
             }
@@ -124,12 +124,13 @@ impl Exchanging {
             let same = agreement(came, self.place);
             self.place += same as u64;
             came = came.get(same..).unwrap_or_default();
-            let (Some(run), Some(after)) = (came.get(..RUN), came.get(1..=RUN)) else {
+            let (Some(run), Some(after)) = (came.get(..MATCH_BYTES), came.get(1..=MATCH_BYTES))
+            else {
                 // Too little to tell what happened; what comes next shows.
                 self.place += came.len() as u64;
                 return;
             };
-            if agreement(after, self.place + 1) == RUN {
+            if agreement(after, self.place + 1) == MATCH_BYTES {
                 self.done.changed_at.get_or_insert(self.place);
                 self.place += 1;
                 came = came.get(1..).unwrap_or_default();
@@ -144,13 +145,13 @@ impl Exchanging {
     }
 
     fn note(&mut self, error: &io::Error) {
-        self.ended |= !crate::traffic::kernel::is_impatient(error);
+        self.ended |= !crate::traffic::kernel::is_timeout(error);
     }
 }
 
 /// Sends `length` bytes over a connection of its own and waits until they are back.
-pub(super) fn comes_back(
-    exchanging: &mut Exchanging,
+pub(super) fn await_echo(
+    exchanging: &mut EchoTest,
     socket: &Socket,
     length: u64,
     patience: Duration,
@@ -160,7 +161,7 @@ pub(super) fn comes_back(
     let limit = exchanging.sent() + length;
     loop {
         exchanging.step(socket, limit);
-        if exchanging.sent() == limit && exchanging.is_even() {
+        if exchanging.sent() == limit && exchanging.all_echoed() {
             return true;
         }
         let left = deadline.saturating_since(clock.now());
@@ -178,7 +179,7 @@ mod tests {
 
     /// What an exchange says of `came`, after 100,000 bytes were sent.
     fn changed(came: &[u8]) -> Option<u64> {
-        let mut exchanging = Exchanging::new(Clock::start());
+        let mut exchanging = EchoTest::new(Clock::start());
         exchanging.done.sent = 100_000;
         for piece in came.chunks(1_000) {
             exchanging.room = piece.to_vec();

@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 
 /// Everything that was found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Report {
+pub struct Diagnosis {
     /// All in all.
-    pub verdict: Verdict,
+    pub verdict: Health,
     /// Why it is not judged, or what there is one path of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
@@ -21,20 +21,20 @@ pub struct Report {
     /// What was looked at.
     pub checked: Vec<String>,
     /// What was not, and what it takes.
-    pub not_checked: Vec<NotChecked>,
+    pub not_checked: Vec<SkippedCheck>,
 }
 
 /// All in all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Verdict {
+pub enum Health {
     /// Every path that is configured was seen to carry data, and there are several.
     Healthy,
     /// Multipath TCP works, and there is one path.
     OnePath,
     /// Nothing is known to be wrong, and that several paths carry data was not seen.
     #[serde(rename = "not-judged")]
-    NotJudged,
+    Undetermined,
     /// Multipath TCP works, and less well than it could.
     Impaired,
     /// There is no Multipath TCP, or no connection at all.
@@ -71,7 +71,7 @@ pub struct Finding {
     pub layer: Layer,
     /// Host, interface, address or hop.
     #[serde(rename = "where", default, skip_serializing_if = "Option::is_none")]
-    pub place: Option<String>,
+    pub location: Option<String>,
     /// The same for people.
     pub sentence: String,
     /// What it is concluded from.
@@ -83,7 +83,7 @@ pub struct Finding {
     /// Only what the other host says of itself leads to it, so it may be untrue: nothing is mended
     /// for it.
     #[serde(rename = "claimed", default, skip_serializing_if = "std::ops::Not::not")]
-    pub claimed: bool,
+    pub unverified: bool,
 }
 
 /// How sure a finding is.
@@ -112,7 +112,7 @@ pub enum Layer {
 
 /// What was not looked at.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NotChecked {
+pub struct SkippedCheck {
     /// What.
     pub what: String,
     /// What it takes.
@@ -215,37 +215,37 @@ impl Finding {
             cause,
             confidence: Confidence::Certain,
             layer: cause.layer(),
-            place: None,
+            location: None,
             sentence: sentence.into(),
             evidence: Vec::new(),
             fix: Vec::new(),
             hint: None,
-            claimed: false,
+            unverified: false,
         }
     }
 
     /// Whether both say the same of the same place.
     pub(super) fn is_about_the_same(&self, other: &Self) -> bool {
-        (self.cause, &self.place) == (other.cause, &other.place)
+        (self.cause, &self.location) == (other.cause, &other.location)
     }
 
-    pub(super) fn at(mut self, place: impl fmt::Display) -> Self {
-        self.place = Some(place.to_string());
+    pub(super) fn at_location(mut self, place: impl fmt::Display) -> Self {
+        self.location = Some(place.to_string());
         self
     }
 
-    pub(super) fn sure(mut self, confidence: Confidence) -> Self {
+    pub(super) fn with_confidence(mut self, confidence: Confidence) -> Self {
         self.confidence = confidence;
         self
     }
 
-    pub(super) fn because(mut self, evidence: impl Into<String>) -> Self {
+    pub(super) fn with_evidence(mut self, evidence: impl Into<String>) -> Self {
         self.evidence.push(evidence.into());
         self
     }
 
     /// More evidence, if there is some.
-    pub(super) fn also(mut self, evidence: Option<String>) -> Self {
+    pub(super) fn with_optional_evidence(mut self, evidence: Option<String>) -> Self {
         self.evidence.extend(evidence);
         self
     }

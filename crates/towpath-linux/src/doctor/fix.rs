@@ -2,7 +2,7 @@
 //!
 //! A command of a finding is text, to be pasted. What is carried out is read from that same text, so
 //! that nothing is done that was not shown. Only a few settings, limits and endpoints of this host are
-//! touched: nothing that could cut it off. It is read from an [`OwnCommand`] alone, behind which
+//! touched: nothing that could cut it off. It is read from an [`LocalCommand`] alone, behind which
 //! there is no word of another host.
 
 use std::net::IpAddr;
@@ -10,14 +10,14 @@ use std::net::IpAddr;
 use thiserror::Error;
 
 use super::observation::Observation;
-use super::own::{OwnCommand, OwnFindings};
+use super::own::{LocalCommand, LocalFindings};
 use super::rules::diagnose;
-use crate::netlink::{Endpoint, EndpointFlags, MptcpLimits, MptcpPm, NetlinkError, Route};
+use crate::netlink::{Endpoint, EndpointFlags, MptcpLimits, MptcpPm, NetlinkError, RouteSocket};
 use crate::setup::is_interface_name;
 use crate::sysctl::{Sysctl, SysctlError};
 
 /// Settings of the host that findings mend, below `/proc/sys`.
-const OF_HOST: [&str; 6] = [
+const HOST_SYSCTLS: [&str; 6] = [
     "net.mptcp.enabled",
     "net.mptcp.pm_type",
     "net.mptcp.blackhole_timeout",
@@ -26,18 +26,18 @@ const OF_HOST: [&str; 6] = [
     "net.ipv4.ip_default_ttl",
 ];
 /// Settings of its interfaces.
-const OF_LINK: [&str; 3] = ["rp_filter", "arp_ignore", "arp_announce"];
+const INTERFACE_SYSCTLS: [&str; 3] = ["rp_filter", "arp_ignore", "arp_announce"];
 
 /// Something that can be done.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Action {
+pub struct FixAction {
     /// The command that does the same.
     pub command: String,
-    step: Step,
+    step: FixStep,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Step {
+enum FixStep {
     Set { sysctl: Sysctl, value: String },
     Limits(MptcpLimits),
     Add { address: IpAddr, device: Option<String>, flags: EndpointFlags },
@@ -58,25 +58,26 @@ pub enum FixError {
 
 /// What can be done about what is wrong here, as far as this host has seen it itself: in the order of
 /// the diagnosis, and nothing that it does not show.
-pub fn actions(observation: &Observation) -> Vec<Action> {
-    let (shown, own) = (diagnose(observation), OwnFindings::of(observation));
-    let mut actions: Vec<Action> = Vec::new();
+pub fn actions(observation: &Observation) -> Vec<FixAction> {
+    let (shown, own) = (diagnose(observation), LocalFindings::of(observation));
+    let mut actions: Vec<FixAction> = Vec::new();
     for command in own.commands(&shown) {
         let step = parse(command);
         let new = step.filter(|step| !actions.iter().any(|known| known.step == *step));
-        actions.extend(new.map(|step| Action { command: command.text().to_owned(), step }));
+        actions.extend(new.map(|step| FixAction { command: command.text().to_owned(), step }));
     }
     actions
 }
 
-impl Action {
+impl FixAction {
     /// Does it.
     pub fn apply(&self) -> Result<(), FixError> {
         match &self.step {
-            Step::Set { sysctl, value } => sysctl.write(value)?,
-            Step::Limits(limits) => MptcpPm::open()?.set_limits(*limits)?,
-            Step::Add { address, device, flags } => {
-                let link = device.as_ref().map(|name| Route::open()?.link(name)).transpose()?;
+            FixStep::Set { sysctl, value } => sysctl.write(value)?,
+            FixStep::Limits(limits) => MptcpPm::open()?.set_limits(*limits)?,
+            FixStep::Add { address, device, flags } => {
+                let link =
+                    device.as_ref().map(|name| RouteSocket::open()?.link(name)).transpose()?;
                 MptcpPm::open()?.add_endpoint(&Endpoint {
                     address: *address,
                     id: None,
@@ -85,8 +86,8 @@ impl Action {
                     link_index: link.map(|link| link.index),
                 })?;
             }
-            Step::Delete { id } => MptcpPm::open()?.delete_endpoint(*id)?,
-            Step::NoBackup { id } => {
+            FixStep::Delete { id } => MptcpPm::open()?.delete_endpoint(*id)?,
+            FixStep::NoBackup { id } => {
                 let mut manager = MptcpPm::open()?;
                 let all = manager.endpoints()?;
                 let flags = all.iter().find(|one| one.id == Some(*id)).map(|one| one.flags);
@@ -100,7 +101,7 @@ impl Action {
 }
 
 /// Reads a command; none if it is not for this host, or not one of the safe ones.
-fn parse(command: OwnCommand<'_>) -> Option<Step> {
+fn parse(command: LocalCommand<'_>) -> Option<FixStep> {
     let command = command.text();
     // For the other host, with a part that people must fill in, or with a name that takes quotes.
     if command.contains(['#', '\'']) {
@@ -113,25 +114,25 @@ fn parse(command: OwnCommand<'_>) -> Option<Step> {
             let value = value.trim_matches('"');
             let is_number = |word: &str| word.parse::<u32>().is_ok();
             let good = !value.is_empty() && value.split(' ').all(is_number);
-            Some(Step::Set { sysctl: setting(name)?, value: value.to_owned() }).filter(|_| good)
+            Some(FixStep::Set { sysctl: setting(name)?, value: value.to_owned() }).filter(|_| good)
         }
         ["ip", "mptcp", "limits", "set", "subflows", subflows, "add_addr_accepted", accepted] => {
             let (subflows, add_addr_accepted) = (subflows.parse().ok()?, accepted.parse().ok()?);
-            Some(Step::Limits(MptcpLimits { subflows, add_addr_accepted }))
+            Some(FixStep::Limits(MptcpLimits { subflows, add_addr_accepted }))
         }
         ["ip", "mptcp", "endpoint", "delete", "id", id] => {
-            Some(Step::Delete { id: id.parse().ok()? })
+            Some(FixStep::Delete { id: id.parse().ok()? })
         }
         ["ip", "mptcp", "endpoint", "change", "id", id, "nobackup"] => {
-            Some(Step::NoBackup { id: id.parse().ok()? })
+            Some(FixStep::NoBackup { id: id.parse().ok()? })
         }
         ["ip", "mptcp", "endpoint", "add", address, "dev", device, ref names @ ..] => {
             let (address, flags) = (address.parse().ok()?, flags(names)?);
-            Some(Step::Add { address, device: Some(device.to_owned()), flags })
+            Some(FixStep::Add { address, device: Some(device.to_owned()), flags })
         }
         ["ip", "mptcp", "endpoint", "add", address, ref names @ ..] => {
             let (address, flags) = (address.parse().ok()?, flags(names)?);
-            Some(Step::Add { address, device: None, flags })
+            Some(FixStep::Add { address, device: None, flags })
         }
         _ => None,
     }
@@ -140,7 +141,7 @@ fn parse(command: OwnCommand<'_>) -> Option<Step> {
 /// One of the settings that findings mend, as `sysctl` takes it: with slashes where an interface's
 /// name has dots.
 fn setting(name: &str) -> Option<Sysctl> {
-    if OF_HOST.contains(&name) {
+    if HOST_SYSCTLS.contains(&name) {
         return Some(Sysctl::new(name));
     }
     let (with, below) = match name.strip_prefix("net.ipv4.conf.") {
@@ -148,7 +149,7 @@ fn setting(name: &str) -> Option<Sysctl> {
         None => ('/', name.strip_prefix("net/ipv4/conf/")?),
     };
     let (link, name) = below.split_once(with)?;
-    let good = OF_LINK.contains(&name) && is_interface_name(link);
+    let good = INTERFACE_SYSCTLS.contains(&name) && is_interface_name(link);
     good.then(|| Sysctl::ipv4(link, name))
 }
 
@@ -177,28 +178,28 @@ mod tests {
         for (command, step) in [
             (
                 "sysctl -w net.ipv4.tcp_rmem=\"4096 131072 6291456\"",
-                Step::Set {
+                FixStep::Set {
                     sysctl: Sysctl::new("net.ipv4.tcp_rmem"),
                     value: "4096 131072 6291456".into(),
                 },
             ),
             (
                 "sysctl -w net/ipv4/conf/eth0.100/rp_filter=2",
-                Step::Set { sysctl: Sysctl::ipv4("eth0.100", "rp_filter"), value: "2".into() },
+                FixStep::Set { sysctl: Sysctl::ipv4("eth0.100", "rp_filter"), value: "2".into() },
             ),
-            ("ip mptcp limits set subflows 4 add_addr_accepted 2", Step::Limits(limits)),
-            ("ip mptcp endpoint delete id 3", Step::Delete { id: 3 }),
-            ("ip mptcp endpoint change id 3 nobackup", Step::NoBackup { id: 3 }),
+            ("ip mptcp limits set subflows 4 add_addr_accepted 2", FixStep::Limits(limits)),
+            ("ip mptcp endpoint delete id 3", FixStep::Delete { id: 3 }),
+            ("ip mptcp endpoint change id 3 nobackup", FixStep::NoBackup { id: 3 }),
             (
                 "ip mptcp endpoint add 10.0.0.1 dev wifi subflow fullmesh",
-                Step::Add {
+                FixStep::Add {
                     address: "10.0.0.1".parse().unwrap(),
                     device: Some("wifi".into()),
                     flags: EndpointFlags::SUBFLOW | EndpointFlags::FULLMESH,
                 },
             ),
         ] {
-            assert_eq!(parse(OwnCommand::of_a_test(command)), Some(step), "{command}");
+            assert_eq!(parse(LocalCommand::of_a_test(command)), Some(step), "{command}");
         }
     }
 
@@ -221,7 +222,7 @@ mod tests {
             "ip mptcp endpoint add 10.0.0.1 dev wifi strange",
             "towpath exec -- curl",
         ] {
-            assert_eq!(parse(OwnCommand::of_a_test(command)), None, "{command}");
+            assert_eq!(parse(LocalCommand::of_a_test(command)), None, "{command}");
         }
     }
 }

@@ -9,45 +9,49 @@ use towpath_measure::result::Part;
 use towpath_net::Instant;
 
 use super::look::plain_end;
-use super::observation::{HeldBack, Program};
-use super::programs::Whose;
+use super::observation::{ProgramSocket, SenderStats};
+use super::programs::ProcessScope;
 use crate::clock::Clock;
-use crate::limit::Above;
-use crate::monitor::{self, Connection, Inside, Spent};
-use crate::netlink::{DiagSocket, SocketDiag, SocketState, States};
+use crate::limit::ConnectionSendState;
+use crate::monitor::{self, LimitHistory, MonitoredConnection, SocketInternals};
+use crate::netlink::{DiagSocket, SocketDiag, StateFilter, TcpState};
 use crate::sample::{MptcpInfo, TcpInfo};
 
 /// How long it is looked, and how often.
-const LASTS: Duration = Duration::from_secs(1);
-const PAUSE: Duration = Duration::from_millis(40);
+const OBSERVATION_TIME: Duration = Duration::from_secs(1);
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(40);
 /// A listing of more sockets takes too long to be made so often.
-const MOST_SOCKETS: usize = 2_000;
+const MAX_SOCKETS: usize = 2_000;
 
 /// Both ends of a connection.
-type Ends = (SocketAddr, SocketAddr);
+type ConnectionAddresses = (SocketAddr, SocketAddr);
 
 /// A connection while it is looked at.
 #[derive(Debug)]
-struct Known {
+struct WatchedConnection {
     before: Vec<(u64, TcpInfo)>,
-    spent: BTreeMap<u64, Spent>,
-    seconds: BTreeMap<Part, f64>,
-    held: HeldBack,
+    limit_histories: BTreeMap<u64, LimitHistory>,
+    limit_seconds: BTreeMap<Part, f64>,
+    stats: SenderStats,
     acked_bytes: u64,
-    latest: Instant,
+    last_sample: Instant,
 }
 
 /// Looks until `end` at the latest; nothing where no connection sends.
-pub(super) fn watch(whose: Whose, clock: Clock, end: Instant) -> BTreeMap<Ends, HeldBack> {
-    let mut known: BTreeMap<Ends, Known> = BTreeMap::new();
-    let end = end.min(clock.now() + LASTS);
+pub(super) fn watch(
+    whose: ProcessScope,
+    clock: Clock,
+    end: Instant,
+) -> BTreeMap<ConnectionAddresses, SenderStats> {
+    let mut known: BTreeMap<ConnectionAddresses, WatchedConnection> = BTreeMap::new();
+    let end = end.min(clock.now() + OBSERVATION_TIME);
     let Ok(mut diag) = SocketDiag::open() else { return BTreeMap::new() };
     loop {
         let now = clock.now();
         let Some(connections) = connections(&mut diag, whose) else { break };
-        let sends = |one: &Connection| {
+        let sends = |one: &MonitoredConnection| {
             one.subflows.iter().any(|subflow| {
-                subflow.inside.tcp.unacked > 0 || subflow.inside.tcp.notsent_bytes > 0
+                subflow.internals.tcp.unacked > 0 || subflow.internals.tcp.notsent_bytes > 0
             })
         };
         if known.is_empty() && !connections.iter().any(sends) {
@@ -55,42 +59,43 @@ pub(super) fn watch(whose: Whose, clock: Clock, end: Instant) -> BTreeMap<Ends, 
         }
         for connection in &connections {
             let ends = (plain_end(connection.local), plain_end(connection.remote));
-            let one = known.entry(ends).or_insert_with(|| Known::new(connection, now));
-            one.look(connection, now);
+            let one = known.entry(ends).or_insert_with(|| WatchedConnection::new(connection, now));
+            one.sample(connection, now);
         }
-        if now + PAUSE > end {
+        if now + SAMPLE_INTERVAL > end {
             break;
         }
-        clock.sleep_until(now + PAUSE);
+        clock.sleep_until(now + SAMPLE_INTERVAL);
     }
-    known.into_iter().map(|(ends, one)| (ends, one.close())).collect()
+    known.into_iter().map(|(ends, one)| (ends, one.into_stats())).collect()
 }
 
 /// The connections to look at.
-fn connections(diag: &mut SocketDiag, whose: Whose) -> Option<Vec<Connection>> {
-    let tcp = diag.tcp(States::CONNECTED).ok()?;
-    let mptcp = diag.mptcp(States::CONNECTED).unwrap_or_default();
-    if tcp.len() + mptcp.len() > MOST_SOCKETS {
+fn connections(diag: &mut SocketDiag, whose: ProcessScope) -> Option<Vec<MonitoredConnection>> {
+    let tcp = diag.tcp(StateFilter::CONNECTED).ok()?;
+    let mptcp = diag.mptcp(StateFilter::CONNECTED).unwrap_or_default();
+    if tcp.len() + mptcp.len() > MAX_SOCKETS {
         return None;
     }
-    let mut all = monitor::join(&mptcp, &tcp);
-    if whose != Whose::Multipath {
+    let mut all = monitor::assemble_connections(&mptcp, &tcp);
+    if whose != ProcessScope::Multipath {
         let tokens: Vec<u32> =
             mptcp.iter().map(|whole| MptcpInfo::parse(&whole.info).token).collect();
         let is_part = |part: &DiagSocket| {
             part.subflow.and_then(|flow| flow.token_local).is_some_and(|one| tokens.contains(&one))
         };
-        all.extend(tcp.iter().filter(|one| !is_part(one)).map(plain));
+        all.extend(tcp.iter().filter(|one| !is_part(one)).map(plain_connection));
     }
-    all.retain(|one| one.state == SocketState::Established);
+    all.retain(|one| one.state == TcpState::Established);
     Some(all)
 }
 
 /// A connection of plain TCP, as its only subflow.
-fn plain(socket: &DiagSocket) -> Connection {
+fn plain_connection(socket: &DiagSocket) -> MonitoredConnection {
     let subflow = monitor::subflow(socket);
-    let above = Above { buffer: socket.send_buffer, ..Above::default() };
-    Connection {
+    let above =
+        ConnectionSendState { buffer: socket.send_buffer, ..ConnectionSendState::default() };
+    MonitoredConnection {
         token: 0,
         state: socket.state,
         fallback: true,
@@ -104,80 +109,83 @@ fn plain(socket: &DiagSocket) -> Connection {
         bytes_reinjected: 0,
         cookie: socket.cookie,
         subflows: vec![subflow],
-        inside: Inside { above, ..Inside::default() },
+        internals: SocketInternals { send_state: above, ..SocketInternals::default() },
     }
 }
 
-impl Known {
-    fn new(connection: &Connection, now: Instant) -> Self {
+impl WatchedConnection {
+    fn new(connection: &MonitoredConnection, now: Instant) -> Self {
         Self {
             before: Vec::new(),
-            spent: BTreeMap::new(),
-            seconds: BTreeMap::new(),
-            held: HeldBack { smallest_window_bytes: u64::MAX, ..HeldBack::default() },
-            acked_bytes: acked(connection),
-            latest: now,
+            limit_histories: BTreeMap::new(),
+            limit_seconds: BTreeMap::new(),
+            stats: SenderStats { min_window_bytes: u64::MAX, ..SenderStats::default() },
+            acked_bytes: acked_bytes(connection),
+            last_sample: now,
         }
     }
 
-    fn look(&mut self, connection: &Connection, now: Instant) {
-        let span = now.saturating_since(self.latest);
+    fn sample(&mut self, connection: &MonitoredConnection, now: Instant) {
+        let span = now.saturating_since(self.last_sample);
         let before: Vec<Option<TcpInfo>> = { connection.subflows.iter() }
             .map(|subflow| {
                 let same = |(cookie, _): &&(u64, TcpInfo)| *cookie == subflow.cookie;
                 self.before.iter().find(same).map(|(_, info)| *info)
             })
             .collect();
-        let mut spent: Vec<Spent> = { connection.subflows.iter() }
-            .map(|subflow| self.spent.remove(&subflow.cookie).unwrap_or_default())
+        let mut spent: Vec<LimitHistory> = { connection.subflows.iter() }
+            .map(|subflow| self.limit_histories.remove(&subflow.cookie).unwrap_or_default())
             .collect();
         let at = Duration::from_nanos(now.as_nanos());
-        monitor::note(connection, &before, &mut spent, (at, span), Duration::ZERO);
+        monitor::record_limits(connection, &before, &mut spent, (at, span), Duration::ZERO);
         if !span.is_zero() {
-            for (part, seconds) in spent.iter().flat_map(Spent::latest) {
-                *self.seconds.entry(part).or_default() += seconds;
+            for (part, seconds) in spent.iter().flat_map(LimitHistory::latest) {
+                *self.limit_seconds.entry(part).or_default() += seconds;
             }
         }
-        let held = &mut self.held;
+        let held = &mut self.stats;
         for (subflow, spent) in connection.subflows.iter().zip(spent) {
-            let info = &subflow.inside.tcp;
+            let info = &subflow.internals.tcp;
             if let Some(window) = info.snd_wnd_bytes.map(u64::from) {
-                held.window_bytes = held.window_bytes.max(window);
-                held.smallest_window_bytes = held.smallest_window_bytes.min(window);
+                held.max_window_bytes = held.max_window_bytes.max(window);
+                held.min_window_bytes = held.min_window_bytes.min(window);
             }
-            held.srtt_us = held.srtt_us.max(info.srtt_us);
-            self.spent.insert(subflow.cookie, spent);
+            held.max_srtt_us = held.max_srtt_us.max(info.srtt_us);
+            self.limit_histories.insert(subflow.cookie, spent);
         }
-        held.buffer_bytes = held.buffer_bytes.max(connection.inside.above.buffer.1);
-        held.acked_bytes = acked(connection).saturating_sub(self.acked_bytes);
+        held.buffer_bytes = held.buffer_bytes.max(connection.internals.send_state.buffer.1);
+        held.acked_bytes = acked_bytes(connection).saturating_sub(self.acked_bytes);
         held.span_ms += span.as_millis() as u64;
-        let cookie = connection.subflows.iter().map(|it| (it.cookie, it.inside.tcp));
-        (self.before, self.latest) = (cookie.collect(), now);
+        let cookie = connection.subflows.iter().map(|it| (it.cookie, it.internals.tcp));
+        (self.before, self.last_sample) = (cookie.collect(), now);
     }
 
-    fn close(self) -> HeldBack {
+    fn into_stats(self) -> SenderStats {
         let of = |parts: &[Part]| -> u64 {
-            let own = self.seconds.iter().filter(|(part, _)| parts.contains(part));
+            let own = self.limit_seconds.iter().filter(|(part, _)| parts.contains(part));
             (own.map(|(_, seconds)| seconds).sum::<f64>() * 1e3) as u64
         };
         let idle = [Part::Application, Part::Backup, Part::Scheduler, Part::Handshake];
-        let all: f64 = self.seconds.values().sum();
-        HeldBack {
+        let all: f64 = self.limit_seconds.values().sum();
+        SenderStats {
             busy_ms: ((all * 1e3) as u64).saturating_sub(of(&idle)),
             receive_window_ms: of(&[Part::PeerWindow, Part::HeadOfLineBlocking]),
             send_buffer_ms: of(&[Part::SendBuffer]),
-            ..self.held
+            ..self.stats
         }
     }
 }
 
-fn acked(connection: &Connection) -> u64 {
+fn acked_bytes(connection: &MonitoredConnection) -> u64 {
     connection.subflows.iter().map(|subflow| subflow.bytes_acked).sum()
 }
 
 /// Gives each program's connection what was seen of it.
-pub(super) fn tell(programs: &mut [Program], held: &BTreeMap<Ends, HeldBack>) {
+pub(super) fn attach_stats(
+    programs: &mut [ProgramSocket],
+    held: &BTreeMap<ConnectionAddresses, SenderStats>,
+) {
     for program in programs {
-        program.held_back = held.get(&(program.local, program.remote)).copied();
+        program.sender = held.get(&(program.local, program.remote)).copied();
     }
 }

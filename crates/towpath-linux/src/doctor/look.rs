@@ -11,12 +11,12 @@ use towpath_measure::live::look::{
 };
 
 use crate::netlink::{
-    Counters, DiagSocket, MptcpPm, Route, SocketDiag, SocketState, States, SubflowFlags,
+    DiagSocket, MibCounters, MptcpPm, RouteSocket, SocketDiag, StateFilter, SubflowFlags, TcpState,
 };
 use crate::sample::{MptcpInfo, TcpInfo};
 
 /// Settings that decide whether and how Multipath TCP is used, by their names below `net.`.
-const SETTINGS: [&str; 15] = [
+const SYSCTLS: [&str; 15] = [
     "mptcp.enabled",
     "mptcp.mptcp_enabled",
     "mptcp.pm_type",
@@ -34,7 +34,7 @@ const SETTINGS: [&str; 15] = [
     "ipv4.tcp_mtu_probing",
 ];
 /// Counters outside of Multipath TCP's own that say something about a path.
-const COUNTERS: [&str; 12] = [
+const TCP_COUNTERS: [&str; 12] = [
     "Icmp.InDestUnreachs",
     "Icmp6.InDestUnreachs",
     "TcpExt.IPReversePathFilter",
@@ -51,7 +51,7 @@ const COUNTERS: [&str; 12] = [
 
 /// Who asks, and about what.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Question {
+pub(crate) struct SnapshotQuery {
     /// The port in question.
     pub(crate) port: u16,
     /// Only connections of this address are told.
@@ -59,7 +59,7 @@ pub(crate) struct Question {
 }
 
 /// This host; what cannot be read is left out.
-pub(crate) fn look(question: Option<Question>) -> HostSnapshot {
+pub(crate) fn snapshot(question: Option<SnapshotQuery>) -> HostSnapshot {
     let mut look = HostSnapshot {
         kernel: read("sys/kernel/osrelease").unwrap_or_default(),
         socket_errno: socket_errno(),
@@ -67,7 +67,7 @@ pub(crate) fn look(question: Option<Question>) -> HostSnapshot {
         counters: counters(),
         ..HostSnapshot::default()
     };
-    if let Ok(mut route) = Route::open() {
+    if let Ok(mut route) = RouteSocket::open() {
         look.links = route.links().unwrap_or_default().iter().map(link).collect();
         look.addresses = route.addresses().unwrap_or_default().iter().map(address).collect();
     }
@@ -86,7 +86,7 @@ pub(crate) fn look(question: Option<Question>) -> HostSnapshot {
 }
 
 /// Only who listens on a port, and the asker's connections to it.
-pub(crate) fn look_at_port(question: Question) -> HostSnapshot {
+pub(crate) fn snapshot_port(question: SnapshotQuery) -> HostSnapshot {
     let mut look = HostSnapshot::default();
     sockets(&mut look, question);
     look.redacted().truncated()
@@ -103,7 +103,7 @@ fn settings() -> BTreeMap<String, String> {
         let words = read(&path)?.split_whitespace().collect::<Vec<_>>().join(" ");
         Some((name.to_owned(), words))
     };
-    SETTINGS.iter().filter_map(|name| value(name)).collect()
+    SYSCTLS.iter().filter_map(|name| value(name)).collect()
 }
 
 /// What opening a socket gives: each way in which Multipath TCP can be missing has its own error.
@@ -117,14 +117,14 @@ fn socket_errno() -> i32 {
 /// Counters that are not zero.
 pub(super) fn counters() -> BTreeMap<String, u64> {
     let mut found = BTreeMap::new();
-    let mut add = |counters: &Counters| {
-        let wanted = |name: &str| name.starts_with("MPTcpExt.") || COUNTERS.contains(&name);
+    let mut add = |counters: &MibCounters| {
+        let wanted = |name: &str| name.starts_with("MPTcpExt.") || TCP_COUNTERS.contains(&name);
         let rows = counters.iter().filter(|(name, value)| *value > 0 && wanted(name));
         found.extend(rows.map(|(name, value)| (name.to_owned(), value)));
     };
-    add(&Counters::read().unwrap_or_default());
+    add(&MibCounters::read().unwrap_or_default());
     // The older half of the counters is a file of the same form.
-    add(&Counters::parse(&read("thread-self/net/snmp").unwrap_or_default()));
+    add(&MibCounters::parse(&read("thread-self/net/snmp").unwrap_or_default()));
     // And IPv6 has one a line.
     let lines = read("thread-self/net/snmp6").unwrap_or_default();
     for line in lines.lines() {
@@ -162,7 +162,7 @@ fn link(link: &crate::netlink::Link) -> LinkSnapshot {
     }
 }
 
-fn address(address: &crate::netlink::Address) -> AddressSnapshot {
+fn address(address: &crate::netlink::InterfaceAddress) -> AddressSnapshot {
     let (local, link) = (address.local, address.link_index);
     AddressSnapshot { link, address: local.address(), prefix_length: local.length() }
 }
@@ -177,13 +177,13 @@ fn endpoint(endpoint: &crate::netlink::Endpoint) -> EndpointSnapshot {
     }
 }
 
-fn sockets(look: &mut HostSnapshot, question: Question) {
+fn sockets(look: &mut HostSnapshot, question: SnapshotQuery) {
     let listed = SocketDiag::open().and_then(|mut diag| {
-        Ok((diag.tcp(States::ALL)?, diag.mptcp(States::ALL).unwrap_or_default()))
+        Ok((diag.tcp(StateFilter::ALL)?, diag.mptcp(StateFilter::ALL).unwrap_or_default()))
     });
     let Ok((tcp, mptcp)) = listed else { return };
     let here = |socket: &&DiagSocket| socket.local.port() == question.port;
-    let listens = |socket: &DiagSocket| socket.state == SocketState::Listen;
+    let listens = |socket: &DiagSocket| socket.state == TcpState::Listen;
     let multipath = mptcp.iter().filter(here).any(listens);
     // A Multipath TCP listener shows in both lists.
     let twin = |one: &DiagSocket| mptcp.iter().any(|other| other.inode == one.inode);
@@ -204,7 +204,7 @@ fn sockets(look: &mut HostSnapshot, question: Question) {
             subflows: tcp.iter().filter(part).map(subflow).collect(),
         });
     }
-    let alone = |one: &&DiagSocket| one.subflow.is_none() && one.state == SocketState::Established;
+    let alone = |one: &&DiagSocket| one.subflow.is_none() && one.state == TcpState::Established;
     for one in tcp.iter().filter(here).filter(of_asker).filter(alone) {
         look.connections.push(ConnectionSnapshot {
             local: plain_end(one.local),
@@ -221,7 +221,7 @@ fn subflow(socket: &DiagSocket) -> SubflowSnapshot {
     SubflowSnapshot {
         local: plain_end(socket.local),
         remote: plain_end(socket.remote),
-        established: socket.state == SocketState::Established,
+        established: socket.state == TcpState::Established,
         backup: flags.contains(SubflowFlags::BACKUP_LOCAL)
             || flags.contains(SubflowFlags::BACKUP_REMOTE),
         bytes_acked: info.bytes_acked,

@@ -34,52 +34,52 @@ use std::time::Duration;
 
 use towpath_measure::live::Secret;
 
-pub use finding::{Cause, Confidence, Finding, Layer, NotChecked, PathShare, Report, Verdict};
-pub use fix::{Action, FixError, actions};
-pub(crate) use look::{Question, look, look_at_port};
+pub use finding::{Cause, Confidence, Diagnosis, Finding, Health, Layer, PathShare, SkippedCheck};
+pub use fix::{FixAction, FixError, actions};
+pub(crate) use look::{SnapshotQuery, snapshot, snapshot_port};
 pub use observation::Observation;
-pub use programs::Whose;
+pub use programs::ProcessScope;
 pub use rules::diagnose;
 pub use server::ServerKind;
 
-use self::observation::{Peer, ProbeOption, Rights};
+use self::observation::{PeerSnapshots, Privileges, ProbeOption};
 use crate::clock::Clock;
 use crate::netlink::MptcpEvents;
 
 /// Nothing is waited for longer than that, all in all; what this machine does takes time as well.
-const LONGEST: Duration = Duration::from_millis(4_200);
+const TOTAL_TIMEOUT: Duration = Duration::from_millis(4_200);
 /// Of which our own connection has so much, so that the rest is enough for each path alone.
-const CONNECTION: Duration = Duration::from_secs(3);
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(3);
 /// Ways, each with an option, that are looked at hop by hop.
-const MOST_PROBES: usize = 12;
+const MAX_PROBES: usize = 12;
 
 /// What is to be looked at.
 #[derive(Debug, Clone, Default)]
-pub struct Order {
+pub struct DoctorOptions {
     /// Whom to connect to.
     pub connect: Option<SocketAddr>,
     /// How that one was called, without its port; servers of several names want to hear it.
-    pub name: String,
+    pub server_name: String,
     /// A towpath server that is asked how its host looks; the one that is connected to, if it is one,
     /// when none is named.
     pub peer: Option<SocketAddr>,
     /// What the servers want to know.
     pub secret: Option<Secret>,
     /// Whose sockets are looked at.
-    pub programs: Whose,
+    pub programs: ProcessScope,
 }
 
 /// Looks and tries; takes less than 5 s.
-pub fn examine(order: &Order) -> Observation {
+pub fn examine(order: &DoctorOptions) -> Observation {
     let clock = Clock::start();
     let began = clock.now();
-    let here = look(None);
+    let here = snapshot(None);
     let targets: BTreeSet<_> = order.connect.iter().map(SocketAddr::ip).collect();
     let mut observation = Observation {
-        ways: ways::ways(&here, &targets),
-        rights: Rights { events: MptcpEvents::open().is_ok(), raw: probe::is_allowed() },
+        route_lookups: ways::route_lookups(&here, &targets),
+        rights: Privileges { events: MptcpEvents::open().is_ok(), raw: probe::is_allowed() },
         managers: managers(),
-        asked_for_programs: order.programs != Whose::Multipath,
+        asked_for_programs: order.programs != ProcessScope::Multipath,
         here,
         ..Observation::default()
     };
@@ -87,27 +87,27 @@ pub fn examine(order: &Order) -> Observation {
     let secret = order.secret.as_ref();
     let mut asked = order.peer.map(|address| {
         let mut session = session::connect_and_open(address, port, secret, clock)?;
-        let before = session.look()?;
-        Ok((session, Peer { address, before, after: None }))
+        let before = session.snapshot()?;
+        Ok((session, PeerSnapshots { address, before, after: None }))
     });
     let done = order.connect.map(|target| {
         let mut before = None;
-        let until = began + CONNECTION;
-        let look = |session: &mut session::Session| before = Some(session.look());
-        let whom = trial::Whom { target, name: &order.name, secret };
+        let until = began + CONNECTION_TIMEOUT;
+        let look = |session: &mut session::ServerSession| before = Some(session.snapshot());
+        let whom = trial::TestTarget { target, server_name: &order.server_name, secret };
         let mut done = trial::run(whom, (clock, until), look);
         if let (Some(before), None, Some(session)) = (before, &asked, done.session.take()) {
-            let peer = |before| (session, Peer { address: target, before, after: None });
+            let peer = |before| (session, PeerSnapshots { address: target, before, after: None });
             asked = Some(before.map(peer));
         }
         done
     });
-    conclude(&mut observation, asked, done);
-    let end = began + LONGEST;
+    finish_observation(&mut observation, asked, done);
+    let end = began + TOTAL_TIMEOUT;
     let (controls, probes, held) = thread::scope(|scope| {
         let probes = scope.spawn(|| probe::probe(&probes(&observation), clock, end));
         let held = scope.spawn(|| held::watch(order.programs, clock, end));
-        let controls = controls::controls(&observation, clock, end);
+        let controls = controls::check_paths(&observation, clock, end);
         (controls, probes.join().unwrap_or_default(), held.join().unwrap_or_default())
     });
     if let Some(trial) = &mut observation.trial {
@@ -115,31 +115,37 @@ pub fn examine(order: &Order) -> Observation {
     }
     // At the end: a connection that has just begun has its other subflows by now.
     observation.programs = programs::programs(order.programs).ok();
-    held::tell(observation.programs.as_deref_mut().unwrap_or_default(), &held);
+    held::attach_stats(observation.programs.as_deref_mut().unwrap_or_default(), &held);
     observation
 }
 
 /// The other host, as it looked before the connection, and the conversation with it.
-type Asked = Result<(session::Session, Peer), String>;
+type PeerSession = Result<(session::ServerSession, PeerSnapshots), String>;
 
 /// Looks at both hosts once more, while the connection is still there.
-fn conclude(observation: &mut Observation, asked: Option<Asked>, done: Option<trial::Done>) {
+fn finish_observation(
+    observation: &mut Observation,
+    asked: Option<PeerSession>,
+    done: Option<trial::TestOutcome>,
+) {
     match asked {
         Some(Ok((mut session, peer))) => {
-            let after = session.look().ok();
-            observation.peer = Some(Peer { after, ..peer });
+            let after = session.snapshot().ok();
+            observation.peer = Some(PeerSnapshots { after, ..peer });
         }
         Some(Err(why)) => observation.peer_error = Some(why),
-        None => observation.peer_error = done.as_ref().and_then(|done| done.stranger.clone()),
+        None => {
+            observation.peer_error = done.as_ref().and_then(|done| done.other_server_reason.clone())
+        }
     }
-    let after = look(None);
+    let after = snapshot(None);
     if let Some(done) = done {
         let mut trial = done.trial;
         trial.counters = after.counters_since(&observation.here);
         let announced = trial.events_of("ANNOUNCED").filter_map(|event| event.remote);
         let joined = trial.subflows.iter().map(|one| one.remote.ip());
         let targets = announced.chain(joined).chain([trial.target.ip()]).collect();
-        observation.ways = ways::ways(&observation.here, &targets);
+        observation.route_lookups = ways::route_lookups(&observation.here, &targets);
         observation.trial = Some(trial);
         drop(done.socket);
     }
@@ -147,7 +153,7 @@ fn conclude(observation: &mut Observation, asked: Option<Asked>, done: Option<tr
 }
 
 /// Ways that are worth a look hop by hop: those over which Multipath TCP does not work.
-fn probes(observation: &Observation) -> Vec<probe::Wanted> {
+fn probes(observation: &Observation) -> Vec<probe::ProbeSpec> {
     let Some(trial) = observation.trial.as_ref().filter(|_| observation.rights.raw) else {
         return Vec::new();
     };
@@ -156,7 +162,7 @@ fn probes(observation: &Observation) -> Vec<probe::Wanted> {
         let link = bound_to.and_then(|index| observation.here.link(index));
         let device = link.map(|link| link.name.clone());
         for option in [ProbeOption::Plain, option] {
-            wanted.push(probe::Wanted { local, device: device.clone(), remote, option });
+            wanted.push(probe::ProbeSpec { local, device: device.clone(), remote, option });
         }
     };
     if !(trial.multipath && trial.multipath_at_end)
@@ -170,7 +176,7 @@ fn probes(observation: &Observation) -> Vec<probe::Wanted> {
             one.established && !one.gone && one.local.ip() == local && one.remote.ip() == remote
         })
     };
-    for path in controls::suspects(observation) {
+    for path in controls::suspect_paths(observation) {
         let local = path.local.or_else(|| local_address_towards(path.remote));
         let Some(local) = local.filter(|local| !works(*local, path.remote.ip())) else { continue };
         let here = observation.here.link_of(local).is_some();
@@ -178,7 +184,7 @@ fn probes(observation: &Observation) -> Vec<probe::Wanted> {
             add(local, path.bound_to, path.remote, ProbeOption::Join);
         }
     }
-    wanted.truncate(MOST_PROBES);
+    wanted.truncate(MAX_PROBES);
     wanted
 }
 
@@ -195,7 +201,7 @@ fn local_address_towards(target: SocketAddr) -> Option<IpAddr> {
 
 /// Programs that set up Multipath TCP by themselves.
 fn managers() -> Vec<String> {
-    const KNOWN: [&str; 2] = ["mptcpd", "NetworkManager"];
+    const KNOWN_MANAGERS: [&str; 2] = ["mptcpd", "NetworkManager"];
     let space = std::fs::read_link("/proc/self/ns/net").ok();
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let found = entries.filter_map(|entry| {
@@ -203,7 +209,7 @@ fn managers() -> Vec<String> {
         // Whose namespace may not be seen is taken for one of ours.
         let its = std::fs::read_link(entry.path().join("ns/net")).ok();
         let ours = its.is_none() || its == space;
-        (KNOWN.contains(&name.as_str()) && ours).then_some(name)
+        (KNOWN_MANAGERS.contains(&name.as_str()) && ours).then_some(name)
     });
     found.collect::<BTreeSet<_>>().into_iter().collect()
 }

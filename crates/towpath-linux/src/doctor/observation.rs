@@ -17,27 +17,27 @@ pub struct Observation {
     /// This host afterwards.
     pub after: Option<HostSnapshot>,
     /// What this process may do.
-    pub rights: Rights,
+    pub rights: Privileges,
     /// Programs that set up Multipath TCP by themselves and run here.
     pub managers: Vec<String>,
     /// Which way packets go.
     #[serde(rename = "ways")]
-    pub ways: Vec<Way>,
+    pub route_lookups: Vec<RouteLookup>,
     /// Sockets of programs: those over Multipath TCP, or all that were asked for.
-    pub programs: Option<Vec<Program>>,
+    pub programs: Option<Vec<ProgramSocket>>,
     /// Whether plain TCP is among them.
     pub asked_for_programs: bool,
     /// A connection of our own, if there is somebody to connect to.
-    pub trial: Option<Trial>,
+    pub trial: Option<TestConnection>,
     /// The other host, if it tells.
-    pub peer: Option<Peer>,
+    pub peer: Option<PeerSnapshots>,
     /// Why the other host tells nothing, though it was asked.
     pub peer_error: Option<String>,
 }
 
 /// What this process may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Rights {
+pub struct Privileges {
     /// It hears the path manager's events.
     pub events: bool,
     /// It may send packets of its own making.
@@ -46,7 +46,7 @@ pub struct Rights {
 
 /// The kernel's answer to which way a packet would go.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Way {
+pub struct RouteLookup {
     /// Its destination.
     pub to: IpAddr,
     /// Its source, if it has one.
@@ -68,7 +68,7 @@ pub struct Way {
 
 /// A socket of an application.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Program {
+pub struct ProgramSocket {
     /// Its process, if we may know it.
     #[serde(default)]
     pub id: Option<u32>,
@@ -76,25 +76,25 @@ pub struct Program {
     #[serde(default)]
     pub name: String,
     /// What the socket is.
-    pub role: Role,
+    pub role: SocketRole,
     /// Our address and port.
     pub local: SocketAddr,
     /// The peer's.
     pub remote: SocketAddr,
     /// What it speaks.
-    pub speaks: Speaks,
+    pub speaks: SocketProtocol,
     /// Subflows, if it is Multipath TCP.
     #[serde(default)]
-    pub subflows: Vec<SubflowSeen>,
+    pub subflows: Vec<ObservedSubflow>,
     /// What held it back while it was looked at, if it sent.
     #[serde(rename = "held_back", default)]
-    pub held_back: Option<HeldBack>,
+    pub sender: Option<SenderStats>,
 }
 
 /// What held a connection's sender back, over about a second. Times are those of all its subflows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct HeldBack {
+pub struct SenderStats {
     /// How long it was looked at.
     pub span_ms: u64,
     /// With anything to send.
@@ -105,23 +105,23 @@ pub struct HeldBack {
     pub send_buffer_ms: u64,
     /// The largest and the smallest window that the peer offered.
     #[serde(rename = "window_bytes")]
-    pub window_bytes: u64,
+    pub max_window_bytes: u64,
     /// The smallest.
     #[serde(rename = "smallest_window_bytes")]
-    pub smallest_window_bytes: u64,
+    pub min_window_bytes: u64,
     /// Size of the send buffer, with the kernel's own overhead.
     pub buffer_bytes: u64,
     /// Payload that was acknowledged meanwhile.
     pub acked_bytes: u64,
     /// The longest smoothed round trip.
     #[serde(rename = "srtt_us")]
-    pub srtt_us: u32,
+    pub max_srtt_us: u32,
 }
 
 /// What a socket is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Role {
+pub enum SocketRole {
     /// It waits for connections.
     Listens,
     /// It is a connection.
@@ -131,7 +131,7 @@ pub enum Role {
 /// What a connection or listener speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Speaks {
+pub enum SocketProtocol {
     /// Plain TCP, as the program asked for.
     Tcp,
     /// Multipath TCP.
@@ -143,11 +143,11 @@ pub enum Speaks {
 /// A connection of our own and what became of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(clippy::struct_excessive_bools, reason = "facts, independent of each other")]
-pub struct Trial {
+pub struct TestConnection {
     /// Address and port.
     pub target: SocketAddr,
     /// Attempts to connect, in order: plain TCP and Multipath TCP, more of each when in doubt.
-    pub attempts: Vec<Attempt>,
+    pub attempts: Vec<ConnectAttempt>,
     /// The server gives back what it gets.
     #[serde(default)]
     pub echoes: bool,
@@ -174,38 +174,38 @@ pub struct Trial {
     pub counters: BTreeMap<String, u64>,
     /// Events of the connection; none if they cannot be heard.
     #[serde(default)]
-    pub events: Option<Vec<Event>>,
+    pub events: Option<Vec<RecordedEvent>>,
     /// Subflows that were seen.
     #[serde(default)]
-    pub subflows: Vec<SubflowSeen>,
+    pub subflows: Vec<ObservedSubflow>,
     /// What was sent and came back.
     #[serde(default)]
-    pub exchange: Option<Exchange>,
+    pub exchange: Option<EchoResult>,
     /// Plain TCP over single paths, where something was wrong.
     #[serde(default)]
-    pub controls: Vec<Control>,
+    pub controls: Vec<PlainTcpCheck>,
     /// Packets of our own making, with rising time to live.
     #[serde(default)]
-    pub probes: Vec<Probe>,
+    pub probes: Vec<HopProbe>,
 }
 
 /// An attempt to connect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Attempt {
+pub struct ConnectAttempt {
     /// Over Multipath TCP.
     pub multipath: bool,
     /// What came of it.
-    pub outcome: Outcome,
+    pub outcome: ConnectOutcome,
     /// How long it took.
     pub took_ms: u64,
     /// The router that refused it.
     #[serde(default)]
-    pub refused: Option<Refused>,
+    pub refused: Option<IcmpRefusal>,
 }
 
 /// A router's message that a packet cannot go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Refused {
+pub struct IcmpRefusal {
     /// Who says so.
     pub router: IpAddr,
     /// Type of the ICMP message.
@@ -217,7 +217,7 @@ pub struct Refused {
 /// What came of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Outcome {
+pub enum ConnectOutcome {
     /// A connection.
     Connected,
     /// Somebody says no.
@@ -231,7 +231,7 @@ pub enum Outcome {
 /// An event of the path manager.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Event {
+pub struct RecordedEvent {
     /// When, since the connection was begun.
     pub at_ms: u64,
     /// What, as `ip mptcp monitor` writes it.
@@ -259,7 +259,7 @@ pub struct Event {
 /// A subflow of our own connection.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(clippy::struct_excessive_bools, reason = "facts, independent of each other")]
-pub struct SubflowSeen {
+pub struct ObservedSubflow {
     /// Our address and port.
     pub local: SocketAddr,
     /// The peer's.
@@ -293,13 +293,13 @@ pub struct SubflowSeen {
     pub gone: bool,
     /// What TCP knows of it.
     #[serde(default)]
-    pub tcp: TcpFigures,
+    pub tcp: TcpStats,
 }
 
 /// What TCP knows of a subflow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct TcpFigures {
+pub struct TcpStats {
     /// Smoothed round-trip time.
     pub srtt_us: u32,
     /// Timeouts in a row without an answer.
@@ -308,7 +308,7 @@ pub struct TcpFigures {
     pub retransmissions: u32,
     /// Packets that arrived behind a gap.
     #[serde(rename = "behind_gap")]
-    pub behind_gap: u32,
+    pub out_of_order: u32,
     /// Packets that are not acknowledged.
     pub unacked: u32,
     /// Largest segment.
@@ -328,7 +328,7 @@ pub struct TcpFigures {
 /// What was sent and came back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Exchange {
+pub struct EchoResult {
     /// Bytes that the kernel took.
     pub sent: u64,
     /// Bytes that came back.
@@ -343,7 +343,7 @@ pub struct Exchange {
 
 /// Plain TCP over one path: tells trouble of the path from trouble with Multipath TCP on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Control {
+pub struct PlainTcpCheck {
     /// Our address.
     pub local: IpAddr,
     /// The interface that it was bound to.
@@ -352,10 +352,10 @@ pub struct Control {
     /// The peer's address and port.
     pub remote: SocketAddr,
     /// Whether it connected.
-    pub outcome: Outcome,
+    pub outcome: ConnectOutcome,
     /// The router that refused it.
     #[serde(default)]
-    pub refused: Option<Refused>,
+    pub refused: Option<IcmpRefusal>,
     /// A few bytes went and came back, if the peer does that.
     #[serde(default)]
     pub small: Option<bool>,
@@ -364,11 +364,11 @@ pub struct Control {
     pub large: Option<bool>,
     /// When those of full size had not: a few bytes did, once more, over another connection.
     #[serde(rename = "small_again", default)]
-    pub small_again: Option<bool>,
+    pub small_retry: Option<bool>,
     /// After that, packets of full size did: those sent anew over another connection, or the first
     /// ones at last.
     #[serde(rename = "large_again", default)]
-    pub large_again: Option<bool>,
+    pub large_retry: Option<bool>,
     /// Small packets sent one after the other, with room between them.
     #[serde(default)]
     pub packets: u32,
@@ -391,7 +391,7 @@ pub struct Control {
 
 /// SYN packets with rising time to live over one path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Probe {
+pub struct HopProbe {
     /// Our address.
     pub local: IpAddr,
     /// The peer's address and port.
@@ -399,10 +399,10 @@ pub struct Probe {
     /// Which option they had.
     pub option: ProbeOption,
     /// Who answered, in order of time to live; the first is at 1.
-    pub hops: Vec<Hop>,
+    pub hops: Vec<HopReply>,
     /// The answer of the peer itself.
     #[serde(default)]
-    pub answer: Option<Answer>,
+    pub answer: Option<TargetReply>,
 }
 
 /// The option of a probe.
@@ -420,7 +420,7 @@ pub enum ProbeOption {
 /// A router's answer to a packet that it had to drop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Hop {
+pub struct HopReply {
     /// Who answered; none if nobody did.
     pub address: Option<IpAddr>,
     /// Whether the packet had its option when it arrived there, if the answer quotes enough.
@@ -432,7 +432,7 @@ pub struct Hop {
 /// The answer of the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Answer {
+pub enum TargetReply {
     /// It accepts, with the option of Multipath TCP or without.
     SynAck {
         /// With the option.
@@ -447,7 +447,7 @@ pub enum Answer {
 
 /// The other host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Peer {
+pub struct PeerSnapshots {
     /// Where it was asked.
     pub address: SocketAddr,
     /// How it looked before our connection.
@@ -457,7 +457,7 @@ pub struct Peer {
     pub after: Option<HostSnapshot>,
 }
 
-impl Trial {
+impl TestConnection {
     /// A trial of which nothing is known yet.
     pub fn new(target: SocketAddr) -> Self {
         Self {
@@ -480,34 +480,34 @@ impl Trial {
     }
 
     /// The growth of a counter of Multipath TCP.
-    pub fn grew(&self, name: &str) -> u64 {
+    pub fn counter_delta(&self, name: &str) -> u64 {
         self.counters.get(&format!("MPTcpExt.{name}")).copied().unwrap_or(0)
     }
 
     /// Attempts over one transport.
-    pub fn attempts(&self, multipath: bool) -> impl Iterator<Item = &Attempt> {
+    pub fn attempts(&self, multipath: bool) -> impl Iterator<Item = &ConnectAttempt> {
         self.attempts.iter().filter(move |one| one.multipath == multipath)
     }
 
     /// Whether some attempt over one transport connected.
     pub fn connected(&self, multipath: bool) -> bool {
-        self.attempts(multipath).any(|one| one.outcome == Outcome::Connected)
+        self.attempts(multipath).any(|one| one.outcome == ConnectOutcome::Connected)
     }
 
     /// The first subflow.
-    pub fn first(&self) -> Option<&SubflowSeen> {
+    pub fn first(&self) -> Option<&ObservedSubflow> {
         self.subflows.iter().find(|one| one.first)
     }
 
     /// Events of a kind.
-    pub fn events_of<'a>(&'a self, kind: &'a str) -> impl Iterator<Item = &'a Event> {
+    pub fn events_of<'a>(&'a self, kind: &'a str) -> impl Iterator<Item = &'a RecordedEvent> {
         self.events.iter().flatten().filter(move |event| event.kind == kind)
     }
 }
 
-impl Peer {
+impl PeerSnapshots {
     /// The growth of a counter of the other host's Multipath TCP.
-    pub fn grew(&self, name: &str) -> u64 {
+    pub fn counter_delta(&self, name: &str) -> u64 {
         let name = format!("MPTcpExt.{name}");
         let after = self.after.as_ref().map_or(0, |after| after.counter(&name));
         after.saturating_sub(self.before.counter(&name))

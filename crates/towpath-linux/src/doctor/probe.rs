@@ -12,27 +12,27 @@ use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 use towpath_mptcp::wire::{Flags, MpCapable, MpJoin, MptcpOption, Options, Packet, Segment};
 use towpath_net::Instant;
 
-use super::observation::{Answer, Hop, Probe, ProbeOption};
+use super::observation::{HopProbe, HopReply, ProbeOption, TargetReply};
 use crate::clock::Clock;
 use crate::sys;
 
 /// Time to live of the first packets, and of those that follow if the last of these was answered.
-const NEAR: std::ops::RangeInclusive<u8> = 1..=5;
-const FAR: std::ops::RangeInclusive<u8> = 6..=14;
+const NEAR_TTLS: std::ops::RangeInclusive<u8> = 1..=5;
+const FAR_TTLS: std::ops::RangeInclusive<u8> = 6..=14;
 /// How long answers are waited for, in each of the two rounds.
-const PATIENCE: Duration = Duration::from_millis(450);
+const ROUND_TIMEOUT: Duration = Duration::from_millis(450);
 /// Above the ports that Linux gives to connections; each packet has one of its own.
 const FIRST_PORT: u16 = 61_000;
 /// Ports of one path and option.
-const PORTS: u16 = 16;
+const PORTS_PER_PROBE: u16 = 16;
 /// Options of the protocol of the internet: kinds of TCP options.
-const END: u8 = 0;
-const PADDING: u8 = 1;
-const MPTCP: u8 = 30;
+const TCPOPT_EOL: u8 = 0;
+const TCPOPT_NOP: u8 = 1;
+const TCPOPT_MPTCP: u8 = 30;
 
 /// A way to be probed, with one of the options.
 #[derive(Debug, Clone)]
-pub(super) struct Wanted {
+pub(super) struct ProbeSpec {
     pub(super) local: IpAddr,
     pub(super) device: Option<String>,
     pub(super) remote: SocketAddr,
@@ -45,12 +45,13 @@ pub(super) fn is_allowed() -> bool {
 }
 
 /// Probes all at once, until `end` at the latest.
-pub(super) fn probe(wanted: &[Wanted], clock: Clock, end: Instant) -> Vec<Probe> {
+pub(super) fn probe(wanted: &[ProbeSpec], clock: Clock, end: Instant) -> Vec<HopProbe> {
     let (v4, v6): (Vec<_>, Vec<_>) = wanted.iter().cloned().partition(|one| one.local.is_ipv4());
     let mut probes = Vec::new();
     for family in [v4, v6] {
         if !family.is_empty() {
-            probes.extend(Probing::open(family, clock, end).map(Probing::run).unwrap_or_default());
+            probes
+                .extend(ProbeRun::open(family, clock, end).map(ProbeRun::run).unwrap_or_default());
         }
     }
     probes
@@ -58,24 +59,24 @@ pub(super) fn probe(wanted: &[Wanted], clock: Clock, end: Instant) -> Vec<Probe>
 
 /// Probes of one address family.
 #[derive(Debug)]
-struct Probing {
+struct ProbeRun {
     clock: Clock,
     end: Instant,
     errors: UdpSocket,
-    ways: Vec<OneWay>,
+    paths: Vec<PathProbe>,
 }
 
 #[derive(Debug)]
-struct OneWay {
+struct PathProbe {
     socket: UdpSocket,
     first_port: u16,
-    probe: Probe,
+    probe: HopProbe,
     /// Smallest time to live with which the target was reached.
     reached: Option<u8>,
 }
 
-impl Probing {
-    fn open(wanted: Vec<Wanted>, clock: Clock, end: Instant) -> io::Result<Self> {
+impl ProbeRun {
+    fn open(wanted: Vec<ProbeSpec>, clock: Clock, end: Instant) -> io::Result<Self> {
         let v4 = wanted.first().is_some_and(|one| one.local.is_ipv4());
         let (domain, protocol) =
             if v4 { (Domain::IPV4, Protocol::ICMPV4) } else { (Domain::IPV6, Protocol::ICMPV6) };
@@ -84,37 +85,37 @@ impl Probing {
         let mut first_port = FIRST_PORT;
         let mut ways = Vec::new();
         for one in wanted {
-            ways.push(OneWay::open(domain, first_port, one)?);
-            first_port = first_port.wrapping_add(PORTS);
+            ways.push(PathProbe::open(domain, first_port, one)?);
+            first_port = first_port.wrapping_add(PORTS_PER_PROBE);
         }
-        Ok(Self { clock, end, errors: errors.into(), ways })
+        Ok(Self { clock, end, errors: errors.into(), paths: ways })
     }
 
-    fn run(mut self) -> Vec<Probe> {
-        self.round(NEAR);
-        let last = usize::from(*NEAR.end());
-        let goes_on = |way: &OneWay| way.reached.is_none() && way.probe.hops.len() >= last;
-        if self.ways.iter().any(goes_on) {
-            self.round(FAR);
+    fn run(mut self) -> Vec<HopProbe> {
+        self.round(NEAR_TTLS);
+        let last = usize::from(*NEAR_TTLS.end());
+        let goes_on = |way: &PathProbe| way.reached.is_none() && way.probe.hops.len() >= last;
+        if self.paths.iter().any(goes_on) {
+            self.round(FAR_TTLS);
         }
-        self.ways.into_iter().map(OneWay::end).collect()
+        self.paths.into_iter().map(PathProbe::end).collect()
     }
 
     fn round(&mut self, range: std::ops::RangeInclusive<u8>) {
         for ttl in range.clone() {
-            for way in self.ways.iter().filter(|way| way.reached.is_none()) {
+            for way in self.paths.iter().filter(|way| way.reached.is_none()) {
                 let _ = way.send(ttl); // a failed send counts as loss
             }
         }
-        let deadline = self.end.min(self.clock.now() + PATIENCE);
+        let deadline = self.end.min(self.clock.now() + ROUND_TIMEOUT);
         while !self.is_complete(*range.end()) && self.wait(deadline) {
-            self.hear();
+            self.receive();
         }
     }
 
     /// Whether every packet is answered, so that nothing more can come.
     fn is_complete(&self, last: u8) -> bool {
-        self.ways.iter().all(|way| {
+        self.paths.iter().all(|way| {
             let until = usize::from(way.reached.map_or(last, |ttl| ttl.saturating_sub(1)));
             let answered =
                 |at: usize| way.probe.hops.get(at).is_some_and(|hop| hop.address.is_some());
@@ -126,21 +127,21 @@ impl Probing {
     fn wait(&self, deadline: Instant) -> bool {
         let left = deadline.saturating_since(self.clock.now());
         let mut fds = vec![sys::wait_for_input(&self.errors)];
-        fds.extend(self.ways.iter().map(|way| sys::wait_for_input(&way.socket)));
+        fds.extend(self.paths.iter().map(|way| sys::wait_for_input(&way.socket)));
         !left.is_zero() && sys::poll(&mut fds, Some(left)).is_ok()
     }
 
-    fn hear(&mut self) {
+    fn receive(&mut self) {
         let mut room = [0; 2_048];
         while let Ok((length, from)) = self.errors.recv_from(&mut room) {
             let message = room.get(..length).unwrap_or_default();
-            if let Some(quote) = Quote::parse(message, from.is_ipv4()) {
-                for way in &mut self.ways {
+            if let Some(quote) = IcmpQuote::parse(message, from.is_ipv4()) {
+                for way in &mut self.paths {
                     way.on_error(from.ip(), &quote);
                 }
             }
         }
-        for way in &mut self.ways {
+        for way in &mut self.paths {
             while let Ok((length, from)) = way.socket.recv_from(&mut room) {
                 let packet = room.get(..length).unwrap_or_default();
                 way.on_answer(from.ip(), packet);
@@ -149,21 +150,21 @@ impl Probing {
     }
 }
 
-impl OneWay {
-    fn open(domain: Domain, first_port: u16, wanted: Wanted) -> io::Result<Self> {
-        let Wanted { local, device, remote, option } = wanted;
+impl PathProbe {
+    fn open(domain: Domain, first_port: u16, wanted: ProbeSpec) -> io::Result<Self> {
+        let ProbeSpec { local, device, remote, option } = wanted;
         let socket = Socket::new(domain, Type::RAW, Some(Protocol::TCP))?;
         socket.set_nonblocking(true)?;
         if let Some(device) = &device {
             socket.bind_device(Some(device.as_bytes()))?;
         }
         socket.bind(&SockAddr::from(SocketAddr::new(local, 0)))?;
-        let probe = Probe { local, remote, option, hops: Vec::new(), answer: None };
+        let probe = HopProbe { local, remote, option, hops: Vec::new(), answer: None };
         Ok(Self { socket: socket.into(), first_port, probe, reached: None })
     }
 
     fn send(&self, ttl: u8) -> io::Result<()> {
-        let Probe { local, remote, option, .. } = self.probe;
+        let HopProbe { local, remote, option, .. } = self.probe;
         let port = self.first_port.wrapping_add(ttl.into());
         let packet = Packet::emit(&syn(SocketAddr::new(local, port), remote, option), 0);
         let bytes = packet.to_vec();
@@ -180,20 +181,21 @@ impl OneWay {
 
     /// With which time to live a packet of this way was sent.
     fn ttl_of(&self, port: u16) -> Option<u8> {
-        let ttl = port.checked_sub(self.first_port).filter(|ttl| (1..PORTS).contains(ttl))?;
+        let ttl =
+            port.checked_sub(self.first_port).filter(|ttl| (1..PORTS_PER_PROBE).contains(ttl))?;
         u8::try_from(ttl).ok()
     }
 
-    fn on_error(&mut self, router: IpAddr, quote: &Quote) {
+    fn on_error(&mut self, router: IpAddr, quote: &IcmpQuote) {
         let ends = (quote.source_port, quote.remote);
         let Some(ttl) = self.ttl_of(ends.0).filter(|_| ends.1 == self.probe.remote) else { return };
         let at = usize::from(ttl.saturating_sub(1));
         if self.probe.hops.len() <= at {
-            self.probe.hops.resize(at + 1, Hop::default());
+            self.probe.hops.resize(at + 1, HopReply::default());
         }
         if let Some(hop) = self.probe.hops.get_mut(at) {
             let has_option = quote.has_option;
-            *hop = Hop { address: Some(router), has_option, refused: quote.refused };
+            *hop = HopReply { address: Some(router), has_option, refused: quote.refused };
         }
     }
 
@@ -209,9 +211,9 @@ impl OneWay {
         }
         let flags = Flags(flags);
         let answer = if flags.contains(Flags::RST) {
-            Answer::Reset { option: has_option(tcp) == Some(true) }
+            TargetReply::Reset { option: has_option(tcp) == Some(true) }
         } else if flags.contains(Flags::SYN.with(Flags::ACK)) {
-            Answer::SynAck { option: has_option(tcp) == Some(true) }
+            TargetReply::SynAck { option: has_option(tcp) == Some(true) }
         } else {
             return;
         };
@@ -221,7 +223,7 @@ impl OneWay {
         }
     }
 
-    fn end(self) -> Probe {
+    fn end(self) -> HopProbe {
         let Self { mut probe, reached, .. } = self;
         if let Some(ttl) = reached {
             probe.hops.truncate(usize::from(ttl.saturating_sub(1)));
@@ -265,7 +267,7 @@ fn syn(source: SocketAddr, destination: SocketAddr, option: ProbeOption) -> Segm
 
 /// What a router quotes of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Quote {
+struct IcmpQuote {
     remote: SocketAddr,
     source_port: u16,
     has_option: Option<bool>,
@@ -273,7 +275,7 @@ struct Quote {
     refused: Option<(u8, u8)>,
 }
 
-impl Quote {
+impl IcmpQuote {
     fn parse(message: &[u8], v4: bool) -> Option<Self> {
         // A raw IPv4 socket gives the IP header as well.
         let message = if v4 { behind_v4(message)? } else { message };
@@ -321,9 +323,9 @@ fn has_option(tcp: &[u8]) -> Option<bool> {
     loop {
         match rest {
             [] => return (tcp.len() >= length).then_some(false),
-            [END, ..] => return Some(false),
-            [PADDING, after @ ..] => rest = after,
-            [MPTCP, ..] => return Some(true),
+            [TCPOPT_EOL, ..] => return Some(false),
+            [TCPOPT_NOP, after @ ..] => rest = after,
+            [TCPOPT_MPTCP, ..] => return Some(true),
             [_, length, ..] => rest = rest.get(usize::from(*length).max(2)..).unwrap_or_default(),
             [_] => return None,
         }
@@ -351,7 +353,7 @@ mod tests {
         for (option, has) in
             [(ProbeOption::Plain, false), (ProbeOption::Capable, true), (ProbeOption::Join, true)]
         {
-            let quote = Quote::parse(&quoted(11, 0, &packet(option)), true).unwrap();
+            let quote = IcmpQuote::parse(&quoted(11, 0, &packet(option)), true).unwrap();
             assert_eq!((quote.source_port, quote.has_option), (61_003, Some(has)), "{option:?}");
             assert_eq!((quote.remote.to_string().as_str(), quote.refused), ("10.0.9.1:80", None));
         }
@@ -360,10 +362,10 @@ mod tests {
     #[test]
     fn a_quote_of_eight_bytes_reveals_no_options() {
         let packet = packet(ProbeOption::Capable);
-        let quote = Quote::parse(&quoted(3, 13, &packet[..28]), true).unwrap();
+        let quote = IcmpQuote::parse(&quoted(3, 13, &packet[..28]), true).unwrap();
         assert_eq!((quote.has_option, quote.refused), (None, Some((3, 13))));
         assert_eq!(
-            Quote::parse(&quoted(0, 0, &packet), true),
+            IcmpQuote::parse(&quoted(0, 0, &packet), true),
             None,
             "an echo reply quotes nothing"
         );
@@ -372,7 +374,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_message_panics(bytes in proptest::collection::vec(any::<u8>(), 0..120), v4: bool) {
-            let _ = Quote::parse(&bytes, v4);
+            let _ = IcmpQuote::parse(&bytes, v4);
             let _ = tcp_of(&bytes, v4).and_then(has_option);
         }
     }

@@ -6,41 +6,42 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use super::look::plain_end;
-use super::observation::{Program, Role, Speaks};
+use super::observation::{ProgramSocket, SocketProtocol, SocketRole};
 use super::watch;
 use crate::monitor::{self, Process};
-use crate::netlink::{DiagSocket, NetlinkError, SocketDiag, SocketState, States};
+use crate::netlink::{DiagSocket, NetlinkError, SocketDiag, StateFilter, TcpState};
 use crate::sample::MptcpInfo;
 
 /// Sockets that are told at most.
-const MOST: usize = 256;
+const MAX_SOCKETS: usize = 256;
 
 /// Whose sockets are looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Whose {
+pub enum ProcessScope {
     /// Only connections over Multipath TCP, of all programs.
     #[default]
     Multipath,
     /// All of one process.
     Process(u32),
     /// All.
-    Everybody,
+    All,
 }
 
-impl Whose {
+impl ProcessScope {
     /// Whether they can be told from those of others.
     pub fn can_be_seen(self) -> io::Result<()> {
         match self {
-            Self::Multipath | Self::Everybody => Ok(()),
+            Self::Multipath | Self::All => Ok(()),
             Self::Process(id) => fs::read_dir(format!("/proc/{id}/fd")).map(drop),
         }
     }
 }
 
 /// The sockets of programs, without those of this process.
-pub(super) fn programs(whose: Whose) -> Result<Vec<Program>, NetlinkError> {
+pub(super) fn programs(whose: ProcessScope) -> Result<Vec<ProgramSocket>, NetlinkError> {
     let mut diag = SocketDiag::open()?;
-    let (tcp, mptcp) = (diag.tcp(States::ALL)?, diag.mptcp(States::ALL).unwrap_or_default());
+    let (tcp, mptcp) =
+        (diag.tcp(StateFilter::ALL)?, diag.mptcp(StateFilter::ALL).unwrap_or_default());
     let owners = monitor::owners();
     let tokens: BTreeSet<u32> = mptcp.iter().map(|one| MptcpInfo::parse(&one.info).token).collect();
     let inodes: BTreeSet<u32> = mptcp.iter().map(|one| one.inode).filter(|one| *one != 0).collect();
@@ -50,43 +51,46 @@ pub(super) fn programs(whose: Whose) -> Result<Vec<Program>, NetlinkError> {
     };
     let connections = mptcp.iter().filter_map(|one| {
         let info = MptcpInfo::parse(&one.info);
-        let speaks = if info.fallback { Speaks::FellBack } else { Speaks::Multipath };
+        let speaks =
+            if info.fallback { SocketProtocol::FellBack } else { SocketProtocol::Multipath };
         let its = |part: &&DiagSocket| {
             part.subflow.and_then(|flow| flow.token_local) == Some(info.token) && info.token != 0
         };
         let subflows = tcp.iter().filter(its).map(watch::subflow).collect();
-        Some(Program { speaks, subflows, ..program(one, &owners)? })
+        Some(ProgramSocket { speaks, subflows, ..program(one, &owners)? })
     });
     let plain = tcp.iter().filter(|one| one.subflow.is_none() && !part(one));
     let plain = plain.filter_map(|one| program(one, &owners));
     let us = std::process::id();
-    let wanted = |one: &Program| {
+    let wanted = |one: &ProgramSocket| {
         one.id != Some(us)
             && match whose {
-                Whose::Multipath => one.speaks != Speaks::Tcp && one.role == Role::Connected,
-                Whose::Process(id) => one.id == Some(id),
-                Whose::Everybody => true,
+                ProcessScope::Multipath => {
+                    one.speaks != SocketProtocol::Tcp && one.role == SocketRole::Connected
+                }
+                ProcessScope::Process(id) => one.id == Some(id),
+                ProcessScope::All => true,
             }
     };
     let mut found: Vec<_> = connections.chain(plain).filter(wanted).collect();
-    found.truncate(MOST);
+    found.truncate(MAX_SOCKETS);
     Ok(found)
 }
 
 /// A socket that waits or is connected, to others than this host itself.
-fn program(socket: &DiagSocket, owners: &BTreeMap<u32, Vec<Process>>) -> Option<Program> {
+fn program(socket: &DiagSocket, owners: &BTreeMap<u32, Vec<Process>>) -> Option<ProgramSocket> {
     let role = match socket.state {
-        SocketState::Listen => Role::Listens,
-        SocketState::Established | SocketState::CloseWait => Role::Connected,
-        SocketState::SynSent
-        | SocketState::SynReceived
-        | SocketState::FinWait1
-        | SocketState::FinWait2
-        | SocketState::TimeWait
-        | SocketState::Closed
-        | SocketState::LastAck
-        | SocketState::Closing
-        | SocketState::Other(_) => return None,
+        TcpState::Listen => SocketRole::Listens,
+        TcpState::Established | TcpState::CloseWait => SocketRole::Connected,
+        TcpState::SynSent
+        | TcpState::SynReceived
+        | TcpState::FinWait1
+        | TcpState::FinWait2
+        | TcpState::TimeWait
+        | TcpState::Closed
+        | TcpState::LastAck
+        | TcpState::Closing
+        | TcpState::Other(_) => return None,
     };
     let (local, remote) = (plain_end(socket.local), plain_end(socket.remote));
     let inside = |end: SocketAddr| end.ip().is_loopback();
@@ -94,15 +98,15 @@ fn program(socket: &DiagSocket, owners: &BTreeMap<u32, Vec<Process>>) -> Option<
         return None;
     }
     let owner = owners.get(&socket.inode).and_then(|all| all.first());
-    Some(Program {
+    Some(ProgramSocket {
         id: owner.map(|owner| owner.id),
         name: owner.map_or_else(String::new, |owner| owner.name.clone()),
         role,
         local,
         remote,
-        speaks: Speaks::Tcp,
+        speaks: SocketProtocol::Tcp,
         subflows: Vec::new(),
-        held_back: None,
+        sender: None,
     })
 }
 

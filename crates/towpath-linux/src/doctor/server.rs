@@ -10,18 +10,18 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use socket2::Socket;
 
-use super::attempt::{self, Manner};
+use super::attempt::{self, ConnectOptions};
 use crate::clock::Clock;
 
 /// For a connection and for an answer.
-const PATIENCE: Duration = Duration::from_millis(400);
+const IO_TIMEOUT: Duration = Duration::from_millis(400);
 /// So much of an answer tells who it is.
 const HEAD_BYTES: usize = 256;
 /// Of a request, with a header that fills it: web servers take heads of 8 KiB (RFC 9110 §5.4 leaves it
 /// to them), and less than half of that is sent.
-const PADDED_BYTES: usize = 3_500;
+const PADDING_BYTES: usize = 3_500;
 /// Together more than the first window of a subflow (RFC 6928: ten segments), so that the others are used.
-const PADDED_REQUESTS: usize = 16;
+const BURST_REQUESTS: usize = 16;
 
 /// Who answers at a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -44,7 +44,7 @@ pub enum ServerKind {
     Mail,
     /// Whatever it hears, it closes the connection.
     #[serde(rename = "hangs-up")]
-    HangsUp,
+    ClosesOnData,
 }
 
 impl ServerKind {
@@ -58,12 +58,12 @@ impl ServerKind {
             Self::Tls => "a TLS server",
             Self::Ssh => "an SSH server",
             Self::Mail => "a mail or file server",
-            Self::HangsUp => "a server that hangs up",
+            Self::ClosesOnData => "a server that hangs up",
         }
     }
 
     /// By its first words.
-    fn of(came: &[u8]) -> Option<Self> {
+    fn from_first_bytes(came: &[u8]) -> Option<Self> {
         match came {
             [b'S', b'S', b'H', b'-', ..] => Some(Self::Ssh),
             [b'H', b'T', b'T', b'P', b'/', ..] => Some(Self::Web),
@@ -77,12 +77,12 @@ impl ServerKind {
     /// What it wants to hear first.
     pub(super) fn hello(self, host: &str) -> Vec<u8> {
         match self {
-            Self::Web => request(host, 0),
+            Self::Web => http_request(host, 0),
             Self::Tls => client_hello(host),
             Self::Ssh => format!("SSH-2.0-towpath_{}\r\n", env!("CARGO_PKG_VERSION")).into_bytes(),
             Self::Mail => b"NOOP\r\n".to_vec(),
-            Self::Echo | Self::Towpath | Self::Unknown | Self::HangsUp => {
-                super::session::greeting().to_vec()
+            Self::Echo | Self::Towpath | Self::Unknown | Self::ClosesOnData => {
+                super::session::hello_preamble().to_vec()
             }
         }
     }
@@ -90,7 +90,7 @@ impl ServerKind {
     /// More than one subflow takes at once, if it takes so much from everybody.
     pub(super) fn burst(self, host: &str) -> Vec<u8> {
         if self == Self::Web {
-            request(host, PADDED_BYTES).repeat(PADDED_REQUESTS)
+            http_request(host, PADDING_BYTES).repeat(BURST_REQUESTS)
         } else {
             Vec::new()
         }
@@ -98,7 +98,7 @@ impl ServerKind {
 }
 
 /// What is asked for has no body, and changes nothing.
-fn request(host: &str, padding: usize) -> Vec<u8> {
+fn http_request(host: &str, padding: usize) -> Vec<u8> {
     let padding = "x".repeat(padding);
     let agent = concat!("towpath-doctor/", env!("CARGO_PKG_VERSION"));
     let padding = if padding.is_empty() { padding } else { format!("X-Padding: {padding}\r\n") };
@@ -137,44 +137,44 @@ fn client_hello(host: &str) -> Vec<u8> {
 /// Who it is by what came on a connection that was spoken to as a towpath server is, or by trying the
 /// words of others on connections of their own.
 pub(super) fn identify(came: &[u8], target: SocketAddr, host: &str, clock: Clock) -> ServerKind {
-    match ServerKind::of(came) {
+    match ServerKind::from_first_bytes(came) {
         Some(ServerKind::Web) | None => {}
         Some(kind) => return kind,
     }
     let mut answered = false;
     for kind in [ServerKind::Web, ServerKind::Tls] {
-        let Some(answer) = ask(target, &kind.hello(host), clock) else { continue };
-        match (kind, ServerKind::of(&answer)) {
+        let Some(answer) = probe(target, &kind.hello(host), clock) else { continue };
+        match (kind, ServerKind::from_first_bytes(&answer)) {
             // A TLS server complains of plain HTTP in plain HTTP.
-            (ServerKind::Web, Some(ServerKind::Web)) if complains(&answer) => answered = true,
+            (ServerKind::Web, Some(ServerKind::Web)) if is_bad_request(&answer) => answered = true,
             (_, Some(found)) => return found,
             (_, None) => answered |= !answer.is_empty(),
         }
     }
-    if ServerKind::of(came) == Some(ServerKind::Web) {
+    if ServerKind::from_first_bytes(came) == Some(ServerKind::Web) {
         ServerKind::Web
     } else if answered || !came.is_empty() {
         ServerKind::Unknown
     } else {
-        ServerKind::HangsUp
+        ServerKind::ClosesOnData
     }
 }
 
 /// Whether a web server will not go on with us.
-fn complains(answer: &[u8]) -> bool {
+fn is_bad_request(answer: &[u8]) -> bool {
     answer.get(9..12) == Some(b"400")
 }
 
 /// The beginning of the answer; nothing when the connection is closed, none when it stays silent.
-fn ask(target: SocketAddr, words: &[u8], clock: Clock) -> Option<Vec<u8>> {
-    let manner = Manner { patience: PATIENCE, ..Manner::tcp() };
+fn probe(target: SocketAddr, words: &[u8], clock: Clock) -> Option<Vec<u8>> {
+    let manner = ConnectOptions { timeout: IO_TIMEOUT, ..ConnectOptions::tcp() };
     let (_, socket) = attempt::connect(target, &manner, clock);
     let mut socket = socket?;
-    first_words(&mut socket, words).ok()
+    send_and_read(&mut socket, words).ok()
 }
 
-fn first_words(socket: &mut Socket, words: &[u8]) -> io::Result<Vec<u8>> {
-    socket.set_read_timeout(Some(PATIENCE))?;
+fn send_and_read(socket: &mut Socket, words: &[u8]) -> io::Result<Vec<u8>> {
+    socket.set_read_timeout(Some(IO_TIMEOUT))?;
     socket.write_all(words)?;
     let mut came = vec![0; HEAD_BYTES];
     match socket.read(&mut came) {
@@ -200,7 +200,7 @@ mod tests {
             (b"", None),
         ];
         for (came, expected) in cases {
-            assert_eq!(ServerKind::of(came), expected, "{came:?}");
+            assert_eq!(ServerKind::from_first_bytes(came), expected, "{came:?}");
         }
     }
 
@@ -223,7 +223,7 @@ mod tests {
     fn a_burst_is_more_than_ten_segments_and_each_head_is_small() {
         let burst = ServerKind::Web.burst("example.org");
         assert!(burst.len() > 14_600 * 3);
-        assert!(request("example.org", PADDED_BYTES).len() < 4_096);
+        assert!(http_request("example.org", PADDING_BYTES).len() < 4_096);
         assert!(ServerKind::Tls.burst("example.org").is_empty());
     }
 }

@@ -11,27 +11,27 @@ use towpath_measure::live::{
 };
 use towpath_quic::{Trust, tls};
 
-use super::attempt::{self, Manner};
+use super::attempt::{self, ConnectOptions};
 use crate::clock::Clock;
-use crate::live::introduction::{self, Introduction};
-use crate::live::speaker::Speaker;
+use crate::live::introduction::{self, Authenticator};
+use crate::live::speaker::ControlChannel;
 use crate::setup::is_interface_name;
-use crate::traffic::wire::Wire;
+use crate::traffic::wire::SocketStream;
 
 /// Whoever is a towpath server answers at once.
-const PATIENCE: Duration = Duration::from_millis(500);
+const REPLY_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Long enough for a second SYN.
-const CONNECTING: Duration = Duration::from_millis(1_150);
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(1_150);
 
 /// What a server without a secret lets everybody know is too little to conclude from.
-const STRANGER: &str = "it tells strangers nothing of its host: give it, and this command, the same \
+const REDACTED_HINT: &str = "it tells strangers nothing of its host: give it, and this command, the same \
     --secret-file (or start it with --tell-strangers, where nobody else can reach it)";
 
 /// A server that has let us in.
 #[derive(Debug)]
-pub(super) struct Session {
-    speaker: Speaker,
+pub(super) struct ServerSession {
+    speaker: ControlChannel,
     /// The port that it is asked about.
     port: u16,
     /// Whether it gives back what it gets, without a secret.
@@ -40,36 +40,41 @@ pub(super) struct Session {
 
 /// Who answers at a port.
 #[derive(Debug)]
-pub(super) enum Greeted {
+pub(super) enum PeerKind {
     /// A towpath server.
-    Server(Session),
+    Server(ServerSession),
     /// Somebody who gives back what he gets; changed, if he or somebody on the way changes it.
     Echo {
         /// The first byte that came back as another one, counted from 0.
-        changed_at: Changed,
+        changed_at: ChangedOffset,
     },
     /// Somebody who cannot be asked.
-    Stranger {
+    Other {
         /// In words.
         why: String,
         /// What he said first; none if he is a towpath server that does not let us in.
-        came: Option<Vec<u8>>,
+        first_bytes: Option<Vec<u8>>,
     },
 }
 
 /// The first answer.
-enum Heard {
-    Word(Box<Speaker>, Option<ServerMessage>),
-    Echo(Changed),
+enum FirstReply {
+    Word(Box<ControlChannel>, Option<ServerMessage>),
+    Echo(ChangedOffset),
     /// None of our words.
-    Foreign(String),
+    NotTowpath(String),
 }
 
 /// The first byte that came back as another one, counted from 0.
-type Changed = Option<u64>;
+type ChangedOffset = Option<u64>;
 
 /// Says hello and hears who is there.
-pub(super) fn greet(socket: &Socket, port: u16, secret: Option<&Secret>, clock: Clock) -> Greeted {
+pub(super) fn identify_peer(
+    socket: &Socket,
+    port: u16,
+    secret: Option<&Secret>,
+    clock: Clock,
+) -> PeerKind {
     let say = |error: &io::Error| {
         let gone = [io::ErrorKind::UnexpectedEof, io::ErrorKind::ConnectionReset];
         if gone.contains(&error.kind()) {
@@ -78,48 +83,50 @@ pub(super) fn greet(socket: &Socket, port: u16, secret: Option<&Secret>, clock: 
         sanitize(error.to_string().split(" (os error").next().unwrap_or_default()).to_lowercase()
     };
     let mut first_words = Vec::new();
-    let mut hear = || -> io::Result<Heard> {
+    let mut hear = || -> io::Result<FirstReply> {
         let hello = ClientMessage::Hello { towpath: env!("CARGO_PKG_VERSION").to_owned() };
         let words = towpath_measure::live::frame::to_bytes(&hello).unwrap_or_default();
-        let words = [&greeting()[..], &words].concat();
+        let words = [&hello_preamble()[..], &words].concat();
         let peeking = TcpStream::from(socket.try_clone()?);
-        let mut speaker = Speaker::new(socket.try_clone()?, clock)?;
+        let mut speaker = ControlChannel::new(socket.try_clone()?, clock)?;
         speaker.send_raw(&words)?;
-        peeking.set_read_timeout(Some(PATIENCE))?;
+        peeking.set_read_timeout(Some(REPLY_TIMEOUT))?;
         let mut came = vec![0; words.len()];
         let length = peeking.peek(&mut came)?;
         let came = came.get(..length).unwrap_or_default();
         if is_echo(&words, came) {
             let changed = words.iter().zip(came).position(|(sent, came)| sent != came);
-            return Ok(Heard::Echo(changed.map(|at| at as u64)));
+            return Ok(FirstReply::Echo(changed.map(|at| at as u64)));
         }
         first_words = came.to_vec();
-        match speaker.hear(PATIENCE) {
-            Ok(word) => Ok(Heard::Word(Box::new(speaker), word)),
-            Err(error) => Ok(Heard::Foreign(say(&error))),
+        match speaker.recv(REPLY_TIMEOUT) {
+            Ok(word) => Ok(FirstReply::Word(Box::new(speaker), word)),
+            Err(error) => Ok(FirstReply::NotTowpath(say(&error))),
         }
     };
     let heard = hear();
     let (speaker, word) = match heard {
-        Ok(Heard::Word(speaker, word)) => (*speaker, word),
-        Ok(Heard::Echo(changed_at)) => return Greeted::Echo { changed_at },
-        Ok(Heard::Foreign(why)) => return Greeted::Stranger { why, came: Some(first_words) },
+        Ok(FirstReply::Word(speaker, word)) => (*speaker, word),
+        Ok(FirstReply::Echo(changed_at)) => return PeerKind::Echo { changed_at },
+        Ok(FirstReply::NotTowpath(why)) => {
+            return PeerKind::Other { why, first_bytes: Some(first_words) };
+        }
         Err(error) => {
-            return Greeted::Stranger { why: say(&error), came: Some(first_words) };
+            return PeerKind::Other { why: say(&error), first_bytes: Some(first_words) };
         }
     };
     let Some(ServerMessage::Welcome { challenge, .. }) = word else {
         let what = "it accepts connections and is no towpath server";
-        return Greeted::Stranger { why: what.to_owned(), came: Some(first_words) };
+        return PeerKind::Other { why: what.to_owned(), first_bytes: Some(first_words) };
     };
-    let stranger = |why: String| Greeted::Stranger { why, came: None };
+    let stranger = |why: String| PeerKind::Other { why, first_bytes: None };
     match (challenge, secret) {
-        (None, None) => Greeted::Server(Session { speaker, port, echoes: true }),
+        (None, None) => PeerKind::Server(ServerSession { speaker, port, echoes: true }),
         (Some(_), None) => stranger("it wants a secret: give it with --secret-file".to_owned()),
-        (None, Some(_)) => stranger(introduction::asks_for_nothing().why),
+        (None, Some(_)) => stranger(introduction::secret_not_required().why),
         // What is said about a secret is said on an encrypted connection, which this one is not.
-        (Some(_), Some(secret)) => match known(socket, secret, clock) {
-            Ok(Ok(speaker)) => Greeted::Server(Session { speaker, port, echoes: false }),
+        (Some(_), Some(secret)) => match authenticated_connection(socket, secret, clock) {
+            Ok(Ok(speaker)) => PeerKind::Server(ServerSession { speaker, port, echoes: false }),
             Ok(Err(why)) => stranger(why),
             Err(error) => stranger(say(&error)),
         },
@@ -127,50 +134,58 @@ pub(super) fn greet(socket: &Socket, port: u16, secret: Option<&Secret>, clock: 
 }
 
 /// Another connection to the same server, on which both have proved the secret; or why there is none.
-fn known(other: &Socket, secret: &Secret, clock: Clock) -> io::Result<Result<Speaker, String>> {
+fn authenticated_connection(
+    other: &Socket,
+    secret: &Secret,
+    clock: Clock,
+) -> io::Result<Result<ControlChannel, String>> {
     let target = other.peer_addr()?.as_socket().ok_or(io::ErrorKind::Unsupported)?;
-    let manner = Manner { patience: CONNECTING, ..Manner::tcp() };
+    let manner = ConnectOptions { timeout: CONNECT_TIMEOUT, ..ConnectOptions::tcp() };
     let (attempt, socket) = attempt::connect(target, &manner, clock);
     let Some(socket) = socket else { return Ok(Err(super::words::outcome(attempt.outcome))) };
     let first = Preamble { kind: ConnectionKind::Tls, flow: 0, stream: 0, token: TestToken::NONE };
     io::Write::write_all(&mut &socket, &first.to_bytes())?;
     // Who it is shows the secret.
     let session = tls::TlsSession::client(&Trust::Any).map_err(io::Error::other)?;
-    let (wire, _) = Wire::secure(socket, session, (clock, clock.now() + CONNECTING))?;
-    let mut speaker = Speaker::through(wire, clock)?;
+    let (wire, _) =
+        SocketStream::handshake(socket, session, (clock, clock.now() + CONNECT_TIMEOUT))?;
+    let mut speaker = ControlChannel::over_socket(wire, clock)?;
     let hello = ClientMessage::Hello { towpath: env!("CARGO_PKG_VERSION").to_owned() };
-    speaker.send_raw(&greeting())?;
-    speaker.say(&hello)?;
-    let Some(ServerMessage::Welcome { challenge: Some(challenge), .. }) = speaker.hear(PATIENCE)?
+    speaker.send_raw(&hello_preamble())?;
+    speaker.send(&hello)?;
+    let Some(ServerMessage::Welcome { challenge: Some(challenge), .. }) =
+        speaker.recv(REPLY_TIMEOUT)?
     else {
-        return Ok(Err(introduction::asks_for_nothing().why));
+        return Ok(Err(introduction::secret_not_required().why));
     };
-    let introduction = Introduction::new(secret, challenge, &speaker)?;
-    speaker.say(&introduction.word()?)?;
-    Ok(match speaker.hear(PATIENCE)? {
-        Some(said) if introduction.is_answered_by(&said) => Ok(speaker),
+    let introduction = Authenticator::new(secret, challenge, &speaker)?;
+    speaker.send(&introduction.proof_message()?)?;
+    Ok(match speaker.recv(REPLY_TIMEOUT)? {
+        Some(said) if introduction.verify_reply(&said) => Ok(speaker),
         Some(ServerMessage::Refused { why, .. }) => Err(sanitize(&why)),
-        Some(_) | None => Err(introduction::knows_nothing().why),
+        Some(_) | None => Err(introduction::server_unproven().why),
     })
 }
 
 /// Whether an answer is nothing but what was sent, though some of it may have been changed.
 fn is_echo(sent: &[u8], came: &[u8]) -> bool {
-    const FEWEST: usize = 16;
+    const MIN_MATCH_BYTES: usize = 16;
     let same = sent.iter().zip(came).filter(|(sent, came)| sent == came).count();
-    came.len() >= FEWEST && same * 2 > came.len()
+    came.len() >= MIN_MATCH_BYTES && same * 2 > came.len()
 }
 
-impl Session {
+impl ServerSession {
     /// How it looks now.
-    pub(super) fn look(&mut self) -> Result<HostSnapshot, String> {
+    pub(super) fn snapshot(&mut self) -> Result<HostSnapshot, String> {
         let mut ask = || {
-            self.speaker.say(&ClientMessage::Snapshot { port: self.port })?;
-            self.speaker.hear(PATIENCE)
+            self.speaker.send(&ClientMessage::Snapshot { port: self.port })?;
+            self.speaker.recv(REPLY_TIMEOUT)
         };
         match ask() {
-            Ok(Some(ServerMessage::Snapshot(look))) if look.partial => Err(STRANGER.to_owned()),
-            Ok(Some(ServerMessage::Snapshot(look))) => Ok(plausible(*look)),
+            Ok(Some(ServerMessage::Snapshot(look))) if look.partial => {
+                Err(REDACTED_HINT.to_owned())
+            }
+            Ok(Some(ServerMessage::Snapshot(look))) => Ok(sanitize_snapshot(*look)),
             Ok(Some(ServerMessage::Refused { why, .. })) => Err(sanitize(&why)),
             Ok(_) => Err("it does not say how it looks".to_owned()),
             Err(_) => Err("it is too old to say how it looks".to_owned()),
@@ -180,7 +195,7 @@ impl Session {
 
 /// The same without what no kernel would say: names of interfaces become part of commands that people
 /// paste.
-fn plausible(look: HostSnapshot) -> HostSnapshot {
+fn sanitize_snapshot(look: HostSnapshot) -> HostSnapshot {
     let mut look = look.truncated();
     for link in look.links.iter_mut().filter(|link| !is_interface_name(&link.name)) {
         link.name = format!("interface-{}", link.index);
@@ -189,7 +204,7 @@ fn plausible(look: HostSnapshot) -> HostSnapshot {
 }
 
 /// The first bytes of a conversation.
-pub(super) fn greeting() -> [u8; Preamble::BYTES] {
+pub(super) fn hello_preamble() -> [u8; Preamble::BYTES] {
     Preamble { kind: ConnectionKind::Control, flow: 0, stream: 0, token: TestToken::NONE }
         .to_bytes()
 }
@@ -205,16 +220,16 @@ pub(super) fn connect_and_open(
     port: u16,
     secret: Option<&Secret>,
     clock: Clock,
-) -> Result<Session, String> {
-    let manner = Manner { patience: CONNECTING, ..Manner::tcp() };
+) -> Result<ServerSession, String> {
+    let manner = ConnectOptions { timeout: CONNECT_TIMEOUT, ..ConnectOptions::tcp() };
     let (attempt, socket) = attempt::connect(address, &manner, clock);
     let Some(socket) = socket else {
         return Err(super::words::outcome(attempt.outcome));
     };
-    match greet(&socket, port, secret, clock) {
-        Greeted::Server(session) => Ok(session),
-        Greeted::Echo { .. } => Err("it accepts connections and is no towpath server".to_owned()),
-        Greeted::Stranger { why, .. } => Err(why),
+    match identify_peer(&socket, port, secret, clock) {
+        PeerKind::Server(session) => Ok(session),
+        PeerKind::Echo { .. } => Err("it accepts connections and is no towpath server".to_owned()),
+        PeerKind::Other { why, .. } => Err(why),
     }
 }
 
@@ -224,7 +239,7 @@ mod tests {
 
     #[test]
     fn a_modified_echo_is_still_recognised() {
-        let sent = greeting();
+        let sent = hello_preamble();
         assert!(is_echo(&sent, &sent));
         let mut changed = sent;
         changed[9] ^= 1;

@@ -3,41 +3,41 @@
 use towpath_net::Instant;
 
 use super::look::plain_end;
-use super::observation::{Event, SubflowSeen, TcpFigures};
+use super::observation::{ObservedSubflow, RecordedEvent, TcpStats};
 use crate::clock::Clock;
 use crate::netlink::{
-    DiagSocket, MptcpEvent, MptcpEventKind, MptcpEvents, SocketDiag, SocketState, States,
-    SubflowFlags,
+    DiagSocket, MptcpEvent, MptcpEventKind, MptcpEvents, SocketDiag, StateFilter, SubflowFlags,
+    TcpState,
 };
 use crate::sample::{TcpInfo, u32_at};
 
 /// A connection that is followed.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(super) struct ConnectionWatch {
     diag: Option<SocketDiag>,
     events: Option<MptcpEvents>,
     token: u32,
     clock: Clock,
     began: Instant,
     /// Subflows with their cookies.
-    seen: Vec<(u64, SubflowSeen)>,
-    heard: Vec<Event>,
+    seen: Vec<(u64, ObservedSubflow)>,
+    recorded: Vec<RecordedEvent>,
     /// When something was last new.
     changed: Instant,
 }
 
-impl Watch {
+impl ConnectionWatch {
     /// Follows the connection with this local token. `events` were subscribed to before it began.
     pub(super) fn new(token: u32, events: Option<MptcpEvents>, clock: Clock) -> Self {
         let (diag, now) = (SocketDiag::open().ok(), clock.now());
-        let (seen, heard) = (Vec::new(), Vec::new());
-        Self { diag, events, token, clock, began: now, seen, heard, changed: now }
+        let (seen, recorded) = (Vec::new(), Vec::new());
+        Self { diag, events, token, clock, began: now, seen, recorded, changed: now }
     }
 
     /// Learns what is new.
-    pub(super) fn look(&mut self) {
-        self.hear();
-        let listed = self.diag.as_mut().and_then(|diag| diag.tcp(States::CONNECTED).ok());
+    pub(super) fn poll(&mut self) {
+        self.drain_events();
+        let listed = self.diag.as_mut().and_then(|diag| diag.tcp(StateFilter::CONNECTED).ok());
         let Some(listed) = listed else { return };
         let ours = |socket: &&DiagSocket| {
             socket.subflow.and_then(|flow| flow.token_local) == Some(self.token)
@@ -63,12 +63,12 @@ impl Watch {
                 self.changed = now;
             }
             let established = known.established || fresh.established;
-            *known = SubflowSeen { established, ..fresh };
+            *known = ObservedSubflow { established, ..fresh };
         }
     }
 
     /// Whether subflows that are closed at once are told of.
-    pub(super) fn hears(&self) -> bool {
+    pub(super) fn has_events(&self) -> bool {
         self.events.is_some()
     }
 
@@ -93,21 +93,21 @@ impl Watch {
     }
 
     /// What was seen and heard; no events if none can be heard.
-    pub(super) fn end(mut self) -> (Vec<SubflowSeen>, Option<Vec<Event>>) {
-        self.look();
+    pub(super) fn end(mut self) -> (Vec<ObservedSubflow>, Option<Vec<RecordedEvent>>) {
+        self.poll();
         let hears = self.events.is_some();
         let subflows = self.seen.into_iter().map(|(_, one)| one).collect();
-        (subflows, hears.then_some(self.heard))
+        (subflows, hears.then_some(self.recorded))
     }
 
-    fn hear(&mut self) {
+    fn drain_events(&mut self) {
         let Some(events) = &mut self.events else { return };
         let Ok(received) = events.drain() else { return };
         let now = self.clock.now();
         for event in &received.events {
             if event.token == Some(self.token) {
                 let at_ms = now.saturating_since(self.began).as_millis() as u64;
-                self.heard.push(self::event(event, at_ms));
+                self.recorded.push(self::event(event, at_ms));
                 self.changed = now;
             }
         }
@@ -115,19 +115,16 @@ impl Watch {
 }
 
 /// A subflow of a listing.
-pub(super) fn subflow(socket: &DiagSocket) -> SubflowSeen {
+pub(super) fn subflow(socket: &DiagSocket) -> ObservedSubflow {
     let info = TcpInfo::parse(&socket.info);
     let flow = socket.subflow.unwrap_or_default();
     let has = |flag: SubflowFlags| flow.flags.contains(flag);
     let first = has(SubflowFlags::CAPABLE_LOCAL) || has(SubflowFlags::CAPABLE_REMOTE);
     let established = matches!(
         socket.state,
-        SocketState::Established
-            | SocketState::CloseWait
-            | SocketState::FinWait1
-            | SocketState::FinWait2
+        TcpState::Established | TcpState::CloseWait | TcpState::FinWait1 | TcpState::FinWait2
     );
-    SubflowSeen {
+    ObservedSubflow {
         local: plain_end(socket.local),
         remote: plain_end(socket.remote),
         local_id: flow.local_id,
@@ -139,7 +136,7 @@ pub(super) fn subflow(socket: &DiagSocket) -> SubflowSeen {
         established,
         state: info.state_name().to_owned(),
         gone: false,
-        tcp: TcpFigures {
+        tcp: TcpStats {
             srtt_us: info.srtt_us,
             backoff: info.backoff.into(),
             retransmissions: info.total_retrans,
@@ -151,12 +148,12 @@ pub(super) fn subflow(socket: &DiagSocket) -> SubflowSeen {
             // tcpi_last_data_recv, tcpi_last_ack_recv, tcpi_pmtu
             silent_ms: u32_at(&socket.info, 52).min(u32_at(&socket.info, 56)),
             path_mtu: u32_at(&socket.info, 60),
-            behind_gap: u32_at(&socket.info, 224), // tcpi_rcv_ooopack
+            out_of_order: u32_at(&socket.info, 224), // tcpi_rcv_ooopack
         },
     }
 }
 
-fn event(event: &MptcpEvent, at_ms: u64) -> Event {
+fn event(event: &MptcpEvent, at_ms: u64) -> RecordedEvent {
     let kind = match event.kind {
         MptcpEventKind::Created => "CREATED".to_owned(),
         MptcpEventKind::Established => "ESTABLISHED".to_owned(),
@@ -170,7 +167,7 @@ fn event(event: &MptcpEvent, at_ms: u64) -> Event {
         MptcpEventKind::ListenerClosed => "LISTENER_CLOSED".to_owned(),
         MptcpEventKind::Other(number) => number.to_string(),
     };
-    Event {
+    RecordedEvent {
         at_ms,
         kind,
         local_id: event.local_id,

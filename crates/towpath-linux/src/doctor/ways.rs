@@ -7,23 +7,23 @@ use socket2::{Domain, SockAddr, Socket, Type};
 use towpath_measure::live::HostSnapshot;
 use towpath_measure::live::look::LinkSnapshot;
 
-use super::observation::{Observation, Way};
+use super::observation::{Observation, RouteLookup};
 use super::rules::on_link;
-use crate::netlink::{Route, RouteEntry, RouteQuery};
+use crate::netlink::{RouteEntry, RouteQuery, RouteSocket};
 
 /// A port to name where none is used (RFC 863).
-const DISCARD: u16 = 9;
+const DISCARD_PORT: u16 = 9;
 /// Questions that are asked at most.
-const MOST: usize = 128;
+const MAX_LOOKUPS: usize = 128;
 /// Addresses that stand for everywhere else (RFC 5737, RFC 3849); nothing is sent there.
-const ELSEWHERE: [&str; 2] = ["198.51.100.1", "2001:db8::1"];
+const INTERNET_ADDRESSES: [&str; 2] = ["198.51.100.1", "2001:db8::1"];
 
 /// The ways from each of this host's addresses to each of `targets`, and to somewhere else if there
 /// are none; each address also bound to its own interface.
-pub(super) fn ways(look: &HostSnapshot, targets: &BTreeSet<IpAddr>) -> Vec<Way> {
-    let Ok(mut route) = Route::open() else { return Vec::new() };
+pub(super) fn route_lookups(look: &HostSnapshot, targets: &BTreeSet<IpAddr>) -> Vec<RouteLookup> {
+    let Ok(mut route) = RouteSocket::open() else { return Vec::new() };
     let elsewhere: BTreeSet<IpAddr> =
-        ELSEWHERE.iter().filter_map(|text| text.parse().ok()).collect();
+        INTERNET_ADDRESSES.iter().filter_map(|text| text.parse().ok()).collect();
     let targets = if targets.is_empty() { &elsewhere } else { targets };
     let mut questions: Vec<(IpAddr, Option<IpAddr>, Option<u32>)> = Vec::new();
     for to in targets {
@@ -35,12 +35,12 @@ pub(super) fn ways(look: &HostSnapshot, targets: &BTreeSet<IpAddr>) -> Vec<Way> 
             questions.extend(link.map(|link| (*to, Some(*from), Some(link))));
         }
     }
-    questions.truncate(MOST);
+    questions.truncate(MAX_LOOKUPS);
     let mut ask = |(to, from, bound_to): (IpAddr, Option<IpAddr>, Option<u32>)| {
         let link = bound_to.and_then(|index| look.link(index)).map(|link| link.name.as_str());
         let answer = route.lookup(&RouteQuery { to, from, link });
         let found = answer.as_ref().ok();
-        let way = Way {
+        let way = RouteLookup {
             to,
             from,
             bound_to,
@@ -49,9 +49,9 @@ pub(super) fn ways(look: &HostSnapshot, targets: &BTreeSet<IpAddr>) -> Vec<Way> 
             errno: answer.as_ref().err().map(|error| error.errno().unwrap_or(-1)),
         };
         match (link, from) {
-            (Some(name), Some(from)) if way.link != bound_to && leads(to, from, name) => {
-                let gateway = bound_to.and_then(|index| gateway(&mut route, to, index));
-                Way { link: bound_to, gateway, errno: None, ..way }
+            (Some(name), Some(from)) if way.link != bound_to && has_bound_route(to, from, name) => {
+                let gateway = bound_to.and_then(|index| gateway_of(&mut route, to, index));
+                RouteLookup { link: bound_to, gateway, errno: None, ..way }
             }
             _ => way,
         }
@@ -61,18 +61,18 @@ pub(super) fn ways(look: &HostSnapshot, targets: &BTreeSet<IpAddr>) -> Vec<Way> 
 
 /// Whether a socket that is bound to an interface finds a way by it. Over IPv6 a lookup answers with
 /// the best route of all, and a socket takes only those of its interface. Nothing is sent.
-fn leads(to: IpAddr, from: IpAddr, link: &str) -> bool {
+fn has_bound_route(to: IpAddr, from: IpAddr, link: &str) -> bool {
     let finds = || {
         let socket = Socket::new(Domain::for_address((to, 0).into()), Type::DGRAM, None)?;
         socket.bind_device(Some(link.as_bytes()))?;
         socket.bind(&SockAddr::from(SocketAddr::new(from, 0)))?;
-        socket.connect(&SockAddr::from(SocketAddr::new(to, DISCARD)))
+        socket.connect(&SockAddr::from(SocketAddr::new(to, DISCARD_PORT)))
     };
     to.is_ipv6() && finds().is_ok()
 }
 
 /// The next hop of an interface's route that covers a destination.
-fn gateway(route: &mut Route, to: IpAddr, link: u32) -> Option<IpAddr> {
+fn gateway_of(route: &mut RouteSocket, to: IpAddr, link: u32) -> Option<IpAddr> {
     let routes = route.routes().unwrap_or_default();
     let covers = |one: &&RouteEntry| {
         one.link_index == Some(link) && one.gateway.is_some() && one.to.contains(to)
@@ -83,7 +83,7 @@ fn gateway(route: &mut Route, to: IpAddr, link: u32) -> Option<IpAddr> {
 /// A further link that both hosts seem to share: an interface of this host that the connection does
 /// not use, its address, and an address of the other host in the same network. Whether it is the
 /// other host that has it there, nobody knows yet: private networks look alike.
-pub(super) fn shared(observation: &Observation) -> Vec<(&LinkSnapshot, IpAddr, IpAddr)> {
+pub(super) fn shared_links(observation: &Observation) -> Vec<(&LinkSnapshot, IpAddr, IpAddr)> {
     let here = &observation.here;
     let trial = observation.trial.as_ref().filter(|trial| trial.multipath);
     let (Some(trial), Some(peer)) = (trial, &observation.peer) else { return Vec::new() };

@@ -2,15 +2,15 @@
 
 use std::io;
 
-use super::observation::Outcome;
+use super::observation::ConnectOutcome;
 
 /// What came of an attempt.
-pub(super) fn outcome(outcome: Outcome) -> String {
+pub(super) fn outcome(outcome: ConnectOutcome) -> String {
     match outcome {
-        Outcome::Connected => "connected".to_owned(),
-        Outcome::Refused => "refused".to_owned(),
-        Outcome::Silent => "no answer".to_owned(),
-        Outcome::Failed(errno) => error(errno),
+        ConnectOutcome::Connected => "connected".to_owned(),
+        ConnectOutcome::Refused => "refused".to_owned(),
+        ConnectOutcome::Silent => "no answer".to_owned(),
+        ConnectOutcome::Failed(errno) => error(errno),
     }
 }
 

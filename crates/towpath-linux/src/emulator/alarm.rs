@@ -3,7 +3,7 @@
 //! A thread that asked to sleep until a moment runs later than that; by how much depends on the
 //! machine, on what else runs there and on how long a processor was idle. So wake-ups are measured
 //! while the emulator runs, and the thread asks to be woken as much earlier, then waits awake. What
-//! that costs is bounded by a [`Budget`]; the less of it is left, the more often the thread takes
+//! that costs is bounded by a [`BusyWaitBudget`]; the less of it is left, the more often the thread takes
 //! being late into account.
 //!
 //! No clock is read here: times are arguments.
@@ -14,20 +14,20 @@ use towpath_measure::metrics::Histogram;
 use towpath_net::Instant;
 
 /// Share of a processor that may be spent on waiting awake, in the long run.
-const SHARE_PERCENT: u32 = 25;
+const BUSY_WAIT_PERCENT: u32 = 25;
 /// What may be spent at once: so in no second more than `SHARE_PERCENT` + 5 %.
-const PURSE: Duration = Duration::from_millis(50);
+const BUSY_WAIT_BURST: Duration = Duration::from_millis(50);
 /// The share of wake-ups that are in time while the purse is full.
-const MOST_IN_TIME: f64 = 0.99;
+const MAX_ON_TIME_SHARE: f64 = 0.99;
 /// The share of wake-ups that are quick: of these the thread may have to wait awake for the longest.
-const QUICK: f64 = 0.1;
+const QUICK_QUANTILE: f64 = 0.1;
 /// Shorter sleeps are not worth going to bed for.
-const NAP: Duration = Duration::from_micros(3);
+const MIN_SLEEP: Duration = Duration::from_micros(3);
 /// What is supposed of wake-ups before any was measured.
-const SUPPOSED: Duration = Duration::from_micros(50);
+const ASSUMED_LATENCY: Duration = Duration::from_micros(50);
 /// The longest waits of each class but the last: a processor that was idle for longer takes longer
 /// to come back.
-const CLASSES: [Duration; 4] = [
+const IDLE_CLASSES: [Duration; 4] = [
     Duration::from_micros(100),
     Duration::from_micros(400),
     Duration::from_micros(1_600),
@@ -36,18 +36,18 @@ const CLASSES: [Duration; 4] = [
 
 /// Says when to get up, and learns from each wake-up.
 #[derive(Debug)]
-pub(crate) struct Alarm {
+pub(crate) struct WakeupTimer {
     /// The longest wait awake: what takes so much longer than a quick wake-up is other work.
     longest: Duration,
-    latencies: [Latencies; CLASSES.len() + 1],
-    budget: Budget,
+    latencies: [LatencyHistogram; IDLE_CLASSES.len() + 1],
+    budget: BusyWaitBudget,
     wake_ups: Histogram,
     early: Histogram,
 }
 
 /// What became of the waiting, for the result.
 #[derive(Debug, Clone)]
-pub(crate) struct Waiting {
+pub(crate) struct WakeupStats {
     /// How late sleeps ended that nothing but time ended, in nanoseconds.
     pub(crate) wake_ups: Histogram,
     /// How much before something was due the thread asked to be woken, in nanoseconds.
@@ -56,14 +56,14 @@ pub(crate) struct Waiting {
     pub(crate) awake: Duration,
 }
 
-impl Alarm {
+impl WakeupTimer {
     /// An alarm that has not measured anything yet, for a thread that shall wait awake for no
     /// longer than `longest` at a time.
     pub(crate) fn new(now: Instant, longest: Duration) -> Self {
         Self {
             longest,
-            latencies: [Latencies::NONE; CLASSES.len() + 1],
-            budget: Budget::new(now),
+            latencies: [LatencyHistogram::NONE; IDLE_CLASSES.len() + 1],
+            budget: BusyWaitBudget::new(now),
             wake_ups: Histogram::default(),
             early: Histogram::default(),
         }
@@ -71,17 +71,17 @@ impl Alarm {
 
     /// How long to sleep before something that is due `left` after `now`; zero: do not sleep. The
     /// rest is to be waited awake, unless it is zero, too.
-    pub(crate) fn sleep(&mut self, now: Instant, left: Duration) -> Duration {
-        let purse = self.budget.level(now);
+    pub(crate) fn sleep_time(&mut self, now: Instant, left: Duration) -> Duration {
+        let purse = self.budget.fill_level(now);
         let longest = self.longest;
         let latencies = self.latencies(left);
-        let most = latencies.quantile(QUICK) + longest;
-        let early = latencies.quantile(MOST_IN_TIME * purse).min(most);
+        let most = latencies.quantile(QUICK_QUANTILE) + longest;
+        let early = latencies.quantile(MAX_ON_TIME_SHARE * purse).min(most);
         let sleep = left.saturating_sub(early);
         // With an empty purse the thread sleeps whenever it can: the smallest latency is free.
         let sleep = match sleep {
-            short if short < NAP && purse > 0.0 => Duration::ZERO,
-            short if short < NAP => left,
+            short if short < MIN_SLEEP && purse > 0.0 => Duration::ZERO,
+            short if short < MIN_SLEEP => left,
             long => long,
         };
         self.early.record(nanos(left.saturating_sub(sleep)));
@@ -90,31 +90,31 @@ impl Alarm {
 
     /// Says that a sleep before something that was due after `left` ended `late`, and that only
     /// time ended it.
-    pub(crate) fn woke(&mut self, left: Duration, late: Duration) {
+    pub(crate) fn on_wakeup(&mut self, left: Duration, late: Duration) {
         self.latencies(left).record(late);
         self.wake_ups.record(nanos(late));
     }
 
     /// Says that the thread waited awake for this long.
-    pub(crate) fn waited(&mut self, now: Instant, awake: Duration) {
-        self.budget.spend(now, awake);
+    pub(crate) fn on_busy_wait(&mut self, now: Instant, awake: Duration) {
+        self.budget.consume(now, awake);
     }
 
     /// What became of it all.
-    pub(crate) fn finish(self) -> Waiting {
-        Waiting { wake_ups: self.wake_ups, early: self.early, awake: self.budget.spent }
+    pub(crate) fn finish(self) -> WakeupStats {
+        WakeupStats { wake_ups: self.wake_ups, early: self.early, awake: self.budget.spent }
     }
 
-    fn latencies(&mut self, left: Duration) -> &mut Latencies {
+    fn latencies(&mut self, left: Duration) -> &mut LatencyHistogram {
         let [classes @ .., longest] = &mut self.latencies;
-        let class = CLASSES.iter().position(|most| left < *most);
+        let class = IDLE_CLASSES.iter().position(|most| left < *most);
         class.and_then(|class| classes.get_mut(class)).unwrap_or(longest)
     }
 }
 
 /// How late recent wake-ups were: the older, the less they count.
 #[derive(Debug, Clone, Copy)]
-struct Latencies {
+struct LatencyHistogram {
     counts: [u32; BUCKETS],
     total: u32,
 }
@@ -127,13 +127,13 @@ const FIRST_BITS: u32 = 10;
 /// Up to 2²² ns, four milliseconds.
 const BUCKETS: usize = (1 + (22 - FIRST_BITS) * PER_OCTAVE) as usize;
 /// When so many are counted, all counts are halved.
-const REMEMBERED: u32 = 2_048;
+const MAX_SAMPLES: u32 = 2_048;
 
-impl Latencies {
+impl LatencyHistogram {
     const NONE: Self = Self { counts: [0; BUCKETS], total: 0 };
 
     fn record(&mut self, late: Duration) {
-        if self.total >= REMEMBERED {
+        if self.total >= MAX_SAMPLES {
             for count in &mut self.counts {
                 *count /= 2;
             }
@@ -148,7 +148,7 @@ impl Latencies {
     /// The latency that `share` of the wake-ups do not exceed, as the upper end of its bucket.
     fn quantile(&self, share: f64) -> Duration {
         if self.total == 0 {
-            return SUPPOSED;
+            return ASSUMED_LATENCY;
         }
         let rank = ((share * f64::from(self.total)).ceil() as u32).max(1);
         let mut seen = 0;
@@ -177,28 +177,28 @@ fn end_of(bucket: usize) -> u64 {
 
 /// A token bucket of processor time.
 #[derive(Debug)]
-struct Budget {
+struct BusyWaitBudget {
     /// What is missing in the purse; more than it holds when the last wait cost more than was left.
     owed: Duration,
     at: Instant,
     spent: Duration,
 }
 
-impl Budget {
+impl BusyWaitBudget {
     fn new(now: Instant) -> Self {
         Self { owed: Duration::ZERO, at: now, spent: Duration::ZERO }
     }
 
     /// How full the purse is, 0 to 1.
-    fn level(&mut self, now: Instant) -> f64 {
-        let earned = now.saturating_since(self.at) * SHARE_PERCENT / 100;
+    fn fill_level(&mut self, now: Instant) -> f64 {
+        let earned = now.saturating_since(self.at) * BUSY_WAIT_PERCENT / 100;
         self.at = self.at.max(now);
         self.owed = self.owed.saturating_sub(earned);
-        (1.0 - self.owed.as_secs_f64() / PURSE.as_secs_f64()).max(0.0)
+        (1.0 - self.owed.as_secs_f64() / BUSY_WAIT_BURST.as_secs_f64()).max(0.0)
     }
 
-    fn spend(&mut self, now: Instant, span: Duration) {
-        let _ = self.level(now); // accounts for the time up to now
+    fn consume(&mut self, now: Instant, span: Duration) {
+        let _ = self.fill_level(now); // accounts for the time up to now
         self.owed += span;
         self.spent += span;
     }
@@ -216,7 +216,7 @@ mod tests {
 
     const US: Duration = Duration::from_micros(1);
     const SECOND: Duration = Duration::from_secs(1);
-    const LONGEST: Duration = Duration::from_micros(500);
+    const MAX_BUSY_WAIT: Duration = Duration::from_micros(500);
 
     /// A machine whose wake-ups take `latency` of their number, and a packet every `period`: when
     /// the thread is awake after the packet was due, and what it spent awake in all.
@@ -227,21 +227,21 @@ mod tests {
     ) -> (Vec<Duration>, Duration) {
         let mut now = Instant::ZERO;
         let (mut alarm, mut late, mut awake, mut count) =
-            (Alarm::new(now, LONGEST), Vec::new(), Duration::ZERO, 0);
+            (WakeupTimer::new(now, MAX_BUSY_WAIT), Vec::new(), Duration::ZERO, 0);
         let mut due = now + period;
         while due < Instant::ZERO + span {
             let left = due.saturating_since(now);
-            let sleep = alarm.sleep(now, left);
+            let sleep = alarm.sleep_time(now, left);
             assert!(sleep <= left);
             if !sleep.is_zero() {
                 let more = latency(count);
                 count += 1;
-                alarm.woke(left, more);
+                alarm.on_wakeup(left, more);
                 now = now + sleep + more;
             }
             if now < due && sleep < left {
                 awake += due.saturating_since(now);
-                alarm.waited(due, due.saturating_since(now));
+                alarm.on_busy_wait(due, due.saturating_since(now));
                 now = due;
             }
             late.push(now.saturating_since(due));
@@ -279,39 +279,39 @@ mod tests {
 
     #[test]
     fn the_smallest_latency_is_made_up_for_without_a_budget() {
-        let mut alarm = Alarm::new(Instant::ZERO, LONGEST);
-        alarm.woke(1_000 * US, 40 * US);
-        alarm.waited(Instant::ZERO, SECOND);
-        let sleep = alarm.sleep(Instant::ZERO, 1_000 * US);
+        let mut alarm = WakeupTimer::new(Instant::ZERO, MAX_BUSY_WAIT);
+        alarm.on_wakeup(1_000 * US, 40 * US);
+        alarm.on_busy_wait(Instant::ZERO, SECOND);
+        let sleep = alarm.sleep_time(Instant::ZERO, 1_000 * US);
         assert!((950 * US..=960 * US).contains(&sleep), "{sleep:?}");
         // Where there is no time for a sleep, the thread sleeps all the same.
-        assert_eq!(alarm.sleep(Instant::ZERO, 30 * US), 30 * US);
+        assert_eq!(alarm.sleep_time(Instant::ZERO, 30 * US), 30 * US);
     }
 
     #[test]
     fn latency_caused_by_other_work_is_ignored() {
-        let mut alarm = Alarm::new(Instant::ZERO, 60 * US);
+        let mut alarm = WakeupTimer::new(Instant::ZERO, 60 * US);
         for n in 0..100 {
-            alarm.woke(10_000 * US, US * if n % 2 == 0 { 20 } else { 3_000 });
+            alarm.on_wakeup(10_000 * US, US * if n % 2 == 0 { 20 } else { 3_000 });
         }
-        let sleep = alarm.sleep(Instant::ZERO, 10_000 * US);
+        let sleep = alarm.sleep_time(Instant::ZERO, 10_000 * US);
         assert!((9_915 * US..=9_920 * US).contains(&sleep), "{sleep:?}");
     }
 
     #[test]
     fn a_constantly_slow_machine_is_not_treated_as_a_busy_one() {
-        let mut alarm = Alarm::new(Instant::ZERO, 60 * US);
-        (0..100).for_each(|_| alarm.woke(10_000 * US, 900 * US));
-        assert!(alarm.sleep(Instant::ZERO, 10_000 * US) <= 9_100 * US);
+        let mut alarm = WakeupTimer::new(Instant::ZERO, 60 * US);
+        (0..100).for_each(|_| alarm.on_wakeup(10_000 * US, 900 * US));
+        assert!(alarm.sleep_time(Instant::ZERO, 10_000 * US) <= 9_100 * US);
     }
 
     #[test]
     fn a_long_idle_processor_is_judged_by_long_sleeps() {
-        let mut alarm = Alarm::new(Instant::ZERO, LONGEST);
-        (0..100).for_each(|_| alarm.woke(100 * US, 10 * US));
-        (0..100).for_each(|_| alarm.woke(10_000 * US, 60 * US));
-        let early = |alarm: &mut Alarm, left: Duration| {
-            left.saturating_sub(alarm.sleep(Instant::ZERO, left))
+        let mut alarm = WakeupTimer::new(Instant::ZERO, MAX_BUSY_WAIT);
+        (0..100).for_each(|_| alarm.on_wakeup(100 * US, 10 * US));
+        (0..100).for_each(|_| alarm.on_wakeup(10_000 * US, 60 * US));
+        let early = |alarm: &mut WakeupTimer, left: Duration| {
+            left.saturating_sub(alarm.sleep_time(Instant::ZERO, left))
         };
         assert!(early(&mut alarm, 150 * US) <= 12 * US);
         assert!(early(&mut alarm, 9_000 * US) >= 60 * US);
@@ -327,7 +327,7 @@ mod tests {
             let latency = |n: u64| US * usual * seeds[n as usize % seeds.len()] / 8;
             let (_, awake) = machine(US * period, SECOND, latency);
             // One wait may be under way when the purse runs out.
-            prop_assert!(awake <= SECOND * 30 / 100 + 2 * LONGEST, "{awake:?}");
+            prop_assert!(awake <= SECOND * 30 / 100 + 2 * MAX_BUSY_WAIT, "{awake:?}");
         }
 
         #[test]
@@ -335,7 +335,7 @@ mod tests {
             late in proptest::collection::vec(1_024_u64..4_000_000, 1..300),
             share in 0.0_f64..=1.0,
         ) {
-            let mut latencies = Latencies::NONE;
+            let mut latencies = LatencyHistogram::NONE;
             for ns in &late {
                 latencies.record(Duration::from_nanos(*ns));
             }

@@ -13,28 +13,28 @@ use towpath_measure::pcapng::{PacketDirection, PcapngWriter};
 use towpath_measure::scenario::Scenario;
 use towpath_net::{Instant, Packet as _};
 
-use super::frame::Segment;
+use super::frame::GsoSegment;
 use crate::clock::Clock;
-use crate::files::Folder;
+use crate::files::Dir;
 
 /// Packets that wait to be written; further ones are not captured, but counted.
-const WAITING: usize = 50_000;
+const MAX_QUEUED_PACKETS: usize = 50_000;
 
 /// Where the captures of a run go.
 #[derive(Debug, Clone)]
-pub struct Pcap {
+pub struct PcapOptions {
     /// The folder, which is made if it is missing.
     pub folder: PathBuf,
     /// Beginning of the files' names; that of the host follows.
-    pub name: String,
+    pub file_prefix: String,
     /// Bytes of each packet that are kept; all when `None`.
-    pub snap_bytes: Option<u32>,
+    pub snaplen: Option<u32>,
 }
 
-impl Pcap {
+impl PcapOptions {
     /// The file of one host.
-    fn file(&self, host: &str) -> String {
-        format!("{}-{host}.pcapng", self.name)
+    fn file_name(&self, host: &str) -> String {
+        format!("{}-{host}.pcapng", self.file_prefix)
     }
 }
 
@@ -50,70 +50,70 @@ pub struct PcapError {
 
 /// A packet as it crossed an interface.
 #[derive(Debug)]
-struct Note {
+struct PacketRecord {
     unix_ns: u64,
     host: usize,
     interface: u32,
-    way: PacketDirection,
+    direction: PacketDirection,
     data: Vec<u8>,
-    whole_bytes: usize,
+    original_bytes: usize,
 }
 
 /// The emulator's end.
 #[derive(Debug)]
-pub(crate) struct Tape {
-    notes: SyncSender<Note>,
+pub(crate) struct PacketRecorder {
+    queue: SyncSender<PacketRecord>,
     /// For each lane, the host and its interface's number at both ends.
-    places: Vec<[(usize, u32); 2]>,
+    interface_ids: Vec<[(usize, u32); 2]>,
     /// Added to a time of the emulator, nanoseconds since 1970.
     epoch_ns: u64,
-    snap_bytes: Option<u32>,
+    snaplen: Option<u32>,
     missed: Arc<AtomicU64>,
 }
 
 /// The writer's end.
 #[derive(Debug)]
-pub(crate) struct Writing {
+pub(crate) struct CaptureWriter {
     thread: JoinHandle<Result<(), PcapError>>,
     missed: Arc<AtomicU64>,
 }
 
 /// Makes the files and the thread that writes them.
 pub(crate) fn begin(
-    pcap: &Pcap,
+    pcap: &PcapOptions,
     scenario: &Scenario,
     clock: Clock,
-) -> Result<(Tape, Writing), PcapError> {
+) -> Result<(PacketRecorder, CaptureWriter), PcapError> {
     let failed = |path: &Path| {
         let path = path.to_owned();
         move |source| PcapError { path, source }
     };
-    let folder = Folder::make(&pcap.folder).map_err(failed(&pcap.folder))?;
+    let folder = Dir::make(&pcap.folder).map_err(failed(&pcap.folder))?;
     let mut captures = Vec::new();
     for (index, host) in scenario.hosts.iter().enumerate() {
-        let name = pcap.file(&host.name);
+        let name = pcap.file_name(&host.name);
         let path = folder.path().join(&name);
         let file = folder.create(&name).map_err(failed(&path))?;
         let own = scenario.paths.iter().filter(|path| end_of(path, index).is_some());
         let names: Vec<_> = own.map(|path| path.name.as_str()).collect();
-        captures.push((path, PcapngWriter::begin(BufWriter::new(file), names, pcap.snap_bytes)));
+        captures.push((path, PcapngWriter::begin(BufWriter::new(file), names, pcap.snaplen)));
     }
-    let (notes, inbox) = mpsc::sync_channel(WAITING);
+    let (notes, inbox) = mpsc::sync_channel(MAX_QUEUED_PACKETS);
     let missed = Arc::new(AtomicU64::new(0));
-    let tape = Tape {
-        notes,
-        places: places(scenario),
+    let tape = PacketRecorder {
+        queue: notes,
+        interface_ids: interface_ids(scenario),
         epoch_ns: clock.epoch_ns(),
-        snap_bytes: pcap.snap_bytes,
+        snaplen: pcap.snaplen,
         missed: Arc::clone(&missed),
     };
     let thread = thread::Builder::new().name("capture".into());
     let thread = thread.spawn(move || write(captures, &inbox)).map_err(failed(&pcap.folder))?;
-    Ok((tape, Writing { thread, missed }))
+    Ok((tape, CaptureWriter { thread, missed }))
 }
 
 /// A host's interfaces are numbered in the order of the paths.
-fn places(scenario: &Scenario) -> Vec<[(usize, u32); 2]> {
+fn interface_ids(scenario: &Scenario) -> Vec<[(usize, u32); 2]> {
     let number = |host: usize, before: usize| {
         let earlier = scenario.paths.iter().take(before);
         earlier.filter(|path| path.between.contains(&host)).count() as u32
@@ -124,9 +124,17 @@ fn places(scenario: &Scenario) -> Vec<[(usize, u32); 2]> {
 
 fn write(
     mut captures: Vec<(PathBuf, PcapngWriter<BufWriter<File>>)>,
-    inbox: &Receiver<Note>,
+    inbox: &Receiver<PacketRecord>,
 ) -> Result<(), PcapError> {
-    for Note { unix_ns, host, interface, way, data, whole_bytes } in inbox {
+    for PacketRecord {
+        unix_ns,
+        host,
+        interface,
+        direction: way,
+        data,
+        original_bytes: whole_bytes,
+    } in inbox
+    {
         if let Some((_, capture)) = captures.get_mut(host) {
             capture.packet(unix_ns, (interface, way), &data, whole_bytes);
         }
@@ -136,35 +144,45 @@ fn write(
     })
 }
 
-impl Tape {
+impl PacketRecorder {
     /// Notes each packet of a segment at one end of a lane. Never waits.
-    pub(crate) fn note(
+    pub(crate) fn record(
         &self,
         (lane, end): (usize, usize),
         way: PacketDirection,
         at: Instant,
-        all: &Segment,
+        all: &GsoSegment,
     ) {
-        let Some(&(host, interface)) = self.places.get(lane).and_then(|ends| ends.get(end)) else {
+        let Some(&(host, interface)) = self.interface_ids.get(lane).and_then(|ends| ends.get(end))
+        else {
             return;
         };
         let unix_ns = self.epoch_ns + at.as_nanos();
-        for packet in all.packets_alone() {
+        for packet in all.single_packets() {
             let whole_bytes = packet.len_bytes() as usize;
-            let data = match self.snap_bytes {
-                Some(snap) if (snap as usize) < whole_bytes => packet.beginning(snap as usize),
+            let data = match self.snaplen {
+                Some(snap) if (snap as usize) < whole_bytes => {
+                    packet.to_truncated_bytes(snap as usize)
+                }
                 Some(_) | None => packet.to_bytes(),
             };
-            let note = Note { unix_ns, host, interface, way, data, whole_bytes };
-            if self.notes.try_send(note).is_err() {
+            let note = PacketRecord {
+                unix_ns,
+                host,
+                interface,
+                direction: way,
+                data,
+                original_bytes: whole_bytes,
+            };
+            if self.queue.try_send(note).is_err() {
                 self.missed.fetch_add(1, Ordering::Relaxed);
             }
         }
     }
 }
 
-impl Writing {
-    /// Waits until all is written; says what is missing. The [`Tape`] must be gone.
+impl CaptureWriter {
+    /// Waits until all is written; says what is missing. The [`PacketRecorder`] must be gone.
     pub(crate) fn finish(self) -> Result<Option<String>, PcapError> {
         let panicked = |_| {
             Err(PcapError {

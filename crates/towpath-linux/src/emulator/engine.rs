@@ -14,35 +14,35 @@ use towpath_net::config::{Delay, Loss, Shaper};
 use towpath_net::topology::{DirectionId, RouteError, RouteId};
 use towpath_net::{DirectionCounters, Instant, Packet, Topology};
 
-use super::alarm::{Alarm, Waiting};
-use super::capture::Tape;
-use super::frame::{Frame, Segment, VirtioHeader};
-use super::port::{Arrival, Pool, Port};
+use super::alarm::{WakeupStats, WakeupTimer};
+use super::capture::PacketRecorder;
+use super::frame::{GsoFrame, GsoSegment, VirtioHeader};
+use super::port::{BufferPool, EmulatorPort, ReceivedFrame};
 use crate::clock::Clock;
-use crate::hop::{Hop, Rule, Way};
+use crate::hop::{EmulatedRouter, ForwardDecision, RouterRule};
 use crate::sandbox::{EMULATOR_PRIORITY, EmulatorThread};
 use crate::sys;
 
 /// Packets read from one port before what is due is written.
 const READ_BATCH: usize = 32;
 /// The shortest turn on a processor that the kernel's scheduler gives.
-const TURN: Duration = Duration::from_micros(100);
+const MIN_SLICE: Duration = Duration::from_micros(100);
 /// The longest that the thread waits awake before something is due: with real-time priority, and
 /// without it, when the end of its turn may cost it the processor for milliseconds.
-const LONGEST_AWAKE: Duration = Duration::from_micros(500);
-const LONGEST_AWAKE_IN_TURNS: Duration = Duration::from_micros(60);
+const MAX_BUSY_WAIT: Duration = Duration::from_micros(500);
+const MAX_BUSY_WAIT_SHARED: Duration = Duration::from_micros(60);
 
 /// One path: two ports and the routes between them.
 #[derive(Debug)]
-pub(crate) struct Lane {
+pub(crate) struct EmulatedPath {
     /// The first host's port, then the second's.
-    pub(crate) ports: [Port; 2],
+    pub(crate) ports: [EmulatorPort; 2],
     /// From the first port to the second, and back.
     pub(crate) routes: [RouteId; 2],
     /// Whether super-segments are cut.
     pub(crate) split: bool,
     /// The router on the way, if there is one; it sees single packets.
-    pub(crate) hop: Option<Hop>,
+    pub(crate) hop: Option<EmulatedRouter>,
 }
 
 pub(crate) use towpath_measure::network::ReportedDirection;
@@ -58,37 +58,37 @@ pub(crate) enum LinkChange {
 
 /// What the emulator is told.
 #[derive(Debug)]
-pub(crate) enum Command {
+pub(crate) enum EngineCommand {
     /// Apply each change at its time, exactly.
     Schedule(Vec<(Instant, DirectionId, LinkChange)>),
     /// Report the links' state every so often, with times counted from `zero`.
     Report { zero: Instant, period: Duration, to: Sender<Record> },
     /// Tell what the links have carried every so often, with times counted from `zero`.
-    Watch { zero: Instant, period: Duration, to: Sender<Watched> },
+    Snapshots { zero: Instant, period: Duration, to: Sender<TrafficSnapshot> },
     /// No more reports.
-    Quiet,
+    StopReports,
     /// Note every packet from now on.
-    Capture(Tape),
+    Capture(PacketRecorder),
     /// The router of a lane does this from now on.
-    Rules(usize, Vec<Rule>),
+    Rules(usize, Vec<RouterRule>),
     /// End.
     Stop,
 }
 
 /// What links have carried from the beginning until now.
 #[derive(Debug, Clone)]
-pub(crate) struct Watched {
+pub(crate) struct TrafficSnapshot {
     /// Now, since the start of the traffic.
     pub(crate) at: Duration,
     /// In the order in which directions were added, with the bytes that each has served.
     pub(crate) directions: Vec<(DirectionCounters, u64)>,
     /// What arrived at the ends, in the order in which routes were added.
-    pub(crate) routes: Vec<Arrived>,
+    pub(crate) routes: Vec<RouteCounters>,
 }
 
 /// Packets that arrived at the end of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Arrived {
+pub(crate) struct RouteCounters {
     pub(crate) packets: u64,
     /// IP packets, with their headers.
     pub(crate) bytes: u64,
@@ -106,7 +106,7 @@ pub(crate) struct EmulatorReport {
     /// How long it ran.
     pub(crate) ran: Duration,
     /// How it waited for what was due.
-    pub(crate) waiting: Waiting,
+    pub(crate) waiting: WakeupStats,
     /// Packets that ports lost before they were read.
     pub(crate) lost_packets: u64,
 }
@@ -114,7 +114,7 @@ pub(crate) struct EmulatorReport {
 /// A running emulator. Dropping it ends the thread.
 #[derive(Debug)]
 pub(crate) struct Emulator {
-    commands: Sender<Command>,
+    commands: Sender<EngineCommand>,
     wake: PipeWriter,
     report: Mutex<Receiver<io::Result<EmulatorReport>>>,
     priority: String,
@@ -125,8 +125,8 @@ impl Emulator {
     pub(crate) fn start(
         thread: EmulatorThread,
         clock: Clock,
-        build: impl FnOnce() -> Result<Topology<Segment>, RouteError> + Send + 'static,
-        lanes: Vec<Lane>,
+        build: impl FnOnce() -> Result<Topology<GsoSegment>, RouteError> + Send + 'static,
+        lanes: Vec<EmulatedPath>,
         reported: Vec<ReportedDirection>,
     ) -> io::Result<Self> {
         let (commands, inbox) = mpsc::channel();
@@ -151,7 +151,7 @@ impl Emulator {
     }
 
     /// Sends a command.
-    pub(crate) fn tell(&self, command: Command) {
+    pub(crate) fn send(&self, command: EngineCommand) {
         // A thread that has ended reports its error when it is joined.
         if self.commands.send(command).is_ok() {
             let _ = (&self.wake).write(&[0]); // a full pipe wakes it, too
@@ -160,7 +160,7 @@ impl Emulator {
 
     /// Ends the thread and takes its report.
     pub(crate) fn finish(self) -> io::Result<EmulatorReport> {
-        self.tell(Command::Stop);
+        self.send(EngineCommand::Stop);
         let report = self.report.lock().unwrap_or_else(PoisonError::into_inner).recv();
         report.unwrap_or_else(|_| Err(io::Error::other("the emulator panicked")))
     }
@@ -168,7 +168,7 @@ impl Emulator {
 
 impl Drop for Emulator {
     fn drop(&mut self) {
-        self.tell(Command::Stop);
+        self.send(EngineCommand::Stop);
     }
 }
 
@@ -179,69 +179,71 @@ fn raise_priority() -> String {
         return format!("real-time {EMULATOR_PRIORITY}");
     }
     let nice = if sys::nice(-20).is_ok() { "nice -20" } else { "normal" };
-    match sys::short_turns(TURN) {
-        Ok(()) => format!("{nice}, in turns of {}", format::time(TURN)),
+    match sys::set_slice(MIN_SLICE) {
+        Ok(()) => format!("{nice}, in turns of {}", format::time(MIN_SLICE)),
         Err(_) => nice.to_owned(),
     }
 }
 
-struct Reporting {
+struct ReportSchedule {
     zero: Instant,
     period: Duration,
     next: Instant,
     to: Sender<Record>,
 }
 
-struct Watching {
+struct SnapshotSchedule {
     zero: Instant,
     period: Duration,
     next: Instant,
-    to: Sender<Watched>,
+    to: Sender<TrafficSnapshot>,
 }
 
 struct Engine {
     clock: Clock,
-    topology: Topology<Segment>,
-    lanes: Vec<Lane>,
+    topology: Topology<GsoSegment>,
+    lanes: Vec<EmulatedPath>,
     /// For each route, the lane and the port that its packets leave by.
     exits: Vec<(RouteId, usize, usize)>,
     reported: Vec<ReportedDirection>,
-    inbox: Receiver<Command>,
+    inbox: Receiver<EngineCommand>,
     bell: PipeReader,
     changes: VecDeque<(Instant, DirectionId, LinkChange)>,
-    reporting: Option<Reporting>,
-    tape: Option<Tape>,
-    watching: Option<Watching>,
+    reporting: Option<ReportSchedule>,
+    recorder: Option<PacketRecorder>,
+    snapshot_schedule: Option<SnapshotSchedule>,
     /// For each route.
-    arrived: Vec<Arrived>,
+    route_counters: Vec<RouteCounters>,
     lateness: Histogram,
-    pool: Pool,
+    pool: BufferPool,
     stopped: bool,
     /// The last moment that the link model was told about.
     modelled: Instant,
     started: Instant,
-    alarm: Alarm,
+    alarm: WakeupTimer,
 }
 
 impl Engine {
     fn new(
         clock: Clock,
-        topology: Topology<Segment>,
-        lanes: Vec<Lane>,
+        topology: Topology<GsoSegment>,
+        lanes: Vec<EmulatedPath>,
         reported: Vec<ReportedDirection>,
-        inbox: Receiver<Command>,
+        inbox: Receiver<EngineCommand>,
         bell: PipeReader,
     ) -> Self {
         let exits = lanes
             .iter()
             .enumerate()
-            .flat_map(|(lane, Lane { routes: [up, down], .. })| [(*up, lane, 1), (*down, lane, 0)])
+            .flat_map(|(lane, EmulatedPath { routes: [up, down], .. })| {
+                [(*up, lane, 1), (*down, lane, 0)]
+            })
             .collect();
         // Routes are numbered from 0, two for each lane.
-        let arrived = vec![Arrived::default(); 2 * lanes.len()];
+        let route_counters = vec![RouteCounters::default(); 2 * lanes.len()];
         let started = clock.now();
         let real_time = sys::has_real_time_priority();
-        let longest_awake = if real_time { LONGEST_AWAKE } else { LONGEST_AWAKE_IN_TURNS };
+        let longest_awake = if real_time { MAX_BUSY_WAIT } else { MAX_BUSY_WAIT_SHARED };
         Self {
             clock,
             topology,
@@ -252,15 +254,15 @@ impl Engine {
             bell,
             changes: VecDeque::new(),
             reporting: None,
-            tape: None,
-            watching: None,
-            arrived,
+            recorder: None,
+            snapshot_schedule: None,
+            route_counters,
             lateness: Histogram::default(),
-            pool: Pool::new(),
+            pool: BufferPool::new(),
             stopped: false,
             modelled: started,
             started,
-            alarm: Alarm::new(started, longest_awake),
+            alarm: WakeupTimer::new(started, longest_awake),
         }
     }
 
@@ -273,7 +275,7 @@ impl Engine {
             self.apply_changes();
             self.deliver_due();
             self.report_links();
-            self.tell_watched();
+            self.send_due_snapshot();
             self.wait(&mut fds)?;
             let ready: Vec<usize> = fds
                 .iter()
@@ -283,12 +285,13 @@ impl Engine {
                 .collect();
             for index in ready {
                 match index.checked_sub(1) {
-                    None => self.obey()?,
+                    None => self.handle_commands()?,
                     Some(port) => self.drain(port / 2, port % 2),
                 }
             }
         }
-        let lost_packets = self.lanes.iter().flat_map(|lane| &lane.ports).map(Port::lost).sum();
+        let lost_packets =
+            self.lanes.iter().flat_map(|lane| &lane.ports).map(EmulatorPort::lost).sum();
         Ok(EmulatorReport {
             lateness: self.lateness,
             cpu: sys::thread_cpu_time(),
@@ -303,13 +306,13 @@ impl Engine {
         let Some(at) = self.next_deadline() else { return sys::poll(fds, None).map(drop) };
         let now = self.clock.now();
         let left = at.saturating_since(now);
-        let sleep = self.alarm.sleep(now, left);
+        let sleep = self.alarm.sleep_time(now, left);
         if !sleep.is_zero() || left.is_zero() {
             if sys::poll(fds, Some(sleep))? > 0 || left.is_zero() {
                 return Ok(());
             }
             let late = self.clock.now().saturating_since(now + sleep);
-            self.alarm.woke(left, late);
+            self.alarm.on_wakeup(left, late);
         }
         let begun = self.clock.now();
         let mut now = begun;
@@ -318,48 +321,49 @@ impl Engine {
         }
         if begun < at {
             let now = self.clock.now();
-            self.alarm.waited(now, now.saturating_since(begun));
+            self.alarm.on_busy_wait(now, now.saturating_since(begun));
         }
         Ok(())
     }
 
     fn next_deadline(&self) -> Option<Instant> {
         let report = self.reporting.as_ref().map(|reporting| reporting.next);
-        let watch = self.watching.as_ref().map(|watching| watching.next);
+        let watch = self.snapshot_schedule.as_ref().map(|watching| watching.next);
         let change = self.changes.front().map(|(at, _, _)| *at);
         [self.topology.next_due(), report, watch, change].into_iter().flatten().min()
     }
 
-    fn obey(&mut self) -> io::Result<()> {
+    fn handle_commands(&mut self) -> io::Result<()> {
         let mut rings = [0; 64];
         // How often the bell rang does not matter: the inbox says what for.
         let _ = self.bell.read(&mut rings)?;
         while let Ok(command) = self.inbox.try_recv() {
             match command {
-                Command::Schedule(changes) => {
+                EngineCommand::Schedule(changes) => {
                     self.changes.extend(changes);
                     self.changes.make_contiguous().sort_by_key(|(at, _, _)| *at);
                 }
-                Command::Report { zero, period, to } => {
-                    self.reporting = Some(Reporting { zero, period, next: zero + period, to });
+                EngineCommand::Report { zero, period, to } => {
+                    self.reporting = Some(ReportSchedule { zero, period, next: zero + period, to });
                 }
-                Command::Watch { zero, period, to } => {
-                    self.watching = Some(Watching { zero, period, next: zero + period, to });
+                EngineCommand::Snapshots { zero, period, to } => {
+                    self.snapshot_schedule =
+                        Some(SnapshotSchedule { zero, period, next: zero + period, to });
                 }
-                Command::Quiet => {
+                EngineCommand::StopReports => {
                     self.reporting = None;
-                    if let Some(last) = self.watching.take() {
-                        self.tell(&last);
+                    if let Some(last) = self.snapshot_schedule.take() {
+                        self.send_snapshot(&last);
                     }
                 }
-                Command::Capture(tape) => self.tape = Some(tape),
-                Command::Rules(lane, rules) => {
+                EngineCommand::Capture(tape) => self.recorder = Some(tape),
+                EngineCommand::Rules(lane, rules) => {
                     let lane = self.lanes.get_mut(lane);
                     if let Some(hop) = lane.and_then(|lane| lane.hop.as_mut()) {
                         hop.set_rules(&rules);
                     }
                 }
-                Command::Stop => self.stopped = true,
+                EngineCommand::Stop => self.stopped = true,
             }
         }
         Ok(())
@@ -368,12 +372,16 @@ impl Engine {
     /// Reads what one port has and pushes it into the link model.
     fn drain(&mut self, lane: usize, port: usize) {
         for _ in 0..READ_BATCH {
-            let Some(Lane { ports, routes, split, hop }) = self.lanes.get_mut(lane) else { return };
+            let Some(EmulatedPath { ports, routes, split, hop }) = self.lanes.get_mut(lane) else {
+                return;
+            };
             let (Some(from), Some(&route)) = (ports.get_mut(port), routes.get(port)) else {
                 return;
             };
             // A port whose interface is down gives errors; so does a closed one.
-            let Ok(Some(Arrival { frame, unix_ns })) = from.read(&mut self.pool) else { return };
+            let Ok(Some(ReceivedFrame { frame, unix_ns })) = from.read(&mut self.pool) else {
+                return;
+            };
             // A packet that waited until the thread had got up was sent all the same. The link model
             // has seen everything until `modelled`, which also holds when somebody sets the clock.
             let read = self.clock.now();
@@ -382,22 +390,26 @@ impl Engine {
             self.modelled = now;
             if let Some(hop) = hop {
                 hop.set_time(now);
-                for segment in Segment::split(frame) {
-                    let Some((way, bytes)) = hop.pass(port == 0, segment.to_bytes()) else {
+                for segment in GsoSegment::split(frame) {
+                    let Some((way, bytes)) = hop.forward(port == 0, segment.to_bytes()) else {
                         continue;
                     };
-                    let route = if way == Way::On { Some(&route) } else { routes.get(1 - port) };
+                    let route = if way == ForwardDecision::Forward {
+                        Some(&route)
+                    } else {
+                        routes.get(1 - port)
+                    };
                     let Some(&route) = route else { continue };
-                    let segment = Segment::whole(Frame::new(VirtioHeader::default(), bytes));
+                    let segment = GsoSegment::whole(GsoFrame::new(VirtioHeader::default(), bytes));
                     let _ = self.topology.push(now, route, segment); // the topology counts drops
                 }
             } else {
-                let whole = Segment::whole(frame);
-                if let Some(tape) = &self.tape {
-                    tape.note((lane, port), Crossing::Outbound, now, &whole);
+                let whole = GsoSegment::whole(frame);
+                if let Some(tape) = &self.recorder {
+                    tape.record((lane, port), Crossing::Outbound, now, &whole);
                 }
                 if *split {
-                    for segment in whole.packets_alone() {
+                    for segment in whole.single_packets() {
                         // The topology counts drops.
                         let _ = self.topology.push(now, route, segment);
                     }
@@ -416,14 +428,14 @@ impl Engine {
         let now = self.clock.now();
         self.modelled = now;
         let mut written = now;
-        let mut waiting: Option<(RouteId, Segment)> = None;
+        let mut waiting: Option<(RouteId, GsoSegment)> = None;
         while let Some((due, route, segment)) = self.topology.pop(now) {
-            if let Some(tape) = &self.tape
+            if let Some(tape) = &self.recorder
                 && let Some((_, lane, port)) = self.exits.iter().find(|(id, _, _)| *id == route)
             {
-                tape.note((*lane, *port), Crossing::Inbound, written, &segment);
+                tape.record((*lane, *port), Crossing::Inbound, written, &segment);
             }
-            self.note_arrival(route, &segment);
+            self.count_arrival(route, &segment);
             let joined =
                 waiting.as_mut().is_some_and(|(same, head)| *same == route && head.join(&segment));
             if !joined && let Some((route, head)) = waiting.replace((route, segment)) {
@@ -438,8 +450,8 @@ impl Engine {
         }
     }
 
-    fn note_arrival(&mut self, route: RouteId, segment: &Segment) {
-        let Some(arrived) = self.arrived.get_mut(route.index()) else { return };
+    fn count_arrival(&mut self, route: RouteId, segment: &GsoSegment) {
+        let Some(arrived) = self.route_counters.get_mut(route.index()) else { return };
         arrived.packets += u64::from(segment.packets());
         arrived.bytes += u64::from(segment.len_bytes());
         for (sum, bytes) in arrived.payload_bytes.iter_mut().zip(segment.payload_bytes()) {
@@ -447,7 +459,7 @@ impl Engine {
         }
     }
 
-    fn write(&mut self, route: RouteId, segment: Segment) {
+    fn write(&mut self, route: RouteId, segment: GsoSegment) {
         let exit = self.exits.iter().find(|(id, _, _)| *id == route);
         let port = exit.and_then(|(_, lane, port)| self.lanes.get(*lane)?.ports.get(*port));
         if let Some(port) = port {
@@ -455,7 +467,7 @@ impl Engine {
             let _ = port.write(&segment);
         }
         if let Some(buffer) = segment.reclaim() {
-            self.pool.give_back(buffer);
+            self.pool.recycle(buffer);
         }
     }
 
@@ -473,24 +485,25 @@ impl Engine {
         }
     }
 
-    fn tell_watched(&mut self) {
+    fn send_due_snapshot(&mut self) {
         let now = self.clock.now();
-        let Some(mut watching) = self.watching.take_if(|watching| watching.next <= now) else {
+        let Some(mut watching) = self.snapshot_schedule.take_if(|watching| watching.next <= now)
+        else {
             return;
         };
         while watching.next <= now {
             watching.next += watching.period;
         }
-        self.tell(&watching);
-        self.watching = Some(watching);
+        self.send_snapshot(&watching);
+        self.snapshot_schedule = Some(watching);
     }
 
-    fn tell(&mut self, watching: &Watching) {
+    fn send_snapshot(&mut self, watching: &SnapshotSchedule) {
         // The receiver may be gone.
-        let _ = watching.to.send(Watched {
+        let _ = watching.to.send(TrafficSnapshot {
             at: self.modelled.saturating_since(watching.zero),
             directions: self.topology.all_counters(self.modelled),
-            routes: self.arrived.clone(),
+            routes: self.route_counters.clone(),
         });
     }
 

@@ -22,12 +22,12 @@ impl VirtioHeader {
     /// Size on the wire between us and the kernel.
     pub(crate) const BYTES: usize = 10;
     /// The checksum still has to be completed.
-    pub(crate) const NEEDS_CHECKSUM: u8 = 1;
+    pub(crate) const NEEDS_CSUM: u8 = 1;
     /// The kernel has verified the checksum.
-    pub(crate) const CHECKSUM_IS_RIGHT: u8 = 2;
-    const TCP_V4: u8 = 1;
-    const TCP_V6: u8 = 4;
-    const ECN: u8 = 0x80;
+    pub(crate) const DATA_VALID: u8 = 2;
+    const GSO_TCPV4: u8 = 1;
+    const GSO_TCPV6: u8 = 4;
+    const GSO_ECN: u8 = 0x80;
 
     /// Reads the kernel's header; `shift` is the length of a link-layer header that its offsets
     /// count and ours do not.
@@ -47,7 +47,7 @@ impl VirtioHeader {
     /// The header as the kernel wants it.
     pub(crate) fn emit(self, shift: u16) -> [u8; Self::BYTES] {
         let used = |value: u16, used: bool| if used { value + shift } else { 0 }.to_ne_bytes();
-        let needs = self.flags & Self::NEEDS_CHECKSUM != 0;
+        let needs = self.flags & Self::NEEDS_CSUM != 0;
         let [h0, h1] = used(self.header_bytes, self.gso_type != 0);
         let [g0, g1] = self.gso_bytes.to_ne_bytes();
         let [s0, s1] = used(self.checksum_start, needs);
@@ -58,26 +58,27 @@ impl VirtioHeader {
     /// The type of a TCP super-segment; `reduced` when its first packet carries CWR, which the
     /// others must not.
     pub(crate) fn tcp(v4: bool, reduced: bool) -> u8 {
-        let kind = if v4 { Self::TCP_V4 } else { Self::TCP_V6 };
-        if reduced { kind | Self::ECN } else { kind }
+        let kind = if v4 { Self::GSO_TCPV4 } else { Self::GSO_TCPV6 };
+        if reduced { kind | Self::GSO_ECN } else { kind }
     }
 
     /// Whether it stands for several TCP packets.
     pub(crate) fn is_super_segment(self) -> bool {
-        matches!(self.gso_type & !Self::ECN, Self::TCP_V4 | Self::TCP_V6) && self.gso_bytes > 0
+        matches!(self.gso_type & !Self::GSO_ECN, Self::GSO_TCPV4 | Self::GSO_TCPV6)
+            && self.gso_bytes > 0
     }
 }
 
 /// What one read gave: one IP packet or one TCP super-segment.
 #[derive(Debug)]
-pub(crate) struct Frame {
+pub(crate) struct GsoFrame {
     virtio: VirtioHeader,
     bytes: Vec<u8>,
     /// Present for a TCP super-segment that can be cut.
     headers: Option<Headers>,
 }
 
-impl Frame {
+impl GsoFrame {
     /// Takes what was read. A super-segment whose headers make no sense stays whole.
     pub(crate) fn new(virtio: VirtioHeader, bytes: Vec<u8>) -> Self {
         let headers = if virtio.is_super_segment() { Headers::parse(&bytes) } else { None };
@@ -104,22 +105,22 @@ impl Frame {
 
 /// One or several consecutive packets of a frame. Cloning copies no payload.
 #[derive(Debug, Clone)]
-pub(crate) struct Segment {
-    frame: Rc<Frame>,
+pub(crate) struct GsoSegment {
+    frame: Rc<GsoFrame>,
     first: u16,
     count: u16,
     corrupt: Option<u32>,
 }
 
-impl Segment {
+impl GsoSegment {
     /// The whole frame as one unit.
-    pub(crate) fn whole(frame: Frame) -> Self {
+    pub(crate) fn whole(frame: GsoFrame) -> Self {
         let count = frame.segments();
         Self { frame: Rc::new(frame), first: 0, count, corrupt: None }
     }
 
     /// The frame packet by packet.
-    pub(crate) fn split(frame: Frame) -> impl Iterator<Item = Self> {
+    pub(crate) fn split(frame: GsoFrame) -> impl Iterator<Item = Self> {
         let count = frame.segments();
         let frame = Rc::new(frame);
         (0..count).map(move |first| Self {
@@ -134,7 +135,7 @@ impl Segment {
     pub(crate) fn payload_bytes(&self) -> [u64; 2] {
         match self.frame.headers {
             Some(headers) => [self.payload(headers).len() as u64, 0],
-            None => Headers::payload(&self.frame.bytes),
+            None => Headers::payload_bytes(&self.frame.bytes),
         }
     }
 
@@ -153,7 +154,7 @@ impl Segment {
 
     /// The frame's buffer if nobody else uses it any more.
     pub(crate) fn reclaim(self) -> Option<Vec<u8>> {
-        Rc::into_inner(self.frame).map(Frame::into_bytes)
+        Rc::into_inner(self.frame).map(GsoFrame::into_bytes)
     }
 
     /// Calls `write` with the virtio header and the packet in two parts: new headers (empty if the
@@ -189,7 +190,7 @@ impl Segment {
     ) -> (VirtioHeader, &'room [u8]) {
         let frame = &*self.frame;
         let original = frame.bytes.get(..headers.bytes()).unwrap_or(&[]);
-        let part = headers::Part {
+        let part = headers::SegmentPart {
             index: self.first,
             offset_bytes: u32::from(self.first) * u32::from(frame.virtio.gso_bytes),
             payload_bytes: self.payload(headers).len(),
@@ -198,14 +199,14 @@ impl Segment {
         };
         let patched = headers.patch(original, part, room);
         let mut virtio = frame.virtio;
-        virtio.flags |= VirtioHeader::NEEDS_CHECKSUM;
+        virtio.flags |= VirtioHeader::NEEDS_CSUM;
         virtio.checksum_start = headers.ip_bytes();
         virtio.checksum_offset = headers::TCP_CHECKSUM_OFFSET;
         virtio.header_bytes = headers.bytes() as u16;
         if self.count == 1 {
             (virtio.gso_type, virtio.gso_bytes, virtio.header_bytes) = (0, 0, 0);
         } else if self.first > 0 {
-            virtio.gso_type &= !VirtioHeader::ECN;
+            virtio.gso_type &= !VirtioHeader::GSO_ECN;
         }
         (virtio, patched)
     }
@@ -216,12 +217,12 @@ impl Segment {
     }
 
     /// Each packet of it by itself.
-    pub(crate) fn packets_alone(&self) -> impl Iterator<Item = Self> {
+    pub(crate) fn single_packets(&self) -> impl Iterator<Item = Self> {
         (self.first..self.first + self.count).map(|first| Self { first, count: 1, ..self.clone() })
     }
 
     /// The first bytes of the packet, whose checksum may not be complete.
-    pub(crate) fn beginning(&self, bytes: usize) -> Vec<u8> {
+    pub(crate) fn to_truncated_bytes(&self, bytes: usize) -> Vec<u8> {
         self.emit(|_, head, tail| head.iter().chain(tail).take(bytes).copied().collect())
     }
 
@@ -244,7 +245,7 @@ impl Segment {
 
 fn complete(virtio: VirtioHeader, head: &[u8], tail: &[u8]) -> Vec<u8> {
     let mut packet = [head, tail].concat();
-    if virtio.flags & VirtioHeader::NEEDS_CHECKSUM != 0 && virtio.gso_type == 0 {
+    if virtio.flags & VirtioHeader::NEEDS_CSUM != 0 && virtio.gso_type == 0 {
         headers::complete_checksum(
             &mut packet,
             usize::from(virtio.checksum_start),
@@ -254,7 +255,7 @@ fn complete(virtio: VirtioHeader, head: &[u8], tail: &[u8]) -> Vec<u8> {
     packet
 }
 
-impl Packet for Segment {
+impl Packet for GsoSegment {
     /// IP bytes on the wire: the headers of a super-segment count once for each packet.
     fn len_bytes(&self) -> u32 {
         let frame = &*self.frame;
@@ -279,23 +280,23 @@ impl Packet for Segment {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::emulator::headers::tests::{checksum_is_right, tcp_v4, tcp_v6};
+    use crate::emulator::headers::tests::{tcp_v4, tcp_v6, verify_checksum};
     use proptest::prelude::*;
 
-    fn super_segment(packet: Vec<u8>, v6: bool, gso_bytes: u16) -> Frame {
+    fn super_segment(packet: Vec<u8>, v6: bool, gso_bytes: u16) -> GsoFrame {
         let ip_bytes = if v6 { 40 } else { 20 };
         let virtio = VirtioHeader {
-            flags: VirtioHeader::NEEDS_CHECKSUM,
-            gso_type: if v6 { VirtioHeader::TCP_V6 } else { VirtioHeader::TCP_V4 },
+            flags: VirtioHeader::NEEDS_CSUM,
+            gso_type: if v6 { VirtioHeader::GSO_TCPV6 } else { VirtioHeader::GSO_TCPV4 },
             header_bytes: ip_bytes + 32,
             gso_bytes,
             checksum_start: ip_bytes,
             checksum_offset: 16,
         };
-        Frame::new(virtio, packet)
+        GsoFrame::new(virtio, packet)
     }
 
-    fn emitted(segment: &Segment) -> (VirtioHeader, Vec<u8>) {
+    fn emitted(segment: &GsoSegment) -> (VirtioHeader, Vec<u8>) {
         segment.emit(|virtio, head, tail| (virtio, [head, tail].concat()))
     }
 
@@ -310,15 +311,15 @@ mod tests {
             let frame = super_segment(packet, v6, gso);
             let mut sent = Vec::new();
             let mut wire = 0;
-            for segment in Segment::split(frame) {
+            for segment in GsoSegment::split(frame) {
                 let (virtio, mut part) = emitted(&segment);
                 prop_assert_eq!(part.len() as u32, segment.len_bytes());
                 wire += part.len();
-                if virtio.flags & VirtioHeader::NEEDS_CHECKSUM != 0 {
+                if virtio.flags & VirtioHeader::NEEDS_CSUM != 0 {
                     headers::complete_checksum(&mut part, usize::from(virtio.checksum_start), 16);
                 }
                 if payload > usize::from(gso) {
-                    prop_assert!(checksum_is_right(&part));
+                    prop_assert!(verify_checksum(&part));
                 }
                 sent.extend_from_slice(&part[header..]);
             }
@@ -329,8 +330,8 @@ mod tests {
         #[test]
         fn adjacent_packets_merge_to_the_same_bytes(payload in 3_000usize..60_000, cut in 1usize..40) {
             let body: Vec<u8> = (0..payload).map(|i| (i * 7) as u8).collect();
-            let parts: Vec<Segment> =
-                Segment::split(super_segment(tcp_v4(1, &body), false, 1_400)).collect();
+            let parts: Vec<GsoSegment> =
+                GsoSegment::split(super_segment(tcp_v4(1, &body), false, 1_400)).collect();
             let cut = cut.min(parts.len() - 1);
             let (head, tail) = parts.split_at(cut);
             let mut sent = Vec::new();
@@ -351,7 +352,7 @@ mod tests {
         fn a_corrupted_packet_differs_in_one_bit(random: u32) {
             let body = vec![0x5a; 3_000];
             let mut part =
-                Segment::split(super_segment(tcp_v4(9, &body), false, 1_448)).nth(1).unwrap();
+                GsoSegment::split(super_segment(tcp_v4(9, &body), false, 1_448)).nth(1).unwrap();
             let (_, mut clean) = emitted(&part);
             headers::complete_checksum(&mut clean, 20, 16);
             part.corrupt(random);
@@ -366,13 +367,13 @@ mod tests {
         fn no_bytes_from_the_kernel_can_panic(
             header: [u8; 10], bytes in proptest::collection::vec(any::<u8>(), 0..400), random: u32,
         ) {
-            let frame = Frame::new(VirtioHeader::parse(header, 14), bytes.clone());
-            for mut segment in Segment::split(frame).take(50) {
+            let frame = GsoFrame::new(VirtioHeader::parse(header, 14), bytes.clone());
+            for mut segment in GsoSegment::split(frame).take(50) {
                 let _ = (segment.len_bytes(), emitted(&segment));
                 segment.corrupt(random);
                 let _ = emitted(&segment);
             }
-            let _ = emitted(&Segment::whole(Frame::new(VirtioHeader::parse(header, 0), bytes)));
+            let _ = emitted(&GsoSegment::whole(GsoFrame::new(VirtioHeader::parse(header, 0), bytes)));
         }
     }
 

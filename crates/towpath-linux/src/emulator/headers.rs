@@ -13,20 +13,20 @@ const CWR: u8 = 0x80;
 /// Shape of the headers of a TCP packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Headers {
-    version: Version,
+    version: IpVersion,
     ip_bytes: u16,
     tcp_bytes: u16,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Version {
+enum IpVersion {
     V4,
     V6,
 }
 
 /// Which part of a super-segment a packet is.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Part {
+pub(crate) struct SegmentPart {
     pub(crate) index: u16,
     pub(crate) offset_bytes: u32,
     pub(crate) payload_bytes: usize,
@@ -39,9 +39,9 @@ impl Headers {
     pub(crate) fn parse(packet: &[u8]) -> Option<Self> {
         let (version, ip_bytes) = match packet {
             [first, _, _, _, _, _, _, _, _, TCP, ..] if first >> 4 == 4 => {
-                (Version::V4, usize::from(first & 0x0f) * 4)
+                (IpVersion::V4, usize::from(first & 0x0f) * 4)
             }
-            [first, _, _, _, _, _, TCP, ..] if first >> 4 == 6 => (Version::V6, 40),
+            [first, _, _, _, _, _, TCP, ..] if first >> 4 == 6 => (IpVersion::V6, 40),
             _ => return None,
         };
         let offset = packet.get(ip_bytes + 12)?;
@@ -51,14 +51,14 @@ impl Headers {
     }
 
     /// Bytes of payload in an IP packet of TCP or of UDP, in this order; of anything else none.
-    pub(crate) fn payload(packet: &[u8]) -> [u64; 2] {
+    pub(crate) fn payload_bytes(packet: &[u8]) -> [u64; 2] {
         if let Some(headers) = Self::parse(packet) {
             // A short packet may be padded behind its end.
             let total = match (headers.version, packet) {
-                (Version::V4, [_, _, high, low, ..]) => {
+                (IpVersion::V4, [_, _, high, low, ..]) => {
                     usize::from(u16::from_be_bytes([*high, *low]))
                 }
-                (Version::V4 | Version::V6, _) => packet.len(),
+                (IpVersion::V4 | IpVersion::V6, _) => packet.len(),
             };
             return [total.min(packet.len()).saturating_sub(headers.bytes()) as u64, 0];
         }
@@ -79,7 +79,7 @@ impl Headers {
 
     /// Whether it is IPv4.
     pub(crate) fn is_v4(self) -> bool {
-        self.version == Version::V4
+        self.version == IpVersion::V4
     }
 
     /// Bytes of the IP header.
@@ -92,7 +92,7 @@ impl Headers {
     pub(crate) fn patch<'room>(
         self,
         original: &[u8],
-        part: Part,
+        part: SegmentPart,
         room: &'room mut [u8; MAX_BYTES],
     ) -> &'room [u8] {
         let length = self.bytes().min(MAX_BYTES).min(original.len());
@@ -103,8 +103,8 @@ impl Headers {
         let (ip, tcp) = target.split_at_mut(usize::from(self.ip_bytes).min(length));
         let total = self.bytes() + part.payload_bytes;
         match self.version {
-            Version::V4 => patch_v4(ip, total, part.index),
-            Version::V6 => set_u16(ip, 4, (total - 40) as u16),
+            IpVersion::V4 => patch_v4(ip, total, part.index),
+            IpVersion::V6 => set_u16(ip, 4, (total - 40) as u16),
         }
         if let Some([a, b, c, d]) = tcp.get_mut(4..8) {
             let sequence = u32::from_be_bytes([*a, *b, *c, *d]).wrapping_add(part.offset_bytes);
@@ -126,8 +126,8 @@ impl Headers {
     /// Sum over the pseudo header (RFC 9293 §3.1).
     fn pseudo_sum(self, ip: &[u8], segment_bytes: usize) -> u64 {
         let addresses = match self.version {
-            Version::V4 => ip.get(12..20),
-            Version::V6 => ip.get(8..40),
+            IpVersion::V4 => ip.get(12..20),
+            IpVersion::V6 => ip.get(8..40),
         };
         sum(addresses.unwrap_or(&[])) + u64::from(TCP) + segment_bytes as u64
     }
@@ -138,11 +138,11 @@ fn patch_v4(ip: &mut [u8], total: usize, index: u16) {
     if let Some([a, b]) = ip.get_mut(4..6) {
         [*a, *b] = u16::from_be_bytes([*a, *b]).wrapping_add(index).to_be_bytes();
     }
-    seal_v4(ip);
+    update_ipv4_checksum(ip);
 }
 
 /// Renews the checksum of an IPv4 packet's header.
-pub(crate) fn seal_v4(packet: &mut [u8]) {
+pub(crate) fn update_ipv4_checksum(packet: &mut [u8]) {
     let bytes = packet.first().map_or(0, |first| usize::from(first & 0x0f) * 4);
     let Some(ip) = packet.get_mut(..bytes) else { return };
     set_u16(ip, 10, 0);
@@ -151,7 +151,7 @@ pub(crate) fn seal_v4(packet: &mut [u8]) {
 }
 
 /// Renews the TCP checksum of a whole packet.
-pub(crate) fn seal_tcp(packet: &mut [u8]) {
+pub(crate) fn update_tcp_checksum(packet: &mut [u8]) {
     let Some(headers) = Headers::parse(packet) else { return };
     let Some((ip, tcp)) = packet.split_at_mut_checked(usize::from(headers.ip_bytes)) else {
         return;
@@ -162,12 +162,12 @@ pub(crate) fn seal_tcp(packet: &mut [u8]) {
 }
 
 /// Makes a TCP packet's IP header one in the other direction, with lengths and checksums that fit.
-pub(crate) fn turn_round(packet: &mut [u8]) {
+pub(crate) fn swap_src_dst(packet: &mut [u8]) {
     let total = packet.len();
     let Some(headers) = Headers::parse(packet) else { return };
     let addresses = match headers.version {
-        Version::V4 => packet.get_mut(12..20),
-        Version::V6 => packet.get_mut(8..40),
+        IpVersion::V4 => packet.get_mut(12..20),
+        IpVersion::V6 => packet.get_mut(8..40),
     };
     if let Some(addresses) = addresses {
         addresses.rotate_left(addresses.len() / 2);
@@ -177,10 +177,10 @@ pub(crate) fn turn_round(packet: &mut [u8]) {
         *life = 64;
     }
     match headers.version {
-        Version::V4 => patch_v4(packet, total, 0),
-        Version::V6 => set_u16(packet, 4, (total - 40) as u16),
+        IpVersion::V4 => patch_v4(packet, total, 0),
+        IpVersion::V6 => set_u16(packet, 4, (total - 40) as u16),
     }
-    seal_tcp(packet);
+    update_tcp_checksum(packet);
 }
 
 fn set_u16(bytes: &mut [u8], offset: usize, value: u16) {
@@ -247,15 +247,15 @@ pub(crate) mod tests {
     }
 
     /// Whether IP length, IP checksum and the completed TCP checksum fit the packet.
-    pub(crate) fn checksum_is_right(packet: &[u8]) -> bool {
+    pub(crate) fn verify_checksum(packet: &[u8]) -> bool {
         let headers = Headers::parse(packet).unwrap();
         let (ip, tcp) = packet.split_at(usize::from(headers.ip_bytes));
         let length_is_right = match headers.version {
-            Version::V4 => {
+            IpVersion::V4 => {
                 usize::from(u16::from_be_bytes([ip[2], ip[3]])) == packet.len()
                     && fold(sum(ip)) == 0xffff
             }
-            Version::V6 => usize::from(u16::from_be_bytes([ip[4], ip[5]])) + 40 == packet.len(),
+            IpVersion::V6 => usize::from(u16::from_be_bytes([ip[4], ip[5]])) + 40 == packet.len(),
         };
         length_is_right && fold(headers.pseudo_sum(ip, tcp.len()) + sum(tcp)) == 0xffff
     }
@@ -263,17 +263,20 @@ pub(crate) mod tests {
     #[test]
     fn payload_starts_after_the_tcp_or_udp_header() {
         for packet in [tcp_v4(1, &[7; 100]), tcp_v6(1, &[7; 100])] {
-            assert_eq!(Headers::payload(&packet), [100, 0]);
+            assert_eq!(Headers::payload_bytes(&packet), [100, 0]);
         }
         // An acknowledgement that a link layer has padded has none.
         let mut padded = tcp_v4(1, &[]);
         padded.extend([0; 9]);
-        assert_eq!(Headers::payload(&padded), [0, 0]);
+        assert_eq!(Headers::payload_bytes(&padded), [0, 0]);
         let mut datagram = tcp_v4(1, &[7; 100]);
         datagram[9] = UDP;
-        assert_eq!(Headers::payload(&datagram), [0, 124], "the TCP header is payload then");
+        assert_eq!(Headers::payload_bytes(&datagram), [0, 124], "the TCP header is payload then");
         datagram[9] = 1;
-        assert_eq!((Headers::payload(&datagram), Headers::payload(&[])), ([0, 0], [0, 0]));
+        assert_eq!(
+            (Headers::payload_bytes(&datagram), Headers::payload_bytes(&[])),
+            ([0, 0], [0, 0])
+        );
     }
 
     #[test]
@@ -281,7 +284,7 @@ pub(crate) mod tests {
         let packet = tcp_v4(100, &[0; 3_000]);
         let headers = Headers::parse(&packet).unwrap();
         let mut room = [0; MAX_BYTES];
-        let part = Part {
+        let part = SegmentPart {
             index: 1,
             offset_bytes: 1_448,
             payload_bytes: 1_448,

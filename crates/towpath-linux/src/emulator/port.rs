@@ -6,9 +6,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use arrayvec::ArrayVec;
 use bytes::BytesMut;
 
-use super::frame::{Frame, Segment, VirtioHeader};
-use super::tap::Tap;
-use crate::queue::{Receiver, Sender};
+use super::frame::{GsoFrame, GsoSegment, VirtioHeader};
+use super::tap::TxTimestamps;
+use crate::queue::{QueueReceiver, QueueSender};
 use crate::sys;
 
 /// Largest packet: 64 KiB and a link-layer header.
@@ -17,11 +17,11 @@ const READ_BYTES: usize = 65_536 + 64;
 /// them does not hold 64 KiB each.
 const COPY_BELOW_BYTES: usize = 16 * 1024;
 /// Bytes of an Ethernet header.
-const ETHERNET: usize = 14;
+const ETHERNET_HEADER_BYTES: usize = 14;
 /// Most bytes in front of an IP packet.
-const PREFIX: usize = VirtioHeader::BYTES + ETHERNET;
+const MAX_PREFIX_BYTES: usize = VirtioHeader::BYTES + ETHERNET_HEADER_BYTES;
 /// Most parts in which a packet can be written.
-pub(crate) const PARTS: usize = 30;
+pub(crate) const MAX_IOVECS: usize = 30;
 
 /// MAC address of every host's interface: with NOARP the kernel addresses a frame to itself, so
 /// equal addresses make every frame reach its receiver without ARP.
@@ -29,14 +29,14 @@ pub(crate) const MAC: [u8; 6] = [0x02, 0x74, 0x6f, 0x77, 0x00, 0x01];
 
 /// A descriptor through which the kernel gives and takes IP packets with virtio headers.
 #[derive(Debug)]
-pub(crate) enum Wire {
+pub(crate) enum VirtioFd {
     /// A TUN device: IP packets.
     Tun(OwnedFd),
     /// A packet socket on our end of a veth pair: Ethernet frames.
     Packet(OwnedFd),
 }
 
-impl AsFd for Wire {
+impl AsFd for VirtioFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Tun(fd) | Self::Packet(fd) => fd.as_fd(),
@@ -44,19 +44,19 @@ impl AsFd for Wire {
     }
 }
 
-impl Wire {
+impl VirtioFd {
     /// Bytes in front of each IP packet, without the virtio header.
     fn link_header_bytes(&self) -> usize {
         match self {
             Self::Tun(_) => 0,
-            Self::Packet(_) => ETHERNET,
+            Self::Packet(_) => ETHERNET_HEADER_BYTES,
         }
     }
 
     /// Reads one packet or super-segment into `buffer`; returns its length and when the kernel had
     /// it (nanoseconds since 1970; a TUN device does not say). `None` when nothing waits.
     fn read(&self, buffer: &mut [u8]) -> io::Result<Option<(VirtioHeader, usize, Option<u64>)>> {
-        let mut prefix = [0; PREFIX];
+        let mut prefix = [0; MAX_PREFIX_BYTES];
         let bytes = VirtioHeader::BYTES + self.link_header_bytes();
         let mut parts =
             [IoSliceMut::new(prefix.get_mut(..bytes).unwrap_or(&mut [])), IoSliceMut::new(buffer)];
@@ -76,7 +76,7 @@ impl Wire {
         &self,
         buffer: &mut BytesMut,
     ) -> io::Result<Option<(VirtioHeader, usize)>> {
-        let mut prefix = [0; PREFIX];
+        let mut prefix = [0; MAX_PREFIX_BYTES];
         let bytes = VirtioHeader::BYTES + self.link_header_bytes();
         let part = prefix.get_mut(..bytes).unwrap_or(&mut []);
         let read = sys::read_appending(self.as_fd(), part, buffer);
@@ -85,7 +85,7 @@ impl Wire {
 
     fn understand(
         &self,
-        prefix: [u8; PREFIX],
+        prefix: [u8; MAX_PREFIX_BYTES],
         read: io::Result<usize>,
     ) -> io::Result<Option<(VirtioHeader, usize)>> {
         let read = match read {
@@ -99,7 +99,7 @@ impl Wire {
         Ok(length.map(|length| (VirtioHeader::parse(virtio, shift as u16), length)))
     }
 
-    /// Hands the kernel one packet or super-segment in `parts` (at most [`PARTS`]), of which the
+    /// Hands the kernel one packet or super-segment in `parts` (at most [`MAX_IOVECS`]), of which the
     /// first that is not empty begins with the IP header.
     pub(crate) fn write(&self, virtio: VirtioHeader, parts: &[&[u8]]) -> io::Result<()> {
         let shift = self.link_header_bytes();
@@ -107,7 +107,7 @@ impl Wire {
         let first = parts.iter().find_map(|part| part.first()).copied().unwrap_or(0);
         let ethernet = ethernet_header(first);
         let link = ethernet.get(..shift).unwrap_or(&[]);
-        let mut slices: ArrayVec<IoSlice<'_>, { PARTS + 2 }> = ArrayVec::new();
+        let mut slices: ArrayVec<IoSlice<'_>, { MAX_IOVECS + 2 }> = ArrayVec::new();
         for part in [&virtio[..], link].into_iter().chain(parts.iter().copied()) {
             // The caller keeps the promise above; a packet that is cut short does no harm.
             let _ = slices.try_push(IoSlice::new(part));
@@ -118,31 +118,31 @@ impl Wire {
 
 /// What a host sent.
 #[derive(Debug)]
-pub(crate) struct Arrival {
-    pub(crate) frame: Frame,
+pub(crate) struct ReceivedFrame {
+    pub(crate) frame: GsoFrame,
     /// When the kernel had it, in nanoseconds since 1970, if it says so.
     pub(crate) unix_ns: Option<u64>,
 }
 
 /// How the emulator exchanges packets with a host.
 #[derive(Debug)]
-pub(crate) enum Port {
+pub(crate) enum EmulatorPort {
     /// With its kernel.
     Kernel {
-        wire: Wire,
+        wire: VirtioFd,
         /// What says when packets were sent, where the wire does not.
-        tap: Option<Tap>,
+        tap: Option<TxTimestamps>,
     },
     /// With our own stack in another thread: no kernel is in between.
     Stack {
         /// From the stack.
-        inbox: Receiver<Frame>,
+        inbox: QueueReceiver<GsoFrame>,
         /// To it.
-        outbox: Sender<Frame>,
+        outbox: QueueSender<GsoFrame>,
     },
 }
 
-impl AsFd for Port {
+impl AsFd for EmulatorPort {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Kernel { wire, tap: _ } => wire.as_fd(),
@@ -151,9 +151,9 @@ impl AsFd for Port {
     }
 }
 
-impl Port {
+impl EmulatorPort {
     /// Reads one packet or super-segment; `None` when nothing waits.
-    pub(crate) fn read(&mut self, pool: &mut Pool) -> io::Result<Option<Arrival>> {
+    pub(crate) fn read(&mut self, pool: &mut BufferPool) -> io::Result<Option<ReceivedFrame>> {
         match self {
             Self::Kernel { wire, tap } => {
                 let Some((virtio, length, unix_ns)) = wire.read(pool.room())? else {
@@ -161,10 +161,10 @@ impl Port {
                 };
                 let packet = pool.room().get(..length).unwrap_or(&[]);
                 let unix_ns = unix_ns.or_else(|| tap.as_mut()?.sent(packet));
-                Ok(Some(Arrival { frame: Frame::new(virtio, pool.take(length)), unix_ns }))
+                Ok(Some(ReceivedFrame { frame: GsoFrame::new(virtio, pool.take(length)), unix_ns }))
             }
             Self::Stack { inbox, outbox: _ } => {
-                Ok(inbox.receive().map(|frame| Arrival { frame, unix_ns: None }))
+                Ok(inbox.receive().map(|frame| ReceivedFrame { frame, unix_ns: None }))
             }
         }
     }
@@ -173,27 +173,29 @@ impl Port {
     /// interface's statistics instead.
     pub(crate) fn lost(&self) -> u64 {
         match self {
-            Self::Kernel { wire: Wire::Packet(fd), tap: _ } => sys::packet_socket_drops(fd.as_fd()),
-            Self::Kernel { wire: Wire::Tun(_), tap: _ } | Self::Stack { .. } => 0,
+            Self::Kernel { wire: VirtioFd::Packet(fd), tap: _ } => {
+                sys::packet_socket_drops(fd.as_fd())
+            }
+            Self::Kernel { wire: VirtioFd::Tun(_), tap: _ } | Self::Stack { .. } => 0,
         }
     }
 
     /// Hands a segment to the host.
-    pub(crate) fn write(&self, segment: &Segment) -> io::Result<()> {
+    pub(crate) fn write(&self, segment: &GsoSegment) -> io::Result<()> {
         segment.emit(|virtio, head, tail| match self {
             Self::Kernel { wire, tap: _ } => wire.write(virtio, &[head, tail]),
             Self::Stack { inbox: _, outbox } => {
                 // The stack may be gone.
-                let _ = outbox.send(Frame::new(virtio, [head, tail].concat()));
+                let _ = outbox.send(GsoFrame::new(virtio, [head, tail].concat()));
                 Ok(())
             }
         })
     }
 }
 
-fn ethernet_header(first_byte_of_ip: u8) -> [u8; ETHERNET] {
+fn ethernet_header(first_byte_of_ip: u8) -> [u8; ETHERNET_HEADER_BYTES] {
     let kind: u16 = if first_byte_of_ip >> 4 == 6 { 0x86dd } else { 0x0800 };
-    let mut header = [0; ETHERNET];
+    let mut header = [0; ETHERNET_HEADER_BYTES];
     let parts = [&MAC[..], &MAC[..], &kind.to_be_bytes()[..]];
     for (slot, byte) in header.iter_mut().zip(parts.into_iter().flatten()) {
         *slot = *byte;
@@ -203,12 +205,12 @@ fn ethernet_header(first_byte_of_ip: u8) -> [u8; ETHERNET] {
 
 /// Buffers for reading, reused.
 #[derive(Debug)]
-pub(crate) struct Pool {
+pub(crate) struct BufferPool {
     current: Vec<u8>,
     free: Vec<Vec<u8>>,
 }
 
-impl Pool {
+impl BufferPool {
     pub(crate) fn new() -> Self {
         Self { current: vec![0; READ_BYTES], free: Vec::new() }
     }
@@ -230,9 +232,9 @@ impl Pool {
     }
 
     /// Takes a buffer back.
-    pub(crate) fn give_back(&mut self, mut buffer: Vec<u8>) {
-        const KEPT: usize = 64;
-        if buffer.capacity() >= READ_BYTES && self.free.len() < KEPT {
+    pub(crate) fn recycle(&mut self, mut buffer: Vec<u8>) {
+        const MAX_POOLED: usize = 64;
+        if buffer.capacity() >= READ_BYTES && self.free.len() < MAX_POOLED {
             buffer.resize(READ_BYTES, 0);
             self.free.push(buffer);
         }

@@ -1,22 +1,22 @@
 //! When a TUN device's packets were sent.
 //!
 //! A TUN device does not say how long a packet has waited in it. So a second socket notes every
-//! packet of the interface as its host sends it ([`Ring`]), and whoever reads a packet from the
+//! packet of the interface as its host sends it ([`PacketRing`]), and whoever reads a packet from the
 //! device looks it up here. Both see packets in the same order, but either may miss some: the device
 //! when its queue is full, the ring when nobody reads. A packet that is not found counts from when it
 //! is read.
 
-use crate::sys::ring::{HEAD_BYTES, PLACES, Ring, Sent};
+use crate::sys::ring::{HEAD_BYTES, PacketRing, RING_SLOTS, TxStamp};
 
 /// How many places are searched for a packet. More than that are missing only when the device has
 /// lost packets, or the ring.
-const SEARCHED: usize = 64;
+const MAX_SEARCH: usize = 64;
 /// So many packets in a row that are not found: what is noted is too old.
-const PATIENCE: usize = 2 * PLACES;
+const MAX_MISSES: usize = 2 * RING_SLOTS;
 
 /// What was noted.
 #[derive(Debug)]
-pub(crate) struct Tap<N = Ring> {
+pub(crate) struct TxTimestamps<N = PacketRing> {
     notes: N,
     /// The first place that was not given back.
     next: usize,
@@ -24,13 +24,13 @@ pub(crate) struct Tap<N = Ring> {
 }
 
 /// Places in which packets are noted.
-pub(crate) trait Notes {
-    fn get(&self, place: usize) -> Option<Sent>;
+pub(crate) trait TimestampRing {
+    fn get(&self, place: usize) -> Option<TxStamp>;
     fn release(&self, place: usize);
 }
 
-impl Notes for Ring {
-    fn get(&self, place: usize) -> Option<Sent> {
+impl TimestampRing for PacketRing {
+    fn get(&self, place: usize) -> Option<TxStamp> {
         Self::get(self, place)
     }
 
@@ -39,7 +39,7 @@ impl Notes for Ring {
     }
 }
 
-impl<N: Notes> Tap<N> {
+impl<N: TimestampRing> TxTimestamps<N> {
     pub(crate) fn new(notes: N) -> Self {
         Self { notes, next: 0, not_found: 0 }
     }
@@ -47,9 +47,10 @@ impl<N: Notes> Tap<N> {
     /// When the packet that was just read was sent, in nanoseconds since 1970.
     pub(crate) fn sent(&mut self, packet: &[u8]) -> Option<u64> {
         let head = packet.get(..packet.len().min(HEAD_BYTES))?;
-        let is_it =
-            |sent: &Sent| sent.length == packet.len() && sent.head.get(..head.len()) == Some(head);
-        for place in self.next..self.next + SEARCHED {
+        let is_it = |sent: &TxStamp| {
+            sent.length == packet.len() && sent.head.get(..head.len()) == Some(head)
+        };
+        for place in self.next..self.next + MAX_SEARCH {
             let Some(sent) = self.notes.get(place) else { break };
             if is_it(&sent) {
                 self.forget_until(place + 1);
@@ -57,9 +58,9 @@ impl<N: Notes> Tap<N> {
             }
         }
         self.not_found += 1;
-        if self.not_found > PATIENCE {
+        if self.not_found > MAX_MISSES {
             let noted =
-                (self.next..self.next + PLACES).take_while(|p| self.notes.get(*p).is_some());
+                (self.next..self.next + RING_SLOTS).take_while(|p| self.notes.get(*p).is_some());
             self.forget_until(self.next + noted.count());
         }
         None
@@ -82,7 +83,7 @@ mod tests {
 
     /// Places without a limit, and what was written to how many of them.
     #[derive(Debug, Default)]
-    struct Paper(RefCell<(BTreeMap<usize, Sent>, usize)>);
+    struct Paper(RefCell<(BTreeMap<usize, TxStamp>, usize)>);
 
     impl Paper {
         /// Notes packet `number`, sent that many nanoseconds after 1970.
@@ -90,14 +91,14 @@ mod tests {
             let (places, written) = &mut *self.0.borrow_mut();
             let packet = packet(number);
             let head = *packet.first_chunk().unwrap();
-            let sent = Sent { unix_ns: number, length: packet.len(), head };
+            let sent = TxStamp { unix_ns: number, length: packet.len(), head };
             assert_eq!(places.insert(*written, sent), None);
             *written += 1;
         }
     }
 
-    impl Notes for &Paper {
-        fn get(&self, place: usize) -> Option<Sent> {
+    impl TimestampRing for &Paper {
+        fn get(&self, place: usize) -> Option<TxStamp> {
             self.0.borrow().0.get(&place).copied()
         }
 
@@ -115,7 +116,7 @@ mod tests {
     #[test]
     fn every_packet_is_found_in_order() {
         let paper = Paper::default();
-        let mut tap = Tap::new(&paper);
+        let mut tap = TxTimestamps::new(&paper);
         assert_eq!(tap.sent(&packet(0)), None);
         (1..=300).for_each(|number| paper.note(number));
         for number in 1..=300 {
@@ -127,7 +128,7 @@ mod tests {
     #[test]
     fn packets_lost_by_the_device_are_skipped() {
         let paper = Paper::default();
-        let mut tap = Tap::new(&paper);
+        let mut tap = TxTimestamps::new(&paper);
         (0..40).for_each(|number| paper.note(number));
         assert_eq!(tap.sent(&packet(30)), Some(30));
         assert_eq!(tap.sent(&packet(31)), Some(31));
@@ -136,7 +137,7 @@ mod tests {
     #[test]
     fn packets_missed_by_the_ring_are_not_confused_with_others() {
         let paper = Paper::default();
-        let mut tap = Tap::new(&paper);
+        let mut tap = TxTimestamps::new(&paper);
         (10..20).for_each(|number| paper.note(number));
         assert_eq!(tap.sent(&packet(3)), None);
         assert_eq!(tap.sent(&packet(10)), Some(10));
@@ -145,9 +146,9 @@ mod tests {
     #[test]
     fn too_many_losses_restart_the_search() {
         let paper = Paper::default();
-        let mut tap = Tap::new(&paper);
+        let mut tap = TxTimestamps::new(&paper);
         (0..1_000).for_each(|number| paper.note(number));
-        for number in 5_000..=5_000 + PATIENCE as u64 {
+        for number in 5_000..=5_000 + MAX_MISSES as u64 {
             assert_eq!(tap.sent(&packet(number)), None);
         }
         assert!(paper.0.borrow().0.is_empty());
@@ -161,8 +162,8 @@ mod tests {
         let short = [9; 20];
         let mut head = [0; HEAD_BYTES];
         head[..20].copy_from_slice(&short);
-        paper.0.borrow_mut().0.insert(0, Sent { unix_ns: 5, length: 20, head });
-        let mut tap = Tap::new(&paper);
+        paper.0.borrow_mut().0.insert(0, TxStamp { unix_ns: 5, length: 20, head });
+        let mut tap = TxTimestamps::new(&paper);
         assert_eq!(tap.sent(&[9; 21]), None);
         assert_eq!(tap.sent(&short), Some(5));
     }

@@ -7,27 +7,27 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::netlink::{DiagSocket, SocketState};
+use crate::netlink::{DiagSocket, TcpState};
 use crate::sample::MptcpInfo;
-use crate::subflow::ends;
+use crate::subflow::canonical_addresses;
 
 /// One look at all sockets of the network namespace.
 #[derive(Debug, Default)]
-pub(super) struct Look {
+pub(super) struct SocketSnapshot {
     pub(super) mptcp: Vec<DiagSocket>,
     pub(super) tcp: Vec<DiagSocket>,
 }
 
 /// Who opened a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Role {
+pub(super) enum ConnectionRole {
     Opened,
     Accepted,
 }
 
 /// What is known of a socket so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum SocketOutcome {
     /// Not seen in a listing: not used yet, or closed again too fast.
     Unseen,
     Listening,
@@ -40,11 +40,11 @@ pub(super) enum Fate {
 
 /// A socket of the program.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Own {
+pub(super) struct TrackedSocket {
     /// Counts the connections, from 0, in order of appearance.
     pub(super) number: u32,
-    pub(super) role: Role,
-    pub(super) fate: Fate,
+    pub(super) role: ConnectionRole,
+    pub(super) fate: SocketOutcome,
     /// Most subflows that were established at one time.
     pub(super) most_subflows: u32,
     /// Whether the last look showed it.
@@ -52,35 +52,35 @@ pub(super) struct Own {
 }
 
 /// Names a socket of the program.
-pub(super) type Id = usize;
+pub(super) type SocketId = usize;
 
 /// All sockets of the program.
 #[derive(Debug, Default)]
-pub(super) struct Connections {
-    own: Vec<Own>,
+pub(super) struct SocketTracker {
+    own: Vec<TrackedSocket>,
     /// Connections so far.
     count: u32,
     ports: BTreeSet<u16>,
-    inodes: BTreeMap<u32, Id>,
-    tokens: BTreeMap<u32, Id>,
+    inodes: BTreeMap<u32, SocketId>,
+    tokens: BTreeMap<u32, SocketId>,
     /// Accepted plain TCP, by cookie.
-    plain: BTreeMap<u64, Id>,
+    plain: BTreeMap<u64, SocketId>,
 }
 
-impl Connections {
+impl SocketTracker {
     /// A socket was made for the program.
-    pub(super) fn made(&mut self, inode: u32) {
-        let id = self.add(Role::Opened, Fate::Unseen);
+    pub(super) fn on_socket_created(&mut self, inode: u32) {
+        let id = self.add(ConnectionRole::Opened, SocketOutcome::Unseen);
         self.inodes.insert(inode, id);
     }
 
     /// Learns from a look at all sockets.
-    pub(super) fn note(&mut self, look: &Look) {
+    pub(super) fn update(&mut self, look: &SocketSnapshot) {
         for own in &mut self.own {
             own.alive = false;
         }
         // What they accepted is known by the ports of listeners, so these come first.
-        let listens = |socket: &&DiagSocket| socket.state == SocketState::Listen;
+        let listens = |socket: &&DiagSocket| socket.state == TcpState::Listen;
         for socket in look.mptcp.iter().filter(listens) {
             self.note_listener(socket);
         }
@@ -94,7 +94,7 @@ impl Connections {
     }
 
     /// The connection that a TCP socket of a listing belongs to.
-    pub(super) fn of(&self, socket: &DiagSocket) -> Option<Id> {
+    pub(super) fn of(&self, socket: &DiagSocket) -> Option<SocketId> {
         let token = socket.subflow.and_then(|subflow| subflow.token_local);
         let by_token = token.and_then(|token| self.tokens.get(&token));
         let by_inode = || self.inodes.get(&socket.inode);
@@ -102,36 +102,36 @@ impl Connections {
     }
 
     /// The connection that an MPTCP socket of a listing is.
-    pub(super) fn whole(&self, socket: &DiagSocket) -> Option<Id> {
+    pub(super) fn mptcp_connection_of(&self, socket: &DiagSocket) -> Option<SocketId> {
         let token = MptcpInfo::parse(&socket.info).token;
         self.tokens.get(&token).or_else(|| self.inodes.get(&socket.inode)).copied()
     }
 
-    pub(super) fn get(&self, id: Id) -> Option<&Own> {
+    pub(super) fn get(&self, id: SocketId) -> Option<&TrackedSocket> {
         self.own.get(id)
     }
 
-    pub(super) fn all(&self) -> impl Iterator<Item = &Own> {
+    pub(super) fn all(&self) -> impl Iterator<Item = &TrackedSocket> {
         self.own.iter()
     }
 
     /// Whether something can still happen that a look would show.
-    pub(super) fn worth_a_look(&self) -> bool {
-        self.own.iter().any(|own| own.alive || own.fate == Fate::Unseen)
+    pub(super) fn needs_polling(&self) -> bool {
+        self.own.iter().any(|own| own.alive || own.fate == SocketOutcome::Unseen)
     }
 
-    fn add(&mut self, role: Role, fate: Fate) -> Id {
-        self.own.push(Own { number: 0, role, fate, most_subflows: 0, alive: false });
+    fn add(&mut self, role: ConnectionRole, fate: SocketOutcome) -> SocketId {
+        self.own.push(TrackedSocket { number: 0, role, fate, most_subflows: 0, alive: false });
         self.own.len() - 1
     }
 
-    fn add_accepted(&mut self, fate: Fate) -> Id {
-        let id = self.add(Role::Accepted, fate);
-        self.give_number(id);
+    fn add_accepted(&mut self, fate: SocketOutcome) -> SocketId {
+        let id = self.add(ConnectionRole::Accepted, fate);
+        self.assign_number(id);
         id
     }
 
-    fn give_number(&mut self, id: Id) {
+    fn assign_number(&mut self, id: SocketId) {
         if let Some(own) = self.own.get_mut(id) {
             own.number = self.count;
             own.alive = true;
@@ -142,24 +142,26 @@ impl Connections {
     fn note_listener(&mut self, socket: &DiagSocket) {
         let id = self.inodes.get(&socket.inode).copied();
         if let Some(own) = id.and_then(|id| self.own.get_mut(id)) {
-            own.fate = Fate::Listening;
+            own.fate = SocketOutcome::Listening;
             own.alive = true;
             self.ports.insert(socket.local.port());
         }
     }
 
     fn note_mptcp(&mut self, socket: &DiagSocket) {
-        let id = match self.whole(socket) {
+        let id = match self.mptcp_connection_of(socket) {
             Some(id) => id,
-            None if self.ports.contains(&socket.local.port()) => self.add_accepted(Fate::Trying),
+            None if self.ports.contains(&socket.local.port()) => {
+                self.add_accepted(SocketOutcome::Trying)
+            }
             None => return,
         };
-        if self.get(id).is_some_and(|own| own.fate == Fate::Unseen) {
-            self.give_number(id);
+        if self.get(id).is_some_and(|own| own.fate == SocketOutcome::Unseen) {
+            self.assign_number(id);
         }
         if let Some(own) = self.own.get_mut(id) {
             own.alive = true;
-            own.fate = fate(own.fate, socket);
+            own.fate = outcome(own.fate, socket);
         }
         let token = MptcpInfo::parse(&socket.info).token;
         if token != 0 {
@@ -168,7 +170,7 @@ impl Connections {
     }
 
     /// A connection accepted from a peer without Multipath TCP is an ordinary TCP socket.
-    fn note_tcp(&mut self, socket: &DiagSocket, look: &Look) {
+    fn note_tcp(&mut self, socket: &DiagSocket, look: &SocketSnapshot) {
         let id = self.plain.get(&socket.cookie).copied();
         if let Some(own) = id.and_then(|id| self.own.get_mut(id)) {
             own.alive = true;
@@ -176,25 +178,25 @@ impl Connections {
         }
         let connected = matches!(
             socket.state,
-            SocketState::Established | SocketState::CloseWait | SocketState::FinWait1
+            TcpState::Established | TcpState::CloseWait | TcpState::FinWait1
         );
         let ours = self.ports.contains(&socket.local.port());
         // Kernels that tell only administrators of subflows still show what they are a part of.
         let part = socket.subflow.is_some()
             || look.mptcp.iter().any(|whole| {
-                whole.state != SocketState::Listen
+                whole.state != TcpState::Listen
                     && (whole.inode == socket.inode && whole.inode != 0
-                        || ends(whole) == ends(socket))
+                        || canonical_addresses(whole) == canonical_addresses(socket))
             });
         if connected && ours && !part {
-            let id = self.add_accepted(Fate::Single);
+            let id = self.add_accepted(SocketOutcome::Single);
             self.plain.insert(socket.cookie, id);
         }
     }
 
-    fn count_subflows(&mut self, look: &Look) {
-        let mut counts: BTreeMap<Id, u32> = BTreeMap::new();
-        let open = |socket: &&DiagSocket| socket.state == SocketState::Established;
+    fn count_subflows(&mut self, look: &SocketSnapshot) {
+        let mut counts: BTreeMap<SocketId, u32> = BTreeMap::new();
+        let open = |socket: &&DiagSocket| socket.state == TcpState::Established;
         for socket in look.tcp.iter().filter(open) {
             if let Some(id) = self.of(socket) {
                 *counts.entry(id).or_default() += 1;
@@ -209,15 +211,17 @@ impl Connections {
 }
 
 /// What one more look says of a socket. A connection that has fallen back never returns.
-fn fate(before: Fate, socket: &DiagSocket) -> Fate {
+fn outcome(before: SocketOutcome, socket: &DiagSocket) -> SocketOutcome {
     let info = MptcpInfo::parse(&socket.info);
     let Some(said) = (!socket.info.is_empty()).then_some((info.fallback, info.remote_key)) else {
         return before;
     };
     match (before, said) {
-        (Fate::Single, _) | (_, (true, _)) => Fate::Single,
-        (Fate::Multipath, _) | (_, (_, true)) => Fate::Multipath,
-        (Fate::Unseen | Fate::Listening | Fate::Trying, _) => Fate::Trying,
+        (SocketOutcome::Single, _) | (_, (true, _)) => SocketOutcome::Single,
+        (SocketOutcome::Multipath, _) | (_, (_, true)) => SocketOutcome::Multipath,
+        (SocketOutcome::Unseen | SocketOutcome::Listening | SocketOutcome::Trying, _) => {
+            SocketOutcome::Trying
+        }
     }
 }
 
@@ -226,7 +230,7 @@ mod tests {
     use super::*;
     use crate::netlink::SubflowInfo;
 
-    fn socket(cookie: u64, state: SocketState, local: &str, remote: &str) -> DiagSocket {
+    fn socket(cookie: u64, state: TcpState, local: &str, remote: &str) -> DiagSocket {
         DiagSocket {
             state,
             local: local.parse().unwrap(),
@@ -245,7 +249,7 @@ mod tests {
     }
 
     /// An MPTCP socket that says `flags` (1: fallback, 2: the peer's key is known).
-    fn whole(cookie: u64, state: SocketState, local: &str, flags: u32, token: u32) -> DiagSocket {
+    fn whole(cookie: u64, state: TcpState, local: &str, flags: u32, token: u32) -> DiagSocket {
         let mut info = vec![0; 96];
         info[8..12].copy_from_slice(&flags.to_ne_bytes());
         info[12..16].copy_from_slice(&token.to_ne_bytes());
@@ -254,61 +258,64 @@ mod tests {
 
     fn subflow(cookie: u64, local: &str, token: u32) -> DiagSocket {
         let subflow = SubflowInfo { token_local: Some(token), ..SubflowInfo::default() };
-        let socket = socket(cookie, SocketState::Established, local, "10.0.0.2:80");
+        let socket = socket(cookie, TcpState::Established, local, "10.0.0.2:80");
         DiagSocket { subflow: Some(subflow), ..socket }
     }
 
     #[test]
     fn a_connection_is_followed_from_its_making_to_its_second_subflow() {
-        let mut all = Connections::default();
-        all.made(7);
-        assert_eq!((all.own[0].fate, all.worth_a_look()), (Fate::Unseen, true));
-        let mptcp = vec![whole(7, SocketState::SynSent, "10.0.0.1:5", 0, 9)];
-        all.note(&Look { mptcp, tcp: vec![] });
-        assert_eq!(all.own[0].fate, Fate::Trying);
+        let mut all = SocketTracker::default();
+        all.on_socket_created(7);
+        assert_eq!((all.own[0].fate, all.needs_polling()), (SocketOutcome::Unseen, true));
+        let mptcp = vec![whole(7, TcpState::SynSent, "10.0.0.1:5", 0, 9)];
+        all.update(&SocketSnapshot { mptcp, tcp: vec![] });
+        assert_eq!(all.own[0].fate, SocketOutcome::Trying);
         let mptcp = vec![
-            whole(7, SocketState::Established, "10.0.0.1:5", 2, 9),
-            whole(8, SocketState::Established, "10.0.0.1:6", 2, 10),
+            whole(7, TcpState::Established, "10.0.0.1:5", 2, 9),
+            whole(8, TcpState::Established, "10.0.0.1:6", 2, 10),
         ];
         let tcp = vec![subflow(70, "10.0.0.1:5", 9), subflow(71, "10.1.0.1:6", 9)];
-        all.note(&Look { mptcp, tcp });
+        all.update(&SocketSnapshot { mptcp, tcp });
         let own = all.own[0];
-        assert_eq!((own.fate, own.role, own.most_subflows), (Fate::Multipath, Role::Opened, 2));
+        assert_eq!(
+            (own.fate, own.role, own.most_subflows),
+            (SocketOutcome::Multipath, ConnectionRole::Opened, 2)
+        );
         assert_eq!(all.own.len(), 1, "the other one is somebody else's");
-        all.note(&Look::default());
-        assert!(!all.worth_a_look());
-        assert_eq!(all.own[0].fate, Fate::Multipath, "what was seen stays true");
+        all.update(&SocketSnapshot::default());
+        assert!(!all.needs_polling());
+        assert_eq!(all.own[0].fate, SocketOutcome::Multipath, "what was seen stays true");
     }
 
     #[test]
     fn a_fallback_is_final() {
-        let mut all = Connections::default();
-        all.made(7);
+        let mut all = SocketTracker::default();
+        all.on_socket_created(7);
         for flags in [2, 3, 2] {
-            let mptcp = vec![whole(7, SocketState::Established, "10.0.0.1:5", flags, 9)];
-            all.note(&Look { mptcp, tcp: vec![] });
+            let mptcp = vec![whole(7, TcpState::Established, "10.0.0.1:5", flags, 9)];
+            all.update(&SocketSnapshot { mptcp, tcp: vec![] });
         }
-        assert_eq!(all.own[0].fate, Fate::Single);
+        assert_eq!(all.own[0].fate, SocketOutcome::Single);
     }
 
     #[test]
     fn accepted_connections_are_identified_by_port_with_any_peer() {
-        let mut all = Connections::default();
-        all.made(1);
-        let listener = whole(1, SocketState::Listen, "0.0.0.0:80", 0, 0);
-        let plain = socket(3, SocketState::Established, "10.0.0.1:80", "10.0.0.9:7");
+        let mut all = SocketTracker::default();
+        all.on_socket_created(1);
+        let listener = whole(1, TcpState::Listen, "0.0.0.0:80", 0, 0);
+        let plain = socket(3, TcpState::Established, "10.0.0.1:80", "10.0.0.9:7");
         let join = subflow(4, "10.1.0.1:80", 99);
-        let old_kernel = socket(5, SocketState::Established, "10.0.0.1:80", "10.0.0.2:80");
-        let foreign = socket(6, SocketState::Established, "10.0.0.1:81", "10.0.0.9:7");
-        let accepted = whole(2, SocketState::Established, "10.0.0.1:80", 2, 99);
+        let old_kernel = socket(5, TcpState::Established, "10.0.0.1:80", "10.0.0.2:80");
+        let foreign = socket(6, TcpState::Established, "10.0.0.1:81", "10.0.0.9:7");
+        let accepted = whole(2, TcpState::Established, "10.0.0.1:80", 2, 99);
         // The kernel gives it the listener's cookie.
         let mptcp = vec![DiagSocket { cookie: 1, ..accepted }, listener];
-        all.note(&Look { mptcp, tcp: vec![plain, join, old_kernel, foreign] });
+        all.update(&SocketSnapshot { mptcp, tcp: vec![plain, join, old_kernel, foreign] });
         let fates: Vec<_> = all.own.iter().map(|own| (own.role, own.fate, own.number)).collect();
         let expected = [
-            (Role::Opened, Fate::Listening, 0),
-            (Role::Accepted, Fate::Multipath, 0),
-            (Role::Accepted, Fate::Single, 1),
+            (ConnectionRole::Opened, SocketOutcome::Listening, 0),
+            (ConnectionRole::Accepted, SocketOutcome::Multipath, 0),
+            (ConnectionRole::Accepted, SocketOutcome::Single, 1),
         ];
         assert_eq!(fates, expected);
     }

@@ -6,7 +6,7 @@
 
 /// `AUDIT_ARCH_*` (`linux/audit.h`): the calling convention that the numbers below belong to.
 #[cfg(target_arch = "x86_64")]
-const ARCHITECTURE: Option<u32> = Some(0xc000_003e);
+const AUDIT_ARCH: Option<u32> = Some(0xc000_003e);
 #[cfg(target_arch = "aarch64")]
 const ARCHITECTURE: Option<u32> = Some(0xc000_00b7);
 #[cfg(target_arch = "riscv64")]
@@ -15,9 +15,9 @@ const ARCHITECTURE: Option<u32> = Some(0xc000_00f3);
 const ARCHITECTURE: Option<u32> = None;
 
 /// Offsets in `struct seccomp_data` (`linux/seccomp.h`).
-const NUMBER_AT: u32 = 0;
-const ARCHITECTURE_AT: u32 = 4;
-const ARGUMENTS_AT: u32 = 16;
+const SYSCALL_NR_OFFSET: u32 = 0;
+const ARCH_OFFSET: u32 = 4;
+const ARGS_OFFSET: u32 = 16;
 
 /// The kinds of socket, without the flags beside them.
 const TYPE_MASK: u32 = 0xf;
@@ -26,14 +26,14 @@ const TYPE_FLAGS: u32 = (libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) as u32;
 
 /// What the answer is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Wanted {
+pub(super) struct SocketRequest {
     /// `AF_INET` or `AF_INET6`.
     pub(super) family: libc::c_int,
     pub(super) nonblocking: bool,
     pub(super) close_on_exec: bool,
 }
 
-impl Wanted {
+impl SocketRequest {
     /// What the caller asked for. The kernel takes these arguments as 32-bit numbers.
     pub(super) fn parse(arguments: [u64; 6]) -> Self {
         let [family, kind, ..] = arguments;
@@ -59,7 +59,7 @@ pub(crate) fn without_multipath() -> Option<Vec<libc::sock_filter>> {
 
 /// A filter for a user namespace that has but one user: who wants to become another one, or to give
 /// it a file, as servers and captures do that are root, is told that it did. `None` as above.
-pub(crate) fn only_user() -> Option<Vec<libc::sock_filter>> {
+pub(crate) fn fake_identity_syscalls() -> Option<Vec<libc::sock_filter>> {
     let mut calls = vec![
         libc::SYS_setgroups,
         libc::SYS_setgid,
@@ -72,35 +72,38 @@ pub(crate) fn only_user() -> Option<Vec<libc::sock_filter>> {
     #[cfg(target_arch = "x86_64")]
     calls.extend([libc::SYS_chown, libc::SYS_lchown]);
     let checks = [
-        (ARCHITECTURE_AT, None, vec![ARCHITECTURE?]),
-        (NUMBER_AT, None, calls.into_iter().map(|number| number as u32).collect()),
+        (ARCH_OFFSET, None, vec![AUDIT_ARCH?]),
+        (SYSCALL_NR_OFFSET, None, calls.into_iter().map(|number| number as u32).collect()),
     ];
     // An error of zero is success.
-    Some(answer(checks, libc::SECCOMP_RET_ERRNO))
+    Some(build_filter(checks, libc::SECCOMP_RET_ERRNO))
 }
 
 /// Does `verdict` to every stream socket of the Internet with one of the `protocols`.
 fn decide(protocols: Vec<u32>, verdict: u32) -> Option<Vec<libc::sock_filter>> {
     // The low half of each argument: the kernel looks at no more of these.
     let low = if cfg!(target_endian = "big") { 4 } else { 0 };
-    let argument = |index: u32| ARGUMENTS_AT + 8 * index + low;
+    let argument = |index: u32| ARGS_OFFSET + 8 * index + low;
     let checks = [
-        (ARCHITECTURE_AT, None, vec![ARCHITECTURE?]),
+        (ARCH_OFFSET, None, vec![AUDIT_ARCH?]),
         // An x32 call has a bit set in its number, so it does not match.
-        (NUMBER_AT, None, vec![libc::SYS_socket as u32]),
+        (SYSCALL_NR_OFFSET, None, vec![libc::SYS_socket as u32]),
         (argument(0), None, vec![libc::AF_INET as u32, libc::AF_INET6 as u32]),
         (argument(1), Some(!(TYPE_MASK | TYPE_FLAGS)), vec![0]),
         (argument(1), Some(TYPE_MASK), vec![libc::SOCK_STREAM as u32]),
         (argument(2), None, protocols),
     ];
-    Some(answer(checks, verdict))
+    Some(build_filter(checks, verdict))
 }
 
 /// Where to look, what of it counts, and which values match.
-type Check = (u32, Option<u32>, Vec<u32>);
+type FieldMatch = (u32, Option<u32>, Vec<u32>);
 
 /// Does `verdict` to what matches all checks.
-fn answer(checks: impl IntoIterator<Item = Check>, verdict: u32) -> Vec<libc::sock_filter> {
+fn build_filter(
+    checks: impl IntoIterator<Item = FieldMatch>,
+    verdict: u32,
+) -> Vec<libc::sock_filter> {
     let mut program = Vec::new();
     for (offset, mask, accepted) in checks {
         program.push(statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, offset));
@@ -173,8 +176,8 @@ mod tests {
 
     #[test]
     fn the_filter_denies_user_changes_and_allows_other_calls() {
-        let filter = only_user().unwrap();
-        let verdict = |number: i64| run(&filter, ARCHITECTURE.unwrap(), number as u32, [7; 3]);
+        let filter = fake_identity_syscalls().unwrap();
+        let verdict = |number: i64| run(&filter, AUDIT_ARCH.unwrap(), number as u32, [7; 3]);
         for number in [libc::SYS_setgroups, libc::SYS_setuid, libc::SYS_setresgid] {
             assert_eq!(verdict(number), libc::SECCOMP_RET_ERRNO);
         }
@@ -187,7 +190,7 @@ mod tests {
 
     #[test]
     fn every_form_of_tcp_socket_call_is_intercepted() {
-        let native = ARCHITECTURE.unwrap();
+        let native = AUDIT_ARCH.unwrap();
         for family in [libc::AF_INET, libc::AF_INET6] {
             for flags in [0, libc::SOCK_CLOEXEC, libc::SOCK_NONBLOCK, TYPE_FLAGS.cast_signed()] {
                 for protocol in [0, TCP] {
@@ -202,7 +205,7 @@ mod tests {
 
     #[test]
     fn other_sockets_calls_and_abis_are_allowed() {
-        let native = ARCHITECTURE.unwrap();
+        let native = AUDIT_ARCH.unwrap();
         let allowed = |architecture, number, arguments| {
             assert_eq!(decide(architecture, number, arguments), libc::SECCOMP_RET_ALLOW);
         };
@@ -220,7 +223,7 @@ mod tests {
 
     #[test]
     fn a_kernel_without_mptcp_refuses_only_mptcp_sockets() {
-        let (native, filter) = (ARCHITECTURE.unwrap(), without_multipath().unwrap());
+        let (native, filter) = (AUDIT_ARCH.unwrap(), without_multipath().unwrap());
         let refused = libc::SECCOMP_RET_ERRNO | libc::EPROTONOSUPPORT as u32;
         for (protocol, verdict) in
             [(libc::IPPROTO_MPTCP as u64, refused), (TCP, libc::SECCOMP_RET_ALLOW)]
@@ -235,7 +238,7 @@ mod tests {
             number in prop_oneof![Just(SOCKET), any::<u32>()],
             family in 0_u64..12, kind in 0_u64..0x1000, protocol in 0_u64..300,
         ) {
-            let asked = decide(ARCHITECTURE.unwrap(), number, [family, kind, protocol])
+            let asked = decide(AUDIT_ARCH.unwrap(), number, [family, kind, protocol])
                 == libc::SECCOMP_RET_USER_NOTIF;
             let is_tcp = number == SOCKET
                 && [INET, libc::AF_INET6 as u64].contains(&family)
@@ -248,8 +251,9 @@ mod tests {
     #[test]
     fn flags_of_the_call_are_understood() {
         let kind = STREAM | libc::SOCK_CLOEXEC as u64;
-        let wanted = Wanted::parse([INET, kind | 1 << 60, TCP, 0, 0, 0]);
-        let expected = Wanted { family: libc::AF_INET, nonblocking: false, close_on_exec: true };
+        let wanted = SocketRequest::parse([INET, kind | 1 << 60, TCP, 0, 0, 0]);
+        let expected =
+            SocketRequest { family: libc::AF_INET, nonblocking: false, close_on_exec: true };
         assert_eq!(wanted, expected);
     }
 }

@@ -18,7 +18,7 @@ use super::{ExecError, filter};
 use crate::sys::{seccomp, signal};
 
 /// What other processes may send us and the program can want to hear.
-const HANDED_ON: [libc::c_int; 12] = [
+const FORWARDED_SIGNALS: [libc::c_int; 12] = [
     libc::SIGHUP,
     libc::SIGINT,
     libc::SIGQUIT,
@@ -33,9 +33,9 @@ const HANDED_ON: [libc::c_int; 12] = [
     libc::SIGWINCH,
 ];
 /// Waits no longer than this for a signal: a stop can come between the question and the waiting.
-const PATIENCE: Duration = Duration::from_millis(500);
+const SIGNAL_POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// How long the supervisor may take for its last words.
-const LAST_WORDS: Duration = Duration::from_secs(5);
+const SUMMARY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A program to run over Multipath TCP.
 #[derive(Debug)]
@@ -48,19 +48,19 @@ pub struct Launch<'a> {
 
 /// How the program ended.
 #[derive(Debug)]
-pub struct Ended {
+pub struct ProgramExit {
     /// Its own status.
     pub status: ExitStatus,
     /// What the supervisor has to say; `None` when it is gone.
-    pub said: Option<String>,
+    pub summary: Option<String>,
 }
 
 /// Runs the program until it ends. Processes that it leaves behind stay supervised.
-pub fn launch(launch: &Launch<'_>) -> Result<Ended, ExecError> {
+pub fn launch(launch: &Launch<'_>) -> Result<ProgramExit, ExecError> {
     let filter = filter::program().ok_or(ExecError::Machine)?;
     seccomp::check_sizes().map_err(ExecError::Kernel)?;
     let (name, arguments) = launch.command.split_first().ok_or(ExecError::Empty)?;
-    let mut heard = HANDED_ON.to_vec();
+    let mut heard = FORWARDED_SIGNALS.to_vec();
     heard.push(libc::SIGCHLD);
     let mask = signal::block_signals(&heard).map_err(ExecError::System)?;
     let (ours, theirs) = UnixStream::pair().map_err(ExecError::System)?;
@@ -85,12 +85,12 @@ pub fn launch(launch: &Launch<'_>) -> Result<Ended, ExecError> {
     let supervisor = start_supervisor(launch.supervisor, listener);
     let (supervisor, control) = supervisor.map_err(ExecError::System)?;
     let status = wait(&child, &heard).map_err(ExecError::System)?;
-    Ok(Ended { status, said: last_words(supervisor, control) })
+    Ok(ProgramExit { status, summary: read_summary(supervisor, control) })
 }
 
 /// Replaces this process by the program, with `variable` in its environment; returns only when that
 /// fails.
-pub fn replace_by(command: &[OsString], variable: (&str, OsString)) -> ExecError {
+pub fn exec(command: &[OsString], variable: (&str, OsString)) -> ExecError {
     let Some((name, arguments)) = command.split_first() else { return ExecError::Empty };
     let source = Command::new(name).args(arguments).env(variable.0, variable.1).exec();
     ExecError::Program { program: name.to_string_lossy().into(), source }
@@ -121,7 +121,7 @@ fn wait(child: &Child, heard: &[libc::c_int]) -> io::Result<ExitStatus> {
             }
             signal::ChildState::Running => {}
         }
-        let Some(signal) = signal::wait_for_signal(heard, PATIENCE)? else { continue };
+        let Some(signal) = signal::wait_for_signal(heard, SIGNAL_POLL_INTERVAL)? else { continue };
         // What the kernel sends, and what the program sends to its whole group, has reached it.
         let by_others = signal.sender.is_some_and(|sender| u32::try_from(sender) != Ok(child.id()));
         if by_others && signal.number != libc::SIGCHLD {
@@ -131,9 +131,9 @@ fn wait(child: &Child, heard: &[libc::c_int]) -> io::Result<ExitStatus> {
 }
 
 /// Tells the supervisor that the program has ended, and hears what it says to that.
-fn last_words(mut supervisor: Child, mut control: UnixStream) -> Option<String> {
+fn read_summary(mut supervisor: Child, mut control: UnixStream) -> Option<String> {
     control.shutdown(Shutdown::Write).ok()?;
-    control.set_read_timeout(Some(LAST_WORDS)).ok()?;
+    control.set_read_timeout(Some(SUMMARY_TIMEOUT)).ok()?;
     let mut said = String::new();
     let read = control.read_to_string(&mut said);
     let _ = supervisor.try_wait(); // reaps it if it has exited

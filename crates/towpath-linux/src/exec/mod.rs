@@ -22,9 +22,9 @@ use std::io;
 
 use thiserror::Error;
 
-pub use launch::{Ended, Launch, launch, replace_by};
-pub use supervise::{Record, supervise};
-pub use tally::{FallbackCause, Outcomes, Refusal, Tally};
+pub use launch::{Launch, ProgramExit, exec, launch};
+pub use supervise::{RecordTarget, supervise};
+pub use tally::{FallbackCounter, OutcomeCounts, SocketSummary, UpgradeRefusal};
 
 /// Why a program could not be run over Multipath TCP.
 #[derive(Debug, Error)]

@@ -3,96 +3,96 @@
 
 use std::time::Duration;
 
-use super::connections::{Connections, Look};
-use super::record::Recorder;
-use super::tally::Tally;
-use crate::netlink::{Counters, DestroyedSockets, SocketDiag, States};
+use super::connections::{SocketSnapshot, SocketTracker};
+use super::record::ExecRecorder;
+use super::tally::SocketSummary;
+use crate::netlink::{DestroyedSockets, MibCounters, SocketDiag, StateFilter};
 use crate::sys;
 
 /// First look after a socket was made; each next one comes after twice the time.
-const FIRST: Duration = Duration::from_millis(1);
-pub(super) const LONGEST: Duration = Duration::from_millis(100);
+const MIN_POLL_INTERVAL: Duration = Duration::from_millis(1);
+pub(super) const MAX_POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// A look of length t is followed by a rest of this many t, while sockets are young and later.
-const REST_YOUNG: u32 = 2;
-const REST_OLD: u32 = 50;
+const YOUNG_REST_FACTOR: u32 = 2;
+const OLD_REST_FACTOR: u32 = 50;
 /// From this step on, sockets are old.
-const OLD: Duration = Duration::from_millis(32);
+const OLD_INTERVAL: Duration = Duration::from_millis(32);
 
 /// Follows the program's connections.
 #[derive(Debug)]
 pub(super) struct Observer {
     /// None where the kernel gives no listing.
     diag: Option<SocketDiag>,
-    connections: Connections,
-    counters: Counters,
-    pace: Pace,
-    recorder: Option<Recorder>,
+    connections: SocketTracker,
+    counters: MibCounters,
+    pace: PollSchedule,
+    recorder: Option<ExecRecorder>,
     /// Tells the last figures of closed subflows; open while there is something to record.
     destroyed: Option<DestroyedSockets>,
 }
 
 /// When the next look is due; times are those of the monotonic clock.
 #[derive(Debug, Default)]
-struct Pace {
+struct PollSchedule {
     step: Duration,
     due: Option<Duration>,
 }
 
-impl Pace {
+impl PollSchedule {
     fn made(&mut self, now: Duration) {
-        self.step = FIRST;
-        let due = now + FIRST;
+        self.step = MIN_POLL_INTERVAL;
+        let due = now + MIN_POLL_INTERVAL;
         // Looks that are due already are not put off by ever more sockets.
         self.due = Some(self.due.map_or(due, |before| before.min(due)));
     }
 
-    fn looked(&mut self, now: Duration, cost: Duration, worth_more: bool) {
-        let rest = if self.step < OLD { REST_YOUNG } else { REST_OLD };
+    fn on_polled(&mut self, now: Duration, cost: Duration, worth_more: bool) {
+        let rest = if self.step < OLD_INTERVAL { YOUNG_REST_FACTOR } else { OLD_REST_FACTOR };
         self.due = worth_more.then(|| now + self.step.max(cost * rest));
-        self.step = (self.step * 2).clamp(FIRST, LONGEST);
+        self.step = (self.step * 2).clamp(MIN_POLL_INTERVAL, MAX_POLL_INTERVAL);
     }
 }
 
 impl Observer {
     /// Records into `recorder`, if there is one.
-    pub(super) fn open(recorder: Option<Recorder>) -> Self {
+    pub(super) fn open(recorder: Option<ExecRecorder>) -> Self {
         Self {
             destroyed: recorder.as_ref().and_then(|_| DestroyedSockets::open().ok()),
             recorder,
             diag: SocketDiag::open().ok(),
-            connections: Connections::default(),
-            counters: Counters::read().unwrap_or_default(),
-            pace: Pace::default(),
+            connections: SocketTracker::default(),
+            counters: MibCounters::read().unwrap_or_default(),
+            pace: PollSchedule::default(),
         }
     }
 
     /// A socket was made for the program.
     pub(super) fn made(&mut self, inode: u32, now: Duration) {
-        self.connections.made(inode);
+        self.connections.on_socket_created(inode);
         self.pace.made(now);
     }
 
     /// Time until the next look; `None` while there is nothing to see.
-    pub(super) fn next_look(&self, now: Duration) -> Option<Duration> {
+    pub(super) fn next_poll(&self, now: Duration) -> Option<Duration> {
         self.pace.due.map(|due| due.saturating_sub(now))
     }
 
-    pub(super) fn look_if_due(&mut self, clock: &dyn Fn() -> Duration) {
-        if self.next_look(clock()) == Some(Duration::ZERO) {
-            self.look(clock);
+    pub(super) fn poll_if_due(&mut self, clock: &dyn Fn() -> Duration) {
+        if self.next_poll(clock()) == Some(Duration::ZERO) {
+            self.poll(clock);
         }
     }
 
-    pub(super) fn look(&mut self, clock: &dyn Fn() -> Duration) {
+    pub(super) fn poll(&mut self, clock: &dyn Fn() -> Duration) {
         // Not by the wall's clock: on a busy machine, others take most of that time.
         let began = sys::thread_cpu_time();
         let look = self.diag.as_mut().and_then(|diag| {
-            let tcp = diag.tcp(States::ALL).ok()?;
-            Some(Look { mptcp: diag.mptcp(States::ALL).ok()?, tcp })
+            let tcp = diag.tcp(StateFilter::ALL).ok()?;
+            Some(SocketSnapshot { mptcp: diag.mptcp(StateFilter::ALL).ok()?, tcp })
         });
         let now = clock();
         if let Some(look) = look {
-            self.connections.note(&look);
+            self.connections.update(&look);
             if let Some(recorder) = &mut self.recorder {
                 let gone = self.destroyed.as_mut().and_then(|sockets| sockets.drain().ok());
                 let gone = gone.map(|received| received.events).unwrap_or_default();
@@ -100,14 +100,14 @@ impl Observer {
             }
         }
         let cost = sys::thread_cpu_time().saturating_sub(began);
-        self.pace.looked(now, cost, self.connections.worth_a_look());
+        self.pace.on_polled(now, cost, self.connections.needs_polling());
     }
 
     /// All that is known at the end; completes the record.
-    pub(super) fn conclude(&mut self, sockets: &Tally, now: Duration) -> Tally {
+    pub(super) fn conclude(&mut self, sockets: &SocketSummary, now: Duration) -> SocketSummary {
         let mut tally = sockets.clone();
         tally.add_up(self.connections.all());
-        let counters = Counters::read().unwrap_or_default();
+        let counters = MibCounters::read().unwrap_or_default();
         tally.add_counters(&counters.since(&self.counters));
         let written = self.recorder.take().map(|recorder| recorder.finish(&tally, now));
         tally.record_error = written.and_then(Result::err).map(|error| error.to_string());
@@ -123,27 +123,27 @@ mod tests {
 
     #[test]
     fn polls_become_rarer_and_stop_without_connections() {
-        let mut pace = Pace::default();
+        let mut pace = PollSchedule::default();
         pace.made(MS * 10);
         let (mut now, mut waits) = (pace.due.unwrap(), Vec::new());
         for _ in 0..10 {
-            pace.looked(now, Duration::ZERO, true);
+            pace.on_polled(now, Duration::ZERO, true);
             waits.push(pace.due.unwrap().saturating_sub(now).as_millis());
             now = pace.due.unwrap();
         }
         assert_eq!(waits, [1, 2, 4, 8, 16, 32, 64, 100, 100, 100]);
-        pace.looked(now, MS, false);
+        pace.on_polled(now, MS, false);
         assert_eq!(pace.due, None);
     }
 
     #[test]
     fn a_long_poll_is_followed_by_a_long_pause() {
-        let mut pace = Pace::default();
+        let mut pace = PollSchedule::default();
         pace.made(MS);
-        pace.looked(MS * 9, MS * 8, true);
+        pace.on_polled(MS * 9, MS * 8, true);
         assert_eq!(pace.due, Some(MS * 9 + MS * 16));
-        pace.step = LONGEST;
-        pace.looked(MS * 9, MS * 8, true);
+        pace.step = MAX_POLL_INTERVAL;
+        pace.on_polled(MS * 9, MS * 8, true);
         assert_eq!(pace.due, Some(MS * 9 + MS * 400));
         // Sockets that are made meanwhile want an early look, each of them but the first one.
         pace.made(MS * 20);

@@ -20,26 +20,26 @@ use towpath_measure::scenario::{DataDirection, Transport, World};
 use towpath_measure::{format, store::write_record};
 use towpath_net::Instant;
 
-use super::connections::{Connections, Fate, Id, Look, Role};
-use super::tally::Tally;
+use super::connections::{ConnectionRole, SocketId, SocketOutcome, SocketSnapshot, SocketTracker};
+use super::tally::SocketSummary;
 use crate::files;
-use crate::netlink::{DiagSocket, Route};
+use crate::netlink::{DiagSocket, RouteSocket};
 use crate::sample::{MptcpInfo, TcpInfo};
-use crate::subflow::{Named, ends};
+use crate::subflow::{SubflowLabel, canonical_addresses};
 
 const DIRECTIONS: [DataDirection; 2] = [DataDirection::Up, DataDirection::Down];
 
 /// Writes a result line by line.
 #[derive(Debug)]
-pub(super) struct Recorder {
+pub(super) struct ExecRecorder {
     path: PathBuf,
     file: File,
     meta: Meta,
     start: Duration,
     last: Duration,
-    interfaces: Interfaces,
-    subflows: BTreeMap<u64, Known>,
-    streams: BTreeMap<Id, Stream>,
+    interfaces: InterfaceNames,
+    subflows: BTreeMap<u64, SubflowRecord>,
+    streams: BTreeMap<SocketId, ConnectionRecord>,
     delivery: [DeliveryLog; 2],
     /// Why the file could not be written on.
     broken: Option<io::Error>,
@@ -47,8 +47,8 @@ pub(super) struct Recorder {
 
 /// A subflow, by the number of its TCP socket.
 #[derive(Debug)]
-struct Known {
-    connection: Id,
+struct SubflowRecord {
+    connection: SocketId,
     number: u32,
     path: String,
     ends: (SocketAddr, SocketAddr),
@@ -61,7 +61,7 @@ struct Known {
 
 /// A connection.
 #[derive(Debug, Default, Clone, Copy)]
-struct Stream {
+struct ConnectionRecord {
     number: u32,
     opened: bool,
     subflows: u32,
@@ -72,9 +72,9 @@ struct Stream {
 
 /// Which interface has which address.
 #[derive(Debug, Default)]
-struct Interfaces(BTreeMap<IpAddr, String>);
+struct InterfaceNames(BTreeMap<IpAddr, String>);
 
-impl Interfaces {
+impl InterfaceNames {
     /// The name of the interface; the addresses are read again for one that is new.
     fn of(&mut self, address: IpAddr) -> String {
         if !self.0.contains_key(&address) {
@@ -85,7 +85,7 @@ impl Interfaces {
     }
 
     fn read(&mut self) -> Result<(), crate::netlink::NetlinkError> {
-        let mut route = Route::open()?;
+        let mut route = RouteSocket::open()?;
         let links = route.links()?;
         for address in route.addresses()? {
             if let Some(link) = links.iter().find(|link| link.index == address.link_index) {
@@ -96,10 +96,10 @@ impl Interfaces {
     }
 }
 
-impl Recorder {
+impl ExecRecorder {
     /// Begins a result about `command` in the file, which is there already.
     pub(super) fn begin(path: PathBuf, command: &str, now: Duration) -> io::Result<Self> {
-        let mut file = files::Named::find(&path)?.create()?;
+        let mut file = files::OutputFile::find(&path)?.create()?;
         let meta = meta(command);
         write_record(&mut file, &Record::Meta(Box::new(meta.clone())))?;
         let log = DeliveryLog::new(Instant::ZERO);
@@ -109,7 +109,7 @@ impl Recorder {
             meta,
             start: now,
             last: now,
-            interfaces: Interfaces::default(),
+            interfaces: InterfaceNames::default(),
             subflows: BTreeMap::new(),
             streams: BTreeMap::new(),
             delivery: [log.clone(), log],
@@ -120,8 +120,8 @@ impl Recorder {
     /// Adds what a look shows, and the last words of sockets that have gone.
     pub(super) fn take(
         &mut self,
-        all: &Connections,
-        look: &Look,
+        all: &SocketTracker,
+        look: &SocketSnapshot,
         destroyed: &[DiagSocket],
         now: Duration,
     ) {
@@ -158,23 +158,23 @@ impl Recorder {
 
     fn subflow(
         &mut self,
-        all: &Connections,
-        connection: Id,
+        all: &SocketTracker,
+        connection: SocketId,
         socket: &DiagSocket,
         (at, span): (Instant, Duration),
     ) {
         let Some(own) = all.get(connection) else { return };
         let now = TcpInfo::parse(&socket.info);
-        let stream = self.streams.entry(connection).or_insert(Stream {
+        let stream = self.streams.entry(connection).or_insert(ConnectionRecord {
             number: own.number,
-            opened: own.role == Role::Opened,
-            ..Stream::default()
+            opened: own.role == ConnectionRole::Opened,
+            ..ConnectionRecord::default()
         });
         let mut stream = *stream;
-        let (ends, backup) = (ends(socket), is_backup(socket));
+        let (ends, backup) = (canonical_addresses(socket), is_backup(socket));
         let new = !self.subflows.contains_key(&socket.cookie);
         let path = self.interfaces.of(ends.0.ip());
-        let known = self.subflows.entry(socket.cookie).or_insert_with(|| Known {
+        let known = self.subflows.entry(socket.cookie).or_insert_with(|| SubflowRecord {
             connection,
             number: stream.subflows,
             path,
@@ -193,7 +193,7 @@ impl Recorder {
         }
         known.congestion = socket.congestion.clone().or(known.congestion.take());
         known.backup |= backup;
-        let named = Named {
+        let named = SubflowLabel {
             flow: 0,
             stream: stream.number,
             number: known.number,
@@ -218,7 +218,12 @@ impl Recorder {
         }
     }
 
-    fn intervals(&mut self, all: &Connections, look: &Look, (at, span): (Instant, Duration)) {
+    fn intervals(
+        &mut self,
+        all: &SocketTracker,
+        look: &SocketSnapshot,
+        (at, span): (Instant, Duration),
+    ) {
         let mut sums = [0; 2];
         let mut records = Vec::new();
         for (id, stream) in &mut self.streams {
@@ -227,8 +232,9 @@ impl Recorder {
             let mut figures = own.fold([0; 2], |[sent, received], known| {
                 [sent + known.info.bytes_acked, received + known.info.bytes_received]
             });
-            let whole = look.mptcp.iter().find(|socket| all.whole(socket) == Some(*id));
-            if let (Some(Fate::Multipath), Some(whole)) = (fate, whole) {
+            let whole =
+                look.mptcp.iter().find(|socket| all.mptcp_connection_of(socket) == Some(*id));
+            if let (Some(SocketOutcome::Multipath), Some(whole)) = (fate, whole) {
                 // Copies on several subflows count once. Without these figures the sum must do.
                 let info = MptcpInfo::parse(&whole.info);
                 if info.bytes_acked + info.bytes_received > 0 {
@@ -238,7 +244,7 @@ impl Recorder {
             if !stream.opened {
                 figures.reverse();
             }
-            if fate == Some(Fate::Single) && !stream.fell_back {
+            if fate == Some(SocketOutcome::Single) && !stream.fell_back {
                 stream.fell_back = true;
                 let text = format!("connection {} is plain TCP", stream.number);
                 records.push(event(at, EventKind::Fallback, None, text));
@@ -285,7 +291,7 @@ impl Recorder {
 
     /// Puts the final conditions before the records and the summary behind them; `Err` when the
     /// result could not be written.
-    pub(super) fn finish(mut self, tally: &Tally, now: Duration) -> io::Result<()> {
+    pub(super) fn finish(mut self, tally: &SocketSummary, now: Duration) -> io::Result<()> {
         if let Some(error) = self.broken.take() {
             return Err(error);
         }
@@ -296,7 +302,7 @@ impl Recorder {
             flow.streams = u32::try_from(self.streams.len()).unwrap_or(u32::MAX);
         }
         let summary = self.summary(tally, end);
-        let place = files::Named::find(&self.path)?;
+        let place = files::OutputFile::find(&self.path)?;
         let mut ready = place.begin()?;
         let mut out = io::BufWriter::new(ready.file());
         write_record(&mut out, &Record::Meta(Box::new(self.meta.clone())))?;
@@ -309,7 +315,7 @@ impl Recorder {
         write_record(&mut out, &Record::Summary(Box::new(summary)))?;
         out.flush()?;
         drop(out);
-        ready.keep().map(drop)
+        ready.persist().map(drop)
     }
 
     fn paths(&self) -> Vec<MetaPath> {
@@ -327,7 +333,7 @@ impl Recorder {
         names.into_iter().map(path).collect()
     }
 
-    fn summary(&self, tally: &Tally, end: Instant) -> Summary {
+    fn summary(&self, tally: &SocketSummary, end: Instant) -> Summary {
         let flows: Vec<_> = DIRECTIONS
             .iter()
             .zip(&self.delivery)
@@ -461,7 +467,7 @@ fn meta(command: &str) -> Meta {
         towpath: env!("CARGO_PKG_VERSION").to_owned(),
         kernel: read("/proc/sys/kernel/osrelease"),
         duration_ns: 0,
-        sample_ns: super::observe::LONGEST.as_nanos() as u64,
+        sample_ns: super::observe::MAX_POLL_INTERVAL.as_nanos() as u64,
         congestion_control: String::new(),
         hosts: vec!["here".to_owned(), "there".to_owned()],
         paths: Vec::new(),

@@ -14,15 +14,15 @@ use std::path::PathBuf;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::ExecError;
-use super::filter::Wanted;
+use super::filter::SocketRequest;
 use super::observe::Observer;
-use super::record::Recorder;
-use super::tally::{Refusal, Tally};
+use super::record::ExecRecorder;
+use super::tally::{SocketSummary, UpgradeRefusal};
 use crate::sys::{self, seccomp};
 
 /// Where a result is written, and about what.
 #[derive(Debug)]
-pub struct Record<'a> {
+pub struct RecordTarget<'a> {
     /// The file, as an absolute name.
     pub path: PathBuf,
     /// The command, for people.
@@ -35,8 +35,8 @@ pub struct Record<'a> {
 /// Standard input must be the listener, and standard output the control channel: see
 /// [`launch`](super::launch()).
 pub fn supervise(
-    record: Option<Record<'_>>,
-    describe: &dyn Fn(&Tally) -> String,
+    record: Option<RecordTarget<'_>>,
+    describe: &dyn Fn(&SocketSummary) -> String,
 ) -> Result<(), ExecError> {
     sys::close_from(3);
     let standard = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().map_err(ExecError::System);
@@ -46,16 +46,22 @@ pub fn supervise(
     let _ = std::env::set_current_dir("/"); // best effort
     seccomp::switch_directly(listener.as_fd());
     let home = namespace_of("self").map_err(ExecError::System)?;
-    let begin = |record: Record<'_>| Recorder::begin(record.path, record.command, sys::monotonic());
+    let begin = |record: RecordTarget<'_>| {
+        ExecRecorder::begin(record.path, record.command, sys::monotonic())
+    };
     let recorder = record.map(begin).transpose().map_err(ExecError::System)?;
-    let mut supervisor =
-        Supervisor { listener, home, tally: Tally::default(), observer: Observer::open(recorder) };
+    let mut supervisor = Supervisor {
+        listener,
+        home,
+        tally: SocketSummary::default(),
+        observer: Observer::open(recorder),
+    };
     let mut control = Some(control);
     loop {
         let mut fds = vec![sys::wait_for_input(&supervisor.listener)];
         fds.extend(control.as_ref().map(sys::wait_for_input));
         // When the last words are said, nobody asks what becomes of the sockets.
-        let wait = control.as_ref().and_then(|_| supervisor.observer.next_look(sys::monotonic()));
+        let wait = control.as_ref().and_then(|_| supervisor.observer.next_poll(sys::monotonic()));
         sys::poll(&mut fds, wait).map_err(ExecError::System)?;
         let events = |index: usize| fds.get(index).map_or(0, |fd| fd.revents);
         let (questions, first_ended) = (events(0), events(1) != 0);
@@ -63,12 +69,12 @@ pub fn supervise(
             supervisor.answer().map_err(ExecError::System)?;
         }
         if control.is_some() {
-            supervisor.observer.look_if_due(&sys::monotonic);
+            supervisor.observer.poll_if_due(&sys::monotonic);
         }
         let all_ended = questions & libc::POLLHUP != 0;
         let over = all_ended || (first_ended && questions & libc::POLLIN == 0);
         if let Some(mut control) = control.take_if(|_| over) {
-            supervisor.observer.look(&sys::monotonic);
+            supervisor.observer.poll(&sys::monotonic);
             let tally = supervisor.observer.conclude(&supervisor.tally, sys::monotonic());
             let _ = control.write_all(describe(&tally).as_bytes()); // the peer may be gone
             let _ = control.shutdown(Shutdown::Both);
@@ -83,36 +89,36 @@ struct Supervisor {
     listener: OwnedFd,
     /// The network namespace in which we make sockets.
     home: u64,
-    tally: Tally,
+    tally: SocketSummary,
     observer: Observer,
 }
 
 impl Supervisor {
     fn answer(&mut self) -> io::Result<()> {
         let listener = self.listener.as_fd();
-        let Some(question) = seccomp::read_question(listener)? else { return Ok(()) };
-        let wanted = Wanted::parse(question.arguments);
+        let Some(question) = seccomp::receive_notification(listener)? else { return Ok(()) };
+        let wanted = SocketRequest::parse(question.arguments);
         // A process can have moved to another network, where a socket of ours would be useless.
         let namespace = namespace_of(&question.thread.to_string());
-        if !seccomp::still_waits(listener, question.id) {
+        if !seccomp::is_valid(listener, question.id) {
             return Ok(());
         }
         let socket = match namespace {
             Ok(namespace) if namespace == self.home => multipath_socket(wanted),
-            Ok(_) => Err(Refusal::OtherNamespace),
-            Err(_) => Err(Refusal::Unreadable),
+            Ok(_) => Err(UpgradeRefusal::OtherNamespace),
+            Err(_) => Err(UpgradeRefusal::Unreadable),
         };
         match socket {
             Ok(socket) => {
                 let (given, inode) = (socket.as_fd(), sys::inode(socket.as_fd())?);
-                if seccomp::answer_with(listener, question.id, given, wanted.close_on_exec)? {
+                if seccomp::respond_with_fd(listener, question.id, given, wanted.close_on_exec)? {
                     self.tally.upgraded += 1;
                     self.observer.made(inode, sys::monotonic());
                 }
             }
             // The call as it was made gives plain TCP, or the kernel's own error.
             Err(refusal) => {
-                if seccomp::let_through(listener, question.id)? {
+                if seccomp::continue_syscall(listener, question.id)? {
                     self.tally.refuse(refusal);
                 }
             }
@@ -121,11 +127,11 @@ impl Supervisor {
     }
 }
 
-fn multipath_socket(wanted: Wanted) -> Result<Socket, Refusal> {
+fn multipath_socket(wanted: SocketRequest) -> Result<Socket, UpgradeRefusal> {
     let kind = Type::STREAM.cloexec();
     let kind = if wanted.nonblocking { kind.nonblocking() } else { kind };
     let made = Socket::new_raw(Domain::from(wanted.family), kind, Some(Protocol::MPTCP));
-    made.map_err(|error| Refusal::from_kernel(&error))
+    made.map_err(|error| UpgradeRefusal::from_kernel(&error))
 }
 
 /// The number of a thread's network namespace; `self` for our own.

@@ -4,17 +4,17 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 
-use super::connections::{Fate, Own, Role};
-use crate::netlink::Counters;
+use super::connections::{ConnectionRole, SocketOutcome, TrackedSocket};
+use crate::netlink::MibCounters;
 use crate::run::FALLBACKS;
 
 /// What became of the program's sockets.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Tally {
+pub struct SocketSummary {
     /// TCP sockets that were made Multipath TCP sockets.
     pub upgraded: u64,
     /// TCP sockets that stayed TCP, by cause.
-    pub refused: BTreeMap<Refusal, u64>,
+    pub refused: BTreeMap<UpgradeRefusal, u64>,
     /// Those that listen or have listened.
     pub listening: u64,
     /// Those that were in no listing of the kernel's: never used, or closed too fast.
@@ -22,9 +22,9 @@ pub struct Tally {
     /// Connections that got no answer while they were looked at.
     pub unanswered: u64,
     /// Connections that the program opened.
-    pub opened: Outcomes,
+    pub opened: OutcomeCounts,
     /// Connections that the program accepted.
-    pub accepted: Outcomes,
+    pub accepted: OutcomeCounts,
     /// Handshakes with Multipath TCP that were begun in this network namespace meanwhile, those of
     /// other programs among them, by the kernel's counters.
     pub handshakes: u64,
@@ -32,14 +32,14 @@ pub struct Tally {
     pub answered: u64,
     /// What the kernel's counters say of fallbacks in this network namespace meanwhile, those of
     /// other programs among them.
-    pub fallbacks: Vec<FallbackCause>,
+    pub fallbacks: Vec<FallbackCounter>,
     /// Why the record could not be written.
     pub record_error: Option<String>,
 }
 
 /// How many connections became what.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Outcomes {
+pub struct OutcomeCounts {
     /// Multipath TCP to the end.
     pub multipath: u64,
     /// Those of them that had several subflows at one time.
@@ -50,7 +50,7 @@ pub struct Outcomes {
 
 /// A counter of fallbacks that has grown.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FallbackCause {
+pub struct FallbackCounter {
     /// Name of the counter, without its group.
     pub counter: &'static str,
     /// What it means.
@@ -61,7 +61,7 @@ pub struct FallbackCause {
 
 /// Why a socket stayed TCP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Refusal {
+pub enum UpgradeRefusal {
     /// `net.mptcp.enabled` is 0.
     Disabled,
     /// The kernel has no Multipath TCP.
@@ -74,24 +74,24 @@ pub enum Refusal {
     Other(i32),
 }
 
-impl Tally {
-    pub(super) fn refuse(&mut self, refusal: Refusal) {
+impl SocketSummary {
+    pub(super) fn refuse(&mut self, refusal: UpgradeRefusal) {
         *self.refused.entry(refusal).or_default() += 1;
     }
 
     /// Adds what became of the sockets that were made.
-    pub(super) fn add_up<'a>(&mut self, all: impl Iterator<Item = &'a Own>) {
+    pub(super) fn add_up<'a>(&mut self, all: impl Iterator<Item = &'a TrackedSocket>) {
         for own in all {
             let outcomes = match own.role {
-                Role::Opened => &mut self.opened,
-                Role::Accepted => &mut self.accepted,
+                ConnectionRole::Opened => &mut self.opened,
+                ConnectionRole::Accepted => &mut self.accepted,
             };
             match own.fate {
-                Fate::Unseen => self.unseen += 1,
-                Fate::Listening => self.listening += 1,
-                Fate::Trying => self.unanswered += 1,
-                Fate::Single => outcomes.single += 1,
-                Fate::Multipath => {
+                SocketOutcome::Unseen => self.unseen += 1,
+                SocketOutcome::Listening => self.listening += 1,
+                SocketOutcome::Trying => self.unanswered += 1,
+                SocketOutcome::Single => outcomes.single += 1,
+                SocketOutcome::Multipath => {
                     outcomes.multipath += 1;
                     outcomes.several_subflows += u64::from(own.most_subflows > 1);
                 }
@@ -100,13 +100,13 @@ impl Tally {
     }
 
     /// Adds what the counters say, `grown` since the start.
-    pub(super) fn add_counters(&mut self, grown: &Counters) {
+    pub(super) fn add_counters(&mut self, grown: &MibCounters) {
         let count = |name: &str| grown.get(&format!("MPTcpExt.{name}")).unwrap_or(0);
         self.handshakes = count("MPCapableSYNTX");
         self.answered = count("MPCapableSYNACKRX");
         self.fallbacks.extend(FALLBACKS.iter().filter_map(|(counter, meaning)| {
             let count = grown.get(&format!("MPTcpExt.{counter}"))?;
-            Some(FallbackCause { counter, meaning, count })
+            Some(FallbackCounter { counter, meaning, count })
         }));
     }
 
@@ -116,7 +116,7 @@ impl Tally {
     }
 }
 
-impl Refusal {
+impl UpgradeRefusal {
     pub(super) fn from_kernel(error: &io::Error) -> Self {
         match error.raw_os_error() {
             Some(libc::ENOPROTOOPT) => Self::Disabled,
@@ -127,7 +127,7 @@ impl Refusal {
     }
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for UpgradeRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Disabled => f.write_str("net.mptcp.enabled is 0"),

@@ -1,17 +1,17 @@
 //! Everything that is kept on disk is written here: never through a link of somebody else.
 //!
 //! Whoever runs towpath as root, or in a folder where others may write too, must not be led to
-//! another place. So a [`Folder`] is walked to link by link and held open: whoever renames or
+//! another place. So a [`Dir`] is walked to link by link and held open: whoever renames or
 //! replaces a part of its name later changes nothing. Files are written beside their place and take
 //! it with one rename, which replaces a link and does not follow it.
 //!
-//! Two kinds of names: those that towpath chooses in a folder ([`Folder::create`],
-//! [`Folder::write`]), where a link is always replaced; and those that the user spells
+//! Two kinds of names: those that towpath chooses in a folder ([`Dir::create`],
+//! [`Dir::write`]), where a link is always replaced; and those that the user spells
 //! ([`Named`]), where a link of the user's own is followed, and devices and pipes are written to as
 //! they are.
 //!
 //! Always: a link that belongs to neither root nor this user is refused; a file that is not whole
-//! has another name. What is private ([`Folder::private`]) is nobody else's, up to `/`.
+//! has another name. What is private ([`Dir::private`]) is nobody else's, up to `/`.
 
 mod named;
 #[cfg(test)]
@@ -27,19 +27,19 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-pub use named::Named;
+pub use named::OutputFile;
 
 use crate::sys::{self, at};
-use walk::{Manner, walk};
+use walk::{WalkOptions, walk};
 
 /// Files with the same name that are begun at once.
-const MOST_BESIDE: u32 = 1_000;
+const MAX_TEMP_FILES: u32 = 1_000;
 /// Mode of files that everybody may read, less the process's mask.
-const ORDINARY: u32 = 0o666;
+const DEFAULT_MODE: u32 = 0o666;
 
 /// Why a file or folder is not touched.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum Refusal {
+pub enum UnsafePath {
     /// Somebody else's link.
     #[error("`{}` is a link that another user has made ({owner})", path.display())]
     Link {
@@ -94,13 +94,13 @@ pub enum Refusal {
     },
 }
 
-impl From<Refusal> for io::Error {
-    fn from(refusal: Refusal) -> Self {
+impl From<UnsafePath> for io::Error {
+    fn from(refusal: UnsafePath) -> Self {
         Self::new(io::ErrorKind::PermissionDenied, refusal)
     }
 }
 
-impl Refusal {
+impl UnsafePath {
     /// The refusal behind an error, if it is one.
     pub fn of(error: &io::Error) -> Option<&Self> {
         error.get_ref()?.downcast_ref()
@@ -126,49 +126,49 @@ impl Refusal {
 
 /// Who may read what is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Readers {
+pub enum ReadAccess {
     /// Everybody whom the process's mask allows.
-    Others,
+    Umask,
     /// This user alone.
-    Nobody,
+    OwnerOnly,
 }
 
-impl Readers {
+impl ReadAccess {
     const fn file_mode(self) -> u32 {
         match self {
-            Self::Others => ORDINARY,
-            Self::Nobody => 0o600,
+            Self::Umask => DEFAULT_MODE,
+            Self::OwnerOnly => 0o600,
         }
     }
 }
 
 /// A folder that is held open, so that its name is looked up once.
 #[derive(Debug)]
-pub struct Folder {
+pub struct Dir {
     path: PathBuf,
     at: OwnedFd,
 }
 
-impl Folder {
+impl Dir {
     /// The folder at `path`, which is made if it is missing, with all above it.
     pub fn make(path: &Path) -> io::Result<Self> {
-        Self::at(path, Manner { make: Some(0o777), private: false })
+        Self::at(path, WalkOptions { make: Some(0o777), private: false })
     }
 
     /// The folder at `path`, which must be there.
     pub fn open(path: &Path) -> io::Result<Self> {
-        Self::at(path, Manner { make: None, private: false })
+        Self::at(path, WalkOptions { make: None, private: false })
     }
 
     /// A folder that is ours alone: this user's, no link, and nobody else may write to it or put
     /// something else in its place. Made if it is missing.
-    pub fn private(path: &Path, readers: Readers) -> io::Result<Self> {
-        let mode = if readers == Readers::Nobody { 0o700 } else { 0o755 };
+    pub fn private(path: &Path, readers: ReadAccess) -> io::Result<Self> {
+        let mode = if readers == ReadAccess::OwnerOnly { 0o700 } else { 0o755 };
         let folder =
-            Self::at(&std::path::absolute(path)?, Manner { make: Some(mode), private: true })?;
+            Self::at(&std::path::absolute(path)?, WalkOptions { make: Some(mode), private: true })?;
         let own = format!("/proc/self/fd/{}", folder.at.as_raw_fd());
         let is_read = || fs::metadata(&own).is_ok_and(|it| it.permissions().mode() & 0o077 != 0);
-        if readers == Readers::Nobody && is_read() {
+        if readers == ReadAccess::OwnerOnly && is_read() {
             // One that was made before may have been open to readers.
             fs::set_permissions(&own, Permissions::from_mode(0o700))?;
         }
@@ -177,14 +177,14 @@ impl Folder {
 
     /// The same, where it is there already.
     pub fn existing_private(path: &Path) -> io::Result<Self> {
-        Self::at(&std::path::absolute(path)?, Manner { make: None, private: true })
+        Self::at(&std::path::absolute(path)?, WalkOptions { make: None, private: true })
     }
 
     /// A new folder of ours alone below `parent`, whose name begins with `stem`.
     pub fn scratch(parent: &Path, stem: &str) -> io::Result<Self> {
         let parent = std::path::absolute(parent)?;
-        let above = walk(&parent, Manner { make: None, private: true }, false)?;
-        for number in 0..MOST_BESIDE {
+        let above = walk(&parent, WalkOptions { make: None, private: true }, false)?;
+        for number in 0..MAX_TEMP_FILES {
             let name = OsString::from(format!("{stem}-{number}"));
             match at::make_folder_at(above.as_fd(), &name, 0o700) {
                 Ok(()) => return Self::inside((&parent, &above), &name),
@@ -195,7 +195,7 @@ impl Folder {
         Err(io::ErrorKind::AlreadyExists.into())
     }
 
-    fn at(path: &Path, manner: Manner) -> io::Result<Self> {
+    fn at(path: &Path, manner: WalkOptions) -> io::Result<Self> {
         Ok(Self { path: path.to_owned(), at: walk(path, manner, manner.private)? })
     }
 
@@ -226,21 +226,25 @@ impl Folder {
     /// A new file under a name of ours, which is there at once and can be read back. What had the
     /// name is gone.
     pub fn create(&self, name: impl AsRef<OsStr>) -> io::Result<File> {
-        self.begin(name, Readers::Others)?.keep()
+        self.create_temp(name, ReadAccess::Umask)?.persist()
     }
 
     /// A new file that gets its name when it is whole.
-    pub fn begin(&self, name: impl AsRef<OsStr>, readers: Readers) -> io::Result<Unfinished<'_>> {
+    pub fn create_temp(
+        &self,
+        name: impl AsRef<OsStr>,
+        readers: ReadAccess,
+    ) -> io::Result<TempFile<'_>> {
         let name = name.as_ref().to_owned();
         let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
-        for number in 0..MOST_BESIDE {
+        for number in 0..MAX_TEMP_FILES {
             let mut beside = OsString::from(".");
             beside.push(&name);
             beside.push(format!(".{}-{number}.part", std::process::id()));
             match at::open_at(self.at.as_fd(), &beside, flags, readers.file_mode()) {
                 Ok(file) => {
                     let file = File::from(file);
-                    return Ok(Unfinished { folder: self, name, beside: Some(beside), file });
+                    return Ok(TempFile { folder: self, name, beside: Some(beside), file });
                 }
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error),
@@ -251,9 +255,9 @@ impl Folder {
 
     /// Puts `bytes` there as a whole file, or leaves everything as it is.
     pub fn write(&self, name: impl AsRef<OsStr>, bytes: &[u8]) -> io::Result<()> {
-        let mut file = self.begin(name, Readers::Others)?;
+        let mut file = self.create_temp(name, ReadAccess::Umask)?;
         file.file().write_all(bytes)?;
-        file.keep().map(drop)
+        file.persist().map(drop)
     }
 
     /// The same, also when the machine dies meanwhile, and for some readers only.
@@ -261,15 +265,15 @@ impl Folder {
         &self,
         name: impl AsRef<OsStr>,
         bytes: &[u8],
-        readers: Readers,
+        readers: ReadAccess,
     ) -> io::Result<()> {
-        let mut file = self.begin(name, readers)?;
+        let mut file = self.create_temp(name, readers)?;
         // What others may write is not believed when it is read again, whatever the mask allowed.
         let mode = file.file().metadata()?.permissions().mode() & 0o755;
         file.file().set_permissions(Permissions::from_mode(mode))?;
         file.file().write_all(bytes)?;
         file.file().sync_all()?;
-        file.keep().map(drop)
+        file.persist().map(drop)
     }
 
     /// The same with exactly these permissions, whatever the process's mask is.
@@ -279,10 +283,10 @@ impl Folder {
         bytes: &[u8],
         mode: u32,
     ) -> io::Result<()> {
-        let mut file = self.begin(name, Readers::Nobody)?;
+        let mut file = self.create_temp(name, ReadAccess::OwnerOnly)?;
         file.file().write_all(bytes)?;
         file.file().set_permissions(Permissions::from_mode(mode))?;
-        file.keep().map(drop)
+        file.persist().map(drop)
     }
 
     /// The content of a file of this user's to which nobody else may write: no link, not longer than
@@ -294,18 +298,18 @@ impl Folder {
         let path = self.path.join(name);
         let file = at::open_at(self.at.as_fd(), name, flags, 0).map_err(|error| {
             let is_link = error.raw_os_error() == Some(libc::ELOOP);
-            if is_link { Refusal::AnyLink { path: path.clone() }.into() } else { error }
+            if is_link { UnsafePath::AnyLink { path: path.clone() }.into() } else { error }
         })?;
         let file = File::from(file);
         let about = file.metadata()?;
         if !about.is_file() {
-            return Err(Refusal::Kind { path }.into());
+            return Err(UnsafePath::Kind { path }.into());
         }
         walk::check_ours(&path, &about)?;
         let mut bytes = Vec::new();
         file.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
         if bytes.len() as u64 > most {
-            return Err(Refusal::Length { path, most }.into());
+            return Err(UnsafePath::Length { path, most }.into());
         }
         Ok(bytes)
     }
@@ -321,22 +325,22 @@ impl Folder {
 
 /// A file beside its place. It is gone if it is not kept.
 #[derive(Debug)]
-pub struct Unfinished<'a> {
-    folder: &'a Folder,
+pub struct TempFile<'a> {
+    folder: &'a Dir,
     name: OsString,
     /// Its name until then.
     beside: Option<OsString>,
     file: File,
 }
 
-impl Unfinished<'_> {
+impl TempFile<'_> {
     /// To be written to.
     pub const fn file(&mut self) -> &mut File {
         &mut self.file
     }
 
     /// Gives it its name, in place of what had it.
-    pub fn keep(mut self) -> io::Result<File> {
+    pub fn persist(mut self) -> io::Result<File> {
         let file = self.file.try_clone()?;
         if let Some(beside) = &self.beside {
             at::rename_at(self.folder.at.as_fd(), beside, &self.name)?;
@@ -346,7 +350,7 @@ impl Unfinished<'_> {
     }
 }
 
-impl Drop for Unfinished<'_> {
+impl Drop for TempFile<'_> {
     fn drop(&mut self) {
         if let Some(beside) = &self.beside {
             let _ = at::remove_at(self.folder.at.as_fd(), beside); // best effort
@@ -358,23 +362,23 @@ impl Drop for Unfinished<'_> {
 /// root, as every link does that leads to it; nobody else may write to it, and not everybody read it.
 pub fn check_secret(path: &Path) -> io::Result<()> {
     let mut place = path.to_owned();
-    for _ in 0..walk::MOST_LINKS {
+    for _ in 0..walk::MAX_SYMLINKS {
         let about = place.symlink_metadata()?;
         let (owner, mode) = (about.uid(), about.permissions().mode() & 0o7777);
         if about.is_symlink() {
             if !walk::is_trusted(owner) {
-                return Err(Refusal::Link { path: place, owner }.into());
+                return Err(UnsafePath::Link { path: place, owner }.into());
             }
             let target = fs::read_link(&place)?;
             place = place.parent().unwrap_or(Path::new("")).join(target);
             continue;
         }
         return if !walk::is_trusted(owner) {
-            Err(Refusal::Owner { path: place, owner }.into())
+            Err(UnsafePath::Owner { path: place, owner }.into())
         } else if mode & 0o022 != 0 {
-            Err(Refusal::Mode { path: place, mode }.into())
+            Err(UnsafePath::Mode { path: place, mode }.into())
         } else if mode & 0o004 != 0 {
-            Err(Refusal::Readable { path: place, mode }.into())
+            Err(UnsafePath::Readable { path: place, mode }.into())
         } else {
             Ok(())
         };

@@ -10,43 +10,43 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use super::walk::{check_link, is_trusted};
-use super::{Folder, Readers, Refusal, Unfinished};
+use super::{Dir, ReadAccess, TempFile, UnsafePath};
 use crate::sys::at;
 
 /// As many links as the kernel follows.
-const MOST_LINKS: u32 = 40;
+const MAX_SYMLINKS: u32 = 40;
 
 /// Where a file is to be, found once.
 #[derive(Debug)]
-pub struct Named {
-    place: Place,
+pub struct OutputFile {
+    place: OutputTarget,
 }
 
 #[derive(Debug)]
-enum Place {
+enum OutputTarget {
     /// A name in a folder, for a regular file.
-    File { folder: Folder, name: OsString, old: Option<Permissions> },
+    File { folder: Dir, name: OsString, old: Option<Permissions> },
     /// A pipe, a terminal or the like, which is written to as it is.
     Stream(File),
 }
 
-impl Named {
+impl OutputFile {
     /// Looks where `path` leads; nothing is made.
     pub fn find(path: &Path) -> io::Result<Self> {
         let mut path = path.to_owned();
-        for _ in 0..MOST_LINKS {
+        for _ in 0..MAX_SYMLINKS {
             let Some(name) = path.file_name().map(OsStr::to_owned) else {
                 return Err(io::Error::from_raw_os_error(libc::EISDIR));
             };
             let above = path.parent().filter(|above| !above.as_os_str().is_empty());
-            let folder = Folder::open(above.unwrap_or(Path::new(".")))?;
+            let folder = Dir::open(above.unwrap_or(Path::new(".")))?;
             if is_of_kernel(&folder) {
                 // What a process has open, such as /dev/stdout: there are no links of others.
                 let stream =
                     OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
-                return Ok(Self { place: Place::Stream(stream) });
+                return Ok(Self { place: OutputTarget::Stream(stream) });
             }
-            match look(&folder, &name)? {
+            match lstat(&folder, &name)? {
                 Some(about) if about.is_symlink() => {
                     check_link(&path, &about)?;
                     let target = at::read_link_at(folder.at.as_fd(), &name)?;
@@ -58,10 +58,10 @@ impl Named {
         Err(io::Error::from_raw_os_error(libc::ELOOP))
     }
 
-    fn of(folder: Folder, name: OsString, old: Option<Metadata>) -> io::Result<Self> {
+    fn of(folder: Dir, name: OsString, old: Option<Metadata>) -> io::Result<Self> {
         let Some(about) = old.as_ref().filter(|about| !about.is_file()) else {
             let old = old.map(|about| about.permissions());
-            return Ok(Self { place: Place::File { folder, name, old } });
+            return Ok(Self { place: OutputTarget::File { folder, name, old } });
         };
         let kind = about.file_type();
         let path = folder.path.join(&name);
@@ -69,35 +69,37 @@ impl Named {
             return Err(io::Error::from_raw_os_error(libc::EISDIR));
         }
         if !(kind.is_fifo() || kind.is_char_device()) {
-            return Err(Refusal::Kind { path }.into());
+            return Err(UnsafePath::Kind { path }.into());
         }
         if !is_trusted(about.uid()) {
-            return Err(Refusal::Owner { path, owner: about.uid() }.into());
+            return Err(UnsafePath::Owner { path, owner: about.uid() }.into());
         }
         let stream = at::open_at(folder.at.as_fd(), &name, libc::O_WRONLY | libc::O_NOFOLLOW, 0)?;
-        Ok(Self { place: Place::Stream(stream.into()) })
+        Ok(Self { place: OutputTarget::Stream(stream.into()) })
     }
 
     /// An empty file to write to, which is there at once.
     pub fn create(self) -> io::Result<File> {
         match &self.place {
-            Place::Stream(file) => file.try_clone(),
-            Place::File { folder, name, old } => match self.begin().and_then(Unfinished::keep) {
-                Err(error) if is_locked(&error) => in_place(folder, name, old.is_some(), error),
-                other => other,
-            },
+            OutputTarget::Stream(file) => file.try_clone(),
+            OutputTarget::File { folder, name, old } => {
+                match self.begin().and_then(TempFile::persist) {
+                    Err(error) if is_locked(&error) => in_place(folder, name, old.is_some(), error),
+                    other => other,
+                }
+            }
         }
     }
 
     /// Puts `bytes` there as a whole file, or leaves everything as it is.
     pub fn write(self, bytes: &[u8]) -> io::Result<()> {
         match &self.place {
-            Place::Stream(file) => (&*file).write_all(bytes),
-            Place::File { folder, name, old } => {
+            OutputTarget::Stream(file) => (&*file).write_all(bytes),
+            OutputTarget::File { folder, name, old } => {
                 let whole = || {
                     let mut file = self.begin()?;
                     file.file().write_all(bytes)?;
-                    file.keep()
+                    file.persist()
                 };
                 match whole() {
                     Err(error) if is_locked(&error) => {
@@ -110,11 +112,11 @@ impl Named {
     }
 
     /// A new file that takes the place when it is whole.
-    pub fn begin(&self) -> io::Result<Unfinished<'_>> {
-        let Place::File { folder, name, old } = &self.place else {
+    pub fn begin(&self) -> io::Result<TempFile<'_>> {
+        let OutputTarget::File { folder, name, old } = &self.place else {
             return Err(io::Error::from_raw_os_error(libc::ESPIPE));
         };
-        let mut file = folder.begin(name, Readers::Others)?;
+        let mut file = folder.create_temp(name, ReadAccess::Umask)?;
         if let Some(old) = old {
             file.file().set_permissions(old.clone())?;
         }
@@ -123,7 +125,7 @@ impl Named {
 }
 
 /// What has the name, link or not.
-fn look(folder: &Folder, name: &OsStr) -> io::Result<Option<Metadata>> {
+fn lstat(folder: &Dir, name: &OsStr) -> io::Result<Option<Metadata>> {
     let flags = libc::O_PATH | libc::O_NOFOLLOW;
     match at::open_at(folder.at.as_fd(), name, flags, 0) {
         Ok(file) => File::from(file).metadata().map(Some),
@@ -133,7 +135,7 @@ fn look(folder: &Folder, name: &OsStr) -> io::Result<Option<Metadata>> {
 }
 
 /// Whether a folder is in `/proc`, where links are no files.
-fn is_of_kernel(folder: &Folder) -> bool {
+fn is_of_kernel(folder: &Dir) -> bool {
     let own = format!("/proc/self/fd/{}", folder.at.as_raw_fd());
     std::fs::read_link(own).is_ok_and(|path: PathBuf| path.starts_with("/proc"))
 }
@@ -146,7 +148,7 @@ fn is_locked(error: &io::Error) -> bool {
 }
 
 /// Writes into the file that is there; `refused` if it is not this user's or has other names.
-fn in_place(folder: &Folder, name: &OsStr, is_there: bool, refused: io::Error) -> io::Result<File> {
+fn in_place(folder: &Dir, name: &OsStr, is_there: bool, refused: io::Error) -> io::Result<File> {
     if !is_there {
         return Err(refused);
     }

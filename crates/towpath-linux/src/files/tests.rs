@@ -4,9 +4,9 @@ use std::os::unix::fs::{lchown, symlink};
 use super::*;
 
 /// A folder among the temporary ones, gone with the test.
-struct Place(PathBuf);
+struct TestDir(PathBuf);
 
-impl Place {
+impl TestDir {
     fn new(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("towpath-{name}-{}", std::process::id()));
         fs::create_dir(&path).unwrap();
@@ -30,24 +30,24 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for TestDir {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0); // best effort
     }
 }
 
-fn refusal(error: &io::Error) -> &Refusal {
-    Refusal::of(error).unwrap_or_else(|| panic!("{error:?}"))
+fn refusal(error: &io::Error) -> &UnsafePath {
+    UnsafePath::of(error).unwrap_or_else(|| panic!("{error:?}"))
 }
 
 #[test]
 fn our_own_file_names_replace_symlinks_without_following_them() {
-    let place = Place::new("files-link");
+    let place = TestDir::new("files-link");
     fs::write(place.0.join("victim"), "precious").unwrap();
     for name in ["report.html", "tcp-1.jsonl"] {
         symlink(place.0.join("victim"), place.0.join(name)).unwrap();
     }
-    let folder = Folder::make(&place.0).unwrap();
+    let folder = Dir::make(&place.0).unwrap();
     folder.write("report.html", b"page").unwrap();
     folder.create("tcp-1.jsonl").unwrap().write_all(b"line").unwrap();
     assert_eq!(place.read("victim"), "precious");
@@ -64,10 +64,10 @@ fn our_own_file_names_replace_symlinks_without_following_them() {
 
 #[test]
 fn a_file_is_written_atomically() {
-    let place = Place::new("files-whole");
-    let folder = Folder::open(&place.0).unwrap();
+    let place = TestDir::new("files-whole");
+    let folder = Dir::open(&place.0).unwrap();
     folder.write("a", b"old").unwrap();
-    let mut begun = folder.begin("a", Readers::Others).unwrap();
+    let mut begun = folder.create_temp("a", ReadAccess::Umask).unwrap();
     begun.file().write_all(b"ne").unwrap();
     assert_eq!(place.read("a"), "old");
     drop(begun);
@@ -76,69 +76,69 @@ fn a_file_is_written_atomically() {
 
 #[test]
 fn a_user_may_name_an_own_symlink_a_pipe_or_an_open_file() {
-    let place = Place::new("files-named");
+    let place = TestDir::new("files-named");
     fs::write(place.0.join("real"), "long and old").unwrap();
     fs::set_permissions(place.0.join("real"), Permissions::from_mode(0o640)).unwrap();
     symlink("real", place.0.join("link")).unwrap();
-    Named::find(&place.0.join("link")).unwrap().write(b"new").unwrap();
+    OutputFile::find(&place.0.join("link")).unwrap().write(b"new").unwrap();
     assert_eq!((place.read("real"), place.mode("real")), ("new".into(), 0o640));
     assert!(place.0.join("link").is_symlink());
-    Named::find(Path::new("/dev/null")).unwrap().write(b"nobody reads it").unwrap();
+    OutputFile::find(Path::new("/dev/null")).unwrap().write(b"nobody reads it").unwrap();
     let file = File::create(place.0.join("open")).unwrap();
     let name = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
     symlink(&name, place.0.join("as-stdout")).unwrap();
-    Named::find(&place.0.join("as-stdout")).unwrap().write(b"said").unwrap();
+    OutputFile::find(&place.0.join("as-stdout")).unwrap().write(b"said").unwrap();
     assert_eq!(place.read("open"), "said");
-    let folder = Named::find(&place.0).unwrap_err();
+    let folder = OutputFile::find(&place.0).unwrap_err();
     assert_eq!(folder.raw_os_error(), Some(libc::EISDIR));
 }
 
 #[test]
 fn a_directory_in_a_shared_location_is_private_or_refused() {
-    let place = Place::new("files-shared");
+    let place = TestDir::new("files-shared");
     let path = |name: &str| place.0.join(name);
-    let made = Folder::private(&path("new"), Readers::Nobody).unwrap();
+    let made = Dir::private(&path("new"), ReadAccess::OwnerOnly).unwrap();
     assert_eq!((made.path(), place.mode("new")), (path("new").as_path(), 0o700));
-    assert!(Folder::private(&path("new"), Readers::Nobody).is_ok(), "an earlier one of ours");
+    assert!(Dir::private(&path("new"), ReadAccess::OwnerOnly).is_ok(), "an earlier one of ours");
     fs::create_dir(path("open")).unwrap();
     fs::set_permissions(path("open"), Permissions::from_mode(0o777)).unwrap();
-    let open = Folder::private(&path("open"), Readers::Nobody).unwrap_err();
-    assert_eq!(refusal(&open), &Refusal::Mode { path: path("open"), mode: 0o777 });
+    let open = Dir::private(&path("open"), ReadAccess::OwnerOnly).unwrap_err();
+    assert_eq!(refusal(&open), &UnsafePath::Mode { path: path("open"), mode: 0o777 });
     symlink(path("new"), path("link")).unwrap();
-    let link = Folder::private(&path("link"), Readers::Nobody).unwrap_err();
-    assert_eq!(refusal(&link), &Refusal::AnyLink { path: path("link") });
+    let link = Dir::private(&path("link"), ReadAccess::OwnerOnly).unwrap_err();
+    assert_eq!(refusal(&link), &UnsafePath::AnyLink { path: path("link") });
     // Whoever may write to the folder above can put another one there.
-    let below = Folder::private(&path("open/below"), Readers::Nobody).unwrap_err();
-    assert_eq!(refusal(&below), &Refusal::Mode { path: path("open"), mode: 0o777 });
+    let below = Dir::private(&path("open/below"), ReadAccess::OwnerOnly).unwrap_err();
+    assert_eq!(refusal(&below), &UnsafePath::Mode { path: path("open"), mode: 0o777 });
     fs::set_permissions(path("open"), Permissions::from_mode(0o1777)).unwrap();
-    assert!(Folder::private(&path("open/below"), Readers::Nobody).is_ok(), "as in /tmp");
-    let (one, two) = (Folder::scratch(&path("open"), "x"), Folder::scratch(&path("open"), "x"));
+    assert!(Dir::private(&path("open/below"), ReadAccess::OwnerOnly).is_ok(), "as in /tmp");
+    let (one, two) = (Dir::scratch(&path("open"), "x"), Dir::scratch(&path("open"), "x"));
     assert_ne!(one.unwrap().path(), two.unwrap().path());
 }
 
 #[test]
 fn a_private_file_is_a_regular_file_writable_only_by_its_owner() {
-    let place = Place::new("files-private");
-    let folder = Folder::private(&place.0, Readers::Nobody).unwrap();
-    folder.write_durably("state", b"kept", Readers::Nobody).unwrap();
+    let place = TestDir::new("files-private");
+    let folder = Dir::private(&place.0, ReadAccess::OwnerOnly).unwrap();
+    folder.write_durably("state", b"kept", ReadAccess::OwnerOnly).unwrap();
     assert_eq!(
         (folder.read_private("state", 4).unwrap(), place.mode("state")),
         (b"kept".into(), 0o600)
     );
     let long = folder.read_private("state", 3).unwrap_err();
-    assert!(matches!(refusal(&long), Refusal::Length { most: 3, .. }));
+    assert!(matches!(refusal(&long), UnsafePath::Length { most: 3, .. }));
     symlink("state", place.0.join("link")).unwrap();
     let link = folder.read_private("link", 4).unwrap_err();
-    assert!(matches!(refusal(&link), Refusal::AnyLink { .. }));
+    assert!(matches!(refusal(&link), UnsafePath::AnyLink { .. }));
     fs::set_permissions(place.0.join("state"), Permissions::from_mode(0o666)).unwrap();
     let open = folder.read_private("state", 4).unwrap_err();
-    assert!(matches!(refusal(&open), Refusal::Mode { mode: 0o666, .. }));
+    assert!(matches!(refusal(&open), UnsafePath::Mode { mode: 0o666, .. }));
     assert!(matches!(
         refusal(&check_secret(&place.0.join("state")).unwrap_err()),
-        Refusal::Mode { .. }
+        UnsafePath::Mode { .. }
     ));
     let folder = folder.read_private(".", 4).unwrap_err();
-    assert!(matches!(refusal(&folder), Refusal::Kind { .. }));
+    assert!(matches!(refusal(&folder), UnsafePath::Kind { .. }));
 }
 
 /// Other users' links and folders, which only root can prepare.
@@ -147,7 +147,7 @@ fn files_of_another_user_are_neither_followed_nor_used() {
     if user() != 0 {
         return;
     }
-    let place = Place::new("files-owner");
+    let place = TestDir::new("files-owner");
     let path = |name: &str| place.0.join(name);
     fs::create_dir(path("theirs")).unwrap();
     fs::write(path("victim"), "precious").unwrap();
@@ -160,11 +160,11 @@ fn files_of_another_user_are_neither_followed_nor_used() {
             done => done.unwrap(),
         }
     }
-    let link = Named::find(&path("out.html")).unwrap_err();
-    assert_eq!(refusal(&link), &Refusal::Link { path: path("out.html"), owner: 4_711 });
-    let through = Folder::make(&path("folder")).unwrap_err();
-    assert_eq!(refusal(&through), &Refusal::Link { path: path("folder"), owner: 4_711 });
-    let owner = Folder::private(&path("theirs"), Readers::Nobody).unwrap_err();
-    assert_eq!(refusal(&owner), &Refusal::Owner { path: path("theirs"), owner: 4_711 });
+    let link = OutputFile::find(&path("out.html")).unwrap_err();
+    assert_eq!(refusal(&link), &UnsafePath::Link { path: path("out.html"), owner: 4_711 });
+    let through = Dir::make(&path("folder")).unwrap_err();
+    assert_eq!(refusal(&through), &UnsafePath::Link { path: path("folder"), owner: 4_711 });
+    let owner = Dir::private(&path("theirs"), ReadAccess::OwnerOnly).unwrap_err();
+    assert_eq!(refusal(&owner), &UnsafePath::Owner { path: path("theirs"), owner: 4_711 });
     assert_eq!(place.read("victim"), "precious");
 }

@@ -7,16 +7,16 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Component, Path, PathBuf};
 
-use super::{Refusal, user};
+use super::{UnsafePath, user};
 use crate::sys::{self, at};
 
 /// As many links as the kernel follows.
-pub(super) const MOST_LINKS: u32 = 40;
+pub(super) const MAX_SYMLINKS: u32 = 40;
 const STICKY: u32 = 0o1000;
 
 /// How a folder is looked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Manner {
+pub(super) struct WalkOptions {
     /// Missing folders are made, with that mode.
     pub(super) make: Option<u32>,
     /// Nobody else may have a hand in it.
@@ -24,7 +24,7 @@ pub(super) struct Manner {
 }
 
 /// Opens the folder at `path`. With `is_last_ours`, it must be no link, and this user's.
-pub(super) fn walk(path: &Path, manner: Manner, is_last_ours: bool) -> io::Result<OwnedFd> {
+pub(super) fn walk(path: &Path, manner: WalkOptions, is_last_ours: bool) -> io::Result<OwnedFd> {
     let start = |absolute: bool| if absolute { Path::new("/") } else { Path::new(".") };
     let mut so_far = start(path.is_absolute()).to_owned();
     let mut at: OwnedFd = open_start(&so_far)?;
@@ -37,11 +37,11 @@ pub(super) fn walk(path: &Path, manner: Manner, is_last_ours: bool) -> io::Resul
         let is_last = todo.is_empty();
         if about.is_symlink() {
             if is_last && is_last_ours {
-                return Err(Refusal::AnyLink { path: here }.into());
+                return Err(UnsafePath::AnyLink { path: here }.into());
             }
             check_link(&here, &about)?;
             links += 1;
-            if links > MOST_LINKS {
+            if links > MAX_SYMLINKS {
                 return Err(io::Error::from_raw_os_error(libc::ELOOP));
             }
             let target = at::read_link_at(at.as_fd(), &name)?;
@@ -111,7 +111,7 @@ pub(super) fn check_link(path: &Path, about: &Metadata) -> io::Result<()> {
     if is_trusted(owner) {
         Ok(())
     } else {
-        Err(Refusal::Link { path: path.to_owned(), owner }.into())
+        Err(UnsafePath::Link { path: path.to_owned(), owner }.into())
     }
 }
 
@@ -119,7 +119,7 @@ pub(super) fn check_link(path: &Path, about: &Metadata) -> io::Result<()> {
 pub(super) fn check_ours(path: &Path, about: &Metadata) -> io::Result<()> {
     let (owner, path) = (about.uid(), path.to_owned());
     if owner != user() {
-        return Err(Refusal::Owner { path, owner }.into());
+        return Err(UnsafePath::Owner { path, owner }.into());
     }
     if is_open_to_others(about) { Err(mode(path, about)) } else { Ok(()) }
 }
@@ -129,14 +129,14 @@ pub(super) fn check_ours(path: &Path, about: &Metadata) -> io::Result<()> {
 fn check_above(path: &Path, about: &Metadata) -> io::Result<()> {
     let (owner, path) = (about.uid(), path.to_owned());
     if !is_trusted(owner) {
-        return Err(Refusal::Owner { path, owner }.into());
+        return Err(UnsafePath::Owner { path, owner }.into());
     }
     let is_sticky = about.permissions().mode() & STICKY != 0;
     if is_open_to_others(about) && !is_sticky { Err(mode(path, about)) } else { Ok(()) }
 }
 
 fn mode(path: PathBuf, about: &Metadata) -> io::Error {
-    Refusal::Mode { path, mode: about.permissions().mode() & 0o7777 }.into()
+    UnsafePath::Mode { path, mode: about.permissions().mode() & 0o7777 }.into()
 }
 
 /// Whether somebody else may write: everybody, or a group that is neither root's nor this user's own.

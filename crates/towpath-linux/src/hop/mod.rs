@@ -2,7 +2,7 @@
 //!
 //! It forwards as a router does: it counts the time to live down, answers a packet whose time is up
 //! with an ICMP message that quotes all of its headers (RFC 1812 §4.3.2.3, RFC 4443 §2.4), and takes
-//! from its inside only what has an address of there (RFC 2827). Its [`Rule`]s say what else it does
+//! from its inside only what has an address of there (RFC 2827). Its [`RouterRule`]s say what else it does
 //! to packets: what the Internet's boxes are known to do to Multipath TCP.
 
 pub(crate) mod packet;
@@ -15,28 +15,28 @@ use towpath_measure::scenario::LinkSide;
 use towpath_mptcp::wire::{Flags, icmp};
 use towpath_net::Instant;
 
-use self::packet::{Kind, Tcp};
-use self::translate::Translator;
+use self::packet::{MptcpOptionKind, TcpHeader};
+use self::translate::Nat;
 use crate::netlink::Prefix;
 
 /// Bytes of an IPv4 packet that a router quotes at most: its message then has 576 (RFC 1812).
-const QUOTE_V4: usize = 548;
+const MAX_QUOTE_V4_BYTES: usize = 548;
 /// The same for IPv6: 1,280 in all (RFC 4443 §2.4).
-const QUOTE_V6: usize = 1_232;
+const MAX_QUOTE_V6_BYTES: usize = 1_232;
 
 /// Packets that a rule is about; every field must fit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Packets {
-    pub(crate) phase: Phase,
+pub(crate) struct PacketMatch {
+    pub(crate) phase: ConnectionPhase,
     /// Has a Multipath TCP option of this kind.
-    pub(crate) option: Option<Kind>,
+    pub(crate) option: Option<MptcpOptionKind>,
     /// Has at least so many bytes of payload.
     pub(crate) payload_bytes: usize,
 }
 
 /// Part of a connection's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Phase {
+pub(crate) enum ConnectionPhase {
     /// Not TCP too.
     Any,
     Tcp,
@@ -48,14 +48,14 @@ pub(crate) enum Phase {
 
 /// What becomes of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Treatment {
+pub(crate) enum PacketAction {
     /// Options of this kind are overwritten by padding, as firewalls do it.
-    Strip(Kind),
+    Strip(MptcpOptionKind),
     Drop,
     /// The sender gets a reset, as if from the receiver.
     Reset,
     /// The sender gets an ICMP message.
-    Unreachable(Reason),
+    Unreachable(UnreachableReason),
     /// The sender gets an ICMP message that so many bytes would have passed, as it should be.
     TooBig(u16),
     /// One byte of the payload is changed, as gateways do that know the application.
@@ -70,7 +70,7 @@ pub(crate) enum Treatment {
 
 /// Why a destination is unreachable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Reason {
+pub(crate) enum UnreachableReason {
     Network,
     Host,
     Prohibited,
@@ -78,52 +78,53 @@ pub(crate) enum Reason {
 
 /// What the router does beyond forwarding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Rule {
+pub(crate) struct RouterRule {
     /// Seen from the first port: up is away from there.
     pub(crate) side: LinkSide,
-    pub(crate) packets: Packets,
-    pub(crate) treatment: Treatment,
+    pub(crate) packets: PacketMatch,
+    pub(crate) treatment: PacketAction,
 }
 
 /// One router.
 #[derive(Debug)]
-pub(crate) struct Hop {
+pub(crate) struct EmulatedRouter {
     v4: Ipv4Addr,
     v6: Ipv6Addr,
     /// Addresses at the first port; empty: any.
     inside: Vec<Prefix>,
-    rules: Vec<Rule>,
+    rules: Vec<RouterRule>,
     /// The time to live counts before the rules, as in a firewall's forward chain.
     late: bool,
     now: Instant,
-    translator: Translator,
+    translator: Nat,
 }
 
 /// Where a packet goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
-    On,
+pub(crate) enum ForwardDecision {
+    Forward,
     /// To the port from which the packet came that it answers.
-    Back,
+    Reply,
 }
 
 /// What a rule leaves.
-enum Left {
+enum RuleResult {
     Packet(Vec<u8>),
     Answer(Option<Vec<u8>>),
 }
 
-impl Packets {
+impl PacketMatch {
     /// Every packet.
-    pub(crate) const ALL: Self = Self { phase: Phase::Any, option: None, payload_bytes: 0 };
+    pub(crate) const ALL: Self =
+        Self { phase: ConnectionPhase::Any, option: None, payload_bytes: 0 };
 
     /// Packets of one phase.
-    pub(crate) const fn of(phase: Phase) -> Self {
+    pub(crate) const fn of(phase: ConnectionPhase) -> Self {
         Self { phase, ..Self::ALL }
     }
 
     /// Only those with an option of this kind.
-    pub(crate) const fn with(self, option: Kind) -> Self {
+    pub(crate) const fn with(self, option: MptcpOptionKind) -> Self {
         Self { option: Some(option), ..self }
     }
 
@@ -136,31 +137,36 @@ impl Packets {
         if self == Self::ALL {
             return true;
         }
-        let Some(tcp) = Tcp::parse(bytes) else { return false };
+        let Some(tcp) = TcpHeader::parse(bytes) else { return false };
         let phase = match self.phase {
-            Phase::Any | Phase::Tcp => true,
-            Phase::Syn => tcp.has(Flags::SYN) && !tcp.has(Flags::ACK),
-            Phase::SynAck => tcp.has(Flags::SYN.with(Flags::ACK)),
-            Phase::Later => !tcp.has(Flags::SYN),
+            ConnectionPhase::Any | ConnectionPhase::Tcp => true,
+            ConnectionPhase::Syn => tcp.has(Flags::SYN) && !tcp.has(Flags::ACK),
+            ConnectionPhase::SynAck => tcp.has(Flags::SYN.with(Flags::ACK)),
+            ConnectionPhase::Later => !tcp.has(Flags::SYN),
         };
         let option = self.option.is_none_or(|kind| tcp.options(bytes).any(|(_, own)| kind.is(own)));
         phase && option && tcp.payload(bytes).len() >= self.payload_bytes
     }
 }
 
-impl Hop {
-    pub(crate) fn new(v4: Ipv4Addr, v6: Ipv6Addr, inside: Vec<Prefix>, rules: &[Rule]) -> Self {
-        let (rules, translator) = (rules.to_vec(), Translator::new(v4));
+impl EmulatedRouter {
+    pub(crate) fn new(
+        v4: Ipv4Addr,
+        v6: Ipv6Addr,
+        inside: Vec<Prefix>,
+        rules: &[RouterRule],
+    ) -> Self {
+        let (rules, translator) = (rules.to_vec(), Nat::new(v4));
         Self { v4, v6, inside, rules, late: false, now: Instant::default(), translator }
     }
 
     /// Its rules see only packets whose time is not up.
-    pub(crate) fn late(self) -> Self {
+    pub(crate) fn with_late_rules(self) -> Self {
         Self { late: true, ..self }
     }
 
     /// From now on the router does this instead; it keeps its translations.
-    pub(crate) fn set_rules(&mut self, rules: &[Rule]) {
+    pub(crate) fn set_rules(&mut self, rules: &[RouterRule]) {
         self.rules = rules.to_vec();
     }
 
@@ -170,13 +176,19 @@ impl Hop {
     }
 
     /// Takes a packet from the first port (`up`) or the second, with complete checksums.
-    pub(crate) fn pass(&mut self, up: bool, mut bytes: Vec<u8>) -> Option<(Way, Vec<u8>)> {
+    pub(crate) fn forward(
+        &mut self,
+        up: bool,
+        mut bytes: Vec<u8>,
+    ) -> Option<(ForwardDecision, Vec<u8>)> {
         let (from, to) = packet::addresses(&bytes)?;
         if is_local(from) || is_local(to) || (up && !self.is_inside(from)) {
             return None;
         }
-        if self.late && !packet::age(&mut bytes) {
-            return self.error(&bytes, packet::TIME_EXCEEDED).map(|answer| (Way::Back, answer));
+        if self.late && !packet::decrement_ttl(&mut bytes) {
+            return self
+                .error(&bytes, packet::TIME_EXCEEDED)
+                .map(|answer| (ForwardDecision::Reply, answer));
         }
         for index in 0..self.rules.len() {
             let Some(&rule) = self.rules.get(index) else { break };
@@ -188,49 +200,55 @@ impl Hop {
             if !seen || !rule.packets.fit(&bytes) {
                 continue;
             }
-            match self.treat(rule.treatment, up, bytes) {
-                Left::Packet(changed) => bytes = changed,
-                Left::Answer(answer) => return answer.map(|answer| (Way::Back, answer)),
+            match self.apply(rule.treatment, up, bytes) {
+                RuleResult::Packet(changed) => bytes = changed,
+                RuleResult::Answer(answer) => {
+                    return answer.map(|answer| (ForwardDecision::Reply, answer));
+                }
             }
         }
-        if self.late || packet::age(&mut bytes) {
-            return Some((Way::On, bytes));
+        if self.late || packet::decrement_ttl(&mut bytes) {
+            return Some((ForwardDecision::Forward, bytes));
         }
-        self.error(&bytes, packet::TIME_EXCEEDED).map(|answer| (Way::Back, answer))
+        self.error(&bytes, packet::TIME_EXCEEDED).map(|answer| (ForwardDecision::Reply, answer))
     }
 
     fn is_inside(&self, from: IpAddr) -> bool {
         self.inside.is_empty() || self.inside.iter().any(|prefix| prefix.contains(from))
     }
 
-    fn treat(&mut self, treatment: Treatment, up: bool, mut bytes: Vec<u8>) -> Left {
+    fn apply(&mut self, treatment: PacketAction, up: bool, mut bytes: Vec<u8>) -> RuleResult {
         match treatment {
-            Treatment::Strip(kind) => {
+            PacketAction::Strip(kind) => {
                 packet::strip(&mut bytes, kind);
-                Left::Packet(bytes)
+                RuleResult::Packet(bytes)
             }
-            Treatment::Drop => Left::Answer(None),
-            Treatment::Reset => Left::Answer(packet::reset(&bytes)),
-            Treatment::Unreachable(reason) => Left::Answer(self.error(&bytes, reason.code())),
-            Treatment::TooBig(mtu) => Left::Answer(self.message(&bytes, packet::TOO_BIG, mtu)),
-            Treatment::Rewrite => {
-                packet::rewrite(&mut bytes);
-                Left::Packet(bytes)
+            PacketAction::Drop => RuleResult::Answer(None),
+            PacketAction::Reset => RuleResult::Answer(packet::build_reset(&bytes)),
+            PacketAction::Unreachable(reason) => {
+                RuleResult::Answer(self.error(&bytes, reason.code()))
             }
-            Treatment::Translate => self.translate(up, bytes, Duration::MAX),
-            Treatment::TranslateFor(ms) => {
+            PacketAction::TooBig(mtu) => {
+                RuleResult::Answer(self.message(&bytes, packet::TOO_BIG, mtu))
+            }
+            PacketAction::Rewrite => {
+                packet::rewrite_payload(&mut bytes);
+                RuleResult::Packet(bytes)
+            }
+            PacketAction::Translate => self.translate(up, bytes, Duration::MAX),
+            PacketAction::TranslateFor(ms) => {
                 self.translate(up, bytes, Duration::from_millis(ms.into()))
             }
-            Treatment::ClearBackup => {
+            PacketAction::ClearBackup => {
                 packet::clear_backup(&mut bytes);
-                Left::Packet(bytes)
+                RuleResult::Packet(bytes)
             }
         }
     }
 
-    fn translate(&mut self, up: bool, mut bytes: Vec<u8>, idle: Duration) -> Left {
-        let known = self.translator.pass(up, &mut bytes, (self.now, idle));
-        if known { Left::Packet(bytes) } else { Left::Answer(None) }
+    fn translate(&mut self, up: bool, mut bytes: Vec<u8>, idle: Duration) -> RuleResult {
+        let known = self.translator.translate(up, &mut bytes, (self.now, idle));
+        if known { RuleResult::Packet(bytes) } else { RuleResult::Answer(None) }
     }
 
     /// An ICMP message about a packet, never about another message.
@@ -245,8 +263,8 @@ impl Hop {
             return None;
         }
         let (router, (kind, code), most) = match from {
-            IpAddr::V4(_) => (self.v4.into(), v4, QUOTE_V4),
-            IpAddr::V6(_) => (self.v6.into(), v6, QUOTE_V6),
+            IpAddr::V4(_) => (self.v4.into(), v4, MAX_QUOTE_V4_BYTES),
+            IpAddr::V6(_) => (self.v6.into(), v6, MAX_QUOTE_V6_BYTES),
         };
         let quote = about.get(..most).unwrap_or(about);
         let [high, low] = word.to_be_bytes();
@@ -255,7 +273,7 @@ impl Hop {
     }
 }
 
-impl Reason {
+impl UnreachableReason {
     /// Type and code in IPv4 (RFC 792, RFC 1812 §5.2.7.1) and IPv6 (RFC 4443 §3.1).
     const fn code(self) -> [(u8, u8); 2] {
         match self {

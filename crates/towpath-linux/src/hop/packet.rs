@@ -17,13 +17,13 @@ const ICMP_V6: u8 = 58;
 const V4_BYTES: usize = 20;
 const V6_BYTES: usize = 40;
 /// The TCP option of Multipath TCP (RFC 8684 §3).
-const MPTCP: u8 = 30;
-const END: u8 = 0;
-const PADDING: u8 = 1;
+const TCPOPT_MPTCP: u8 = 30;
+const TCPOPT_EOL: u8 = 0;
+const TCPOPT_NOP: u8 = 1;
 
 /// A kind of Multipath TCP option (RFC 8684 §3, the subtypes).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum MptcpOptionKind {
     Every,
     Capable,
     Join,
@@ -31,7 +31,7 @@ pub(crate) enum Kind {
     AddAddress,
 }
 
-impl Kind {
+impl MptcpOptionKind {
     /// Whether an option's subtype is meant.
     pub(crate) const fn is(self, subtype: u8) -> bool {
         match self {
@@ -46,13 +46,13 @@ impl Kind {
 
 /// Where what is in a TCP packet.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Tcp {
+pub(crate) struct TcpHeader {
     ip_bytes: usize,
     header_bytes: usize,
     flags: Flags,
 }
 
-impl Tcp {
+impl TcpHeader {
     pub(crate) fn parse(packet: &[u8]) -> Option<Self> {
         let headers = Headers::parse(packet)?;
         let ip_bytes = usize::from(headers.ip_bytes());
@@ -74,17 +74,17 @@ impl Tcp {
         let end = self.header_bytes;
         let next = move || {
             while let Some(&kind) = packet.get(at).filter(|_| at < end) {
-                if kind == END {
+                if kind == TCPOPT_EOL {
                     return None;
                 }
-                if kind == PADDING {
+                if kind == TCPOPT_NOP {
                     at += 1;
                     continue;
                 }
                 let length = usize::from(*packet.get(at + 1)?);
                 let place = at..at.checked_add(length.max(2))?;
                 at = place.end;
-                if kind == MPTCP && place.end <= end {
+                if kind == TCPOPT_MPTCP && place.end <= end {
                     let subtype = *packet.get(place.start + 2)? >> 4;
                     return Some((place, subtype));
                 }
@@ -111,7 +111,7 @@ pub(crate) fn addresses(packet: &[u8]) -> Option<(IpAddr, IpAddr)> {
 }
 
 /// Takes one from the time to live; `false` if nothing is left of it.
-pub(crate) fn age(packet: &mut [u8]) -> bool {
+pub(crate) fn decrement_ttl(packet: &mut [u8]) -> bool {
     let v4 = packet.first().is_some_and(|first| first >> 4 == 4);
     let Some(left) = packet.get_mut(if v4 { 8 } else { 7 }) else { return false };
     if *left <= 1 {
@@ -119,7 +119,7 @@ pub(crate) fn age(packet: &mut [u8]) -> bool {
     }
     *left -= 1;
     if v4 {
-        headers::seal_v4(packet);
+        headers::update_ipv4_checksum(packet);
     }
     true
 }
@@ -144,22 +144,22 @@ pub(crate) fn icmp(packet: &[u8]) -> Option<(bool, usize)> {
 }
 
 /// Overwrites options by padding, which leaves every other byte where it is.
-pub(crate) fn strip(packet: &mut [u8], kind: Kind) {
-    let Some(tcp) = Tcp::parse(packet) else { return };
+pub(crate) fn strip(packet: &mut [u8], kind: MptcpOptionKind) {
+    let Some(tcp) = TcpHeader::parse(packet) else { return };
     let places: Vec<_> =
         tcp.options(packet).filter(|(_, own)| kind.is(*own)).map(|(place, _)| place).collect();
     for place in places {
-        packet.get_mut(place).unwrap_or_default().fill(PADDING);
+        packet.get_mut(place).unwrap_or_default().fill(TCPOPT_NOP);
     }
-    headers::seal_tcp(packet);
+    headers::update_tcp_checksum(packet);
 }
 
 /// Clears the flag B of MP_JOIN, the last bit before the address's number.
 pub(crate) fn clear_backup(packet: &mut [u8]) {
-    let Some(tcp) = Tcp::parse(packet) else { return };
+    let Some(tcp) = TcpHeader::parse(packet) else { return };
     let joins: Vec<_> = tcp
         .options(packet)
-        .filter(|(_, own)| Kind::Join.is(*own))
+        .filter(|(_, own)| MptcpOptionKind::Join.is(*own))
         .map(|(place, _)| place.start + 2)
         .collect();
     for place in joins {
@@ -167,23 +167,23 @@ pub(crate) fn clear_backup(packet: &mut [u8]) {
             *byte &= !1;
         }
     }
-    headers::seal_tcp(packet);
+    headers::update_tcp_checksum(packet);
 }
 
 /// Changes one byte in the middle of the payload.
-pub(crate) fn rewrite(packet: &mut [u8]) {
-    let Some(tcp) = Tcp::parse(packet) else { return };
+pub(crate) fn rewrite_payload(packet: &mut [u8]) {
+    let Some(tcp) = TcpHeader::parse(packet) else { return };
     let payload = packet.get_mut(tcp.header_bytes..).unwrap_or_default();
     let middle = payload.len() / 2;
     if let Some(byte) = payload.get_mut(middle) {
         *byte = byte.wrapping_add(1);
     }
-    headers::seal_tcp(packet);
+    headers::update_tcp_checksum(packet);
 }
 
 /// The reset with which a firewall answers a packet in its receiver's name (RFC 9293 §3.10.7.1).
-pub(crate) fn reset(packet: &[u8]) -> Option<Vec<u8>> {
-    let tcp = Tcp::parse(packet)?;
+pub(crate) fn build_reset(packet: &[u8]) -> Option<Vec<u8>> {
+    let tcp = TcpHeader::parse(packet)?;
     if tcp.has(Flags::RST) {
         return None;
     }
@@ -203,6 +203,6 @@ pub(crate) fn reset(packet: &[u8]) -> Option<Vec<u8>> {
     answer.extend(seq);
     answer.extend(ack);
     answer.extend([5 << 4, flags.0, 0, 0, 0, 0, 0, 0]);
-    headers::turn_round(&mut answer);
+    headers::swap_src_dst(&mut answer);
     Some(answer)
 }

@@ -29,9 +29,9 @@ fn parsed(bytes: &[u8]) -> Segment {
     Packet::from_bytes(&bytes.to_vec().into(), false, 0).unwrap().parse().unwrap()
 }
 
-fn hop(rules: &[Rule]) -> Hop {
+fn hop(rules: &[RouterRule]) -> EmulatedRouter {
     let inside = "10.1.1.0/24".parse().unwrap();
-    Hop::new(Ipv4Addr::new(100, 64, 1, 2), Ipv6Addr::LOCALHOST, vec![inside], rules)
+    EmulatedRouter::new(Ipv4Addr::new(100, 64, 1, 2), Ipv6Addr::LOCALHOST, vec![inside], rules)
 }
 
 fn capable() -> MptcpOption {
@@ -51,16 +51,16 @@ fn join() -> MptcpOption {
     MptcpOption::Join(MpJoin::Syn { backup: false, address_id: 2, token: 3, nonce: 4 })
 }
 
-fn rule(packets: Packets, treatment: Treatment) -> Rule {
-    Rule { side: LinkSide::Both, packets, treatment }
+fn rule(packets: PacketMatch, treatment: PacketAction) -> RouterRule {
+    RouterRule { side: LinkSide::Both, packets, treatment }
 }
 
 #[test]
 fn a_packet_that_is_forwarded_only_ages() {
     let sent = segment(Flags::SYN, &[capable()], b"");
     let packet = bytes(&sent);
-    let (way, passed) = hop(&[]).pass(true, packet.clone()).unwrap();
-    assert_eq!((way, parsed(&passed)), (Way::On, sent));
+    let (way, passed) = hop(&[]).forward(true, packet.clone()).unwrap();
+    assert_eq!((way, parsed(&passed)), (ForwardDecision::Forward, sent));
     assert_eq!(passed[8] + 1, packet[8], "time to live");
 }
 
@@ -68,27 +68,28 @@ fn a_packet_that_is_forwarded_only_ages() {
 fn an_expired_packet_is_quoted_with_all_its_options() {
     let mut packet = bytes(&segment(Flags::SYN, &[capable()], b""));
     packet[8] = 1;
-    crate::emulator::headers::seal_v4(&mut packet);
-    let (way, answer) = hop(&[]).pass(true, packet.clone()).unwrap();
-    assert_eq!(way, Way::Back);
+    crate::emulator::headers::update_ipv4_checksum(&mut packet);
+    let (way, answer) = hop(&[]).forward(true, packet.clone()).unwrap();
+    assert_eq!(way, ForwardDecision::Reply);
     assert_eq!((answer[9], answer[20], answer[21]), (1, 11, 0), "ICMP, time exceeded");
     assert_eq!(answer[28..], packet);
     let (from, to) = packet::addresses(&answer).unwrap();
     assert_eq!((from.to_string(), to.to_string()), ("100.64.1.2".into(), "10.1.1.2".into()));
     let mut aged = answer;
     aged[8] = 1;
-    assert_eq!(hop(&[]).pass(false, aged), None, "no message about a message");
+    assert_eq!(hop(&[]).forward(false, aged), None, "no message about a message");
 }
 
 #[test]
 fn a_distant_middlebox_quotes_the_option_it_would_strip() {
-    let strip = [rule(Packets::of(Phase::Syn), Treatment::Strip(Kind::Every))];
+    let strip =
+        [rule(PacketMatch::of(ConnectionPhase::Syn), PacketAction::Strip(MptcpOptionKind::Every))];
     let mut packet = bytes(&segment(Flags::SYN, &[capable()], b""));
     packet[8] = 1;
-    crate::emulator::headers::seal_v4(&mut packet);
-    let (_, answer) = hop(&strip).late().pass(true, packet.clone()).unwrap();
+    crate::emulator::headers::update_ipv4_checksum(&mut packet);
+    let (_, answer) = hop(&strip).with_late_rules().forward(true, packet.clone()).unwrap();
     assert_eq!(answer[28..], packet);
-    let (_, answer) = hop(&strip).pass(true, packet.clone()).unwrap();
+    let (_, answer) = hop(&strip).forward(true, packet.clone()).unwrap();
     assert_ne!(answer[28..], packet);
 }
 
@@ -96,16 +97,19 @@ fn a_distant_middlebox_quotes_the_option_it_would_strip() {
 fn foreign_addresses_from_the_inside_are_not_forwarded() {
     let packet =
         bytes(&Segment { source: "10.1.2.2:1".parse().unwrap(), ..segment(Flags::SYN, &[], b"") });
-    assert_eq!(hop(&[]).pass(true, packet.clone()), None);
-    assert!(hop(&[]).pass(false, packet).is_some());
+    assert_eq!(hop(&[]).forward(true, packet.clone()), None);
+    assert!(hop(&[]).forward(false, packet).is_some());
 }
 
 #[test]
 fn only_the_option_that_is_meant_is_stripped() {
-    let strip = [rule(Packets::of(Phase::Syn), Treatment::Strip(Kind::Capable))];
+    let strip = [rule(
+        PacketMatch::of(ConnectionPhase::Syn),
+        PacketAction::Strip(MptcpOptionKind::Capable),
+    )];
     for (option, left) in [(capable(), 0), (join(), 1)] {
         let sent = bytes(&segment(Flags::SYN, &[option], b""));
-        let (_, passed) = hop(&strip).pass(true, sent.clone()).unwrap();
+        let (_, passed) = hop(&strip).forward(true, sent.clone()).unwrap();
         assert_eq!(parsed(&passed).options.mptcp.len(), left);
         assert_eq!(passed.len(), sent.len());
     }
@@ -113,12 +117,12 @@ fn only_the_option_that_is_meant_is_stripped() {
 
 #[test]
 fn a_rule_is_for_its_direction_and_packets_only() {
-    let drop = Rule {
+    let drop = RouterRule {
         side: LinkSide::Up,
-        packets: Packets::of(Phase::Syn).with(Kind::Join),
-        treatment: Treatment::Drop,
+        packets: PacketMatch::of(ConnectionPhase::Syn).with(MptcpOptionKind::Join),
+        treatment: PacketAction::Drop,
     };
-    let passes = |up, segment: &Segment| hop(&[drop]).pass(up, bytes(segment)).is_some();
+    let passes = |up, segment: &Segment| hop(&[drop]).forward(up, bytes(segment)).is_some();
     assert!(!passes(true, &segment(Flags::SYN, &[join()], b"")));
     assert!(passes(false, &segment(Flags::SYN, &[join()], b"")));
     assert!(passes(true, &segment(Flags::SYN, &[capable()], b"")));
@@ -127,10 +131,11 @@ fn a_rule_is_for_its_direction_and_packets_only() {
 
 #[test]
 fn an_injected_reset_is_acceptable_to_the_sender() {
-    let reset = [rule(Packets::of(Phase::Tcp), Treatment::Reset)];
+    let reset = [rule(PacketMatch::of(ConnectionPhase::Tcp), PacketAction::Reset)];
     let answer = |flags, payload| {
-        let (way, answer) = hop(&reset).pass(true, bytes(&segment(flags, &[], payload))).unwrap();
-        assert_eq!(way, Way::Back);
+        let (way, answer) =
+            hop(&reset).forward(true, bytes(&segment(flags, &[], payload))).unwrap();
+        assert_eq!(way, ForwardDecision::Reply);
         parsed(&answer)
     };
     let refused = answer(Flags::SYN, b"");
@@ -138,74 +143,83 @@ fn an_injected_reset_is_acceptable_to_the_sender() {
     assert_eq!(refused.source.to_string(), SERVER);
     let cut = answer(Flags::ACK, b"data");
     assert_eq!((cut.flags, cut.seq), (Flags::RST, 7));
-    assert_eq!(hop(&reset).pass(true, bytes(&segment(Flags::RST, &[], b""))), None);
+    assert_eq!(hop(&reset).forward(true, bytes(&segment(Flags::RST, &[], b""))), None);
 }
 
 #[test]
 fn a_rewritten_packet_has_a_right_checksum() {
-    let rewrite = [rule(Packets::of(Phase::Later).carrying(1), Treatment::Rewrite)];
-    let (_, passed) = hop(&rewrite).pass(true, bytes(&segment(Flags::ACK, &[], b"data"))).unwrap();
+    let rewrite =
+        [rule(PacketMatch::of(ConnectionPhase::Later).carrying(1), PacketAction::Rewrite)];
+    let (_, passed) =
+        hop(&rewrite).forward(true, bytes(&segment(Flags::ACK, &[], b"data"))).unwrap();
     assert_eq!(parsed(&passed).payload.to_bytes(), &b"daua"[..]);
 }
 
 #[test]
 fn oversized_packets_get_an_icmp_error_with_the_mtu() {
-    let rules = [rule(Packets::of(Phase::Later).carrying(3), Treatment::TooBig(1_300))];
+    let rules =
+        [rule(PacketMatch::of(ConnectionPhase::Later).carrying(3), PacketAction::TooBig(1_300))];
     let sent = bytes(&segment(Flags::ACK, &[], b"data"));
-    let (way, answer) = hop(&rules).pass(true, sent).unwrap();
-    assert_eq!((way, &answer[20..22], &answer[26..28]), (Way::Back, &[3, 4][..], &[5, 20][..]));
+    let (way, answer) = hop(&rules).forward(true, sent).unwrap();
+    assert_eq!(
+        (way, &answer[20..22], &answer[26..28]),
+        (ForwardDecision::Reply, &[3, 4][..], &[5, 20][..])
+    );
 }
 
 #[test]
 fn replies_to_a_translated_connection_reach_the_inside_host() {
-    let mut hop = hop(&[rule(Packets::ALL, Treatment::Translate)]);
+    let mut hop = hop(&[rule(PacketMatch::ALL, PacketAction::Translate)]);
     let sent = segment(Flags::SYN, &[capable()], b"");
-    let (_, outside) = hop.pass(true, bytes(&sent)).unwrap();
+    let (_, outside) = hop.forward(true, bytes(&sent)).unwrap();
     let shown = parsed(&outside).source;
     assert_eq!(shown.ip().to_string(), "100.64.1.2");
     let answer = Segment { source: sent.destination, destination: shown, ..sent.clone() };
-    let (_, back) = hop.pass(false, bytes(&answer)).unwrap();
+    let (_, back) = hop.forward(false, bytes(&answer)).unwrap();
     assert_eq!(parsed(&back).destination, sent.source);
     let unknown = Segment { destination: "100.64.1.2:9".parse().unwrap(), ..answer };
-    assert_eq!(hop.pass(false, bytes(&unknown)), None);
+    assert_eq!(hop.forward(false, bytes(&unknown)), None);
 }
 
 #[test]
 fn a_message_about_a_translated_packet_quotes_what_was_sent() {
-    let mut hop = hop(&[rule(Packets::ALL, Treatment::Translate)]);
+    let mut hop = hop(&[rule(PacketMatch::ALL, PacketAction::Translate)]);
     let sent = bytes(&segment(Flags::SYN, &[capable()], b""));
-    let (_, outside) = hop.pass(true, sent.clone()).unwrap();
+    let (_, outside) = hop.forward(true, sent.clone()).unwrap();
     let router = "198.51.100.1".parse().unwrap();
     let translator = "100.64.1.2".parse().unwrap();
     let head = [11, 0, 0, 0, 0, 0, 0, 0];
     let message = icmp::router_error(router, translator, head, &outside).unwrap().to_vec();
-    let (way, back) = hop.pass(false, message).unwrap();
-    assert_eq!(way, Way::On);
+    let (way, back) = hop.forward(false, message).unwrap();
+    assert_eq!(way, ForwardDecision::Forward);
     assert_eq!(packet::addresses(&back).unwrap().1.to_string(), "10.1.1.2");
     assert_eq!(back[28 + 12..28 + 24], sent[12..24], "addresses and ports as they were sent");
 }
 
 #[test]
 fn an_expired_nat_entry_needs_a_new_syn() {
-    let mut hop = hop(&[rule(Packets::ALL, Treatment::TranslateFor(800))]);
+    let mut hop = hop(&[rule(PacketMatch::ALL, PacketAction::TranslateFor(800))]);
     let second = |ms| Instant::default() + Duration::from_millis(ms);
     let first = bytes(&segment(Flags::SYN, &[], b""));
     let later = bytes(&segment(Flags::ACK, &[], b"data"));
-    assert!(hop.pass(true, first.clone()).is_some());
+    assert!(hop.forward(true, first.clone()).is_some());
     hop.set_time(second(700));
-    assert!(hop.pass(true, later.clone()).is_some());
+    assert!(hop.forward(true, later.clone()).is_some());
     hop.set_time(second(1_600));
-    assert!(hop.pass(true, later.clone()).is_none(), "silent for 900 ms");
-    assert!(hop.pass(true, first).is_some());
-    assert!(hop.pass(true, later).is_some());
+    assert!(hop.forward(true, later.clone()).is_none(), "silent for 900 ms");
+    assert!(hop.forward(true, first).is_some());
+    assert!(hop.forward(true, later).is_some());
 }
 
 #[test]
 fn a_box_makes_a_backup_a_regular_subflow() {
-    let clear = [rule(Packets::of(Phase::Syn).with(Kind::Join), Treatment::ClearBackup)];
+    let clear = [rule(
+        PacketMatch::of(ConnectionPhase::Syn).with(MptcpOptionKind::Join),
+        PacketAction::ClearBackup,
+    )];
     let syn = MpJoin::Syn { backup: true, address_id: 2, token: 3, nonce: 4 };
     let sent = bytes(&segment(Flags::SYN, &[MptcpOption::Join(syn)], b""));
-    let (_, passed) = hop(&clear).pass(true, sent).unwrap();
+    let (_, passed) = hop(&clear).forward(true, sent).unwrap();
     assert_eq!(parsed(&passed).options.mptcp, [join()]);
 }
 
@@ -213,16 +227,16 @@ proptest::proptest! {
     #[test]
     fn no_packet_makes_a_router_panic(packet: Vec<u8>, up: bool, first in 0_u8..3) {
         let treatments = [
-            Treatment::Strip(Kind::Every),
-            Treatment::Rewrite,
-            Treatment::ClearBackup,
-            Treatment::Translate,
+            PacketAction::Strip(MptcpOptionKind::Every),
+            PacketAction::Rewrite,
+            PacketAction::ClearBackup,
+            PacketAction::Translate,
         ];
-        let rules = treatments.map(|treatment| rule(Packets::ALL, treatment));
+        let rules = treatments.map(|treatment| rule(PacketMatch::ALL, treatment));
         let mut packet = packet;
         if let Some(byte) = packet.first_mut() {
             *byte = [0x45, 0x60, *byte][usize::from(first)];
         }
-        let _ = hop(&rules).pass(up, packet); // must not panic
+        let _ = hop(&rules).forward(up, packet); // must not panic
     }
 }

@@ -6,36 +6,36 @@ use std::time::Duration;
 use towpath_mptcp::wire::Flags;
 use towpath_net::Instant;
 
-use super::packet::{self, Tcp};
+use super::packet::{self, TcpHeader};
 use crate::emulator::headers;
 
 /// The first port that is given out.
 const FIRST_PORT: u16 = 40_000;
 /// Where an IPv4 header has its addresses.
-const SOURCE: usize = 12;
-const DESTINATION: usize = 16;
+const SRC_OFFSET: usize = 12;
+const DST_OFFSET: usize = 16;
 /// Bytes of an ICMP message before what it quotes.
-const ICMP_HEADER: usize = 8;
+const ICMP_HEADER_BYTES: usize = 8;
 
 /// Address and port, as in a packet.
-type Inside = ([u8; 4], [u8; 2]);
+type InsideAddr = ([u8; 4], [u8; 2]);
 
 /// What an inside shows to the outside.
 #[derive(Debug)]
-pub(super) struct Translator {
+pub(super) struct Nat {
     outside: Ipv4Addr,
     /// The connection at index n has the port [`FIRST_PORT`] + n outside; and when it was last heard of.
-    known: Vec<(Inside, Instant)>,
+    known: Vec<(InsideAddr, Instant)>,
 }
 
-impl Translator {
+impl Nat {
     pub(super) const fn new(outside: Ipv4Addr) -> Self {
         Self { outside, known: Vec::new() }
     }
 
     /// Translates a packet; `false` if it has no business here, such as that of a connection that has
     /// been idle for too long. IPv6 passes as it is.
-    pub(super) fn pass(
+    pub(super) fn translate(
         &mut self,
         up: bool,
         packet: &mut [u8],
@@ -47,7 +47,7 @@ impl Translator {
         if let Some((_, message)) = packet::icmp(packet) {
             return if up { false } else { self.message(packet, message) };
         }
-        let Some(tcp) = Tcp::parse(packet) else { return false };
+        let Some(tcp) = TcpHeader::parse(packet) else { return false };
         let begins = tcp.has(Flags::SYN) && !tcp.has(Flags::ACK);
         let awake = |heard: Instant| now.saturating_since(heard) <= idle;
         let done = if up {
@@ -56,8 +56,8 @@ impl Translator {
             self.inwards(packet, now, awake)
         };
         if done.is_some() {
-            headers::seal_v4(packet);
-            headers::seal_tcp(packet);
+            headers::update_ipv4_checksum(packet);
+            headers::update_tcp_checksum(packet);
         }
         done.is_some()
     }
@@ -69,15 +69,15 @@ impl Translator {
         passes: impl Fn(Instant) -> bool,
     ) -> Option<()> {
         let ports = ip_bytes(packet)?;
-        let inside = (read(packet, SOURCE)?, read(packet, ports)?);
+        let inside = (read(packet, SRC_OFFSET)?, read(packet, ports)?);
         let known = self.known.iter().position(|(known, _)| *known == inside);
         let index = known.unwrap_or_else(|| {
             self.known.push((inside, now));
             self.known.len() - 1
         });
-        self.hear(index, now, passes)?;
+        self.refresh(index, now, passes)?;
         let port = FIRST_PORT.checked_add(u16::try_from(index).ok()?)?;
-        write(packet, SOURCE, self.outside.octets())?;
+        write(packet, SRC_OFFSET, self.outside.octets())?;
         write(packet, ports, port.to_be_bytes())
     }
 
@@ -90,13 +90,13 @@ impl Translator {
         let port = ip_bytes(packet)? + 2;
         let outside = read(packet, port)?;
         let (address, own) = self.inside(outside)?;
-        self.hear(index(outside)?, now, passes)?;
-        write(packet, DESTINATION, address)?;
+        self.refresh(index(outside)?, now, passes)?;
+        write(packet, DST_OFFSET, address)?;
         write(packet, port, own)
     }
 
     /// Something passes, if what was heard last still lets it.
-    fn hear(&mut self, at: usize, now: Instant, passes: impl Fn(Instant) -> bool) -> Option<()> {
+    fn refresh(&mut self, at: usize, now: Instant, passes: impl Fn(Instant) -> bool) -> Option<()> {
         let (_, heard) = self.known.get_mut(at)?;
         passes(*heard).then(|| *heard = now)
     }
@@ -104,14 +104,14 @@ impl Translator {
     /// A message about a packet that was translated on its way out: so is what it quotes.
     fn message(&self, packet: &mut [u8], message: usize) -> bool {
         let translated = (|| {
-            let quoted = message + ICMP_HEADER;
+            let quoted = message + ICMP_HEADER_BYTES;
             let port = quoted + ip_bytes(packet.get(quoted..)?)?;
             let (address, own) = self.inside(read(packet, port)?)?;
             write(packet, port, own)?;
-            write(packet, quoted + SOURCE, address)?;
-            headers::seal_v4(packet.get_mut(quoted..)?);
-            write(packet, DESTINATION, address)?;
-            headers::seal_v4(packet);
+            write(packet, quoted + SRC_OFFSET, address)?;
+            headers::update_ipv4_checksum(packet.get_mut(quoted..)?);
+            write(packet, DST_OFFSET, address)?;
+            headers::update_ipv4_checksum(packet);
             write(packet, message + 2, [0; 2])?;
             headers::complete_checksum(packet, message, 2);
             Some(())
@@ -119,7 +119,7 @@ impl Translator {
         translated.is_some()
     }
 
-    fn inside(&self, outside: [u8; 2]) -> Option<Inside> {
+    fn inside(&self, outside: [u8; 2]) -> Option<InsideAddr> {
         self.known.get(index(outside)?).map(|(inside, _)| *inside)
     }
 }

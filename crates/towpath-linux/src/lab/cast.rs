@@ -16,129 +16,130 @@ use std::time::Duration;
 use towpath_measure::scenario::Scenario;
 use towpath_net::Instant;
 
-use super::end::{End, Fate};
+use super::end::{LabOutcome, ProgramOutcome};
 use super::output::Printers;
-use super::ready::Sockets;
+use super::ready::OpenSockets;
 use super::waiting::{self, Processes};
-use super::{LabError, Program, Roles, Said, environment};
+use super::{LabError, LabMessage, Program, Roles, environment};
 use crate::clock::Clock;
 use crate::namespace::Namespace;
-use crate::network::{HostSpace, Network};
+use crate::network::{EmulatedNetwork, HostNamespace};
 use crate::sys::signal::{send_signal, signal_group};
-use crate::traffic::Outcome;
+use crate::traffic::FlowOutcome;
 use crate::{interrupt, program};
 
 /// How often programs are looked at.
-const LOOK: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// How often it is looked whether they do anything.
-const GLANCE: Duration = Duration::from_millis(250);
+const ACTIVITY_POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// A program that has opened no socket by then is not waited for.
-const READY: Duration = Duration::from_secs(5);
+const READY_TIMEOUT: Duration = Duration::from_secs(5);
 /// So long nobody does anything but wait for others before the lab ends,
-const IDLE: Duration = Duration::from_secs(5);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 /// and so long where one has failed.
-const IDLE_AFTER_FAILURE: Duration = Duration::from_millis(500);
+const FAILED_IDLE_TIMEOUT: Duration = Duration::from_millis(500);
 /// Beyond a round trip, so much time has a program to end by itself when the last one has.
-const GRACE: Duration = Duration::from_millis(300);
+const EXIT_GRACE: Duration = Duration::from_millis(300);
 /// From a polite request to end until it is no request any more.
-const POLITE: Duration = Duration::from_secs(2);
+const TERMINATE_TIMEOUT: Duration = Duration::from_secs(2);
 /// What was printed before the end is still shown.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+const OUTPUT_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The programs of a lab.
 #[derive(Debug)]
-pub(crate) struct Cast {
+pub(crate) struct LabPrograms {
     programs: Vec<Program>,
     labels: Vec<String>,
     roles: Roles,
     /// For the environment of every program.
-    more: Vec<(String, String)>,
-    state: Mutex<State>,
-    grace: Duration,
+    extra_env: Vec<(String, String)>,
+    state: Mutex<LabState>,
+    exit_grace: Duration,
 }
 
 #[derive(Debug)]
-struct State {
+struct LabState {
     printers: Printers,
     /// Those that were started before the last one.
-    others: Vec<Beside>,
+    others: Vec<BackgroundProgram>,
     /// What became of the lab.
-    ended: Option<Result<End, LabError>>,
+    outcome: Option<Result<LabOutcome, LabError>>,
 }
 
 /// A program that runs beside the last one.
 #[derive(Debug)]
-struct Beside {
+struct BackgroundProgram {
     /// `None` of one that has gone into the background.
     child: Option<Child>,
-    fate: Fate,
+    outcome: ProgramOutcome,
 }
 
-impl Cast {
+impl LabPrograms {
     pub(super) fn new(
         programs: Vec<Program>,
         scenario: &Scenario,
         roles: Roles,
-        more: Vec<(String, String)>,
+        extra_env: Vec<(String, String)>,
     ) -> Self {
         let round_trips = scenario.paths.iter().map(|p| p.up.delay.base + p.down.delay.base);
-        let state = State { printers: Printers::new(), others: Vec::new(), ended: None };
+        let state = LabState { printers: Printers::new(), others: Vec::new(), outcome: None };
         Self {
             labels: labels(&programs, scenario),
             programs,
             roles,
-            more,
+            extra_env,
             state: Mutex::new(state),
-            grace: round_trips.max().unwrap_or_default() + GRACE,
+            exit_grace: round_trips.max().unwrap_or_default() + EXIT_GRACE,
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, LabState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Starts all but the last program, one after the other. Returns the exit status of one that
     /// failed before the next could start, or of an interrupt.
-    pub(super) fn begin(
+    pub(super) fn start_others(
         &self,
-        network: &Network,
-        say: &mut dyn FnMut(Said<'_>),
+        network: &EmulatedNetwork,
+        say: &mut dyn FnMut(LabMessage<'_>),
     ) -> Result<Option<ExitStatus>, LabError> {
         let others = self.programs.len().saturating_sub(1);
         for (program, label) in self.programs.iter().zip(&self.labels).take(others) {
             let space = network.hosts.get(program.host).ok_or(LabError::Host)?;
-            let before = Before::of(space);
+            let before = ReadinessBaseline::of(space);
             let mut child = self.spawn(network, program, label, false)?;
-            let outcome = wait_until_ready(&mut child, space, &before).map_err(program.failed())?;
-            let shown = named(program, network);
+            let outcome =
+                wait_until_ready(&mut child, space, &before).map_err(program.io_error())?;
+            let shown = program_label(program, network);
             let keep = |child, listens, status| {
-                let fate = Fate { shown: shown.clone(), listens, status };
-                self.state().others.push(Beside { child, fate });
+                let fate = ProgramOutcome { label: shown.clone(), listens, status };
+                self.state().others.push(BackgroundProgram { child, outcome: fate });
             };
             match outcome {
                 Readiness::Ready { listens } => keep(Some(child), listens, None),
-                Readiness::Late => {
-                    say(Said::Note(&format!(
-                        "{shown} has opened no socket for {READY:?}; the next one starts"
+                Readiness::TimedOut => {
+                    say(LabMessage::Note(&format!(
+                        "{shown} has opened no socket for {READY_TIMEOUT:?}; the next one starts"
                     )));
                     keep(Some(child), false, None);
                 }
                 Readiness::Background { listens } => keep(None, listens, None),
                 Readiness::Ended(status) if status.success() => keep(None, false, Some(status)),
                 Readiness::Ended(status) => {
-                    say(Said::Note(&format!(
+                    say(LabMessage::Note(&format!(
                         "{shown} ended with {status} before the next one could start"
                     )));
-                    say(Said::Hint(
+                    say(LabMessage::Hint(
                         "programs start in the order of the command line, servers first; write \
                          `|| true` behind a command whose failure does not matter",
                     ));
-                    self.end_others();
+                    self.stop_others();
                     return Ok(Some(status));
                 }
                 Readiness::Interrupted => {
                     keep(Some(child), false, None);
-                    self.end_others();
+                    self.stop_others();
                     return Ok(Some(ExitStatus::from_raw(libc::SIGINT)));
                 }
             }
@@ -147,103 +148,108 @@ impl Cast {
     }
 
     /// Runs the last program to its end, then ends the others. Blocks.
-    pub(crate) fn lead(&self, network: &Network) -> Outcome {
+    pub(crate) fn run_to_end(&self, network: &EmulatedNetwork) -> FlowOutcome {
         let ended = self.run_last(network);
         let failure = match &ended {
             Ok(end) => end.failure.clone(),
             Err(error) => Some(error.to_string()),
         };
-        self.state().ended = Some(ended);
-        self.end_others();
-        Outcome { failure, ..Outcome::default() }
+        self.state().outcome = Some(ended);
+        self.stop_others();
+        FlowOutcome { failure, ..FlowOutcome::default() }
     }
 
-    fn run_last(&self, network: &Network) -> Result<End, LabError> {
+    fn run_last(&self, network: &EmulatedNetwork) -> Result<LabOutcome, LabError> {
         let (Some(last), Some(label)) = (self.programs.last(), self.labels.last()) else {
             return Err(LabError::Host);
         };
-        if interrupt::seen() {
-            return Ok(End::interrupted());
+        if interrupt::is_interrupted() {
+            return Ok(LabOutcome::interrupted());
         }
         let space = network.hosts.get(last.host).ok_or(LabError::Host)?;
-        let before = Sockets::of(&space.namespace);
-        let shown = named(last, network);
+        let before = OpenSockets::read(&space.namespace);
+        let shown = program_label(last, network);
         let mut child = self.spawn(network, last, label, true)?;
-        let mut course = Course::begin(network);
+        let mut course = ActivityMonitor::start(network);
         let mut ended = None;
         loop {
             if ended.is_none() {
-                ended = child.try_wait().map_err(last.failed())?;
+                ended = child.try_wait().map_err(last.io_error())?;
             }
-            let fates = self.fates();
+            let fates = self.poll_others();
             if let Some(status) = ended {
                 // A server that has gone into the background, and somebody who is to come to it.
                 let come = status.success()
                     && fates.iter().any(|fate| !fate.listens && fate.status.is_none())
-                    && Sockets::of(&space.namespace).listens_more_than(&before);
-                if !come || interrupt::seen() {
-                    return Ok(End::with_last(&shown, status, &fates));
+                    && OpenSockets::read(&space.namespace).has_new_listener_since(&before);
+                if !come || interrupt::is_interrupted() {
+                    return Ok(LabOutcome::after_last_program(&shown, status, &fates));
                 }
             }
             let shell = last.command.is_empty();
-            if let Some(end) = course.end(&shown, &fates).filter(|_| !shell) {
-                end_with_all_of_it(&mut child, &course.namespaces);
+            if let Some(end) = course.detect_end(&shown, &fates).filter(|_| !shell) {
+                terminate_all(&mut child, &course.namespaces);
                 return Ok(end);
             }
-            thread::sleep(if ended.is_some() { GLANCE } else { LOOK });
+            thread::sleep(if ended.is_some() { ACTIVITY_POLL_INTERVAL } else { POLL_INTERVAL });
         }
     }
 
     /// What has become of the others until now.
-    fn fates(&self) -> Vec<Fate> {
+    fn poll_others(&self) -> Vec<ProgramOutcome> {
         let mut state = self.state();
-        let look = |other: &mut Beside| {
-            let child = other.child.as_mut().filter(|_| other.fate.status.is_none());
+        let look = |other: &mut BackgroundProgram| {
+            let child = other.child.as_mut().filter(|_| other.outcome.status.is_none());
             let ended = child.and_then(|child| child.try_wait().ok().flatten());
-            other.fate.status = other.fate.status.or(ended);
-            other.fate.clone()
+            other.outcome.status = other.outcome.status.or(ended);
+            other.outcome.clone()
         };
         state.others.iter_mut().map(look).collect()
     }
 
     /// How the lab ended; what there is to say of it is said.
-    pub(super) fn ended(&self, say: &mut dyn FnMut(Said<'_>)) -> Result<ExitStatus, LabError> {
-        let ended = self.state().ended.take().unwrap_or(Err(LabError::Host))?;
-        if let Some((text, hint)) = &ended.told {
-            say(Said::Warning(text));
-            say(Said::Hint(hint));
+    pub(super) fn report_outcome(
+        &self,
+        say: &mut dyn FnMut(LabMessage<'_>),
+    ) -> Result<ExitStatus, LabError> {
+        let ended = self.state().outcome.take().unwrap_or(Err(LabError::Host))?;
+        if let Some((text, hint)) = &ended.warning {
+            say(LabMessage::Warning(text));
+            say(LabMessage::Hint(hint));
         }
         Ok(ended.status)
     }
 
     /// Waits a moment for those that end by themselves, asks the others to, and ends the rest.
-    fn end_others(&self) {
+    fn stop_others(&self) {
         let mut state = self.state();
         let others = std::mem::take(&mut state.others);
         let mut others: Vec<_> = others.into_iter().filter_map(|other| other.child).collect();
-        wait_for_all(&mut others, self.grace);
-        for (signal, patience) in [(libc::SIGTERM, POLITE), (libc::SIGKILL, POLITE)] {
+        wait_for_exit(&mut others, self.exit_grace);
+        for (signal, patience) in
+            [(libc::SIGTERM, TERMINATE_TIMEOUT), (libc::SIGKILL, TERMINATE_TIMEOUT)]
+        {
             for child in &others {
                 let _ = signal_group(child.id(), signal); // it may have exited
             }
-            wait_for_all(&mut others, patience);
+            wait_for_exit(&mut others, patience);
         }
-        state.printers.finish(LAST_WORDS);
+        state.printers.finish(OUTPUT_DRAIN_TIMEOUT);
     }
 
     fn spawn(
         &self,
-        network: &Network,
+        network: &EmulatedNetwork,
         program: &Program,
         label: &str,
         leads: bool,
     ) -> Result<Child, LabError> {
         let space = network.hosts.get(program.host).ok_or(LabError::Host)?;
-        let (name, arguments) = program.words();
+        let (name, arguments) = program.argv();
         let mut command = Command::new(name);
         command.args(arguments);
         command.envs(environment(&network.scenario, program.host, self.roles));
-        command.envs(self.more.iter().map(|(name, value)| (name, value)));
+        command.envs(self.extra_env.iter().map(|(name, value)| (name, value)));
         if !leads {
             command.stdin(Stdio::null()).process_group(0);
         }
@@ -251,7 +257,8 @@ impl Cast {
         if labelled {
             command.stdout(Stdio::piped()).stderr(Stdio::piped());
         }
-        let mut child = program::start(&space.namespace, &mut command).map_err(program.failed())?;
+        let mut child =
+            program::start(&space.namespace, &mut command).map_err(program.io_error())?;
         let state = self.state();
         let printed = [
             child.stdout.take().map(|out| {
@@ -263,81 +270,89 @@ impl Cast {
                 state.printers.add(label.to_owned(), err, to)
             }),
         ];
-        printed.into_iter().flatten().collect::<io::Result<()>>().map_err(program.failed())?;
+        printed.into_iter().flatten().collect::<io::Result<()>>().map_err(program.io_error())?;
         Ok(child)
     }
 }
 
 /// Whether anything still happens in a lab.
-struct Course<'a> {
+struct ActivityMonitor<'a> {
     clock: Clock,
     namespaces: Vec<&'a Namespace>,
-    next: Instant,
-    sent: u64,
+    next_check: Instant,
+    sent_packets: u64,
     /// Since when nobody has sent anything.
-    quiet: Instant,
+    quiet_since: Instant,
     /// When a server was found dead.
-    dead: Option<Instant>,
+    server_failed_at: Option<Instant>,
 }
 
-impl<'a> Course<'a> {
-    fn begin(network: &'a Network) -> Self {
+impl<'a> ActivityMonitor<'a> {
+    fn start(network: &'a EmulatedNetwork) -> Self {
         let clock = Clock::start();
         let namespaces = network.hosts.iter().map(|host| &host.namespace).collect();
-        Self { clock, namespaces, next: clock.now(), sent: 0, quiet: clock.now(), dead: None }
+        Self {
+            clock,
+            namespaces,
+            next_check: clock.now(),
+            sent_packets: 0,
+            quiet_since: clock.now(),
+            server_failed_at: None,
+        }
     }
 
     /// The end of a lab in which nothing more can happen.
-    fn end(&mut self, last: &str, fates: &[Fate]) -> Option<End> {
+    fn detect_end(&mut self, last: &str, fates: &[ProgramOutcome]) -> Option<LabOutcome> {
         let now = self.clock.now();
-        if now < self.next {
+        if now < self.next_check {
             return None;
         }
-        self.next = now + GLANCE;
-        if fates.iter().any(Fate::is_dead_server) {
-            let dead = *self.dead.get_or_insert(now);
-            if now >= dead + POLITE {
-                return End::without_server(last, fates);
+        self.next_check = now + ACTIVITY_POLL_INTERVAL;
+        if fates.iter().any(ProgramOutcome::is_failed_server) {
+            let dead = *self.server_failed_at.get_or_insert(now);
+            if now >= dead + TERMINATE_TIMEOUT {
+                return LabOutcome::server_failed(last, fates);
             }
         }
-        let sent = waiting::sent(&self.namespaces);
-        if sent != self.sent {
-            (self.sent, self.quiet) = (sent, now);
+        let sent = waiting::sent_packets(&self.namespaces);
+        if sent != self.sent_packets {
+            (self.sent_packets, self.quiet_since) = (sent, now);
         }
         let failed = fates.iter().any(|fate| fate.status.is_some_and(|status| !status.success()));
-        let patience = if failed { IDLE_AFTER_FAILURE } else { IDLE };
-        let idle = now >= self.quiet + patience && waiting::nobody_acts(&self.namespaces);
-        idle.then(|| End::idle(last, fates))
+        let patience = if failed { FAILED_IDLE_TIMEOUT } else { IDLE_TIMEOUT };
+        let idle =
+            now >= self.quiet_since + patience && waiting::all_processes_wait(&self.namespaces);
+        idle.then(|| LabOutcome::idle(last, fates))
     }
 }
 
 /// Ends a program of which nothing more is to come, with all that runs on the hosts.
-fn end_with_all_of_it(child: &mut Child, namespaces: &[&Namespace]) {
+fn terminate_all(child: &mut Child, namespaces: &[&Namespace]) {
     for signal in [libc::SIGTERM, libc::SIGKILL] {
-        let all = Processes::of_all(namespaces.iter().copied());
+        let all = Processes::on_hosts(namespaces.iter().copied());
         // Where /proc is another's, its numbers are, too.
         let own = std::fs::read_link("/proc/self").ok();
         let ours =
             own.is_some_and(|own| own.as_os_str() == std::process::id().to_string().as_str());
-        let ids = all.ids().into_iter().filter_map(|id| id.parse().ok()).filter(|_| ours);
+        let ids = all.pids().into_iter().filter_map(|id| id.parse().ok()).filter(|_| ours);
         for id in ids.chain([child.id()]) {
             let _ = send_signal(id, signal); // it may have exited
         }
         let clock = Clock::start();
-        let deadline = clock.now() + POLITE;
+        let deadline = clock.now() + TERMINATE_TIMEOUT;
         while clock.now() < deadline {
             if !matches!(child.try_wait(), Ok(None)) {
                 return;
             }
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 }
 
 /// A program and its host, for people.
-fn named(program: &Program, network: &Network) -> String {
+fn program_label(program: &Program, network: &EmulatedNetwork) -> String {
     let host = network.hosts.get(program.host).map_or("?", |host| host.name.as_str());
-    format!("`{}` on {host}", program.shown())
+    format!("`{}` on {host}", program.command_line())
 }
 
 /// How far a program is.
@@ -346,7 +361,7 @@ enum Readiness {
         listens: bool,
     },
     /// It has opened nothing for a while.
-    Late,
+    TimedOut,
     /// It has left processes that do its work.
     Background {
         listens: bool,
@@ -356,57 +371,57 @@ enum Readiness {
 }
 
 /// What was on a host before a program began.
-struct Before {
-    sockets: Sockets,
+struct ReadinessBaseline {
+    sockets: OpenSockets,
     processes: BTreeSet<String>,
 }
 
-impl Before {
-    fn of(space: &HostSpace) -> Self {
-        let processes = Processes::of(&space.namespace).ids();
-        Self { sockets: Sockets::of(&space.namespace), processes }
+impl ReadinessBaseline {
+    fn of(space: &HostNamespace) -> Self {
+        let processes = Processes::on_host(&space.namespace).pids();
+        Self { sockets: OpenSockets::read(&space.namespace), processes }
     }
 }
 
 fn wait_until_ready(
     child: &mut Child,
-    space: &HostSpace,
-    before: &Before,
+    space: &HostNamespace,
+    before: &ReadinessBaseline,
 ) -> io::Result<Readiness> {
     let clock = Clock::start();
-    let deadline = clock.now() + READY;
+    let deadline = clock.now() + READY_TIMEOUT;
     loop {
         // In this order: one that ends now has opened its socket before.
         let ended = child.try_wait()?;
-        let sockets = Sockets::of(&space.namespace);
-        let opened = sockets.has_more_than(&before.sockets);
-        let listens = sockets.listens_more_than(&before.sockets);
+        let sockets = OpenSockets::read(&space.namespace);
+        let opened = sockets.has_new_since(&before.sockets);
+        let listens = sockets.has_new_listener_since(&before.sockets);
         match ended {
             None if opened => return Ok(Readiness::Ready { listens }),
             Some(status) if !status.success() => return Ok(Readiness::Ended(status)),
             Some(_) if listens => return Ok(Readiness::Background { listens }),
             Some(status) => {
                 // A daemon's parent may end before the daemon listens.
-                let left = Processes::of(&space.namespace).ids();
+                let left = Processes::on_host(&space.namespace).pids();
                 if left.is_subset(&before.processes) {
                     return Ok(Readiness::Ended(status));
                 }
             }
             None => {}
         }
-        if interrupt::seen() {
+        if interrupt::is_interrupted() {
             return Ok(Readiness::Interrupted);
         }
         if clock.now() >= deadline {
             let background = Readiness::Background { listens };
-            return Ok(if ended.is_some() { background } else { Readiness::Late });
+            return Ok(if ended.is_some() { background } else { Readiness::TimedOut });
         }
-        thread::sleep(LOOK);
+        thread::sleep(POLL_INTERVAL);
     }
 }
 
 /// Waits until all have ended, but no longer than `patience`; those that have are taken out.
-fn wait_for_all(children: &mut Vec<Child>, patience: Duration) {
+fn wait_for_exit(children: &mut Vec<Child>, patience: Duration) {
     let clock = Clock::start();
     let deadline = clock.now() + patience;
     loop {
@@ -415,7 +430,7 @@ fn wait_for_all(children: &mut Vec<Child>, patience: Duration) {
         if children.is_empty() || clock.now() >= deadline {
             return;
         }
-        thread::sleep(LOOK);
+        thread::sleep(POLL_INTERVAL);
     }
 }
 

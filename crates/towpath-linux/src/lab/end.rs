@@ -5,9 +5,9 @@ use std::process::ExitStatus;
 
 /// What became of a program beside the last one.
 #[derive(Debug, Clone)]
-pub(super) struct Fate {
+pub(super) struct ProgramOutcome {
     /// The program as it was typed, and its host.
-    pub(super) shown: String,
+    pub(super) label: String,
     /// It has opened a port for others.
     pub(super) listens: bool,
     /// How it ended, if it has.
@@ -16,89 +16,93 @@ pub(super) struct Fate {
 
 /// The end of a lab.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct End {
+pub(super) struct LabOutcome {
     /// The lab's own exit status.
     pub(super) status: ExitStatus,
     /// Why what was run has failed.
     pub(super) failure: Option<String>,
     /// What to tell, and a way out.
-    pub(super) told: Option<(String, String)>,
+    pub(super) warning: Option<(String, String)>,
 }
 
 /// The programs are started in turn, and the last one ends the lab.
-const ORDER: &str = "programs start in the order of the command line: servers first, and last what \
+const ORDER_HINT: &str = "programs start in the order of the command line: servers first, and last what \
                      ends the lab";
 
-impl Fate {
-    fn failed(&self) -> Option<ExitStatus> {
+impl ProgramOutcome {
+    fn failure_status(&self) -> Option<ExitStatus> {
         self.status.filter(|status| !status.success())
     }
 
     /// A server that ends badly when its client has gone says nothing of what was run.
     fn failed_client(&self) -> Option<(&str, ExitStatus)> {
-        let status = self.failed().filter(|_| !self.listens)?;
-        Some((&self.shown, status))
+        let status = self.failure_status().filter(|_| !self.listens)?;
+        Some((&self.label, status))
     }
 
     /// A server that ended badly.
-    pub(super) fn is_dead_server(&self) -> bool {
-        self.listens && self.failed().is_some()
+    pub(super) fn is_failed_server(&self) -> bool {
+        self.listens && self.failure_status().is_some()
     }
 }
 
-impl End {
+impl LabOutcome {
     /// Ctrl-C before the last program.
     pub(super) fn interrupted() -> Self {
         let failure = Some("interrupted".to_owned());
-        Self { status: ExitStatus::from_raw(libc::SIGINT), failure, told: None }
+        Self { status: ExitStatus::from_raw(libc::SIGINT), failure, warning: None }
     }
 
     /// The last program has ended.
-    pub(super) fn with_last(last: &str, status: ExitStatus, others: &[Fate]) -> Self {
-        let failed = others.iter().find_map(Fate::failed_client);
+    pub(super) fn after_last_program(
+        last: &str,
+        status: ExitStatus,
+        others: &[ProgramOutcome],
+    ) -> Self {
+        let failed = others.iter().find_map(ProgramOutcome::failed_client);
         match failed {
             Some((shown, of_client)) if status.success() => {
                 let hint = "its exit code is the lab's; write `|| true` behind a command whose \
                             failure does not matter";
                 Self::failed(of_client, format!("{shown} ended with {of_client}"), hint)
             }
-            None if status.success() => Self { status, failure: None, told: None },
+            None if status.success() => Self { status, failure: None, warning: None },
             _ => {
                 let text = format!("{last} ended with {status}");
                 let alone = others.is_empty() || others.iter().any(|other| other.listens);
                 let none = || {
                     let text = format!("{text}, and no program before it listened");
-                    (text, ORDER.to_owned())
+                    (text, ORDER_HINT.to_owned())
                 };
                 let told = (!alone && status.code().is_some()).then(none);
-                Self { status, failure: Some(text), told }
+                Self { status, failure: Some(text), warning: told }
             }
         }
     }
 
     /// A server has ended badly, and the last program has not noticed for a while.
-    pub(super) fn without_server(last: &str, others: &[Fate]) -> Option<Self> {
-        let server = others.iter().find(|other| other.is_dead_server())?;
-        let status = server.failed()?;
-        let text = format!("{} ended with {status} while {last} still ran", server.shown);
+    pub(super) fn server_failed(last: &str, others: &[ProgramOutcome]) -> Option<Self> {
+        let server = others.iter().find(|other| other.is_failed_server())?;
+        let status = server.failure_status()?;
+        let text = format!("{} ended with {status} while {last} still ran", server.label);
         Some(Self::failed(status, text, "what it printed may say why"))
     }
 
     /// Whoever is left only waits for others to come.
-    pub(super) fn idle(last: &str, others: &[Fate]) -> Self {
-        if let Some((shown, status)) = others.iter().find_map(Fate::failed_client) {
+    pub(super) fn idle(last: &str, others: &[ProgramOutcome]) -> Self {
+        if let Some((shown, status)) = others.iter().find_map(ProgramOutcome::failed_client) {
             let text = format!("{shown} ended with {status}, and {last} waits for nobody");
-            return Self::failed(status, text, ORDER);
+            return Self::failed(status, text, ORDER_HINT);
         }
-        let over = |other: &&Fate| other.status.is_some();
+        let over = |other: &&ProgramOutcome| other.status.is_some();
         if others.iter().any(|other| over(&other)) {
             let left = others.iter().all(|other| over(&other));
             let others = if left { "all others have ended" } else { "nobody is left that acts" };
             let text = format!("{others}, and {last} only waits: the lab ends");
             let status = ExitStatus::from_raw(0);
-            return Self { status, failure: None, told: Some((text, ORDER.to_owned())) };
+            return Self { status, failure: None, warning: Some((text, ORDER_HINT.to_owned())) };
         }
-        let names: Vec<_> = others.iter().map(|other| other.shown.as_str()).chain([last]).collect();
+        let names: Vec<_> = others.iter().map(|other| other.label.as_str()).chain([last]).collect();
         let wait = if names.len() == 1 { "only waits" } else { "only wait" };
         let text = format!("{} {wait} for others to come, and there are none", names.join(" and "));
         let hint = "add a client: a further `--on HOST COMMAND`; `-- sleep 600` keeps a lab open";
@@ -106,8 +110,8 @@ impl End {
     }
 
     fn failed(status: ExitStatus, text: String, hint: &str) -> Self {
-        let told = Some((text.clone(), hint.to_owned()));
-        Self { status, failure: Some(text), told }
+        let warning = Some((text.clone(), hint.to_owned()));
+        Self { status, failure: Some(text), warning }
     }
 }
 
@@ -119,48 +123,52 @@ mod tests {
         ExitStatus::from_raw(code << 8)
     }
 
-    fn client(code: Option<i32>) -> Fate {
-        Fate { shown: "`c` on left".into(), listens: false, status: code.map(exit) }
+    fn client(code: Option<i32>) -> ProgramOutcome {
+        ProgramOutcome { label: "`c` on left".into(), listens: false, status: code.map(exit) }
     }
 
-    fn server(code: Option<i32>) -> Fate {
-        Fate { shown: "`s` on right".into(), listens: true, status: code.map(exit) }
+    fn server(code: Option<i32>) -> ProgramOutcome {
+        ProgramOutcome { label: "`s` on right".into(), listens: true, status: code.map(exit) }
     }
 
     #[test]
     fn the_last_ones_code_is_the_labs_unless_only_a_client_before_it_failed() {
-        let code = |status, others: &[Fate]| End::with_last("`l`", status, others).status.code();
+        let code = |status, others: &[ProgramOutcome]| {
+            LabOutcome::after_last_program("`l`", status, others).status.code()
+        };
         assert_eq!(code(exit(0), &[server(None), client(Some(0))]), Some(0));
         assert_eq!(code(exit(7), &[server(None), client(Some(3))]), Some(7));
         assert_eq!(code(exit(0), &[server(None), client(Some(3))]), Some(3));
         // Its client has left it; that is no failure of what was run.
         assert_eq!(code(exit(0), &[server(Some(1))]), Some(0));
-        let told = |others: &[Fate]| End::with_last("`l`", exit(7), others).told;
+        let told = |others: &[ProgramOutcome]| {
+            LabOutcome::after_last_program("`l`", exit(7), others).warning
+        };
         assert!(told(&[client(Some(0))]).unwrap().0.contains("no program before it listened"));
         assert_eq!((told(&[server(None)]), told(&[])), (None, None));
     }
 
     #[test]
     fn a_server_without_clients_left_ends_the_lab_with_their_status() {
-        let end = |others: &[Fate]| End::idle("`l` on right", others);
+        let end = |others: &[ProgramOutcome]| LabOutcome::idle("`l` on right", others);
         let failed = end(&[client(Some(1))]);
         assert_eq!(failed.status.code(), Some(1));
         assert_eq!(
-            failed.told.unwrap().0,
+            failed.warning.unwrap().0,
             "`c` on left ended with exit status: 1, and `l` on right waits for nobody"
         );
         assert_eq!(
             (end(&[client(Some(0))]).status.code(), end(&[]).status.code()),
             (Some(0), Some(1))
         );
-        let both = end(&[server(None)]).told.unwrap().0;
+        let both = end(&[server(None)]).warning.unwrap().0;
         assert!(both.starts_with("`s` on right and `l` on right only wait for others"), "{both}");
     }
 
     #[test]
     fn a_server_that_dies_is_named_with_its_code() {
-        assert_eq!(End::without_server("`l`", &[server(Some(0)), client(Some(1))]), None);
-        let end = End::without_server("`l`", &[server(Some(4))]).unwrap();
+        assert_eq!(LabOutcome::server_failed("`l`", &[server(Some(0)), client(Some(1))]), None);
+        let end = LabOutcome::server_failed("`l`", &[server(Some(4))]).unwrap();
         assert_eq!(end.status.code(), Some(4));
         assert_eq!(
             end.failure.unwrap(),

@@ -22,23 +22,23 @@ use towpath_measure::scenario::{Family, Flow, Host, Pattern, Scenario, Transport
 use crate::clock::Clock;
 use crate::namespace::Namespace;
 use crate::network::address::address;
-use crate::network::{self, Backend, Network, NetworkError, end_of};
-use crate::pace::Pace;
+use crate::network::{self, Backend, EmulatedNetwork, NetworkError, end_of};
+use crate::pace::RunClock;
 use crate::program::environment;
-use crate::run::{Job, Pcap, RunError};
+use crate::run::{PcapOptions, RunError, RunJob};
 use crate::sandbox::{self, EmulatorThread};
 use crate::stack::plan;
-use crate::traffic::Stage;
+use crate::traffic::TrafficContext;
 use crate::{interrupt, program, run};
 
-pub(crate) use cast::Cast;
+pub(crate) use cast::LabPrograms;
 
 /// A lab goes on for as long as its last program; a week is longer than any.
-const LONGEST: Duration = Duration::from_secs(7 * 24 * 3_600);
+const MAX_LAB_DURATION: Duration = Duration::from_secs(7 * 24 * 3_600);
 
 /// What to run, and where.
 #[derive(Debug, Clone)]
-pub struct Lab {
+pub struct LabJob {
     /// The scenario.
     pub scenario: Arc<Scenario>,
     /// What is run, in this order; a shell on the first host when empty.
@@ -46,7 +46,7 @@ pub struct Lab {
     /// Back-end; the best that works when `None`.
     pub backend: Option<Backend>,
     /// Whether the packets are captured.
-    pub pcap: Option<Pcap>,
+    pub pcap: Option<PcapOptions>,
 }
 
 /// A program of a lab.
@@ -88,7 +88,7 @@ impl Roles {
 }
 
 impl Program {
-    fn words(&self) -> (OsString, &[OsString]) {
+    fn argv(&self) -> (OsString, &[OsString]) {
         let shell = || std::env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into());
         match self.command.split_first() {
             Some((name, arguments)) => (name.clone(), arguments),
@@ -97,7 +97,7 @@ impl Program {
     }
 
     /// As it was typed.
-    fn shown(&self) -> String {
+    fn command_line(&self) -> String {
         let words: Vec<_> = self.command.iter().map(|word| word.to_string_lossy()).collect();
         match words.as_slice() {
             [] => "the shell".to_owned(),
@@ -106,15 +106,15 @@ impl Program {
         }
     }
 
-    fn failed(&self) -> impl Fn(io::Error) -> LabError + use<> {
-        let program = self.words().0.to_string_lossy().into_owned();
+    fn io_error(&self) -> impl Fn(io::Error) -> LabError + use<> {
+        let program = self.argv().0.to_string_lossy().into_owned();
         move |source| LabError::Program { program: program.clone(), source }
     }
 }
 
 /// What a lab has to tell before its program runs, and after.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Said<'a> {
+pub enum LabMessage<'a> {
     /// What is where, several lines.
     Map(&'a str),
     /// How it goes on.
@@ -190,8 +190,8 @@ impl LabError {
 }
 
 /// Runs a program (a shell when there is none) on another host of the lab that this process is in.
-pub fn on(host: &str, command: &[OsString]) -> Result<ExitStatus, LabError> {
-    let places = std::env::var(program::LAB).map_err(|_| LabError::NoLab)?;
+pub fn run_on_host(host: &str, command: &[OsString]) -> Result<ExitStatus, LabError> {
+    let places = std::env::var(program::LAB_ENV).map_err(|_| LabError::NoLab)?;
     let places: Vec<_> = places.split(' ').filter_map(|place| place.split_once('=')).collect();
     let place = places.iter().find(|(name, _)| *name == host);
     let Some((name, place)) = place else {
@@ -201,35 +201,35 @@ pub fn on(host: &str, command: &[OsString]) -> Result<ExitStatus, LabError> {
     let enter = |source| LabError::Enter { name: (*name).to_owned(), source };
     let namespace = Namespace::open(place.as_ref()).map_err(enter)?;
     let own = Program { host: 0, command: command.to_vec() };
-    let (words, arguments) = own.words();
+    let (words, arguments) = own.argv();
     let mut command = Command::new(words);
     command.args(arguments).env("TOWPATH_HOST", host);
     // From there, the other host is this one.
     let here = std::env::var("TOWPATH_HOST").unwrap_or_default();
-    let other = std::env::var(format!("TOWPATH_{}", program::shout(&here)));
+    let other = std::env::var(format!("TOWPATH_{}", program::env_name(&here)));
     command.env("TOWPATH_TO", other.unwrap_or_default());
-    interrupt::leave_to_children();
+    interrupt::ignore();
     let mut child = program::start(&namespace, &mut command).map_err(|source| {
         // What is refused is either the namespace or the program.
         match source.raw_os_error() {
             Some(libc::EPERM) => LabError::Enter { name: host.to_owned(), source },
-            _ => own.failed()(source),
+            _ => own.io_error()(source),
         }
     })?;
-    sandbox::wait(&mut child).map_err(own.failed())
+    sandbox::wait(&mut child).map_err(own.io_error())
 }
 
 /// Takes the records of a lab.
-pub type Writer<'a> = &'a mut dyn FnMut(&Record) -> io::Result<()>;
+pub type RecordWriter<'a> = &'a mut dyn FnMut(&Record) -> io::Result<()>;
 
 /// Makes the network, says what is where by `say`, runs the programs and waits for the last one. With
 /// a command, the timeline starts with the last one; a shell gets a network that stays as it is.
 /// What connections and links did is written to `write`, if there is one.
-pub fn lab(
-    lab: &Lab,
+pub fn run_lab(
+    lab: &LabJob,
     thread: EmulatorThread,
-    say: &mut dyn FnMut(Said<'_>),
-    write: Option<Writer<'_>>,
+    say: &mut dyn FnMut(LabMessage<'_>),
+    write: Option<RecordWriter<'_>>,
 ) -> Result<ExitStatus, LabError> {
     let roles = Roles::of(&lab.scenario);
     let mut lab = lab.clone();
@@ -241,28 +241,28 @@ pub fn lab(
     }
     match lab.programs.as_slice() {
         // Ctrl-C is for the program; what it leaves is cleaned up when it has ended.
-        [_] => interrupt::leave_to_children(),
+        [_] => interrupt::ignore(),
         _ => interrupt::catch(),
     }
     let clock = Clock::start();
     let seed = lab.scenario.run.seed;
     let mut network = network::build(thread, &lab.scenario, clock, seed, lab.backend)?;
-    introduce(&lab, roles, &network, say);
+    announce(&lab, roles, &network, say);
     if write.is_none() && lab.pcap.is_none() && lab.programs.len() == 1 {
-        return alone(&lab, roles, network, say);
+        return run_single(&lab, roles, network, say);
     }
-    network.scenario = Arc::new(as_a_run(&lab, roles));
+    network.scenario = Arc::new(lab_scenario(&lab, roles));
     let more = program::lab_variables(&network);
     let shell = lab.programs.last().is_some_and(|program| program.command.is_empty());
-    let cast = Arc::new(Cast::new(lab.programs, &network.scenario, roles, more));
-    if let Some(status) = cast.begin(&network, say)? {
+    let cast = Arc::new(LabPrograms::new(lab.programs, &network.scenario, roles, more));
+    if let Some(status) = cast.start_others(&network, say)? {
         return Ok(status);
     }
     if shell {
         // Ctrl-C at its prompt is the shell's.
-        interrupt::leave_to_children();
+        interrupt::ignore();
     }
-    let job = Job {
+    let job = RunJob {
         scenario: Arc::clone(&network.scenario),
         transport: Transport::Tcp,
         repeat: 1,
@@ -272,12 +272,12 @@ pub fn lab(
     };
     let mut nobody = |_: &Record| Ok(());
     let write = write.unwrap_or(&mut nobody);
-    run::perform(&job, network, Some(Arc::clone(&cast)), write)?;
-    cast.ended(say)
+    run::run_in_network(&job, network, Some(Arc::clone(&cast)), write)?;
+    cast.report_outcome(say)
 }
 
 /// The scenario with the lab's last program as its only flow.
-fn as_a_run(lab: &Lab, roles: Roles) -> Scenario {
+fn lab_scenario(lab: &LabJob, roles: Roles) -> Scenario {
     let Roles { client, server } = roles;
     let mut scenario = Scenario::clone(&lab.scenario);
     let shell = lab.programs.last().is_some_and(|program| program.command.is_empty());
@@ -287,11 +287,11 @@ fn as_a_run(lab: &Lab, roles: Roles) -> Scenario {
     let joins = |path: &towpath_measure::scenario::Path| {
         [[client, server], [server, client]].contains(&path.between)
     };
-    let commands: Vec<_> = lab.programs.iter().map(Program::shown).collect();
+    let commands: Vec<_> = lab.programs.iter().map(Program::command_line).collect();
     scenario.flows = vec![Flow {
         from: client,
         to: server,
-        pattern: Pattern::Run { command: commands.join("; "), duration: LONGEST },
+        pattern: Pattern::Run { command: commands.join("; "), duration: MAX_LAB_DURATION },
         via: scenario.paths.iter().position(joins).unwrap_or_default(),
         start: Duration::ZERO,
         family: scenario.flows.first().map_or(Family::V4, |flow| flow.family),
@@ -307,31 +307,31 @@ fn as_a_run(lab: &Lab, roles: Roles) -> Scenario {
 }
 
 /// One program of which nothing is kept.
-fn alone(
-    lab: &Lab,
+fn run_single(
+    lab: &LabJob,
     roles: Roles,
-    network: Network,
-    say: &mut dyn FnMut(Said<'_>),
+    network: EmulatedNetwork,
+    say: &mut dyn FnMut(LabMessage<'_>),
 ) -> Result<ExitStatus, LabError> {
     let own = lab.programs.first().ok_or(LabError::Host)?;
     let space = network.hosts.get(own.host).ok_or(LabError::Host)?;
-    let (name, arguments) = own.words();
+    let (name, arguments) = own.argv();
     let mut command = Command::new(name);
     command.args(arguments).envs(environment(&network.scenario, own.host, roles));
     command.envs(program::lab_variables(&network));
-    let mut child = program::start(&space.namespace, &mut command).map_err(own.failed())?;
+    let mut child = program::start(&space.namespace, &mut command).map_err(own.io_error())?;
     if own.command.is_empty() {
-        return sandbox::wait(&mut child).map_err(own.failed());
+        return sandbox::wait(&mut child).map_err(own.io_error());
     }
     let network = Arc::new(network);
-    let stage = Stage {
-        pace: Pace::new(network.clock, network.clock.now()),
+    let stage = TrafficContext {
+        pace: RunClock::new(network.clock, network.clock.now()),
         network: Arc::clone(&network),
         transport: Transport::Tcp,
         streams: Mutex::default(),
-        steady: Mutex::default(),
-        meters: crate::cost::Meters::default(),
-        cast: None,
+        udp_bytes: Mutex::default(),
+        meters: crate::cost::CpuMeters::default(),
+        lab_programs: None,
     };
     network.schedule_link_changes(stage.pace.zero());
     let done = AtomicBool::new(false);
@@ -339,22 +339,27 @@ fn alone(
         let (told, _receiver) = std::sync::mpsc::channel();
         let (stage, done) = (&stage, &done);
         let timeline = scope.spawn(move || run::play_timeline(stage, &told, done));
-        let status = sandbox::wait(&mut child).map_err(own.failed());
+        let status = sandbox::wait(&mut child).map_err(own.io_error());
         done.store(true, Ordering::Release);
         for warning in timeline.join().unwrap_or_default() {
-            say(Said::Warning(&warning));
+            say(LabMessage::Warning(&warning));
         }
         status
     })
 }
 
 /// Says what is where, and what is not as the scenario wants it.
-fn introduce(lab: &Lab, roles: Roles, network: &Network, say: &mut dyn FnMut(Said<'_>)) {
+fn announce(
+    lab: &LabJob,
+    roles: Roles,
+    network: &EmulatedNetwork,
+    say: &mut dyn FnMut(LabMessage<'_>),
+) {
     let here = match lab.programs.as_slice() {
         [only] => Some(only.host),
         _ => None,
     };
-    say(Said::Map(&map(network, here, roles)));
+    say(LabMessage::Map(&describe_network(network, here, roles)));
     let scenario = &lab.scenario;
     let mut hosts: Vec<_> = lab.programs.iter().map(|program| program.host).collect();
     hosts.sort_unstable();
@@ -373,21 +378,23 @@ fn introduce(lab: &Lab, roles: Roles, network: &Network, say: &mut dyn FnMut(Sai
                  an administrator allows only some (net.ipv4.tcp_allowed_congestion_control)"
             );
             if !told.contains(&text) {
-                say(Said::Warning(&text));
+                say(LabMessage::Warning(&text));
                 told.push(text);
             }
         }
     }
-    for warning in
-        without_user_namespace().iter().chain(&deaf_hosts(scenario)).chain(&network.warnings)
+    for warning in without_user_namespace()
+        .iter()
+        .chain(&hosts_without_kernel_stack(scenario))
+        .chain(&network.warnings)
     {
-        say(Said::Warning(warning));
+        say(LabMessage::Warning(warning));
     }
     let shell = lab.programs.last().is_some_and(|program| program.command.is_empty());
     let others = scenario.hosts.iter().enumerate().filter(|(index, _)| Some(*index) != here);
     let names: Vec<_> = others.map(|(_, host)| host.name.as_str()).collect();
     if let (true, Some(first)) = (shell && !sandbox::is_real_root(), names.first()) {
-        say(Said::Note(&format!(
+        say(LabMessage::Note(&format!(
             "on another host: `towpath on {first} COMMAND`; addresses: `env | grep TOWPATH_`"
         )));
     }
@@ -409,7 +416,7 @@ fn without_user_namespace() -> Option<String> {
 }
 
 /// A warning for each other host that has our stack: no program runs there that could answer.
-fn deaf_hosts(scenario: &Scenario) -> Vec<String> {
+fn hosts_without_kernel_stack(scenario: &Scenario) -> Vec<String> {
     let own = scenario.hosts.iter().enumerate().filter(|(index, _)| plan::is_own(scenario, *index));
     let text = "has towpath's own stack, in which nothing listens here";
     own.map(|(_, host)| format!("host `{}` {text}", host.name)).collect()
@@ -422,9 +429,9 @@ fn congestion_control() -> String {
 }
 
 /// One line for each interface, with the host marked in which the only program runs.
-fn map(network: &Network, here: Option<usize>, roles: Roles) -> String {
+fn describe_network(network: &EmulatedNetwork, here: Option<usize>, roles: Roles) -> String {
     let mut text = String::new();
-    let families = Network::families(&network.scenario);
+    let families = EmulatedNetwork::families(&network.scenario);
     for (index, host) in network.hosts.iter().enumerate() {
         let role = |role: &'static str, of: usize| {
             (of == index && host.name != role).then(|| role.to_owned())
@@ -476,6 +483,6 @@ mod tests {
         let refused = check_stack(&scenario, 1).unwrap_err().to_string();
         assert!(refused.contains("host `far` has towpath's own stack"), "{refused}");
         assert!(matches!(check_stack(&scenario, 2), Err(LabError::Host)));
-        assert!(deaf_hosts(&scenario)[0].contains("`far`"));
+        assert!(hosts_without_kernel_stack(&scenario)[0].contains("`far`"));
     }
 }

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 /// A line that is longer than this is printed in parts.
-const LONGEST: u64 = 64 * 1024;
+const MAX_LINE_BYTES: u64 = 64 * 1024;
 
 /// Threads that print what programs say.
 #[derive(Debug)]
@@ -51,7 +51,7 @@ fn print(label: &str, from: impl Read, out: &impl Fn() -> Box<dyn Write>) -> io:
     loop {
         line.clear();
         line.extend(label.as_bytes());
-        let read = from.by_ref().take(LONGEST).read_until(b'\n', &mut line)?;
+        let read = from.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', &mut line)?;
         if read == 0 {
             return Ok(());
         }
@@ -70,9 +70,9 @@ mod tests {
 
     use super::*;
 
-    struct Shared(Arc<Mutex<Vec<u8>>>);
+    struct SharedBuffer(Arc<Mutex<Vec<u8>>>);
 
-    impl Write for Shared {
+    impl Write for SharedBuffer {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0.lock().unwrap().write(bytes)
         }
@@ -85,7 +85,7 @@ mod tests {
     #[test]
     fn every_line_has_its_label_and_the_last_its_end() {
         let printed = Arc::new(Mutex::new(Vec::new()));
-        let out = || Box::new(Shared(Arc::clone(&printed))) as Box<dyn Write>;
+        let out = || Box::new(SharedBuffer(Arc::clone(&printed))) as Box<dyn Write>;
         print("left  | ", &b"one\n\ntwo"[..], &out).unwrap();
         let text = String::from_utf8(printed.lock().unwrap().clone()).unwrap();
         assert_eq!(text, "left  | one\nleft  | \nleft  | two\n");

@@ -9,7 +9,7 @@ use std::fs;
 use crate::namespace::Namespace;
 
 /// Tables of sockets in `/proc/PID/net`, with the column that has the socket's inode.
-const TABLES: [(&str, usize); 10] = [
+const SOCKET_TABLES: [(&str, usize); 10] = [
     ("tcp", 9),
     ("tcp6", 9),
     ("udp", 9),
@@ -21,60 +21,61 @@ const TABLES: [(&str, usize); 10] = [
     ("icmp6", 9),
     ("packet", 8),
 ];
-const LISTENS: &str = "0A";
+const TCP_LISTEN_STATE: &str = "0A";
 /// Of a datagram socket without a peer.
-const UNCONNECTED: &str = "07";
+const UDP_UNCONNECTED_STATE: &str = "07";
 
 /// What a socket is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Use {
+pub(super) enum SocketUse {
     /// Others are to connect to it.
     Listens,
     /// It takes what comes: datagrams of anybody, or all packets.
     Receives,
     /// It has a peer, or sends by itself.
-    Speaks,
+    Active,
 }
 
 /// The sockets of a host, as far as programs have opened them: by table and inode.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub(super) struct Sockets(BTreeMap<(String, String), Use>);
+pub(super) struct OpenSockets(BTreeMap<(String, String), SocketUse>);
 
-impl Sockets {
-    pub(super) fn of(namespace: &Namespace) -> Self {
+impl OpenSockets {
+    pub(super) fn read(namespace: &Namespace) -> Self {
         let read = || {
             let table = |name: &str| fs::read_to_string(format!("/proc/thread-self/net/{name}"));
-            TABLES.map(|(name, column)| (name, column, table(name).unwrap_or_default()))
+            SOCKET_TABLES.map(|(name, column)| (name, column, table(name).unwrap_or_default()))
         };
         let tables = namespace.run(read).unwrap_or_default();
         Self::parse(tables.iter().map(|(name, column, text)| (*name, *column, text.as_str())))
     }
 
     /// Whether there is one that was not there `before`.
-    pub(super) fn has_more_than(&self, before: &Self) -> bool {
+    pub(super) fn has_new_since(&self, before: &Self) -> bool {
         self.0.keys().any(|socket| !before.0.contains_key(socket))
     }
 
     /// Whether one listens that was not there `before`.
-    pub(super) fn listens_more_than(&self, before: &Self) -> bool {
-        let listens =
-            |(socket, used): (_, &Use)| *used == Use::Listens && !before.0.contains_key(socket);
+    pub(super) fn has_new_listener_since(&self, before: &Self) -> bool {
+        let listens = |(socket, used): (_, &SocketUse)| {
+            *used == SocketUse::Listens && !before.0.contains_key(socket)
+        };
         self.0.iter().any(listens)
     }
 
     /// Those of two hosts.
-    pub(super) fn and(mut self, other: Self) -> Self {
+    pub(super) fn union(mut self, other: Self) -> Self {
         self.0.extend(other.0);
         self
     }
 
     #[cfg(test)]
-    pub(super) fn with<const N: usize>(all: [(&str, Use); N]) -> Self {
+    pub(super) fn with<const N: usize>(all: [(&str, SocketUse); N]) -> Self {
         Self(all.map(|(inode, used)| (("tcp".to_owned(), inode.to_owned()), used)).into())
     }
 
     /// What each is for, by its inode.
-    pub(super) fn uses(&self) -> impl Iterator<Item = (&str, Use)> {
+    pub(super) fn uses(&self) -> impl Iterator<Item = (&str, SocketUse)> {
         self.0.iter().map(|((_, inode), used)| (inode.as_str(), *used))
     }
 
@@ -83,7 +84,7 @@ impl Sockets {
         for (name, column, text) in tables {
             let rows: Vec<Vec<&str>> =
                 text.lines().skip(1).map(|line| line.split_whitespace().collect()).collect();
-            let state = |row: &[&str]| row.get(3).copied() == Some(LISTENS);
+            let state = |row: &[&str]| row.get(3).copied() == Some(TCP_LISTEN_STATE);
             let port = |row: &[&str]| {
                 row.get(1).and_then(|local| local.rsplit_once(':')).map(|(_, port)| port.to_owned())
             };
@@ -97,11 +98,10 @@ impl Sockets {
                 let inode = row.get(column).copied().unwrap_or("0");
                 if !accepted && inode != "0" {
                     let used = match (name, row.get(3).copied()) {
-                        ("tcp" | "tcp6", Some(LISTENS)) => Use::Listens,
-                        ("udp" | "udp6" | "udplite", Some(UNCONNECTED)) | ("packet", _) => {
-                            Use::Receives
-                        }
-                        _ => Use::Speaks,
+                        ("tcp" | "tcp6", Some(TCP_LISTEN_STATE)) => SocketUse::Listens,
+                        ("udp" | "udp6" | "udplite", Some(UDP_UNCONNECTED_STATE))
+                        | ("packet", _) => SocketUse::Receives,
+                        _ => SocketUse::Active,
                     };
                     all.0.insert((name.to_owned(), inode.to_owned()), used);
                 }
@@ -115,15 +115,15 @@ impl Sockets {
 mod tests {
     use super::*;
 
-    const HEAD: &str =
+    const TABLE_HEADER: &str =
         "  sl  local_address rem_address   st tx rx tr tm retrnsmt uid timeout inode";
 
-    fn tcp(rows: &[(&str, &str, &str)]) -> Sockets {
+    fn tcp(rows: &[(&str, &str, &str)]) -> OpenSockets {
         let rows = rows.iter().map(|(local, state, inode)| {
             format!("   0: {local} 00000000:0000 {state} 0:0 00:0 00000000 0 0 {inode} 1 0")
         });
-        let text = [HEAD.to_owned()].into_iter().chain(rows).collect::<Vec<_>>().join("\n");
-        Sockets::parse([("tcp", 9, text.as_str())])
+        let text = [TABLE_HEADER.to_owned()].into_iter().chain(rows).collect::<Vec<_>>().join("\n");
+        OpenSockets::parse([("tcp", 9, text.as_str())])
     }
 
     #[test]
@@ -132,28 +132,28 @@ mod tests {
         let listens = tcp(&[("00000000:1451", "0A", "77")]);
         let accepted = tcp(&[("00000000:1451", "0A", "77"), ("0100400A:1451", "01", "78")]);
         let connects = tcp(&[("0100400A:9C40", "02", "79")]);
-        assert!(listens.has_more_than(&none) && connects.has_more_than(&none));
-        assert!(!none.has_more_than(&none) && !accepted.has_more_than(&listens));
+        assert!(listens.has_new_since(&none) && connects.has_new_since(&none));
+        assert!(!none.has_new_since(&none) && !accepted.has_new_since(&listens));
     }
 
     #[test]
     fn waiting_sockets_are_distinguished_from_active_ones() {
-        let uses = |sockets: &Sockets| sockets.uses().map(|(_, used)| used).collect::<Vec<_>>();
-        assert_eq!(uses(&tcp(&[("00000000:1451", "0A", "77")])), [Use::Listens]);
-        assert_eq!(uses(&tcp(&[("0100400A:9C40", "02", "79")])), [Use::Speaks]);
+        let uses = |sockets: &OpenSockets| sockets.uses().map(|(_, used)| used).collect::<Vec<_>>();
+        assert_eq!(uses(&tcp(&[("00000000:1451", "0A", "77")])), [SocketUse::Listens]);
+        assert_eq!(uses(&tcp(&[("0100400A:9C40", "02", "79")])), [SocketUse::Active]);
         let udp = |state: &str| {
             let row = format!("   0: 00000000:1451 00000000:0000 {state} 0:0 00:0 0 0 0 7 1 0");
-            Sockets::parse([("udp", 9, format!("{HEAD}\n{row}").as_str())])
+            OpenSockets::parse([("udp", 9, format!("{TABLE_HEADER}\n{row}").as_str())])
         };
-        assert_eq!(uses(&udp("07")), [Use::Receives]);
-        assert_eq!(uses(&udp("01")), [Use::Speaks]);
+        assert_eq!(uses(&udp("07")), [SocketUse::Receives]);
+        assert_eq!(uses(&udp("01")), [SocketUse::Active]);
     }
 
     #[test]
     fn a_capture_is_ready_once_its_packet_socket_is_open() {
         let text = "sk       RefCnt Type Proto  Iface R Rmem   User   Inode\n\
                     0000 3      3    0003   2     1 0      0      4242\n";
-        let looks = Sockets::parse([("packet", 8, text)]);
-        assert!(looks.has_more_than(&Sockets::default()));
+        let looks = OpenSockets::parse([("packet", 8, text)]);
+        assert!(looks.has_new_since(&OpenSockets::default()));
     }
 }

@@ -10,81 +10,83 @@ use std::fs::{self, File};
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::MetadataExt as _;
 
-use super::ready::{Sockets, Use};
+use super::ready::{OpenSockets, SocketUse};
 use crate::namespace::Namespace;
 
 /// A process on a host.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Process {
-    id: String,
-    parent: String,
+struct LabProcess {
+    pid: String,
+    parent_pid: String,
     /// Number of its network namespace.
-    host: u64,
+    netns: u64,
     /// Inodes of the sockets that it holds.
     sockets: BTreeSet<String>,
 }
 
 /// Processes of hosts at one time.
 #[derive(Debug, Default)]
-pub(super) struct Processes(Vec<Process>);
+pub(super) struct Processes(Vec<LabProcess>);
 
 impl Processes {
     /// Those of one host.
-    pub(super) fn of(namespace: &Namespace) -> Self {
-        Self::of_all(std::iter::once(namespace))
+    pub(super) fn on_host(namespace: &Namespace) -> Self {
+        Self::on_hosts(std::iter::once(namespace))
     }
 
     /// Those of several.
-    pub(super) fn of_all<'a>(namespaces: impl IntoIterator<Item = &'a Namespace>) -> Self {
-        let hosts: BTreeSet<_> = namespaces.into_iter().filter_map(number).collect();
+    pub(super) fn on_hosts<'a>(namespaces: impl IntoIterator<Item = &'a Namespace>) -> Self {
+        let hosts: BTreeSet<_> = namespaces.into_iter().filter_map(netns_inode).collect();
         let own = fs::read_link("/proc/self").unwrap_or_default();
         let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
         let ids = entries.filter_map(|entry| entry.file_name().into_string().ok());
         let ids = ids.filter(|id| id.bytes().all(|byte| byte.is_ascii_digit()));
         let ids = ids.filter(|id| own.as_os_str() != id.as_str());
-        Self(ids.filter_map(read).filter(|process| hosts.contains(&process.host)).collect())
+        Self(
+            ids.filter_map(read_process).filter(|process| hosts.contains(&process.netns)).collect(),
+        )
     }
 
     /// Numbers of all of them.
-    pub(super) fn ids(&self) -> BTreeSet<String> {
-        self.0.iter().map(|process| process.id.clone()).collect()
+    pub(super) fn pids(&self) -> BTreeSet<String> {
+        self.0.iter().map(|process| process.pid.clone()).collect()
     }
 
     /// Whether there are some, all of which only wait for others to come.
-    fn only_wait(&self, sockets: &Sockets) -> bool {
+    fn all_wait(&self, sockets: &OpenSockets) -> bool {
         let uses: BTreeMap<_, _> = sockets.uses().collect();
-        let parents: BTreeSet<_> = self.0.iter().map(|process| &process.parent).collect();
-        let mut last = self.0.iter().filter(|process| !parents.contains(&process.id)).peekable();
+        let parents: BTreeSet<_> = self.0.iter().map(|process| &process.parent_pid).collect();
+        let mut last = self.0.iter().filter(|process| !parents.contains(&process.pid)).peekable();
         last.peek().is_some()
             && last.all(|process| {
                 let own = process.sockets.iter().filter_map(|inode| uses.get(inode.as_str()));
                 let own: Vec<_> = own.collect();
-                !own.is_empty() && own.iter().all(|used| **used != Use::Speaks)
+                !own.is_empty() && own.iter().all(|used| **used != SocketUse::Active)
             })
     }
 }
 
 /// Whether all processes on these hosts only wait for others to come.
-pub(super) fn nobody_acts(namespaces: &[&Namespace]) -> bool {
-    let all = Processes::of_all(namespaces.iter().copied());
+pub(super) fn all_processes_wait(namespaces: &[&Namespace]) -> bool {
+    let all = Processes::on_hosts(namespaces.iter().copied());
     // Sockets have numbers of their own in all of the kernel.
-    let sockets = namespaces.iter().map(|namespace| Sockets::of(namespace));
-    let sockets = sockets.reduce(Sockets::and).unwrap_or_default();
-    all.only_wait(&sockets)
+    let sockets = namespaces.iter().map(|namespace| OpenSockets::read(namespace));
+    let sockets = sockets.reduce(OpenSockets::union).unwrap_or_default();
+    all.all_wait(&sockets)
 }
 
 /// How much the hosts have sent so far; that changes with whatever a program sends.
-pub(super) fn sent(namespaces: &[&Namespace]) -> u64 {
+pub(super) fn sent_packets(namespaces: &[&Namespace]) -> u64 {
     let read = || {
         let table = |name: &str| fs::read_to_string(format!("/proc/thread-self/net/{name}"));
         let (four, six) = (table("snmp").unwrap_or_default(), table("snmp6").unwrap_or_default());
-        sum(&four, &six)
+        sum_sent_packets(&four, &six)
     };
     namespaces.iter().filter_map(|namespace| namespace.run(read).ok()).sum()
 }
 
 /// Packets of IPv4; of IPv6 those that are not the kernel's own.
-fn sum(snmp: &str, snmp6: &str) -> u64 {
+fn sum_sent_packets(snmp: &str, snmp6: &str) -> u64 {
     let mut total = 0;
     let lines: Vec<_> = snmp.lines().collect();
     for pair in lines.chunks_exact(2) {
@@ -98,13 +100,13 @@ fn sum(snmp: &str, snmp6: &str) -> u64 {
     total + six.filter_map(|(_, value)| value.trim().parse::<u64>().ok()).sum::<u64>()
 }
 
-fn number(namespace: &Namespace) -> Option<u64> {
+fn netns_inode(namespace: &Namespace) -> Option<u64> {
     let file = File::from(namespace.as_fd().try_clone_to_owned().ok()?);
     Some(file.metadata().ok()?.ino())
 }
 
 /// What is there of a process; `None` when it has ended.
-fn read(id: String) -> Option<Process> {
+fn read_process(id: String) -> Option<LabProcess> {
     let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
     let (_, rest) = stat.rsplit_once(')')?;
     let mut rest = rest.split_whitespace();
@@ -121,25 +123,29 @@ fn read(id: String) -> Option<Process> {
         Some(inode.to_owned())
     });
     let sockets = sockets.collect();
-    Some(Process { id, parent, host, sockets })
+    Some(LabProcess { pid: id, parent_pid: parent, netns: host, sockets })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn process(id: &str, parent: &str, sockets: &[&str]) -> Process {
+    fn process(id: &str, parent: &str, sockets: &[&str]) -> LabProcess {
         let sockets = sockets.iter().map(|inode| (*inode).to_owned()).collect();
-        Process { id: id.to_owned(), parent: parent.to_owned(), host: 1, sockets }
+        LabProcess { pid: id.to_owned(), parent_pid: parent.to_owned(), netns: 1, sockets }
     }
 
-    fn sockets() -> Sockets {
-        Sockets::with([("10", Use::Listens), ("11", Use::Receives), ("12", Use::Speaks)])
+    fn sockets() -> OpenSockets {
+        OpenSockets::with([
+            ("10", SocketUse::Listens),
+            ("11", SocketUse::Receives),
+            ("12", SocketUse::Active),
+        ])
     }
 
     #[test]
     fn an_idle_server_behind_a_shell_counts_as_only_waiting() {
-        let wait = |all: &[Process]| Processes(all.to_vec()).only_wait(&sockets());
+        let wait = |all: &[LabProcess]| Processes(all.to_vec()).all_wait(&sockets());
         let shell = process("2", "1", &[]);
         assert!(wait(&[shell.clone(), process("3", "2", &["10"])]));
         assert!(wait(&[process("3", "1", &["10"]), process("4", "1", &["11"])]));
@@ -155,7 +161,7 @@ mod tests {
     fn sent_bytes_count_for_every_protocol() {
         let snmp = "Ip: Forwarding OutRequests\nIp: 1 5\nTcp: RtoAlgorithm OutSegs\nTcp: 1 3\n";
         let snmp6 = "Icmp6OutMsgs                    \t9\nUdp6OutDatagrams    \t2\n";
-        assert_eq!(sum(snmp, snmp6), 10);
-        assert_eq!(sum("", ""), 0);
+        assert_eq!(sum_sent_packets(snmp, snmp6), 10);
+        assert_eq!(sum_sent_packets("", ""), 0);
     }
 }

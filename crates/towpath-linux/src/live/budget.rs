@@ -17,23 +17,23 @@ use towpath_measure::live::{AdmissionError, ServerLimits};
 use towpath_net::{Instant, Rate};
 
 use crate::clock::Clock;
-use crate::purse::{Rates, Way};
+use crate::purse::{RateLimiter, TrafficDirection};
 
 /// Rate of a source's words: echoes, control and results. Nobody needs more, and there is no test
 /// that it would spoil.
-const WORDS: Option<Rate> = Rate::from_bps(200_000_000);
+const CONTROL_RATE: Option<Rate> = Rate::from_bps(200_000_000);
 /// The longest that somebody who pays waits at once.
-const STEP: Duration = Duration::from_millis(100);
+const MAX_WAIT: Duration = Duration::from_millis(100);
 /// A source that was not heard of for so long is forgotten.
-const FORGOTTEN: Duration = Duration::from_secs(2);
+const SOURCE_EXPIRY: Duration = Duration::from_secs(2);
 /// Sources that are known at once; those beyond share what one may move.
-const MOST_SOURCES: usize = 16 * 1024;
+const MAX_SOURCES: usize = 16 * 1024;
 
 /// Where somebody comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub(super) struct Source(Option<IpAddr>);
+pub(super) struct SourcePrefix(Option<IpAddr>);
 
-impl Source {
+impl SourcePrefix {
     /// Of an address; of nobody, who is one source, too.
     pub(super) fn of(address: Option<IpAddr>) -> Self {
         Self(address.map(source_prefix))
@@ -46,102 +46,105 @@ impl Source {
 
 /// What a source may move in each direction.
 #[derive(Debug)]
-pub(super) struct Allowed {
+pub(super) struct SourceQuota {
     /// All of it, where the server limits that.
-    pub(super) all: Option<Arc<Rates>>,
-    words: Option<Rates>,
+    pub(super) all: Option<Arc<RateLimiter>>,
+    words: Option<RateLimiter>,
 }
 
-impl Allowed {
+impl SourceQuota {
     fn new(rate: Option<Rate>) -> Self {
-        Self { all: rate.map(|rate| Arc::new(Rates::new(rate))), words: WORDS.map(Rates::new) }
+        Self {
+            all: rate.map(|rate| Arc::new(RateLimiter::new(rate))),
+            words: CONTROL_RATE.map(RateLimiter::new),
+        }
     }
 
     /// Notes words that were moved; waits until more may be, but not for ever.
-    pub(super) fn pay(&self, clock: Clock, way: Way, bytes: u64) {
+    pub(super) fn consume_blocking(&self, clock: Clock, way: TrafficDirection, bytes: u64) {
         if bytes == 0 {
             return;
         }
-        let due = self.spend(clock.now(), way, bytes);
-        while clock.now() < due && !crate::interrupt::seen() {
-            clock.sleep_until(due.min(clock.now() + STEP));
+        let due = self.consume(clock.now(), way, bytes);
+        while clock.now() < due && !crate::interrupt::is_interrupted() {
+            clock.sleep_until(due.min(clock.now() + MAX_WAIT));
         }
     }
 
     /// Notes words that were moved; when more may be.
-    pub(super) fn spend(&self, now: Instant, way: Way, bytes: u64) -> Instant {
+    pub(super) fn consume(&self, now: Instant, way: TrafficDirection, bytes: u64) -> Instant {
         let rates = self.words.iter().chain(self.all.as_deref());
-        rates.map(|rates| rates.spend(now, way, bytes)).fold(now, Instant::max)
+        rates.map(|rates| rates.consume(now, way, bytes)).fold(now, Instant::max)
     }
 
     /// Whether a datagram may be answered.
     pub(super) fn may_answer(&self, now: Instant, bytes: u64) -> bool {
-        self.all.as_ref().is_none_or(|all| all.both(now, bytes))
+        self.all.as_ref().is_none_or(|all| all.try_consume_both(now, bytes))
     }
 }
 
 /// What ends a connection from outside.
-pub(super) type Close = Box<dyn FnOnce() + Send>;
+pub(super) type CloseFn = Box<dyn FnOnce() + Send>;
 
 /// A seat that is taken.
-struct Taken {
-    source: Source,
+struct PermitEntry {
+    source: SourcePrefix,
     /// Belongs to a test: nobody else gets it.
     kept: bool,
-    close: Option<Close>,
+    close: Option<CloseFn>,
 }
 
 #[derive(Default)]
-struct Books {
+struct ConnectionTable {
     /// In order of age.
-    seats: BTreeMap<u64, Taken>,
+    seats: BTreeMap<u64, PermitEntry>,
     next: u64,
-    sources: BTreeMap<Source, (Arc<Allowed>, Instant)>,
+    sources: BTreeMap<SourcePrefix, (Arc<SourceQuota>, Instant)>,
 }
 
 /// What a server has to give.
-pub(super) struct Budget {
+pub(super) struct AdmissionControl {
     seats: usize,
     rate: Option<Rate>,
     clock: Clock,
-    books: Mutex<Books>,
+    books: Mutex<ConnectionTable>,
     /// For sources beyond those that can be told apart.
-    others: Arc<Allowed>,
+    others: Arc<SourceQuota>,
 }
 
 /// A place among the connections that have a thread, or cost as much; given back when dropped.
-pub(super) struct Seat {
-    budget: Arc<Budget>,
+pub(super) struct ConnectionPermit {
+    budget: Arc<AdmissionControl>,
     number: u64,
 }
 
-impl Seat {
+impl ConnectionPermit {
     /// From now on it belongs to a test.
-    pub(super) fn keep(&self) {
+    pub(super) fn pin(&self) {
         if let Some(taken) = self.budget.lock().seats.get_mut(&self.number) {
             taken.kept = true;
         }
     }
 }
 
-impl Drop for Seat {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.budget.lock().seats.remove(&self.number);
     }
 }
 
-impl Budget {
+impl AdmissionControl {
     pub(super) fn new(limits: &ServerLimits, clock: Clock) -> Arc<Self> {
         Arc::new(Self {
             seats: limits.max_pending.saturating_add(limits.tests.saturating_mul(2)).max(1),
             rate: limits.rate,
             clock,
             books: Mutex::default(),
-            others: Arc::new(Allowed::new(limits.rate)),
+            others: Arc::new(SourceQuota::new(limits.rate)),
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Books> {
+    fn lock(&self) -> MutexGuard<'_, ConnectionTable> {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -149,12 +152,12 @@ impl Budget {
     /// test; `None` where all belong to tests, or those who lost theirs have not left yet. Who lost
     /// some himself waits for that sooner than others, or one who comes again and again would have
     /// all others wait.
-    pub(super) fn enter(
+    pub(super) fn acquire(
         self: &Arc<Self>,
-        source: Source,
+        source: SourcePrefix,
         kept: bool,
-        close: Close,
-    ) -> Option<Seat> {
+        close: CloseFn,
+    ) -> Option<ConnectionPermit> {
         let mut books = self.lock();
         let leaving = || books.seats.values().filter(|taken| taken.close.is_none());
         let share = if leaving().any(|taken| taken.source == source) { 4 } else { 2 };
@@ -163,25 +166,25 @@ impl Budget {
             return None;
         }
         let evicted =
-            if books.seats.len() - leaving >= self.seats { Some(books.give_up()?) } else { None };
+            if books.seats.len() - leaving >= self.seats { Some(books.evict()?) } else { None };
         let number = books.next;
         books.next += 1;
-        books.seats.insert(number, Taken { source, kept, close: Some(close) });
+        books.seats.insert(number, PermitEntry { source, kept, close: Some(close) });
         drop(books);
         // Not while the books are held: it may end in dropping a seat.
         if let Some(evict) = evicted {
             evict();
         }
-        Some(Seat { budget: Arc::clone(self), number })
+        Some(ConnectionPermit { budget: Arc::clone(self), number })
     }
 
     /// Seats that are taken.
-    pub(super) fn taken(&self) -> usize {
+    pub(super) fn in_use(&self) -> usize {
         self.lock().seats.len()
     }
 
     /// What a source may move.
-    pub(super) fn allowed(&self, source: Source) -> Arc<Allowed> {
+    pub(super) fn quota(&self, source: SourcePrefix) -> Arc<SourceQuota> {
         let now = self.clock.now();
         let mut books = self.lock();
         let known = books.sources.len();
@@ -189,27 +192,27 @@ impl Budget {
             *seen = now;
             return Arc::clone(allowed);
         }
-        if known >= MOST_SOURCES {
+        if known >= MAX_SOURCES {
             return Arc::clone(&self.others);
         }
-        let allowed = Arc::new(Allowed::new(self.rate));
+        let allowed = Arc::new(SourceQuota::new(self.rate));
         books.sources.insert(source, (Arc::clone(&allowed), now));
         allowed
     }
 
     /// Forgets sources that nothing is heard of.
-    pub(super) fn tidy(&self, now: Instant) {
+    pub(super) fn expire(&self, now: Instant) {
         self.lock().sources.retain(|_, (allowed, seen)| {
-            Arc::strong_count(allowed) > 1 || now.saturating_since(*seen) < FORGOTTEN
+            Arc::strong_count(allowed) > 1 || now.saturating_since(*seen) < SOURCE_EXPIRY
         });
     }
 }
 
-impl Books {
+impl ConnectionTable {
     /// Takes a seat from whoever has most of them; what ends its connection.
-    fn give_up(&mut self) -> Option<Close> {
-        let mut counts: BTreeMap<Source, usize> = BTreeMap::new();
-        let free = |taken: &&Taken| !taken.kept && taken.close.is_some();
+    fn evict(&mut self) -> Option<CloseFn> {
+        let mut counts: BTreeMap<SourcePrefix, usize> = BTreeMap::new();
+        let free = |taken: &&PermitEntry| !taken.kept && taken.close.is_some();
         for taken in self.seats.values().filter(free) {
             *counts.entry(taken.source).or_default() += 1;
         }
@@ -220,22 +223,22 @@ impl Books {
 }
 
 /// Starts a thread that needs a seat; where there can be none, the reason.
-pub(super) fn start(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+pub(super) fn spawn_thread(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
     thread::Builder::new().name(name.to_owned()).spawn(work).map(drop)
 }
 
 /// What a test needs from the beginning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Demand {
+pub(super) struct ResourceDemand {
     pub(super) threads: u64,
     /// Memory.
     pub(super) bytes: u64,
 }
 
 /// Threads for all tests together.
-pub(super) const MOST_THREADS: u64 = 1_536;
+pub(super) const MAX_THREADS: u64 = 1_536;
 
-impl Demand {
+impl ResourceDemand {
     pub(super) fn sum(all: impl Iterator<Item = Self>) -> Self {
         all.fold(Self::default(), |sum, one| Self {
             threads: sum.threads.saturating_add(one.threads),
@@ -254,7 +257,7 @@ impl Demand {
                         larger --max-memory";
             return Err(AdmissionError::new(why, hint));
         }
-        let threads = half(MOST_THREADS, used.threads);
+        let threads = half(MAX_THREADS, used.threads);
         if self.threads > threads {
             let asked = self.threads;
             let why = format!("it needs {asked} threads, and this server has {threads} for it");
@@ -276,21 +279,21 @@ mod tests {
 
     use super::*;
 
-    fn source(last: u8) -> Source {
-        Source::of(Some(IpAddr::from([10, 0, 0, last])))
+    fn source(last: u8) -> SourcePrefix {
+        SourcePrefix::of(Some(IpAddr::from([10, 0, 0, last])))
     }
 
     fn limits() -> ServerLimits {
         ServerLimits { max_pending: 8, tests: 1, ..ServerLimits::default() }
     }
 
-    fn close() -> Close {
+    fn close() -> CloseFn {
         Box::new(|| ())
     }
 
     #[test]
     fn a_network_of_64_bits_is_one_source() {
-        let of = |text: &str| Source::of(Some(text.parse().unwrap()));
+        let of = |text: &str| SourcePrefix::of(Some(text.parse().unwrap()));
         assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:1"));
         assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
         assert_eq!(of("::ffff:10.0.0.1"), source(1));
@@ -299,54 +302,57 @@ mod tests {
 
     #[test]
     fn a_new_source_evicts_the_oldest_slot_of_the_largest_source() {
-        let budget = Budget::new(&limits(), Clock::start());
+        let budget = AdmissionControl::new(&limits(), Clock::start());
         let closed = Arc::new(AtomicUsize::new(0));
-        let note = |number: usize| -> Close {
+        let note = |number: usize| -> CloseFn {
             let closed = Arc::clone(&closed);
             Box::new(move || closed.store(number, Ordering::Relaxed))
         };
-        let first = budget.enter(source(2), false, note(100)).unwrap();
+        let first = budget.acquire(source(2), false, note(100)).unwrap();
         let crowd: Vec<_> =
-            (1..10).map(|one| budget.enter(source(1), false, note(one)).unwrap()).collect();
+            (1..10).map(|one| budget.acquire(source(1), false, note(one)).unwrap()).collect();
         assert_eq!(closed.load(Ordering::Relaxed), 0);
-        let newcomer = budget.enter(source(3), false, close()).unwrap();
+        let newcomer = budget.acquire(source(3), false, close()).unwrap();
         assert_eq!(closed.load(Ordering::Relaxed), 1, "the crowd's oldest");
-        let again = budget.enter(source(1), false, close()).unwrap();
+        let again = budget.acquire(source(1), false, close()).unwrap();
         assert_eq!(closed.load(Ordering::Relaxed), 2, "the crowd pays itself");
         drop((first, crowd, newcomer, again));
-        assert_eq!(budget.taken(), 0);
+        assert_eq!(budget.in_use(), 0);
     }
 
     #[test]
     fn permits_of_tests_and_of_running_threads_are_not_reassigned() {
-        let budget = Budget::new(&limits(), Clock::start());
+        let budget = AdmissionControl::new(&limits(), Clock::start());
         let kept: Vec<_> =
-            (0..10).map(|_| budget.enter(source(1), false, close()).unwrap()).collect();
-        kept.iter().for_each(Seat::keep);
-        assert!(budget.enter(source(2), false, close()).is_none());
+            (0..10).map(|_| budget.acquire(source(1), false, close()).unwrap()).collect();
+        kept.iter().for_each(ConnectionPermit::pin);
+        assert!(budget.acquire(source(2), false, close()).is_none());
         drop(kept);
         let stays: Vec<_> =
-            (0..10).map(|_| budget.enter(source(1), false, close()).unwrap()).collect();
+            (0..10).map(|_| budget.acquire(source(1), false, close()).unwrap()).collect();
         // Their connections are closed, their threads go on.
-        let came: Vec<_> = (0..10).map_while(|_| budget.enter(source(2), false, close())).collect();
+        let came: Vec<_> =
+            (0..10).map_while(|_| budget.acquire(source(2), false, close())).collect();
         // Half of the seats, and one more.
         assert_eq!(came.len(), 6);
         // Those who lost them wait sooner.
-        assert!(budget.enter(source(1), false, close()).is_none());
+        assert!(budget.acquire(source(1), false, close()).is_none());
         drop((stays, came));
-        assert!(budget.enter(source(2), false, close()).is_some());
+        assert!(budget.acquire(source(2), false, close()).is_some());
     }
 
     #[test]
     fn a_test_may_take_half_of_the_remaining_budget() {
         let limits = ServerLimits { memory: 100 << 20, ..ServerLimits::default() };
-        let asks = |mib: u64| Demand { threads: 2, bytes: mib << 20 };
-        assert!(asks(50).check(Demand::default(), &limits).is_ok());
-        let refused = asks(51).check(Demand::default(), &limits).unwrap_err();
+        let asks = |mib: u64| ResourceDemand { threads: 2, bytes: mib << 20 };
+        assert!(asks(50).check(ResourceDemand::default(), &limits).is_ok());
+        let refused = asks(51).check(ResourceDemand::default(), &limits).unwrap_err();
         assert!(refused.why.contains("51 MiB") && refused.why.contains("has 50"), "{refused:?}");
         assert!(asks(25).check(asks(50), &limits).is_ok());
-        let wide = Demand { threads: MOST_THREADS / 2 + 1, bytes: 0 };
-        assert!(wide.check(Demand::default(), &limits).unwrap_err().why.contains("threads"));
+        let wide = ResourceDemand { threads: MAX_THREADS / 2 + 1, bytes: 0 };
+        assert!(
+            wide.check(ResourceDemand::default(), &limits).unwrap_err().why.contains("threads")
+        );
     }
 
     proptest! {
@@ -354,8 +360,8 @@ mod tests {
         /// that belong to no test, and no more threads are there than promised.
         #[test]
         fn a_source_without_a_permit_gets_one(steps in proptest::collection::vec((0_u8..4, 0_u8..3), 1..200)) {
-            let budget = Budget::new(&limits(), Clock::start());
-            let mut seats: Vec<(u8, Seat)> = Vec::new();
+            let budget = AdmissionControl::new(&limits(), Clock::start());
+            let mut seats: Vec<(u8, ConnectionPermit)> = Vec::new();
             for (who, what) in steps {
                 match what {
                     0 if !seats.is_empty() => {
@@ -365,7 +371,7 @@ mod tests {
                     _ => {
                         // Whoever is closed leaves at once.
                         let before: Vec<u64> = seats.iter().map(|(_, seat)| seat.number).collect();
-                        let entered = budget.enter(source(who), false, close());
+                        let entered = budget.acquire(source(who), false, close());
                         prop_assert!(entered.is_some());
                         seats.extend(entered.map(|seat| (who, seat)));
                         let gone = |number: u64| {
@@ -375,7 +381,7 @@ mod tests {
                         seats.retain(|(_, seat)| !left.contains(&seat.number));
                     }
                 }
-                prop_assert_eq!(budget.taken(), seats.len());
+                prop_assert_eq!(budget.in_use(), seats.len());
                 prop_assert!(seats.len() <= 10);
             }
         }

@@ -17,20 +17,20 @@ use towpath_quic::{ConnectionError, Trust};
 
 use super::client::quic_error;
 use super::dial::Dialer;
-use super::socket::{self, Source};
-use super::speaker::Speaker;
+use super::socket::{self, LocalBind};
+use super::speaker::ControlChannel;
 use crate::clock::Clock;
 
 /// For a connection, and for an answer on it.
-const PATIENCE: Duration = Duration::from_secs(3);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Questions over UDP, as some may be lost, and the time for each answer.
-const QUESTIONS: u32 = 4;
-const ANSWER_PATIENCE: Duration = Duration::from_millis(700);
+const UDP_PROBES: u32 = 4;
+const REPLY_TIMEOUT: Duration = Duration::from_millis(700);
 
 /// What is tried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Probe {
+pub enum ProbeKind {
     /// A connection over plain TCP.
     Tcp,
     /// A connection over Multipath TCP.
@@ -46,15 +46,15 @@ pub enum Probe {
 /// What came of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "finding", rename_all = "kebab-case")]
-pub enum Finding {
+pub enum ProbeOutcome {
     /// It works.
     Works,
     /// It works as plain TCP: something on the way there takes the options of Multipath TCP away.
     #[serde(rename = "stripped-there")]
-    StrippedThere,
+    StrippedForward,
     /// It works as plain TCP: something on the way back takes the options of Multipath TCP away.
     #[serde(rename = "stripped-back")]
-    StrippedBack,
+    StrippedReverse,
     /// It works as plain TCP, because this host or the server does not speak Multipath TCP, or for a
     /// reason that nobody tells.
     Plain {
@@ -71,10 +71,10 @@ pub enum Finding {
     Filtered,
     /// The server does not speak QUIC on this port.
     #[serde(rename = "without")]
-    Without,
+    NoQuic,
     /// Somebody speaks QUIC, in no version that this host speaks.
     #[serde(rename = "version")]
-    Version,
+    VersionMismatch,
     /// It works with one path: the server does not speak this draft of Multipath QUIC.
     SinglePath,
     /// There is no way.
@@ -91,14 +91,14 @@ pub enum Finding {
 
 /// One way to the server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Tried {
+pub struct ProbeResult {
     /// Address and port.
     pub target: SocketAddr,
     /// What was tried.
-    pub probe: Probe,
+    pub probe: ProbeKind,
     /// What came of it.
     #[serde(flatten)]
-    pub finding: Finding,
+    pub finding: ProbeOutcome,
     /// How long it took to connect.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connect_ns: Option<u64>,
@@ -108,7 +108,7 @@ pub struct Tried {
 }
 
 /// Tries everything towards each target, at the same time; in order of targets and probes.
-pub fn check(targets: &[SocketAddr]) -> Vec<Tried> {
+pub fn check(targets: &[SocketAddr]) -> Vec<ProbeResult> {
     let clock = Clock::start();
     let dialer = &Dialer::new(clock, Trust::Any);
     thread::scope(|scope| {
@@ -140,21 +140,23 @@ pub fn check(targets: &[SocketAddr]) -> Vec<Tried> {
 
 /// Nobody answers over UDP for many reasons: what the server says over TCP, and what else came
 /// back, tells which.
-fn conclude(word: Option<Word>, over_udp: &mut [Tried; 3]) {
+fn conclude(word: Option<ServerHello>, over_udp: &mut [ProbeResult; 3]) {
     let [udp, quic, mpquic] = over_udp;
-    let silent = |tried: &Tried| tried.finding == Finding::Silent;
-    let speaks = |tried: &Tried| matches!(tried.finding, Finding::Works | Finding::SinglePath);
+    let silent = |tried: &ProbeResult| tried.finding == ProbeOutcome::Silent;
+    let speaks = |tried: &ProbeResult| {
+        matches!(tried.finding, ProbeOutcome::Works | ProbeOutcome::SinglePath)
+    };
     if silent(udp) && (speaks(quic) || speaks(mpquic)) {
         // A server with a secret does not answer strangers' datagrams, but these were some, too.
-        udp.finding = Finding::Works;
+        udp.finding = ProbeOutcome::Works;
     }
     if silent(udp) && word.is_some_and(|word| word.quic) {
-        udp.finding = Finding::Blocked;
+        udp.finding = ProbeOutcome::Blocked;
     }
     for tried in [quic, mpquic].into_iter().filter(|tried| silent(tried)) {
         tried.finding = match (word, &udp.finding) {
-            (Some(Word { quic: false, .. }), _) => Finding::Without,
-            (_, Finding::Works) => Finding::Filtered,
+            (Some(ServerHello { quic: false, .. }), _) => ProbeOutcome::NoQuic,
+            (_, ProbeOutcome::Works) => ProbeOutcome::Filtered,
             (_, same) => same.clone(),
         };
     }
@@ -162,7 +164,7 @@ fn conclude(word: Option<Word>, over_udp: &mut [Tried; 3]) {
 
 /// What a server says of itself and the connection.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Word {
+pub(super) struct ServerHello {
     seen: Option<ObservedProtocol>,
     quic: bool,
 }
@@ -172,13 +174,14 @@ pub(super) fn over_tcp(
     target: SocketAddr,
     transport: Transport,
     clock: Clock,
-) -> (Tried, Option<Word>) {
-    let probe = if transport == Transport::Mptcp { Probe::Mptcp } else { Probe::Tcp };
-    let finding = Finding::Silent;
-    let mut tried = Tried { target, probe, finding, connect_ns: None, answer_ns: None };
+) -> (ProbeResult, Option<ServerHello>) {
+    let probe = if transport == Transport::Mptcp { ProbeKind::Mptcp } else { ProbeKind::Tcp };
+    let finding = ProbeOutcome::Silent;
+    let mut tried = ProbeResult { target, probe, finding, connect_ns: None, answer_ns: None };
     let began = clock.now();
     let settings = TransferSettings::default();
-    let connected = socket::connect(transport, &Source::default(), target, &settings, PATIENCE);
+    let connected =
+        socket::connect(transport, &LocalBind::default(), target, &settings, CONNECT_TIMEOUT);
     let socket = match connected {
         Ok(socket) => socket,
         Err(error) => {
@@ -188,32 +191,32 @@ pub(super) fn over_tcp(
     };
     let connected = clock.now();
     tried.connect_ns = Some(connected.saturating_since(began).as_nanos() as u64);
-    let speaker = socket.try_clone().and_then(|socket| Speaker::new(socket, clock));
-    match speaker.and_then(greet) {
+    let speaker = socket.try_clone().and_then(|socket| ControlChannel::new(socket, clock));
+    match speaker.and_then(exchange_hello) {
         Ok(word) => {
             tried.answer_ns = Some(clock.now().saturating_since(connected).as_nanos() as u64);
-            tried.finding = if probe == Probe::Tcp || socket::is_multipath(&socket) {
-                Finding::Works
+            tried.finding = if probe == ProbeKind::Tcp || socket::is_multipath(&socket) {
+                ProbeOutcome::Works
             } else {
                 fallback(word.seen)
             };
             (tried, Some(word))
         }
         Err(error) => {
-            tried.finding = Finding::NotTowpath { why: without_number(&error) };
+            tried.finding = ProbeOutcome::NotTowpath { why: without_number(&error) };
             (tried, None)
         }
     }
 }
 
 /// Says hello and hears what the server has to say; a secret is asked for only after that.
-fn greet(mut speaker: Speaker) -> io::Result<Word> {
+fn exchange_hello(mut speaker: ControlChannel) -> io::Result<ServerHello> {
     let preamble =
         Preamble { kind: ConnectionKind::Control, flow: 0, stream: 0, token: TestToken::NONE };
     speaker.send_raw(&preamble.to_bytes())?;
-    speaker.say(&ClientMessage::Hello { towpath: env!("CARGO_PKG_VERSION").to_owned() })?;
-    match speaker.hear::<ServerMessage>(PATIENCE)? {
-        Some(ServerMessage::Welcome { seen, quic, .. }) => Ok(Word { seen, quic }),
+    speaker.send(&ClientMessage::Hello { towpath: env!("CARGO_PKG_VERSION").to_owned() })?;
+    match speaker.recv::<ServerMessage>(CONNECT_TIMEOUT)? {
+        Some(ServerMessage::Welcome { seen, quic, .. }) => Ok(ServerHello { seen, quic }),
         Some(ServerMessage::Refused { why, .. }) => {
             Err(io::Error::other(format!("it refuses: {}", sanitize(&why))))
         }
@@ -223,31 +226,36 @@ fn greet(mut speaker: Speaker) -> io::Result<Word> {
 }
 
 /// Why Multipath TCP became plain TCP.
-fn fallback(seen: Option<ObservedProtocol>) -> Finding {
+fn fallback(seen: Option<ObservedProtocol>) -> ProbeOutcome {
     match seen {
-        Some(ObservedProtocol::Plain) => Finding::StrippedThere,
-        Some(ObservedProtocol::Multipath) => Finding::StrippedBack,
+        Some(ObservedProtocol::Plain) => ProbeOutcome::StrippedForward,
+        Some(ObservedProtocol::Multipath) => ProbeOutcome::StrippedReverse,
         Some(ObservedProtocol::Unsupported) => {
-            Finding::Plain { why: "the server's kernel has no Multipath TCP".to_owned() }
+            ProbeOutcome::Plain { why: "the server's kernel has no Multipath TCP".to_owned() }
         }
-        None => Finding::Plain { why: "the server does not say what it saw".to_owned() },
+        None => ProbeOutcome::Plain { why: "the server does not say what it saw".to_owned() },
     }
 }
 
-fn over_quic(target: SocketAddr, transport: Transport, dialer: &Dialer, clock: Clock) -> Tried {
-    let probe = if transport == Transport::Mpquic { Probe::Mpquic } else { Probe::Quic };
-    let finding = Finding::Silent;
-    let mut tried = Tried { target, probe, finding, connect_ns: None, answer_ns: None };
+fn over_quic(
+    target: SocketAddr,
+    transport: Transport,
+    dialer: &Dialer,
+    clock: Clock,
+) -> ProbeResult {
+    let probe = if transport == Transport::Mpquic { ProbeKind::Mpquic } else { ProbeKind::Quic };
+    let finding = ProbeOutcome::Silent;
+    let mut tried = ProbeResult { target, probe, finding, connect_ns: None, answer_ns: None };
     let began = clock.now();
-    let connected = dialer.quic(transport, (&Source::default(), target), PATIENCE);
+    let connected = dialer.quic(transport, (&LocalBind::default(), target), CONNECT_TIMEOUT);
     let (connection, hold) = match connected {
         Ok(connected) => connected,
         Err(error) => {
             tried.finding = match quic_error(&error) {
                 None => failure(&error, transport),
-                Some(ConnectionError::Version) => Finding::Version,
-                Some(ConnectionError::TimedOut) => Finding::Silent,
-                Some(other) => Finding::NotTowpath { why: other.to_string() },
+                Some(ConnectionError::Version) => ProbeOutcome::VersionMismatch,
+                Some(ConnectionError::TimedOut) => ProbeOutcome::Silent,
+                Some(other) => ProbeOutcome::NotTowpath { why: other.to_string() },
             };
             return tried;
         }
@@ -255,28 +263,29 @@ fn over_quic(target: SocketAddr, transport: Transport, dialer: &Dialer, clock: C
     let connected = clock.now();
     tried.connect_ns = Some(connected.saturating_since(began).as_nanos() as u64);
     let multipath = connection.status().is_some_and(|status| status.multipath);
-    let speaker = connection.open_stream().map(|stream| Speaker::over(stream, hold, clock));
-    tried.finding = match speaker.and_then(greet) {
-        Err(error) => Finding::NotTowpath { why: without_number(&error) },
-        Ok(_) if probe == Probe::Mpquic && !multipath => Finding::SinglePath,
-        Ok(_) => Finding::Works,
+    let speaker =
+        connection.open_stream().map(|stream| ControlChannel::over_quic(stream, hold, clock));
+    tried.finding = match speaker.and_then(exchange_hello) {
+        Err(error) => ProbeOutcome::NotTowpath { why: without_number(&error) },
+        Ok(_) if probe == ProbeKind::Mpquic && !multipath => ProbeOutcome::SinglePath,
+        Ok(_) => ProbeOutcome::Works,
     };
-    let spoken = matches!(tried.finding, Finding::Works | Finding::SinglePath);
+    let spoken = matches!(tried.finding, ProbeOutcome::Works | ProbeOutcome::SinglePath);
     tried.answer_ns = spoken.then(|| clock.now().saturating_since(connected).as_nanos() as u64);
     tried
 }
 
-fn failure(error: &io::Error, transport: Transport) -> Finding {
+fn failure(error: &io::Error, transport: Transport) -> ProbeOutcome {
     let why = || {
         let text = crate::traffic::explain(error, transport, "this host");
         text.split(" (os error").next().unwrap_or_default().to_lowercase()
     };
     if error.kind() == io::ErrorKind::ConnectionRefused {
-        Finding::Refused
+        ProbeOutcome::Refused
     } else if error.kind() == io::ErrorKind::TimedOut {
-        Finding::Silent
+        ProbeOutcome::Silent
     } else {
-        Finding::Unreachable { why: why() }
+        ProbeOutcome::Unreachable { why: why() }
     }
 }
 
@@ -288,13 +297,13 @@ fn without_number(error: &io::Error) -> String {
     sanitize(error.to_string().split(" (os error").next().unwrap_or_default()).to_lowercase()
 }
 
-fn over_udp(target: SocketAddr, clock: Clock) -> Tried {
-    let (probe, finding) = (Probe::Udp, Finding::Silent);
-    let mut tried = Tried { target, probe, finding, connect_ns: None, answer_ns: None };
-    match ask(target, clock) {
+fn over_udp(target: SocketAddr, clock: Clock) -> ProbeResult {
+    let (probe, finding) = (ProbeKind::Udp, ProbeOutcome::Silent);
+    let mut tried = ProbeResult { target, probe, finding, connect_ns: None, answer_ns: None };
+    match ping_udp(target, clock) {
         Ok(Some(took)) => {
             tried.answer_ns = Some(took.as_nanos() as u64);
-            tried.finding = Finding::Works;
+            tried.finding = ProbeOutcome::Works;
         }
         Ok(None) => {}
         Err(error) => tried.finding = failure(&error, Transport::Quic),
@@ -303,7 +312,7 @@ fn over_udp(target: SocketAddr, clock: Clock) -> Tried {
 }
 
 /// Asks until there is an answer, which may be to an earlier question.
-fn ask(target: SocketAddr, clock: Clock) -> io::Result<Option<Duration>> {
+fn ping_udp(target: SocketAddr, clock: Clock) -> io::Result<Option<Duration>> {
     let any: SocketAddr = if target.is_ipv4() {
         (Ipv4Addr::UNSPECIFIED, 0).into()
     } else {
@@ -313,10 +322,10 @@ fn ask(target: SocketAddr, clock: Clock) -> io::Result<Option<Duration>> {
     // Only a connected socket is told that nobody listens.
     socket.connect(target)?;
     let began = clock.now();
-    for number in 0..QUESTIONS {
+    for number in 0..UDP_PROBES {
         let sent_ns = clock.now().saturating_since(began).as_nanos() as u64;
         socket.send(&EchoDatagram { token: TestToken::NONE, number, sent_ns }.to_bytes())?;
-        let deadline = clock.now() + ANSWER_PATIENCE;
+        let deadline = clock.now() + REPLY_TIMEOUT;
         let mut room = [0; 2 * EchoDatagram::BYTES];
         loop {
             let left = deadline.saturating_since(clock.now());
@@ -332,7 +341,7 @@ fn ask(target: SocketAddr, clock: Clock) -> io::Result<Option<Duration>> {
                         return Ok(Some(clock.now().saturating_since(asked)));
                     }
                 }
-                Err(error) if crate::traffic::kernel::is_impatient(&error) => break,
+                Err(error) if crate::traffic::kernel::is_timeout(&error) => break,
                 Err(error) => return Err(error),
             }
         }

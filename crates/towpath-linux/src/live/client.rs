@@ -24,31 +24,31 @@ use towpath_quic::Fingerprint;
 
 use super::LiveError;
 use super::dial::Dialer;
-use super::end::End;
-use super::fetch::{Fetch, largest_bytes};
-use super::host::{Before, path_name, system_congestion_control};
-use super::probe::Aim;
-use super::proof::{self, proof_of};
-use super::session::{self, Session, Shared};
-use super::socket::Source;
-use super::watch::{Change, Watch};
+use super::end::FlowRunner;
+use super::fetch::{ResultFetch, max_result_bytes};
+use super::host::{HostBaseline, path_name, system_congestion_control};
+use super::probe::ProbeTarget;
+use super::proof::{self, multipath_use};
+use super::session::{self, MobileSession, SharedDetector};
+use super::socket::LocalBind;
+use super::watch::{NetworkChange, NetworkWatch};
 use crate::clock::Clock;
-use crate::pace::Pace;
+use crate::pace::RunClock;
 use crate::traffic::is_quic;
-use opening::{Opened, open, probe};
+use opening::{PreparedTest, open, probe};
 
 pub(super) use opening::quic_error;
 
 /// From the last word before the traffic to its start, beside the time that the word takes.
-const LEAD: Duration = Duration::from_millis(20);
+const START_LEAD: Duration = Duration::from_millis(20);
 /// No server makes it later, however vague the clocks are.
-const LONGEST_LEAD: Duration = Duration::from_secs(2);
+const MAX_START_LEAD: Duration = Duration::from_secs(2);
 /// An uncertainty of the clocks that makes one-way figures questionable.
-const VAGUE: Duration = Duration::from_millis(5);
+const MAX_CLOCK_ERROR: Duration = Duration::from_millis(5);
 
 /// What is to be measured.
 #[derive(Debug)]
-pub struct Order {
+pub struct MeasureRequest {
     /// The server as the user calls it.
     pub name: String,
     /// Its addresses; the first that answers is taken.
@@ -56,7 +56,7 @@ pub struct Order {
     /// Why it was chosen from others.
     pub choice: Option<String>,
     /// Where connections start.
-    pub source: Source,
+    pub source: LocalBind,
     /// What the server is asked to do.
     pub plan: TestPlan,
     /// The plan's scenario.
@@ -70,13 +70,13 @@ pub struct Order {
     /// Number of the repetition, from 1.
     pub repeat: u32,
     /// Its place among the runs of one call.
-    pub turn: Option<RunOrder>,
+    pub run_order: Option<RunOrder>,
     /// Seed, for the record.
     pub seed: u64,
     /// How long the server may be silent, after the traffic, before its half is given up.
-    pub patience: Duration,
+    pub result_timeout: Duration,
     /// With what it runs at the same time, until this host has left a network.
-    pub session: Option<Session>,
+    pub session: Option<MobileSession>,
     /// This host moves: a network that changes is what is measured, and makes nothing invalid.
     pub mobile: bool,
 }
@@ -84,22 +84,22 @@ pub struct Order {
 /// Measures. `tell` hears the conditions first and then what this host sees, while it happens; what
 /// is returned is the whole result, in its order.
 pub fn measure(
-    order: &Order,
+    order: &MeasureRequest,
     tell: &mut (dyn FnMut(&Record) + Send),
 ) -> Result<Vec<Record>, LiveError> {
-    let clock = order.session.as_ref().map_or_else(Clock::start, Session::clock);
-    let before = Before::read();
+    let clock = order.session.as_ref().map_or_else(Clock::start, MobileSession::clock);
+    let before = HostBaseline::read();
     let mut opened = open(order, clock)?;
-    let offset = probe(&mut opened.talk, clock)?;
-    let begin = clock.now() + LEAD + (offset.error * 4).min(LONGEST_LEAD);
+    let offset = probe(&mut opened.session, clock)?;
+    let begin = clock.now() + START_LEAD + (offset.error * 4).min(MAX_START_LEAD);
     let at_ns = offset.to_server_time(begin).as_nanos();
-    let said = opened.talk.speaker.say(&ClientMessage::Begin { at_ns });
+    let said = opened.session.speaker.send(&ClientMessage::Begin { at_ns });
     said.map_err(LiveError::system("start the test"))?;
-    let mut meta = meta(order, offset, &opened.way.dialer);
+    let mut meta = meta(order, offset, &opened.reconnector.dialer);
     tell(&Record::Meta(Box::new(meta.clone())));
-    let pace = Pace::new(clock, begin);
-    let Seen { mut own, changes, departed } =
-        play((order, offset), &pace, &mut opened, &before, tell);
+    let pace = RunClock::new(clock, begin);
+    let LocalObservations { mut own, changes, departed } =
+        run_traffic((order, offset), &pace, &mut opened, &before, tell);
     let interrupted = pace.is_interrupted();
     let other = finish(order, &mut own, opened, interrupted, &pace);
     let mut records = Vec::new();
@@ -108,7 +108,7 @@ pub fn measure(
         meta.duration_ns = end.as_nanos().min(meta.duration_ns);
     }
     records.push(Record::Meta(Box::new(meta)));
-    let ended = pace.end().map(|end| Early { end, departed });
+    let ended = pace.end().map(|end| EarlyEnd { end, departed });
     conclude(
         order,
         (&own, other.as_ref().map(|(half, _)| half)),
@@ -123,65 +123,66 @@ pub fn measure(
 }
 
 /// What this host saw of the traffic.
-struct Seen {
+struct LocalObservations {
     own: HostReport,
-    changes: Vec<(Instant, Change)>,
+    changes: Vec<(Instant, NetworkChange)>,
     /// Since when a network was gone, and how that was seen.
     departed: Option<(Instant, String)>,
 }
 
 /// Runs this end's traffic, and follows what becomes of the host's network meanwhile.
-fn play(
-    (order, offset): (&Order, ClockOffset),
-    pace: &Pace,
-    opened: &mut Opened,
-    before: &Before,
+fn run_traffic(
+    (order, offset): (&MeasureRequest, ClockOffset),
+    pace: &RunClock,
+    opened: &mut PreparedTest,
+    before: &HostBaseline,
     tell: &mut (dyn FnMut(&Record) + Send),
-) -> Seen {
+) -> LocalObservations {
     // A host that does not let us listen can still be measured from.
-    let watch = Watch::open().ok();
+    let watch = NetworkWatch::open().ok();
     let departure = order
         .session
         .as_ref()
-        .map(|_| Arc::new(Mutex::new(session::departure(&order.scenario, watch.as_ref()))));
-    let end = End {
+        .map(|_| Arc::new(Mutex::new(session::loss_detector(&order.scenario, watch.as_ref()))));
+    let end = FlowRunner {
         pace,
         scenario: &order.scenario,
         transport: order.plan.transport,
         settings: &order.plan.settings,
         is_client: true,
-        aim: opened.way.targets.first().map(|target| Aim {
+        aim: opened.reconnector.targets.first().map(|target| ProbeTarget {
             target: *target,
-            token: opened.way.token.public_id(),
+            token: opened.reconnector.token.public_id(),
             source: order.source.clone(),
             departure: departure.clone(),
         }),
-        served: None,
+        udp_server: None,
     };
-    let Opened { talk, streams, .. } = opened;
+    let PreparedTest { session: talk, streams, .. } = opened;
     let speaker = &mut talk.speaker;
     let followed = order.session.as_ref().zip(departure.as_ref());
     let follow = |done: &AtomicBool| {
         if let Some((session, departure)) = followed {
-            session.follow(pace, departure, done, |at| session::tell(speaker, offset, at));
+            session.follow(pace, departure, done, |at| session::send_end(speaker, offset, at));
         }
     };
-    let traffic = || end.play(streams, before, tell);
+    let traffic = || end.run(streams, before, tell);
     let (mut own, changes) = watched((pace, watch, departure.as_ref()), traffic, follow);
     let events = changes.iter().map(|(at, change)| Record::Event(as_event(*at, change)));
     own.records.extend(events);
-    let departed = order.session.as_ref().and_then(|session| session.departed(pace));
-    own.records.extend(departed.iter().map(|(since, why)| Record::Event(gone(*since, why))));
-    Seen { own, changes, departed }
+    let departed = order.session.as_ref().and_then(|session| session.network_lost(pace));
+    own.records
+        .extend(departed.iter().map(|(since, why)| Record::Event(network_lost_event(*since, why))));
+    LocalObservations { own, changes, departed }
 }
 
 /// Does something while it listens for changes of this host's network, and tells when they were;
 /// `follow` runs beside it.
 fn watched<T>(
-    (pace, watch, departure): (&Pace, Option<Watch>, Option<&Shared>),
+    (pace, watch, departure): (&RunClock, Option<NetworkWatch>, Option<&SharedDetector>),
     what: impl FnOnce() -> T,
     follow: impl FnOnce(&AtomicBool) + Send,
-) -> (T, Vec<(Instant, Change)>) {
+) -> (T, Vec<(Instant, NetworkChange)>) {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         let done = &done;
@@ -207,7 +208,7 @@ fn watched<T>(
 }
 
 /// That a network is gone, and what follows from it.
-fn gone(since: Instant, why: &str) -> Event {
+fn network_lost_event(since: Instant, why: &str) -> Event {
     Event {
         t_ns: since.as_nanos(),
         kind: EventKind::Link,
@@ -218,12 +219,12 @@ fn gone(since: Instant, why: &str) -> Event {
     }
 }
 
-fn as_event(at: Instant, change: &Change) -> Event {
+fn as_event(at: Instant, change: &NetworkChange) -> Event {
     let kind = match change {
-        Change::Link { .. } | Change::Removed { .. } | Change::DefaultRoute { .. } => {
-            EventKind::Link
-        }
-        Change::Address { .. } => EventKind::Address,
+        NetworkChange::Link { .. }
+        | NetworkChange::Removed { .. }
+        | NetworkChange::DefaultRoute { .. } => EventKind::Link,
+        NetworkChange::Address { .. } => EventKind::Address,
     };
     Event {
         t_ns: at.as_nanos(),
@@ -236,7 +237,7 @@ fn as_event(at: Instant, change: &Change) -> Event {
 }
 
 /// Figures of a network that was another one in the middle stand for neither.
-fn invalidate(summary: &mut Summary, changes: &[(Instant, Change)]) {
+fn invalidate(summary: &mut Summary, changes: &[(Instant, NetworkChange)]) {
     let Some((at, first)) = changes.first() else { return };
     let seconds = Duration::from_nanos(at.as_nanos()).as_secs_f64();
     let more = match changes.len() - 1 {
@@ -254,13 +255,13 @@ fn invalidate(summary: &mut Summary, changes: &[(Instant, Change)]) {
 
 /// Fetches the server's half, whatever has become of the connections.
 fn finish(
-    order: &Order,
+    order: &MeasureRequest,
     own: &mut HostReport,
-    opened: Opened,
+    opened: PreparedTest,
     interrupted: bool,
-    pace: &Pace,
+    pace: &RunClock,
 ) -> Result<(HostReport, u32), String> {
-    let Opened { talk, streams, mut way, connect } = opened;
+    let PreparedTest { session: talk, streams, reconnector: mut way, connect } = opened;
     let mut speaker = talk.speaker;
     for (flow, span) in connect {
         if let Some(half) = own.flows.iter_mut().find(|half| half.flow == flow) {
@@ -275,7 +276,7 @@ fn finish(
     }
     drop(streams);
     if interrupted {
-        let _ = speaker.say(&ClientMessage::Stop); // the server may be gone
+        let _ = speaker.send(&ClientMessage::Stop); // the server may be gone
     }
     let now = way.clock.now();
     let left = if interrupted {
@@ -283,12 +284,12 @@ fn finish(
     } else {
         length(&order.scenario).saturating_sub(pace.now().saturating_since(Instant::ZERO))
     };
-    let deadline = now + left + order.patience * 2;
-    let most = largest_bytes(&order.scenario);
-    Fetch::new(&way, Some(speaker), most).run(order.patience, deadline)
+    let deadline = now + left + order.result_timeout * 2;
+    let most = max_result_bytes(&order.scenario);
+    ResultFetch::new(&way, Some(speaker), most).run(order.result_timeout, deadline)
 }
 
-fn meta(order: &Order, offset: ClockOffset, dialer: &Dialer) -> Meta {
+fn meta(order: &MeasureRequest, offset: ClockOffset, dialer: &Dialer) -> Meta {
     let run = (order.plan.transport, order.repeat);
     let mut conditions = BTreeMap::from([
         ("server".to_owned(), order.name.clone()),
@@ -316,7 +317,7 @@ fn meta(order: &Order, offset: ClockOffset, dialer: &Dialer) -> Meta {
         (None, Some(_)) => "whoever has it knows the secret",
         (None, None) => "not checked",
     };
-    let shown = dialer.shown().map(|shown| format!("sha256:{shown} ({checked})"));
+    let shown = dialer.server_fingerprint().map(|shown| format!("sha256:{shown} ({checked})"));
     note("server certificate", shown);
     note("tls", (settings.tls && !quic).then(|| "1.3, around the data".to_owned()));
     let around_control = dialer.is_secure() && !quic;
@@ -329,12 +330,12 @@ fn meta(order: &Order, offset: ClockOffset, dialer: &Dialer) -> Meta {
     }
     Meta {
         stack: "kernel".to_owned(),
-        kernel: Before::read().host().kernel,
+        kernel: HostBaseline::read().host().kernel,
         congestion_control: settings
             .congestion_control
             .clone()
             .unwrap_or_else(system_congestion_control),
-        order: order.turn,
+        order: order.run_order,
         conditions,
         ..meta
     }
@@ -380,7 +381,7 @@ fn conditions(
     if interrupted {
         warnings.push(plain("the run was interrupted".to_owned()));
     }
-    if offset.error > VAGUE {
+    if offset.error > MAX_CLOCK_ERROR {
         let text = format!(
             "the hosts' clocks are compared to ± {:.1} ms only: so vague are times from one host to \
              the other",
@@ -393,7 +394,7 @@ fn conditions(
 
 /// An end before the planned one.
 #[derive(Debug)]
-struct Early {
+struct EarlyEnd {
     end: Instant,
     /// Since when a network was gone, and how that was seen.
     departed: Option<(Instant, String)>,
@@ -401,19 +402,19 @@ struct Early {
 
 /// Puts the result together.
 fn conclude(
-    order: &Order,
+    order: &MeasureRequest,
     (own, other): (&HostReport, Result<&HostReport, &String>),
     warnings: Vec<Warning>,
-    ended: Option<&Early>,
+    ended: Option<&EarlyEnd>,
     records: &mut Vec<Record>,
 ) {
     let other = other.map_err(String::as_str);
     let mut merged = merge(&order.scenario, own, other);
-    if let Some(Early { end, .. }) = ended {
+    if let Some(EarlyEnd { end, .. }) = ended {
         merged.drop_from(*end);
     }
     let transport = order.plan.transport;
-    let proved = proof_of(transport, &merged, (own, other.ok()));
+    let proved = multipath_use(transport, &merged, (own, other.ok()));
     let (accounts, account) = account(&order.scenario, transport, &merged);
     let MergedRun { records: series, messages, probes, counters, inputs, subflows, .. } = merged;
     let mut summarizer = Summarizer::new(&order.scenario, transport);
@@ -455,7 +456,7 @@ fn conclude(
     records.extend(merged.datagram_rows.into_iter().map(Record::Datagrams));
     records.extend(counters.into_iter().map(Record::Counter));
     let mut summary = summarizer.finish();
-    if let Some(Early { departed: Some((since, why)), .. }) = ended {
+    if let Some(EarlyEnd { departed: Some((since, why)), .. }) = ended {
         let seconds = since.saturating_since(Instant::ZERO).as_secs_f64();
         summary.verdict = format!("{why} at {seconds:.1} s; {}", summary.verdict);
     }

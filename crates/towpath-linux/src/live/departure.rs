@@ -7,16 +7,16 @@ use std::time::Duration;
 use towpath_net::Instant;
 
 use super::host::path_name;
-use super::watch::Change;
+use super::watch::NetworkChange;
 
 /// What is back before is not gone.
-const GONE: Duration = Duration::from_secs(2);
+const LOSS_CONFIRM_AFTER: Duration = Duration::from_secs(2);
 /// Over a path that works, something comes back before.
-const SILENT: Duration = Duration::from_secs(3);
+const PATH_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Something that a network consists of.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Part {
+enum NetworkPart {
     Link(String),
     /// All addresses of one family; whether it is IPv6.
     Addresses(String, bool),
@@ -26,21 +26,21 @@ enum Part {
 
 /// Follows what happens to the networks that were there at first.
 #[derive(Debug)]
-pub(super) struct Departure {
+pub(super) struct NetworkLossDetector {
     /// Names of the paths that count.
     paths: Vec<String>,
     addresses: BTreeMap<(String, bool), BTreeSet<IpAddr>>,
     /// To which interface the default routes of IPv4 and IPv6 led.
     defaults: [Option<String>; 2],
     /// Since when, and how it was said.
-    missing: BTreeMap<Part, (Instant, String)>,
+    missing: BTreeMap<NetworkPart, (Instant, String)>,
     /// What came later may go again.
-    later: BTreeSet<Part>,
+    later: BTreeSet<NetworkPart>,
     /// When something came back over a path at last.
-    heard: BTreeMap<String, Instant>,
+    last_reply: BTreeMap<String, Instant>,
 }
 
-impl Departure {
+impl NetworkLossDetector {
     /// Of `paths`; interfaces and their `addresses` are as they are now.
     pub(super) fn new(
         paths: Vec<String>,
@@ -51,24 +51,26 @@ impl Departure {
         for (interface, address) in addresses {
             known.entry((interface, address.is_ipv6())).or_default().insert(address);
         }
-        let (missing, later, heard) = (BTreeMap::new(), BTreeSet::new(), BTreeMap::new());
-        Self { paths, addresses: known, defaults, missing, later, heard }
+        let (missing, later, last_reply) = (BTreeMap::new(), BTreeSet::new(), BTreeMap::new());
+        Self { paths, addresses: known, defaults, missing, later, last_reply }
     }
 
     /// The network has changed.
-    pub(super) fn on_change(&mut self, at: Instant, change: &Change) {
+    pub(super) fn on_change(&mut self, at: Instant, change: &NetworkChange) {
         let counts = |interface: &str| self.paths.contains(&path_name(interface));
         let (part, there) = match change {
-            Change::Link { interface, .. }
-            | Change::Removed { interface }
-            | Change::Address { interface, .. }
+            NetworkChange::Link { interface, .. }
+            | NetworkChange::Removed { interface }
+            | NetworkChange::Address { interface, .. }
                 if !counts(interface) =>
             {
                 return;
             }
-            Change::Link { interface, running } => (Part::Link(interface.clone()), *running),
-            Change::Removed { interface } => (Part::Link(interface.clone()), false),
-            Change::Address { interface, address, present } => {
+            NetworkChange::Link { interface, running } => {
+                (NetworkPart::Link(interface.clone()), *running)
+            }
+            NetworkChange::Removed { interface } => (NetworkPart::Link(interface.clone()), false),
+            NetworkChange::Address { interface, address, present } => {
                 let key = (interface.clone(), address.is_ipv6());
                 let all = self.addresses.entry(key).or_default();
                 if *present {
@@ -77,33 +79,33 @@ impl Departure {
                     all.remove(address);
                 }
                 // One that is replaced by another is no network that is left.
-                (Part::Addresses(interface.clone(), address.is_ipv6()), !all.is_empty())
+                (NetworkPart::Addresses(interface.clone(), address.is_ipv6()), !all.is_empty())
             }
-            Change::DefaultRoute { v6, now } => {
+            NetworkChange::DefaultRoute { v6, now } => {
                 let first = self.defaults.get(usize::from(*v6)).cloned().flatten();
                 let Some(first) = first else { return };
                 let same = now.as_ref().is_some_and(|(interface, _)| *interface == first);
-                (Part::DefaultRoute(*v6), same)
+                (NetworkPart::DefaultRoute(*v6), same)
             }
         };
         if !there {
             if !self.later.contains(&part) {
                 self.missing.entry(part).or_insert_with(|| (at, change.to_string()));
             }
-        } else if self.missing.remove(&part).is_none() && matches!(part, Part::Link(_)) {
+        } else if self.missing.remove(&part).is_none() && matches!(part, NetworkPart::Link(_)) {
             self.later.insert(part);
         }
     }
 
     /// Something came back over a path.
-    pub(super) fn on_answer(&mut self, at: Instant, path: &str) {
-        self.heard.insert(path.to_owned(), at);
+    pub(super) fn on_reply(&mut self, at: Instant, path: &str) {
+        self.last_reply.insert(path.to_owned(), at);
     }
 
     /// Since when a network is gone, and what has become of it; `None` while all of them are there.
-    pub(super) fn gone(&self, now: Instant) -> Option<(Instant, String)> {
-        let missing = self.missing.values().filter(|(since, _)| *since + GONE <= now);
-        let silent = self.heard.iter().filter(|(_, last)| **last + SILENT <= now);
+    pub(super) fn lost_since(&self, now: Instant) -> Option<(Instant, String)> {
+        let missing = self.missing.values().filter(|(since, _)| *since + LOSS_CONFIRM_AFTER <= now);
+        let silent = self.last_reply.iter().filter(|(_, last)| **last + PATH_TIMEOUT <= now);
         let silent = silent.map(|(path, last)| (*last, format!("nothing comes back over {path}")));
         missing.cloned().chain(silent).min()
     }
@@ -121,26 +123,26 @@ mod tests {
         text.parse().unwrap()
     }
 
-    fn departure() -> Departure {
+    fn departure() -> NetworkLossDetector {
         let addresses = [("wlan0", "10.0.0.1"), ("wwan0", "10.1.0.1")];
         let addresses = addresses.map(|(name, text)| (name.to_owned(), address(text)));
         let paths = vec!["wlan0".to_owned(), "wwan0".to_owned()];
-        Departure::new(paths, addresses, [Some("wlan0".to_owned()), None])
+        NetworkLossDetector::new(paths, addresses, [Some("wlan0".to_owned()), None])
     }
 
-    fn link(interface: &str, running: bool) -> Change {
-        Change::Link { interface: interface.to_owned(), running }
+    fn link(interface: &str, running: bool) -> NetworkChange {
+        NetworkChange::Link { interface: interface.to_owned(), running }
     }
 
     #[test]
     fn a_short_link_outage_is_not_a_loss_of_the_network() {
         let mut departure = departure();
         departure.on_change(at(1_000), &link("wlan0", false));
-        assert_eq!(departure.gone(at(2_900)), None);
+        assert_eq!(departure.lost_since(at(2_900)), None);
         departure.on_change(at(2_900), &link("wlan0", true));
-        assert_eq!(departure.gone(at(9_000)), None);
-        departure.on_change(at(9_000), &Change::Removed { interface: "wlan0".to_owned() });
-        let (since, why) = departure.gone(at(11_000)).unwrap();
+        assert_eq!(departure.lost_since(at(9_000)), None);
+        departure.on_change(at(9_000), &NetworkChange::Removed { interface: "wlan0".to_owned() });
+        let (since, why) = departure.lost_since(at(11_000)).unwrap();
         assert!(since == at(9_000) && why.contains("wlan0"), "{why}");
     }
 
@@ -151,46 +153,47 @@ mod tests {
         // A third network, which was not there at first.
         departure.on_change(at(0), &link("wwan0", true));
         departure.on_change(at(1_000), &link("wwan0", false));
-        let v6 = Change::DefaultRoute { v6: true, now: None };
+        let v6 = NetworkChange::DefaultRoute { v6: true, now: None };
         departure.on_change(at(1_000), &v6);
-        assert_eq!(departure.gone(at(9_000)), None);
+        assert_eq!(departure.lost_since(at(9_000)), None);
     }
 
     #[test]
     fn a_lost_address_counts_if_its_interface_has_no_other() {
         let mut departure = departure();
-        let change = |text: &str, present| Change::Address {
+        let change = |text: &str, present| NetworkChange::Address {
             interface: "wlan0".to_owned(),
             address: address(text),
             present,
         };
         departure.on_change(at(0), &change("10.0.0.9", true));
         departure.on_change(at(0), &change("10.0.0.1", false));
-        assert_eq!(departure.gone(at(9_000)), None);
+        assert_eq!(departure.lost_since(at(9_000)), None);
         departure.on_change(at(9_000), &change("10.0.0.9", false));
-        assert_eq!(departure.gone(at(11_000)).map(|(since, _)| since), Some(at(9_000)));
+        assert_eq!(departure.lost_since(at(11_000)).map(|(since, _)| since), Some(at(9_000)));
     }
 
     #[test]
     fn a_default_route_that_leads_elsewhere_was_left() {
         let mut departure = departure();
-        let now = |name: &str| Change::DefaultRoute { v6: false, now: Some((name.into(), None)) };
+        let now =
+            |name: &str| NetworkChange::DefaultRoute { v6: false, now: Some((name.into(), None)) };
         departure.on_change(at(0), &now("wwan0"));
         departure.on_change(at(500), &now("wlan0"));
-        assert_eq!(departure.gone(at(9_000)), None);
+        assert_eq!(departure.lost_since(at(9_000)), None);
         departure.on_change(at(9_000), &now("wwan0"));
-        assert!(departure.gone(at(11_000)).is_some());
+        assert!(departure.lost_since(at(11_000)).is_some());
     }
 
     #[test]
     fn only_a_path_that_worked_before_counts_as_gone() {
         let mut departure = departure();
         for step in 0..50 {
-            departure.on_answer(at(step * 100), "wwan0");
-            assert_eq!(departure.gone(at(step * 100)), None);
+            departure.on_reply(at(step * 100), "wwan0");
+            assert_eq!(departure.lost_since(at(step * 100)), None);
         }
-        assert_eq!(departure.gone(at(7_899)), None);
-        let (since, why) = departure.gone(at(7_900)).unwrap();
+        assert_eq!(departure.lost_since(at(7_899)), None);
+        let (since, why) = departure.lost_since(at(7_900)).unwrap();
         assert_eq!((since, why.as_str()), (at(4_900), "nothing comes back over wwan0"));
     }
 }

@@ -12,21 +12,21 @@ use towpath_quic::tls::TlsSession;
 use towpath_quic::{Fingerprint, Qlog, QuicConfig, Trust, congestion};
 
 use super::host::interfaces;
-use super::line::{Hold, Line, Strand};
-use super::socket::{self, Source};
-use super::speaker::Speaker;
+use super::line::{ConnectionGuard, DataStream, QuicDataStream};
+use super::socket::{self, LocalBind};
+use super::speaker::ControlChannel;
 use crate::clock::Clock;
-use crate::quic::{self, Host, HostConfig, Interfaces};
+use crate::quic::{self, HostConfig, InterfacePolicy, QuicHandle};
 use crate::traffic::is_quic;
-use crate::traffic::quic::Connection;
-use crate::traffic::wire::Wire;
+use crate::traffic::quic::QuicConnection;
+use crate::traffic::wire::SocketStream;
 
 /// UDP payload of an Ethernet's packets; path MTU discovery finds what is less.
-const LARGEST_DATAGRAM_BYTES: [u16; 2] = [1_472, 1_452];
+const MAX_DATAGRAM_BYTES: [u16; 2] = [1_472, 1_452];
 /// A connection without a word for so long is gone; the kernel's TCP waits much longer.
-pub(super) const IDLE: Duration = Duration::from_secs(120);
+pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(120);
 /// So often something is said on a connection that has nothing to say.
-const KEEP_ALIVE: Duration = Duration::from_secs(10);
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Opens connections.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ pub(super) struct Dialer {
     /// Once the server has shown who it is: nobody else is taken any more.
     settled: OnceLock<Trust>,
     /// Started when the first connection needs it.
-    host: OnceLock<Arc<Host>>,
+    host: OnceLock<Arc<QuicHandle>>,
     /// What the server could be known by.
     shown: OnceLock<Fingerprint>,
 }
@@ -53,13 +53,13 @@ impl Dialer {
 
     /// Says nothing over TCP without TLS, if it is `needed`.
     #[must_use]
-    pub(super) fn securing(self, needed: bool) -> Self {
+    pub(super) fn with_tls(self, needed: bool) -> Self {
         Self { secure: self.secure || needed, ..self }
     }
 
     /// From now on the server must show the certificate that it has shown.
-    pub(super) fn settle(&self) {
-        if let Some(shown) = self.shown() {
+    pub(super) fn pin_identity(&self) {
+        if let Some(shown) = self.server_fingerprint() {
             self.settled.get_or_init(|| Trust::Pinned(vec![shown]));
         }
     }
@@ -74,18 +74,18 @@ impl Dialer {
     }
 
     /// What the server was known by, if it was asked.
-    pub(super) fn shown(&self) -> Option<Fingerprint> {
+    pub(super) fn server_fingerprint(&self) -> Option<Fingerprint> {
         self.shown.get().copied()
     }
 
-    fn host(&self) -> io::Result<&Arc<Host>> {
+    fn host(&self) -> io::Result<&Arc<QuicHandle>> {
         if let Some(host) = self.host.get() {
             return Ok(host);
         }
         let name = "client".to_owned();
-        let (clock, interfaces) = (self.clock, Interfaces::all());
+        let (clock, interfaces) = (self.clock, InterfacePolicy::all());
         let host =
-            Host::start(HostConfig { name, clock, seed: None, namespace: None, interfaces })?;
+            QuicHandle::start(HostConfig { name, clock, seed: None, namespace: None, interfaces })?;
         Ok(self.host.get_or_init(|| Arc::new(host)))
     }
 
@@ -93,14 +93,14 @@ impl Dialer {
     pub(super) fn quic(
         &self,
         transport: Transport,
-        (source, target): (&Source, SocketAddr),
+        (source, target): (&LocalBind, SocketAddr),
         patience: Duration,
-    ) -> io::Result<(quic::Connection, Arc<Hold>)> {
+    ) -> io::Result<(quic::BlockingConnection, Arc<ConnectionGuard>)> {
         let multipath = transport == Transport::Mpquic;
         let config = self.config(QuicConfig { multipath, ..QuicConfig::default() }, target);
         let host = self.host()?;
         let connection = host.connect(local(source, target), target, config, patience)?;
-        let hold = Hold::new(host, connection.id());
+        let hold = ConnectionGuard::new(host, connection.id());
         if let Some(shown) = connection.status().and_then(|status| status.peer) {
             self.shown.get_or_init(|| shown);
         }
@@ -111,13 +111,13 @@ impl Dialer {
     pub(super) fn control(
         &self,
         transport: Transport,
-        (source, target): (&Source, SocketAddr),
+        (source, target): (&LocalBind, SocketAddr),
         token: TestToken,
         patience: Duration,
-    ) -> io::Result<Speaker> {
+    ) -> io::Result<ControlChannel> {
         let mut speaker = if is_quic(transport) {
             let (connection, hold) = self.quic(transport, (source, target), patience)?;
-            Speaker::over(connection.open_stream()?, hold, self.clock)
+            ControlChannel::over_quic(connection.open_stream()?, hold, self.clock)
         } else {
             let settings = TransferSettings::default();
             let socket = socket::connect(transport, source, target, &settings, patience)?;
@@ -126,7 +126,7 @@ impl Dialer {
                 let first = Preamble { kind, flow: 0, stream: 0, token }.to_bytes();
                 io::Write::write_all(&mut &socket, &first)?;
             }
-            Speaker::through(self.wire(socket, self.secure, patience)?, self.clock)?
+            ControlChannel::over_socket(self.wire(socket, self.secure, patience)?, self.clock)?
         };
         let preamble = Preamble { kind: ConnectionKind::Control, flow: 0, stream: 0, token };
         speaker.send_raw(&preamble.to_bytes())?;
@@ -138,11 +138,11 @@ impl Dialer {
     pub(super) fn flow(
         &self,
         (plan, scenario): (&TestPlan, &Scenario),
-        (source, target): (&Source, SocketAddr),
+        (source, target): (&LocalBind, SocketAddr),
         (flow, numbers): (u16, &[u16]),
         (token, qlog): (TestToken, Option<Qlog>),
         patience: Duration,
-    ) -> io::Result<(Vec<Line>, Duration)> {
+    ) -> io::Result<(Vec<DataStream>, Duration)> {
         let began = self.clock.now();
         // It can be read on the way.
         let token = token.public_id();
@@ -154,12 +154,16 @@ impl Dialer {
             let config = self.config(config, target);
             let host = self.host()?;
             let connection =
-                Connection::connect(host, (local(source, target), target), config, patience)?;
-            let hold = Hold::new(host, connection.id());
+                QuicConnection::connect(host, (local(source, target), target), config, patience)?;
+            let hold = ConnectionGuard::new(host, connection.id());
             let open = |number: &u16| {
                 let stream = connection.open_stream(&preamble(*number))?;
                 let place = (stream, *number == 0);
-                Ok(Line::Quic(Strand::new(connection.clone(), place, Arc::clone(&hold))))
+                Ok(DataStream::Quic(QuicDataStream::new(
+                    connection.clone(),
+                    place,
+                    Arc::clone(&hold),
+                )))
             };
             let took = self.clock.now().saturating_since(began);
             return Ok((numbers.iter().map(open).collect::<io::Result<_>>()?, took));
@@ -169,20 +173,20 @@ impl Dialer {
             let socket = socket::connect(transport, source, target, settings, patience)?;
             first.get_or_insert_with(|| self.clock.now().saturating_since(began));
             io::Write::write_all(&mut &socket, &preamble(*number))?;
-            self.wire(socket, settings.tls, patience).map(Line::Socket)
+            self.wire(socket, settings.tls, patience).map(DataStream::Socket)
         };
         let lines = numbers.iter().map(open).collect::<io::Result<_>>()?;
         Ok((lines, first.unwrap_or_default()))
     }
 
     /// What a connection's data goes through.
-    fn wire(&self, socket: Socket, tls: bool, patience: Duration) -> io::Result<Wire> {
+    fn wire(&self, socket: Socket, tls: bool, patience: Duration) -> io::Result<SocketStream> {
         if !tls {
-            return Ok(Wire::Plain(Arc::new(socket)));
+            return Ok(SocketStream::Plain(Arc::new(socket)));
         }
         let session = TlsSession::client(self.trust()).map_err(io::Error::other)?;
         let deadline = self.clock.now() + patience;
-        let (wire, shown) = Wire::secure(socket, session, (self.clock, deadline))?;
+        let (wire, shown) = SocketStream::handshake(socket, session, (self.clock, deadline))?;
         if let Some(shown) = shown {
             self.shown.get_or_init(|| shown);
         }
@@ -190,11 +194,11 @@ impl Dialer {
     }
 
     fn config(&self, config: QuicConfig, target: SocketAddr) -> QuicConfig {
-        let [v4, v6] = LARGEST_DATAGRAM_BYTES;
+        let [v4, v6] = MAX_DATAGRAM_BYTES;
         QuicConfig {
             trust: self.trust().clone(),
-            idle_timeout: IDLE,
-            keep_alive: Some(KEEP_ALIVE),
+            idle_timeout: IDLE_TIMEOUT,
+            keep_alive: Some(KEEP_ALIVE_INTERVAL),
             max_datagram_bytes: if target.is_ipv4() { v4 } else { v6 },
             ..config
         }
@@ -202,7 +206,7 @@ impl Dialer {
 }
 
 /// Where a connection from `source` starts, if it does not matter to the routes.
-fn local(source: &Source, target: SocketAddr) -> Option<IpAddr> {
+fn local(source: &LocalBind, target: SocketAddr) -> Option<IpAddr> {
     source.address.or_else(|| {
         let name = source.interface.as_ref()?;
         let all = interfaces().unwrap_or_default();

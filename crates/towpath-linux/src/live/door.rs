@@ -19,11 +19,11 @@ use crate::clock::Clock;
 use crate::sys;
 
 /// How often the door looks whether it shall be closed, and at its clock.
-const PATIENCE: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A connection that has not said what it is for.
 #[derive(Debug)]
-struct Waiting {
+struct PendingConnection {
     socket: Socket,
     from: Option<IpAddr>,
     since: Instant,
@@ -32,7 +32,7 @@ struct Waiting {
 }
 
 /// What became of a waiting connection.
-enum Step {
+enum PendingState {
     Waits,
     Gone,
     In(Preamble),
@@ -40,22 +40,22 @@ enum Step {
 
 /// All listening sockets of a server and who waits at them.
 #[derive(Debug)]
-pub(super) struct Door {
+pub(super) struct Acceptor {
     listeners: Vec<Socket>,
-    waiting: Vec<Waiting>,
+    waiting: Vec<PendingConnection>,
     clock: Clock,
     /// Descriptors have run out; the next try is a little later.
     exhausted: bool,
 }
 
-impl Door {
+impl Acceptor {
     pub(super) fn new(listeners: Vec<Socket>, clock: Clock) -> Self {
         Self { listeners, waiting: Vec::new(), clock, exhausted: false }
     }
 
     /// Waits for connections and hands over those that have said what they are for; returns after a
     /// while at the latest.
-    pub(super) fn round(
+    pub(super) fn poll(
         &mut self,
         limits: &ServerLimits,
         let_in: &mut dyn FnMut(Socket, Preamble),
@@ -68,11 +68,11 @@ impl Door {
         let mut fds: Vec<_> = self.listeners.iter().map(input).collect();
         fds.extend(self.waiting.iter().map(|waiting| input(&waiting.socket)));
         if std::mem::take(&mut self.exhausted) {
-            thread::sleep(PATIENCE);
+            thread::sleep(POLL_INTERVAL);
         }
-        sys::poll(&mut fds, Some(PATIENCE))?;
+        sys::poll(&mut fds, Some(POLL_INTERVAL))?;
         let now = self.clock.now();
-        listen(&mut self.waiting, now, limits, let_in);
+        read_preambles(&mut self.waiting, now, limits, let_in);
         self.accept(limits, now, let_in);
         Ok(())
     }
@@ -103,29 +103,29 @@ impl Door {
                 let from = socket::peer(&socket).map(|peer| peer.ip());
                 if waiting.len() >= limits.max_pending.max(1) {
                     // Who has said it by now is not among those that are in the way.
-                    listen(waiting, now, limits, let_in);
+                    read_preambles(waiting, now, limits, let_in);
                 }
                 while waiting.len() >= limits.max_pending.max(1) {
-                    make_room(waiting);
+                    evict_oldest(waiting);
                 }
                 let said = [0; Preamble::BYTES];
-                waiting.push(Waiting { socket, from, since: now, said, length: 0 });
+                waiting.push(PendingConnection { socket, from, since: now, said, length: 0 });
             }
         }
     }
 }
 
-impl Waiting {
-    fn step(&mut self) -> Step {
-        let Some(room) = self.said.get_mut(self.length..) else { return Step::Gone };
+impl PendingConnection {
+    fn step(&mut self) -> PendingState {
+        let Some(room) = self.said.get_mut(self.length..) else { return PendingState::Gone };
         let mut plain = &self.socket;
         match io::Read::read(&mut plain, room) {
             Ok(read) if read > 0 => {
                 self.length = self.length.saturating_add(read);
                 match Preamble::read(self.said.get(..self.length).unwrap_or_default()) {
-                    Ok(Some(preamble)) => Step::In(preamble),
-                    Ok(None) => Step::Waits,
-                    Err(_) => Step::Gone,
+                    Ok(Some(preamble)) => PendingState::In(preamble),
+                    Ok(None) => PendingState::Waits,
+                    Err(_) => PendingState::Gone,
                 }
             }
             Err(error)
@@ -134,33 +134,33 @@ impl Waiting {
                     io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
                 ) =>
             {
-                Step::Waits
+                PendingState::Waits
             }
-            Ok(_) | Err(_) => Step::Gone,
+            Ok(_) | Err(_) => PendingState::Gone,
         }
     }
 }
 
 /// Hears who has said what they are for, and forgets those who took too long.
-fn listen(
-    waiting: &mut Vec<Waiting>,
+fn read_preambles(
+    waiting: &mut Vec<PendingConnection>,
     now: Instant,
     limits: &ServerLimits,
     let_in: &mut dyn FnMut(Socket, Preamble),
 ) {
     for mut one in std::mem::take(waiting) {
         match one.step() {
-            Step::Waits if now.saturating_since(one.since) < limits.preamble_timeout => {
+            PendingState::Waits if now.saturating_since(one.since) < limits.preamble_timeout => {
                 waiting.push(one)
             }
-            Step::Waits | Step::Gone => {}
-            Step::In(preamble) => let_in(one.socket, preamble),
+            PendingState::Waits | PendingState::Gone => {}
+            PendingState::In(preamble) => let_in(one.socket, preamble),
         }
     }
 }
 
 /// Lets the oldest connection go of the address that has most of them; they are in order of age.
-fn make_room(waiting: &mut Vec<Waiting>) {
+fn evict_oldest(waiting: &mut Vec<PendingConnection>) {
     let mut counts: BTreeMap<Option<IpAddr>, usize> = BTreeMap::new();
     for one in waiting.iter() {
         *counts.entry(one.from).or_default() += 1;

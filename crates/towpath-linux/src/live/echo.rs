@@ -6,17 +6,17 @@ use bytes::Bytes;
 use towpath_net::Instant;
 use towpath_quic::ConnectionError;
 
-use super::budget::Allowed;
-use crate::Pipe;
-use crate::purse::Way;
-use crate::quic::End;
+use super::budget::SourceQuota;
+use crate::ByteStream;
+use crate::purse::TrafficDirection;
+use crate::quic::StreamHandler;
 
 /// Gives back what comes, until the other end has said everything or it has taken too long.
-pub(super) struct Echo<T> {
+pub(super) struct EchoStream<T> {
     held: Bytes,
     deadline: Instant,
     /// What its source may move, and until when it has moved that.
-    allowed: Arc<Allowed>,
+    allowed: Arc<SourceQuota>,
     paid_until: Instant,
     /// When it goes on, if it has to wait for that.
     resumes: Option<Instant>,
@@ -25,16 +25,16 @@ pub(super) struct Echo<T> {
     kept: Option<T>,
 }
 
-impl<T: Send> Echo<T> {
+impl<T: Send> EchoStream<T> {
     /// `kept` is dropped when it has ended.
-    pub(super) fn new(deadline: Instant, allowed: Arc<Allowed>, kept: T) -> Self {
+    pub(super) fn new(deadline: Instant, allowed: Arc<SourceQuota>, kept: T) -> Self {
         let (held, paid_until) = (Bytes::new(), Instant::ZERO);
         Self { held, deadline, allowed, paid_until, resumes: None, over: false, kept: Some(kept) }
     }
 }
 
-impl<T: Send> End for Echo<T> {
-    fn progress(&mut self, now: Instant, pipe: &mut dyn Pipe) {
+impl<T: Send> StreamHandler for EchoStream<T> {
+    fn progress(&mut self, now: Instant, pipe: &mut dyn ByteStream) {
         while !self.over {
             if now >= self.deadline {
                 self.over = true;
@@ -52,7 +52,8 @@ impl<T: Send> End for Echo<T> {
                 pipe.shutdown(now);
             }
             let bytes = data.len() as u64;
-            let both = [Way::In, Way::Out].map(|way| self.allowed.spend(now, way, bytes));
+            let both = [TrafficDirection::Inbound, TrafficDirection::Outbound]
+                .map(|way| self.allowed.consume(now, way, bytes));
             self.paid_until = both.into_iter().fold(now, Instant::max);
             self.held = data;
         }

@@ -18,39 +18,39 @@ use towpath_measure::traffic::talk::ExchangeReport;
 use towpath_measure::traffic::{FlowRole, MessageSession, TransferSender, directions, streams};
 use towpath_net::{Instant, Rate};
 
-use super::held::LOOK;
-use super::host::Before;
-use super::line::Line;
-use super::probe::Aim;
-use super::series::Series;
-use super::steady::{self, AtServer, Counted};
+use super::held::SAMPLE_INTERVAL;
+use super::host::HostBaseline;
+use super::line::DataStream;
+use super::probe::ProbeTarget;
+use super::series::EndSeries;
+use super::steady::{self, UdpByteCounters, UdpServerContext};
 use crate::limit;
-use crate::pace::Pace;
+use crate::pace::RunClock;
 use crate::ping;
-use crate::traffic::end::{self, Halves};
-use crate::traffic::kernel::{self, Manner, is_impatient};
-use crate::traffic::talk::{self, Part, SharedTalk, lock};
-use crate::traffic::{PATIENCE, sends};
+use crate::traffic::end::{self, StreamAppConfig};
+use crate::traffic::kernel::{self, TransferOptions, is_timeout};
+use crate::traffic::talk::{self, KernelMessageEnd, SharedSession, lock};
+use crate::traffic::{IO_POLL_INTERVAL, sends};
 
 /// The longest sleep of a thread that must notice an interrupt.
-const NAP: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Memory of a record, and of the text that it becomes.
 const RECORD_BYTES: u64 = 768;
 
 /// One connection of a flow at this end.
 #[derive(Debug, Clone)]
-pub(super) struct Stream {
+pub(super) struct FlowStream {
     pub(super) flow: u32,
     /// Number within the flow.
     pub(super) number: u32,
-    pub(super) line: Line,
+    pub(super) line: DataStream,
     /// For each data direction, the bytes that were read; of what this end sends, nothing.
     pub(super) received: Vec<(DataDirection, Arc<AtomicU64>)>,
 }
 
-impl Stream {
-    pub(super) fn new(flow: u32, number: u32, described: &Flow, line: Line) -> Self {
+impl FlowStream {
+    pub(super) fn new(flow: u32, number: u32, described: &Flow, line: DataStream) -> Self {
         let received = directions(&described.pattern).iter().map(|way| (*way, Arc::default()));
         Self { flow, number, line, received: received.collect() }
     }
@@ -58,20 +58,20 @@ impl Stream {
 
 /// What one end does.
 #[derive(Debug)]
-pub(super) struct End<'a> {
-    pub(super) pace: &'a Pace,
+pub(super) struct FlowRunner<'a> {
+    pub(super) pace: &'a RunClock,
     pub(super) scenario: &'a Scenario,
     pub(super) transport: Transport,
     pub(super) settings: &'a TransferSettings,
     pub(super) is_client: bool,
     /// Whom a client asks for single paths.
-    pub(super) aim: Option<Aim>,
+    pub(super) aim: Option<ProbeTarget>,
     /// What a server has for datagrams at a constant rate.
-    pub(super) served: Option<AtServer<'a>>,
+    pub(super) udp_server: Option<UdpServerContext<'a>>,
 }
 
 /// Streams that a scenario has in all.
-pub(super) fn wanted(scenario: &Scenario) -> Vec<(u16, u16)> {
+pub(super) fn expected_streams(scenario: &Scenario) -> Vec<(u16, u16)> {
     let flows = scenario.flows.iter().enumerate();
     let each = |(flow, described): (usize, &Flow)| {
         (0..streams(&described.pattern)).map(move |stream| (flow as u16, stream as u16))
@@ -79,12 +79,12 @@ pub(super) fn wanted(scenario: &Scenario) -> Vec<(u16, u16)> {
     flows.flat_map(each).collect()
 }
 
-impl End<'_> {
+impl FlowRunner<'_> {
     /// Runs all flows to their ends; `tell` hears every record as it is made.
-    pub(super) fn play(
+    pub(super) fn run(
         &self,
-        streams: &[Stream],
-        before: &Before,
+        streams: &[FlowStream],
+        before: &HostBaseline,
         tell: &mut (dyn FnMut(&Record) + Send),
     ) -> HostReport {
         let done = AtomicBool::new(false);
@@ -93,8 +93,8 @@ impl End<'_> {
         let others = self.scenario.flows.iter().filter(|flow| !is_ping(flow)).count();
         let (alone, left) = (others == 0, AtomicUsize::new(others));
         let probes = Mutex::new(Vec::new());
-        let counted = match self.served {
-            Some(served) => served.counted(),
+        let counted = match self.udp_server {
+            Some(served) => served.counters(),
             None => steady::counters(self.scenario, self.is_client),
         };
         let (flows, series) = thread::scope(|scope| {
@@ -112,7 +112,7 @@ impl End<'_> {
                         return FlowReport { flow: index as u32, ..FlowReport::default() };
                     }
                     let half = match flow.pattern.udp() {
-                        Some(plan) => self.steady((index as u32, flow), plan, counted),
+                        Some(plan) => self.run_udp((index as u32, flow), plan, counted),
                         None => self.flow(index as u32, flow, &own),
                     };
                     left.fetch_sub(1, Ordering::Release);
@@ -140,24 +140,24 @@ impl End<'_> {
         records.extend(probes.into_iter().map(Record::Probe));
         records.extend(before.changes().into_iter().map(Record::Counter));
         let (mut flows, mut host) = (flows, before.host());
-        steady::note(&mut flows, &mut host);
+        steady::move_notes(&mut flows, &mut host);
         HostReport { host, flows, connections, subflows, records }
     }
 
-    fn series(&self) -> Series {
+    fn series(&self) -> EndSeries {
         let multipath = matches!(self.transport, Transport::Mptcp | Transport::Mpquic);
-        Series::new(self.is_client, multipath, self.pace.zero())
+        EndSeries::new(self.is_client, multipath, self.pace.zero())
     }
 
-    fn manner(&self) -> Manner {
-        Manner {
+    fn transfer_options(&self) -> TransferOptions {
+        TransferOptions {
             block: self.settings.block_bytes.map(|bytes| bytes as usize),
             rate: self.settings.rate_bps.and_then(Rate::from_bps),
             discard: self.settings.discard,
         }
     }
 
-    fn flow(&self, number: u32, flow: &Flow, streams: &[&Stream]) -> FlowReport {
+    fn flow(&self, number: u32, flow: &Flow, streams: &[&FlowStream]) -> FlowReport {
         let start = Instant::ZERO + flow.start;
         let deadline = start + flow.pattern.limit();
         let role = if self.is_client { FlowRole::Client } else { FlowRole::Server };
@@ -166,16 +166,16 @@ impl End<'_> {
         // Time before the traffic has no name, so nothing is asked before.
         self.pace.wait_until(start);
         let talk = talk.map(|talk| Arc::new(Mutex::new(talk)));
-        if let (Some(talk), Some(purse)) = (&talk, self.pace.purse()) {
+        if let (Some(talk), Some(purse)) = (&talk, self.pace.budget()) {
             let talk = Arc::clone(talk);
-            purse.watch(move || lock(&talk).memory_bytes());
+            purse.add_gauge(move || lock(&talk).memory_bytes());
         }
-        let of_quic = |stream: &&Stream| matches!(stream.line, Line::Quic(_));
+        let of_quic = |stream: &&FlowStream| matches!(stream.line, DataStream::Quic(_));
         if streams.iter().any(of_quic) {
-            half.delivered = self.inside(flow, streams, talk.as_ref(), (start, deadline));
+            half.delivered = self.run_quic(flow, streams, talk.as_ref(), (start, deadline));
             half.exchange = talk.map(|talk| ExchangeReport::of(&lock(&talk)));
         } else if let Some(talk) = talk {
-            match self.part(&talk, streams) {
+            match self.message_end(&talk, streams) {
                 Ok(part) => half.delivered = part.run(self.pace, flow, deadline),
                 Err(error) => half.failure = Some(error.to_string()),
             }
@@ -211,35 +211,35 @@ impl End<'_> {
         let start = Instant::ZERO + flow.start;
         let Some(aim) = &self.aim else {
             while !self.pace.is_over(start + plan.duration) && !is_enough() {
-                self.pace.sleep_until((self.pace.now() + NAP).min(start + plan.duration));
+                self.pace.sleep_until((self.pace.now() + POLL_INTERVAL).min(start + plan.duration));
             }
             return Vec::new();
         };
         self.pace.wait_until(start);
-        let ways = aim.ways(self.scenario, plan, start);
-        ping::ask(self.pace, number, ways, start + flow.pattern.limit(), is_enough)
+        let ways = aim.paths(self.scenario, plan, start);
+        ping::run(self.pace, number, ways, start + flow.pattern.limit(), is_enough)
     }
 
     /// Moves the bytes of QUIC's streams, which is done in the thread that speaks it, and waits for
     /// their ends.
-    fn inside(
+    fn run_quic(
         &self,
         flow: &Flow,
-        streams: &[&Stream],
-        talk: Option<&SharedTalk>,
+        streams: &[&FlowStream],
+        talk: Option<&SharedSession>,
         (start, deadline): (Instant, Instant),
     ) -> Vec<(DataDirection, DeliveryLog)> {
         let mut all = Vec::new();
         for stream in streams {
-            let Line::Quic(strand) = &stream.line else { continue };
+            let DataStream::Quic(strand) = &stream.line else { continue };
             let outgoing = stream.received.iter().any(|(way, _)| sends(*way, self.is_client));
             let incoming = stream.received.iter().find(|(way, _)| !sends(*way, self.is_client));
-            let halves = Halves {
+            let halves = StreamAppConfig {
                 sender: TransferSender::new(&flow.pattern, start).filter(|_| outgoing),
                 receiver: incoming.map(|(_, received)| (start, Arc::clone(received))),
-                talk: talk.map(|talk| (Arc::clone(talk), stream.number)),
-                manner: self.manner(),
-                purse: self.pace.purse().cloned(),
+                session: talk.map(|talk| (Arc::clone(talk), stream.number)),
+                manner: self.transfer_options(),
+                budget: self.pace.budget().cloned(),
             };
             let (end, ears) = end::make(self.pace.zero(), halves, false);
             strand.attach(end);
@@ -259,37 +259,41 @@ impl End<'_> {
     }
 
     /// This end's part of an exchange of messages.
-    fn part(&self, talk: &SharedTalk, streams: &[&Stream]) -> io::Result<Part> {
+    fn message_end(
+        &self,
+        talk: &SharedSession,
+        streams: &[&FlowStream],
+    ) -> io::Result<KernelMessageEnd> {
         let incoming = if self.is_client { DataDirection::Down } else { DataDirection::Up };
         let mut lines = Vec::new();
         for stream in streams {
-            let Line::Socket(wire) = &stream.line else { continue };
+            let DataStream::Socket(wire) = &stream.line else { continue };
             wire.socket().set_nonblocking(true)?;
             let received = stream.received.iter().find(|(way, _)| *way == incoming);
-            lines.extend(received.map(|(_, received)| talk::Line {
+            lines.extend(received.map(|(_, received)| talk::KernelStream {
                 number: stream.number,
                 wire: wire.clone(),
                 received: Arc::clone(received),
             }));
         }
-        Ok(Part { talk: Arc::clone(talk), lines, incoming })
+        Ok(KernelMessageEnd { session: Arc::clone(talk), lines, incoming })
     }
 
     /// Sends, receives or both on one stream.
     fn transfer(
         &self,
         flow: &Flow,
-        stream: &Stream,
+        stream: &FlowStream,
         start: Instant,
         deadline: Instant,
     ) -> Option<(DataDirection, DeliveryLog)> {
-        let Line::Socket(wire) = &stream.line else { return None };
-        let (pace, socket, manner) = (self.pace, &**wire.socket(), self.manner());
+        let DataStream::Socket(wire) = &stream.line else { return None };
+        let (pace, socket, manner) = (self.pace, &**wire.socket(), self.transfer_options());
         // A socket that takes no options is gone; what follows says so.
         let _ = socket
             .set_nonblocking(false)
-            .and_then(|()| socket.set_read_timeout(Some(PATIENCE)))
-            .and_then(|()| socket.set_write_timeout(Some(PATIENCE)));
+            .and_then(|()| socket.set_read_timeout(Some(IO_POLL_INTERVAL)))
+            .and_then(|()| socket.set_write_timeout(Some(IO_POLL_INTERVAL)));
         let outgoing = stream.received.iter().any(|(way, _)| sends(*way, self.is_client));
         let incoming = stream.received.iter().find(|(way, _)| !sends(*way, self.is_client));
         let sender = TransferSender::new(&flow.pattern, start).filter(|_| outgoing);
@@ -312,7 +316,7 @@ impl End<'_> {
     }
 
     /// Streams on which this end sends, each with whether its source never runs dry.
-    fn senders<'b>(&self, streams: &'b [Stream]) -> Vec<(&'b Stream, bool)> {
+    fn sending_streams<'b>(&self, streams: &'b [FlowStream]) -> Vec<(&'b FlowStream, bool)> {
         let sending = streams.iter().filter(|stream| {
             stream.received.iter().any(|(direction, _)| sends(*direction, self.is_client))
         });
@@ -325,8 +329,12 @@ impl End<'_> {
     }
 
     /// Those whose flow has begun and is not over.
-    fn sending<'b>(&self, all: &[(&'b Stream, bool)], now: Instant) -> Vec<(&'b Stream, bool)> {
-        let runs = |(stream, _): &&(&Stream, bool)| {
+    fn active_senders<'b>(
+        &self,
+        all: &[(&'b FlowStream, bool)],
+        now: Instant,
+    ) -> Vec<(&'b FlowStream, bool)> {
+        let runs = |(stream, _): &&(&FlowStream, bool)| {
             self.scenario.flows.get(stream.flow as usize).is_some_and(|flow| {
                 let begin = Instant::ZERO + flow.start;
                 (begin..=begin + flow.pattern.limit()).contains(&now)
@@ -338,24 +346,24 @@ impl End<'_> {
     /// Samples at every multiple of the period until the flows have ended, and once at their end.
     fn sample(
         &self,
-        (streams, counted): (&[Stream], &Counted),
+        (streams, counted): (&[FlowStream], &UdpByteCounters),
         done: &AtomicBool,
         tell: &mut (dyn FnMut(&Record) + Send),
-    ) -> Series {
+    ) -> EndSeries {
         let mut series = self.series();
         let period = self.scenario.run.sample;
         let mut next = Instant::ZERO + period;
         let mut told = 0;
-        let senders = self.senders(streams);
-        let nap = if senders.is_empty() { NAP } else { LOOK };
+        let senders = self.sending_streams(streams);
+        let nap = if senders.is_empty() { POLL_INTERVAL } else { SAMPLE_INTERVAL };
         loop {
             while self.pace.now() < next && !done.load(Ordering::Acquire) {
                 let now = self.pace.now();
-                series.look_at_senders(&self.sending(&senders, now), now, false);
+                series.sample_senders(&self.active_senders(&senders, now), now, false);
                 self.pace.sleep_until(next.min(now + nap));
             }
             let now = self.pace.now();
-            series.look_at_senders(&self.sending(&senders, now), now, true);
+            series.sample_senders(&self.active_senders(&senders, now), now, true);
             let last = done.load(Ordering::Acquire);
             if last {
                 // A sliver of a period would only blur the curves.
@@ -368,13 +376,13 @@ impl End<'_> {
                 series.sample((streams, counted), next, false);
             }
             series.records().iter().skip(told).for_each(&mut *tell);
-            self.pace.note((series.records().len() - told) as u64 * RECORD_BYTES);
+            self.pace.add_memory((series.records().len() - told) as u64 * RECORD_BYTES);
             told = series.records().len();
             if last {
-                series.look_last(streams);
+                series.sample_final_paths(streams);
                 return series;
             }
-            if self.is_client && crate::interrupt::seen() {
+            if self.is_client && crate::interrupt::is_interrupted() {
                 self.pace.interrupt();
             }
             while next <= now {
@@ -391,12 +399,12 @@ fn without_thread(flow: u32, error: &io::Error) -> FlowReport {
 }
 
 /// Waits until the other end has closed a stream on which it sends nothing.
-fn drain(pace: &Pace, socket: &Socket, deadline: Instant) {
+fn drain(pace: &RunClock, socket: &Socket, deadline: Instant) {
     let mut room = [MaybeUninit::uninit(); 64];
     while !pace.is_over(deadline) {
         match socket.recv(&mut room) {
             Ok(length) if length > 0 => {}
-            Err(error) if is_impatient(&error) => {}
+            Err(error) if is_timeout(&error) => {}
             Ok(_) | Err(_) => return,
         }
     }

@@ -12,82 +12,82 @@ use towpath_measure::scenario::{Scenario, Transport};
 use towpath_net::Instant;
 
 use super::dial::Dialer;
-use super::end::wanted;
+use super::end::expected_streams;
 use super::host::interfaces;
-use super::socket::Source;
-use super::speaker::Speaker;
+use super::socket::LocalBind;
+use super::speaker::ControlChannel;
 use crate::clock::Clock;
 use crate::interrupt;
 
 /// A connection that says nothing for so long is given up: another one may be faster. The server
 /// answers within half a second, result or not.
-const SILENCE: Duration = Duration::from_millis(1_500);
+const READ_TIMEOUT: Duration = Duration::from_millis(1_500);
 /// So long for each attempt to connect.
-const ATTEMPT: Duration = Duration::from_secs(1);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// From one attempt to the next, at least.
-const PAUSE: Duration = Duration::from_millis(100);
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 /// No result of a short test is larger: read, it takes several times as much memory.
 const SHORT_BYTES: u64 = 16 << 20;
 /// Each sample of each stream adds so much: a line for the stream and each of its subflows.
 const SAMPLE_BYTES: u64 = 9 * 600;
 /// No result is larger.
-const LARGEST_BYTES: u64 = 256 << 20;
+const MAX_RESULT_BYTES: u64 = 256 << 20;
 /// So many new bytes of the result are progress, for which it is waited longer; less is not, or one
 /// byte now and then would keep us for ever.
 const PROGRESS_BYTES: usize = 16 * 1024;
 /// So much longer at most, however much comes.
-const LONGEST: Duration = Duration::from_secs(600);
+const MAX_FETCH_TIME: Duration = Duration::from_secs(600);
 /// Answers to earlier questions that may still come.
-const MOST_LATE: u32 = 32;
+const MAX_LATE_REPLIES: u32 = 32;
 /// So often the server may say what nobody says; then it is none of ours.
-const MOST_WRONG: u32 = 3;
+const MAX_PROTOCOL_ERRORS: u32 = 3;
 /// How often it is looked whether anybody waits.
-const STEP: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// After an interrupt. All of it together ends within a second.
-const GRACE: Duration = Duration::from_millis(500);
+const INTERRUPT_GRACE: Duration = Duration::from_millis(500);
 
 /// The largest half of a result that a server may give, by what it was asked to do.
-pub(super) fn largest_bytes(scenario: &Scenario) -> u64 {
+pub(super) fn max_result_bytes(scenario: &Scenario) -> u64 {
     let sample_ns = scenario.run.sample.as_nanos().max(1);
     let samples = length(scenario).as_nanos().div_euclid(sample_ns).saturating_add(1);
-    let lines = samples.saturating_mul(wanted(scenario).len() as u128);
+    let lines = samples.saturating_mul(expected_streams(scenario).len() as u128);
     let bytes = u64::try_from(lines).unwrap_or(u64::MAX).saturating_mul(SAMPLE_BYTES);
-    bytes.saturating_add(SHORT_BYTES).min(LARGEST_BYTES)
+    bytes.saturating_add(SHORT_BYTES).min(MAX_RESULT_BYTES)
 }
 
 /// What is needed to come back to a server.
 #[derive(Debug)]
-pub(super) struct Way {
+pub(super) struct Reconnector {
     pub(super) token: TestToken,
     pub(super) transport: Transport,
     /// Where the client was told to start.
-    pub(super) source: Source,
+    pub(super) source: LocalBind,
     /// Addresses of the server, as far as they are known.
     pub(super) targets: Vec<SocketAddr>,
     pub(super) clock: Clock,
     pub(super) dialer: Dialer,
 }
 
-impl Way {
+impl Reconnector {
     /// A connection with a preamble.
     pub(super) fn connect(
         &self,
         transport: Transport,
-        source: &Source,
+        source: &LocalBind,
         target: SocketAddr,
         patience: Duration,
-    ) -> io::Result<Speaker> {
+    ) -> io::Result<ControlChannel> {
         self.dialer.control(transport, (source, target), self.token, patience)
     }
 
     /// All ways to the server, the usual one first: every transport from every interface to every
     /// address.
-    fn ways(&self) -> Vec<(Transport, Source, SocketAddr)> {
+    fn attempts(&self) -> Vec<(Transport, LocalBind, SocketAddr)> {
         let mut transports = vec![self.transport];
         transports.extend([Transport::Tcp].iter().filter(|other| **other != self.transport));
         let mut sources = vec![self.source.clone()];
         for one in interfaces().unwrap_or_default() {
-            sources.push(Source { address: Some(one.address), interface: Some(one.name) });
+            sources.push(LocalBind { address: Some(one.address), interface: Some(one.name) });
         }
         let mut all = Vec::new();
         for source in sources {
@@ -108,14 +108,14 @@ impl Way {
 
 /// Fetches one result.
 #[derive(Debug)]
-pub(super) struct Fetch<'a> {
-    way: &'a Way,
-    speaker: Option<Speaker>,
+pub(super) struct ResultFetch<'a> {
+    reconnector: &'a Reconnector,
+    speaker: Option<ControlChannel>,
     text: String,
     total: Option<u64>,
     largest_bytes: u64,
     /// When the server last said anything that it should say.
-    heard: Instant,
+    last_message: Instant,
     /// How much was there when the last progress was made.
     counted: usize,
     /// How often it said something wrong.
@@ -128,21 +128,37 @@ pub(super) struct Fetch<'a> {
 
 /// Until when is waited.
 #[derive(Debug, Clone, Copy)]
-struct Wait {
+struct FetchDeadlines {
     /// For a server that says nothing.
-    patience: Duration,
+    timeout: Duration,
     /// Without progress.
     until: Instant,
     /// With all of it.
     last: Instant,
 }
 
-impl<'a> Fetch<'a> {
+impl<'a> ResultFetch<'a> {
     /// No result with more than `largest_bytes` is taken.
-    pub(super) fn new(way: &'a Way, speaker: Option<Speaker>, largest_bytes: u64) -> Self {
-        let (heard, text, total, interrupted) = (way.clock.now(), String::new(), None, None);
+    pub(super) fn new(
+        reconnector: &'a Reconnector,
+        speaker: Option<ControlChannel>,
+        largest_bytes: u64,
+    ) -> Self {
+        let (last_message, text, total, interrupted) =
+            (reconnector.clock.now(), String::new(), None, None);
         let (counted, wrong, lost) = (0, 0, 0);
-        Self { way, speaker, text, total, largest_bytes, heard, counted, wrong, interrupted, lost }
+        Self {
+            reconnector,
+            speaker,
+            text,
+            total,
+            largest_bytes,
+            last_message,
+            counted,
+            wrong,
+            interrupted,
+            lost,
+        }
     }
 
     /// Fetches until all is there. Gives up when the server was silent for `patience`, and when it is
@@ -154,16 +170,17 @@ impl<'a> Fetch<'a> {
     ) -> Result<(HostReport, u32), String> {
         let mut turn = 0;
         let mut why = "the connection was lost".to_owned();
-        let mut wait = Wait { patience, until: deadline, last: deadline + LONGEST };
+        let mut wait =
+            FetchDeadlines { timeout: patience, until: deadline, last: deadline + MAX_FETCH_TIME };
         loop {
             if let Some(half) = self.finished() {
                 return half.map(|half| (half, self.lost));
             }
-            if let Some(given_up) = self.given_up(wait) {
+            if let Some(given_up) = self.give_up_reason(wait) {
                 return Err(format!("{given_up} ({})", sanitize(&why)));
             }
             match self.speaker.take() {
-                Some(mut speaker) => match self.ask(&mut speaker, &mut wait) {
+                Some(mut speaker) => match self.request(&mut speaker, &mut wait) {
                     Ok(()) => self.speaker = Some(speaker),
                     Err(error) => {
                         self.lost = self.lost.saturating_add(1);
@@ -177,17 +194,17 @@ impl<'a> Fetch<'a> {
     }
 
     /// Why it is not waited any longer, if it is not.
-    fn given_up(&mut self, wait: Wait) -> Option<String> {
-        let now = self.way.clock.now();
-        if interrupt::seen() {
+    fn give_up_reason(&mut self, wait: FetchDeadlines) -> Option<String> {
+        let now = self.reconnector.clock.now();
+        if interrupt::is_interrupted() {
             let since = *self.interrupted.get_or_insert(now);
-            let over = now.saturating_since(since) >= GRACE;
+            let over = now.saturating_since(since) >= INTERRUPT_GRACE;
             return over.then(|| "it was interrupted".to_owned());
         }
-        let silent = now.saturating_since(self.heard);
-        if self.wrong >= MOST_WRONG {
+        let silent = now.saturating_since(self.last_message);
+        if self.wrong >= MAX_PROTOCOL_ERRORS {
             Some("the server does not keep to the protocol".to_owned())
-        } else if silent > wait.patience {
+        } else if silent > wait.timeout {
             Some(format!("the server was silent for {} s", silent.as_secs()))
         } else if now > wait.until {
             Some("the server kept it back".to_owned())
@@ -200,7 +217,7 @@ impl<'a> Fetch<'a> {
         self.total.filter(|total| self.text.len() as u64 >= *total)?;
         if let Some(speaker) = self.speaker.take() {
             // It forgets the result by itself, too.
-            speaker.take_leave(&ClientMessage::Bye);
+            speaker.send_last(&ClientMessage::Bye);
         }
         let half = HostReport::from_text(&self.text);
         Some(half.map_err(|error| format!("what it sent is not understood: {}", sanitize(&error))))
@@ -208,36 +225,42 @@ impl<'a> Fetch<'a> {
 
     /// Asks for what is missing and takes what comes; an error means that this connection is of no
     /// use any more.
-    fn ask(&mut self, speaker: &mut Speaker, wait: &mut Wait) -> io::Result<()> {
-        speaker.say(&ClientMessage::Fetch { offset: self.text.len() as u64 })?;
-        let mut asked = self.way.clock.now();
+    fn request(
+        &mut self,
+        speaker: &mut ControlChannel,
+        wait: &mut FetchDeadlines,
+    ) -> io::Result<()> {
+        speaker.send(&ClientMessage::Fetch { offset: self.text.len() as u64 })?;
+        let mut asked = self.reconnector.clock.now();
         let mut late = 0_u32;
         loop {
-            if self.given_up(*wait).is_some() {
+            if self.give_up_reason(*wait).is_some() {
                 return Ok(());
             }
-            let Some(said) = speaker.hear::<ServerMessage>(STEP)? else {
-                if self.way.clock.now().saturating_since(asked) >= SILENCE {
+            let Some(said) = speaker.recv::<ServerMessage>(POLL_INTERVAL)? else {
+                if self.reconnector.clock.now().saturating_since(asked) >= READ_TIMEOUT {
                     return Err(io::Error::new(io::ErrorKind::TimedOut, "no answer"));
                 }
                 continue;
             };
-            let now = self.way.clock.now();
+            let now = self.reconnector.clock.now();
             match said {
                 ServerMessage::Pending => {
-                    self.heard = now;
+                    self.last_message = now;
                     return Ok(());
                 }
                 ServerMessage::Part { offset, total, text } => {
                     self.take((offset, total), &text)?;
-                    (self.heard, asked) = (now, now);
-                    self.count(wait, now);
+                    (self.last_message, asked) = (now, now);
+                    self.record_progress(wait, now);
                     if self.text.len() as u64 >= total {
                         return Ok(());
                     }
                 }
                 // Answers to questions that were asked before the traffic.
-                ServerMessage::Clock { .. } | ServerMessage::Ready if late < MOST_LATE => late += 1,
+                ServerMessage::Clock { .. } | ServerMessage::Ready if late < MAX_LATE_REPLIES => {
+                    late += 1
+                }
                 ServerMessage::Welcome { .. }
                 | ServerMessage::Proved { .. }
                 | ServerMessage::Accepted { .. }
@@ -274,26 +297,29 @@ impl<'a> Fetch<'a> {
     }
 
     /// Progress is waited for again.
-    fn count(&mut self, wait: &mut Wait, now: Instant) {
+    fn record_progress(&mut self, wait: &mut FetchDeadlines, now: Instant) {
         if self.text.len().saturating_sub(self.counted) >= PROGRESS_BYTES {
             self.counted = self.text.len();
-            wait.until = wait.until.max(now + wait.patience).min(wait.last);
+            wait.until = wait.until.max(now + wait.timeout).min(wait.last);
         }
     }
 
     /// Tries the next way.
     fn reconnect(&mut self, turn: &mut usize, why: &mut String) {
-        let ways = self.way.ways();
+        let ways = self.reconnector.attempts();
         let Some((transport, source, target)) = ways.get(*turn % ways.len().max(1)) else {
             "no way leads to it".clone_into(why);
-            return self.way.clock.sleep_until(self.way.clock.now() + PAUSE);
+            return self
+                .reconnector
+                .clock
+                .sleep_until(self.reconnector.clock.now() + RETRY_INTERVAL);
         };
         *turn += 1;
-        let began = self.way.clock.now();
-        match self.way.connect(*transport, source, *target, ATTEMPT) {
+        let began = self.reconnector.clock.now();
+        match self.reconnector.connect(*transport, source, *target, CONNECT_TIMEOUT) {
             Ok(speaker) => self.speaker = Some(speaker),
             Err(error) => *why = error.to_string(),
         }
-        self.way.clock.sleep_until(began + PAUSE);
+        self.reconnector.clock.sleep_until(began + RETRY_INTERVAL);
     }
 }

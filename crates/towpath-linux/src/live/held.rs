@@ -10,131 +10,136 @@ use std::time::Duration;
 use towpath_measure::result::{Part, SenderActivity};
 use towpath_net::Instant;
 
-use super::end::Stream;
-use super::line::Line;
-use super::series::{Key, key_of};
-use crate::limit::{self, Above, Between, Limit, Source};
-use crate::sample::{self, Connection, SubflowSample, TcpInfo};
+use super::end::FlowStream;
+use super::line::DataStream;
+use super::series::{SubflowKey, key_of};
+use crate::limit::{self, ConnectionSendState, InfoSource, SendLimit, SubflowDelta};
+use crate::sample::{self, ConnectionSample, SubflowSample, TcpInfo};
 
 /// Between two looks.
-pub(super) const LOOK: Duration = Duration::from_millis(10);
+pub(super) const SAMPLE_INTERVAL: Duration = Duration::from_millis(10);
 /// A rate is looked for over so long.
-const MOMENT: Duration = Duration::from_millis(20);
+const RATE_WINDOW: Duration = Duration::from_millis(20);
 /// With more connections than this, there are fewer looks.
-const MANY: usize = 16;
+const MAX_FULL_RATE_STREAMS: usize = 16;
 /// A round trip that is longer than the shortest by so much, and by a quarter of it, was in a queue.
-const QUEUED_US: u32 = 5_000;
+const MIN_QUEUE_DELAY_US: u32 = 5_000;
 /// DSS with both numbers and a mapping, padded (RFC 8684 §3.3).
 const DSS_BYTES: u64 = 28;
 
 /// Two hosts' addresses: all connections between them share a path.
-type Group = (IpAddr, IpAddr);
+type HostPair = (IpAddr, IpAddr);
 
 /// What is known of this end's senders.
 #[derive(Debug, Default)]
-pub(super) struct Looks {
+pub(super) struct SenderSampler {
     multipath: bool,
-    count: usize,
-    subflows: BTreeMap<Key, Known>,
+    samples: usize,
+    subflows: BTreeMap<SubflowKey, SenderSubflow>,
     /// When, and what had been acknowledged in all, of the latest looks.
-    groups: BTreeMap<Group, Rates>,
-    looked: BTreeMap<(u32, u32), Instant>,
+    peak_rates: BTreeMap<HostPair, PeakRate>,
+    last_sampled: BTreeMap<(u32, u32), Instant>,
 }
 
 /// A subflow since the last period.
 #[derive(Debug)]
-struct Known {
+struct SenderSubflow {
     info: TcpInfo,
     overhead: u64,
-    is_cut: bool,
+    cwnd_reduced: bool,
     /// At the end of the period before.
-    told: TcpInfo,
-    spent_ns: BTreeMap<Part, u64>,
+    period_start: TcpInfo,
+    limits_ns: BTreeMap<Part, u64>,
     queued_ns: u64,
-    shortest_us: u32,
-    waits_for: BTreeMap<Key, u64>,
+    min_rtt_us: u32,
+    waits_for: BTreeMap<SubflowKey, u64>,
     window_bytes: u64,
     buffer_bytes: u64,
 }
 
 #[derive(Debug, Default)]
-struct Rates {
-    looks: VecDeque<(Instant, u64)>,
+struct PeakRate {
+    samples: VecDeque<(Instant, u64)>,
     peak_bps: u64,
 }
 
 /// What one subflow was held back by, with the subflows that were waited for.
-pub(super) type Told = (SenderActivity, BTreeMap<Key, u64>);
+pub(super) type SubflowLimits = (SenderActivity, BTreeMap<SubflowKey, u64>);
 
-impl Looks {
+impl SenderSampler {
     pub(super) fn new(multipath: bool) -> Self {
         Self { multipath, ..Self::default() }
     }
 
     /// Looks at all streams that send; `endless` says whose source never runs dry.
-    pub(super) fn look(&mut self, streams: &[(&Stream, bool)], at: Instant, closing: bool) {
-        self.count += 1;
-        if !closing && !self.count.is_multiple_of(streams.len() / MANY + 1) {
+    pub(super) fn sample(&mut self, streams: &[(&FlowStream, bool)], at: Instant, closing: bool) {
+        self.samples += 1;
+        if !closing && !self.samples.is_multiple_of(streams.len() / MAX_FULL_RATE_STREAMS + 1) {
             return;
         }
         for (stream, endless) in streams {
-            self.ask(stream, *endless, at);
+            self.sample_stream(stream, *endless, at);
         }
-        let mut sums: BTreeMap<Group, u64> = BTreeMap::new();
+        let mut sums: BTreeMap<HostPair, u64> = BTreeMap::new();
         for ((_, _, local, remote, _), known) in &self.subflows {
             let sum = sums.entry((local.ip(), remote.ip())).or_default();
             *sum = sum.saturating_add(delivered_bytes(&known.info));
         }
         for (group, bytes) in sums {
-            self.groups.entry(group).or_default().take(at, bytes);
+            self.peak_rates.entry(group).or_default().add_sample(at, bytes);
         }
     }
 
-    fn ask(&mut self, stream: &Stream, endless: bool, at: Instant) {
+    fn sample_stream(&mut self, stream: &FlowStream, endless: bool, at: Instant) {
         let Ok(connection) = stream.line.sample(self.multipath) else { return };
-        let before = self.looked.insert((stream.flow, stream.number), at).unwrap_or(at);
+        let before = self.last_sampled.insert((stream.flow, stream.number), at).unwrap_or(at);
         let span = at.saturating_since(before);
-        let (source, buffer_bytes) = source(&stream.line, &connection);
+        let (source, buffer_bytes) = info_source(&stream.line, &connection);
         let (samples, is_multipath) = match connection {
-            Connection::Multipath(_, samples) => (samples, true),
-            Connection::Single(sample, _) => (vec![sample], false),
+            ConnectionSample::Multipath(_, samples) => (samples, true),
+            ConnectionSample::Single(sample, _) => (vec![sample], false),
         };
-        let samples: Vec<(Key, SubflowSample)> = { samples.into_iter() }
-            .filter(|sample| !matches!(sample.info.state, TcpInfo::ABANDONED | TcpInfo::CLOSED))
+        let samples: Vec<(SubflowKey, SubflowSample)> = { samples.into_iter() }
+            .filter(|sample| {
+                !matches!(sample.info.state, TcpInfo::QUIC_ABANDONED | TcpInfo::CLOSED)
+            })
             .filter(|sample| sample.remote.port() != 0 && !sample.local.ip().is_unspecified())
             .map(|sample| (key_of(stream, &sample), sample))
             .collect();
-        let mut seen: Vec<(Key, TcpInfo)> = Vec::new();
+        let mut seen: Vec<(SubflowKey, TcpInfo)> = Vec::new();
         for (key, sample) in &samples {
             let overhead = overhead_bytes(sample, is_multipath);
-            let known = self.subflows.entry(*key).or_insert_with(|| Known::new(sample.info));
+            let known =
+                self.subflows.entry(*key).or_insert_with(|| SenderSubflow::new(sample.info));
             known.overhead = overhead;
             let now = sample.info;
-            let between = Between { before: &known.info, now: &now, backup: false, cut: false };
-            known.is_cut |= between.is_cut_now();
+            let between =
+                SubflowDelta { before: &known.info, now: &now, backup: false, cwnd_reduced: false };
+            known.cwnd_reduced |= between.is_cwnd_reduced();
             known.window_bytes = known.window_bytes.max(now.snd_wnd_bytes.unwrap_or(0).into());
             known.buffer_bytes = known.buffer_bytes.max(buffer_bytes);
-            if known.sees_queue(&now) {
+            if known.is_queueing(&now) {
                 known.queued_ns += span.as_nanos() as u64;
             }
             seen.push((*key, std::mem::replace(&mut known.info, now)));
         }
-        let between: Vec<Between<'_>> = { seen.iter().zip(&samples) }
-            .map(|((key, before), (_, sample))| Between {
+        let between: Vec<SubflowDelta<'_>> = { seen.iter().zip(&samples) }
+            .map(|((key, before), (_, sample))| SubflowDelta {
                 before,
                 now: &sample.info,
                 backup: sample.backup.unwrap_or(false),
-                cut: self.subflows.get(key).is_some_and(|known| known.is_cut),
+                cwnd_reduced: self.subflows.get(key).is_some_and(|known| known.cwnd_reduced),
             })
             .collect();
-        let shares = limit::of_connection(source, &between, endless, span);
+        let shares = limit::connection_limits(source, &between, endless, span);
         for (shares, (key, _)) in shares.iter().zip(&seen) {
             let Some(known) = self.subflows.get_mut(key) else { continue };
             for (limit, share) in shares {
                 let spent = (span.as_nanos() as f64 * share) as u64;
-                let cut = known.is_cut.then_some(Part::AfterLoss);
-                *known.spent_ns.entry(limit::part(*limit, cut, endless)).or_default() += spent;
-                if let Limit::WindowBehind(other) = limit
+                let cut = known.cwnd_reduced.then_some(Part::AfterLoss);
+                *known.limits_ns.entry(limit::account_part(*limit, cut, endless)).or_default() +=
+                    spent;
+                if let SendLimit::HolBlocked(other) = limit
                     && let Some((other, _)) = seen.get(*other)
                 {
                     *known.waits_for.entry(*other).or_default() += spent;
@@ -144,22 +149,23 @@ impl Looks {
     }
 
     /// What a subflow was held back by since this was last asked.
-    pub(super) fn tell(&mut self, key: &Key) -> Option<Told> {
+    pub(super) fn take_limits(&mut self, key: &SubflowKey) -> Option<SubflowLimits> {
         let known = self.subflows.get_mut(key)?;
-        let before = std::mem::replace(&mut known.told, known.info);
-        let limits_ns = std::mem::take(&mut known.spent_ns);
+        let before = std::mem::replace(&mut known.period_start, known.info);
+        let limits_ns = std::mem::take(&mut known.limits_ns);
         let mss = u64::from(known.info.mss_bytes);
         let grown =
             |of: fn(&TcpInfo) -> u32| u64::from(of(&known.info).saturating_sub(of(&before)));
         let delivered = delivered_bytes(&known.info).saturating_sub(delivered_bytes(&before));
-        let duplicates = grown(|info| info.duplicates);
+        let duplicates = grown(|info| info.dsack_dups);
         // A library counts no packets.
         let again = grown(|info| info.total_retrans);
-        let packets = match grown(|info| info.data_segments_sent) {
+        let packets = match grown(|info| info.data_segs_out) {
             0 => delivered.div_ceil(mss.max(1)),
             packets => packets.saturating_sub(again),
         };
-        let peak_bps = self.groups.get(&(key.2.ip(), key.3.ip())).map_or(0, |rates| rates.peak_bps);
+        let peak_bps =
+            self.peak_rates.get(&(key.2.ip(), key.3.ip())).map_or(0, |rates| rates.peak_bps);
         let held = SenderActivity {
             limits_ns: limits_ns.into_iter().filter(|(_, span)| *span > 0).collect(),
             blocked_by_ns: Vec::new(),
@@ -176,22 +182,22 @@ impl Looks {
 
     /// The next period begins.
     pub(super) fn begin_period(&mut self) {
-        for rates in self.groups.values_mut() {
+        for rates in self.peak_rates.values_mut() {
             rates.peak_bps = 0;
         }
     }
 }
 
-impl Known {
+impl SenderSubflow {
     fn new(info: TcpInfo) -> Self {
         Self {
             info,
             overhead: 0,
-            is_cut: false,
-            told: info,
-            spent_ns: BTreeMap::new(),
+            cwnd_reduced: false,
+            period_start: info,
+            limits_ns: BTreeMap::new(),
             queued_ns: 0,
-            shortest_us: u32::MAX,
+            min_rtt_us: u32::MAX,
             waits_for: BTreeMap::new(),
             window_bytes: 0,
             buffer_bytes: 0,
@@ -199,34 +205,35 @@ impl Known {
     }
 }
 
-impl Known {
+impl SenderSubflow {
     /// Whether packets wait on the way, as their round trips show.
-    fn sees_queue(&mut self, now: &TcpInfo) -> bool {
+    fn is_queueing(&mut self, now: &TcpInfo) -> bool {
         // A library does not tell the shortest.
         let shortest = if now.min_rtt_us > 0 { now.min_rtt_us } else { now.srtt_us };
         if shortest > 0 {
-            self.shortest_us = self.shortest_us.min(shortest);
+            self.min_rtt_us = self.min_rtt_us.min(shortest);
         }
-        let longer = now.srtt_us.saturating_sub(self.shortest_us);
-        now.unacked > 0 && longer >= QUEUED_US.max(self.shortest_us / 4)
+        let longer = now.srtt_us.saturating_sub(self.min_rtt_us);
+        now.unacked > 0 && longer >= MIN_QUEUE_DELAY_US.max(self.min_rtt_us / 4)
     }
 }
 
-impl Rates {
-    fn take(&mut self, at: Instant, bytes: u64) {
+impl PeakRate {
+    fn add_sample(&mut self, at: Instant, bytes: u64) {
         // The latest look that is long enough ago, and those behind it.
-        while self.looks.get(1).is_some_and(|(then, _)| at.saturating_since(*then) >= MOMENT) {
-            self.looks.pop_front();
+        while self.samples.get(1).is_some_and(|(then, _)| at.saturating_since(*then) >= RATE_WINDOW)
+        {
+            self.samples.pop_front();
         }
-        if let Some((then, before)) = self.looks.front()
-            && at.saturating_since(*then) >= MOMENT
+        if let Some((then, before)) = self.samples.front()
+            && at.saturating_since(*then) >= RATE_WINDOW
         {
             let nanos = at.saturating_since(*then).as_nanos();
             let bits = u128::from(bytes.saturating_sub(*before)) * 8_000_000_000;
             let rate = u64::try_from(bits / nanos.max(1)).unwrap_or(u64::MAX);
             self.peak_bps = self.peak_bps.max(rate);
         }
-        self.looks.push_back((at, bytes));
+        self.samples.push_back((at, bytes));
     }
 }
 
@@ -236,12 +243,14 @@ fn delivered_bytes(info: &TcpInfo) -> u64 {
 }
 
 /// Who tells of a connection, and the size of its send buffer.
-fn source(line: &Line, connection: &Connection) -> (Source, u64) {
-    let Line::Socket(wire) = line else { return (Source::Library, 0) };
+fn info_source(line: &DataStream, connection: &ConnectionSample) -> (InfoSource, u64) {
+    let DataStream::Socket(wire) = line else { return (InfoSource::Library, 0) };
     let buffer = sample::send_buffer(wire.socket()).unwrap_or_default();
     let source = match connection {
-        Connection::Multipath(info, _) => Source::Multipath(Above::of(info, buffer)),
-        Connection::Single(..) => Source::Single(buffer),
+        ConnectionSample::Multipath(info, _) => {
+            InfoSource::Multipath(ConnectionSendState::of(info, buffer))
+        }
+        ConnectionSample::Single(..) => InfoSource::Single(buffer),
     };
     (source, buffer.1)
 }
@@ -262,17 +271,17 @@ mod tests {
 
     #[test]
     fn a_rate_is_that_of_the_fastest_moment_and_not_of_the_mean() {
-        let mut rates = Rates::default();
+        let mut rates = PeakRate::default();
         let at = |ms: u64| Instant::ZERO + Duration::from_millis(ms);
         // 25 kB in each of three looks, then nothing for 70 ms.
         for (ms, bytes) in [(0, 0), (10, 25_000), (20, 50_000), (30, 75_000), (100, 75_000)] {
-            rates.take(at(ms), bytes);
+            rates.add_sample(at(ms), bytes);
         }
         assert_eq!(rates.peak_bps, 20_000_000);
         // A look that comes late is a longer moment.
-        let mut late = Rates::default();
-        late.take(at(0), 0);
-        late.take(at(50), 50_000);
+        let mut late = PeakRate::default();
+        late.add_sample(at(0), 0);
+        late.add_sample(at(50), 50_000);
         assert_eq!(late.peak_bps, 8_000_000);
     }
 }

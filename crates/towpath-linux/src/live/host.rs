@@ -8,14 +8,14 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use towpath_measure::live::HostInfo;
 use towpath_measure::result::Counter;
 
-use crate::netlink::{Counters, Route};
+use crate::netlink::{MibCounters, RouteSocket};
 
 /// Longest name of a path in a scenario.
-const LONGEST_NAME: usize = 12;
+const MAX_NAME: usize = 12;
 
 /// An interface with an address of the right family.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Interface {
+pub struct LocalInterface {
     /// Its name, which names the path.
     pub name: String,
     /// The address.
@@ -24,7 +24,10 @@ pub struct Interface {
 
 /// The interfaces from which `target` may be reached, first the one that the routes choose (or that
 /// `source` names); what belongs to the host alone is left out.
-pub fn interfaces_towards(target: IpAddr, source: Option<IpAddr>) -> io::Result<Vec<Interface>> {
+pub fn interfaces_towards(
+    target: IpAddr,
+    source: Option<IpAddr>,
+) -> io::Result<Vec<LocalInterface>> {
     let chosen = match source {
         Some(address) => Some(address),
         None => local_address_towards(target).ok(),
@@ -52,8 +55,8 @@ pub fn addresses_towards_others() -> io::Result<Vec<IpAddr>> {
 }
 
 /// All addresses that others can see, and the interfaces that have them.
-pub(super) fn interfaces() -> io::Result<Vec<Interface>> {
-    let mut route = Route::open().map_err(io::Error::other)?;
+pub(super) fn interfaces() -> io::Result<Vec<LocalInterface>> {
+    let mut route = RouteSocket::open().map_err(io::Error::other)?;
     let links = route.links().map_err(io::Error::other)?;
     let addresses = route.addresses().map_err(io::Error::other)?;
     let named = addresses.into_iter().filter_map(|address| {
@@ -61,7 +64,7 @@ pub(super) fn interfaces() -> io::Result<Vec<Interface>> {
         let ip = address.local.address();
         let link_local = matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local());
         let usable = link.is_up() && !link_local;
-        usable.then(|| Interface { name: link.name.clone(), address: ip })
+        usable.then(|| LocalInterface { name: link.name.clone(), address: ip })
     });
     Ok(named.collect())
 }
@@ -80,7 +83,7 @@ fn local_address_towards(target: IpAddr) -> io::Result<IpAddr> {
 /// What a path is called that leaves by an interface: its name, as scenarios write names.
 pub fn path_name(interface: &str) -> String {
     let letter = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
-    let name: String = interface.chars().take(LONGEST_NAME).map(letter).collect();
+    let name: String = interface.chars().take(MAX_NAME).map(letter).collect();
     let name = name.trim_start_matches('-');
     if name.is_empty() { "unnamed".to_owned() } else { name.to_owned() }
 }
@@ -104,21 +107,21 @@ impl PathNames {
 
 /// What was true before the traffic.
 #[derive(Debug)]
-pub(super) struct Before {
-    counters: Counters,
+pub(super) struct HostBaseline {
+    counters: MibCounters,
     cpu: std::time::Duration,
     load: String,
 }
 
-impl Before {
+impl HostBaseline {
     pub(super) fn read() -> Self {
-        let counters = Counters::read().unwrap_or_else(|_| Counters::parse(""));
+        let counters = MibCounters::read().unwrap_or_else(|_| MibCounters::parse(""));
         Self { counters, cpu: crate::sys::process_cpu_time(), load: read("loadavg") }
     }
 
     /// Counters that have changed since; they are of the whole host.
     pub(super) fn changes(&self) -> Vec<Counter> {
-        let Ok(now) = Counters::read() else { return Vec::new() };
+        let Ok(now) = MibCounters::read() else { return Vec::new() };
         let changed = now.iter().filter_map(|(name, after)| {
             let before = self.counters.get(name).unwrap_or(0);
             let host = String::new();

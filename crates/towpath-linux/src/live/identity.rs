@@ -8,18 +8,18 @@ use towpath_measure::input::ReadBudget;
 use towpath_quic::Identity;
 use towpath_quic::identity::{IdentityError, PemIdentity};
 
-use crate::files::{self, Folder, Readers};
+use crate::files::{self, Dir, ReadAccess};
 
 /// Name in certificates that are made here; nobody looks at it.
-const NAME: &str = "towpath";
-const CERTIFICATE: &str = "server.crt";
-const KEY: &str = "server.key";
+const CERTIFICATE_NAME: &str = "towpath";
+const CERTIFICATE_FILE: &str = "server.crt";
+const KEY_FILE: &str = "server.key";
 /// A chain of certificates is shorter.
-const LONGEST: u64 = 1 << 20;
+const MAX_PEM_BYTES: u64 = 1 << 20;
 
 /// Why there is no certificate.
 #[derive(Debug, Error)]
-pub enum KeepError {
+pub enum IdentityFileError {
     /// A file cannot be read or written.
     #[error("cannot use `{}`: {source}", path.display())]
     File {
@@ -39,53 +39,53 @@ pub enum KeepError {
 }
 
 /// One for this once.
-pub(super) fn make() -> Result<Identity, IdentityError> {
-    let pem = PemIdentity::make(&[NAME.to_owned()])?;
+pub(super) fn ephemeral_identity() -> Result<Identity, IdentityError> {
+    let pem = PemIdentity::make(&[CERTIFICATE_NAME.to_owned()])?;
     Identity::from_pem(&pem.certificate, &pem.key)
 }
 
 /// Reads certificate and key from PEM files. A key that somebody else has made, or could change, is no
 /// secret.
-pub fn read_identity(certificate: &Path, key: &Path) -> Result<Identity, KeepError> {
+pub fn read_identity(certificate: &Path, key: &Path) -> Result<Identity, IdentityFileError> {
     let file = |path: &Path| {
         let path = path.to_owned();
-        |source| KeepError::File { path, source }
+        |source| IdentityFileError::File { path, source }
     };
     files::check_secret(key).map_err(file(key))?;
     let text = |path: &Path| {
-        let bytes = ReadBudget::of(LONGEST).read(path).map_err(file(path))?;
+        let bytes = ReadBudget::of(MAX_PEM_BYTES).read(path).map_err(file(path))?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     };
     let (chain, secret) = (text(certificate)?, text(key)?);
     Identity::from_pem(&chain, &secret)
-        .map_err(|source| KeepError::Content { path: certificate.to_owned(), source })
+        .map_err(|source| IdentityFileError::Content { path: certificate.to_owned(), source })
 }
 
 /// The one in `folder`, made when there is none yet: so clients can know this host again. Nobody but
 /// its user can read the key, or write to the folder.
-pub fn kept_identity(folder: &Path) -> Result<Identity, KeepError> {
-    let certificate = folder.join(CERTIFICATE);
+pub fn load_or_create_identity(folder: &Path) -> Result<Identity, IdentityFileError> {
+    let certificate = folder.join(CERTIFICATE_FILE);
     let file = |path: &Path| {
         let path = path.to_owned();
-        |source| KeepError::File { path, source }
+        |source| IdentityFileError::File { path, source }
     };
-    let kept = Folder::private(folder, Readers::Nobody).map_err(file(folder))?;
+    let kept = Dir::private(folder, ReadAccess::OwnerOnly).map_err(file(folder))?;
     let is_there = |name: &str| folder.join(name).symlink_metadata().is_ok();
-    if !(is_there(CERTIFICATE) && is_there(KEY)) {
-        let made = PemIdentity::make(&[NAME.to_owned()])
-            .map_err(|source| KeepError::Content { path: certificate.clone(), source })?;
+    if !(is_there(CERTIFICATE_FILE) && is_there(KEY_FILE)) {
+        let made = PemIdentity::make(&[CERTIFICATE_NAME.to_owned()])
+            .map_err(|source| IdentityFileError::Content { path: certificate.clone(), source })?;
         // Another server that starts now finds each of them whole.
-        for (name, text) in [(KEY, &made.key), (CERTIFICATE, &made.certificate)] {
-            let written = kept.write_durably(name, text.as_bytes(), Readers::Nobody);
+        for (name, text) in [(KEY_FILE, &made.key), (CERTIFICATE_FILE, &made.certificate)] {
+            let written = kept.write_durably(name, text.as_bytes(), ReadAccess::OwnerOnly);
             written.map_err(file(&folder.join(name)))?;
         }
     }
     let read = |name: &str| {
-        let bytes = kept.read_private(name, LONGEST).map_err(file(&folder.join(name)))?;
+        let bytes = kept.read_private(name, MAX_PEM_BYTES).map_err(file(&folder.join(name)))?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     };
-    Identity::from_pem(&read(CERTIFICATE)?, &read(KEY)?)
-        .map_err(|source| KeepError::Content { path: certificate, source })
+    Identity::from_pem(&read(CERTIFICATE_FILE)?, &read(KEY_FILE)?)
+        .map_err(|source| IdentityFileError::Content { path: certificate, source })
 }
 
 #[cfg(test)]
@@ -98,12 +98,12 @@ mod tests {
     #[test]
     fn an_identity_is_made_once_and_its_key_is_private() {
         let folder = std::env::temp_dir().join(format!("towpath-identity-{}", std::process::id()));
-        let first = kept_identity(&folder).unwrap();
-        assert_eq!(kept_identity(&folder).unwrap(), first);
+        let first = load_or_create_identity(&folder).unwrap();
+        assert_eq!(load_or_create_identity(&folder).unwrap(), first);
         let mode = fs::metadata(folder.join("server.key")).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         fs::write(folder.join("server.crt"), "nothing").unwrap();
-        let error = kept_identity(&folder).unwrap_err().to_string();
+        let error = load_or_create_identity(&folder).unwrap_err().to_string();
         assert!(error.contains("server.crt") && error.contains("no certificate"), "{error}");
         fs::remove_dir_all(&folder).unwrap();
     }
@@ -111,11 +111,11 @@ mod tests {
     #[test]
     fn a_key_writable_by_others_is_refused() {
         let folder = std::env::temp_dir().join(format!("towpath-key-{}", std::process::id()));
-        let first = kept_identity(&folder).unwrap();
-        let (certificate, key) = (folder.join(CERTIFICATE), folder.join(KEY));
+        let first = load_or_create_identity(&folder).unwrap();
+        let (certificate, key) = (folder.join(CERTIFICATE_FILE), folder.join(KEY_FILE));
         assert_eq!(read_identity(&certificate, &key).unwrap(), first);
         fs::set_permissions(&key, fs::Permissions::from_mode(0o606)).unwrap();
-        for refused in [read_identity(&certificate, &key), kept_identity(&folder)] {
+        for refused in [read_identity(&certificate, &key), load_or_create_identity(&folder)] {
             let error = refused.unwrap_err().to_string();
             assert!(
                 error.contains("others may write to") && error.contains("server.key"),
@@ -124,7 +124,7 @@ mod tests {
         }
         fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
-        let error = kept_identity(&folder).unwrap_err().to_string();
+        let error = load_or_create_identity(&folder).unwrap_err().to_string();
         assert!(error.contains("others may write to"), "{error}");
         fs::remove_dir_all(&folder).unwrap();
     }

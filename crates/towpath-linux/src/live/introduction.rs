@@ -6,21 +6,21 @@ use towpath_measure::live::secret::{AuthRole, AuthTranscript, Challenge};
 use towpath_measure::live::{AdmissionError, ClientMessage, Secret, ServerMessage};
 
 use super::random;
-use super::speaker::Speaker;
+use super::speaker::ControlChannel;
 
 /// What is said about a secret on one connection.
 #[derive(Debug)]
-pub(crate) struct Introduction<'a> {
+pub(crate) struct Authenticator<'a> {
     secret: &'a Secret,
     meeting: AuthTranscript,
 }
 
-impl<'a> Introduction<'a> {
+impl<'a> Authenticator<'a> {
     /// `server` is what the server wants the secret to be proved with.
     pub(crate) fn new(
         secret: &'a Secret,
         server: Challenge,
-        speaker: &Speaker,
+        speaker: &ControlChannel,
     ) -> io::Result<Self> {
         let unprotected = || io::Error::other("the connection is not encrypted");
         let binding = speaker.binding().ok_or_else(unprotected)?;
@@ -29,21 +29,21 @@ impl<'a> Introduction<'a> {
     }
 
     /// The client's word.
-    pub(crate) fn word(&self) -> io::Result<ClientMessage> {
+    pub(crate) fn proof_message(&self) -> io::Result<ClientMessage> {
         let proof = self.secret.prove(AuthRole::Client, &self.meeting);
         let proof = proof.ok_or_else(|| io::Error::other("the secret is no key"))?;
         Ok(ClientMessage::Proof { proof, challenge: self.meeting.client })
     }
 
     /// Whether the server's word shows that it knows the secret.
-    pub(crate) fn is_answered_by(&self, said: &ServerMessage) -> bool {
+    pub(crate) fn verify_reply(&self, said: &ServerMessage) -> bool {
         let ServerMessage::Proved { proof } = said else { return false };
         self.secret.accepts(AuthRole::Server, &self.meeting, *proof)
     }
 }
 
 /// A server that does not want the secret that a client has.
-pub(crate) fn asks_for_nothing() -> AdmissionError {
+pub(crate) fn secret_not_required() -> AdmissionError {
     AdmissionError::new(
         "it does not ask for the secret, so nothing shows that it knows it",
         "start it with --secret-file, or leave out --secret-file here",
@@ -51,7 +51,7 @@ pub(crate) fn asks_for_nothing() -> AdmissionError {
 }
 
 /// A server that has not proved the secret.
-pub(crate) fn knows_nothing() -> AdmissionError {
+pub(crate) fn server_unproven() -> AdmissionError {
     AdmissionError::new(
         "it does not know the secret: somebody else answers, or stands between",
         "both hosts need the same file for --secret-file",

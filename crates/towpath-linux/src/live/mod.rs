@@ -42,18 +42,19 @@ use towpath_measure::live::AdmissionError;
 use crate::clock::Clock;
 use crate::interrupt;
 
-pub use check::{Finding, Probe, Tried, check};
-pub use client::{Order, measure};
+pub use check::{ProbeKind, ProbeOutcome, ProbeResult, check};
+pub use client::{MeasureRequest, measure};
 pub use host::{
-    Interface, addresses_towards_others, interfaces_towards, path_name, system_congestion_control,
+    LocalInterface, addresses_towards_others, interfaces_towards, path_name,
+    system_congestion_control,
 };
-pub use identity::{KeepError, kept_identity, read_identity};
-pub use nearest::{PINGS, Pinged, ping};
-pub use server::{Server, ServerConfig, ServerSaid};
-pub use session::Session;
-pub use socket::Source;
+pub use identity::{IdentityFileError, load_or_create_identity, read_identity};
+pub use nearest::{PINGS, PingResult, ping};
+pub use server::{Server, ServerConfig, ServerEvent};
+pub use session::MobileSession;
+pub use socket::LocalBind;
 pub use towpath_quic::{Fingerprint, Identity};
-pub use watch::{Change, Watch};
+pub use watch::{NetworkChange, NetworkWatch};
 
 /// Why there is no measurement.
 #[derive(Debug, Error)]
@@ -150,11 +151,11 @@ fn random<const N: usize>() -> io::Result<[u8; N]> {
 
 /// Waits, unless the user does not.
 pub fn pause(span: Duration) {
-    const STEP: Duration = Duration::from_millis(50);
+    const POLL_INTERVAL: Duration = Duration::from_millis(50);
     let clock = Clock::start();
     let end = clock.now() + span;
-    while clock.now() < end && !interrupt::seen() {
-        clock.sleep_until(end.min(clock.now() + STEP));
+    while clock.now() < end && !interrupt::is_interrupted() {
+        clock.sleep_until(end.min(clock.now() + POLL_INTERVAL));
     }
 }
 

@@ -6,32 +6,32 @@ use std::time::Duration;
 
 use towpath_measure::scenario::Transport;
 
-use super::check::{Finding, over_tcp};
+use super::check::{ProbeOutcome, over_tcp};
 use super::pause;
 use crate::clock::Clock;
 
 /// Questions that count.
 pub const PINGS: usize = 5;
 /// Between two of them.
-const PERIOD: Duration = Duration::from_millis(100);
+const PING_INTERVAL: Duration = Duration::from_millis(100);
 /// Nobody is asked for longer, however slowly he answers.
-const LONGEST: Duration = Duration::from_secs(15);
+const PING_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Servers that are asked at the same time.
-const AT_ONCE: usize = 128;
+const MAX_CONCURRENT: usize = 128;
 
 /// A server and how fast it answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Pinged {
+pub struct PingResult {
     /// The address that answered.
     pub target: Option<SocketAddr>,
     /// Times from a question to its answer, in their order.
     pub answers: Vec<Duration>,
     /// Why there are fewer than asked for.
-    pub finding: Finding,
+    pub finding: ProbeOutcome,
 }
 
-impl Pinged {
+impl PingResult {
     /// The median, if most questions were answered.
     pub fn median(&self) -> Option<Duration> {
         let mut sorted = self.answers.clone();
@@ -42,12 +42,12 @@ impl Pinged {
 
 /// Pings servers, each by its first address that answers: a greeting on a new connection of TCP, after
 /// one that does not count. In their order.
-pub fn ping(servers: &[Vec<SocketAddr>]) -> Vec<Pinged> {
+pub fn ping(servers: &[Vec<SocketAddr>]) -> Vec<PingResult> {
     let clock = Clock::start();
-    servers.chunks(AT_ONCE).flat_map(|some| at_once(some, clock)).collect()
+    servers.chunks(MAX_CONCURRENT).flat_map(|some| at_once(some, clock)).collect()
 }
 
-fn at_once(servers: &[Vec<SocketAddr>], clock: Clock) -> Vec<Pinged> {
+fn at_once(servers: &[Vec<SocketAddr>], clock: Clock) -> Vec<PingResult> {
     thread::scope(|scope| {
         let ask = |targets| {
             let asking = thread::Builder::new().spawn_scoped(scope, move || one(targets, clock));
@@ -55,7 +55,8 @@ fn at_once(servers: &[Vec<SocketAddr>], clock: Clock) -> Vec<Pinged> {
             asking.map_err(|_| one(targets, clock))
         };
         let asked: Vec<_> = servers.iter().map(|targets| ask(targets)).collect();
-        let lost = |_| Pinged { target: None, answers: Vec::new(), finding: Finding::Silent };
+        let lost =
+            |_| PingResult { target: None, answers: Vec::new(), finding: ProbeOutcome::Silent };
         let answer = |asked: Result<thread::ScopedJoinHandle<'_, _>, _>| {
             asked.map_or_else(|answer| answer, |asked| asked.join().unwrap_or_else(lost))
         };
@@ -63,23 +64,24 @@ fn at_once(servers: &[Vec<SocketAddr>], clock: Clock) -> Vec<Pinged> {
     })
 }
 
-fn one(targets: &[SocketAddr], clock: Clock) -> Pinged {
-    let mut pinged = Pinged { target: None, answers: Vec::new(), finding: Finding::Silent };
-    let deadline = clock.now() + LONGEST;
+fn one(targets: &[SocketAddr], clock: Clock) -> PingResult {
+    let mut pinged =
+        PingResult { target: None, answers: Vec::new(), finding: ProbeOutcome::Silent };
+    let deadline = clock.now() + PING_TIMEOUT;
     for target in targets {
         if clock.now() >= deadline {
             break;
         }
         let (tried, _) = over_tcp(*target, Transport::Tcp, clock);
         pinged.finding = tried.finding;
-        if pinged.finding == Finding::Works {
+        if pinged.finding == ProbeOutcome::Works {
             pinged.target = Some(*target);
             break;
         }
     }
     let Some(target) = pinged.target else { return pinged };
     for _ in 0..PINGS {
-        pause(PERIOD);
+        pause(PING_INTERVAL);
         if clock.now() >= deadline {
             break;
         }
@@ -98,10 +100,10 @@ mod tests {
 
     #[test]
     fn the_median_needs_most_of_the_answers() {
-        let pinged = |millis: &[u64]| Pinged {
+        let pinged = |millis: &[u64]| PingResult {
             target: None,
             answers: millis.iter().map(|one| Duration::from_millis(*one)).collect(),
-            finding: Finding::Works,
+            finding: ProbeOutcome::Works,
         };
         assert_eq!(pinged(&[9, 1, 5, 7, 3]).median(), Some(Duration::from_millis(5)));
         assert_eq!(pinged(&[9, 1, 5]).median(), Some(Duration::from_millis(5)));

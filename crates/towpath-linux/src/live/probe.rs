@@ -9,50 +9,50 @@ use towpath_measure::traffic::Pinger;
 use towpath_net::Instant;
 
 use super::host::{interfaces, path_name};
-use super::session::{Shared, lock};
-use super::socket::Source;
-use crate::ping::{self, Path, Way};
+use super::session::{SharedDetector, lock};
+use super::socket::LocalBind;
+use crate::ping::{self, PathPinger, PingPath};
 
 /// Whom a client asks.
 #[derive(Debug, Clone)]
-pub(super) struct Aim {
+pub(super) struct ProbeTarget {
     pub(super) target: SocketAddr,
     /// Of the test: where a secret is needed, nobody else gets an answer.
     pub(super) token: TestToken,
     /// Where connections start.
-    pub(super) source: Source,
+    pub(super) source: LocalBind,
     /// Who wants to know that a path works.
-    pub(super) departure: Option<Shared>,
+    pub(super) departure: Option<SharedDetector>,
 }
 
 /// A path: an interface of this host.
 #[derive(Debug)]
-pub(super) struct Over {
+pub(super) struct InterfacePath {
     /// Name of the path; the interface's may be longer.
     path: String,
     target: SocketAddr,
-    departure: Option<Shared>,
+    departure: Option<SharedDetector>,
 }
 
-impl Aim {
+impl ProbeTarget {
     /// The paths of a scenario, each with what is asked over it from `start` on.
-    pub(super) fn ways(
+    pub(super) fn paths(
         &self,
         scenario: &Scenario,
         plan: &Udping,
         start: Instant,
-    ) -> Vec<Way<Over>> {
+    ) -> Vec<PathPinger<InterfacePath>> {
         let names = scenario.paths.iter().map(|path| path.name.clone());
         let way = |name: String| {
             let departure = self.departure.clone();
-            let over = Over { path: name.clone(), target: self.target, departure };
-            Way::new(name, over, Pinger::new(*plan, start), self.token)
+            let over = InterfacePath { path: name.clone(), target: self.target, departure };
+            PathPinger::new(name, over, Pinger::new(*plan, start), self.token)
         };
         names.map(way).collect()
     }
 }
 
-impl Path for Over {
+impl PingPath for InterfacePath {
     /// From the address that the interface has now: routes may depend on it.
     fn open(&self) -> io::Result<UdpSocket> {
         let own = interfaces()?.into_iter().find(|one| {
@@ -68,7 +68,7 @@ impl Path for Over {
 
     fn on_answer(&self, at: Instant) {
         if let Some(departure) = &self.departure {
-            lock(departure).on_answer(at, &self.path);
+            lock(departure).on_reply(at, &self.path);
         }
     }
 }

@@ -8,11 +8,11 @@ use towpath_measure::result::{MultipathUse, Warning};
 use towpath_measure::scenario::{Scenario, Transport};
 use towpath_quic::words::{self, ConnectionEvidence, HostEvidence, MultipathEvidence};
 
-use crate::run::proof::proof;
+use crate::run::proof;
 use crate::run::series::Totals;
 
 /// Judges by what both hosts say.
-pub(super) fn proof_of(
+pub(super) fn multipath_use(
     transport: Transport,
     merged: &MergedRun,
     (client, server): (&HostReport, Option<&HostReport>),
@@ -25,11 +25,11 @@ pub(super) fn proof_of(
             reinjected_bytes: merged.reinjected_bytes,
             multipath: merged.multipath,
             single: merged.single,
-            plain: 0,
+            plain_tcp: 0,
             reason: merged.reason.clone(),
             stack: StackTotals::default(),
         };
-        proof(transport, &totals, &merged.counters)
+        proof::multipath_use(transport, &totals, &merged.counters)
     };
     proved.paths_used.clone_from(&merged.paths_used);
     proved

@@ -15,62 +15,62 @@ use towpath_measure::live::{Preamble, ServerLimits, TestToken, datagram};
 use towpath_net::Instant;
 use towpath_quic::{AddressValidation, ConnectionId, Identity, QuicConfig, StreamId};
 
-use super::dial::IDLE;
-use super::line::Hold;
-use super::steady::Outlets;
+use super::dial::IDLE_TIMEOUT;
+use super::line::ConnectionGuard;
+use super::steady::ListenerSockets;
 use crate::clock::Clock;
-use crate::quic::{Happened, Host, HostConfig, Interfaces, Turn};
-use crate::traffic::quic::Log;
+use crate::quic::{ConnectionEvent, DriverContext, HostConfig, InterfacePolicy, QuicHandle};
+use crate::traffic::quic::QuicEventLog;
 
 /// What all streams of a connection may send before it has said what it is for.
-const FIRST_WINDOW_BYTES: u64 = 64 * 1024;
+const INITIAL_WINDOW_BYTES: u64 = 64 * 1024;
 /// Streams that one connection may begin in all.
-const MOST_STREAMS: usize = 4_096;
+const MAX_STREAMS: usize = 4_096;
 
 /// A stream that has said what it is for.
-pub(super) struct Guest {
-    pub(super) host: Arc<Host>,
+pub(super) struct IdentifiedStream {
+    pub(super) host: Arc<QuicHandle>,
     pub(super) connection: ConnectionId,
     pub(super) stream: StreamId,
     /// Whoever keeps it keeps the connection.
-    pub(super) hold: Arc<Hold>,
+    pub(super) hold: Arc<ConnectionGuard>,
     /// What happens to the connection's paths.
-    pub(super) log: Arc<Mutex<Log>>,
+    pub(super) log: Arc<Mutex<QuicEventLog>>,
     pub(super) peer: SocketAddr,
     pub(super) port: u16,
     pub(super) preamble: Preamble,
 }
 
 /// Decides what becomes of a guest; runs in the thread that speaks QUIC.
-pub(super) type LetIn = Arc<dyn Fn(&mut Turn<'_>, Guest) + Send + Sync>;
+pub(super) type OnStream = Arc<dyn Fn(&mut DriverContext<'_>, IdentifiedStream) + Send + Sync>;
 /// Takes a datagram of a constant rate, with its length, from whom and where to; what is answered.
-pub(super) type Hears = Arc<
+pub(super) type OnDatagram = Arc<
     dyn Fn(&DatagramHeader, usize, (SocketAddr, SocketAddr)) -> Option<DatagramHeader>
         + Send
         + Sync,
 >;
 /// Whose datagrams are sent back.
-pub(super) type Admits = Arc<dyn Fn(TestToken, SocketAddr) -> bool + Send + Sync>;
+pub(super) type EchoFilter = Arc<dyn Fn(TestToken, SocketAddr) -> bool + Send + Sync>;
 
 /// How far a stream is with its preamble.
 #[derive(Debug)]
-enum Said {
+enum PreambleState {
     Part(Vec<u8>),
     All,
 }
 
 /// A connection.
 #[derive(Debug)]
-struct Caller {
+struct PendingQuicConnection {
     from: IpAddr,
     since: Instant,
-    log: Option<Arc<Mutex<Log>>>,
-    streams: BTreeMap<StreamId, Said>,
+    log: Option<Arc<Mutex<QuicEventLog>>>,
+    streams: BTreeMap<StreamId, PreambleState>,
     /// What keeps it once somebody wants it.
-    hold: Weak<Hold>,
+    hold: Weak<ConnectionGuard>,
 }
 
-impl Caller {
+impl PendingQuicConnection {
     fn is_waiting(&self) -> bool {
         self.hold.strong_count() == 0
     }
@@ -78,13 +78,18 @@ impl Caller {
 
 /// All connections of a server.
 #[derive(Debug, Default)]
-struct Callers {
-    all: BTreeMap<ConnectionId, Caller>,
+struct QuicConnectionTable {
+    all: BTreeMap<ConnectionId, PendingQuicConnection>,
 }
 
-impl Callers {
+impl QuicConnectionTable {
     /// Takes one more; returns whom it is to be forgotten for.
-    fn enter(&mut self, id: ConnectionId, caller: Caller, most: usize) -> Option<ConnectionId> {
+    fn insert(
+        &mut self,
+        id: ConnectionId,
+        caller: PendingQuicConnection,
+        most: usize,
+    ) -> Option<ConnectionId> {
         self.all.insert(id, caller);
         let mut counts: BTreeMap<IpAddr, usize> = BTreeMap::new();
         let mut count = 0;
@@ -104,7 +109,7 @@ impl Callers {
     }
 
     /// Those who have taken too long.
-    fn late(&self, now: Instant, limits: &ServerLimits) -> Vec<ConnectionId> {
+    fn expired(&self, now: Instant, limits: &ServerLimits) -> Vec<ConnectionId> {
         let late = self.all.iter().filter(|(_, caller)| {
             caller.is_waiting() && now.saturating_since(caller.since) > limits.preamble_timeout
         });
@@ -114,14 +119,14 @@ impl Callers {
 
 /// A server's QUIC.
 #[derive(Debug)]
-pub(super) struct Reception {
-    host: Arc<Host>,
-    callers: Arc<Mutex<Callers>>,
+pub(super) struct QuicAcceptor {
+    host: Arc<QuicHandle>,
+    callers: Arc<Mutex<QuicConnectionTable>>,
     config: QuicConfig,
     limits: ServerLimits,
 }
 
-fn lock(callers: &Mutex<Callers>) -> MutexGuard<'_, Callers> {
+fn lock(callers: &Mutex<QuicConnectionTable>) -> MutexGuard<'_, QuicConnectionTable> {
     callers.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -131,8 +136,8 @@ fn config(identity: Identity, limits: &ServerLimits) -> QuicConfig {
     QuicConfig {
         multipath: true,
         identity: Some(identity),
-        idle_timeout: IDLE,
-        initial_window_bytes: Some(FIRST_WINDOW_BYTES),
+        idle_timeout: IDLE_TIMEOUT,
+        initial_window_bytes: Some(INITIAL_WINDOW_BYTES),
         max_streams: limits.streams.max(1),
         validation: AddressValidation {
             // Those with forged addresses must not use up all places.
@@ -144,15 +149,15 @@ fn config(identity: Identity, limits: &ServerLimits) -> QuicConfig {
     }
 }
 
-impl Reception {
+impl QuicAcceptor {
     pub(super) fn open(
         identity: Identity,
         limits: &ServerLimits,
         clock: Clock,
     ) -> io::Result<Self> {
-        let (name, interfaces) = ("server".to_owned(), Interfaces::all());
+        let (name, interfaces) = ("server".to_owned(), InterfacePolicy::all());
         let host =
-            Host::start(HostConfig { name, clock, seed: None, namespace: None, interfaces })?;
+            QuicHandle::start(HostConfig { name, clock, seed: None, namespace: None, interfaces })?;
         let config = config(identity, limits);
         let limits = limits.clone();
         Ok(Self { host: Arc::new(host), callers: Arc::default(), config, limits })
@@ -163,7 +168,7 @@ impl Reception {
         &self,
         address: Option<IpAddr>,
         port: u16,
-        (let_in, admits, hears): (LetIn, Admits, Hears),
+        (let_in, admits, hears): (OnStream, EchoFilter, OnDatagram),
     ) -> io::Result<()> {
         // The thread must not keep itself alive.
         let host = Arc::downgrade(&self.host);
@@ -172,11 +177,15 @@ impl Reception {
         let config = self.config.clone();
         self.host.call(move |turn| {
             turn.listen_at(address, port, config, move |turn, id| {
-                let desk =
-                    Desk { host: Weak::clone(&host), callers: Arc::clone(&callers), port, id };
+                let desk = PreambleReader {
+                    host: Weak::clone(&host),
+                    callers: Arc::clone(&callers),
+                    port,
+                    id,
+                };
                 desk.accept(turn, most, &let_in);
             })?;
-            turn.answer_others(port, move |question, (peer, local)| {
+            turn.on_non_quic_datagram(port, move |question, (peer, local)| {
                 if let Some(stamp) = DatagramHeader::parse(question) {
                     let answer = hears(&stamp, question.len(), (peer, local));
                     return answer.map(|answer| Bytes::copy_from_slice(&answer.to_bytes()));
@@ -189,18 +198,18 @@ impl Reception {
     }
 
     /// The sockets of its ports, for whoever sends datagrams of his own from them.
-    pub(super) fn outlets(&self) -> io::Result<Outlets> {
+    pub(super) fn listener_sockets(&self) -> io::Result<ListenerSockets> {
         self.host.call(|turn| {
-            let each = turn.outlets().into_iter();
+            let each = turn.listener_sockets().into_iter();
             each.map(|outlet| Ok(((outlet.port, outlet.v4), outlet))).collect()
         })?
     }
 
     /// Closes connections that took too long to say what they are for.
-    pub(super) fn tidy(&self) {
+    pub(super) fn expire(&self) {
         let (callers, limits) = (Arc::clone(&self.callers), self.limits.clone());
-        self.host.tell(move |turn| {
-            let late = lock(&callers).late(turn.now, &limits);
+        self.host.post(move |turn| {
+            let late = lock(&callers).expired(turn.now, &limits);
             for id in late {
                 lock(&callers).all.remove(&id);
                 turn.close(id);
@@ -211,31 +220,31 @@ impl Reception {
 
 /// Where a connection says what its streams are for.
 #[derive(Clone)]
-struct Desk {
-    host: Weak<Host>,
-    callers: Arc<Mutex<Callers>>,
+struct PreambleReader {
+    host: Weak<QuicHandle>,
+    callers: Arc<Mutex<QuicConnectionTable>>,
     port: u16,
     id: ConnectionId,
 }
 
-impl Desk {
-    fn accept(self, turn: &mut Turn<'_>, most: usize, let_in: &LetIn) {
+impl PreambleReader {
+    fn accept(self, turn: &mut DriverContext<'_>, most: usize, let_in: &OnStream) {
         let Some(status) = turn.host.status(self.id) else { return };
         let from = status.remote.ip().to_canonical();
         let (since, streams, hold) = (turn.now, BTreeMap::new(), Weak::new());
-        let caller = Caller { from, since, log: None, streams, hold };
-        if let Some(other) = lock(&self.callers).enter(self.id, caller, most) {
+        let caller = PendingQuicConnection { from, since, log: None, streams, hold };
+        if let Some(other) = lock(&self.callers).insert(self.id, caller, most) {
             turn.abandon(other);
         }
         let (desk, let_in) = (self.clone(), Arc::clone(let_in));
-        let log = Log::keep(turn, self.id, move |turn, happened| match happened {
-            Happened::Opened(stream) | Happened::Readable(stream) => {
-                desk.hear(turn, *stream, &let_in);
+        let log = QuicEventLog::attach(turn, self.id, move |turn, happened| match happened {
+            ConnectionEvent::Opened(stream) | ConnectionEvent::Readable(stream) => {
+                desk.read_preamble(turn, *stream, &let_in);
             }
-            Happened::Closed(_) => {
+            ConnectionEvent::Closed(_) => {
                 lock(&desk.callers).all.remove(&desk.id);
             }
-            Happened::Connected | Happened::Notice(_) => {}
+            ConnectionEvent::Connected | ConnectionEvent::Notice(_) => {}
         });
         if let Some(caller) = lock(&self.callers).all.get_mut(&self.id) {
             caller.log = Some(log);
@@ -243,16 +252,16 @@ impl Desk {
     }
 
     /// A stream has something to say.
-    fn hear(&self, turn: &mut Turn<'_>, stream: StreamId, let_in: &LetIn) {
+    fn read_preamble(&self, turn: &mut DriverContext<'_>, stream: StreamId, let_in: &OnStream) {
         match self.preamble(turn, stream) {
             Ok(None) => {}
             Ok(Some(preamble)) => {
                 // Whoever is not let in is not kept either.
-                if let Some(guest) = self.guest(turn, stream, preamble) {
+                if let Some(guest) = self.identify(turn, stream, preamble) {
                     let_in(turn, guest);
                 }
             }
-            Err(Wrong) => {
+            Err(BadPreamble) => {
                 lock(&self.callers).all.remove(&self.id);
                 turn.close(self.id);
             }
@@ -260,37 +269,46 @@ impl Desk {
     }
 
     /// Reads no more than a preamble: what follows is not for us.
-    fn preamble(&self, turn: &mut Turn<'_>, stream: StreamId) -> Result<Option<Preamble>, Wrong> {
+    fn preamble(
+        &self,
+        turn: &mut DriverContext<'_>,
+        stream: StreamId,
+    ) -> Result<Option<Preamble>, BadPreamble> {
         let mut callers = lock(&self.callers);
         let Some(caller) = callers.all.get_mut(&self.id) else { return Ok(None) };
-        if caller.streams.len() >= MOST_STREAMS {
-            return Err(Wrong);
+        if caller.streams.len() >= MAX_STREAMS {
+            return Err(BadPreamble);
         }
-        let said = caller.streams.entry(stream).or_insert_with(|| Said::Part(Vec::new()));
+        let said = caller.streams.entry(stream).or_insert_with(|| PreambleState::Part(Vec::new()));
         loop {
-            let Said::Part(part) = said else { return Ok(None) };
+            let PreambleState::Part(part) = said else { return Ok(None) };
             let missing = Preamble::BYTES.saturating_sub(part.len());
             match turn.host.read_chunk(turn.now, self.id, stream, missing) {
                 Ok(Some(more)) if !more.is_empty() => part.extend_from_slice(&more),
                 Ok(None) => return Ok(None),
-                Ok(Some(_)) | Err(_) => return Err(Wrong),
+                Ok(Some(_)) | Err(_) => return Err(BadPreamble),
             }
-            if let Some(preamble) = Preamble::read(part).map_err(|_| Wrong)? {
-                *said = Said::All;
+            if let Some(preamble) = Preamble::read(part).map_err(|_| BadPreamble)? {
+                *said = PreambleState::All;
                 return Ok(Some(preamble));
             }
         }
     }
 
-    fn guest(&self, turn: &mut Turn<'_>, stream: StreamId, preamble: Preamble) -> Option<Guest> {
+    fn identify(
+        &self,
+        turn: &mut DriverContext<'_>,
+        stream: StreamId,
+        preamble: Preamble,
+    ) -> Option<IdentifiedStream> {
         let host = self.host.upgrade()?;
         let peer = turn.host.status(self.id)?.remote;
         let mut callers = lock(&self.callers);
         let caller = callers.all.get_mut(&self.id)?;
-        let hold = caller.hold.upgrade().unwrap_or_else(|| Hold::new(&host, self.id));
+        let hold = caller.hold.upgrade().unwrap_or_else(|| ConnectionGuard::new(&host, self.id));
         caller.hold = Arc::downgrade(&hold);
         let log = caller.log.clone()?;
-        Some(Guest {
+        Some(IdentifiedStream {
             host,
             connection: self.id,
             stream,
@@ -304,4 +322,4 @@ impl Desk {
 }
 
 /// No preamble of ours.
-struct Wrong;
+struct BadPreamble;

@@ -11,39 +11,39 @@ use towpath_measure::scenario::DataDirection;
 use towpath_net::Instant;
 use towpath_quic::PathNotice;
 
-use super::end::Stream;
-use super::held::Looks;
+use super::end::FlowStream;
+use super::held::SenderSampler;
 use super::host::PathNames;
-use super::line::Line;
-use super::steady::Counted;
-use crate::sample::{Connection, SubflowSample, TcpInfo};
-use crate::subflow::{Named, of_kernel};
-use crate::traffic::quic::{Connection as QuicConnection, Noticed};
+use super::line::DataStream;
+use super::steady::UdpByteCounters;
+use crate::sample::{ConnectionSample, SubflowSample, TcpInfo};
+use crate::subflow::{SubflowLabel, list_kernel_subflows};
+use crate::traffic::quic::{QuicConnection, TimedNotice};
 use crate::traffic::sends;
 
 /// So often the kernel is asked for what it does not tell with every sample.
-const READ_BACK: Duration = Duration::from_secs(1);
+const READ_BACK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Flow, stream, own address, the other's, and the number of a path of QUIC.
-pub(super) type Key = (u32, u32, SocketAddr, SocketAddr, u32);
+pub(super) type SubflowKey = (u32, u32, SocketAddr, SocketAddr, u32);
 
 /// A subflow over the whole run.
 #[derive(Debug)]
-struct Known {
-    half: SubflowReport,
+struct SubflowTrack {
+    report: SubflowReport,
     latest: TcpInfo,
     last_seen: Instant,
 }
 
 /// The series of one end.
 #[derive(Debug)]
-pub(super) struct Series {
+pub(super) struct EndSeries {
     is_client: bool,
     multipath: bool,
     /// Start of the traffic on the clock.
     zero: Instant,
     names: PathNames,
-    subflows: BTreeMap<Key, Known>,
+    subflows: BTreeMap<SubflowKey, SubflowTrack>,
     connections: BTreeMap<(u32, u32), ConnectionReport>,
     counted: BTreeMap<(u32, u32, DataDirection), u64>,
     at: Instant,
@@ -54,12 +54,12 @@ pub(super) struct Series {
     /// How often what happened to paths of QUIC, by name; of each flow.
     counts: BTreeMap<u32, BTreeMap<&'static str, u64>>,
     /// What holds senders back.
-    looks: Looks,
+    sender_sampler: SenderSampler,
     /// Everything so far.
     records: Vec<Record>,
 }
 
-impl Series {
+impl EndSeries {
     pub(super) fn new(is_client: bool, multipath: bool, zero: Instant) -> Self {
         Self {
             is_client,
@@ -73,25 +73,25 @@ impl Series {
             unasked: false,
             asked: Instant::ZERO,
             counts: BTreeMap::new(),
-            looks: Looks::new(multipath),
+            sender_sampler: SenderSampler::new(multipath),
             records: Vec::new(),
         }
     }
 
     /// Looks at streams that send, each with whether its source never runs dry; `closing` a period.
-    pub(super) fn look_at_senders(
+    pub(super) fn sample_senders(
         &mut self,
-        streams: &[(&Stream, bool)],
+        streams: &[(&FlowStream, bool)],
         at: Instant,
         closing: bool,
     ) {
-        self.looks.look(streams, at, closing);
+        self.sender_sampler.sample(streams, at, closing);
     }
 
     /// Samples at `at`, which ends a period; what is new is the end of [`Self::records`].
     pub(super) fn sample(
         &mut self,
-        (streams, counted): (&[Stream], &Counted),
+        (streams, counted): (&[FlowStream], &UdpByteCounters),
         at: Instant,
         last: bool,
     ) {
@@ -103,20 +103,20 @@ impl Series {
         for stream in streams {
             self.count(stream, at, span);
             if let Some(connection) = stream.line.connection() {
-                self.tell_notices(stream.flow, connection);
+                self.emit_notices(stream.flow, connection);
             }
-            self.look(stream, at, span);
+            self.sample_subflows(stream, at, span);
         }
-        self.looks.begin_period();
+        self.sender_sampler.begin_period();
         for (flow, direction, received) in counted {
-            self.tell_bytes((*flow, 0, *direction), received, (at, span));
+            self.emit_bytes((*flow, 0, *direction), received, (at, span));
         }
         // At the end everything closes.
         if !last {
             self.notice_closed(at);
         }
         // Once they are closed, nobody can say it any more; and a subflow may become a backup.
-        let again = self.multipath && at.saturating_since(self.asked) >= READ_BACK;
+        let again = self.multipath && at.saturating_since(self.asked) >= READ_BACK_INTERVAL;
         if self.unasked || again {
             self.asked = at;
             self.read_back(streams, at);
@@ -124,13 +124,13 @@ impl Series {
     }
 
     /// Looks once more at the paths of QUIC, for the sums: they have no last words of their own.
-    pub(super) fn look_last(&mut self, streams: &[Stream]) {
+    pub(super) fn sample_final_paths(&mut self, streams: &[FlowStream]) {
         for stream in streams {
             let Some(connection) = stream.line.connection() else { continue };
-            self.tell_notices(stream.flow, connection);
+            self.emit_notices(stream.flow, connection);
             let samples = match stream.line.sample(self.multipath) {
-                Ok(Connection::Multipath(_, samples)) => samples,
-                Ok(Connection::Single(sample, _)) => vec![sample],
+                Ok(ConnectionSample::Multipath(_, samples)) => samples,
+                Ok(ConnectionSample::Single(sample, _)) => vec![sample],
                 Err(_) => continue,
             };
             for sample in samples {
@@ -142,8 +142,8 @@ impl Series {
     }
 
     /// What happened to the paths of a QUIC connection becomes events.
-    fn tell_notices(&mut self, flow: u32, connection: &QuicConnection) {
-        for Noticed { at, notice, ends } in connection.notices() {
+    fn emit_notices(&mut self, flow: u32, connection: &QuicConnection) {
+        for TimedNotice { at, notice, ends } in connection.notices() {
             // One path is all that was asked for.
             if matches!(notice, PathNotice::SinglePath) && !self.multipath {
                 continue;
@@ -176,7 +176,7 @@ impl Series {
 
     /// What is left at the end.
     pub(super) fn finish(self) -> (Vec<ConnectionReport>, Vec<SubflowReport>, Vec<Record>) {
-        let mut subflows: Vec<_> = self.subflows.into_values().map(|known| known.half).collect();
+        let mut subflows: Vec<_> = self.subflows.into_values().map(|known| known.report).collect();
         subflows.sort_by_key(|half| (half.flow, half.stream, half.subflow));
         let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
         for (name, count) in self.counts.into_values().flatten() {
@@ -190,16 +190,16 @@ impl Series {
         (self.connections.into_values().collect(), subflows, records)
     }
 
-    fn count(&mut self, stream: &Stream, at: Instant, span: Duration) {
+    fn count(&mut self, stream: &FlowStream, at: Instant, span: Duration) {
         let is_client = self.is_client;
         let incoming =
             stream.received.iter().filter(|(direction, _)| !sends(*direction, is_client));
         for (direction, received) in incoming {
-            self.tell_bytes((stream.flow, stream.number, *direction), received, (at, span));
+            self.emit_bytes((stream.flow, stream.number, *direction), received, (at, span));
         }
     }
 
-    fn tell_bytes(
+    fn emit_bytes(
         &mut self,
         (flow, stream, direction): (u32, u32, DataDirection),
         received: &AtomicU64,
@@ -218,12 +218,12 @@ impl Series {
         }));
     }
 
-    fn look(&mut self, stream: &Stream, at: Instant, span: Duration) {
+    fn sample_subflows(&mut self, stream: &FlowStream, at: Instant, span: Duration) {
         // A socket whose connection is gone has nothing to say any more.
         let Ok(connection) = stream.line.sample(self.multipath) else { return };
         let (info, samples) = match connection {
-            Connection::Multipath(info, samples) => (Some(info), samples),
-            Connection::Single(sample, _) => (None, vec![sample]),
+            ConnectionSample::Multipath(info, samples) => (Some(info), samples),
+            ConnectionSample::Single(sample, _) => (None, vec![sample]),
         };
         if self.multipath {
             let one = self.connections.entry((stream.flow, stream.number));
@@ -247,31 +247,31 @@ impl Series {
         }
     }
 
-    fn note(&mut self, stream: &Stream, sample: &SubflowSample, at: Instant, span: Duration) {
+    fn note(&mut self, stream: &FlowStream, sample: &SubflowSample, at: Instant, span: Duration) {
         let key = key_of(stream, sample);
         if !self.subflows.contains_key(&key) {
-            self.first_sight(key, sample.stream_frames.is_some(), at);
+            self.on_first_sample(key, sample.stream_frames.is_some(), at);
         }
         let is_client = self.is_client;
         let Some(known) = self.subflows.get_mut(&key) else { return };
-        if sample.info.state == TcpInfo::ABANDONED {
-            let closed = *known.half.closed_ns.get_or_insert(at.as_nanos());
+        if sample.info.state == TcpInfo::QUIC_ABANDONED {
+            let closed = *known.report.closed_ns.get_or_insert(at.as_nanos());
             if closed < at.as_nanos() {
                 return;
             }
         }
         known.last_seen = at;
         let before = known.take(sample);
-        let told = self.looks.tell(&key);
-        let number = |key: &Key| self.subflows.get(key).map(|known| known.half.subflow);
+        let told = self.sender_sampler.take_limits(&key);
+        let number = |key: &SubflowKey| self.subflows.get(key).map(|known| known.report.subflow);
         let held = told.map(|(mut held, waits_for)| {
             let waits = waits_for.iter().filter_map(|(key, span)| Some((number(key)?, *span)));
             held.blocked_by_ns = waits.collect();
             Box::new(held)
         });
         let Some(known) = self.subflows.get(&key) else { return };
-        let half = &known.half;
-        let named = Named {
+        let half = &known.report;
+        let named = SubflowLabel {
             flow: half.flow,
             stream: half.stream,
             number: half.subflow,
@@ -286,9 +286,9 @@ impl Series {
         }
     }
 
-    fn first_sight(&mut self, key: Key, numbered: bool, at: Instant) {
+    fn on_first_sample(&mut self, key: SubflowKey, numbered: bool, at: Instant) {
         let (flow, stream, local, remote, number) = key;
-        let same = |other: &&Key| other.0 == flow && other.1 == stream;
+        let same = |other: &&SubflowKey| other.0 == flow && other.1 == stream;
         let subflow = self.subflows.keys().filter(same).count() as u32;
         // Only the client's interfaces name paths.
         let path = self.is_client.then(|| self.names.of(local.ip())).flatten();
@@ -314,15 +314,16 @@ impl Series {
             first_seen_ns: at.as_nanos(),
             closed_ns: None,
         };
-        self.subflows.insert(key, Known { half, latest: TcpInfo::default(), last_seen: at });
+        self.subflows
+            .insert(key, SubflowTrack { report: half, latest: TcpInfo::default(), last_seen: at });
     }
 
     fn notice_closed(&mut self, at: Instant) {
         let mut gone = Vec::new();
         for known in self.subflows.values_mut() {
-            if known.half.closed_ns.is_none() && known.last_seen < at {
-                known.half.closed_ns = Some(known.last_seen.as_nanos());
-                gone.push((known.half.subflow, known.half.path.clone()));
+            if known.report.closed_ns.is_none() && known.last_seen < at {
+                known.report.closed_ns = Some(known.last_seen.as_nanos());
+                gone.push((known.report.subflow, known.report.path.clone()));
             }
         }
         for (number, path) in gone {
@@ -343,17 +344,17 @@ impl Series {
         }));
     }
 
-    fn read_back(&mut self, streams: &[Stream], at: Instant) {
+    fn read_back(&mut self, streams: &[FlowStream], at: Instant) {
         self.unasked = false;
-        if !streams.iter().any(|stream| matches!(stream.line, Line::Socket(_))) {
+        if !streams.iter().any(|stream| matches!(stream.line, DataStream::Socket(_))) {
             return;
         }
-        let all = of_kernel();
+        let all = list_kernel_subflows();
         let mut switched = Vec::new();
         for ((_, _, local, remote, _), known) in &mut self.subflows {
             let own = all.iter().find(|one| (one.local, one.remote) == (*local, *remote));
             let Some(own) = own else { continue };
-            let half = &mut known.half;
+            let half = &mut known.report;
             half.congestion_control = half.congestion_control.take().or(own.congestion.clone());
             if std::mem::replace(&mut half.backup, own.backup) != own.backup
                 && half.first_seen_ns < at.as_nanos()
@@ -369,10 +370,10 @@ impl Series {
     }
 }
 
-impl Known {
+impl SubflowTrack {
     /// Takes over what a sample says; returns what was known before.
     fn take(&mut self, sample: &SubflowSample) -> TcpInfo {
-        let half = &mut self.half;
+        let half = &mut self.report;
         half.bytes_acked = sample.info.bytes_acked;
         half.bytes_received = sample.info.bytes_received;
         half.retransmissions = sample.info.total_retrans.into();
@@ -386,6 +387,6 @@ impl Known {
     }
 }
 
-pub(super) fn key_of(stream: &Stream, sample: &SubflowSample) -> Key {
+pub(super) fn key_of(stream: &FlowStream, sample: &SubflowSample) -> SubflowKey {
     (stream.flow, stream.number, sample.local, sample.remote, sample.number)
 }

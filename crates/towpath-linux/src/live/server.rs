@@ -17,15 +17,15 @@ use towpath_net::Instant;
 use towpath_quic::tls::TlsSession;
 use towpath_quic::{Fingerprint, Identity};
 
-use super::budget::{self, Allowed, Budget, Close, Seat, Source};
-use super::door::Door;
-use super::reception::{Admits, Hears, LetIn, Reception};
-use super::speaker::Speaker;
-use super::steady::{AtServer, Outlets};
-use super::test::{Attendance, Test, Tests};
+use super::budget::{self, AdmissionControl, CloseFn, ConnectionPermit, SourcePrefix, SourceQuota};
+use super::door::Acceptor;
+use super::reception::{EchoFilter, OnDatagram, OnStream, QuicAcceptor};
+use super::speaker::ControlChannel;
+use super::steady::{ListenerSockets, UdpServerContext};
+use super::test::{ClientGuard, ServerTest, TestTable};
 use super::{LiveError, socket};
 use crate::clock::Clock;
-use crate::purse::Way;
+use crate::purse::TrafficDirection;
 use crate::{interrupt, sys};
 
 mod control;
@@ -34,15 +34,15 @@ mod identity;
 mod over_quic;
 
 /// How often it is looked what tests take, and who attends them.
-const ROUND: Duration = Duration::from_millis(20);
+const HOUSEKEEPING_INTERVAL: Duration = Duration::from_millis(20);
 /// How often a control thread looks whether the connections are there.
-const NAP: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Bytes that one echo connection gets back at once.
 const ECHO_BYTES: usize = 4_096;
 /// Port numbers that are tried, where any will do, until one is free for TCP and UDP.
-const ATTEMPTS: usize = 16;
+const MAX_PORT_ATTEMPTS: usize = 16;
 /// What a server that ends lets last words take: QUIC's are ours to deliver.
-const FAREWELL: Duration = Duration::from_millis(600);
+const LINGER_TIMEOUT: Duration = Duration::from_millis(600);
 
 /// How a server is started.
 #[derive(Debug, Clone)]
@@ -58,14 +58,14 @@ pub struct ServerConfig {
     /// It ends after one test.
     pub once: bool,
     /// Everybody who asks is told how this host looks, not only those who know the secret.
-    pub tells_strangers: bool,
+    pub public_diagnostics: bool,
     /// Certificate and key for QUIC; made for this once when there is none.
     pub identity: Option<Identity>,
 }
 
 /// What a server has to tell.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ServerSaid {
+pub enum ServerEvent {
     /// A test's traffic begins.
     Begun {
         /// Who asked for it.
@@ -92,22 +92,22 @@ pub enum ServerSaid {
 /// A server that listens.
 #[derive(Debug)]
 pub struct Server {
-    door: Door,
-    reception: Option<Reception>,
-    shared: Arc<Shared>,
+    door: Acceptor,
+    reception: Option<QuicAcceptor>,
+    shared: Arc<ServerState>,
     addresses: Vec<SocketAddr>,
     fingerprint: Option<Fingerprint>,
     warnings: Vec<String>,
 }
 
-type Tell = Box<dyn Fn(ServerSaid) + Send + Sync>;
+type EventCallback = Box<dyn Fn(ServerEvent) + Send + Sync>;
 
-struct Shared {
+struct ServerState {
     config: ServerConfig,
     clock: Clock,
-    tests: Tests,
-    budget: Arc<Budget>,
-    guesses: identity::Guessers,
+    tests: TestTable,
+    budget: Arc<AdmissionControl>,
+    guesses: identity::SharedAuthLimiter,
     /// Somebody has fetched a result.
     fetched: AtomicBool,
     closing: AtomicBool,
@@ -115,25 +115,25 @@ struct Shared {
     multipath: bool,
     /// Ports on which QUIC is spoken and datagrams are sent back.
     udp: OnceLock<BTreeSet<u16>>,
-    tell: OnceLock<Tell>,
+    tell: OnceLock<EventCallback>,
     /// From where datagrams are sent.
-    outlets: OnceLock<Outlets>,
+    listener_sockets: OnceLock<ListenerSockets>,
 }
 
-impl std::fmt::Debug for Shared {
+impl std::fmt::Debug for ServerState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Shared").field("config", &self.config).finish_non_exhaustive()
     }
 }
 
 /// A control connection, and where it has come in.
-type Opened = (Speaker, Origin);
+type ControlConnection = (ControlChannel, ConnectionOrigin);
 /// A test that somebody has named, and by what.
-type Known = (TestToken, Arc<Test>);
+type NamedTest = (TestToken, Arc<ServerTest>);
 
 /// Where a connection has come in.
 #[derive(Debug, Clone, Copy)]
-struct Origin {
+struct ConnectionOrigin {
     peer: Option<SocketAddr>,
     /// What is known of it that its client cannot see.
     seen: Option<ObservedProtocol>,
@@ -145,25 +145,25 @@ impl Server {
     pub fn open(mut config: ServerConfig) -> Result<Self, LiveError> {
         // Many connections need many descriptors; with fewer it works, too, for fewer clients.
         if let Ok(descriptors) = sys::raise_open_files() {
-            config.limits.max_pending = waiting_within(descriptors, &config.limits);
+            config.limits.max_pending = max_pending(descriptors, &config.limits);
         }
-        config.identity = config.identity.or_else(|| super::identity::make().ok());
+        config.identity = config.identity.or_else(|| super::identity::ephemeral_identity().ok());
         let clock = Clock::start();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ServerState {
             clock,
-            tests: Tests::default(),
-            budget: Budget::new(&config.limits, clock),
-            guesses: identity::Guessers::default(),
+            tests: TestTable::default(),
+            budget: AdmissionControl::new(&config.limits, clock),
+            guesses: identity::SharedAuthLimiter::default(),
             fetched: AtomicBool::new(false),
             closing: AtomicBool::new(false),
-            multipath: socket::speaks_multipath(),
+            multipath: socket::kernel_has_mptcp(),
             udp: OnceLock::new(),
             tell: OnceLock::new(),
-            outlets: OnceLock::new(),
+            listener_sockets: OnceLock::new(),
             config,
         });
         let mut warnings = Vec::new();
-        let opened = shared.reception();
+        let opened = shared.quic_acceptor();
         let (reception, fingerprint) = match opened {
             Ok((reception, fingerprint)) => (Some(reception), Some(fingerprint)),
             Err(error) => {
@@ -185,12 +185,12 @@ impl Server {
             }
             listeners.push(listener);
         }
-        let outlets = reception.as_ref().map(Reception::outlets).transpose();
-        let _ = shared.outlets.set(outlets.ok().flatten().unwrap_or_default()); // set only here
+        let outlets = reception.as_ref().map(QuicAcceptor::listener_sockets).transpose();
+        let _ = shared.listener_sockets.set(outlets.ok().flatten().unwrap_or_default()); // set only here
         let _ = shared.udp.set(udp);
         let addresses = listeners.iter().filter_map(|one| one.local_addr().ok()?.as_socket());
         let addresses = addresses.collect();
-        let door = Door::new(listeners, clock);
+        let door = Acceptor::new(listeners, clock);
         Ok(Self { door, reception, shared, addresses, fingerprint, warnings })
     }
 
@@ -205,7 +205,7 @@ impl Server {
     }
 
     /// Whether QUIC is spoken on a port.
-    pub fn speaks_quic(&self, port: u16) -> bool {
+    pub fn has_quic(&self, port: u16) -> bool {
         self.shared.has_udp(Some(port))
     }
 
@@ -215,29 +215,29 @@ impl Server {
     }
 
     /// Serves until an interrupt, or until one test has been fetched if that is all.
-    pub fn run(mut self, tell: impl Fn(ServerSaid) + Send + Sync + 'static) -> io::Result<()> {
+    pub fn run(mut self, tell: impl Fn(ServerEvent) + Send + Sync + 'static) -> io::Result<()> {
         let _ = self.shared.tell.set(Box::new(tell)); // set only here
         let (mut tidied, mut watched) = (Instant::ZERO, Instant::ZERO);
         loop {
             let shared = &self.shared;
-            self.door.round(&shared.config.limits, &mut |socket, preamble| {
-                shared.let_in(socket, preamble);
+            self.door.poll(&shared.config.limits, &mut |socket, preamble| {
+                shared.dispatch(socket, preamble);
             })?;
             let now = shared.clock.now();
-            if now.saturating_since(watched) > ROUND {
+            if now.saturating_since(watched) > HOUSEKEEPING_INTERVAL {
                 watched = now;
-                shared.tests.tidy(now, &shared.config.limits);
+                shared.tests.expire(now, &shared.config.limits);
             }
             if now.saturating_since(tidied) > Duration::from_secs(1) {
                 tidied = now;
-                shared.budget.tidy(now);
-                self.reception.iter().for_each(Reception::tidy);
+                shared.budget.expire(now);
+                self.reception.iter().for_each(QuicAcceptor::expire);
             }
             let done = shared.config.once && shared.fetched.load(Ordering::Acquire);
-            if interrupt::seen() || done {
+            if interrupt::is_interrupted() || done {
                 shared.closing.store(true, Ordering::Release);
                 shared.tests.stop_all();
-                shared.wait_for_last_words(now + FAREWELL);
+                shared.wait_for_linger(now + LINGER_TIMEOUT);
                 return Ok(());
             }
         }
@@ -247,27 +247,27 @@ impl Server {
 /// How many may wait without having said what for: where seats are more than there are descriptors
 /// for, nobody would ever have to give one up, and a crowd of one source would keep out all others.
 /// A seat takes two, whoever waits one; the last quarter is for the data of tests.
-fn waiting_within(descriptors: u64, limits: &ServerLimits) -> usize {
-    const LEAST: usize = 8;
+fn max_pending(descriptors: u64, limits: &ServerLimits) -> usize {
+    const MIN_PENDING: usize = 8;
     let descriptors = usize::try_from(descriptors).unwrap_or(usize::MAX);
     let others = limits.tests.saturating_mul(4).saturating_add(8);
     let room = (descriptors / 4).saturating_mul(3).saturating_sub(others) / 3;
-    limits.max_pending.min(room.max(LEAST))
+    limits.max_pending.min(room.max(MIN_PENDING))
 }
 
-impl Shared {
+impl ServerState {
     /// Takes a port for TCP and UDP; or for TCP alone, and why.
     fn listen(
         self: &Arc<Self>,
         port: u16,
-        reception: Option<&Reception>,
+        reception: Option<&QuicAcceptor>,
     ) -> Result<(Socket, Option<io::Error>), LiveError> {
         let bind = self.config.bind;
         let refused = |source| {
             let host = bind.map_or_else(|| "*".to_owned(), |ip| ip.to_string());
             LiveError::Listen { address: format!("{host}, port {port}"), source }
         };
-        let mut attempts = if port == 0 { ATTEMPTS } else { 1 };
+        let mut attempts = if port == 0 { MAX_PORT_ATTEMPTS } else { 1 };
         loop {
             let listener = socket::listen(bind, port).map_err(refused)?;
             let bound = listener.local_addr().map_err(refused)?;
@@ -275,10 +275,11 @@ impl Shared {
                 return Ok((listener, None));
             };
             let (inside, asked) = (Arc::clone(self), Arc::clone(self));
-            let let_in: LetIn = Arc::new(move |turn, guest| inside.let_in_over_quic(turn, guest));
-            let admits: Admits = Arc::new(move |token, peer| asked.admits(token, peer));
+            let let_in: OnStream = Arc::new(move |turn, guest| inside.dispatch_quic(turn, guest));
+            let admits: EchoFilter = Arc::new(move |token, peer| asked.allows_echo(token, peer));
             let told = Arc::clone(self);
-            let hears: Hears = Arc::new(move |stamp, length, ends| told.hear(stamp, length, ends));
+            let hears: OnDatagram =
+                Arc::new(move |stamp, length, ends| told.on_datagram(stamp, length, ends));
             attempts -= 1;
             match reception.listen(bind, bound.port(), (let_in, admits, hears)) {
                 Ok(()) => return Ok((listener, None)),
@@ -292,21 +293,21 @@ impl Shared {
         self.udp.get().zip(port).is_some_and(|(ports, port)| ports.contains(&port))
     }
 
-    fn tell(&self, said: ServerSaid) {
+    fn emit(&self, said: ServerEvent) {
         if let Some(tell) = self.tell.get() {
             tell(said);
         }
     }
 
-    fn wait_for_last_words(&self, deadline: Instant) {
-        while self.budget.taken() > 0 && self.clock.now() < deadline {
-            self.clock.sleep_until(self.clock.now() + NAP);
+    fn wait_for_linger(&self, deadline: Instant) {
+        while self.budget.in_use() > 0 && self.clock.now() < deadline {
+            self.clock.sleep_until(self.clock.now() + POLL_INTERVAL);
         }
     }
 
     /// Takes a connection that has said what it is for; whatever is not right is closed without a
     /// word.
-    fn let_in(self: &Arc<Self>, socket: Socket, preamble: Preamble) {
+    fn dispatch(self: &Arc<Self>, socket: Socket, preamble: Preamble) {
         let known = self.tests.find(preamble.test());
         match (preamble.kind, known) {
             (ConnectionKind::Tls, _) => self.control_over_tls(socket),
@@ -328,21 +329,21 @@ impl Shared {
     }
 
     /// Whether a datagram comes back: where a secret is needed, nobody's without a test.
-    fn admits(&self, token: TestToken, peer: SocketAddr) -> bool {
+    fn allows_echo(&self, token: TestToken, peer: SocketAddr) -> bool {
         let now = self.clock.now();
         let known = self.tests.find(token);
         if let Some(test) = &known {
-            test.sign(now);
+            test.touch(now);
         }
         let open = token == TestToken::NONE && self.config.secret.is_none();
         let bytes = towpath_measure::live::datagram::EchoDatagram::BYTES as u64;
         (open || known.is_some())
-            && self.budget.allowed(Source::of_peer(Some(peer))).may_answer(now, bytes)
+            && self.budget.quota(SourcePrefix::of_peer(Some(peer))).may_answer(now, bytes)
     }
 
     /// A datagram of a flow that sends them at a constant rate; what is answered is as long as what was
     /// said.
-    fn hear(
+    fn on_datagram(
         &self,
         stamp: &DatagramHeader,
         length: usize,
@@ -351,30 +352,30 @@ impl Shared {
         let test = self.tests.find(stamp.token)?;
         match stamp.kind {
             DatagramKind::Data => {
-                test.take_datagram(stamp, length);
+                test.on_datagram(stamp, length);
                 None
             }
             DatagramKind::Subscribe => {
                 let now = self.clock.now();
-                test.sign(now);
-                let own = test.steady.get(&stamp.flow)?;
-                let allowed = self.budget.allowed(Source::of_peer(Some(peer)));
+                test.touch(now);
+                let own = test.udp_flows.get(&stamp.flow)?;
+                let allowed = self.budget.quota(SourcePrefix::of_peer(Some(peer)));
                 let may = allowed.may_answer(now, length as u64);
-                if may { own.want(now, stamp, (peer, local)) } else { None }
+                if may { own.on_subscribe(now, stamp, (peer, local)) } else { None }
             }
             DatagramKind::Challenge => None,
         }
     }
 
     /// What a test's datagrams at a constant rate need here.
-    fn served<'a>(&'a self, test: &'a Test) -> AtServer<'a> {
-        static NONE: Outlets = Outlets::new();
-        let outlets = self.outlets.get().unwrap_or(&NONE);
-        AtServer { flows: &test.steady, outlets, name: test.name }
+    fn udp_context<'a>(&'a self, test: &'a ServerTest) -> UdpServerContext<'a> {
+        static NO_SOCKETS: ListenerSockets = ListenerSockets::new();
+        let outlets = self.listener_sockets.get().unwrap_or(&NO_SOCKETS);
+        UdpServerContext { flows: &test.udp_flows, listener_sockets: outlets, token: test.token }
     }
 
     /// What the client of a connection cannot see itself.
-    fn seen(&self, socket: &Socket) -> ObservedProtocol {
+    fn observed_protocol(&self, socket: &Socket) -> ObservedProtocol {
         match (socket::is_multipath(socket), self.multipath) {
             (true, _) => ObservedProtocol::Multipath,
             (false, true) => ObservedProtocol::Plain,
@@ -383,25 +384,28 @@ impl Shared {
     }
 
     /// A seat for a connection of the kernel, which is closed if it is needed by others.
-    fn enter(&self, socket: &Socket, kept: bool) -> Option<Seat> {
+    fn acquire_permit(&self, socket: &Socket, kept: bool) -> Option<ConnectionPermit> {
         let other = socket.try_clone().ok()?;
-        let close: Close = Box::new(move || {
+        let close: CloseFn = Box::new(move || {
             let _ = other.shutdown(std::net::Shutdown::Both); // may be closed already
         });
-        self.budget.enter(Source::of_peer(socket::peer(socket)), kept, close)
+        self.budget.acquire(SourcePrefix::of_peer(socket::peer(socket)), kept, close)
     }
 
-    fn control_over_tcp(self: &Arc<Self>, socket: Socket, known: Option<Known>) {
-        socket::notice_absence(&socket);
-        let attending = known.as_ref().map(|(_, test)| test.attend(self.clock));
+    fn control_over_tcp(self: &Arc<Self>, socket: Socket, known: Option<NamedTest>) {
+        socket::enable_keepalive(&socket);
+        let attending = known.as_ref().map(|(_, test)| test.attach_control(self.clock));
         let kept = attending.as_ref().is_some_and(|(_, kept)| *kept);
-        let Some(seat) = self.enter(&socket, kept) else { return };
+        let Some(seat) = self.acquire_permit(&socket, kept) else { return };
         let open = move |shared: &Self| {
             let port = socket.local_addr().ok().and_then(|own| own.as_socket());
             let port = port.map(|own| own.port());
-            let origin =
-                Origin { peer: socket::peer(&socket), seen: Some(shared.seen(&socket)), port };
-            Ok((Speaker::new(socket, shared.clock)?, origin))
+            let origin = ConnectionOrigin {
+                peer: socket::peer(&socket),
+                seen: Some(shared.observed_protocol(&socket)),
+                port,
+            };
+            Ok((ControlChannel::new(socket, shared.clock)?, origin))
         };
         let token = known.map(|(token, _)| token);
         self.in_a_thread((seat, attending.map(|(attending, _)| attending)), open, token);
@@ -410,13 +414,13 @@ impl Shared {
     /// Gives a control connection a thread; without one it is closed.
     fn in_a_thread(
         self: &Arc<Self>,
-        (seat, attending): (Seat, Option<Attendance>),
-        open: impl FnOnce(&Self) -> io::Result<Opened> + Send + 'static,
+        (seat, attending): (ConnectionPermit, Option<ClientGuard>),
+        open: impl FnOnce(&Self) -> io::Result<ControlConnection> + Send + 'static,
         token: Option<TestToken>,
     ) {
         let shared = Arc::clone(self);
         // Without a thread, the connection is closed.
-        let _ = budget::start("control", move || {
+        let _ = budget::spawn_thread("control", move || {
             if let Ok(opened) = open(&shared) {
                 // Ends with the connection.
                 let _ = shared.control(opened, (&seat, attending), token);
@@ -425,20 +429,20 @@ impl Shared {
     }
 
     /// Gives a test one of its connections.
-    fn attach(self: &Arc<Self>, test: Arc<Test>, place: (u16, u16), socket: Socket) {
-        if !test.wants(place) {
+    fn attach(self: &Arc<Self>, test: Arc<ServerTest>, place: (u16, u16), socket: Socket) {
+        if !test.is_missing(place) {
             return;
         }
         if !test.plan.settings.tls {
             return test.attach(place, socket);
         }
         let session = self.config.identity.as_ref().map(TlsSession::server);
-        let (Some(Ok(session)), Some(seat)) = (session, self.enter(&socket, false)) else {
+        let (Some(Ok(session)), Some(seat)) = (session, self.acquire_permit(&socket, false)) else {
             return;
         };
         let clock = self.clock;
         // Without a thread, the connection is closed.
-        let _ = budget::start("tls", move || {
+        let _ = budget::spawn_thread("tls", move || {
             test.attach_with_tls(place, socket, session, clock);
             drop(seat);
         });
@@ -446,17 +450,17 @@ impl Shared {
 
     /// Gives back what comes, for as long as a test may take.
     fn echo(self: &Arc<Self>, socket: Socket) {
-        let Some(seat) = self.enter(&socket, false) else { return };
-        let allowed = self.budget.allowed(Source::of_peer(socket::peer(&socket)));
+        let Some(seat) = self.acquire_permit(&socket, false) else { return };
+        let allowed = self.budget.quota(SourcePrefix::of_peer(socket::peer(&socket)));
         let shared = Arc::clone(self);
         // Without a thread, the connection is closed.
-        let _ = budget::start("echo", move || {
+        let _ = budget::spawn_thread("echo", move || {
             let _ = shared.echo_all(&socket, &allowed); // ends with the connection
             drop(seat);
         });
     }
 
-    fn echo_all(&self, socket: &Socket, allowed: &Allowed) -> io::Result<()> {
+    fn echo_all(&self, socket: &Socket, allowed: &SourceQuota) -> io::Result<()> {
         let limits = &self.config.limits;
         let deadline = self.clock.now() + limits.duration;
         socket.set_nonblocking(false)?;
@@ -470,9 +474,9 @@ impl Shared {
             if length == 0 {
                 break;
             }
-            allowed.pay(self.clock, Way::In, length as u64);
+            allowed.consume_blocking(self.clock, TrafficDirection::Inbound, length as u64);
             io::Write::write_all(&mut plain, room.get(..length).unwrap_or_default())?;
-            allowed.pay(self.clock, Way::Out, length as u64);
+            allowed.consume_blocking(self.clock, TrafficDirection::Outbound, length as u64);
         }
         Ok(())
     }

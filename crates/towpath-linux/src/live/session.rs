@@ -10,30 +10,30 @@ use towpath_measure::live::{ClientMessage, ClockOffset};
 use towpath_measure::scenario::Scenario;
 use towpath_net::Instant;
 
-use super::departure::Departure;
+use super::departure::NetworkLossDetector;
 use super::host::interfaces;
-use super::speaker::Speaker;
-use super::watch::Watch;
+use super::speaker::ControlChannel;
+use super::watch::NetworkWatch;
 use crate::clock::Clock;
-use crate::pace::Pace;
+use crate::pace::RunClock;
 
 /// For how long is measured on when a network is gone.
-const TAIL: Duration = Duration::from_secs(3);
+const POST_LOSS_TIME: Duration = Duration::from_secs(3);
 /// How often it is looked.
-const PERIOD: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// What tests that run at the same time share: they end together.
 #[derive(Debug, Clone)]
-pub struct Session {
+pub struct MobileSession {
     clock: Clock,
     /// How long late answers are waited for.
-    patience: Duration,
-    ending: Arc<Mutex<Option<Ending>>>,
+    reply_timeout: Duration,
+    ending: Arc<Mutex<Option<SessionEnd>>>,
 }
 
 /// Why they end, and when.
 #[derive(Debug, Clone)]
-struct Ending {
+struct SessionEnd {
     /// Since when the network is gone, and when all of it ends; on the session's clock.
     since: Instant,
     at: Instant,
@@ -47,16 +47,16 @@ pub(super) fn patience(scenario: &Scenario) -> Duration {
     each.max().unwrap_or_default()
 }
 
-pub(super) type Shared = Arc<Mutex<Departure>>;
+pub(super) type SharedDetector = Arc<Mutex<NetworkLossDetector>>;
 
 pub(super) fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Session {
+impl MobileSession {
     /// Tests of `scenario`, over whatever transports.
     pub fn new(scenario: &Scenario) -> Self {
-        Self { clock: Clock::start(), patience: patience(scenario), ending: Arc::default() }
+        Self { clock: Clock::start(), reply_timeout: patience(scenario), ending: Arc::default() }
     }
 
     /// The clock of all its tests.
@@ -64,13 +64,13 @@ impl Session {
         self.clock
     }
 
-    fn end(&self, ending: Ending) {
+    fn end(&self, ending: SessionEnd) {
         lock(&self.ending).get_or_insert(ending);
     }
 
     /// Since when the first network was gone, in the time of `pace`, and why it is; `None` where all of
     /// them were there to the end.
-    pub(super) fn departed(&self, pace: &Pace) -> Option<(Instant, String)> {
+    pub(super) fn network_lost(&self, pace: &RunClock) -> Option<(Instant, String)> {
         let ending = lock(&self.ending).clone()?;
         Some((in_traffic(pace, ending.since), ending.why))
     }
@@ -79,45 +79,52 @@ impl Session {
     /// ends. Only the test with datagrams sees all that there is to see.
     pub(super) fn follow(
         &self,
-        pace: &Pace,
-        departure: &Shared,
+        pace: &RunClock,
+        departure: &SharedDetector,
         done: &AtomicBool,
         tell: impl FnOnce(Instant) -> io::Result<()>,
     ) {
         while !done.load(Ordering::Acquire) {
             let now = pace.now();
-            if let Some((since, why)) = lock(departure).gone(now) {
-                let at = pace.zero() + (now + TAIL).saturating_since(Instant::ZERO);
+            if let Some((since, why)) = lock(departure).lost_since(now) {
+                let at = pace.zero() + (now + POST_LOSS_TIME).saturating_since(Instant::ZERO);
                 let since = pace.zero() + since.saturating_since(Instant::ZERO);
-                self.end(Ending { since, at, why });
+                self.end(SessionEnd { since, at, why });
             }
             let ending = lock(&self.ending).clone();
-            if let Some(Ending { at, .. }) = ending {
-                pace.end_at(in_traffic(pace, at), self.patience);
+            if let Some(SessionEnd { at, .. }) = ending {
+                pace.end_at(in_traffic(pace, at), self.reply_timeout);
                 // A server that does not hear it is ended by the data streams.
                 let _ = tell(at);
                 return;
             }
-            pace.sleep_until(now + PERIOD);
+            pace.sleep_until(now + POLL_INTERVAL);
         }
     }
 }
 
-fn in_traffic(pace: &Pace, at: Instant) -> Instant {
+fn in_traffic(pace: &RunClock, at: Instant) -> Instant {
     Instant::ZERO + at.saturating_since(pace.zero())
 }
 
 /// Tells the server when it ends.
-pub(super) fn tell(speaker: &mut Speaker, offset: ClockOffset, at: Instant) -> io::Result<()> {
+pub(super) fn send_end(
+    speaker: &mut ControlChannel,
+    offset: ClockOffset,
+    at: Instant,
+) -> io::Result<()> {
     let at_ns = offset.to_server_time(at).as_nanos();
-    speaker.say(&ClientMessage::End { at_ns })
+    speaker.send(&ClientMessage::End { at_ns })
 }
 
 /// What is followed in a test of `scenario`, as the host is now.
-pub(super) fn departure(scenario: &Scenario, watch: Option<&Watch>) -> Departure {
+pub(super) fn loss_detector(
+    scenario: &Scenario,
+    watch: Option<&NetworkWatch>,
+) -> NetworkLossDetector {
     let paths = scenario.paths.iter().map(|path| path.name.clone()).collect();
     let known = interfaces().unwrap_or_default();
     let addresses = known.into_iter().map(|one| -> (String, IpAddr) { (one.name, one.address) });
     let default = |v6| watch.and_then(|watch| watch.default_interface(v6));
-    Departure::new(paths, addresses, [default(false), default(true)])
+    NetworkLossDetector::new(paths, addresses, [default(false), default(true)])
 }

@@ -9,7 +9,7 @@ use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
 use towpath_measure::live::TransferSettings;
 use towpath_measure::scenario::Transport;
 
-use crate::quic::in_steps;
+use crate::quic::wait_interruptibly;
 use crate::{sample, sys};
 
 /// Connections that the kernel keeps for the server.
@@ -17,7 +17,7 @@ const BACKLOG: i32 = 512;
 
 /// Where a connection starts.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Source {
+pub struct LocalBind {
     /// Its address.
     pub address: Option<IpAddr>,
     /// Its interface, whatever the routes say.
@@ -65,7 +65,7 @@ fn bind_listener(address: SocketAddr, both: bool) -> io::Result<Socket> {
 /// Connects.
 pub(super) fn connect(
     transport: Transport,
-    source: &Source,
+    source: &LocalBind,
     target: SocketAddr,
     settings: &TransferSettings,
     patience: Duration,
@@ -89,7 +89,7 @@ fn connect_in_time(socket: &Socket, target: SocketAddr, patience: Duration) -> i
     socket.set_nonblocking(true)?;
     match socket.connect(&SockAddr::from(target)) {
         Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {
-            in_steps(patience, |step| {
+            wait_interruptibly(patience, |step| {
                 let mut fds = [sys::wait_for_input(socket)];
                 let [fd] = &mut fds;
                 fd.events = libc::POLLOUT;
@@ -122,16 +122,19 @@ pub(crate) fn is_multipath(socket: &Socket) -> bool {
 }
 
 /// Whether this host's kernel speaks Multipath TCP.
-pub(super) fn speaks_multipath() -> bool {
+pub(super) fn kernel_has_mptcp() -> bool {
     Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::MPTCP)).is_ok()
 }
 
 /// Lets the kernel ask now and then whether the other end is still there: one that vanished without
 /// a word is noticed within half a minute.
-pub(super) fn notice_absence(socket: &Socket) {
-    const FIRST: Duration = Duration::from_secs(15);
-    const NEXT: Duration = Duration::from_secs(5);
-    let often = TcpKeepalive::new().with_time(FIRST).with_interval(NEXT).with_retries(3);
+pub(super) fn enable_keepalive(socket: &Socket) {
+    const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
+    const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+    let often = TcpKeepalive::new()
+        .with_time(KEEPALIVE_IDLE)
+        .with_interval(KEEPALIVE_INTERVAL)
+        .with_retries(3);
     // An older kernel knows no times for Multipath TCP, and asks after two hours.
     let _ = socket.set_tcp_keepalive(&often).or_else(|_| socket.set_keepalive(true));
 }

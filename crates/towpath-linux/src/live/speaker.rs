@@ -12,55 +12,55 @@ use towpath_measure::live::secret::ChannelBinding;
 use towpath_measure::live::{FrameDecoder, FrameError, frame};
 use towpath_net::Instant;
 
-use super::line::Hold;
+use super::line::ConnectionGuard;
 use crate::clock::Clock;
-use crate::traffic::kernel::is_impatient;
+use crate::traffic::kernel::is_timeout;
 use crate::traffic::wire;
 use crate::{interrupt, quic};
 
 /// Bytes read at once.
-const ROOM: usize = 16 * 1024;
+const READ_BYTES: usize = 16 * 1024;
 /// How long a last word may take.
-const FAREWELL: Duration = Duration::from_millis(500);
+const LINGER_TIMEOUT: Duration = Duration::from_millis(500);
 /// The same when nobody waits any more.
-const HASTY_FAREWELL: Duration = Duration::from_millis(50);
+const INTERRUPTED_LINGER: Duration = Duration::from_millis(50);
 /// Whoever does not take a message for so long gets no more.
-const SLOWEST: Duration = Duration::from_secs(5);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often it is looked whether anybody waits for it.
-const STEP: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// What messages go over.
 #[derive(Debug)]
-enum Wire {
+enum ControlTransport {
     /// A socket, with TLS or without.
-    Kernel(wire::Wire),
+    Kernel(wire::SocketStream),
     /// A stream, and what keeps its connection.
-    Quic(quic::Stream, Arc<Hold>),
+    Quic(quic::BlockingStream, Arc<ConnectionGuard>),
 }
 
 /// One end of a control connection.
 #[derive(Debug)]
-pub(crate) struct Speaker {
-    wire: Wire,
+pub(crate) struct ControlChannel {
+    wire: ControlTransport,
     frames: FrameDecoder,
     clock: Clock,
     /// Bytes that were read and written.
     moved: (Cell<u64>, Cell<u64>),
 }
 
-impl Speaker {
+impl ControlChannel {
     pub(crate) fn new(socket: Socket, clock: Clock) -> io::Result<Self> {
-        Self::through(wire::Wire::Plain(Arc::new(socket)), clock)
+        Self::over_socket(wire::SocketStream::Plain(Arc::new(socket)), clock)
     }
 
     /// Over a socket, through whatever is around it.
-    pub(crate) fn through(wire: wire::Wire, clock: Clock) -> io::Result<Self> {
+    pub(crate) fn over_socket(wire: wire::SocketStream, clock: Clock) -> io::Result<Self> {
         let socket = wire.socket();
         socket.set_nonblocking(false)?;
         socket.set_tcp_nodelay(true)?;
-        socket.set_write_timeout(Some(STEP))?;
+        socket.set_write_timeout(Some(POLL_INTERVAL))?;
         Ok(Self {
-            wire: Wire::Kernel(wire),
+            wire: ControlTransport::Kernel(wire),
             frames: FrameDecoder::default(),
             clock,
             moved: Default::default(),
@@ -68,9 +68,13 @@ impl Speaker {
     }
 
     /// Over a stream of QUIC.
-    pub(super) fn over(stream: quic::Stream, hold: Arc<Hold>, clock: Clock) -> Self {
+    pub(super) fn over_quic(
+        stream: quic::BlockingStream,
+        hold: Arc<ConnectionGuard>,
+        clock: Clock,
+    ) -> Self {
         Self {
-            wire: Wire::Quic(stream, hold),
+            wire: ControlTransport::Quic(stream, hold),
             frames: FrameDecoder::default(),
             clock,
             moved: Default::default(),
@@ -85,8 +89,8 @@ impl Speaker {
     /// What both ends know and nobody else, if the connection is encrypted.
     pub(crate) fn binding(&self) -> Option<ChannelBinding> {
         let binding = match &self.wire {
-            Wire::Kernel(wire) => wire.binding(),
-            Wire::Quic(_, hold) => hold.binding(),
+            ControlTransport::Kernel(wire) => wire.binding(),
+            ControlTransport::Quic(_, hold) => hold.binding(),
         };
         binding.map(ChannelBinding)
     }
@@ -94,10 +98,10 @@ impl Speaker {
     /// Sends bytes that are no message: the preamble.
     pub(crate) fn send_raw(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.moved.1.set(self.moved.1.get().saturating_add(bytes.len() as u64));
-        let deadline = self.clock.now() + SLOWEST;
+        let deadline = self.clock.now() + WRITE_TIMEOUT;
         let wire = match &self.wire {
-            Wire::Kernel(wire) => wire,
-            Wire::Quic(stream, _) => return stream.write(bytes, SLOWEST),
+            ControlTransport::Kernel(wire) => wire,
+            ControlTransport::Quic(stream, _) => return stream.write(bytes, WRITE_TIMEOUT),
         };
         let mut rest = bytes;
         loop {
@@ -112,10 +116,10 @@ impl Speaker {
             };
             match sent {
                 Ok(length) => rest = rest.get(length..).unwrap_or_default(),
-                Err(error) if is_impatient(&error) && interrupt::seen() => {
+                Err(error) if is_timeout(&error) && interrupt::is_interrupted() => {
                     return Err(interrupt::error());
                 }
-                Err(error) if is_impatient(&error) => {}
+                Err(error) if is_timeout(&error) => {}
                 Err(error) => return Err(error),
             }
             if self.clock.now() > deadline {
@@ -124,17 +128,17 @@ impl Speaker {
         }
     }
 
-    pub(crate) fn say<T: Serialize>(&mut self, message: &T) -> io::Result<()> {
-        let bytes = frame::to_bytes(message).map_err(wrong)?;
+    pub(crate) fn send<T: Serialize>(&mut self, message: &T) -> io::Result<()> {
+        let bytes = frame::to_bytes(message).map_err(invalid_data)?;
         self.send_raw(&bytes)
     }
 
     /// Says the last word, which the other end is to have before the connection goes. The kernel
     /// delivers it by itself.
-    pub(super) fn take_leave<T: Serialize>(mut self, message: &T) {
-        let said = self.say(message);
-        if let (Ok(()), Wire::Quic(stream, _)) = (said, &self.wire) {
-            let _ = stream.finish(farewell()); // the peer may be gone
+    pub(super) fn send_last<T: Serialize>(mut self, message: &T) {
+        let said = self.send(message);
+        if let (Ok(()), ControlTransport::Quic(stream, _)) = (said, &self.wire) {
+            let _ = stream.finish(linger_timeout()); // the peer may be gone
         }
     }
 
@@ -142,16 +146,16 @@ impl Speaker {
     /// unread is reset, and the last word may be lost with it.
     pub(crate) fn close(self) {
         let wire = match &self.wire {
-            Wire::Kernel(wire) => wire,
-            Wire::Quic(stream, _) => {
-                let _ = stream.finish(farewell()); // the peer may be gone
+            ControlTransport::Kernel(wire) => wire,
+            ControlTransport::Quic(stream, _) => {
+                let _ = stream.finish(linger_timeout()); // the peer may be gone
                 return;
             }
         };
         wire.close(self.clock);
-        let deadline = self.clock.now() + farewell();
-        let mut room = [0; ROOM];
-        let _ = wire.socket().set_read_timeout(Some(farewell())); // best effort
+        let deadline = self.clock.now() + linger_timeout();
+        let mut room = [0; READ_BYTES];
+        let _ = wire.socket().set_read_timeout(Some(linger_timeout())); // best effort
         let mut plain = &**wire.socket();
         while self.clock.now() < deadline
             && io::Read::read(&mut plain, &mut room).is_ok_and(|length| length > 0)
@@ -159,7 +163,7 @@ impl Speaker {
     }
 
     /// The first bytes, which are no message.
-    pub(super) fn hear_raw<const N: usize>(&mut self, patience: Duration) -> io::Result<[u8; N]> {
+    pub(super) fn recv_raw<const N: usize>(&mut self, patience: Duration) -> io::Result<[u8; N]> {
         let deadline = self.clock.now() + patience;
         let (mut said, mut there) = ([0; N], 0);
         while let Some(room) = said.get_mut(there..).filter(|room| !room.is_empty()) {
@@ -167,7 +171,7 @@ impl Speaker {
                 Ok(None) => return Err(io::ErrorKind::TimedOut.into()),
                 Ok(Some(0)) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(Some(length)) => there += length,
-                Err(error) if is_impatient(&error) => {}
+                Err(error) if is_timeout(&error) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -175,14 +179,14 @@ impl Speaker {
     }
 
     /// The next message; `None` when `patience` is over.
-    pub(crate) fn hear<T: DeserializeOwned>(
+    pub(crate) fn recv<T: DeserializeOwned>(
         &mut self,
         patience: Duration,
     ) -> io::Result<Option<T>> {
         let deadline = self.clock.now() + patience;
-        let mut room = [0; ROOM];
+        let mut room = [0; READ_BYTES];
         loop {
-            if let Some(message) = self.frames.take().map_err(wrong)? {
+            if let Some(message) = self.frames.take().map_err(invalid_data)? {
                 return Ok(Some(message));
             }
             match self.read(&mut room, deadline) {
@@ -192,7 +196,7 @@ impl Speaker {
                     self.moved.0.set(self.moved.0.get().saturating_add(length as u64));
                     self.frames.push(room.get(..length).unwrap_or_default());
                 }
-                Err(error) if is_impatient(&error) => {}
+                Err(error) if is_timeout(&error) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -205,20 +209,20 @@ impl Speaker {
             return Ok(None);
         }
         match &self.wire {
-            Wire::Kernel(wire) => {
+            ControlTransport::Kernel(wire) => {
                 // A timeout of zero would be none at all.
                 wire.socket().set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
                 wire.read(room).map(Some)
             }
-            Wire::Quic(stream, _) => stream.read(room, left).map(Some),
+            ControlTransport::Quic(stream, _) => stream.read(room, left).map(Some),
         }
     }
 }
 
-fn farewell() -> Duration {
-    if interrupt::seen() { HASTY_FAREWELL } else { FAREWELL }
+fn linger_timeout() -> Duration {
+    if interrupt::is_interrupted() { INTERRUPTED_LINGER } else { LINGER_TIMEOUT }
 }
 
-fn wrong(error: FrameError) -> io::Error {
+fn invalid_data(error: FrameError) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
 }

@@ -1,7 +1,7 @@
 //! Datagrams at a constant rate (`udp`) between two real hosts.
 //!
 //! A server counts what comes in on its port, and sends there what the plan asked for: over its one
-//! port, and only to an address that has given back a challenge within the last [`ATTENDED`]. Whoever
+//! port, and only to an address that has given back a challenge within the last [`SUBSCRIPTION_TIMEOUT`]. Whoever
 //! is sent something has so asked for it himself, and still does.
 
 use std::collections::BTreeMap;
@@ -21,29 +21,29 @@ use towpath_measure::traffic::directions;
 use towpath_measure::traffic::udp::{UdpReceiver, UdpSender};
 use towpath_net::Instant;
 
-use super::end::End;
+use super::end::FlowRunner;
 use super::host::{PathNames, interfaces, path_name};
-use super::probe::Aim;
+use super::probe::ProbeTarget;
 use super::random;
-use crate::pace::Pace;
-use crate::purse::Way;
-use crate::quic::Outlet;
-use crate::steady::{self, Beside, Incoming, Outgoing};
+use crate::pace::RunClock;
+use crate::purse::TrafficDirection;
+use crate::quic::ListenerSocket;
+use crate::steady::{self, ControlHandler, UdpReceiveTask, UdpSendTask};
 use crate::traffic::sends;
 
 /// How often a client says that it wants to hear, until it was challenged and from then on.
-const SOON: Duration = Duration::from_millis(50);
-const AGAIN: Duration = Duration::from_millis(250);
+const INITIAL_SUBSCRIBE_INTERVAL: Duration = Duration::from_millis(50);
+const SUBSCRIBE_INTERVAL: Duration = Duration::from_millis(250);
 /// A server sends to nobody who has not said so for this long.
-const ATTENDED: Duration = Duration::from_secs(2);
+const SUBSCRIPTION_TIMEOUT: Duration = Duration::from_secs(2);
 /// The longest sleep of a thread that must notice an interrupt.
-const NAP: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Bytes of datagrams that arrived here, by flow and direction.
-pub(super) type Counted = Vec<(u32, DataDirection, Arc<AtomicU64>)>;
+pub(super) type UdpByteCounters = Vec<(u32, DataDirection, Arc<AtomicU64>)>;
 
 /// What an end counts from the beginning.
-pub(super) fn counters(scenario: &Scenario, is_client: bool) -> Counted {
+pub(super) fn counters(scenario: &Scenario, is_client: bool) -> UdpByteCounters {
     let flows = (0_u32..).zip(&scenario.flows);
     let of_udp = flows.filter(|(_, flow)| matches!(flow.pattern, Pattern::Udp(_)));
     let each = of_udp.flat_map(|(number, flow)| {
@@ -55,28 +55,28 @@ pub(super) fn counters(scenario: &Scenario, is_client: bool) -> Counted {
 }
 
 /// A server's sockets, by port and family.
-pub(super) type Outlets = BTreeMap<(u16, bool), Outlet>;
+pub(super) type ListenerSockets = BTreeMap<(u16, bool), ListenerSocket>;
 
 /// A flow of datagrams at a server.
 #[derive(Debug)]
-pub(super) struct Served {
+pub(super) struct UdpServerFlow {
     /// Of its challenges.
-    key: [u8; 16],
-    state: Mutex<ServedState>,
+    challenge_key: [u8; 16],
+    state: Mutex<UdpServerFlowState>,
     bytes: Arc<AtomicU64>,
 }
 
 #[derive(Debug)]
-struct ServedState {
+struct UdpServerFlowState {
     /// What counts, while the traffic runs.
-    hears: Option<(UdpReceiver, DeliveryLog)>,
+    receiver: Option<(UdpReceiver, DeliveryLog)>,
     /// Who wants to hear, where he was spoken to, and when he last said so.
-    wanted: Option<(SocketAddr, SocketAddr, Instant)>,
+    subscriber: Option<(SocketAddr, SocketAddr, Instant)>,
 }
 
-impl Served {
+impl UdpServerFlow {
     /// Those of a test; none if it has no such flows.
-    pub(super) fn all(scenario: &Scenario) -> io::Result<BTreeMap<u32, Arc<Self>>> {
+    pub(super) fn from_scenario(scenario: &Scenario) -> io::Result<BTreeMap<u32, Arc<Self>>> {
         let mut all = BTreeMap::new();
         for (number, flow) in (0_u32..).zip(&scenario.flows) {
             let Pattern::Udp(plan) = &flow.pattern else { continue };
@@ -86,25 +86,28 @@ impl Served {
                 let receiver = UdpReceiver::new(plan, start, scenario.run.sample);
                 (receiver, DeliveryLog::new(start))
             });
-            let state = Mutex::new(ServedState { hears, wanted: None });
-            all.insert(number, Arc::new(Self { key: random()?, state, bytes: Arc::default() }));
+            let state = Mutex::new(UdpServerFlowState { receiver: hears, subscriber: None });
+            all.insert(
+                number,
+                Arc::new(Self { challenge_key: random()?, state, bytes: Arc::default() }),
+            );
         }
         Ok(all)
     }
 
-    fn lock(&self) -> MutexGuard<'_, ServedState> {
+    fn lock(&self) -> MutexGuard<'_, UdpServerFlowState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes a datagram of the traffic, if it may be moved.
-    pub(super) fn take(&self, pace: &Pace, stamp: &DatagramHeader, length: usize) {
-        if pace.is_interrupted() || !pace.may_spend(Way::In) {
+    pub(super) fn receive(&self, pace: &RunClock, stamp: &DatagramHeader, length: usize) {
+        if pace.is_interrupted() || !pace.can_consume(TrafficDirection::Inbound) {
             return;
         }
-        pace.spend(Way::In, length);
+        pace.consume(TrafficDirection::Inbound, length);
         let at = pace.now();
         let mut state = self.lock();
-        let Some((receiver, log)) = &mut state.hears else { return };
+        let Some((receiver, log)) = &mut state.receiver else { return };
         if receiver.on_datagram(at, (stamp.number, stamp.sent_at()), length) {
             let at = log.last().map_or(at, |last| last.max(at));
             log.record(at, length as u64);
@@ -113,57 +116,57 @@ impl Served {
     }
 
     /// Somebody wants to hear: who has not given back the challenge of his address gets it.
-    pub(super) fn want(
+    pub(super) fn on_subscribe(
         &self,
         now: Instant,
         stamp: &DatagramHeader,
         (peer, local): (SocketAddr, SocketAddr),
     ) -> Option<DatagramHeader> {
-        let challenge = stamp::challenge(&self.key, peer);
+        let challenge = stamp::challenge(&self.challenge_key, peer);
         if stamp.number == challenge {
-            self.lock().wanted = Some((peer, local, now));
+            self.lock().subscriber = Some((peer, local, now));
             return None;
         }
         Some(DatagramHeader { kind: DatagramKind::Challenge, number: challenge, ..*stamp })
     }
 
     /// Where datagrams are wanted now, and from which address.
-    fn wanted(&self, now: Instant) -> Option<(SocketAddr, SocketAddr)> {
-        let (peer, local, at) = self.lock().wanted?;
-        (now.saturating_since(at) < ATTENDED).then_some((peer, local))
+    fn subscriber(&self, now: Instant) -> Option<(SocketAddr, SocketAddr)> {
+        let (peer, local, at) = self.lock().subscriber?;
+        (now.saturating_since(at) < SUBSCRIPTION_TIMEOUT).then_some((peer, local))
     }
 }
 
 /// What a server needs for its part.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct AtServer<'a> {
-    pub(super) flows: &'a BTreeMap<u32, Arc<Served>>,
-    pub(super) outlets: &'a Outlets,
-    pub(super) name: TestToken,
+pub(super) struct UdpServerContext<'a> {
+    pub(super) flows: &'a BTreeMap<u32, Arc<UdpServerFlow>>,
+    pub(super) listener_sockets: &'a ListenerSockets,
+    pub(super) token: TestToken,
 }
 
-impl AtServer<'_> {
+impl UdpServerContext<'_> {
     /// What arrives here.
-    pub(super) fn counted(&self) -> Counted {
-        let hears = |own: &Served| own.lock().hears.is_some();
+    pub(super) fn counters(&self) -> UdpByteCounters {
+        let hears = |own: &UdpServerFlow| own.lock().receiver.is_some();
         let each = self.flows.iter().filter(|(_, own)| hears(own));
         each.map(|(flow, own)| (*flow, DataDirection::Up, Arc::clone(&own.bytes))).collect()
     }
 }
 
-impl End<'_> {
+impl FlowRunner<'_> {
     /// A flow of datagrams at this end.
-    pub(super) fn steady(
+    pub(super) fn run_udp(
         &self,
         (number, flow): (u32, &Flow),
         plan: &Udp,
-        counted: &Counted,
+        counted: &UdpByteCounters,
     ) -> FlowReport {
         let mut half = FlowReport { flow: number, ..FlowReport::default() };
-        let done = match (&self.aim, &self.served) {
-            (Some(aim), _) => self.client(aim, (number, flow), plan, (counted, &mut half)),
+        let done = match (&self.aim, &self.udp_server) {
+            (Some(aim), _) => self.run_udp_client(aim, (number, flow), plan, (counted, &mut half)),
             (None, Some(served)) => {
-                self.server(*served, (number, flow), plan, &mut half);
+                self.run_udp_server(*served, (number, flow), plan, &mut half);
                 Ok(())
             }
             (None, None) => Err(io::ErrorKind::NotConnected.into()),
@@ -172,20 +175,20 @@ impl End<'_> {
         half
     }
 
-    fn times(&self, flow: &Flow) -> (Instant, Instant, Duration) {
+    fn udp_times(&self, flow: &Flow) -> (Instant, Instant, Duration) {
         let start = Instant::ZERO + flow.start;
         (start, start + flow.pattern.limit(), self.scenario.run.sample)
     }
 
-    fn client(
+    fn run_udp_client(
         &self,
-        aim: &Aim,
+        aim: &ProbeTarget,
         (number, flow): (u32, &Flow),
         plan: &Udp,
-        (counted, half): (&Counted, &mut FlowReport),
+        (counted, half): (&UdpByteCounters, &mut FlowReport),
     ) -> io::Result<()> {
-        let (start, deadline, sample) = self.times(flow);
-        let socket = open(aim, self.scenario, flow, plan)?;
+        let (start, deadline, sample) = self.udp_times(flow);
+        let socket = open_socket(aim, self.scenario, flow, plan)?;
         let local = socket.local_addr()?.as_socket().map(|local| local.ip());
         let path = local.and_then(|ip| PathNames::default().of(ip.to_canonical()));
         let incoming = counted.iter().find(|(flow, ..)| *flow == number);
@@ -194,7 +197,7 @@ impl End<'_> {
         let (token, flow) = (aim.token, number);
         let outgoing = has_outgoing.then(|| {
             let sender = UdpSender::new(*plan, start, sample);
-            Outgoing { sender, token, flow, length }
+            UdpSendTask { sender, token, flow, datagram_bytes: length }
         });
         let (sent, heard) = thread::scope(|scope| {
             let socket = &socket;
@@ -202,19 +205,20 @@ impl End<'_> {
                 scope.spawn(move || {
                     self.pace.wait_until(start);
                     let mut out = |datagram: &[u8]| socket.send(datagram).map(|_| ());
-                    outgoing.send(self.pace, start + plan.duration, &mut out).finish()
+                    outgoing.run(self.pace, start + plan.duration, &mut out).finish()
                 })
             });
             let heard = incoming.map(|(_, direction, bytes)| {
-                let incoming = Incoming {
+                let incoming = UdpReceiveTask {
                     receiver: UdpReceiver::new(plan, start, sample),
                     log: DeliveryLog::new(start),
                     bytes,
                     token,
                     flow,
                 };
-                let mut wants = Wants { socket, token, flow, challenge: 0, next: Instant::ZERO };
-                let (receiver, log) = incoming.receive(self.pace, socket, deadline, &mut wants);
+                let mut wants =
+                    UdpSubscription { socket, token, flow, challenge: 0, next_due: Instant::ZERO };
+                let (receiver, log) = incoming.run(self.pace, socket, deadline, &mut wants);
                 (*direction, receiver.finish(false), log)
             });
             (sending.and_then(|sending| sending.join().ok()), heard)
@@ -234,34 +238,36 @@ impl End<'_> {
             half.delivered.push((direction, log));
             half.datagrams.push(DatagramReport { direction, path, sent: None, received });
         }
-        let dropped = steady::dropped(&socket);
+        let dropped = steady::socket_drops(&socket);
         half.notes.extend(steady::drop_warning("client", dropped));
         Ok(())
     }
 
-    fn server(
+    fn run_udp_server(
         &self,
-        served: AtServer<'_>,
+        served: UdpServerContext<'_>,
         (number, flow): (u32, &Flow),
         plan: &Udp,
         half: &mut FlowReport,
     ) {
-        let (start, deadline, sample) = self.times(flow);
+        let (start, deadline, sample) = self.udp_times(flow);
         let Some(own) = served.flows.get(&number) else { return };
         if directions(&flow.pattern).contains(&DataDirection::Down) {
             let direction = DataDirection::Down;
             let sender = UdpSender::new(*plan, start, sample);
-            let (token, length) = (served.name, plan.bytes as usize);
-            let outgoing = Outgoing { sender, token, flow: number, length };
+            let (token, length) = (served.token, plan.bytes as usize);
+            let outgoing = UdpSendTask { sender, token, flow: number, datagram_bytes: length };
             let end = start + plan.duration;
-            let sent = self.serve(own, served.outlets, outgoing, (start, end)).finish();
+            let sent = self
+                .send_to_subscriber(own, served.listener_sockets, outgoing, (start, end))
+                .finish();
             let sent = Some(sent);
             half.datagrams.push(DatagramReport { direction, path: None, sent, received: None });
         }
         while !self.pace.is_over(deadline) {
-            self.pace.sleep_until((self.pace.now() + NAP).min(deadline));
+            self.pace.sleep_until((self.pace.now() + POLL_INTERVAL).min(deadline));
         }
-        if let Some((receiver, mut log)) = own.lock().hears.take() {
+        if let Some((receiver, mut log)) = own.lock().receiver.take() {
             log.watch_until(self.pace.now().min(deadline));
             let (direction, received) = (DataDirection::Up, Some(receiver.finish(false)));
             half.delivered.push((direction, log));
@@ -270,22 +276,22 @@ impl End<'_> {
     }
 
     /// Sends for as long as somebody wants to hear.
-    fn serve(
+    fn send_to_subscriber(
         &self,
-        own: &Served,
-        outlets: &Outlets,
-        mut outgoing: Outgoing,
+        own: &UdpServerFlow,
+        outlets: &ListenerSockets,
+        mut outgoing: UdpSendTask,
         (start, end): (Instant, Instant),
     ) -> UdpSender {
         let pace = self.pace;
         pace.wait_until(start);
-        while own.wanted(pace.clock().now()).is_none() && !pace.is_over(end) {
+        while own.subscriber(pace.clock().now()).is_none() && !pace.is_over(end) {
             pace.sleep_until(pace.now() + Duration::from_millis(1));
         }
         // What nobody could be sent was not due.
         outgoing.sender.begin_at(pace.now());
-        outgoing.send(pace, end, &mut |datagram| {
-            let wanted = own.wanted(pace.clock().now());
+        outgoing.run(pace, end, &mut |datagram| {
+            let wanted = own.subscriber(pace.clock().now());
             let (peer, local) = wanted.ok_or(io::ErrorKind::NotConnected)?;
             let outlet = outlets.get(&(local.port(), peer.is_ipv4()));
             outlet.ok_or(io::ErrorKind::NotConnected)?.send(local.ip(), peer, datagram)
@@ -294,30 +300,31 @@ impl End<'_> {
 }
 
 /// Says that a client wants to hear.
-struct Wants<'a> {
+struct UdpSubscription<'a> {
     socket: &'a Socket,
     token: TestToken,
     flow: u32,
     challenge: u64,
-    next: Instant,
+    next_due: Instant,
 }
 
-impl Beside for Wants<'_> {
-    fn speak(&mut self, now: Instant) -> Option<Instant> {
-        if now >= self.next {
+impl ControlHandler for UdpSubscription<'_> {
+    fn send_due(&mut self, now: Instant) -> Option<Instant> {
+        if now >= self.next_due {
             let (token, flow, number) = (self.token, self.flow, self.challenge);
             let (kind, sent_ns) = (DatagramKind::Subscribe, now.as_nanos());
             let stamp = DatagramHeader { kind, token, flow, number, sent_ns };
             let _ = self.socket.send(&stamp.to_bytes()); // repeated soon
-            self.next = now + if self.challenge == 0 { SOON } else { AGAIN };
+            self.next_due = now
+                + if self.challenge == 0 { INITIAL_SUBSCRIBE_INTERVAL } else { SUBSCRIBE_INTERVAL };
         }
-        Some(self.next)
+        Some(self.next_due)
     }
 
-    fn hear(&mut self, stamp: &DatagramHeader) {
+    fn on_control(&mut self, stamp: &DatagramHeader) {
         if stamp.kind == DatagramKind::Challenge && stamp.number != self.challenge {
             self.challenge = stamp.number;
-            self.next = Instant::ZERO;
+            self.next_due = Instant::ZERO;
         }
     }
 
@@ -327,7 +334,12 @@ impl Beside for Wants<'_> {
 }
 
 /// A socket towards the server: from where connections start, or over the path that was named.
-fn open(aim: &Aim, scenario: &Scenario, flow: &Flow, plan: &Udp) -> io::Result<Socket> {
+fn open_socket(
+    aim: &ProbeTarget,
+    scenario: &Scenario,
+    flow: &Flow,
+    plan: &Udp,
+) -> io::Result<Socket> {
     let target = aim.target;
     let domain = Domain::for_address(target);
     let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
@@ -348,12 +360,12 @@ fn open(aim: &Aim, scenario: &Scenario, flow: &Flow, plan: &Udp) -> io::Result<S
         socket.bind(&SockAddr::from(SocketAddr::new(address, 0)))?;
     }
     socket.connect(&SockAddr::from(target))?;
-    steady::prepare(&socket)?;
+    steady::configure_socket(&socket)?;
     Ok(socket)
 }
 
 /// Adds what flows have to say to what a host says.
-pub(super) fn note(flows: &mut [FlowReport], host: &mut HostInfo) {
+pub(super) fn move_notes(flows: &mut [FlowReport], host: &mut HostInfo) {
     let notes = flows.iter_mut().flat_map(|flow| std::mem::take(&mut flow.notes));
     host.warnings.extend(notes);
 }
@@ -368,12 +380,12 @@ mod tests {
         between = [\"client\", \"server\"]\n[[flows]]\nfrom = \"client\"\nto = \"server\"\n\
         pattern = \"udp\"\ndirection = \"both\"\n";
 
-    fn served() -> Arc<Served> {
+    fn test_flow() -> Arc<UdpServerFlow> {
         let scenario = Scenario::parse("the test", PLAN, &no_files).unwrap();
-        Arc::clone(&Served::all(&scenario).unwrap()[&0])
+        Arc::clone(&UdpServerFlow::from_scenario(&scenario).unwrap()[&0])
     }
 
-    fn wanted(number: u64) -> DatagramHeader {
+    fn subscribe_stamp(number: u64) -> DatagramHeader {
         let token = TestToken([7; 16]);
         DatagramHeader { kind: DatagramKind::Subscribe, token, flow: 0, number, sent_ns: 1 }
     }
@@ -381,32 +393,38 @@ mod tests {
     /// Who says that another address wants to hear does not get its challenge.
     #[test]
     fn nothing_is_sent_to_an_unvalidated_address() {
-        let own = served();
+        let own = test_flow();
         let now = Instant::from_nanos(1);
         let local: SocketAddr = "192.0.2.1:5210".parse().unwrap();
         let (peer, victim) = ("192.0.2.2:4000".parse().unwrap(), "192.0.2.3:4000".parse().unwrap());
-        let challenge = own.want(now, &wanted(0), (peer, local)).unwrap();
-        assert_eq!(own.wanted(now), None);
-        assert_eq!(challenge.to_bytes().len(), wanted(0).to_bytes().len());
+        let challenge = own.on_subscribe(now, &subscribe_stamp(0), (peer, local)).unwrap();
+        assert_eq!(own.subscriber(now), None);
+        assert_eq!(challenge.to_bytes().len(), subscribe_stamp(0).to_bytes().len());
         // The challenge of one address is worth nothing at another, nor in another test.
-        assert!(own.want(now, &wanted(challenge.number), (victim, local)).is_some());
-        assert!(served().want(now, &wanted(challenge.number), (peer, local)).is_some());
-        assert_eq!(own.wanted(now), None);
-        assert_eq!(own.want(now, &wanted(challenge.number), (peer, local)), None);
-        assert_eq!(own.wanted(now), Some((peer, local)));
+        assert!(
+            own.on_subscribe(now, &subscribe_stamp(challenge.number), (victim, local)).is_some()
+        );
+        assert!(
+            test_flow()
+                .on_subscribe(now, &subscribe_stamp(challenge.number), (peer, local))
+                .is_some()
+        );
+        assert_eq!(own.subscriber(now), None);
+        assert_eq!(own.on_subscribe(now, &subscribe_stamp(challenge.number), (peer, local)), None);
+        assert_eq!(own.subscriber(now), Some((peer, local)));
     }
 
     #[test]
     fn sending_stops_without_renewed_requests_from_the_receiver() {
-        let own = served();
+        let own = test_flow();
         let (peer, local) = ("192.0.2.2:4000".parse().unwrap(), "192.0.2.1:1".parse().unwrap());
         let now = Instant::from_nanos(1);
-        let challenge = own.want(now, &wanted(0), (peer, local)).unwrap().number;
-        own.want(now, &wanted(challenge), (peer, local));
-        let later = now + ATTENDED;
-        assert_eq!((own.wanted(later).is_some(), own.wanted(now).is_some()), (false, true));
-        own.want(later, &wanted(challenge), (peer, local));
-        assert!(own.wanted(later).is_some());
+        let challenge = own.on_subscribe(now, &subscribe_stamp(0), (peer, local)).unwrap().number;
+        own.on_subscribe(now, &subscribe_stamp(challenge), (peer, local));
+        let later = now + SUBSCRIPTION_TIMEOUT;
+        assert_eq!((own.subscriber(later).is_some(), own.subscriber(now).is_some()), (false, true));
+        own.on_subscribe(later, &subscribe_stamp(challenge), (peer, local));
+        assert!(own.subscriber(later).is_some());
     }
 
     #[test]

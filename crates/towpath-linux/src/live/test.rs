@@ -17,58 +17,58 @@ use towpath_measure::traffic::{directions, planned_requests, streams};
 use towpath_net::Instant;
 use towpath_quic::tls::TlsSession;
 
-use super::budget::{Demand, Source, mib};
-use super::end::{Stream, wanted};
-use super::line::Line;
+use super::budget::{ResourceDemand, SourcePrefix, mib};
+use super::end::{FlowStream, expected_streams};
+use super::line::DataStream;
 use super::session::patience;
 use super::socket;
-use super::steady::Served;
+use super::steady::UdpServerFlow;
 use crate::clock::Clock;
-use crate::pace::Pace;
-use crate::purse::{Purse, Rates};
+use crate::pace::RunClock;
+use crate::purse::{RateLimiter, TrafficBudget};
 use crate::traffic::is_quic;
-use crate::traffic::kernel::BLOCK;
-use crate::traffic::wire::Wire;
+use crate::traffic::kernel::BLOCK_BYTES;
+use crate::traffic::wire::SocketStream;
 
 /// How long the handshake of TLS may take.
-const INTRODUCTION: Duration = Duration::from_secs(5);
+const TLS_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A client that has taken its leave may come back within so long.
-const LEFT: Duration = Duration::from_secs(8);
+const RETURN_TIMEOUT: Duration = Duration::from_secs(8);
 /// One of which nothing is heard or seen: a path that is gone says nothing, and may come back.
-const ABSENT: Duration = Duration::from_secs(60);
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(60);
 /// From being admitted to the traffic.
-const GATHERING: Duration = Duration::from_secs(60);
+const SETUP_TIMEOUT: Duration = Duration::from_secs(60);
 /// A test that has moved nothing for so long may lose its place to a client that has none.
-const IDLE: Duration = Duration::from_secs(5);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 /// With fewer places nothing is kept for newcomers.
-const SHARED: usize = 4;
+const MIN_SHARED_SLOTS: usize = 4;
 /// Control connections that keep their seats for a test: a client that comes back may have several
 /// old ones of which it is not known yet that they are dead.
-const MOST_ATTENDING: usize = 8;
+const MAX_CONTROL_CONNECTIONS: usize = 8;
 
 /// One test.
 #[derive(Debug)]
-pub(super) struct Test {
+pub(super) struct ServerTest {
     pub(super) plan: TestPlan,
     pub(super) scenario: Scenario,
-    pub(super) purse: Arc<Purse>,
+    pub(super) budget: Arc<TrafficBudget>,
     /// What its data and datagrams name it by.
-    pub(super) name: TestToken,
+    pub(super) token: TestToken,
     /// Its flows of datagrams at a constant rate.
-    pub(super) steady: BTreeMap<u32, Arc<Served>>,
-    owner: Source,
-    demand: Demand,
-    state: Mutex<State>,
+    pub(super) udp_flows: BTreeMap<u32, Arc<UdpServerFlow>>,
+    owner: SourcePrefix,
+    demand: ResourceDemand,
+    state: Mutex<TestState>,
     changed: Condvar,
-    signs: Signs,
+    signs: ClientLiveness,
     /// Bytes of its result that its client was sent.
     handed_over: AtomicU64,
 }
 
 /// What is seen of a test's client.
 #[derive(Debug)]
-struct Signs {
+struct ClientLiveness {
     admitted: Instant,
     /// Its control connections.
     attending: AtomicUsize,
@@ -84,22 +84,22 @@ struct Signs {
 /// Held by a control connection of a test. However that ends, its client has left, unless it was
 /// lost.
 #[derive(Debug)]
-pub(super) struct Attendance {
-    test: Arc<Test>,
+pub(super) struct ClientGuard {
+    test: Arc<ServerTest>,
     clock: Clock,
     lost: bool,
 }
 
-impl Attendance {
+impl ClientGuard {
     /// Its connection was not closed: nothing comes over it any more.
-    pub(super) fn is_lost(&mut self) {
+    pub(super) fn mark_lost(&mut self) {
         self.lost = true;
     }
 }
 
-impl Drop for Attendance {
+impl Drop for ClientGuard {
     fn drop(&mut self) {
-        self.test.sign(self.clock.now());
+        self.test.touch(self.clock.now());
         if !self.lost {
             self.test.signs.left.store(true, Ordering::Release);
         }
@@ -108,82 +108,86 @@ impl Drop for Attendance {
 }
 
 #[derive(Debug)]
-enum State {
+enum TestState {
     /// Connections come in.
-    Gathering(BTreeMap<(u16, u16), Line>),
-    Running(Arc<Pace>),
+    Gathering(BTreeMap<(u16, u16), DataStream>),
+    Running(Arc<RunClock>),
     Ended {
         result: Arc<String>,
         at: Instant,
     },
 }
 
-impl Test {
+impl ServerTest {
     /// Notes that its client has a control connection; whether it belongs to those that keep theirs.
-    pub(super) fn attend(self: &Arc<Self>, clock: Clock) -> (Attendance, bool) {
+    pub(super) fn attach_control(self: &Arc<Self>, clock: Clock) -> (ClientGuard, bool) {
         let before = self.signs.attending.fetch_add(1, Ordering::AcqRel);
         self.signs.left.store(false, Ordering::Release);
-        (Attendance { test: Arc::clone(self), clock, lost: false }, before < MOST_ATTENDING)
+        (
+            ClientGuard { test: Arc::clone(self), clock, lost: false },
+            before < MAX_CONTROL_CONNECTIONS,
+        )
     }
 
     /// Notes that something of its client was seen.
-    pub(super) fn sign(&self, now: Instant) {
+    pub(super) fn touch(&self, now: Instant) {
         self.signs.latest_ns.fetch_max(now.as_nanos(), Ordering::AcqRel);
     }
 
     /// Since when there is no sign of its client; at most now.
-    fn quiet_since(&self, now: Instant) -> Instant {
-        let moved = self.purse.moved_bytes();
+    fn idle_since(&self, now: Instant) -> Instant {
+        let moved = self.budget.moved_bytes();
         if self.signs.moved.swap(moved, Ordering::AcqRel) != moved {
-            self.sign(now);
+            self.touch(now);
         }
         Instant::from_nanos(self.signs.latest_ns.load(Ordering::Acquire)).min(now)
     }
 
     /// Why it must end now, if it must.
-    fn must_end(&self, now: Instant) -> Option<&'static str> {
-        let quiet = now.saturating_since(self.quiet_since(now));
+    fn end_reason(&self, now: Instant) -> Option<&'static str> {
+        let quiet = now.saturating_since(self.idle_since(now));
         let left = self.signs.left.load(Ordering::Acquire);
         if self.signs.attending.load(Ordering::Acquire) == 0 {
-            if left && quiet > LEFT {
+            if left && quiet > RETURN_TIMEOUT {
                 return Some("its client has left");
             }
-            if quiet > ABSENT {
+            if quiet > CLIENT_TIMEOUT {
                 return Some("nothing is seen of its client");
             }
         }
         match &*self.lock() {
-            State::Gathering(_) => (now.saturating_since(self.signs.admitted) > GATHERING)
+            TestState::Gathering(_) => (now.saturating_since(self.signs.admitted) > SETUP_TIMEOUT)
                 .then_some("its traffic has not begun"),
-            State::Running(pace) => (pace.now() > Instant::ZERO + length(&self.scenario) + LEFT)
+            TestState::Running(pace) => (pace.now()
+                > Instant::ZERO + length(&self.scenario) + RETURN_TIMEOUT)
                 .then_some("it takes longer than planned"),
-            State::Ended { .. } => None,
+            TestState::Ended { .. } => None,
         }
     }
 
     /// Ends it before its time.
     fn end_early(&self, why: &str) {
-        self.purse.end(why);
+        self.budget.end(why);
         self.stop();
     }
 
     /// Memory that it takes.
     fn bytes(&self) -> u64 {
         match &*self.lock() {
-            State::Ended { result, .. } => return result.len() as u64,
-            State::Gathering(_) | State::Running(_) => {}
+            TestState::Ended { result, .. } => return result.len() as u64,
+            TestState::Gathering(_) | TestState::Running(_) => {}
         }
-        self.demand.bytes.max(self.purse.noted_bytes())
+        self.demand.bytes.max(self.budget.memory_bytes())
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, TestState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds a connection of the kernel.
     pub(super) fn attach(&self, place: (u16, u16), data: Socket) {
         if self.set_up(&data).is_ok() {
-            self.add(place, Line::Socket(Wire::Plain(Arc::new(data))));
+            self.add(place, DataStream::Socket(SocketStream::Plain(Arc::new(data))));
         }
     }
 
@@ -195,11 +199,11 @@ impl Test {
         session: TlsSession,
         clock: Clock,
     ) {
-        let deadline = clock.now() + INTRODUCTION;
+        let deadline = clock.now() + TLS_HANDSHAKE_TIMEOUT;
         if self.set_up(&data).is_ok()
-            && let Ok((wire, _)) = Wire::secure(data, session, (clock, deadline))
+            && let Ok((wire, _)) = SocketStream::handshake(data, session, (clock, deadline))
         {
-            self.add(place, Line::Socket(wire));
+            self.add(place, DataStream::Socket(wire));
         }
     }
 
@@ -211,24 +215,25 @@ impl Test {
     }
 
     /// Whether a connection of the kernel is missing.
-    pub(super) fn wants(&self, place: (u16, u16)) -> bool {
-        let State::Gathering(found) = &*self.lock() else { return false };
+    pub(super) fn is_missing(&self, place: (u16, u16)) -> bool {
+        let TestState::Gathering(found) = &*self.lock() else { return false };
         !is_quic(self.plan.transport)
-            && wanted(&self.scenario).contains(&place)
+            && expected_streams(&self.scenario).contains(&place)
             && !found.contains_key(&place)
     }
 
     /// Adds a line; whether it is one of those that are needed.
-    pub(super) fn add(&self, place: (u16, u16), line: Line) -> bool {
+    pub(super) fn add(&self, place: (u16, u16), line: DataStream) -> bool {
         let fits = match &line {
-            Line::Quic(_) => is_quic(self.plan.transport),
-            Line::Socket(wire) => {
-                let has_tls = matches!(wire, Wire::Tls(_));
+            DataStream::Quic(_) => is_quic(self.plan.transport),
+            DataStream::Socket(wire) => {
+                let has_tls = matches!(wire, SocketStream::Tls(_));
                 !is_quic(self.plan.transport) && has_tls == self.plan.settings.tls
             }
         };
-        let State::Gathering(found) = &mut *self.lock() else { return false };
-        if !fits || !wanted(&self.scenario).contains(&place) || found.contains_key(&place) {
+        let TestState::Gathering(found) = &mut *self.lock() else { return false };
+        if !fits || !expected_streams(&self.scenario).contains(&place) || found.contains_key(&place)
+        {
             return false;
         }
         found.insert(place, line);
@@ -238,10 +243,10 @@ impl Test {
 
     /// Waits for all connections; whether they are there.
     pub(super) fn is_complete(&self, patience: Duration) -> bool {
-        let count = wanted(&self.scenario).len();
-        let missing = |state: &mut State| match state {
-            State::Gathering(found) => found.len() < count,
-            State::Running(_) | State::Ended { .. } => false,
+        let count = expected_streams(&self.scenario).len();
+        let missing = |state: &mut TestState| match state {
+            TestState::Gathering(found) => found.len() < count,
+            TestState::Running(_) | TestState::Ended { .. } => false,
         };
         let waited = self.changed.wait_timeout_while(self.lock(), patience, missing);
         let (_state, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
@@ -249,32 +254,32 @@ impl Test {
     }
 
     /// Takes the connections for the traffic, once.
-    pub(super) fn start(&self, pace: &Arc<Pace>) -> Option<Vec<Stream>> {
+    pub(super) fn start(&self, pace: &Arc<RunClock>) -> Option<Vec<FlowStream>> {
         let mut state = self.lock();
-        let State::Gathering(found) = &mut *state else { return None };
+        let TestState::Gathering(found) = &mut *state else { return None };
         let found = std::mem::take(found);
-        *state = State::Running(Arc::clone(pace));
+        *state = TestState::Running(Arc::clone(pace));
         let streams = found.into_iter().filter_map(|((flow, number), line)| {
             let described = self.scenario.flows.get(usize::from(flow))?;
-            Some(Stream::new(flow.into(), number.into(), described, line))
+            Some(FlowStream::new(flow.into(), number.into(), described, line))
         });
         Some(streams.collect())
     }
 
     /// Takes a datagram of its traffic.
-    pub(super) fn take_datagram(&self, stamp: &DatagramHeader, length: usize) {
+    pub(super) fn on_datagram(&self, stamp: &DatagramHeader, length: usize) {
         let pace = match &*self.lock() {
-            State::Running(pace) => Arc::clone(pace),
-            State::Gathering(_) | State::Ended { .. } => return,
+            TestState::Running(pace) => Arc::clone(pace),
+            TestState::Gathering(_) | TestState::Ended { .. } => return,
         };
-        if let Some(own) = self.steady.get(&stamp.flow) {
-            own.take(&pace, stamp, length);
+        if let Some(own) = self.udp_flows.get(&stamp.flow) {
+            own.receive(&pace, stamp, length);
         }
     }
 
     /// Ends the traffic early.
     pub(super) fn stop(&self) {
-        if let State::Running(pace) = &*self.lock() {
+        if let TestState::Running(pace) = &*self.lock() {
             pace.interrupt();
         }
     }
@@ -282,53 +287,53 @@ impl Test {
     /// Ends the traffic early; what was begun before `at`, on the server's clock, is brought to its
     /// end.
     pub(super) fn end_by(&self, at: Instant) {
-        if let State::Running(pace) = &*self.lock() {
+        if let TestState::Running(pace) = &*self.lock() {
             let at = Instant::ZERO + at.saturating_since(pace.zero());
             pace.end_at(at, patience(&self.scenario));
         }
     }
 
     fn end(&self, result: String, at: Instant) {
-        *self.lock() = State::Ended { result: Arc::new(result), at };
-        self.purse.forget();
+        *self.lock() = TestState::Ended { result: Arc::new(result), at };
+        self.budget.clear_gauges();
         self.changed.notify_all();
     }
 
     /// Whether so much of a result of `total` bytes may be sent. It counts as what a test moves; where
     /// that is spent, it may be sent twice all the same, since paths get lost.
-    pub(super) fn hand_over(&self, bytes: u64, total: u64) -> bool {
+    pub(super) fn account_result(&self, bytes: u64, total: u64) -> bool {
         let before = self.handed_over.fetch_add(bytes, Ordering::Relaxed);
-        self.purse.draw(bytes) || before < total.saturating_mul(2)
+        self.budget.consume_bytes(bytes) || before < total.saturating_mul(2)
     }
 
     /// The result, if it is there before `patience` is over.
     pub(super) fn result(&self, patience: Duration) -> Option<Arc<String>> {
-        let not_yet = |state: &mut State| !matches!(state, State::Ended { .. });
+        let not_yet = |state: &mut TestState| !matches!(state, TestState::Ended { .. });
         let waited = self.changed.wait_timeout_while(self.lock(), patience, not_yet);
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         match &*state {
-            State::Ended { result, .. } => Some(Arc::clone(result)),
-            State::Gathering(_) | State::Running(_) => None,
+            TestState::Ended { result, .. } => Some(Arc::clone(result)),
+            TestState::Gathering(_) | TestState::Running(_) => None,
         }
     }
 
     /// When it ended and how large its result is.
-    fn kept(&self) -> Option<(Instant, usize)> {
+    fn finished(&self) -> Option<(Instant, usize)> {
         match &*self.lock() {
-            State::Ended { result, at } => Some((*at, result.len())),
-            State::Gathering(_) | State::Running(_) => None,
+            TestState::Ended { result, at } => Some((*at, result.len())),
+            TestState::Gathering(_) | TestState::Running(_) => None,
         }
     }
 }
 
 /// All tests of a server.
 #[derive(Debug, Default)]
-pub(super) struct Tests {
-    all: Mutex<BTreeMap<TestToken, Arc<Test>>>,
+pub(super) struct TestTable {
+    all: Mutex<BTreeMap<TestToken, Arc<ServerTest>>>,
 }
 
-impl Tests {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<TestToken, Arc<Test>>> {
+impl TestTable {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<TestToken, Arc<ServerTest>>> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -337,28 +342,28 @@ impl Tests {
         &self,
         token: TestToken,
         (plan, scenario): (TestPlan, Scenario),
-        (owner, rates): (Source, Option<Arc<Rates>>),
+        (owner, rates): (SourcePrefix, Option<Arc<RateLimiter>>),
         (limits, now): (&ServerLimits, Instant),
-    ) -> Result<Option<Arc<Test>>, AdmissionError> {
+    ) -> Result<Option<Arc<ServerTest>>, AdmissionError> {
         let mut all = self.lock();
-        let demand = demand(&plan, &scenario);
-        demand.check(Demand::sum(alive(&all).map(|(_, test)| test.demand)), limits)?;
-        if let Place::Soon = make_place(&mut all, owner, limits, now)? {
+        let demand = resource_demand(&plan, &scenario);
+        demand.check(ResourceDemand::sum(alive(&all).map(|(_, test)| test.demand)), limits)?;
+        if let AdmissionResult::Soon = make_room(&mut all, owner, limits, now)? {
             return Ok(None);
         }
-        let steady = Served::all(&scenario)
+        let steady = UdpServerFlow::from_scenario(&scenario)
             .map_err(|_| AdmissionError::new("it has no randomness", "try again later"))?;
-        let test = Arc::new(Test {
-            name: token,
-            steady,
+        let test = Arc::new(ServerTest {
+            token,
+            udp_flows: steady,
             plan,
             scenario,
-            purse: Arc::new(Purse::new(limits.bytes, rates)),
+            budget: Arc::new(TrafficBudget::new(limits.bytes, rates)),
             owner,
             demand,
-            state: Mutex::new(State::Gathering(BTreeMap::new())),
+            state: Mutex::new(TestState::Gathering(BTreeMap::new())),
             changed: Condvar::new(),
-            signs: Signs {
+            signs: ClientLiveness {
                 admitted: now,
                 attending: AtomicUsize::new(0),
                 left: AtomicBool::new(false),
@@ -372,7 +377,7 @@ impl Tests {
         Ok(Some(test))
     }
 
-    pub(super) fn find(&self, token: TestToken) -> Option<Arc<Test>> {
+    pub(super) fn find(&self, token: TestToken) -> Option<Arc<ServerTest>> {
         self.lock().get(&token).cloned()
     }
 
@@ -380,7 +385,7 @@ impl Tests {
     pub(super) fn forget(&self, token: TestToken) {
         let mut all = self.lock();
         let Some(test) = all.get(&token) else { return };
-        let runs = matches!(&*test.lock(), State::Running(_));
+        let runs = matches!(&*test.lock(), TestState::Running(_));
         if runs {
             test.signs.unwanted.store(true, Ordering::Release);
             test.end_early("its client has taken its leave");
@@ -392,7 +397,7 @@ impl Tests {
     /// Keeps the result of a test for its client, if that wants it.
     pub(super) fn end(
         &self,
-        test: &Arc<Test>,
+        test: &Arc<ServerTest>,
         result: String,
         now: Instant,
         limits: &ServerLimits,
@@ -401,34 +406,34 @@ impl Tests {
         if test.signs.unwanted.load(Ordering::Acquire) {
             self.lock().retain(|_, other| !Arc::ptr_eq(other, test));
         }
-        self.tidy(now, limits);
+        self.expire(now, limits);
     }
 
     /// Results that nobody has fetched go: those that are too old, and the oldest when memory is
     /// short. What runs ends when nobody attends it, when it takes too long, and when it is what
     /// takes most of the memory.
-    pub(super) fn tidy(&self, now: Instant, limits: &ServerLimits) {
+    pub(super) fn expire(&self, now: Instant, limits: &ServerLimits) {
         let mut all = self.lock();
         all.retain(|_, test| {
-            test.kept().is_none_or(|(at, _)| now.saturating_since(at) < limits.result_retention)
+            test.finished().is_none_or(|(at, _)| now.saturating_since(at) < limits.result_retention)
         });
         all.retain(|_, test| {
-            let why = test.must_end(now);
+            let why = test.end_reason(now);
             if let Some(why) = why {
                 test.end_early(why);
             }
             // Its traffic has not begun: nobody would miss it.
-            why.is_none() || !matches!(&*test.lock(), State::Gathering(_))
+            why.is_none() || !matches!(&*test.lock(), TestState::Gathering(_))
         });
         let mut taken: u64 = all.values().map(|test| test.bytes()).sum();
         while taken > limits.memory {
-            let kept = all.iter().filter_map(|(token, test)| Some((test.kept()?, *token)));
+            let kept = all.iter().filter_map(|(token, test)| Some((test.finished()?, *token)));
             let Some(((_, bytes), oldest)) = kept.min() else { break };
             all.remove(&oldest);
             taken = taken.saturating_sub(bytes as u64);
         }
         // Those that end already will give theirs back.
-        let over = |test: &&Arc<Test>| test.purse.over().is_some();
+        let over = |test: &&Arc<ServerTest>| test.budget.end_reason().is_some();
         taken = taken.saturating_sub(all.values().filter(over).map(|test| test.bytes()).sum());
         let mut rest: Vec<_> = all.values().filter(|test| !over(test)).collect();
         // Cached: running tests grow while this sorts, and a key that changes is not a total order.
@@ -451,31 +456,33 @@ impl Tests {
 }
 
 /// Those that have not ended.
-fn alive(all: &BTreeMap<TestToken, Arc<Test>>) -> impl Iterator<Item = (&TestToken, &Arc<Test>)> {
-    all.iter().filter(|(_, test)| test.kept().is_none())
+fn alive(
+    all: &BTreeMap<TestToken, Arc<ServerTest>>,
+) -> impl Iterator<Item = (&TestToken, &Arc<ServerTest>)> {
+    all.iter().filter(|(_, test)| test.finished().is_none())
 }
 
 /// Whether there is a place now, or will be.
-enum Place {
+enum AdmissionResult {
     Free,
     /// Somebody who does nothing with his loses it: in a moment.
     Soon,
 }
 
 /// Sees to it that `owner` may have one more test, if it may.
-fn make_place(
-    all: &mut BTreeMap<TestToken, Arc<Test>>,
-    owner: Source,
+fn make_room(
+    all: &mut BTreeMap<TestToken, Arc<ServerTest>>,
+    owner: SourcePrefix,
     limits: &ServerLimits,
     now: Instant,
-) -> Result<Place, AdmissionError> {
+) -> Result<AdmissionResult, AdmissionError> {
     let count = alive(all).count();
     let own = alive(all).filter(|(_, test)| test.owner == owner).count();
     // The last half is for those who have none, where there are enough to share.
-    let shared = limits.tests < SHARED || own == 0;
+    let shared = limits.tests < MIN_SHARED_SLOTS || own == 0;
     let most = if shared { limits.tests } else { limits.tests.div_ceil(2) };
     if count < most {
-        return Ok(Place::Free);
+        return Ok(AdmissionResult::Free);
     }
     let busy = || {
         let others = if own > 0 { format!(", {own} of them yours") } else { String::new() };
@@ -484,25 +491,25 @@ fn make_place(
     if own > 0 {
         return Err(busy());
     }
-    if alive(all).any(|(_, test)| test.purse.over().is_some()) {
-        return Ok(Place::Soon);
+    if alive(all).any(|(_, test)| test.budget.end_reason().is_some()) {
+        return Ok(AdmissionResult::Soon);
     }
     // Whoever has most gives up what has been idle for longest.
-    let mut counts: BTreeMap<Source, usize> = BTreeMap::new();
+    let mut counts: BTreeMap<SourcePrefix, usize> = BTreeMap::new();
     alive(all).for_each(|(_, test)| *counts.entry(test.owner).or_default() += 1);
     let idle = alive(all).filter_map(|(token, test)| {
-        let since = test.quiet_since(now);
-        let idle = now.saturating_since(since) > IDLE && test.purse.over().is_none();
+        let since = test.idle_since(now);
+        let idle = now.saturating_since(since) > IDLE_TIMEOUT && test.budget.end_reason().is_none();
         idle.then(|| (Reverse(counts.get(&test.owner).copied()), since, *token))
     });
     let (_, _, token) = idle.min().ok_or_else(busy)?;
     let Some(test) = all.get(&token) else { return Err(busy()) };
     test.end_early("its place was needed by somebody who had none, and it did nothing");
-    if matches!(&*test.lock(), State::Running(_)) {
-        return Ok(Place::Soon);
+    if matches!(&*test.lock(), TestState::Running(_)) {
+        return Ok(AdmissionResult::Soon);
     }
     all.remove(&token);
-    Ok(Place::Free)
+    Ok(AdmissionResult::Free)
 }
 
 /// Memory of a thread, as far as it is used.
@@ -511,9 +518,10 @@ const THREAD_BYTES: u64 = 32 * 1024;
 const CONNECTION_BYTES: u64 = towpath_quic::config::MAX_WINDOW_BYTES;
 
 /// What a test needs from the beginning.
-fn demand(plan: &TestPlan, scenario: &Scenario) -> Demand {
-    let block = plan.settings.block_bytes.map_or(BLOCK as u64, u64::from).max(BLOCK as u64);
-    let mut all = Demand { threads: 2, bytes: 0 };
+fn resource_demand(plan: &TestPlan, scenario: &Scenario) -> ResourceDemand {
+    let block =
+        plan.settings.block_bytes.map_or(BLOCK_BYTES as u64, u64::from).max(BLOCK_BYTES as u64);
+    let mut all = ResourceDemand { threads: 2, bytes: 0 };
     for flow in &scenario.flows {
         let halves = u64::from(streams(&flow.pattern)) * directions(&flow.pattern).len() as u64;
         let talks = matches!(
@@ -531,11 +539,11 @@ fn demand(plan: &TestPlan, scenario: &Scenario) -> Demand {
         } else if is_quic(plan.transport) {
             all.bytes += CONNECTION_BYTES + halves * block;
         } else if talks {
-            all.bytes += BLOCK as u64;
+            all.bytes += BLOCK_BYTES as u64;
         } else {
             all.threads += halves;
             all.bytes += halves * block;
         }
     }
-    Demand { bytes: all.bytes + all.threads * THREAD_BYTES, ..all }
+    ResourceDemand { bytes: all.bytes + all.threads * THREAD_BYTES, ..all }
 }

@@ -8,17 +8,19 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::netlink::{Address, Link, LinkEvent, LinkEvents, NetlinkError, Route, RouteEntry};
+use crate::netlink::{
+    InterfaceAddress, Link, LinkEvent, LinkEvents, NetlinkError, RouteEntry, RouteSocket,
+};
 use crate::sys;
 
 /// How often a watch looks whether it shall end.
-const PATIENCE: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// The routing table that packets without rules of their own are looked up in.
 const MAIN_TABLE: u32 = libc::RT_TABLE_MAIN as u32;
 
 /// Something that is not as it was.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Change {
+pub enum NetworkChange {
     /// An interface was switched on or off, has found or lost its carrier, or is new.
     Link {
         /// Its name.
@@ -49,7 +51,7 @@ pub enum Change {
     },
 }
 
-impl Change {
+impl NetworkChange {
     /// The interface that it is about.
     pub fn interface(&self) -> Option<&str> {
         match self {
@@ -61,7 +63,7 @@ impl Change {
     }
 }
 
-impl fmt::Display for Change {
+impl fmt::Display for NetworkChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Link { interface, running: true } => write!(f, "interface {interface} is up"),
@@ -95,7 +97,7 @@ impl fmt::Display for Change {
 /// What is known of the network. The loopback interface and link-local addresses, which come and go
 /// with their interfaces, are left out.
 #[derive(Debug, Default)]
-struct Known {
+struct NetworkState {
     /// Name, and whether packets pass, by index.
     links: BTreeMap<u32, (String, bool)>,
     addresses: BTreeSet<(u32, IpAddr)>,
@@ -105,19 +107,19 @@ struct Known {
 
 /// Hears of every change from when it was opened.
 #[derive(Debug)]
-pub struct Watch {
+pub struct NetworkWatch {
     events: LinkEvents,
-    route: Route,
-    known: Known,
+    route: RouteSocket,
+    known: NetworkState,
 }
 
-impl Watch {
+impl NetworkWatch {
     /// Begins to listen in the calling thread's network namespace; needs no privilege.
     pub fn open() -> Result<Self, NetlinkError> {
         // Listen first, so that nothing that happens during the listing is missed.
         let events = LinkEvents::open_with_routes()?;
-        let mut route = Route::open()?;
-        let mut known = Known::default();
+        let mut route = RouteSocket::open()?;
+        let mut known = NetworkState::default();
         known.list(&mut route)?;
         Ok(Self { events, route, known })
     }
@@ -129,11 +131,11 @@ impl Watch {
     }
 
     /// What has changed since the last call; never blocks.
-    pub fn changes(&mut self) -> Result<Vec<Change>, NetlinkError> {
+    pub fn changes(&mut self) -> Result<Vec<NetworkChange>, NetlinkError> {
         let received = self.events.drain()?;
         let mut changes = Vec::new();
         for event in &received.events {
-            self.known.hear(event, &mut changes);
+            self.known.on_event(event, &mut changes);
         }
         if received.lost {
             changes.extend(self.known.list(&mut self.route)?);
@@ -146,29 +148,29 @@ impl Watch {
     }
 
     /// Tells every change until `done`, and those up to then.
-    pub fn run(&mut self, done: &AtomicBool, tell: &mut dyn FnMut(Change)) {
+    pub fn run(&mut self, done: &AtomicBool, tell: &mut dyn FnMut(NetworkChange)) {
         loop {
             // Read before the last round, so that what came in meanwhile is still heard.
             let last = done.load(Ordering::Acquire);
             let Ok(changes) = self.changes() else { return };
             changes.into_iter().for_each(&mut *tell);
             let mut fds = [sys::wait_for_input(&self.events.as_fd())];
-            if last || sys::poll(&mut fds, Some(PATIENCE)).is_err() {
+            if last || sys::poll(&mut fds, Some(POLL_INTERVAL)).is_err() {
                 return;
             }
         }
     }
 }
 
-impl AsFd for Watch {
+impl AsFd for NetworkWatch {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.events.as_fd()
     }
 }
 
-impl Known {
+impl NetworkState {
     /// Asks for everything, and says what is not as it was known.
-    fn list(&mut self, route: &mut Route) -> Result<Vec<Change>, NetlinkError> {
+    fn list(&mut self, route: &mut RouteSocket) -> Result<Vec<NetworkChange>, NetlinkError> {
         let mut changes = Vec::new();
         let (links, addresses) = (route.links()?, route.addresses()?);
         let routes = route.routes()?;
@@ -192,7 +194,7 @@ impl Known {
         Ok(changes)
     }
 
-    fn hear(&mut self, event: &LinkEvent, changes: &mut Vec<Change>) {
+    fn on_event(&mut self, event: &LinkEvent, changes: &mut Vec<NetworkChange>) {
         match event {
             LinkEvent::Link(link) => self.take_link(link, changes),
             LinkEvent::LinkRemoved(link) => self.forget_link(link.index, changes),
@@ -203,21 +205,21 @@ impl Known {
         }
     }
 
-    fn take_link(&mut self, link: &Link, changes: &mut Vec<Change>) {
+    fn take_link(&mut self, link: &Link, changes: &mut Vec<NetworkChange>) {
         if link.flags & libc::IFF_LOOPBACK as u32 != 0 {
             return;
         }
         let running = link.is_up() && link.is_running();
         let before = self.links.insert(link.index, (link.name.clone(), running));
         if before.is_none_or(|(_, before)| before != running) {
-            changes.push(Change::Link { interface: link.name.clone(), running });
+            changes.push(NetworkChange::Link { interface: link.name.clone(), running });
         }
     }
 
-    fn forget_link(&mut self, index: u32, changes: &mut Vec<Change>) {
+    fn forget_link(&mut self, index: u32, changes: &mut Vec<NetworkChange>) {
         self.addresses.retain(|(link, _)| *link != index);
         if let Some((interface, _)) = self.links.remove(&index) {
-            changes.push(Change::Removed { interface });
+            changes.push(NetworkChange::Removed { interface });
         }
     }
 
@@ -225,7 +227,7 @@ impl Known {
         &mut self,
         (index, address): (u32, IpAddr),
         present: bool,
-        changes: &mut Vec<Change>,
+        changes: &mut Vec<NetworkChange>,
     ) {
         let local = matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
         let Some((interface, _)) = self.links.get(&index).filter(|_| !local) else { return };
@@ -235,12 +237,12 @@ impl Known {
             self.addresses.remove(&(index, address))
         };
         if is_news {
-            changes.push(Change::Address { interface: interface.clone(), address, present });
+            changes.push(NetworkChange::Address { interface: interface.clone(), address, present });
         }
     }
 
     /// The best default route of each family; the kernel prefers low metrics.
-    fn take_routes(&mut self, routes: &[RouteEntry], changes: &mut Vec<Change>) {
+    fn take_routes(&mut self, routes: &[RouteEntry], changes: &mut Vec<NetworkChange>) {
         for (v6, known) in [false, true].into_iter().zip(&mut self.defaults) {
             let of_family = |route: &&RouteEntry| {
                 route.table == MAIN_TABLE
@@ -258,11 +260,11 @@ impl Known {
                 let name = self.links.get(&index).map(|(name, _)| name.clone());
                 (name.unwrap_or_default(), gateway)
             });
-            changes.push(Change::DefaultRoute { v6, now });
+            changes.push(NetworkChange::DefaultRoute { v6, now });
         }
     }
 }
 
-fn named(address: &Address) -> (u32, IpAddr) {
+fn named(address: &InterfaceAddress) -> (u32, IpAddr) {
     (address.link_index, address.local.address())
 }

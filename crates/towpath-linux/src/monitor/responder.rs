@@ -7,20 +7,20 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Longest request that is read, in bytes.
-const REQUEST: usize = 8 * 1024;
+const MAX_REQUEST_BYTES: usize = 8 * 1024;
 /// How long a request and its answer may take.
-const PATIENCE: Duration = Duration::from_secs(2);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// After an error of the listener, such as no free descriptor.
-const PAUSE: Duration = Duration::from_millis(200);
+const ERROR_PAUSE: Duration = Duration::from_millis(200);
 
 /// Answers `GET /metrics` with the newest page, on a thread of its own that ends with the process.
 #[derive(Debug)]
-pub struct Responder {
+pub struct MetricsServer {
     page: Arc<Mutex<String>>,
     address: SocketAddr,
 }
 
-impl Responder {
+impl MetricsServer {
     /// Listens at `address`.
     pub fn start(address: SocketAddr) -> io::Result<Self> {
         let listener = TcpListener::bind(address)?;
@@ -31,8 +31,8 @@ impl Responder {
             for stream in listener.incoming() {
                 match stream {
                     // Whoever asks in a wrong or slow way gets nothing; the next one may do better.
-                    Ok(stream) => drop(answer(stream, &shown)),
-                    Err(_) => thread::sleep(PAUSE),
+                    Ok(stream) => drop(respond(stream, &shown)),
+                    Err(_) => thread::sleep(ERROR_PAUSE),
                 }
             }
         })?;
@@ -45,19 +45,19 @@ impl Responder {
     }
 
     /// Replaces the page.
-    pub fn show(&self, page: String) {
+    pub fn set_page(&self, page: String) {
         *self.page.lock().unwrap_or_else(PoisonError::into_inner) = page;
     }
 }
 
-fn answer(mut stream: TcpStream, page: &Mutex<String>) -> io::Result<()> {
-    let deadline = Instant::now() + PATIENCE;
-    stream.set_write_timeout(Some(PATIENCE))?;
+fn respond(mut stream: TcpStream, page: &Mutex<String>) -> io::Result<()> {
+    let deadline = Instant::now() + REQUEST_TIMEOUT;
+    stream.set_write_timeout(Some(REQUEST_TIMEOUT))?;
     let mut request = Vec::new();
     let mut part = [0; 1_024];
     while !request.windows(4).any(|end| end == b"\r\n\r\n") {
         let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() || request.len() > REQUEST {
+        if left.is_zero() || request.len() > MAX_REQUEST_BYTES {
             return Ok(());
         }
         stream.set_read_timeout(Some(left))?;
@@ -104,8 +104,8 @@ mod tests {
 
     #[test]
     fn requests_get_the_newest_page_and_nothing_else() {
-        let responder = Responder::start("127.0.0.1:0".parse().unwrap()).unwrap();
-        responder.show("towpath_connections 1\n".to_owned());
+        let responder = MetricsServer::start("127.0.0.1:0".parse().unwrap()).unwrap();
+        responder.set_page("towpath_connections 1\n".to_owned());
         let answer = ask(responder.address(), "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
         assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
         assert!(answer.ends_with("\r\n\r\ntowpath_connections 1\n"), "{answer}");
@@ -117,10 +117,10 @@ mod tests {
 
     #[test]
     fn an_oversized_request_is_dropped_and_the_next_is_answered() {
-        let responder = Responder::start("127.0.0.1:0".parse().unwrap()).unwrap();
+        let responder = MetricsServer::start("127.0.0.1:0".parse().unwrap()).unwrap();
         let mut stream = TcpStream::connect(responder.address()).unwrap();
         // Closed in the middle, so that either end may fail.
-        let _ = stream.write_all(&vec![b'x'; 4 * REQUEST]);
+        let _ = stream.write_all(&vec![b'x'; 4 * MAX_REQUEST_BYTES]);
         let mut nothing = Vec::new();
         let _ = stream.read_to_end(&mut nothing); // the peer may be gone
         assert!(nothing.is_empty());

@@ -6,24 +6,24 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use crate::netlink::{
-    Address, Link, LinkEvent, LinkEvents, MptcpEvent, MptcpEventKind, NetlinkError, Route,
-    RouteEntry, RouteKind,
+    InterfaceAddress, Link, LinkEvent, LinkEvents, MptcpEvent, MptcpEventKind, NetlinkError,
+    RouteEntry, RouteKind, RouteSocket,
 };
 
 use super::Monitor;
 
 /// Something that has happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Happening {
+pub struct MonitorEvent {
     /// Who says so.
-    pub source: Source,
+    pub source: EventSource,
     /// What, in a line.
     pub text: String,
 }
 
 /// Who says that something has happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Source {
+pub enum EventSource {
     /// The path manager.
     PathManager,
     /// The kernel, of an interface or an address.
@@ -36,7 +36,7 @@ pub enum Source {
     Lost,
 }
 
-impl Source {
+impl EventSource {
     /// As it is shown.
     pub const fn name(self) -> &'static str {
         match self {
@@ -51,19 +51,19 @@ impl Source {
 
 /// Follows the interfaces of a network namespace, and tells what happens to them.
 #[derive(Debug)]
-pub struct Timeline {
+pub struct EventTimeline {
     events: LinkEvents,
-    route: Route,
+    route: RouteSocket,
     /// Name of each interface, and whether it runs.
     links: BTreeMap<u32, (String, bool)>,
     addresses: BTreeMap<IpAddr, u32>,
 }
 
-impl Timeline {
+impl EventTimeline {
     /// Opens it in the calling thread's network namespace; needs no privilege.
     pub fn open() -> Result<Self, NetlinkError> {
         let events = LinkEvents::open_with_routes()?;
-        let route = Route::open()?;
+        let route = RouteSocket::open()?;
         let (links, addresses) = (BTreeMap::new(), BTreeMap::new());
         let mut timeline = Self { events, route, links, addresses };
         timeline.list()?;
@@ -80,21 +80,24 @@ impl Timeline {
     pub fn read(
         &mut self,
         monitor: &mut Monitor,
-    ) -> Result<(Vec<Happening>, Vec<MptcpEvent>), NetlinkError> {
+    ) -> Result<(Vec<MonitorEvent>, Vec<MptcpEvent>), NetlinkError> {
         let mut all = Vec::new();
         let received = self.events.drain()?;
         for event in received.events {
             all.extend(self.take(event));
         }
         if received.lost {
-            all.push(lost("of interfaces and routes"));
+            all.push(events_lost("of interfaces and routes"));
             self.list()?;
         }
         let (events, is_lost) = monitor.events()?;
         if is_lost {
-            all.push(lost("of the path manager"));
+            all.push(events_lost("of the path manager"));
         }
-        let told = |event: &MptcpEvent| Happening { source: Source::PathManager, text: say(event) };
+        let told = |event: &MptcpEvent| MonitorEvent {
+            source: EventSource::PathManager,
+            text: describe(event),
+        };
         all.extend(events.iter().map(told));
         Ok((all, events))
     }
@@ -107,10 +110,11 @@ impl Timeline {
         Ok(())
     }
 
-    fn take(&mut self, event: LinkEvent) -> Option<Happening> {
-        let of_link = |text: String| Some(Happening { source: Source::Link, text });
-        let of_route =
-            |text: Option<String>| text.map(|text| Happening { source: Source::Route, text });
+    fn take(&mut self, event: LinkEvent) -> Option<MonitorEvent> {
+        let of_link = |text: String| Some(MonitorEvent { source: EventSource::Link, text });
+        let of_route = |text: Option<String>| {
+            text.map(|text| MonitorEvent { source: EventSource::Route, text })
+        };
         match event {
             LinkEvent::Link(link) => {
                 let new = (link.name.clone(), runs(&link));
@@ -146,7 +150,7 @@ impl Timeline {
         self.links.get(&index).map_or("?", |(name, _)| name)
     }
 
-    fn of_address(&self, address: &Address, verb: &str) -> String {
+    fn of_address(&self, address: &InterfaceAddress, verb: &str) -> String {
         format!("{} {verb} {}", self.name(address.link_index), address.local)
     }
 
@@ -168,7 +172,7 @@ impl Timeline {
 }
 
 /// `SF_CLOSED 10.0.2.1:5000 → 10.0.0.1:80, error 111 (Connection refused)`.
-fn say(event: &MptcpEvent) -> String {
+fn describe(event: &MptcpEvent) -> String {
     let place = |address: Option<IpAddr>, port: Option<u16>| match (address, port) {
         (Some(address), Some(port)) => Some(SocketAddr::new(address, port).to_string()),
         (Some(address), None) => Some(address.to_string()),
@@ -229,9 +233,9 @@ fn runs(link: &Link) -> bool {
     link.is_up() && (link.is_running() || link.is_loopback())
 }
 
-fn lost(what: &str) -> Happening {
+fn events_lost(what: &str) -> MonitorEvent {
     let text = format!("events {what} came too fast, some are missing here");
-    Happening { source: Source::Lost, text }
+    MonitorEvent { source: EventSource::Lost, text }
 }
 
 #[cfg(test)]
@@ -243,7 +247,7 @@ mod tests {
     #[test]
     fn an_event_is_printed_as_one_line() {
         let events = recorded_events();
-        let told: Vec<_> = [1, 3, 5, 16].iter().map(|at| say(&events[*at])).collect();
+        let told: Vec<_> = [1, 3, 5, 16].iter().map(|at| describe(&events[*at])).collect();
         let expected = [
             "CREATED 10.0.0.1:44283 → 10.0.1.1:38785 [d32090b2]",
             "ESTABLISHED 10.0.1.1:38785 → 10.0.0.1:44283, accepted here [c3038cde]",

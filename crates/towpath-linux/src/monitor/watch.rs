@@ -8,37 +8,37 @@ use std::time::Duration;
 
 use towpath_measure::format;
 
-use super::limits::{self, Limited, Spent};
-use super::{Condition, Connection, LastWords, Subflow};
+use super::limits::{self, LimitHistory, ObservedLimit};
+use super::{FinalSocketStats, MonitoredConnection, MonitoredSubflow, SubflowCondition};
 use crate::sample::TcpInfo;
 
 /// A subflow that moved something within this time is active.
-const ACTIVE: Duration = Duration::from_millis(1_500);
+const ACTIVE_WITHIN: Duration = Duration::from_millis(1_500);
 /// Without an acknowledgement for at least this long, a subflow with unacknowledged data and a
 /// timeout is stale.
-const STALE: Duration = Duration::from_millis(500);
+const STALE_AFTER: Duration = Duration::from_millis(500);
 /// A subflow that moved nothing for this long is stale when its interface is down; before, a route
 /// may lead over another one.
-const LINK_DOWN: Duration = Duration::from_millis(300);
+const LINK_DOWN_AFTER: Duration = Duration::from_millis(300);
 /// Rates are of this time, or of the time between two looks if that is longer.
-const WINDOW: Duration = Duration::from_secs(1);
+const RATE_WINDOW: Duration = Duration::from_secs(1);
 
 /// Remembers earlier looks.
 #[derive(Debug, Default)]
-pub struct Watch {
+pub struct ConnectionHistory {
     /// By cookie: those of the last look, and those whose last words may come yet.
-    subflows: BTreeMap<u64, Memory>,
+    subflows: BTreeMap<u64, SubflowHistory>,
     /// By cookie: those of the last look, and those of which a subflow is remembered.
-    connections: BTreeMap<u64, Whole>,
+    connections: BTreeMap<u64, ConnectionTotals>,
     /// Of subflows that are remembered.
-    words: BTreeMap<u64, LastWords>,
+    words: BTreeMap<u64, FinalSocketStats>,
     /// When it last looked.
-    looked: Option<Duration>,
+    last_update: Option<Duration>,
 }
 
 /// What was known of a subflow.
 #[derive(Debug, Clone)]
-struct Memory {
+struct SubflowHistory {
     /// Cookie of its connection.
     connection: u64,
     local: SocketAddr,
@@ -55,36 +55,36 @@ struct Memory {
     /// It has gone, and its last words may come yet.
     has_gone: bool,
     /// At the last look.
-    info: TcpInfo,
+    last_info: TcpInfo,
     /// What held it back.
-    spent: Spent,
+    limit_history: LimitHistory,
 }
 
 /// What was known of a connection.
 #[derive(Debug, Clone)]
-struct Whole {
+struct ConnectionTotals {
     name: String,
     token: u32,
     has_gone: bool,
     bytes_received: u64,
     bytes_acked: u64,
-    ended: Vec<Ended>,
+    ended: Vec<EndedSubflow>,
 }
 
 /// What a look has shown.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Seeing {
+pub struct MonitorRound {
     /// The connections. What nobody has open and what has no subflow any more is over.
-    pub connections: Vec<Seen>,
+    pub connections: Vec<DerivedConnection>,
     /// What has happened in between, each in a line.
     pub events: Vec<String>,
     /// Subflows that have ended.
-    pub ended: Vec<Ended>,
+    pub ended: Vec<EndedSubflow>,
 }
 
 /// A subflow that has ended, and what it has carried.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ended {
+pub struct EndedSubflow {
     /// Token of its connection.
     pub token: u32,
     /// Our address and port.
@@ -105,11 +105,11 @@ pub struct Ended {
 
 /// A connection with what follows.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Seen {
+pub struct DerivedConnection {
     /// As the kernel says it.
-    pub connection: Connection,
+    pub connection: MonitoredConnection,
     /// Its subflows, in the same order.
-    pub subflows: Vec<SeenSubflow>,
+    pub subflows: Vec<DerivedSubflow>,
     /// Bits per second that arrive, in all.
     pub down_bps: f64,
     /// Bits per second that are acknowledged, in all.
@@ -118,9 +118,9 @@ pub struct Seen {
 
 /// A subflow with what follows.
 #[derive(Debug, Clone, PartialEq)]
-pub struct SeenSubflow {
+pub struct DerivedSubflow {
     /// What it does.
-    pub status: Status,
+    pub status: SubflowActivity,
     /// Why, where the status alone does not say it.
     pub why: Option<String>,
     /// Whether the kernel does not say so, but it follows from what it says.
@@ -134,12 +134,12 @@ pub struct SeenSubflow {
     /// Its part of what the connection moves now, 0 to 1; `None` if that is nothing.
     pub share: Option<f64>,
     /// What held its sender back in the last second, longest first; nothing where it sends nothing.
-    pub limits: Vec<Limited>,
+    pub limits: Vec<ObservedLimit>,
 }
 
 /// What a subflow does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Status {
+pub enum SubflowActivity {
     /// The peer has not answered: it carries nothing, though the kernel counts it.
     Trying,
     /// It could carry data, and does not at the moment.
@@ -154,7 +154,7 @@ pub enum Status {
     Closing,
 }
 
-impl Status {
+impl SubflowActivity {
     /// As it is shown.
     pub const fn name(self) -> &'static str {
         match self {
@@ -168,35 +168,35 @@ impl Status {
     }
 }
 
-impl Watch {
+impl ConnectionHistory {
     /// Takes a look at `connections` at `now`, and says what follows and what has happened in
     /// between. `words` are the last words since the last look, `None` if there never are any;
     /// `interface` tells the name of an address's interface and whether that runs.
-    pub fn look(
+    pub fn update(
         &mut self,
         now: Duration,
-        connections: Vec<Connection>,
-        words: Option<&[LastWords]>,
+        connections: Vec<MonitoredConnection>,
+        words: Option<&[FinalSocketStats]>,
         interface: &dyn Fn(IpAddr) -> Option<(String, bool)>,
-    ) -> Seeing {
-        let mut seeing = Seeing::default();
+    ) -> MonitorRound {
+        let mut seeing = MonitorRound::default();
         let mut before = std::mem::take(&mut self.subflows);
         self.connections.values_mut().for_each(|whole| whole.has_gone = true);
         for connection in connections {
             if connection.inode == 0 && connection.subflows.is_empty() {
                 continue;
             }
-            self.remember(&connection);
+            self.store_name(&connection);
             let mut subflows = Vec::new();
-            let mut spent = self.note_limits(now, &connection, &before).into_iter();
+            let mut spent = self.update_limits(now, &connection, &before).into_iter();
             for subflow in &connection.subflows {
                 let old = before.remove(&subflow.cookie);
                 let of = connection.cookie;
                 let (mut seen, mut memory) =
-                    see(now, of, subflow, old, interface, &mut seeing.events);
-                memory.spent = spent.next().unwrap_or_default();
-                memory.info = subflow.inside.tcp;
-                seen.limits = memory.spent.limits();
+                    derive(now, of, subflow, old, interface, &mut seeing.events);
+                memory.limit_history = spent.next().unwrap_or_default();
+                memory.last_info = subflow.internals.tcp;
+                seen.limits = memory.limit_history.limits();
                 self.subflows.insert(subflow.cookie, memory);
                 subflows.push(seen);
             }
@@ -209,7 +209,7 @@ impl Watch {
                 let own = subflow.down_bps + subflow.up_bps;
                 subflow.share = (total > 0.0).then(|| own / total);
             }
-            seeing.connections.push(Seen { connection, subflows, down_bps, up_bps });
+            seeing.connections.push(DerivedConnection { connection, subflows, down_bps, up_bps });
         }
         for word in words.unwrap_or_default() {
             if before.contains_key(&word.cookie) || self.subflows.contains_key(&word.cookie) {
@@ -217,32 +217,32 @@ impl Watch {
             }
         }
         for (cookie, memory) in before {
-            self.gone(cookie, memory, words.is_some(), &mut seeing);
+            self.on_subflow_closed(cookie, memory, words.is_some(), &mut seeing);
         }
         self.conclude(&mut seeing);
-        self.looked = Some(now);
+        self.last_update = Some(now);
         seeing
     }
 
     /// What held the senders of a connection back since the look before.
-    fn note_limits(
+    fn update_limits(
         &self,
         now: Duration,
-        connection: &Connection,
-        before: &BTreeMap<u64, Memory>,
-    ) -> Vec<Spent> {
+        connection: &MonitoredConnection,
+        before: &BTreeMap<u64, SubflowHistory>,
+    ) -> Vec<LimitHistory> {
         let old = || connection.subflows.iter().map(|subflow| before.get(&subflow.cookie));
-        let infos: Vec<_> = old().map(|memory| memory.map(|memory| memory.info)).collect();
-        let spent = old().map(|memory| memory.map(|memory| memory.spent.clone()));
-        let mut spent: Vec<Spent> = spent.map(Option::unwrap_or_default).collect();
-        let span = now.saturating_sub(self.looked.unwrap_or(now));
-        limits::note(connection, &infos, &mut spent, (now, span), WINDOW);
+        let infos: Vec<_> = old().map(|memory| memory.map(|memory| memory.last_info)).collect();
+        let spent = old().map(|memory| memory.map(|memory| memory.limit_history.clone()));
+        let mut spent: Vec<LimitHistory> = spent.map(Option::unwrap_or_default).collect();
+        let span = now.saturating_sub(self.last_update.unwrap_or(now));
+        limits::record_limits(connection, &infos, &mut spent, (now, span), RATE_WINDOW);
         spent
     }
 
-    fn remember(&mut self, connection: &Connection) {
+    fn store_name(&mut self, connection: &MonitoredConnection) {
         let name = format!("{} → {}", connection.local, connection.remote);
-        let whole = self.connections.entry(connection.cookie).or_insert_with(|| Whole {
+        let whole = self.connections.entry(connection.cookie).or_insert_with(|| ConnectionTotals {
             name,
             token: connection.token,
             has_gone: false,
@@ -256,17 +256,23 @@ impl Watch {
     }
 
     /// A subflow was there and is not any more. Its last words may come a moment later than it goes.
-    fn gone(&mut self, cookie: u64, memory: Memory, may_speak: bool, seeing: &mut Seeing) {
+    fn on_subflow_closed(
+        &mut self,
+        cookie: u64,
+        memory: SubflowHistory,
+        may_speak: bool,
+        seeing: &mut MonitorRound,
+    ) {
         let words = self.words.remove(&cookie);
         if words.is_none() && may_speak && !memory.has_gone {
-            self.subflows.insert(cookie, Memory { has_gone: true, ..memory });
+            self.subflows.insert(cookie, SubflowHistory { has_gone: true, ..memory });
             return;
         }
         let Some(whole) = self.connections.get_mut(&memory.connection) else { return };
         let (_, received, acked) = memory.looks.last().copied().unwrap_or_default();
         // Linux wipes the figures of a connection's first subflow before it destroys it.
         let words = words.filter(|it| it.bytes_received >= received && it.bytes_acked >= acked);
-        let ended = Ended {
+        let ended = EndedSubflow {
             token: whole.token,
             local: memory.local,
             remote: memory.remote,
@@ -287,7 +293,7 @@ impl Watch {
     }
 
     /// Says which connections have ended with all of their subflows.
-    fn conclude(&mut self, seeing: &mut Seeing) {
+    fn conclude(&mut self, seeing: &mut MonitorRound) {
         let subflows = &self.subflows;
         self.connections.retain(|cookie, whole| {
             let is_over =
@@ -300,7 +306,7 @@ impl Watch {
     }
 }
 
-impl Ended {
+impl EndedSubflow {
     /// `is gone: 12.1 MB sent, 3 kB received, 4 packets sent again`.
     fn carried(&self) -> String {
         let (sent, received) =
@@ -314,7 +320,7 @@ impl Ended {
     }
 }
 
-impl Whole {
+impl ConnectionTotals {
     /// `connection a → b is gone: 23 MB sent, 0 B received; eth0 carried 57 %, wlan0 43 %`. What was
     /// sent over two subflows counts for both.
     fn end(&self) -> String {
@@ -330,7 +336,7 @@ impl Whole {
             return format!("connection {name} is gone");
         }
         // The last look may have been before the last byte.
-        let largest = |whole: u64, part: fn(&Ended) -> u64| {
+        let largest = |whole: u64, part: fn(&EndedSubflow) -> u64| {
             whole.max(self.ended.iter().map(part).max().unwrap_or(0))
         };
         let sent = format::bytes(largest(self.bytes_acked, |it| it.bytes_acked));
@@ -343,17 +349,17 @@ impl Whole {
     }
 }
 
-fn see(
+fn derive(
     now: Duration,
     connection: u64,
-    subflow: &Subflow,
-    old: Option<Memory>,
+    subflow: &MonitoredSubflow,
+    old: Option<SubflowHistory>,
     interface: &dyn Fn(IpAddr) -> Option<(String, bool)>,
     events: &mut Vec<String>,
-) -> (SeenSubflow, Memory) {
+) -> (DerivedSubflow, SubflowHistory) {
     let own = interface(subflow.local.ip().to_canonical());
     let name = format!("{} → {}", subflow.local, subflow.remote);
-    let mut memory = old.unwrap_or_else(|| Memory {
+    let mut memory = old.unwrap_or_else(|| SubflowHistory {
         connection,
         local: subflow.local,
         remote: subflow.remote,
@@ -365,8 +371,8 @@ fn see(
         was_stale: false,
         was_trying: false,
         has_gone: false,
-        info: TcpInfo::default(),
-        spent: Spent::default(),
+        last_info: TcpInfo::default(),
+        limit_history: LimitHistory::default(),
     });
     memory.has_gone = false;
     memory.retransmissions = subflow.retransmissions;
@@ -378,13 +384,13 @@ fn see(
     }
     memory.looks.push((now, subflow.bytes_received, subflow.bytes_acked));
     // The newest look that is a window old stays: rates count from there.
-    let old_enough = |(time, _, _): &(Duration, u64, u64)| now.saturating_sub(*time) >= WINDOW;
+    let old_enough = |(time, _, _): &(Duration, u64, u64)| now.saturating_sub(*time) >= RATE_WINDOW;
     let outdated = memory.looks.iter().rposition(old_enough).unwrap_or(0);
     memory.looks.drain(..outdated);
     let (down_bps, up_bps) = rates(&memory.looks);
     let idle = memory.moved.map(|moved| now.saturating_sub(moved));
     let (status, why, is_inferred) = status(subflow, own.as_ref(), idle, now, memory.first);
-    let is_stale = status == Status::Stale;
+    let is_stale = status == SubflowActivity::Stale;
     if is_stale && !memory.was_stale {
         let why = why.clone().unwrap_or_default();
         events.push(format!("subflow {name} is stale: {why}"));
@@ -392,12 +398,13 @@ fn see(
         events.push(format!("subflow {name} is answered again"));
     }
     memory.was_stale = is_stale;
-    memory.was_trying = status == Status::Trying;
+    memory.was_trying = status == SubflowActivity::Trying;
     let interface = own.map(|(name, _)| name);
     // What has lost its address had it on that interface.
     memory.interface = interface.clone().or(memory.interface);
     let (share, limits) = (None, Vec::new());
-    let seen = SeenSubflow { status, why, is_inferred, interface, down_bps, up_bps, share, limits };
+    let seen =
+        DerivedSubflow { status, why, is_inferred, interface, down_bps, up_bps, share, limits };
     (seen, memory)
 }
 
@@ -418,49 +425,50 @@ fn rates(looks: &[(Duration, u64, u64)]) -> (f64, f64) {
 
 /// Status, why, and whether that is inferred.
 fn status(
-    subflow: &Subflow,
+    subflow: &MonitoredSubflow,
     interface: Option<&(String, bool)>,
     idle: Option<Duration>,
     now: Duration,
     first: Duration,
-) -> (Status, Option<String>, bool) {
+) -> (SubflowActivity, Option<String>, bool) {
     match subflow.condition {
-        Condition::Trying => {
+        SubflowCondition::Trying => {
             let tried = format!("no answer for {}", seconds(now.saturating_sub(first)));
-            return (Status::Trying, Some(tried), false);
+            return (SubflowActivity::Trying, Some(tried), false);
         }
-        Condition::Closing => return (Status::Closing, None, false),
-        Condition::Established | Condition::Silent => {}
+        SubflowCondition::Closing => return (SubflowActivity::Closing, None, false),
+        SubflowCondition::Established | SubflowCondition::Silent => {}
     }
-    let waits = subflow.unacked_packets > 0 && subflow.backoff > 0 && subflow.since_ack >= STALE;
-    if waits || subflow.condition == Condition::Silent {
+    let waits =
+        subflow.unacked_packets > 0 && subflow.backoff > 0 && subflow.since_ack >= STALE_AFTER;
+    if waits || subflow.condition == SubflowCondition::Silent {
         let silence = seconds(subflow.since_ack);
         let (packets, timeouts) = (subflow.unacked_packets, subflow.backoff);
         let plural = if timeouts == 1 { "" } else { "s" };
         let why = format!(
             "nothing heard for {silence}, {packets} unanswered, {timeouts} timeout{plural}"
         );
-        return (Status::Stale, Some(why), true);
+        return (SubflowActivity::Stale, Some(why), true);
     }
     // A route may lead over another interface: what moves is not stale.
-    let moves = idle.is_some_and(|idle| idle < LINK_DOWN);
+    let moves = idle.is_some_and(|idle| idle < LINK_DOWN_AFTER);
     match interface.filter(|_| !moves) {
         None if moves => {}
         Some((name, false)) => {
-            return (Status::Stale, Some(format!("interface {name} is down")), true);
+            return (SubflowActivity::Stale, Some(format!("interface {name} is down")), true);
         }
         None => {
             let why = format!("no interface has {}", subflow.local.ip().to_canonical());
-            return (Status::Stale, Some(why), true);
+            return (SubflowActivity::Stale, Some(why), true);
         }
         Some((_, true)) => {}
     }
-    let is_active = idle.is_some_and(|idle| idle <= ACTIVE);
+    let is_active = idle.is_some_and(|idle| idle <= ACTIVE_WITHIN);
     match (subflow.backup, is_active) {
-        (true, true) => (Status::Active, Some("a backup, in use".to_owned()), false),
-        (true, false) => (Status::Backup, None, false),
-        (false, true) => (Status::Active, None, false),
-        (false, false) => (Status::Established, None, false),
+        (true, true) => (SubflowActivity::Active, Some("a backup, in use".to_owned()), false),
+        (true, false) => (SubflowActivity::Backup, None, false),
+        (false, true) => (SubflowActivity::Active, None, false),
+        (false, false) => (SubflowActivity::Established, None, false),
     }
 }
 
@@ -471,13 +479,13 @@ fn seconds(span: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::netlink::SocketState;
+    use crate::netlink::TcpState;
 
-    fn subflow(condition: Condition) -> Subflow {
-        Subflow {
+    fn subflow(condition: SubflowCondition) -> MonitoredSubflow {
+        MonitoredSubflow {
             local: "10.0.0.1:4000".parse().unwrap(),
             remote: "10.9.0.1:443".parse().unwrap(),
-            state: SocketState::Established,
+            state: TcpState::Established,
             condition,
             backup: false,
             local_id: Some(0),
@@ -493,14 +501,14 @@ mod tests {
             cookie: 7,
             since_ack: Duration::ZERO,
             since_sent: Duration::ZERO,
-            inside: super::super::Inside::default(),
+            internals: super::super::SocketInternals::default(),
         }
     }
 
-    fn connection(subflows: Vec<Subflow>) -> Connection {
-        Connection {
+    fn connection(subflows: Vec<MonitoredSubflow>) -> MonitoredConnection {
+        MonitoredConnection {
             token: 1,
-            state: SocketState::Established,
+            state: TcpState::Established,
             fallback: false,
             local: "10.0.0.1:4000".parse().unwrap(),
             remote: "10.9.0.1:443".parse().unwrap(),
@@ -512,7 +520,7 @@ mod tests {
             bytes_reinjected: 0,
             cookie: 1,
             subflows,
-            inside: super::super::Inside::default(),
+            internals: super::super::SocketInternals::default(),
         }
     }
 
@@ -522,11 +530,12 @@ mod tests {
     }
 
     /// The only subflow's status after each look, with all that happened.
-    fn statuses(looks: Vec<(u64, Subflow)>) -> (Vec<Status>, Vec<String>) {
-        let (mut watch, mut statuses, mut all) = (Watch::default(), Vec::new(), Vec::new());
+    fn statuses(looks: Vec<(u64, MonitoredSubflow)>) -> (Vec<SubflowActivity>, Vec<String>) {
+        let (mut watch, mut statuses, mut all) =
+            (ConnectionHistory::default(), Vec::new(), Vec::new());
         for (at_ms, subflow) in looks {
             let now = Duration::from_millis(at_ms);
-            let seeing = watch.look(now, vec![connection(vec![subflow])], None, &all_run);
+            let seeing = watch.update(now, vec![connection(vec![subflow])], None, &all_run);
             statuses.push(seeing.connections[0].subflows[0].status);
             all.extend(seeing.events);
         }
@@ -535,34 +544,43 @@ mod tests {
 
     #[test]
     fn a_transferring_subflow_is_active_and_an_idle_one_is_not() {
-        let moved = Subflow { bytes_acked: 1_000, ..subflow(Condition::Established) };
+        let moved =
+            MonitoredSubflow { bytes_acked: 1_000, ..subflow(SubflowCondition::Established) };
         let looks = vec![
-            (0, subflow(Condition::Established)),
+            (0, subflow(SubflowCondition::Established)),
             (500, moved.clone()),
             (1_000, moved.clone()),
             (5_000, moved),
         ];
         let (statuses, events) = statuses(looks);
-        let expected = [Status::Established, Status::Active, Status::Active, Status::Established];
+        let expected = [
+            SubflowActivity::Established,
+            SubflowActivity::Active,
+            SubflowActivity::Active,
+            SubflowActivity::Established,
+        ];
         assert_eq!(statuses, expected);
         assert!(events.is_empty(), "{events:?}");
     }
 
     #[test]
     fn a_subflow_that_is_not_answered_is_stale_until_it_is() {
-        let silent = Subflow {
+        let silent = MonitoredSubflow {
             backoff: 1,
             unacked_packets: 12,
             since_ack: Duration::from_millis(900),
-            ..subflow(Condition::Established)
+            ..subflow(SubflowCondition::Established)
         };
         let looks = vec![
-            (0, subflow(Condition::Established)),
+            (0, subflow(SubflowCondition::Established)),
             (500, silent),
-            (1_000, subflow(Condition::Established)),
+            (1_000, subflow(SubflowCondition::Established)),
         ];
         let (statuses, events) = statuses(looks);
-        assert_eq!(statuses, [Status::Established, Status::Stale, Status::Established]);
+        assert_eq!(
+            statuses,
+            [SubflowActivity::Established, SubflowActivity::Stale, SubflowActivity::Established]
+        );
         let stale = "subflow 10.0.0.1:4000 → 10.9.0.1:443 is stale: nothing heard for 0.9 s, 12 \
                      unanswered, 1 timeout";
         assert_eq!(events, [stale, "subflow 10.0.0.1:4000 → 10.9.0.1:443 is answered again"]);
@@ -570,46 +588,49 @@ mod tests {
 
     #[test]
     fn a_subflow_on_a_down_interface_is_stale_but_not_in_handshake() {
-        let mut watch = Watch::default();
+        let mut watch = ConnectionHistory::default();
         let down = |_: IpAddr| Some(("wifi".to_owned(), false));
         let both = vec![
-            subflow(Condition::Established),
-            Subflow { cookie: 8, ..subflow(Condition::Trying) },
+            subflow(SubflowCondition::Established),
+            MonitoredSubflow { cookie: 8, ..subflow(SubflowCondition::Trying) },
         ];
-        let seen = watch.look(Duration::ZERO, vec![connection(both)], None, &down).connections;
+        let seen = watch.update(Duration::ZERO, vec![connection(both)], None, &down).connections;
         let [established, trying] = &seen[0].subflows[..] else { panic!() };
-        assert_eq!((established.status, established.is_inferred), (Status::Stale, true));
+        assert_eq!((established.status, established.is_inferred), (SubflowActivity::Stale, true));
         assert_eq!(established.why.as_deref(), Some("interface wifi is down"));
-        assert_eq!((trying.status, trying.is_inferred), (Status::Trying, false));
+        assert_eq!((trying.status, trying.is_inferred), (SubflowActivity::Trying, false));
     }
 
     #[test]
     fn a_transferring_subflow_is_active_on_a_down_interface() {
-        let mut watch = Watch::default();
+        let mut watch = ConnectionHistory::default();
         let down = |_: IpAddr| Some(("wifi".to_owned(), false));
         let mut status = None;
         for round in 0..3 {
-            let moved = Subflow { bytes_acked: 500 * round, ..subflow(Condition::Established) };
+            let moved = MonitoredSubflow {
+                bytes_acked: 500 * round,
+                ..subflow(SubflowCondition::Established)
+            };
             let now = Duration::from_millis(500 * round);
-            let seen = watch.look(now, vec![connection(vec![moved])], None, &down).connections;
+            let seen = watch.update(now, vec![connection(vec![moved])], None, &down).connections;
             status = Some(seen[0].subflows[0].status);
         }
-        assert_eq!(status, Some(Status::Active));
+        assert_eq!(status, Some(SubflowActivity::Active));
     }
 
     #[test]
     fn rates_are_of_the_last_second_and_shares_add_up() {
-        let mut watch = Watch::default();
-        let at = |received: u64, cookie: u64| Subflow {
+        let mut watch = ConnectionHistory::default();
+        let at = |received: u64, cookie: u64| MonitoredSubflow {
             bytes_received: received,
             cookie,
-            ..subflow(Condition::Established)
+            ..subflow(SubflowCondition::Established)
         };
         let mut last = Vec::new();
         for tenth in 0..30_u64 {
             let now = Duration::from_millis(100 * tenth);
             let both = vec![at(30_000 * tenth, 7), at(10_000 * tenth, 8)];
-            last = watch.look(now, vec![connection(both)], None, &all_run).connections;
+            last = watch.update(now, vec![connection(both)], None, &all_run).connections;
         }
         let [fast, slow] = &last[0].subflows[..] else { panic!() };
         assert!((fast.down_bps - 2_400_000.0).abs() < 1.0, "{fast:?}");
@@ -619,27 +640,31 @@ mod tests {
 
     #[test]
     fn an_idle_subflow_on_a_down_interface_is_stale_at_once() {
-        let mut watch = Watch::default();
+        let mut watch = ConnectionHistory::default();
         let down = |_: IpAddr| Some(("wifi".to_owned(), false));
         let mut look = |at_ms: u64, bytes_acked: u64, runs: bool| {
-            let one = Subflow { bytes_acked, ..subflow(Condition::Established) };
+            let one = MonitoredSubflow { bytes_acked, ..subflow(SubflowCondition::Established) };
             let interface: &dyn Fn(IpAddr) -> _ = if runs { &all_run } else { &down };
             let now = Duration::from_millis(at_ms);
-            let seeing = watch.look(now, vec![connection(vec![one])], None, interface);
+            let seeing = watch.update(now, vec![connection(vec![one])], None, interface);
             seeing.connections[0].subflows[0].status
         };
         look(0, 0, true);
-        assert_eq!(look(200, 1_000, true), Status::Active);
-        assert_eq!(look(400, 1_000, false), Status::Active, "it may have moved a moment ago");
-        assert_eq!(look(600, 1_000, false), Status::Stale);
+        assert_eq!(look(200, 1_000, true), SubflowActivity::Active);
+        assert_eq!(
+            look(400, 1_000, false),
+            SubflowActivity::Active,
+            "it may have moved a moment ago"
+        );
+        assert_eq!(look(600, 1_000, false), SubflowActivity::Stale);
     }
 
     #[test]
     fn the_senders_limit_is_reported_with_its_share() {
-        let mut watch = Watch::default();
+        let mut watch = ConnectionHistory::default();
         let mut look = |at_ms: u64, sent: u64, unacked: u32| {
-            let mut one = subflow(Condition::Established);
-            one.inside.tcp = TcpInfo {
+            let mut one = subflow(SubflowCondition::Established);
+            one.internals.tcp = TcpInfo {
                 state: TcpInfo::ESTABLISHED,
                 mss_bytes: 1_000,
                 bytes_sent: sent,
@@ -650,7 +675,7 @@ mod tests {
                 ..TcpInfo::default()
             };
             let now = Duration::from_millis(at_ms);
-            let seeing = watch.look(now, vec![connection(vec![one])], None, &all_run);
+            let seeing = watch.update(now, vec![connection(vec![one])], None, &all_run);
             seeing.connections[0].subflows[0].limits.clone()
         };
         assert_eq!(look(0, 0, 20), [], "one look tells nothing");
@@ -662,14 +687,14 @@ mod tests {
 
     #[test]
     fn a_disappearance_is_reported_once() {
-        let mut watch = Watch::default();
-        let mut look = |at: u64, subflows: Option<Vec<Subflow>>| {
+        let mut watch = ConnectionHistory::default();
+        let mut look = |at: u64, subflows: Option<Vec<MonitoredSubflow>>| {
             let all = subflows.map(connection).into_iter().collect();
-            watch.look(Duration::from_secs(at), all, None, &all_run).events
+            watch.update(Duration::from_secs(at), all, None, &all_run).events
         };
-        let tried = Subflow { cookie: 8, ..subflow(Condition::Trying) };
-        look(0, Some(vec![subflow(Condition::Established), tried]));
-        let events = look(1, Some(vec![subflow(Condition::Established)]));
+        let tried = MonitoredSubflow { cookie: 8, ..subflow(SubflowCondition::Trying) };
+        look(0, Some(vec![subflow(SubflowCondition::Established), tried]));
+        let events = look(1, Some(vec![subflow(SubflowCondition::Established)]));
         assert_eq!(events, ["subflow 10.0.0.1:4000 → 10.9.0.1:443 gave up"]);
         assert_eq!(look(2, None), ["connection 10.0.0.1:4000 → 10.9.0.1:443 is gone"]);
         assert_eq!(look(3, None), [""; 0]);
@@ -677,33 +702,33 @@ mod tests {
 
     #[test]
     fn an_ended_connection_is_reported_with_its_last_metrics() {
-        let mut watch = Watch::default();
-        let carried = |bytes_acked: u64, cookie: u64| Subflow {
+        let mut watch = ConnectionHistory::default();
+        let carried = |bytes_acked: u64, cookie: u64| MonitoredSubflow {
             bytes_acked,
             cookie,
-            ..subflow(Condition::Established)
+            ..subflow(SubflowCondition::Established)
         };
-        let words = |cookie: u64, bytes_acked: u64| LastWords {
+        let words = |cookie: u64, bytes_acked: u64| FinalSocketStats {
             cookie,
             bytes_received: 0,
             bytes_acked,
             retransmissions: 1,
         };
         let both = connection(vec![carried(1_000_000, 7), carried(500_000, 8)]);
-        watch.look(Duration::ZERO, vec![both], Some(&[]), &all_run);
+        watch.update(Duration::ZERO, vec![both], Some(&[]), &all_run);
         // The second one goes; what it says comes a look later. A plain TCP socket speaks too.
         let one = || connection(vec![carried(2_000_000, 7)]);
         let second =
-            watch.look(Duration::from_secs(1), vec![one()], Some(&[words(99, 1)]), &all_run);
+            watch.update(Duration::from_secs(1), vec![one()], Some(&[words(99, 1)]), &all_run);
         assert_eq!((second.events, second.ended), (Vec::new(), Vec::new()));
         let said = [words(8, 600_000), words(7, 0)];
-        let third = watch.look(Duration::from_secs(2), vec![one()], Some(&said), &all_run);
+        let third = watch.update(Duration::from_secs(2), vec![one()], Some(&said), &all_run);
         let gone = "subflow 10.0.0.1:4000 → 10.9.0.1:443 is gone: 600 kB sent, 0 B received, 1 \
                     packet sent again";
         assert_eq!(third.events, [gone]);
         assert!(third.ended[0].is_final && third.ended[0].bytes_acked == 600_000);
         // Then the connection, whose last subflow has been wiped.
-        let last = watch.look(Duration::from_secs(3), Vec::new(), Some(&[]), &all_run);
+        let last = watch.update(Duration::from_secs(3), Vec::new(), Some(&[]), &all_run);
         let gone = "connection 10.0.0.1:4000 → 10.9.0.1:443 is gone: 2.00 MB sent, 0 B received; by \
                     path: wifi 100 %";
         assert_eq!(last.events, [gone]);
@@ -712,12 +737,12 @@ mod tests {
 
     #[test]
     fn final_statistics_are_awaited_once() {
-        let mut watch = Watch::default();
-        let mut look = |at: u64, subflows: Option<Vec<Subflow>>| {
+        let mut watch = ConnectionHistory::default();
+        let mut look = |at: u64, subflows: Option<Vec<MonitoredSubflow>>| {
             let all = subflows.map(connection).into_iter().collect();
-            watch.look(Duration::from_secs(at), all, Some(&[]), &all_run).events
+            watch.update(Duration::from_secs(at), all, Some(&[]), &all_run).events
         };
-        look(0, Some(vec![subflow(Condition::Established)]));
+        look(0, Some(vec![subflow(SubflowCondition::Established)]));
         assert_eq!(look(1, None), [""; 0]);
         assert_eq!(look(2, None), ["connection 10.0.0.1:4000 → 10.9.0.1:443 is gone"]);
         assert_eq!(look(3, None), [""; 0]);
@@ -725,12 +750,12 @@ mod tests {
 
     #[test]
     fn an_orphaned_socket_counts_as_ended() {
-        let mut watch = Watch::default();
-        let waiting = Connection { inode: 0, ..connection(Vec::new()) };
-        let seeing = watch.look(Duration::ZERO, vec![waiting], None, &all_run);
-        assert_eq!(seeing, Seeing::default());
+        let mut watch = ConnectionHistory::default();
+        let waiting = MonitoredConnection { inode: 0, ..connection(Vec::new()) };
+        let seeing = watch.update(Duration::ZERO, vec![waiting], None, &all_run);
+        assert_eq!(seeing, MonitorRound::default());
         let unused = connection(Vec::new());
-        let seen = watch.look(Duration::ZERO, vec![unused], None, &all_run).connections;
+        let seen = watch.update(Duration::ZERO, vec![unused], None, &all_run).connections;
         assert!(seen[0].up_bps.is_sign_positive(), "no -0");
     }
 }

@@ -5,23 +5,23 @@ use std::fs;
 use std::io;
 
 /// The counters as seen by the calling thread; a thread can be in a namespace of its own.
-const FILE: &str = "/proc/thread-self/net/netstat";
+const NETSTAT_PATH: &str = "/proc/thread-self/net/netstat";
 
 /// The counters of `/proc/net/netstat`, by group and name, such as `MPTcpExt` and `MPTCPRetrans`.
 ///
 /// All count since the namespace was created, except a few gauges such as `MPCurrEstab`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Counters(BTreeMap<String, u64>);
+pub struct MibCounters(BTreeMap<String, u64>);
 
 /// The file of the counters could not be read.
 #[derive(Debug, thiserror::Error)]
-#[error("read {FILE}: {0}")]
+#[error("read {NETSTAT_PATH}: {0}")]
 pub struct UnreadableCounters(io::Error);
 
-impl Counters {
+impl MibCounters {
     /// Reads the counters of the calling thread's network namespace; needs no privilege.
     pub fn read() -> Result<Self, UnreadableCounters> {
-        fs::read_to_string(FILE).map(|text| Self::parse(&text)).map_err(UnreadableCounters)
+        fs::read_to_string(NETSTAT_PATH).map(|text| Self::parse(&text)).map_err(UnreadableCounters)
     }
 
     /// Reads the text of the file: pairs of lines, the names and the values of a group.
@@ -86,7 +86,7 @@ MPTcpExt: 4 5
 
     #[test]
     fn every_group_of_the_file_is_read() {
-        let counters = Counters::parse(RECORDED);
+        let counters = MibCounters::parse(RECORDED);
         assert_eq!(counters.iter().count(), 7);
         assert_eq!(counters.get("TcpExt.TW"), Some(12));
         assert_eq!(counters.get("IpExt.InOctets"), Some(u64::MAX));
@@ -96,21 +96,21 @@ MPTcpExt: 4 5
 
     #[test]
     fn malformed_counters_are_skipped() {
-        let counters = Counters::parse("A: x y\nA: -1 2 3\nB: z\nC: 4\nD: w");
+        let counters = MibCounters::parse("A: x y\nA: -1 2 3\nB: z\nC: 4\nD: w");
         assert_eq!(counters.iter().collect::<Vec<_>>(), [("A.y", 2)]);
     }
 
     #[test]
     fn a_difference_contains_only_increased_counters() {
-        let later = Counters::parse(&RECORDED.replace("12", "20"));
-        let grown = later.since(&Counters::parse(RECORDED));
+        let later = MibCounters::parse(&RECORDED.replace("12", "20"));
+        let grown = later.since(&MibCounters::parse(RECORDED));
         assert_eq!(grown.iter().collect::<Vec<_>>(), [("TcpExt.TW", 8)]);
     }
 
     proptest! {
         #[test]
         fn any_text_is_accepted(text: String) {
-            let _ = Counters::parse(&text);
+            let _ = MibCounters::parse(&text);
         }
     }
 }

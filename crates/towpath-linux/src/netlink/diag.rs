@@ -9,8 +9,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use netlink_sys::protocols::NETLINK_SOCK_DIAG;
 
 use super::error::NetlinkError;
-use super::socket::{Events, Received, Requests};
-use super::wire::{Attribute, Attributes, Malformed, Message, Payload, Reader};
+use super::socket::{EventBatch, EventSocket, RequestSocket};
+use super::wire::{Attribute, Attributes, Malformed, Message, MessageBuilder, StructReader};
 
 /// `SOCK_DIAG_BY_FAMILY`: type of requests, answers and destroy messages.
 const BY_FAMILY: u16 = 20;
@@ -22,13 +22,13 @@ const DESTROY_GROUPS: [u32; 2] = [1, 3];
 /// `INET_DIAG_*` attributes of an answer.
 const INFO: u16 = 2;
 const CONG: u16 = 4;
-const MEMORY: u16 = 7;
+const SKMEMINFO: u16 = 7;
 const ULP_INFO: u16 = 19;
-/// Ask for [`INFO`], [`CONG`] and [`MEMORY`].
-const EXTENSIONS: u8 = 1 << (INFO - 1) | 1 << (CONG - 1) | 1 << (MEMORY - 1);
-/// `SK_MEMINFO_SNDBUF` and `SK_MEMINFO_WMEM_QUEUED` in [`MEMORY`] (`linux/sock_diag.h`).
-const MEMORY_SEND_BUFFER: usize = 3;
-const MEMORY_SEND_QUEUED: usize = 5;
+/// Ask for [`INFO`], [`CONG`] and [`SKMEMINFO`].
+const EXTENSIONS: u8 = 1 << (INFO - 1) | 1 << (CONG - 1) | 1 << (SKMEMINFO - 1);
+/// `SK_MEMINFO_SNDBUF` and `SK_MEMINFO_WMEM_QUEUED` in [`SKMEMINFO`] (`linux/sock_diag.h`).
+const SK_MEMINFO_SNDBUF: usize = 3;
+const SK_MEMINFO_WMEM_QUEUED: usize = 5;
 /// `INET_ULP_INFO_MPTCP`, nested in [`ULP_INFO`].
 const ULP_MPTCP: u16 = 3;
 
@@ -48,7 +48,7 @@ const SUBFLOW_ID_LOC: u16 = 10;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DiagSocket {
     /// State of the connection.
-    pub state: SocketState,
+    pub state: TcpState,
     /// Our address and port.
     pub local: SocketAddr,
     /// The peer's address and port.
@@ -79,7 +79,7 @@ pub struct DiagSocket {
 /// State of a TCP connection (RFC 9293 §3.3.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the states of RFC 9293")]
-pub enum SocketState {
+pub enum TcpState {
     Established,
     SynSent,
     SynReceived,
@@ -97,7 +97,7 @@ pub enum SocketState {
 
 /// States of the sockets that a listing is to have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct States(u32);
+pub struct StateFilter(u32);
 
 /// What makes a TCP socket a subflow of an MPTCP connection (`MPTCP_SUBFLOW_ATTR_*`).
 ///
@@ -133,7 +133,7 @@ pub struct SubflowFlags(u32);
 /// A conversation about the sockets of one network namespace; needs no privilege.
 #[derive(Debug)]
 pub struct SocketDiag {
-    requests: Requests,
+    requests: RequestSocket,
 }
 
 /// A stream of the TCP sockets that are destroyed, each with its final `tcp_info`. Linux 6.18 gives it
@@ -143,10 +143,10 @@ pub struct SocketDiag {
 /// The counters of a closed subflow are in no other place.
 #[derive(Debug)]
 pub struct DestroyedSockets {
-    events: Events,
+    events: EventSocket,
 }
 
-impl States {
+impl StateFilter {
     /// Every state.
     pub const ALL: Self = Self(0xfff);
     /// Every state in which there is, or is about to be, a peer that keeps state.
@@ -197,23 +197,23 @@ impl BitOr for SubflowFlags {
 impl SocketDiag {
     /// Opens a socket in the calling thread's network namespace, which it keeps.
     pub fn open() -> Result<Self, NetlinkError> {
-        Ok(Self { requests: Requests::open(NETLINK_SOCK_DIAG, "open a socket listing")? })
+        Ok(Self { requests: RequestSocket::open(NETLINK_SOCK_DIAG, "open a socket listing")? })
     }
 
     /// The TCP sockets, among them the subflows of MPTCP connections.
-    pub fn tcp(&mut self, states: States) -> Result<Vec<DiagSocket>, NetlinkError> {
+    pub fn tcp(&mut self, states: StateFilter) -> Result<Vec<DiagSocket>, NetlinkError> {
         self.list(libc::IPPROTO_TCP, states, "list TCP sockets")
     }
 
     /// The MPTCP sockets, without their subflows.
-    pub fn mptcp(&mut self, states: States) -> Result<Vec<DiagSocket>, NetlinkError> {
+    pub fn mptcp(&mut self, states: StateFilter) -> Result<Vec<DiagSocket>, NetlinkError> {
         self.list(libc::IPPROTO_MPTCP, states, "list MPTCP sockets")
     }
 
     fn list(
         &mut self,
         protocol: i32,
-        states: States,
+        states: StateFilter,
         action: &str,
     ) -> Result<Vec<DiagSocket>, NetlinkError> {
         let mut sockets = Vec::new();
@@ -221,7 +221,7 @@ impl SocketDiag {
             // `struct inet_diag_req_v2` with a socket identity of zeros: any socket. The protocol
             // has too few bits for MPTCP, so that the attribute has the last word.
             let short_protocol = libc::IPPROTO_TCP as u8;
-            let payload = Payload::new(&[family as u8, short_protocol, EXTENSIONS, 0])
+            let payload = MessageBuilder::new(&[family as u8, short_protocol, EXTENSIONS, 0])
                 .raw(&states.0.to_ne_bytes())
                 .raw(&[0; 48])
                 .u32(REQ_PROTOCOL, protocol as u32);
@@ -237,12 +237,12 @@ impl DestroyedSockets {
     /// Subscribes to the TCP sockets of the calling thread's network namespace.
     pub fn open() -> Result<Self, NetlinkError> {
         let action = "subscribe to destroyed sockets";
-        let events = Events::open(NETLINK_SOCK_DIAG, &DESTROY_GROUPS, action)?;
+        let events = EventSocket::open(NETLINK_SOCK_DIAG, &DESTROY_GROUPS, action)?;
         Ok(Self { events })
     }
 
     /// Reads what has arrived; never blocks.
-    pub fn drain(&mut self) -> Result<Received<DiagSocket>, NetlinkError> {
+    pub fn drain(&mut self) -> Result<EventBatch<DiagSocket>, NetlinkError> {
         self.events.drain("read destroyed sockets", DiagSocket::parse)
     }
 }
@@ -265,7 +265,7 @@ impl DiagSocket {
         if message.kind != BY_FAMILY {
             return Ok(None);
         }
-        let mut reader = Reader::new(message.body, "inet_diag_msg");
+        let mut reader = StructReader::new(message.body, "inet_diag_msg");
         let [family, state, _timer, _retransmits] = reader.take()?;
         let (local_port, remote_port) = (reader.be16()?, reader.be16()?);
         let mut address = || reader.take::<16>().map(|octets| ip(family, octets));
@@ -274,7 +274,7 @@ impl DiagSocket {
         let (cookie_low, cookie_high) = (reader.u32()?, reader.u32()?);
         let _expires = reader.u32()?;
         let mut socket = Self {
-            state: SocketState::from_kernel(state),
+            state: TcpState::from_kernel(state),
             local: SocketAddr::new(local, local_port),
             remote: SocketAddr::new(remote, remote_port),
             link_index,
@@ -292,7 +292,7 @@ impl DiagSocket {
             let attribute = attribute?;
             match attribute.kind {
                 INFO => socket.info = attribute.value.to_vec(),
-                MEMORY => socket.send_buffer = send_buffer(attribute.value),
+                SKMEMINFO => socket.send_buffer = send_buffer(attribute.value),
                 CONG => socket.congestion = Some(attribute.text()),
                 ULP_INFO => socket.subflow = SubflowInfo::find(attribute)?,
                 _ => {}
@@ -305,7 +305,7 @@ impl DiagSocket {
 /// What is in a send buffer, and how much may be.
 fn send_buffer(memory: &[u8]) -> (u64, u64) {
     let word = |place: usize| u64::from(crate::sample::u32_at(memory, place * 4));
-    (word(MEMORY_SEND_QUEUED), word(MEMORY_SEND_BUFFER))
+    (word(SK_MEMINFO_WMEM_QUEUED), word(SK_MEMINFO_SNDBUF))
 }
 
 impl SubflowInfo {
@@ -342,7 +342,7 @@ impl SubflowInfo {
     }
 }
 
-impl SocketState {
+impl TcpState {
     /// `TCP_*` of `net/tcp_states.h`.
     const fn from_kernel(state: u8) -> Self {
         match state {
@@ -387,7 +387,7 @@ mod tests {
         let (from, to) = (client.local.to_string(), client.remote.to_string());
         assert_eq!((from.as_str(), to.as_str()), ("10.0.0.1:44283", "10.0.1.1:38785"));
         assert_eq!((server.local, server.remote), (client.remote, client.local));
-        assert_eq!((client.state, client.info.len()), (SocketState::Established, 96));
+        assert_eq!((client.state, client.info.len()), (TcpState::Established, 96));
         assert_eq!((client.subflow, client.congestion.as_ref()), (None, None));
 
         assert_eq!((subflow.local, subflow.inode), (client.local, client.inode));
@@ -402,7 +402,7 @@ mod tests {
 
         assert_eq!(destroyed.len(), 4);
         for socket in destroyed {
-            assert_eq!((socket.state, socket.info.len()), (SocketState::Closed, 280));
+            assert_eq!((socket.state, socket.info.len()), (TcpState::Closed, 280));
             assert_eq!(socket.subflow, None);
         }
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-use super::wire::{Malformed, Verdict};
+use super::wire::{Malformed, NetlinkAck};
 
 /// A netlink request or event stream that failed: what was being done, and why it did not work.
 #[derive(Debug, thiserror::Error)]
@@ -12,12 +12,12 @@ pub struct NetlinkError {
     /// What was being done, such as "add address 10.0.0.1/24 to `wifi`".
     pub action: String,
     /// Why it failed.
-    pub cause: Cause,
+    pub cause: NetlinkErrorKind,
 }
 
 /// Why a request failed.
 #[derive(Debug)]
-pub enum Cause {
+pub enum NetlinkErrorKind {
     /// The kernel refused.
     Refused {
         /// The error number, positive, such as `libc::EEXIST`.
@@ -36,31 +36,34 @@ pub enum Cause {
 }
 
 impl NetlinkError {
-    pub(crate) fn new(action: impl fmt::Display, cause: impl Into<Cause>) -> Self {
+    pub(crate) fn new(action: impl fmt::Display, cause: impl Into<NetlinkErrorKind>) -> Self {
         Self { action: action.to_string(), cause: cause.into() }
     }
 
     /// The kernel's error number, if there is one.
     pub fn errno(&self) -> Option<i32> {
         match &self.cause {
-            Cause::Refused { errno, .. } => Some(*errno),
-            Cause::Socket(error) => error.raw_os_error(),
-            Cause::Malformed(_) | Cause::Unstable | Cause::Unsupported(_) => None,
+            NetlinkErrorKind::Refused { errno, .. } => Some(*errno),
+            NetlinkErrorKind::Socket(error) => error.raw_os_error(),
+            NetlinkErrorKind::Malformed(_)
+            | NetlinkErrorKind::Unstable
+            | NetlinkErrorKind::Unsupported(_) => None,
         }
     }
 
     /// The kernel's own explanation of its refusal, if it gave one.
     pub fn explanation(&self) -> Option<&str> {
         match &self.cause {
-            Cause::Refused { explanation, .. } => explanation.as_deref(),
-            Cause::Socket(_) | Cause::Malformed(_) | Cause::Unstable | Cause::Unsupported(_) => {
-                None
-            }
+            NetlinkErrorKind::Refused { explanation, .. } => explanation.as_deref(),
+            NetlinkErrorKind::Socket(_)
+            | NetlinkErrorKind::Malformed(_)
+            | NetlinkErrorKind::Unstable
+            | NetlinkErrorKind::Unsupported(_) => None,
         }
     }
 }
 
-impl fmt::Display for Cause {
+impl fmt::Display for NetlinkErrorKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Refused { errno, explanation } => {
@@ -78,20 +81,20 @@ impl fmt::Display for Cause {
     }
 }
 
-impl From<Malformed> for Cause {
+impl From<Malformed> for NetlinkErrorKind {
     fn from(malformed: Malformed) -> Self {
         Self::Malformed(malformed)
     }
 }
 
-impl From<io::Error> for Cause {
+impl From<io::Error> for NetlinkErrorKind {
     fn from(error: io::Error) -> Self {
         Self::Socket(error)
     }
 }
 
-impl From<Verdict> for Cause {
-    fn from(verdict: Verdict) -> Self {
+impl From<NetlinkAck> for NetlinkErrorKind {
+    fn from(verdict: NetlinkAck) -> Self {
         Self::Refused { errno: verdict.errno, explanation: verdict.extack }
     }
 }
@@ -108,13 +111,13 @@ mod tests {
 
     #[test]
     fn a_refusal_names_the_request_the_reason_and_kernel_message() {
-        let cause = Cause::Refused { errno: libc::EEXIST, explanation: None };
+        let cause = NetlinkErrorKind::Refused { errno: libc::EEXIST, explanation: None };
         let error = NetlinkError::new("add address 10.0.0.1/24 to `wifi`", cause);
         assert_eq!(error.to_string(), "add address 10.0.0.1/24 to `wifi`: File exists");
         assert_eq!((error.errno(), error.explanation()), (Some(libc::EEXIST), None));
 
         let explanation = Some("Unknown device type".to_owned());
-        let cause = Cause::Refused { errno: libc::EOPNOTSUPP, explanation };
+        let cause = NetlinkErrorKind::Refused { errno: libc::EOPNOTSUPP, explanation };
         let error = NetlinkError::new("add `a`", cause);
         assert_eq!(error.to_string(), "add `a`: Operation not supported (Unknown device type)");
         assert_eq!(error.explanation(), Some("Unknown device type"));

@@ -7,8 +7,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use netlink_sys::protocols::NETLINK_ROUTE;
 
 use super::error::NetlinkError;
-use super::route::{Address, Link, RouteEntry};
-use super::socket::{Events, Received};
+use super::route::{InterfaceAddress, Link, RouteEntry};
+use super::socket::{EventBatch, EventSocket};
 use super::wire::{Malformed, Message};
 
 /// A change of the network configuration of one namespace.
@@ -19,9 +19,9 @@ pub enum LinkEvent {
     /// A link is gone: deleted, or moved to another namespace.
     LinkRemoved(Link),
     /// An interface has a new address, or an address's flags have changed.
-    AddressAdded(Address),
+    AddressAdded(InterfaceAddress),
     /// An interface has lost an address.
-    AddressRemoved(Address),
+    AddressRemoved(InterfaceAddress),
     /// A route is new or replaces another.
     RouteAdded(RouteEntry),
     /// A route is gone. Linux does not announce the IPv4 routes that go with a link that is set
@@ -33,7 +33,7 @@ pub enum LinkEvent {
 /// some.
 #[derive(Debug)]
 pub struct LinkEvents {
-    events: Events,
+    events: EventSocket,
 }
 
 impl LinkEvents {
@@ -55,12 +55,12 @@ impl LinkEvents {
     }
 
     /// Reads what has arrived; never blocks. After a loss, list links and addresses again.
-    pub fn drain(&mut self) -> Result<Received<LinkEvent>, NetlinkError> {
+    pub fn drain(&mut self) -> Result<EventBatch<LinkEvent>, NetlinkError> {
         self.events.drain("read link events", LinkEvent::parse)
     }
 
     fn subscribe(groups: &[u32]) -> Result<Self, NetlinkError> {
-        let events = Events::open(NETLINK_ROUTE, groups, "subscribe to link events")?;
+        let events = EventSocket::open(NETLINK_ROUTE, groups, "subscribe to link events")?;
         Ok(Self { events })
     }
 }
@@ -82,8 +82,8 @@ impl LinkEvent {
         Ok(match message.kind {
             libc::RTM_NEWLINK => Link::parse(message)?.map(Self::Link),
             libc::RTM_DELLINK => Link::parse(message)?.map(Self::LinkRemoved),
-            libc::RTM_NEWADDR => Some(Self::AddressAdded(Address::parse(message)?)),
-            libc::RTM_DELADDR => Some(Self::AddressRemoved(Address::parse(message)?)),
+            libc::RTM_NEWADDR => Some(Self::AddressAdded(InterfaceAddress::parse(message)?)),
+            libc::RTM_DELADDR => Some(Self::AddressRemoved(InterfaceAddress::parse(message)?)),
             libc::RTM_NEWROUTE => RouteEntry::parse(message)?.map(Self::RouteAdded),
             libc::RTM_DELROUTE => RouteEntry::parse(message)?.map(Self::RouteRemoved),
             _ => None,

@@ -15,11 +15,11 @@ mod route;
 mod socket;
 mod wire;
 
-pub use counters::{Counters, UnreadableCounters};
+pub use counters::{MibCounters, UnreadableCounters};
 pub use diag::{
-    DestroyedSockets, DiagSocket, SocketDiag, SocketState, States, SubflowFlags, SubflowInfo,
+    DestroyedSockets, DiagSocket, SocketDiag, StateFilter, SubflowFlags, SubflowInfo, TcpState,
 };
-pub use error::{Cause, NetlinkError};
+pub use error::{NetlinkError, NetlinkErrorKind};
 pub use link_events::{LinkEvent, LinkEvents};
 #[cfg(test)]
 #[cfg(target_endian = "little")]
@@ -29,8 +29,8 @@ pub use mptcp::{
 };
 pub use prefix::{InvalidPrefix, Prefix};
 pub use route::{
-    Address, Link, LinkStats, NextHop, OperationalState, QdiscStats, Route, RouteEntry, RouteKind,
-    RouteQuery, RouteSpec, RuleAction, RuleEntry, RuleSpec, Tbf, VethEnd,
+    InterfaceAddress, Link, LinkStats, NextHop, OperationalState, QdiscStats, RouteEntry,
+    RouteKind, RouteQuery, RouteSocket, RouteSpec, RuleAction, RuleEntry, RuleSpec, Tbf, VethEnd,
 };
-pub use socket::Received;
+pub use socket::EventBatch;
 pub use wire::Malformed;

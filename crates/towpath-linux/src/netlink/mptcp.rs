@@ -15,10 +15,10 @@ pub(crate) use events::tests::recorded as recorded_events;
 pub use events::{MptcpEvent, MptcpEventKind, MptcpEvents};
 use netlink_sys::protocols::NETLINK_GENERIC;
 
-use super::error::{Cause, NetlinkError};
+use super::error::{NetlinkError, NetlinkErrorKind};
 use super::prefix::family;
-use super::socket::Requests;
-use super::wire::{Attribute, Attributes, Malformed, Message, Payload, Reader};
+use super::socket::RequestSocket;
+use super::wire::{Attribute, Attributes, Malformed, Message, MessageBuilder, StructReader};
 
 /// Name and version of the generic netlink family.
 const FAMILY: &str = "mptcp_pm";
@@ -81,7 +81,7 @@ pub struct MptcpLimits {
 /// Changes need `CAP_NET_ADMIN` in the namespace; reading needs nothing.
 #[derive(Debug)]
 pub struct MptcpPm {
-    requests: Requests,
+    requests: RequestSocket,
     family: u16,
 }
 
@@ -149,42 +149,42 @@ impl MptcpPm {
     /// Opens a socket in the calling thread's network namespace, which it keeps.
     pub fn open() -> Result<Self, NetlinkError> {
         let action = "open the MPTCP path manager";
-        let mut requests = Requests::open(NETLINK_GENERIC, action)?;
+        let mut requests = RequestSocket::open(NETLINK_GENERIC, action)?;
         let family = resolve(&mut requests, action)?.id;
         Ok(Self { requests, family })
     }
 
     /// Adds an endpoint; connections that exist use it too.
     pub fn add_endpoint(&mut self, endpoint: &Endpoint) -> Result<(), NetlinkError> {
-        let payload = Payload::generic(ADD_ADDR, VERSION)
+        let payload = MessageBuilder::generic(ADD_ADDR, VERSION)
             .nest(ATTR_ADDR, |payload| endpoint.attributes(payload));
         self.change(&payload, format_args!("add {endpoint}"))
     }
 
     /// Deletes the endpoint numbered `id` and closes its subflows.
     pub fn delete_endpoint(&mut self, id: u8) -> Result<(), NetlinkError> {
-        let payload =
-            Payload::generic(DEL_ADDR, VERSION).nest(ATTR_ADDR, |payload| payload.u8(ADDR_ID, id));
+        let payload = MessageBuilder::generic(DEL_ADDR, VERSION)
+            .nest(ATTR_ADDR, |payload| payload.u8(ADDR_ID, id));
         self.change(&payload, format_args!("delete MPTCP endpoint {id}"))
     }
 
     /// Changes [`EndpointFlags::BACKUP`] and [`EndpointFlags::FULLMESH`] of the endpoint numbered
     /// `id`, also for its subflows that exist; the other flags stay as they are.
     pub fn set_endpoint_flags(&mut self, id: u8, flags: EndpointFlags) -> Result<(), NetlinkError> {
-        let payload = Payload::generic(SET_FLAGS, VERSION)
+        let payload = MessageBuilder::generic(SET_FLAGS, VERSION)
             .nest(ATTR_ADDR, |payload| payload.u8(ADDR_ID, id).u32(ADDR_FLAGS, flags.bits()));
         self.change(&payload, format_args!("set flags of MPTCP endpoint {id}"))
     }
 
     /// Deletes all endpoints.
     pub fn flush_endpoints(&mut self) -> Result<(), NetlinkError> {
-        let payload = Payload::generic(FLUSH_ADDRS, VERSION);
+        let payload = MessageBuilder::generic(FLUSH_ADDRS, VERSION);
         self.change(&payload, format_args!("delete all MPTCP endpoints"))
     }
 
     /// All endpoints.
     pub fn endpoints(&mut self) -> Result<Vec<Endpoint>, NetlinkError> {
-        let payload = Payload::generic(GET_ADDR, VERSION);
+        let payload = MessageBuilder::generic(GET_ADDR, VERSION);
         let action = format_args!("list MPTCP endpoints");
         self.requests
             .dump(self.family, &payload, action, |message| Endpoint::parse(message).map(Some))
@@ -193,7 +193,7 @@ impl MptcpPm {
     /// Sets the limits.
     pub fn set_limits(&mut self, limits: MptcpLimits) -> Result<(), NetlinkError> {
         let MptcpLimits { subflows, add_addr_accepted } = limits;
-        let payload = Payload::generic(SET_LIMITS, VERSION)
+        let payload = MessageBuilder::generic(SET_LIMITS, VERSION)
             .u32(ATTR_RCV_ADD_ADDRS, add_addr_accepted)
             .u32(ATTR_SUBFLOWS, subflows);
         let action = format_args!(
@@ -204,7 +204,7 @@ impl MptcpPm {
 
     /// The limits in force.
     pub fn limits(&mut self) -> Result<MptcpLimits, NetlinkError> {
-        let payload = Payload::generic(GET_LIMITS, VERSION);
+        let payload = MessageBuilder::generic(GET_LIMITS, VERSION);
         self.requests.get(
             self.family,
             &payload,
@@ -215,7 +215,7 @@ impl MptcpPm {
 
     fn change(
         &mut self,
-        payload: &Payload,
+        payload: &MessageBuilder,
         action: fmt::Arguments<'_>,
     ) -> Result<(), NetlinkError> {
         self.requests.change(self.family, 0, payload, action)
@@ -223,7 +223,7 @@ impl MptcpPm {
 }
 
 impl Endpoint {
-    fn attributes(&self, payload: Payload) -> Payload {
+    fn attributes(&self, payload: MessageBuilder) -> MessageBuilder {
         let Self { address, id, port, flags, link_index } = *self;
         payload
             .u16(ADDR_FAMILY, family(address).into())
@@ -289,31 +289,33 @@ impl MptcpLimits {
 
 /// Splits a generic netlink message into its command and attributes.
 fn command<'a>(message: &Message<'a>) -> Result<(u8, Attributes<'a>), Malformed> {
-    let mut reader = Reader::new(message.body, "genlmsghdr");
+    let mut reader = StructReader::new(message.body, "genlmsghdr");
     let [command, _version, _, _] = reader.take()?;
     Ok((command, Attributes::new(reader.rest())))
 }
 
 /// The numbers that the kernel gave to the family and to its group of events.
 #[derive(Debug, PartialEq, Eq)]
-struct Family {
+struct GenlFamily {
     id: u16,
     events: Option<u32>,
 }
 
 /// Asks for the family's numbers; they differ from one start of the system to the next.
-fn resolve(requests: &mut Requests, action: &str) -> Result<Family, NetlinkError> {
-    let payload = Payload::generic(libc::CTRL_CMD_GETFAMILY as u8, 1)
+fn resolve(requests: &mut RequestSocket, action: &str) -> Result<GenlFamily, NetlinkError> {
+    let payload = MessageBuilder::generic(libc::CTRL_CMD_GETFAMILY as u8, 1)
         .text(libc::CTRL_ATTR_FAMILY_NAME as u16, FAMILY);
     let kind = libc::GENL_ID_CTRL as u16;
-    let answer = requests.get(kind, &payload, format_args!("{action}"), Family::parse);
+    let answer = requests.get(kind, &payload, format_args!("{action}"), GenlFamily::parse);
     answer.map_err(|error| match error.errno() {
-        Some(libc::ENOENT) => NetlinkError::new(action, Cause::Unsupported("MPTCP path manager")),
+        Some(libc::ENOENT) => {
+            NetlinkError::new(action, NetlinkErrorKind::Unsupported("MPTCP path manager"))
+        }
         _ => error,
     })
 }
 
-impl Family {
+impl GenlFamily {
     fn parse(message: &Message<'_>) -> Result<Self, Malformed> {
         let (mut id, mut events) = (None, None);
         for attribute in command(message)?.1 {
@@ -355,9 +357,9 @@ mod tests {
     #[test]
     fn a_recorded_family_is_understood() {
         let recorded = include_str!("recorded/mptcp_family.hex");
-        let family = Family { id: 28, events: Some(9) };
-        assert_eq!(parse_all(recorded, Family::parse), [Ok(family)]);
-        never_panics(recorded, Family::parse);
+        let family = GenlFamily { id: 28, events: Some(9) };
+        assert_eq!(parse_all(recorded, GenlFamily::parse), [Ok(family)]);
+        never_panics(recorded, GenlFamily::parse);
     }
 
     #[test]

@@ -9,7 +9,7 @@ mod table;
 
 use std::fmt;
 
-pub use address::Address;
+pub use address::InterfaceAddress;
 pub use link::{Link, LinkStats, OperationalState, VethEnd};
 use netlink_sys::protocols::NETLINK_ROUTE;
 pub use qdisc::{QdiscStats, Tbf};
@@ -17,21 +17,21 @@ pub use rule::{RuleAction, RuleEntry, RuleSpec};
 pub use table::{NextHop, RouteEntry, RouteKind, RouteQuery, RouteSpec};
 
 use super::error::NetlinkError;
-use super::socket::Requests;
+use super::socket::RequestSocket;
 
 /// A conversation about the network configuration of one namespace.
 ///
 /// Links are named by their names, as people know them. Changes need `CAP_NET_ADMIN` in the
 /// namespace; reading needs nothing.
 #[derive(Debug)]
-pub struct Route {
-    requests: Requests,
+pub struct RouteSocket {
+    requests: RequestSocket,
 }
 
-impl Route {
+impl RouteSocket {
     /// Opens a socket in the calling thread's network namespace, which it keeps.
     pub fn open() -> Result<Self, NetlinkError> {
-        Ok(Self { requests: Requests::open(NETLINK_ROUTE, "open a route socket")? })
+        Ok(Self { requests: RequestSocket::open(NETLINK_ROUTE, "open a route socket")? })
     }
 
     /// The index of `link`; an error speaks of `action`, for which it is needed.

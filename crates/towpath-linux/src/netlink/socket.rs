@@ -6,27 +6,27 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
 use netlink_sys::{Socket, SocketAddr};
 
-use super::error::{Cause, NetlinkError};
-use super::wire::{Malformed, Message, Messages, Payload, Verdict};
+use super::error::{NetlinkError, NetlinkErrorKind};
+use super::wire::{Malformed, Message, MessageBuilder, Messages, NetlinkAck};
 
 /// The kernel never makes a datagram longer than this (`NLMSG_GOODSIZE` up to 32 KiB for dumps).
-const DATAGRAM: usize = 64 * 1024;
+const MAX_DATAGRAM_BYTES: usize = 64 * 1024;
 /// Receive buffer that event streams ask for, in bytes; the kernel may give less.
-const EVENT_BUFFER: i32 = 1024 * 1024;
+const EVENT_BUFFER_BYTES: i32 = 1024 * 1024;
 /// How often a table that changed while it was listed is listed again.
-const DUMP_ATTEMPTS: u32 = 8;
-/// Datagrams that one call of [`Events::drain`] reads, so that it returns even in a storm.
-const DRAIN_DATAGRAMS: usize = 256;
+const MAX_DUMP_ATTEMPTS: u32 = 8;
+/// Datagrams that one call of [`EventSocket::drain`] reads, so that it returns even in a storm.
+const MAX_DRAIN_DATAGRAMS: usize = 256;
 
 /// A socket for requests; each waits for the kernel's verdict.
 #[derive(Debug)]
-pub(crate) struct Requests {
+pub(crate) struct RequestSocket {
     socket: Socket,
     sequence: u32,
     buffer: Vec<u8>,
 }
 
-impl Requests {
+impl RequestSocket {
     /// Opens a socket of `protocol` in the calling thread's network namespace.
     pub(crate) fn open(protocol: isize, action: &str) -> Result<Self, NetlinkError> {
         let open = || -> io::Result<Socket> {
@@ -37,7 +37,7 @@ impl Requests {
             Ok(socket)
         };
         let socket = open().map_err(|error| NetlinkError::new(action, error))?;
-        Ok(Self { socket, sequence: 0, buffer: Vec::with_capacity(DATAGRAM) })
+        Ok(Self { socket, sequence: 0, buffer: Vec::with_capacity(MAX_DATAGRAM_BYTES) })
     }
 
     /// Sends a request of which only the verdict matters.
@@ -45,7 +45,7 @@ impl Requests {
         &mut self,
         kind: u16,
         flags: i32,
-        payload: &Payload,
+        payload: &MessageBuilder,
         action: fmt::Arguments<'_>,
     ) -> Result<(), NetlinkError> {
         let flags = flags | libc::NLM_F_ACK;
@@ -56,7 +56,7 @@ impl Requests {
     pub(crate) fn get<T>(
         &mut self,
         kind: u16,
-        payload: &Payload,
+        payload: &MessageBuilder,
         action: fmt::Arguments<'_>,
         parse: impl Fn(&Message<'_>) -> Result<T, Malformed>,
     ) -> Result<T, NetlinkError> {
@@ -74,11 +74,11 @@ impl Requests {
     pub(crate) fn dump<T>(
         &mut self,
         kind: u16,
-        payload: &Payload,
+        payload: &MessageBuilder,
         action: fmt::Arguments<'_>,
         parse: impl Fn(&Message<'_>) -> Result<Option<T>, Malformed>,
     ) -> Result<Vec<T>, NetlinkError> {
-        for _ in 0..DUMP_ATTEMPTS {
+        for _ in 0..MAX_DUMP_ATTEMPTS {
             let mut rows = Vec::new();
             let on_message = |message: &Message<'_>| {
                 rows.extend(parse(message)?);
@@ -86,11 +86,11 @@ impl Requests {
             };
             match self.exchange(kind, libc::NLM_F_DUMP, payload, on_message) {
                 Ok(()) => return Ok(rows),
-                Err(Cause::Unstable) => {}
+                Err(NetlinkErrorKind::Unstable) => {}
                 Err(cause) => return Err(NetlinkError::new(action, cause)),
             }
         }
-        Err(NetlinkError::new(action, Cause::Unstable))
+        Err(NetlinkError::new(action, NetlinkErrorKind::Unstable))
     }
 
     /// Sends one request and reads up to its verdict.
@@ -101,9 +101,9 @@ impl Requests {
         &mut self,
         kind: u16,
         flags: i32,
-        payload: &Payload,
+        payload: &MessageBuilder,
         mut on_message: impl FnMut(&Message<'_>) -> Result<(), Malformed>,
-    ) -> Result<(), Cause> {
+    ) -> Result<(), NetlinkErrorKind> {
         self.sequence = self.sequence.wrapping_add(1);
         let flags = (flags | libc::NLM_F_REQUEST) as u16;
         let request = payload.message(kind, flags, self.sequence);
@@ -119,14 +119,16 @@ impl Requests {
                 stable &= i32::from(message.flags) & libc::NLM_F_DUMP_INTR == 0;
                 match i32::from(message.kind) {
                     libc::NLMSG_ERROR | libc::NLMSG_DONE => {
-                        return match Verdict::parse(&message)? {
-                            Verdict { errno: 0, .. } if stable => outcome,
-                            Verdict { errno: 0, .. } => Err(Cause::Unstable),
+                        return match NetlinkAck::parse(&message)? {
+                            NetlinkAck { errno: 0, .. } if stable => outcome,
+                            NetlinkAck { errno: 0, .. } => Err(NetlinkErrorKind::Unstable),
                             refusal => Err(refusal.into()),
                         };
                     }
                     libc::NLMSG_NOOP => {}
-                    _ => outcome = outcome.and(on_message(&message).map_err(Cause::from)),
+                    _ => {
+                        outcome = outcome.and(on_message(&message).map_err(NetlinkErrorKind::from))
+                    }
                 }
             }
         }
@@ -135,12 +137,12 @@ impl Requests {
 
 /// A socket that is subscribed to multicast groups; reading never blocks.
 #[derive(Debug)]
-pub(crate) struct Events {
+pub(crate) struct EventSocket {
     socket: Socket,
     buffer: Vec<u8>,
 }
 
-impl Events {
+impl EventSocket {
     pub(crate) fn open(
         protocol: isize,
         groups: &[u32],
@@ -149,7 +151,7 @@ impl Events {
         let open = || -> io::Result<Socket> {
             let mut socket = Socket::new(protocol)?;
             socket.bind_auto()?;
-            socket.set_rx_buf_sz(EVENT_BUFFER)?;
+            socket.set_rx_buf_sz(EVENT_BUFFER_BYTES)?;
             socket.set_non_blocking(true)?;
             for &group in groups {
                 socket.add_membership(group)?;
@@ -157,7 +159,7 @@ impl Events {
             Ok(socket)
         };
         let socket = open().map_err(|error| NetlinkError::new(action, error))?;
-        Ok(Self { socket, buffer: Vec::with_capacity(DATAGRAM) })
+        Ok(Self { socket, buffer: Vec::with_capacity(MAX_DATAGRAM_BYTES) })
     }
 
     /// Reads everything that has arrived; `parse` leaves out what it gives no event for.
@@ -165,9 +167,9 @@ impl Events {
         &mut self,
         action: &str,
         parse: impl Fn(&Message<'_>) -> Result<Option<T>, Malformed>,
-    ) -> Result<Received<T>, NetlinkError> {
-        let mut received = Received { events: Vec::new(), lost: false };
-        for _ in 0..DRAIN_DATAGRAMS {
+    ) -> Result<EventBatch<T>, NetlinkError> {
+        let mut received = EventBatch { events: Vec::new(), lost: false };
+        for _ in 0..MAX_DRAIN_DATAGRAMS {
             match receive(&self.socket, &mut self.buffer) {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
@@ -190,7 +192,7 @@ impl Events {
 
 /// What one reading of an event stream gave.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Received<T> {
+pub struct EventBatch<T> {
     /// The events, in the kernel's order.
     pub events: Vec<T>,
     /// Whether the kernel dropped events, because they came faster than they were read: what was
@@ -198,13 +200,13 @@ pub struct Received<T> {
     pub lost: bool,
 }
 
-impl AsFd for Events {
+impl AsFd for EventSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 }
 
-impl AsRawFd for Events {
+impl AsRawFd for EventSocket {
     fn as_raw_fd(&self) -> RawFd {
         self.socket.as_raw_fd()
     }

@@ -8,9 +8,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use super::prefix::Prefix;
 
 /// Bytes of `struct nlmsghdr`.
-const MESSAGE_HEADER: usize = 16;
+const NLMSG_HEADER_BYTES: usize = 16;
 /// Bytes of `struct nlattr`.
-const ATTRIBUTE_HEADER: usize = 4;
+const NLATTR_HEADER_BYTES: usize = 4;
 /// Messages and attributes start at multiples of this.
 const ALIGNMENT: usize = 4;
 /// `NLA_F_NESTED`; with `NLA_F_NET_BYTEORDER` it takes the two upper bits of an attribute's type.
@@ -39,12 +39,12 @@ pub enum Malformed {
 
 /// Reads the fields of a fixed structure one after the other.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Reader<'a> {
+pub(crate) struct StructReader<'a> {
     bytes: &'a [u8],
     what: &'static str,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> StructReader<'a> {
     pub(crate) const fn new(bytes: &'a [u8], what: &'static str) -> Self {
         Self { bytes, what }
     }
@@ -91,9 +91,9 @@ impl<'a> Reader<'a> {
 
 /// The part of a message after its header, while it is built.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Payload(Vec<u8>);
+pub(crate) struct MessageBuilder(Vec<u8>);
 
-impl Payload {
+impl MessageBuilder {
     /// Starts with a fixed structure, such as `struct ifinfomsg`.
     pub(crate) fn new(structure: &[u8]) -> Self {
         Self::default().raw(structure)
@@ -113,9 +113,9 @@ impl Payload {
     /// Appends an attribute. A value over 65,531 bytes is cut: no attribute that the kernel takes
     /// is nearly as long, so that it refuses what is left as well.
     pub(crate) fn attribute(mut self, kind: u16, value: &[u8]) -> Self {
-        let most = usize::from(u16::MAX) - ATTRIBUTE_HEADER;
+        let most = usize::from(u16::MAX) - NLATTR_HEADER_BYTES;
         let value = value.get(..most).unwrap_or(value);
-        let length = (value.len() + ATTRIBUTE_HEADER) as u16;
+        let length = (value.len() + NLATTR_HEADER_BYTES) as u16;
         self.0.extend(length.to_ne_bytes());
         self.0.extend(kind.to_ne_bytes());
         self.0.extend_from_slice(value);
@@ -173,8 +173,8 @@ impl Payload {
 
     /// The whole message, ready to be sent.
     pub(crate) fn message(&self, kind: u16, flags: u16, sequence: u32) -> Vec<u8> {
-        let length = (self.0.len() + MESSAGE_HEADER) as u32;
-        let mut message = Vec::with_capacity(self.0.len() + MESSAGE_HEADER);
+        let length = (self.0.len() + NLMSG_HEADER_BYTES) as u32;
+        let mut message = Vec::with_capacity(self.0.len() + NLMSG_HEADER_BYTES);
         message.extend(length.to_ne_bytes());
         message.extend(kind.to_ne_bytes());
         message.extend(flags.to_ne_bytes());
@@ -209,12 +209,12 @@ impl<'a> Messages<'a> {
     }
 
     fn split(bytes: &'a [u8]) -> Result<(Message<'a>, &'a [u8]), Malformed> {
-        let mut reader = Reader::new(bytes, "message header");
+        let mut reader = StructReader::new(bytes, "message header");
         let length = reader.u32()? as usize;
         let (kind, flags, sequence) = (reader.u16()?, reader.u16()?, reader.u32()?);
         let _port = reader.u32()?;
         let short = Malformed::Short { what: "message", need: length, got: bytes.len() };
-        let body = bytes.get(MESSAGE_HEADER..length).ok_or(short)?;
+        let body = bytes.get(NLMSG_HEADER_BYTES..length).ok_or(short)?;
         let rest = bytes.get(length.next_multiple_of(ALIGNMENT)..).unwrap_or_default();
         Ok((Message { kind, flags, sequence, body }, rest))
     }
@@ -284,8 +284,8 @@ impl<'a> Attribute<'a> {
         Attributes::new(self.value)
     }
 
-    const fn reader(self) -> Reader<'a> {
-        Reader::new(self.value, "attribute")
+    const fn reader(self) -> StructReader<'a> {
+        StructReader::new(self.value, "attribute")
     }
 }
 
@@ -299,10 +299,10 @@ impl<'a> Attributes<'a> {
     }
 
     fn split(bytes: &'a [u8]) -> Result<(Attribute<'a>, &'a [u8]), Malformed> {
-        let mut reader = Reader::new(bytes, "attribute header");
+        let mut reader = StructReader::new(bytes, "attribute header");
         let (length, kind) = (usize::from(reader.u16()?), reader.u16()? & ATTRIBUTE_TYPE);
         let short = Malformed::Short { what: "attribute", need: length, got: bytes.len() };
-        let value = bytes.get(ATTRIBUTE_HEADER..length).ok_or(short)?;
+        let value = bytes.get(NLATTR_HEADER_BYTES..length).ok_or(short)?;
         let rest = bytes.get(length.next_multiple_of(ALIGNMENT)..).unwrap_or_default();
         Ok((Attribute { kind, value }, rest))
     }
@@ -313,7 +313,7 @@ impl<'a> Iterator for Attributes<'a> {
 
     fn next(&mut self) -> Option<Self::Item> {
         // Fewer bytes than a header are padding, as for the kernel's own `nla_ok`.
-        if self.0.len() < ATTRIBUTE_HEADER {
+        if self.0.len() < NLATTR_HEADER_BYTES {
             return None;
         }
         let split = Self::split(self.0);
@@ -324,18 +324,18 @@ impl<'a> Iterator for Attributes<'a> {
 
 /// What the kernel says at the end of a request: an acknowledgement if `errno` is zero.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Verdict {
+pub(crate) struct NetlinkAck {
     pub(crate) errno: i32,
     /// The text of the extended acknowledgement.
     pub(crate) extack: Option<String>,
 }
 
-impl Verdict {
+impl NetlinkAck {
     /// Reads `NLMSG_ERROR` (`struct nlmsgerr`) and, as its second form, `NLMSG_DONE`.
     pub(crate) fn parse(message: &Message<'_>) -> Result<Self, Malformed> {
         let is_error = i32::from(message.kind) == libc::NLMSG_ERROR;
         let has = |flag: i32| i32::from(message.flags) & flag != 0;
-        let mut reader = Reader::new(message.body, "verdict");
+        let mut reader = StructReader::new(message.body, "verdict");
         // Before Linux 2.6 NLMSG_DONE had no body at all.
         if !is_error && message.body.is_empty() {
             return Ok(Self { errno: 0, extack: None });
@@ -345,7 +345,7 @@ impl Verdict {
         if is_error {
             let request = reader.u32()? as usize;
             // Only a request that was sent back whole stands between the header and the extras.
-            let skip = if has(libc::NLM_F_CAPPED) { MESSAGE_HEADER } else { request };
+            let skip = if has(libc::NLM_F_CAPPED) { NLMSG_HEADER_BYTES } else { request };
             extras = extras.get(skip.next_multiple_of(ALIGNMENT)..).unwrap_or_default();
         }
         let mut extack = None;
@@ -408,7 +408,7 @@ pub(crate) mod tests {
 
     #[test]
     fn a_built_message_reads_back() {
-        let payload = Payload::generic(3, 1)
+        let payload = MessageBuilder::generic(3, 1)
             .text(2, "wifi")
             .u8(3, 7)
             .nest(4, |nest| nest.u32(1, 9).ip(2, Ipv4Addr::LOCALHOST.into()))
@@ -428,7 +428,8 @@ pub(crate) mod tests {
 
     #[test]
     fn a_value_too_large_for_an_attribute_is_clamped() {
-        let payload = Payload::default().text(3, &"x".repeat(70_000)).u8(4, 1).message(16, 0, 1);
+        let payload =
+            MessageBuilder::default().text(3, &"x".repeat(70_000)).u8(4, 1).message(16, 0, 1);
         let message = Messages::new(&payload).next().unwrap().unwrap();
         let attributes: Vec<_> = Attributes::new(message.body).map(Result::unwrap).collect();
         assert_eq!(attributes[0].value.len(), 65_531);
@@ -437,17 +438,19 @@ pub(crate) mod tests {
 
     #[test]
     fn an_acknowledgement_and_a_refusal_are_distinguished() {
-        let request = Payload::new(&[0; 16]).message(16, 5, 7);
-        let ack = Payload::new(&0_i32.to_ne_bytes()).raw(&request[..16]).message(2, 0x100, 7);
-        let parsed = Verdict::parse(&Messages::new(&ack).next().unwrap().unwrap());
-        assert_eq!(parsed, Ok(Verdict { errno: 0, extack: None }));
+        let request = MessageBuilder::new(&[0; 16]).message(16, 5, 7);
+        let ack =
+            MessageBuilder::new(&0_i32.to_ne_bytes()).raw(&request[..16]).message(2, 0x100, 7);
+        let parsed = NetlinkAck::parse(&Messages::new(&ack).next().unwrap().unwrap());
+        assert_eq!(parsed, Ok(NetlinkAck { errno: 0, extack: None }));
 
         // Once with the header alone (capped), once with the whole request.
         for (flags, echo) in [(0x300, &request[..16]), (0x200, &request[..])] {
-            let refusal = Payload::new(&(-17_i32).to_ne_bytes()).raw(echo).text(1, "no room");
+            let refusal =
+                MessageBuilder::new(&(-17_i32).to_ne_bytes()).raw(echo).text(1, "no room");
             let refusal = refusal.message(2, flags, 7);
-            let parsed = Verdict::parse(&Messages::new(&refusal).next().unwrap().unwrap());
-            assert_eq!(parsed, Ok(Verdict { errno: 17, extack: Some("no room".to_owned()) }));
+            let parsed = NetlinkAck::parse(&Messages::new(&refusal).next().unwrap().unwrap());
+            assert_eq!(parsed, Ok(NetlinkAck { errno: 17, extack: Some("no room".to_owned()) }));
         }
     }
 
@@ -455,7 +458,7 @@ pub(crate) mod tests {
     #[test]
     fn recorded_refusals_contain_the_kernels_message() {
         let recorded = include_str!("recorded/refusals.hex");
-        let refusals = parse_all(recorded, |message| Verdict::parse(message).unwrap());
+        let refusals = parse_all(recorded, |message| NetlinkAck::parse(message).unwrap());
         let refusals = refusals.into_iter().map(|verdict| (verdict.errno, verdict.extack.unwrap()));
         let expected = [
             (libc::EEXIST, "ipv4: Address already assigned"),
@@ -464,12 +467,12 @@ pub(crate) mod tests {
             (libc::EINVAL, "flags mustn't have both signal and fullmesh"),
         ];
         assert_eq!(refusals.collect::<Vec<_>>(), expected.map(|(e, text)| (e, text.to_owned())));
-        never_panics(recorded, Verdict::parse);
+        never_panics(recorded, NetlinkAck::parse);
     }
 
     #[test]
     fn lengths_that_lie_are_errors() {
-        let mut bytes = Payload::new(&[1, 2, 3, 4]).message(16, 0, 1);
+        let mut bytes = MessageBuilder::new(&[1, 2, 3, 4]).message(16, 0, 1);
         bytes[0] = 200;
         let short = Malformed::Short { what: "message", need: 200, got: 20 };
         assert_eq!(Messages::new(&bytes).collect::<Vec<_>>(), [Err(short)]);
@@ -483,7 +486,7 @@ pub(crate) mod tests {
         #[test]
         fn parsers_accept_arbitrary_bytes(bytes: Vec<u8>) {
             for message in Messages::new(&bytes).map_while(Result::ok) {
-                let _ = Verdict::parse(&message);
+                let _ = NetlinkAck::parse(&message);
             }
             for attribute in Attributes::new(&bytes).map_while(Result::ok) {
                 let _ = (attribute.ip(), attribute.u64(), attribute.text());
@@ -491,7 +494,7 @@ pub(crate) mod tests {
             }
             for (kind, flags) in [(2, 0x300), (2, 0x200), (3, 0x200)] {
                 let message = Message { kind, flags, sequence: 0, body: &bytes };
-                let _ = Verdict::parse(&message);
+                let _ = NetlinkAck::parse(&message);
             }
         }
     }

@@ -10,20 +10,20 @@ use towpath_mptcp::stack::{InterfaceId, Stack};
 
 use super::address::{address, prefix_bits};
 use super::links::{self, LinkDirections};
-use super::{Backend, HostSpace, Network, NetworkError, end_of};
+use super::{Backend, EmulatedNetwork, HostNamespace, NetworkError, end_of};
 use crate::clock::Clock;
-use crate::emulator::engine::{Emulator, Lane};
-use crate::emulator::frame::Segment;
-use crate::emulator::port::{MAC, Port, Wire};
-use crate::emulator::tap::Tap;
+use crate::emulator::engine::{EmulatedPath, Emulator};
+use crate::emulator::frame::GsoSegment;
+use crate::emulator::port::{EmulatorPort, MAC, VirtioFd};
+use crate::emulator::tap::TxTimestamps;
 use crate::namespace::Namespace;
 use crate::netlink::{
-    Endpoint, EndpointFlags, MptcpLimits, MptcpPm, NetlinkError, Prefix, Route, RouteSpec,
+    Endpoint, EndpointFlags, MptcpLimits, MptcpPm, NetlinkError, Prefix, RouteSocket, RouteSpec,
     RuleSpec, VethEnd,
 };
 use crate::sandbox::EmulatorThread;
-use crate::stack::{self, Device, plan};
-use crate::sys::ring::Ring;
+use crate::stack::{self, StackDevice, plan};
+use crate::sys::ring::PacketRing;
 use crate::{queue, sys};
 
 /// Packets that an interface may hold before the emulator reads them.
@@ -31,11 +31,11 @@ const TX_QUEUE_PACKETS: u32 = 5_000;
 /// First policy-routing table and rule priority.
 const FIRST_TABLE: u32 = 100;
 /// The kernel's maximum of additional subflows and accepted addresses.
-const MAX_LIMIT: u8 = 8;
+const MAX_MPTCP_LIMIT: u8 = 8;
 
 /// How an interface's carrier is switched.
 #[derive(Debug)]
-pub(crate) enum Carrier {
+pub(crate) enum CarrierControl {
     /// By the TUN descriptor.
     Tun(OwnedFd),
     /// By the emulator's end of the veth pair.
@@ -51,7 +51,7 @@ pub(crate) fn build(
     clock: Clock,
     seed: u64,
     wanted: Option<Backend>,
-) -> Result<Network, NetworkError> {
+) -> Result<EmulatedNetwork, NetworkError> {
     let mut warnings = Vec::new();
     let mut hosts = scenario
         .hosts
@@ -59,14 +59,14 @@ pub(crate) fn build(
         .map(|host| create_host(scenario, host))
         .collect::<Result<Vec<_>, _>>()?;
     let backend = choose_backend(wanted, &hosts)?;
-    let mut middle = Route::open().map_err(NetworkError::kernel("emulator"))?;
+    let mut middle = RouteSocket::open().map_err(NetworkError::kernel("emulator"))?;
     let mut lanes = Vec::new();
     let mut carriers = Vec::new();
-    let mut devices: Vec<Devices> = hosts.iter().map(|_| Devices::new()).collect();
+    let mut devices: Vec<StackDevices> = hosts.iter().map(|_| StackDevices::new()).collect();
     for (index, path) in scenario.paths.iter().enumerate() {
         let [first, second] = path.between.map(|host| hosts.get(host));
         let (Some(first), Some(second)) = (first, second) else { continue };
-        let mut make = |host: &HostSpace, end: usize| {
+        let mut make = |host: &HostNamespace, end: usize| {
             let number = path.between.get(end).copied().unwrap_or_default();
             if let Some(own) = devices.get_mut(number).filter(|_| plan::is_own(scenario, number)) {
                 return stack_port(own, index);
@@ -79,10 +79,10 @@ pub(crate) fn build(
         carriers.push([near_carrier, far_carrier]);
         lanes.push([near, far]);
     }
-    let families = Network::families(scenario);
+    let families = EmulatedNetwork::families(scenario);
     for (index, (host, devices)) in hosts.iter_mut().zip(devices).enumerate() {
         if plan::is_own(scenario, index) {
-            warnings.extend(plan::not_obeyed(scenario, index));
+            warnings.extend(plan::ignored_settings(scenario, index));
             let started = start_stack(scenario, index, clock, seed, &families, devices);
             let started = started.map_err(NetworkError::system("start a host's stack"))?;
             host.stack = Some(Arc::new(started));
@@ -93,7 +93,7 @@ pub(crate) fn build(
     let at_host = shape_at_hosts(scenario, &hosts, &mut warnings);
     let (emulator, links) = start_emulator(thread, scenario, clock, seed, lanes, at_host.clone())
         .map_err(NetworkError::system("start the emulator"))?;
-    Ok(Network {
+    Ok(EmulatedNetwork {
         scenario: Arc::clone(scenario),
         clock,
         seed,
@@ -108,7 +108,7 @@ pub(crate) fn build(
     })
 }
 
-fn create_host(scenario: &Scenario, host: &Host) -> Result<HostSpace, NetworkError> {
+fn create_host(scenario: &Scenario, host: &Host) -> Result<HostNamespace, NetworkError> {
     empty_host(&host.name, || {
         settings(host)?;
         // For programs that do not ask for one. Refused when an administrator restricts it; our own
@@ -123,17 +123,17 @@ fn create_host(scenario: &Scenario, host: &Host) -> Result<HostSpace, NetworkErr
 pub(crate) fn empty_host(
     name: &str,
     settings: impl FnOnce() -> Result<(), NetworkError> + Send,
-) -> Result<HostSpace, NetworkError> {
+) -> Result<HostNamespace, NetworkError> {
     let system = |action: &str| NetworkError::system(format!("{action} host `{name}`"));
     let namespace = Namespace::create().map_err(system("create a network namespace for"))?;
     let route = namespace.run(|| {
         settings()?;
-        let mut route = Route::open().map_err(NetworkError::kernel(name))?;
+        let mut route = RouteSocket::open().map_err(NetworkError::kernel(name))?;
         route.set_up("lo").map_err(NetworkError::kernel(name))?;
         Ok(route)
     });
     let route = route.map_err(system("enter"))??;
-    Ok(HostSpace {
+    Ok(HostNamespace {
         name: name.to_owned(),
         namespace,
         route: Mutex::new(route),
@@ -143,15 +143,18 @@ pub(crate) fn empty_host(
 }
 
 /// A host's ports as its own stack sees them.
-type Devices = Vec<(InterfaceId, Device)>;
+type StackDevices = Vec<(InterfaceId, StackDevice)>;
 
 /// A port that leads to a host's own stack.
-fn stack_port(devices: &mut Devices, path: usize) -> Result<(Port, Carrier), NetworkError> {
+fn stack_port(
+    devices: &mut StackDevices,
+    path: usize,
+) -> Result<(EmulatorPort, CarrierControl), NetworkError> {
     let queues = || Ok((queue::queue()?, queue::queue()?));
     let ((to_stack, from_emulator), (to_emulator, from_stack)) =
         queues().map_err(NetworkError::system("make a queue"))?;
-    devices.push((plan::interface(path), Device::emulator(from_emulator, to_emulator)));
-    Ok((Port::Stack { inbox: from_stack, outbox: to_stack }, Carrier::Stack))
+    devices.push((plan::interface(path), StackDevice::emulator(from_emulator, to_emulator)));
+    Ok((EmulatorPort::Stack { inbox: from_stack, outbox: to_stack }, CarrierControl::Stack))
 }
 
 fn start_stack(
@@ -160,8 +163,8 @@ fn start_stack(
     clock: Clock,
     seed: u64,
     families: &[Family],
-    devices: Devices,
-) -> io::Result<stack::Host> {
+    devices: StackDevices,
+) -> io::Result<stack::StackHandle> {
     let name = scenario.hosts.get(index).map_or("", |host| host.name.as_str());
     let mut own = Stack::new(towpath_mptcp::stack::StackConfig {
         seed: towpath_net::stream_seed(seed, &format!("host/{name}"), "stack"),
@@ -177,7 +180,7 @@ fn start_stack(
     for address in plan::addresses(scenario, index, families) {
         own.set_address(clock.now(), address);
     }
-    stack::Host::start(name, clock, own, devices)
+    stack::StackHandle::start(name, clock, own, devices)
 }
 
 /// Writes what every host needs, whatever the machine has; runs inside its namespace, before it has
@@ -226,7 +229,7 @@ pub(crate) fn write_setting(name: &str, value: &str) -> Result<(), NetworkError>
 
 pub(crate) fn choose_backend(
     wanted: Option<Backend>,
-    hosts: &[HostSpace],
+    hosts: &[HostNamespace],
 ) -> Result<Backend, NetworkError> {
     let Some(host) = hosts.first() else { return Ok(Backend::Packet) };
     if wanted == Some(Backend::Packet) {
@@ -246,11 +249,11 @@ pub(crate) fn choose_backend(
 /// it has there, if it needs one.
 pub(crate) fn interface(
     backend: Backend,
-    middle: &mut Route,
-    host: &HostSpace,
+    middle: &mut RouteSocket,
+    host: &HostNamespace,
     (name, mtu_bytes): (&str, u32),
     inner: &str,
-) -> Result<(Port, Carrier), NetworkError> {
+) -> Result<(EmulatorPort, CarrierControl), NetworkError> {
     let system = || NetworkError::system(format!("make interface `{name}` on `{}`", host.name));
     let kernel = NetworkError::kernel(&host.name);
     match backend {
@@ -263,9 +266,10 @@ pub(crate) fn interface(
             route.set_tx_queue_len(name, TX_QUEUE_PACKETS).map_err(&kernel)?;
             // Where it is refused, packets count from when they are read.
             let number = route.link(name).map_err(&kernel)?.index;
-            let ring = host.namespace.run(|| Ring::open(number)).and_then(|ring| ring).ok();
-            let port = Port::Kernel { wire: Wire::Tun(fd), tap: ring.map(Tap::new) };
-            Ok((port, Carrier::Tun(carrier)))
+            let ring = host.namespace.run(|| PacketRing::open(number)).and_then(|ring| ring).ok();
+            let port =
+                EmulatorPort::Kernel { wire: VirtioFd::Tun(fd), tap: ring.map(TxTimestamps::new) };
+            Ok((port, CarrierControl::Tun(carrier)))
         }
         Backend::Packet => {
             let side = |name, namespace| VethEnd {
@@ -282,8 +286,8 @@ pub(crate) fn interface(
             middle.set_up(inner).map_err(&kernel)?;
             let number = middle.link(inner).map_err(&kernel)?.index;
             let fd = sys::open_packet_socket(number).map_err(system())?;
-            let port = Port::Kernel { wire: Wire::Packet(fd), tap: None };
-            Ok((port, Carrier::Veth(inner.to_owned())))
+            let port = EmulatorPort::Kernel { wire: VirtioFd::Packet(fd), tap: None };
+            Ok((port, CarrierControl::Veth(inner.to_owned())))
         }
     }
 }
@@ -291,7 +295,7 @@ pub(crate) fn interface(
 fn configure_host(
     scenario: &Scenario,
     index: usize,
-    host: &HostSpace,
+    host: &HostNamespace,
     families: &[Family],
 ) -> Result<(), NetworkError> {
     for (number, path) in scenario.paths.iter().enumerate() {
@@ -311,7 +315,7 @@ fn configure_host(
 
 /// Brings an interface up with its addresses, and (on a path's first host) routes by source.
 pub(super) fn configure_interface(
-    route: &mut Route,
+    route: &mut RouteSocket,
     path: &Path,
     number: usize,
     end: usize,
@@ -333,7 +337,7 @@ pub(super) fn configure_interface(
 }
 
 fn route_by_source(
-    route: &mut Route,
+    route: &mut RouteSocket,
     path: &Path,
     number: usize,
     own: std::net::IpAddr,
@@ -350,7 +354,7 @@ fn route_by_source(
 
 /// The default route of a path's table; it vanishes whenever the interface goes down.
 pub(super) fn add_default_route(
-    route: &mut Route,
+    route: &mut RouteSocket,
     path: &Path,
     number: usize,
     v4: bool,
@@ -377,14 +381,14 @@ pub(super) fn prefix(address: std::net::IpAddr, bits: u8) -> Prefix {
 fn configure_mptcp(
     scenario: &Scenario,
     index: usize,
-    host: &HostSpace,
+    host: &HostNamespace,
     families: &[Family],
 ) -> Result<(), NetlinkError> {
     let mut mptcp = MptcpPm::open()?;
     let config = scenario.hosts.get(index).map(|host| host.mptcp.clone()).unwrap_or_default();
     mptcp.set_limits(MptcpLimits {
-        subflows: u32::from(config.subflows.unwrap_or(MAX_LIMIT)),
-        add_addr_accepted: u32::from(config.add_addr_accepted.unwrap_or(MAX_LIMIT)),
+        subflows: u32::from(config.subflows.unwrap_or(MAX_MPTCP_LIMIT)),
+        add_addr_accepted: u32::from(config.add_addr_accepted.unwrap_or(MAX_MPTCP_LIMIT)),
     })?;
     for endpoint in super::timeline::endpoints(scenario, index) {
         let Some(path) = scenario.paths.get(endpoint.path) else { continue };
@@ -420,7 +424,7 @@ pub(super) fn flags(endpoint: towpath_measure::scenario::Endpoint) -> EndpointFl
 /// only there does a full queue push back on the sockets.
 fn shape_at_hosts(
     scenario: &Scenario,
-    hosts: &[HostSpace],
+    hosts: &[HostNamespace],
     warnings: &mut Vec<String>,
 ) -> Vec<[bool; 2]> {
     let mut shaped = Vec::new();
@@ -459,17 +463,17 @@ fn start_emulator(
     scenario: &Arc<Scenario>,
     clock: Clock,
     seed: u64,
-    ports: Vec<[Port; 2]>,
+    ports: Vec<[EmulatorPort; 2]>,
     at_host: Vec<[bool; 2]>,
 ) -> io::Result<(Emulator, LinkDirections)> {
     // Frames belong to one thread, so the topology is made there; its numbers are the same here.
     let (_, directions) =
-        links::topology::<Segment>(scenario, seed, &at_host).map_err(io::Error::other)?;
+        links::topology::<GsoSegment>(scenario, seed, &at_host).map_err(io::Error::other)?;
     let lanes = ports
         .into_iter()
         .zip(&directions.routes)
         .enumerate()
-        .map(|(index, (ports, routes))| Lane {
+        .map(|(index, (ports, routes))| EmulatedPath {
             ports,
             routes: *routes,
             split: links::split(index, scenario),

@@ -4,17 +4,20 @@ use towpath_measure::account::AccountedLink;
 use towpath_measure::scenario::DataDirection;
 use towpath_net::topology::{DirectionId, RouteId};
 
-use super::Network;
+use super::EmulatedNetwork;
 
 /// Place in a pair of up and down.
-fn side(direction: DataDirection) -> usize {
+fn direction_index(direction: DataDirection) -> usize {
     usize::from(direction == DataDirection::Down)
 }
 
-impl Network {
+impl EmulatedNetwork {
     /// The direction whose server counts, and the routes through it.
-    pub(crate) fn counted(&self, link: &AccountedLink) -> Option<(DirectionId, Vec<RouteId>)> {
-        let side = side(link.direction);
+    pub(crate) fn accounted_routes(
+        &self,
+        link: &AccountedLink,
+    ) -> Option<(DirectionId, Vec<RouteId>)> {
+        let side = direction_index(link.direction);
         let pair = match (link.bottleneck, link.paths.as_slice()) {
             (Some(index), _) => self.links.bottlenecks.get(index)?,
             (None, [path, ..]) => self.links.paths.get(*path)?,
@@ -33,7 +36,7 @@ impl Network {
             (None, [path, ..]) => self.scenario.paths.get(*path).map(|one| [&one.up, &one.down]),
             (None, []) => None,
         };
-        let config = pair.and_then(|pair| pair.get(side(link.direction)).copied());
+        let config = pair.and_then(|pair| pair.get(direction_index(link.direction)).copied());
         config.map_or(0, |config| config.overhead_bytes)
     }
 
@@ -43,7 +46,7 @@ impl Network {
         path: usize,
         direction: DataDirection,
     ) -> impl Iterator<Item = DirectionId> + '_ {
-        let side = side(direction);
+        let side = direction_index(direction);
         let through = self.scenario.paths.get(path).map_or(&[][..], |path| &path.through);
         let shared = through.iter().filter_map(|index| self.links.bottlenecks.get(*index));
         let own = self.links.paths.get(path).into_iter();

@@ -21,7 +21,7 @@ use towpath_measure::scenario::{Family, Scenario};
 use crate::clock::Clock;
 use crate::emulator::engine::Emulator;
 use crate::namespace::Namespace;
-use crate::netlink::{NetlinkError, Route};
+use crate::netlink::{NetlinkError, RouteSocket};
 use crate::{quic, stack};
 
 pub(crate) use build::build;
@@ -80,32 +80,32 @@ impl NetworkError {
 
 /// One host.
 #[derive(Debug)]
-pub(crate) struct HostSpace {
+pub(crate) struct HostNamespace {
     pub(crate) name: String,
     pub(crate) namespace: Namespace,
     /// Opened in the namespace, usable from any thread.
-    route: Mutex<Route>,
+    route: Mutex<RouteSocket>,
     /// The host's own stack, if it has one: then its namespace stays empty.
-    pub(crate) stack: Option<Arc<stack::Host>>,
+    pub(crate) stack: Option<Arc<stack::StackHandle>>,
     /// The host's QUIC, in a run whose flows speak it.
-    pub(crate) quic: Option<Arc<quic::Host>>,
+    pub(crate) quic: Option<Arc<quic::QuicHandle>>,
 }
 
-impl HostSpace {
+impl HostNamespace {
     /// The host's route socket.
-    pub(crate) fn route(&self) -> MutexGuard<'_, Route> {
+    pub(crate) fn route(&self) -> MutexGuard<'_, RouteSocket> {
         self.route.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A scenario's network, up and running.
 #[derive(Debug)]
-pub(crate) struct Network {
+pub(crate) struct EmulatedNetwork {
     pub(crate) scenario: Arc<Scenario>,
     pub(crate) clock: Clock,
     /// Of all that is random in it.
     pub(crate) seed: u64,
-    pub(crate) hosts: Vec<HostSpace>,
+    pub(crate) hosts: Vec<HostNamespace>,
     pub(crate) emulator: Emulator,
     pub(crate) backend: Backend,
     /// What could not be had, for people.
@@ -114,12 +114,12 @@ pub(crate) struct Network {
     links: links::LinkDirections,
     /// For each path and end, how often the address has changed.
     generations: Mutex<Vec<[u8; 2]>>,
-    carriers: Vec<[build::Carrier; 2]>,
+    carriers: Vec<[build::CarrierControl; 2]>,
     /// For each path, whether its up and down directions are shaped by the sending host's kernel.
     at_host: Vec<[bool; 2]>,
 }
 
-impl Network {
+impl EmulatedNetwork {
     /// The path of a subflow between two addresses: the one of its first host's address.
     pub(crate) fn path_of(one: IpAddr, other: IpAddr) -> Option<usize> {
         address::path_of(one, other)

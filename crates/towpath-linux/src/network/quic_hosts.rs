@@ -6,8 +6,8 @@ use towpath_measure::network::endpoints;
 use towpath_measure::scenario::{Scenario, StackKind, Transport};
 use towpath_net::stream_seed;
 
-use super::{Network, NetworkError};
-use crate::quic::{Host, HostConfig, Interfaces, Usage};
+use super::{EmulatedNetwork, NetworkError};
+use crate::quic::{HostConfig, InterfacePolicy, InterfaceUse, QuicHandle};
 use crate::stack::plan;
 use crate::traffic::is_quic;
 
@@ -27,9 +27,9 @@ pub(crate) fn for_transport(scenario: &Arc<Scenario>, transport: Transport) -> A
     Arc::new(scenario)
 }
 
-impl Network {
+impl EmulatedNetwork {
     /// Starts the QUIC of all hosts with a kernel, if a flow speaks it.
-    pub(crate) fn speak_quic(
+    pub(crate) fn start_quic(
         &mut self,
         transport: Transport,
         seed: u64,
@@ -50,18 +50,21 @@ impl Network {
                 interfaces: interfaces(&self.scenario, index),
             };
             let system = NetworkError::system(format!("start QUIC on host `{}`", space.name));
-            space.quic = Some(Arc::new(Host::start(config).map_err(system)?));
+            space.quic = Some(Arc::new(QuicHandle::start(config).map_err(system)?));
         }
         Ok(())
     }
 }
 
 /// What the scenario's endpoints say of a host's interfaces, which have the names of their paths.
-fn interfaces(scenario: &Scenario, host: usize) -> Interfaces {
+fn interfaces(scenario: &Scenario, host: usize) -> InterfacePolicy {
     let named = endpoints(scenario, host).into_iter().filter_map(|endpoint| {
         let path = scenario.paths.get(endpoint.path)?;
-        let usage = Usage { subflow: endpoint.subflow, backup: endpoint.backup };
+        let usage = InterfaceUse { subflow: endpoint.subflow, backup: endpoint.backup };
         Some((path.name.clone(), usage))
     });
-    Interfaces { named: named.collect(), others: Usage { subflow: false, backup: false } }
+    InterfacePolicy {
+        named: named.collect(),
+        others: InterfaceUse { subflow: false, backup: false },
+    }
 }

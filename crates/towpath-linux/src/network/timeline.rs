@@ -12,11 +12,11 @@ use towpath_net::topology::DirectionId;
 use towpath_net::{Instant, Rate};
 
 use super::address::{address, prefix_bits};
-use super::build::{Carrier, add_default_route, configure_interface, flags, prefix};
+use super::build::{CarrierControl, add_default_route, configure_interface, flags, prefix};
 use super::links::host_shaper;
-use super::{Network, NetworkError};
-use crate::emulator::engine::{Command, LinkChange};
-use crate::netlink::{MptcpPm, NetlinkError, Route};
+use super::{EmulatedNetwork, NetworkError};
+use crate::emulator::engine::{EngineCommand, LinkChange};
+use crate::netlink::{MptcpPm, NetlinkError, RouteSocket};
 use crate::stack::{self, plan};
 use crate::sys;
 
@@ -26,11 +26,11 @@ pub(crate) use towpath_measure::network::endpoints;
 /// (which the kernel would choose), the peer takes the late REMOVE_ADDR for the new address and
 /// closes the new subflow (seen with Linux 6.18).
 fn next_id(old: u8) -> u8 {
-    const STEP: u8 = 32;
-    old.checked_add(STEP).unwrap_or(old % STEP + 1)
+    const ID_STEP: u8 = 32;
+    old.checked_add(ID_STEP).unwrap_or(old % ID_STEP + 1)
 }
 
-impl Network {
+impl EmulatedNetwork {
     /// Hands the emulator all changes of links, with times counted from `zero`.
     pub(crate) fn schedule_link_changes(&self, zero: Instant) {
         let mut changes = Vec::new();
@@ -39,7 +39,7 @@ impl Network {
             changes
                 .extend(self.link_changes(event).into_iter().map(|(id, change)| (at, id, change)));
         }
-        self.emulator.tell(Command::Schedule(changes));
+        self.emulator.send(EngineCommand::Schedule(changes));
     }
 
     fn link_changes(&self, event: &TimelineEvent) -> Vec<(DirectionId, LinkChange)> {
@@ -117,7 +117,7 @@ impl Network {
     }
 
     /// Tells a host's own stack, if it has one, that the path's interface is up or down.
-    fn tell_stack(&self, host: usize, path: usize, up: bool) -> Result<bool, NetworkError> {
+    fn notify_stack(&self, host: usize, path: usize, up: bool) -> Result<bool, NetworkError> {
         let Some(stack) = self.hosts.get(host).and_then(|host| host.stack.as_ref()) else {
             return Ok(false);
         };
@@ -130,13 +130,13 @@ impl Network {
         let hosts = self.scenario.paths.get(path).map(|path| path.between).unwrap_or_default();
         for (carrier, host) in self.carriers.get(path).into_iter().flatten().zip(hosts) {
             match carrier {
-                Carrier::Stack => {
-                    self.tell_stack(host, path, on)?;
+                CarrierControl::Stack => {
+                    self.notify_stack(host, path, on)?;
                 }
-                Carrier::Tun(fd) => sys::set_tun_carrier(fd.as_fd(), on)
+                CarrierControl::Tun(fd) => sys::set_tun_carrier(fd.as_fd(), on)
                     .map_err(NetworkError::system("switch the carrier"))?,
-                Carrier::Veth(name) => {
-                    let set = Route::open().and_then(|mut middle| {
+                CarrierControl::Veth(name) => {
+                    let set = RouteSocket::open().and_then(|mut middle| {
                         if on { middle.set_up(name) } else { middle.set_down(name) }
                     });
                     set.map_err(NetworkError::kernel("emulator"))?;
@@ -147,7 +147,7 @@ impl Network {
     }
 
     fn switch_off(&self, path: usize, host: usize) -> Result<(), NetworkError> {
-        if self.tell_stack(host, path, false)? {
+        if self.notify_stack(host, path, false)? {
             return Ok(());
         }
         let (Some(space), Some(path)) = (self.hosts.get(host), self.scenario.paths.get(path))
@@ -163,7 +163,7 @@ impl Network {
         let Some(path) = self.scenario.paths.get(index) else { return Ok(()) };
         for (end, host) in path.between.iter().enumerate() {
             let Some(space) = self.hosts.get(*host) else { continue };
-            if self.tell_stack(*host, index, true)? {
+            if self.notify_stack(*host, index, true)? {
                 continue;
             }
             let mut route = space.route();
@@ -219,7 +219,7 @@ impl Network {
 
     fn move_address(
         &self,
-        stack: &stack::Host,
+        stack: &stack::StackHandle,
         host: usize,
         (path, end): (usize, usize),
         (old, new): (u8, u8),

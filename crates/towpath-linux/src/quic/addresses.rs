@@ -10,14 +10,14 @@ use std::os::fd::{AsFd, BorrowedFd};
 use towpath_net::Instant;
 use towpath_quic::{LocalAddress, QuicStack};
 
-use crate::netlink::{Address, Link, LinkEvents, NetlinkError, Route};
+use crate::netlink::{InterfaceAddress, Link, LinkEvents, NetlinkError, RouteSocket};
 
 /// `linux/if_addr.h`: nobody may use it yet, or ever.
-const UNUSABLE: u32 = libc::IFA_F_TENTATIVE | libc::IFA_F_DADFAILED;
+const UNUSABLE_FLAGS: u32 = libc::IFA_F_TENTATIVE | libc::IFA_F_DADFAILED;
 
 /// What an interface may be used for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Usage {
+pub struct InterfaceUse {
     /// Open paths from it, beside the one on which a connection begins.
     pub subflow: bool,
     /// Its paths are backups.
@@ -26,50 +26,50 @@ pub struct Usage {
 
 /// What a host's interfaces may be used for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Interfaces {
+pub struct InterfacePolicy {
     /// By name.
-    pub named: BTreeMap<String, Usage>,
+    pub named: BTreeMap<String, InterfaceUse>,
     /// All others.
-    pub others: Usage,
+    pub others: InterfaceUse,
 }
 
-impl Interfaces {
+impl InterfacePolicy {
     /// All of them, for everything.
     pub fn all() -> Self {
-        Self { named: BTreeMap::new(), others: Usage { subflow: true, backup: false } }
+        Self { named: BTreeMap::new(), others: InterfaceUse { subflow: true, backup: false } }
     }
 
-    fn usage(&self, name: &str) -> Usage {
+    fn usage(&self, name: &str) -> InterfaceUse {
         self.named.get(name).copied().unwrap_or(self.others)
     }
 }
 
 /// Follows the addresses of one namespace.
 #[derive(Debug)]
-pub(super) struct Addresses {
-    interfaces: Interfaces,
+pub(super) struct AddressTracker {
+    interfaces: InterfacePolicy,
     events: LinkEvents,
-    route: Route,
+    route: RouteSocket,
     /// What the host was told.
-    told: BTreeMap<IpAddr, LocalAddress>,
+    known: BTreeMap<IpAddr, LocalAddress>,
     /// The address from which an interface's paths of one family begin.
     chosen: BTreeMap<(u32, bool), IpAddr>,
     /// All interfaces, by number.
     links: BTreeSet<u32>,
 }
 
-impl AsFd for Addresses {
+impl AsFd for AddressTracker {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.events.as_fd()
     }
 }
 
-impl Addresses {
+impl AddressTracker {
     /// Subscribes in the calling thread's network namespace.
-    pub(super) fn open(interfaces: Interfaces) -> Result<Self, NetlinkError> {
-        let (events, route) = (LinkEvents::open()?, Route::open()?);
+    pub(super) fn open(interfaces: InterfacePolicy) -> Result<Self, NetlinkError> {
+        let (events, route) = (LinkEvents::open()?, RouteSocket::open()?);
         let (told, chosen, links) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
-        Ok(Self { interfaces, events, route, told, chosen, links })
+        Ok(Self { interfaces, events, route, known: told, chosen, links })
     }
 
     /// Tells the host what is new; returns whether anything was.
@@ -82,15 +82,15 @@ impl Addresses {
         let _ = self.events.drain()?;
         let (links, addresses) = (self.route.links()?, self.route.addresses()?);
         let current = self.understand(&links, &addresses);
-        let changed = current != self.told;
+        let changed = current != self.known;
         // New ones first: who loses the last path has another one to go to.
-        for own in current.values().filter(|own| self.told.get(&own.address) != Some(own)) {
+        for own in current.values().filter(|own| self.known.get(&own.address) != Some(own)) {
             host.set_address(now, *own);
         }
-        for gone in self.told.keys().filter(|address| !current.contains_key(address)) {
+        for gone in self.known.keys().filter(|address| !current.contains_key(address)) {
             host.remove_address(now, *gone);
         }
-        self.told = current;
+        self.known = current;
         self.links = links.iter().map(|link| link.index).collect();
         Ok(changed)
     }
@@ -98,12 +98,12 @@ impl Addresses {
     fn understand(
         &mut self,
         links: &[Link],
-        addresses: &[Address],
+        addresses: &[InterfaceAddress],
     ) -> BTreeMap<IpAddr, LocalAddress> {
-        let usable = |address: &&Address| {
-            address.flags & UNUSABLE == 0 && !needs_scope(address.local.address())
+        let usable = |address: &&InterfaceAddress| {
+            address.flags & UNUSABLE_FLAGS == 0 && !needs_scope(address.local.address())
         };
-        let all: Vec<&Address> = addresses.iter().filter(usable).collect();
+        let all: Vec<&InterfaceAddress> = addresses.iter().filter(usable).collect();
         self.choose(&all);
         let mut current = BTreeMap::new();
         for link in links {
@@ -127,8 +127,8 @@ impl Addresses {
 
     /// One address of each interface and family: several paths over the same link help nobody. A
     /// choice stays as long as it is good, though temporary addresses (RFC 8981) come and go.
-    fn choose(&mut self, all: &[&Address]) {
-        let fresh = |own: &Address| own.flags & libc::IFA_F_DEPRECATED == 0;
+    fn choose(&mut self, all: &[&InterfaceAddress]) {
+        let fresh = |own: &InterfaceAddress| own.flags & libc::IFA_F_DEPRECATED == 0;
         let holds = |interface: u32, address: IpAddr| {
             all.iter().any(|own| {
                 own.link_index == interface && own.local.address() == address && fresh(own)
@@ -143,7 +143,7 @@ impl Addresses {
 
     /// The interface of one of the host's addresses.
     pub(super) fn interface_of(&self, address: IpAddr) -> Option<u32> {
-        self.told.get(&address).map(|own| own.interface)
+        self.known.get(&address).map(|own| own.interface)
     }
 
     /// Whether there is such an interface.
@@ -153,7 +153,7 @@ impl Addresses {
 
     /// Interfaces with addresses of a family, without the one that leads to the host itself.
     pub(super) fn interfaces(&self, v4: bool) -> Vec<(u32, IpAddr)> {
-        let outside = self.told.values().filter(|own| !own.address.is_loopback());
+        let outside = self.known.values().filter(|own| !own.address.is_loopback());
         let fits = outside.filter(|own| own.address.is_ipv4() == v4);
         let mut all: Vec<(u32, IpAddr)> = fits.map(|own| (own.interface, own.address)).collect();
         all.sort_unstable();
@@ -192,29 +192,29 @@ mod tests {
         }
     }
 
-    fn address(link_index: u32, text: &str, flags: u32) -> Address {
+    fn address(link_index: u32, text: &str, flags: u32) -> InterfaceAddress {
         let local = Prefix::host(text.parse().unwrap());
-        Address { link_index, local, peer: None, flags, scope: 0 }
+        InterfaceAddress { link_index, local, peer: None, flags, scope: 0 }
     }
 
     const UP: i32 = libc::IFF_UP | libc::IFF_RUNNING;
 
-    fn told(
-        addresses: &mut Addresses,
+    fn reported_changes(
+        addresses: &mut AddressTracker,
         links: &[Link],
-        all: &[Address],
+        all: &[InterfaceAddress],
     ) -> Vec<(String, bool, bool)> {
         let current = addresses.understand(links, all);
         current.values().map(|own| (own.address.to_string(), own.up, own.subflow)).collect()
     }
 
-    fn with(interfaces: Interfaces) -> Addresses {
-        Addresses::open(interfaces).unwrap()
+    fn with(interfaces: InterfacePolicy) -> AddressTracker {
+        AddressTracker::open(interfaces).unwrap()
     }
 
     #[test]
     fn an_interface_gives_one_address_of_each_family_for_paths() {
-        let mut addresses = with(Interfaces::all());
+        let mut addresses = with(InterfacePolicy::all());
         let links = [link(1, "lo", UP | libc::IFF_LOOPBACK), link(2, "wifi", UP)];
         let mut all = vec![
             address(1, "127.0.0.1", 0),
@@ -231,23 +231,23 @@ mod tests {
             ("2001:db8::1", true, true),
         ];
         let expected = expected.map(|(text, up, subflow)| (text.to_owned(), up, subflow));
-        assert_eq!(told(&mut addresses, &links, &all), expected);
+        assert_eq!(reported_changes(&mut addresses, &links, &all), expected);
         // A new temporary address comes first in the kernel's list, but changes nothing.
         all.insert(4, address(2, "2001:db8::3", libc::IFA_F_TEMPORARY));
-        let now = told(&mut addresses, &links, &all);
+        let now = reported_changes(&mut addresses, &links, &all);
         assert!(now.contains(&("2001:db8::1".to_owned(), true, true)), "{now:?}");
         // Until the old one is not to be used for anything new.
         all[5].flags = libc::IFA_F_DEPRECATED;
-        let now = told(&mut addresses, &links, &all);
+        let now = reported_changes(&mut addresses, &links, &all);
         assert!(now.contains(&("2001:db8::3".to_owned(), true, true)), "{now:?}");
     }
 
     #[test]
     fn interfaces_without_carrier_or_not_named_start_no_paths() {
-        let backup = Usage { subflow: true, backup: true };
+        let backup = InterfaceUse { subflow: true, backup: true };
         let named = BTreeMap::from([("cellular".to_owned(), backup)]);
-        let others = Usage { subflow: false, backup: false };
-        let mut addresses = with(Interfaces { named, others });
+        let others = InterfaceUse { subflow: false, backup: false };
+        let mut addresses = with(InterfacePolicy { named, others });
         let links = [link(2, "wifi", libc::IFF_UP), link(3, "cellular", UP)];
         let all = [address(2, "192.0.2.1", 0), address(3, "198.51.100.1", 0)];
         let current = addresses.understand(&links, &all);

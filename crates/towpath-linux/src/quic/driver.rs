@@ -1,8 +1,8 @@
 //! The thread that owns one host's QUIC, its sockets, and the applications' ends.
 //!
-//! As with our own TCP stack, applications run inside the thread, as [`End`]s that are called when
+//! As with our own TCP stack, applications run inside the thread, as [`StreamHandler`]s that are called when
 //! their stream has something for them. Whoever wants something from outside sends work
-//! ([`Host::call`]), or waits on a stream ([`super::Stream`]).
+//! ([`QuicHandle::call`]), or waits on a stream ([`super::Stream`]).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,13 +20,13 @@ use towpath_quic::{
     QuicEvent, StreamId,
 };
 
-use super::addresses::{Addresses, Interfaces};
-use super::others::{self, Answer};
-use super::sockets::{self, Outlet, Sent, Sockets};
+use super::addresses::{AddressTracker, InterfacePolicy};
+use super::others::{self, NonQuicReply};
+use super::sockets::{self, ListenerSocket, SendOutcome, SocketSet};
 use crate::Namespace;
 use crate::clock::Clock;
-use crate::pipe::Pipe;
-use crate::queue::{self, Receiver, Sender};
+use crate::pipe::ByteStream;
+use crate::queue::{self, QueueReceiver, QueueSender};
 use crate::sys;
 
 /// Reads of one socket, of many datagrams each, before the library may answer.
@@ -36,16 +36,16 @@ const WRITE_BATCH: usize = 32;
 /// Events in one turn; more means that the library talks without end.
 const EVENT_BATCH: usize = 4_096;
 /// A socket without room is asked again after this time at the latest.
-const BLOCKED: Duration = Duration::from_millis(20);
+const BLOCKED_RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 /// One stream of a connection.
-struct Line<'a> {
+struct QuicByteStream<'a> {
     host: &'a mut towpath_quic::QuicStack,
     connection: ConnectionId,
     stream: StreamId,
 }
 
-impl Pipe for Line<'_> {
+impl ByteStream for QuicByteStream<'_> {
     fn read(&mut self, now: Instant) -> Option<Bytes> {
         // What was reset has nothing more; the application hears it from the other end.
         self.host.read(now, self.connection, self.stream).unwrap_or(None)
@@ -63,10 +63,10 @@ impl Pipe for Line<'_> {
 }
 
 /// One end of a stream: the application.
-pub trait End: Send {
+pub trait StreamHandler: Send {
     /// The stream has data, or room, or its time has come: reads and writes what can be read and
     /// written.
-    fn progress(&mut self, now: Instant, pipe: &mut dyn Pipe);
+    fn progress(&mut self, now: Instant, pipe: &mut dyn ByteStream);
 
     /// All that was written has arrived, its end too.
     fn finished(&mut self, _now: Instant) {}
@@ -74,7 +74,7 @@ pub trait End: Send {
     /// The connection is gone.
     fn closed(&mut self, now: Instant, error: Option<&ConnectionError>);
 
-    /// When [`End::progress`] shall be called even if nothing happens.
+    /// When [`StreamHandler::progress`] shall be called even if nothing happens.
     fn deadline(&self) -> Option<Instant> {
         None
     }
@@ -82,12 +82,12 @@ pub trait End: Send {
 
 /// What happened to a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Happened {
+pub enum ConnectionEvent {
     /// It is open.
     Connected,
     /// The peer began a stream.
     Opened(StreamId),
-    /// A stream that has no [`End`] yet has data.
+    /// A stream that has no [`StreamHandler`] yet has data.
     Readable(StreamId),
     /// It is gone; its status can be read for the last time.
     Closed(Option<ConnectionError>),
@@ -95,39 +95,39 @@ pub enum Happened {
     Notice(PathNotice),
 }
 
-type Accept = Box<dyn FnMut(&mut Turn<'_>, ConnectionId) + Send>;
-type Hear = Box<dyn FnMut(&mut Turn<'_>, ConnectionId, &Happened) + Send>;
-type Work = Box<dyn FnOnce(&mut Turn<'_>) + Send>;
-type Place = (ConnectionId, StreamId);
+type AcceptFn = Box<dyn FnMut(&mut DriverContext<'_>, ConnectionId) + Send>;
+type EventFn = Box<dyn FnMut(&mut DriverContext<'_>, ConnectionId, &ConnectionEvent) + Send>;
+type Task = Box<dyn FnOnce(&mut DriverContext<'_>) + Send>;
+type ConnectionStream = (ConnectionId, StreamId);
 
 /// The applications.
 #[derive(Default)]
-struct Ends {
-    streams: BTreeMap<Place, Box<dyn End>>,
-    listeners: BTreeMap<ListenerId, (u16, Accept)>,
-    hear: BTreeMap<ConnectionId, Hear>,
+struct Handlers {
+    streams: BTreeMap<ConnectionStream, Box<dyn StreamHandler>>,
+    listeners: BTreeMap<ListenerId, (u16, AcceptFn)>,
+    hear: BTreeMap<ConnectionId, EventFn>,
     /// Who answers what is not QUIC, by port.
-    others: BTreeMap<u16, Answer>,
+    others: BTreeMap<u16, NonQuicReply>,
     over: bool,
 }
 
 /// What work inside the thread may use.
-pub struct Turn<'a> {
+pub struct DriverContext<'a> {
     /// Now.
     pub now: Instant,
     /// The host's QUIC.
     pub host: &'a mut towpath_quic::QuicStack,
-    net: &'a mut Net,
-    ends: &'a mut Ends,
+    net: &'a mut NetIo,
+    ends: &'a mut Handlers,
 }
 
-impl fmt::Debug for Turn<'_> {
+impl fmt::Debug for DriverContext<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Turn").field("now", &self.now).finish_non_exhaustive()
     }
 }
 
-impl Turn<'_> {
+impl DriverContext<'_> {
     /// Begins a connection, from `local` if given.
     pub fn connect(
         &mut self,
@@ -148,7 +148,7 @@ impl Turn<'_> {
         &mut self,
         port: u16,
         config: QuicConfig,
-        accept: impl FnMut(&mut Turn<'_>, ConnectionId) + Send + 'static,
+        accept: impl FnMut(&mut DriverContext<'_>, ConnectionId) + Send + 'static,
     ) -> io::Result<(ListenerId, u16)> {
         self.listen_at(None, port, config, accept)
     }
@@ -159,7 +159,7 @@ impl Turn<'_> {
         address: Option<IpAddr>,
         port: u16,
         config: QuicConfig,
-        accept: impl FnMut(&mut Turn<'_>, ConnectionId) + Send + 'static,
+        accept: impl FnMut(&mut DriverContext<'_>, ConnectionId) + Send + 'static,
     ) -> io::Result<(ListenerId, u16)> {
         let port = match address {
             Some(address) => self.net.sockets.open_at(address, port)?,
@@ -181,7 +181,7 @@ impl Turn<'_> {
 
     /// Lets `answer` answer (given its peer's address and ours) the datagrams on a listener's port that are no packets of QUIC: those
     /// all have the bit 0x40 of the first byte set (RFC 9000 §17.2, §17.3).
-    pub fn answer_others(
+    pub fn on_non_quic_datagram(
         &mut self,
         port: u16,
         answer: impl Fn(&[u8], (SocketAddr, SocketAddr)) -> Option<Bytes> + Send + 'static,
@@ -190,30 +190,38 @@ impl Turn<'_> {
     }
 
     /// The listeners' sockets, for whoever sends datagrams of his own from them.
-    pub(crate) fn outlets(&self) -> Vec<Outlet> {
-        self.net.sockets.outlets()
+    pub(crate) fn listener_sockets(&self) -> Vec<ListenerSocket> {
+        self.net.sockets.listener_sockets()
     }
 
     /// Lets `hear` hear what happens to a connection.
     pub fn on_event(
         &mut self,
         connection: ConnectionId,
-        hear: impl FnMut(&mut Turn<'_>, ConnectionId, &Happened) + Send + 'static,
+        hear: impl FnMut(&mut DriverContext<'_>, ConnectionId, &ConnectionEvent) + Send + 'static,
     ) {
         self.ends.hear.insert(connection, Box::new(hear));
     }
 
     /// Makes `end` the application of a stream and lets it begin.
-    pub fn attach(&mut self, connection: ConnectionId, stream: StreamId, mut end: Box<dyn End>) {
+    pub fn attach(
+        &mut self,
+        connection: ConnectionId,
+        stream: StreamId,
+        mut end: Box<dyn StreamHandler>,
+    ) {
         let host = &mut *self.host;
-        end.progress(self.now, &mut Line { host, connection, stream });
+        end.progress(self.now, &mut QuicByteStream { host, connection, stream });
         self.ends.streams.insert((connection, stream), end);
     }
 
     /// Lets the end of a stream look for what it can do.
     pub fn progress(&mut self, connection: ConnectionId, stream: StreamId) {
         if let Some(end) = self.ends.streams.get_mut(&(connection, stream)) {
-            end.progress(self.now, &mut Line { host: &mut *self.host, connection, stream });
+            end.progress(
+                self.now,
+                &mut QuicByteStream { host: &mut *self.host, connection, stream },
+            );
         }
     }
 
@@ -233,24 +241,25 @@ impl Turn<'_> {
 
     fn end(&mut self, connection: ConnectionId, error: Option<&ConnectionError>) {
         let own = (connection, StreamId(0))..=(connection, StreamId(u64::MAX));
-        let streams: Vec<Place> = self.ends.streams.range(own).map(|(place, _)| *place).collect();
+        let streams: Vec<ConnectionStream> =
+            self.ends.streams.range(own).map(|(place, _)| *place).collect();
         for place in streams {
             if let Some(mut end) = self.ends.streams.remove(&place) {
                 let host = &mut *self.host;
                 // What arrived before can still be read.
-                end.progress(self.now, &mut Line { host, connection, stream: place.1 });
+                end.progress(self.now, &mut QuicByteStream { host, connection, stream: place.1 });
                 end.closed(self.now, error);
             }
         }
     }
 
-    fn happen(&mut self, connection: ConnectionId, happened: &Happened) {
+    fn emit(&mut self, connection: ConnectionId, happened: &ConnectionEvent) {
         let Some(mut hear) = self.ends.hear.remove(&connection) else { return };
         hear(self, connection, happened);
         self.ends.hear.entry(connection).or_insert(hear);
     }
 
-    fn hear(&mut self, event: QuicEvent) {
+    fn dispatch_event(&mut self, event: QuicEvent) {
         match event {
             QuicEvent::Accepted { listener, connection } => {
                 match self.ends.listeners.remove(&listener) {
@@ -261,15 +270,15 @@ impl Turn<'_> {
                     None => self.close(connection),
                 }
             }
-            QuicEvent::Connected(connection) => self.happen(connection, &Happened::Connected),
+            QuicEvent::Connected(connection) => self.emit(connection, &ConnectionEvent::Connected),
             QuicEvent::StreamOpened(connection, stream) => {
-                self.happen(connection, &Happened::Opened(stream));
+                self.emit(connection, &ConnectionEvent::Opened(stream));
             }
             QuicEvent::Readable(connection, stream) => {
                 if self.ends.streams.contains_key(&(connection, stream)) {
                     self.progress(connection, stream);
                 } else {
-                    self.happen(connection, &Happened::Readable(stream));
+                    self.emit(connection, &ConnectionEvent::Readable(stream));
                 }
             }
             QuicEvent::Writable(connection, stream) => self.progress(connection, stream),
@@ -279,13 +288,13 @@ impl Turn<'_> {
                 }
             }
             QuicEvent::Closed { connection, error } => {
-                self.happen(connection, &Happened::Closed(error.clone()));
+                self.emit(connection, &ConnectionEvent::Closed(error.clone()));
                 self.end(connection, error.as_ref());
                 // A server would gather them for ever.
                 self.close(connection);
             }
             QuicEvent::Notice { connection, notice } => {
-                self.happen(connection, &Happened::Notice(notice));
+                self.emit(connection, &ConnectionEvent::Notice(notice));
             }
         }
     }
@@ -304,31 +313,31 @@ pub struct HostConfig {
     /// Where the sockets are opened; where the caller is if there is none.
     pub namespace: Option<Namespace>,
     /// What the interfaces may be used for.
-    pub interfaces: Interfaces,
+    pub interfaces: InterfacePolicy,
 }
 
 /// A running host. Dropping it ends its thread, and its connections without a word.
-pub struct Host {
+pub struct QuicHandle {
     name: String,
     clock: Clock,
-    work: Sender<Work>,
+    work: QueueSender<Task>,
     thread: Option<JoinHandle<io::Result<Duration>>>,
 }
 
-impl fmt::Debug for Host {
+impl fmt::Debug for QuicHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Host").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
-impl Host {
+impl QuicHandle {
     /// Starts the thread, and waits until it knows the addresses.
     pub fn start(config: HostConfig) -> io::Result<Self> {
         let (work, inbox) = queue::queue()?;
         let (ready, begun) = mpsc::sync_channel(1);
         let (name, clock) = (config.name.clone(), config.clock);
         let thread = thread::Builder::new().name(format!("quic {name}"));
-        let thread = thread.spawn(move || match Driver::open(config, inbox) {
+        let thread = thread.spawn(move || match QuicDriver::open(config, inbox) {
             Ok(driver) => {
                 let _ = ready.send(Ok(())); // the receiver may be gone
                 driver.run()
@@ -356,17 +365,17 @@ impl Host {
     /// Runs `work` inside the thread and waits for its result.
     pub fn call<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&mut Turn<'_>) -> T + Send + 'static,
+        work: impl FnOnce(&mut DriverContext<'_>) -> T + Send + 'static,
     ) -> io::Result<T> {
         let (done, result) = mpsc::sync_channel(1);
-        self.tell(move |turn| {
+        self.post(move |turn| {
             let _ = done.send(work(turn)); // the receiver may be gone
         });
         result.recv().map_err(|_| ended())
     }
 
     /// Runs `work` inside the thread, soon.
-    pub fn tell(&self, work: impl FnOnce(&mut Turn<'_>) + Send + 'static) {
+    pub fn post(&self, work: impl FnOnce(&mut DriverContext<'_>) + Send + 'static) {
         let _ = self.work.send(Box::new(work)); // false once the thread has ended
     }
 
@@ -377,7 +386,7 @@ impl Host {
 
     fn stop(&mut self) -> Option<io::Result<Duration>> {
         let thread = self.thread.take()?;
-        self.tell(|turn| turn.ends.over = true);
+        self.post(|turn| turn.ends.over = true);
         if thread.thread().id() == thread::current().id() {
             // The last handle was in the thread itself, which cannot wait for its own end.
             return None;
@@ -386,7 +395,7 @@ impl Host {
     }
 }
 
-impl Drop for Host {
+impl Drop for QuicHandle {
     fn drop(&mut self) {
         let _ = self.stop(); // drop cannot report an error
     }
@@ -397,12 +406,12 @@ fn ended() -> io::Error {
 }
 
 /// Addresses and sockets.
-struct Net {
-    addresses: Addresses,
-    sockets: Sockets,
+struct NetIo {
+    addresses: AddressTracker,
+    sockets: SocketSet,
 }
 
-impl Net {
+impl NetIo {
     /// Sockets for a connection that we begin.
     fn open(&mut self, local: IpAddr, remote: IpAddr) -> io::Result<u16> {
         // To the host itself everything goes through the loopback interface.
@@ -414,16 +423,16 @@ impl Net {
     }
 
     fn close_unused(&mut self, host: &towpath_quic::QuicStack) {
-        self.sockets.keep(|port| host.ports().any(|used| used == port));
+        self.sockets.retain_ports(|port| host.ports().any(|used| used == port));
     }
 }
 
-struct Driver {
+struct QuicDriver {
     clock: Clock,
     host: towpath_quic::QuicStack,
-    net: Net,
-    inbox: Receiver<Work>,
-    ends: Ends,
+    net: NetIo,
+    inbox: QueueReceiver<Task>,
+    ends: Handlers,
     /// What the socket had no room for.
     pending: Option<OutgoingDatagrams>,
     payload: Vec<u8>,
@@ -432,8 +441,8 @@ struct Driver {
     over: bool,
 }
 
-impl Driver {
-    fn open(config: HostConfig, inbox: Receiver<Work>) -> io::Result<Self> {
+impl QuicDriver {
+    fn open(config: HostConfig, inbox: QueueReceiver<Task>) -> io::Result<Self> {
         if let Some(namespace) = &config.namespace {
             namespace.enter()?;
         }
@@ -441,10 +450,10 @@ impl Driver {
         let mut host = config
             .seed
             .map_or_else(towpath_quic::QuicStack::new_random, towpath_quic::QuicStack::new);
-        let mut addresses = Addresses::open(config.interfaces).map_err(io::Error::other)?;
+        let mut addresses = AddressTracker::open(config.interfaces).map_err(io::Error::other)?;
         addresses.follow(config.clock.now(), &mut host).map_err(io::Error::other)?;
-        let net = Net { addresses, sockets: Sockets::new() };
-        let (ends, payload, answers) = (Ends::default(), Vec::new(), Vec::new());
+        let net = NetIo { addresses, sockets: SocketSet::new() };
+        let (ends, payload, answers) = (Handlers::default(), Vec::new(), Vec::new());
         let clock = config.clock;
         Ok(Self { clock, host, net, inbox, ends, pending: None, payload, answers, over: false })
     }
@@ -461,7 +470,7 @@ impl Driver {
             }
             let timeout = if busy { Some(Duration::ZERO) } else { self.timeout() };
             sys::poll(&mut fds, timeout)?;
-            busy = self.turn(&fds);
+            busy = self.run_once(&fds);
         }
         Ok(sys::thread_cpu_time())
     }
@@ -482,13 +491,13 @@ impl Driver {
     fn timeout(&self) -> Option<Duration> {
         let now = self.clock.now();
         let ends = self.ends.streams.values().filter_map(|end| end.deadline()).min();
-        let blocked = self.pending.is_some().then(|| now + BLOCKED);
+        let blocked = self.pending.is_some().then(|| now + BLOCKED_RETRY_INTERVAL);
         let next = [self.host.poll_timeout(), ends, blocked].into_iter().flatten().min();
         next.map(|at| at.saturating_since(now))
     }
 
     /// Everything that can be done now, in bounded portions; whether there is more.
-    fn turn(&mut self, fds: &[libc::pollfd]) -> bool {
+    fn run_once(&mut self, fds: &[libc::pollfd]) -> bool {
         if let [inbox, addresses, sockets @ ..] = fds {
             // First of all: when an interface is gone, nothing more is to be sent there.
             if addresses.revents != 0 {
@@ -496,15 +505,15 @@ impl Driver {
             }
             self.read(sockets);
             if inbox.revents != 0 {
-                self.obey();
+                self.run_tasks();
             }
         }
         let now = self.clock.now();
         if self.host.poll_timeout().is_some_and(|at| at <= now) {
             self.host.handle_timeout(now);
         }
-        self.wake(now);
-        self.tell();
+        self.run_timers(now);
+        self.deliver_events();
         // Sending, too, can have something to tell.
         let more = self.write() | self.host.has_events();
         // A connection's sockets stay until the library has said its last word.
@@ -520,11 +529,11 @@ impl Driver {
         self.net.sockets.follow(&self.net.addresses);
     }
 
-    fn turn_of(&mut self, now: Instant) -> Turn<'_> {
-        Turn { now, host: &mut self.host, net: &mut self.net, ends: &mut self.ends }
+    fn turn_of(&mut self, now: Instant) -> DriverContext<'_> {
+        DriverContext { now, host: &mut self.host, net: &mut self.net, ends: &mut self.ends }
     }
 
-    fn obey(&mut self) {
+    fn run_tasks(&mut self) {
         while let Some(work) = self.inbox.receive() {
             let now = self.clock.now();
             work(&mut self.turn_of(now));
@@ -541,12 +550,12 @@ impl Driver {
             for _ in 0..READ_BATCH {
                 let now = self.clock.now();
                 let Self { host, net, ends, answers, .. } = self;
-                let Net { addresses, sockets } = net;
+                let NetIo { addresses, sockets } = net;
                 let more = sockets.receive(index, |arrival, payload| {
                     let other = ends.others.get(&arrival.local.port());
-                    match other.filter(|_| others::is_other(&payload)) {
+                    match other.filter(|_| others::is_non_quic(&payload)) {
                         Some(answer) => {
-                            others::sort_out(now, host, (arrival, payload), answer, answers);
+                            others::handle_non_quic(now, host, (arrival, payload), answer, answers);
                         }
                         None => host.receive(now, arrival, payload),
                     }
@@ -563,20 +572,20 @@ impl Driver {
     }
 
     /// Calls the ends whose time has come.
-    fn wake(&mut self, now: Instant) {
+    fn run_timers(&mut self, now: Instant) {
         for ((connection, stream), end) in &mut self.ends.streams {
             if end.deadline().is_some_and(|at| at <= now) {
                 let (connection, stream) = (*connection, *stream);
-                end.progress(now, &mut Line { host: &mut self.host, connection, stream });
+                end.progress(now, &mut QuicByteStream { host: &mut self.host, connection, stream });
             }
         }
     }
 
-    fn tell(&mut self) {
+    fn deliver_events(&mut self) {
         let now = self.clock.now();
         for _ in 0..EVENT_BATCH {
             let Some(event) = self.host.poll_event() else { return };
-            self.turn_of(now).hear(event);
+            self.turn_of(now).dispatch_event(event);
         }
     }
 
@@ -587,10 +596,10 @@ impl Driver {
             let next = self.pending.take();
             let next = next.or_else(|| self.host.poll_transmit_into(now, &mut self.payload));
             let Some(departure) = next else { return false };
-            let Net { addresses, sockets } = &mut self.net;
+            let NetIo { addresses, sockets } = &mut self.net;
             match sockets.send(now, addresses, &departure, &self.payload) {
-                Sent::Gone => {}
-                Sent::Full => {
+                SendOutcome::Sent => {}
+                SendOutcome::Full => {
                     self.pending = Some(departure);
                     return false;
                 }

@@ -12,11 +12,11 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
-pub use addresses::{Interfaces, Usage};
-pub use driver::{End, Happened, Host, HostConfig, Turn};
-pub(crate) use sockets::Outlet;
-pub(crate) use stream::in_steps;
-pub use stream::{Connection, Listener, Stream};
+pub use addresses::{InterfacePolicy, InterfaceUse};
+pub use driver::{ConnectionEvent, DriverContext, HostConfig, QuicHandle, StreamHandler};
+pub(crate) use sockets::ListenerSocket;
+pub(crate) use stream::wait_interruptibly;
+pub use stream::{BlockingConnection, BlockingListener, BlockingStream};
 
 /// Names of the congestion controls that QUIC has here.
 pub fn known_quic_names() -> Vec<&'static str> {

@@ -16,21 +16,21 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use towpath_net::Instant;
 use towpath_quic::{IncomingDatagrams, OutgoingDatagrams};
 
-use super::addresses::Addresses;
+use super::addresses::AddressTracker;
 use crate::sys;
 
 /// Bytes that the kernel gives at once: the longest IP packet, of many datagrams.
-const LONGEST: usize = 65_536;
+const MAX_READ_BYTES: usize = 65_536;
 /// What a socket may hold, where the system's limits allow it.
-const SOCKET_BUFFER: usize = 4 << 20;
+const SOCKET_BUFFER_BYTES: usize = 4 << 20;
 /// A socket that has taken nothing for so long loses what it does not take: the others go on.
-const STUCK: Duration = Duration::from_millis(100);
+const BLOCKED_DROP_AFTER: Duration = Duration::from_millis(100);
 /// Ports that are tried for a connection, until one is free on all interfaces.
-const ATTEMPTS: usize = 16;
+const MAX_PORT_ATTEMPTS: usize = 16;
 
 /// What a socket is bound to, beside its port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum BindTarget {
     Everywhere,
     Interface(u32),
     /// Where interfaces cannot be bound to.
@@ -41,18 +41,18 @@ enum Place {
 
 /// One UDP socket.
 #[derive(Debug)]
-struct Udp {
+struct BoundSocket {
     port: u16,
     v4: bool,
-    place: Place,
+    place: BindTarget,
     socket: Socket,
     state: UdpSocketState,
     /// Since when it takes nothing.
     blocked: Option<Instant>,
 }
 
-impl Udp {
-    fn open(v4: bool, place: Place, port: u16) -> io::Result<Self> {
+impl BoundSocket {
+    fn open(v4: bool, place: BindTarget, port: u16) -> io::Result<Self> {
         let domain = if v4 { Domain::IPV4 } else { Domain::IPV6 };
         let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
         let any: IpAddr =
@@ -61,28 +61,28 @@ impl Udp {
             socket.set_only_v6(true)?;
         }
         let address = match place {
-            Place::Everywhere => any,
-            Place::Interface(index) => {
+            BindTarget::Everywhere => any,
+            BindTarget::Interface(index) => {
                 // Like SO_BINDTODEVICE: needs no privilege since Linux 5.7.
                 let option = (libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX);
                 sys::set_option(socket.as_fd(), option.0, option.1, &index.to_ne_bytes())?;
                 any
             }
-            Place::Address(address) | Place::Only(address) => address,
+            BindTarget::Address(address) | BindTarget::Only(address) => address,
         };
         socket.bind(&SockAddr::from(SocketAddr::new(address, port)))?;
         let state = UdpSocketState::new((&socket).into())?;
         // Refused beyond the system's limit; then there is less room.
-        let _ = state.set_recv_buffer_size((&socket).into(), SOCKET_BUFFER);
-        let _ = state.set_send_buffer_size((&socket).into(), SOCKET_BUFFER);
+        let _ = state.set_recv_buffer_size((&socket).into(), SOCKET_BUFFER_BYTES);
+        let _ = state.set_send_buffer_size((&socket).into(), SOCKET_BUFFER_BYTES);
         let bound = socket.local_addr()?.as_socket().map_or(port, |bound| bound.port());
         Ok(Self { port: bound, v4, place, socket, state, blocked: None })
     }
 
     fn send(&self, departure: &OutgoingDatagrams, payload: &[u8]) -> io::Result<()> {
         let source = match self.place {
-            Place::Address(_) | Place::Only(_) => None,
-            Place::Everywhere | Place::Interface(_) => Some(departure.local.ip()),
+            BindTarget::Address(_) | BindTarget::Only(_) => None,
+            BindTarget::Everywhere | BindTarget::Interface(_) => Some(departure.local.ip()),
         };
         let size = departure.segment_bytes.unwrap_or(payload.len()).max(1);
         let most = size.saturating_mul(self.state.max_gso_segments().get());
@@ -102,15 +102,15 @@ impl Udp {
 
 /// A listener's socket for whoever sends datagrams of his own from it, in another thread.
 #[derive(Debug)]
-pub(crate) struct Outlet {
+pub(crate) struct ListenerSocket {
     pub(crate) port: u16,
     pub(crate) v4: bool,
-    place: Place,
+    bind_target: BindTarget,
     socket: Socket,
     state: UdpSocketState,
 }
 
-impl Outlet {
+impl ListenerSocket {
     /// Sends at once, or says why not.
     pub(crate) fn send(
         &self,
@@ -118,9 +118,9 @@ impl Outlet {
         destination: SocketAddr,
         contents: &[u8],
     ) -> io::Result<()> {
-        let source = match self.place {
-            Place::Address(_) | Place::Only(_) => None,
-            Place::Everywhere | Place::Interface(_) => Some(local),
+        let source = match self.bind_target {
+            BindTarget::Address(_) | BindTarget::Only(_) => None,
+            BindTarget::Everywhere | BindTarget::Interface(_) => Some(local),
         };
         let src_ip = source.filter(|ip| !ip.is_unspecified());
         let (ecn, segment_size) = (None, None);
@@ -131,21 +131,21 @@ impl Outlet {
 
 /// Whether a port belongs to a listener or a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Spread {
+enum PortScope {
     Everywhere,
     ByInterface,
 }
 
 /// All sockets of a host.
-pub(super) struct Sockets {
-    all: Vec<Udp>,
-    ports: BTreeMap<u16, Spread>,
+pub(super) struct SocketSet {
+    all: Vec<BoundSocket>,
+    ports: BTreeMap<u16, PortScope>,
     /// Changes whenever `all` does.
     pub(super) generation: u64,
     room: Vec<u8>,
 }
 
-impl std::fmt::Debug for Sockets {
+impl std::fmt::Debug for SocketSet {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Sockets").field("all", &self.all).finish_non_exhaustive()
     }
@@ -153,26 +153,26 @@ impl std::fmt::Debug for Sockets {
 
 /// How sending went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Sent {
+pub(super) enum SendOutcome {
     /// On its way, or lost.
-    Gone,
+    Sent,
     /// The socket has no room now.
     Full,
 }
 
-impl Sockets {
+impl SocketSet {
     pub(super) fn new() -> Self {
-        let room = vec![0; LONGEST * BATCH_SIZE];
+        let room = vec![0; MAX_READ_BYTES * BATCH_SIZE];
         Self { all: Vec::new(), ports: BTreeMap::new(), generation: 0, room }
     }
 
     /// Opens sockets on all addresses; port 0 is any. Returns the port.
     pub(super) fn open_everywhere(&mut self, port: u16) -> io::Result<u16> {
         let mut last = io::ErrorKind::AddrInUse.into();
-        for _ in 0..if port == 0 { ATTEMPTS } else { 1 } {
-            let v4 = Udp::open(true, Place::Everywhere, port)?;
+        for _ in 0..if port == 0 { MAX_PORT_ATTEMPTS } else { 1 } {
+            let v4 = BoundSocket::open(true, BindTarget::Everywhere, port)?;
             let bound = v4.port;
-            match Udp::open(false, Place::Everywhere, bound) {
+            match BoundSocket::open(false, BindTarget::Everywhere, bound) {
                 Ok(v6) => self.all.extend([v4, v6]),
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
                     last = error;
@@ -181,7 +181,7 @@ impl Sockets {
                 // A system without IPv6.
                 Err(_) => self.all.push(v4),
             }
-            self.ports.insert(bound, Spread::Everywhere);
+            self.ports.insert(bound, PortScope::Everywhere);
             self.generation += 1;
             return Ok(bound);
         }
@@ -191,11 +191,11 @@ impl Sockets {
     /// Opens a listener's socket on one address, or on all of a family if that is what it says.
     pub(super) fn open_at(&mut self, address: IpAddr, port: u16) -> io::Result<u16> {
         let everywhere = address.is_unspecified();
-        let place = if everywhere { Place::Everywhere } else { Place::Only(address) };
-        let opened = Udp::open(address.is_ipv4(), place, port)?;
+        let place = if everywhere { BindTarget::Everywhere } else { BindTarget::Only(address) };
+        let opened = BoundSocket::open(address.is_ipv4(), place, port)?;
         let bound = opened.port;
         self.all.push(opened);
-        self.ports.insert(bound, Spread::Everywhere);
+        self.ports.insert(bound, PortScope::Everywhere);
         self.generation += 1;
         Ok(bound)
     }
@@ -203,19 +203,19 @@ impl Sockets {
     /// Opens a socket on every interface for a connection of one family. Returns the port.
     pub(super) fn open_by_interface(
         &mut self,
-        addresses: &Addresses,
+        addresses: &AddressTracker,
         local: IpAddr,
     ) -> io::Result<u16> {
         let mut last = io::ErrorKind::AddrNotAvailable.into();
-        for _ in 0..ATTEMPTS {
+        for _ in 0..MAX_PORT_ATTEMPTS {
             let first = addresses.interface_of(local).ok_or(io::ErrorKind::AddrNotAvailable)?;
             let first = open_on(local.is_ipv4(), (first, local), 0)?;
             let port = first.port;
             let mut opened = vec![first];
-            match complete(&mut opened, addresses, (port, local.is_ipv4())) {
+            match open_missing(&mut opened, addresses, (port, local.is_ipv4())) {
                 Ok(()) => {
                     self.all.extend(opened);
-                    self.ports.insert(port, Spread::ByInterface);
+                    self.ports.insert(port, PortScope::ByInterface);
                     self.generation += 1;
                     return Ok(port);
                 }
@@ -226,21 +226,21 @@ impl Sockets {
     }
 
     /// Opens what is missing on new interfaces, and closes what lost its interface.
-    pub(super) fn follow(&mut self, addresses: &Addresses) {
+    pub(super) fn follow(&mut self, addresses: &AddressTracker) {
         let before = self.all.len();
         let known = [true, false].map(|v4| addresses.interfaces(v4));
         let [v4s, v6s] = &known;
         self.all.retain(|udp| {
             let own = if udp.v4 { v4s } else { v6s };
             match udp.place {
-                Place::Everywhere | Place::Only(_) => true,
+                BindTarget::Everywhere | BindTarget::Only(_) => true,
                 // Without an address now, it may get another one in a moment.
-                Place::Interface(index) => addresses.has_interface(index),
-                Place::Address(address) => own.iter().any(|(_, known)| *known == address),
+                BindTarget::Interface(index) => addresses.has_interface(index),
+                BindTarget::Address(address) => own.iter().any(|(_, known)| *known == address),
             }
         });
         let mut changed = before != self.all.len();
-        let spread = self.ports.iter().filter(|(_, spread)| **spread == Spread::ByInterface);
+        let spread = self.ports.iter().filter(|(_, spread)| **spread == PortScope::ByInterface);
         let ports: Vec<u16> = spread.map(|(port, _)| *port).collect();
         for port in ports {
             let Some(v4) = self.all.iter().find(|udp| udp.port == port).map(|udp| udp.v4) else {
@@ -248,7 +248,7 @@ impl Sockets {
             };
             let before = self.all.len();
             // An interface on which the port is taken by another program is not used.
-            let _ = complete(&mut self.all, addresses, (port, v4));
+            let _ = open_missing(&mut self.all, addresses, (port, v4));
             changed |= before != self.all.len();
         }
         if changed {
@@ -257,11 +257,17 @@ impl Sockets {
     }
 
     /// The sockets of listeners, once more.
-    pub(super) fn outlets(&self) -> Vec<Outlet> {
+    pub(super) fn listener_sockets(&self) -> Vec<ListenerSocket> {
         let each = self.all.iter().filter_map(|udp| {
             let socket = udp.socket.try_clone().ok()?;
             let state = UdpSocketState::new((&socket).into()).ok()?;
-            Some(Outlet { port: udp.port, v4: udp.v4, place: udp.place, socket, state })
+            Some(ListenerSocket {
+                port: udp.port,
+                v4: udp.v4,
+                bind_target: udp.place,
+                socket,
+                state,
+            })
         });
         each.collect()
     }
@@ -272,7 +278,7 @@ impl Sockets {
     }
 
     /// Closes the sockets of ports that are not used any more.
-    pub(super) fn keep(&mut self, used: impl Fn(u16) -> bool) {
+    pub(super) fn retain_ports(&mut self, used: impl Fn(u16) -> bool) {
         let before = self.all.len();
         self.all.retain(|udp| used(udp.port));
         self.ports.retain(|port, _| used(*port));
@@ -294,7 +300,7 @@ impl Sockets {
     ) -> bool {
         let Some(udp) = self.all.get(index) else { return false };
         let mut metas = [RecvMeta::default(); BATCH_SIZE];
-        let mut parts = self.room.chunks_mut(LONGEST);
+        let mut parts = self.room.chunks_mut(MAX_READ_BYTES);
         let mut slices: [IoSliceMut<'_>; BATCH_SIZE] =
             std::array::from_fn(|_| IoSliceMut::new(parts.next().unwrap_or_default()));
         // Errors of earlier datagrams, such as that nobody listens there, change nothing.
@@ -303,8 +309,8 @@ impl Sockets {
         for (meta, slice) in metas.iter().zip(&slices).take(count) {
             let Some(bytes) = slice.get(..meta.len) else { continue };
             let ip = meta.dst_ip.unwrap_or(match udp.place {
-                Place::Address(address) | Place::Only(address) => address,
-                Place::Everywhere | Place::Interface(_) => Ipv4Addr::UNSPECIFIED.into(),
+                BindTarget::Address(address) | BindTarget::Only(address) => address,
+                BindTarget::Everywhere | BindTarget::Interface(_) => Ipv4Addr::UNSPECIFIED.into(),
             });
             let arrival = IncomingDatagrams {
                 local: SocketAddr::new(ip, udp.port),
@@ -321,55 +327,63 @@ impl Sockets {
     pub(super) fn send(
         &mut self,
         now: Instant,
-        addresses: &Addresses,
+        addresses: &AddressTracker,
         departure: &OutgoingDatagrams,
         payload: &[u8],
-    ) -> Sent {
+    ) -> SendOutcome {
         let interface = addresses.interface_of(departure.local.ip());
         let found = self.all.iter_mut().find(|udp| {
             udp.port == departure.local.port()
                 && udp.v4 == departure.remote.is_ipv4()
                 && match udp.place {
-                    Place::Everywhere => true,
-                    Place::Interface(index) => Some(index) == interface,
-                    Place::Address(address) | Place::Only(address) => {
+                    BindTarget::Everywhere => true,
+                    BindTarget::Interface(index) => Some(index) == interface,
+                    BindTarget::Address(address) | BindTarget::Only(address) => {
                         address == departure.local.ip()
                     }
                 }
         });
-        let Some(udp) = found else { return Sent::Gone };
+        let Some(udp) = found else { return SendOutcome::Sent };
         match udp.send(departure, payload) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 let since = *udp.blocked.get_or_insert(now);
-                if now.saturating_since(since) < STUCK { Sent::Full } else { Sent::Gone }
+                if now.saturating_since(since) < BLOCKED_DROP_AFTER {
+                    SendOutcome::Full
+                } else {
+                    SendOutcome::Sent
+                }
             }
             Ok(()) | Err(_) => {
                 udp.blocked = None;
-                Sent::Gone
+                SendOutcome::Sent
             }
         }
     }
 }
 
 /// Bound to the interface if that is allowed, else to its address.
-fn open_on(v4: bool, (interface, address): (u32, IpAddr), port: u16) -> io::Result<Udp> {
-    match Udp::open(v4, Place::Interface(interface), port) {
+fn open_on(v4: bool, (interface, address): (u32, IpAddr), port: u16) -> io::Result<BoundSocket> {
+    match BoundSocket::open(v4, BindTarget::Interface(interface), port) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            Udp::open(v4, Place::Address(address), port)
+            BoundSocket::open(v4, BindTarget::Address(address), port)
         }
         other => other,
     }
 }
 
 /// Opens what is missing for a connection's port.
-fn complete(all: &mut Vec<Udp>, addresses: &Addresses, (port, v4): (u16, bool)) -> io::Result<()> {
+fn open_missing(
+    all: &mut Vec<BoundSocket>,
+    addresses: &AddressTracker,
+    (port, v4): (u16, bool),
+) -> io::Result<()> {
     for (interface, address) in addresses.interfaces(v4) {
-        let has = |udp: &Udp| {
+        let has = |udp: &BoundSocket| {
             udp.port == port
                 && match udp.place {
-                    Place::Everywhere | Place::Only(_) => true,
-                    Place::Interface(index) => index == interface,
-                    Place::Address(own) => own == address,
+                    BindTarget::Everywhere | BindTarget::Only(_) => true,
+                    BindTarget::Interface(index) => index == interface,
+                    BindTarget::Address(own) => own == address,
                 }
         };
         if !all.iter().any(has) {

@@ -14,47 +14,47 @@ use towpath_quic::{
     StreamError, StreamId,
 };
 
-use super::driver::{End, Happened, Host, Turn};
+use super::driver::{ConnectionEvent, DriverContext, QuicHandle, StreamHandler};
 use crate::interrupt;
-use crate::pipe::Pipe;
+use crate::pipe::ByteStream;
 
 /// Bytes that wait to be read or written, at most; more stay in the connection's own window.
-const ROOM_BYTES: usize = 256 * 1024;
+const MAX_BUFFERED_BYTES: usize = 256 * 1024;
 
 /// A listening port.
 #[derive(Debug)]
-pub struct Listener {
-    host: Arc<Host>,
+pub struct BlockingListener {
+    host: Arc<QuicHandle>,
     id: ListenerId,
     port: u16,
-    accepted: Mutex<mpsc::Receiver<Connection>>,
+    accepted: Mutex<mpsc::Receiver<BlockingConnection>>,
 }
 
 /// A connection.
 #[derive(Debug, Clone)]
-pub struct Connection {
-    host: Arc<Host>,
+pub struct BlockingConnection {
+    host: Arc<QuicHandle>,
     id: ConnectionId,
-    shared: Arc<Shared<Life>>,
+    shared: Arc<WaitCell<ConnectionProgress>>,
 }
 
 /// One stream of a connection. Clones are the same stream: one may read while the other writes.
 #[derive(Debug, Clone)]
-pub struct Stream {
-    host: Arc<Host>,
+pub struct BlockingStream {
+    host: Arc<QuicHandle>,
     connection: ConnectionId,
     id: StreamId,
-    shared: Arc<Shared<Pipes>>,
+    shared: Arc<WaitCell<StreamBuffers>>,
 }
 
 /// Something that threads wait for.
 #[derive(Debug, Default)]
-struct Shared<T> {
+struct WaitCell<T> {
     state: Mutex<T>,
     changed: Condvar,
 }
 
-impl<T> Shared<T> {
+impl<T> WaitCell<T> {
     fn lock(&self) -> MutexGuard<'_, T> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -84,7 +84,7 @@ impl<T> Shared<T> {
 
 /// Whether a connection is gone.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-enum Ending {
+enum CloseState {
     #[default]
     Alive,
     /// This host closed it.
@@ -92,7 +92,7 @@ enum Ending {
     Broken(ConnectionError),
 }
 
-impl Ending {
+impl CloseState {
     fn new(error: Option<ConnectionError>) -> Self {
         error.map_or(Self::Closed, Self::Broken)
     }
@@ -110,32 +110,32 @@ impl Ending {
 
 /// How far a connection is.
 #[derive(Debug, Default)]
-struct Life {
+struct ConnectionProgress {
     connected: bool,
-    end: Ending,
+    end: CloseState,
     opened: VecDeque<StreamId>,
     notices: Vec<(Instant, PathNotice)>,
     /// How it was last.
     status: Option<ConnectionStatus>,
 }
 
-impl Host {
+impl QuicHandle {
     /// Accepts connections on a port; 0 is any.
-    pub fn listen(self: &Arc<Self>, port: u16, config: QuicConfig) -> io::Result<Listener> {
+    pub fn listen(self: &Arc<Self>, port: u16, config: QuicConfig) -> io::Result<BlockingListener> {
         let (tell, accepted) = mpsc::channel();
         // The thread must not keep itself alive.
         let host = Arc::downgrade(self);
         let listening = self.call(move |turn| {
             turn.listen(port, config, move |turn, id| {
                 let Some(host) = host.upgrade() else { return };
-                let connection = Connection::begin(host, turn, id, true);
+                let connection = BlockingConnection::begin(host, turn, id, true);
                 if let Err(refused) = tell.send(connection) {
                     turn.close(refused.0.id);
                 }
             })
         })?;
         let (id, port) = listening?;
-        Ok(Listener { host: Arc::clone(self), id, port, accepted: Mutex::new(accepted) })
+        Ok(BlockingListener { host: Arc::clone(self), id, port, accepted: Mutex::new(accepted) })
     }
 
     /// Opens a connection, from `local` if given, and waits until it is established.
@@ -145,13 +145,13 @@ impl Host {
         remote: SocketAddr,
         config: QuicConfig,
         patience: Duration,
-    ) -> io::Result<Connection> {
+    ) -> io::Result<BlockingConnection> {
         let host = Arc::clone(self);
         let connection = self.call(move |turn| {
             let id = turn.connect(local, remote, config)?;
-            Ok::<_, io::Error>(Connection::begin(host, turn, id, false))
+            Ok::<_, io::Error>(BlockingConnection::begin(host, turn, id, false))
         })??;
-        let established = in_steps(patience, |step| {
+        let established = wait_interruptibly(patience, |step| {
             connection.shared.wait(step, |life| {
                 life.connected.then_some(Ok(())).or_else(|| life.end.failure().map(Err))
             })
@@ -167,33 +167,33 @@ impl Host {
 }
 
 /// Waits in steps, after each of which the wait ends if nobody wants it any more.
-pub(crate) fn in_steps<T>(
+pub(crate) fn wait_interruptibly<T>(
     patience: Duration,
     mut wait: impl FnMut(Duration) -> io::Result<T>,
 ) -> io::Result<T> {
-    const STEP: Duration = Duration::from_millis(100);
+    const POLL_INTERVAL: Duration = Duration::from_millis(100);
     let mut left = patience;
     loop {
-        let step = left.min(STEP);
+        let step = left.min(POLL_INTERVAL);
         left = left.saturating_sub(step);
         match wait(step) {
             Err(error) if error.kind() == io::ErrorKind::TimedOut && !left.is_zero() => {}
             done => return done,
         }
-        if interrupt::seen() {
+        if interrupt::is_interrupted() {
             return Err(interrupt::error());
         }
     }
 }
 
-impl Listener {
+impl BlockingListener {
     /// The port.
     pub fn port(&self) -> u16 {
         self.port
     }
 
     /// Waits for the next connection.
-    pub fn accept(&self, patience: Duration) -> io::Result<Connection> {
+    pub fn accept(&self, patience: Duration) -> io::Result<BlockingConnection> {
         let accepted = self.accepted.lock().unwrap_or_else(PoisonError::into_inner);
         accepted.recv_timeout(patience).map_err(|error| match error {
             RecvTimeoutError::Timeout => io::ErrorKind::TimedOut.into(),
@@ -202,31 +202,36 @@ impl Listener {
     }
 }
 
-impl Drop for Listener {
+impl Drop for BlockingListener {
     fn drop(&mut self) {
         let id = self.id;
-        self.host.tell(move |turn| turn.stop_listening(id));
+        self.host.post(move |turn| turn.stop_listening(id));
     }
 }
 
-impl Connection {
-    fn begin(host: Arc<Host>, turn: &mut Turn<'_>, id: ConnectionId, connected: bool) -> Self {
-        let shared = Arc::new(Shared {
-            state: Mutex::new(Life { connected, ..Life::default() }),
+impl BlockingConnection {
+    fn begin(
+        host: Arc<QuicHandle>,
+        turn: &mut DriverContext<'_>,
+        id: ConnectionId,
+        connected: bool,
+    ) -> Self {
+        let shared = Arc::new(WaitCell {
+            state: Mutex::new(ConnectionProgress { connected, ..ConnectionProgress::default() }),
             changed: Condvar::new(),
         });
         let life = Arc::clone(&shared);
         turn.on_event(id, move |turn, _, happened| {
             let now = turn.now;
-            if matches!(happened, Happened::Closed(_)) {
+            if matches!(happened, ConnectionEvent::Closed(_)) {
                 life.lock().status = turn.host.status(id);
             }
             life.change(|life| match happened {
-                Happened::Connected => life.connected = true,
-                Happened::Opened(stream) => life.opened.push_back(*stream),
-                Happened::Readable(_) => {}
-                Happened::Closed(error) => life.end = Ending::new(error.clone()),
-                Happened::Notice(notice) => life.notices.push((now, notice.clone())),
+                ConnectionEvent::Connected => life.connected = true,
+                ConnectionEvent::Opened(stream) => life.opened.push_back(*stream),
+                ConnectionEvent::Readable(_) => {}
+                ConnectionEvent::Closed(error) => life.end = CloseState::new(error.clone()),
+                ConnectionEvent::Notice(notice) => life.notices.push((now, notice.clone())),
             });
         });
         Self { host, id, shared }
@@ -238,12 +243,12 @@ impl Connection {
     }
 
     /// Its host.
-    pub fn host(&self) -> &Arc<Host> {
+    pub fn host(&self) -> &Arc<QuicHandle> {
         &self.host
     }
 
     /// Begins a stream, which the peer sees when something is written. For the end that connected.
-    pub fn open_stream(&self) -> io::Result<Stream> {
+    pub fn open_stream(&self) -> io::Result<BlockingStream> {
         let (id, connection) = (self.id, self.clone());
         let opened = self.host.call(move |turn| {
             let stream = turn.host.open_stream(id)?;
@@ -256,7 +261,7 @@ impl Connection {
     }
 
     /// Waits for the next stream that the peer begins. For the end that accepted.
-    pub fn accept_stream(&self, patience: Duration) -> io::Result<Stream> {
+    pub fn accept_stream(&self, patience: Duration) -> io::Result<BlockingStream> {
         let stream = self.shared.wait(patience, |life| {
             let next = life.opened.pop_front().map(Ok);
             next.or_else(|| life.end.failure().map(Err))
@@ -266,15 +271,15 @@ impl Connection {
     }
 
     /// The number of the next stream that the peer began, to be given an end of another kind.
-    pub fn accept_number(&self, patience: Duration) -> io::Result<StreamId> {
+    pub fn accept_stream_id(&self, patience: Duration) -> io::Result<StreamId> {
         self.shared.wait(patience, |life| {
             let next = life.opened.pop_front().map(Ok);
             next.or_else(|| life.end.failure().map(Err))
         })
     }
 
-    fn attach(&self, turn: &mut Turn<'_>, stream: StreamId) -> Stream {
-        Stream::attach(&self.host, turn, self.id, stream)
+    fn attach(&self, turn: &mut DriverContext<'_>, stream: StreamId) -> BlockingStream {
+        BlockingStream::attach(&self.host, turn, self.id, stream)
     }
 
     /// State of the connection and of each of its paths, or how it was when it ended; `None` when
@@ -299,49 +304,49 @@ impl Connection {
     pub fn close(&self) {
         let id = self.id;
         self.shared.change(|life| {
-            if life.end == Ending::Alive {
-                life.end = Ending::Closed;
+            if life.end == CloseState::Alive {
+                life.end = CloseState::Closed;
             }
         });
-        self.host.tell(move |turn| turn.close(id));
+        self.host.post(move |turn| turn.close(id));
     }
 }
 
 /// How much we have still to say.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-enum Writing {
+enum WriteState {
     #[default]
     Open,
     /// What waits is the rest.
-    Rest,
+    Draining,
     /// The connection knows all of it.
-    Told,
+    FinQueued,
     /// So does the peer.
-    Arrived,
+    Acked,
 }
 
 /// What waits on a stream.
 #[derive(Debug, Default)]
-struct Pipes {
+struct StreamBuffers {
     incoming: VecDeque<Bytes>,
     incoming_bytes: usize,
     /// The peer has said everything.
     ended: bool,
     outgoing: VecDeque<Bytes>,
     outgoing_bytes: usize,
-    writing: Writing,
-    end: Ending,
+    writing: WriteState,
+    end: CloseState,
 }
 
 /// The stream's application in the thread.
-struct StreamEnd {
-    shared: Arc<Shared<Pipes>>,
+struct BufferedStreamHandler {
+    shared: Arc<WaitCell<StreamBuffers>>,
 }
 
-impl End for StreamEnd {
-    fn progress(&mut self, now: Instant, pipe: &mut dyn Pipe) {
+impl StreamHandler for BufferedStreamHandler {
+    fn progress(&mut self, now: Instant, pipe: &mut dyn ByteStream) {
         self.shared.change(|pipes| {
-            while !pipes.ended && pipes.incoming_bytes < ROOM_BYTES {
+            while !pipes.ended && pipes.incoming_bytes < MAX_BUFFERED_BYTES {
                 match pipe.read(now) {
                     Some(data) if data.is_empty() => pipes.ended = true,
                     Some(data) => {
@@ -358,32 +363,32 @@ impl End for StreamEnd {
                 }
                 pipes.outgoing.pop_front();
             }
-            if pipes.writing == Writing::Rest && pipes.outgoing.is_empty() {
-                pipes.writing = Writing::Told;
+            if pipes.writing == WriteState::Draining && pipes.outgoing.is_empty() {
+                pipes.writing = WriteState::FinQueued;
                 pipe.shutdown(now);
             }
         });
     }
 
     fn finished(&mut self, _now: Instant) {
-        self.shared.change(|pipes| pipes.writing = Writing::Arrived);
+        self.shared.change(|pipes| pipes.writing = WriteState::Acked);
     }
 
     fn closed(&mut self, _now: Instant, error: Option<&ConnectionError>) {
-        self.shared.change(|pipes| pipes.end = Ending::new(error.cloned()));
+        self.shared.change(|pipes| pipes.end = CloseState::new(error.cloned()));
     }
 }
 
-impl Stream {
+impl BlockingStream {
     /// Lets other threads read and write a stream.
     pub fn attach(
-        host: &Arc<Host>,
-        turn: &mut Turn<'_>,
+        host: &Arc<QuicHandle>,
+        turn: &mut DriverContext<'_>,
         connection: ConnectionId,
         id: StreamId,
     ) -> Self {
-        let shared = Arc::new(Shared::default());
-        let end = StreamEnd { shared: Arc::clone(&shared) };
+        let shared = Arc::new(WaitCell::default());
+        let end = BufferedStreamHandler { shared: Arc::clone(&shared) };
         turn.attach(connection, id, Box::new(end));
         Self { host: Arc::clone(host), connection, id, shared }
     }
@@ -407,56 +412,56 @@ impl Stream {
             if first.is_empty() {
                 pipes.incoming.pop_front();
             }
-            was_full = pipes.incoming_bytes >= ROOM_BYTES;
+            was_full = pipes.incoming_bytes >= MAX_BUFFERED_BYTES;
             pipes.incoming_bytes = pipes.incoming_bytes.saturating_sub(taken.len());
             Some(Ok(taken.len()))
         })?;
         if was_full {
-            self.kick();
+            self.wake_driver();
         }
         Ok(read)
     }
 
     /// Hands everything over, waiting for room. It has not arrived then: see [`Self::finish`].
     pub fn write(&self, data: &[u8], patience: Duration) -> io::Result<()> {
-        for chunk in data.chunks(ROOM_BYTES) {
+        for chunk in data.chunks(MAX_BUFFERED_BYTES) {
             let chunk = Bytes::copy_from_slice(chunk);
             self.shared.wait(patience, |pipes| {
-                if pipes.writing > Writing::Open {
+                if pipes.writing > WriteState::Open {
                     return Some(Err(io::Error::other(StreamError::Closed)));
                 }
                 if let Some(failure) = pipes.end.failure() {
                     return Some(Err(failure));
                 }
-                (pipes.outgoing_bytes < ROOM_BYTES).then(|| {
+                (pipes.outgoing_bytes < MAX_BUFFERED_BYTES).then(|| {
                     pipes.outgoing_bytes += chunk.len();
                     pipes.outgoing.push_back(chunk.clone());
                     Ok(())
                 })
             })?;
-            self.kick();
+            self.wake_driver();
         }
         Ok(())
     }
 
     /// Nothing more is written.
     pub fn shutdown(&self) {
-        self.shared.change(|pipes| pipes.writing = pipes.writing.max(Writing::Rest));
-        self.kick();
+        self.shared.change(|pipes| pipes.writing = pipes.writing.max(WriteState::Draining));
+        self.wake_driver();
     }
 
     /// Nothing more is written; waits until the peer has all of it.
     pub fn finish(&self, patience: Duration) -> io::Result<()> {
         self.shutdown();
         self.shared.wait(patience, |pipes| {
-            (pipes.writing == Writing::Arrived)
+            (pipes.writing == WriteState::Acked)
                 .then_some(Ok(()))
                 .or_else(|| pipes.end.failure().map(Err))
         })
     }
 
-    fn kick(&self) {
+    fn wake_driver(&self) {
         let (connection, stream) = (self.connection, self.id);
-        self.host.tell(move |turn| turn.progress(connection, stream));
+        self.host.post(move |turn| turn.progress(connection, stream));
     }
 }

@@ -7,30 +7,32 @@ use std::time::Duration;
 
 use towpath_quic::QuicConfig;
 
-use super::{Connection, Host, HostConfig, Interfaces, Stream};
+use super::{BlockingConnection, BlockingStream, HostConfig, InterfacePolicy, QuicHandle};
 use crate::Clock;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const HANG_TIMEOUT: Duration = Duration::from_secs(20);
 
-fn host(name: &str) -> Arc<Host> {
-    let interfaces = Interfaces::all();
+fn host(name: &str) -> Arc<QuicHandle> {
+    let interfaces = InterfacePolicy::all();
     let (name, clock, seed) = (name.to_owned(), Clock::start(), None);
-    Arc::new(Host::start(HostConfig { name, clock, seed, namespace: None, interfaces }).unwrap())
+    Arc::new(
+        QuicHandle::start(HostConfig { name, clock, seed, namespace: None, interfaces }).unwrap(),
+    )
 }
 
 /// Sends everything back, in a thread of its own.
-fn echo(connection: Connection) -> thread::JoinHandle<usize> {
+fn echo(connection: BlockingConnection) -> thread::JoinHandle<usize> {
     thread::spawn(move || {
-        let stream = connection.accept_stream(PATIENCE).unwrap();
+        let stream = connection.accept_stream(HANG_TIMEOUT).unwrap();
         let mut buffer = vec![0; 10_000];
         let mut echoed = 0;
         loop {
-            let length = stream.read(&mut buffer, PATIENCE).unwrap();
+            let length = stream.read(&mut buffer, HANG_TIMEOUT).unwrap();
             if length == 0 {
-                stream.finish(PATIENCE).unwrap();
+                stream.finish(HANG_TIMEOUT).unwrap();
                 return echoed;
             }
-            stream.write(&buffer[..length], PATIENCE).unwrap();
+            stream.write(&buffer[..length], HANG_TIMEOUT).unwrap();
             echoed += length;
         }
     })
@@ -41,20 +43,20 @@ fn converse(target: IpAddr) {
     let (client, server) = (host("client"), host("server"));
     let listener = server.listen(0, QuicConfig::default()).unwrap();
     let remote = SocketAddr::new(target, listener.port());
-    let connection = client.connect(None, remote, QuicConfig::default(), PATIENCE).unwrap();
-    let echo = echo(listener.accept(PATIENCE).unwrap());
+    let connection = client.connect(None, remote, QuicConfig::default(), HANG_TIMEOUT).unwrap();
+    let echo = echo(listener.accept(HANG_TIMEOUT).unwrap());
     let stream = connection.open_stream().unwrap();
     let sent: Vec<u8> = (0..BYTES).map(|n| (n % 251) as u8).collect();
-    let writer: Stream = stream.clone();
+    let writer: BlockingStream = stream.clone();
     let data = sent.clone();
     let writing = thread::spawn(move || {
-        writer.write(&data, PATIENCE).unwrap();
-        writer.finish(PATIENCE).unwrap();
+        writer.write(&data, HANG_TIMEOUT).unwrap();
+        writer.finish(HANG_TIMEOUT).unwrap();
     });
     let mut got = Vec::new();
     let mut buffer = vec![0; 7_777];
     loop {
-        let length = stream.read(&mut buffer, PATIENCE).unwrap();
+        let length = stream.read(&mut buffer, HANG_TIMEOUT).unwrap();
         if length == 0 {
             break;
         }
@@ -93,15 +95,15 @@ fn a_close_by_the_peer_is_reported() {
     let (client, server) = (host("client"), host("server"));
     let listener = server.listen(0, QuicConfig::default()).unwrap();
     let remote = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), listener.port());
-    let connection = client.connect(None, remote, QuicConfig::default(), PATIENCE).unwrap();
-    let accepted = listener.accept(PATIENCE).unwrap();
+    let connection = client.connect(None, remote, QuicConfig::default(), HANG_TIMEOUT).unwrap();
+    let accepted = listener.accept(HANG_TIMEOUT).unwrap();
     let stream = connection.open_stream().unwrap();
-    stream.write(b"hello", PATIENCE).unwrap();
-    let theirs = accepted.accept_stream(PATIENCE).unwrap();
+    stream.write(b"hello", HANG_TIMEOUT).unwrap();
+    let theirs = accepted.accept_stream(HANG_TIMEOUT).unwrap();
     let mut buffer = [0; 16];
-    assert_eq!(theirs.read(&mut buffer, PATIENCE).unwrap(), 5);
+    assert_eq!(theirs.read(&mut buffer, HANG_TIMEOUT).unwrap(), 5);
     connection.close();
-    let error = theirs.read(&mut buffer, PATIENCE).unwrap_err();
+    let error = theirs.read(&mut buffer, HANG_TIMEOUT).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionAborted, "{error}");
     assert!(accepted.failure().is_some());
     assert!(accepted.status().unwrap().error.is_some());

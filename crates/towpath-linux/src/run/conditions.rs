@@ -8,35 +8,35 @@ use towpath_measure::format;
 use towpath_measure::result::{Counter, EmulatorTiming, Interface, Meta, WakeupTiming};
 use towpath_measure::scenario::{DownMode, TimelineChange, TimelineTarget, Transport, World};
 
-use super::Job;
-use crate::emulator::alarm::Waiting;
+use super::RunJob;
+use crate::emulator::alarm::WakeupStats;
 use crate::emulator::engine::EmulatorReport;
-use crate::netlink::Counters;
-use crate::network::Network;
+use crate::netlink::MibCounters;
+use crate::network::EmulatedNetwork;
 use crate::traffic::is_quic;
 use crate::{stack, sys};
 
 /// A run whose packets were later than this (99th percentile) is marked degraded.
-const LATENESS_LIMIT: Duration = Duration::from_millis(2);
+const MAX_LATENESS: Duration = Duration::from_millis(2);
 /// So is one during which others used more than this share of the processors.
-const FOREIGN_LIMIT: f64 = 0.5;
+const MAX_OTHER_CPU: f64 = 0.5;
 
 /// What was true before the traffic.
 #[derive(Debug)]
-pub(super) struct Before {
-    counters: Vec<Counters>,
-    processors: ProcessorTime,
+pub(super) struct RunBaseline {
+    counters: Vec<MibCounters>,
+    processors: CpuTicks,
     own: Duration,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct ProcessorTime {
+struct CpuTicks {
     busy_ticks: u64,
     all_ticks: u64,
 }
 
-impl Before {
-    pub(super) fn read(network: &Network) -> Self {
+impl RunBaseline {
+    pub(super) fn read(network: &EmulatedNetwork) -> Self {
         Self {
             counters: network.hosts.iter().map(|host| counters(&host.namespace)).collect(),
             processors: processor_time(),
@@ -45,7 +45,7 @@ impl Before {
     }
 
     /// Counters of every host that have changed since.
-    pub(super) fn changes(&self, network: &Network) -> Vec<Counter> {
+    pub(super) fn changes(&self, network: &EmulatedNetwork) -> Vec<Counter> {
         let mut changes = Vec::new();
         for (host, before) in network.hosts.iter().zip(&self.counters) {
             let now = counters(&host.namespace);
@@ -63,13 +63,17 @@ impl Before {
     }
 }
 
-fn counters(namespace: &crate::Namespace) -> Counters {
+fn counters(namespace: &crate::Namespace) -> MibCounters {
     // A kernel that shows no counters leaves the proof to the sockets.
-    namespace.run(Counters::read).ok().and_then(Result::ok).unwrap_or_else(|| Counters::parse(""))
+    namespace
+        .run(MibCounters::read)
+        .ok()
+        .and_then(Result::ok)
+        .unwrap_or_else(|| MibCounters::parse(""))
 }
 
 /// The first line of `/proc/stat`: all processors together.
-fn processor_time() -> ProcessorTime {
+fn processor_time() -> CpuTicks {
     let text = fs::read_to_string("/proc/stat").unwrap_or_default();
     let ticks: Vec<u64> = text
         .lines()
@@ -83,11 +87,11 @@ fn processor_time() -> ProcessorTime {
     let all_ticks = ticks.iter().sum();
     // user nice system IDLE IOWAIT irq softirq steal
     let idle_ticks: u64 = ticks.iter().skip(3).take(2).sum();
-    ProcessorTime { busy_ticks: all_ticks - idle_ticks, all_ticks }
+    CpuTicks { busy_ticks: all_ticks - idle_ticks, all_ticks }
 }
 
 /// The first record.
-pub(super) fn meta(job: &Job, network: &Network, seed: u64) -> Meta {
+pub(super) fn meta(job: &RunJob, network: &EmulatedNetwork, seed: u64) -> Meta {
     Meta {
         stack: stack::plan::stack_name(&network.scenario).to_owned(),
         kernel: read("/proc/sys/kernel/osrelease"),
@@ -104,7 +108,7 @@ fn read(path: &str) -> String {
     }
 }
 
-fn conditions(network: &Network, transport: Transport) -> BTreeMap<String, String> {
+fn conditions(network: &EmulatedNetwork, transport: Transport) -> BTreeMap<String, String> {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let mut all = BTreeMap::from([
         ("emulator back-end".to_owned(), network.backend.name().to_owned()),
@@ -139,7 +143,7 @@ fn conditions(network: &Network, transport: Transport) -> BTreeMap<String, Strin
 }
 
 /// Totals of every path's interfaces.
-pub(super) fn interfaces(network: &Network) -> Vec<Interface> {
+pub(super) fn interfaces(network: &EmulatedNetwork) -> Vec<Interface> {
     let mut all = Vec::new();
     for host in &network.hosts {
         let links = host.route().links().unwrap_or_default();
@@ -163,7 +167,7 @@ pub(super) fn interfaces(network: &Network) -> Vec<Interface> {
 /// Packets that a TUN device dropped because the emulator did not read it in time. What an
 /// interface drops while the timeline has switched it off is no fault of the emulator's, and cannot
 /// be told apart, so such paths are left out.
-pub(super) fn lost_at_interfaces(network: &Network, interfaces: &[Interface]) -> u64 {
+pub(super) fn lost_at_interfaces(network: &EmulatedNetwork, interfaces: &[Interface]) -> u64 {
     let switched = |name: &str| {
         network.scenario.timeline.iter().any(|event| {
             let TimelineTarget::Path(index) = event.target else { return false };
@@ -180,7 +184,11 @@ pub(super) fn lost_at_interfaces(network: &Network, interfaces: &[Interface]) ->
 }
 
 /// How exactly the emulator kept time.
-pub(super) fn noise(report: &EmulatorReport, before: &Before, lost_packets: u64) -> EmulatorTiming {
+pub(super) fn noise(
+    report: &EmulatorReport,
+    before: &RunBaseline,
+    lost_packets: u64,
+) -> EmulatorTiming {
     let now = processor_time();
     let all = now.all_ticks.saturating_sub(before.processors.all_ticks).max(1) as f64;
     let busy = now.busy_ticks.saturating_sub(before.processors.busy_ticks) as f64;
@@ -192,16 +200,16 @@ pub(super) fn noise(report: &EmulatorReport, before: &Before, lost_packets: u64)
         lost_packets,
         load: load.unwrap_or(0.0),
         emulator_cpu_s: report.cpu.as_secs_f64(),
-        waiting: Some(waiting(report)),
+        waiting: Some(wakeup_timing(report)),
         other_cpu_share: foreign_cpu,
         ..report.lateness.lateness()
     };
     let late = Duration::from_nanos(noise.lateness_p99_ns);
-    let reason = if late > LATENESS_LIMIT {
+    let reason = if late > MAX_LATENESS {
         Some(format!("1 % of the packets left the emulator {} late or more", format::time(late)))
     } else if lost_packets > 0 {
         Some(format!("the emulator could not keep up and lost {lost_packets} packets"))
-    } else if foreign_cpu > FOREIGN_LIMIT {
+    } else if foreign_cpu > MAX_OTHER_CPU {
         Some(format!("other work used {:.0} % of the processors", foreign_cpu * 100.0))
     } else {
         None
@@ -211,8 +219,8 @@ pub(super) fn noise(report: &EmulatorReport, before: &Before, lost_packets: u64)
     noise
 }
 
-fn waiting(report: &EmulatorReport) -> WakeupTiming {
-    let Waiting { wake_ups, early, awake } = &report.waiting;
+fn wakeup_timing(report: &EmulatorReport) -> WakeupTiming {
+    let WakeupStats { wake_ups, early, awake } = &report.waiting;
     WakeupTiming {
         ran_s: report.ran.as_secs_f64(),
         awake_s: awake.as_secs_f64(),

@@ -13,7 +13,7 @@ mod watch;
 
 pub(crate) use proof::FALLBACKS;
 
-pub use crate::emulator::capture::{Pcap, PcapError};
+pub use crate::emulator::capture::{PcapError, PcapOptions};
 
 use std::collections::BTreeMap;
 use std::io;
@@ -35,34 +35,34 @@ use towpath_mptcp::stack::StackNotice;
 use towpath_net::Instant;
 
 use crate::clock::Clock;
-use crate::cost::{Began, Meters};
-use crate::emulator::capture::{self, Writing};
-use crate::emulator::engine::{Command, EmulatorReport};
-use crate::lab::Cast;
-use crate::network::{self, Backend, Network, NetworkError};
-use crate::pace::Pace;
-use crate::programs::Programs;
+use crate::cost::{CpuMeters, StackCpuStart};
+use crate::emulator::capture::{self, CaptureWriter};
+use crate::emulator::engine::{EmulatorReport, EngineCommand};
+use crate::lab::LabPrograms;
+use crate::network::{self, Backend, EmulatedNetwork, NetworkError};
+use crate::pace::RunClock;
+use crate::programs::ProgramTracker;
 use crate::sandbox::EmulatorThread;
 use crate::stack::status::notice_text;
-use crate::traffic::{self, Delivered, Outcome, Stage};
+use crate::traffic::{self, DirectionDelivery, FlowOutcome, TrafficContext};
 use crate::{interrupt, program};
 
-use conditions::Before;
-use series::{Series, Totals};
-use watch::{LastWords, Watcher};
+use conditions::RunBaseline;
+use series::{RunSeries, Totals};
+use watch::{FinalTcpInfo, KernelEventWatcher};
 
 /// Time between the network being ready and the start of the traffic.
-const LEAD: Duration = Duration::from_millis(250);
+const START_LEAD: Duration = Duration::from_millis(250);
 /// The longest sleep of a thread that must notice an interrupt.
-const NAP: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// How often somebody is asked who is about to be ready.
-const BREATH: Duration = Duration::from_millis(1);
+const READY_POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// It is not waited for for ever.
-const MOST_BREATHS: u32 = 5_000;
+const MAX_READY_POLLS: u32 = 5_000;
 
 /// What to run.
 #[derive(Debug, Clone)]
-pub struct Job {
+pub struct RunJob {
     /// The scenario.
     pub scenario: Arc<Scenario>,
     /// Transport of the flows that do not name one.
@@ -74,7 +74,7 @@ pub struct Job {
     /// Its place among other runs.
     pub order: Option<RunOrder>,
     /// Whether the packets are captured.
-    pub pcap: Option<Pcap>,
+    pub pcap: Option<PcapOptions>,
 }
 
 /// Why there is no result.
@@ -96,43 +96,43 @@ pub enum RunError {
 
 /// Runs `job` and hands every record to `write`.
 pub fn run(
-    job: &Job,
+    job: &RunJob,
     thread: EmulatorThread,
     write: &mut dyn FnMut(&Record) -> io::Result<()>,
 ) -> Result<(), RunError> {
     let scenario = network::for_transport(&job.scenario, job.transport);
     let seed = scenario.run.seed.wrapping_add(u64::from(job.repeat.saturating_sub(1)));
     let mut network = network::build(thread, &scenario, Clock::start(), seed, job.backend)?;
-    network.speak_quic(job.transport, seed)?;
-    perform(job, network, None, write)
+    network.start_quic(job.transport, seed)?;
+    run_in_network(job, network, None, write)
 }
 
 /// The same in a network that is there already; a cast has the only flow.
-pub(crate) fn perform(
-    job: &Job,
-    network: Network,
-    cast: Option<Arc<Cast>>,
+pub(crate) fn run_in_network(
+    job: &RunJob,
+    network: EmulatedNetwork,
+    cast: Option<Arc<LabPrograms>>,
     write: &mut dyn FnMut(&Record) -> io::Result<()>,
 ) -> Result<(), RunError> {
     let writing = match &job.pcap {
         Some(pcap) => {
             let (tape, writing) = capture::begin(pcap, &network.scenario, network.clock)?;
-            network.emulator.tell(Command::Capture(tape));
+            network.emulator.send(EngineCommand::Capture(tape));
             Some(writing)
         }
         None => None,
     };
     let network = Arc::new(network);
-    let before = Before::read(&network);
-    let watcher = Watcher::open(&network.hosts)?;
-    let stage = Stage {
-        pace: Pace::new(network.clock, network.clock.now() + LEAD),
+    let before = RunBaseline::read(&network);
+    let watcher = KernelEventWatcher::open(&network.hosts)?;
+    let stage = TrafficContext {
+        pace: RunClock::new(network.clock, network.clock.now() + START_LEAD),
         network,
         transport: job.transport,
         streams: Mutex::default(),
-        steady: Mutex::default(),
-        meters: Meters::default(),
-        cast,
+        udp_bytes: Mutex::default(),
+        meters: CpuMeters::default(),
+        lab_programs: cast,
     };
     let mut meta = conditions::meta(job, &stage.network, stage.network.seed);
     if writing.is_some() {
@@ -142,36 +142,36 @@ pub(crate) fn perform(
         meta.conditions.insert("time 0 of captures".to_owned(), text);
     }
     write(&Record::Meta(Box::new(meta))).map_err(RunError::Write)?;
-    let played = play(&stage, watcher, write)?;
-    conclude(job, stage, &before, Played { writing, ..played }, write)
+    let played = run_traffic(&stage, watcher, write)?;
+    conclude(job, stage, &before, RunOutput { capture_writer: writing, ..played }, write)
 }
 
 /// What the threads leave.
 #[derive(Default)]
-struct Played {
-    outcomes: Vec<Outcome>,
+struct RunOutput {
+    outcomes: Vec<FlowOutcome>,
     totals: Totals,
     /// Read back from the senders' subflows.
     congestion_control: BTreeMap<(u32, DataDirection), Vec<String>>,
     warnings: Vec<String>,
     cpu: Option<CpuTime>,
     /// Of captures.
-    writing: Option<Writing>,
-    account: account::Closed,
+    capture_writer: Option<CaptureWriter>,
+    account: account::AccountResult,
 }
 
 /// Runs the traffic and everything beside it; writes records until all threads have ended.
-fn play(
-    stage: &Stage,
-    watcher: Watcher,
+fn run_traffic(
+    stage: &TrafficContext,
+    watcher: KernelEventWatcher,
     write: &mut dyn FnMut(&Record) -> io::Result<()>,
-) -> Result<Played, RunError> {
+) -> Result<RunOutput, RunError> {
     let (records, inbox) = mpsc::channel();
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         let director = {
             let done = &done;
-            scope.spawn(move || direct(stage, watcher, &records, done))
+            scope.spawn(move || run_threads(stage, watcher, &records, done))
         };
         let mut written = Ok(());
         for record in inbox {
@@ -188,21 +188,30 @@ fn play(
 }
 
 /// Starts everything at its time and waits for the flows.
-fn direct(stage: &Stage, watcher: Watcher, records: &Sender<Record>, done: &AtomicBool) -> Played {
+fn run_threads(
+    stage: &TrafficContext,
+    watcher: KernelEventWatcher,
+    records: &Sender<Record>,
+    done: &AtomicBool,
+) -> RunOutput {
     let scenario = &stage.network.scenario;
     let emulator = &stage.network.emulator;
     stage.network.schedule_link_changes(stage.pace.zero());
-    emulator.tell(Command::Report {
+    emulator.send(EngineCommand::Report {
         zero: stage.pace.zero(),
         period: scenario.run.sample,
         to: records.clone(),
     });
     let (counts, counted) = mpsc::channel();
-    emulator.tell(Command::Watch { zero: stage.pace.zero(), period: account::LOOK, to: counts });
+    emulator.send(EngineCommand::Snapshots {
+        zero: stage.pace.zero(),
+        period: account::SAMPLE_INTERVAL,
+        to: counts,
+    });
     listen_to_stacks(stage, records);
-    let programs = Programs::open(&stage.network);
+    let programs = ProgramTracker::open(&stage.network);
     let looked = &AtomicBool::new(programs.is_none());
-    let began = Began::now(&stage.network);
+    let began = StackCpuStart::now(&stage.network);
     thread::scope(|scope| {
         let flows: Vec<_> = scenario
             .flows
@@ -213,50 +222,59 @@ fn direct(stage: &Stage, watcher: Watcher, records: &Sender<Record>, done: &Atom
         let timeline = scope.spawn(|| play_timeline(stage, records, done));
         let follower = programs.map(|mut programs| {
             scope.spawn(move || {
-                programs.follow(stage, done);
+                programs.run(stage, done);
                 looked.store(true, Ordering::Release);
                 programs
             })
         });
         let words = scope.spawn(|| watcher.run(stage, records, done));
         let series = scope.spawn(|| sample(stage, records.clone(), (done, looked)));
-        let account = scope.spawn(move || account::keep(stage, &counted));
+        let account = scope.spawn(move || account::collect(stage, &counted));
         let mut outcomes: Vec<_> =
             flows.into_iter().map(|flow| flow.join().unwrap_or_default()).collect();
         let cpu = began.until_now(&stage.network, &stage.meters);
         done.store(true, Ordering::Release);
-        emulator.tell(Command::Quiet);
+        emulator.send(EngineCommand::StopReports);
         // The records end when nobody can send any more.
         for stack in stage.network.hosts.iter().filter_map(|host| host.stack.as_ref()) {
             let _ = stack.call(|turn| turn.on_notice(|_, _, _| {})); // fails if the stack has ended
         }
         let mut warnings = timeline.join().unwrap_or_default();
         let programs = follower.and_then(|follower| follower.join().ok());
-        let words: Vec<LastWords> = words.join().unwrap_or_default();
-        let series = series.join().unwrap_or_else(|_| Series::new(records.clone()));
+        let words: Vec<FinalTcpInfo> = words.join().unwrap_or_default();
+        let series = series.join().unwrap_or_else(|_| RunSeries::new(records.clone()));
         if let Some(programs) = &programs {
-            attribute(programs, &stage.network.scenario, &mut outcomes);
+            attribute_program_traffic(programs, &stage.network.scenario, &mut outcomes);
             warnings.extend(programs.warning());
         }
         let account = account.join().unwrap_or_default();
-        let played = Played { outcomes, warnings, cpu, account, ..Played::default() };
-        add_up(stage, series, words, played)
+        let played = RunOutput { outcomes, warnings, cpu, account, ..RunOutput::default() };
+        finish_series(stage, series, words, played)
     })
 }
 
 /// Adds what the series has seen, and what was said at the end of it.
-fn add_up(stage: &Stage, mut series: Series, words: Vec<LastWords>, played: Played) -> Played {
-    series.look_last(stage);
+fn finish_series(
+    stage: &TrafficContext,
+    mut series: RunSeries,
+    words: Vec<FinalTcpInfo>,
+    played: RunOutput,
+) -> RunOutput {
+    series.sample_final_paths(stage);
     for (local, remote, info) in words {
-        series.last_words(local, remote, info);
+        series.on_final_tcp_info(local, remote, info);
     }
     let streams = stage.streams();
     let congestion_control = series.congestion_control(&stage.network, &streams);
-    Played { totals: series.totals(&streams), congestion_control, ..played }
+    RunOutput { totals: series.totals(&streams), congestion_control, ..played }
 }
 
 /// What commands moved is theirs.
-fn attribute(programs: &Programs, scenario: &Scenario, outcomes: &mut [Outcome]) {
+fn attribute_program_traffic(
+    programs: &ProgramTracker,
+    scenario: &Scenario,
+    outcomes: &mut [FlowOutcome],
+) {
     for ((index, flow), outcome) in (0_u32..).zip(&scenario.flows).zip(outcomes) {
         if !matches!(flow.pattern, Pattern::Run { .. }) {
             continue;
@@ -264,7 +282,7 @@ fn attribute(programs: &Programs, scenario: &Scenario, outcomes: &mut [Outcome])
         let moved: Vec<_> = programs
             .logs(index)
             .into_iter()
-            .map(|(direction, log)| Delivered { direction, logs: vec![log.clone()] })
+            .map(|(direction, log)| DirectionDelivery { direction, logs: vec![log.clone()] })
             .collect();
         if !moved.is_empty() {
             outcome.delivered = moved;
@@ -273,7 +291,7 @@ fn attribute(programs: &Programs, scenario: &Scenario, outcomes: &mut [Outcome])
 }
 
 /// What the hosts' own stacks notice becomes events, as what kernels notice does.
-fn listen_to_stacks(stage: &Stage, records: &Sender<Record>) {
+fn listen_to_stacks(stage: &TrafficContext, records: &Sender<Record>) {
     for host in &stage.network.hosts {
         let Some(stack) = &host.stack else { continue };
         let (name, records, zero) = (host.name.clone(), records.clone(), stage.pace.zero());
@@ -299,36 +317,44 @@ fn listen_to_stacks(stage: &Stage, records: &Sender<Record>) {
 }
 
 /// Runs a flow; one that opened no connection leaves an empty log, with the reason.
-fn run_flow(stage: &Stage, index: usize, flow: &towpath_measure::scenario::Flow) -> Outcome {
+fn run_flow(
+    stage: &TrafficContext,
+    index: usize,
+    flow: &towpath_measure::scenario::Flow,
+) -> FlowOutcome {
     let mut outcome = attempt_flow(stage, index, flow);
     for direction in summary_directions(&flow.pattern) {
         let known = outcome.delivered.iter().any(|side| side.direction == *direction);
         if !known {
             let mut log = DeliveryLog::new(Instant::ZERO + flow.start);
             log.watch_until(stage.now());
-            outcome.delivered.push(Delivered { direction: *direction, logs: vec![log] });
+            outcome.delivered.push(DirectionDelivery { direction: *direction, logs: vec![log] });
         }
     }
     outcome
 }
 
-fn attempt_flow(stage: &Stage, index: usize, flow: &towpath_measure::scenario::Flow) -> Outcome {
-    if let Some(cast) = &stage.cast {
+fn attempt_flow(
+    stage: &TrafficContext,
+    index: usize,
+    flow: &towpath_measure::scenario::Flow,
+) -> FlowOutcome {
+    if let Some(cast) = &stage.lab_programs {
         stage.pace.sleep_until(Instant::ZERO + flow.start);
-        return cast.lead(&stage.network);
+        return cast.run_to_end(&stage.network);
     }
     let hosts = &stage.network.hosts;
     let own = |host: usize| hosts.get(host).is_some_and(|host| host.stack.is_some());
     if let Pattern::Run { command, duration } = &flow.pattern {
         if own(flow.from) || own(flow.to) {
             let text = "a command needs hosts with the kernel's stack";
-            return Outcome { failure: Some(text.to_owned()), ..Outcome::default() };
+            return FlowOutcome { failure: Some(text.to_owned()), ..FlowOutcome::default() };
         }
         return program::run_flow(stage, flow, command, *duration);
     }
     if let Pattern::Udping(plan) = &flow.pattern {
         let (probes, warning) = traffic::ping::run(stage, (index, flow), plan);
-        return Outcome { probes, warning, ..Outcome::default() };
+        return FlowOutcome { probes, warning, ..FlowOutcome::default() };
     }
     if let Pattern::Udp(plan) = &flow.pattern {
         return traffic::udp::run(stage, (index, flow), plan);
@@ -338,9 +364,9 @@ fn attempt_flow(stage: &Stage, index: usize, flow: &towpath_measure::scenario::F
         Err(error) => {
             let hosts = &stage.network.scenario.hosts;
             let host = hosts.get(flow.to).map_or("?", |host| host.name.as_str());
-            Outcome {
+            FlowOutcome {
                 failure: Some(traffic::explain(&error, stage.transport_of(index as u32), host)),
-                ..Outcome::default()
+                ..FlowOutcome::default()
             }
         }
     }
@@ -348,7 +374,7 @@ fn attempt_flow(stage: &Stage, index: usize, flow: &towpath_measure::scenario::F
 
 /// Applies the timeline to the hosts' kernels and reports it; returns what failed.
 pub(crate) fn play_timeline(
-    stage: &Stage,
+    stage: &TrafficContext,
     records: &Sender<Record>,
     done: &AtomicBool,
 ) -> Vec<String> {
@@ -360,7 +386,7 @@ pub(crate) fn play_timeline(
             if done.load(Ordering::Acquire) {
                 return failures;
             }
-            let nap = at.saturating_since(stage.now()).min(NAP);
+            let nap = at.saturating_since(stage.now()).min(POLL_INTERVAL);
             thread::sleep(nap);
         }
         let (target, text) = describe(scenario, event);
@@ -389,11 +415,11 @@ pub(crate) fn play_timeline(
 
 /// Samples at every multiple of the period until the flows have ended, and once at their end.
 fn sample(
-    stage: &Stage,
+    stage: &TrafficContext,
     records: Sender<Record>,
     (done, looked): (&AtomicBool, &AtomicBool),
-) -> Series {
-    let mut series = Series::new(records);
+) -> RunSeries {
+    let mut series = RunSeries::new(records);
     let period = stage.network.scenario.run.sample;
     let mut next = Instant::ZERO + period;
     // Behind the planned end there is only the tearing down.
@@ -401,18 +427,18 @@ fn sample(
     let end = flows.map(|flow| Instant::ZERO + flow.start + flow.pattern.limit()).max();
     loop {
         while stage.now() < next && !done.load(Ordering::Acquire) {
-            thread::sleep(next.saturating_since(stage.now()).min(NAP));
+            thread::sleep(next.saturating_since(stage.now()).min(POLL_INTERVAL));
         }
-        if interrupt::seen() {
+        if interrupt::is_interrupted() {
             stage.pace.interrupt();
         }
         let now = stage.now();
         if done.load(Ordering::Acquire) {
-            for _ in 0..MOST_BREATHS {
+            for _ in 0..MAX_READY_POLLS {
                 if looked.load(Ordering::Acquire) {
                     break;
                 }
-                thread::sleep(BREATH);
+                thread::sleep(READY_POLL_INTERVAL);
             }
             // The last period may be cut short; a sliver of one would only blur the curves, unless it
             // is all there is.
@@ -424,7 +450,7 @@ fn sample(
             return series;
         }
         if end.is_some_and(|end| next > end) {
-            thread::sleep(NAP);
+            thread::sleep(POLL_INTERVAL);
             continue;
         }
         series.sample(stage, next);
@@ -436,10 +462,10 @@ fn sample(
 
 /// Everything that is known only at the end.
 fn conclude(
-    job: &Job,
-    stage: Stage,
-    before: &Before,
-    played: Played,
+    job: &RunJob,
+    stage: TrafficContext,
+    before: &RunBaseline,
+    played: RunOutput,
     write: &mut dyn FnMut(&Record) -> io::Result<()>,
 ) -> Result<(), RunError> {
     let scenario = &job.scenario;
@@ -448,14 +474,14 @@ fn conclude(
     let interfaces = conditions::interfaces(&stage.network);
     let lost = conditions::lost_at_interfaces(&stage.network, &interfaces);
     let connections = quic::connections(&stage);
-    let transport = match &stage.cast {
-        Some(_) => spoken(&played.totals, &counters),
+    let transport = match &stage.lab_programs {
+        Some(_) => used_transport(&played.totals, &counters),
         None => job.transport,
     };
     let multipath = match transport {
         Transport::Mpquic => quic::proof(&stage, &connections),
         transport @ (Transport::Tcp | Transport::Mptcp | Transport::Quic) => {
-            proof::proof(transport, &played.totals, &counters)
+            proof::multipath_use(transport, &played.totals, &counters)
         }
     };
     let counters = [counters, quic::counters(&connections)].concat();
@@ -475,8 +501,8 @@ fn conclude(
         summarizer = summarizer.warning(warning);
     }
     drop(connections);
-    let report = stop(stage)?;
-    let missed = played.writing.map(Writing::finish).transpose()?.flatten();
+    let report = stop_emulator(stage)?;
+    let missed = played.capture_writer.map(CaptureWriter::finish).transpose()?.flatten();
     if let Some(text) = missed {
         let hint = Some("keep less of each packet: `--snap 128`".to_owned());
         summarizer = summarizer.warning(Warning { text, hint });
@@ -485,7 +511,7 @@ fn conclude(
     summarizer = summarizer.interfaces(&interfaces);
     let (accounts, account) = played.account;
     let accounted = accounts.into_iter().map(|one| Record::Account(Box::new(one)));
-    let records = last_records(&played.outcomes, &probes, &counters, interfaces);
+    let records = final_records(&played.outcomes, &probes, &counters, interfaces);
     for record in accounted.chain(records).chain([Record::Timing(noise.clone())]) {
         write(&record).map_err(RunError::Write)?;
     }
@@ -502,17 +528,17 @@ fn conclude(
 }
 
 /// Adds what became of datagrams at a constant rate.
-fn add_datagrams(summarizer: &mut Summarizer<'_>, outcomes: &[Outcome]) {
+fn add_datagrams(summarizer: &mut Summarizer<'_>, outcomes: &[FlowOutcome]) {
     for (flow, outcome) in (0_u32..).zip(outcomes) {
         for one in &outcome.datagrams {
-            summarizer.add_datagrams(flow, one.direction, one.figures.clone());
+            summarizer.add_datagrams(flow, one.direction, one.stats.clone());
         }
     }
 }
 
 /// Ends the emulator.
-fn stop(stage: Stage) -> Result<EmulatorReport, RunError> {
-    let Stage { network, streams, .. } = stage;
+fn stop_emulator(stage: TrafficContext) -> Result<EmulatorReport, RunError> {
+    let TrafficContext { network, streams, .. } = stage;
     drop(streams);
     let network = Arc::into_inner(network);
     let in_use = || RunError::Emulator(io::Error::other("the network is still in use"));
@@ -520,8 +546,8 @@ fn stop(stage: Stage) -> Result<EmulatorReport, RunError> {
 }
 
 /// What is told when all has ended, in its order.
-fn last_records(
-    outcomes: &[Outcome],
+fn final_records(
+    outcomes: &[FlowOutcome],
     probes: &[Probe],
     counters: &[Counter],
     interfaces: Vec<Interface>,
@@ -538,12 +564,12 @@ fn last_records(
 }
 
 /// What the programs of a lab meant to speak: Multipath TCP if one of them asked for it.
-fn spoken(totals: &Totals, counters: &[Counter]) -> Transport {
+fn used_transport(totals: &Totals, counters: &[Counter]) -> Transport {
     let asked = counters.iter().any(|counter| counter.name == "MPTcpExt.MPCapableSYNTX");
     if asked || totals.multipath > 0 { Transport::Mptcp } else { Transport::Tcp }
 }
 
-fn flow_inputs(played: &Played) -> Vec<FlowInput> {
+fn flow_inputs(played: &RunOutput) -> Vec<FlowInput> {
     let mut inputs = Vec::new();
     for (index, outcome) in played.outcomes.iter().enumerate() {
         for delivered in &outcome.delivered {

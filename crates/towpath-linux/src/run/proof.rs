@@ -34,7 +34,11 @@ pub(crate) const FALLBACKS: [(&str, &str); 8] = [
 ];
 
 /// Judges by what the sockets said to the end and by the kernel's counters.
-pub(crate) fn proof(transport: Transport, totals: &Totals, counters: &[Counter]) -> MultipathUse {
+pub(crate) fn multipath_use(
+    transport: Transport,
+    totals: &Totals,
+    counters: &[Counter],
+) -> MultipathUse {
     let requested = transport == Transport::Mptcp;
     let mut evidence = Vec::new();
     if requested {
@@ -44,13 +48,13 @@ pub(crate) fn proof(transport: Transport, totals: &Totals, counters: &[Counter])
             totals.multipath,
             format::count(all as u64, "connection")
         ));
-        if totals.plain > 0 {
-            let plain = totals.plain;
+        if totals.plain_tcp > 0 {
+            let plain = totals.plain_tcp;
             let (s, be) = if plain == 1 { ("", "was") } else { ("s", "were") };
             evidence
                 .push(format!("{plain} more connection{s} of programs {be} plain TCP by choice"));
         }
-        evidence.extend(counters.iter().filter(|counter| is_telling(&counter.name)).map(
+        evidence.extend(counters.iter().filter(|counter| is_conclusive(&counter.name)).map(
             |counter| {
                 format!("{} +{} on {}", counter.name, counter.after - counter.before, counter.host)
             },
@@ -68,7 +72,7 @@ pub(crate) fn proof(transport: Transport, totals: &Totals, counters: &[Counter])
     }
 }
 
-fn is_telling(name: &str) -> bool {
+fn is_conclusive(name: &str) -> bool {
     ["MPCapableSYNTX", "MPCapableSYNACKRX", "MPCapableACKRX", "MPJoinSynAckRx", "MPJoinAckRx"]
         .iter()
         .any(|telling| name.strip_prefix("MPTcpExt.") == Some(telling))
@@ -76,7 +80,7 @@ fn is_telling(name: &str) -> bool {
 
 fn reason(totals: &Totals, counters: &[Counter]) -> String {
     if totals.multipath + totals.single == 0 {
-        let opened = match totals.plain {
+        let opened = match totals.plain_tcp {
             0 => "no connection was opened",
             _ => "the program opened plain TCP; `towpath exec -- PROGRAM` changes that",
         };
@@ -109,7 +113,7 @@ mod tests {
             reinjected_bytes: 0,
             multipath,
             single,
-            plain: 0,
+            plain_tcp: 0,
             reason: None,
             stack: StackTotals::default(),
         }
@@ -121,7 +125,8 @@ mod tests {
 
     #[test]
     fn a_plain_listener_is_named_as_the_reason() {
-        let judged = proof(Transport::Mptcp, &totals(0, 1), &[counter("MPCapableFallbackSYNACK")]);
+        let judged =
+            multipath_use(Transport::Mptcp, &totals(0, 1), &[counter("MPCapableFallbackSYNACK")]);
         assert!(!judged.used);
         assert!(judged.fallback.unwrap().contains("plain listener"));
     }
@@ -130,14 +135,14 @@ mod tests {
     fn the_fallback_reason_of_our_stack_precedes_kernel_counters() {
         let reason = Some("the peer asked for it (seen by phone)".to_owned());
         let totals = Totals { reason: reason.clone(), ..totals(0, 1) };
-        let judged = proof(Transport::Mptcp, &totals, &[counter("MPCapableFallbackACK")]);
+        let judged = multipath_use(Transport::Mptcp, &totals, &[counter("MPCapableFallbackACK")]);
         assert_eq!(judged.fallback, reason);
     }
 
     #[test]
     fn one_connection_that_fell_back_spoils_the_proof() {
-        assert!(!proof(Transport::Mptcp, &totals(3, 1), &[]).used);
-        assert!(proof(Transport::Mptcp, &totals(4, 0), &[]).used);
-        assert!(!proof(Transport::Tcp, &totals(0, 1), &[]).requested);
+        assert!(!multipath_use(Transport::Mptcp, &totals(3, 1), &[]).used);
+        assert!(multipath_use(Transport::Mptcp, &totals(4, 0), &[]).used);
+        assert!(!multipath_use(Transport::Tcp, &totals(0, 1), &[]).requested);
     }
 }

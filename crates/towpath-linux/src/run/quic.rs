@@ -5,36 +5,36 @@ use towpath_measure::scenario::Transport;
 use towpath_quic::words::{self, ConnectionEvidence, HostEvidence, MultipathEvidence};
 use towpath_quic::{ConnectionStatus, QuicConfig};
 
-use crate::traffic::quic::{self, Connection};
-use crate::traffic::{Stage, StreamEnd, is_quic};
+use crate::traffic::quic::{self, QuicConnection};
+use crate::traffic::{StreamEndpoint, TrafficContext, is_quic};
 
 /// One end of a connection at the end of the run.
 #[derive(Debug)]
-pub(super) struct Seen {
+pub(super) struct ConnectionEnd {
     flow: u32,
     opener: bool,
     host: String,
-    connection: Connection,
+    connection: QuicConnection,
     status: Option<ConnectionStatus>,
 }
 
 /// Both ends of all connections.
-pub(super) fn connections(stage: &Stage) -> Vec<Seen> {
+pub(super) fn connections(stage: &TrafficContext) -> Vec<ConnectionEnd> {
     let mut all = Vec::new();
     for stream in stage.streams() {
         for (end, opener) in [(&stream.client, true), (&stream.server, false)] {
-            let StreamEnd::Quic(end) = end else { continue };
+            let StreamEndpoint::Quic(end) = end else { continue };
             if end.is_first() {
                 let (flow, connection) = (stream.flow, end.connection.clone());
                 let (host, status) = (connection.host.name().to_owned(), connection.status());
-                all.push(Seen { flow, opener, host, connection, status });
+                all.push(ConnectionEnd { flow, opener, host, connection, status });
             }
         }
     }
     all
 }
 
-fn count(seen: &[Seen], host: &str, name: &str) -> Option<u64> {
+fn count(seen: &[ConnectionEnd], host: &str, name: &str) -> Option<u64> {
     let own = seen.iter().filter(|seen| seen.host == host);
     let counts: Vec<u64> =
         own.filter_map(|seen| seen.connection.counts().get(name).copied()).collect();
@@ -42,7 +42,7 @@ fn count(seen: &[Seen], host: &str, name: &str) -> Option<u64> {
 }
 
 /// Our own counters, as in the simulated world; those that stayed at zero are left out.
-pub(super) fn counters(seen: &[Seen]) -> Vec<Counter> {
+pub(super) fn counters(seen: &[ConnectionEnd]) -> Vec<Counter> {
     let mut all: Vec<Counter> = Vec::new();
     for end in seen {
         for (name, count) in end.connection.counts() {
@@ -60,11 +60,11 @@ pub(super) fn counters(seen: &[Seen]) -> Vec<Counter> {
 }
 
 /// Proof that Multipath QUIC was used, or the reason why not.
-pub(super) fn proof(stage: &Stage, seen: &[Seen]) -> MultipathUse {
+pub(super) fn proof(stage: &TrafficContext, seen: &[ConnectionEnd]) -> MultipathUse {
     let hosts = &stage.network.hosts;
     let counts: Vec<_> =
         hosts.iter().map(|host| move |name: &'static str| count(seen, &host.name, name)).collect();
-    let meant = |seen: &&Seen| stage.transport_of(seen.flow) == Transport::Mpquic;
+    let meant = |seen: &&ConnectionEnd| stage.transport_of(seen.flow) == Transport::Mpquic;
     let witnesses: Vec<HostEvidence<'_>> = hosts
         .iter()
         .zip(&counts)
@@ -80,7 +80,7 @@ pub(super) fn proof(stage: &Stage, seen: &[Seen]) -> MultipathUse {
 }
 
 /// What to know before a result over QUIC is trusted.
-pub(super) fn warnings(stage: &Stage, seen: &[Seen]) -> Vec<Warning> {
+pub(super) fn warnings(stage: &TrafficContext, seen: &[ConnectionEnd]) -> Vec<Warning> {
     let mut all = Vec::new();
     let mut warn = |(text, hint): words::WarningText| {
         all.push(Warning { text, hint: Some(hint.to_owned()) });

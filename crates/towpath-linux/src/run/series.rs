@@ -13,21 +13,21 @@ use towpath_measure::scenario::{DataDirection, Scenario, Transport};
 use towpath_net::Instant;
 use towpath_quic::PathNotice;
 
-use crate::network::Network;
+use crate::network::EmulatedNetwork;
 use crate::network::timeline::endpoints;
-use crate::sample::{Connection, SubflowSample, TcpInfo};
-use crate::stack::status::{Look, direction_state};
-use crate::subflow::{Named, congestion_controls};
-use crate::traffic::quic::Ended;
-use crate::traffic::{Stage, Stream, StreamEnd};
+use crate::sample::{ConnectionSample, SubflowSample, TcpInfo};
+use crate::stack::status::{StackSample, direction_state};
+use crate::subflow::{SubflowLabel, congestion_controls};
+use crate::traffic::quic::QuicStreamHandle;
+use crate::traffic::{SampledStream, StreamEndpoint, TrafficContext};
 
 /// A subflow's identity: connection, then the opener's and the acceptor's address, and the number of
 /// a path.
-type Key = (u32, u32, SocketAddr, SocketAddr, u32);
+type SubflowKey = (u32, u32, SocketAddr, SocketAddr, u32);
 
 /// What is known of one subflow over the whole run.
 #[derive(Debug)]
-struct Known {
+struct SubflowTrack {
     number: u32,
     path: String,
     backup: bool,
@@ -42,9 +42,9 @@ struct Known {
 
 /// Samples all streams of a run.
 #[derive(Debug)]
-pub(super) struct Series {
+pub(super) struct RunSeries {
     records: Sender<Record>,
-    subflows: BTreeMap<Key, Known>,
+    subflows: BTreeMap<SubflowKey, SubflowTrack>,
     counted: BTreeMap<(u32, u32, DataDirection), u64>,
     /// Time with a full window so far.
     blocked: BTreeMap<(u32, u32, DataDirection), Duration>,
@@ -58,7 +58,7 @@ pub(super) struct Series {
     /// Whether either end of a stream's connection was plain TCP when last seen.
     fallbacks: BTreeMap<(u32, u32), bool>,
     /// Connections of programs that asked for no more than TCP.
-    plain: BTreeSet<(u32, u32)>,
+    plain_tcp: BTreeSet<(u32, u32)>,
     /// Why, in the words of the first end that could tell, with its host.
     reason: Option<String>,
 }
@@ -72,13 +72,13 @@ pub(crate) struct Totals {
     pub(crate) multipath: usize,
     pub(crate) single: usize,
     /// Connections of programs that asked for no more than TCP.
-    pub(crate) plain: usize,
+    pub(crate) plain_tcp: usize,
     /// Why a connection was not, if an end could tell.
     pub(crate) reason: Option<String>,
     pub(crate) stack: StackTotals,
 }
 
-impl Series {
+impl RunSeries {
     pub(super) fn new(records: Sender<Record>) -> Self {
         Self {
             records,
@@ -90,22 +90,22 @@ impl Series {
             unasked: false,
             reinjected_bytes: BTreeMap::new(),
             fallbacks: BTreeMap::new(),
-            plain: BTreeSet::new(),
+            plain_tcp: BTreeSet::new(),
             reason: None,
         }
     }
 
     /// Samples at `at`, which ends a period.
-    pub(super) fn sample(&mut self, stage: &Stage, at: Instant) {
+    pub(super) fn sample(&mut self, stage: &TrafficContext, at: Instant) {
         let span = at.saturating_since(self.at);
         if span.is_zero() {
             return;
         }
         self.at = at;
         for stream in stage.streams() {
-            let looks = self.ask(stage, &stream, at);
+            let looks = self.collect_stack_status(stage, &stream, at);
             self.count(&stream, &looks, at, span);
-            self.look(stage, &stream, at, span);
+            self.sample_subflows(stage, &stream, at, span);
         }
         self.count_datagrams(stage, at, span);
         self.notice_closed(at);
@@ -116,8 +116,8 @@ impl Series {
     }
 
     /// Datagrams at a constant rate have no stream that could be asked.
-    fn count_datagrams(&mut self, stage: &Stage, at: Instant, span: Duration) {
-        let steady = stage.steady.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    fn count_datagrams(&mut self, stage: &TrafficContext, at: Instant, span: Duration) {
+        let steady = stage.udp_bytes.lock().unwrap_or_else(PoisonError::into_inner).clone();
         for (flow, direction, received) in steady {
             let total = received.load(Ordering::Relaxed);
             let before = self.counted.insert((flow, 0, direction), total).unwrap_or(0);
@@ -142,11 +142,17 @@ impl Series {
     }
 
     /// Asks the ends that have our own stack what they did, and tells it; returns their state.
-    fn ask(&self, stage: &Stage, stream: &Stream, at: Instant) -> [Option<Look>; 2] {
-        let ask = |end: &StreamEnd| match end {
-            StreamEnd::Kernel(_) | StreamEnd::Program(_) => None,
-            StreamEnd::Own(connection) => {
-                let mut look = connection.look(&stage.network.scenario, stage.pace.zero())?;
+    fn collect_stack_status(
+        &self,
+        stage: &TrafficContext,
+        stream: &SampledStream,
+        at: Instant,
+    ) -> [Option<StackSample>; 2] {
+        let ask = |end: &StreamEndpoint| match end {
+            StreamEndpoint::Kernel(_) | StreamEndpoint::Program(_) => None,
+            StreamEndpoint::Own(connection) => {
+                let mut look =
+                    connection.sample_stack(&stage.network.scenario, stage.pace.zero())?;
                 let host = connection.host.name();
                 let decided = look.decided.drain(..);
                 let decided = decided.map(|event| Event { t_ns: at.as_nanos(), ..event });
@@ -156,8 +162,8 @@ impl Series {
                 }
                 Some(look)
             }
-            StreamEnd::Quic(end) => {
-                self.tell_notices(stage, end);
+            StreamEndpoint::Quic(end) => {
+                self.emit_notices(stage, end);
                 None
             }
         };
@@ -165,10 +171,10 @@ impl Series {
     }
 
     /// What happened to the paths of a QUIC connection becomes events.
-    fn tell_notices(&self, stage: &Stage, end: &Ended) {
+    fn emit_notices(&self, stage: &TrafficContext, end: &QuicStreamHandle) {
         for noticed in end.connection.notices() {
             let path = noticed.ends.and_then(|(local, remote)| {
-                let path = Network::path_of(local.ip(), remote.ip())?;
+                let path = EmulatedNetwork::path_of(local.ip(), remote.ip())?;
                 stage.network.scenario.paths.get(path).map(|path| path.name.clone())
             });
             let fallback = matches!(noticed.notice, PathNotice::SinglePath);
@@ -194,17 +200,17 @@ impl Series {
 
     /// Looks once more at the connections of programs, and at the paths of QUIC, for the sums: they
     /// have no last words of their own.
-    pub(super) fn look_last(&mut self, stage: &Stage) {
+    pub(super) fn sample_final_paths(&mut self, stage: &TrafficContext) {
         for stream in stage.streams() {
-            if matches!(stream.client, StreamEnd::Program(_)) {
-                self.look(stage, &stream, stage.now(), Duration::ZERO);
+            if matches!(stream.client, StreamEndpoint::Program(_)) {
+                self.sample_subflows(stage, &stream, stage.now(), Duration::ZERO);
             }
             for (end, asked) in [&stream.client, &stream.server].into_iter().enumerate() {
-                let StreamEnd::Quic(own) = asked else { continue };
-                self.tell_notices(stage, own);
+                let StreamEndpoint::Quic(own) = asked else { continue };
+                self.emit_notices(stage, own);
                 let samples = match own.sample() {
-                    Ok(Connection::Multipath(_, samples)) => samples,
-                    Ok(Connection::Single(sample, _)) => vec![sample],
+                    Ok(ConnectionSample::Multipath(_, samples)) => samples,
+                    Ok(ConnectionSample::Single(sample, _)) => vec![sample],
                     Err(_) => continue,
                 };
                 for sample in samples {
@@ -220,8 +226,8 @@ impl Series {
 
     fn count(
         &mut self,
-        stream: &Stream,
-        [client, server]: &[Option<Look>; 2],
+        stream: &SampledStream,
+        [client, server]: &[Option<StackSample>; 2],
         at: Instant,
         span: Duration,
     ) {
@@ -252,24 +258,31 @@ impl Series {
         }
     }
 
-    fn look(&mut self, stage: &Stage, stream: &Stream, at: Instant, span: Duration) {
+    fn sample_subflows(
+        &mut self,
+        stage: &TrafficContext,
+        stream: &SampledStream,
+        at: Instant,
+        span: Duration,
+    ) {
         let transport = stage.transport_of(stream.flow);
         let multipath = matches!(transport, Transport::Mptcp | Transport::Mpquic);
         let id = (stream.flow, stream.number);
         let mut fallen_back = None;
         let ends = [&stream.client, &stream.server];
-        let own = |end: &&StreamEnd| matches!(end, StreamEnd::Program(end) if end.is_plain());
+        let own =
+            |end: &&StreamEndpoint| matches!(end, StreamEndpoint::Program(end) if end.is_plain());
         let plain = ends.iter().all(own);
         for (end, asked) in ends.into_iter().enumerate() {
             // A socket whose connection is gone has nothing to say any more.
             let Ok(connection) = asked.sample_last(multipath) else { continue };
             let (fallback, samples) = match connection {
-                Connection::Multipath(info, samples) => {
+                ConnectionSample::Multipath(info, samples) => {
                     let bytes = self.reinjected_bytes.entry(id).or_default();
                     *bytes = (*bytes).max(info.bytes_retrans);
                     (info.fallback, samples)
                 }
-                Connection::Single(sample, why) => {
+                ConnectionSample::Single(sample, why) => {
                     if let (Some(why), None) = (why, &self.reason) {
                         let host = host_name(&stage.network.scenario, stream.flow, end);
                         self.reason = Some(format!("{why} (seen by {host})"));
@@ -283,13 +296,13 @@ impl Series {
                 self.note(stage, stream, end, sample, at, span);
             }
         }
-        let of_program = matches!(stream.client, StreamEnd::Program(_));
+        let of_program = matches!(stream.client, StreamEndpoint::Program(_));
         match fallen_back {
             // What it was not known to be at first sight it may be later.
-            Some(_) if plain => drop(self.plain.insert(id)),
+            Some(_) if plain => drop(self.plain_tcp.insert(id)),
             // A flow that was never meant to speak Multipath TCP proves nothing.
             Some(fallback) if multipath || of_program => {
-                self.plain.remove(&id);
+                self.plain_tcp.remove(&id);
                 self.fallbacks.insert(id, fallback);
             }
             Some(_) | None => {}
@@ -298,8 +311,8 @@ impl Series {
 
     fn note(
         &mut self,
-        stage: &Stage,
-        stream: &Stream,
+        stage: &TrafficContext,
+        stream: &SampledStream,
         end: usize,
         sample: &SubflowSample,
         at: Instant,
@@ -307,10 +320,10 @@ impl Series {
     ) {
         let key = key_of(stream, end, sample);
         if !self.subflows.contains_key(&key) {
-            self.first_sight(stage, key, at);
+            self.on_first_sample(stage, key, at);
         }
         let Some(known) = self.subflows.get_mut(&key) else { return };
-        if sample.info.state == TcpInfo::ABANDONED {
+        if sample.info.state == TcpInfo::QUIC_ABANDONED {
             let closed = *known.closed.get_or_insert(at);
             if closed < at {
                 return;
@@ -327,7 +340,7 @@ impl Series {
             .iter()
             .map(|(direction, _)| {
                 let sends = (*direction == DataDirection::Up) == (end == 0);
-                let named = Named {
+                let named = SubflowLabel {
                     flow: key.0,
                     stream: key.1,
                     number: known.number,
@@ -343,12 +356,12 @@ impl Series {
         }
     }
 
-    fn first_sight(&mut self, stage: &Stage, key: Key, at: Instant) {
+    fn on_first_sample(&mut self, stage: &TrafficContext, key: SubflowKey, at: Instant) {
         let (flow, stream, opener, acceptor, _) = key;
-        let same = |other: &&Key| other.0 == flow && other.1 == stream;
+        let same = |other: &&SubflowKey| other.0 == flow && other.1 == stream;
         let number = self.subflows.keys().filter(same).count() as u32;
         let scenario = &stage.network.scenario;
-        let index = Network::path_of(opener.ip(), acceptor.ip());
+        let index = EmulatedNetwork::path_of(opener.ip(), acceptor.ip());
         let path = index.and_then(|index| scenario.paths.get(index));
         let backup = path.zip(index).is_some_and(|(path, index)| {
             endpoints(scenario, path.between[0]).iter().any(|e| e.path == index && e.backup)
@@ -365,7 +378,7 @@ impl Series {
         self.unasked = true;
         self.subflows.insert(
             key,
-            Known {
+            SubflowTrack {
                 number,
                 path: name,
                 backup,
@@ -400,7 +413,7 @@ impl Series {
 
     /// Asks which congestion control the subflows really use: the TCP sockets below the connection,
     /// because what the connection says of itself is only what it was told.
-    fn read_back(&mut self, network: &Network) {
+    fn read_back(&mut self, network: &EmulatedNetwork) {
         self.unasked = false;
         let mut controls = Vec::new();
         for host in &network.hosts {
@@ -418,8 +431,8 @@ impl Series {
     /// The congestion control of each sender's subflows, by flow and direction.
     pub(super) fn congestion_control(
         &mut self,
-        network: &Network,
-        streams: &[Stream],
+        network: &EmulatedNetwork,
+        streams: &[SampledStream],
     ) -> BTreeMap<(u32, DataDirection), Vec<String>> {
         self.read_back(network);
         let mut found: BTreeMap<(u32, DataDirection), Vec<String>> = BTreeMap::new();
@@ -439,7 +452,12 @@ impl Series {
 
     /// Takes the last words of a destroyed socket, seen from `local`: its row vanished from the
     /// samples before they were spoken.
-    pub(super) fn last_words(&mut self, local: SocketAddr, remote: SocketAddr, info: TcpInfo) {
+    pub(super) fn on_final_tcp_info(
+        &mut self,
+        local: SocketAddr,
+        remote: SocketAddr,
+        info: TcpInfo,
+    ) {
         for (key, known) in &mut self.subflows {
             let end = if (key.2, key.3) == (local, remote) {
                 0
@@ -459,7 +477,7 @@ impl Series {
     }
 
     /// The sums.
-    pub(super) fn totals(&self, streams: &[Stream]) -> Totals {
+    pub(super) fn totals(&self, streams: &[SampledStream]) -> Totals {
         let mut subflows = Vec::new();
         for (key, known) in &self.subflows {
             let directions = streams
@@ -476,7 +494,7 @@ impl Series {
             reinjected_bytes: self.reinjected_bytes.values().sum(),
             multipath: self.fallbacks.len() - single,
             single,
-            plain: self.plain.len(),
+            plain_tcp: self.plain_tcp.len(),
             reason: self.reason.clone(),
             stack: self.log.clone(),
         }
@@ -490,8 +508,8 @@ fn host_name(scenario: &Scenario, flow: u32, end: usize) -> &str {
     host.and_then(|host| scenario.hosts.get(host)).map_or("?", |host| host.name.as_str())
 }
 
-impl Known {
-    fn summary(&self, key: Key, direction: DataDirection) -> SubflowSummary {
+impl SubflowTrack {
+    fn summary(&self, key: SubflowKey, direction: DataDirection) -> SubflowSummary {
         let [opener, acceptor] = &self.ends;
         let (sender, receiver) =
             if direction == DataDirection::Down { (acceptor, opener) } else { (opener, acceptor) };
@@ -515,7 +533,7 @@ impl Known {
 }
 
 /// The identity of a subflow that was seen from one end.
-fn key_of(stream: &Stream, end: usize, sample: &SubflowSample) -> Key {
+fn key_of(stream: &SampledStream, end: usize, sample: &SubflowSample) -> SubflowKey {
     let (opener, acceptor) = match end {
         0 => (sample.local, sample.remote),
         _ => (sample.remote, sample.local),

@@ -13,20 +13,20 @@ use towpath_measure::result::{Event, EventKind, Record};
 use crate::netlink::{
     DestroyedSockets, Link, LinkEvent, LinkEvents, MptcpEvent, MptcpEventKind, MptcpEvents,
 };
-use crate::network::{HostSpace, Network, NetworkError};
+use crate::network::{EmulatedNetwork, HostNamespace, NetworkError};
 use crate::sample::TcpInfo;
 use crate::sys;
-use crate::traffic::Stage;
+use crate::traffic::TrafficContext;
 
 /// How often the watcher looks whether it shall end.
-const PATIENCE: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The last words of a socket: its ends and its final state.
-pub(super) type LastWords = (SocketAddr, SocketAddr, TcpInfo);
+pub(super) type FinalTcpInfo = (SocketAddr, SocketAddr, TcpInfo);
 
 /// Subscriptions of one host.
 #[derive(Debug)]
-struct HostEars {
+struct HostEvents {
     host: String,
     mptcp: Option<MptcpEvents>,
     links: LinkEvents,
@@ -39,41 +39,41 @@ struct HostEars {
 
 /// All subscriptions of a run.
 #[derive(Debug)]
-pub(super) struct Watcher {
-    ears: Vec<HostEars>,
+pub(super) struct KernelEventWatcher {
+    ears: Vec<HostEvents>,
 }
 
-impl Watcher {
+impl KernelEventWatcher {
     /// Subscribes on every host, before the traffic starts.
-    pub(super) fn open(hosts: &[HostSpace]) -> Result<Self, NetworkError> {
-        let ears = hosts.iter().map(HostEars::open).collect::<Result<_, _>>()?;
+    pub(super) fn open(hosts: &[HostNamespace]) -> Result<Self, NetworkError> {
+        let ears = hosts.iter().map(HostEvents::open).collect::<Result<_, _>>()?;
         Ok(Self { ears })
     }
 
     /// Reports events until `done`; returns the last words.
     pub(super) fn run(
         mut self,
-        stage: &Stage,
+        stage: &TrafficContext,
         records: &Sender<Record>,
         done: &AtomicBool,
-    ) -> Vec<LastWords> {
-        let mut fds: Vec<libc::pollfd> = self.ears.iter().flat_map(HostEars::fds).collect();
+    ) -> Vec<FinalTcpInfo> {
+        let mut fds: Vec<libc::pollfd> = self.ears.iter().flat_map(HostEvents::fds).collect();
         let mut words = Vec::new();
         loop {
             // Read before the last round, so that what came in meanwhile is still heard.
             let last = done.load(Ordering::Acquire);
             for ears in &mut self.ears {
-                ears.listen(stage, records, &mut words);
+                ears.drain(stage, records, &mut words);
             }
-            if last || sys::poll(&mut fds, Some(PATIENCE)).is_err() {
+            if last || sys::poll(&mut fds, Some(POLL_INTERVAL)).is_err() {
                 return words;
             }
         }
     }
 }
 
-impl HostEars {
-    fn open(host: &HostSpace) -> Result<Self, NetworkError> {
+impl HostEvents {
+    fn open(host: &HostNamespace) -> Result<Self, NetworkError> {
         let opened = host.namespace.run(|| {
             // A kernel without Multipath TCP has no such events; older ones tell no last words.
             let mptcp = MptcpEvents::open().ok();
@@ -98,7 +98,12 @@ impl HostEars {
         fds
     }
 
-    fn listen(&mut self, stage: &Stage, records: &Sender<Record>, words: &mut Vec<LastWords>) {
+    fn drain(
+        &mut self,
+        stage: &TrafficContext,
+        records: &Sender<Record>,
+        words: &mut Vec<FinalTcpInfo>,
+    ) {
         let t_ns = stage.now().as_nanos();
         let mut events = Vec::new();
         if let Some(received) = self.mptcp.as_mut().and_then(|mptcp| mptcp.drain().ok()) {
@@ -177,7 +182,7 @@ fn plain(kind: EventKind, path: &str, text: String) -> Event {
 }
 
 /// The kernel's event in its own words (`ip mptcp monitor` prints the same), with its details.
-fn path_manager(stage: &Stage, event: &MptcpEvent) -> Event {
+fn path_manager(stage: &TrafficContext, event: &MptcpEvent) -> Event {
     let mut detail = BTreeMap::new();
     let mut add = |name: &str, value: Option<String>| {
         if let Some(value) = value {
@@ -198,7 +203,7 @@ fn path_manager(stage: &Stage, event: &MptcpEvent) -> Event {
     let path = event
         .local
         .zip(event.remote)
-        .and_then(|(local, remote)| Network::path_of(local, remote))
+        .and_then(|(local, remote)| EmulatedNetwork::path_of(local, remote))
         .and_then(|index| stage.network.scenario.paths.get(index))
         .map(|path| path.name.clone());
     let on = path.as_ref().map(|path| format!(" on {path}")).unwrap_or_default();

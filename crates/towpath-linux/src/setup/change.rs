@@ -6,14 +6,15 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 
 use crate::netlink::{
-    Endpoint, EndpointFlags, MptcpLimits, MptcpPm, NetlinkError, Prefix, Route, RouteSpec, RuleSpec,
+    Endpoint, EndpointFlags, MptcpLimits, MptcpPm, NetlinkError, Prefix, RouteSocket, RouteSpec,
+    RuleSpec,
 };
 use crate::sysctl::{Sysctl, SysctlError};
 
 /// A change that can be taken back.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "do")]
-pub enum Change {
+pub enum ConfigChange {
     /// Sets a setting under `/proc/sys`.
     Sysctl {
         /// Which one.
@@ -34,9 +35,9 @@ pub enum Change {
     /// Sets the path manager's limits.
     Limits {
         /// What they were.
-        from: Limits,
+        from: StoredLimits,
         /// What they shall be.
-        to: Limits,
+        to: StoredLimits,
     },
     /// Adds an endpoint.
     AddEndpoint(NamedEndpoint),
@@ -75,7 +76,7 @@ pub struct SourceRule {
 
 /// The path manager's limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Limits {
+pub struct StoredLimits {
     /// Subflows beyond the first.
     pub subflows: u32,
     /// Announced addresses that are connected to.
@@ -116,15 +117,15 @@ pub enum ChangeError {
 
 /// What changes are made with.
 #[derive(Debug)]
-pub struct Tools {
-    pub(super) route: Route,
+pub struct ConfigHandles {
+    pub(super) route: RouteSocket,
     pub(super) manager: MptcpPm,
 }
 
-impl Tools {
+impl ConfigHandles {
     /// Opens them in the calling thread's network namespace.
     pub fn open() -> Result<Self, NetlinkError> {
-        Ok(Self { route: Route::open()?, manager: MptcpPm::open()? })
+        Ok(Self { route: RouteSocket::open()?, manager: MptcpPm::open()? })
     }
 }
 
@@ -160,7 +161,7 @@ impl ChangeError {
     }
 }
 
-impl Change {
+impl ConfigChange {
     /// What takes it back.
     #[must_use]
     pub fn inverse(&self) -> Self {
@@ -178,7 +179,7 @@ impl Change {
     }
 
     /// Makes it.
-    pub fn make(&self, tools: &mut Tools) -> Result<(), ChangeError> {
+    pub fn apply(&self, tools: &mut ConfigHandles) -> Result<(), ChangeError> {
         match self {
             Self::Sysctl { sysctl, to, .. } => sysctl.write(to)?,
             Self::AddRoute(route) => tools.route.add_route(&route.spec()?)?,
@@ -202,7 +203,7 @@ impl Change {
     }
 
     /// Fills in what the kernel has chosen: the number of a new endpoint.
-    pub(super) fn learn(&mut self, tools: &mut Tools) -> Result<(), NetlinkError> {
+    pub(super) fn resolve_ids(&mut self, tools: &mut ConfigHandles) -> Result<(), NetlinkError> {
         if let Self::AddEndpoint(endpoint) = self
             && endpoint.id.is_none()
         {
@@ -213,8 +214,8 @@ impl Change {
     }
 
     /// Makes it as part of taking an earlier change back: what somebody else has changed since is
-    /// left alone, and what has gone by itself is said, both as [`ChangeError::Gone`].
-    pub fn make_back(&self, tools: &mut Tools) -> Result<(), ChangeError> {
+    /// left alone, and what has gone by itself is said, both as [`ChangeError::Sent`].
+    pub fn revert(&self, tools: &mut ConfigHandles) -> Result<(), ChangeError> {
         let differs = |what: &dyn fmt::Display, now: &dyn fmt::Display, ours: &dyn fmt::Display| {
             Err(ChangeError::Gone(format!("{what} is {now} now, not {ours}: left as it is")))
         };
@@ -226,7 +227,7 @@ impl Change {
                 }
             }
             Self::Limits { from, .. } => {
-                let now = Limits::from(tools.manager.limits()?);
+                let now = StoredLimits::from(tools.manager.limits()?);
                 if now != *from {
                     return differs(&"the path manager's limit", &now, from);
                 }
@@ -239,7 +240,7 @@ impl Change {
             | Self::DeleteEndpoint(_)
             | Self::ForgetNeighbours { .. } => {}
         }
-        self.make(tools).map_err(|error| match error.errno() {
+        self.apply(tools).map_err(|error| match error.errno() {
             Some(libc::ENOENT | libc::ESRCH | libc::ENODEV | libc::EEXIST) => {
                 ChangeError::Gone(error.to_string())
             }
@@ -315,7 +316,7 @@ impl NamedEndpoint {
             && self.id.is_none_or(|id| endpoint.id == Some(id))
     }
 
-    fn resolve(&self, route: &mut Route) -> Result<Endpoint, NetlinkError> {
+    fn resolve(&self, route: &mut RouteSocket) -> Result<Endpoint, NetlinkError> {
         let link_index = match &self.link {
             Some(link) => Some(route.link(link)?.index),
             None => None,
@@ -325,14 +326,14 @@ impl NamedEndpoint {
     }
 }
 
-impl From<Limits> for MptcpLimits {
-    fn from(limits: Limits) -> Self {
-        let Limits { subflows, add_addr_accepted } = limits;
+impl From<StoredLimits> for MptcpLimits {
+    fn from(limits: StoredLimits) -> Self {
+        let StoredLimits { subflows, add_addr_accepted } = limits;
         Self { subflows, add_addr_accepted }
     }
 }
 
-impl From<MptcpLimits> for Limits {
+impl From<MptcpLimits> for StoredLimits {
     fn from(limits: MptcpLimits) -> Self {
         let MptcpLimits { subflows, add_addr_accepted } = limits;
         Self { subflows, add_addr_accepted }
@@ -356,7 +357,7 @@ impl fmt::Display for SourceRule {
     }
 }
 
-impl fmt::Display for Limits {
+impl fmt::Display for StoredLimits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { subflows, add_addr_accepted } = self;
         write!(f, "subflows {subflows} add_addr_accepted {add_addr_accepted}")
@@ -386,7 +387,7 @@ mod tests {
 
     #[test]
     fn a_change_is_shown_as_the_command_that_does_the_same() {
-        let add = Change::AddEndpoint(endpoint());
+        let add = ConfigChange::AddEndpoint(endpoint());
         let command = "ip mptcp endpoint add 10.0.0.1 dev wifi id 3 subflow backup";
         assert_eq!(add.command(), command);
         assert_eq!(add.inverse().command(), "ip mptcp endpoint delete id 3");
@@ -394,10 +395,10 @@ mod tests {
         let gateway = Some("fd00::1".parse().unwrap());
         let route = TableRoute { to, link: "wifi".to_owned(), gateway, table: 1_003 };
         let command = "ip -6 route add default via fd00::1 dev wifi table 1003 proto static";
-        assert_eq!(Change::AddRoute(route).command(), command);
+        assert_eq!(ConfigChange::AddRoute(route).command(), command);
         let rule = SourceRule { from: "10.0.0.1".parse().unwrap(), table: 1_003, priority: 999 };
         let command = "ip rule add from 10.0.0.1 lookup 1003 priority 999";
-        assert_eq!(Change::AddRule(rule).command(), command);
+        assert_eq!(ConfigChange::AddRule(rule).command(), command);
     }
 
     #[test]
@@ -411,10 +412,12 @@ mod tests {
     fn inverting_a_change_twice_restores_it() {
         let (from, to) = ("1".to_owned(), "2".to_owned());
         let sysctl = Sysctl::ipv4("wifi", "rp_filter");
-        for change in [Change::AddEndpoint(endpoint()), Change::Sysctl { sysctl, from, to }] {
+        for change in
+            [ConfigChange::AddEndpoint(endpoint()), ConfigChange::Sysctl { sysctl, from, to }]
+        {
             assert_eq!(change.inverse().inverse(), change);
             let text = serde_json::to_string(&change).unwrap();
-            assert_eq!(serde_json::from_str::<Change>(&text).unwrap(), change, "{text}");
+            assert_eq!(serde_json::from_str::<ConfigChange>(&text).unwrap(), change, "{text}");
         }
     }
 }

@@ -3,54 +3,58 @@
 
 use std::net::IpAddr;
 
-use super::change::{Change, Limits, NamedEndpoint, SourceRule, TableRoute};
-use super::plan::{FIRST_TABLE, RULES_BEFORE};
+use super::change::{ConfigChange, NamedEndpoint, SourceRule, StoredLimits, TableRoute};
+use super::plan::{FIRST_TABLE, RULE_PRIORITY_LIMIT};
 use crate::netlink::{EndpointFlags, Prefix};
 use crate::sysctl::Sysctl;
 
 /// The longest name of an interface (`IFNAMSIZ` without its end).
-const LONGEST_NAME: usize = 15;
+const MAX_INTERFACE_NAME: usize = 15;
 /// No kernel takes more; most take 8.
-const MOST: u32 = 255;
+const MAX_LIMIT: u32 = 255;
 /// What a plan sets for a whole host.
-const OF_HOST: [[&str; 3]; 3] =
+const HOST_SYSCTLS: [[&str; 3]; 3] =
     [["net", "mptcp", "enabled"], ["net", "mptcp", "path_manager"], ["net", "mptcp", "pm_type"]];
 /// What it sets for an interface.
-const OF_LINK: [&str; 3] = ["arp_ignore", "arp_announce", "rp_filter"];
+const INTERFACE_SYSCTLS: [&str; 3] = ["arp_ignore", "arp_announce", "rp_filter"];
 
 /// Why a change was not made by a plan.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what} is nothing that `towpath setup` changes: {shown}")]
-pub struct Foreign {
+pub struct ForeignChange {
     what: &'static str,
     shown: String,
 }
 
 /// Refuses what no plan changes.
-pub(super) fn check(change: &Change) -> Result<(), Foreign> {
+pub(super) fn check(change: &ConfigChange) -> Result<(), ForeignChange> {
     let (what, good) = match change {
-        Change::Sysctl { sysctl, from, to } => {
+        ConfigChange::Sysctl { sysctl, from, to } => {
             ("this setting", is_set(sysctl) && is_value(from) && is_value(to))
         }
-        Change::AddRoute(route) => ("this route", is_route(route)),
-        Change::AddRule(rule) => ("this rule", is_rule(rule)),
+        ConfigChange::AddRoute(route) => ("this route", is_route(route)),
+        ConfigChange::AddRule(rule) => ("this rule", is_rule(rule)),
         // A plan only adds them.
-        Change::DeleteRoute(_) => ("a route that was there", false),
-        Change::DeleteRule(_) => ("a rule that was there", false),
-        Change::Limits { from, to } => ("this limit", are_limits(*from) && are_limits(*to)),
-        Change::AddEndpoint(endpoint) | Change::DeleteEndpoint(endpoint) => {
+        ConfigChange::DeleteRoute(_) => ("a route that was there", false),
+        ConfigChange::DeleteRule(_) => ("a rule that was there", false),
+        ConfigChange::Limits { from, to } => ("this limit", are_limits(*from) && are_limits(*to)),
+        ConfigChange::AddEndpoint(endpoint) | ConfigChange::DeleteEndpoint(endpoint) => {
             ("this endpoint", is_endpoint(endpoint))
         }
-        Change::ForgetNeighbours { link } => ("this interface", is_interface_name(link)),
+        ConfigChange::ForgetNeighbours { link } => ("this interface", is_interface_name(link)),
     };
     // As a literal: nothing in it can reach the terminal as it is.
-    if good { Ok(()) } else { Err(Foreign { what, shown: format!("{:?}", change.command()) }) }
+    if good {
+        Ok(())
+    } else {
+        Err(ForeignChange { what, shown: format!("{:?}", change.command()) })
+    }
 }
 
 /// Whether the kernel lets an interface be called so.
 pub(crate) fn is_interface_name(name: &str) -> bool {
     let is_odd = |c: char| c == '/' || c == ':' || c.is_whitespace() || c.is_control();
-    (1..=LONGEST_NAME).contains(&name.len())
+    (1..=MAX_INTERFACE_NAME).contains(&name.len())
         && name != "."
         && name != ".."
         && !name.contains(is_odd)
@@ -59,8 +63,10 @@ pub(crate) fn is_interface_name(name: &str) -> bool {
 fn is_set(sysctl: &Sysctl) -> bool {
     let parts = sysctl.parts();
     match parts.as_slice() {
-        ["net", "ipv4", "conf", link, name] => OF_LINK.contains(name) && is_interface_name(link),
-        other => OF_HOST.iter().any(|known| known.as_slice() == other),
+        ["net", "ipv4", "conf", link, name] => {
+            INTERFACE_SYSCTLS.contains(name) && is_interface_name(link)
+        }
+        other => HOST_SYSCTLS.iter().any(|known| known.as_slice() == other),
     }
 }
 
@@ -83,15 +89,15 @@ fn is_route(route: &TableRoute) -> bool {
 }
 
 fn is_rule(rule: &SourceRule) -> bool {
-    is_table(rule.table) && (1..=RULES_BEFORE).contains(&rule.priority) && is_own(rule.from)
+    is_table(rule.table) && (1..=RULE_PRIORITY_LIMIT).contains(&rule.priority) && is_own(rule.from)
 }
 
 fn is_own(address: IpAddr) -> bool {
     !address.is_unspecified() && !address.is_multicast()
 }
 
-fn are_limits(limits: Limits) -> bool {
-    limits.subflows <= MOST && limits.add_addr_accepted <= MOST
+fn are_limits(limits: StoredLimits) -> bool {
+    limits.subflows <= MAX_LIMIT && limits.add_addr_accepted <= MAX_LIMIT
 }
 
 fn is_endpoint(endpoint: &NamedEndpoint) -> bool {
@@ -108,8 +114,8 @@ mod tests {
 
     use super::*;
 
-    fn from_json(text: &str) -> Result<Change, String> {
-        let change: Change = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    fn from_json(text: &str) -> Result<ConfigChange, String> {
+        let change: ConfigChange = serde_json::from_str(text).map_err(|error| error.to_string())?;
         check(&change).map(|()| change).map_err(|error| error.to_string())
     }
 

@@ -5,20 +5,20 @@ use std::fs;
 use std::net::IpAddr;
 
 use crate::netlink::{
-    Address, Endpoint, Link, MptcpLimits, NetlinkError, Prefix, RouteEntry, RouteKind, RouteQuery,
-    RuleEntry,
+    Endpoint, InterfaceAddress, Link, MptcpLimits, NetlinkError, Prefix, RouteEntry, RouteKind,
+    RouteQuery, RuleEntry,
 };
 use crate::sysctl::Sysctl;
 
-use super::change::Tools;
+use super::change::ConfigHandles;
 
 /// The configuration of a host, in the calling thread's network namespace.
 #[derive(Debug, Clone)]
-pub struct Host {
+pub struct HostState {
     /// Its interfaces.
     pub links: Vec<Link>,
     /// Its addresses.
-    pub addresses: Vec<Address>,
+    pub addresses: Vec<InterfaceAddress>,
     /// Its routes, of all tables.
     pub routes: Vec<RouteEntry>,
     /// Its rules.
@@ -30,12 +30,12 @@ pub struct Host {
     /// Version of the kernel, such as (6, 18).
     pub kernel: (u32, u32),
     /// Programs that run and configure Multipath TCP by themselves.
-    pub managers: BTreeSet<Manager>,
+    pub managers: BTreeSet<MptcpManager>,
 }
 
 /// A program that configures Multipath TCP by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Manager {
+pub enum MptcpManager {
     /// It sets endpoints for connections with `connection.mptcp-flags`.
     NetworkManager,
     /// It sets endpoints for each default route, and limits; or is the path manager itself.
@@ -43,15 +43,15 @@ pub enum Manager {
 }
 
 /// What the kernel would do with a packet.
-pub trait Ways {
+pub trait KernelQueries {
     /// The route that it would take; `None` if there is none.
-    fn way(&mut self, to: IpAddr, from: IpAddr, link: Option<&str>) -> Option<RouteEntry>;
+    fn route(&mut self, to: IpAddr, from: IpAddr, link: Option<&str>) -> Option<RouteEntry>;
     /// A setting under `/proc/sys`; `None` if there is none.
     fn setting(&mut self, sysctl: &Sysctl) -> Option<String>;
 }
 
-impl Ways for Tools {
-    fn way(&mut self, to: IpAddr, from: IpAddr, link: Option<&str>) -> Option<RouteEntry> {
+impl KernelQueries for ConfigHandles {
+    fn route(&mut self, to: IpAddr, from: IpAddr, link: Option<&str>) -> Option<RouteEntry> {
         self.route.lookup(&RouteQuery { to, from: Some(from), link }).ok()
     }
 
@@ -60,9 +60,9 @@ impl Ways for Tools {
     }
 }
 
-impl Host {
+impl HostState {
     /// Reads it.
-    pub fn read(tools: &mut Tools) -> Result<Self, NetlinkError> {
+    pub fn read(tools: &mut ConfigHandles) -> Result<Self, NetlinkError> {
         Ok(Self {
             links: tools.route.links()?,
             addresses: tools.route.addresses()?,
@@ -105,39 +105,39 @@ impl Host {
     }
 
     /// The router of an interface, as any default route over it tells: the preferred one first.
-    pub fn router(&self, link: u32, v4: bool) -> Option<Router> {
+    pub fn router(&self, link: u32, v4: bool) -> Option<Gateway> {
         let of_link = |route: &&RouteEntry| {
             route.is_default()
                 && route.to.address().is_ipv4() == v4
                 && route.kind == RouteKind::Unicast
         };
-        let mut found: Vec<(u32, Router)> = Vec::new();
+        let mut found: Vec<(u32, Gateway)> = Vec::new();
         for route in self.routes.iter().filter(of_link) {
             let metric = route.metric.unwrap_or(0);
             if route.link_index == Some(link) {
-                found.push((metric, route.gateway.map_or(Router::Link, Router::At)));
+                found.push((metric, route.gateway.map_or(Gateway::Link, Gateway::At)));
             }
             let hops = route.next_hops.iter().filter(|hop| hop.link_index == link);
-            found.extend(hops.map(|hop| (metric, hop.gateway.map_or(Router::Link, Router::At))));
+            found.extend(hops.map(|hop| (metric, hop.gateway.map_or(Gateway::Link, Gateway::At))));
         }
         let own = found.into_iter().min_by_key(|(metric, _)| *metric).map(|(_, router)| router);
         // Another interface's router serves as well, if it is in this one's network.
         let near = |gateway: &IpAddr| self.networks(link).any(|network| network.contains(*gateway));
         let others = self.routes.iter().filter(of_link).filter_map(|route| route.gateway);
-        own.or_else(|| others.into_iter().find(near).map(Router::At))
+        own.or_else(|| others.into_iter().find(near).map(Gateway::At))
     }
 }
 
 /// What leads from an interface to everywhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Router {
+pub enum Gateway {
     /// A router.
     At(IpAddr),
     /// The link itself, as in a tunnel.
     Link,
 }
 
-impl Router {
+impl Gateway {
     /// The address, if it has one.
     pub fn address(self) -> Option<IpAddr> {
         match self {
@@ -160,14 +160,14 @@ fn release(text: &str) -> (u32, u32) {
 }
 
 /// Looks for programs that would undo or double what is set up here, in this network namespace.
-fn managers() -> BTreeSet<Manager> {
+fn managers() -> BTreeSet<MptcpManager> {
     let ours = fs::read_link("/proc/thread-self/ns/net").ok();
     let mut found = BTreeSet::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let name = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
         let manager = match name.trim_end() {
-            "NetworkManager" => Manager::NetworkManager,
-            "mptcpd" => Manager::Mptcpd,
+            "NetworkManager" => MptcpManager::NetworkManager,
+            "mptcpd" => MptcpManager::Mptcpd,
             _ => continue,
         };
         // What may not be looked into could be in this namespace.

@@ -15,18 +15,20 @@ mod plan;
 mod state;
 
 pub(crate) use change::quoted;
-pub use change::{Change, ChangeError, Limits, NamedEndpoint, SourceRule, TableRoute, Tools};
-pub use check::Foreign;
+pub use change::{
+    ChangeError, ConfigChange, ConfigHandles, NamedEndpoint, SourceRule, StoredLimits, TableRoute,
+};
+pub use check::ForeignChange;
 pub(crate) use check::is_interface_name;
-pub use host::{Host, Manager, Router, Ways};
-pub use persist::{Form, StoredFile, at_each_start, stored};
-pub use plan::{Plan, PlanError, Request, Role, Step, plan};
-pub use state::{State, StateError, folder, root_has_applied};
+pub use host::{Gateway, HostState, KernelQueries, MptcpManager};
+pub use persist::{GeneratedFile, PersistTarget, at_each_start, stored};
+pub use plan::{PlanError, PlanStep, SetupPlan, SetupRequest, SetupRole, plan};
+pub use state::{SetupState, StateError, folder, root_has_applied};
 
 use crate::netlink::NetlinkError;
 
 /// `CAP_NET_ADMIN` among the bits of `CapEff` (`linux/capability.h`).
-const NET_ADMIN: u64 = 1 << 12;
+const CAP_NET_ADMIN: u64 = 1 << 12;
 
 /// Whether this process may ask for changes: it has `CAP_NET_ADMIN`. That may be of a user namespace
 /// of its own only; then the kernel still refuses.
@@ -38,7 +40,7 @@ pub fn may_apply() -> bool {
 /// What `/proc/self/status` says; `None` if it does not say it.
 fn has_net_admin(status: &str) -> Option<bool> {
     let bits = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
-    Some(u64::from_str_radix(bits.trim(), 16).ok()? & NET_ADMIN != 0)
+    Some(u64::from_str_radix(bits.trim(), 16).ok()? & CAP_NET_ADMIN != 0)
 }
 
 /// Why a plan was not applied, or not taken back.
@@ -84,18 +86,22 @@ impl SetupError {
 }
 
 /// Makes the changes of a plan, all or none.
-pub fn apply(plan: &Plan, tools: &mut Tools, state: &mut State) -> Result<(), SetupError> {
+pub fn apply(
+    plan: &SetupPlan,
+    tools: &mut ConfigHandles,
+    state: &mut SetupState,
+) -> Result<(), SetupError> {
     if plan.steps.is_empty() {
         return Ok(());
     }
     let before = state.changes().to_vec();
     let all = before.iter().chain(plan.steps.iter().map(|step| &step.change));
     // Kept first: if this process dies half-way, what it did can still be taken back.
-    state.keep(all.cloned().collect())?;
+    state.store(all.cloned().collect())?;
     for (at, step) in plan.steps.iter().enumerate() {
-        let Err(source) = step.change.make(tools) else { continue };
+        let Err(source) = step.change.apply(tools) else { continue };
         let made = plan.steps.iter().take(at).map(|step| &step.change);
-        let left = take_back(made, tools);
+        let left = revert_all(made, tools);
         let after = match &left[..] {
             [] if at == 0 => "nothing was changed".to_owned(),
             [] => "what was done before it was taken back".to_owned(),
@@ -103,59 +109,59 @@ pub fn apply(plan: &Plan, tools: &mut Tools, state: &mut State) -> Result<(), Se
         };
         let mut kept = before;
         kept.extend(left.into_iter().map(|(change, _)| change));
-        state.keep(kept)?;
+        state.store(kept)?;
         let source = Box::new(source);
         let (number, all, command) = (at + 1, plan.steps.len(), step.change.command());
         return Err(SetupError::Refused { source, number, all, command, after });
     }
     let mut kept = state.changes().to_vec();
     for change in &mut kept {
-        change.learn(tools)?;
+        change.resolve_ids(tools)?;
     }
-    Ok(state.keep(kept)?)
+    Ok(state.store(kept)?)
 }
 
 /// What taking back has done.
 #[derive(Debug, Default)]
-pub struct Undone {
+pub struct UndoReport {
     /// The changes that were made to take others back, in order.
-    pub made: Vec<Change>,
+    pub made: Vec<ConfigChange>,
     /// What was not as we had left it, and was left alone.
     pub remarks: Vec<String>,
 }
 
 /// Takes everything back that was applied in this network namespace and is kept in `state`.
-pub fn undo(tools: &mut Tools, state: &mut State) -> Result<Undone, SetupError> {
-    let mut undone = Undone::default();
+pub fn undo(tools: &mut ConfigHandles, state: &mut SetupState) -> Result<UndoReport, SetupError> {
+    let mut undone = UndoReport::default();
     let mut left = state.changes().to_vec();
     let all = left.len();
     while let Some(change) = left.last() {
         let back = change.inverse();
-        match back.make_back(tools) {
+        match back.revert(tools) {
             Ok(()) => undone.made.push(back),
             Err(ChangeError::Gone(remark)) => undone.remarks.push(remark),
             Err(source) => {
                 let (number, command) = (undone.made.len() + 1, back.command());
                 let after = "the rest is still to be taken back".to_owned();
-                state.keep(left)?;
+                state.store(left)?;
                 let source = Box::new(source);
                 return Err(SetupError::Refused { source, number, all, command, after });
             }
         }
         left.pop();
     }
-    state.keep(left)?;
+    state.store(left)?;
     Ok(undone)
 }
 
 /// Takes changes back, the last first; what could not be is returned in the order it was made.
-fn take_back<'a>(
-    made: impl DoubleEndedIterator<Item = &'a Change>,
-    tools: &mut Tools,
-) -> Vec<(Change, ChangeError)> {
+fn revert_all<'a>(
+    made: impl DoubleEndedIterator<Item = &'a ConfigChange>,
+    tools: &mut ConfigHandles,
+) -> Vec<(ConfigChange, ChangeError)> {
     let mut left = Vec::new();
     for change in made.rev() {
-        match change.inverse().make_back(tools) {
+        match change.inverse().revert(tools) {
             Ok(()) | Err(ChangeError::Gone(_)) => {}
             Err(error) => left.push((change.clone(), error)),
         }

@@ -3,13 +3,13 @@
 use std::fmt::Write as _;
 use std::net::IpAddr;
 
-use super::change::{Change, NamedEndpoint};
-use super::plan::{Plan, Step};
+use super::change::{ConfigChange, NamedEndpoint};
+use super::plan::{PlanStep, SetupPlan};
 use crate::netlink::EndpointFlags;
 
 /// Who reads the files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
+pub enum PersistTarget {
     /// `NetworkManager`: commands for its connections, and a dispatcher script.
     NetworkManager,
     /// systemd: a unit that runs a script.
@@ -20,7 +20,7 @@ pub enum Form {
 
 /// A file to be put somewhere.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StoredFile {
+pub struct GeneratedFile {
     /// Where it belongs.
     pub place: &'static str,
     /// Whether it is run.
@@ -29,22 +29,29 @@ pub struct StoredFile {
     pub content: String,
 }
 
-const SCRIPT: &str = "/usr/local/sbin/towpath-mptcp";
-const UNIT: &str = "/etc/systemd/system/towpath-mptcp.service";
-const DISPATCHER: &str = "/etc/NetworkManager/dispatcher.d/50-towpath-mptcp";
-const CONNECTIONS: &str = "/usr/local/sbin/towpath-mptcp-connections";
+const SCRIPT_PATH: &str = "/usr/local/sbin/towpath-mptcp";
+const UNIT_PATH: &str = "/etc/systemd/system/towpath-mptcp.service";
+const DISPATCHER_PATH: &str = "/etc/NetworkManager/dispatcher.d/50-towpath-mptcp";
+const CONNECTION_SCRIPT_PATH: &str = "/usr/local/sbin/towpath-mptcp-connections";
 
 /// What is to be made at each start: what is right already, what was applied earlier, and what is
 /// still to be done.
-pub fn at_each_start(plan: &Plan, applied: &[Change]) -> Vec<Step> {
+pub fn at_each_start(plan: &SetupPlan, applied: &[ConfigChange]) -> Vec<PlanStep> {
     let earlier = applied.iter().filter(|change| {
-        matches!(change, Change::Sysctl { .. } | Change::AddRoute(_) | Change::AddRule(_))
+        matches!(
+            change,
+            ConfigChange::Sysctl { .. } | ConfigChange::AddRoute(_) | ConfigChange::AddRule(_)
+        )
     });
     let reason = "set up earlier";
-    let earlier = earlier.map(|change| Step { change: change.clone(), reason: reason.to_owned() });
+    let earlier =
+        earlier.map(|change| PlanStep { change: change.clone(), reason: reason.to_owned() });
     // At the start, nothing is there to be deleted or forgotten.
-    let is_made = |step: &&Step| {
-        !matches!(step.change, Change::DeleteEndpoint(_) | Change::ForgetNeighbours { .. })
+    let is_made = |step: &&PlanStep| {
+        !matches!(
+            step.change,
+            ConfigChange::DeleteEndpoint(_) | ConfigChange::ForgetNeighbours { .. }
+        )
     };
     let mut steps: Vec<_> = earlier.collect();
     steps.extend(plan.keeps.iter().chain(&plan.steps).filter(is_made).cloned());
@@ -52,38 +59,41 @@ pub fn at_each_start(plan: &Plan, applied: &[Change]) -> Vec<Step> {
 }
 
 /// Files that make `steps` at each start. `title` says what made them.
-pub fn stored(form: Form, title: &str, steps: &[Step]) -> Vec<StoredFile> {
-    let file = |place, is_executable, content| StoredFile { place, is_executable, content };
+pub fn stored(form: PersistTarget, title: &str, steps: &[PlanStep]) -> Vec<GeneratedFile> {
+    let file = |place, is_executable, content| GeneratedFile { place, is_executable, content };
     match form {
-        Form::Script => vec![file(SCRIPT, true, script(title, steps, &[]))],
-        Form::Systemd => {
-            vec![file(SCRIPT, true, script(title, steps, &[])), file(UNIT, false, unit(title))]
+        PersistTarget::Script => vec![file(SCRIPT_PATH, true, script(title, steps, &[]))],
+        PersistTarget::Systemd => {
+            vec![
+                file(SCRIPT_PATH, true, script(title, steps, &[])),
+                file(UNIT_PATH, false, unit(title)),
+            ]
         }
-        Form::NetworkManager => {
+        PersistTarget::NetworkManager => {
             let links = links(steps);
-            let is_theirs = |change: &Change| {
+            let is_theirs = |change: &ConfigChange| {
                 endpoint(change).and_then(|it| it.link.as_ref()).is_some_and(|name| {
                     links.iter().any(|link| link.name == name && link.flags.is_some())
                 })
             };
             let ours = steps.iter().filter(|step| !is_theirs(&step.change));
-            let ours: Vec<Step> = ours.cloned().collect();
+            let ours: Vec<PlanStep> = ours.cloned().collect();
             let only_when_up =
                 ["case \"$2\" in up|dhcp4-change|dhcp6-change) ;; *) exit 0 ;; esac"];
             let is_switched_on = steps.iter().any(|step| {
-                let Change::Sysctl { sysctl, .. } = &step.change else { return false };
+                let ConfigChange::Sysctl { sysctl, .. } = &step.change else { return false };
                 sysctl.to_string() == "net.mptcp.enabled"
             });
             vec![
-                file(CONNECTIONS, true, connections(title, &links, is_switched_on)),
-                file(DISPATCHER, true, script(title, &ours, &only_when_up)),
+                file(CONNECTION_SCRIPT_PATH, true, connections(title, &links, is_switched_on)),
+                file(DISPATCHER_PATH, true, script(title, &ours, &only_when_up)),
             ]
         }
     }
 }
 
 /// A script that does no harm when it runs again.
-fn script(title: &str, steps: &[Step], first: &[&str]) -> String {
+fn script(title: &str, steps: &[PlanStep], first: &[&str]) -> String {
     let mut text =
         format!("#!/bin/sh\n# {title}\n# What is there already is refused and stays as it is.\n");
     for line in first {
@@ -96,14 +106,14 @@ fn script(title: &str, steps: &[Step], first: &[&str]) -> String {
             let _ = writeln!(text, "# {reason}");
         }
         let command = step.change.command();
-        let _ = writeln!(text, "{command}{}", otherwise(&step.change));
+        let _ = writeln!(text, "{command}{}", laminar_fallback(&step.change));
     }
     text.push_str("exit 0\n");
     text
 }
 
 /// What to do with an `ip` that is older than `laminar`: the next best that all of them know.
-fn otherwise(change: &Change) -> String {
+fn laminar_fallback(change: &ConfigChange) -> String {
     let Some(new) = endpoint(change).filter(|it| it.flags().contains(EndpointFlags::LAMINAR))
     else {
         return String::new();
@@ -111,14 +121,14 @@ fn otherwise(change: &Change) -> String {
     let mut old = new.clone();
     old.flags = (new.flags().without(EndpointFlags::LAMINAR) | EndpointFlags::SUBFLOW).bits();
     let known = "ip mptcp endpoint help 2>&1 | grep -q laminar";
-    format!(" ||\n    {known} || {}", Change::AddEndpoint(old).command())
+    format!(" ||\n    {known} || {}", ConfigChange::AddEndpoint(old).command())
 }
 
 fn unit(title: &str) -> String {
     format!(
         "# {title}\n[Unit]\nDescription=Multipath TCP endpoints, limits and routes\n\
          Wants=network-online.target\nAfter=network-online.target\n\n[Service]\nType=oneshot\n\
-         RemainAfterExit=yes\nExecStart={SCRIPT}\n\n[Install]\nWantedBy=multi-user.target\n"
+         RemainAfterExit=yes\nExecStart={SCRIPT_PATH}\n\n[Install]\nWantedBy=multi-user.target\n"
     )
 }
 
@@ -130,13 +140,13 @@ struct LinkFlags<'a> {
     flags: Option<Vec<&'static str>>,
 }
 
-fn endpoint(change: &Change) -> Option<&NamedEndpoint> {
-    let Change::AddEndpoint(endpoint) = change else { return None };
+fn endpoint(change: &ConfigChange) -> Option<&NamedEndpoint> {
+    let ConfigChange::AddEndpoint(endpoint) = change else { return None };
     Some(endpoint)
 }
 
 /// The interfaces that have endpoints. A connection has one set of flags for all of its addresses.
-fn links(steps: &[Step]) -> Vec<LinkFlags<'_>> {
+fn links(steps: &[PlanStep]) -> Vec<LinkFlags<'_>> {
     let mut links: Vec<LinkFlags<'_>> = Vec::new();
     for endpoint in steps.iter().filter_map(|step| endpoint(&step.change)) {
         let Some(name) = endpoint.link.as_deref() else { continue };
@@ -186,7 +196,10 @@ fn connections(title: &str, links: &[LinkFlags<'_>], is_switched_on: bool) -> St
             first.chain(flags.iter().copied()).collect::<Vec<_>>().join(",")
         } else {
             // Nobody asked means `enabled,subflow` to it.
-            let _ = writeln!(text, "# it has no words for the endpoints of {device}: {DISPATCHER}");
+            let _ = writeln!(
+                text,
+                "# it has no words for the endpoints of {device}: {DISPATCHER_PATH}"
+            );
             "disabled".to_owned()
         };
         let _ = writeln!(
@@ -202,11 +215,11 @@ fn connections(title: &str, links: &[LinkFlags<'_>], is_switched_on: bool) -> St
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::setup::change::Limits;
+    use crate::setup::change::StoredLimits;
 
-    fn steps() -> Vec<Step> {
-        let endpoint = |address: &str, link: &str, flags: EndpointFlags| Step {
-            change: Change::AddEndpoint(NamedEndpoint {
+    fn steps() -> Vec<PlanStep> {
+        let endpoint = |address: &str, link: &str, flags: EndpointFlags| PlanStep {
+            change: ConfigChange::AddEndpoint(NamedEndpoint {
                 address: address.parse().unwrap(),
                 id: None,
                 port: None,
@@ -215,10 +228,11 @@ mod tests {
             }),
             reason: format!("open a subflow from {address}"),
         };
-        let from = Limits { subflows: 2, add_addr_accepted: 0 };
-        let change = Change::Limits { from, to: Limits { subflows: 4, add_addr_accepted: 2 } };
+        let from = StoredLimits { subflows: 2, add_addr_accepted: 0 };
+        let change =
+            ConfigChange::Limits { from, to: StoredLimits { subflows: 4, add_addr_accepted: 2 } };
         vec![
-            Step { change, reason: "room for subflows".to_owned() },
+            PlanStep { change, reason: "room for subflows".to_owned() },
             endpoint("10.0.0.1", "wifi", EndpointFlags::SUBFLOW | EndpointFlags::BACKUP),
             endpoint("10.1.0.1", "cellular", EndpointFlags::LAMINAR),
         ]
@@ -226,7 +240,7 @@ mod tests {
 
     #[test]
     fn a_unit_runs_the_script_when_the_network_is_there() {
-        let files = stored(Form::Systemd, "made by a test", &steps());
+        let files = stored(PersistTarget::Systemd, "made by a test", &steps());
         let [script, unit] = &files[..] else { panic!("{files:?}") };
         assert!(
             script.is_executable && script.content.starts_with("#!/bin/sh\n# made by a test\n")
@@ -241,8 +255,8 @@ mod tests {
     }
 
     /// Flags of each interface in the commands for `NetworkManager`, and the dispatcher script.
-    fn for_network_manager(steps: &[Step]) -> (Vec<(String, String)>, String) {
-        let files = stored(Form::NetworkManager, "made by a test", steps);
+    fn for_network_manager(steps: &[PlanStep]) -> (Vec<(String, String)>, String) {
+        let files = stored(PersistTarget::NetworkManager, "made by a test", steps);
         let [connections, dispatcher] = &files[..] else { panic!("{files:?}") };
         let flags = connections.content.lines().filter_map(|line| {
             let (_, rest) = line.split_once("device show ")?;
@@ -270,14 +284,14 @@ mod tests {
     fn network_manager_gets_no_settings_that_it_ignores() {
         let on = |address: &str, flags: EndpointFlags, port: Option<u16>| {
             let (address, link) = (address.parse().unwrap(), Some("wifi".to_owned()));
-            let change = Change::AddEndpoint(NamedEndpoint {
+            let change = ConfigChange::AddEndpoint(NamedEndpoint {
                 address,
                 id: None,
                 port,
                 flags: flags.bits(),
                 link,
             });
-            Step { change, reason: String::new() }
+            PlanStep { change, reason: String::new() }
         };
         let signal = EndpointFlags::SIGNAL;
         for other in [
@@ -292,7 +306,8 @@ mod tests {
         }
         let (from, to) = ("0".to_owned(), "1".to_owned());
         let sysctl = crate::sysctl::Sysctl::new("net.mptcp.enabled");
-        let switch = Step { change: Change::Sysctl { sysctl, from, to }, reason: String::new() };
+        let switch =
+            PlanStep { change: ConfigChange::Sysctl { sysctl, from, to }, reason: String::new() };
         let (flags, _) = for_network_manager(&[switch, on("2001:db8::1", signal, None)]);
         let expected = "enabled,also-without-default-route,also-without-sysctl,signal";
         assert_eq!(flags, [pair("wifi", expected)]);

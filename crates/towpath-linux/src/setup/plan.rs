@@ -6,26 +6,26 @@ mod shared;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::netlink::{Address, EndpointFlags, Link, Prefix, RuleAction};
+use crate::netlink::{EndpointFlags, InterfaceAddress, Link, Prefix, RuleAction};
 use crate::sysctl::Sysctl;
 
-use super::change::{Change, Limits, NamedEndpoint, SourceRule, TableRoute};
-use super::host::{Host, Manager, Router, Ways};
+use super::change::{ConfigChange, NamedEndpoint, SourceRule, StoredLimits, TableRoute};
+use super::host::{Gateway, HostState, KernelQueries, MptcpManager};
 
 /// The kernel's most endpoints, subflows and accepted addresses.
-const MOST: usize = 8;
+const MAX_ENDPOINTS: usize = 8;
 /// Tables and rules of ours are looked for from here on.
 pub(super) const FIRST_TABLE: u32 = 1_000;
 /// Our rules come before this place.
-pub(super) const RULES_BEFORE: u32 = 1_000;
+pub(super) const RULE_PRIORITY_LIMIT: u32 = 1_000;
 /// Addresses for documentation (RFC 5737, RFC 3849): whatever is told of them holds for the rest of
 /// the internet.
-const ANYWHERE_V4: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
-const ANYWHERE_V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1));
+const LOOKUP_TARGET_V4: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
+const LOOKUP_TARGET_V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1));
 
 /// What the host does with connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
+pub enum SetupRole {
     /// It opens them.
     Client,
     /// It accepts them.
@@ -36,9 +36,9 @@ pub enum Role {
 
 /// What is asked for.
 #[derive(Debug, Clone)]
-pub struct Request {
+pub struct SetupRequest {
     /// The host's part.
-    pub role: Role,
+    pub role: SetupRole,
     /// Addresses of the other host, if there is one in particular.
     pub peers: Vec<IpAddr>,
     /// Names of the interfaces to use; all that can be when empty.
@@ -49,24 +49,24 @@ pub struct Request {
 
 /// One change, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Step {
+pub struct PlanStep {
     /// The change.
-    pub change: Change,
+    pub change: ConfigChange,
     /// Why, in a short sentence.
     pub reason: String,
 }
 
 /// What is to be done, in order, and what to know.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Plan {
+pub struct SetupPlan {
     /// Changes; none when all is right.
-    pub steps: Vec<Step>,
+    pub steps: Vec<PlanStep>,
     /// What was found and is not changed.
     pub notes: Vec<String>,
     /// Addresses that become or are endpoints.
     pub uses: Vec<(String, IpAddr)>,
     /// What is right already and lasts to the next restart only: endpoints and limits.
-    pub keeps: Vec<Step>,
+    pub keeps: Vec<PlanStep>,
 }
 
 /// Why there is no plan.
@@ -85,12 +85,12 @@ pub enum PlanError {
 
 /// One address that can be an endpoint.
 #[derive(Debug, Clone, Copy)]
-struct Place<'a> {
+struct EndpointCandidate<'a> {
     link: &'a Link,
-    address: Address,
+    address: InterfaceAddress,
 }
 
-impl Place<'_> {
+impl EndpointCandidate<'_> {
     fn ip(&self) -> IpAddr {
         self.address.local.address()
     }
@@ -98,7 +98,7 @@ impl Place<'_> {
 
 /// How a destination is reached from an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Reach {
+enum RouteState {
     /// Over the address's own interface.
     Right,
     /// Over another one; a table of its own would lead it right.
@@ -108,12 +108,21 @@ enum Reach {
 }
 
 /// Makes the plan.
-pub fn plan(host: &Host, request: &Request, ways: &mut dyn Ways) -> Result<Plan, PlanError> {
+pub fn plan(
+    host: &HostState,
+    request: &SetupRequest,
+    ways: &mut dyn KernelQueries,
+) -> Result<SetupPlan, PlanError> {
     let enabled = Sysctl::new("net.mptcp.enabled");
     let value = ways.setting(&enabled).ok_or(PlanError::NoMptcp)?;
     let places = places(host, request)?;
-    let mut planner =
-        Planner { host, request, ways, plan: Plan::default(), tables: BTreeSet::new() };
+    let mut planner = Planner {
+        host,
+        request,
+        queries: ways,
+        plan: SetupPlan::default(),
+        tables: BTreeSet::new(),
+    };
     planner.plan.uses = places.iter().map(|it| (it.link.name.clone(), it.ip())).collect();
     if value != "1" {
         planner.set(enabled, value, "1", "Multipath TCP is switched off".to_owned());
@@ -128,7 +137,10 @@ pub fn plan(host: &Host, request: &Request, ways: &mut dyn Ways) -> Result<Plan,
 }
 
 /// The addresses to use, those of the first interfaces first.
-fn places<'a>(host: &'a Host, request: &Request) -> Result<Vec<Place<'a>>, PlanError> {
+fn places<'a>(
+    host: &'a HostState,
+    request: &SetupRequest,
+) -> Result<Vec<EndpointCandidate<'a>>, PlanError> {
     for name in request.links.iter().chain(request.routers.iter().map(|(link, _)| link)) {
         let link = host.links.iter().find(|link| link.name == *name).ok_or_else(|| {
             let names = host.links.iter().map(|link| link.name.as_str());
@@ -141,7 +153,7 @@ fn places<'a>(host: &'a Host, request: &Request) -> Result<Vec<Place<'a>>, PlanE
     let family_is_asked = |ip: IpAddr| {
         request.peers.is_empty() || request.peers.iter().any(|peer| peer.is_ipv4() == ip.is_ipv4())
     };
-    let mut found: Vec<Place<'_>> = Vec::new();
+    let mut found: Vec<EndpointCandidate<'_>> = Vec::new();
     for link in host.links.iter().filter(|link| is_used(host, request, link)) {
         let own = host.addresses.iter().filter(|address| {
             // Secondary addresses of IPv4 and temporary ones of IPv6 (the same flag) are no further
@@ -152,7 +164,8 @@ fn places<'a>(host: &'a Host, request: &Request) -> Result<Vec<Place<'a>>, PlanE
                 && address.flags & libc::IFA_F_SECONDARY == 0
                 && family_is_asked(address.local.address())
         });
-        let places: Vec<_> = own.map(|address| Place { link, address: *address }).collect();
+        let places: Vec<_> =
+            own.map(|address| EndpointCandidate { link, address: *address }).collect();
         if places.is_empty() && request.links.contains(&link.name) {
             return Err(PlanError::Unusable(link.name.clone(), "has no address that can be used"));
         }
@@ -160,7 +173,7 @@ fn places<'a>(host: &'a Host, request: &Request) -> Result<Vec<Place<'a>>, PlanE
     }
     // The first addresses of every interface and family come before any second ones.
     let rank = |at: usize| {
-        let same = |other: &&Place<'_>| {
+        let same = |other: &&EndpointCandidate<'_>| {
             found.get(at).is_some_and(|place| {
                 other.link.index == place.link.index && other.ip().is_ipv4() == place.ip().is_ipv4()
             })
@@ -169,10 +182,10 @@ fn places<'a>(host: &'a Host, request: &Request) -> Result<Vec<Place<'a>>, PlanE
     };
     let mut order: Vec<_> = (0..found.len()).map(|at| (rank(at), at)).collect();
     order.sort_unstable();
-    Ok(order.iter().filter_map(|(_, at)| found.get(*at).copied()).take(MOST).collect())
+    Ok(order.iter().filter_map(|(_, at)| found.get(*at).copied()).take(MAX_ENDPOINTS).collect())
 }
 
-fn is_used(host: &Host, request: &Request, link: &Link) -> bool {
+fn is_used(host: &HostState, request: &SetupRequest, link: &Link) -> bool {
     if !request.links.is_empty() {
         return request.links.contains(&link.name);
     }
@@ -184,17 +197,17 @@ fn is_used(host: &Host, request: &Request, link: &Link) -> bool {
 }
 
 struct Planner<'a> {
-    host: &'a Host,
-    request: &'a Request,
-    ways: &'a mut dyn Ways,
-    plan: Plan,
+    host: &'a HostState,
+    request: &'a SetupRequest,
+    queries: &'a mut dyn KernelQueries,
+    plan: SetupPlan,
     /// Tables that the plan fills, with their interfaces' indices.
     tables: BTreeSet<(u32, u32)>,
 }
 
 impl Planner<'_> {
-    fn step(&mut self, change: Change, reason: String) {
-        self.plan.steps.push(Step { change, reason });
+    fn step(&mut self, change: ConfigChange, reason: String) {
+        self.plan.steps.push(PlanStep { change, reason });
     }
 
     fn note(&mut self, text: String) {
@@ -204,7 +217,7 @@ impl Planner<'_> {
     }
 
     fn set(&mut self, sysctl: Sysctl, from: String, to: &str, reason: String) {
-        self.step(Change::Sysctl { sysctl, from, to: to.to_owned() }, reason);
+        self.step(ConfigChange::Sysctl { sysctl, from, to: to.to_owned() }, reason);
     }
 
     /// The kernel's own path manager must be the one that works, unless a daemon is.
@@ -212,11 +225,11 @@ impl Planner<'_> {
         let names = [("net.mptcp.path_manager", "kernel"), ("net.mptcp.pm_type", "0")];
         for (name, wanted) in names {
             let sysctl = Sysctl::new(name);
-            let Some(value) = self.ways.setting(&sysctl) else { continue };
+            let Some(value) = self.queries.setting(&sysctl) else { continue };
             if value == wanted {
                 return;
             }
-            if self.host.managers.contains(&Manager::Mptcpd) {
+            if self.host.managers.contains(&MptcpManager::Mptcpd) {
                 self.note(
                     "mptcpd is the path manager here (net.mptcp.path_manager): endpoints have no \
                      effect while it is"
@@ -235,7 +248,7 @@ impl Planner<'_> {
     /// settings of IPv4.
     fn effective(&mut self, link: &str, name: &str) -> i64 {
         let mut number = |link: &str| {
-            let value = self.ways.setting(&Sysctl::ipv4(link, name));
+            let value = self.queries.setting(&Sysctl::ipv4(link, name));
             value.and_then(|value| value.parse().ok()).unwrap_or(0)
         };
         number("all").max(number(link))
@@ -246,20 +259,20 @@ impl Planner<'_> {
             return;
         }
         let sysctl = Sysctl::ipv4(link, name);
-        if let Some(value) = self.ways.setting(&sysctl) {
+        if let Some(value) = self.queries.setting(&sysctl) {
             self.set(sysctl, value, &least.to_string(), reason);
         }
     }
 
     /// Where packets from a place are to go.
-    fn targets(&self, place: &Place<'_>) -> Vec<IpAddr> {
+    fn targets(&self, place: &EndpointCandidate<'_>) -> Vec<IpAddr> {
         let v4 = place.ip().is_ipv4();
         let peers = self.request.peers.iter().filter(|peer| peer.is_ipv4() == v4);
         let mut targets: Vec<_> = peers.copied().collect();
         if targets.is_empty() {
             if self.host.routes.iter().any(|it| it.is_default() && it.to.address().is_ipv4() == v4)
             {
-                targets.push(if v4 { ANYWHERE_V4 } else { ANYWHERE_V6 });
+                targets.push(if v4 { LOOKUP_TARGET_V4 } else { LOOKUP_TARGET_V6 });
             }
             if shares(self.host, place.link, v4).is_some_and(|(_, it)| it.contains(place.ip())) {
                 targets.extend(neighbour(self.host, place.address.local));
@@ -268,60 +281,68 @@ impl Planner<'_> {
         targets
     }
 
-    fn reach(&mut self, place: &Place<'_>, to: IpAddr, bound: bool) -> Reach {
+    fn route_state(
+        &mut self,
+        place: &EndpointCandidate<'_>,
+        to: IpAddr,
+        bound: bool,
+    ) -> RouteState {
         let link = bound.then_some(place.link.name.as_str());
         let index = place.link.index;
         let on_link = self.host.is_on_link(to, index);
         let router = self.router(place);
-        match self.ways.way(to, place.ip(), link) {
+        match self.queries.route(to, place.ip(), link) {
             // With a gateway, or without one where none is needed.
             Some(way) if way.link_index == Some(index) && (way.gateway.is_some() || on_link) => {
-                Reach::Right
+                RouteState::Right
             }
             // The host itself: nothing to lead.
             Some(way)
                 if self.host.link(way.link_index.unwrap_or(0)).is_some_and(Link::is_loopback) =>
             {
-                Reach::Right
+                RouteState::Right
             }
-            _ if on_link || router.is_some() => Reach::Wrong,
-            _ => Reach::Never,
+            _ if on_link || router.is_some() => RouteState::Wrong,
+            _ => RouteState::Never,
         }
     }
 
-    fn router(&self, place: &Place<'_>) -> Option<Router> {
+    fn router(&self, place: &EndpointCandidate<'_>) -> Option<Gateway> {
         let v4 = place.ip().is_ipv4();
         let named = self
             .request
             .routers
             .iter()
             .find(|(link, address)| *link == place.link.name && address.is_ipv4() == v4);
-        let named = named.map(|(_, address)| Router::At(*address));
+        let named = named.map(|(_, address)| Gateway::At(*address));
         named.or_else(|| self.host.router(place.link.index, v4))
     }
 
     /// Leads what comes from a place over its own interface, and says which endpoint it is to be.
-    fn endpoint(&mut self, place: &Place<'_>) -> Option<NamedEndpoint> {
+    fn endpoint(&mut self, place: &EndpointCandidate<'_>) -> Option<NamedEndpoint> {
         let targets = self.targets(place);
-        let opens = self.request.role == Role::Client;
+        let opens = self.request.role == SetupRole::Client;
         let reaches: Vec<_> =
-            targets.iter().map(|to| (*to, self.reach(place, *to, opens))).collect();
-        let wrong = reaches.iter().find(|(_, reach)| *reach == Reach::Wrong);
+            targets.iter().map(|to| (*to, self.route_state(place, *to, opens))).collect();
+        let wrong = reaches.iter().find(|(_, reach)| *reach == RouteState::Wrong);
         if let Some((to, _)) = wrong {
             self.own_table(place, *to, opens);
         } else if opens {
             let right: Vec<_> =
-                reaches.iter().filter(|(_, reach)| *reach == Reach::Right).collect();
+                reaches.iter().filter(|(_, reach)| *reach == RouteState::Right).collect();
             self.loose_filter(place, &right.iter().map(|(to, _)| *to).collect::<Vec<_>>());
         }
-        let never = !reaches.is_empty() && reaches.iter().all(|(_, reach)| *reach == Reach::Never);
+        let never =
+            !reaches.is_empty() && reaches.iter().all(|(_, reach)| *reach == RouteState::Never);
         let several = targets.len() > 1 && !self.request.peers.is_empty();
         let flags = match self.request.role {
-            Role::Server => EndpointFlags::SIGNAL,
-            Role::Both => EndpointFlags::SIGNAL | EndpointFlags::SUBFLOW,
-            Role::Client if (never || several) && self.host.has_laminar() => EndpointFlags::LAMINAR,
-            Role::Client if never => {
-                let Place { link, .. } = place;
+            SetupRole::Server => EndpointFlags::SIGNAL,
+            SetupRole::Both => EndpointFlags::SIGNAL | EndpointFlags::SUBFLOW,
+            SetupRole::Client if (never || several) && self.host.has_laminar() => {
+                EndpointFlags::LAMINAR
+            }
+            SetupRole::Client if never => {
+                let EndpointCandidate { link, .. } = place;
                 self.note(format!(
                     "{} on {} has no way to the peer: this kernel (< 6.18) uses it by itself when \
                      the peer announces an address there",
@@ -330,17 +351,17 @@ impl Planner<'_> {
                 ));
                 return None;
             }
-            Role::Client => EndpointFlags::SUBFLOW,
+            SetupRole::Client => EndpointFlags::SUBFLOW,
         };
         let (address, link) = (place.ip(), Some(place.link.name.clone()));
         Some(NamedEndpoint { address, id: None, port: None, flags: flags.bits(), link })
     }
 
     /// A rule and a table for what comes from a place.
-    fn own_table(&mut self, place: &Place<'_>, to: IpAddr, bound: bool) {
+    fn own_table(&mut self, place: &EndpointCandidate<'_>, to: IpAddr, bound: bool) {
         let (ip, index, v4) = (place.ip(), place.link.index, place.ip().is_ipv4());
         let name = &place.link.name;
-        let taken = self.ways.way(to, ip, bound.then_some(name.as_str()));
+        let taken = self.queries.route(to, ip, bound.then_some(name.as_str()));
         let leaves = taken.and_then(|way| self.host.link(way.link_index?)).map_or_else(
             || "has no route".to_owned(),
             |link| {
@@ -354,7 +375,7 @@ impl Planner<'_> {
         let table = self.table(index);
         let own = place.address.local.network();
         let reason = format!("what comes from {ip} {leaves}, not by {name}: a table of its own");
-        let exists = |to: Prefix, host: &Host| {
+        let exists = |to: Prefix, host: &HostState| {
             host.routes
                 .iter()
                 .any(|it| (it.table, it.to, it.link_index) == (table, to, Some(index)))
@@ -369,7 +390,7 @@ impl Planner<'_> {
         }
         for (to, gateway) in routes {
             let (link, to_text) = (name.clone(), to.to_string());
-            let route = Change::AddRoute(TableRoute { to: to_text, link, gateway, table });
+            let route = ConfigChange::AddRoute(TableRoute { to: to_text, link, gateway, table });
             let planned = self.plan.steps.iter().any(|step| step.change == route);
             if !exists(to, self.host) && !planned {
                 self.step(route, reason.clone());
@@ -377,7 +398,7 @@ impl Planner<'_> {
         }
         let priority = self.priority(ip);
         let rule = SourceRule { from: ip, table, priority };
-        self.step(Change::AddRule(rule), format!("{ip} uses the table of {name}"));
+        self.step(ConfigChange::AddRule(rule), format!("{ip} uses the table of {name}"));
     }
 
     /// A free table for an interface; the same for all of its addresses.
@@ -403,33 +424,35 @@ impl Planner<'_> {
                 rule.priority > 0 && rule.from.address().is_ipv4() == from.is_ipv4()
             });
         let before = catches.filter(|rule| rule.from.contains(from) != rule.inverted);
-        let before = before.map(|rule| rule.priority).min().unwrap_or(RULES_BEFORE);
+        let before = before.map(|rule| rule.priority).min().unwrap_or(RULE_PRIORITY_LIMIT);
         let ours = self.plan.steps.iter().filter_map(|step| {
-            let Change::AddRule(rule) = &step.change else { return None };
+            let ConfigChange::AddRule(rule) = &step.change else { return None };
             Some(rule.priority)
         });
         let theirs = self.host.rules.iter().map(|rule| rule.priority);
         let taken: BTreeSet<u32> = theirs.chain(ours).collect();
-        let last = before.min(RULES_BEFORE);
+        let last = before.min(RULE_PRIORITY_LIMIT);
         (1..last).rev().find(|priority| !taken.contains(priority)).unwrap_or(last)
     }
 
     /// A strict filter drops answers that arrive where the routes would not send.
-    fn loose_filter(&mut self, place: &Place<'_>, targets: &[IpAddr]) {
+    fn loose_filter(&mut self, place: &EndpointCandidate<'_>, targets: &[IpAddr]) {
         let name = place.link.name.as_str();
         if !place.ip().is_ipv4() || self.effective(name, "rp_filter") != 1 {
             return;
         }
-        let elsewhere =
-            targets.iter().find(|to| self.reach(place, **to, false) != Reach::Right).copied();
+        let elsewhere = targets
+            .iter()
+            .find(|to| self.route_state(place, **to, false) != RouteState::Right)
+            .copied();
         if elsewhere.is_none() {
             return;
         }
         let sysctl = Sysctl::ipv4(name, "rp_filter");
         let planned = self.plan.steps.iter().any(
-            |step| matches!(&step.change, Change::Sysctl { sysctl: other, .. } if *other == sysctl),
+            |step| matches!(&step.change, ConfigChange::Sysctl { sysctl: other, .. } if *other == sysctl),
         );
-        if let Some(value) = self.ways.setting(&sysctl).filter(|_| !planned) {
+        if let Some(value) = self.queries.setting(&sysctl).filter(|_| !planned) {
             let reason = format!(
                 "the strict filter (1) drops what arrives at {name}, because routes lead elsewhere"
             );
@@ -437,45 +460,48 @@ impl Planner<'_> {
         }
     }
 
-    fn limits(&mut self, places: &[Place<'_>]) {
-        let now = Limits::from(self.host.limits);
+    fn limits(&mut self, places: &[EndpointCandidate<'_>]) {
+        let now = StoredLimits::from(self.host.limits);
         let own = places.len();
         // The peer may announce more addresses than are named.
         let theirs = own.max(self.request.peers.len());
-        let most = MOST as u32;
+        let most = MAX_ENDPOINTS as u32;
         let few = |count: usize| (count as u32).clamp(2, most);
         let accepted = few(theirs);
         let (wanted, reason) = match self.request.role {
-            Role::Client => (
-                Limits { subflows: few(own.saturating_mul(theirs)), add_addr_accepted: accepted },
+            SetupRole::Client => (
+                StoredLimits {
+                    subflows: few(own.saturating_mul(theirs)),
+                    add_addr_accepted: accepted,
+                },
                 "room for a subflow from each address to each of the peer's, and for what it \
                  announces",
             ),
             // The client opens them, so the server has no reason to say less than the most.
-            Role::Server => (
-                Limits { subflows: most, add_addr_accepted: 0 },
+            SetupRole::Server => (
+                StoredLimits { subflows: most, add_addr_accepted: 0 },
                 "room for every subflow that a client opens",
             ),
-            Role::Both => (
-                Limits { subflows: most, add_addr_accepted: accepted },
+            SetupRole::Both => (
+                StoredLimits { subflows: most, add_addr_accepted: accepted },
                 "room for every subflow that either side opens",
             ),
         };
         // More than is needed does no harm.
-        let to = Limits {
+        let to = StoredLimits {
             subflows: now.subflows.max(wanted.subflows),
             add_addr_accepted: now.add_addr_accepted.max(wanted.add_addr_accepted),
         };
-        let (change, reason) = (Change::Limits { from: now, to }, reason.to_owned());
+        let (change, reason) = (ConfigChange::Limits { from: now, to }, reason.to_owned());
         if to == now {
-            self.plan.keeps.push(Step { change, reason });
+            self.plan.keeps.push(PlanStep { change, reason });
         } else {
             self.step(change, reason);
         }
     }
 
     /// What could be used, but for a state that may pass.
-    fn left_out(&mut self) {
+    fn list_unused_links(&mut self) {
         for link in self.host.links.iter().filter(|link| !is_used(self.host, self.request, link)) {
             let own =
                 self.host.addresses.iter().find(|it| it.link_index == link.index && it.is_global());
@@ -491,12 +517,12 @@ impl Planner<'_> {
         }
     }
 
-    fn remarks(&mut self, places: &[Place<'_>]) {
-        self.left_out();
+    fn remarks(&mut self, places: &[EndpointCandidate<'_>]) {
+        self.list_unused_links();
         let links: BTreeSet<_> = places.iter().map(|place| place.link.index).collect();
         match (links.len(), places.len()) {
             (0, _) => self.note("no interface has an address that can be used".to_owned()),
-            (1, _) if self.request.role == Role::Client => self.note(
+            (1, _) if self.request.role == SetupRole::Client => self.note(
                 "only one interface can be used: there are several paths only if the server has \
                  several"
                     .to_owned(),
@@ -510,14 +536,14 @@ impl Planner<'_> {
                     .to_owned(),
             );
         }
-        if self.host.managers.contains(&Manager::NetworkManager) {
+        if self.host.managers.contains(&MptcpManager::NetworkManager) {
             self.note(
                 "NetworkManager runs here and may set endpoints by itself \
                  (connection.mptcp-flags): `--persist networkmanager` says it in its words"
                     .to_owned(),
             );
         }
-        if self.host.managers.contains(&Manager::Mptcpd) {
+        if self.host.managers.contains(&MptcpManager::Mptcpd) {
             self.note(
                 "mptcpd runs here and changes endpoints and limits by itself: stop it, or leave \
                  all to it"
@@ -528,7 +554,7 @@ impl Planner<'_> {
 }
 
 /// Another interface in one of this one's networks of a family, and that network.
-fn shares<'a>(host: &'a Host, link: &Link, v4: bool) -> Option<(&'a Link, Prefix)> {
+fn shares<'a>(host: &'a HostState, link: &Link, v4: bool) -> Option<(&'a Link, Prefix)> {
     let others = host
         .links
         .iter()
@@ -559,7 +585,7 @@ fn is_link_local(address: IpAddr) -> bool {
 }
 
 /// An address of a network that is none of the host's.
-fn neighbour(host: &Host, network: Prefix) -> Option<IpAddr> {
+fn neighbour(host: &HostState, network: Prefix) -> Option<IpAddr> {
     let next = |address: IpAddr| match address {
         IpAddr::V4(v4) => IpAddr::V4(Ipv4Addr::from_bits(v4.to_bits().wrapping_add(1))),
         IpAddr::V6(v6) => IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits().wrapping_add(1))),

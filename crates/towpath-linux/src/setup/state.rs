@@ -14,32 +14,32 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::change::Change;
-use super::check::{Foreign, check};
-use crate::files::{self, Folder, Readers, Refusal};
+use super::change::ConfigChange;
+use super::check::{ForeignChange, check};
+use crate::files::{self, Dir, ReadAccess, UnsafePath};
 use crate::sys;
 
 /// `SO_NETNS_COOKIE`: a number that no other network namespace of this start has or had.
 const SO_NETNS_COOKIE: i32 = 71;
-const VERSION: u32 = 1;
+const STATE_VERSION: u32 = 1;
 /// Where root keeps it.
-const SHARED: &str = "/var/lib/towpath";
+const STATE_DIR: &str = "/var/lib/towpath";
 /// A state is shorter; a plan has some ten changes.
-const LONGEST: u64 = 1 << 20;
+const MAX_STATE_BYTES: u64 = 1 << 20;
 
 /// The file.
 #[derive(Debug)]
-pub struct State {
+pub struct SetupState {
     path: PathBuf,
-    content: Content,
+    content: StateFile,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Content {
+struct StateFile {
     version: u32,
     boot: String,
     /// In the order in which they were made.
-    changes: Vec<Change>,
+    changes: Vec<ConfigChange>,
 }
 
 /// Why the file could not be used.
@@ -67,7 +67,7 @@ pub enum StateError {
         /// The file.
         path: PathBuf,
         /// What is wrong with it.
-        source: Foreign,
+        source: ForeignChange,
     },
     /// There is no place for it.
     #[error("no folder to keep what is changed in: neither HOME nor XDG_STATE_HOME is set")]
@@ -77,7 +77,7 @@ pub enum StateError {
 impl StateError {
     /// The way out, if there is one to tell.
     pub fn hint(&self) -> Option<String> {
-        let refused = |source: &io::Error| Refusal::of(source).map(|it| it.hint().to_owned());
+        let refused = |source: &io::Error| UnsafePath::of(source).map(|it| it.hint().to_owned());
         let elsewhere = || "XDG_STATE_HOME=FOLDER names another place".to_owned();
         match self {
             Self::Write { source, .. } => Some(refused(source).unwrap_or_else(elsewhere)),
@@ -92,7 +92,7 @@ impl StateError {
 
 /// The folder: `/var/lib/towpath` for root, else that of the user's programs. Nothing is made.
 pub fn folder() -> Result<PathBuf, StateError> {
-    let shared = Path::new(SHARED);
+    let shared = Path::new(STATE_DIR);
     // It may be root of a user namespace only.
     if sys::user_and_group().0 == 0 && files::could_write(shared) {
         return Ok(shared.to_owned());
@@ -105,15 +105,15 @@ pub fn folder() -> Result<PathBuf, StateError> {
 /// Whether root has applied something here that was not taken back, as far as that can be read.
 /// Nothing is done with it but to say so.
 pub fn root_has_applied() -> bool {
-    let text = fs::read_to_string(Path::new(SHARED).join(name()));
-    let found = text.ok().and_then(|text| serde_json::from_str::<Content>(&text).ok());
+    let text = fs::read_to_string(Path::new(STATE_DIR).join(name()));
+    let found = text.ok().and_then(|text| serde_json::from_str::<StateFile>(&text).ok());
     found.is_some_and(|found| found.is_of_now() && !found.changes.is_empty())
 }
 
-impl Content {
+impl StateFile {
     fn fresh() -> Self {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        Self { version: VERSION, boot: boot.trim().to_owned(), changes: Vec::new() }
+        Self { version: STATE_VERSION, boot: boot.trim().to_owned(), changes: Vec::new() }
     }
 
     fn is_of_now(&self) -> bool {
@@ -122,30 +122,31 @@ impl Content {
     }
 }
 
-impl State {
+impl SetupState {
     /// Opens the file of the calling thread's network namespace in `folder`; it need not exist yet.
     /// It must belong to this user, and nobody else may write to it, to the folder or above it.
     pub fn open(folder: &Path) -> Result<Self, StateError> {
         let path = folder.join(name());
-        let read = Folder::existing_private(folder).and_then(|it| it.read_private(name(), LONGEST));
+        let read =
+            Dir::existing_private(folder).and_then(|it| it.read_private(name(), MAX_STATE_BYTES));
         let text = match read {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Ok(Self { path, content: Content::fresh() });
+                return Ok(Self { path, content: StateFile::fresh() });
             }
             Err(source) => return Err(StateError::Read { path, source }),
         };
-        let content = serde_json::from_slice::<Content>(&text)
+        let content = serde_json::from_slice::<StateFile>(&text)
             .map_err(|error| StateError::Read { path: path.clone(), source: error.into() })?;
         if !content.is_of_now() {
-            return Ok(Self { path, content: Content::fresh() });
+            return Ok(Self { path, content: StateFile::fresh() });
         }
         check_all(&path, &content.changes)?;
         Ok(Self { path, content })
     }
 
     /// What was changed and not taken back, the first change first.
-    pub fn changes(&self) -> &[Change] {
+    pub fn changes(&self) -> &[ConfigChange] {
         &self.content.changes
     }
 
@@ -155,7 +156,7 @@ impl State {
     }
 
     /// Keeps `changes` in place of what was kept; the file goes when there is none.
-    pub fn keep(&mut self, changes: Vec<Change>) -> Result<(), StateError> {
+    pub fn store(&mut self, changes: Vec<ConfigChange>) -> Result<(), StateError> {
         check_all(&self.path, &changes)?;
         self.content.changes = changes;
         let written = if self.content.changes.is_empty() { self.remove() } else { self.write() };
@@ -167,7 +168,7 @@ impl State {
     }
 
     fn remove(&self) -> io::Result<()> {
-        match Folder::existing_private(self.folder()) {
+        match Dir::existing_private(self.folder()) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             folder => folder?.remove(name_in(&self.path)),
         }
@@ -175,13 +176,13 @@ impl State {
 
     /// The old file stays until the new one is whole, also when the machine dies in between.
     fn write(&self) -> io::Result<()> {
-        let folder = Folder::private(self.folder(), Readers::Others)?;
+        let folder = Dir::private(self.folder(), ReadAccess::Umask)?;
         let text = serde_json::to_string_pretty(&self.content)?;
-        folder.write_durably(name_in(&self.path), text.as_bytes(), Readers::Others)
+        folder.write_durably(name_in(&self.path), text.as_bytes(), ReadAccess::Umask)
     }
 }
 
-fn check_all(path: &Path, changes: &[Change]) -> Result<(), StateError> {
+fn check_all(path: &Path, changes: &[ConfigChange]) -> Result<(), StateError> {
     let foreign = |source| StateError::Foreign { path: path.to_owned(), source };
     changes.iter().try_for_each(check).map_err(foreign)
 }
@@ -209,26 +210,30 @@ fn cookie() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::setup::change::Limits;
+    use crate::setup::change::StoredLimits;
 
     #[test]
     fn stored_state_is_read_back_and_removed_with_the_last_change() {
         let folder = env::temp_dir().join(format!("towpath-state-{}", std::process::id()));
-        let mut state = State::open(&folder).unwrap();
+        let mut state = SetupState::open(&folder).unwrap();
         assert_eq!(state.changes(), []);
         assert!(!folder.exists(), "reading makes nothing");
-        let from = Limits { subflows: 2, add_addr_accepted: 0 };
-        let change = Change::Limits { from, to: Limits { subflows: 8, ..from } };
-        state.keep(vec![change.clone()]).unwrap();
-        assert_eq!(State::open(&folder).unwrap().changes(), [change]);
+        let from = StoredLimits { subflows: 2, add_addr_accepted: 0 };
+        let change = ConfigChange::Limits { from, to: StoredLimits { subflows: 8, ..from } };
+        state.store(vec![change.clone()]).unwrap();
+        assert_eq!(SetupState::open(&folder).unwrap().changes(), [change]);
         let text = fs::read_to_string(state.path()).unwrap();
         fs::write(state.path(), text.replace(&state.content.boot, "another start")).unwrap();
-        assert_eq!(State::open(&folder).unwrap().changes(), [], "the machine was started anew");
+        assert_eq!(
+            SetupState::open(&folder).unwrap().changes(),
+            [],
+            "the machine was started anew"
+        );
         fs::write(state.path(), "{").unwrap();
-        assert!(State::open(&folder).is_err());
-        state.keep(Vec::new()).unwrap();
+        assert!(SetupState::open(&folder).is_err());
+        state.store(Vec::new()).unwrap();
         assert!(!state.path().exists());
-        state.keep(Vec::new()).unwrap();
+        state.store(Vec::new()).unwrap();
         fs::remove_dir_all(folder).unwrap();
     }
 }

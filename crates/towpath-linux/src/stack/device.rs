@@ -12,47 +12,47 @@ use arrayvec::ArrayVec;
 use bytes::{Bytes, BytesMut};
 use towpath_mptcp::wire::{Flags, Packet};
 
-use crate::emulator::frame::{Frame, VirtioHeader};
+use crate::emulator::frame::{GsoFrame, VirtioHeader};
 use crate::emulator::headers::{Headers, TCP_CHECKSUM_OFFSET};
-use crate::emulator::port::{PARTS, Wire};
-use crate::queue::{Receiver, Sender};
+use crate::emulator::port::{MAX_IOVECS, VirtioFd};
+use crate::queue::{QueueReceiver, QueueSender};
 use crate::sys;
 
 /// Room that a read needs: the longest IP packet.
-const LONGEST: usize = 65_536;
+const MAX_PACKET_BYTES: usize = 65_536;
 /// Bytes of a buffer that several packets share.
-const BUFFER: usize = 4 * LONGEST;
+const BUFFER_BYTES: usize = 4 * MAX_PACKET_BYTES;
 /// Buffers that are kept in the hope that their packets are soon read.
-const BUFFERS: usize = 32;
+const MAX_SPARE_BUFFERS: usize = 32;
 /// Packets up to this size are copied, so that one that waits long does not hold a whole buffer.
-const COPY_BELOW: usize = 4 * 1024;
+const COPY_BELOW_BYTES: usize = 4 * 1024;
 
 /// One interface of a host that runs our own stack.
 #[derive(Debug)]
-pub struct Device(Kind);
+pub struct StackDevice(DeviceKind);
 
 #[derive(Debug)]
-enum Kind {
+enum DeviceKind {
     /// The other end is a kernel.
-    Kernel { wire: Wire, buffers: Buffers },
+    Kernel { wire: VirtioFd, buffers: BufferRing },
     /// The other end is the emulator in another thread.
-    Emulator { inbox: Receiver<Frame>, outbox: Sender<Frame> },
+    Emulator { inbox: QueueReceiver<GsoFrame>, outbox: QueueSender<GsoFrame> },
 }
 
-impl AsFd for Device {
+impl AsFd for StackDevice {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.0 {
-            Kind::Kernel { wire, buffers: _ } => wire.as_fd(),
-            Kind::Emulator { inbox, outbox: _ } => inbox.as_fd(),
+            DeviceKind::Kernel { wire, buffers: _ } => wire.as_fd(),
+            DeviceKind::Emulator { inbox, outbox: _ } => inbox.as_fd(),
         }
     }
 }
 
-impl Device {
+impl StackDevice {
     /// Opens the TUN device `name` in the calling thread's network namespace, whose kernel is then
     /// the other end.
     pub fn tun(name: &str) -> io::Result<Self> {
-        Ok(Self::kernel(Wire::Tun(sys::open_tun(name)?)))
+        Ok(Self::kernel(VirtioFd::Tun(sys::open_tun(name)?)))
     }
 
     /// Opens a TUN device that takes and gives one plain IP packet at a time, for other stacks.
@@ -63,15 +63,15 @@ impl Device {
     /// Opens a packet socket on interface number `index` (our end of a veth pair) of the calling
     /// thread's network namespace: for users to whom `/dev/net/tun` is closed.
     pub fn packet_socket(index: u32) -> io::Result<Self> {
-        Ok(Self::kernel(Wire::Packet(sys::open_packet_socket(index)?)))
+        Ok(Self::kernel(VirtioFd::Packet(sys::open_packet_socket(index)?)))
     }
 
-    fn kernel(wire: Wire) -> Self {
-        Self(Kind::Kernel { wire, buffers: Buffers::new() })
+    fn kernel(wire: VirtioFd) -> Self {
+        Self(DeviceKind::Kernel { wire, buffers: BufferRing::new() })
     }
 
-    pub(crate) fn emulator(inbox: Receiver<Frame>, outbox: Sender<Frame>) -> Self {
-        Self(Kind::Emulator { inbox, outbox })
+    pub(crate) fn emulator(inbox: QueueReceiver<GsoFrame>, outbox: QueueSender<GsoFrame>) -> Self {
+        Self(DeviceKind::Emulator { inbox, outbox })
     }
 
     /// The next packet or super-segment; `None` when nothing waits. What is no TCP or ICMP packet is
@@ -79,12 +79,12 @@ impl Device {
     pub fn receive(&mut self) -> io::Result<Option<Packet>> {
         loop {
             let parsed = match &mut self.0 {
-                Kind::Kernel { wire, buffers } => {
+                DeviceKind::Kernel { wire, buffers } => {
                     let buffer = buffers.room();
                     let Some((virtio, _)) = wire.append(buffer)? else { return Ok(None) };
                     packet(virtio, buffer)
                 }
-                Kind::Emulator { inbox, outbox: _ } => {
+                DeviceKind::Emulator { inbox, outbox: _ } => {
                     let Some(frame) = inbox.receive() else { return Ok(None) };
                     let (virtio, bytes) = frame.into_parts();
                     understand(virtio, &Bytes::from(bytes))
@@ -100,8 +100,8 @@ impl Device {
     pub fn send(&self, packet: &Packet) -> io::Result<()> {
         let virtio = virtio_header(packet);
         match &self.0 {
-            Kind::Kernel { wire, buffers: _ } => {
-                let mut parts: ArrayVec<&[u8], PARTS> = ArrayVec::new();
+            DeviceKind::Kernel { wire, buffers: _ } => {
+                let mut parts: ArrayVec<&[u8], MAX_IOVECS> = ArrayVec::new();
                 parts.push(&packet.header);
                 for chunk in packet.payload.chunks() {
                     if parts.try_push(chunk).is_err() {
@@ -111,13 +111,13 @@ impl Device {
                 }
                 wire.write(virtio, &parts)
             }
-            Kind::Emulator { inbox: _, outbox } => {
+            DeviceKind::Emulator { inbox: _, outbox } => {
                 let mut bytes = Vec::with_capacity(packet.len());
                 bytes.extend_from_slice(&packet.header);
                 for chunk in packet.payload.chunks() {
                     bytes.extend_from_slice(chunk);
                 }
-                let _ = outbox.send(Frame::new(virtio, bytes)); // the emulator may be gone
+                let _ = outbox.send(GsoFrame::new(virtio, bytes)); // the emulator may be gone
                 Ok(())
             }
         }
@@ -126,7 +126,7 @@ impl Device {
 
 /// Takes what was read out of `buffer`, which holds nothing else.
 fn packet(virtio: VirtioHeader, buffer: &mut BytesMut) -> Option<Packet> {
-    let bytes = if buffer.len() <= COPY_BELOW {
+    let bytes = if buffer.len() <= COPY_BELOW_BYTES {
         let copied = Bytes::copy_from_slice(buffer);
         buffer.clear();
         copied
@@ -137,7 +137,7 @@ fn packet(virtio: VirtioHeader, buffer: &mut BytesMut) -> Option<Packet> {
 }
 
 fn understand(virtio: VirtioHeader, bytes: &Bytes) -> Option<Packet> {
-    let checked = VirtioHeader::NEEDS_CHECKSUM | VirtioHeader::CHECKSUM_IS_RIGHT;
+    let checked = VirtioHeader::NEEDS_CSUM | VirtioHeader::DATA_VALID;
     let segment_bytes = if virtio.is_super_segment() { virtio.gso_bytes } else { 0 };
     Packet::from_bytes(bytes, virtio.flags & checked != 0, segment_bytes).ok()
 }
@@ -147,7 +147,7 @@ fn virtio_header(packet: &Packet) -> VirtioHeader {
     let mut virtio = VirtioHeader::default();
     let Some(headers) = Headers::parse(&packet.header) else { return virtio };
     if packet.checksum_offloaded {
-        virtio.flags = VirtioHeader::NEEDS_CHECKSUM;
+        virtio.flags = VirtioHeader::NEEDS_CSUM;
         virtio.checksum_start = headers.ip_bytes();
         virtio.checksum_offset = TCP_CHECKSUM_OFFSET;
     }
@@ -163,26 +163,31 @@ fn virtio_header(packet: &Packet) -> VirtioHeader {
 
 /// Buffers for reading, used again when the last packet in them is gone.
 #[derive(Debug)]
-struct Buffers {
+struct BufferRing {
     current: BytesMut,
     full: VecDeque<BytesMut>,
 }
 
-impl Buffers {
+impl BufferRing {
     fn new() -> Self {
-        Self { current: BytesMut::with_capacity(BUFFER), full: VecDeque::new() }
+        Self { current: BytesMut::with_capacity(BUFFER_BYTES), full: VecDeque::new() }
     }
 
     /// An empty buffer with room for the longest packet.
     fn room(&mut self) -> &mut BytesMut {
         self.current.clear();
-        if self.current.capacity() >= LONGEST || self.current.try_reclaim(LONGEST) {
+        if self.current.capacity() >= MAX_PACKET_BYTES || self.current.try_reclaim(MAX_PACKET_BYTES)
+        {
             return &mut self.current;
         }
         // The oldest is the likeliest to be free.
-        let oldest = self.full.front_mut().is_some_and(|oldest| oldest.try_reclaim(BUFFER));
-        let next = if oldest || self.full.len() >= BUFFERS { self.full.pop_front() } else { None };
-        let next = next.filter(|_| oldest).unwrap_or_else(|| BytesMut::with_capacity(BUFFER));
+        let oldest = self.full.front_mut().is_some_and(|oldest| oldest.try_reclaim(BUFFER_BYTES));
+        let next = if oldest || self.full.len() >= MAX_SPARE_BUFFERS {
+            self.full.pop_front()
+        } else {
+            None
+        };
+        let next = next.filter(|_| oldest).unwrap_or_else(|| BytesMut::with_capacity(BUFFER_BYTES));
         self.full.push_back(std::mem::replace(&mut self.current, next));
         &mut self.current
     }
@@ -203,7 +208,7 @@ mod tests {
         for bytes in [tcp_v4(7, &vec![3; 40_000]), tcp_v6(7, &vec![3; 40_000])] {
             let (there, from_stack) = queue::queue().unwrap();
             let (to_stack, here) = queue::queue().unwrap();
-            let mut device = Device::emulator(here, there);
+            let mut device = StackDevice::emulator(here, there);
             let sent = super_segment(&bytes, 1_448);
             device.send(&sent).unwrap();
             assert!(device.receive().unwrap().is_none());
@@ -228,7 +233,7 @@ mod tests {
 
     #[test]
     fn a_buffer_is_reused_after_its_packets_are_dropped() {
-        let mut buffers = Buffers::new();
+        let mut buffers = BufferRing::new();
         let mut seen = Vec::new();
         for _ in 0..1_000 {
             let room = buffers.room();
@@ -240,12 +245,12 @@ mod tests {
                 seen.push(at);
             }
         }
-        assert!(seen.len() <= BUFFER / 60_000, "{} places", seen.len());
+        assert!(seen.len() <= BUFFER_BYTES / 60_000, "{} places", seen.len());
     }
 
     #[test]
     fn a_retained_packet_is_not_overwritten() {
-        let mut buffers = Buffers::new();
+        let mut buffers = BufferRing::new();
         let mut kept = Vec::new();
         for mark in 0..=255_u8 {
             let room = buffers.room();
@@ -255,6 +260,6 @@ mod tests {
         for (mark, packet) in (0..=255_u8).zip(&kept) {
             assert!(packet.iter().all(|byte| *byte == mark), "packet {mark} has changed");
         }
-        assert!(buffers.full.len() <= BUFFERS);
+        assert!(buffers.full.len() <= MAX_SPARE_BUFFERS);
     }
 }

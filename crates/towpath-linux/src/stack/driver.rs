@@ -1,8 +1,8 @@
 //! The thread that owns one host's [`Stack`], its devices, and the applications' ends.
 //!
-//! Applications run inside the thread, as [`End`]s that are called when their connection has
+//! Applications run inside the thread, as [`ConnectionHandler`]s that are called when their connection has
 //! something for them: between a packet's arrival and the application's answer there is no other
-//! thread. Whoever wants something from outside sends work ([`Host::call`]).
+//! thread. Whoever wants something from outside sends work ([`StackHandle::call`]).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,9 +20,9 @@ use towpath_mptcp::stack::{
 use towpath_multipath::scheduler::SwitchReason;
 use towpath_net::Instant;
 
-use super::Device;
+use super::StackDevice;
 use crate::clock::Clock;
-use crate::queue::{self, Receiver, Sender};
+use crate::queue::{self, QueueReceiver, QueueSender};
 use crate::sys;
 
 /// Packets read from one device before the stack may answer.
@@ -33,7 +33,7 @@ const WRITE_BATCH: usize = 64;
 const EVENT_BATCH: usize = 4_096;
 
 /// One end of a connection: the application.
-pub trait End: Send {
+pub trait ConnectionHandler: Send {
     /// A connection that we opened is established.
     fn connected(&mut self, now: Instant, stack: &mut Stack, connection: ConnectionId) {
         self.progress(now, stack, connection);
@@ -51,29 +51,29 @@ pub trait End: Send {
         error: Option<ConnectionError>,
     );
 
-    /// When [`End::progress`] shall be called even if nothing happens.
+    /// When [`ConnectionHandler::progress`] shall be called even if nothing happens.
     fn deadline(&self) -> Option<Instant> {
         None
     }
 }
 
-type Accept = Box<dyn FnMut(ConnectionId) -> Option<Box<dyn End>> + Send>;
-type Hear = Box<dyn FnMut(Instant, ConnectionId, StackNotice) + Send>;
-type Work = Box<dyn FnOnce(&mut Turn<'_>) + Send>;
+type AcceptFn = Box<dyn FnMut(ConnectionId) -> Option<Box<dyn ConnectionHandler>> + Send>;
+type NoticeFn = Box<dyn FnMut(Instant, ConnectionId, StackNotice) + Send>;
+type Task = Box<dyn FnOnce(&mut DriverContext<'_>) + Send>;
 
 /// What work inside the thread may use.
 #[derive(Debug)]
-pub struct Turn<'a> {
+pub struct DriverContext<'a> {
     /// Now.
     pub now: Instant,
     /// The host's stack.
     pub stack: &'a mut Stack,
-    ends: &'a mut Ends,
+    ends: &'a mut Handlers,
 }
 
-impl Turn<'_> {
+impl DriverContext<'_> {
     /// Makes `end` the application of a connection and lets it begin.
-    pub fn attach(&mut self, connection: ConnectionId, end: Box<dyn End>) {
+    pub fn attach(&mut self, connection: ConnectionId, end: Box<dyn ConnectionHandler>) {
         self.ends.attach(self.now, self.stack, connection, end);
     }
 
@@ -82,14 +82,14 @@ impl Turn<'_> {
     pub fn on_accept(
         &mut self,
         listener: ListenerId,
-        accept: impl FnMut(ConnectionId) -> Option<Box<dyn End>> + Send + 'static,
+        accept: impl FnMut(ConnectionId) -> Option<Box<dyn ConnectionHandler>> + Send + 'static,
     ) {
         self.ends.listeners.insert(listener, Box::new(accept));
     }
 
     /// What a connection's end decided so far; empty for one that told nothing.
-    pub(crate) fn told(&mut self, connection: ConnectionId) -> &mut Told {
-        self.ends.told.entry(connection).or_default()
+    pub(crate) fn decisions(&mut self, connection: ConnectionId) -> &mut DecisionTrace {
+        self.ends.decisions.entry(connection).or_default()
     }
 
     /// Lets `hear` hear of subflows, addresses and fallbacks.
@@ -102,28 +102,29 @@ impl Turn<'_> {
 }
 
 /// A running host. Dropping it ends its thread, and its connections without a word.
-pub struct Host {
+pub struct StackHandle {
     name: String,
-    work: Sender<Work>,
+    work: QueueSender<Task>,
     thread: Option<JoinHandle<io::Result<Duration>>>,
 }
 
-impl fmt::Debug for Host {
+impl fmt::Debug for StackHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Host").field("thread", &self.thread).finish_non_exhaustive()
     }
 }
 
-impl Host {
+impl StackHandle {
     /// Starts the thread of `stack`, whose interface number *n* is the *n*-th device.
     pub fn start(
         name: &str,
         clock: Clock,
         stack: Stack,
-        devices: Vec<(InterfaceId, Device)>,
+        devices: Vec<(InterfaceId, StackDevice)>,
     ) -> io::Result<Self> {
         let (work, inbox) = queue::queue()?;
-        let driver = Driver { clock, stack, devices, inbox, ends: Ends::default(), over: false };
+        let driver =
+            StackDriver { clock, stack, devices, inbox, ends: Handlers::default(), over: false };
         let thread = thread::Builder::new().name(format!("stack {name}"));
         let thread = Some(thread.spawn(move || driver.run())?);
         Ok(Self { name: name.to_owned(), work, thread })
@@ -137,7 +138,7 @@ impl Host {
     /// Runs `work` inside the thread and waits for its result.
     pub fn call<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&mut Turn<'_>) -> T + Send + 'static,
+        work: impl FnOnce(&mut DriverContext<'_>) -> T + Send + 'static,
     ) -> io::Result<T> {
         let (done, result) = mpsc::sync_channel(1);
         // False once the thread has ended.
@@ -160,7 +161,7 @@ impl Host {
     }
 }
 
-impl Drop for Host {
+impl Drop for StackHandle {
     fn drop(&mut self) {
         let _ = self.stop(); // drop cannot report an error
     }
@@ -168,15 +169,15 @@ impl Drop for Host {
 
 /// What a connection's end decided.
 #[derive(Debug, Default)]
-pub(crate) struct Told {
+pub(crate) struct DecisionTrace {
     /// Since they were last taken.
     pub(crate) decisions: DecisionLog,
     /// Times of a full window, on the host's clock.
     pub(crate) blocked: Vec<WindowBlocked>,
 }
 
-impl Told {
-    fn hear(&mut self, now: Instant, trace: StackDecision) {
+impl DecisionTrace {
+    fn record(&mut self, now: Instant, trace: StackDecision) {
         match trace {
             StackDecision::Scheduled { number, run_bytes, why } => {
                 self.decisions.scheduled(number, run_bytes, why.map(SwitchReason::name));
@@ -206,15 +207,15 @@ fn cause_of(cause: towpath_mptcp::stack::ReinjectionCause) -> ReinjectionCause {
 
 /// The applications.
 #[derive(Default)]
-struct Ends {
-    connections: BTreeMap<ConnectionId, Box<dyn End>>,
-    listeners: BTreeMap<ListenerId, Accept>,
-    hear: Option<Hear>,
-    told: BTreeMap<ConnectionId, Told>,
+struct Handlers {
+    connections: BTreeMap<ConnectionId, Box<dyn ConnectionHandler>>,
+    listeners: BTreeMap<ListenerId, AcceptFn>,
+    hear: Option<NoticeFn>,
+    decisions: BTreeMap<ConnectionId, DecisionTrace>,
     over: bool,
 }
 
-impl fmt::Debug for Ends {
+impl fmt::Debug for Handlers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Ends")
             .field("connections", &self.connections.keys())
@@ -222,19 +223,19 @@ impl fmt::Debug for Ends {
     }
 }
 
-impl Ends {
+impl Handlers {
     fn attach(
         &mut self,
         now: Instant,
         stack: &mut Stack,
         connection: ConnectionId,
-        mut end: Box<dyn End>,
+        mut end: Box<dyn ConnectionHandler>,
     ) {
         end.progress(now, stack, connection);
         self.connections.insert(connection, end);
     }
 
-    fn hear(&mut self, now: Instant, stack: &mut Stack, event: &StackEvent) {
+    fn dispatch_event(&mut self, now: Instant, stack: &mut Stack, event: &StackEvent) {
         match event {
             StackEvent::Accepted { listener, connection } => {
                 match self.listeners.get_mut(listener).map(|accept| accept(*connection)) {
@@ -258,7 +259,7 @@ impl Ends {
                 }
             }
             StackEvent::Closed { connection, error } => {
-                self.told.remove(connection);
+                self.decisions.remove(connection);
                 if let Some(mut end) = self.connections.remove(connection) {
                     end.closed(now, stack, *connection, *error);
                 }
@@ -269,7 +270,7 @@ impl Ends {
                 }
             }
             StackEvent::Trace { connection, trace } => {
-                self.told.entry(*connection).or_default().hear(now, *trace);
+                self.decisions.entry(*connection).or_default().record(now, *trace);
             }
         }
     }
@@ -288,22 +289,22 @@ impl Ends {
     }
 }
 
-struct Driver {
+struct StackDriver {
     clock: Clock,
     stack: Stack,
-    devices: Vec<(InterfaceId, Device)>,
-    inbox: Receiver<Work>,
-    ends: Ends,
+    devices: Vec<(InterfaceId, StackDevice)>,
+    inbox: QueueReceiver<Task>,
+    ends: Handlers,
     over: bool,
 }
 
-impl Driver {
+impl StackDriver {
     fn run(mut self) -> io::Result<Duration> {
         sys::minimal_timer_slack();
         let mut fds: Vec<libc::pollfd> = vec![sys::wait_for_input(&self.inbox)];
         fds.extend(self.devices.iter().map(|(_, device)| sys::wait_for_input(device)));
         while !self.over {
-            let busy = self.turn();
+            let busy = self.run_once();
             // While there is work, asking the devices themselves is cheaper than asking for news.
             if !busy {
                 let timeout = self.deadline().map(|at| at.saturating_since(self.clock.now()));
@@ -319,8 +320,8 @@ impl Driver {
     }
 
     /// Everything that can be done now, in bounded portions; whether there may be more.
-    fn turn(&mut self) -> bool {
-        let mut busy = self.obey();
+    fn run_once(&mut self) -> bool {
+        let mut busy = self.run_tasks();
         busy |= self.read();
         let now = self.clock.now();
         if self.stack.poll_timeout().is_some_and(|(at, _)| at <= now) {
@@ -328,15 +329,15 @@ impl Driver {
             busy = true;
         }
         self.ends.wake(now, &mut self.stack);
-        busy |= self.tell();
+        busy |= self.deliver_events();
         busy | self.write()
     }
 
-    fn obey(&mut self) -> bool {
+    fn run_tasks(&mut self) -> bool {
         let mut busy = false;
         while let Some(work) = self.inbox.receive() {
             let now = self.clock.now();
-            work(&mut Turn { now, stack: &mut self.stack, ends: &mut self.ends });
+            work(&mut DriverContext { now, stack: &mut self.stack, ends: &mut self.ends });
             busy = true;
         }
         self.over |= self.ends.over;
@@ -356,11 +357,11 @@ impl Driver {
         busy
     }
 
-    fn tell(&mut self) -> bool {
+    fn deliver_events(&mut self) -> bool {
         let now = self.clock.now();
         for told in 0..EVENT_BATCH {
             let Some(event) = self.stack.poll_event() else { return told > 0 };
-            self.ends.hear(now, &mut self.stack, &event);
+            self.ends.dispatch_event(now, &mut self.stack, &event);
         }
         true
     }

@@ -11,5 +11,5 @@ mod driver;
 pub(crate) mod plan;
 pub(crate) mod status;
 
-pub use device::Device;
-pub use driver::{End, Host, Turn};
+pub use device::StackDevice;
+pub use driver::{ConnectionHandler, DriverContext, StackHandle};

@@ -73,7 +73,7 @@ pub(crate) fn local_address(
 ///
 /// Of the profiles' small queues nothing is said: the emulator takes every packet at once, from a
 /// kernel's interface as from ours, so that there is no queue which could be small.
-pub(crate) fn not_obeyed(scenario: &Scenario, host: usize) -> Vec<String> {
+pub(crate) fn ignored_settings(scenario: &Scenario, host: usize) -> Vec<String> {
     let Some(host) = scenario.hosts.get(host) else { return Vec::new() };
     let switches = &host.stack.switches;
     let costs = switches.cpu_per_packet.filter(|cost| !cost.is_zero());
@@ -116,7 +116,7 @@ mod tests {
                 "name = \"t\"\n[hosts.a]\nstack = \"towpath\"\n{keys}\n[hosts.b]\n[paths.p]\n\
                  between = [\"a\", \"b\"]\nrate = \"1 Mbit/s\"\ndelay = \"1 ms\"\n"
             );
-            not_obeyed(&Scenario::parse("t.toml", &text, &no_files).unwrap(), 0)
+            ignored_settings(&Scenario::parse("t.toml", &text, &no_files).unwrap(), 0)
         };
         assert_eq!(of(""), Vec::<String>::new());
         let told = of("profile-switches = { cpu-per-packet = \"2 us\" }");

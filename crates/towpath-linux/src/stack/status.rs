@@ -11,27 +11,27 @@ use towpath_mptcp::stack::{ConnectionId, ConnectionStatus, StackNotice, SubflowS
 use towpath_mptcp::subflow::TcpState;
 use towpath_net::Instant;
 
-use super::Host;
-use crate::network::Network;
+use super::StackHandle;
+use crate::network::EmulatedNetwork;
 use crate::sample::{self, MptcpInfo, SubflowSample, TcpInfo};
 
 /// One end of a stream, on a host with our own stack.
 #[derive(Debug, Clone)]
-pub(crate) struct Connection {
-    pub(crate) host: Arc<Host>,
+pub(crate) struct StackConnection {
+    pub(crate) host: Arc<StackHandle>,
     pub(crate) id: ConnectionId,
 }
 
-impl Connection {
+impl StackConnection {
     /// What the kernel's sockets are asked for in [`sample::connection`].
-    pub(crate) fn sample(&self) -> io::Result<sample::Connection> {
+    pub(crate) fn sample(&self) -> io::Result<sample::ConnectionSample> {
         let id = self.id;
         let status = self.host.call(move |turn| turn.stack.status(id))?;
         status.map(|status| understand(&status)).ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
     /// What holds each of its subflows back now, and whether it has nothing to send.
-    pub(crate) fn held_back(&self) -> Option<(Vec<SubflowLimit>, bool)> {
+    pub(crate) fn send_limits(&self) -> Option<(Vec<SubflowLimit>, bool)> {
         let id = self.id;
         let asked = self.host.call(move |turn| {
             let held = turn.stack.subflow_limits(id).collect();
@@ -42,21 +42,25 @@ impl Connection {
 
     /// The connection's own state, and what it decided since the last time, for traffic that
     /// started at `zero`. `None` when it is gone.
-    pub(crate) fn look(&self, scenario: &Arc<Scenario>, zero: Instant) -> Option<Look> {
+    pub(crate) fn sample_stack(
+        &self,
+        scenario: &Arc<Scenario>,
+        zero: Instant,
+    ) -> Option<StackSample> {
         let (id, scenario) = (self.id, Arc::clone(scenario));
         let looked = self.host.call(move |turn| {
             let status = turn.stack.status(id)?;
             let path_of = |number: u32| {
                 let subflow = status.subflows.iter().find(|subflow| subflow.number == number)?;
-                let path = Network::path_of(subflow.local.ip(), subflow.remote.ip())?;
+                let path = EmulatedNetwork::path_of(subflow.local.ip(), subflow.remote.ip())?;
                 scenario.paths.get(path).map(|path| path.name.clone())
             };
-            let told = turn.told(id);
+            let told = turn.decisions(id);
             let blocked = std::mem::take(&mut told.blocked);
             let blocked = blocked.into_iter().map(|blocked| blocked.event(zero)).collect();
             let decided = told.decisions.take(path_of);
             let switches = told.decisions.switches();
-            Some(Look { status, switches, blocked, decided })
+            Some(StackSample { status, switches, blocked, decided })
         });
         looked.ok().flatten()
     }
@@ -64,7 +68,7 @@ impl Connection {
 
 /// What one end of a connection says of itself.
 #[derive(Debug)]
-pub(crate) struct Look {
+pub(crate) struct StackSample {
     pub(crate) status: ConnectionStatus,
     /// Switches of the scheduler since the beginning.
     pub(crate) switches: u64,
@@ -77,19 +81,19 @@ pub(crate) struct Look {
 /// State of the direction from `sender` to `receiver`, as far as these have our own stack;
 /// `blocked_before` is what the sender's clock of a full window showed at the end of the last period.
 pub(crate) fn direction_state(
-    sender: Option<&Look>,
-    receiver: Option<&Look>,
+    sender: Option<&StackSample>,
+    receiver: Option<&StackSample>,
     blocked_before: Duration,
 ) -> Option<ConnectionState> {
     sender.or(receiver)?;
     let mut state = ConnectionState::default();
-    if let Some(Look { status, .. }) = receiver {
+    if let Some(StackSample { status, .. }) = receiver {
         state.reorder_bytes = Some(status.reorder_bytes);
         state.receive_buffer_bytes = Some(status.receive_buffer_bytes);
         state.reorder_peak_bytes = Some(status.reorder_peak_bytes);
         state.discarded_bytes = Some(status.discarded_bytes);
     }
-    if let Some(Look { status, switches, .. }) = sender {
+    if let Some(StackSample { status, switches, .. }) = sender {
         let by_cause = ReinjectionCause::ALL.into_iter().zip(status.reinjected_bytes);
         let blocked = status.window_blocked.saturating_sub(blocked_before);
         state.reinjected_bytes = Some(status.reinjected_bytes.iter().sum());
@@ -101,13 +105,13 @@ pub(crate) fn direction_state(
     Some(state)
 }
 
-fn understand(status: &ConnectionStatus) -> sample::Connection {
+fn understand(status: &ConnectionStatus) -> sample::ConnectionSample {
     let alive = status.subflows.iter().filter(|subflow| subflow.state != TcpState::Closed);
     let mut subflows: Vec<SubflowSample> = alive.map(subflow).collect();
     if status.multipath {
         let bytes_retrans = status.reinjected_bytes.iter().sum();
         let info = MptcpInfo { bytes_retrans, ..MptcpInfo::default() };
-        return sample::Connection::Multipath(info, subflows);
+        return sample::ConnectionSample::Multipath(info, subflows);
     }
     let only = subflows.pop().unwrap_or(SubflowSample {
         number: 0,
@@ -118,7 +122,7 @@ fn understand(status: &ConnectionStatus) -> sample::Connection {
         congestion_control: None,
         info: TcpInfo::default(),
     });
-    sample::Connection::Single(only, status.fallback)
+    sample::ConnectionSample::Single(only, status.fallback)
 }
 
 fn subflow(status: &SubflowStatus) -> SubflowSample {

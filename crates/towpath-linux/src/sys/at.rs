@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use super::{c_string, check};
 
 /// A link's content is no longer than that.
-const LONGEST_LINK: usize = 4_096;
+const MAX_LINK_BYTES: usize = 4_096;
 
 fn name_of(name: &OsStr) -> io::Result<CString> {
     CString::new(name.as_bytes()).map_err(|_| io::ErrorKind::InvalidInput.into())
@@ -56,7 +56,7 @@ pub(crate) fn remove_at(at: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
 /// Where the link `name` in the folder `at` leads to.
 pub(crate) fn read_link_at(at: BorrowedFd<'_>, name: &OsStr) -> io::Result<PathBuf> {
     let name = name_of(name)?;
-    let mut bytes = vec![0_u8; LONGEST_LINK];
+    let mut bytes = vec![0_u8; MAX_LINK_BYTES];
     // SAFETY: the name lives through the call, and the kernel writes at most the buffer's length.
     let length = unsafe {
         libc::readlinkat(at.as_raw_fd(), name.as_ptr(), bytes.as_mut_ptr().cast(), bytes.len())

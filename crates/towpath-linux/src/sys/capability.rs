@@ -5,13 +5,13 @@ use std::io;
 use super::check;
 
 /// The highest number that a kernel may know; they end where it says so.
-const MOST: libc::c_ulong = 63;
+const MAX_CAPABILITY: libc::c_ulong = 63;
 /// `_LINUX_CAPABILITY_VERSION_3` (`linux/capability.h`).
 const VERSION: u32 = 0x2008_0522;
 
 /// `struct __user_cap_header_struct`.
 #[repr(C)]
-struct Header {
+struct CapHeader {
     version: u32,
     process: i32,
 }
@@ -19,7 +19,7 @@ struct Header {
 /// `struct __user_cap_data_struct`: 32 capabilities.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
-struct Data {
+struct CapData {
     effective: u32,
     permitted: u32,
     inheritable: u32,
@@ -28,7 +28,7 @@ struct Data {
 /// Takes every capability but those of `kept` from what programs can have that the calling thread
 /// starts later; the thread itself keeps what it has.
 pub(crate) fn limit_programs(kept: &[libc::c_ulong]) -> io::Result<()> {
-    for capability in 0..=MOST {
+    for capability in 0..=MAX_CAPABILITY {
         // SAFETY: PR_CAPBSET_READ takes a number, no pointer.
         let known = unsafe { libc::prctl(libc::PR_CAPBSET_READ, capability, 0, 0, 0) };
         if known < 0 {
@@ -44,8 +44,8 @@ pub(crate) fn limit_programs(kept: &[libc::c_ulong]) -> io::Result<()> {
 
 /// What is inheritable passes by the limit.
 fn inherit_nothing() -> io::Result<()> {
-    let header = Header { version: VERSION, process: 0 };
-    let mut data = [Data::default(); 2];
+    let header = CapHeader { version: VERSION, process: 0 };
+    let mut data = [CapData::default(); 2];
     // SAFETY: both structures have the kernel's layout and live through the calls; version 3 reads
     // and writes two of `Data`.
     unsafe {
@@ -60,7 +60,11 @@ fn inherit_nothing() -> io::Result<()> {
 /// # Safety
 ///
 /// `data` points to two of them.
-unsafe fn system_call(number: libc::c_long, header: &Header, data: *mut Data) -> io::Result<()> {
+unsafe fn system_call(
+    number: libc::c_long,
+    header: &CapHeader,
+    data: *mut CapData,
+) -> io::Result<()> {
     // SAFETY: the caller vouches for `data`; the header is only read (or told its own version).
     let result = unsafe { libc::syscall(number, std::ptr::from_ref(header), data) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }

@@ -8,7 +8,7 @@ use super::{check, set_option};
 
 /// A packet that passed.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Passed {
+pub(crate) struct CapturedPacket {
     /// Bytes that fitted into the buffer.
     pub(crate) captured_bytes: usize,
     /// Bytes that it had.
@@ -25,7 +25,7 @@ pub(crate) struct Passed {
     pub(crate) kind: u8,
 }
 
-impl Passed {
+impl CapturedPacket {
     pub(crate) fn is_sent(&self) -> bool {
         self.kind == libc::PACKET_OUTGOING
     }
@@ -33,7 +33,7 @@ impl Passed {
 
 /// Room for a message about the time, aligned as the kernel wants it.
 #[repr(C, align(8))]
-struct Control([u8; 64]);
+struct CmsgBuffer([u8; 64]);
 
 /// Opens a socket that hears the packets of interface `index`, of all when it is 0, sent and received.
 /// Needs `CAP_NET_RAW`.
@@ -72,13 +72,13 @@ pub(super) fn bind(fd: BorrowedFd<'_>, index: u32) -> io::Result<()> {
 }
 
 /// Takes the next packet; what does not fit into `buffer` is cut off.
-pub(crate) fn next_packet(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Passed> {
+pub(crate) fn next_packet(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<CapturedPacket> {
     // SAFETY: all-zero is a valid sockaddr_ll and a valid msghdr.
     let mut from: libc::sockaddr_ll = unsafe { MaybeUninit::zeroed().assume_init() };
     // SAFETY: as above.
     let mut message: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
     let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
-    let mut control = Control([0; 64]);
+    let mut control = CmsgBuffer([0; 64]);
     message.msg_name = (&raw mut from).cast();
     message.msg_namelen = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
     message.msg_iov = &raw mut part;
@@ -88,7 +88,7 @@ pub(crate) fn next_packet(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<P
     // SAFETY: all that `message` points to lives through the call, with the lengths given.
     let length = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, libc::MSG_TRUNC) };
     let whole_bytes = usize::try_from(length).map_err(|_| io::Error::last_os_error())?;
-    Ok(Passed {
+    Ok(CapturedPacket {
         captured_bytes: whole_bytes.min(buffer.len()),
         whole_bytes,
         at_ns: time_of(&message),
@@ -107,7 +107,7 @@ pub(crate) fn read_stamped(
 ) -> io::Result<(usize, Option<u64>)> {
     // SAFETY: all-zero is a valid msghdr.
     let mut message: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
-    let mut control = Control([0; 64]);
+    let mut control = CmsgBuffer([0; 64]);
     // IoSliceMut has the layout of iovec by its documentation; the count is the slice's own.
     message.msg_iov = parts.as_mut_ptr().cast();
     message.msg_iovlen = parts.len();

@@ -10,7 +10,7 @@ use super::set_option;
 
 /// A message about a packet of ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Refusal {
+pub(crate) struct QueuedIcmpError {
     /// Who sent it.
     pub(crate) router: IpAddr,
     pub(crate) kind: u8,
@@ -19,16 +19,16 @@ pub(crate) struct Refusal {
 
 /// Room for what the kernel says about a message, aligned as it wants it.
 #[repr(C, align(8))]
-struct Control([u8; 256]);
+struct CmsgBuffer([u8; 256]);
 
 /// Bytes of `struct cmsghdr`, and of `struct sock_extended_err` behind it.
-const HEADER: usize = 16;
-const ERROR: usize = 16;
+const CMSG_HEADER_BYTES: usize = 16;
+const SOCK_EXTENDED_ERR_BYTES: usize = 16;
 /// `SO_EE_ORIGIN_ICMP` and `SO_EE_ORIGIN_ICMP6`.
-const ORIGINS: [u8; 2] = [2, 3];
+const ICMP_ORIGINS: [u8; 2] = [2, 3];
 
 /// Messages about this socket's packets are kept from now on.
-pub(crate) fn keep(fd: BorrowedFd<'_>, v4: bool) -> io::Result<()> {
+pub(crate) fn enable(fd: BorrowedFd<'_>, v4: bool) -> io::Result<()> {
     let (level, option) = if v4 {
         (libc::IPPROTO_IP, libc::IP_RECVERR)
     } else {
@@ -38,8 +38,8 @@ pub(crate) fn keep(fd: BorrowedFd<'_>, v4: bool) -> io::Result<()> {
 }
 
 /// The first message that was kept, if there is one.
-pub(crate) fn first(fd: BorrowedFd<'_>) -> Option<Refusal> {
-    let mut control = Control([0; 256]);
+pub(crate) fn first(fd: BorrowedFd<'_>) -> Option<QueuedIcmpError> {
+    let mut control = CmsgBuffer([0; 256]);
     // SAFETY: all-zero is a valid msghdr.
     let mut message: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
     message.msg_control = (&raw mut control.0).cast();
@@ -52,17 +52,17 @@ pub(crate) fn first(fd: BorrowedFd<'_>) -> Option<Refusal> {
 }
 
 /// Reads a control message: its header, the error, and the address of who sent it.
-fn parse(control: &[u8]) -> Option<Refusal> {
-    let error = control.get(HEADER..)?;
+fn parse(control: &[u8]) -> Option<QueuedIcmpError> {
+    let error = control.get(CMSG_HEADER_BYTES..)?;
     let &[_, _, _, _, origin, kind, code, ..] = error else { return None };
-    let sender = error.get(ERROR..).filter(|_| ORIGINS.contains(&origin))?;
+    let sender = error.get(SOCK_EXTENDED_ERR_BYTES..).filter(|_| ICMP_ORIGINS.contains(&origin))?;
     let family = i32::from(u16::from_ne_bytes(*sender.first_chunk()?));
     let router = match family {
         libc::AF_INET => Ipv4Addr::from(*sender.get(4..)?.first_chunk::<4>()?).into(),
         libc::AF_INET6 => Ipv6Addr::from(*sender.get(8..)?.first_chunk::<16>()?).into(),
         _ => return None,
     };
-    Some(Refusal { router, kind, code })
+    Some(QueuedIcmpError { router, kind, code })
 }
 
 #[cfg(test)]
@@ -74,9 +74,9 @@ mod tests {
         let error = [113, 0, 0, 0, 2, 3, 13, 0, 0, 0, 0, 0, 0, 0, 0, 0];
         let family = (libc::AF_INET as u16).to_ne_bytes();
         let sender = [&family[..], &[0, 0, 100, 64, 2, 2], &[0; 8]].concat();
-        let control = [&[0; HEADER][..], &error, &sender].concat();
+        let control = [&[0; CMSG_HEADER_BYTES][..], &error, &sender].concat();
         let router = "100.64.2.2".parse().unwrap();
-        assert_eq!(parse(&control), Some(Refusal { router, kind: 3, code: 13 }));
+        assert_eq!(parse(&control), Some(QueuedIcmpError { router, kind: 3, code: 13 }));
         for length in 0..control.len() - 8 {
             assert_eq!(parse(&control[..length]), None, "{length}");
         }

@@ -11,11 +11,11 @@ use super::{check, packet, set_option};
 /// Bytes of each packet that are kept: headers, and the beginning of what is behind them.
 pub(crate) const HEAD_BYTES: usize = 64;
 /// Places in the ring.
-pub(crate) const PLACES: usize = 1_024;
+pub(crate) const RING_SLOTS: usize = 1_024;
 /// Bytes of each: the kernel's header, an address, and the packet's beginning.
-const PLACE_BYTES: usize = 256;
+const SLOT_BYTES: usize = 256;
 const BLOCK_BYTES: usize = 64 * 1024;
-const RING_BYTES: usize = PLACES * PLACE_BYTES;
+const RING_BYTES: usize = RING_SLOTS * SLOT_BYTES;
 
 // linux/if_packet.h and asm-generic/socket.h, as far as the libc crate does not have them.
 const PACKET_RX_RING: libc::c_int = 5;
@@ -27,7 +27,7 @@ const SO_ATTACH_FILTER: libc::c_int = 26;
 
 /// A packet that was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Sent {
+pub(crate) struct TxStamp {
     /// When, in nanoseconds since 1970.
     pub(crate) unix_ns: u64,
     /// Bytes that it had, from its IP header on.
@@ -38,15 +38,15 @@ pub(crate) struct Sent {
 
 /// The ring, with the socket that fills it.
 #[derive(Debug)]
-pub(crate) struct Ring {
+pub(crate) struct PacketRing {
     memory: NonNull<u8>,
     socket: OwnedFd,
 }
 
 // SAFETY: the memory belongs to this value alone, as far as this process is concerned.
-unsafe impl Send for Ring {}
+unsafe impl Send for PacketRing {}
 
-impl Ring {
+impl PacketRing {
     /// Starts to note what interface `index` of the calling thread's network namespace sends, which
     /// must have no link-layer header. Needs `CAP_NET_RAW` there.
     pub(crate) fn open(index: u32) -> io::Result<Self> {
@@ -55,10 +55,10 @@ impl Ring {
         let fd = check(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })?;
         // SAFETY: `fd` was just opened and belongs to nobody else.
         let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-        keep_heads_of_what_is_sent(&socket)?;
+        attach_tx_filter(&socket)?;
         set_option(socket.as_fd(), libc::SOL_PACKET, PACKET_VERSION, &TPACKET_V2.to_ne_bytes())?;
         // struct tpacket_req: bytes and number of blocks, bytes and number of places.
-        let request = [BLOCK_BYTES, RING_BYTES / BLOCK_BYTES, PLACE_BYTES, PLACES];
+        let request = [BLOCK_BYTES, RING_BYTES / BLOCK_BYTES, SLOT_BYTES, RING_SLOTS];
         let request = request.map(|number| (number as u32).to_ne_bytes()).concat();
         set_option(socket.as_fd(), libc::SOL_PACKET, PACKET_RX_RING, &request)?;
         let memory = map(&socket)?;
@@ -69,24 +69,24 @@ impl Ring {
 
     /// What stands in the place of this number, which counts on from lap to lap; `None` while the
     /// kernel has not written there.
-    pub(crate) fn get(&self, place: usize) -> Option<Sent> {
-        let from = place % PLACES * PLACE_BYTES;
+    pub(crate) fn get(&self, place: usize) -> Option<TxStamp> {
+        let from = place % RING_SLOTS * SLOT_BYTES;
         if self.status(from).load(Ordering::Acquire) & TP_STATUS_USER == 0 {
             return None;
         }
-        let mut bytes = [0; PLACE_BYTES];
+        let mut bytes = [0; SLOT_BYTES];
         // SAFETY: the place lies inside of the mapping. It is ours by its status, so the kernel does
         // not write to it.
         unsafe {
             let start = self.memory.as_ptr().add(from);
-            std::ptr::copy_nonoverlapping(start, bytes.as_mut_ptr(), PLACE_BYTES);
+            std::ptr::copy_nonoverlapping(start, bytes.as_mut_ptr(), SLOT_BYTES);
         }
         understand(&bytes)
     }
 
     /// Gives a place back to the kernel.
     pub(crate) fn release(&self, place: usize) {
-        let from = place % PLACES * PLACE_BYTES;
+        let from = place % RING_SLOTS * SLOT_BYTES;
         self.status(from).store(TP_STATUS_KERNEL, Ordering::Release);
     }
 
@@ -97,7 +97,7 @@ impl Ring {
     }
 }
 
-impl Drop for Ring {
+impl Drop for PacketRing {
     fn drop(&mut self) {
         // SAFETY: the mapping has this address and length, and nothing refers to it any more.
         unsafe { libc::munmap(self.memory.as_ptr().cast(), RING_BYTES) };
@@ -118,7 +118,7 @@ fn map(socket: &OwnedFd) -> io::Result<NonNull<u8>> {
 }
 
 /// A filter that passes the first bytes of what goes out, and nothing of what comes in.
-fn keep_heads_of_what_is_sent(socket: &OwnedFd) -> io::Result<()> {
+fn attach_tx_filter(socket: &OwnedFd) -> io::Result<()> {
     let code = |bits: u32| bits as u16;
     let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
     let kind = (libc::SKF_AD_OFF + libc::SKF_AD_PKTTYPE).cast_unsigned();
@@ -150,7 +150,7 @@ fn keep_heads_of_what_is_sent(socket: &OwnedFd) -> io::Result<()> {
 
 /// `struct tpacket2_hdr`: status, length, captured bytes (32 bits each), places of the link-layer and
 /// the network header (16 bits each), seconds, nanoseconds (32 bits each).
-fn understand(bytes: &[u8; PLACE_BYTES]) -> Option<Sent> {
+fn understand(bytes: &[u8; SLOT_BYTES]) -> Option<TxStamp> {
     let [_, _, _, _, l0, l1, l2, l3, c0, c1, c2, c3, _, _, n0, n1, s0, s1, s2, s3, ns @ ..] = bytes;
     let captured = u32::from_ne_bytes([*c0, *c1, *c2, *c3]) as usize;
     let network = usize::from(u16::from_ne_bytes([*n0, *n1]));
@@ -161,7 +161,7 @@ fn understand(bytes: &[u8; PLACE_BYTES]) -> Option<Sent> {
     }
     let seconds = u64::from(u32::from_ne_bytes([*s0, *s1, *s2, *s3]));
     let nanos = u64::from(u32::from_ne_bytes(*ns.first_chunk()?));
-    Some(Sent {
+    Some(TxStamp {
         unix_ns: seconds * 1_000_000_000 + nanos,
         length: u32::from_ne_bytes([*l0, *l1, *l2, *l3]) as usize,
         head,

@@ -12,7 +12,7 @@ use super::signal::SignalMask;
 
 /// A system call that waits for an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Question {
+pub(crate) struct SeccompNotification {
     /// Names the call; never used twice.
     pub(crate) id: u64,
     /// Thread that made it, as this process's PID namespace numbers it; 0 when it has no number
@@ -23,7 +23,7 @@ pub(crate) struct Question {
 }
 
 /// Room for the kernel's `struct seccomp_notif` and `struct seccomp_notif_resp`, should they grow.
-const ROOM: usize = 512;
+const NOTIFICATION_BYTES: usize = 512;
 
 /// Makes `command` run with `filter`, whose listener is sent over `channel`, and with `mask` as its
 /// signal mask. Sets `no_new_privs` only where the kernel asks for that.
@@ -97,10 +97,10 @@ fn load(filter: &[libc::sock_filter], flags: libc::c_ulong) -> io::Result<libc::
 
 /// A control message with room for one descriptor, aligned as the kernel wants it.
 #[repr(align(8))]
-struct Control([u8; 64]);
+struct CmsgBuffer([u8; 64]);
 
 fn send_descriptor(channel: BorrowedFd<'_>, sent: BorrowedFd<'_>) -> io::Result<()> {
-    let mut control = Control([0; 64]);
+    let mut control = CmsgBuffer([0; 64]);
     let mut byte = [0u8; 1];
     let mut part = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: byte.len() };
     let size = size_of::<libc::c_int>() as libc::c_uint;
@@ -129,7 +129,7 @@ fn send_descriptor(channel: BorrowedFd<'_>, sent: BorrowedFd<'_>) -> io::Result<
 
 /// Takes the descriptor that was sent over `channel`; `None` when the other end closed it instead.
 pub(crate) fn receive_descriptor(channel: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
-    let mut control = Control([0; 64]);
+    let mut control = CmsgBuffer([0; 64]);
     let mut byte = [0u8; 1];
     let mut part = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: byte.len() };
     // SAFETY: all-zero is a valid msghdr. What it points at lives through the calls, and the kernel
@@ -153,8 +153,10 @@ pub(crate) fn receive_descriptor(channel: BorrowedFd<'_>) -> io::Result<Option<O
 }
 
 /// Reads one question; `None` when it was taken back meanwhile.
-pub(crate) fn read_question(listener: BorrowedFd<'_>) -> io::Result<Option<Question>> {
-    let mut room = [0u64; ROOM / 8];
+pub(crate) fn receive_notification(
+    listener: BorrowedFd<'_>,
+) -> io::Result<Option<SeccompNotification>> {
+    let mut room = [0u64; NOTIFICATION_BYTES / 8];
     // SAFETY: the kernel writes one seccomp_notif, for which `room` is large enough and aligned
     // (`check_sizes`), and wants it zeroed.
     let result = unsafe {
@@ -165,23 +167,23 @@ pub(crate) fn read_question(listener: BorrowedFd<'_>) -> io::Result<Option<Quest
             // SAFETY: the structure is plain numbers, at the start of a buffer that is larger.
             let notice = unsafe { room.as_ptr().cast::<libc::seccomp_notif>().read() };
             let (id, thread) = (notice.id, notice.pid);
-            Ok(Some(Question { id, thread, arguments: notice.data.args }))
+            Ok(Some(SeccompNotification { id, thread, arguments: notice.data.args }))
         }
-        Err(error) if taken_back(&error) => Ok(None),
+        Err(error) if is_cancelled(&error) => Ok(None),
         Err(error) => Err(error),
     }
 }
 
 /// Whether the call still waits for its answer, and so its thread's number is still its own.
-pub(crate) fn still_waits(listener: BorrowedFd<'_>, id: u64) -> bool {
+pub(crate) fn is_valid(listener: BorrowedFd<'_>, id: u64) -> bool {
     let request = libc::SECCOMP_IOCTL_NOTIF_ID_VALID as _;
     // SAFETY: the kernel reads one u64, which lives through the call.
     unsafe { libc::ioctl(listener.as_raw_fd(), request, &raw const id) == 0 }
 }
 
 /// Lets the call go on as it was made. `Ok(false)` when it was taken back meanwhile.
-pub(crate) fn let_through(listener: BorrowedFd<'_>, id: u64) -> io::Result<bool> {
-    let mut room = [0u64; ROOM / 8];
+pub(crate) fn continue_syscall(listener: BorrowedFd<'_>, id: u64) -> io::Result<bool> {
+    let mut room = [0u64; NOTIFICATION_BYTES / 8];
     let flags = libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32;
     let answer = libc::seccomp_notif_resp { id, val: 0, error: 0, flags };
     // SAFETY: the structure is plain numbers and fits the buffer, which the kernel only reads.
@@ -194,7 +196,7 @@ pub(crate) fn let_through(listener: BorrowedFd<'_>, id: u64) -> io::Result<bool>
 
 /// Gives the calling process a copy of `given`, whose number is the call's result. `Ok(false)` when
 /// the call was taken back meanwhile.
-pub(crate) fn answer_with(
+pub(crate) fn respond_with_fd(
     listener: BorrowedFd<'_>,
     id: u64,
     given: BorrowedFd<'_>,
@@ -215,12 +217,12 @@ pub(crate) fn answer_with(
 fn answered(result: io::Result<libc::c_int>) -> io::Result<bool> {
     match result {
         Ok(_) => Ok(true),
-        Err(error) if taken_back(&error) => Ok(false),
+        Err(error) if is_cancelled(&error) => Ok(false),
         Err(error) => Err(error),
     }
 }
 
-fn taken_back(error: &io::Error) -> bool {
+fn is_cancelled(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINTR | libc::EINPROGRESS))
 }
 
@@ -245,5 +247,9 @@ pub(crate) fn check_sizes() -> io::Result<()> {
         sizes
     };
     let largest = sizes.seccomp_notif.max(sizes.seccomp_notif_resp);
-    if usize::from(largest) > ROOM { Err(io::ErrorKind::Unsupported.into()) } else { Ok(()) }
+    if usize::from(largest) > NOTIFICATION_BYTES {
+        Err(io::ErrorKind::Unsupported.into())
+    } else {
+        Ok(())
+    }
 }

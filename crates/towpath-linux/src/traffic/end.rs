@@ -12,17 +12,17 @@ use towpath_measure::traffic::{
 use towpath_mptcp::stack::{ConnectionError, ConnectionId, Stack};
 use towpath_net::{Instant, Rate};
 
-use super::kernel::{Manner, SLOT_BYTES};
-use super::talk::{SharedTalk, lock};
-use super::{PATIENCE, StreamEnd};
-use crate::pace::Pace;
-use crate::pipe::Pipe;
-use crate::purse::{Purse, Way};
+use super::kernel::{SLOT_BYTES, TransferOptions};
+use super::talk::{SharedSession, lock};
+use super::{IO_POLL_INTERVAL, StreamEndpoint};
+use crate::pace::RunClock;
+use crate::pipe::ByteStream;
+use crate::purse::{TrafficBudget, TrafficDirection};
 use crate::{quic, stack};
 
 /// What the flow's thread is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Said {
+pub(crate) enum StreamEvent {
     /// The connection is open.
     Connected,
     /// All data has been read, or nothing more will come.
@@ -36,38 +36,38 @@ pub(crate) enum Said {
 /// The receiving half: shared with the thread that waits for its log, and takes it when it has waited
 /// long enough.
 #[derive(Debug, Clone)]
-struct Sink {
+struct ReceiveSink {
     pub(crate) meter: Arc<Mutex<Option<TransferReceiver>>>,
     pub(crate) received: Arc<AtomicU64>,
 }
 
 /// Both halves of one end of a stream.
 #[derive(Debug)]
-pub(crate) struct FlowEnd {
+pub(crate) struct StreamApp {
     /// Start of the traffic on the host's clock.
     pub(crate) zero: Instant,
     pub(crate) sender: Option<TransferSender>,
-    sink: Option<Sink>,
+    sink: Option<ReceiveSink>,
     /// Whether data may be written; for a connection that we open, when it is established.
     pub(crate) open: bool,
-    pub(crate) told: SyncSender<Said>,
+    pub(crate) events: SyncSender<StreamEvent>,
     data: Bytes,
-    speech: Option<Speech>,
+    speech: Option<MessageStreamState>,
     /// Limits of a transfer's rate.
-    reading: Throttle,
-    writing: Throttle,
+    reading: RateThrottle,
+    writing: RateThrottle,
     /// What it is paid from, where somebody limits that.
-    purse: Option<Arc<Purse>>,
+    budget: Option<Arc<TrafficBudget>>,
 }
 
 /// A limit of a rate, and when it lets something pass again.
 #[derive(Debug)]
-struct Throttle {
+struct RateThrottle {
     pacer: Option<TransferPacer>,
     until: Option<Instant>,
 }
 
-impl Throttle {
+impl RateThrottle {
     fn new(rate: Option<Rate>) -> Self {
         Self { pacer: rate.map(|rate| TransferPacer::new(rate, Instant::ZERO)), until: None }
     }
@@ -88,9 +88,9 @@ impl Throttle {
 
 /// What is said and heard where messages are exchanged.
 #[derive(Debug)]
-struct Speech {
+struct MessageStreamState {
     /// The end's talk, and which of its streams this is.
-    talk: SharedTalk,
+    session: SharedSession,
     stream: u32,
     /// The talk knows that the stream is open.
     begun: bool,
@@ -100,51 +100,62 @@ struct Speech {
     full: bool,
 }
 
-impl FlowEnd {
+impl StreamApp {
     fn new(
         zero: Instant,
         open: bool,
         sender: Option<TransferSender>,
-        sink: Option<Sink>,
-        told: SyncSender<Said>,
-        manner: Manner,
+        sink: Option<ReceiveSink>,
+        events: SyncSender<StreamEvent>,
+        manner: TransferOptions,
     ) -> Self {
         let block = if sender.is_some() { manner.first_block().max(1) } else { 0 };
         let data = Bytes::from(vec![0x74; block]);
-        let (reading, writing) = (Throttle::new(manner.rate), Throttle::new(manner.rate));
-        Self { zero, sender, sink, open, told, data, speech: None, reading, writing, purse: None }
+        let (reading, writing) = (RateThrottle::new(manner.rate), RateThrottle::new(manner.rate));
+        Self {
+            zero,
+            sender,
+            sink,
+            open,
+            events,
+            data,
+            speech: None,
+            reading,
+            writing,
+            budget: None,
+        }
     }
 
     /// The same, for a flow that exchanges messages.
-    fn talking(self, talk: Option<(SharedTalk, u32)>) -> Self {
+    fn with_session(self, talk: Option<(SharedSession, u32)>) -> Self {
         let speech = talk.map(|(talk, stream)| {
             let (begun, closed, full) = (false, false, false);
-            Speech { talk, stream, begun, closed, full }
+            MessageStreamState { session: talk, stream, begun, closed, full }
         });
         Self { speech, ..self }
     }
 
     /// Until when the purse lets nothing pass, in the traffic's time.
-    fn held(&self, now: Instant, way: Way) -> Option<Instant> {
-        let purse = self.purse.as_ref()?;
-        let due = purse.due(now, way)?;
-        purse.end_if_spent();
+    fn blocked_until(&self, now: Instant, way: TrafficDirection) -> Option<Instant> {
+        let purse = self.budget.as_ref()?;
+        let due = purse.next_allowed(now, way)?;
+        purse.end_if_exhausted();
         Some(self.traffic_time(due))
     }
 
     /// How many of `most` bytes may be written now; or until when none.
-    fn grant(&self, now: Instant, most: usize) -> Result<usize, Instant> {
-        let Some(purse) = &self.purse else { return Ok(most) };
-        let granted = purse.take(now, Way::Out, most as u64);
+    fn reserve(&self, now: Instant, most: usize) -> Result<usize, Instant> {
+        let Some(purse) = &self.budget else { return Ok(most) };
+        let granted = purse.reserve(now, TrafficDirection::Outbound, most as u64);
         granted.map(|bytes| bytes as usize).map_err(|due| {
-            purse.end_if_spent();
+            purse.end_if_exhausted();
             self.traffic_time(due)
         })
     }
 
     fn settle(&self, granted: usize, moved: usize) {
-        if let Some(purse) = &self.purse {
-            purse.settle(Way::Out, granted as u64, moved as u64);
+        if let Some(purse) = &self.budget {
+            purse.settle(TrafficDirection::Outbound, granted as u64, moved as u64);
         }
     }
 
@@ -152,25 +163,25 @@ impl FlowEnd {
         Instant::ZERO + now.saturating_since(self.zero)
     }
 
-    fn say(&self, said: Said) {
+    fn emit(&self, said: StreamEvent) {
         // There is room for everything that is ever said once; nobody has to listen.
-        let _ = self.told.try_send(said);
+        let _ = self.events.try_send(said);
     }
 
-    fn read(&mut self, now: Instant, pipe: &mut dyn Pipe) {
+    fn read(&mut self, now: Instant, pipe: &mut dyn ByteStream) {
         let at = self.traffic_time(now);
         loop {
-            let others = self.held(now, Way::In);
+            let others = self.blocked_until(now, TrafficDirection::Inbound);
             if self.reading.holds(at, others) {
                 return;
             }
             let Some(data) = pipe.read(now) else { return };
             let ended = data.is_empty();
             self.reading.moved(at, data.len());
-            if let Some(purse) = &self.purse {
-                purse.spend(now, Way::In, data.len() as u64);
+            if let Some(purse) = &self.budget {
+                purse.consume(now, TrafficDirection::Inbound, data.len() as u64);
             }
-            if let Some(Speech { talk, stream, .. }) = &self.speech {
+            if let Some(MessageStreamState { session: talk, stream, .. }) = &self.speech {
                 let mut talk = lock(talk);
                 if ended { talk.on_end(*stream) } else { talk.on_bytes(at, *stream, &data) }
             }
@@ -180,39 +191,39 @@ impl FlowEnd {
                     Some(meter) if ended => meter.on_end(at),
                     Some(meter) => {
                         let grown = meter.on_bytes(at, data.len() as u64);
-                        self.purse
+                        self.budget
                             .iter()
                             .filter(|_| grown)
-                            .for_each(|purse| purse.note(SLOT_BYTES));
+                            .for_each(|purse| purse.add_memory(SLOT_BYTES));
                     }
                     None => {}
                 }
                 sink.received.fetch_add(data.len() as u64, Ordering::Relaxed);
             }
             if ended {
-                self.say(Said::Ended);
+                self.emit(StreamEvent::Ended);
                 return;
             }
         }
     }
 
     /// Writes what the talk has for this stream.
-    fn speak(&mut self, now: Instant, pipe: &mut dyn Pipe) {
+    fn write_messages(&mut self, now: Instant, pipe: &mut dyn ByteStream) {
         let at = self.traffic_time(now);
         self.writing.until = None;
         let Some(mut speech) = self.speech.take() else { return };
-        self.writing.until = self.speak_on(&mut speech, (now, at), pipe);
+        self.writing.until = self.write_on_stream(&mut speech, (now, at), pipe);
         self.speech = Some(speech);
     }
 
     /// The same on a stream that says something; until when it must not go on.
-    fn speak_on(
+    fn write_on_stream(
         &self,
-        speech: &mut Speech,
+        speech: &mut MessageStreamState,
         (now, at): (Instant, Instant),
-        pipe: &mut dyn Pipe,
+        pipe: &mut dyn ByteStream,
     ) -> Option<Instant> {
-        let Speech { talk, stream, begun, closed, full } = speech;
+        let MessageStreamState { session: talk, stream, begun, closed, full } = speech;
         let mut talk = lock(talk);
         if !*begun {
             *begun = true;
@@ -222,7 +233,7 @@ impl FlowEnd {
         while !*closed {
             match talk.poll_output(at, *stream) {
                 StreamAction::Write(mut chunk) => {
-                    let length = match self.grant(now, chunk.len()) {
+                    let length = match self.reserve(now, chunk.len()) {
                         Ok(granted) => granted,
                         Err(until) => return Some(until),
                     };
@@ -245,7 +256,7 @@ impl FlowEnd {
         None
     }
 
-    fn write(&mut self, now: Instant, pipe: &mut dyn Pipe) {
+    fn write(&mut self, now: Instant, pipe: &mut dyn ByteStream) {
         let at = self.traffic_time(now);
         while let Some(sender) = &mut self.sender {
             let SendAllowance::Send(most) = sender.allowance(at) else {
@@ -257,7 +268,7 @@ impl FlowEnd {
                 return;
             }
             let length = usize::try_from(most).unwrap_or(usize::MAX).min(self.data.len());
-            let length = match self.grant(now, length) {
+            let length = match self.reserve(now, length) {
                 Ok(granted) => granted,
                 Err(until) => {
                     self.writing.until = Some(until);
@@ -278,53 +289,57 @@ impl FlowEnd {
 }
 
 /// Things that can be said before anybody listens.
-const WORDS: usize = 8;
+const EVENT_QUEUE: usize = 8;
 
 /// What one end shall do.
 #[derive(Debug, Default)]
-pub(crate) struct Halves {
+pub(crate) struct StreamAppConfig {
     pub(crate) sender: Option<TransferSender>,
     /// Start of the flow, and where the received bytes are counted.
     pub(crate) receiver: Option<(Instant, Arc<AtomicU64>)>,
     /// The end's talk and which of its streams it is, where messages are exchanged.
-    pub(crate) talk: Option<(SharedTalk, u32)>,
+    pub(crate) session: Option<(SharedSession, u32)>,
     /// How a transfer's bytes are moved.
-    pub(crate) manner: Manner,
+    pub(crate) manner: TransferOptions,
     /// What they are paid from, where somebody limits that.
-    pub(crate) purse: Option<Arc<Purse>>,
+    pub(crate) budget: Option<Arc<TrafficBudget>>,
 }
 
 /// What a thread outside knows of an end.
 #[derive(Debug)]
-pub(crate) struct Ears {
-    pub(super) heard: mpsc::Receiver<Said>,
-    sink: Option<Sink>,
+pub(crate) struct EventReceiver {
+    pub(super) events: mpsc::Receiver<StreamEvent>,
+    sink: Option<ReceiveSink>,
 }
 
 /// An end inside a protocol's thread.
 #[derive(Debug)]
-pub(super) struct Opened {
-    pub(super) end: StreamEnd,
-    ears: Ears,
+pub(super) struct DrivenEndpoint {
+    pub(super) end: StreamEndpoint,
+    ears: EventReceiver,
 }
 
 /// Makes an end for a protocol's thread, of traffic that begins at `zero` of its clock; `open` says
 /// that data may be written at once.
-pub(crate) fn make(zero: Instant, halves: Halves, open: bool) -> (FlowEnd, Ears) {
-    let (told, heard) = mpsc::sync_channel(WORDS);
-    let sink = halves.receiver.map(|(start, received)| Sink {
+pub(crate) fn make(
+    zero: Instant,
+    halves: StreamAppConfig,
+    open: bool,
+) -> (StreamApp, EventReceiver) {
+    let (told, heard) = mpsc::sync_channel(EVENT_QUEUE);
+    let sink = halves.receiver.map(|(start, received)| ReceiveSink {
         meter: Arc::new(Mutex::new(Some(TransferReceiver::new(start)))),
         received,
     });
-    let manner = if halves.talk.is_some() { Manner::default() } else { halves.manner };
-    let end = FlowEnd::new(zero, open, halves.sender, sink.clone(), told, manner);
-    let end = FlowEnd { purse: halves.purse, ..end };
-    (end.talking(halves.talk), Ears { heard, sink })
+    let manner = if halves.session.is_some() { TransferOptions::default() } else { halves.manner };
+    let end = StreamApp::new(zero, open, halves.sender, sink.clone(), told, manner);
+    let end = StreamApp { budget: halves.budget, ..end };
+    (end.with_session(halves.session), EventReceiver { events: heard, sink })
 }
 
-impl Ears {
-    pub(super) fn of(self, end: StreamEnd) -> Opened {
-        Opened { end, ears: self }
+impl EventReceiver {
+    pub(super) fn of(self, end: StreamEndpoint) -> DrivenEndpoint {
+        DrivenEndpoint { end, ears: self }
     }
 
     /// Waits for the end of the data, or of the flow, and takes the log; where the other end is in
@@ -332,7 +347,7 @@ impl Ears {
     /// done.
     pub(crate) fn receive(
         &self,
-        pace: &Pace,
+        pace: &RunClock,
         (start, deadline): (Instant, Instant),
         (incoming, outgoing): (bool, bool),
         meanwhile: &dyn Fn(),
@@ -340,11 +355,11 @@ impl Ears {
         let (mut incoming, mut outgoing) = (incoming, outgoing);
         while (incoming || outgoing) && !pace.is_over(deadline) {
             meanwhile();
-            match self.heard.recv_timeout(PATIENCE) {
-                Ok(Said::Connected) | Err(RecvTimeoutError::Timeout) => {}
-                Ok(Said::Ended) => incoming = false,
-                Ok(Said::Arrived) => outgoing = false,
-                Ok(Said::Closed(_)) | Err(RecvTimeoutError::Disconnected) => break,
+            match self.events.recv_timeout(IO_POLL_INTERVAL) {
+                Ok(StreamEvent::Connected) | Err(RecvTimeoutError::Timeout) => {}
+                Ok(StreamEvent::Ended) => incoming = false,
+                Ok(StreamEvent::Arrived) => outgoing = false,
+                Ok(StreamEvent::Closed(_)) | Err(RecvTimeoutError::Disconnected) => break,
             }
         }
         let sink = self.sink.as_ref();
@@ -357,8 +372,8 @@ impl Ears {
 
 /// Waits for the end of the data, or of the flow, and takes the log.
 pub(super) fn receive(
-    pace: &Pace,
-    opened: &Opened,
+    pace: &RunClock,
+    opened: &DrivenEndpoint,
     start: Instant,
     deadline: Instant,
 ) -> DeliveryLog {
@@ -366,17 +381,17 @@ pub(super) fn receive(
 }
 
 /// What both kinds of threads call.
-impl FlowEnd {
-    fn begin(&mut self, now: Instant, pipe: &mut dyn Pipe) {
+impl StreamApp {
+    fn begin(&mut self, now: Instant, pipe: &mut dyn ByteStream) {
         self.open = true;
-        self.say(Said::Connected);
+        self.emit(StreamEvent::Connected);
         self.move_bytes(now, pipe);
     }
 
-    fn move_bytes(&mut self, now: Instant, pipe: &mut dyn Pipe) {
+    fn move_bytes(&mut self, now: Instant, pipe: &mut dyn ByteStream) {
         self.read(now, pipe);
         if self.open {
-            self.speak(now, pipe);
+            self.write_messages(now, pipe);
             self.write(now, pipe);
         }
     }
@@ -388,15 +403,15 @@ impl FlowEnd {
         {
             meter.on_end(at);
         }
-        if let Some(Speech { talk, stream, .. }) = &self.speech {
+        if let Some(MessageStreamState { session: talk, stream, .. }) = &self.speech {
             lock(talk).on_end(*stream);
         }
-        self.say(Said::Closed(error));
+        self.emit(StreamEvent::Closed(error));
     }
 
     fn next_time(&self) -> Option<Instant> {
         if let Some(speech) = self.speech.as_ref().filter(|speech| self.open && !speech.closed) {
-            let talk = lock(&speech.talk);
+            let talk = lock(&speech.session);
             let at = match self.writing.until {
                 Some(until) => Some(until),
                 // The protocol says when it has room again.
@@ -414,9 +429,9 @@ impl FlowEnd {
 }
 
 /// A connection of our own stack.
-struct Line<'a>(&'a mut Stack, ConnectionId);
+struct StackByteStream<'a>(&'a mut Stack, ConnectionId);
 
-impl Pipe for Line<'_> {
+impl ByteStream for StackByteStream<'_> {
     fn read(&mut self, now: Instant) -> Option<Bytes> {
         self.0.read(now, self.1)
     }
@@ -430,13 +445,13 @@ impl Pipe for Line<'_> {
     }
 }
 
-impl stack::End for FlowEnd {
+impl stack::ConnectionHandler for StreamApp {
     fn connected(&mut self, now: Instant, stack: &mut Stack, connection: ConnectionId) {
-        self.begin(now, &mut Line(stack, connection));
+        self.begin(now, &mut StackByteStream(stack, connection));
     }
 
     fn progress(&mut self, now: Instant, stack: &mut Stack, connection: ConnectionId) {
-        self.move_bytes(now, &mut Line(stack, connection));
+        self.move_bytes(now, &mut StackByteStream(stack, connection));
     }
 
     fn closed(&mut self, now: Instant, _: &Stack, _: ConnectionId, error: Option<ConnectionError>) {
@@ -448,8 +463,8 @@ impl stack::End for FlowEnd {
     }
 }
 
-impl quic::End for FlowEnd {
-    fn progress(&mut self, now: Instant, pipe: &mut dyn Pipe) {
+impl quic::StreamHandler for StreamApp {
+    fn progress(&mut self, now: Instant, pipe: &mut dyn ByteStream) {
         if self.open {
             return self.move_bytes(now, pipe);
         }
@@ -461,7 +476,7 @@ impl quic::End for FlowEnd {
     }
 
     fn finished(&mut self, _now: Instant) {
-        self.say(Said::Arrived);
+        self.emit(StreamEvent::Arrived);
     }
 
     fn closed(&mut self, now: Instant, error: Option<&towpath_quic::ConnectionError>) {

@@ -10,16 +10,16 @@ use towpath_measure::metrics::DeliveryLog;
 use towpath_measure::traffic::{SendAllowance, TransferPacer, TransferReceiver, TransferSender};
 use towpath_net::{Instant, Rate};
 
-use super::PATIENCE;
-use super::wire::Wire;
-use crate::pace::Pace;
-use crate::purse::Way;
+use super::IO_POLL_INTERVAL;
+use super::wire::SocketStream;
+use crate::pace::RunClock;
+use crate::purse::TrafficDirection;
 
 /// Bytes written or read at once: what `iperf3` uses.
-pub(crate) const BLOCK: usize = 128 * 1024;
+pub(crate) const BLOCK_BYTES: usize = 128 * 1024;
 /// The same of a fast stream, which needs less processor time for a byte then (docs/performance.md).
 /// A slow one would wait too long in one call, and many would need much memory.
-const FAST_BLOCK: usize = 512 * 1024;
+const FAST_BLOCK_BYTES: usize = 512 * 1024;
 /// A stream is fast if it has moved so many bytes, and had at least this rate while it did.
 const FAST_BYTES: u64 = 32 * 1024 * 1024;
 const FAST_BYTES_PER_S: u64 = 125_000_000;
@@ -29,7 +29,7 @@ pub(crate) const SLOT_BYTES: u64 = 24 + 64;
 
 /// How bytes are moved.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Manner {
+pub(crate) struct TransferOptions {
     /// Bytes written or read at once; what suits the stream when there are none.
     pub(crate) block: Option<usize>,
     /// No faster than this.
@@ -38,9 +38,9 @@ pub(crate) struct Manner {
     pub(crate) discard: bool,
 }
 
-impl Manner {
+impl TransferOptions {
     pub(crate) fn first_block(&self) -> usize {
-        self.block.unwrap_or(BLOCK)
+        self.block.unwrap_or(BLOCK_BYTES)
     }
 
     /// The block of a stream that has moved `bytes` in `span`, if it shall be another one than at its
@@ -48,12 +48,12 @@ impl Manner {
     fn fast_block(&self, bytes: u64, span: Duration) -> Option<usize> {
         let fast = bytes >= FAST_BYTES
             && u128::from(bytes) * 1_000_000 >= u128::from(FAST_BYTES_PER_S) * span.as_micros();
-        (fast && self.block.is_none() && self.rate.is_none()).then_some(FAST_BLOCK)
+        (fast && self.block.is_none() && self.rate.is_none()).then_some(FAST_BLOCK_BYTES)
     }
 }
 
 /// Whether a call has only waited too long, so that it is time to look at the clock.
-pub(crate) fn is_impatient(error: &io::Error) -> bool {
+pub(crate) fn is_timeout(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted
@@ -61,32 +61,37 @@ pub(crate) fn is_impatient(error: &io::Error) -> bool {
 }
 
 /// Writes what `sender` allows, then ends the data; returns how many bytes the socket took.
-pub(crate) fn send(pace: &Pace, wire: &Wire, mut sender: TransferSender, manner: Manner) -> u64 {
+pub(crate) fn send(
+    pace: &RunClock,
+    wire: &SocketStream,
+    mut sender: TransferSender,
+    manner: TransferOptions,
+) -> u64 {
     let began = pace.now();
     let mut data = vec![0x74; manner.first_block()];
     let mut pacer = manner.rate.map(|rate| TransferPacer::new(rate, began));
     while !pace.is_interrupted() {
         let now = pace.now();
         let SendAllowance::Send(most) = sender.allowance(now) else { break };
-        if data.len() < FAST_BLOCK
+        if data.len() < FAST_BLOCK_BYTES
             && let Some(block) = manner.fast_block(sender.sent_bytes(), now.saturating_since(began))
         {
             data.resize(block, 0x74);
         }
         let length = usize::try_from(most).unwrap_or(data.len()).min(data.len());
         if let Some(due) = pacer.as_ref().map(TransferPacer::due).filter(|due| *due > now) {
-            pace.sleep_until(due.min(now + PATIENCE));
+            pace.sleep_until(due.min(now + IO_POLL_INTERVAL));
             continue;
         }
-        let granted = match pace.take(Way::Out, length) {
+        let granted = match pace.reserve(TrafficDirection::Outbound, length) {
             Ok(granted) => granted,
             Err(due) => {
-                pace.sleep_until(due.min(now + PATIENCE));
+                pace.sleep_until(due.min(now + IO_POLL_INTERVAL));
                 continue;
             }
         };
         let sent = wire.send(data.get(..granted).unwrap_or(&data));
-        pace.settle(Way::Out, granted, *sent.as_ref().unwrap_or(&0));
+        pace.settle(TrafficDirection::Outbound, granted, *sent.as_ref().unwrap_or(&0));
         match sent {
             Ok(sent) => {
                 sender.on_sent(now, sent as u64);
@@ -94,7 +99,7 @@ pub(crate) fn send(pace: &Pace, wire: &Wire, mut sender: TransferSender, manner:
                     pacer.on_sent(now, sent as u64);
                 }
             }
-            Err(error) if is_impatient(&error) => {}
+            Err(error) if is_timeout(&error) => {}
             // A reset shows at the receiver, whose count is the result.
             Err(_) => break,
         }
@@ -105,11 +110,11 @@ pub(crate) fn send(pace: &Pace, wire: &Wire, mut sender: TransferSender, manner:
 
 /// Reads until the end of the data or `deadline`; a flow that began at `start`.
 pub(crate) fn receive(
-    pace: &Pace,
-    wire: &Wire,
+    pace: &RunClock,
+    wire: &SocketStream,
     (start, deadline): (Instant, Instant),
     received: &AtomicU64,
-    manner: Manner,
+    manner: TransferOptions,
 ) -> DeliveryLog {
     let mut meter = TransferReceiver::new(start);
     let began = pace.now();
@@ -120,21 +125,21 @@ pub(crate) fn receive(
     let mut now = began;
     while now < deadline && !pace.is_interrupted() {
         if let Some(pacer) = pacer.as_ref().filter(|pacer| pacer.due() > now) {
-            pace.sleep_until(pacer.due().min(now + PATIENCE));
+            pace.sleep_until(pacer.due().min(now + IO_POLL_INTERVAL));
             now = pace.now();
             continue;
         }
-        let granted = match pace.take(Way::In, buffer.len()) {
+        let granted = match pace.reserve(TrafficDirection::Inbound, buffer.len()) {
             Ok(granted) => granted,
             Err(due) => {
-                pace.sleep_until(due.min(now + PATIENCE));
+                pace.sleep_until(due.min(now + IO_POLL_INTERVAL));
                 now = pace.now();
                 continue;
             }
         };
         let room = buffer.get_mut(..granted).unwrap_or_default();
-        let read = wire.count(room, flags);
-        pace.settle(Way::In, granted, *read.as_ref().unwrap_or(&0));
+        let read = wire.discard(room, flags);
+        pace.settle(TrafficDirection::Inbound, granted, *read.as_ref().unwrap_or(&0));
         match read {
             Ok(0) => {
                 meter.on_end(pace.now());
@@ -144,10 +149,10 @@ pub(crate) fn receive(
                 // The only look at the clock for each read.
                 now = pace.now();
                 if meter.on_bytes(now, length as u64) {
-                    pace.note(SLOT_BYTES);
+                    pace.add_memory(SLOT_BYTES);
                 }
                 let before = received.fetch_add(length as u64, Ordering::Relaxed);
-                if buffer.len() < FAST_BLOCK
+                if buffer.len() < FAST_BLOCK_BYTES
                     && let Some(block) = manner.fast_block(before, now.saturating_since(began))
                 {
                     buffer.resize(block, MaybeUninit::new(0));
@@ -156,7 +161,7 @@ pub(crate) fn receive(
                     pacer.on_sent(now, length as u64);
                 }
             }
-            Err(error) if is_impatient(&error) => now = pace.now(),
+            Err(error) if is_timeout(&error) => now = pace.now(),
             Err(_) => {
                 meter.on_end(pace.now());
                 break;
@@ -173,13 +178,13 @@ mod tests {
     #[test]
     fn only_a_fast_stream_without_orders_gets_larger_blocks() {
         let (much, second) = (FAST_BYTES_PER_S, Duration::from_secs(1));
-        let free = Manner::default();
-        assert_eq!(free.fast_block(much, second), Some(FAST_BLOCK));
+        let free = TransferOptions::default();
+        assert_eq!(free.fast_block(much, second), Some(FAST_BLOCK_BYTES));
         assert_eq!(free.fast_block(much - 1, second), None, "too slow");
         assert_eq!(free.fast_block(FAST_BYTES - 1, Duration::from_millis(1)), None, "too young");
-        let ordered = Manner { block: Some(1_000), ..free };
+        let ordered = TransferOptions { block: Some(1_000), ..free };
         assert_eq!((ordered.first_block(), ordered.fast_block(much, second)), (1_000, None));
-        let slowed = Manner { rate: Rate::from_bps(1_000_000), ..free };
+        let slowed = TransferOptions { rate: Rate::from_bps(1_000_000), ..free };
         assert_eq!(slowed.fast_block(much, second), None);
     }
 }

@@ -11,24 +11,24 @@ use towpath_mptcp::connection;
 use towpath_mptcp::stack::ConnectionId;
 use towpath_net::Instant;
 
-use super::end::{Halves, Opened, Said, make};
-use super::{PATIENCE, Stage, StreamEnd};
-use crate::stack::status::Connection;
-use crate::stack::{Host, plan};
+use super::end::{DrivenEndpoint, StreamAppConfig, StreamEvent, make};
+use super::{IO_POLL_INTERVAL, StreamEndpoint, TrafficContext};
+use crate::stack::status::StackConnection;
+use crate::stack::{StackHandle, plan};
 
 /// A listener of our own stack.
 #[derive(Debug)]
-pub(super) struct OwnListener {
-    host: Arc<Host>,
+pub(super) struct StackFlowListener {
+    host: Arc<StackHandle>,
     accepted: Mutex<mpsc::Receiver<ConnectionId>>,
 }
 
 pub(super) fn listen(
-    stage: &Stage,
+    stage: &TrafficContext,
     flow: &Flow,
-    stack: &Arc<Host>,
+    stack: &Arc<StackHandle>,
     port: u16,
-) -> io::Result<OwnListener> {
+) -> io::Result<StackFlowListener> {
     let config = config(stage, flow, flow.to)?;
     let (tell, accepted) = mpsc::channel();
     let listening = stack.call(move |turn| {
@@ -41,25 +41,29 @@ pub(super) fn listen(
     })?;
     let wrong = |error: towpath_mptcp::stack::ConfigError| io::Error::other(error);
     listening.map_err(wrong)?;
-    Ok(OwnListener { host: Arc::clone(stack), accepted: Mutex::new(accepted) })
+    Ok(StackFlowListener { host: Arc::clone(stack), accepted: Mutex::new(accepted) })
 }
 
 /// How the flow's connection behaves on one of its hosts.
-fn config(stage: &Stage, flow: &Flow, host: usize) -> io::Result<connection::ConnectionConfig> {
+fn config(
+    stage: &TrafficContext,
+    flow: &Flow,
+    host: usize,
+) -> io::Result<connection::ConnectionConfig> {
     let transport = flow.transport_in(stage.transport);
     plan::connection(&stage.network.scenario, host, transport).map_err(io::Error::other)
 }
 
-impl OwnListener {
+impl StackFlowListener {
     pub(super) fn accept(
         &self,
-        stage: &Stage,
-        halves: Halves,
+        stage: &TrafficContext,
+        halves: StreamAppConfig,
         deadline: Instant,
-    ) -> io::Result<Opened> {
+    ) -> io::Result<DrivenEndpoint> {
         let accepted = self.accepted.lock().unwrap_or_else(PoisonError::into_inner);
         let id = loop {
-            match accepted.recv_timeout(PATIENCE) {
+            match accepted.recv_timeout(IO_POLL_INTERVAL) {
                 Ok(id) => break id,
                 Err(RecvTimeoutError::Timeout) if !stage.pace.is_over(deadline) => {}
                 Err(_) => return Err(io::ErrorKind::TimedOut.into()),
@@ -67,19 +71,19 @@ impl OwnListener {
         };
         let (end, ears) = make(stage.pace.zero(), halves, true);
         self.host.call(move |turn| turn.attach(id, Box::new(end)))?;
-        let connection = Connection { host: Arc::clone(&self.host), id };
-        Ok(ears.of(StreamEnd::Own(connection)))
+        let connection = StackConnection { host: Arc::clone(&self.host), id };
+        Ok(ears.of(StreamEndpoint::Own(connection)))
     }
 }
 
 /// Opens a connection and waits until it is established.
 pub(super) fn connect(
-    stage: &Stage,
-    (flow, stack): (&Flow, &Arc<Host>),
+    stage: &TrafficContext,
+    (flow, stack): (&Flow, &Arc<StackHandle>),
     (local, remote): (Option<IpAddr>, SocketAddr),
-    halves: Halves,
+    halves: StreamAppConfig,
     patience: Duration,
-) -> io::Result<Opened> {
+) -> io::Result<DrivenEndpoint> {
     let config = config(stage, flow, flow.from)?;
     let (end, ears) = make(stage.pace.zero(), halves, false);
     let connected = stack.call(move |turn| {
@@ -89,12 +93,12 @@ pub(super) fn connect(
     })?;
     let wrong = |error: towpath_mptcp::stack::ConnectError| io::Error::other(error);
     let id = connected.map_err(wrong)?;
-    match ears.heard.recv_timeout(patience) {
-        Ok(Said::Connected | Said::Ended | Said::Arrived) => {}
-        Ok(Said::Closed(Some(error))) => return Err(io::Error::other(error)),
-        Ok(Said::Closed(None)) => return Err(io::ErrorKind::ConnectionReset.into()),
+    match ears.events.recv_timeout(patience) {
+        Ok(StreamEvent::Connected | StreamEvent::Ended | StreamEvent::Arrived) => {}
+        Ok(StreamEvent::Closed(Some(error))) => return Err(io::Error::other(error)),
+        Ok(StreamEvent::Closed(None)) => return Err(io::ErrorKind::ConnectionReset.into()),
         Err(_) => return Err(io::ErrorKind::TimedOut.into()),
     }
-    let connection = Connection { host: Arc::clone(stack), id };
-    Ok(ears.of(StreamEnd::Own(connection)))
+    let connection = StackConnection { host: Arc::clone(stack), id };
+    Ok(ears.of(StreamEndpoint::Own(connection)))
 }

@@ -12,19 +12,19 @@ use towpath_measure::scenario::{Family, Flow, Udping};
 use towpath_measure::traffic::Pinger;
 use towpath_net::Instant;
 
-use super::{FIRST_PORT, Stage};
-use crate::ping::{self, Path, Way};
+use super::{FIRST_PORT, TrafficContext};
+use crate::ping::{self, PathPinger, PingPath};
 
 /// One path of a flow.
 #[derive(Debug, Clone, Copy)]
-struct Emulated<'a> {
-    stage: &'a Stage,
+struct EmulatedPingPath<'a> {
+    stage: &'a TrafficContext,
     flow: &'a Flow,
     path: usize,
     port: u16,
 }
 
-impl Emulated<'_> {
+impl EmulatedPingPath<'_> {
     fn address(&self, host: usize) -> io::Result<IpAddr> {
         let address = self.stage.network.address(self.path, host, self.flow.family);
         address.ok_or_else(|| io::ErrorKind::AddrNotAvailable.into())
@@ -44,7 +44,7 @@ impl Emulated<'_> {
     }
 }
 
-impl Path for Emulated<'_> {
+impl PingPath for EmulatedPingPath<'_> {
     fn open(&self) -> io::Result<UdpSocket> {
         self.bind(self.flow.from, SocketAddr::new(self.address(self.flow.from)?, 0))
     }
@@ -56,7 +56,7 @@ impl Path for Emulated<'_> {
 
 /// Runs a flow of datagrams, both ends; what became of them, and what could not be done.
 pub(crate) fn run(
-    stage: &Stage,
+    stage: &TrafficContext,
     (index, flow): (usize, &Flow),
     plan: &Udping,
 ) -> (Vec<Probe>, Option<String>) {
@@ -64,7 +64,7 @@ pub(crate) fn run(
     let deadline = start + plan.duration + plan.reply_timeout;
     let port = FIRST_PORT + index as u16;
     let paths = joined_by(&stage.network.scenario, flow);
-    let paths: Vec<_> = paths.map(|path| Emulated { stage, flow, path, port }).collect();
+    let paths: Vec<_> = paths.map(|path| EmulatedPingPath { stage, flow, path, port }).collect();
     let any: IpAddr = match flow.family {
         Family::V4 => Ipv4Addr::UNSPECIFIED.into(),
         Family::V6 => Ipv6Addr::UNSPECIFIED.into(),
@@ -73,27 +73,27 @@ pub(crate) fn run(
     let answering = paths.iter().map(|path| path.bind(flow.to, SocketAddr::new(any, port)));
     let (sockets, refused) = match answering.collect::<io::Result<Vec<_>>>() {
         Ok(sockets) => (sockets, None),
-        Err(error) => (Vec::new(), Some(refusal(stage, (index, flow), &error))),
+        Err(error) => (Vec::new(), Some(port_error(stage, (index, flow), &error))),
     };
     stage.pace.sleep_until(start);
     let ways: Vec<_> = paths
         .into_iter()
         .map(|path| {
             let pinger = Pinger::new(*plan, start);
-            Way::new(path.name().to_owned(), path, pinger, TestToken::NONE)
+            PathPinger::new(path.name().to_owned(), path, pinger, TestToken::NONE)
         })
         .collect();
     let done = AtomicBool::new(false);
     let probes = thread::scope(|scope| {
-        scope.spawn(|| ping::answer(&sockets, &done));
-        let probes = ping::ask(&stage.pace, index as u32, ways, deadline, &|| false);
+        scope.spawn(|| ping::echo_loop(&sockets, &done));
+        let probes = ping::run(&stage.pace, index as u32, ways, deadline, &|| false);
         done.store(true, Ordering::Release);
         probes
     });
     (probes, refused)
 }
 
-fn refusal(stage: &Stage, (index, flow): (usize, &Flow), error: &io::Error) -> String {
+fn port_error(stage: &TrafficContext, (index, flow): (usize, &Flow), error: &io::Error) -> String {
     let hosts = &stage.network.hosts;
     let own = [flow.from, flow.to].into_iter().filter_map(|host| hosts.get(host));
     let own = { own }.find(|host| host.stack.is_some());

@@ -17,33 +17,33 @@ use towpath_quic::{
     congestion,
 };
 
-use super::end::{Ears, FlowEnd, Halves, Opened, make};
-use super::{Stage, StreamEnd};
-use crate::network::Network;
-use crate::quic::{Happened, Host, Turn, in_steps};
+use super::end::{DrivenEndpoint, EventReceiver, StreamApp, StreamAppConfig, make};
+use super::{StreamEndpoint, TrafficContext};
+use crate::network::EmulatedNetwork;
+use crate::quic::{ConnectionEvent, DriverContext, QuicHandle, wait_interruptibly};
 use crate::sample::{self, MptcpInfo, SubflowSample, TcpInfo};
 
 /// One end of a stream, as the sampler sees it.
 #[derive(Debug, Clone)]
-pub(crate) struct Ended {
-    pub(crate) connection: Connection,
+pub(crate) struct QuicStreamHandle {
+    pub(crate) connection: QuicConnection,
     /// The paths of a connection belong to its first stream, so that they count once.
     first: bool,
 }
 
 /// One end of a connection.
 #[derive(Debug, Clone)]
-pub(crate) struct Connection {
-    pub(crate) host: Arc<Host>,
+pub(crate) struct QuicConnection {
+    pub(crate) host: Arc<QuicHandle>,
     id: ConnectionId,
-    log: Arc<Mutex<Log>>,
+    log: Arc<Mutex<QuicEventLog>>,
 }
 
 /// What an end of a connection has told.
 #[derive(Debug, Default)]
-pub(crate) struct Log {
+pub(crate) struct QuicEventLog {
     /// Since it was last asked; with the addresses of the path.
-    notices: Vec<Noticed>,
+    notices: Vec<TimedNotice>,
     /// How often, by [`Notice::counter`].
     counts: BTreeMap<&'static str, u64>,
     /// Its last words.
@@ -52,7 +52,7 @@ pub(crate) struct Log {
 
 /// Something about the paths of a connection.
 #[derive(Debug, Clone)]
-pub(crate) struct Noticed {
+pub(crate) struct TimedNotice {
     pub(crate) at: Instant,
     pub(crate) notice: PathNotice,
     /// Addresses of the path.
@@ -65,16 +65,16 @@ fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Who accepts a flow's connection.
 #[derive(Debug)]
-pub(super) struct QuicListener {
-    server: Arc<Host>,
+pub(super) struct QuicFlowListener {
+    server: Arc<QuicHandle>,
     /// Ends of streams that the client is about to open.
-    waiting: Arc<Mutex<BTreeMap<StreamId, FlowEnd>>>,
-    accepted: Mutex<mpsc::Receiver<Connection>>,
+    waiting: Arc<Mutex<BTreeMap<StreamId, StreamApp>>>,
+    accepted: Mutex<mpsc::Receiver<QuicConnection>>,
     /// Both ends of the flow's connection, when it is open.
-    open: Mutex<Option<[Connection; 2]>>,
+    open: Mutex<Option<[QuicConnection; 2]>>,
 }
 
-fn host_of(stage: &Stage, host: usize) -> io::Result<&Arc<Host>> {
+fn host_of(stage: &TrafficContext, host: usize) -> io::Result<&Arc<QuicHandle>> {
     let space = stage.network.hosts.get(host).ok_or(io::ErrorKind::NotFound)?;
     let none = || {
         let text = format!("`{}` has a stack of its own, and no UDP sockets", space.name);
@@ -94,63 +94,70 @@ pub(crate) fn config(
     let config = QuicConfig::from_texts(texts.iter().map(|(name, value)| (*name, value.as_str())))?;
     let mtu_bytes = scenario.paths.iter().map(|path| path.mtu_bytes).max().unwrap_or(1_500);
     // IPv6 and UDP: discovery then finds what each path takes.
-    let header_bytes = if Network::families(scenario).contains(&Family::V4) { 28 } else { 48 };
+    let header_bytes =
+        if EmulatedNetwork::families(scenario).contains(&Family::V4) { 28 } else { 48 };
     let largest = u16::try_from(mtu_bytes - header_bytes).unwrap_or(u16::MAX);
     let multipath = transport == Transport::Mpquic;
     Ok(QuicConfig { multipath, max_datagram_bytes: largest, ..config })
 }
 
-fn config_of(stage: &Stage, flow: &Flow, host: usize) -> io::Result<QuicConfig> {
+fn config_of(stage: &TrafficContext, flow: &Flow, host: usize) -> io::Result<QuicConfig> {
     let transport = flow.transport_in(stage.transport);
     config(&stage.network.scenario, host, transport).map_err(io::Error::other)
 }
 
-pub(super) fn listen(stage: &Stage, flow: &Flow, port: u16) -> io::Result<QuicListener> {
+pub(super) fn listen(
+    stage: &TrafficContext,
+    flow: &Flow,
+    port: u16,
+) -> io::Result<QuicFlowListener> {
     let server = Arc::clone(host_of(stage, flow.to)?);
     let config = config_of(stage, flow, flow.to)?;
     let (tell, accepted) = mpsc::channel();
-    let waiting: Arc<Mutex<BTreeMap<StreamId, FlowEnd>>> = Arc::default();
+    let waiting: Arc<Mutex<BTreeMap<StreamId, StreamApp>>> = Arc::default();
     let (ends, host) = (Arc::clone(&waiting), Arc::downgrade(&server));
     let listening = server.call(move |turn| {
         turn.listen(port, config, move |turn, id| {
             let Some(host) = host.upgrade() else { return };
             let ends = Arc::clone(&ends);
-            let log = Log::keep(turn, id, move |turn, happened| {
-                let Happened::Opened(stream) = happened else { return };
+            let log = QuicEventLog::attach(turn, id, move |turn, happened| {
+                let ConnectionEvent::Opened(stream) = happened else { return };
                 let end = lock(&ends).remove(stream);
                 if let Some(end) = end {
                     turn.attach(id, *stream, Box::new(end));
                 }
             });
-            let _ = tell.send(Connection { host, id, log }); // the receiver may be gone
+            let _ = tell.send(QuicConnection { host, id, log }); // the receiver may be gone
         })
     })?;
     listening?;
-    Ok(QuicListener { server, waiting, accepted: Mutex::new(accepted), open: Mutex::new(None) })
+    Ok(QuicFlowListener { server, waiting, accepted: Mutex::new(accepted), open: Mutex::new(None) })
 }
 
-impl Log {
+impl QuicEventLog {
     /// Keeps what happens to a connection, and tells `then`.
-    pub(crate) fn keep(
-        turn: &mut Turn<'_>,
+    pub(crate) fn attach(
+        turn: &mut DriverContext<'_>,
         id: ConnectionId,
-        mut then: impl FnMut(&mut Turn<'_>, &Happened) + Send + 'static,
+        mut then: impl FnMut(&mut DriverContext<'_>, &ConnectionEvent) + Send + 'static,
     ) -> Arc<Mutex<Self>> {
         let kept = Arc::default();
         let log: Arc<Mutex<Self>> = Arc::clone(&kept);
         turn.on_event(id, move |turn, id, happened| {
             match happened {
-                Happened::Notice(notice) => {
+                ConnectionEvent::Notice(notice) => {
                     let status = turn.host.status(id);
                     let paths = status.iter().flat_map(|status| &status.paths);
                     let own = { paths }.find(|path| Some(path.number) == notice.path());
                     let ends = own.map(|path| (path.local, path.remote));
                     let mut log = lock(&log);
                     *log.counts.entry(notice.counter()).or_default() += 1;
-                    log.notices.push(Noticed { at: turn.now, notice: notice.clone(), ends });
+                    log.notices.push(TimedNotice { at: turn.now, notice: notice.clone(), ends });
                 }
-                Happened::Closed(_) => lock(&log).last = turn.host.status(id),
-                Happened::Connected | Happened::Opened(_) | Happened::Readable(_) => {}
+                ConnectionEvent::Closed(_) => lock(&log).last = turn.host.status(id),
+                ConnectionEvent::Connected
+                | ConnectionEvent::Opened(_)
+                | ConnectionEvent::Readable(_) => {}
             }
             then(turn, happened);
         });
@@ -158,16 +165,16 @@ impl Log {
     }
 }
 
-impl QuicListener {
+impl QuicFlowListener {
     /// Opens stream number `number` of the flow, and the connection before the first one.
     pub(super) fn open(
         &self,
-        stage: &Stage,
+        stage: &TrafficContext,
         (flow, number): (&Flow, u32),
         ends: (Option<IpAddr>, SocketAddr),
-        halves: [Halves; 2],
+        halves: [StreamAppConfig; 2],
         patience: Duration,
-    ) -> io::Result<[Opened; 2]> {
+    ) -> io::Result<[DrivenEndpoint; 2]> {
         let mut open = lock(&self.open);
         let [client, server] = match open.take() {
             Some(both) => both,
@@ -179,27 +186,29 @@ impl QuicListener {
         lock(&self.waiting).insert(StreamId(u64::from(number)), their_end);
         let ears = client.begin(ours)?;
         let first = number == 0;
-        let of = |ears: Ears, connection| ears.of(StreamEnd::Quic(Ended { connection, first }));
+        let of = |ears: EventReceiver, connection| {
+            ears.of(StreamEndpoint::Quic(QuicStreamHandle { connection, first }))
+        };
         Ok([of(ears, client), of(their_ears, server)])
     }
 
     fn connect(
         &self,
-        stage: &Stage,
+        stage: &TrafficContext,
         flow: &Flow,
         (local, remote): (Option<IpAddr>, SocketAddr),
         patience: Duration,
-    ) -> io::Result<[Connection; 2]> {
+    ) -> io::Result<[QuicConnection; 2]> {
         let host = host_of(stage, flow.from)?;
         let config = config_of(stage, flow, flow.from)?;
-        let client = Connection::connect(host, (local, remote), config, patience)?;
+        let client = QuicConnection::connect(host, (local, remote), config, patience)?;
         let late = |_| io::Error::from(io::ErrorKind::TimedOut);
         let server = lock(&self.accepted).recv_timeout(patience).map_err(late)?;
         Ok([client, server])
     }
 }
 
-impl Drop for QuicListener {
+impl Drop for QuicFlowListener {
     fn drop(&mut self) {
         // Ends that were never asked for hold what their flow's threads wait for.
         lock(&self.waiting).clear();
@@ -207,15 +216,19 @@ impl Drop for QuicListener {
     }
 }
 
-impl Connection {
-    /// One that was accepted, with what [`Log::keep`] has kept of it.
-    pub(crate) fn accepted(host: Arc<Host>, id: ConnectionId, log: Arc<Mutex<Log>>) -> Self {
+impl QuicConnection {
+    /// One that was accepted, with what [`QuicEventLog::attach`] has kept of it.
+    pub(crate) fn accepted(
+        host: Arc<QuicHandle>,
+        id: ConnectionId,
+        log: Arc<Mutex<QuicEventLog>>,
+    ) -> Self {
         Self { host, id, log }
     }
 
     /// Opens one, from `local` if given, and waits until it is established.
     pub(crate) fn connect(
-        host: &Arc<Host>,
+        host: &Arc<QuicHandle>,
         (local, remote): (Option<IpAddr>, SocketAddr),
         config: QuicConfig,
         patience: Duration,
@@ -223,22 +236,24 @@ impl Connection {
         let (said, heard) = mpsc::channel();
         let (id, log) = host.call(move |turn| {
             let id = turn.connect(local, remote, config)?;
-            let log = Log::keep(turn, id, move |_, happened| {
+            let log = QuicEventLog::attach(turn, id, move |_, happened| {
                 let result = match happened {
-                    Happened::Connected => Ok(()),
-                    Happened::Closed(Some(error)) => Err(io::Error::other(error.clone())),
-                    Happened::Closed(None) => Err(io::ErrorKind::ConnectionReset.into()),
-                    Happened::Opened(_) | Happened::Readable(_) | Happened::Notice(_) => return,
+                    ConnectionEvent::Connected => Ok(()),
+                    ConnectionEvent::Closed(Some(error)) => Err(io::Error::other(error.clone())),
+                    ConnectionEvent::Closed(None) => Err(io::ErrorKind::ConnectionReset.into()),
+                    ConnectionEvent::Opened(_)
+                    | ConnectionEvent::Readable(_)
+                    | ConnectionEvent::Notice(_) => return,
                 };
                 let _ = said.send(result); // the receiver may be gone
             });
             Ok::<_, io::Error>((id, log))
         })??;
-        let connected = in_steps(patience, |step| {
+        let connected = wait_interruptibly(patience, |step| {
             heard.recv_timeout(step).unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
         });
         if let Err(error) = connected {
-            host.tell(move |turn| turn.close(id));
+            host.post(move |turn| turn.close(id));
             return Err(error);
         }
         Ok(Self { host: Arc::clone(host), id, log })
@@ -256,9 +271,9 @@ impl Connection {
     }
 
     /// Gives a stream to an end.
-    pub(crate) fn attach(&self, stream: StreamId, end: FlowEnd) {
+    pub(crate) fn attach(&self, stream: StreamId, end: StreamApp) {
         let id = self.id;
-        self.host.tell(move |turn| turn.attach(id, stream, Box::new(end)));
+        self.host.post(move |turn| turn.attach(id, stream, Box::new(end)));
     }
 
     /// Its number in its host.
@@ -267,7 +282,7 @@ impl Connection {
     }
 
     /// Opens a stream for an end.
-    fn begin(&self, (end, ears): (FlowEnd, Ears)) -> io::Result<Ears> {
+    fn begin(&self, (end, ears): (StreamApp, EventReceiver)) -> io::Result<EventReceiver> {
         let id = self.id;
         let opened = self.host.call(move |turn| {
             let stream = turn.host.open_stream(id)?;
@@ -286,7 +301,7 @@ impl Connection {
     }
 
     /// What happened to its paths since this was last asked.
-    pub(crate) fn notices(&self) -> Vec<Noticed> {
+    pub(crate) fn notices(&self) -> Vec<TimedNotice> {
         std::mem::take(&mut lock(&self.log).notices)
     }
 
@@ -296,14 +311,14 @@ impl Connection {
     }
 }
 
-impl Ended {
+impl QuicStreamHandle {
     /// An end of a stream; the `first` one of a connection speaks for it.
-    pub(crate) fn new(connection: Connection, first: bool) -> Self {
+    pub(crate) fn new(connection: QuicConnection, first: bool) -> Self {
         Self { connection, first }
     }
 
     /// What the kernel's sockets are asked for in [`sample::connection`].
-    pub(crate) fn sample(&self) -> io::Result<sample::Connection> {
+    pub(crate) fn sample(&self) -> io::Result<sample::ConnectionSample> {
         let status = if self.first { self.connection.status() } else { None };
         let status = status.ok_or(io::ErrorKind::NotConnected)?;
         let control = congestion::names().map(|(name, _)| name);
@@ -312,10 +327,10 @@ impl Ended {
             status.paths.iter().map(|path| sample_of(path, control)).collect();
         if status.multipath || paths.len() > 1 {
             let info = MptcpInfo { fallback: !status.multipath, ..MptcpInfo::default() };
-            return Ok(sample::Connection::Multipath(info, paths));
+            return Ok(sample::ConnectionSample::Multipath(info, paths));
         }
         let only = paths.pop().ok_or(io::ErrorKind::NotConnected)?;
-        Ok(sample::Connection::Single(only, None))
+        Ok(sample::ConnectionSample::Single(only, None))
     }
 
     /// Whether it speaks for its connection.
@@ -340,9 +355,9 @@ fn sample_of(path: &PathStatus, congestion_control: Option<&'static str>) -> Sub
         congestion_control,
         info: TcpInfo {
             state: match path.state {
-                PathState::Validating => TcpInfo::VALIDATING,
+                PathState::Validating => TcpInfo::QUIC_VALIDATING,
                 PathState::Established => TcpInfo::ESTABLISHED,
-                PathState::Abandoned { .. } => TcpInfo::ABANDONED,
+                PathState::Abandoned { .. } => TcpInfo::QUIC_ABANDONED,
             },
             rto_us: micros(path.pto),
             mss_bytes: u32::from(path.mtu_bytes),

@@ -15,35 +15,35 @@ use towpath_measure::traffic::{
 };
 use towpath_net::Instant;
 
-use super::wire::Wire;
-use super::{Outcome, Stream, kernel, sends};
-use crate::pace::Pace;
-use crate::purse::Way;
+use super::wire::SocketStream;
+use super::{FlowOutcome, SampledStream, kernel, sends};
+use crate::pace::RunClock;
+use crate::purse::TrafficDirection;
 use crate::sys;
 
 /// The longest sleep of a thread that must notice an interrupt.
-const NAP: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Reads and writes of a stream before the others have their turn and the clock is looked at: a peer
 /// that always has more would be all that is heard.
-const TURN: usize = 16;
+const MAX_IO_PER_TURN: usize = 16;
 
 /// A talk, shared by the streams of one end.
-pub(crate) type SharedTalk = Arc<Mutex<MessageSession>>;
+pub(crate) type SharedSession = Arc<Mutex<MessageSession>>;
 
-pub(crate) fn lock(talk: &SharedTalk) -> MutexGuard<'_, MessageSession> {
+pub(crate) fn lock(talk: &SharedSession) -> MutexGuard<'_, MessageSession> {
     talk.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Both ends of a flow that exchanges messages: the client's and the server's.
 #[derive(Debug)]
-pub(super) struct Talks {
-    ends: [SharedTalk; 2],
+pub(super) struct MessageSessions {
+    ends: [SharedSession; 2],
     /// Their streams over sockets of the kernel.
-    lines: [Vec<Line>; 2],
+    lines: [Vec<KernelStream>; 2],
 }
 
-impl Talks {
+impl MessageSessions {
     /// `None` for a flow that exchanges no messages.
     pub(super) fn new(flow: &Flow) -> Option<Self> {
         let start = Instant::ZERO + flow.start;
@@ -54,29 +54,34 @@ impl Talks {
     }
 
     /// An end's talk.
-    pub(super) fn end(&self, is_client: bool) -> SharedTalk {
+    pub(super) fn end(&self, is_client: bool) -> SharedSession {
         let [client, server] = &self.ends;
         Arc::clone(if is_client { client } else { server })
     }
 
     /// Adds a stream over a socket of the kernel.
-    pub(super) fn keep(&mut self, stream: &Stream, socket: &Arc<Socket>, is_client: bool) {
+    pub(super) fn add_stream(
+        &mut self,
+        stream: &SampledStream,
+        socket: &Arc<Socket>,
+        is_client: bool,
+    ) {
         let [client, server] = &mut self.lines;
         let incoming = stream.received.iter().find(|(way, _)| !sends(*way, is_client));
-        let line = incoming.map(|(_, received)| Line {
+        let line = incoming.map(|(_, received)| KernelStream {
             number: stream.number,
-            wire: Wire::Plain(Arc::clone(socket)),
+            wire: SocketStream::Plain(Arc::clone(socket)),
             received: Arc::clone(received),
         });
         (if is_client { client } else { server }).extend(line);
     }
 
     /// What the ends over the kernel's sockets have to do, each in a thread of its own.
-    pub(super) fn parts(&mut self) -> Vec<Part> {
+    pub(super) fn parts(&mut self) -> Vec<KernelMessageEnd> {
         let incoming = [DataDirection::Down, DataDirection::Up];
         let ends = self.ends.iter().zip(&mut self.lines).zip(incoming);
-        let parts = ends.map(|((talk, lines), incoming)| Part {
-            talk: Arc::clone(talk),
+        let parts = ends.map(|((talk, lines), incoming)| KernelMessageEnd {
+            session: Arc::clone(talk),
             lines: std::mem::take(lines),
             incoming,
         });
@@ -84,7 +89,7 @@ impl Talks {
     }
 
     /// What became of the requests.
-    pub(super) fn conclude(&self, flow: u32, outcome: &mut Outcome) {
+    pub(super) fn finish(&self, flow: u32, outcome: &mut FlowOutcome) {
         let [client, server] = self.ends.each_ref().map(lock);
         outcome.messages = messages(flow, &client, &server);
         if let (Some(broken), None) = (client.broken().or(server.broken()), &outcome.failure) {
@@ -95,23 +100,23 @@ impl Talks {
 
 /// One end over sockets of the kernel.
 #[derive(Debug)]
-pub(crate) struct Part {
-    pub(crate) talk: SharedTalk,
-    pub(crate) lines: Vec<Line>,
+pub(crate) struct KernelMessageEnd {
+    pub(crate) session: SharedSession,
+    pub(crate) lines: Vec<KernelStream>,
     pub(crate) incoming: DataDirection,
 }
 
 /// One stream of an end.
 #[derive(Debug)]
-pub(crate) struct Line {
+pub(crate) struct KernelStream {
     pub(crate) number: u32,
-    pub(crate) wire: Wire,
+    pub(crate) wire: SocketStream,
     pub(crate) received: Arc<AtomicU64>,
 }
 
 /// How far a stream is.
 #[derive(Debug)]
-struct Progress {
+struct StreamProgress {
     meter: TransferReceiver,
     /// The other end has said everything, or is gone.
     ended: bool,
@@ -123,7 +128,7 @@ struct Progress {
     unwritten: Option<Instant>,
 }
 
-impl Part {
+impl KernelMessageEnd {
     /// Whether it is the end that opened the connections.
     pub(crate) fn is_client(&self) -> bool {
         self.incoming == DataDirection::Down
@@ -133,11 +138,11 @@ impl Part {
     /// on each.
     pub(crate) fn run(
         self,
-        pace: &Pace,
+        pace: &RunClock,
         flow: &Flow,
         deadline: Instant,
     ) -> Vec<(DataDirection, DeliveryLog)> {
-        let Self { talk, lines, incoming } = self;
+        let Self { session: talk, lines, incoming } = self;
         sys::minimal_timer_slack();
         let start = Instant::ZERO + flow.start;
         let mut all = Vec::new();
@@ -146,10 +151,10 @@ impl Part {
             let meter = TransferReceiver::new(start);
             let (ended, closed, full) = (false, false, false);
             let (unread, unwritten) = (None, None);
-            let progress = Progress { meter, ended, closed, full, unread, unwritten };
+            let progress = StreamProgress { meter, ended, closed, full, unread, unwritten };
             all.push((line, progress));
         }
-        let mut buffer = vec![0; kernel::BLOCK];
+        let mut buffer = vec![0; kernel::BLOCK_BYTES];
         while !pace.is_over(deadline) && all.iter().any(|(_, p)| !p.ended || !p.closed) {
             if let Some(end) = pace.end() {
                 lock(&talk).end_at(end);
@@ -170,13 +175,19 @@ impl Part {
     }
 }
 
-fn read(pace: &Pace, talk: &SharedTalk, line: &Line, progress: &mut Progress, buffer: &mut [u8]) {
+fn read(
+    pace: &RunClock,
+    talk: &SharedSession,
+    line: &KernelStream,
+    progress: &mut StreamProgress,
+    buffer: &mut [u8],
+) {
     progress.unread = None;
-    for _ in 0..TURN {
+    for _ in 0..MAX_IO_PER_TURN {
         if progress.ended {
             return;
         }
-        let granted = match pace.take(Way::In, buffer.len()) {
+        let granted = match pace.reserve(TrafficDirection::Inbound, buffer.len()) {
             Ok(granted) => granted,
             Err(due) => {
                 progress.unread = Some(due);
@@ -184,12 +195,12 @@ fn read(pace: &Pace, talk: &SharedTalk, line: &Line, progress: &mut Progress, bu
             }
         };
         let read = line.wire.read(buffer.get_mut(..granted).unwrap_or_default());
-        pace.settle(Way::In, granted, *read.as_ref().unwrap_or(&0));
+        pace.settle(TrafficDirection::Inbound, granted, *read.as_ref().unwrap_or(&0));
         match read {
             Ok(length) if length > 0 => {
                 let now = pace.now();
                 if progress.meter.on_bytes(now, length as u64) {
-                    pace.note(kernel::SLOT_BYTES);
+                    pace.add_memory(kernel::SLOT_BYTES);
                 }
                 line.received.fetch_add(length as u64, Ordering::Relaxed);
                 lock(talk).on_bytes(now, line.number, buffer.get(..length).unwrap_or_default());
@@ -206,18 +217,23 @@ fn read(pace: &Pace, talk: &SharedTalk, line: &Line, progress: &mut Progress, bu
     progress.unread = Some(Instant::ZERO);
 }
 
-fn write(pace: &Pace, talk: &SharedTalk, line: &Line, progress: &mut Progress) {
+fn write(
+    pace: &RunClock,
+    talk: &SharedSession,
+    line: &KernelStream,
+    progress: &mut StreamProgress,
+) {
     // Of what was taken, some may still wait to be encrypted and sent.
     progress.full = !line.wire.is_flushed().unwrap_or(true);
     progress.unwritten = None;
-    for _ in 0..TURN {
+    for _ in 0..MAX_IO_PER_TURN {
         if progress.closed {
             return;
         }
         let output = lock(talk).poll_output(pace.now(), line.number);
         match output {
             StreamAction::Write(data) => {
-                let granted = match pace.take(Way::Out, data.len()) {
+                let granted = match pace.reserve(TrafficDirection::Outbound, data.len()) {
                     Ok(granted) => granted,
                     Err(due) => {
                         progress.unwritten = Some(due);
@@ -225,7 +241,7 @@ fn write(pace: &Pace, talk: &SharedTalk, line: &Line, progress: &mut Progress) {
                     }
                 };
                 let sent = line.wire.send(data.get(..granted).unwrap_or(&data));
-                pace.settle(Way::Out, granted, *sent.as_ref().unwrap_or(&0));
+                pace.settle(TrafficDirection::Outbound, granted, *sent.as_ref().unwrap_or(&0));
                 match sent {
                     Ok(taken) => lock(talk).on_written(pace.now(), line.number, taken),
                     Err(error) if is_waiting(&error) => {
@@ -241,16 +257,16 @@ fn write(pace: &Pace, talk: &SharedTalk, line: &Line, progress: &mut Progress) {
     }
 }
 
-fn close(pace: &Pace, line: &Line, progress: &mut Progress) {
+fn close(pace: &RunClock, line: &KernelStream, progress: &mut StreamProgress) {
     progress.closed = true;
     line.wire.close(pace.clock());
 }
 
 /// Waits until a stream has data or room, or something is due.
 fn wait(
-    pace: &Pace,
-    talk: &SharedTalk,
-    all: &[(&Line, Progress)],
+    pace: &RunClock,
+    talk: &SharedSession,
+    all: &[(&KernelStream, StreamProgress)],
     deadline: Instant,
 ) -> io::Result<()> {
     let mut fds = Vec::new();
@@ -274,7 +290,7 @@ fn wait(
             });
         }
     }
-    sys::poll(&mut fds, Some(next.saturating_since(pace.now()).min(NAP)))?;
+    sys::poll(&mut fds, Some(next.saturating_since(pace.now()).min(POLL_INTERVAL)))?;
     Ok(())
 }
 

@@ -14,32 +14,36 @@ use towpath_measure::traffic::directions;
 use towpath_measure::traffic::udp::{UdpReceiver, UdpSender, merge_reports};
 use towpath_net::Instant;
 
-use super::{Datagrams, Delivered, FIRST_PORT, Outcome, Stage};
+use super::{DirectionDelivery, FIRST_PORT, FlowOutcome, TrafficContext, UdpFlowResult};
 use crate::ping;
-use crate::steady::{self, Beside, Incoming, Outgoing};
+use crate::steady::{self, ControlHandler, UdpReceiveTask, UdpSendTask};
 
 /// Both ends of a flow: the first host's socket and the second's.
-struct Ends<'a> {
-    stage: &'a Stage,
+struct UdpSocketPair<'a> {
+    stage: &'a TrafficContext,
     flow: &'a Flow,
     port: u16,
     sockets: [Socket; 2],
 }
 
 /// What a receiver knows of its sender, in the same process.
-struct Known<'a> {
+struct SenderProgress<'a> {
     sent: &'a AtomicU64,
     done: &'a AtomicBool,
 }
 
-impl Beside for Known<'_> {
+impl ControlHandler for SenderProgress<'_> {
     fn is_over(&self, received: u64) -> bool {
         self.done.load(Ordering::Acquire) && received >= self.sent.load(Ordering::Acquire)
     }
 }
 
 /// Runs a flow, both ends.
-pub(crate) fn run(stage: &Stage, (index, flow): (usize, &Flow), plan: &Udp) -> Outcome {
+pub(crate) fn run(
+    stage: &TrafficContext,
+    (index, flow): (usize, &Flow),
+    plan: &Udp,
+) -> FlowOutcome {
     let port = FIRST_PORT + index as u16;
     let failed = |error: io::Error| {
         let hosts = [flow.from, flow.to].map(|host| stage.network.hosts.get(host));
@@ -48,17 +52,21 @@ pub(crate) fn run(stage: &Stage, (index, flow): (usize, &Flow), plan: &Udp) -> O
             || error.to_string(),
             |host| format!("`{}` has a stack of its own, and no UDP sockets", host.name),
         );
-        Outcome { failure: Some(failure), ..Outcome::default() }
+        FlowOutcome { failure: Some(failure), ..FlowOutcome::default() }
     };
-    let sockets = match (open(stage, flow, flow.from, port), open(stage, flow, flow.to, port)) {
+    let sockets = match (
+        open_socket(stage, flow, flow.from, port),
+        open_socket(stage, flow, flow.to, port),
+    ) {
         (Ok(from), Ok(to)) => [from, to],
         (Err(error), _) | (_, Err(error)) => return failed(error),
     };
-    let ends = Ends { stage, flow, port, sockets };
-    let mut outcome = Outcome::default();
+    let ends = UdpSocketPair { stage, flow, port, sockets };
+    let mut outcome = FlowOutcome::default();
     let each = thread::scope(|scope| {
         let ends = &ends;
-        let run = |direction| scope.spawn(move || ends.way(index as u32, plan, direction));
+        let run =
+            |direction| scope.spawn(move || ends.run_direction(index as u32, plan, direction));
         let all: Vec<_> = directions(&flow.pattern).iter().map(|way| run(*way)).collect();
         all.into_iter().filter_map(|way| way.join().ok()).collect::<Vec<_>>()
     });
@@ -66,18 +74,18 @@ pub(crate) fn run(stage: &Stage, (index, flow): (usize, &Flow), plan: &Udp) -> O
         let direction = datagrams.as_ref().map(|one| one.direction);
         outcome
             .delivered
-            .extend(direction.map(|direction| Delivered { direction, logs: vec![log] }));
+            .extend(direction.map(|direction| DirectionDelivery { direction, logs: vec![log] }));
         outcome.datagrams.extend(datagrams);
     }
     let names = [flow.from, flow.to]
         .map(|host| stage.network.hosts.get(host).map_or("?", |host| host.name.as_str()));
     let dropped = names.iter().zip(&ends.sockets);
-    outcome.warning =
-        { dropped }.find_map(|(name, socket)| steady::drop_warning(name, steady::dropped(socket)));
+    outcome.warning = { dropped }
+        .find_map(|(name, socket)| steady::drop_warning(name, steady::socket_drops(socket)));
     outcome
 }
 
-fn open(stage: &Stage, flow: &Flow, host: usize, port: u16) -> io::Result<Socket> {
+fn open_socket(stage: &TrafficContext, flow: &Flow, host: usize, port: u16) -> io::Result<Socket> {
     let network = &stage.network;
     let space = network.hosts.get(host).ok_or(io::ErrorKind::NotFound)?;
     let path = network.scenario.paths.get(flow.via).ok_or(io::ErrorKind::NotFound)?;
@@ -90,18 +98,18 @@ fn open(stage: &Stage, flow: &Flow, host: usize, port: u16) -> io::Result<Socket
         return Err(io::ErrorKind::Unsupported.into());
     }
     let socket = Socket::from(space.namespace.run(bound)??);
-    steady::prepare(&socket)?;
+    steady::configure_socket(&socket)?;
     Ok(socket)
 }
 
-impl Ends<'_> {
+impl UdpSocketPair<'_> {
     /// One direction, both ends.
-    fn way(
+    fn run_direction(
         &self,
         flow: u32,
         plan: &Udp,
         direction: DataDirection,
-    ) -> (Option<Datagrams>, DeliveryLog) {
+    ) -> (Option<UdpFlowResult>, DeliveryLog) {
         let pace = &self.stage.pace;
         let scenario = &self.stage.network.scenario;
         let (start, sample) = (Instant::ZERO + self.flow.start, scenario.run.sample);
@@ -111,13 +119,17 @@ impl Ends<'_> {
         let (own, other) = if down { (second, first) } else { (first, second) };
         let receiver_host = if down { self.flow.from } else { self.flow.to };
         let bytes = Arc::new(AtomicU64::new(0));
-        let mut all = self.stage.steady.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.stage.udp_bytes.lock().unwrap_or_else(PoisonError::into_inner);
         all.push((flow, direction, Arc::clone(&bytes)));
         drop(all);
         let (token, length) = (TestToken::NONE, plan.bytes as usize);
-        let outgoing =
-            Outgoing { sender: UdpSender::new(*plan, start, sample), token, flow, length };
-        let incoming = Incoming {
+        let outgoing = UdpSendTask {
+            sender: UdpSender::new(*plan, start, sample),
+            token,
+            flow,
+            datagram_bytes: length,
+        };
+        let incoming = UdpReceiveTask {
             receiver: UdpReceiver::new(plan, start, sample),
             log: DeliveryLog::new(start),
             bytes: &bytes,
@@ -128,7 +140,7 @@ impl Ends<'_> {
         pace.sleep_until(start);
         let (sender, (counted, log)) = thread::scope(|scope| {
             let sending = scope.spawn(|| {
-                let sender = outgoing.send(pace, start + plan.duration, &mut |datagram| {
+                let sender = outgoing.run(pace, start + plan.duration, &mut |datagram| {
                     let target = self.target(receiver_host)?;
                     own.send_to(datagram, &target)?;
                     Ok(())
@@ -137,8 +149,8 @@ impl Ends<'_> {
                 done.store(true, Ordering::Release);
                 sender
             });
-            let mut known = Known { sent: &sent, done: &done };
-            let heard = incoming.receive(pace, other, deadline, &mut known);
+            let mut known = SenderProgress { sent: &sent, done: &done };
+            let heard = incoming.run(pace, other, deadline, &mut known);
             (sending.join().ok(), heard)
         });
         let path = scenario.paths.get(self.flow.via).map_or("?", |path| path.name.as_str());
@@ -146,7 +158,7 @@ impl Ends<'_> {
         let received = counted.finish(true);
         let ends = (sent.as_ref(), Some(&received));
         let joined = merge_reports(plan, (flow, start, sample), (direction, path), ends);
-        (joined.map(|(figures, rows)| Datagrams { direction, figures, rows }), log)
+        (joined.map(|(figures, rows)| UdpFlowResult { direction, stats: figures, rows }), log)
     }
 
     /// Where the receiver is now: an address may be replaced.

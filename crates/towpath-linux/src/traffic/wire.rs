@@ -11,27 +11,27 @@ use towpath_net::Instant;
 use towpath_quic::Fingerprint;
 use towpath_quic::tls::{TlsError, TlsSession};
 
-use super::PATIENCE;
-use super::kernel::is_impatient;
+use super::IO_POLL_INTERVAL;
+use super::kernel::is_timeout;
 use crate::clock::Clock;
 use crate::interrupt;
 
 /// Encrypted bytes that are read at once.
-const ROOM: usize = 64 * 1024;
+const READ_BYTES: usize = 64 * 1024;
 /// Plain bytes that are encrypted at once.
-const PIECE: usize = 128 * 1024;
+const WRITE_BYTES: usize = 128 * 1024;
 /// How long the last encrypted bytes may take to leave.
-const FAREWELL: Duration = Duration::from_secs(2);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// One end of a stream over a socket of the kernel.
 #[derive(Debug, Clone)]
-pub(crate) enum Wire {
+pub(crate) enum SocketStream {
     Plain(Arc<Socket>),
-    Tls(Arc<Tls>),
+    Tls(Arc<TlsSocket>),
 }
 
 /// A socket with TLS.
-pub(crate) struct Tls {
+pub(crate) struct TlsSocket {
     socket: Arc<Socket>,
     session: Mutex<TlsSession>,
     /// Encrypted, and not yet taken by the socket; whoever sends holds it, so that records leave in
@@ -41,23 +41,23 @@ pub(crate) struct Tls {
     incoming: Mutex<Vec<u8>>,
 }
 
-impl fmt::Debug for Tls {
+impl fmt::Debug for TlsSocket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tls").field("socket", &self.socket).finish_non_exhaustive()
     }
 }
 
-impl Wire {
+impl SocketStream {
     /// Lets `session` introduce both ends to each other; what the peer has shown.
-    pub(crate) fn secure(
+    pub(crate) fn handshake(
         socket: Socket,
         mut session: TlsSession,
         (clock, deadline): (Clock, Instant),
     ) -> io::Result<(Self, Option<Fingerprint>)> {
         socket.set_nonblocking(false)?;
-        socket.set_read_timeout(Some(PATIENCE))?;
-        socket.set_write_timeout(Some(PATIENCE))?;
-        let (mut outgoing, mut room) = (Vec::new(), vec![0; ROOM]);
+        socket.set_read_timeout(Some(IO_POLL_INTERVAL))?;
+        socket.set_write_timeout(Some(IO_POLL_INTERVAL))?;
+        let (mut outgoing, mut room) = (Vec::new(), vec![0; READ_BYTES]);
         loop {
             session.take_outgoing(&mut outgoing);
             while !drained(&socket, &mut outgoing)? {
@@ -74,14 +74,14 @@ impl Wire {
                     // The peer hears why.
                     session.take_outgoing(&mut outgoing);
                     let _ = fed.is_err() && drained(&socket, &mut outgoing)?; // flushes the alert
-                    fed.map_err(wrong)?;
+                    fed.map_err(invalid_data)?;
                 }
-                Err(error) if is_impatient(&error) => {}
+                Err(error) if is_timeout(&error) => {}
                 Err(error) => return Err(error),
             }
         }
         let peer = session.peer();
-        let tls = Tls {
+        let tls = TlsSocket {
             socket: Arc::new(socket),
             session: Mutex::new(session),
             outgoing: Mutex::new(outgoing),
@@ -122,7 +122,7 @@ impl Wire {
     }
 
     /// How much has come, whatever it is; 0 at the end. `flags` are those of recv(2).
-    pub(crate) fn count(
+    pub(crate) fn discard(
         &self,
         buffer: &mut [MaybeUninit<u8>],
         flags: libc::c_int,
@@ -150,13 +150,13 @@ impl Wire {
     }
 }
 
-impl Tls {
+impl TlsSocket {
     fn send(&self, data: &[u8]) -> io::Result<usize> {
         let mut outgoing = lock(&self.outgoing);
         if !drained(&self.socket, &mut outgoing)? {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        let piece = data.get(..data.len().min(PIECE)).unwrap_or(data);
+        let piece = data.get(..data.len().min(WRITE_BYTES)).unwrap_or(data);
         let taken = {
             let mut session = lock(&self.session);
             let taken = session.write(piece);
@@ -172,7 +172,7 @@ impl Tls {
     /// keep us from the clock.
     fn receive(&self, mut buffer: Option<&mut [u8]>) -> io::Result<usize> {
         let mut room = lock(&self.incoming);
-        let read = lock(&self.session).read(buffer.as_deref_mut()).map_err(wrong)?;
+        let read = lock(&self.session).read(buffer.as_deref_mut()).map_err(invalid_data)?;
         if let Some(length) = read {
             return Ok(length);
         }
@@ -183,12 +183,12 @@ impl Tls {
         }
         let bytes = room.get(..length).unwrap_or_default();
         let mut session = lock(&self.session);
-        session.feed(bytes).map_err(wrong)?;
-        session.read(buffer).map_err(wrong)?.ok_or_else(|| io::ErrorKind::WouldBlock.into())
+        session.feed(bytes).map_err(invalid_data)?;
+        session.read(buffer).map_err(invalid_data)?.ok_or_else(|| io::ErrorKind::WouldBlock.into())
     }
 
     fn close(&self, clock: Clock) -> io::Result<()> {
-        let deadline = clock.now() + FAREWELL;
+        let deadline = clock.now() + FLUSH_TIMEOUT;
         let mut outgoing = lock(&self.outgoing);
         {
             let mut session = lock(&self.session);
@@ -197,7 +197,7 @@ impl Tls {
         }
         let was_nonblocking = self.socket.nonblocking()?;
         self.socket.set_nonblocking(false)?;
-        self.socket.set_write_timeout(Some(PATIENCE))?;
+        self.socket.set_write_timeout(Some(IO_POLL_INTERVAL))?;
         let sent = loop {
             let sent = drained(&self.socket, &mut outgoing);
             if !matches!(sent, Ok(false)) || in_time(clock, deadline).is_err() {
@@ -214,13 +214,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 fn in_time(clock: Clock, deadline: Instant) -> io::Result<()> {
-    if interrupt::seen() {
+    if interrupt::is_interrupted() {
         return Err(interrupt::error());
     }
     if clock.now() < deadline { Ok(()) } else { Err(io::ErrorKind::TimedOut.into()) }
 }
 
-fn wrong(error: TlsError) -> io::Error {
+fn invalid_data(error: TlsError) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
 }
 
@@ -234,7 +234,7 @@ fn drained(socket: &Socket, outgoing: &mut Vec<u8>) -> io::Result<bool> {
         match socket.send(rest) {
             Ok(length) => sent += length,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) if is_impatient(&error) => break Ok(false),
+            Err(error) if is_timeout(&error) => break Ok(false),
             Err(error) => break Err(error),
         }
     };

@@ -5,24 +5,24 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::listener;
-use super::network::ZooNetwork;
-use super::situation::{Plan, Socket};
+use super::network::FailureNetwork;
+use super::situation::{AppSocket, FailurePlan};
 use crate::clock::Clock;
-use crate::hop::Rule;
-use crate::netlink::{Counters, DiagSocket, SocketDiag, States};
+use crate::hop::RouterRule;
+use crate::netlink::{DiagSocket, MibCounters, SocketDiag, StateFilter};
 use crate::network::NetworkError;
 use crate::sample::{TcpInfo, u32_at};
 
 /// What has not happened by then does not happen; the situation is then another one.
-const PATIENCE: Duration = Duration::from_secs(8);
-const PERIOD: Duration = Duration::from_millis(20);
+const SETUP_TIMEOUT: Duration = Duration::from_secs(8);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// A subflow is dead when nothing has been heard for so long, and it was sent to again.
-const SILENT_MS: u32 = 1_700;
+const SILENT_AFTER_MS: u32 = 1_700;
 
 /// Starts them, and waits until all has happened to them that shall.
 pub(super) fn start(
-    plan: &Plan,
-    network: &ZooNetwork,
+    plan: &FailurePlan,
+    network: &FailureNetwork,
     target: SocketAddr,
 ) -> Result<(), NetworkError> {
     set(plan, network, &plan.first_boxes);
@@ -30,7 +30,7 @@ pub(super) fn start(
         listener::application(&network.client.namespace, target, *kind)
             .map_err(NetworkError::system("connect an application"))?;
     }
-    let wait = |what: fn(&Seen) -> bool| {
+    let wait = |what: fn(&AppSubflows) -> bool| {
         wait(network, target, what).map_err(NetworkError::system("watch an application"))
     };
     if !plan.first_boxes.is_empty() {
@@ -42,19 +42,19 @@ pub(super) fn start(
         set(plan, network, &plan.passing_boxes);
         wait(|seen| seen.subflows < 2)?;
         clear(plan, network, &plan.passing_boxes);
-    } else if plan.first_boxes.is_empty() && plan.applications.contains(&Socket::Bursts) {
+    } else if plan.first_boxes.is_empty() && plan.applications.contains(&AppSocket::Bursts) {
         wait(|seen| seen.silent)?;
     }
     Ok(())
 }
 
-fn set(plan: &Plan, network: &ZooNetwork, boxes: &[(usize, &'static [Rule])]) {
+fn set(plan: &FailurePlan, network: &FailureNetwork, boxes: &[(usize, &'static [RouterRule])]) {
     for (path, rules) in boxes {
         network.set_rules(*path, &[&plan.rules(*path), *rules].concat());
     }
 }
 
-fn clear(plan: &Plan, network: &ZooNetwork, boxes: &[(usize, &'static [Rule])]) {
+fn clear(plan: &FailurePlan, network: &FailureNetwork, boxes: &[(usize, &'static [RouterRule])]) {
     for (path, _) in boxes {
         network.set_rules(*path, &plan.rules(*path));
     }
@@ -62,7 +62,7 @@ fn clear(plan: &Plan, network: &ZooNetwork, boxes: &[(usize, &'static [Rule])]) 
 
 /// What has become of the applications' subflows.
 #[derive(Debug)]
-struct Seen {
+struct AppSubflows {
     subflows: usize,
     /// A further one was begun.
     tried: bool,
@@ -70,18 +70,22 @@ struct Seen {
     silent: bool,
 }
 
-fn wait(network: &ZooNetwork, target: SocketAddr, what: fn(&Seen) -> bool) -> io::Result<()> {
+fn wait(
+    network: &FailureNetwork,
+    target: SocketAddr,
+    what: fn(&AppSubflows) -> bool,
+) -> io::Result<()> {
     network.client.namespace.run(|| {
         let clock = Clock::start();
-        let deadline = clock.now() + PATIENCE;
+        let deadline = clock.now() + SETUP_TIMEOUT;
         let mut diag = SocketDiag::open().map_err(io::Error::other)?;
         while clock.now() < deadline {
-            let listed = diag.tcp(States::CONNECTED).map_err(io::Error::other)?;
+            let listed = diag.tcp(StateFilter::CONNECTED).map_err(io::Error::other)?;
             let its =
                 |one: &&DiagSocket| one.subflow.is_some() && one.remote.port() == target.port();
             let its: Vec<_> = listed.iter().filter(its).collect();
-            let joined = Counters::read().unwrap_or_default().get("MPTcpExt.MPJoinSynTx");
-            let seen = Seen {
+            let joined = MibCounters::read().unwrap_or_default().get("MPTcpExt.MPJoinSynTx");
+            let seen = AppSubflows {
                 subflows: its.len(),
                 tried: joined.unwrap_or(0) > 0,
                 silent: its.iter().any(|one| is_silent(one)),
@@ -89,7 +93,7 @@ fn wait(network: &ZooNetwork, target: SocketAddr, what: fn(&Seen) -> bool) -> io
             if what(&seen) {
                 break;
             }
-            std::thread::sleep(PERIOD);
+            std::thread::sleep(POLL_INTERVAL);
         }
         Ok(())
     })?
@@ -98,5 +102,5 @@ fn wait(network: &ZooNetwork, target: SocketAddr, what: fn(&Seen) -> bool) -> io
 fn is_silent(one: &DiagSocket) -> bool {
     let info = TcpInfo::parse(&one.info);
     let heard_ms = u32_at(&one.info, 52).min(u32_at(&one.info, 56)); // last data, last acknowledgement
-    info.backoff > 1 && heard_ms > SILENT_MS
+    info.backoff > 1 && heard_ms > SILENT_AFTER_MS
 }

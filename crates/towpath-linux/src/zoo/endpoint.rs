@@ -2,11 +2,11 @@
 
 use std::net::IpAddr;
 
-use crate::netlink::{Endpoint, EndpointFlags, Route};
+use crate::netlink::{Endpoint, EndpointFlags, RouteSocket};
 
 /// Reads an endpoint as `ip mptcp endpoint add` takes it; `None` if it cannot be read or its
 /// interface is not there.
-pub(crate) fn parse(text: &str, route: &mut Route) -> Option<Endpoint> {
+pub(crate) fn parse(text: &str, route: &mut RouteSocket) -> Option<Endpoint> {
     let mut words = text.split_whitespace();
     let address: IpAddr = words.next()?.parse().ok()?;
     let flags = EndpointFlags::default();

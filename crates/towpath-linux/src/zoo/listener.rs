@@ -8,26 +8,26 @@ use std::time::Duration;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use super::servers;
-use super::situation::{self, Listener};
+use super::situation::{self, ServerBehaviour};
 use crate::live::socket::is_multipath;
 use crate::namespace::Namespace;
 
 /// Connections that wait to be taken.
 const BACKLOG: i32 = 64;
 /// Bytes taken at once.
-const CHUNK: usize = 64 * 1024;
+const READ_BYTES: usize = 64 * 1024;
 
 /// Listens in `namespace` until the process ends; what comes later than the return is served.
-pub(crate) fn serve(namespace: &Namespace, port: u16, kind: Listener) -> io::Result<()> {
+pub(crate) fn serve(namespace: &Namespace, port: u16, kind: ServerBehaviour) -> io::Result<()> {
     let protocol = match kind {
-        Listener::Nothing => return Ok(()),
-        Listener::Plain => Protocol::TCP,
-        Listener::Multipath
-        | Listener::Once
-        | Listener::Web
-        | Listener::Tls
-        | Listener::Ssh
-        | Listener::HangsUp => Protocol::MPTCP,
+        ServerBehaviour::Nothing => return Ok(()),
+        ServerBehaviour::Plain => Protocol::TCP,
+        ServerBehaviour::Multipath
+        | ServerBehaviour::Once
+        | ServerBehaviour::Web
+        | ServerBehaviour::Tls
+        | ServerBehaviour::Ssh
+        | ServerBehaviour::ClosesOnData => Protocol::MPTCP,
     };
     let socket = namespace.run(|| {
         // As programs do that have learnt of Multipath TCP: plain TCP where there is none.
@@ -41,13 +41,19 @@ pub(crate) fn serve(namespace: &Namespace, port: u16, kind: Listener) -> io::Res
     })??;
     thread::Builder::new().name("listener".into()).spawn(move || {
         while let Ok((connection, _)) = socket.accept() {
-            let last = kind == Listener::Once && is_multipath(&connection);
+            let last = kind == ServerBehaviour::Once && is_multipath(&connection);
             // Out of threads: the connection is closed, and the next may fare better.
             let _ = thread::Builder::new().name("server".into()).spawn(move || match kind {
-                Listener::Web | Listener::Tls | Listener::Ssh | Listener::HangsUp => {
+                ServerBehaviour::Web
+                | ServerBehaviour::Tls
+                | ServerBehaviour::Ssh
+                | ServerBehaviour::ClosesOnData => {
                     let _ = servers::serve(kind, &connection); // the client may be gone
                 }
-                Listener::Multipath | Listener::Plain | Listener::Once | Listener::Nothing => {
+                ServerBehaviour::Multipath
+                | ServerBehaviour::Plain
+                | ServerBehaviour::Once
+                | ServerBehaviour::Nothing => {
                     echo(&connection);
                 }
             });
@@ -61,7 +67,7 @@ pub(crate) fn serve(namespace: &Namespace, port: u16, kind: Listener) -> io::Res
 
 /// Sends back what comes; what the client does not read in time is left out.
 fn echo(mut connection: &Socket) {
-    let mut chunk = vec![0; CHUNK];
+    let mut chunk = vec![0; READ_BYTES];
     loop {
         let Ok(read @ 1..) = connection.read(&mut chunk) else { return };
         let data = chunk.get(..read).unwrap_or(&[]);
@@ -76,22 +82,24 @@ fn echo(mut connection: &Socket) {
 }
 
 /// What an application says, and how often.
-const WORDS: &[u8] = b"still there";
-const PERIOD: Duration = Duration::from_millis(50);
+const KEEPALIVE_PAYLOAD: &[u8] = b"still there";
+const SEND_INTERVAL: Duration = Duration::from_millis(50);
 /// More than the first window of a subflow, so that all of them are used; and a long pause.
 const BURST_BYTES: usize = 60_000;
-const PAUSE: Duration = Duration::from_millis(1_200);
+const BURST_PAUSE: Duration = Duration::from_millis(1_200);
 
 /// A connection that an application of the client's holds, and on which it sends now and then.
 pub(crate) fn application(
     namespace: &Namespace,
     target: SocketAddr,
-    kind: situation::Socket,
+    kind: situation::AppSocket,
 ) -> io::Result<()> {
     let (protocol, words, period) = match kind {
-        situation::Socket::Plain => (Protocol::TCP, WORDS.to_vec(), PERIOD),
-        situation::Socket::Multipath => (Protocol::MPTCP, WORDS.to_vec(), PERIOD),
-        situation::Socket::Bursts => (Protocol::MPTCP, vec![b'.'; BURST_BYTES], PAUSE),
+        situation::AppSocket::Plain => (Protocol::TCP, KEEPALIVE_PAYLOAD.to_vec(), SEND_INTERVAL),
+        situation::AppSocket::Multipath => {
+            (Protocol::MPTCP, KEEPALIVE_PAYLOAD.to_vec(), SEND_INTERVAL)
+        }
+        situation::AppSocket::Bursts => (Protocol::MPTCP, vec![b'.'; BURST_BYTES], BURST_PAUSE),
     };
     let socket = namespace.run(|| {
         let domain = Domain::for_address(target);
@@ -102,7 +110,7 @@ pub(crate) fn application(
     thread::Builder::new().name("application".into()).spawn(move || {
         let mut connection = &socket;
         // Linux opens further subflows when something was acknowledged, and not before.
-        let mut goes_on = connection.write_all(WORDS).is_ok();
+        let mut goes_on = connection.write_all(KEEPALIVE_PAYLOAD).is_ok();
         while goes_on {
             thread::sleep(period);
             goes_on = connection.write_all(&words).is_ok();

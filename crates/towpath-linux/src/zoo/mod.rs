@@ -1,7 +1,7 @@
 //! The failure zoo: what goes wrong with Multipath TCP, each as a network of its own.
 //!
-//! A [`Situation`] is data: what one sees, why, and how its network differs from one in which all is
-//! well ([`situation`]). [`Opened`] is that network, up and running in namespaces. Reading order:
+//! A [`FailureCase`] is data: what one sees, why, and how its network differs from one in which all is
+//! well ([`situation`]). [`RunningCase`] is that network, up and running in namespaces. Reading order:
 //! `situation`, `network`, `listener`, then the situations themselves.
 
 mod applications;
@@ -21,17 +21,17 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-pub use list::{find, situations, variations};
-pub use random::{Drawn, Truth, drawn};
-pub use situation::Situation;
+pub use list::{cases, find, variations};
+pub use random::{GroundTruth, RandomCase, random_case};
+pub use situation::FailureCase;
 
-use self::network::{SERVERS, ZooNetwork};
-use self::situation::{Happening, Host, Plan};
+use self::network::{FailureNetwork, SERVERS};
+use self::situation::{FailureEvent, FailurePlan, HostSide};
 use crate::exec::filter;
 use crate::lab::LabError;
 use crate::netlink::{Endpoint, MptcpLimits, MptcpPm, NetlinkError, Prefix};
 use crate::network::build::write_setting;
-use crate::network::{HostSpace, NetworkError};
+use crate::network::{HostNamespace, NetworkError};
 use crate::sandbox::EmulatorThread;
 use crate::sys::seccomp;
 use crate::{interrupt, program, sandbox};
@@ -39,24 +39,24 @@ use crate::{interrupt, program, sandbox};
 /// Port on which the server takes connections.
 pub const PORT: u16 = 4_000;
 /// Something happens to a connection when the server has got so much.
-const THEN_BYTES: u64 = 100_000;
+const EVENT_AFTER_BYTES: u64 = 100_000;
 
 /// A situation's network, up and running. All of it ends with the process.
 #[derive(Debug)]
-pub struct Opened {
-    network: Arc<ZooNetwork>,
+pub struct RunningCase {
+    network: Arc<FailureNetwork>,
     target: SocketAddr,
     server: Option<Child>,
     old_kernel: bool,
 }
 
-impl Opened {
+impl RunningCase {
     /// Makes the network, with listeners and all that has happened before.
-    pub fn open(situation: &Situation, thread: EmulatorThread) -> Result<Self, NetworkError> {
-        let plan = Plan::new(situation.changes);
-        let network = Arc::new(ZooNetwork::build(&plan, thread)?);
-        configure(&plan, &network, Host::Client)?;
-        configure(&plan, &network, Host::Server)?;
+    pub fn open(situation: &FailureCase, thread: EmulatorThread) -> Result<Self, NetworkError> {
+        let plan = FailurePlan::new(situation.changes);
+        let network = Arc::new(FailureNetwork::build(&plan, thread)?);
+        configure(&plan, &network, HostSide::Client)?;
+        configure(&plan, &network, HostSide::Server)?;
         let target = situation.target();
         let server = if situation.two_ends {
             Some(start_server(&network.server).map_err(NetworkError::system("start the server"))?)
@@ -71,7 +71,8 @@ impl Opened {
         }
         for (path, rules) in &plan.former_boxes {
             network.set_rules(*path, rules);
-            suffer(&network, target).map_err(NetworkError::system("connect through the box"))?;
+            trigger_blackhole_fallback(&network, target)
+                .map_err(NetworkError::system("connect through the box"))?;
             network.set_rules(*path, &plan.rules(*path));
         }
         for (host, link, again) in &plan.down {
@@ -86,18 +87,18 @@ impl Opened {
         applications::start(&plan, &network, target)?;
         for address in plan.fights.iter().copied() {
             let namespace = network.client.namespace.clone();
-            thread::spawn(move || namespace.run(|| toggle(address)));
+            thread::spawn(move || namespace.run(|| flap_endpoint(address)));
         }
         if !plan.happenings.is_empty() {
             let (stage, due) = (Arc::clone(&network), plan.happenings.clone());
-            thread::spawn(move || wait_and_happen(&stage, &due, plan.clients));
+            thread::spawn(move || apply_events(&stage, &due, plan.clients));
         }
         Ok(Self { network, target, server, old_kernel: plan.old_kernel })
     }
 
     /// Runs a program (a shell when there is none) as on the client, and waits for it.
     pub fn run(&self, command: &[OsString]) -> Result<ExitStatus, LabError> {
-        interrupt::leave_to_children();
+        interrupt::ignore();
         let shell = std::env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into());
         let (name, arguments) = match command.split_first() {
             Some((name, arguments)) => (name.clone(), arguments),
@@ -115,7 +116,7 @@ impl Opened {
     }
 }
 
-impl Drop for Opened {
+impl Drop for RunningCase {
     fn drop(&mut self) {
         if let Some(server) = &mut self.server {
             let _ = server.kill(); // it may have exited
@@ -124,24 +125,28 @@ impl Drop for Opened {
     }
 }
 
-fn side(network: &ZooNetwork, host: Host) -> &HostSpace {
+fn side(network: &FailureNetwork, host: HostSide) -> &HostNamespace {
     match host {
-        Host::Client => &network.client,
-        Host::Server => &network.server,
+        HostSide::Client => &network.client,
+        HostSide::Server => &network.server,
     }
 }
 
 /// Name of an interface that is counted from 1.
-fn link_name(plan: &Plan, host: Host, link: usize) -> Option<&'static str> {
+fn link_name(plan: &FailurePlan, host: HostSide, link: usize) -> Option<&'static str> {
     let names = match host {
-        Host::Client => plan.clients,
-        Host::Server => &SERVERS,
+        HostSide::Client => plan.clients,
+        HostSide::Server => &SERVERS,
     };
     names.get(link.checked_sub(1)?).copied()
 }
 
 /// Addresses, limits, endpoints, settings, in this order.
-fn configure(plan: &Plan, network: &ZooNetwork, host: Host) -> Result<(), NetworkError> {
+fn configure(
+    plan: &FailurePlan,
+    network: &FailureNetwork,
+    host: HostSide,
+) -> Result<(), NetworkError> {
     let space = side(network, host);
     let at = NetworkError::kernel(&space.name);
     change_addresses(plan, space, host, true).map_err(&at)?;
@@ -157,9 +162,9 @@ fn configure(plan: &Plan, network: &ZooNetwork, host: Host) -> Result<(), Networ
 }
 
 fn change_addresses(
-    plan: &Plan,
-    space: &HostSpace,
-    host: Host,
+    plan: &FailurePlan,
+    space: &HostNamespace,
+    host: HostSide,
     added: bool,
 ) -> Result<(), NetlinkError> {
     let all = if added { &plan.addresses } else { &plan.lost_addresses };
@@ -178,13 +183,17 @@ fn change_addresses(
 }
 
 /// Runs inside the host's namespace.
-fn configure_mptcp(plan: &Plan, space: &HostSpace, host: Host) -> Result<(), NetlinkError> {
+fn configure_mptcp(
+    plan: &FailurePlan,
+    space: &HostNamespace,
+    host: HostSide,
+) -> Result<(), NetlinkError> {
     let mut mptcp = MptcpPm::open()?;
     let [client, server] = plan.limits;
-    let (subflows, add_addr_accepted) = if host == Host::Client { client } else { server };
+    let (subflows, add_addr_accepted) = if host == HostSide::Client { client } else { server };
     mptcp.set_limits(MptcpLimits { subflows, add_addr_accepted })?;
     let [client, server] = &plan.endpoints;
-    for text in if host == Host::Client { client } else { server } {
+    for text in if host == HostSide::Client { client } else { server } {
         let endpoint = endpoint::parse(text, &mut space.route());
         if let Some(endpoint) = endpoint {
             mptcp.add_endpoint(&endpoint)?;
@@ -195,9 +204,9 @@ fn configure_mptcp(plan: &Plan, space: &HostSpace, host: Host) -> Result<(), Net
 
 /// Connects once through a box that swallows every SYN with the option, so that the kernel learns
 /// what it should not. One lost SYN is enough for the while, else it would take three seconds.
-fn suffer(network: &ZooNetwork, target: SocketAddr) -> io::Result<()> {
-    const SWITCH: &str = "net.mptcp.syn_retrans_before_tcp_fallback";
-    let set = |value: &str| write_setting(SWITCH, value).map_err(io::Error::other);
+fn trigger_blackhole_fallback(network: &FailureNetwork, target: SocketAddr) -> io::Result<()> {
+    const SYN_RETRANS_SYSCTL: &str = "net.mptcp.syn_retrans_before_tcp_fallback";
+    let set = |value: &str| write_setting(SYN_RETRANS_SYSCTL, value).map_err(io::Error::other);
     network.client.namespace.run(|| {
         set("0")?;
         let socket = socket2::Socket::new(
@@ -211,7 +220,7 @@ fn suffer(network: &ZooNetwork, target: SocketAddr) -> io::Result<()> {
 }
 
 /// Starts `towpath server` at the server and waits until it listens.
-fn start_server(server: &HostSpace) -> io::Result<Child> {
+fn start_server(server: &HostNamespace) -> io::Result<Child> {
     let mut command = Command::new("/proc/self/exe");
     command.args(["server", "--json", "--tell-strangers", "--port", &PORT.to_string()]);
     command.stdin(Stdio::null()).stdout(Stdio::piped());
@@ -227,32 +236,32 @@ fn start_server(server: &HostSpace) -> io::Result<Child> {
 }
 
 /// Waits until a connection is well on its way, then lets things happen to it.
-fn wait_and_happen(network: &ZooNetwork, due: &[Happening], clients: &[&str]) {
+fn apply_events(network: &FailureNetwork, due: &[FailureEvent], clients: &[&str]) {
     /// How often the server's interfaces are asked.
-    const PERIOD: Duration = Duration::from_millis(5);
+    const POLL_INTERVAL: Duration = Duration::from_millis(5);
     let received = || -> u64 {
         let mut route = network.server.route();
         let stats = SERVERS.iter().filter_map(|name| route.link(name).ok());
         stats.map(|link| link.stats.rx_bytes).sum()
     };
     let before = received();
-    while received().saturating_sub(before) < THEN_BYTES {
-        thread::sleep(PERIOD);
+    while received().saturating_sub(before) < EVENT_AFTER_BYTES {
+        thread::sleep(POLL_INTERVAL);
     }
     for happening in due {
         match *happening {
-            Happening::Down(link) => {
+            FailureEvent::Down(link) => {
                 let name = link.checked_sub(1).and_then(|index| clients.get(index));
                 // Nobody can be told when it fails; the network is then healthy.
                 let _ = name.map(|name| network.client.route().set_down(name));
             }
-            Happening::Box(path, rules) => network.set_rules(path, rules),
+            FailureEvent::Box(path, rules) => network.set_rules(path, rules),
         }
     }
 }
 
 /// Deletes the endpoint with an address and adds it again, until the process ends.
-fn toggle(address: &str) -> Result<(), NetlinkError> {
+fn flap_endpoint(address: &str) -> Result<(), NetlinkError> {
     /// Between two changes.
     const PERIOD: Duration = Duration::from_millis(150);
     let mut mptcp = MptcpPm::open()?;

@@ -19,17 +19,17 @@ use towpath_net::config::{Delay, DirectionConfig, Loss, Probability, Queue, Queu
 use towpath_net::topology::RouteId;
 use towpath_net::{Rate, Topology, stream_seed};
 
-use super::situation::{Plan, Quality, Routing};
+use super::situation::{FailurePlan, PathQuality, Routing};
 use crate::clock::Clock;
-use crate::emulator::engine::{Command, Emulator, Lane};
-use crate::emulator::frame::Segment;
-use crate::emulator::port::Port;
-use crate::hop::{Hop, Rule};
-use crate::netlink::{NetlinkError, Prefix, Route, RouteSpec, RuleSpec, Tbf, VethEnd};
+use crate::emulator::engine::{EmulatedPath, Emulator, EngineCommand};
+use crate::emulator::frame::GsoSegment;
+use crate::emulator::port::EmulatorPort;
+use crate::hop::{EmulatedRouter, RouterRule};
+use crate::netlink::{NetlinkError, Prefix, RouteSocket, RouteSpec, RuleSpec, Tbf, VethEnd};
 use crate::network::build::{
-    Carrier, choose_backend, empty_host, interface, usual_settings, write_setting,
+    CarrierControl, choose_backend, empty_host, interface, usual_settings, write_setting,
 };
-use crate::network::{HostSpace, NetworkError};
+use crate::network::{HostNamespace, NetworkError};
 use crate::sandbox::EmulatorThread;
 
 /// The server's interfaces.
@@ -43,59 +43,59 @@ const SWITCH_RATE_BPS: u64 = 20_000_000;
 
 /// A situation's hosts, up and running.
 #[derive(Debug)]
-pub(crate) struct ZooNetwork {
-    pub(crate) client: HostSpace,
-    pub(crate) server: HostSpace,
+pub(crate) struct FailureNetwork {
+    pub(crate) client: HostNamespace,
+    pub(crate) server: HostNamespace,
     /// Another host with the server's address, if there is one.
-    pub(crate) other: Option<HostSpace>,
+    pub(crate) other: Option<HostNamespace>,
     /// Routers and switches.
-    _between: Vec<HostSpace>,
-    _carriers: Vec<[Carrier; 2]>,
+    _between: Vec<HostNamespace>,
+    _carriers: Vec<[CarrierControl; 2]>,
     emulator: Emulator,
 }
 
-impl ZooNetwork {
-    pub(crate) fn build(plan: &Plan, thread: EmulatorThread) -> Result<Self, NetworkError> {
+impl FailureNetwork {
+    pub(crate) fn build(plan: &FailurePlan, thread: EmulatorThread) -> Result<Self, NetworkError> {
         let client = host("client")?;
         let server = host("server")?;
-        let mut builder = Builder { middle: middle()?, between: Vec::new(), other: None };
-        let mut wires = Wires::default();
+        let mut builder = NetworkBuilder { middle: middle()?, between: Vec::new(), other: None };
+        let mut wires = PendingPorts::default();
         if plan.one_subnet {
             builder.switch(plan, &client, &server)?;
         } else {
             wires = builder.routers(plan, &client, &server)?;
         }
-        let Wires { lanes, carriers } = wires;
+        let PendingPorts { lanes, carriers } = wires;
         let emulator = start(plan, thread, lanes)?;
-        let Builder { middle: _, between, other } = builder;
+        let NetworkBuilder { middle: _, between, other } = builder;
         Ok(Self { client, server, other, _between: between, _carriers: carriers, emulator })
     }
 
     /// The box of a path (from 1) does this from now on.
-    pub(crate) fn set_rules(&self, path: usize, rules: &[Rule]) {
-        self.emulator.tell(Command::Rules(path.saturating_sub(1), rules.to_vec()));
+    pub(crate) fn set_rules(&self, path: usize, rules: &[RouterRule]) {
+        self.emulator.send(EngineCommand::Rules(path.saturating_sub(1), rules.to_vec()));
     }
 }
 
 /// Ports and boxes before the emulator has them.
 #[derive(Debug, Default)]
-struct Wires {
-    lanes: Vec<([Port; 2], Hop)>,
-    carriers: Vec<[Carrier; 2]>,
+struct PendingPorts {
+    lanes: Vec<([EmulatorPort; 2], EmulatedRouter)>,
+    carriers: Vec<[CarrierControl; 2]>,
 }
 
-struct Builder {
+struct NetworkBuilder {
     /// Makes pairs of interfaces, wherever their ends are.
-    middle: Route,
-    between: Vec<HostSpace>,
-    other: Option<HostSpace>,
+    middle: RouteSocket,
+    between: Vec<HostNamespace>,
+    other: Option<HostNamespace>,
 }
 
-fn host(name: &str) -> Result<HostSpace, NetworkError> {
+fn host(name: &str) -> Result<HostNamespace, NetworkError> {
     empty_host(name, usual_settings)
 }
 
-fn router(name: &str) -> Result<HostSpace, NetworkError> {
+fn router(name: &str) -> Result<HostNamespace, NetworkError> {
     empty_host(name, || {
         usual_settings()?;
         write_setting("net.ipv4.ip_forward", "1")?;
@@ -103,16 +103,16 @@ fn router(name: &str) -> Result<HostSpace, NetworkError> {
     })
 }
 
-fn middle() -> Result<Route, NetworkError> {
-    Route::open().map_err(NetworkError::kernel("emulator"))
+fn middle() -> Result<RouteSocket, NetworkError> {
+    RouteSocket::open().map_err(NetworkError::kernel("emulator"))
 }
 
-impl Builder {
+impl NetworkBuilder {
     /// A cable between two hosts, each with its interface's name.
     fn cable(
         &mut self,
-        (one, one_name): (&HostSpace, &str),
-        (two, two_name): (&HostSpace, &str),
+        (one, one_name): (&HostNamespace, &str),
+        (two, two_name): (&HostNamespace, &str),
     ) -> Result<(), NetworkError> {
         let near = Some(one.namespace.as_fd());
         let left = VethEnd { name: one_name, namespace: near, ..VethEnd::default() };
@@ -125,12 +125,12 @@ impl Builder {
 
     fn routers(
         &mut self,
-        plan: &Plan,
-        client: &HostSpace,
-        server: &HostSpace,
-    ) -> Result<Wires, NetworkError> {
+        plan: &FailurePlan,
+        client: &HostNamespace,
+        server: &HostNamespace,
+    ) -> Result<PendingPorts, NetworkError> {
         let core = router("core")?;
-        let mut wires = Wires::default();
+        let mut wires = PendingPorts::default();
         for (index, name) in plan.clients.iter().enumerate() {
             let number = index + 1;
             let gateway = router(&format!("gateway{number}"))?;
@@ -147,13 +147,13 @@ impl Builder {
             address_gateway(&mut gateway.route(), number).map_err(at)?;
             let at = NetworkError::kernel(&core.name);
             address_core_wan(&mut core.route(), number).map_err(at)?;
-            let hop = Hop::new(
+            let hop = EmulatedRouter::new(
                 Ipv4Addr::new(100, 64, octet(number), 2),
                 v6([0x2001, 0xdb8, 0xff, number as u16, 0, 0, 0, 2]),
                 [client_net(number), wan_net(number), provider_net(number)].concat(),
                 &plan.rules(number),
             );
-            let hop = if plan.late_boxes.contains(&number) { hop.late() } else { hop };
+            let hop = if plan.late_boxes.contains(&number) { hop.with_late_rules() } else { hop };
             wires.lanes.push((ports, hop));
             wires.carriers.push(carriers);
             self.between.extend([Some(gateway), provider].into_iter().flatten());
@@ -174,10 +174,14 @@ impl Builder {
     }
 
     /// A router between a gateway and its box.
-    fn provider(&mut self, gateway: &HostSpace, number: usize) -> Result<HostSpace, NetworkError> {
+    fn provider(
+        &mut self,
+        gateway: &HostNamespace,
+        number: usize,
+    ) -> Result<HostNamespace, NetworkError> {
         let provider = router(&format!("provider{number}"))?;
         self.cable((gateway, "up"), (&provider, "lan"))?;
-        let lead = |host: &HostSpace, link, own, next, targets: [Prefix; 2]| {
+        let lead = |host: &HostNamespace, link, own, next, targets: [Prefix; 2]| {
             let mut route = host.route();
             let ends = provider_host(number, own).into_iter().zip(provider_host(number, next));
             for ((own, next), to) in ends.zip(targets) {
@@ -196,7 +200,7 @@ impl Builder {
     }
 
     /// A second host with the server's first address: what comes over path 2 goes there.
-    fn other_server(&mut self, core: &HostSpace) -> Result<HostSpace, NetworkError> {
+    fn other_server(&mut self, core: &HostNamespace) -> Result<HostNamespace, NetworkError> {
         let other = host("other")?;
         self.cable((core, "lan3"), (&other, "s1"))?;
         let at = NetworkError::kernel(&other.name);
@@ -221,10 +225,10 @@ impl Builder {
     /// Two interfaces whose other sides are ports of the emulator.
     fn box_between(
         &mut self,
-        gateway: &HostSpace,
-        core: &HostSpace,
+        gateway: &HostNamespace,
+        core: &HostNamespace,
         number: usize,
-    ) -> Result<([Port; 2], [Carrier; 2]), NetworkError> {
+    ) -> Result<([EmulatorPort; 2], [CarrierControl; 2]), NetworkError> {
         let backend = choose_backend(None, std::slice::from_ref(gateway))?;
         let far = format!("wan{number}");
         let (near_name, far_name) = (format!("{number}-0"), format!("{number}-1"));
@@ -241,9 +245,9 @@ impl Builder {
     /// All interfaces at one switch.
     fn switch(
         &mut self,
-        plan: &Plan,
-        client: &HostSpace,
-        server: &HostSpace,
+        plan: &FailurePlan,
+        client: &HostNamespace,
+        server: &HostNamespace,
     ) -> Result<(), NetworkError> {
         let switch = host("switch")?;
         let at = NetworkError::kernel("switch");
@@ -287,7 +291,7 @@ impl Builder {
 
 /// A rule and a table for what has the address `from`.
 fn by_source(
-    route: &mut Route,
+    route: &mut RouteSocket,
     from: IpAddr,
     link: &str,
     (to, gateway): (Prefix, Option<IpAddr>),
@@ -300,7 +304,11 @@ fn by_source(
     route.add_route(&RouteSpec { to, link, gateway, source: None, table, metric: None })
 }
 
-fn address_client(route: &mut Route, plan: &Plan, index: usize) -> Result<(), NetlinkError> {
+fn address_client(
+    route: &mut RouteSocket,
+    plan: &FailurePlan,
+    index: usize,
+) -> Result<(), NetlinkError> {
     let number = index + 1;
     let Some(link) = plan.clients.get(index) else { return Ok(()) };
     let all = [Prefix::ALL_V4, Prefix::ALL_V6];
@@ -327,19 +335,19 @@ fn address_client(route: &mut Route, plan: &Plan, index: usize) -> Result<(), Ne
     Ok(())
 }
 
-fn address_gateway(route: &mut Route, number: usize) -> Result<(), NetlinkError> {
+fn address_gateway(route: &mut RouteSocket, number: usize) -> Result<(), NetlinkError> {
     client_host(number, 1).into_iter().try_for_each(|own| route.add_address("lan", own))
 }
 
 /// The last router before the box.
-fn address_wan(route: &mut Route, number: usize) -> Result<(), NetlinkError> {
+fn address_wan(route: &mut RouteSocket, number: usize) -> Result<(), NetlinkError> {
     for own in wan_host(number, 1) {
         route.add_address("wan", own)?;
     }
     [Prefix::ALL_V4, Prefix::ALL_V6].into_iter().try_for_each(|to| plain_route(route, to, "wan"))
 }
 
-fn address_core_wan(route: &mut Route, number: usize) -> Result<(), NetlinkError> {
+fn address_core_wan(route: &mut RouteSocket, number: usize) -> Result<(), NetlinkError> {
     let link = format!("wan{number}");
     for own in wan_host(number, 3) {
         route.add_address(&link, own)?;
@@ -350,11 +358,15 @@ fn address_core_wan(route: &mut Route, number: usize) -> Result<(), NetlinkError
     Ok(())
 }
 
-fn address_core_lan(route: &mut Route, link: &str, index: usize) -> Result<(), NetlinkError> {
+fn address_core_lan(route: &mut RouteSocket, link: &str, index: usize) -> Result<(), NetlinkError> {
     server_net(index, 1).into_iter().try_for_each(|own| route.add_address(link, own))
 }
 
-fn address_server(route: &mut Route, index: usize, routing: Routing) -> Result<(), NetlinkError> {
+fn address_server(
+    route: &mut RouteSocket,
+    index: usize,
+    routing: Routing,
+) -> Result<(), NetlinkError> {
     let Some(link) = SERVERS.get(index) else { return Ok(()) };
     let all = [Prefix::ALL_V4, Prefix::ALL_V6];
     let ends = server_net(index, 2).into_iter().zip(server_net(index, 1));
@@ -372,7 +384,7 @@ fn address_server(route: &mut Route, index: usize, routing: Routing) -> Result<(
     Ok(())
 }
 
-fn plain_route(route: &mut Route, to: Prefix, link: &str) -> Result<(), NetlinkError> {
+fn plain_route(route: &mut RouteSocket, to: Prefix, link: &str) -> Result<(), NetlinkError> {
     let (gateway, source, table, metric) = (None, None, None, None);
     route.add_route(&RouteSpec { to, link, gateway, source, table, metric })
 }
@@ -436,13 +448,13 @@ fn octet(number: usize) -> u8 {
 }
 
 fn start(
-    plan: &Plan,
+    plan: &FailurePlan,
     thread: EmulatorThread,
-    wires: Vec<([Port; 2], Hop)>,
+    wires: Vec<([EmulatorPort; 2], EmulatedRouter)>,
 ) -> Result<Emulator, NetworkError> {
-    let qualities: Vec<Quality> = (1..=wires.len()).map(|path| plan.quality(path)).collect();
+    let qualities: Vec<PathQuality> = (1..=wires.len()).map(|path| plan.quality(path)).collect();
     let (_, routes) = topology(&qualities);
-    let lanes = wires.into_iter().zip(routes).map(|((ports, hop), routes)| Lane {
+    let lanes = wires.into_iter().zip(routes).map(|((ports, hop), routes)| EmulatedPath {
         ports,
         routes,
         split: true,
@@ -455,7 +467,7 @@ fn start(
 }
 
 /// Each path's two directions; the numbers are the same each time.
-fn topology(qualities: &[Quality]) -> (Topology<Segment>, Vec<[RouteId; 2]>) {
+fn topology(qualities: &[PathQuality]) -> (Topology<GsoSegment>, Vec<[RouteId; 2]>) {
     let mut topology = Topology::new();
     let mut routes = Vec::new();
     for (index, quality) in qualities.iter().enumerate() {
@@ -472,8 +484,8 @@ fn topology(qualities: &[Quality]) -> (Topology<Segment>, Vec<[RouteId; 2]>) {
     (topology, routes)
 }
 
-fn direction(quality: Quality, side: LinkSide) -> DirectionConfig {
-    let Quality { delay_ms, rate_kbps, loss_percent, mtu_bytes, side: worse } = quality;
+fn direction(quality: PathQuality, side: LinkSide) -> DirectionConfig {
+    let PathQuality { delay_ms, rate_kbps, loss_percent, mtu_bytes, side: worse } = quality;
     let is_worse = worse == LinkSide::Both || worse == side;
     let loss = Loss::Random(Probability::from_millionths(loss_percent * 10_000));
     DirectionConfig {

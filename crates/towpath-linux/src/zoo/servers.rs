@@ -6,42 +6,45 @@ use std::time::Duration;
 
 use socket2::Socket;
 
-use super::situation::Listener;
+use super::situation::ServerBehaviour;
 
 /// Nobody is waited for longer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
 /// A request's head is not longer.
-const MOST: usize = 8 * 1024;
+const MAX_HEAD_BYTES: usize = 8 * 1024;
 /// What a web server answers to a request.
 const PAGE: &str = "<!doctype html><title>Welcome</title><p>It works.\n";
-const BANNER: &[u8] = b"SSH-2.0-OpenSSH_9.2p1 Debian-2+deb12u3\r\n";
+const SSH_BANNER: &[u8] = b"SSH-2.0-OpenSSH_9.2p1 Debian-2+deb12u3\r\n";
 /// A fatal alert: unexpected message (RFC 8446 §6).
-const ALERT: [u8; 7] = [21, 3, 3, 0, 2, 2, 10];
+const TLS_ALERT: [u8; 7] = [21, 3, 3, 0, 2, 2, 10];
 /// Type and version of a record that carries a handshake.
-const HANDSHAKE: [u8; 2] = [22, 3];
+const TLS_HANDSHAKE_PREFIX: [u8; 2] = [22, 3];
 
 /// Talks to one client until one of both hangs up.
-pub(super) fn serve(kind: Listener, mut connection: &Socket) -> io::Result<()> {
-    connection.set_read_timeout(Some(PATIENCE))?;
+pub(super) fn serve(kind: ServerBehaviour, mut connection: &Socket) -> io::Result<()> {
+    connection.set_read_timeout(Some(READ_TIMEOUT))?;
     match kind {
-        Listener::Web => web(connection),
-        Listener::Tls => tls(connection),
-        Listener::Ssh => ssh(connection),
-        Listener::HangsUp => connection.read(&mut [0; MOST]).map(drop),
-        Listener::Multipath | Listener::Plain | Listener::Once | Listener::Nothing => Ok(()),
+        ServerBehaviour::Web => serve_http(connection),
+        ServerBehaviour::Tls => serve_tls(connection),
+        ServerBehaviour::Ssh => serve_ssh(connection),
+        ServerBehaviour::ClosesOnData => connection.read(&mut [0; MAX_HEAD_BYTES]).map(drop),
+        ServerBehaviour::Multipath
+        | ServerBehaviour::Plain
+        | ServerBehaviour::Once
+        | ServerBehaviour::Nothing => Ok(()),
     }
 }
 
 /// One answer to each request, and the connection stays, as HTTP/1.1 has it (RFC 9112 §9.3).
-fn web(mut connection: &Socket) -> io::Result<()> {
+fn serve_http(mut connection: &Socket) -> io::Result<()> {
     let mut came = Vec::new();
     loop {
         let Some(end) = came.windows(4).position(|four| four == b"\r\n\r\n") else {
-            if came.len() > MOST || !may_be_request(&came) {
+            if came.len() > MAX_HEAD_BYTES || !is_request_prefix(&came) {
                 let head = "HTTP/1.1 400 Bad Request\r\nServer: nginx\r\nConnection: close\r\n\r\n";
                 return connection.write_all(head.as_bytes());
             }
-            if !more(connection, &mut came)? {
+            if !read_more(connection, &mut came)? {
                 return Ok(());
             }
             continue;
@@ -61,36 +64,36 @@ fn web(mut connection: &Socket) -> io::Result<()> {
     }
 }
 
-fn may_be_request(came: &[u8]) -> bool {
+fn is_request_prefix(came: &[u8]) -> bool {
     const METHODS: [&[u8]; 5] = [b"GET ", b"HEAD ", b"POST ", b"PUT ", b"OPTIONS "];
     METHODS.iter().any(|method| method.iter().zip(came).all(|(one, other)| one == other))
 }
 
 /// A hello is answered and the client's next flight waited for; all else gets an alert.
-fn tls(mut connection: &Socket) -> io::Result<()> {
+fn serve_tls(mut connection: &Socket) -> io::Result<()> {
     let mut came = Vec::new();
-    while came.len() < HANDSHAKE.len() {
-        if !more(connection, &mut came)? {
+    while came.len() < TLS_HANDSHAKE_PREFIX.len() {
+        if !read_more(connection, &mut came)? {
             return Ok(());
         }
     }
-    if !came.starts_with(&HANDSHAKE) {
-        return connection.write_all(&ALERT);
+    if !came.starts_with(&TLS_HANDSHAKE_PREFIX) {
+        return connection.write_all(&TLS_ALERT);
     }
     let mut flight = vec![22, 3, 3, 4, 0];
     flight.resize(5 + 1_024, 7);
     connection.write_all(&flight)?;
     came.clear();
-    more(connection, &mut came)?;
-    connection.write_all(&ALERT)
+    read_more(connection, &mut came)?;
+    connection.write_all(&TLS_ALERT)
 }
 
 /// The client's banner is answered with a proposal of algorithms, and waited for what it says then.
-fn ssh(mut connection: &Socket) -> io::Result<()> {
-    connection.write_all(BANNER)?;
+fn serve_ssh(mut connection: &Socket) -> io::Result<()> {
+    connection.write_all(SSH_BANNER)?;
     let mut came = Vec::new();
     while !came.contains(&b'\n') {
-        if came.len() > MOST || !more(connection, &mut came)? {
+        if came.len() > MAX_HEAD_BYTES || !read_more(connection, &mut came)? {
             return Ok(());
         }
     }
@@ -99,11 +102,11 @@ fn ssh(mut connection: &Socket) -> io::Result<()> {
     }
     connection.write_all(&[20; 1_000])?;
     came.clear();
-    more(connection, &mut came).map(drop)
+    read_more(connection, &mut came).map(drop)
 }
 
 /// Reads what there is; false at the end.
-fn more(mut connection: &Socket, came: &mut Vec<u8>) -> io::Result<bool> {
+fn read_more(mut connection: &Socket, came: &mut Vec<u8>) -> io::Result<bool> {
     let mut chunk = [0; 4_096];
     let read = connection.read(&mut chunk)?;
     came.extend_from_slice(chunk.get(..read).unwrap_or_default());

@@ -5,11 +5,11 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use towpath_measure::scenario::LinkSide;
 
-use crate::hop::Rule;
+use crate::hop::RouterRule;
 
 /// A recorded failure of Multipath TCP, or a healthy network.
 #[derive(Debug, Clone, Copy)]
-pub struct Situation {
+pub struct FailureCase {
     /// As people type it.
     pub name: &'static str,
     /// One line.
@@ -24,19 +24,19 @@ pub struct Situation {
     /// data and says how its host looks.
     pub two_ends: bool,
     /// How it differs from the usual network.
-    pub(crate) changes: &'static [Change],
+    pub(crate) changes: &'static [NetworkMutation],
 }
 
 /// Which of the two hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Host {
+pub(crate) enum HostSide {
     Client,
     Server,
 }
 
 /// One difference. Interfaces and paths count from 1, as their names do.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Change {
+pub(crate) enum NetworkMutation {
     /// Names of the client's interfaces, and so their number.
     Clients(&'static [&'static str]),
     /// All interfaces of both hosts are in one subnet, at one switch.
@@ -48,43 +48,43 @@ pub(crate) enum Change {
     /// How the server finds its way: by source, or not.
     ServerRouting(Routing),
     /// `NAME = VALUE`, when all else is configured.
-    Sysctl(Host, &'static str, &'static str),
+    Sysctl(HostSide, &'static str, &'static str),
     /// Subflows, and addresses accepted from the peer.
-    Limits(Host, u32, u32),
+    Limits(HostSide, u32, u32),
     /// In place of the usual ones, as `ip mptcp endpoint add` takes them.
-    Endpoints(Host, &'static [&'static str]),
+    Endpoints(HostSide, &'static [&'static str]),
     /// One more address, as `ADDRESS/LENGTH`, of an interface.
-    Address(Host, usize, &'static str),
+    Address(HostSide, usize, &'static str),
     /// An address is taken away, after endpoints were made of it.
-    NoAddress(Host, usize, &'static str),
+    NoAddress(HostSide, usize, &'static str),
     /// An interface is switched off.
-    Down(Host, usize),
+    Down(HostSide, usize),
     /// An interface was switched off and on again, which took its routes.
-    WasDown(Host, usize),
+    BouncedLink(HostSide, usize),
     /// A box on a path, two hops behind the client's interface.
-    Box(usize, &'static [Rule]),
+    Box(usize, &'static [RouterRule]),
     /// The box of a path counts the time to live before it does anything else.
     LateBox(usize),
     /// There is one more router before the box of a path.
     FarBox(usize),
     /// The quality of a path.
-    Quality(usize, Quality),
+    Quality(usize, PathQuality),
     /// What waits for connections.
-    Listener(Listener),
+    Listener(ServerBehaviour),
     /// Something happens while the connection is there.
-    Then(Happening),
+    Event(FailureEvent),
     /// A box that has done its harm before, and is gone.
-    WasBox(usize, &'static [Rule]),
+    FormerBox(usize, &'static [RouterRule]),
     /// The server's address on path 2 is another host's.
     OtherServer,
     /// An application of the client's holds a connection.
-    Application(Socket),
+    Application(AppSocket),
     /// A box on a path until the applications have begun.
-    AtFirst(usize, &'static [Rule]),
+    InitialBox(usize, &'static [RouterRule]),
     /// A box on a path until the applications have lost a subflow to it.
-    ForAWhile(usize, &'static [Rule]),
+    TemporaryBox(usize, &'static [RouterRule]),
     /// The client's endpoint with this address is deleted and added again, over and over.
-    Fight(&'static str),
+    FlapEndpoint(&'static str),
     /// Another address to connect to.
     Connect(&'static str),
 }
@@ -104,7 +104,7 @@ pub(crate) enum Routing {
 
 /// What a path does to every packet.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Quality {
+pub(crate) struct PathQuality {
     pub(crate) delay_ms: u64,
     pub(crate) rate_kbps: u64,
     /// In each direction.
@@ -115,9 +115,9 @@ pub(crate) struct Quality {
     pub(crate) side: LinkSide,
 }
 
-impl Quality {
+impl PathQuality {
     /// A path as most are.
-    pub(crate) const USUAL: Self = Self {
+    pub(crate) const DEFAULT: Self = Self {
         delay_ms: 5,
         rate_kbps: 20_000,
         loss_percent: 0,
@@ -128,7 +128,7 @@ impl Quality {
 
 /// What waits at the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Listener {
+pub(crate) enum ServerBehaviour {
     Multipath,
     Plain,
     /// Takes one connection of Multipath TCP, and no longer listens.
@@ -141,12 +141,12 @@ pub(crate) enum Listener {
     /// Says its banner, and hangs up on who does not say one.
     Ssh,
     /// Hangs up with the first bytes.
-    HangsUp,
+    ClosesOnData,
 }
 
 /// A kind of socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Socket {
+pub(crate) enum AppSocket {
     Plain,
     Multipath,
     /// Multipath TCP, and much is sent at once with long pauses.
@@ -155,53 +155,53 @@ pub(crate) enum Socket {
 
 /// What happens while the connection is there.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Happening {
+pub(crate) enum FailureEvent {
     /// An interface of the client's is switched off.
     Down(usize),
     /// A box on a path begins its work.
-    Box(usize, &'static [Rule]),
+    Box(usize, &'static [RouterRule]),
 }
 
 /// All of a situation: the usual network with every change made.
 #[derive(Debug, Clone)]
-pub(crate) struct Plan {
+pub(crate) struct FailurePlan {
     pub(crate) clients: &'static [&'static str],
     pub(crate) one_subnet: bool,
     pub(crate) old_kernel: bool,
     pub(crate) routing: Routing,
     pub(crate) server_routing: Routing,
-    pub(crate) sysctls: Vec<(Host, &'static str, &'static str)>,
+    pub(crate) sysctls: Vec<(HostSide, &'static str, &'static str)>,
     pub(crate) limits: [(u32, u32); 2],
     pub(crate) endpoints: [Vec<&'static str>; 2],
-    pub(crate) addresses: Vec<(Host, usize, &'static str)>,
-    pub(crate) lost_addresses: Vec<(Host, usize, &'static str)>,
+    pub(crate) addresses: Vec<(HostSide, usize, &'static str)>,
+    pub(crate) lost_addresses: Vec<(HostSide, usize, &'static str)>,
     /// With whether it is on again.
-    pub(crate) down: Vec<(Host, usize, bool)>,
-    pub(crate) boxes: Vec<(usize, &'static [Rule])>,
+    pub(crate) down: Vec<(HostSide, usize, bool)>,
+    pub(crate) boxes: Vec<(usize, &'static [RouterRule])>,
     pub(crate) late_boxes: Vec<usize>,
     pub(crate) far_boxes: Vec<usize>,
-    pub(crate) former_boxes: Vec<(usize, &'static [Rule])>,
-    pub(crate) qualities: Vec<(usize, Quality)>,
-    pub(crate) listener: Listener,
-    pub(crate) happenings: Vec<Happening>,
+    pub(crate) former_boxes: Vec<(usize, &'static [RouterRule])>,
+    pub(crate) qualities: Vec<(usize, PathQuality)>,
+    pub(crate) listener: ServerBehaviour,
+    pub(crate) happenings: Vec<FailureEvent>,
     pub(crate) other_server: bool,
-    pub(crate) applications: Vec<Socket>,
-    pub(crate) first_boxes: Vec<(usize, &'static [Rule])>,
-    pub(crate) passing_boxes: Vec<(usize, &'static [Rule])>,
+    pub(crate) applications: Vec<AppSocket>,
+    pub(crate) first_boxes: Vec<(usize, &'static [RouterRule])>,
+    pub(crate) passing_boxes: Vec<(usize, &'static [RouterRule])>,
     pub(crate) fights: Vec<&'static str>,
     pub(crate) connect: &'static str,
 }
 
-impl Situation {
+impl FailureCase {
     /// Where the client connects to.
     pub fn target(&self) -> SocketAddr {
-        let address = Plan::new(self.changes).connect.parse();
+        let address = FailurePlan::new(self.changes).connect.parse();
         SocketAddr::new(address.unwrap_or(Ipv4Addr::LOCALHOST.into()), super::PORT)
     }
 }
 
-impl Plan {
-    pub(crate) fn new(changes: &[Change]) -> Self {
+impl FailurePlan {
+    pub(crate) fn new(changes: &[NetworkMutation]) -> Self {
         let mut plan = Self {
             clients: &["c1", "c2"],
             one_subnet: false,
@@ -219,7 +219,7 @@ impl Plan {
             far_boxes: Vec::new(),
             former_boxes: Vec::new(),
             qualities: Vec::new(),
-            listener: Listener::Multipath,
+            listener: ServerBehaviour::Multipath,
             happenings: Vec::new(),
             other_server: false,
             applications: Vec::new(),
@@ -234,64 +234,66 @@ impl Plan {
         plan
     }
 
-    fn apply(&mut self, change: Change) {
+    fn apply(&mut self, change: NetworkMutation) {
         match change {
-            Change::Clients(names) => self.clients = names,
-            Change::OneSubnet => {
+            NetworkMutation::Clients(names) => self.clients = names,
+            NetworkMutation::OneSubnet => {
                 self.one_subnet = true;
                 self.connect = "192.0.2.21";
             }
-            Change::OldKernel => self.old_kernel = true,
-            Change::Routing(routing) => self.routing = routing,
-            Change::ServerRouting(routing) => self.server_routing = routing,
-            Change::Sysctl(host, name, value) => self.sysctls.push((host, name, value)),
-            Change::Limits(Host::Client, subflows, accepted) => {
+            NetworkMutation::OldKernel => self.old_kernel = true,
+            NetworkMutation::Routing(routing) => self.routing = routing,
+            NetworkMutation::ServerRouting(routing) => self.server_routing = routing,
+            NetworkMutation::Sysctl(host, name, value) => self.sysctls.push((host, name, value)),
+            NetworkMutation::Limits(HostSide::Client, subflows, accepted) => {
                 let [client, _] = &mut self.limits;
                 *client = (subflows, accepted);
             }
-            Change::Limits(Host::Server, subflows, accepted) => {
+            NetworkMutation::Limits(HostSide::Server, subflows, accepted) => {
                 let [_, server] = &mut self.limits;
                 *server = (subflows, accepted);
             }
-            Change::Endpoints(Host::Client, endpoints) => {
+            NetworkMutation::Endpoints(HostSide::Client, endpoints) => {
                 let [client, _] = &mut self.endpoints;
                 *client = endpoints.to_vec();
             }
-            Change::Endpoints(Host::Server, endpoints) => {
+            NetworkMutation::Endpoints(HostSide::Server, endpoints) => {
                 let [_, server] = &mut self.endpoints;
                 *server = endpoints.to_vec();
             }
-            Change::Address(host, link, address) => self.addresses.push((host, link, address)),
-            Change::NoAddress(host, link, address) => {
+            NetworkMutation::Address(host, link, address) => {
+                self.addresses.push((host, link, address))
+            }
+            NetworkMutation::NoAddress(host, link, address) => {
                 self.lost_addresses.push((host, link, address));
             }
-            Change::Down(host, link) => self.down.push((host, link, false)),
-            Change::WasDown(host, link) => self.down.push((host, link, true)),
-            Change::Box(path, rules) => self.boxes.push((path, rules)),
-            Change::LateBox(path) => self.late_boxes.push(path),
-            Change::FarBox(path) => self.far_boxes.push(path),
-            Change::WasBox(path, rules) => self.former_boxes.push((path, rules)),
-            Change::Quality(path, quality) => self.qualities.push((path, quality)),
-            Change::Listener(listener) => self.listener = listener,
-            Change::Then(happening) => self.happenings.push(happening),
-            Change::OtherServer => self.other_server = true,
-            Change::Application(socket) => self.applications.push(socket),
-            Change::AtFirst(path, rules) => self.first_boxes.push((path, rules)),
-            Change::ForAWhile(path, rules) => self.passing_boxes.push((path, rules)),
-            Change::Fight(address) => self.fights.push(address),
-            Change::Connect(address) => self.connect = address,
+            NetworkMutation::Down(host, link) => self.down.push((host, link, false)),
+            NetworkMutation::BouncedLink(host, link) => self.down.push((host, link, true)),
+            NetworkMutation::Box(path, rules) => self.boxes.push((path, rules)),
+            NetworkMutation::LateBox(path) => self.late_boxes.push(path),
+            NetworkMutation::FarBox(path) => self.far_boxes.push(path),
+            NetworkMutation::FormerBox(path, rules) => self.former_boxes.push((path, rules)),
+            NetworkMutation::Quality(path, quality) => self.qualities.push((path, quality)),
+            NetworkMutation::Listener(listener) => self.listener = listener,
+            NetworkMutation::Event(happening) => self.happenings.push(happening),
+            NetworkMutation::OtherServer => self.other_server = true,
+            NetworkMutation::Application(socket) => self.applications.push(socket),
+            NetworkMutation::InitialBox(path, rules) => self.first_boxes.push((path, rules)),
+            NetworkMutation::TemporaryBox(path, rules) => self.passing_boxes.push((path, rules)),
+            NetworkMutation::FlapEndpoint(address) => self.fights.push(address),
+            NetworkMutation::Connect(address) => self.connect = address,
         }
     }
 
     /// What the box of a path does.
-    pub(crate) fn rules(&self, path: usize) -> Vec<Rule> {
+    pub(crate) fn rules(&self, path: usize) -> Vec<RouterRule> {
         let own = self.boxes.iter().filter(|(at, _)| *at == path);
         own.flat_map(|(_, rules)| rules.iter().copied()).collect()
     }
 
     /// What a path does to every packet.
-    pub(crate) fn quality(&self, path: usize) -> Quality {
+    pub(crate) fn quality(&self, path: usize) -> PathQuality {
         let own = self.qualities.iter().rev().find(|(at, _)| *at == path);
-        own.map_or(Quality::USUAL, |(_, quality)| *quality)
+        own.map_or(PathQuality::DEFAULT, |(_, quality)| *quality)
     }
 }

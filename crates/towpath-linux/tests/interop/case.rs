@@ -6,19 +6,19 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use towpath_linux::World;
-use towpath_linux::netlink::Counters;
+use towpath_linux::LabNetwork;
+use towpath_linux::netlink::MibCounters;
 use towpath_linux::sandbox::EmulatorThread;
 use towpath_measure::scenario::{Family, Scenario, no_files};
 
-use crate::ends::{End, Ended, Expected};
+use crate::ends::{EndpointOutput, Expected, InteropEnd};
 
 /// Where the second host listens.
 pub(crate) const PORT: u16 = 5_301;
 /// Bytes each way.
 pub(crate) const BYTES: usize = 20_000_000;
 /// A case takes two seconds or so, on a busy machine ten times as long; longer means that it hangs.
-const PATIENCE: Duration = Duration::from_secs(120);
+const HANG_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Who is what. The first host opens the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -164,30 +164,31 @@ impl Case {
         text
     }
 
-    pub(crate) fn world(&self) -> Result<World, String> {
+    pub(crate) fn world(&self) -> Result<LabNetwork, String> {
         let text = self.scenario();
         let scenario = Scenario::parse("interop.toml", &text, &no_files);
         let scenario = Arc::new(scenario.map_err(|error| format!("{error}\n{text}"))?);
         let thread = EmulatorThread::ordinary().map_err(|error| error.to_string())?;
-        World::start(&scenario, thread, 1, None).map_err(|error| error.to_string())
+        LabNetwork::start(&scenario, thread, 1, None).map_err(|error| error.to_string())
     }
 
-    pub(crate) fn target(&self, world: &World) -> SocketAddr {
+    pub(crate) fn target(&self, world: &LabNetwork) -> SocketAddr {
         SocketAddr::new(world.address(0, 1, self.family), PORT)
     }
 
     pub(crate) fn run(&self) -> Result<(), String> {
         let world = self.world()?;
         let (near, far) = (Expected::new(1), Expected::new(2));
-        let server = End::listen(self, &world, &far, self.awaited_joins())?;
-        let client = End::connect(self, &world, &near, self.awaited_joins())?;
-        let deadline = Instant::now() + PATIENCE;
+        let server = InteropEnd::listen(self, &world, &far, self.awaited_joins())?;
+        let client = InteropEnd::connect(self, &world, &near, self.awaited_joins())?;
+        let deadline = Instant::now() + HANG_TIMEOUT;
         let ended = [client.wait(deadline), server.wait(deadline)];
         let counters = self.counters(&world);
         let [client, server] = match ended {
             [Ok(client), Ok(server)] => [client, server],
             [client, server] => {
-                let said = |ended: Result<Ended, String>| ended.err().unwrap_or("done".into());
+                let said =
+                    |ended: Result<EndpointOutput, String>| ended.err().unwrap_or("done".into());
                 let (client, server) = (said(client), said(server));
                 return Err(format!("client: {client}; server: {server}; {counters:?}"));
             }
@@ -202,13 +203,13 @@ impl Case {
     }
 
     /// The counters of the hosts with a kernel's stack.
-    fn counters(&self, world: &World) -> Vec<(String, u64)> {
+    fn counters(&self, world: &LabNetwork) -> Vec<(String, u64)> {
         let mut all = Vec::new();
         for host in 0..2 {
             if self.is_own(host) {
                 continue;
             }
-            let read = world.namespace(host).unwrap().run(Counters::read).unwrap().unwrap();
+            let read = world.namespace(host).unwrap().run(MibCounters::read).unwrap().unwrap();
             let mptcp = read.iter().filter_map(|(name, value)| {
                 let name = name.strip_prefix("MPTcpExt.")?;
                 (value > 0).then(|| (name.to_owned(), value))
@@ -218,7 +219,7 @@ impl Case {
         all
     }
 
-    fn complaints(&self, counters: &[(String, u64)], ends: [&Ended; 2]) -> Vec<String> {
+    fn complaints(&self, counters: &[(String, u64)], ends: [&EndpointOutput; 2]) -> Vec<String> {
         let value = |name: &str| {
             counters.iter().filter(|(own, _)| own == name).map(|(_, value)| *value).sum::<u64>()
         };

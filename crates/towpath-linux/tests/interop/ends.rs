@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
-use towpath_linux::World;
-use towpath_linux::stack::{End as Application, Host};
+use towpath_linux::LabNetwork;
+use towpath_linux::stack::{ConnectionHandler as Application, StackHandle};
 use towpath_measure::scenario::{Family, Transport};
 use towpath_mptcp::stack::{ConnectionError, ConnectionId, ConnectionStatus, Stack, SubflowStatus};
 use towpath_net::Instant as Time;
@@ -20,9 +20,9 @@ use crate::case::{BYTES, Case, PORT};
 use crate::joins::Joins;
 
 /// Bytes given to the kernel at once.
-const CHUNK: usize = 128 * 1024;
+const CHUNK_BYTES: usize = 128 * 1024;
 /// For one call of the kernel.
-const CALL: Duration = Duration::from_secs(60);
+const CALL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What one end sends, and what the other must have got.
 #[derive(Debug, Clone)]
@@ -57,7 +57,7 @@ impl Expected {
 
 /// How an end ended.
 #[derive(Debug, Clone)]
-pub(crate) struct Ended {
+pub(crate) struct EndpointOutput {
     pub(crate) digest: [u8; 32],
     /// Why it was not Multipath TCP to the end; of a kernel the counters tell.
     pub(crate) plain: Option<String>,
@@ -67,18 +67,18 @@ pub(crate) struct Ended {
 
 /// One end at work.
 #[derive(Debug)]
-pub(crate) struct End {
-    result: mpsc::Receiver<Result<Ended, String>>,
+pub(crate) struct InteropEnd {
+    result: mpsc::Receiver<Result<EndpointOutput, String>>,
     /// Where our own stack is asked when it does not end.
-    own: Option<Arc<Host>>,
+    own: Option<Arc<StackHandle>>,
     _thread: Option<JoinHandle<()>>,
 }
 
-impl End {
+impl InteropEnd {
     /// Neither end of a transfer ends before so many subflows have joined (`joins`).
     pub(crate) fn listen(
         case: &Case,
-        world: &World,
+        world: &LabNetwork,
         sends: &Expected,
         joins: usize,
     ) -> Result<Self, String> {
@@ -112,7 +112,7 @@ impl End {
 
     pub(crate) fn connect(
         case: &Case,
-        world: &World,
+        world: &LabNetwork,
         sends: &Expected,
         joins: usize,
     ) -> Result<Self, String> {
@@ -135,7 +135,7 @@ impl End {
         let joins = watch(world, 0, joins)?;
         let waits = case.client_waits();
         let thread = thread::spawn(move || {
-            let connected = socket.connect_timeout(&SockAddr::from(target), CALL);
+            let connected = socket.connect_timeout(&SockAddr::from(target), CALL_TIMEOUT);
             let connected = connected.map_err(|error| format!("connect: {error}"));
             // The receiver may be gone.
             let _ = done.send(connected.and_then(|()| exchange(&socket, &data, waits, joins)));
@@ -143,7 +143,7 @@ impl End {
         Ok(Self { result, own: None, _thread: Some(thread) })
     }
 
-    pub(crate) fn wait(&self, deadline: Instant) -> Result<Ended, String> {
+    pub(crate) fn wait(&self, deadline: Instant) -> Result<EndpointOutput, String> {
         let left = deadline.saturating_duration_since(Instant::now());
         self.result.recv_timeout(left).unwrap_or_else(|_| {
             let status = self.own.as_ref().map(|host| {
@@ -154,18 +154,18 @@ impl End {
     }
 }
 
-fn kernel_socket(case: &Case, world: &World, host: usize) -> Result<Socket, String> {
+fn kernel_socket(case: &Case, world: &LabNetwork, host: usize) -> Result<Socket, String> {
     let domain = if case.family == Family::V4 { Domain::IPV4 } else { Domain::IPV6 };
     let namespace = world.namespace(host).ok_or("no host")?;
     let made = namespace.run(|| Socket::new(domain, Type::STREAM, Some(Protocol::MPTCP)));
     let socket = made.and_then(|made| made).map_err(|error| format!("socket: {error}"))?;
     socket.set_tcp_congestion(b"cubic").map_err(|error| format!("cubic: {error}"))?;
-    socket.set_read_timeout(Some(CALL)).map_err(|error| error.to_string())?;
-    socket.set_write_timeout(Some(CALL)).map_err(|error| error.to_string())?;
+    socket.set_read_timeout(Some(CALL_TIMEOUT)).map_err(|error| error.to_string())?;
+    socket.set_write_timeout(Some(CALL_TIMEOUT)).map_err(|error| error.to_string())?;
     Ok(socket)
 }
 
-fn kernel_listener(case: &Case, world: &World) -> Result<Socket, String> {
+fn kernel_listener(case: &Case, world: &LabNetwork) -> Result<Socket, String> {
     let socket = kernel_socket(case, world, 1)?;
     let any = match case.family {
         Family::V4 => SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), PORT),
@@ -177,7 +177,7 @@ fn kernel_listener(case: &Case, world: &World) -> Result<Socket, String> {
 }
 
 /// What a kernel's end waits for before it sends the last of its data.
-fn watch(world: &World, host: usize, joins: usize) -> Result<Option<Joins>, String> {
+fn watch(world: &LabNetwork, host: usize, joins: usize) -> Result<Option<Joins>, String> {
     let namespace = world.namespace(host).ok_or("no host")?;
     (joins > 0).then(|| Joins::watch(namespace, joins)).transpose()
 }
@@ -188,10 +188,10 @@ fn exchange(
     data: &Bytes,
     waits: bool,
     mut joins: Option<Joins>,
-) -> Result<Ended, String> {
+) -> Result<EndpointOutput, String> {
     thread::scope(|scope| {
         let mut hash = Sha256::new();
-        let mut buffer = vec![0; CHUNK];
+        let mut buffer = vec![0; CHUNK_BYTES];
         let mut plain = socket;
         if waits {
             let length = plain.read(&mut buffer).map_err(|error| format!("read: {error}"))?;
@@ -200,10 +200,10 @@ fn exchange(
         let writer = scope.spawn(|| -> Result<(), String> {
             let mut left = &data[..];
             while !left.is_empty() {
-                if let Some(mut joins) = joins.take_if(|_| left.len() <= CHUNK) {
-                    joins.wait(CALL)?;
+                if let Some(mut joins) = joins.take_if(|_| left.len() <= CHUNK_BYTES) {
+                    joins.wait(CALL_TIMEOUT)?;
                 }
-                let sent = socket.send(&left[..left.len().min(CHUNK)]);
+                let sent = socket.send(&left[..left.len().min(CHUNK_BYTES)]);
                 left = &left[sent.map_err(|error| format!("send: {error}"))?..];
             }
             socket.shutdown(Shutdown::Write).map_err(|error| format!("shutdown: {error}"))
@@ -215,7 +215,7 @@ fn exchange(
             }
         }
         writer.join().map_err(|_| "the writer panicked")??;
-        Ok(Ended { digest: hash.finalize().into(), plain: None, paths: None })
+        Ok(EndpointOutput { digest: hash.finalize().into(), plain: None, paths: None })
     })
 }
 
@@ -230,7 +230,7 @@ struct Transfer {
     paths: usize,
     shut: bool,
     hash: Sha256,
-    done: Option<mpsc::Sender<Result<Ended, String>>>,
+    done: Option<mpsc::Sender<Result<EndpointOutput, String>>>,
 }
 
 impl Transfer {
@@ -238,7 +238,7 @@ impl Transfer {
         data: Bytes,
         open: bool,
         waits: bool,
-        done: mpsc::Sender<Result<Ended, String>>,
+        done: mpsc::Sender<Result<EndpointOutput, String>>,
     ) -> Self {
         Self {
             data,
@@ -255,24 +255,24 @@ impl Transfer {
     /// The last of the data waits for so many subflows.
     fn with_last(mut self, paths: usize) -> Self {
         self.paths = paths;
-        self.last = self.data.split_off(self.data.len() - CHUNK);
+        self.last = self.data.split_off(self.data.len() - CHUNK_BYTES);
         self
     }
 
-    fn ended(&self, status: Option<ConnectionStatus>) -> Result<Ended, String> {
+    fn ended(&self, status: Option<ConnectionStatus>) -> Result<EndpointOutput, String> {
         let status = status.ok_or("no status at the end")?;
         let used =
             |subflow: &&SubflowStatus| subflow.tcp.acked_bytes + subflow.tcp.received_bytes > 0;
         let reason =
             || status.fallback.map_or_else(|| "unknown".to_owned(), |reason| reason.to_string());
-        Ok(Ended {
+        Ok(EndpointOutput {
             digest: self.hash.clone().finalize().into(),
             plain: (!status.multipath).then(reason),
             paths: Some(status.subflows.iter().filter(used).count()),
         })
     }
 
-    fn tell(&mut self, result: impl FnOnce(&mut Self) -> Result<Ended, String>) {
+    fn send_result(&mut self, result: impl FnOnce(&mut Self) -> Result<EndpointOutput, String>) {
         if let Some(done) = self.done.take() {
             let _ = done.send(result(self)); // the receiver may be gone
         }
@@ -289,7 +289,7 @@ impl Application for Transfer {
         while let Some(data) = stack.read(now, connection) {
             if data.is_empty() {
                 let status = stack.status(connection);
-                self.tell(|transfer| transfer.ended(status));
+                self.send_result(|transfer| transfer.ended(status));
                 break;
             }
             self.waits = false;
@@ -317,6 +317,6 @@ impl Application for Transfer {
         error: Option<ConnectionError>,
     ) {
         let status = stack.status(connection);
-        self.tell(|_| Err(format!("closed early ({error:?}): {status:?}")));
+        self.send_result(|_| Err(format!("closed early ({error:?}): {status:?}")));
     }
 }

@@ -13,13 +13,13 @@ use towpath_linux::Namespace;
 use towpath_measure::scenario::Family;
 
 use crate::case::{Case, Condition, PORT, Role};
-use crate::ends::{End, Expected};
+use crate::ends::{Expected, InteropEnd};
 use crate::{ALONE, permitted, skip};
 
 const PACKAGE: &str = "linux-source-6.12";
 const FOLDER: &str = "tools/testing/selftests/net/mptcp";
 const PROGRAM: &str = "mptcp_connect";
-const PATIENCE: Duration = Duration::from_secs(120);
+const HANG_TIMEOUT: Duration = Duration::from_secs(120);
 
 #[test]
 fn mptcp_connect_and_a_socket_of_ours_prove_this_test() {
@@ -95,12 +95,12 @@ fn against(program: &Path, case: Case, mode: &str) -> Result<(), String> {
         let any = if case.family == Family::V4 { "0.0.0.0" } else { "::" };
         let child = run(world.namespace(1).ok_or("no host")?, &["-l", any])?;
         wait_for_listener(world.namespace(1).ok_or("no host")?)?;
-        (End::connect(&case, &world, &near, 0)?, child)
+        (InteropEnd::connect(&case, &world, &near, 0)?, child)
     } else {
-        let own = End::listen(&case, &world, &far, 0)?;
+        let own = InteropEnd::listen(&case, &world, &far, 0)?;
         (own, run(world.namespace(0).ok_or("no host")?, &[&target])?)
     };
-    let ended = own.wait(Instant::now() + PATIENCE);
+    let ended = own.wait(Instant::now() + HANG_TIMEOUT);
     if ended.is_err() {
         let _ = child.kill(); // it may have exited
     }
@@ -118,7 +118,7 @@ fn against(program: &Path, case: Case, mode: &str) -> Result<(), String> {
 
 fn wait_for_listener(namespace: &Namespace) -> Result<(), String> {
     let port = format!(":{PORT:04X} ");
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + HANG_TIMEOUT;
     while Instant::now() < deadline {
         let listens = namespace.run(|| {
             ["tcp", "tcp6"].iter().any(|table| {

@@ -5,15 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use towpath_linux::Clock;
-use towpath_linux::live::{Finding, Probe, check};
-use towpath_linux::quic::{Host, HostConfig, Interfaces};
+use towpath_linux::live::{ProbeKind, ProbeOutcome, check};
+use towpath_linux::quic::{HostConfig, InterfacePolicy, QuicHandle};
 use towpath_measure::live::datagram;
 use towpath_quic::QuicConfig;
 
 use super::*;
 
 /// Finding of each probe.
-fn found(target: SocketAddr) -> Vec<(Probe, Finding)> {
+fn found(target: SocketAddr) -> Vec<(ProbeKind, ProbeOutcome)> {
     check(&[target]).into_iter().map(|tried| (tried.probe, tried.finding)).collect()
 }
 
@@ -46,11 +46,11 @@ fn over_tcp(quic: bool) -> SocketAddr {
 }
 
 /// What [`over_tcp`] is to be for QUIC: the findings over UDP, QUIC and Multipath QUIC.
-fn over_udp(target: SocketAddr) -> [Finding; 3] {
+fn over_udp(target: SocketAddr) -> [ProbeOutcome; 3] {
     let all = found(target);
-    assert_eq!(all[0], (Probe::Tcp, Finding::Works));
+    assert_eq!(all[0], (ProbeKind::Tcp, ProbeOutcome::Works));
     let [udp, quic, mpquic] = [2, 3, 4].map(|at| all[at].clone());
-    assert_eq!((udp.0, quic.0, mpquic.0), (Probe::Udp, Probe::Quic, Probe::Mpquic));
+    assert_eq!((udp.0, quic.0, mpquic.0), (ProbeKind::Udp, ProbeKind::Quic, ProbeKind::Mpquic));
     [udp.1, quic.1, mpquic.1]
 }
 
@@ -60,8 +60,8 @@ fn every_transport_reaches_a_server_with_and_without_a_secret() {
         let all = found(serve(secret, ServerLimits::default()));
         assert_eq!(all.len(), 5);
         for (probe, finding) in all {
-            if probe != Probe::Mptcp || has_mptcp() {
-                assert_eq!(finding, Finding::Works, "{probe:?}, {secret:?}");
+            if probe != ProbeKind::Mptcp || has_mptcp() {
+                assert_eq!(finding, ProbeOutcome::Works, "{probe:?}, {secret:?}");
             }
         }
     }
@@ -72,18 +72,29 @@ fn blocked_udp_and_a_server_without_quic_are_distinguished() {
     // It takes UDP, and nothing comes back.
     let silent = over_tcp(true);
     let _socket = UdpSocket::bind(silent).unwrap();
-    assert_eq!(over_udp(silent), [Finding::Blocked, Finding::Blocked, Finding::Blocked]);
+    assert_eq!(
+        over_udp(silent),
+        [ProbeOutcome::Blocked, ProbeOutcome::Blocked, ProbeOutcome::Blocked]
+    );
     // Nobody listens on UDP, as the server says over TCP.
     let without = over_tcp(false);
-    assert_eq!(over_udp(without), [Finding::Refused, Finding::Without, Finding::Without]);
+    assert_eq!(
+        over_udp(without),
+        [ProbeOutcome::Refused, ProbeOutcome::NoQuic, ProbeOutcome::NoQuic]
+    );
     // It should, and the host says that it does not.
     let gone = over_tcp(true);
-    assert_eq!(over_udp(gone), [Finding::Refused, Finding::Refused, Finding::Refused]);
+    assert_eq!(
+        over_udp(gone),
+        [ProbeOutcome::Refused, ProbeOutcome::Refused, ProbeOutcome::Refused]
+    );
 }
 
 #[test]
 fn a_quic_filter_and_another_version_are_distinguished() {
-    for (version, finding) in [(false, Finding::Filtered), (true, Finding::Version)] {
+    for (version, finding) in
+        [(false, ProbeOutcome::Filtered), (true, ProbeOutcome::VersionMismatch)]
+    {
         let target = over_tcp(true);
         let socket = UdpSocket::bind(target).unwrap();
         socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
@@ -101,7 +112,7 @@ fn a_quic_filter_and_another_version_are_distinguished() {
             });
             let found = over_udp(target);
             done.store(true, Ordering::Release);
-            assert_eq!(found, [Finding::Works, finding.clone(), finding]);
+            assert_eq!(found, [ProbeOutcome::Works, finding.clone(), finding]);
         });
     }
 }
@@ -121,18 +132,21 @@ fn other_version(initial: &[u8]) -> Vec<u8> {
 fn a_server_with_one_path_is_found() {
     let target = over_tcp(true);
     let (name, clock, seed) = ("single".to_owned(), Clock::start(), None);
-    let (namespace, interfaces) = (None, Interfaces::all());
+    let (namespace, interfaces) = (None, InterfacePolicy::all());
     let host = HostConfig { name, clock, seed, namespace, interfaces };
-    let host = Arc::new(Host::start(host).unwrap());
+    let host = Arc::new(QuicHandle::start(host).unwrap());
     let listener = host.listen(target.port(), QuicConfig::default()).unwrap();
     thread::spawn(move || {
         let mut kept = Vec::new();
-        while let Ok(connection) = listener.accept(PATIENCE) {
-            let stream = connection.accept_stream(PATIENCE).unwrap();
-            stream.read(&mut [0; 1_024], PATIENCE).unwrap();
-            stream.write(&welcome(true), PATIENCE).unwrap();
+        while let Ok(connection) = listener.accept(HANG_TIMEOUT) {
+            let stream = connection.accept_stream(HANG_TIMEOUT).unwrap();
+            stream.read(&mut [0; 1_024], HANG_TIMEOUT).unwrap();
+            stream.write(&welcome(true), HANG_TIMEOUT).unwrap();
             kept.push((connection, stream));
         }
     });
-    assert_eq!(over_udp(target), [Finding::Works, Finding::Works, Finding::SinglePath]);
+    assert_eq!(
+        over_udp(target),
+        [ProbeOutcome::Works, ProbeOutcome::Works, ProbeOutcome::SinglePath]
+    );
 }

@@ -5,33 +5,39 @@ use std::net::UdpSocket;
 use std::sync::Arc;
 
 use towpath_linux::Clock;
-use towpath_linux::quic::{Connection, Host, HostConfig, Interfaces, Stream};
+use towpath_linux::quic::{
+    BlockingConnection, BlockingStream, HostConfig, InterfacePolicy, QuicHandle,
+};
 use towpath_measure::live::FrameDecoder;
 use towpath_quic::{LocalAddress, QuicConfig, Trust, identity::PemIdentity};
 
 use super::*;
 
-fn client() -> Arc<Host> {
+fn client() -> Arc<QuicHandle> {
     let (name, clock, seed) = ("stranger".to_owned(), Clock::start(), None);
-    let (namespace, interfaces) = (None, Interfaces::all());
-    Arc::new(Host::start(HostConfig { name, clock, seed, namespace, interfaces }).unwrap())
+    let (namespace, interfaces) = (None, InterfacePolicy::all());
+    Arc::new(QuicHandle::start(HostConfig { name, clock, seed, namespace, interfaces }).unwrap())
 }
 
-fn dial(host: &Arc<Host>, server: SocketAddr) -> io::Result<Connection> {
+fn dial(host: &Arc<QuicHandle>, server: SocketAddr) -> io::Result<BlockingConnection> {
     let config = QuicConfig { trust: Trust::Any, ..QuicConfig::default() };
-    host.connect(None, server, config, PATIENCE)
+    host.connect(None, server, config, HANG_TIMEOUT)
 }
 
 /// A stream that has said what it is for.
-fn begin(connection: &Connection, kind: ConnectionKind, token: TestToken) -> Stream {
+fn begin(
+    connection: &BlockingConnection,
+    kind: ConnectionKind,
+    token: TestToken,
+) -> BlockingStream {
     let stream = connection.open_stream().unwrap();
     let preamble = Preamble { kind, flow: 0, stream: 0, token };
-    stream.write(&preamble.to_bytes(), PATIENCE).unwrap();
+    stream.write(&preamble.to_bytes(), HANG_TIMEOUT).unwrap();
     stream
 }
 
-fn say(stream: &Stream, word: &ClientMessage) -> io::Result<()> {
-    stream.write(&frame::to_bytes(word).unwrap(), PATIENCE)
+fn send(stream: &BlockingStream, word: &ClientMessage) -> io::Result<()> {
+    stream.write(&frame::to_bytes(word).unwrap(), HANG_TIMEOUT)
 }
 
 /// A short honest test over QUIC; how long it took.
@@ -94,11 +100,11 @@ fn echo_streams_echo_and_unknown_streams_are_closed() {
     let (mut back, mut room) = (Vec::new(), [0; 10_000]);
     thread::scope(|scope| {
         scope.spawn(|| {
-            stream.write(&sent, PATIENCE).unwrap();
+            stream.write(&sent, HANG_TIMEOUT).unwrap();
             stream.shutdown();
         });
         loop {
-            let length = stream.read(&mut room, PATIENCE).unwrap();
+            let length = stream.read(&mut room, HANG_TIMEOUT).unwrap();
             if length == 0 {
                 break;
             }
@@ -111,8 +117,8 @@ fn echo_streams_echo_and_unknown_streams_are_closed() {
     for wrong in [&b"GET / HTTP/1.1\r\nHost: x\r\n\r\n......"[..], &unknown.to_bytes()] {
         let connection = dial(&host, server).unwrap();
         let stream = connection.open_stream().unwrap();
-        stream.write(wrong, PATIENCE).unwrap();
-        let error = stream.read(&mut room, PATIENCE).unwrap_err();
+        stream.write(wrong, HANG_TIMEOUT).unwrap();
+        let error = stream.read(&mut room, HANG_TIMEOUT).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionAborted, "{error}");
     }
 }
@@ -155,16 +161,16 @@ fn garbage(server: SocketAddr, count: u32) {
 }
 
 /// Asks for data and for a result, and reads neither.
-fn slow_reader(host: &Arc<Host>, server: SocketAddr) -> Vec<Stream> {
+fn slow_reader(host: &Arc<QuicHandle>, server: SocketAddr) -> Vec<BlockingStream> {
     let flow = "pattern = \"iperf\"\ndirection = \"down\"\nduration = \"2 s\"";
     let plan = order(server, Transport::Quic, flow).plan;
     let connection = dial(host, server).unwrap();
     let control = begin(&connection, ConnectionKind::Control, TestToken::NONE);
-    say(&control, &ClientMessage::Hello { towpath: String::new() }).unwrap();
-    say(&control, &ClientMessage::Plan(Box::new(plan))).unwrap();
+    send(&control, &ClientMessage::Hello { towpath: String::new() }).unwrap();
+    send(&control, &ClientMessage::Plan(Box::new(plan))).unwrap();
     let (mut frames, mut room) = (FrameDecoder::default(), [0; 1_024]);
     let token = loop {
-        let length = control.read(&mut room, PATIENCE).unwrap();
+        let length = control.read(&mut room, HANG_TIMEOUT).unwrap();
         assert!(length > 0, "the server has closed");
         frames.push(&room[..length]);
         let said = std::iter::from_fn(|| frames.take::<ServerMessage>().unwrap());
@@ -177,9 +183,9 @@ fn slow_reader(host: &Arc<Host>, server: SocketAddr) -> Vec<Stream> {
         }
     };
     let data = begin(&dial(host, server).unwrap(), ConnectionKind::Data, token.public_id());
-    say(&control, &ClientMessage::Begin { at_ns: 0 }).unwrap();
+    send(&control, &ClientMessage::Begin { at_ns: 0 }).unwrap();
     for _ in 0..500 {
-        if say(&control, &ClientMessage::Fetch { offset: 0 }).is_err() {
+        if send(&control, &ClientMessage::Fetch { offset: 0 }).is_err() {
             break;
         }
     }
@@ -221,7 +227,7 @@ fn beset() {
         let _streams: Vec<_> = slow.into_iter().map(|slow| slow.join().unwrap()).collect();
     });
     let took = honest(server, Transport::Mpquic);
-    assert!(took < PATIENCE, "{took:?}");
+    assert!(took < HANG_TIMEOUT, "{took:?}");
     let grown = resident_bytes().saturating_sub(before);
     assert!(grown < 200 << 20, "{grown} bytes");
 }
@@ -242,7 +248,7 @@ fn datagrams_and_quic_share_their_port() {
     use towpath_measure::live::datagram::EchoDatagram;
     let server = serve(None, ServerLimits::default());
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(HANG_TIMEOUT)).unwrap();
     thread::scope(|scope| {
         scope.spawn(|| honest(server, Transport::Quic));
         for number in 0..200 {

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 use towpath_linux::Namespace;
-use towpath_linux::netlink::{Endpoint, EndpointFlags, MptcpLimits, MptcpPm, Prefix, Route};
-use towpath_linux::stack::Device;
+use towpath_linux::netlink::{Endpoint, EndpointFlags, MptcpLimits, MptcpPm, Prefix, RouteSocket};
+use towpath_linux::stack::StackDevice;
 use towpath_linux::sysctl::Sysctl;
 use towpath_script::parse::endpoint;
 use towpath_script::script::{
@@ -24,14 +24,14 @@ const LINK: &str = "tun0";
 /// Port that is listened on and connected to.
 const PORT: u16 = 80;
 /// Longest IP packet.
-const LONGEST: usize = 65_536;
+const MAX_PACKET_BYTES: usize = 65_536;
 
 /// A host in a network namespace of its own, which the calling thread enters for good.
 #[derive(Debug)]
 pub(crate) struct Kernel {
     transport: Transport,
     tun: File,
-    route: Route,
+    route: RouteSocket,
     start: Instant,
     options: SocketOptions,
     limits: MptcpLimits,
@@ -60,8 +60,8 @@ impl Kernel {
     /// A host without any setting.
     pub(crate) fn new(transport: Transport) -> Result<Self, String> {
         Namespace::create().and_then(|own| own.enter()).map_err(text)?;
-        let tun = File::from(Device::plain_tun(LINK).map_err(text)?);
-        let mut route = Route::open().map_err(text)?;
+        let tun = File::from(StackDevice::plain_tun(LINK).map_err(text)?);
+        let mut route = RouteSocket::open().map_err(text)?;
         for (name, value) in [
             ("net.ipv6.conf.all.disable_ipv6", "1"),
             ("net.ipv6.conf.default.disable_ipv6", "1"),
@@ -85,7 +85,7 @@ impl Kernel {
             begun: false,
             listener: None,
             socket: None,
-            buffer: vec![0; LONGEST],
+            buffer: vec![0; MAX_PACKET_BYTES],
         })
     }
 

@@ -16,15 +16,15 @@ use std::thread;
 
 use kernel::Kernel;
 use towpath_linux::Namespace;
-use towpath_linux::stack::Device;
+use towpath_linux::stack::StackDevice;
 use towpath_script::{Script, library, run};
 
 /// Scripts at the same time: they mostly wait.
-const AT_ONCE: usize = 16;
+const MAX_CONCURRENT: usize = 16;
 /// At the second try and after it.
-const AGAIN_AT_ONCE: usize = 4;
+const MAX_CONCURRENT_RETRIES: usize = 4;
 /// Tries in all.
-const TRIES: usize = 4;
+const MAX_TRIES: usize = 4;
 
 /// Which scripts to run, if not all: those whose names contain its value.
 const ONLY: &str = "TOWPATH_SCRIPT";
@@ -35,7 +35,7 @@ fn forbidden() -> Option<String> {
         Ok(namespace) => namespace,
         Err(reason) => return Some(format!("no network namespaces: {reason}")),
     };
-    match namespace.run(|| Device::plain_tun("probe").map(drop)) {
+    match namespace.run(|| StackDevice::plain_tun("probe").map(drop)) {
         Ok(Ok(())) => None,
         Ok(Err(reason)) | Err(reason) => Some(format!("no TUN devices: {reason}")),
     }
@@ -89,13 +89,13 @@ fn every_script_passes_on_the_kernel() {
         .iter()
         .filter(|script| only.as_deref().is_none_or(|only| script.name.contains(only)))
         .collect();
-    let mut failed = try_all(&wanted, AT_ONCE);
-    for _ in 1..TRIES {
+    let mut failed = try_all(&wanted, MAX_CONCURRENT);
+    for _ in 1..MAX_TRIES {
         for (script, _) in &failed {
             println!("again: {}", script.name);
         }
         let again: Vec<&Script> = failed.iter().map(|(script, _)| *script).collect();
-        failed = try_all(&again, AGAIN_AT_ONCE);
+        failed = try_all(&again, MAX_CONCURRENT_RETRIES);
     }
     let reasons: Vec<&str> = failed.iter().map(|(_, reason)| reason.as_str()).collect();
     assert!(reasons.is_empty(), "{} failed:\n{}", reasons.len(), reasons.join("\n"));

@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use std::thread;
 
 use towpath_linux::interrupt;
-use towpath_linux::live::{self, Order, Session};
+use towpath_linux::live::{self, MeasureRequest, MobileSession};
 use towpath_measure::scenario::Transport;
 use towpath_report::StoredRun;
 
@@ -15,7 +15,7 @@ use crate::files::ResultFolder;
 use crate::ui::Ui;
 
 /// Makes the order of a transport: its place among them, the transport, the repetition.
-type Make<'a> = &'a dyn Fn(usize, Transport, u32) -> Result<Order, CliError>;
+type Make<'a> = &'a dyn Fn(usize, Transport, u32) -> Result<MeasureRequest, CliError>;
 
 /// Measures over all transports at the same time, as often as asked for.
 pub(super) fn measure(
@@ -29,20 +29,20 @@ pub(super) fn measure(
         if repeat > 1 {
             live::pause(arguments.wait);
         }
-        if interrupt::seen() {
+        if interrupt::is_interrupted() {
             break;
         }
-        let mut orders: Vec<Order> = Vec::new();
+        let mut orders: Vec<MeasureRequest> = Vec::new();
         for (at, transport) in transports.iter().enumerate() {
             let order = make(at, *transport, repeat)?;
             let first = orders.first().and_then(|first| first.session.clone());
-            let session = first.unwrap_or_else(|| Session::new(&order.scenario));
-            orders.push(Order { session: Some(session), ..order });
+            let session = first.unwrap_or_else(|| MobileSession::new(&order.scenario));
+            orders.push(MeasureRequest { session: Some(session), ..order });
         }
         for run in at_once(arguments, &orders, folder, ui) {
             match run {
                 Ok(run) => runs.push(run),
-                Err(_) if interrupt::seen() => {}
+                Err(_) if interrupt::is_interrupted() => {}
                 Err(error) if runs.is_empty() && orders.len() == 1 => {
                     folder.remove_if_empty();
                     return Err(error);
@@ -54,7 +54,7 @@ pub(super) fn measure(
     }
     if runs.is_empty() {
         folder.remove_if_empty();
-        return Ok(ExitCode::from(if interrupt::seen() { 130 } else { 2 }));
+        return Ok(ExitCode::from(if interrupt::is_interrupted() { 130 } else { 2 }));
     }
     let planned = transports.len() * arguments.repeat as usize;
     conclude(arguments, (&runs, planned), folder, ui)
@@ -62,7 +62,7 @@ pub(super) fn measure(
 
 fn at_once(
     arguments: &MeasureArguments,
-    orders: &[Order],
+    orders: &[MeasureRequest],
     folder: &ResultFolder,
     ui: &mut Ui,
 ) -> Vec<Result<StoredRun, CliError>> {

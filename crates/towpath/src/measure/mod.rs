@@ -10,7 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
 
 use towpath_linux::interrupt;
-use towpath_linux::live::{self, Order, Source, interfaces_towards, path_name};
+use towpath_linux::live::{self, LocalBind, MeasureRequest, interfaces_towards, path_name};
 use towpath_measure::live::{TestPlan, TransferSettings};
 use towpath_measure::order;
 use towpath_measure::result::{Record, Warning};
@@ -40,8 +40,8 @@ pub(crate) fn measure(arguments: &MeasureArguments, ui: &mut Ui) -> Result<ExitC
     let folder = ResultFolder::create(arguments.out.as_deref(), &scenario.name)?;
     interrupt::catch();
     let mut runs = Vec::new();
-    let make = |scenario: &Scenario, transport, repeat, turn| -> Result<Order, CliError> {
-        Ok(Order {
+    let make = |scenario: &Scenario, transport, repeat, turn| -> Result<MeasureRequest, CliError> {
+        Ok(MeasureRequest {
             name: server.host.clone(),
             choice: server.choice.clone(),
             session: None,
@@ -53,9 +53,9 @@ pub(crate) fn measure(arguments: &MeasureArguments, ui: &mut Ui) -> Result<ExitC
             server: arguments.server_cert,
             qlog: arguments.qlog.clone(),
             repeat,
-            turn,
+            run_order: turn,
             seed: arguments.seed,
-            patience: arguments.patience,
+            result_timeout: arguments.patience,
             mobile: arguments.mobile,
         })
     };
@@ -71,14 +71,14 @@ pub(crate) fn measure(arguments: &MeasureArguments, ui: &mut Ui) -> Result<ExitC
         if turn.position > 1 {
             live::pause(arguments.wait);
         }
-        if interrupt::seen() {
+        if interrupt::is_interrupted() {
             break;
         }
         let order = make(&scenario, *transport, *repeat, Some(*turn))?;
         match one(arguments, &order, &folder, &mut |text| ui.progress(text)) {
             Ok(run) => runs.push(run),
             // Nobody waits for a reason.
-            Err(_) if interrupt::seen() => break,
+            Err(_) if interrupt::is_interrupted() => break,
             Err(error) if runs.is_empty() => {
                 folder.remove_if_empty();
                 return Err(error);
@@ -122,14 +122,14 @@ fn conclude(
 fn ends(
     arguments: &MeasureArguments,
     server: &Server,
-) -> Result<(Vec<SocketAddr>, Source, Vec<String>), CliError> {
+) -> Result<(Vec<SocketAddr>, LocalBind, Vec<String>), CliError> {
     let host = &server.host;
     let unknown = |reason: String| CliError::Unavailable {
         what: format!("`{host}` has {reason}"),
         hint: "name a host or an address, and its port with -p".to_owned(),
     };
     let found = servers::addresses(server, arguments).map_err(unknown)?;
-    let mut source = Source::default();
+    let mut source = LocalBind::default();
     if let Some(bind) = &arguments.bind {
         let (address, interface) = match bind.split_once('%') {
             Some((address, interface)) => (address, Some(interface.to_owned())),
@@ -227,7 +227,7 @@ fn plan_of(
 /// One run: its records are on disk while it goes on, and in order when it has ended.
 fn one(
     arguments: &MeasureArguments,
-    order: &Order,
+    order: &MeasureRequest,
     folder: &ResultFolder,
     say: &mut (dyn FnMut(&str) + Send),
 ) -> Result<StoredRun, CliError> {
@@ -312,7 +312,7 @@ fn exit_code(
             ui.warn(&Warning { text, hint: Some("--require-multipath was given".to_owned()) });
         }
     }
-    if interrupt::seen() {
+    if interrupt::is_interrupted() {
         ExitCode::from(130)
     } else if good {
         ExitCode::SUCCESS

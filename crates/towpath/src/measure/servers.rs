@@ -5,7 +5,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::Path;
 use std::time::Duration;
 
-use towpath_linux::live::{self, PINGS, Pinged};
+use towpath_linux::live::{self, PINGS, PingResult};
 use towpath_measure::{format, input};
 
 use super::MeasureArguments;
@@ -26,7 +26,7 @@ pub(super) struct Server {
 #[derive(Debug)]
 struct Candidate {
     server: Server,
-    pinged: Result<Pinged, String>,
+    pinged: Result<PingResult, String>,
 }
 
 impl Candidate {

@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 use towpath_linux::monitor::{
-    Condition, Ended, Happening, Limited, Seen, SeenSubflow, Source, Subflow,
+    DerivedConnection, DerivedSubflow, EndedSubflow, EventSource, MonitorEvent, MonitoredSubflow,
+    ObservedLimit, SubflowCondition,
 };
 use towpath_linux::netlink::{MptcpEvent, MptcpEventKind};
 
@@ -12,7 +13,7 @@ pub(super) fn start_line(hears_events: bool) -> Value {
 }
 
 /// One connection in one round.
-pub(super) fn connection_line(t_ns: u64, seen: &Seen) -> Value {
+pub(super) fn connection_line(t_ns: u64, seen: &DerivedConnection) -> Value {
     let connection = &seen.connection;
     let pairs = connection.subflows.iter().zip(&seen.subflows);
     let processes = connection.processes.iter();
@@ -37,12 +38,12 @@ pub(super) fn connection_line(t_ns: u64, seen: &Seen) -> Value {
     })
 }
 
-fn subflow_value(subflow: &Subflow, seen: &SeenSubflow) -> Value {
+fn subflow_value(subflow: &MonitoredSubflow, seen: &DerivedSubflow) -> Value {
     let condition = match subflow.condition {
-        Condition::Trying => "trying",
-        Condition::Established => "established",
-        Condition::Silent => "silent",
-        Condition::Closing => "closing",
+        SubflowCondition::Trying => "trying",
+        SubflowCondition::Established => "established",
+        SubflowCondition::Silent => "silent",
+        SubflowCondition::Closing => "closing",
     };
     json!({
         "local": subflow.local,
@@ -72,7 +73,7 @@ fn subflow_value(subflow: &Subflow, seen: &SeenSubflow) -> Value {
 }
 
 /// What held a sender back.
-fn limit_value(limit: &Limited) -> Value {
+fn limit_value(limit: &ObservedLimit) -> Value {
     json!({"limit": limit.id(), "share": limit.share})
 }
 
@@ -105,7 +106,7 @@ pub(super) fn event_line(t_ns: u64, event: &MptcpEvent) -> Value {
 }
 
 /// A subflow that has ended.
-pub(super) fn ended_line(t_ns: u64, ended: &Ended) -> Value {
+pub(super) fn ended_line(t_ns: u64, ended: &EndedSubflow) -> Value {
     json!({
         "type": "subflow_end",
         "t_ns": t_ns,
@@ -121,13 +122,13 @@ pub(super) fn ended_line(t_ns: u64, ended: &Ended) -> Value {
 }
 
 /// Any other event.
-pub(super) fn happening_line(t_ns: u64, happening: &Happening) -> Value {
+pub(super) fn happening_line(t_ns: u64, happening: &MonitorEvent) -> Value {
     let kind = match happening.source {
-        Source::Lost => "lost",
-        Source::Link => "link",
-        Source::Route => "route",
-        Source::Inferred => "inferred",
-        Source::PathManager => "mptcp",
+        EventSource::Lost => "lost",
+        EventSource::Link => "link",
+        EventSource::Route => "route",
+        EventSource::Inferred => "inferred",
+        EventSource::PathManager => "mptcp",
     };
     json!({"type": kind, "t_ns": t_ns, "text": happening.text})
 }

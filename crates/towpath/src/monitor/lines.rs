@@ -2,7 +2,9 @@
 
 use std::io::{self, Write};
 
-use towpath_linux::monitor::{Connection, Seen, SeenSubflow, Status};
+use towpath_linux::monitor::{
+    DerivedConnection, DerivedSubflow, MonitoredConnection, SubflowActivity,
+};
 use towpath_measure::result::Part;
 
 use super::Look;
@@ -34,14 +36,14 @@ pub(super) fn print(look: &Look, out: &mut dyn Write) -> io::Result<()> {
 }
 
 /// `curl (123) 10.0.0.1:4000 → 10.0.0.2:80, 2 subflows`.
-pub(super) fn connection(seen: &Seen) -> String {
-    let Connection { local, remote, .. } = seen.connection;
+pub(super) fn connection(seen: &DerivedConnection) -> String {
+    let MonitoredConnection { local, remote, .. } = seen.connection;
     let moves = moved(seen.down_bps, seen.up_bps);
     format!("{} {local} → {remote} {moves}, {}", owner(&seen.connection), counted(seen))
 }
 
 /// Who has the connection open.
-pub(super) fn owner(connection: &Connection) -> String {
+pub(super) fn owner(connection: &MonitoredConnection) -> String {
     match connection.processes.first() {
         // A process chooses its name: it may not begin a line of its own.
         Some(process) => {
@@ -53,15 +55,15 @@ pub(super) fn owner(connection: &Connection) -> String {
 }
 
 /// `2 subflows (1 trying, 1 stale)`: what only tries is none.
-pub(super) fn counted(seen: &Seen) -> String {
+pub(super) fn counted(seen: &DerivedConnection) -> String {
     if seen.connection.fallback {
         return "fell back to TCP".to_owned();
     }
     let count = |status| seen.subflows.iter().filter(|it| it.status == status).count();
-    let trying = count(Status::Trying);
+    let trying = count(SubflowActivity::Trying);
     let all = seen.subflows.len() - trying;
     let plural = if all == 1 { "" } else { "s" };
-    let special: Vec<_> = [(trying, "trying"), (count(Status::Stale), "stale")]
+    let special: Vec<_> = [(trying, "trying"), (count(SubflowActivity::Stale), "stale")]
         .iter()
         .filter(|(number, _)| *number > 0)
         .map(|(number, word)| format!("{number} {word}"))
@@ -73,13 +75,13 @@ pub(super) fn counted(seen: &Seen) -> String {
 }
 
 /// `~stale` where it is inferred.
-pub(super) fn status(seen: &SeenSubflow) -> String {
+pub(super) fn status(seen: &DerivedSubflow) -> String {
     format!("{}{}", if seen.is_inferred { "~" } else { "" }, seen.status.name())
 }
 
 /// `limited by receive window 80 %, application 20 %`: what held its sender back, the two longest.
 /// Nothing of one of which nothing is known, as of a stale one.
-pub(super) fn limited(seen: &SeenSubflow) -> Option<String> {
+pub(super) fn limited(seen: &DerivedSubflow) -> Option<String> {
     if seen.limits.iter().all(|limit| limit.part == Part::Unknown || limit.share < 0.05) {
         return None;
     }
@@ -90,7 +92,7 @@ pub(super) fn limited(seen: &SeenSubflow) -> Option<String> {
 }
 
 /// ` (why)`.
-fn why(seen: &SeenSubflow) -> String {
+fn why(seen: &DerivedSubflow) -> String {
     seen.why.as_ref().map(|why| format!(" ({why})")).unwrap_or_default()
 }
 

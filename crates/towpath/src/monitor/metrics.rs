@@ -2,24 +2,26 @@
 
 use std::fmt::Write as _;
 
-use towpath_linux::monitor::{Seen, SeenSubflow, Status, Subflow};
+use towpath_linux::monitor::{
+    DerivedConnection, DerivedSubflow, MonitoredSubflow, SubflowActivity,
+};
 
 /// More subflows than this are left out: every one is a line in each family.
 const MOST: usize = 2_000;
 
-const STATUSES: [Status; 6] = [
-    Status::Trying,
-    Status::Established,
-    Status::Active,
-    Status::Backup,
-    Status::Stale,
-    Status::Closing,
+const STATUSES: [SubflowActivity; 6] = [
+    SubflowActivity::Trying,
+    SubflowActivity::Established,
+    SubflowActivity::Active,
+    SubflowActivity::Backup,
+    SubflowActivity::Stale,
+    SubflowActivity::Closing,
 ];
 
-type Row<'a> = (String, &'a Subflow, &'a SeenSubflow);
+type Row<'a> = (String, &'a MonitoredSubflow, &'a DerivedSubflow);
 
 /// The page.
-pub(super) fn page(connections: &[Seen]) -> String {
+pub(super) fn page(connections: &[DerivedConnection]) -> String {
     let mut page = String::new();
     let fallbacks = connections.iter().filter(|seen| seen.connection.fallback).count();
     one(&mut page, "connections", "Multipath TCP connections.", connections.len());
@@ -63,7 +65,7 @@ pub(super) fn page(connections: &[Seen]) -> String {
     });
     let help = "1 if what was sent is not answered, or the interface is down (inferred).";
     family("subflow_stale", "gauge", help, &|(_, _, what)| {
-        f64::from(u8::from(what.status == Status::Stale))
+        f64::from(u8::from(what.status == SubflowActivity::Stale))
     });
     let help = "Part of the last second in which this held the sender back.";
     head(&mut page, "subflow_limited_ratio", "gauge", help);
@@ -89,7 +91,7 @@ fn one(page: &mut String, name: &str, help: &str, value: usize) {
     let _ = writeln!(page, "towpath_mptcp_{name} {value}");
 }
 
-fn labels(token: u32, subflow: &Subflow, what: &SeenSubflow) -> String {
+fn labels(token: u32, subflow: &MonitoredSubflow, what: &DerivedSubflow) -> String {
     let interface = escaped(what.interface.as_deref().unwrap_or(""));
     format!(
         "connection=\"{token:08x}\",local=\"{}\",remote=\"{}\",interface=\"{interface}\"",

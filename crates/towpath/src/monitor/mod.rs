@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use clap::Args;
 use towpath_linux::monitor::{
-    Ended, Happening, Monitor, Responder, Seeing, Seen, Source, Timeline, Watch,
+    ConnectionHistory, DerivedConnection, EndedSubflow, EventSource, EventTimeline, MetricsServer,
+    Monitor, MonitorEvent, MonitorRound,
 };
 use towpath_linux::netlink::{MptcpEvent, MptcpEvents, NetlinkError};
 use towpath_linux::{Clock, interrupt};
@@ -65,7 +66,7 @@ pub(crate) fn monitor(arguments: &MonitorArguments, ui: &mut Ui) -> Result<ExitC
     let mut round = Round::open()?;
     let responder = match arguments.prometheus {
         Some(address) => {
-            Some(Responder::start(address).map_err(|error| CliError::Unavailable {
+            Some(MetricsServer::start(address).map_err(|error| CliError::Unavailable {
                 what: format!("cannot listen at {address}: {error}"),
                 hint: "another port may be free: --prometheus 127.0.0.1:0".to_owned(),
             })?)
@@ -80,24 +81,24 @@ pub(crate) fn monitor(arguments: &MonitorArguments, ui: &mut Ui) -> Result<ExitC
         return screen::show(&mut round, arguments.interval, arguments.count);
     }
     // Figures for Prometheus have neither events nor processes.
-    if !round.monitor.hears_events() && responder.is_none() {
+    if !round.monitor.has_events() && responder.is_none() {
         ui.warn(&Warning {
             text: WITHOUT_ROOT.to_owned(),
             hint: Some("run it with sudo; in a `towpath lab`, everybody hears them".to_owned()),
         });
     }
     if arguments.json && responder.is_none() {
-        writeln!(ui.out, "{}", json::start_line(round.monitor.hears_events()))?;
+        writeln!(ui.out, "{}", json::start_line(round.monitor.has_events()))?;
         ui.out.flush()?;
     }
     let interval = arguments.interval.unwrap_or(Duration::from_secs(1));
     let mut rounds = 0;
-    while !interrupt::seen() && arguments.count.is_none_or(|count| rounds < count) {
+    while !interrupt::is_interrupted() && arguments.count.is_none_or(|count| rounds < count) {
         round.clock.sleep_until(towpath_net::Instant::ZERO + interval * rounds);
         rounds += 1;
         let look = round.look()?;
         match &responder {
-            Some(responder) => responder.show(metrics::page(&look.connections)),
+            Some(responder) => responder.set_page(metrics::page(&look.connections)),
             None if arguments.json => print_json(&look, ui)?,
             None => lines::print(&look, &mut ui.out)?,
         }
@@ -118,8 +119,8 @@ fn failed(error: NetlinkError) -> CliError {
 struct Round {
     clock: Clock,
     monitor: Monitor,
-    timeline: Timeline,
-    watch: Watch,
+    timeline: EventTimeline,
+    watch: ConnectionHistory,
 }
 
 /// What one round has shown.
@@ -127,20 +128,20 @@ struct Round {
 struct Look {
     /// Since the start.
     at: Duration,
-    connections: Vec<Seen>,
+    connections: Vec<DerivedConnection>,
     /// All that happened since the last round, events of the path manager among it.
-    happened: Vec<Happening>,
+    happened: Vec<MonitorEvent>,
     events: Vec<MptcpEvent>,
     /// Subflows that have ended since the last round.
-    ended: Vec<Ended>,
+    ended: Vec<EndedSubflow>,
 }
 
 impl Round {
     fn open() -> Result<Self, CliError> {
         Ok(Self {
             monitor: Monitor::open().map_err(failed)?,
-            timeline: Timeline::open().map_err(failed)?,
-            watch: Watch::default(),
+            timeline: EventTimeline::open().map_err(failed)?,
+            watch: ConnectionHistory::default(),
             clock: Clock::start(),
         })
     }
@@ -149,14 +150,14 @@ impl Round {
         let (mut happened, events) = self.timeline.read(&mut self.monitor).map_err(failed)?;
         let connections = self.monitor.connections().map_err(failed)?;
         // After the listing, so that what has gone from it has spoken.
-        let words = self.monitor.last_words().map_err(failed)?;
+        let words = self.monitor.final_stats().map_err(failed)?;
         let at = Duration::from_nanos(self.clock.now().as_nanos());
         let timeline = &self.timeline;
         let interface = |address| timeline.interface(address);
-        let Seeing { connections, events: inferred, ended } =
-            self.watch.look(at, connections, words.as_deref(), &interface);
+        let MonitorRound { connections, events: inferred, ended } =
+            self.watch.update(at, connections, words.as_deref(), &interface);
         let inferred = inferred.into_iter();
-        happened.extend(inferred.map(|text| Happening { source: Source::Inferred, text }));
+        happened.extend(inferred.map(|text| MonitorEvent { source: EventSource::Inferred, text }));
         Ok(Look { at, connections, happened, events, ended })
     }
 }
@@ -166,7 +167,7 @@ fn print_json(look: &Look, ui: &mut Ui) -> Result<(), CliError> {
     for event in &look.events {
         writeln!(ui.out, "{}", json::event_line(t_ns, event))?;
     }
-    for happening in look.happened.iter().filter(|it| it.source != Source::PathManager) {
+    for happening in look.happened.iter().filter(|it| it.source != EventSource::PathManager) {
         writeln!(ui.out, "{}", json::happening_line(t_ns, happening))?;
     }
     for ended in &look.ended {
@@ -188,7 +189,7 @@ fn classic(arguments: &MonitorArguments, ui: &mut Ui) -> Result<ExitCode, CliErr
     let clock = Clock::start();
     let pause = arguments.interval.unwrap_or(CLASSIC_PAUSE);
     let mut rounds = 0;
-    while !interrupt::seen() && arguments.count.is_none_or(|count| rounds < count) {
+    while !interrupt::is_interrupted() && arguments.count.is_none_or(|count| rounds < count) {
         rounds += 1;
         clock.sleep_until(clock.now() + pause);
         let received = events.drain().map_err(failed)?;

@@ -11,7 +11,9 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
 use towpath_linux::interrupt;
-use towpath_linux::monitor::{Happening, Seen, SeenSubflow, Source, Status, Subflow};
+use towpath_linux::monitor::{
+    DerivedConnection, DerivedSubflow, EventSource, MonitorEvent, MonitoredSubflow, SubflowActivity,
+};
 
 use super::lines::{self, milliseconds, owner, rate, share};
 use super::{Look, Round};
@@ -30,12 +32,12 @@ pub(super) fn show(
     interval: Option<Duration>,
     count: Option<u32>,
 ) -> Result<std::process::ExitCode, CliError> {
-    let mut view = View::new(round.monitor.hears_events());
+    let mut view = View::new(round.monitor.has_events());
     let mut terminal = ratatui::try_init()?;
     let mut show = || -> Result<(), CliError> {
         let interval = interval.unwrap_or(INTERVAL);
         let mut rounds = 0;
-        while !interrupt::seen() && count.is_none_or(|count| rounds < count) {
+        while !interrupt::is_interrupted() && count.is_none_or(|count| rounds < count) {
             rounds += 1;
             view.take(round.look()?);
             terminal.draw(|frame| draw(&view, frame))?;
@@ -79,9 +81,9 @@ fn draw(view: &View, frame: &mut Frame<'_>) {
 #[derive(Debug)]
 struct View {
     at: Duration,
-    connections: Vec<Seen>,
+    connections: Vec<DerivedConnection>,
     /// The newest last.
-    happened: VecDeque<(Duration, Happening)>,
+    happened: VecDeque<(Duration, MonitorEvent)>,
     hears_events: bool,
     /// Lines of connections above the upper edge.
     above: u16,
@@ -128,8 +130,8 @@ impl View {
 
     fn head(&self, width: u16) -> Vec<Line<'static>> {
         let all = self.connections.iter().flat_map(|seen| &seen.subflows);
-        let trying = all.clone().filter(|it| it.status == Status::Trying).count();
-        let stale = all.clone().filter(|it| it.status == Status::Stale).count();
+        let trying = all.clone().filter(|it| it.status == SubflowActivity::Trying).count();
+        let stale = all.clone().filter(|it| it.status == SubflowActivity::Stale).count();
         let subflows = all.count() - trying;
         let (down, up) = self
             .connections
@@ -192,7 +194,7 @@ impl View {
         let room = usize::from(area.height).saturating_sub(1);
         let newest = self.happened.iter().skip(self.happened.len().saturating_sub(room));
         for (at, happening) in newest {
-            let mark = if happening.source == Source::Inferred { "~" } else { " " };
+            let mark = if happening.source == EventSource::Inferred { "~" } else { " " };
             let seconds = at.as_secs_f64();
             let name = happening.source.name();
             let text = format!("{seconds:>8.1} s {mark}{name:<9}{}", happening.text);
@@ -228,7 +230,7 @@ impl Columns {
         self.line("STATUS", "IF", "LOCAL → REMOTE", ["SHARE", "DOWN", "UP", "SRTT"], further)
     }
 
-    fn row(self, subflow: &Subflow, what: &SeenSubflow) -> Line<'static> {
+    fn row(self, subflow: &MonitoredSubflow, what: &DerivedSubflow) -> Line<'static> {
         let interface = what.interface.as_deref().unwrap_or("?");
         let (local, remote) = (subflow.local.ip(), subflow.remote.ip());
         let pair = format!("{} → {}", local.to_canonical(), remote.to_canonical());
@@ -277,14 +279,14 @@ fn plural(number: usize, thing: &str) -> String {
 }
 
 /// Colours only repeat what the words say.
-const fn colour(status: Status) -> Color {
+const fn colour(status: SubflowActivity) -> Color {
     match status {
-        Status::Active => Color::Green,
-        Status::Trying => Color::Yellow,
-        Status::Stale => Color::Red,
-        Status::Backup => Color::Cyan,
-        Status::Established => Color::Reset,
-        Status::Closing => Color::DarkGray,
+        SubflowActivity::Active => Color::Green,
+        SubflowActivity::Trying => Color::Yellow,
+        SubflowActivity::Stale => Color::Red,
+        SubflowActivity::Backup => Color::Cyan,
+        SubflowActivity::Established => Color::Reset,
+        SubflowActivity::Closing => Color::DarkGray,
     }
 }
 
@@ -300,17 +302,19 @@ fn dim() -> Style {
 pub(super) mod tests {
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
-    use towpath_linux::monitor::{Condition, Connection, Inside, Limited, Process};
-    use towpath_linux::netlink::SocketState;
+    use towpath_linux::monitor::{
+        MonitoredConnection, ObservedLimit, Process, SocketInternals, SubflowCondition,
+    };
+    use towpath_linux::netlink::TcpState;
     use towpath_measure::result::Part;
 
     use super::*;
 
-    fn subflow(local: &str, remote: &str, condition: Condition) -> Subflow {
-        Subflow {
+    fn subflow(local: &str, remote: &str, condition: SubflowCondition) -> MonitoredSubflow {
+        MonitoredSubflow {
             local: local.parse().unwrap(),
             remote: remote.parse().unwrap(),
-            state: SocketState::Established,
+            state: TcpState::Established,
             condition,
             backup: false,
             local_id: Some(0),
@@ -326,14 +330,14 @@ pub(super) mod tests {
             cookie: 1,
             since_ack: Duration::ZERO,
             since_sent: Duration::ZERO,
-            inside: Inside::default(),
+            internals: SocketInternals::default(),
         }
     }
 
-    fn connection(token: u32, name: &str, subflows: Vec<Subflow>) -> Connection {
-        Connection {
+    fn connection(token: u32, name: &str, subflows: Vec<MonitoredSubflow>) -> MonitoredConnection {
+        MonitoredConnection {
             token,
-            state: SocketState::Established,
+            state: TcpState::Established,
             fallback: false,
             local: subflows[0].local,
             remote: subflows[0].remote,
@@ -345,15 +349,20 @@ pub(super) mod tests {
             bytes_reinjected: 0,
             cookie: 1,
             subflows,
-            inside: Inside::default(),
+            internals: SocketInternals::default(),
         }
     }
 
-    fn what(status: Status, why: Option<&str>, interface: &str, down_bps: f64) -> SeenSubflow {
-        SeenSubflow {
+    fn what(
+        status: SubflowActivity,
+        why: Option<&str>,
+        interface: &str,
+        down_bps: f64,
+    ) -> DerivedSubflow {
+        DerivedSubflow {
             status,
             why: why.map(str::to_owned),
-            is_inferred: status == Status::Stale,
+            is_inferred: status == SubflowActivity::Stale,
             interface: Some(interface.to_owned()),
             down_bps,
             up_bps: down_bps / 100.0,
@@ -365,43 +374,48 @@ pub(super) mod tests {
     /// What a round may show.
     pub(in crate::monitor) fn two_connections() -> Look {
         let first = vec![
-            subflow("172.31.0.133:56420", "172.31.0.218:5201", Condition::Established),
-            subflow("172.31.0.173:58871", "172.31.0.218:5201", Condition::Silent),
+            subflow("172.31.0.133:56420", "172.31.0.218:5201", SubflowCondition::Established),
+            subflow("172.31.0.173:58871", "172.31.0.218:5201", SubflowCondition::Silent),
         ];
         let second = vec![
-            subflow("[2001:db8:1::7]:40000", "[2001:db8:ffff:1::80]:443", Condition::Established),
-            subflow("[2001:db8:2::7]:40001", "[2001:db8:ffff:1::80]:443", Condition::Trying),
+            subflow(
+                "[2001:db8:1::7]:40000",
+                "[2001:db8:ffff:1::80]:443",
+                SubflowCondition::Established,
+            ),
+            subflow("[2001:db8:2::7]:40001", "[2001:db8:ffff:1::80]:443", SubflowCondition::Trying),
         ];
         let stale = "nothing heard for 2.3 s, 12 unanswered, 3 timeouts";
-        let limited = |part, share| Limited { part, share, waits_for: None };
+        let limited = |part, share| ObservedLimit { part, share, waits_for: None };
         let limits = vec![limited(Part::PeerWindow, 0.8), limited(Part::Application, 0.2)];
-        let iperf = Seen {
+        let iperf = DerivedConnection {
             connection: connection(0x26d4_72c7, "iperf3", first),
             subflows: vec![
-                SeenSubflow { limits, ..what(Status::Active, None, "eth0", 900e6) },
-                what(Status::Stale, Some(stale), "wlan0", 0.0),
+                DerivedSubflow { limits, ..what(SubflowActivity::Active, None, "eth0", 900e6) },
+                what(SubflowActivity::Stale, Some(stale), "wlan0", 0.0),
             ],
             down_bps: 900e6,
             up_bps: 9e6,
         };
-        let curl = Seen {
+        let curl = DerivedConnection {
             connection: connection(7, "curl", second),
             subflows: vec![
-                what(Status::Backup, None, "eth0", 0.0),
-                what(Status::Trying, Some("no answer for 0.6 s"), "wlan0", 0.0),
+                what(SubflowActivity::Backup, None, "eth0", 0.0),
+                what(SubflowActivity::Trying, Some("no answer for 0.6 s"), "wlan0", 0.0),
             ],
             down_bps: 0.0,
             up_bps: 0.0,
         };
         let happened = [
             (
-                Source::PathManager,
+                EventSource::PathManager,
                 "SF_ESTABLISHED 172.31.0.173:58871 → 172.31.0.218:5201 [26d472c7]",
             ),
-            (Source::Link, "wlan0 is down"),
-            (Source::Inferred, "subflow 172.31.0.173:58871 → 172.31.0.218:5201 is stale"),
+            (EventSource::Link, "wlan0 is down"),
+            (EventSource::Inferred, "subflow 172.31.0.173:58871 → 172.31.0.218:5201 is stale"),
         ];
-        let happened = happened.map(|(source, text)| Happening { source, text: text.to_owned() });
+        let happened =
+            happened.map(|(source, text)| MonitorEvent { source, text: text.to_owned() });
         Look {
             at: Duration::from_millis(12_340),
             connections: vec![iperf, curl],

@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use std::thread;
 
 use serde_json::Value;
-use towpath_linux::zoo::{self, Situation};
+use towpath_linux::zoo::{self, FailureCase};
 
 use crate::program::{Ended, Folder, binary, emulator, emulator_for_times, is_long, missing, skip};
 
@@ -160,7 +160,7 @@ const HEALTHY: &str = "healthy";
 
 /// What the doctor said of one situation.
 struct Diagnosis {
-    situation: &'static Situation,
+    situation: &'static FailureCase,
     user: User,
     /// The cause that it named first.
     named: Option<String>,
@@ -169,7 +169,7 @@ struct Diagnosis {
 }
 
 impl Diagnosis {
-    fn make(situation: &'static Situation, user: User) -> Self {
+    fn make(situation: &'static FailureCase, user: User) -> Self {
         let (own, folder) = (binary(), Folder::new());
         let become_user = if user == User::Ordinary { "unshare --user" } else { "" };
         let script =
@@ -195,7 +195,7 @@ impl Diagnosis {
 }
 
 /// Asks the doctor about all, four at a time: it waits more than it works.
-fn diagnoses(situations: impl Iterator<Item = &'static Situation>, user: User) -> Vec<Diagnosis> {
+fn diagnoses(situations: impl Iterator<Item = &'static FailureCase>, user: User) -> Vec<Diagnosis> {
     let waiting = Mutex::new(situations.collect::<Vec<_>>().into_iter().enumerate());
     let done = Mutex::new(Vec::new());
     thread::scope(|scope| {
@@ -299,9 +299,9 @@ const ORDINARY: [&str; 25] = [
 ];
 
 /// The first situation of each cause, and one healthy network.
-fn one_of_each_cause() -> impl Iterator<Item = &'static Situation> {
+fn one_of_each_cause() -> impl Iterator<Item = &'static FailureCase> {
     let mut known = BTreeSet::new();
-    zoo::situations().filter(move |one| known.insert(one.cause))
+    zoo::cases().filter(move |one| known.insert(one.cause))
 }
 
 /// Of every situation with `cargo xtask test --all`; then the table in the document is right, too.
@@ -312,15 +312,15 @@ fn the_doctor_names_the_cause_of_every_failure_case() {
         return;
     }
     let Some(_serial) = emulator_for_times() else { return };
-    let ordinary = |one: &&Situation| ORDINARY.contains(&one.name);
+    let ordinary = |one: &&FailureCase| ORDINARY.contains(&one.name);
     if !is_long() {
         complain(&diagnoses(one_of_each_cause(), User::Root));
         complain(&diagnoses(one_of_each_cause().filter(ordinary).step_by(4), User::Ordinary));
         return;
     }
-    let mut all = diagnoses(zoo::situations(), User::Root);
+    let mut all = diagnoses(zoo::cases(), User::Root);
     complain(&all);
-    all.extend(diagnoses(zoo::situations().filter(ordinary), User::Ordinary));
+    all.extend(diagnoses(zoo::cases().filter(ordinary), User::Ordinary));
     let table = confusion(&all);
     let documented = section(&root("docs/doctor.md"), &table);
     assert_eq!(documented, table, "run this test with TOWPATH_UPDATE=1 and TOWPATH_REPEAT=long");

@@ -5,19 +5,19 @@ use std::net::IpAddr;
 
 use towpath_measure::live::look::{EndpointSnapshot, LinkSnapshot};
 
-use super::view::View;
+use super::view::ObservationView;
 use crate::doctor::finding::{Cause, Finding};
 use crate::doctor::ways;
 use crate::setup::quoted;
 
 /// Both hosts are joined by a further link, plain TCP connects over it, and no endpoint says so.
-pub(super) fn unannounced(view: &View<'_>) -> Option<Finding> {
+pub(super) fn unannounced(view: &ObservationView<'_>) -> Option<Finding> {
     let peer = view.peer.filter(|_| one_path(view))?;
     let announced = |address: IpAddr| {
         let endpoints = &peer.latest().endpoints;
         endpoints.iter().any(|one| one.is_signal() && one.address == address)
     };
-    let open: Vec<_> = ways::shared(view.all)
+    let open: Vec<_> = ways::shared_links(view.all)
         .into_iter()
         .filter(|(_, local, remote)| view.connects(Some(*local), *remote) == Some(true))
         .filter(|(_, _, remote)| !announced(*remote))
@@ -33,14 +33,14 @@ pub(super) fn unannounced(view: &View<'_>) -> Option<Finding> {
             view.trial?.target.ip()
         ),
     )
-    .at("other host");
+    .at_location("other host");
     let there = "   # on the other host";
     finding = finding.fix(format!("ip mptcp limits set subflows 8{there}"));
     for (link, local, remote) in &open {
         let device = peer.latest().link_of(*remote);
         let device = device.map_or_else(|| "DEVICE".to_owned(), |link| quoted(&link.name));
         finding = finding
-            .because(format!("plain TCP from {local} ({}) to {remote}: connected", link.name))
+            .with_evidence(format!("plain TCP from {local} ({}) to {remote}: connected", link.name))
             .fix(format!("ip mptcp endpoint add {remote} dev {device} signal{there}"));
     }
     let limits = view.here.limits;
@@ -52,7 +52,7 @@ pub(super) fn unannounced(view: &View<'_>) -> Option<Finding> {
 
 /// What nobody can tell from this host alone: whether an interface without a way to the target leads
 /// to the other host under another address.
-pub(super) fn unknown(view: &View<'_>) -> Option<String> {
+pub(super) fn unknown(view: &ObservationView<'_>) -> Option<String> {
     if view.peer.is_some() || !one_path(view) {
         return None;
     }
@@ -80,7 +80,7 @@ pub(super) fn unknown(view: &View<'_>) -> Option<String> {
 }
 
 /// A connection over Multipath TCP with one path, and no endpoint of ours for another one.
-fn one_path(view: &View<'_>) -> bool {
+fn one_path(view: &ObservationView<'_>) -> bool {
     let first = view.trial.and_then(|trial| trial.first()).map(|one| one.local.ip());
     let further = |one: &EndpointSnapshot| !one.is_implicit() && Some(one.address) != first;
     view.trial.is_some_and(|trial| trial.multipath)

@@ -5,13 +5,13 @@ use std::net::IpAddr;
 use towpath_measure::live::HostSnapshot;
 use towpath_measure::live::look::{EndpointSnapshot, LinkSnapshot};
 
-use super::view::{View, in_network};
+use super::view::{ObservationView, in_network};
 use super::{between, path, routes};
 use crate::doctor::finding::{Cause, Confidence, Finding};
 use crate::setup::quoted;
 
 /// `explained` when it is known already why there is only one path.
-pub(super) fn findings(view: &View<'_>, explained: bool) -> Vec<Finding> {
+pub(super) fn findings(view: &ObservationView<'_>, explained: bool) -> Vec<Finding> {
     let mut findings = Vec::new();
     findings.extend(managers(view));
     findings.extend(here_wrong_role(view));
@@ -22,14 +22,14 @@ pub(super) fn findings(view: &View<'_>, explained: bool) -> Vec<Finding> {
     }
     findings.extend(one_interface(view));
     findings.extend(backup_only(view));
-    if view.trial.is_none() || view.hung_up() {
+    if view.trial.is_none() || view.closed_before_join() {
         findings.extend(untried(view));
     }
     findings
 }
 
 /// What is wrong with the address of an endpoint of this host.
-pub(super) fn endpoint_trouble(view: &View<'_>, address: IpAddr) -> Option<Finding> {
+pub(super) fn endpoint_trouble(view: &ObservationView<'_>, address: IpAddr) -> Option<Finding> {
     let endpoint = view.endpoint(address)?;
     let named = || format!("endpoint {} ({address})", endpoint.id);
     let Some(link) = view.here.link_of(address) else {
@@ -41,8 +41,8 @@ pub(super) fn endpoint_trouble(view: &View<'_>, address: IpAddr) -> Option<Findi
                     endpoint.id
                 ),
             )
-            .at(named())
-            .because(format!("no interface has {address} (ip address)"))
+            .at_location(named())
+            .with_evidence(format!("no interface has {address} (ip address)"))
             .fix(format!("ip mptcp endpoint delete id {}", endpoint.id))
             .hint("addresses change (DHCP, IPv6): add an endpoint for the new one"),
         );
@@ -51,36 +51,36 @@ pub(super) fn endpoint_trouble(view: &View<'_>, address: IpAddr) -> Option<Findi
 }
 
 /// An interface that carries nothing.
-fn down(view: &View<'_>, link: &LinkSnapshot) -> Option<Finding> {
+fn down(view: &ObservationView<'_>, link: &LinkSnapshot) -> Option<Finding> {
     let name = &link.name;
     let after = view.all.after.as_ref().and_then(|after| after.link(link.index));
     let now = after.unwrap_or(link);
     if !link.up {
         return Some(
             Finding::new(Cause::EndpointInterfaceDown, format!("the interface {name} is down"))
-                .at(name)
-                .because(format!("{name}: not UP (ip link)"))
+                .at_location(name)
+                .with_evidence(format!("{name}: not UP (ip link)"))
                 .fix(format!("ip link set {} up", quoted(name))),
         );
     }
     if link.running && !now.up {
         return Some(
             Finding::new(Cause::LinkDown, format!("the interface {name} went down meanwhile"))
-                .at(name)
-                .because(format!("{name} was UP at first, and is not UP any more (ip link)"))
+                .at_location(name)
+                .with_evidence(format!("{name} was UP at first, and is not UP any more (ip link)"))
                 .hint("the kernel sends no event of the path manager for that"),
         );
     }
     (!now.running).then(|| {
         Finding::new(Cause::LinkDown, format!("the link of {name} is down: there is no carrier"))
-            .at(name)
-            .because(format!("{name}: UP, and NO-CARRIER (ip link)"))
+            .at_location(name)
+            .with_evidence(format!("{name}: UP, and NO-CARRIER (ip link)"))
             .hint("cable, radio, or the other end of the link")
     })
 }
 
 /// Endpoints that cannot do what they are for, whether it is needed now or not.
-fn own_endpoints(view: &View<'_>) -> Vec<Finding> {
+fn own_endpoints(view: &ObservationView<'_>) -> Vec<Finding> {
     let used = |endpoint: &&EndpointSnapshot| {
         !endpoint.is_implicit() && (endpoint.opens_subflows() || endpoint.is_laminar())
     };
@@ -89,7 +89,7 @@ fn own_endpoints(view: &View<'_>) -> Vec<Finding> {
 }
 
 /// Two programs that both set endpoints, or endpoints that come and go by themselves.
-fn managers(view: &View<'_>) -> Option<Finding> {
+fn managers(view: &ObservationView<'_>) -> Option<Finding> {
     let managers = &view.all.managers;
     let ids = |endpoints: &[EndpointSnapshot]| -> Vec<(u8, IpAddr, u32)> {
         let own = endpoints.iter().filter(|one| !one.is_implicit());
@@ -97,7 +97,7 @@ fn managers(view: &View<'_>) -> Option<Finding> {
     };
     let after = view.all.after.as_ref().map(|after| ids(&after.endpoints));
     let changed = after.is_some_and(|after| after != ids(&view.here.endpoints));
-    let removed = view.trial.map_or(0, |trial| trial.grew("RmAddrTx"));
+    let removed = view.trial.map_or(0, |trial| trial.counter_delta("RmAddrTx"));
     if managers.len() < 2 && !changed && removed == 0 {
         return None;
     }
@@ -106,16 +106,16 @@ fn managers(view: &View<'_>) -> Option<Finding> {
         "more than one program sets the endpoints of this host, and each undoes the other's work",
     );
     if managers.len() > 1 {
-        finding = finding.because(format!("{} run", managers.join(" and ")));
+        finding = finding.with_evidence(format!("{} run", managers.join(" and ")));
     }
     if changed {
-        finding = finding.because("the endpoints changed while they were looked at");
+        finding = finding.with_evidence("the endpoints changed while they were looked at");
     }
     if removed > 0 {
-        finding = finding.because(format!("{removed} withdrawn meanwhile (RmAddrTx)"));
+        finding = finding.with_evidence(format!("{removed} withdrawn meanwhile (RmAddrTx)"));
     }
     if managers.len() < 2 && !(changed && removed > 0) {
-        finding = finding.sure(Confidence::Likely);
+        finding = finding.with_confidence(Confidence::Likely);
     }
     Some(finding.hint(
         "let one of them do it: `systemctl disable --now mptcp`, or \
@@ -124,7 +124,7 @@ fn managers(view: &View<'_>) -> Option<Finding> {
 }
 
 /// A host that opens connections announces addresses in place of using them.
-fn here_wrong_role(view: &View<'_>) -> Option<Finding> {
+fn here_wrong_role(view: &ObservationView<'_>) -> Option<Finding> {
     let first = view.trial.and_then(|trial| trial.first()).map(|one| one.local.ip());
     let used: Vec<_> = view.joined().map(|one| one.local.ip()).collect();
     let idle = |link: u32| {
@@ -152,10 +152,10 @@ fn here_wrong_role(view: &View<'_>) -> Option<Finding> {
             one.id, one.address
         ),
     )
-    .at("this host")
-    .because(format!("{} announced by the side that connects (AddAddrTx)", trial.grew("AddAddrTx")));
-    if trial.grew("AddAddrTx") == 0 {
-        finding = finding.sure(Confidence::Likely);
+    .at_location("this host")
+    .with_evidence(format!("{} announced by the side that connects (AddAddrTx)", trial.counter_delta("AddAddrTx")));
+    if trial.counter_delta("AddAddrTx") == 0 {
+        finding = finding.with_confidence(Confidence::Likely);
     }
     for one in wrong {
         let device = view.here.link_of(one.address);
@@ -168,15 +168,15 @@ fn here_wrong_role(view: &View<'_>) -> Option<Finding> {
 }
 
 /// A host that accepts connections wants to open subflows in place of announcing its addresses.
-fn there_wrong_role(view: &View<'_>) -> Option<Finding> {
+fn there_wrong_role(view: &ObservationView<'_>) -> Option<Finding> {
     let (peer, trial) = (view.peer?, view.trial.filter(|trial| trial.multipath)?);
     let look = peer.latest();
     let tried =
         ["MPJoinSynTx", "MPJoinSynTxCreatSkErr", "MPJoinSynTxBindErr", "MPJoinSynTxConnectErr"];
     let counted: Vec<String> = tried
         .into_iter()
-        .filter(|name| peer.grew(name) > 0)
-        .map(|name| format!("{name} {}", peer.grew(name)))
+        .filter(|name| peer.counter_delta(name) > 0)
+        .map(|name| format!("{name} {}", peer.counter_delta(name)))
         .collect();
     let wrong = |one: &&EndpointSnapshot| {
         one.opens_subflows()
@@ -198,17 +198,18 @@ fn there_wrong_role(view: &View<'_>) -> Option<Finding> {
             one.flag_names().join(" ")
         ),
     )
-    .at("other host")
-    .because(if counted.is_empty() {
+    .at_location("other host")
+    .with_evidence(if counted.is_empty() {
         "it announces no address at all".to_owned()
     } else {
         format!("it tried to open subflows: {}", counted.join(", "))
     });
     if counted.is_empty() && !foreign {
-        finding = finding.sure(Confidence::Likely);
+        finding = finding.with_confidence(Confidence::Likely);
     }
     if foreign {
-        finding = finding.because(format!("it does not even have the address {}", one.address));
+        finding =
+            finding.with_evidence(format!("it does not even have the address {}", one.address));
     }
     for one in wrong {
         finding =
@@ -240,7 +241,7 @@ fn others(look: &HostSnapshot, target: IpAddr) -> impl Iterator<Item = IpAddr> {
 }
 
 /// There is a second way and nobody uses it.
-fn no_endpoints(view: &View<'_>) -> Option<Finding> {
+fn no_endpoints(view: &ObservationView<'_>) -> Option<Finding> {
     if view.joined().next().is_some() || view.trial.is_some_and(|trial| !trial.multipath) {
         return None;
     }
@@ -272,13 +273,14 @@ fn no_endpoints(view: &View<'_>) -> Option<Finding> {
             names.join(", ")
         ),
     )
-    .at("this host")
-    .because("ip mptcp endpoint: no address to open subflows from");
+    .at_location("this host")
+    .with_evidence("ip mptcp endpoint: no address to open subflows from");
     for (link, address) in &good {
-        finding = finding.because(format!("plain TCP from {address} ({}): connected", link.name));
+        finding =
+            finding.with_evidence(format!("plain TCP from {address} ({}): connected", link.name));
     }
     if good.is_empty() {
-        finding = finding.sure(Confidence::Likely);
+        finding = finding.with_confidence(Confidence::Likely);
     }
     for (link, address) in &other {
         let device = quoted(&link.name);
@@ -291,7 +293,7 @@ fn no_endpoints(view: &View<'_>) -> Option<Finding> {
 }
 
 /// Endpoints, all on the same interface, beside another that has none.
-fn one_interface(view: &View<'_>) -> Option<Finding> {
+fn one_interface(view: &ObservationView<'_>) -> Option<Finding> {
     let opening =
         |one: &&EndpointSnapshot| (one.opens_subflows() || one.is_laminar()) && !one.is_implicit();
     let mut links = Vec::new();
@@ -324,15 +326,15 @@ fn one_interface(view: &View<'_>) -> Option<Finding> {
                 first.name, other.name
             ),
         )
-        .at("this host")
-        .because(format!("every endpoint's address is on {}", first.name))
-        .because(format!("{} has {address} and leads to the same place", other.name))
+        .at_location("this host")
+        .with_evidence(format!("every endpoint's address is on {}", first.name))
+        .with_evidence(format!("{} has {address} and leads to the same place", other.name))
         .fix(format!("ip mptcp endpoint add {address} dev {} subflow", quoted(&other.name))),
     )
 }
 
 /// Every further subflow is only there for a failure.
-fn backup_only(view: &View<'_>) -> Option<Finding> {
+fn backup_only(view: &ObservationView<'_>) -> Option<Finding> {
     let first = view.trial.and_then(|trial| trial.first()).map(|one| one.local.ip());
     let further = |one: &&EndpointSnapshot| {
         (one.opens_subflows() || one.is_laminar())
@@ -349,10 +351,10 @@ fn backup_only(view: &View<'_>) -> Option<Finding> {
         Cause::EndpointBackupOnly,
         "every further path is a backup: it carries nothing while the first one works",
     )
-    .at("this host");
+    .at_location("this host");
     for one in further {
         finding = finding
-            .because(format!(
+            .with_evidence(format!(
                 "endpoint {} ({}): {}",
                 one.id,
                 one.address,
@@ -364,7 +366,7 @@ fn backup_only(view: &View<'_>) -> Option<Finding> {
 }
 
 /// Without a connection of our own that lasted: what will not work when somebody tries.
-fn untried(view: &View<'_>) -> Vec<Finding> {
+fn untried(view: &ObservationView<'_>) -> Vec<Finding> {
     let mut findings: Vec<Finding> = path::userspace(view).into_iter().collect();
     let opening: Vec<_> = view
         .here
@@ -372,12 +374,12 @@ fn untried(view: &View<'_>) -> Vec<Finding> {
         .iter()
         .filter(|one| one.opens_subflows() && !one.is_implicit())
         .collect();
-    let likely = |finding: Finding| finding.sure(Confidence::Likely);
+    let likely = |finding: Finding| finding.with_confidence(Confidence::Likely);
     for endpoint in &opening {
-        let to = view.all.ways.iter().map(|way| way.to);
+        let to = view.all.route_lookups.iter().map(|way| way.to);
         let to = to.filter(|to| to.is_ipv4() == endpoint.address.is_ipv4()).min();
         // The first subflow needs no rule of its own.
-        let plain = to.and_then(|to| view.way(to, None, None)).and_then(|way| way.link);
+        let plain = to.and_then(|to| view.route_lookup(to, None, None)).and_then(|way| way.link);
         let link = view.here.link_of(endpoint.address).map(|link| link.index);
         if let (Some(to), true) = (to, plain.is_some() && plain != link) {
             let routing = routes::routing_of(view, endpoint.address, endpoint.link, to);
@@ -392,8 +394,8 @@ fn untried(view: &View<'_>) -> Vec<Finding> {
                 Cause::SubflowLimit,
                 "this host's limit allows no subflow beyond the first",
             )
-            .at("this host")
-            .because(format!("limits: subflows {}", limits.subflows))
+            .at_location("this host")
+            .with_evidence(format!("limits: subflows {}", limits.subflows))
             .fix("ip mptcp limits set subflows 8 add_addr_accepted 8"),
         );
     }
@@ -402,7 +404,7 @@ fn untried(view: &View<'_>) -> Vec<Finding> {
 }
 
 /// Two interfaces in one network that answer for each other.
-fn shared_network(view: &View<'_>) -> Option<Finding> {
+fn shared_network(view: &ObservationView<'_>) -> Option<Finding> {
     let addresses: Vec<_> =
         view.here.addresses.iter().filter(|one| one.address.is_ipv4()).collect();
     let lax = |index: u32| {
@@ -437,7 +439,7 @@ pub(super) fn arp_finding(one: &str, other: &str, host: &str) -> Finding {
              that two paths become one link"
         ),
     )
-    .at(format!("{host}, {one} and {other}"))
+    .at_location(format!("{host}, {one} and {other}"))
     .fix(format!("sysctl -w net.ipv4.conf.all.arp_ignore=1{there}"))
     .fix(format!("sysctl -w net.ipv4.conf.all.arp_announce=2{there}"))
     .hint("neighbours keep what they have learnt for a while; `ip neighbour flush all` there helps. \

@@ -3,15 +3,21 @@
 use std::net::IpAddr;
 
 use super::handshake::{dead_end, hop_of};
-use super::path::{Missing, place};
+use super::path::{MissingSubflow, path_label};
 use super::routes::{reverse_path, routing};
-use super::view::{View, private_block};
+use super::view::{ObservationView, private_block};
 use crate::doctor::finding::{Cause, Confidence, Finding};
-use crate::doctor::observation::{Answer, Event, Outcome, ProbeOption, Trial};
+use crate::doctor::observation::{
+    ConnectOutcome, ProbeOption, RecordedEvent, TargetReply, TestConnection,
+};
 use crate::doctor::words;
 
 /// The SYN of a subflow gets no answer.
-pub(super) fn unanswered(view: &View<'_>, trial: &Trial, one: &Missing<'_>) -> Finding {
+pub(super) fn unanswered(
+    view: &ObservationView<'_>,
+    trial: &TestConnection,
+    one: &MissingSubflow<'_>,
+) -> Finding {
     if let Some(finding) =
         one.local.and_then(|local| super::configuration::endpoint_trouble(view, local))
     {
@@ -24,7 +30,7 @@ pub(super) fn unanswered(view: &View<'_>, trial: &Trial, one: &Missing<'_>) -> F
         return finding;
     }
     let remote = one.remote.ip();
-    let here = place(view, one);
+    let here = path_label(view, one);
     let evidence = "the SYN of the subflow is sent again, without an answer; the kernel counts such a \
                     subflow as one";
     let control = view.control(one.local, remote).or_else(|| view.control(None, remote));
@@ -32,15 +38,18 @@ pub(super) fn unanswered(view: &View<'_>, trial: &Trial, one: &Missing<'_>) -> F
         return finding; // of few packets, those of the subflow were among the lost
     }
     match control {
-        Some(control) if control.outcome == Outcome::Connected => {
+        Some(control) if control.outcome == ConnectOutcome::Connected => {
             let finding = Finding::new(
                 Cause::JoinDropped,
                 format!("something on {here} drops further subflows, and lets plain TCP through"),
             )
-            .at(&here)
-            .because(evidence)
-            .because(format!("plain TCP from {} to {}: connected", control.local, control.remote))
-            .also(
+            .at_location(&here)
+            .with_evidence(evidence)
+            .with_evidence(format!(
+                "plain TCP from {} to {}: connected",
+                control.local, control.remote
+            ))
+            .with_optional_evidence(
                 hop_of(trial, ProbeOption::Join, one.local)
                     .map(|place| format!("hop by hop: {place}")),
             );
@@ -49,19 +58,19 @@ pub(super) fn unanswered(view: &View<'_>, trial: &Trial, one: &Missing<'_>) -> F
                           MP_JOIN: use that path for the first subflow, or a tunnel over it",
             )
         }
-        Some(control) => dead_path(view, trial, one, Some(control.outcome)).because(evidence),
-        None => dead_path(view, trial, one, None).because(evidence),
+        Some(control) => dead_path(view, trial, one, Some(control.outcome)).with_evidence(evidence),
+        None => dead_path(view, trial, one, None).with_evidence(evidence),
     }
 }
 
 /// Not even plain TCP gets through.
 fn dead_path(
-    view: &View<'_>,
-    trial: &Trial,
-    one: &Missing<'_>,
-    control: Option<Outcome>,
+    view: &ObservationView<'_>,
+    trial: &TestConnection,
+    one: &MissingSubflow<'_>,
+    control: Option<ConnectOutcome>,
 ) -> Finding {
-    let (remote, here) = (one.remote.ip(), place(view, one));
+    let (remote, here) = (one.remote.ip(), path_label(view, one));
     let (cause, sentence) = if remote != trial.target.ip() && is_private(view, trial, remote) {
         (
             Cause::AnnouncedAddressPrivate,
@@ -77,14 +86,14 @@ fn dead_path(
     } else {
         (Cause::PathSilent, format!("nothing comes back over {here}: the path is dead"))
     };
-    let finding = Finding::new(cause, sentence).at(&here);
-    let finding =
-        finding.also(dead_end(trial, one.local).map(|place| format!("hop by hop: {place}")));
+    let finding = Finding::new(cause, sentence).at_location(&here);
+    let finding = finding.with_optional_evidence(
+        dead_end(trial, one.local).map(|place| format!("hop by hop: {place}")),
+    );
     let finding = match control {
-        Some(outcome) => {
-            finding.because(format!("plain TCP over the same path: {}", words::outcome(outcome)))
-        }
-        None => finding.sure(Confidence::Likely),
+        Some(outcome) => finding
+            .with_evidence(format!("plain TCP over the same path: {}", words::outcome(outcome))),
+        None => finding.with_confidence(Confidence::Likely),
     };
     if cause == Cause::PathSilent {
         return finding.hint("look at that path alone: its link, its router, its firewall");
@@ -95,7 +104,7 @@ fn dead_path(
 }
 
 /// A private address, seen from outside of its network.
-fn is_private(view: &View<'_>, trial: &Trial, remote: IpAddr) -> bool {
+fn is_private(view: &ObservationView<'_>, trial: &TestConnection, remote: IpAddr) -> bool {
     let block = private_block(remote);
     let ours = view.here.addresses.iter().any(|one| private_block(one.address) == block);
     let nat = view.peer.is_some_and(|peer| {
@@ -108,16 +117,18 @@ fn is_private(view: &View<'_>, trial: &Trial, remote: IpAddr) -> bool {
 
 /// A subflow was refused before it was established.
 pub(super) fn closed(
-    view: &View<'_>,
-    trial: &Trial,
-    one: &Missing<'_>,
-    event: Option<&Event>,
+    view: &ObservationView<'_>,
+    trial: &TestConnection,
+    one: &MissingSubflow<'_>,
+    event: Option<&RecordedEvent>,
 ) -> Finding {
     let error = event.and_then(|event| event.error);
-    let here = place(view, one);
+    let here = path_label(view, one);
     let said = |finding: Finding| match error {
-        Some(errno) => finding.because(format!("the subflow was closed: {}", words::error(errno))),
-        None => finding.because("the subflow was closed"),
+        Some(errno) => {
+            finding.with_evidence(format!("the subflow was closed: {}", words::error(errno)))
+        }
+        None => finding.with_evidence("the subflow was closed"),
     };
     match error {
         Some(libc::ECONNREFUSED | libc::ECONNRESET) => said(refused(view, trial, one, event)),
@@ -125,25 +136,25 @@ pub(super) fn closed(
             said(unreachable(view, trial, one, error.unwrap_or_default()))
         }
         Some(libc::ETIMEDOUT) => said(unanswered(view, trial, one)),
-        _ if trial.grew("MPJoinSynAckHMacFailure") > 0 => said(
+        _ if trial.counter_delta("MPJoinSynAckHMacFailure") > 0 => said(
             Finding::new(
                 Cause::LoadBalancerOtherHost,
                 format!("over {here}, another host answers than the one that is connected"),
             )
-            .at(&here),
+            .at_location(&here),
         )
-        .because("its proof of the key is wrong (MPJoinSynAckHMacFailure)"),
+        .with_evidence("its proof of the key is wrong (MPJoinSynAckHMacFailure)"),
         // Every answer had the option, whatever else this host has reset.
-        _ if answered(trial) => said(rejected(view, one, event)),
-        _ if trial.grew("MPRstTx") > 0 => said(
+        _ if all_joins_answered(trial) => said(rejected(view, one, event)),
+        _ if trial.counter_delta("MPRstTx") > 0 => said(
             Finding::new(
                 Cause::JoinOptionStripped,
                 format!("something on {here} removes the option of Multipath TCP from SYN packets"),
             )
-            .at(&here),
+            .at_location(&here),
         )
-        .because("the answer came without MP_JOIN, so this host reset the subflow (MPRstTx)")
-        .also(
+        .with_evidence("the answer came without MP_JOIN, so this host reset the subflow (MPRstTx)")
+        .with_optional_evidence(
             hop_of(trial, ProbeOption::Join, one.local).map(|place| format!("hop by hop: {place}")),
         )
         .hint(
@@ -154,47 +165,60 @@ pub(super) fn closed(
 }
 
 /// Whether all SYN packets with MP_JOIN were answered with it.
-fn answered(trial: &Trial) -> bool {
-    let [asked, answered] = ["MPJoinSynTx", "MPJoinSynAckRx"].map(|name| trial.grew(name));
-    answered > 0 && (answered >= asked || trial.grew("MPRstTx") == 0)
+fn all_joins_answered(trial: &TestConnection) -> bool {
+    let [asked, answered] = ["MPJoinSynTx", "MPJoinSynAckRx"].map(|name| trial.counter_delta(name));
+    answered > 0 && (answered >= asked || trial.counter_delta("MPRstTx") == 0)
 }
 
 /// Without events, all that is left is what plain TCP does over the same path.
-fn unknown_end(view: &View<'_>, trial: &Trial, one: &Missing<'_>) -> Finding {
+fn unknown_end(
+    view: &ObservationView<'_>,
+    trial: &TestConnection,
+    one: &MissingSubflow<'_>,
+) -> Finding {
     let control = view.control(one.local, one.remote.ip());
     match control.map(|control| control.outcome) {
-        Some(Outcome::Refused) => refused(view, trial, one, None),
-        Some(Outcome::Failed(errno)) => unreachable(view, trial, one, errno),
-        Some(Outcome::Silent) => dead_path(view, trial, one, Some(Outcome::Silent)),
-        Some(Outcome::Connected) | None => elimination(view, trial, one),
+        Some(ConnectOutcome::Refused) => refused(view, trial, one, None),
+        Some(ConnectOutcome::Failed(errno)) => unreachable(view, trial, one, errno),
+        Some(ConnectOutcome::Silent) => dead_path(view, trial, one, Some(ConnectOutcome::Silent)),
+        Some(ConnectOutcome::Connected) | None => elimination(view, trial, one),
     }
 }
 
 /// Plain TCP passes. An ICMP message that says so is counted; a reset is not.
-fn elimination(view: &View<'_>, trial: &Trial, one: &Missing<'_>) -> Finding {
+fn elimination(
+    view: &ObservationView<'_>,
+    trial: &TestConnection,
+    one: &MissingSubflow<'_>,
+) -> Finding {
     let names = ["Icmp.InDestUnreachs", "Icmp6.InDestUnreachs"];
     let told = names.into_iter().find(|name| trial.counters.contains_key(*name));
     match told {
         Some(name) => {
-            let here = place(view, one);
+            let here = path_label(view, one);
             let sentence = format!("a firewall on {here} forbids further subflows");
             Finding::new(Cause::JoinProhibited, sentence)
-                .at(&here)
-                .because(format!("a router says that something is unreachable ({name})"))
-                .because("plain TCP over the same path: connected")
+                .at_location(&here)
+                .with_evidence(format!("a router says that something is unreachable ({name})"))
+                .with_evidence("plain TCP over the same path: connected")
                 .hint("ask who runs that path, or use another one")
         }
         None => refused(view, trial, one, None),
     }
-    .sure(Confidence::Likely)
+    .with_confidence(Confidence::Likely)
 }
 
 /// A reset, and by whom.
-fn refused(view: &View<'_>, trial: &Trial, one: &Missing<'_>, event: Option<&Event>) -> Finding {
-    let (remote, here) = (one.remote.ip(), place(view, one));
+fn refused(
+    view: &ObservationView<'_>,
+    trial: &TestConnection,
+    one: &MissingSubflow<'_>,
+    event: Option<&RecordedEvent>,
+) -> Finding {
+    let (remote, here) = (one.remote.ip(), path_label(view, one));
     let mut again =
         trial.controls.iter().filter(|control| control.remote == trial.target).peekable();
-    if again.peek().is_some() && again.all(|control| control.outcome == Outcome::Refused) {
+    if again.peek().is_some() && again.all(|control| control.outcome == ConnectOutcome::Refused) {
         return listener_closed(trial);
     }
     let reason = event.and_then(|event| event.reset_reason);
@@ -202,41 +226,43 @@ fn refused(view: &View<'_>, trial: &Trial, one: &Missing<'_>, event: Option<&Eve
     // does not. So whoever refused the real one is such a host, and does not know the connection.
     let probed = trial.probes.iter().any(|probe| {
         (Some(probe.local), probe.remote.ip()) == (one.local, remote)
-            && probe.answer == Some(Answer::Reset { option: true })
+            && probe.answer == Some(TargetReply::Reset { option: true })
     });
     if probed || reason.is_some() {
         return other_host(&here, probed, reason);
     }
     let same = view.control(one.local, remote).or_else(|| view.control(None, remote));
     match same.map(|control| control.outcome) {
-        Some(Outcome::Refused) if remote != trial.target.ip() => Finding::new(
+        Some(ConnectOutcome::Refused) if remote != trial.target.ip() => Finding::new(
             Cause::AnnouncedAddressUnreachable,
             format!("the other host announces {remote}, and nobody listens there"),
         )
-        .at(&here)
-        .because(format!("plain TCP to {}: refused", one.remote))
+        .at_location(&here)
+        .with_evidence(format!("plain TCP to {}: refused", one.remote))
         .hint("let the program listen on all addresses, or announce the address with a port"),
         other => {
             let sentence = format!("something on {here} resets further subflows");
-            let finding = Finding::new(Cause::JoinReset, sentence).at(&here).hint(
+            let finding = Finding::new(Cause::JoinReset, sentence).at_location(&here).hint(
                 "a firewall that rejects with a reset: allow SYN packets with MP_JOIN on that path",
             );
             match other {
-                Some(outcome) => finding
-                    .because(format!("plain TCP over the same path: {}", words::outcome(outcome))),
-                None => finding.sure(Confidence::Likely),
+                Some(outcome) => finding.with_evidence(format!(
+                    "plain TCP over the same path: {}",
+                    words::outcome(outcome)
+                )),
+                None => finding.with_confidence(Confidence::Likely),
             }
         }
     }
 }
 
-fn listener_closed(trial: &Trial) -> Finding {
+fn listener_closed(trial: &TestConnection) -> Finding {
     Finding::new(
         Cause::ListenerClosedAfterAccept,
         format!("nobody listens on {} any more, and further subflows arrive there", trial.target),
     )
-    .at(trial.target)
-    .because("plain TCP to the same port is refused now, and was not before")
+    .at_location(trial.target)
+    .with_evidence("plain TCP to the same port is refused now, and was not before")
     .hint(
         "the program closes its listener after it has accepted a connection: keep it open, or \
          announce an endpoint with a port of its own (`ip mptcp endpoint add … signal port N`)",
@@ -248,9 +274,9 @@ fn other_host(here: &str, probed: bool, reason: Option<u32>) -> Finding {
         Cause::LoadBalancerOtherHost,
         format!("over {here}, another host answers, which does not know the connection"),
     )
-    .at(here)
-    .sure(if probed { Confidence::Certain } else { Confidence::Likely })
-    .because(match reason {
+    .at_location(here)
+    .with_confidence(if probed { Confidence::Certain } else { Confidence::Likely })
+    .with_evidence(match reason {
         Some(reason) => format!("its reset has a reason of Multipath TCP ({reason})"),
         None => "it speaks Multipath TCP: its resets have the option MP_TCPRST".to_owned(),
     })
@@ -261,9 +287,15 @@ fn other_host(here: &str, probed: bool, reason: Option<u32>) -> Finding {
 }
 
 /// A router, or this host itself, says that there is no way.
-fn unreachable(view: &View<'_>, trial: &Trial, one: &Missing<'_>, errno: i32) -> Finding {
-    let (remote, here) = (one.remote.ip(), place(view, one));
-    let no_way = view.way(remote, one.local, one.bound_to).is_some_and(|way| way.errno.is_some());
+fn unreachable(
+    view: &ObservationView<'_>,
+    trial: &TestConnection,
+    one: &MissingSubflow<'_>,
+    errno: i32,
+) -> Finding {
+    let (remote, here) = (one.remote.ip(), path_label(view, one));
+    let no_way =
+        view.route_lookup(remote, one.local, one.bound_to).is_some_and(|way| way.errno.is_some());
     if remote == trial.target.ip()
         && let Some(finding) = routing(view, one)
     {
@@ -289,71 +321,83 @@ fn unreachable(view: &View<'_>, trial: &Trial, one: &Missing<'_>, errno: i32) ->
             format!("a firewall on {here} forbids further subflows"),
         )
     } else if remote != trial.target.ip() {
-        return dead_path(view, trial, one, Some(Outcome::Failed(errno)));
+        return dead_path(view, trial, one, Some(ConnectOutcome::Failed(errno)));
     } else {
         Finding::new(Cause::JoinUnreachable, format!("a router on {here} knows no way to {remote}"))
     };
-    let finding = finding.at(&here).hint("ask who runs that path, or use another one");
+    let finding = finding.at_location(&here).hint("ask who runs that path, or use another one");
     let finding = match view.control(one.local, remote) {
-        Some(control) => finding
-            .because(format!("plain TCP over the same path: {}", words::outcome(control.outcome))),
+        Some(control) => finding.with_evidence(format!(
+            "plain TCP over the same path: {}",
+            words::outcome(control.outcome)
+        )),
         None => finding,
     };
     match said {
         Some((hop, (kind, code))) => {
-            finding.because(format!("{hop} says so (ICMP type {kind}, code {code})"))
+            finding.with_evidence(format!("{hop} says so (ICMP type {kind}, code {code})"))
         }
         None => finding,
     }
 }
 
 /// The path has more routers than this host's packets may pass.
-fn too_far(view: &View<'_>, trial: &Trial, one: &Missing<'_>) -> Option<Finding> {
+fn too_far(
+    view: &ObservationView<'_>,
+    trial: &TestConnection,
+    one: &MissingSubflow<'_>,
+) -> Option<Finding> {
     let allowed = view.here.number("ipv4.ip_default_ttl").filter(|_| one.remote.is_ipv4())?;
     let ends = (one.local, one.remote.ip());
     let mut same =
         trial.probes.iter().filter(|probe| (Some(probe.local), probe.remote.ip()) == ends);
     let hops = same.find(|probe| probe.answer.is_some()).map(|probe| probe.hops.len() as u64)?;
     (hops >= allowed).then(|| {
-        let here = place(view, one);
+        let here = path_label(view, one);
         let sentence = format!("packets of this host do not reach the other end of {here}");
         Finding::new(Cause::JoinUnreachable, sentence)
-            .at(&here)
-            .because(format!("{hops} routers are on the way"))
-            .because(format!("net.ipv4.ip_default_ttl = {allowed}"))
+            .at_location(&here)
+            .with_evidence(format!("{hops} routers are on the way"))
+            .with_evidence(format!("net.ipv4.ip_default_ttl = {allowed}"))
             .fix("sysctl -w net.ipv4.ip_default_ttl=64")
     })
 }
 
 /// A subflow was established and ended at once.
-pub(super) fn rejected(view: &View<'_>, one: &Missing<'_>, event: Option<&Event>) -> Finding {
-    let here = place(view, one);
+pub(super) fn rejected(
+    view: &ObservationView<'_>,
+    one: &MissingSubflow<'_>,
+    event: Option<&RecordedEvent>,
+) -> Finding {
+    let here = path_label(view, one);
     if event.and_then(|event| event.reset_reason) == Some(6) {
         return Finding::new(
             Cause::PayloadRewritten,
             format!("something on {here} changes the data that is sent"),
         )
-        .at(&here)
-        .because("the subflow was reset for a middlebox's interference (reason 6)");
+        .at_location(&here)
+        .with_evidence("the subflow was reset for a middlebox's interference (reason 6)");
     }
     let limits = view.peer.and_then(|peer| peer.latest().limits);
-    let counted = view.peer.map_or(0, |peer| peer.grew("MPJoinRejected"));
+    let counted = view.peer.map_or(0, |peer| peer.counter_delta("MPJoinRejected"));
     let finding = Finding::new(
         Cause::PeerLimit,
         "the other host accepts no more subflows: its limit is reached",
     )
-    .at("other host")
-    .because("the subflow was established and reset by the other host at once")
+    .at_location("other host")
+    .with_evidence("the subflow was established and reset by the other host at once")
     .fix("ip mptcp limits set subflows 8   # on the other host");
     let finding = match limits {
-        Some(limits) => finding.because(format!("limits there: subflows {}", limits.subflows)),
+        Some(limits) => {
+            finding.with_evidence(format!("limits there: subflows {}", limits.subflows))
+        }
         None => finding,
     };
     if counted > 0 {
-        finding.because(format!("it counts MPJoinRejected {counted}"))
+        finding.with_evidence(format!("it counts MPJoinRejected {counted}"))
     } else {
         let low =
             limits.is_some_and(|limits| u64::from(limits.subflows) <= view.joined().count() as u64);
-        finding.sure(if low { Confidence::Certain } else { Confidence::Likely })
+        finding.with_confidence(if low { Confidence::Certain } else { Confidence::Likely })
     }
 }

@@ -2,12 +2,15 @@
 
 use std::net::IpAddr;
 
-use super::view::View;
+use super::view::ObservationView;
 use crate::doctor::finding::{Cause, Confidence, Finding};
-use crate::doctor::observation::{Answer, Attempt, Control, Outcome, Probe, ProbeOption, Trial};
+use crate::doctor::observation::{
+    ConnectAttempt, ConnectOutcome, HopProbe, PlainTcpCheck, ProbeOption, TargetReply,
+    TestConnection,
+};
 use crate::doctor::words;
 
-pub(super) fn findings(view: &View<'_>) -> Vec<Finding> {
+pub(super) fn findings(view: &ObservationView<'_>) -> Vec<Finding> {
     let Some(trial) = view.trial else { return Vec::new() };
     let finding = if let Some(finding) = rewritten(trial) {
         Some(finding)
@@ -22,102 +25,115 @@ pub(super) fn findings(view: &View<'_>) -> Vec<Finding> {
 }
 
 /// There is no connection over Multipath TCP; plain TCP is the control.
-fn not_connected(view: &View<'_>, trial: &Trial) -> Finding {
+fn not_connected(view: &ObservationView<'_>, trial: &TestConnection) -> Finding {
     let target = trial.target;
-    let outcome = |multipath| trial.attempts(multipath).map(|one: &Attempt| one.outcome).next();
+    let outcome =
+        |multipath| trial.attempts(multipath).map(|one: &ConnectAttempt| one.outcome).next();
     let said = |multipath| outcome(multipath).map_or_else(String::new, words::outcome);
     let both = |finding: Finding| {
         finding
-            .because(format!("plain TCP to {target}: {}", said(false)))
-            .because(format!("Multipath TCP to {target}: {}", said(true)))
+            .with_evidence(format!("plain TCP to {target}: {}", said(false)))
+            .with_evidence(format!("Multipath TCP to {target}: {}", said(true)))
     };
-    let no_way = view.way(target.ip(), None, None).and_then(|way| way.errno);
+    let no_way = view.route_lookup(target.ip(), None, None).and_then(|way| way.errno);
     // A listener that has closed refuses plain TCP as well by now, whichever way it comes.
-    let answers =
-        |control: &Control| control.remote == target && control.outcome == Outcome::Connected;
+    let answers = |control: &PlainTcpCheck| {
+        control.remote == target && control.outcome == ConnectOutcome::Connected
+    };
     let again = trial.controls.iter().any(answers);
-    match (trial.connected(false), outcome(true).unwrap_or(Outcome::Silent), no_way) {
-        (true, Outcome::Silent, _) => dropped(trial),
-        (true, Outcome::Failed(_), _) => both(forbidden(trial, "forbids")),
-        (true, Outcome::Refused, _) if again => both(forbidden(trial, "resets")),
-        (true, Outcome::Refused, _) => both(
+    match (trial.connected(false), outcome(true).unwrap_or(ConnectOutcome::Silent), no_way) {
+        (true, ConnectOutcome::Silent, _) => dropped(trial),
+        (true, ConnectOutcome::Failed(_), _) => both(forbidden(trial, "forbids")),
+        (true, ConnectOutcome::Refused, _) if again => both(forbidden(trial, "resets")),
+        (true, ConnectOutcome::Refused, _) => both(
             Finding::new(
                 Cause::ListenerClosedAfterAccept,
                 format!("{target} accepts one connection and refuses the next"),
             )
-            .at(target)
-            .sure(Confidence::Likely),
+            .at_location(target)
+            .with_confidence(Confidence::Likely),
         )
         .hint(
             "a program that closes its listener after it has accepted a connection refuses the \
              further subflows as well, as they arrive at the same port: keep the listener open, or \
              announce an endpoint with a port of its own",
         ),
-        (_, Outcome::Failed(errno), _) | (_, _, Some(errno)) => both(
+        (_, ConnectOutcome::Failed(errno), _) | (_, _, Some(errno)) => both(
             Finding::new(
                 Cause::NoRoute,
                 format!("this host has no way to {}: {}", target.ip(), words::error(errno)),
             )
-            .at(target.ip()),
+            .at_location(target.ip()),
         )
         .hint("look at `ip route get`: a default route or an interface is missing"),
-        (false, Outcome::Refused, None) => both(
+        (false, ConnectOutcome::Refused, None) => both(
             Finding::new(
                 Cause::RemoteRefused,
                 format!("nobody listens on {target}, with or without Multipath TCP"),
             )
-            .at(target),
+            .at_location(target),
         )
         .hint("start the server, or name the right port"),
-        (false, Outcome::Silent, None) | (_, Outcome::Connected, None) => both(
+        (false, ConnectOutcome::Silent, None) | (_, ConnectOutcome::Connected, None) => both(
             Finding::new(
                 Cause::RemoteSilent,
                 format!("{target} does not answer, with or without Multipath TCP"),
             )
-            .at(target),
+            .at_location(target),
         )
-        .also(dead_end(trial, None).map(|place| format!("hop by hop: {place}")))
+        .with_optional_evidence(dead_end(trial, None).map(|place| format!("hop by hop: {place}")))
         .hint("the host is down, or a firewall drops what is sent to this port"),
     }
 }
 
 /// Plain TCP is answered, and Multipath TCP is refused by somebody else.
-fn forbidden(trial: &Trial, verb: &str) -> Finding {
+fn forbidden(trial: &TestConnection, verb: &str) -> Finding {
     let target = trial.target;
     Finding::new(
         Cause::SynOptionDropped,
         format!("something on the way to {target} {verb} connections that ask for Multipath TCP"),
     )
-    .at(target.ip())
+    .at_location(target.ip())
     .hint("a firewall: try another port, another first path, or a tunnel")
-    .also(hop_of(trial, ProbeOption::Capable, None).map(|place| format!("hop by hop: {place}")))
+    .with_optional_evidence(
+        hop_of(trial, ProbeOption::Capable, None).map(|place| format!("hop by hop: {place}")),
+    )
 }
 
 /// Plain TCP is answered and Multipath TCP is not.
-fn dropped(trial: &Trial) -> Finding {
+fn dropped(trial: &TestConnection) -> Finding {
     let target = trial.target;
     let count = |multipath| trial.attempts(multipath).count() as u64;
     let finding = Finding::new(
         Cause::SynOptionDropped,
         format!("something on the way to {target} drops connections that ask for Multipath TCP"),
     )
-    .at(target.ip())
-    .because(format!("{} over plain TCP: answered", words::count(count(false), "attempt")))
-    .because(format!("{} over Multipath TCP: no answer", words::count(count(true), "attempt")))
+    .at_location(target.ip())
+    .with_evidence(format!("{} over plain TCP: answered", words::count(count(false), "attempt")))
+    .with_evidence(format!(
+        "{} over Multipath TCP: no answer",
+        words::count(count(true), "attempt")
+    ))
     .hint(
         "try another port, another first path, or a tunnel. Without a diagnosis, Linux gives up \
          Multipath TCP for the whole host for an hour after the first such connection \
          (net.mptcp.blackhole_timeout)",
     );
-    let finding = if count(true) > 1 { finding } else { finding.sure(Confidence::Likely) };
-    finding
-        .also(hop_of(trial, ProbeOption::Capable, None).map(|place| format!("hop by hop: {place}")))
+    let finding =
+        if count(true) > 1 { finding } else { finding.with_confidence(Confidence::Likely) };
+    finding.with_optional_evidence(
+        hop_of(trial, ProbeOption::Capable, None).map(|place| format!("hop by hop: {place}")),
+    )
 }
 
 /// What probes with and without the option say about where one of them ends.
-pub(super) fn hop_of(trial: &Trial, option: ProbeOption, local: Option<IpAddr>) -> Option<String> {
+pub(super) fn hop_of(
+    trial: &TestConnection,
+    option: ProbeOption,
+    local: Option<IpAddr>,
+) -> Option<String> {
     let of = |option| {
-        let same = |probe: &&Probe| {
+        let same = |probe: &&HopProbe| {
             probe.option == option && local.is_none_or(|local| probe.local == local)
         };
         trial.probes.iter().find(same)
@@ -126,8 +142,8 @@ pub(super) fn hop_of(trial: &Trial, option: ProbeOption, local: Option<IpAddr>) 
     if let Some(place) = stripped_at(with) {
         return Some(place);
     }
-    let last = |probe: &Probe| probe.hops.iter().rposition(|hop| hop.address.is_some());
-    let reached = |probe: &Probe| last(probe).map_or(0, |last| last + 1);
+    let last = |probe: &HopProbe| probe.hops.iter().rposition(|hop| hop.address.is_some());
+    let reached = |probe: &HopProbe| last(probe).map_or(0, |last| last + 1);
     let further = without.answer.is_some() || reached(without) > reached(with);
     if with.answer.is_some() || !further {
         return None;
@@ -146,8 +162,8 @@ pub(super) fn hop_of(trial: &Trial, option: ProbeOption, local: Option<IpAddr>) 
 }
 
 /// Where a packet without any option ends, if it does not arrive.
-pub(super) fn dead_end(trial: &Trial, local: Option<IpAddr>) -> Option<String> {
-    let plain = |probe: &&Probe| {
+pub(super) fn dead_end(trial: &TestConnection, local: Option<IpAddr>) -> Option<String> {
+    let plain = |probe: &&HopProbe| {
         probe.option == ProbeOption::Plain && local.is_none_or(|local| probe.local == local)
     };
     let probe = trial.probes.iter().find(plain).filter(|probe| probe.answer.is_none())?;
@@ -158,7 +174,7 @@ pub(super) fn dead_end(trial: &Trial, local: Option<IpAddr>) -> Option<String> {
 }
 
 /// Between which hops the option disappears.
-fn stripped_at(probe: &Probe) -> Option<String> {
+fn stripped_at(probe: &HopProbe) -> Option<String> {
     let mut before = None;
     for hop in &probe.hops {
         match (hop.address, hop.has_option) {
@@ -176,19 +192,21 @@ fn stripped_at(probe: &Probe) -> Option<String> {
 }
 
 /// It connected, and is plain TCP.
-fn plain(view: &View<'_>, trial: &Trial) -> Finding {
+fn plain(view: &ObservationView<'_>, trial: &TestConnection) -> Finding {
     let target = trial.target;
-    if trial.grew("MPCapableSYNTXDisabled") > 0 {
+    if trial.counter_delta("MPCapableSYNTXDisabled") > 0 {
         return blackhole(view, trial);
     }
     let capable = trial.probes.iter().find(|probe| probe.option == ProbeOption::Capable);
     let stripped = capable.and_then(stripped_at);
     let because = |finding: Finding| {
         let answer = "the answer to the SYN came without the option (MPCapableFallbackSYNACK)";
-        finding.because(answer).also(stripped.as_ref().map(|place| format!("hop by hop: {place}")))
+        finding
+            .with_evidence(answer)
+            .with_optional_evidence(stripped.as_ref().map(|place| format!("hop by hop: {place}")))
     };
     let on_the_way = |cause, sentence: String| {
-        because(Finding::new(cause, sentence).at(target.ip()))
+        because(Finding::new(cause, sentence).at_location(target.ip()))
             .hint("another port or another first path may pass; a tunnel does")
     };
     let sentence = format!("something on the way to {target} removes the option of Multipath TCP");
@@ -197,61 +215,67 @@ fn plain(view: &View<'_>, trial: &Trial) -> Finding {
     let Some(peer) = view.peer.filter(|peer| peer.latest().listener.is_some()) else {
         if let Some(control) = elsewhere {
             let source = control.local;
-            return there.because(format!("from {source}, the same listener gives Multipath TCP"));
+            return there
+                .with_evidence(format!("from {source}, the same listener gives Multipath TCP"));
         }
         return if stripped.is_some() { there } else { because(probably_plain(trial, capable)) };
     };
-    let (look, got) = (peer.latest(), peer.grew("MPCapableSYNRX"));
+    let (look, got) = (peer.latest(), peer.counter_delta("MPCapableSYNRX"));
     let listener = look.listener.unwrap_or_default();
     if look.socket_errno != 0 {
         let sentence = "the other host has no Multipath TCP, or it is switched off there";
         let tried = words::error(look.socket_errno);
         return because(Finding::new(Cause::ListenerPlainTcp, sentence))
-            .at(target)
-            .because(format!("socket(IPPROTO_MPTCP) there: {tried}"))
+            .at_location(target)
+            .with_evidence(format!("socket(IPPROTO_MPTCP) there: {tried}"))
             .fix("sysctl -w net.mptcp.enabled=1   # on the other host");
     }
     if listener.plain && !listener.multipath {
         return because(listener_plain(trial))
-            .because(format!("the other host: port {} is plain TCP", target.port()));
+            .with_evidence(format!("the other host: port {} is plain TCP", target.port()));
     }
     if !listener.multipath {
         return if stripped.is_some() { there } else { because(probably_plain(trial, capable)) };
     }
     if got == 0 {
-        return there.because("the other host listens with Multipath TCP and got a SYN without it");
+        return there
+            .with_evidence("the other host listens with Multipath TCP and got a SYN without it");
     }
     let sentence =
         format!("something on the way back from {target} removes the option of Multipath TCP");
     on_the_way(Cause::SynackOptionStripped, sentence)
-        .because("the other host got the SYN with the option (MPCapableSYNRX)")
+        .with_evidence("the other host got the SYN with the option (MPCapableSYNRX)")
 }
 
 /// Nothing tells the listener from the way.
-fn probably_plain(trial: &Trial, capable: Option<&Probe>) -> Finding {
-    let finding = listener_plain(trial).sure(Confidence::Likely).hint(
+fn probably_plain(trial: &TestConnection, capable: Option<&HopProbe>) -> Finding {
+    let finding = listener_plain(trial).with_confidence(Confidence::Likely).hint(
         "if it does listen with Multipath TCP, something on the way removes the option: `towpath \
          server` there and --peer tell which",
     );
     let reached = capable.is_some_and(|probe| {
-        probe.answer == Some(Answer::SynAck { option: false })
+        probe.answer == Some(TargetReply::SynAck { option: false })
             && probe.hops.iter().any(|hop| hop.has_option == Some(true))
     });
-    if reached { finding.because("the option reaches the last hop that answers") } else { finding }
+    if reached {
+        finding.with_evidence("the option reaches the last hop that answers")
+    } else {
+        finding
+    }
 }
 
-fn listener_plain(trial: &Trial) -> Finding {
+fn listener_plain(trial: &TestConnection) -> Finding {
     let target = trial.target;
     Finding::new(
         Cause::ListenerPlainTcp,
         format!("the program that listens on {target} uses plain TCP"),
     )
-    .at(target)
+    .at_location(target)
     .fix("towpath exec -- PROGRAM   # on the other host")
     .hint("or the program's own switch; systemd sockets have SocketProtocol=mptcp")
 }
 
-fn blackhole(view: &View<'_>, trial: &Trial) -> Finding {
+fn blackhole(view: &ObservationView<'_>, trial: &TestConnection) -> Finding {
     let seconds = view.here.number("mptcp.blackhole_timeout").unwrap_or(3_600);
     let seen = |name: &str| view.here.counter(&format!("MPTcpExt.{name}"));
     let finding = Finding::new(
@@ -261,15 +285,15 @@ fn blackhole(view: &View<'_>, trial: &Trial) -> Finding {
              because an earlier connection was answered only without the option"
         ),
     )
-    .because(format!(
+    .with_evidence(format!(
         "{} not even asked for Multipath TCP (MPCapableSYNTXDisabled)",
-        if trial.grew("MPCapableSYNTXDisabled") == 1 {
+        if trial.counter_delta("MPCapableSYNTXDisabled") == 1 {
             "the connection has".to_owned()
         } else {
-            format!("{} connections have", trial.grew("MPCapableSYNTXDisabled"))
+            format!("{} connections have", trial.counter_delta("MPCapableSYNTXDisabled"))
         }
     ))
-    .because(format!(
+    .with_evidence(format!(
         "since this host was started: MPCapableSYNTXDrop {}, Blackhole {}",
         seen("MPCapableSYNTXDrop"),
         seen("Blackhole")
@@ -279,15 +303,16 @@ fn blackhole(view: &View<'_>, trial: &Trial) -> Finding {
         "writing the setting, even its old value, turns Multipath TCP on again at once. Then ask \
          once more: if something on the way still drops the option, it is found",
     );
-    finding
-        .also(hop_of(trial, ProbeOption::Capable, None).map(|place| format!("hop by hop: {place}")))
+    finding.with_optional_evidence(
+        hop_of(trial, ProbeOption::Capable, None).map(|place| format!("hop by hop: {place}")),
+    )
 }
 
 /// What is sent does not arrive as it was.
-fn rewritten(trial: &Trial) -> Option<Finding> {
+fn rewritten(trial: &TestConnection) -> Option<Finding> {
     let target = trial.target;
     let names = ["DataCsumErr", "MPFailTx", "MPFailRx"];
-    let counted = names.into_iter().find(|name| trial.grew(name) > 0);
+    let counted = names.into_iter().find(|name| trial.counter_delta(name) > 0);
     let reset = trial.events.iter().flatten().any(|event| event.reset_reason == Some(6));
     let changed = trial.exchange.and_then(|exchange| exchange.changed_at);
     if counted.is_none() && !reset && changed.or(trial.plain_changed_at).is_none() {
@@ -297,18 +322,20 @@ fn rewritten(trial: &Trial) -> Option<Finding> {
         Cause::PayloadRewritten,
         format!("something on the way to {target} changes the data that is sent"),
     )
-    .at(target.ip());
+    .at_location(target.ip());
     if let Some(place) = changed {
-        finding = finding.because(format!("byte {place} came back as another one"));
+        finding = finding.with_evidence(format!("byte {place} came back as another one"));
     }
     if let Some(place) = trial.plain_changed_at {
-        finding = finding.because(format!("over plain TCP, too, byte {place} came back changed"));
+        finding =
+            finding.with_evidence(format!("over plain TCP, too, byte {place} came back changed"));
     }
     if let Some(name) = counted {
-        finding = finding.because(format!("the checksum of the data is wrong ({name})"));
+        finding = finding.with_evidence(format!("the checksum of the data is wrong ({name})"));
     }
     if reset {
-        finding = finding.because("a subflow was reset for a middlebox's interference (reason 6)");
+        finding =
+            finding.with_evidence("a subflow was reset for a middlebox's interference (reason 6)");
     }
     Some(finding.hint(
         "an application gateway (FTP, SIP) or a proxy edits the stream: use another port, or encrypt",
@@ -316,7 +343,7 @@ fn rewritten(trial: &Trial) -> Option<Finding> {
 }
 
 /// It was Multipath TCP when it was new.
-fn fell_back(view: &View<'_>, trial: &Trial) -> Option<Finding> {
+fn fell_back(view: &ObservationView<'_>, trial: &TestConnection) -> Option<Finding> {
     let target = trial.target;
     let names = [
         "MPCapableDataFallback",
@@ -325,7 +352,7 @@ fn fell_back(view: &View<'_>, trial: &Trial) -> Option<Finding> {
         "InfiniteMapRx",
         "InfiniteMapTx",
     ];
-    let why = names.into_iter().find(|name| trial.grew(name) > 0);
+    let why = names.into_iter().find(|name| trial.counter_delta(name) > 0);
     if trial.multipath_at_end || (trial.closed_by_peer && why.is_none()) {
         return None;
     }
@@ -338,10 +365,14 @@ fn fell_back(view: &View<'_>, trial: &Trial) -> Option<Finding> {
                 Cause::PayloadRewritten,
                 format!("something on the way to {target} changes the data that is sent"),
             )
-            .at(target.ip())
-            .sure(Confidence::Likely)
-            .also(why.map(|name| format!("the connection fell back with its first data ({name})")))
-            .because("checksums are on, and the server closed this connection and the one over TCP")
+            .at_location(target.ip())
+            .with_confidence(Confidence::Likely)
+            .with_optional_evidence(
+                why.map(|name| format!("the connection fell back with its first data ({name})")),
+            )
+            .with_evidence(
+                "checksums are on, and the server closed this connection and the one over TCP",
+            )
             .hint("another port or another first path may pass; encryption or a tunnel does"),
         );
     }
@@ -353,10 +384,10 @@ fn fell_back(view: &View<'_>, trial: &Trial) -> Option<Finding> {
                  something on the way removes the option from packets with data"
             ),
         )
-        .at(target.ip())
-        .sure(if why.is_some() { Confidence::Certain } else { Confidence::Likely })
-        .because("the handshake had the option both ways")
-        .because(why.map_or_else(
+        .at_location(target.ip())
+        .with_confidence(if why.is_some() { Confidence::Certain } else { Confidence::Likely })
+        .with_evidence("the handshake had the option both ways")
+        .with_evidence(why.map_or_else(
             || "later the kernel says that it is plain TCP".to_owned(),
             |name| format!("the kernel counts {name}"),
         ))

@@ -1,10 +1,10 @@
 //! Does this kernel speak Multipath TCP?
 
-use super::view::View;
+use super::view::ObservationView;
 use crate::doctor::finding::{Cause, Finding};
 use crate::doctor::words;
 
-pub(super) fn findings(view: &View<'_>) -> Vec<Finding> {
+pub(super) fn findings(view: &ObservationView<'_>) -> Vec<Finding> {
     let here = view.here;
     let errno = here.socket_errno;
     let tried = || format!("socket(IPPROTO_MPTCP): {}", words::error(errno));
@@ -20,16 +20,16 @@ pub(super) fn findings(view: &View<'_>) -> Vec<Finding> {
                 here.kernel
             ),
         )
-        .because("the setting net.mptcp.mptcp_enabled exists")
-        .because(tried())
+        .with_evidence("the setting net.mptcp.mptcp_enabled exists")
+        .with_evidence(tried())
         .hint("run an upstream kernel, Linux 5.16 or newer")
     } else if errno == libc::ENOPROTOOPT || here.number("mptcp.enabled") == Some(0) {
         Finding::new(Cause::MptcpDisabled, "Multipath TCP is switched off on this host")
-            .because(match here.number("mptcp.enabled") {
+            .with_evidence(match here.number("mptcp.enabled") {
                 Some(value) => format!("net.mptcp.enabled = {value}"),
                 None => "net.mptcp.enabled cannot be read".to_owned(),
             })
-            .because(tried())
+            .with_evidence(tried())
             .fix("sysctl -w net.mptcp.enabled=1")
             .hint(
                 "a file in /etc/sysctl.d with `net.mptcp.enabled=1` keeps it; listeners that exist \
@@ -40,7 +40,7 @@ pub(super) fn findings(view: &View<'_>) -> Vec<Finding> {
             Cause::KernelWithoutMptcp,
             format!("this kernel ({}) has no Multipath TCP", here.kernel),
         )
-        .because(tried())
+        .with_evidence(tried())
         .hint(
             "it takes Linux 5.6, better 5.16 or newer, built with CONFIG_MPTCP (and \
                CONFIG_MPTCP_IPV6)",
@@ -50,8 +50,8 @@ pub(super) fn findings(view: &View<'_>) -> Vec<Finding> {
             Cause::KernelWithoutMptcp,
             "no Multipath TCP socket can be opened: something forbids it",
         )
-        .sure(crate::doctor::Confidence::Likely)
-        .because(tried())
+        .with_confidence(crate::doctor::Confidence::Likely)
+        .with_evidence(tried())
         .hint("a container's seccomp filter or a security module may forbid the protocol")
     };
     vec![finding]

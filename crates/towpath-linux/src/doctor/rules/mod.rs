@@ -21,23 +21,23 @@ mod view;
 #[cfg(test)]
 mod tests;
 
-use super::finding::{Confidence, Finding, NotChecked, Report};
+use super::finding::{Confidence, Diagnosis, Finding, SkippedCheck};
 use super::observation::Observation;
-use super::own::OwnFindings;
-use view::View;
+use super::own::LocalFindings;
+use view::ObservationView;
 pub(super) use view::on_link;
 
 /// Concludes what is wrong, causes before consequences.
-pub fn diagnose(observation: &Observation) -> Report {
-    let own = OwnFindings::of(observation);
+pub fn diagnose(observation: &Observation) -> Diagnosis {
+    let own = LocalFindings::of(observation);
     let mut told = findings(observation);
     for finding in &mut told {
-        finding.claimed = own.same(finding).is_none();
+        finding.unverified = own.same(finding).is_none();
     }
-    let view = View::new(observation);
+    let view = ObservationView::new(observation);
     let paths = verdict::paths(&view);
     let (verdict, reason) = verdict::verdict(&view, &told, &paths);
-    Report {
+    Diagnosis {
         verdict,
         reason,
         paths,
@@ -49,7 +49,7 @@ pub fn diagnose(observation: &Observation) -> Report {
 
 /// What is concluded from an observation, each thing once.
 pub(super) fn findings(observation: &Observation) -> Vec<Finding> {
-    let view = View::new(observation);
+    let view = ObservationView::new(observation);
     let mut findings = kernel::findings(&view);
     if findings.is_empty() {
         let handshake = handshake::findings(&view);
@@ -105,10 +105,10 @@ fn checked(observation: &Observation) -> Vec<String> {
     checked
 }
 
-fn not_checked(observation: &Observation) -> Vec<NotChecked> {
+fn not_checked(observation: &Observation) -> Vec<SkippedCheck> {
     let mut missing = Vec::new();
     let mut add = |what: &str, why: &str| {
-        missing.push(NotChecked { what: what.to_owned(), why: why.to_owned() });
+        missing.push(SkippedCheck { what: what.to_owned(), why: why.to_owned() });
     };
     let programs = observation.programs.as_deref().unwrap_or_default();
     let strangers = programs.iter().filter(|program| program.id.is_none()).count() as u64;
@@ -127,7 +127,7 @@ fn not_checked(observation: &Observation) -> Vec<NotChecked> {
         }
         return missing;
     };
-    if let Some(what) = between::unknown(&View::new(observation)) {
+    if let Some(what) = between::unknown(&ObservationView::new(observation)) {
         add(&what, "needs `towpath server` there (--peer HOST:PORT)");
     }
     if trial.events.is_none() && trial.multipath {

@@ -7,14 +7,14 @@ use towpath_measure::live::look::EndpointSnapshot;
 
 use super::failed::{closed, rejected, unanswered};
 use super::routes::routing;
-use super::view::{View, works};
+use super::view::{ObservationView, works};
 use crate::doctor::finding::{Cause, Confidence, Finding};
-use crate::doctor::observation::{Event, Outcome, SubflowSeen, Trial};
+use crate::doctor::observation::{ConnectOutcome, ObservedSubflow, RecordedEvent, TestConnection};
 use crate::doctor::words;
 
 /// A subflow that there should be.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Missing<'a> {
+pub(super) struct MissingSubflow<'a> {
     /// Our address; none where the kernel would choose.
     pub(super) local: Option<IpAddr>,
     /// The interface that it is bound to.
@@ -22,22 +22,22 @@ pub(super) struct Missing<'a> {
     pub(super) remote: SocketAddr,
     /// The peer has announced the address.
     announced: bool,
-    how: How<'a>,
+    how: FailureStage<'a>,
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(super) enum How<'a> {
+pub(super) enum FailureStage<'a> {
     /// It was never begun.
     Never,
     /// Nobody answers.
     Unanswered,
     /// It was closed before anything could be sent.
-    Closed(Option<&'a Event>),
+    Closed(Option<&'a RecordedEvent>),
     /// It was established, and closed at once.
-    Rejected(Option<&'a Event>),
+    Rejected(Option<&'a RecordedEvent>),
 }
 
-pub(super) fn findings(view: &View<'_>) -> Vec<Finding> {
+pub(super) fn findings(view: &ObservationView<'_>) -> Vec<Finding> {
     let Some(trial) = view.trial else { return Vec::new() };
     // Without data in both directions, or with a peer that has gone, the kernel opens no subflow.
     let first = trial.first();
@@ -48,25 +48,35 @@ pub(super) fn findings(view: &View<'_>) -> Vec<Finding> {
     let missing = missing(view, trial);
     let swallowed = swallowed(view, trial);
     let causes = missing.iter().filter_map(|one| match one.how {
-        How::Never => never(view, trial, one).filter(|_| talked && !trial.closed_by_peer),
-        How::Closed(_) | How::Rejected(_) if ended_with_all(view, trial, one) => None,
-        How::Unanswered => Some(unanswered(view, trial, one)),
-        How::Closed(event) => Some(closed(view, trial, one, event)),
-        How::Rejected(event) => Some(rejected(view, one, event)),
+        FailureStage::Never => never(view, trial, one).filter(|_| talked && !trial.closed_by_peer),
+        FailureStage::Closed(_) | FailureStage::Rejected(_)
+            if closed_with_connection(view, trial, one) =>
+        {
+            None
+        }
+        FailureStage::Unanswered => Some(unanswered(view, trial, one)),
+        FailureStage::Closed(event) => Some(closed(view, trial, one, event)),
+        FailureStage::Rejected(event) => Some(rejected(view, one, event)),
     });
     swallowed.into_iter().chain(causes).collect()
 }
 
 /// The server closed the whole connection, and plain TCP passes on that path: then nothing shows that
 /// the subflow would not have worked.
-fn ended_with_all(view: &View<'_>, trial: &Trial, one: &Missing<'_>) -> bool {
+fn closed_with_connection(
+    view: &ObservationView<'_>,
+    trial: &TestConnection,
+    one: &MissingSubflow<'_>,
+) -> bool {
     let passes = || {
         let same = view.control(one.local, one.remote.ip());
-        same.is_none_or(|control| control.outcome == Outcome::Connected)
+        same.is_none_or(|control| control.outcome == ConnectOutcome::Connected)
     };
     let told = match one.how {
-        How::Closed(event) | How::Rejected(event) => event.and_then(|event| event.error),
-        How::Never | How::Unanswered => None,
+        FailureStage::Closed(event) | FailureStage::Rejected(event) => {
+            event.and_then(|event| event.error)
+        }
+        FailureStage::Never | FailureStage::Unanswered => None,
     };
     // A router's message has another reason.
     let by_router = [libc::EHOSTUNREACH, libc::ENETUNREACH, libc::EACCES, libc::EPERM];
@@ -74,10 +84,10 @@ fn ended_with_all(view: &View<'_>, trial: &Trial, one: &Missing<'_>) -> bool {
 }
 
 /// The other host announced an address, and nothing of it arrived.
-fn swallowed(view: &View<'_>, trial: &Trial) -> Option<Finding> {
+fn swallowed(view: &ObservationView<'_>, trial: &TestConnection) -> Option<Finding> {
     let peer = view.peer?;
-    let sent = peer.grew("AddAddrTx");
-    if sent == 0 || trial.grew("AddAddr") > 0 || trial.grew("AddAddrDrop") > 0 {
+    let sent = peer.counter_delta("AddAddrTx");
+    if sent == 0 || trial.counter_delta("AddAddr") > 0 || trial.counter_delta("AddAddrDrop") > 0 {
         return None;
     }
     let looks = peer.latest();
@@ -90,12 +100,12 @@ fn swallowed(view: &View<'_>, trial: &Trial) -> Option<Finding> {
                 announced.address
             ),
         )
-        .at(trial.target.ip())
-        .because(format!(
+        .at_location(trial.target.ip())
+        .with_evidence(format!(
             "sent there: {sent} (AddAddrTx), answered: {} (EchoAdd)",
-            peer.grew("EchoAdd")
+            peer.counter_delta("EchoAdd")
         ))
-        .because("arrived here: 0 (AddAddr)")
+        .with_evidence("arrived here: 0 (AddAddr)")
         .hint(
             "open subflows from this host's own addresses (`subflow` endpoints): they need no \
                announcement",
@@ -105,13 +115,13 @@ fn swallowed(view: &View<'_>, trial: &Trial) -> Option<Finding> {
 
 /// What is missing: subflows that failed, endpoints that were not used, announcements that were not
 /// answered though there is only one path.
-fn missing<'a>(view: &View<'a>, trial: &'a Trial) -> Vec<Missing<'a>> {
+fn missing<'a>(view: &ObservationView<'a>, trial: &'a TestConnection) -> Vec<MissingSubflow<'a>> {
     let mut missing = failed(view, trial);
-    for endpoint in wanted(view, trial) {
+    for endpoint in expected_endpoints(view, trial) {
         let tried = trial.subflows.iter().any(|one| one.local.ip() == endpoint.address)
             || missing.iter().any(|one| one.local == Some(endpoint.address));
         if !tried {
-            missing.push(Missing {
+            missing.push(MissingSubflow {
                 local: Some(endpoint.address),
                 bound_to: endpoint.link,
                 remote: trial.target,
@@ -128,23 +138,23 @@ fn missing<'a>(view: &View<'a>, trial: &'a Trial) -> Vec<Missing<'a>> {
 
 /// What became of a subflow that there is no trace of but in the counters: without events, one that is
 /// closed at once may not have been seen.
-fn unseen(trial: &Trial) -> How<'static> {
+fn unseen(trial: &TestConnection) -> FailureStage<'static> {
     let further = || trial.subflows.iter().filter(|one| !one.first && one.opened_here);
     let seen = further().count() as u64;
     let answered = further().filter(|one| one.established).count() as u64;
-    if trial.events.is_some() || trial.grew("MPJoinSynTx") <= seen {
-        How::Never
-    } else if trial.grew("MPJoinSynAckRx") > answered {
-        How::Rejected(None)
+    if trial.events.is_some() || trial.counter_delta("MPJoinSynTx") <= seen {
+        FailureStage::Never
+    } else if trial.counter_delta("MPJoinSynAckRx") > answered {
+        FailureStage::Rejected(None)
     } else {
-        How::Closed(None)
+        FailureStage::Closed(None)
     }
 }
 
 /// Subflows that were begun and do not work.
-fn failed<'a>(view: &View<'a>, trial: &'a Trial) -> Vec<Missing<'a>> {
+fn failed<'a>(view: &ObservationView<'a>, trial: &'a TestConnection) -> Vec<MissingSubflow<'a>> {
     let announced = |remote| trial.events_of("ANNOUNCED").any(|one| one.remote == Some(remote));
-    let of = |local: IpAddr, remote: SocketAddr, how| Missing {
+    let of = |local: IpAddr, remote: SocketAddr, how| MissingSubflow {
         local: Some(local),
         bound_to: view.binding(local),
         remote,
@@ -153,30 +163,35 @@ fn failed<'a>(view: &View<'a>, trial: &'a Trial) -> Vec<Missing<'a>> {
     };
     // What waits for a neighbour's address is not sent again, though its time is over.
     let waited = trial.counters.contains_key("TcpExt.TCPTimeouts");
-    let mut missing: Vec<Missing<'_>> = Vec::new();
+    let mut missing: Vec<MissingSubflow<'_>> = Vec::new();
     for one in trial.subflows.iter().filter(|one| !one.first && one.opened_here && !works(one)) {
         let ended = closing(trial, one.local.ip(), one.remote.ip());
         let how = match (one.established, one.gone, ended) {
-            (true, _, ended) => How::Rejected(ended),
-            (false, _, Some(event)) => How::Closed(Some(event)),
-            (false, true, None) => How::Closed(None),
+            (true, _, ended) => FailureStage::Rejected(ended),
+            (false, _, Some(event)) => FailureStage::Closed(Some(event)),
+            (false, true, None) => FailureStage::Closed(None),
             // Far away, an answer may still come; who was asked twice has not given one.
             (false, false, None) if one.tcp.retransmissions == 0 && !waited => continue,
-            (false, false, None) => How::Unanswered,
+            (false, false, None) => FailureStage::Unanswered,
         };
         missing.push(of(one.local.ip(), one.remote, how));
     }
     for event in trial.events_of("SF_CLOSED") {
         let (Some(local), Some(remote)) = (event.local, event.remote) else { continue };
-        let same = |one: &SubflowSeen| one.local.ip() == local && one.remote.ip() == remote;
+        let same = |one: &ObservedSubflow| one.local.ip() == local && one.remote.ip() == remote;
         let alive = trial.subflows.iter().any(|one| same(one) && (works(one) || one.first));
-        let known = |one: &Missing<'_>| one.local == Some(local) && one.remote.ip() == remote;
+        let known =
+            |one: &MissingSubflow<'_>| one.local == Some(local) && one.remote.ip() == remote;
         if alive || missing.iter().any(known) {
             continue;
         }
         let ends = (event.local, event.remote);
         let was = trial.events_of("SF_ESTABLISHED").any(|one| (one.local, one.remote) == ends);
-        let how = if was { How::Rejected(Some(event)) } else { How::Closed(Some(event)) };
+        let how = if was {
+            FailureStage::Rejected(Some(event))
+        } else {
+            FailureStage::Closed(Some(event))
+        };
         let port = event.remote_port.unwrap_or(trial.target.port());
         missing.push(of(local, SocketAddr::new(remote, port), how));
     }
@@ -184,8 +199,8 @@ fn failed<'a>(view: &View<'a>, trial: &'a Trial) -> Vec<Missing<'a>> {
 }
 
 /// Addresses that the peer has announced and nobody has tried.
-fn ignored(trial: &Trial, missing: &mut Vec<Missing<'_>>) {
-    let (local, bound_to, announced, how) = (None, None, true, How::Never);
+fn ignored(trial: &TestConnection, missing: &mut Vec<MissingSubflow<'_>>) {
+    let (local, bound_to, announced, how) = (None, None, true, FailureStage::Never);
     for event in trial.events_of("ANNOUNCED") {
         let Some(remote) = event.remote else { continue };
         let reached = trial.subflows.iter().any(|one| one.remote.ip() == remote);
@@ -194,18 +209,21 @@ fn ignored(trial: &Trial, missing: &mut Vec<Missing<'_>>) {
         }
         let port = event.remote_port.filter(|port| *port != 0).unwrap_or(trial.target.port());
         let remote = SocketAddr::new(remote, port);
-        missing.push(Missing { local, bound_to, remote, announced, how });
+        missing.push(MissingSubflow { local, bound_to, remote, announced, how });
     }
     // Without events, the counter tells that there were announcements, and not of what.
     let tried = missing.iter().filter(|one| one.remote.ip() != trial.target.ip()).count() as u64;
-    if trial.events.is_none() && trial.grew("AddAddr") > tried {
+    if trial.events.is_none() && trial.counter_delta("AddAddr") > tried {
         let how = if tried == 0 { unseen(trial) } else { how };
-        missing.push(Missing { local, bound_to, remote: trial.target, announced, how });
+        missing.push(MissingSubflow { local, bound_to, remote: trial.target, announced, how });
     }
 }
 
 /// Endpoints from which there should be a subflow.
-fn wanted<'a>(view: &View<'a>, trial: &Trial) -> impl Iterator<Item = &'a EndpointSnapshot> {
+fn expected_endpoints<'a>(
+    view: &ObservationView<'a>,
+    trial: &TestConnection,
+) -> impl Iterator<Item = &'a EndpointSnapshot> {
     let first = trial.first().map(|one| one.local.ip());
     let v4 = trial.target.is_ipv4();
     view.here.endpoints.iter().filter(move |one| {
@@ -217,13 +235,13 @@ fn wanted<'a>(view: &View<'a>, trial: &Trial) -> impl Iterator<Item = &'a Endpoi
 }
 
 /// The event that ended a subflow.
-fn closing(trial: &Trial, local: IpAddr, remote: IpAddr) -> Option<&Event> {
-    let same = |event: &&Event| event.local == Some(local) && event.remote == Some(remote);
+fn closing(trial: &TestConnection, local: IpAddr, remote: IpAddr) -> Option<&RecordedEvent> {
+    let same = |event: &&RecordedEvent| event.local == Some(local) && event.remote == Some(remote);
     trial.events_of("SF_CLOSED").find(same)
 }
 
 /// How a path is called.
-pub(super) fn place(view: &View<'_>, one: &Missing<'_>) -> String {
+pub(super) fn path_label(view: &ObservationView<'_>, one: &MissingSubflow<'_>) -> String {
     let link = one.local.and_then(|local| view.here.link_of(local));
     match (one.local, link) {
         (Some(local), Some(link)) => format!("{} ({local}) -> {}", link.name, one.remote.ip()),
@@ -233,7 +251,11 @@ pub(super) fn place(view: &View<'_>, one: &Missing<'_>) -> String {
 }
 
 /// It was never begun.
-fn never(view: &View<'_>, trial: &Trial, one: &Missing<'_>) -> Option<Finding> {
+fn never(
+    view: &ObservationView<'_>,
+    trial: &TestConnection,
+    one: &MissingSubflow<'_>,
+) -> Option<Finding> {
     if let Some(finding) = userspace(view) {
         return Some(finding);
     }
@@ -248,7 +270,7 @@ fn never(view: &View<'_>, trial: &Trial, one: &Missing<'_>) -> Option<Finding> {
 }
 
 /// Where subflows failed, each address once.
-fn dead(trial: &Trial) -> BTreeSet<IpAddr> {
+fn dead(trial: &TestConnection) -> BTreeSet<IpAddr> {
     let alive = |remote| trial.subflows.iter().any(|one| works(one) && one.remote.ip() == remote);
     let failed = trial.subflows.iter().filter(|one| !one.first && !works(one));
     let failed = failed.map(|one| one.remote.ip());
@@ -257,7 +279,11 @@ fn dead(trial: &Trial) -> BTreeSet<IpAddr> {
 }
 
 /// A limit of this host forbids it.
-fn limit(view: &View<'_>, trial: &Trial, one: &Missing<'_>) -> Option<Finding> {
+fn limit(
+    view: &ObservationView<'_>,
+    trial: &TestConnection,
+    one: &MissingSubflow<'_>,
+) -> Option<Finding> {
     let limits = view.here.limits?;
     let begun = trial.subflows.iter().filter(|one| !one.first && !one.gone).count() as u64;
     let dead = dead(trial);
@@ -266,7 +292,8 @@ fn limit(view: &View<'_>, trial: &Trial, one: &Missing<'_>) -> Option<Finding> {
         limits.subflows, limits.add_addr_accepted
     );
     let own = view.here.endpoints.iter().filter(|one| one.opens_subflows()).count() as u64;
-    let announced = (trial.events_of("ANNOUNCED").count() as u64).max(trial.grew("AddAddr")).max(2);
+    let announced =
+        (trial.events_of("ANNOUNCED").count() as u64).max(trial.counter_delta("AddAddr")).max(2);
     // What is allowed already stays allowed.
     let enough = format!(
         "ip mptcp limits set subflows {} add_addr_accepted {}",
@@ -281,30 +308,32 @@ fn limit(view: &View<'_>, trial: &Trial, one: &Missing<'_>) -> Option<Finding> {
             "this host's limit allows {} beyond the first, and that is not enough",
             words::count(limits.subflows.into(), "subflow")
         );
-        let finding = Finding::new(Cause::SubflowLimit, sentence).at(place(view, one));
+        let finding =
+            Finding::new(Cause::SubflowLimit, sentence).at_location(path_label(view, one));
         let begun = format!("{} begun", words::count(begun, "further subflow"));
-        return Some(finding.because(said).because(begun).fix(enough));
+        return Some(finding.with_evidence(said).with_evidence(begun).fix(enough));
     }
     if one.announced && limits.add_addr_accepted == 0 {
         let sentence = "the other host announces an address, and this host's limit ignores it";
         let counted = format!(
             "{} announced (AddAddr), {} joined (MPJoinSynTx)",
-            trial.grew("AddAddr"),
-            trial.grew("MPJoinSynTx")
+            trial.counter_delta("AddAddr"),
+            trial.counter_delta("MPJoinSynTx")
         );
-        let finding = Finding::new(Cause::AddAddrLimit, sentence).at(place(view, one));
-        return Some(finding.because(said).because(counted).fix(enough));
+        let finding =
+            Finding::new(Cause::AddAddrLimit, sentence).at_location(path_label(view, one));
+        return Some(finding.with_evidence(said).with_evidence(counted).fix(enough));
     }
     // Linux does not give the place of an address back that it has accepted in vain.
     // Without events, one that failed at once may only be counted.
     let alive = view.joined().count() as u64;
-    let failed = trial.grew("MPJoinSynTx").saturating_sub(alive);
+    let failed = trial.counter_delta("MPJoinSynTx").saturating_sub(alive);
     let full = failed.max(dead.len() as u64) >= limits.add_addr_accepted.into();
     (one.announced && !dead.is_empty() && full).then(|| dead_ones(&dead, said, enough))
 }
 
 /// Nobody makes subflows.
-pub(super) fn userspace(view: &View<'_>) -> Option<Finding> {
+pub(super) fn userspace(view: &ObservationView<'_>) -> Option<Finding> {
     let here = view.here;
     let manager = here.settings.get("mptcp.path_manager").map(String::as_str);
     let userspace = here.number("mptcp.pm_type") == Some(1) || manager == Some("userspace");
@@ -316,8 +345,8 @@ pub(super) fn userspace(view: &View<'_>) -> Option<Finding> {
             Cause::UserspacePathManagerWithoutDaemon,
             "a program is to make the subflows (net.mptcp.pm_type = 1), and none runs",
         )
-        .because(format!("net.mptcp.pm_type = {}", here.number("mptcp.pm_type").unwrap_or(1)))
-        .because("no mptcpd runs here")
+        .with_evidence(format!("net.mptcp.pm_type = {}", here.number("mptcp.pm_type").unwrap_or(1)))
+        .with_evidence("no mptcpd runs here")
         .fix("sysctl -w net.mptcp.pm_type=0")
         .hint("or start mptcpd; connections that exist keep the path manager that they have"),
     )
@@ -332,15 +361,19 @@ fn dead_ones(dead: &BTreeSet<IpAddr>, said: String, enough: String) -> Finding {
             "addresses that nobody can reach use up the limit, and others are not tried: {names}"
         ),
     )
-    .at(&names)
-    .because(said)
-    .because("an address that was announced last was not tried")
+    .at_location(&names)
+    .with_evidence(said)
+    .with_evidence("an address that was announced last was not tried")
     .fix(enough)
     .hint("on the other host, delete the endpoints that nobody can reach (`ip mptcp endpoint`)")
 }
 
 /// The peer does not want subflows to its first address.
-fn denied(view: &View<'_>, trial: &Trial, one: &Missing<'_>) -> Option<Finding> {
+fn denied(
+    view: &ObservationView<'_>,
+    trial: &TestConnection,
+    one: &MissingSubflow<'_>,
+) -> Option<Finding> {
     let event = trial.events.iter().flatten().any(|event| event.denies_first_address);
     let setting = view
         .peer
@@ -348,9 +381,9 @@ fn denied(view: &View<'_>, trial: &Trial, one: &Missing<'_>) -> Option<Finding> 
         .is_some_and(|value| value == 0);
     // Without events and without the peer's word it remains when nothing else forbids a try.
     let errors = ["MPJoinSynTxBindErr", "MPJoinSynTxConnectErr", "MPJoinSynTxCreatSkErr"];
-    let failed = errors.into_iter().any(|name| trial.grew(name) > 0);
+    let failed = errors.into_iter().any(|name| trial.counter_delta(name) > 0);
     let left = trial.events.is_none() && view.peer.is_none() && !failed;
-    if !(event || setting || left) || trial.grew("MPJoinSynTx") > 0 {
+    if !(event || setting || left) || trial.counter_delta("MPJoinSynTx") > 0 {
         return None;
     }
     if left && routing(view, one).is_some() {
@@ -363,15 +396,15 @@ fn denied(view: &View<'_>, trial: &Trial, one: &Missing<'_>) -> Option<Finding> 
             trial.target.ip()
         ),
     )
-    .at(place(view, one));
+    .at_location(path_label(view, one));
     let finding = if event {
-        finding.because("its first answer says so (deny_join_id0)")
+        finding.with_evidence("its first answer says so (deny_join_id0)")
     } else if !setting {
-        finding
-            .sure(Confidence::Likely)
-            .because("there are an endpoint and room in the limits, and no SYN was sent for it")
+        finding.with_confidence(Confidence::Likely).with_evidence(
+            "there are an endpoint and room in the limits, and no SYN was sent for it",
+        )
     } else {
-        finding.because("there: net.mptcp.allow_join_initial_addr_port = 0")
+        finding.with_evidence("there: net.mptcp.allow_join_initial_addr_port = 0")
     };
     Some(
         finding
@@ -381,13 +414,17 @@ fn denied(view: &View<'_>, trial: &Trial, one: &Missing<'_>) -> Option<Finding> 
 }
 
 /// The kernel tried, and could not even send a SYN.
-fn failed_to_begin(view: &View<'_>, trial: &Trial, one: &Missing<'_>) -> Option<Finding> {
+fn failed_to_begin(
+    view: &ObservationView<'_>,
+    trial: &TestConnection,
+    one: &MissingSubflow<'_>,
+) -> Option<Finding> {
     let local = one.local?;
     if let Some(finding) = routing(view, one) {
         return Some(finding);
     }
     let names = ["MPJoinSynTxBindErr", "MPJoinSynTxConnectErr", "MPJoinSynTxCreatSkErr"];
-    let name = names.into_iter().find(|name| trial.grew(name) > 0)?;
+    let name = names.into_iter().find(|name| trial.counter_delta(name) > 0)?;
     let cause = if name == "MPJoinSynTxBindErr" {
         Cause::EndpointAddressMissing
     } else {
@@ -395,9 +432,9 @@ fn failed_to_begin(view: &View<'_>, trial: &Trial, one: &Missing<'_>) -> Option<
     };
     Some(
         Finding::new(cause, format!("the kernel cannot open a subflow from {local}"))
-            .at(place(view, one))
-            .sure(Confidence::Likely)
-            .because(format!("the kernel counts {name}"))
+            .at_location(path_label(view, one))
+            .with_confidence(Confidence::Likely)
+            .with_evidence(format!("the kernel counts {name}"))
             .fix(format!(
                 "ip route get {} from {local}   # shows what is missing",
                 trial.target.ip()

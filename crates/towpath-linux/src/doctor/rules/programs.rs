@@ -1,24 +1,24 @@
 //! Do programs use it?
 
-use super::view::{View, works};
+use super::view::{ObservationView, works};
 use crate::doctor::finding::{Cause, Confidence, Finding};
-use crate::doctor::observation::{Program, Role, Speaks, SubflowSeen};
+use crate::doctor::observation::{ObservedSubflow, ProgramSocket, SocketProtocol, SocketRole};
 use crate::doctor::words;
 use crate::setup::quoted;
 
 /// Programs that are named; the others are counted.
-const NAMED: usize = 6;
+const MAX_NAMED: usize = 6;
 /// A connection that has been silent for so long while it waits for an acknowledgement.
-const SILENT_MS: u32 = 1_500;
+const SILENT_AFTER_MS: u32 = 1_500;
 
-pub(super) fn findings(view: &View<'_>) -> Vec<Finding> {
+pub(super) fn findings(view: &ObservationView<'_>) -> Vec<Finding> {
     let Some(programs) = &view.all.programs else { return Vec::new() };
     let mut findings = Vec::new();
     if view.all.asked_for_programs {
         findings.extend(plain(programs));
         findings.extend(fallen_back(view, programs));
     }
-    for program in programs.iter().filter(|one| one.speaks == Speaks::Multipath) {
+    for program in programs.iter().filter(|one| one.speaks == SocketProtocol::Multipath) {
         findings.extend(program.subflows.iter().filter_map(|one| silent(view, program, one)));
         findings.extend(not_recreated(view, program));
     }
@@ -26,7 +26,7 @@ pub(super) fn findings(view: &View<'_>) -> Vec<Finding> {
 }
 
 /// How a program is called.
-pub(super) fn name(program: &Program) -> String {
+pub(super) fn program_label(program: &ProgramSocket) -> String {
     match (program.id, program.name.as_str()) {
         (Some(id), name) => format!("{name} ({id})"),
         (None, _) => "a program of another user".to_owned(),
@@ -34,20 +34,20 @@ pub(super) fn name(program: &Program) -> String {
 }
 
 /// Programs that never asked for Multipath TCP.
-fn plain(programs: &[Program]) -> Option<Finding> {
-    let plain = || programs.iter().filter(|one| one.speaks == Speaks::Tcp);
-    let connected: Vec<_> = plain().filter(|one| one.role == Role::Connected).collect();
-    let listening: Vec<_> = plain().filter(|one| one.role == Role::Listens).collect();
+fn plain(programs: &[ProgramSocket]) -> Option<Finding> {
+    let plain = || programs.iter().filter(|one| one.speaks == SocketProtocol::Tcp);
+    let connected: Vec<_> = plain().filter(|one| one.role == SocketRole::Connected).collect();
+    let listening: Vec<_> = plain().filter(|one| one.role == SocketRole::Listens).collect();
     let (cause, all, what) = if connected.is_empty() {
         (Cause::ListenerPlainTcp, &listening, "listening socket")
     } else {
         (Cause::ApplicationPlainTcp, &connected, "connection")
     };
     let first = all.first()?;
-    let mut names: Vec<String> = all.iter().map(|one| name(one)).collect();
+    let mut names: Vec<String> = all.iter().map(|one| program_label(one)).collect();
     names.dedup();
-    let more = names.len().saturating_sub(NAMED);
-    names.truncate(NAMED);
+    let more = names.len().saturating_sub(MAX_NAMED);
+    names.truncate(MAX_NAMED);
     let mut whom = names.join(", ");
     if more > 0 {
         whom = format!("{whom} and {more} more");
@@ -59,11 +59,13 @@ fn plain(programs: &[Program]) -> Option<Finding> {
             "{count} of programs of this host: plain TCP, as they asked for nothing else: {whom}"
         ),
     )
-    .at(name(first));
-    for one in all.iter().take(NAMED) {
-        finding = finding.because(match one.role {
-            Role::Connected => format!("{}: {} -> {}", name(one), one.local, one.remote),
-            Role::Listens => format!("{}: listens on {}", name(one), one.local),
+    .at_location(program_label(first));
+    for one in all.iter().take(MAX_NAMED) {
+        finding = finding.with_evidence(match one.role {
+            SocketRole::Connected => {
+                format!("{}: {} -> {}", program_label(one), one.local, one.remote)
+            }
+            SocketRole::Listens => format!("{}: listens on {}", program_label(one), one.local),
         });
     }
     let program = if first.name.is_empty() { "PROGRAM".to_owned() } else { quoted(&first.name) };
@@ -75,8 +77,9 @@ fn plain(programs: &[Program]) -> Option<Finding> {
 }
 
 /// Programs that asked for it and have plain TCP.
-fn fallen_back(view: &View<'_>, programs: &[Program]) -> Option<Finding> {
-    let all: Vec<_> = programs.iter().filter(|one| one.speaks == Speaks::FellBack).collect();
+fn fallen_back(view: &ObservationView<'_>, programs: &[ProgramSocket]) -> Option<Finding> {
+    let all: Vec<_> =
+        programs.iter().filter(|one| one.speaks == SocketProtocol::FellBack).collect();
     let first = all.first()?;
     let counted = |name: &str| view.here.counter(&format!("MPTcpExt.{name}"));
     let (cause, name_of_it) = if counted("MPCapableSYNTXDisabled") > 0 {
@@ -90,12 +93,15 @@ fn fallen_back(view: &View<'_>, programs: &[Program]) -> Option<Finding> {
     Some(
         Finding::new(
             cause,
-            format!("{count} asked for Multipath TCP and fell back to plain TCP: {}", name(first)),
+            format!(
+                "{count} asked for Multipath TCP and fell back to plain TCP: {}",
+                program_label(first)
+            ),
         )
-        .at(first.remote)
-        .sure(Confidence::Possible)
-        .because(format!("{}: {} -> {}", name(first), first.local, first.remote))
-        .because(format!(
+        .at_location(first.remote)
+        .with_confidence(Confidence::Possible)
+        .with_evidence(format!("{}: {} -> {}", program_label(first), first.local, first.remote))
+        .with_evidence(format!(
             "counted since this host was started: {name_of_it} {}",
             counted(name_of_it)
         ))
@@ -104,9 +110,13 @@ fn fallen_back(view: &View<'_>, programs: &[Program]) -> Option<Finding> {
 }
 
 /// A subflow of a program that waits for an acknowledgement in vain.
-fn silent(view: &View<'_>, program: &Program, one: &SubflowSeen) -> Option<Finding> {
+fn silent(
+    view: &ObservationView<'_>,
+    program: &ProgramSocket,
+    one: &ObservedSubflow,
+) -> Option<Finding> {
     let tcp = one.tcp;
-    if !works(one) || tcp.unacked == 0 || tcp.backoff < 2 || tcp.silent_ms < SILENT_MS {
+    if !works(one) || tcp.unacked == 0 || tcp.backoff < 2 || tcp.silent_ms < SILENT_AFTER_MS {
         return None;
     }
     let (local, remote) = (one.local.ip(), one.remote.ip());
@@ -115,12 +125,12 @@ fn silent(view: &View<'_>, program: &Program, one: &SubflowSeen) -> Option<Findi
     let down = link.is_none_or(|link| !link.up || !link.running);
     // What is new gets through over the same path, so the path is not dead: something on it has
     // forgotten the old connection.
-    let same = |other: &SubflowSeen| (other.local.ip(), other.remote.ip()) == (local, remote);
+    let same = |other: &ObservedSubflow| (other.local.ip(), other.remote.ip()) == (local, remote);
     let anew = view.trial.and_then(|trial| {
         let mut all = trial.subflows.iter();
         all.find(|other| works(other) && same(other) && other.tcp.backoff == 0)
     });
-    let whose = name(program);
+    let whose = program_label(program);
     let (cause, sentence) = match (down, anew) {
         (true, _) => (
             Cause::LinkDown,
@@ -148,22 +158,24 @@ fn silent(view: &View<'_>, program: &Program, one: &SubflowSeen) -> Option<Findi
     };
     Some(
         Finding::new(cause, sentence)
-            .at(format!("{interface} ({local}) -> {remote}"))
-            .because(format!(
+            .at_location(format!("{interface} ({local}) -> {remote}"))
+            .with_evidence(format!(
                 "{} not acknowledged, {} in a row, nothing heard for {} ms",
                 words::count(tcp.unacked.into(), "packet"),
                 words::count(tcp.backoff.into(), "timeout"),
                 tcp.silent_ms
             ))
-            .also(anew.map(|anew| format!("a new subflow over the same path: {}", anew.state)))
+            .with_optional_evidence(
+                anew.map(|anew| format!("a new subflow over the same path: {}", anew.state)),
+            )
             .hint(hint),
     )
 }
 
 /// A connection that lost a subflow, which a new connection to the same place has.
-fn not_recreated(view: &View<'_>, program: &Program) -> Option<Finding> {
+fn not_recreated(view: &ObservationView<'_>, program: &ProgramSocket) -> Option<Finding> {
     let trial = view.trial.filter(|trial| trial.target == program.remote)?;
-    let has = |one: &SubflowSeen| {
+    let has = |one: &ObservedSubflow| {
         let ends = (one.local.ip(), one.remote.ip());
         program.subflows.iter().any(|other| (other.local.ip(), other.remote.ip()) == ends)
     };
@@ -190,14 +202,14 @@ fn not_recreated(view: &View<'_>, program: &Program) -> Option<Finding> {
         Cause::SubflowNotRecreated,
         format!(
             "a connection of {} has no subflow from {}, and a new connection to {} has one",
-            name(program),
+            program_label(program),
             missing.local.ip(),
             trial.target
         ),
     )
-    .at(name(program))
-    .because(format!("it has {}", words::count(program.subflows.len() as u64, "subflow")))
-    .because("Linux does not open a subflow again that it has lost, or that was refused");
+    .at_location(program_label(program))
+    .with_evidence(format!("it has {}", words::count(program.subflows.len() as u64, "subflow")))
+    .with_evidence("Linux does not open a subflow again that it has lost, or that was refused");
     finding.fix = again;
     Some(finding)
 }

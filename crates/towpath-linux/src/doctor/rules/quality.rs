@@ -6,31 +6,31 @@ use towpath_measure::live::HostSnapshot;
 use towpath_measure::live::look::{LinkSnapshot, SubflowSnapshot};
 
 use super::configuration::arp_finding;
-use super::view::{View, in_network, works};
+use super::view::{ObservationView, in_network, works};
 use crate::doctor::finding::{Cause, Confidence, Finding};
-use crate::doctor::observation::{Control, SubflowSeen, Trial};
+use crate::doctor::observation::{ObservedSubflow, PlainTcpCheck, TestConnection};
 use crate::doctor::words;
 use crate::setup::quoted;
 
 /// A subflow that has not heard anything for so long while it waits for an acknowledgement.
-const SILENT_MS: u32 = 400;
+const SILENT_AFTER_MS: u32 = 400;
 /// Small packets come back, and so do large ones.
-const BOTH: (Option<bool>, Option<bool>) = (Some(true), Some(true));
+const BOTH_ECHOED: (Option<bool>, Option<bool>) = (Some(true), Some(true));
 /// One packet in so many sent again is more than chance.
-const LOSSY: u32 = 16;
+const LOSS_RATIO: u32 = 16;
 /// One that is lost may be chance.
-const FEWEST: u32 = 2;
+const MIN_LOST: u32 = 2;
 /// So many times as long, and so much longer.
-const SLOWER: u32 = 10;
-const SLOWER_BY_US: u32 = 150_000;
+const RTT_RATIO: u32 = 10;
+const RTT_GAP_US: u32 = 150_000;
 /// Fewer bytes on an interface may be anything.
-const ENOUGH_BYTES: u64 = 60_000;
+const MIN_BYTES: u64 = 60_000;
 /// What every link of IPv6 carries (RFC 8200 §5).
-const LEAST_MTU: u32 = 1_280;
+const IPV6_MIN_MTU: u32 = 1_280;
 /// A receive buffer below this is too small for any two paths worth having.
-const SMALLEST_BUFFER: u64 = 256 * 1024;
+const MIN_BUFFER_BYTES: u64 = 256 * 1024;
 
-pub(super) fn findings(view: &View<'_>) -> Vec<Finding> {
+pub(super) fn findings(view: &ObservationView<'_>) -> Vec<Finding> {
     let Some(trial) = view.trial else { return Vec::new() };
     let mut findings = Vec::new();
     findings.extend(shared_link_here(view, trial));
@@ -38,7 +38,7 @@ pub(super) fn findings(view: &View<'_>) -> Vec<Finding> {
     let working = || trial.subflows.iter().filter(|one| works(one));
     findings.extend(working().filter_map(|one| stuck(view, one)));
     findings.extend(trial.controls.iter().filter_map(|control| lossy(view, trial, control)));
-    findings.extend(working().filter_map(|one| hole_on_the_way_back(view, one)));
+    findings.extend(working().filter_map(|one| reverse_path_blackhole(view, one)));
     findings.extend(slower(view, trial));
     findings.extend(backup(trial));
     findings.extend(buffer(view));
@@ -47,7 +47,7 @@ pub(super) fn findings(view: &View<'_>) -> Vec<Finding> {
 
 /// How much of its own traffic an interface carried, in one direction.
 #[derive(Debug, Clone, Copy)]
-struct Load<'a> {
+struct InterfaceLoad<'a> {
     link: &'a LinkSnapshot,
     /// What subflows say.
     expected: u64,
@@ -56,16 +56,16 @@ struct Load<'a> {
 }
 
 /// What subflows moved, by their local address: bytes that arrived and bytes that left.
-type Moved = (IpAddr, [u64; 2]);
+type AddressTraffic = (IpAddr, [u64; 2]);
 
 /// Interfaces of a host with what they should have carried and what they did; `direction` 0 is what
 /// arrived, 1 what left.
 fn loads<'a>(
     before: &'a HostSnapshot,
     after: &HostSnapshot,
-    moved: &[Moved],
+    moved: &[AddressTraffic],
     direction: usize,
-) -> Vec<Load<'a>> {
+) -> Vec<InterfaceLoad<'a>> {
     let links = before.links.iter().filter(|link| link.up && !link.loopback);
     let load = |link: &'a LinkSnapshot| {
         let on = |address| before.link_of(address).is_some_and(|one| one.index == link.index);
@@ -74,16 +74,17 @@ fn loads<'a>(
         let now = after.link(link.index)?;
         let count =
             |link: &LinkSnapshot| if direction == 0 { link.rx_bytes } else { link.tx_bytes };
-        Some(Load { link, expected, counted: count(now).saturating_sub(count(link)) })
+        Some(InterfaceLoad { link, expected, counted: count(now).saturating_sub(count(link)) })
     };
     links.filter_map(load).collect()
 }
 
 /// An interface carried almost nothing of what its subflows moved, and another one carried it.
-fn misled<'a>(loads: &[Load<'a>]) -> Option<(Load<'a>, Load<'a>)> {
-    let missing = |one: &&Load<'_>| one.expected > ENOUGH_BYTES && one.counted < one.expected / 2;
+fn misled<'a>(loads: &[InterfaceLoad<'a>]) -> Option<(InterfaceLoad<'a>, InterfaceLoad<'a>)> {
+    let missing =
+        |one: &&InterfaceLoad<'_>| one.expected > MIN_BYTES && one.counted < one.expected / 2;
     loads.iter().filter(missing).find_map(|one| {
-        let took = |other: &&Load<'_>| {
+        let took = |other: &&InterfaceLoad<'_>| {
             other.link.index != one.link.index
                 && other.counted > other.expected.saturating_add(one.expected / 2)
         };
@@ -106,13 +107,13 @@ fn share_network(look: &HostSnapshot, one: &LinkSnapshot, other: &LinkSnapshot) 
 fn shared_link(
     before: &HostSnapshot,
     after: &HostSnapshot,
-    moved: &[Moved],
+    moved: &[AddressTraffic],
     host: &str,
 ) -> Option<Finding> {
     let directions = [(0, "received"), (1, "sent")];
     for (direction, verb) in directions {
         let Some((one, other)) = misled(&loads(before, after, moved, direction)) else { continue };
-        let said = |load: &Load<'_>| {
+        let said = |load: &InterfaceLoad<'_>| {
             format!(
                 "{}: subflows {verb} {}, the interface {}",
                 load.link.name,
@@ -123,8 +124,10 @@ fn shared_link(
         let (name, taker) = (&one.link.name, &other.link.name);
         if share_network(before, one.link, other.link) {
             let ignore = format!("net.ipv4.conf.{name}.arp_ignore = {}", one.link.arp_ignore);
-            let finding = arp_finding(name, taker, host).because(said(&one)).because(said(&other));
-            return Some(finding.because(ignore));
+            let finding = arp_finding(name, taker, host)
+                .with_evidence(said(&one))
+                .with_evidence(said(&other));
+            return Some(finding.with_evidence(ignore));
         }
         if direction == 1 {
             let address = before.addresses.iter().find(|address| address.link == one.link.index);
@@ -140,9 +143,9 @@ fn shared_link(
                         "data from the address of {name} leaves by {taker}: they share one link"
                     ),
                 )
-                .at(format!("{host}, {name}"))
-                .because(said(&one))
-                .because(said(&other))
+                .at_location(format!("{host}, {name}"))
+                .with_evidence(said(&one))
+                .with_evidence(said(&other))
                 .hint(format!(
                     "with its gateway: `{ip} rule add from {address} table {table}` and `{ip} route add \
                      default via GATEWAY dev {} table {table}`{there}",
@@ -154,14 +157,15 @@ fn shared_link(
     None
 }
 
-fn shared_link_here(view: &View<'_>, trial: &Trial) -> Option<Finding> {
+fn shared_link_here(view: &ObservationView<'_>, trial: &TestConnection) -> Option<Finding> {
     let after = view.all.after.as_ref()?;
-    let bytes = |one: &SubflowSeen| (one.local.ip(), [one.tcp.bytes_received, one.tcp.bytes_acked]);
+    let bytes =
+        |one: &ObservedSubflow| (one.local.ip(), [one.tcp.bytes_received, one.tcp.bytes_acked]);
     let moved: Vec<_> = trial.subflows.iter().map(bytes).collect();
     shared_link(view.here, after, &moved, "this host")
 }
 
-fn shared_link_there(view: &View<'_>) -> Option<Finding> {
+fn shared_link_there(view: &ObservationView<'_>) -> Option<Finding> {
     let peer = view.peer?;
     let after = peer.after.as_ref()?;
     let all = after.connections.iter().flat_map(|connection| &connection.subflows);
@@ -171,22 +175,25 @@ fn shared_link_there(view: &View<'_>) -> Option<Finding> {
 }
 
 /// An established subflow over which data is not acknowledged.
-fn stuck(view: &View<'_>, one: &SubflowSeen) -> Option<Finding> {
+fn stuck(view: &ObservationView<'_>, one: &ObservedSubflow) -> Option<Finding> {
     let tcp = one.tcp;
     let waits = tcp.unacked > 0 && (tcp.backoff > 0 || tcp.retransmissions > 0);
     let (local, remote) = (one.local.ip(), one.remote.ip());
     let control = view.control(Some(local), remote);
     let (small, large) = control.map_or((None, None), |control| (control.small, control.large));
     // Small ones that wait as well, behind our own data, say that the path is slow.
-    let again = control.and_then(|control| control.small_again);
+    let again = control.and_then(|control| control.small_retry);
     let only_small = (small, large) == (Some(true), Some(false)) && again != Some(false);
     // What comes the other way is heard all the same when only large packets vanish.
-    if !waits || (tcp.silent_ms < SILENT_MS && !only_small) {
+    if !waits || (tcp.silent_ms < SILENT_AFTER_MS && !only_small) {
         return None;
     }
     // Told as such; or the path is not dead, as what is new passes.
-    let anew = control.is_some_and(|control| control.large_again == Some(true));
-    if control.is_some_and(|control| is_lossy(control, one)) || anew || (small, large) == BOTH {
+    let anew = control.is_some_and(|control| control.large_retry == Some(true));
+    if control.is_some_and(|control| is_lossy(control, one))
+        || anew
+        || (small, large) == BOTH_ECHOED
+    {
         return None;
     }
     let name = view.here.link_of(local).map_or_else(|| local.to_string(), |link| link.name.clone());
@@ -201,8 +208,8 @@ fn stuck(view: &View<'_>, one: &SubflowSeen) -> Option<Finding> {
     if after.is_some_and(|link| !link.running) {
         return Some(
             Finding::new(Cause::LinkDown, format!("the link of {name} is down"))
-                .at(name)
-                .because(evidence)
+                .at_location(name)
+                .with_evidence(evidence)
                 .hint("the kernel sends no event of the path manager for that"),
         );
     }
@@ -213,50 +220,52 @@ fn stuck(view: &View<'_>, one: &SubflowSeen) -> Option<Finding> {
         Cause::PathSilent,
         format!("{place} was established, and now nothing comes back over it"),
     )
-    .at(&place)
-    .because(evidence);
+    .at_location(&place)
+    .with_evidence(evidence);
     let finding = match control {
-        Some(control) => finding
-            .because(format!("plain TCP over the same path: {}", words::outcome(control.outcome))),
-        None => finding.sure(Confidence::Likely),
+        Some(control) => finding.with_evidence(format!(
+            "plain TCP over the same path: {}",
+            words::outcome(control.outcome)
+        )),
+        None => finding.with_confidence(Confidence::Likely),
     };
     Some(finding.hint("the kernel sends no event for that, and counts the subflow as one"))
 }
 
 /// A path that takes small packets alone.
-fn hole(name: &str, place: &str, one: &SubflowSeen, evidence: String) -> Finding {
+fn hole(name: &str, place: &str, one: &ObservedSubflow, evidence: String) -> Finding {
     let sentence = format!("large packets are lost on {place}, and nobody says so");
     Finding::new(Cause::PathMtuHole, sentence)
-        .at(place)
-        .because(evidence)
-        .because("plain TCP over the same path: small packets come back, large ones do not")
-        .because(format!("packets of up to {} bytes are sent", one.tcp.path_mtu))
-        .fix(format!("ip link set {} mtu {LEAST_MTU}", quoted(name)))
+        .at_location(place)
+        .with_evidence(evidence)
+        .with_evidence("plain TCP over the same path: small packets come back, large ones do not")
+        .with_evidence(format!("packets of up to {} bytes are sent", one.tcp.path_mtu))
+        .fix(format!("ip link set {} mtu {IPV6_MIN_MTU}", quoted(name)))
         .fix("sysctl -w net.ipv4.tcp_mtu_probing=1")
         .hint("a router or tunnel of that path has a smaller MTU and its messages are filtered")
 }
 
 /// Small packets pass before and after large ones that do not. Or large packets get there, and those
 /// with the answers do not come back.
-fn hole_on_the_way_back(view: &View<'_>, one: &SubflowSeen) -> Option<Finding> {
+fn reverse_path_blackhole(view: &ObservationView<'_>, one: &ObservedSubflow) -> Option<Finding> {
     /// What takes longer may just be slow.
-    const LONGEST_RTT_US: u32 = 50_000;
+    const MAX_RTT_US: u32 = 50_000;
     /// The same where small packets passed at the same time as large ones should have.
-    const LONGEST_TOLD_US: u32 = 150_000;
+    const MAX_RTT_SMALL_PASSED_US: u32 = 150_000;
     /// So many bytes there to one back.
-    const FEWER: u64 = 4;
+    const REPLY_RATIO: u64 = 4;
     let (local, remote) = (one.local.ip(), one.remote.ip());
     let control = view.control(Some(local), remote)?;
     let only_small = (control.small, control.large) == (Some(true), Some(false));
-    let told = control.small_again == Some(true);
-    let longest = if told { LONGEST_TOLD_US } else { LONGEST_RTT_US };
+    let told = control.small_retry == Some(true);
+    let longest = if told { MAX_RTT_SMALL_PASSED_US } else { MAX_RTT_US };
     let near = control.min_rtt_us < longest && control.resent == 0;
     // A packet that was lost by chance holds large ones up as well.
-    if control.large_again == Some(true) || large_passed(one) {
+    if control.large_retry == Some(true) || large_passed(one) {
         return None;
     }
     let (acked, received) = (one.tcp.bytes_acked, one.tcp.bytes_received);
-    let one_way = acked > ENOUGH_BYTES && received < acked / FEWER;
+    let one_way = acked > MIN_BYTES && received < acked / REPLY_RATIO;
     if !(only_small && near && (one_way || told)) || (!told && one.tcp.unacked > 0) {
         return None;
     }
@@ -269,28 +278,30 @@ fn hole_on_the_way_back(view: &View<'_>, one: &SubflowSeen) -> Option<Finding> {
 
 /// Whether segments of full size went both ways over it: so many bytes are not of small ones alone,
 /// and behind one that the path swallows nothing counts.
-fn large_passed(one: &SubflowSeen) -> bool {
-    const SEGMENTS: u64 = 16;
+fn large_passed(one: &ObservedSubflow) -> bool {
+    const MIN_SEGMENTS: u64 = 16;
     let both = one.tcp.bytes_acked.min(one.tcp.bytes_received);
-    both > SEGMENTS * u64::from(one.tcp.mss_bytes.max(LEAST_MTU))
+    both > MIN_SEGMENTS * u64::from(one.tcp.mss_bytes.max(IPV6_MIN_MTU))
 }
 
 /// Whether it waits for acknowledgements, and nothing at all is heard.
-fn hangs(one: &SubflowSeen) -> bool {
+fn hangs(one: &ObservedSubflow) -> bool {
     let tcp = one.tcp;
-    tcp.unacked > 0 && (tcp.backoff > 0 || tcp.retransmissions > 0) && tcp.silent_ms >= SILENT_MS
+    tcp.unacked > 0
+        && (tcp.backoff > 0 || tcp.retransmissions > 0)
+        && tcp.silent_ms >= SILENT_AFTER_MS
 }
 
 /// Whether packets are lost that had room: of the control's, and of a subflow's there. One of the two
 /// alone may be this machine's being late.
-fn is_lossy(control: &Control, subflow: &SubflowSeen) -> bool {
+fn is_lossy(control: &PlainTcpCheck, subflow: &ObservedSubflow) -> bool {
     let lost = [(control.packets, control.resent), (control.answers, gaps(control))];
-    let there = subflow.tcp.retransmissions > 0 || subflow.tcp.behind_gap > 0;
+    let there = subflow.tcp.retransmissions > 0 || subflow.tcp.out_of_order > 0;
     // A subflow that hangs, and a packet that was lost beside it, are no chance any more.
-    let many = |(all, lost): (u32, u32)| lost >= FEWEST && lost.saturating_mul(LOSSY) >= all;
+    let many = |(all, lost): (u32, u32)| lost >= MIN_LOST && lost.saturating_mul(LOSS_RATIO) >= all;
     let one = lost.iter().any(|(_, lost)| *lost > 0);
     // In bulk, a queue that overflows makes gaps as well, and not for most of the time.
-    let bulk = u64::from(subflow.tcp.behind_gap) * u64::from(subflow.tcp.mss_bytes);
+    let bulk = u64::from(subflow.tcp.out_of_order) * u64::from(subflow.tcp.mss_bytes);
     let mostly = control.behind_gap > 0 && bulk.saturating_mul(2) > subflow.tcp.bytes_received;
     there
         && (mostly
@@ -299,15 +310,19 @@ fn is_lossy(control: &Control, subflow: &SubflowSeen) -> bool {
 }
 
 /// Answers that were lost: until a gap is filled, about so many arrive behind it.
-fn gaps(control: &Control) -> u32 {
-    const BEHIND_A_GAP: u32 = 3;
-    control.behind_gap / BEHIND_A_GAP
+fn gaps(control: &PlainTcpCheck) -> u32 {
+    const OOO_PER_LOSS: u32 = 3;
+    control.behind_gap / OOO_PER_LOSS
 }
 
 /// A path that loses packets though there is room.
-pub(super) fn lossy(view: &View<'_>, trial: &Trial, control: &Control) -> Option<Finding> {
+pub(super) fn lossy(
+    view: &ObservationView<'_>,
+    trial: &TestConnection,
+    control: &PlainTcpCheck,
+) -> Option<Finding> {
     let (local, remote) = (control.local, control.remote.ip());
-    let same = |one: &&SubflowSeen| one.local.ip() == local && one.remote.ip() == remote;
+    let same = |one: &&ObservedSubflow| one.local.ip() == local && one.remote.ip() == remote;
     let subflow = trial.subflows.iter().find(same)?;
     if !is_lossy(control, subflow) {
         return None;
@@ -316,13 +331,13 @@ pub(super) fn lossy(view: &View<'_>, trial: &Trial, control: &Control) -> Option
     let place = format!("{name} ({local}) -> {remote}");
     Some(
         Finding::new(Cause::PathLossy, format!("{place} loses packets, and not for want of room"))
-            .at(&place)
-            .because(format!(
+            .at_location(&place)
+            .with_evidence(format!(
                 "plain TCP over it: of {} small packets with room between them, {} were sent again; \
                  of {} with answers, {} came behind a gap",
                 control.packets, control.resent, control.answers, control.behind_gap
             ))
-            .because(format!(
+            .with_evidence(format!(
                 "the subflow sent {} again",
                 words::count(subflow.tcp.retransmissions.into(), "packet")
             ))
@@ -333,8 +348,8 @@ pub(super) fn lossy(view: &View<'_>, trial: &Trial, control: &Control) -> Option
 }
 
 /// One path takes so much longer than another that data of both arrives out of order for long.
-fn slower(view: &View<'_>, trial: &Trial) -> Option<Finding> {
-    let timed = |one: &SubflowSeen| {
+fn slower(view: &ObservationView<'_>, trial: &TestConnection) -> Option<Finding> {
+    let timed = |one: &ObservedSubflow| {
         let idle = view.control(Some(one.local.ip()), one.remote.ip()).map(|one| one.min_rtt_us);
         // A time that retransmissions have a part in is that of the loss.
         let measured = Some(one.tcp.srtt_us).filter(|_| one.tcp.retransmissions == 0);
@@ -344,7 +359,7 @@ fn slower(view: &View<'_>, trial: &Trial) -> Option<Finding> {
     let round_trips: Vec<_> = all.filter_map(|one| Some((timed(one)?, one))).collect();
     let (fast, _) = round_trips.iter().min_by_key(|(time, _)| *time)?;
     let (slow, one) = round_trips.iter().max_by_key(|(time, _)| *time)?;
-    if *slow < fast.saturating_mul(SLOWER) || slow.saturating_sub(*fast) < SLOWER_BY_US {
+    if *slow < fast.saturating_mul(RTT_RATIO) || slow.saturating_sub(*fast) < RTT_GAP_US {
         return None;
     }
     let (local, remote) = (one.local.ip(), one.remote.ip());
@@ -359,8 +374,8 @@ fn slower(view: &View<'_>, trial: &Trial) -> Option<Finding> {
                 fast / 1_000
             ),
         )
-        .at(&place)
-        .because("round-trip times of small packets on each path")
+        .at_location(&place)
+        .with_evidence("round-trip times of small packets on each path")
         .hint(
             "what is sent there arrives late, and all that follows waits for it: make it a backup \
                (`ip mptcp endpoint change id N backup`)",
@@ -369,34 +384,36 @@ fn slower(view: &View<'_>, trial: &Trial) -> Option<Finding> {
 }
 
 /// The flags of the two hosts differ, or data is on backups while there is something better.
-fn backup(trial: &Trial) -> Option<Finding> {
-    let alive = |one: &&SubflowSeen| works(one) && one.tcp.backoff == 0;
-    let is_backup = |one: &SubflowSeen| one.backup_here || one.backup_there;
-    let bytes = |one: &SubflowSeen| one.tcp.bytes_acked.saturating_add(one.tcp.bytes_received);
+fn backup(trial: &TestConnection) -> Option<Finding> {
+    let alive = |one: &&ObservedSubflow| works(one) && one.tcp.backoff == 0;
+    let is_backup = |one: &ObservedSubflow| one.backup_here || one.backup_there;
+    let bytes = |one: &ObservedSubflow| one.tcp.bytes_acked.saturating_add(one.tcp.bytes_received);
     let further = || trial.subflows.iter().filter(alive).filter(|one| !one.first);
-    let place = |one: &SubflowSeen| format!("{} -> {}", one.local.ip(), one.remote.ip());
+    let place = |one: &ObservedSubflow| format!("{} -> {}", one.local.ip(), one.remote.ip());
     if let Some(one) = further().find(|one| one.backup_there && !one.backup_here) {
         return Some(
             Finding::new(
                 Cause::BackupFlagAsymmetric,
                 format!("the other host wants {} as a backup, and this host does not", place(one)),
             )
-            .at(place(one))
-            .because("its answer to MP_JOIN has the flag B (MPJoinSynAckBackupRx), ours has not")
+            .at_location(place(one))
+            .with_evidence(
+                "its answer to MP_JOIN has the flag B (MPJoinSynAckBackupRx), ours has not",
+            )
             .hint("set the flag on both hosts, or on none: each end obeys what the other asks for"),
         );
     }
     let regular = trial.subflows.iter().filter(alive).any(|one| !is_backup(one));
     let all: u64 = trial.subflows.iter().map(bytes).sum();
-    let used = |one: &&SubflowSeen| is_backup(one) && bytes(one) > ENOUGH_BYTES.max(all / 10);
+    let used = |one: &&ObservedSubflow| is_backup(one) && bytes(one) > MIN_BYTES.max(all / 10);
     let one = further().find(used).filter(|_| regular)?;
     Some(
         Finding::new(
             Cause::BackupUsed,
             format!("{} is a backup and carries data while another path works", place(one)),
         )
-        .at(place(one))
-        .because(format!(
+        .at_location(place(one))
+        .with_evidence(format!(
             "{} sent and {} received over it",
             words::bytes(one.tcp.bytes_acked),
             words::bytes(one.tcp.bytes_received)
@@ -406,14 +423,14 @@ fn backup(trial: &Trial) -> Option<Finding> {
 }
 
 /// Several paths need room for what arrives early.
-fn buffer(view: &View<'_>) -> Option<Finding> {
+fn buffer(view: &ObservationView<'_>) -> Option<Finding> {
     let most = |look: &HostSnapshot| {
         let value = look.settings.get("ipv4.tcp_rmem")?;
         value.split_whitespace().last()?.parse::<u64>().ok()
     };
     let here = most(view.here).map(|most| (most, "this host"));
     let there = view.peer.and_then(|peer| most(peer.latest())).map(|most| (most, "other host"));
-    let (most, host) = here.into_iter().chain(there).find(|(most, _)| *most < SMALLEST_BUFFER)?;
+    let (most, host) = here.into_iter().chain(there).find(|(most, _)| *most < MIN_BUFFER_BYTES)?;
     let there = if host == "this host" { "" } else { "   # on the other host" };
     Some(
         Finding::new(
@@ -424,8 +441,8 @@ fn buffer(view: &View<'_>) -> Option<Finding> {
                 words::bytes(most)
             ),
         )
-        .at(host)
-        .because(format!("{host}: net.ipv4.tcp_rmem ends with {most}"))
+        .at_location(host)
+        .with_evidence(format!("{host}: net.ipv4.tcp_rmem ends with {most}"))
         .fix(format!("sysctl -w net.ipv4.tcp_rmem=\"4096 131072 6291456\"{there}")),
     )
 }

@@ -4,26 +4,28 @@ use std::net::IpAddr;
 
 use towpath_measure::live::look::LinkSnapshot;
 
-use super::path::{Missing, place};
-use super::view::View;
+use super::path::{MissingSubflow, path_label};
+use super::view::ObservationView;
 use crate::doctor::finding::{Cause, Finding};
-use crate::doctor::observation::Trial;
+use crate::doctor::observation::TestConnection;
 use crate::doctor::words;
 use crate::setup::quoted;
 use crate::sysctl::Sysctl;
 
 /// Packets from an address leave by the wrong interface, or do not find the next hop.
 pub(super) fn routing_of(
-    view: &View<'_>,
+    view: &ObservationView<'_>,
     local: IpAddr,
     bound_to: Option<u32>,
     remote: IpAddr,
 ) -> Option<Finding> {
     let link = view.here.link_of(local)?;
-    let way = view.way(remote, Some(local), bound_to)?;
+    let way = view.route_lookup(remote, Some(local), bound_to)?;
     let place = format!("{} ({local}) -> {remote}", link.name);
     let sourceless = |sentence: String, evidence: String| {
-        let finding = Finding::new(Cause::NoSourceRoute, sentence).at(&place).because(evidence);
+        let finding = Finding::new(Cause::NoSourceRoute, sentence)
+            .at_location(&place)
+            .with_evidence(evidence);
         table(view, finding, local, remote)
     };
     if let Some(errno) = way.errno {
@@ -53,17 +55,17 @@ pub(super) fn routing_of(
                 link.name
             ),
         )
-        .at(&place)
-        .because(format!("ip route get {remote} from {local} oif {}: no `via`", link.name));
+        .at_location(&place)
+        .with_evidence(format!("ip route get {remote} from {local} oif {}: no `via`", link.name));
         table(view, finding, local, remote)
     })
 }
 
 /// The commands that give a source address a routing table of its own.
-fn table(view: &View<'_>, finding: Finding, local: IpAddr, remote: IpAddr) -> Finding {
+fn table(view: &ObservationView<'_>, finding: Finding, local: IpAddr, remote: IpAddr) -> Finding {
     let Some(link) = view.here.link_of(local) else { return finding };
     let table = link.index.saturating_add(100);
-    let bound = view.way(remote, Some(local), Some(link.index));
+    let bound = view.route_lookup(remote, Some(local), Some(link.index));
     // A rule is of IPv4 unless one says which; and the answer may be another interface's.
     let ip = if local.is_ipv6() { "ip -6" } else { "ip" };
     let own = bound.filter(|way| way.link == Some(link.index));
@@ -81,7 +83,7 @@ fn table(view: &View<'_>, finding: Finding, local: IpAddr, remote: IpAddr) -> Fi
 }
 
 /// The same for a subflow that there should be.
-pub(super) fn routing(view: &View<'_>, one: &Missing<'_>) -> Option<Finding> {
+pub(super) fn routing(view: &ObservationView<'_>, one: &MissingSubflow<'_>) -> Option<Finding> {
     routing_of(view, one.local?, one.bound_to, one.remote.ip())
 }
 
@@ -91,7 +93,11 @@ fn loose(link: &str) -> String {
 }
 
 /// The answer arrives, and is thrown away for where it arrives.
-pub(super) fn reverse_path(view: &View<'_>, trial: &Trial, one: &Missing<'_>) -> Option<Finding> {
+pub(super) fn reverse_path(
+    view: &ObservationView<'_>,
+    trial: &TestConnection,
+    one: &MissingSubflow<'_>,
+) -> Option<Finding> {
     let name = "TcpExt.IPReversePathFilter";
     let dropped = trial.counters.get(name).copied().unwrap_or(0);
     let link = one.local.and_then(|local| view.here.link_of(local));
@@ -105,9 +111,9 @@ pub(super) fn reverse_path(view: &View<'_>, trial: &Trial, one: &Missing<'_>) ->
                     link.name
                 ),
             )
-            .at(place(view, one))
-            .because(format!("{dropped} dropped (IPReversePathFilter)"))
-            .because(format!("net.ipv4.conf.{}.rp_filter = 1 (or all)", link.name))
+            .at_location(path_label(view, one))
+            .with_evidence(format!("{dropped} dropped (IPReversePathFilter)"))
+            .with_evidence(format!("net.ipv4.conf.{}.rp_filter = 1 (or all)", link.name))
             .fix("sysctl -w net.ipv4.conf.all.rp_filter=2".to_owned())
             .fix(loose(&link.name)),
         );
@@ -125,8 +131,8 @@ pub(super) fn reverse_path(view: &View<'_>, trial: &Trial, one: &Missing<'_>) ->
                 strict.name
             ),
         )
-        .at(format!("other host, {}", strict.name))
-        .because(format!("{there} dropped there (IPReversePathFilter)"))
+        .at_location(format!("other host, {}", strict.name))
+        .with_evidence(format!("{there} dropped there (IPReversePathFilter)"))
         .fix(format!("{}   # on the other host", loose(&strict.name)))
     })
 }

@@ -10,12 +10,13 @@ use towpath_measure::live::look::{
 };
 
 use super::super::observation::{
-    Attempt, Control, Event, Hop, Outcome, Peer, Probe, ProbeOption, Program, Refused, Rights,
-    Role, Speaks, SubflowSeen, TcpFigures, Trial, Way,
+    ConnectAttempt, ConnectOutcome, HopProbe, HopReply, IcmpRefusal, ObservedSubflow,
+    PeerSnapshots, PlainTcpCheck, Privileges, ProbeOption, ProgramSocket, RecordedEvent,
+    RouteLookup, SocketProtocol, SocketRole, TcpStats, TestConnection,
 };
-use super::{Confidence, Observation, Report, diagnose};
+use super::{Confidence, Diagnosis, Observation, diagnose};
 use crate::doctor::ServerKind;
-use crate::doctor::finding::{Cause, Verdict};
+use crate::doctor::finding::{Cause, Health};
 use crate::doctor::fix::actions;
 
 const TARGET: &str = "10.9.0.1:5210";
@@ -46,9 +47,9 @@ fn host() -> HostSnapshot {
     }
 }
 
-fn ways() -> Vec<Way> {
+fn ways() -> Vec<RouteLookup> {
     let to = ip("10.9.0.1");
-    let way = |from: Option<&str>, bound_to, link: u32| Way {
+    let way = |from: Option<&str>, bound_to, link: u32| RouteLookup {
         to,
         from: from.map(ip),
         bound_to,
@@ -65,8 +66,8 @@ fn ways() -> Vec<Way> {
     ]
 }
 
-fn subflow(local: &str, first: bool) -> SubflowSeen {
-    SubflowSeen {
+fn subflow(local: &str, first: bool) -> ObservedSubflow {
+    ObservedSubflow {
         local: SocketAddr::new(ip(local), 40_000),
         remote: TARGET.parse().unwrap(),
         local_id: None,
@@ -78,44 +79,50 @@ fn subflow(local: &str, first: bool) -> SubflowSeen {
         established: true,
         state: "established".to_owned(),
         gone: false,
-        tcp: TcpFigures {
+        tcp: TcpStats {
             srtt_us: 10_000,
             mss_bytes: 1_448,
             bytes_sent: 500_000,
             bytes_acked: 500_000,
             bytes_received: 500_000,
-            ..TcpFigures::default()
+            ..TcpStats::default()
         },
     }
 }
 
 /// One whose SYN was sent twice.
-fn trying() -> SubflowSeen {
-    let tcp = TcpFigures { retransmissions: 1, ..TcpFigures::default() };
-    SubflowSeen { established: false, tcp, ..subflow("10.0.2.1", false) }
+fn trying() -> ObservedSubflow {
+    let tcp = TcpStats { retransmissions: 1, ..TcpStats::default() };
+    ObservedSubflow { established: false, tcp, ..subflow("10.0.2.1", false) }
 }
 
-fn trial() -> Trial {
-    let (outcome, refused) = (Outcome::Connected, None);
-    let attempt = |multipath| Attempt { multipath, outcome, took_ms: 10, refused };
-    Trial {
+fn trial() -> TestConnection {
+    let (outcome, refused) = (ConnectOutcome::Connected, None);
+    let attempt = |multipath| ConnectAttempt { multipath, outcome, took_ms: 10, refused };
+    TestConnection {
         attempts: vec![attempt(false), attempt(true)],
         multipath: true,
         multipath_at_end: true,
         events: Some(Vec::new()),
         subflows: vec![subflow("10.0.1.1", true), subflow("10.0.2.1", false)],
-        ..Trial::new(TARGET.parse().unwrap())
+        ..TestConnection::new(TARGET.parse().unwrap())
     }
 }
 
 /// Two paths, and both are used.
 fn healthy() -> Observation {
     let (here, trial) = (host(), Some(trial()));
-    Observation { after: Some(here.clone()), here, ways: ways(), trial, ..Observation::default() }
+    Observation {
+        after: Some(here.clone()),
+        here,
+        route_lookups: ways(),
+        trial,
+        ..Observation::default()
+    }
 }
 
 /// The same, where the further subflow did not come about.
-fn one_path(change: impl FnOnce(&mut Observation, &mut Trial)) -> Report {
+fn one_path(change: impl FnOnce(&mut Observation, &mut TestConnection)) -> Diagnosis {
     let mut observation = healthy();
     let mut trial = observation.trial.take().unwrap();
     trial.subflows.pop();
@@ -128,23 +135,23 @@ fn counters(names: &[&str]) -> BTreeMap<String, u64> {
     names.iter().map(|name| (format!("MPTcpExt.{name}"), 1)).collect()
 }
 
-fn first(report: &Report) -> (Cause, Confidence) {
+fn first(report: &Diagnosis) -> (Cause, Confidence) {
     let finding = report.findings.first().unwrap();
     (finding.cause, finding.confidence)
 }
 
-fn closed(error: Option<i32>) -> Event {
-    Event {
+fn closed(error: Option<i32>) -> RecordedEvent {
+    RecordedEvent {
         kind: "SF_CLOSED".to_owned(),
         local: Some(ip("10.0.2.1")),
         remote: Some(ip("10.9.0.1")),
         error,
-        ..Event::default()
+        ..RecordedEvent::default()
     }
 }
 
-fn control(outcome: Outcome) -> Control {
-    Control {
+fn control(outcome: ConnectOutcome) -> PlainTcpCheck {
+    PlainTcpCheck {
         local: ip("10.0.2.1"),
         bound_to: None,
         remote: TARGET.parse().unwrap(),
@@ -152,8 +159,8 @@ fn control(outcome: Outcome) -> Control {
         refused: None,
         small: None,
         large: None,
-        small_again: None,
-        large_again: None,
+        small_retry: None,
+        large_retry: None,
         packets: 0,
         resent: 0,
         answers: 0,
@@ -164,19 +171,19 @@ fn control(outcome: Outcome) -> Control {
 }
 
 /// A second link that leads to the other host alone, of which no endpoint knows.
-fn cables(change: impl FnOnce(&mut Observation, &mut Trial)) -> Report {
+fn cables(change: impl FnOnce(&mut Observation, &mut TestConnection)) -> Diagnosis {
     one_path(|all, trial| {
         all.here.endpoints.clear();
         all.after = Some(all.here.clone());
-        for way in all.ways.iter_mut().filter(|way| way.from == Some(ip("10.0.2.1"))) {
+        for way in all.route_lookups.iter_mut().filter(|way| way.from == Some(ip("10.0.2.1"))) {
             (way.link, way.gateway, way.errno) = (None, None, Some(libc::ENETUNREACH));
         }
         let on = |link, address| AddressSnapshot { link, address: ip(address), prefix_length: 24 };
         let addresses = vec![on(2, "10.9.0.1"), on(3, "10.0.2.9")];
         let before = HostSnapshot { addresses, endpoints: vec![], ..host() };
-        all.peer = Some(Peer { address: trial.target, before, after: None });
+        all.peer = Some(PeerSnapshots { address: trial.target, before, after: None });
         let remote = SocketAddr::new(ip("10.0.2.9"), trial.target.port());
-        trial.controls.push(Control { remote, ..control(Outcome::Connected) });
+        trial.controls.push(PlainTcpCheck { remote, ..control(ConnectOutcome::Connected) });
         change(all, trial);
     })
 }
@@ -196,9 +203,9 @@ fn an_unused_shared_link_is_found_by_the_peers_addresses() {
 
 #[test]
 fn equal_prefixes_alone_do_not_imply_a_shared_link() {
-    let healthy = |report: Report| assert!(report.findings.is_empty(), "{report:?}");
+    let healthy = |report: Diagnosis| assert!(report.findings.is_empty(), "{report:?}");
     // Somebody else has that address here, or nobody.
-    for outcome in [Outcome::Refused, Outcome::Silent] {
+    for outcome in [ConnectOutcome::Refused, ConnectOutcome::Silent] {
         healthy(cables(|_, trial| trial.controls[0].outcome = outcome));
     }
     // Both hosts have a network of their own with the same addresses.
@@ -210,12 +217,12 @@ fn equal_prefixes_alone_do_not_imply_a_shared_link() {
 
 #[test]
 fn an_untested_interface_that_may_reach_the_peer_is_named() {
-    let said = |report: &Report| {
+    let said = |report: &Diagnosis| {
         let unknown = |what: &str| what.starts_with("whether b leads there, too");
         report.not_checked.iter().any(|one| unknown(&one.what) && one.why.contains("--peer"))
     };
     let alone = cables(|all, _| all.peer = None);
-    assert!(alone.verdict == Verdict::OnePath && said(&alone), "{alone:?}");
+    assert!(alone.verdict == Health::OnePath && said(&alone), "{alone:?}");
     assert!(!said(&cables(|all, _| (all.peer, all.here.links[1].running) = (None, false))));
     assert!(!said(&cables(|_, _| ())), "it is known");
     assert!(!said(&diagnose(&healthy())), "both are in use");
@@ -224,7 +231,7 @@ fn an_untested_interface_that_may_reach_the_peer_is_named() {
 #[test]
 fn two_paths_that_are_both_used_are_healthy() {
     let report = diagnose(&healthy());
-    assert_eq!((report.verdict, report.findings), (Verdict::Healthy, vec![]));
+    assert_eq!((report.verdict, report.findings), (Health::Healthy, vec![]));
     let shares: Vec<_> =
         report.paths.iter().map(|one| (one.interface.as_deref(), one.percent)).collect();
     assert_eq!((shares, report.reason), (vec![(Some("a"), 50), (Some("b"), 50)], None));
@@ -234,17 +241,18 @@ fn two_paths_that_are_both_used_are_healthy() {
 #[test]
 fn checks_that_need_root_are_listed_before_a_connection_attempt() {
     let needing_root = |events, raw| {
-        let mut observation = Observation { here: host(), ways: ways(), ..Observation::default() };
-        observation.rights = Rights { events, raw };
-        observation.programs = Some(vec![Program {
+        let mut observation =
+            Observation { here: host(), route_lookups: ways(), ..Observation::default() };
+        observation.rights = Privileges { events, raw };
+        observation.programs = Some(vec![ProgramSocket {
             id: None,
             name: String::new(),
-            role: Role::Listens,
+            role: SocketRole::Listens,
             local: "10.0.1.1:80".parse().unwrap(),
             remote: "0.0.0.0:0".parse().unwrap(),
-            speaks: Speaks::Multipath,
+            speaks: SocketProtocol::Multipath,
             subflows: vec![],
-            held_back: None,
+            sender: None,
         }]);
         let unseen = diagnose(&observation).not_checked.into_iter();
         unseen.filter(|one| one.why.contains("root")).map(|one| one.what).collect::<Vec<_>>()
@@ -272,7 +280,7 @@ fn a_kernel_without_mptcp_is_the_only_finding() {
         observation.here.endpoints.clear();
         let report = diagnose(&observation);
         assert_eq!((first(&report).0, report.findings.len()), (cause, 1));
-        assert_eq!(report.verdict, Verdict::Broken);
+        assert_eq!(report.verdict, Health::Broken);
     }
 }
 
@@ -296,7 +304,7 @@ fn an_unanswered_announcement_is_a_limit_with_or_without_events() {
             trial.counters = counters(&["AddAddr"]);
             let kind = "ANNOUNCED".to_owned();
             let remote = Some(ip("10.9.2.1"));
-            let event = Event { kind, remote, ..Event::default() };
+            let event = RecordedEvent { kind, remote, ..RecordedEvent::default() };
             trial.events = heard.then(|| vec![event]);
         });
         assert_eq!(first(&report), (Cause::AddAddrLimit, Confidence::Certain), "{heard}");
@@ -305,9 +313,10 @@ fn an_unanswered_announcement_is_a_limit_with_or_without_events() {
 
 #[test]
 fn plain_tcp_distinguishes_path_faults_from_option_faults() {
-    for (outcome, cause) in
-        [(Outcome::Connected, Cause::JoinDropped), (Outcome::Silent, Cause::PathSilent)]
-    {
+    for (outcome, cause) in [
+        (ConnectOutcome::Connected, Cause::JoinDropped),
+        (ConnectOutcome::Silent, Cause::PathSilent),
+    ] {
         let report = one_path(|_, trial| {
             let trying = trying();
             trial.subflows.push(trying);
@@ -320,15 +329,15 @@ fn plain_tcp_distinguishes_path_faults_from_option_faults() {
 #[test]
 fn a_subflow_that_has_only_just_begun_is_waited_for() {
     let report = one_path(|_, trial| {
-        let begun = SubflowSeen { tcp: TcpFigures::default(), ..trying() };
+        let begun = ObservedSubflow { tcp: TcpStats::default(), ..trying() };
         trial.subflows.push(begun);
-        trial.controls.push(control(Outcome::Connected));
+        trial.controls.push(control(ConnectOutcome::Connected));
     });
-    assert_eq!((report.verdict, report.findings.len()), (Verdict::NotJudged, 0), "{report:?}");
+    assert_eq!((report.verdict, report.findings.len()), (Health::Undetermined, 0), "{report:?}");
 }
 
 /// What is said where nothing is found, by how the connection differs.
-fn judged(change: impl FnOnce(&mut Observation, &mut Trial)) -> (Verdict, String) {
+fn verdict_of(change: impl FnOnce(&mut Observation, &mut TestConnection)) -> (Health, String) {
     let mut observation = healthy();
     let mut trial = observation.trial.take().unwrap();
     change(&mut observation, &mut trial);
@@ -340,42 +349,43 @@ fn judged(change: impl FnOnce(&mut Observation, &mut Trial)) -> (Verdict, String
 
 #[test]
 fn healthy_requires_observed_data_on_every_path() {
-    let idle = judged(|_, trial| {
+    let idle = verdict_of(|_, trial| {
         trial.server = ServerKind::Tls;
-        trial.subflows[1].tcp = TcpFigures { bytes_acked: 1, ..trial.subflows[1].tcp };
+        trial.subflows[1].tcp = TcpStats { bytes_acked: 1, ..trial.subflows[1].tcp };
         trial.subflows[1].tcp.bytes_received = 0;
     });
-    assert_eq!(idle.0, Verdict::NotJudged);
+    assert_eq!(idle.0, Health::Undetermined);
     assert!(idle.1.contains("data was seen on b: a TLS server"), "{}", idle.1);
 
-    let backup = judged(|all, trial| {
-        trial.subflows.push(SubflowSeen { backup_here: true, ..subflow("10.0.3.1", false) });
-        trial.subflows[2].tcp = TcpFigures::default();
+    let backup = verdict_of(|all, trial| {
+        trial.subflows.push(ObservedSubflow { backup_here: true, ..subflow("10.0.3.1", false) });
+        trial.subflows[2].tcp = TcpStats::default();
         all.here.addresses.push(AddressSnapshot {
             link: 2,
             address: ip("10.0.3.1"),
             prefix_length: 24,
         });
     });
-    assert_eq!(backup.0, Verdict::Healthy, "a backup is to carry nothing");
+    assert_eq!(backup.0, Health::Healthy, "a backup is to carry nothing");
 
-    let alone = judged(|all, trial| {
+    let alone = verdict_of(|all, trial| {
         all.after = None;
         all.here.endpoints.clear();
         all.here.links[1].up = false;
         trial.subflows.pop();
     });
-    assert_eq!(alone, (Verdict::OnePath, "a".to_owned()));
+    assert_eq!(alone, (Health::OnePath, "a".to_owned()));
 
-    let lossy = judged(|_, trial| {
+    let lossy = verdict_of(|_, trial| {
         trial.server = ServerKind::Web;
         trial.subflows[1].tcp.retransmissions = 40;
     });
-    assert_eq!(lossy.0, Verdict::NotJudged);
+    assert_eq!(lossy.0, Health::Undetermined);
     assert!(lossy.1.contains("40 packets had to be sent again on b"), "{}", lossy.1);
 
-    let nothing = diagnose(&Observation { here: host(), ways: ways(), ..Observation::default() });
-    assert_eq!(nothing.verdict, Verdict::NotJudged);
+    let nothing =
+        diagnose(&Observation { here: host(), route_lookups: ways(), ..Observation::default() });
+    assert_eq!(nothing.verdict, Health::Undetermined);
     assert_eq!(nothing.reason.unwrap(), "no connection was tried");
 }
 
@@ -383,14 +393,14 @@ fn healthy_requires_observed_data_on_every_path() {
 fn the_end_of_the_connection_is_not_a_path_fault() {
     let hung_up = |error| {
         one_path(|_, trial| {
-            (trial.closed_by_peer, trial.server) = (true, ServerKind::HangsUp);
+            (trial.closed_by_peer, trial.server) = (true, ServerKind::ClosesOnData);
             trial.events = Some(vec![closed(error)]);
             trial.counters = counters(&["MPJoinSynTx", "MPRstTx"]);
-            trial.controls.push(control(Outcome::Connected));
+            trial.controls.push(control(ConnectOutcome::Connected));
         })
     };
     let report = hung_up(Some(libc::ECONNREFUSED));
-    assert_eq!((report.verdict, report.findings.len()), (Verdict::NotJudged, 0), "{report:?}");
+    assert_eq!((report.verdict, report.findings.len()), (Health::Undetermined, 0), "{report:?}");
     assert!(report.reason.unwrap().starts_with("a server that hangs up"));
     assert_eq!(first(&hung_up(Some(libc::EACCES))).0, Cause::JoinProhibited, "a router said so");
 }
@@ -398,8 +408,9 @@ fn the_end_of_the_connection_is_not_a_path_fault() {
 #[test]
 fn after_a_server_disconnects_configuration_findings_remain() {
     let report = one_path(|all, trial| {
-        (trial.closed_by_peer, trial.server) = (true, ServerKind::HangsUp);
-        let way = all.ways.iter_mut().find(|way| way.from == Some(ip("10.0.2.1"))).unwrap();
+        (trial.closed_by_peer, trial.server) = (true, ServerKind::ClosesOnData);
+        let way =
+            all.route_lookups.iter_mut().find(|way| way.from == Some(ip("10.0.2.1"))).unwrap();
         way.link = Some(2);
     });
     assert_eq!(first(&report), (Cause::NoSourceRoute, Confidence::Likely));
@@ -413,7 +424,7 @@ fn a_limit_is_never_lowered() {
         all.here.limits = Some(MptcpLimits { subflows: 7, add_addr_accepted: 0 });
         trial.counters = counters(&["AddAddr"]);
         let (kind, remote) = ("ANNOUNCED".to_owned(), Some(ip("10.9.2.1")));
-        trial.events = Some(vec![Event { kind, remote, ..Event::default() }]);
+        trial.events = Some(vec![RecordedEvent { kind, remote, ..RecordedEvent::default() }]);
     });
     assert_eq!(report.findings[0].fix, ["ip mptcp limits set subflows 7 add_addr_accepted 2"]);
 }
@@ -425,8 +436,8 @@ fn small_packets_distinguish_a_black_hole_from_a_slow_path() {
         let trial = observation.trial.as_mut().unwrap();
         trial.subflows[1].tcp.bytes_acked = 1_000;
         let sizes = (Some(true), Some(false));
-        let mut control = control(Outcome::Connected);
-        (control.small, control.large, control.small_again) = (sizes.0, sizes.1, small_again);
+        let mut control = control(ConnectOutcome::Connected);
+        (control.small, control.large, control.small_retry) = (sizes.0, sizes.1, small_again);
         control.min_rtt_us = rtt_us;
         trial.controls.push(control);
         diagnose(&observation)
@@ -445,9 +456,9 @@ fn random_loss_is_not_a_black_hole_if_large_packets_pass() {
         let tcp = &mut trial.subflows[1].tcp;
         (tcp.bytes_acked, tcp.bytes_received) = (acked, received);
         (tcp.unacked, tcp.retransmissions) = (unacked, unacked);
-        let mut control = control(Outcome::Connected);
+        let mut control = control(ConnectOutcome::Connected);
         (control.small, control.large) = (Some(true), Some(false));
-        (control.small_again, control.large_again) = (Some(true), large_again);
+        (control.small_retry, control.large_retry) = (Some(true), large_again);
         control.min_rtt_us = 60_000;
         trial.controls.push(control);
         diagnose(&observation)
@@ -473,11 +484,12 @@ fn random_loss_is_not_a_black_hole_if_large_packets_pass() {
 #[test]
 fn a_missing_source_route_is_seen_by_where_packets_would_leave() {
     let report = one_path(|all, trial| {
-        let way = all.ways.iter_mut().find(|way| way.from == Some(ip("10.0.2.1"))).unwrap();
+        let way =
+            all.route_lookups.iter_mut().find(|way| way.from == Some(ip("10.0.2.1"))).unwrap();
         way.link = Some(2);
         let trying = trying();
         trial.subflows.push(trying);
-        trial.controls.push(control(Outcome::Silent));
+        trial.controls.push(control(ConnectOutcome::Silent));
     });
     assert_eq!(first(&report).0, Cause::NoSourceRoute);
     assert!(report.findings[0].fix[0].contains("ip rule add from 10.0.2.1"));
@@ -495,7 +507,7 @@ fn each_end_of_a_subflow_has_its_own_cause() {
         let report = one_path(|_, trial| {
             trial.events = Some(vec![closed(error)]);
             trial.counters = counters(names);
-            trial.controls.push(control(Outcome::Connected));
+            trial.controls.push(control(ConnectOutcome::Connected));
         });
         assert_eq!(first(&report).0, cause, "{error:?} {names:?}");
     }
@@ -508,12 +520,12 @@ fn a_router_that_quotes_the_packet_without_its_option_is_named() {
     (trial.multipath, trial.multipath_at_end) = (false, false);
     trial.subflows.clear();
     trial.counters = counters(&["MPCapableFallbackSYNACK"]);
-    let hop = |address, has_option| Hop {
+    let hop = |address, has_option| HopReply {
         address: Some(ip(address)),
         has_option: Some(has_option),
         refused: None,
     };
-    trial.probes.push(Probe {
+    trial.probes.push(HopProbe {
         local: ip("10.0.1.1"),
         remote: trial.target,
         option: ProbeOption::Capable,
@@ -524,7 +536,7 @@ fn a_router_that_quotes_the_packet_without_its_option_is_named() {
     assert_eq!(first(&report), (Cause::SynOptionStripped, Confidence::Certain));
     let said = report.findings[0].evidence.join(" ");
     assert!(said.contains("between 10.0.1.254 and 10.5.0.1"), "{said}");
-    assert_eq!(report.verdict, Verdict::Broken);
+    assert_eq!(report.verdict, Health::Broken);
 }
 
 #[test]
@@ -539,7 +551,7 @@ fn peer_observations_distinguish_the_directions() {
         after.counters.insert("MPTcpExt.MPCapableSYNRX".to_owned(), arrived);
         let (address, before) =
             (trial.target, HostSnapshot { listener, ..HostSnapshot::default() });
-        observation.peer = Some(Peer { address, before, after: Some(after) });
+        observation.peer = Some(PeerSnapshots { address, before, after: Some(after) });
         assert_eq!(first(&diagnose(&observation)).0, cause);
     }
 }
@@ -556,7 +568,7 @@ fn counters_reveal_an_unobserved_subflow_without_events() {
         let report = one_path(|_, trial| {
             trial.events = None;
             trial.counters = counters(names);
-            trial.controls.push(control(Outcome::Connected));
+            trial.controls.push(control(ConnectOutcome::Connected));
         });
         assert_eq!(first(&report), found, "{names:?}");
     }
@@ -568,9 +580,9 @@ fn the_icmp_code_distinguishes_a_firewall_from_a_missing_route() {
         let report = one_path(|_, trial| {
             trial.events = None;
             trial.counters = counters(&["MPJoinSynTx"]);
-            let refused = Some(Refused { router: ip("10.5.0.1"), kind: 3, code });
-            let outcome = Outcome::Failed(libc::EHOSTUNREACH);
-            trial.controls.push(Control { refused, ..control(outcome) });
+            let refused = Some(IcmpRefusal { router: ip("10.5.0.1"), kind: 3, code });
+            let outcome = ConnectOutcome::Failed(libc::EHOSTUNREACH);
+            trial.controls.push(PlainTcpCheck { refused, ..control(outcome) });
         });
         assert_eq!(first(&report), (cause, Confidence::Certain), "{code}");
         assert!(report.findings[0].evidence.join(" ").contains("10.5.0.1 says so"));
@@ -583,7 +595,11 @@ fn a_path_is_lossy_if_both_plain_tcp_and_the_subflow_lose_packets() {
         let mut observation = healthy();
         let trial = observation.trial.as_mut().unwrap();
         trial.subflows[1].tcp.retransmissions = again;
-        trial.controls.push(Control { packets: 40, resent, ..control(Outcome::Connected) });
+        trial.controls.push(PlainTcpCheck {
+            packets: 40,
+            resent,
+            ..control(ConnectOutcome::Connected)
+        });
         let named: Vec<_> = diagnose(&observation).findings.iter().map(|one| one.cause).collect();
         assert_eq!(named.contains(&Cause::PathLossy), lossy, "{resent} {again}: {named:?}");
     }
@@ -597,7 +613,7 @@ fn a_listener_that_offers_mptcp_over_another_path_is_not_plain() {
         (trial.multipath, trial.multipath_at_end) = (false, false);
         trial.subflows.clear();
         let multipath = Some(elsewhere);
-        trial.controls.push(Control { multipath, ..control(Outcome::Connected) });
+        trial.controls.push(PlainTcpCheck { multipath, ..control(ConnectOutcome::Connected) });
         assert_eq!(first(&diagnose(&observation)).0, cause);
     }
 }
@@ -610,16 +626,16 @@ fn a_working_new_subflow_clears_the_finding_of_a_silent_one() {
             observation.trial = None;
         }
         let mut silent = subflow("10.0.2.1", false);
-        silent.tcp = TcpFigures { unacked: 9, backoff: 3, silent_ms: 2_000, ..silent.tcp };
-        observation.programs = Some(vec![Program {
+        silent.tcp = TcpStats { unacked: 9, backoff: 3, silent_ms: 2_000, ..silent.tcp };
+        observation.programs = Some(vec![ProgramSocket {
             id: Some(7),
             name: "backup".to_owned(),
-            role: Role::Connected,
+            role: SocketRole::Connected,
             local: "10.0.1.1:40000".parse().unwrap(),
             remote: TARGET.parse().unwrap(),
-            speaks: Speaks::Multipath,
+            speaks: SocketProtocol::Multipath,
             subflows: vec![subflow("10.0.1.1", true), silent],
-            held_back: None,
+            sender: None,
         }]);
         assert_eq!(first(&diagnose(&observation)).0, cause);
     }
@@ -697,16 +713,19 @@ fn spoilt(flags: &[bool], numbers: &[u32], names: &[&str], error: Option<i32>) -
         all.here.settings.insert("mptcp.pm_type".into(), "1".into());
     }
     if flag() {
-        all.ways[3].link = Some(number());
-        all.ways[3].gateway = None;
+        all.route_lookups[3].link = Some(number());
+        all.route_lookups[3].gateway = None;
     }
     (trial.multipath, trial.multipath_at_end, trial.closed_by_peer) = (flag(), flag(), flag());
     trial.echoes = flag();
     let silent = flag();
     for attempt in trial.attempts.iter_mut().filter(|one| one.multipath == silent) {
-        attempt.outcome =
-            [Outcome::Silent, Outcome::Refused, Outcome::Failed(101), Outcome::Connected]
-                [number().min(3) as usize];
+        attempt.outcome = [
+            ConnectOutcome::Silent,
+            ConnectOutcome::Refused,
+            ConnectOutcome::Failed(101),
+            ConnectOutcome::Connected,
+        ][number().min(3) as usize];
     }
     trial.subflows[1].established = flag();
     trial.subflows[1].gone = flag();
@@ -719,7 +738,11 @@ fn spoilt(flags: &[bool], numbers: &[u32], names: &[&str], error: Option<i32>) -
     }
     trial.counters = counters(names);
     trial.events = flag().then(|| vec![closed(error)]);
-    trial.controls.push(control(if flag() { Outcome::Connected } else { Outcome::Silent }));
+    trial.controls.push(control(if flag() {
+        ConnectOutcome::Connected
+    } else {
+        ConnectOutcome::Silent
+    }));
     all.trial = flag().then_some(trial);
     all
 }
@@ -728,14 +751,14 @@ proptest! {
     #[test]
     fn no_observation_panics_or_is_contradicted(observation in any_observation()) {
         let report = diagnose(&observation);
-        let wrong = matches!(report.verdict, Verdict::Impaired | Verdict::Broken);
+        let wrong = matches!(report.verdict, Health::Impaired | Health::Broken);
         prop_assert_eq!(wrong, !report.findings.is_empty());
-        let reasoned = matches!(report.verdict, Verdict::OnePath | Verdict::NotJudged);
+        let reasoned = matches!(report.verdict, Health::OnePath | Health::Undetermined);
         prop_assert_eq!(reasoned, report.reason.is_some());
         let carrying = report.paths.iter().filter(|path| path.bytes >= 10_000).count();
-        prop_assert!(report.verdict != Verdict::Healthy || carrying > 1, "{:?}", report.paths);
+        prop_assert!(report.verdict != Health::Healthy || carrying > 1, "{:?}", report.paths);
         let mut keys: Vec<_> =
-            report.findings.iter().map(|one| (one.cause, one.place.clone())).collect();
+            report.findings.iter().map(|one| (one.cause, one.location.clone())).collect();
         let has = |cause| report.findings.iter().any(|one| one.cause == cause);
         // A connection is one or the other.
         let ends = [
@@ -845,17 +868,17 @@ fn findings_of_the_peer_are_attributed_to_it_and_not_fixed() {
     there.endpoints.clear();
     there.settings.insert("ipv4.tcp_rmem".into(), "4096 8192 8192".into());
     let address = TARGET.parse().unwrap();
-    observation.peer = Some(Peer { address, before: there.clone(), after: None });
+    observation.peer = Some(PeerSnapshots { address, before: there.clone(), after: None });
     let report = diagnose(&observation);
     let finding = &report.findings[0];
-    assert_eq!((finding.cause, finding.claimed), (Cause::ReceiveBufferTooSmall, true));
+    assert_eq!((finding.cause, finding.unverified), (Cause::ReceiveBufferTooSmall, true));
     assert!(finding.fix.iter().all(|fix| fix.ends_with("   # on the other host")), "{finding:?}");
     assert_eq!(actions(&observation), [], "{report:?}");
     // What this host sees itself is mended, whatever the other one says besides.
     observation.here.settings = there.settings.clone();
     let mended: Vec<_> = actions(&observation).into_iter().map(|action| action.command).collect();
     assert_eq!(mended, ["sysctl -w net.ipv4.tcp_rmem=\"4096 131072 6291456\""]);
-    assert!(!diagnose(&observation).findings[0].claimed);
+    assert!(!diagnose(&observation).findings[0].unverified);
 }
 
 proptest! {
@@ -868,7 +891,7 @@ proptest! {
         let alone = actions(&observation);
         let address = TARGET.parse().unwrap();
         let told = Observation {
-            peer: Some(Peer { address, before, after }),
+            peer: Some(PeerSnapshots { address, before, after }),
             peer_error: Some("sysctl -w net.mptcp.enabled=0".into()),
             ..observation
         };

@@ -1,23 +1,23 @@
 //! All in all: what was seen to work, and what nobody has judged.
 
-use super::view::View;
-use crate::doctor::finding::{Cause, Finding, PathShare, Verdict};
-use crate::doctor::observation::SubflowSeen;
+use super::view::ObservationView;
+use crate::doctor::finding::{Cause, Finding, Health, PathShare};
+use crate::doctor::observation::ObservedSubflow;
 use crate::doctor::words;
 
 /// Fewer bytes than that say little of a path: about seven packets.
-const DATA_BYTES: u64 = 10_000;
+const MIN_DATA_BYTES: u64 = 10_000;
 
 /// Subflows that were established, with what they carried.
-pub(super) fn paths(view: &View<'_>) -> Vec<PathShare> {
+pub(super) fn paths(view: &ObservationView<'_>) -> Vec<PathShare> {
     let all = view.trial.map(|trial| trial.subflows.as_slice()).unwrap_or_default();
-    let bytes = |one: &SubflowSeen| one.tcp.bytes_acked.saturating_add(one.tcp.bytes_received);
+    let bytes = |one: &ObservedSubflow| one.tcp.bytes_acked.saturating_add(one.tcp.bytes_received);
     let whole: u64 = all.iter().map(bytes).sum();
     let percent = |part: u64| {
         let share = u128::from(part) * 100 + u128::from(whole) / 2;
         u8::try_from(share.checked_div(whole.into()).unwrap_or(0)).unwrap_or(100)
     };
-    let share = |one: &SubflowSeen| PathShare {
+    let share = |one: &ObservedSubflow| PathShare {
         interface: view.here.link_of(one.local.ip()).map(|link| link.name.clone()),
         local: one.local.ip(),
         remote: one.remote.ip(),
@@ -30,24 +30,24 @@ pub(super) fn paths(view: &View<'_>) -> Vec<PathShare> {
 
 /// The verdict, and why it is no more than that.
 pub(super) fn verdict(
-    view: &View<'_>,
+    view: &ObservationView<'_>,
     findings: &[Finding],
     paths: &[PathShare],
-) -> (Verdict, Option<String>) {
+) -> (Health, Option<String>) {
     if !findings.is_empty() {
-        return (if is_broken(view, findings) { Verdict::Broken } else { Verdict::Impaired }, None);
+        return (if is_broken(view, findings) { Health::Broken } else { Health::Impaired }, None);
     }
-    let not_judged = |why: String| (Verdict::NotJudged, Some(why));
+    let not_judged = |why: String| (Health::Undetermined, Some(why));
     let Some(trial) = view.trial else {
         return not_judged("no connection was tried".to_owned());
     };
     let server = trial.server.name();
-    let carries = |path: &&PathShare| path.bytes >= DATA_BYTES;
+    let carries = |path: &&PathShare| path.bytes >= MIN_DATA_BYTES;
     let idle: Vec<_> =
-        paths.iter().filter(|path| !path.backup && !carries(path)).map(name).collect();
-    let missing: Vec<_> = wanted(view, trial.target.is_ipv4())
+        paths.iter().filter(|path| !path.backup && !carries(path)).map(path_label).collect();
+    let missing: Vec<_> = expected_addresses(view, trial.target.is_ipv4())
         .filter(|address| !paths.iter().any(|path| path.local == *address))
-        .map(|address| called(view, address))
+        .map(|address| address_label(view, address))
         .collect();
     let carrying = paths.iter().filter(carries).count();
     if trial.closed_by_peer && (carrying < 2 || !missing.is_empty()) {
@@ -66,32 +66,35 @@ pub(super) fn verdict(
         ));
     }
     if let Some(lost) = trial.subflows.iter().find(|one| has_lost(one)) {
-        let link = called(view, lost.local.ip());
+        let link = address_label(view, lost.local.ip());
         let again = words::count(lost.tcp.retransmissions.into(), "packet");
         return not_judged(format!(
             "{again} had to be sent again on {link}, and {server} does not show why"
         ));
     }
     if carrying < 2 {
-        let only = paths.first().map(name);
-        return (Verdict::OnePath, only);
+        let only = paths.first().map(path_label);
+        return (Health::OnePath, only);
     }
-    (Verdict::Healthy, None)
+    (Health::Healthy, None)
 }
 
 /// Whether more than chance was lost where no packets with room between them could be tried.
-fn has_lost(one: &SubflowSeen) -> bool {
-    const FEWEST: u32 = 2;
+fn has_lost(one: &ObservedSubflow) -> bool {
+    const MIN_RETRANSMISSIONS: u32 = 2;
     /// One packet in so many.
-    const SHARE: u64 = 20;
+    const MAX_PACKETS_PER_LOSS: u64 = 20;
     let mss = u64::from(one.tcp.mss_bytes.max(1));
     let packets = one.tcp.bytes_sent.div_ceil(mss);
     let again = one.tcp.retransmissions;
-    again >= FEWEST && u64::from(again) * SHARE >= packets
+    again >= MIN_RETRANSMISSIONS && u64::from(again) * MAX_PACKETS_PER_LOSS >= packets
 }
 
 /// Addresses from which there should be a subflow that is no backup, beside the first.
-fn wanted<'a>(view: &View<'a>, v4: bool) -> impl Iterator<Item = std::net::IpAddr> + 'a {
+fn expected_addresses<'a>(
+    view: &ObservationView<'a>,
+    v4: bool,
+) -> impl Iterator<Item = std::net::IpAddr> + 'a {
     let endpoints = view.here.endpoints.iter();
     let opening = endpoints.filter(move |one| {
         one.opens_subflows()
@@ -102,17 +105,17 @@ fn wanted<'a>(view: &View<'a>, v4: bool) -> impl Iterator<Item = std::net::IpAdd
     opening.map(|one| one.address)
 }
 
-fn name(path: &PathShare) -> String {
+fn path_label(path: &PathShare) -> String {
     path.interface.clone().unwrap_or_else(|| path.local.to_string())
 }
 
-fn called(view: &View<'_>, address: std::net::IpAddr) -> String {
+fn address_label(view: &ObservationView<'_>, address: std::net::IpAddr) -> String {
     let link = view.here.link_of(address);
     link.map_or_else(|| address.to_string(), |link| format!("{} ({address})", link.name))
 }
 
 /// Whether nothing of Multipath TCP is left.
-fn is_broken(view: &View<'_>, findings: &[Finding]) -> bool {
+fn is_broken(view: &ObservationView<'_>, findings: &[Finding]) -> bool {
     let ends_it = |finding: &Finding| {
         matches!(
             finding.cause,

@@ -5,31 +5,34 @@ use std::net::IpAddr;
 use towpath_measure::live::HostSnapshot;
 use towpath_measure::live::look::{EndpointSnapshot, LinkSnapshot};
 
-use crate::doctor::observation::{Control, Observation, Outcome, Peer, SubflowSeen, Trial, Way};
+use crate::doctor::observation::{
+    ConnectOutcome, Observation, ObservedSubflow, PeerSnapshots, PlainTcpCheck, RouteLookup,
+    TestConnection,
+};
 
 /// An observation with the questions that several rules ask.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct View<'a> {
+pub(super) struct ObservationView<'a> {
     pub(super) all: &'a Observation,
     pub(super) here: &'a HostSnapshot,
-    pub(super) trial: Option<&'a Trial>,
-    pub(super) peer: Option<&'a Peer>,
+    pub(super) trial: Option<&'a TestConnection>,
+    pub(super) peer: Option<&'a PeerSnapshots>,
 }
 
-impl<'a> View<'a> {
+impl<'a> ObservationView<'a> {
     pub(super) fn new(all: &'a Observation) -> Self {
         Self { all, here: &all.here, trial: all.trial.as_ref(), peer: all.peer.as_ref() }
     }
 
     /// The kernel's answer to a question that was asked.
-    pub(super) fn way(
+    pub(super) fn route_lookup(
         &self,
         to: IpAddr,
         from: Option<IpAddr>,
         bound_to: Option<u32>,
-    ) -> Option<&'a Way> {
-        let same = |way: &&Way| (way.to, way.from, way.bound_to) == (to, from, bound_to);
-        self.all.ways.iter().find(same)
+    ) -> Option<&'a RouteLookup> {
+        let same = |way: &&RouteLookup| (way.to, way.from, way.bound_to) == (to, from, bound_to);
+        self.all.route_lookups.iter().find(same)
     }
 
     /// The name of an interface.
@@ -38,8 +41,12 @@ impl<'a> View<'a> {
     }
 
     /// What plain TCP did over a path.
-    pub(super) fn control(&self, local: Option<IpAddr>, remote: IpAddr) -> Option<&'a Control> {
-        let same = |one: &&Control| {
+    pub(super) fn control(
+        &self,
+        local: Option<IpAddr>,
+        remote: IpAddr,
+    ) -> Option<&'a PlainTcpCheck> {
+        let same = |one: &&PlainTcpCheck| {
             one.remote.ip() == remote && local.is_none_or(|local| one.local == local)
         };
         self.trial?.controls.iter().find(same)
@@ -47,7 +54,7 @@ impl<'a> View<'a> {
 
     /// Whether plain TCP connects over a path; none if nobody tried.
     pub(super) fn connects(&self, local: Option<IpAddr>, remote: IpAddr) -> Option<bool> {
-        Some(self.control(local, remote)?.outcome == Outcome::Connected)
+        Some(self.control(local, remote)?.outcome == ConnectOutcome::Connected)
     }
 
     /// Whether an address is in the network of an interface itself.
@@ -56,12 +63,12 @@ impl<'a> View<'a> {
     }
 
     /// The server closed our connection before a further subflow was there.
-    pub(super) fn hung_up(&self) -> bool {
+    pub(super) fn closed_before_join(&self) -> bool {
         self.trial.is_some_and(|trial| trial.closed_by_peer) && self.joined().next().is_none()
     }
 
     /// Further subflows of our connection that work.
-    pub(super) fn joined(&self) -> impl Iterator<Item = &'a SubflowSeen> {
+    pub(super) fn joined(&self) -> impl Iterator<Item = &'a ObservedSubflow> {
         let all = self.trial.map(|trial| trial.subflows.as_slice()).unwrap_or_default();
         all.iter().filter(|one| !one.first && works(one))
     }
@@ -70,7 +77,7 @@ impl<'a> View<'a> {
     /// the right family and a way that really leaves by them. Each with one such address.
     pub(super) fn usable(&self) -> Vec<(&'a LinkSnapshot, IpAddr)> {
         let mut found: Vec<(&LinkSnapshot, IpAddr)> = Vec::new();
-        for way in &self.all.ways {
+        for way in &self.all.route_lookups {
             let (Some(from), Some(bound)) = (way.from, way.bound_to) else { continue };
             let wanted = self.trial.is_none_or(|trial| trial.target.ip() == way.to);
             let Some(link) = self.here.link(bound) else { continue };
@@ -96,7 +103,7 @@ impl<'a> View<'a> {
 }
 
 /// A subflow over which data can be sent.
-pub(super) fn works(one: &SubflowSeen) -> bool {
+pub(super) fn works(one: &ObservedSubflow) -> bool {
     one.established && !one.gone
 }
 

@@ -13,51 +13,51 @@ use towpath_net::Instant;
 use towpath_quic::tls::TlsError;
 use towpath_quic::{ConnectionError as QuicError, Qlog, Trust};
 
-use super::Order;
+use super::MeasureRequest;
 use crate::clock::Clock;
-use crate::files::Folder;
+use crate::files::Dir;
 use crate::interrupt;
 use crate::live::LiveError;
 use crate::live::dial::Dialer;
-use crate::live::end::{Stream, wanted};
-use crate::live::fetch::Way;
-use crate::live::introduction::{self, Introduction};
-use crate::live::speaker::Speaker;
-use crate::quic::in_steps;
+use crate::live::end::{FlowStream, expected_streams};
+use crate::live::fetch::Reconnector;
+use crate::live::introduction::{self, Authenticator};
+use crate::live::speaker::ControlChannel;
+use crate::quic::wait_interruptibly;
 use crate::traffic::is_quic;
 
 /// For each connection, and for each answer before the traffic.
-const PATIENCE: Duration = Duration::from_secs(10);
+const STEP_TIMEOUT: Duration = Duration::from_secs(10);
 /// For all of it together, from the first connection on, however often the server says something.
-const LONGEST: Duration = Duration::from_secs(60);
+const SETUP_TIMEOUT: Duration = Duration::from_secs(60);
 /// Questions about the server's clock, before and after the traffic.
-const PROBES: u32 = 12;
+const CLOCK_PROBES: u32 = 12;
 
 /// A conversation before the traffic, with the time that is left for it.
-pub(super) struct Talk {
-    pub(super) speaker: Speaker,
+pub(super) struct SetupSession {
+    pub(super) speaker: ControlChannel,
     clock: Clock,
     deadline: Instant,
 }
 
 /// Everything that is open before the traffic.
-pub(super) struct Opened {
-    pub(super) talk: Talk,
-    pub(super) streams: Vec<Stream>,
-    pub(super) way: Way,
+pub(super) struct PreparedTest {
+    pub(super) session: SetupSession,
+    pub(super) streams: Vec<FlowStream>,
+    pub(super) reconnector: Reconnector,
     /// How long each flow took to connect.
     pub(super) connect: Vec<(u32, Duration)>,
 }
 
 /// Connects, agrees on the plan, and opens every connection of it.
-pub(super) fn open(order: &Order, clock: Clock) -> Result<Opened, LiveError> {
+pub(super) fn open(order: &MeasureRequest, clock: Clock) -> Result<PreparedTest, LiveError> {
     let trust = order.server.map_or(Trust::Any, |one| Trust::Pinned(vec![one]));
     let plain_data = !is_quic(order.plan.transport) && !order.plan.settings.tls;
     if order.server.is_some() && plain_data {
         return Err(LiveError::Unprotected { transport: order.plan.transport });
     }
-    let mut way = Way {
-        dialer: Dialer::new(clock, trust).securing(order.secret.is_some()),
+    let mut way = Reconnector {
+        dialer: Dialer::new(clock, trust).with_tls(order.secret.is_some()),
         token: TestToken::NONE,
         transport: order.plan.transport,
         source: order.source.clone(),
@@ -65,18 +65,18 @@ pub(super) fn open(order: &Order, clock: Clock) -> Result<Opened, LiveError> {
         clock,
     };
     let (speaker, target) = first_connection(order, &way)?;
-    let mut talk = Talk { speaker, clock, deadline: clock.now() + LONGEST };
-    way.token = agree(order, &mut talk)?;
+    let mut talk = SetupSession { speaker, clock, deadline: clock.now() + SETUP_TIMEOUT };
+    way.token = negotiate(order, &mut talk)?;
     if order.secret.is_some() {
         // It has proved who it is on this connection; on the others its certificate does.
-        way.dialer.settle();
+        way.dialer.pin_identity();
     }
     // The address that answered is the one to come back to first.
     way.targets.sort_by_key(|other| *other != target);
     let mut streams = Vec::new();
     let mut connect: Vec<(u32, Duration)> = Vec::new();
     let mut flows: BTreeMap<u16, Vec<u16>> = BTreeMap::new();
-    for (flow, number) in wanted(&order.scenario) {
+    for (flow, number) in expected_streams(&order.scenario) {
         flows.entry(flow).or_default().push(number);
     }
     for (flow, numbers) in flows {
@@ -84,35 +84,43 @@ pub(super) fn open(order: &Order, clock: Clock) -> Result<Opened, LiveError> {
         let (what, ends) = ((&order.plan, &order.scenario), (&order.source, target));
         let qlog = qlog(order, flow)?;
         let place = (flow, &*numbers);
-        let dialed = way.dialer.flow(what, ends, place, (way.token, qlog), talk.patience());
+        let dialed = way.dialer.flow(what, ends, place, (way.token, qlog), talk.time_left());
         let (lines, took) = dialed.map_err(|error| refused(order, target, &error))?;
         connect.push((flow.into(), took));
         let lines = numbers.into_iter().zip(lines);
-        streams.extend(
-            lines.map(|(number, line)| Stream::new(flow.into(), number.into(), described, line)),
-        );
+        streams
+            .extend(lines.map(|(number, line)| {
+                FlowStream::new(flow.into(), number.into(), described, line)
+            }));
     }
-    let said = talk.hear("that all connections are there")?;
+    let said = talk.recv("that all connections are there")?;
     let ready = said == ServerMessage::Ready;
-    if ready { Ok(Opened { talk, streams, way, connect }) } else { Err(unexpected(&said)) }
+    if ready {
+        Ok(PreparedTest { session: talk, streams, reconnector: way, connect })
+    } else {
+        Err(unexpected(&said))
+    }
 }
 
 /// Where a flow's connection is logged, if it is.
-fn qlog(order: &Order, flow: u16) -> Result<Option<Qlog>, LiveError> {
+fn qlog(order: &MeasureRequest, flow: u16) -> Result<Option<Qlog>, LiveError> {
     let Some(folder) = order.qlog.as_ref().filter(|_| is_quic(order.plan.transport)) else {
         return Ok(None);
     };
     // The ending of logs with one record a line.
     let name = format!("live-{}-{}-flow{flow}.sqlog", order.plan.transport, order.repeat);
-    let file = Folder::make(folder).and_then(|folder| folder.create(name));
+    let file = Dir::make(folder).and_then(|folder| folder.create(name));
     let file = file.map_err(LiveError::system("write the log of QUIC"))?;
     Ok(Some(Qlog::new(io::BufWriter::new(file))))
 }
 
-fn first_connection(order: &Order, way: &Way) -> Result<(Speaker, SocketAddr), LiveError> {
+fn first_connection(
+    order: &MeasureRequest,
+    way: &Reconnector,
+) -> Result<(ControlChannel, SocketAddr), LiveError> {
     let mut last = None;
     for target in &order.targets {
-        match way.connect(order.plan.transport, &order.source, *target, PATIENCE) {
+        match way.connect(order.plan.transport, &order.source, *target, STEP_TIMEOUT) {
             Ok(speaker) => return Ok((speaker, *target)),
             Err(error) => last = Some(refused(order, *target, &error)),
         }
@@ -124,7 +132,7 @@ fn first_connection(order: &Order, way: &Way) -> Result<(Speaker, SocketAddr), L
     }))
 }
 
-fn refused(order: &Order, target: SocketAddr, error: &io::Error) -> LiveError {
+fn refused(order: &MeasureRequest, target: SocketAddr, error: &io::Error) -> LiveError {
     let transport = order.plan.transport;
     let same = target.ip().to_string() == order.name;
     let target = if same { target.to_string() } else { format!("{} ({target})", order.name) };
@@ -134,7 +142,7 @@ fn refused(order: &Order, target: SocketAddr, error: &io::Error) -> LiveError {
         return LiveError::Untrusted { target, reason: error.to_string() };
     }
     let reason = if is_quic(transport) && error.kind() == io::ErrorKind::TimedOut {
-        format!("no answer within {} s", PATIENCE.as_secs())
+        format!("no answer within {} s", STEP_TIMEOUT.as_secs())
     } else {
         crate::traffic::explain(error, transport, "this host")
     };
@@ -148,56 +156,57 @@ pub(in crate::live) fn quic_error(error: &io::Error) -> Option<&QuicError> {
 }
 
 /// Says hello, proves the secret and lets the server prove it, and agrees on the plan.
-fn agree(order: &Order, talk: &mut Talk) -> Result<TestToken, LiveError> {
-    talk.say(&ClientMessage::Hello { towpath: env!("CARGO_PKG_VERSION").to_owned() })?;
-    let said = talk.hear("a greeting")?;
+fn negotiate(order: &MeasureRequest, talk: &mut SetupSession) -> Result<TestToken, LiveError> {
+    talk.send(&ClientMessage::Hello { towpath: env!("CARGO_PKG_VERSION").to_owned() })?;
+    let said = talk.recv("a greeting")?;
     let ServerMessage::Welcome { challenge, .. } = said else {
         return Err(unexpected(&said));
     };
     match (challenge, &order.secret) {
         (None, None) => {}
-        (None, Some(_)) => return Err(LiveError::Refused(introduction::asks_for_nothing())),
+        (None, Some(_)) => return Err(LiveError::Refused(introduction::secret_not_required())),
         (Some(_), None) => {
             let hint = "give it with --secret-file";
             return Err(LiveError::Refused(AdmissionError::new("it wants a secret", hint)));
         }
         (Some(challenge), Some(secret)) => {
-            let introduction = Introduction::new(secret, challenge, &talk.speaker)
+            let introduction = Authenticator::new(secret, challenge, &talk.speaker)
                 .map_err(LiveError::system("prove the secret"))?;
-            let word = introduction.word().map_err(LiveError::system("prove the secret"))?;
-            talk.say(&word)?;
-            let said = talk.hear("what the secret is")?;
-            if !introduction.is_answered_by(&said) {
+            let word =
+                introduction.proof_message().map_err(LiveError::system("prove the secret"))?;
+            talk.send(&word)?;
+            let said = talk.recv("what the secret is")?;
+            if !introduction.verify_reply(&said) {
                 let lies = matches!(said, ServerMessage::Proved { .. });
-                let nobody = LiveError::Refused(introduction::knows_nothing());
+                let nobody = LiveError::Refused(introduction::server_unproven());
                 return Err(if lies { nobody } else { unexpected(&said) });
             }
         }
     }
-    talk.say(&ClientMessage::Plan(Box::new(order.plan.clone())))?;
-    let said = talk.hear("an answer to the plan")?;
+    talk.send(&ClientMessage::Plan(Box::new(order.plan.clone())))?;
+    let said = talk.recv("an answer to the plan")?;
     if let ServerMessage::Accepted { token } = said { Ok(token) } else { Err(unexpected(&said)) }
 }
 
-impl Talk {
+impl SetupSession {
     /// For the next connection or answer.
-    fn patience(&self) -> Duration {
-        PATIENCE.min(self.deadline.saturating_since(self.clock.now()))
+    fn time_left(&self) -> Duration {
+        STEP_TIMEOUT.min(self.deadline.saturating_since(self.clock.now()))
     }
 
-    fn say(&mut self, word: &ClientMessage) -> Result<(), LiveError> {
-        self.speaker.say(word).map_err(LiveError::system("talk to the server"))
+    fn send(&mut self, word: &ClientMessage) -> Result<(), LiveError> {
+        self.speaker.send(word).map_err(LiveError::system("talk to the server"))
     }
 
     /// The next word, if it comes in time and anybody still waits for it.
-    fn hear(&mut self, what: &str) -> Result<ServerMessage, LiveError> {
-        let patience = self.patience();
-        let heard = in_steps(patience, |step| {
-            self.speaker.hear::<ServerMessage>(step)?.ok_or_else(|| io::ErrorKind::TimedOut.into())
+    fn recv(&mut self, what: &str) -> Result<ServerMessage, LiveError> {
+        let patience = self.time_left();
+        let heard = wait_interruptibly(patience, |step| {
+            self.speaker.recv::<ServerMessage>(step)?.ok_or_else(|| io::ErrorKind::TimedOut.into())
         });
         heard.map_err(|error| {
             let kind = error.kind();
-            LiveError::Protocol(if interrupt::seen() {
+            LiveError::Protocol(if interrupt::is_interrupted() {
                 format!("it was interrupted before the server said {what}")
             } else if kind == io::ErrorKind::TimedOut {
                 format!("the server did not say {what} within {:.0} s", patience.as_secs_f64())
@@ -223,12 +232,12 @@ fn unexpected(said: &ServerMessage) -> LiveError {
 }
 
 /// Asks for the server's clock.
-pub(super) fn probe(talk: &mut Talk, clock: Clock) -> Result<ClockOffset, LiveError> {
+pub(super) fn probe(talk: &mut SetupSession, clock: Clock) -> Result<ClockOffset, LiveError> {
     let mut probes = ClockEstimator::default();
-    while probes.count() < PROBES {
+    while probes.count() < CLOCK_PROBES {
         let asked = clock.now();
-        talk.say(&ClientMessage::Probe { client_ns: asked.as_nanos() })?;
-        let said = talk.hear("what time it is")?;
+        talk.send(&ClientMessage::Probe { client_ns: asked.as_nanos() })?;
+        let said = talk.recv("what time it is")?;
         let ServerMessage::Clock { client_ns, server_ns } = said else {
             return Err(unexpected(&said));
         };

@@ -15,39 +15,39 @@ use towpath_measure::live::{
 use towpath_measure::scenario::Scenario;
 use towpath_net::Instant;
 
-use super::course::Course;
-use super::{NAP, Opened, ServerSaid, Shared};
+use super::course::TestRun;
+use super::{ControlConnection, POLL_INTERVAL, ServerEvent, ServerState};
 use crate::clock::Clock;
-use crate::live::budget::{self, Allowed, Seat, Source};
+use crate::live::budget::{self, ConnectionPermit, SourcePrefix, SourceQuota};
 use crate::live::random;
-use crate::live::speaker::Speaker;
-use crate::live::test::{Attendance, Test};
-use crate::pace::Pace;
-use crate::purse::Way;
+use crate::live::speaker::ControlChannel;
+use crate::live::test::{ClientGuard, ServerTest};
+use crate::pace::RunClock;
+use crate::purse::TrafficDirection;
 use crate::traffic::is_quic;
 
 /// Bytes of a result in one message: they fit however many of them JSON escapes.
-const PART_BYTES: usize = 24 * 1024;
+const CHUNK_BYTES: usize = 24 * 1024;
 /// A client that asks for a result before it is there waits so long for an answer.
-const LONG_POLL: Duration = Duration::from_millis(500);
+const LONG_POLL_TIMEOUT: Duration = Duration::from_millis(500);
 /// Longest time from a plan's last word to its traffic.
-const LATEST_BEGIN: Duration = Duration::from_secs(30);
+const MAX_START_DELAY: Duration = Duration::from_secs(30);
 /// A client that does not fetch its result for so long must connect again.
-const IDLE: Duration = Duration::from_secs(30);
+const FETCH_IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Sockets hold no more than of so long, where a rate is limited, but at least so many bytes.
-const BUFFERED: Duration = Duration::from_millis(250);
-const LEAST_BUFFER: u64 = 64 * 1024;
+const MAX_BUFFER_TIME: Duration = Duration::from_millis(250);
+const MIN_BUFFER_BYTES: u64 = 64 * 1024;
 /// Who has no test after so long must connect again.
-const NEWCOMER: Duration = Duration::from_secs(30);
+const NO_TEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a place may take to become free that somebody loses.
-const CLEARING: Duration = Duration::from_secs(3);
+const EVICTION_TIMEOUT: Duration = Duration::from_secs(3);
 
-impl Shared {
+impl ServerState {
     /// One control connection to its end.
     pub(super) fn control(
         self: &Arc<Self>,
-        (mut speaker, origin): Opened,
-        (seat, attending): (&Seat, Option<Attendance>),
+        (mut speaker, origin): ControlConnection,
+        (seat, attending): (&ConnectionPermit, Option<ClientGuard>),
         token: Option<TestToken>,
     ) -> io::Result<()> {
         let secret = self.config.secret.clone();
@@ -57,12 +57,19 @@ impl Shared {
         let control = control
             .with_greeting(origin.seen, datagrams, quic)
             .with_binding(speaker.binding())
-            .with_public_diagnostics(self.config.tells_strangers);
-        let source = Source::of_peer(origin.peer);
-        let allowed = self.budget.allowed(source);
-        let mut visit =
-            Visit { control, seat, attending, source, allowed, peer: origin.peer, paid: (0, 0) };
-        let result = self.converse(&mut visit, &mut speaker);
+            .with_public_diagnostics(self.config.public_diagnostics);
+        let source = SourcePrefix::of_peer(origin.peer);
+        let allowed = self.budget.quota(source);
+        let mut visit = ControlContext {
+            control,
+            permit: seat,
+            attending,
+            source,
+            allowed,
+            peer: origin.peer,
+            charged: (0, 0),
+        };
+        let result = self.serve(&mut visit, &mut speaker);
         // A test that has begun goes on without its client, who may come back for the result.
         if let Some(token) = visit.control.pending_test() {
             self.tests.forget(token);
@@ -70,28 +77,35 @@ impl Shared {
         if let Some(attending) = &mut visit.attending
             && result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::TimedOut)
         {
-            attending.is_lost();
+            attending.mark_lost();
         }
         drop(visit);
         speaker.close();
         result
     }
 
-    fn converse(self: &Arc<Self>, visit: &mut Visit<'_>, speaker: &mut Speaker) -> io::Result<()> {
+    fn serve(
+        self: &Arc<Self>,
+        visit: &mut ControlContext<'_>,
+        speaker: &mut ControlChannel,
+    ) -> io::Result<()> {
         let limits = &self.config.limits;
         let came = self.clock.now();
         let mut heard = came;
         // Whether the client still has to be told that its connections are there.
         let mut announced = false;
         loop {
-            visit.pay(self.clock, speaker);
+            visit.charge(self.clock, speaker);
             let waiting = visit.control.pending_test().filter(|_| !announced);
-            let message =
-                speaker.hear::<ClientMessage>(if waiting.is_some() { NAP } else { LONG_POLL });
+            let message = speaker.recv::<ClientMessage>(if waiting.is_some() {
+                POLL_INTERVAL
+            } else {
+                LONG_POLL_TIMEOUT
+            });
             let message = message?;
             let now = self.clock.now();
             let has_none = visit.attending.is_none();
-            if has_none && now.saturating_since(came) > NEWCOMER {
+            if has_none && now.saturating_since(came) > NO_TEST_TIMEOUT {
                 return Ok(());
             }
             let Some(message) = message else {
@@ -99,12 +113,12 @@ impl Shared {
                     && test.is_complete(Duration::ZERO)
                 {
                     announced = true;
-                    speaker.say(&ServerMessage::Ready)?;
+                    speaker.send(&ServerMessage::Ready)?;
                 }
                 let silent = now.saturating_since(heard);
                 let idle = visit.control.running_test().is_some_and(|token| self.is_idle(token));
                 if silent > visit.control.idle_timeout(limits)
-                    || (idle && silent > IDLE)
+                    || (idle && silent > FETCH_IDLE_TIMEOUT)
                     || self.closing.load(Ordering::Acquire)
                 {
                     return Ok(());
@@ -112,31 +126,31 @@ impl Shared {
                 continue;
             };
             heard = now;
-            for act in self.acts(&mut visit.control, message, visit.peer) {
+            for act in self.actions_for(&mut visit.control, message, visit.peer) {
                 if let ControlAction::Close = act {
                     return Ok(());
                 }
-                self.act(act, visit, speaker)?;
+                self.perform(act, visit, speaker)?;
             }
         }
     }
 
-    fn act(
+    fn perform(
         self: &Arc<Self>,
         act: ControlAction,
-        visit: &mut Visit<'_>,
-        speaker: &mut Speaker,
+        visit: &mut ControlContext<'_>,
+        speaker: &mut ControlChannel,
     ) -> io::Result<()> {
         match act {
-            ControlAction::Send(message) => speaker.say(&message)?,
+            ControlAction::Send(message) => speaker.send(&message)?,
             ControlAction::SendClock { client_ns } => {
                 let server_ns = self.clock.now().as_nanos();
-                speaker.say(&ServerMessage::Clock { client_ns, server_ns })?;
+                speaker.send(&ServerMessage::Clock { client_ns, server_ns })?;
             }
             ControlAction::Admit(plan) => self.admit(visit, speaker, *plan)?,
             ControlAction::Snapshot { port, whole } => {
                 let asker = visit.peer.map(|peer| peer.ip());
-                speaker.say(&self.look(port, whole, asker))?;
+                speaker.send(&self.snapshot(port, whole, asker))?;
             }
             // `Self::acts` has taken care of it.
             ControlAction::AuthFailed => {}
@@ -167,8 +181,8 @@ impl Shared {
 
     fn admit(
         &self,
-        visit: &mut Visit<'_>,
-        speaker: &mut Speaker,
+        visit: &mut ControlContext<'_>,
+        speaker: &mut ControlChannel,
         (plan, scenario): (TestPlan, Scenario),
     ) -> io::Result<()> {
         if is_quic(plan.transport) && self.udp.get().is_none_or(BTreeSet::is_empty) {
@@ -176,39 +190,40 @@ impl Shared {
                 format!("it does not speak {}, UDP was not free", plan.transport),
                 "use --transport tcp,mptcp",
             );
-            speaker.say(&ServerMessage::from(refusal))?;
+            speaker.send(&ServerMessage::from(refusal))?;
             return Err(io::ErrorKind::Unsupported.into());
         }
         let token = TestToken(random()?);
-        match self.place(token.public_id(), (plan, scenario), visit) {
+        match self.admit_test(token.public_id(), (plan, scenario), visit) {
             Ok(test) => {
-                let (attending, _) = test.attend(self.clock);
+                let (attending, _) = test.attach_control(self.clock);
                 visit.attending = Some(attending);
-                visit.seat.keep();
-                speaker.say(&visit.control.on_admitted(token))
+                visit.permit.pin();
+                speaker.send(&visit.control.on_admitted(token))
             }
             Err(refusal) => {
-                speaker.say(&ServerMessage::from(refusal))?;
+                speaker.send(&ServerMessage::from(refusal))?;
                 Err(io::ErrorKind::ConnectionRefused.into())
             }
         }
     }
 
     /// A place for a test; one that somebody has to give up first is waited for.
-    fn place(
+    fn admit_test(
         &self,
         token: TestToken,
         (mut plan, scenario): (TestPlan, Scenario),
-        visit: &Visit<'_>,
-    ) -> Result<Arc<Test>, AdmissionError> {
+        visit: &ControlContext<'_>,
+    ) -> Result<Arc<ServerTest>, AdmissionError> {
         let limits = &self.config.limits;
         if let Some(rate) = limits.rate {
             // What the kernel takes in beyond what is read would have moved, too.
-            let most = rate.bytes_in(BUFFERED).clamp(LEAST_BUFFER, u32::MAX.into()) as u32;
+            let most =
+                rate.bytes_in(MAX_BUFFER_TIME).clamp(MIN_BUFFER_BYTES, u32::MAX.into()) as u32;
             let asked = plan.settings.window_bytes.unwrap_or(most);
             plan.settings.window_bytes = Some(asked.min(most));
         }
-        let deadline = self.clock.now() + CLEARING;
+        let deadline = self.clock.now() + EVICTION_TIMEOUT;
         loop {
             let now = self.clock.now();
             let whole = (plan.clone(), scenario.clone());
@@ -219,35 +234,35 @@ impl Shared {
             if now > deadline {
                 return Err(AdmissionError::new("it is busy", "try again later"));
             }
-            self.clock.sleep_until(now + NAP);
+            self.clock.sleep_until(now + POLL_INTERVAL);
         }
     }
 
     fn begin(self: &Arc<Self>, token: TestToken, at_ns: u64, client: Option<SocketAddr>) {
         let Some(test) = self.tests.find(token) else { return };
         let now = self.clock.now();
-        let zero = Instant::from_nanos(at_ns).max(now).min(now + LATEST_BEGIN);
-        let pace = Arc::new(Pace::new(self.clock, zero).paid(Arc::clone(&test.purse)));
+        let zero = Instant::from_nanos(at_ns).max(now).min(now + MAX_START_DELAY);
+        let pace = Arc::new(RunClock::new(self.clock, zero).with_budget(Arc::clone(&test.budget)));
         let Some(streams) = test.start(&pace) else { return };
         let flows = test.scenario.flows.iter();
         let patterns = flows.map(|flow| flow.pattern.name()).collect();
-        self.tell(ServerSaid::Begun { client, transport: test.plan.transport, patterns });
-        let course = Course::new(self, test, client);
+        self.emit(ServerEvent::Begun { client, transport: test.plan.transport, patterns });
+        let course = TestRun::new(self, test, client);
         // Without a thread it ends at once, and the client hears why.
-        let _ = budget::start("test", move || course.run(&pace, streams));
+        let _ = budget::spawn_thread("test", move || course.run(&pace, streams));
     }
 
     fn deliver(
         &self,
-        visit: &mut Visit<'_>,
-        speaker: &mut Speaker,
+        visit: &mut ControlContext<'_>,
+        speaker: &mut ControlChannel,
         (token, offset): (TestToken, u64),
     ) -> io::Result<()> {
         let Some(test) = self.tests.find(token) else {
             return Err(io::ErrorKind::NotFound.into());
         };
-        let Some(result) = test.result(LONG_POLL) else {
-            return speaker.say(&ServerMessage::Pending);
+        let Some(result) = test.result(LONG_POLL_TIMEOUT) else {
+            return speaker.send(&ServerMessage::Pending);
         };
         let total = result.len() as u64;
         let mut place = usize::try_from(offset).unwrap_or(usize::MAX);
@@ -256,16 +271,16 @@ impl Shared {
             let Some(rest) = result.get(place..) else {
                 return Err(io::ErrorKind::InvalidInput.into());
             };
-            let mut length = rest.len().min(PART_BYTES);
+            let mut length = rest.len().min(CHUNK_BYTES);
             while !rest.is_char_boundary(length) {
                 length -= 1;
             }
-            if !test.hand_over(length as u64, total) {
+            if !test.account_result(length as u64, total) {
                 return Err(io::ErrorKind::QuotaExceeded.into());
             }
             let part = rest.get(..length).unwrap_or_default().to_owned();
-            speaker.say(&ServerMessage::Part { offset: place as u64, total, text: part })?;
-            visit.pay(self.clock, speaker);
+            speaker.send(&ServerMessage::Part { offset: place as u64, total, text: part })?;
+            visit.charge(self.clock, speaker);
             place += length;
             if place >= result.len() {
                 return Ok(());
@@ -275,25 +290,25 @@ impl Shared {
 }
 
 /// A control connection while it is there.
-struct Visit<'a> {
+struct ControlContext<'a> {
     control: ControlSession,
-    seat: &'a Seat,
+    permit: &'a ConnectionPermit,
     /// Of which test it is, once it has one.
-    attending: Option<Attendance>,
-    source: Source,
-    allowed: Arc<Allowed>,
+    attending: Option<ClientGuard>,
+    source: SourcePrefix,
+    allowed: Arc<SourceQuota>,
     peer: Option<SocketAddr>,
     /// Bytes that were read and written before.
-    paid: (u64, u64),
+    charged: (u64, u64),
 }
 
-impl Visit<'_> {
+impl ControlContext<'_> {
     /// Pays for what was said since the last time.
-    fn pay(&mut self, clock: Clock, speaker: &Speaker) {
+    fn charge(&mut self, clock: Clock, speaker: &ControlChannel) {
         let (read, written) = speaker.moved_bytes();
-        let (read_before, written_before) = self.paid;
-        self.paid = (read, written);
-        self.allowed.pay(clock, Way::In, read - read_before);
-        self.allowed.pay(clock, Way::Out, written - written_before);
+        let (read_before, written_before) = self.charged;
+        self.charged = (read, written);
+        self.allowed.consume_blocking(clock, TrafficDirection::Inbound, read - read_before);
+        self.allowed.consume_blocking(clock, TrafficDirection::Outbound, written - written_before);
     }
 }

@@ -5,54 +5,58 @@ use std::sync::Arc;
 
 use towpath_measure::live::{HostInfo, HostReport};
 
-use super::{ServerSaid, Shared};
-use crate::live::end::{End, Stream};
-use crate::live::host::Before;
-use crate::live::test::Test;
-use crate::pace::Pace;
+use super::{ServerEvent, ServerState};
+use crate::live::end::{FlowRunner, FlowStream};
+use crate::live::host::HostBaseline;
+use crate::live::test::ServerTest;
+use crate::pace::RunClock;
 
 /// What its client reads of a test that ended without a result.
-const FAILED: &str = "the server could not run the test: it has no threads left, or a defect; its \
+const FAILED_MESSAGE: &str = "the server could not run the test: it has no threads left, or a defect; its \
                       half of the result is missing";
 
 /// The traffic of one test.
-pub(super) struct Course {
-    shared: Arc<Shared>,
-    test: Arc<Test>,
+pub(super) struct TestRun {
+    shared: Arc<ServerState>,
+    test: Arc<ServerTest>,
     client: Option<SocketAddr>,
-    half: Option<String>,
+    report: Option<String>,
 }
 
-impl Course {
-    pub(super) fn new(shared: &Arc<Shared>, test: Arc<Test>, client: Option<SocketAddr>) -> Self {
-        Self { shared: Arc::clone(shared), test, client, half: None }
+impl TestRun {
+    pub(super) fn new(
+        shared: &Arc<ServerState>,
+        test: Arc<ServerTest>,
+        client: Option<SocketAddr>,
+    ) -> Self {
+        Self { shared: Arc::clone(shared), test, client, report: None }
     }
 
-    pub(super) fn run(mut self, pace: &Pace, streams: Vec<Stream>) {
+    pub(super) fn run(mut self, pace: &RunClock, streams: Vec<FlowStream>) {
         let test = &self.test;
-        let end = End {
+        let end = FlowRunner {
             pace,
             scenario: &test.scenario,
             transport: test.plan.transport,
             settings: &test.plan.settings,
             is_client: false,
             aim: None,
-            served: Some(self.shared.served(test)),
+            udp_server: Some(self.shared.udp_context(test)),
         };
-        let before = Before::read();
-        let mut half = end.play(&streams, &before, &mut |_| {});
+        let before = HostBaseline::read();
+        let mut half = end.run(&streams, &before, &mut |_| {});
         drop(streams);
-        if let Some(why) = test.purse.over() {
+        if let Some(why) = test.budget.end_reason() {
             half.host.warnings.push(format!("the server has ended the test: {why}"));
         }
-        self.half = Some(half.into_text());
+        self.report = Some(half.into_text());
     }
 }
 
-impl Drop for Course {
+impl Drop for TestRun {
     fn drop(&mut self) {
-        let half = self.half.take().unwrap_or_else(|| {
-            let warnings = vec![FAILED.to_owned()];
+        let half = self.report.take().unwrap_or_else(|| {
+            let warnings = vec![FAILED_MESSAGE.to_owned()];
             HostReport {
                 host: HostInfo { warnings, ..HostInfo::default() },
                 ..HostReport::default()
@@ -61,7 +65,7 @@ impl Drop for Course {
         });
         let (now, limits) = (self.shared.clock.now(), &self.shared.config.limits);
         self.shared.tests.end(&self.test, half, now, limits);
-        self.shared.tell(ServerSaid::Ended { client: self.client });
+        self.shared.emit(ServerEvent::Ended { client: self.client });
     }
 }
 
@@ -75,24 +79,24 @@ mod tests {
     use towpath_net::Instant;
 
     use super::*;
-    use crate::live::budget::Source;
+    use crate::live::budget::SourcePrefix;
     use crate::live::server::{Server, ServerConfig};
 
-    fn server() -> Arc<Shared> {
+    fn server() -> Arc<ServerState> {
         let config = ServerConfig {
             ports: vec![0],
             bind: Some(Ipv4Addr::LOCALHOST.into()),
             secret: None,
             limits: ServerLimits { tests: 1, ..ServerLimits::default() },
             once: false,
-            tells_strangers: false,
+            public_diagnostics: false,
             identity: None,
         };
         Arc::clone(&Server::open(config).unwrap().shared)
     }
 
     /// A running test without connections, if there is a place for it.
-    fn begin(shared: &Arc<Shared>, token: u8) -> Option<Arc<Test>> {
+    fn begin(shared: &Arc<ServerState>, token: u8) -> Option<Arc<ServerTest>> {
         let scenario = "name = \"t\"\n[hosts.client]\n[hosts.server]\n[paths.eth0]\n\
                         between = [\"client\", \"server\"]\n[[flows]]\nfrom = \"client\"\n\
                         to = \"server\"\npattern = \"iperf\"\nduration = \"1 s\"\n";
@@ -100,11 +104,11 @@ mod tests {
         let plan = TestPlan { scenario: scenario.to_owned(), transport: Transport::Tcp, settings };
         let scenario = shared.config.limits.admit(&plan).unwrap();
         let (limits, now) = (&shared.config.limits, shared.clock.now());
-        let owner = (Source::default(), None);
+        let owner = (SourcePrefix::default(), None);
         let tests = &shared.tests;
         let test =
             tests.admit(TestToken([token; 16]), (plan, scenario), owner, (limits, now)).ok()??;
-        test.start(&Arc::new(Pace::new(shared.clock, Instant::ZERO)))?;
+        test.start(&Arc::new(RunClock::new(shared.clock, Instant::ZERO)))?;
         Some(test)
     }
 
@@ -116,13 +120,13 @@ mod tests {
         let test = begin(&shared, 1).unwrap();
         let later = shared.clock.now() + Duration::from_secs(9);
         let ends = |lost: bool| {
-            let (mut attending, _) = test.attend(shared.clock);
+            let (mut attending, _) = test.attach_control(shared.clock);
             if lost {
-                attending.is_lost();
+                attending.mark_lost();
             }
             drop(attending);
-            shared.tests.tidy(later, &shared.config.limits);
-            test.purse.over().is_some()
+            shared.tests.expire(later, &shared.config.limits);
+            test.budget.end_reason().is_some()
         };
         assert!(!ends(true), "a path that is gone may come back");
         assert!(ends(false));
@@ -134,7 +138,7 @@ mod tests {
         let shared = server();
         let test = begin(&shared, 1).unwrap();
         assert!(begin(&shared, 2).is_none(), "there is one place");
-        let course = Course::new(&shared, Arc::clone(&test), None);
+        let course = TestRun::new(&shared, Arc::clone(&test), None);
         std::thread::spawn(move || {
             let _guard = course;
             panic!("a defect");
@@ -142,9 +146,9 @@ mod tests {
         .join()
         .unwrap_err();
         let half = test.result(Duration::ZERO).unwrap();
-        assert!(half.contains(FAILED), "{half}");
+        assert!(half.contains(FAILED_MESSAGE), "{half}");
         let other = begin(&shared, 3).unwrap();
-        drop(Course::new(&shared, Arc::clone(&other), None));
-        assert!(other.result(Duration::ZERO).unwrap().contains(FAILED));
+        drop(TestRun::new(&shared, Arc::clone(&other), None));
+        assert!(other.result(Duration::ZERO).unwrap().contains(FAILED_MESSAGE));
     }
 }

@@ -11,30 +11,30 @@ use towpath_measure::live::{
 };
 use towpath_quic::tls::TlsSession;
 
-use super::{Known, Opened, Origin, Shared};
+use super::{ConnectionOrigin, ControlConnection, NamedTest, ServerState};
 use crate::doctor;
-use crate::live::ServerSaid;
+use crate::live::ServerEvent;
 use crate::live::budget;
 use crate::live::socket;
-use crate::live::speaker::Speaker;
-use crate::traffic::wire::Wire;
+use crate::live::speaker::ControlChannel;
+use crate::traffic::wire::SocketStream;
 
-impl Shared {
+impl ServerState {
     /// Control through TLS. Inside it begins with a preamble, as any other connection, so that nobody
     /// who only listens learns a test's token.
     pub(super) fn control_over_tls(self: &Arc<Self>, socket: Socket) {
-        socket::notice_absence(&socket);
+        socket::enable_keepalive(&socket);
         let session = self.config.identity.as_ref().map(TlsSession::server);
-        let (Some(Ok(session)), Some(seat)) = (session, self.enter(&socket, false)) else {
+        let (Some(Ok(session)), Some(seat)) = (session, self.acquire_permit(&socket, false)) else {
             return;
         };
         let shared = Arc::clone(self);
         // Without a thread, the connection is closed.
-        let _ = budget::start("control", move || {
-            let Ok((opened, known)) = shared.introduced(socket, session) else { return };
-            let attending = known.as_ref().map(|(_, test)| test.attend(shared.clock));
+        let _ = budget::spawn_thread("control", move || {
+            let Ok((opened, known)) = shared.authenticate(socket, session) else { return };
+            let attending = known.as_ref().map(|(_, test)| test.attach_control(shared.clock));
             if attending.as_ref().is_some_and(|(_, kept)| *kept) {
-                seat.keep();
+                seat.pin();
             }
             let attending = attending.map(|(attending, _)| attending);
             let token = known.map(|(token, _)| token);
@@ -43,18 +43,18 @@ impl Shared {
     }
 
     /// A control connection after the handshake, and of which test it is.
-    fn introduced(
+    fn authenticate(
         &self,
         socket: Socket,
         session: TlsSession,
-    ) -> io::Result<(Opened, Option<Known>)> {
+    ) -> io::Result<(ControlConnection, Option<NamedTest>)> {
         let patience = self.config.limits.preamble_timeout;
         let port = socket.local_addr().ok().and_then(|own| own.as_socket()).map(|own| own.port());
-        let (peer, seen) = (socket::peer(&socket), Some(self.seen(&socket)));
+        let (peer, seen) = (socket::peer(&socket), Some(self.observed_protocol(&socket)));
         let deadline = self.clock.now() + patience;
-        let (wire, _) = Wire::secure(socket, session, (self.clock, deadline))?;
-        let mut speaker = Speaker::through(wire, self.clock)?;
-        let said = speaker.hear_raw::<{ Preamble::BYTES }>(patience)?;
+        let (wire, _) = SocketStream::handshake(socket, session, (self.clock, deadline))?;
+        let mut speaker = ControlChannel::over_socket(wire, self.clock)?;
+        let said = speaker.recv_raw::<{ Preamble::BYTES }>(patience)?;
         let preamble = Preamble::read(&said).ok().flatten();
         let preamble = preamble.filter(|preamble| preamble.kind == ConnectionKind::Control);
         let token = preamble.ok_or(io::ErrorKind::InvalidData)?.test();
@@ -62,12 +62,12 @@ impl Shared {
         if token != TestToken::NONE && known.is_none() {
             return Err(io::ErrorKind::NotFound.into());
         }
-        Ok(((speaker, Origin { peer, seen, port }), known))
+        Ok(((speaker, ConnectionOrigin { peer, seen, port }), known))
     }
 
     /// What is to be done about a client's word. A source that has given wrong secrets has to wait
     /// before the next one is looked at.
-    pub(super) fn acts(
+    pub(super) fn actions_for(
         &self,
         control: &mut ControlSession,
         said: ClientMessage,
@@ -103,18 +103,18 @@ impl Shared {
         };
         drop(guesses);
         if let Some(others) = others {
-            self.tell(ServerSaid::WrongSecret { client, others });
+            self.emit(ServerEvent::WrongSecret { client, others });
         }
         acts
     }
 
     /// How this host looks. Strangers hear no more than a port scan would tell them.
-    pub(super) fn look(&self, port: u16, whole: bool, asker: Option<IpAddr>) -> ServerMessage {
+    pub(super) fn snapshot(&self, port: u16, whole: bool, asker: Option<IpAddr>) -> ServerMessage {
         let ours = self.config.ports.contains(&port) || self.has_udp(Some(port));
         let look = if whole {
-            doctor::look(Some(doctor::Question { port, asker }))
+            doctor::snapshot(Some(doctor::SnapshotQuery { port, asker }))
         } else if ours {
-            doctor::look_at_port(doctor::Question { port, asker })
+            doctor::snapshot_port(doctor::SnapshotQuery { port, asker })
         } else {
             HostSnapshot::default().redacted()
         };
@@ -124,9 +124,9 @@ impl Shared {
 
 /// Who has given wrong secrets.
 #[derive(Debug, Default)]
-pub(super) struct Guessers(Mutex<AuthRateLimiter>);
+pub(super) struct SharedAuthLimiter(Mutex<AuthRateLimiter>);
 
-impl Guessers {
+impl SharedAuthLimiter {
     fn lock(&self) -> MutexGuard<'_, AuthRateLimiter> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -7,8 +7,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use netlink_sys::protocols::NETLINK_GENERIC;
 
 use super::{command, resolve};
-use crate::netlink::error::{Cause, NetlinkError};
-use crate::netlink::socket::{Events, Received, Requests};
+use crate::netlink::error::{NetlinkError, NetlinkErrorKind};
+use crate::netlink::socket::{EventBatch, EventSocket, RequestSocket};
 use crate::netlink::wire::{Attribute, Malformed, Message};
 
 /// Name of the multicast group.
@@ -109,7 +109,7 @@ pub struct MptcpEvent {
 /// [`LinkEvents`]: crate::netlink::LinkEvents
 #[derive(Debug)]
 pub struct MptcpEvents {
-    events: Events,
+    events: EventSocket,
     family: u16,
 }
 
@@ -117,15 +117,15 @@ impl MptcpEvents {
     /// Subscribes to the path manager of the calling thread's network namespace.
     pub fn open() -> Result<Self, NetlinkError> {
         let action = "subscribe to MPTCP events";
-        let family = resolve(&mut Requests::open(NETLINK_GENERIC, action)?, action)?;
-        let missing = || NetlinkError::new(action, Cause::Unsupported("MPTCP events"));
+        let family = resolve(&mut RequestSocket::open(NETLINK_GENERIC, action)?, action)?;
+        let missing = || NetlinkError::new(action, NetlinkErrorKind::Unsupported("MPTCP events"));
         let group = family.events.ok_or_else(missing)?;
-        let events = Events::open(NETLINK_GENERIC, &[group], action)?;
+        let events = EventSocket::open(NETLINK_GENERIC, &[group], action)?;
         Ok(Self { events, family: family.id })
     }
 
     /// Reads what has arrived; never blocks.
-    pub fn drain(&mut self) -> Result<Received<MptcpEvent>, NetlinkError> {
+    pub fn drain(&mut self) -> Result<EventBatch<MptcpEvent>, NetlinkError> {
         let family = self.family;
         self.events.drain("read MPTCP events", |message| {
             if message.kind == family { MptcpEvent::parse(message).map(Some) } else { Ok(None) }
@@ -300,7 +300,7 @@ impl MptcpEventKind {
 pub(crate) mod tests {
     use super::*;
     use crate::netlink::wire::tests::{never_panics, parse_all};
-    use crate::netlink::wire::{Messages, Payload};
+    use crate::netlink::wire::{MessageBuilder, Messages};
 
     const RECORDED: &str = include_str!("../recorded/mptcp_events.hex");
 
@@ -390,7 +390,7 @@ pub(crate) mod tests {
 
     #[test]
     fn every_attribute_of_an_event_is_read() {
-        let payload = Payload::generic(11, 1)
+        let payload = MessageBuilder::generic(11, 1)
             .u32(TOKEN, 0xdead_beef)
             .u8(LOC_ID, 3)
             .u8(REM_ID, 4)

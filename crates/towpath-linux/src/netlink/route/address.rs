@@ -3,14 +3,14 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use super::Route;
+use super::RouteSocket;
 use crate::netlink::error::NetlinkError;
 use crate::netlink::prefix::Prefix;
-use crate::netlink::wire::{Attributes, Malformed, Message, Payload, Reader};
+use crate::netlink::wire::{Attributes, Malformed, Message, MessageBuilder, StructReader};
 
 /// An address of an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Address {
+pub struct InterfaceAddress {
     /// Index of the interface.
     pub link_index: u32,
     /// The address itself, with the length of its network part.
@@ -19,11 +19,11 @@ pub struct Address {
     pub peer: Option<IpAddr>,
     /// `IFA_F_*` flags (`linux/if_addr.h`), such as `IFA_F_TENTATIVE`.
     pub flags: u32,
-    /// How far the address is valid (`RT_SCOPE_*`): [`Address::is_global`].
+    /// How far the address is valid (`RT_SCOPE_*`): [`InterfaceAddress::is_global`].
     pub scope: u8,
 }
 
-impl Route {
+impl RouteSocket {
     /// Adds an address; the kernel adds the route to its network when the link is up. An IPv6
     /// address is usable at once, without duplicate address detection.
     pub fn add_address(&mut self, link: &str, address: Prefix) -> Result<(), NetlinkError> {
@@ -52,10 +52,10 @@ impl Route {
     }
 
     /// All addresses of the namespace.
-    pub fn addresses(&mut self) -> Result<Vec<Address>, NetlinkError> {
-        let payload = Payload::new(&[0; 8]);
+    pub fn addresses(&mut self) -> Result<Vec<InterfaceAddress>, NetlinkError> {
+        let payload = MessageBuilder::new(&[0; 8]);
         let action = format_args!("list addresses");
-        let parse = |message: &Message<'_>| Address::parse(message).map(Some);
+        let parse = |message: &Message<'_>| InterfaceAddress::parse(message).map(Some);
         self.requests.dump(libc::RTM_GETADDR, &payload, action, parse)
     }
 
@@ -72,14 +72,14 @@ impl Route {
         // `struct ifaddrmsg`; IPv4 has no duplicate address detection and ignores the flag.
         let no_dad = libc::IFA_F_NODAD as u8;
         let header = [address.family(), address.length(), no_dad, 0, i0, i1, i2, i3];
-        let payload = Payload::new(&header)
+        let payload = MessageBuilder::new(&header)
             .ip(libc::IFA_LOCAL, local)
             .ip(libc::IFA_ADDRESS, address.address());
         self.requests.change(kind, flags, &payload, action)
     }
 }
 
-impl Address {
+impl InterfaceAddress {
     /// Whether it is valid beyond its link and its host.
     pub const fn is_global(&self) -> bool {
         self.scope == libc::RT_SCOPE_UNIVERSE
@@ -93,7 +93,7 @@ impl Address {
 
     /// Reads `RTM_NEWADDR` and `RTM_DELADDR`.
     pub(crate) fn parse(message: &Message<'_>) -> Result<Self, Malformed> {
-        let mut reader = Reader::new(message.body, "ifaddrmsg");
+        let mut reader = StructReader::new(message.body, "ifaddrmsg");
         let (_family, length) = (reader.u8()?, reader.u8()?);
         let (flags, scope, link_index) = (reader.u8()?, reader.u8()?, reader.u32()?);
         let (mut local, mut address, mut flags) = (None, None, u32::from(flags));
@@ -124,8 +124,8 @@ mod tests {
 
     #[test]
     fn recorded_addresses_are_understood() {
-        let addresses = parse_all(RECORDED, |message| Address::parse(message).unwrap());
-        let own = |address: &Address| (address.local.to_string(), address.peer);
+        let addresses = parse_all(RECORDED, |message| InterfaceAddress::parse(message).unwrap());
+        let own = |address: &InterfaceAddress| (address.local.to_string(), address.peer);
         let peer = |text: &str| Some(text.parse().unwrap());
         let expected = [
             ("127.0.0.1/8", None),
@@ -138,12 +138,12 @@ mod tests {
         let expected = expected.map(|(local, peer)| (local.to_owned(), peer));
         assert_eq!(addresses.iter().map(own).collect::<Vec<_>>(), expected);
         assert!(!addresses[0].is_global() && addresses[2].is_global());
-        assert!(addresses.iter().all(Address::is_usable));
+        assert!(addresses.iter().all(InterfaceAddress::is_usable));
         assert_eq!(addresses[5].flags, libc::IFA_F_NODAD | libc::IFA_F_PERMANENT);
     }
 
     #[test]
     fn no_address_message_panics() {
-        never_panics(RECORDED, Address::parse);
+        never_panics(RECORDED, InterfaceAddress::parse);
     }
 }

@@ -3,9 +3,11 @@
 use std::fmt;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use super::Route;
+use super::RouteSocket;
 use crate::netlink::error::NetlinkError;
-use crate::netlink::wire::{Attribute, Attributes, Malformed, Message, Payload, Reader};
+use crate::netlink::wire::{
+    Attribute, Attributes, Malformed, Message, MessageBuilder, StructReader,
+};
 
 /// `VETH_INFO_PEER` (`linux/veth.h`): the other end, as `struct ifinfomsg` and attributes.
 const VETH_INFO_PEER: u16 = 1;
@@ -83,7 +85,7 @@ pub enum OperationalState {
     Up,
 }
 
-impl Route {
+impl RouteSocket {
     /// Creates a pair of connected interfaces with one queue each. Both are down.
     pub fn add_veth(
         &mut self,
@@ -91,18 +93,19 @@ impl Route {
         right: &VethEnd<'_>,
     ) -> Result<(), NetlinkError> {
         let action = format_args!("add veth pair `{}` and `{}`", left.name, right.name);
-        let payload = veth_end(Payload::new(&info(0, 0)), left).nest(libc::IFLA_LINKINFO, |kind| {
-            kind.text(libc::IFLA_INFO_KIND, "veth").nest(libc::IFLA_INFO_DATA, |data| {
-                data.nest(VETH_INFO_PEER, |peer| veth_end(peer.raw(&info(0, 0)), right))
-            })
-        });
+        let payload =
+            veth_end(MessageBuilder::new(&info(0, 0)), left).nest(libc::IFLA_LINKINFO, |kind| {
+                kind.text(libc::IFLA_INFO_KIND, "veth").nest(libc::IFLA_INFO_DATA, |data| {
+                    data.nest(VETH_INFO_PEER, |peer| veth_end(peer.raw(&info(0, 0)), right))
+                })
+            });
         let flags = libc::NLM_F_CREATE | libc::NLM_F_EXCL;
         self.requests.change(libc::RTM_NEWLINK, flags, &payload, action)
     }
 
     /// Adds a bridge: a switch in the kernel.
     pub fn add_bridge(&mut self, name: &str) -> Result<(), NetlinkError> {
-        let payload = Payload::new(&info(0, 0)).text(libc::IFLA_IFNAME, name);
+        let payload = MessageBuilder::new(&info(0, 0)).text(libc::IFLA_IFNAME, name);
         let payload =
             payload.nest(libc::IFLA_LINKINFO, |kind| kind.text(libc::IFLA_INFO_KIND, "bridge"));
         let flags = libc::NLM_F_CREATE | libc::NLM_F_EXCL;
@@ -114,13 +117,13 @@ impl Route {
     pub fn set_bridge(&mut self, link: &str, bridge: &str) -> Result<(), NetlinkError> {
         let action = format_args!("make `{link}` a port of `{bridge}`");
         let index = self.get_link(bridge, action)?.index;
-        let attribute = Payload::default().u32(libc::IFLA_MASTER, index);
+        let attribute = MessageBuilder::default().u32(libc::IFLA_MASTER, index);
         self.set_attribute(link, &attribute, action)
     }
 
     /// Deletes `link`; of a virtual Ethernet pair, both ends go.
     pub fn delete_link(&mut self, link: &str) -> Result<(), NetlinkError> {
-        let payload = Payload::new(&info(0, 0)).text(libc::IFLA_IFNAME, link);
+        let payload = MessageBuilder::new(&info(0, 0)).text(libc::IFLA_IFNAME, link);
         let action = format_args!("delete `{link}`");
         self.requests.change(libc::RTM_DELLINK, 0, &payload, action)
     }
@@ -143,26 +146,27 @@ impl Route {
 
     /// Sets the largest IP packet, in bytes.
     pub fn set_mtu(&mut self, link: &str, mtu: u32) -> Result<(), NetlinkError> {
-        let attribute = Payload::default().u32(libc::IFLA_MTU, mtu);
+        let attribute = MessageBuilder::default().u32(libc::IFLA_MTU, mtu);
         self.set_attribute(link, &attribute, format_args!("set MTU of `{link}` to {mtu}"))
     }
 
     /// Sets the length of the transmit queue, in packets.
     pub fn set_tx_queue_len(&mut self, link: &str, packets: u32) -> Result<(), NetlinkError> {
-        let attribute = Payload::default().u32(libc::IFLA_TXQLEN, packets);
+        let attribute = MessageBuilder::default().u32(libc::IFLA_TXQLEN, packets);
         let action = format_args!("set transmit queue of `{link}` to {packets} packets");
         self.set_attribute(link, &attribute, action)
     }
 
     /// Sets the hardware address.
     pub fn set_mac(&mut self, link: &str, mac: [u8; 6]) -> Result<(), NetlinkError> {
-        let attribute = Payload::default().attribute(libc::IFLA_ADDRESS, &mac);
+        let attribute = MessageBuilder::default().attribute(libc::IFLA_ADDRESS, &mac);
         self.set_attribute(link, &attribute, format_args!("set hardware address of `{link}`"))
     }
 
     /// Moves `link` into another network namespace, where it is down and without addresses.
     pub fn move_to(&mut self, link: &str, namespace: BorrowedFd<'_>) -> Result<(), NetlinkError> {
-        let attribute = Payload::default().u32(libc::IFLA_NET_NS_FD, namespace_fd(namespace));
+        let attribute =
+            MessageBuilder::default().u32(libc::IFLA_NET_NS_FD, namespace_fd(namespace));
         self.set_attribute(link, &attribute, format_args!("move `{link}` to another namespace"))
     }
 
@@ -173,7 +177,7 @@ impl Route {
 
     /// All interfaces of the namespace.
     pub fn links(&mut self) -> Result<Vec<Link>, NetlinkError> {
-        let payload = Payload::new(&info(0, 0));
+        let payload = MessageBuilder::new(&info(0, 0));
         self.requests.dump(libc::RTM_GETLINK, &payload, format_args!("list links"), Link::parse)
     }
 
@@ -182,7 +186,7 @@ impl Route {
         name: &str,
         action: fmt::Arguments<'_>,
     ) -> Result<Link, NetlinkError> {
-        let payload = Payload::new(&info(0, 0)).text(libc::IFLA_IFNAME, name);
+        let payload = MessageBuilder::new(&info(0, 0)).text(libc::IFLA_IFNAME, name);
         self.requests.get(libc::RTM_GETLINK, &payload, action, |message| {
             Link::parse(message)?.ok_or(Malformed::Missing("link"))
         })
@@ -196,7 +200,7 @@ impl Route {
         action: fmt::Arguments<'_>,
     ) -> Result<(), NetlinkError> {
         let flag = flag as u32;
-        let payload = Payload::new(&info(if on { flag } else { 0 }, flag));
+        let payload = MessageBuilder::new(&info(if on { flag } else { 0 }, flag));
         let payload = payload.text(libc::IFLA_IFNAME, link);
         self.requests.change(libc::RTM_NEWLINK, 0, &payload, action)
     }
@@ -204,10 +208,11 @@ impl Route {
     fn set_attribute(
         &mut self,
         link: &str,
-        attribute: &Payload,
+        attribute: &MessageBuilder,
         action: fmt::Arguments<'_>,
     ) -> Result<(), NetlinkError> {
-        let payload = Payload::new(&info(0, 0)).text(libc::IFLA_IFNAME, link).append(attribute);
+        let payload =
+            MessageBuilder::new(&info(0, 0)).text(libc::IFLA_IFNAME, link).append(attribute);
         self.requests.change(libc::RTM_NEWLINK, 0, &payload, action)
     }
 }
@@ -239,7 +244,7 @@ impl Link {
 
     /// Reads `RTM_NEWLINK` and `RTM_DELLINK`; `None` if the message is about a bridge's port.
     pub(crate) fn parse(message: &Message<'_>) -> Result<Option<Self>, Malformed> {
-        let mut reader = Reader::new(message.body, "ifinfomsg");
+        let mut reader = StructReader::new(message.body, "ifinfomsg");
         let (family, _pad, _type) = (reader.u8()?, reader.u8()?, reader.u16()?);
         let (index, flags, _change) = (reader.u32()?, reader.u32()?, reader.u32()?);
         if family != UNSPECIFIED {
@@ -294,7 +299,7 @@ impl Link {
 impl LinkStats {
     /// Reads the first fields; newer kernels append more.
     fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
-        let mut reader = Reader::new(bytes, "rtnl_link_stats64");
+        let mut reader = StructReader::new(bytes, "rtnl_link_stats64");
         Ok(Self {
             rx_packets: reader.u64()?,
             tx_packets: reader.u64()?,
@@ -330,7 +335,7 @@ fn info(flags: u32, change: u32) -> [u8; 16] {
     [UNSPECIFIED, 0, 0, 0, 0, 0, 0, 0, f0, f1, f2, f3, c0, c1, c2, c3]
 }
 
-fn veth_end(payload: Payload, end: &VethEnd<'_>) -> Payload {
+fn veth_end(payload: MessageBuilder, end: &VethEnd<'_>) -> MessageBuilder {
     let VethEnd { name, mac, mtu, tx_queue_len, namespace } = *end;
     payload
         .text(libc::IFLA_IFNAME, name)

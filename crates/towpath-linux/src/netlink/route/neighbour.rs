@@ -2,16 +2,16 @@
 
 use std::net::IpAddr;
 
-use super::Route;
+use super::RouteSocket;
 use crate::netlink::error::NetlinkError;
-use crate::netlink::wire::{Attributes, Malformed, Message, Payload, Reader};
+use crate::netlink::wire::{Attributes, Malformed, Message, MessageBuilder, StructReader};
 
 /// `NDA_DST`: the neighbour's address (`linux/neighbour.h`).
 const NDA_DST: u16 = 1;
 /// `NUD_NOARP` and `NUD_PERMANENT`: not learnt.
-const SET: u16 = 0x40 | 0x80;
+const STATIC_STATES: u16 = 0x40 | 0x80;
 /// `struct ndmsg`: family, padding, interface, state, flags, type.
-const HEADER: usize = 12;
+const NDMSG_BYTES: usize = 12;
 
 /// A neighbour that was learnt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,17 +20,17 @@ struct Neighbour {
     address: IpAddr,
 }
 
-impl Route {
+impl RouteSocket {
     /// Forgets the IPv4 neighbours that were learnt on `link`: they are asked for when they are
     /// needed next. Those that somebody has set stay.
     pub fn forget_neighbours(&mut self, link: &str) -> Result<(), NetlinkError> {
         let action = format_args!("forget the neighbours of `{link}`");
         let index = self.index(link, action)?;
-        let payload = Payload::new(&header(0));
+        let payload = MessageBuilder::new(&header(0));
         let parse = Neighbour::parse;
         let all = self.requests.dump(libc::RTM_GETNEIGH, &payload, action, parse)?;
         for neighbour in all.iter().filter(|neighbour| neighbour.link_index == index) {
-            let payload = Payload::new(&header(index)).ip(NDA_DST, neighbour.address);
+            let payload = MessageBuilder::new(&header(index)).ip(NDA_DST, neighbour.address);
             let forgotten = self.requests.change(libc::RTM_DELNEIGH, 0, &payload, action);
             // It may have been forgotten meanwhile.
             match forgotten {
@@ -42,7 +42,7 @@ impl Route {
     }
 }
 
-fn header(link_index: u32) -> [u8; HEADER] {
+fn header(link_index: u32) -> [u8; NDMSG_BYTES] {
     let [i0, i1, i2, i3] = link_index.to_ne_bytes();
     [libc::AF_INET as u8, 0, 0, 0, i0, i1, i2, i3, 0, 0, 0, 0]
 }
@@ -50,7 +50,7 @@ fn header(link_index: u32) -> [u8; HEADER] {
 impl Neighbour {
     /// Reads a row of the listing; `None` for one that was not learnt.
     fn parse(message: &Message<'_>) -> Result<Option<Self>, Malformed> {
-        let mut reader = Reader::new(message.body, "ndmsg");
+        let mut reader = StructReader::new(message.body, "ndmsg");
         let [_family, _, _, _] = reader.take()?;
         let link_index = reader.u32()?;
         let state = reader.u16()?;
@@ -62,7 +62,7 @@ impl Neighbour {
                 address = Some(attribute.ip()?);
             }
         }
-        let address = address.filter(|_| state & SET == 0);
+        let address = address.filter(|_| state & STATIC_STATES == 0);
         Ok(address.map(|address| Self { link_index, address }))
     }
 }

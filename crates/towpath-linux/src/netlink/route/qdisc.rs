@@ -2,9 +2,11 @@
 
 use towpath_net::Rate;
 
-use super::Route;
+use super::RouteSocket;
 use crate::netlink::error::NetlinkError;
-use crate::netlink::wire::{Attribute, Attributes, Malformed, Message, Payload, Reader};
+use crate::netlink::wire::{
+    Attribute, Attributes, Malformed, Message, MessageBuilder, StructReader,
+};
 
 /// `TC_H_ROOT`: the parent of an interface's first queueing discipline.
 const ROOT: u32 = 0xffff_ffff;
@@ -61,7 +63,7 @@ pub struct QdiscStats {
     pub backlog_bytes: u32,
 }
 
-impl Route {
+impl RouteSocket {
     /// Limits the rate at which `link` sends. If the link has a filter of ours already, its
     /// figures are changed and its queue is kept.
     pub fn set_tbf(&mut self, link: &str, tbf: &Tbf) -> Result<(), NetlinkError> {
@@ -70,7 +72,7 @@ impl Route {
             "limit `{link}` to {rate}, burst {burst_bytes} bytes, queue {limit_bytes} bytes"
         );
         let index = self.index(link, action)?;
-        let payload = Payload::new(&header(index, HANDLE))
+        let payload = MessageBuilder::new(&header(index, HANDLE))
             .text(libc::TCA_KIND, "tbf")
             .nest(libc::TCA_OPTIONS, |options| tbf.options(options));
         let flags = libc::NLM_F_CREATE | libc::NLM_F_REPLACE;
@@ -81,7 +83,7 @@ impl Route {
     pub fn delete_qdisc(&mut self, link: &str) -> Result<(), NetlinkError> {
         let action = format_args!("delete the queueing discipline of `{link}`");
         let index = self.index(link, action)?;
-        self.requests.change(libc::RTM_DELQDISC, 0, &Payload::new(&header(index, 0)), action)
+        self.requests.change(libc::RTM_DELQDISC, 0, &MessageBuilder::new(&header(index, 0)), action)
     }
 
     /// Counters of the root queueing discipline of `link`; `None` if it has none.
@@ -89,7 +91,7 @@ impl Route {
         let action = format_args!("read the queueing discipline of `{link}`");
         let index = self.index(link, action)?;
         // Asking for one link would announce it to every listener; the list is silent.
-        let payload = Payload::new(&header(index, 0));
+        let payload = MessageBuilder::new(&header(index, 0));
         let rows = self.requests.dump(libc::RTM_GETQDISC, &payload, action, |message| {
             QdiscStats::parse(message, index)
         })?;
@@ -99,7 +101,7 @@ impl Route {
 
 impl Tbf {
     /// `struct tc_tbf_qopt` and what was added to it later.
-    fn options(&self, options: Payload) -> Payload {
+    fn options(&self, options: MessageBuilder) -> MessageBuilder {
         let Self { rate, burst_bytes, limit_bytes } = *self;
         let bytes_per_second = (rate.as_bps() / 8).max(1);
         let short_rate = u32::try_from(bytes_per_second).unwrap_or(u32::MAX);
@@ -130,7 +132,7 @@ impl Tbf {
 impl QdiscStats {
     /// Reads `RTM_NEWQDISC`; `None` unless it is the root discipline of link `index`.
     fn parse(message: &Message<'_>, index: u32) -> Result<Option<Self>, Malformed> {
-        let mut reader = Reader::new(message.body, "tcmsg");
+        let mut reader = StructReader::new(message.body, "tcmsg");
         let _family = reader.u32()?;
         let (link_index, _handle, parent) = (reader.u32()?, reader.u32()?, reader.u32()?);
         let _info = reader.u32()?;
@@ -156,7 +158,7 @@ impl QdiscStats {
     fn count(&mut self, counters: Attribute<'_>) -> Result<(), Malformed> {
         for attribute in counters.nested() {
             let attribute = attribute?;
-            let mut reader = Reader::new(attribute.value, "queueing counters");
+            let mut reader = StructReader::new(attribute.value, "queueing counters");
             match attribute.kind {
                 STATS_BASIC => {
                     self.bytes = reader.u64()?;
@@ -184,7 +186,7 @@ fn tbf_rate(options: Attribute<'_>) -> Result<Option<Rate>, Malformed> {
         let attribute = attribute?;
         match attribute.kind {
             TBF_PARMS => {
-                let mut reader = Reader::new(attribute.value, "tc_tbf_qopt");
+                let mut reader = StructReader::new(attribute.value, "tc_tbf_qopt");
                 let _ratespec = reader.u64()?;
                 short = reader.u32()?;
             }
@@ -226,7 +228,7 @@ mod tests {
     fn a_filter_is_described_in_the_kernels_structures() {
         let rate = Rate::from_bps(8_000_000).unwrap(); // a byte takes a microsecond
         let tbf = Tbf { rate, burst_bytes: 1_600, limit_bytes: 30_000 };
-        let message = tbf.options(Payload::default()).message(0, 0, 0);
+        let message = tbf.options(MessageBuilder::default()).message(0, 0, 0);
         let attributes: Vec<_> =
             Attributes::new(&message[16..]).map(|attribute| attribute.unwrap()).collect();
         let [parameters, table, burst] = &attributes[..] else { panic!("{attributes:?}") };

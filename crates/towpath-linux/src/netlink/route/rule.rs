@@ -2,10 +2,12 @@
 
 use std::fmt;
 
-use super::Route;
+use super::RouteSocket;
 use crate::netlink::error::NetlinkError;
 use crate::netlink::prefix::Prefix;
-use crate::netlink::wire::{Attribute, Attributes, Malformed, Message, Payload, Reader};
+use crate::netlink::wire::{
+    Attribute, Attributes, Malformed, Message, MessageBuilder, StructReader,
+};
 
 /// Attributes of rules (`linux/fib_rules.h`).
 const FRA_DST: u16 = 1;
@@ -92,7 +94,7 @@ pub enum RuleAction {
     Other(u8),
 }
 
-impl Route {
+impl RouteSocket {
     /// Adds a rule.
     pub fn add_rule(&mut self, rule: &RuleSpec) -> Result<(), NetlinkError> {
         let flags = libc::NLM_F_CREATE | libc::NLM_F_EXCL;
@@ -109,7 +111,7 @@ impl Route {
     /// All rules of the namespace, those of IPv4 first, each family in the order in which they are
     /// tried.
     pub fn rules(&mut self) -> Result<Vec<RuleEntry>, NetlinkError> {
-        let payload = Payload::new(&[0; 12]);
+        let payload = MessageBuilder::new(&[0; 12]);
         let action = format_args!("list rules");
         self.requests.dump(libc::RTM_GETRULE, &payload, action, RuleEntry::parse)
     }
@@ -117,12 +119,12 @@ impl Route {
 
 impl RuleSpec {
     /// `struct fib_rule_hdr` and its attributes.
-    fn payload(&self) -> Payload {
+    fn payload(&self) -> MessageBuilder {
         let Self { from, to, table, priority } = *self;
         let to = to.filter(|to| to.length() > 0);
         let to_length = to.map_or(0, Prefix::length);
         let header = [from.family(), to_length, from.length(), 0, 0, 0, 0, TO_TABLE, 0, 0, 0, 0];
-        Payload::new(&header)
+        MessageBuilder::new(&header)
             .u32(FRA_TABLE, table)
             .maybe(Some(from).filter(|from| from.length() > 0), |payload, from| {
                 payload.ip(FRA_SRC, from.network().address())
@@ -135,7 +137,7 @@ impl RuleSpec {
 impl RuleEntry {
     /// Reads `RTM_NEWRULE` and `RTM_DELRULE`; `None` for a family other than IP.
     pub(crate) fn parse(message: &Message<'_>) -> Result<Option<Self>, Malformed> {
-        let mut reader = Reader::new(message.body, "fib_rule_hdr");
+        let mut reader = StructReader::new(message.body, "fib_rule_hdr");
         let [family, to, from, service, table, _, _, action] = reader.take()?;
         let flags = reader.u32()?;
         let Some(everything) = Prefix::all(family) else { return Ok(None) };

@@ -3,15 +3,17 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use super::Route;
+use super::RouteSocket;
 use crate::netlink::error::NetlinkError;
 use crate::netlink::prefix::{Prefix, family};
-use crate::netlink::wire::{Attribute, Attributes, Malformed, Message, Payload, Reader};
+use crate::netlink::wire::{
+    Attribute, Attributes, Malformed, Message, MessageBuilder, StructReader,
+};
 
 /// `RTAX_MTU`, nested in `RTA_METRICS`.
 const METRIC_MTU: u16 = 2;
 /// Bytes of `struct rtnexthop`.
-const NEXT_HOP_HEADER: usize = 8;
+const RTNEXTHOP_BYTES: usize = 8;
 /// `RTM_F_LOOKUP_TABLE`: a look-up tells the table that the route was found in.
 const LOOKUP_TABLE: u32 = 0x1000;
 
@@ -104,7 +106,7 @@ pub struct NextHop {
     pub flags: u8,
 }
 
-impl Route {
+impl RouteSocket {
     /// Adds a route.
     pub fn add_route(&mut self, route: &RouteSpec<'_>) -> Result<(), NetlinkError> {
         let scope = if route.gateway.is_none() && route.to.address().is_ipv4() {
@@ -125,7 +127,7 @@ impl Route {
 
     /// All routes of the namespace, of every table and both families.
     pub fn routes(&mut self) -> Result<Vec<RouteEntry>, NetlinkError> {
-        let payload = Payload::new(&[0; 12]);
+        let payload = MessageBuilder::new(&[0; 12]);
         let action = format_args!("list routes");
         self.requests.dump(libc::RTM_GETROUTE, &payload, action, RouteEntry::parse)
     }
@@ -143,7 +145,7 @@ impl Route {
             how: [0; 3],
             flags: LOOKUP_TABLE,
         };
-        let payload = Payload::new(&header.bytes())
+        let payload = MessageBuilder::new(&header.bytes())
             .ip(libc::RTA_DST, to)
             .maybe(from, |payload, from| payload.ip(libc::RTA_SRC, from))
             .maybe(link, |payload, index| payload.u32(libc::RTA_OIF, index));
@@ -164,7 +166,7 @@ impl Route {
         let index = self.index(link, action)?;
         let (family, to_length) = (to.family(), to.length());
         let header = RouteHeader { family, to_length, from_length: 0, how, flags: 0 };
-        let payload = Payload::new(&header.bytes())
+        let payload = MessageBuilder::new(&header.bytes())
             .ip(libc::RTA_DST, to.network().address())
             .u32(libc::RTA_OIF, index)
             .u32(libc::RTA_TABLE, table.unwrap_or(u32::from(libc::RT_TABLE_MAIN)))
@@ -201,7 +203,7 @@ impl RouteEntry {
 
     /// Reads `RTM_NEWROUTE` and `RTM_DELROUTE`; `None` for a family other than IP.
     pub(crate) fn parse(message: &Message<'_>) -> Result<Option<Self>, Malformed> {
-        let mut reader = Reader::new(message.body, "rtmsg");
+        let mut reader = StructReader::new(message.body, "rtmsg");
         let [family, length, from_length, _, table, protocol, scope, kind] = reader.take()?;
         let flags = reader.u32()?;
         let Some(everything) = Prefix::all(family) else { return Ok(None) };
@@ -261,12 +263,12 @@ impl NextHop {
     /// Reads a row of `struct rtnexthop`, each with attributes.
     fn parse_all(mut bytes: &[u8]) -> Result<Vec<Self>, Malformed> {
         let mut hops = Vec::new();
-        while bytes.len() >= NEXT_HOP_HEADER {
-            let mut reader = Reader::new(bytes, "rtnexthop");
+        while bytes.len() >= RTNEXTHOP_BYTES {
+            let mut reader = StructReader::new(bytes, "rtnexthop");
             let length = usize::from(reader.u16()?);
             let (flags, hops_less_one, link_index) = (reader.u8()?, reader.u8()?, reader.u32()?);
             let short = Malformed::Short { what: "rtnexthop", need: length, got: bytes.len() };
-            let attributes = bytes.get(NEXT_HOP_HEADER..length).ok_or(short)?;
+            let attributes = bytes.get(RTNEXTHOP_BYTES..length).ok_or(short)?;
             let mut gateway = None;
             for attribute in Attributes::new(attributes) {
                 let attribute = attribute?;

@@ -4,12 +4,12 @@
 use towpath_measure::account::{AccountedLink, CarriedBytes};
 use towpath_net::topology::RouteId;
 
-use crate::emulator::engine::{Arrived, Watched};
-use crate::network::Network;
+use crate::emulator::engine::{RouteCounters, TrafficSnapshot};
+use crate::network::EmulatedNetwork;
 
 /// What is known at the end of a period; all of it counts from the beginning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Total {
+pub(super) struct LinkTotals {
     /// What the link has served, as it counts it.
     pub(super) served: u64,
     /// What arrived at the end, counted likewise.
@@ -19,16 +19,16 @@ pub(super) struct Total {
     /// Payload that subflows took in order.
     pub(super) received: u64,
     /// Of that, what another path had brought before.
-    pub(super) needless: u64,
+    pub(super) redundant: u64,
     /// Of that, what still waits for other paths at the end.
     pub(super) waiting: u64,
     /// Payload that waits on its own subflow at the end, and so is not among what subflows took.
-    pub(super) behind: u64,
+    pub(super) out_of_order: u64,
 }
 
 /// Which counters belong to a link.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct LinkCounterIds {
     direction: usize,
     routes: Vec<usize>,
     overhead_bytes: u64,
@@ -36,9 +36,13 @@ pub(super) struct Place {
     protocol: usize,
 }
 
-impl Place {
-    pub(super) fn of(network: &Network, link: &AccountedLink, is_quic: bool) -> Option<Self> {
-        let (direction, routes) = network.counted(link)?;
+impl LinkCounterIds {
+    pub(super) fn of(
+        network: &EmulatedNetwork,
+        link: &AccountedLink,
+        is_quic: bool,
+    ) -> Option<Self> {
+        let (direction, routes) = network.accounted_routes(link)?;
         Some(Self {
             direction: direction.index(),
             routes: routes.into_iter().map(RouteId::index).collect(),
@@ -48,25 +52,25 @@ impl Place {
     }
 
     /// What the link has served.
-    pub(super) fn served(&self, watched: &Watched) -> u64 {
+    pub(super) fn served(&self, watched: &TrafficSnapshot) -> u64 {
         watched.directions.get(self.direction).map_or(0, |(_, served)| *served)
     }
 
     /// What links say; what subflows and applications say is added elsewhere.
-    pub(super) fn total(&self, watched: &Watched) -> Total {
+    pub(super) fn totals(&self, watched: &TrafficSnapshot) -> LinkTotals {
         let routes = self.routes.iter().filter_map(|route| watched.routes.get(*route));
         let (mut arrived, mut payload) = (0, 0);
-        for Arrived { packets, bytes, payload_bytes } in routes {
+        for RouteCounters { packets, bytes, payload_bytes } in routes {
             arrived += bytes + packets * self.overhead_bytes;
             payload += payload_bytes.get(self.protocol).copied().unwrap_or(0);
         }
-        Total { served: self.served(watched), arrived, payload, ..Total::default() }
+        LinkTotals { served: self.served(watched), arrived, payload, ..LinkTotals::default() }
     }
 }
 
 /// What is still missing of each total when all later ones are known: something may be on its way,
 /// but what is never seen again was lost, or needless.
-pub(super) fn settled(behind: impl DoubleEndedIterator<Item = u64>) -> Vec<u64> {
+pub(super) fn suffix_min(behind: impl DoubleEndedIterator<Item = u64>) -> Vec<u64> {
     let mut least = u64::MAX;
     let mut all: Vec<u64> = { behind.rev() }
         .map(|gap| {
@@ -81,40 +85,40 @@ pub(super) fn settled(behind: impl DoubleEndedIterator<Item = u64>) -> Vec<u64> 
 /// Tells apart what the link carried between each total and the one before. Of the first `kept` of them,
 /// what came later was on its way at their end; where nobody looked later, as much as the wire of the link
 /// holds, `wire_bytes`.
-pub(super) fn told_apart(
-    totals: &[Total],
+pub(super) fn classify_carried(
+    totals: &[LinkTotals],
     (kept, wire_bytes): (usize, u64),
     is_quic: bool,
 ) -> Vec<CarriedBytes> {
     let end = totals.len().saturating_sub(1);
-    let lost = settled(totals.iter().enumerate().map(|(index, total)| {
+    let lost = suffix_min(totals.iter().enumerate().map(|(index, total)| {
         let held = if index == end && kept >= totals.len() { wire_bytes } else { 0 };
         total.served.saturating_sub(total.arrived).saturating_sub(held)
     }));
     let missing = |waiting: bool| {
-        settled(totals.iter().enumerate().map(move |(index, total)| {
-            let waits = if waiting && index == end { total.behind } else { 0 };
+        suffix_min(totals.iter().enumerate().map(move |(index, total)| {
+            let waits = if waiting && index == end { total.out_of_order } else { 0 };
             total.payload.saturating_sub(total.received).saturating_sub(waits)
         }))
     };
     let repeated = missing(true);
     let behind: Vec<u64> =
         missing(false).iter().zip(&repeated).map(|(all, repeated)| all - repeated).collect();
-    let needless: Vec<u64> = totals.iter().map(|total| total.needless).collect();
+    let needless: Vec<u64> = totals.iter().map(|total| total.redundant).collect();
     let waiting: Vec<u64> =
         totals.iter().zip(behind).map(|(total, behind)| total.waiting + behind).collect();
-    let (mut before, mut all) = (Total::default(), Vec::new());
-    let mut grown = Grown::default();
+    let (mut before, mut all) = (LinkTotals::default(), Vec::new());
+    let mut grown = GrowthTracker::default();
     for (at, total) in totals.iter().enumerate() {
         for (slot, series) in [&lost, &repeated, &needless, &waiting].into_iter().enumerate() {
-            grown.note(slot, series.get(at).copied().unwrap_or(0));
+            grown.update(slot, series.get(at).copied().unwrap_or(0));
         }
         let served = total.served.saturating_sub(before.served);
         let lost = grown.take(0, served);
         let left = served - lost;
         let arrived = total.arrived.saturating_sub(before.arrived);
-        let share = if arrived > 0 { (*total, before) } else { (*total, Total::default()) };
-        let payload = payload_of(left, share);
+        let share = if arrived > 0 { (*total, before) } else { (*total, LinkTotals::default()) };
+        let payload = payload_share(left, share);
         let repeated = grown.take(1, payload);
         let needless = grown.take(2, payload - repeated);
         let waiting = grown.take(3, payload - repeated - needless);
@@ -139,13 +143,13 @@ pub(super) fn told_apart(
     }
     if let Some((total, lost)) = totals.iter().zip(&lost).nth(kept.saturating_sub(1)) {
         let missing = total.served.saturating_sub(total.arrived);
-        set_apart(all.get_mut(..kept).unwrap_or_default(), missing.saturating_sub(*lost));
+        mark_in_flight(all.get_mut(..kept).unwrap_or_default(), missing.saturating_sub(*lost));
     }
     all
 }
 
 /// What was on its way at the end is the latest of what was carried.
-fn set_apart(all: &mut [CarriedBytes], mut on_its_way: u64) {
+fn mark_in_flight(all: &mut [CarriedBytes], mut on_its_way: u64) {
     for carried in all.iter_mut().rev() {
         for own in [&mut carried.delivered, &mut carried.headers] {
             let part = on_its_way.min(*own);
@@ -158,14 +162,14 @@ fn set_apart(all: &mut [CarriedBytes], mut on_its_way: u64) {
 
 /// How much each of several totals has grown, and what of it could not be told yet.
 #[derive(Debug, Default)]
-struct Grown {
-    old: [u64; 4],
+struct GrowthTracker {
+    previous: [u64; 4],
     owed: [u64; 4],
 }
 
-impl Grown {
-    fn note(&mut self, slot: usize, now: u64) {
-        if let (Some(old), Some(owed)) = (self.old.get_mut(slot), self.owed.get_mut(slot)) {
+impl GrowthTracker {
+    fn update(&mut self, slot: usize, now: u64) {
+        if let (Some(old), Some(owed)) = (self.previous.get_mut(slot), self.owed.get_mut(slot)) {
             *owed += now.saturating_sub(*old);
             *old = now;
         }
@@ -181,7 +185,7 @@ impl Grown {
 }
 
 /// Payload in `bytes` of a link, in the proportion of what arrived between two totals.
-fn payload_of(bytes: u64, (now, before): (Total, Total)) -> u64 {
+fn payload_share(bytes: u64, (now, before): (LinkTotals, LinkTotals)) -> u64 {
     let arrived = u128::from(now.arrived.saturating_sub(before.arrived));
     let payload = u128::from(now.payload.saturating_sub(before.payload));
     if arrived == 0 {
@@ -194,9 +198,16 @@ fn payload_of(bytes: u64, (now, before): (Total, Total)) -> u64 {
 mod tests {
     use super::*;
 
-    fn total(served: u64, arrived: u64, received: u64, needless: u64) -> Total {
+    fn total(served: u64, arrived: u64, received: u64, needless: u64) -> LinkTotals {
         let payload = arrived * 9 / 10;
-        Total { served, arrived, payload, received, needless, ..Total::default() }
+        LinkTotals {
+            served,
+            arrived,
+            payload,
+            received,
+            redundant: needless,
+            ..LinkTotals::default()
+        }
     }
 
     fn sum(carried: &CarriedBytes) -> u64 {
@@ -207,7 +218,7 @@ mod tests {
     fn data_waiting_for_a_gap_is_not_wasted() {
         // 900 bytes wait for a gap at the first look; at the second it is filled.
         let totals = [total(1_000, 1_000, 0, 0), total(2_000, 2_000, 1_800, 0)];
-        let carried = told_apart(&totals, (totals.len(), 0), false);
+        let carried = classify_carried(&totals, (totals.len(), 0), false);
         assert_eq!(carried.iter().map(|c| c.delivered).collect::<Vec<_>>(), [900, 900]);
         assert_eq!(carried.iter().map(|c| c.spurious + c.reinjected).sum::<u64>(), 0);
     }
@@ -216,9 +227,9 @@ mod tests {
     fn duplicates_are_classified_by_the_path_of_the_first_copy() {
         let same = [total(1_000, 1_000, 900, 0), total(2_000, 2_000, 1_700, 0)];
         let other = [total(1_000, 1_000, 900, 0), total(2_000, 2_000, 1_800, 100)];
-        let [_, carried] = told_apart(&same, (2, 0), false)[..] else { panic!() };
+        let [_, carried] = classify_carried(&same, (2, 0), false)[..] else { panic!() };
         assert_eq!((carried.delivered, carried.spurious, carried.reinjected), (800, 100, 0));
-        let [_, carried] = told_apart(&other, (2, 0), false)[..] else { panic!() };
+        let [_, carried] = classify_carried(&other, (2, 0), false)[..] else { panic!() };
         assert_eq!((carried.delivered, carried.spurious, carried.reinjected), (800, 0, 100));
     }
 
@@ -229,7 +240,7 @@ mod tests {
             total(2_000, 1_700, 1_530, 0), // 300 were cut off on the wire
             total(3_000, 2_700, 2_430, 0),
         ];
-        let carried = told_apart(&totals, (totals.len(), 0), false);
+        let carried = classify_carried(&totals, (totals.len(), 0), false);
         assert_eq!(carried.iter().map(|c| c.lost).collect::<Vec<_>>(), [300, 0, 0]);
         assert_eq!(carried.iter().map(sum).collect::<Vec<_>>(), [1_000, 1_000, 1_000]);
     }
@@ -241,7 +252,7 @@ mod tests {
             total(2_000, 1_700, 1_530, 0), // the end; 100 of the 300 are lost
             total(2_000, 1_900, 1_710, 0),
         ];
-        let carried = told_apart(&totals, (2, 0), false);
+        let carried = classify_carried(&totals, (2, 0), false);
         let both: Vec<_> = carried.iter().map(|c| (c.in_flight, c.lost)).collect();
         assert_eq!(both, [(0, 0), (200, 100), (0, 0)]);
         assert_eq!(carried.iter().map(sum).collect::<Vec<_>>(), [1_000, 1_000, 0]);
@@ -251,16 +262,16 @@ mod tests {
     fn without_samples_after_the_end_outstanding_data_is_in_flight() {
         // 300 are on the wire all of the time; 100 were lost.
         let totals = [total(1_000, 700, 630, 0), total(2_000, 1_600, 1_440, 0)];
-        let carried = told_apart(&totals, (2, 300), false);
+        let carried = classify_carried(&totals, (2, 300), false);
         let both: Vec<_> = carried.iter().map(|c| (c.in_flight, c.lost)).collect();
         assert_eq!(both, [(0, 100), (300, 0)]);
     }
 
     #[test]
     fn data_buffered_at_the_end_is_neither_delivered_nor_wasted() {
-        let waits = Total { behind: 400, waiting: 100, ..total(2_000, 2_000, 1_400, 0) };
+        let waits = LinkTotals { out_of_order: 400, waiting: 100, ..total(2_000, 2_000, 1_400, 0) };
         let totals = [total(1_000, 1_000, 900, 0), waits];
-        let [first, last] = told_apart(&totals, (2, 0), false)[..] else { panic!() };
+        let [first, last] = classify_carried(&totals, (2, 0), false)[..] else { panic!() };
         assert_eq!((first.out_of_order, last.out_of_order), (0, 500));
         assert_eq!((last.delivered, last.spurious + last.reinjected), (400, 0));
     }
@@ -272,21 +283,22 @@ mod tests {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             (seed >> 33) % most
         };
-        let mut totals = vec![Total::default()];
+        let mut totals = vec![LinkTotals::default()];
         for _ in 0..500 {
             let mut next = totals.last().copied().unwrap();
             next.served += draw(2_000);
             next.arrived += draw(2_000);
             next.payload += draw(1_900);
             next.received += draw(1_900);
-            next.needless += draw(900);
+            next.redundant += draw(900);
             next.waiting = draw(3_000);
-            next.behind = draw(3_000);
+            next.out_of_order = draw(3_000);
             totals.push(next);
         }
         for is_quic in [false, true] {
             for kept in [0, 1, 250, 501] {
-                let all: u64 = told_apart(&totals, (kept, 700), is_quic).iter().map(sum).sum();
+                let all: u64 =
+                    classify_carried(&totals, (kept, 700), is_quic).iter().map(sum).sum();
                 assert_eq!(all, totals.last().unwrap().served);
             }
         }

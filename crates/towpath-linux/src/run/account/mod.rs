@@ -21,27 +21,27 @@ use towpath_measure::result::{Account, AccountSummary, Basis, Part};
 use towpath_measure::scenario::{DataDirection, Scenario};
 use towpath_net::DirectionCounters;
 
-use crate::emulator::engine::Watched;
-use crate::traffic::{Stage, is_quic};
+use crate::emulator::engine::TrafficSnapshot;
+use crate::traffic::{TrafficContext, is_quic};
 
-use carried::{Place, Total, told_apart};
+use carried::{LinkCounterIds, LinkTotals, classify_carried};
 use receivers::Receivers;
 use senders::Senders;
 
 /// Between two looks.
-pub(super) const LOOK: Duration = Duration::from_millis(10);
+pub(super) const SAMPLE_INTERVAL: Duration = Duration::from_millis(10);
 /// With more connections than this, there are fewer looks.
-const MANY: usize = 16;
+const MAX_FULL_RATE_STREAMS: usize = 16;
 /// Parts of a byte in which idle capacity is weighed.
-const FINE: f64 = 1_000.0;
+const PARTS_PER_BYTE: f64 = 1_000.0;
 
 /// What a run's account came to.
-pub(super) type Closed = (Vec<Account>, Option<AccountSummary>);
+pub(super) type AccountResult = (Vec<Account>, Option<AccountSummary>);
 
 /// One link of the ledger while the run goes on.
 #[derive(Debug)]
-struct Book {
-    place: Place,
+struct LinkRecorder {
+    counter_ids: LinkCounterIds,
     paths: Vec<usize>,
     direction: DataDirection,
     /// What it could carry, and had carried, at the look before.
@@ -49,19 +49,19 @@ struct Book {
     served: u64,
     limits: BTreeMap<IdleCause, u64>,
     /// What is on its way behind the link when it is full.
-    wire_bytes: u64,
+    bdp_bytes: u64,
     /// At the end of each period: time, limits in it, totals.
-    periods: Vec<(Duration, BTreeMap<IdleCause, u64>, Total)>,
+    periods: Vec<(Duration, BTreeMap<IdleCause, u64>, LinkTotals)>,
 }
 
 /// Keeps the account until the emulator tells nothing more.
-pub(super) fn keep(stage: &Stage, inbox: &Receiver<Watched>) -> Closed {
-    let mut keeper = Keeper::new(stage);
+pub(super) fn collect(stage: &TrafficContext, inbox: &Receiver<TrafficSnapshot>) -> AccountResult {
+    let mut keeper = AccountBuilder::new(stage);
     let mut last = None;
     while let Ok(watched) = inbox.recv() {
         // Who was asleep for too long looks once.
         let watched = inbox.try_iter().last().unwrap_or(watched);
-        keeper.look(stage, &watched);
+        keeper.sample(stage, &watched);
         last = Some(watched);
     }
     if let Some(last) = last {
@@ -71,76 +71,77 @@ pub(super) fn keep(stage: &Stage, inbox: &Receiver<Watched>) -> Closed {
 }
 
 #[derive(Debug)]
-struct Keeper {
+struct AccountBuilder {
     ledger: Ledger,
-    books: Vec<Book>,
+    link_recorders: Vec<LinkRecorder>,
     senders: Senders,
     is_quic: bool,
     receivers: Receivers,
     counters: Vec<DirectionCounters>,
-    drops: BTreeMap<(usize, DataDirection), Part>,
+    last_drops: BTreeMap<(usize, DataDirection), Part>,
     period: Duration,
-    next: Duration,
+    next_period_end: Duration,
     /// End of the last period.
-    closed: Option<Duration>,
+    last_period_end: Option<Duration>,
     /// When the last flow is planned to end, and how many periods there were until then. What comes
     /// later only shows what had still been on its way.
-    end: Option<Duration>,
-    kept: Option<usize>,
-    looks: usize,
+    planned_end: Option<Duration>,
+    kept_periods: Option<usize>,
+    samples: usize,
 }
 
-impl Keeper {
-    fn new(stage: &Stage) -> Self {
+impl AccountBuilder {
+    fn new(stage: &TrafficContext) -> Self {
         let network = &stage.network;
         let ledger = Ledger::new(&network.scenario, stage.transport);
         let is_quic = is_quic(stage.transport);
         let books = ledger.links().iter().filter_map(|link| {
-            Some(Book {
-                place: Place::of(network, link, is_quic)?,
+            Some(LinkRecorder {
+                counter_ids: LinkCounterIds::of(network, link, is_quic)?,
                 paths: link.paths.clone(),
                 direction: link.direction,
                 offered: OfferedCapacity::default(),
                 served: 0,
                 limits: BTreeMap::new(),
-                wire_bytes: wire_bytes(&network.scenario, link),
+                bdp_bytes: bdp_bytes(&network.scenario, link),
                 periods: Vec::new(),
             })
         });
         let period = network.scenario.run.sample;
         Self {
-            books: books.collect(),
+            link_recorders: books.collect(),
             ledger,
             senders: Senders::default(),
             is_quic,
             receivers: Receivers::default(),
             counters: Vec::new(),
-            drops: BTreeMap::new(),
+            last_drops: BTreeMap::new(),
             period,
-            next: period,
-            closed: None,
-            end: { network.scenario.flows.iter() }
+            next_period_end: period,
+            last_period_end: None,
+            planned_end: { network.scenario.flows.iter() }
                 .map(|flow| flow.start + flow.pattern.limit())
                 .max(),
-            kept: None,
-            looks: 0,
+            kept_periods: None,
+            samples: 0,
         }
     }
 
-    fn look(&mut self, stage: &Stage, watched: &Watched) {
-        self.looks += 1;
-        let many = stage.streams().len() / MANY + 1;
-        let over = self.kept.is_none() && self.end.is_some_and(|end| watched.at >= end);
-        let closing = over || watched.at >= self.next;
-        if !self.looks.is_multiple_of(many) && !closing {
+    fn sample(&mut self, stage: &TrafficContext, watched: &TrafficSnapshot) {
+        self.samples += 1;
+        let many = stage.streams().len() / MAX_FULL_RATE_STREAMS + 1;
+        let over =
+            self.kept_periods.is_none() && self.planned_end.is_some_and(|end| watched.at >= end);
+        let closing = over || watched.at >= self.next_period_end;
+        if !self.samples.is_multiple_of(many) && !closing {
             return;
         }
-        self.note_drops(stage, watched);
-        let waiting = self.senders.look(stage, watched.at, &self.drops);
+        self.update_drops(stage, watched);
+        let waiting = self.senders.sample(stage, watched.at, &self.last_drops);
         let at_ns = watched.at.as_nanos() as u64;
-        for (book, link) in self.books.iter_mut().zip(self.ledger.links()) {
+        for (book, link) in self.link_recorders.iter_mut().zip(self.ledger.links()) {
             let offered = link.offered_until(at_ns);
-            let served = book.place.served(watched);
+            let served = book.counter_ids.served(watched);
             let usable = |offered: OfferedCapacity| {
                 offered.capacity_bytes.saturating_sub(offered.down_bytes)
             };
@@ -151,18 +152,18 @@ impl Keeper {
             let reasons: Vec<&WeightedCauses> = { book.paths.iter() }
                 .filter_map(|path| waiting.get(&(*path, book.direction)))
                 .collect();
-            weigh(&mut book.limits, &combine_causes(&reasons, book.paths.len() > 1), idle);
+            attribute_idle(&mut book.limits, &combine_causes(&reasons, book.paths.len() > 1), idle);
         }
         if closing {
             self.close_period(stage, watched);
         }
         if over {
-            self.kept = self.books.first().map(|book| book.periods.len());
+            self.kept_periods = self.link_recorders.first().map(|book| book.periods.len());
         }
     }
 
     /// What each path dropped last: a loss is put down to it.
-    fn note_drops(&mut self, stage: &Stage, watched: &Watched) {
+    fn update_drops(&mut self, stage: &TrafficContext, watched: &TrafficSnapshot) {
         let counters = watched.directions.iter().map(|(counters, _)| *counters).collect();
         let before = std::mem::replace(&mut self.counters, counters);
         for number in 0..stage.network.scenario.paths.len() {
@@ -183,58 +184,58 @@ impl Keeper {
                 let parts = [Part::AfterOverflow, Part::AfterLoss, Part::PacketSize];
                 let most = new.into_iter().zip(parts).max_by_key(|(count, _)| *count);
                 if let Some((_, part)) = most.filter(|(count, _)| *count > 0) {
-                    self.drops.insert((number, way), part);
+                    self.last_drops.insert((number, way), part);
                 }
             }
         }
     }
 
-    fn close_period(&mut self, stage: &Stage, watched: &Watched) {
-        while self.next <= watched.at {
-            self.next += self.period;
+    fn close_period(&mut self, stage: &TrafficContext, watched: &TrafficSnapshot) {
+        while self.next_period_end <= watched.at {
+            self.next_period_end += self.period;
         }
-        if self.closed.replace(watched.at) == Some(watched.at) {
+        if self.last_period_end.replace(watched.at) == Some(watched.at) {
             return;
         }
-        self.receivers.note(stage);
-        for book in &mut self.books {
-            let total = book.place.total(watched);
+        self.receivers.sample(stage);
+        for book in &mut self.link_recorders {
+            let total = book.counter_ids.totals(watched);
             book.periods.push((watched.at, std::mem::take(&mut book.limits), total));
         }
     }
 
-    fn finish(mut self) -> Closed {
-        let longest = self.senders.longest_rtt;
+    fn finish(mut self) -> AccountResult {
+        let longest = self.senders.max_rtt;
         let enough = self.ledger.sufficient_window_bytes(longest);
         let known = |bytes: u64| Some(bytes).filter(|bytes| *bytes > 0);
         let sizes = BufferSizes {
-            receive_window_bytes: self.senders.window.bytes(),
-            send_buffer_bytes: self.senders.buffer.bytes(),
-            grown_bytes: [self.senders.window.largest, self.senders.buffer.largest],
+            receive_window_bytes: self.senders.window.mean_bytes(),
+            send_buffer_bytes: self.senders.buffer.mean_bytes(),
+            grown_bytes: [self.senders.window.max_bytes, self.senders.buffer.max_bytes],
             sufficient_bytes: known(enough),
         };
         let brought = self.receivers.finish();
-        for (number, book) in self.books.into_iter().enumerate() {
+        for (number, book) in self.link_recorders.into_iter().enumerate() {
             let totals = book.periods.iter().zip(&brought).map(|((.., total), brought)| {
                 let own =
                     book.paths.iter().filter_map(|path| brought.get(&(*path, book.direction)));
-                own.fold(*total, |total, own| Total {
+                own.fold(*total, |total, own| LinkTotals {
                     received: total.received + own.received,
-                    needless: total.needless + own.needless,
+                    redundant: total.redundant + own.redundant,
                     waiting: total.waiting + own.waiting,
-                    behind: total.behind + own.behind,
+                    out_of_order: total.out_of_order + own.out_of_order,
                     ..total
                 })
             });
-            let totals: Vec<Total> = totals.collect();
-            let kept = self.kept.unwrap_or(totals.len());
+            let totals: Vec<LinkTotals> = totals.collect();
+            let kept = self.kept_periods.unwrap_or(totals.len());
             let end = book.periods.last().map_or(0, |(at, ..)| at.as_nanos() as u64);
             let down = |at: u64| {
                 self.ledger.links().get(number).map(|link| link.offered_until(at).down_bytes)
             };
-            let is_down = down(end) > down(end.saturating_sub(LOOK.as_nanos() as u64));
-            let wire_bytes = if is_down { 0 } else { book.wire_bytes };
-            let carried = told_apart(&totals, (kept, wire_bytes), self.is_quic);
+            let is_down = down(end) > down(end.saturating_sub(SAMPLE_INTERVAL.as_nanos() as u64));
+            let wire_bytes = if is_down { 0 } else { book.bdp_bytes };
+            let carried = classify_carried(&totals, (kept, wire_bytes), self.is_quic);
             let mut before = Duration::ZERO;
             for ((at, limits, _), carried) in book.periods.into_iter().zip(carried).take(kept) {
                 let span = at.saturating_sub(before);
@@ -249,7 +250,7 @@ impl Keeper {
 }
 
 /// A quarter more than the link's rate times the longest delay behind it: jitter, and a thread that is late.
-fn wire_bytes(scenario: &Scenario, link: &AccountedLink) -> u64 {
+fn bdp_bytes(scenario: &Scenario, link: &AccountedLink) -> u64 {
     let way =
         |[up, down]: [Duration; 2]| if link.direction == DataDirection::Down { down } else { up };
     let delays = link.paths.iter().filter_map(|path| scenario.paths.get(*path)).map(|path| {
@@ -261,12 +262,12 @@ fn wire_bytes(scenario: &Scenario, link: &AccountedLink) -> u64 {
     u64::try_from(bits / 8_000_000_000 * 5 / 4).unwrap_or(u64::MAX)
 }
 
-fn weigh(limits: &mut BTreeMap<IdleCause, u64>, reasons: &WeightedCauses, idle: u64) {
+fn attribute_idle(limits: &mut BTreeMap<IdleCause, u64>, reasons: &WeightedCauses, idle: u64) {
     let all = total_weight(reasons);
     if all <= 0.0 {
         return;
     }
     for (why, weight) in reasons {
-        *limits.entry(*why).or_default() += (idle as f64 * weight / all * FINE) as u64;
+        *limits.entry(*why).or_default() += (idle as f64 * weight / all * PARTS_PER_BYTE) as u64;
     }
 }

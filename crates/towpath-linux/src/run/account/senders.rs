@@ -10,101 +10,106 @@ use towpath_measure::scenario::{DataDirection, Flow, Pattern, Scenario, Transpor
 use towpath_measure::traffic::directions;
 use towpath_mptcp::connection::{SendLimit as OwnLimit, SubflowLimit};
 
-use crate::limit::{self, Above, Between, Limit, Source};
-use crate::network::Network;
-use crate::sample::{self, Connection, SubflowSample, TcpInfo};
-use crate::traffic::{Stage, Stream, StreamEnd};
+use crate::limit::{self, ConnectionSendState, InfoSource, SendLimit, SubflowDelta};
+use crate::network::EmulatedNetwork;
+use crate::sample::{self, ConnectionSample, SubflowSample, TcpInfo};
+use crate::traffic::{SampledStream, StreamEndpoint, TrafficContext};
 
 /// For each path and direction of it, what each flow says.
-pub(super) type Waiting = BTreeMap<(usize, DataDirection), WeightedCauses>;
+pub(super) type PathReasons = BTreeMap<(usize, DataDirection), WeightedCauses>;
 
 /// A stream's data in one direction.
-type Key = (u32, u32, DataDirection);
+type StreamKey = (u32, u32, DataDirection);
 /// One of its subflows.
-type SubflowKey = (SocketAddr, SocketAddr, u32);
+type SubflowId = (SocketAddr, SocketAddr, u32);
 
 #[derive(Debug)]
-struct Known {
+struct PathSubflow {
     info: TcpInfo,
     path: usize,
     /// What has cut its congestion window, if anything did.
-    cut: Option<Part>,
+    loss_cause: Option<Part>,
 }
 
 /// What was last seen of each sender.
 #[derive(Debug, Default)]
 pub(super) struct Senders {
-    known: BTreeMap<Key, (Duration, BTreeMap<SubflowKey, Known>)>,
+    streams: BTreeMap<StreamKey, (Duration, BTreeMap<SubflowId, PathSubflow>)>,
     /// Receive windows and send buffers while they held senders back.
-    pub(super) window: Full,
-    pub(super) buffer: Full,
+    pub(super) window: MeanFullSize,
+    pub(super) buffer: MeanFullSize,
     /// The longest round trip so far.
-    pub(super) longest_rtt: Duration,
+    pub(super) max_rtt: Duration,
 }
 
 /// The size of what was full, while it was: the mean over that time. Kernels let windows and buffers
 /// grow, so what it came to in the end says nothing of it.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub(super) struct Full {
+pub(super) struct MeanFullSize {
     seconds: f64,
     byte_seconds: f64,
     /// The largest, full or not.
-    pub(super) largest: u64,
+    pub(super) max_bytes: u64,
 }
 
-impl Full {
+impl MeanFullSize {
     /// Of so many bytes in that part of a time of `span` in which one of some parts was the reason.
-    fn note(&mut self, bytes: u64, reasons: &WeightedCauses, parts: &[Part], span: Duration) {
+    fn add(&mut self, bytes: u64, reasons: &WeightedCauses, parts: &[Part], span: Duration) {
         let held = reasons.iter().filter(|(why, _)| parts.contains(&why.part));
         let seconds = held.map(|(_, share)| share).sum::<f64>() * span.as_secs_f64();
-        self.largest = self.largest.max(bytes);
+        self.max_bytes = self.max_bytes.max(bytes);
         if bytes > 0 {
             self.seconds += seconds;
             self.byte_seconds += seconds * bytes as f64;
         }
     }
 
-    pub(super) fn bytes(self) -> Option<u64> {
+    pub(super) fn mean_bytes(self) -> Option<u64> {
         (self.seconds > 0.0).then(|| (self.byte_seconds / self.seconds).round() as u64)
     }
 }
 
 impl Senders {
     /// Looks at all senders; `drops` says what each path and direction dropped last.
-    pub(super) fn look(
+    pub(super) fn sample(
         &mut self,
-        stage: &Stage,
+        stage: &TrafficContext,
         at: Duration,
         drops: &BTreeMap<(usize, DataDirection), Part>,
-    ) -> Waiting {
-        let mut waiting = Waiting::new();
+    ) -> PathReasons {
+        let mut waiting = PathReasons::new();
         let scenario = &stage.network.scenario;
         let streams = stage.streams();
         for (number, flow) in scenario.flows.iter().enumerate() {
             if at < flow.start || at > flow.start + flow.pattern.limit() {
                 continue;
             }
-            let own: Vec<&Stream> =
+            let own: Vec<&SampledStream> =
                 streams.iter().filter(|stream| stream.flow as usize == number).collect();
             for direction in directions(&flow.pattern) {
-                let said = Said { stage, flow, at, direction: *direction, drops };
+                let said = FlowSample { stage, flow, at, direction: *direction, drops };
                 if own.is_empty() {
-                    said.unopened(&mut waiting);
+                    said.add_unopened(&mut waiting);
                 }
                 for stream in &own {
-                    self.ask(&said, stream, &mut waiting);
+                    self.sample_stream(&said, stream, &mut waiting);
                 }
             }
         }
         waiting
     }
 
-    fn ask(&mut self, said: &Said<'_>, stream: &Stream, waiting: &mut Waiting) {
+    fn sample_stream(
+        &mut self,
+        said: &FlowSample<'_>,
+        stream: &SampledStream,
+        waiting: &mut PathReasons,
+    ) {
         let sender =
             if said.direction == DataDirection::Down { &stream.server } else { &stream.client };
-        if let StreamEnd::Own(connection) = sender {
-            if let Some((held, idle)) = connection.held_back() {
-                said.own_stack(&held, idle, waiting);
+        if let StreamEndpoint::Own(connection) = sender {
+            if let Some((held, idle)) = connection.send_limits() {
+                said.add_stack_limits(&held, idle, waiting);
             }
             return;
         }
@@ -115,101 +120,110 @@ impl Senders {
         let Ok(connection) = sender.sample(multipath) else { return };
         let mut buffer_bytes = 0;
         let source = match sender {
-            StreamEnd::Kernel(socket) => {
+            StreamEndpoint::Kernel(socket) => {
                 let buffer = sample::send_buffer(socket).unwrap_or_default();
                 buffer_bytes = buffer.1;
                 match &connection {
-                    Connection::Multipath(info, _) => Source::Multipath(Above::of(info, buffer)),
-                    Connection::Single(..) => Source::Single(buffer),
+                    ConnectionSample::Multipath(info, _) => {
+                        InfoSource::Multipath(ConnectionSendState::of(info, buffer))
+                    }
+                    ConnectionSample::Single(..) => InfoSource::Single(buffer),
                 }
             }
             // What a program has in its send buffer is not looked at.
-            StreamEnd::Own(_) | StreamEnd::Quic(_) | StreamEnd::Program(_) => Source::Library,
+            StreamEndpoint::Own(_) | StreamEndpoint::Quic(_) | StreamEndpoint::Program(_) => {
+                InfoSource::Library
+            }
         };
         let samples = match connection {
-            Connection::Multipath(_, samples) => samples,
-            Connection::Single(sample, _) => vec![sample],
+            ConnectionSample::Multipath(_, samples) => samples,
+            ConnectionSample::Single(sample, _) => vec![sample],
         };
         let key = (stream.flow, stream.number, said.direction);
-        let (since, known) = self.known.remove(&key).unwrap_or((said.at, BTreeMap::new()));
+        let (since, known) = self.streams.remove(&key).unwrap_or((said.at, BTreeMap::new()));
         let span = said.at.saturating_sub(since);
-        let seen = self.note(said, samples, known);
-        let window_bytes = limit::window(&between(&seen)).unwrap_or(0).into();
+        let seen = self.update(said, samples, known);
+        let window_bytes = limit::connection_window(&deltas(&seen)).unwrap_or(0).into();
         let reasons = said.reasons(&seen, source, span);
         for (path, reasons) in reasons {
-            self.window.note(
+            self.window.add(
                 window_bytes,
                 &reasons,
                 &[Part::PeerWindow, Part::HeadOfLineBlocking],
                 span,
             );
-            self.buffer.note(buffer_bytes, &reasons, &[Part::SendBuffer], span);
-            let Some(way) = said.way(path) else { continue };
+            self.buffer.add(buffer_bytes, &reasons, &[Part::SendBuffer], span);
+            let Some(way) = said.path_direction(path) else { continue };
             waiting.entry((path, way)).or_default().extend(reasons);
         }
         let known = seen.into_iter().map(|(key, (_, _, known))| (key, known)).collect();
-        self.known.insert(key, (said.at, known));
+        self.streams.insert(key, (said.at, known));
     }
 
     /// Takes the samples over; returns each with the one before.
-    fn note(
+    fn update(
         &mut self,
-        said: &Said<'_>,
+        said: &FlowSample<'_>,
         samples: Vec<SubflowSample>,
-        mut known: BTreeMap<SubflowKey, Known>,
-    ) -> Seen {
-        let mut seen = Seen::new();
+        mut known: BTreeMap<SubflowId, PathSubflow>,
+    ) -> SubflowSamples {
+        let mut seen = SubflowSamples::new();
         for sample in samples {
             let key = (sample.local, sample.remote, sample.number);
-            let Some(path) = Network::path_of(sample.local.ip(), sample.remote.ip()) else {
+            let Some(path) = EmulatedNetwork::path_of(sample.local.ip(), sample.remote.ip()) else {
                 continue;
             };
             let now = sample.info;
-            if matches!(now.state, TcpInfo::ABANDONED | TcpInfo::CLOSED) {
+            if matches!(now.state, TcpInfo::QUIC_ABANDONED | TcpInfo::CLOSED) {
                 continue;
             }
             let rtt = Duration::from_micros(now.srtt_us.into());
-            self.longest_rtt = self.longest_rtt.max(rtt);
+            self.max_rtt = self.max_rtt.max(rtt);
             let old = known.remove(&key);
             let before = old.as_ref().map_or(now, |old| old.info);
-            let mut cut = old.and_then(|old| old.cut);
-            let between = Between { before: &before, now: &now, backup: false, cut: cut.is_some() };
-            if between.is_cut_now() {
-                let way = said.way(path).unwrap_or(DataDirection::Up);
+            let mut cut = old.and_then(|old| old.loss_cause);
+            let between = SubflowDelta {
+                before: &before,
+                now: &now,
+                backup: false,
+                cwnd_reduced: cut.is_some(),
+            };
+            if between.is_cwnd_reduced() {
+                let way = said.path_direction(path).unwrap_or(DataDirection::Up);
                 let cause = said.drops.get(&(path, way)).copied();
                 cut = Some(cause.unwrap_or(Part::AfterLoss));
             }
             let backup = sample.backup.unwrap_or_else(|| said.is_backup(path));
-            seen.push((key, (before, backup, Known { info: now, path, cut })));
+            seen.push((key, (before, backup, PathSubflow { info: now, path, loss_cause: cut })));
         }
         seen
     }
 }
 
 /// The samples of one look: the subflow, what it was before, whether it is a backup, and what it is.
-type Seen = Vec<(SubflowKey, (TcpInfo, bool, Known))>;
+type SubflowSamples = Vec<(SubflowId, (TcpInfo, bool, PathSubflow))>;
 
-fn between(seen: &Seen) -> Vec<Between<'_>> {
+fn deltas(seen: &SubflowSamples) -> Vec<SubflowDelta<'_>> {
     { seen.iter() }
-        .map(|(_, (before, backup, known))| Between {
+        .map(|(_, (before, backup, known))| SubflowDelta {
             before,
             now: &known.info,
             backup: *backup,
-            cut: known.cut.is_some(),
+            cwnd_reduced: known.loss_cause.is_some(),
         })
         .collect()
 }
 
 /// One look at a flow in one direction of its data.
-struct Said<'a> {
-    stage: &'a Stage,
+struct FlowSample<'a> {
+    stage: &'a TrafficContext,
     flow: &'a Flow,
     at: Duration,
     direction: DataDirection,
     drops: &'a BTreeMap<(usize, DataDirection), Part>,
 }
 
-impl Said<'_> {
+impl FlowSample<'_> {
     fn scenario(&self) -> &Scenario {
         &self.stage.network.scenario
     }
@@ -218,7 +232,7 @@ impl Said<'_> {
         self.flow.transport_in(self.stage.transport)
     }
 
-    fn ends(&self) -> [usize; 2] {
+    fn sender_and_receiver(&self) -> [usize; 2] {
         match self.direction {
             DataDirection::Down => [self.flow.to, self.flow.from],
             DataDirection::Up | DataDirection::Both => [self.flow.from, self.flow.to],
@@ -226,8 +240,8 @@ impl Said<'_> {
     }
 
     /// The direction of the path in which its data go; none if it leads elsewhere.
-    fn way(&self, path: usize) -> Option<DataDirection> {
-        let [from, to] = self.ends();
+    fn path_direction(&self, path: usize) -> Option<DataDirection> {
+        let [from, to] = self.sender_and_receiver();
         let path = self.scenario().paths.get(path)?;
         if path.between == [from, to] {
             Some(DataDirection::Up)
@@ -243,7 +257,7 @@ impl Said<'_> {
     }
 
     fn paths(&self) -> impl Iterator<Item = (usize, DataDirection)> + '_ {
-        (0..self.scenario().paths.len()).filter_map(|path| Some((path, self.way(path)?)))
+        (0..self.scenario().paths.len()).filter_map(|path| Some((path, self.path_direction(path)?)))
     }
 
     fn is_single(&self) -> bool {
@@ -251,12 +265,12 @@ impl Said<'_> {
     }
 
     /// A path on which there is no subflow.
-    fn absent(&self, path: usize) -> Part {
+    fn absent_part(&self, path: usize) -> Part {
         if self.is_single() && path != self.flow.via { Part::SinglePath } else { Part::NoSubflow }
     }
 
     /// A flow without a connection that could be asked.
-    fn unopened(&self, waiting: &mut Waiting) {
+    fn add_unopened(&self, waiting: &mut PathReasons) {
         if matches!(self.flow.pattern, Pattern::Udping(_) | Pattern::Udp(_)) {
             return;
         }
@@ -265,20 +279,20 @@ impl Said<'_> {
             let part = match path == self.flow.via {
                 _ if program => Part::Unknown,
                 true => Part::Handshake,
-                false => self.absent(path),
+                false => self.absent_part(path),
             };
             waiting.entry((path, way)).or_default().push((part.into(), 1.0));
         }
     }
 
     /// Our own stack says itself what it waits for.
-    fn own_stack(&self, held: &[SubflowLimit], idle: bool, waiting: &mut Waiting) {
-        let on = |(one, other)| Network::path_of(one, other);
+    fn add_stack_limits(&self, held: &[SubflowLimit], idle: bool, waiting: &mut PathReasons) {
+        let on = |(one, other)| EmulatedNetwork::path_of(one, other);
         for (path, way) in self.paths() {
             let reasons = waiting.entry((path, way)).or_default();
             let before = reasons.len();
             for own in held.iter().filter(|own| on(own.addresses) == Some(path)) {
-                let mut part = part_of(own.limit);
+                let mut part = stack_part(own.limit);
                 if part == Part::AfterLoss {
                     // It is the link that knows what kind of loss it was.
                     part = self.drops.get(&(path, way)).copied().unwrap_or(part);
@@ -286,28 +300,34 @@ impl Said<'_> {
                 reasons.push((IdleCause { part, waits_for: own.waits_for.and_then(on) }, 1.0));
             }
             if reasons.len() == before {
-                let part = if idle { Part::Application } else { self.absent(path) };
+                let part = if idle { Part::Application } else { self.absent_part(path) };
                 reasons.push((part.into(), 1.0));
             }
         }
     }
 
     /// For each path what this connection waited for.
-    fn reasons(&self, seen: &Seen, source: Source, span: Duration) -> Vec<(usize, WeightedCauses)> {
-        let shares = limit::of_connection(source, &between(seen), self.is_endless(), span);
+    fn reasons(
+        &self,
+        seen: &SubflowSamples,
+        source: InfoSource,
+        span: Duration,
+    ) -> Vec<(usize, WeightedCauses)> {
+        let shares = limit::connection_limits(source, &deltas(seen), self.is_endless(), span);
         let mut all: Vec<(usize, WeightedCauses)> = Vec::new();
         let mut idle = 0.0;
         for (at, own) in shares.iter().enumerate() {
             let Some((_, (_, _, known))) = seen.get(at) else { continue };
-            let nothing = own.iter().filter(|(limit, _)| *limit == Limit::Application);
+            let nothing = own.iter().filter(|(limit, _)| *limit == SendLimit::Application);
             idle = f64::max(idle, nothing.map(|(_, share)| share).sum());
-            let reasons = own.iter().map(|(limit, share)| (self.why(*limit, known, seen), *share));
+            let reasons =
+                own.iter().map(|(limit, share)| (self.reason(*limit, known, seen), *share));
             all.push((known.path, reasons.collect()));
         }
         for (path, _) in self.paths() {
             if all.iter().all(|(known, _)| *known != path) {
-                let nothing = (IdleCause::from(self.nothing_to_send()), idle);
-                all.push((path, vec![nothing, (self.absent(path).into(), 1.0 - idle)]));
+                let nothing = (IdleCause::from(self.idle_part()), idle);
+                all.push((path, vec![nothing, (self.absent_part(path).into(), 1.0 - idle)]));
             }
         }
         all
@@ -319,13 +339,13 @@ impl Said<'_> {
     }
 
     /// A source that never runs dry was only not there in time.
-    fn nothing_to_send(&self) -> Part {
+    fn idle_part(&self) -> Part {
         if self.is_endless() { Part::SenderCpu } else { Part::Application }
     }
 
-    fn why(&self, limit: Limit, own: &Known, seen: &Seen) -> IdleCause {
-        let part = limit::part(limit, own.cut, self.is_endless());
-        let waits_for = if let Limit::WindowBehind(other) = limit {
+    fn reason(&self, limit: SendLimit, own: &PathSubflow, seen: &SubflowSamples) -> IdleCause {
+        let part = limit::account_part(limit, own.loss_cause, self.is_endless());
+        let waits_for = if let SendLimit::HolBlocked(other) = limit {
             seen.get(other).map(|(_, (_, _, known))| known.path)
         } else {
             None
@@ -335,7 +355,7 @@ impl Said<'_> {
 }
 
 /// What our own stack calls it.
-fn part_of(limit: OwnLimit) -> Part {
+fn stack_part(limit: OwnLimit) -> Part {
     match limit {
         OwnLimit::Application => Part::Application,
         OwnLimit::Handshake => Part::Handshake,
@@ -359,18 +379,18 @@ mod tests {
 
     #[test]
     fn a_full_window_has_the_size_that_it_had_while_it_was_full() {
-        let mut window = Full::default();
+        let mut window = MeanFullSize::default();
         let full = vec![(IdleCause { part: Part::HeadOfLineBlocking, waits_for: Some(1) }, 1.0)];
         let parts = [Part::PeerWindow, Part::HeadOfLineBlocking];
         let look = Duration::from_millis(10);
-        assert_eq!(window.bytes(), None);
+        assert_eq!(window.mean_bytes(), None);
         for _ in 0..10 {
-            window.note(400_000, &full, &parts, look);
-            window.note(600_000, &full, &parts, look);
+            window.add(400_000, &full, &parts, look);
+            window.add(600_000, &full, &parts, look);
         }
         // It grows, and nobody waits for it any more.
         let slow_start = vec![(Part::SlowStart.into(), 1.0)];
-        window.note(17_400_000, &slow_start, &parts, look * 1_000);
-        assert_eq!((window.bytes(), window.largest), (Some(500_000), 17_400_000));
+        window.add(17_400_000, &slow_start, &parts, look * 1_000);
+        assert_eq!((window.mean_bytes(), window.max_bytes), (Some(500_000), 17_400_000));
     }
 }

@@ -2,36 +2,41 @@
 
 use std::collections::BTreeSet;
 
-use super::{Place, Planner, Reach, Role, Step};
+use super::{EndpointCandidate, PlanStep, Planner, RouteState, SetupRole};
 use crate::netlink::{Endpoint, EndpointFlags};
-use crate::setup::change::{Change, NamedEndpoint};
+use crate::setup::change::{ConfigChange, NamedEndpoint};
 
 impl Planner<'_> {
     /// Endpoints that are there and right stay; wrong ones are replaced under their number.
-    pub(super) fn endpoints(&mut self, places: &[Place<'_>], wanted: Vec<NamedEndpoint>) {
+    pub(super) fn endpoints(
+        &mut self,
+        places: &[EndpointCandidate<'_>],
+        wanted: Vec<NamedEndpoint>,
+    ) {
         let (mut kept, mut replaced) = (BTreeSet::new(), Vec::new());
         for old in self.own_endpoints() {
             let address = old.address;
             if !self.host.addresses.iter().any(|it| it.local.address() == address) {
                 let reason = format!("{address} is no address of this host");
-                self.step(Change::DeleteEndpoint(old), reason);
+                self.step(ConfigChange::DeleteEndpoint(old), reason);
                 continue;
             }
             let Some(new) = wanted.iter().find(|new| new.address == address) else { continue };
             // With a port it announces and can do nothing else, beside another one or alone.
-            let only_announces = old.port.is_some() && self.request.role != Role::Client;
+            let only_announces = old.port.is_some() && self.request.role != SetupRole::Client;
             let place = places.iter().find(|place| place.ip() == address);
-            let complaint = if only_announces { None } else { self.complaint(&old, new, place) };
+            let complaint =
+                if only_announces { None } else { self.endpoint_problem(&old, new, place) };
             if let Some(reason) = complaint {
-                self.step(Change::DeleteEndpoint(old.clone()), reason);
+                self.step(ConfigChange::DeleteEndpoint(old.clone()), reason);
                 replaced.push(old);
                 continue;
             }
-            if !only_announces || self.request.role == Role::Server {
+            if !only_announces || self.request.role == SetupRole::Server {
                 kept.insert(address);
             }
             let reason = purpose(&old);
-            self.plan.keeps.push(Step { change: Change::AddEndpoint(old), reason });
+            self.plan.keeps.push(PlanStep { change: ConfigChange::AddEndpoint(old), reason });
         }
         let missing = wanted.into_iter().filter(|new| !kept.contains(&new.address));
         let mut missing: Vec<_> = missing
@@ -46,7 +51,7 @@ impl Planner<'_> {
         missing.sort_by_key(|new| new.id.is_none());
         for new in missing {
             let reason = purpose(&new);
-            self.step(Change::AddEndpoint(new), reason);
+            self.step(ConfigChange::AddEndpoint(new), reason);
         }
     }
 
@@ -67,31 +72,31 @@ impl Planner<'_> {
     }
 
     /// What is wrong with an endpoint, if something is.
-    fn complaint(
+    fn endpoint_problem(
         &mut self,
         old: &NamedEndpoint,
         new: &NamedEndpoint,
-        place: Option<&Place<'_>>,
+        place: Option<&EndpointCandidate<'_>>,
     ) -> Option<String> {
         let (is, must) = (old.flags(), new.flags());
         let text = |why: &str| Some(format!("endpoint {} {why}", old.address));
         let announces = is.contains(EndpointFlags::SIGNAL);
         let opens = is.contains(EndpointFlags::SUBFLOW) || is.contains(EndpointFlags::LAMINAR);
         match self.request.role {
-            Role::Client if announces => {
+            SetupRole::Client if announces => {
                 return text("announces its address, which is for servers");
             }
-            Role::Client if !opens => return text("opens no subflow"),
-            Role::Server if !announces => return text("is not announced, which servers do"),
-            Role::Server if opens => return text("opens subflows, which is for clients"),
-            Role::Both if !announces || !opens => {
+            SetupRole::Client if !opens => return text("opens no subflow"),
+            SetupRole::Server if !announces => return text("is not announced, which servers do"),
+            SetupRole::Server if opens => return text("opens subflows, which is for clients"),
+            SetupRole::Both if !announces || !opens => {
                 return text("does not both announce its address and open subflows");
             }
-            Role::Client | Role::Server | Role::Both => {}
+            SetupRole::Client | SetupRole::Server | SetupRole::Both => {}
         }
         // A mesh covers what `laminar` would.
         let covers = is.contains(must) || is.contains(EndpointFlags::FULLMESH);
-        if self.request.role == Role::Client && !covers {
+        if self.request.role == SetupRole::Client && !covers {
             return if must.contains(EndpointFlags::LAMINAR) {
                 text("would open a subflow to an address that it cannot reach, or crosswise")
             } else {
@@ -99,7 +104,7 @@ impl Planner<'_> {
                 if self.request.peers.is_empty() { None } else { text(alone) }
             };
         }
-        if old.link == new.link || self.request.role != Role::Client {
+        if old.link == new.link || self.request.role != SetupRole::Client {
             return None;
         }
         if old.link.is_some() {
@@ -108,8 +113,8 @@ impl Planner<'_> {
         let place = place?;
         let targets = self.targets(place);
         let goes_wrong = targets.iter().any(|to| {
-            self.reach(place, *to, true) == Reach::Right
-                && self.reach(place, *to, false) != Reach::Right
+            self.route_state(place, *to, true) == RouteState::Right
+                && self.route_state(place, *to, false) != RouteState::Right
         });
         goes_wrong.then(|| format!("endpoint {} is not bound to its interface", old.address))
     }

@@ -1,14 +1,14 @@
 //! Interfaces that share a network.
 
-use super::{Change, Place, Planner, shares};
+use super::{ConfigChange, EndpointCandidate, Planner, shares};
 
 impl Planner<'_> {
     /// Interfaces in one network answer ARP for each other, so that one link carries everything.
-    pub(super) fn shared_networks(&mut self, places: &[Place<'_>]) {
+    pub(super) fn shared_networks(&mut self, places: &[EndpointCandidate<'_>]) {
         let mut mended = Vec::new();
         for link in self.host.links.iter().filter(|link| link.is_up() && !link.is_loopback()) {
             let Some((other, network)) = shares(self.host, link, true) else { continue };
-            let concerned = |place: &Place<'_>| {
+            let concerned = |place: &EndpointCandidate<'_>| {
                 place.link.index == link.index || place.link.index == other.index
             };
             if !link.has_arp() || !places.iter().any(concerned) {
@@ -27,7 +27,7 @@ impl Planner<'_> {
         }
         for link in mended {
             let reason = "what was learnt of neighbours before may lead to the wrong interface";
-            self.step(Change::ForgetNeighbours { link }, reason.to_owned());
+            self.step(ConfigChange::ForgetNeighbours { link }, reason.to_owned());
         }
     }
 }

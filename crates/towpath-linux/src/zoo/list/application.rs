@@ -1,15 +1,15 @@
 //! Kernel, applications and listeners.
 
-use super::ANNOUNCED;
-use crate::hop::packet::Kind;
-use crate::hop::{Packets, Phase, Rule, Treatment};
-use crate::zoo::situation::{Change, Host, Listener, Situation, Socket};
+use super::SERVER_SIGNAL_ENDPOINT;
+use crate::hop::packet::MptcpOptionKind;
+use crate::hop::{ConnectionPhase, PacketAction, PacketMatch, RouterRule};
+use crate::zoo::situation::{AppSocket, FailureCase, HostSide, NetworkMutation, ServerBehaviour};
 use towpath_measure::scenario::LinkSide;
 
 const ENABLED: &str = "net.mptcp.enabled";
 
-pub(super) const SITUATIONS: &[Situation] = &[
-    Situation {
+pub(super) const CASES: &[FailureCase] = &[
+    FailureCase {
         name: "kernel-without-mptcp",
         title: "the client's kernel knows no Multipath TCP",
         seen: "Every program uses plain TCP; one that insists gets `Protocol not supported`.",
@@ -17,9 +17,9 @@ pub(super) const SITUATIONS: &[Situation] = &[
               IPPROTO_MPTCP) is refused with EPROTONOSUPPORT. (Here a filter refuses it.)",
         cause: Some("kernel-without-mptcp"),
         two_ends: false,
-        changes: &[Change::OldKernel],
+        changes: &[NetworkMutation::OldKernel],
     },
-    Situation {
+    FailureCase {
         name: "mptcp-disabled",
         title: "Multipath TCP is switched off on the client",
         seen: "Every program uses plain TCP; one that insists gets `Protocol not available`.",
@@ -27,9 +27,9 @@ pub(super) const SITUATIONS: &[Situation] = &[
               Listeners that were there before keep working.",
         cause: Some("mptcp-disabled"),
         two_ends: false,
-        changes: &[Change::Sysctl(Host::Client, ENABLED, "0")],
+        changes: &[NetworkMutation::Sysctl(HostSide::Client, ENABLED, "0")],
     },
-    Situation {
+    FailureCase {
         name: "server-mptcp-disabled",
         title: "Multipath TCP is switched off on the server",
         seen: "Connections work, but over one path: plain TCP.",
@@ -37,9 +37,9 @@ pub(super) const SITUATIONS: &[Situation] = &[
               the option with a SYN/ACK that has none.",
         cause: Some("listener-plain-tcp"),
         two_ends: false,
-        changes: &[Change::Sysctl(Host::Server, ENABLED, "0")],
+        changes: &[NetworkMutation::Sysctl(HostSide::Server, ENABLED, "0")],
     },
-    Situation {
+    FailureCase {
         name: "blackhole-fallback",
         title: "one swallowed SYN has switched Multipath TCP off for an hour",
         seen: "Every connection is plain TCP, to every server, though the way is clean today.",
@@ -48,18 +48,21 @@ pub(super) const SITUATIONS: &[Situation] = &[
               that setting, even with its own value, ends it at once.",
         cause: Some("blackhole-fallback-active"),
         two_ends: false,
-        changes: &[Change::WasBox(1, &[DROP_CAPABLE])],
+        changes: &[NetworkMutation::FormerBox(1, &[DROP_CAPABLE])],
     },
-    Situation {
+    FailureCase {
         name: "blackhole-fallback-announced",
         title: "the same hour without Multipath TCP, towards a server with two addresses",
         seen: "The server announces addresses to others, but this client stays on one path.",
         why: "See `blackhole-fallback`: the state belongs to the client, not to a server.",
         cause: Some("blackhole-fallback-active"),
         two_ends: false,
-        changes: &[Change::Endpoints(Host::Server, ANNOUNCED), Change::WasBox(1, &[DROP_CAPABLE])],
+        changes: &[
+            NetworkMutation::Endpoints(HostSide::Server, SERVER_SIGNAL_ENDPOINT),
+            NetworkMutation::FormerBox(1, &[DROP_CAPABLE]),
+        ],
     },
-    Situation {
+    FailureCase {
         name: "listener-plain-tcp",
         title: "the server's program listens with plain TCP",
         seen: "The client asks for Multipath TCP and gets one path.",
@@ -67,9 +70,9 @@ pub(super) const SITUATIONS: &[Situation] = &[
               The option reaches the last hop, the SYN/ACK has none.",
         cause: Some("listener-plain-tcp"),
         two_ends: false,
-        changes: &[Change::Listener(Listener::Plain)],
+        changes: &[NetworkMutation::Listener(ServerBehaviour::Plain)],
     },
-    Situation {
+    FailureCase {
         name: "application-plain-tcp",
         title: "an application of the client's does not ask for Multipath TCP",
         seen: "All is set up and a test succeeds, but the program that matters uses one path.",
@@ -77,27 +80,30 @@ pub(super) const SITUATIONS: &[Situation] = &[
               moves. `towpath exec` or the program's own switch help.",
         cause: Some("application-plain-tcp"),
         two_ends: false,
-        changes: &[Change::Application(Socket::Plain)],
+        changes: &[NetworkMutation::Application(AppSocket::Plain)],
     },
-    Situation {
+    FailureCase {
         name: "remote-refused",
         title: "nothing listens at the server",
         seen: "`Connection refused`, with Multipath TCP and without.",
         why: "No program has the port open; this has nothing to do with Multipath TCP.",
         cause: Some("remote-refused"),
         two_ends: false,
-        changes: &[Change::Listener(Listener::Nothing)],
+        changes: &[NetworkMutation::Listener(ServerBehaviour::Nothing)],
     },
-    Situation {
+    FailureCase {
         name: "remote-refused-v6",
         title: "nothing listens at the server's IPv6 address",
         seen: "`Connection refused`.",
         why: "No program has the port open.",
         cause: Some("remote-refused"),
         two_ends: false,
-        changes: &[Change::Listener(Listener::Nothing), Change::Connect("2001:db8:2:1::2")],
+        changes: &[
+            NetworkMutation::Listener(ServerBehaviour::Nothing),
+            NetworkMutation::Connect("2001:db8:2:1::2"),
+        ],
     },
-    Situation {
+    FailureCase {
         name: "listener-closed-after-accept",
         title: "the server takes one connection and stops listening",
         seen: "The connection stays on one path; further subflows are refused at once.",
@@ -105,9 +111,9 @@ pub(super) const SITUATIONS: &[Situation] = &[
               reset. The server must keep a listener, or signal an endpoint with a port.",
         cause: Some("listener-closed-after-accept"),
         two_ends: false,
-        changes: &[Change::Listener(Listener::Once)],
+        changes: &[NetworkMutation::Listener(ServerBehaviour::Once)],
     },
-    Situation {
+    FailureCase {
         name: "load-balancer",
         title: "a load balancer sends the second path to another host",
         seen: "The connection stays on one path; further subflows are reset.",
@@ -115,9 +121,9 @@ pub(super) const SITUATIONS: &[Situation] = &[
               does not know the token of the MP_JOIN and resets (its MPJoinNoTokenFound grows).",
         cause: Some("load-balancer-other-host"),
         two_ends: false,
-        changes: &[Change::OtherServer],
+        changes: &[NetworkMutation::OtherServer],
     },
-    Situation {
+    FailureCase {
         name: "join-id0-denied",
         title: "the server forbids further subflows to its first address",
         seen: "One path, though the client has an endpoint; not even a SYN is sent.",
@@ -125,13 +131,17 @@ pub(super) const SITUATIONS: &[Situation] = &[
               but it announces no other address to connect to.",
         cause: Some("join-id0-denied"),
         two_ends: false,
-        changes: &[Change::Sysctl(Host::Server, "net.mptcp.allow_join_initial_addr_port", "0")],
+        changes: &[NetworkMutation::Sysctl(
+            HostSide::Server,
+            "net.mptcp.allow_join_initial_addr_port",
+            "0",
+        )],
     },
 ];
 
 /// A box that swallows the first packet of Multipath TCP.
-pub(in crate::zoo) const DROP_CAPABLE: Rule = Rule {
+pub(in crate::zoo) const DROP_CAPABLE: RouterRule = RouterRule {
     side: LinkSide::Up,
-    packets: Packets::of(Phase::Syn).with(Kind::Capable),
-    treatment: Treatment::Drop,
+    packets: PacketMatch::of(ConnectionPhase::Syn).with(MptcpOptionKind::Capable),
+    treatment: PacketAction::Drop,
 };

@@ -1,12 +1,12 @@
 //! What the two hosts were told: endpoints, limits, routes, settings.
 
-use super::{ANNOUNCED, NONE, SECOND};
-use crate::zoo::situation::{Change, Host, Routing, Situation};
+use super::{CLIENT_ENDPOINT, NO_ENDPOINTS, SERVER_SIGNAL_ENDPOINT};
+use crate::zoo::situation::{FailureCase, HostSide, NetworkMutation, Routing};
 
-const WITHOUT_DEVICE: &[&str] = &["10.1.2.2 subflow"];
+const ENDPOINT_WITHOUT_DEVICE: &[&str] = &["10.1.2.2 subflow"];
 
-pub(super) const SITUATIONS: &[Situation] = &[
-    Situation {
+pub(super) const CASES: &[FailureCase] = &[
+    FailureCase {
         name: "kernel-defaults",
         title: "a fresh client: no endpoint, no announced address accepted",
         seen: "The server announces its second address; the client does nothing with it.",
@@ -15,30 +15,33 @@ pub(super) const SITUATIONS: &[Situation] = &[
         cause: Some("add-addr-limit"),
         two_ends: false,
         changes: &[
-            Change::Endpoints(Host::Client, NONE),
-            Change::Limits(Host::Client, 2, 0),
-            Change::Endpoints(Host::Server, ANNOUNCED),
+            NetworkMutation::Endpoints(HostSide::Client, NO_ENDPOINTS),
+            NetworkMutation::Limits(HostSide::Client, 2, 0),
+            NetworkMutation::Endpoints(HostSide::Server, SERVER_SIGNAL_ENDPOINT),
         ],
     },
-    Situation {
+    FailureCase {
         name: "no-endpoints",
         title: "the client has no endpoint, and the server announces nothing",
         seen: "Multipath TCP with one subflow, and no sign of trouble.",
         why: "Limits allow subflows, but no address was given out for them.",
         cause: Some("no-endpoints"),
         two_ends: false,
-        changes: &[Change::Endpoints(Host::Client, NONE), Change::Limits(Host::Client, 2, 0)],
+        changes: &[
+            NetworkMutation::Endpoints(HostSide::Client, NO_ENDPOINTS),
+            NetworkMutation::Limits(HostSide::Client, 2, 0),
+        ],
     },
-    Situation {
+    FailureCase {
         name: "subflow-limit",
         title: "the client's limit allows no further subflow",
         seen: "An endpoint is there, yet no SYN leaves from it.",
         why: "`ip mptcp limits` says `subflows 0`.",
         cause: Some("subflow-limit"),
         two_ends: false,
-        changes: &[Change::Limits(Host::Client, 0, 0)],
+        changes: &[NetworkMutation::Limits(HostSide::Client, 0, 0)],
     },
-    Situation {
+    FailureCase {
         name: "subflow-limit-partly",
         title: "two further interfaces, but only one further subflow allowed",
         seen: "Two of three paths carry data.",
@@ -46,15 +49,15 @@ pub(super) const SITUATIONS: &[Situation] = &[
         cause: Some("subflow-limit"),
         two_ends: false,
         changes: &[
-            Change::Clients(&["c1", "c2", "c3"]),
-            Change::Endpoints(
-                Host::Client,
+            NetworkMutation::Clients(&["c1", "c2", "c3"]),
+            NetworkMutation::Endpoints(
+                HostSide::Client,
                 &["10.1.2.2 dev c2 subflow", "10.1.3.2 dev c3 subflow"],
             ),
-            Change::Limits(Host::Client, 1, 0),
+            NetworkMutation::Limits(HostSide::Client, 1, 0),
         ],
     },
-    Situation {
+    FailureCase {
         name: "add-addr-limit",
         title: "the client accepts no announced address",
         seen: "The server's second address arrives (ADD_ADDR) and stays unused.",
@@ -62,12 +65,12 @@ pub(super) const SITUATIONS: &[Situation] = &[
         cause: Some("add-addr-limit"),
         two_ends: false,
         changes: &[
-            Change::Endpoints(Host::Client, NONE),
-            Change::Limits(Host::Client, 8, 0),
-            Change::Endpoints(Host::Server, ANNOUNCED),
+            NetworkMutation::Endpoints(HostSide::Client, NO_ENDPOINTS),
+            NetworkMutation::Limits(HostSide::Client, 8, 0),
+            NetworkMutation::Endpoints(HostSide::Server, SERVER_SIGNAL_ENDPOINT),
         ],
     },
-    Situation {
+    FailureCase {
         name: "peer-limit",
         title: "the server's limit allows no further subflow",
         seen: "Further subflows are made and closed within a millisecond, with a reset.",
@@ -75,9 +78,9 @@ pub(super) const SITUATIONS: &[Situation] = &[
               (its MPJoinRejected grows).",
         cause: Some("peer-limit"),
         two_ends: false,
-        changes: &[Change::Limits(Host::Server, 0, 0)],
+        changes: &[NetworkMutation::Limits(HostSide::Server, 0, 0)],
     },
-    Situation {
+    FailureCase {
         name: "userspace-path-manager",
         title: "the path manager is left to a daemon that is not there",
         seen: "Endpoints and limits look right, but nothing is done with them.",
@@ -86,11 +89,11 @@ pub(super) const SITUATIONS: &[Situation] = &[
         cause: Some("userspace-path-manager-without-daemon"),
         two_ends: false,
         changes: &[
-            Change::Sysctl(Host::Client, "net.mptcp.pm_type", "1"),
-            Change::Endpoints(Host::Server, ANNOUNCED),
+            NetworkMutation::Sysctl(HostSide::Client, "net.mptcp.pm_type", "1"),
+            NetworkMutation::Endpoints(HostSide::Server, SERVER_SIGNAL_ENDPOINT),
         ],
     },
-    Situation {
+    FailureCase {
         name: "endpoint-address-missing",
         title: "the endpoint's address is not one of this host",
         seen: "The kernel took the endpoint without a word, and opens nothing.",
@@ -98,9 +101,9 @@ pub(super) const SITUATIONS: &[Situation] = &[
               (MPJoinSynTxBindErr).",
         cause: Some("endpoint-address-missing"),
         two_ends: false,
-        changes: &[Change::Endpoints(Host::Client, &["10.1.9.2 subflow"])],
+        changes: &[NetworkMutation::Endpoints(HostSide::Client, &["10.1.9.2 subflow"])],
     },
-    Situation {
+    FailureCase {
         name: "endpoint-address-stale",
         title: "the interface got another address from DHCP since",
         seen: "It worked yesterday; today there is one path.",
@@ -108,21 +111,21 @@ pub(super) const SITUATIONS: &[Situation] = &[
         cause: Some("endpoint-address-missing"),
         two_ends: false,
         changes: &[
-            Change::Endpoints(Host::Client, SECOND),
-            Change::NoAddress(Host::Client, 2, "10.1.2.2/24"),
-            Change::Address(Host::Client, 2, "10.1.2.77/24"),
+            NetworkMutation::Endpoints(HostSide::Client, CLIENT_ENDPOINT),
+            NetworkMutation::NoAddress(HostSide::Client, 2, "10.1.2.2/24"),
+            NetworkMutation::Address(HostSide::Client, 2, "10.1.2.77/24"),
         ],
     },
-    Situation {
+    FailureCase {
         name: "endpoint-interface-down",
         title: "the endpoint's interface is switched off",
         seen: "One path; the endpoint is there.",
         why: "Its interface is down, so that no route leaves from it.",
         cause: Some("endpoint-interface-down"),
         two_ends: false,
-        changes: &[Change::Down(Host::Client, 2)],
+        changes: &[NetworkMutation::Down(HostSide::Client, 2)],
     },
-    Situation {
+    FailureCase {
         name: "client-signal",
         title: "the client's endpoint says `signal` instead of `subflow`",
         seen: "One path. The client announces its second address, and nobody comes.",
@@ -130,9 +133,9 @@ pub(super) const SITUATIONS: &[Situation] = &[
               do. A client needs `subflow`.",
         cause: Some("endpoint-wrong-role"),
         two_ends: false,
-        changes: &[Change::Endpoints(Host::Client, &["10.1.2.2 dev c2 signal"])],
+        changes: &[NetworkMutation::Endpoints(HostSide::Client, &["10.1.2.2 dev c2 signal"])],
     },
-    Situation {
+    FailureCase {
         name: "server-subflow",
         title: "the server's endpoint says `subflow` instead of `signal`",
         seen: "Two subflows; the client is never told of the server's second address.",
@@ -141,11 +144,11 @@ pub(super) const SITUATIONS: &[Situation] = &[
         cause: Some("endpoint-wrong-role"),
         two_ends: true,
         changes: &[
-            Change::Endpoints(Host::Client, SECOND),
-            Change::Endpoints(Host::Server, &["203.0.113.2 dev s2 subflow"]),
+            NetworkMutation::Endpoints(HostSide::Client, CLIENT_ENDPOINT),
+            NetworkMutation::Endpoints(HostSide::Server, &["203.0.113.2 dev s2 subflow"]),
         ],
     },
-    Situation {
+    FailureCase {
         name: "server-has-the-clients-block",
         title: "the client's commands were pasted on the server",
         seen: "Every command succeeded on both hosts; the server's second address is never used.",
@@ -154,14 +157,14 @@ pub(super) const SITUATIONS: &[Situation] = &[
         cause: Some("endpoint-wrong-role"),
         two_ends: true,
         changes: &[
-            Change::Endpoints(Host::Client, SECOND),
-            Change::Endpoints(
-                Host::Server,
+            NetworkMutation::Endpoints(HostSide::Client, CLIENT_ENDPOINT),
+            NetworkMutation::Endpoints(
+                HostSide::Server,
                 &["10.1.1.2 dev s1 subflow", "10.1.2.2 dev s2 subflow"],
             ),
         ],
     },
-    Situation {
+    FailureCase {
         name: "no-source-route",
         title: "the second interface has no route of its own",
         seen: "The second subflow stays in SYN-SENT; the kernel counts it all the same.",
@@ -170,11 +173,11 @@ pub(super) const SITUATIONS: &[Situation] = &[
         cause: Some("no-source-route"),
         two_ends: false,
         changes: &[
-            Change::Routing(Routing::FirstOnly),
-            Change::Endpoints(Host::Client, WITHOUT_DEVICE),
+            NetworkMutation::Routing(Routing::FirstOnly),
+            NetworkMutation::Endpoints(HostSide::Client, ENDPOINT_WITHOUT_DEVICE),
         ],
     },
-    Situation {
+    FailureCase {
         name: "no-source-route-v6",
         title: "the second interface has no IPv6 route of its own",
         seen: "The second subflow stays in SYN-SENT.",
@@ -182,12 +185,12 @@ pub(super) const SITUATIONS: &[Situation] = &[
         cause: Some("no-source-route"),
         two_ends: false,
         changes: &[
-            Change::Routing(Routing::FirstOnly),
-            Change::Endpoints(Host::Client, &["2001:db8:1:2::2 subflow"]),
-            Change::Connect("2001:db8:2:1::2"),
+            NetworkMutation::Routing(Routing::FirstOnly),
+            NetworkMutation::Endpoints(HostSide::Client, &["2001:db8:1:2::2 subflow"]),
+            NetworkMutation::Connect("2001:db8:2:1::2"),
         ],
     },
-    Situation {
+    FailureCase {
         name: "no-gateway-on-interface",
         title: "the endpoint is bound to an interface without a gateway",
         seen: "The second subflow stays in SYN-SENT, and no packet leaves.",
@@ -195,9 +198,9 @@ pub(super) const SITUATIONS: &[Situation] = &[
               takes the server for a neighbour, and asks for its hardware address in vain.",
         cause: Some("no-gateway-on-interface"),
         two_ends: false,
-        changes: &[Change::Routing(Routing::FirstOnly)],
+        changes: &[NetworkMutation::Routing(Routing::FirstOnly)],
     },
-    Situation {
+    FailureCase {
         name: "reverse-path-filter",
         title: "strict reverse path filtering on the second interface",
         seen: "SYN/ACKs arrive at the second interface and are ignored.",
@@ -206,11 +209,11 @@ pub(super) const SITUATIONS: &[Situation] = &[
         cause: Some("reverse-path-filter"),
         two_ends: false,
         changes: &[
-            Change::Routing(Routing::ByMetric),
-            Change::Sysctl(Host::Client, "net.ipv4.conf.all.rp_filter", "1"),
+            NetworkMutation::Routing(Routing::ByMetric),
+            NetworkMutation::Sysctl(HostSide::Client, "net.ipv4.conf.all.rp_filter", "1"),
         ],
     },
-    Situation {
+    FailureCase {
         name: "reverse-path-filter-one-interface",
         title: "strict reverse path filtering, set on the interface alone",
         seen: "As before, though `conf.all.rp_filter` is 0.",
@@ -218,11 +221,11 @@ pub(super) const SITUATIONS: &[Situation] = &[
         cause: Some("reverse-path-filter"),
         two_ends: false,
         changes: &[
-            Change::Routing(Routing::ByMetric),
-            Change::Sysctl(Host::Client, "net.ipv4.conf.c2.rp_filter", "1"),
+            NetworkMutation::Routing(Routing::ByMetric),
+            NetworkMutation::Sysctl(HostSide::Client, "net.ipv4.conf.c2.rp_filter", "1"),
         ],
     },
-    Situation {
+    FailureCase {
         name: "server-reverse-path-filter",
         title: "strict reverse path filtering at the server's second address",
         seen: "The announced address is tried, and nothing comes back.",
@@ -231,12 +234,12 @@ pub(super) const SITUATIONS: &[Situation] = &[
         cause: Some("reverse-path-filter"),
         two_ends: true,
         changes: &[
-            Change::Endpoints(Host::Server, ANNOUNCED),
-            Change::ServerRouting(Routing::FirstOnly),
-            Change::Sysctl(Host::Server, "net.ipv4.conf.all.rp_filter", "1"),
+            NetworkMutation::Endpoints(HostSide::Server, SERVER_SIGNAL_ENDPOINT),
+            NetworkMutation::ServerRouting(Routing::FirstOnly),
+            NetworkMutation::Sysctl(HostSide::Server, "net.ipv4.conf.all.rp_filter", "1"),
         ],
     },
-    Situation {
+    FailureCase {
         name: "same-subnet",
         title: "all interfaces in one subnet: two subflows, one cable",
         seen: "Two healthy subflows, and no more than the throughput of one.",
@@ -246,22 +249,25 @@ pub(super) const SITUATIONS: &[Situation] = &[
         cause: Some("same-subnet-arp"),
         two_ends: true,
         changes: &[
-            Change::OneSubnet,
-            Change::Routing(Routing::FirstOnly),
-            Change::Endpoints(Host::Client, &["192.0.2.12 subflow"]),
-            Change::Endpoints(Host::Server, &["192.0.2.22 signal"]),
+            NetworkMutation::OneSubnet,
+            NetworkMutation::Routing(Routing::FirstOnly),
+            NetworkMutation::Endpoints(HostSide::Client, &["192.0.2.12 subflow"]),
+            NetworkMutation::Endpoints(HostSide::Server, &["192.0.2.22 signal"]),
         ],
     },
-    Situation {
+    FailureCase {
         name: "endpoint-backup-only",
         title: "the only further endpoint is a backup",
         seen: "Two subflows, and all data on the first.",
         why: "The endpoint has the flag `backup`: its subflow waits until no other works.",
         cause: Some("endpoint-backup-only"),
         two_ends: false,
-        changes: &[Change::Endpoints(Host::Client, &["10.1.2.2 dev c2 subflow backup"])],
+        changes: &[NetworkMutation::Endpoints(
+            HostSide::Client,
+            &["10.1.2.2 dev c2 subflow backup"],
+        )],
     },
-    Situation {
+    FailureCase {
         name: "all-endpoints-one-interface",
         title: "the endpoints are all on the first interface",
         seen: "Two subflows, and no more than one path's throughput.",
@@ -270,11 +276,11 @@ pub(super) const SITUATIONS: &[Situation] = &[
         cause: Some("all-endpoints-one-interface"),
         two_ends: false,
         changes: &[
-            Change::Address(Host::Client, 1, "10.1.1.3/24"),
-            Change::Endpoints(Host::Client, &["10.1.1.3 dev c1 subflow"]),
+            NetworkMutation::Address(HostSide::Client, 1, "10.1.1.3/24"),
+            NetworkMutation::Endpoints(HostSide::Client, &["10.1.1.3 dev c1 subflow"]),
         ],
     },
-    Situation {
+    FailureCase {
         name: "duplicate-managers",
         title: "something deletes the endpoint and adds it again, all the time",
         seen: "Subflows come and go.",
@@ -282,24 +288,27 @@ pub(super) const SITUATIONS: &[Situation] = &[
               what the other did.",
         cause: Some("duplicate-managers"),
         two_ends: false,
-        changes: &[Change::Fight("10.1.2.2")],
+        changes: &[NetworkMutation::FlapEndpoint("10.1.2.2")],
     },
-    Situation {
+    FailureCase {
         name: "no-route",
         title: "the client has no route to the server",
         seen: "`Network is unreachable`.",
         why: "There is no default route; this has nothing to do with Multipath TCP.",
         cause: Some("no-route"),
         two_ends: false,
-        changes: &[Change::Routing(Routing::Nowhere)],
+        changes: &[NetworkMutation::Routing(Routing::Nowhere)],
     },
-    Situation {
+    FailureCase {
         name: "no-route-v6",
         title: "the client has no IPv6 route to the server",
         seen: "`Network is unreachable`.",
         why: "There is no IPv6 default route.",
         cause: Some("no-route"),
         two_ends: false,
-        changes: &[Change::Routing(Routing::Nowhere), Change::Connect("2001:db8:2:1::2")],
+        changes: &[
+            NetworkMutation::Routing(Routing::Nowhere),
+            NetworkMutation::Connect("2001:db8:2:1::2"),
+        ],
     },
 ];

@@ -1,41 +1,53 @@
 //! The way of the first subflow.
 
 use super::application::DROP_CAPABLE;
-use crate::hop::packet::Kind;
-use crate::hop::{Packets, Phase, Reason, Rule, Treatment};
-use crate::zoo::situation::{Change, Host, Situation};
+use crate::hop::packet::MptcpOptionKind;
+use crate::hop::{ConnectionPhase, PacketAction, PacketMatch, RouterRule, UnreachableReason};
+use crate::zoo::situation::{FailureCase, HostSide, NetworkMutation};
 use towpath_measure::scenario::LinkSide;
 
 use LinkSide::{Both as BOTH, Down as DOWN, Up as UP};
 
 /// The server's first address in IPv6.
-pub(in crate::zoo) const V6: &str = "2001:db8:2:1::2";
+pub(in crate::zoo) const SERVER_V6: &str = "2001:db8:2:1::2";
 /// The client asks for checksums of the data.
-const CHECKSUM: Change = Change::Sysctl(Host::Client, "net.mptcp.checksum_enabled", "1");
+const CHECKSUM: NetworkMutation =
+    NetworkMutation::Sysctl(HostSide::Client, "net.mptcp.checksum_enabled", "1");
 
 /// A box that removes options.
-pub(in crate::zoo) const fn strip(side: LinkSide, phase: Phase, kind: Kind) -> Rule {
-    Rule { side, packets: Packets::of(phase), treatment: Treatment::Strip(kind) }
+pub(in crate::zoo) const fn strip(
+    side: LinkSide,
+    phase: ConnectionPhase,
+    kind: MptcpOptionKind,
+) -> RouterRule {
+    RouterRule { side, packets: PacketMatch::of(phase), treatment: PacketAction::Strip(kind) }
 }
 
 /// A box that treats the first packet of a connection.
-const fn capable(treatment: Treatment) -> Rule {
-    Rule { side: UP, packets: Packets::of(Phase::Syn).with(Kind::Capable), treatment }
+const fn capable(treatment: PacketAction) -> RouterRule {
+    RouterRule {
+        side: UP,
+        packets: PacketMatch::of(ConnectionPhase::Syn).with(MptcpOptionKind::Capable),
+        treatment,
+    }
 }
 
 /// Changes data on their way to the server.
-pub(in crate::zoo) const REWRITE: Rule = Rule {
+pub(in crate::zoo) const REWRITE: RouterRule = RouterRule {
     side: UP,
-    packets: Packets::of(Phase::Later).carrying(1),
-    treatment: Treatment::Rewrite,
+    packets: PacketMatch::of(ConnectionPhase::Later).carrying(1),
+    treatment: PacketAction::Rewrite,
 };
 
 /// Swallows everything towards the server.
-pub(in crate::zoo) const DROP_TCP: Rule =
-    Rule { side: UP, packets: Packets::of(Phase::Tcp), treatment: Treatment::Drop };
+pub(in crate::zoo) const DROP_TCP: RouterRule = RouterRule {
+    side: UP,
+    packets: PacketMatch::of(ConnectionPhase::Tcp),
+    treatment: PacketAction::Drop,
+};
 
-pub(super) const SITUATIONS: &[Situation] = &[
-    Situation {
+pub(super) const CASES: &[FailureCase] = &[
+    FailureCase {
         name: "syn-dropped",
         title: "a box swallows SYNs with the option",
         seen: "Connecting takes three seconds; then it is plain TCP.",
@@ -43,18 +55,18 @@ pub(super) const SITUATIONS: &[Situation] = &[
               remembers that for an hour, for all destinations.",
         cause: Some("syn-option-dropped"),
         two_ends: false,
-        changes: &[Change::Box(1, &[DROP_CAPABLE])],
+        changes: &[NetworkMutation::Box(1, &[DROP_CAPABLE])],
     },
-    Situation {
+    FailureCase {
         name: "syn-dropped-v6",
         title: "a box swallows IPv6 SYNs with the option",
         seen: "Connecting takes three seconds; then it is plain TCP.",
         why: "As `syn-dropped`, in IPv6.",
         cause: Some("syn-option-dropped"),
         two_ends: false,
-        changes: &[Change::Box(1, &[DROP_CAPABLE]), Change::Connect(V6)],
+        changes: &[NetworkMutation::Box(1, &[DROP_CAPABLE]), NetworkMutation::Connect(SERVER_V6)],
     },
-    Situation {
+    FailureCase {
         name: "syn-stripped",
         title: "a box removes the option from SYNs",
         seen: "The connection works, over one path: plain TCP.",
@@ -62,27 +74,36 @@ pub(super) const SITUATIONS: &[Situation] = &[
               to live show between which routers it goes.",
         cause: Some("syn-option-stripped"),
         two_ends: false,
-        changes: &[Change::Box(1, &[strip(UP, Phase::Syn, Kind::Every)])],
+        changes: &[NetworkMutation::Box(
+            1,
+            &[strip(UP, ConnectionPhase::Syn, MptcpOptionKind::Every)],
+        )],
     },
-    Situation {
+    FailureCase {
         name: "syn-stripped-v6",
         title: "a box removes the option from IPv6 SYNs",
         seen: "The connection works, over one path: plain TCP.",
         why: "As `syn-stripped`, in IPv6.",
         cause: Some("syn-option-stripped"),
         two_ends: false,
-        changes: &[Change::Box(1, &[strip(UP, Phase::Syn, Kind::Every)]), Change::Connect(V6)],
+        changes: &[
+            NetworkMutation::Box(1, &[strip(UP, ConnectionPhase::Syn, MptcpOptionKind::Every)]),
+            NetworkMutation::Connect(SERVER_V6),
+        ],
     },
-    Situation {
+    FailureCase {
         name: "all-stripped",
         title: "a box removes the option from every packet",
         seen: "The connection works, over one path: plain TCP.",
         why: "As `syn-stripped`; the way back is the same.",
         cause: Some("syn-option-stripped"),
         two_ends: false,
-        changes: &[Change::Box(1, &[strip(BOTH, Phase::Tcp, Kind::Every)])],
+        changes: &[NetworkMutation::Box(
+            1,
+            &[strip(BOTH, ConnectionPhase::Tcp, MptcpOptionKind::Every)],
+        )],
     },
-    Situation {
+    FailureCase {
         name: "synack-stripped",
         title: "a box removes the option from SYN/ACKs",
         seen: "The connection works, over one path: plain TCP.",
@@ -90,9 +111,12 @@ pub(super) const SITUATIONS: &[Situation] = &[
               learns of it from the third packet (MPCapableFallbackACK grows there).",
         cause: Some("synack-option-stripped"),
         two_ends: true,
-        changes: &[Change::Box(1, &[strip(DOWN, Phase::SynAck, Kind::Every)])],
+        changes: &[NetworkMutation::Box(
+            1,
+            &[strip(DOWN, ConnectionPhase::SynAck, MptcpOptionKind::Every)],
+        )],
     },
-    Situation {
+    FailureCase {
         name: "later-stripped",
         title: "a box lets the option pass in the handshake only",
         seen: "Multipath TCP for a moment, then plain TCP for ever.",
@@ -100,27 +124,36 @@ pub(super) const SITUATIONS: &[Situation] = &[
               §3.7).",
         cause: Some("option-stripped-after-handshake"),
         two_ends: true,
-        changes: &[Change::Box(1, &[strip(BOTH, Phase::Later, Kind::Every)])],
+        changes: &[NetworkMutation::Box(
+            1,
+            &[strip(BOTH, ConnectionPhase::Later, MptcpOptionKind::Every)],
+        )],
     },
-    Situation {
+    FailureCase {
         name: "later-stripped-up",
         title: "a box removes the option from what the client sends, after the SYN",
         seen: "Multipath TCP for a moment, then plain TCP for ever.",
         why: "The third packet and the data reach the server without the option.",
         cause: Some("option-stripped-after-handshake"),
         two_ends: true,
-        changes: &[Change::Box(1, &[strip(UP, Phase::Later, Kind::Every)])],
+        changes: &[NetworkMutation::Box(
+            1,
+            &[strip(UP, ConnectionPhase::Later, MptcpOptionKind::Every)],
+        )],
     },
-    Situation {
+    FailureCase {
         name: "dss-stripped",
         title: "a box removes the data sequence signals",
         seen: "Multipath TCP for a moment, then plain TCP for ever.",
         why: "It knows the options of the handshake, but not those of data.",
         cause: Some("option-stripped-after-handshake"),
         two_ends: true,
-        changes: &[Change::Box(1, &[strip(BOTH, Phase::Later, Kind::Dss)])],
+        changes: &[NetworkMutation::Box(
+            1,
+            &[strip(BOTH, ConnectionPhase::Later, MptcpOptionKind::Dss)],
+        )],
     },
-    Situation {
+    FailureCase {
         name: "payload-rewritten",
         title: "a gateway changes what the client sends",
         seen: "The connection ends with an error, or falls back.",
@@ -128,36 +161,39 @@ pub(super) const SITUATIONS: &[Situation] = &[
               receiver notices and sends MP_FAIL (RFC 8684 §3.7).",
         cause: Some("payload-rewritten"),
         two_ends: true,
-        changes: &[CHECKSUM, Change::Box(1, &[REWRITE])],
+        changes: &[CHECKSUM, NetworkMutation::Box(1, &[REWRITE])],
     },
-    Situation {
+    FailureCase {
         name: "payload-rewritten-unnoticed",
         title: "a gateway changes what the client sends, and nobody checks",
         seen: "Programs get wrong data; Multipath TCP goes on.",
         why: "Without checksums (the default of Linux), what has its length is taken as it comes.",
         cause: Some("payload-rewritten"),
         two_ends: false,
-        changes: &[Change::Box(1, &[REWRITE])],
+        changes: &[NetworkMutation::Box(1, &[REWRITE])],
     },
-    Situation {
+    FailureCase {
         name: "syn-forbidden",
         title: "a firewall forbids SYNs with the option",
         seen: "`No route to host` with Multipath TCP, and none of that with plain TCP.",
         why: "A box answers the SYN with ICMP: administratively prohibited.",
         cause: Some("syn-option-dropped"),
         two_ends: false,
-        changes: &[Change::Box(1, &[capable(Treatment::Unreachable(Reason::Prohibited))])],
+        changes: &[NetworkMutation::Box(
+            1,
+            &[capable(PacketAction::Unreachable(UnreachableReason::Prohibited))],
+        )],
     },
-    Situation {
+    FailureCase {
         name: "syn-reset",
         title: "a firewall resets SYNs with the option",
         seen: "`Connection refused` with Multipath TCP, and none of that with plain TCP.",
         why: "A box answers the SYN by a reset in the server's name.",
         cause: Some("syn-option-dropped"),
         two_ends: false,
-        changes: &[Change::Box(1, &[capable(Treatment::Reset)])],
+        changes: &[NetworkMutation::Box(1, &[capable(PacketAction::Reset)])],
     },
-    Situation {
+    FailureCase {
         name: "payload-rewritten-second",
         title: "a gateway on the second path changes what the client sends",
         seen: "The second subflow is reset when the first data pass over it.",
@@ -165,9 +201,9 @@ pub(super) const SITUATIONS: &[Situation] = &[
               goes on over the other.",
         cause: Some("payload-rewritten"),
         two_ends: true,
-        changes: &[CHECKSUM, Change::Box(2, &[REWRITE])],
+        changes: &[CHECKSUM, NetworkMutation::Box(2, &[REWRITE])],
     },
-    Situation {
+    FailureCase {
         name: "remote-silent",
         title: "nobody answers",
         seen: "Connecting hangs, with Multipath TCP and without.",
@@ -175,15 +211,15 @@ pub(super) const SITUATIONS: &[Situation] = &[
               TCP.",
         cause: Some("remote-silent"),
         two_ends: false,
-        changes: &[Change::Box(1, &[DROP_TCP])],
+        changes: &[NetworkMutation::Box(1, &[DROP_TCP])],
     },
-    Situation {
+    FailureCase {
         name: "remote-silent-v6",
         title: "nobody answers over IPv6",
         seen: "Connecting hangs.",
         why: "A firewall swallows every packet.",
         cause: Some("remote-silent"),
         two_ends: false,
-        changes: &[Change::Box(1, &[DROP_TCP]), Change::Connect(V6)],
+        changes: &[NetworkMutation::Box(1, &[DROP_TCP]), NetworkMutation::Connect(SERVER_V6)],
     },
 ];

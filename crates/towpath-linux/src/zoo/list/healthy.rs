@@ -1,26 +1,29 @@
 //! Networks in which all is well: a diagnosis must not find anything.
 
-use super::connection::V6;
-use super::{ANNOUNCED, SECOND};
-use crate::hop::{Packets, Rule, Treatment};
-use crate::zoo::situation::{Change, Host, Quality, Situation, Socket};
+use super::connection::SERVER_V6;
+use super::{CLIENT_ENDPOINT, SERVER_SIGNAL_ENDPOINT};
+use crate::hop::{PacketAction, PacketMatch, RouterRule};
+use crate::zoo::situation::{AppSocket, FailureCase, HostSide, NetworkMutation, PathQuality};
 use towpath_measure::scenario::LinkSide;
 
 /// Translates addresses.
-const NAT: Rule =
-    Rule { side: LinkSide::Both, packets: Packets::ALL, treatment: Treatment::Translate };
+const NAT: RouterRule = RouterRule {
+    side: LinkSide::Both,
+    packets: PacketMatch::ALL,
+    treatment: PacketAction::Translate,
+};
 
-pub(super) const SITUATIONS: &[Situation] = &[
-    Situation {
+pub(super) const CASES: &[FailureCase] = &[
+    FailureCase {
         name: "healthy-v4",
         title: "two paths over IPv4",
         seen: "Two subflows, both carrying data.",
         why: "The usual network of this zoo.",
         cause: None,
         two_ends: false,
-        changes: &[Change::Endpoints(Host::Client, SECOND)],
+        changes: &[NetworkMutation::Endpoints(HostSide::Client, CLIENT_ENDPOINT)],
     },
-    Situation {
+    FailureCase {
         name: "healthy-v6",
         title: "two paths over IPv6",
         seen: "Two subflows, both carrying data.",
@@ -28,11 +31,11 @@ pub(super) const SITUATIONS: &[Situation] = &[
         cause: None,
         two_ends: false,
         changes: &[
-            Change::Endpoints(Host::Client, &["2001:db8:1:2::2 dev c2 subflow"]),
-            Change::Connect(V6),
+            NetworkMutation::Endpoints(HostSide::Client, &["2001:db8:1:2::2 dev c2 subflow"]),
+            NetworkMutation::Connect(SERVER_V6),
         ],
     },
-    Situation {
+    FailureCase {
         name: "healthy-dual-stack",
         title: "endpoints of both families",
         seen: "Two subflows, both carrying data.",
@@ -41,16 +44,16 @@ pub(super) const SITUATIONS: &[Situation] = &[
         two_ends: false,
         changes: &[],
     },
-    Situation {
+    FailureCase {
         name: "healthy-announced",
         title: "the server announces its second address",
         seen: "Three subflows.",
         why: "The client has an endpoint, and the server one with `signal`.",
         cause: None,
         two_ends: false,
-        changes: &[Change::Endpoints(Host::Server, ANNOUNCED)],
+        changes: &[NetworkMutation::Endpoints(HostSide::Server, SERVER_SIGNAL_ENDPOINT)],
     },
-    Situation {
+    FailureCase {
         name: "healthy-nat",
         title: "the second path has a NAT",
         seen: "Two subflows, both carrying data.",
@@ -58,18 +61,18 @@ pub(super) const SITUATIONS: &[Situation] = &[
               address, so that does no harm.",
         cause: None,
         two_ends: false,
-        changes: &[Change::Box(2, &[NAT])],
+        changes: &[NetworkMutation::Box(2, &[NAT])],
     },
-    Situation {
+    FailureCase {
         name: "healthy-nat-both",
         title: "both paths have a NAT",
         seen: "Two subflows, both carrying data.",
         why: "As at home and on a phone.",
         cause: None,
         two_ends: false,
-        changes: &[Change::Box(1, &[NAT]), Change::Box(2, &[NAT])],
+        changes: &[NetworkMutation::Box(1, &[NAT]), NetworkMutation::Box(2, &[NAT])],
     },
-    Situation {
+    FailureCase {
         name: "healthy-three-paths",
         title: "three paths",
         seen: "Three subflows, all carrying data.",
@@ -77,14 +80,14 @@ pub(super) const SITUATIONS: &[Situation] = &[
         cause: None,
         two_ends: false,
         changes: &[
-            Change::Clients(&["c1", "c2", "c3"]),
-            Change::Endpoints(
-                Host::Client,
+            NetworkMutation::Clients(&["c1", "c2", "c3"]),
+            NetworkMutation::Endpoints(
+                HostSide::Client,
                 &["10.1.2.2 dev c2 subflow", "10.1.3.2 dev c3 subflow"],
             ),
         ],
     },
-    Situation {
+    FailureCase {
         name: "healthy-one-subnet",
         title: "one subnet, done right",
         seen: "Two subflows, both carrying data.",
@@ -93,19 +96,19 @@ pub(super) const SITUATIONS: &[Situation] = &[
         cause: None,
         two_ends: false,
         changes: &[
-            Change::Sysctl(Host::Client, "net.ipv4.conf.all.arp_ignore", "1"),
-            Change::Sysctl(Host::Client, "net.ipv4.conf.all.arp_announce", "2"),
-            Change::Sysctl(Host::Server, "net.ipv4.conf.all.arp_ignore", "1"),
-            Change::Sysctl(Host::Server, "net.ipv4.conf.all.arp_announce", "2"),
-            Change::OneSubnet,
-            Change::Endpoints(
-                Host::Client,
+            NetworkMutation::Sysctl(HostSide::Client, "net.ipv4.conf.all.arp_ignore", "1"),
+            NetworkMutation::Sysctl(HostSide::Client, "net.ipv4.conf.all.arp_announce", "2"),
+            NetworkMutation::Sysctl(HostSide::Server, "net.ipv4.conf.all.arp_ignore", "1"),
+            NetworkMutation::Sysctl(HostSide::Server, "net.ipv4.conf.all.arp_announce", "2"),
+            NetworkMutation::OneSubnet,
+            NetworkMutation::Endpoints(
+                HostSide::Client,
                 &["192.0.2.12 dev c2 laminar", "192.0.2.11 dev c1 laminar"],
             ),
-            Change::Endpoints(Host::Server, &["192.0.2.22 dev s2 signal"]),
+            NetworkMutation::Endpoints(HostSide::Server, &["192.0.2.22 dev s2 signal"]),
         ],
     },
-    Situation {
+    FailureCase {
         name: "healthy-one-interface",
         title: "one interface with two addresses",
         seen: "Two subflows over one cable.",
@@ -113,12 +116,12 @@ pub(super) const SITUATIONS: &[Situation] = &[
         cause: None,
         two_ends: false,
         changes: &[
-            Change::Clients(&["c1"]),
-            Change::Address(Host::Client, 1, "10.1.1.3/24"),
-            Change::Endpoints(Host::Client, &["10.1.1.3 dev c1 subflow"]),
+            NetworkMutation::Clients(&["c1"]),
+            NetworkMutation::Address(HostSide::Client, 1, "10.1.1.3/24"),
+            NetworkMutation::Endpoints(HostSide::Client, &["10.1.1.3 dev c1 subflow"]),
         ],
     },
-    Situation {
+    FailureCase {
         name: "healthy-laminar",
         title: "each interface with an address of its own at the server",
         seen: "Two subflows, c1 to s1 and c2 to s2.",
@@ -126,11 +129,11 @@ pub(super) const SITUATIONS: &[Situation] = &[
         cause: None,
         two_ends: false,
         changes: &[
-            Change::Endpoints(Host::Client, &["10.1.2.2 dev c2 laminar"]),
-            Change::Endpoints(Host::Server, ANNOUNCED),
+            NetworkMutation::Endpoints(HostSide::Client, &["10.1.2.2 dev c2 laminar"]),
+            NetworkMutation::Endpoints(HostSide::Server, SERVER_SIGNAL_ENDPOINT),
         ],
     },
-    Situation {
+    FailureCase {
         name: "healthy-fullmesh",
         title: "every address with every other",
         seen: "Four subflows.",
@@ -138,14 +141,14 @@ pub(super) const SITUATIONS: &[Situation] = &[
         cause: None,
         two_ends: false,
         changes: &[
-            Change::Endpoints(
-                Host::Client,
+            NetworkMutation::Endpoints(
+                HostSide::Client,
                 &["10.1.1.2 dev c1 subflow fullmesh", "10.1.2.2 dev c2 subflow fullmesh"],
             ),
-            Change::Endpoints(Host::Server, ANNOUNCED),
+            NetworkMutation::Endpoints(HostSide::Server, SERVER_SIGNAL_ENDPOINT),
         ],
     },
-    Situation {
+    FailureCase {
         name: "healthy-backup",
         title: "a third interface is kept as a backup",
         seen: "Two subflows carry data, a third waits.",
@@ -153,23 +156,23 @@ pub(super) const SITUATIONS: &[Situation] = &[
         cause: None,
         two_ends: false,
         changes: &[
-            Change::Clients(&["c1", "c2", "c3"]),
-            Change::Endpoints(
-                Host::Client,
+            NetworkMutation::Clients(&["c1", "c2", "c3"]),
+            NetworkMutation::Endpoints(
+                HostSide::Client,
                 &["10.1.2.2 dev c2 subflow", "10.1.3.2 dev c3 subflow backup"],
             ),
         ],
     },
-    Situation {
+    FailureCase {
         name: "healthy-port-endpoint",
         title: "the server announces an address with a port",
         seen: "Three subflows.",
         why: "An endpoint with `port` listens by itself.",
         cause: None,
         two_ends: false,
-        changes: &[Change::Endpoints(Host::Server, &["203.0.113.2 port 4001 signal"])],
+        changes: &[NetworkMutation::Endpoints(HostSide::Server, &["203.0.113.2 port 4001 signal"])],
     },
-    Situation {
+    FailureCase {
         name: "healthy-checksum",
         title: "both hosts use checksums",
         seen: "Two subflows, both carrying data.",
@@ -177,11 +180,11 @@ pub(super) const SITUATIONS: &[Situation] = &[
         cause: None,
         two_ends: false,
         changes: &[
-            Change::Sysctl(Host::Client, "net.mptcp.checksum_enabled", "1"),
-            Change::Sysctl(Host::Server, "net.mptcp.checksum_enabled", "1"),
+            NetworkMutation::Sysctl(HostSide::Client, "net.mptcp.checksum_enabled", "1"),
+            NetworkMutation::Sysctl(HostSide::Server, "net.mptcp.checksum_enabled", "1"),
         ],
     },
-    Situation {
+    FailureCase {
         name: "healthy-wifi-cellular",
         title: "a fast path and one of twice the delay",
         seen: "Two subflows, both carrying data.",
@@ -189,17 +192,20 @@ pub(super) const SITUATIONS: &[Situation] = &[
         cause: None,
         two_ends: false,
         changes: &[
-            Change::Quality(1, Quality { delay_ms: 15, ..Quality::USUAL }),
-            Change::Quality(2, Quality { delay_ms: 30, rate_kbps: 10_000, ..Quality::USUAL }),
+            NetworkMutation::Quality(1, PathQuality { delay_ms: 15, ..PathQuality::DEFAULT }),
+            NetworkMutation::Quality(
+                2,
+                PathQuality { delay_ms: 30, rate_kbps: 10_000, ..PathQuality::DEFAULT },
+            ),
         ],
     },
-    Situation {
+    FailureCase {
         name: "healthy-application",
         title: "an application that uses Multipath TCP",
         seen: "Two subflows, both carrying data.",
         why: "Its socket is of the right kind.",
         cause: None,
         two_ends: false,
-        changes: &[Change::Application(Socket::Multipath)],
+        changes: &[NetworkMutation::Application(AppSocket::Multipath)],
     },
 ];

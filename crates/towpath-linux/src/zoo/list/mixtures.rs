@@ -1,23 +1,28 @@
 //! Variations that mix what the situations have alone.
 
-use super::connection::{REWRITE, V6, strip};
-use super::variations::{NAT, join, variation};
-use super::{ANNOUNCED, NONE, SECOND};
-use crate::hop::packet::Kind;
-use crate::hop::{Packets, Phase, Reason, Rule, Treatment};
-use crate::zoo::situation::{Change, Happening, Host, Quality, Routing, Situation, Socket};
+use super::connection::{REWRITE, SERVER_V6, strip};
+use super::variations::{NAT, join_packets, variation};
+use super::{CLIENT_ENDPOINT, NO_ENDPOINTS, SERVER_SIGNAL_ENDPOINT};
+use crate::hop::packet::MptcpOptionKind;
+use crate::hop::{ConnectionPhase, PacketAction, PacketMatch, RouterRule, UnreachableReason};
+use crate::zoo::situation::{
+    AppSocket, FailureCase, FailureEvent, HostSide, NetworkMutation, PathQuality, Routing,
+};
 use towpath_measure::scenario::LinkSide;
 
-pub(super) const MIXTURES: &[Situation] = &[
+pub(super) const MIXED_CASES: &[FailureCase] = &[
     variation(
         "third-of-three-stripped-on-the-way-back",
         "three paths, of which the third loses MP_JOIN in answers, behind a NAT",
         Some("join-option-stripped"),
         false,
         &[
-            THREE,
-            THREE_ENDPOINTS,
-            Change::Box(3, &[strip(LinkSide::Down, Phase::SynAck, Kind::Join), NAT]),
+            THREE_CLIENT_LINKS,
+            THREE_CLIENT_ENDPOINTS,
+            NetworkMutation::Box(
+                3,
+                &[strip(LinkSide::Down, ConnectionPhase::SynAck, MptcpOptionKind::Join), NAT],
+            ),
         ],
     ),
     variation(
@@ -25,40 +30,53 @@ pub(super) const MIXTURES: &[Situation] = &[
         "three paths, of which the first falls silent",
         Some("path-silent"),
         true,
-        &[THREE, THREE_ENDPOINTS, Change::Then(Happening::Box(1, &[SILENT]))],
+        &[
+            THREE_CLIENT_LINKS,
+            THREE_CLIENT_ENDPOINTS,
+            NetworkMutation::Event(FailureEvent::Box(1, &[DROP_ALL])),
+        ],
     ),
     variation(
         "all-paths-silent",
         "both paths fall silent",
         Some("path-silent"),
         true,
-        &[Change::Then(Happening::Box(1, &[SILENT])), Change::Then(Happening::Box(2, &[SILENT]))],
+        &[
+            NetworkMutation::Event(FailureEvent::Box(1, &[DROP_ALL])),
+            NetworkMutation::Event(FailureEvent::Box(2, &[DROP_ALL])),
+        ],
     ),
     variation(
         "limits-at-both-ends",
         "neither host allows a further subflow",
         Some("subflow-limit"),
         true,
-        &[Change::Limits(Host::Client, 0, 0), Change::Limits(Host::Server, 0, 0)],
+        &[
+            NetworkMutation::Limits(HostSide::Client, 0, 0),
+            NetworkMutation::Limits(HostSide::Server, 0, 0),
+        ],
     ),
     variation(
         "v6-mtu-hole",
         "an IPv6 path that carries 1,280 bytes, and does not say so",
         Some("path-mtu-hole"),
         true,
-        &[Change::Connect(V6), Change::Quality(2, Quality { mtu_bytes: 1_280, ..Quality::USUAL })],
+        &[
+            NetworkMutation::Connect(SERVER_V6),
+            NetworkMutation::Quality(2, PathQuality { mtu_bytes: 1_280, ..PathQuality::DEFAULT }),
+        ],
     ),
     variation(
         "data-dropped",
         "a firewall lets two packets of each connection pass, and no more",
         Some("path-silent"),
         true,
-        &[Change::Then(Happening::Box(
+        &[NetworkMutation::Event(FailureEvent::Box(
             2,
-            &[Rule {
+            &[RouterRule {
                 side: LinkSide::Both,
-                packets: Packets::of(Phase::Later),
-                treatment: Treatment::Drop,
+                packets: PacketMatch::of(ConnectionPhase::Later),
+                treatment: PacketAction::Drop,
             }],
         ))],
     ),
@@ -67,21 +85,30 @@ pub(super) const MIXTURES: &[Situation] = &[
         "the second path has more routers than the time to live allows",
         Some("join-unreachable"),
         false,
-        &[Change::Sysctl(Host::Client, "net.ipv4.ip_default_ttl", "4"), Change::FarBox(2)],
+        &[
+            NetworkMutation::Sysctl(HostSide::Client, "net.ipv4.ip_default_ttl", "4"),
+            NetworkMutation::FarBox(2),
+        ],
     ),
     variation(
         "path-comes-up-later",
         "the second path forbade subflows when a program's connection began",
         Some("subflow-not-recreated"),
         false,
-        &[Change::AtFirst(2, &[join(Treatment::Reset)]), Change::Application(Socket::Bursts)],
+        &[
+            NetworkMutation::InitialBox(2, &[join_packets(PacketAction::Reset)]),
+            NetworkMutation::Application(AppSocket::Bursts),
+        ],
     ),
     variation(
         "lossy-on-the-way-back",
         "the second path loses one packet in six, of those from the server",
         Some("path-lossy"),
         true,
-        &[Change::Quality(2, Quality { loss_percent: 17, side: LinkSide::Down, ..Quality::USUAL })],
+        &[NetworkMutation::Quality(
+            2,
+            PathQuality { loss_percent: 17, side: LinkSide::Down, ..PathQuality::DEFAULT },
+        )],
     ),
     variation(
         "rewritten-on-the-way-back",
@@ -89,8 +116,8 @@ pub(super) const MIXTURES: &[Situation] = &[
         Some("payload-rewritten"),
         true,
         &[
-            Change::Sysctl(Host::Server, "net.mptcp.checksum_enabled", "1"),
-            Change::Box(2, &[Rule { side: LinkSide::Down, ..REWRITE }]),
+            NetworkMutation::Sysctl(HostSide::Server, "net.mptcp.checksum_enabled", "1"),
+            NetworkMutation::Box(2, &[RouterRule { side: LinkSide::Down, ..REWRITE }]),
         ],
     ),
     variation(
@@ -99,9 +126,9 @@ pub(super) const MIXTURES: &[Situation] = &[
         Some("announced-address-unreachable"),
         false,
         &[
-            Change::Endpoints(Host::Client, NONE),
-            Change::Endpoints(Host::Server, &["203.0.113.2 port 4001 signal"]),
-            Change::Box(1, &[join(Treatment::Drop)]),
+            NetworkMutation::Endpoints(HostSide::Client, NO_ENDPOINTS),
+            NetworkMutation::Endpoints(HostSide::Server, &["203.0.113.2 port 4001 signal"]),
+            NetworkMutation::Box(1, &[join_packets(PacketAction::Drop)]),
         ],
     ),
     variation(
@@ -110,9 +137,12 @@ pub(super) const MIXTURES: &[Situation] = &[
         Some("join-prohibited"),
         false,
         &[
-            Change::Endpoints(Host::Client, &["10.1.2.2 dev c2 subflow fullmesh"]),
-            Change::Endpoints(Host::Server, ANNOUNCED),
-            Change::Box(2, &[join(Treatment::Unreachable(Reason::Prohibited))]),
+            NetworkMutation::Endpoints(HostSide::Client, &["10.1.2.2 dev c2 subflow fullmesh"]),
+            NetworkMutation::Endpoints(HostSide::Server, SERVER_SIGNAL_ENDPOINT),
+            NetworkMutation::Box(
+                2,
+                &[join_packets(PacketAction::Unreachable(UnreachableReason::Prohibited))],
+            ),
         ],
     ),
     variation(
@@ -121,9 +151,9 @@ pub(super) const MIXTURES: &[Situation] = &[
         Some("join-dropped"),
         false,
         &[
-            Change::Endpoints(Host::Client, &["10.1.2.2 dev c2 laminar"]),
-            Change::Endpoints(Host::Server, ANNOUNCED),
-            Change::Box(2, &[join(Treatment::Drop)]),
+            NetworkMutation::Endpoints(HostSide::Client, &["10.1.2.2 dev c2 laminar"]),
+            NetworkMutation::Endpoints(HostSide::Server, SERVER_SIGNAL_ENDPOINT),
+            NetworkMutation::Box(2, &[join_packets(PacketAction::Drop)]),
         ],
     ),
     variation(
@@ -132,8 +162,11 @@ pub(super) const MIXTURES: &[Situation] = &[
         Some("syn-option-stripped"),
         false,
         &[
-            Change::Box(1, &[strip(LinkSide::Up, Phase::Syn, Kind::Every), NAT]),
-            Change::Box(2, &[NAT]),
+            NetworkMutation::Box(
+                1,
+                &[strip(LinkSide::Up, ConnectionPhase::Syn, MptcpOptionKind::Every), NAT],
+            ),
+            NetworkMutation::Box(2, &[NAT]),
         ],
     ),
     variation(
@@ -142,8 +175,8 @@ pub(super) const MIXTURES: &[Situation] = &[
         Some("join-dropped"),
         false,
         &[
-            Change::Endpoints(Host::Client, &["10.1.2.2 dev c2 subflow backup"]),
-            Change::Box(2, &[join(Treatment::Drop)]),
+            NetworkMutation::Endpoints(HostSide::Client, &["10.1.2.2 dev c2 subflow backup"]),
+            NetworkMutation::Box(2, &[join_packets(PacketAction::Drop)]),
         ],
     ),
     variation(
@@ -151,28 +184,38 @@ pub(super) const MIXTURES: &[Situation] = &[
         "the second interface has no IPv4 address, and the connection is IPv6",
         None,
         true,
-        &[Change::NoAddress(Host::Client, 2, "10.1.2.2/24"), Change::Connect(V6), V6_ENDPOINT],
+        &[
+            NetworkMutation::NoAddress(HostSide::Client, 2, "10.1.2.2/24"),
+            NetworkMutation::Connect(SERVER_V6),
+            V6_ENDPOINT,
+        ],
     ),
     variation(
         "healthy-metrics",
         "a default route for each interface, and endpoints that are bound to theirs",
         None,
         true,
-        &[Change::Routing(Routing::ByMetric), Change::Endpoints(Host::Client, SECOND)],
+        &[
+            NetworkMutation::Routing(Routing::ByMetric),
+            NetworkMutation::Endpoints(HostSide::Client, CLIENT_ENDPOINT),
+        ],
     ),
     variation(
         "healthy-checksum-at-the-server",
         "the server alone wants checksums, and gets them",
         None,
         true,
-        &[Change::Sysctl(Host::Server, "net.mptcp.checksum_enabled", "1")],
+        &[NetworkMutation::Sysctl(HostSide::Server, "net.mptcp.checksum_enabled", "1")],
     ),
     variation(
         "healthy-idle-application",
         "a program that is silent for long, and no NAT",
         None,
         false,
-        &[Change::Endpoints(Host::Client, SECOND), Change::Application(Socket::Multipath)],
+        &[
+            NetworkMutation::Endpoints(HostSide::Client, CLIENT_ENDPOINT),
+            NetworkMutation::Application(AppSocket::Multipath),
+        ],
     ),
     variation(
         "answers-reset-v6",
@@ -180,13 +223,13 @@ pub(super) const MIXTURES: &[Situation] = &[
         Some("join-dropped"),
         false,
         &[
-            Change::Connect(V6),
-            Change::Box(
+            NetworkMutation::Connect(SERVER_V6),
+            NetworkMutation::Box(
                 2,
-                &[Rule {
+                &[RouterRule {
                     side: LinkSide::Down,
-                    packets: Packets::of(Phase::SynAck).with(Kind::Join),
-                    treatment: Treatment::Reset,
+                    packets: PacketMatch::of(ConnectionPhase::SynAck).with(MptcpOptionKind::Join),
+                    treatment: PacketAction::Reset,
                 }],
             ),
         ],
@@ -197,13 +240,13 @@ pub(super) const MIXTURES: &[Situation] = &[
         Some("join-prohibited"),
         false,
         &[
-            Change::Connect(V6),
-            Change::Box(
+            NetworkMutation::Connect(SERVER_V6),
+            NetworkMutation::Box(
                 2,
-                &[Rule {
+                &[RouterRule {
                     side: LinkSide::Up,
-                    packets: Packets::ALL,
-                    treatment: Treatment::Unreachable(Reason::Prohibited),
+                    packets: PacketMatch::ALL,
+                    treatment: PacketAction::Unreachable(UnreachableReason::Prohibited),
                 }],
             ),
         ],
@@ -214,9 +257,9 @@ pub(super) const MIXTURES: &[Situation] = &[
         Some("no-source-route"),
         true,
         &[
-            Change::Endpoints(Host::Client, NONE),
-            Change::Endpoints(Host::Server, ANNOUNCED),
-            Change::ServerRouting(Routing::FirstOnly),
+            NetworkMutation::Endpoints(HostSide::Client, NO_ENDPOINTS),
+            NetworkMutation::Endpoints(HostSide::Server, SERVER_SIGNAL_ENDPOINT),
+            NetworkMutation::ServerRouting(Routing::FirstOnly),
         ],
     ),
     variation(
@@ -224,21 +267,24 @@ pub(super) const MIXTURES: &[Situation] = &[
         "the first interface goes down during the connection",
         Some("link-down"),
         true,
-        &[Change::Then(Happening::Down(1))],
+        &[NetworkMutation::Event(FailureEvent::Down(1))],
     ),
     variation(
         "lossy-first-path",
         "the first path loses one packet in seven",
         Some("path-lossy"),
         true,
-        &[Change::Quality(1, Quality { loss_percent: 14, ..Quality::USUAL })],
+        &[NetworkMutation::Quality(1, PathQuality { loss_percent: 14, ..PathQuality::DEFAULT })],
     ),
     variation(
         "hole-on-the-way-back",
         "large packets vanish on their way from the server, on the second path",
         Some("path-mtu-hole"),
         true,
-        &[Change::Quality(2, Quality { mtu_bytes: 1_200, side: LinkSide::Down, ..Quality::USUAL })],
+        &[NetworkMutation::Quality(
+            2,
+            PathQuality { mtu_bytes: 1_200, side: LinkSide::Down, ..PathQuality::DEFAULT },
+        )],
     ),
     variation(
         "far-and-stripped",
@@ -246,8 +292,11 @@ pub(super) const MIXTURES: &[Situation] = &[
         Some("join-option-stripped"),
         false,
         &[
-            Change::Quality(2, Quality { delay_ms: 150, ..Quality::USUAL }),
-            Change::Box(2, &[strip(LinkSide::Up, Phase::Syn, Kind::Join)]),
+            NetworkMutation::Quality(2, PathQuality { delay_ms: 150, ..PathQuality::DEFAULT }),
+            NetworkMutation::Box(
+                2,
+                &[strip(LinkSide::Up, ConnectionPhase::Syn, MptcpOptionKind::Join)],
+            ),
         ],
     ),
     variation(
@@ -255,7 +304,11 @@ pub(super) const MIXTURES: &[Situation] = &[
         "the server's limit allows one further subflow of two",
         Some("peer-limit"),
         false,
-        &[THREE, THREE_ENDPOINTS, Change::Limits(Host::Server, 1, 0)],
+        &[
+            THREE_CLIENT_LINKS,
+            THREE_CLIENT_ENDPOINTS,
+            NetworkMutation::Limits(HostSide::Server, 1, 0),
+        ],
     ),
     variation(
         "forgotten-limit-and-swallowed",
@@ -263,8 +316,8 @@ pub(super) const MIXTURES: &[Situation] = &[
         Some("blackhole-fallback-active"),
         false,
         &[
-            Change::Limits(Host::Client, 0, 0),
-            Change::WasBox(1, &[super::application::DROP_CAPABLE]),
+            NetworkMutation::Limits(HostSide::Client, 0, 0),
+            NetworkMutation::FormerBox(1, &[super::application::DROP_CAPABLE]),
         ],
     ),
     variation(
@@ -273,8 +326,8 @@ pub(super) const MIXTURES: &[Situation] = &[
         None,
         false,
         &[
-            Change::Quality(1, Quality { delay_ms: 300, ..Quality::USUAL }),
-            Change::Quality(2, Quality { delay_ms: 300, ..Quality::USUAL }),
+            NetworkMutation::Quality(1, PathQuality { delay_ms: 300, ..PathQuality::DEFAULT }),
+            NetworkMutation::Quality(2, PathQuality { delay_ms: 300, ..PathQuality::DEFAULT }),
         ],
     ),
     variation(
@@ -282,29 +335,32 @@ pub(super) const MIXTURES: &[Situation] = &[
         "a second path of a twentieth of the rate",
         None,
         true,
-        &[Change::Quality(2, Quality { rate_kbps: 1_000, ..Quality::USUAL })],
+        &[NetworkMutation::Quality(2, PathQuality { rate_kbps: 1_000, ..PathQuality::DEFAULT })],
     ),
     variation(
         "healthy-forgetful-nat",
         "a NAT that forgets what is idle, and nothing that is",
         None,
         true,
-        &[Change::Box(
+        &[NetworkMutation::Box(
             2,
-            &[Rule {
+            &[RouterRule {
                 side: LinkSide::Both,
-                packets: Packets::ALL,
-                treatment: Treatment::TranslateFor(800),
+                packets: PacketMatch::ALL,
+                treatment: PacketAction::TranslateFor(800),
             }],
         )],
     ),
 ];
 
-const THREE: Change = Change::Clients(&["c1", "c2", "c3"]);
-const THREE_ENDPOINTS: Change =
-    Change::Endpoints(Host::Client, &["10.1.2.2 dev c2 subflow", "10.1.3.2 dev c3 subflow"]);
-const V6_ENDPOINT: Change = Change::Endpoints(Host::Client, &["2001:db8:1:2::2 dev c2 subflow"]);
+const THREE_CLIENT_LINKS: NetworkMutation = NetworkMutation::Clients(&["c1", "c2", "c3"]);
+const THREE_CLIENT_ENDPOINTS: NetworkMutation = NetworkMutation::Endpoints(
+    HostSide::Client,
+    &["10.1.2.2 dev c2 subflow", "10.1.3.2 dev c3 subflow"],
+);
+const V6_ENDPOINT: NetworkMutation =
+    NetworkMutation::Endpoints(HostSide::Client, &["2001:db8:1:2::2 dev c2 subflow"]);
 
 /// Nothing passes any more.
-const SILENT: Rule =
-    Rule { side: LinkSide::Both, packets: Packets::ALL, treatment: Treatment::Drop };
+const DROP_ALL: RouterRule =
+    RouterRule { side: LinkSide::Both, packets: PacketMatch::ALL, treatment: PacketAction::Drop };

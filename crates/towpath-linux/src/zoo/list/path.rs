@@ -1,70 +1,78 @@
 //! The ways of further subflows, and the quality of paths.
 
-use super::connection::{V6, strip};
-use super::{ANNOUNCED, NONE};
-use crate::hop::packet::Kind;
-use crate::hop::{Packets, Phase, Reason, Rule, Treatment};
-use crate::zoo::situation::{Change, Happening, Host, Quality, Situation, Socket};
+use super::connection::{SERVER_V6, strip};
+use super::{NO_ENDPOINTS, SERVER_SIGNAL_ENDPOINT};
+use crate::hop::packet::MptcpOptionKind;
+use crate::hop::{ConnectionPhase, PacketAction, PacketMatch, RouterRule, UnreachableReason};
+use crate::zoo::situation::{
+    AppSocket, FailureCase, FailureEvent, HostSide, NetworkMutation, PathQuality,
+};
 use towpath_measure::scenario::LinkSide;
 
 /// A box that treats the first packet of a further subflow.
-const fn join(treatment: Treatment) -> Rule {
-    let packets = Packets::of(Phase::Syn).with(Kind::Join);
-    Rule { side: LinkSide::Up, packets, treatment }
+const fn join_packets(treatment: PacketAction) -> RouterRule {
+    let packets = PacketMatch::of(ConnectionPhase::Syn).with(MptcpOptionKind::Join);
+    RouterRule { side: LinkSide::Up, packets, treatment }
 }
 
 /// A router that treats everything towards the server.
-pub(in crate::zoo) const fn all(treatment: Treatment) -> Rule {
-    Rule { side: LinkSide::Up, packets: Packets::ALL, treatment }
+pub(in crate::zoo) const fn all_packets(treatment: PacketAction) -> RouterRule {
+    RouterRule { side: LinkSide::Up, packets: PacketMatch::ALL, treatment }
 }
 
 /// Nothing passes any more.
-pub(in crate::zoo) const SILENT: Rule =
-    Rule { side: LinkSide::Both, packets: Packets::ALL, treatment: Treatment::Drop };
+pub(in crate::zoo) const DROP_ALL: RouterRule =
+    RouterRule { side: LinkSide::Both, packets: PacketMatch::ALL, treatment: PacketAction::Drop };
 
 /// A translator that does not remember for long.
-const FORGETFUL: Rule =
-    Rule { side: LinkSide::Both, packets: Packets::ALL, treatment: Treatment::TranslateFor(800) };
+const SHORT_NAT_TIMEOUT: RouterRule = RouterRule {
+    side: LinkSide::Both,
+    packets: PacketMatch::ALL,
+    treatment: PacketAction::TranslateFor(800),
+};
 
 /// A path that needs a buffer.
-const LONG: Quality = Quality { delay_ms: 50, ..Quality::USUAL };
+const HIGH_BDP: PathQuality = PathQuality { delay_ms: 50, ..PathQuality::DEFAULT };
 
-pub(super) const SITUATIONS: &[Situation] = &[
-    Situation {
+pub(super) const CASES: &[FailureCase] = &[
+    FailureCase {
         name: "join-dropped",
         title: "a box on the second path swallows further subflows",
         seen: "The second subflow stays in SYN-SENT; the kernel counts it all the same.",
         why: "SYNs with MP_JOIN get no answer.",
         cause: Some("join-dropped"),
         two_ends: false,
-        changes: &[Change::Box(2, &[join(Treatment::Drop)])],
+        changes: &[NetworkMutation::Box(2, &[join_packets(PacketAction::Drop)])],
     },
-    Situation {
+    FailureCase {
         name: "join-dropped-v6",
         title: "a box on the second path swallows further subflows over IPv6",
         seen: "The second subflow stays in SYN-SENT.",
         why: "As `join-dropped`, in IPv6.",
         cause: Some("join-dropped"),
         two_ends: false,
-        changes: &[Change::Box(2, &[join(Treatment::Drop)]), Change::Connect(V6)],
+        changes: &[
+            NetworkMutation::Box(2, &[join_packets(PacketAction::Drop)]),
+            NetworkMutation::Connect(SERVER_V6),
+        ],
     },
-    Situation {
+    FailureCase {
         name: "join-answer-dropped",
         title: "a box on the second path swallows the answers to further subflows",
         seen: "The second subflow stays in SYN-SENT.",
         why: "SYN/ACKs with MP_JOIN do not come back.",
         cause: Some("join-dropped"),
         two_ends: false,
-        changes: &[Change::Box(
+        changes: &[NetworkMutation::Box(
             2,
-            &[Rule {
+            &[RouterRule {
                 side: LinkSide::Down,
-                packets: Packets::of(Phase::SynAck).with(Kind::Join),
-                treatment: Treatment::Drop,
+                packets: PacketMatch::of(ConnectionPhase::SynAck).with(MptcpOptionKind::Join),
+                treatment: PacketAction::Drop,
             }],
         )],
     },
-    Situation {
+    FailureCase {
         name: "join-stripped",
         title: "a box on the second path removes MP_JOIN",
         seen: "The second subflow is made and reset at once, without an error.",
@@ -72,63 +80,81 @@ pub(super) const SITUATIONS: &[Situation] = &[
               client resets.",
         cause: Some("join-option-stripped"),
         two_ends: false,
-        changes: &[Change::Box(2, &[strip(LinkSide::Up, Phase::Syn, Kind::Every)])],
+        changes: &[NetworkMutation::Box(
+            2,
+            &[strip(LinkSide::Up, ConnectionPhase::Syn, MptcpOptionKind::Every)],
+        )],
     },
-    Situation {
+    FailureCase {
         name: "join-answer-stripped",
         title: "a box on the second path removes MP_JOIN from SYN/ACKs",
         seen: "The second subflow is made and reset at once, without an error.",
         why: "The client's own SYN was understood, but it sees an answer without the option.",
         cause: Some("join-option-stripped"),
         two_ends: false,
-        changes: &[Change::Box(2, &[strip(LinkSide::Down, Phase::SynAck, Kind::Every)])],
+        changes: &[NetworkMutation::Box(
+            2,
+            &[strip(LinkSide::Down, ConnectionPhase::SynAck, MptcpOptionKind::Every)],
+        )],
     },
-    Situation {
+    FailureCase {
         name: "join-stripped-both",
         title: "a box on the second path removes every option of Multipath TCP",
         seen: "The second subflow is made and reset at once, without an error.",
         why: "As `join-stripped`.",
         cause: Some("join-option-stripped"),
         two_ends: false,
-        changes: &[Change::Box(2, &[strip(LinkSide::Both, Phase::Tcp, Kind::Every)])],
+        changes: &[NetworkMutation::Box(
+            2,
+            &[strip(LinkSide::Both, ConnectionPhase::Tcp, MptcpOptionKind::Every)],
+        )],
     },
-    Situation {
+    FailureCase {
         name: "join-reset",
         title: "a firewall on the second path resets further subflows",
         seen: "Further subflows are refused at once.",
         why: "A box answers SYNs with MP_JOIN by a reset in the server's name.",
         cause: Some("join-reset"),
         two_ends: false,
-        changes: &[Change::Box(2, &[join(Treatment::Reset)])],
+        changes: &[NetworkMutation::Box(2, &[join_packets(PacketAction::Reset)])],
     },
-    Situation {
+    FailureCase {
         name: "join-prohibited",
         title: "a firewall on the second path forbids further subflows",
         seen: "Further subflows end after a second with `No route to host`.",
         why: "A box answers with ICMP: administratively prohibited.",
         cause: Some("join-prohibited"),
         two_ends: false,
-        changes: &[Change::Box(2, &[join(Treatment::Unreachable(Reason::Prohibited))])],
+        changes: &[NetworkMutation::Box(
+            2,
+            &[join_packets(PacketAction::Unreachable(UnreachableReason::Prohibited))],
+        )],
     },
-    Situation {
+    FailureCase {
         name: "join-unreachable",
         title: "the second path has no route to the server",
         seen: "Further subflows end after a second with `Network is unreachable`.",
         why: "A router on the second path answers with ICMP: network unreachable.",
         cause: Some("join-unreachable"),
         two_ends: false,
-        changes: &[Change::Box(2, &[all(Treatment::Unreachable(Reason::Network))])],
+        changes: &[NetworkMutation::Box(
+            2,
+            &[all_packets(PacketAction::Unreachable(UnreachableReason::Network))],
+        )],
     },
-    Situation {
+    FailureCase {
         name: "join-unreachable-host",
         title: "a router on the second path does not find the server",
         seen: "Further subflows end after a second with `No route to host`.",
         why: "A router on the second path answers with ICMP: host unreachable.",
         cause: Some("join-unreachable"),
         two_ends: false,
-        changes: &[Change::Box(2, &[all(Treatment::Unreachable(Reason::Host))])],
+        changes: &[NetworkMutation::Box(
+            2,
+            &[all_packets(PacketAction::Unreachable(UnreachableReason::Host))],
+        )],
     },
-    Situation {
+    FailureCase {
         name: "announced-address-unreachable",
         title: "the server announces an address that nobody finds",
         seen: "One path. The announced address (ADD_ADDR) is tried, and the try fails after a \
@@ -137,11 +163,11 @@ pub(super) const SITUATIONS: &[Situation] = &[
         cause: Some("announced-address-unreachable"),
         two_ends: false,
         changes: &[
-            Change::Endpoints(Host::Client, NONE),
-            Change::Endpoints(Host::Server, &["192.0.2.99 signal"]),
+            NetworkMutation::Endpoints(HostSide::Client, NO_ENDPOINTS),
+            NetworkMutation::Endpoints(HostSide::Server, &["192.0.2.99 signal"]),
         ],
     },
-    Situation {
+    FailureCase {
         name: "announced-address-silent",
         title: "the server announces an address that does not answer",
         seen: "One path. The announced address (ADD_ADDR) is tried, and stays in SYN-SENT.",
@@ -149,11 +175,11 @@ pub(super) const SITUATIONS: &[Situation] = &[
         cause: Some("announced-address-unreachable"),
         two_ends: false,
         changes: &[
-            Change::Endpoints(Host::Client, NONE),
-            Change::Endpoints(Host::Server, &["203.0.113.99 signal"]),
+            NetworkMutation::Endpoints(HostSide::Client, NO_ENDPOINTS),
+            NetworkMutation::Endpoints(HostSide::Server, &["203.0.113.99 signal"]),
         ],
     },
-    Situation {
+    FailureCase {
         name: "announcement-swallowed",
         title: "a box swallows the server's announcements",
         seen: "Two subflows, none of them to the server's second address.",
@@ -162,18 +188,19 @@ pub(super) const SITUATIONS: &[Situation] = &[
         cause: Some("announcement-stripped"),
         two_ends: true,
         changes: &[
-            Change::Endpoints(Host::Server, ANNOUNCED),
-            Change::Box(
+            NetworkMutation::Endpoints(HostSide::Server, SERVER_SIGNAL_ENDPOINT),
+            NetworkMutation::Box(
                 1,
-                &[Rule {
+                &[RouterRule {
                     side: LinkSide::Down,
-                    packets: Packets::of(Phase::Later).with(Kind::AddAddress),
-                    treatment: Treatment::Drop,
+                    packets: PacketMatch::of(ConnectionPhase::Later)
+                        .with(MptcpOptionKind::AddAddress),
+                    treatment: PacketAction::Drop,
                 }],
             ),
         ],
     },
-    Situation {
+    FailureCase {
         name: "announced-address-private",
         title: "a server behind NAT announces its private address",
         seen: "One path. The announced address (ADD_ADDR) is tried in vain.",
@@ -182,12 +209,12 @@ pub(super) const SITUATIONS: &[Situation] = &[
         cause: Some("announced-address-private"),
         two_ends: false,
         changes: &[
-            Change::Endpoints(Host::Client, NONE),
-            Change::Address(Host::Server, 2, "192.168.7.2/24"),
-            Change::Endpoints(Host::Server, &["192.168.7.2 signal"]),
+            NetworkMutation::Endpoints(HostSide::Client, NO_ENDPOINTS),
+            NetworkMutation::Address(HostSide::Server, 2, "192.168.7.2/24"),
+            NetworkMutation::Endpoints(HostSide::Server, &["192.168.7.2 signal"]),
         ],
     },
-    Situation {
+    FailureCase {
         name: "dead-announced-addresses",
         title: "dead announced addresses use up the limit",
         seen: "The server announces three addresses, of which one would work, and it is not used.",
@@ -195,15 +222,15 @@ pub(super) const SITUATIONS: &[Situation] = &[
         cause: Some("dead-announced-addresses-use-limits"),
         two_ends: false,
         changes: &[
-            Change::Endpoints(Host::Client, NONE),
-            Change::Limits(Host::Client, 2, 2),
-            Change::Endpoints(
-                Host::Server,
+            NetworkMutation::Endpoints(HostSide::Client, NO_ENDPOINTS),
+            NetworkMutation::Limits(HostSide::Client, 2, 2),
+            NetworkMutation::Endpoints(
+                HostSide::Server,
                 &["192.0.2.98 id 1 signal", "192.0.2.99 id 2 signal", "203.0.113.2 id 3 signal"],
             ),
         ],
     },
-    Situation {
+    FailureCase {
         name: "path-silent",
         title: "the second path falls silent during the connection",
         seen: "Throughput drops; no event says why, and the subflow is still counted.",
@@ -211,18 +238,18 @@ pub(super) const SITUATIONS: &[Situation] = &[
               subflow as stale and sends its data again over the other.",
         cause: Some("path-silent"),
         two_ends: true,
-        changes: &[Change::Then(Happening::Box(2, &[SILENT]))],
+        changes: &[NetworkMutation::Event(FailureEvent::Box(2, &[DROP_ALL]))],
     },
-    Situation {
+    FailureCase {
         name: "path-silent-first",
         title: "the first path falls silent during the connection",
         seen: "A short stall; then the second path carries all.",
         why: "As `path-silent`, where the connection began.",
         cause: Some("path-silent"),
         two_ends: true,
-        changes: &[Change::Then(Happening::Box(1, &[SILENT]))],
+        changes: &[NetworkMutation::Event(FailureEvent::Box(1, &[DROP_ALL]))],
     },
-    Situation {
+    FailureCase {
         name: "nat-timeout",
         title: "a NAT on the first path forgets a program's idle subflow",
         seen: "After a pause, a long-lived connection is slow; a new one is not.",
@@ -230,9 +257,12 @@ pub(super) const SITUATIONS: &[Situation] = &[
               drops what comes later. The subflow looks established at both ends.",
         cause: Some("nat-timeout"),
         two_ends: false,
-        changes: &[Change::Box(1, &[FORGETFUL]), Change::Application(Socket::Bursts)],
+        changes: &[
+            NetworkMutation::Box(1, &[SHORT_NAT_TIMEOUT]),
+            NetworkMutation::Application(AppSocket::Bursts),
+        ],
     },
-    Situation {
+    FailureCase {
         name: "subflow-not-recreated",
         title: "a program's first subflow was reset once, and does not come back",
         seen: "A long-lived connection has one subflow; a new one has two.",
@@ -241,27 +271,27 @@ pub(super) const SITUATIONS: &[Situation] = &[
         cause: Some("subflow-not-recreated"),
         two_ends: false,
         changes: &[
-            Change::ForAWhile(
+            NetworkMutation::TemporaryBox(
                 1,
-                &[Rule {
+                &[RouterRule {
                     side: LinkSide::Up,
-                    packets: Packets::of(Phase::Later).carrying(1),
-                    treatment: Treatment::Reset,
+                    packets: PacketMatch::of(ConnectionPhase::Later).carrying(1),
+                    treatment: PacketAction::Reset,
                 }],
             ),
-            Change::Application(Socket::Bursts),
+            NetworkMutation::Application(AppSocket::Bursts),
         ],
     },
-    Situation {
+    FailureCase {
         name: "link-down",
         title: "the second interface goes down during the connection",
         seen: "Throughput drops; no event says why.",
         why: "The interface is switched off. The kernel tells nobody that the subflow is dead.",
         cause: Some("link-down"),
         two_ends: true,
-        changes: &[Change::Then(Happening::Down(2))],
+        changes: &[NetworkMutation::Event(FailureEvent::Down(2))],
     },
-    Situation {
+    FailureCase {
         name: "path-mtu-hole",
         title: "the second path swallows large packets",
         seen: "Both subflows are established, and all data go over the first.",
@@ -269,27 +299,36 @@ pub(super) const SITUATIONS: &[Situation] = &[
               do not.",
         cause: Some("path-mtu-hole"),
         two_ends: true,
-        changes: &[Change::Quality(2, Quality { mtu_bytes: 1_300, ..Quality::USUAL })],
+        changes: &[NetworkMutation::Quality(
+            2,
+            PathQuality { mtu_bytes: 1_300, ..PathQuality::DEFAULT },
+        )],
     },
-    Situation {
+    FailureCase {
         name: "path-mtu-hole-first",
         title: "the first path swallows large packets",
         seen: "The connection is made, and then hangs or is slow.",
         why: "As `path-mtu-hole`, where the connection begins.",
         cause: Some("path-mtu-hole"),
         two_ends: true,
-        changes: &[Change::Quality(1, Quality { mtu_bytes: 1_300, ..Quality::USUAL })],
+        changes: &[NetworkMutation::Quality(
+            1,
+            PathQuality { mtu_bytes: 1_300, ..PathQuality::DEFAULT },
+        )],
     },
-    Situation {
+    FailureCase {
         name: "path-lossy",
         title: "the second path loses one packet in five",
         seen: "The second subflow carries next to nothing.",
         why: "Loss keeps its window small.",
         cause: Some("path-lossy"),
         two_ends: true,
-        changes: &[Change::Quality(2, Quality { loss_percent: 20, ..Quality::USUAL })],
+        changes: &[NetworkMutation::Quality(
+            2,
+            PathQuality { loss_percent: 20, ..PathQuality::DEFAULT },
+        )],
     },
-    Situation {
+    FailureCase {
         name: "path-much-slower",
         title: "the second path takes a hundred times as long",
         seen: "Two subflows, hardly more throughput than one, and late data.",
@@ -297,9 +336,12 @@ pub(super) const SITUATIONS: &[Situation] = &[
               up what comes behind.",
         cause: Some("path-much-slower"),
         two_ends: true,
-        changes: &[Change::Quality(2, Quality { delay_ms: 400, ..Quality::USUAL })],
+        changes: &[NetworkMutation::Quality(
+            2,
+            PathQuality { delay_ms: 400, ..PathQuality::DEFAULT },
+        )],
     },
-    Situation {
+    FailureCase {
         name: "receive-buffer-too-small",
         title: "the client's buffers hold a few packets",
         seen: "Two subflows are slower than they should be.",
@@ -308,13 +350,13 @@ pub(super) const SITUATIONS: &[Situation] = &[
         cause: Some("receive-buffer-too-small"),
         two_ends: true,
         changes: &[
-            Change::Quality(1, LONG),
-            Change::Quality(2, LONG),
-            Change::Sysctl(Host::Client, "net.ipv4.tcp_rmem", "4096 8192 8192"),
-            Change::Sysctl(Host::Client, "net.ipv4.tcp_wmem", "4096 8192 8192"),
+            NetworkMutation::Quality(1, HIGH_BDP),
+            NetworkMutation::Quality(2, HIGH_BDP),
+            NetworkMutation::Sysctl(HostSide::Client, "net.ipv4.tcp_rmem", "4096 8192 8192"),
+            NetworkMutation::Sysctl(HostSide::Client, "net.ipv4.tcp_wmem", "4096 8192 8192"),
         ],
     },
-    Situation {
+    FailureCase {
         name: "backup-used",
         title: "the server sends over the path that the client keeps as a backup",
         seen: "The expensive path is as busy as the others.",
@@ -323,15 +365,15 @@ pub(super) const SITUATIONS: &[Situation] = &[
         cause: Some("backup-used"),
         two_ends: true,
         changes: &[
-            Change::Clients(&["c1", "c2", "c3"]),
-            Change::Endpoints(
-                Host::Client,
+            NetworkMutation::Clients(&["c1", "c2", "c3"]),
+            NetworkMutation::Endpoints(
+                HostSide::Client,
                 &["10.1.2.2 dev c2 subflow", "10.1.3.2 dev c3 subflow backup"],
             ),
-            Change::Box(3, &[join(Treatment::ClearBackup)]),
+            NetworkMutation::Box(3, &[join_packets(PacketAction::ClearBackup)]),
         ],
     },
-    Situation {
+    FailureCase {
         name: "backup-flag-asymmetric",
         title: "the server calls the second subflow a backup, the client does not",
         seen: "Two subflows; what the server sends goes over the first alone.",
@@ -340,8 +382,8 @@ pub(super) const SITUATIONS: &[Situation] = &[
         cause: Some("backup-flag-asymmetric"),
         two_ends: true,
         changes: &[
-            Change::Endpoints(Host::Client, NONE),
-            Change::Endpoints(Host::Server, &["203.0.113.2 signal backup"]),
+            NetworkMutation::Endpoints(HostSide::Client, NO_ENDPOINTS),
+            NetworkMutation::Endpoints(HostSide::Server, &["203.0.113.2 signal backup"]),
         ],
     },
 ];

@@ -1,11 +1,13 @@
 //! Variations that no list shows: a diagnosis that knows only the situations by heart fails here.
 
 use super::application::DROP_CAPABLE;
-use super::connection::{V6, strip};
-use super::{ANNOUNCED, NONE, SECOND};
-use crate::hop::packet::Kind;
-use crate::hop::{Packets, Phase, Reason, Rule, Treatment};
-use crate::zoo::situation::{Change, Happening, Host, Quality, Routing, Situation};
+use super::connection::{SERVER_V6, strip};
+use super::{CLIENT_ENDPOINT, NO_ENDPOINTS, SERVER_SIGNAL_ENDPOINT};
+use crate::hop::packet::MptcpOptionKind;
+use crate::hop::{ConnectionPhase, PacketAction, PacketMatch, RouterRule, UnreachableReason};
+use crate::zoo::situation::{
+    FailureCase, FailureEvent, HostSide, NetworkMutation, PathQuality, Routing,
+};
 use towpath_measure::scenario::LinkSide;
 
 /// An unlisted situation.
@@ -14,35 +16,38 @@ pub(super) const fn variation(
     title: &'static str,
     cause: Option<&'static str>,
     two_ends: bool,
-    changes: &'static [Change],
-) -> Situation {
+    changes: &'static [NetworkMutation],
+) -> FailureCase {
     let hidden = "This is a variation for tests.";
-    Situation { name, title, seen: hidden, why: hidden, cause, two_ends, changes }
+    FailureCase { name, title, seen: hidden, why: hidden, cause, two_ends, changes }
 }
 
 /// A box on the way of further subflows.
-pub(in crate::zoo) const fn join(treatment: Treatment) -> Rule {
-    let packets = Packets::of(Phase::Syn).with(Kind::Join);
-    Rule { side: LinkSide::Up, packets, treatment }
+pub(in crate::zoo) const fn join_packets(treatment: PacketAction) -> RouterRule {
+    let packets = PacketMatch::of(ConnectionPhase::Syn).with(MptcpOptionKind::Join);
+    RouterRule { side: LinkSide::Up, packets, treatment }
 }
 
-const PHONE: Change = Change::Clients(&["wlan0", "wwan0"]);
-const PHONE_ENDPOINTS: Change = Change::Endpoints(
-    Host::Client,
+const PHONE_INTERFACES: NetworkMutation = NetworkMutation::Clients(&["wlan0", "wwan0"]);
+const PHONE_ENDPOINTS: NetworkMutation = NetworkMutation::Endpoints(
+    HostSide::Client,
     &["10.1.2.2 dev wwan0 subflow", "2001:db8:1:2::2 dev wwan0 subflow"],
 );
 
-pub(super) const VARIATIONS: &[Situation] = &[
+pub(super) const VARIATION_CASES: &[FailureCase] = &[
     variation(
         "other-names-join-stripped-v6",
         "other interfaces' names, IPv6, MP_JOIN removed from SYN/ACKs",
         Some("join-option-stripped"),
         false,
         &[
-            PHONE,
+            PHONE_INTERFACES,
             PHONE_ENDPOINTS,
-            Change::Connect(V6),
-            Change::Box(2, &[strip(LinkSide::Down, Phase::SynAck, Kind::Every)]),
+            NetworkMutation::Connect(SERVER_V6),
+            NetworkMutation::Box(
+                2,
+                &[strip(LinkSide::Down, ConnectionPhase::SynAck, MptcpOptionKind::Every)],
+            ),
         ],
     ),
     variation(
@@ -51,9 +56,9 @@ pub(super) const VARIATIONS: &[Situation] = &[
         Some("no-source-route"),
         false,
         &[
-            PHONE,
-            Change::Routing(Routing::FirstOnly),
-            Change::Endpoints(Host::Client, &["10.1.2.2 subflow"]),
+            PHONE_INTERFACES,
+            NetworkMutation::Routing(Routing::FirstOnly),
+            NetworkMutation::Endpoints(HostSide::Client, &["10.1.2.2 subflow"]),
         ],
     ),
     variation(
@@ -62,12 +67,15 @@ pub(super) const VARIATIONS: &[Situation] = &[
         Some("join-prohibited"),
         false,
         &[
-            Change::Clients(&["c1", "c2", "c3"]),
-            Change::Endpoints(
-                Host::Client,
+            NetworkMutation::Clients(&["c1", "c2", "c3"]),
+            NetworkMutation::Endpoints(
+                HostSide::Client,
                 &["10.1.2.2 dev c2 subflow", "10.1.3.2 dev c3 subflow"],
             ),
-            Change::Box(3, &[join(Treatment::Unreachable(Reason::Prohibited))]),
+            NetworkMutation::Box(
+                3,
+                &[join_packets(PacketAction::Unreachable(UnreachableReason::Prohibited))],
+            ),
         ],
     ),
     variation(
@@ -76,15 +84,19 @@ pub(super) const VARIATIONS: &[Situation] = &[
         Some("path-silent"),
         true,
         &[
-            Change::Clients(&["lan", "dsl", "sat"]),
-            Change::Endpoints(
-                Host::Client,
+            NetworkMutation::Clients(&["lan", "dsl", "sat"]),
+            NetworkMutation::Endpoints(
+                HostSide::Client,
                 &["2001:db8:1:2::2 dev dsl subflow", "2001:db8:1:3::2 dev sat subflow"],
             ),
-            Change::Connect(V6),
-            Change::Then(Happening::Box(
+            NetworkMutation::Connect(SERVER_V6),
+            NetworkMutation::Event(FailureEvent::Box(
                 3,
-                &[Rule { side: LinkSide::Both, packets: Packets::ALL, treatment: Treatment::Drop }],
+                &[RouterRule {
+                    side: LinkSide::Both,
+                    packets: PacketMatch::ALL,
+                    treatment: PacketAction::Drop,
+                }],
             )),
         ],
     ),
@@ -94,9 +106,9 @@ pub(super) const VARIATIONS: &[Situation] = &[
         Some("join-dropped"),
         false,
         &[
-            Change::Endpoints(Host::Client, NONE),
-            Change::Endpoints(Host::Server, ANNOUNCED),
-            Change::Box(1, &[join(Treatment::Drop)]),
+            NetworkMutation::Endpoints(HostSide::Client, NO_ENDPOINTS),
+            NetworkMutation::Endpoints(HostSide::Server, SERVER_SIGNAL_ENDPOINT),
+            NetworkMutation::Box(1, &[join_packets(PacketAction::Drop)]),
         ],
     ),
     variation(
@@ -105,8 +117,11 @@ pub(super) const VARIATIONS: &[Situation] = &[
         Some("syn-option-stripped"),
         false,
         &[
-            Change::Limits(Host::Client, 0, 0),
-            Change::Box(1, &[strip(LinkSide::Up, Phase::Syn, Kind::Capable)]),
+            NetworkMutation::Limits(HostSide::Client, 0, 0),
+            NetworkMutation::Box(
+                1,
+                &[strip(LinkSide::Up, ConnectionPhase::Syn, MptcpOptionKind::Capable)],
+            ),
         ],
     ),
     variation(
@@ -115,8 +130,11 @@ pub(super) const VARIATIONS: &[Situation] = &[
         Some("endpoint-address-missing"),
         false,
         &[
-            Change::Endpoints(Host::Client, &["172.16.0.9 subflow", "10.1.2.2 dev c2 subflow"]),
-            Change::Limits(Host::Client, 8, 8),
+            NetworkMutation::Endpoints(
+                HostSide::Client,
+                &["172.16.0.9 subflow", "10.1.2.2 dev c2 subflow"],
+            ),
+            NetworkMutation::Limits(HostSide::Client, 8, 8),
         ],
     ),
     variation(
@@ -124,14 +142,20 @@ pub(super) const VARIATIONS: &[Situation] = &[
         "large packets vanish on their way to the server only",
         Some("path-mtu-hole"),
         true,
-        &[Change::Quality(2, Quality { mtu_bytes: 1_200, side: LinkSide::Up, ..Quality::USUAL })],
+        &[NetworkMutation::Quality(
+            2,
+            PathQuality { mtu_bytes: 1_200, side: LinkSide::Up, ..PathQuality::DEFAULT },
+        )],
     ),
     variation(
         "nat-and-reset",
         "behind NAT on both paths, with a firewall on the second",
         Some("join-reset"),
         false,
-        &[Change::Box(1, &[NAT]), Change::Box(2, &[join(Treatment::Reset), NAT])],
+        &[
+            NetworkMutation::Box(1, &[NAT]),
+            NetworkMutation::Box(2, &[join_packets(PacketAction::Reset), NAT]),
+        ],
     ),
     variation(
         "late-box-strips",
@@ -139,9 +163,12 @@ pub(super) const VARIATIONS: &[Situation] = &[
         Some("syn-option-stripped"),
         false,
         &[
-            Change::FarBox(1),
-            Change::LateBox(1),
-            Change::Box(1, &[strip(LinkSide::Up, Phase::Syn, Kind::Every)]),
+            NetworkMutation::FarBox(1),
+            NetworkMutation::LateBox(1),
+            NetworkMutation::Box(
+                1,
+                &[strip(LinkSide::Up, ConnectionPhase::Syn, MptcpOptionKind::Every)],
+            ),
         ],
     ),
     variation(
@@ -149,35 +176,46 @@ pub(super) const VARIATIONS: &[Situation] = &[
         "a box swallows IPv6 SYNs with the option behind its own time to live",
         Some("syn-option-dropped"),
         false,
-        &[Change::LateBox(1), Change::Box(1, &[DROP_CAPABLE]), Change::Connect(V6)],
+        &[
+            NetworkMutation::LateBox(1),
+            NetworkMutation::Box(1, &[DROP_CAPABLE]),
+            NetworkMutation::Connect(SERVER_V6),
+        ],
     ),
     variation(
         "far-box-join-dropped",
         "MP_JOIN is swallowed one router farther away, after its time to live",
         Some("join-dropped"),
         false,
-        &[Change::FarBox(2), Change::LateBox(2), Change::Box(2, &[join(Treatment::Drop)])],
+        &[
+            NetworkMutation::FarBox(2),
+            NetworkMutation::LateBox(2),
+            NetworkMutation::Box(2, &[join_packets(PacketAction::Drop)]),
+        ],
     ),
     variation(
         "routes-lost",
         "the second interface was off and on again, and nobody renewed its routes",
         Some("no-gateway-on-interface"),
         false,
-        &[Change::WasDown(Host::Client, 2)],
+        &[NetworkMutation::BouncedLink(HostSide::Client, 2)],
     ),
     variation(
         "healthy-small-packets",
         "a path that carries 1,300 bytes, and says so",
         None,
         true,
-        &[Change::Box(2, &[TELLS]), Change::Endpoints(Host::Client, SECOND)],
+        &[
+            NetworkMutation::Box(2, &[SMALL_MTU_WITH_PTB]),
+            NetworkMutation::Endpoints(HostSide::Client, CLIENT_ENDPOINT),
+        ],
     ),
     variation(
         "healthy-some-loss",
         "a path that loses one packet in a hundred",
         None,
         true,
-        &[Change::Quality(2, Quality { loss_percent: 1, ..Quality::USUAL })],
+        &[NetworkMutation::Quality(2, PathQuality { loss_percent: 1, ..PathQuality::DEFAULT })],
     ),
     variation(
         "healthy-far-away",
@@ -185,8 +223,8 @@ pub(super) const VARIATIONS: &[Situation] = &[
         None,
         true,
         &[
-            Change::Quality(1, Quality { delay_ms: 120, ..Quality::USUAL }),
-            Change::Quality(2, Quality { delay_ms: 150, ..Quality::USUAL }),
+            NetworkMutation::Quality(1, PathQuality { delay_ms: 120, ..PathQuality::DEFAULT }),
+            NetworkMutation::Quality(2, PathQuality { delay_ms: 150, ..PathQuality::DEFAULT }),
         ],
     ),
     variation(
@@ -194,7 +232,7 @@ pub(super) const VARIATIONS: &[Situation] = &[
         "one more router on each path",
         None,
         true,
-        &[Change::FarBox(1), Change::FarBox(2)],
+        &[NetworkMutation::FarBox(1), NetworkMutation::FarBox(2)],
     ),
     variation(
         "healthy-phone-v6",
@@ -202,10 +240,13 @@ pub(super) const VARIATIONS: &[Situation] = &[
         None,
         true,
         &[
-            PHONE,
+            PHONE_INTERFACES,
             PHONE_ENDPOINTS,
-            Change::Connect(V6),
-            Change::Quality(2, Quality { delay_ms: 20, rate_kbps: 10_000, ..Quality::USUAL }),
+            NetworkMutation::Connect(SERVER_V6),
+            NetworkMutation::Quality(
+                2,
+                PathQuality { delay_ms: 20, rate_kbps: 10_000, ..PathQuality::DEFAULT },
+            ),
         ],
     ),
     variation(
@@ -214,24 +255,27 @@ pub(super) const VARIATIONS: &[Situation] = &[
         None,
         false,
         &[
-            Change::Clients(&["eth0", "wlan0", "wwan0"]),
-            Change::Endpoints(
-                Host::Client,
+            NetworkMutation::Clients(&["eth0", "wlan0", "wwan0"]),
+            NetworkMutation::Endpoints(
+                HostSide::Client,
                 &["10.1.2.2 dev wlan0 subflow", "10.1.3.2 dev wwan0 subflow"],
             ),
-            Change::Endpoints(Host::Server, ANNOUNCED),
-            Change::Box(3, &[NAT]),
+            NetworkMutation::Endpoints(HostSide::Server, SERVER_SIGNAL_ENDPOINT),
+            NetworkMutation::Box(3, &[NAT]),
         ],
     ),
 ];
 
 /// A path of smaller packets whose router says so.
-const TELLS: Rule = Rule {
+const SMALL_MTU_WITH_PTB: RouterRule = RouterRule {
     side: LinkSide::Both,
-    packets: Packets::of(Phase::Later).carrying(1_260),
-    treatment: Treatment::TooBig(1_300),
+    packets: PacketMatch::of(ConnectionPhase::Later).carrying(1_260),
+    treatment: PacketAction::TooBig(1_300),
 };
 
 /// Translates addresses.
-pub(in crate::zoo) const NAT: Rule =
-    Rule { side: LinkSide::Both, packets: Packets::ALL, treatment: Treatment::Translate };
+pub(in crate::zoo) const NAT: RouterRule = RouterRule {
+    side: LinkSide::Both,
+    packets: PacketMatch::ALL,
+    treatment: PacketAction::Translate,
+};

@@ -1,13 +1,13 @@
 //! A situation while it is drawn.
 
-use super::super::list::connection::V6;
+use super::super::list::connection::SERVER_V6;
 use super::super::list::variations::NAT;
-use super::super::situation::{Change, Host, Listener, Quality, Routing};
-use super::Draw;
-use crate::hop::Rule;
+use super::super::situation::{HostSide, NetworkMutation, PathQuality, Routing, ServerBehaviour};
+use super::CaseRng;
+use crate::hop::RouterRule;
 
 /// Names of the client's interfaces; a situation has the first of them.
-const NAMES: [&[&str]; 3] = [
+const INTERFACE_NAMES: [&[&str]; 3] = [
     &["c1", "c2", "c3", "c4"],
     &["eth0", "wlan0", "wwan0", "wwan1"],
     &["enp3s0", "wlp2s0", "wwp0s20u4", "usb0"],
@@ -19,7 +19,7 @@ const NAMES: [&[&str]; 3] = [
 /// changed is among what the doctor says it has not looked at.
 ///
 /// The last column: always, and not only where the server lets nobody see the difference.
-const SAME: &[(&str, &str, bool)] = &[
+const EQUIVALENT_CAUSES: &[(&str, &str, bool)] = &[
     ("no-gateway-on-interface", "no-source-route", true),
     ("all-endpoints-one-interface", "no-endpoints", true),
     ("add-addr-limit", "no-endpoints", false),
@@ -31,7 +31,7 @@ const SAME: &[(&str, &str, bool)] = &[
 
 /// What waits for connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Server {
+pub(super) enum DrawnServer {
     /// It gives back what it gets.
     Echo,
     /// A towpath server.
@@ -43,7 +43,7 @@ pub(super) enum Server {
     /// Says its banner, and waits for the client's.
     Ssh,
     /// Closes with the first bytes.
-    HangsUp,
+    ClosesOnData,
 }
 
 /// What it takes to see a fault.
@@ -61,7 +61,7 @@ pub(super) enum Evidence {
 
 /// What is true of a drawn situation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Truth {
+pub struct GroundTruth {
     /// The causes that were put in; none where all is well.
     pub causes: Vec<&'static str>,
     /// What may be named first: one of the causes, or a verdict.
@@ -73,14 +73,14 @@ pub struct Truth {
     /// Subflows over which data can go when nothing is wrong.
     pub paths: u32,
     /// All that was drawn, in a line.
-    pub drawn: String,
+    pub summary: String,
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct Draft {
+pub(super) struct CaseDraft {
     pub(super) names: &'static [&'static str],
     pub(super) v4: bool,
-    pub(super) server: Server,
+    pub(super) server: DrawnServer,
     /// The server announces its second address.
     pub(super) announces: bool,
     /// Endpoints of the client's, one for each further interface, until a fault changes them.
@@ -88,36 +88,39 @@ pub(super) struct Draft {
     pub(super) server_endpoints: Vec<String>,
     pub(super) limits: [(u32, u32); 2],
     pub(super) routing: Routing,
-    pub(super) qualities: Vec<Quality>,
+    pub(super) qualities: Vec<PathQuality>,
     /// What the boxes do beside translating.
-    pub(super) rules: Vec<Vec<Rule>>,
+    pub(super) rules: Vec<Vec<RouterRule>>,
     pub(super) nat: Vec<bool>,
-    pub(super) far: Vec<bool>,
-    pub(super) more: Vec<Change>,
+    pub(super) far_boxes: Vec<bool>,
+    pub(super) extra_changes: Vec<NetworkMutation>,
     /// Parts of the network that a fault has changed.
-    pub(super) taken: Vec<&'static str>,
+    pub(super) claimed_parts: Vec<&'static str>,
     pub(super) faults: Vec<(&'static str, Evidence)>,
-    pub(super) words: Vec<String>,
+    pub(super) descriptions: Vec<String>,
 }
 
-impl Draft {
-    pub(super) fn new(draw: Draw) -> Self {
+impl CaseDraft {
+    pub(super) fn new(draw: CaseRng) -> Self {
         let count = draw.weighted("interfaces", &[(60, 2), (25, 3), (15, 4)]).unwrap_or(2);
-        let names = NAMES.get(draw.below("names", NAMES.len())).copied().unwrap_or_default();
+        let names = INTERFACE_NAMES
+            .get(draw.below("names", INTERFACE_NAMES.len()))
+            .copied()
+            .unwrap_or_default();
         let names = names.get(..count).unwrap_or_default();
         let v4 = draw.chance("IPv4", 65);
         let server = draw.weighted(
             "server",
             &[
-                (25, Server::Echo),
-                (25, Server::Towpath),
-                (20, Server::Web),
-                (10, Server::Tls),
-                (10, Server::Ssh),
-                (10, Server::HangsUp),
+                (25, DrawnServer::Echo),
+                (25, DrawnServer::Towpath),
+                (20, DrawnServer::Web),
+                (10, DrawnServer::Tls),
+                (10, DrawnServer::Ssh),
+                (10, DrawnServer::ClosesOnData),
             ],
         );
-        let server = server.unwrap_or(Server::Echo);
+        let server = server.unwrap_or(DrawnServer::Echo);
         let mut draft = Self {
             names,
             v4,
@@ -130,16 +133,16 @@ impl Draft {
             qualities: Vec::new(),
             rules: vec![Vec::new(); count],
             nat: (1..=count).map(|path| v4 && draw.chance(&format!("NAT {path}"), 25)).collect(),
-            far: (1..=count).map(|path| draw.chance(&format!("far {path}"), 20)).collect(),
-            more: Vec::new(),
-            taken: Vec::new(),
+            far_boxes: (1..=count).map(|path| draw.chance(&format!("far {path}"), 20)).collect(),
+            extra_changes: Vec::new(),
+            claimed_parts: Vec::new(),
             faults: Vec::new(),
-            words: Vec::new(),
+            descriptions: Vec::new(),
         };
         for path in 1..=count {
-            let delay_ms = draw.even(&format!("delay {path}"), [2, 40]);
-            let rate_kbps = draw.even(&format!("rate {path}"), [5, 60]) * 1_000;
-            draft.qualities.push(Quality { delay_ms, rate_kbps, ..Quality::USUAL });
+            let delay_ms = draw.uniform(&format!("delay {path}"), [2, 40]);
+            let rate_kbps = draw.uniform(&format!("rate {path}"), [5, 60]) * 1_000;
+            draft.qualities.push(PathQuality { delay_ms, rate_kbps, ..PathQuality::DEFAULT });
         }
         draft.endpoints = (2..=count).map(|path| draft.endpoint(path, "subflow")).collect();
         if draft.announces {
@@ -175,36 +178,41 @@ impl Draft {
     }
 
     /// Takes parts of the network for a fault, unless another one has one of them.
-    pub(super) fn take(&mut self, parts: &[&'static str]) -> bool {
-        let free = !parts.iter().any(|part| self.taken.contains(part));
+    pub(super) fn claim(&mut self, parts: &[&'static str]) -> bool {
+        let free = !parts.iter().any(|part| self.claimed_parts.contains(part));
         if free {
-            self.taken.extend(parts);
+            self.claimed_parts.extend(parts);
         }
         free
     }
 
-    pub(super) fn fault(&mut self, cause: &'static str, evidence: Evidence, words: String) -> bool {
+    pub(super) fn add_fault(
+        &mut self,
+        cause: &'static str,
+        evidence: Evidence,
+        words: String,
+    ) -> bool {
         self.faults.push((cause, evidence));
-        self.words.push(words);
+        self.descriptions.push(words);
         true
     }
 
     /// Whether somebody at the client can see such a thing with that server.
-    fn shows(&self, evidence: Evidence) -> bool {
+    fn can_show(&self, evidence: Evidence) -> bool {
         match evidence {
             Evidence::Handshake => true,
-            Evidence::Join => self.server != Server::HangsUp,
-            Evidence::Data => matches!(self.server, Server::Echo | Server::Towpath),
-            Evidence::Peer => self.server == Server::Towpath,
+            Evidence::Join => self.server != DrawnServer::ClosesOnData,
+            Evidence::Data => matches!(self.server, DrawnServer::Echo | DrawnServer::Towpath),
+            Evidence::Peer => self.server == DrawnServer::Towpath,
         }
     }
 
-    pub(super) fn truth(&self) -> Truth {
+    pub(super) fn truth(&self) -> GroundTruth {
         let causes: Vec<_> = self.faults.iter().map(|(cause, _)| *cause).collect();
         let decidable = if causes.is_empty() {
-            self.shows(Evidence::Data)
+            self.can_show(Evidence::Data)
         } else {
-            self.faults.iter().any(|(_, evidence)| self.shows(*evidence))
+            self.faults.iter().any(|(_, evidence)| self.can_show(*evidence))
         };
         let mut accepted = causes.clone();
         if causes.is_empty() {
@@ -218,78 +226,82 @@ impl Draft {
             accepted.extend(["healthy", "one-path"]);
         }
         for (cause, evidence) in &self.faults {
-            let same = SAME
+            let same = EQUIVALENT_CAUSES
                 .iter()
-                .filter(|(one, _, always)| one == cause && (*always || !self.shows(*evidence)));
+                .filter(|(one, _, always)| one == cause && (*always || !self.can_show(*evidence)));
             accepted.extend(same.map(|(_, other, _)| *other));
         }
-        let all_decidable = self.faults.iter().all(|(_, evidence)| self.shows(*evidence));
+        let all_decidable = self.faults.iter().all(|(_, evidence)| self.can_show(*evidence));
         let announced = u32::from(self.announces);
         let paths = self.paths() as u32 + announced;
         if causes.is_empty() && paths < 2 {
             accepted.push("one-path");
         }
-        Truth { causes, accepted, decidable, all_decidable, paths, drawn: self.line() }
+        GroundTruth { causes, accepted, decidable, all_decidable, paths, summary: self.summary() }
     }
 
-    fn line(&self) -> String {
+    fn summary(&self) -> String {
         let family = if self.v4 { "IPv4" } else { "IPv6" };
         let server = match self.server {
-            Server::Echo => "echo",
-            Server::Towpath => "towpath",
-            Server::Web => "web",
-            Server::Tls => "TLS",
-            Server::Ssh => "SSH",
-            Server::HangsUp => "a server that hangs up",
+            DrawnServer::Echo => "echo",
+            DrawnServer::Towpath => "towpath",
+            DrawnServer::Web => "web",
+            DrawnServer::Tls => "TLS",
+            DrawnServer::Ssh => "SSH",
+            DrawnServer::ClosesOnData => "a server that hangs up",
         };
         let nats = self.nat.iter().enumerate().filter(|(_, nat)| **nat);
         let nats: Vec<_> = nats.map(|(index, _)| format!(", NAT {}", index + 1)).collect();
         let nats = nats.concat();
         let announces = if self.announces { ", announces" } else { "" };
         let line = format!("{family}, {} interfaces, {server}{announces}{nats}", self.paths());
-        let what = if self.words.is_empty() { "healthy".to_owned() } else { self.words.join("; ") };
+        let what = if self.descriptions.is_empty() {
+            "healthy".to_owned()
+        } else {
+            self.descriptions.join("; ")
+        };
         format!("{line}: {what}")
     }
 
     /// How its network differs from the usual one.
-    pub(super) fn changes(&self) -> Vec<Change> {
+    pub(super) fn changes(&self) -> Vec<NetworkMutation> {
         let leak = |all: &[String]| -> &'static [&'static str] {
             all.iter().map(|one| &*one.clone().leak()).collect::<Vec<&str>>().leak()
         };
         let [client, server] = self.limits;
         let listener = match self.server {
-            Server::Echo | Server::Towpath => Listener::Multipath,
-            Server::Web => Listener::Web,
-            Server::Tls => Listener::Tls,
-            Server::Ssh => Listener::Ssh,
-            Server::HangsUp => Listener::HangsUp,
+            DrawnServer::Echo | DrawnServer::Towpath => ServerBehaviour::Multipath,
+            DrawnServer::Web => ServerBehaviour::Web,
+            DrawnServer::Tls => ServerBehaviour::Tls,
+            DrawnServer::Ssh => ServerBehaviour::Ssh,
+            DrawnServer::ClosesOnData => ServerBehaviour::ClosesOnData,
         };
         let mut changes = vec![
-            Change::Clients(self.names),
-            Change::Endpoints(Host::Client, leak(&self.endpoints)),
-            Change::Endpoints(Host::Server, leak(&self.server_endpoints)),
-            Change::Limits(Host::Client, client.0, client.1),
-            Change::Limits(Host::Server, server.0, server.1),
-            Change::Routing(self.routing),
-            Change::Listener(listener),
+            NetworkMutation::Clients(self.names),
+            NetworkMutation::Endpoints(HostSide::Client, leak(&self.endpoints)),
+            NetworkMutation::Endpoints(HostSide::Server, leak(&self.server_endpoints)),
+            NetworkMutation::Limits(HostSide::Client, client.0, client.1),
+            NetworkMutation::Limits(HostSide::Server, server.0, server.1),
+            NetworkMutation::Routing(self.routing),
+            NetworkMutation::Listener(listener),
         ];
         if !self.v4 {
-            changes.push(Change::Connect(V6));
+            changes.push(NetworkMutation::Connect(SERVER_V6));
         }
         for (index, quality) in self.qualities.iter().enumerate() {
-            changes.push(Change::Quality(index + 1, *quality));
+            changes.push(NetworkMutation::Quality(index + 1, *quality));
         }
-        for (index, far) in self.far.iter().enumerate() {
-            changes.extend(far.then_some(Change::FarBox(index + 1)));
+        for (index, far) in self.far_boxes.iter().enumerate() {
+            changes.extend(far.then_some(NetworkMutation::FarBox(index + 1)));
         }
         for (index, rules) in self.rules.iter().enumerate() {
             let nat = self.nat.get(index).copied().unwrap_or_default();
             let rules = [rules.clone(), nat.then_some(NAT).into_iter().collect()].concat();
             if !rules.is_empty() {
-                changes.push(Change::Box(index + 1, rules.leak()));
+                changes.push(NetworkMutation::Box(index + 1, rules.leak()));
             }
         }
-        changes.extend(&self.more);
+        changes.extend(&self.extra_changes);
         changes
     }
 }

@@ -4,13 +4,15 @@ use towpath_measure::scenario::LinkSide;
 
 use super::super::list::application::DROP_CAPABLE;
 use super::super::list::connection::{DROP_TCP, REWRITE, strip};
-use super::super::list::path::{SILENT, all};
-use super::super::list::variations::join;
-use super::super::situation::{Change, Happening, Host, Listener, Quality, Routing, Socket};
-use super::Draw;
-use super::draft::{Draft, Evidence, Server};
-use crate::hop::packet::Kind;
-use crate::hop::{Packets, Phase, Reason, Rule, Treatment};
+use super::super::list::path::{DROP_ALL, all_packets};
+use super::super::list::variations::join_packets;
+use super::super::situation::{
+    AppSocket, FailureEvent, HostSide, NetworkMutation, PathQuality, Routing, ServerBehaviour,
+};
+use super::CaseRng;
+use super::draft::{CaseDraft, DrawnServer, Evidence};
+use crate::hop::packet::MptcpOptionKind;
+use crate::hop::{ConnectionPhase, PacketAction, PacketMatch, RouterRule, UnreachableReason};
 
 /// Kinds of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +40,7 @@ pub(super) enum Fault {
 }
 
 /// With their weights.
-pub(super) const FAULTS: &[(usize, Fault)] = &[
+pub(super) const FAULT_WEIGHTS: &[(usize, Fault)] = &[
     (7, Fault::Kernel),
     (14, Fault::Endpoints),
     (8, Fault::Limits),
@@ -52,7 +54,7 @@ pub(super) const FAULTS: &[(usize, Fault)] = &[
 ];
 
 /// Puts in one of a kind; false where it does not fit to what is there.
-pub(super) fn put_in(fault: Fault, draw: Draw, draft: &mut Draft) -> bool {
+pub(super) fn inject(fault: Fault, draw: CaseRng, draft: &mut CaseDraft) -> bool {
     let which = |count| draw.below(&format!("which {fault:?}"), count);
     // A further path, from 2.
     let path = 2 + draw.below(&format!("path {fault:?}"), draft.paths() - 1);
@@ -63,50 +65,50 @@ pub(super) fn put_in(fault: Fault, draw: Draw, draft: &mut Draft) -> bool {
         Fault::Routes => routes(which(5), path, draft),
         Fault::Server => server(which(8), draft),
         Fault::Announced => announced(which(4), draft),
-        Fault::First => first(which(9), draft),
-        Fault::Further => further(which(10), path, draft),
+        Fault::First => first_path_box(which(9), draft),
+        Fault::Further => further_path_box(which(10), path, draft),
         Fault::Quality => quality(which(5), path, draft),
-        Fault::Meanwhile => meanwhile(which(2), path, draft),
+        Fault::Meanwhile => during_connection(which(2), path, draft),
     }
 }
 
-fn sysctl(draft: &mut Draft, host: Host, name: &'static str, value: &'static str) {
-    draft.more.push(Change::Sysctl(host, name, value));
+fn add_sysctl(draft: &mut CaseDraft, host: HostSide, name: &'static str, value: &'static str) {
+    draft.extra_changes.push(NetworkMutation::Sysctl(host, name, value));
 }
 
-fn kernel(which: usize, draft: &mut Draft) -> bool {
-    if !draft.take(&["kernel"]) {
+fn kernel(which: usize, draft: &mut CaseDraft) -> bool {
+    if !draft.claim(&["kernel"]) {
         return false;
     }
     let (cause, words) = match which {
         0 => {
-            sysctl(draft, Host::Client, "net.mptcp.enabled", "0");
+            add_sysctl(draft, HostSide::Client, "net.mptcp.enabled", "0");
             ("mptcp-disabled", "switched off here")
         }
         1 => {
-            draft.more.push(Change::OldKernel);
+            draft.extra_changes.push(NetworkMutation::OldKernel);
             ("kernel-without-mptcp", "no Multipath TCP in this kernel")
         }
         2 => {
-            sysctl(draft, Host::Client, "net.mptcp.pm_type", "1");
-            draft.taken.extend(["endpoints", "limits"]);
+            add_sysctl(draft, HostSide::Client, "net.mptcp.pm_type", "1");
+            draft.claimed_parts.extend(["endpoints", "limits"]);
             ("userspace-path-manager-without-daemon", "a path manager that is missing")
         }
         _ => {
-            if !draft.take(&["box 1", "listener"]) {
+            if !draft.claim(&["box 1", "listener"]) {
                 return false;
             }
-            draft.more.push(Change::WasBox(1, &[DROP_CAPABLE]));
+            draft.extra_changes.push(NetworkMutation::FormerBox(1, &[DROP_CAPABLE]));
             ("blackhole-fallback-active", "the hour after a swallowed SYN")
         }
     };
-    draft.fault(cause, Evidence::Handshake, words.to_owned())
+    draft.add_fault(cause, Evidence::Handshake, words.to_owned())
 }
 
-fn endpoints(which: usize, path: usize, draft: &mut Draft) -> bool {
+fn endpoints(which: usize, path: usize, draft: &mut CaseDraft) -> bool {
     // A server that announces opens a second way over any interface.
     let needs_one = matches!(which, 0 | 5 | 6) && (draft.announces || draft.paths() > 2);
-    if needs_one || !draft.take(&["endpoints"]) {
+    if needs_one || !draft.claim(&["endpoints"]) {
         return false;
     }
     let place = path - 2;
@@ -128,15 +130,15 @@ fn endpoints(which: usize, path: usize, draft: &mut Draft) -> bool {
         2 => {
             let old: &'static str = draft.prefix(path).leak();
             let new = old.replacen("2/", "77/", 1);
-            draft.more.push(Change::NoAddress(Host::Client, path, old));
-            draft.more.push(Change::Address(Host::Client, path, new.leak()));
+            draft.extra_changes.push(NetworkMutation::NoAddress(HostSide::Client, path, old));
+            draft.extra_changes.push(NetworkMutation::Address(HostSide::Client, path, new.leak()));
             ("endpoint-address-missing", Evidence::Handshake)
         }
         3 => {
-            if !draft.take(&["link"]) {
+            if !draft.claim(&["link"]) {
                 return false;
             }
-            draft.more.push(Change::Down(Host::Client, path));
+            draft.extra_changes.push(NetworkMutation::Down(HostSide::Client, path));
             ("endpoint-interface-down", Evidence::Handshake)
         }
         4 => {
@@ -155,32 +157,36 @@ fn endpoints(which: usize, path: usize, draft: &mut Draft) -> bool {
             let (address, length) =
                 if draft.v4 { ("10.1.1.3", 24) } else { ("2001:db8:1:1::3", 64) };
             let more = format!("{address}/{length}").leak();
-            draft.more.push(Change::Address(Host::Client, 1, more));
+            draft.extra_changes.push(NetworkMutation::Address(HostSide::Client, 1, more));
             draft.endpoints = vec![format!("{address} dev {} subflow", draft.name(1))];
             ("all-endpoints-one-interface", Evidence::Handshake)
         }
     };
-    draft.fault(cause, evidence, format!("{cause} at {path}"))
+    draft.add_fault(cause, evidence, format!("{cause} at {path}"))
 }
 
-fn limits(which: usize, draft: &mut Draft) -> bool {
-    if !draft.take(&["limits"]) {
+fn limits(which: usize, draft: &mut CaseDraft) -> bool {
+    if !draft.claim(&["limits"]) {
         return false;
     }
     let wanted = draft.endpoints.len() as u32;
     match which {
         0 => {
             draft.limits[0] = (0, 8);
-            draft.fault("subflow-limit", Evidence::Handshake, "no subflow allowed".to_owned())
+            draft.add_fault("subflow-limit", Evidence::Handshake, "no subflow allowed".to_owned())
         }
         1 if wanted > 1 => {
             draft.limits[0] = (wanted - 1, 0);
             draft.announces = false;
             draft.server_endpoints.clear();
-            draft.fault("subflow-limit", Evidence::Join, format!("{} subflows allowed", wanted - 1))
+            draft.add_fault(
+                "subflow-limit",
+                Evidence::Join,
+                format!("{} subflows allowed", wanted - 1),
+            )
         }
         _ => {
-            if !draft.take(&["endpoints"]) {
+            if !draft.claim(&["endpoints"]) {
                 return false;
             }
             draft.endpoints.clear();
@@ -188,13 +194,13 @@ fn limits(which: usize, draft: &mut Draft) -> bool {
             draft.server_endpoints = vec![format!("{} signal", draft.second_address())];
             draft.limits[0] = (8, 0);
             let words = "no announced address accepted".to_owned();
-            draft.fault("add-addr-limit", Evidence::Join, words)
+            draft.add_fault("add-addr-limit", Evidence::Join, words)
         }
     }
 }
 
-fn routes(which: usize, path: usize, draft: &mut Draft) -> bool {
-    if !draft.take(&["routing", "endpoints"]) {
+fn routes(which: usize, path: usize, draft: &mut CaseDraft) -> bool {
+    if !draft.claim(&["routing", "endpoints"]) {
         return false;
     }
     match which {
@@ -203,12 +209,12 @@ fn routes(which: usize, path: usize, draft: &mut Draft) -> bool {
             draft.endpoints = (2..=draft.paths())
                 .map(|path| format!("{} subflow", draft.address(path)))
                 .collect();
-            draft.fault("no-source-route", Evidence::Join, "one default route".to_owned())
+            draft.add_fault("no-source-route", Evidence::Join, "one default route".to_owned())
         }
         1 => {
             draft.routing = Routing::FirstOnly;
             let words = "one default route, endpoints bound to interfaces".to_owned();
-            draft.fault("no-gateway-on-interface", Evidence::Join, words)
+            draft.add_fault("no-gateway-on-interface", Evidence::Join, words)
         }
         2 | 3 if draft.v4 => {
             draft.routing = Routing::ByMetric;
@@ -217,58 +223,58 @@ fn routes(which: usize, path: usize, draft: &mut Draft) -> bool {
             } else {
                 format!("net.ipv4.conf.{}.rp_filter", draft.name(path))
             };
-            sysctl(draft, Host::Client, setting.clone().leak(), "1");
-            draft.fault("reverse-path-filter", Evidence::Join, setting)
+            add_sysctl(draft, HostSide::Client, setting.clone().leak(), "1");
+            draft.add_fault("reverse-path-filter", Evidence::Join, setting)
         }
         _ => {
-            if !draft.take(&["box 1", "listener"]) {
+            if !draft.claim(&["box 1", "listener"]) {
                 return false;
             }
             draft.routing = Routing::Nowhere;
-            draft.fault("no-route", Evidence::Handshake, "no route".to_owned())
+            draft.add_fault("no-route", Evidence::Handshake, "no route".to_owned())
         }
     }
 }
 
-fn server(which: usize, draft: &mut Draft) -> bool {
-    let echo = matches!(draft.server, Server::Echo);
+fn server(which: usize, draft: &mut CaseDraft) -> bool {
+    let echo = matches!(draft.server, DrawnServer::Echo);
     match which {
-        0 if echo && draft.take(&["listener"]) => {
-            draft.more.push(Change::Listener(Listener::Plain));
+        0 if echo && draft.claim(&["listener"]) => {
+            draft.extra_changes.push(NetworkMutation::Listener(ServerBehaviour::Plain));
             let words = "a listener of plain TCP".to_owned();
-            draft.fault("listener-plain-tcp", Evidence::Handshake, words)
+            draft.add_fault("listener-plain-tcp", Evidence::Handshake, words)
         }
-        1 | 2 if draft.take(&["listener", "server's kernel"]) => {
-            sysctl(draft, Host::Server, "net.mptcp.enabled", "0");
+        1 | 2 if draft.claim(&["listener", "server's kernel"]) => {
+            add_sysctl(draft, HostSide::Server, "net.mptcp.enabled", "0");
             let words = "Multipath TCP switched off at the server".to_owned();
-            draft.fault("listener-plain-tcp", Evidence::Handshake, words)
+            draft.add_fault("listener-plain-tcp", Evidence::Handshake, words)
         }
-        3 | 4 if !draft.endpoints.is_empty() && draft.take(&["server's limits"]) => {
+        3 | 4 if !draft.endpoints.is_empty() && draft.claim(&["server's limits"]) => {
             let allowed = if which == 3 { 0 } else { draft.endpoints.len() as u32 - 1 };
             draft.limits[1] = (allowed, 8);
-            draft.fault("peer-limit", Evidence::Join, format!("the server allows {allowed}"))
+            draft.add_fault("peer-limit", Evidence::Join, format!("the server allows {allowed}"))
         }
-        5 if !draft.announces && draft.take(&["server's kernel"]) => {
-            sysctl(draft, Host::Server, "net.mptcp.allow_join_initial_addr_port", "0");
+        5 if !draft.announces && draft.claim(&["server's kernel"]) => {
+            add_sysctl(draft, HostSide::Server, "net.mptcp.allow_join_initial_addr_port", "0");
             let words = "no subflow to the server's first address".to_owned();
-            draft.fault("join-id0-denied", Evidence::Join, words)
+            draft.add_fault("join-id0-denied", Evidence::Join, words)
         }
-        6 if echo && draft.take(&["listener"]) => {
-            draft.more.push(Change::Listener(Listener::Nothing));
+        6 if echo && draft.claim(&["listener"]) => {
+            draft.extra_changes.push(NetworkMutation::Listener(ServerBehaviour::Nothing));
             let words = "nobody listens".to_owned();
-            draft.fault("remote-refused", Evidence::Handshake, words)
+            draft.add_fault("remote-refused", Evidence::Handshake, words)
         }
-        7 if !draft.announces && draft.take(&["server's endpoints"]) => {
+        7 if !draft.announces && draft.claim(&["server's endpoints"]) => {
             draft.server_endpoints = vec![format!("{} dev s2 subflow", draft.second_address())];
             let words = "the server's endpoint is `subflow`".to_owned();
-            draft.fault("endpoint-wrong-role", Evidence::Peer, words)
+            draft.add_fault("endpoint-wrong-role", Evidence::Peer, words)
         }
         _ => false,
     }
 }
 
-fn announced(which: usize, draft: &mut Draft) -> bool {
-    if !draft.take(&["endpoints", "server's endpoints", "limits"]) {
+fn announced(which: usize, draft: &mut CaseDraft) -> bool {
+    if !draft.claim(&["endpoints", "server's endpoints", "limits"]) {
         return false;
     }
     draft.endpoints.clear();
@@ -279,43 +285,47 @@ fn announced(which: usize, draft: &mut Draft) -> bool {
         (1, true) => ("203.0.113.99", "announced-address-unreachable"),
         (1, false) => ("2001:db8:2:2::99", "announced-address-unreachable"),
         (_, true) => {
-            draft.more.push(Change::Address(Host::Server, 2, "192.168.7.2/24"));
+            draft.extra_changes.push(NetworkMutation::Address(
+                HostSide::Server,
+                2,
+                "192.168.7.2/24",
+            ));
             ("192.168.7.2", "announced-address-private")
         }
         (_, false) => {
-            draft.more.push(Change::Address(Host::Server, 2, "fd00:7::2/64"));
+            draft.extra_changes.push(NetworkMutation::Address(HostSide::Server, 2, "fd00:7::2/64"));
             ("fd00:7::2", "announced-address-private")
         }
     };
     draft.server_endpoints = vec![format!("{address} signal")];
-    draft.fault(cause, Evidence::Join, format!("{address} is announced"))
+    draft.add_fault(cause, Evidence::Join, format!("{address} is announced"))
 }
 
-fn first(which: usize, draft: &mut Draft) -> bool {
+fn first_path_box(which: usize, draft: &mut CaseDraft) -> bool {
     const UP: LinkSide = LinkSide::Up;
-    let capable = |treatment| Rule {
+    let capable = |treatment| RouterRule {
         side: UP,
-        packets: Packets::of(Phase::Syn).with(Kind::Capable),
+        packets: PacketMatch::of(ConnectionPhase::Syn).with(MptcpOptionKind::Capable),
         treatment,
     };
-    if !draft.take(&["box 1", "listener"]) {
+    if !draft.claim(&["box 1", "listener"]) {
         return false;
     }
-    let later = strip(LinkSide::Both, Phase::Later, Kind::Every);
+    let later = strip(LinkSide::Both, ConnectionPhase::Later, MptcpOptionKind::Every);
     let (rule, cause, evidence) = match which {
         0 => (DROP_CAPABLE, "syn-option-dropped", Evidence::Handshake),
         1 => (
-            capable(Treatment::Unreachable(Reason::Prohibited)),
+            capable(PacketAction::Unreachable(UnreachableReason::Prohibited)),
             "syn-option-dropped",
             Evidence::Handshake,
         ),
-        2 => (capable(Treatment::Reset), "syn-option-dropped", Evidence::Handshake),
+        2 => (capable(PacketAction::Reset), "syn-option-dropped", Evidence::Handshake),
         3 | 4 => {
-            let kind = if which == 3 { Kind::Every } else { Kind::Capable };
-            (strip(UP, Phase::Syn, kind), "syn-option-stripped", Evidence::Handshake)
+            let kind = if which == 3 { MptcpOptionKind::Every } else { MptcpOptionKind::Capable };
+            (strip(UP, ConnectionPhase::Syn, kind), "syn-option-stripped", Evidence::Handshake)
         }
         5 => {
-            let rule = strip(LinkSide::Down, Phase::SynAck, Kind::Every);
+            let rule = strip(LinkSide::Down, ConnectionPhase::SynAck, MptcpOptionKind::Every);
             (rule, "synack-option-stripped", Evidence::Peer)
         }
         6 => (later, "option-stripped-after-handshake", Evidence::Join),
@@ -325,41 +335,55 @@ fn first(which: usize, draft: &mut Draft) -> bool {
     if let Some(own) = draft.rules.first_mut() {
         own.push(rule);
     }
-    draft.fault(cause, evidence, format!("{cause} on the first path"))
+    draft.add_fault(cause, evidence, format!("{cause} on the first path"))
 }
 
-fn further(which: usize, path: usize, draft: &mut Draft) -> bool {
+fn further_path_box(which: usize, path: usize, draft: &mut CaseDraft) -> bool {
     let rule = match which {
-        0 => (join(Treatment::Drop), "join-dropped"),
+        0 => (join_packets(PacketAction::Drop), "join-dropped"),
         1 => (
-            Rule {
+            RouterRule {
                 side: LinkSide::Down,
-                packets: Packets::of(Phase::SynAck).with(Kind::Join),
-                treatment: Treatment::Drop,
+                packets: PacketMatch::of(ConnectionPhase::SynAck).with(MptcpOptionKind::Join),
+                treatment: PacketAction::Drop,
             },
             "join-dropped",
         ),
-        2 => (strip(LinkSide::Up, Phase::Syn, Kind::Every), "join-option-stripped"),
-        3 => (strip(LinkSide::Down, Phase::SynAck, Kind::Every), "join-option-stripped"),
-        4 => (strip(LinkSide::Both, Phase::Tcp, Kind::Join), "join-option-stripped"),
-        5 => (join(Treatment::Reset), "join-reset"),
-        6 => (join(Treatment::Unreachable(Reason::Prohibited)), "join-prohibited"),
-        7 => (all(Treatment::Unreachable(Reason::Network)), "join-unreachable"),
-        8 => (all(Treatment::Unreachable(Reason::Host)), "join-unreachable"),
-        _ => (all(Treatment::Drop), "path-silent"),
+        2 => (
+            strip(LinkSide::Up, ConnectionPhase::Syn, MptcpOptionKind::Every),
+            "join-option-stripped",
+        ),
+        3 => (
+            strip(LinkSide::Down, ConnectionPhase::SynAck, MptcpOptionKind::Every),
+            "join-option-stripped",
+        ),
+        4 => (
+            strip(LinkSide::Both, ConnectionPhase::Tcp, MptcpOptionKind::Join),
+            "join-option-stripped",
+        ),
+        5 => (join_packets(PacketAction::Reset), "join-reset"),
+        6 => (
+            join_packets(PacketAction::Unreachable(UnreachableReason::Prohibited)),
+            "join-prohibited",
+        ),
+        7 => {
+            (all_packets(PacketAction::Unreachable(UnreachableReason::Network)), "join-unreachable")
+        }
+        8 => (all_packets(PacketAction::Unreachable(UnreachableReason::Host)), "join-unreachable"),
+        _ => (all_packets(PacketAction::Drop), "path-silent"),
     };
-    if !draft.take(&["box", "endpoints", "limits"]) {
+    if !draft.claim(&["box", "endpoints", "limits"]) {
         return false;
     }
     let (rule, cause) = rule;
     if let Some(own) = draft.rules.get_mut(path - 1) {
         own.push(rule);
     }
-    draft.fault(cause, Evidence::Join, format!("{cause} on path {path} ({which})"))
+    draft.add_fault(cause, Evidence::Join, format!("{cause} on path {path} ({which})"))
 }
 
-fn quality(which: usize, path: usize, draft: &mut Draft) -> bool {
-    if !draft.take(&["quality", "endpoints", "limits"]) {
+fn quality(which: usize, path: usize, draft: &mut CaseDraft) -> bool {
+    if !draft.claim(&["quality", "endpoints", "limits"]) {
         return false;
     }
     let Some(own) = draft.qualities.get_mut(path - 1) else { return false };
@@ -370,36 +394,36 @@ fn quality(which: usize, path: usize, draft: &mut Draft) -> bool {
     };
     let cause = match which {
         0 | 1 => {
-            *own = Quality { loss_percent: 18, side, ..*own };
+            *own = PathQuality { loss_percent: 18, side, ..*own };
             "path-lossy"
         }
         2 | 3 => {
-            *own = Quality { mtu_bytes: 1_300, side, ..*own };
+            *own = PathQuality { mtu_bytes: 1_300, side, ..*own };
             "path-mtu-hole"
         }
         _ => {
-            *own = Quality { delay_ms: 450, ..*own };
+            *own = PathQuality { delay_ms: 450, ..*own };
             "path-much-slower"
         }
     };
-    draft.fault(cause, Evidence::Data, format!("{cause} on path {path}, {side:?}"))
+    draft.add_fault(cause, Evidence::Data, format!("{cause} on path {path}, {side:?}"))
 }
 
-fn meanwhile(which: usize, path: usize, draft: &mut Draft) -> bool {
+fn during_connection(which: usize, path: usize, draft: &mut CaseDraft) -> bool {
     let parts = ["box", "link", "quality", "endpoints", "limits"];
-    if !matches!(draft.server, Server::Echo | Server::Towpath) || !draft.take(&parts) {
+    if !matches!(draft.server, DrawnServer::Echo | DrawnServer::Towpath) || !draft.claim(&parts) {
         return false;
     }
     let (happening, cause) = match which {
-        0 => (Happening::Box(path, &[SILENT]), "path-silent"),
-        _ => (Happening::Down(path), "link-down"),
+        0 => (FailureEvent::Box(path, &[DROP_ALL]), "path-silent"),
+        _ => (FailureEvent::Down(path), "link-down"),
     };
-    draft.more.push(Change::Then(happening));
-    draft.fault(cause, Evidence::Data, format!("{cause} on path {path}, meanwhile"))
+    draft.extra_changes.push(NetworkMutation::Event(happening));
+    draft.add_fault(cause, Evidence::Data, format!("{cause} on path {path}, meanwhile"))
 }
 
 /// Odd, and all is well.
-pub(super) fn healthy(draw: Draw, draft: &mut Draft) {
+pub(super) fn add_harmless_oddity(draw: CaseRng, draft: &mut CaseDraft) {
     let odd = draw.below("odd", 9);
     let word = match odd {
         0 => {
@@ -420,14 +444,14 @@ pub(super) fn healthy(draw: Draw, draft: &mut Draft) {
             "satellites"
         }
         3 => {
-            for host in [Host::Client, Host::Server] {
-                sysctl(draft, host, "net.mptcp.checksum_enabled", "1");
+            for host in [HostSide::Client, HostSide::Server] {
+                add_sysctl(draft, host, "net.mptcp.checksum_enabled", "1");
             }
             "checksums"
         }
         // Its words make no sense to others, which close its connection.
-        4 if draft.server == Server::Echo => {
-            draft.more.push(Change::Application(Socket::Multipath));
+        4 if draft.server == DrawnServer::Echo => {
+            draft.extra_changes.push(NetworkMutation::Application(AppSocket::Multipath));
             "a program that has a connection"
         }
         5 => {
@@ -436,7 +460,7 @@ pub(super) fn healthy(draw: Draw, draft: &mut Draft) {
         }
         6 => {
             if let Some(quality) = draft.qualities.last_mut() {
-                *quality = Quality { loss_percent: 1, ..*quality };
+                *quality = PathQuality { loss_percent: 1, ..*quality };
             }
             "one packet in a hundred is lost"
         }
@@ -447,5 +471,5 @@ pub(super) fn healthy(draw: Draw, draft: &mut Draft) {
         }
         _ => "nothing odd",
     };
-    draft.words.push(format!("healthy, {word}"));
+    draft.descriptions.push(format!("healthy, {word}"));
 }
