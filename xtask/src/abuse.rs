@@ -6,10 +6,11 @@ use std::process::Stdio;
 
 use crate::{Result, cargo};
 
-/// Says to the attacks that they need not spare time. They read it in one place.
+/// Environment variable and value that make the attacks run in full. The tests read it in one
+/// place.
 const EXTENT: (&str, &str) = ("TOWPATH_ABUSE", "whole");
 
-/// What runs: on the installed program, on our stack in virtual time, and stored inputs of the fuzz
+/// Test selections: the installed program, our stack in virtual time, stored inputs of the fuzz
 /// targets.
 const PARTS: [&[&str]; 3] = [
     &["--package", "towpath", "--test", "end_to_end", "abuse::"],
@@ -17,7 +18,7 @@ const PARTS: [&[&str]; 3] = [
     &["--package", "towpath-measure", "--package", "towpath-study", "--lib", "fuzz"],
 ];
 
-/// Runs all, whatever fails; false if something did.
+/// Runs all parts, also after a failure; returns false if one failed.
 pub(crate) fn run(root: &Path, out: &mut dyn Write) -> Result<bool> {
     let mut held = true;
     for part in PARTS {

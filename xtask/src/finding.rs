@@ -1,8 +1,8 @@
-//! What a rule of the repository found broken.
+//! Violations of the repository's rules.
 
 use std::fmt;
 
-/// Something to mend: `path:line: what, what was expected`.
+/// Violation to fix, printed as `path:line: problem, expected …`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Finding {
     pub(crate) path: String,
@@ -13,9 +13,9 @@ pub(crate) struct Finding {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Severity {
-    /// Fails the check.
+    /// Violation that fails the check.
     Error,
-    /// Only said.
+    /// Printed, but the check passes.
     Warning,
 }
 

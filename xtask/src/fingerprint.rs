@@ -1,9 +1,9 @@
 //! `cargo xtask fingerprint`: SHA-256 of all that the simulator produces.
 //!
 //! A change that must not alter behaviour, such as a rename, is checked by comparing the output of
-//! this command before and after. It simulates every built-in scenario over four transports with three
-//! seeds, then every reproduction. The seeds and virtual time determine each result, so the same
-//! code prints the same lines on any machine and with any number of jobs.
+//! this command before and after. It simulates every built-in scenario over four transports with
+//! three seeds, then every reproduction. The seeds and virtual time determine each result, so the
+//! same code prints the same lines on any machine and with any number of jobs.
 //!
 //! Hashes cover the values of a result, not its layout: records are parsed, the conditions of the
 //! machine are removed, and keys are sorted.
@@ -22,7 +22,7 @@ use crate::Result;
 
 const TRANSPORTS: &str = "tcp,mptcp,quic,mpquic";
 const SEEDS: [&str; 3] = ["1", "2", "3"];
-/// Keys whose values describe the machine and the program, or how long they took.
+/// Keys whose values describe the machine, the program or durations.
 const MACHINE_KEYS: [&str; 6] = ["towpath", "kernel", "started", "command", "cpu", "wall_ns"];
 
 /// Arguments of the command.
@@ -111,7 +111,7 @@ fn renames(text: &str) -> Renames {
     text.lines().filter_map(pair).collect()
 }
 
-/// How towpath is run.
+/// Invocation of the towpath binary.
 struct Call<'a> {
     towpath: &'a Path,
     jobs: String,
@@ -147,8 +147,9 @@ impl Call<'_> {
         }
     }
 
-    /// Names in a list that towpath prints as JSON: one array, or one object per line. Leaves out what
-    /// cannot be simulated.
+    /// Reads names from a list that towpath prints as JSON: one array, or one object per line.
+    ///
+    /// Leaves out scenarios that cannot be simulated.
     fn names(&self, arguments: &[&str], prefix: &str) -> Result<Vec<String>> {
         let output = Command::new(self.towpath).args(arguments).output()?;
         let mut names = Vec::new();

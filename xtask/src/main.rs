@@ -19,7 +19,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-/// An error for people; nothing in here reacts to its kind.
+/// Result with an error for users; no code here depends on its kind.
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 const USAGE: &str = "\
@@ -129,7 +129,8 @@ fn misused(err: &mut dyn Write) -> ExitCode {
     ExitCode::from(2)
 }
 
-/// The repository: above this package when cargo runs us, else where we are.
+/// Returns the root of the repository: above this package if cargo runs us, else the current
+/// folder.
 fn root() -> Result<PathBuf> {
     let package = env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
     match package.as_deref().and_then(Path::parent) {
@@ -138,7 +139,7 @@ fn root() -> Result<PathBuf> {
     }
 }
 
-/// The cargo that runs us, so that all steps use one toolchain.
+/// Returns a command for the cargo that runs us, so that all steps use one toolchain.
 fn cargo(root: &Path) -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root);

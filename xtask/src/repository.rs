@@ -6,7 +6,7 @@ use std::io;
 use std::path::Path;
 use std::process::Command;
 
-/// Folders that hold no files of ours, wherever they are.
+/// Names of folders without files of ours, in any place.
 const SKIPPED: [&str; 3] = [".git", "target", "node_modules"];
 
 /// Every file by its path from the root, with its text if a rule reads it.
@@ -16,7 +16,7 @@ pub(crate) struct Repository {
 }
 
 impl Repository {
-    /// Reads what git would commit; without git, what is there.
+    /// Reads the files that git would commit; without git, all files.
     pub(crate) fn read(root: &Path) -> io::Result<Self> {
         let paths = match tracked(root) {
             Some(paths) => paths,
@@ -25,7 +25,7 @@ impl Repository {
         let mut files = BTreeMap::new();
         for path in paths {
             let full = root.join(&path);
-            // Git still lists what was deleted but not committed.
+            // Git still lists files that were deleted without a commit.
             if !full.is_file() {
                 continue;
             }
@@ -35,22 +35,22 @@ impl Repository {
         Ok(Self { files })
     }
 
-    /// Number of files.
+    /// Returns the number of files.
     pub(crate) fn len(&self) -> usize {
         self.files.len()
     }
 
-    /// Paths in order.
+    /// Iterates over all paths in order.
     pub(crate) fn paths(&self) -> impl Iterator<Item = &str> {
         self.files.keys().map(String::as_str)
     }
 
-    /// A file's text; `None` if there is no such file, or no rule reads its kind.
+    /// Returns a file's text; `None` if it does not exist or no rule reads its kind.
     pub(crate) fn text(&self, path: &str) -> Option<&str> {
         self.files.get(path)?.as_deref()
     }
 
-    /// Whether a file or folder is there; the empty path is the root.
+    /// Returns true if a file or folder exists; the empty path is the root.
     pub(crate) fn contains(&self, path: &str) -> bool {
         let folder = format!("{path}/");
         path.is_empty()
@@ -72,7 +72,7 @@ fn is_read(path: &str) -> bool {
         || path.starts_with("specs/")
 }
 
-/// Files that git knows, and new ones that it does not ignore.
+/// Returns the files that git tracks, and new ones that it does not ignore.
 fn tracked(root: &Path) -> Option<Vec<String>> {
     let output = Command::new("git")
         .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])

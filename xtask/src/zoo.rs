@@ -1,8 +1,9 @@
-//! `cargo xtask zoo`: asks the doctor about situations drawn at random, and counts how often it is
-//! right.
+//! `cargo xtask zoo`: runs the doctor in randomly drawn fault situations, and counts how often it
+//! is right.
 //!
-//! A situation's name is all that is needed: `towpath lab break random-SEED-NUMBER` makes its network,
-//! and with `--json` says what was put in. Like everything here this uses no crate of ours.
+//! The name of a situation is sufficient: `towpath lab break random-SEED-NUMBER` makes its network.
+//! With `--json` it prints the faults that were injected. Like all of xtask, this uses none of our
+//! crates.
 
 mod judge;
 
@@ -18,23 +19,23 @@ use serde_json::Value;
 use self::judge::{Asked, Judged};
 use crate::Result;
 
-/// What the command line says.
+/// Command-line options of `cargo xtask zoo`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Options {
-    /// So many situations of each seed.
+    /// Number of situations of each seed.
     random: u32,
     seeds: Vec<u64>,
-    /// So many are asked about at once: it waits more than it works.
+    /// Number of concurrent doctor runs, which mostly wait.
     jobs: usize,
-    /// Somebody without any right over the client's network asks.
+    /// Set to run the doctor as a user without privileges over the client's network.
     ordinary: bool,
-    /// The commands that it prints are carried out, and it is asked again.
+    /// Set to run the commands that the doctor prints, and then the doctor a second time.
     fix: bool,
     json: bool,
     towpath: Option<PathBuf>,
 }
 
-/// Runs in the client's namespaces; prints what the doctor says and how long it took.
+/// Shell script for the client's namespaces; prints the doctor's report and its duration.
 const ASK: &str = r#"
 begin=$(date +%s%3N)
 $BECOME "$0" doctor --connect "$TOWPATH_CONNECT" --json
@@ -42,7 +43,7 @@ echo "took $(($(date +%s%3N) - begin))"
 "#;
 
 impl Options {
-    /// `None` when they cannot be understood.
+    /// Parses the arguments; `None` if they are not valid.
     pub(crate) fn parse(arguments: &[&str]) -> Option<Self> {
         let mut options = Self {
             random: 0,
@@ -73,7 +74,7 @@ impl Options {
     }
 }
 
-/// Asks about all of them, and prints what came of it. False when one was wrong.
+/// Runs the doctor in all situations and prints the results; returns false if one was wrong.
 pub(crate) fn run(root: &Path, options: &Options, out: &mut dyn Write) -> Result<bool> {
     let towpath = match &options.towpath {
         Some(towpath) => towpath.clone(),
@@ -114,7 +115,7 @@ pub(crate) fn run(root: &Path, options: &Options, out: &mut dyn Write) -> Result
         return Err(error.into());
     }
     let done = done.into_inner()?;
-    // As they were drawn, not as their names sort.
+    // In the order of drawing, not of the names.
     let judged: Vec<_> = names.iter().filter_map(|name| done.get(name)).collect();
     if options.json {
         for one in &judged {
@@ -126,7 +127,7 @@ pub(crate) fn run(root: &Path, options: &Options, out: &mut dyn Write) -> Result
     Ok(judged.iter().all(|one| one.is_right()))
 }
 
-/// Makes one network and asks in it.
+/// Makes one network and runs the doctor in it.
 fn ask(towpath: &Path, name: &str, options: &Options) -> Result<Judged> {
     let told = Command::new(towpath).args(["lab", "break", name, "--json"]).output()?;
     let truth: Value = serde_json::from_slice(&told.stdout)?;

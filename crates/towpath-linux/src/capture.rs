@@ -1,4 +1,4 @@
-//! The packets of this machine's interfaces as they pass, in the form of a capture file.
+//! Live capture of this machine's packets, as a pcap file.
 
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,7 +10,7 @@ use crate::clock::Clock;
 use crate::netlink::{NetlinkError, RouteSocket};
 use crate::{interrupt, sys};
 
-/// Bytes of a packet that are kept: IPv6 with extension headers, and TCP with all options.
+/// Captured bytes of each packet: IPv6 with extension headers, and TCP with all options.
 const SNAPLEN: usize = 192;
 /// Header of the file: pcap with nanoseconds, `LINKTYPE_LINUX_SLL2` (draft-ietf-opsawg-pcap).
 const PCAP_MAGIC: u32 = 0xa1b2_3c4d;
@@ -18,30 +18,30 @@ const PCAP_VERSION: (u16, u16) = (2, 4);
 const SLL2: u32 = 276;
 const SLL2_BYTES: usize = 20;
 const PCAP_RECORD_HEADER_BYTES: usize = 16;
-/// How often it looks whether it shall end.
+/// Interval at which the capture checks for its end time or an interrupt.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Why nothing can be captured.
+/// Errors that prevent a live capture.
 #[derive(Debug, thiserror::Error)]
 pub enum LiveCaptureError {
-    /// The kernel does not say what there is.
+    /// Netlink request for the interfaces failed.
     #[error("cannot list the interfaces: {0}")]
     Interfaces(#[from] NetlinkError),
-    /// No interface is called so.
+    /// No interface of this host has the requested name.
     #[error("this host has no interface `{name}`")]
     Unknown {
-        /// What was asked for.
+        /// Interface name that was requested.
         name: String,
-        /// What there is.
+        /// Interfaces of this host.
         known: Vec<String>,
     },
-    /// It may not.
+    /// Opening the packet socket failed, mostly for lack of `CAP_NET_RAW`.
     #[error("cannot capture: {0}")]
     Open(#[source] io::Error),
 }
 
 impl LiveCaptureError {
-    /// The way out, if there is one to tell.
+    /// Returns advice on how to resolve the error, if there is any.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Unknown { known, .. } => {
@@ -57,20 +57,20 @@ impl LiveCaptureError {
     }
 }
 
-/// A capture that goes on: read it as if it were a file. It ends with its time, or an interrupt.
+/// A live capture, read like a file. Ends at its time limit, or at an interrupt.
 #[derive(Debug)]
 pub struct LiveCapture {
     socket: OwnedFd,
     clock: Clock,
     end: Option<Instant>,
-    /// What was asked for and not yet read.
+    /// Encoded pcap bytes that the reader has not taken yet.
     ready: Vec<u8>,
     taken: usize,
     drops: u64,
 }
 
 impl LiveCapture {
-    /// Begins to capture on the interface called `name`, or on all with `any`.
+    /// Begins to capture on the interface `name`, or on all with `any`.
     pub fn open(name: &str, duration: Option<Duration>) -> Result<Self, LiveCaptureError> {
         let index = if name == "any" { 0 } else { index_of(name)? };
         let socket = sys::packet::open_listening_socket(index).map_err(LiveCaptureError::Open)?;
@@ -80,7 +80,7 @@ impl LiveCapture {
         Ok(Self { socket, clock, end, ready, taken: 0, drops: 0 })
     }
 
-    /// Packets that passed and were not captured, because there was no time for them.
+    /// Returns how many packets the kernel dropped because the socket's buffer was full.
     pub fn missed_packets(&mut self) -> u64 {
         self.drops += sys::packet_socket_drops(self.socket.as_fd());
         self.drops
@@ -90,14 +90,14 @@ impl LiveCapture {
         interrupt::is_interrupted() || self.end.is_some_and(|end| self.clock.now() >= end)
     }
 
-    /// Takes what has passed, as many packets as are there and `most` bytes have room for.
+    /// Reads queued packets, as many as `most` bytes have room for.
     fn fill(&mut self, most: usize) -> io::Result<()> {
         self.ready.clear();
         self.taken = 0;
         let mut packet = [0; SNAPLEN];
         while self.ready.len() < most {
             match sys::packet::next_packet(self.socket.as_fd(), &mut packet) {
-                // The loopback interface shows every packet twice, as sent and as received.
+                // The loopback interface shows every packet twice, sent and received.
                 Ok(passed) if passed.is_sent() && passed.hardware == libc::ARPHRD_LOOPBACK => {}
                 Ok(passed) => {
                     let captured = packet.get(..passed.captured_bytes).unwrap_or_default();
@@ -167,7 +167,7 @@ fn write_record(out: &mut Vec<u8>, passed: &sys::packet::CapturedPacket, capture
     ] {
         out.extend(field.to_le_bytes());
     }
-    // The header is in network order; addresses of link layers are left out.
+    // The header is in network order, without link-layer addresses.
     out.extend(passed.protocol.to_be_bytes());
     out.extend([0; 2]);
     out.extend(passed.index.to_be_bytes());

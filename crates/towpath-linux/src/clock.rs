@@ -1,4 +1,4 @@
-//! The real clock, as nanoseconds since its creation.
+//! Monotonic clock in nanoseconds since its creation.
 
 use std::time::Duration;
 
@@ -13,26 +13,27 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// A clock that starts now.
+    /// Starts a clock at the current time.
     pub fn start() -> Self {
         Self { origin: sys::monotonic() }
     }
 
-    /// Now.
+    /// Returns the time since the clock's origin.
     pub fn now(self) -> Instant {
         let span = sys::monotonic().saturating_sub(self.origin);
         Instant::from_nanos(span.as_nanos() as u64)
     }
 
-    /// When it was `unix_ns` nanoseconds since 1970, as far as the two clocks have kept step since;
-    /// now, if that is still to come.
+    /// Converts a wall-clock time, in nanoseconds since 1970; a future time becomes now.
+    ///
+    /// Accurate as far as the two clocks have run equally since.
     pub(crate) fn at_unix_time(self, unix_ns: u64) -> Instant {
         let ago = sys::real_time().saturating_sub(Duration::from_nanos(unix_ns));
         let now = self.now();
         Instant::from_nanos(now.saturating_since(Instant::ZERO + ago).as_nanos() as u64)
     }
 
-    /// When this clock began, in nanoseconds since 1970, as far as the two clocks keep step.
+    /// Returns this clock's origin in nanoseconds since 1970, as far as both clocks run equally.
     pub(crate) fn epoch_ns(self) -> u64 {
         let span = self.now().saturating_since(Instant::ZERO);
         sys::real_time().saturating_sub(span).as_nanos() as u64
@@ -56,7 +57,7 @@ mod tests {
         let clock = Clock::start();
         let before = clock.now();
         let unix_ns = sys::real_time().as_nanos() as u64;
-        // Both clocks are read one after the other, and either may be adjusted a little meanwhile.
+        // The clocks are read one after the other, and either may be adjusted meanwhile.
         let slack = Duration::from_millis(1);
         assert!(clock.at_unix_time(unix_ns) + slack >= before);
         assert!(clock.at_unix_time(unix_ns) <= clock.now());

@@ -1,8 +1,8 @@
-//! What sending and receiving costs the processors: the time of the threads that do it.
+//! Processor time of the threads that send and receive.
 //!
-//! A thread's clock counts its system calls, so the kernel's work for what it sends. What the kernel
-//! does for what arrives happens mostly in the thread that delivers the packets, the emulator's, and
-//! is not in it.
+//! A thread's clock counts its system calls, and so the kernel's work for the packets that it
+//! sends. Most of the kernel's work for arriving packets happens in the emulator's thread, which
+//! delivers them. That time is not counted.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use towpath_measure::scenario::{Flow, Pattern, Scenario};
 use crate::network::{EmulatedNetwork, HostNamespace};
 use crate::sys;
 
-/// Sums over the threads of the client's and of the server's ends.
+/// Processor time, summed over the threads of each end.
 #[derive(Debug, Default)]
 pub(crate) struct CpuMeters {
     client_ns: AtomicU64,
@@ -21,14 +21,14 @@ pub(crate) struct CpuMeters {
 }
 
 impl CpuMeters {
-    /// Counts the calling thread's processor time from now until the guard is dropped in it.
+    /// Counts the calling thread's processor time from now until that thread drops the guard.
     pub(crate) fn thread(&self, is_client: bool) -> CpuMeter<'_> {
         let sum = if is_client { &self.client_ns } else { &self.server_ns };
         CpuMeter { sum, began: sys::thread_cpu_time() }
     }
 }
 
-/// Counts a thread's time while it lives.
+/// Guard that counts a thread's time while it lives.
 #[derive(Debug)]
 pub(crate) struct CpuMeter<'a> {
     sum: &'a AtomicU64,
@@ -42,10 +42,10 @@ impl Drop for CpuMeter<'_> {
     }
 }
 
-/// The times of the threads in which our own stacks and QUIC run, when the traffic began.
+/// Times of the threads of our own stacks and QUIC at the start of the traffic.
 #[derive(Debug)]
 pub(crate) struct StackCpuStart {
-    /// One for each host; `None` where the kernel does it.
+    /// Time of each host's stack; `None` where the kernel's is used.
     stacks: Vec<Option<Duration>>,
 }
 
@@ -54,7 +54,7 @@ impl StackCpuStart {
         Self { stacks: stack_times(network) }
     }
 
-    /// Both ends' time since; `None` where it cannot be told whose it is.
+    /// Returns both ends' time since; `None` where it cannot be attributed to an end.
     pub(crate) fn until_now(
         self,
         network: &EmulatedNetwork,
@@ -71,7 +71,7 @@ impl StackCpuStart {
                 (HostRole::Client | HostRole::Server | HostRole::Both, None) => kernels = true,
                 (HostRole::Client, Some(spent)) => (own, *client) = (true, *client + nanos(spent)),
                 (HostRole::Server, Some(spent)) => (own, *server) = (true, *server + nanos(spent)),
-                // One thread serves both.
+                // One thread serves both ends.
                 (HostRole::Both, Some(_)) => return None,
             }
         }
@@ -106,7 +106,7 @@ fn stack_times(network: &EmulatedNetwork) -> Vec<Option<Duration>> {
     network.hosts.iter().map(time).collect()
 }
 
-/// What a host does in all flows together.
+/// Role of a host in all flows together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum HostRole {
     None,
@@ -115,10 +115,10 @@ enum HostRole {
     Both,
 }
 
-/// `None` where a flow is a command: its processes are not watched.
+/// Returns each host's role; `None` if a flow is a command, whose processes are not measured.
 fn roles(scenario: &Scenario) -> Option<Vec<HostRole>> {
     let commands = |pattern: &Pattern| matches!(pattern, Pattern::Run { .. });
-    // Datagrams over single paths are no transport's cost.
+    // Datagram flows over single paths use no transport whose cost is measured.
     let flows = scenario.flows.iter();
     let beside = |flow: &&Flow| matches!(flow.pattern, Pattern::Udping(_) | Pattern::Udp(_));
     let flows: Vec<_> = flows.filter(|flow| !beside(flow)).collect();

@@ -1,7 +1,7 @@
 //! Ctrl-C: a run ends early but keeps its result; a program in a lab decides for itself.
 //!
-//! The processes of a run hear of it in two ways: by the terminal's signal, which goes to all of
-//! them, and by the end of their standard input, which the command holds open while it lives.
+//! The processes of a run notice an interrupt in two ways. The terminal's signal reaches all of
+//! them. Their standard input, which the command holds open, also ends when the command exits.
 
 use std::io::{self, Read};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,12 +19,12 @@ extern "C" fn note(_signal: libc::c_int) {
 
 extern "C" fn nothing(_signal: libc::c_int) {}
 
-/// From now on an interrupt is noted; a second one ends the process at once.
+/// Catches interrupts from now on; a second one ends the process at once.
 pub fn catch() {
     sys::on_interrupt(note);
 }
 
-/// From now on the end of standard input counts as an interrupt.
+/// Treats the end of standard input as an interrupt from now on.
 pub fn catch_end_of_input() -> io::Result<()> {
     thread::Builder::new().name("lifeline".into()).spawn(|| {
         let mut ignored = [0; 16];
@@ -34,17 +34,17 @@ pub fn catch_end_of_input() -> io::Result<()> {
     Ok(())
 }
 
-/// From now on interrupts do nothing to this process (its children get them all the same).
+/// Ignores interrupts in this process from now on; its children still receive them.
 pub fn ignore() {
     sys::on_interrupt(nothing);
 }
 
-/// Why something was given up for which nobody waits any more.
+/// Returns the error of an operation that an interrupt has cancelled.
 pub(crate) fn error() -> io::Error {
     io::Error::new(io::ErrorKind::ConnectionAborted, "interrupted")
 }
 
-/// Whether an interrupt was noted.
+/// Returns true if an interrupt was received.
 pub fn is_interrupted() -> bool {
     INTERRUPTED.load(Ordering::Relaxed)
 }

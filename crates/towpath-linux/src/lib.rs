@@ -1,15 +1,16 @@
-//! The real clock: namespaces, the emulator, netlink, sockets.
+//! Runs on the real clock: namespaces, the emulator, netlink, sockets.
 //!
 //! A run happens in a process of its own ([`sandbox`]): inside one user namespace, with one network
 //! namespace for each host. That process dies with its parent, and with it everything it made.
 //!
-//! Reading order: [`sandbox`] (how the process gets its privileges), `namespace` (one host),
+//! Reading order: [`sandbox`] (how the process gets its privileges) and `namespace` (one host);
 //! `emulator` (packets through the link model in real time), `network` (a scenario's hosts set up),
-//! `traffic` and `sample` (sockets and what the kernel says of them), [`run`] (all of it in order),
-//! [`run_lab`] (any program in the same network), [`live`] (two real hosts). Beside them: [`exec`] (any
-//! program over Multipath TCP on this machine), [`monitor`] (the connections of this machine) and
-//! [`capture`] (its packets); [`preflight`] says what this machine can do. Whatever is kept is
-//! written by [`files`].
+//! `traffic` and `sample` (sockets and the kernel's reports about them), [`run`] (all of it in
+//! order), [`lab`] (any program in the same network), [`live`] (two real hosts).
+//!
+//! Apart from runs, there are [`exec`] (any program over Multipath TCP on this machine),
+//! [`monitor`] (the connections of this machine), [`capture`] (its packets) and [`preflight`] (its
+//! prerequisites). [`files`] writes everything that is kept.
 //!
 //! `sys` holds the only `unsafe` of the project.
 

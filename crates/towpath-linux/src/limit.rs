@@ -1,9 +1,9 @@
-//! What a sender waited for, judged by what the kernel says of its connection at two moments.
+//! Limits of a sender, derived from two samples of its connection in the kernel.
 //!
-//! Plain TCP counts for how long the peer's window and the send buffer held it back (`tcp_info`'s
-//! chronographs); the rest of the time is judged by the state at the later moment. A subflow of
-//! Multipath TCP does not count these: data wait above it, so there the connection's own sequence
-//! numbers decide. What nothing tells is [`SendLimit::Unknown`].
+//! Plain TCP counts the time that the peer's window and the send buffer held it back (chronographs
+//! of `tcp_info`). The state in the later sample explains the rest of the time. A subflow of
+//! Multipath TCP does not count these times, because data wait above it. There, the connection's
+//! own sequence numbers decide. A limit without evidence is [`SendLimit::Unknown`].
 
 use std::time::Duration;
 
@@ -12,52 +12,52 @@ use towpath_measure::scenario::Pattern;
 
 use crate::sample::{MptcpInfo, TcpInfo};
 
-/// What a subflow waited for.
+/// Reason why a subflow did not send faster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum SendLimit {
-    /// It is not open yet, or not any more.
+    /// The subflow is not established, or closed again.
     Handshake,
-    /// It is a backup, and others are there.
+    /// The subflow is a backup, and regular ones exist.
     Backup,
-    /// Nothing has come back for several timeouts.
+    /// No acknowledgement has arrived for several timeouts.
     Stale,
-    /// The congestion window, which no loss has cut yet.
+    /// Congestion window in slow start, before any loss.
     SlowStart,
-    /// The congestion window, which a loss has cut.
+    /// Congestion window after it was reduced by a loss.
     AfterLoss,
-    /// The congestion window, which has left slow start without a loss.
+    /// Congestion window after slow start ended without a loss.
     SmallWindow,
-    /// The window that the peer offers to this one subflow's data.
+    /// Receive window of the peer, filled by this subflow's data.
     PeerWindow,
-    /// The connection's window is full, and the data of this subflow (by place) are in the way.
+    /// The connection's window is full; data of this subflow (by index) block it.
     HolBlocked(usize),
-    /// The application has written nothing more, and had room to.
+    /// The application wrote no more data, although the send buffer had room.
     Application,
-    /// The send buffer is full of what waits for acknowledgements.
+    /// The send buffer is full of unacknowledged data.
     SendBuffer,
-    /// The sender spreads packets over time.
+    /// The sender paces its packets.
     Pacing,
-    /// There were data and room, but they went elsewhere.
+    /// The scheduler sent the data on another subflow, although this one had room.
     Scheduler,
-    /// Nothing tells.
+    /// No sample explains the wait.
     Unknown,
 }
 
-/// What is known above the subflows of a Multipath TCP connection.
+/// Send state of a Multipath TCP connection, above its subflows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct ConnectionSendState {
-    /// Written by the application and given to no subflow.
+    /// Bytes written by the application and assigned to no subflow.
     pub(crate) unsent_bytes: u64,
-    /// Given to subflows and not acknowledged at connection level.
+    /// Bytes assigned to subflows and not acknowledged at connection level.
     pub(crate) outstanding_bytes: u64,
-    /// Send buffer: what is in it, and how much may be.
+    /// Send buffer in bytes: used, and its size.
     pub(crate) buffer: (u64, u64),
 }
 
 impl ConnectionSendState {
-    /// From the kernel's sequence numbers and `SO_MEMINFO`.
+    /// Derives the state from the kernel's sequence numbers and `SO_MEMINFO`.
     pub(crate) fn of(info: &MptcpInfo, buffer: (u64, u64)) -> Self {
-        // Numbers wrap, and their beginning is only known from what was acknowledged.
+        // Sequence numbers wrap, so only differences to the acknowledged one are known.
         let written = info.write_seq.wrapping_sub(info.snd_una);
         let outstanding = info.bytes_sent.saturating_sub(info.bytes_acked);
         Self {
@@ -68,44 +68,44 @@ impl ConnectionSendState {
     }
 }
 
-/// Whether a writer waits for room: one that found the buffer full is woken when a third is free.
+/// Returns true if a writer waits for space: it is woken when a third of the buffer is free.
 fn is_full((queued_bytes, buffer_bytes): (u64, u64)) -> bool {
     buffer_bytes > 0 && queued_bytes * 5 >= buffer_bytes * 3
 }
 
-/// A subflow at two moments.
+/// A subflow in two samples.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SubflowDelta<'a> {
     pub(crate) before: &'a TcpInfo,
     pub(crate) now: &'a TcpInfo,
     pub(crate) backup: bool,
-    /// A loss has cut its congestion window before.
+    /// Set when a loss has reduced its congestion window before.
     pub(crate) cwnd_reduced: bool,
 }
 
 impl SubflowDelta<'_> {
-    /// Whether a loss has cut the congestion window between the two moments.
+    /// Returns true if a loss reduced the congestion window between the two samples.
     pub(crate) fn is_cwnd_reduced(&self) -> bool {
         self.now.total_retrans > self.before.total_retrans || self.now.ca_state > 1
     }
 }
 
-/// Parts of a time, together 1.
+/// Limits and their parts of a time, which sum up to 1.
 pub(crate) type LimitShares = Vec<(SendLimit, f64)>;
 
-/// Who tells of a sender, and what is known above its subflows.
+/// Origin of the samples of a sender, and the state above its subflows.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum InfoSource {
-    /// The kernel, of a connection with several subflows.
+    /// The kernel, for a Multipath TCP connection.
     Multipath(ConnectionSendState),
-    /// The kernel, of plain TCP and its send buffer.
+    /// The kernel, for plain TCP: bytes used in the send buffer, and its size.
     Single((u64, u64)),
-    /// A library: of it, windows are known.
+    /// A library, which reports only windows.
     Library,
 }
 
-/// What each subflow of a connection waited for in a time of `span`; an `endless` source always has
-/// something to send.
+/// Returns the limits of each subflow of a connection in a time of `span`. An `endless` source
+/// always has something to send.
 pub(crate) fn connection_limits(
     source: InfoSource,
     subflows: &[SubflowDelta<'_>],
@@ -125,7 +125,7 @@ pub(crate) fn connection_limits(
     }
 }
 
-/// Whether the source of a flow never runs dry.
+/// Returns true if the source of a flow never runs dry.
 pub(crate) fn is_endless(pattern: &Pattern) -> bool {
     match pattern {
         Pattern::Bulk { size_bytes, .. } => size_bytes.is_none(),
@@ -139,8 +139,8 @@ pub(crate) fn is_endless(pattern: &Pattern) -> bool {
     }
 }
 
-/// What an account calls it; `cut` is what has cut the congestion window, and a source that is
-/// `endless` was only not there in time.
+/// Returns the account's part for a limit. `cut` is the reason why the congestion window was
+/// reduced. An `endless` source without data was only late: its CPU was the limit.
 pub(crate) fn account_part(limit: SendLimit, cut: Option<Part>, endless: bool) -> Part {
     match limit {
         SendLimit::Handshake => Part::Handshake,
@@ -160,7 +160,8 @@ pub(crate) fn account_part(limit: SendLimit, cut: Option<Part>, endless: bool) -
     }
 }
 
-/// What a connection of plain TCP waited for; its send buffer holds so much, and may so much.
+/// Returns the limits of a plain TCP connection. `buffer` is the send buffer: bytes used, and its
+/// size.
 pub(crate) fn plain_tcp_limits(
     between: &SubflowDelta<'_>,
     buffer: (u64, u64),
@@ -172,7 +173,7 @@ pub(crate) fn plain_tcp_limits(
     }
     let span = span.as_micros().max(1) as f64;
     let since = |now: u64, before: u64| (now.saturating_sub(before) as f64 / span).min(1.0);
-    // Jiffies are coarse: who had something to send or to have acknowledged at both moments was busy
+    // Jiffies are coarse: a subflow with unsent or unacknowledged data in both samples was busy
     // between them.
     let waiting = |info: &TcpInfo| info.unacked > 0 || info.notsent_bytes > 0;
     let both = waiting(before) && waiting(now);
@@ -180,7 +181,7 @@ pub(crate) fn plain_tcp_limits(
     let window = since(now.rwnd_limited_us, before.rwnd_limited_us).min(busy);
     let sent = since(now.sndbuf_limited_us, before.sndbuf_limited_us).min(busy - window);
     let rest = busy - window - sent;
-    // Linux counts the buffer only while it has just sent, so most of such a time goes uncounted.
+    // Linux counts a full buffer only after it has just sent, so most of that time is uncounted.
     let nothing = if is_full(buffer) { SendLimit::SendBuffer } else { SendLimit::Application };
     let all = [
         (SendLimit::Application, 1.0 - busy),
@@ -191,7 +192,7 @@ pub(crate) fn plain_tcp_limits(
     all.into_iter().filter(|(_, share)| *share > 0.0).collect()
 }
 
-/// What keeps a subflow from sending what it has; `None` when it has nothing.
+/// Returns the limit of a subflow that has data to send; `None` without data.
 fn subflow_limit(between: &SubflowDelta<'_>) -> Option<SendLimit> {
     let now = between.now;
     let waiting_for_timeout = now.ca_state >= 4 || now.backoff > 0;
@@ -206,20 +207,20 @@ fn subflow_limit(between: &SubflowDelta<'_>) -> Option<SendLimit> {
     if room.is_some_and(|room| room < u64::from(now.mss_bytes)) {
         return Some(SendLimit::PeerWindow);
     }
-    // Linux waits until a third of the window is free, and then sends it at once.
+    // Linux waits until a third of the window is free, and then sends that much at once.
     if u64::from(now.in_flight()) * 3 + 6 >= u64::from(now.cwnd) * 2 {
         return Some(cwnd_limit(between));
     }
     let fair =
         u64::from(now.cwnd) * u64::from(now.mss_bytes) * 1_000_000 / u64::from(now.srtt_us.max(1));
-    // BBR paces at what it has seen delivered, whatever its window and the queue before it are.
+    // BBR paces at the measured delivery rate, regardless of its window and the queue.
     let most = fair.max(now.delivery_bytes_per_s).saturating_mul(2);
     let paced = now.pacing_bytes_per_s > 0 && now.pacing_bytes_per_s <= most;
     Some(if paced { SendLimit::Pacing } else { SendLimit::Unknown })
 }
 
-/// What a subflow waited for of which only the window is known, such as a path of QUIC; an `endless`
-/// source always has something to send.
+/// Returns the limit of a subflow of which only the window is known, such as a QUIC path. An
+/// `endless` source always has something to send.
 pub(crate) fn library_limit(between: &SubflowDelta<'_>, endless: bool) -> SendLimit {
     let now = between.now;
     if now.state == TcpInfo::QUIC_VALIDATING {
@@ -244,7 +245,7 @@ fn cwnd_limit(between: &SubflowDelta<'_>) -> SendLimit {
     }
 }
 
-/// What each subflow of a Multipath TCP connection waited for.
+/// Returns the limit of each subflow of a Multipath TCP connection.
 pub(crate) fn mptcp_limits(
     above: &ConnectionSendState,
     subflows: &[SubflowDelta<'_>],
@@ -262,7 +263,7 @@ pub(crate) fn mptcp_limits(
             return SendLimit::Handshake;
         }
         match subflow_limit(subflow) {
-            // The window belongs to the connection; what the subflow has may be a probe of it.
+            // The window belongs to the connection; this subflow's data may be a window probe.
             Some(SendLimit::PeerWindow) => return window_blocked_limit(at, subflows),
             Some(limit) => return limit,
             None => {}
@@ -274,7 +275,7 @@ pub(crate) fn mptcp_limits(
             if full {
                 return window_blocked_limit(at, subflows);
             }
-            // What is to be sent may well have no room here.
+            // Unsent data may still find no room in this subflow's window.
             let room = u64::from(now.in_flight()) * 10 < u64::from(now.cwnd) * 9;
             return if room { SendLimit::Scheduler } else { cwnd_limit(subflow) };
         }
@@ -283,8 +284,8 @@ pub(crate) fn mptcp_limits(
     subflows.iter().enumerate().map(|(at, subflow)| of(at, subflow)).collect()
 }
 
-/// The connection's window counts from the first byte without acknowledgement; so the subflow knows it
-/// whose latest news left the peer last.
+/// Returns the connection's window, which counts from the first unacknowledged byte. The subflow
+/// whose last ACK left the peer most recently knows it.
 pub(crate) fn connection_window(subflows: &[SubflowDelta<'_>]) -> Option<u32> {
     let age_us =
         |now: &TcpInfo| u64::from(now.last_ack_received_ms) * 1_000 + u64::from(now.min_rtt_us) / 2;
@@ -294,12 +295,12 @@ pub(crate) fn connection_window(subflows: &[SubflowDelta<'_>]) -> Option<u32> {
     known.min().map(|(_, window)| window)
 }
 
-/// A full window is in the hands of the subflow whose data take longest, if another one waits for it.
+/// Attributes a full window to the subflow with the slowest data, if another one waits for it.
 fn window_blocked_limit(at: usize, subflows: &[SubflowDelta<'_>]) -> SendLimit {
     let slowest =
         subflows.iter().enumerate().filter(|(_, subflow)| subflow.now.unacked > 0).max_by_key(
             |(_, subflow)| {
-                // A round trip that nobody has measured since the path went silent is longer than that.
+                // On a silent path, the round trip takes at least the time since the last ACK.
                 let silent_us = u64::from(subflow.now.last_ack_received_ms) * 1_000;
                 silent_us.max(u64::from(subflow.now.srtt_us))
             },
@@ -316,7 +317,7 @@ mod tests {
 
     const MSS: u32 = 1_448;
 
-    /// 20 of 100 packets in flight, nothing waiting, a large window.
+    /// Returns a subflow with 20 of 100 packets in flight, no unsent data and a large window.
     fn established_info() -> TcpInfo {
         TcpInfo {
             state: TcpInfo::ESTABLISHED,
@@ -358,7 +359,7 @@ mod tests {
     #[test]
     fn plain_tcp_with_a_full_and_sent_buffer_is_buffer_limited() {
         let before = established_info();
-        // Two jiffies of 4 ms have passed in the 10 ms.
+        // The 10 ms contain two jiffies of 4 ms.
         let now = TcpInfo { busy_us: 8_000, ..before };
         let shares =
             |buffer| plain_tcp_limits(&delta(&before, &now), buffer, Duration::from_millis(10));
@@ -368,7 +369,7 @@ mod tests {
 
     #[test]
     fn a_sender_at_the_delivery_rate_is_paced_for_any_queue_length() {
-        // 100 packets of window in 300 ms, of which the queue is most, are a third of the rate.
+        // A window of 100 packets in 300 ms, mostly queueing delay, is a third of the rate.
         let bbr = TcpInfo {
             notsent_bytes: 50_000,
             srtt_us: 300_000,
@@ -412,7 +413,7 @@ mod tests {
         };
         let both = [delta(&fast, &fast), delta(&slow, &slow)];
         assert_eq!(mptcp_limits(&above, &both), [SendLimit::HolBlocked(1), SendLimit::PeerWindow]);
-        // What the slow subflow heard long ago was the window behind an earlier byte.
+        // The last ACK on the slow subflow carried a window relative to an earlier byte.
         let (fast, slow) = (
             TcpInfo { snd_wnd_bytes: Some(900_000), ..fast },
             TcpInfo { last_ack_received_ms: 300, ..slow },

@@ -1,11 +1,11 @@
-//! The Multipath TCP connections of a network namespace: each with its subflows and its processes.
+//! Multipath TCP connections of a network namespace: each with its subflows and its processes.
 //!
-//! Reads the kernel's listings of sockets and `/proc`; needs no privilege, but processes of others
-//! show only to root. The path manager's events need `CAP_NET_ADMIN`. The final figures of what is
-//! closed come with the kernel's last words of a socket, where it gives them.
+//! Reads the kernel's socket listings and `/proc`. Needs no privilege, but only root sees other
+//! users' processes. The path manager's events need `CAP_NET_ADMIN`. Final counters of closed
+//! sockets come with the kernel's destroy messages, where it sends them.
 //!
-//! A subflow belongs to the connection that has its token, and where an older kernel does not tell
-//! tokens, to the one with its inode.
+//! A subflow belongs to the connection with its token, or with its inode where an older kernel does
+//! not report tokens.
 
 mod limits;
 mod responder;
@@ -36,69 +36,70 @@ use crate::sample::{MptcpInfo, TcpInfo};
 /// A Multipath TCP connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MonitoredConnection {
-    /// Local token, by which the kernel's events name it; 0 for one that has none (yet).
+    /// Local token, by which the kernel's events name the connection; 0 for one without a token
+    /// yet.
     pub token: u32,
     /// State of the MPTCP socket.
     pub state: TcpState,
-    /// Whether it has fallen back to TCP.
+    /// Set when the connection has fallen back to TCP.
     pub fallback: bool,
-    /// Our address and port of the first subflow.
+    /// Local address and port of the first subflow.
     pub local: SocketAddr,
-    /// The peer's.
+    /// Address and port of the peer on the first subflow.
     pub remote: SocketAddr,
     /// Inode of the socket; 0 when no process has it open any more.
     pub inode: u32,
-    /// User that owns the socket.
+    /// User ID of the socket's owner.
     pub uid: u32,
-    /// Processes that have the socket open, as far as we may see them.
+    /// Processes that have the socket open, as far as our privileges show them.
     pub processes: Vec<Process>,
     /// Payload bytes received, each once (since Linux 6.5).
     pub bytes_received: u64,
     /// Payload bytes acknowledged, each once (since Linux 6.5).
     pub bytes_acked: u64,
-    /// Bytes sent again on another subflow.
+    /// Payload bytes reinjected on another subflow.
     pub bytes_reinjected: u64,
-    /// Number of the socket that is never used twice.
+    /// Kernel's cookie of the socket, which is never reused.
     pub cookie: u64,
-    /// Its subflows.
+    /// TCP subflows of the connection, one per four-tuple.
     pub subflows: Vec<MonitoredSubflow>,
-    /// What its limits are concluded from.
+    /// Kernel counters from which the send limits are derived.
     pub internals: SocketInternals,
 }
 
-/// A process.
+/// Process that has a socket open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {
-    /// Its number.
+    /// Process ID in our PID namespace.
     pub id: u32,
-    /// Its name, at most 15 bytes.
+    /// Command name, at most 15 bytes.
     pub name: String,
 }
 
-/// A subflow. The kernel counts one that is still trying as a subflow; its state tells.
+/// A subflow. The kernel also counts one whose handshake is not over; see `state`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MonitoredSubflow {
-    /// Our address and port.
+    /// Local address and port.
     pub local: SocketAddr,
-    /// The peer's.
+    /// Address and port of the peer.
     pub remote: SocketAddr,
-    /// TCP state.
+    /// TCP state of the subflow's socket.
     pub state: TcpState,
-    /// What it is good for.
+    /// Usability of the subflow for data.
     pub condition: SubflowCondition,
-    /// Whether either end wants it as a backup.
+    /// Set when either end wants the subflow as a backup.
     pub backup: bool,
-    /// Number of our address.
+    /// Address ID of our address.
     pub local_id: Option<u8>,
-    /// Number of the peer's address.
+    /// Address ID of the peer's address.
     pub remote_id: Option<u8>,
-    /// Congestion control.
+    /// Name of the congestion control; `None` where the kernel does not report it.
     pub congestion: Option<String>,
-    /// Smoothed round-trip time.
+    /// Smoothed round-trip time in microseconds.
     pub srtt_us: u32,
-    /// Congestion window.
+    /// Congestion window in packets.
     pub cwnd_packets: u32,
-    /// Consecutive timeouts without an answer.
+    /// Consecutive retransmission timeouts without a reply.
     pub backoff: u32,
     /// Packets sent and not acknowledged.
     pub unacked_packets: u32,
@@ -108,47 +109,47 @@ pub struct MonitoredSubflow {
     pub bytes_received: u64,
     /// Payload bytes acknowledged in total.
     pub bytes_acked: u64,
-    /// Number of the socket that is never used twice.
+    /// Kernel's cookie of the socket, which is never reused.
     pub cookie: u64,
-    /// Since an acknowledgement last came.
+    /// Time since the last acknowledgement arrived.
     pub since_ack: Duration,
-    /// Since payload was last sent.
+    /// Time since payload was last sent.
     pub since_sent: Duration,
-    /// What its limits are concluded from.
+    /// Kernel counters from which the send limits are derived.
     pub internals: SocketInternals,
 }
 
-/// Final figures of a TCP socket that is no more.
+/// Final counters of a closed TCP socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FinalSocketStats {
-    /// The socket's number, as in [`MonitoredSubflow::cookie`].
+    /// Cookie of the socket, as in [`MonitoredSubflow::cookie`].
     pub cookie: u64,
-    /// Payload bytes received.
+    /// Payload bytes received until the socket closed.
     pub bytes_received: u64,
-    /// Payload bytes acknowledged.
+    /// Payload bytes that the peer acknowledged.
     pub bytes_acked: u64,
-    /// Retransmitted packets.
+    /// Packets retransmitted on this socket.
     pub retransmissions: u32,
 }
 
-/// What a subflow is good for.
+/// Usability of a subflow for data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SubflowCondition {
-    /// The handshake is not over: nothing can be sent.
+    /// Handshake in progress: nothing can be sent.
     Trying,
     /// Data can be sent.
     Established,
-    /// Sent packets have not been answered for several timeouts. The kernel does not say so; this
-    /// is inferred.
+    /// No reply to sent packets for several timeouts. Inferred, because the kernel has no such
+    /// state.
     Silent,
-    /// It is being closed.
+    /// Closing handshake in progress, or closed.
     Closing,
 }
 
 /// Timeouts in a row after which a subflow counts as silent.
 const SILENT_AFTER_TIMEOUTS: u8 = 2;
 
-/// A conversation with the kernel.
+/// Netlink sockets of a monitor.
 #[derive(Debug)]
 pub struct Monitor {
     diag: SocketDiag,
@@ -157,18 +158,18 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    /// Opens it in the calling thread's network namespace.
+    /// Opens the netlink sockets in the calling thread's network namespace.
     pub fn open() -> Result<Self, NetlinkError> {
         let (events, destroyed) = (MptcpEvents::open().ok(), DestroyedSockets::open().ok());
         Ok(Self { diag: SocketDiag::open()?, events, destroyed })
     }
 
-    /// Whether the path manager's events can be heard.
+    /// Returns true if the kernel sends the path manager's events to this monitor.
     pub fn has_events(&self) -> bool {
         self.events.is_some()
     }
 
-    /// Events since the last call; `true` when some were lost.
+    /// Returns the events since the last call; true when some were lost.
     pub fn events(&mut self) -> Result<(Vec<MptcpEvent>, bool), NetlinkError> {
         match &mut self.events {
             Some(events) => events.drain().map(|received| (received.events, received.lost)),
@@ -176,14 +177,16 @@ impl Monitor {
         }
     }
 
-    /// Last words of TCP sockets since the last call; `None` where the kernel gives none.
+    /// Returns the final counters of TCP sockets closed since the last call.
+    ///
+    /// `None` where the kernel sends none.
     pub fn final_stats(&mut self) -> Result<Option<Vec<FinalSocketStats>>, NetlinkError> {
         let Some(destroyed) = &mut self.destroyed else { return Ok(None) };
         let received = destroyed.drain()?;
         Ok(Some(received.events.iter().map(FinalSocketStats::of).collect()))
     }
 
-    /// All connections as they are now, without listeners, and in an order that does not change.
+    /// Returns all current connections without listeners, in a stable order.
     pub fn connections(&mut self) -> Result<Vec<MonitoredConnection>, NetlinkError> {
         let tcp = self.diag.tcp(StateFilter::CONNECTED)?;
         let mptcp = self.diag.mptcp(StateFilter::CONNECTED)?;
@@ -191,7 +194,7 @@ impl Monitor {
         let mut owners = owners();
         for connection in &mut connections {
             connection.processes = owners.remove(&connection.inode).unwrap_or_default();
-            // The first subflow first; further ones have numbered addresses.
+            // The first subflow comes first: further ones have address IDs.
             connection.subflows.sort_by_key(|it| (it.local_id, it.remote_id, it.cookie));
         }
         connections.sort_by_key(|connection| connection.cookie);
@@ -211,7 +214,7 @@ impl FinalSocketStats {
     }
 }
 
-/// Joins connections and subflows.
+/// Assigns subflows to their connections.
 pub(crate) fn assemble_connections(
     mptcp: &[DiagSocket],
     tcp: &[DiagSocket],
@@ -290,7 +293,7 @@ fn condition(state: TcpState, backoff: u8) -> SubflowCondition {
     }
 }
 
-/// The processes that we may look into, by the inodes of the sockets that they have open.
+/// Returns visible processes by the inodes of their open sockets.
 pub(crate) fn owners() -> BTreeMap<u32, Vec<Process>> {
     let mut owners: BTreeMap<u32, Vec<Process>> = BTreeMap::new();
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -312,7 +315,7 @@ pub(crate) fn owners() -> BTreeMap<u32, Vec<Process>> {
     owners
 }
 
-/// The number in `socket:[1234]`.
+/// Parses the inode in `socket:[1234]`.
 fn socket_inode(target: &str) -> Option<u32> {
     target.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
 }

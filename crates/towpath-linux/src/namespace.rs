@@ -1,4 +1,4 @@
-//! One network namespace: one host of a scenario.
+//! Network namespaces; each is one host of a scenario.
 
 use std::fs::File;
 use std::io;
@@ -9,7 +9,7 @@ use std::thread;
 
 use crate::sys;
 
-/// A network namespace that lives as long as one of its handles.
+/// Network namespace that lives as long as one of its handles.
 #[derive(Debug, Clone)]
 pub struct Namespace {
     handle: Arc<OwnedFd>,
@@ -24,13 +24,13 @@ impl Namespace {
         })
     }
 
-    /// The calling thread's network namespace.
+    /// Returns the calling thread's network namespace.
     pub fn current() -> io::Result<Self> {
         let file = File::open("/proc/thread-self/ns/net")?;
         Ok(Self { handle: Arc::new(file.into()) })
     }
 
-    /// The network namespace behind a file of `/proc`.
+    /// Opens the network namespace behind a file of `/proc`.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         Ok(Self { handle: Arc::new(File::open(path)?.into()) })
     }
@@ -43,7 +43,7 @@ impl Namespace {
         })
     }
 
-    /// Moves the calling thread into the namespace for good.
+    /// Moves the calling thread into the namespace permanently.
     pub fn enter(&self) -> io::Result<()> {
         sys::enter_network_namespace(self.handle.as_fd())
     }
@@ -55,7 +55,7 @@ impl AsFd for Namespace {
     }
 }
 
-/// A namespace belongs to a thread, so everything that changes it happens on a thread of its own.
+/// Runs `work` on a new thread, because a namespace change affects one thread.
 fn on_own_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     thread::scope(|scope| {
         scope.spawn(work).join().unwrap_or_else(|_| Err(io::Error::other("a worker panicked")))

@@ -1,5 +1,5 @@
-//! What everybody who moves bytes at planned times shares, in every world of this crate: the clock,
-//! where its time begins, and whether all of it is to end early.
+//! Run clock: state shared by all threads that transfer data on a schedule. Contains the clock, the
+//! start of the traffic, and an early end.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,42 +11,43 @@ use crate::clock::Clock;
 use crate::interrupt;
 use crate::purse::{TrafficBudget, TrafficDirection};
 
-/// The longest sleep of whoever must notice an interrupt.
+/// Longest sleep of a thread that must notice an interrupt.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The time of some traffic.
+/// Clock of some traffic, with its start, early end and budget.
 #[derive(Debug)]
 pub(crate) struct RunClock {
     clock: Clock,
     zero: Instant,
     interrupted: AtomicBool,
-    /// Nanoseconds of the traffic from which on nothing more is begun, and when all of it is given up.
+    /// Nanoseconds of traffic time after which nothing new begins, and the deadline for what has
+    /// begun.
     end_ns: AtomicU64,
     limit_ns: AtomicU64,
-    /// What it may cost, where somebody limits it.
+    /// Traffic budget; `None` without limits.
     budget: Option<Arc<TrafficBudget>>,
 }
 
 impl RunClock {
-    /// Traffic that starts at `zero` on `clock`.
+    /// Creates the clock of traffic that starts at `zero` on `clock`.
     pub(crate) fn new(clock: Clock, zero: Instant) -> Self {
         let never = || AtomicU64::new(u64::MAX);
         let (end_ns, limit_ns) = (never(), never());
         Self { clock, zero, interrupted: AtomicBool::new(false), end_ns, limit_ns, budget: None }
     }
 
-    /// The same, paid from a purse.
+    /// Sets the traffic budget.
     pub(crate) fn with_budget(self, purse: Arc<TrafficBudget>) -> Self {
         Self { budget: Some(purse), ..self }
     }
 
-    /// What it is paid from.
+    /// Returns the traffic budget; `None` without limits.
     pub(crate) fn budget(&self) -> Option<&Arc<TrafficBudget>> {
         self.budget.as_ref()
     }
 
-    /// How many of `most` bytes may be moved now; or when to ask again, counted from the start of the
-    /// traffic. What is granted is [settled](Self::settle).
+    /// Reserves up to `most` bytes. An error is the time of the next attempt, relative to the start
+    /// of the traffic. A reservation must be [settled](Self::settle).
     pub(crate) fn reserve(&self, way: TrafficDirection, most: usize) -> Result<usize, Instant> {
         let Some(purse) = &self.budget else { return Ok(most) };
         match purse.reserve(self.clock.now(), way, most as u64) {
@@ -58,14 +59,14 @@ impl RunClock {
         }
     }
 
-    /// Says how many of the granted bytes were moved.
+    /// Reports how many of the granted bytes were transferred.
     pub(crate) fn settle(&self, way: TrafficDirection, granted: usize, moved: usize) {
         if let Some(purse) = &self.budget {
             purse.settle(way, granted as u64, moved as u64);
         }
     }
 
-    /// Whether a datagram may be moved now, whatever its length.
+    /// Returns true if a datagram of any length may be transferred now.
     pub(crate) fn can_consume(&self, way: TrafficDirection) -> bool {
         let Some(purse) = &self.budget else { return true };
         let may = purse.next_allowed(self.clock.now(), way).is_none();
@@ -75,36 +76,36 @@ impl RunClock {
         may
     }
 
-    /// Says that it was.
+    /// Consumes the bytes of a transferred datagram.
     pub(crate) fn consume(&self, way: TrafficDirection, bytes: usize) {
         if let Some(purse) = &self.budget {
             purse.consume(self.clock.now(), way, bytes as u64);
         }
     }
 
-    /// Notes that memory is kept for what was seen of the traffic.
+    /// Adds memory that records of the traffic occupy.
     pub(crate) fn add_memory(&self, bytes: u64) {
         if let Some(purse) = &self.budget {
             purse.add_memory(bytes);
         }
     }
 
-    /// What it is counted on.
+    /// Returns the underlying clock.
     pub(crate) fn clock(&self) -> Clock {
         self.clock
     }
 
-    /// Start of the traffic on the clock.
+    /// Returns the start of the traffic on the clock.
     pub(crate) fn zero(&self) -> Instant {
         self.zero
     }
 
-    /// Now, counted from the start of the traffic.
+    /// Returns the time since the start of the traffic.
     pub(crate) fn now(&self) -> Instant {
         Instant::ZERO + self.clock.now().saturating_since(self.zero)
     }
 
-    /// Blocks until `at`, counted from the start of the traffic, or until nobody waits any more.
+    /// Blocks until `at`, relative to the start of the traffic, or until an interrupt.
     pub(crate) fn sleep_until(&self, at: Instant) {
         const MAX_SLEEP: Duration = Duration::from_millis(100);
         let end = self.zero + at.saturating_since(Instant::ZERO);
@@ -120,38 +121,38 @@ impl RunClock {
         }
     }
 
-    /// The same, but no longer than until an interrupt.
+    /// Blocks until `at`, checking for interrupts more often.
     pub(crate) fn wait_until(&self, at: Instant) {
         while self.now() < at && !self.is_interrupted() {
             self.sleep_until(at.min(self.now() + POLL_INTERVAL));
         }
     }
 
-    /// Ends everything as soon as it is noticed.
+    /// Requests an immediate end of the traffic.
     pub(crate) fn interrupt(&self) {
         self.interrupted.store(true, Ordering::Relaxed);
     }
 
-    /// Nothing is begun that is due at `at` or later; what was begun goes on to its end, but no longer
-    /// than `patience`.
+    /// Ends the traffic at `at`: nothing due later begins. Exchanges begun before may take up to
+    /// `patience` longer.
     pub(crate) fn end_at(&self, at: Instant, patience: Duration) {
         self.end_ns.fetch_min(at.as_nanos(), Ordering::AcqRel);
         self.limit_ns.fetch_min((at + patience).as_nanos(), Ordering::AcqRel);
     }
 
-    /// From when on nothing is begun any more, if it ends before its time.
+    /// Returns the time of the early end, if set.
     pub(crate) fn end(&self) -> Option<Instant> {
         let end_ns = self.end_ns.load(Ordering::Acquire);
         (end_ns < u64::MAX).then(|| Instant::from_nanos(end_ns))
     }
 
-    /// Whether it was interrupted, or has cost all that it may.
+    /// Returns true after an interrupt, or if the budget ended the traffic.
     pub(crate) fn is_interrupted(&self) -> bool {
         let is_over = |purse: &Arc<TrafficBudget>| purse.end_reason().is_some();
         self.interrupted.load(Ordering::Relaxed) || self.budget.as_ref().is_some_and(is_over)
     }
 
-    /// Whether nothing is to be done any more that was to be done before `deadline`.
+    /// Returns true if work due by `deadline` must stop.
     pub(crate) fn is_over(&self, deadline: Instant) -> bool {
         let limit = Instant::from_nanos(self.limit_ns.load(Ordering::Acquire));
         self.is_interrupted() || self.now() >= deadline.min(limit)

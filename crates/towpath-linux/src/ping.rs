@@ -1,6 +1,6 @@
 //! Datagrams over single paths (`udping`): each path has a socket that is bound to its interface.
 //!
-//! The same for the emulated world and between real hosts; how a socket is opened is theirs.
+//! Common to emulated networks and real hosts, which open their sockets differently.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -18,20 +18,20 @@ use towpath_net::Instant;
 use crate::pace::RunClock;
 use crate::sys;
 
-/// The longest sleep of a thread that must notice an interrupt.
+/// Longest sleep of a thread that must notice an interrupt.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// What is on the way to the other end.
+/// Path to the other end.
 pub(crate) trait PingPath: Send {
-    /// A socket that sends and receives over this path only, as it is now.
+    /// Opens a socket that sends and receives over this path only, with its current address.
     fn open(&self) -> io::Result<UdpSocket>;
-    /// Where the other end is now.
+    /// Returns the current address of the other end.
     fn target(&self) -> io::Result<SocketAddr>;
-    /// Something has come back.
+    /// Called when a reply has arrived.
     fn on_answer(&self, _at: Instant) {}
 }
 
-/// A path, from the end that asks.
+/// A path, from the requesting end.
 #[derive(Debug)]
 pub(crate) struct PathPinger<P> {
     name: String,
@@ -46,15 +46,16 @@ impl<P: PingPath> PathPinger<P> {
         Self { name, path, pinger, socket: None, token }
     }
 
-    /// Sends what is due. A path without interface or address takes nothing.
+    /// Sends due requests. Without interface or address, nothing is sent.
     fn send_due(&mut self, pace: &RunClock) {
         while let Some(number) = self.pinger.poll(pace.now()) {
-            // Read before it is sent: a thread that is held up in between would shorten its round trip.
+            // The time is read before sending: a delay in between would otherwise shorten the
+            // round-trip time.
             let sent_at = pace.now();
             let sent_ns = sent_at.as_nanos();
             let question = EchoDatagram { token: self.token, number, sent_ns }.to_bytes();
             let kept = self.socket.is_some();
-            // An address may have been replaced by another one since the socket was opened.
+            // The address may have changed since the socket was opened.
             if self.send(&question).or_else(|error| self.retry_send(&question, kept, error)).is_ok()
             {
                 self.pinger.on_sent(sent_at, number);
@@ -78,10 +79,10 @@ impl<P: PingPath> PathPinger<P> {
         sent.map(|_| ())
     }
 
-    /// Takes all answers that are there.
+    /// Receives all replies that have arrived.
     fn receive_replies(&mut self, pace: &RunClock) {
         let Some(socket) = &self.socket else { return };
-        // One byte more shows what is too long.
+        // One byte more detects datagrams that are too long.
         let mut room = [0; EchoDatagram::BYTES + 1];
         loop {
             match socket.recv_from(&mut room) {
@@ -93,7 +94,7 @@ impl<P: PingPath> PathPinger<P> {
                         self.path.on_answer(now);
                     }
                 }
-                // The system tells here what happened to an earlier question.
+                // The system reports the ICMP error of an earlier request here.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
                 Err(_) => return,
             }
@@ -101,8 +102,9 @@ impl<P: PingPath> PathPinger<P> {
     }
 }
 
-/// Asks over all paths until everything was answered or waited for, and nothing more from when
-/// `is_enough` says so; returns what became of it.
+/// Sends requests over all paths and waits for their replies or timeouts; returns the results.
+///
+/// Sends nothing more once `is_enough` returns true.
 pub(crate) fn run<P: PingPath>(
     pace: &RunClock,
     flow: u32,
@@ -138,7 +140,7 @@ pub(crate) fn run<P: PingPath>(
     ways.iter().flat_map(|way| way.pinger.finish(now, flow, &way.name)).collect()
 }
 
-/// Sends back whatever comes in on `sockets` until `done`.
+/// Echoes every datagram that arrives on `sockets` until `done`.
 pub(crate) fn echo_loop(sockets: &[UdpSocket], done: &AtomicBool) {
     let mut room = [0; EchoDatagram::BYTES + 1];
     while !done.load(Ordering::Acquire) {
@@ -158,7 +160,7 @@ pub(crate) fn echo_loop(sockets: &[UdpSocket], done: &AtomicBool) {
     }
 }
 
-/// A socket that uses one interface only, in the calling thread's namespace.
+/// Opens a socket bound to one interface, in the calling thread's namespace.
 pub(crate) fn bind(interface: &str, address: SocketAddr) -> io::Result<UdpSocket> {
     let domain = Domain::for_address(address);
     let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;

@@ -3,14 +3,14 @@
 use bytes::Bytes;
 use towpath_net::Instant;
 
-/// A byte stream, as an application inside a thread sees it.
+/// Byte stream, as an application inside a thread sees it.
 pub trait ByteStream {
-    /// The next bytes; empty at the end, `None` when there is nothing now.
+    /// Returns the next bytes: empty at the end, `None` when nothing has arrived.
     fn read(&mut self, now: Instant) -> Option<Bytes>;
 
-    /// Takes as much of `data` as fits; returns how much.
+    /// Takes as much of `data` as fits; returns the number of bytes.
     fn write(&mut self, now: Instant, data: &mut Bytes) -> usize;
 
-    /// Nothing more is written.
+    /// Ends the sending direction.
     fn shutdown(&mut self, now: Instant);
 }

@@ -1,9 +1,9 @@
-//! Preflight checks: which of a run's prerequisites this machine has, and how to get the others.
+//! Preflight checks: the prerequisites of a run that this machine has, and advice on the others.
 //!
-//! [`Emulation`] is checked in a child process. It enters new namespaces as an emulated run does (see
-//! [`crate::sandbox`]), tries each prerequisite, prints the result as JSON and ends. [`Machine`] has the
-//! prerequisites of the other commands and is checked in this process. Nothing is changed. The checks
-//! take less than a second.
+//! [`Emulation`] is checked in a child process. It enters new namespaces as an emulated run does
+//! (see [`crate::sandbox`]), tries each prerequisite, prints the result as JSON and ends.
+//! [`Machine`] has the prerequisites of the other commands and is checked in this process. Nothing
+//! is changed. The checks take less than a second.
 
 use std::env;
 use std::ffi::OsStr;
@@ -24,13 +24,13 @@ use crate::netlink::{RouteSocket, Tbf, VethEnd};
 use crate::sandbox::{self, PARENT, SandboxError};
 use crate::sys;
 
-/// Whether a prerequisite is met.
+/// Result of checking one prerequisite.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "kebab-case")]
 pub enum Check {
-    /// It is met.
+    /// The prerequisite is met.
     Available,
-    /// It is not met.
+    /// The prerequisite is not met.
     Missing(Missing),
     /// Another prerequisite is missing, so this one could not be tried.
     NotTried,
@@ -39,14 +39,14 @@ pub enum Check {
 /// A prerequisite that is not met.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Missing {
-    /// A clause that says what is missing and why, such as `Multipath TCP is switched off (…)`.
+    /// Clause with the missing part and the reason, such as `Multipath TCP is switched off (…)`.
     pub reason: String,
     /// Shell command or advice that provides it, if there is one.
     pub remedy: Option<String>,
 }
 
 impl Check {
-    /// The missing prerequisite; none when the check passed or was not made.
+    /// Returns the missing prerequisite; `None` when the check passed or was not made.
     pub fn missing(&self) -> Option<&Missing> {
         match self {
             Self::Missing(missing) => Some(missing),
@@ -54,7 +54,7 @@ impl Check {
         }
     }
 
-    /// Whether the prerequisite is met.
+    /// Returns true if the prerequisite is met.
     pub fn is_available(&self) -> bool {
         *self == Self::Available
     }
@@ -75,7 +75,7 @@ impl Check {
 pub struct Emulation {
     /// User, mount, network and PID namespaces.
     pub namespaces: Check,
-    /// TUN devices; packet sockets serve where they are missing.
+    /// TUN devices; packet sockets replace them where they are missing.
     pub tun: Check,
     /// Packet sockets on veth pairs.
     pub packet_sockets: Check,
@@ -86,8 +86,8 @@ pub struct Emulation {
 }
 
 impl Emulation {
-    /// Tries everything in a child process: this program again, with `stage` as its argument,
-    /// which must call [`outer`].
+    /// Checks all in a child process: this program, with `stage` as argument, which must call
+    /// [`outer`].
     pub fn check(stage: &OsStr) -> Self {
         let child = env::current_exe().and_then(|program| {
             let mut command = Command::new(program);
@@ -103,8 +103,9 @@ impl Emulation {
         })
     }
 
-    /// The first prerequisite that keeps every emulated run from starting; with `mptcp`, also one
-    /// that keeps the kernel's Multipath TCP from being used.
+    /// Returns the first prerequisite that keeps every emulated run from starting.
+    ///
+    /// With `mptcp`, also one that the kernel's Multipath TCP needs.
     pub fn missing(&self, mptcp: bool) -> Option<&Missing> {
         let devices = self.packet_sockets.missing().filter(|_| !self.tun.is_available());
         let mptcp = self.mptcp.missing().filter(|_| mptcp);
@@ -122,8 +123,10 @@ impl Emulation {
     }
 }
 
-/// First process of the check: enters the namespaces and runs this program again with `stage` as
-/// its argument, which must call [`inner`]. Gives what was found if that process could not start.
+/// Runs the first process of the check, which enters the namespaces.
+///
+/// Starts this program again with `stage` as its argument, which must call [`inner`]. Returns
+/// results only if that process could not start.
 pub fn outer(stage: &OsStr) -> Option<Emulation> {
     let missing = match sandbox::outer(&[stage.to_owned()]) {
         Ok(status) if status.success() => return None,
@@ -137,7 +140,7 @@ pub fn outer(stage: &OsStr) -> Option<Emulation> {
     Some(Emulation::without_namespaces(missing))
 }
 
-/// Second process of the check, inside the namespaces.
+/// Runs the second process of the check, inside the namespaces.
 ///
 /// # Errors
 /// When the process cannot prepare itself as the inner process of a run does.
@@ -161,7 +164,7 @@ pub fn inner() -> Result<Emulation, SandboxError> {
     })
 }
 
-/// The reason and the remedy when a process may not enter new user namespaces.
+/// Returns the reason and the remedy when a process may not enter new user namespaces.
 pub(crate) fn namespaces_refused(source: &io::Error) -> Missing {
     let (why, remedy) = sandbox::userns_restriction().unwrap_or_else(|| {
         let why = format!("`unshare`: {}", without_number(source));
@@ -216,20 +219,20 @@ pub struct Machine {
     pub timer_lateness_us: u64,
     /// Multipath TCP sockets on this host; Linux has version 1 only (RFC 8684).
     pub mptcp: Check,
-    /// `CAP_NET_ADMIN`, which changes of this host's network take.
+    /// `CAP_NET_ADMIN`, needed to change this host's network.
     pub net_admin: Check,
-    /// `CAP_NET_RAW`, which captures on this host take.
+    /// `CAP_NET_RAW`, needed to capture on this host.
     pub net_raw: Check,
     /// Seccomp user notification, for `towpath exec`.
     pub seccomp_notify: Check,
-    /// The server's TCP port, [`DEFAULT_PORT`].
+    /// Server's TCP port, [`DEFAULT_PORT`].
     pub tcp_port: Check,
-    /// The server's UDP port for QUIC, [`DEFAULT_PORT`].
+    /// Server's UDP port for QUIC, [`DEFAULT_PORT`].
     pub quic_port: Check,
 }
 
 impl Machine {
-    /// Reads and tries everything; takes about 25 ms, most of it for the timer.
+    /// Checks all prerequisites; takes about 25 ms, most of it for the timer.
     pub fn check() -> Self {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         let all = Ipv6Addr::UNSPECIFIED;
@@ -292,7 +295,7 @@ fn read(path: &str) -> Option<String> {
     fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
 }
 
-/// An error in lower case and without its number, to follow a colon.
+/// Formats an error in lower case and without its number, to follow a colon.
 fn without_number(error: &io::Error) -> String {
     let text = error.to_string();
     let text = text.split(" (os error").next().unwrap_or_default();

@@ -20,14 +20,15 @@ use crate::sys::seccomp;
 use crate::traffic::{FlowOutcome, TrafficContext};
 use crate::{sandbox, sys};
 
-/// How often a program is asked whether it has ended.
+/// Interval at which a program is polled for its end.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Environment variable that says where a lab's namespaces are.
+/// Environment variable with the locations of a lab's namespaces.
 pub(crate) const LAB_ENV: &str = "TOWPATH_LAB";
 
-/// What a program on host `here` finds in its environment: the name of its host, and addresses of
-/// all of them. docs/emulator.md has the table.
+/// Returns the environment of a program on host `here`: its host's name, and all addresses.
+///
+/// docs/emulator.md has the table.
 pub(crate) fn environment(scenario: &Scenario, here: usize, roles: Roles) -> Vec<(String, String)> {
     let family = match network_families(scenario).as_slice() {
         [Family::V6] => Family::V6,
@@ -44,7 +45,7 @@ pub(crate) fn environment(scenario: &Scenario, here: usize, roles: Roles) -> Vec
         let end = end_of(scenario.paths.get(path)?, host)?;
         Some(address::address(path, end, family, 0).to_string())
     };
-    // Of the paths between the two, the first; a third host's address is that of its first path.
+    // Prefers the first path between both hosts; a third host has the address of its first path.
     let best = |host: usize| {
         let paths = 0..scenario.paths.len();
         let shared = |path: &usize| {
@@ -77,13 +78,14 @@ pub(crate) fn environment(scenario: &Scenario, here: usize, roles: Roles) -> Vec
     all
 }
 
-/// A name as part of a variable's.
+/// Converts a name for use in a variable's name.
 pub(crate) fn env_name(name: &str) -> String {
     name.to_uppercase().replace('-', "_")
 }
 
-/// Where the namespaces of a lab's hosts are, for `towpath on`; and towpath itself, if a shell would
-/// not find it.
+/// Returns variables with the namespaces of a lab's hosts, for `towpath on`.
+///
+/// `PATH` is added if a shell would not find towpath.
 pub(crate) fn lab_variables(network: &EmulatedNetwork) -> Vec<(String, String)> {
     let own = fs::read_link("/proc/self").unwrap_or_default();
     let place = |host: &HostNamespace| {
@@ -92,14 +94,14 @@ pub(crate) fn lab_variables(network: &EmulatedNetwork) -> Vec<(String, String)> 
     };
     let kernels = network.hosts.iter().filter(|host| host.stack.is_none());
     let places: Vec<_> = kernels.map(place).collect();
-    // Who is root of the machine may not enter other namespaces from there.
+    // Root of the machine may not enter other namespaces from a lab.
     let may = !sandbox::is_real_root();
     let mut all: Vec<_> = may.then(|| (LAB_ENV.to_owned(), places.join(" "))).into_iter().collect();
     all.extend(search_path().map(|path| ("PATH".to_owned(), path)));
     all
 }
 
-/// The search path with this program's folder at its end, if it leads to no towpath.
+/// Returns the search path with this program's folder appended; `None` if it leads to a towpath.
 fn search_path() -> Option<String> {
     let path = env::var_os("PATH")?;
     let own = env::current_exe().ok()?;
@@ -112,11 +114,11 @@ fn search_path() -> Option<String> {
     env::join_paths(folders).ok()?.into_string().ok()
 }
 
-/// Starts `command` in `namespace`; a child belongs to the namespace of the thread that makes it.
+/// Starts `command` in `namespace`, on a thread inside it: a child inherits its thread's namespace.
 pub(crate) fn start(namespace: &Namespace, command: &mut Command) -> io::Result<Child> {
     namespace.run(|| {
         // `/sys/class/net` shows the namespace in which it was mounted. Refused where a container
-        // masks parts of /sys; the program then sees the host's.
+        // masks parts of /sys; then the program sees the host's.
         let _ = sys::unshare(libc::CLONE_NEWNS).and_then(|()| sys::mount_sys());
         if let Err(error) = sandbox::limit_program(command) {
             // Stderr may be closed.
@@ -165,7 +167,7 @@ fn shell(
         .env("TOWPATH_TO", target.unwrap_or_default())
         .env("TOWPATH_TRANSPORT", stage.transport.to_string())
         .stdin(Stdio::null())
-        // Standard output carries the records.
+        // Standard output is reserved for the records.
         .stdout(io::stderr());
     let failed = |error: io::Error| format!("cannot run `{command}`: {error}");
     let mut child = start(&space.namespace, &mut shell).map_err(failed)?;

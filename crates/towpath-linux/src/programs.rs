@@ -1,8 +1,10 @@
-//! The connections of programs: none of their sockets is ours, but the kernel lists them in each host.
+//! Connections of commands: towpath does not own their sockets, but the kernel lists them on each
+//! host.
 //!
-//! A connection is known by the addresses of its subflows, which both hosts list, and by the token of
-//! its Multipath TCP socket. What is closed between two looks is known by the kernel's last words of
-//! it. What a program sends by other means than TCP is not seen here; the interfaces count it.
+//! A connection is identified by the addresses of its subflows, which both hosts list, and by the
+//! token of its Multipath TCP socket. The kernel's destroy events cover connections that close
+//! between two polls. Payload over other protocols than TCP is not visible here; the interfaces
+//! count it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -24,41 +26,41 @@ use crate::subflow::canonical_addresses;
 use crate::sys;
 use crate::traffic::{self, SampledStream, StreamEndpoint, TrafficContext};
 
-/// Time between two looks, unless they cost so much that they must be rarer.
+/// Time between two polls, unless their CPU time is too high.
 const MIN_POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// Rarer looks would blur the series.
+/// Upper bound, as rarer polls would blur the series.
 const MAX_POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// A look is followed by a rest of this many times its cost, as far as that is within the longest
-/// step, and of so many times in any case.
+/// After a poll, the thread sleeps for its CPU time multiplied by this, within the limits above.
+/// The sleep is never shorter than [`MIN_REST_FACTOR`] times the CPU time.
 const REST_FACTOR: u32 = 50;
 const MIN_REST_FACTOR: u32 = 4;
-/// So long after its last socket has gone, the kernel may still have last words of a connection.
+/// Time after its last socket has gone in which the kernel may still report on a connection.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(1);
-/// Less than this part of what went the other way is little.
+/// A direction with less than this part of the other direction's bytes is omitted.
 const MINOR_DIRECTION_DIVISOR: u64 = 100;
-/// Connections that are shown one by one; the bytes of further ones are counted all the same.
+/// Connections shown individually; the bytes of further ones are only counted.
 const MAX_CONNECTIONS: usize = 100;
 
-/// Addresses of a subflow, seen from one end.
+/// Local and remote address of a subflow, seen from one end.
 type AddressPair = (SocketAddr, SocketAddr);
 
-/// What the kernels last said of one end of a connection.
+/// Last state of one end of a connection, as reported by the kernel.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ProgramEndpoint(Arc<Mutex<ProgramEndpointState>>);
 
 #[derive(Debug, Default)]
 struct ProgramEndpointState {
     subflows: BTreeMap<AddressPair, ProgramSubflow>,
-    /// Of its Multipath TCP socket, if it has one.
+    /// State of its Multipath TCP socket, if it has one.
     mptcp: Option<MptcpInfo>,
-    /// What that socket may still do.
+    /// Directions in which that socket is open.
     mptcp_open: OpenDirections,
-    /// Bytes that several subflows have brought.
+    /// Duplicate bytes that arrived on several subflows.
     duplicate_bytes: u64,
     received_bytes: u64,
 }
 
-/// What an end may still do with payload.
+/// Directions in which an endpoint may still carry payload.
 #[derive(Debug, Clone, Copy, Default)]
 struct OpenDirections {
     send: bool,
@@ -66,8 +68,8 @@ struct OpenDirections {
 }
 
 impl OpenDirections {
-    /// From a socket's state (RFC 9293 §3.3.2): who has said that nothing follows may still have to
-    /// say again what was lost; who has closed altogether reads no more.
+    /// Reads them from a socket's state (RFC 9293 §3.3.2). A socket that has sent FIN may still
+    /// retransmit; a closed one reads no more.
     fn of(socket: &DiagSocket) -> Self {
         use TcpState::{CloseWait, Closing, Established, FinWait1, FinWait2, LastAck};
         let half_closed = matches!(socket.state, FinWait1 | FinWait2);
@@ -87,7 +89,7 @@ struct ProgramSubflow {
     sample: SubflowSample,
     open: OpenDirections,
     alive: bool,
-    /// The latest figures have been asked for.
+    /// Set when the latest sample was returned.
     reported: bool,
 }
 
@@ -96,17 +98,18 @@ impl ProgramEndpoint {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the program asked for no more than TCP, as far as anybody has seen.
+    /// Returns true if no Multipath TCP socket of the program was seen: it uses plain TCP.
     pub(crate) fn is_plain(&self) -> bool {
         self.state().mptcp.is_none()
     }
 
-    /// The latest figures of what is there.
+    /// Returns the latest sample of the subflows that exist.
     pub(crate) fn sample(&self) -> io::Result<ConnectionSample> {
         self.connection_sample(|seen| seen.alive)
     }
 
-    /// The same, and once those of each subflow that has gone since this was asked.
+    /// Returns the same, and once the last sample of each subflow that has gone since the last
+    /// call.
     pub(crate) fn sample_last(&self) -> io::Result<ConnectionSample> {
         self.connection_sample(|seen| {
             let new = !seen.reported;
@@ -135,7 +138,7 @@ impl ProgramEndpointState {
         self.subflows.values().any(|seen| seen.alive)
     }
 
-    /// What the end may still do, as far as a socket of it is there.
+    /// Returns the directions in which the existing sockets of the endpoint are open.
     fn open_directions(&self) -> OpenDirections {
         let alive = self.subflows.values().filter(|seen| seen.alive);
         let subflows = alive.fold(OpenDirections::default(), |all, seen| all.union(seen.open));
@@ -166,13 +169,13 @@ impl ProgramEndpointState {
         seen.open = may;
         let before = &seen.sample.info;
         seen.alive = alive;
-        // Linux wipes the figures of a connection's first subflow before it is destroyed.
+        // Linux clears the counters of a connection's first subflow before it is destroyed.
         if info.bytes_received >= before.bytes_received && info.bytes_acked >= before.bytes_acked {
             (seen.sample, seen.reported) = (sample, false);
         }
     }
 
-    /// Payload that has arrived here, each byte once; never less than before.
+    /// Returns the payload that has arrived here, each byte once; never decreases.
     fn count_received(&mut self, fresh: bool) -> u64 {
         let sum: u64 = self.subflows.values().map(|seen| seen.sample.info.bytes_received).sum();
         let whole = self.mptcp.filter(|whole| whole.bytes_received + whole.bytes_acked > 0);
@@ -189,25 +192,25 @@ impl ProgramEndpointState {
 #[derive(Debug)]
 struct ProgramConnection {
     flow: u32,
-    /// The flow's first host and its second.
+    /// First and second host of the flow, by index.
     hosts: [usize; 2],
     ends: [ProgramEndpoint; 2],
-    /// Bytes that have gone up and down.
+    /// Bytes received in direction up and down.
     received: [Arc<AtomicU64>; 2],
-    /// When its last socket was gone.
+    /// Time at which its last socket had gone.
     ended: Option<Instant>,
-    /// Nothing more is heard of it.
+    /// Set when no more reports are expected.
     settled: bool,
 }
 
-/// What one host's kernel is asked.
+/// Netlink sockets for one host's kernel.
 #[derive(Debug)]
 struct HostDiag {
     diag: SocketDiag,
     destroyed: Option<DestroyedSockets>,
 }
 
-/// One host's sockets at one time.
+/// Snapshot of one host's sockets.
 #[derive(Debug, Default)]
 struct HostSocketSnapshot {
     tcp: Vec<DiagSocket>,
@@ -228,14 +231,14 @@ struct CommandFlow {
 pub(crate) struct ProgramTracker {
     diags: Vec<Option<HostDiag>>,
     flows: Vec<CommandFlow>,
-    /// Ports at which our own traffic is received.
+    /// Ports of towpath's own traffic.
     own_ports: BTreeSet<u16>,
-    /// Where programs have listened.
+    /// Hosts and ports on which programs have listened.
     listened_ports: BTreeSet<(usize, u16)>,
     connections: Vec<ProgramConnection>,
     by_ends: BTreeMap<AddressPair, usize>,
     by_token: BTreeMap<(usize, u32), usize>,
-    /// By the number that a socket has for ever.
+    /// Connections by host and socket cookie, which the kernel never reuses.
     by_cookie: BTreeMap<(usize, u64), usize>,
     logs: BTreeMap<(u32, DataDirection), DeliveryLog>,
     last_poll: Instant,
@@ -244,7 +247,7 @@ pub(crate) struct ProgramTracker {
 const DIRECTIONS: [DataDirection; 2] = [DataDirection::Up, DataDirection::Down];
 
 impl ProgramTracker {
-    /// Gets ready, before any program starts; `None` where no flow runs one.
+    /// Opens the sockets before any program starts; `None` if no flow runs a command.
     pub(crate) fn open(network: &EmulatedNetwork) -> Option<Self> {
         let scenario = &network.scenario;
         let flows = command_flows(scenario);
@@ -255,7 +258,7 @@ impl ProgramTracker {
             let open = || Some(HostDiag { diag: SocketDiag::open().ok()?, destroyed: None });
             let mut ears = host.namespace.run(open).ok()??;
             let destroyed = host.namespace.run(DestroyedSockets::open);
-            // Without last words, what is closed between two looks stays unseen.
+            // Without destroy events, connections that close between two polls stay invisible.
             ears.destroyed = destroyed.ok().and_then(Result::ok);
             host.stack.is_none().then_some(ears)
         });
@@ -274,7 +277,7 @@ impl ProgramTracker {
         })
     }
 
-    /// Looks again and again until `done`, and once more.
+    /// Polls until `done` is set, and once more.
     pub(crate) fn run(&mut self, stage: &TrafficContext, done: &AtomicBool) {
         loop {
             let last = done.load(Ordering::Acquire);
@@ -292,8 +295,8 @@ impl ProgramTracker {
         }
     }
 
-    /// What arrived of a flow, by direction: of a direction that carried little beside the other one,
-    /// such as a program's own control, nothing is told, as its pauses say nothing.
+    /// Returns the delivery log of a flow for each direction. A direction with few bytes, such as a
+    /// program's own control messages, is omitted: its pauses mean nothing.
     pub(crate) fn logs(&self, flow: u32) -> Vec<(DataDirection, &DeliveryLog)> {
         let logs = DIRECTIONS.iter().filter_map(|direction| {
             let log = self.logs.get(&(flow, *direction))?;
@@ -305,7 +308,7 @@ impl ProgramTracker {
         logs
     }
 
-    /// What is not shown of all this, for people.
+    /// Returns a warning for people if some connections are not shown individually.
     pub(crate) fn warning(&self) -> Option<String> {
         let count = self.connections.len();
         (count > MAX_CONNECTIONS).then(|| {
@@ -317,7 +320,7 @@ impl ProgramTracker {
     }
 
     fn poll(&mut self, stage: &TrafficContext) {
-        // What the kernels say is of now, however long they take to say it.
+        // The kernel's replies describe this moment, even if they take time.
         let now = stage.now();
         let looks: Vec<_> = self.diags.iter_mut().map(HostDiag::snapshot).collect();
         for (host, look) in looks.iter().enumerate() {
@@ -347,7 +350,7 @@ impl ProgramTracker {
             });
             let Some(end) = id.and_then(|id| self.endpoint(*id, host)) else { continue };
             let mut known = end.state();
-            // One that has fallen back never returns.
+            // A connection that fell back to TCP never becomes Multipath TCP again.
             let fallback = info.fallback || known.mptcp.is_some_and(|whole| whole.fallback);
             known.mptcp = Some(MptcpInfo { fallback, ..info });
             known.mptcp_open = OpenDirections::of(socket);
@@ -365,7 +368,7 @@ impl ProgramTracker {
         self.connections.get(id)?.endpoint_at(host)
     }
 
-    /// The connection of a TCP socket, which may be a new one.
+    /// Returns the connection of a TCP socket; adds it if it is new.
     fn connection_of(
         &mut self,
         host: usize,
@@ -405,7 +408,7 @@ impl ProgramTracker {
         Some(id)
     }
 
-    /// A connection of the first of two hosts to the second.
+    /// Adds a connection from the first of two hosts to the second.
     fn add(&mut self, between: [usize; 2], stage: &TrafficContext) -> Option<usize> {
         let [opener, acceptor] = between;
         let of = |hosts: [usize; 2]| self.flows.iter().find(move |own| own.hosts == hosts);
@@ -432,7 +435,7 @@ impl ProgramTracker {
         Some(self.connections.len() - 1)
     }
 
-    /// Adds up what has arrived since the last look.
+    /// Adds up the payload that has arrived since the last poll.
     fn count_delivered(&mut self, now: Instant) {
         let span = now.saturating_since(self.last_poll);
         self.last_poll = now;
@@ -456,24 +459,24 @@ impl ProgramTracker {
                 let bytes = total.saturating_sub(counter.swap(total, Ordering::Relaxed));
                 let (sum, open) = sums.entry((found.flow, direction)).or_insert((0, false));
                 *sum += bytes;
-                // A server may leave a connection open whose client has gone.
+                // A server may leave a connection open after the client has gone.
                 *open |= sender.state().open_directions().send
                     && receiver.state().open_directions().receive;
             }
         }
         for (key, (bytes, open)) in sums {
             if bytes > 0 {
-                // How long a program takes to begin is its own affair.
+                // The time until a program's first byte is not an interruption.
                 let log = self.logs.entry(key);
                 let log = log.or_insert_with(|| DeliveryLog::new(now - span));
                 log.record_evenly(bytes, (now, span));
             }
             if let Some(log) = self.logs.get_mut(&key).filter(|_| open) {
-                // What does not come over a connection that is open for it is missed.
+                // An open connection without payload counts as an interruption.
                 log.watch_until(now);
             }
         }
-        // Its addresses may be used again.
+        // The kernel may reuse the addresses for a new connection.
         self.by_ends.retain(|_, id| !settled.contains(id));
         self.by_token.retain(|_, id| !settled.contains(id));
     }
@@ -489,7 +492,7 @@ impl ProgramConnection {
 impl HostDiag {
     fn snapshot(ears: &mut Option<Self>) -> HostSocketSnapshot {
         let Some(Self { diag, destroyed }) = ears else { return HostSocketSnapshot::default() };
-        // In this order, so that a connection's sum is not older than its parts.
+        // TCP first, so that a connection's totals are not older than those of its subflows.
         let tcp = diag.tcp(StateFilter::ALL).unwrap_or_default();
         let listens = |socket: &DiagSocket| socket.state == TcpState::Listen;
         let listening = tcp.iter().filter(|socket| listens(socket));
@@ -544,14 +547,14 @@ mod tests {
     #[test]
     fn a_closed_socket_receives_no_more_but_a_half_closed_one_does() {
         use TcpState::{CloseWait, Established, FinWait1, FinWait2, LastAck, TimeWait};
-        // In a queue for `accept` it is nobody's yet.
+        // A socket in the `accept` queue has no inode yet.
         assert_eq!(
             [open_directions(Established, 7), open_directions(Established, 0)],
             [(true, true); 2]
         );
         assert_eq!(open_directions(FinWait2, 7), (false, true));
         assert_eq!(open_directions(FinWait2, 0), (false, false));
-        // What was sent before may still have to be sent again.
+        // Unacknowledged data may still have to be retransmitted.
         assert_eq!(open_directions(FinWait1, 0), (true, false));
         assert_eq!(
             [open_directions(CloseWait, 7), open_directions(LastAck, 0)],

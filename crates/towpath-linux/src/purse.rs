@@ -1,8 +1,8 @@
-//! What traffic may cost whom a server works for: bytes, a rate, and memory for what is noted of it.
+//! Traffic budget of a server's test: bytes, rate, and memory for records.
 //!
-//! A [`RateLimiter`] is what one client may move in each direction, whatever it does; a [`TrafficBudget`] is what
-//! one test may spend. Whoever moves bytes asks first and says afterwards how many they were, so
-//! that many threads that draw from one purse never take more than there is.
+//! A [`RateLimiter`] limits the throughput of one client in each direction. A [`TrafficBudget`] limits one test.
+//! A thread reserves bytes before a transfer and reports afterwards how many were transferred.
+//! Concurrent threads therefore never exceed the budget.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,19 +11,20 @@ use std::time::Duration;
 
 use towpath_net::{Instant, Rate};
 
-/// What is granted at once lasts so long at most, so that all who wait have their turn soon.
+/// Maximum duration of one grant at the configured rate; short, so that all waiting threads make
+/// progress.
 const QUANTUM: Duration = Duration::from_millis(5);
-/// Least and most bytes that are granted at once.
+/// Minimum and maximum bytes of one grant.
 const MIN_GRANT_BYTES: u64 = 1_500;
 const MAX_GRANT_BYTES: u64 = 128 * 1024;
-/// What was not moved in time may be moved later, but no more than of so long.
+/// Unused rate that may be caught up later, as a time span.
 const MAX_CATCH_UP: Duration = Duration::from_millis(20);
 
-/// One direction of a rate.
+/// Token bucket of one direction.
 #[derive(Debug)]
 struct RateBucket {
     rate: Rate,
-    /// Until when what was granted lasts.
+    /// Time until which the granted bytes occupy the rate.
     busy_until: Instant,
 }
 
@@ -32,7 +33,7 @@ impl RateBucket {
         Self { rate, busy_until: Instant::ZERO }
     }
 
-    /// How many of `most` bytes may move now; or when to ask again.
+    /// Grants up to `most` bytes; an error is the time of the next attempt.
     fn take(&mut self, now: Instant, most: u64) -> Result<u64, Instant> {
         if self.busy_until > now {
             return Err(self.busy_until);
@@ -54,16 +55,16 @@ impl RateBucket {
     }
 }
 
-/// Which way bytes go, as seen from here.
+/// Direction of data, seen from this host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TrafficDirection {
-    /// From the peer.
+    /// From the peer to this host.
     Inbound,
-    /// To the peer.
+    /// From this host to the peer.
     Outbound,
 }
 
-/// What one client may move in each direction.
+/// Rate limiter of one client, for each direction.
 #[derive(Debug)]
 pub(crate) struct RateLimiter {
     inward: Mutex<RateBucket>,
@@ -86,8 +87,8 @@ impl RateLimiter {
         bucket.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many of `most` bytes may move now; or when to ask again. What is granted and not moved is
-    /// [given back](Self::give_back).
+    /// Grants up to `most` bytes; an error is the time of the next attempt. Unused bytes are
+    /// [refunded](Self::give_back).
     pub(crate) fn reserve(
         &self,
         now: Instant,
@@ -97,7 +98,7 @@ impl RateLimiter {
         self.bucket(way).take(now, most)
     }
 
-    /// Notes what was moved without having been asked for; when something may move again.
+    /// Consumes bytes that were transferred without a grant; returns when more may follow.
     pub(crate) fn consume(&self, now: Instant, way: TrafficDirection, bytes: u64) -> Instant {
         let mut bucket = self.bucket(way);
         bucket.consume(now, bytes);
@@ -108,7 +109,7 @@ impl RateLimiter {
         self.bucket(way).refund(bytes);
     }
 
-    /// Whether so many bytes may move both ways now; they are spent if so.
+    /// Consumes `bytes` in both directions and returns true, if both permit a transfer now.
     pub(crate) fn try_consume_both(&self, now: Instant, bytes: u64) -> bool {
         let (mut inward, mut outward) =
             (self.bucket(TrafficDirection::Inbound), self.bucket(TrafficDirection::Outbound));
@@ -121,22 +122,22 @@ impl RateLimiter {
     }
 }
 
-/// Says how much memory something takes now.
+/// Gauge that returns the memory of some data in bytes.
 type MemoryGauge = Box<dyn Fn() -> u64 + Send + Sync>;
 
-/// What one test may spend.
+/// Budget of one test.
 #[derive(Default)]
 pub(crate) struct TrafficBudget {
-    /// Bytes that may still be moved, both ways together; no limit when `None`.
+    /// Remaining bytes of both directions together; `None` without a limit.
     bytes: Option<AtomicU64>,
     rates: Option<Arc<RateLimiter>>,
-    /// All that was moved.
+    /// Total bytes transferred in both directions.
     moved: AtomicU64,
-    /// Bytes of memory for what is noted of the traffic.
+    /// Memory of records of the traffic, in bytes.
     noted: AtomicU64,
-    /// What else takes memory.
+    /// Gauges of further memory.
     meters: Mutex<Vec<MemoryGauge>>,
-    /// Why it has ended early.
+    /// Reason of the early end.
     over: OnceLock<String>,
 }
 
@@ -153,8 +154,8 @@ impl TrafficBudget {
         Self { bytes: bytes.map(AtomicU64::new), rates, ..Self::default() }
     }
 
-    /// How many of `most` bytes may move now; or when to ask again, which is never once nothing is
-    /// left. What is granted is [settled](Self::settle), whatever became of it.
+    /// Grants up to `most` bytes; an error is the time of the next attempt. With an exhausted
+    /// budget, every attempt fails. A grant must be [settled](Self::settle).
     pub(crate) fn reserve(
         &self,
         now: Instant,
@@ -173,7 +174,7 @@ impl TrafficBudget {
         if drawn > 0 { Ok(drawn) } else { Err(now + MAX_CATCH_UP) }
     }
 
-    /// Notes how many of the granted bytes were moved.
+    /// Records how many of the granted bytes were transferred, and refunds the rest.
     pub(crate) fn settle(&self, way: TrafficDirection, granted: u64, moved: u64) {
         self.moved.fetch_add(moved, Ordering::Relaxed);
         let back = granted.saturating_sub(moved);
@@ -185,7 +186,7 @@ impl TrafficBudget {
         }
     }
 
-    /// When something may move, if not now; for whoever cannot say beforehand how much it will be.
+    /// Returns the earliest time of a transfer of unknown size; `None` if one is permitted now.
     pub(crate) fn next_allowed(&self, now: Instant, way: TrafficDirection) -> Option<Instant> {
         if self.is_exhausted() {
             return Some(now + MAX_CATCH_UP);
@@ -194,7 +195,7 @@ impl TrafficBudget {
         (due > now).then_some(due)
     }
 
-    /// Notes what was moved without having been granted.
+    /// Consumes bytes that were transferred without a grant.
     pub(crate) fn consume(&self, now: Instant, way: TrafficDirection, moved: u64) {
         self.moved.fetch_add(moved, Ordering::Relaxed);
         if let Some(rates) = &self.rates {
@@ -207,8 +208,8 @@ impl TrafficBudget {
         }
     }
 
-    /// Draws bytes that were moved beside the traffic, for which nobody asked the rates; false if
-    /// nothing was left.
+    /// Consumes bytes that were transferred outside the traffic, without the rate limit. Returns
+    /// false if the budget was exhausted.
     pub(crate) fn consume_bytes(&self, moved: u64) -> bool {
         let Some(bytes) = &self.bytes else { return true };
         let less = |left: u64| Some(left.saturating_sub(moved));
@@ -221,17 +222,17 @@ impl TrafficBudget {
         }
     }
 
-    /// Whether all bytes are spent.
+    /// Returns true if all bytes are consumed.
     pub(crate) fn is_exhausted(&self) -> bool {
         self.bytes.as_ref().is_some_and(|left| left.load(Ordering::Acquire) == 0)
     }
 
-    /// Notes that memory is kept for as long as the traffic takes.
+    /// Adds memory that remains in use during the traffic.
     pub(crate) fn add_memory(&self, bytes: u64) {
         self.noted.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Asks `meter` from now on, too, how much memory is kept.
+    /// Adds a gauge of memory in use.
     pub(crate) fn add_gauge(&self, meter: impl Fn() -> u64 + Send + Sync + 'static) {
         self.lock_meters().push(Box::new(meter));
     }
@@ -240,36 +241,36 @@ impl TrafficBudget {
         self.meters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Memory of all that is noted of the traffic.
+    /// Returns the memory of all records of the traffic, in bytes.
     pub(crate) fn memory_bytes(&self) -> u64 {
         let more: u64 = self.lock_meters().iter().map(|meter| meter()).sum();
         self.noted.load(Ordering::Relaxed).saturating_add(more)
     }
 
-    /// Forgets what is asked: it is not kept any more.
+    /// Removes all gauges and resets the memory, after the records were released.
     pub(crate) fn clear_gauges(&self) {
         self.lock_meters().clear();
         self.noted.store(0, Ordering::Relaxed);
     }
 
-    /// Everything that was moved so far, both ways.
+    /// Returns the total bytes transferred in both directions.
     pub(crate) fn moved_bytes(&self) -> u64 {
         self.moved.load(Ordering::Relaxed)
     }
 
-    /// Says why the traffic ends early; the first word counts.
+    /// Sets the reason of an early end; only the first one is kept.
     pub(crate) fn end(&self, why: impl Into<String>) {
-        let _ = self.over.set(why.into()); // the first one is kept
-    }
+        let _ = self.over.set(why.into());
+    } // the first one is kept
 
-    /// For whoever could not move anything: whether that is for ever, which is then why it ends.
+    /// Ends the traffic if the budget is exhausted. Called after a failed reservation.
     pub(crate) fn end_if_exhausted(&self) {
         if self.is_exhausted() {
             self.end("all bytes that a test may move are spent: see the server's --max-bytes");
         }
     }
 
-    /// Why it has ended early, if it has.
+    /// Returns the reason of an early end, if any.
     pub(crate) fn end_reason(&self) -> Option<&str> {
         self.over.get().map(String::as_str)
     }
@@ -286,7 +287,7 @@ mod tests {
     }
 
     proptest! {
-        /// However many draw at once, and whatever they give back.
+        /// Holds for any number of reservations and any refunds.
         #[test]
         fn concurrent_users_of_a_quota_do_not_exceed_the_rate(
             asks in proptest::collection::vec((0_u64..3_000, 1_u64..200_000, 0_u64..200_000), 1..300),

@@ -1,7 +1,7 @@
 //! A queue between two threads whose receiving end can be polled like any descriptor.
 //!
-//! The bell is an eventfd that rings at most once until the receiver has seen the queue empty: while
-//! both sides are busy, sending costs no system call.
+//! Its eventfd is signalled at most once until the receiver has seen the queue empty. So sending
+//! costs no system call while both sides are busy.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -12,7 +12,7 @@ use std::sync::mpsc;
 
 use crate::sys;
 
-/// A queue without limit, as sender and receiver.
+/// Makes an unbounded queue, as sender and receiver.
 pub(crate) fn queue<T>() -> io::Result<(QueueSender<T>, QueueReceiver<T>)> {
     let bell = Arc::new(Notifier { event: sys::event()?.into(), rung: AtomicBool::new(false) });
     let (sender, receiver) = mpsc::channel();
@@ -25,29 +25,31 @@ pub(crate) fn queue<T>() -> io::Result<(QueueSender<T>, QueueReceiver<T>)> {
 #[derive(Debug)]
 struct Notifier {
     event: File,
-    /// The event is readable, or is about to be.
+    /// Set when the event is readable, or is about to be.
     rung: AtomicBool,
 }
 
 impl Notifier {
     fn notify(&self) {
         if !self.rung.swap(true, Ordering::AcqRel) {
-            // A counter at its limit is readable, too.
+            // A write fails only if the counter is at its limit, and then the event is readable as
+            // well.
             let _ = (&self.event).write(&1_u64.to_ne_bytes());
         }
     }
 
-    /// Silences the bell. Only after this may the queue be looked at for the last time before
-    /// waiting: the event first, so that who rings from now on makes it readable again.
+    /// Clears the event, first of all, so that a later sender makes it readable again.
+    ///
+    /// Only after this may the receiver check the queue a last time before it waits.
     fn clear(&self) {
         let _ = (&self.event).read(&mut [0; 8]); // fails if it was not signalled
         self.rung.store(false, Ordering::Release);
-        // Pairs with the swap in `ring`: what was sent before a ring that did nothing is seen.
+        // Pairs with the swap in `ring`: an item sent before a ring without effect is seen.
         std::sync::atomic::fence(Ordering::SeqCst);
     }
 }
 
-/// The end that sends; clones send into the same queue.
+/// Sending end; clones send into the same queue.
 #[derive(Debug)]
 pub(crate) struct QueueSender<T> {
     items: mpsc::Sender<T>,
@@ -61,7 +63,7 @@ impl<T> Clone for QueueSender<T> {
 }
 
 impl<T> QueueSender<T> {
-    /// Sends; `false` when nobody receives any more.
+    /// Sends an item; returns false when the receiver is gone.
     pub(crate) fn send(&self, item: T) -> bool {
         let sent = self.items.send(item).is_ok();
         if sent {
@@ -71,7 +73,7 @@ impl<T> QueueSender<T> {
     }
 }
 
-/// The end that receives. Its descriptor is readable while something may wait.
+/// Receiving end. Its descriptor is readable while an item may be queued.
 #[derive(Debug)]
 pub(crate) struct QueueReceiver<T> {
     items: mpsc::Receiver<T>,
@@ -79,7 +81,7 @@ pub(crate) struct QueueReceiver<T> {
 }
 
 impl<T> QueueReceiver<T> {
-    /// The next item, if one waits.
+    /// Returns the next item; `None` if the queue is empty.
     pub(crate) fn receive(&self) -> Option<T> {
         if let Ok(item) = self.items.try_recv() {
             return Some(item);
@@ -89,7 +91,7 @@ impl<T> QueueReceiver<T> {
         }
         self.bell.clear();
         let item = self.items.try_recv().ok()?;
-        // More may have come before the bell was silent; the caller may stop asking here.
+        // Items may have come before the event was cleared; the caller may stop receiving here.
         self.bell.notify();
         Some(item)
     }
@@ -123,7 +125,7 @@ mod tests {
         assert!(!sender.send(3) && !other.send(4));
     }
 
-    /// A receiver that stops after each item and waits for the descriptor hears of every one.
+    /// A receiver that waits for the descriptor after each item receives every item.
     #[test]
     fn no_wake_up_is_lost_between_two_threads() {
         const ITEMS: u32 = 100_000;

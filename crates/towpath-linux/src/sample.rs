@@ -1,4 +1,4 @@
-//! What the kernel says of a socket: `TCP_INFO`, and for Multipath TCP `MPTCP_FULL_INFO`.
+//! Kernel reports about a socket: `TCP_INFO`, and for Multipath TCP `MPTCP_FULL_INFO`.
 //!
 //! Layouts are those of `linux/tcp.h` and `linux/mptcp.h`; they only ever grow at the end, so a
 //! field that an older kernel does not fill reads as zero.
@@ -11,20 +11,20 @@ use towpath_mptcp::stack::FallbackReason;
 
 use crate::sys;
 
-/// Room for `struct tcp_info` of this and later kernels.
+/// Buffer for `struct tcp_info` of this and later kernels.
 const TCP_INFO_BYTES: usize = 320;
 /// `struct mptcp_subflow_info`: an id and two socket addresses of 128 bytes.
 const SUBFLOW_INFO_BYTES: usize = 264;
 /// `struct mptcp_subflow_addrs`: two socket addresses of 128 bytes.
 const SUBFLOW_ADDRESSES_BYTES: usize = 256;
-/// `struct mptcp_subflow_data`, which stands before an array of either.
+/// `struct mptcp_subflow_data`, the header of an array of either.
 const SUBFLOW_DATA_BYTES: usize = 16;
-/// More subflows than the kernel's path managers can make (8 additional ones).
+/// Upper bound of subflows: the kernel's path managers make at most 8 additional ones.
 const MAX_SUBFLOWS: usize = 32;
-/// `asm-generic/socket.h`; the `libc` crate does not have it everywhere.
+/// `SO_MEMINFO` of `asm-generic/socket.h`, which the `libc` crate lacks on some targets.
 const SO_MEMINFO: i32 = 55;
 
-/// The parts of `struct tcp_info` that a result shows.
+/// Fields of `struct tcp_info` that a result shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct TcpInfo {
     pub(crate) state: u8,
@@ -37,9 +37,9 @@ pub(crate) struct TcpInfo {
     pub(crate) sacked: u32,
     pub(crate) lost: u32,
     pub(crate) retrans_now: u32,
-    /// Since payload was last sent.
+    /// Milliseconds since payload was last sent.
     pub(crate) last_data_sent_ms: u32,
-    /// Since an acknowledgement last came.
+    /// Milliseconds since the last acknowledgement arrived.
     pub(crate) last_ack_received_ms: u32,
     pub(crate) srtt_us: u32,
     pub(crate) rttvar_us: u32,
@@ -49,43 +49,43 @@ pub(crate) struct TcpInfo {
     pub(crate) bytes_acked: u64,
     pub(crate) bytes_received: u64,
     pub(crate) bytes_sent: u64,
-    /// Of those sent, sent again.
+    /// Bytes among `bytes_sent` that were retransmitted.
     pub(crate) bytes_retrans: u64,
     pub(crate) pacing_bytes_per_s: u64,
-    /// Taken from the application and not sent yet.
+    /// Bytes taken from the application and not sent yet.
     pub(crate) notsent_bytes: u32,
     pub(crate) min_rtt_us: u32,
-    /// As the last acknowledgements showed it.
+    /// Delivery rate according to the last acknowledgements.
     pub(crate) delivery_bytes_per_s: u64,
-    /// That rate is what the application sent, not what the path can carry.
+    /// Set when the application, rather than the path, limited that rate.
     pub(crate) delivery_app_limited: bool,
-    /// Time with anything to send or to have acknowledged, in whole jiffies.
+    /// Time with data to send or unacknowledged data, in whole jiffies.
     pub(crate) busy_us: u64,
-    /// Of that, with a full window of the peer.
+    /// Part of `busy_us` with a full peer window.
     pub(crate) rwnd_limited_us: u64,
-    /// Of that, with a send buffer too small for the congestion window.
+    /// Part of `busy_us` with a send buffer too small for the congestion window.
     pub(crate) sndbuf_limited_us: u64,
-    /// Window that the peer has offered (since Linux 6.2).
+    /// Receive window that the peer has offered (since Linux 6.2).
     pub(crate) snd_wnd_bytes: Option<u32>,
-    /// Packets with payload that were sent, those that were sent again included.
+    /// Packets sent with payload, retransmissions included.
     pub(crate) data_segs_out: u32,
-    /// Packets of which the peer says that it had them already.
+    /// Packets that the peer reported as duplicates (DSACK).
     pub(crate) dsack_dups: u32,
-    /// Whether packets have timestamps.
+    /// Set when packets carry timestamps.
     pub(crate) timestamps: bool,
 }
 
 impl TcpInfo {
-    /// The kernel's number of the state in which data flows.
+    /// Kernel's number of the established state.
     pub(crate) const ESTABLISHED: u8 = 1;
-    /// That of a socket that is closed.
+    /// Kernel's number of the closed state.
     pub(crate) const CLOSED: u8 = 7;
-    /// A path of QUIC whose peer has not answered yet; the kernel has no such number.
+    /// State of a QUIC path whose peer has not replied yet; the kernel has no such number.
     pub(crate) const QUIC_VALIDATING: u8 = 101;
-    /// A path of QUIC that was given up.
+    /// State of an abandoned QUIC path.
     pub(crate) const QUIC_ABANDONED: u8 = 102;
 
-    /// Reads the kernel's structure.
+    /// Parses the kernel's structure.
     pub(crate) fn parse(bytes: &[u8]) -> Self {
         let byte = |offset: usize| bytes.get(offset).copied().unwrap_or(0);
         let u32_at = |offset: usize| u32_at(bytes, offset);
@@ -162,33 +162,32 @@ fn u64_at(bytes: &[u8], offset: usize) -> u64 {
     bytes.get(offset..).and_then(|b| b.first_chunk()).map_or(0, |b| u64::from_ne_bytes(*b))
 }
 
-/// One subflow, from one end.
+/// Sample of one subflow, at one end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SubflowSample {
-    /// A path of QUIC may follow another one between the same addresses, so its number belongs to
-    /// it; else that is 0.
+    /// Number of a QUIC path, as paths may succeed each other between the same addresses; else 0.
     pub(crate) number: u32,
     pub(crate) local: SocketAddr,
     pub(crate) remote: SocketAddr,
-    /// Whether it is a backup, where that is told with the sample.
+    /// Set for a backup; `None` where the sample does not include that.
     pub(crate) backup: Option<bool>,
-    /// STREAM frames received, of a path of QUIC.
+    /// STREAM frames received on a QUIC path; `None` for TCP.
     pub(crate) stream_frames: Option<u64>,
-    /// The congestion control in use, where asking for it takes no other socket.
+    /// Congestion control, where reading it needs no other socket.
     pub(crate) congestion_control: Option<&'static str>,
     pub(crate) info: TcpInfo,
 }
 
-/// The parts of `struct mptcp_info` that a result shows.
+/// Fields of `struct mptcp_info` that a result shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct MptcpInfo {
-    /// The connection fell back to TCP.
+    /// Set when the connection has fallen back to TCP.
     pub(crate) fallback: bool,
-    /// The peer has told its key: it speaks Multipath TCP.
+    /// Set when the peer has sent its key, that is, supports Multipath TCP.
     pub(crate) remote_key: bool,
-    /// Local token.
+    /// Local token, which identifies the connection on this host.
     pub(crate) token: u32,
-    /// Bytes sent again on another subflow.
+    /// Payload bytes reinjected on another subflow.
     pub(crate) bytes_retrans: u64,
     /// Payload bytes received, each once (since Linux 6.5).
     pub(crate) bytes_received: u64,
@@ -196,9 +195,9 @@ pub(crate) struct MptcpInfo {
     pub(crate) bytes_acked: u64,
     /// Payload bytes given to subflows, each once (since Linux 6.5).
     pub(crate) bytes_sent: u64,
-    /// Sequence number behind the last byte that the application wrote.
+    /// Sequence number after the last byte that the application wrote.
     pub(crate) write_seq: u64,
-    /// Sequence number of the first byte without acknowledgement.
+    /// Sequence number of the first unacknowledged byte.
     pub(crate) snd_una: u64,
 }
 
@@ -218,22 +217,23 @@ impl MptcpInfo {
     }
 }
 
-/// What a connection says of itself.
+/// Sample of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ConnectionSample {
     /// Multipath TCP, with its subflows.
     Multipath(MptcpInfo, Vec<SubflowSample>),
-    /// Plain TCP, or Multipath TCP that has fallen back to it, and why, if this end can tell.
+    /// Plain TCP, possibly after a fallback, with its reason if this end knows it.
     Single(SubflowSample, Option<FallbackReason>),
 }
 
-/// Asks the kernel; `Err` when the socket is not connected.
+/// Queries the kernel; `Err` when the socket is not connected.
 pub(crate) fn connection(
     socket: &socket2::Socket,
     multipath: bool,
 ) -> io::Result<ConnectionSample> {
     if multipath {
-        // The first came with Linux 6.5, the others with 5.16; all fail after a fallback to TCP.
+        // `MPTCP_FULL_INFO` came with Linux 6.5, the others with 5.16. All fail after a fallback to
+        // TCP.
         let found = full_info(socket.as_fd()).or_else(|_| separate_info(socket.as_fd()));
         if let Ok((info, subflows)) = found {
             return Ok(ConnectionSample::Multipath(info, subflows));
@@ -270,8 +270,9 @@ fn full_info(socket: BorrowedFd<'_>) -> io::Result<(MptcpInfo, Vec<SubflowSample
     Ok(parse_full_info(&request, &tcp_infos, &addresses))
 }
 
-/// The same in three questions, for older kernels. A subflow that comes or goes in between shows at
-/// the next sample.
+/// Queries in three calls, for older kernels.
+///
+/// A subflow that starts or ends in between appears in the next sample.
 fn separate_info(socket: BorrowedFd<'_>) -> io::Result<(MptcpInfo, Vec<SubflowSample>)> {
     let mut bytes = [0; 128];
     let length = sys::get_option(socket, sys::SOL_MPTCP, sys::MPTCP_INFO, &mut bytes)?;
@@ -293,7 +294,9 @@ fn separate_info(socket: BorrowedFd<'_>) -> io::Result<(MptcpInfo, Vec<SubflowSa
     Ok((info, subflows.collect()))
 }
 
-/// One element for each subflow, of at most `size` bytes: the kernel lowers that to what it fills.
+/// Returns one element per subflow, of at most `size` bytes.
+///
+/// The kernel lowers the size to what it fills.
 fn subflow_array(socket: BorrowedFd<'_>, option: i32, size: usize) -> io::Result<Vec<Vec<u8>>> {
     let mut bytes = vec![0; SUBFLOW_DATA_BYTES + size * MAX_SUBFLOWS];
     for (offset, value) in [(0, SUBFLOW_DATA_BYTES), (12, size)] {
@@ -351,7 +354,8 @@ fn socket_address(bytes: &[u8]) -> Option<SocketAddr> {
     Some(SocketAddr::new(ip, port))
 }
 
-/// Bytes in a socket's send buffer with their overhead, and how many there may be (`SO_MEMINFO`).
+/// Returns the occupied and the maximum bytes of a socket's send buffer, with overhead
+/// (`SO_MEMINFO`).
 pub(crate) fn send_buffer(socket: &socket2::Socket) -> io::Result<(u64, u64)> {
     let mut bytes = [0; 36];
     sys::get_option(socket.as_fd(), libc::SOL_SOCKET, SO_MEMINFO, &mut bytes)?;
@@ -359,7 +363,7 @@ pub(crate) fn send_buffer(socket: &socket2::Socket) -> io::Result<(u64, u64)> {
     Ok((u32_at(&bytes, 5 * 4).into(), u32_at(&bytes, 3 * 4).into()))
 }
 
-/// Asks for a congestion control.
+/// Requests a congestion control for a socket.
 pub(crate) fn set_congestion_control(socket: BorrowedFd<'_>, name: &str) -> io::Result<()> {
     sys::set_option(socket, libc::IPPROTO_TCP, libc::TCP_CONGESTION, name.as_bytes())
 }

@@ -1,14 +1,14 @@
 //! The process in which a run happens, and how it gets its privileges.
 //!
-//! Three processes, so that nothing can stay behind:
+//! There are three processes, so that nothing can stay behind:
 //! 1. the command (`towpath run`): the user's own process, unchanged;
 //! 2. the *outer* process: enters new user, mount, network and PID namespaces, starts 3, waits;
 //! 3. the *inner* process: process 1 of the new PID namespace, root of the new user namespace. It
 //!    makes the hosts, runs the emulator and the traffic, and starts every further program.
 //!
-//! 2 and 3 are killed by the kernel when their parent dies. When 3 dies, the kernel kills all that
-//! lives in its PID namespace; the network namespaces, TUN devices and veth pairs are held by its
-//! descriptors only, so they go too. All of this also after `kill -9`.
+//! The kernel kills 2 and 3 when their parent dies. When 3 dies, the kernel kills everything in its
+//! PID namespace. The network namespaces, TUN devices and veth pairs are held by its descriptors
+//! only, so they go as well. All of this also holds after `kill -9`.
 
 use std::env;
 use std::ffi::OsString;
@@ -22,21 +22,24 @@ use thiserror::Error;
 
 use crate::{preflight, sys};
 
-/// Real-time priority that the emulator asks for.
+/// Real-time priority that the emulator requests.
 pub(crate) const EMULATOR_PRIORITY: i32 = 40;
 
 type SandboxTask = Box<dyn FnOnce() + Send>;
 
-/// A thread that got its priority before the process lost the right to give it: root of a user
-/// namespace may not take real-time priority, but keeps what it was born with.
+/// Thread that got its priority before the process dropped the privilege to grant it.
+///
+/// Root of a user namespace may not set real-time priority, but a thread keeps what it has.
 #[derive(Debug)]
 pub struct EmulatorThread {
     work: Sender<SandboxTask>,
 }
 
 impl EmulatorThread {
-    /// Reserves a thread with the calling thread's priority, then gives the calling thread, and so
-    /// all that it starts later, ordinary priority.
+    /// Reserves a thread with the calling thread's priority, then gives the calling thread ordinary
+    /// priority.
+    ///
+    /// Threads and processes started later inherit the ordinary priority.
     fn reserve() -> io::Result<Self> {
         let (work, inbox) = mpsc::channel::<SandboxTask>();
         thread::Builder::new().name("emulator".into()).spawn(move || {
@@ -48,24 +51,26 @@ impl EmulatorThread {
         Ok(Self { work })
     }
 
-    /// A thread without any right to real-time priority, for processes that need no sandbox.
+    /// Starts a thread without real-time priority, for processes that need no sandbox.
     pub fn ordinary() -> io::Result<Self> {
         Self::reserve()
     }
 
     /// Runs `work` on the thread.
     pub fn run(self, work: impl FnOnce() + Send + 'static) {
-        // The thread waits for exactly this.
+        // The thread waits for exactly this message.
         let _ = self.work.send(Box::new(work)); // the thread may have ended
     }
 }
 
-/// Environment variable in which the outer process says that there is no user namespace: root inside
-/// is root of the machine.
+/// Environment variable that the outer process sets if it runs without a user namespace.
+///
+/// Then root inside is root of the machine.
 const REAL_ROOT: &str = "TOWPATH_REAL_ROOT";
 
-/// What programs keep that run as root of the machine: what a network and the own files take. All
-/// else reaches beyond the namespaces: other network namespaces (`CAP_SYS_ADMIN`), the kernel's
+/// Capabilities of programs that run as root of the machine: those for a network and own files.
+///
+/// All others reach beyond the namespaces: other network namespaces (`CAP_SYS_ADMIN`), the kernel's
 /// modules and memory, other processes, the clock, devices.
 const KEPT_CAPABILITIES: [libc::c_ulong; 11] = [
     0,  // CAP_CHOWN
@@ -81,30 +86,30 @@ const KEPT_CAPABILITIES: [libc::c_ulong; 11] = [
     13, // CAP_NET_RAW
 ];
 
-/// Environment variable in which process 1 tells its children who waits for them.
+/// Environment variable with the PID of a process's parent; the process must end with it.
 pub(crate) const PARENT: &str = "TOWPATH_PARENT";
 
-/// Why the process could not get what it needs.
+/// Errors of setting up the sandbox.
 #[derive(Debug, Error)]
 pub enum SandboxError {
     /// The kernel or an administrator forbids user namespaces.
     #[error("{}", preflight::namespaces_refused(.0).reason)]
     UserNamespace(#[source] io::Error),
-    /// Something else in setting the namespaces up failed.
+    /// Another step of setting the namespaces up failed.
     #[error("cannot {action}: {source}")]
     Step {
-        /// What was tried.
+        /// Description of the failed step.
         action: &'static str,
-        /// The system's reason.
+        /// Error of the system call.
         source: io::Error,
     },
-    /// The process that asked for the run is gone.
+    /// The process that requested the run has ended.
     #[error("the process that asked for this run has ended")]
     Orphaned,
 }
 
 impl SandboxError {
-    /// The way out, for people.
+    /// Returns advice on how to resolve the error, for users.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::UserNamespace(source) => preflight::namespaces_refused(source).remedy,
@@ -113,8 +118,9 @@ impl SandboxError {
     }
 }
 
-/// The kernel setting that forbids user namespaces here, with its value, and the command that allows
-/// them; none if no known setting does.
+/// Returns the kernel setting that forbids user namespaces, and the command that allows them.
+///
+/// `None` if no known setting forbids them.
 pub(crate) fn userns_restriction() -> Option<(String, String)> {
     let switches = [
         ("user.max_user_namespaces", "0", "10000"),
@@ -129,8 +135,9 @@ pub(crate) fn userns_restriction() -> Option<(String, String)> {
     })
 }
 
-/// Starts the running program again as the outer process, with `arguments`. Standard input, output
-/// and error are as given in `stdin` and `stdout`; standard error is inherited.
+/// Starts this program as the outer process, with `arguments`.
+///
+/// Standard input and output are `stdin` and `stdout`; standard error is inherited.
 pub fn spawn(arguments: &[OsString], stdin: Stdio, stdout: Stdio) -> io::Result<Child> {
     Command::new(env::current_exe()?)
         .args(arguments)
@@ -140,17 +147,19 @@ pub fn spawn(arguments: &[OsString], stdin: Stdio, stdout: Stdio) -> io::Result<
         .spawn()
 }
 
-/// The outer process: enters the namespaces, then runs the program once more with `arguments` as
-/// the inner process and waits for it. Must be called while the process has one thread.
+/// Runs the outer process: enters the namespaces and waits for the inner process.
+///
+/// The inner process is this program with `arguments`. Must be called while the process has one
+/// thread.
 pub fn outer(arguments: &[OsString]) -> Result<ExitStatus, SandboxError> {
     let step = |action| move |source| SandboxError::Step { action, source };
-    // Inherited by the inner process, where only the emulator's thread keeps it.
+    // The inner process inherits the priority, but only the emulator's thread keeps it.
     let _ = sys::real_time_priority(EMULATOR_PRIORITY); // may be refused
     let is_real_root = enter_namespaces()?;
     die_with_parent(env::var(PARENT).ok())?;
     let mut inner = Command::new("/proc/self/exe")
         .args(arguments)
-        // The inner process sees its parent, which is outside of its PID namespace, as 0.
+        // The parent is outside the PID namespace, so its PID is 0 there.
         .env(PARENT, "0")
         .env(REAL_ROOT, if is_real_root { "1" } else { "0" })
         .spawn()
@@ -159,7 +168,7 @@ pub fn outer(arguments: &[OsString]) -> Result<ExitStatus, SandboxError> {
     wait(&mut inner).map_err(step("wait for the emulator process"))
 }
 
-/// Waits for a process, also when a signal interrupts the waiting.
+/// Waits for a process, also when a signal interrupts the wait.
 pub fn wait(child: &mut Child) -> io::Result<ExitStatus> {
     loop {
         match child.wait() {
@@ -169,25 +178,25 @@ pub fn wait(child: &mut Child) -> io::Result<ExitStatus> {
     }
 }
 
-/// To be called first in the inner process.
+/// Prepares the inner process; must be called first in it.
 pub fn inner() -> Result<EmulatorThread, SandboxError> {
     die_with_parent(env::var(PARENT).ok())?;
     let step = |action| move |source| SandboxError::Step { action, source };
     sys::make_mounts_private().map_err(step("make mounts private"))?;
-    // Refused where a container masks parts of /proc; the old one serves then, with foreign ids.
+    // Refused where a container masks parts of /proc; then the old one stays, with foreign PIDs.
     let _ = sys::mount_proc();
     EmulatorThread::reserve().map_err(step("start the emulator's thread"))
 }
 
-/// Whether root in here is root of the machine, as there is no user namespace.
+/// Returns true if root inside is root of the machine, for lack of a user namespace.
 pub(crate) fn is_real_root() -> bool {
     env::var_os(REAL_ROOT).is_some_and(|value| value == "1")
 }
 
-/// Prepares the calling thread to start a program of the user's, which gets no more than it needs.
+/// Prepares the calling thread to start a program of the user's with minimal privileges.
 pub(crate) fn limit_program(command: &mut Command) -> io::Result<()> {
     command.env_remove(PARENT).env_remove(REAL_ROOT);
-    // Root of a user namespace has nothing outside of it.
+    // Root of a user namespace has no privileges outside it.
     if is_real_root() { sys::capability::limit_programs(&KEPT_CAPABILITIES) } else { Ok(()) }
 }
 
@@ -201,7 +210,7 @@ fn die_with_parent(parent: Option<String>) -> Result<(), SandboxError> {
     }
 }
 
-/// Whether it went without a user namespace.
+/// Enters new namespaces; returns true if it did without a user namespace.
 fn enter_namespaces() -> Result<bool, SandboxError> {
     let (user, group) = sys::user_and_group();
     let inside = libc::CLONE_NEWNS | libc::CLONE_NEWNET | libc::CLONE_NEWPID;

@@ -1,8 +1,8 @@
-//! Datagrams at a constant rate (`udp`) over the kernel's sockets: the loops of both ends, the same in
-//! the emulated world and between real hosts.
+//! UDP flows at a constant rate (pattern `udp`) over kernel sockets: the loops of both endpoints.
+//! They serve both the emulated world and real hosts.
 //!
-//! An arrival's time is the kernel's, so how late a thread wakes up is not in it. What the receiver's
-//! own socket had to drop is told.
+//! Arrival times come from the kernel, so they exclude thread wake-up delay. Datagrams that the
+//! receiver's own socket dropped are reported.
 
 use std::io::{self, IoSliceMut};
 use std::os::fd::AsFd;
@@ -20,30 +20,31 @@ use crate::pace::RunClock;
 use crate::purse::TrafficDirection;
 use crate::sys;
 
-/// The longest sleep of a thread that must notice an interrupt.
+/// Longest sleep of a thread that must notice an interrupt.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// How soon a socket that is full is tried again.
+/// Retry interval after a full send buffer.
 const RETRY_INTERVAL: Duration = Duration::from_micros(300);
-/// What a socket may hold, where the system's limits allow it.
+/// Requested size of socket buffers in bytes, within the system's limits.
 const SOCKET_BUFFER_BYTES: u32 = 4 << 20;
-/// Where `SO_MEMINFO` has the number of drops (`SK_MEMINFO_DROPS`).
+/// Index of the drop counter in `SO_MEMINFO` (`SK_MEMINFO_DROPS`).
 const SK_MEMINFO_DROPS: usize = 8;
-/// The longest datagram.
+/// Maximum bytes of one datagram.
 const MAX_DATAGRAM_BYTES: usize = 65_536;
 
-/// What one end sends in one direction.
+/// Sending side of a UDP flow.
 #[derive(Debug)]
 pub(crate) struct UdpSendTask {
     pub(crate) sender: UdpSender,
-    /// Of the test, and the flow's number: what stands in each.
+    /// Token of the test, which each datagram carries, as it does the flow's index.
     pub(crate) token: TestToken,
     pub(crate) flow: u32,
-    /// Bytes of each.
+    /// Size of each datagram in bytes.
     pub(crate) datagram_bytes: usize,
 }
 
 impl UdpSendTask {
-    /// Sends to the end of the schedule. What `out` does not take is tried again while it is due.
+    /// Sends datagrams until the schedule ends. After a full send buffer, a datagram is retried
+    /// while it is due.
     pub(crate) fn run(
         mut self,
         pace: &RunClock,
@@ -66,7 +67,8 @@ impl UdpSendTask {
                 self.sender.on_refused();
                 continue;
             }
-            // Read before it is sent: a thread that is held up in between would shorten its way.
+            // Taken before sending: a thread preempted in between would understate the one-way
+            // delay.
             let now = pace.now();
             let (token, flow, sent_ns) = (self.token, self.flow, now.as_nanos());
             let stamp = DatagramHeader { kind: DatagramKind::Data, token, flow, number, sent_ns };
@@ -92,31 +94,31 @@ fn is_send_buffer_full(error: &io::Error) -> bool {
         || error.raw_os_error() == Some(libc::ENOBUFS)
 }
 
-/// What one end hears in one direction.
+/// Receiving side of a UDP flow.
 #[derive(Debug)]
 pub(crate) struct UdpReceiveTask<'a> {
     pub(crate) receiver: UdpReceiver,
     pub(crate) log: DeliveryLog,
-    /// Bytes so far, for whoever samples.
+    /// Received bytes so far, for the sampling thread.
     pub(crate) bytes: &'a AtomicU64,
     pub(crate) token: TestToken,
     pub(crate) flow: u32,
 }
 
-/// Who does something else on the same socket.
+/// Handler of control datagrams on the same socket.
 pub(crate) trait ControlHandler {
-    /// Says what is due; when it wants to be called again.
+    /// Sends what is due; returns when it must be called again.
     fn send_due(&mut self, _now: Instant) -> Option<Instant> {
         None
     }
-    /// Hears what is none of the datagrams that count.
+    /// Handles a datagram other than data.
     fn on_control(&mut self, _stamp: &DatagramHeader) {}
-    /// Whether nothing more can come.
+    /// Returns true if no more data can arrive.
     fn is_over(&self, received: u64) -> bool;
 }
 
 impl UdpReceiveTask<'_> {
-    /// Counts what comes until the deadline.
+    /// Counts datagrams until the deadline.
     pub(crate) fn run(
         mut self,
         pace: &RunClock,
@@ -138,7 +140,7 @@ impl UdpReceiveTask<'_> {
         (self.receiver, self.log)
     }
 
-    /// Takes all that is there.
+    /// Reads all pending datagrams.
     fn drain(
         &mut self,
         pace: &RunClock,
@@ -150,7 +152,7 @@ impl UdpReceiveTask<'_> {
             let mut parts = [IoSliceMut::new(&mut *room)];
             let (length, stamped) = match sys::packet::read_stamped(socket.as_fd(), &mut parts) {
                 Ok(read) => read,
-                // The system tells here what happened to an earlier datagram.
+                // Reports an error of an earlier datagram.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => continue,
                 Err(_) => return,
             };
@@ -167,7 +169,7 @@ impl UdpReceiveTask<'_> {
                 continue;
             }
             if self.receiver.on_datagram(at, (stamp.number, stamp.sent_at()), length) {
-                // The log wants them in order of time.
+                // The log requires non-decreasing times.
                 let at = self.log.last().map_or(at, |last| last.max(at));
                 self.log.record(at, length as u64);
                 self.bytes.fetch_add(length as u64, Ordering::Relaxed);
@@ -176,12 +178,12 @@ impl UdpReceiveTask<'_> {
     }
 }
 
-/// Makes a socket ready: it does not block, holds much, and tells when something came.
+/// Configures a socket: non-blocking, large buffers, and kernel receive timestamps.
 pub(crate) fn configure_socket(socket: &Socket) -> io::Result<()> {
     socket.set_nonblocking(true)?;
     let fd = socket.as_fd();
     let size = SOCKET_BUFFER_BYTES.to_ne_bytes();
-    // Beyond the system's limit only the privileged may go; then there is less room.
+    // Exceeding the system's limit requires privilege; otherwise the buffers stay smaller.
     for (forced, plain) in
         [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)]
     {
@@ -191,7 +193,7 @@ pub(crate) fn configure_socket(socket: &Socket) -> io::Result<()> {
     sys::set_option(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &1_u32.to_ne_bytes())
 }
 
-/// What a socket dropped because nobody read it in time.
+/// Returns the number of datagrams that a socket dropped because its receive buffer was full.
 pub(crate) fn socket_drops(socket: &Socket) -> u64 {
     let mut info = [0; 4 * (SK_MEMINFO_DROPS + 1)];
     let read = sys::get_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_MEMINFO, &mut info);
@@ -200,7 +202,7 @@ pub(crate) fn socket_drops(socket: &Socket) -> u64 {
     if read.is_ok_and(|length| length == info.len()) { drops.into() } else { 0 }
 }
 
-/// What to say of it.
+/// Returns a warning about dropped datagrams, if any.
 pub(crate) fn drop_warning(host: &str, dropped: u64) -> Option<String> {
     let text = || {
         format!(

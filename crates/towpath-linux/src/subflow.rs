@@ -1,4 +1,4 @@
-//! From what the kernel says of a subflow to what a result says of it.
+//! Conversion of the kernel's subflow data to records of a result.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use towpath_net::Instant;
 use crate::netlink::{DiagSocket, SocketDiag, StateFilter, SubflowFlags};
 use crate::sample::TcpInfo;
 
-/// A subflow as the result names it.
+/// A subflow with its names in the result.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SubflowLabel<'a> {
     pub(crate) flow: u32,
@@ -21,7 +21,9 @@ pub(crate) struct SubflowLabel<'a> {
 }
 
 impl SubflowLabel<'_> {
-    /// What an end that `sends` data of `direction`, or receives it, did between two samples.
+    /// Returns the interval record of an end between two samples.
+    ///
+    /// The end `sends` data of `direction`, or receives it.
     pub(crate) fn record(
         self,
         direction: DataDirection,
@@ -63,19 +65,18 @@ impl SubflowLabel<'_> {
     }
 }
 
-/// A TCP socket of this network namespace, as far as its own connection does not tell it.
+/// A TCP socket of this network namespace, with what its own connection does not report.
 #[derive(Debug, Clone)]
 pub(crate) struct KernelSubflow {
     pub(crate) local: SocketAddr,
     pub(crate) remote: SocketAddr,
-    /// The congestion control that it really uses; what a Multipath TCP connection says of itself is
-    /// only what it was told.
+    /// Congestion control in use; the connection itself reports only the configured one.
     pub(crate) congestion: Option<String>,
-    /// A subflow that one of the ends asked to use as a backup.
+    /// Set when one of the ends requested the subflow as a backup.
     pub(crate) backup: bool,
 }
 
-/// All TCP sockets of this network namespace that have a peer.
+/// Returns all TCP sockets of this network namespace that have a peer.
 pub(crate) fn list_kernel_subflows() -> Vec<KernelSubflow> {
     let listed = SocketDiag::open().and_then(|mut diag| diag.tcp(StateFilter::CONNECTED));
     let all = listed.unwrap_or_default().into_iter().map(|socket| {
@@ -90,18 +91,18 @@ pub(crate) fn list_kernel_subflows() -> Vec<KernelSubflow> {
     all.collect()
 }
 
-/// The congestion controls of those sockets, by their own and the other end's address.
+/// Returns the congestion controls of those sockets, with local and remote address.
 pub(crate) fn congestion_controls() -> Vec<(SocketAddr, SocketAddr, String)> {
     let named = list_kernel_subflows().into_iter();
     named.filter_map(|one| Some((one.local, one.remote, one.congestion?))).collect()
 }
 
-/// Both ends of a socket, with IPv4 as IPv4.
+/// Returns both addresses of a socket, with IPv4-mapped ones as IPv4.
 pub(crate) fn canonical_addresses(socket: &DiagSocket) -> (SocketAddr, SocketAddr) {
     (unmapped(socket.local), unmapped(socket.remote))
 }
 
-/// An IPv4 address that a dual-stack socket shows as IPv6, as IPv4.
+/// Converts an IPv4-mapped address to IPv4.
 fn unmapped(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }

@@ -1,6 +1,6 @@
-//! The system calls that no safe crate covers: the only `unsafe` of the project.
+//! System calls that no safe crate covers: the only `unsafe` of the project.
 //!
-//! Every function is a thin, typed wrapper; no logic lives here.
+//! Every function is a thin, typed wrapper, without any logic.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -46,19 +46,19 @@ pub(crate) fn die_with_parent() -> io::Result<()> {
     check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) }).map(drop)
 }
 
-/// Lets timers of the calling thread fire as exactly as the kernel can.
+/// Sets the minimum timer slack for the calling thread.
 pub(crate) fn minimal_timer_slack() {
     // SAFETY: PR_SET_TIMERSLACK takes a number, no pointer. It cannot fail for the own thread.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
 }
 
-/// Closes every descriptor from `first` on. Only for the first line of a program that owns none.
+/// Closes every descriptor from `first` on. Only for the start of a program that owns none.
 pub(crate) fn close_from(first: libc::c_uint) {
     // SAFETY: takes numbers only; the caller owns no descriptor in the range.
     unsafe { libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, 0) };
 }
 
-/// Number of a descriptor's inode; that of a socket as the kernel's listings of sockets show it.
+/// Returns a descriptor's inode; a socket's is the one in the kernel's socket listings.
 pub(crate) fn inode(fd: BorrowedFd<'_>) -> io::Result<u32> {
     let mut status = MaybeUninit::<libc::stat>::zeroed();
     // SAFETY: the kernel fills the structure, which lives through the call.
@@ -67,13 +67,13 @@ pub(crate) fn inode(fd: BorrowedFd<'_>) -> io::Result<u32> {
     Ok(unsafe { status.assume_init() }.st_ino as u32)
 }
 
-/// Real, effective user and group of the process.
+/// Returns the effective user ID and group ID of the process.
 pub(crate) fn user_and_group() -> (u32, u32) {
     // SAFETY: these calls take nothing and cannot fail.
     unsafe { (libc::geteuid(), libc::getegid()) }
 }
 
-/// Process id of the parent.
+/// Returns the PID of the parent.
 pub(crate) fn parent() -> i32 {
     // SAFETY: takes nothing and cannot fail.
     unsafe { libc::getppid() }
@@ -103,7 +103,7 @@ fn mount_kernel_files(kind: &CStr, target: &CStr) -> io::Result<()> {
     .map(drop)
 }
 
-/// Keeps mounts of this mount namespace from reaching the host.
+/// Makes mounts private, so that changes in this mount namespace do not reach the host.
 pub(crate) fn make_mounts_private() -> io::Result<()> {
     let (none, root) = (c"none", c"/");
     // SAFETY: both strings live through the call; type and data may be null.
@@ -135,24 +135,25 @@ fn set_policy(policy: libc::c_int, priority: i32) -> io::Result<()> {
     check(unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) }).map(drop)
 }
 
-/// Whether the calling thread has real-time priority.
+/// Returns true if the calling thread has real-time priority.
 pub(crate) fn has_real_time_priority() -> bool {
     // SAFETY: takes no pointer; 0 is the calling thread.
     unsafe { libc::sched_getscheduler(0) == libc::SCHED_FIFO }
 }
 
-/// Gives the calling thread a nice value.
+/// Sets the nice value of the calling thread.
 pub(crate) fn nice(value: i32) -> io::Result<()> {
     // SAFETY: takes no pointer; 0 is the calling thread.
     check(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, value) }).map(drop)
 }
 
-/// Asks for turns of `length` on a processor, if the calling thread has ordinary priority. From Linux
-/// 6.12 on, a thread with short turns need not wait until a longer one of others is over when it
-/// wakes up; older kernels take no notice. Needs no privilege.
+/// Requests time slices of `length` on a processor, if the calling thread has ordinary priority.
+///
+/// Since Linux 6.12, a thread with short slices need not wait for a longer slice of another thread
+/// when it wakes up. Older kernels ignore the request. Needs no privilege.
 pub(crate) fn set_slice(length: Duration) -> io::Result<()> {
     // SAFETY: takes no pointer; 0 is the calling thread. -1 may be an error or a nice value, but
-    // there is no error for the own thread.
+    // the call cannot fail for the own thread.
     let nice = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
     let attributes = libc::sched_attr {
         size: size_of::<libc::sched_attr>() as u32,
@@ -170,7 +171,7 @@ pub(crate) fn set_slice(length: Duration) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Lets the process have as many open files as it may ask for.
+/// Raises the soft limit of open files to the hard limit.
 pub(crate) fn raise_open_files() -> io::Result<u64> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the structure lives through both calls.
@@ -182,22 +183,22 @@ pub(crate) fn raise_open_files() -> io::Result<u64> {
     Ok(limit.rlim_cur)
 }
 
-/// Processor time of the calling thread.
+/// Returns the processor time of the calling thread.
 pub(crate) fn thread_cpu_time() -> Duration {
     clock(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 
-/// Processor time of the whole process.
+/// Returns the processor time of the whole process.
 pub(crate) fn process_cpu_time() -> Duration {
     clock(libc::CLOCK_PROCESS_CPUTIME_ID)
 }
 
-/// Monotonic time.
+/// Returns the monotonic time since an arbitrary start.
 pub(crate) fn monotonic() -> Duration {
     clock(libc::CLOCK_MONOTONIC)
 }
 
-/// Time since 1970.
+/// Returns the wall-clock time since 1970.
 pub(crate) fn real_time() -> Duration {
     clock(libc::CLOCK_REALTIME)
 }
@@ -230,7 +231,7 @@ pub(crate) fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> io::R
     }
 }
 
-/// A `pollfd` that waits for input.
+/// Returns a `pollfd` that waits for input.
 pub(crate) fn wait_for_input(fd: &impl AsFd) -> libc::pollfd {
     libc::pollfd { fd: fd.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 }
 }
@@ -247,14 +248,14 @@ pub(crate) fn open_tun(name: &str) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Opens the TUN device `name`, with `flags` beside the usual ones.
+/// Opens the TUN device `name`, with `flags` in addition to the usual ones.
 pub(crate) fn open_tun_with(name: &str, flags: libc::c_int) -> io::Result<OwnedFd> {
     let path = c_string(Path::new("/dev/net/tun"))?;
     // SAFETY: the path lives through the call.
     let fd = check(unsafe {
         libc::open(path.as_ptr(), libc::O_RDWR | libc::O_NONBLOCK | libc::O_CLOEXEC)
     })?;
-    // SAFETY: `fd` was just opened and belongs to nobody else.
+    // SAFETY: `fd` was just opened and has no other owner.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     // SAFETY: all-zero is a valid ifreq.
     let mut request: libc::ifreq = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -277,13 +278,14 @@ pub(crate) fn set_tun_carrier(fd: BorrowedFd<'_>, on: bool) -> io::Result<()> {
     check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETCARRIER, &raw const value) }).map(drop)
 }
 
-/// Opens a packet socket with virtio headers and times of arrival on interface `index` of the
-/// calling thread's network namespace.
+/// Opens a packet socket with virtio headers and arrival timestamps.
+///
+/// The socket is on interface `index` of the calling thread's network namespace.
 pub(crate) fn open_packet_socket(index: u32) -> io::Result<OwnedFd> {
     let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     // SAFETY: takes no pointer. Protocol 0: nothing is received before bind.
     let fd = check(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })?;
-    // SAFETY: `fd` was just opened and belongs to nobody else.
+    // SAFETY: `fd` was just opened and has no other owner.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     let on = 1u32.to_ne_bytes();
     for option in [libc::PACKET_VNET_HDR, libc::PACKET_IGNORE_OUTGOING, libc::PACKET_QDISC_BYPASS] {
@@ -299,7 +301,7 @@ pub(crate) fn open_packet_socket(index: u32) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Packets that a packet socket had no room for since the last call.
+/// Returns the packets that a packet socket has dropped since the last call.
 pub(crate) fn packet_socket_drops(fd: BorrowedFd<'_>) -> u64 {
     // struct tpacket_stats: packets, drops.
     let mut stats = [0; 8];
@@ -332,8 +334,9 @@ pub(crate) fn set_option(
     .map(drop)
 }
 
-/// Reads a socket option into `value` (whose content the kernel may read too) and returns the
-/// length that the kernel filled.
+/// Reads a socket option into `value`, whose content the kernel may also read.
+///
+/// Returns the length that the kernel filled.
 pub(crate) fn get_option(
     fd: BorrowedFd<'_>,
     level: libc::c_int,
@@ -348,8 +351,9 @@ pub(crate) fn get_option(
     Ok((length as usize).min(value.len()))
 }
 
-/// `MPTCP_FULL_INFO`: the header is in `request`; it points the kernel at `tcp_infos` and
-/// `addresses` by the offsets given.
+/// Reads `MPTCP_FULL_INFO` with the header in `request`.
+///
+/// The header refers the kernel to `tcp_infos` and `addresses` by the given offsets.
 pub(crate) fn mptcp_full_info(
     fd: BorrowedFd<'_>,
     request: &mut [u8; FULL_INFO_BYTES],
@@ -367,8 +371,8 @@ pub(crate) fn mptcp_full_info(
     }
     let mut length = FULL_INFO_BYTES as libc::socklen_t;
     // SAFETY: the kernel writes the header and, at most, count × size bytes behind the two
-    // pointers; the caller's header says sizes and counts of the two slices, checked there, and
-    // both slices are exclusively borrowed through the call.
+    // pointers. The caller's header has sizes and counts of the two slices, checked there. Both
+    // slices are exclusively borrowed through the call.
     check(unsafe {
         libc::getsockopt(
             fd.as_raw_fd(),
@@ -395,16 +399,18 @@ pub(crate) const FULL_INFO_BYTES: usize = 40 + 96;
 const FULL_INFO_ADDRESS_POINTER: usize = 24;
 const FULL_INFO_TCP_POINTER: usize = 32;
 
-/// An eventfd: readable while its counter is not zero.
+/// Makes an eventfd, which is readable while its counter is not zero.
 pub(crate) fn event() -> io::Result<OwnedFd> {
     // SAFETY: takes no pointer.
     let fd = check(unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) })?;
-    // SAFETY: `fd` was just opened and belongs to nobody else.
+    // SAFETY: `fd` was just opened and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Reads one packet: its first bytes into `prefix`, the rest behind what `buffer` holds, as far as
-/// its capacity goes. Returns the bytes read, those of `prefix` too. Nothing is cleared beforehand.
+/// Reads one packet: its first bytes into `prefix`, the rest after the content of `buffer`.
+///
+/// The rest is limited by the buffer's capacity. Returns the bytes read, including those in
+/// `prefix`. Nothing is cleared beforehand.
 pub(crate) fn read_appending(
     fd: BorrowedFd<'_>,
     prefix: &mut [u8],
@@ -432,7 +438,7 @@ pub(crate) fn read_vectored(
     parts: &mut [io::IoSliceMut<'_>],
 ) -> io::Result<usize> {
     let count = libc::c_int::try_from(parts.len()).unwrap_or(0);
-    // SAFETY: IoSliceMut has the layout of iovec by its documentation; the count is the slice's own.
+    // SAFETY: IoSliceMut is documented to have iovec's layout; the count is the slice's length.
     let read = unsafe { libc::readv(fd.as_raw_fd(), parts.as_mut_ptr().cast(), count) };
     usize::try_from(read).map_err(|_| io::Error::last_os_error())
 }

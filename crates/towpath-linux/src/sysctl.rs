@@ -9,26 +9,27 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-/// One setting of the network, such as `net.mptcp.enabled`. What is read from a file or a command is
-/// checked: it lies below `/proc/sys/net`, whatever its name is.
+/// Sysctl of the network, such as `net.mptcp.enabled`.
+///
+/// A name from a file or a command is checked: every path is below `/proc/sys/net`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct Sysctl {
-    /// Below `/proc/sys`, with slashes: names of interfaces may have dots.
+    /// Path below `/proc/sys`, with slashes: names of interfaces may have dots.
     path: String,
 }
 
-/// Why a setting could not be read or changed.
+/// Error of reading or changing a setting.
 #[derive(Debug, thiserror::Error)]
 #[error("{action} {sysctl}: {source}")]
 pub struct SysctlError {
     action: &'static str,
     sysctl: Sysctl,
-    /// The system's reason.
+    /// Error of the system call.
     pub source: io::Error,
 }
 
-/// Why something is no setting of the network.
+/// Error for a name that is not a network sysctl.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no setting of the network, expected one such as `net/mptcp/enabled`")]
 pub struct InvalidSysctl(String);
@@ -36,7 +37,7 @@ pub struct InvalidSysctl(String);
 impl TryFrom<String> for Sysctl {
     type Error = InvalidSysctl;
 
-    /// With slashes, as it is stored.
+    /// Parses the stored form, with slashes.
     fn try_from(path: String) -> Result<Self, InvalidSysctl> {
         let is_name = |part: &str| {
             !part.is_empty() && part != "." && part != ".." && !part.contains(char::is_control)
@@ -57,39 +58,40 @@ impl From<Sysctl> for String {
 }
 
 impl Sysctl {
-    /// A setting by its name with dots; no part of it may have a dot.
+    /// Names a setting with dots; no part of it may have a dot.
     pub fn new(name: &str) -> Self {
         Self { path: name.replace('.', "/") }
     }
 
-    /// A setting of IPv4 on one interface, such as `rp_filter`; `all` and `default` are no
-    /// interfaces, but have settings too.
+    /// Names a setting of IPv4 on one interface, such as `rp_filter`.
+    ///
+    /// The pseudo-interfaces `all` and `default` have settings as well.
     pub fn ipv4(link: &str, name: &str) -> Self {
         Self { path: format!("net/ipv4/conf/{link}/{name}") }
     }
 
-    /// A setting of IPv6 on one interface, such as `disable_ipv6`.
+    /// Names a setting of IPv6 on one interface, such as `disable_ipv6`.
     pub fn ipv6(link: &str, name: &str) -> Self {
         Self { path: format!("net/ipv6/conf/{link}/{name}") }
     }
 
-    /// Below `/proc/sys`, part by part.
+    /// Returns the parts of the path below `/proc/sys`.
     pub(crate) fn parts(&self) -> Vec<&str> {
         self.path.split('/').collect()
     }
 
-    /// The value, without the end of the line.
+    /// Reads the value, without the end of the line.
     pub fn read(&self) -> Result<String, SysctlError> {
         let text = fs::read_to_string(self.file()).map_err(|source| self.failed("read", source))?;
         Ok(text.trim_end().to_owned())
     }
 
-    /// The value as a number; `None` if there is no such setting or it is none.
+    /// Returns the value as a number; `None` if it cannot be read or is not a number.
     pub fn number(&self) -> Option<i64> {
         self.read().ok()?.parse().ok()
     }
 
-    /// Changes the value; a setting that is not there is not made.
+    /// Changes the value; does not make a missing setting.
     pub fn write(&self, value: &str) -> Result<(), SysctlError> {
         let written = fs::OpenOptions::new().write(true).open(self.file());
         let written = written.and_then(|mut file| file.write_all(value.as_bytes()));
@@ -106,7 +108,7 @@ impl Sysctl {
 }
 
 impl fmt::Display for Sysctl {
-    /// As sysctl(8) takes it: with dots, but with slashes where a part has a dot itself.
+    /// Formats as for sysctl(8): with dots, but with slashes where a part has a dot itself.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.path.contains('.') {
             return f.write_str(&self.path);

@@ -1,7 +1,8 @@
-//! Flows over the kernel's sockets and our own stacks: opens connections, moves bytes, counts what arrives.
+//! Flows over the kernel's sockets and our own stacks: opens connections, transfers bytes, counts
+//! arrivals.
 //!
-//! A socket belongs to the namespace in which it was made and can then be used from any thread. All
-//! control is within this process, so no lost path can lose a result.
+//! A socket belongs to the namespace in which it was created; any thread can use it afterwards.
+//! All control stays within this process, so a failed path cannot lose a result.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -42,12 +43,12 @@ use own::StackFlowListener;
 use talk::MessageSessions;
 use wire::SocketStream;
 
-/// Port of flow 0; flow *n* uses the *n*-th after it.
+/// Port of flow 0; flow *n* uses `FIRST_PORT` + *n*.
 const FIRST_PORT: u16 = 5_201;
-/// A blocked socket call returns after this time, to look at the clock.
+/// Maximum time that a socket call blocks before it checks the clock.
 pub(crate) const IO_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// One end of a stream.
+/// Source of samples at one end of a stream.
 #[derive(Debug, Clone)]
 pub(crate) enum StreamEndpoint {
     /// A socket of the host's kernel.
@@ -56,12 +57,12 @@ pub(crate) enum StreamEndpoint {
     Own(StackConnection),
     /// A stream of a QUIC connection.
     Quic(quic::QuicStreamHandle),
-    /// Of a program.
+    /// A connection of a program.
     Program(ProgramEndpoint),
 }
 
 impl StreamEndpoint {
-    /// What the end says of its connection.
+    /// Samples the end's view of its connection.
     pub(crate) fn sample(&self, multipath: bool) -> io::Result<sample::ConnectionSample> {
         match self {
             Self::Kernel(socket) => sample::connection(socket, multipath),
@@ -71,8 +72,8 @@ impl StreamEndpoint {
         }
     }
 
-    /// The same for the one who keeps what it said last: what a program has closed since it was
-    /// asked is told once more.
+    /// Samples the connection for the final record; also returns samples of what a program has
+    /// closed since.
     pub(crate) fn sample_last(&self, multipath: bool) -> io::Result<sample::ConnectionSample> {
         match self {
             Self::Program(end) => end.sample_last(),
@@ -81,7 +82,7 @@ impl StreamEndpoint {
     }
 }
 
-/// One connection of a flow, both ends, as the sampler sees it.
+/// One connection of a flow with both ends, for the sampler.
 #[derive(Debug, Clone)]
 pub(crate) struct SampledStream {
     pub(crate) flow: u32,
@@ -89,21 +90,21 @@ pub(crate) struct SampledStream {
     pub(crate) number: u32,
     pub(crate) client: StreamEndpoint,
     pub(crate) server: StreamEndpoint,
-    /// For each data direction, the bytes that its receiver has read.
+    /// Bytes that the receiver has read, for each data direction.
     pub(crate) received: Vec<(DataDirection, Arc<AtomicU64>)>,
 }
 
-/// What all flows share.
+/// State that all flows share.
 #[derive(Debug)]
 pub(crate) struct TrafficContext {
     pub(crate) network: Arc<EmulatedNetwork>,
     pub(crate) transport: Transport,
     pub(crate) pace: RunClock,
     pub(crate) streams: Mutex<Vec<SampledStream>>,
-    /// Bytes of datagrams at a constant rate that arrived, by flow and direction.
+    /// Received bytes of constant-rate UDP flows, by flow and direction.
     pub(crate) udp_bytes: Mutex<Vec<(u32, DataDirection, Arc<AtomicU64>)>>,
     pub(crate) meters: CpuMeters,
-    /// The programs of a lab, whose last one is the only flow.
+    /// Programs of a lab; the last one is the only flow.
     pub(crate) lab_programs: Option<Arc<LabPrograms>>,
 }
 
@@ -112,27 +113,27 @@ impl TrafficContext {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Now, counted from the start of the traffic.
+    /// Returns the time since the start of the traffic.
     pub(crate) fn now(&self) -> Instant {
         self.pace.now()
     }
 
-    /// What flow number `flow` speaks in this run.
+    /// Returns the transport that flow number `flow` uses in this run.
     pub(crate) fn transport_of(&self, flow: u32) -> Transport {
         let flow = self.network.scenario.flows.get(flow as usize);
         flow.map_or(self.transport, |flow| flow.transport_in(self.transport))
     }
 }
 
-/// What came out of a flow in one direction.
+/// Delivered data of a flow in one direction.
 #[derive(Debug)]
 pub(crate) struct DirectionDelivery {
     pub(crate) direction: DataDirection,
-    /// One log for each stream.
+    /// Delivery log of each stream.
     pub(crate) logs: Vec<DeliveryLog>,
 }
 
-/// What became of a flow's datagrams in one direction.
+/// Results of a constant-rate UDP flow in one direction.
 #[derive(Debug, Clone)]
 pub(crate) struct UdpFlowResult {
     pub(crate) direction: DataDirection,
@@ -140,24 +141,24 @@ pub(crate) struct UdpFlowResult {
     pub(crate) rows: Vec<DatagramRow>,
 }
 
-/// What came out of a flow.
+/// Results of a flow.
 #[derive(Debug, Default)]
 pub(crate) struct FlowOutcome {
     pub(crate) delivered: Vec<DirectionDelivery>,
-    /// From the start of the flow until its first connection was open.
+    /// Time from the start of the flow until its first connection was open.
     pub(crate) connect: Option<Duration>,
     pub(crate) failure: Option<String>,
-    /// What became of the requests, where messages are exchanged.
+    /// Results of the requests, if the flow exchanges messages.
     pub(crate) messages: Vec<Message>,
-    /// What became of datagrams, where they are sent by themselves.
+    /// Results of datagrams of a ping flow.
     pub(crate) probes: Vec<Probe>,
-    /// The same, where a constant rate of them is sent.
+    /// Results of a constant-rate UDP flow, by direction.
     pub(crate) datagrams: Vec<UdpFlowResult>,
-    /// What could not be done of it.
+    /// Reason why a part of the flow failed, if one did.
     pub(crate) warning: Option<String>,
 }
 
-/// Who accepts a flow's connections, made before the traffic starts.
+/// Acceptor of a flow's connections, created before the traffic starts.
 #[derive(Debug)]
 pub(crate) struct FlowListener {
     kind: FlowListenerKind,
@@ -171,11 +172,11 @@ enum FlowListenerKind {
     Quic(QuicFlowListener),
 }
 
-/// One end as its flow's threads see it.
+/// One end of a connection, as its flow's threads use it.
 #[derive(Debug)]
 enum OpenEndpoint {
     Kernel(Arc<Socket>),
-    /// Its bytes are moved in a protocol's own thread.
+    /// Bytes are moved in the thread of our own stack.
     Inside(end::DrivenEndpoint),
 }
 
@@ -188,7 +189,7 @@ impl OpenEndpoint {
     }
 }
 
-/// Why a flow cannot even start.
+/// Explains why a flow cannot start.
 pub(crate) fn explain(error: &io::Error, transport: Transport, host: &str) -> String {
     match error.raw_os_error() {
         Some(libc::ENOPROTOOPT) if transport == Transport::Mptcp => {
@@ -215,7 +216,7 @@ fn new_socket(stage: &TrafficContext, flow: &Flow, host: usize) -> io::Result<So
     let socket = space.namespace.run(|| Socket::new(domain, Type::STREAM, Some(protocol)))??;
     let scenario = &stage.network.scenario;
     if let Some(host) = scenario.hosts.get(host) {
-        // What the kernel made of it is read back later; refusal is a warning, not a failure.
+        // The actual congestion control is read back later; an error is only a warning.
         let wanted = scenario.congestion_control_of(host);
         let _ = sample::set_congestion_control(socket.as_fd(), wanted);
     }
@@ -249,7 +250,7 @@ pub(crate) fn listen(
     Ok(FlowListener { kind: FlowListenerKind::Kernel(socket), port })
 }
 
-/// The ports at which this process listens for a scenario's flows.
+/// Returns the ports at which this process listens for a scenario's flows.
 pub(crate) fn flow_ports(scenario: &Scenario) -> BTreeSet<u16> {
     let ours = |flow: &Flow| {
         !matches!(flow.pattern, Pattern::Run { .. } | Pattern::Udping(_) | Pattern::Udp(_))
@@ -258,7 +259,7 @@ pub(crate) fn flow_ports(scenario: &Scenario) -> BTreeSet<u16> {
     flows.map(|(index, _)| FIRST_PORT + index as u16).collect()
 }
 
-/// Whether it is QUIC, with one path or several.
+/// Returns true for QUIC, with one path or several.
 pub(crate) fn is_quic(transport: Transport) -> bool {
     match transport {
         Transport::Quic | Transport::Mpquic => true,
@@ -316,7 +317,7 @@ pub(crate) fn run(
                 workers.push(scope.spawn(move || work().into_iter().collect::<Vec<_>>()));
             }
         }
-        // The schedule of messages begins when all connections are open.
+        // The message schedule begins when all connections are open.
         for part in talks.iter_mut().flat_map(MessageSessions::parts) {
             workers.push(scope.spawn(move || {
                 let _meter = stage.meters.thread(part.is_client());
@@ -341,12 +342,12 @@ fn counters(flow: &Flow) -> Vec<(DataDirection, Arc<AtomicU64>)> {
     directions(&flow.pattern).iter().map(|direction| (*direction, Arc::default())).collect()
 }
 
-/// Whether data of `direction` is sent by this end; else it is received by it.
+/// Returns true if this end sends data of `direction`, false if it receives it.
 pub(crate) fn sends(direction: DataDirection, is_client: bool) -> bool {
     (direction != DataDirection::Down) == is_client
 }
 
-/// Sends and receives at one end; the log of what was received there.
+/// Sends and receives at one end; returns the log of received data.
 fn run_end(
     stage: &TrafficContext,
     flow: &Flow,
@@ -383,11 +384,11 @@ fn run_end(
     }
 }
 
-/// What a stream needs to know of its flow: its number, where received bytes are counted, and both
-/// ends' talks.
+/// Context of a stream: its number, counters of received bytes, and the message sessions of both
+/// ends.
 type StreamContext<'a> = (u32, &'a [(DataDirection, Arc<AtomicU64>)], Option<&'a MessageSessions>);
 
-/// What an end with our own stack does by itself.
+/// Configures the application of an end that uses our own stack.
 fn app_config(
     flow: &Flow,
     is_client: bool,
@@ -405,7 +406,7 @@ fn app_config(
     }
 }
 
-/// Connects and accepts one stream.
+/// Connects and accepts one stream; returns the client's and the server's end.
 fn open(
     stage: &TrafficContext,
     flow: &Flow,
@@ -445,7 +446,7 @@ fn open(
         FlowListenerKind::Own(own) => {
             own.accept(stage, app_config(flow, false, part), deadline).map(OpenEndpoint::Inside)
         }
-        // Done above.
+        // Handled before this match.
         FlowListenerKind::Quic(_) => Err(io::ErrorKind::Unsupported.into()),
         FlowListenerKind::Kernel(socket) => {
             accept(stage, socket, deadline).map(|socket| OpenEndpoint::Kernel(Arc::new(socket)))
@@ -455,7 +456,8 @@ fn open(
     for end in [&client, &server] {
         let OpenEndpoint::Kernel(socket) = end else { continue };
         let set = if part.2.is_some() {
-            // A message does not wait for the next one.
+            // Without TCP_NODELAY, a message would wait for the acknowledgement of the previous
+            // one.
             socket.set_tcp_nodelay(true).and_then(|()| socket.set_nonblocking(true))
         } else {
             socket
@@ -467,7 +469,7 @@ fn open(
     Ok((client, server))
 }
 
-/// The address of `host` on the path where the flow starts.
+/// Returns the address of `host` on the path where the flow starts.
 fn address_on(stage: &TrafficContext, flow: &Flow, host: usize) -> Option<IpAddr> {
     let path = stage.network.scenario.paths.get(flow.via)?;
     Some(address::address(flow.via, end_of(path, host)?, flow.family, 0))

@@ -1,4 +1,4 @@
-//! A scenario's network for programs of one's own: tests, benches, experiments.
+//! A scenario's network for other programs: tests, benches, experiments.
 
 use std::io;
 use std::net::IpAddr;
@@ -16,15 +16,16 @@ use crate::network::{self, Backend, EmulatedNetwork, NetworkError};
 use crate::sandbox::EmulatorThread;
 use crate::stack::{StackHandle, plan};
 
-/// A scenario's hosts and links, without its flows. The timeline stands still. Dropping it ends
-/// everything.
+/// Hosts and links of a scenario, without its flows.
+///
+/// The timeline does not run. Dropping it ends everything.
 #[derive(Debug)]
 pub struct LabNetwork {
     network: EmulatedNetwork,
 }
 
 impl LabNetwork {
-    /// Makes the network. Needs the right to make network namespaces; see [`crate::sandbox`].
+    /// Makes the network. Needs permission to make network namespaces; see [`crate::sandbox`].
     pub fn start(
         scenario: &Arc<Scenario>,
         thread: EmulatorThread,
@@ -35,22 +36,22 @@ impl LabNetwork {
         Ok(Self { network })
     }
 
-    /// The clock of emulator and stacks.
+    /// Returns the clock of emulator and stacks.
     pub fn clock(&self) -> Clock {
         self.network.clock
     }
 
-    /// A host's network namespace; empty for one with our own stack.
+    /// Returns a host's network namespace, which is empty for a host with our own stack.
     pub fn namespace(&self, host: usize) -> Option<&Namespace> {
         self.network.hosts.get(host).map(|host| &host.namespace)
     }
 
-    /// A host's own stack, if it has one.
+    /// Returns a host's own stack; `None` for a host with the kernel's.
     pub fn stack(&self, host: usize) -> Option<&Arc<StackHandle>> {
         self.network.hosts.get(host)?.stack.as_ref()
     }
 
-    /// How connections of a host's own stack behave.
+    /// Returns the configuration of a host's own stack for connections of `transport`.
     pub fn connection_config(
         &self,
         host: usize,
@@ -59,12 +60,12 @@ impl LabNetwork {
         plan::connection(&self.network.scenario, host, transport)
     }
 
-    /// The address of one end (0 or 1) of a path.
+    /// Returns the address of one end (0 or 1) of a path.
     pub fn address(&self, path: usize, end: usize, family: Family) -> IpAddr {
         address(path, end, family, 0)
     }
 
-    /// Ends the emulator; the packets that it lost before they were on a link.
+    /// Ends the emulator; returns the packets that it lost before they were on a link.
     pub fn finish(self) -> io::Result<u64> {
         let EmulatorReport { lost_packets, .. } = self.network.emulator.finish()?;
         Ok(lost_packets)

@@ -1,4 +1,4 @@
-//! A server and its clients on the loopback interface: ordinary ones, and those that mean harm.
+//! A server and its clients on the loopback interface: ordinary and malicious ones.
 
 #![expect(clippy::indexing_slicing, reason = "a test fails by panicking")]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -25,11 +25,12 @@ mod check;
 #[path = "live/quic.rs"]
 mod quic;
 
-/// Longer than anything that these tests wait for, even on a busy machine.
+/// Timeout above any expected wait, even on a busy machine.
 const HANG_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Runs `body` as the only test of a process, by running the test `name` once more: the memory that
-/// it counts is the whole process's.
+/// Runs `body` as the only test of a process, by running the test `name` once more.
+///
+/// The test counts the memory of the whole process.
 fn alone(name: &str, body: fn()) {
     const ALONE: &str = "TOWPATH_TEST_ALONE";
     if env::var_os(ALONE).is_some() {
@@ -250,7 +251,7 @@ fn resident_bytes() -> usize {
     line.split_whitespace().next().unwrap().parse::<usize>().unwrap() * 1_024
 }
 
-/// A short honest test; how long it took.
+/// Runs a short honest test; returns its duration.
 fn honest(server: SocketAddr, secret: Option<&str>, flow: &str) -> Duration {
     let began = Instant::now();
     let mut order = order(server, Transport::Tcp, flow);
@@ -300,7 +301,7 @@ fn thousands() {
         assert!(is_closed(&mut stream), "a wrong token");
         let mut stream = connect(server, ConnectionKind::Control, TestToken::NONE);
         let (proof, challenge) = (AuthProof([number as u8; 32]), Challenge([9; 32]));
-        // The server may close before the last word is said.
+        // The server may close before the proof is sent.
         let _ = send(&mut stream, &ClientMessage::Hello { towpath: String::new() });
         let _ = send(&mut stream, &ClientMessage::Proof { proof, challenge });
         assert!(is_closed(&mut stream), "a wrong secret");
@@ -331,7 +332,7 @@ fn half_open() {
     let before = resident_bytes();
     let held = Mutex::new(Vec::new());
     thread::scope(|scope| {
-        // Far more than may wait, and they say nothing, or half a preamble.
+        // Many more than the maximum of pending connections, silent or with a partial preamble.
         scope.spawn(|| {
             for number in 0..400_u32 {
                 let mut stream = TcpStream::connect(server).unwrap();
@@ -353,13 +354,13 @@ fn half_open() {
         scope.spawn(|| {
             for number in 0..100_u32 {
                 let mut stream = connect(server, ConnectionKind::Control, TestToken::NONE);
-                // A frame of 4 GiB, of nothing, of text that is no message.
+                // Frames with a length of 4 GiB or almost zero, and text that is not a message.
                 let length = if number.is_multiple_of(2) { u32::MAX } else { number };
                 let _ = stream.write_all(&length.to_be_bytes()); // the server may have closed it
                 let _ = stream.write_all(&[b'{'; 2_000]);
             }
         });
-        // Tests whose data nobody reads, and results that nobody reads.
+        // Clients that read neither their tests' data nor their results.
         for _ in 0..3 {
             scope.spawn(|| slow_reader(server, &held));
         }
@@ -371,7 +372,7 @@ fn half_open() {
     assert!(grown < 200 << 20, "{grown} bytes");
 }
 
-/// Asks for data and for a result, and reads neither.
+/// Requests data and a result, and reads neither.
 fn slow_reader(server: SocketAddr, held: &Mutex<Vec<TcpStream>>) {
     let flow = "pattern = \"iperf\"\ndirection = \"down\"\nduration = \"2 s\"";
     let plan = order(server, Transport::Tcp, flow).plan;

@@ -1,4 +1,4 @@
-//! The live world in user and network namespaces of the tests' own.
+//! Changes of the network under a live test, in user and network namespaces of the tests' own.
 
 #![expect(clippy::disallowed_methods, reason = "these tests wait for a real kernel")]
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
@@ -18,14 +18,14 @@ use towpath_measure::live::ServerLimits;
 
 use space::in_namespace;
 
-/// Longer than anything that these tests wait for, even on a busy machine.
+/// Timeout above any expected wait, even on a busy machine.
 const HANG_TIMEOUT: Duration = Duration::from_secs(60);
 
 fn prefix(text: &str) -> Prefix {
     text.parse().unwrap()
 }
 
-/// Waits until a change satisfies `wanted`; others are passed over.
+/// Waits until a change satisfies `wanted`; skips others.
 fn wait_for(
     watch: &mut NetworkWatch,
     what: &str,
@@ -75,7 +75,8 @@ fn a_watch_reports_every_change_and_nothing_else() {
         let now = Some(("wifi".to_owned(), Some(gateway)));
         let wanted = NetworkChange::DefaultRoute { v6: false, now };
         wait_for(&mut watch, "the default route", |change| *change == wanted);
-        // A route that is worse than the best one changes nothing; and this ends what was before.
+        // A route worse than the best one changes nothing; the link change marks the end of the
+        // wait.
         route.add_route(&RouteSpec { metric: Some(9), ..default }).unwrap();
         route.set_down("wifi").unwrap();
         let down = NetworkChange::Link { interface: "wifi".to_owned(), running: false };
@@ -84,7 +85,7 @@ fn a_watch_reports_every_change_and_nothing_else() {
             matches!(change, NetworkChange::DefaultRoute { now: Some(_), .. })
         };
         assert_eq!(heard.iter().find(routes), None);
-        // The route that went with it was not announced.
+        // The kernel does not announce routes that it removes with an interface.
         let gone = NetworkChange::DefaultRoute { v6: false, now: None };
         if !heard.contains(&gone) {
             wait_for(&mut watch, "no default route", |change| *change == gone);
@@ -97,7 +98,7 @@ fn a_watch_reports_every_change_and_nothing_else() {
     });
 }
 
-/// Passes bytes between whoever connects and `to`, over plain TCP: what a proxy on the way does.
+/// Forwards bytes between TCP clients and `to`, as a proxy on the path does.
 fn proxy(listener: TcpListener, to: SocketAddr) {
     thread::spawn(move || {
         for accepted in listener.incoming() {
@@ -125,7 +126,7 @@ fn a_check_names_the_obstacles() {
             identity: None,
         };
         let server = Server::open(config).unwrap();
-        // It ends with the process.
+        // The server ends with the process.
         thread::spawn(|| server.run(|_| {}));
         let v4 = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let v6 = SocketAddr::from((Ipv6Addr::LOCALHOST, 5_210));

@@ -25,11 +25,11 @@ use towpath_net::Rate;
 
 use space::in_namespace;
 
-/// Longer than anything that these tests wait for, even on a busy machine.
+/// Timeout above any expected wait, even on a busy machine.
 const HANG_TIMEOUT: Duration = Duration::from_secs(60);
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
-/// Asks again and again until there is an answer.
+/// Repeats a query until it has a result.
 fn wait_for<T>(what: impl Debug, mut ask: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + HANG_TIMEOUT;
     loop {
@@ -41,7 +41,7 @@ fn wait_for<T>(what: impl Debug, mut ask: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Another network namespace, which lives as long as this.
+/// Another network namespace, which lives as long as this value.
 struct OtherNamespace {
     keeper: Child,
     file: File,
@@ -49,7 +49,7 @@ struct OtherNamespace {
 
 impl OtherNamespace {
     fn new() -> Self {
-        // Ends by itself when its input does, that is, at the latest with this process.
+        // Ends when its input does: at the latest with this process.
         let mut keeper = Command::new("unshare")
             .args(["-n", "sh", "-c", "echo ready; exec cat"])
             .stdin(Stdio::piped())
@@ -63,7 +63,7 @@ impl OtherNamespace {
         Self { keeper, file }
     }
 
-    /// The names of its links.
+    /// Returns the names of its links.
     fn link_names(&self) -> Vec<String> {
         let path = format!("/proc/{}/net/dev", self.keeper.id());
         let text = std::fs::read_to_string(path).unwrap();
@@ -91,7 +91,7 @@ fn end(name: &str) -> VethEnd<'_> {
     VethEnd { name, ..VethEnd::default() }
 }
 
-/// A pair of links that are up, `wifi` with the addresses 10.0.0.1/24 and `fd00::1/64`.
+/// Makes a pair of links that are up, `wifi` with the addresses 10.0.0.1/24 and `fd00::1/64`.
 fn wifi_and_server() -> RouteSocket {
     let mut route = RouteSocket::open().unwrap();
     route.add_veth(&end("wifi"), &end("server")).unwrap();
@@ -305,7 +305,7 @@ fn a_token_bucket_filter_drops_what_exceeds_its_queue() {
     in_namespace("a_token_bucket_filter_drops_what_exceeds_its_queue", || {
         let mut route = wifi_and_server();
         route.set_arp("wifi", false).unwrap();
-        // A packet each 0.4 s, so that it does not matter how long the other 99 take.
+        // One packet per 0.4 s, so that the duration of the other 99 does not matter.
         let rate = Rate::from_bps(20_000).unwrap();
         let tbf = Tbf { rate, burst_bytes: 3_000, limit_bytes: 10_000 };
         route.set_tbf("wifi", &tbf).unwrap();
@@ -320,7 +320,7 @@ fn a_token_bucket_filter_drops_what_exceeds_its_queue() {
         assert!(full.drops >= 50 && full.overlimits > 0, "{full:?}");
         assert!(full.backlog_bytes <= 10_000, "{full:?}");
 
-        // The queue is kept: packets that were waiting are sent, not dropped, when the rate rises.
+        // The queue is kept: when the rate rises, queued packets are sent, not dropped.
         let fast = Tbf { rate: Rate::from_bps(50_000_000_000).unwrap(), ..tbf };
         route.set_tbf("wifi", &fast).unwrap();
         let drained = wait_for("an empty queue", || {
@@ -469,7 +469,7 @@ fn mptcp_socket() -> Socket {
 struct Connection {
     /// Client, server, and the listener: without it, further subflows are refused.
     _sockets: [Socket; 3],
-    /// The server's address.
+    /// Address on which the server listens.
     address: SocketAddr,
 }
 
@@ -482,7 +482,7 @@ fn connection() -> Connection {
     client.bind(&"10.0.0.1:0".parse::<SocketAddr>().unwrap().into()).unwrap();
     client.connect(&address.into()).unwrap();
     let (server, _) = listener.accept().unwrap();
-    // One byte each way, so that both sides are fully established.
+    // One byte in each direction, so that both sides are fully established.
     for (mut from, mut to) in [(&client, &server), (&server, &client)] {
         from.write_all(b"x").unwrap();
         to.read_exact(&mut [0]).unwrap();
@@ -490,7 +490,7 @@ fn connection() -> Connection {
     Connection { _sockets: [client, server, listener], address }
 }
 
-/// A way for a second, backup subflow from 10.0.2.1 to the server: the endpoint numbered 5.
+/// Prepares a second, backup subflow from 10.0.2.1 to the server: the endpoint with ID 5.
 fn with_second_subflow() -> MptcpPm {
     let mut route = wifi_and_server();
     route.add_address("wifi", prefix("10.0.2.1/24")).unwrap();
@@ -508,7 +508,7 @@ fn with_second_subflow() -> MptcpPm {
     manager
 }
 
-/// All events so far.
+/// History of all events so far.
 struct History {
     events: MptcpEvents,
     seen: Vec<MptcpEvent>,
@@ -519,7 +519,7 @@ impl History {
         Self { events: MptcpEvents::open().unwrap(), seen: Vec::new() }
     }
 
-    /// The first event of a kind that is as wanted.
+    /// Waits for the first event of a kind that satisfies `wanted`.
     fn see(&mut self, kind: MptcpEventKind, wanted: impl Fn(&MptcpEvent) -> bool) -> MptcpEvent {
         wait_for(kind, || {
             let received = self.events.drain().unwrap();

@@ -1,4 +1,4 @@
-//! Setting a host up, against the running kernel in network namespaces of the tests' own.
+//! Setup of a host, on the running kernel in network namespaces of the tests' own.
 
 #![expect(clippy::disallowed_methods, reason = "these tests wait for a real kernel")]
 #![expect(clippy::indexing_slicing, reason = "a test fails by panicking")]
@@ -33,15 +33,15 @@ use space::in_namespace;
 const HANG_TIMEOUT: Duration = Duration::from_secs(60);
 const NAMES: [&str; 4] = ["eth0", "wlan0", "wwan0", "usb.0"];
 
-/// One interface of a host that is to be set up.
+/// One interface of a host before its setup.
 #[derive(Debug, Clone)]
 struct Interface {
-    /// Networks 0 to 3, so that several interfaces may be in the same, and the host in it.
+    /// Network 0 to 3, so that interfaces may share one, and host number.
     v4: Option<(u8, u8)>,
     v6: Option<(u8, u8)>,
-    /// A default route with this metric.
+    /// Metric of a default route; `None` has none.
     metric: Option<u32>,
-    /// A rule and a table for the IPv4 address, as somebody made them by hand.
+    /// A rule and a table for the IPv4 address exist, as if made by hand.
     has_table: bool,
     is_up: bool,
     rp_filter: u8,
@@ -52,14 +52,16 @@ struct Interface {
 #[derive(Debug, Clone)]
 struct Start {
     interfaces: Vec<Interface>,
-    /// Of an interface's address or a foreign one, with flags, a port if it is announced.
+    /// Endpoints: index of an address, flags, true with a port, true if bound to its interface.
+    ///
+    /// An interface without an IPv4 address gives a foreign address.
     endpoints: Vec<(usize, u32, bool, bool)>,
     limits: (u32, u32),
     enabled: bool,
     userspace: bool,
     rp_filter_of_all: u8,
     role: SetupRole,
-    /// Network and host.
+    /// Network and host of each peer.
     peers: Vec<(u8, u8)>,
 }
 
@@ -122,7 +124,7 @@ fn ip(text: &str) -> IpAddr {
 }
 
 fn v4((network, host): (u8, u8), link: usize) -> Prefix {
-    // Different addresses in one network, whatever the draw.
+    // Addresses in one network must differ for every draw.
     let host = usize::from(host) + 10 * link;
     format!("10.0.{network}.{host}/24").parse().unwrap()
 }
@@ -143,10 +145,10 @@ impl Start {
         }
     }
 
-    /// Makes the configuration in the calling thread's namespace, which is new.
+    /// Applies the configuration in the calling thread's new namespace.
     fn make(&self) {
         let mut route = RouteSocket::open().unwrap();
-        // Addresses that the kernel makes by itself come when they like.
+        // The kernel would add generated addresses at unpredictable times.
         Sysctl::ipv6("default", "addr_gen_mode").write("1").unwrap();
         route.set_up("lo").unwrap();
         for (index, interface) in self.interfaces.iter().enumerate() {
@@ -182,7 +184,7 @@ impl Start {
                 flags,
                 link_index: link.map(|link| route.link(link).unwrap().index),
             };
-            // The same address twice is refused, and a port on an interface that is down.
+            // Duplicate addresses are refused, and so is a port on an interface that is down.
             let _ = manager.add_endpoint(&endpoint);
         }
         if self.userspace {
@@ -202,7 +204,7 @@ impl Interface {
         if let Some(place) = self.v4 {
             route.add_address(name, v4(place, index)).unwrap();
         }
-        // On an interface that is down, the kernel makes its routes for it when it likes.
+        // On an interface that is down, the kernel adds its routes at an unpredictable time.
         if let Some(place) = self.v6.filter(|_| self.is_up) {
             route.add_address(name, v6(place, index)).unwrap();
         }
@@ -223,7 +225,7 @@ impl Interface {
             metric: self.metric,
         };
         if self.metric.is_some() {
-            // Two with the same metric are refused.
+            // Two routes with the same metric are refused.
             let _ = route.add_route(&default);
         }
         if self.has_table {
@@ -246,7 +248,7 @@ fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// The kernel makes them a moment after an address or a link.
+/// Returns true once the kernel has added its own routes, shortly after an address or link.
 fn has_all_own_routes(route: &mut RouteSocket) -> bool {
     let routes = route.routes().unwrap();
     let mut links = route.links().unwrap();
@@ -262,7 +264,7 @@ fn has_all_own_routes(route: &mut RouteSocket) -> bool {
         && own.all(|it| is_there(Prefix::host(it.local.address()), it.link_index))
 }
 
-/// Everything that may not differ, one row a line, tables in the kernel's own bytes and order.
+/// Snapshot of everything that may not change, one line per row, tables in the kernel's order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Snapshot(Vec<String>);
 
@@ -284,7 +286,7 @@ impl Snapshot {
         Self(lines)
     }
 
-    /// What is not the same, for people.
+    /// Returns the differing rows, as text.
     fn differences(&self, other: &Self) -> Vec<String> {
         let pairs = self.0.iter().zip(&other.0).filter(|(one, two)| one != two);
         let mut found: Vec<_> = pairs.map(|(one, two)| format!("{one}\n  now {two}")).collect();
@@ -306,7 +308,7 @@ fn read_settings(folder: &Path, settings: &mut Vec<(PathBuf, String)>) {
     }
 }
 
-/// The rows of a table, without the numbers of the conversation.
+/// Returns the rows of a table, without netlink sequence numbers.
 fn dump(kind: u16, header: usize) -> Vec<Vec<u8>> {
     let mut socket = Socket::new(NETLINK_ROUTE).unwrap();
     socket.bind_auto().unwrap();
@@ -341,7 +343,7 @@ fn state_folder(name: &str) -> PathBuf {
     env::temp_dir().join(format!("towpath-setup-{name}-{}", std::process::id()))
 }
 
-/// Sets up, looks whether all is right then, and takes it back.
+/// Sets up a host, checks the result, and reverts it.
 fn there_and_back(start: &Start, folder: &Path) -> Result<usize, TestCaseError> {
     start.make();
     let before = Snapshot::take();
@@ -364,20 +366,23 @@ fn there_and_back(start: &Start, folder: &Path) -> Result<usize, TestCaseError> 
 
 #[test]
 fn applied_changes_are_undone_to_the_last_byte() {
-    in_namespace("applied_changes_are_undone_to_the_last_byte", || {
-        let folder = state_folder("bytes");
-        let config = Config { cases: 64, failure_persistence: None, ..Config::default() };
-        let steps = std::cell::Cell::new(0);
-        let run = TestRunner::new(config).run(&start(), |start| {
-            let namespace = Namespace::create().unwrap();
-            let made = namespace.run(|| there_and_back(&start, &folder)).unwrap()?;
-            steps.set(steps.get() + made);
-            Ok(())
-        });
-        run.unwrap();
-        assert!(steps.get() > 64, "the draws must have something to set up: {}", steps.get());
-        let _ = fs::remove_dir_all(folder); // best effort
-    });
+    in_namespace(
+        "applied_changes_are_undone_to_the_last_byte",
+        || {
+            let folder = state_folder("bytes");
+            let config = Config { cases: 64, failure_persistence: None, ..Config::default() };
+            let steps = std::cell::Cell::new(0);
+            let run = TestRunner::new(config).run(&start(), |start| {
+                let namespace = Namespace::create().unwrap();
+                let made = namespace.run(|| there_and_back(&start, &folder)).unwrap()?;
+                steps.set(steps.get() + made);
+                Ok(())
+            });
+            run.unwrap();
+            assert!(steps.get() > 64, "the draws must have something to set up: {}", steps.get());
+            let _ = fs::remove_dir_all(folder);
+        }, // best effort
+    );
 }
 
 fn two_in_one_network() -> Start {
@@ -405,53 +410,62 @@ fn two_in_one_network() -> Start {
 
 #[test]
 fn a_failed_step_rolls_back_the_steps_before_it() {
-    in_namespace("a_failed_step_rolls_back_the_steps_before_it", || {
-        let start = two_in_one_network();
-        start.make();
-        let (folder, mut tools) = (state_folder("refused"), ConfigHandles::open().unwrap());
-        let mut state = SetupState::open(&folder).unwrap();
-        let plan = planned(&start.request(), &mut tools);
-        // Somebody else takes an address for an endpoint in the meantime.
-        let mut manager = MptcpPm::open().unwrap();
-        let address = v4((0, 2), 1).address();
-        let flags = EndpointFlags::SUBFLOW;
-        let theirs = Endpoint { address, id: None, port: None, flags, link_index: None };
-        manager.add_endpoint(&theirs).unwrap();
-        let before = Snapshot::take();
-        let error = apply(&plan, &mut tools, &mut state).unwrap_err();
-        let SetupError::Refused { number, all, .. } = &error else { panic!("{error}") };
-        assert_eq!(number, all, "the last one");
-        let text = error.to_string();
-        assert!(text.contains("add MPTCP endpoint 10.0.0.12: "), "{text}");
-        assert!(text.ends_with("what was done before it was taken back"), "{text}");
-        assert_eq!(before.differences(&Snapshot::take()), Vec::<String>::new());
-        assert!(state.changes().is_empty());
-        let _ = fs::remove_dir_all(folder); // best effort
-    });
+    in_namespace(
+        "a_failed_step_rolls_back_the_steps_before_it",
+        || {
+            let start = two_in_one_network();
+            start.make();
+            let (folder, mut tools) = (state_folder("refused"), ConfigHandles::open().unwrap());
+            let mut state = SetupState::open(&folder).unwrap();
+            let plan = planned(&start.request(), &mut tools);
+            // An administrator adds an endpoint for an address in the meantime.
+            let mut manager = MptcpPm::open().unwrap();
+            let address = v4((0, 2), 1).address();
+            let flags = EndpointFlags::SUBFLOW;
+            let theirs = Endpoint { address, id: None, port: None, flags, link_index: None };
+            manager.add_endpoint(&theirs).unwrap();
+            let before = Snapshot::take();
+            let error = apply(&plan, &mut tools, &mut state).unwrap_err();
+            let SetupError::Refused { number, all, .. } = &error else { panic!("{error}") };
+            assert_eq!(number, all, "the last one");
+            let text = error.to_string();
+            assert!(text.contains("add MPTCP endpoint 10.0.0.12: "), "{text}");
+            assert!(text.ends_with("what was done before it was taken back"), "{text}");
+            assert_eq!(before.differences(&Snapshot::take()), Vec::<String>::new());
+            assert!(state.changes().is_empty());
+            let _ = fs::remove_dir_all(folder);
+        }, // best effort
+    );
 }
 
 #[test]
 fn later_changes_by_others_are_left_alone() {
-    in_namespace("later_changes_by_others_are_left_alone", || {
-        let start = two_in_one_network();
-        start.make();
-        let (folder, mut tools) = (state_folder("since"), ConfigHandles::open().unwrap());
-        let mut state = SetupState::open(&folder).unwrap();
-        let plan = planned(&start.request(), &mut tools);
-        apply(&plan, &mut tools, &mut state).unwrap();
-        let mut manager = MptcpPm::open().unwrap();
-        let theirs = MptcpLimits { subflows: 7, add_addr_accepted: 1 };
-        manager.set_limits(theirs).unwrap();
-        manager.flush_endpoints().unwrap();
-        let undone = undo(&mut tools, &mut SetupState::open(&folder).unwrap()).unwrap();
-        assert_eq!(manager.limits().unwrap(), theirs);
-        let remarks = undone.remarks.join("\n");
-        assert!(remarks.contains("left as it is"), "{remarks}");
-        assert!(remarks.contains("there is no endpoint 10.0.0.1"), "{remarks}");
-        let rules = RouteSocket::open().unwrap().rules().unwrap();
-        assert!(rules.iter().all(|rule| rule.priority == 0 || rule.priority > 1_000), "{rules:?}");
-        let _ = fs::remove_dir_all(folder); // best effort
-    });
+    in_namespace(
+        "later_changes_by_others_are_left_alone",
+        || {
+            let start = two_in_one_network();
+            start.make();
+            let (folder, mut tools) = (state_folder("since"), ConfigHandles::open().unwrap());
+            let mut state = SetupState::open(&folder).unwrap();
+            let plan = planned(&start.request(), &mut tools);
+            apply(&plan, &mut tools, &mut state).unwrap();
+            let mut manager = MptcpPm::open().unwrap();
+            let theirs = MptcpLimits { subflows: 7, add_addr_accepted: 1 };
+            manager.set_limits(theirs).unwrap();
+            manager.flush_endpoints().unwrap();
+            let undone = undo(&mut tools, &mut SetupState::open(&folder).unwrap()).unwrap();
+            assert_eq!(manager.limits().unwrap(), theirs);
+            let remarks = undone.remarks.join("\n");
+            assert!(remarks.contains("left as it is"), "{remarks}");
+            assert!(remarks.contains("there is no endpoint 10.0.0.1"), "{remarks}");
+            let rules = RouteSocket::open().unwrap().rules().unwrap();
+            assert!(
+                rules.iter().all(|rule| rule.priority == 0 || rule.priority > 1_000),
+                "{rules:?}"
+            );
+            let _ = fs::remove_dir_all(folder);
+        }, // best effort
+    );
 }
 
 #[test]

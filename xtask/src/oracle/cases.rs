@@ -1,4 +1,4 @@
-//! What is compared.
+//! Cases that the oracle compares.
 
 use std::path::Path;
 use std::{fmt, fs};
@@ -8,19 +8,19 @@ use crate::Result;
 /// One network with one receive buffer.
 #[derive(Debug)]
 pub(super) struct Case {
-    /// Name, also of its scenario file.
+    /// Name of the case and of its scenario file.
     pub(super) name: &'static str,
     network: Network,
 }
 
-/// Where a case's network comes from.
+/// Source of a case's network.
 #[derive(Debug)]
 enum Network {
-    /// Two paths that the guest's script can build of the kernel's own queues, too.
+    /// Two paths that `guest.sh` can also build from the kernel's own queues.
     TwoPaths {
         /// Rate in Mbit/s, one-way delay in ms, longest wait in the queue in ms.
         paths: [(u32, u32, u32); 2],
-        /// `tcp_rmem` of the receiver in KB: minimum, default and maximum; the system's when `None`.
+        /// All three values of the receiver's `tcp_rmem`, in KB; `None` keeps the system's.
         receive_buffer_kb: Option<u32>,
         control: &'static str,
         seconds: u32,
@@ -39,7 +39,7 @@ const fn wifi_3g(name: &'static str, receive_buffer_kb: u32) -> Case {
     Case { name, network }
 }
 
-/// Seed 004's Wi-Fi and 3G, and two links that are equal.
+/// Wi-Fi and 3G with several receive buffers, and two equal links.
 pub(super) static CASES: [Case; 5] = [
     wifi_3g("wifi-3g-100", 100),
     wifi_3g("wifi-3g-200", 200),
@@ -56,30 +56,32 @@ pub(super) static CASES: [Case; 5] = [
     },
 ];
 
-/// Who carries the packets and whose stack sends them.
+/// Combination of packet carrier and sending stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum How {
-    /// The kernel's token bucket and netem, its Multipath TCP.
+    /// The kernel's token bucket and netem, with its Multipath TCP.
     Kernel,
-    /// The same, but the receiver merges no packets that wait: an experiment, run when it is named.
+    /// As `Kernel`, but the receiver does not merge queued packets.
+    ///
+    /// This is an experiment, run only when it is named.
     KernelUnmerged,
-    /// Our emulator, the kernel's Multipath TCP.
+    /// Our emulator, with the kernel's Multipath TCP.
     KernelEmulated,
-    /// Our emulator, our stack.
+    /// Our emulator, with our stack.
     OursEmulated,
-    /// Virtual time, our stack.
+    /// Virtual time, with our stack.
     Simulated,
 }
 
 impl How {
-    /// What is held beside each other.
+    /// Combinations that are compared with each other.
     pub(super) const COMPARED: [Self; 4] =
         [Self::Kernel, Self::KernelEmulated, Self::OursEmulated, Self::Simulated];
-    /// Those that the virtual machine plays.
+    /// Combinations that run in the virtual machine.
     pub(super) const PLAYED: [Self; 4] =
         [Self::Kernel, Self::KernelEmulated, Self::OursEmulated, Self::KernelUnmerged];
 
-    /// For command lines and files.
+    /// Returns the name for command lines and files.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Kernel => "kernel",
@@ -111,14 +113,14 @@ pub(super) struct Job {
     pub(super) case: &'static str,
     pub(super) transport: &'static str,
     pub(super) how: How,
-    /// From 0; of this case, transport and way.
+    /// Number of the run, from 0, for this case, transport and combination.
     pub(super) run: u32,
-    /// What the guest's script is told.
+    /// Command line for `guest.sh` in the virtual machine.
     pub(super) command: String,
 }
 
 impl Job {
-    /// For its whole result over one kernel.
+    /// Returns the file name of the whole result with one kernel.
     pub(super) fn file_name(&self, kernel: &str) -> String {
         let Self { case, transport, how, run, .. } = self;
         format!("{kernel}-{case}-{transport}-{}-{}.jsonl.zst", how.name(), run + 1)
@@ -132,8 +134,10 @@ impl fmt::Display for Job {
     }
 }
 
-/// Everything that the virtual machine can run: all of it once, then again, so that what was stopped
-/// has as many runs of each. TCP hardly varies, and gets two runs.
+/// Returns all jobs for the virtual machine.
+///
+/// Each job runs once before any runs again, so that after an interruption all have equally many
+/// runs. TCP hardly varies, and gets two runs.
 pub(super) fn jobs(cases: &[&Case], runs: u32) -> Vec<Job> {
     let mut jobs = Vec::new();
     for run in 0..runs.max(2) {
@@ -151,16 +155,16 @@ pub(super) fn jobs(cases: &[&Case], runs: u32) -> Vec<Job> {
 }
 
 impl Case {
-    /// A scenario file, which is named as the file is.
+    /// Reads a scenario file; the case is named after the file.
     pub(super) fn of_file(path: &Path) -> Result<Self> {
         let text =
             fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
         let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        // It lives as long as the program, as the other names do.
+        // Leaked: all names live as long as the program.
         Ok(Self { name: name.leak(), network: Network::Scenario(text) })
     }
 
-    /// What the guest's script is told; nothing where it cannot do so.
+    /// Returns the command for `guest.sh`; `None` where that cannot run the case.
     fn command(&self, transport: &str, how: How) -> Option<String> {
         let stack = if how == How::OursEmulated { "towpath" } else { "kernel" };
         let packets = match how {
@@ -179,16 +183,17 @@ impl Case {
         Some(format!("kernel {packets} {transport} {control} {seconds} {buffer} {paths}"))
     }
 
-    /// The case for `towpath run`.
+    /// Returns the case as a scenario for `towpath run`.
     pub(super) fn scenario(&self) -> String {
         self.scenario_off_by([0, 0])
     }
 
-    /// The same, with delays that are up to half a millisecond longer. Nothing in the simulator is left to
-    /// chance, but which of its rhythms a connection falls into hangs on details as small as a kernel's
-    /// own noise; that its clock starts elsewhere is not enough.
+    /// Returns the scenario with delays that are up to half a millisecond longer.
+    ///
+    /// The simulator is deterministic. A connection's long-term pattern depends on details as small
+    /// as a kernel's own noise; another start of the clock is not enough.
     pub(super) fn scenario_of_run(&self, run: u32) -> String {
-        // Steps that spread evenly over the half millisecond, and differ for the two paths.
+        // Steps that spread evenly over half a millisecond, and differ between the two paths.
         self.scenario_off_by([run * 309 % 500, run * 191 % 500])
     }
 
@@ -220,7 +225,7 @@ impl Case {
         )
     }
 
-    /// The receive buffer in KB, where it is one of several.
+    /// Returns the receive buffer in KB; `None` for the system's.
     pub(super) fn receive_buffer_kb(&self) -> Option<u32> {
         match &self.network {
             Network::TwoPaths { receive_buffer_kb, .. } => *receive_buffer_kb,

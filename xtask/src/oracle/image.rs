@@ -1,4 +1,4 @@
-//! The virtual machine's files, as the archive that Linux unpacks when it starts.
+//! Files of the virtual machine, as the archive that Linux unpacks at boot.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -10,7 +10,7 @@ use super::cases::{Case, Job};
 use super::machine::Kernel;
 use crate::Result;
 
-/// Programs that the guest runs, and the packages that have them.
+/// Programs of the virtual machine, and the Debian packages that contain them.
 const PROGRAMS: [(&str, &str); 6] = [
     ("bash", "bash"),
     ("busybox", "busybox-static"),
@@ -19,7 +19,7 @@ const PROGRAMS: [(&str, &str); 6] = [
     ("ethtool", "ethtool"),
     ("strip", "binutils"),
 ];
-/// What busybox stands for.
+/// Commands that busybox provides.
 const APPLETS: [&str; 12] = [
     "mount", "insmod", "sleep", "mkdir", "rm", "cut", "grep", "head", "cat", "poweroff", "sysctl",
     "base64",
@@ -34,7 +34,7 @@ const MODULES: [&str; 7] = [
     "net/sched/sch_netem.ko",
 ];
 
-/// Writes the archive and says where it is.
+/// Writes the archive and returns its path.
 pub(super) fn make(
     folder: &Path,
     kernel: &Kernel,
@@ -82,7 +82,7 @@ pub(super) fn make(
     Ok(path)
 }
 
-/// A kernel module, which newer packages compress.
+/// Reads a kernel module, which newer packages compress.
 fn read_module(path: &Path) -> Result<Vec<u8>> {
     if path.exists() {
         return Ok(fs::read(path)?);
@@ -100,16 +100,16 @@ fn find(name: &str) -> Option<PathBuf> {
     folders.iter().map(|folder| Path::new(folder).join(name)).find(|path| path.exists())
 }
 
-/// The shared libraries of a program, as the loader finds them.
+/// Returns the shared libraries of a program, as the loader finds them.
 fn needed(program: &Path) -> Result<Vec<PathBuf>> {
-    // A static program has none, and `ldd` says so with an error.
+    // `ldd` fails for a static program, which has none.
     let output = Command::new("ldd").arg(program).output()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let paths = text.split_whitespace().filter(|word| word.starts_with('/'));
     Ok(paths.map(|path| PathBuf::from(path.trim_end_matches(':'))).collect())
 }
 
-/// An archive in cpio's "newc" format.
+/// Archive in cpio's "newc" format.
 struct Archive<W: Write> {
     out: W,
     number: u32,
@@ -128,7 +128,7 @@ impl<W: Write> Archive<W> {
         self.entry(name, 0o120_777, target.as_bytes())
     }
 
-    /// The folders in which `name` is; that one is there twice does no harm.
+    /// Adds the folders that contain `name`; duplicates are harmless.
     fn folders_of(&mut self, name: &str) -> io::Result<()> {
         let ends: Vec<_> = name.match_indices('/').map(|(end, _)| end).collect();
         ends.into_iter().try_for_each(|end| self.folder(name.get(..end).unwrap_or_default()))
@@ -145,7 +145,7 @@ impl<W: Write> Archive<W> {
         self.pad(size)
     }
 
-    /// Everything begins at a multiple of four.
+    /// Pads to a multiple of four bytes.
     fn pad(&mut self, length: usize) -> io::Result<()> {
         let zeros = [0; 3];
         self.out.write_all(zeros.get(..length.next_multiple_of(4) - length).unwrap_or_default())

@@ -1,4 +1,4 @@
-//! The virtual machine: its kernel, and what its console says.
+//! The virtual machine: its kernel, and its console output.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -12,18 +12,18 @@ use super::results::Results;
 use super::{goodput_mbps, longest_stall_ms, succeed};
 use crate::Result;
 
-/// A kernel that was fetched.
+/// A downloaded kernel, unpacked from its packages.
 pub(super) struct Kernel {
-    /// What `uname -r` says.
+    /// Release of the kernel, as in `uname -r`.
     pub(super) version: String,
-    /// What QEMU loads.
+    /// Kernel image that QEMU loads.
     image: PathBuf,
-    /// Folder of its modules.
+    /// Folder of the kernel's modules.
     pub(super) modules: PathBuf,
 }
 
 impl Kernel {
-    /// The kernel of some packages; newer ones keep image and modules in packages of their own.
+    /// Unpacks a kernel's packages; newer kernels have separate ones for image and modules.
     pub(super) fn unpack(folder: &Path, packages: &[PathBuf]) -> Result<Self> {
         let files = folder.join("kernel");
         if files.exists() {
@@ -42,8 +42,9 @@ impl Kernel {
     }
 }
 
-/// The newest kernel in unpacked packages, and its version: `boot/vmlinuz-VERSION`, or, since Debian's
-/// 7.3, `usr/lib/modules/VERSION/vmlinuz`.
+/// Finds the newest kernel in unpacked packages, and its version.
+///
+/// The path is `boot/vmlinuz-VERSION`, or, since Debian's 7.3, `usr/lib/modules/VERSION/vmlinuz`.
 fn find_image(files: &Path) -> Option<(PathBuf, String)> {
     let entries = |folder: &str| {
         let read = fs::read_dir(files.join(folder)).ok();
@@ -61,7 +62,7 @@ fn find_image(files: &Path) -> Option<(PathBuf, String)> {
     boot.chain(modules).max_by(|left, right| left.1.cmp(&right.1))
 }
 
-/// Starts the virtual machine and keeps what its jobs print.
+/// Starts the virtual machine and keeps the output of its jobs.
 pub(super) fn boot(
     kernel: &Kernel,
     image: &Path,
@@ -69,7 +70,7 @@ pub(super) fn boot(
     results: &mut Results,
     out: &mut dyn Write,
 ) -> Result<()> {
-    // One virtual nanosecond for each instruction; time jumps where everybody sleeps.
+    // One virtual nanosecond for each instruction; time jumps while all processes sleep.
     let fixed = "-accel tcg -icount shift=0,sleep=off,align=off -rtc clock=vm -cpu max,-rdrand,-rdseed \
                  -m 1024 -smp 1 -nographic -no-reboot -nic none";
     let words = "console=ttyS0 panic=-1 quiet mitigations=off nokaslr tsc=reliable rdinit=/init";
@@ -100,19 +101,19 @@ pub(super) fn boot(
     Ok(())
 }
 
-/// Where it goes what the virtual machine says.
+/// Destinations of the virtual machine's console output.
 struct Told<'a> {
-    /// Of the guest's kernel.
+    /// Release of the virtual machine's kernel.
     version: &'a str,
-    /// All of it; whole results go into a folder beside this file.
+    /// File for the whole output; full results go into a folder next to this file.
     log: &'a Path,
-    /// What the kernel says of itself.
+    /// Writer for the settings of that kernel.
     facts: Box<dyn Write>,
-    /// What people see.
+    /// Writer for progress messages to the user.
     out: &'a mut dyn Write,
 }
 
-/// Keeps the results that come over the console, and says whether all jobs were played.
+/// Keeps the results from the console; returns true if all jobs were run.
 fn listen(
     console: impl Read,
     jobs: &[Job],
@@ -123,7 +124,7 @@ fn listen(
     for line in BufReader::new(console).split(b'\n') {
         let line = String::from_utf8_lossy(&line?).into_owned();
         writeln!(log, "{line:.1000}")?;
-        // The firmware's last words may stand before the first result.
+        // The firmware's last output may precede the first result on its line.
         let Some((_, said)) = line.trim().split_once("@@ ") else { continue };
         if said == "end" {
             return Ok(true);
@@ -152,7 +153,7 @@ fn listen(
     Ok(false)
 }
 
-/// Four letters are three bytes (RFC 4648 §4).
+/// Decodes base64: four letters are three bytes (RFC 4648 §4).
 fn unpack_base64(text: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     let (mut bits, mut count) = (0_u32, 0);

@@ -1,9 +1,11 @@
 //! The oracle: the same cases over the kernel's own queues, delays and Multipath TCP, in a virtual
-//! machine whose clock counts instructions, so that it is as exact as a simulation and does not depend on
-//! what else the machine does. The same machine runs our emulator, with the kernel's stack and with ours.
+//! machine.
 //!
-//! `docs/validation.md` shows what came out. Needs Debian or its like: `apt-get download` fetches the
-//! kernel, and QEMU interprets it, without KVM.
+//! The machine's clock counts instructions. So it is as exact as a simulation, and independent of
+//! the host's load. The same machine runs our emulator, with the kernel's stack and with ours.
+//!
+//! `docs/validation.md` shows the results. Needs Debian or a derivative: `apt-get download` fetches
+//! the kernel, and QEMU interprets it, without KVM.
 
 mod cases;
 mod image;
@@ -27,37 +29,37 @@ use machine::Kernel;
 pub(crate) use picture::svg;
 use results::Results;
 
-/// What a developer may choose.
+/// Command-line options of the oracle.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Options {
-    /// Runs of each Multipath TCP case in each way.
+    /// Number of runs of each Multipath TCP case in each combination.
     runs: u32,
-    /// Only cases whose name starts so.
+    /// Prefix of the names of the cases to run.
     only: String,
-    /// Only this way, in the virtual machine.
+    /// Combination to run in the virtual machine; `None` runs all.
     way: Option<How>,
-    /// Only this transport, in the virtual machine; both when empty.
+    /// Transport to run in the virtual machine; both when empty.
     transport: String,
-    /// A program that was built before; else one is built.
+    /// Path of an existing towpath binary; `None` builds one.
     towpath: Option<PathBuf>,
-    /// A kernel's Debian packages, or its version; else what apt offers is fetched.
+    /// Debian packages or version of a kernel; `None` downloads the newest that apt offers.
     kernel: Option<String>,
-    /// Debian's suite that has it, where apt is not told of it.
+    /// Debian suite that has the kernel, if apt is not configured for it.
     suite: Option<String>,
-    /// Scenario files, which are run over our emulator in the virtual machine.
+    /// Scenario files that run over our emulator in the virtual machine.
     scenarios: Vec<PathBuf>,
-    /// Where the runs of earlier calls are, and those of this one go.
+    /// Results file of earlier calls, to which this one appends.
     results: Option<PathBuf>,
-    /// Nothing is run in the virtual machine.
+    /// Set to print existing results and run nothing in the virtual machine.
     show: bool,
-    /// Every kernel that was ever run is shown beside the others, and nothing is run.
+    /// Shows all kernels that were ever run, side by side, and runs nothing.
     kernels: bool,
-    /// Where the figure goes.
+    /// Path of the SVG figure; `None` draws none.
     svg: Option<PathBuf>,
 }
 
 impl Options {
-    /// `None` when it is not understood.
+    /// Parses the arguments; `None` if they are not valid.
     pub(crate) fn parse(arguments: &[&str]) -> Option<Self> {
         let mut options = Self { runs: 6, ..Self::default() };
         let mut rest = arguments.iter();
@@ -82,7 +84,7 @@ impl Options {
     }
 }
 
-/// Runs what no earlier call has run, and prints the table.
+/// Runs the jobs without results, and prints the table.
 pub(crate) fn run(root: &Path, options: &Options, out: &mut dyn Write) -> Result<bool> {
     let folder = root.join("target/oracle");
     fs::create_dir_all(&folder)?;
@@ -98,7 +100,7 @@ pub(crate) fn run(root: &Path, options: &Options, out: &mut dyn Write) -> Result
     let kernel = Kernel::unpack(&folder, &packages)?;
     let drawn = options.scenarios.iter().map(|file| cases::Case::of_file(file));
     let drawn = drawn.collect::<Result<Vec<_>>>()?;
-    // Scenario files are asked for by themselves; a name beside them asks for others, too.
+    // Scenario files replace the fixed cases; a name with them adds those cases.
     let fixed = CASES.iter().filter(|_| drawn.is_empty() || !options.only.is_empty());
     let cases: Vec<_> =
         fixed.filter(|case| case.name.starts_with(&options.only)).chain(&drawn).collect();
@@ -127,10 +129,10 @@ pub(crate) fn run(root: &Path, options: &Options, out: &mut dyn Write) -> Result
     Ok(table::agrees(&cases, &goodput))
 }
 
-/// Goodput of each run in Mbit/s, by case, transport and way.
+/// Goodput of each run in Mbit/s, by case, transport and combination.
 type Goodput = BTreeMap<(&'static str, &'static str, How), Vec<f64>>;
 
-/// Our own program, optimised.
+/// Builds towpath, optimised; returns its path.
 pub(crate) fn build(root: &Path) -> Result<PathBuf> {
     let mut command = cargo(root);
     command.args(["build", "--release", "--package", "towpath", "--message-format", "json"]);
@@ -152,17 +154,17 @@ fn succeed(command: &mut Command) -> Result<()> {
     if status.success() { Ok(()) } else { Err(format!("{program} ended with {status}").into()) }
 }
 
-/// The goodput in a result that `--json` printed.
+/// Returns the goodput in a result that `--json` printed.
 fn goodput_mbps(result: &Value) -> Option<f64> {
     Some(result.pointer("/summary/flows/0/goodput_bps")?.as_f64()? / 1e6)
 }
 
-/// The longest stall in a result that `--json` printed.
+/// Returns the longest stall in a result that `--json` printed.
 fn longest_stall_ms(result: &Value) -> Option<f64> {
     Some(result.pointer("/summary/flows/0/stall/longest_ns")?.as_f64()? / 1e6)
 }
 
-/// The same case in virtual time, with our stack.
+/// Runs the same case in virtual time, with our stack.
 fn simulate(
     towpath: &Path,
     folder: &Path,

@@ -1,4 +1,4 @@
-//! Which kernel the virtual machine gets: Debian packages, fetched with apt.
+//! Kernel of the virtual machine: Debian packages, fetched with apt.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,15 +7,17 @@ use std::process::Command;
 use super::succeed;
 use crate::Result;
 
-/// Debian's kernels for virtual machines: they have netem, which many smaller kernels lack.
+/// Flavour of Debian's kernels for virtual machines, with netem, which many smaller kernels lack.
 const FLAVOUR: &str = "cloud-amd64";
 
-/// The keys of Debian's archive, all of its releases'.
+/// Keyring of Debian's archive, for all releases.
 const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
-/// The packages of a kernel. `wanted` is files with commas between them, or the beginning of a version
-/// such as `6.12`; nothing is what apt offers as its newest. `suite` is one of Debian's that apt is
-/// not told of here, such as `trixie-backports`.
+/// Downloads or finds the packages of a kernel.
+///
+/// `wanted` is a comma-separated list of files, or the prefix of a version such as `6.12`; `None`
+/// selects the newest that apt offers. `suite` is a suite of Debian that apt is not configured for,
+/// such as `trixie-backports`.
 pub(super) fn fetch(
     folder: &Path,
     wanted: Option<&str>,
@@ -45,7 +47,7 @@ pub(super) fn fetch(
     found.collect()
 }
 
-/// The packages that hold image and modules of a newer kernel, from what `apt-cache depends` says.
+/// Returns the packages with image and modules of a newer kernel, from `apt-cache depends`.
 fn parts(depends: &str) -> Vec<String> {
     let needed = depends.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
     let part =
@@ -53,7 +55,7 @@ fn parts(depends: &str) -> Vec<String> {
     needed.filter(part).map(str::to_owned).collect()
 }
 
-/// The newest of the packages that `apt-cache search` lists, by the numbers in their names.
+/// Returns the newest of the packages that `apt-cache search` lists, by the numbers in their names.
 fn newest(list: &str) -> Option<String> {
     let names = list.lines().filter_map(|line| line.split_whitespace().next());
     let numbers = |name: &str| -> Vec<u32> {
@@ -62,13 +64,13 @@ fn newest(list: &str) -> Option<String> {
     names.max_by_key(|name| numbers(name)).map(str::to_owned)
 }
 
-/// Where Debian's archive is, as `apt-get indextargets` says it of each of its lists.
+/// Finds the address of Debian's archive in the output of `apt-get indextargets`.
 fn archive(targets: &str) -> Option<&str> {
     let mut addresses = targets.lines().filter_map(|line| line.strip_prefix("Repo-URI: "));
     addresses.find(|address| address.ends_with("/debian/"))
 }
 
-/// apt as it is set up here, or with a list of its own for another suite.
+/// Configuration of apt: the system's, or a separate list for another suite.
 struct Apt {
     options: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! What came out, as a figure.
+//! Figure of the oracle's results.
 
 use std::io::Write;
 use std::path::Path;
@@ -11,7 +11,7 @@ use super::cases::{Case, How};
 use super::table::Mean;
 use crate::{Result, cargo};
 
-/// The figure in the form that `towpath-report` draws.
+/// Returns the figure in the form that `towpath-report` draws.
 pub(super) fn figure(cases: &[&Case], goodput: &Goodput) -> Value {
     let (buffers, others): (Vec<&Case>, Vec<&Case>) =
         cases.iter().partition(|case| case.receive_buffer_kb().is_some());
@@ -46,7 +46,7 @@ fn panel(title: &str, kind: &str, x: &Value, range: &Value, curves: &[Value]) ->
     })
 }
 
-/// One curve for each way that has points: means with their intervals.
+/// Returns one curve for each combination that has points: means with their intervals.
 fn curves(goodput: &Goodput, what: &[(&Case, &'static str)], places: &[f64]) -> Vec<Value> {
     let mut curves = Vec::new();
     for (style, how) in How::COMPARED.into_iter().enumerate() {
@@ -66,7 +66,7 @@ fn curves(goodput: &Goodput, what: &[(&Case, &'static str)], places: &[f64]) -> 
     curves
 }
 
-/// Has it drawn. A program of its own, because nothing else here needs what draws.
+/// Renders the figure in a separate program, as nothing else here needs the renderer.
 pub(crate) fn svg(root: &Path, figure: &Value) -> Result<Vec<u8>> {
     let mut draw = cargo(root)
         .args(["run", "--quiet", "--package", "towpath-report", "--example", "figure"])

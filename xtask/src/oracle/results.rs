@@ -1,5 +1,6 @@
-//! What the virtual machine has found so far: a file that grows by a line with each run, so that a
-//! call that was stopped loses nothing, and the next one goes on.
+//! Results file of the virtual machine.
+//!
+//! Each run appends a line, so an interrupted call loses nothing and the next one continues.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -12,7 +13,7 @@ use super::Goodput;
 use super::cases::{Case, How, Job};
 use crate::Result;
 
-/// The results of one kernel, and the file that keeps them.
+/// Results of one kernel, and the file that keeps them.
 #[derive(Debug)]
 pub(super) struct Results {
     file: File,
@@ -23,27 +24,29 @@ pub(super) struct Results {
 /// One line of the file.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Run {
-    /// Version of the guest's kernel.
+    /// Release of the virtual machine's kernel.
     pub(super) kernel: String,
     pub(super) case: String,
     pub(super) transport: String,
     pub(super) how: String,
-    /// From 0; of each case, transport and way.
+    /// Number of the run, from 0, for each case, transport and combination.
     number: u32,
     pub(super) goodput_mbps: f64,
-    /// Not in lines of older versions of this program.
+    /// Longest stall in ms; `None` in lines of older versions of this program.
     #[serde(default)]
     pub(super) longest_stall_ms: Option<f64>,
 }
 
 impl Results {
-    /// What `path` has of all kernels.
+    /// Reads the runs of all kernels from `path`; a missing file has none.
     pub(super) fn of_all(path: &Path) -> Result<Vec<Run>> {
         let text = if path.exists() { fs::read_to_string(path)? } else { String::new() };
         Ok(text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
     }
 
-    /// Reads what `path` has of `kernel`, if anything. A line that was cut off is no result.
+    /// Reads the runs of `kernel` from `path`, and opens it for appending.
+    ///
+    /// A truncated line is not a result.
     pub(super) fn open(path: &Path, kernel: &str) -> Result<Self> {
         let text = if path.exists() { fs::read_to_string(path)? } else { String::new() };
         let lines = text.lines().filter_map(|line| serde_json::from_str::<Run>(line).ok());
@@ -55,7 +58,7 @@ impl Results {
         Ok(Self { file, kernel: kernel.to_owned(), runs })
     }
 
-    /// The jobs that have no result.
+    /// Returns the jobs without a result.
     pub(super) fn missing(&self, jobs: Vec<Job>) -> Vec<Job> {
         let key =
             |run: &Run| (run.case.clone(), run.transport.clone(), run.how.clone(), run.number);
@@ -64,7 +67,7 @@ impl Results {
         jobs.into_iter().filter(|job| !is_done(job)).collect()
     }
 
-    /// Keeps what a job has found.
+    /// Keeps the result of a job.
     pub(super) fn add(
         &mut self,
         job: &Job,
@@ -89,7 +92,7 @@ impl Results {
         }
     }
 
-    /// All of these cases.
+    /// Returns the goodput of all runs of these cases.
     pub(super) fn goodput(&self, cases: &[&Case]) -> Goodput {
         let mut goodput = Goodput::new();
         for case in cases {
@@ -124,7 +127,7 @@ mod tests {
         let (first, second) = (&all[0], &all[1]);
         let mut results = Results::open(&path, "6.12").unwrap();
         results.add(first, 7.65, Some(41.0)).unwrap();
-        // The second line was being written when the machine lost its power.
+        // The second line was incomplete when the machine lost power.
         write!(results.file, "{{\"kernel\":\"6.1").unwrap();
         let mut results = Results::open(&path, "6.12").unwrap();
         let missing = results.missing(jobs());

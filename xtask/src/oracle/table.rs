@@ -1,4 +1,4 @@
-//! What came out, as the table of `docs/validation.md`, and whether it agrees.
+//! Results as the table of `docs/validation.md`, and their agreement.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -36,14 +36,14 @@ impl Mean {
         format!("{:.2} ± {:.2} ({})", self.middle, self.half, self.runs)
     }
 
-    /// Within `share` of `other`, or with an interval in common.
+    /// Returns true if the means are within `share` of each other, or their intervals overlap.
     fn agrees(self, other: Self, share: f64, intervals: bool) -> bool {
         let apart = (self.middle - other.middle).abs();
         apart <= share * other.middle || intervals && apart <= self.half + other.half
     }
 }
 
-/// The table, in Markdown.
+/// Prints the table in Markdown.
 pub(super) fn write(cases: &[&Case], goodput: &Goodput, out: &mut dyn Write) -> Result<()> {
     let heads = How::COMPARED.map(|how| format!(" {} |", how.text())).concat();
     writeln!(out, "\n| case | transport |{heads} agree |\n|---|---|{}---|", "---|".repeat(4))?;
@@ -69,7 +69,7 @@ pub(super) fn write(cases: &[&Case], goodput: &Goodput, out: &mut dyn Write) -> 
     Ok(())
 }
 
-/// Every kernel that was run beside the others: a row for each case, transport and way.
+/// Prints all kernels side by side: a row for each case, transport and combination.
 pub(super) fn kernels(runs: &[Run], only: &str, out: &mut dyn Write) -> Result<()> {
     let numbers = |version: &str| -> Vec<u32> {
         version.split(['.', '-', '+']).filter_map(|part| part.parse().ok()).collect()
@@ -107,8 +107,10 @@ fn means(case: &Case, transport: &'static str, goodput: &Goodput) -> [Option<Mea
     How::COMPARED.map(|how| Mean::of(goodput.get(&(case.name, transport, how))?))
 }
 
-/// TCP within 1 %, Multipath TCP within 10 % or with a common interval, all beside the kernel.
-/// `None` when nothing disagrees, but something is not there.
+/// Compares goodput with the kernel's: TCP within 1 %, Multipath TCP within 10 % or with a common
+/// interval.
+///
+/// `None` when nothing disagrees, but something is missing.
 fn agree(transport: &str, [kernel, others @ ..]: [Option<Mean>; 4]) -> Option<bool> {
     let (share, intervals) = if transport == "tcp" { (0.01, false) } else { (0.1, true) };
     let agrees = |other: Option<Mean>| Some(other?.agrees(kernel?, share, intervals));
@@ -119,7 +121,7 @@ fn agree(transport: &str, [kernel, others @ ..]: [Option<Mean>; 4]) -> Option<bo
     all.into_iter().collect::<Option<Vec<_>>>().map(|_| true)
 }
 
-/// Whether all of it agrees.
+/// Returns true if all cases agree.
 pub(super) fn agrees(cases: &[&Case], goodput: &Goodput) -> bool {
     let all = |case: &&&Case| {
         ["tcp", "mptcp"]

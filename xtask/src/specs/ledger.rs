@@ -1,4 +1,4 @@
-//! One ledger: what a document demands, and how far we are.
+//! One ledger: the requirements of a document, and their state.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -10,21 +10,21 @@ use super::{FOLDER, proof};
 use crate::finding::Finding;
 use crate::repository::Repository;
 
-/// A document and what it demands.
+/// A document and its requirements.
 #[derive(Debug)]
 pub(super) struct Ledger {
-    /// The file.
+    /// Path of the ledger file.
     pub(super) path: String,
-    /// The document, such as `rfc8684`.
+    /// Identifier of the document, such as `rfc8684`.
     pub(super) document: String,
     pub(super) title: String,
     pub(super) requirements: Vec<Requirement>,
 }
 
-/// One thing to do or not to do.
+/// One requirement of a document.
 #[derive(Debug)]
 pub(super) struct Requirement {
-    /// Where it stands in the ledger.
+    /// Line number in the ledger.
     pub(super) line: usize,
     id: String,
     section: String,
@@ -35,7 +35,7 @@ pub(super) struct Requirement {
     reason: Option<String>,
 }
 
-/// The document's own word.
+/// Keyword of the document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub(super) enum Level {
     #[serde(rename = "MUST")]
@@ -60,12 +60,12 @@ pub(super) enum Level {
     May,
     #[serde(rename = "OPTIONAL")]
     Optional,
-    /// A rule that the text states without such a word.
+    /// Requirement that the text states without a keyword.
     #[serde(rename = "PROSE")]
     Prose,
 }
 
-/// How much a level demands (RFC 2119 §1 to §5).
+/// Strength of a level (RFC 2119 §1 to §5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Strength {
     Must,
@@ -77,11 +77,11 @@ pub(super) enum Strength {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Status {
-    /// Tests show it.
+    /// Implemented, and shown by tests.
     Done,
-    /// Left out on purpose.
+    /// Left out deliberately, with a reason.
     Exception,
-    /// Neither yet.
+    /// Neither shown by tests nor an exception.
     Todo,
 }
 
@@ -123,7 +123,7 @@ impl fmt::Display for Requirement {
     }
 }
 
-/// The file as it is written.
+/// Ledger as it is in the file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawLedger {
@@ -151,7 +151,7 @@ enum OneOrMore {
 }
 
 impl Ledger {
-    /// Reads a ledger; what it says is not checked yet.
+    /// Parses a ledger; its content is not checked yet.
     pub(super) fn parse(path: &str, text: &str) -> Result<Self, Finding> {
         let name = path.strip_prefix(FOLDER).and_then(|name| name.strip_suffix(".toml"));
         let Some(document) = name.filter(|name| is_document(name)) else {
@@ -171,14 +171,14 @@ impl Ledger {
         })
     }
 
-    /// What is to do and of this strength.
+    /// Iterates over the open requirements of this strength.
     pub(super) fn open(&self, strength: Strength) -> impl Iterator<Item = &Requirement> {
         self.requirements.iter().filter(move |requirement| {
             requirement.status == Status::Todo && requirement.level.strength() == strength
         })
     }
 
-    /// What is wrong with it.
+    /// Finds violations of the ledger's rules.
     pub(super) fn check(&self, repository: &Repository) -> Vec<Finding> {
         let mut findings = Vec::new();
         let mut seen = BTreeSet::new();
@@ -217,7 +217,8 @@ impl Requirement {
     }
 
     fn check(&self, repository: &Repository, broken: &mut dyn FnMut(String)) {
-        // The number counts within the section, unless the document numbers its demands itself.
+        // The number counts within the section, unless the document numbers its requirements
+        // itself.
         let number = self.id.strip_prefix(&self.section).and_then(|rest| rest.strip_prefix('-'));
         let counted = number.is_some_and(|number| number.parse::<u16>().is_ok());
         if !counted && !self.id.starts_with(|first: char| first.is_ascii_uppercase()) {
@@ -275,7 +276,7 @@ mod tests {
         )
     }
 
-    /// What is wrong with a ledger of these entries.
+    /// Returns the violations in a ledger of these entries.
     fn faults(entries: &[String]) -> Vec<String> {
         let text = format!("title = \"A document\"\n{}", entries.concat());
         let code = "#[test]\nfn it_holds() {}\n";

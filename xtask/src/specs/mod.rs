@@ -1,8 +1,8 @@
-//! The ledgers of requirements: `specs/rfcNNNN.toml`, one for each document that our stack builds on.
+//! Ledgers of requirements: `specs/rfcNNNN.toml`, one for each document that our stack implements.
 //!
-//! `ledger` reads one and finds what is wrong with it, `proof` knows whether a test that it names is
-//! there, `table` counts, `scripts` counts the scripts of packets in `specs/scripts/`. That a requirement is still to do is no fault of its ledger, unless its
-//! document was asked to be complete.
+//! `ledger` reads and checks one, `proof` finds the tests that it names, `table` counts, and
+//! `scripts` counts the packet scripts in `specs/scripts/`. An open requirement is not an error,
+//! unless its document was requested to be complete.
 
 mod ledger;
 mod proof;
@@ -18,20 +18,20 @@ use crate::repository::Repository;
 use ledger::{Ledger, Strength};
 use scripts::Scripts;
 
-/// Where the ledgers are.
+/// Folder of the ledgers.
 const FOLDER: &str = "specs/";
 
-/// What to say beside the table.
+/// Command-line options of `cargo xtask specs`.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Options {
-    /// List the requirements of strength MUST that are still to do.
+    /// Set to list the open requirements of strength MUST.
     open: bool,
-    /// The documents of which no such requirement may be left, such as `rfc8684`.
+    /// Documents without open requirements of strength MUST, such as `rfc8684`.
     strict: Vec<String>,
 }
 
 impl Options {
-    /// Reads the arguments after `specs`; `None` if they are not understood.
+    /// Parses the arguments after `specs`; `None` if they are not valid.
     pub(crate) fn parse(arguments: &[&str]) -> Option<Self> {
         let mut options = Self::default();
         let mut arguments = arguments.iter();
@@ -46,7 +46,7 @@ impl Options {
     }
 }
 
-/// Prints what is done and what is not; false if a ledger is broken or not as complete as asked.
+/// Prints the table; returns false if a ledger is invalid or less complete than requested.
 pub(crate) fn run(root: &Path, options: &Options, out: &mut dyn Write) -> Result<bool> {
     let repository = Repository::read(root)?;
     let (ledgers, mut findings) = read(&repository);
@@ -76,7 +76,7 @@ pub(crate) fn check(repository: &Repository) -> Vec<Finding> {
     findings
 }
 
-/// The ledgers that can be read, and what is wrong with any.
+/// Returns the valid ledgers, and the violations of all.
 fn read(repository: &Repository) -> (Vec<Ledger>, Vec<Finding>) {
     let (mut ledgers, mut findings) = (Vec::new(), Vec::new());
     let is_ledger = |path: &&str| path.starts_with(FOLDER) && !path.starts_with(scripts::FOLDER);
@@ -93,7 +93,7 @@ fn read(repository: &Repository) -> (Vec<Ledger>, Vec<Finding>) {
     (ledgers, findings)
 }
 
-/// What is still to do in documents that were asked to be complete.
+/// Finds open requirements in documents that were requested to be complete.
 fn too_early(ledgers: &[Ledger], documents: &[String]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for document in documents {

@@ -1,9 +1,9 @@
-//! Whether a test that a ledger names is there and runs.
+//! Existence checks for the tests that a ledger names.
 
 use super::scripts;
 use crate::repository::Repository;
 
-/// Finds `PATH::TEST`, or a script, all of which run; else what is wrong.
+/// Finds `PATH::TEST` or a script, all of which run; returns the problem otherwise.
 pub(super) fn find(repository: &Repository, test: &str) -> Result<(), &'static str> {
     if test.starts_with(scripts::FOLDER) && test.ends_with(scripts::ENDING) {
         return repository.text(test).map(drop).ok_or("no such file");
@@ -27,13 +27,13 @@ pub(super) fn find(repository: &Repository, test: &str) -> Result<(), &'static s
     Err(fault)
 }
 
-/// Whether a line begins the function; inside `proptest!` it looks the same.
+/// Returns true if a line begins the function; inside `proptest!` it looks the same.
 fn declares(line: &str, name: &str) -> bool {
     let after = line.trim_start().strip_prefix("fn ").and_then(|rest| rest.strip_prefix(name));
     after.is_some_and(|rest| rest.starts_with('('))
 }
 
-/// The lines between the previous item and line `number`: comments and attributes.
+/// Returns the lines between the previous item and line `number`: comments and attributes.
 fn attributes(code: &str, number: usize) -> Vec<&str> {
     let mut lines: Vec<_> = code.lines().take(number).map(str::trim).collect();
     let ends = |line: &&str| !line.starts_with("//") && line.ends_with(['{', '}', ';']);

@@ -1,8 +1,7 @@
-//! The scripts of packets and socket calls: how many there are, and where the two hosts that they run
-//! on differ.
+//! Packet scripts: their number, and the differences between the two hosts that they run on.
 //!
-//! A step that is only for one host names the difference; `specs/scripts/differences.toml` says what it
-//! is. That a difference is really there is shown by the tests: each host must do its own step.
+//! A step for only one host names the difference, and `specs/scripts/differences.toml` describes
+//! it. The tests prove that a difference exists: each host must perform its own step.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -12,25 +11,25 @@ use serde::Deserialize;
 use crate::finding::Finding;
 use crate::repository::Repository;
 
-/// Where scripts are.
+/// Folder of the packet scripts.
 pub(super) const FOLDER: &str = "specs/scripts/";
-/// What the differences are.
+/// Table of the known differences.
 const TABLE: &str = "specs/scripts/differences.toml";
-/// How a script's file ends.
+/// File name extension of a script.
 pub(super) const ENDING: &str = ".script";
 
-/// Whose a difference is.
+/// Side that a difference is attributed to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Kind {
-    /// Our stack is wrong.
+    /// Our stack violates the document.
     #[serde(rename = "to-mend")]
     ToMend,
-    /// The kernel does not do what the document wants, ours does.
+    /// The kernel violates the document, and our stack does not.
     Kernel,
     /// The document allows both.
     Legal,
-    /// Our stack lacks something that it does not claim to have.
+    /// Our stack lacks a feature that it does not claim.
     Absent,
 }
 
@@ -63,11 +62,11 @@ struct Difference {
     text: String,
 }
 
-/// What there is to say of all scripts.
+/// Summary of all scripts and their differences.
 #[derive(Debug, Default)]
 pub(super) struct Scripts {
     table: Vec<Difference>,
-    /// Differences of each script, by its path.
+    /// Names of the differences of each script, by path.
     found: BTreeMap<String, BTreeSet<String>>,
     pub(super) findings: Vec<Finding>,
 }
@@ -91,7 +90,7 @@ impl Scripts {
         all
     }
 
-    /// The differences that a script names; those that the table does not know are findings.
+    /// Returns the differences that a script names; unknown ones are added to the findings.
     fn differences(&mut self, path: &str, text: &str) -> BTreeSet<String> {
         let mut found = BTreeSet::new();
         for (index, line) in text.lines().enumerate() {
@@ -124,7 +123,7 @@ impl Scripts {
         }
     }
 
-    /// The counts, and the differences with theirs.
+    /// Returns the counts, and the differences with their counts.
     pub(super) fn table(&self) -> String {
         let mut text = String::new();
         if self.found.is_empty() {

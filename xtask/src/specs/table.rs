@@ -1,10 +1,10 @@
-//! How much of each document is done.
+//! Table of the share of each document that is done.
 
 use std::fmt::Write;
 
 use super::ledger::{Ledger, Status, Strength};
 
-/// The columns: a level's strength and how it is called.
+/// Columns of the table: strength and heading.
 const COLUMNS: [(Strength, &str); 4] = [
     (Strength::Must, "MUST"),
     (Strength::Should, "SHOULD"),
@@ -41,7 +41,7 @@ impl Count {
         self.todo += other.todo;
     }
 
-    /// `done/exception/todo`; nothing where there is nothing to count.
+    /// Formats `done/exception/todo`; empty without requirements.
     fn cell(self) -> String {
         let Self { done, exception, todo } = self;
         match done + exception + todo {
@@ -51,7 +51,7 @@ impl Count {
     }
 }
 
-/// A row for each document, and their sum.
+/// Returns the table with a row for each document, and their sum.
 pub(super) fn of(ledgers: &[Ledger]) -> String {
     let mut text = String::from("done/exception/todo\n");
     row(&mut text, "", COLUMNS.map(|(_, name)| name.into()), "");

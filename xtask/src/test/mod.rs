@@ -1,4 +1,4 @@
-//! `cargo xtask test`: the gate that CI runs; a quick part of it, or a longer one.
+//! `cargo xtask test`: the checks that CI runs, a quick part of them, or a longer variant.
 
 mod retry;
 mod tools;
@@ -16,19 +16,19 @@ use serde_json::Value;
 use self::retry::{Retried, Runner};
 use crate::{Result, cargo, tidy};
 
-/// How much is tested.
+/// Extent of a test run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Extent {
-    /// What needs no kernel and no long repetition: for while one works.
+    /// Tests that need neither kernel features nor long repetition: for use during development.
     Quick,
-    /// Every test, each as short as it can be and still find what it is there for.
+    /// Every test, each with as few repetitions as can still find its errors.
     Usual,
     /// Every test, with long repetitions, for nights and releases.
     All,
 }
 
 impl Extent {
-    /// None if the arguments mean nothing.
+    /// Parses the arguments; `None` if they are not valid.
     pub(crate) fn parse(arguments: &[&str]) -> Option<Self> {
         match arguments {
             [] => Some(Self::Usual),
@@ -38,7 +38,7 @@ impl Extent {
         }
     }
 
-    /// The options that ask for it, as they are typed.
+    /// Returns the command-line options that select this extent.
     fn options(self) -> &'static str {
         match self {
             Self::Quick => " --quick",
@@ -47,7 +47,7 @@ impl Extent {
         }
     }
 
-    /// What tests look at that can repeat something more or less often.
+    /// Returns the environment variable that tests read to set their number of repetitions.
     fn environment(self) -> Option<(OsString, OsString)> {
         match self {
             Self::Quick => Some((REPEAT.into(), "quick".into())),
@@ -57,15 +57,16 @@ impl Extent {
     }
 }
 
-/// Says to the tests how often to repeat: `quick`, `long`, or as usual. They read it in one place of
-/// their crate, and their own variables for more (`PROPTEST_CASES`, `PEER_SEEDS`) go before it.
+/// Environment variable with the tests' number of repetitions: `quick`, `long`, or as usual.
+///
+/// The tests read it in one place of their crate. Their own variables for more (`PROPTEST_CASES`,
+/// `PEER_SEEDS`) take precedence.
 const REPEAT: &str = "TOWPATH_REPEAT";
 
 /// Crates whose integration tests need a kernel, with namespaces and privileges.
 const WITH_A_KERNEL: [&str; 2] = ["towpath", "towpath-linux"];
 
-/// Other integration tests that take long by their nature: hours in virtual time, twenty seeds of
-/// QUIC.
+/// Other slow integration tests: hours of virtual time, twenty seeds of QUIC.
 const SLOW: [&str; 2] = ["fairness", "quic"];
 
 /// Runs all steps; stops at the first that fails.
@@ -85,8 +86,9 @@ pub(crate) fn run(root: &Path, extent: Extent, out: &mut dyn Write) -> Result<bo
     Ok(verdict == "passed")
 }
 
-/// Nothing that has to be installed, and no second compilation as clippy's would be. Of the whole
-/// workspace, because cargo would compile what we depend on once more for a part of it.
+/// Runs checks that need neither installation nor a second compilation, as clippy would.
+///
+/// The whole workspace is built, because cargo would compile dependencies again for a part of it.
 fn quick(root: &Path, steps: &mut Steps<'_>) -> Result<()> {
     steps.cargo(root, &["fmt", "--all", "--check"])?;
     steps.tidy(root)?;
@@ -101,7 +103,7 @@ fn quick(root: &Path, steps: &mut Steps<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Gives the tests that passed only when they ran again.
+/// Runs all tests; returns those that passed only when they ran again.
 fn whole(root: &Path, extent: Extent, steps: &mut Steps<'_>) -> Result<Vec<Retried>> {
     let mut environment: Vec<_> = extent.environment().into_iter().collect();
     steps.run("tools: what the tests need beside Rust", |out| {
@@ -115,9 +117,9 @@ fn whole(root: &Path, extent: Extent, steps: &mut Steps<'_>) -> Result<Vec<Retri
         &["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"],
     )?;
     steps.cargo(root, &["test", "--locked", "--workspace", "--no-run"])?;
-    // No other crate has examples (`tidy` sees to it), and looking for them takes minutes. Before
-    // the long step, whose failure would hide theirs. For one crate alone cargo compiles some of what
-    // it depends on once more.
+    // No other crate has examples (`tidy` checks that), and searching for them takes minutes. They
+    // run before the long step, whose failure would hide theirs. For a single crate, cargo compiles
+    // some dependencies again.
     if extent == Extent::All {
         steps.cargo(root, &["test", "--locked", "--package", "towpath-mptcp", "--doc"])?;
     }
@@ -130,21 +132,23 @@ fn whole(root: &Path, extent: Extent, steps: &mut Steps<'_>) -> Result<Vec<Retri
     Ok(retried)
 }
 
-/// Pure tests occupy the processors, the others mostly wait for real time. Three lanes run at once: pure
+/// Lanes of tests that run concurrently.
+///
+/// Pure tests occupy the processors; the others mostly wait for real time. The lanes are pure
 /// tests, the kernel tests of `towpath-linux`, and the tests of the whole command.
 struct Lanes {
     /// Integration tests that depend on nothing but their input: a failure is never retried.
     pure: Vec<String>,
     /// Integration tests of `towpath-linux`, one target after the other.
     kernel: Vec<String>,
-    /// Cargo's target folder.
+    /// Target folder of cargo.
     folder: PathBuf,
 }
 
-/// The integration tests of the whole command.
+/// Integration test target of the whole command.
 const WHOLE: &str = "end_to_end";
 
-/// Attacks beyond one for each known mistake: four minutes of them.
+/// Attacks beyond one for each known mistake, which take four minutes.
 const FURTHER_ATTACKS: [&str; 3] = ["abuse::adversity", "abuse::files", "abuse::network"];
 
 impl Lanes {
@@ -159,7 +163,7 @@ impl Lanes {
         Ok(Self { pure, kernel, folder: folder.unwrap_or("target").into() })
     }
 
-    /// Runs all tests; adds those that had to run again to `retried`, also when one failed for good.
+    /// Runs all tests; adds those that ran again to `retried`, also after a final failure.
     fn run(
         &self,
         runner: &Runner<'_>,
@@ -173,7 +177,7 @@ impl Lanes {
             writeln!(out, "without attacks of {}: see --all", FURTHER_ATTACKS.join(", "))?;
             harness.extend(FURTHER_ATTACKS.iter().flat_map(|room| ["--skip", room]));
         }
-        // All lanes to their ends, even if one fails early. An error crosses the threads as text.
+        // All lanes run to their ends, even if one fails early. Errors cross threads as text.
         let run = |target: &str, harness: &[&str]| {
             runner.run(target, harness).map_err(|error| error.to_string())
         };
@@ -216,14 +220,16 @@ impl Lanes {
     }
 }
 
-/// Threads for tests of the kernel and of the whole command. They wait for real time most of the time,
-/// so there are more than processors; those that need emulated networks wait for each other.
+/// Returns the number of threads for tests of the kernel and of the whole command.
+///
+/// They wait for real time most of the time, so there are more threads than processors. Tests that
+/// need emulated networks wait for each other.
 fn waiting_threads() -> usize {
     let processors = thread::available_parallelism().map_or(1, usize::from);
     (3 * processors).clamp(4, 12)
 }
 
-/// What cargo's metadata names as integration tests of some packages.
+/// Returns the integration tests of some packages, from cargo's metadata.
 fn integration_tests(metadata: &Value, wanted: impl Fn(&str) -> bool) -> Vec<String> {
     let list = |value: &Value, key: &str| {
         value.get(key).and_then(Value::as_array).cloned().unwrap_or_default()
@@ -237,7 +243,7 @@ fn integration_tests(metadata: &Value, wanted: impl Fn(&str) -> bool) -> Vec<Str
     names.into_iter().collect()
 }
 
-/// Runs steps until one fails, and says how long each took.
+/// Runs steps until one fails, and prints the duration of each.
 struct Steps<'a> {
     out: &'a mut dyn Write,
     failed: bool,
@@ -282,7 +288,7 @@ fn expect_success(status: ExitStatus) -> Result<()> {
     if status.success() { Ok(()) } else { Err(status.to_string().into()) }
 }
 
-/// Runs a command; gives what it said if it failed.
+/// Runs a command; returns its output as the error if it failed.
 fn quietly(command: &mut Command) -> Result<()> {
     let output = command.stdin(Stdio::null()).output()?;
     if output.status.success() {

@@ -52,7 +52,7 @@ impl Runner<'_> {
     /// Runs a target with further arguments for its test harness.
     pub(super) fn run(&self, target: &str, harness: &[&str]) -> Result<Ran> {
         let mut command = cargo(self.root);
-        // Of the whole workspace: for one package cargo would compile dependencies once more.
+        // The whole workspace: for one package, cargo would compile dependencies again.
         command.args(["test", "--locked", "--workspace", "--test", target, "--"]).args(harness);
         command.envs(self.environment.iter().cloned()).stdin(Stdio::null());
         let output = command.stdout(Stdio::piped()).stderr(Stdio::piped()).output()?;
@@ -65,11 +65,7 @@ impl Runner<'_> {
     }
 }
 
-/// Runs the failed tests of `ran` again with `run`.
-///
-/// # Errors
-/// When a target failed without naming its failed tests (it crashed or did not start), or when too
-/// many of its tests failed.
+/// Reruns the failed tests of `ran` with `run`.
 fn retry(
     ran: &Ran,
     run: &mut dyn FnMut(&str) -> Result<Ran>,
@@ -150,14 +146,14 @@ pub(super) fn describe(retried: &Retried) -> String {
     }
 }
 
-/// The names in the last list of failures that libtest printed.
+/// Returns the names in the last list of failures that libtest printed.
 fn failed_tests(said: &str) -> Vec<String> {
     let Some((_, list)) = said.rsplit_once("\nfailures:\n") else { return Vec::new() };
     let names = list.lines().map_while(|line| line.strip_prefix("    "));
     names.map(str::to_owned).collect()
 }
 
-/// The panic message of a test, in one line of at most 200 characters.
+/// Returns the panic message of a test, in one line of at most 200 characters.
 fn cause(said: &str, test: &str) -> String {
     let section = said.split_once(&format!("\n---- {test} stdout ----\n")).map(|(_, rest)| rest);
     let section = section.map(|rest| rest.split("\n---- ").next().unwrap_or(rest));
@@ -169,7 +165,7 @@ fn cause(said: &str, test: &str) -> String {
     line.chars().take(200).collect()
 }
 
-/// The reasons in lines of the form `SKIPPED test: reason`.
+/// Returns the reasons in lines of the form `SKIPPED test: reason`.
 fn skipped(said: &str) -> Vec<String> {
     let lines = said.lines().filter_map(|line| line.split_once("SKIPPED ").map(|(_, rest)| rest));
     lines.filter_map(|line| Some(line.split_once(": ")?.1.to_owned())).collect()

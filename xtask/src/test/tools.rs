@@ -1,4 +1,4 @@
-//! What the tests need beside Rust: found, or installed, or said to be missing.
+//! External tools that the tests need: found, installed or reported missing.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -14,17 +14,17 @@ use crate::Result;
 #[derive(Debug, PartialEq, Eq)]
 struct Tool {
     name: &'static str,
-    /// Programs that serve, the best first.
+    /// Names of suitable programs, in order of preference.
     programs: &'static [&'static str],
-    /// Argument that makes them say their version and end.
+    /// Argument with which they print their version and exit.
     version: &'static str,
-    /// Debian package.
+    /// Debian package that contains the tool.
     package: &'static str,
-    /// What is not tested without it.
+    /// Description of the tests that are skipped without it.
     purpose: &'static str,
-    /// Variable that tells the tests which program was found.
+    /// Environment variable that passes the program's path to the tests.
     found_in: Option<&'static str>,
-    /// Variable that tells the tests why there is none.
+    /// Environment variable that passes the reason for its absence to the tests.
     skipped_in: &'static str,
 }
 
@@ -110,7 +110,7 @@ const TOOLS: [Tool; 10] = [
         found_in: None,
         skipped_in: "TOWPATH_SKIP_TCPDUMP",
     },
-    // Without a service that its package would start.
+    // `dropbear-bin` starts no service, unlike the package `dropbear`.
     Tool {
         name: "dropbear",
         programs: &["dropbear"],
@@ -122,15 +122,15 @@ const TOOLS: [Tool; 10] = [
     },
 ];
 
-/// Whether we may install what is missing.
+/// Permission to install missing packages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Permission {
     Granted,
-    /// Why not.
+    /// Reason for the denial.
     Denied(&'static str),
 }
 
-/// Finds every tool; gives the variables that the tests shall see.
+/// Finds every tool; returns the environment variables for the tests.
 pub(super) fn prepare(out: &mut dyn Write) -> Result<Vec<(OsString, OsString)>> {
     let is_ci = env::var("CI").is_ok_and(|value| is_true(&value));
     let missing: Vec<_> = TOOLS.iter().filter(|tool| find(tool).is_none()).collect();
@@ -178,8 +178,9 @@ fn variable(tool: &Tool, program: Option<&Path>, reason: &str) -> Option<(OsStri
     }
 }
 
-/// The first program that starts, with its path. A file alone proves nothing: some only point to a
-/// shop.
+/// Returns the first program that starts, with its path.
+///
+/// An existing file is not sufficient: some only refer to an app store.
 fn find(tool: &Tool) -> Option<PathBuf> {
     let chosen = tool.found_in.and_then(env::var_os).map(PathBuf::from);
     let known = tool.programs.iter().flat_map(|program| in_search_path(program));
@@ -211,7 +212,7 @@ fn permission() -> Permission {
     }
 }
 
-/// Whether `/proc/self/status` says that the effective user is root.
+/// Returns true if `/proc/self/status` shows root as the effective user.
 fn is_root(status: &str) -> bool {
     let users = status.lines().find_map(|line| line.strip_prefix("Uid:"));
     users.and_then(|users| users.split_whitespace().nth(1)) == Some("0")
@@ -227,11 +228,11 @@ fn install(missing: &[&Tool], out: &mut dyn Write) -> Result<()> {
                 .args(arguments)
                 .args(["-o", "DPkg::Lock::Timeout=300"])
                 .env("DEBIAN_FRONTEND", "noninteractive")
-                // Servers that come with a package are not to be started.
+                // Installation must not start the servers of a package.
                 .env("RUNLEVEL", "1"),
         )
     };
-    // Older lists may do; if they do not, both have to be known.
+    // Old package lists may suffice; if not, both errors are reported.
     let updated = apt(&["update"]);
     let arguments: Vec<_> =
         ["install", "-y", "--no-install-recommends"].into_iter().chain(packages).collect();
@@ -241,7 +242,7 @@ fn install(missing: &[&Tool], out: &mut dyn Write) -> Result<()> {
     })
 }
 
-/// Each package once.
+/// Returns the packages without duplicates.
 fn packages(missing: &[&Tool]) -> Vec<&'static str> {
     let mut packages: Vec<_> = missing.iter().map(|tool| tool.package).collect();
     packages.dedup();

@@ -1,4 +1,4 @@
-//! Which crates there are, and which way they depend on each other.
+//! Rules of crates and their dependencies on each other.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -9,7 +9,7 @@ use super::Finding;
 use crate::repository::Repository;
 use crate::{Result, cargo};
 
-/// What each crate may use of ours, in tests too. Nobody uses the command.
+/// Dependencies that each crate may have on our crates, in tests also. No crate uses the command.
 const MAY_USE: &[(&str, &[&str])] = &[
     ("towpath-net", &[]),
     ("towpath-multipath", &["towpath-net"]),
@@ -53,7 +53,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("xtask", &[]),
 ];
 
-/// What cargo says about the workspace; works without a network.
+/// Returns cargo's metadata of the workspace; works offline.
 pub(crate) fn metadata(root: &Path) -> Result<Value> {
     let output = cargo(root)
         .args(["metadata", "--no-deps", "--format-version", "1", "--offline"])
@@ -127,7 +127,7 @@ fn uses_workspace_lints(manifest: &str) -> bool {
                 .any(|line| line == "workspace = true")
 }
 
-/// The first line that sets `key`, or the first of all.
+/// Returns the line that sets `key`, or 1 if none does.
 fn line_of(manifest: &str, key: &str) -> usize {
     let sets = |line: &str| {
         line.trim_start()
@@ -154,7 +154,7 @@ mod tests {
     const GOOD: &str = "[package]\nname = \"x\"\n\n[dependencies]\ntowpath-net.workspace = true\n\
                         towpath = { workspace = true }\n\n[lints]\nworkspace = true\n";
 
-    /// What tidy says of a crate in `folder` with these dependencies.
+    /// Returns tidy's findings for a crate in `folder` with these dependencies.
     fn findings(name: &str, folder: &str, dependencies: &[&str], manifest: &str) -> Vec<String> {
         let path = format!("{folder}/Cargo.toml");
         let used: Vec<_> = dependencies.iter().map(|name| json!({ "name": name })).collect();

@@ -1,4 +1,4 @@
-//! Rules of documents: links lead somewhere, and nothing of somebody's machine is in them.
+//! Rules of documents: links must resolve, and no path of a developer's machine may appear.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -6,13 +6,13 @@ use std::path::Path;
 use super::Finding;
 use crate::repository::Repository;
 
-/// Folders of somebody's machine.
+/// Prefixes of paths on a developer's machine.
 const MACHINE: [&str; 3] = ["/work/", "/root/", "/home/"];
 
-/// Where attacks are.
+/// Folder of the attack tests.
 const ATTACKS: &str = "crates/towpath/tests/end_to_end/abuse";
 
-/// Checks one document.
+/// Checks one document and returns its violations.
 pub(super) fn check(path: &str, text: &str, repository: &Repository) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (number, line) in (1..).zip(text.lines()) {
@@ -43,7 +43,8 @@ pub(super) fn check(path: &str, text: &str, repository: &Repository) -> Vec<Find
     findings
 }
 
-/// Tests of attacks that a line names, as `abuse::ROOM::TEST` or `abuse::ROOM::CORNER::TEST`.
+/// Returns the attack tests that a line names, as `abuse::ROOM::TEST` or
+/// `abuse::ROOM::CORNER::TEST`.
 fn attacks(line: &str) -> impl Iterator<Item = &str> {
     let code = line.split('`').skip(1).step_by(2);
     code.filter(|name| name.starts_with("abuse::") && name.matches("::").count() > 1)
@@ -57,7 +58,8 @@ fn exists(attack: &str, repository: &Repository) -> bool {
     room.is_some_and(|room| room.contains(&format!("\nfn {test}() {{")))
 }
 
-/// Whether a path that begins with `folder` stands in the line; `https://host/work/` is none.
+/// Returns true if the line has a path that begins with `folder`; `https://host/work/` does not
+/// count.
 fn has_path(line: &str, folder: &str) -> bool {
     line.match_indices(folder).any(|(at, _)| {
         let before = line.get(..at).and_then(|before| before.chars().next_back());
@@ -65,7 +67,7 @@ fn has_path(line: &str, folder: &str) -> bool {
     })
 }
 
-/// Lines outside code blocks, and their numbers.
+/// Returns the lines outside code blocks, and their numbers.
 fn prose(text: &str) -> Vec<(usize, &str)> {
     let mut lines = Vec::new();
     let mut fence = None;
@@ -81,12 +83,12 @@ fn prose(text: &str) -> Vec<(usize, &str)> {
     lines
 }
 
-/// Every second part between backticks is code.
+/// Removes code: every second part between backticks.
 fn without_code(line: &str) -> String {
     line.split('`').step_by(2).collect::<Vec<_>>().join("`")
 }
 
-/// Targets of `[text](target)`, `[name]: target`, `href="target"` and `src="target"`.
+/// Returns the targets of `[text](target)`, `[name]: target`, `href="target"` and `src="target"`.
 fn links(line: &str) -> Vec<String> {
     let mut targets = Vec::new();
     for (opening, closing) in [("](", ')'), ("href=\"", '"'), ("src=\"", '"')] {
@@ -103,7 +105,7 @@ fn links(line: &str) -> Vec<String> {
     targets.iter().map(|target| target.trim_matches(['<', '>']).to_owned()).collect()
 }
 
-/// What is wrong with a link, if anything.
+/// Returns the problem with a link, if it has one.
 fn follow(path: &str, text: &str, target: &str, repository: &Repository) -> Option<String> {
     let is_elsewhere = target.contains("://") || target.starts_with("mailto:");
     if is_elsewhere {
@@ -129,7 +131,7 @@ fn follow(path: &str, text: &str, target: &str, repository: &Repository) -> Opti
     Some(format!("link to `#{anchor}`, expected such a heading in {file}"))
 }
 
-/// The target's path from the root; `None` if it leads out of the repository.
+/// Returns the target's path from the root; `None` if it leads out of the repository.
 fn resolve(path: &str, target: &str) -> Option<String> {
     if target.starts_with('/') {
         return None;
@@ -146,7 +148,7 @@ fn resolve(path: &str, target: &str) -> Option<String> {
     Some(parts.join("/"))
 }
 
-/// Anchors that a document offers: those of its headings, as forges make them, and its own.
+/// Returns the anchors of a document: those of its headings, as forges generate them, and its own.
 fn anchors(text: &str) -> Vec<String> {
     let mut seen: BTreeMap<String, usize> = BTreeMap::new();
     let mut anchors = Vec::new();
@@ -170,7 +172,7 @@ fn slug(heading: &str) -> String {
     let mut slug = String::new();
     let mut rest = heading;
     while let Some(c) = rest.chars().next() {
-        // Of a link only the text counts.
+        // Only the text of a link counts.
         let skipped = match rest.strip_prefix("](").and_then(|link| link.find(')')) {
             Some(end) => end + 3,
             None => c.len_utf8(),

@@ -1,8 +1,8 @@
-//! The rules of the repository that the compiler does not know.
+//! Rules of the repository that the compiler does not check.
 //!
-//! Every rule is a pure function from texts to [`Finding`]s. `source` knows Rust files, `scan`
-//! tells their code from their comments, `markdown` knows documents, `manifest` the crates and what
-//! they may use, `names` what nothing may be called.
+//! Every rule is a pure function from texts to [`Finding`]s. `source` checks Rust files, `scan`
+//! separates their code from comments, and `markdown` checks documents. `manifest` checks the
+//! crates and their dependencies, `names` the names of files and modules.
 
 mod manifest;
 mod markdown;
@@ -20,7 +20,7 @@ use crate::specs;
 
 pub(crate) use manifest::metadata;
 
-/// Checks the repository at `root`; false if it broke a rule.
+/// Checks the repository at `root`; returns false if it violates a rule.
 pub(crate) fn run(root: &Path, out: &mut dyn Write) -> Result<bool> {
     let repository = Repository::read(root)?;
     let mut findings = check(&repository);
@@ -35,7 +35,7 @@ pub(crate) fn run(root: &Path, out: &mut dyn Write) -> Result<bool> {
     Ok(errors == 0)
 }
 
-/// All rules that need nothing but the files.
+/// Checks all rules that need only the files.
 fn check(repository: &Repository) -> Vec<Finding> {
     let mut findings = Vec::new();
     for path in repository.paths() {

@@ -1,19 +1,19 @@
-//! Names that say nothing about what is behind them.
+//! Names without information about their content.
 
 use super::Finding;
 
-/// What a file or module may not be called, nor `something_…` of it.
+/// Names that a file or module must not have, alone or as the suffix `something_…`.
 const EMPTY: [&str; 6] = ["util", "utils", "common", "helpers", "manager", "managers"];
 
-/// Whether a name says nothing. A path manager is what RFC 8684 calls it.
+/// Returns true for a meaningless name. A path manager is RFC 8684's term and therefore allowed.
 pub(super) fn is_empty(name: &str) -> bool {
     let last = name.rsplit(['_', '-']).next().unwrap_or(name);
     !matches!(name, "path_manager" | "path-manager") && EMPTY.contains(&last)
 }
 
-/// Checks a file's name and its folders'.
+/// Checks the names of a file and its folders.
 pub(super) fn check(path: &str) -> Option<Finding> {
-    // `tests/common/` is the one way in which cargo lets integration tests share code.
+    // `tests/common/` is the only way in cargo to share code between integration tests.
     let checked = path.replacen("/tests/common/", "/tests/", 1);
     let name = checked.split('/').map(stem).find(|name| is_empty(name))?;
     Some(Finding::error(

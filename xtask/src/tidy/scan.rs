@@ -1,12 +1,13 @@
-//! Tells code from comments and strings, so that a rule about code does not fire on a sentence
-//! about it. Lines keep their numbers.
+//! Separates code from comments and strings, so that a rule about code ignores sentences about it.
+//!
+//! Lines keep their numbers.
 
-/// A Rust file taken apart; each part has as many lines as the file.
+/// Parts of a Rust file, each with as many lines as the file.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Scanned {
     /// Code without comments and without the content of strings.
     pub(super) code: String,
-    /// Comments without code.
+    /// Comments without the code, line by line.
     pub(super) comments: String,
 }
 
@@ -18,14 +19,14 @@ pub(super) struct Scanned {
 enum State {
     Code,
     LineComment,
-    /// Depth: block comments nest.
+    /// Nested block comments, with their depth.
     BlockComment(usize),
     Text,
-    /// Number of `#` before the quote.
+    /// Raw string, with the number of `#` before the quote.
     RawText(usize),
 }
 
-/// Takes a file apart.
+/// Splits a file into its parts.
 pub(super) fn scan(text: &str) -> Scanned {
     let mut scanned = Scanned::default();
     let (mut state, mut rest) = (State::Code, text);
@@ -52,13 +53,13 @@ pub(super) fn scan(text: &str) -> Scanned {
     scanned
 }
 
-/// Leaves only the ends of lines, and a space so that words do not grow together.
+/// Keeps only line ends, and a space so that words do not merge.
 fn blank(out: &mut String, taken: &str) {
     out.push(' ');
     out.extend(taken.chars().filter(|c| *c == '\n'));
 }
 
-/// The next state and how many bytes lead to it.
+/// Returns the next state, and the number of bytes before it.
 fn step(state: State, rest: &str) -> (State, usize) {
     let first = rest.chars().next().map_or(1, char::len_utf8);
     match state {
@@ -104,7 +105,7 @@ fn code(rest: &str) -> (State, usize) {
     (State::Code, word)
 }
 
-/// Length of a character literal, or of a lifetime's quote.
+/// Returns the length of a character literal, or of a lifetime's quote.
 fn quote(rest: &str) -> usize {
     let mut characters = rest.char_indices().skip(1);
     match (characters.next(), characters.next()) {
@@ -127,7 +128,7 @@ fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// Whether `line` has `word` as a whole word.
+/// Returns true if `line` contains `word` as a whole word.
 pub(super) fn has_word(line: &str, word: &str) -> bool {
     line.match_indices(word).any(|(at, _)| {
         let before = line.get(..at).and_then(|before| before.chars().next_back());

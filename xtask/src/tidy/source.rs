@@ -4,22 +4,22 @@ use super::Finding;
 use super::names;
 use super::scan::{Scanned, has_word, scan};
 
-/// Lines of a file that are worth a look, and lines that are too many; tests not counted.
+/// Lines of a file that cause a warning, and lines that are an error; tests are not counted.
 const LONG: usize = 600;
 const TOO_LONG: usize = 1_000;
-/// Lines of a crate's documentation: a map, not a manual.
+/// Maximum lines of a crate's documentation: an overview, not a manual.
 const LONGEST_CRATE_DOCS: usize = 40;
-/// The one crate that calls the system by itself.
+/// The only crate that may make system calls directly.
 const UNSAFE_CRATE: &str = "crates/towpath-linux/";
-/// The one crate whose documentation has examples that `cargo xtask test` runs.
+/// The only crate whose documentation has examples that `cargo xtask test` runs.
 const EXAMPLES_CRATE: &str = "crates/towpath-mptcp/";
 
-/// What unfinished code looks like.
+/// Macros and words that mark unfinished code.
 const UNFINISHED_CODE: [&str; 3] = ["todo!(", "unimplemented!(", "dbg!("];
 const UNFINISHED_COMMENTS: [&str; 2] = ["FIXME", "XXX"];
 const ALLOW: [&str; 2] = ["#[allow(", "#![allow("];
 
-/// Checks one file.
+/// Checks one source file.
 pub(super) fn check(path: &str, text: &str) -> Vec<Finding> {
     let scanned = scan(text);
     let mut findings = Vec::new();
@@ -34,7 +34,7 @@ pub(super) fn check(path: &str, text: &str) -> Vec<Finding> {
     findings
 }
 
-/// Examples in documentation, where CI does not run them.
+/// Finds examples in documentation of other crates, where CI does not run them.
 fn doc_examples(path: &str, text: &str) -> Vec<Finding> {
     if path.starts_with(EXAMPLES_CRATE) {
         return Vec::new();
@@ -79,14 +79,14 @@ fn line_of_code(path: &str, number: usize, line: &str) -> Vec<Finding> {
     findings
 }
 
-/// The name in `mod name {`; a module in its own file is checked by the file's name.
+/// Returns the name in `mod name {`; a module in its own file is checked by the file's name.
 fn inline_module(line: &str) -> Option<&str> {
     let mut words = line.split_whitespace().skip_while(|word| *word != "mod").skip(1);
     let name = words.next()?;
     line.contains('{').then_some(name.trim_end_matches('{'))
 }
 
-/// Tests that never run. One that another test runs, in a namespace of its own say, names it.
+/// Finds tests that never run. A test that another one runs, such as in a namespace, names it.
 fn ignored_tests(path: &str, text: &str, scanned: &Scanned) -> Vec<Finding> {
     let lines = (1..).zip(text.lines().zip(scanned.code.lines()));
     lines
@@ -99,12 +99,12 @@ fn ignored_tests(path: &str, text: &str, scanned: &Scanned) -> Vec<Finding> {
         .collect()
 }
 
-/// Whether there is a function of this name.
+/// Returns true if `code` has a function of this name.
 fn is_function(name: &str, code: &str) -> bool {
     code.contains(&format!("fn {name}("))
 }
 
-/// The test in `#[ignore = "run by `test`…"]`.
+/// Returns the test in `#[ignore = "run by `test`…"]`.
 fn runner(line: &str) -> Option<&str> {
     let (_, rest) = line.split_once("#[ignore = \"run by `")?;
     Some(rest.split_once('`')?.0)
@@ -184,7 +184,7 @@ mod tests {
         assert_eq!(size(PATH, &tests), None);
         assert_eq!(size("crates/x/tests/all.rs", &"a\n".repeat(2_000)), None);
         assert_eq!(size("crates/x/src/y/tests.rs", &"a\n".repeat(2_000)), None);
-        // A helper for tests is not the tests.
+        // A helper for tests does not begin the tests.
         let early = "#[cfg(test)]\nfn f() {}\n".to_owned() + &"a\n".repeat(2_000);
         assert!(size(PATH, &early).is_some());
     }

@@ -1,11 +1,12 @@
-//! `cargo xtask twin`: holds our simulator, or our stack over the emulator, against the kernel's stack
-//! on scenarios that nobody chose.
+//! `cargo xtask twin`: compares our simulator, or our stack over the emulator, with the kernel's
+//! stack on random scenarios.
 //!
-//! [`draw`] draws a scenario from stated distributions; it depends on its seed and its number alone.
-//! [`runs`] runs it so many times simulated and so many times over the kernel, [`store`] keeps each
-//! run: those of the kernel are never done again, so that after a change of our stack only simulated
-//! ones are. [`row`] says whether both agree, [`table`] what all of them say together. Like everything
-//! here it uses no crate of ours: it writes files, runs the command, and reads its results.
+//! [`draw`] draws a scenario from documented distributions; it depends only on its seed and its
+//! number. [`runs`] runs it several times simulated and several times over the kernel. [`store`]
+//! keeps each run. The kernel's runs are never repeated, so that after a change of our stack only
+//! simulated runs are. [`row`] compares both sides, and [`table`] summarises all scenarios. Like
+//! all of xtask it uses none of our crates: it writes files, runs the command, and reads its
+//! results.
 
 mod draw;
 mod pages;
@@ -28,45 +29,45 @@ use self::scenario::Scenario;
 use self::store::{Found, Side, Store};
 use crate::Result;
 
-/// Scenarios with names, beside the drawn ones.
+/// Folder of named scenarios, in addition to the drawn ones.
 const CASES: &str = "xtask/src/twin/cases";
 
 /// Simulated runs of each scenario: they cost little.
 const SIMULATED: u32 = 3;
 
-/// When the most goodput of a side is more than so many times the least, there are more runs.
+/// Ratio of a side's highest to its lowest goodput above which more runs are made.
 const DIFFERENT: f64 = 1.05;
 
-/// What is printed.
+/// Output of the command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Output {
-    /// What the scenarios are; nothing is run.
+    /// List of the scenarios; nothing is run.
     List,
-    /// What came out.
+    /// Tables of the results.
     Tables,
-    /// The same, a line for each scenario.
+    /// JSON: the results, a line for each scenario.
     Json,
 }
 
-/// What the command line says.
+/// Command-line options of `cargo xtask twin`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Options {
-    /// So many scenarios of each seed.
+    /// Number of scenarios of each seed.
     random: u32,
     seeds: Vec<u64>,
     /// Runs of each scenario over the kernel.
     runs: u32,
-    /// Runs of each on our side; as many as are usual when `None`.
+    /// Runs of each on our side; `None` for the usual number.
     own_runs: Option<u32>,
-    /// Runs of a side that differ.
+    /// Maximum runs of a side whose runs differ.
     most: u32,
-    /// Emulated runs at once, where they are small.
+    /// Number of concurrent emulated runs, as far as their rates allow.
     jobs: usize,
-    /// What is held against the kernel.
+    /// Side that is compared with the kernel.
     ours: Side,
-    /// Do the runs of this side alone.
+    /// Side to run alone; `None` runs both.
     only: Option<Side>,
-    /// Profile of our stack, where a scenario names none.
+    /// Profile of our stack, where a scenario has none.
     profile: Option<String>,
     files: Vec<PathBuf>,
     cases: bool,
@@ -78,7 +79,7 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// `None` when they cannot be understood.
+    /// Parses the arguments; `None` if they are not valid.
     pub(crate) fn parse(arguments: &[&str]) -> Option<Self> {
         let mut options = Self {
             random: 0,
@@ -133,7 +134,7 @@ impl Options {
     }
 }
 
-/// Does the runs that are missing, and prints what all of them say.
+/// Runs what is missing, and prints the results of all runs.
 pub(crate) fn run(root: &Path, options: &Options, out: &mut dyn Write) -> Result<bool> {
     let scenarios = scenarios(root, options)?;
     if options.output == Output::List {
@@ -148,13 +149,13 @@ pub(crate) fn run(root: &Path, options: &Options, out: &mut dyn Write) -> Result
     let store = Store::open(&folder, kernel.trim(), &towpath)?;
     if !options.show {
         let runner = Runner { towpath: &towpath, store: &store, jobs: options.jobs };
-        // Once, and then again those that turned out to differ.
+        // The second pass adds runs where the first ones differed.
         for _ in 0..2 {
             runner.run(jobs(&scenarios, options, &store))?;
         }
     }
     if options.only == Some(Side::Kernel) {
-        // Who fits a stack must not see what it will be judged by.
+        // A developer who fits a stack must not see the results that it will be judged by.
         return collected(&scenarios, options, &store, out);
     }
     let rows: Vec<_> = scenarios.iter().map(|scenario| row(scenario, options, &store)).collect();
@@ -208,7 +209,7 @@ fn list(scenarios: &[Scenario], out: &mut dyn Write) -> Result<bool> {
     Ok(true)
 }
 
-/// How many runs of a scenario there are to be: more of those that differ.
+/// Returns the number of runs that a scenario needs: more where runs differ.
 fn wanted(scenario: &Scenario, side: Side, options: &Options, store: &Store) -> u32 {
     let least = match side {
         Side::Kernel => options.runs,
@@ -222,7 +223,7 @@ fn wanted(scenario: &Scenario, side: Side, options: &Options, store: &Store) -> 
     if differ { least.max(options.most) } else { least }
 }
 
-/// What the first `count` runs of a side say, and how many of them were left out.
+/// Reads the first `count` runs of a side; also returns how many of them were left out.
 fn found(scenario: &Scenario, side: Side, count: u32, store: &Store) -> (Runs, u32) {
     let (mut runs, mut left_out) = (Runs::default(), 0);
     for run in 0..count {
@@ -253,7 +254,7 @@ fn row<'a>(scenario: &'a Scenario, options: &Options, store: &Store) -> Row<'a> 
     Row { scenario, ours, kernel, left_out: ours_out + kernel_out }
 }
 
-/// How many of the kernel's runs are there.
+/// Reports how many of the kernel's runs are done.
 fn collected(
     scenarios: &[Scenario],
     options: &Options,

@@ -1,4 +1,4 @@
-//! Pages that lay a run of ours over one of the kernel's.
+//! Pages that compare a run of ours with one of the kernel's.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use super::scenario::Scenario;
 use super::store::{Found, Side, Store};
 
-/// Who makes them, and of what.
+/// Inputs of the report pages.
 #[derive(Debug)]
 pub(super) struct Pages<'a> {
     pub(super) towpath: &'a Path,
@@ -15,8 +15,9 @@ pub(super) struct Pages<'a> {
 }
 
 impl Pages<'_> {
-    /// Makes the page of a scenario from the first run of each side, and says where it is; else where
-    /// the scenario's runs are.
+    /// Makes the page of a scenario from the first run of each side, and returns its path.
+    ///
+    /// Returns the folder of the scenario's runs if that fails.
     pub(super) fn page(&self, scenario: &Scenario) -> PathBuf {
         let folder = self.store.folder(scenario);
         let name = format!("{}-{}.html", self.ours.name(), scenario.transport);
@@ -32,7 +33,7 @@ impl Pages<'_> {
     }
 
     fn first(&self, scenario: &Scenario, side: Side) -> Option<PathBuf> {
-        // A first run may be left out; no more than a few are made.
+        // The first run may be left out; ten numbers are enough, as there are only a few runs.
         (0..10).find_map(|run| match self.store.find(scenario, side, run) {
             Found::Run(_, whole) => Some(whole),
             Found::Missing(_) | Found::LeftOut => None,

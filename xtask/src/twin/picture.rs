@@ -1,14 +1,15 @@
-//! What came out, as a figure: our goodput over the kernel's, and how far scenarios are off.
+//! Figure of the results: our goodput relative to the kernel's, and the distribution of the
+//! deviation.
 
 use serde_json::{Value, json};
 
 use super::row::{GOODPUT, Row, median};
 use super::store::Side;
 
-/// Larger factors are drawn here.
+/// Maximum factor in the figure; larger ones are drawn here.
 const FARTHEST: f64 = 5.0;
 
-/// The figure in the form that `towpath-report` draws.
+/// Returns the figure in the form that `towpath-report` draws.
 pub(super) fn figure(rows: &[Row<'_>], ours: Side) -> Value {
     let rows: Vec<_> = rows.iter().filter(|row| row.is_whole()).collect();
     let groups: Vec<(usize, String, Vec<&Row<'_>>)> = (0..5)
@@ -68,7 +69,7 @@ fn points(rows: &[&Row<'_>]) -> Vec<Value> {
         .collect()
 }
 
-/// Which part of the rows is off by at most so much.
+/// Returns points of the cumulative share of rows by factor.
 fn shares(rows: &[&Row<'_>]) -> Vec<Value> {
     let mut factors: Vec<_> = rows.iter().map(|row| row.factor().min(2.0 * FARTHEST)).collect();
     factors.sort_by(f64::total_cmp);

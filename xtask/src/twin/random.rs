@@ -1,18 +1,22 @@
-//! Numbers drawn at random that are the same on every machine: whole numbers, and of floating point
-//! only what IEEE 754 rounds exactly (`+ - * / sqrt`).
+//! Random numbers that are the same on every machine.
+//!
+//! Uses integers, and only the floating-point operations that IEEE 754 rounds exactly:
+//! `+ - * / sqrt`.
 
-/// A stream of numbers for one question about one scenario. Each question has a stream of its own, so
-/// that a change in one distribution leaves all other draws as they were.
+/// A stream of random numbers for one question about one scenario.
+///
+/// Each question has a stream of its own, so that a change in one distribution leaves all other
+/// draws unchanged.
 #[derive(Debug, Clone)]
 pub(super) struct Stream {
     state: u64,
 }
 
-/// Bits of the exponent in a draw by logarithm.
+/// Bits of the exponent in a logarithmic draw.
 const FINENESS: u32 = 24;
 
 impl Stream {
-    /// The stream for a question about scenario `number` of `seed`.
+    /// Makes the random stream for a question about scenario `number` of `seed`.
     pub(super) fn new(seed: u64, number: u32, question: &str) -> Self {
         let mut state = mix(seed ^ 0x7457_494e_5f31_3400).wrapping_add(u64::from(number));
         for byte in question.bytes() {
@@ -21,30 +25,30 @@ impl Stream {
         Self { state }
     }
 
-    /// The next number, by `SplitMix64` (Steele, Lea and Flood, *Fast splittable pseudorandom number
-    /// generators*, OOPSLA 2014).
+    /// Returns the next number, by `SplitMix64` (Steele, Lea and Flood, *Fast splittable
+    /// pseudorandom number generators*, OOPSLA 2014).
     fn next(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mix(self.state)
     }
 
-    /// Evenly from `0` to `below - 1`.
+    /// Draws evenly from `0` to `below - 1`.
     pub(super) fn below(&mut self, below: u64) -> u64 {
-        // The high half of the product: no division, and no bias that matters for such small numbers.
+        // The high half of the product: no division, and a negligible bias for such small numbers.
         ((u128::from(self.next()) * u128::from(below)) >> 64) as u64
     }
 
-    /// Evenly from `from` to `to`, both included.
+    /// Draws evenly from `from` to `to`, both included.
     pub(super) fn even(&mut self, [from, to]: [u64; 2]) -> u64 {
         from + self.below(to - from + 1)
     }
 
-    /// True in `percent` of all cases.
+    /// Returns true in `percent` of all draws.
     pub(super) fn chance(&mut self, percent: u32) -> bool {
         self.below(100) < u64::from(percent)
     }
 
-    /// Evenly by logarithm from `from` to `to`, to three significant digits.
+    /// Draws evenly by logarithm from `from` to `to`, to three significant digits.
     pub(super) fn log_even(&mut self, [from, to]: [u64; 2]) -> u64 {
         let exponent = self.next() >> (64 - FINENESS);
         let mut root = to as f64 / from as f64;
@@ -58,7 +62,7 @@ impl Stream {
         three_digits((from as f64 * factor) as u64).clamp(from, to)
     }
 
-    /// One of the entries, by its weight.
+    /// Draws one of the entries, by its weight.
     pub(super) fn weighted<'a, T>(&mut self, entries: &'a [(u32, T)]) -> Option<&'a T> {
         let all = entries.iter().map(|(weight, _)| u64::from(*weight)).sum();
         let mut left = self.below(all);
@@ -72,7 +76,7 @@ impl Stream {
     }
 }
 
-/// The finaliser of `SplitMix64`.
+/// Mixes a value with the finaliser of `SplitMix64`.
 fn mix(value: u64) -> u64 {
     let value = (value ^ value >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let value = (value ^ value >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -87,7 +91,7 @@ fn three_digits(value: u64) -> u64 {
     value / unit * unit
 }
 
-/// FNV-1a: names what is stored, and guards against nobody.
+/// Hashes with FNV-1a: names stored files, without any security.
 pub(super) fn hash<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> u64 {
     let start: u64 = 0xcbf2_9ce4_8422_2325;
     let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);

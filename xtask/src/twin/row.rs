@@ -1,4 +1,4 @@
-//! One scenario with what both sides found, and whether they agree.
+//! One scenario with the results of both sides, and their agreement.
 
 use std::collections::BTreeMap;
 
@@ -6,30 +6,30 @@ use serde_json::{Value, json};
 
 use super::scenario::Scenario;
 
-/// Goodput agrees within this factor, or when the intervals have something in common.
+/// Goodput agrees within this factor, or when the intervals overlap.
 pub(super) const GOODPUT: f64 = 1.12;
-/// The longest stall agrees within this share, or so many ms.
+/// Longest stalls agree within this share, or this many ms.
 pub(super) const STALL: (f64, f64) = (0.3, 200.0);
-/// Retransmissions agree within this factor, or so many.
+/// Retransmissions agree within this factor, or this many.
 pub(super) const RETRANSMISSIONS: (f64, f64) = (2.0, 50.0);
 
-/// What the runs of one side found.
+/// Results of the runs of one side.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Runs {
-    /// Mbit/s, both directions together.
+    /// Goodput in Mbit/s, both directions together.
     pub(super) goodput: Vec<f64>,
     /// Longest stall in ms.
     pub(super) stall: Vec<f64>,
-    /// Segments sent again, on all subflows.
+    /// Retransmitted segments, summed over all subflows.
     pub(super) retransmissions: Vec<f64>,
-    /// 99th percentile of messages' delays in ms; none for transfers.
+    /// 99th percentile of message delays in ms; empty for transfers.
     pub(super) p99: Vec<f64>,
-    /// Each path's part of what arrived.
+    /// Share of the received bytes, by path.
     pub(super) shares: BTreeMap<String, Vec<f64>>,
 }
 
 impl Runs {
-    /// Adds the records of a run. What has no figures delivered nothing.
+    /// Adds the records of a run. A run without counters delivered nothing.
     pub(super) fn add(&mut self, records: &Value) {
         let summary = records.get("summary").unwrap_or(&Value::Null);
         let flows = list(summary, "flows");
@@ -63,11 +63,11 @@ impl Runs {
         }
     }
 
-    /// The first, third, … run, and the second, fourth, …: as if they were two sides.
+    /// Splits the runs into odd and even ones, as if they were two sides.
     fn halves(&self) -> [Self; 2] {
         [0, 1].map(|first| {
             let half = |all: &[f64]| all.iter().skip(first).step_by(2).copied().collect::<Vec<_>>();
-            // A run in which nothing arrived has no shares: which of them is whose cannot be told then.
+            // A run without received data has no shares, so they cannot be assigned to runs.
             let whole = self.shares.iter().filter(|(_, all)| all.len() == self.goodput.len());
             Self {
                 goodput: half(&self.goodput),
@@ -98,35 +98,35 @@ pub(super) struct Row<'a> {
     pub(super) scenario: &'a Scenario,
     pub(super) ours: Runs,
     pub(super) kernel: Runs,
-    /// Runs of either side that were left out.
+    /// Number of runs that were left out, on both sides.
     pub(super) left_out: u32,
 }
 
 impl Row<'_> {
-    /// One half of the kernel's runs held against the other: no model can be nearer than that.
+    /// Compares one half of the kernel's runs with the other: no model can be closer than that.
     pub(super) fn kernel_beside_itself(&self) -> Option<Self> {
         let [ours, kernel] = self.kernel.halves();
         let row = Self { scenario: self.scenario, ours, kernel, left_out: self.left_out };
         row.is_whole().then_some(row)
     }
 
-    /// Whether there is anything to compare.
+    /// Returns true if both sides have runs to compare.
     pub(super) fn is_whole(&self) -> bool {
         !self.ours.goodput.is_empty() && !self.kernel.goodput.is_empty()
     }
 
-    /// How many times as large the larger median of goodput is.
+    /// Returns the ratio of the larger median goodput to the smaller.
     pub(super) fn factor(&self) -> f64 {
         factor(median(&self.ours.goodput), median(&self.kernel.goodput))
     }
 
-    /// Whether the kernel's own runs are within the bound of each other.
+    /// Returns true if the kernel's own runs are within the bound of each other.
     pub(super) fn kernel_is_certain(&self) -> bool {
         let [least, most] = span(&self.kernel.goodput);
         factor(most, least) <= GOODPUT
     }
 
-    /// Whether the intervals of goodput have anything in common.
+    /// Returns true if the goodput intervals of both sides overlap.
     pub(super) fn overlaps(&self) -> bool {
         let ([low, high], [least, most]) = (span(&self.ours.goodput), span(&self.kernel.goodput));
         low <= most && least <= high
@@ -136,7 +136,7 @@ impl Row<'_> {
         self.factor() <= GOODPUT || self.overlaps()
     }
 
-    /// The longest stall within 30 % or 200 ms of the kernel's.
+    /// Returns true if the longest stall is within 30 % or 200 ms of the kernel's.
     pub(super) fn stall_agrees(&self) -> bool {
         let (ours, kernel) = (median(&self.ours.stall), median(&self.kernel.stall));
         let (share, least) = STALL;
@@ -154,13 +154,13 @@ impl Row<'_> {
         self.goodput_agrees() && self.stall_agrees() && self.retransmissions_agree()
     }
 
-    /// Factor of the 99th percentile of delays, where there are messages.
+    /// Returns the factor of the 99th percentile of delays; `None` without messages.
     pub(super) fn p99_factor(&self) -> Option<f64> {
         let has = !self.ours.p99.is_empty() && !self.kernel.p99.is_empty();
         has.then(|| factor(median(&self.ours.p99), median(&self.kernel.p99)))
     }
 
-    /// By how much a path's part of the bytes is off, at most.
+    /// Returns the maximum deviation of a path's share of the bytes.
     pub(super) fn share_off(&self) -> f64 {
         let paths = self.ours.shares.keys().chain(self.kernel.shares.keys());
         let share = |runs: &Runs, path: &str| {
@@ -183,7 +183,7 @@ impl Row<'_> {
     }
 }
 
-/// How many times as large the larger one is; two of nothing are equal.
+/// Returns the ratio of the larger number to the smaller; 1 if both are zero.
 fn factor(one: f64, other: f64) -> f64 {
     match (one.max(other), one.min(other)) {
         (most, _) if most <= 0.0 => 1.0,
@@ -192,7 +192,7 @@ fn factor(one: f64, other: f64) -> f64 {
     }
 }
 
-/// The value in the middle, or the mean of the two there; 0 of none.
+/// Returns the median, which is the mean of the middle two for an even number; 0 for none.
 pub(super) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -205,13 +205,13 @@ pub(super) fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// The least and the most.
+/// Returns the minimum and the maximum.
 pub(super) fn span(values: &[f64]) -> [f64; 2] {
     let least = values.iter().copied().reduce(f64::min).unwrap_or_default();
     [least, values.iter().copied().reduce(f64::max).unwrap_or_default()]
 }
 
-/// The value that `share` of all do not exceed, by nearest rank.
+/// Returns the quantile by nearest rank: `share` of the values do not exceed it.
 pub(super) fn quantile(values: &[f64], share: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

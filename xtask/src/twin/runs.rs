@@ -1,4 +1,4 @@
-//! Does the runs that are missing.
+//! Runner of the missing runs.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -11,35 +11,34 @@ use super::scenario::Scenario;
 use super::store::{Found, Side, Store};
 use crate::Result;
 
-/// Emulated runs at once have at most so many Mbit/s together for each processor; one alone may have
-/// more.
+/// Total rate of concurrent emulated runs for each processor; a single run may exceed it.
 const MBPS_PER_PROCESSOR: f64 = 200.0;
-/// A run that takes so much longer than its traffic, in seconds, is ended: it hangs.
+/// Seconds beyond its traffic after which a run counts as hung and is killed.
 const PATIENCE: f64 = 120.0;
 
-/// One run that is to be there.
+/// One run that must exist.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Job<'a> {
     pub(super) scenario: &'a Scenario,
     pub(super) side: Side,
-    /// From 0.
+    /// Number of the run, from 0.
     pub(super) run: u32,
 }
 
-/// How runs are done.
+/// Runner of jobs with the towpath binary.
 #[derive(Debug)]
 pub(super) struct Runner<'a> {
     pub(super) towpath: &'a Path,
     pub(super) store: &'a Store,
-    /// Emulated runs at once.
+    /// Number of concurrent emulated runs.
     pub(super) jobs: usize,
 }
 
-/// What is still to be done, and how much is being done.
+/// Queue of jobs, with the capacity in use.
 #[derive(Debug)]
 struct Queue<'a> {
     waiting: VecDeque<Job<'a>>,
-    /// Mbit/s that there may be at once, and are.
+    /// Capacity for concurrent runs in Mbit/s, and the part in use.
     room: f64,
     used: f64,
     begun: usize,
@@ -47,7 +46,7 @@ struct Queue<'a> {
 }
 
 impl<'a> Queue<'a> {
-    /// The first that has room, and its number; any, when nothing is being done.
+    /// Returns the first job that fits the capacity, and its number; any job when none is running.
     fn next(&mut self) -> Option<(Job<'a>, usize)> {
         let alone = self.used < 0.001;
         let fits = |job: &Job<'_>| alone || self.used + job.scenario.rate_mbps <= self.room;
@@ -60,8 +59,10 @@ impl<'a> Queue<'a> {
 }
 
 impl Runner<'_> {
-    /// Does those of `jobs` that are missing: emulated ones first, as nothing may disturb them, all of
-    /// them once, then again, so that what was stopped has as many runs of each scenario.
+    /// Runs those of `jobs` that are missing.
+    ///
+    /// Emulated jobs run first, as nothing may disturb them. Each scenario runs once before any
+    /// runs again, so that after an interruption all have equally many runs.
     pub(super) fn run(&self, mut jobs: Vec<Job<'_>>) -> Result<()> {
         jobs.retain(|job| {
             matches!(self.store.find(job.scenario, job.side, job.run), Found::Missing(_))
@@ -74,7 +75,7 @@ impl Runner<'_> {
         self.all(simulated, processors, f64::INFINITY)
     }
 
-    /// Does all, so many at once, and of so many Mbit/s together.
+    /// Runs all jobs, at most `at_once` concurrently and with at most `room` Mbit/s in total.
     fn all(&self, jobs: Vec<Job<'_>>, at_once: usize, room: f64) -> Result<()> {
         let count = jobs.len();
         let queue = Queue { waiting: jobs.into(), room, used: 0.0, begun: 0, failure: None };
@@ -106,13 +107,14 @@ impl Runner<'_> {
         failure.map_or(Ok(()), |failure| Err(failure.into()))
     }
 
-    /// Does one run until it is not degraded, or was tried often enough.
+    /// Repeats one run until it is not degraded or the attempts are exhausted.
     fn until_good(&self, job: Job<'_>, worker: usize, place: (usize, usize)) -> Result<()> {
         let Job { scenario, side, run } = job;
         while let Found::Missing(attempt) = self.store.find(scenario, side, run) {
             let result = self.result(job, worker)?;
             if result.is_none() && side == Side::Kernel {
-                // Nothing of ours is to blame: it says why, and is tried again next time.
+                // Not an error of our stack: the kernel run prints its reason, and is tried again
+                // next time.
                 say(&format!("{} over the kernel has no result", scenario.name));
                 return Ok(());
             }
@@ -131,21 +133,21 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// The file with the result of one run, if there is any.
+    /// Returns the file with the result of one run; `None` without a result.
     fn result(&self, job: Job<'_>, worker: usize) -> Result<Option<PathBuf>> {
         let Job { scenario, side, run } = job;
         let folder = self.store.workshop(worker)?;
         let file = folder.join(format!("{}.toml", scenario.name));
         let limit = format!("{}", scenario.seconds + PATIENCE);
         let mut command = Command::new("timeout");
-        // In the group of whoever called, so that an interrupt reaches it.
+        // Stay in the caller's process group, so that an interrupt reaches the child.
         command.arg("--foreground");
         command.arg(limit);
         let text = match side {
             Side::Kernel => scenario.text.clone(),
             Side::Towpath => scenario.text_for_us(),
             Side::Simulated => {
-                // What is emulated has the processors first.
+                // Emulated runs have priority on the processors.
                 command.args(["nice", "-n", "19"]);
                 scenario.text_of_run(run)
             }
@@ -183,7 +185,7 @@ impl Runner<'_> {
     }
 }
 
-/// Says how far it is.
+/// Prints a line of progress to standard error.
 #[expect(clippy::print_stderr, reason = "progress; what is asked for goes to the standard output")]
 fn say(text: &str) {
     eprintln!("{text}");

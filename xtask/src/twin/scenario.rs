@@ -1,4 +1,4 @@
-//! A scenario that is compared: its file, and what is said of it in tables.
+//! A scenario that is compared: its file, and its description in tables.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,39 +13,39 @@ use crate::Result;
 /// A scenario with one transport.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Scenario {
-    /// Name, also of the folder with its runs.
+    /// Name of the scenario and of the folder with its runs.
     pub(super) name: String,
-    /// `tcp` or `mptcp`.
+    /// Transport: `tcp` or `mptcp`.
     pub(super) transport: String,
-    /// The file.
+    /// Text of the scenario file.
     pub(super) text: String,
-    /// Of the file's text: names what is stored.
+    /// Hash of the file's text, which names stored files.
     pub(super) hash: u64,
-    /// What it has, in words that classes of the table have, too.
+    /// Features of the scenario, named as the classes of the table.
     pub(super) marks: BTreeSet<String>,
-    /// Number of paths.
+    /// Number of paths in the file.
     pub(super) paths: usize,
     /// Rates of the paths that its transport can use together, in Mbit/s.
     pub(super) rate_mbps: f64,
-    /// How long its traffic takes.
+    /// Duration of its traffic in seconds.
     pub(super) seconds: f64,
-    /// Profile of our stack, where the file does not say.
+    /// Profile of our stack, where the file has none.
     pub(super) profile: Option<String>,
 }
 
-/// The first `count` scenarios of `seed`.
+/// Returns the first `count` scenarios of `seed`.
 pub(super) fn drawn(seed: u64, count: u32) -> Result<Vec<Scenario>> {
     let all = (0..count).map(|number| read(&draw::scenario(seed, number), Path::new("")));
     Ok(all.collect::<Result<Vec<_>>>()?.concat())
 }
 
-/// What is in a file: one for each of its transports.
+/// Reads a file: one scenario for each of its transports.
 pub(super) fn file(path: &Path) -> Result<Vec<Scenario>> {
     let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
     read(&text, path)
 }
 
-/// The scenario files of a folder, by name.
+/// Returns the scenario files of a folder, sorted by name.
 pub(super) fn folder(path: &Path) -> Result<Vec<PathBuf>> {
     let entries = fs::read_dir(path)?.collect::<std::result::Result<Vec<_>, _>>()?;
     let files = entries.into_iter().map(|entry| entry.path());
@@ -86,7 +86,7 @@ fn tables<'a>(table: &'a Table, key: &str) -> Vec<&'a Table> {
     all.into_iter().flat_map(Table::values).filter_map(Value::as_table).collect()
 }
 
-/// A rate in bit/s, a time in s or a size in bytes; the larger of two directions.
+/// Parses a rate in bit/s, a time in s or a size in bytes; returns the larger of two directions.
 fn quantity(value: &Value) -> Option<f64> {
     let text = match value {
         Value::String(text) => text,
@@ -159,7 +159,7 @@ fn marks(table: &Table, paths: &[&Table], transport: &str) -> BTreeSet<String> {
     marks
 }
 
-/// Marks of timeline and flow.
+/// Adds the marks of timeline and flow.
 fn happenings(table: &Table, mark: &mut impl FnMut(bool, &str)) {
     let list = |key: &str| table.get(key).and_then(Value::as_array);
     let events = list("timeline").into_iter().flatten().filter_map(Value::as_table);
@@ -189,16 +189,18 @@ fn happenings(table: &Table, mark: &mut impl FnMut(bool, &str)) {
 }
 
 impl Scenario {
-    /// The scenario for a simulated run: from the second on, delays are up to half a millisecond and
-    /// 2 % longer. Nothing in the simulator is left to chance, but which of its rhythms a connection
-    /// falls into hangs on details as small as a kernel's own noise.
+    /// Returns the scenario for a simulated run.
+    ///
+    /// From the second run on, delays are up to half a millisecond and 2 % longer. The simulator is
+    /// deterministic, but a connection's long-term pattern depends on details as small as a
+    /// kernel's own noise.
     pub(super) fn text_of_run(&self, run: u32) -> String {
         let text = self.text_for_us();
         let Ok(mut table) = text.parse::<Table>() else { return text };
         let Some(paths) = table.get_mut("paths").and_then(Value::as_table_mut) else {
             return text;
         };
-        // Steps that spread evenly over the half millisecond, and differ for the paths.
+        // Steps that spread evenly over half a millisecond, and differ between the paths.
         let steps = [309, 191, 419, 73].into_iter().cycle();
         for ((_, path), step) in paths.iter_mut().zip(steps) {
             let Some(Value::String(delay)) = path.get_mut("delay") else { continue };
@@ -210,7 +212,7 @@ impl Scenario {
         if run == 0 { text } else { table.to_string() }
     }
 
-    /// The scenario for our stack: with the profile that was asked for.
+    /// Returns the scenario for our stack, with the requested profile.
     pub(super) fn text_for_us(&self) -> String {
         let (Some(profile), Ok(mut table)) = (&self.profile, self.text.parse::<Table>()) else {
             return self.text.clone();

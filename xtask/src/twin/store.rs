@@ -1,7 +1,9 @@
-//! What is kept of runs: a folder for each scenario, in it for each attempt the whole result and the
-//! few records of it that are compared. A run is there when its small file is, which comes last and by
-//! renaming: so any number of processes may add to a store, and one that is stopped leaves nothing half.
-//! Nothing that is there is ever run again.
+//! Store of runs: a folder for each scenario, with the whole result and the compared records of
+//! each attempt.
+//!
+//! A run exists when its small file does, which is written last and by renaming. So several
+//! processes may add to a store, and an interrupted one leaves no partial run. Existing runs are
+//! never repeated.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, BufWriter, Read, Write};
@@ -14,14 +16,14 @@ use super::random::hash;
 use super::scenario::Scenario;
 use crate::Result;
 
-/// How often an emulated run is tried until it is not degraded.
+/// Attempts of an emulated run until it is not degraded.
 pub(super) const ATTEMPTS: u32 = 3;
-/// An emulated run is degraded when its emulator was later than this with one packet in a hundred …
+/// Maximum lateness of the emulator at the 99th percentile, in ns; a run above it is degraded.
 pub(super) const LATE_NS: f64 = 1e6;
-/// … or with one in a thousand later than this, or lost a packet itself.
+/// Maximum lateness at the 99.9th percentile, in ns. A packet lost by the emulator also counts.
 pub(super) const VERY_LATE_NS: f64 = 20e6;
 
-/// Who sends, and over what.
+/// Sending stack, and the network below it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Side {
     /// The kernel's stack over the emulator.
@@ -46,24 +48,24 @@ impl Side {
     }
 }
 
-/// Where results are, and for whose runs.
+/// Store of results for one kernel and one binary.
 #[derive(Debug, Clone)]
 pub(super) struct Store {
     folder: PathBuf,
     /// Release of the running kernel.
     kernel: String,
-    /// Names the command's binary.
+    /// Hash of the command's binary.
     binary: u64,
 }
 
-/// What is there of one run.
+/// State of one run in the store.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Found {
-    /// It is to be done, as this attempt.
+    /// Not done yet; the next attempt has this number.
     Missing(u32),
-    /// Every attempt was degraded: it is left out.
+    /// All attempts were degraded, so the run is left out.
     LeftOut,
-    /// The records that are compared, and where the whole result is.
+    /// Compared records, and the path of the whole result.
     Run(Value, PathBuf),
 }
 
@@ -79,12 +81,13 @@ impl Store {
         })
     }
 
-    /// The folder of a scenario.
+    /// Returns the folder of a scenario.
     pub(super) fn folder(&self, scenario: &Scenario) -> PathBuf {
         self.folder.join(format!("{}-{:016x}", scenario.name, scenario.hash))
     }
 
-    /// A file's name without attempt and ending. Runs of the kernel do not hang on our program.
+    /// Returns a file's name without attempt and extension. Runs of the kernel do not depend on our
+    /// binary.
     fn stem(&self, scenario: &Scenario, side: Side, run: u32) -> PathBuf {
         let transport = &scenario.transport;
         let who = match side {
@@ -103,7 +106,7 @@ impl Store {
         self.folder(scenario).join(format!("{who}-{transport}-{}", run + 1))
     }
 
-    /// What is there of run `run`, counted from 0.
+    /// Finds run `run`, counted from 0.
     pub(super) fn find(&self, scenario: &Scenario, side: Side, run: u32) -> Found {
         let stem = self.stem(scenario, side, run);
         for attempt in 1..=ATTEMPTS {
@@ -118,7 +121,7 @@ impl Store {
         Found::LeftOut
     }
 
-    /// Keeps an attempt: the result at `result`, which is moved, or nothing but that it failed.
+    /// Keeps an attempt: moves the result at `result`, or records a failure.
     pub(super) fn add(
         &self,
         scenario: &Scenario,
@@ -149,7 +152,7 @@ impl Store {
         Ok(())
     }
 
-    /// A folder for what is not yet kept.
+    /// Returns a folder for unfinished runs.
     pub(super) fn workshop(&self, number: usize) -> Result<PathBuf> {
         let folder = self.folder.join(format!("running/{}-{number}", std::process::id()));
         fs::create_dir_all(&folder)?;
@@ -157,7 +160,7 @@ impl Store {
     }
 }
 
-/// Reads the whole program word by word: byte by byte takes seconds where nothing is optimised.
+/// Hashes the binary word by word: byte by byte takes seconds in an unoptimised build.
 fn hash_of_binary(bytes: &[u8]) -> u64 {
     bytes.chunks(8).fold(0xcbf2_9ce4_8422_2325, |hash: u64, chunk| {
         let word = chunk.iter().fold(0, |word: u64, byte| word << 8 | u64::from(*byte));
@@ -174,7 +177,7 @@ fn files(stem: &Path, attempt: u32) -> (PathBuf, PathBuf) {
     (with("json"), with("jsonl.zst"))
 }
 
-/// The records of a result that are compared.
+/// Reads the compared records of a result.
 fn read(path: &Path) -> Result<Value> {
     let file = BufReader::new(File::open(path)?);
     let lines = BufReader::new(StreamingDecoder::new(file).map_err(|error| error.to_string())?);
@@ -190,7 +193,7 @@ fn read(path: &Path) -> Result<Value> {
     Ok(json!({"summary": summary, "noise": noise}))
 }
 
-/// The rule for emulated runs: the emulator itself was late, or lost packets.
+/// Returns true if the emulator itself was late or lost packets.
 fn degraded(records: &Value) -> bool {
     let noise = |field: &str| records.pointer(&format!("/noise/{field}")).and_then(Value::as_f64);
     noise("lateness_p99_ns").is_some_and(|late| late > LATE_NS)
@@ -204,7 +207,7 @@ mod tests {
 
     use super::*;
 
-    /// A result whose emulator was so late.
+    /// Writes a result whose emulator was this late.
     fn result(folder: &Path, late_ns: u64) -> PathBuf {
         let lines = format!(
             "{{\"type\":\"noise\",\"lateness_p99_ns\":{late_ns},\"lost_packets\":0}}\n\
@@ -236,7 +239,7 @@ mod tests {
         let Found::Run(records, whole) = find(1) else { panic!("not kept") };
         assert_eq!(records.pointer("/summary/ok"), Some(&Value::Bool(true)));
         assert!(whole.exists() && !good.exists());
-        // Another program, another simulated run; the kernel's is the same.
+        // Another binary needs another simulated run; the kernel's run stays.
         open().add(scenario, Side::Simulated, (0, 1), None).unwrap();
         assert!(matches!(open().find(scenario, Side::Simulated, 0), Found::Run(..)));
         fs::write(&binary, "another program").unwrap();

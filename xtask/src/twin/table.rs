@@ -1,4 +1,5 @@
-//! What came out: a line for each scenario, the distributions over all, each class, the worst.
+//! Tables of the results: a line for each scenario, the distributions over all, each class, the
+//! worst.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -7,10 +8,10 @@ use std::path::PathBuf;
 use super::row::{Row, Runs, median, quantile, span};
 use crate::Result;
 
-/// How many of the worst are named.
+/// Number of the worst scenarios that are named.
 const WORST: usize = 10;
 
-/// A line for each scenario.
+/// Prints a line for each scenario.
 pub(super) fn rows(rows: &[Row<'_>], ours: &str, out: &mut dyn Write) -> Result<()> {
     writeln!(
         out,
@@ -69,14 +70,14 @@ fn figure(value: f64) -> String {
     }
 }
 
-/// Median, and least and most where they differ from it.
+/// Formats the median, with minimum and maximum where they differ from it.
 fn interval(values: &[f64]) -> String {
     let ([least, most], middle) = (span(values), figure(median(values)));
     let (least, most) = (figure(least), figure(most));
     if least == most { middle } else { format!("{middle} [{least}–{most}]") }
 }
 
-/// The distributions over all, and in each class.
+/// Prints the distributions over all scenarios and in each class.
 pub(super) fn classes(rows: &[Row<'_>], out: &mut dyn Write) -> Result<()> {
     let mut classes = BTreeMap::<&str, Vec<&Row<'_>>>::new();
     let whole: Vec<_> = rows.iter().filter(|row| row.is_whole()).collect();
@@ -141,7 +142,8 @@ fn class(name: &str, rows: &[&Row<'_>], out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
-/// The scenarios whose goodput is off most, with the page that lays both over each other.
+/// Prints the scenarios with the largest deviation in goodput, with the page that compares both
+/// runs.
 pub(super) fn worst(
     rows: &[Row<'_>],
     page: &dyn Fn(&Row<'_>) -> PathBuf,

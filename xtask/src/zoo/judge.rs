@@ -1,4 +1,4 @@
-//! Whether the doctor was right, and how often.
+//! Comparison of the doctor's reports with the injected faults.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -7,20 +7,20 @@ use serde_json::{Value, json};
 
 use crate::Result;
 
-/// What the doctor said.
+/// Report of the doctor, with its duration.
 #[derive(Debug, Clone)]
 pub(super) struct Asked {
     pub(super) report: Value,
     pub(super) took_ms: u64,
 }
 
-/// One situation: what was put in and what was said.
+/// One situation: the injected faults and the doctor's reports.
 #[derive(Debug, Clone)]
 pub(super) struct Judged {
     pub(super) name: String,
     pub(super) truth: Value,
     pub(super) asked: Asked,
-    /// After its commands were carried out.
+    /// Second report, after its commands were run; `None` without a second run.
     pub(super) again: Option<Asked>,
 }
 
@@ -41,7 +41,7 @@ impl Asked {
         text(&self.report, "verdict")
     }
 
-    /// The cause that it named first, or its verdict.
+    /// Returns the cause of the first finding, or the verdict without findings.
     fn named(&self) -> &str {
         let first = self.findings().first().map(|finding| text(finding, "cause"));
         first.unwrap_or_else(|| self.verdict())
@@ -52,7 +52,7 @@ impl Asked {
         first.unwrap_or("none")
     }
 
-    /// Commands of the first finding that are for this host.
+    /// Returns the commands of the first finding that are for this host.
     pub(super) fn own_commands(&self) -> Vec<String> {
         let first = self.findings().first().map(|finding| list(finding, "fix"));
         let commands = first.into_iter().flatten().filter_map(Value::as_str);
@@ -73,12 +73,12 @@ impl Judged {
         self.truth.get("decidable").and_then(Value::as_bool) == Some(true)
     }
 
-    /// Something was said to be wrong, and nothing is.
+    /// Returns true if the doctor reported a fault in a healthy network.
     fn is_false_alarm(&self) -> bool {
         self.is_healthy() && !self.asked.findings().is_empty()
     }
 
-    /// All was said to be well, and is not.
+    /// Returns true if the doctor reported a faulty network as healthy.
     fn is_missed(&self) -> bool {
         !self.is_healthy() && self.asked.named() == "healthy"
     }
@@ -97,7 +97,7 @@ impl Judged {
         self.is_right() || self.texts("areas").contains(&self.asked.area())
     }
 
-    /// Whether what was named is gone when its commands were carried out; none without commands.
+    /// Returns true if the first finding is gone after its commands; `None` without a second run.
     fn is_cured(&self) -> Option<bool> {
         let first = self.asked.findings().first()?;
         let again = self.again.as_ref()?;
@@ -122,7 +122,7 @@ impl Judged {
     }
 }
 
-/// The matrix, what was wrong, and the sums.
+/// Prints the matrix of expected and named causes, the wrong reports, and the sums.
 pub(super) fn print(all: &[&Judged], fix: bool, out: &mut dyn Write) -> Result<()> {
     let mut matrix: BTreeMap<(bool, String), BTreeMap<&str, u32>> = BTreeMap::new();
     for one in all {

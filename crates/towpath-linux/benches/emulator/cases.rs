@@ -1,49 +1,50 @@
-//! What is measured: networks, and traffic over them.
+//! Cases of the benchmark: networks, and traffic over them.
 
 use towpath_linux::Backend;
 
-/// Rate of the shaped link.
+/// Rate of the shaped link in bit/s.
 pub(crate) const RATE_BPS: u64 = 100_000_000;
-/// Size of the probes' IP packets.
+/// Size of the probes' IP packets in bytes.
 pub(crate) const PACKET_BYTES: usize = 1_500;
-/// The delay that is added.
+/// Delay that the link adds, in ms.
 pub(crate) const DELAY_MILLIS: u64 = 10;
 
-/// What lies between the two hosts.
+/// Network between the two hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Network {
-    /// A veth pair from host to host, without any emulator; shaped by `tbf` if the traffic is to
-    /// be shaped.
+    /// A veth pair from host to host, without any emulator; shaped by `tbf` for shaped traffic.
     Veth,
-    /// Ours.
+    /// Towpath's emulator, run by `user`.
     Emulated { backend: Backend, segments: &'static str, user: User },
     /// `rattan`, at ordinary or at real-time priority.
     Rattan { real_time: bool },
-    /// None, and no packets: a thread with the emulator's priority that asks to be woken at a
-    /// steady pace, or never sleeps and asks what time it is. What this machine can do at best.
+    /// No network and no packets: the best that this machine can do.
+    ///
+    /// A thread with the emulator's priority sleeps until each deadline of a steady pace, or polls
+    /// the clock without sleeping.
     Bare { waits: Waits },
 }
 
-/// How a bare thread waits.
+/// Waiting method of a bare thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Waits {
     Asleep,
     Awake,
 }
 
-/// Who runs the emulator.
+/// User that runs the emulator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum User {
-    /// Whoever started the benchmark; root gets real-time priority.
+    /// User that started the benchmark; root gets real-time priority.
     Caller,
     /// An ordinary user (`nobody`), when root started the benchmark.
     Nobody,
 }
 
-/// What is sent from the first host to the second, and what the link does to it.
+/// Traffic from the first host to the second, with the link that it needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Traffic {
-    /// One TCP connection as fast as it goes, over a link without rate or delay.
+    /// One TCP connection at full speed, over a link without rate or delay.
     Tcp,
     /// UDP packets at a steady pace, over a link that delays them (all but a plain veth pair do).
     Paced { per_second: u32 },
@@ -94,12 +95,12 @@ pub(crate) fn all() -> Vec<Case> {
 }
 
 impl Case {
-    /// The case of this name.
+    /// Returns the case of this name.
     pub(crate) fn by_name(name: &str) -> Option<Self> {
         all().into_iter().find(|case| case.name() == name)
     }
 
-    /// A name for the command line: `throughput/tun-coalesced`.
+    /// Returns the name for the command line: `throughput/tun-coalesced`.
     pub(crate) fn name(&self) -> String {
         let traffic = match self.traffic {
             Traffic::Tcp => "throughput".to_owned(),
@@ -123,7 +124,7 @@ impl Case {
         format!("{traffic}/{network}")
     }
 
-    /// Keys of the emulated path.
+    /// Returns the keys of the emulated path.
     pub(crate) fn link(&self) -> String {
         match self.traffic {
             Traffic::Tcp => String::new(),
@@ -132,7 +133,7 @@ impl Case {
         }
     }
 
-    /// The delay that the link shall add.
+    /// Returns the delay that the link must add.
     pub(crate) fn delay_millis(&self) -> u64 {
         match (self.traffic, self.network) {
             (Traffic::Paced { .. }, Network::Emulated { .. } | Network::Rattan { .. }) => {

@@ -1,4 +1,4 @@
-//! What trials said, and what it cost.
+//! Measurements of trials, and their processor time.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,12 +9,12 @@ use nix::sys::resource::{UsageWho, getrusage};
 use crate::Failure;
 use crate::trial::line_of;
 
-/// The load averages.
+/// Returns the load averages of the last 1, 5 and 15 minutes.
 pub(crate) fn load() -> String {
     line_of("/proc/loadavg").split(' ').take(3).collect::<Vec<_>>().join(" ")
 }
 
-/// Processor seconds used: by this program's children that have ended, by everybody, and there were.
+/// Processor seconds: of this program's ended children, busy in total, and available.
 pub(crate) struct Usage {
     own: f64,
     busy: f64,
@@ -54,7 +54,7 @@ impl Usage {
     }
 }
 
-/// Figures of one trial by name; notes are words instead of numbers.
+/// Measurements of one trial by name; notes are words instead of numbers.
 #[derive(Debug, Default)]
 pub(crate) struct Figures {
     numbers: BTreeMap<String, f64>,
@@ -69,7 +69,7 @@ impl Figures {
         }
     }
 
-    /// Adds what the trial cost, and how busy others kept the machine.
+    /// Adds the trial's processor time, and the load from other processes.
     pub(crate) fn used(&mut self, usage: &Usage) {
         let others = (usage.busy - usage.own) / usage.all.max(0.01);
         self.numbers.insert("others".to_owned(), others.clamp(0.0, 1.0) * 100.0);
@@ -88,7 +88,7 @@ impl Figures {
     }
 }
 
-/// The trials of one case, in the order of the rounds.
+/// Trials of one case, in the order of the rounds.
 #[derive(Debug, Default)]
 pub(crate) struct Series {
     rounds: Vec<Option<Figures>>,
@@ -99,23 +99,23 @@ impl Series {
         self.rounds.push(Some(figures));
     }
 
-    /// Keeps the place, so that rounds of different cases still belong together.
+    /// Records a failed trial, so that rounds of different cases stay aligned.
     pub(crate) fn fail(&mut self, error: &Failure) {
         let _ = writeln!(io::stderr(), "  failed: {error}"); // stderr may be closed
         self.rounds.push(None);
     }
 
-    /// How many trials gave figures, and how many there were.
+    /// Returns the number of trials with measurements, and of all trials.
     pub(crate) fn good(&self) -> (usize, usize) {
         (self.rounds.iter().flatten().count(), self.rounds.len())
     }
 
-    /// The figure in every round that has it.
+    /// Returns the spread of a metric over the rounds that have it.
     pub(crate) fn spread(&self, name: &str) -> Option<Spread> {
         Spread::of(self.rounds.iter().flatten().filter_map(|figures| figures.numbers.get(name)))
     }
 
-    /// The figure divided by the same figure of `base`, round by round.
+    /// Returns the metric relative to the same metric of `base`, round by round.
     pub(crate) fn ratio(&self, base: &Self, name: &str) -> Option<Spread> {
         let number = |figures: &Option<Figures>| Some(*figures.as_ref()?.numbers.get(name)?);
         let pairs = self.rounds.iter().zip(&base.rounds);
@@ -124,13 +124,13 @@ impl Series {
         Spread::of(&ratios)
     }
 
-    /// A word that was said, such as the emulator's priority.
+    /// Returns a word from a trial, such as the emulator's priority.
     pub(crate) fn note(&self, name: &str) -> Option<&str> {
         self.rounds.iter().flatten().find_map(|figures| figures.notes.get(name)).map(String::as_str)
     }
 }
 
-/// Median, smallest and largest.
+/// Median, minimum and maximum.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Spread {
     pub(crate) median: f64,

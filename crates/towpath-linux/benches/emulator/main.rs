@@ -1,16 +1,17 @@
-//! How fast and how exact the emulator is: throughput, added delay, rate.
+//! Speed and accuracy of the emulator: throughput, added delay, rate.
 //!
-//! `cargo bench -p towpath-linux --bench emulator [-- [FILTER…] [--quick] [--rounds N]
-//! [--seconds S]]` runs every case whose name contains a filter, in rounds (first to last, then
-//! last to first, and so on), so that a busy moment does not hit one case alone, and prints
+//! `cargo bench -p towpath-linux --bench emulator [-- [FILTER…] [--quick] [--rounds N] [--seconds
+//! S]]` runs every case whose name contains a filter. It runs them in rounds (first to last, then
+//! last to first, and so on), so that a busy moment does not affect one case alone. It prints
 //! Markdown tables: the median of the rounds, with minimum and maximum.
 //!
 //! Each trial is a process of its own that enters the sandbox, makes a network and starts this
-//! program again in both hosts as a *probe*, the same for every network. Probes say what they
-//! measured on standard error, as `figure NAME VALUE`. Plain veth pairs, with and without the
-//! kernel's `tbf`, are measured beside the emulator, and a bare thread that only sleeps or only asks
-//! for the time; so is `rattan` (another user-space emulator; needs root) when the environment
-//! variable `RATTAN` says where it is.
+//! program again in both hosts as a *probe*, the same for every network. Probes print measurements
+//! on standard error, as `figure NAME VALUE`.
+//!
+//! For comparison there are plain veth pairs, with and without the kernel's `tbf`, and a bare
+//! thread that only sleeps or only polls the clock. `rattan` (another user-space emulator; needs
+//! root) is measured if the environment variable `RATTAN` has its path.
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
@@ -28,10 +29,10 @@ use std::time::Duration;
 use cases::Case;
 use figures::Series;
 
-/// What went wrong; a benchmark only prints it.
+/// Error that the benchmark prints before it ends.
 type Failure = Box<dyn Error + Send + Sync>;
 
-/// What the command line asks for.
+/// Options from the command line.
 struct Plan {
     filters: Vec<String>,
     rounds: usize,
@@ -100,7 +101,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Which of this program's processes it is, by the first argument.
+/// Runs the process that the first argument selects.
 fn stage() -> Result<ExitCode, Failure> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
@@ -110,7 +111,8 @@ fn stage() -> Result<ExitCode, Failure> {
             let case = Case::by_name(name).ok_or("unknown case")?;
             trial::process(stage, &case, Duration::from_millis(millis.parse()?))
         }
-        // `cargo test --all-targets` runs benchmarks without this; it wants to know that they work.
+        // `cargo test --all-targets` runs benchmarks without this argument, to check that they
+        // work.
         words if !words.contains(&"--bench") => {
             writeln!(io::stderr(), "to measure, run `cargo bench --bench emulator`")?;
             Ok(ExitCode::SUCCESS)

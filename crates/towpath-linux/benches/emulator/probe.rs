@@ -1,6 +1,6 @@
-//! The probes: this program in a host of the network that is measured.
+//! Probes: this program in a host of the measured network.
 //!
-//! A probe prints each of its figures on standard error as `figure NAME VALUE`.
+//! A probe prints each of its measurements on standard error as `figure NAME VALUE`.
 
 use std::io::{self, IoSliceMut, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -17,20 +17,20 @@ use crate::cases::{PACKET_BYTES, RATE_BPS};
 
 /// Port of every receiving probe.
 pub(crate) const PORT: u16 = 5_301;
-/// Bytes written or read at once: as the project's own traffic and `iperf3` do.
+/// Bytes per read or write call, as in the project's own traffic and in `iperf3`.
 const CHUNK_BYTES: usize = 128 * 1024;
 /// Bytes of IPv4 and UDP headers.
 const HEADER_BYTES: usize = 28;
 /// Bytes of an Ethernet header, which a TUN device does not count.
 const ETHERNET_HEADER_BYTES: u64 = 14;
-/// A receiver without traffic ends after this time.
+/// Idle time after which a receiver ends.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(1);
-/// A sender stays this long behind its last packet.
+/// Time that a sender waits after its last packet.
 const LINGER: Duration = Duration::from_millis(200);
-/// The longest wait for the other side to be there.
+/// Maximum wait for the other probe.
 const START_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What a probe can do, as its command-line words.
+/// Runs the probe that the command-line words select.
 pub(crate) fn run(kind: &str, words: &[&str]) -> Result<(), Failure> {
     match (kind, words) {
         ("tcp-receive", []) => tcp_receive(),
@@ -51,12 +51,12 @@ fn span(millis: &str) -> Result<Duration, Failure> {
 }
 
 fn print_metric(name: &str, value: f64) -> Result<(), Failure> {
-    // One write: two probes share the stream.
+    // A single write, because two probes share the stream.
     io::stderr().write_all(format!("figure {name} {value}\n").as_bytes())?;
     Ok(())
 }
 
-/// Reads one connection to its end; the time counts from the first byte.
+/// Reads one connection to its end; measures time from the first byte.
 fn tcp_receive() -> Result<(), Failure> {
     let (mut stream, _) = TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT))?.accept()?;
     let mut buffer = vec![0; CHUNK_BYTES];
@@ -75,14 +75,14 @@ fn tcp_receive() -> Result<(), Failure> {
 
 fn tcp_send(to: &str, length: Duration) -> Result<(), Failure> {
     let mut stream = connect(to)?;
-    // Not every kernel has it as default, and BBR would measure its own pacing.
+    // CUBIC is not the default of every kernel, and BBR would measure its own pacing.
     socket2::SockRef::from(&stream).set_tcp_congestion(b"cubic")?;
     let (data, start) = (vec![0x74; CHUNK_BYTES], Instant::now());
     while start.elapsed() < length {
         stream.write_all(&data)?;
     }
     stream.shutdown(Shutdown::Write)?;
-    // The network may vanish with this process: the other side must have read everything.
+    // The network may vanish with this process, so the other side must have read everything.
     let _ = stream.read(&mut [0; 1])?;
     Ok(())
 }
@@ -102,8 +102,9 @@ fn realtime() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-/// Sends at a steady pace, open loop: a late packet does not delay the next. Every packet carries
-/// the time just before it is sent.
+/// Sends at a steady pace, open loop: a late packet does not delay the next.
+///
+/// Every packet carries the time just before it is sent.
 fn udp_send(to: &str, per_second: u32, length: Duration) -> Result<(), Failure> {
     let _ = nix::sys::prctl::set_timerslack(1); // best effort: coarser timers otherwise
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
@@ -121,16 +122,17 @@ fn udp_send(to: &str, per_second: u32, length: Duration) -> Result<(), Failure> 
         for (slot, byte) in packet.iter_mut().zip(stamp.to_ne_bytes()) {
             *slot = byte;
         }
-        // A full queue of the interface refuses a packet; that is a loss like any other.
+        // A full queue of the interface rejects a packet, which counts as a loss.
         let _ = socket.send(&packet);
     }
-    // The network may vanish with this process, and packets are still under way.
+    // The network may vanish with this process while packets are in flight.
     thread::sleep(LINGER);
     print_metric("sent", f64::from(count as u32))
 }
 
-/// Packets that are too short to be counted, until the receiver answers one: then it listens, and
-/// addresses are resolved.
+/// Sends short packets, which are not counted, until the receiver replies.
+///
+/// Then the receiver listens, and addresses are resolved.
 fn wait_for_receiver(socket: &UdpSocket) -> Result<(), Failure> {
     socket.set_read_timeout(Some(Duration::from_millis(100)))?;
     let start = Instant::now();
@@ -153,7 +155,7 @@ fn udp_receiver() -> Result<UdpSocket, Failure> {
     Ok(socket)
 }
 
-/// Compares each packet's stamp with the kernel's time of receipt.
+/// Compares each packet's timestamp with the kernel's time of receipt.
 fn udp_receive(delay: Duration) -> Result<(), Failure> {
     let socket = udp_receiver()?;
     setsockopt(&socket, sockopt::ReceiveTimestampns, &true)?;
@@ -185,7 +187,7 @@ fn udp_receive(delay: Duration) -> Result<(), Failure> {
     say_percentiles(errors)
 }
 
-/// Percentiles of times in nanoseconds.
+/// Prints percentiles of times in nanoseconds.
 pub(crate) fn say_percentiles(mut errors: Vec<f64>) -> Result<(), Failure> {
     errors.sort_by(f64::total_cmp);
     let percentiles = [("p1", 1.0), ("p50", 50.0), ("p90", 90.0), ("p99", 99.0), ("p99.9", 99.9)];
@@ -197,8 +199,9 @@ pub(crate) fn say_percentiles(mut errors: Vec<f64>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// How late, in nanoseconds, a thread is at each moment of a steady pace for which it sleeps or
-/// waits awake.
+/// Returns the delay in nanoseconds after each deadline of a steady pace.
+///
+/// The thread sleeps until each deadline, or polls the clock if `awake`.
 pub(crate) fn bare(per_second: u32, awake: bool, length: Duration) -> Vec<f64> {
     let _ = nix::sys::prctl::set_timerslack(1); // best effort: coarser timers otherwise
     let count = (f64::from(per_second) * length.as_secs_f64()) as u64;
@@ -216,8 +219,10 @@ pub(crate) fn bare(per_second: u32, awake: bool, length: Duration) -> Vec<f64> {
     late.collect()
 }
 
-/// Counts what comes in over the interface, with Ethernet headers, for `length`, from a second
-/// after the first packet on: then queues and buckets are in their steady state.
+/// Counts the bytes that arrive over the interface, with Ethernet headers, for `length`.
+///
+/// Counting starts a second after the first packet: then queues and buckets are in their steady
+/// state.
 fn wire(length: Duration) -> Result<(), Failure> {
     let socket = udp_receiver()?;
     let watcher = thread::spawn(move || -> Result<f64, Failure> {

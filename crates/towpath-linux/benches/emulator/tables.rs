@@ -1,4 +1,4 @@
-//! The figures as Markdown.
+//! Tables of the measurements in Markdown.
 
 use crate::Plan;
 use crate::cases::{Case, Network, PACKET_BYTES, RATE_BPS, Traffic};
@@ -7,7 +7,7 @@ use crate::trial::line_of;
 
 type Row = (Case, Series);
 
-/// Where and when it was measured.
+/// Returns the header with versions, machine, user and load.
 pub(crate) fn header(plan: &Plan, load_before: &str) -> String {
     let processors = std::thread::available_parallelism().map_or(0, usize::from);
     let cpuinfo = line_of("/proc/cpuinfo");
@@ -26,7 +26,7 @@ pub(crate) fn header(plan: &Plan, load_before: &str) -> String {
     )
 }
 
-/// All tables that have rows.
+/// Returns all tables that have rows.
 pub(crate) fn all(rows: &[Row]) -> String {
     let of = |traffic: Traffic| rows.iter().filter(move |(case, _)| case.traffic == traffic);
     let base = of(Traffic::Tcp).find(|(case, _)| case.network == Network::Veth);
@@ -120,7 +120,7 @@ fn line(case: &Case, series: &Series, cells: &[String]) -> String {
     format!("| {name} | {} | {others} | {rounds} |", cells.join(" | "))
 }
 
-/// `median (least–most)`; the median alone when there was one round.
+/// Formats `median (minimum–maximum)`; the median alone when there was one round.
 fn cell(spread: Option<Spread>, digits: usize) -> String {
     let Some(Spread { median, least, most }) = spread else { return "–".to_owned() };
     if (most - least).abs() < f64::EPSILON {

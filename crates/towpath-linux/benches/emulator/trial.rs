@@ -1,4 +1,4 @@
-//! One trial: a network, the probes in its hosts, and what they and the emulator said.
+//! One trial: a network, the probes in its hosts, and the measurements of both.
 
 use std::ffi::OsString;
 use std::fs;
@@ -24,16 +24,16 @@ use crate::probe::{self, PORT};
 
 /// User and group of `nobody`.
 const NOBODY: u32 = 65_534;
-/// Where a plain veth pair's hosts and the emulator's are: the same addresses.
+/// Addresses of the two hosts, the same for a plain veth pair and the emulator.
 const NEAR: [u8; 4] = [10, 64, 0, 1];
 const FAR: [u8; 4] = [10, 64, 0, 2];
-/// Queue and bucket of the kernel's `tbf`.
+/// Queue limit and bucket size of the kernel's `tbf`.
 const TBF_LIMIT_BYTES: u32 = 625_000;
 const TBF_BURST_BYTES: u32 = 15_000;
-/// What the sending probe needs before and after the measurement of the rate.
+/// Time that the sending probe needs before and after the measurement of the rate.
 const MARGIN: Duration = Duration::from_millis(1_500);
 
-/// Runs the trial in processes of its own and gathers what was said.
+/// Runs the trial in processes of its own and gathers the measurements that they print.
 pub(crate) fn run(case: &Case, length: Duration) -> Result<Figures, Failure> {
     let before = Usage::now();
     let mut command = command(case, length)?;
@@ -73,7 +73,7 @@ fn command(case: &Case, length: Duration) -> Result<Command, Failure> {
     Ok(command)
 }
 
-/// The processes of a trial: one that starts the sandbox, and the sandbox's own two.
+/// Runs a process of a trial: the one that starts the sandbox, or one of the sandbox's two.
 pub(crate) fn process(stage: &str, case: &Case, length: Duration) -> Result<ExitCode, Failure> {
     let words = [case.name(), length.as_millis().to_string()];
     let next = |stage: &str| -> Vec<OsString> {
@@ -100,11 +100,11 @@ pub(crate) fn process(stage: &str, case: &Case, length: Duration) -> Result<Exit
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Arguments of the receiving and of the sending probe.
+/// Returns the arguments of the receiving and of the sending probe.
 fn probes(case: &Case, length: Duration) -> [Vec<String>; 2] {
     let millis = |span: Duration| span.as_millis().to_string();
     let to = match case.network {
-        // Its shell knows the address.
+        // The shell of the network knows the address.
         Network::Rattan { .. } => format!("$RATTAN_BASE:{PORT}"),
         Network::Veth | Network::Emulated { .. } | Network::Bare { .. } => {
             format!("10.64.0.2:{PORT}")
@@ -124,7 +124,7 @@ fn probes(case: &Case, length: Duration) -> [Vec<String>; 2] {
     words.map(|words| [vec!["__probe".to_owned()], words].concat())
 }
 
-/// The emulated network, run as `towpath run` would run it.
+/// Runs the emulated network as `towpath run` would.
 fn emulated(
     case: &Case,
     backend: Backend,
@@ -190,7 +190,7 @@ fn emulated(
     Ok(())
 }
 
-/// One link, and the probes as its flows.
+/// Returns a scenario with one link, and the probes as its flows.
 fn scenario(case: &Case, segments: &str, length: Duration) -> Result<String, Failure> {
     let program = std::env::current_exe()?;
     let [receiver, sender] = probes(case, length)
@@ -224,12 +224,13 @@ fn print_metric(name: &str, value: impl std::fmt::Display) {
     let _ = io::stderr().write_all(format!("figure {name} {value}\n").as_bytes());
 }
 
-/// When, and how many bytes had left the link with 14 bytes of Ethernet for each packet.
+/// Returns the time in seconds, and the bytes that left the link with 14 bytes of Ethernet per
+/// packet.
 fn wire_bytes(link: &Link) -> (f64, f64) {
     (link.t_ns as f64 / 1e9, (link.delivered_bytes + 14 * link.delivered_packets) as f64)
 }
 
-/// Mbit/s over `length` from a second after the first delivery on.
+/// Returns the rate in Mbit/s over `length`, from a second after the first delivery on.
 fn steady_rate(delivered: &[(f64, f64)], length: Duration) -> Option<f64> {
     let (first, _) = delivered.iter().find(|(_, bytes)| *bytes > 10_000.0)?;
     let (from, to) = (first + 1.0, first + 1.0 + length.as_secs_f64());
@@ -238,7 +239,7 @@ fn steady_rate(delivered: &[(f64, f64)], length: Duration) -> Option<f64> {
     Some((after - before) * 8.0 / 1e6 / (end - start))
 }
 
-/// The emulator's thread without an emulator.
+/// Measures a thread like the emulator's, without an emulator.
 fn bare(
     case: &Case,
     waits: Waits,
@@ -254,7 +255,7 @@ fn bare(
     probe::say_percentiles(ended.recv()?)
 }
 
-/// The probes in two namespaces with a veth pair between them and no emulator.
+/// Runs the probes in two namespaces with a veth pair between them and no emulator.
 fn veth(case: &Case, length: Duration) -> Result<(), Failure> {
     let (near, far) = (Namespace::create()?, Namespace::create()?);
     let mut here = near.run(RouteSocket::open)??;
@@ -284,7 +285,7 @@ fn veth(case: &Case, length: Duration) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A file of one line.
+/// Reads the first line of a file.
 pub(crate) fn line_of(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default().trim().to_owned()
 }

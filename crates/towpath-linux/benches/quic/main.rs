@@ -1,13 +1,13 @@
-//! How much data a second of processor time moves over QUIC: ours against a plain loop of `quinn`.
+//! Data per second of processor time over QUIC: ours compared with a plain loop of `quinn`.
 //!
 //! `cargo bench -p towpath-linux --bench quic [-- [--rounds N] [--seconds S]]` runs the cases in
-//! rounds (first to last, then last to first), so that a busy moment does not hit one case alone,
-//! and prints a Markdown table: quartiles of the rounds.
+//! rounds (first to last, then last to first), so that a busy moment does not affect one case
+//! alone. It prints a Markdown table: quartiles of the rounds.
 //!
-//! Client and server are two threads of this process and speak over the loopback interface, with
-//! datagrams of at most 1,472 bytes, CUBIC, and a window of 1.25 MB. The server writes one stream as
-//! fast as it can, the client reads it. Counted is what the client has read, and the processor time
-//! of the whole process.
+//! Client and server are two threads of this process and use the loopback interface, with datagrams
+//! of at most 1,472 bytes, CUBIC, and a window of 1.25 MB. The server writes one stream as fast as
+//! it can, and the client reads it. The benchmark counts the bytes that the client has read, and
+//! the processor time of the whole process.
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
@@ -26,19 +26,19 @@ use std::time::{Duration, Instant};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 
-/// What went wrong; a benchmark only prints it.
+/// Error that the benchmark prints before it ends.
 type Failure = Box<dyn Error + Send + Sync>;
 
-/// Let windows grow before anything counts.
+/// Time for windows to grow before the measurement.
 const WARM_UP: Duration = Duration::from_millis(300);
-/// Bytes written at once.
+/// Bytes per write call.
 const CHUNK_BYTES: usize = 128 * 1024;
-/// UDP payload at most: an Ethernet's.
+/// Maximum UDP payload, as on an Ethernet.
 const MAX_DATAGRAM: u16 = 1_472;
-/// Flow-control window.
+/// Flow-control window in bytes.
 const WINDOW_BYTES: u32 = 1_250_000;
 
-/// Who speaks.
+/// QUIC implementation under test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum BenchedStack {
     Towpath { multipath: bool },
@@ -58,7 +58,7 @@ impl BenchedStack {
     }
 }
 
-/// What a trial's threads share with the one that measures.
+/// Counters that a trial's threads share with the measuring thread.
 #[derive(Debug, Default)]
 struct Shared {
     /// Bytes that the client has read.
@@ -80,7 +80,7 @@ fn any_port() -> SocketAddr {
     SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0)
 }
 
-/// User and system time of the process.
+/// Returns the user and system time of the process.
 fn processor_time() -> Duration {
     let usage = getrusage(UsageWho::RUSAGE_SELF);
     let micros = usage.map_or(0, |usage| {
@@ -89,12 +89,12 @@ fn processor_time() -> Duration {
     Duration::from_micros(micros.unsigned_abs())
 }
 
-/// What one trial gave.
+/// Measurements of one trial.
 #[derive(Debug, Clone, Copy)]
 struct Figures {
-    /// Gbit/s of wall time.
+    /// Goodput in Gbit/s of wall time.
     rate: f64,
-    /// Gigabits for a second of processor time.
+    /// Gigabits per second of processor time.
     for_cpu: f64,
 }
 
@@ -140,7 +140,7 @@ fn main() -> ExitCode {
 
 fn measure() -> Result<(), Failure> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    // `cargo test --all-targets` runs benchmarks without this; it wants to know that they work.
+    // `cargo test --all-targets` runs benchmarks without this argument, to check that they work.
     if !arguments.iter().any(|argument| argument == "--bench") {
         writeln!(io::stderr(), "to measure, run `cargo bench --bench quic`")?;
         return Ok(());
@@ -161,7 +161,7 @@ fn measure() -> Result<(), Failure> {
     print(&figures)
 }
 
-/// Quartiles.
+/// Returns the three quartiles.
 fn quartiles(mut values: Vec<f64>) -> [f64; 3] {
     values.sort_by(f64::total_cmp);
     let last = values.len().saturating_sub(1);

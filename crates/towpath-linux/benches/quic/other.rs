@@ -53,7 +53,7 @@ fn configs() -> Result<(ServerConfig, ClientConfig), Failure> {
     Ok((server, client))
 }
 
-/// Writes one stream until it is told to stop.
+/// Writes one stream until the peer stops it.
 async fn serve(endpoint: Endpoint) -> Result<(), Failure> {
     let connection = endpoint.accept().await.ok_or("closed")?.await?;
     let (mut send, _receive) = connection.accept_bi().await?;

@@ -15,7 +15,7 @@ use towpath_quic::{ConnectionError, QuicConfig};
 
 use super::{CHUNK_BYTES, Failure, MAX_DATAGRAM, Shared, WINDOW_BYTES};
 
-/// Writes as much as it can.
+/// Endpoint that writes as much as it can.
 struct Source(Bytes);
 
 impl StreamHandler for Source {
@@ -26,7 +26,7 @@ impl StreamHandler for Source {
     fn closed(&mut self, _: Instant, _: Option<&ConnectionError>) {}
 }
 
-/// Reads everything.
+/// Endpoint that reads and counts all data.
 struct Sink(Arc<Shared>, mpsc::Sender<()>);
 
 impl StreamHandler for Sink {
@@ -38,10 +38,9 @@ impl StreamHandler for Sink {
             self.0.read(data.len());
         }
         if self.0.is_over() {
-            let _ = self.1.send(()); // the receiver may be gone
+            let _ = self.1.send(());
         }
-    }
-
+    } // the receiver may be gone
     fn closed(&mut self, _: Instant, _: Option<&ConnectionError>) {}
 }
 
@@ -85,7 +84,7 @@ pub(super) fn run(shared: &Arc<Shared>, multipath: bool) -> Result<(), Failure> 
                 return;
             }
             let Some(stream) = turn.host.open_stream(connection) else { return };
-            // The peer sees a stream when something was said on it.
+            // The peer sees a stream only after data or its end was sent on it.
             let _ = turn.host.finish(turn.now, connection, stream);
             let sink = Sink(Arc::clone(&shared), ended.clone());
             turn.attach(connection, stream, Box::new(sink));

@@ -1,4 +1,4 @@
-//! A TCP peer that only acknowledges and sends: what any stack on super-segments is bound by.
+//! A TCP peer that only acknowledges and sends: the upper bound for any stack on super-segments.
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
@@ -17,14 +17,14 @@ use crate::network::{MTU, Network, address, target};
 use crate::{Case, Failure, Figures, Shared, kernel, observe};
 
 const LOCAL_PORT: u16 = 40_000;
-/// Payload of a packet: no options.
+/// Payload of a packet in bytes, without TCP options.
 const MSS: u16 = MTU - 40;
-/// The most whole packets that fit into 64 KiB with their header.
+/// Bytes of the most whole packets that fit into 64 KiB with their header.
 const SUPER_SEGMENT_BYTES: usize = (65_535 - 40) / MSS as usize * MSS as usize;
 const SCALE: u8 = 9;
-/// In flight at most: what fits into a processor's cache.
+/// Maximum bytes in flight, to fit into a processor's cache.
 const MAX_IN_FLIGHT_BYTES: u32 = 2 << 20;
-/// Reads in a row.
+/// Maximum number of consecutive reads.
 const BATCH: usize = 32;
 
 pub(crate) fn trial(case: Case, length: Duration) -> Result<Figures, Failure> {
@@ -46,16 +46,16 @@ struct Peer {
     sends: bool,
     shared: Arc<Shared>,
     data: Bytes,
-    /// Next to send, first not acknowledged, next expected.
+    /// Sequence numbers: next to send, first unacknowledged, next expected.
     next: u32,
     unacked: u32,
     expected: u32,
-    /// The kernel's window, scaled.
+    /// The kernel's receive window in bytes, after scaling.
     window: u32,
     scale: u8,
     established: bool,
     acknowledge: bool,
-    /// What came too early: where it begins and ends.
+    /// Data received out of order: start and end of each block.
     early: BTreeMap<u32, u32>,
 }
 
@@ -85,7 +85,7 @@ impl Peer {
             for _ in 0..BATCH {
                 let Some(packet) = self.device.receive()? else { break };
                 busy = true;
-                // The kernel also looks for routers.
+                // The kernel also sends router solicitations.
                 if let Ok(segment) = packet.parse() {
                     self.handle(&segment);
                 }
@@ -128,7 +128,7 @@ impl Peer {
         }
     }
 
-    /// Counts what is now in order.
+    /// Counts the payload that is now in order.
     fn take(&mut self, seq: u32, length: u32) {
         let before = self.expected;
         self.early.insert(seq, seq.wrapping_add(length));

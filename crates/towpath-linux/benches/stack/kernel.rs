@@ -16,7 +16,7 @@ use towpath_linux::netlink::{
 use crate::network::{PORT, address, settle, target};
 use crate::{Case, Failure, Figures, Shared, observe};
 
-/// Bytes written or read at once.
+/// Bytes per read or write call.
 const CHUNK_BYTES: usize = 128 * 1024;
 const HANG_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -26,7 +26,7 @@ pub(crate) fn socket(namespace: &Namespace, protocol: Protocol) -> Result<Socket
     Ok(socket)
 }
 
-/// Accepts one connection and reads it (counting) or writes into it until the trial is over.
+/// Accepts one connection, and reads and counts or writes until the trial is over.
 pub(crate) fn serve(
     namespace: &Namespace,
     protocol: Protocol,
@@ -61,7 +61,7 @@ fn read(stream: &Socket, shared: &Shared) {
     }
 }
 
-/// `None` when nothing came in time.
+/// Reads data; `None` when nothing arrived in time.
 fn io_read(plain: &mut &Socket, buffer: &mut [u8]) -> Option<usize> {
     match std::io::Read::read(plain, buffer) {
         Ok(length) => Some(length),
@@ -82,7 +82,7 @@ fn write(stream: &Socket, shared: &Shared) {
     let _ = stream.shutdown(Shutdown::Both); // may be closed already
 }
 
-/// Two kernels and a veth pair for each path.
+/// Runs a trial with two kernels and a veth pair for each path.
 pub(crate) fn trial(case: Case, length: Duration) -> Result<Figures, Failure> {
     let (near, far) = (Namespace::create()?, Namespace::create()?);
     far.run(settle)??;
@@ -115,7 +115,7 @@ pub(crate) fn trial(case: Case, length: Duration) -> Result<Figures, Failure> {
         near.run(|| MptcpPm::open()?.add_endpoint(&endpoint))??;
     }
     let shared = Arc::new(Shared::default());
-    // The kernel is asked for its subflows only through its traffic: both paths are configured.
+    // The kernel's subflows are not queried: both paths are configured.
     shared.subflows.store(u64::from(case.paths), Ordering::Relaxed);
     let server = serve(&far, Protocol::MPTCP, true, &shared)?;
     let client = socket(&near, Protocol::MPTCP)?;

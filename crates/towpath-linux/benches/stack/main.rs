@@ -1,14 +1,16 @@
-//! How fast our own stack is against a kernel, beside what else there is.
+//! Throughput of our own stack with a kernel, compared with alternatives.
 //!
 //! `cargo bench -p towpath-linux --bench stack [-- [FILTER…] [--quick] [--rounds N] [--seconds S]]`
-//! runs every case whose name contains a filter, in rounds (first to last, then last to first), so
-//! that a busy moment does not hit one case alone, and prints a Markdown table: the median of the
-//! rounds, with minimum and maximum.
+//! runs every case whose name contains a filter. It runs them in rounds (first to last, then last
+//! to first), so that a busy moment does not affect one case alone. It prints a Markdown table: the
+//! median of the rounds, with minimum and maximum.
 //!
 //! The other end is always a kernel in a network namespace, reached through TUN devices with an MTU
-//! of 1,500 bytes: one for each path. Measured are our stack; `dumb`, a peer that does nothing but
-//! acknowledge and send, on super-segments as our stack does (the bound); the crate `mptcp-rs`, packet
-//! by packet, as its own TUN client does; and the kernel at both ends of veth pairs.
+//! of 1,500 bytes: one for each path. There are four stacks under test:
+//! - our stack;
+//! - `dumb`, a peer that only acknowledges and sends, on super-segments as our stack (the bound);
+//! - the crate `mptcp-rs`, packet by packet, as its own TUN client does;
+//! - the kernel at both ends of veth pairs.
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
@@ -30,13 +32,13 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 use towpath_linux::sandbox;
 
-/// What went wrong; a benchmark only prints it.
+/// Error that the benchmark prints before it ends.
 type Failure = Box<dyn Error + Send + Sync>;
 
-/// Let windows grow before anything counts.
+/// Time for windows to grow before the measurement.
 const WARM_UP: Duration = Duration::from_millis(500);
 
-/// Who speaks with the kernel.
+/// Stack under test, which communicates with the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum BenchedStack {
     Towpath,
@@ -45,7 +47,8 @@ enum BenchedStack {
     Kernel,
 }
 
-/// One row of the table. `sends`: the speaker sends, the other end's kernel receives.
+/// One row of the table. With `sends`, the stack under test sends and the other end's kernel
+/// receives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Case {
     speaker: BenchedStack,
@@ -64,7 +67,7 @@ impl Case {
         ] {
             for paths in 1..=most {
                 for sends in [true, false] {
-                    // The kernel is at both ends: one direction says it all.
+                    // With a kernel at both ends, one direction is sufficient.
                     if sends || speaker != BenchedStack::Kernel {
                         all.push(Self { speaker, paths, sends });
                     }
@@ -91,14 +94,14 @@ impl Case {
     }
 }
 
-/// What a trial's threads share with the one that measures.
+/// Counters that a trial's threads share with the measuring thread.
 #[derive(Debug, Default)]
 struct Shared {
-    /// Payload bytes that the receiving application has got.
+    /// Payload bytes that the receiving application has read.
     bytes: AtomicU64,
-    /// Processor time of the speaker's thread in nanoseconds.
+    /// Processor time of the stack's thread in nanoseconds.
     cpu_ns: AtomicU64,
-    /// Subflows that carry data.
+    /// Number of subflows that carry data.
     subflows: AtomicU64,
     over: AtomicBool,
 }
@@ -108,13 +111,13 @@ impl Shared {
         self.over.load(Ordering::Relaxed)
     }
 
-    /// Called by the speaker's thread every now and then.
+    /// Stores the processor time; the stack's thread calls it regularly.
     fn note_cpu(&self) {
         self.cpu_ns.store(thread_cpu().as_nanos() as u64, Ordering::Relaxed);
     }
 }
 
-/// User and system time of the calling thread.
+/// Returns the user and system time of the calling thread.
 fn thread_cpu() -> Duration {
     let usage = getrusage(UsageWho::RUSAGE_THREAD);
     let micros = usage.map_or(0, |usage| {
@@ -123,11 +126,11 @@ fn thread_cpu() -> Duration {
     Duration::from_micros(micros.unsigned_abs())
 }
 
-/// What one trial gave.
+/// Measurements of one trial.
 #[derive(Debug, Clone, Copy)]
 struct Figures {
     gbps: f64,
-    /// Processor seconds of the speaker's thread for each gigabyte.
+    /// Processor seconds of the stack's thread per gigabyte.
     cpu: Option<f64>,
 }
 
@@ -176,7 +179,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Which of this program's processes it is, by the first argument.
+/// Runs the process that the first argument selects.
 fn stage() -> Result<ExitCode, Failure> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let next = |stage: &str, rest: &[String]| -> Vec<OsString> {
@@ -190,7 +193,8 @@ fn stage() -> Result<ExitCode, Failure> {
             measure(&Plan::parse(rest)?)?;
             return Ok(ExitCode::SUCCESS);
         }
-        // `cargo test --all-targets` runs benchmarks without this; it wants to know that they work.
+        // `cargo test --all-targets` runs benchmarks without this argument, to check that they
+        // work.
         _ if !arguments.iter().any(|argument| argument == "--bench") => {
             writeln!(io::stderr(), "to measure, run `cargo bench --bench stack`")?;
             return Ok(ExitCode::SUCCESS);
@@ -234,7 +238,7 @@ fn trial(case: Case, length: Duration) -> Result<Figures, Failure> {
     }
 }
 
-/// Waits for the subflows and for windows to grow, then looks at the counters twice.
+/// Waits for the subflows and for windows to grow, then reads the counters twice.
 fn observe(case: Case, length: Duration, shared: &Shared) -> Result<Figures, Failure> {
     let begin = Instant::now();
     while shared.subflows.load(Ordering::Relaxed) < u64::from(case.paths)

@@ -11,26 +11,27 @@ use crate::Failure;
 
 pub(crate) const PORT: u16 = 5_301;
 pub(crate) const MTU: u16 = 1_500;
-/// Packets that a device may hold before they are read.
+/// Length of a device's queue in packets.
 const TX_QUEUE_PACKETS: u32 = 5_000;
 
-/// A namespace whose kernel has one TUN device for each path; path *n* is `10.77.n.0/24`, the
-/// kernel's address is `.1`, ours `.2`.
+/// Namespace whose kernel has one TUN device for each path.
+///
+/// Path *n* is `10.77.n.0/24`; the kernel's address is `.1`, ours `.2`.
 pub(crate) struct Network {
     pub(crate) namespace: Namespace,
     pub(crate) devices: Vec<StackDevice>,
-    /// TUN devices without virtio headers, if those were asked for.
+    /// TUN devices without virtio headers, if requested.
     pub(crate) plain: Vec<File>,
 }
 
 impl Network {
-    /// Super-segments pass whole.
+    /// Makes a network whose devices pass whole super-segments.
     pub(crate) fn new(paths: u8) -> Result<Self, Failure> {
         let (namespace, devices) = with_devices(paths, |name| Ok(StackDevice::tun(name)?))?;
         Ok(Self { namespace, devices, plain: Vec::new() })
     }
 
-    /// Every packet is one read or write.
+    /// Makes a network whose devices read and write one packet at a time.
     pub(crate) fn plain(paths: u8) -> Result<Self, Failure> {
         let open = |name: &str| Ok(File::from(StackDevice::plain_tun(name)?));
         let (namespace, plain) = with_devices(paths, open)?;
@@ -62,7 +63,7 @@ fn with_devices<T: Send>(
     Ok((namespace, devices))
 }
 
-/// What both kernels of a trial are told.
+/// Writes the settings of both kernels of a trial.
 pub(crate) fn settle() -> Result<(), Failure> {
     for (name, value) in [
         ("ipv4/tcp_no_metrics_save", "1"),
@@ -81,7 +82,7 @@ pub(crate) fn address(path: u8, host: u8) -> IpAddr {
     Ipv4Addr::new(10, 77, path, host).into()
 }
 
-/// Where the kernel listens.
+/// Returns the address that the kernel listens on.
 pub(crate) fn target() -> SocketAddr {
     SocketAddr::new(address(0, 1), PORT)
 }

@@ -1,5 +1,5 @@
-//! The crate `mptcp-rs`: packet by packet, through a TUN device without virtio headers, in the way
-//! of its own TUN client.
+//! The crate `mptcp-rs`: packet by packet, through a TUN device without virtio headers, as its own
+//! TUN client.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -19,7 +19,7 @@ use crate::network::{MTU, Network, address, target};
 use crate::{Case, Failure, Figures, Shared, kernel, observe};
 
 const CHUNK_BYTES: usize = 64 * 1024;
-/// Packets in a row in each direction.
+/// Maximum number of consecutive packets in each direction.
 const BATCH: usize = 64;
 
 pub(crate) fn trial(case: Case, length: Duration) -> Result<Figures, Failure> {
@@ -155,7 +155,7 @@ impl OtherEnd {
             .iter()
             .map(|device| PollFd::new(device.as_fd(), PollFlags::POLLIN))
             .collect();
-        // Rounded up: a deadline that has not come is no reason to spin.
+        // Rounded up: a timeout of zero before the deadline would spin.
         poll(&mut fds, PollTimeout::try_from(left.as_millis() as u32 + 1)?)?;
         Ok(())
     }

@@ -15,7 +15,7 @@ use crate::sys::refusal;
 /// turns Multipath TCP off for the whole host if only plain TCP is answered.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_millis(1_450);
 
-/// How to connect.
+/// Options of one attempt to connect.
 #[derive(Debug, Clone)]
 pub(super) struct ConnectOptions {
     pub(super) multipath: bool,
@@ -34,7 +34,7 @@ impl ConnectOptions {
     }
 }
 
-/// Connects; the socket is there when it did.
+/// Connects; returns the socket if that succeeded.
 pub(super) fn connect(
     target: SocketAddr,
     manner: &ConnectOptions,
@@ -86,7 +86,7 @@ fn outcome(error: &io::Error) -> ConnectOutcome {
     }
 }
 
-/// Asks every descriptor's owner: whether there is something to read or room to write.
+/// Waits until the socket is readable, or writable if `write` is set.
 pub(super) fn wait(socket: &Socket, write: bool, patience: Duration) -> io::Result<()> {
     let mut fds = [crate::sys::wait_for_input(&socket.as_fd())];
     if let [fd] = &mut fds

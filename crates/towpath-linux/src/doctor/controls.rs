@@ -1,4 +1,4 @@
-//! Plain TCP over single paths: is it the path that does not work, or Multipath TCP on it?
+//! Plain TCP over single paths: separates a broken path from a path that only breaks Multipath TCP.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -22,26 +22,26 @@ use crate::live::socket::is_multipath;
 use crate::sample::u32_at;
 use crate::sys;
 
-/// Paths that are tried at the same time.
+/// Limit on paths tested in parallel.
 const MAX_PATHS: usize = 8;
-/// For the connection.
+/// Timeout of the connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(1_250);
-/// A SYN that is not answered by then may be lost by chance; so many others are sent.
+/// Delay before the extra attempts, as a single SYN may be lost by chance.
 const RETRY_AFTER: Duration = Duration::from_millis(350);
 const EXTRA_CONNECTIONS: usize = 2;
 const MPTCP_TIMEOUT: Duration = Duration::from_millis(600);
 const RETRY_CONNECT_TIMEOUT: Duration = Duration::from_millis(300);
-/// For the small and for the large packets.
+/// Timeout of the small and of the large packets.
 const ECHO_TIMEOUT: Duration = Duration::from_millis(500);
 const SMALL_BYTES: u64 = 64;
-/// Some packets of full size on every link that there is.
+/// Several packets of full size on any link.
 const LARGE_BYTES: u64 = 12_000;
-/// Small packets with room between them: what is lost of them was not lost in a full queue.
+/// Small packets with pauses between them, so that losses are not due to a full queue.
 const PACKETS: u32 = 40;
 const PACKET_INTERVAL: Duration = Duration::from_millis(12);
 const PACKET_BYTES: u64 = 100;
 
-/// A path that is to be tried.
+/// A path to be tested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct CandidatePath {
     pub(super) local: Option<IpAddr>,
@@ -49,7 +49,7 @@ pub(super) struct CandidatePath {
     pub(super) remote: SocketAddr,
 }
 
-/// Tries every path that was used, or that could be, until `end` at the latest.
+/// Tests every path that was used, or could be, until `end` at the latest.
 pub(super) fn check_paths(
     observation: &Observation,
     clock: Clock,
@@ -83,18 +83,18 @@ pub(super) fn check_paths(
     })
 }
 
-/// What is known of the peer.
+/// Behaviour of the peer, as seen on the test connection.
 #[derive(Debug, Clone, Copy)]
 struct PeerBehaviour {
-    /// It gives back what it gets.
+    /// Set when the peer echoes data.
     echoes: bool,
-    /// It wants a preamble first.
+    /// Set when the peer expects a preamble first.
     is_towpath: bool,
-    /// Our own connection with it is not Multipath TCP.
+    /// Set when our own connection with the peer is not Multipath TCP.
     is_plain: bool,
 }
 
-/// Tries one path. The peer may give back what it gets, and may want a preamble first.
+/// Tests one path. The peer may echo data, and may expect a preamble first.
 fn control(
     path: CandidatePath,
     device: Option<String>,
@@ -122,7 +122,7 @@ fn control(
         min_rtt_us: 0,
         multipath: None,
     };
-    // That of the handshake, until there is more.
+    // From the handshake, until there is more.
     control.min_rtt_us = socket.as_ref().map_or(0, |socket| TcpCounts::of(socket).min_rtt_us);
     if is_plain && socket.is_some() {
         let manner = ConnectOptions { multipath: true, timeout: MPTCP_TIMEOUT, ..manner.clone() };
@@ -144,7 +144,7 @@ fn control(
     control
 }
 
-/// One of a path's connections: where one waits for a packet that was lost, others go on.
+/// One of a path's connections: if one waits for a retransmission, others continue.
 #[derive(Debug)]
 struct CheckConnection {
     socket: Socket,
@@ -161,7 +161,7 @@ impl CheckConnection {
         Some(Self { socket, exchanging: EchoTest::new(clock) })
     }
 
-    /// Moves what can be moved, with so much more to be sent.
+    /// Reads and writes without waiting, with `bytes` more to send.
     fn step(&mut self, bytes: u64) {
         self.exchanging.step(&self.socket, self.exchanging.sent().saturating_add(bytes));
     }
@@ -171,7 +171,7 @@ impl CheckConnection {
     }
 }
 
-/// Connects; in doubt, others try as well, as one packet may be lost by chance.
+/// Connects; starts extra attempts if the first is slow, as one packet may be lost by chance.
 fn connect(
     remote: SocketAddr,
     manner: &ConnectOptions,
@@ -182,7 +182,7 @@ fn connect(
     let attempt = |patience: Duration| {
         let patience = patience.min(end.saturating_since(clock.now()));
         let (manner, tell) = (ConnectOptions { timeout: patience, ..manner.clone() }, tell.clone());
-        // Whoever comes too late finds nobody who waits.
+        // A late attempt finds the channel closed.
         thread::spawn(move || tell.send(attempt::connect(remote, &manner, clock)));
     };
     attempt(CONNECT_TIMEOUT);
@@ -206,7 +206,7 @@ fn connect(
     last
 }
 
-/// One small packet, then many with room between them, then large ones.
+/// Sends one small packet, then many with pauses between them, then large ones.
 fn send(
     control: &mut PlainTcpCheck,
     lanes: &mut [CheckConnection],
@@ -257,8 +257,8 @@ fn send(
     control.large_retry = retry_large(lanes, place, patience);
 }
 
-/// One packet lost by chance makes large ones late: they are sent anew, over every connection that
-/// waits for nothing, and the first ones may have come back meanwhile.
+/// Sends the large packets again over every idle connection, as one random loss delays them. The
+/// first ones may arrive meanwhile.
 fn retry_large(
     lanes: &mut [CheckConnection],
     first: usize,
@@ -278,7 +278,7 @@ fn retry_large(
     (tried || late).then_some(late)
 }
 
-/// Sends so much over each, and waits until it is back over all. Whether it came back over any.
+/// Sends `bytes` over each connection and waits for all echoes; returns true if any is complete.
 fn echo_all(lanes: &mut [CheckConnection], bytes: u64, patience: Duration, clock: Clock) -> bool {
     let deadline = clock.now() + patience;
     for lane in lanes.iter_mut() {
@@ -290,19 +290,19 @@ fn echo_all(lanes: &mut [CheckConnection], bytes: u64, patience: Duration, clock
     lanes.iter().any(|lane| lane.exchanging.all_echoed())
 }
 
-/// What the kernel counts of a connection.
+/// Kernel counters of a connection.
 #[derive(Debug, Clone, Copy)]
 struct TcpCounts {
-    /// Packets with data, those that were sent again among them.
+    /// Packets with data, including retransmissions.
     packets: u32,
     sent_again: u32,
-    /// What the peer got twice, by its own account (RFC 2883).
+    /// Segments that the peer reported as duplicates (D-SACK, RFC 2883).
     duplicates: u32,
-    /// Timeouts in a row, now.
+    /// Consecutive timeouts at present.
     backoff: u32,
-    /// Packets with data that arrived.
+    /// Received packets with data.
     answers: u32,
-    /// Those that arrived behind a gap.
+    /// Packets received out of order.
     behind_gap: u32,
     min_rtt_us: u32,
 }
@@ -322,18 +322,19 @@ impl TcpCounts {
         Self { packets, sent_again, duplicates, backoff, answers, behind_gap, min_rtt_us }
     }
 
-    /// New packets since then, and how many were lost: sent again, not in vain, and answered at last.
+    /// Returns the new packets since `before`, and the losses: retransmissions that were necessary
+    /// and answered.
     fn lost_since(self, before: Self) -> (u32, u32) {
         let again = self.sent_again.saturating_sub(before.sent_again);
         let in_vain = self.duplicates.saturating_sub(before.duplicates);
-        // A probe, and the timeouts: nobody knows yet whether they are answered.
+        // The tail-loss probe and the timeouts may still be unanswered.
         let open = if self.backoff > 0 { self.backoff.saturating_add(1) } else { 0 };
         let all = self.packets.saturating_sub(before.packets);
         (all.saturating_sub(again), again.saturating_sub(in_vain.saturating_add(open)))
     }
 }
 
-/// Paths that were used, those with trouble, and those that nobody has tried.
+/// Returns paths with trouble, those in use, and those never tested.
 pub(super) fn suspect_paths(observation: &Observation) -> Vec<CandidatePath> {
     let Some(trial) = &observation.trial else { return Vec::new() };
     let here = &observation.here;

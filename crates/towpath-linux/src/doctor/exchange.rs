@@ -1,4 +1,4 @@
-//! Sends some data to a server that gives it back, and compares.
+//! Echo test: sends data to a server that returns it, and compares.
 
 use std::io::{self, Read, Write};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::clock::Clock;
 /// Bytes read or written at once.
 const BLOCK_BYTES: usize = 16 * 1024;
 
-/// An exchange that goes on.
+/// An echo test in progress.
 #[derive(Debug)]
 pub(super) struct EchoTest {
     clock: Clock,
@@ -21,26 +21,27 @@ pub(super) struct EchoTest {
     done: EchoResult,
     room: Vec<u8>,
     ended: bool,
-    /// Where the next byte that comes was sent. Some servers leave out what they cannot send at once.
+    /// Offset of the next expected byte. Some servers omit data that they cannot send at once.
     place: u64,
 }
 
-/// So many bytes in a row show where they were sent.
+/// Matching bytes in a row that identify their offset.
 const MATCH_BYTES: usize = 16;
 
-/// The byte at a place (`SplitMix64`): no run repeats itself, so that what is left out shows as such.
+/// Returns the byte at an offset (`SplitMix64`). No run repeats, so that omitted data are
+/// recognised.
 const fn byte(place: u64) -> u8 {
     let mixed = place.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     ((mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb) >> 56) as u8
 }
 
-/// The length of what of `came` was sent from `place` on.
+/// Returns the length of the prefix of `came` that matches the data from `place` on.
 fn agreement(came: &[u8], place: u64) -> usize {
     came.iter().zip(place..).take_while(|(came, place)| **came == byte(*place)).count()
 }
 
-/// Where in what was sent a run of bytes stands.
+/// Returns the offset of a run of bytes in the sent data.
 fn find(run: &[u8], mut places: std::ops::Range<u64>) -> Option<u64> {
     places.find(|place| agreement(run, *place) == run.len())
 }
@@ -52,23 +53,23 @@ impl EchoTest {
         Self { clock, began: now, last_received: now, done, room, ended: false, place: 0 }
     }
 
-    /// Moves what can be moved without waiting, up to `limit` bytes in all.
+    /// Reads and writes without waiting, up to `limit` bytes in all.
     pub(super) fn step(&mut self, socket: &Socket, limit: u64) {
         self.write(socket, limit);
         self.read(socket);
     }
 
-    /// Whether everything that was sent came back.
+    /// Returns true if all sent data were echoed.
     pub(super) fn all_echoed(&self) -> bool {
         self.done.sent == self.done.returned
     }
 
-    /// Bytes that were sent.
+    /// Returns the bytes sent so far.
     pub(super) fn sent(&self) -> u64 {
         self.done.sent
     }
 
-    /// Whether the connection has ended.
+    /// Returns true if the connection has ended.
     pub(super) fn has_ended(&self) -> bool {
         self.ended
     }
@@ -117,7 +118,7 @@ impl EchoTest {
         }
     }
 
-    /// Compares what is in the room with what was sent.
+    /// Compares the received data in the buffer with the sent data.
     fn compare(&mut self, length: usize) {
         let mut came = self.room.get(..length).unwrap_or_default();
         loop {
@@ -126,7 +127,7 @@ impl EchoTest {
             came = came.get(same..).unwrap_or_default();
             let (Some(run), Some(after)) = (came.get(..MATCH_BYTES), came.get(1..=MATCH_BYTES))
             else {
-                // Too little to tell what happened; what comes next shows.
+                // Too short to classify; the next data decide.
                 self.place += came.len() as u64;
                 return;
             };
@@ -149,7 +150,7 @@ impl EchoTest {
     }
 }
 
-/// Sends `length` bytes over a connection of its own and waits until they are back.
+/// Sends `length` bytes over a connection and waits for their echo.
 pub(super) fn await_echo(
     exchanging: &mut EchoTest,
     socket: &Socket,
@@ -177,7 +178,7 @@ pub(super) fn await_echo(
 mod tests {
     use super::*;
 
-    /// What an exchange says of `came`, after 100,000 bytes were sent.
+    /// Returns the result for `came`, after 100,000 bytes were sent.
     fn changed(came: &[u8]) -> Option<u64> {
         let mut exchanging = EchoTest::new(Clock::start());
         exchanging.done.sent = 100_000;

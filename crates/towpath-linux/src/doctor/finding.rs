@@ -1,104 +1,104 @@
-//! What a diagnosis says.
+//! Result of a diagnosis: findings, their confidence and their fixes.
 
 use std::fmt;
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-/// Everything that was found.
+/// Result of `towpath doctor`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Diagnosis {
-    /// All in all.
+    /// Overall health of Multipath TCP.
     pub verdict: Health,
-    /// Why it is not judged, or what there is one path of.
+    /// Reason for a verdict that is not judged, or the shared part of the only path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Subflows of the connection that was tried, with their shares of its data.
+    /// Subflows of the test connection, with their shares of its data.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub paths: Vec<PathShare>,
-    /// Causes before their consequences.
+    /// Findings, causes before their consequences.
     pub findings: Vec<Finding>,
-    /// What was looked at.
+    /// Names of the completed checks.
     pub checked: Vec<String>,
-    /// What was not, and what it takes.
+    /// Skipped checks and their requirements.
     pub not_checked: Vec<SkippedCheck>,
 }
 
-/// All in all.
+/// Overall health, from best to worst.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Health {
-    /// Every path that is configured was seen to carry data, and there are several.
+    /// There are several paths, and every configured one carried data.
     Healthy,
-    /// Multipath TCP works, and there is one path.
+    /// Multipath TCP works over a single path.
     OnePath,
-    /// Nothing is known to be wrong, and that several paths carry data was not seen.
+    /// No problem was found, and data on several paths were not observed.
     #[serde(rename = "not-judged")]
     Undetermined,
-    /// Multipath TCP works, and less well than it could.
+    /// Multipath TCP works, with a problem that degrades it.
     Impaired,
-    /// There is no Multipath TCP, or no connection at all.
+    /// Multipath TCP does not work, or no connection was established.
     Broken,
 }
 
-/// A subflow and what it carried.
+/// A subflow and its share of the data.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathShare {
-    /// The interface of its address.
+    /// Interface that has the local address, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interface: Option<String>,
-    /// Our address.
+    /// Local address of the subflow.
     pub local: IpAddr,
-    /// The peer's.
+    /// Remote address of the subflow.
     pub remote: IpAddr,
-    /// Acknowledged and received.
+    /// Payload bytes, acknowledged and received.
     pub bytes: u64,
-    /// Of all bytes of the connection.
+    /// Percentage of all bytes of the connection.
     pub percent: u8,
-    /// It is a backup, for one of both ends at least.
+    /// Set when either end treats the subflow as a backup.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub backup: bool,
 }
 
-/// One thing that is wrong.
+/// One problem, its evidence and its fix.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
-    /// What.
+    /// Cause of the problem.
     pub cause: Cause,
-    /// How sure that is.
+    /// Confidence in the cause.
     pub confidence: Confidence,
-    /// Where such a thing belongs.
+    /// Layer to which the cause belongs.
     pub layer: Layer,
-    /// Host, interface, address or hop.
+    /// Host, interface, address or hop concerned; `None` if not specific.
     #[serde(rename = "where", default, skip_serializing_if = "Option::is_none")]
     pub location: Option<String>,
-    /// The same for people.
+    /// Description of the problem for people.
     pub sentence: String,
-    /// What it is concluded from.
+    /// Facts that support the cause.
     pub evidence: Vec<String>,
-    /// Commands that mend it.
+    /// Commands that fix the problem.
     pub fix: Vec<String>,
-    /// Advice that is no command.
+    /// Advice for people if no command fixes the problem.
     pub hint: Option<String>,
-    /// Only what the other host says of itself leads to it, so it may be untrue: nothing is mended
-    /// for it.
+    /// Set when the finding relies on the other host's report alone, which may be untrue. Such a
+    /// finding is never fixed automatically.
     #[serde(rename = "claimed", default, skip_serializing_if = "std::ops::Not::not")]
     pub unverified: bool,
 }
 
-/// How sure a finding is.
+/// Confidence in a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Confidence {
-    /// The evidence allows it, and other causes as well.
+    /// The evidence permits this cause, and others as well.
     Possible,
     /// Other causes are rare.
     Likely,
-    /// The evidence allows no other cause.
+    /// The evidence excludes every other cause.
     Certain,
 }
 
-/// Where a cause belongs.
+/// Layer at which a cause lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[expect(missing_docs, reason = "in the order in which they are looked at")]
@@ -110,18 +110,18 @@ pub enum Layer {
     Path,
 }
 
-/// What was not looked at.
+/// A check that was skipped.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SkippedCheck {
-    /// What.
+    /// Name of the check.
     pub what: String,
-    /// What it takes.
+    /// Requirement of the check, such as a privilege.
     pub why: String,
 }
 
 macro_rules! causes {
     ($($variant:ident = $id:literal in $layer:ident,)+) => {
-        /// What can be wrong, in the order in which it is told: what hides others comes first.
+        /// Causes in the order in which they are reported: a cause that hides others comes first.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
         #[expect(missing_docs, reason = "docs/doctor.md explains each")]
         pub enum Cause {
@@ -129,15 +129,15 @@ macro_rules! causes {
         }
 
         impl Cause {
-            /// Every cause.
+            /// All causes in the order in which they are reported.
             pub const ALL: &[Self] = &[$(Self::$variant,)+];
 
-            /// Its name in JSON and in documents.
+            /// Returns the name in JSON and in documents.
             pub const fn id(self) -> &'static str {
                 match self { $(Self::$variant => $id,)+ }
             }
 
-            /// Where it belongs.
+            /// Returns the layer to which the cause belongs.
             pub const fn layer(self) -> Layer {
                 match self { $(Self::$variant => Layer::$layer,)+ }
             }
@@ -209,7 +209,7 @@ impl fmt::Display for Cause {
 }
 
 impl Finding {
-    /// A finding that is sure, without a place.
+    /// Creates a certain finding without a location.
     pub(super) fn new(cause: Cause, sentence: impl Into<String>) -> Self {
         Self {
             cause,
@@ -224,7 +224,7 @@ impl Finding {
         }
     }
 
-    /// Whether both say the same of the same place.
+    /// Returns true if both have the same cause and location.
     pub(super) fn is_about_the_same(&self, other: &Self) -> bool {
         (self.cause, &self.location) == (other.cause, &other.location)
     }
@@ -244,7 +244,7 @@ impl Finding {
         self
     }
 
-    /// More evidence, if there is some.
+    /// Adds more evidence, if there is some.
     pub(super) fn with_optional_evidence(mut self, evidence: Option<String>) -> Self {
         self.evidence.extend(evidence);
         self

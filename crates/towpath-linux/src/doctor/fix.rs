@@ -1,9 +1,9 @@
-//! Carries out the safe ones of a report's commands.
+//! Execution of the safe commands of a diagnosis.
 //!
-//! A command of a finding is text, to be pasted. What is carried out is read from that same text, so
-//! that nothing is done that was not shown. Only a few settings, limits and endpoints of this host are
-//! touched: nothing that could cut it off. It is read from an [`LocalCommand`] alone, behind which
-//! there is no word of another host.
+//! A command of a finding is text to be pasted. The executed action is parsed from that same text,
+//! so that nothing is done that was not shown. Only a few settings, limits and endpoints of this
+//! host are changed: nothing that could disconnect it. The source is an [`LocalCommand`], which never
+//! depends on another host's report.
 
 use std::net::IpAddr;
 
@@ -16,7 +16,7 @@ use crate::netlink::{Endpoint, EndpointFlags, MptcpLimits, MptcpPm, NetlinkError
 use crate::setup::is_interface_name;
 use crate::sysctl::{Sysctl, SysctlError};
 
-/// Settings of the host that findings mend, below `/proc/sys`.
+/// Settings of the host that findings fix, below `/proc/sys`.
 const HOST_SYSCTLS: [&str; 6] = [
     "net.mptcp.enabled",
     "net.mptcp.pm_type",
@@ -25,13 +25,13 @@ const HOST_SYSCTLS: [&str; 6] = [
     "net.ipv4.tcp_mtu_probing",
     "net.ipv4.ip_default_ttl",
 ];
-/// Settings of its interfaces.
+/// Settings of its interfaces that findings fix.
 const INTERFACE_SYSCTLS: [&str; 3] = ["rp_filter", "arp_ignore", "arp_announce"];
 
-/// Something that can be done.
+/// One command of a finding, ready to be executed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FixAction {
-    /// The command that does the same.
+    /// Shell command with the same effect.
     pub command: String,
     step: FixStep,
 }
@@ -45,19 +45,19 @@ enum FixStep {
     NoBackup { id: u8 },
 }
 
-/// Why something could not be done.
+/// Reason why an action failed.
 #[derive(Debug, Error)]
 pub enum FixError {
-    /// The kernel refused.
+    /// The kernel refused a netlink request.
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
-    /// A setting was refused.
+    /// The kernel refused to write a setting.
     #[error(transparent)]
     Setting(#[from] SysctlError),
 }
 
-/// What can be done about what is wrong here, as far as this host has seen it itself: in the order of
-/// the diagnosis, and nothing that it does not show.
+/// Returns the actions for problems that this host observed itself. They keep the order of the
+/// diagnosis, and only actions that it shows are included.
 pub fn actions(observation: &Observation) -> Vec<FixAction> {
     let (shown, own) = (diagnose(observation), LocalFindings::of(observation));
     let mut actions: Vec<FixAction> = Vec::new();
@@ -70,7 +70,7 @@ pub fn actions(observation: &Observation) -> Vec<FixAction> {
 }
 
 impl FixAction {
-    /// Does it.
+    /// Executes the action on this host.
     pub fn apply(&self) -> Result<(), FixError> {
         match &self.step {
             FixStep::Set { sysctl, value } => sysctl.write(value)?,
@@ -100,10 +100,10 @@ impl FixAction {
     }
 }
 
-/// Reads a command; none if it is not for this host, or not one of the safe ones.
+/// Parses a command; `None` if it is for another host or not among the safe ones.
 fn parse(command: LocalCommand<'_>) -> Option<FixStep> {
     let command = command.text();
-    // For the other host, with a part that people must fill in, or with a name that takes quotes.
+    // A command for the other host, with a placeholder, or with a name that needs quotes.
     if command.contains(['#', '\'']) {
         return None;
     }
@@ -138,7 +138,7 @@ fn parse(command: LocalCommand<'_>) -> Option<FixStep> {
     }
 }
 
-/// One of the settings that findings mend, as `sysctl` takes it: with slashes where an interface's
+/// Parses a setting that findings fix, with the separators of `sysctl`: slashes if the interface's
 /// name has dots.
 fn setting(name: &str) -> Option<Sysctl> {
     if HOST_SYSCTLS.contains(&name) {

@@ -1,5 +1,4 @@
-//! What holds the connections of programs back: looked at for a second, where they have something to
-//! send.
+//! Limits of the senders of program connections, sampled for a second while they have data to send.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -17,16 +16,16 @@ use crate::monitor::{self, LimitHistory, MonitoredConnection, SocketInternals};
 use crate::netlink::{DiagSocket, SocketDiag, StateFilter, TcpState};
 use crate::sample::{MptcpInfo, TcpInfo};
 
-/// How long it is looked, and how often.
+/// Length of the observation, and the time between two samples.
 const OBSERVATION_TIME: Duration = Duration::from_secs(1);
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(40);
-/// A listing of more sockets takes too long to be made so often.
+/// A list of more sockets takes too long to be sampled at this rate.
 const MAX_SOCKETS: usize = 2_000;
 
-/// Both ends of a connection.
+/// Local and remote address of a connection.
 type ConnectionAddresses = (SocketAddr, SocketAddr);
 
-/// A connection while it is looked at.
+/// A connection under observation.
 #[derive(Debug)]
 struct WatchedConnection {
     before: Vec<(u64, TcpInfo)>,
@@ -37,7 +36,7 @@ struct WatchedConnection {
     last_sample: Instant,
 }
 
-/// Looks until `end` at the latest; nothing where no connection sends.
+/// Samples until `end` at the latest; empty if no connection sends.
 pub(super) fn watch(
     whose: ProcessScope,
     clock: Clock,
@@ -70,7 +69,7 @@ pub(super) fn watch(
     known.into_iter().map(|(ends, one)| (ends, one.into_stats())).collect()
 }
 
-/// The connections to look at.
+/// Returns the connections to sample; `None` if there are too many sockets.
 fn connections(diag: &mut SocketDiag, whose: ProcessScope) -> Option<Vec<MonitoredConnection>> {
     let tcp = diag.tcp(StateFilter::CONNECTED).ok()?;
     let mptcp = diag.mptcp(StateFilter::CONNECTED).unwrap_or_default();
@@ -90,7 +89,7 @@ fn connections(diag: &mut SocketDiag, whose: ProcessScope) -> Option<Vec<Monitor
     Some(all)
 }
 
-/// A connection of plain TCP, as its only subflow.
+/// Returns a plain TCP connection as its only subflow.
 fn plain_connection(socket: &DiagSocket) -> MonitoredConnection {
     let subflow = monitor::subflow(socket);
     let above =
@@ -180,7 +179,7 @@ fn acked_bytes(connection: &MonitoredConnection) -> u64 {
     connection.subflows.iter().map(|subflow| subflow.bytes_acked).sum()
 }
 
-/// Gives each program's connection what was seen of it.
+/// Attaches the result to each program's connection.
 pub(super) fn attach_stats(
     programs: &mut [ProgramSocket],
     held: &BTreeMap<ConnectionAddresses, SenderStats>,

@@ -1,4 +1,4 @@
-//! Reads how this host looks from inside; needs no privilege.
+//! Snapshot of this host; needs no privilege.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,7 +15,7 @@ use crate::netlink::{
 };
 use crate::sample::{MptcpInfo, TcpInfo};
 
-/// Settings that decide whether and how Multipath TCP is used, by their names below `net.`.
+/// Settings that control the use of Multipath TCP, by their names below `net.`.
 const SYSCTLS: [&str; 15] = [
     "mptcp.enabled",
     "mptcp.mptcp_enabled",
@@ -33,7 +33,7 @@ const SYSCTLS: [&str; 15] = [
     "ipv4.tcp_syn_retries",
     "ipv4.tcp_mtu_probing",
 ];
-/// Counters outside of Multipath TCP's own that say something about a path.
+/// Counters outside of Multipath TCP's own that describe a path.
 const TCP_COUNTERS: [&str; 12] = [
     "Icmp.InDestUnreachs",
     "Icmp6.InDestUnreachs",
@@ -49,16 +49,16 @@ const TCP_COUNTERS: [&str; 12] = [
     "Tcp.RetransSegs",
 ];
 
-/// Who asks, and about what.
+/// Request for a snapshot of a port.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SnapshotQuery {
-    /// The port in question.
+    /// Local port of the listener and its connections.
     pub(crate) port: u16,
-    /// Only connections of this address are told.
+    /// Includes only connections with this address; `None` lists none.
     pub(crate) asker: Option<IpAddr>,
 }
 
-/// This host; what cannot be read is left out.
+/// Takes a snapshot of this host; omits unreadable parts.
 pub(crate) fn snapshot(question: Option<SnapshotQuery>) -> HostSnapshot {
     let mut look = HostSnapshot {
         kernel: read("sys/kernel/osrelease").unwrap_or_default(),
@@ -85,14 +85,14 @@ pub(crate) fn snapshot(question: Option<SnapshotQuery>) -> HostSnapshot {
     look.truncated()
 }
 
-/// Only who listens on a port, and the asker's connections to it.
+/// Takes a snapshot of the listener on a port, and of the client's connections to it.
 pub(crate) fn snapshot_port(question: SnapshotQuery) -> HostSnapshot {
     let mut look = HostSnapshot::default();
     sockets(&mut look, question);
     look.redacted().truncated()
 }
 
-/// The text of a file below `/proc`, without the end of the line.
+/// Reads a file below `/proc`, without the end of the line.
 pub(super) fn read(name: &str) -> Option<String> {
     Some(fs::read_to_string(format!("/proc/{name}")).ok()?.trim().to_owned())
 }
@@ -106,7 +106,8 @@ fn settings() -> BTreeMap<String, String> {
     SYSCTLS.iter().filter_map(|name| value(name)).collect()
 }
 
-/// What opening a socket gives: each way in which Multipath TCP can be missing has its own error.
+/// Returns the error of opening a Multipath TCP socket, or 0. Each reason for missing support has
+/// its own error.
 fn socket_errno() -> i32 {
     match Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::MPTCP)) {
         Ok(_) => 0,
@@ -114,7 +115,7 @@ fn socket_errno() -> i32 {
     }
 }
 
-/// Counters that are not zero.
+/// Returns the counters that are not zero.
 pub(super) fn counters() -> BTreeMap<String, u64> {
     let mut found = BTreeMap::new();
     let mut add = |counters: &MibCounters| {
@@ -123,9 +124,9 @@ pub(super) fn counters() -> BTreeMap<String, u64> {
         found.extend(rows.map(|(name, value)| (name.to_owned(), value)));
     };
     add(&MibCounters::read().unwrap_or_default());
-    // The older half of the counters is a file of the same form.
+    // The older counters are in a second file of the same form.
     add(&MibCounters::parse(&read("thread-self/net/snmp").unwrap_or_default()));
-    // And IPv6 has one a line.
+    // IPv6 has one counter a line.
     let lines = read("thread-self/net/snmp6").unwrap_or_default();
     for line in lines.lines() {
         let mut words = line.split_whitespace();
@@ -139,7 +140,7 @@ pub(super) fn counters() -> BTreeMap<String, u64> {
 }
 
 fn link(link: &crate::netlink::Link) -> LinkSnapshot {
-    // The kernel takes the larger of the two.
+    // The kernel uses the larger of the two.
     let effective = |setting: &str| {
         let of = |whose: &str| {
             let value = read(&format!("sys/net/ipv4/conf/{whose}/{setting}"))?;
@@ -229,7 +230,7 @@ fn subflow(socket: &DiagSocket) -> SubflowSnapshot {
     }
 }
 
-/// IPv4 as IPv4.
+/// Converts an IPv4-mapped address to IPv4.
 pub(super) fn plain_end(end: SocketAddr) -> SocketAddr {
     SocketAddr::new(end.ip().to_canonical(), end.port())
 }

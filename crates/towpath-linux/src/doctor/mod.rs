@@ -1,12 +1,14 @@
-//! `towpath doctor`: is Multipath TCP really used, and if not, why.
+//! `towpath doctor`: checks that connections use Multipath TCP, and finds the reason if not.
 //!
-//! First everything is read or tried, and kept as an [`Observation`], which is pure data. Then
-//! [`diagnose`] concludes from that alone. Reading order: [`observation`], [`finding`], `rules`;
-//! `look` (a host from inside), `held` (what holds its connections back), `trial` (a connection of our own), `watch` (its subflows), `controls`
-//! (plain TCP over single paths), `probe` (packets with rising time to live).
+//! First everything is read or tested, and stored as an [`Observation`], which is pure data. Then
+//! [`diagnose`] concludes from that alone.
 //!
-//! Nothing is changed on the host, unless `fix` is asked to, and no program is run. What the other host
-//! says of itself is shown, and never mended for: `own` has what is concluded without it.
+//! Reading order: [`observation`], [`finding`] and `rules`. Then `look` (snapshot of a host),
+//! `held` (limits of its senders), `trial` (our test connection) and `watch` (its subflows). Last,
+//! `controls` (plain TCP over single paths) and `probe` (packets with rising time to live).
+//!
+//! Nothing changes on the host unless `fix` is requested, and no program is run. Reports of the
+//! other host are shown, but never lead to a fix: `own` has the findings without them.
 
 mod attempt;
 mod controls;
@@ -46,30 +48,30 @@ use self::observation::{PeerSnapshots, Privileges, ProbeOption};
 use crate::clock::Clock;
 use crate::netlink::MptcpEvents;
 
-/// Nothing is waited for longer than that, all in all; what this machine does takes time as well.
+/// Limit on all waiting in total; CPU time on this machine comes on top.
 const TOTAL_TIMEOUT: Duration = Duration::from_millis(4_200);
-/// Of which our own connection has so much, so that the rest is enough for each path alone.
+/// Part of that for our own connection; the rest is enough for each path alone.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(3);
-/// Ways, each with an option, that are looked at hop by hop.
+/// Limit on traceroutes, counted by path and option.
 const MAX_PROBES: usize = 12;
 
-/// What is to be looked at.
+/// Options of an examination.
 #[derive(Debug, Clone, Default)]
 pub struct DoctorOptions {
-    /// Whom to connect to.
+    /// Server to connect to; `None` tests no connection.
     pub connect: Option<SocketAddr>,
-    /// How that one was called, without its port; servers of several names want to hear it.
+    /// Host name of that server, without its port; sent to virtual hosts.
     pub server_name: String,
-    /// A towpath server that is asked how its host looks; the one that is connected to, if it is one,
-    /// when none is named.
+    /// A towpath server to query for a snapshot of its host. If `None`, the server of the test
+    /// connection is queried, provided it is a towpath server.
     pub peer: Option<SocketAddr>,
-    /// What the servers want to know.
+    /// Shared secret for the towpath servers.
     pub secret: Option<Secret>,
-    /// Whose sockets are looked at.
+    /// Processes whose sockets are examined.
     pub programs: ProcessScope,
 }
 
-/// Looks and tries; takes less than 5 s.
+/// Reads and tests everything; takes less than 5 s.
 pub fn examine(order: &DoctorOptions) -> Observation {
     let clock = Clock::start();
     let began = clock.now();
@@ -113,16 +115,16 @@ pub fn examine(order: &DoctorOptions) -> Observation {
     if let Some(trial) = &mut observation.trial {
         (trial.controls, trial.probes) = (controls, probes);
     }
-    // At the end: a connection that has just begun has its other subflows by now.
+    // Read last: a connection that has just started has its further subflows by now.
     observation.programs = programs::programs(order.programs).ok();
     held::attach_stats(observation.programs.as_deref_mut().unwrap_or_default(), &held);
     observation
 }
 
-/// The other host, as it looked before the connection, and the conversation with it.
+/// Control session with the other host, and its snapshot before the connection.
 type PeerSession = Result<(session::ServerSession, PeerSnapshots), String>;
 
-/// Looks at both hosts once more, while the connection is still there.
+/// Takes a second snapshot of both hosts while the connection still exists.
 fn finish_observation(
     observation: &mut Observation,
     asked: Option<PeerSession>,
@@ -152,7 +154,7 @@ fn finish_observation(
     observation.after = Some(after);
 }
 
-/// Ways that are worth a look hop by hop: those over which Multipath TCP does not work.
+/// Returns the paths to trace hop by hop: those over which Multipath TCP does not work.
 fn probes(observation: &Observation) -> Vec<probe::ProbeSpec> {
     let Some(trial) = observation.trial.as_ref().filter(|_| observation.rights.raw) else {
         return Vec::new();
@@ -188,7 +190,7 @@ fn probes(observation: &Observation) -> Vec<probe::ProbeSpec> {
     wanted
 }
 
-/// The address from which this host would speak; nothing is sent.
+/// Returns the source address that this host would use; sends nothing.
 fn local_address_towards(target: SocketAddr) -> Option<IpAddr> {
     let any: IpAddr = match target {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -199,14 +201,14 @@ fn local_address_towards(target: SocketAddr) -> Option<IpAddr> {
     Some(socket.local_addr().ok()?.ip())
 }
 
-/// Programs that set up Multipath TCP by themselves.
+/// Returns the running programs that configure Multipath TCP by themselves.
 fn managers() -> Vec<String> {
     const KNOWN_MANAGERS: [&str; 2] = ["mptcpd", "NetworkManager"];
     let space = std::fs::read_link("/proc/self/ns/net").ok();
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let found = entries.filter_map(|entry| {
         let name = std::fs::read_to_string(entry.path().join("comm")).ok()?.trim().to_owned();
-        // Whose namespace may not be seen is taken for one of ours.
+        // A process without readable namespace could be in ours.
         let its = std::fs::read_link(entry.path().join("ns/net")).ok();
         let ours = its.is_none() || its == space;
         (KNOWN_MANAGERS.contains(&name.as_str()) && ours).then_some(name)

@@ -1,4 +1,4 @@
-//! Everything that was read or tried: pure data, from which a diagnosis follows.
+//! All readings and test results: pure data, from which a diagnosis follows.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -8,60 +8,60 @@ use towpath_measure::live::HostSnapshot;
 
 use super::server::ServerKind;
 
-/// What is known of a host, its connections and its paths.
+/// Facts about a host, its connections and its paths.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Observation {
-    /// This host, before anything was tried.
+    /// Snapshot of this host before any test.
     pub here: HostSnapshot,
-    /// This host afterwards.
+    /// Snapshot of this host after the tests.
     pub after: Option<HostSnapshot>,
-    /// What this process may do.
+    /// Privileges of this process.
     pub rights: Privileges,
-    /// Programs that set up Multipath TCP by themselves and run here.
+    /// Running programs that configure Multipath TCP by themselves.
     pub managers: Vec<String>,
-    /// Which way packets go.
+    /// Route lookups in the kernel.
     #[serde(rename = "ways")]
     pub route_lookups: Vec<RouteLookup>,
-    /// Sockets of programs: those over Multipath TCP, or all that were asked for.
+    /// Sockets of programs: those over Multipath TCP, or all in the requested scope.
     pub programs: Option<Vec<ProgramSocket>>,
-    /// Whether plain TCP is among them.
+    /// Set when plain TCP sockets are included.
     pub asked_for_programs: bool,
-    /// A connection of our own, if there is somebody to connect to.
+    /// Our own test connection; `None` without a target.
     pub trial: Option<TestConnection>,
-    /// The other host, if it tells.
+    /// Snapshots of the other host, if it sent any.
     pub peer: Option<PeerSnapshots>,
-    /// Why the other host tells nothing, though it was asked.
+    /// Reason why the other host sent no snapshot on request.
     pub peer_error: Option<String>,
 }
 
-/// What this process may do.
+/// Privileges of this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Privileges {
-    /// It hears the path manager's events.
+    /// Set when the process may receive the path manager's events.
     pub events: bool,
-    /// It may send packets of its own making.
+    /// Set when the process may use raw sockets.
     pub raw: bool,
 }
 
-/// The kernel's answer to which way a packet would go.
+/// Result of a route lookup in the kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RouteLookup {
-    /// Its destination.
+    /// Destination of the packet.
     pub to: IpAddr,
-    /// Its source, if it has one.
+    /// Source of the packet, if fixed.
     #[serde(default)]
     pub from: Option<IpAddr>,
-    /// The interface that its socket is bound to.
+    /// Index of the interface to which its socket is bound.
     #[serde(default)]
     pub bound_to: Option<u32>,
-    /// The interface that it leaves by; none if there is no way.
+    /// Index of the outgoing interface; `None` without a route.
     #[serde(default)]
     pub link: Option<u32>,
-    /// The next hop; none on the link itself.
+    /// Next hop; `None` if the destination is on the link.
     #[serde(default)]
     pub gateway: Option<IpAddr>,
-    /// Error number, if there is no way.
+    /// Error number of a failed lookup.
     #[serde(default)]
     pub errno: Option<i32>,
 }
@@ -69,162 +69,162 @@ pub struct RouteLookup {
 /// A socket of an application.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProgramSocket {
-    /// Its process, if we may know it.
+    /// Process ID, if its owner is visible.
     #[serde(default)]
     pub id: Option<u32>,
-    /// Its name.
+    /// Name of the process; empty if unknown.
     #[serde(default)]
     pub name: String,
-    /// What the socket is.
+    /// Kind of socket: listener or connection.
     pub role: SocketRole,
-    /// Our address and port.
+    /// Local address and port.
     pub local: SocketAddr,
-    /// The peer's.
+    /// Remote address and port.
     pub remote: SocketAddr,
-    /// What it speaks.
+    /// Protocol of the socket.
     pub speaks: SocketProtocol,
-    /// Subflows, if it is Multipath TCP.
+    /// Subflows of a Multipath TCP connection; else empty.
     #[serde(default)]
     pub subflows: Vec<ObservedSubflow>,
-    /// What held it back while it was looked at, if it sent.
+    /// Limits of its sender; `None` if it did not send.
     #[serde(rename = "held_back", default)]
     pub sender: Option<SenderStats>,
 }
 
-/// What held a connection's sender back, over about a second. Times are those of all its subflows.
+/// Limits of a connection's sender, over about a second. Times are sums over all its subflows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SenderStats {
-    /// How long it was looked at.
+    /// Duration of the observation in milliseconds.
     pub span_ms: u64,
-    /// With anything to send.
+    /// Time with data to send.
     pub busy_ms: u64,
-    /// Of that, with a full window of the peer.
+    /// Part of that time with a full receive window of the peer.
     pub receive_window_ms: u64,
-    /// Of that, with a full send buffer of which all was sent.
+    /// Part of that time with a full send buffer of which all was sent.
     pub send_buffer_ms: u64,
-    /// The largest and the smallest window that the peer offered.
+    /// Largest receive window that the peer offered.
     #[serde(rename = "window_bytes")]
     pub max_window_bytes: u64,
-    /// The smallest.
+    /// Smallest receive window that the peer offered.
     #[serde(rename = "smallest_window_bytes")]
     pub min_window_bytes: u64,
-    /// Size of the send buffer, with the kernel's own overhead.
+    /// Size of the send buffer, including the kernel's overhead.
     pub buffer_bytes: u64,
-    /// Payload that was acknowledged meanwhile.
+    /// Payload acknowledged during the observation.
     pub acked_bytes: u64,
-    /// The longest smoothed round trip.
+    /// Longest smoothed round-trip time in microseconds.
     #[serde(rename = "srtt_us")]
     pub max_srtt_us: u32,
 }
 
-/// What a socket is for.
+/// Kind of socket: listener or connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SocketRole {
-    /// It waits for connections.
+    /// Socket that accepts connections.
     Listens,
-    /// It is a connection.
+    /// Socket of a connection.
     Connected,
 }
 
-/// What a connection or listener speaks.
+/// Protocol of a connection or listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SocketProtocol {
-    /// Plain TCP, as the program asked for.
+    /// Plain TCP, as the program requested.
     Tcp,
-    /// Multipath TCP.
+    /// Multipath TCP on the wire, or requested by a listener.
     Multipath,
-    /// The program asked for Multipath TCP and has plain TCP.
+    /// Plain TCP, although the program requested Multipath TCP.
     FellBack,
 }
 
-/// A connection of our own and what became of it.
+/// Our own test connection and its results.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(clippy::struct_excessive_bools, reason = "facts, independent of each other")]
 pub struct TestConnection {
-    /// Address and port.
+    /// Address and port of the server.
     pub target: SocketAddr,
-    /// Attempts to connect, in order: plain TCP and Multipath TCP, more of each when in doubt.
+    /// Attempts over plain TCP and Multipath TCP, in order; more of each if one is slow.
     pub attempts: Vec<ConnectAttempt>,
-    /// The server gives back what it gets.
+    /// Set when the server echoes data.
     #[serde(default)]
     pub echoes: bool,
-    /// It takes a preamble first: it is a towpath server.
+    /// Set when the server is a towpath server and expects a preamble.
     #[serde(default)]
     pub is_towpath: bool,
-    /// Who it is.
+    /// Kind of server that replied.
     #[serde(default)]
     pub server: ServerKind,
-    /// Where plain TCP came back changed.
+    /// Offset of the first changed byte over plain TCP, from 0.
     #[serde(default)]
     pub plain_changed_at: Option<u64>,
-    /// The connection was Multipath TCP when it was new.
+    /// Set when the new connection was Multipath TCP.
     #[serde(default)]
     pub multipath: bool,
-    /// It was still at the end.
+    /// Set when the connection was still Multipath TCP at the end.
     #[serde(default)]
     pub multipath_at_end: bool,
-    /// The other end closed it before we did.
+    /// Set when the peer closed the connection before we did.
     #[serde(default)]
     pub closed_by_peer: bool,
-    /// What the counters of this host's kernel grew by.
+    /// Growth of this host's kernel counters during the test.
     #[serde(default)]
     pub counters: BTreeMap<String, u64>,
-    /// Events of the connection; none if they cannot be heard.
+    /// Path manager events of the connection; `None` without the privilege.
     #[serde(default)]
     pub events: Option<Vec<RecordedEvent>>,
-    /// Subflows that were seen.
+    /// All subflows seen during the test.
     #[serde(default)]
     pub subflows: Vec<ObservedSubflow>,
-    /// What was sent and came back.
+    /// Result of the echo test, if there was one.
     #[serde(default)]
     pub exchange: Option<EchoResult>,
-    /// Plain TCP over single paths, where something was wrong.
+    /// Plain TCP over single paths.
     #[serde(default)]
     pub controls: Vec<PlainTcpCheck>,
-    /// Packets of our own making, with rising time to live.
+    /// SYN packets with rising time to live.
     #[serde(default)]
     pub probes: Vec<HopProbe>,
 }
 
-/// An attempt to connect.
+/// One attempt to connect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConnectAttempt {
-    /// Over Multipath TCP.
+    /// Set for Multipath TCP, clear for plain TCP.
     pub multipath: bool,
-    /// What came of it.
+    /// Result of the attempt.
     pub outcome: ConnectOutcome,
-    /// How long it took.
+    /// Duration of the attempt in milliseconds.
     pub took_ms: u64,
-    /// The router that refused it.
+    /// Router that refused the attempt, if any.
     #[serde(default)]
     pub refused: Option<IcmpRefusal>,
 }
 
-/// A router's message that a packet cannot go on.
+/// ICMP error of a router that cannot forward a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IcmpRefusal {
-    /// Who says so.
+    /// Address of the router.
     pub router: IpAddr,
     /// Type of the ICMP message.
     pub kind: u8,
-    /// Its code.
+    /// Code of the ICMP message.
     pub code: u8,
 }
 
-/// What came of an attempt.
+/// Result of an attempt to connect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ConnectOutcome {
-    /// A connection.
+    /// The connection was established.
     Connected,
-    /// Somebody says no.
+    /// The peer reset the attempt.
     Refused,
-    /// No answer.
+    /// No reply before the timeout.
     Silent,
-    /// An error of the system, by its number.
+    /// Another error, by its `errno` number.
     Failed(i32),
 }
 
@@ -232,27 +232,27 @@ pub enum ConnectOutcome {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RecordedEvent {
-    /// When, since the connection was begun.
+    /// Time since the start of the connection, in milliseconds.
     pub at_ms: u64,
-    /// What, as `ip mptcp monitor` writes it.
+    /// Kind of event, as `ip mptcp monitor` prints it.
     pub kind: String,
-    /// Number of our address.
+    /// Identifier of the local address.
     pub local_id: Option<u8>,
-    /// Number of the peer's.
+    /// Identifier of the remote address.
     pub remote_id: Option<u8>,
-    /// Our address.
+    /// Local address of the subflow.
     pub local: Option<IpAddr>,
-    /// The peer's.
+    /// Remote or announced address.
     pub remote: Option<IpAddr>,
-    /// Our port.
+    /// Local port of the subflow.
     pub local_port: Option<u16>,
-    /// The peer's port.
+    /// Remote or announced port.
     pub remote_port: Option<u16>,
-    /// Error that ended a subflow.
+    /// Error number that ended a subflow.
     pub error: Option<i32>,
     /// Reason in the peer's reset (RFC 8684 §3.6).
     pub reset_reason: Option<u32>,
-    /// The peer does not want subflows to the address of the first one.
+    /// Set when the peer accepts no further subflows to its first address.
     pub denies_first_address: bool,
 }
 
@@ -260,131 +260,132 @@ pub struct RecordedEvent {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(clippy::struct_excessive_bools, reason = "facts, independent of each other")]
 pub struct ObservedSubflow {
-    /// Our address and port.
+    /// Local address and port.
     pub local: SocketAddr,
-    /// The peer's.
+    /// Remote address and port.
     pub remote: SocketAddr,
-    /// Number of our address.
+    /// Identifier of the local address.
     #[serde(default)]
     pub local_id: Option<u8>,
-    /// Number of the peer's.
+    /// Identifier of the remote address.
     #[serde(default)]
     pub remote_id: Option<u8>,
-    /// The first subflow of the connection.
+    /// Set for the first subflow of the connection.
     #[serde(default)]
     pub first: bool,
-    /// We opened it.
+    /// Set when this host opened the subflow.
     #[serde(default)]
     pub opened_here: bool,
-    /// We asked to use it as a backup.
+    /// Set when this host requested it as a backup.
     #[serde(default)]
     pub backup_here: bool,
-    /// The peer did.
+    /// Set when the peer requested it as a backup.
     #[serde(default)]
     pub backup_there: bool,
-    /// It was established at some time.
+    /// Set when the subflow was ever established.
     #[serde(default)]
     pub established: bool,
-    /// Its last state, as TCP names it.
+    /// Last TCP state by name.
     #[serde(default)]
     pub state: String,
-    /// It was gone before we ended the connection.
+    /// Set when the subflow ended before we closed the connection.
     #[serde(default)]
     pub gone: bool,
-    /// What TCP knows of it.
+    /// Last statistics from `tcp_info`.
     #[serde(default)]
     pub tcp: TcpStats,
 }
 
-/// What TCP knows of a subflow.
+/// Statistics of a subflow from `tcp_info`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TcpStats {
-    /// Smoothed round-trip time.
+    /// Smoothed round-trip time in microseconds.
     pub srtt_us: u32,
-    /// Timeouts in a row without an answer.
+    /// Consecutive timeouts without a reply.
     pub backoff: u32,
-    /// Packets sent again.
+    /// Number of retransmitted packets.
     pub retransmissions: u32,
-    /// Packets that arrived behind a gap.
+    /// Packets received out of order.
     #[serde(rename = "behind_gap")]
     pub out_of_order: u32,
-    /// Packets that are not acknowledged.
+    /// Packets in flight, sent and not acknowledged.
     pub unacked: u32,
-    /// Largest segment.
+    /// Maximum segment size in bytes.
     pub mss_bytes: u32,
-    /// Bytes sent, each as often as it was.
+    /// Bytes sent, including retransmissions.
     pub bytes_sent: u64,
-    /// Bytes acknowledged.
+    /// Payload bytes that the peer acknowledged.
     pub bytes_acked: u64,
-    /// Bytes received.
+    /// Payload bytes received in order.
     pub bytes_received: u64,
-    /// Since when nothing has arrived, not even an acknowledgement.
+    /// Time since the last arrival, including acknowledgements, in milliseconds.
     pub silent_ms: u32,
-    /// The largest packet that the path takes, as far as TCP knows.
+    /// Path MTU known to TCP, in bytes.
     pub path_mtu: u32,
 }
 
-/// What was sent and came back.
+/// Result of an echo test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct EchoResult {
-    /// Bytes that the kernel took.
+    /// Bytes that the kernel accepted.
     pub sent: u64,
-    /// Bytes that came back.
+    /// Bytes echoed by the peer.
     pub returned: u64,
-    /// The first byte that came back as another one, counted from 0.
+    /// Offset of the first changed byte, from 0.
     pub changed_at: Option<u64>,
-    /// How long it took.
+    /// Duration of the test in milliseconds.
     pub took_ms: u64,
-    /// Longest time in which nothing came back.
+    /// Longest time without an echo, in milliseconds.
     pub longest_pause_ms: u64,
 }
 
-/// Plain TCP over one path: tells trouble of the path from trouble with Multipath TCP on it.
+/// Plain TCP over one path: separates trouble of the path from trouble with Multipath TCP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlainTcpCheck {
-    /// Our address.
+    /// Local address of the connection.
     pub local: IpAddr,
-    /// The interface that it was bound to.
+    /// Index of the interface to which it was bound.
     #[serde(default)]
     pub bound_to: Option<u32>,
     /// The peer's address and port.
     pub remote: SocketAddr,
-    /// Whether it connected.
+    /// Result of the attempt to connect.
     pub outcome: ConnectOutcome,
-    /// The router that refused it.
+    /// Router that refused the attempt, if any.
     #[serde(default)]
     pub refused: Option<IcmpRefusal>,
-    /// A few bytes went and came back, if the peer does that.
+    /// True if a few bytes were echoed; `None` if the peer does not echo.
     #[serde(default)]
     pub small: Option<bool>,
-    /// So did packets of full size.
+    /// True if packets of full size were echoed.
     #[serde(default)]
     pub large: Option<bool>,
-    /// When those of full size had not: a few bytes did, once more, over another connection.
+    /// After large packets failed: true if a few bytes were echoed over another connection.
     #[serde(rename = "small_again", default)]
     pub small_retry: Option<bool>,
-    /// After that, packets of full size did: those sent anew over another connection, or the first
-    /// ones at last.
+    /// After that: true if large packets were echoed, over another connection or late over the
+    /// first.
     #[serde(rename = "large_again", default)]
     pub large_retry: Option<bool>,
-    /// Small packets sent one after the other, with room between them.
+    /// Small packets sent one after the other, with pauses between them.
     #[serde(default)]
     pub packets: u32,
-    /// How many of them had to be sent again.
+    /// Number of them that were lost and retransmitted.
     #[serde(default)]
     pub resent: u32,
-    /// Packets with answers.
+    /// Received packets with data.
     #[serde(default)]
     pub answers: u32,
-    /// How many of them arrived behind a gap.
+    /// Number of those received out of order.
     #[serde(default)]
     pub behind_gap: u32,
-    /// Smallest round-trip time.
+    /// Smallest round-trip time in microseconds.
     #[serde(default)]
     pub min_rtt_us: u32,
-    /// Whether a first subflow over it is Multipath TCP; asked where our own connection is not.
+    /// True if a first subflow over this path is Multipath TCP. Tested only if our own connection
+    /// is not.
     #[serde(default)]
     pub multipath: Option<bool>,
 }
@@ -392,73 +393,73 @@ pub struct PlainTcpCheck {
 /// SYN packets with rising time to live over one path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HopProbe {
-    /// Our address.
+    /// Local address of the probes.
     pub local: IpAddr,
     /// The peer's address and port.
     pub remote: SocketAddr,
-    /// Which option they had.
+    /// Multipath TCP option of the probes.
     pub option: ProbeOption,
-    /// Who answered, in order of time to live; the first is at 1.
+    /// Replies of the routers by time to live, from 1.
     pub hops: Vec<HopReply>,
-    /// The answer of the peer itself.
+    /// Reply of the peer itself, if any.
     #[serde(default)]
     pub answer: Option<TargetReply>,
 }
 
-/// The option of a probe.
+/// Multipath TCP option of a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ProbeOption {
-    /// None of Multipath TCP.
+    /// No option of Multipath TCP.
     Plain,
-    /// That of a first subflow.
+    /// MP_CAPABLE, as in a first subflow.
     Capable,
-    /// That of a further subflow.
+    /// MP_JOIN, as in a further subflow.
     Join,
 }
 
-/// A router's answer to a packet that it had to drop.
+/// ICMP error of a router for a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct HopReply {
-    /// Who answered; none if nobody did.
+    /// Address of the router; `None` without a reply.
     pub address: Option<IpAddr>,
-    /// Whether the packet had its option when it arrived there, if the answer quotes enough.
+    /// True if the packet still had its option there; `None` if the reply quotes too little.
     pub has_option: Option<bool>,
-    /// It forbids the way or knows none: type and code of its message.
+    /// Type and code of its message if the router refuses the packet.
     pub refused: Option<(u8, u8)>,
 }
 
-/// The answer of the peer.
+/// Reply of the peer to a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TargetReply {
-    /// It accepts, with the option of Multipath TCP or without.
+    /// The peer accepts with a SYN-ACK.
     SynAck {
-        /// With the option.
+        /// Set when it carries a Multipath TCP option.
         option: bool,
     },
-    /// It refuses, with a reason of Multipath TCP or without.
+    /// The peer refuses with a reset.
     Reset {
-        /// With the option.
+        /// Set when it carries a Multipath TCP option.
         option: bool,
     },
 }
 
-/// The other host.
+/// Snapshots of the other host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerSnapshots {
-    /// Where it was asked.
+    /// Address of the queried server.
     pub address: SocketAddr,
-    /// How it looked before our connection.
+    /// Snapshot before our connection.
     pub before: HostSnapshot,
-    /// And at its end.
+    /// Snapshot at the end of our connection.
     #[serde(default)]
     pub after: Option<HostSnapshot>,
 }
 
 impl TestConnection {
-    /// A trial of which nothing is known yet.
+    /// Creates a test without results.
     pub fn new(target: SocketAddr) -> Self {
         Self {
             target,
@@ -479,41 +480,41 @@ impl TestConnection {
         }
     }
 
-    /// The growth of a counter of Multipath TCP.
+    /// Returns the growth of a Multipath TCP counter during the test.
     pub fn counter_delta(&self, name: &str) -> u64 {
         self.counters.get(&format!("MPTcpExt.{name}")).copied().unwrap_or(0)
     }
 
-    /// Attempts over one transport.
+    /// Returns the attempts over one transport.
     pub fn attempts(&self, multipath: bool) -> impl Iterator<Item = &ConnectAttempt> {
         self.attempts.iter().filter(move |one| one.multipath == multipath)
     }
 
-    /// Whether some attempt over one transport connected.
+    /// Returns true if some attempt over one transport connected.
     pub fn connected(&self, multipath: bool) -> bool {
         self.attempts(multipath).any(|one| one.outcome == ConnectOutcome::Connected)
     }
 
-    /// The first subflow.
+    /// Returns the first subflow, if it was seen.
     pub fn first(&self) -> Option<&ObservedSubflow> {
         self.subflows.iter().find(|one| one.first)
     }
 
-    /// Events of a kind.
+    /// Returns the events of one kind.
     pub fn events_of<'a>(&'a self, kind: &'a str) -> impl Iterator<Item = &'a RecordedEvent> {
         self.events.iter().flatten().filter(move |event| event.kind == kind)
     }
 }
 
 impl PeerSnapshots {
-    /// The growth of a counter of the other host's Multipath TCP.
+    /// Returns the growth of a Multipath TCP counter on the other host.
     pub fn counter_delta(&self, name: &str) -> u64 {
         let name = format!("MPTcpExt.{name}");
         let after = self.after.as_ref().map_or(0, |after| after.counter(&name));
         after.saturating_sub(self.before.counter(&name))
     }
 
-    /// The latest that is known.
+    /// Returns the latest snapshot.
     pub fn latest(&self) -> &HostSnapshot {
         self.after.as_ref().unwrap_or(&self.before)
     }

@@ -1,35 +1,35 @@
-//! What this host has seen itself, without a word of the other one.
+//! Findings that rely on this host alone, without any report of the other one.
 //!
-//! Whoever is asked for its look can answer anything. So what is carried out is made from an
-//! [`LocalCommand`], and there is one way to get one: from the findings of an observation from which
-//! the peer was taken out. What a peer says can keep something from being mended, and cannot have
-//! anything mended.
+//! A peer can send any snapshot it likes. So every executed action is made from an [`LocalCommand`].
+//! Its only source are the findings of an observation without the peer's part. A peer's report can
+//! prevent a fix, and can never cause one.
 
 use super::finding::{Confidence, Diagnosis, Finding};
 use super::observation::Observation;
 use super::rules;
 
-/// What is found without the other host's help.
+/// Findings without the other host's report.
 #[derive(Debug)]
 pub(super) struct LocalFindings(Vec<Finding>);
 
-/// A command of a finding that no peer's word is behind.
+/// Command of a finding that does not rely on the peer's report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct LocalCommand<'a>(&'a str);
 
 impl LocalFindings {
-    /// Concludes once more, as if nobody had been asked.
+    /// Repeats the diagnosis without the peer's report.
     pub(super) fn of(observation: &Observation) -> Self {
         let alone = Observation { peer: None, peer_error: None, ..observation.clone() };
         Self(rules::findings(&alone))
     }
 
-    /// What is found of the same thing without the other host.
+    /// Returns the local finding with the same cause and location.
     pub(super) fn same(&self, finding: &Finding) -> Option<&Finding> {
         self.0.iter().find(|own| own.is_about_the_same(finding))
     }
 
-    /// Commands of findings that are sure enough, as far as `shown` shows them, in its order.
+    /// Returns the commands of findings with enough confidence, if `shown` also has them, in its
+    /// order.
     pub(super) fn commands<'a>(
         &'a self,
         shown: &'a Diagnosis,
@@ -44,7 +44,7 @@ impl LocalFindings {
 }
 
 impl<'a> LocalCommand<'a> {
-    /// As people type it.
+    /// Returns the command as people type it.
     pub(super) const fn text(self) -> &'a str {
         self.0
     }

@@ -1,8 +1,9 @@
-//! SYN packets with rising time to live: which router removes the option, which drops the packet.
+//! SYN packets with rising time to live: find the router that removes the option or drops the
+//! packet.
 //!
-//! A router quotes the packet that it cannot forward (RFC 792, RFC 1812 §4.3.2.3, RFC 4443), so it
-//! shows what the packet had become when it arrived there. The packets are of our own making, over
-//! raw sockets; answers of the target are reset by this host's kernel, which knows no such connection.
+//! A router quotes the packet that it cannot forward (RFC 792, RFC 1812 §4.3.2.3, RFC 4443). The
+//! quote shows the packet as it arrived there. The packets are sent over raw sockets. This host's
+//! kernel resets replies of the target, as it knows no such connection.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -16,21 +17,21 @@ use super::observation::{HopProbe, HopReply, ProbeOption, TargetReply};
 use crate::clock::Clock;
 use crate::sys;
 
-/// Time to live of the first packets, and of those that follow if the last of these was answered.
+/// Time to live of the first packets, and of further ones if the path is longer.
 const NEAR_TTLS: std::ops::RangeInclusive<u8> = 1..=5;
 const FAR_TTLS: std::ops::RangeInclusive<u8> = 6..=14;
-/// How long answers are waited for, in each of the two rounds.
+/// Timeout of each of the two rounds.
 const ROUND_TIMEOUT: Duration = Duration::from_millis(450);
-/// Above the ports that Linux gives to connections; each packet has one of its own.
+/// First source port, above those that Linux assigns; each packet has its own.
 const FIRST_PORT: u16 = 61_000;
-/// Ports of one path and option.
+/// Source ports for one path and option.
 const PORTS_PER_PROBE: u16 = 16;
-/// Options of the protocol of the internet: kinds of TCP options.
+/// Kinds of TCP options (IANA).
 const TCPOPT_EOL: u8 = 0;
 const TCPOPT_NOP: u8 = 1;
 const TCPOPT_MPTCP: u8 = 30;
 
-/// A way to be probed, with one of the options.
+/// A path to be probed, with one of the options.
 #[derive(Debug, Clone)]
 pub(super) struct ProbeSpec {
     pub(super) local: IpAddr,
@@ -39,12 +40,12 @@ pub(super) struct ProbeSpec {
     pub(super) option: ProbeOption,
 }
 
-/// Whether this process may send packets of its own making.
+/// Returns true if this process may open raw sockets.
 pub(super) fn is_allowed() -> bool {
     Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::TCP)).is_ok()
 }
 
-/// Probes all at once, until `end` at the latest.
+/// Sends all probes at once, and receives until `end` at the latest.
 pub(super) fn probe(wanted: &[ProbeSpec], clock: Clock, end: Instant) -> Vec<HopProbe> {
     let (v4, v6): (Vec<_>, Vec<_>) = wanted.iter().cloned().partition(|one| one.local.is_ipv4());
     let mut probes = Vec::new();
@@ -71,7 +72,7 @@ struct PathProbe {
     socket: UdpSocket,
     first_port: u16,
     probe: HopProbe,
-    /// Smallest time to live with which the target was reached.
+    /// Smallest time to live that reached the target.
     reached: Option<u8>,
 }
 
@@ -113,7 +114,7 @@ impl ProbeRun {
         }
     }
 
-    /// Whether every packet is answered, so that nothing more can come.
+    /// Returns true if every packet was answered, so that nothing more can arrive.
     fn is_complete(&self, last: u8) -> bool {
         self.paths.iter().all(|way| {
             let until = usize::from(way.reached.map_or(last, |ttl| ttl.saturating_sub(1)));
@@ -123,7 +124,7 @@ impl ProbeRun {
         })
     }
 
-    /// Whether there is time left; returns when something came.
+    /// Waits for input; returns true if there is time left.
     fn wait(&self, deadline: Instant) -> bool {
         let left = deadline.saturating_since(self.clock.now());
         let mut fds = vec![sys::wait_for_input(&self.errors)];
@@ -179,7 +180,7 @@ impl PathProbe {
         self.socket.send_to(bytes.get(header..).unwrap_or_default(), to).map(drop)
     }
 
-    /// With which time to live a packet of this way was sent.
+    /// Returns the time to live that belongs to a source port.
     fn ttl_of(&self, port: u16) -> Option<u8> {
         let ttl =
             port.checked_sub(self.first_port).filter(|ttl| (1..PORTS_PER_PROBE).contains(ttl))?;
@@ -200,7 +201,7 @@ impl PathProbe {
     }
 
     fn on_answer(&mut self, from: IpAddr, packet: &[u8]) {
-        // A raw IPv4 socket gives the IP header as well, one of IPv6 does not.
+        // A raw IPv4 socket returns the IP header as well, one of IPv6 does not.
         let tcp = if from.is_ipv4() { behind_v4(packet) } else { Some(packet) };
         let Some(tcp) = tcp else { return };
         let &[s0, s1, d0, d1, _, _, _, _, _, _, _, _, _, flags, ..] = tcp else { return };
@@ -232,7 +233,7 @@ impl PathProbe {
     }
 }
 
-/// A first packet as Linux would send it.
+/// Builds a first packet as Linux would send it.
 fn syn(source: SocketAddr, destination: SocketAddr, option: ProbeOption) -> Segment {
     let mptcp = match option {
         ProbeOption::Plain => Vec::new(),
@@ -246,7 +247,7 @@ fn syn(source: SocketAddr, destination: SocketAddr, option: ProbeOption) -> Segm
             receiver_key: None,
             data: None,
         })],
-        // Nobody has this token; what matters is how far the packet gets.
+        // No host knows this token; only the distance of the packet matters.
         ProbeOption::Join => vec![MptcpOption::Join(MpJoin::Syn {
             backup: false,
             address_id: 1,
@@ -265,19 +266,19 @@ fn syn(source: SocketAddr, destination: SocketAddr, option: ProbeOption) -> Segm
     Segment { source, destination, seq, window, flags: Flags::SYN, options, ..Segment::EMPTY }
 }
 
-/// What a router quotes of a packet.
+/// A router's quote of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct IcmpQuote {
     remote: SocketAddr,
     source_port: u16,
     has_option: Option<bool>,
-    /// Type and code, if the packet was not just too old.
+    /// Type and code, unless the time to live expired.
     refused: Option<(u8, u8)>,
 }
 
 impl IcmpQuote {
     fn parse(message: &[u8], v4: bool) -> Option<Self> {
-        // A raw IPv4 socket gives the IP header as well.
+        // A raw IPv4 socket returns the IP header as well.
         let message = if v4 { behind_v4(message)? } else { message };
         let &[kind, code, _, _, _, _, _, _, ref packet @ ..] = message else { return None };
         let refused = match (v4, kind) {
@@ -301,13 +302,13 @@ impl IcmpQuote {
     }
 }
 
-/// What is behind an IPv4 header.
+/// Returns the payload of an IPv4 packet.
 fn behind_v4(packet: &[u8]) -> Option<&[u8]> {
     let first = *packet.first()?;
     packet.get(usize::from(first & 0x0f) * 4..)
 }
 
-/// The TCP header of a packet, if it has one.
+/// Returns the TCP header of a packet, if it has one.
 fn tcp_of(packet: &[u8], v4: bool) -> Option<&[u8]> {
     const TCP: u8 = 6;
     if v4 {
@@ -316,7 +317,7 @@ fn tcp_of(packet: &[u8], v4: bool) -> Option<&[u8]> {
     (*packet.get(6)? == TCP).then(|| packet.get(40..))?
 }
 
-/// Whether a TCP header has an option of Multipath TCP; none if too little of it is there to tell.
+/// Returns true if a TCP header has a Multipath TCP option; `None` if the header is cut off.
 fn has_option(tcp: &[u8]) -> Option<bool> {
     let length = usize::from(*tcp.get(12)? >> 4) * 4;
     let mut rest = tcp.get(20..length.min(tcp.len()))?;

@@ -1,4 +1,4 @@
-//! What the programs of this host speak.
+//! Sockets of this host's programs and their protocols.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,23 +12,23 @@ use crate::monitor::{self, Process};
 use crate::netlink::{DiagSocket, NetlinkError, SocketDiag, StateFilter, TcpState};
 use crate::sample::MptcpInfo;
 
-/// Sockets that are told at most.
+/// Limit on reported sockets.
 const MAX_SOCKETS: usize = 256;
 
-/// Whose sockets are looked at.
+/// Processes whose sockets are examined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ProcessScope {
     /// Only connections over Multipath TCP, of all programs.
     #[default]
     Multipath,
-    /// All of one process.
+    /// All sockets of one process, by its ID.
     Process(u32),
-    /// All.
+    /// All sockets of all programs.
     All,
 }
 
 impl ProcessScope {
-    /// Whether they can be told from those of others.
+    /// Checks that the sockets can be attributed to their process; returns the error of `/proc`.
     pub fn can_be_seen(self) -> io::Result<()> {
         match self {
             Self::Multipath | Self::All => Ok(()),
@@ -37,7 +37,7 @@ impl ProcessScope {
     }
 }
 
-/// The sockets of programs, without those of this process.
+/// Returns the sockets of programs, without those of this process.
 pub(super) fn programs(whose: ProcessScope) -> Result<Vec<ProgramSocket>, NetlinkError> {
     let mut diag = SocketDiag::open()?;
     let (tcp, mptcp) =
@@ -77,7 +77,7 @@ pub(super) fn programs(whose: ProcessScope) -> Result<Vec<ProgramSocket>, Netlin
     Ok(found)
 }
 
-/// A socket that waits or is connected, to others than this host itself.
+/// Returns a listener or connection; omits loopback and link-local peers.
 fn program(socket: &DiagSocket, owners: &BTreeMap<u32, Vec<Process>>) -> Option<ProgramSocket> {
     let role = match socket.state {
         TcpState::Listen => SocketRole::Listens,

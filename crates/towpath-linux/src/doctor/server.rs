@@ -1,7 +1,7 @@
-//! Which kind of server answers, and what it wants to hear so that it stays.
+//! Identification of the kind of server, and a first message that keeps its connection open.
 //!
-//! Further subflows are opened after data went both ways, so a server that hangs up at once shows
-//! nothing of them. Each of these stays when it is spoken to in its own words.
+//! Further subflows are opened after data flowed in both directions. A server that closes at once
+//! shows none of them. Each kind stays open if it receives a message of its own protocol.
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
@@ -13,42 +13,43 @@ use socket2::Socket;
 use super::attempt::{self, ConnectOptions};
 use crate::clock::Clock;
 
-/// For a connection and for an answer.
+/// Timeout of a connection and of a reply.
 const IO_TIMEOUT: Duration = Duration::from_millis(400);
-/// So much of an answer tells who it is.
+/// Bytes of a reply that identify the server.
 const HEAD_BYTES: usize = 256;
-/// Of a request, with a header that fills it: web servers take heads of 8 KiB (RFC 9110 §5.4 leaves it
-/// to them), and less than half of that is sent.
+/// Padding of a request's header. Web servers accept headers of 8 KiB (RFC 9110 §5.4 leaves the
+/// limit to them); this sends less than half.
 const PADDING_BYTES: usize = 3_500;
-/// Together more than the first window of a subflow (RFC 6928: ten segments), so that the others are used.
+/// Together more than the first window of a subflow (RFC 6928: ten segments), so that the others
+/// are used.
 const BURST_REQUESTS: usize = 16;
 
-/// Who answers at a port.
+/// Kind of server at a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ServerKind {
-    /// It accepts connections, and did not say who it is.
+    /// A server that accepts connections and was not identified.
     #[default]
     Unknown,
-    /// A towpath server.
+    /// A towpath server with its preamble.
     Towpath,
-    /// It gives back what it gets.
+    /// A server that echoes all data.
     Echo,
-    /// HTTP/1.
+    /// A web server (HTTP/1).
     Web,
-    /// TLS.
+    /// A server that expects TLS.
     Tls,
-    /// Secure Shell.
+    /// A Secure Shell (SSH) server.
     Ssh,
-    /// SMTP or FTP: it greets with a number.
+    /// An SMTP or FTP server: it greets with a number.
     Mail,
-    /// Whatever it hears, it closes the connection.
+    /// A server that closes the connection after any message.
     #[serde(rename = "hangs-up")]
     ClosesOnData,
 }
 
 impl ServerKind {
-    /// How it is called.
+    /// Returns a description for people.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Unknown => "this server",
@@ -62,7 +63,7 @@ impl ServerKind {
         }
     }
 
-    /// By its first words.
+    /// Recognises the kind by its first bytes.
     fn from_first_bytes(came: &[u8]) -> Option<Self> {
         match came {
             [b'S', b'S', b'H', b'-', ..] => Some(Self::Ssh),
@@ -74,7 +75,7 @@ impl ServerKind {
         }
     }
 
-    /// What it wants to hear first.
+    /// Returns the first message that this kind expects.
     pub(super) fn hello(self, host: &str) -> Vec<u8> {
         match self {
             Self::Web => http_request(host, 0),
@@ -87,7 +88,8 @@ impl ServerKind {
         }
     }
 
-    /// More than one subflow takes at once, if it takes so much from everybody.
+    /// Returns more data than one subflow sends at once; empty if the kind does not accept it
+    /// unauthenticated.
     pub(super) fn burst(self, host: &str) -> Vec<u8> {
         if self == Self::Web {
             http_request(host, PADDING_BYTES).repeat(BURST_REQUESTS)
@@ -97,7 +99,7 @@ impl ServerKind {
     }
 }
 
-/// What is asked for has no body, and changes nothing.
+/// Builds a HEAD request, which has no body and changes nothing.
 fn http_request(host: &str, padding: usize) -> Vec<u8> {
     let padding = "x".repeat(padding);
     let agent = concat!("towpath-doctor/", env!("CARGO_PKG_VERSION"));
@@ -105,8 +107,8 @@ fn http_request(host: &str, padding: usize) -> Vec<u8> {
     format!("HEAD / HTTP/1.1\r\nHost: {host}\r\nUser-Agent: {agent}\r\n{padding}\r\n").into_bytes()
 }
 
-/// A client's hello that every TLS server of the last fifteen years answers (RFC 8446 §4.1.2). It is
-/// not meant to become a session, so its key share is made up.
+/// Builds a `ClientHello` that every TLS server of the last fifteen years accepts (RFC 8446
+/// §4.1.2). Its key share is random-looking filler, as no session is to follow.
 fn client_hello(host: &str) -> Vec<u8> {
     let sized = |bytes: &[u8]| [&(bytes.len() as u16).to_be_bytes()[..], bytes].concat();
     let extension = |kind: u16, body: &[u8]| [&kind.to_be_bytes()[..], &sized(body)].concat();
@@ -134,8 +136,8 @@ fn client_hello(host: &str) -> Vec<u8> {
     [&[22, 3, 1][..], &sized(&message)].concat()
 }
 
-/// Who it is by what came on a connection that was spoken to as a towpath server is, or by trying the
-/// words of others on connections of their own.
+/// Identifies a server by its reply to a towpath preamble, or else by the messages of other
+/// protocols on separate connections.
 pub(super) fn identify(came: &[u8], target: SocketAddr, host: &str, clock: Clock) -> ServerKind {
     match ServerKind::from_first_bytes(came) {
         Some(ServerKind::Web) | None => {}
@@ -145,7 +147,7 @@ pub(super) fn identify(came: &[u8], target: SocketAddr, host: &str, clock: Clock
     for kind in [ServerKind::Web, ServerKind::Tls] {
         let Some(answer) = probe(target, &kind.hello(host), clock) else { continue };
         match (kind, ServerKind::from_first_bytes(&answer)) {
-            // A TLS server complains of plain HTTP in plain HTTP.
+            // A TLS server rejects plain HTTP in plain HTTP.
             (ServerKind::Web, Some(ServerKind::Web)) if is_bad_request(&answer) => answered = true,
             (_, Some(found)) => return found,
             (_, None) => answered |= !answer.is_empty(),
@@ -160,12 +162,12 @@ pub(super) fn identify(came: &[u8], target: SocketAddr, host: &str, clock: Clock
     }
 }
 
-/// Whether a web server will not go on with us.
+/// Returns true if a web server rejects the request with status 400.
 fn is_bad_request(answer: &[u8]) -> bool {
     answer.get(9..12) == Some(b"400")
 }
 
-/// The beginning of the answer; nothing when the connection is closed, none when it stays silent.
+/// Returns the beginning of the reply; empty after a close, `None` after a timeout.
 fn probe(target: SocketAddr, words: &[u8], clock: Clock) -> Option<Vec<u8>> {
     let manner = ConnectOptions { timeout: IO_TIMEOUT, ..ConnectOptions::tcp() };
     let (_, socket) = attempt::connect(target, &manner, clock);

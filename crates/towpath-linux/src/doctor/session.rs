@@ -1,4 +1,4 @@
-//! A conversation with a towpath server about how it looks from inside.
+//! Control session with a towpath server, for snapshots of its host.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -18,57 +18,57 @@ use crate::live::speaker::ControlChannel;
 use crate::setup::is_interface_name;
 use crate::traffic::wire::SocketStream;
 
-/// Whoever is a towpath server answers at once.
+/// Timeout of a reply; a towpath server replies at once.
 const REPLY_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Long enough for a second SYN.
+/// Timeout of a connection, long enough for a second SYN.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(1_150);
 
-/// What a server without a secret lets everybody know is too little to conclude from.
+/// Reason and remedy for a redacted snapshot, which is too little for a diagnosis.
 const REDACTED_HINT: &str = "it tells strangers nothing of its host: give it, and this command, the same \
     --secret-file (or start it with --tell-strangers, where nobody else can reach it)";
 
-/// A server that has let us in.
+/// Control session with a server that has accepted us.
 #[derive(Debug)]
 pub(super) struct ServerSession {
     speaker: ControlChannel,
-    /// The port that it is asked about.
+    /// Port for the snapshots of the server.
     port: u16,
-    /// Whether it gives back what it gets, without a secret.
+    /// Set when the server echoes data, as it does without a secret.
     pub(super) echoes: bool,
 }
 
-/// Who answers at a port.
+/// Kind of peer at a port.
 #[derive(Debug)]
 pub(super) enum PeerKind {
-    /// A towpath server.
+    /// A towpath server that has accepted us.
     Server(ServerSession),
-    /// Somebody who gives back what he gets; changed, if he or somebody on the way changes it.
+    /// A server that echoes data; something on the path may change them.
     Echo {
-        /// The first byte that came back as another one, counted from 0.
+        /// Offset of the first changed byte, from 0.
         changed_at: ChangedOffset,
     },
-    /// Somebody who cannot be asked.
+    /// A peer that sends no snapshots.
     Other {
-        /// In words.
+        /// Reason as a clause for people.
         why: String,
-        /// What he said first; none if he is a towpath server that does not let us in.
+        /// First bytes that it sent; `None` for a towpath server that refuses us.
         first_bytes: Option<Vec<u8>>,
     },
 }
 
-/// The first answer.
+/// First reply to a hello.
 enum FirstReply {
     Word(Box<ControlChannel>, Option<ServerMessage>),
     Echo(ChangedOffset),
-    /// None of our words.
+    /// Not a towpath message; reason as a clause for people.
     NotTowpath(String),
 }
 
-/// The first byte that came back as another one, counted from 0.
+/// Offset of the first changed byte, from 0.
 type ChangedOffset = Option<u64>;
 
-/// Says hello and hears who is there.
+/// Sends a hello and identifies the peer by its reply.
 pub(super) fn identify_peer(
     socket: &Socket,
     port: u16,
@@ -124,7 +124,7 @@ pub(super) fn identify_peer(
         (None, None) => PeerKind::Server(ServerSession { speaker, port, echoes: true }),
         (Some(_), None) => stranger("it wants a secret: give it with --secret-file".to_owned()),
         (None, Some(_)) => stranger(introduction::secret_not_required().why),
-        // What is said about a secret is said on an encrypted connection, which this one is not.
+        // The proof of a secret needs an encrypted connection, which this one is not.
         (Some(_), Some(secret)) => match authenticated_connection(socket, secret, clock) {
             Ok(Ok(speaker)) => PeerKind::Server(ServerSession { speaker, port, echoes: false }),
             Ok(Err(why)) => stranger(why),
@@ -133,7 +133,8 @@ pub(super) fn identify_peer(
     }
 }
 
-/// Another connection to the same server, on which both have proved the secret; or why there is none.
+/// Opens another connection to the same server and proves the secret in both directions. Returns
+/// the reason if the server refuses.
 fn authenticated_connection(
     other: &Socket,
     secret: &Secret,
@@ -145,7 +146,7 @@ fn authenticated_connection(
     let Some(socket) = socket else { return Ok(Err(super::words::outcome(attempt.outcome))) };
     let first = Preamble { kind: ConnectionKind::Tls, flow: 0, stream: 0, token: TestToken::NONE };
     io::Write::write_all(&mut &socket, &first.to_bytes())?;
-    // Who it is shows the secret.
+    // The secret authenticates the server, not its certificate.
     let session = tls::TlsSession::client(&Trust::Any).map_err(io::Error::other)?;
     let (wire, _) =
         SocketStream::handshake(socket, session, (clock, clock.now() + CONNECT_TIMEOUT))?;
@@ -167,7 +168,7 @@ fn authenticated_connection(
     })
 }
 
-/// Whether an answer is nothing but what was sent, though some of it may have been changed.
+/// Returns true if more than half of the reply equals the sent bytes at the same offset.
 fn is_echo(sent: &[u8], came: &[u8]) -> bool {
     const MIN_MATCH_BYTES: usize = 16;
     let same = sent.iter().zip(came).filter(|(sent, came)| sent == came).count();
@@ -175,7 +176,7 @@ fn is_echo(sent: &[u8], came: &[u8]) -> bool {
 }
 
 impl ServerSession {
-    /// How it looks now.
+    /// Requests a snapshot of the server's host.
     pub(super) fn snapshot(&mut self) -> Result<HostSnapshot, String> {
         let mut ask = || {
             self.speaker.send(&ClientMessage::Snapshot { port: self.port })?;
@@ -193,8 +194,8 @@ impl ServerSession {
     }
 }
 
-/// The same without what no kernel would say: names of interfaces become part of commands that people
-/// paste.
+/// Removes values that no kernel would report: names of interfaces become part of commands that
+/// people paste.
 fn sanitize_snapshot(look: HostSnapshot) -> HostSnapshot {
     let mut look = look.truncated();
     for link in look.links.iter_mut().filter(|link| !is_interface_name(&link.name)) {
@@ -203,18 +204,18 @@ fn sanitize_snapshot(look: HostSnapshot) -> HostSnapshot {
     look
 }
 
-/// The first bytes of a conversation.
+/// Returns the preamble of a control connection.
 pub(super) fn hello_preamble() -> [u8; Preamble::BYTES] {
     Preamble { kind: ConnectionKind::Control, flow: 0, stream: 0, token: TestToken::NONE }
         .to_bytes()
 }
 
-/// The first bytes of a connection that gives everything back.
+/// Returns the preamble of an echo connection.
 pub(super) fn echo() -> [u8; Preamble::BYTES] {
     Preamble { kind: ConnectionKind::Echo, flow: 0, stream: 0, token: TestToken::NONE }.to_bytes()
 }
 
-/// Asks a server once more where it was asked before.
+/// Connects to a server and opens a control session.
 pub(super) fn connect_and_open(
     address: SocketAddr,
     port: u16,

@@ -1,8 +1,8 @@
-//! A connection of our own: what really happens.
+//! Test connection: opens our own connection and records its behaviour.
 //!
-//! Plain TCP and Multipath TCP begin at the same time, so that the one is the control of the other.
-//! What the server gives back is sent over the Multipath TCP connection; then, where a path has
-//! trouble, plain TCP is tried over that path alone.
+//! Plain TCP connects first, and then Multipath TCP, so that one is the control of the other. If
+//! the server echoes data, they are sent over the Multipath TCP connection. Then plain TCP is
+//! tested over each single path.
 
 use std::net::SocketAddr;
 use std::sync::mpsc;
@@ -24,49 +24,49 @@ use crate::live::socket::is_multipath;
 use crate::netlink::MptcpEvents;
 use crate::sample::{self, ConnectionSample};
 
-/// So long plain TCP has the word alone: a second SYN leaves after a second.
+/// Time that plain TCP is tested alone; its second SYN leaves after a second.
 const TCP_HEAD_START: Duration = Duration::from_millis(1_150);
-/// A SYN that is not answered by then is in doubt, and others are sent.
+/// Delay before the extra attempts, if a SYN is not answered.
 const RETRY_AFTER: Duration = Duration::from_millis(450);
-/// How long subflows may take to be set up: longer than the first repetition of a SYN, and than a
-/// router takes to say that it does not find the next one.
+/// Time limit for the setup of subflows. Longer than the first SYN retransmission, and than a
+/// router needs to report a failed neighbour lookup.
 const SUBFLOW_SETUP_TIMEOUT: Duration = Duration::from_millis(1_350);
-/// Nothing new for so long means that nothing more comes, if nothing is under way.
+/// Time without changes after which no more subflows are expected, if none is being set up.
 const QUIET_PERIOD: Duration = Duration::from_millis(250);
-/// Data, and the time for it.
+/// Bytes of the echo test, and its time limits.
 const DATA_BYTES: u64 = 1 << 20;
 const DATA_TIMEOUT: Duration = Duration::from_millis(700);
 const MIN_DATA_TIME: Duration = Duration::from_millis(300);
-/// Longer than a retransmission timeout: what is not acknowledged by then is lost.
+/// Timeout of the last acknowledgements: longer than a retransmission timeout.
 const ACK_TIMEOUT: Duration = Duration::from_millis(550);
-/// How often subflows are looked at.
+/// Time between two polls of the subflows.
 const POLL_INTERVAL: Duration = Duration::from_millis(40);
-/// Where no event tells of a subflow that is closed at once, it has to be seen.
+/// The same without path manager events: short-lived subflows are visible only in a poll.
 const FAST_POLL_INTERVAL: Duration = Duration::from_millis(4);
 
-/// What came of it.
+/// Result of the test connection.
 #[derive(Debug)]
 pub(super) struct TestOutcome {
     pub(super) trial: TestConnection,
-    /// The conversation with the server, if it is one of ours.
+    /// Control session with the server, if it is a towpath server.
     pub(super) session: Option<ServerSession>,
-    /// Why it is not.
+    /// Reason for the missing session.
     pub(super) other_server_reason: Option<String>,
-    /// The connection itself, which stays open for as long as the server is asked about it.
+    /// Multipath TCP connection, which stays open until the last snapshot of the server.
     pub(super) socket: Option<Socket>,
 }
 
-/// To whom the connection goes.
+/// Target of the connection.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TestTarget<'a> {
     pub(super) target: SocketAddr,
-    /// How it is called; servers of several names want to hear it.
+    /// Host name of the server; sent to virtual hosts.
     pub(super) server_name: &'a str,
     pub(super) secret: Option<&'a Secret>,
 }
 
-/// Connects, sends, watches, until about `until`. `on_session` is called before anything is sent over
-/// Multipath TCP, if plain TCP gets through in time.
+/// Connects, sends and monitors until about `until`. If plain TCP connects in time, calls
+/// `on_session` before any data are sent over Multipath TCP.
 pub(super) fn run(
     whom: TestTarget<'_>,
     (clock, until): (Clock, Instant),
@@ -119,10 +119,10 @@ pub(super) fn run(
     done
 }
 
-/// An attempt, and the connection if it became one.
+/// Result of an attempt, with its socket if it connected.
 type AttemptResult = (ConnectAttempt, Option<Socket>);
 
-/// Attempts that have come to an end.
+/// Completed attempts and their connections.
 #[derive(Debug, Default)]
 struct AttemptSet {
     attempts: Vec<ConnectAttempt>,
@@ -131,7 +131,8 @@ struct AttemptSet {
 }
 
 impl AttemptSet {
-    /// Hears of attempts until the time is over and all have ended, or only the next one.
+    /// Collects results of attempts until the time is over or all have ended; with `next`, only
+    /// one.
     fn collect(&mut self, told: &mpsc::Receiver<AttemptResult>, patience: Duration, next: bool) {
         let clock = Clock::start();
         let deadline = clock.now() + patience;
@@ -149,7 +150,7 @@ impl AttemptSet {
         }
     }
 
-    /// Whether plain TCP was answered and Multipath TCP was not, yet.
+    /// Returns true if plain TCP has connected and no Multipath TCP attempt has ended.
     fn is_doubtful(&self) -> bool {
         let plain =
             |one: &ConnectAttempt| !one.multipath && one.outcome == ConnectOutcome::Connected;
@@ -157,7 +158,7 @@ impl AttemptSet {
     }
 }
 
-/// Finds out who answers.
+/// Identifies the server over the plain TCP connection.
 fn identify_server(
     done: &mut TestOutcome,
     plain: &Socket,
@@ -193,7 +194,7 @@ fn identify_server(
     }
 }
 
-/// Watches the connection while data goes over it.
+/// Monitors the connection while data go over it.
 fn monitor(
     trial: &mut TestConnection,
     socket: &Socket,
@@ -242,9 +243,9 @@ fn monitor(
     (trial.subflows, trial.events) = watch.end();
 }
 
-/// Waits until no more subflows are to be expected. Linux opens them only after data was
-/// acknowledged, so some is sent to everybody; whoever is no towpath server sees at the first bytes
-/// that they are not for it.
+/// Waits until no more subflows are expected. Linux opens them only after an acknowledgement of
+/// data, so every server gets a few bytes. A server other than towpath recognises the first bytes
+/// as foreign.
 fn wait_for_subflows(
     trial: &TestConnection,
     socket: &Socket,
@@ -267,8 +268,8 @@ fn wait_for_subflows(
     }
 }
 
-/// Sends words to a server that does not give them back, until they have arrived; what it answers is
-/// thrown away.
+/// Sends data to a server that does not echo them, until they are acknowledged; discards its
+/// replies.
 fn send(
     mut words: &[u8],
     mut socket: &Socket,
@@ -287,7 +288,7 @@ fn send(
     }
 }
 
-/// Moves data and looks, once in a step.
+/// Exchanges data for one interval, then polls the subflows.
 fn poll_once(
     watch: &mut ConnectionWatch,
     exchanging: &mut EchoTest,

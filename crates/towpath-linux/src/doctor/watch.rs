@@ -1,4 +1,4 @@
-//! Follows one connection of our own: its subflows and its events.
+//! Monitor of one connection of our own: its subflows and its events.
 
 use towpath_net::Instant;
 
@@ -11,7 +11,7 @@ use crate::netlink::{
 };
 use crate::sample::{TcpInfo, u32_at};
 
-/// A connection that is followed.
+/// A connection of our own under observation.
 #[derive(Debug)]
 pub(super) struct ConnectionWatch {
     diag: Option<SocketDiag>,
@@ -19,22 +19,22 @@ pub(super) struct ConnectionWatch {
     token: u32,
     clock: Clock,
     began: Instant,
-    /// Subflows with their cookies.
+    /// Subflows by socket cookie.
     seen: Vec<(u64, ObservedSubflow)>,
     recorded: Vec<RecordedEvent>,
-    /// When something was last new.
+    /// Time of the last change of a subflow, or of the last event.
     changed: Instant,
 }
 
 impl ConnectionWatch {
-    /// Follows the connection with this local token. `events` were subscribed to before it began.
+    /// Monitors the connection with this local token. `events` were subscribed to before it began.
     pub(super) fn new(token: u32, events: Option<MptcpEvents>, clock: Clock) -> Self {
         let (diag, now) = (SocketDiag::open().ok(), clock.now());
         let (seen, recorded) = (Vec::new(), Vec::new());
         Self { diag, events, token, clock, began: now, seen, recorded, changed: now }
     }
 
-    /// Learns what is new.
+    /// Polls the subflows and receives pending events.
     pub(super) fn poll(&mut self) {
         self.drain_events();
         let listed = self.diag.as_mut().and_then(|diag| diag.tcp(StateFilter::CONNECTED).ok());
@@ -67,32 +67,32 @@ impl ConnectionWatch {
         }
     }
 
-    /// Whether subflows that are closed at once are told of.
+    /// Returns true if events report even subflows that close between two polls.
     pub(super) fn has_events(&self) -> bool {
         self.events.is_some()
     }
 
-    /// Whether a subflow is still being set up.
+    /// Returns true while a subflow is being set up.
     pub(super) fn is_trying(&self) -> bool {
         self.seen.iter().any(|(_, one)| !one.gone && !one.established)
     }
 
-    /// Whether some subflow has sent what nobody has acknowledged.
+    /// Returns true if some subflow has unacknowledged data.
     pub(super) fn is_waiting(&self) -> bool {
         self.seen.iter().any(|(_, one)| !one.gone && one.established && one.tcp.unacked > 0)
     }
 
-    /// When something was last new.
+    /// Returns the time of the last change.
     pub(super) fn changed(&self) -> Instant {
         self.changed
     }
 
-    /// Round-trip time of the first subflow.
+    /// Returns the round-trip time of the first subflow, in microseconds; 0 if unknown.
     pub(super) fn srtt_us(&self) -> u32 {
         self.seen.first().map_or(0, |(_, one)| one.tcp.srtt_us)
     }
 
-    /// What was seen and heard; no events if none can be heard.
+    /// Returns the subflows, and the events, or `None` without the privilege for them.
     pub(super) fn end(mut self) -> (Vec<ObservedSubflow>, Option<Vec<RecordedEvent>>) {
         self.poll();
         let hears = self.events.is_some();
@@ -114,7 +114,7 @@ impl ConnectionWatch {
     }
 }
 
-/// A subflow of a listing.
+/// Converts a subflow of a socket dump.
 pub(super) fn subflow(socket: &DiagSocket) -> ObservedSubflow {
     let info = TcpInfo::parse(&socket.info);
     let flow = socket.subflow.unwrap_or_default();

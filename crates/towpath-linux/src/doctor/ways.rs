@@ -1,4 +1,4 @@
-//! Asks the kernel which way packets would go.
+//! Route lookups in the kernel.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -11,15 +11,15 @@ use super::observation::{Observation, RouteLookup};
 use super::rules::on_link;
 use crate::netlink::{RouteEntry, RouteQuery, RouteSocket};
 
-/// A port to name where none is used (RFC 863).
+/// Port for a `connect` that sends nothing (RFC 863).
 const DISCARD_PORT: u16 = 9;
-/// Questions that are asked at most.
+/// Limit on route lookups.
 const MAX_LOOKUPS: usize = 128;
-/// Addresses that stand for everywhere else (RFC 5737, RFC 3849); nothing is sent there.
+/// Documentation addresses that represent the internet (RFC 5737, RFC 3849); nothing is sent there.
 const INTERNET_ADDRESSES: [&str; 2] = ["198.51.100.1", "2001:db8::1"];
 
-/// The ways from each of this host's addresses to each of `targets`, and to somewhere else if there
-/// are none; each address also bound to its own interface.
+/// Returns the routes from each of this host's addresses to each of `targets`; without targets, to
+/// the internet. Each address is also tried bound to its own interface.
 pub(super) fn route_lookups(look: &HostSnapshot, targets: &BTreeSet<IpAddr>) -> Vec<RouteLookup> {
     let Ok(mut route) = RouteSocket::open() else { return Vec::new() };
     let elsewhere: BTreeSet<IpAddr> =
@@ -59,8 +59,8 @@ pub(super) fn route_lookups(look: &HostSnapshot, targets: &BTreeSet<IpAddr>) -> 
     questions.into_iter().map(&mut ask).collect()
 }
 
-/// Whether a socket that is bound to an interface finds a way by it. Over IPv6 a lookup answers with
-/// the best route of all, and a socket takes only those of its interface. Nothing is sent.
+/// Returns true if a socket that is bound to an interface finds a route over it. Over IPv6 a lookup
+/// returns the best route of all, while a socket uses only those of its interface. Sends nothing.
 fn has_bound_route(to: IpAddr, from: IpAddr, link: &str) -> bool {
     let finds = || {
         let socket = Socket::new(Domain::for_address((to, 0).into()), Type::DGRAM, None)?;
@@ -71,7 +71,7 @@ fn has_bound_route(to: IpAddr, from: IpAddr, link: &str) -> bool {
     to.is_ipv6() && finds().is_ok()
 }
 
-/// The next hop of an interface's route that covers a destination.
+/// Returns the next hop of an interface's most specific route to a destination.
 fn gateway_of(route: &mut RouteSocket, to: IpAddr, link: u32) -> Option<IpAddr> {
     let routes = route.routes().unwrap_or_default();
     let covers = |one: &&RouteEntry| {
@@ -80,9 +80,9 @@ fn gateway_of(route: &mut RouteSocket, to: IpAddr, link: u32) -> Option<IpAddr> 
     routes.iter().filter(covers).max_by_key(|one| one.to.length()).and_then(|one| one.gateway)
 }
 
-/// A further link that both hosts seem to share: an interface of this host that the connection does
-/// not use, its address, and an address of the other host in the same network. Whether it is the
-/// other host that has it there, nobody knows yet: private networks look alike.
+/// Returns links that both hosts seem to share. Each entry has an unused interface of this host,
+/// its address, and an address of the other host in the same network. The network may still be a
+/// different one, as private networks have the same addresses.
 pub(super) fn shared_links(observation: &Observation) -> Vec<(&LinkSnapshot, IpAddr, IpAddr)> {
     let here = &observation.here;
     let trial = observation.trial.as_ref().filter(|trial| trial.multipath);
@@ -114,7 +114,7 @@ pub(super) fn shared_links(observation: &Observation) -> Vec<(&LinkSnapshot, IpA
     found
 }
 
-/// Addresses from which other hosts can be reached.
+/// Returns the addresses from which other hosts can be reached.
 pub(super) fn sources(look: &HostSnapshot) -> BTreeSet<IpAddr> {
     let global = |address: &IpAddr| match address {
         IpAddr::V4(v4) => !v4.is_loopback() && !v4.is_link_local(),

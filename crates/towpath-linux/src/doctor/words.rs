@@ -1,10 +1,10 @@
-//! Numbers of the system in words.
+//! Numbers of the system as text.
 
 use std::io;
 
 use super::observation::ConnectOutcome;
 
-/// What came of an attempt.
+/// Describes the result of an attempt.
 pub(super) fn outcome(outcome: ConnectOutcome) -> String {
     match outcome {
         ConnectOutcome::Connected => "connected".to_owned(),
@@ -14,18 +14,18 @@ pub(super) fn outcome(outcome: ConnectOutcome) -> String {
     }
 }
 
-/// An error number, in lower case and without the number.
+/// Describes an error number, in lower case and without the number.
 pub(super) fn error(errno: i32) -> String {
     let text = io::Error::from_raw_os_error(errno).to_string();
     text.split(" (os error").next().unwrap_or_default().to_lowercase()
 }
 
-/// `1 subflow`, `2 subflows`.
+/// Formats a count: `1 subflow`, `2 subflows`.
 pub(super) fn count(number: u64, what: &str) -> String {
     if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
 }
 
-/// Bytes as people write them.
+/// Formats bytes with a decimal unit.
 pub(super) fn bytes(bytes: u64) -> String {
     match bytes {
         0..1_000 => format!("{bytes} B"),

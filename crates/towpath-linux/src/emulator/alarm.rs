@@ -1,10 +1,9 @@
-//! When the emulator's thread gets up: early enough to be awake when something is due.
+//! Wake-up times of the emulator's thread: early enough to be awake at the next deadline.
 //!
-//! A thread that asked to sleep until a moment runs later than that; by how much depends on the
-//! machine, on what else runs there and on how long a processor was idle. So wake-ups are measured
-//! while the emulator runs, and the thread asks to be woken as much earlier, then waits awake. What
-//! that costs is bounded by a [`BusyWaitBudget`]; the less of it is left, the more often the thread takes
-//! being late into account.
+//! A sleeping thread wakes up later than requested. The latency depends on the machine, on its
+//! load and on how long a processor was idle. Wake-up latency is therefore measured, the thread
+//! requests an earlier wake-up, and busy-waits for the rest. A [`BusyWaitBudget`] limits the processor
+//! time for this. The emptier it is, the more often the thread accepts being late.
 //!
 //! No clock is read here: times are arguments.
 
@@ -13,20 +12,20 @@ use std::time::Duration;
 use towpath_measure::metrics::Histogram;
 use towpath_net::Instant;
 
-/// Share of a processor that may be spent on waiting awake, in the long run.
+/// Share of a processor for busy-waiting in the long run, in percent.
 const BUSY_WAIT_PERCENT: u32 = 25;
-/// What may be spent at once: so in no second more than `SHARE_PERCENT` + 5 %.
+/// Capacity of the budget: in any second, busy-waiting takes at most `BUSY_WAIT_PERCENT` + 5 %.
 const BUSY_WAIT_BURST: Duration = Duration::from_millis(50);
-/// The share of wake-ups that are in time while the purse is full.
+/// Share of wake-ups that are on time while the budget is full.
 const MAX_ON_TIME_SHARE: f64 = 0.99;
-/// The share of wake-ups that are quick: of these the thread may have to wait awake for the longest.
+/// Share of wake-ups that count as quick; they bound the busy wait.
 const QUICK_QUANTILE: f64 = 0.1;
-/// Shorter sleeps are not worth going to bed for.
+/// Minimum sleep; shorter ones are replaced by busy-waiting.
 const MIN_SLEEP: Duration = Duration::from_micros(3);
-/// What is supposed of wake-ups before any was measured.
+/// Assumed wake-up latency before any was measured.
 const ASSUMED_LATENCY: Duration = Duration::from_micros(50);
-/// The longest waits of each class but the last: a processor that was idle for longer takes longer
-/// to come back.
+/// Upper bounds of the idle time of each class but the last. A processor that was idle for longer
+/// takes longer to wake up.
 const IDLE_CLASSES: [Duration; 4] = [
     Duration::from_micros(100),
     Duration::from_micros(400),
@@ -34,10 +33,10 @@ const IDLE_CLASSES: [Duration; 4] = [
     Duration::from_micros(6_400),
 ];
 
-/// Says when to get up, and learns from each wake-up.
+/// Timer that chooses wake-up times and learns from each wake-up.
 #[derive(Debug)]
 pub(crate) struct WakeupTimer {
-    /// The longest wait awake: what takes so much longer than a quick wake-up is other work.
+    /// Maximum busy wait beyond a quick wake-up; a longer latency is caused by other work.
     longest: Duration,
     latencies: [LatencyHistogram; IDLE_CLASSES.len() + 1],
     budget: BusyWaitBudget,
@@ -45,20 +44,20 @@ pub(crate) struct WakeupTimer {
     early: Histogram,
 }
 
-/// What became of the waiting, for the result.
+/// Statistics of sleeping and busy-waiting, for the result.
 #[derive(Debug, Clone)]
 pub(crate) struct WakeupStats {
-    /// How late sleeps ended that nothing but time ended, in nanoseconds.
+    /// Lateness of wake-ups by timeout, in nanoseconds.
     pub(crate) wake_ups: Histogram,
-    /// How much before something was due the thread asked to be woken, in nanoseconds.
+    /// Time between the requested wake-up and the deadline, in nanoseconds.
     pub(crate) early: Histogram,
-    /// How long it waited awake.
+    /// Total time of busy-waiting.
     pub(crate) awake: Duration,
 }
 
 impl WakeupTimer {
-    /// An alarm that has not measured anything yet, for a thread that shall wait awake for no
-    /// longer than `longest` at a time.
+    /// Creates a timer without measurements; `longest` bounds the busy wait beyond a quick
+    /// wake-up.
     pub(crate) fn new(now: Instant, longest: Duration) -> Self {
         Self {
             longest,
@@ -69,8 +68,8 @@ impl WakeupTimer {
         }
     }
 
-    /// How long to sleep before something that is due `left` after `now`; zero: do not sleep. The
-    /// rest is to be waited awake, unless it is zero, too.
+    /// Returns the time to sleep before a deadline `left` after `now`; zero means no sleep. The
+    /// thread busy-waits for the rest, if any.
     pub(crate) fn sleep_time(&mut self, now: Instant, left: Duration) -> Duration {
         let purse = self.budget.fill_level(now);
         let longest = self.longest;
@@ -78,7 +77,8 @@ impl WakeupTimer {
         let most = latencies.quantile(QUICK_QUANTILE) + longest;
         let early = latencies.quantile(MAX_ON_TIME_SHARE * purse).min(most);
         let sleep = left.saturating_sub(early);
-        // With an empty purse the thread sleeps whenever it can: the smallest latency is free.
+        // With an empty budget, the thread sleeps whenever it can: sleeping costs no processor
+        // time.
         let sleep = match sleep {
             short if short < MIN_SLEEP && purse > 0.0 => Duration::ZERO,
             short if short < MIN_SLEEP => left,
@@ -88,19 +88,18 @@ impl WakeupTimer {
         sleep
     }
 
-    /// Says that a sleep before something that was due after `left` ended `late`, and that only
-    /// time ended it.
+    /// Records that a sleep, with `left` until the deadline, ended `late` by timeout.
     pub(crate) fn on_wakeup(&mut self, left: Duration, late: Duration) {
         self.latencies(left).record(late);
         self.wake_ups.record(nanos(late));
     }
 
-    /// Says that the thread waited awake for this long.
+    /// Records that the thread has busy-waited for `awake`.
     pub(crate) fn on_busy_wait(&mut self, now: Instant, awake: Duration) {
         self.budget.consume(now, awake);
     }
 
-    /// What became of it all.
+    /// Returns the statistics of the whole run.
     pub(crate) fn finish(self) -> WakeupStats {
         WakeupStats { wake_ups: self.wake_ups, early: self.early, awake: self.budget.spent }
     }
@@ -112,21 +111,21 @@ impl WakeupTimer {
     }
 }
 
-/// How late recent wake-ups were: the older, the less they count.
+/// Histogram of wake-up latencies; older ones count less.
 #[derive(Debug, Clone, Copy)]
 struct LatencyHistogram {
     counts: [u32; BUCKETS],
     total: u32,
 }
 
-/// Buckets for each doubling.
+/// Number of buckets for each doubling of the latency.
 const PER_OCTAVE: u32 = 8;
-/// Everything below has one bucket.
+/// Upper bound of the first bucket, in nanoseconds.
 const FIRST_NS: u64 = 1 << FIRST_BITS;
 const FIRST_BITS: u32 = 10;
-/// Up to 2²² ns, four milliseconds.
+/// Number of buckets, up to 2²² ns (4 ms).
 const BUCKETS: usize = (1 + (22 - FIRST_BITS) * PER_OCTAVE) as usize;
-/// When so many are counted, all counts are halved.
+/// Number of samples after which all counts are halved.
 const MAX_SAMPLES: u32 = 2_048;
 
 impl LatencyHistogram {
@@ -145,7 +144,8 @@ impl LatencyHistogram {
         }
     }
 
-    /// The latency that `share` of the wake-ups do not exceed, as the upper end of its bucket.
+    /// Returns the latency that `share` of the wake-ups do not exceed, as the upper end of its
+    /// bucket.
     fn quantile(&self, share: f64) -> Duration {
         if self.total == 0 {
             return ASSUMED_LATENCY;
@@ -175,10 +175,10 @@ fn end_of(bucket: usize) -> u64 {
     u64::from(PER_OCTAVE + within + 1) << (octave + FIRST_BITS - PER_OCTAVE.ilog2())
 }
 
-/// A token bucket of processor time.
+/// Token bucket of processor time for busy-waiting.
 #[derive(Debug)]
 struct BusyWaitBudget {
-    /// What is missing in the purse; more than it holds when the last wait cost more than was left.
+    /// Spent and not yet refilled; exceeds the capacity if the last wait took more than was left.
     owed: Duration,
     at: Instant,
     spent: Duration,
@@ -189,7 +189,7 @@ impl BusyWaitBudget {
         Self { owed: Duration::ZERO, at: now, spent: Duration::ZERO }
     }
 
-    /// How full the purse is, 0 to 1.
+    /// Returns the fill level, 0 to 1.
     fn fill_level(&mut self, now: Instant) -> f64 {
         let earned = now.saturating_since(self.at) * BUSY_WAIT_PERCENT / 100;
         self.at = self.at.max(now);
@@ -218,8 +218,8 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
     const MAX_BUSY_WAIT: Duration = Duration::from_micros(500);
 
-    /// A machine whose wake-ups take `latency` of their number, and a packet every `period`: when
-    /// the thread is awake after the packet was due, and what it spent awake in all.
+    /// Simulates a machine with the given wake-up latencies and a packet every `period`. Returns
+    /// the lateness of each packet and the total time of busy-waiting.
     fn machine(
         period: Duration,
         span: Duration,
@@ -260,7 +260,7 @@ mod tests {
     #[test]
     fn the_thread_gets_up_as_early_as_the_machine_needs() {
         for usual in [2, 15, 45, 100, 300] {
-            // A twentieth of the wake-ups take half as long again.
+            // Every 20th wake-up takes 50% longer.
             let latency = |n| US * if n % 20 == 0 { usual + usual / 2 } else { usual };
             let (late, awake) = machine(10_000 * US, 2 * SECOND, latency);
             let settled = &late[20..];
@@ -284,7 +284,7 @@ mod tests {
         alarm.on_busy_wait(Instant::ZERO, SECOND);
         let sleep = alarm.sleep_time(Instant::ZERO, 1_000 * US);
         assert!((950 * US..=960 * US).contains(&sleep), "{sleep:?}");
-        // Where there is no time for a sleep, the thread sleeps all the same.
+        // Without enough time for a sleep, the thread sleeps nevertheless.
         assert_eq!(alarm.sleep_time(Instant::ZERO, 30 * US), 30 * US);
     }
 
@@ -326,7 +326,7 @@ mod tests {
         ) {
             let latency = |n: u64| US * usual * seeds[n as usize % seeds.len()] / 8;
             let (_, awake) = machine(US * period, SECOND, latency);
-            // One wait may be under way when the purse runs out.
+            // One wait may be in progress when the budget runs out.
             prop_assert!(awake <= SECOND * 30 / 100 + 2 * MAX_BUSY_WAIT, "{awake:?}");
         }
 

@@ -1,4 +1,5 @@
-//! What hosts send and receive, as pcapng: the emulator notes packets, another thread writes them.
+//! Packet capture of all hosts as pcapng: the emulator records packets, another thread writes
+//! them.
 
 use std::fs::File;
 use std::io::{self, BufWriter};
@@ -17,38 +18,38 @@ use super::frame::GsoSegment;
 use crate::clock::Clock;
 use crate::files::Dir;
 
-/// Packets that wait to be written; further ones are not captured, but counted.
+/// Maximum number of packets that wait to be written; further ones are only counted.
 const MAX_QUEUED_PACKETS: usize = 50_000;
 
-/// Where the captures of a run go.
+/// Destination and options of a run's captures.
 #[derive(Debug, Clone)]
 pub struct PcapOptions {
-    /// The folder, which is made if it is missing.
+    /// Folder of the files; created if it is missing.
     pub folder: PathBuf,
-    /// Beginning of the files' names; that of the host follows.
+    /// Prefix of the file names; the host's name follows.
     pub file_prefix: String,
-    /// Bytes of each packet that are kept; all when `None`.
+    /// Maximum bytes kept of each packet; all if `None`.
     pub snaplen: Option<u32>,
 }
 
 impl PcapOptions {
-    /// The file of one host.
+    /// Returns the file name for one host.
     fn file_name(&self, host: &str) -> String {
         format!("{}-{host}.pcapng", self.file_prefix)
     }
 }
 
-/// A file of a capture that cannot be written.
+/// Error of a capture file that cannot be written.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write `{}`: {source}", path.display())]
 pub struct PcapError {
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
-    /// The system's reason.
+    /// Error of the system call.
     pub source: io::Error,
 }
 
-/// A packet as it crossed an interface.
+/// Packet as it crossed an interface.
 #[derive(Debug)]
 struct PacketRecord {
     unix_ns: u64,
@@ -59,26 +60,26 @@ struct PacketRecord {
     original_bytes: usize,
 }
 
-/// The emulator's end.
+/// Recorder of packets, used by the emulator's thread.
 #[derive(Debug)]
 pub(crate) struct PacketRecorder {
     queue: SyncSender<PacketRecord>,
-    /// For each lane, the host and its interface's number at both ends.
+    /// Host and interface number at both ends of each path.
     interface_ids: Vec<[(usize, u32); 2]>,
-    /// Added to a time of the emulator, nanoseconds since 1970.
+    /// Offset from emulator time to nanoseconds since 1970.
     epoch_ns: u64,
     snaplen: Option<u32>,
     missed: Arc<AtomicU64>,
 }
 
-/// The writer's end.
+/// Handle of the thread that writes the files.
 #[derive(Debug)]
 pub(crate) struct CaptureWriter {
     thread: JoinHandle<Result<(), PcapError>>,
     missed: Arc<AtomicU64>,
 }
 
-/// Makes the files and the thread that writes them.
+/// Creates the files and the thread that writes them.
 pub(crate) fn begin(
     pcap: &PcapOptions,
     scenario: &Scenario,
@@ -112,7 +113,7 @@ pub(crate) fn begin(
     Ok((tape, CaptureWriter { thread, missed }))
 }
 
-/// A host's interfaces are numbered in the order of the paths.
+/// Numbers each host's interfaces in the order of the paths.
 fn interface_ids(scenario: &Scenario) -> Vec<[(usize, u32); 2]> {
     let number = |host: usize, before: usize| {
         let earlier = scenario.paths.iter().take(before);
@@ -145,7 +146,7 @@ fn write(
 }
 
 impl PacketRecorder {
-    /// Notes each packet of a segment at one end of a lane. Never waits.
+    /// Records each packet of a segment at one end of a path. Never blocks.
     pub(crate) fn record(
         &self,
         (lane, end): (usize, usize),
@@ -182,7 +183,8 @@ impl PacketRecorder {
 }
 
 impl CaptureWriter {
-    /// Waits until all is written; says what is missing. The [`PacketRecorder`] must be gone.
+    /// Waits until all packets are written; returns a warning if some are missing. The [`PacketRecorder`]
+    /// must have been dropped before.
     pub(crate) fn finish(self) -> Result<Option<String>, PcapError> {
         let panicked = |_| {
             Err(PcapError {

@@ -23,31 +23,31 @@ use crate::hop::{EmulatedRouter, ForwardDecision, RouterRule};
 use crate::sandbox::{EMULATOR_PRIORITY, EmulatorThread};
 use crate::sys;
 
-/// Packets read from one port before what is due is written.
+/// Maximum packets read from one port before due packets are written.
 const READ_BATCH: usize = 32;
-/// The shortest turn on a processor that the kernel's scheduler gives.
+/// Minimum time slice of the kernel's scheduler.
 const MIN_SLICE: Duration = Duration::from_micros(100);
-/// The longest that the thread waits awake before something is due: with real-time priority, and
-/// without it, when the end of its turn may cost it the processor for milliseconds.
+/// Maximum busy wait with real-time priority, and without it: then, the end of the time slice can
+/// cost the processor for milliseconds.
 const MAX_BUSY_WAIT: Duration = Duration::from_micros(500);
 const MAX_BUSY_WAIT_SHARED: Duration = Duration::from_micros(60);
 
-/// One path: two ports and the routes between them.
+/// One emulated path: two ports and the routes between them.
 #[derive(Debug)]
 pub(crate) struct EmulatedPath {
-    /// The first host's port, then the second's.
+    /// Port of the first host, then port of the second.
     pub(crate) ports: [EmulatorPort; 2],
-    /// From the first port to the second, and back.
+    /// Route from the first port to the second, then the route back.
     pub(crate) routes: [RouteId; 2],
-    /// Whether super-segments are cut.
+    /// True if super-segments are split into packets.
     pub(crate) split: bool,
-    /// The router on the way, if there is one; it sees single packets.
+    /// Router on the path, if there is one; it processes single packets.
     pub(crate) hop: Option<EmulatedRouter>,
 }
 
 pub(crate) use towpath_measure::network::ReportedDirection;
 
-/// A change of one direction.
+/// Change of one direction of a path.
 #[derive(Debug, Clone)]
 pub(crate) enum LinkChange {
     Up(bool),
@@ -56,33 +56,33 @@ pub(crate) enum LinkChange {
     Loss(Loss),
 }
 
-/// What the emulator is told.
+/// Command to the emulator's thread.
 #[derive(Debug)]
 pub(crate) enum EngineCommand {
-    /// Apply each change at its time, exactly.
+    /// Applies each change exactly at its time.
     Schedule(Vec<(Instant, DirectionId, LinkChange)>),
-    /// Report the links' state every so often, with times counted from `zero`.
+    /// Reports the links' state every `period`, with times relative to `zero`.
     Report { zero: Instant, period: Duration, to: Sender<Record> },
-    /// Tell what the links have carried every so often, with times counted from `zero`.
+    /// Sends a traffic snapshot every `period`, with times relative to `zero`.
     Snapshots { zero: Instant, period: Duration, to: Sender<TrafficSnapshot> },
-    /// No more reports.
+    /// Stops reports, after a last snapshot.
     StopReports,
-    /// Note every packet from now on.
+    /// Records every packet from now on.
     Capture(PacketRecorder),
-    /// The router of a lane does this from now on.
+    /// Replaces the rules of a path's router.
     Rules(usize, Vec<RouterRule>),
-    /// End.
+    /// Ends the emulator's thread.
     Stop,
 }
 
-/// What links have carried from the beginning until now.
+/// Traffic that links have carried since the start.
 #[derive(Debug, Clone)]
 pub(crate) struct TrafficSnapshot {
-    /// Now, since the start of the traffic.
+    /// Time of the snapshot, since the start of the traffic.
     pub(crate) at: Duration,
-    /// In the order in which directions were added, with the bytes that each has served.
+    /// Counters of each direction, in the order of creation, and the bytes that it has served.
     pub(crate) directions: Vec<(DirectionCounters, u64)>,
-    /// What arrived at the ends, in the order in which routes were added.
+    /// Arrivals at the end of each route, in the order of creation.
     pub(crate) routes: Vec<RouteCounters>,
 }
 
@@ -90,28 +90,28 @@ pub(crate) struct TrafficSnapshot {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct RouteCounters {
     pub(crate) packets: u64,
-    /// IP packets, with their headers.
+    /// Bytes of IP packets, with their headers.
     pub(crate) bytes: u64,
-    /// Of these, payload of TCP and of UDP.
+    /// Payload bytes of TCP and of UDP within `bytes`.
     pub(crate) payload_bytes: [u64; 2],
 }
 
-/// What the emulator leaves behind.
+/// Final report of the emulator.
 #[derive(Debug)]
 pub(crate) struct EmulatorReport {
-    /// Lateness of every packet delivered.
+    /// Lateness of every packet delivered, in nanoseconds.
     pub(crate) lateness: Histogram,
     /// Processor time of the thread.
     pub(crate) cpu: Duration,
-    /// How long it ran.
+    /// Running time of the emulator.
     pub(crate) ran: Duration,
-    /// How it waited for what was due.
+    /// Statistics of sleeping and busy-waiting.
     pub(crate) waiting: WakeupStats,
-    /// Packets that ports lost before they were read.
+    /// Packets that ports dropped before they were read.
     pub(crate) lost_packets: u64,
 }
 
-/// A running emulator. Dropping it ends the thread.
+/// Handle of a running emulator; dropping it ends the thread.
 #[derive(Debug)]
 pub(crate) struct Emulator {
     commands: Sender<EngineCommand>,
@@ -145,20 +145,20 @@ impl Emulator {
         Ok(Self { commands, wake, report: Mutex::new(report), priority })
     }
 
-    /// The scheduling priority that the thread got.
+    /// Returns the scheduling priority that the thread obtained.
     pub(crate) fn priority(&self) -> &str {
         &self.priority
     }
 
-    /// Sends a command.
+    /// Sends a command and wakes the thread.
     pub(crate) fn send(&self, command: EngineCommand) {
-        // A thread that has ended reports its error when it is joined.
+        // If the thread has ended, join reports its error.
         if self.commands.send(command).is_ok() {
-            let _ = (&self.wake).write(&[0]); // a full pipe wakes it, too
+            let _ = (&self.wake).write(&[0]); // a full pipe also wakes the thread
         }
     }
 
-    /// Ends the thread and takes its report.
+    /// Stops the thread and returns its report.
     pub(crate) fn finish(self) -> io::Result<EmulatorReport> {
         self.send(EngineCommand::Stop);
         let report = self.report.lock().unwrap_or_else(PoisonError::into_inner).recv();
@@ -172,8 +172,10 @@ impl Drop for Emulator {
     }
 }
 
-/// Real-time priority if the thread has it or the limits allow it, else the best nice value and
-/// turns so short that nobody's longer one is waited for.
+/// Sets real-time priority if the limits allow it.
+///
+/// Otherwise sets the best nice value and the shortest time slices, so that the scheduler preempts
+/// longer ones.
 fn raise_priority() -> String {
     if sys::has_real_time_priority() || sys::real_time_priority(EMULATOR_PRIORITY).is_ok() {
         return format!("real-time {EMULATOR_PRIORITY}");
@@ -203,7 +205,7 @@ struct Engine {
     clock: Clock,
     topology: Topology<GsoSegment>,
     lanes: Vec<EmulatedPath>,
-    /// For each route, the lane and the port that its packets leave by.
+    /// Exit of each route: the path and the port.
     exits: Vec<(RouteId, usize, usize)>,
     reported: Vec<ReportedDirection>,
     inbox: Receiver<EngineCommand>,
@@ -212,12 +214,12 @@ struct Engine {
     reporting: Option<ReportSchedule>,
     recorder: Option<PacketRecorder>,
     snapshot_schedule: Option<SnapshotSchedule>,
-    /// For each route.
+    /// Arrival counters, one per route.
     route_counters: Vec<RouteCounters>,
     lateness: Histogram,
     pool: BufferPool,
     stopped: bool,
-    /// The last moment that the link model was told about.
+    /// Last time that the link model has seen.
     modelled: Instant,
     started: Instant,
     alarm: WakeupTimer,
@@ -239,7 +241,7 @@ impl Engine {
                 [(*up, lane, 1), (*down, lane, 0)]
             })
             .collect();
-        // Routes are numbered from 0, two for each lane.
+        // Routes are numbered from 0, two for each path.
         let route_counters = vec![RouteCounters::default(); 2 * lanes.len()];
         let started = clock.now();
         let real_time = sys::has_real_time_priority();
@@ -301,7 +303,7 @@ impl Engine {
         })
     }
 
-    /// Waits for input or until something is due: asleep at first, then awake.
+    /// Waits for input or the next deadline: sleeps first, then busy-waits.
     fn wait(&mut self, fds: &mut [libc::pollfd]) -> io::Result<()> {
         let Some(at) = self.next_deadline() else { return sys::poll(fds, None).map(drop) };
         let now = self.clock.now();
@@ -335,7 +337,7 @@ impl Engine {
 
     fn handle_commands(&mut self) -> io::Result<()> {
         let mut rings = [0; 64];
-        // How often the bell rang does not matter: the inbox says what for.
+        // The number of wake-ups does not matter: the inbox holds the commands.
         let _ = self.bell.read(&mut rings)?;
         while let Ok(command) = self.inbox.try_recv() {
             match command {
@@ -369,7 +371,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Reads what one port has and pushes it into the link model.
+    /// Reads the pending packets of one port and pushes them into the link model.
     fn drain(&mut self, lane: usize, port: usize) {
         for _ in 0..READ_BATCH {
             let Some(EmulatedPath { ports, routes, split, hop }) = self.lanes.get_mut(lane) else {
@@ -378,12 +380,12 @@ impl Engine {
             let (Some(from), Some(&route)) = (ports.get_mut(port), routes.get(port)) else {
                 return;
             };
-            // A port whose interface is down gives errors; so does a closed one.
+            // A port whose interface is down returns errors; so does a closed one.
             let Ok(Some(ReceivedFrame { frame, unix_ns })) = from.read(&mut self.pool) else {
                 return;
             };
-            // A packet that waited until the thread had got up was sent all the same. The link model
-            // has seen everything until `modelled`, which also holds when somebody sets the clock.
+            // A packet may have been sent before the thread woke up. The link model's time must
+            // not go back behind `modelled`, even if the system clock is set.
             let read = self.clock.now();
             let sent = unix_ns.map_or(read, |ns| self.clock.at_unix_time(ns));
             let now = sent.min(read).max(self.modelled);
@@ -423,7 +425,7 @@ impl Engine {
         }
     }
 
-    /// Writes everything that the link model lets go, joining neighbours.
+    /// Writes all packets that the link model releases; joins adjacent ones.
     fn deliver_due(&mut self) {
         let now = self.clock.now();
         self.modelled = now;
@@ -442,7 +444,7 @@ impl Engine {
                 self.write(route, head);
                 written = self.clock.now();
             }
-            // What waited for others to be written is later by that.
+            // A packet that waits for the previous write is late by that.
             self.lateness.record(written.saturating_since(due).as_nanos() as u64);
         }
         if let Some((route, head)) = waiting {
@@ -463,7 +465,7 @@ impl Engine {
         let exit = self.exits.iter().find(|(id, _, _)| *id == route);
         let port = exit.and_then(|(_, lane, port)| self.lanes.get(*lane)?.ports.get(*port));
         if let Some(port) = port {
-            // Refused when the receiving interface is down: the packet is lost, as on a real wire.
+            // Fails if the receiving interface is down: the packet is lost, as on a real wire.
             let _ = port.write(&segment);
         }
         if let Some(buffer) = segment.reclaim() {

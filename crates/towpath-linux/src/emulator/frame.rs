@@ -1,5 +1,5 @@
-//! Packets as the kernel hands them over: super-segments of up to 64 KiB with a virtio header, cut
-//! into MTU packets for the link model without copying the payload.
+//! Packets as the kernel passes them: super-segments of up to 64 KiB with a virtio header, split
+//! into MTU packets for the link model without a copy of the payload.
 
 use std::rc::Rc;
 
@@ -7,7 +7,7 @@ use towpath_net::Packet;
 
 use super::headers::{self, Headers};
 
-/// `struct virtio_net_hdr` (virtio 1.2 §5.1.6), offsets counted from the IP header.
+/// `struct virtio_net_hdr` (virtio 1.2 §5.1.6), with offsets relative to the IP header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct VirtioHeader {
     pub(crate) flags: u8,
@@ -19,9 +19,9 @@ pub(crate) struct VirtioHeader {
 }
 
 impl VirtioHeader {
-    /// Size on the wire between us and the kernel.
+    /// Size of the header, in bytes.
     pub(crate) const BYTES: usize = 10;
-    /// The checksum still has to be completed.
+    /// The checksum is not complete yet.
     pub(crate) const NEEDS_CSUM: u8 = 1;
     /// The kernel has verified the checksum.
     pub(crate) const DATA_VALID: u8 = 2;
@@ -29,8 +29,8 @@ impl VirtioHeader {
     const GSO_TCPV6: u8 = 4;
     const GSO_ECN: u8 = 0x80;
 
-    /// Reads the kernel's header; `shift` is the length of a link-layer header that its offsets
-    /// count and ours do not.
+    /// Parses the kernel's header; `shift` is the length of a link-layer header that only the
+    /// kernel's offsets include.
     pub(crate) fn parse(bytes: [u8; Self::BYTES], shift: u16) -> Self {
         let [flags, gso_type, h0, h1, g0, g1, s0, s1, o0, o1] = bytes;
         let read = |a, b| u16::from_ne_bytes([a, b]);
@@ -44,7 +44,7 @@ impl VirtioHeader {
         }
     }
 
-    /// The header as the kernel wants it.
+    /// Builds the header for the kernel; adds `shift` to its offsets.
     pub(crate) fn emit(self, shift: u16) -> [u8; Self::BYTES] {
         let used = |value: u16, used: bool| if used { value + shift } else { 0 }.to_ne_bytes();
         let needs = self.flags & Self::NEEDS_CSUM != 0;
@@ -55,42 +55,42 @@ impl VirtioHeader {
         [self.flags, self.gso_type, h0, h1, g0, g1, s0, s1, o0, o1]
     }
 
-    /// The type of a TCP super-segment; `reduced` when its first packet carries CWR, which the
-    /// others must not.
+    /// Returns the GSO type of a TCP super-segment; `reduced` if only its first packet carries
+    /// CWR.
     pub(crate) fn tcp(v4: bool, reduced: bool) -> u8 {
         let kind = if v4 { Self::GSO_TCPV4 } else { Self::GSO_TCPV6 };
         if reduced { kind | Self::GSO_ECN } else { kind }
     }
 
-    /// Whether it stands for several TCP packets.
+    /// Returns true if the header describes several TCP packets.
     pub(crate) fn is_super_segment(self) -> bool {
         matches!(self.gso_type & !Self::GSO_ECN, Self::GSO_TCPV4 | Self::GSO_TCPV6)
             && self.gso_bytes > 0
     }
 }
 
-/// What one read gave: one IP packet or one TCP super-segment.
+/// Result of one read: one IP packet or one TCP super-segment.
 #[derive(Debug)]
 pub(crate) struct GsoFrame {
     virtio: VirtioHeader,
     bytes: Vec<u8>,
-    /// Present for a TCP super-segment that can be cut.
+    /// Headers of a TCP super-segment that can be split.
     headers: Option<Headers>,
 }
 
 impl GsoFrame {
-    /// Takes what was read. A super-segment whose headers make no sense stays whole.
+    /// Creates a frame; a super-segment with invalid headers stays whole.
     pub(crate) fn new(virtio: VirtioHeader, bytes: Vec<u8>) -> Self {
         let headers = if virtio.is_super_segment() { Headers::parse(&bytes) } else { None };
         Self { virtio, bytes, headers }
     }
 
-    /// Both parts of what was read.
+    /// Returns the virtio header and the packet.
     pub(crate) fn into_parts(self) -> (VirtioHeader, Vec<u8>) {
         (self.virtio, self.bytes)
     }
 
-    /// The buffer, for reuse.
+    /// Returns the buffer, for reuse.
     pub(crate) fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }
@@ -103,7 +103,7 @@ impl GsoFrame {
     }
 }
 
-/// One or several consecutive packets of a frame. Cloning copies no payload.
+/// One or several consecutive packets of a frame; a clone copies no payload.
 #[derive(Debug, Clone)]
 pub(crate) struct GsoSegment {
     frame: Rc<GsoFrame>,
@@ -113,13 +113,13 @@ pub(crate) struct GsoSegment {
 }
 
 impl GsoSegment {
-    /// The whole frame as one unit.
+    /// Returns the whole frame as one unit.
     pub(crate) fn whole(frame: GsoFrame) -> Self {
         let count = frame.segments();
         Self { frame: Rc::new(frame), first: 0, count, corrupt: None }
     }
 
-    /// The frame packet by packet.
+    /// Splits the frame into packets.
     pub(crate) fn split(frame: GsoFrame) -> impl Iterator<Item = Self> {
         let count = frame.segments();
         let frame = Rc::new(frame);
@@ -131,7 +131,7 @@ impl GsoSegment {
         })
     }
 
-    /// Bytes of payload of TCP and of UDP, in this order.
+    /// Returns the payload bytes of TCP and of UDP, in this order.
     pub(crate) fn payload_bytes(&self) -> [u64; 2] {
         match self.frame.headers {
             Some(headers) => [self.payload(headers).len() as u64, 0],
@@ -139,8 +139,8 @@ impl GsoSegment {
         }
     }
 
-    /// Joins `next` to this segment when it directly follows in the same frame: packets that leave
-    /// the link at the same moment go back to the kernel in one piece.
+    /// Joins `next` if it directly follows in the same frame. Packets that leave the link at the
+    /// same time return to the kernel as one super-segment.
     pub(crate) fn join(&mut self, next: &Self) -> bool {
         let follows = Rc::ptr_eq(&self.frame, &next.frame)
             && self.corrupt.is_none()
@@ -152,13 +152,13 @@ impl GsoSegment {
         follows
     }
 
-    /// The frame's buffer if nobody else uses it any more.
+    /// Returns the frame's buffer if this is its last user.
     pub(crate) fn reclaim(self) -> Option<Vec<u8>> {
         Rc::into_inner(self.frame).map(GsoFrame::into_bytes)
     }
 
     /// Calls `write` with the virtio header and the packet in two parts: new headers (empty if the
-    /// frame's own are right) and a slice of the frame.
+    /// frame's own are valid) and a slice of the frame.
     pub(crate) fn emit<T>(&self, write: impl FnOnce(VirtioHeader, &[u8], &[u8]) -> T) -> T {
         let frame = &*self.frame;
         if let Some(random) = self.corrupt {
@@ -182,7 +182,7 @@ impl GsoSegment {
         self.frame.bytes.get(start..end).unwrap_or(&[])
     }
 
-    /// Headers of this part of a super-segment, written into `room`.
+    /// Builds the headers of this part of a super-segment in `room`.
     fn patched<'room>(
         &self,
         headers: Headers,
@@ -211,23 +211,24 @@ impl GsoSegment {
         (virtio, patched)
     }
 
-    /// The packet as it is on a wire: in one piece, with its checksum. A super-segment has none yet.
+    /// Returns the packet as on the wire: contiguous, with its checksum. A super-segment still
+    /// lacks its checksums.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         self.emit(complete)
     }
 
-    /// Each packet of it by itself.
+    /// Splits the segment into its single packets.
     pub(crate) fn single_packets(&self) -> impl Iterator<Item = Self> {
         (self.first..self.first + self.count).map(|first| Self { first, count: 1, ..self.clone() })
     }
 
-    /// The first bytes of the packet, whose checksum may not be complete.
+    /// Returns the first bytes of the packet; its checksum may be incomplete.
     pub(crate) fn to_truncated_bytes(&self, bytes: usize) -> Vec<u8> {
         self.emit(|_, head, tail| head.iter().chain(tail).take(bytes).copied().collect())
     }
 
-    /// The packet with its checksum completed and then one bit flipped, so that the receiver's
-    /// kernel has a chance to notice, as on a real wire.
+    /// Completes the checksum of the packet and flips one bit, so that the receiver's kernel can
+    /// detect the error, as on a real wire.
     fn corrupted(&self, random: u32) -> (VirtioHeader, Vec<u8>) {
         let clean = Self { corrupt: None, ..self.clone() };
         clean.emit(|virtio, head, tail| {
@@ -256,7 +257,7 @@ fn complete(virtio: VirtioHeader, head: &[u8], tail: &[u8]) -> Vec<u8> {
 }
 
 impl Packet for GsoSegment {
-    /// IP bytes on the wire: the headers of a super-segment count once for each packet.
+    /// Returns the IP bytes on the wire: headers of a super-segment count once per packet.
     fn len_bytes(&self) -> u32 {
         let frame = &*self.frame;
         match frame.headers {

@@ -1,8 +1,8 @@
-//! IP and TCP headers of a super-segment: just enough to cut it (as the kernel's GSO does).
+//! IP and TCP headers of a super-segment: the minimum for splitting (like the kernel's GSO).
 
-/// Largest IP and TCP header together: IPv6 (40) or IPv4 with options (60), and TCP (60).
+/// Maximum size of IP and TCP header together: IPv4 with options (60) or IPv6 (40), and TCP (60).
 pub(crate) const MAX_BYTES: usize = 120;
-/// Where the checksum stands in a TCP header.
+/// Offset of the checksum in a TCP header.
 pub(crate) const TCP_CHECKSUM_OFFSET: u16 = 16;
 
 const TCP: u8 = 6;
@@ -10,7 +10,7 @@ const UDP: u8 = 17;
 const FIN_OR_PSH: u8 = 0x01 | 0x08;
 const CWR: u8 = 0x80;
 
-/// Shape of the headers of a TCP packet.
+/// Layout of the headers of a TCP packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Headers {
     version: IpVersion,
@@ -24,7 +24,7 @@ enum IpVersion {
     V6,
 }
 
-/// Which part of a super-segment a packet is.
+/// Position of a packet within a super-segment.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SegmentPart {
     pub(crate) index: u16,
@@ -35,7 +35,7 @@ pub(crate) struct SegmentPart {
 }
 
 impl Headers {
-    /// Reads the header lengths; `None` unless it is TCP directly behind IP.
+    /// Parses the header lengths; `None` unless TCP directly follows IP.
     pub(crate) fn parse(packet: &[u8]) -> Option<Self> {
         let (version, ip_bytes) = match packet {
             [first, _, _, _, _, _, _, _, _, TCP, ..] if first >> 4 == 4 => {
@@ -50,10 +50,10 @@ impl Headers {
         valid.then_some(Self { version, ip_bytes: ip_bytes as u16, tcp_bytes: tcp_bytes as u16 })
     }
 
-    /// Bytes of payload in an IP packet of TCP or of UDP, in this order; of anything else none.
+    /// Returns the payload bytes of TCP and of UDP, in this order; zero for other protocols.
     pub(crate) fn payload_bytes(packet: &[u8]) -> [u64; 2] {
         if let Some(headers) = Self::parse(packet) {
-            // A short packet may be padded behind its end.
+            // A short packet may have padding after its end.
             let total = match (headers.version, packet) {
                 (IpVersion::V4, [_, _, high, low, ..]) => {
                     usize::from(u16::from_be_bytes([*high, *low]))
@@ -72,23 +72,23 @@ impl Headers {
         [0, packet.len().saturating_sub(udp + 8) as u64]
     }
 
-    /// Bytes of both headers.
+    /// Returns the size of both headers, in bytes.
     pub(crate) fn bytes(self) -> usize {
         usize::from(self.ip_bytes + self.tcp_bytes)
     }
 
-    /// Whether it is IPv4.
+    /// Returns true for an IPv4 packet.
     pub(crate) fn is_v4(self) -> bool {
         self.version == IpVersion::V4
     }
 
-    /// Bytes of the IP header.
+    /// Returns the size of the IP header, in bytes.
     pub(crate) fn ip_bytes(self) -> u16 {
         self.ip_bytes
     }
 
-    /// Writes the headers of one part into `room`; the TCP checksum is left to the kernel (it holds
-    /// the sum over the pseudo header).
+    /// Writes the headers of one part into `room`. The TCP checksum holds the pseudo-header sum;
+    /// the kernel completes it.
     pub(crate) fn patch<'room>(
         self,
         original: &[u8],
@@ -123,7 +123,7 @@ impl Headers {
         target
     }
 
-    /// Sum over the pseudo header (RFC 9293 §3.1).
+    /// Computes the sum over the pseudo header (RFC 9293 §3.1).
     fn pseudo_sum(self, ip: &[u8], segment_bytes: usize) -> u64 {
         let addresses = match self.version {
             IpVersion::V4 => ip.get(12..20),
@@ -141,7 +141,7 @@ fn patch_v4(ip: &mut [u8], total: usize, index: u16) {
     update_ipv4_checksum(ip);
 }
 
-/// Renews the checksum of an IPv4 packet's header.
+/// Updates the header checksum of an IPv4 packet.
 pub(crate) fn update_ipv4_checksum(packet: &mut [u8]) {
     let bytes = packet.first().map_or(0, |first| usize::from(first & 0x0f) * 4);
     let Some(ip) = packet.get_mut(..bytes) else { return };
@@ -150,7 +150,7 @@ pub(crate) fn update_ipv4_checksum(packet: &mut [u8]) {
     set_u16(ip, 10, checksum);
 }
 
-/// Renews the TCP checksum of a whole packet.
+/// Updates the TCP checksum of a whole packet.
 pub(crate) fn update_tcp_checksum(packet: &mut [u8]) {
     let Some(headers) = Headers::parse(packet) else { return };
     let Some((ip, tcp)) = packet.split_at_mut_checked(usize::from(headers.ip_bytes)) else {
@@ -161,7 +161,7 @@ pub(crate) fn update_tcp_checksum(packet: &mut [u8]) {
     complete_checksum(tcp, 0, at);
 }
 
-/// Makes a TCP packet's IP header one in the other direction, with lengths and checksums that fit.
+/// Reverses the direction of a TCP packet's IP header; updates lengths and checksums.
 pub(crate) fn swap_src_dst(packet: &mut [u8]) {
     let total = packet.len();
     let Some(headers) = Headers::parse(packet) else { return };
@@ -189,7 +189,7 @@ fn set_u16(bytes: &mut [u8], offset: usize, value: u16) {
     }
 }
 
-/// Completes a checksum of which the packet holds the pseudo header's part (RFC 1071).
+/// Completes a checksum field that holds the sum of the pseudo header (RFC 1071).
 pub(crate) fn complete_checksum(packet: &mut [u8], start: usize, offset: usize) {
     let Some(covered) = packet.get_mut(start..) else { return };
     let checksum = !fold(sum(covered));
@@ -246,7 +246,7 @@ pub(crate) mod tests {
         packet
     }
 
-    /// Whether IP length, IP checksum and the completed TCP checksum fit the packet.
+    /// Returns true if IP length, IP checksum and the completed TCP checksum are valid.
     pub(crate) fn verify_checksum(packet: &[u8]) -> bool {
         let headers = Headers::parse(packet).unwrap();
         let (ip, tcp) = packet.split_at(usize::from(headers.ip_bytes));
@@ -265,7 +265,7 @@ pub(crate) mod tests {
         for packet in [tcp_v4(1, &[7; 100]), tcp_v6(1, &[7; 100])] {
             assert_eq!(Headers::payload_bytes(&packet), [100, 0]);
         }
-        // An acknowledgement that a link layer has padded has none.
+        // An acknowledgement padded by a link layer has no payload.
         let mut padded = tcp_v4(1, &[]);
         padded.extend([0; 9]);
         assert_eq!(Headers::payload_bytes(&padded), [0, 0]);

@@ -1,4 +1,4 @@
-//! One end of an emulated link: packets in and out of one host's interface.
+//! One end of an emulated link: packets from and to one host's interface.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,28 +11,28 @@ use super::tap::TxTimestamps;
 use crate::queue::{QueueReceiver, QueueSender};
 use crate::sys;
 
-/// Largest packet: 64 KiB and a link-layer header.
+/// Maximum read: a packet of 64 KiB and a link-layer header, in bytes.
 const READ_BYTES: usize = 65_536 + 64;
-/// Packets up to this size are copied into a buffer of their own size, so that a long queue of
-/// them does not hold 64 KiB each.
+/// Size up to which packets are copied into an exact buffer, so that queued ones do not hold 64
+/// KiB each.
 const COPY_BELOW_BYTES: usize = 16 * 1024;
-/// Bytes of an Ethernet header.
+/// Size of an Ethernet header, in bytes.
 const ETHERNET_HEADER_BYTES: usize = 14;
-/// Most bytes in front of an IP packet.
+/// Maximum number of bytes in front of an IP packet.
 const MAX_PREFIX_BYTES: usize = VirtioHeader::BYTES + ETHERNET_HEADER_BYTES;
-/// Most parts in which a packet can be written.
+/// Maximum number of parts in which a packet can be written.
 pub(crate) const MAX_IOVECS: usize = 30;
 
-/// MAC address of every host's interface: with NOARP the kernel addresses a frame to itself, so
+/// MAC address of every host's interface. With NOARP, the kernel addresses a frame to itself;
 /// equal addresses make every frame reach its receiver without ARP.
 pub(crate) const MAC: [u8; 6] = [0x02, 0x74, 0x6f, 0x77, 0x00, 0x01];
 
-/// A descriptor through which the kernel gives and takes IP packets with virtio headers.
+/// Descriptor that exchanges IP packets with virtio headers with the kernel.
 #[derive(Debug)]
 pub(crate) enum VirtioFd {
-    /// A TUN device: IP packets.
+    /// TUN device, which carries IP packets.
     Tun(OwnedFd),
-    /// A packet socket on our end of a veth pair: Ethernet frames.
+    /// Packet socket on our end of a veth pair, which carries Ethernet frames.
     Packet(OwnedFd),
 }
 
@@ -45,7 +45,7 @@ impl AsFd for VirtioFd {
 }
 
 impl VirtioFd {
-    /// Bytes in front of each IP packet, without the virtio header.
+    /// Returns the bytes in front of each IP packet, without the virtio header.
     fn link_header_bytes(&self) -> usize {
         match self {
             Self::Tun(_) => 0,
@@ -53,8 +53,10 @@ impl VirtioFd {
         }
     }
 
-    /// Reads one packet or super-segment into `buffer`; returns its length and when the kernel had
-    /// it (nanoseconds since 1970; a TUN device does not say). `None` when nothing waits.
+    /// Reads one packet or super-segment into `buffer`; `None` if none is pending.
+    ///
+    /// Returns its length and the time at which the kernel received it, in nanoseconds since 1970;
+    /// a TUN device has no time.
     fn read(&self, buffer: &mut [u8]) -> io::Result<Option<(VirtioHeader, usize, Option<u64>)>> {
         let mut prefix = [0; MAX_PREFIX_BYTES];
         let bytes = VirtioHeader::BYTES + self.link_header_bytes();
@@ -71,7 +73,7 @@ impl VirtioFd {
         Ok(understood.map(|(virtio, length)| (virtio, length, unix_ns)))
     }
 
-    /// The same, behind what `buffer` holds and as far as its capacity goes.
+    /// Reads like `read`, but appends to `buffer` within its capacity.
     pub(crate) fn append(
         &self,
         buffer: &mut BytesMut,
@@ -99,8 +101,8 @@ impl VirtioFd {
         Ok(length.map(|length| (VirtioHeader::parse(virtio, shift as u16), length)))
     }
 
-    /// Hands the kernel one packet or super-segment in `parts` (at most [`MAX_IOVECS`]), of which the
-    /// first that is not empty begins with the IP header.
+    /// Writes one packet or super-segment in `parts`, at most [`MAX_IOVECS`]. The first non-empty part
+    /// begins with the IP header.
     pub(crate) fn write(&self, virtio: VirtioHeader, parts: &[&[u8]]) -> io::Result<()> {
         let shift = self.link_header_bytes();
         let virtio = virtio.emit(shift as u16);
@@ -109,35 +111,35 @@ impl VirtioFd {
         let link = ethernet.get(..shift).unwrap_or(&[]);
         let mut slices: ArrayVec<IoSlice<'_>, { MAX_IOVECS + 2 }> = ArrayVec::new();
         for part in [&virtio[..], link].into_iter().chain(parts.iter().copied()) {
-            // The caller keeps the promise above; a packet that is cut short does no harm.
+            // Callers keep to [`MAX_IOVECS`]; a truncated packet would do no harm.
             let _ = slices.try_push(IoSlice::new(part));
         }
         sys::write_vectored(self.as_fd(), &slices).map(drop)
     }
 }
 
-/// What a host sent.
+/// Frame that a host sent.
 #[derive(Debug)]
 pub(crate) struct ReceivedFrame {
     pub(crate) frame: GsoFrame,
-    /// When the kernel had it, in nanoseconds since 1970, if it says so.
+    /// Time at which the kernel received the frame, in nanoseconds since 1970, if known.
     pub(crate) unix_ns: Option<u64>,
 }
 
-/// How the emulator exchanges packets with a host.
+/// Packet exchange of the emulator with one host.
 #[derive(Debug)]
 pub(crate) enum EmulatorPort {
-    /// With its kernel.
+    /// Kernel of the host, through its interface.
     Kernel {
         wire: VirtioFd,
-        /// What says when packets were sent, where the wire does not.
+        /// Source of transmit times, if the device has none.
         tap: Option<TxTimestamps>,
     },
-    /// With our own stack in another thread: no kernel is in between.
+    /// Our own stack in another thread, without a kernel in between.
     Stack {
-        /// From the stack.
+        /// Frames sent by the stack.
         inbox: QueueReceiver<GsoFrame>,
-        /// To it.
+        /// Frames for the stack.
         outbox: QueueSender<GsoFrame>,
     },
 }
@@ -152,7 +154,7 @@ impl AsFd for EmulatorPort {
 }
 
 impl EmulatorPort {
-    /// Reads one packet or super-segment; `None` when nothing waits.
+    /// Reads one packet or super-segment; `None` if none is pending.
     pub(crate) fn read(&mut self, pool: &mut BufferPool) -> io::Result<Option<ReceivedFrame>> {
         match self {
             Self::Kernel { wire, tap } => {
@@ -169,7 +171,7 @@ impl EmulatorPort {
         }
     }
 
-    /// Packets that were lost before they could be read; a TUN device counts them in its
+    /// Returns the packets dropped before they could be read; a TUN device counts them in its
     /// interface's statistics instead.
     pub(crate) fn lost(&self) -> u64 {
         match self {
@@ -180,7 +182,7 @@ impl EmulatorPort {
         }
     }
 
-    /// Hands a segment to the host.
+    /// Passes a segment to the host.
     pub(crate) fn write(&self, segment: &GsoSegment) -> io::Result<()> {
         segment.emit(|virtio, head, tail| match self {
             Self::Kernel { wire, tap: _ } => wire.write(virtio, &[head, tail]),
@@ -203,7 +205,7 @@ fn ethernet_header(first_byte_of_ip: u8) -> [u8; ETHERNET_HEADER_BYTES] {
     header
 }
 
-/// Buffers for reading, reused.
+/// Pool of reusable read buffers.
 #[derive(Debug)]
 pub(crate) struct BufferPool {
     current: Vec<u8>,
@@ -219,7 +221,7 @@ impl BufferPool {
         &mut self.current
     }
 
-    /// The first `length` bytes of what was read last.
+    /// Returns the first `length` bytes of the last read.
     fn take(&mut self, length: usize) -> Vec<u8> {
         let length = length.min(self.current.len());
         if length <= COPY_BELOW_BYTES {
@@ -231,7 +233,7 @@ impl BufferPool {
         taken
     }
 
-    /// Takes a buffer back.
+    /// Returns a buffer to the pool.
     pub(crate) fn recycle(&mut self, mut buffer: Vec<u8>) {
         const MAX_POOLED: usize = 64;
         if buffer.capacity() >= READ_BYTES && self.free.len() < MAX_POOLED {

@@ -1,29 +1,29 @@
-//! When a TUN device's packets were sent.
+//! Transmit times of a TUN device's packets.
 //!
-//! A TUN device does not say how long a packet has waited in it. So a second socket notes every
-//! packet of the interface as its host sends it ([`PacketRing`]), and whoever reads a packet from the
-//! device looks it up here. Both see packets in the same order, but either may miss some: the device
-//! when its queue is full, the ring when nobody reads. A packet that is not found counts from when it
-//! is read.
+//! A TUN device does not report how long a packet has waited in it. A second socket therefore
+//! records every packet as the host sends it ([`Ring`]), and the reader of the device looks the
+//! packet up here. Both see packets in the same order, but each may miss some: the device if its
+//! queue is full, the ring if it is not read. A packet that is not found counts from the time of
+//! its read.
 
 use crate::sys::ring::{HEAD_BYTES, PacketRing, RING_SLOTS, TxStamp};
 
-/// How many places are searched for a packet. More than that are missing only when the device has
-/// lost packets, or the ring.
+/// Maximum number of entries searched for a packet. Larger gaps occur only if the device or the
+/// ring has lost packets.
 const MAX_SEARCH: usize = 64;
-/// So many packets in a row that are not found: what is noted is too old.
+/// Maximum consecutive misses, after which the recorded entries are considered stale.
 const MAX_MISSES: usize = 2 * RING_SLOTS;
 
-/// What was noted.
+/// Lookup of transmit times in recorded packets.
 #[derive(Debug)]
 pub(crate) struct TxTimestamps<N = PacketRing> {
     notes: N,
-    /// The first place that was not given back.
+    /// First entry that was not released.
     next: usize,
     not_found: usize,
 }
 
-/// Places in which packets are noted.
+/// Ring of recorded packets.
 pub(crate) trait TimestampRing {
     fn get(&self, place: usize) -> Option<TxStamp>;
     fn release(&self, place: usize);
@@ -44,7 +44,7 @@ impl<N: TimestampRing> TxTimestamps<N> {
         Self { notes, next: 0, not_found: 0 }
     }
 
-    /// When the packet that was just read was sent, in nanoseconds since 1970.
+    /// Returns the transmit time of the packet just read, in nanoseconds since 1970.
     pub(crate) fn sent(&mut self, packet: &[u8]) -> Option<u64> {
         let head = packet.get(..packet.len().min(HEAD_BYTES))?;
         let is_it = |sent: &TxStamp| {
@@ -66,7 +66,7 @@ impl<N: TimestampRing> TxTimestamps<N> {
         None
     }
 
-    /// What was noted before has been read, or never will be.
+    /// Releases the entries before `end`: their packets were read or are lost.
     fn forget_until(&mut self, end: usize) {
         (self.next..end).for_each(|place| self.notes.release(place));
         self.next = end;
@@ -81,12 +81,12 @@ mod tests {
 
     use super::*;
 
-    /// Places without a limit, and what was written to how many of them.
+    /// Unbounded ring: its entries, and the number of entries written.
     #[derive(Debug, Default)]
     struct Paper(RefCell<(BTreeMap<usize, TxStamp>, usize)>);
 
     impl Paper {
-        /// Notes packet `number`, sent that many nanoseconds after 1970.
+        /// Records packet `number`, sent that many nanoseconds after 1970.
         fn note(&self, number: u64) {
             let (places, written) = &mut *self.0.borrow_mut();
             let packet = packet(number);

@@ -1,9 +1,10 @@
-//! The program's connections, as the kernel's listings of sockets show them.
+//! Tracker of the program's sockets in the kernel's socket listings.
 //!
-//! The supervisor keeps no socket, but knows the inode of each that it made; listings show it until
-//! the program closes the socket, and the connection's token until it is gone. Connections that the
-//! program accepts are known by the port that it listens at. Cookies will not do: Linux gives an
-//! accepted MPTCP socket that of its listener (seen with 6.18).
+//! The supervisor keeps no socket, but knows the inode of each one that it made. Listings show the
+//! inode until the program closes the socket, and the connection's token until the connection is
+//! gone. Connections that the program accepts are recognised by the port of the listener. Cookies
+//! do not identify them: Linux gives an accepted MPTCP socket its listener's cookie (seen with
+//! 6.18).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,30 +12,30 @@ use crate::netlink::{DiagSocket, TcpState};
 use crate::sample::MptcpInfo;
 use crate::subflow::canonical_addresses;
 
-/// One look at all sockets of the network namespace.
+/// Snapshot of all sockets of the network namespace.
 #[derive(Debug, Default)]
 pub(super) struct SocketSnapshot {
     pub(super) mptcp: Vec<DiagSocket>,
     pub(super) tcp: Vec<DiagSocket>,
 }
 
-/// Who opened a connection.
+/// Side that opened a connection, as seen from the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ConnectionRole {
     Opened,
     Accepted,
 }
 
-/// What is known of a socket so far.
+/// State of a socket as far as the snapshots show it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SocketOutcome {
-    /// Not seen in a listing: not used yet, or closed again too fast.
+    /// In no listing so far: not used yet, or closed too fast.
     Unseen,
     Listening,
-    /// On its way: no answer has been seen.
+    /// Connecting: no reply has been seen.
     Trying,
     Multipath,
-    /// Plain TCP: the handshake gave no more, or it fell back later.
+    /// Plain TCP: the peer or the path has no Multipath TCP, or the connection fell back later.
     Single,
 }
 
@@ -45,20 +46,20 @@ pub(super) struct TrackedSocket {
     pub(super) number: u32,
     pub(super) role: ConnectionRole,
     pub(super) fate: SocketOutcome,
-    /// Most subflows that were established at one time.
+    /// Maximum number of subflows established at one time.
     pub(super) most_subflows: u32,
-    /// Whether the last look showed it.
+    /// Set when the last snapshot showed the socket.
     pub(super) alive: bool,
 }
 
-/// Names a socket of the program.
+/// Index of a socket of the program.
 pub(super) type SocketId = usize;
 
 /// All sockets of the program.
 #[derive(Debug, Default)]
 pub(super) struct SocketTracker {
     own: Vec<TrackedSocket>,
-    /// Connections so far.
+    /// Number of connections seen so far.
     count: u32,
     ports: BTreeSet<u16>,
     inodes: BTreeMap<u32, SocketId>,
@@ -68,18 +69,18 @@ pub(super) struct SocketTracker {
 }
 
 impl SocketTracker {
-    /// A socket was made for the program.
+    /// Adds a socket that was made for the program.
     pub(super) fn on_socket_created(&mut self, inode: u32) {
         let id = self.add(ConnectionRole::Opened, SocketOutcome::Unseen);
         self.inodes.insert(inode, id);
     }
 
-    /// Learns from a look at all sockets.
+    /// Updates all sockets from a snapshot.
     pub(super) fn update(&mut self, look: &SocketSnapshot) {
         for own in &mut self.own {
             own.alive = false;
         }
-        // What they accepted is known by the ports of listeners, so these come first.
+        // Accepted sockets are recognised by the ports of listeners, so listeners come first.
         let listens = |socket: &&DiagSocket| socket.state == TcpState::Listen;
         for socket in look.mptcp.iter().filter(listens) {
             self.note_listener(socket);
@@ -93,7 +94,7 @@ impl SocketTracker {
         self.count_subflows(look);
     }
 
-    /// The connection that a TCP socket of a listing belongs to.
+    /// Returns the connection that a TCP socket of a listing belongs to.
     pub(super) fn of(&self, socket: &DiagSocket) -> Option<SocketId> {
         let token = socket.subflow.and_then(|subflow| subflow.token_local);
         let by_token = token.and_then(|token| self.tokens.get(&token));
@@ -101,7 +102,7 @@ impl SocketTracker {
         by_token.or_else(by_inode).or_else(|| self.plain.get(&socket.cookie)).copied()
     }
 
-    /// The connection that an MPTCP socket of a listing is.
+    /// Returns the connection of an MPTCP socket of a listing.
     pub(super) fn mptcp_connection_of(&self, socket: &DiagSocket) -> Option<SocketId> {
         let token = MptcpInfo::parse(&socket.info).token;
         self.tokens.get(&token).or_else(|| self.inodes.get(&socket.inode)).copied()
@@ -115,7 +116,7 @@ impl SocketTracker {
         self.own.iter()
     }
 
-    /// Whether something can still happen that a look would show.
+    /// Returns true if a later snapshot could still show a change.
     pub(super) fn needs_polling(&self) -> bool {
         self.own.iter().any(|own| own.alive || own.fate == SocketOutcome::Unseen)
     }
@@ -169,7 +170,7 @@ impl SocketTracker {
         }
     }
 
-    /// A connection accepted from a peer without Multipath TCP is an ordinary TCP socket.
+    /// Notes a TCP socket: a connection accepted from a peer without Multipath TCP.
     fn note_tcp(&mut self, socket: &DiagSocket, look: &SocketSnapshot) {
         let id = self.plain.get(&socket.cookie).copied();
         if let Some(own) = id.and_then(|id| self.own.get_mut(id)) {
@@ -181,7 +182,8 @@ impl SocketTracker {
             TcpState::Established | TcpState::CloseWait | TcpState::FinWait1
         );
         let ours = self.ports.contains(&socket.local.port());
-        // Kernels that tell only administrators of subflows still show what they are a part of.
+        // Some kernels report subflows only to administrators, but still show the parent
+        // connection.
         let part = socket.subflow.is_some()
             || look.mptcp.iter().any(|whole| {
                 whole.state != TcpState::Listen
@@ -210,7 +212,7 @@ impl SocketTracker {
     }
 }
 
-/// What one more look says of a socket. A connection that has fallen back never returns.
+/// Returns a socket's state after one more snapshot. A connection that has fallen back stays so.
 fn outcome(before: SocketOutcome, socket: &DiagSocket) -> SocketOutcome {
     let info = MptcpInfo::parse(&socket.info);
     let Some(said) = (!socket.info.is_empty()).then_some((info.fallback, info.remote_key)) else {
@@ -248,7 +250,7 @@ mod tests {
         }
     }
 
-    /// An MPTCP socket that says `flags` (1: fallback, 2: the peer's key is known).
+    /// Returns an MPTCP socket with `flags` (1: fallback, 2: the peer's key is known).
     fn whole(cookie: u64, state: TcpState, local: &str, flags: u32, token: u32) -> DiagSocket {
         let mut info = vec![0; 96];
         info[8..12].copy_from_slice(&flags.to_ne_bytes());
@@ -308,7 +310,7 @@ mod tests {
         let old_kernel = socket(5, TcpState::Established, "10.0.0.1:80", "10.0.0.2:80");
         let foreign = socket(6, TcpState::Established, "10.0.0.1:81", "10.0.0.9:7");
         let accepted = whole(2, TcpState::Established, "10.0.0.1:80", 2, 99);
-        // The kernel gives it the listener's cookie.
+        // The kernel gives an accepted socket the listener's cookie.
         let mptcp = vec![DiagSocket { cookie: 1, ..accepted }, listener];
         all.update(&SocketSnapshot { mptcp, tcp: vec![plain, join, old_kernel, foreign] });
         let fates: Vec<_> = all.own.iter().map(|own| (own.role, own.fate, own.number)).collect();

@@ -1,10 +1,9 @@
-//! Which system calls the supervisor is asked about: `socket()` for a TCP socket, in the calling
-//! convention of this machine, and nothing else.
+//! Seccomp filter that refers `socket()` calls for TCP sockets to the supervisor.
 //!
-//! All else goes on at the cost of a few instructions of the kernel's filter. So do sockets that
-//! programs of another convention open (32-bit ones, x32): they stay plain TCP.
+//! Only calls in this machine's native calling convention match. All other calls pass after a few
+//! filter instructions. Sockets opened in another convention (32-bit programs, x32) stay plain TCP.
 
-/// `AUDIT_ARCH_*` (`linux/audit.h`): the calling convention that the numbers below belong to.
+/// Native calling convention, as `AUDIT_ARCH_*` (`linux/audit.h`).
 #[cfg(target_arch = "x86_64")]
 const AUDIT_ARCH: Option<u32> = Some(0xc000_003e);
 #[cfg(target_arch = "aarch64")]
@@ -19,22 +18,22 @@ const SYSCALL_NR_OFFSET: u32 = 0;
 const ARCH_OFFSET: u32 = 4;
 const ARGS_OFFSET: u32 = 16;
 
-/// The kinds of socket, without the flags beside them.
+/// Mask of the socket type without the `SOCK_*` flags.
 const TYPE_MASK: u32 = 0xf;
-/// The flags that `socket()` knows. A call with others is the kernel's to refuse.
+/// Flags that `socket()` knows. The kernel rejects calls with others.
 const TYPE_FLAGS: u32 = (libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) as u32;
 
-/// What the answer is about.
+/// Socket that the caller requested with `socket()`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SocketRequest {
-    /// `AF_INET` or `AF_INET6`.
+    /// Address family: `AF_INET` or `AF_INET6`.
     pub(super) family: libc::c_int,
     pub(super) nonblocking: bool,
     pub(super) close_on_exec: bool,
 }
 
 impl SocketRequest {
-    /// What the caller asked for. The kernel takes these arguments as 32-bit numbers.
+    /// Parses the arguments of `socket()`, which the kernel takes as 32-bit numbers.
     pub(super) fn parse(arguments: [u64; 6]) -> Self {
         let [family, kind, ..] = arguments;
         let has = |flag: libc::c_int| kind as u32 & flag as u32 != 0;
@@ -46,19 +45,21 @@ impl SocketRequest {
     }
 }
 
-/// The filter; `None` on a machine whose calling convention is not known here.
+/// Builds the filter; `None` on a machine with an unknown calling convention.
 pub(super) fn program() -> Option<Vec<libc::sock_filter>> {
     decide(vec![0, libc::IPPROTO_TCP as u32], libc::SECCOMP_RET_USER_NOTIF)
 }
 
-/// A filter as if the kernel had no Multipath TCP; `None` as above.
+/// Builds a filter that hides the kernel's Multipath TCP; `None` as above.
 pub(crate) fn without_multipath() -> Option<Vec<libc::sock_filter>> {
     let refused = libc::SECCOMP_RET_ERRNO | libc::EPROTONOSUPPORT as u32;
     decide(vec![libc::IPPROTO_MPTCP as u32], refused)
 }
 
-/// A filter for a user namespace that has but one user: who wants to become another one, or to give
-/// it a file, as servers and captures do that are root, is told that it did. `None` as above.
+/// Builds a filter for a user namespace with a single user.
+///
+/// System calls that change the identity or a file's owner return success without effect: servers
+/// and captures that run as root make them. `None` as above.
 pub(crate) fn fake_identity_syscalls() -> Option<Vec<libc::sock_filter>> {
     let mut calls = vec![
         libc::SYS_setgroups,
@@ -75,13 +76,13 @@ pub(crate) fn fake_identity_syscalls() -> Option<Vec<libc::sock_filter>> {
         (ARCH_OFFSET, None, vec![AUDIT_ARCH?]),
         (SYSCALL_NR_OFFSET, None, calls.into_iter().map(|number| number as u32).collect()),
     ];
-    // An error of zero is success.
+    // An error number of zero means success.
     Some(build_filter(checks, libc::SECCOMP_RET_ERRNO))
 }
 
-/// Does `verdict` to every stream socket of the Internet with one of the `protocols`.
+/// Builds a filter with `verdict` for every internet stream socket with one of the `protocols`.
 fn decide(protocols: Vec<u32>, verdict: u32) -> Option<Vec<libc::sock_filter>> {
-    // The low half of each argument: the kernel looks at no more of these.
+    // The low half of each argument: the kernel uses no more.
     let low = if cfg!(target_endian = "big") { 4 } else { 0 };
     let argument = |index: u32| ARGS_OFFSET + 8 * index + low;
     let checks = [
@@ -96,10 +97,10 @@ fn decide(protocols: Vec<u32>, verdict: u32) -> Option<Vec<libc::sock_filter>> {
     Some(build_filter(checks, verdict))
 }
 
-/// Where to look, what of it counts, and which values match.
+/// Offset of a field, mask (`None`: all bits) and values that match.
 type FieldMatch = (u32, Option<u32>, Vec<u32>);
 
-/// Does `verdict` to what matches all checks.
+/// Builds a filter with `verdict` for calls that match all checks.
 fn build_filter(
     checks: impl IntoIterator<Item = FieldMatch>,
     verdict: u32,
@@ -110,7 +111,7 @@ fn build_filter(
         if let Some(mask) = mask {
             program.push(statement(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, mask));
         }
-        // Each match jumps over the other matches and the way out.
+        // Each match jumps over the other matches and the default verdict.
         let mut left = accepted.len() as u8;
         for value in accepted {
             let code = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
@@ -137,7 +138,7 @@ mod tests {
         run(&program().unwrap(), architecture, number, arguments)
     }
 
-    /// Runs a filter as the kernel would: the few instructions that it has.
+    /// Runs a filter as the kernel would, with the few instructions that it uses.
     fn run(
         program: &[libc::sock_filter],
         architecture: u32,
@@ -194,7 +195,7 @@ mod tests {
         for family in [libc::AF_INET, libc::AF_INET6] {
             for flags in [0, libc::SOCK_CLOEXEC, libc::SOCK_NONBLOCK, TYPE_FLAGS.cast_signed()] {
                 for protocol in [0, TCP] {
-                    // The upper halves are whatever the caller's registers held.
+                    // The upper 32 bits are arbitrary: the kernel ignores them.
                     let kind = STREAM | flags as u64 | 7 << 32;
                     let arguments = [family as u64 | 1 << 40, kind, protocol | 1 << 63];
                     assert_eq!(decide(native, SOCKET, arguments), libc::SECCOMP_RET_USER_NOTIF);
@@ -218,9 +219,8 @@ mod tests {
         allowed(native, SOCKET, [INET, libc::SOCK_DGRAM as u64, 0]);
         allowed(native, SOCKET, [INET, STREAM, 132]); // SCTP
         allowed(native, SOCKET, [INET, STREAM, libc::IPPROTO_MPTCP as u64]);
-        allowed(native, SOCKET, [INET, STREAM | 0x40, TCP]); // a flag that there is not
-    }
-
+        allowed(native, SOCKET, [INET, STREAM | 0x40, TCP]);
+    } // a flag that there is not
     #[test]
     fn a_kernel_without_mptcp_refuses_only_mptcp_sockets() {
         let (native, filter) = (AUDIT_ARCH.unwrap(), without_multipath().unwrap());

@@ -1,9 +1,9 @@
-//! The process that the user started: starts the program and its supervisor, hands on signals,
+//! The process that the user started: it starts the program and its supervisor, forwards signals
 //! and waits.
 //!
-//! It stays in the program's process group and keeps out of its way: what is typed at the terminal
-//! reaches the program by itself; what others send to this process is handed on; when the program
-//! stops, so does this process, so that the shell notices.
+//! It stays in the program's process group. Signals from the terminal reach the program directly;
+//! those sent to this process alone are forwarded. When the program stops, this process stops too,
+//! so that the shell notices.
 
 use std::ffi::OsString;
 use std::io::{self, Read};
@@ -17,7 +17,7 @@ use std::time::Duration;
 use super::{ExecError, filter};
 use crate::sys::{seccomp, signal};
 
-/// What other processes may send us and the program can want to hear.
+/// Signals from other processes that are forwarded to the program.
 const FORWARDED_SIGNALS: [libc::c_int; 12] = [
     libc::SIGHUP,
     libc::SIGINT,
@@ -32,26 +32,26 @@ const FORWARDED_SIGNALS: [libc::c_int; 12] = [
     libc::SIGCONT,
     libc::SIGWINCH,
 ];
-/// Waits no longer than this for a signal: a stop can come between the question and the waiting.
+/// Interval at which the program's state is polled, as a stop may precede the wait for its signal.
 const SIGNAL_POLL_INTERVAL: Duration = Duration::from_millis(500);
-/// How long the supervisor may take for its last words.
+/// Timeout for the supervisor's summary after the program has ended.
 const SUMMARY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A program to run over Multipath TCP.
 #[derive(Debug)]
 pub struct Launch<'a> {
-    /// Program and arguments.
+    /// Program and its arguments; the first is the program.
     pub command: &'a [OsString],
     /// Arguments that make this executable call [`supervise`](super::supervise()).
     pub supervisor: &'a [OsString],
 }
 
-/// How the program ended.
+/// Exit of the program and the supervisor's summary.
 #[derive(Debug)]
 pub struct ProgramExit {
-    /// Its own status.
+    /// Exit status of the program.
     pub status: ExitStatus,
-    /// What the supervisor has to say; `None` when it is gone.
+    /// Summary of the supervisor; `None` when it is gone or sent nothing in time.
     pub summary: Option<String>,
 }
 
@@ -68,7 +68,7 @@ pub fn launch(launch: &Launch<'_>) -> Result<ProgramExit, ExecError> {
     command.args(arguments);
     seccomp::filter_on_start(&mut command, filter, theirs, mask);
     let spawned = command.spawn();
-    // With the command goes the other end of the channel, unless a process holds it.
+    // Dropping the command closes the other end of the channel, unless a process holds it.
     drop(command);
     let listener = seccomp::receive_descriptor(ours.as_fd()).map_err(ExecError::System)?;
     let child = match (spawned, &listener) {
@@ -88,24 +88,26 @@ pub fn launch(launch: &Launch<'_>) -> Result<ProgramExit, ExecError> {
     Ok(ProgramExit { status, summary: read_summary(supervisor, control) })
 }
 
-/// Replaces this process by the program, with `variable` in its environment; returns only when that
-/// fails.
+/// Replaces this process by the program, with `variable` in its environment.
+///
+/// Returns only on failure.
 pub fn exec(command: &[OsString], variable: (&str, OsString)) -> ExecError {
     let Some((name, arguments)) = command.split_first() else { return ExecError::Empty };
     let source = Command::new(name).args(arguments).env(variable.0, variable.1).exec();
     ExecError::Program { program: name.to_string_lossy().into(), source }
 }
 
-/// The supervisor gets the listener as its standard input and the control channel as its output.
-/// In a process group of its own nothing that is typed stops it: other processes of the program may
-/// go on. It inherits the blocked signals, and so ends with the program, not before.
+/// Starts the supervisor with the listener as standard input and the control channel as output.
+///
+/// In a process group of its own, signals from the terminal do not stop it: other processes of the
+/// program may continue. It inherits the blocked signals, and so ends with the program, not before.
 fn start_supervisor(arguments: &[OsString], listener: OwnedFd) -> io::Result<(Child, UnixStream)> {
     let (ours, theirs) = UnixStream::pair()?;
     let child = Command::new("/proc/self/exe")
         .args(arguments)
         .stdin(Stdio::from(listener))
         .stdout(Stdio::from(OwnedFd::from(theirs)))
-        // Whoever reads our standard error must not wait for processes that the program leaves.
+        // A reader of our standard error must not wait for processes that the program leaves.
         .stderr(Stdio::null())
         .process_group(0)
         .spawn()?;
@@ -122,7 +124,7 @@ fn wait(child: &Child, heard: &[libc::c_int]) -> io::Result<ExitStatus> {
             signal::ChildState::Running => {}
         }
         let Some(signal) = signal::wait_for_signal(heard, SIGNAL_POLL_INTERVAL)? else { continue };
-        // What the kernel sends, and what the program sends to its whole group, has reached it.
+        // Signals from the kernel, or from the program to its group, have reached it already.
         let by_others = signal.sender.is_some_and(|sender| u32::try_from(sender) != Ok(child.id()));
         if by_others && signal.number != libc::SIGCHLD {
             let _ = signal::send_signal(child.id(), signal.number); // it may just have exited
@@ -130,7 +132,7 @@ fn wait(child: &Child, heard: &[libc::c_int]) -> io::Result<ExitStatus> {
     }
 }
 
-/// Tells the supervisor that the program has ended, and hears what it says to that.
+/// Notifies the supervisor that the program has ended, and returns its summary.
 fn read_summary(mut supervisor: Child, mut control: UnixStream) -> Option<String> {
     control.shutdown(Shutdown::Write).ok()?;
     control.set_read_timeout(Some(SUMMARY_TIMEOUT)).ok()?;

@@ -1,14 +1,14 @@
 //! `towpath exec`: any program over Multipath TCP.
 //!
 //! Three processes:
-//! 1. the command (`towpath exec`): starts the other two, waits, hands on signals ([`launch()`]);
-//! 2. the program, with a filter that asks before it makes a TCP socket (`filter`). The program and
-//!    all that it starts keep the filter for good;
-//! 3. the supervisor ([`supervise()`]), which answers with a Multipath TCP socket. It lives as long as
-//!    the last process that has the filter.
+//! 1. the command (`towpath exec`): starts the other two, waits, forwards signals ([`launch()`]);
+//! 2. the program, with a filter that refers calls for a TCP socket to the supervisor (`filter`).
+//!    The program and all processes that it starts keep the filter for good;
+//! 3. the supervisor ([`supervise()`]), which replies with a Multipath TCP socket. It lives as long
+//!    as the last process that has the filter.
 //!
-//! When the supervisor is killed, the kernel answers in its place: opening a TCP socket fails with
-//! `ENOSYS`, and nothing hangs. When the command is killed, the other two go on.
+//! If the supervisor is killed, opening a TCP socket fails with `ENOSYS`, and nothing hangs. If the
+//! command is killed, the other two continue.
 
 mod connections;
 pub(crate) mod filter;
@@ -26,36 +26,36 @@ pub use launch::{Launch, ProgramExit, exec, launch};
 pub use supervise::{RecordTarget, supervise};
 pub use tally::{FallbackCounter, OutcomeCounts, SocketSummary, UpgradeRefusal};
 
-/// Why a program could not be run over Multipath TCP.
+/// Errors that keep a program from running over Multipath TCP.
 #[derive(Debug, Error)]
 pub enum ExecError {
-    /// There is no command.
+    /// The command line is empty.
     #[error("no command to run")]
     Empty,
-    /// The calling convention is not known.
+    /// Calling convention of this machine is unknown.
     #[error("this machine's system calls are not known: `exec` knows x86_64, aarch64 and riscv64")]
     Machine,
-    /// The filter was refused.
+    /// The kernel refused the filter.
     #[error("the kernel refuses the filter that `exec` needs (seccomp user notification): {0}")]
     Kernel(#[source] io::Error),
-    /// There is one already.
+    /// The program already runs under a supervisor.
     #[error("another program is asked about the system calls of this one already")]
     Nested,
     /// The program could not be started.
     #[error("cannot run `{program}`: {source}")]
     Program {
-        /// Its name.
+        /// Name of the program.
         program: String,
-        /// The system's reason.
+        /// Error of the system call.
         source: io::Error,
     },
-    /// Anything else that the system refused.
+    /// Any other error of the system.
     #[error("cannot supervise the program: {0}")]
     System(#[source] io::Error),
 }
 
 impl ExecError {
-    /// The way out, if there is one to tell.
+    /// Returns advice on how to resolve the error, if there is any.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Kernel(_) => Some(

@@ -1,5 +1,6 @@
-//! When to look at the sockets: often while they are young, seldom later, and never so often that
-//! looking costs more than a third of a processor at first, and a fiftieth in the long run.
+//! Schedule for polling the sockets: often while they are young, less often later.
+//!
+//! Polling costs at most a third of a processor at first, and a fiftieth in the long run.
 
 use std::time::Duration;
 
@@ -9,29 +10,29 @@ use super::tally::SocketSummary;
 use crate::netlink::{DestroyedSockets, MibCounters, SocketDiag, StateFilter};
 use crate::sys;
 
-/// First look after a socket was made; each next one comes after twice the time.
+/// Delay of the first poll after a socket was made; each further delay is twice as long.
 const MIN_POLL_INTERVAL: Duration = Duration::from_millis(1);
 pub(super) const MAX_POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// A look of length t is followed by a rest of this many t, while sockets are young and later.
+/// Pause after a poll, as a multiple of the poll's duration: for young and for old sockets.
 const YOUNG_REST_FACTOR: u32 = 2;
 const OLD_REST_FACTOR: u32 = 50;
-/// From this step on, sockets are old.
+/// Interval from which on sockets count as old.
 const OLD_INTERVAL: Duration = Duration::from_millis(32);
 
-/// Follows the program's connections.
+/// Observer of the program's connections.
 #[derive(Debug)]
 pub(super) struct Observer {
-    /// None where the kernel gives no listing.
+    /// Socket for listings; `None` where the kernel gives none.
     diag: Option<SocketDiag>,
     connections: SocketTracker,
     counters: MibCounters,
     pace: PollSchedule,
     recorder: Option<ExecRecorder>,
-    /// Tells the last figures of closed subflows; open while there is something to record.
+    /// Source of the final counters of closed subflows; open while there is something to record.
     destroyed: Option<DestroyedSockets>,
 }
 
-/// When the next look is due; times are those of the monotonic clock.
+/// Schedule of polls; times are those of the monotonic clock.
 #[derive(Debug, Default)]
 struct PollSchedule {
     step: Duration,
@@ -42,7 +43,7 @@ impl PollSchedule {
     fn made(&mut self, now: Duration) {
         self.step = MIN_POLL_INTERVAL;
         let due = now + MIN_POLL_INTERVAL;
-        // Looks that are due already are not put off by ever more sockets.
+        // New sockets must not postpone a poll that is due earlier.
         self.due = Some(self.due.map_or(due, |before| before.min(due)));
     }
 
@@ -54,7 +55,7 @@ impl PollSchedule {
 }
 
 impl Observer {
-    /// Records into `recorder`, if there is one.
+    /// Opens the observer, which records into `recorder` if there is one.
     pub(super) fn open(recorder: Option<ExecRecorder>) -> Self {
         Self {
             destroyed: recorder.as_ref().and_then(|_| DestroyedSockets::open().ok()),
@@ -66,13 +67,13 @@ impl Observer {
         }
     }
 
-    /// A socket was made for the program.
+    /// Adds a socket that was made for the program.
     pub(super) fn made(&mut self, inode: u32, now: Duration) {
         self.connections.on_socket_created(inode);
         self.pace.made(now);
     }
 
-    /// Time until the next look; `None` while there is nothing to see.
+    /// Returns the time until the next poll; `None` while there is nothing to observe.
     pub(super) fn next_poll(&self, now: Duration) -> Option<Duration> {
         self.pace.due.map(|due| due.saturating_sub(now))
     }
@@ -84,7 +85,7 @@ impl Observer {
     }
 
     pub(super) fn poll(&mut self, clock: &dyn Fn() -> Duration) {
-        // Not by the wall's clock: on a busy machine, others take most of that time.
+        // Not the wall clock: on a busy machine, other processes take most of that time.
         let began = sys::thread_cpu_time();
         let look = self.diag.as_mut().and_then(|diag| {
             let tcp = diag.tcp(StateFilter::ALL).ok()?;
@@ -103,7 +104,7 @@ impl Observer {
         self.pace.on_polled(now, cost, self.connections.needs_polling());
     }
 
-    /// All that is known at the end; completes the record.
+    /// Returns the final summary, and completes the record.
     pub(super) fn conclude(&mut self, sockets: &SocketSummary, now: Duration) -> SocketSummary {
         let mut tally = sockets.clone();
         tally.add_up(self.connections.all());
@@ -145,7 +146,7 @@ mod tests {
         pace.step = MAX_POLL_INTERVAL;
         pace.on_polled(MS * 9, MS * 8, true);
         assert_eq!(pace.due, Some(MS * 9 + MS * 400));
-        // Sockets that are made meanwhile want an early look, each of them but the first one.
+        // A new socket brings the next poll forward; a second one does not postpone it.
         pace.made(MS * 20);
         pace.made(MS * 21);
         assert_eq!(pace.due, Some(MS * 21));

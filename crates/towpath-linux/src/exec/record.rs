@@ -1,8 +1,8 @@
-//! The series of the program's connections, as a result that `towpath report` reads.
+//! Time series of the program's connections, as a result that `towpath report` reads.
 //!
-//! One flow with a stream for each connection. Up is from the end that opened the connection. Only
-//! one end is seen: what it sent is counted when it was acknowledged, what it received when it
-//! arrived. Paths are named after the interface that has the local address.
+//! The result has one flow with a stream for each connection. Up is from the end that opened the
+//! connection. Only one end is observed: sent bytes count when they are acknowledged, received
+//! bytes when they arrive. Paths are named after the interface that has the local address.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -41,11 +41,11 @@ pub(super) struct ExecRecorder {
     subflows: BTreeMap<u64, SubflowRecord>,
     streams: BTreeMap<SocketId, ConnectionRecord>,
     delivery: [DeliveryLog; 2],
-    /// Why the file could not be written on.
+    /// First error of writing the file; nothing is written after it.
     broken: Option<io::Error>,
 }
 
-/// A subflow, by the number of its TCP socket.
+/// A subflow in the record, with its state at the last snapshot.
 #[derive(Debug)]
 struct SubflowRecord {
     connection: SocketId,
@@ -59,27 +59,27 @@ struct SubflowRecord {
     closed: Option<Instant>,
 }
 
-/// A connection.
+/// A connection in the record, with its totals so far.
 #[derive(Debug, Default, Clone, Copy)]
 struct ConnectionRecord {
     number: u32,
     opened: bool,
     subflows: u32,
-    /// Application bytes up and down, as far as they are in the intervals.
+    /// Application bytes up and down, as far as the intervals contain them.
     bytes: [u64; 2],
     fell_back: bool,
 }
 
-/// Which interface has which address.
+/// Names of interfaces by address.
 #[derive(Debug, Default)]
 struct InterfaceNames(BTreeMap<IpAddr, String>);
 
 impl InterfaceNames {
-    /// The name of the interface; the addresses are read again for one that is new.
+    /// Returns an interface's name; a new address makes it read all addresses again.
     fn of(&mut self, address: IpAddr) -> String {
         if !self.0.contains_key(&address) {
-            let _ = self.read(); // on failure it stays "unknown"
-        }
+            let _ = self.read();
+        } // on failure it stays "unknown"
         let other = || if address.is_loopback() { "lo" } else { "unknown" }.to_owned();
         self.0.entry(address).or_insert_with(other).clone()
     }
@@ -97,7 +97,7 @@ impl InterfaceNames {
 }
 
 impl ExecRecorder {
-    /// Begins a result about `command` in the file, which is there already.
+    /// Begins a result about `command` in the file, which exists already.
     pub(super) fn begin(path: PathBuf, command: &str, now: Duration) -> io::Result<Self> {
         let mut file = files::OutputFile::find(&path)?.create()?;
         let meta = meta(command);
@@ -117,7 +117,7 @@ impl ExecRecorder {
         })
     }
 
-    /// Adds what a look shows, and the last words of sockets that have gone.
+    /// Adds a snapshot and the final counters of closed sockets.
     pub(super) fn take(
         &mut self,
         all: &SocketTracker,
@@ -188,7 +188,7 @@ impl ExecRecorder {
         let wiped = now.bytes_acked < known.info.bytes_acked
             || now.bytes_received < known.info.bytes_received;
         if wiped {
-            // Linux does so with a connection's first subflow before it is destroyed.
+            // Linux resets a connection's first subflow before it destroys it.
             return;
         }
         known.congestion = socket.congestion.clone().or(known.congestion.take());
@@ -235,7 +235,7 @@ impl ExecRecorder {
             let whole =
                 look.mptcp.iter().find(|socket| all.mptcp_connection_of(socket) == Some(*id));
             if let (Some(SocketOutcome::Multipath), Some(whole)) = (fate, whole) {
-                // Copies on several subflows count once. Without these figures the sum must do.
+                // Copies on several subflows count once. Without these counters, the sum is used.
                 let info = MptcpInfo::parse(&whole.info);
                 if info.bytes_acked + info.bytes_received > 0 {
                     figures = [info.bytes_acked, info.bytes_received];
@@ -289,8 +289,7 @@ impl ExecRecorder {
         }
     }
 
-    /// Puts the final conditions before the records and the summary behind them; `Err` when the
-    /// result could not be written.
+    /// Writes the final conditions before the records, and the summary after them.
     pub(super) fn finish(mut self, tally: &SocketSummary, now: Duration) -> io::Result<()> {
         if let Some(error) = self.broken.take() {
             return Err(error);
@@ -306,7 +305,7 @@ impl ExecRecorder {
         let mut ready = place.begin()?;
         let mut out = io::BufWriter::new(ready.file());
         write_record(&mut out, &Record::Meta(Box::new(self.meta.clone())))?;
-        // What was written, whatever has its name by now.
+        // The records come from the open descriptor: the name may belong to another file by now.
         self.file.rewind()?;
         let mut records = BufReader::new(&self.file);
         let mut provisional = Vec::new();

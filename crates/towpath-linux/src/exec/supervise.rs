@@ -1,7 +1,6 @@
-//! The process that answers: makes a Multipath TCP socket for each TCP socket that the program asks
-//! for.
+//! The supervisor: makes a Multipath TCP socket for each TCP socket that the program requests.
 //!
-//! It keeps no socket: a copy that it held would delay the end of the connection.
+//! It keeps no copy of a socket, because that would delay the end of the connection.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -20,17 +19,19 @@ use super::record::ExecRecorder;
 use super::tally::{SocketSummary, UpgradeRefusal};
 use crate::sys::{self, seccomp};
 
-/// Where a result is written, and about what.
+/// Result file, and the command that it describes.
 #[derive(Debug)]
 pub struct RecordTarget<'a> {
-    /// The file, as an absolute name.
+    /// Absolute path of the result file.
     pub path: PathBuf,
-    /// The command, for people.
+    /// Command line, as shown to users.
     pub command: &'a str,
 }
 
-/// Answers the program's questions until its last process has ended. When the first one has, or
-/// nobody is left, `describe` makes the last words of what was counted.
+/// Replies to the seccomp notifications of a program until its last process has ended.
+///
+/// When the program's first process has ended, or all have, `describe` formats the summary of the
+/// counts.
 ///
 /// Standard input must be the listener, and standard output the control channel: see
 /// [`launch`](super::launch()).
@@ -60,7 +61,7 @@ pub fn supervise(
     loop {
         let mut fds = vec![sys::wait_for_input(&supervisor.listener)];
         fds.extend(control.as_ref().map(sys::wait_for_input));
-        // When the last words are said, nobody asks what becomes of the sockets.
+        // After the summary, the sockets need no more polling.
         let wait = control.as_ref().and_then(|_| supervisor.observer.next_poll(sys::monotonic()));
         sys::poll(&mut fds, wait).map_err(ExecError::System)?;
         let events = |index: usize| fds.get(index).map_or(0, |fd| fd.revents);
@@ -87,7 +88,7 @@ pub fn supervise(
 
 struct Supervisor {
     listener: OwnedFd,
-    /// The network namespace in which we make sockets.
+    /// Network namespace in which the supervisor makes sockets, by inode.
     home: u64,
     tally: SocketSummary,
     observer: Observer,
@@ -98,7 +99,7 @@ impl Supervisor {
         let listener = self.listener.as_fd();
         let Some(question) = seccomp::receive_notification(listener)? else { return Ok(()) };
         let wanted = SocketRequest::parse(question.arguments);
-        // A process can have moved to another network, where a socket of ours would be useless.
+        // The process may have moved to another namespace, where a socket from here is useless.
         let namespace = namespace_of(&question.thread.to_string());
         if !seccomp::is_valid(listener, question.id) {
             return Ok(());
@@ -116,7 +117,7 @@ impl Supervisor {
                     self.observer.made(inode, sys::monotonic());
                 }
             }
-            // The call as it was made gives plain TCP, or the kernel's own error.
+            // The unchanged call gives plain TCP, or the kernel's own error.
             Err(refusal) => {
                 if seccomp::continue_syscall(listener, question.id)? {
                     self.tally.refuse(refusal);
@@ -134,7 +135,7 @@ fn multipath_socket(wanted: SocketRequest) -> Result<Socket, UpgradeRefusal> {
     made.map_err(|error| UpgradeRefusal::from_kernel(&error))
 }
 
-/// The number of a thread's network namespace; `self` for our own.
+/// Returns the inode of a thread's network namespace; `self` for our own.
 fn namespace_of(thread: &str) -> io::Result<u64> {
     fs::metadata(format!("/proc/{thread}/ns/net")).map(|namespace| namespace.ino())
 }

@@ -1,4 +1,4 @@
-//! What became of the program's sockets.
+//! Counts of the program's sockets, by outcome.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,43 +8,43 @@ use super::connections::{ConnectionRole, SocketOutcome, TrackedSocket};
 use crate::netlink::MibCounters;
 use crate::run::FALLBACKS;
 
-/// What became of the program's sockets.
+/// Summary of the program's sockets, by outcome.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SocketSummary {
-    /// TCP sockets that were made Multipath TCP sockets.
+    /// TCP sockets that were upgraded to Multipath TCP.
     pub upgraded: u64,
     /// TCP sockets that stayed TCP, by cause.
     pub refused: BTreeMap<UpgradeRefusal, u64>,
-    /// Those that listen or have listened.
+    /// Upgraded sockets that listen or have listened.
     pub listening: u64,
-    /// Those that were in no listing of the kernel's: never used, or closed too fast.
+    /// Upgraded sockets in no listing of the kernel: never used, or closed too fast.
     pub unseen: u64,
-    /// Connections that got no answer while they were looked at.
+    /// Connections without a reply while they were polled.
     pub unanswered: u64,
     /// Connections that the program opened.
     pub opened: OutcomeCounts,
     /// Connections that the program accepted.
     pub accepted: OutcomeCounts,
-    /// Handshakes with Multipath TCP that were begun in this network namespace meanwhile, those of
-    /// other programs among them, by the kernel's counters.
+    /// Multipath TCP handshakes begun in this network namespace, by the kernel's counters.
+    ///
+    /// Other programs' handshakes are included.
     pub handshakes: u64,
-    /// Those of them that were answered with Multipath TCP.
+    /// Handshakes among `handshakes` to which the peer replied with Multipath TCP.
     pub answered: u64,
-    /// What the kernel's counters say of fallbacks in this network namespace meanwhile, those of
-    /// other programs among them.
+    /// Growth of the kernel's fallback counters in this network namespace, other programs included.
     pub fallbacks: Vec<FallbackCounter>,
-    /// Why the record could not be written.
+    /// Reason why the record could not be written; `None` without an error.
     pub record_error: Option<String>,
 }
 
-/// How many connections became what.
+/// Number of connections by outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct OutcomeCounts {
-    /// Multipath TCP to the end.
+    /// Multipath TCP until the end.
     pub multipath: u64,
-    /// Those of them that had several subflows at one time.
+    /// Connections among `multipath` that had several subflows at one time.
     pub several_subflows: u64,
-    /// Plain TCP: the peer or the way to it had no more, or the connection fell back later.
+    /// Plain TCP: the peer or the path has no Multipath TCP, or the connection fell back later.
     pub single: u64,
 }
 
@@ -53,22 +53,22 @@ pub struct OutcomeCounts {
 pub struct FallbackCounter {
     /// Name of the counter, without its group.
     pub counter: &'static str,
-    /// What it means.
+    /// Meaning of the counter, for the reader of the summary.
     pub meaning: &'static str,
-    /// How much it has grown.
+    /// Growth of the counter.
     pub count: u64,
 }
 
-/// Why a socket stayed TCP.
+/// Reason why a socket stayed TCP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum UpgradeRefusal {
-    /// `net.mptcp.enabled` is 0.
+    /// `net.mptcp.enabled` is 0 in the program's network namespace.
     Disabled,
-    /// The kernel has no Multipath TCP.
+    /// The kernel lacks Multipath TCP.
     Missing,
     /// A process has moved to another network namespace.
     OtherNamespace,
-    /// A process hides what network it is in.
+    /// A process hides its network namespace.
     Unreadable,
     /// Another error of `socket()`, by its number.
     Other(i32),
@@ -79,7 +79,7 @@ impl SocketSummary {
         *self.refused.entry(refusal).or_default() += 1;
     }
 
-    /// Adds what became of the sockets that were made.
+    /// Adds the outcomes of sockets.
     pub(super) fn add_up<'a>(&mut self, all: impl Iterator<Item = &'a TrackedSocket>) {
         for own in all {
             let outcomes = match own.role {
@@ -99,7 +99,7 @@ impl SocketSummary {
         }
     }
 
-    /// Adds what the counters say, `grown` since the start.
+    /// Adds the kernel's counters, as growth since the start.
     pub(super) fn add_counters(&mut self, grown: &MibCounters) {
         let count = |name: &str| grown.get(&format!("MPTcpExt.{name}")).unwrap_or(0);
         self.handshakes = count("MPCapableSYNTX");
@@ -110,7 +110,7 @@ impl SocketSummary {
         }));
     }
 
-    /// Sockets that stayed TCP.
+    /// Returns the number of sockets that stayed TCP.
     pub fn refusals(&self) -> u64 {
         self.refused.values().sum()
     }
@@ -120,7 +120,7 @@ impl UpgradeRefusal {
     pub(super) fn from_kernel(error: &io::Error) -> Self {
         match error.raw_os_error() {
             Some(libc::ENOPROTOOPT) => Self::Disabled,
-            // EINVAL is how kernels before 5.6 say it.
+            // Kernels before 5.6 return EINVAL.
             Some(libc::EPROTONOSUPPORT | libc::EINVAL) => Self::Missing,
             other => Self::Other(other.unwrap_or(0)),
         }

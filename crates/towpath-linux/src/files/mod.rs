@@ -1,17 +1,17 @@
-//! Everything that is kept on disk is written here: never through a link of somebody else.
+//! Writes everything that is kept on disk, and never through another user's symbolic link.
 //!
-//! Whoever runs towpath as root, or in a folder where others may write too, must not be led to
-//! another place. So a [`Dir`] is walked to link by link and held open: whoever renames or
-//! replaces a part of its name later changes nothing. Files are written beside their place and take
-//! it with one rename, which replaces a link and does not follow it.
+//! Root, or a user in a shared folder, must not be led to another place. So a [`Dir`] is
+//! resolved link by link and held open: renaming a part of its path later has no effect. Files are
+//! written under a temporary name and then renamed. The rename replaces a link and does not follow
+//! it.
 //!
-//! Two kinds of names: those that towpath chooses in a folder ([`Dir::create`],
-//! [`Dir::write`]), where a link is always replaced; and those that the user spells
-//! ([`Named`]), where a link of the user's own is followed, and devices and pipes are written to as
-//! they are.
+//! There are two kinds of names. In names that towpath chooses ([`Dir::create`],
+//! [`Dir::write`]), a link is always replaced. In names that the user spells ([`OutputFile`]), a link
+//! of the user's own is followed, and devices and pipes are written directly.
 //!
-//! Always: a link that belongs to neither root nor this user is refused; a file that is not whole
-//! has another name. What is private ([`Dir::private`]) is nobody else's, up to `/`.
+//! A link that belongs to neither root nor this user is always refused. An unfinished file has
+//! another name. Private folders ([`Dir::private`]) are safe from other users in every parent up
+//! to `/`.
 
 mod named;
 #[cfg(test)]
@@ -32,64 +32,64 @@ pub use named::OutputFile;
 use crate::sys::{self, at};
 use walk::{WalkOptions, walk};
 
-/// Files with the same name that are begun at once.
+/// Maximum number of concurrent unfinished files with the same final name.
 const MAX_TEMP_FILES: u32 = 1_000;
-/// Mode of files that everybody may read, less the process's mask.
+/// Mode of ordinary files, before the process's umask.
 const DEFAULT_MODE: u32 = 0o666;
 
-/// Why a file or folder is not touched.
+/// Reason why a file or folder is not touched.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum UnsafePath {
-    /// Somebody else's link.
+    /// Symbolic link of another user.
     #[error("`{}` is a link that another user has made ({owner})", path.display())]
     Link {
-        /// The link.
+        /// Path of the link.
         path: PathBuf,
-        /// Number of its owner.
+        /// User ID of the owner.
         owner: u32,
     },
-    /// A link where there must be none, whoever has made it.
+    /// Symbolic link of any user, where none is allowed.
     #[error("`{}` is a link, expected a folder or file itself", path.display())]
     AnyLink {
-        /// The link.
+        /// Path of the link.
         path: PathBuf,
     },
-    /// Somebody else's.
+    /// File or folder of another user.
     #[error("`{}` belongs to another user ({owner})", path.display())]
     Owner {
-        /// The file or folder.
+        /// Path of the file or folder.
         path: PathBuf,
-        /// Number of its owner.
+        /// User ID of the owner.
         owner: u32,
     },
-    /// Somebody else could change it.
+    /// File or folder that other users can change.
     #[error("others may write to `{}` (mode {mode:o})", path.display())]
     Mode {
-        /// The file or folder.
+        /// Path of the file or folder.
         path: PathBuf,
-        /// Its permissions.
+        /// Permission bits of the file or folder.
         mode: u32,
     },
-    /// Everybody could read a secret.
+    /// Secret file that every user can read.
     #[error("everybody may read `{}` (mode {mode:o}), expected a secret", path.display())]
     Readable {
-        /// The file.
+        /// Path of the secret file.
         path: PathBuf,
-        /// Its permissions.
+        /// Permission bits of the file.
         mode: u32,
     },
-    /// No file that can be written or read like one.
+    /// Not a regular file.
     #[error("`{}` is no regular file", path.display())]
     Kind {
-        /// What has the name.
+        /// Path of a folder, device, pipe or socket.
         path: PathBuf,
     },
-    /// Longer than anything that towpath writes there.
+    /// Longer than any file that towpath writes there.
     #[error("`{}` is longer than {most} bytes", path.display())]
     Length {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Most bytes.
+        /// Maximum size in bytes.
         most: u64,
     },
 }
@@ -101,12 +101,12 @@ impl From<UnsafePath> for io::Error {
 }
 
 impl UnsafePath {
-    /// The refusal behind an error, if it is one.
+    /// Returns the refusal behind an error; `None` for other errors.
     pub fn of(error: &io::Error) -> Option<&Self> {
         error.get_ref()?.downcast_ref()
     }
 
-    /// The way out.
+    /// Returns advice on how to resolve the refusal.
     pub const fn hint(&self) -> &'static str {
         match self {
             Self::Link { .. } | Self::AnyLink { .. } => {
@@ -124,12 +124,12 @@ impl UnsafePath {
     }
 }
 
-/// Who may read what is written.
+/// Users who may read a written file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReadAccess {
-    /// Everybody whom the process's mask allows.
+    /// All users that the process's umask allows.
     Umask,
-    /// This user alone.
+    /// Only this process's user.
     OwnerOnly,
 }
 
@@ -142,7 +142,7 @@ impl ReadAccess {
     }
 }
 
-/// A folder that is held open, so that its name is looked up once.
+/// Folder that is held open, so that its path is resolved once.
 #[derive(Debug)]
 pub struct Dir {
     path: PathBuf,
@@ -150,18 +150,20 @@ pub struct Dir {
 }
 
 impl Dir {
-    /// The folder at `path`, which is made if it is missing, with all above it.
+    /// Opens the folder at `path`; makes it and its parents if they are missing.
     pub fn make(path: &Path) -> io::Result<Self> {
         Self::at(path, WalkOptions { make: Some(0o777), private: false })
     }
 
-    /// The folder at `path`, which must be there.
+    /// Opens the folder at `path`, which must exist.
     pub fn open(path: &Path) -> io::Result<Self> {
         Self::at(path, WalkOptions { make: None, private: false })
     }
 
-    /// A folder that is ours alone: this user's, no link, and nobody else may write to it or put
-    /// something else in its place. Made if it is missing.
+    /// Opens or makes a private folder.
+    ///
+    /// The folder itself belongs to this user and is not a symbolic link. Other users can neither
+    /// write to it nor replace it.
     pub fn private(path: &Path, readers: ReadAccess) -> io::Result<Self> {
         let mode = if readers == ReadAccess::OwnerOnly { 0o700 } else { 0o755 };
         let folder =
@@ -169,18 +171,18 @@ impl Dir {
         let own = format!("/proc/self/fd/{}", folder.at.as_raw_fd());
         let is_read = || fs::metadata(&own).is_ok_and(|it| it.permissions().mode() & 0o077 != 0);
         if readers == ReadAccess::OwnerOnly && is_read() {
-            // One that was made before may have been open to readers.
+            // An older folder may have been open to readers.
             fs::set_permissions(&own, Permissions::from_mode(0o700))?;
         }
         Ok(folder)
     }
 
-    /// The same, where it is there already.
+    /// Opens a private folder, which must exist.
     pub fn existing_private(path: &Path) -> io::Result<Self> {
         Self::at(&std::path::absolute(path)?, WalkOptions { make: None, private: true })
     }
 
-    /// A new folder of ours alone below `parent`, whose name begins with `stem`.
+    /// Makes a new private folder below `parent`, whose name begins with `stem`.
     pub fn scratch(parent: &Path, stem: &str) -> io::Result<Self> {
         let parent = std::path::absolute(parent)?;
         let above = walk(&parent, WalkOptions { make: None, private: true }, false)?;
@@ -205,12 +207,12 @@ impl Dir {
         Ok(Self { path: path.join(name), at })
     }
 
-    /// Its name, as it was given.
+    /// Returns the path as it was given.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The next free number as a new folder in this one.
+    /// Makes a folder in this one, named with the next free number.
     pub fn numbered(&self) -> io::Result<Self> {
         for number in 1..100_000 {
             let name = OsString::from(format!("{number:03}"));
@@ -223,13 +225,12 @@ impl Dir {
         Err(io::ErrorKind::AlreadyExists.into())
     }
 
-    /// A new file under a name of ours, which is there at once and can be read back. What had the
-    /// name is gone.
+    /// Makes a new, readable file that has its name at once. Replaces any file of this name.
     pub fn create(&self, name: impl AsRef<OsStr>) -> io::Result<File> {
         self.create_temp(name, ReadAccess::Umask)?.persist()
     }
 
-    /// A new file that gets its name when it is whole.
+    /// Makes a new file that gets its name when it is complete.
     pub fn create_temp(
         &self,
         name: impl AsRef<OsStr>,
@@ -253,14 +254,14 @@ impl Dir {
         Err(io::ErrorKind::AlreadyExists.into())
     }
 
-    /// Puts `bytes` there as a whole file, or leaves everything as it is.
+    /// Writes `bytes` as a whole file, or leaves the old file unchanged.
     pub fn write(&self, name: impl AsRef<OsStr>, bytes: &[u8]) -> io::Result<()> {
         let mut file = self.create_temp(name, ReadAccess::Umask)?;
         file.file().write_all(bytes)?;
         file.persist().map(drop)
     }
 
-    /// The same, also when the machine dies meanwhile, and for some readers only.
+    /// Writes durably, also if the machine fails meanwhile, and for limited readers.
     pub fn write_durably(
         &self,
         name: impl AsRef<OsStr>,
@@ -268,7 +269,8 @@ impl Dir {
         readers: ReadAccess,
     ) -> io::Result<()> {
         let mut file = self.create_temp(name, readers)?;
-        // What others may write is not believed when it is read again, whatever the mask allowed.
+        // A file that others can write would be refused on reading, so their write bits are
+        // removed.
         let mode = file.file().metadata()?.permissions().mode() & 0o755;
         file.file().set_permissions(Permissions::from_mode(mode))?;
         file.file().write_all(bytes)?;
@@ -276,7 +278,7 @@ impl Dir {
         file.persist().map(drop)
     }
 
-    /// The same with exactly these permissions, whatever the process's mask is.
+    /// Writes as [`write`](Self::write), with exactly these permissions instead of the umask's.
     pub fn write_with_mode(
         &self,
         name: impl AsRef<OsStr>,
@@ -289,11 +291,12 @@ impl Dir {
         file.persist().map(drop)
     }
 
-    /// The content of a file of this user's to which nobody else may write: no link, not longer than
-    /// `most` bytes.
+    /// Reads a file of this user that other users cannot write.
+    ///
+    /// Refuses symbolic links and files longer than `most` bytes.
     pub fn read_private(&self, name: impl AsRef<OsStr>, most: u64) -> io::Result<Vec<u8>> {
         let name = name.as_ref();
-        // A pipe would keep whoever opens it until somebody writes.
+        // Opening a pipe would otherwise block until it has a writer.
         let flags = libc::O_RDONLY | libc::O_NOFOLLOW | libc::O_NONBLOCK;
         let path = self.path.join(name);
         let file = at::open_at(self.at.as_fd(), name, flags, 0).map_err(|error| {
@@ -314,7 +317,7 @@ impl Dir {
         Ok(bytes)
     }
 
-    /// Removes a file or link; that there is none is no error.
+    /// Removes a file or link; a missing one is not an error.
     pub fn remove(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
         match at::remove_at(self.at.as_fd(), name.as_ref()) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -323,23 +326,23 @@ impl Dir {
     }
 }
 
-/// A file beside its place. It is gone if it is not kept.
+/// File under a temporary name, removed on drop unless it is persisted.
 #[derive(Debug)]
 pub struct TempFile<'a> {
     folder: &'a Dir,
     name: OsString,
-    /// Its name until then.
+    /// Temporary name; `None` once the file has its final name.
     beside: Option<OsString>,
     file: File,
 }
 
 impl TempFile<'_> {
-    /// To be written to.
+    /// Returns the open file, for writing.
     pub const fn file(&mut self) -> &mut File {
         &mut self.file
     }
 
-    /// Gives it its name, in place of what had it.
+    /// Renames the file to its final name, replacing any file of that name.
     pub fn persist(mut self) -> io::Result<File> {
         let file = self.file.try_clone()?;
         if let Some(beside) = &self.beside {
@@ -353,13 +356,15 @@ impl TempFile<'_> {
 impl Drop for TempFile<'_> {
     fn drop(&mut self) {
         if let Some(beside) = &self.beside {
-            let _ = at::remove_at(self.folder.at.as_fd(), beside); // best effort
+            let _ = at::remove_at(self.folder.at.as_fd(), beside);
         }
     }
-}
+} // best effort
 
-/// Checks a file with a secret that the user has named, wherever it is: it belongs to this user or to
-/// root, as every link does that leads to it; nobody else may write to it, and not everybody read it.
+/// Checks a secret file that the user has named.
+///
+/// The file and every link to it must belong to this user or to root. No other user may write to
+/// it, and it must not be readable by all.
 pub fn check_secret(path: &Path) -> io::Result<()> {
     let mut place = path.to_owned();
     for _ in 0..walk::MAX_SYMLINKS {
@@ -386,13 +391,13 @@ pub fn check_secret(path: &Path) -> io::Result<()> {
     Err(io::Error::from_raw_os_error(libc::ELOOP))
 }
 
-/// Whether this process could make files at `path`, or make it first; nothing is written to find out.
+/// Returns true if this process could make files at `path`, or make `path` first. Writes nothing.
 pub fn could_write(path: &Path) -> bool {
     let there = path.ancestors().find(|above| above.symlink_metadata().is_ok());
     there.is_some_and(at::may_write)
 }
 
-/// This process's user.
+/// Returns the user ID of this process.
 fn user() -> u32 {
     sys::user_and_group().0
 }

@@ -1,4 +1,4 @@
-//! A file whose name the user has spelt.
+//! An output file whose name the user has spelled.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata, OpenOptions, Permissions};
@@ -13,10 +13,10 @@ use super::walk::{check_link, is_trusted};
 use super::{Dir, ReadAccess, TempFile, UnsafePath};
 use crate::sys::at;
 
-/// As many links as the kernel follows.
+/// Maximum number of links followed, as in the kernel.
 const MAX_SYMLINKS: u32 = 40;
 
-/// Where a file is to be, found once.
+/// Output file that the user named, resolved once.
 #[derive(Debug)]
 pub struct OutputFile {
     place: OutputTarget,
@@ -24,14 +24,14 @@ pub struct OutputFile {
 
 #[derive(Debug)]
 enum OutputTarget {
-    /// A name in a folder, for a regular file.
+    /// Name in a folder, for a regular file.
     File { folder: Dir, name: OsString, old: Option<Permissions> },
-    /// A pipe, a terminal or the like, which is written to as it is.
+    /// Pipe, terminal or the like, which is written directly.
     Stream(File),
 }
 
 impl OutputFile {
-    /// Looks where `path` leads; nothing is made.
+    /// Resolves `path`; makes no file.
     pub fn find(path: &Path) -> io::Result<Self> {
         let mut path = path.to_owned();
         for _ in 0..MAX_SYMLINKS {
@@ -41,7 +41,7 @@ impl OutputFile {
             let above = path.parent().filter(|above| !above.as_os_str().is_empty());
             let folder = Dir::open(above.unwrap_or(Path::new(".")))?;
             if is_of_kernel(&folder) {
-                // What a process has open, such as /dev/stdout: there are no links of others.
+                // Open descriptors of a process, such as /dev/stdout: no links of other users.
                 let stream =
                     OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
                 return Ok(Self { place: OutputTarget::Stream(stream) });
@@ -78,7 +78,7 @@ impl OutputFile {
         Ok(Self { place: OutputTarget::Stream(stream.into()) })
     }
 
-    /// An empty file to write to, which is there at once.
+    /// Makes an empty file that has its name at once, and opens it for writing.
     pub fn create(self) -> io::Result<File> {
         match &self.place {
             OutputTarget::Stream(file) => file.try_clone(),
@@ -91,7 +91,7 @@ impl OutputFile {
         }
     }
 
-    /// Puts `bytes` there as a whole file, or leaves everything as it is.
+    /// Writes `bytes` as a whole file, or leaves the old file unchanged.
     pub fn write(self, bytes: &[u8]) -> io::Result<()> {
         match &self.place {
             OutputTarget::Stream(file) => (&*file).write_all(bytes),
@@ -111,7 +111,7 @@ impl OutputFile {
         }
     }
 
-    /// A new file that takes the place when it is whole.
+    /// Makes a new file that gets its name when it is complete.
     pub fn begin(&self) -> io::Result<TempFile<'_>> {
         let OutputTarget::File { folder, name, old } = &self.place else {
             return Err(io::Error::from_raw_os_error(libc::ESPIPE));
@@ -124,7 +124,7 @@ impl OutputFile {
     }
 }
 
-/// What has the name, link or not.
+/// Returns the metadata of a name without following a link; `None` if it does not exist.
 fn lstat(folder: &Dir, name: &OsStr) -> io::Result<Option<Metadata>> {
     let flags = libc::O_PATH | libc::O_NOFOLLOW;
     match at::open_at(folder.at.as_fd(), name, flags, 0) {
@@ -134,20 +134,21 @@ fn lstat(folder: &Dir, name: &OsStr) -> io::Result<Option<Metadata>> {
     }
 }
 
-/// Whether a folder is in `/proc`, where links are no files.
+/// Returns true if a folder is in `/proc`, whose links are not files.
 fn is_of_kernel(folder: &Dir) -> bool {
     let own = format!("/proc/self/fd/{}", folder.at.as_raw_fd());
     std::fs::read_link(own).is_ok_and(|path: PathBuf| path.starts_with("/proc"))
 }
 
-/// Nothing can be put beside the file, or in its place: the folder is not ours to change, or the file
-/// is mounted there alone.
+/// Returns true if the file can be neither renamed over nor given a temporary neighbour.
+///
+/// Either this user must not change the folder, or the file alone is mounted there.
 fn is_locked(error: &io::Error) -> bool {
     let known = [libc::EACCES, libc::EPERM, libc::EROFS, libc::EBUSY];
     error.raw_os_error().is_some_and(|number| known.contains(&number))
 }
 
-/// Writes into the file that is there; `refused` if it is not this user's or has other names.
+/// Writes into the existing file; returns `refused` if it is another user's or has other names.
 fn in_place(folder: &Dir, name: &OsStr, is_there: bool, refused: io::Error) -> io::Result<File> {
     if !is_there {
         return Err(refused);

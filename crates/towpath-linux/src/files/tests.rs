@@ -3,7 +3,7 @@ use std::os::unix::fs::{lchown, symlink};
 
 use super::*;
 
-/// A folder among the temporary ones, gone with the test.
+/// Temporary folder, removed at the end of the test.
 struct TestDir(PathBuf);
 
 impl TestDir {
@@ -56,7 +56,7 @@ fn our_own_file_names_replace_symlinks_without_following_them() {
         ("page".into(), "line".into())
     );
     assert!(!place.0.join("report.html").is_symlink());
-    // A name that leads to nothing makes nothing there.
+    // A dangling link must not cause a file at its target.
     symlink(place.0.join("nothing"), place.0.join("dangling")).unwrap();
     folder.write("dangling", b"page").unwrap();
     assert_eq!(place.names(), ["dangling", "report.html", "tcp-1.jsonl", "victim"]);
@@ -107,7 +107,7 @@ fn a_directory_in_a_shared_location_is_private_or_refused() {
     symlink(path("new"), path("link")).unwrap();
     let link = Dir::private(&path("link"), ReadAccess::OwnerOnly).unwrap_err();
     assert_eq!(refusal(&link), &UnsafePath::AnyLink { path: path("link") });
-    // Whoever may write to the folder above can put another one there.
+    // A user with write access to the parent could replace the folder.
     let below = Dir::private(&path("open/below"), ReadAccess::OwnerOnly).unwrap_err();
     assert_eq!(refusal(&below), &UnsafePath::Mode { path: path("open"), mode: 0o777 });
     fs::set_permissions(path("open"), Permissions::from_mode(0o1777)).unwrap();

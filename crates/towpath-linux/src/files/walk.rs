@@ -1,4 +1,4 @@
-//! The way to a folder, part by part.
+//! Resolution of a folder's path, part by part.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Metadata};
@@ -10,20 +10,20 @@ use std::path::{Component, Path, PathBuf};
 use super::{UnsafePath, user};
 use crate::sys::{self, at};
 
-/// As many links as the kernel follows.
+/// Maximum number of links followed, as in the kernel.
 pub(super) const MAX_SYMLINKS: u32 = 40;
 const STICKY: u32 = 0o1000;
 
-/// How a folder is looked for.
+/// Options for resolving a folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct WalkOptions {
-    /// Missing folders are made, with that mode.
+    /// Mode for missing folders; `None` makes no folders.
     pub(super) make: Option<u32>,
-    /// Nobody else may have a hand in it.
+    /// Set when other users must not be able to change or replace the folder.
     pub(super) private: bool,
 }
 
-/// Opens the folder at `path`. With `is_last_ours`, it must be no link, and this user's.
+/// Opens the folder at `path`. With `is_last_ours`, it must be this user's and not a link.
 pub(super) fn walk(path: &Path, manner: WalkOptions, is_last_ours: bool) -> io::Result<OwnedFd> {
     let start = |absolute: bool| if absolute { Path::new("/") } else { Path::new(".") };
     let mut so_far = start(path.is_absolute()).to_owned();
@@ -65,14 +65,14 @@ pub(super) fn walk(path: &Path, manner: WalkOptions, is_last_ours: bool) -> io::
     Ok(at)
 }
 
-/// `/`, or the folder that this process is in.
+/// Opens `/`, or the working directory of this process.
 fn open_start(path: &Path) -> io::Result<OwnedFd> {
     let mut options = fs::OpenOptions::new();
     options.read(true).custom_flags(libc::O_PATH | libc::O_DIRECTORY);
     Ok(options.open(path)?.into())
 }
 
-/// The parts of a path, the first one last.
+/// Returns the parts of a path in reverse order.
 fn parts(path: &Path) -> Vec<OsString> {
     let parts = path.components().filter_map(|part| match part {
         Component::Normal(name) => Some(name.to_owned()),
@@ -84,7 +84,7 @@ fn parts(path: &Path) -> Vec<OsString> {
     parts
 }
 
-/// Opens what has the name, link or not; makes a folder of it where that is wanted.
+/// Opens the entry `name`, link or not; with `make`, makes a missing folder.
 fn open_part(at: &OwnedFd, name: &OsStr, make: Option<u32>) -> io::Result<OwnedFd> {
     let open = || at::open_at(at.as_fd(), name, libc::O_PATH | libc::O_NOFOLLOW, 0);
     match (open(), make) {
@@ -98,14 +98,15 @@ fn open_part(at: &OwnedFd, name: &OsStr, make: Option<u32>) -> io::Result<OwnedF
     }
 }
 
-/// Whether something belongs to somebody who could do everything here anyway: this user, or whoever
-/// `/` belongs to (root, also where a user namespace shows it under another number).
+/// Returns true for an owner with full control here anyway: this user, or the owner of `/`.
+///
+/// The owner of `/` is root, also where a user namespace shows root under another number.
 pub(super) fn is_trusted(owner: u32) -> bool {
     let root = || fs::metadata("/").is_ok_and(|root| root.uid() == owner);
     owner == user() || owner == 0 || root()
 }
 
-/// A link that may be followed.
+/// Checks that a link may be followed.
 pub(super) fn check_link(path: &Path, about: &Metadata) -> io::Result<()> {
     let owner = about.uid();
     if is_trusted(owner) {
@@ -115,7 +116,7 @@ pub(super) fn check_link(path: &Path, about: &Metadata) -> io::Result<()> {
     }
 }
 
-/// What belongs to this user, and nobody else may write to.
+/// Checks that a file or folder belongs to this user and that other users cannot write to it.
 pub(super) fn check_ours(path: &Path, about: &Metadata) -> io::Result<()> {
     let (owner, path) = (about.uid(), path.to_owned());
     if owner != user() {
@@ -124,8 +125,9 @@ pub(super) fn check_ours(path: &Path, about: &Metadata) -> io::Result<()> {
     if is_open_to_others(about) { Err(mode(path, about)) } else { Ok(()) }
 }
 
-/// A folder above one of ours: nobody can put something else in the place of what is in it. In a
-/// folder with the sticky bit, only its owner can do that.
+/// Checks a parent of a private folder: other users must not be able to replace its entries.
+///
+/// In a folder with the sticky bit, only an entry's owner can do that.
 fn check_above(path: &Path, about: &Metadata) -> io::Result<()> {
     let (owner, path) = (about.uid(), path.to_owned());
     if !is_trusted(owner) {
@@ -139,7 +141,7 @@ fn mode(path: PathBuf, about: &Metadata) -> io::Error {
     UnsafePath::Mode { path, mode: about.permissions().mode() & 0o7777 }.into()
 }
 
-/// Whether somebody else may write: everybody, or a group that is neither root's nor this user's own.
+/// Returns true if other users may write: all users, or a group other than root's and this user's.
 fn is_open_to_others(about: &Metadata) -> bool {
     let mode = about.permissions().mode();
     let (_, group) = sys::user_and_group();

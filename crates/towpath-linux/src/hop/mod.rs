@@ -1,9 +1,9 @@
-//! A router of our own between two ports of the emulator, and the box that may stand in it.
+//! Emulated router between two ports of the emulator, and the middlebox that it may contain.
 //!
-//! It forwards as a router does: it counts the time to live down, answers a packet whose time is up
-//! with an ICMP message that quotes all of its headers (RFC 1812 §4.3.2.3, RFC 4443 §2.4), and takes
-//! from its inside only what has an address of there (RFC 2827). Its [`RouterRule`]s say what else it does
-//! to packets: what the Internet's boxes are known to do to Multipath TCP.
+//! It decrements the time to live. Packets whose time to live expires are answered with an ICMP
+//! message that quotes all of their headers (RFC 1812 §4.3.2.3, RFC 4443 §2.4). From the inside
+//! port it accepts only inside source addresses (RFC 2827). Its [`RouterRule`]s add what middleboxes of
+//! the Internet are known to do to Multipath TCP.
 
 pub(crate) mod packet;
 mod translate;
@@ -19,56 +19,56 @@ use self::packet::{MptcpOptionKind, TcpHeader};
 use self::translate::Nat;
 use crate::netlink::Prefix;
 
-/// Bytes of an IPv4 packet that a router quotes at most: its message then has 576 (RFC 1812).
+/// Maximum IPv4 quote in bytes, for a message of 576 (RFC 1812 §4.3.2.3).
 const MAX_QUOTE_V4_BYTES: usize = 548;
-/// The same for IPv6: 1,280 in all (RFC 4443 §2.4).
+/// Maximum IPv6 quote in bytes, for a message of 1,280 (RFC 4443 §2.4).
 const MAX_QUOTE_V6_BYTES: usize = 1_232;
 
-/// Packets that a rule is about; every field must fit.
+/// Packets that a rule applies to; every field must match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PacketMatch {
     pub(crate) phase: ConnectionPhase,
-    /// Has a Multipath TCP option of this kind.
+    /// Kind of Multipath TCP option that a packet must have; `None` matches all.
     pub(crate) option: Option<MptcpOptionKind>,
-    /// Has at least so many bytes of payload.
+    /// Minimum payload in bytes.
     pub(crate) payload_bytes: usize,
 }
 
-/// Part of a connection's life.
+/// Phase of a connection that a packet belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ConnectionPhase {
-    /// Not TCP too.
+    /// Every packet, TCP or not.
     Any,
     Tcp,
     Syn,
     SynAck,
-    /// Behind the handshake's first two packets.
+    /// TCP packets after the SYN and SYN/ACK.
     Later,
 }
 
-/// What becomes of a packet.
+/// Action of a rule on a matching packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PacketAction {
-    /// Options of this kind are overwritten by padding, as firewalls do it.
+    /// Options of this kind are overwritten with padding, as firewalls do.
     Strip(MptcpOptionKind),
     Drop,
     /// The sender gets a reset, as if from the receiver.
     Reset,
-    /// The sender gets an ICMP message.
+    /// The sender gets an ICMP "destination unreachable" message.
     Unreachable(UnreachableReason),
-    /// The sender gets an ICMP message that so many bytes would have passed, as it should be.
+    /// The sender gets a correct ICMP "packet too big" message with this MTU, in bytes.
     TooBig(u16),
-    /// One byte of the payload is changed, as gateways do that know the application.
+    /// One byte of the payload is changed, as application-layer gateways do.
     Rewrite,
-    /// The inside's addresses are hidden behind the router's own (IPv4 only).
+    /// Inside addresses are hidden behind the router's own (IPv4 only).
     Translate,
-    /// The same; a connection that is silent for so many milliseconds is forgotten.
+    /// As `Translate`; a connection that is idle for this many milliseconds is forgotten.
     TranslateFor(u16),
-    /// A further subflow is no longer said to be a backup (RFC 8684 §3.2, the flag B).
+    /// A further subflow loses its backup flag B (RFC 8684 §3.2).
     ClearBackup,
 }
 
-/// Why a destination is unreachable.
+/// Reason for an ICMP "destination unreachable".
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum UnreachableReason {
     Network,
@@ -76,59 +76,59 @@ pub(crate) enum UnreachableReason {
     Prohibited,
 }
 
-/// What the router does beyond forwarding.
+/// Rule that the router applies in addition to forwarding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RouterRule {
-    /// Seen from the first port: up is away from there.
+    /// Direction as seen from the first port: up is away from it.
     pub(crate) side: LinkSide,
     pub(crate) packets: PacketMatch,
     pub(crate) treatment: PacketAction,
 }
 
-/// One router.
+/// Emulated router with its rules and address translation.
 #[derive(Debug)]
 pub(crate) struct EmulatedRouter {
     v4: Ipv4Addr,
     v6: Ipv6Addr,
-    /// Addresses at the first port; empty: any.
+    /// Prefixes at the first port; empty allows any address.
     inside: Vec<Prefix>,
     rules: Vec<RouterRule>,
-    /// The time to live counts before the rules, as in a firewall's forward chain.
+    /// Set to decrement the time to live before the rules, as a firewall's forward chain does.
     late: bool,
     now: Instant,
     translator: Nat,
 }
 
-/// Where a packet goes on.
+/// Direction in which a packet leaves the router.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ForwardDecision {
     Forward,
-    /// To the port from which the packet came that it answers.
+    /// To the port from which the answered packet came.
     Reply,
 }
 
-/// What a rule leaves.
+/// Result of applying a rule: the packet, or the reply in its stead.
 enum RuleResult {
     Packet(Vec<u8>),
     Answer(Option<Vec<u8>>),
 }
 
 impl PacketMatch {
-    /// Every packet.
+    /// Matches every packet, TCP or not.
     pub(crate) const ALL: Self =
         Self { phase: ConnectionPhase::Any, option: None, payload_bytes: 0 };
 
-    /// Packets of one phase.
+    /// Matches packets of one phase.
     pub(crate) const fn of(phase: ConnectionPhase) -> Self {
         Self { phase, ..Self::ALL }
     }
 
-    /// Only those with an option of this kind.
+    /// Restricts the match to packets with an option of this kind.
     pub(crate) const fn with(self, option: MptcpOptionKind) -> Self {
         Self { option: Some(option), ..self }
     }
 
-    /// Only those with at least so much payload.
+    /// Restricts the match to packets with at least this much payload, in bytes.
     pub(crate) const fn carrying(self, payload_bytes: usize) -> Self {
         Self { payload_bytes, ..self }
     }
@@ -160,22 +160,22 @@ impl EmulatedRouter {
         Self { v4, v6, inside, rules, late: false, now: Instant::default(), translator }
     }
 
-    /// Its rules see only packets whose time is not up.
+    /// Makes the rules apply only to packets whose time to live has not expired.
     pub(crate) fn with_late_rules(self) -> Self {
         Self { late: true, ..self }
     }
 
-    /// From now on the router does this instead; it keeps its translations.
+    /// Replaces the rules; translations are kept.
     pub(crate) fn set_rules(&mut self, rules: &[RouterRule]) {
         self.rules = rules.to_vec();
     }
 
-    /// It is so late now.
+    /// Sets the current time, for the timeouts of translations.
     pub(crate) fn set_time(&mut self, now: Instant) {
         self.now = now;
     }
 
-    /// Takes a packet from the first port (`up`) or the second, with complete checksums.
+    /// Processes a packet from the first port (`up`) or the second, with complete checksums.
     pub(crate) fn forward(
         &mut self,
         up: bool,
@@ -251,12 +251,12 @@ impl EmulatedRouter {
         if known { RuleResult::Packet(bytes) } else { RuleResult::Answer(None) }
     }
 
-    /// An ICMP message about a packet, never about another message.
+    /// Builds an ICMP message about a packet; never about another ICMP error.
     fn error(&self, about: &[u8], codes: [(u8, u8); 2]) -> Option<Vec<u8>> {
         self.message(about, codes, 0)
     }
 
-    /// The same, with a number in its header's last word.
+    /// Builds the message with a number in its header's last word.
     fn message(&self, about: &[u8], [v4, v6]: [(u8, u8); 2], word: u16) -> Option<Vec<u8>> {
         let (from, _) = packet::addresses(about)?;
         if packet::is_icmp_error(about) {
@@ -274,7 +274,7 @@ impl EmulatedRouter {
 }
 
 impl UnreachableReason {
-    /// Type and code in IPv4 (RFC 792, RFC 1812 §5.2.7.1) and IPv6 (RFC 4443 §3.1).
+    /// Returns type and code in IPv4 (RFC 792, RFC 1812 §5.2.7.1) and IPv6 (RFC 4443 §3.1).
     const fn code(self) -> [(u8, u8); 2] {
         match self {
             Self::Network => [(3, 0), (1, 0)],
@@ -284,7 +284,7 @@ impl UnreachableReason {
     }
 }
 
-/// Not for a router: multicast, and addresses of one link.
+/// Returns true for addresses that are not routed: multicast and link-local.
 fn is_local(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => v4.is_multicast() || v4.is_broadcast() || v4.is_link_local(),

@@ -1,4 +1,4 @@
-//! A packet's bytes as a box on the way sees them: read, and changed in place.
+//! Packets as a middlebox sees them: parsed and changed in place.
 
 use std::net::IpAddr;
 use std::ops::Range;
@@ -7,16 +7,16 @@ use towpath_mptcp::wire::Flags;
 
 use crate::emulator::headers::{self, Headers};
 
-/// `Time exceeded` in IPv4 and IPv6, as type and code.
+/// Type and code of `Time exceeded`, in IPv4 and IPv6.
 pub(crate) const TIME_EXCEEDED: [(u8, u8); 2] = [(11, 0), (3, 0)];
-/// `Packet too big`, the same.
+/// Type and code of `Packet too big`, in IPv4 and IPv6.
 pub(crate) const TOO_BIG: [(u8, u8); 2] = [(3, 4), (2, 0)];
 const ICMP: u8 = 1;
 const ICMP_V6: u8 = 58;
-/// Bytes of an IPv4 header without options, and of an IPv6 header.
+/// Header lengths in bytes: IPv4 without options, and IPv6.
 const V4_BYTES: usize = 20;
 const V6_BYTES: usize = 40;
-/// The TCP option of Multipath TCP (RFC 8684 §3).
+/// Number of the Multipath TCP option (RFC 8684 §3).
 const TCPOPT_MPTCP: u8 = 30;
 const TCPOPT_EOL: u8 = 0;
 const TCPOPT_NOP: u8 = 1;
@@ -32,7 +32,7 @@ pub(crate) enum MptcpOptionKind {
 }
 
 impl MptcpOptionKind {
-    /// Whether an option's subtype is meant.
+    /// Returns true if an option with this subtype matches.
     pub(crate) const fn is(self, subtype: u8) -> bool {
         match self {
             Self::Every => true,
@@ -44,7 +44,7 @@ impl MptcpOptionKind {
     }
 }
 
-/// Where what is in a TCP packet.
+/// Offsets and flags of a TCP packet's headers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TcpHeader {
     ip_bytes: usize,
@@ -68,7 +68,7 @@ impl TcpHeader {
         packet.get(self.header_bytes..).unwrap_or(&[])
     }
 
-    /// The Multipath TCP options: where they are, and their subtypes.
+    /// Returns the byte ranges and subtypes of the Multipath TCP options.
     pub(crate) fn options(self, packet: &[u8]) -> impl Iterator<Item = (Range<usize>, u8)> {
         let mut at = self.ip_bytes + 20;
         let end = self.header_bytes;
@@ -95,7 +95,7 @@ impl TcpHeader {
     }
 }
 
-/// Sender and receiver.
+/// Returns the source and destination addresses.
 pub(crate) fn addresses(packet: &[u8]) -> Option<(IpAddr, IpAddr)> {
     match packet.first()? >> 4 {
         4 => {
@@ -110,7 +110,7 @@ pub(crate) fn addresses(packet: &[u8]) -> Option<(IpAddr, IpAddr)> {
     }
 }
 
-/// Takes one from the time to live; `false` if nothing is left of it.
+/// Decrements the time to live; returns false if it has expired.
 pub(crate) fn decrement_ttl(packet: &mut [u8]) -> bool {
     let v4 = packet.first().is_some_and(|first| first >> 4 == 4);
     let Some(left) = packet.get_mut(if v4 { 8 } else { 7 }) else { return false };
@@ -124,7 +124,7 @@ pub(crate) fn decrement_ttl(packet: &mut [u8]) -> bool {
     true
 }
 
-/// Whether it is an ICMP error, about which nobody sends another (RFC 1812 §4.3.2.7).
+/// Returns true for an ICMP error, which must not cause another error (RFC 1812 §4.3.2.7).
 pub(crate) fn is_icmp_error(packet: &[u8]) -> bool {
     match icmp(packet) {
         Some((true, body)) => matches!(packet.get(body), Some(3..=5 | 11 | 12)),
@@ -133,7 +133,7 @@ pub(crate) fn is_icmp_error(packet: &[u8]) -> bool {
     }
 }
 
-/// Whether it is ICMP of IPv4 or of IPv6, and where its message begins.
+/// Locates an ICMP message: true for IPv4 and false for IPv6, and the offset of the message.
 pub(crate) fn icmp(packet: &[u8]) -> Option<(bool, usize)> {
     let first = *packet.first()?;
     match first >> 4 {
@@ -143,7 +143,7 @@ pub(crate) fn icmp(packet: &[u8]) -> Option<(bool, usize)> {
     }
 }
 
-/// Overwrites options by padding, which leaves every other byte where it is.
+/// Overwrites options with padding, which leaves every other byte in its place.
 pub(crate) fn strip(packet: &mut [u8], kind: MptcpOptionKind) {
     let Some(tcp) = TcpHeader::parse(packet) else { return };
     let places: Vec<_> =
@@ -154,7 +154,7 @@ pub(crate) fn strip(packet: &mut [u8], kind: MptcpOptionKind) {
     headers::update_tcp_checksum(packet);
 }
 
-/// Clears the flag B of MP_JOIN, the last bit before the address's number.
+/// Clears the backup flag B of MP_JOIN, the last bit before the address ID.
 pub(crate) fn clear_backup(packet: &mut [u8]) {
     let Some(tcp) = TcpHeader::parse(packet) else { return };
     let joins: Vec<_> = tcp
@@ -181,7 +181,7 @@ pub(crate) fn rewrite_payload(packet: &mut [u8]) {
     headers::update_tcp_checksum(packet);
 }
 
-/// The reset with which a firewall answers a packet in its receiver's name (RFC 9293 §3.10.7.1).
+/// Builds the reset with which a firewall replies in the receiver's name (RFC 9293 §3.10.7.1).
 pub(crate) fn build_reset(packet: &[u8]) -> Option<Vec<u8>> {
     let tcp = TcpHeader::parse(packet)?;
     if tcp.has(Flags::RST) {

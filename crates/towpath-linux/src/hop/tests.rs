@@ -24,7 +24,7 @@ fn bytes(segment: &Segment) -> Vec<u8> {
     Packet::emit(segment, 1).to_vec()
 }
 
-/// What a packet says, if all its checksums are right.
+/// Parses a packet and checks all of its checksums.
 fn parsed(bytes: &[u8]) -> Segment {
     Packet::from_bytes(&bytes.to_vec().into(), false, 0).unwrap().parse().unwrap()
 }
@@ -237,6 +237,6 @@ proptest::proptest! {
         if let Some(byte) = packet.first_mut() {
             *byte = [0x45, 0x60, *byte][usize::from(first)];
         }
-        let _ = hop(&rules).forward(up, packet); // must not panic
-    }
+        let _ = hop(&rules).forward(up, packet);
 }
+} // must not panic

@@ -9,22 +9,22 @@ use towpath_net::Instant;
 use super::packet::{self, TcpHeader};
 use crate::emulator::headers;
 
-/// The first port that is given out.
+/// First port that the translation assigns.
 const FIRST_PORT: u16 = 40_000;
-/// Where an IPv4 header has its addresses.
+/// Offsets of the addresses in an IPv4 header.
 const SRC_OFFSET: usize = 12;
 const DST_OFFSET: usize = 16;
-/// Bytes of an ICMP message before what it quotes.
+/// Bytes of an ICMP message before its quote.
 const ICMP_HEADER_BYTES: usize = 8;
 
-/// Address and port, as in a packet.
+/// Address and port, in network byte order.
 type InsideAddr = ([u8; 4], [u8; 2]);
 
-/// What an inside shows to the outside.
+/// Address and port translation from the inside to one outside address.
 #[derive(Debug)]
 pub(super) struct Nat {
     outside: Ipv4Addr,
-    /// The connection at index n has the port [`FIRST_PORT`] + n outside; and when it was last heard of.
+    /// Connections with the time of their last packet; index n has outside port [`FIRST_PORT`] + n.
     known: Vec<(InsideAddr, Instant)>,
 }
 
@@ -33,8 +33,10 @@ impl Nat {
         Self { outside, known: Vec::new() }
     }
 
-    /// Translates a packet; `false` if it has no business here, such as that of a connection that has
-    /// been idle for too long. IPv6 passes as it is.
+    /// Translates a packet; IPv6 passes unchanged.
+    ///
+    /// Returns false for a packet without a translation, such as one of a connection that was idle
+    /// for too long.
     pub(super) fn translate(
         &mut self,
         up: bool,
@@ -95,13 +97,13 @@ impl Nat {
         write(packet, port, own)
     }
 
-    /// Something passes, if what was heard last still lets it.
+    /// Updates a connection's time if `passes` accepts the time of its last packet.
     fn refresh(&mut self, at: usize, now: Instant, passes: impl Fn(Instant) -> bool) -> Option<()> {
         let (_, heard) = self.known.get_mut(at)?;
         passes(*heard).then(|| *heard = now)
     }
 
-    /// A message about a packet that was translated on its way out: so is what it quotes.
+    /// Translates the quote in an ICMP message about a packet that was translated on its way out.
     fn message(&self, packet: &mut [u8], message: usize) -> bool {
         let translated = (|| {
             let quoted = message + ICMP_HEADER_BYTES;
@@ -124,7 +126,7 @@ impl Nat {
     }
 }
 
-/// Place of the connection that has this port outside.
+/// Returns the index of the connection with this outside port.
 fn index(outside: [u8; 2]) -> Option<usize> {
     u16::from_be_bytes(outside).checked_sub(FIRST_PORT).map(usize::from)
 }

@@ -1,9 +1,11 @@
-//! Several programs on several hosts: one after the other, each when the one before is ready.
+//! Several programs on several hosts: each starts when the one before is ready.
 //!
-//! The last one leads: the timeline starts with it, and when it ends, so do the others. It alone has
-//! the terminal; the others are in process groups of their own, so that Ctrl-C is the last one's and
-//! they can be ended with all that they have started. Nothing waits for ever: a lab in which nobody
-//! does more than wait for others ends, and so does one whose server has died.
+//! The timeline starts with the last program, and when that ends, the others are stopped. Only the
+//! last one has the terminal. The others run in their own process groups: Ctrl-C reaches only the
+//! last one, and each can be stopped with all its children.
+//!
+//! No wait is unbounded. A lab ends if all its processes only wait for peers, or if its server has
+//! failed.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
@@ -28,30 +30,30 @@ use crate::sys::signal::{send_signal, signal_group};
 use crate::traffic::FlowOutcome;
 use crate::{interrupt, program};
 
-/// How often programs are looked at.
+/// Interval between two polls of the programs' state.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// How often it is looked whether they do anything.
+/// Interval between two checks for activity.
 const ACTIVITY_POLL_INTERVAL: Duration = Duration::from_millis(250);
-/// A program that has opened no socket by then is not waited for.
+/// Time after which a program without a socket is no longer waited for.
 const READY_TIMEOUT: Duration = Duration::from_secs(5);
-/// So long nobody does anything but wait for others before the lab ends,
+/// Time without activity after which the lab ends.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
-/// and so long where one has failed.
+/// Idle timeout after a program has failed.
 const FAILED_IDLE_TIMEOUT: Duration = Duration::from_millis(500);
-/// Beyond a round trip, so much time has a program to end by itself when the last one has.
+/// Time, plus one round trip, for programs to exit by themselves after the last one.
 const EXIT_GRACE: Duration = Duration::from_millis(300);
-/// From a polite request to end until it is no request any more.
+/// Time between SIGTERM and SIGKILL.
 const TERMINATE_TIMEOUT: Duration = Duration::from_secs(2);
-/// What was printed before the end is still shown.
+/// Time to print output that is still pending at the end.
 const OUTPUT_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The programs of a lab.
+/// Programs of a lab and their state.
 #[derive(Debug)]
 pub(crate) struct LabPrograms {
     programs: Vec<Program>,
     labels: Vec<String>,
     roles: Roles,
-    /// For the environment of every program.
+    /// Additional variables for the environment of every program.
     extra_env: Vec<(String, String)>,
     state: Mutex<LabState>,
     exit_grace: Duration,
@@ -60,16 +62,16 @@ pub(crate) struct LabPrograms {
 #[derive(Debug)]
 struct LabState {
     printers: Printers,
-    /// Those that were started before the last one.
+    /// Programs that were started before the last one.
     others: Vec<BackgroundProgram>,
-    /// What became of the lab.
+    /// Result of the lab, once it has ended.
     outcome: Option<Result<LabOutcome, LabError>>,
 }
 
-/// A program that runs beside the last one.
+/// Program that runs in parallel with the last one.
 #[derive(Debug)]
 struct BackgroundProgram {
-    /// `None` of one that has gone into the background.
+    /// Child process; `None` for a program that has gone into the background.
     child: Option<Child>,
     outcome: ProgramOutcome,
 }
@@ -97,8 +99,10 @@ impl LabPrograms {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts all but the last program, one after the other. Returns the exit status of one that
-    /// failed before the next could start, or of an interrupt.
+    /// Starts all but the last program, one after the other.
+    ///
+    /// Returns the exit status of a program that failed before the next could start, or of an
+    /// interrupt.
     pub(super) fn start_others(
         &self,
         network: &EmulatedNetwork,
@@ -147,7 +151,7 @@ impl LabPrograms {
         Ok(None)
     }
 
-    /// Runs the last program to its end, then ends the others. Blocks.
+    /// Runs the last program to its end, then stops the others. Blocks.
     pub(crate) fn run_to_end(&self, network: &EmulatedNetwork) -> FlowOutcome {
         let ended = self.run_last(network);
         let failure = match &ended {
@@ -178,7 +182,8 @@ impl LabPrograms {
             }
             let fates = self.poll_others();
             if let Some(status) = ended {
-                // A server that has gone into the background, and somebody who is to come to it.
+                // Continue if the last program left a listener in the background and others can
+                // still connect to it.
                 let come = status.success()
                     && fates.iter().any(|fate| !fate.listens && fate.status.is_none())
                     && OpenSockets::read(&space.namespace).has_new_listener_since(&before);
@@ -195,7 +200,7 @@ impl LabPrograms {
         }
     }
 
-    /// What has become of the others until now.
+    /// Returns the current outcome of the other programs.
     fn poll_others(&self) -> Vec<ProgramOutcome> {
         let mut state = self.state();
         let look = |other: &mut BackgroundProgram| {
@@ -207,7 +212,7 @@ impl LabPrograms {
         state.others.iter_mut().map(look).collect()
     }
 
-    /// How the lab ended; what there is to say of it is said.
+    /// Returns the lab's exit status and emits its warning and hint.
     pub(super) fn report_outcome(
         &self,
         say: &mut dyn FnMut(LabMessage<'_>),
@@ -220,7 +225,7 @@ impl LabPrograms {
         Ok(ended.status)
     }
 
-    /// Waits a moment for those that end by themselves, asks the others to, and ends the rest.
+    /// Waits briefly for programs to exit, sends SIGTERM, then SIGKILL.
     fn stop_others(&self) {
         let mut state = self.state();
         let others = std::mem::take(&mut state.others);
@@ -275,15 +280,15 @@ impl LabPrograms {
     }
 }
 
-/// Whether anything still happens in a lab.
+/// Monitor of the activity in a lab.
 struct ActivityMonitor<'a> {
     clock: Clock,
     namespaces: Vec<&'a Namespace>,
     next_check: Instant,
     sent_packets: u64,
-    /// Since when nobody has sent anything.
+    /// Time since which no host has sent a packet.
     quiet_since: Instant,
-    /// When a server was found dead.
+    /// Time at which a failed server was found.
     server_failed_at: Option<Instant>,
 }
 
@@ -301,7 +306,7 @@ impl<'a> ActivityMonitor<'a> {
         }
     }
 
-    /// The end of a lab in which nothing more can happen.
+    /// Returns the outcome if nothing more can happen in the lab.
     fn detect_end(&mut self, last: &str, fates: &[ProgramOutcome]) -> Option<LabOutcome> {
         let now = self.clock.now();
         if now < self.next_check {
@@ -326,11 +331,11 @@ impl<'a> ActivityMonitor<'a> {
     }
 }
 
-/// Ends a program of which nothing more is to come, with all that runs on the hosts.
+/// Stops a program and all other processes on the hosts.
 fn terminate_all(child: &mut Child, namespaces: &[&Namespace]) {
     for signal in [libc::SIGTERM, libc::SIGKILL] {
         let all = Processes::on_hosts(namespaces.iter().copied());
-        // Where /proc is another's, its numbers are, too.
+        // If /proc belongs to another PID namespace, so do its process IDs.
         let own = std::fs::read_link("/proc/self").ok();
         let ours =
             own.is_some_and(|own| own.as_os_str() == std::process::id().to_string().as_str());
@@ -349,20 +354,20 @@ fn terminate_all(child: &mut Child, namespaces: &[&Namespace]) {
     }
 }
 
-/// A program and its host, for people.
+/// Returns a display label of a program and its host.
 fn program_label(program: &Program, network: &EmulatedNetwork) -> String {
     let host = network.hosts.get(program.host).map_or("?", |host| host.name.as_str());
     format!("`{}` on {host}", program.command_line())
 }
 
-/// How far a program is.
+/// Progress of a program's start.
 enum Readiness {
     Ready {
         listens: bool,
     },
-    /// It has opened nothing for a while.
+    /// The program opened no socket before the timeout.
     TimedOut,
-    /// It has left processes that do its work.
+    /// The program exited and left background processes.
     Background {
         listens: bool,
     },
@@ -370,7 +375,7 @@ enum Readiness {
     Interrupted,
 }
 
-/// What was on a host before a program began.
+/// Sockets and processes on a host before a program started.
 struct ReadinessBaseline {
     sockets: OpenSockets,
     processes: BTreeSet<String>,
@@ -391,7 +396,7 @@ fn wait_until_ready(
     let clock = Clock::start();
     let deadline = clock.now() + READY_TIMEOUT;
     loop {
-        // In this order: one that ends now has opened its socket before.
+        // The order matters: a program that ends now has opened its socket before.
         let ended = child.try_wait()?;
         let sockets = OpenSockets::read(&space.namespace);
         let opened = sockets.has_new_since(&before.sockets);
@@ -420,12 +425,12 @@ fn wait_until_ready(
     }
 }
 
-/// Waits until all have ended, but no longer than `patience`; those that have are taken out.
+/// Waits until all have exited, at most `patience`; removes those that have.
 fn wait_for_exit(children: &mut Vec<Child>, patience: Duration) {
     let clock = Clock::start();
     let deadline = clock.now() + patience;
     loop {
-        // What cannot be waited for is not there.
+        // A child that cannot be waited for does not exist.
         children.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
         if children.is_empty() || clock.now() >= deadline {
             return;
@@ -434,7 +439,7 @@ fn wait_for_exit(children: &mut Vec<Child>, patience: Duration) {
     }
 }
 
-/// `server | `, with a number where a host has several programs; all of one width.
+/// Returns labels such as `server | ` of equal width, numbered where a host has several programs.
 fn labels(programs: &[Program], scenario: &Scenario) -> Vec<String> {
     let mut names = Vec::new();
     for (index, program) in programs.iter().enumerate() {

@@ -1,31 +1,31 @@
-//! How a lab ends, and what to say of it.
+//! Outcome of a lab, and its messages.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::ExitStatus;
 
-/// What became of a program beside the last one.
+/// Outcome of a program other than the last one.
 #[derive(Debug, Clone)]
 pub(super) struct ProgramOutcome {
-    /// The program as it was typed, and its host.
+    /// Command line of the program, and its host.
     pub(super) label: String,
-    /// It has opened a port for others.
+    /// True if the program has opened a listening port.
     pub(super) listens: bool,
-    /// How it ended, if it has.
+    /// Exit status; `None` while the program runs.
     pub(super) status: Option<ExitStatus>,
 }
 
-/// The end of a lab.
+/// Outcome of a lab.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct LabOutcome {
-    /// The lab's own exit status.
+    /// Exit status of the whole lab.
     pub(super) status: ExitStatus,
-    /// Why what was run has failed.
+    /// Reason for the failure of the measured programs, if they failed.
     pub(super) failure: Option<String>,
-    /// What to tell, and a way out.
+    /// Warning, and a hint about a remedy.
     pub(super) warning: Option<(String, String)>,
 }
 
-/// The programs are started in turn, and the last one ends the lab.
+/// Hint about the start order: the last program ends the lab.
 const ORDER_HINT: &str = "programs start in the order of the command line: servers first, and last what \
                      ends the lab";
 
@@ -34,26 +34,26 @@ impl ProgramOutcome {
         self.status.filter(|status| !status.success())
     }
 
-    /// A server that ends badly when its client has gone says nothing of what was run.
+    /// Returns the failed client, if there is one. A server may fail after its client has left.
     fn failed_client(&self) -> Option<(&str, ExitStatus)> {
         let status = self.failure_status().filter(|_| !self.listens)?;
         Some((&self.label, status))
     }
 
-    /// A server that ended badly.
+    /// Returns true for a server that ended with a failure.
     pub(super) fn is_failed_server(&self) -> bool {
         self.listens && self.failure_status().is_some()
     }
 }
 
 impl LabOutcome {
-    /// Ctrl-C before the last program.
+    /// Returns the outcome of Ctrl-C before the last program.
     pub(super) fn interrupted() -> Self {
         let failure = Some("interrupted".to_owned());
         Self { status: ExitStatus::from_raw(libc::SIGINT), failure, warning: None }
     }
 
-    /// The last program has ended.
+    /// Returns the outcome after the last program has ended.
     pub(super) fn after_last_program(
         last: &str,
         status: ExitStatus,
@@ -80,7 +80,7 @@ impl LabOutcome {
         }
     }
 
-    /// A server has ended badly, and the last program has not noticed for a while.
+    /// Returns the outcome after a server has failed and the last program has not noticed.
     pub(super) fn server_failed(last: &str, others: &[ProgramOutcome]) -> Option<Self> {
         let server = others.iter().find(|other| other.is_failed_server())?;
         let status = server.failure_status()?;
@@ -88,7 +88,7 @@ impl LabOutcome {
         Some(Self::failed(status, text, "what it printed may say why"))
     }
 
-    /// Whoever is left only waits for others to come.
+    /// Returns the outcome if the remaining programs only wait for connections.
     pub(super) fn idle(last: &str, others: &[ProgramOutcome]) -> Self {
         if let Some((shown, status)) = others.iter().find_map(ProgramOutcome::failed_client) {
             let text = format!("{shown} ended with {status}, and {last} waits for nobody");
@@ -139,7 +139,7 @@ mod tests {
         assert_eq!(code(exit(0), &[server(None), client(Some(0))]), Some(0));
         assert_eq!(code(exit(7), &[server(None), client(Some(3))]), Some(7));
         assert_eq!(code(exit(0), &[server(None), client(Some(3))]), Some(3));
-        // Its client has left it; that is no failure of what was run.
+        // The client has left the server; the lab itself did not fail.
         assert_eq!(code(exit(0), &[server(Some(1))]), Some(0));
         let told = |others: &[ProgramOutcome]| {
             LabOutcome::after_last_program("`l`", exit(7), others).warning

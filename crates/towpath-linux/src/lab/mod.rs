@@ -33,23 +33,23 @@ use crate::{interrupt, program, run};
 
 pub(crate) use cast::LabPrograms;
 
-/// A lab goes on for as long as its last program; a week is longer than any.
+/// Maximum duration of a lab, which lasts as long as its last program.
 const MAX_LAB_DURATION: Duration = Duration::from_secs(7 * 24 * 3_600);
 
-/// What to run, and where.
+/// Programs of a lab and their network.
 #[derive(Debug, Clone)]
 pub struct LabJob {
-    /// The scenario.
+    /// Scenario that defines the network and its timeline.
     pub scenario: Arc<Scenario>,
-    /// What is run, in this order; a shell on the first host when empty.
+    /// Programs, in the order of their start; if empty, a shell on the first host.
     pub programs: Vec<Program>,
-    /// Back-end; the best that works when `None`.
+    /// Back-end of the emulator; with `None`, the best that works.
     pub backend: Option<Backend>,
-    /// Whether the packets are captured.
+    /// Options of the packet capture; `None` for no capture.
     pub pcap: Option<PcapOptions>,
 }
 
-/// A program of a lab.
+/// Program of a lab, and its host.
 #[derive(Debug, Clone)]
 pub struct Program {
     /// Index of the host in whose namespace it runs.
@@ -58,7 +58,7 @@ pub struct Program {
     pub command: Vec<OsString>,
 }
 
-/// Which hosts are called `client` and `server` where none has the name.
+/// Hosts that `client` and `server` refer to if no host has that name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Roles {
     /// Index of the host that opens connections.
@@ -68,7 +68,7 @@ pub struct Roles {
 }
 
 impl Roles {
-    /// The hosts of the first flow, else of the first path.
+    /// Returns the hosts of the first flow, otherwise those of the first path.
     pub fn of(scenario: &Scenario) -> Self {
         let flow = scenario.flows.first().map(|flow| [flow.from, flow.to]);
         let path = || scenario.paths.first().map(|path| path.between);
@@ -76,7 +76,7 @@ impl Roles {
         Self { client, server }
     }
 
-    /// The index of the host with this name, or in this role.
+    /// Returns the index of the host with this name or in this role.
     pub fn find(self, scenario: &Scenario, name: &str) -> Option<usize> {
         let named = scenario.hosts.iter().position(|host| host.name == name);
         named.or(match name {
@@ -96,7 +96,7 @@ impl Program {
         }
     }
 
-    /// As it was typed.
+    /// Returns the command line as it was typed.
     fn command_line(&self) -> String {
         let words: Vec<_> = self.command.iter().map(|word| word.to_string_lossy()).collect();
         match words.as_slice() {
@@ -112,31 +112,31 @@ impl Program {
     }
 }
 
-/// What a lab has to tell before its program runs, and after.
+/// Message of a lab before or after its programs run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LabMessage<'a> {
-    /// What is where, several lines.
+    /// Description of the network, several lines.
     Map(&'a str),
-    /// How it goes on.
+    /// Progress note, one line.
     Note(&'a str),
-    /// Something to check before what the program shows is trusted.
+    /// Problem that can invalidate the program's results.
     Warning(&'a str),
-    /// The way out of what was said before.
+    /// Remedy for the previous message.
     Hint(&'a str),
 }
 
-/// Why the program did not run.
+/// Reason why the program did not run.
 #[derive(Debug, Error)]
 pub enum LabError {
-    /// The network could not be made.
+    /// The network could not be created.
     #[error(transparent)]
     Network(#[from] NetworkError),
     /// The program could not be started.
     #[error("cannot run `{program}`: {source}")]
     Program {
-        /// Its name.
+        /// Name of the program.
         program: String,
-        /// The system's reason.
+        /// Error of the system call.
         source: io::Error,
     },
     /// No program can use the host's stack.
@@ -145,26 +145,26 @@ pub enum LabError {
          for it, or choose another host"
     )]
     OwnStack(String),
-    /// What came of it could not be kept.
+    /// The result could not be recorded.
     #[error(transparent)]
     Run(#[from] RunError),
-    /// There is no other host here.
+    /// The process is not in a lab, or cannot enter other hosts.
     #[error("this is not in a lab, or towpath may not enter its hosts")]
     NoLab,
-    /// There is none of that name.
+    /// The lab has no host of that name.
     #[error("the lab has no host `{name}`")]
     UnknownHost {
-        /// What was asked for.
+        /// Name that was requested.
         name: String,
-        /// What there is.
+        /// Names of the lab's hosts.
         known: Vec<String>,
     },
-    /// Its namespace cannot be entered.
+    /// The host's namespace cannot be entered.
     #[error("cannot enter host `{name}`: {source}")]
     Enter {
-        /// Its name.
+        /// Name of the host.
         name: String,
-        /// The system's reason.
+        /// Error of the system call.
         source: io::Error,
     },
     /// The scenario has no host.
@@ -173,7 +173,7 @@ pub enum LabError {
 }
 
 impl LabError {
-    /// The way out, if there is one to tell.
+    /// Returns a hint about a remedy, if there is one.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::NoLab | Self::Enter { .. } => Some(
@@ -189,7 +189,7 @@ impl LabError {
     }
 }
 
-/// Runs a program (a shell when there is none) on another host of the lab that this process is in.
+/// Runs a program on another host of this process's lab; an empty `command` means a shell.
 pub fn run_on_host(host: &str, command: &[OsString]) -> Result<ExitStatus, LabError> {
     let places = std::env::var(program::LAB_ENV).map_err(|_| LabError::NoLab)?;
     let places: Vec<_> = places.split(' ').filter_map(|place| place.split_once('=')).collect();
@@ -204,13 +204,13 @@ pub fn run_on_host(host: &str, command: &[OsString]) -> Result<ExitStatus, LabEr
     let (words, arguments) = own.argv();
     let mut command = Command::new(words);
     command.args(arguments).env("TOWPATH_HOST", host);
-    // From there, the other host is this one.
+    // For the child, this host is the other one: it gets this host's address as `TOWPATH_TO`.
     let here = std::env::var("TOWPATH_HOST").unwrap_or_default();
     let other = std::env::var(format!("TOWPATH_{}", program::env_name(&here)));
     command.env("TOWPATH_TO", other.unwrap_or_default());
     interrupt::ignore();
     let mut child = program::start(&namespace, &mut command).map_err(|source| {
-        // What is refused is either the namespace or the program.
+        // EPERM comes from the namespace; other errors come from the program.
         match source.raw_os_error() {
             Some(libc::EPERM) => LabError::Enter { name: host.to_owned(), source },
             _ => own.io_error()(source),
@@ -219,12 +219,13 @@ pub fn run_on_host(host: &str, command: &[OsString]) -> Result<ExitStatus, LabEr
     sandbox::wait(&mut child).map_err(own.io_error())
 }
 
-/// Takes the records of a lab.
+/// Receiver of the records of a lab.
 pub type RecordWriter<'a> = &'a mut dyn FnMut(&Record) -> io::Result<()>;
 
-/// Makes the network, says what is where by `say`, runs the programs and waits for the last one. With
-/// a command, the timeline starts with the last one; a shell gets a network that stays as it is.
-/// What connections and links did is written to `write`, if there is one.
+/// Creates the network, describes it by `say`, runs the programs and waits for the last one.
+///
+/// With a command, the timeline starts with the last program; a shell gets an unchanging network.
+/// Records of connections and links go to `write`, if given.
 pub fn run_lab(
     lab: &LabJob,
     thread: EmulatorThread,
@@ -240,7 +241,7 @@ pub fn run_lab(
         check_stack(&lab.scenario, program.host)?;
     }
     match lab.programs.as_slice() {
-        // Ctrl-C is for the program; what it leaves is cleaned up when it has ended.
+        // Ctrl-C belongs to the program; the lab cleans up after its exit.
         [_] => interrupt::ignore(),
         _ => interrupt::catch(),
     }
@@ -259,7 +260,7 @@ pub fn run_lab(
         return Ok(status);
     }
     if shell {
-        // Ctrl-C at its prompt is the shell's.
+        // Ctrl-C at the prompt belongs to the shell.
         interrupt::ignore();
     }
     let job = RunJob {
@@ -276,7 +277,7 @@ pub fn run_lab(
     cast.report_outcome(say)
 }
 
-/// The scenario with the lab's last program as its only flow.
+/// Returns the scenario with the lab's last program as its only flow.
 fn lab_scenario(lab: &LabJob, roles: Roles) -> Scenario {
     let Roles { client, server } = roles;
     let mut scenario = Scenario::clone(&lab.scenario);
@@ -298,15 +299,15 @@ fn lab_scenario(lab: &LabJob, roles: Roles) -> Scenario {
         transport: None,
     }];
     if !scenario.run.names_congestion_control {
-        // Nobody has asked the programs for one.
+        // The programs did not request one.
         scenario.run.congestion_control.clear();
     }
-    // They speak of the scenario's own traffic.
+    // Expectations refer to the scenario's own traffic.
     scenario.expect.clear();
     scenario
 }
 
-/// One program of which nothing is kept.
+/// Runs a single program without records.
 fn run_single(
     lab: &LabJob,
     roles: Roles,
@@ -348,7 +349,7 @@ fn run_single(
     })
 }
 
-/// Says what is where, and what is not as the scenario wants it.
+/// Announces the network and its differences from the scenario.
 fn announce(
     lab: &LabJob,
     roles: Roles,
@@ -400,13 +401,13 @@ fn announce(
     }
 }
 
-/// Refuses a host whose namespace is empty because its stack is ours.
+/// Rejects a host whose namespace is empty because it uses our own stack.
 fn check_stack(scenario: &Scenario, host: usize) -> Result<(), LabError> {
     let name = &scenario.hosts.get(host).ok_or(LabError::Host)?.name;
     if plan::is_own(scenario, host) { Err(LabError::OwnStack(name.clone())) } else { Ok(()) }
 }
 
-/// What to know where the kernel gave no user namespace.
+/// Returns a warning if the kernel provides no user namespaces.
 fn without_user_namespace() -> Option<String> {
     sandbox::is_real_root().then(|| {
         "there are no user namespaces here: the program is root of this machine, with the \
@@ -415,20 +416,20 @@ fn without_user_namespace() -> Option<String> {
     })
 }
 
-/// A warning for each other host that has our stack: no program runs there that could answer.
+/// Returns a warning for each other host with our own stack: no kernel there replies to programs.
 fn hosts_without_kernel_stack(scenario: &Scenario) -> Vec<String> {
     let own = scenario.hosts.iter().enumerate().filter(|(index, _)| plan::is_own(scenario, *index));
     let text = "has towpath's own stack, in which nothing listens here";
     own.map(|(_, host)| format!("host `{}` {text}", host.name)).collect()
 }
 
-/// The default of the calling thread's namespace.
+/// Returns the default congestion control of the calling thread's namespace.
 fn congestion_control() -> String {
     let text = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control");
     text.unwrap_or_default().trim().to_owned()
 }
 
-/// One line for each interface, with the host marked in which the only program runs.
+/// Returns one line for each interface; marks the host of a single program.
 fn describe_network(network: &EmulatedNetwork, here: Option<usize>, roles: Roles) -> String {
     let mut text = String::new();
     let families = EmulatedNetwork::families(&network.scenario);

@@ -1,14 +1,14 @@
-//! What several programs print: each line behind the name of its host.
+//! Output of several programs: each line follows the label of its host.
 
 use std::io::{self, BufRead as _, BufReader, Read, Write};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 use std::time::Duration;
 
-/// A line that is longer than this is printed in parts.
+/// Maximum length of a line in bytes; longer lines are printed in parts.
 const MAX_LINE_BYTES: u64 = 64 * 1024;
 
-/// Threads that print what programs say.
+/// Threads that print the programs' output.
 #[derive(Debug)]
 pub(super) struct Printers {
     alive: Option<Sender<()>>,
@@ -21,7 +21,7 @@ impl Printers {
         Self { alive: Some(alive), ended }
     }
 
-    /// Prints what comes on to `out`, until its end.
+    /// Copies the lines of `from` to `out` until end of file.
     pub(super) fn add(
         &self,
         label: String,
@@ -30,17 +30,18 @@ impl Printers {
     ) -> io::Result<()> {
         let alive = self.alive.clone();
         thread::Builder::new().name("printer".into()).spawn(move || {
-            // Whoever prints to nobody hears of it from the pipe, which closes here.
+            // A write error closes the pipe here, so that the program notices it.
             let _ = print(&label, from, &out);
             drop(alive);
         })?;
         Ok(())
     }
 
-    /// Waits until all is printed, but not for programs that were left behind.
+    /// Waits until all output is printed, at most `patience`: background programs may keep the
+    /// pipe open.
     pub(super) fn finish(&mut self, patience: Duration) {
         drop(self.alive.take());
-        // Nobody ever sends: it ends when nobody could.
+        // No thread sends: the channel closes when the last one ends.
         let _ = self.ended.recv_timeout(patience);
     }
 }

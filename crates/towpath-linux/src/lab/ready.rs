@@ -1,7 +1,7 @@
-//! When a program is ready for the next one: when it has opened a socket on its host.
+//! Readiness of a program: it has opened a socket on its host.
 //!
-//! That is a port where it listens, of a server; a datagram socket; the socket through which a capture
-//! or a ping looks; and a connection of its own, of a client. What it accepts later says nothing.
+//! A server opens a listening port; other programs a datagram socket, a raw or packet socket
+//! (capture, ping) or, as a client, a connection. Connections that a program accepts do not count.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -22,21 +22,21 @@ const SOCKET_TABLES: [(&str, usize); 10] = [
     ("packet", 8),
 ];
 const TCP_LISTEN_STATE: &str = "0A";
-/// Of a datagram socket without a peer.
+/// State of a datagram socket without a peer.
 const UDP_UNCONNECTED_STATE: &str = "07";
 
-/// What a socket is for.
+/// Purpose of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SocketUse {
-    /// Others are to connect to it.
+    /// Socket that listens for connections.
     Listens,
-    /// It takes what comes: datagrams of anybody, or all packets.
+    /// Unconnected socket that receives datagrams of any sender, or all packets.
     Receives,
-    /// It has a peer, or sends by itself.
+    /// Socket that has a peer, or a raw socket that sends packets.
     Active,
 }
 
-/// The sockets of a host, as far as programs have opened them: by table and inode.
+/// Sockets that programs of a host have opened, by table and inode.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) struct OpenSockets(BTreeMap<(String, String), SocketUse>);
 
@@ -50,12 +50,12 @@ impl OpenSockets {
         Self::parse(tables.iter().map(|(name, column, text)| (*name, *column, text.as_str())))
     }
 
-    /// Whether there is one that was not there `before`.
+    /// Returns true if a socket exists that is not in `before`.
     pub(super) fn has_new_since(&self, before: &Self) -> bool {
         self.0.keys().any(|socket| !before.0.contains_key(socket))
     }
 
-    /// Whether one listens that was not there `before`.
+    /// Returns true if a listening socket exists that is not in `before`.
     pub(super) fn has_new_listener_since(&self, before: &Self) -> bool {
         let listens = |(socket, used): (_, &SocketUse)| {
             *used == SocketUse::Listens && !before.0.contains_key(socket)
@@ -63,7 +63,7 @@ impl OpenSockets {
         self.0.iter().any(listens)
     }
 
-    /// Those of two hosts.
+    /// Returns the union of two hosts' sockets.
     pub(super) fn union(mut self, other: Self) -> Self {
         self.0.extend(other.0);
         self
@@ -74,7 +74,7 @@ impl OpenSockets {
         Self(all.map(|(inode, used)| (("tcp".to_owned(), inode.to_owned()), used)).into())
     }
 
-    /// What each is for, by its inode.
+    /// Returns the inode and the purpose of each socket.
     pub(super) fn uses(&self) -> impl Iterator<Item = (&str, SocketUse)> {
         self.0.iter().map(|((_, inode), used)| (inode.as_str(), *used))
     }
@@ -91,7 +91,7 @@ impl OpenSockets {
             let listening: BTreeSet<_> =
                 rows.iter().filter(|row| state(row)).filter_map(|row| port(row)).collect();
             for row in rows {
-                // It has come to a port where somebody listens: a peer's doing.
+                // A peer has opened this connection to a listening port.
                 let accepted = name.starts_with("tcp")
                     && !state(&row)
                     && port(&row).is_some_and(|port| listening.contains(&port));

@@ -1,9 +1,9 @@
-//! Who of a lab does something, and who only waits for others to come.
+//! Detection of labs in which all processes only wait for peers.
 //!
-//! A server that nobody will ever connect to waits for ever. That is so when every process on the hosts
-//! that waits for no child holds a socket on which others are to come and none with a peer, and no
-//! host sends anything. A process that does anything else (counts, sleeps, reads a terminal) holds no
-//! such socket, so it is never taken for one.
+//! A server without a client waits indefinitely. The lab is idle if no host sends and every
+//! process without children holds a socket for incoming data but none with a peer. A process with
+//! other work (computing, sleeping, reading a terminal) holds no such socket, so it counts as
+//! active.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -13,28 +13,28 @@ use std::os::unix::fs::MetadataExt as _;
 use super::ready::{OpenSockets, SocketUse};
 use crate::namespace::Namespace;
 
-/// A process on a host.
+/// Process on a host of the lab.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct LabProcess {
     pid: String,
     parent_pid: String,
-    /// Number of its network namespace.
+    /// Inode number of its network namespace.
     netns: u64,
     /// Inodes of the sockets that it holds.
     sockets: BTreeSet<String>,
 }
 
-/// Processes of hosts at one time.
+/// Snapshot of the processes on hosts.
 #[derive(Debug, Default)]
 pub(super) struct Processes(Vec<LabProcess>);
 
 impl Processes {
-    /// Those of one host.
+    /// Returns the processes of one host.
     pub(super) fn on_host(namespace: &Namespace) -> Self {
         Self::on_hosts(std::iter::once(namespace))
     }
 
-    /// Those of several.
+    /// Returns the processes of several hosts.
     pub(super) fn on_hosts<'a>(namespaces: impl IntoIterator<Item = &'a Namespace>) -> Self {
         let hosts: BTreeSet<_> = namespaces.into_iter().filter_map(netns_inode).collect();
         let own = fs::read_link("/proc/self").unwrap_or_default();
@@ -47,12 +47,12 @@ impl Processes {
         )
     }
 
-    /// Numbers of all of them.
+    /// Returns the process IDs of all of them.
     pub(super) fn pids(&self) -> BTreeSet<String> {
         self.0.iter().map(|process| process.pid.clone()).collect()
     }
 
-    /// Whether there are some, all of which only wait for others to come.
+    /// Returns true if there are processes and all only wait for peers.
     fn all_wait(&self, sockets: &OpenSockets) -> bool {
         let uses: BTreeMap<_, _> = sockets.uses().collect();
         let parents: BTreeSet<_> = self.0.iter().map(|process| &process.parent_pid).collect();
@@ -66,16 +66,16 @@ impl Processes {
     }
 }
 
-/// Whether all processes on these hosts only wait for others to come.
+/// Returns true if all processes on these hosts only wait for peers.
 pub(super) fn all_processes_wait(namespaces: &[&Namespace]) -> bool {
     let all = Processes::on_hosts(namespaces.iter().copied());
-    // Sockets have numbers of their own in all of the kernel.
+    // Socket inode numbers are unique in the whole kernel.
     let sockets = namespaces.iter().map(|namespace| OpenSockets::read(namespace));
     let sockets = sockets.reduce(OpenSockets::union).unwrap_or_default();
     all.all_wait(&sockets)
 }
 
-/// How much the hosts have sent so far; that changes with whatever a program sends.
+/// Returns the number of packets that the hosts have sent; each packet of a program changes it.
 pub(super) fn sent_packets(namespaces: &[&Namespace]) -> u64 {
     let read = || {
         let table = |name: &str| fs::read_to_string(format!("/proc/thread-self/net/{name}"));
@@ -85,7 +85,7 @@ pub(super) fn sent_packets(namespaces: &[&Namespace]) -> u64 {
     namespaces.iter().filter_map(|namespace| namespace.run(read).ok()).sum()
 }
 
-/// Packets of IPv4; of IPv6 those that are not the kernel's own.
+/// Returns the sent IPv4 packets plus the IPv6 packets of programs.
 fn sum_sent_packets(snmp: &str, snmp6: &str) -> u64 {
     let mut total = 0;
     let lines: Vec<_> = snmp.lines().collect();
@@ -105,7 +105,7 @@ fn netns_inode(namespace: &Namespace) -> Option<u64> {
     Some(file.metadata().ok()?.ino())
 }
 
-/// What is there of a process; `None` when it has ended.
+/// Reads the state of a process; `None` if it has ended.
 fn read_process(id: String) -> Option<LabProcess> {
     let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
     let (_, rest) = stat.rsplit_once(')')?;
@@ -149,7 +149,7 @@ mod tests {
         let shell = process("2", "1", &[]);
         assert!(wait(&[shell.clone(), process("3", "2", &["10"])]));
         assert!(wait(&[process("3", "1", &["10"]), process("4", "1", &["11"])]));
-        // Somebody is connected to it; another one sleeps, or sends.
+        // One process has a peer; another one sleeps or sends.
         assert!(!wait(&[process("3", "1", &["10", "12"])]));
         assert!(!wait(&[shell.clone(), process("3", "2", &["10"]), process("4", "2", &[])]));
         assert!(!wait(&[process("3", "1", &["10"]), process("4", "1", &["12"])]));

@@ -1,9 +1,9 @@
-//! What a server has to give, and who gets it: seats, tests, threads, memory and rates.
+//! Admission control of a server: connection permits, tests, threads, memory and rates.
 //!
-//! Sources are told apart by address (IPv4) or by network of 64 bits (IPv6). Three rules make that
-//! nobody keeps the others out. Where all seats are taken, the source that has most of them gives
-//! up its oldest one. The last half of the tests' places is for sources that have none yet. And no
-//! test gets more than half of the threads and of the memory that are free.
+//! Sources are distinguished by IPv4 address or by IPv6 /64 prefix. Three rules protect sources
+//! from each other. When all permits are in use, the source with the most permits loses its oldest
+//! one. The last half of the test slots is reserved for sources without a test. A test gets at most
+//! half of the free threads and of the free memory.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -19,22 +19,22 @@ use towpath_net::{Instant, Rate};
 use crate::clock::Clock;
 use crate::purse::{RateLimiter, TrafficDirection};
 
-/// Rate of a source's words: echoes, control and results. Nobody needs more, and there is no test
-/// that it would spoil.
+/// Rate of a source's echo streams, control messages and results. More is never needed, and
+/// limiting it does not distort a test.
 const CONTROL_RATE: Option<Rate> = Rate::from_bps(200_000_000);
-/// The longest that somebody who pays waits at once.
+/// Longest single sleep while a source is throttled.
 const MAX_WAIT: Duration = Duration::from_millis(100);
-/// A source that was not heard of for so long is forgotten.
+/// Idle time after which a source is removed.
 const SOURCE_EXPIRY: Duration = Duration::from_secs(2);
-/// Sources that are known at once; those beyond share what one may move.
+/// Maximum number of tracked sources; all further ones share one quota.
 const MAX_SOURCES: usize = 16 * 1024;
 
-/// Where somebody comes from.
+/// Source of a connection: an IPv4 address or an IPv6 /64 prefix; `None` if unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(super) struct SourcePrefix(Option<IpAddr>);
 
 impl SourcePrefix {
-    /// Of an address; of nobody, who is one source, too.
+    /// Returns the source of `address`. All connections of unknown address are one source.
     pub(super) fn of(address: Option<IpAddr>) -> Self {
         Self(address.map(source_prefix))
     }
@@ -44,10 +44,10 @@ impl SourcePrefix {
     }
 }
 
-/// What a source may move in each direction.
+/// Quota of a source for each direction.
 #[derive(Debug)]
 pub(super) struct SourceQuota {
-    /// All of it, where the server limits that.
+    /// Limit of all traffic of the source; `None` if the server has no rate limit.
     pub(super) all: Option<Arc<RateLimiter>>,
     words: Option<RateLimiter>,
 }
@@ -60,7 +60,8 @@ impl SourceQuota {
         }
     }
 
-    /// Notes words that were moved; waits until more may be, but not for ever.
+    /// Consumes the rate of transferred control bytes and sleeps until more may follow. Stops
+    /// waiting on an interrupt.
     pub(super) fn consume_blocking(&self, clock: Clock, way: TrafficDirection, bytes: u64) {
         if bytes == 0 {
             return;
@@ -71,55 +72,56 @@ impl SourceQuota {
         }
     }
 
-    /// Notes words that were moved; when more may be.
+    /// Consumes the rate of transferred control bytes; returns when more may follow.
     pub(super) fn consume(&self, now: Instant, way: TrafficDirection, bytes: u64) -> Instant {
         let rates = self.words.iter().chain(self.all.as_deref());
         rates.map(|rates| rates.consume(now, way, bytes)).fold(now, Instant::max)
     }
 
-    /// Whether a datagram may be answered.
+    /// Returns true and consumes the rate if the limit permits a reply of `bytes` bytes to a
+    /// datagram.
     pub(super) fn may_answer(&self, now: Instant, bytes: u64) -> bool {
         self.all.as_ref().is_none_or(|all| all.try_consume_both(now, bytes))
     }
 }
 
-/// What ends a connection from outside.
+/// Callback that closes a connection from outside.
 pub(super) type CloseFn = Box<dyn FnOnce() + Send>;
 
-/// A seat that is taken.
+/// Connection permit that is in use.
 struct PermitEntry {
     source: SourcePrefix,
-    /// Belongs to a test: nobody else gets it.
+    /// True if the permit belongs to a test and cannot be revoked.
     kept: bool,
     close: Option<CloseFn>,
 }
 
 #[derive(Default)]
 struct ConnectionTable {
-    /// In order of age.
+    /// Permits by number, so in order of age.
     seats: BTreeMap<u64, PermitEntry>,
     next: u64,
     sources: BTreeMap<SourcePrefix, (Arc<SourceQuota>, Instant)>,
 }
 
-/// What a server has to give.
+/// Permits and rate quotas of a server.
 pub(super) struct AdmissionControl {
     seats: usize,
     rate: Option<Rate>,
     clock: Clock,
     books: Mutex<ConnectionTable>,
-    /// For sources beyond those that can be told apart.
+    /// Shared quota of the sources beyond `MAX_SOURCES`.
     others: Arc<SourceQuota>,
 }
 
-/// A place among the connections that have a thread, or cost as much; given back when dropped.
+/// Permit for a connection with a thread or of comparable cost; released on drop.
 pub(super) struct ConnectionPermit {
     budget: Arc<AdmissionControl>,
     number: u64,
 }
 
 impl ConnectionPermit {
-    /// From now on it belongs to a test.
+    /// Pins the permit to a test, so that it cannot be revoked.
     pub(super) fn pin(&self) {
         if let Some(taken) = self.budget.lock().seats.get_mut(&self.number) {
             taken.kept = true;
@@ -148,10 +150,10 @@ impl AdmissionControl {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A seat. Where there is none, whoever has most of them loses the oldest that belongs to no
-    /// test; `None` where all belong to tests, or those who lost theirs have not left yet. Who lost
-    /// some himself waits for that sooner than others, or one who comes again and again would have
-    /// all others wait.
+    /// Acquires a permit. If all are in use, the source with the most unpinned permits loses its
+    /// oldest one. Returns `None` if all belong to tests, or if too many revoked permits are still
+    /// in use. The limit of revoked permits is lower for a source that owns some of them. Otherwise
+    /// a source that reconnects again and again would block all others.
     pub(super) fn acquire(
         self: &Arc<Self>,
         source: SourcePrefix,
@@ -171,19 +173,19 @@ impl AdmissionControl {
         books.next += 1;
         books.seats.insert(number, PermitEntry { source, kept, close: Some(close) });
         drop(books);
-        // Not while the books are held: it may end in dropping a seat.
+        // Called without the lock, since closing may drop a permit.
         if let Some(evict) = evicted {
             evict();
         }
         Some(ConnectionPermit { budget: Arc::clone(self), number })
     }
 
-    /// Seats that are taken.
+    /// Returns the number of permits in use, including revoked ones.
     pub(super) fn in_use(&self) -> usize {
         self.lock().seats.len()
     }
 
-    /// What a source may move.
+    /// Returns the quota of a source.
     pub(super) fn quota(&self, source: SourcePrefix) -> Arc<SourceQuota> {
         let now = self.clock.now();
         let mut books = self.lock();
@@ -200,7 +202,7 @@ impl AdmissionControl {
         allowed
     }
 
-    /// Forgets sources that nothing is heard of.
+    /// Removes the quotas of idle sources.
     pub(super) fn expire(&self, now: Instant) {
         self.lock().sources.retain(|_, (allowed, seen)| {
             Arc::strong_count(allowed) > 1 || now.saturating_since(*seen) < SOURCE_EXPIRY
@@ -209,7 +211,8 @@ impl AdmissionControl {
 }
 
 impl ConnectionTable {
-    /// Takes a seat from whoever has most of them; what ends its connection.
+    /// Revokes the oldest unpinned permit of the source with the most permits; returns the callback
+    /// that closes its connection.
     fn evict(&mut self) -> Option<CloseFn> {
         let mut counts: BTreeMap<SourcePrefix, usize> = BTreeMap::new();
         let free = |taken: &&PermitEntry| !taken.kept && taken.close.is_some();
@@ -222,20 +225,20 @@ impl ConnectionTable {
     }
 }
 
-/// Starts a thread that needs a seat; where there can be none, the reason.
+/// Spawns a thread for a connection with a permit; returns an error if the system refuses.
 pub(super) fn spawn_thread(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
     thread::Builder::new().name(name.to_owned()).spawn(work).map(drop)
 }
 
-/// What a test needs from the beginning.
+/// Resources that a test requires from its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct ResourceDemand {
     pub(super) threads: u64,
-    /// Memory.
+    /// Memory of the test in bytes.
     pub(super) bytes: u64,
 }
 
-/// Threads for all tests together.
+/// Maximum number of threads of all tests together.
 pub(super) const MAX_THREADS: u64 = 1_536;
 
 impl ResourceDemand {
@@ -246,7 +249,7 @@ impl ResourceDemand {
         })
     }
 
-    /// Whether it may be had where `used` is gone: no more than half of what is left.
+    /// Checks that the demand is at most half of what remains beyond `used`.
     pub(super) fn check(self, used: Self, limits: &ServerLimits) -> Result<(), AdmissionError> {
         let half = |most: u64, used: u64| most.saturating_sub(used) / 2;
         let memory = half(limits.memory, used.bytes);
@@ -330,12 +333,12 @@ mod tests {
         drop(kept);
         let stays: Vec<_> =
             (0..10).map(|_| budget.acquire(source(1), false, close()).unwrap()).collect();
-        // Their connections are closed, their threads go on.
+        // The connections are closed, but their threads still run.
         let came: Vec<_> =
             (0..10).map_while(|_| budget.acquire(source(2), false, close())).collect();
-        // Half of the seats, and one more.
+        // Half of the permits, and one more.
         assert_eq!(came.len(), 6);
-        // Those who lost them wait sooner.
+        // The limit is lower for the source that owns revoked permits.
         assert!(budget.acquire(source(1), false, close()).is_none());
         drop((stays, came));
         assert!(budget.acquire(source(2), false, close()).is_some());
@@ -356,8 +359,8 @@ mod tests {
     }
 
     proptest! {
-        /// However the sources come and go, one that has none gets a seat as long as another has two
-        /// that belong to no test, and no more threads are there than promised.
+        /// For any order of arrivals and departures, a source without a permit gets one while
+        /// another source has two unpinned permits. The number of permits never exceeds the limit.
         #[test]
         fn a_source_without_a_permit_gets_one(steps in proptest::collection::vec((0_u8..4, 0_u8..3), 1..200)) {
             let budget = AdmissionControl::new(&limits(), Clock::start());
@@ -369,7 +372,7 @@ mod tests {
                         seats.remove(at);
                     }
                     _ => {
-                        // Whoever is closed leaves at once.
+                        // Revoked connections end at once.
                         let before: Vec<u64> = seats.iter().map(|(_, seat)| seat.number).collect();
                         let entered = budget.acquire(source(who), false, close());
                         prop_assert!(entered.is_some());

@@ -1,4 +1,4 @@
-//! `towpath check`: which ways to a server are open, and what keeps the others shut.
+//! `towpath check`: which transports reach a server, and what blocks the others.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -21,13 +21,13 @@ use super::socket::{self, LocalBind};
 use super::speaker::ControlChannel;
 use crate::clock::Clock;
 
-/// For a connection, and for an answer on it.
+/// Timeout of a connection attempt and of the first reply on it.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// Questions over UDP, as some may be lost, and the time for each answer.
+/// UDP requests, since some may be lost, and the timeout of each reply.
 const UDP_PROBES: u32 = 4;
 const REPLY_TIMEOUT: Duration = Duration::from_millis(700);
 
-/// What is tried.
+/// Protocol that a probe tests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ProbeKind {
@@ -35,7 +35,7 @@ pub enum ProbeKind {
     Tcp,
     /// A connection over Multipath TCP.
     Mptcp,
-    /// A datagram and its answer, which is what QUIC needs.
+    /// A datagram and its reply, which QUIC requires.
     Udp,
     /// A connection over QUIC.
     Quic,
@@ -43,71 +43,70 @@ pub enum ProbeKind {
     Mpquic,
 }
 
-/// What came of it.
+/// Outcome of a probe.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "finding", rename_all = "kebab-case")]
 pub enum ProbeOutcome {
-    /// It works.
+    /// The protocol works to this target.
     Works,
-    /// It works as plain TCP: something on the way there takes the options of Multipath TCP away.
+    /// Plain TCP works; a middlebox on the forward path strips the options of Multipath TCP.
     #[serde(rename = "stripped-there")]
     StrippedForward,
-    /// It works as plain TCP: something on the way back takes the options of Multipath TCP away.
+    /// Plain TCP works; a middlebox on the reverse path strips the options of Multipath TCP.
     #[serde(rename = "stripped-back")]
     StrippedReverse,
-    /// It works as plain TCP, because this host or the server does not speak Multipath TCP, or for a
-    /// reason that nobody tells.
+    /// Plain TCP works; a host does not support Multipath TCP, or the reason is unknown.
     Plain {
-        /// Why.
+        /// Reason as a clause in plain English.
         why: String,
     },
-    /// The host is there and says that nobody listens.
+    /// The host replied that no socket listens on the port.
     Refused,
-    /// No answer at all.
+    /// No reply before the timeout.
     Silent,
-    /// TCP reaches the server, which speaks UDP; nothing of that came back.
+    /// TCP reaches the server, which uses UDP, but no UDP reply arrived.
     Blocked,
-    /// Datagrams reach the server, which speaks QUIC; packets of QUIC do not, or not back.
+    /// Datagrams reach the server, which supports QUIC, but QUIC packets or their replies are lost.
     Filtered,
     /// The server does not speak QUIC on this port.
     #[serde(rename = "without")]
     NoQuic,
-    /// Somebody speaks QUIC, in no version that this host speaks.
+    /// A QUIC server replied, but supports no QUIC version of this host.
     #[serde(rename = "version")]
     VersionMismatch,
-    /// It works with one path: the server does not speak this draft of Multipath QUIC.
+    /// QUIC works with one path; the server does not support this draft of Multipath QUIC.
     SinglePath,
-    /// There is no way.
+    /// The target cannot be reached from this host.
     Unreachable {
-        /// What the system says.
+        /// Error text of the operating system.
         why: String,
     },
-    /// Somebody accepts connections, but no server of this kind.
+    /// A server accepts connections, but is not a towpath server.
     NotTowpath {
-        /// What it said, or did not.
+        /// The unexpected reply, or its absence, as a clause.
         why: String,
     },
 }
 
-/// One way to the server.
+/// Result of one probe to one target.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ProbeResult {
-    /// Address and port.
+    /// Address and port of the server.
     pub target: SocketAddr,
-    /// What was tried.
+    /// Protocol that was tested.
     pub probe: ProbeKind,
-    /// What came of it.
+    /// Outcome of the probe.
     #[serde(flatten)]
     pub finding: ProbeOutcome,
-    /// How long it took to connect.
+    /// Time to connect in nanoseconds; `None` without a connection.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connect_ns: Option<u64>,
-    /// How long the first answer took.
+    /// Time from request to first reply in nanoseconds; `None` without a reply.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub answer_ns: Option<u64>,
 }
 
-/// Tries everything towards each target, at the same time; in order of targets and probes.
+/// Runs all probes to all targets concurrently; returns results in order of targets and probes.
 pub fn check(targets: &[SocketAddr]) -> Vec<ProbeResult> {
     let clock = Clock::start();
     let dialer = &Dialer::new(clock, Trust::Any);
@@ -138,8 +137,8 @@ pub fn check(targets: &[SocketAddr]) -> Vec<ProbeResult> {
     })
 }
 
-/// Nobody answers over UDP for many reasons: what the server says over TCP, and what else came
-/// back, tells which.
+/// Refines the UDP results. Silence over UDP has several causes; the server's hello over TCP and
+/// the other UDP results distinguish them.
 fn conclude(word: Option<ServerHello>, over_udp: &mut [ProbeResult; 3]) {
     let [udp, quic, mpquic] = over_udp;
     let silent = |tried: &ProbeResult| tried.finding == ProbeOutcome::Silent;
@@ -147,7 +146,8 @@ fn conclude(word: Option<ServerHello>, over_udp: &mut [ProbeResult; 3]) {
         matches!(tried.finding, ProbeOutcome::Works | ProbeOutcome::SinglePath)
     };
     if silent(udp) && (speaks(quic) || speaks(mpquic)) {
-        // A server with a secret does not answer strangers' datagrams, but these were some, too.
+        // A server with a secret ignores datagrams of unauthenticated clients, but QUIC shows that
+        // UDP works.
         udp.finding = ProbeOutcome::Works;
     }
     if silent(udp) && word.is_some_and(|word| word.quic) {
@@ -162,14 +162,14 @@ fn conclude(word: Option<ServerHello>, over_udp: &mut [ProbeResult; 3]) {
     }
 }
 
-/// What a server says of itself and the connection.
+/// Server's hello: observed protocol and QUIC support.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ServerHello {
     seen: Option<ObservedProtocol>,
     quic: bool,
 }
 
-/// Connects, and says hello.
+/// Connects over TCP or Multipath TCP and exchanges hello messages.
 pub(super) fn over_tcp(
     target: SocketAddr,
     transport: Transport,
@@ -209,7 +209,7 @@ pub(super) fn over_tcp(
     }
 }
 
-/// Says hello and hears what the server has to say; a secret is asked for only after that.
+/// Exchanges hello messages. The server requires a secret only afterwards.
 fn exchange_hello(mut speaker: ControlChannel) -> io::Result<ServerHello> {
     let preamble =
         Preamble { kind: ConnectionKind::Control, flow: 0, stream: 0, token: TestToken::NONE };
@@ -225,7 +225,7 @@ fn exchange_hello(mut speaker: ControlChannel) -> io::Result<ServerHello> {
     }
 }
 
-/// Why Multipath TCP became plain TCP.
+/// Returns why Multipath TCP fell back to plain TCP.
 fn fallback(seen: Option<ObservedProtocol>) -> ProbeOutcome {
     match seen {
         Some(ObservedProtocol::Plain) => ProbeOutcome::StrippedForward,
@@ -293,7 +293,7 @@ fn without_number(error: &io::Error) -> String {
     if error.kind() == io::ErrorKind::UnexpectedEof {
         return "it closes the connection".to_owned();
     }
-    // It may have what the other host said in it.
+    // The text may contain a message of the other host.
     sanitize(error.to_string().split(" (os error").next().unwrap_or_default()).to_lowercase()
 }
 
@@ -311,7 +311,8 @@ fn over_udp(target: SocketAddr, clock: Clock) -> ProbeResult {
     tried
 }
 
-/// Asks until there is an answer, which may be to an earlier question.
+/// Sends echo requests until a reply arrives, which may belong to an earlier request. Returns its
+/// round-trip time; `None` without a reply.
 fn ping_udp(target: SocketAddr, clock: Clock) -> io::Result<Option<Duration>> {
     let any: SocketAddr = if target.is_ipv4() {
         (Ipv4Addr::UNSPECIFIED, 0).into()
@@ -319,7 +320,7 @@ fn ping_udp(target: SocketAddr, clock: Clock) -> io::Result<Option<Duration>> {
         (Ipv6Addr::UNSPECIFIED, 0).into()
     };
     let socket = UdpSocket::bind(any)?;
-    // Only a connected socket is told that nobody listens.
+    // Only a connected UDP socket reports `ECONNREFUSED`.
     socket.connect(target)?;
     let began = clock.now();
     for number in 0..UDP_PROBES {

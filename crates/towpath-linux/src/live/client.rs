@@ -39,50 +39,52 @@ use opening::{PreparedTest, open, probe};
 
 pub(super) use opening::quic_error;
 
-/// From the last word before the traffic to its start, beside the time that the word takes.
+/// Time from the last control message to the start of the traffic, not counting the message's
+/// delay.
 const START_LEAD: Duration = Duration::from_millis(20);
-/// No server makes it later, however vague the clocks are.
+/// Largest start delay that every server accepts, even with a large clock error.
 const MAX_START_LEAD: Duration = Duration::from_secs(2);
-/// An uncertainty of the clocks that makes one-way figures questionable.
+/// Clock error above which one-way delays are questionable.
 const MAX_CLOCK_ERROR: Duration = Duration::from_millis(5);
 
-/// What is to be measured.
+/// Request for one measurement.
 #[derive(Debug)]
 pub struct MeasureRequest {
-    /// The server as the user calls it.
+    /// Server name as given by the user.
     pub name: String,
-    /// Its addresses; the first that answers is taken.
+    /// Addresses of the server, tried in this order.
     pub targets: Vec<SocketAddr>,
-    /// Why it was chosen from others.
+    /// Reason why this server was chosen among several; `None` without a choice.
     pub choice: Option<String>,
-    /// Where connections start.
+    /// Local address and interface of connections.
     pub source: LocalBind,
-    /// What the server is asked to do.
+    /// Test plan that is sent to the server.
     pub plan: TestPlan,
-    /// The plan's scenario.
+    /// Scenario of the plan, parsed.
     pub scenario: Scenario,
-    /// What the server may want to be proved.
+    /// Secret shared with the server; `None` without authentication.
     pub secret: Option<Secret>,
-    /// What a server of QUIC must be known by; without one, anybody is taken and named.
+    /// Expected certificate of the server. `None` accepts any certificate and records it.
     pub server: Option<Fingerprint>,
     /// Folder for a log of each flow's connection of QUIC.
     pub qlog: Option<PathBuf>,
     /// Number of the repetition, from 1.
     pub repeat: u32,
-    /// Its place among the runs of one call.
+    /// Position among the runs of one invocation.
     pub run_order: Option<RunOrder>,
-    /// Seed, for the record.
+    /// Seed, recorded in the result only.
     pub seed: u64,
-    /// How long the server may be silent, after the traffic, before its half is given up.
+    /// Longest silence of the server after the traffic before its report is given up.
     pub result_timeout: Duration,
-    /// With what it runs at the same time, until this host has left a network.
+    /// Mobile session, if the run lasts until this host loses a network.
     pub session: Option<MobileSession>,
-    /// This host moves: a network that changes is what is measured, and makes nothing invalid.
+    /// Set when the host moves: network changes are part of the measurement and do not invalidate
+    /// it.
     pub mobile: bool,
 }
 
-/// Measures. `tell` hears the conditions first and then what this host sees, while it happens; what
-/// is returned is the whole result, in its order.
+/// Runs the measurement. `tell` receives the conditions first, then live records of this host.
+/// Returns all records of the result in their order.
 pub fn measure(
     order: &MeasureRequest,
     tell: &mut (dyn FnMut(&Record) + Send),
@@ -122,15 +124,15 @@ pub fn measure(
     Ok(records)
 }
 
-/// What this host saw of the traffic.
+/// Local observations of the traffic.
 struct LocalObservations {
     own: HostReport,
     changes: Vec<(Instant, NetworkChange)>,
-    /// Since when a network was gone, and how that was seen.
+    /// Time and reason of a network loss; `None` if none was lost.
     departed: Option<(Instant, String)>,
 }
 
-/// Runs this end's traffic, and follows what becomes of the host's network meanwhile.
+/// Runs this host's traffic and watches its networks meanwhile.
 fn run_traffic(
     (order, offset): (&MeasureRequest, ClockOffset),
     pace: &RunClock,
@@ -138,7 +140,7 @@ fn run_traffic(
     before: &HostBaseline,
     tell: &mut (dyn FnMut(&Record) + Send),
 ) -> LocalObservations {
-    // A host that does not let us listen can still be measured from.
+    // Without permission to watch the network, the measurement still runs.
     let watch = NetworkWatch::open().ok();
     let departure = order
         .session
@@ -176,8 +178,8 @@ fn run_traffic(
     LocalObservations { own, changes, departed }
 }
 
-/// Does something while it listens for changes of this host's network, and tells when they were;
-/// `follow` runs beside it.
+/// Runs `what` while watching for network changes; returns its result and the changes. `follow`
+/// runs concurrently.
 fn watched<T>(
     (pace, watch, departure): (&RunClock, Option<NetworkWatch>, Option<&SharedDetector>),
     what: impl FnOnce() -> T,
@@ -207,7 +209,7 @@ fn watched<T>(
     })
 }
 
-/// That a network is gone, and what follows from it.
+/// Returns the event of a lost network.
 fn network_lost_event(since: Instant, why: &str) -> Event {
     Event {
         t_ns: since.as_nanos(),
@@ -236,7 +238,7 @@ fn as_event(at: Instant, change: &NetworkChange) -> Event {
     }
 }
 
-/// Figures of a network that was another one in the middle stand for neither.
+/// Marks the summary as invalid if a network changed, as its metrics would mix two networks.
 fn invalidate(summary: &mut Summary, changes: &[(Instant, NetworkChange)]) {
     let Some((at, first)) = changes.first() else { return };
     let seconds = Duration::from_nanos(at.as_nanos()).as_secs_f64();
@@ -253,7 +255,7 @@ fn invalidate(summary: &mut Summary, changes: &[(Instant, NetworkChange)]) {
     });
 }
 
-/// Fetches the server's half, whatever has become of the connections.
+/// Fetches the server's report, even after connections were lost.
 fn finish(
     order: &MeasureRequest,
     own: &mut HostReport,
@@ -268,7 +270,7 @@ fn finish(
             half.connect_ns = Some(span.as_nanos() as u64);
         }
     }
-    // Addresses that the server has announced may be reached when the first one is not.
+    // Addresses announced by the server may be reachable when the first one is not.
     for remote in own.subflows.iter().filter_map(|subflow| subflow.remote.parse().ok()) {
         if !way.targets.contains(&remote) {
             way.targets.push(remote);
@@ -325,7 +327,7 @@ fn meta(order: &MeasureRequest, offset: ClockOffset, dialer: &Dialer) -> Meta {
     note("received data", settings.discard.then(|| "counted, not copied".to_owned()));
     let mut meta = Meta::of(&order.scenario, World::Live, run, order.seed);
     for path in &mut meta.paths {
-        // What the scenario says of links is for links that are made.
+        // Link settings of the scenario apply to emulated links only.
         "as it is".clone_into(&mut path.text);
     }
     Meta {
@@ -341,7 +343,7 @@ fn meta(order: &MeasureRequest, offset: ClockOffset, dialer: &Dialer) -> Meta {
     }
 }
 
-/// Adds both hosts' conditions; returns what to check before the result is trusted.
+/// Adds the conditions of both hosts to `meta`; returns warnings about the result.
 fn conditions(
     meta: &mut Meta,
     own: &HostReport,
@@ -392,15 +394,15 @@ fn conditions(
     warnings
 }
 
-/// An end before the planned one.
+/// End before the planned one.
 #[derive(Debug)]
 struct EarlyEnd {
     end: Instant,
-    /// Since when a network was gone, and how that was seen.
+    /// Time and reason of a network loss; `None` if none was lost.
     departed: Option<(Instant, String)>,
 }
 
-/// Puts the result together.
+/// Merges both reports and appends the records of the result, ending with the summary.
 fn conclude(
     order: &MeasureRequest,
     (own, other): (&HostReport, Result<&HostReport, &String>),

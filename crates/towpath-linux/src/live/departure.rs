@@ -1,4 +1,4 @@
-//! When a host that moves has left a network that it was in at first.
+//! Detects when a moving host has lost a network that it had at first.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -9,39 +9,39 @@ use towpath_net::Instant;
 use super::host::path_name;
 use super::watch::NetworkChange;
 
-/// What is back before is not gone.
+/// Shortest absence that counts as a loss.
 const LOSS_CONFIRM_AFTER: Duration = Duration::from_secs(2);
-/// Over a path that works, something comes back before.
+/// Longest silence of a path that works.
 const PATH_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Something that a network consists of.
+/// Part of a network that can disappear.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum NetworkPart {
     Link(String),
-    /// All addresses of one family; whether it is IPv6.
+    /// All addresses of one family on an interface; true for IPv6.
     Addresses(String, bool),
-    /// The best default route; whether of IPv6.
+    /// Best default route; true for IPv6.
     DefaultRoute(bool),
 }
 
-/// Follows what happens to the networks that were there at first.
+/// Detector of the loss of networks that existed at the start.
 #[derive(Debug)]
 pub(super) struct NetworkLossDetector {
-    /// Names of the paths that count.
+    /// Names of the monitored paths.
     paths: Vec<String>,
     addresses: BTreeMap<(String, bool), BTreeSet<IpAddr>>,
-    /// To which interface the default routes of IPv4 and IPv6 led.
+    /// Interfaces of the initial default routes of IPv4 and IPv6.
     defaults: [Option<String>; 2],
-    /// Since when, and how it was said.
+    /// Missing parts, with the time and text of the change.
     missing: BTreeMap<NetworkPart, (Instant, String)>,
-    /// What came later may go again.
+    /// Links that came up later; their loss does not count.
     later: BTreeSet<NetworkPart>,
-    /// When something came back over a path at last.
+    /// Time of the last reply over each path.
     last_reply: BTreeMap<String, Instant>,
 }
 
 impl NetworkLossDetector {
-    /// Of `paths`; interfaces and their `addresses` are as they are now.
+    /// Creates a detector for `paths` from the current addresses and default routes.
     pub(super) fn new(
         paths: Vec<String>,
         addresses: impl IntoIterator<Item = (String, IpAddr)>,
@@ -55,7 +55,7 @@ impl NetworkLossDetector {
         Self { paths, addresses: known, defaults, missing, later, last_reply }
     }
 
-    /// The network has changed.
+    /// Updates the state after a change of the network.
     pub(super) fn on_change(&mut self, at: Instant, change: &NetworkChange) {
         let counts = |interface: &str| self.paths.contains(&path_name(interface));
         let (part, there) = match change {
@@ -78,7 +78,7 @@ impl NetworkLossDetector {
                 } else {
                     all.remove(address);
                 }
-                // One that is replaced by another is no network that is left.
+                // Replacing an address does not lose the network.
                 (NetworkPart::Addresses(interface.clone(), address.is_ipv6()), !all.is_empty())
             }
             NetworkChange::DefaultRoute { v6, now } => {
@@ -97,12 +97,12 @@ impl NetworkLossDetector {
         }
     }
 
-    /// Something came back over a path.
+    /// Records a reply over a path.
     pub(super) fn on_reply(&mut self, at: Instant, path: &str) {
         self.last_reply.insert(path.to_owned(), at);
     }
 
-    /// Since when a network is gone, and what has become of it; `None` while all of them are there.
+    /// Returns time and reason of the first network loss; `None` if all networks are present.
     pub(super) fn lost_since(&self, now: Instant) -> Option<(Instant, String)> {
         let missing = self.missing.values().filter(|(since, _)| *since + LOSS_CONFIRM_AFTER <= now);
         let silent = self.last_reply.iter().filter(|(_, last)| **last + PATH_TIMEOUT <= now);
@@ -150,7 +150,7 @@ mod tests {
     fn non_path_and_later_interfaces_may_disappear() {
         let mut departure = departure();
         departure.on_change(at(0), &link("docker0", false));
-        // A third network, which was not there at first.
+        // A third network that did not exist at the start.
         departure.on_change(at(0), &link("wwan0", true));
         departure.on_change(at(1_000), &link("wwan0", false));
         let v6 = NetworkChange::DefaultRoute { v6: true, now: None };

@@ -1,4 +1,4 @@
-//! How a client's connections begin, over any transport.
+//! Connection setup of clients over any transport.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -21,43 +21,43 @@ use crate::traffic::is_quic;
 use crate::traffic::quic::QuicConnection;
 use crate::traffic::wire::SocketStream;
 
-/// UDP payload of an Ethernet's packets; path MTU discovery finds what is less.
+/// UDP payload of a full Ethernet frame for IPv4 and IPv6; path MTU discovery finds smaller ones.
 const MAX_DATAGRAM_BYTES: [u16; 2] = [1_472, 1_452];
-/// A connection without a word for so long is gone; the kernel's TCP waits much longer.
+/// Idle timeout of a connection; the kernel's TCP waits much longer.
 pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(120);
-/// So often something is said on a connection that has nothing to say.
+/// Interval of keep-alive packets on an idle connection.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Opens connections.
+/// Factory of client connections over TCP, Multipath TCP and QUIC.
 #[derive(Debug)]
 pub(super) struct Dialer {
     clock: Clock,
     trust: Trust,
-    /// Nothing is said over TCP without TLS.
+    /// True if control over TCP requires TLS.
     secure: bool,
-    /// Once the server has shown who it is: nobody else is taken any more.
+    /// Pinned certificate, set after the server authenticated; no other is accepted then.
     settled: OnceLock<Trust>,
-    /// Started when the first connection needs it.
+    /// QUIC host, started by the first connection that requires it.
     host: OnceLock<Arc<QuicHandle>>,
-    /// What the server could be known by.
+    /// Certificate fingerprint that the server presented first.
     shown: OnceLock<Fingerprint>,
 }
 
 impl Dialer {
     pub(super) fn new(clock: Clock, trust: Trust) -> Self {
-        // Whoever expects a certificate wants to see it on every connection.
+        // An expected certificate is checked on every connection.
         let secure = matches!(trust, Trust::Pinned(_));
         let (settled, host, shown) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
         Self { clock, trust, secure, settled, host, shown }
     }
 
-    /// Says nothing over TCP without TLS, if it is `needed`.
+    /// Requires TLS for control over TCP if `needed`.
     #[must_use]
     pub(super) fn with_tls(self, needed: bool) -> Self {
         Self { secure: self.secure || needed, ..self }
     }
 
-    /// From now on the server must show the certificate that it has shown.
+    /// Pins the certificate that the server has presented.
     pub(super) fn pin_identity(&self) {
         if let Some(shown) = self.server_fingerprint() {
             self.settled.get_or_init(|| Trust::Pinned(vec![shown]));
@@ -68,12 +68,12 @@ impl Dialer {
         self.settled.get().unwrap_or(&self.trust)
     }
 
-    /// Whether control over TCP goes through TLS.
+    /// Returns true if control over TCP uses TLS.
     pub(super) fn is_secure(&self) -> bool {
         self.secure
     }
 
-    /// What the server was known by, if it was asked.
+    /// Returns the fingerprint of the server's certificate; `None` before a TLS or QUIC handshake.
     pub(super) fn server_fingerprint(&self) -> Option<Fingerprint> {
         self.shown.get().copied()
     }
@@ -89,7 +89,7 @@ impl Dialer {
         Ok(self.host.get_or_init(|| Arc::new(host)))
     }
 
-    /// A connection of QUIC for words, not for traffic.
+    /// Opens a QUIC connection for control, not for traffic.
     pub(super) fn quic(
         &self,
         transport: Transport,
@@ -107,7 +107,7 @@ impl Dialer {
         Ok((connection, hold))
     }
 
-    /// A control connection with its preamble.
+    /// Opens a control connection and sends its preamble.
     pub(super) fn control(
         &self,
         transport: Transport,
@@ -133,8 +133,8 @@ impl Dialer {
         Ok(speaker)
     }
 
-    /// Opens the streams of a flow: a connection for each, or one of QUIC for all of them; and how
-    /// long the first connection took.
+    /// Opens the streams of a flow: one TCP connection each, or one QUIC connection for all. Also
+    /// returns the connect time of the first connection.
     pub(super) fn flow(
         &self,
         (plan, scenario): (&TestPlan, &Scenario),
@@ -144,7 +144,7 @@ impl Dialer {
         patience: Duration,
     ) -> io::Result<(Vec<DataStream>, Duration)> {
         let began = self.clock.now();
-        // It can be read on the way.
+        // Data preambles are not encrypted, so they carry the public ID.
         let token = token.public_id();
         let preamble =
             |stream: u16| Preamble { kind: ConnectionKind::Data, flow, stream, token }.to_bytes();
@@ -179,7 +179,7 @@ impl Dialer {
         Ok((lines, first.unwrap_or_default()))
     }
 
-    /// What a connection's data goes through.
+    /// Wraps a socket, in TLS if `tls` is set.
     fn wire(&self, socket: Socket, tls: bool, patience: Duration) -> io::Result<SocketStream> {
         if !tls {
             return Ok(SocketStream::Plain(Arc::new(socket)));
@@ -205,7 +205,7 @@ impl Dialer {
     }
 }
 
-/// Where a connection from `source` starts, if it does not matter to the routes.
+/// Returns the local address for `source`; `None` leaves the choice to routing.
 fn local(source: &LocalBind, target: SocketAddr) -> Option<IpAddr> {
     source.address.or_else(|| {
         let name = source.interface.as_ref()?;
@@ -215,8 +215,8 @@ fn local(source: &LocalBind, target: SocketAddr) -> Option<IpAddr> {
     })
 }
 
-/// How a flow's connections behave on one of the two hosts. What has no meaning to QUIC is as it is
-/// by default; the result says what was used.
+/// Returns the QUIC settings of a flow on one of the two hosts. Settings without meaning for QUIC
+/// get its defaults; the result records what was used.
 pub(super) fn config(scenario: &Scenario, host: usize, plan: &TestPlan) -> QuicConfig {
     let texts = scenario.hosts.get(host).map(|host| scenario.quic_settings(host));
     let texts = texts.unwrap_or_default();

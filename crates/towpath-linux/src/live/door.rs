@@ -1,7 +1,7 @@
-//! Who gets in: accepts connections and reads what they are for, all in one thread.
+//! Acceptor: accepts TCP connections and reads their preambles in one thread.
 //!
-//! A connection that has not said it yet costs a descriptor and 32 bytes. When there are too many,
-//! the oldest one of whoever has most of them goes: who is honest says it at once.
+//! A pending connection costs a descriptor and 32 bytes. When too many are pending, the address
+//! with the most of them loses its oldest one. An honest client sends its preamble at once.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,10 +18,10 @@ use super::socket;
 use crate::clock::Clock;
 use crate::sys;
 
-/// How often the door looks whether it shall be closed, and at its clock.
+/// Longest time between two checks of the clock and of the stop flag.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A connection that has not said what it is for.
+/// Connection whose preamble is incomplete.
 #[derive(Debug)]
 struct PendingConnection {
     socket: Socket,
@@ -31,20 +31,20 @@ struct PendingConnection {
     length: usize,
 }
 
-/// What became of a waiting connection.
+/// State of a pending connection after a read.
 enum PendingState {
     Waits,
     Gone,
     In(Preamble),
 }
 
-/// All listening sockets of a server and who waits at them.
+/// Listening TCP sockets of a server and their pending connections.
 #[derive(Debug)]
 pub(super) struct Acceptor {
     listeners: Vec<Socket>,
     waiting: Vec<PendingConnection>,
     clock: Clock,
-    /// Descriptors have run out; the next try is a little later.
+    /// Set when descriptors or memory ran out; accepting pauses briefly then.
     exhausted: bool,
 }
 
@@ -53,8 +53,8 @@ impl Acceptor {
         Self { listeners, waiting: Vec::new(), clock, exhausted: false }
     }
 
-    /// Waits for connections and hands over those that have said what they are for; returns after a
-    /// while at the latest.
+    /// Waits for connections and passes those with a complete preamble to `let_in`. Returns after
+    /// `POLL_INTERVAL` at the latest.
     pub(super) fn poll(
         &mut self,
         limits: &ServerLimits,
@@ -85,7 +85,7 @@ impl Acceptor {
     ) {
         let Self { listeners, waiting, exhausted, .. } = self;
         for listener in listeners {
-            // Not for ever, or those who wait would.
+            // Bounded, so that pending connections are not starved.
             for _ in 0..limits.max_pending.max(1) {
                 let socket = match listener.accept() {
                     Ok((socket, _)) => socket,
@@ -102,7 +102,7 @@ impl Acceptor {
                 }
                 let from = socket::peer(&socket).map(|peer| peer.ip());
                 if waiting.len() >= limits.max_pending.max(1) {
-                    // Who has said it by now is not among those that are in the way.
+                    // Connections whose preamble has arrived are dispatched before any is evicted.
                     read_preambles(waiting, now, limits, let_in);
                 }
                 while waiting.len() >= limits.max_pending.max(1) {
@@ -141,7 +141,7 @@ impl PendingConnection {
     }
 }
 
-/// Hears who has said what they are for, and forgets those who took too long.
+/// Reads preambles, dispatches complete ones and drops connections after a timeout or an error.
 fn read_preambles(
     waiting: &mut Vec<PendingConnection>,
     now: Instant,
@@ -159,7 +159,7 @@ fn read_preambles(
     }
 }
 
-/// Lets the oldest connection go of the address that has most of them; they are in order of age.
+/// Evicts the oldest connection of the address with the most of them; `waiting` is in order of age.
 fn evict_oldest(waiting: &mut Vec<PendingConnection>) {
     let mut counts: BTreeMap<Option<IpAddr>, usize> = BTreeMap::new();
     for one in waiting.iter() {

@@ -1,4 +1,4 @@
-//! A stream of QUIC that gives back what comes.
+//! QUIC stream that echoes its data.
 
 use std::sync::Arc;
 
@@ -11,22 +11,22 @@ use crate::ByteStream;
 use crate::purse::TrafficDirection;
 use crate::quic::StreamHandler;
 
-/// Gives back what comes, until the other end has said everything or it has taken too long.
+/// Echoes data until the peer finishes the stream or the deadline passes.
 pub(super) struct EchoStream<T> {
     held: Bytes,
     deadline: Instant,
-    /// What its source may move, and until when it has moved that.
+    /// Quota of the source; `paid_until` is when it permits more data.
     allowed: Arc<SourceQuota>,
     paid_until: Instant,
-    /// When it goes on, if it has to wait for that.
+    /// Time when a throttled stream continues.
     resumes: Option<Instant>,
     over: bool,
-    /// What goes with it.
+    /// Guard that is dropped at the end of the stream.
     kept: Option<T>,
 }
 
 impl<T: Send> EchoStream<T> {
-    /// `kept` is dropped when it has ended.
+    /// Creates an echo stream; `kept` is dropped when it ends.
     pub(super) fn new(deadline: Instant, allowed: Arc<SourceQuota>, kept: T) -> Self {
         let (held, paid_until) = (Bytes::new(), Instant::ZERO);
         Self { held, deadline, allowed, paid_until, resumes: None, over: false, kept: Some(kept) }

@@ -1,4 +1,4 @@
-//! One end's traffic: the same on the client and on the server.
+//! Runner of all flows at one endpoint, client or server.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -32,20 +32,20 @@ use crate::traffic::kernel::{self, TransferOptions, is_timeout};
 use crate::traffic::talk::{self, KernelMessageEnd, SharedSession, lock};
 use crate::traffic::{IO_POLL_INTERVAL, sends};
 
-/// The longest sleep of a thread that must notice an interrupt.
+/// Longest sleep of a thread that must notice an interrupt.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Memory of a record, and of the text that it becomes.
+/// Memory of a record and of its text, in bytes.
 const RECORD_BYTES: u64 = 768;
 
-/// One connection of a flow at this end.
+/// Connection or QUIC stream of a flow at this endpoint.
 #[derive(Debug, Clone)]
 pub(super) struct FlowStream {
     pub(super) flow: u32,
     /// Number within the flow.
     pub(super) number: u32,
     pub(super) line: DataStream,
-    /// For each data direction, the bytes that were read; of what this end sends, nothing.
+    /// Bytes read in each data direction; zero for the direction in which this endpoint sends.
     pub(super) received: Vec<(DataDirection, Arc<AtomicU64>)>,
 }
 
@@ -56,7 +56,7 @@ impl FlowStream {
     }
 }
 
-/// What one end does.
+/// Endpoint of a test with its settings.
 #[derive(Debug)]
 pub(super) struct FlowRunner<'a> {
     pub(super) pace: &'a RunClock,
@@ -64,13 +64,13 @@ pub(super) struct FlowRunner<'a> {
     pub(super) transport: Transport,
     pub(super) settings: &'a TransferSettings,
     pub(super) is_client: bool,
-    /// Whom a client asks for single paths.
+    /// Target of probes over single paths; `None` on a server.
     pub(super) aim: Option<ProbeTarget>,
-    /// What a server has for datagrams at a constant rate.
+    /// Server's state of UDP flows; `None` on a client.
     pub(super) udp_server: Option<UdpServerContext<'a>>,
 }
 
-/// Streams that a scenario has in all.
+/// Returns flow index and stream number of all streams of a scenario.
 pub(super) fn expected_streams(scenario: &Scenario) -> Vec<(u16, u16)> {
     let flows = scenario.flows.iter().enumerate();
     let each = |(flow, described): (usize, &Flow)| {
@@ -80,7 +80,7 @@ pub(super) fn expected_streams(scenario: &Scenario) -> Vec<(u16, u16)> {
 }
 
 impl FlowRunner<'_> {
-    /// Runs all flows to their ends; `tell` hears every record as it is made.
+    /// Runs all flows to their ends; `tell` receives every record when it is created.
     pub(super) fn run(
         &self,
         streams: &[FlowStream],
@@ -88,7 +88,7 @@ impl FlowRunner<'_> {
         tell: &mut (dyn FnMut(&Record) + Send),
     ) -> HostReport {
         let done = AtomicBool::new(false);
-        // Datagrams beside other flows end with them.
+        // Probes that run with other flows end with them.
         let is_ping = |flow: &&Flow| matches!(flow.pattern, Pattern::Udping(_));
         let others = self.scenario.flows.iter().filter(|flow| !is_ping(flow)).count();
         let (alone, left) = (others == 0, AtomicUsize::new(others));
@@ -163,7 +163,7 @@ impl FlowRunner<'_> {
         let role = if self.is_client { FlowRole::Client } else { FlowRole::Server };
         let talk = MessageSession::new(&flow.pattern, role, start);
         let mut half = FlowReport { flow: number, ..FlowReport::default() };
-        // Time before the traffic has no name, so nothing is asked before.
+        // Times before the start are not representable, so no request is made earlier.
         self.pace.wait_until(start);
         let talk = talk.map(|talk| Arc::new(Mutex::new(talk)));
         if let (Some(talk), Some(purse)) = (&talk, self.pace.budget()) {
@@ -200,8 +200,7 @@ impl FlowRunner<'_> {
         half
     }
 
-    /// Asks over single paths; the server's answers are another thread's, for as long as it knows the
-    /// test.
+    /// Sends probes over single paths. On the server another thread replies while the test exists.
     fn datagrams(
         &self,
         (number, flow): (u32, &Flow),
@@ -220,8 +219,8 @@ impl FlowRunner<'_> {
         ping::run(self.pace, number, ways, start + flow.pattern.limit(), is_enough)
     }
 
-    /// Moves the bytes of QUIC's streams, which is done in the thread that speaks it, and waits for
-    /// their ends.
+    /// Attaches handlers to QUIC streams, whose data the driver thread moves, and waits for their
+    /// ends.
     fn run_quic(
         &self,
         flow: &Flow,
@@ -258,7 +257,7 @@ impl FlowRunner<'_> {
         ended.collect()
     }
 
-    /// This end's part of an exchange of messages.
+    /// Creates this endpoint's part of a message exchange.
     fn message_end(
         &self,
         talk: &SharedSession,
@@ -279,7 +278,7 @@ impl FlowRunner<'_> {
         Ok(KernelMessageEnd { session: Arc::clone(talk), lines, incoming })
     }
 
-    /// Sends, receives or both on one stream.
+    /// Sends, receives or both on one stream; returns the deliveries of the receiving direction.
     fn transfer(
         &self,
         flow: &Flow,
@@ -289,7 +288,7 @@ impl FlowRunner<'_> {
     ) -> Option<(DataDirection, DeliveryLog)> {
         let DataStream::Socket(wire) = &stream.line else { return None };
         let (pace, socket, manner) = (self.pace, &**wire.socket(), self.transfer_options());
-        // A socket that takes no options is gone; what follows says so.
+        // A socket that rejects options is closed; the following calls report that.
         let _ = socket
             .set_nonblocking(false)
             .and_then(|()| socket.set_read_timeout(Some(IO_POLL_INTERVAL)))
@@ -300,7 +299,7 @@ impl FlowRunner<'_> {
         thread::scope(|scope| {
             let sending = sender.and_then(|sender| {
                 let body = move || kernel::send(pace, wire, sender, manner);
-                // Without a thread nothing is sent, which the other end sees.
+                // Without a thread nothing is sent, which the peer notices.
                 thread::Builder::new().spawn_scoped(scope, body).ok()
             });
             if let Some((way, received)) = incoming {
@@ -308,14 +307,15 @@ impl FlowRunner<'_> {
                 wire.close(pace.clock());
                 return Some((*way, log));
             }
-            // What was written is on its way until the other end has closed, too.
+            // Data may be in flight until the peer has closed its side.
             let _ = sending.map(ScopedJoinHandle::join); // the peer counts what arrives
             drain(pace, socket, deadline);
             None
         })
     }
 
-    /// Streams on which this end sends, each with whether its source never runs dry.
+    /// Returns the streams on which this endpoint sends; true if the stream is never limited by the
+    /// application.
     fn sending_streams<'b>(&self, streams: &'b [FlowStream]) -> Vec<(&'b FlowStream, bool)> {
         let sending = streams.iter().filter(|stream| {
             stream.received.iter().any(|(direction, _)| sends(*direction, self.is_client))
@@ -328,7 +328,7 @@ impl FlowRunner<'_> {
         each.collect()
     }
 
-    /// Those whose flow has begun and is not over.
+    /// Returns the senders whose flow is running at `now`.
     fn active_senders<'b>(
         &self,
         all: &[(&'b FlowStream, bool)],
@@ -343,7 +343,7 @@ impl FlowRunner<'_> {
         all.iter().filter(runs).copied().collect()
     }
 
-    /// Samples at every multiple of the period until the flows have ended, and once at their end.
+    /// Samples at each multiple of the period until all flows have ended, and once at their end.
     fn sample(
         &self,
         (streams, counted): (&[FlowStream], &UdpByteCounters),
@@ -366,9 +366,9 @@ impl FlowRunner<'_> {
             series.sample_senders(&self.active_senders(&senders, now), now, true);
             let last = done.load(Ordering::Acquire);
             if last {
-                // A sliver of a period would only blur the curves.
+                // A last sample over a small part of a period would only add noise.
                 let rest = now.saturating_since(next - period);
-                // But what ends within its first period is seen then, or never.
+                // A run within its first period has this sample only.
                 if rest * 2 >= period || told == 0 {
                     series.sample((streams, counted), now.min(next), true);
                 }
@@ -392,13 +392,13 @@ impl FlowRunner<'_> {
     }
 }
 
-/// A flow of which nothing was done.
+/// Returns the report of a flow that did not start for lack of a thread.
 fn without_thread(flow: u32, error: &io::Error) -> FlowReport {
     let failure = Some(format!("no thread for it: {error}"));
     FlowReport { flow, failure, ..FlowReport::default() }
 }
 
-/// Waits until the other end has closed a stream on which it sends nothing.
+/// Waits until the peer has closed a stream that it only receives on.
 fn drain(pace: &RunClock, socket: &Socket, deadline: Instant) {
     let mut room = [MaybeUninit::uninit(); 64];
     while !pace.is_over(deadline) {

@@ -1,5 +1,5 @@
-//! How the server's half of a result comes back: over the control connection while it lives, else
-//! over any other way that there is. The server keeps it meanwhile.
+//! Fetches the server's report over the control connection or, when that is lost, over any other
+//! path. The server keeps the report meanwhile.
 
 use std::io;
 use std::net::SocketAddr;
@@ -19,34 +19,34 @@ use super::speaker::ControlChannel;
 use crate::clock::Clock;
 use crate::interrupt;
 
-/// A connection that says nothing for so long is given up: another one may be faster. The server
-/// answers within half a second, result or not.
+/// Silence after which a connection is replaced, as another may be faster. The server replies
+/// within half a second, with or without a result.
 const READ_TIMEOUT: Duration = Duration::from_millis(1_500);
-/// So long for each attempt to connect.
+/// Timeout of each connection attempt.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// From one attempt to the next, at least.
+/// Minimum time between two attempts.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
-/// No result of a short test is larger: read, it takes several times as much memory.
+/// Maximum size of a short test's result; parsed, it takes several times as much memory.
 const SHORT_BYTES: u64 = 16 << 20;
-/// Each sample of each stream adds so much: a line for the stream and each of its subflows.
+/// Bytes for each sample of a stream: a line for the stream and for each of its subflows.
 const SAMPLE_BYTES: u64 = 9 * 600;
-/// No result is larger.
+/// Upper limit of any result in bytes.
 const MAX_RESULT_BYTES: u64 = 256 << 20;
-/// So many new bytes of the result are progress, for which it is waited longer; less is not, or one
-/// byte now and then would keep us for ever.
+/// New bytes that count as progress and extend the deadline. Without a minimum, single bytes could
+/// extend it forever.
 const PROGRESS_BYTES: usize = 16 * 1024;
-/// So much longer at most, however much comes.
+/// Maximum extension of the deadline by progress.
 const MAX_FETCH_TIME: Duration = Duration::from_secs(600);
-/// Answers to earlier questions that may still come.
+/// Late replies to earlier requests that are tolerated.
 const MAX_LATE_REPLIES: u32 = 32;
-/// So often the server may say what nobody says; then it is none of ours.
+/// Protocol errors after which the server is given up.
 const MAX_PROTOCOL_ERRORS: u32 = 3;
-/// How often it is looked whether anybody waits.
+/// Interval at which interrupts are checked.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// After an interrupt. All of it together ends within a second.
+/// Remaining time after an interrupt; the whole command ends within a second.
 const INTERRUPT_GRACE: Duration = Duration::from_millis(500);
 
-/// The largest half of a result that a server may give, by what it was asked to do.
+/// Returns the maximum size of the server's report for a scenario.
 pub(super) fn max_result_bytes(scenario: &Scenario) -> u64 {
     let sample_ns = scenario.run.sample.as_nanos().max(1);
     let samples = length(scenario).as_nanos().div_euclid(sample_ns).saturating_add(1);
@@ -55,21 +55,21 @@ pub(super) fn max_result_bytes(scenario: &Scenario) -> u64 {
     bytes.saturating_add(SHORT_BYTES).min(MAX_RESULT_BYTES)
 }
 
-/// What is needed to come back to a server.
+/// Parameters for reconnecting to a server.
 #[derive(Debug)]
 pub(super) struct Reconnector {
     pub(super) token: TestToken,
     pub(super) transport: Transport,
-    /// Where the client was told to start.
+    /// Local address and interface that the user requested.
     pub(super) source: LocalBind,
-    /// Addresses of the server, as far as they are known.
+    /// Known addresses of the server, the preferred one first.
     pub(super) targets: Vec<SocketAddr>,
     pub(super) clock: Clock,
     pub(super) dialer: Dialer,
 }
 
 impl Reconnector {
-    /// A connection with a preamble.
+    /// Opens a control connection and sends its preamble.
     pub(super) fn connect(
         &self,
         transport: Transport,
@@ -80,8 +80,7 @@ impl Reconnector {
         self.dialer.control(transport, (source, target), self.token, patience)
     }
 
-    /// All ways to the server, the usual one first: every transport from every interface to every
-    /// address.
+    /// Returns all combinations of transport, interface and address, the usual one first.
     fn attempts(&self) -> Vec<(Transport, LocalBind, SocketAddr)> {
         let mut transports = vec![self.transport];
         transports.extend([Transport::Tcp].iter().filter(|other| **other != self.transport));
@@ -93,7 +92,7 @@ impl Reconnector {
         for source in sources {
             for target in &self.targets {
                 let family = |address: std::net::IpAddr| address.is_ipv4() == target.is_ipv4();
-                // From the loopback interface nobody gets out; QUIC would wait to find it out.
+                // Loopback cannot reach another host, and QUIC would only notice by timeout.
                 let stays =
                     |address: std::net::IpAddr| address.is_loopback() && !target.ip().is_loopback();
                 if source.address.is_some_and(|address| !family(address) || stays(address)) {
@@ -106,7 +105,7 @@ impl Reconnector {
     }
 }
 
-/// Fetches one result.
+/// Retrieval of one result.
 #[derive(Debug)]
 pub(super) struct ResultFetch<'a> {
     reconnector: &'a Reconnector,
@@ -114,31 +113,31 @@ pub(super) struct ResultFetch<'a> {
     text: String,
     total: Option<u64>,
     largest_bytes: u64,
-    /// When the server last said anything that it should say.
+    /// Time of the last valid message.
     last_message: Instant,
-    /// How much was there when the last progress was made.
+    /// Bytes of the result at the last progress.
     counted: usize,
-    /// How often it said something wrong.
+    /// Number of protocol errors of the server.
     wrong: u32,
-    /// When the interrupt was noticed.
+    /// Time when the interrupt was noticed.
     interrupted: Option<Instant>,
-    /// How often the connection was lost.
+    /// Number of lost connections.
     lost: u32,
 }
 
-/// Until when is waited.
+/// Deadlines and timeout of a retrieval.
 #[derive(Debug, Clone, Copy)]
 struct FetchDeadlines {
-    /// For a server that says nothing.
+    /// Longest silence of the server.
     timeout: Duration,
-    /// Without progress.
+    /// Deadline while no progress is made.
     until: Instant,
-    /// With all of it.
+    /// Deadline even if progress continues.
     last: Instant,
 }
 
 impl<'a> ResultFetch<'a> {
-    /// No result with more than `largest_bytes` is taken.
+    /// Creates a retrieval; a result larger than `max_result_bytes` is an error.
     pub(super) fn new(
         reconnector: &'a Reconnector,
         speaker: Option<ControlChannel>,
@@ -161,8 +160,8 @@ impl<'a> ResultFetch<'a> {
         }
     }
 
-    /// Fetches until all is there. Gives up when the server was silent for `patience`, and when it is
-    /// later than `deadline` and nothing new came for as long.
+    /// Fetches the complete result. Gives up when the server was silent for `patience`, or when
+    /// `deadline` has passed and no progress was made for as long.
     pub(super) fn run(
         mut self,
         patience: Duration,
@@ -193,7 +192,7 @@ impl<'a> ResultFetch<'a> {
         }
     }
 
-    /// Why it is not waited any longer, if it is not.
+    /// Returns the reason to stop waiting, if any.
     fn give_up_reason(&mut self, wait: FetchDeadlines) -> Option<String> {
         let now = self.reconnector.clock.now();
         if interrupt::is_interrupted() {
@@ -216,15 +215,14 @@ impl<'a> ResultFetch<'a> {
     fn finished(&mut self) -> Option<Result<HostReport, String>> {
         self.total.filter(|total| self.text.len() as u64 >= *total)?;
         if let Some(speaker) = self.speaker.take() {
-            // It forgets the result by itself, too.
+            // The message is a courtesy; the server also expires results.
             speaker.send_last(&ClientMessage::Bye);
         }
         let half = HostReport::from_text(&self.text);
         Some(half.map_err(|error| format!("what it sent is not understood: {}", sanitize(&error))))
     }
 
-    /// Asks for what is missing and takes what comes; an error means that this connection is of no
-    /// use any more.
+    /// Requests the missing part and receives it. An error means that the connection is unusable.
     fn request(
         &mut self,
         speaker: &mut ControlChannel,
@@ -257,7 +255,7 @@ impl<'a> ResultFetch<'a> {
                         return Ok(());
                     }
                 }
-                // Answers to questions that were asked before the traffic.
+                // Late replies to requests before the traffic.
                 ServerMessage::Clock { .. } | ServerMessage::Ready if late < MAX_LATE_REPLIES => {
                     late += 1
                 }
@@ -275,7 +273,7 @@ impl<'a> ResultFetch<'a> {
         }
     }
 
-    /// Takes a part that goes on where the last one ended.
+    /// Appends a part, which must continue where the last one ended.
     fn take(&mut self, (offset, total): (u64, u64), text: &str) -> io::Result<()> {
         let wrong = |what: &str| Err(io::Error::new(io::ErrorKind::InvalidData, what));
         let there = self.text.len() as u64;
@@ -296,7 +294,7 @@ impl<'a> ResultFetch<'a> {
         Ok(())
     }
 
-    /// Progress is waited for again.
+    /// Extends the deadline after sufficient progress.
     fn record_progress(&mut self, wait: &mut FetchDeadlines, now: Instant) {
         if self.text.len().saturating_sub(self.counted) >= PROGRESS_BYTES {
             self.counted = self.text.len();
@@ -304,7 +302,7 @@ impl<'a> ResultFetch<'a> {
         }
     }
 
-    /// Tries the next way.
+    /// Tries the next path to the server.
     fn reconnect(&mut self, turn: &mut usize, why: &mut String) {
         let ways = self.reconnector.attempts();
         let Some((transport, source, target)) = ways.get(*turn % ways.len().max(1)) else {

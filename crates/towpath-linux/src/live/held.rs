@@ -1,7 +1,7 @@
-//! What held this end's senders back, look by look, for the account of capacity.
+//! Samples what limited this endpoint's senders, for the capacity account.
 //!
-//! Ten milliseconds are short enough to see a window that is full for a part of a round trip only,
-//! and to see how fast a path is while it is full.
+//! An interval of 10 ms resolves a window that is full for only part of a round trip. It also shows
+//! the throughput of a path while it is saturated.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -16,38 +16,39 @@ use super::series::{SubflowKey, key_of};
 use crate::limit::{self, ConnectionSendState, InfoSource, SendLimit, SubflowDelta};
 use crate::sample::{self, ConnectionSample, SubflowSample, TcpInfo};
 
-/// Between two looks.
+/// Interval between two samples.
 pub(super) const SAMPLE_INTERVAL: Duration = Duration::from_millis(10);
-/// A rate is looked for over so long.
+/// Time window of the peak rate.
 const RATE_WINDOW: Duration = Duration::from_millis(20);
-/// With more connections than this, there are fewer looks.
+/// Number of streams above which samples become less frequent.
 const MAX_FULL_RATE_STREAMS: usize = 16;
-/// A round trip that is longer than the shortest by so much, and by a quarter of it, was in a queue.
+/// Minimum queueing delay in microseconds; it must also be at least a quarter of the shortest round
+/// trip.
 const MIN_QUEUE_DELAY_US: u32 = 5_000;
-/// DSS with both numbers and a mapping, padded (RFC 8684 §3.3).
+/// DSS option with DSN, data ACK and mapping, padded (RFC 8684 §3.3).
 const DSS_BYTES: u64 = 28;
 
-/// Two hosts' addresses: all connections between them share a path.
+/// Local and remote host; all connections between them share a path.
 type HostPair = (IpAddr, IpAddr);
 
-/// What is known of this end's senders.
+/// Sampler of this endpoint's senders.
 #[derive(Debug, Default)]
 pub(super) struct SenderSampler {
     multipath: bool,
     samples: usize,
     subflows: BTreeMap<SubflowKey, SenderSubflow>,
-    /// When, and what had been acknowledged in all, of the latest looks.
+    /// Recent samples of the acknowledged bytes of each host pair, with the time.
     peak_rates: BTreeMap<HostPair, PeakRate>,
     last_sampled: BTreeMap<(u32, u32), Instant>,
 }
 
-/// A subflow since the last period.
+/// State of a subflow since the last period.
 #[derive(Debug)]
 struct SenderSubflow {
     info: TcpInfo,
     overhead: u64,
     cwnd_reduced: bool,
-    /// At the end of the period before.
+    /// Sample at the end of the previous period.
     period_start: TcpInfo,
     limits_ns: BTreeMap<Part, u64>,
     queued_ns: u64,
@@ -63,7 +64,7 @@ struct PeakRate {
     peak_bps: u64,
 }
 
-/// What one subflow was held back by, with the subflows that were waited for.
+/// Limits of one subflow, with the subflows that blocked it through head-of-line blocking.
 pub(super) type SubflowLimits = (SenderActivity, BTreeMap<SubflowKey, u64>);
 
 impl SenderSampler {
@@ -71,7 +72,7 @@ impl SenderSampler {
         Self { multipath, ..Self::default() }
     }
 
-    /// Looks at all streams that send; `endless` says whose source never runs dry.
+    /// Samples all sending streams; the flag is true if the application never limits the stream.
     pub(super) fn sample(&mut self, streams: &[(&FlowStream, bool)], at: Instant, closing: bool) {
         self.samples += 1;
         if !closing && !self.samples.is_multiple_of(streams.len() / MAX_FULL_RATE_STREAMS + 1) {
@@ -148,7 +149,7 @@ impl SenderSampler {
         }
     }
 
-    /// What a subflow was held back by since this was last asked.
+    /// Returns the limits of a subflow since the last call; `None` if it is unknown.
     pub(super) fn take_limits(&mut self, key: &SubflowKey) -> Option<SubflowLimits> {
         let known = self.subflows.get_mut(key)?;
         let before = std::mem::replace(&mut known.period_start, known.info);
@@ -158,7 +159,7 @@ impl SenderSampler {
             |of: fn(&TcpInfo) -> u32| u64::from(of(&known.info).saturating_sub(of(&before)));
         let delivered = delivered_bytes(&known.info).saturating_sub(delivered_bytes(&before));
         let duplicates = grown(|info| info.dsack_dups);
-        // A library counts no packets.
+        // The QUIC library does not count packets.
         let again = grown(|info| info.total_retrans);
         let packets = match grown(|info| info.data_segs_out) {
             0 => delivered.div_ceil(mss.max(1)),
@@ -180,7 +181,7 @@ impl SenderSampler {
         Some((held, std::mem::take(&mut known.waits_for)))
     }
 
-    /// The next period begins.
+    /// Starts the next period.
     pub(super) fn begin_period(&mut self) {
         for rates in self.peak_rates.values_mut() {
             rates.peak_bps = 0;
@@ -206,9 +207,9 @@ impl SenderSubflow {
 }
 
 impl SenderSubflow {
-    /// Whether packets wait on the way, as their round trips show.
+    /// Returns true if the round-trip time shows queueing on the path.
     fn is_queueing(&mut self, now: &TcpInfo) -> bool {
-        // A library does not tell the shortest.
+        // The QUIC library does not report the minimum.
         let shortest = if now.min_rtt_us > 0 { now.min_rtt_us } else { now.srtt_us };
         if shortest > 0 {
             self.min_rtt_us = self.min_rtt_us.min(shortest);
@@ -220,7 +221,7 @@ impl SenderSubflow {
 
 impl PeakRate {
     fn add_sample(&mut self, at: Instant, bytes: u64) {
-        // The latest look that is long enough ago, and those behind it.
+        // Keeps the latest sample that is at least `RATE_WINDOW` old, and all later ones.
         while self.samples.get(1).is_some_and(|(then, _)| at.saturating_since(*then) >= RATE_WINDOW)
         {
             self.samples.pop_front();
@@ -237,12 +238,12 @@ impl PeakRate {
     }
 }
 
-/// Payload that the peer is known to have, in order or not.
+/// Returns the payload bytes that the peer has acknowledged, in order or selectively.
 fn delivered_bytes(info: &TcpInfo) -> u64 {
     info.bytes_acked.saturating_add(u64::from(info.sacked) * u64::from(info.mss_bytes))
 }
 
-/// Who tells of a connection, and the size of its send buffer.
+/// Returns the source of a connection's limits, and the size of its send buffer.
 fn info_source(line: &DataStream, connection: &ConnectionSample) -> (InfoSource, u64) {
     let DataStream::Socket(wire) = line else { return (InfoSource::Library, 0) };
     let buffer = sample::send_buffer(wire.socket()).unwrap_or_default();
@@ -255,7 +256,7 @@ fn info_source(line: &DataStream, connection: &ConnectionSample) -> (InfoSource,
     (source, buffer.1)
 }
 
-/// What is around a packet's payload: IP, TCP with what options there always are, DSS; or IP and UDP.
+/// Returns the header bytes of a packet: IP, TCP with its usual options and DSS, or IP and UDP.
 fn overhead_bytes(sample: &SubflowSample, is_multipath: bool) -> u64 {
     let ip = if sample.remote.is_ipv4() { 20 } else { 40 };
     if sample.stream_frames.is_some() {
@@ -273,12 +274,12 @@ mod tests {
     fn a_rate_is_that_of_the_fastest_moment_and_not_of_the_mean() {
         let mut rates = PeakRate::default();
         let at = |ms: u64| Instant::ZERO + Duration::from_millis(ms);
-        // 25 kB in each of three looks, then nothing for 70 ms.
+        // 25 kB in each of three samples, then nothing for 70 ms.
         for (ms, bytes) in [(0, 0), (10, 25_000), (20, 50_000), (30, 75_000), (100, 75_000)] {
             rates.add_sample(at(ms), bytes);
         }
         assert_eq!(rates.peak_bps, 20_000_000);
-        // A look that comes late is a longer moment.
+        // A delayed sample spans a longer window.
         let mut late = PeakRate::default();
         late.add_sample(at(0), 0);
         late.add_sample(at(50), 50_000);

@@ -1,4 +1,4 @@
-//! What a host says of itself: interfaces, conditions, counters.
+//! Host information: interfaces, conditions and counters.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,20 +10,20 @@ use towpath_measure::result::Counter;
 
 use crate::netlink::{MibCounters, RouteSocket};
 
-/// Longest name of a path in a scenario.
+/// Maximum length of a path name in a scenario.
 const MAX_NAME: usize = 12;
 
-/// An interface with an address of the right family.
+/// Interface of this host with one of its addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LocalInterface {
-    /// Its name, which names the path.
+    /// Interface name, from which the path name derives.
     pub name: String,
-    /// The address.
+    /// One address of the interface.
     pub address: IpAddr,
 }
 
-/// The interfaces from which `target` may be reached, first the one that the routes choose (or that
-/// `source` names); what belongs to the host alone is left out.
+/// Returns the interfaces that may reach `target`, without host-local ones. The first is the one
+/// that routing chooses or that has the address `source`.
 pub fn interfaces_towards(
     target: IpAddr,
     source: Option<IpAddr>,
@@ -46,7 +46,7 @@ pub fn interfaces_towards(
     Ok(found)
 }
 
-/// Addresses of this host that others may reach, those of IPv4 first.
+/// Returns the addresses under which other hosts may reach this one, IPv4 first.
 pub fn addresses_towards_others() -> io::Result<Vec<IpAddr>> {
     let found = interfaces()?.into_iter().map(|one| one.address.to_canonical());
     let mut found: Vec<_> = found.filter(|address| !address.is_loopback()).collect();
@@ -54,7 +54,7 @@ pub fn addresses_towards_others() -> io::Result<Vec<IpAddr>> {
     Ok(found)
 }
 
-/// All addresses that others can see, and the interfaces that have them.
+/// Returns all usable addresses, excluding link-local ones, with their interfaces.
 pub(super) fn interfaces() -> io::Result<Vec<LocalInterface>> {
     let mut route = RouteSocket::open().map_err(io::Error::other)?;
     let links = route.links().map_err(io::Error::other)?;
@@ -69,7 +69,7 @@ pub(super) fn interfaces() -> io::Result<Vec<LocalInterface>> {
     Ok(named.collect())
 }
 
-/// The address from which the system would speak; nothing is sent.
+/// Returns the source address that routing chooses for `target`; sends nothing.
 fn local_address_towards(target: IpAddr) -> io::Result<IpAddr> {
     let any: SocketAddr = match target {
         IpAddr::V4(_) => ([0, 0, 0, 0], 0).into(),
@@ -80,7 +80,7 @@ fn local_address_towards(target: IpAddr) -> io::Result<IpAddr> {
     Ok(socket.local_addr()?.ip())
 }
 
-/// What a path is called that leaves by an interface: its name, as scenarios write names.
+/// Returns the path name of an interface: its name in the syntax of scenarios.
 pub fn path_name(interface: &str) -> String {
     let letter = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
     let name: String = interface.chars().take(MAX_NAME).map(letter).collect();
@@ -88,7 +88,7 @@ pub fn path_name(interface: &str) -> String {
     if name.is_empty() { "unnamed".to_owned() } else { name.to_owned() }
 }
 
-/// Names of paths by the addresses of their interfaces, looked up again when one is new.
+/// Path names by interface address; unknown addresses cause a new lookup.
 #[derive(Debug, Default)]
 pub(super) struct PathNames {
     known: BTreeMap<IpAddr, String>,
@@ -105,7 +105,7 @@ impl PathNames {
     }
 }
 
-/// What was true before the traffic.
+/// State of this host before the traffic.
 #[derive(Debug)]
 pub(super) struct HostBaseline {
     counters: MibCounters,
@@ -119,7 +119,7 @@ impl HostBaseline {
         Self { counters, cpu: crate::sys::process_cpu_time(), load: read("loadavg") }
     }
 
-    /// Counters that have changed since; they are of the whole host.
+    /// Returns the counters of the whole host that have increased since.
     pub(super) fn changes(&self) -> Vec<Counter> {
         let Ok(now) = MibCounters::read() else { return Vec::new() };
         let changed = now.iter().filter_map(|(name, after)| {
@@ -130,7 +130,7 @@ impl HostBaseline {
         changed.collect()
     }
 
-    /// The host as it was, and what the process has used since.
+    /// Returns host information, including the process's CPU time since.
     pub(super) fn host(&self) -> HostInfo {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let mut conditions = BTreeMap::from([
@@ -166,7 +166,7 @@ fn read(name: &str) -> String {
     }
 }
 
-/// The system's congestion control.
+/// Returns the default TCP congestion control of the system.
 pub fn system_congestion_control() -> String {
     read("sys/net/ipv4/tcp_congestion_control")
 }

@@ -1,4 +1,4 @@
-//! Who a server is: its certificate and key, from files or made here and kept.
+//! Certificate and key of a server, from files or generated and stored.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,42 +10,42 @@ use towpath_quic::identity::{IdentityError, PemIdentity};
 
 use crate::files::{self, Dir, ReadAccess};
 
-/// Name in certificates that are made here; nobody looks at it.
+/// Subject name of generated certificates, which clients ignore.
 const CERTIFICATE_NAME: &str = "towpath";
 const CERTIFICATE_FILE: &str = "server.crt";
 const KEY_FILE: &str = "server.key";
-/// A chain of certificates is shorter.
+/// Maximum size of a PEM file in bytes.
 const MAX_PEM_BYTES: u64 = 1 << 20;
 
-/// Why there is no certificate.
+/// Failure to obtain a certificate and its key.
 #[derive(Debug, Error)]
 pub enum IdentityFileError {
-    /// A file cannot be read or written.
+    /// Reading or writing a file failed.
     #[error("cannot use `{}`: {source}", path.display())]
     File {
-        /// Which.
+        /// File or folder that was accessed.
         path: PathBuf,
-        /// Why not.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// What is in it is of no use.
+    /// A file has invalid content.
     #[error("`{}`: {source}", path.display())]
     Content {
-        /// Which.
+        /// File with the invalid content.
         path: PathBuf,
-        /// Why not.
+        /// Reason why the content is invalid.
         source: IdentityError,
     },
 }
 
-/// One for this once.
+/// Generates an identity that is not stored.
 pub(super) fn ephemeral_identity() -> Result<Identity, IdentityError> {
     let pem = PemIdentity::make(&[CERTIFICATE_NAME.to_owned()])?;
     Identity::from_pem(&pem.certificate, &pem.key)
 }
 
-/// Reads certificate and key from PEM files. A key that somebody else has made, or could change, is no
-/// secret.
+/// Reads certificate and key from PEM files. Fails if another user owns the key or could change it,
+/// as it is not secret then.
 pub fn read_identity(certificate: &Path, key: &Path) -> Result<Identity, IdentityFileError> {
     let file = |path: &Path| {
         let path = path.to_owned();
@@ -61,8 +61,8 @@ pub fn read_identity(certificate: &Path, key: &Path) -> Result<Identity, Identit
         .map_err(|source| IdentityFileError::Content { path: certificate.to_owned(), source })
 }
 
-/// The one in `folder`, made when there is none yet: so clients can know this host again. Nobody but
-/// its user can read the key, or write to the folder.
+/// Loads the identity in `folder`, or generates and stores it. A stored identity lets clients
+/// recognize this host. Only its user can read the key or write to the folder.
 pub fn load_or_create_identity(folder: &Path) -> Result<Identity, IdentityFileError> {
     let certificate = folder.join(CERTIFICATE_FILE);
     let file = |path: &Path| {
@@ -74,7 +74,7 @@ pub fn load_or_create_identity(folder: &Path) -> Result<Identity, IdentityFileEr
     if !(is_there(CERTIFICATE_FILE) && is_there(KEY_FILE)) {
         let made = PemIdentity::make(&[CERTIFICATE_NAME.to_owned()])
             .map_err(|source| IdentityFileError::Content { path: certificate.clone(), source })?;
-        // Another server that starts now finds each of them whole.
+        // Atomic writes, so that a server that starts concurrently reads complete files.
         for (name, text) in [(KEY_FILE, &made.key), (CERTIFICATE_FILE, &made.certificate)] {
             let written = kept.write_durably(name, text.as_bytes(), ReadAccess::OwnerOnly);
             written.map_err(file(&folder.join(name)))?;

@@ -1,4 +1,4 @@
-//! A client's side of a secret: it is proved, and the server has to prove it, too.
+//! Client side of mutual authentication with a shared secret.
 
 use std::io;
 
@@ -8,7 +8,7 @@ use towpath_measure::live::{AdmissionError, ClientMessage, Secret, ServerMessage
 use super::random;
 use super::speaker::ControlChannel;
 
-/// What is said about a secret on one connection.
+/// Authentication exchange on one connection.
 #[derive(Debug)]
 pub(crate) struct Authenticator<'a> {
     secret: &'a Secret,
@@ -16,7 +16,7 @@ pub(crate) struct Authenticator<'a> {
 }
 
 impl<'a> Authenticator<'a> {
-    /// `server` is what the server wants the secret to be proved with.
+    /// Creates the exchange from the server's challenge. Fails if the connection is not encrypted.
     pub(crate) fn new(
         secret: &'a Secret,
         server: Challenge,
@@ -28,21 +28,21 @@ impl<'a> Authenticator<'a> {
         Ok(Self { secret, meeting })
     }
 
-    /// The client's word.
+    /// Returns the client's proof message, which includes its challenge.
     pub(crate) fn proof_message(&self) -> io::Result<ClientMessage> {
         let proof = self.secret.prove(AuthRole::Client, &self.meeting);
         let proof = proof.ok_or_else(|| io::Error::other("the secret is no key"))?;
         Ok(ClientMessage::Proof { proof, challenge: self.meeting.client })
     }
 
-    /// Whether the server's word shows that it knows the secret.
+    /// Returns true if the server's message proves knowledge of the secret.
     pub(crate) fn verify_reply(&self, said: &ServerMessage) -> bool {
         let ServerMessage::Proved { proof } = said else { return false };
         self.secret.accepts(AuthRole::Server, &self.meeting, *proof)
     }
 }
 
-/// A server that does not want the secret that a client has.
+/// Returns the error for a server that does not require the client's secret.
 pub(crate) fn secret_not_required() -> AdmissionError {
     AdmissionError::new(
         "it does not ask for the secret, so nothing shows that it knows it",
@@ -50,7 +50,7 @@ pub(crate) fn secret_not_required() -> AdmissionError {
     )
 }
 
-/// A server that has not proved the secret.
+/// Returns the error for a server that failed to prove the secret.
 pub(crate) fn server_unproven() -> AdmissionError {
     AdmissionError::new(
         "it does not know the secret: somebody else answers, or stands between",

@@ -1,4 +1,4 @@
-//! What the bytes of a stream go over: a socket of the kernel, or a stream of a QUIC connection.
+//! Transport of a stream's data: a kernel socket or a stream of a QUIC connection.
 
 use std::io;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::traffic::end::StreamApp;
 use crate::traffic::quic::{QuicConnection, QuicStreamHandle};
 use crate::traffic::wire::SocketStream;
 
-/// Keeps a QUIC connection; whoever drops the last of its copies closes it.
+/// Reference-counted guard of a QUIC connection; dropping the last one closes the connection.
 #[derive(Debug)]
 pub(super) struct ConnectionGuard {
     host: Arc<QuicHandle>,
@@ -25,7 +25,7 @@ impl ConnectionGuard {
 }
 
 impl ConnectionGuard {
-    /// What both ends of the connection know and nobody else.
+    /// Returns the channel binding, a secret of both endpoints of the connection.
     pub(super) fn binding(&self) -> Option<[u8; 32]> {
         let id = self.id;
         self.host.call(move |turn| turn.host.binding(id)).ok().flatten()
@@ -39,16 +39,16 @@ impl Drop for ConnectionGuard {
     }
 }
 
-/// One end of a stream.
+/// Endpoint of a data stream.
 #[derive(Debug, Clone)]
 pub(super) enum DataStream {
-    /// A connection of the kernel.
+    /// TCP or Multipath TCP connection of the kernel.
     Socket(SocketStream),
-    /// A stream of QUIC.
+    /// Stream of a QUIC connection.
     Quic(QuicDataStream),
 }
 
-/// One end of a stream of QUIC.
+/// Endpoint of a QUIC stream.
 #[derive(Debug, Clone)]
 pub(super) struct QuicDataStream {
     ended: QuicStreamHandle,
@@ -57,7 +57,7 @@ pub(super) struct QuicDataStream {
 }
 
 impl QuicDataStream {
-    /// A stream of a connection; the `first` one of a flow speaks for the connection.
+    /// Creates the endpoint. The `first` stream of a flow represents the connection in statistics.
     pub(super) fn new(
         connection: QuicConnection,
         (stream, first): (StreamId, bool),
@@ -66,19 +66,19 @@ impl QuicDataStream {
         Self { ended: QuicStreamHandle::new(connection, first), stream, _hold: hold }
     }
 
-    /// Lets `end` move its bytes.
+    /// Attaches the handler that transfers the stream's data.
     pub(super) fn attach(&self, end: StreamApp) {
         self.ended.connection.attach(self.stream, end);
     }
 
-    /// Its connection, if it is this stream that speaks for it.
+    /// Returns the connection if this stream represents it.
     pub(super) fn connection(&self) -> Option<&QuicConnection> {
         self.ended.is_first().then_some(&self.ended.connection)
     }
 }
 
 impl DataStream {
-    /// What this end says of its connection.
+    /// Returns a sample of the connection's statistics.
     pub(super) fn sample(&self, multipath: bool) -> io::Result<sample::ConnectionSample> {
         match self {
             Self::Socket(wire) => sample::connection(wire.socket(), multipath),
@@ -86,7 +86,7 @@ impl DataStream {
         }
     }
 
-    /// Its QUIC connection, if it is this stream that speaks for it.
+    /// Returns the QUIC connection if this stream represents it.
     pub(super) fn connection(&self) -> Option<&QuicConnection> {
         match self {
             Self::Socket(_) => None,

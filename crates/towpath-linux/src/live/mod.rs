@@ -1,10 +1,15 @@
-//! The live world: two real hosts, one of them a [`Server`], the other [measuring](measure()).
+//! Measurements between two real hosts, a [`Server`] and a [client](measure()).
 //!
-//! What they say is in `towpath_measure::live`; here are the sockets, threads and clocks. Reading
-//! order: [`server`] (who listens), `door` and `reception` (which connections get in, over TCP and
-//! over UDP), `line` (what bytes go over), `end` (one end's traffic, the
-//! same for both), `series` and `held` (what its kernel says meanwhile), [`client`] (a measurement from
-//! beginning to end), `fetch` (how its other half comes back, whatever paths are left).
+//! The protocol is in `towpath_measure::live`; this module contains sockets, threads and clocks.
+//! Reading order:
+//!
+//! - [`server`]: listening and control connections
+//! - `door` and `reception`: acceptors for TCP and QUIC
+//! - `line`: data streams
+//! - `end`: all flows at one endpoint, client or server
+//! - `series` and `held`: samples of connections and senders
+//! - [`client`]: a measurement from start to end
+//! - `fetch`: retrieval of the server's report over any remaining path
 
 mod budget;
 mod check;
@@ -56,53 +61,53 @@ pub use socket::LocalBind;
 pub use towpath_quic::{Fingerprint, Identity};
 pub use watch::{NetworkChange, NetworkWatch};
 
-/// Why there is no measurement.
+/// Failure of a measurement or of a server.
 #[derive(Debug, Error)]
 pub enum LiveError {
-    /// Nobody answers.
+    /// Connecting to the server failed.
     #[error("cannot connect to {target} over {transport}: {reason}")]
     Connect {
-        /// Address and port.
+        /// Name or address of the server.
         target: String,
-        /// Transport.
+        /// Transport of the connection attempt.
         transport: towpath_measure::scenario::Transport,
-        /// What the system says.
+        /// Error text of the operating system.
         reason: String,
     },
-    /// Somebody answers who is not the one that was asked for.
+    /// The server's certificate is not the expected one.
     #[error("{target} is not the server that is expected: {reason}")]
     Untrusted {
-        /// Address and port.
+        /// Name or address of the server.
         target: String,
-        /// Who it is.
+        /// Details of the certificate mismatch.
         reason: String,
     },
-    /// It would not be seen who answers.
+    /// A certificate was expected, but the transport would not authenticate the server.
     #[error("over {transport} without TLS nobody shows a certificate; nothing was sent")]
     Unprotected {
-        /// Transport.
+        /// Transport that has no TLS.
         transport: towpath_measure::scenario::Transport,
     },
-    /// Somebody else answers, or nobody any more.
+    /// The other endpoint violated the protocol or stopped responding.
     #[error("{0}")]
     Protocol(String),
-    /// The server does not do it.
+    /// The server refused the request.
     #[error("the server refuses: {}", .0.why)]
     Refused(AdmissionError),
-    /// It cannot listen.
+    /// Opening a listening socket failed.
     #[error("cannot listen on {address}: {source}")]
     Listen {
-        /// Address and port.
+        /// Address and port to bind.
         address: String,
-        /// Why not.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// Something else of the system.
+    /// Another system call failed.
     #[error("{action}: {source}")]
     System {
-        /// What was done.
+        /// Attempted action, as an infinitive.
         action: &'static str,
-        /// Why not.
+        /// Error of the operating system.
         source: io::Error,
     },
 }
@@ -112,7 +117,7 @@ impl LiveError {
         move |source| Self::System { action, source }
     }
 
-    /// The way out, if there is one to tell.
+    /// Returns a hint for the user, if there is one.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Connect { target, .. } => Some(format!(
@@ -142,14 +147,14 @@ impl LiveError {
     }
 }
 
-/// Random bytes that nobody can guess.
+/// Returns random bytes from the kernel's generator.
 fn random<const N: usize>() -> io::Result<[u8; N]> {
     let mut bytes = [0; N];
     io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut bytes)?;
     Ok(bytes)
 }
 
-/// Waits, unless the user does not.
+/// Sleeps for `span`, or until an interrupt.
 pub fn pause(span: Duration) {
     const POLL_INTERVAL: Duration = Duration::from_millis(50);
     let clock = Clock::start();
@@ -159,8 +164,8 @@ pub fn pause(span: Duration) {
     }
 }
 
-/// Asks for real-time priority of the calling thread and those that it starts, so that other work
-/// does not delay what is due. An ordinary user is usually refused.
+/// Requests real-time priority for the calling thread and the threads it starts, to reduce
+/// scheduling delay. Unprivileged users usually lack the permission.
 pub fn real_time() -> io::Result<()> {
     crate::sys::real_time_priority(1)
 }

@@ -1,4 +1,4 @@
-//! How far servers are: a few questions to each, all of them at the same time.
+//! Round-trip times to several servers, measured concurrently.
 
 use std::net::SocketAddr;
 use std::thread;
@@ -10,29 +10,29 @@ use super::check::{ProbeOutcome, over_tcp};
 use super::pause;
 use crate::clock::Clock;
 
-/// Questions that count.
+/// Round trips measured for each server, after a first connection that does not count.
 pub const PINGS: usize = 5;
-/// Between two of them.
+/// Pause before each round trip.
 const PING_INTERVAL: Duration = Duration::from_millis(100);
-/// Nobody is asked for longer, however slowly he answers.
+/// Time limit for one server.
 const PING_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Servers that are asked at the same time.
+/// Maximum number of servers that are measured concurrently.
 const MAX_CONCURRENT: usize = 128;
 
-/// A server and how fast it answered.
+/// Round-trip times to one server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PingResult {
-    /// The address that answered.
+    /// First address that replied; `None` without a reply.
     pub target: Option<SocketAddr>,
-    /// Times from a question to its answer, in their order.
+    /// Round-trip times in order of measurement.
     pub answers: Vec<Duration>,
-    /// Why there are fewer than asked for.
+    /// Outcome of the last probe that failed; `Works` if all succeeded.
     pub finding: ProbeOutcome,
 }
 
 impl PingResult {
-    /// The median, if most questions were answered.
+    /// Returns the median round-trip time; `None` unless most requests were answered.
     pub fn median(&self) -> Option<Duration> {
         let mut sorted = self.answers.clone();
         sorted.sort_unstable();
@@ -40,8 +40,8 @@ impl PingResult {
     }
 }
 
-/// Pings servers, each by its first address that answers: a greeting on a new connection of TCP, after
-/// one that does not count. In their order.
+/// Measures the round-trip time to each server at its first address that replies. Each sample is a
+/// hello exchange on a new TCP connection. Returns results in the order of `servers`.
 pub fn ping(servers: &[Vec<SocketAddr>]) -> Vec<PingResult> {
     let clock = Clock::start();
     servers.chunks(MAX_CONCURRENT).flat_map(|some| at_once(some, clock)).collect()
@@ -51,7 +51,7 @@ fn at_once(servers: &[Vec<SocketAddr>], clock: Clock) -> Vec<PingResult> {
     thread::scope(|scope| {
         let ask = |targets| {
             let asking = thread::Builder::new().spawn_scoped(scope, move || one(targets, clock));
-            // Where the system gives no more threads, this one asks.
+            // Without a further thread, the calling thread does the work.
             asking.map_err(|_| one(targets, clock))
         };
         let asked: Vec<_> = servers.iter().map(|targets| ask(targets)).collect();

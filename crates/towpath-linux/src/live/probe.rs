@@ -1,4 +1,4 @@
-//! A client's datagrams over each of its interfaces.
+//! Client probes over each of its interfaces.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -13,29 +13,29 @@ use super::session::{SharedDetector, lock};
 use super::socket::LocalBind;
 use crate::ping::{self, PathPinger, PingPath};
 
-/// Whom a client asks.
+/// Target of a client's probes.
 #[derive(Debug, Clone)]
 pub(super) struct ProbeTarget {
     pub(super) target: SocketAddr,
-    /// Of the test: where a secret is needed, nobody else gets an answer.
+    /// Token of the test; a server with a secret ignores other datagrams.
     pub(super) token: TestToken,
-    /// Where connections start.
+    /// Local address and interface of connections.
     pub(super) source: LocalBind,
-    /// Who wants to know that a path works.
+    /// Detector that is notified of replies; `None` if not needed.
     pub(super) departure: Option<SharedDetector>,
 }
 
-/// A path: an interface of this host.
+/// Path over one interface of this host.
 #[derive(Debug)]
 pub(super) struct InterfacePath {
-    /// Name of the path; the interface's may be longer.
+    /// Path name; the interface name may be longer.
     path: String,
     target: SocketAddr,
     departure: Option<SharedDetector>,
 }
 
 impl ProbeTarget {
-    /// The paths of a scenario, each with what is asked over it from `start` on.
+    /// Returns the paths of a scenario, each with its probes from `start` on.
     pub(super) fn paths(
         &self,
         scenario: &Scenario,
@@ -53,7 +53,7 @@ impl ProbeTarget {
 }
 
 impl PingPath for InterfacePath {
-    /// From the address that the interface has now: routes may depend on it.
+    /// Binds to the current address of the interface, since source routing may depend on it.
     fn open(&self) -> io::Result<UdpSocket> {
         let own = interfaces()?.into_iter().find(|one| {
             path_name(&one.name) == self.path && one.address.is_ipv4() == self.target.is_ipv4()

@@ -1,4 +1,4 @@
-//! Proof that a multipath transport was used between two real hosts, and what to know of it.
+//! Evidence that a multipath transport was used between two real hosts, and related warnings.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use towpath_quic::words::{self, ConnectionEvidence, HostEvidence, MultipathEvide
 use crate::run::proof;
 use crate::run::series::Totals;
 
-/// Judges by what both hosts say.
+/// Derives the multipath use from both hosts' reports.
 pub(super) fn multipath_use(
     transport: Transport,
     merged: &MergedRun,
@@ -53,7 +53,7 @@ fn of_quic(merged: &MergedRun, halves: [Option<&HostReport>; 2]) -> MultipathUse
     MultipathUse { requested: true, used, fallback, paths_used: Vec::new(), evidence }
 }
 
-/// A host's ends of connections.
+/// Returns the evidence of a host's connections.
 fn ends(half: &HostReport) -> Vec<ConnectionEvidence> {
     let mut lost: BTreeMap<u32, u64> = BTreeMap::new();
     for subflow in &half.subflows {
@@ -67,7 +67,7 @@ fn ends(half: &HostReport) -> Vec<ConnectionEvidence> {
     ends.collect()
 }
 
-/// What to know before a result over QUIC is trusted.
+/// Returns the warnings about a Multipath QUIC result.
 pub(super) fn warnings(
     scenario: &Scenario,
     transport: Transport,

@@ -1,8 +1,7 @@
-//! Who gets in over UDP: one QUIC host for all ports of a server, and the datagrams beside it.
+//! Acceptor of a server over UDP: one QUIC host for all ports, and datagrams outside QUIC.
 //!
-//! As at the door for TCP, a connection that has not said what it is for costs little and has little
-//! time. When there are too many, the oldest one of the address that has most of them goes, without
-//! a word.
+//! As with TCP, a connection without a preamble gets few resources and a short timeout. When too
+//! many are pending, the address with the most of them loses its oldest one silently.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -22,51 +21,52 @@ use crate::clock::Clock;
 use crate::quic::{ConnectionEvent, DriverContext, HostConfig, InterfacePolicy, QuicHandle};
 use crate::traffic::quic::QuicEventLog;
 
-/// What all streams of a connection may send before it has said what it is for.
+/// Initial receive window of a connection in bytes, for all streams, before its preamble.
 const INITIAL_WINDOW_BYTES: u64 = 64 * 1024;
-/// Streams that one connection may begin in all.
+/// Maximum total number of streams of one connection.
 const MAX_STREAMS: usize = 4_096;
 
-/// A stream that has said what it is for.
+/// Stream whose preamble has arrived.
 pub(super) struct IdentifiedStream {
     pub(super) host: Arc<QuicHandle>,
     pub(super) connection: ConnectionId,
     pub(super) stream: StreamId,
-    /// Whoever keeps it keeps the connection.
+    /// Guard that keeps the connection open.
     pub(super) hold: Arc<ConnectionGuard>,
-    /// What happens to the connection's paths.
+    /// Log of the connection's path events.
     pub(super) log: Arc<Mutex<QuicEventLog>>,
     pub(super) peer: SocketAddr,
     pub(super) port: u16,
     pub(super) preamble: Preamble,
 }
 
-/// Decides what becomes of a guest; runs in the thread that speaks QUIC.
+/// Callback for an identified stream; runs in the QUIC driver thread.
 pub(super) type OnStream = Arc<dyn Fn(&mut DriverContext<'_>, IdentifiedStream) + Send + Sync>;
-/// Takes a datagram of a constant rate, with its length, from whom and where to; what is answered.
+/// Handler of a UDP flow datagram: takes header, length, and peer and local address; returns the
+/// reply.
 pub(super) type OnDatagram = Arc<
     dyn Fn(&DatagramHeader, usize, (SocketAddr, SocketAddr)) -> Option<DatagramHeader>
         + Send
         + Sync,
 >;
-/// Whose datagrams are sent back.
+/// Filter of echo datagrams by token and source; returns true to reply.
 pub(super) type EchoFilter = Arc<dyn Fn(TestToken, SocketAddr) -> bool + Send + Sync>;
 
-/// How far a stream is with its preamble.
+/// Progress of a stream's preamble.
 #[derive(Debug)]
 enum PreambleState {
     Part(Vec<u8>),
     All,
 }
 
-/// A connection.
+/// QUIC connection and the preambles of its streams.
 #[derive(Debug)]
 struct PendingQuicConnection {
     from: IpAddr,
     since: Instant,
     log: Option<Arc<Mutex<QuicEventLog>>>,
     streams: BTreeMap<StreamId, PreambleState>,
-    /// What keeps it once somebody wants it.
+    /// Guard of the connection; dead until an identified stream needs it.
     hold: Weak<ConnectionGuard>,
 }
 
@@ -76,14 +76,14 @@ impl PendingQuicConnection {
     }
 }
 
-/// All connections of a server.
+/// Connections of a server by ID.
 #[derive(Debug, Default)]
 struct QuicConnectionTable {
     all: BTreeMap<ConnectionId, PendingQuicConnection>,
 }
 
 impl QuicConnectionTable {
-    /// Takes one more; returns whom it is to be forgotten for.
+    /// Inserts a connection; returns a pending one to evict if there are too many.
     fn insert(
         &mut self,
         id: ConnectionId,
@@ -102,13 +102,13 @@ impl QuicConnectionTable {
         }
         let most = counts.into_iter().max_by_key(|(_, count)| *count).map(|(from, _)| from)?;
         let mut waiting = self.all.iter().filter(|(_, caller)| caller.is_waiting());
-        // Numbers are in order of age.
+        // IDs are in order of age.
         let oldest = waiting.find(|(_, caller)| caller.from == most).map(|(id, _)| *id)?;
         self.all.remove(&oldest);
         Some(oldest)
     }
 
-    /// Those who have taken too long.
+    /// Returns the pending connections whose preamble timed out.
     fn expired(&self, now: Instant, limits: &ServerLimits) -> Vec<ConnectionId> {
         let late = self.all.iter().filter(|(_, caller)| {
             caller.is_waiting() && now.saturating_since(caller.since) > limits.preamble_timeout
@@ -117,7 +117,7 @@ impl QuicConnectionTable {
     }
 }
 
-/// A server's QUIC.
+/// QUIC acceptor of all ports of a server.
 #[derive(Debug)]
 pub(super) struct QuicAcceptor {
     host: Arc<QuicHandle>,
@@ -130,7 +130,7 @@ fn lock(callers: &Mutex<QuicConnectionTable>) -> MutexGuard<'_, QuicConnectionTa
     callers.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What accepted connections are like as long as nobody knows what they are for.
+/// Returns the QUIC settings of accepted connections before their purpose is known.
 fn config(identity: Identity, limits: &ServerLimits) -> QuicConfig {
     let waiting = limits.max_pending.max(1);
     QuicConfig {
@@ -140,7 +140,7 @@ fn config(identity: Identity, limits: &ServerLimits) -> QuicConfig {
         initial_window_bytes: Some(INITIAL_WINDOW_BYTES),
         max_streams: limits.streams.max(1),
         validation: AddressValidation {
-            // Those with forged addresses must not use up all places.
+            // Handshakes from spoofed addresses must not exhaust the limits.
             retry_from: waiting / 4,
             max_handshakes: waiting.saturating_mul(2),
             max_connections: waiting.saturating_mul(4).saturating_add(limits.tests * 20),
@@ -163,14 +163,14 @@ impl QuicAcceptor {
         Ok(Self { host: Arc::new(host), callers: Arc::default(), config, limits })
     }
 
-    /// Takes a port.
+    /// Listens on a UDP port and handles QUIC and other datagrams on it.
     pub(super) fn listen(
         &self,
         address: Option<IpAddr>,
         port: u16,
         (let_in, admits, hears): (OnStream, EchoFilter, OnDatagram),
     ) -> io::Result<()> {
-        // The thread must not keep itself alive.
+        // A weak reference, since the thread must not keep itself alive.
         let host = Arc::downgrade(&self.host);
         let callers = Arc::clone(&self.callers);
         let most = self.limits.max_pending.max(1);
@@ -197,7 +197,7 @@ impl QuicAcceptor {
         })?
     }
 
-    /// The sockets of its ports, for whoever sends datagrams of his own from them.
+    /// Returns the listening sockets of all ports, for sending datagrams outside QUIC.
     pub(super) fn listener_sockets(&self) -> io::Result<ListenerSockets> {
         self.host.call(|turn| {
             let each = turn.listener_sockets().into_iter();
@@ -205,7 +205,7 @@ impl QuicAcceptor {
         })?
     }
 
-    /// Closes connections that took too long to say what they are for.
+    /// Closes pending connections whose preamble timed out.
     pub(super) fn expire(&self) {
         let (callers, limits) = (Arc::clone(&self.callers), self.limits.clone());
         self.host.post(move |turn| {
@@ -218,7 +218,7 @@ impl QuicAcceptor {
     }
 }
 
-/// Where a connection says what its streams are for.
+/// Reader of the preambles of a connection's streams.
 #[derive(Clone)]
 struct PreambleReader {
     host: Weak<QuicHandle>,
@@ -251,12 +251,12 @@ impl PreambleReader {
         }
     }
 
-    /// A stream has something to say.
+    /// Reads the preamble of a readable stream and dispatches the stream.
     fn read_preamble(&self, turn: &mut DriverContext<'_>, stream: StreamId, let_in: &OnStream) {
         match self.preamble(turn, stream) {
             Ok(None) => {}
             Ok(Some(preamble)) => {
-                // Whoever is not let in is not kept either.
+                // A stream that is not dispatched is dropped.
                 if let Some(guest) = self.identify(turn, stream, preamble) {
                     let_in(turn, guest);
                 }
@@ -268,7 +268,7 @@ impl PreambleReader {
         }
     }
 
-    /// Reads no more than a preamble: what follows is not for us.
+    /// Reads exactly one preamble; later data belongs to the stream's handler.
     fn preamble(
         &self,
         turn: &mut DriverContext<'_>,
@@ -321,5 +321,5 @@ impl PreambleReader {
     }
 }
 
-/// No preamble of ours.
+/// Marker of an invalid preamble or too many streams.
 struct BadPreamble;

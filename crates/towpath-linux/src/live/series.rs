@@ -1,4 +1,4 @@
-//! What one end's kernel says of its connections, every period.
+//! Time series of one endpoint's connections, sampled every period.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -21,13 +21,13 @@ use crate::subflow::{SubflowLabel, list_kernel_subflows};
 use crate::traffic::quic::{QuicConnection, TimedNotice};
 use crate::traffic::sends;
 
-/// So often the kernel is asked for what it does not tell with every sample.
+/// Interval of reading what the samples lack: congestion control and backup flag.
 const READ_BACK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Flow, stream, own address, the other's, and the number of a path of QUIC.
+/// Flow, stream, local address, remote address and QUIC path ID of a subflow.
 pub(super) type SubflowKey = (u32, u32, SocketAddr, SocketAddr, u32);
 
-/// A subflow over the whole run.
+/// Subflow over the whole run.
 #[derive(Debug)]
 struct SubflowTrack {
     report: SubflowReport,
@@ -35,27 +35,27 @@ struct SubflowTrack {
     last_seen: Instant,
 }
 
-/// The series of one end.
+/// Time series of one endpoint.
 #[derive(Debug)]
 pub(super) struct EndSeries {
     is_client: bool,
     multipath: bool,
-    /// Start of the traffic on the clock.
+    /// Start of the traffic on this host's clock.
     zero: Instant,
     names: PathNames,
     subflows: BTreeMap<SubflowKey, SubflowTrack>,
     connections: BTreeMap<(u32, u32), ConnectionReport>,
     counted: BTreeMap<(u32, u32, DataDirection), u64>,
     at: Instant,
-    /// There are subflows whose congestion control was not read back.
+    /// Set if a subflow's congestion control has not been read yet.
     unasked: bool,
-    /// When the kernel was last asked for it.
+    /// Time of the last such read.
     asked: Instant,
-    /// How often what happened to paths of QUIC, by name; of each flow.
+    /// Number of QUIC path events by name, for each flow.
     counts: BTreeMap<u32, BTreeMap<&'static str, u64>>,
-    /// What holds senders back.
+    /// Sampler of the senders' limits.
     sender_sampler: SenderSampler,
-    /// Everything so far.
+    /// Records of all samples and events so far.
     records: Vec<Record>,
 }
 
@@ -78,7 +78,8 @@ impl EndSeries {
         }
     }
 
-    /// Looks at streams that send, each with whether its source never runs dry; `closing` a period.
+    /// Samples the sending streams; the flag is true if the application never limits the stream.
+    /// `closing` marks the end of a period.
     pub(super) fn sample_senders(
         &mut self,
         streams: &[(&FlowStream, bool)],
@@ -88,7 +89,7 @@ impl EndSeries {
         self.sender_sampler.sample(streams, at, closing);
     }
 
-    /// Samples at `at`, which ends a period; what is new is the end of [`Self::records`].
+    /// Takes the sample that ends a period at `at` and appends it to [`Self::records`].
     pub(super) fn sample(
         &mut self,
         (streams, counted): (&[FlowStream], &UdpByteCounters),
@@ -111,11 +112,11 @@ impl EndSeries {
         for (flow, direction, received) in counted {
             self.emit_bytes((*flow, 0, *direction), received, (at, span));
         }
-        // At the end everything closes.
+        // All subflows close at the end, which is not an event.
         if !last {
             self.notice_closed(at);
         }
-        // Once they are closed, nobody can say it any more; and a subflow may become a backup.
+        // Closed subflows cannot be read any more, and a subflow may become a backup later.
         let again = self.multipath && at.saturating_since(self.asked) >= READ_BACK_INTERVAL;
         if self.unasked || again {
             self.asked = at;
@@ -123,7 +124,7 @@ impl EndSeries {
         }
     }
 
-    /// Looks once more at the paths of QUIC, for the sums: they have no last words of their own.
+    /// Samples QUIC paths once more for the totals, since QUIC has no final statistics.
     pub(super) fn sample_final_paths(&mut self, streams: &[FlowStream]) {
         for stream in streams {
             let Some(connection) = stream.line.connection() else { continue };
@@ -141,10 +142,10 @@ impl EndSeries {
         }
     }
 
-    /// What happened to the paths of a QUIC connection becomes events.
+    /// Converts the path notices of a QUIC connection to events.
     fn emit_notices(&mut self, flow: u32, connection: &QuicConnection) {
         for TimedNotice { at, notice, ends } in connection.notices() {
-            // One path is all that was asked for.
+            // A single path is expected without multipath.
             if matches!(notice, PathNotice::SinglePath) && !self.multipath {
                 continue;
             }
@@ -169,12 +170,12 @@ impl EndSeries {
         }
     }
 
-    /// All records so far.
+    /// Returns all records so far.
     pub(super) fn records(&self) -> &[Record] {
         &self.records
     }
 
-    /// What is left at the end.
+    /// Returns connections, subflows and records at the end.
     pub(super) fn finish(self) -> (Vec<ConnectionReport>, Vec<SubflowReport>, Vec<Record>) {
         let mut subflows: Vec<_> = self.subflows.into_values().map(|known| known.report).collect();
         subflows.sort_by_key(|half| (half.flow, half.stream, half.subflow));
@@ -219,7 +220,7 @@ impl EndSeries {
     }
 
     fn sample_subflows(&mut self, stream: &FlowStream, at: Instant, span: Duration) {
-        // A socket whose connection is gone has nothing to say any more.
+        // A closed socket has no statistics.
         let Ok(connection) = stream.line.sample(self.multipath) else { return };
         let (info, samples) = match connection {
             ConnectionSample::Multipath(info, samples) => (Some(info), samples),
@@ -238,7 +239,7 @@ impl EndSeries {
             let again = info.map_or(0, |info| info.bytes_retrans);
             one.reinjected_bytes = one.reinjected_bytes.max(again);
         }
-        // What is closing has lost one of its addresses already.
+        // A closing subflow may lack one of its addresses.
         let whole = |sample: &SubflowSample| {
             sample.remote.port() != 0 && !sample.local.ip().is_unspecified()
         };
@@ -290,7 +291,7 @@ impl EndSeries {
         let (flow, stream, local, remote, number) = key;
         let same = |other: &&SubflowKey| other.0 == flow && other.1 == stream;
         let subflow = self.subflows.keys().filter(same).count() as u32;
-        // Only the client's interfaces name paths.
+        // Only the client's interfaces define path names.
         let path = self.is_client.then(|| self.names.of(local.ip())).flatten();
         let name = path.as_deref().unwrap_or("unknown");
         let text = format!("subflow {subflow} first seen on {name}: {local} → {remote}");
@@ -371,7 +372,7 @@ impl EndSeries {
 }
 
 impl SubflowTrack {
-    /// Takes over what a sample says; returns what was known before.
+    /// Stores a sample; returns the previous one.
     fn take(&mut self, sample: &SubflowSample) -> TcpInfo {
         let half = &mut self.report;
         half.bytes_acked = sample.info.bytes_acked;

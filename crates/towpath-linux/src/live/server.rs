@@ -1,4 +1,4 @@
-//! `towpath server`: who listens, and one thread for each control connection.
+//! `towpath server`: listening sockets and one thread for each control connection.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -33,63 +33,63 @@ mod course;
 mod identity;
 mod over_quic;
 
-/// How often it is looked what tests take, and who attends them.
+/// Interval at which tests are checked for exceeded limits and absent clients.
 const HOUSEKEEPING_INTERVAL: Duration = Duration::from_millis(20);
-/// How often a control thread looks whether the connections are there.
+/// Interval at which a control thread checks for the data connections.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
-/// Bytes that one echo connection gets back at once.
+/// Maximum bytes of one echo.
 const ECHO_BYTES: usize = 4_096;
-/// Port numbers that are tried, where any will do, until one is free for TCP and UDP.
+/// Attempts to find a port that is free for both TCP and UDP, if any port will do.
 const MAX_PORT_ATTEMPTS: usize = 16;
-/// What a server that ends lets last words take: QUIC's are ours to deliver.
+/// Time that a terminating server gives its last messages; over QUIC this process delivers them.
 const LINGER_TIMEOUT: Duration = Duration::from_millis(600);
 
-/// How a server is started.
+/// Configuration of a server.
 #[derive(Debug, Clone)]
 pub struct ServerConfig {
-    /// Ports.
+    /// Ports to listen on, over TCP and UDP; 0 chooses a free one.
     pub ports: Vec<u16>,
-    /// Address; all of the host when `None`.
+    /// Address to bind; `None` binds all addresses of the host.
     pub bind: Option<IpAddr>,
-    /// Clients must know it.
+    /// Secret that clients must prove; `None` disables authentication.
     pub secret: Option<Secret>,
-    /// What they may do.
+    /// Resource limits of clients and tests.
     pub limits: ServerLimits,
-    /// It ends after one test.
+    /// Set to terminate after one test.
     pub once: bool,
-    /// Everybody who asks is told how this host looks, not only those who know the secret.
+    /// Set to give diagnostics of this host also to unauthenticated clients.
     pub public_diagnostics: bool,
-    /// Certificate and key for QUIC; made for this once when there is none.
+    /// Certificate and key for QUIC and TLS; `None` generates one that is not stored.
     pub identity: Option<Identity>,
 }
 
-/// What a server has to tell.
+/// Notification of a running server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ServerEvent {
-    /// A test's traffic begins.
+    /// The traffic of a test begins.
     Begun {
-        /// Who asked for it.
+        /// Address of the client that requested the test, if known.
         client: Option<SocketAddr>,
-        /// Over which transport.
+        /// Transport of the test's flows.
         transport: Transport,
         /// Patterns of its flows.
         patterns: Vec<&'static str>,
     },
-    /// It has ended.
+    /// The traffic of a test has ended.
     Ended {
-        /// Who asked for it.
+        /// Address of the client that requested the test, if known.
         client: Option<SocketAddr>,
     },
-    /// Somebody does not know the secret.
+    /// A client failed to prove the secret.
     WrongSecret {
-        /// Who.
+        /// Address of the client, if known.
         client: Option<SocketAddr>,
-        /// Others since this was last told.
+        /// Further failures since the last notification.
         others: u64,
     },
 }
 
-/// A server that listens.
+/// Server with open listening sockets.
 #[derive(Debug)]
 pub struct Server {
     door: Acceptor,
@@ -108,15 +108,15 @@ struct ServerState {
     tests: TestTable,
     budget: Arc<AdmissionControl>,
     guesses: identity::SharedAuthLimiter,
-    /// Somebody has fetched a result.
+    /// Set after a result was fetched.
     fetched: AtomicBool,
     closing: AtomicBool,
-    /// Its kernel accepts Multipath TCP.
+    /// True if the kernel accepts Multipath TCP.
     multipath: bool,
-    /// Ports on which QUIC is spoken and datagrams are sent back.
+    /// Ports with QUIC and echo datagrams.
     udp: OnceLock<BTreeSet<u16>>,
     tell: OnceLock<EventCallback>,
-    /// From where datagrams are sent.
+    /// Sockets from which UDP flows are sent.
     listener_sockets: OnceLock<ListenerSockets>,
 }
 
@@ -126,24 +126,25 @@ impl std::fmt::Debug for ServerState {
     }
 }
 
-/// A control connection, and where it has come in.
+/// Control connection and its origin.
 type ControlConnection = (ControlChannel, ConnectionOrigin);
-/// A test that somebody has named, and by what.
+/// Token and test that a preamble named.
 type NamedTest = (TestToken, Arc<ServerTest>);
 
-/// Where a connection has come in.
+/// Origin of a connection.
 #[derive(Debug, Clone, Copy)]
 struct ConnectionOrigin {
     peer: Option<SocketAddr>,
-    /// What is known of it that its client cannot see.
+    /// Protocol that the server observed, which the client cannot see.
     seen: Option<ObservedProtocol>,
     port: Option<u16>,
 }
 
 impl Server {
-    /// Listens.
+    /// Opens the listening sockets. A port without free UDP gets TCP only, with a warning.
     pub fn open(mut config: ServerConfig) -> Result<Self, LiveError> {
-        // Many connections need many descriptors; with fewer it works, too, for fewer clients.
+        // Many connections need many descriptors; with fewer, the limit of pending connections is
+        // lower.
         if let Ok(descriptors) = sys::raise_open_files() {
             config.limits.max_pending = max_pending(descriptors, &config.limits);
         }
@@ -194,27 +195,27 @@ impl Server {
         Ok(Self { door, reception, shared, addresses, fingerprint, warnings })
     }
 
-    /// Where it listens.
+    /// Returns the listening addresses, one for each port.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// What clients can know it by over QUIC, if it speaks that.
+    /// Returns the fingerprint of the certificate; `None` without QUIC.
     pub fn fingerprint(&self) -> Option<Fingerprint> {
         self.fingerprint
     }
 
-    /// Whether QUIC is spoken on a port.
+    /// Returns true if the server accepts QUIC on a port.
     pub fn has_quic(&self, port: u16) -> bool {
         self.shared.has_udp(Some(port))
     }
 
-    /// What it does without, and why.
+    /// Returns warnings about missing features, with reasons.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
 
-    /// Serves until an interrupt, or until one test has been fetched if that is all.
+    /// Serves until an interrupt, or until the first result was fetched if `once` is set.
     pub fn run(mut self, tell: impl Fn(ServerEvent) + Send + Sync + 'static) -> io::Result<()> {
         let _ = self.shared.tell.set(Box::new(tell)); // set only here
         let (mut tidied, mut watched) = (Instant::ZERO, Instant::ZERO);
@@ -244,9 +245,10 @@ impl Server {
     }
 }
 
-/// How many may wait without having said what for: where seats are more than there are descriptors
-/// for, nobody would ever have to give one up, and a crowd of one source would keep out all others.
-/// A seat takes two, whoever waits one; the last quarter is for the data of tests.
+/// Returns how many connections may be pending within the descriptor limit. If descriptors ran out
+/// before permits, eviction would never happen, and one source could exclude all others. A permit
+/// takes two descriptors, a pending connection one. The last quarter is reserved for the data of
+/// tests.
 fn max_pending(descriptors: u64, limits: &ServerLimits) -> usize {
     const MIN_PENDING: usize = 8;
     let descriptors = usize::try_from(descriptors).unwrap_or(usize::MAX);
@@ -256,7 +258,7 @@ fn max_pending(descriptors: u64, limits: &ServerLimits) -> usize {
 }
 
 impl ServerState {
-    /// Takes a port for TCP and UDP; or for TCP alone, and why.
+    /// Listens on a port over TCP and UDP. If UDP fails, returns the TCP socket with the error.
     fn listen(
         self: &Arc<Self>,
         port: u16,
@@ -305,8 +307,7 @@ impl ServerState {
         }
     }
 
-    /// Takes a connection that has said what it is for; whatever is not right is closed without a
-    /// word.
+    /// Dispatches a connection by its preamble; closes it silently if it is not permitted.
     fn dispatch(self: &Arc<Self>, socket: Socket, preamble: Preamble) {
         let known = self.tests.find(preamble.test());
         match (preamble.kind, known) {
@@ -320,7 +321,7 @@ impl ServerState {
             (ConnectionKind::Control, None) if preamble.token == TestToken::NONE => {
                 self.control_over_tcp(socket, None);
             }
-            // Where a secret is needed, nobody gets an answer without a test.
+            // A server with a secret replies to connections of known tests only.
             (ConnectionKind::Echo, known) if known.is_some() || self.config.secret.is_none() => {
                 self.echo(socket);
             }
@@ -328,7 +329,7 @@ impl ServerState {
         }
     }
 
-    /// Whether a datagram comes back: where a secret is needed, nobody's without a test.
+    /// Returns true if an echo datagram gets a reply. A server with a secret requires a known test.
     fn allows_echo(&self, token: TestToken, peer: SocketAddr) -> bool {
         let now = self.clock.now();
         let known = self.tests.find(token);
@@ -341,8 +342,7 @@ impl ServerState {
             && self.budget.quota(SourcePrefix::of_peer(Some(peer))).may_answer(now, bytes)
     }
 
-    /// A datagram of a flow that sends them at a constant rate; what is answered is as long as what was
-    /// said.
+    /// Handles a datagram of a UDP flow; a reply has the length of its request.
     fn on_datagram(
         &self,
         stamp: &DatagramHeader,
@@ -367,14 +367,14 @@ impl ServerState {
         }
     }
 
-    /// What a test's datagrams at a constant rate need here.
+    /// Returns the server's context of a test's UDP flows.
     fn udp_context<'a>(&'a self, test: &'a ServerTest) -> UdpServerContext<'a> {
         static NO_SOCKETS: ListenerSockets = ListenerSockets::new();
         let outlets = self.listener_sockets.get().unwrap_or(&NO_SOCKETS);
         UdpServerContext { flows: &test.udp_flows, listener_sockets: outlets, token: test.token }
     }
 
-    /// What the client of a connection cannot see itself.
+    /// Returns the protocol that the server observes, which the client cannot see.
     fn observed_protocol(&self, socket: &Socket) -> ObservedProtocol {
         match (socket::is_multipath(socket), self.multipath) {
             (true, _) => ObservedProtocol::Multipath,
@@ -383,7 +383,7 @@ impl ServerState {
         }
     }
 
-    /// A seat for a connection of the kernel, which is closed if it is needed by others.
+    /// Acquires a permit for a kernel connection; revoking the permit closes the connection.
     fn acquire_permit(&self, socket: &Socket, kept: bool) -> Option<ConnectionPermit> {
         let other = socket.try_clone().ok()?;
         let close: CloseFn = Box::new(move || {
@@ -411,7 +411,7 @@ impl ServerState {
         self.in_a_thread((seat, attending.map(|(attending, _)| attending)), open, token);
     }
 
-    /// Gives a control connection a thread; without one it is closed.
+    /// Serves a control connection in a thread of its own.
     fn in_a_thread(
         self: &Arc<Self>,
         (seat, attending): (ConnectionPermit, Option<ClientGuard>),
@@ -422,13 +422,13 @@ impl ServerState {
         // Without a thread, the connection is closed.
         let _ = budget::spawn_thread("control", move || {
             if let Ok(opened) = open(&shared) {
-                // Ends with the connection.
+                // An error ends only this connection.
                 let _ = shared.control(opened, (&seat, attending), token);
             }
         });
     }
 
-    /// Gives a test one of its connections.
+    /// Attaches a data connection to its test.
     fn attach(self: &Arc<Self>, test: Arc<ServerTest>, place: (u16, u16), socket: Socket) {
         if !test.is_missing(place) {
             return;
@@ -448,7 +448,7 @@ impl ServerState {
         });
     }
 
-    /// Gives back what comes, for as long as a test may take.
+    /// Echoes data for at most the maximum duration of a test.
     fn echo(self: &Arc<Self>, socket: Socket) {
         let Some(seat) = self.acquire_permit(&socket, false) else { return };
         let allowed = self.budget.quota(SourcePrefix::of_peer(socket::peer(&socket)));

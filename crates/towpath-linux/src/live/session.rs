@@ -1,4 +1,4 @@
-//! Tests of a host that moves: several at the same time, until it has left its first network.
+//! Concurrent tests of a mobile host, which end together after it has lost its first network.
 
 use std::io;
 use std::net::IpAddr;
@@ -17,30 +17,30 @@ use super::watch::NetworkWatch;
 use crate::clock::Clock;
 use crate::pace::RunClock;
 
-/// For how long is measured on when a network is gone.
+/// Time of measurement after a network loss.
 const POST_LOSS_TIME: Duration = Duration::from_secs(3);
-/// How often it is looked.
+/// Interval between two checks.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// What tests that run at the same time share: they end together.
+/// State that concurrent tests share, so that they end together.
 #[derive(Debug, Clone)]
 pub struct MobileSession {
     clock: Clock,
-    /// How long late answers are waited for.
+    /// Longest wait for late replies after the end.
     reply_timeout: Duration,
     ending: Arc<Mutex<Option<SessionEnd>>>,
 }
 
-/// Why they end, and when.
+/// Time and reason of the early end.
 #[derive(Debug, Clone)]
 struct SessionEnd {
-    /// Since when the network is gone, and when all of it ends; on the session's clock.
+    /// Time of the network loss and of the end, on the session's clock.
     since: Instant,
     at: Instant,
     why: String,
 }
 
-/// How long answers may be late in a scenario.
+/// Returns the longest time that replies may be late in a scenario.
 pub(super) fn patience(scenario: &Scenario) -> Duration {
     let flows = scenario.flows.iter().map(|flow| &flow.pattern);
     let each = flows.map(|pattern| pattern.limit().saturating_sub(pattern.duration()));
@@ -54,12 +54,12 @@ pub(super) fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl MobileSession {
-    /// Tests of `scenario`, over whatever transports.
+    /// Creates a session for tests of `scenario` over any transports.
     pub fn new(scenario: &Scenario) -> Self {
         Self { clock: Clock::start(), reply_timeout: patience(scenario), ending: Arc::default() }
     }
 
-    /// The clock of all its tests.
+    /// Returns the clock that all its tests share.
     pub(super) fn clock(&self) -> Clock {
         self.clock
     }
@@ -68,15 +68,15 @@ impl MobileSession {
         lock(&self.ending).get_or_insert(ending);
     }
 
-    /// Since when the first network was gone, in the time of `pace`, and why it is; `None` where all of
-    /// them were there to the end.
+    /// Returns time and reason of the network loss, on the time scale of `pace`; `None` if no
+    /// network was lost.
     pub(super) fn network_lost(&self, pace: &RunClock) -> Option<(Instant, String)> {
         let ending = lock(&self.ending).clone()?;
         Some((in_traffic(pace, ending.since), ending.why))
     }
 
-    /// Looks until `done` whether a network is gone, and then tells both ends of this test when it
-    /// ends. Only the test with datagrams sees all that there is to see.
+    /// Polls until `done` for a network loss, then ends both endpoints of this test. Only the test
+    /// with probes detects every kind of loss.
     pub(super) fn follow(
         &self,
         pace: &RunClock,
@@ -94,7 +94,7 @@ impl MobileSession {
             let ending = lock(&self.ending).clone();
             if let Some(SessionEnd { at, .. }) = ending {
                 pace.end_at(in_traffic(pace, at), self.reply_timeout);
-                // A server that does not hear it is ended by the data streams.
+                // A server that misses the message is ended by the data streams.
                 let _ = tell(at);
                 return;
             }
@@ -107,7 +107,7 @@ fn in_traffic(pace: &RunClock, at: Instant) -> Instant {
     Instant::ZERO + at.saturating_since(pace.zero())
 }
 
-/// Tells the server when it ends.
+/// Sends the end time to the server, converted to its clock.
 pub(super) fn send_end(
     speaker: &mut ControlChannel,
     offset: ClockOffset,
@@ -117,7 +117,7 @@ pub(super) fn send_end(
     speaker.send(&ClientMessage::End { at_ns })
 }
 
-/// What is followed in a test of `scenario`, as the host is now.
+/// Creates the detector for a test of `scenario` from the host's present networks.
 pub(super) fn loss_detector(
     scenario: &Scenario,
     watch: Option<&NetworkWatch>,

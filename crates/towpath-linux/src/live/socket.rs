@@ -1,4 +1,4 @@
-//! Kernel sockets as the live world needs them.
+//! Kernel TCP and Multipath TCP sockets of clients and servers.
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -12,19 +12,19 @@ use towpath_measure::scenario::Transport;
 use crate::quic::wait_interruptibly;
 use crate::{sample, sys};
 
-/// Connections that the kernel keeps for the server.
+/// Length of the listen queue.
 const BACKLOG: i32 = 512;
 
-/// Where a connection starts.
+/// Local address and interface of a connection.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LocalBind {
-    /// Its address.
+    /// Address to bind; `None` leaves the choice to the system.
     pub address: Option<IpAddr>,
-    /// Its interface, whatever the routes say.
+    /// Interface to bind, regardless of routes; `None` leaves the choice to routing.
     pub interface: Option<String>,
 }
 
-/// Whether a transport is one of the kernel's sockets; which protocol.
+/// Returns the protocol of a kernel transport; `None` for QUIC.
 pub(super) fn protocol(transport: Transport) -> Option<Protocol> {
     match transport {
         Transport::Tcp => Some(Protocol::TCP),
@@ -33,13 +33,13 @@ pub(super) fn protocol(transport: Transport) -> Option<Protocol> {
     }
 }
 
-/// A listening socket for TCP and, where the kernel has it, Multipath TCP; without an address for
-/// both families.
+/// Opens a listening socket for TCP and, if the kernel supports it, Multipath TCP. Without an
+/// address it accepts IPv4 and IPv6.
 pub(super) fn listen(address: Option<IpAddr>, port: u16) -> io::Result<Socket> {
     let any = SocketAddr::new(address.unwrap_or(Ipv6Addr::UNSPECIFIED.into()), port);
     let bound = bind_listener(any, address.is_none());
     match bound {
-        // A host without IPv6.
+        // The host has no IPv6.
         Err(error) if address.is_none() && error.raw_os_error() == Some(libc::EAFNOSUPPORT) => {
             bind_listener(SocketAddr::new(std::net::Ipv4Addr::UNSPECIFIED.into(), port), false)
         }
@@ -49,7 +49,8 @@ pub(super) fn listen(address: Option<IpAddr>, port: u16) -> io::Result<Socket> {
 
 fn bind_listener(address: SocketAddr, both: bool) -> io::Result<Socket> {
     let domain = Domain::for_address(address);
-    // A Multipath TCP listener accepts both, and says of each connection which it is.
+    // A Multipath TCP listener accepts both protocols, and each connection reports which one it
+    // uses.
     let socket = Socket::new(domain, Type::STREAM, Some(Protocol::MPTCP))
         .or_else(|_| Socket::new(domain, Type::STREAM, Some(Protocol::TCP)))?;
     socket.set_reuse_address(true)?;
@@ -62,7 +63,7 @@ fn bind_listener(address: SocketAddr, both: bool) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Connects.
+/// Connects a configured socket; fails after `patience` or on an interrupt.
 pub(super) fn connect(
     transport: Transport,
     source: &LocalBind,
@@ -84,7 +85,7 @@ pub(super) fn connect(
     Ok(socket)
 }
 
-/// Waits for a connection as long as somebody wants it.
+/// Connects within `patience`; stops on an interrupt.
 fn connect_in_time(socket: &Socket, target: SocketAddr, patience: Duration) -> io::Result<()> {
     socket.set_nonblocking(true)?;
     match socket.connect(&SockAddr::from(target)) {
@@ -103,7 +104,8 @@ fn connect_in_time(socket: &Socket, target: SocketAddr, patience: Duration) -> i
     socket.set_nonblocking(false)
 }
 
-/// Sets what was asked for. What the kernel made of it is read back later; refusal is a warning.
+/// Applies the requested settings. Failures are ignored, as the effective values are read back
+/// later.
 pub(super) fn configure(socket: &Socket, settings: &TransferSettings) {
     if let Some(name) = &settings.congestion_control {
         let _ = sample::set_congestion_control(socket.as_fd(), name);
@@ -114,20 +116,19 @@ pub(super) fn configure(socket: &Socket, settings: &TransferSettings) {
     }
 }
 
-/// Whether a connection is one of Multipath TCP at this end: the kernel tells nothing of others, nor
-/// of those that have fallen back.
+/// Returns true if the connection uses Multipath TCP at this endpoint. The kernel has no
+/// `MPTCP_INFO` for plain TCP or after a fallback.
 pub(crate) fn is_multipath(socket: &Socket) -> bool {
     let mut info = [0; 128];
     sys::get_option(socket.as_fd(), sys::SOL_MPTCP, sys::MPTCP_INFO, &mut info).is_ok()
 }
 
-/// Whether this host's kernel speaks Multipath TCP.
+/// Returns true if this host's kernel supports Multipath TCP.
 pub(super) fn kernel_has_mptcp() -> bool {
     Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::MPTCP)).is_ok()
 }
 
-/// Lets the kernel ask now and then whether the other end is still there: one that vanished without
-/// a word is noticed within half a minute.
+/// Enables TCP keep-alive, which detects a silently vanished peer within half a minute.
 pub(super) fn enable_keepalive(socket: &Socket) {
     const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
     const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
@@ -135,11 +136,11 @@ pub(super) fn enable_keepalive(socket: &Socket) {
         .with_time(KEEPALIVE_IDLE)
         .with_interval(KEEPALIVE_INTERVAL)
         .with_retries(3);
-    // An older kernel knows no times for Multipath TCP, and asks after two hours.
+    // Older kernels do not support keep-alive times for Multipath TCP and probe after two hours.
     let _ = socket.set_tcp_keepalive(&often).or_else(|_| socket.set_keepalive(true));
 }
 
-/// The other end's address, IPv4 as IPv4.
+/// Returns the peer's address; IPv4-mapped addresses become IPv4.
 pub(super) fn peer(socket: &Socket) -> Option<SocketAddr> {
     let address = socket.peer_addr().ok()?.as_socket()?;
     Some(SocketAddr::new(address.ip().to_canonical(), address.port()))

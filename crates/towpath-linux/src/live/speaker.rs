@@ -1,4 +1,4 @@
-//! A control connection: messages one way and the other, each with a limit of time.
+//! Control connection: messages in both directions, each with a timeout.
 
 use std::cell::Cell;
 use std::io;
@@ -18,33 +18,33 @@ use crate::traffic::kernel::is_timeout;
 use crate::traffic::wire;
 use crate::{interrupt, quic};
 
-/// Bytes read at once.
+/// Bytes of one read.
 const READ_BYTES: usize = 16 * 1024;
-/// How long a last word may take.
+/// Longest time to deliver the last message.
 const LINGER_TIMEOUT: Duration = Duration::from_millis(500);
-/// The same when nobody waits any more.
+/// The same after an interrupt.
 const INTERRUPTED_LINGER: Duration = Duration::from_millis(50);
-/// Whoever does not take a message for so long gets no more.
+/// Time limit for sending one message to a slow peer.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often it is looked whether anybody waits for it.
+/// Interval at which interrupts are checked.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What messages go over.
+/// Transport of the messages.
 #[derive(Debug)]
 enum ControlTransport {
-    /// A socket, with TLS or without.
+    /// Kernel socket, with or without TLS.
     Kernel(wire::SocketStream),
-    /// A stream, and what keeps its connection.
+    /// QUIC stream and the guard of its connection.
     Quic(quic::BlockingStream, Arc<ConnectionGuard>),
 }
 
-/// One end of a control connection.
+/// Endpoint of a control connection.
 #[derive(Debug)]
 pub(crate) struct ControlChannel {
     wire: ControlTransport,
     frames: FrameDecoder,
     clock: Clock,
-    /// Bytes that were read and written.
+    /// Bytes read and written.
     moved: (Cell<u64>, Cell<u64>),
 }
 
@@ -53,7 +53,7 @@ impl ControlChannel {
         Self::over_socket(wire::SocketStream::Plain(Arc::new(socket)), clock)
     }
 
-    /// Over a socket, through whatever is around it.
+    /// Creates the channel over a socket, with or without TLS.
     pub(crate) fn over_socket(wire: wire::SocketStream, clock: Clock) -> io::Result<Self> {
         let socket = wire.socket();
         socket.set_nonblocking(false)?;
@@ -67,7 +67,7 @@ impl ControlChannel {
         })
     }
 
-    /// Over a stream of QUIC.
+    /// Creates the channel over a QUIC stream.
     pub(super) fn over_quic(
         stream: quic::BlockingStream,
         hold: Arc<ConnectionGuard>,
@@ -81,12 +81,12 @@ impl ControlChannel {
         }
     }
 
-    /// Bytes that were read and written so far.
+    /// Returns the bytes read and written so far.
     pub(super) fn moved_bytes(&self) -> (u64, u64) {
         (self.moved.0.get(), self.moved.1.get())
     }
 
-    /// What both ends know and nobody else, if the connection is encrypted.
+    /// Returns the channel binding of an encrypted connection; `None` otherwise.
     pub(crate) fn binding(&self) -> Option<ChannelBinding> {
         let binding = match &self.wire {
             ControlTransport::Kernel(wire) => wire.binding(),
@@ -95,7 +95,7 @@ impl ControlChannel {
         binding.map(ChannelBinding)
     }
 
-    /// Sends bytes that are no message: the preamble.
+    /// Sends bytes outside a message: the preamble.
     pub(crate) fn send_raw(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.moved.1.set(self.moved.1.get().saturating_add(bytes.len() as u64));
         let deadline = self.clock.now() + WRITE_TIMEOUT;
@@ -106,7 +106,7 @@ impl ControlChannel {
         let mut rest = bytes;
         loop {
             let sent = if rest.is_empty() {
-                // What was taken may still wait to be encrypted and sent.
+                // Accepted bytes may still await encryption and sending.
                 if wire.is_flushed()? {
                     return Ok(());
                 }
@@ -133,17 +133,17 @@ impl ControlChannel {
         self.send_raw(&bytes)
     }
 
-    /// Says the last word, which the other end is to have before the connection goes. The kernel
-    /// delivers it by itself.
+    /// Sends the last message and waits until it is delivered. Over a kernel socket, the kernel
+    /// delivers it after the close.
     pub(super) fn send_last<T: Serialize>(mut self, message: &T) {
         let said = self.send(message);
         if let (Ok(()), ControlTransport::Quic(stream, _)) = (said, &self.wire) {
-            let _ = stream.finish(linger_timeout()); // the peer may be gone
+            let _ = stream.finish(linger_timeout());
         }
-    }
+    } // the peer may be gone
 
-    /// Ends what is said here and reads on for a moment: a connection that is closed with something
-    /// unread is reset, and the last word may be lost with it.
+    /// Closes the sending direction and reads on briefly. Closing with unread data resets the
+    /// connection, which may lose the last message.
     pub(crate) fn close(self) {
         let wire = match &self.wire {
             ControlTransport::Kernel(wire) => wire,
@@ -162,7 +162,7 @@ impl ControlChannel {
         {}
     }
 
-    /// The first bytes, which are no message.
+    /// Receives the first bytes, which are not a message.
     pub(super) fn recv_raw<const N: usize>(&mut self, patience: Duration) -> io::Result<[u8; N]> {
         let deadline = self.clock.now() + patience;
         let (mut said, mut there) = ([0; N], 0);
@@ -178,7 +178,7 @@ impl ControlChannel {
         Ok(said)
     }
 
-    /// The next message; `None` when `patience` is over.
+    /// Receives the next message; `None` after `patience`.
     pub(crate) fn recv<T: DeserializeOwned>(
         &mut self,
         patience: Duration,
@@ -202,7 +202,7 @@ impl ControlChannel {
         }
     }
 
-    /// Reads something; `None` when it is too late.
+    /// Reads some bytes; `None` after the deadline.
     fn read(&self, room: &mut [u8], deadline: Instant) -> io::Result<Option<usize>> {
         let left = deadline.saturating_since(self.clock.now());
         if left.is_zero() {
@@ -210,7 +210,7 @@ impl ControlChannel {
         }
         match &self.wire {
             ControlTransport::Kernel(wire) => {
-                // A timeout of zero would be none at all.
+                // A timeout of zero would disable the timeout.
                 wire.socket().set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
                 wire.read(room).map(Some)
             }

@@ -1,8 +1,8 @@
-//! Datagrams at a constant rate (`udp`) between two real hosts.
+//! UDP flows at a constant rate (pattern `udp`) between two real hosts.
 //!
-//! A server counts what comes in on its port, and sends there what the plan asked for: over its one
-//! port, and only to an address that has given back a challenge within the last [`SUBSCRIPTION_TIMEOUT`]. Whoever
-//! is sent something has so asked for it himself, and still does.
+//! A server counts the datagrams that arrive on its port, and sends from that port at the rate of
+//! the plan. To prevent reflection attacks, it sends only to an address that returned a challenge
+//! within the last [`SUBSCRIPTION_TIMEOUT`].
 
 use std::collections::BTreeMap;
 use std::io;
@@ -31,18 +31,18 @@ use crate::quic::ListenerSocket;
 use crate::steady::{self, ControlHandler, UdpReceiveTask, UdpSendTask};
 use crate::traffic::sends;
 
-/// How often a client says that it wants to hear, until it was challenged and from then on.
+/// Interval of a client's subscriptions before and after it received a challenge.
 const INITIAL_SUBSCRIBE_INTERVAL: Duration = Duration::from_millis(50);
 const SUBSCRIBE_INTERVAL: Duration = Duration::from_millis(250);
-/// A server sends to nobody who has not said so for this long.
+/// Lifetime of a subscription without renewal.
 const SUBSCRIPTION_TIMEOUT: Duration = Duration::from_secs(2);
-/// The longest sleep of a thread that must notice an interrupt.
+/// Longest sleep of a thread that must notice an interrupt.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Bytes of datagrams that arrived here, by flow and direction.
+/// Bytes of arrived datagrams by flow and direction.
 pub(super) type UdpByteCounters = Vec<(u32, DataDirection, Arc<AtomicU64>)>;
 
-/// What an end counts from the beginning.
+/// Returns the counters of the directions that an endpoint receives, all zero.
 pub(super) fn counters(scenario: &Scenario, is_client: bool) -> UdpByteCounters {
     let flows = (0_u32..).zip(&scenario.flows);
     let of_udp = flows.filter(|(_, flow)| matches!(flow.pattern, Pattern::Udp(_)));
@@ -54,13 +54,13 @@ pub(super) fn counters(scenario: &Scenario, is_client: bool) -> UdpByteCounters 
     each.collect()
 }
 
-/// A server's sockets, by port and family.
+/// Listening sockets of a server by port and family; true for IPv4.
 pub(super) type ListenerSockets = BTreeMap<(u16, bool), ListenerSocket>;
 
-/// A flow of datagrams at a server.
+/// UDP flow on a server.
 #[derive(Debug)]
 pub(super) struct UdpServerFlow {
-    /// Of its challenges.
+    /// Key of the flow's challenges.
     challenge_key: [u8; 16],
     state: Mutex<UdpServerFlowState>,
     bytes: Arc<AtomicU64>,
@@ -68,14 +68,15 @@ pub(super) struct UdpServerFlow {
 
 #[derive(Debug)]
 struct UdpServerFlowState {
-    /// What counts, while the traffic runs.
+    /// Receiver and deliveries while the traffic runs; `None` if nothing is received.
     receiver: Option<(UdpReceiver, DeliveryLog)>,
-    /// Who wants to hear, where he was spoken to, and when he last said so.
+    /// Subscriber: its address, the local address it sent to, and the time of its last
+    /// subscription.
     subscriber: Option<(SocketAddr, SocketAddr, Instant)>,
 }
 
 impl UdpServerFlow {
-    /// Those of a test; none if it has no such flows.
+    /// Creates the UDP flows of a test by flow index.
     pub(super) fn from_scenario(scenario: &Scenario) -> io::Result<BTreeMap<u32, Arc<Self>>> {
         let mut all = BTreeMap::new();
         for (number, flow) in (0_u32..).zip(&scenario.flows) {
@@ -99,7 +100,7 @@ impl UdpServerFlow {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a datagram of the traffic, if it may be moved.
+    /// Counts a datagram of the traffic if the budget permits.
     pub(super) fn receive(&self, pace: &RunClock, stamp: &DatagramHeader, length: usize) {
         if pace.is_interrupted() || !pace.can_consume(TrafficDirection::Inbound) {
             return;
@@ -115,7 +116,8 @@ impl UdpServerFlow {
         }
     }
 
-    /// Somebody wants to hear: who has not given back the challenge of his address gets it.
+    /// Handles a subscription. Returns a challenge unless the client has returned the one for its
+    /// address.
     pub(super) fn on_subscribe(
         &self,
         now: Instant,
@@ -130,14 +132,14 @@ impl UdpServerFlow {
         Some(DatagramHeader { kind: DatagramKind::Challenge, number: challenge, ..*stamp })
     }
 
-    /// Where datagrams are wanted now, and from which address.
+    /// Returns the subscriber's address and the local one; `None` if the subscription has expired.
     fn subscriber(&self, now: Instant) -> Option<(SocketAddr, SocketAddr)> {
         let (peer, local, at) = self.lock().subscriber?;
         (now.saturating_since(at) < SUBSCRIPTION_TIMEOUT).then_some((peer, local))
     }
 }
 
-/// What a server needs for its part.
+/// Context of a server's UDP flows.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct UdpServerContext<'a> {
     pub(super) flows: &'a BTreeMap<u32, Arc<UdpServerFlow>>,
@@ -146,7 +148,7 @@ pub(super) struct UdpServerContext<'a> {
 }
 
 impl UdpServerContext<'_> {
-    /// What arrives here.
+    /// Returns the byte counters of the flows that the server receives.
     pub(super) fn counters(&self) -> UdpByteCounters {
         let hears = |own: &UdpServerFlow| own.lock().receiver.is_some();
         let each = self.flows.iter().filter(|(_, own)| hears(own));
@@ -155,7 +157,7 @@ impl UdpServerContext<'_> {
 }
 
 impl FlowRunner<'_> {
-    /// A flow of datagrams at this end.
+    /// Runs a UDP flow at this endpoint.
     pub(super) fn run_udp(
         &self,
         (number, flow): (u32, &Flow),
@@ -275,7 +277,7 @@ impl FlowRunner<'_> {
         }
     }
 
-    /// Sends for as long as somebody wants to hear.
+    /// Sends while the subscription lasts.
     fn send_to_subscriber(
         &self,
         own: &UdpServerFlow,
@@ -288,7 +290,7 @@ impl FlowRunner<'_> {
         while own.subscriber(pace.clock().now()).is_none() && !pace.is_over(end) {
             pace.sleep_until(pace.now() + Duration::from_millis(1));
         }
-        // What nobody could be sent was not due.
+        // Datagrams before the first subscription were not due.
         outgoing.sender.begin_at(pace.now());
         outgoing.run(pace, end, &mut |datagram| {
             let wanted = own.subscriber(pace.clock().now());
@@ -299,7 +301,7 @@ impl FlowRunner<'_> {
     }
 }
 
-/// Says that a client wants to hear.
+/// Subscription of a client to a UDP flow.
 struct UdpSubscription<'a> {
     socket: &'a Socket,
     token: TestToken,
@@ -333,7 +335,7 @@ impl ControlHandler for UdpSubscription<'_> {
     }
 }
 
-/// A socket towards the server: from where connections start, or over the path that was named.
+/// Opens a socket to the server, bound to the named path or to the client's source.
 fn open_socket(
     aim: &ProbeTarget,
     scenario: &Scenario,
@@ -364,7 +366,7 @@ fn open_socket(
     Ok(socket)
 }
 
-/// Adds what flows have to say to what a host says.
+/// Moves the notes of flows to the warnings of the host.
 pub(super) fn move_notes(flows: &mut [FlowReport], host: &mut HostInfo) {
     let notes = flows.iter_mut().flat_map(|flow| std::mem::take(&mut flow.notes));
     host.warnings.extend(notes);
@@ -390,7 +392,7 @@ mod tests {
         DatagramHeader { kind: DatagramKind::Subscribe, token, flow: 0, number, sent_ns: 1 }
     }
 
-    /// Who says that another address wants to hear does not get its challenge.
+    /// A client that subscribes for another address does not receive the challenge.
     #[test]
     fn nothing_is_sent_to_an_unvalidated_address() {
         let own = test_flow();
@@ -400,7 +402,7 @@ mod tests {
         let challenge = own.on_subscribe(now, &subscribe_stamp(0), (peer, local)).unwrap();
         assert_eq!(own.subscriber(now), None);
         assert_eq!(challenge.to_bytes().len(), subscribe_stamp(0).to_bytes().len());
-        // The challenge of one address is worth nothing at another, nor in another test.
+        // A challenge is invalid for another address and in another test.
         assert!(
             own.on_subscribe(now, &subscribe_stamp(challenge.number), (victim, local)).is_some()
         );

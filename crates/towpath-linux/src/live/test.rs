@@ -1,4 +1,4 @@
-//! The server's tests: those that run, and the results of those that have ended.
+//! Tests of a server: running ones, and the results of ended ones.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -30,59 +30,59 @@ use crate::traffic::is_quic;
 use crate::traffic::kernel::BLOCK_BYTES;
 use crate::traffic::wire::SocketStream;
 
-/// How long the handshake of TLS may take.
+/// Timeout of the TLS handshake.
 const TLS_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A client that has taken its leave may come back within so long.
+/// Time within which a client may reconnect after it closed its last control connection.
 const RETURN_TIMEOUT: Duration = Duration::from_secs(8);
-/// One of which nothing is heard or seen: a path that is gone says nothing, and may come back.
+/// Longest absence of a silent client; a broken path may recover.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(60);
-/// From being admitted to the traffic.
+/// Time limit from admission to the start of the traffic.
 const SETUP_TIMEOUT: Duration = Duration::from_secs(60);
-/// A test that has moved nothing for so long may lose its place to a client that has none.
+/// Idle time after which a test may lose its slot to a client without a test.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
-/// With fewer places nothing is kept for newcomers.
+/// Minimum number of test slots for which half are reserved for new clients.
 const MIN_SHARED_SLOTS: usize = 4;
-/// Control connections that keep their seats for a test: a client that comes back may have several
-/// old ones of which it is not known yet that they are dead.
+/// Control connections of a test with pinned permits. A client that reconnects may have several
+/// dead connections that the server has not detected yet.
 const MAX_CONTROL_CONNECTIONS: usize = 8;
 
-/// One test.
+/// Test of a client, from admission to the expiry of its result.
 #[derive(Debug)]
 pub(super) struct ServerTest {
     pub(super) plan: TestPlan,
     pub(super) scenario: Scenario,
     pub(super) budget: Arc<TrafficBudget>,
-    /// What its data and datagrams name it by.
+    /// Token that data connections and datagrams carry.
     pub(super) token: TestToken,
-    /// Its flows of datagrams at a constant rate.
+    /// UDP flows by flow index.
     pub(super) udp_flows: BTreeMap<u32, Arc<UdpServerFlow>>,
     owner: SourcePrefix,
     demand: ResourceDemand,
     state: Mutex<TestState>,
     changed: Condvar,
     signs: ClientLiveness,
-    /// Bytes of its result that its client was sent.
+    /// Bytes of the result that were sent to its client.
     handed_over: AtomicU64,
 }
 
-/// What is seen of a test's client.
+/// Signs of life of a test's client.
 #[derive(Debug)]
 struct ClientLiveness {
     admitted: Instant,
-    /// Its control connections.
+    /// Number of its control connections.
     attending: AtomicUsize,
-    /// It has closed the last one.
+    /// Set after the client closed its last control connection.
     left: AtomicBool,
-    /// It does not want the result.
+    /// Set if the client does not want the result.
     unwanted: AtomicBool,
-    /// Latest sign of it, and what had been moved then.
+    /// Time of the latest sign of life, and the bytes moved until then.
     latest_ns: AtomicU64,
     moved: AtomicU64,
 }
 
-/// Held by a control connection of a test. However that ends, its client has left, unless it was
-/// lost.
+/// Guard of a test's control connection. On drop, the client counts as having left, unless the
+/// connection was lost.
 #[derive(Debug)]
 pub(super) struct ClientGuard {
     test: Arc<ServerTest>,
@@ -91,7 +91,7 @@ pub(super) struct ClientGuard {
 }
 
 impl ClientGuard {
-    /// Its connection was not closed: nothing comes over it any more.
+    /// Marks the connection as lost rather than closed by the client.
     pub(super) fn mark_lost(&mut self) {
         self.lost = true;
     }
@@ -109,7 +109,7 @@ impl Drop for ClientGuard {
 
 #[derive(Debug)]
 enum TestState {
-    /// Connections come in.
+    /// Waiting for data connections.
     Gathering(BTreeMap<(u16, u16), DataStream>),
     Running(Arc<RunClock>),
     Ended {
@@ -119,7 +119,7 @@ enum TestState {
 }
 
 impl ServerTest {
-    /// Notes that its client has a control connection; whether it belongs to those that keep theirs.
+    /// Registers a control connection. The flag is true if its permit may be pinned.
     pub(super) fn attach_control(self: &Arc<Self>, clock: Clock) -> (ClientGuard, bool) {
         let before = self.signs.attending.fetch_add(1, Ordering::AcqRel);
         self.signs.left.store(false, Ordering::Release);
@@ -129,12 +129,12 @@ impl ServerTest {
         )
     }
 
-    /// Notes that something of its client was seen.
+    /// Records a sign of life of the client.
     pub(super) fn touch(&self, now: Instant) {
         self.signs.latest_ns.fetch_max(now.as_nanos(), Ordering::AcqRel);
     }
 
-    /// Since when there is no sign of its client; at most now.
+    /// Returns the time of the client's latest sign of life, at most `now`.
     fn idle_since(&self, now: Instant) -> Instant {
         let moved = self.budget.moved_bytes();
         if self.signs.moved.swap(moved, Ordering::AcqRel) != moved {
@@ -143,7 +143,7 @@ impl ServerTest {
         Instant::from_nanos(self.signs.latest_ns.load(Ordering::Acquire)).min(now)
     }
 
-    /// Why it must end now, if it must.
+    /// Returns the reason to end the test now, if any.
     fn end_reason(&self, now: Instant) -> Option<&'static str> {
         let quiet = now.saturating_since(self.idle_since(now));
         let left = self.signs.left.load(Ordering::Acquire);
@@ -165,13 +165,13 @@ impl ServerTest {
         }
     }
 
-    /// Ends it before its time.
+    /// Ends the test early with a reason.
     fn end_early(&self, why: &str) {
         self.budget.end(why);
         self.stop();
     }
 
-    /// Memory that it takes.
+    /// Returns the memory of the test in bytes.
     fn bytes(&self) -> u64 {
         match &*self.lock() {
             TestState::Ended { result, .. } => return result.len() as u64,
@@ -184,14 +184,14 @@ impl ServerTest {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a connection of the kernel.
+    /// Adds a kernel connection without TLS.
     pub(super) fn attach(&self, place: (u16, u16), data: Socket) {
         if self.set_up(&data).is_ok() {
             self.add(place, DataStream::Socket(SocketStream::Plain(Arc::new(data))));
         }
     }
 
-    /// Adds a connection of the kernel after a few words with its client, for which it waits.
+    /// Adds a kernel connection after a TLS handshake, which blocks.
     pub(super) fn attach_with_tls(
         &self,
         place: (u16, u16),
@@ -214,7 +214,7 @@ impl ServerTest {
         Ok(())
     }
 
-    /// Whether a connection of the kernel is missing.
+    /// Returns true if this kernel connection is still missing.
     pub(super) fn is_missing(&self, place: (u16, u16)) -> bool {
         let TestState::Gathering(found) = &*self.lock() else { return false };
         !is_quic(self.plan.transport)
@@ -222,7 +222,7 @@ impl ServerTest {
             && !found.contains_key(&place)
     }
 
-    /// Adds a line; whether it is one of those that are needed.
+    /// Adds a data stream; returns true if it was missing.
     pub(super) fn add(&self, place: (u16, u16), line: DataStream) -> bool {
         let fits = match &line {
             DataStream::Quic(_) => is_quic(self.plan.transport),
@@ -241,7 +241,7 @@ impl ServerTest {
         true
     }
 
-    /// Waits for all connections; whether they are there.
+    /// Waits for all data connections; returns true if they have arrived.
     pub(super) fn is_complete(&self, patience: Duration) -> bool {
         let count = expected_streams(&self.scenario).len();
         let missing = |state: &mut TestState| match state {
@@ -253,7 +253,7 @@ impl ServerTest {
         !timeout.timed_out()
     }
 
-    /// Takes the connections for the traffic, once.
+    /// Starts the traffic and returns its streams; `None` if it was started before.
     pub(super) fn start(&self, pace: &Arc<RunClock>) -> Option<Vec<FlowStream>> {
         let mut state = self.lock();
         let TestState::Gathering(found) = &mut *state else { return None };
@@ -266,7 +266,7 @@ impl ServerTest {
         Some(streams.collect())
     }
 
-    /// Takes a datagram of its traffic.
+    /// Passes a datagram to its UDP flow.
     pub(super) fn on_datagram(&self, stamp: &DatagramHeader, length: usize) {
         let pace = match &*self.lock() {
             TestState::Running(pace) => Arc::clone(pace),
@@ -277,15 +277,14 @@ impl ServerTest {
         }
     }
 
-    /// Ends the traffic early.
+    /// Stops the traffic immediately.
     pub(super) fn stop(&self) {
         if let TestState::Running(pace) = &*self.lock() {
             pace.interrupt();
         }
     }
 
-    /// Ends the traffic early; what was begun before `at`, on the server's clock, is brought to its
-    /// end.
+    /// Ends the traffic early at `at`, on the server's clock; exchanges begun before may finish.
     pub(super) fn end_by(&self, at: Instant) {
         if let TestState::Running(pace) = &*self.lock() {
             let at = Instant::ZERO + at.saturating_since(pace.zero());
@@ -299,14 +298,15 @@ impl ServerTest {
         self.changed.notify_all();
     }
 
-    /// Whether so much of a result of `total` bytes may be sent. It counts as what a test moves; where
-    /// that is spent, it may be sent twice all the same, since paths get lost.
+    /// Returns true if `bytes` of a result of `total` bytes may be sent. The bytes count towards
+    /// the budget. With the budget exhausted, the result may still be sent twice, since paths may
+    /// fail.
     pub(super) fn account_result(&self, bytes: u64, total: u64) -> bool {
         let before = self.handed_over.fetch_add(bytes, Ordering::Relaxed);
         self.budget.consume_bytes(bytes) || before < total.saturating_mul(2)
     }
 
-    /// The result, if it is there before `patience` is over.
+    /// Waits for the result; `None` after `patience`.
     pub(super) fn result(&self, patience: Duration) -> Option<Arc<String>> {
         let not_yet = |state: &mut TestState| !matches!(state, TestState::Ended { .. });
         let waited = self.changed.wait_timeout_while(self.lock(), patience, not_yet);
@@ -317,7 +317,7 @@ impl ServerTest {
         }
     }
 
-    /// When it ended and how large its result is.
+    /// Returns end time and result size of an ended test.
     fn finished(&self) -> Option<(Instant, usize)> {
         match &*self.lock() {
             TestState::Ended { result, at } => Some((*at, result.len())),
@@ -326,7 +326,7 @@ impl ServerTest {
     }
 }
 
-/// All tests of a server.
+/// Tests of a server by token.
 #[derive(Debug, Default)]
 pub(super) struct TestTable {
     all: Mutex<BTreeMap<TestToken, Arc<ServerTest>>>,
@@ -337,7 +337,7 @@ impl TestTable {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes room for a test of `owner`; `None` if that takes another moment.
+    /// Admits a test of `owner`; `None` if another test is about to give up its slot.
     pub(super) fn admit(
         &self,
         token: TestToken,
@@ -381,7 +381,8 @@ impl TestTable {
         self.lock().get(&token).cloned()
     }
 
-    /// A test whose client wants nothing of it any more. While its traffic runs it keeps its place.
+    /// Removes a test that its client has abandoned. A running test keeps its slot until its
+    /// traffic ends.
     pub(super) fn forget(&self, token: TestToken) {
         let mut all = self.lock();
         let Some(test) = all.get(&token) else { return };
@@ -394,7 +395,7 @@ impl TestTable {
         }
     }
 
-    /// Keeps the result of a test for its client, if that wants it.
+    /// Stores the result of a test, unless its client does not want it.
     pub(super) fn end(
         &self,
         test: &Arc<ServerTest>,
@@ -409,9 +410,8 @@ impl TestTable {
         self.expire(now, limits);
     }
 
-    /// Results that nobody has fetched go: those that are too old, and the oldest when memory is
-    /// short. What runs ends when nobody attends it, when it takes too long, and when it is what
-    /// takes most of the memory.
+    /// Removes expired results, and the oldest results if memory is short. Ends tests that are
+    /// abandoned, take too long, or use the most memory when it is short.
     pub(super) fn expire(&self, now: Instant, limits: &ServerLimits) {
         let mut all = self.lock();
         all.retain(|_, test| {
@@ -422,7 +422,7 @@ impl TestTable {
             if let Some(why) = why {
                 test.end_early(why);
             }
-            // Its traffic has not begun: nobody would miss it.
+            // Without traffic yet, removal loses no data.
             why.is_none() || !matches!(&*test.lock(), TestState::Gathering(_))
         });
         let mut taken: u64 = all.values().map(|test| test.bytes()).sum();
@@ -432,7 +432,7 @@ impl TestTable {
             all.remove(&oldest);
             taken = taken.saturating_sub(bytes as u64);
         }
-        // Those that end already will give theirs back.
+        // Tests that are ending will release their memory.
         let over = |test: &&Arc<ServerTest>| test.budget.end_reason().is_some();
         taken = taken.saturating_sub(all.values().filter(over).map(|test| test.bytes()).sum());
         let mut rest: Vec<_> = all.values().filter(|test| !over(test)).collect();
@@ -449,27 +449,27 @@ impl TestTable {
         }
     }
 
-    /// Ends all traffic.
+    /// Stops the traffic of all tests.
     pub(super) fn stop_all(&self) {
         self.lock().values().for_each(|test| test.stop());
     }
 }
 
-/// Those that have not ended.
+/// Returns the tests that have not ended.
 fn alive(
     all: &BTreeMap<TestToken, Arc<ServerTest>>,
 ) -> impl Iterator<Item = (&TestToken, &Arc<ServerTest>)> {
     all.iter().filter(|(_, test)| test.finished().is_none())
 }
 
-/// Whether there is a place now, or will be.
+/// Outcome of a request for a test slot.
 enum AdmissionResult {
     Free,
-    /// Somebody who does nothing with his loses it: in a moment.
+    /// An idle test was ended and will release its slot soon.
     Soon,
 }
 
-/// Sees to it that `owner` may have one more test, if it may.
+/// Frees a slot for a test of `owner` if the limits permit one.
 fn make_room(
     all: &mut BTreeMap<TestToken, Arc<ServerTest>>,
     owner: SourcePrefix,
@@ -478,7 +478,7 @@ fn make_room(
 ) -> Result<AdmissionResult, AdmissionError> {
     let count = alive(all).count();
     let own = alive(all).filter(|(_, test)| test.owner == owner).count();
-    // The last half is for those who have none, where there are enough to share.
+    // With enough slots, the last half is reserved for sources without a test.
     let shared = limits.tests < MIN_SHARED_SLOTS || own == 0;
     let most = if shared { limits.tests } else { limits.tests.div_ceil(2) };
     if count < most {
@@ -494,7 +494,7 @@ fn make_room(
     if alive(all).any(|(_, test)| test.budget.end_reason().is_some()) {
         return Ok(AdmissionResult::Soon);
     }
-    // Whoever has most gives up what has been idle for longest.
+    // The source with the most tests loses the one that was idle longest.
     let mut counts: BTreeMap<SourcePrefix, usize> = BTreeMap::new();
     alive(all).for_each(|(_, test)| *counts.entry(test.owner).or_default() += 1);
     let idle = alive(all).filter_map(|(token, test)| {
@@ -512,12 +512,12 @@ fn make_room(
     Ok(AdmissionResult::Free)
 }
 
-/// Memory of a thread, as far as it is used.
+/// Memory that a thread uses, in bytes.
 const THREAD_BYTES: u64 = 32 * 1024;
-/// Memory of a connection of QUIC: what it may have received that nobody has read yet.
+/// Memory of a QUIC connection: its receive window, filled with unread data.
 const CONNECTION_BYTES: u64 = towpath_quic::config::MAX_WINDOW_BYTES;
 
-/// What a test needs from the beginning.
+/// Returns the threads and memory that a test requires from its start.
 fn resource_demand(plan: &TestPlan, scenario: &Scenario) -> ResourceDemand {
     let block =
         plan.settings.block_bytes.map_or(BLOCK_BYTES as u64, u64::from).max(BLOCK_BYTES as u64);

@@ -1,5 +1,5 @@
-//! What changes of this host's network while something is measured: links, addresses, the default
-//! route. Whoever wants to compare figures must know; whoever moves wants to see when.
+//! Changes of this host's network during a measurement: links, addresses and default routes. They
+//! invalidate a comparison, and are the subject of a mobile measurement.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -13,46 +13,46 @@ use crate::netlink::{
 };
 use crate::sys;
 
-/// How often a watch looks whether it shall end.
+/// Interval at which the stop flag is checked.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// The routing table that packets without rules of their own are looked up in.
+/// Main routing table, which applies to packets without a policy rule.
 const MAIN_TABLE: u32 = libc::RT_TABLE_MAIN as u32;
 
-/// Something that is not as it was.
+/// Change of a link, an address or a default route.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NetworkChange {
-    /// An interface was switched on or off, has found or lost its carrier, or is new.
+    /// An interface is new, changed its administrative state, or changed its carrier.
     Link {
-        /// Its name.
+        /// Name of the interface.
         interface: String,
-        /// Whether packets pass now.
+        /// True if the interface is up and running.
         running: bool,
     },
-    /// An interface is gone.
+    /// An interface was removed.
     Removed {
-        /// Its name.
+        /// Name of the interface.
         interface: String,
     },
-    /// An interface has got or lost an address.
+    /// An address was added to or removed from an interface.
     Address {
-        /// The interface.
+        /// Name of the interface.
         interface: String,
-        /// The address.
+        /// Address without prefix length.
         address: IpAddr,
-        /// Whether it has it now.
+        /// True if added, false if removed.
         present: bool,
     },
-    /// Packets without a route of their own go another way.
+    /// The best default route of a family changed.
     DefaultRoute {
-        /// Of which family.
+        /// True for IPv6, false for IPv4.
         v6: bool,
-        /// Which way now: interface and next hop; `None` is nowhere.
+        /// Interface and next hop of the new route; `None` without a default route.
         now: Option<(String, Option<IpAddr>)>,
     },
 }
 
 impl NetworkChange {
-    /// The interface that it is about.
+    /// Returns the affected interface; `None` if a default route disappeared.
     pub fn interface(&self) -> Option<&str> {
         match self {
             Self::Link { interface, .. }
@@ -94,18 +94,18 @@ impl fmt::Display for NetworkChange {
     }
 }
 
-/// What is known of the network. The loopback interface and link-local addresses, which come and go
-/// with their interfaces, are left out.
+/// Known state of the network. Excludes the loopback interface and link-local addresses, which
+/// follow their interfaces.
 #[derive(Debug, Default)]
 struct NetworkState {
-    /// Name, and whether packets pass, by index.
+    /// Name and running flag by interface index.
     links: BTreeMap<u32, (String, bool)>,
     addresses: BTreeSet<(u32, IpAddr)>,
-    /// Index and next hop: IPv4 and IPv6.
+    /// Interface index and next hop for IPv4 and IPv6.
     defaults: [Option<(u32, Option<IpAddr>)>; 2],
 }
 
-/// Hears of every change from when it was opened.
+/// Watcher of all network changes since it was opened.
 #[derive(Debug)]
 pub struct NetworkWatch {
     events: LinkEvents,
@@ -114,9 +114,9 @@ pub struct NetworkWatch {
 }
 
 impl NetworkWatch {
-    /// Begins to listen in the calling thread's network namespace; needs no privilege.
+    /// Subscribes in the calling thread's network namespace; requires no privilege.
     pub fn open() -> Result<Self, NetlinkError> {
-        // Listen first, so that nothing that happens during the listing is missed.
+        // Subscribe first, so that no change during the listing is missed.
         let events = LinkEvents::open_with_routes()?;
         let mut route = RouteSocket::open()?;
         let mut known = NetworkState::default();
@@ -124,13 +124,13 @@ impl NetworkWatch {
         Ok(Self { events, route, known })
     }
 
-    /// The interface to which the best default route of a family leads.
+    /// Returns the interface of a family's best default route.
     pub fn default_interface(&self, v6: bool) -> Option<String> {
         let (index, _) = (*self.known.defaults.get(usize::from(v6))?)?;
         self.known.links.get(&index).map(|(name, _)| name.clone())
     }
 
-    /// What has changed since the last call; never blocks.
+    /// Returns the changes since the last call; never blocks.
     pub fn changes(&mut self) -> Result<Vec<NetworkChange>, NetlinkError> {
         let received = self.events.drain()?;
         let mut changes = Vec::new();
@@ -140,17 +140,17 @@ impl NetworkWatch {
         if received.lost {
             changes.extend(self.known.list(&mut self.route)?);
         } else if !received.events.is_empty() {
-            // Not every route that goes is announced: IPv4's go with their link.
+            // Not every removed route is announced: IPv4 routes disappear with their link.
             let routes = self.route.routes()?;
             self.known.take_routes(&routes, &mut changes);
         }
         Ok(changes)
     }
 
-    /// Tells every change until `done`, and those up to then.
+    /// Passes all changes to `tell` until `done`, including those that precede it.
     pub fn run(&mut self, done: &AtomicBool, tell: &mut dyn FnMut(NetworkChange)) {
         loop {
-            // Read before the last round, so that what came in meanwhile is still heard.
+            // Read before the last poll, so that changes until then are included.
             let last = done.load(Ordering::Acquire);
             let Ok(changes) = self.changes() else { return };
             changes.into_iter().for_each(&mut *tell);
@@ -169,7 +169,7 @@ impl AsFd for NetworkWatch {
 }
 
 impl NetworkState {
-    /// Asks for everything, and says what is not as it was known.
+    /// Lists the whole network; returns the differences from the known state.
     fn list(&mut self, route: &mut RouteSocket) -> Result<Vec<NetworkChange>, NetlinkError> {
         let mut changes = Vec::new();
         let (links, addresses) = (route.links()?, route.addresses()?);
@@ -200,7 +200,7 @@ impl NetworkState {
             LinkEvent::LinkRemoved(link) => self.forget_link(link.index, changes),
             LinkEvent::AddressAdded(address) => self.take_address(named(address), true, changes),
             LinkEvent::AddressRemoved(address) => self.take_address(named(address), false, changes),
-            // All of them are asked for afterwards.
+            // Routes are listed afterwards.
             LinkEvent::RouteAdded(_) | LinkEvent::RouteRemoved(_) => {}
         }
     }
@@ -241,7 +241,7 @@ impl NetworkState {
         }
     }
 
-    /// The best default route of each family; the kernel prefers low metrics.
+    /// Updates the best default route of each family; the kernel prefers low metrics.
     fn take_routes(&mut self, routes: &[RouteEntry], changes: &mut Vec<NetworkChange>) {
         for (v6, known) in [false, true].into_iter().zip(&mut self.defaults) {
             let of_family = |route: &&RouteEntry| {

@@ -1,5 +1,5 @@
-//! What held the senders of a connection back between two looks, in the words of the account of
-//! capacity (`docs/metrics.md`).
+//! Limits of a connection's senders between two snapshots, as the account of capacity names them
+//! (`docs/metrics.md`).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -10,26 +10,26 @@ use super::{MonitoredConnection, MonitoredSubflow};
 use crate::limit::{self, ConnectionSendState, InfoSource, SendLimit, SubflowDelta};
 use crate::sample::TcpInfo;
 
-/// What the kernel says of a socket's inside; only this crate looks into it.
+/// Kernel counters of a socket, readable only in this crate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SocketInternals {
     pub(crate) tcp: TcpInfo,
     pub(crate) send_state: ConnectionSendState,
 }
 
-/// What held a subflow's sender back.
+/// Limit of a subflow's sender, with its share of the time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ObservedLimit {
-    /// The limit.
+    /// Limit, as a part of the account of capacity.
     pub part: Part,
-    /// For which part of the time, 0 to 1.
+    /// Share of the time, 0 to 1.
     pub share: f64,
-    /// The subflow (by cookie) whose data were waited for.
+    /// Cookie of the subflow whose data blocks this one; `None` for other limits.
     pub waits_for: Option<u64>,
 }
 
 impl ObservedLimit {
-    /// As people call it: `receive window`.
+    /// Returns the label for users: `receive window`.
     pub fn name(&self) -> &'static str {
         const PART_NAMES: [(Part, &str); 8] = [
             (Part::Application, "application"),
@@ -45,17 +45,17 @@ impl ObservedLimit {
         named.map_or(self.part.label(), |(_, name)| name)
     }
 
-    /// The same for programs: `peer-window`.
+    /// Returns the identifier for programs: `peer-window`.
     pub fn id(&self) -> String {
         let value = serde_json::to_value(self.part).unwrap_or_default();
         value.as_str().unwrap_or("unknown").to_owned()
     }
 }
 
-/// A limit, the subflow that was waited for, and for how many seconds.
+/// Limit, cookie of the subflow that was waited for, and seconds.
 type LimitTime = (Part, Option<u64>, f64);
 
-/// What was held back by what, and for how long: from one window ago until now.
+/// History of send limits and their durations, for the last window.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LimitHistory {
     entries: VecDeque<(Duration, Vec<LimitTime>)>,
@@ -63,7 +63,7 @@ pub(crate) struct LimitHistory {
 }
 
 impl LimitHistory {
-    /// Forgets what is older than `window`, but the latest.
+    /// Removes entries older than `window`, except the latest.
     fn expire(&mut self, now: Duration, window: Duration) {
         while self.entries.len() > 1
             && self.entries.front().is_some_and(|(at, _)| now.saturating_sub(*at) >= window)
@@ -72,13 +72,13 @@ impl LimitHistory {
         }
     }
 
-    /// What the latest look added, in seconds.
+    /// Returns the limits since the snapshot before the latest, in seconds.
     pub(crate) fn latest(&self) -> impl Iterator<Item = (Part, f64)> + '_ {
         let parts = self.entries.back().into_iter().flat_map(|(_, parts)| parts);
         parts.map(|(part, _, seconds)| (*part, *seconds))
     }
 
-    /// The limits, longest first.
+    /// Returns the limits, longest first.
     pub(crate) fn limits(&self) -> Vec<ObservedLimit> {
         let mut sums: BTreeMap<(Part, Option<u64>), f64> = BTreeMap::new();
         for (part, waits_for, seconds) in self.entries.iter().flat_map(|(_, parts)| parts) {
@@ -97,12 +97,12 @@ impl LimitHistory {
     }
 }
 
-/// Whether a subflow sends at all: what only receives is held back by nothing here.
+/// Returns true if a subflow sends data; a pure receiver has no send limit.
 fn is_sending(before: &TcpInfo, now: &TcpInfo) -> bool {
     now.bytes_sent > before.bytes_sent || now.unacked > 0 || now.notsent_bytes > 0
 }
 
-/// Notes for each subflow what it waited for since the look before (none: it is new).
+/// Adds each subflow's limits since the previous snapshot; `None` in `before` marks a new subflow.
 pub(crate) fn record_limits(
     connection: &MonitoredConnection,
     before: &[Option<TcpInfo>],

@@ -1,4 +1,4 @@
-//! A page over HTTP, for those who scrape figures. One request at a time, and never for long.
+//! Metrics page over HTTP. The server handles one request at a time, with a short timeout.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -6,14 +6,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Longest request that is read, in bytes.
+/// Maximum size of a request in bytes.
 const MAX_REQUEST_BYTES: usize = 8 * 1024;
-/// How long a request and its answer may take.
+/// Timeout for a request and its reply.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
-/// After an error of the listener, such as no free descriptor.
+/// Pause after an error of the listener, such as a lack of free descriptors.
 const ERROR_PAUSE: Duration = Duration::from_millis(200);
 
-/// Answers `GET /metrics` with the newest page, on a thread of its own that ends with the process.
+/// Server that replies to `GET /metrics` with the newest page, on a thread that ends with the
+/// process.
 #[derive(Debug)]
 pub struct MetricsServer {
     page: Arc<Mutex<String>>,
@@ -21,7 +22,7 @@ pub struct MetricsServer {
 }
 
 impl MetricsServer {
-    /// Listens at `address`.
+    /// Binds to `address` and starts the thread that replies to requests.
     pub fn start(address: SocketAddr) -> io::Result<Self> {
         let listener = TcpListener::bind(address)?;
         let address = listener.local_addr()?;
@@ -30,7 +31,8 @@ impl MetricsServer {
         thread::Builder::new().name("metrics".into()).spawn(move || {
             for stream in listener.incoming() {
                 match stream {
-                    // Whoever asks in a wrong or slow way gets nothing; the next one may do better.
+                    // A malformed or slow request gets no reply; the server continues with the
+                    // next.
                     Ok(stream) => drop(respond(stream, &shown)),
                     Err(_) => thread::sleep(ERROR_PAUSE),
                 }
@@ -39,12 +41,12 @@ impl MetricsServer {
         Ok(Self { page, address })
     }
 
-    /// Where it listens.
+    /// Returns the address that the server listens on, with the actual port.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Replaces the page.
+    /// Replaces the page that requests receive.
     pub fn set_page(&self, page: String) {
         *self.page.lock().unwrap_or_else(PoisonError::into_inner) = page;
     }
@@ -119,7 +121,7 @@ mod tests {
     fn an_oversized_request_is_dropped_and_the_next_is_answered() {
         let responder = MetricsServer::start("127.0.0.1:0".parse().unwrap()).unwrap();
         let mut stream = TcpStream::connect(responder.address()).unwrap();
-        // Closed in the middle, so that either end may fail.
+        // The server closes in the middle, so either call may fail.
         let _ = stream.write_all(&vec![b'x'; 4 * MAX_REQUEST_BYTES]);
         let mut nothing = Vec::new();
         let _ = stream.read_to_end(&mut nothing); // the peer may be gone

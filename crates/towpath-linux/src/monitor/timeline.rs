@@ -1,4 +1,4 @@
-//! One line of time for events of the path manager, of links, addresses and routes.
+//! Common timeline of events of the path manager, of links, addresses and routes.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,32 +12,32 @@ use crate::netlink::{
 
 use super::Monitor;
 
-/// Something that has happened.
+/// Event on the monitored machine, as one line of text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MonitorEvent {
-    /// Who says so.
+    /// Source of the event.
     pub source: EventSource,
-    /// What, in a line.
+    /// Description in one line.
     pub text: String,
 }
 
-/// Who says that something has happened.
+/// Source of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EventSource {
-    /// The path manager.
+    /// Event of the kernel's MPTCP path manager.
     PathManager,
-    /// The kernel, of an interface or an address.
+    /// Event of an interface or an address, from the kernel.
     Link,
-    /// The kernel, of a route.
+    /// Event of a route, from the kernel.
     Route,
-    /// Nobody: it follows from figures.
+    /// Inferred from counters; the kernel sent no event.
     Inferred,
-    /// The kernel dropped events, because they came too fast.
+    /// Loss of events: the kernel dropped them because they came too fast.
     Lost,
 }
 
 impl EventSource {
-    /// As it is shown.
+    /// Returns the label for users.
     pub const fn name(self) -> &'static str {
         match self {
             Self::PathManager => "mptcp",
@@ -49,18 +49,18 @@ impl EventSource {
     }
 }
 
-/// Follows the interfaces of a network namespace, and tells what happens to them.
+/// Follows the interfaces of a network namespace and describes their changes.
 #[derive(Debug)]
 pub struct EventTimeline {
     events: LinkEvents,
     route: RouteSocket,
-    /// Name of each interface, and whether it runs.
+    /// Name of each interface, and true if it is running.
     links: BTreeMap<u32, (String, bool)>,
     addresses: BTreeMap<IpAddr, u32>,
 }
 
 impl EventTimeline {
-    /// Opens it in the calling thread's network namespace; needs no privilege.
+    /// Opens the netlink sockets in the calling thread's network namespace; needs no privilege.
     pub fn open() -> Result<Self, NetlinkError> {
         let events = LinkEvents::open_with_routes()?;
         let route = RouteSocket::open()?;
@@ -70,13 +70,12 @@ impl EventTimeline {
         Ok(timeline)
     }
 
-    /// Name of the interface that has an address, and whether it can carry packets.
+    /// Returns the name of the interface that has an address, and true if it can carry packets.
     pub fn interface(&self, address: IpAddr) -> Option<(String, bool)> {
         self.links.get(self.addresses.get(&address)?).cloned()
     }
 
-    /// What has happened since the last call: events of the path manager as well, which are
-    /// returned as they are too.
+    /// Returns the events since the last call, and separately those of the path manager.
     pub fn read(
         &mut self,
         monitor: &mut Monitor,
@@ -154,7 +153,7 @@ impl EventTimeline {
         format!("{} {verb} {}", self.name(address.link_index), address.local)
     }
 
-    /// What the kernel makes for its own addresses is left out.
+    /// Describes a route; `None` for those that the kernel makes for its own addresses.
     fn of_route(&self, route: &RouteEntry, word: &str) -> Option<String> {
         if route.kind != RouteKind::Unicast || route.to.address().is_multicast() {
             return None;
@@ -171,7 +170,7 @@ impl EventTimeline {
     }
 }
 
-/// `SF_CLOSED 10.0.2.1:5000 → 10.0.0.1:80, error 111 (Connection refused)`.
+/// Describes an event: `SF_CLOSED 10.0.2.1:5000 → 10.0.0.1:80, error 111 (Connection refused)`.
 fn describe(event: &MptcpEvent) -> String {
     let place = |address: Option<IpAddr>, port: Option<u16>| match (address, port) {
         (Some(address), Some(port)) => Some(SocketAddr::new(address, port).to_string()),
@@ -213,7 +212,7 @@ fn describe(event: &MptcpEvent) -> String {
     text
 }
 
-/// Why the peer reset a subflow (RFC 8684 §3.6).
+/// Names the reason with which the peer reset a subflow (RFC 8684 §3.6).
 fn reset_reason(reason: u32) -> String {
     let known = match reason {
         0 => "unspecified",
@@ -228,7 +227,9 @@ fn reset_reason(reason: u32) -> String {
     known.to_owned()
 }
 
-/// The loopback interface has no state of operation but is usable when it is up.
+/// Returns true if a link can carry packets.
+///
+/// The loopback interface has no operational state but is usable when it is up.
 fn runs(link: &Link) -> bool {
     link.is_up() && (link.is_running() || link.is_loopback())
 }

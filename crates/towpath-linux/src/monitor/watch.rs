@@ -1,4 +1,4 @@
-//! What follows from looking twice: rates, shares, and states that the kernel does not tell.
+//! Values derived from two snapshots: rates, shares, and states that the kernel does not report.
 //!
 //! Pure: connections and the time since the start are arguments.
 
@@ -12,55 +12,58 @@ use super::limits::{self, LimitHistory, ObservedLimit};
 use super::{FinalSocketStats, MonitoredConnection, MonitoredSubflow, SubflowCondition};
 use crate::sample::TcpInfo;
 
-/// A subflow that moved something within this time is active.
+/// Time since its last data within which a subflow counts as active.
 const ACTIVE_WITHIN: Duration = Duration::from_millis(1_500);
-/// Without an acknowledgement for at least this long, a subflow with unacknowledged data and a
-/// timeout is stale.
+/// Time without an acknowledgement after which a subflow is stale.
+///
+/// Only a subflow with unacknowledged data and a timeout can become stale.
 const STALE_AFTER: Duration = Duration::from_millis(500);
-/// A subflow that moved nothing for this long is stale when its interface is down; before, a route
-/// may lead over another one.
+/// Idle time after which a subflow whose interface is down is stale.
+///
+/// Before, a route may lead over another interface.
 const LINK_DOWN_AFTER: Duration = Duration::from_millis(300);
-/// Rates are of this time, or of the time between two looks if that is longer.
+/// Period of the rates; with longer polling intervals, that interval.
 const RATE_WINDOW: Duration = Duration::from_secs(1);
 
-/// Remembers earlier looks.
+/// History of connections and subflows over earlier snapshots.
 #[derive(Debug, Default)]
 pub struct ConnectionHistory {
-    /// By cookie: those of the last look, and those whose last words may come yet.
+    /// Subflows by cookie: those of the last snapshot, and those whose final counters may still
+    /// arrive.
     subflows: BTreeMap<u64, SubflowHistory>,
-    /// By cookie: those of the last look, and those of which a subflow is remembered.
+    /// Connections by cookie: those of the last snapshot, and those with a subflow in `subflows`.
     connections: BTreeMap<u64, ConnectionTotals>,
-    /// Of subflows that are remembered.
+    /// Final counters, by cookie, of subflows in `subflows`.
     words: BTreeMap<u64, FinalSocketStats>,
-    /// When it last looked.
+    /// Time of the last snapshot.
     last_update: Option<Duration>,
 }
 
-/// What was known of a subflow.
+/// History of a subflow.
 #[derive(Debug, Clone)]
 struct SubflowHistory {
-    /// Cookie of its connection.
+    /// Cookie of the subflow's connection.
     connection: u64,
     local: SocketAddr,
     remote: SocketAddr,
     interface: Option<String>,
-    /// Time, bytes received, bytes acknowledged: from one window ago until now.
+    /// Time, bytes received and bytes acknowledged, for the last window.
     looks: Vec<(Duration, u64, u64)>,
     retransmissions: u32,
-    /// When it last moved something.
+    /// Time when it last carried data.
     moved: Option<Duration>,
     first: Duration,
     was_stale: bool,
     was_trying: bool,
-    /// It has gone, and its last words may come yet.
+    /// Set when the subflow is gone and its final counters may still arrive.
     has_gone: bool,
-    /// At the last look.
+    /// Kernel counters at the last snapshot.
     last_info: TcpInfo,
-    /// What held it back.
+    /// History of its send limits.
     limit_history: LimitHistory,
 }
 
-/// What was known of a connection.
+/// Totals of a connection over its subflows.
 #[derive(Debug, Clone)]
 struct ConnectionTotals {
     name: String,
@@ -71,91 +74,91 @@ struct ConnectionTotals {
     ended: Vec<EndedSubflow>,
 }
 
-/// What a look has shown.
+/// Result of one round of monitoring.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct MonitorRound {
-    /// The connections. What nobody has open and what has no subflow any more is over.
+    /// Connections that are open in a process or have a subflow.
     pub connections: Vec<DerivedConnection>,
-    /// What has happened in between, each in a line.
+    /// Events since the round before, one line each.
     pub events: Vec<String>,
-    /// Subflows that have ended.
+    /// Subflows that have ended since the round before.
     pub ended: Vec<EndedSubflow>,
 }
 
-/// A subflow that has ended, and what it has carried.
+/// A subflow that has ended, with its traffic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndedSubflow {
-    /// Token of its connection.
+    /// Token of the subflow's connection.
     pub token: u32,
-    /// Our address and port.
+    /// Local address and port.
     pub local: SocketAddr,
-    /// The peer's.
+    /// Address and port of the peer.
     pub remote: SocketAddr,
-    /// Name of the interface that had its local address.
+    /// Name of the interface that had the local address.
     pub interface: Option<String>,
-    /// Payload bytes received.
+    /// Payload bytes received over the subflow.
     pub bytes_received: u64,
-    /// Payload bytes acknowledged.
+    /// Payload bytes that the peer acknowledged.
     pub bytes_acked: u64,
-    /// Retransmitted packets.
+    /// Packets retransmitted on the subflow.
     pub retransmissions: u32,
-    /// Whether the figures are the kernel's last; else they are those of the last look.
+    /// Set when the counters are the kernel's final ones; otherwise they are of the last snapshot.
     pub is_final: bool,
 }
 
-/// A connection with what follows.
+/// A connection with derived values.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DerivedConnection {
-    /// As the kernel says it.
+    /// Connection as the kernel reports it.
     pub connection: MonitoredConnection,
-    /// Its subflows, in the same order.
+    /// Derived state of the subflows, in the order of `connection.subflows`.
     pub subflows: Vec<DerivedSubflow>,
-    /// Bits per second that arrive, in all.
+    /// Received rate in bits per second, in all.
     pub down_bps: f64,
-    /// Bits per second that are acknowledged, in all.
+    /// Acknowledged rate in bits per second, in all.
     pub up_bps: f64,
 }
 
-/// A subflow with what follows.
+/// A subflow with derived values.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DerivedSubflow {
-    /// What it does.
+    /// Activity of the subflow.
     pub status: SubflowActivity,
-    /// Why, where the status alone does not say it.
+    /// Reason for the status, where the status alone does not explain it.
     pub why: Option<String>,
-    /// Whether the kernel does not say so, but it follows from what it says.
+    /// Set when the status is inferred from counters rather than reported by the kernel.
     pub is_inferred: bool,
-    /// Name of the interface that has its local address.
+    /// Name of the interface that has the local address.
     pub interface: Option<String>,
-    /// Bits per second that arrive.
+    /// Received rate in bits per second.
     pub down_bps: f64,
-    /// Bits per second that are acknowledged.
+    /// Acknowledged rate in bits per second.
     pub up_bps: f64,
-    /// Its part of what the connection moves now, 0 to 1; `None` if that is nothing.
+    /// Share of the connection's current throughput, 0 to 1; `None` if the connection is idle.
     pub share: Option<f64>,
-    /// What held its sender back in the last second, longest first; nothing where it sends nothing.
+    /// Send limits in the last second, longest first; empty for a subflow that sends nothing.
     pub limits: Vec<ObservedLimit>,
 }
 
-/// What a subflow does.
+/// Activity of a subflow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SubflowActivity {
-    /// The peer has not answered: it carries nothing, though the kernel counts it.
+    /// No reply from the peer: it carries nothing, though the kernel counts it.
     Trying,
-    /// It could carry data, and does not at the moment.
+    /// Able to carry data, but idle at the moment.
     Established,
-    /// It carries data.
+    /// Carries data at the moment.
     Active,
-    /// It waits until the others fail.
+    /// Idle until the other subflows fail.
     Backup,
-    /// What was sent on it is not answered, or its interface is down.
+    /// Sent data is not acknowledged, or the interface is down.
     Stale,
-    /// It is being closed.
+    /// Closing handshake in progress.
     Closing,
 }
 
 impl SubflowActivity {
-    /// As it is shown.
+    /// Returns the label for users.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Trying => "trying",
@@ -169,9 +172,10 @@ impl SubflowActivity {
 }
 
 impl ConnectionHistory {
-    /// Takes a look at `connections` at `now`, and says what follows and what has happened in
-    /// between. `words` are the last words since the last look, `None` if there never are any;
-    /// `interface` tells the name of an address's interface and whether that runs.
+    /// Takes a snapshot of `connections` at `now`; returns derived values and the events since.
+    ///
+    /// `words` are final counters since the last snapshot, `None` if the kernel sends none.
+    /// `interface` returns the name of an address's interface, and true if that is running.
     pub fn update(
         &mut self,
         now: Duration,
@@ -200,7 +204,7 @@ impl ConnectionHistory {
                 self.subflows.insert(subflow.cookie, memory);
                 subflows.push(seen);
             }
-            // Not `sum`, which makes -0 of nothing.
+            // `sum` would return -0 for an empty sequence.
             let (down_bps, up_bps) = subflows
                 .iter()
                 .fold((0.0, 0.0), |(down, up), it| (down + it.down_bps, up + it.up_bps));
@@ -224,7 +228,7 @@ impl ConnectionHistory {
         seeing
     }
 
-    /// What held the senders of a connection back since the look before.
+    /// Returns the limit history of each subflow, with the time since the snapshot before added.
     fn update_limits(
         &self,
         now: Duration,
@@ -255,7 +259,7 @@ impl ConnectionHistory {
         whole.bytes_acked = connection.bytes_acked;
     }
 
-    /// A subflow was there and is not any more. Its last words may come a moment later than it goes.
+    /// Handles the end of a subflow. Its final counters may arrive a moment after its end.
     fn on_subflow_closed(
         &mut self,
         cookie: u64,
@@ -270,7 +274,7 @@ impl ConnectionHistory {
         }
         let Some(whole) = self.connections.get_mut(&memory.connection) else { return };
         let (_, received, acked) = memory.looks.last().copied().unwrap_or_default();
-        // Linux wipes the figures of a connection's first subflow before it destroys it.
+        // Linux resets the counters of a connection's first subflow before it destroys it.
         let words = words.filter(|it| it.bytes_received >= received && it.bytes_acked >= acked);
         let ended = EndedSubflow {
             token: whole.token,
@@ -282,7 +286,7 @@ impl ConnectionHistory {
             retransmissions: words.map_or(memory.retransmissions, |words| words.retransmissions),
             is_final: words.is_some(),
         };
-        // Of a connection that has ended, its subflows are no news.
+        // The end of a connection is one event, not one for each of its subflows.
         if !whole.has_gone {
             let name = format!("{} → {}", ended.local, ended.remote);
             let text = if memory.was_trying { "gave up".to_owned() } else { ended.carried() };
@@ -292,7 +296,7 @@ impl ConnectionHistory {
         seeing.ended.push(ended);
     }
 
-    /// Says which connections have ended with all of their subflows.
+    /// Reports connections that have ended with all of their subflows.
     fn conclude(&mut self, seeing: &mut MonitorRound) {
         let subflows = &self.subflows;
         self.connections.retain(|cookie, whole| {
@@ -307,7 +311,7 @@ impl ConnectionHistory {
 }
 
 impl EndedSubflow {
-    /// `is gone: 12.1 MB sent, 3 kB received, 4 packets sent again`.
+    /// Describes the end: `is gone: 12.1 MB sent, 3 kB received, 4 packets sent again`.
     fn carried(&self) -> String {
         let (sent, received) =
             (format::bytes(self.bytes_acked), format::bytes(self.bytes_received));
@@ -321,8 +325,10 @@ impl EndedSubflow {
 }
 
 impl ConnectionTotals {
-    /// `connection a → b is gone: 23 MB sent, 0 B received; eth0 carried 57 %, wlan0 43 %`. What was
-    /// sent over two subflows counts for both.
+    /// Describes the end: `connection a → b is gone: 23 MB sent, 0 B received; eth0 carried 57 %,
+    /// wlan0 43 %`.
+    ///
+    /// Data sent over two subflows counts for both.
     fn end(&self) -> String {
         let mut paths: BTreeMap<String, u64> = BTreeMap::new();
         for ended in &self.ended {
@@ -335,7 +341,7 @@ impl ConnectionTotals {
         if all == 0 {
             return format!("connection {name} is gone");
         }
-        // The last look may have been before the last byte.
+        // The last snapshot may be older than the last byte.
         let largest = |whole: u64, part: fn(&EndedSubflow) -> u64| {
             whole.max(self.ended.iter().map(part).max().unwrap_or(0))
         };
@@ -383,7 +389,7 @@ fn derive(
         memory.moved = Some(now);
     }
     memory.looks.push((now, subflow.bytes_received, subflow.bytes_acked));
-    // The newest look that is a window old stays: rates count from there.
+    // Keep the newest snapshot that is a window old: rates count from there.
     let old_enough = |(time, _, _): &(Duration, u64, u64)| now.saturating_sub(*time) >= RATE_WINDOW;
     let outdated = memory.looks.iter().rposition(old_enough).unwrap_or(0);
     memory.looks.drain(..outdated);
@@ -400,7 +406,7 @@ fn derive(
     memory.was_stale = is_stale;
     memory.was_trying = status == SubflowActivity::Trying;
     let interface = own.map(|(name, _)| name);
-    // What has lost its address had it on that interface.
+    // A subflow whose address is gone keeps the interface that had it.
     memory.interface = interface.clone().or(memory.interface);
     let (share, limits) = (None, Vec::new());
     let seen =
@@ -408,7 +414,7 @@ fn derive(
     (seen, memory)
 }
 
-/// Bits per second between the first and the last look.
+/// Returns the rates in bits per second between the first and the last snapshot.
 fn rates(looks: &[(Duration, u64, u64)]) -> (f64, f64) {
     let (Some((start, received, acked)), Some((end, received_now, acked_now))) =
         (looks.first(), looks.last())
@@ -423,7 +429,7 @@ fn rates(looks: &[(Duration, u64, u64)]) -> (f64, f64) {
     (rate(*received, *received_now), rate(*acked, *acked_now))
 }
 
-/// Status, why, and whether that is inferred.
+/// Returns the status, its reason, and true if it is inferred.
 fn status(
     subflow: &MonitoredSubflow,
     interface: Option<&(String, bool)>,
@@ -450,7 +456,7 @@ fn status(
         );
         return (SubflowActivity::Stale, Some(why), true);
     }
-    // A route may lead over another interface: what moves is not stale.
+    // A route may lead over another interface: a subflow that carries data is not stale.
     let moves = idle.is_some_and(|idle| idle < LINK_DOWN_AFTER);
     match interface.filter(|_| !moves) {
         None if moves => {}
@@ -529,7 +535,7 @@ mod tests {
         Some(("wifi".to_owned(), true))
     }
 
-    /// The only subflow's status after each look, with all that happened.
+    /// Returns the only subflow's status after each snapshot, and all events.
     fn statuses(looks: Vec<(u64, MonitoredSubflow)>) -> (Vec<SubflowActivity>, Vec<String>) {
         let (mut watch, mut statuses, mut all) =
             (ConnectionHistory::default(), Vec::new(), Vec::new());
@@ -716,7 +722,8 @@ mod tests {
         };
         let both = connection(vec![carried(1_000_000, 7), carried(500_000, 8)]);
         watch.update(Duration::ZERO, vec![both], Some(&[]), &all_run);
-        // The second one goes; what it says comes a look later. A plain TCP socket speaks too.
+        // The second subflow ends; its final counters come one round later, with a plain TCP
+        // socket's.
         let one = || connection(vec![carried(2_000_000, 7)]);
         let second =
             watch.update(Duration::from_secs(1), vec![one()], Some(&[words(99, 1)]), &all_run);
@@ -727,7 +734,7 @@ mod tests {
                     packet sent again";
         assert_eq!(third.events, [gone]);
         assert!(third.ended[0].is_final && third.ended[0].bytes_acked == 600_000);
-        // Then the connection, whose last subflow has been wiped.
+        // Then the connection ends, after the kernel has reset its last subflow's counters.
         let last = watch.update(Duration::from_secs(3), Vec::new(), Some(&[]), &all_run);
         let gone = "connection 10.0.0.1:4000 → 10.9.0.1:443 is gone: 2.00 MB sent, 0 B received; by \
                     path: wifi 100 %";

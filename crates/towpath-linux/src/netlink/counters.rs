@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 
-/// The counters as seen by the calling thread; a thread can be in a namespace of its own.
+/// Counters of the calling thread's namespace; a thread can have a namespace of its own.
 const NETSTAT_PATH: &str = "/proc/thread-self/net/netstat";
 
-/// The counters of `/proc/net/netstat`, by group and name, such as `MPTcpExt` and `MPTCPRetrans`.
+/// Counters of `/proc/net/netstat`, by group and name, such as `MPTcpExt` and `MPTCPRetrans`.
 ///
 /// All count since the namespace was created, except a few gauges such as `MPCurrEstab`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -24,9 +24,10 @@ impl MibCounters {
         fs::read_to_string(NETSTAT_PATH).map(|text| Self::parse(&text)).map_err(UnreadableCounters)
     }
 
-    /// Reads the text of the file: pairs of lines, the names and the values of a group.
+    /// Parses the text of the file: pairs of lines, the names and the values of a group.
     ///
-    /// What does not fit is left out: kernels add counters, and some write negative numbers.
+    /// Skips lines and values that do not fit: kernels add counters, and some write negative
+    /// numbers.
     pub fn parse(text: &str) -> Self {
         let mut counters = BTreeMap::new();
         let mut lines = text.lines();
@@ -48,18 +49,18 @@ impl MibCounters {
         Self(counters)
     }
 
-    /// One counter by its full name, such as `MPTcpExt.MPTCPRetrans`; `None` if this kernel does
-    /// not have it.
+    /// Returns a counter by its full name, such as `MPTcpExt.MPTCPRetrans`; `None` if this kernel
+    /// does not have it.
     pub fn get(&self, name: &str) -> Option<u64> {
         self.0.get(name).copied()
     }
 
-    /// All counters by their full names, in alphabetical order.
+    /// Returns all counters by their full names, in alphabetical order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, u64)> {
         self.0.iter().map(|(name, &value)| (name.as_str(), value))
     }
 
-    /// How much each counter has grown since `earlier`, without those that have not.
+    /// Returns the growth of each counter since `earlier`, without counters that did not grow.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let grown = |(name, &now): (&String, &u64)| {

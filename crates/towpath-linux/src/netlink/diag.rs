@@ -1,4 +1,4 @@
-//! Sockets of the namespace: a listing, and the last words of those that are destroyed.
+//! Sockets of the namespace: a listing, and the final state of destroyed sockets.
 //!
 //! `NETLINK_SOCK_DIAG` (`linux/sock_diag.h`, `linux/inet_diag.h`).
 
@@ -12,19 +12,19 @@ use super::error::NetlinkError;
 use super::socket::{EventBatch, EventSocket, RequestSocket};
 use super::wire::{Attribute, Attributes, Malformed, Message, MessageBuilder, StructReader};
 
-/// `SOCK_DIAG_BY_FAMILY`: type of requests, answers and destroy messages.
+/// `SOCK_DIAG_BY_FAMILY`: type of requests, replies and destroy messages.
 const BY_FAMILY: u16 = 20;
 /// `INET_DIAG_REQ_PROTOCOL`: protocol numbers over 255, such as MPTCP's.
 const REQ_PROTOCOL: u16 = 3;
-/// `SKNLGRP_INET_TCP_DESTROY` and `SKNLGRP_INET6_TCP_DESTROY`.
+/// Multicast groups `SKNLGRP_INET_TCP_DESTROY` and `SKNLGRP_INET6_TCP_DESTROY`.
 const DESTROY_GROUPS: [u32; 2] = [1, 3];
 
-/// `INET_DIAG_*` attributes of an answer.
+/// `INET_DIAG_*` attributes of a reply.
 const INFO: u16 = 2;
 const CONG: u16 = 4;
 const SKMEMINFO: u16 = 7;
 const ULP_INFO: u16 = 19;
-/// Ask for [`INFO`], [`CONG`] and [`SKMEMINFO`].
+/// Bit mask that requests [`INFO`], [`CONG`] and [`SKMEMINFO`].
 const EXTENSIONS: u8 = 1 << (INFO - 1) | 1 << (CONG - 1) | 1 << (SKMEMINFO - 1);
 /// `SK_MEMINFO_SNDBUF` and `SK_MEMINFO_WMEM_QUEUED` in [`SKMEMINFO`] (`linux/sock_diag.h`).
 const SK_MEMINFO_SNDBUF: usize = 3;
@@ -44,35 +44,35 @@ const SUBFLOW_FLAGS: u16 = 8;
 const SUBFLOW_ID_REM: u16 = 9;
 const SUBFLOW_ID_LOC: u16 = 10;
 
-/// A TCP or MPTCP socket as the kernel describes it.
+/// TCP or MPTCP socket as the kernel describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DiagSocket {
     /// State of the connection.
     pub state: TcpState,
     /// Our address and port.
     pub local: SocketAddr,
-    /// The peer's address and port.
+    /// Address and port of the peer.
     pub remote: SocketAddr,
     /// Index of the interface that the socket is bound to.
     pub link_index: Option<u32>,
-    /// Number of the socket that is never used twice; the same in a listing and when destroyed.
+    /// Kernel's number of the socket, never reused; the same in a listing and when destroyed.
     pub cookie: u64,
-    /// Number of the socket in `/proc/<pid>/fd`; a subflow has that of its MPTCP socket.
+    /// Inode number, as in `/proc/<pid>/fd`; a subflow has that of its MPTCP socket.
     pub inode: u32,
-    /// User that owns the socket.
+    /// User ID of the socket's owner.
     pub uid: u32,
-    /// Bytes that wait to be read.
+    /// Bytes received but not yet read by the program.
     pub receive_queue: u32,
-    /// Bytes that are not acknowledged.
+    /// Bytes sent but not acknowledged.
     pub send_queue: u32,
-    /// `struct tcp_info` of a TCP socket or `struct mptcp_info` of an MPTCP socket, as long as this
-    /// kernel makes it; empty if the socket has none (any more).
+    /// `struct tcp_info` (TCP) or `struct mptcp_info` (MPTCP), in this kernel's length; empty if
+    /// the socket has none.
     pub info: Vec<u8>,
-    /// Name of the congestion control.
+    /// Name of the congestion control, such as `cubic`.
     pub congestion: Option<String>,
-    /// Bytes in the send buffer with their overhead, and how many there may be.
+    /// Bytes in the send buffer including overhead, and their limit.
     pub send_buffer: (u64, u64),
-    /// What makes a TCP socket a subflow; a destroyed socket does not tell it any more.
+    /// Subflow details of a TCP socket; `None` for plain TCP and for a destroyed socket.
     pub subflow: Option<SubflowInfo>,
 }
 
@@ -91,28 +91,28 @@ pub enum TcpState {
     LastAck,
     Listen,
     Closing,
-    /// A state that this version does not know, by its number.
+    /// State that this version does not know, by its number.
     Other(u8),
 }
 
-/// States of the sockets that a listing is to have.
+/// Set of socket states that a listing includes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StateFilter(u32);
 
-/// What makes a TCP socket a subflow of an MPTCP connection (`MPTCP_SUBFLOW_ATTR_*`).
+/// Details of a subflow of an MPTCP connection (`MPTCP_SUBFLOW_ATTR_*`).
 ///
-/// Some kernels tell the owner of the namespace more than others.
+/// Some kernels report more details to the owner of the namespace than others do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SubflowInfo {
-    /// Token by which the peer knows the connection; Linux tells it for further subflows only.
+    /// Token by which the peer knows the connection; Linux reports it for joined subflows only.
     pub token_remote: Option<u32>,
     /// Token by which we know the connection.
     pub token_local: Option<u32>,
-    /// Number of our address.
+    /// Address ID of our address (RFC 8684 §3.2).
     pub local_id: Option<u8>,
-    /// Number of the peer's address.
+    /// Address ID of the peer's address (RFC 8684 §3.2).
     pub remote_id: Option<u8>,
-    /// How the subflow came about and how far it is.
+    /// Origin and progress of the subflow.
     pub flags: SubflowFlags,
     /// Subflow sequence number of the next byte to send, relative to the subflow's start.
     pub relative_write_sequence: Option<u32>,
@@ -130,57 +130,58 @@ pub struct SubflowInfo {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SubflowFlags(u32);
 
-/// A conversation about the sockets of one network namespace; needs no privilege.
+/// Requests about the sockets of one network namespace; needs no privilege.
 #[derive(Debug)]
 pub struct SocketDiag {
     requests: RequestSocket,
 }
 
-/// A stream of the TCP sockets that are destroyed, each with its final `tcp_info`. Linux 6.18 gives it
-/// to everybody; older kernels may want `CAP_NET_ADMIN`. Its descriptor polls readable when there are
-/// some.
+/// Stream of the TCP sockets that are destroyed, each with its final `tcp_info`.
 ///
-/// The counters of a closed subflow are in no other place.
+/// Linux 6.18 needs no privilege; older kernels may need `CAP_NET_ADMIN`. The descriptor polls
+/// readable when events are pending.
+///
+/// No other source has the counters of a closed subflow.
 #[derive(Debug)]
 pub struct DestroyedSockets {
     events: EventSocket,
 }
 
 impl StateFilter {
-    /// Every state.
+    /// Sockets in every TCP state.
     pub const ALL: Self = Self(0xfff);
-    /// Every state in which there is, or is about to be, a peer that keeps state.
+    /// States in which the peer keeps state for the connection, or is about to.
     pub const CONNECTED: Self = Self(0xfff & !(1 << 6 | 1 << 7 | 1 << 10));
-    /// Waiting for connections.
+    /// Sockets that listen for connections.
     pub const LISTEN: Self = Self(1 << 10);
 }
 
 impl SubflowFlags {
-    /// The first subflow (MP_CAPABLE); we accepted it.
+    /// First subflow (MP_CAPABLE), which we accepted.
     pub const CAPABLE_REMOTE: Self = Self(1);
-    /// The first subflow (MP_CAPABLE); we opened it.
+    /// First subflow (MP_CAPABLE), which we opened.
     pub const CAPABLE_LOCAL: Self = Self(1 << 1);
-    /// A further subflow (MP_JOIN); we accepted it.
+    /// Joined subflow (MP_JOIN), which we accepted.
     pub const JOIN_REMOTE: Self = Self(1 << 2);
-    /// A further subflow (MP_JOIN); we opened it.
+    /// Joined subflow (MP_JOIN), which we opened.
     pub const JOIN_LOCAL: Self = Self(1 << 3);
-    /// The peer asked to use it as a backup.
+    /// The peer asked to use the subflow as a backup.
     pub const BACKUP_REMOTE: Self = Self(1 << 4);
-    /// We asked to use it as a backup.
+    /// We asked to use the subflow as a backup.
     pub const BACKUP_LOCAL: Self = Self(1 << 5);
-    /// Both sides know that MPTCP works on it.
+    /// Both sides have confirmed that MPTCP works on the subflow.
     pub const FULLY_ESTABLISHED: Self = Self(1 << 6);
     /// The handshake has succeeded.
     pub const CONNECTED: Self = Self(1 << 7);
-    /// There is a mapping for the data that is being received.
+    /// The subflow has a mapping for the data that it receives.
     pub const MAP_VALID: Self = Self(1 << 8);
 
-    /// Whether all of `flags` are set.
+    /// Returns true if all of `flags` are set.
     pub const fn contains(self, flags: Self) -> bool {
         self.0 & flags.0 == flags.0
     }
 
-    /// The kernel's number.
+    /// Returns the kernel's number, an OR of `MPTCP_SUBFLOW_FLAG_*`.
     pub const fn bits(self) -> u32 {
         self.0
     }
@@ -200,12 +201,12 @@ impl SocketDiag {
         Ok(Self { requests: RequestSocket::open(NETLINK_SOCK_DIAG, "open a socket listing")? })
     }
 
-    /// The TCP sockets, among them the subflows of MPTCP connections.
+    /// Lists the TCP sockets, among them the subflows of MPTCP connections.
     pub fn tcp(&mut self, states: StateFilter) -> Result<Vec<DiagSocket>, NetlinkError> {
         self.list(libc::IPPROTO_TCP, states, "list TCP sockets")
     }
 
-    /// The MPTCP sockets, without their subflows.
+    /// Lists the MPTCP sockets, without their subflows.
     pub fn mptcp(&mut self, states: StateFilter) -> Result<Vec<DiagSocket>, NetlinkError> {
         self.list(libc::IPPROTO_MPTCP, states, "list MPTCP sockets")
     }
@@ -218,8 +219,8 @@ impl SocketDiag {
     ) -> Result<Vec<DiagSocket>, NetlinkError> {
         let mut sockets = Vec::new();
         for family in [libc::AF_INET, libc::AF_INET6] {
-            // `struct inet_diag_req_v2` with a socket identity of zeros: any socket. The protocol
-            // has too few bits for MPTCP, so that the attribute has the last word.
+            // `struct inet_diag_req_v2` with a zero socket identity matches any socket. Its
+            // protocol field is too narrow for MPTCP; the attribute overrides it.
             let short_protocol = libc::IPPROTO_TCP as u8;
             let payload = MessageBuilder::new(&[family as u8, short_protocol, EXTENSIONS, 0])
                 .raw(&states.0.to_ne_bytes())
@@ -302,7 +303,7 @@ impl DiagSocket {
     }
 }
 
-/// What is in a send buffer, and how much may be.
+/// Returns the bytes in the send buffer and their limit.
 fn send_buffer(memory: &[u8]) -> (u64, u64) {
     let word = |place: usize| u64::from(crate::sample::u32_at(memory, place * 4));
     (word(SK_MEMINFO_WMEM_QUEUED), word(SK_MEMINFO_SNDBUF))
@@ -343,7 +344,7 @@ impl SubflowInfo {
 }
 
 impl TcpState {
-    /// `TCP_*` of `net/tcp_states.h`.
+    /// Maps the numbers `TCP_*` of `net/tcp_states.h`.
     const fn from_kernel(state: u8) -> Self {
         match state {
             1 => Self::Established,
@@ -362,7 +363,7 @@ impl TcpState {
     }
 }
 
-/// An address in a socket's identity; IPv4 takes the first four bytes.
+/// Returns the address in a socket's identity; IPv4 uses the first four bytes.
 fn ip(family: u8, octets: [u8; 16]) -> IpAddr {
     let [a, b, c, d, ..] = octets;
     if i32::from(family) == libc::AF_INET {

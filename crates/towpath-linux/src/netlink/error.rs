@@ -1,35 +1,35 @@
-//! What can go wrong in a conversation with the kernel.
+//! Errors of requests to the kernel.
 
 use std::fmt;
 use std::io;
 
 use super::wire::{Malformed, NetlinkAck};
 
-/// A netlink request or event stream that failed: what was being done, and why it did not work.
+/// Error of a netlink request or event stream: the attempted action and the cause.
 #[derive(Debug, thiserror::Error)]
 #[error("{action}: {cause}")]
 pub struct NetlinkError {
-    /// What was being done, such as "add address 10.0.0.1/24 to `wifi`".
+    /// Attempted action, such as "add address 10.0.0.1/24 to `wifi`".
     pub action: String,
-    /// Why it failed.
+    /// Reason for the failure; printed after the action.
     pub cause: NetlinkErrorKind,
 }
 
-/// Why a request failed.
+/// Reason why a request failed.
 #[derive(Debug)]
 pub enum NetlinkErrorKind {
-    /// The kernel refused.
+    /// The kernel refused the request.
     Refused {
-        /// The error number, positive, such as `libc::EEXIST`.
+        /// Error number, positive, such as `libc::EEXIST`.
         errno: i32,
-        /// The kernel's own explanation (extended acknowledgement), if it gave one.
+        /// Extended acknowledgement: the kernel's explanation, if it gave one.
         explanation: Option<String>,
     },
     /// The netlink socket itself failed.
     Socket(io::Error),
-    /// The kernel's answer could not be understood.
+    /// The kernel's reply could not be parsed.
     Malformed(Malformed),
-    /// The table that was being listed changed each time it was read.
+    /// The table changed during each attempt to list it.
     Unstable,
     /// The kernel has no such generic netlink family or multicast group.
     Unsupported(&'static str),
@@ -40,7 +40,7 @@ impl NetlinkError {
         Self { action: action.to_string(), cause: cause.into() }
     }
 
-    /// The kernel's error number, if there is one.
+    /// Returns the kernel's error number; `None` if the kernel gave none.
     pub fn errno(&self) -> Option<i32> {
         match &self.cause {
             NetlinkErrorKind::Refused { errno, .. } => Some(*errno),
@@ -51,7 +51,7 @@ impl NetlinkError {
         }
     }
 
-    /// The kernel's own explanation of its refusal, if it gave one.
+    /// Returns the kernel's own explanation of its refusal, if it gave one.
     pub fn explanation(&self) -> Option<&str> {
         match &self.cause {
             NetlinkErrorKind::Refused { explanation, .. } => explanation.as_deref(),
@@ -99,7 +99,7 @@ impl From<NetlinkAck> for NetlinkErrorKind {
     }
 }
 
-/// The error's text without the number that the standard library appends to it.
+/// Returns the error's text without the number that the standard library appends.
 fn os_error_text(error: &io::Error) -> String {
     let text = error.to_string();
     text.rsplit_once(" (os error ").map_or(text.as_str(), |(text, _)| text).to_owned()

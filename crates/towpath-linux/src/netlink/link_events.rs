@@ -1,6 +1,6 @@
 //! Events of links, addresses and routes, as they happen.
 //!
-//! MPTCP's own events do not tell when a link goes down; these do.
+//! MPTCP's own events do not report that a link goes down; these do.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
@@ -11,10 +11,10 @@ use super::route::{InterfaceAddress, Link, RouteEntry};
 use super::socket::{EventBatch, EventSocket};
 use super::wire::{Malformed, Message};
 
-/// A change of the network configuration of one namespace.
+/// Change of the network configuration of one namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LinkEvent {
-    /// A link is new, or something about it has changed: compare it with what was known.
+    /// A link is new or has changed: compare it with its last known state.
     Link(Link),
     /// A link is gone: deleted, or moved to another namespace.
     LinkRemoved(Link),
@@ -24,13 +24,13 @@ pub enum LinkEvent {
     AddressRemoved(InterfaceAddress),
     /// A route is new or replaces another.
     RouteAdded(RouteEntry),
-    /// A route is gone. Linux does not announce the IPv4 routes that go with a link that is set
+    /// A route is gone. Linux does not announce the IPv4 routes removed with a link that is set
     /// down.
     RouteRemoved(RouteEntry),
 }
 
-/// A stream of [`LinkEvent`]s; needs no privilege. Its descriptor polls readable when there are
-/// some.
+/// Stream of [`LinkEvent`]s; needs no privilege. The descriptor polls readable when events are
+/// pending.
 #[derive(Debug)]
 pub struct LinkEvents {
     events: EventSocket,
@@ -54,7 +54,7 @@ impl LinkEvents {
         ])
     }
 
-    /// Reads what has arrived; never blocks. After a loss, list links and addresses again.
+    /// Reads the pending events; never blocks. After a loss, list links and addresses again.
     pub fn drain(&mut self) -> Result<EventBatch<LinkEvent>, NetlinkError> {
         self.events.drain("read link events", LinkEvent::parse)
     }

@@ -33,7 +33,7 @@ const SET_LIMITS: u8 = 5;
 const GET_LIMITS: u8 = 6;
 const SET_FLAGS: u8 = 7;
 
-/// `MPTCP_PM_ATTR_*`.
+/// `MPTCP_PM_ATTR_*`, the top-level attributes (`linux/mptcp_pm.h`).
 const ATTR_ADDR: u16 = 1;
 const ATTR_RCV_ADD_ADDRS: u16 = 2;
 const ATTR_SUBFLOWS: u16 = 3;
@@ -47,38 +47,38 @@ const ADDR_PORT: u16 = 5;
 const ADDR_FLAGS: u16 = 6;
 const ADDR_IF_IDX: u16 = 7;
 
-/// An address that the path manager may use for subflows or announce to peers.
+/// Address that the path manager may use for subflows or announce to peers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Endpoint {
-    /// The local address.
+    /// Local address of the endpoint.
     pub address: IpAddr,
-    /// Number of the endpoint, 1 to 255; a new endpoint gets a free one otherwise. Always there in
-    /// a listing.
+    /// Endpoint ID, 1 to 255; always set in a listing. With `None`, the kernel assigns a free ID
+    /// to a new endpoint.
     pub id: Option<u8>,
     /// Port to announce and to listen on; only with [`EndpointFlags::SIGNAL`].
     pub port: Option<u16>,
-    /// What the endpoint is for.
+    /// Purposes of the endpoint: announce, open subflows, backup.
     pub flags: EndpointFlags,
-    /// Index of the interface that subflows from here are bound to.
+    /// Index of the interface that subflows from this endpoint are bound to.
     pub link_index: Option<u32>,
 }
 
-/// What an endpoint is for (`MPTCP_PM_ADDR_FLAG_*`); join them by `|`.
+/// Flags of an endpoint (`MPTCP_PM_ADDR_FLAG_*`); join them by `|`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct EndpointFlags(u32);
 
-/// How far the path manager may go, for each connection.
+/// Limits of the path manager for each connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MptcpLimits {
-    /// Subflows beyond the first, at most 8.
+    /// Maximum number of subflows beyond the first, at most 8.
     pub subflows: u32,
-    /// Announced addresses of the peer that are connected to, at most 8.
+    /// Maximum number of the peer's announced addresses to connect to, at most 8.
     pub add_addr_accepted: u32,
 }
 
-/// A conversation with the path manager of one network namespace.
+/// Requests to the path manager of one network namespace.
 ///
-/// Changes need `CAP_NET_ADMIN` in the namespace; reading needs nothing.
+/// Changes need `CAP_NET_ADMIN` in the namespace; reading needs no privilege.
 #[derive(Debug)]
 pub struct MptcpPm {
     requests: RequestSocket,
@@ -86,35 +86,35 @@ pub struct MptcpPm {
 }
 
 impl EndpointFlags {
-    /// Announce the address to peers (ADD_ADDR).
+    /// Announces the address to peers (ADD_ADDR, RFC 8684 §3.4.1).
     pub const SIGNAL: Self = Self(1);
-    /// Open subflows from the address.
+    /// Opens subflows from the address.
     pub const SUBFLOW: Self = Self(1 << 1);
-    /// Ask the peer to use such subflows only when there is no other.
+    /// Asks the peer to use such subflows only if all other subflows fail.
     pub const BACKUP: Self = Self(1 << 2);
-    /// Open subflows to every address of the peer; only with [`EndpointFlags::SUBFLOW`].
+    /// Opens subflows to every address of the peer; only with [`EndpointFlags::SUBFLOW`].
     pub const FULLMESH: Self = Self(1 << 3);
-    /// Made by the kernel itself for an address that a subflow uses; only seen in a listing.
+    /// Created by the kernel itself for an address that a subflow uses; only occurs in a listing.
     pub const IMPLICIT: Self = Self(1 << 4);
-    /// Answer each address that the peer announces with one subflow from here (Linux 6.18).
+    /// Opens one subflow from here to each address that the peer announces (Linux 6.18).
     pub const LAMINAR: Self = Self(1 << 5);
 
-    /// Whether all of `flags` are set.
+    /// Returns true if all of `flags` are set.
     pub const fn contains(self, flags: Self) -> bool {
         self.0 & flags.0 == flags.0
     }
 
-    /// The kernel's number.
+    /// Returns the kernel's number, an OR of `MPTCP_PM_ADDR_FLAG_*`.
     pub const fn bits(self) -> u32 {
         self.0
     }
 
-    /// The flags of a number of the kernel's, also those that this version does not know.
+    /// Converts the kernel's number, including bits that this version does not know.
     pub const fn from_bits(bits: u32) -> Self {
         Self(bits)
     }
 
-    /// These flags without `flags`.
+    /// Returns these flags with `flags` cleared.
     #[must_use]
     pub const fn without(self, flags: Self) -> Self {
         Self(self.0 & !flags.0)
@@ -122,7 +122,7 @@ impl EndpointFlags {
 }
 
 impl fmt::Display for EndpointFlags {
-    /// As `ip mptcp endpoint` takes and shows them: `subflow fullmesh`.
+    /// Formats the flags like `ip mptcp endpoint`: `subflow fullmesh`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names = [
             (Self::SIGNAL, "signal"),
@@ -154,35 +154,35 @@ impl MptcpPm {
         Ok(Self { requests, family })
     }
 
-    /// Adds an endpoint; connections that exist use it too.
+    /// Adds an endpoint; existing connections also use it.
     pub fn add_endpoint(&mut self, endpoint: &Endpoint) -> Result<(), NetlinkError> {
         let payload = MessageBuilder::generic(ADD_ADDR, VERSION)
             .nest(ATTR_ADDR, |payload| endpoint.attributes(payload));
         self.change(&payload, format_args!("add {endpoint}"))
     }
 
-    /// Deletes the endpoint numbered `id` and closes its subflows.
+    /// Deletes the endpoint with ID `id` and closes its subflows.
     pub fn delete_endpoint(&mut self, id: u8) -> Result<(), NetlinkError> {
         let payload = MessageBuilder::generic(DEL_ADDR, VERSION)
             .nest(ATTR_ADDR, |payload| payload.u8(ADDR_ID, id));
         self.change(&payload, format_args!("delete MPTCP endpoint {id}"))
     }
 
-    /// Changes [`EndpointFlags::BACKUP`] and [`EndpointFlags::FULLMESH`] of the endpoint numbered
-    /// `id`, also for its subflows that exist; the other flags stay as they are.
+    /// Changes [`EndpointFlags::BACKUP`] and [`EndpointFlags::FULLMESH`] of the endpoint with ID
+    /// `id`. Its existing subflows change also; other flags keep their values.
     pub fn set_endpoint_flags(&mut self, id: u8, flags: EndpointFlags) -> Result<(), NetlinkError> {
         let payload = MessageBuilder::generic(SET_FLAGS, VERSION)
             .nest(ATTR_ADDR, |payload| payload.u8(ADDR_ID, id).u32(ADDR_FLAGS, flags.bits()));
         self.change(&payload, format_args!("set flags of MPTCP endpoint {id}"))
     }
 
-    /// Deletes all endpoints.
+    /// Deletes all endpoints of the namespace.
     pub fn flush_endpoints(&mut self) -> Result<(), NetlinkError> {
         let payload = MessageBuilder::generic(FLUSH_ADDRS, VERSION);
         self.change(&payload, format_args!("delete all MPTCP endpoints"))
     }
 
-    /// All endpoints.
+    /// Lists all endpoints of the namespace.
     pub fn endpoints(&mut self) -> Result<Vec<Endpoint>, NetlinkError> {
         let payload = MessageBuilder::generic(GET_ADDR, VERSION);
         let action = format_args!("list MPTCP endpoints");
@@ -190,7 +190,7 @@ impl MptcpPm {
             .dump(self.family, &payload, action, |message| Endpoint::parse(message).map(Some))
     }
 
-    /// Sets the limits.
+    /// Sets both limits of the namespace.
     pub fn set_limits(&mut self, limits: MptcpLimits) -> Result<(), NetlinkError> {
         let MptcpLimits { subflows, add_addr_accepted } = limits;
         let payload = MessageBuilder::generic(SET_LIMITS, VERSION)
@@ -202,7 +202,7 @@ impl MptcpPm {
         self.change(&payload, action)
     }
 
-    /// The limits in force.
+    /// Returns the limits in force.
     pub fn limits(&mut self) -> Result<MptcpLimits, NetlinkError> {
         let payload = MessageBuilder::generic(GET_LIMITS, VERSION);
         self.requests.get(
@@ -294,14 +294,14 @@ fn command<'a>(message: &Message<'a>) -> Result<(u8, Attributes<'a>), Malformed>
     Ok((command, Attributes::new(reader.rest())))
 }
 
-/// The numbers that the kernel gave to the family and to its group of events.
+/// Numbers that the kernel assigned to the family and to its multicast group of events.
 #[derive(Debug, PartialEq, Eq)]
 struct GenlFamily {
     id: u16,
     events: Option<u32>,
 }
 
-/// Asks for the family's numbers; they differ from one start of the system to the next.
+/// Requests the family's numbers; they can differ after each boot.
 fn resolve(requests: &mut RequestSocket, action: &str) -> Result<GenlFamily, NetlinkError> {
     let payload = MessageBuilder::generic(libc::CTRL_CMD_GETFAMILY as u8, 1)
         .text(libc::CTRL_ATTR_FAMILY_NAME as u16, FAMILY);

@@ -4,16 +4,16 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-/// An address and the length of its network part, such as `10.0.0.1/24`.
+/// Address and the length of its network part, such as `10.0.0.1/24`.
 ///
-/// The bits behind the network part are kept: an interface's address has them.
+/// The host bits are kept: an interface's address has them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Prefix {
     address: IpAddr,
     length: u8,
 }
 
-/// A text or a pair that is no prefix.
+/// Error for a text or a pair that does not form a prefix.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no prefix, expected one such as 10.0.0.1/24 or fd00::1/64")]
 pub struct InvalidPrefix(String);
@@ -24,7 +24,7 @@ impl Prefix {
     /// Every IPv6 address: the destination of a default route.
     pub const ALL_V6: Self = Self { address: IpAddr::V6(Ipv6Addr::UNSPECIFIED), length: 0 };
 
-    /// Every address of the kernel's `family`, if that is one of IP.
+    /// Returns the default prefix of the kernel's `family`; `None` if it is not IPv4 or IPv6.
     pub(crate) fn all(family: u8) -> Option<Self> {
         match i32::from(family) {
             libc::AF_INET => Some(Self::ALL_V4),
@@ -33,13 +33,13 @@ impl Prefix {
         }
     }
 
-    /// Whether `address` is in it; never one of the other family.
+    /// Returns true if `address` lies within the prefix; false for the other address family.
     pub fn contains(self, address: IpAddr) -> bool {
         address.is_ipv4() == self.address.is_ipv4()
             && Self { address, ..self }.network() == self.network()
     }
 
-    /// A prefix of `length` bits; an error if the address has fewer.
+    /// Creates a prefix of `length` bits; an error if the address has fewer.
     pub fn new(address: IpAddr, length: u8) -> Result<Self, InvalidPrefix> {
         if length > Self::host(address).length {
             return Err(InvalidPrefix(format!("{address}/{length}")));
@@ -47,28 +47,28 @@ impl Prefix {
         Ok(Self { address, length })
     }
 
-    /// The prefix that holds only `address`.
+    /// Returns the prefix that holds only `address`.
     pub const fn host(address: IpAddr) -> Self {
         let length = if address.is_ipv4() { 32 } else { 128 };
         Self { address, length }
     }
 
-    /// The address, with the bits behind the network part.
+    /// Returns the address, including its host bits.
     pub const fn address(self) -> IpAddr {
         self.address
     }
 
-    /// Bits of the network part.
+    /// Returns the length of the network part, in bits.
     pub const fn length(self) -> u8 {
         self.length
     }
 
-    /// The kernel's number of the address family.
+    /// Returns the kernel's number of the address family.
     pub(crate) const fn family(self) -> u8 {
         family(self.address)
     }
 
-    /// The network alone: the bits behind the network part are zero, as routes and rules want it.
+    /// Clears the host bits, as routes and rules require.
     #[must_use]
     pub fn network(self) -> Self {
         let host = u32::from(Self::host(self.address).length - self.length);
@@ -86,7 +86,7 @@ impl Prefix {
     }
 }
 
-/// The kernel's number of an address's family.
+/// Returns the kernel's number of an address's family.
 pub(crate) const fn family(address: IpAddr) -> u8 {
     let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     family as u8

@@ -19,10 +19,10 @@ pub use table::{NextHop, RouteEntry, RouteKind, RouteQuery, RouteSpec};
 use super::error::NetlinkError;
 use super::socket::RequestSocket;
 
-/// A conversation about the network configuration of one namespace.
+/// Requests about the network configuration of one namespace.
 ///
-/// Links are named by their names, as people know them. Changes need `CAP_NET_ADMIN` in the
-/// namespace; reading needs nothing.
+/// Links are identified by name. Changes need `CAP_NET_ADMIN` in the namespace; reading needs no
+/// privilege.
 #[derive(Debug)]
 pub struct RouteSocket {
     requests: RequestSocket,
@@ -34,7 +34,7 @@ impl RouteSocket {
         Ok(Self { requests: RequestSocket::open(NETLINK_ROUTE, "open a route socket")? })
     }
 
-    /// The index of `link`; an error speaks of `action`, for which it is needed.
+    /// Returns the index of `link`; an error names `action` as the failed request.
     fn index(&mut self, link: &str, action: fmt::Arguments<'_>) -> Result<u32, NetlinkError> {
         self.get_link(link, action).map(|link| link.index)
     }

@@ -1,4 +1,4 @@
-//! Netlink sockets: requests with one verdict each, and streams of events.
+//! Netlink sockets: requests with one acknowledgement each, and streams of events.
 
 use std::fmt;
 use std::io;
@@ -9,16 +9,16 @@ use netlink_sys::{Socket, SocketAddr};
 use super::error::{NetlinkError, NetlinkErrorKind};
 use super::wire::{Malformed, Message, MessageBuilder, Messages, NetlinkAck};
 
-/// The kernel never makes a datagram longer than this (`NLMSG_GOODSIZE` up to 32 KiB for dumps).
+/// Maximum datagram of the kernel, in bytes (`NLMSG_GOODSIZE`; up to 32 KiB for dumps).
 const MAX_DATAGRAM_BYTES: usize = 64 * 1024;
-/// Receive buffer that event streams ask for, in bytes; the kernel may give less.
+/// Receive buffer that event streams request, in bytes; the kernel may grant less.
 const EVENT_BUFFER_BYTES: i32 = 1024 * 1024;
-/// How often a table that changed while it was listed is listed again.
+/// Maximum attempts to list a table that changes while it is listed.
 const MAX_DUMP_ATTEMPTS: u32 = 8;
-/// Datagrams that one call of [`EventSocket::drain`] reads, so that it returns even in a storm.
+/// Maximum datagrams per call of [`EventSocket::drain`], so that it returns even during an event storm.
 const MAX_DRAIN_DATAGRAMS: usize = 256;
 
-/// A socket for requests; each waits for the kernel's verdict.
+/// Socket for requests; each waits for the kernel's acknowledgement.
 #[derive(Debug)]
 pub(crate) struct RequestSocket {
     socket: Socket,
@@ -40,7 +40,7 @@ impl RequestSocket {
         Ok(Self { socket, sequence: 0, buffer: Vec::with_capacity(MAX_DATAGRAM_BYTES) })
     }
 
-    /// Sends a request of which only the verdict matters.
+    /// Sends a request that returns only an acknowledgement.
     pub(crate) fn change(
         &mut self,
         kind: u16,
@@ -52,7 +52,7 @@ impl RequestSocket {
         self.exchange(kind, flags, payload, |_| Ok(())).map_err(|e| NetlinkError::new(action, e))
     }
 
-    /// Sends a request that is answered by one message.
+    /// Sends a request that returns one message.
     pub(crate) fn get<T>(
         &mut self,
         kind: u16,
@@ -70,7 +70,7 @@ impl RequestSocket {
             .map_err(|cause| NetlinkError::new(action, cause))
     }
 
-    /// Lists a table; `parse` leaves out what it gives no value for.
+    /// Lists a table; `parse` returns `None` for rows to skip.
     pub(crate) fn dump<T>(
         &mut self,
         kind: u16,
@@ -93,10 +93,10 @@ impl RequestSocket {
         Err(NetlinkError::new(action, NetlinkErrorKind::Unstable))
     }
 
-    /// Sends one request and reads up to its verdict.
+    /// Sends one request and reads up to its acknowledgement.
     ///
-    /// What `on_message` refuses does not stop the reading: the rest of a dump must not be taken
-    /// for the answer to the next request.
+    /// An error of `on_message` does not stop reading: the next request must not receive the rest
+    /// of a dump.
     fn exchange(
         &mut self,
         kind: u16,
@@ -114,8 +114,8 @@ impl RequestSocket {
             for message in Messages::new(&self.buffer) {
                 let message = message?;
                 if message.sequence != self.sequence {
-                    continue; // left over from a request that failed half-way
-                }
+                    continue;
+                } // left over from a request that failed midway
                 stable &= i32::from(message.flags) & libc::NLM_F_DUMP_INTR == 0;
                 match i32::from(message.kind) {
                     libc::NLMSG_ERROR | libc::NLMSG_DONE => {
@@ -135,7 +135,7 @@ impl RequestSocket {
     }
 }
 
-/// A socket that is subscribed to multicast groups; reading never blocks.
+/// Socket that is subscribed to multicast groups; reading never blocks.
 #[derive(Debug)]
 pub(crate) struct EventSocket {
     socket: Socket,
@@ -162,7 +162,7 @@ impl EventSocket {
         Ok(Self { socket, buffer: Vec::with_capacity(MAX_DATAGRAM_BYTES) })
     }
 
-    /// Reads everything that has arrived; `parse` leaves out what it gives no event for.
+    /// Reads the pending messages; `parse` returns `None` for messages to skip.
     pub(crate) fn drain<T>(
         &mut self,
         action: &str,
@@ -190,13 +190,13 @@ impl EventSocket {
     }
 }
 
-/// What one reading of an event stream gave.
+/// Events read in one call, and a mark for lost ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventBatch<T> {
-    /// The events, in the kernel's order.
+    /// Events in the kernel's order.
     pub events: Vec<T>,
-    /// Whether the kernel dropped events, because they came faster than they were read: what was
-    /// learnt from earlier ones may be out of date.
+    /// True if the kernel dropped events because they were not read fast enough. State derived
+    /// from earlier events may be stale.
     pub lost: bool,
 }
 
@@ -212,12 +212,12 @@ impl AsRawFd for EventSocket {
     }
 }
 
-/// Replaces `buffer` by the next datagram of the kernel.
+/// Replaces `buffer` with the next datagram of the kernel.
 fn receive(socket: &Socket, buffer: &mut Vec<u8>) -> io::Result<()> {
     loop {
         buffer.clear();
         match socket.recv_from(buffer, libc::MSG_TRUNC) {
-            // Only port 0 is the kernel; other processes may send to our port too.
+            // Only port 0 is the kernel; other processes may also send to our port.
             Ok((_, sender)) if sender.port_number() != 0 => {}
             Ok((length, _)) if length > buffer.len() => {
                 let text = format!("a datagram of {length} bytes was cut to {}", buffer.len());

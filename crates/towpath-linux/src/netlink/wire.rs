@@ -1,17 +1,17 @@
-//! Netlink's wire format: messages, attributes and the kernel's verdicts.
+//! Netlink's wire format: messages, attributes and acknowledgements.
 //!
-//! Layout from `linux/netlink.h` and `linux/genetlink.h`; numbers in the host's byte order unless
-//! a field is named `be`. Parsers take any bytes and never panic.
+//! Layout from `linux/netlink.h` and `linux/genetlink.h`. Numbers are in the host's byte order
+//! unless a field is named `be`. Parsers accept any bytes and never panic.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::prefix::Prefix;
 
-/// Bytes of `struct nlmsghdr`.
+/// Size of `struct nlmsghdr`, in bytes.
 const NLMSG_HEADER_BYTES: usize = 16;
-/// Bytes of `struct nlattr`.
+/// Size of `struct nlattr`, in bytes.
 const NLATTR_HEADER_BYTES: usize = 4;
-/// Messages and attributes start at multiples of this.
+/// Alignment of messages and attributes, in bytes.
 const ALIGNMENT: usize = 4;
 /// `NLA_F_NESTED`; with `NLA_F_NET_BYTEORDER` it takes the two upper bits of an attribute's type.
 const NESTED: u16 = 0x8000;
@@ -25,19 +25,19 @@ pub enum Malformed {
     /// A message, structure or attribute ends too early.
     #[error("{what} is cut short: {need} bytes needed, {got} there")]
     Short {
-        /// What was being read.
+        /// Name of the item that was being parsed.
         what: &'static str,
-        /// Bytes that it needs.
+        /// Number of bytes that the item needs.
         need: usize,
-        /// Bytes that are there.
+        /// Number of bytes that are left.
         got: usize,
     },
-    /// An attribute that every such message has is not there.
+    /// A mandatory attribute is missing.
     #[error("no {0} in the answer")]
     Missing(&'static str),
 }
 
-/// Reads the fields of a fixed structure one after the other.
+/// Parser for the fields of a fixed structure, one after the other.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StructReader<'a> {
     bytes: &'a [u8],
@@ -83,13 +83,13 @@ impl<'a> StructReader<'a> {
         self.take().map(u64::from_ne_bytes)
     }
 
-    /// What has not been read yet.
+    /// Returns the bytes that have not been read yet.
     pub(crate) const fn rest(self) -> &'a [u8] {
         self.bytes
     }
 }
 
-/// The part of a message after its header, while it is built.
+/// Builder of the part of a message after its header.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct MessageBuilder(Vec<u8>);
 
@@ -110,8 +110,10 @@ impl MessageBuilder {
         self.align()
     }
 
-    /// Appends an attribute. A value over 65,531 bytes is cut: no attribute that the kernel takes
-    /// is nearly as long, so that it refuses what is left as well.
+    /// Appends an attribute.
+    ///
+    /// A value over 65,531 bytes is cut. The kernel accepts no attribute of nearly that size, so
+    /// it also refuses the rest.
     pub(crate) fn attribute(mut self, kind: u16, value: &[u8]) -> Self {
         let most = usize::from(u16::MAX) - NLATTR_HEADER_BYTES;
         let value = value.get(..most).unwrap_or(value);
@@ -138,7 +140,7 @@ impl MessageBuilder {
         self.attribute(kind, &value.to_ne_bytes())
     }
 
-    /// Appends a text with the NUL that the kernel wants after it.
+    /// Appends a text with the terminating NUL that the kernel requires.
     pub(crate) fn text(self, kind: u16, text: &str) -> Self {
         let mut value = text.as_bytes().to_vec();
         value.push(0);
@@ -158,7 +160,7 @@ impl MessageBuilder {
         self.attribute(kind | NESTED, &inner)
     }
 
-    /// Appends attributes that were built apart.
+    /// Appends attributes that were built separately.
     pub(crate) fn append(self, attributes: &Self) -> Self {
         self.raw(&attributes.0)
     }
@@ -171,7 +173,7 @@ impl MessageBuilder {
         }
     }
 
-    /// The whole message, ready to be sent.
+    /// Returns the whole message, ready to be sent.
     pub(crate) fn message(&self, kind: u16, flags: u16, sequence: u32) -> Vec<u8> {
         let length = (self.0.len() + NLMSG_HEADER_BYTES) as u32;
         let mut message = Vec::with_capacity(self.0.len() + NLMSG_HEADER_BYTES);
@@ -199,7 +201,7 @@ pub(crate) struct Message<'a> {
     pub(crate) body: &'a [u8],
 }
 
-/// The messages of a datagram; ends after the first that is malformed.
+/// Iterator over the messages of a datagram; ends after the first malformed one.
 #[derive(Debug, Clone)]
 pub(crate) struct Messages<'a>(&'a [u8]);
 
@@ -233,7 +235,7 @@ impl<'a> Iterator for Messages<'a> {
     }
 }
 
-/// One attribute; its type is without the flags for nesting and byte order.
+/// One attribute; its type excludes the flags for nesting and byte order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Attribute<'a> {
     pub(crate) kind: u16,
@@ -261,7 +263,7 @@ impl<'a> Attribute<'a> {
         self.reader().u64()
     }
 
-    /// An IPv4 or IPv6 address, told apart by its length.
+    /// Returns an IPv4 or IPv6 address, depending on the value's length.
     pub(crate) fn ip(self) -> Result<IpAddr, Malformed> {
         if let Ok(octets) = <[u8; 16]>::try_from(self.value) {
             return Ok(Ipv6Addr::from(octets).into());
@@ -269,12 +271,12 @@ impl<'a> Attribute<'a> {
         self.reader().take::<4>().map(|octets| Ipv4Addr::from(octets).into())
     }
 
-    /// An address whose first `length` bits count.
+    /// Returns a prefix of `length` bits.
     pub(crate) fn prefix(self, length: u8) -> Result<Prefix, Malformed> {
         Prefix::new(self.ip()?, length).map_err(|_| Malformed::Missing("prefix length"))
     }
 
-    /// A text, up to its NUL; what is not UTF-8 is replaced.
+    /// Returns the text up to its NUL; invalid UTF-8 is replaced.
     pub(crate) fn text(self) -> String {
         let text = self.value.split(|&byte| byte == 0).next().unwrap_or_default();
         String::from_utf8_lossy(text).into_owned()
@@ -289,7 +291,7 @@ impl<'a> Attribute<'a> {
     }
 }
 
-/// The attributes in `bytes`; ends after the first that is malformed.
+/// Iterator over the attributes in `bytes`; ends after the first malformed one.
 #[derive(Debug, Clone)]
 pub(crate) struct Attributes<'a>(&'a [u8]);
 
@@ -322,11 +324,11 @@ impl<'a> Iterator for Attributes<'a> {
     }
 }
 
-/// What the kernel says at the end of a request: an acknowledgement if `errno` is zero.
+/// Kernel's reply at the end of a request: an acknowledgement if `errno` is zero.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NetlinkAck {
     pub(crate) errno: i32,
-    /// The text of the extended acknowledgement.
+    /// Text of the extended acknowledgement, if the kernel sent one.
     pub(crate) extack: Option<String>,
 }
 
@@ -344,7 +346,8 @@ impl NetlinkAck {
         let mut extras = reader.rest();
         if is_error {
             let request = reader.u32()? as usize;
-            // Only a request that was sent back whole stands between the header and the extras.
+            // Only an uncapped error message has the whole request between the header and the
+            // extras.
             let skip = if has(libc::NLM_F_CAPPED) { NLMSG_HEADER_BYTES } else { request };
             extras = extras.get(skip.next_multiple_of(ALIGNMENT)..).unwrap_or_default();
         }
@@ -375,13 +378,13 @@ pub(crate) mod tests {
         digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect()
     }
 
-    /// What `parse` makes of each recorded message.
+    /// Returns the result of `parse` for each recorded message.
     pub(crate) fn parse_all<T>(recorded: &str, parse: impl Fn(&Message<'_>) -> T) -> Vec<T> {
         Messages::new(&hex(recorded)).map(|message| parse(&message.unwrap())).collect()
     }
 
-    /// Calls `parse` with every prefix of each recorded message, with the recorded messages after
-    /// some bytes have changed, and with any bytes.
+    /// Calls `parse` with every prefix of each recorded message, with recorded messages after
+    /// random changes, and with random bytes.
     pub(crate) fn never_panics<T>(recorded: &str, parse: impl Fn(&Message<'_>) -> T) {
         let bytes = hex(recorded);
         for message in Messages::new(&bytes) {

@@ -1,4 +1,4 @@
-//! Building: hosts, interfaces, addresses, routes, settings, endpoints, then the emulator.
+//! Builds hosts, interfaces, addresses, routes, settings, endpoints, then the emulator.
 
 use std::fs;
 use std::io;
@@ -26,25 +26,25 @@ use crate::stack::{self, StackDevice, plan};
 use crate::sys::ring::PacketRing;
 use crate::{queue, sys};
 
-/// Packets that an interface may hold before the emulator reads them.
+/// Length of an interface's queue in packets, before the emulator reads them.
 const TX_QUEUE_PACKETS: u32 = 5_000;
-/// First policy-routing table and rule priority.
+/// Number of the first policy-routing table, and priority of the first rule.
 const FIRST_TABLE: u32 = 100;
-/// The kernel's maximum of additional subflows and accepted addresses.
+/// Maximum number of additional subflows and accepted addresses in the kernel.
 const MAX_MPTCP_LIMIT: u8 = 8;
 
-/// How an interface's carrier is switched.
+/// Means of switching an interface's carrier.
 #[derive(Debug)]
 pub(crate) enum CarrierControl {
     /// By the TUN descriptor.
     Tun(OwnedFd),
     /// By the emulator's end of the veth pair.
     Veth(String),
-    /// By telling the host's own stack.
+    /// By notifying the host's own stack.
     Stack,
 }
 
-/// Makes everything; nothing of it outlives the process.
+/// Builds the network; nothing of it outlives the process.
 pub(crate) fn build(
     thread: EmulatorThread,
     scenario: &Arc<Scenario>,
@@ -111,15 +111,15 @@ pub(crate) fn build(
 fn create_host(scenario: &Scenario, host: &Host) -> Result<HostNamespace, NetworkError> {
     empty_host(&host.name, || {
         settings(host)?;
-        // For programs that do not ask for one. Refused when an administrator restricts it; our own
-        // flows ask for theirs by socket, and what they got is read back.
+        // Default for programs, refused when an administrator restricts it. Our own flows set
+        // theirs per socket, and the result is read back.
         let wanted = scenario.congestion_control_of(host);
         let _ = write_setting("net.ipv4.tcp_congestion_control", wanted); // may be refused
         Ok(())
     })
 }
 
-/// A host without interfaces; `settings` runs inside it first.
+/// Makes a host without interfaces; `settings` runs inside it first.
 pub(crate) fn empty_host(
     name: &str,
     settings: impl FnOnce() -> Result<(), NetworkError> + Send,
@@ -142,10 +142,10 @@ pub(crate) fn empty_host(
     })
 }
 
-/// A host's ports as its own stack sees them.
+/// Ports of a host as its own stack sees them.
 type StackDevices = Vec<(InterfaceId, StackDevice)>;
 
-/// A port that leads to a host's own stack.
+/// Makes a port that leads to a host's own stack.
 fn stack_port(
     devices: &mut StackDevices,
     path: usize,
@@ -183,20 +183,21 @@ fn start_stack(
     stack::StackHandle::start(name, clock, own, devices)
 }
 
-/// Writes what every host needs, whatever the machine has; runs inside its namespace, before it has
-/// interfaces.
+/// Writes the settings of every host, independent of the machine's own.
+///
+/// Runs inside the host's namespace, before it has interfaces.
 pub(crate) fn usual_settings() -> Result<(), NetworkError> {
-    // A kernel without IPv6 has none of the latter; it will say so when an address is given out.
+    // Kernels without IPv6 lack the latter; assigning an IPv6 address fails later.
     let defaults = [
-        // What one run learnt about a destination must not start the next one.
+        // Metrics of a destination from one run must not affect the next one.
         ("net.ipv4.tcp_no_metrics_save", "1", true),
-        // Addresses of one path are used on another: the kernel must not take that for spoofing.
+        // Packets may arrive on another path than their address's: not spoofing.
         ("net.ipv4.conf.all.rp_filter", "0", true),
         ("net.ipv4.conf.default.rp_filter", "0", true),
         ("net.ipv6.conf.default.accept_dad", "0", false),
         ("net.ipv6.conf.default.accept_ra", "0", false),
         ("net.ipv6.conf.default.router_solicitations", "0", false),
-        // IPv4 keeps its addresses when an interface is switched off; so shall IPv6.
+        // IPv4 keeps its addresses when an interface goes down; so must IPv6.
         ("net.ipv6.conf.all.keep_addr_on_down", "1", false),
         ("net.ipv6.conf.default.keep_addr_on_down", "1", false),
     ];
@@ -245,8 +246,9 @@ pub(crate) fn choose_backend(
     }
 }
 
-/// Makes an interface of `host` whose other side is a port of the emulator; `inner` is the name that
-/// it has there, if it needs one.
+/// Makes an interface of `host` whose other end is a port of the emulator.
+///
+/// `inner` is the interface's name there, if it needs one.
 pub(crate) fn interface(
     backend: Backend,
     middle: &mut RouteSocket,
@@ -264,7 +266,7 @@ pub(crate) fn interface(
             let mut route = host.route();
             route.set_mtu(name, mtu_bytes).map_err(&kernel)?;
             route.set_tx_queue_len(name, TX_QUEUE_PACKETS).map_err(&kernel)?;
-            // Where it is refused, packets count from when they are read.
+            // Without the ring, packets count from the moment when they are read.
             let number = route.link(name).map_err(&kernel)?.index;
             let ring = host.namespace.run(|| PacketRing::open(number)).and_then(|ring| ring).ok();
             let port =
@@ -307,7 +309,8 @@ fn configure_host(
     let configured =
         configured.map_err(NetworkError::system(format!("enter host `{}`", host.name)))?;
     match configured {
-        // A kernel without Multipath TCP still carries TCP; the run says so when it is asked for it.
+        // A kernel without Multipath TCP still carries TCP. A run that needs Multipath TCP fails
+        // later, with a message.
         Err(error) if error.errno() == Some(libc::ENOENT) => Ok(()),
         other => other.map_err(NetworkError::kernel(&host.name)),
     }
@@ -324,7 +327,7 @@ pub(super) fn configure_interface(
     route.set_up(&path.name)?;
     for family in [Family::V4, Family::V6] {
         let own = address(number, end, family, generation);
-        // IPv6 needs packets of 1,280 bytes.
+        // IPv6 needs an MTU of at least 1,280 bytes.
         if family == Family::V6 && path.mtu_bytes < 1_280 {
             continue;
         }
@@ -352,7 +355,7 @@ fn route_by_source(
     add_default_route(route, path, number, own.is_ipv4())
 }
 
-/// The default route of a path's table; it vanishes whenever the interface goes down.
+/// Adds the default route of a path's table, which vanishes whenever the interface goes down.
 pub(super) fn add_default_route(
     route: &mut RouteSocket,
     path: &Path,
@@ -377,7 +380,7 @@ pub(super) fn prefix(address: std::net::IpAddr, bits: u8) -> Prefix {
     Prefix::new(address, bits).unwrap_or(Prefix::host(address))
 }
 
-/// Limits and endpoints; runs inside the host's namespace.
+/// Sets limits and endpoints; runs inside the host's namespace.
 fn configure_mptcp(
     scenario: &Scenario,
     index: usize,
@@ -420,8 +423,9 @@ pub(super) fn flags(endpoint: towpath_measure::scenario::Endpoint) -> EndpointFl
     .fold(EndpointFlags::default(), |all, (_, flag)| all | flag)
 }
 
-/// Shapes the directions whose queue stands at the sending host with that host's own kernel:
-/// only there does a full queue push back on the sockets.
+/// Shapes directions whose queue is at the sending host with that host's kernel.
+///
+/// Only there does a full queue push back on the sockets.
 fn shape_at_hosts(
     scenario: &Scenario,
     hosts: &[HostNamespace],
@@ -466,7 +470,7 @@ fn start_emulator(
     ports: Vec<[EmulatorPort; 2]>,
     at_host: Vec<[bool; 2]>,
 ) -> io::Result<(Emulator, LinkDirections)> {
-    // Frames belong to one thread, so the topology is made there; its numbers are the same here.
+    // Frames belong to one thread, so the topology is built there. Its IDs are the same here.
     let (_, directions) =
         links::topology::<GsoSegment>(scenario, seed, &at_host).map_err(io::Error::other)?;
     let lanes = ports

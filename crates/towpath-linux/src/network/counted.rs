@@ -1,4 +1,4 @@
-//! Which directions and routes of the emulator belong to a link of the account of capacity.
+//! Maps a link of the account of capacity to directions and routes of the emulator.
 
 use towpath_measure::account::AccountedLink;
 use towpath_measure::scenario::DataDirection;
@@ -6,13 +6,13 @@ use towpath_net::topology::{DirectionId, RouteId};
 
 use super::EmulatedNetwork;
 
-/// Place in a pair of up and down.
+/// Index in a pair of up and down.
 fn direction_index(direction: DataDirection) -> usize {
     usize::from(direction == DataDirection::Down)
 }
 
 impl EmulatedNetwork {
-    /// The direction whose server counts, and the routes through it.
+    /// Returns the direction whose shaper counts, and the routes through it.
     pub(crate) fn accounted_routes(
         &self,
         link: &AccountedLink,
@@ -27,7 +27,7 @@ impl EmulatedNetwork {
         Some((*pair.get(side)?, routes.copied().collect()))
     }
 
-    /// Bytes that the link counts for each packet beside the packet.
+    /// Returns the overhead in bytes that the link adds to each packet.
     pub(crate) fn overhead_bytes(&self, link: &AccountedLink) -> u32 {
         let pair = match (link.bottleneck, link.paths.as_slice()) {
             (Some(index), _) => {
@@ -40,7 +40,7 @@ impl EmulatedNetwork {
         config.map_or(0, |config| config.overhead_bytes)
     }
 
-    /// All directions that packets of a path pass in one direction of it.
+    /// Returns all emulator directions that packets pass in one direction of a path.
     pub(crate) fn directions_of(
         &self,
         path: usize,

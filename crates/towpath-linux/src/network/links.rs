@@ -1,4 +1,5 @@
-//! The scenario's links: laid out as in every world, but for what the sending host's kernel shapes.
+//! Links of the scenario, as for simulated runs, except those that the sending host's kernel
+//! shapes.
 
 use std::time::Duration;
 
@@ -8,14 +9,16 @@ use crate::netlink::Tbf;
 
 pub(crate) use towpath_measure::network::{LinkDirections, split, topology};
 
-/// The kernel's own shaper for a queue that stands at the sending host, if it has an equal one.
+/// Returns the kernel shaper for a queue at the sending host.
+///
+/// `None` for queues in the network, and for shapers that the kernel lacks.
 pub(crate) fn host_shaper(config: &DirectionConfig, mtu_bytes: u32) -> Option<Tbf> {
     if config.position != QueuePosition::Host {
         return None;
     }
     let packet = u64::from(mtu_bytes) + u64::from(config.overhead_bytes);
     let (rate, burst) = match config.shaper {
-        // tbf cannot do without a bucket; two packets are the least that reaches the full rate.
+        // tbf needs a bucket; two packets are the minimum for the full rate.
         Shaper::Line(rate) => (rate, 2 * packet),
         Shaper::TokenBucket { rate, burst_bytes } => (rate, burst_bytes.max(packet)),
         Shaper::Unlimited | Shaper::Htb { .. } | Shaper::Trace(_) => return None,

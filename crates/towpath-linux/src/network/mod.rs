@@ -1,8 +1,8 @@
 //! A scenario's network, made of namespaces, interfaces and the emulator.
 //!
 //! Every path is one interface on each of its two hosts, both named after it, in a subnet of its
-//! own ([`address`]). The path's first host routes by source address; the second answers towards
-//! the destination address (see [`Path`]). No program is run for any of this: netlink only.
+//! own ([`address`]). The path's first host routes by source address; the second routes by
+//! destination address (see [`Path`]). All of it uses netlink; no program is run.
 
 pub(crate) mod address;
 pub(crate) mod build;
@@ -27,17 +27,17 @@ use crate::{quic, stack};
 pub(crate) use build::build;
 pub(crate) use quic_hosts::for_transport;
 
-/// How the emulator exchanges packets with the hosts.
+/// Means by which the emulator exchanges packets with the hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Backend {
-    /// TUN devices: fewer copies, but `/dev/net/tun` must be open to the user.
+    /// TUN devices: fewer copies, but the user must have access to `/dev/net/tun`.
     Tun,
     /// Packet sockets on veth pairs: works wherever user namespaces do.
     Packet,
 }
 
 impl Backend {
-    /// Name for results and messages.
+    /// Returns the name for results and messages.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Tun => "tun",
@@ -46,23 +46,23 @@ impl Backend {
     }
 }
 
-/// Why the network could not be made.
+/// Errors of setting up the network.
 #[derive(Debug, Error)]
 pub enum NetworkError {
     /// A system call failed.
     #[error("cannot {action}: {source}")]
     System {
-        /// What was tried.
+        /// Description of the failed action.
         action: String,
-        /// The system's reason.
+        /// Error of the system call.
         source: io::Error,
     },
     /// The kernel refused a configuration.
     #[error("on host `{host}`: {source}")]
     Kernel {
-        /// On which host.
+        /// Name of the host.
         host: String,
-        /// The kernel's reason.
+        /// Netlink error from the kernel.
         source: NetlinkError,
     },
 }
@@ -78,21 +78,21 @@ impl NetworkError {
     }
 }
 
-/// One host.
+/// A host of the scenario, with its network namespace.
 #[derive(Debug)]
 pub(crate) struct HostNamespace {
     pub(crate) name: String,
     pub(crate) namespace: Namespace,
-    /// Opened in the namespace, usable from any thread.
+    /// Route socket opened in the namespace, usable from any thread.
     route: Mutex<RouteSocket>,
-    /// The host's own stack, if it has one: then its namespace stays empty.
+    /// Stack of the host's own, if it has one: then its namespace stays empty.
     pub(crate) stack: Option<Arc<stack::StackHandle>>,
-    /// The host's QUIC, in a run whose flows speak it.
+    /// QUIC of the host, in a run with QUIC flows.
     pub(crate) quic: Option<Arc<quic::QuicHandle>>,
 }
 
 impl HostNamespace {
-    /// The host's route socket.
+    /// Returns the host's locked route socket.
     pub(crate) fn route(&self) -> MutexGuard<'_, RouteSocket> {
         self.route.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -103,29 +103,29 @@ impl HostNamespace {
 pub(crate) struct EmulatedNetwork {
     pub(crate) scenario: Arc<Scenario>,
     pub(crate) clock: Clock,
-    /// Of all that is random in it.
+    /// Seed of all random draws in the network.
     pub(crate) seed: u64,
     pub(crate) hosts: Vec<HostNamespace>,
     pub(crate) emulator: Emulator,
     pub(crate) backend: Backend,
-    /// What could not be had, for people.
+    /// Warnings for the user about settings that are not available.
     pub(crate) warnings: Vec<String>,
     /// For each path, the directions of its access link: up, down.
     links: links::LinkDirections,
     /// For each path and end, how often the address has changed.
     generations: Mutex<Vec<[u8; 2]>>,
     carriers: Vec<[build::CarrierControl; 2]>,
-    /// For each path, whether its up and down directions are shaped by the sending host's kernel.
+    /// For each path, true if its up and down directions are shaped by the sending host's kernel.
     at_host: Vec<[bool; 2]>,
 }
 
 impl EmulatedNetwork {
-    /// The path of a subflow between two addresses: the one of its first host's address.
+    /// Returns the path of a subflow between two addresses: that of its first host's address.
     pub(crate) fn path_of(one: IpAddr, other: IpAddr) -> Option<usize> {
         address::path_of(one, other)
     }
 
-    /// The address that `host` has on a path today.
+    /// Returns the current address of `host` on a path.
     pub(crate) fn address(&self, path: usize, host: usize, family: Family) -> Option<IpAddr> {
         let end = end_of(self.scenario.paths.get(path)?, host)?;
         let all = self.generations.lock().unwrap_or_else(PoisonError::into_inner);
@@ -133,7 +133,7 @@ impl EmulatedNetwork {
         Some(address::address(path, end, family, generation))
     }
 
-    /// The address families that flows use; both when there are no flows.
+    /// Returns the address families that flows use; both for a scenario without flows.
     pub(crate) fn families(scenario: &Scenario) -> Vec<Family> {
         towpath_measure::network::families(scenario)
     }

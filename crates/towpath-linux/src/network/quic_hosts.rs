@@ -1,4 +1,4 @@
-//! The hosts' QUIC: over the UDP sockets of their kernels.
+//! QUIC of the hosts, over the UDP sockets of their kernels.
 
 use std::sync::Arc;
 
@@ -11,8 +11,9 @@ use crate::quic::{HostConfig, InterfacePolicy, InterfaceUse, QuicHandle};
 use crate::stack::plan;
 use crate::traffic::is_quic;
 
-/// The scenario as it is for a run over `transport`: where all flows speak QUIC, all hosts need a
-/// kernel's UDP, and no TCP stack of ours.
+/// Adapts the scenario to a run over `transport`.
+///
+/// If all flows use QUIC, all hosts need a kernel's UDP, and none needs a TCP stack of ours.
 pub(crate) fn for_transport(scenario: &Arc<Scenario>, transport: Transport) -> Arc<Scenario> {
     let mut flows = scenario.flows.iter();
     let quic = flows.all(|flow| is_quic(flow.transport_in(transport)));
@@ -28,7 +29,7 @@ pub(crate) fn for_transport(scenario: &Arc<Scenario>, transport: Transport) -> A
 }
 
 impl EmulatedNetwork {
-    /// Starts the QUIC of all hosts with a kernel, if a flow speaks it.
+    /// Starts QUIC on all hosts with a kernel, if a flow uses it.
     pub(crate) fn start_quic(
         &mut self,
         transport: Transport,
@@ -56,7 +57,7 @@ impl EmulatedNetwork {
     }
 }
 
-/// What the scenario's endpoints say of a host's interfaces, which have the names of their paths.
+/// Returns the usage of a host's interfaces, which are named after their paths, by its endpoints.
 fn interfaces(scenario: &Scenario, host: usize) -> InterfacePolicy {
     let named = endpoints(scenario, host).into_iter().filter_map(|endpoint| {
         let path = scenario.paths.get(endpoint.path)?;

@@ -1,5 +1,7 @@
-//! The timeline: what changes in the link model (at its exact time, by the emulator) and what
-//! changes in the hosts' kernels (as near to it as a thread wakes up).
+//! The timeline of a scenario: changes in the link model and in the hosts' kernels.
+//!
+//! The emulator changes links at the exact time. Kernels change as soon after it as a thread wakes
+//! up.
 
 use std::os::fd::AsFd;
 use std::sync::PoisonError;
@@ -22,16 +24,17 @@ use crate::sys;
 
 pub(crate) use towpath_measure::network::endpoints;
 
-/// The address ID of an endpoint that replaces another. It must be a new one: given the old ID
-/// (which the kernel would choose), the peer takes the late REMOVE_ADDR for the new address and
-/// closes the new subflow (seen with Linux 6.18).
+/// Returns the address ID of an endpoint that replaces another.
+///
+/// The ID must be a new one. Given the old ID (which the kernel would choose), the peer applies the
+/// late REMOVE_ADDR to the new address. Then it closes the new subflow (seen with Linux 6.18).
 fn next_id(old: u8) -> u8 {
     const ID_STEP: u8 = 32;
     old.checked_add(ID_STEP).unwrap_or(old % ID_STEP + 1)
 }
 
 impl EmulatedNetwork {
-    /// Hands the emulator all changes of links, with times counted from `zero`.
+    /// Passes all link changes to the emulator, with times counted from `zero`.
     pub(crate) fn schedule_link_changes(&self, zero: Instant) {
         let mut changes = Vec::new();
         for event in &self.scenario.timeline {
@@ -52,7 +55,7 @@ impl EmulatedNetwork {
             TimelineChange::Address { .. } => return Vec::new(),
         };
         let ids = self.links.of(event.target, side).into_iter();
-        // A rate that the sending host's kernel keeps is changed there.
+        // The kernel of the sending host keeps this rate and is changed there.
         let rate = matches!(change, LinkChange::Shaper(_));
         let own = ids.filter(|id| !(rate && self.is_shaped_at_host(event.target, *id)));
         own.map(|id| (id, change.clone())).collect()
@@ -66,7 +69,7 @@ impl EmulatedNetwork {
         shaped.copied().unwrap_or(false)
     }
 
-    /// Gives the shapers of the sending hosts' kernels a new rate; what is queued stays.
+    /// Sets a new rate in the sending hosts' kernels; queued packets stay.
     fn change_rate_at_hosts(
         &self,
         index: usize,
@@ -102,7 +105,7 @@ impl EmulatedNetwork {
         Ok(())
     }
 
-    /// Does what an event means for the hosts' kernels, now.
+    /// Applies an event to the hosts' kernels now.
     pub(crate) fn apply_to_hosts(&self, event: &TimelineEvent) -> Result<(), NetworkError> {
         let TimelineTarget::Path(path) = event.target else { return Ok(()) };
         match &event.change {
@@ -116,7 +119,7 @@ impl EmulatedNetwork {
         }
     }
 
-    /// Tells a host's own stack, if it has one, that the path's interface is up or down.
+    /// Notifies a host's own stack, if it has one, that the path's interface is up or down.
     fn notify_stack(&self, host: usize, path: usize, up: bool) -> Result<bool, NetworkError> {
         let Some(stack) = self.hosts.get(host).and_then(|host| host.stack.as_ref()) else {
             return Ok(false);
@@ -157,7 +160,7 @@ impl EmulatedNetwork {
         space.route().set_down(&path.name).map_err(NetworkError::kernel(&space.name))
     }
 
-    /// Carrier and interfaces on again, with the routes that the kernel dropped.
+    /// Restores carrier and interfaces, with the routes that the kernel dropped.
     fn restore(&self, index: usize) -> Result<(), NetworkError> {
         self.set_carrier(index, true)?;
         let Some(path) = self.scenario.paths.get(index) else { return Ok(()) };
@@ -182,8 +185,9 @@ impl EmulatedNetwork {
         Ok(())
     }
 
-    /// The old address goes, the next one of the subnet comes, and the MPTCP endpoint follows it,
-    /// as a network manager would do after a new DHCP lease.
+    /// Replaces an address by the next one of the subnet, and moves the MPTCP endpoint to it.
+    ///
+    /// A network manager does the same after a new DHCP lease.
     fn change_address(&self, index: usize, host: usize) -> Result<(), NetworkError> {
         let (Some(space), Some(path)) = (self.hosts.get(host), self.scenario.paths.get(index))
         else {

@@ -1,7 +1,7 @@
-//! What the kernel says of interfaces and addresses, for a QUIC host.
+//! Interfaces and addresses of the kernel, for a QUIC host.
 //!
-//! Whatever changes, everything is listed again and compared with what the host was told: so no
-//! event can be lost, and it does not matter who made the change.
+//! After each event, everything is listed again and compared with the state the QUIC host knows. A
+//! lost event therefore has no effect.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -12,29 +12,30 @@ use towpath_quic::{LocalAddress, QuicStack};
 
 use crate::netlink::{InterfaceAddress, Link, LinkEvents, NetlinkError, RouteSocket};
 
-/// `linux/if_addr.h`: nobody may use it yet, or ever.
+/// Address flags (`linux/if_addr.h`) that exclude an address: duplicate address detection is
+/// pending or failed.
 const UNUSABLE_FLAGS: u32 = libc::IFA_F_TENTATIVE | libc::IFA_F_DADFAILED;
 
-/// What an interface may be used for.
+/// Permitted use of an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InterfaceUse {
-    /// Open paths from it, beside the one on which a connection begins.
+    /// True to open additional paths from it, other than a connection's first one.
     pub subflow: bool,
-    /// Its paths are backups.
+    /// True if its paths are backups.
     pub backup: bool,
 }
 
-/// What a host's interfaces may be used for.
+/// Permitted use of a host's interfaces.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InterfacePolicy {
-    /// By name.
+    /// Use of particular interfaces by name.
     pub named: BTreeMap<String, InterfaceUse>,
-    /// All others.
+    /// Use of all other interfaces.
     pub others: InterfaceUse,
 }
 
 impl InterfacePolicy {
-    /// All of them, for everything.
+    /// Permits all interfaces to open paths, none as backup.
     pub fn all() -> Self {
         Self { named: BTreeMap::new(), others: InterfaceUse { subflow: true, backup: false } }
     }
@@ -44,17 +45,17 @@ impl InterfacePolicy {
     }
 }
 
-/// Follows the addresses of one namespace.
+/// Tracker of the addresses of one network namespace.
 #[derive(Debug)]
 pub(super) struct AddressTracker {
     interfaces: InterfacePolicy,
     events: LinkEvents,
     route: RouteSocket,
-    /// What the host was told.
+    /// Addresses that the QUIC host knows.
     known: BTreeMap<IpAddr, LocalAddress>,
-    /// The address from which an interface's paths of one family begin.
+    /// Address for new paths of each interface index and family; true for IPv4.
     chosen: BTreeMap<(u32, bool), IpAddr>,
-    /// All interfaces, by number.
+    /// Indices of all interfaces.
     links: BTreeSet<u32>,
 }
 
@@ -72,18 +73,18 @@ impl AddressTracker {
         Ok(Self { interfaces, events, route, known: told, chosen, links })
     }
 
-    /// Tells the host what is new; returns whether anything was.
+    /// Updates the QUIC host's addresses; returns true if any changed.
     pub(super) fn follow(
         &mut self,
         now: Instant,
         host: &mut QuicStack,
     ) -> Result<bool, NetlinkError> {
-        // What they say is in the lists, too.
+        // The lists contain the same information.
         let _ = self.events.drain()?;
         let (links, addresses) = (self.route.links()?, self.route.addresses()?);
         let current = self.understand(&links, &addresses);
         let changed = current != self.known;
-        // New ones first: who loses the last path has another one to go to.
+        // New addresses first, so that a connection that loses its last path has another one.
         for own in current.values().filter(|own| self.known.get(&own.address) != Some(own)) {
             host.set_address(now, *own);
         }
@@ -125,8 +126,8 @@ impl AddressTracker {
         current
     }
 
-    /// One address of each interface and family: several paths over the same link help nobody. A
-    /// choice stays as long as it is good, though temporary addresses (RFC 8981) come and go.
+    /// Chooses one address for each interface and family, as several paths over one link do not
+    /// help. A valid choice stays, although temporary addresses (RFC 8981) change.
     fn choose(&mut self, all: &[&InterfaceAddress]) {
         let fresh = |own: &InterfaceAddress| own.flags & libc::IFA_F_DEPRECATED == 0;
         let holds = |interface: u32, address: IpAddr| {
@@ -141,17 +142,17 @@ impl AddressTracker {
         }
     }
 
-    /// The interface of one of the host's addresses.
+    /// Returns the interface index of an address of this host.
     pub(super) fn interface_of(&self, address: IpAddr) -> Option<u32> {
         self.known.get(&address).map(|own| own.interface)
     }
 
-    /// Whether there is such an interface.
+    /// Returns true if the interface exists.
     pub(super) fn has_interface(&self, index: u32) -> bool {
         self.links.contains(&index)
     }
 
-    /// Interfaces with addresses of a family, without the one that leads to the host itself.
+    /// Returns interface indices with addresses of a family, excluding loopback.
     pub(super) fn interfaces(&self, v4: bool) -> Vec<(u32, IpAddr)> {
         let outside = self.known.values().filter(|own| !own.address.is_loopback());
         let fits = outside.filter(|own| own.address.is_ipv4() == v4);
@@ -161,7 +162,7 @@ impl AddressTracker {
     }
 }
 
-/// An address that says nothing without its interface.
+/// Returns true if the address is ambiguous without its interface.
 fn needs_scope(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => v4.is_link_local(),
@@ -236,7 +237,7 @@ mod tests {
         all.insert(4, address(2, "2001:db8::3", libc::IFA_F_TEMPORARY));
         let now = reported_changes(&mut addresses, &links, &all);
         assert!(now.contains(&("2001:db8::1".to_owned(), true, true)), "{now:?}");
-        // Until the old one is not to be used for anything new.
+        // The choice changes when its address becomes deprecated.
         all[5].flags = libc::IFA_F_DEPRECATED;
         let now = reported_changes(&mut addresses, &links, &all);
         assert!(now.contains(&("2001:db8::3".to_owned(), true, true)), "{now:?}");

@@ -1,8 +1,7 @@
-//! The thread that owns one host's QUIC, its sockets, and the applications' ends.
+//! Driver thread that owns one host's QUIC stack, its sockets and the stream handlers.
 //!
-//! As with our own TCP stack, applications run inside the thread, as [`StreamHandler`]s that are called when
-//! their stream has something for them. Whoever wants something from outside sends work
-//! ([`QuicHandle::call`]), or waits on a stream ([`super::Stream`]).
+//! Applications run inside the thread as [`StreamHandler`]s, which are called when their stream is ready.
+//! Other threads send work with [`QuicHandle::call`] or block on a [`super::Stream`].
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -29,16 +28,16 @@ use crate::pipe::ByteStream;
 use crate::queue::{self, QueueReceiver, QueueSender};
 use crate::sys;
 
-/// Reads of one socket, of many datagrams each, before the library may answer.
+/// Reads of one socket, of many datagrams each, before packets are sent.
 const READ_BATCH: usize = 2;
 /// Transmissions, of many datagrams each, before sockets are read again.
 const WRITE_BATCH: usize = 32;
-/// Events in one turn; more means that the library talks without end.
+/// Maximum events of one turn; more means that the library emits events without end.
 const EVENT_BATCH: usize = 4_096;
-/// A socket without room is asked again after this time at the latest.
+/// Retry interval of a socket with a full send buffer.
 const BLOCKED_RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
-/// One stream of a connection.
+/// Byte stream of a QUIC connection.
 struct QuicByteStream<'a> {
     host: &'a mut towpath_quic::QuicStack,
     connection: ConnectionId,
@@ -47,51 +46,51 @@ struct QuicByteStream<'a> {
 
 impl ByteStream for QuicByteStream<'_> {
     fn read(&mut self, now: Instant) -> Option<Bytes> {
-        // What was reset has nothing more; the application hears it from the other end.
+        // A reset stream has no more data; its handler is notified separately.
         self.host.read(now, self.connection, self.stream).unwrap_or(None)
     }
 
     fn write(&mut self, now: Instant, data: &mut Bytes) -> usize {
-        // What is closed takes nothing; its end is told as an event.
+        // A closed stream accepts no data; an event reports the close.
         self.host.write(now, self.connection, self.stream, data).unwrap_or(0)
     }
 
     fn shutdown(&mut self, now: Instant) {
-        // What is closed already needs no end.
+        // A closed stream needs no FIN.
         let _ = self.host.finish(now, self.connection, self.stream);
     }
 }
 
-/// One end of a stream: the application.
+/// Handler of a stream: the application.
 pub trait StreamHandler: Send {
-    /// The stream has data, or room, or its time has come: reads and writes what can be read and
-    /// written.
+    /// Reads and writes as much as possible; called when the stream has data or space, or at the
+    /// deadline.
     fn progress(&mut self, now: Instant, pipe: &mut dyn ByteStream);
 
-    /// All that was written has arrived, its end too.
+    /// Called after the peer acknowledged all data and the FIN.
     fn finished(&mut self, _now: Instant) {}
 
-    /// The connection is gone.
+    /// Called after the connection has closed; `error` is `None` if this host closed it.
     fn closed(&mut self, now: Instant, error: Option<&ConnectionError>);
 
-    /// When [`StreamHandler::progress`] shall be called even if nothing happens.
+    /// Returns when [`StreamHandler::progress`] must be called at the latest, even without an event.
     fn deadline(&self) -> Option<Instant> {
         None
     }
 }
 
-/// What happened to a connection.
+/// Event of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ConnectionEvent {
-    /// It is open.
+    /// The handshake is complete.
     Connected,
-    /// The peer began a stream.
+    /// The peer opened a stream.
     Opened(StreamId),
-    /// A stream that has no [`StreamHandler`] yet has data.
+    /// A stream without an [`StreamHandler`] has data.
     Readable(StreamId),
-    /// It is gone; its status can be read for the last time.
+    /// The connection has closed; its status can be read for the last time.
     Closed(Option<ConnectionError>),
-    /// For records.
+    /// Path event for the records.
     Notice(PathNotice),
 }
 
@@ -100,22 +99,22 @@ type EventFn = Box<dyn FnMut(&mut DriverContext<'_>, ConnectionId, &ConnectionEv
 type Task = Box<dyn FnOnce(&mut DriverContext<'_>) + Send>;
 type ConnectionStream = (ConnectionId, StreamId);
 
-/// The applications.
+/// Handlers of streams, listeners and events.
 #[derive(Default)]
 struct Handlers {
     streams: BTreeMap<ConnectionStream, Box<dyn StreamHandler>>,
     listeners: BTreeMap<ListenerId, (u16, AcceptFn)>,
     hear: BTreeMap<ConnectionId, EventFn>,
-    /// Who answers what is not QUIC, by port.
+    /// Reply functions for datagrams other than QUIC, by port.
     others: BTreeMap<u16, NonQuicReply>,
     over: bool,
 }
 
-/// What work inside the thread may use.
+/// Context of work inside the driver thread.
 pub struct DriverContext<'a> {
-    /// Now.
+    /// Start time of this turn, on the host's clock.
     pub now: Instant,
-    /// The host's QUIC.
+    /// QUIC stack of the host.
     pub host: &'a mut towpath_quic::QuicStack,
     net: &'a mut NetIo,
     ends: &'a mut Handlers,
@@ -128,7 +127,7 @@ impl fmt::Debug for DriverContext<'_> {
 }
 
 impl DriverContext<'_> {
-    /// Begins a connection, from `local` if given.
+    /// Starts a connection, from `local` if given.
     pub fn connect(
         &mut self,
         local: Option<IpAddr>,
@@ -143,7 +142,7 @@ impl DriverContext<'_> {
         connected.map_err(io::Error::other)
     }
 
-    /// Accepts connections on a port; 0 is any. `accept` is called for each of them.
+    /// Accepts connections on a port; 0 chooses a free one. `accept` is called for each of them.
     pub fn listen(
         &mut self,
         port: u16,
@@ -153,7 +152,7 @@ impl DriverContext<'_> {
         self.listen_at(None, port, config, accept)
     }
 
-    /// The same on one address of this host, if there is one given.
+    /// Accepts connections on a port of one address, or of all if `address` is `None`.
     pub fn listen_at(
         &mut self,
         address: Option<IpAddr>,
@@ -172,15 +171,16 @@ impl DriverContext<'_> {
         Ok((id, port))
     }
 
-    /// Accepts no more connections; those that were accepted go on.
+    /// Stops accepting connections; accepted ones continue.
     pub fn stop_listening(&mut self, listener: ListenerId) {
         self.ends.listeners.remove(&listener);
         self.host.stop_listening(listener);
         self.net.close_unused(self.host);
     }
 
-    /// Lets `answer` answer (given its peer's address and ours) the datagrams on a listener's port that are no packets of QUIC: those
-    /// all have the bit 0x40 of the first byte set (RFC 9000 §17.2, §17.3).
+    /// Registers `answer` for datagrams on a listener's port that are not QUIC packets. QUIC
+    /// packets have bit 0x40 of the first byte set (RFC 9000 §17.2, §17.3). `answer` receives the
+    /// peer's address and the local one.
     pub fn on_non_quic_datagram(
         &mut self,
         port: u16,
@@ -189,12 +189,12 @@ impl DriverContext<'_> {
         self.ends.others.insert(port, Box::new(answer));
     }
 
-    /// The listeners' sockets, for whoever sends datagrams of his own from them.
+    /// Returns the listening sockets, for sending datagrams outside QUIC.
     pub(crate) fn listener_sockets(&self) -> Vec<ListenerSocket> {
         self.net.sockets.listener_sockets()
     }
 
-    /// Lets `hear` hear what happens to a connection.
+    /// Registers `hear` for the events of a connection.
     pub fn on_event(
         &mut self,
         connection: ConnectionId,
@@ -203,7 +203,7 @@ impl DriverContext<'_> {
         self.ends.hear.insert(connection, Box::new(hear));
     }
 
-    /// Makes `end` the application of a stream and lets it begin.
+    /// Attaches the handler of a stream and starts it.
     pub fn attach(
         &mut self,
         connection: ConnectionId,
@@ -215,7 +215,7 @@ impl DriverContext<'_> {
         self.ends.streams.insert((connection, stream), end);
     }
 
-    /// Lets the end of a stream look for what it can do.
+    /// Calls the handler of a stream.
     pub fn progress(&mut self, connection: ConnectionId, stream: StreamId) {
         if let Some(end) = self.ends.streams.get_mut(&(connection, stream)) {
             end.progress(
@@ -225,14 +225,14 @@ impl DriverContext<'_> {
         }
     }
 
-    /// Forgets a connection at once, without a word to the peer.
+    /// Drops a connection immediately, without notifying the peer.
     pub fn abandon(&mut self, connection: ConnectionId) {
         self.end(connection, None);
         self.ends.hear.remove(&connection);
         self.host.drop_silently(connection);
     }
 
-    /// Ends a connection, and all that was not acknowledged with it.
+    /// Closes a connection immediately, discarding unacknowledged data.
     pub fn close(&mut self, connection: ConnectionId) {
         self.host.forget(self.now, connection);
         self.end(connection, None);
@@ -246,7 +246,7 @@ impl DriverContext<'_> {
         for place in streams {
             if let Some(mut end) = self.ends.streams.remove(&place) {
                 let host = &mut *self.host;
-                // What arrived before can still be read.
+                // Data that arrived before can still be read.
                 end.progress(self.now, &mut QuicByteStream { host, connection, stream: place.1 });
                 end.closed(self.now, error);
             }
@@ -290,7 +290,7 @@ impl DriverContext<'_> {
             QuicEvent::Closed { connection, error } => {
                 self.emit(connection, &ConnectionEvent::Closed(error.clone()));
                 self.end(connection, error.as_ref());
-                // A server would gather them for ever.
+                // A server would accumulate closed connections.
                 self.close(connection);
             }
             QuicEvent::Notice { connection, notice } => {
@@ -300,23 +300,23 @@ impl DriverContext<'_> {
     }
 }
 
-/// What a host needs to start.
+/// Configuration of a QUIC host.
 #[derive(Debug)]
 pub struct HostConfig {
-    /// For messages.
+    /// Name of the host in messages and thread names.
     pub name: String,
-    /// The program's.
+    /// Clock of the program, shared by all hosts.
     pub clock: Clock,
-    /// Of identifiers and keys; none where others can send packets, too: then nobody can guess
-    /// them.
+    /// Seed of identifiers and keys. `None` where others can inject packets, so that they cannot be
+    /// predicted.
     pub seed: Option<u64>,
-    /// Where the sockets are opened; where the caller is if there is none.
+    /// Network namespace of the sockets; `None` is the caller's.
     pub namespace: Option<Namespace>,
-    /// What the interfaces may be used for.
+    /// Permitted use of the interfaces.
     pub interfaces: InterfacePolicy,
 }
 
-/// A running host. Dropping it ends its thread, and its connections without a word.
+/// Handle of a running host. Dropping it ends the thread, and its connections silently.
 pub struct QuicHandle {
     name: String,
     clock: Clock,
@@ -331,7 +331,7 @@ impl fmt::Debug for QuicHandle {
 }
 
 impl QuicHandle {
-    /// Starts the thread, and waits until it knows the addresses.
+    /// Starts the driver thread and waits until it knows the addresses.
     pub fn start(config: HostConfig) -> io::Result<Self> {
         let (work, inbox) = queue::queue()?;
         let (ready, begun) = mpsc::sync_channel(1);
@@ -352,34 +352,36 @@ impl QuicHandle {
         Ok(host)
     }
 
-    /// The host's name.
+    /// Returns the name of the host.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The host's clock.
+    /// Returns the clock of the host.
     pub fn clock(&self) -> Clock {
         self.clock
     }
 
-    /// Runs `work` inside the thread and waits for its result.
+    /// Runs `work` inside the driver thread and waits for its result.
     pub fn call<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut DriverContext<'_>) -> T + Send + 'static,
     ) -> io::Result<T> {
         let (done, result) = mpsc::sync_channel(1);
-        self.post(move |turn| {
-            let _ = done.send(work(turn)); // the receiver may be gone
-        });
+        self.post(
+            move |turn| {
+                let _ = done.send(work(turn));
+            }, // the receiver may be gone
+        );
         result.recv().map_err(|_| ended())
     }
 
-    /// Runs `work` inside the thread, soon.
+    /// Runs `work` inside the driver thread without waiting.
     pub fn post(&self, work: impl FnOnce(&mut DriverContext<'_>) + Send + 'static) {
-        let _ = self.work.send(Box::new(work)); // false once the thread has ended
-    }
+        let _ = self.work.send(Box::new(work));
+    } // false once the thread has ended
 
-    /// Ends the thread and returns its processor time.
+    /// Ends the thread and returns its CPU time.
     pub fn finish(mut self) -> io::Result<Duration> {
         self.stop().unwrap_or_else(|| Err(ended()))
     }
@@ -388,7 +390,7 @@ impl QuicHandle {
         let thread = self.thread.take()?;
         self.post(|turn| turn.ends.over = true);
         if thread.thread().id() == thread::current().id() {
-            // The last handle was in the thread itself, which cannot wait for its own end.
+            // The last handle was dropped in the thread itself, which cannot join itself.
             return None;
         }
         Some(thread.join().unwrap_or_else(|_| Err(io::Error::other("the QUIC thread panicked"))))
@@ -397,24 +399,23 @@ impl QuicHandle {
 
 impl Drop for QuicHandle {
     fn drop(&mut self) {
-        let _ = self.stop(); // drop cannot report an error
+        let _ = self.stop();
     }
-}
-
+} // drop cannot report an error
 fn ended() -> io::Error {
     io::Error::other("the QUIC thread has ended")
 }
 
-/// Addresses and sockets.
+/// Addresses and sockets of the host.
 struct NetIo {
     addresses: AddressTracker,
     sockets: SocketSet,
 }
 
 impl NetIo {
-    /// Sockets for a connection that we begin.
+    /// Opens the sockets of an outgoing connection; returns their port.
     fn open(&mut self, local: IpAddr, remote: IpAddr) -> io::Result<u16> {
-        // To the host itself everything goes through the loopback interface.
+        // Traffic to the host itself uses the loopback interface.
         let inside = remote.is_loopback() || self.addresses.interface_of(remote).is_some();
         if inside {
             return self.sockets.open_everywhere(0);
@@ -433,10 +434,10 @@ struct QuicDriver {
     net: NetIo,
     inbox: QueueReceiver<Task>,
     ends: Handlers,
-    /// What the socket had no room for.
+    /// Datagrams for which the socket had no space.
     pending: Option<OutgoingDatagrams>,
     payload: Vec<u8>,
-    /// Answers to what is not QUIC.
+    /// Replies to datagrams other than QUIC.
     answers: Vec<(OutgoingDatagrams, Bytes)>,
     over: bool,
 }
@@ -475,12 +476,12 @@ impl QuicDriver {
         Ok(sys::thread_cpu_time())
     }
 
-    /// The inbox, the addresses, and each socket.
+    /// Returns the descriptors to poll: inbox, addresses, and each socket.
     fn descriptors(&self) -> Vec<libc::pollfd> {
         let mut fds =
             vec![sys::wait_for_input(&self.inbox), sys::wait_for_input(&self.net.addresses)];
         fds.extend(self.net.sockets.descriptors().map(|(fd, blocked)| {
-            // With nothing to send, room would be news for ever.
+            // With nothing to send, a writable socket would wake the loop forever.
             let waits = blocked && self.pending.is_some();
             let events = if waits { libc::POLLIN | libc::POLLOUT } else { libc::POLLIN };
             libc::pollfd { fd: fd.as_fd().as_raw_fd(), events, revents: 0 }
@@ -496,10 +497,10 @@ impl QuicDriver {
         next.map(|at| at.saturating_since(now))
     }
 
-    /// Everything that can be done now, in bounded portions; whether there is more.
+    /// Does all pending work in bounded batches; returns true if there may be more.
     fn run_once(&mut self, fds: &[libc::pollfd]) -> bool {
         if let [inbox, addresses, sockets @ ..] = fds {
-            // First of all: when an interface is gone, nothing more is to be sent there.
+            // Address changes come first, so that nothing more is sent over a removed interface.
             if addresses.revents != 0 {
                 self.follow_addresses();
             }
@@ -514,9 +515,9 @@ impl QuicDriver {
         }
         self.run_timers(now);
         self.deliver_events();
-        // Sending, too, can have something to tell.
+        // Sending can also produce events.
         let more = self.write() | self.host.has_events();
-        // A connection's sockets stay until the library has said its last word.
+        // A connection's sockets stay open until the library has sent its last packet.
         if !more && self.net.sockets.ports() != self.host.ports().count() {
             self.net.close_unused(&self.host);
         }
@@ -524,7 +525,7 @@ impl QuicDriver {
     }
 
     fn follow_addresses(&mut self) {
-        // What cannot be listed now is listed at the next event.
+        // A failed listing is repeated at the next event.
         let _ = self.net.addresses.follow(self.clock.now(), &mut self.host);
         self.net.sockets.follow(&self.net.addresses);
     }
@@ -541,7 +542,7 @@ impl QuicDriver {
         self.over |= self.ends.over;
     }
 
-    /// What is left over, the sockets announce again.
+    /// Reads from ready sockets; `poll` reports the remaining data again.
     fn read(&mut self, sockets: &[libc::pollfd]) {
         for (index, fd) in sockets.iter().enumerate() {
             if fd.revents & !libc::POLLOUT == 0 {
@@ -561,7 +562,7 @@ impl QuicDriver {
                     }
                 });
                 for (departure, payload) in answers.drain(..) {
-                    // What the socket does not take is lost, as on a network.
+                    // A datagram that the socket rejects is lost, as on a network.
                     sockets.send(now, addresses, &departure, &payload);
                 }
                 if !more {
@@ -571,7 +572,7 @@ impl QuicDriver {
         }
     }
 
-    /// Calls the ends whose time has come.
+    /// Calls the stream handlers whose deadline has passed.
     fn run_timers(&mut self, now: Instant) {
         for ((connection, stream), end) in &mut self.ends.streams {
             if end.deadline().is_some_and(|at| at <= now) {
@@ -589,7 +590,7 @@ impl QuicDriver {
         }
     }
 
-    /// Returns whether there may be more.
+    /// Sends pending datagrams; returns true if there may be more.
     fn write(&mut self) -> bool {
         for _ in 0..WRITE_BATCH {
             let now = self.clock.now();

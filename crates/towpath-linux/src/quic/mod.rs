@@ -1,8 +1,12 @@
 //! QUIC over the system's UDP sockets.
 //!
-//! Reading order: `sockets` (datagrams in and out), `addresses` (what the kernel says of interfaces
-//! and their addresses), `others` (datagrams that are not QUIC), `driver` (the thread that owns a [`towpath_quic::Host`], its sockets and the
-//! clock), `stream` (connections and streams for other threads, which wait).
+//! Reading order:
+//!
+//! - `sockets`: datagrams in and out
+//! - `addresses`: interfaces and addresses of the kernel
+//! - `others`: datagrams other than QUIC
+//! - `driver`: the thread that owns a [`towpath_quic::QuicStack`], its sockets and the clock
+//! - `stream`: connections and streams for threads that block
 
 mod addresses;
 mod driver;
@@ -18,7 +22,7 @@ pub(crate) use sockets::ListenerSocket;
 pub(crate) use stream::wait_interruptibly;
 pub use stream::{BlockingConnection, BlockingListener, BlockingStream};
 
-/// Names of the congestion controls that QUIC has here.
+/// Returns the names of the available QUIC congestion controls.
 pub fn known_quic_names() -> Vec<&'static str> {
     towpath_quic::congestion::names().map(|(name, _)| name).collect()
 }

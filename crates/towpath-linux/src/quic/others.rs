@@ -1,4 +1,4 @@
-//! Datagrams that share a port with QUIC.
+//! Datagrams other than QUIC on a QUIC port.
 
 use std::net::SocketAddr;
 
@@ -6,18 +6,19 @@ use bytes::{Bytes, BytesMut};
 use towpath_net::Instant;
 use towpath_quic::{IncomingDatagrams, OutgoingDatagrams};
 
-/// The answer to a datagram of somebody, if it gets one.
+/// Reply function: takes a datagram, and the peer's and local address; returns the reply, if any.
 pub(super) type NonQuicReply = Box<dyn Fn(&[u8], (SocketAddr, SocketAddr)) -> Option<Bytes> + Send>;
 
-/// The bit that is set in the first byte of all packets of QUIC (RFC 9000 §17.2, §17.3).
+/// Bit that is set in the first byte of all QUIC packets (RFC 9000 §17.2, §17.3).
 const FIXED_BIT: u8 = 0x40;
 
-/// Whether it is no packet of QUIC.
+/// Returns true if the datagram is not a QUIC packet.
 pub(super) fn is_non_quic(payload: &[u8]) -> bool {
     payload.first().is_some_and(|first| first & FIXED_BIT == 0)
 }
 
-/// Datagrams that came in at once, of which the first is not QUIC's.
+/// Splits a batch of datagrams whose first one is not QUIC; passes QUIC packets to `host` and
+/// appends replies to `answers`.
 pub(super) fn handle_non_quic(
     now: Instant,
     host: &mut towpath_quic::QuicStack,

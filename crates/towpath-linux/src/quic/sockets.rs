@@ -1,8 +1,8 @@
-//! UDP sockets, and datagrams in and out, in batches.
+//! UDP sockets with batched input and output.
 //!
-//! A listener has one socket for each family, on all addresses: it answers from the address that was
-//! spoken to. A connection has one for each interface, all with the same port: what it sends from an
-//! interface's address leaves by that interface, whatever the routing table thinks of it.
+//! A listener has one socket for each family, on all addresses, and replies from the address of the
+//! request. A connection has one for each interface, all with the same port. Packets from an
+//! interface's address leave by that interface, regardless of the routing table.
 
 use std::collections::BTreeMap;
 use std::io::{self, IoSliceMut};
@@ -19,27 +19,27 @@ use towpath_quic::{IncomingDatagrams, OutgoingDatagrams};
 use super::addresses::AddressTracker;
 use crate::sys;
 
-/// Bytes that the kernel gives at once: the longest IP packet, of many datagrams.
+/// Maximum bytes of one read: the longest IP packet, with many datagrams.
 const MAX_READ_BYTES: usize = 65_536;
-/// What a socket may hold, where the system's limits allow it.
+/// Requested size of socket buffers in bytes, within the system's limits.
 const SOCKET_BUFFER_BYTES: usize = 4 << 20;
-/// A socket that has taken nothing for so long loses what it does not take: the others go on.
+/// Time after which a blocked socket drops datagrams, so that the others proceed.
 const BLOCKED_DROP_AFTER: Duration = Duration::from_millis(100);
-/// Ports that are tried for a connection, until one is free on all interfaces.
+/// Attempts to find a port that is free on all interfaces.
 const MAX_PORT_ATTEMPTS: usize = 16;
 
-/// What a socket is bound to, beside its port.
+/// Binding of a socket, apart from its port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum BindTarget {
     Everywhere,
     Interface(u32),
-    /// Where interfaces cannot be bound to.
+    /// Address of an interface, if binding to the interface is not permitted.
     Address(IpAddr),
-    /// A listener's only address, whatever interfaces there are.
+    /// Address of a listener, independent of interfaces.
     Only(IpAddr),
 }
 
-/// One UDP socket.
+/// UDP socket with its binding.
 #[derive(Debug)]
 struct BoundSocket {
     port: u16,
@@ -47,7 +47,7 @@ struct BoundSocket {
     place: BindTarget,
     socket: Socket,
     state: UdpSocketState,
-    /// Since when it takes nothing.
+    /// Time since which the socket is blocked.
     blocked: Option<Instant>,
 }
 
@@ -63,7 +63,7 @@ impl BoundSocket {
         let address = match place {
             BindTarget::Everywhere => any,
             BindTarget::Interface(index) => {
-                // Like SO_BINDTODEVICE: needs no privilege since Linux 5.7.
+                // Like SO_BINDTODEVICE, requires no privilege since Linux 5.7.
                 let option = (libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX);
                 sys::set_option(socket.as_fd(), option.0, option.1, &index.to_ne_bytes())?;
                 any
@@ -72,7 +72,7 @@ impl BoundSocket {
         };
         socket.bind(&SockAddr::from(SocketAddr::new(address, port)))?;
         let state = UdpSocketState::new((&socket).into())?;
-        // Refused beyond the system's limit; then there is less room.
+        // Beyond the system's limit the call fails, and the buffer stays smaller.
         let _ = state.set_recv_buffer_size((&socket).into(), SOCKET_BUFFER_BYTES);
         let _ = state.set_send_buffer_size((&socket).into(), SOCKET_BUFFER_BYTES);
         let bound = socket.local_addr()?.as_socket().map_or(port, |bound| bound.port());
@@ -100,7 +100,7 @@ impl BoundSocket {
     }
 }
 
-/// A listener's socket for whoever sends datagrams of his own from it, in another thread.
+/// Copy of a listening socket, for sending datagrams outside QUIC from another thread.
 #[derive(Debug)]
 pub(crate) struct ListenerSocket {
     pub(crate) port: u16,
@@ -111,7 +111,7 @@ pub(crate) struct ListenerSocket {
 }
 
 impl ListenerSocket {
-    /// Sends at once, or says why not.
+    /// Sends a datagram without blocking.
     pub(crate) fn send(
         &self,
         local: IpAddr,
@@ -129,18 +129,18 @@ impl ListenerSocket {
     }
 }
 
-/// Whether a port belongs to a listener or a connection.
+/// Scope of a port: a listener's or a connection's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PortScope {
     Everywhere,
     ByInterface,
 }
 
-/// All sockets of a host.
+/// UDP sockets of a host.
 pub(super) struct SocketSet {
     all: Vec<BoundSocket>,
     ports: BTreeMap<u16, PortScope>,
-    /// Changes whenever `all` does.
+    /// Counter that increases with every change of `all`.
     pub(super) generation: u64,
     room: Vec<u8>,
 }
@@ -151,12 +151,12 @@ impl std::fmt::Debug for SocketSet {
     }
 }
 
-/// How sending went.
+/// Outcome of sending datagrams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SendOutcome {
-    /// On its way, or lost.
+    /// The datagrams were sent or lost.
     Sent,
-    /// The socket has no room now.
+    /// The send buffer is full.
     Full,
 }
 
@@ -166,7 +166,7 @@ impl SocketSet {
         Self { all: Vec::new(), ports: BTreeMap::new(), generation: 0, room }
     }
 
-    /// Opens sockets on all addresses; port 0 is any. Returns the port.
+    /// Opens sockets on all addresses; port 0 chooses a free one. Returns the port.
     pub(super) fn open_everywhere(&mut self, port: u16) -> io::Result<u16> {
         let mut last = io::ErrorKind::AddrInUse.into();
         for _ in 0..if port == 0 { MAX_PORT_ATTEMPTS } else { 1 } {
@@ -178,7 +178,7 @@ impl SocketSet {
                     last = error;
                     continue;
                 }
-                // A system without IPv6.
+                // The system has no IPv6.
                 Err(_) => self.all.push(v4),
             }
             self.ports.insert(bound, PortScope::Everywhere);
@@ -188,7 +188,8 @@ impl SocketSet {
         Err(last)
     }
 
-    /// Opens a listener's socket on one address, or on all of a family if that is what it says.
+    /// Opens a listener's socket on one address; an unspecified address means all of its family.
+    /// Returns the port.
     pub(super) fn open_at(&mut self, address: IpAddr, port: u16) -> io::Result<u16> {
         let everywhere = address.is_unspecified();
         let place = if everywhere { BindTarget::Everywhere } else { BindTarget::Only(address) };
@@ -200,7 +201,7 @@ impl SocketSet {
         Ok(bound)
     }
 
-    /// Opens a socket on every interface for a connection of one family. Returns the port.
+    /// Opens a socket on every interface for a connection of one family; returns the port.
     pub(super) fn open_by_interface(
         &mut self,
         addresses: &AddressTracker,
@@ -225,7 +226,7 @@ impl SocketSet {
         Err(last)
     }
 
-    /// Opens what is missing on new interfaces, and closes what lost its interface.
+    /// Opens sockets on new interfaces and closes those of removed ones.
     pub(super) fn follow(&mut self, addresses: &AddressTracker) {
         let before = self.all.len();
         let known = [true, false].map(|v4| addresses.interfaces(v4));
@@ -234,7 +235,7 @@ impl SocketSet {
             let own = if udp.v4 { v4s } else { v6s };
             match udp.place {
                 BindTarget::Everywhere | BindTarget::Only(_) => true,
-                // Without an address now, it may get another one in a moment.
+                // An interface without an address may get one again soon.
                 BindTarget::Interface(index) => addresses.has_interface(index),
                 BindTarget::Address(address) => own.iter().any(|(_, known)| *known == address),
             }
@@ -247,7 +248,7 @@ impl SocketSet {
                 continue;
             };
             let before = self.all.len();
-            // An interface on which the port is taken by another program is not used.
+            // Interfaces on which another program uses the port are skipped.
             let _ = open_missing(&mut self.all, addresses, (port, v4));
             changed |= before != self.all.len();
         }
@@ -256,7 +257,7 @@ impl SocketSet {
         }
     }
 
-    /// The sockets of listeners, once more.
+    /// Returns copies of the sockets.
     pub(super) fn listener_sockets(&self) -> Vec<ListenerSocket> {
         let each = self.all.iter().filter_map(|udp| {
             let socket = udp.socket.try_clone().ok()?;
@@ -272,12 +273,12 @@ impl SocketSet {
         each.collect()
     }
 
-    /// How many ports are in use.
+    /// Returns the number of ports in use.
     pub(super) fn ports(&self) -> usize {
         self.ports.len()
     }
 
-    /// Closes the sockets of ports that are not used any more.
+    /// Closes the sockets of unused ports.
     pub(super) fn retain_ports(&mut self, used: impl Fn(u16) -> bool) {
         let before = self.all.len();
         self.all.retain(|udp| used(udp.port));
@@ -287,12 +288,12 @@ impl SocketSet {
         }
     }
 
-    /// Descriptors, each with whether it is waited for until it takes something again.
+    /// Returns the descriptors; true if the socket is blocked.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = (BorrowedFd<'_>, bool)> {
         self.all.iter().map(|udp| (udp.socket.as_fd(), udp.blocked.is_some()))
     }
 
-    /// Reads what waits on socket number `index`, once; returns whether there may be more.
+    /// Reads one batch from socket `index`; returns true if there may be more.
     pub(super) fn receive(
         &mut self,
         index: usize,
@@ -303,7 +304,7 @@ impl SocketSet {
         let mut parts = self.room.chunks_mut(MAX_READ_BYTES);
         let mut slices: [IoSliceMut<'_>; BATCH_SIZE] =
             std::array::from_fn(|_| IoSliceMut::new(parts.next().unwrap_or_default()));
-        // Errors of earlier datagrams, such as that nobody listens there, change nothing.
+        // Errors of earlier datagrams, such as an unreachable port, are irrelevant.
         let received = udp.state.recv((&udp.socket).into(), &mut slices, &mut metas);
         let Ok(count) = received else { return false };
         for (meta, slice) in metas.iter().zip(&slices).take(count) {
@@ -323,7 +324,7 @@ impl SocketSet {
         count == BATCH_SIZE
     }
 
-    /// Sends; what no socket can take is lost, as on a network.
+    /// Sends datagrams; those that no socket can send are lost, as on a network.
     pub(super) fn send(
         &mut self,
         now: Instant,
@@ -361,7 +362,7 @@ impl SocketSet {
     }
 }
 
-/// Bound to the interface if that is allowed, else to its address.
+/// Opens a socket bound to the interface, or to its address if that is not permitted.
 fn open_on(v4: bool, (interface, address): (u32, IpAddr), port: u16) -> io::Result<BoundSocket> {
     match BoundSocket::open(v4, BindTarget::Interface(interface), port) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
@@ -371,7 +372,7 @@ fn open_on(v4: bool, (interface, address): (u32, IpAddr), port: u16) -> io::Resu
     }
 }
 
-/// Opens what is missing for a connection's port.
+/// Opens the missing sockets of a connection's port.
 fn open_missing(
     all: &mut Vec<BoundSocket>,
     addresses: &AddressTracker,
@@ -393,14 +394,14 @@ fn open_missing(
     Ok(())
 }
 
-/// The address from which the kernel would speak to `remote`.
+/// Returns the source address that the kernel chooses for `remote`.
 pub(super) fn source_for(remote: SocketAddr) -> io::Result<IpAddr> {
     let any: IpAddr = match remote {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
     let socket = UdpSocket::bind(SocketAddr::new(any, 0))?;
-    // Nothing is sent: only the route is looked up.
+    // Only looks up the route; sends nothing.
     socket.connect(remote)?;
     Ok(socket.local_addr()?.ip())
 }

@@ -1,4 +1,4 @@
-//! Connections and streams for threads that wait: for control messages, not for bulk data.
+//! Blocking connections and streams, for control messages rather than bulk data.
 
 use std::collections::VecDeque;
 use std::io;
@@ -18,10 +18,10 @@ use super::driver::{ConnectionEvent, DriverContext, QuicHandle, StreamHandler};
 use crate::interrupt;
 use crate::pipe::ByteStream;
 
-/// Bytes that wait to be read or written, at most; more stay in the connection's own window.
+/// Maximum buffered bytes of each direction; further data stays within QUIC's flow control.
 const MAX_BUFFERED_BYTES: usize = 256 * 1024;
 
-/// A listening port.
+/// Listener whose connections are accepted by blocking calls.
 #[derive(Debug)]
 pub struct BlockingListener {
     host: Arc<QuicHandle>,
@@ -30,7 +30,7 @@ pub struct BlockingListener {
     accepted: Mutex<mpsc::Receiver<BlockingConnection>>,
 }
 
-/// A connection.
+/// QUIC connection for blocking callers; clones share it.
 #[derive(Debug, Clone)]
 pub struct BlockingConnection {
     host: Arc<QuicHandle>,
@@ -38,7 +38,7 @@ pub struct BlockingConnection {
     shared: Arc<WaitCell<ConnectionProgress>>,
 }
 
-/// One stream of a connection. Clones are the same stream: one may read while the other writes.
+/// Stream of a connection. Clones share it, so one thread may read while another writes.
 #[derive(Debug, Clone)]
 pub struct BlockingStream {
     host: Arc<QuicHandle>,
@@ -47,7 +47,7 @@ pub struct BlockingStream {
     shared: Arc<WaitCell<StreamBuffers>>,
 }
 
-/// Something that threads wait for.
+/// State with a condition variable for waiting threads.
 #[derive(Debug, Default)]
 struct WaitCell<T> {
     state: Mutex<T>,
@@ -59,14 +59,14 @@ impl<T> WaitCell<T> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes it, and wakes who waits.
+    /// Changes the state and wakes all waiting threads.
     fn change<R>(&self, change: impl FnOnce(&mut T) -> R) -> R {
         let result = change(&mut self.lock());
         self.changed.notify_all();
         result
     }
 
-    /// Waits until `found` finds something.
+    /// Waits until `found` returns a result; fails after `patience`.
     fn wait<R>(
         &self,
         patience: Duration,
@@ -82,12 +82,12 @@ impl<T> WaitCell<T> {
     }
 }
 
-/// Whether a connection is gone.
+/// Close state of a connection.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 enum CloseState {
     #[default]
     Alive,
-    /// This host closed it.
+    /// Closed by this host, without an error.
     Closed,
     Broken(ConnectionError),
 }
@@ -108,22 +108,22 @@ impl CloseState {
     }
 }
 
-/// How far a connection is.
+/// Progress of a connection.
 #[derive(Debug, Default)]
 struct ConnectionProgress {
     connected: bool,
     end: CloseState,
     opened: VecDeque<StreamId>,
     notices: Vec<(Instant, PathNotice)>,
-    /// How it was last.
+    /// Status at the time of the close.
     status: Option<ConnectionStatus>,
 }
 
 impl QuicHandle {
-    /// Accepts connections on a port; 0 is any.
+    /// Accepts connections on a port; 0 chooses a free one.
     pub fn listen(self: &Arc<Self>, port: u16, config: QuicConfig) -> io::Result<BlockingListener> {
         let (tell, accepted) = mpsc::channel();
-        // The thread must not keep itself alive.
+        // A weak reference, since the thread must not keep itself alive.
         let host = Arc::downgrade(self);
         let listening = self.call(move |turn| {
             turn.listen(port, config, move |turn, id| {
@@ -138,7 +138,7 @@ impl QuicHandle {
         Ok(BlockingListener { host: Arc::clone(self), id, port, accepted: Mutex::new(accepted) })
     }
 
-    /// Opens a connection, from `local` if given, and waits until it is established.
+    /// Opens a connection, from `local` if given, and waits for the handshake.
     pub fn connect(
         self: &Arc<Self>,
         local: Option<IpAddr>,
@@ -166,7 +166,7 @@ impl QuicHandle {
     }
 }
 
-/// Waits in steps, after each of which the wait ends if nobody wants it any more.
+/// Waits in short steps and fails with an interrupt between them.
 pub(crate) fn wait_interruptibly<T>(
     patience: Duration,
     mut wait: impl FnMut(Duration) -> io::Result<T>,
@@ -187,12 +187,12 @@ pub(crate) fn wait_interruptibly<T>(
 }
 
 impl BlockingListener {
-    /// The port.
+    /// Returns the listening UDP port.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Waits for the next connection.
+    /// Waits for the next connection; fails after `patience`.
     pub fn accept(&self, patience: Duration) -> io::Result<BlockingConnection> {
         let accepted = self.accepted.lock().unwrap_or_else(PoisonError::into_inner);
         accepted.recv_timeout(patience).map_err(|error| match error {
@@ -237,17 +237,17 @@ impl BlockingConnection {
         Self { host, id, shared }
     }
 
-    /// Its number in its host, for [`Turn`]'s calls.
+    /// Returns the connection's ID within its host, for calls of [`Turn`].
     pub fn id(&self) -> ConnectionId {
         self.id
     }
 
-    /// Its host.
+    /// Returns the host of the connection.
     pub fn host(&self) -> &Arc<QuicHandle> {
         &self.host
     }
 
-    /// Begins a stream, which the peer sees when something is written. For the end that connected.
+    /// Opens a stream, which the peer notices at the first write. Intended for the client.
     pub fn open_stream(&self) -> io::Result<BlockingStream> {
         let (id, connection) = (self.id, self.clone());
         let opened = self.host.call(move |turn| {
@@ -260,7 +260,7 @@ impl BlockingConnection {
         opened.ok_or_else(none)
     }
 
-    /// Waits for the next stream that the peer begins. For the end that accepted.
+    /// Waits for the next stream of the peer. Intended for the server.
     pub fn accept_stream(&self, patience: Duration) -> io::Result<BlockingStream> {
         let stream = self.shared.wait(patience, |life| {
             let next = life.opened.pop_front().map(Ok);
@@ -270,7 +270,7 @@ impl BlockingConnection {
         self.host.call(move |turn| connection.attach(turn, stream))
     }
 
-    /// The number of the next stream that the peer began, to be given an end of another kind.
+    /// Waits for the next stream of the peer and returns its ID, for attaching another handler.
     pub fn accept_stream_id(&self, patience: Duration) -> io::Result<StreamId> {
         self.shared.wait(patience, |life| {
             let next = life.opened.pop_front().map(Ok);
@@ -282,25 +282,25 @@ impl BlockingConnection {
         BlockingStream::attach(&self.host, turn, self.id, stream)
     }
 
-    /// State of the connection and of each of its paths, or how it was when it ended; `None` when
-    /// this end closed it.
+    /// Returns the state of the connection and its paths, or the last state after a close by the
+    /// peer or an error. `None` if this endpoint closed it.
     pub fn status(&self) -> Option<ConnectionStatus> {
         let id = self.id;
         let now = self.host.call(move |turn| turn.host.status(id)).ok().flatten();
         now.or_else(|| self.shared.lock().status.clone())
     }
 
-    /// What happened to its paths since this was last asked.
+    /// Returns the path notices since the last call.
     pub fn notices(&self) -> Vec<(Instant, PathNotice)> {
         std::mem::take(&mut self.shared.lock().notices)
     }
 
-    /// Why it is gone, if it is.
+    /// Returns the reason of the close, if closed.
     pub fn failure(&self) -> Option<io::Error> {
         self.shared.lock().end.failure()
     }
 
-    /// Ends it, and all that was not acknowledged with it.
+    /// Closes the connection immediately, discarding unacknowledged data.
     pub fn close(&self) {
         let id = self.id;
         self.shared.change(|life| {
@@ -312,25 +312,25 @@ impl BlockingConnection {
     }
 }
 
-/// How much we have still to say.
+/// Progress of the sending direction.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum WriteState {
     #[default]
     Open,
-    /// What waits is the rest.
+    /// No more data follows what is buffered.
     Draining,
-    /// The connection knows all of it.
+    /// All data and the FIN are queued in the connection.
     FinQueued,
-    /// So does the peer.
+    /// The peer has acknowledged all data and the FIN.
     Acked,
 }
 
-/// What waits on a stream.
+/// Buffers of a stream.
 #[derive(Debug, Default)]
 struct StreamBuffers {
     incoming: VecDeque<Bytes>,
     incoming_bytes: usize,
-    /// The peer has said everything.
+    /// Set after the peer's FIN was read.
     ended: bool,
     outgoing: VecDeque<Bytes>,
     outgoing_bytes: usize,
@@ -338,7 +338,7 @@ struct StreamBuffers {
     end: CloseState,
 }
 
-/// The stream's application in the thread.
+/// Handler of the stream inside the driver thread.
 struct BufferedStreamHandler {
     shared: Arc<WaitCell<StreamBuffers>>,
 }
@@ -380,7 +380,7 @@ impl StreamHandler for BufferedStreamHandler {
 }
 
 impl BlockingStream {
-    /// Lets other threads read and write a stream.
+    /// Attaches a handler that lets other threads read and write the stream.
     pub fn attach(
         host: &Arc<QuicHandle>,
         turn: &mut DriverContext<'_>,
@@ -393,12 +393,12 @@ impl BlockingStream {
         Self { host: Arc::clone(host), connection, id, shared }
     }
 
-    /// Its number in its connection.
+    /// Returns the stream's ID within its connection.
     pub fn id(&self) -> StreamId {
         self.id
     }
 
-    /// Reads what is there, or waits for it; 0 at the end.
+    /// Reads available data, or waits for some; returns 0 at the end of the stream.
     pub fn read(&self, buffer: &mut [u8], patience: Duration) -> io::Result<usize> {
         let mut was_full = false;
         let read = self.shared.wait(patience, |pipes| {
@@ -422,7 +422,7 @@ impl BlockingStream {
         Ok(read)
     }
 
-    /// Hands everything over, waiting for room. It has not arrived then: see [`Self::finish`].
+    /// Buffers all data, waiting for space. Does not wait for delivery: see [`Self::finish`].
     pub fn write(&self, data: &[u8], patience: Duration) -> io::Result<()> {
         for chunk in data.chunks(MAX_BUFFERED_BYTES) {
             let chunk = Bytes::copy_from_slice(chunk);
@@ -444,13 +444,13 @@ impl BlockingStream {
         Ok(())
     }
 
-    /// Nothing more is written.
+    /// Ends the sending direction after the buffered data.
     pub fn shutdown(&self) {
         self.shared.change(|pipes| pipes.writing = pipes.writing.max(WriteState::Draining));
         self.wake_driver();
     }
 
-    /// Nothing more is written; waits until the peer has all of it.
+    /// Ends the sending direction and waits until the peer has acknowledged everything.
     pub fn finish(&self, patience: Duration) -> io::Result<()> {
         self.shutdown();
         self.shared.wait(patience, |pipes| {

@@ -1,4 +1,4 @@
-//! Real sockets on the loopback interface.
+//! Tests over real sockets on the loopback interface.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ fn host(name: &str) -> Arc<QuicHandle> {
     )
 }
 
-/// Sends everything back, in a thread of its own.
+/// Echoes all data in a thread of its own.
 fn echo(connection: BlockingConnection) -> thread::JoinHandle<usize> {
     thread::spawn(move || {
         let stream = connection.accept_stream(HANG_TIMEOUT).unwrap();
@@ -69,7 +69,7 @@ fn converse(target: IpAddr) {
     assert_eq!(status.remote, remote);
     assert!(status.paths[0].sent_bytes > BYTES as u64, "{status:?}");
     connection.close();
-    // The peer hears of it, and the port is free again.
+    // The connection is closed, so no stream can be opened.
     assert!(connection.open_stream().is_err());
 }
 

@@ -16,12 +16,12 @@ use crate::network::EmulatedNetwork;
 use crate::traffic::is_quic;
 use crate::{stack, sys};
 
-/// A run whose packets were later than this (99th percentile) is marked degraded.
+/// Lateness (99th percentile) above which a run is marked degraded.
 const MAX_LATENESS: Duration = Duration::from_millis(2);
-/// So is one during which others used more than this share of the processors.
+/// CPU share of other processes above which a run is marked degraded.
 const MAX_OTHER_CPU: f64 = 0.5;
 
-/// What was true before the traffic.
+/// State before the traffic, to compute differences.
 #[derive(Debug)]
 pub(super) struct RunBaseline {
     counters: Vec<MibCounters>,
@@ -44,7 +44,7 @@ impl RunBaseline {
         }
     }
 
-    /// Counters of every host that have changed since.
+    /// Returns the counters of every host that have changed since.
     pub(super) fn changes(&self, network: &EmulatedNetwork) -> Vec<Counter> {
         let mut changes = Vec::new();
         for (host, before) in network.hosts.iter().zip(&self.counters) {
@@ -64,7 +64,7 @@ impl RunBaseline {
 }
 
 fn counters(namespace: &crate::Namespace) -> MibCounters {
-    // A kernel that shows no counters leaves the proof to the sockets.
+    // If a kernel has no counters, the sockets alone are the evidence.
     namespace
         .run(MibCounters::read)
         .ok()
@@ -72,7 +72,7 @@ fn counters(namespace: &crate::Namespace) -> MibCounters {
         .unwrap_or_else(|| MibCounters::parse(""))
 }
 
-/// The first line of `/proc/stat`: all processors together.
+/// Reads the first line of `/proc/stat`: the sum over all processors.
 fn processor_time() -> CpuTicks {
     let text = fs::read_to_string("/proc/stat").unwrap_or_default();
     let ticks: Vec<u64> = text
@@ -90,7 +90,7 @@ fn processor_time() -> CpuTicks {
     CpuTicks { busy_ticks: all_ticks - idle_ticks, all_ticks }
 }
 
-/// The first record.
+/// Builds the first record of a run.
 pub(super) fn meta(job: &RunJob, network: &EmulatedNetwork, seed: u64) -> Meta {
     Meta {
         stack: stack::plan::stack_name(&network.scenario).to_owned(),
@@ -142,7 +142,7 @@ fn conditions(network: &EmulatedNetwork, transport: Transport) -> BTreeMap<Strin
     all
 }
 
-/// Totals of every path's interfaces.
+/// Reads the totals of every path's interfaces.
 pub(super) fn interfaces(network: &EmulatedNetwork) -> Vec<Interface> {
     let mut all = Vec::new();
     for host in &network.hosts {
@@ -164,9 +164,10 @@ pub(super) fn interfaces(network: &EmulatedNetwork) -> Vec<Interface> {
     all
 }
 
-/// Packets that a TUN device dropped because the emulator did not read it in time. What an
-/// interface drops while the timeline has switched it off is no fault of the emulator's, and cannot
-/// be told apart, so such paths are left out.
+/// Counts packets that a TUN device dropped because the emulator did not read them in time.
+///
+/// Drops of an interface that the timeline has set down cannot be distinguished from these. Such
+/// paths are left out.
 pub(super) fn lost_at_interfaces(network: &EmulatedNetwork, interfaces: &[Interface]) -> u64 {
     let switched = |name: &str| {
         network.scenario.timeline.iter().any(|event| {
@@ -183,7 +184,7 @@ pub(super) fn lost_at_interfaces(network: &EmulatedNetwork, interfaces: &[Interf
     own.map(|interface| interface.tx_dropped).sum()
 }
 
-/// How exactly the emulator kept time.
+/// Returns the timing accuracy of the emulator and the load of the machine.
 pub(super) fn noise(
     report: &EmulatorReport,
     before: &RunBaseline,
@@ -193,7 +194,7 @@ pub(super) fn noise(
     let all = now.all_ticks.saturating_sub(before.processors.all_ticks).max(1) as f64;
     let busy = now.busy_ticks.saturating_sub(before.processors.busy_ticks) as f64;
     let own = sys::process_cpu_time().saturating_sub(before.own).as_secs_f64();
-    // USER_HZ is 100 on every Linux; what is shown is a share, not a time.
+    // USER_HZ is 100 on every Linux; the result is a share, not a time.
     let foreign_cpu = ((busy - own * 100.0) / all).clamp(0.0, 1.0);
     let load = read("/proc/loadavg").split(' ').next().and_then(|text| text.parse().ok());
     let mut noise = EmulatorTiming {

@@ -1,8 +1,8 @@
 //! One run: one scenario, one transport, from empty namespaces to the last record.
 //!
-//! Runs in the inner process of the [`sandbox`](crate::sandbox). Threads: one for each flow, one for
-//! the timeline, one for the series, one for events, one for the emulator; the calling thread
-//! writes the records in the order in which they come.
+//! Runs in the inner process of the [`sandbox`](crate::sandbox). Threads: one for each flow, one
+//! for the timeline, one for the series, one for events, one for the emulator. The calling thread
+//! writes the records in order of arrival.
 
 mod account;
 mod conditions;
@@ -53,48 +53,48 @@ use watch::{FinalTcpInfo, KernelEventWatcher};
 
 /// Time between the network being ready and the start of the traffic.
 const START_LEAD: Duration = Duration::from_millis(250);
-/// The longest sleep of a thread that must notice an interrupt.
+/// Maximum sleep of a thread that must notice an interrupt.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// How often somebody is asked who is about to be ready.
+/// Interval between two polls for readiness.
 const READY_POLL_INTERVAL: Duration = Duration::from_millis(1);
-/// It is not waited for for ever.
+/// Maximum number of polls for readiness: about 5 s.
 const MAX_READY_POLLS: u32 = 5_000;
 
-/// What to run.
+/// Scenario, transport and options of a run.
 #[derive(Debug, Clone)]
 pub struct RunJob {
-    /// The scenario.
+    /// Scenario to run, before changes for the transport.
     pub scenario: Arc<Scenario>,
-    /// Transport of the flows that do not name one.
+    /// Transport of the flows that do not specify one.
     pub transport: Transport,
     /// Number of the repetition, from 1.
     pub repeat: u32,
-    /// Back-end; the best that works when `None`.
+    /// Back-end of the emulator; with `None`, the best that works.
     pub backend: Option<Backend>,
-    /// Its place among other runs.
+    /// Position in a series of runs, if there are several.
     pub order: Option<RunOrder>,
-    /// Whether the packets are captured.
+    /// Options of the packet capture; `None` for no capture.
     pub pcap: Option<PcapOptions>,
 }
 
-/// Why there is no result.
+/// Reason why a run has no result.
 #[derive(Debug, Error)]
 pub enum RunError {
-    /// The network could not be made.
+    /// The network could not be created.
     #[error(transparent)]
     Network(#[from] NetworkError),
     /// The emulator failed during the run.
     #[error("the emulator failed: {0}")]
     Emulator(io::Error),
-    /// The packets cannot be kept.
+    /// The captured packets cannot be written.
     #[error(transparent)]
     Capture(#[from] PcapError),
-    /// The reader of the records is gone.
+    /// The receiver of the records is gone.
     #[error("cannot write the result: {0}")]
     Write(io::Error),
 }
 
-/// Runs `job` and hands every record to `write`.
+/// Runs `job` and passes every record to `write`.
 pub fn run(
     job: &RunJob,
     thread: EmulatorThread,
@@ -107,7 +107,7 @@ pub fn run(
     run_in_network(job, network, None, write)
 }
 
-/// The same in a network that is there already; a cast has the only flow.
+/// Runs `job` in an existing network; with lab programs, the last one is the only flow.
 pub(crate) fn run_in_network(
     job: &RunJob,
     network: EmulatedNetwork,
@@ -146,21 +146,21 @@ pub(crate) fn run_in_network(
     conclude(job, stage, &before, RunOutput { capture_writer: writing, ..played }, write)
 }
 
-/// What the threads leave.
+/// Results of the threads.
 #[derive(Default)]
 struct RunOutput {
     outcomes: Vec<FlowOutcome>,
     totals: Totals,
-    /// Read back from the senders' subflows.
+    /// Congestion control by flow and direction, read from the senders' subflows.
     congestion_control: BTreeMap<(u32, DataDirection), Vec<String>>,
     warnings: Vec<String>,
     cpu: Option<CpuTime>,
-    /// Of captures.
+    /// Writer of the packet captures, if there are any.
     capture_writer: Option<CaptureWriter>,
     account: account::AccountResult,
 }
 
-/// Runs the traffic and everything beside it; writes records until all threads have ended.
+/// Runs the traffic, timeline and samplers; writes records until all threads have ended.
 fn run_traffic(
     stage: &TrafficContext,
     watcher: KernelEventWatcher,
@@ -187,7 +187,7 @@ fn run_traffic(
     })
 }
 
-/// Starts everything at its time and waits for the flows.
+/// Starts all threads and waits for the flows.
 fn run_threads(
     stage: &TrafficContext,
     watcher: KernelEventWatcher,
@@ -235,7 +235,7 @@ fn run_threads(
         let cpu = began.until_now(&stage.network, &stage.meters);
         done.store(true, Ordering::Release);
         emulator.send(EngineCommand::StopReports);
-        // The records end when nobody can send any more.
+        // The receiver ends when the last sender is gone, and the stacks hold senders.
         for stack in stage.network.hosts.iter().filter_map(|host| host.stack.as_ref()) {
             let _ = stack.call(|turn| turn.on_notice(|_, _, _| {})); // fails if the stack has ended
         }
@@ -253,7 +253,7 @@ fn run_threads(
     })
 }
 
-/// Adds what the series has seen, and what was said at the end of it.
+/// Adds the final samples and the sums of the series.
 fn finish_series(
     stage: &TrafficContext,
     mut series: RunSeries,
@@ -269,7 +269,7 @@ fn finish_series(
     RunOutput { totals: series.totals(&streams), congestion_control, ..played }
 }
 
-/// What commands moved is theirs.
+/// Attributes the bytes that programs moved to their flows.
 fn attribute_program_traffic(
     programs: &ProgramTracker,
     scenario: &Scenario,
@@ -290,7 +290,7 @@ fn attribute_program_traffic(
     }
 }
 
-/// What the hosts' own stacks notice becomes events, as what kernels notice does.
+/// Emits an event for each notice of the hosts' own stacks, like those of kernels.
 fn listen_to_stacks(stage: &TrafficContext, records: &Sender<Record>) {
     for host in &stage.network.hosts {
         let Some(stack) = &host.stack else { continue };
@@ -316,7 +316,7 @@ fn listen_to_stacks(stage: &TrafficContext, records: &Sender<Record>) {
     }
 }
 
-/// Runs a flow; one that opened no connection leaves an empty log, with the reason.
+/// Runs a flow; if it opens no connection, returns an empty log and the reason.
 fn run_flow(
     stage: &TrafficContext,
     index: usize,
@@ -372,7 +372,7 @@ fn attempt_flow(
     }
 }
 
-/// Applies the timeline to the hosts' kernels and reports it; returns what failed.
+/// Applies the timeline to the hosts' kernels and emits its events; returns the failures.
 pub(crate) fn play_timeline(
     stage: &TrafficContext,
     records: &Sender<Record>,
@@ -422,7 +422,7 @@ fn sample(
     let mut series = RunSeries::new(records);
     let period = stage.network.scenario.run.sample;
     let mut next = Instant::ZERO + period;
-    // Behind the planned end there is only the tearing down.
+    // After the planned end, connections are only closed.
     let flows = stage.network.scenario.flows.iter();
     let end = flows.map(|flow| Instant::ZERO + flow.start + flow.pattern.limit()).max();
     loop {
@@ -440,8 +440,8 @@ fn sample(
                 }
                 thread::sleep(READY_POLL_INTERVAL);
             }
-            // The last period may be cut short; a sliver of one would only blur the curves, unless it
-            // is all there is.
+            // The last period may be shorter. Less than half a period would distort the curves,
+            // unless it is the only one.
             let rest = now.saturating_since(next - period);
             let only = next == Instant::ZERO + period;
             if (rest * 2 >= period || only) && end.is_none_or(|end| next - period < end) {
@@ -460,7 +460,7 @@ fn sample(
     }
 }
 
-/// Everything that is known only at the end.
+/// Writes all records that are known only at the end.
 fn conclude(
     job: &RunJob,
     stage: TrafficContext,
@@ -527,7 +527,7 @@ fn conclude(
     write(&Record::Summary(Box::new(summary))).map_err(RunError::Write)
 }
 
-/// Adds what became of datagrams at a constant rate.
+/// Adds the results of constant-rate UDP flows.
 fn add_datagrams(summarizer: &mut Summarizer<'_>, outcomes: &[FlowOutcome]) {
     for (flow, outcome) in (0_u32..).zip(outcomes) {
         for one in &outcome.datagrams {
@@ -536,7 +536,7 @@ fn add_datagrams(summarizer: &mut Summarizer<'_>, outcomes: &[FlowOutcome]) {
     }
 }
 
-/// Ends the emulator.
+/// Stops the emulator and returns its report.
 fn stop_emulator(stage: TrafficContext) -> Result<EmulatorReport, RunError> {
     let TrafficContext { network, streams, .. } = stage;
     drop(streams);
@@ -545,7 +545,7 @@ fn stop_emulator(stage: TrafficContext) -> Result<EmulatorReport, RunError> {
     network.ok_or_else(in_use)?.emulator.finish().map_err(RunError::Emulator)
 }
 
-/// What is told when all has ended, in its order.
+/// Builds the records of the end, in their order.
 fn final_records(
     outcomes: &[FlowOutcome],
     probes: &[Probe],
@@ -563,7 +563,7 @@ fn final_records(
     messages.chain(probes).chain(rows).chain(counters).chain(interfaces).collect()
 }
 
-/// What the programs of a lab meant to speak: Multipath TCP if one of them asked for it.
+/// Returns the transport that lab programs requested: Multipath TCP if at least one requested it.
 fn used_transport(totals: &Totals, counters: &[Counter]) -> Transport {
     let asked = counters.iter().any(|counter| counter.name == "MPTcpExt.MPCapableSYNTX");
     if asked || totals.multipath > 0 { Transport::Mptcp } else { Transport::Tcp }

@@ -1,4 +1,4 @@
-//! Proof that Multipath TCP was used, or the reason why not.
+//! Evidence that Multipath TCP was used, or the reason why not.
 
 use towpath_measure::format;
 use towpath_measure::result::{Counter, MultipathUse};
@@ -6,7 +6,7 @@ use towpath_measure::scenario::Transport;
 
 use super::series::Totals;
 
-/// Counters of a fallback and what each means (`net/mptcp/mib.h`), the most telling first.
+/// Counters of fallbacks and their meanings (`net/mptcp/mib.h`), most conclusive first.
 pub(crate) const FALLBACKS: [(&str, &str); 8] = [
     (
         "MPCapableSYNTXDisabled",
@@ -33,7 +33,7 @@ pub(crate) const FALLBACKS: [(&str, &str); 8] = [
     ("DSSCorruptionFallback", "a mapping of data to the connection was damaged"),
 ];
 
-/// Judges by what the sockets said to the end and by the kernel's counters.
+/// Judges by the sockets' last state and by the kernel's counters.
 pub(crate) fn multipath_use(
     transport: Transport,
     totals: &Totals,
@@ -91,7 +91,7 @@ fn reason(totals: &Totals, counters: &[Counter]) -> String {
             .iter()
             .any(|c| c.name.strip_prefix("MPTcpExt.") == Some(name) && c.after > c.before)
     };
-    // Our own stack knows; of a kernel only the counters can be asked.
+    // Our own stack reports the reason; for a kernel, only the counters show it.
     if let Some(reason) = &totals.reason {
         return reason.clone();
     }

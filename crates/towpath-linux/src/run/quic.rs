@@ -1,4 +1,4 @@
-//! What results say of QUIC beside its series: proof, counters, warnings.
+//! QUIC results apart from the series: evidence of multipath use, counters, warnings.
 
 use towpath_measure::result::{Counter, MultipathUse, Warning};
 use towpath_measure::scenario::Transport;
@@ -8,7 +8,7 @@ use towpath_quic::{ConnectionStatus, QuicConfig};
 use crate::traffic::quic::{self, QuicConnection};
 use crate::traffic::{StreamEndpoint, TrafficContext, is_quic};
 
-/// One end of a connection at the end of the run.
+/// State of one end of a connection at the end of the run.
 #[derive(Debug)]
 pub(super) struct ConnectionEnd {
     flow: u32,
@@ -18,7 +18,7 @@ pub(super) struct ConnectionEnd {
     status: Option<ConnectionStatus>,
 }
 
-/// Both ends of all connections.
+/// Returns both ends of all connections.
 pub(super) fn connections(stage: &TrafficContext) -> Vec<ConnectionEnd> {
     let mut all = Vec::new();
     for stream in stage.streams() {
@@ -41,7 +41,7 @@ fn count(seen: &[ConnectionEnd], host: &str, name: &str) -> Option<u64> {
     (!counts.is_empty()).then(|| counts.iter().sum())
 }
 
-/// Our own counters, as in the simulated world; those that stayed at zero are left out.
+/// Returns our own counters, as in a simulation; counters at zero are left out.
 pub(super) fn counters(seen: &[ConnectionEnd]) -> Vec<Counter> {
     let mut all: Vec<Counter> = Vec::new();
     for end in seen {
@@ -59,7 +59,7 @@ pub(super) fn counters(seen: &[ConnectionEnd]) -> Vec<Counter> {
     all
 }
 
-/// Proof that Multipath QUIC was used, or the reason why not.
+/// Returns the evidence that Multipath QUIC was used, or the reason why not.
 pub(super) fn proof(stage: &TrafficContext, seen: &[ConnectionEnd]) -> MultipathUse {
     let hosts = &stage.network.hosts;
     let counts: Vec<_> =
@@ -79,7 +79,7 @@ pub(super) fn proof(stage: &TrafficContext, seen: &[ConnectionEnd]) -> Multipath
     MultipathUse { requested: true, used, fallback, paths_used: Vec::new(), evidence }
 }
 
-/// What to know before a result over QUIC is trusted.
+/// Returns warnings that limit the validity of a result over QUIC.
 pub(super) fn warnings(stage: &TrafficContext, seen: &[ConnectionEnd]) -> Vec<Warning> {
     let mut all = Vec::new();
     let mut warn = |(text, hint): words::WarningText| {

@@ -1,4 +1,4 @@
-//! The series: every period, what each connection and each of its subflows did.
+//! Time series: samples of each connection and each subflow in every period.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -21,11 +21,10 @@ use crate::subflow::{SubflowLabel, congestion_controls};
 use crate::traffic::quic::QuicStreamHandle;
 use crate::traffic::{SampledStream, StreamEndpoint, TrafficContext};
 
-/// A subflow's identity: connection, then the opener's and the acceptor's address, and the number of
-/// a path.
+/// Key of a subflow: flow, stream, opener's and acceptor's address, and path number.
 type SubflowKey = (u32, u32, SocketAddr, SocketAddr, u32);
 
-/// What is known of one subflow over the whole run.
+/// State of one subflow over the whole run.
 #[derive(Debug)]
 struct SubflowTrack {
     number: u32,
@@ -36,7 +35,7 @@ struct SubflowTrack {
     closed: Option<Instant>,
     /// Latest samples of the opener's and the acceptor's end.
     ends: [TcpInfo; 2],
-    /// Their congestion control, if they said it or it was read back.
+    /// Congestion control of both ends, as reported or read back.
     congestion_control: [Option<String>; 2],
 }
 
@@ -46,34 +45,35 @@ pub(super) struct RunSeries {
     records: Sender<Record>,
     subflows: BTreeMap<SubflowKey, SubflowTrack>,
     counted: BTreeMap<(u32, u32, DataDirection), u64>,
-    /// Time with a full window so far.
+    /// Total time in which the sender was blocked by a full window.
     blocked: BTreeMap<(u32, u32, DataDirection), Duration>,
-    /// What our own stack tells of its connections.
+    /// Totals that our own stack reports of its connections.
     log: StackTotals,
     at: Instant,
-    /// There are subflows whose congestion control was not read back.
+    /// True if the congestion control of a subflow has not been read back yet.
     unasked: bool,
-    /// Retransmissions of the connection level, by stream: the largest seen.
+    /// Maximum of the reinjected bytes seen, by stream.
     reinjected_bytes: BTreeMap<(u32, u32), u64>,
-    /// Whether either end of a stream's connection was plain TCP when last seen.
+    /// True if either end of a stream's connection was plain TCP in the last sample.
     fallbacks: BTreeMap<(u32, u32), bool>,
-    /// Connections of programs that asked for no more than TCP.
+    /// Connections of programs that requested plain TCP.
     plain_tcp: BTreeSet<(u32, u32)>,
-    /// Why, in the words of the first end that could tell, with its host.
+    /// Reason for the first fallback that an end reported, with its host.
     reason: Option<String>,
 }
 
-/// What the series leaves for the summary.
+/// Totals of the series for the summary.
 #[derive(Debug, Default)]
 pub(crate) struct Totals {
     pub(crate) subflows: Vec<SubflowSummary>,
     pub(crate) reinjected_bytes: u64,
-    /// Connections that were Multipath TCP when last seen, and those that were not.
+    /// Number of connections that used Multipath TCP in the last sample, and of those that did
+    /// not.
     pub(crate) multipath: usize,
     pub(crate) single: usize,
-    /// Connections of programs that asked for no more than TCP.
+    /// Number of connections of programs that requested plain TCP.
     pub(crate) plain_tcp: usize,
-    /// Why a connection was not, if an end could tell.
+    /// Reason for a fallback, if an end reported one.
     pub(crate) reason: Option<String>,
     pub(crate) stack: StackTotals,
 }
@@ -95,7 +95,7 @@ impl RunSeries {
         }
     }
 
-    /// Samples at `at`, which ends a period.
+    /// Takes samples at `at`, the end of a period.
     pub(super) fn sample(&mut self, stage: &TrafficContext, at: Instant) {
         let span = at.saturating_since(self.at);
         if span.is_zero() {
@@ -110,12 +110,12 @@ impl RunSeries {
         self.count_datagrams(stage, at, span);
         self.notice_closed(at);
         if self.unasked {
-            // Once they are closed, nobody can say it any more.
+            // Closed sockets no longer report it.
             self.read_back(&stage.network);
         }
     }
 
-    /// Datagrams at a constant rate have no stream that could be asked.
+    /// Counts the datagrams of constant-rate flows, which have no stream to sample.
     fn count_datagrams(&mut self, stage: &TrafficContext, at: Instant, span: Duration) {
         let steady = stage.udp_bytes.lock().unwrap_or_else(PoisonError::into_inner).clone();
         for (flow, direction, received) in steady {
@@ -137,11 +137,11 @@ impl RunSeries {
     }
 
     fn emit(&self, record: Record) {
-        // The writer outlives the series; if it failed, the run fails with its reason.
+        // The writer outlives the series; if it has failed, the run fails with that error.
         let _ = self.records.send(record);
     }
 
-    /// Asks the ends that have our own stack what they did, and tells it; returns their state.
+    /// Collects the status of ends that use our own stack and emits their events.
     fn collect_stack_status(
         &self,
         stage: &TrafficContext,
@@ -170,7 +170,7 @@ impl RunSeries {
         [ask(&stream.client), ask(&stream.server)]
     }
 
-    /// What happened to the paths of a QUIC connection becomes events.
+    /// Emits an event for each notice about the paths of a QUIC connection.
     fn emit_notices(&self, stage: &TrafficContext, end: &QuicStreamHandle) {
         for noticed in end.connection.notices() {
             let path = noticed.ends.and_then(|(local, remote)| {
@@ -198,8 +198,8 @@ impl RunSeries {
         }
     }
 
-    /// Looks once more at the connections of programs, and at the paths of QUIC, for the sums: they
-    /// have no last words of their own.
+    /// Samples program connections and QUIC paths once more for the sums. Neither has a final
+    /// `tcp_info`.
     pub(super) fn sample_final_paths(&mut self, stage: &TrafficContext) {
         for stream in stage.streams() {
             if matches!(stream.client, StreamEndpoint::Program(_)) {
@@ -274,7 +274,7 @@ impl RunSeries {
             |end: &&StreamEndpoint| matches!(end, StreamEndpoint::Program(end) if end.is_plain());
         let plain = ends.iter().all(own);
         for (end, asked) in ends.into_iter().enumerate() {
-            // A socket whose connection is gone has nothing to say any more.
+            // A closed socket has no state left.
             let Ok(connection) = asked.sample_last(multipath) else { continue };
             let (fallback, samples) = match connection {
                 ConnectionSample::Multipath(info, samples) => {
@@ -290,7 +290,7 @@ impl RunSeries {
                     (true, vec![sample])
                 }
             };
-            // One end that has fallen back is enough: the proof needs both.
+            // One end in fallback is enough: multipath use needs both ends.
             fallen_back = Some(fallen_back.unwrap_or(false) || fallback);
             for sample in &samples {
                 self.note(stage, stream, end, sample, at, span);
@@ -298,9 +298,9 @@ impl RunSeries {
         }
         let of_program = matches!(stream.client, StreamEndpoint::Program(_));
         match fallen_back {
-            // What it was not known to be at first sight it may be later.
+            // A connection may turn out to be plain TCP only after the first sample.
             Some(_) if plain => drop(self.plain_tcp.insert(id)),
-            // A flow that was never meant to speak Multipath TCP proves nothing.
+            // A flow that did not request Multipath TCP is not evidence.
             Some(fallback) if multipath || of_program => {
                 self.plain_tcp.remove(&id);
                 self.fallbacks.insert(id, fallback);
@@ -411,8 +411,9 @@ impl RunSeries {
         }
     }
 
-    /// Asks which congestion control the subflows really use: the TCP sockets below the connection,
-    /// because what the connection says of itself is only what it was told.
+    /// Reads back the congestion control that the subflows really use.
+    ///
+    /// It comes from the TCP sockets: the connection itself only reports the requested one.
     fn read_back(&mut self, network: &EmulatedNetwork) {
         self.unasked = false;
         let mut controls = Vec::new();
@@ -428,7 +429,7 @@ impl RunSeries {
         }
     }
 
-    /// The congestion control of each sender's subflows, by flow and direction.
+    /// Returns the congestion control of each sender's subflows, by flow and direction.
     pub(super) fn congestion_control(
         &mut self,
         network: &EmulatedNetwork,
@@ -450,8 +451,8 @@ impl RunSeries {
         found
     }
 
-    /// Takes the last words of a destroyed socket, seen from `local`: its row vanished from the
-    /// samples before they were spoken.
+    /// Stores the final `tcp_info` of a destroyed socket, seen from `local`. It arrives after the
+    /// socket's row has left the samples.
     pub(super) fn on_final_tcp_info(
         &mut self,
         local: SocketAddr,
@@ -466,7 +467,7 @@ impl RunSeries {
             } else {
                 continue;
             };
-            // Linux wipes the figures of a connection's first subflow before it is destroyed.
+            // Linux clears the counters of a connection's first subflow before it is destroyed.
             let wiped = |latest: &TcpInfo| {
                 info.bytes_received < latest.bytes_received || info.bytes_acked < latest.bytes_acked
             };
@@ -476,7 +477,7 @@ impl RunSeries {
         }
     }
 
-    /// The sums.
+    /// Returns the sums over all subflows and connections.
     pub(super) fn totals(&self, streams: &[SampledStream]) -> Totals {
         let mut subflows = Vec::new();
         for (key, known) in &self.subflows {
@@ -501,7 +502,7 @@ impl RunSeries {
     }
 }
 
-/// The host at the opener's or the acceptor's end of a flow's connections.
+/// Returns the host at the opener's or the acceptor's end of a flow's connections.
 fn host_name(scenario: &Scenario, flow: u32, end: usize) -> &str {
     let flow = scenario.flows.get(flow as usize);
     let host = flow.map(|flow| if end == 0 { flow.from } else { flow.to });
@@ -532,7 +533,7 @@ impl SubflowTrack {
     }
 }
 
-/// The identity of a subflow that was seen from one end.
+/// Returns the identity of a subflow, sampled at one end.
 fn key_of(stream: &SampledStream, end: usize, sample: &SubflowSample) -> SubflowKey {
     let (opener, acceptor) = match end {
         0 => (sample.local, sample.remote),

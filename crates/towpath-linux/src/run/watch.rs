@@ -1,5 +1,5 @@
-//! Events of every host's kernel on one time axis: path manager, links, addresses, and the last
-//! words of closed subflows.
+//! Events of every host's kernel on one time axis: path manager, links, addresses, and the final
+//! state of closed subflows.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -18,10 +18,10 @@ use crate::sample::TcpInfo;
 use crate::sys;
 use crate::traffic::TrafficContext;
 
-/// How often the watcher looks whether it shall end.
+/// Poll interval for the end of the run.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The last words of a socket: its ends and its final state.
+/// Final state of a destroyed socket: its ends and its `tcp_info`.
 pub(super) type FinalTcpInfo = (SocketAddr, SocketAddr, TcpInfo);
 
 /// Subscriptions of one host.
@@ -31,13 +31,13 @@ struct HostEvents {
     mptcp: Option<MptcpEvents>,
     links: LinkEvents,
     destroyed: Option<DestroyedSockets>,
-    /// What was last known of each interface: name, up, running.
+    /// Last known state of each interface: name, up, running.
     known: BTreeMap<u32, (String, bool, bool)>,
-    /// Events were lost since the last round.
+    /// Set when events were lost since the last round.
     lost: bool,
 }
 
-/// All subscriptions of a run.
+/// Subscriptions of all hosts of a run.
 #[derive(Debug)]
 pub(super) struct KernelEventWatcher {
     ears: Vec<HostEvents>,
@@ -50,7 +50,7 @@ impl KernelEventWatcher {
         Ok(Self { ears })
     }
 
-    /// Reports events until `done`; returns the last words.
+    /// Reports events until `done`; returns the final states of closed sockets.
     pub(super) fn run(
         mut self,
         stage: &TrafficContext,
@@ -60,7 +60,8 @@ impl KernelEventWatcher {
         let mut fds: Vec<libc::pollfd> = self.ears.iter().flat_map(HostEvents::fds).collect();
         let mut words = Vec::new();
         loop {
-            // Read before the last round, so that what came in meanwhile is still heard.
+            // Read before the last round, so that events that arrived meanwhile are still
+            // reported.
             let last = done.load(Ordering::Acquire);
             for ears in &mut self.ears {
                 ears.drain(stage, records, &mut words);
@@ -75,7 +76,8 @@ impl KernelEventWatcher {
 impl HostEvents {
     fn open(host: &HostNamespace) -> Result<Self, NetworkError> {
         let opened = host.namespace.run(|| {
-            // A kernel without Multipath TCP has no such events; older ones tell no last words.
+            // A kernel without Multipath TCP has no such events; older ones report no destroyed
+            // sockets.
             let mptcp = MptcpEvents::open().ok();
             let destroyed = DestroyedSockets::open().ok();
             LinkEvents::open().map(|links| (mptcp, links, destroyed))
@@ -131,10 +133,9 @@ impl HostEvents {
         }
         for event in events {
             let event = Event { t_ns, host: Some(self.host.clone()), ..event };
-            let _ = records.send(Record::Event(event)); // the receiver may be gone
+            let _ = records.send(Record::Event(event));
         }
-    }
-
+    } // the receiver may be gone
     fn link(&mut self, event: &LinkEvent) -> Option<Event> {
         match event {
             LinkEvent::Link(link) => {
@@ -170,7 +171,7 @@ impl HostEvents {
     }
 }
 
-/// Name, switched on, with carrier.
+/// Returns the link's name, and true if it is up and if it has a carrier.
 fn state_of(link: &Link) -> (String, bool, bool) {
     let has = |flag: libc::c_int| link.flags & flag as u32 != 0;
     (link.name.clone(), has(libc::IFF_UP), has(libc::IFF_RUNNING))
@@ -181,7 +182,7 @@ fn plain(kind: EventKind, path: &str, text: String) -> Event {
     Event { t_ns: 0, kind, host: None, path, text, detail: BTreeMap::new() }
 }
 
-/// The kernel's event in its own words (`ip mptcp monitor` prints the same), with its details.
+/// Formats the kernel's event like `ip mptcp monitor`, with its details.
 fn path_manager(stage: &TrafficContext, event: &MptcpEvent) -> Event {
     let mut detail = BTreeMap::new();
     let mut add = |name: &str, value: Option<String>| {

@@ -1,4 +1,4 @@
-//! One change of the host's configuration: as a command to paste, done, and undone.
+//! One change of the host's configuration: as a command to paste, applied, and reverted.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -11,53 +11,53 @@ use crate::netlink::{
 };
 use crate::sysctl::{Sysctl, SysctlError};
 
-/// A change that can be taken back.
+/// A change that can be reverted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "do")]
 pub enum ConfigChange {
-    /// Sets a setting under `/proc/sys`.
+    /// Writes a setting under `/proc/sys`.
     Sysctl {
-        /// Which one.
+        /// Name of the setting under `/proc/sys`.
         sysctl: Sysctl,
-        /// Its value before.
+        /// Value before the change, as text.
         from: String,
-        /// Its value after.
+        /// Value after the change, as text.
         to: String,
     },
-    /// Adds a route.
+    /// Adds a route to a separate table.
     AddRoute(TableRoute),
-    /// Deletes a route.
+    /// Deletes a route from a separate table.
     DeleteRoute(TableRoute),
-    /// Adds a rule.
+    /// Adds a policy rule for a source address.
     AddRule(SourceRule),
-    /// Deletes a rule.
+    /// Deletes the policy rule of a source address.
     DeleteRule(SourceRule),
     /// Sets the path manager's limits.
     Limits {
-        /// What they were.
+        /// Limits before the change.
         from: StoredLimits,
-        /// What they shall be.
+        /// Limits after the change.
         to: StoredLimits,
     },
-    /// Adds an endpoint.
+    /// Adds an endpoint to the path manager.
     AddEndpoint(NamedEndpoint),
-    /// Deletes an endpoint.
+    /// Deletes an endpoint from the path manager.
     DeleteEndpoint(NamedEndpoint),
-    /// Forgets what ARP has learnt on an interface. Taken back, it is forgotten again.
+    /// Flushes the ARP entries of an interface. Its inverse is the same flush.
     ForgetNeighbours {
         /// Name of the interface.
         link: String,
     },
 }
 
-/// A route in a table of its own.
+/// A route in a separate table.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TableRoute {
     /// Destination as text, such as `10.0.0.0/24`.
     pub to: String,
     /// Name of the interface.
     pub link: String,
-    /// The router, if there is one.
+    /// Address of the router; `None` on the link itself.
     pub gateway: Option<IpAddr>,
     /// Number of the table.
     pub table: u32,
@@ -66,56 +66,56 @@ pub struct TableRoute {
 /// A rule for one source address.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceRule {
-    /// The address.
+    /// Source address that the rule matches.
     pub from: IpAddr,
     /// Number of the table.
     pub table: u32,
-    /// Place among the rules.
+    /// Priority of the rule; lower numbers match first.
     pub priority: u32,
 }
 
 /// The path manager's limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredLimits {
-    /// Subflows beyond the first.
+    /// Maximum of subflows beyond the first.
     pub subflows: u32,
-    /// Announced addresses that are connected to.
+    /// Maximum of announced addresses to connect to.
     pub add_addr_accepted: u32,
 }
 
-/// An endpoint, with its interface by name: numbers of interfaces change.
+/// An endpoint with its interface by name, as indices of interfaces change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamedEndpoint {
-    /// The local address.
+    /// Local address of the endpoint.
     pub address: IpAddr,
-    /// Number; a free one when `None`.
+    /// Identifier; the kernel chooses one if `None`.
     pub id: Option<u8>,
-    /// Port to announce.
+    /// Port to announce; `None` announces the connection's own.
     pub port: Option<u16>,
-    /// The kernel's number of the flags.
+    /// Flags as the kernel's bit set.
     pub flags: u32,
     /// Name of the interface.
     pub link: Option<String>,
 }
 
-/// Why a change could not be made.
+/// Reason why a change could not be applied.
 #[derive(Debug, thiserror::Error)]
 pub enum ChangeError {
-    /// The kernel refused over netlink.
+    /// The kernel refused a netlink request.
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
     /// The kernel refused a setting.
     #[error(transparent)]
     Sysctl(#[from] SysctlError),
-    /// A stored change cannot be read.
+    /// The destination of a stored route cannot be parsed.
     #[error("`{0}` is no destination")]
     Destination(String),
-    /// What is to be undone is not there any more, or was changed by somebody else.
+    /// The change to revert no longer exists, or another program changed it.
     #[error("{0}")]
     Gone(String),
 }
 
-/// What changes are made with.
+/// Handles to the kernel through which changes are applied.
 #[derive(Debug)]
 pub struct ConfigHandles {
     pub(super) route: RouteSocket,
@@ -123,14 +123,14 @@ pub struct ConfigHandles {
 }
 
 impl ConfigHandles {
-    /// Opens them in the calling thread's network namespace.
+    /// Opens the sockets in the calling thread's network namespace.
     pub fn open() -> Result<Self, NetlinkError> {
         Ok(Self { route: RouteSocket::open()?, manager: MptcpPm::open()? })
     }
 }
 
 impl ChangeError {
-    /// The system's error number.
+    /// Returns the error number of the operating system.
     pub fn errno(&self) -> Option<i32> {
         match self {
             Self::Netlink(error) => error.errno(),
@@ -139,12 +139,12 @@ impl ChangeError {
         }
     }
 
-    /// Whether a privilege is missing.
+    /// Returns true if a privilege is missing: EPERM, EACCES or EROFS.
     pub fn is_permission(&self) -> bool {
         matches!(self.errno(), Some(libc::EPERM | libc::EACCES | libc::EROFS))
     }
 
-    /// The way out, if there is one to tell.
+    /// Returns a remedy, if one is known.
     pub fn hint(&self) -> Option<&'static str> {
         match self.errno() {
             Some(libc::EPERM | libc::EACCES) => {
@@ -162,7 +162,7 @@ impl ChangeError {
 }
 
 impl ConfigChange {
-    /// What takes it back.
+    /// Returns the change that reverts this one.
     #[must_use]
     pub fn inverse(&self) -> Self {
         match self.clone() {
@@ -178,7 +178,7 @@ impl ConfigChange {
         }
     }
 
-    /// Makes it.
+    /// Applies the change to the running kernel.
     pub fn apply(&self, tools: &mut ConfigHandles) -> Result<(), ChangeError> {
         match self {
             Self::Sysctl { sysctl, to, .. } => sysctl.write(to)?,
@@ -202,7 +202,7 @@ impl ConfigChange {
         Ok(())
     }
 
-    /// Fills in what the kernel has chosen: the number of a new endpoint.
+    /// Fills in the identifier that the kernel chose for a new endpoint.
     pub(super) fn resolve_ids(&mut self, tools: &mut ConfigHandles) -> Result<(), NetlinkError> {
         if let Self::AddEndpoint(endpoint) = self
             && endpoint.id.is_none()
@@ -213,8 +213,8 @@ impl ConfigChange {
         Ok(())
     }
 
-    /// Makes it as part of taking an earlier change back: what somebody else has changed since is
-    /// left alone, and what has gone by itself is said, both as [`ChangeError::Sent`].
+    /// Applies the change to revert an earlier one. Returns [`ChangeError::Gone`] if another
+    /// program has changed the value since, which stays, or if the object no longer exists.
     pub fn revert(&self, tools: &mut ConfigHandles) -> Result<(), ChangeError> {
         let differs = |what: &dyn fmt::Display, now: &dyn fmt::Display, ours: &dyn fmt::Display| {
             Err(ChangeError::Gone(format!("{what} is {now} now, not {ours}: left as it is")))
@@ -248,7 +248,7 @@ impl ConfigChange {
         })
     }
 
-    /// The command of iproute2 or sysctl that does the same.
+    /// Returns the command of iproute2 or sysctl that does the same.
     pub fn command(&self) -> String {
         match self {
             Self::Sysctl { sysctl, to, .. } => {
@@ -275,7 +275,7 @@ const fn ip(v4: bool) -> &'static str {
     if v4 { "ip" } else { "ip -6" }
 }
 
-/// A word as a shell takes it: an interface's name may be almost anything.
+/// Quotes a word for a shell: an interface's name may contain almost any character.
 pub(crate) fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-:/=@%+".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
@@ -305,12 +305,12 @@ impl SourceRule {
 }
 
 impl NamedEndpoint {
-    /// The flags.
+    /// Returns the flags as a typed bit set.
     pub fn flags(&self) -> EndpointFlags {
         EndpointFlags::from_bits(self.flags)
     }
 
-    /// Whether `endpoint` is the one that is meant.
+    /// Returns true if `endpoint` has this address, port and, if one is set, this number.
     fn is(&self, endpoint: &Endpoint) -> bool {
         (endpoint.address, endpoint.port) == (self.address, self.port)
             && self.id.is_none_or(|id| endpoint.id == Some(id))

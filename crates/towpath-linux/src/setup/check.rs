@@ -1,5 +1,4 @@
-//! Whether a stored change is one that a plan can have made: whatever else a file says is not taken
-//! back.
+//! Check that a stored change is one that a plan can produce; any other content is never reverted.
 
 use std::net::IpAddr;
 
@@ -8,17 +7,17 @@ use super::plan::{FIRST_TABLE, RULE_PRIORITY_LIMIT};
 use crate::netlink::{EndpointFlags, Prefix};
 use crate::sysctl::Sysctl;
 
-/// The longest name of an interface (`IFNAMSIZ` without its end).
+/// Longest name of an interface (`IFNAMSIZ` without the terminating zero).
 const MAX_INTERFACE_NAME: usize = 15;
-/// No kernel takes more; most take 8.
+/// Upper bound of the path manager's limits on any kernel; most accept 8.
 const MAX_LIMIT: u32 = 255;
-/// What a plan sets for a whole host.
+/// Sysctls that a plan sets for a whole host.
 const HOST_SYSCTLS: [[&str; 3]; 3] =
     [["net", "mptcp", "enabled"], ["net", "mptcp", "path_manager"], ["net", "mptcp", "pm_type"]];
-/// What it sets for an interface.
+/// Sysctls under `net.ipv4.conf` that a plan sets for an interface.
 const INTERFACE_SYSCTLS: [&str; 3] = ["arp_ignore", "arp_announce", "rp_filter"];
 
-/// Why a change was not made by a plan.
+/// Error for a change that no plan produces.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what} is nothing that `towpath setup` changes: {shown}")]
 pub struct ForeignChange {
@@ -26,7 +25,7 @@ pub struct ForeignChange {
     shown: String,
 }
 
-/// Refuses what no plan changes.
+/// Refuses a change that no plan produces.
 pub(super) fn check(change: &ConfigChange) -> Result<(), ForeignChange> {
     let (what, good) = match change {
         ConfigChange::Sysctl { sysctl, from, to } => {
@@ -34,7 +33,7 @@ pub(super) fn check(change: &ConfigChange) -> Result<(), ForeignChange> {
         }
         ConfigChange::AddRoute(route) => ("this route", is_route(route)),
         ConfigChange::AddRule(rule) => ("this rule", is_rule(rule)),
-        // A plan only adds them.
+        // A plan only adds routes and rules.
         ConfigChange::DeleteRoute(_) => ("a route that was there", false),
         ConfigChange::DeleteRule(_) => ("a rule that was there", false),
         ConfigChange::Limits { from, to } => ("this limit", are_limits(*from) && are_limits(*to)),
@@ -43,7 +42,7 @@ pub(super) fn check(change: &ConfigChange) -> Result<(), ForeignChange> {
         }
         ConfigChange::ForgetNeighbours { link } => ("this interface", is_interface_name(link)),
     };
-    // As a literal: nothing in it can reach the terminal as it is.
+    // Escaped, so that no control character reaches the terminal.
     if good {
         Ok(())
     } else {
@@ -51,7 +50,7 @@ pub(super) fn check(change: &ConfigChange) -> Result<(), ForeignChange> {
     }
 }
 
-/// Whether the kernel lets an interface be called so.
+/// Returns true if the kernel permits `name` as an interface name.
 pub(crate) fn is_interface_name(name: &str) -> bool {
     let is_odd = |c: char| c == '/' || c == ':' || c.is_whitespace() || c.is_control();
     (1..=MAX_INTERFACE_NAME).contains(&name.len())
@@ -70,7 +69,7 @@ fn is_set(sysctl: &Sysctl) -> bool {
     }
 }
 
-/// Numbers, and names of path managers.
+/// Accepts numbers and names of path managers.
 fn is_value(value: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     (1..=16).contains(&value.len()) && value.chars().all(plain)
@@ -82,7 +81,7 @@ fn is_table(table: u32) -> bool {
 
 fn is_route(route: &TableRoute) -> bool {
     let to = route.to.parse::<Prefix>();
-    // In its own spelling: it is shown to be pasted, too.
+    // Only the canonical spelling, as the command is also shown to be pasted.
     to.is_ok_and(|to| to.to_string() == route.to)
         && is_table(route.table)
         && is_interface_name(&route.link)
@@ -101,7 +100,7 @@ fn are_limits(limits: StoredLimits) -> bool {
 }
 
 fn is_endpoint(endpoint: &NamedEndpoint) -> bool {
-    // Those that the kernel makes for itself are never touched; later ones may have further flags.
+    // A plan never changes the kernel's implicit endpoints. Later kernels may add flags.
     endpoint.flags < 1 << 8
         && !endpoint.flags().contains(EndpointFlags::IMPLICIT)
         && is_own(endpoint.address)

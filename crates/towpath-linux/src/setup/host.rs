@@ -1,4 +1,4 @@
-//! What a host is like: all that a plan is made from, read once.
+//! Configuration of a host: all inputs of a plan, read once.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,38 +15,39 @@ use super::change::ConfigHandles;
 /// The configuration of a host, in the calling thread's network namespace.
 #[derive(Debug, Clone)]
 pub struct HostState {
-    /// Its interfaces.
+    /// Interfaces, up or down.
     pub links: Vec<Link>,
-    /// Its addresses.
+    /// Addresses of all interfaces.
     pub addresses: Vec<InterfaceAddress>,
-    /// Its routes, of all tables.
+    /// Routes of all tables, IPv4 and IPv6.
     pub routes: Vec<RouteEntry>,
-    /// Its rules.
+    /// Policy rules, IPv4 and IPv6.
     pub rules: Vec<RuleEntry>,
-    /// Its endpoints.
+    /// Multipath TCP endpoints of the path manager.
     pub endpoints: Vec<Endpoint>,
-    /// Its limits.
+    /// Limits of the path manager.
     pub limits: MptcpLimits,
     /// Version of the kernel, such as (6, 18).
     pub kernel: (u32, u32),
-    /// Programs that run and configure Multipath TCP by themselves.
+    /// Running programs that configure Multipath TCP by themselves.
     pub managers: BTreeSet<MptcpManager>,
 }
 
-/// A program that configures Multipath TCP by itself.
+/// A program that configures Multipath TCP without towpath.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MptcpManager {
-    /// It sets endpoints for connections with `connection.mptcp-flags`.
+    /// `NetworkManager`, which sets endpoints for connections with `connection.mptcp-flags`.
     NetworkManager,
-    /// It sets endpoints for each default route, and limits; or is the path manager itself.
+    /// mptcpd, which sets limits and an endpoint for each default route, or is the path manager
+    /// itself.
     Mptcpd,
 }
 
-/// What the kernel would do with a packet.
+/// Queries to the kernel about routes and settings.
 pub trait KernelQueries {
-    /// The route that it would take; `None` if there is none.
+    /// Returns the route that a packet would take; `None` without one.
     fn route(&mut self, to: IpAddr, from: IpAddr, link: Option<&str>) -> Option<RouteEntry>;
-    /// A setting under `/proc/sys`; `None` if there is none.
+    /// Reads a setting under `/proc/sys`; `None` if it does not exist.
     fn setting(&mut self, sysctl: &Sysctl) -> Option<String>;
 }
 
@@ -61,7 +62,7 @@ impl KernelQueries for ConfigHandles {
 }
 
 impl HostState {
-    /// Reads it.
+    /// Reads the configuration in the calling thread's network namespace.
     pub fn read(tools: &mut ConfigHandles) -> Result<Self, NetlinkError> {
         Ok(Self {
             links: tools.route.links()?,
@@ -75,24 +76,25 @@ impl HostState {
         })
     }
 
-    /// The interface of an index.
+    /// Returns the interface with an index.
     pub fn link(&self, index: u32) -> Option<&Link> {
         self.links.iter().find(|link| link.index == index)
     }
 
-    /// Whether the kernel answers announced addresses from endpoints of their own (`laminar`).
+    /// Returns true if the kernel connects to announced addresses from separate endpoints
+    /// (`laminar`).
     pub fn has_laminar(&self) -> bool {
         self.kernel >= (6, 18)
     }
 
-    /// The networks that are reached on the link itself.
+    /// Returns the networks that are reached on the link itself.
     pub fn networks(&self, link: u32) -> impl Iterator<Item = Prefix> + '_ {
         let own = self.addresses.iter().filter(move |address| address.link_index == link);
         own.map(|address| address.peer.map_or(address.local, Prefix::host).network())
     }
 
-    /// Whether `to` is reached on the link itself, without a router: the kernel says so of any
-    /// address when a socket is bound to the link, and then asks for it in vain (ARP).
+    /// Returns true if `to` is reached on the link itself, without a router. For a socket bound to
+    /// the link, the kernel claims so for any address, and its ARP requests then get no reply.
     pub fn is_on_link(&self, to: IpAddr, link: u32) -> bool {
         let routed = |route: &&RouteEntry| {
             route.kind == RouteKind::Unicast
@@ -104,7 +106,7 @@ impl HostState {
             || self.routes.iter().any(|r| routed(&r))
     }
 
-    /// The router of an interface, as any default route over it tells: the preferred one first.
+    /// Returns the router of an interface from the default routes over it, by the lowest metric.
     pub fn router(&self, link: u32, v4: bool) -> Option<Gateway> {
         let of_link = |route: &&RouteEntry| {
             route.is_default()
@@ -121,24 +123,24 @@ impl HostState {
             found.extend(hops.map(|hop| (metric, hop.gateway.map_or(Gateway::Link, Gateway::At))));
         }
         let own = found.into_iter().min_by_key(|(metric, _)| *metric).map(|(_, router)| router);
-        // Another interface's router serves as well, if it is in this one's network.
+        // Another interface's router also works, if it is in this one's network.
         let near = |gateway: &IpAddr| self.networks(link).any(|network| network.contains(*gateway));
         let others = self.routes.iter().filter(of_link).filter_map(|route| route.gateway);
         own.or_else(|| others.into_iter().find(near).map(Gateway::At))
     }
 }
 
-/// What leads from an interface to everywhere.
+/// Next hop from an interface to every destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gateway {
-    /// A router.
+    /// A router at this address.
     At(IpAddr),
     /// The link itself, as in a tunnel.
     Link,
 }
 
 impl Gateway {
-    /// The address, if it has one.
+    /// Returns the address; `None` for the link itself.
     pub fn address(self) -> Option<IpAddr> {
         match self {
             Self::At(address) => Some(address),
@@ -147,7 +149,7 @@ impl Gateway {
     }
 }
 
-/// Version of the running kernel.
+/// Returns the version of the running kernel.
 fn kernel() -> (u32, u32) {
     let text = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     release(&text)
@@ -159,7 +161,7 @@ fn release(text: &str) -> (u32, u32) {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
-/// Looks for programs that would undo or double what is set up here, in this network namespace.
+/// Finds programs in this network namespace that would undo or duplicate this configuration.
 fn managers() -> BTreeSet<MptcpManager> {
     let ours = fs::read_link("/proc/thread-self/ns/net").ok();
     let mut found = BTreeSet::new();
@@ -170,7 +172,7 @@ fn managers() -> BTreeSet<MptcpManager> {
             "mptcpd" => MptcpManager::Mptcpd,
             _ => continue,
         };
-        // What may not be looked into could be in this namespace.
+        // A process without readable namespace could be in this one.
         let theirs = fs::read_link(entry.path().join("ns/net")).ok();
         if theirs.is_none() || theirs == ours {
             found.insert(manager);

@@ -1,11 +1,11 @@
-//! Setting a host up for Multipath TCP: a plan, made or taken back as a whole.
+//! Configuration of a host for Multipath TCP: a plan that is applied or reverted as a whole.
 //!
-//! [`Host::read`] is what there is, [`plan()`] says what is missing (nothing on a host that is
-//! right), [`apply`] does it through netlink and `/proc/sys` and keeps what it did in a [`State`];
-//! [`undo`] takes that back. Reading needs no privilege.
+//! [`Gateway::read`] reads the present state. [`plan()`] returns the missing changes, none on a
+//! correct host. Through netlink and `/proc/sys`, [`apply`] makes them and records them in a
+//! [`SetupState`]. With that record, [`undo`] reverts them. Reading needs no privilege.
 //!
-//! Always: what is right is not touched; a change that the kernel refuses takes those before it
-//! back; what somebody else has changed since is left alone by [`undo`].
+//! Correct settings are never touched. If the kernel refuses a change, those before it are
+//! reverted. [`undo`] leaves alone any setting that another program has changed since.
 
 mod change;
 mod check;
@@ -30,49 +30,49 @@ use crate::netlink::NetlinkError;
 /// `CAP_NET_ADMIN` among the bits of `CapEff` (`linux/capability.h`).
 const CAP_NET_ADMIN: u64 = 1 << 12;
 
-/// Whether this process may ask for changes: it has `CAP_NET_ADMIN`. That may be of a user namespace
-/// of its own only; then the kernel still refuses.
+/// Returns true if this process has `CAP_NET_ADMIN`. The capability may belong to a user namespace
+/// only; then the kernel still refuses changes.
 pub fn may_apply() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     has_net_admin(&status).unwrap_or(true)
 }
 
-/// What `/proc/self/status` says; `None` if it does not say it.
+/// Parses the `CapEff` line of `/proc/self/status`; `None` without such a line.
 fn has_net_admin(status: &str) -> Option<bool> {
     let bits = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
     Some(u64::from_str_radix(bits.trim(), 16).ok()? & CAP_NET_ADMIN != 0)
 }
 
-/// Why a plan was not applied, or not taken back.
+/// Reason why a plan was not applied, or not reverted.
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
-    /// The kernel cannot be spoken with.
+    /// The netlink request failed.
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
-    /// There is no plan.
+    /// No plan could be made.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// What is changed cannot be kept.
+    /// The state file could not be written.
     #[error(transparent)]
     State(#[from] StateError),
-    /// The kernel refused a change; all before it were taken back.
+    /// The kernel refused a change; all before it were reverted.
     #[error("{source} (step {number} of {all}, `{command}`); {after}")]
     Refused {
-        /// The kernel's reason.
+        /// Error that the kernel returned.
         source: Box<ChangeError>,
-        /// Which step, from 1.
+        /// Number of the step, from 1.
         number: usize,
-        /// How many there are.
+        /// Number of all steps.
         all: usize,
         /// The step as a command.
         command: String,
-        /// What became of the steps before it.
+        /// State of the steps before it, as a clause for people.
         after: String,
     },
 }
 
 impl SetupError {
-    /// The way out, if there is one to tell.
+    /// Returns a remedy, if one is known.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Refused { source, .. } => source.hint().map(str::to_owned),
@@ -85,7 +85,7 @@ impl SetupError {
     }
 }
 
-/// Makes the changes of a plan, all or none.
+/// Applies the changes of a plan, all or none.
 pub fn apply(
     plan: &SetupPlan,
     tools: &mut ConfigHandles,
@@ -96,7 +96,7 @@ pub fn apply(
     }
     let before = state.changes().to_vec();
     let all = before.iter().chain(plan.steps.iter().map(|step| &step.change));
-    // Kept first: if this process dies half-way, what it did can still be taken back.
+    // Recorded first: if this process dies half-way, its changes can still be reverted.
     state.store(all.cloned().collect())?;
     for (at, step) in plan.steps.iter().enumerate() {
         let Err(source) = step.change.apply(tools) else { continue };
@@ -121,16 +121,16 @@ pub fn apply(
     Ok(state.store(kept)?)
 }
 
-/// What taking back has done.
+/// Result of reverting the changes.
 #[derive(Debug, Default)]
 pub struct UndoReport {
-    /// The changes that were made to take others back, in order.
+    /// Changes that were made to revert others, in order.
     pub made: Vec<ConfigChange>,
-    /// What was not as we had left it, and was left alone.
+    /// Remarks on settings that had changed since and were left alone.
     pub remarks: Vec<String>,
 }
 
-/// Takes everything back that was applied in this network namespace and is kept in `state`.
+/// Reverts everything that was applied in this network namespace and is recorded in `state`.
 pub fn undo(tools: &mut ConfigHandles, state: &mut SetupState) -> Result<UndoReport, SetupError> {
     let mut undone = UndoReport::default();
     let mut left = state.changes().to_vec();
@@ -154,7 +154,7 @@ pub fn undo(tools: &mut ConfigHandles, state: &mut SetupState) -> Result<UndoRep
     Ok(undone)
 }
 
-/// Takes changes back, the last first; what could not be is returned in the order it was made.
+/// Reverts changes, the last first; returns the failed ones in the order they were applied.
 fn revert_all<'a>(
     made: impl DoubleEndedIterator<Item = &'a ConfigChange>,
     tools: &mut ConfigHandles,

@@ -1,4 +1,4 @@
-//! The same set-up as files that outlive a restart.
+//! The same configuration as files that outlive a restart.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -7,25 +7,25 @@ use super::change::{ConfigChange, NamedEndpoint};
 use super::plan::{PlanStep, SetupPlan};
 use crate::netlink::EndpointFlags;
 
-/// Who reads the files.
+/// Program that reads the files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PersistTarget {
     /// `NetworkManager`: commands for its connections, and a dispatcher script.
     NetworkManager,
     /// systemd: a unit that runs a script.
     Systemd,
-    /// A script for whatever runs scripts.
+    /// A shell script for any other init system.
     Script,
 }
 
-/// A file to be put somewhere.
+/// A file to install on the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GeneratedFile {
-    /// Where it belongs.
+    /// Absolute path at which the file belongs.
     pub place: &'static str,
-    /// Whether it is run.
+    /// True if the file is executable.
     pub is_executable: bool,
-    /// What is in it.
+    /// Text of the file.
     pub content: String,
 }
 
@@ -34,8 +34,8 @@ const UNIT_PATH: &str = "/etc/systemd/system/towpath-mptcp.service";
 const DISPATCHER_PATH: &str = "/etc/NetworkManager/dispatcher.d/50-towpath-mptcp";
 const CONNECTION_SCRIPT_PATH: &str = "/usr/local/sbin/towpath-mptcp-connections";
 
-/// What is to be made at each start: what is right already, what was applied earlier, and what is
-/// still to be done.
+/// Returns the steps to make at each start: correct settings, earlier changes, and the missing
+/// ones.
 pub fn at_each_start(plan: &SetupPlan, applied: &[ConfigChange]) -> Vec<PlanStep> {
     let earlier = applied.iter().filter(|change| {
         matches!(
@@ -46,7 +46,7 @@ pub fn at_each_start(plan: &SetupPlan, applied: &[ConfigChange]) -> Vec<PlanStep
     let reason = "set up earlier";
     let earlier =
         earlier.map(|change| PlanStep { change: change.clone(), reason: reason.to_owned() });
-    // At the start, nothing is there to be deleted or forgotten.
+    // At boot, there is nothing to delete or flush.
     let is_made = |step: &&PlanStep| {
         !matches!(
             step.change,
@@ -58,7 +58,7 @@ pub fn at_each_start(plan: &SetupPlan, applied: &[ConfigChange]) -> Vec<PlanStep
     steps
 }
 
-/// Files that make `steps` at each start. `title` says what made them.
+/// Returns files that make `steps` at each start. `title` names their origin.
 pub fn stored(form: PersistTarget, title: &str, steps: &[PlanStep]) -> Vec<GeneratedFile> {
     let file = |place, is_executable, content| GeneratedFile { place, is_executable, content };
     match form {
@@ -92,7 +92,7 @@ pub fn stored(form: PersistTarget, title: &str, steps: &[PlanStep]) -> Vec<Gener
     }
 }
 
-/// A script that does no harm when it runs again.
+/// Builds a script that is harmless when run again.
 fn script(title: &str, steps: &[PlanStep], first: &[&str]) -> String {
     let mut text =
         format!("#!/bin/sh\n# {title}\n# What is there already is refused and stays as it is.\n");
@@ -112,7 +112,7 @@ fn script(title: &str, steps: &[PlanStep], first: &[&str]) -> String {
     text
 }
 
-/// What to do with an `ip` that is older than `laminar`: the next best that all of them know.
+/// Returns a fallback for an `ip` older than `laminar`: `subflow`, which every version supports.
 fn laminar_fallback(change: &ConfigChange) -> String {
     let Some(new) = endpoint(change).filter(|it| it.flags().contains(EndpointFlags::LAMINAR))
     else {
@@ -132,11 +132,11 @@ fn unit(title: &str) -> String {
     )
 }
 
-/// An interface with endpoints, as `NetworkManager` has words for them.
+/// An interface with endpoints, as `NetworkManager` can express them.
 #[derive(Debug, PartialEq, Eq)]
 struct LinkFlags<'a> {
     name: &'a str,
-    /// The names of the flags; `None` where it cannot make these endpoints.
+    /// Names of the flags; `None` if it cannot create these endpoints.
     flags: Option<Vec<&'static str>>,
 }
 
@@ -145,7 +145,8 @@ fn endpoint(change: &ConfigChange) -> Option<&NamedEndpoint> {
     Some(endpoint)
 }
 
-/// The interfaces that have endpoints. A connection has one set of flags for all of its addresses.
+/// Returns the interfaces that have endpoints. A connection has one set of flags for all of its
+/// addresses.
 fn links(steps: &[PlanStep]) -> Vec<LinkFlags<'_>> {
     let mut links: Vec<LinkFlags<'_>> = Vec::new();
     for endpoint in steps.iter().filter_map(|step| endpoint(&step.change)) {
@@ -160,8 +161,8 @@ fn links(steps: &[PlanStep]) -> Vec<LinkFlags<'_>> {
     links
 }
 
-/// The flags of `connection.mptcp-flags` that make an endpoint. It has none for `laminar` and ports,
-/// and passes over addresses that are valid here only.
+/// Returns the flags of `connection.mptcp-flags` that make an endpoint; `None` if none do.
+/// `NetworkManager` has no flag for `laminar` and ports, and skips addresses of local scope.
 fn known_to_network_manager(endpoint: &NamedEndpoint) -> Option<Vec<&'static str>> {
     let flags = endpoint.flags();
     let known = [
@@ -190,12 +191,12 @@ fn connections(title: &str, links: &[LinkFlags<'_>], is_switched_on: bool) -> St
         let device = super::change::quoted(name);
         let flags = if let Some(flags) = flags {
             let _ = writeln!(text, "# it makes the endpoints of {device}");
-            // Ours may be where no default route is, and be made before the kernel's switch.
+            // Our endpoints may lack a default route, and precede the sysctl that enables MPTCP.
             let switch = is_switched_on.then_some("also-without-sysctl");
             let first = ["enabled", "also-without-default-route"].into_iter().chain(switch);
             first.chain(flags.iter().copied()).collect::<Vec<_>>().join(",")
         } else {
-            // Nobody asked means `enabled,subflow` to it.
+            // Without a setting, NetworkManager uses `enabled,subflow`.
             let _ = writeln!(
                 text,
                 "# it has no words for the endpoints of {device}: {DISPATCHER_PATH}"
@@ -254,7 +255,7 @@ mod tests {
         assert!(unit.content.contains("After=network-online.target"));
     }
 
-    /// Flags of each interface in the commands for `NetworkManager`, and the dispatcher script.
+    /// Returns each interface's flags in the `NetworkManager` commands, and the dispatcher script.
     fn for_network_manager(steps: &[PlanStep]) -> (Vec<(String, String)>, String) {
         let files = stored(PersistTarget::NetworkManager, "made by a test", steps);
         let [connections, dispatcher] = &files[..] else { panic!("{files:?}") };
@@ -274,7 +275,7 @@ mod tests {
     fn network_manager_gets_the_settings_it_supports() {
         let (flags, dispatcher) = for_network_manager(&steps());
         let wifi = pair("wifi", "enabled,also-without-default-route,subflow,backup");
-        // Else it would make a `subflow` endpoint of its own there.
+        // Otherwise NetworkManager would create its own `subflow` endpoint there.
         assert_eq!(flags, [wifi, pair("cellular", "disabled")]);
         assert!(dispatcher.contains("10.1.0.1 dev cellular laminar ||\n"));
         assert!(!dispatcher.contains("10.0.0.1"), "{dispatcher}");

@@ -1,4 +1,4 @@
-//! What a host needs for Multipath TCP that it does not have yet.
+//! Plan of the changes that a host still needs for Multipath TCP.
 
 mod endpoints;
 mod shared;
@@ -12,73 +12,73 @@ use crate::sysctl::Sysctl;
 use super::change::{ConfigChange, NamedEndpoint, SourceRule, StoredLimits, TableRoute};
 use super::host::{Gateway, HostState, KernelQueries, MptcpManager};
 
-/// The kernel's most endpoints, subflows and accepted addresses.
+/// The kernel's limit on endpoints, subflows and accepted addresses.
 const MAX_ENDPOINTS: usize = 8;
-/// Tables and rules of ours are looked for from here on.
+/// Lowest number of a routing table that a plan adds.
 pub(super) const FIRST_TABLE: u32 = 1_000;
-/// Our rules come before this place.
+/// Highest priority number of a rule that a plan adds.
 pub(super) const RULE_PRIORITY_LIMIT: u32 = 1_000;
-/// Addresses for documentation (RFC 5737, RFC 3849): whatever is told of them holds for the rest of
-/// the internet.
+/// Documentation addresses (RFC 5737, RFC 3849): their routes are those of the rest of the
+/// internet.
 const LOOKUP_TARGET_V4: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 const LOOKUP_TARGET_V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1));
 
-/// What the host does with connections.
+/// Role of the host in its connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SetupRole {
-    /// It opens them.
+    /// The host opens connections.
     Client,
-    /// It accepts them.
+    /// The host accepts connections.
     Server,
-    /// Either.
+    /// The host opens and accepts connections.
     Both,
 }
 
-/// What is asked for.
+/// Options for a plan.
 #[derive(Debug, Clone)]
 pub struct SetupRequest {
-    /// The host's part.
+    /// Role of this host.
     pub role: SetupRole,
-    /// Addresses of the other host, if there is one in particular.
+    /// Addresses of the other host; empty for any host.
     pub peers: Vec<IpAddr>,
-    /// Names of the interfaces to use; all that can be when empty.
+    /// Names of the interfaces to use; empty for all usable ones.
     pub links: Vec<String>,
-    /// Routers of interfaces that have no default route.
+    /// Interface names and routers, for interfaces without a default route.
     pub routers: Vec<(String, IpAddr)>,
 }
 
-/// One change, and why.
+/// One change and its reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlanStep {
-    /// The change.
+    /// Change of the configuration.
     pub change: ConfigChange,
-    /// Why, in a short sentence.
+    /// Reason for the change, in a short sentence.
     pub reason: String,
 }
 
-/// What is to be done, in order, and what to know.
+/// Changes to make, in order, and remarks.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SetupPlan {
-    /// Changes; none when all is right.
+    /// Changes to make; empty on a correct host.
     pub steps: Vec<PlanStep>,
-    /// What was found and is not changed.
+    /// Findings that the plan does not change.
     pub notes: Vec<String>,
-    /// Addresses that become or are endpoints.
+    /// Interface names and addresses that become or are endpoints.
     pub uses: Vec<(String, IpAddr)>,
-    /// What is right already and lasts to the next restart only: endpoints and limits.
+    /// Correct settings that last only until the next restart: endpoints and limits.
     pub keeps: Vec<PlanStep>,
 }
 
-/// Why there is no plan.
+/// Reason why no plan was made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
-    /// The kernel cannot do it.
+    /// The kernel has no Multipath TCP.
     #[error("this kernel has no Multipath TCP (no net.mptcp.enabled)")]
     NoMptcp,
-    /// An interface that was asked for is not there.
+    /// A requested interface does not exist.
     #[error("no interface `{0}`, expected one of: {1}")]
     NoLink(String, String),
-    /// An interface that was asked for cannot be used.
+    /// A requested interface cannot be used.
     #[error("interface `{0}` {1}")]
     Unusable(String, &'static str),
 }
@@ -96,18 +96,18 @@ impl EndpointCandidate<'_> {
     }
 }
 
-/// How a destination is reached from an address.
+/// Result of a route lookup from an address to a destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RouteState {
-    /// Over the address's own interface.
+    /// The route leaves by the address's own interface.
     Right,
-    /// Over another one; a table of its own would lead it right.
+    /// The route leaves by another interface; a separate table would correct this.
     Wrong,
-    /// Not at all from there.
+    /// No route leads from this address to the destination.
     Never,
 }
 
-/// Makes the plan.
+/// Makes the plan from the host's state and the kernel's replies.
 pub fn plan(
     host: &HostState,
     request: &SetupRequest,
@@ -136,7 +136,7 @@ pub fn plan(
     Ok(planner.plan)
 }
 
-/// The addresses to use, those of the first interfaces first.
+/// Returns the addresses to use; the first ones of every interface come first.
 fn places<'a>(
     host: &'a HostState,
     request: &SetupRequest,
@@ -156,8 +156,8 @@ fn places<'a>(
     let mut found: Vec<EndpointCandidate<'_>> = Vec::new();
     for link in host.links.iter().filter(|link| is_used(host, request, link)) {
         let own = host.addresses.iter().filter(|address| {
-            // Secondary addresses of IPv4 and temporary ones of IPv6 (the same flag) are no further
-            // path, and the latter end.
+            // Neither secondary addresses of IPv4 nor temporary ones of IPv6 (the same flag) are a
+            // further path. The latter also expire.
             address.link_index == link.index
                 && address.is_global()
                 && address.is_usable()
@@ -189,7 +189,7 @@ fn is_used(host: &HostState, request: &SetupRequest, link: &Link) -> bool {
     if !request.links.is_empty() {
         return request.links.contains(&link.name);
     }
-    // A bridge without a default route is the inside of a container's or machine's network.
+    // A bridge without a default route is the internal network of containers or virtual machines.
     let inside = link.kind.as_deref() == Some("bridge")
         && host.router(link.index, true).is_none()
         && host.router(link.index, false).is_none();
@@ -201,7 +201,7 @@ struct Planner<'a> {
     request: &'a SetupRequest,
     queries: &'a mut dyn KernelQueries,
     plan: SetupPlan,
-    /// Tables that the plan fills, with their interfaces' indices.
+    /// Interface index and table number of each table that the plan fills.
     tables: BTreeSet<(u32, u32)>,
 }
 
@@ -220,7 +220,7 @@ impl Planner<'_> {
         self.step(ConfigChange::Sysctl { sysctl, from, to: to.to_owned() }, reason);
     }
 
-    /// The kernel's own path manager must be the one that works, unless a daemon is.
+    /// Selects the kernel's own path manager, unless mptcpd runs.
     fn path_manager(&mut self) {
         let names = [("net.mptcp.path_manager", "kernel"), ("net.mptcp.pm_type", "0")];
         for (name, wanted) in names {
@@ -244,8 +244,8 @@ impl Planner<'_> {
         }
     }
 
-    /// The larger of what is set for all interfaces and for this one: what counts for several
-    /// settings of IPv4.
+    /// Returns the larger of the values for all interfaces and for this one, which is effective for
+    /// several IPv4 settings.
     fn effective(&mut self, link: &str, name: &str) -> i64 {
         let mut number = |link: &str| {
             let value = self.queries.setting(&Sysctl::ipv4(link, name));
@@ -264,7 +264,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Where packets from a place are to go.
+    /// Returns destinations of packets from an address: the peers, or examples.
     fn targets(&self, place: &EndpointCandidate<'_>) -> Vec<IpAddr> {
         let v4 = place.ip().is_ipv4();
         let peers = self.request.peers.iter().filter(|peer| peer.is_ipv4() == v4);
@@ -292,11 +292,11 @@ impl Planner<'_> {
         let on_link = self.host.is_on_link(to, index);
         let router = self.router(place);
         match self.queries.route(to, place.ip(), link) {
-            // With a gateway, or without one where none is needed.
+            // The route has a gateway, or needs none.
             Some(way) if way.link_index == Some(index) && (way.gateway.is_some() || on_link) => {
                 RouteState::Right
             }
-            // The host itself: nothing to lead.
+            // The destination is this host, which needs no route.
             Some(way)
                 if self.host.link(way.link_index.unwrap_or(0)).is_some_and(Link::is_loopback) =>
             {
@@ -318,7 +318,7 @@ impl Planner<'_> {
         named.or_else(|| self.host.router(place.link.index, v4))
     }
 
-    /// Leads what comes from a place over its own interface, and says which endpoint it is to be.
+    /// Routes packets from an address over its own interface, and returns its endpoint.
     fn endpoint(&mut self, place: &EndpointCandidate<'_>) -> Option<NamedEndpoint> {
         let targets = self.targets(place);
         let opens = self.request.role == SetupRole::Client;
@@ -357,7 +357,7 @@ impl Planner<'_> {
         Some(NamedEndpoint { address, id: None, port: None, flags: flags.bits(), link })
     }
 
-    /// A rule and a table for what comes from a place.
+    /// Adds a rule and a table for packets from an address.
     fn own_table(&mut self, place: &EndpointCandidate<'_>, to: IpAddr, bound: bool) {
         let (ip, index, v4) = (place.ip(), place.link.index, place.ip().is_ipv4());
         let name = &place.link.name;
@@ -401,7 +401,7 @@ impl Planner<'_> {
         self.step(ConfigChange::AddRule(rule), format!("{ip} uses the table of {name}"));
     }
 
-    /// A free table for an interface; the same for all of its addresses.
+    /// Returns a free table for an interface; the same for all of its addresses.
     fn table(&mut self, link: u32) -> u32 {
         if let Some((_, table)) = self.tables.iter().find(|(index, _)| *index == link) {
             return *table;
@@ -417,7 +417,7 @@ impl Planner<'_> {
         table
     }
 
-    /// A free place for a rule, before every rule that would catch the same packets.
+    /// Returns a free priority, before every rule that would match the same packets.
     fn priority(&self, from: IpAddr) -> u32 {
         let catches =
             self.host.rules.iter().filter(|rule| {
@@ -435,7 +435,8 @@ impl Planner<'_> {
         (1..last).rev().find(|priority| !taken.contains(priority)).unwrap_or(last)
     }
 
-    /// A strict filter drops answers that arrive where the routes would not send.
+    /// Loosens a strict reverse-path filter, which drops replies on an interface without a route
+    /// back.
     fn loose_filter(&mut self, place: &EndpointCandidate<'_>, targets: &[IpAddr]) {
         let name = place.link.name.as_str();
         if !place.ip().is_ipv4() || self.effective(name, "rp_filter") != 1 {
@@ -463,7 +464,7 @@ impl Planner<'_> {
     fn limits(&mut self, places: &[EndpointCandidate<'_>]) {
         let now = StoredLimits::from(self.host.limits);
         let own = places.len();
-        // The peer may announce more addresses than are named.
+        // The peer may announce more addresses than the options name.
         let theirs = own.max(self.request.peers.len());
         let most = MAX_ENDPOINTS as u32;
         let few = |count: usize| (count as u32).clamp(2, most);
@@ -477,7 +478,7 @@ impl Planner<'_> {
                 "room for a subflow from each address to each of the peer's, and for what it \
                  announces",
             ),
-            // The client opens them, so the server has no reason to say less than the most.
+            // The client opens subflows, so the server has no reason to limit them further.
             SetupRole::Server => (
                 StoredLimits { subflows: most, add_addr_accepted: 0 },
                 "room for every subflow that a client opens",
@@ -487,7 +488,7 @@ impl Planner<'_> {
                 "room for every subflow that either side opens",
             ),
         };
-        // More than is needed does no harm.
+        // A higher limit than needed does no harm.
         let to = StoredLimits {
             subflows: now.subflows.max(wanted.subflows),
             add_addr_accepted: now.add_addr_accepted.max(wanted.add_addr_accepted),
@@ -500,7 +501,7 @@ impl Planner<'_> {
         }
     }
 
-    /// What could be used, but for a state that may pass.
+    /// Notes the interfaces that are unusable only in their present state.
     fn list_unused_links(&mut self) {
         for link in self.host.links.iter().filter(|link| !is_used(self.host, self.request, link)) {
             let own =
@@ -553,7 +554,7 @@ impl Planner<'_> {
     }
 }
 
-/// Another interface in one of this one's networks of a family, and that network.
+/// Returns another interface in one of this one's networks of a family, and that network.
 fn shares<'a>(host: &'a HostState, link: &Link, v4: bool) -> Option<(&'a Link, Prefix)> {
     let others = host
         .links
@@ -584,7 +585,7 @@ fn is_link_local(address: IpAddr) -> bool {
     }
 }
 
-/// An address of a network that is none of the host's.
+/// Returns an address of a network that does not belong to the host.
 fn neighbour(host: &HostState, network: Prefix) -> Option<IpAddr> {
     let next = |address: IpAddr| match address {
         IpAddr::V4(v4) => IpAddr::V4(Ipv4Addr::from_bits(v4.to_bits().wrapping_add(1))),

@@ -1,9 +1,10 @@
-//! What was changed, kept so that it can be taken back: one file for each network namespace.
+//! Record of the applied changes, so that they can be reverted: one file for each network
+//! namespace.
 //!
-//! The kernel forgets all of it when the machine starts anew, so a file of an earlier start is void.
+//! The kernel loses all of them on a restart, so a file of an earlier boot is void.
 //!
-//! Whoever takes back what it says does so as root. So it is read only where nobody else can have
-//! written it, and every change of it must be one that a plan can have made (`check`).
+//! Root reverts what the file lists. So the file is read only where no other user can have written
+//! it, and every change in it must be one that a plan can produce (`check`).
 
 use std::env;
 use std::fs;
@@ -19,15 +20,15 @@ use super::check::{ForeignChange, check};
 use crate::files::{self, Dir, ReadAccess, UnsafePath};
 use crate::sys;
 
-/// `SO_NETNS_COOKIE`: a number that no other network namespace of this start has or had.
+/// `SO_NETNS_COOKIE` (Linux 5.14): identifies a network namespace uniquely until the next boot.
 const SO_NETNS_COOKIE: i32 = 71;
 const STATE_VERSION: u32 = 1;
-/// Where root keeps it.
+/// Folder in which root keeps the file.
 const STATE_DIR: &str = "/var/lib/towpath";
-/// A state is shorter; a plan has some ten changes.
+/// Limit on the file's size in bytes; a plan has about ten changes.
 const MAX_STATE_BYTES: u64 = 1 << 20;
 
-/// The file.
+/// State file of one network namespace.
 #[derive(Debug)]
 pub struct SetupState {
     path: PathBuf,
@@ -38,44 +39,44 @@ pub struct SetupState {
 struct StateFile {
     version: u32,
     boot: String,
-    /// In the order in which they were made.
+    /// Changes in the order in which they were applied.
     changes: Vec<ConfigChange>,
 }
 
-/// Why the file could not be used.
+/// Reason why the file could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
-    /// It cannot be written, so nothing is changed.
+    /// The file could not be written, so nothing is changed.
     #[error("cannot keep what is changed in `{}`: {source}", path.display())]
     Write {
-        /// The file.
+        /// Path of the state file.
         path: PathBuf,
-        /// The system's reason.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// It cannot be read.
+    /// The file could not be read or parsed.
     #[error("cannot read what was changed from `{}`: {source}", path.display())]
     Read {
-        /// The file.
+        /// Path of the state file.
         path: PathBuf,
-        /// The system's reason.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// It says, or is to say, what no plan does.
+    /// The file contains, or would contain, a change that no plan produces.
     #[error("`{}`: {source}", path.display())]
     Foreign {
-        /// The file.
+        /// Path of the state file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Description of the refused change.
         source: ForeignChange,
     },
-    /// There is no place for it.
+    /// No folder is known for the file.
     #[error("no folder to keep what is changed in: neither HOME nor XDG_STATE_HOME is set")]
     Nowhere,
 }
 
 impl StateError {
-    /// The way out, if there is one to tell.
+    /// Returns a remedy, if one is known.
     pub fn hint(&self) -> Option<String> {
         let refused = |source: &io::Error| UnsafePath::of(source).map(|it| it.hint().to_owned());
         let elsewhere = || "XDG_STATE_HOME=FOLDER names another place".to_owned();
@@ -90,10 +91,10 @@ impl StateError {
     }
 }
 
-/// The folder: `/var/lib/towpath` for root, else that of the user's programs. Nothing is made.
+/// Returns the folder: `/var/lib/towpath` for root, else the user's state folder. Creates nothing.
 pub fn folder() -> Result<PathBuf, StateError> {
     let shared = Path::new(STATE_DIR);
-    // It may be root of a user namespace only.
+    // The process may be root of a user namespace only.
     if sys::user_and_group().0 == 0 && files::could_write(shared) {
         return Ok(shared.to_owned());
     }
@@ -102,8 +103,8 @@ pub fn folder() -> Result<PathBuf, StateError> {
     own.map(|folder| folder.join("towpath")).ok_or(StateError::Nowhere)
 }
 
-/// Whether root has applied something here that was not taken back, as far as that can be read.
-/// Nothing is done with it but to say so.
+/// Returns true if root has applied changes here that were not reverted, as far as the file is
+/// readable. Used for a remark only.
 pub fn root_has_applied() -> bool {
     let text = fs::read_to_string(Path::new(STATE_DIR).join(name()));
     let found = text.ok().and_then(|text| serde_json::from_str::<StateFile>(&text).ok());
@@ -123,8 +124,9 @@ impl StateFile {
 }
 
 impl SetupState {
-    /// Opens the file of the calling thread's network namespace in `folder`; it need not exist yet.
-    /// It must belong to this user, and nobody else may write to it, to the folder or above it.
+    /// Opens the file of the calling thread's network namespace in `folder`; a missing file is an
+    /// empty state. The file must belong to this user. No other user may write to it, to the folder
+    /// or to those above.
     pub fn open(folder: &Path) -> Result<Self, StateError> {
         let path = folder.join(name());
         let read =
@@ -145,17 +147,17 @@ impl SetupState {
         Ok(Self { path, content })
     }
 
-    /// What was changed and not taken back, the first change first.
+    /// Returns the changes that were not reverted, in the order applied.
     pub fn changes(&self) -> &[ConfigChange] {
         &self.content.changes
     }
 
-    /// Where it is kept.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Keeps `changes` in place of what was kept; the file goes when there is none.
+    /// Replaces the stored changes with `changes`; removes the file with the last one.
     pub fn store(&mut self, changes: Vec<ConfigChange>) -> Result<(), StateError> {
         check_all(&self.path, &changes)?;
         self.content.changes = changes;
@@ -174,7 +176,7 @@ impl SetupState {
         }
     }
 
-    /// The old file stays until the new one is whole, also when the machine dies in between.
+    /// Replaces the file atomically: the old one remains if the machine crashes in between.
     fn write(&self) -> io::Result<()> {
         let folder = Dir::private(self.folder(), ReadAccess::Umask)?;
         let text = serde_json::to_string_pretty(&self.content)?;
@@ -187,7 +189,7 @@ fn check_all(path: &Path, changes: &[ConfigChange]) -> Result<(), StateError> {
     changes.iter().try_for_each(check).map_err(foreign)
 }
 
-/// The file's name in its folder.
+/// Returns the file's name in its folder.
 fn name() -> String {
     format!("setup-{:x}.json", cookie())
 }
@@ -196,7 +198,7 @@ fn name_in(path: &Path) -> &std::ffi::OsStr {
     path.file_name().unwrap_or_default()
 }
 
-/// The number of the calling thread's network namespace; kernels before 5.14 have none.
+/// Returns the cookie of the calling thread's network namespace; 0 on kernels before 5.14.
 fn cookie() -> u64 {
     let mut bytes = [0; 8];
     let asked = UdpSocket::bind("127.0.0.1:0").or_else(|_| UdpSocket::bind("[::]:0"));

@@ -1,8 +1,7 @@
-//! What our stack sends and receives packets through.
+//! Packet input and output of towpath's own TCP and Multipath TCP stack.
 //!
-//! Payload is not copied in this process: the kernel writes a super-segment of up to 64 KiB into a
-//! buffer that the stack then shares with the application, and writes are gathered from the
-//! application's own buffers.
+//! Payload is not copied in this process. The kernel writes a super-segment of up to 64 KiB into a
+//! buffer that stack and application share. Writes are gathered from the application's buffers.
 
 use std::collections::VecDeque;
 use std::io;
@@ -18,24 +17,24 @@ use crate::emulator::port::{MAX_IOVECS, VirtioFd};
 use crate::queue::{QueueReceiver, QueueSender};
 use crate::sys;
 
-/// Room that a read needs: the longest IP packet.
+/// Space that a read requires: the longest IP packet.
 const MAX_PACKET_BYTES: usize = 65_536;
-/// Bytes of a buffer that several packets share.
+/// Size of a buffer that several packets share, in bytes.
 const BUFFER_BYTES: usize = 4 * MAX_PACKET_BYTES;
-/// Buffers that are kept in the hope that their packets are soon read.
+/// Maximum number of spare buffers, which are reused after their packets are dropped.
 const MAX_SPARE_BUFFERS: usize = 32;
-/// Packets up to this size are copied, so that one that waits long does not hold a whole buffer.
+/// Size up to which packets are copied, so that a small one does not pin a whole buffer.
 const COPY_BELOW_BYTES: usize = 4 * 1024;
 
-/// One interface of a host that runs our own stack.
+/// Interface of a host with the own stack.
 #[derive(Debug)]
 pub struct StackDevice(DeviceKind);
 
 #[derive(Debug)]
 enum DeviceKind {
-    /// The other end is a kernel.
+    /// Link to a kernel.
     Kernel { wire: VirtioFd, buffers: BufferRing },
-    /// The other end is the emulator in another thread.
+    /// Link to the emulator in another thread.
     Emulator { inbox: QueueReceiver<GsoFrame>, outbox: QueueSender<GsoFrame> },
 }
 
@@ -49,19 +48,19 @@ impl AsFd for StackDevice {
 }
 
 impl StackDevice {
-    /// Opens the TUN device `name` in the calling thread's network namespace, whose kernel is then
-    /// the other end.
+    /// Opens the TUN device `name` in the calling thread's network namespace, as a link to its
+    /// kernel.
     pub fn tun(name: &str) -> io::Result<Self> {
         Ok(Self::kernel(VirtioFd::Tun(sys::open_tun(name)?)))
     }
 
-    /// Opens a TUN device that takes and gives one plain IP packet at a time, for other stacks.
+    /// Opens a TUN device for plain single IP packets, for other stacks.
     pub fn plain_tun(name: &str) -> io::Result<OwnedFd> {
         sys::open_tun_with(name, 0)
     }
 
-    /// Opens a packet socket on interface number `index` (our end of a veth pair) of the calling
-    /// thread's network namespace: for users to whom `/dev/net/tun` is closed.
+    /// Opens a packet socket on interface `index`, this end of a veth pair, in the calling thread's
+    /// network namespace. Serves users without access to `/dev/net/tun`.
     pub fn packet_socket(index: u32) -> io::Result<Self> {
         Ok(Self::kernel(VirtioFd::Packet(sys::open_packet_socket(index)?)))
     }
@@ -74,8 +73,8 @@ impl StackDevice {
         Self(DeviceKind::Emulator { inbox, outbox })
     }
 
-    /// The next packet or super-segment; `None` when nothing waits. What is no TCP or ICMP packet is
-    /// skipped.
+    /// Returns the next packet or super-segment; `None` if none is pending. Skips packets other
+    /// than TCP and ICMP.
     pub fn receive(&mut self) -> io::Result<Option<Packet>> {
         loop {
             let parsed = match &mut self.0 {
@@ -124,7 +123,7 @@ impl StackDevice {
     }
 }
 
-/// Takes what was read out of `buffer`, which holds nothing else.
+/// Parses the packet in `buffer` and empties the buffer.
 fn packet(virtio: VirtioHeader, buffer: &mut BytesMut) -> Option<Packet> {
     let bytes = if buffer.len() <= COPY_BELOW_BYTES {
         let copied = Bytes::copy_from_slice(buffer);
@@ -142,7 +141,7 @@ fn understand(virtio: VirtioHeader, bytes: &Bytes) -> Option<Packet> {
     Packet::from_bytes(bytes, virtio.flags & checked != 0, segment_bytes).ok()
 }
 
-/// What the kernel must know to finish `packet`: checksums, and how to cut it.
+/// Returns the offload metadata of `packet` for the kernel: checksum and segmentation.
 fn virtio_header(packet: &Packet) -> VirtioHeader {
     let mut virtio = VirtioHeader::default();
     let Some(headers) = Headers::parse(&packet.header) else { return virtio };
@@ -161,7 +160,7 @@ fn virtio_header(packet: &Packet) -> VirtioHeader {
     virtio
 }
 
-/// Buffers for reading, used again when the last packet in them is gone.
+/// Read buffers, reused after their last packet is dropped.
 #[derive(Debug)]
 struct BufferRing {
     current: BytesMut,
@@ -173,14 +172,14 @@ impl BufferRing {
         Self { current: BytesMut::with_capacity(BUFFER_BYTES), full: VecDeque::new() }
     }
 
-    /// An empty buffer with room for the longest packet.
+    /// Returns an empty buffer with space for the longest packet.
     fn room(&mut self) -> &mut BytesMut {
         self.current.clear();
         if self.current.capacity() >= MAX_PACKET_BYTES || self.current.try_reclaim(MAX_PACKET_BYTES)
         {
             return &mut self.current;
         }
-        // The oldest is the likeliest to be free.
+        // The oldest buffer is the most likely to be free.
         let oldest = self.full.front_mut().is_some_and(|oldest| oldest.try_reclaim(BUFFER_BYTES));
         let next = if oldest || self.full.len() >= MAX_SPARE_BUFFERS {
             self.full.pop_front()

@@ -1,8 +1,8 @@
-//! The thread that owns one host's [`Stack`], its devices, and the applications' ends.
+//! Driver thread that owns one host's [`Stack`], its devices and the connection handlers.
 //!
-//! Applications run inside the thread, as [`ConnectionHandler`]s that are called when their connection has
-//! something for them: between a packet's arrival and the application's answer there is no other
-//! thread. Whoever wants something from outside sends work ([`StackHandle::call`]).
+//! Applications run inside the thread as [`ConnectionHandler`]s, which are called when their connection is ready.
+//! No thread switch occurs between a packet's arrival and the application's reply. Other threads
+//! send work with [`StackHandle::call`].
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -25,24 +25,24 @@ use crate::clock::Clock;
 use crate::queue::{self, QueueReceiver, QueueSender};
 use crate::sys;
 
-/// Packets read from one device before the stack may answer.
+/// Packets read from one device before packets are sent.
 const READ_BATCH: usize = 32;
 /// Packets written before devices are read again.
 const WRITE_BATCH: usize = 64;
-/// Events in one turn; more means that the stack talks without end.
+/// Maximum events of one turn; more means that the stack emits events without end.
 const EVENT_BATCH: usize = 4_096;
 
-/// One end of a connection: the application.
+/// Handler of a connection: the application.
 pub trait ConnectionHandler: Send {
-    /// A connection that we opened is established.
+    /// Called after the handshake of a connection that this host opened.
     fn connected(&mut self, now: Instant, stack: &mut Stack, connection: ConnectionId) {
         self.progress(now, stack, connection);
     }
 
-    /// The connection has data, or room: reads and writes what can be read and written.
+    /// Reads and writes as much as possible; called when the connection has data or space.
     fn progress(&mut self, now: Instant, stack: &mut Stack, connection: ConnectionId);
 
-    /// The connection is gone; its status can be read for the last time.
+    /// Called after the connection has closed; its status can be read for the last time.
     fn closed(
         &mut self,
         now: Instant,
@@ -51,7 +51,7 @@ pub trait ConnectionHandler: Send {
         error: Option<ConnectionError>,
     );
 
-    /// When [`ConnectionHandler::progress`] shall be called even if nothing happens.
+    /// Returns when [`ConnectionHandler::progress`] must be called at the latest, even without an event.
     fn deadline(&self) -> Option<Instant> {
         None
     }
@@ -61,24 +61,24 @@ type AcceptFn = Box<dyn FnMut(ConnectionId) -> Option<Box<dyn ConnectionHandler>
 type NoticeFn = Box<dyn FnMut(Instant, ConnectionId, StackNotice) + Send>;
 type Task = Box<dyn FnOnce(&mut DriverContext<'_>) + Send>;
 
-/// What work inside the thread may use.
+/// Context of work inside the driver thread.
 #[derive(Debug)]
 pub struct DriverContext<'a> {
-    /// Now.
+    /// Start time of this work, on the host's clock.
     pub now: Instant,
-    /// The host's stack.
+    /// Stack of the host.
     pub stack: &'a mut Stack,
     ends: &'a mut Handlers,
 }
 
 impl DriverContext<'_> {
-    /// Makes `end` the application of a connection and lets it begin.
+    /// Attaches the handler of a connection and starts it.
     pub fn attach(&mut self, connection: ConnectionId, end: Box<dyn ConnectionHandler>) {
         self.ends.attach(self.now, self.stack, connection, end);
     }
 
-    /// Makes `accept` the maker of the ends of a listener's connections; without one, an end is
-    /// attached later.
+    /// Registers `accept`, which creates the handlers of a listener's connections. If it returns
+    /// `None`, a handler is attached later.
     pub fn on_accept(
         &mut self,
         listener: ListenerId,
@@ -87,12 +87,12 @@ impl DriverContext<'_> {
         self.ends.listeners.insert(listener, Box::new(accept));
     }
 
-    /// What a connection's end decided so far; empty for one that told nothing.
+    /// Returns the decisions of a connection so far; empty without any.
     pub(crate) fn decisions(&mut self, connection: ConnectionId) -> &mut DecisionTrace {
         self.ends.decisions.entry(connection).or_default()
     }
 
-    /// Lets `hear` hear of subflows, addresses and fallbacks.
+    /// Registers `hear` for notices about subflows, addresses and fallbacks.
     pub fn on_notice(
         &mut self,
         hear: impl FnMut(Instant, ConnectionId, StackNotice) + Send + 'static,
@@ -101,7 +101,7 @@ impl DriverContext<'_> {
     }
 }
 
-/// A running host. Dropping it ends its thread, and its connections without a word.
+/// Handle of a running host. Dropping it ends the thread, and its connections silently.
 pub struct StackHandle {
     name: String,
     work: QueueSender<Task>,
@@ -115,7 +115,7 @@ impl fmt::Debug for StackHandle {
 }
 
 impl StackHandle {
-    /// Starts the thread of `stack`, whose interface number *n* is the *n*-th device.
+    /// Starts the driver thread of `stack` with the device of each interface.
     pub fn start(
         name: &str,
         clock: Clock,
@@ -130,12 +130,12 @@ impl StackHandle {
         Ok(Self { name: name.to_owned(), work, thread })
     }
 
-    /// The host's name.
+    /// Returns the name of the host.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Runs `work` inside the thread and waits for its result.
+    /// Runs `work` inside the driver thread and waits for its result.
     pub fn call<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut DriverContext<'_>) -> T + Send + 'static,
@@ -148,7 +148,7 @@ impl StackHandle {
         result.recv().map_err(|_| io::Error::other("the stack's thread has ended"))
     }
 
-    /// Ends the thread and returns its processor time.
+    /// Ends the thread and returns its CPU time.
     pub fn finish(mut self) -> io::Result<Duration> {
         self.stop().unwrap_or_else(|| Err(io::Error::other("the stack's thread has ended")))
     }
@@ -167,12 +167,12 @@ impl Drop for StackHandle {
     }
 }
 
-/// What a connection's end decided.
+/// Decisions of a connection's endpoint.
 #[derive(Debug, Default)]
 pub(crate) struct DecisionTrace {
-    /// Since they were last taken.
+    /// Decisions since they were last taken.
     pub(crate) decisions: DecisionLog,
-    /// Times of a full window, on the host's clock.
+    /// Periods of a full window, on the host's clock.
     pub(crate) blocked: Vec<WindowBlocked>,
 }
 
@@ -205,7 +205,7 @@ fn cause_of(cause: towpath_mptcp::stack::ReinjectionCause) -> ReinjectionCause {
     }
 }
 
-/// The applications.
+/// Handlers of connections, listeners and notices.
 #[derive(Default)]
 struct Handlers {
     connections: BTreeMap<ConnectionId, Box<dyn ConnectionHandler>>,
@@ -240,7 +240,7 @@ impl Handlers {
             StackEvent::Accepted { listener, connection } => {
                 match self.listeners.get_mut(listener).map(|accept| accept(*connection)) {
                     Some(Some(end)) => self.attach(now, stack, *connection, end),
-                    // Somebody will attach one.
+                    // A handler is attached later.
                     Some(None) => {}
                     None => {
                         stack.abort(now, *connection);
@@ -275,7 +275,7 @@ impl Handlers {
         }
     }
 
-    /// Calls the ends whose time has come.
+    /// Calls the handlers whose deadline has passed.
     fn wake(&mut self, now: Instant, stack: &mut Stack) {
         for (connection, end) in &mut self.connections {
             if end.deadline().is_some_and(|at| at <= now) {
@@ -305,7 +305,7 @@ impl StackDriver {
         fds.extend(self.devices.iter().map(|(_, device)| sys::wait_for_input(device)));
         while !self.over {
             let busy = self.run_once();
-            // While there is work, asking the devices themselves is cheaper than asking for news.
+            // Under load, reading the devices directly is cheaper than polling.
             if !busy {
                 let timeout = self.deadline().map(|at| at.saturating_since(self.clock.now()));
                 sys::poll(&mut fds, timeout)?;
@@ -319,7 +319,7 @@ impl StackDriver {
         [stack, self.ends.deadline()].into_iter().flatten().min()
     }
 
-    /// Everything that can be done now, in bounded portions; whether there may be more.
+    /// Does all pending work in bounded batches; returns true if there may be more.
     fn run_once(&mut self) -> bool {
         let mut busy = self.run_tasks();
         busy |= self.read();
@@ -348,7 +348,7 @@ impl StackDriver {
         let mut busy = false;
         for (interface, device) in &mut self.devices {
             for _ in 0..READ_BATCH {
-                // A device whose interface is down gives errors; it will give packets again.
+                // A device whose interface is down returns errors until it is up again.
                 let Ok(Some(packet)) = device.receive() else { break };
                 self.stack.handle_packet(self.clock.now(), *interface, packet);
                 busy = true;
@@ -372,7 +372,7 @@ impl StackDriver {
             let Some((interface, packet)) = self.stack.poll_transmit(now) else { return sent > 0 };
             let device = self.devices.iter().find(|(own, _)| *own == interface);
             if let Some((_, device)) = device {
-                // Refused when the other end is down: lost, as on a real wire.
+                // An error means that the link is down: the packet is lost, as on a real wire.
                 let _ = device.send(&packet);
             }
         }

@@ -1,8 +1,11 @@
-//! Our own stack over the real network.
+//! Towpath's own Multipath TCP stack over the real network.
 //!
-//! Reading order: `device` (packets in and out), `driver` (the thread that owns a [`Stack`], its
-//! devices and the clock), `plan` (what a scenario says of a host, for the stack) and `status`
-//! (what the stack says of a connection, as the kernel would).
+//! Reading order:
+//!
+//! - `device`: packets in and out
+//! - `driver`: the thread that owns a [`Stack`], its devices and the clock
+//! - `plan`: a scenario's settings of a host, for the stack
+//! - `status`: connection statistics of the stack in the kernel's format
 //!
 //! [`Stack`]: towpath_mptcp::stack::Stack
 

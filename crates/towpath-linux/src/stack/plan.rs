@@ -1,4 +1,4 @@
-//! What a scenario says of a host, for the host's own stack.
+//! Settings of a scenario's host for towpath's own stack.
 
 use towpath_measure::scenario::{Family, Scenario, StackKind, Transport};
 use towpath_mptcp::connection;
@@ -9,12 +9,12 @@ use crate::network::address::address;
 use crate::network::end_of;
 use crate::network::timeline::endpoints;
 
-/// Whether the host has our own stack.
+/// Returns true if the host uses the own stack.
 pub(crate) fn is_own(scenario: &Scenario, host: usize) -> bool {
     scenario.hosts.get(host).is_some_and(|host| host.stack.stack == StackKind::Towpath)
 }
 
-/// Name of the stacks of a run, for its first record.
+/// Returns the name of the stacks of a run, for its first record.
 pub(crate) fn stack_name(scenario: &Scenario) -> &'static str {
     let own = (0..scenario.hosts.len()).filter(|host| is_own(scenario, *host)).count();
     match own {
@@ -24,12 +24,12 @@ pub(crate) fn stack_name(scenario: &Scenario) -> &'static str {
     }
 }
 
-/// The interface of a path: both have the same number.
+/// Returns the interface of a path, which has the same number.
 pub(crate) fn interface(path: usize) -> InterfaceId {
     InterfaceId(path as u32)
 }
 
-/// The host's addresses with what they may be used for: its endpoints, or nothing.
+/// Returns the host's addresses and their permitted use, which its endpoints define.
 pub(crate) fn addresses(
     scenario: &Scenario,
     host: usize,
@@ -45,7 +45,7 @@ pub(crate) fn addresses(
     all
 }
 
-/// One of them, after so many changes of the path's address.
+/// Returns the address of a path after `generation` address changes.
 pub(crate) fn local_address(
     scenario: &Scenario,
     host: usize,
@@ -69,10 +69,10 @@ pub(crate) fn local_address(
     }
 }
 
-/// What the scenario says of the host's own stack that has no effect outside the simulated world.
+/// Returns warnings about settings of the own stack that only affect simulations.
 ///
-/// Of the profiles' small queues nothing is said: the emulator takes every packet at once, from a
-/// kernel's interface as from ours, so that there is no queue which could be small.
+/// TCP small queues of profiles cause no warning. The emulator accepts every packet immediately, so
+/// no queue builds up at the host.
 pub(crate) fn ignored_settings(scenario: &Scenario, host: usize) -> Vec<String> {
     let Some(host) = scenario.hosts.get(host) else { return Vec::new() };
     let switches = &host.stack.switches;
@@ -87,7 +87,7 @@ pub(crate) fn ignored_settings(scenario: &Scenario, host: usize) -> Vec<String> 
     reasons.into_iter().flatten().map(text).collect()
 }
 
-/// How the host's connections behave.
+/// Returns the configuration of the host's connections.
 pub(crate) fn connection(
     scenario: &Scenario,
     host: usize,

@@ -1,4 +1,4 @@
-//! What our stack says of a connection, in the words in which the kernel says it.
+//! Connection statistics of towpath's own stack in the kernel's format.
 
 use std::io;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::StackHandle;
 use crate::network::EmulatedNetwork;
 use crate::sample::{self, MptcpInfo, SubflowSample, TcpInfo};
 
-/// One end of a stream, on a host with our own stack.
+/// Endpoint of a connection on a host with the own stack.
 #[derive(Debug, Clone)]
 pub(crate) struct StackConnection {
     pub(crate) host: Arc<StackHandle>,
@@ -23,14 +23,14 @@ pub(crate) struct StackConnection {
 }
 
 impl StackConnection {
-    /// What the kernel's sockets are asked for in [`sample::connection`].
+    /// Returns the statistics that [`sample::connection`] reads from kernel sockets.
     pub(crate) fn sample(&self) -> io::Result<sample::ConnectionSample> {
         let id = self.id;
         let status = self.host.call(move |turn| turn.stack.status(id))?;
         status.map(|status| understand(&status)).ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
-    /// What holds each of its subflows back now, and whether it has nothing to send.
+    /// Returns the current limit of each subflow, and true if the connection has nothing to send.
     pub(crate) fn send_limits(&self) -> Option<(Vec<SubflowLimit>, bool)> {
         let id = self.id;
         let asked = self.host.call(move |turn| {
@@ -40,8 +40,8 @@ impl StackConnection {
         asked.ok()
     }
 
-    /// The connection's own state, and what it decided since the last time, for traffic that
-    /// started at `zero`. `None` when it is gone.
+    /// Returns the connection's state and the decisions since the last call, for traffic that
+    /// started at `zero`. `None` if the connection is closed.
     pub(crate) fn sample_stack(
         &self,
         scenario: &Arc<Scenario>,
@@ -66,20 +66,21 @@ impl StackConnection {
     }
 }
 
-/// What one end of a connection says of itself.
+/// Sample of one endpoint of a connection.
 #[derive(Debug)]
 pub(crate) struct StackSample {
     pub(crate) status: ConnectionStatus,
-    /// Switches of the scheduler since the beginning.
+    /// Scheduler switches since the start.
     pub(crate) switches: u64,
-    /// Times of a full window, as events.
+    /// Periods of a full window, as events.
     pub(crate) blocked: Vec<Event>,
-    /// Decisions since the last look, as events without their time.
+    /// Decisions since the last sample, as events without their time.
     pub(crate) decided: Vec<Event>,
 }
 
-/// State of the direction from `sender` to `receiver`, as far as these have our own stack;
-/// `blocked_before` is what the sender's clock of a full window showed at the end of the last period.
+/// Returns the state of the direction from `sender` to `receiver`, as far as they use the own
+/// stack. `blocked_before` is the sender's total time with a full window at the end of the previous
+/// period.
 pub(crate) fn direction_state(
     sender: Option<&StackSample>,
     receiver: Option<&StackSample>,
@@ -145,7 +146,7 @@ fn subflow(status: &SubflowStatus) -> SubflowSample {
             unacked: packets(tcp.in_flight_bytes.saturating_add(mss - 1)),
             srtt_us: micros(tcp.srtt),
             rttvar_us: micros(tcp.rttvar),
-            // The kernel's "not yet" is a very large number of packets.
+            // The kernel represents "not yet" by a very large number of packets.
             ssthresh: packets(tcp.ssthresh_bytes).min(i32::MAX as u32),
             cwnd: packets(tcp.cwnd_bytes),
             total_retrans: u32::try_from(tcp.retransmissions).unwrap_or(u32::MAX),
@@ -157,7 +158,7 @@ fn subflow(status: &SubflowStatus) -> SubflowSample {
     }
 }
 
-/// The kernel's numbers (`include/net/tcp_states.h`).
+/// Returns the kernel's number of a state (`include/net/tcp_states.h`).
 fn state(state: TcpState) -> u8 {
     match state {
         TcpState::Established => 1,
@@ -173,7 +174,7 @@ fn state(state: TcpState) -> u8 {
     }
 }
 
-/// A notice in the words of `ip mptcp monitor`, with the number of its subflow.
+/// Returns a notice in the format of `ip mptcp monitor`, with the number of its subflow.
 pub(crate) fn notice_text(notice: StackNotice) -> (String, Option<u32>) {
     match notice {
         StackNotice::SubflowEstablished { number, path: _ } => {

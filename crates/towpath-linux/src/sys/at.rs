@@ -1,4 +1,4 @@
-//! Files by their names in a folder that is open: whoever renames folders meanwhile changes nothing.
+//! Files by their names in an open folder, so that renaming folders meanwhile has no effect.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::io;
@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 
 use super::{c_string, check};
 
-/// A link's content is no longer than that.
+/// Maximum length of a link's target (`PATH_MAX`).
 const MAX_LINK_BYTES: usize = 4_096;
 
 fn name_of(name: &OsStr) -> io::Result<CString> {
     CString::new(name.as_bytes()).map_err(|_| io::ErrorKind::InvalidInput.into())
 }
 
-/// Opens `name` in the folder `at`; `mode` counts for what is new.
+/// Opens `name` in the folder `at`; `mode` applies to new files.
 pub(crate) fn open_at(
     at: BorrowedFd<'_>,
     name: &OsStr,
@@ -28,7 +28,7 @@ pub(crate) fn open_at(
     let fd = check(unsafe {
         libc::openat(at.as_raw_fd(), name.as_ptr(), flags, libc::c_uint::from(mode))
     })?;
-    // SAFETY: `fd` was just opened and belongs to nobody else.
+    // SAFETY: `fd` was just opened and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -39,7 +39,7 @@ pub(crate) fn make_folder_at(at: BorrowedFd<'_>, name: &OsStr, mode: u32) -> io:
     check(unsafe { libc::mkdirat(at.as_raw_fd(), name.as_ptr(), mode) }).map(drop)
 }
 
-/// Gives the file `from` in the folder `at` the name `to`, in place of what had it.
+/// Renames the file `from` in the folder `at` to `to`, replacing any file of that name.
 pub(crate) fn rename_at(at: BorrowedFd<'_>, from: &OsStr, to: &OsStr) -> io::Result<()> {
     let (from, to, at) = (name_of(from)?, name_of(to)?, at.as_raw_fd());
     // SAFETY: both names live through the call.
@@ -53,7 +53,7 @@ pub(crate) fn remove_at(at: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
     check(unsafe { libc::unlinkat(at.as_raw_fd(), name.as_ptr(), 0) }).map(drop)
 }
 
-/// Where the link `name` in the folder `at` leads to.
+/// Returns the target of the link `name` in the folder `at`.
 pub(crate) fn read_link_at(at: BorrowedFd<'_>, name: &OsStr) -> io::Result<PathBuf> {
     let name = name_of(name)?;
     let mut bytes = vec![0_u8; MAX_LINK_BYTES];
@@ -66,7 +66,7 @@ pub(crate) fn read_link_at(at: BorrowedFd<'_>, name: &OsStr) -> io::Result<PathB
     Ok(OsString::from_vec(bytes).into())
 }
 
-/// Whether this process may write to `path`, as its effective user.
+/// Returns true if this process may write to `path`, as its effective user.
 pub(crate) fn may_write(path: &Path) -> bool {
     let Ok(path) = c_string(path) else { return false };
     let flags = libc::AT_EACCESS;

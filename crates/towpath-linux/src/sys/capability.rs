@@ -1,22 +1,22 @@
-//! What root may do (capabilities(7)).
+//! Capabilities of root (capabilities(7)).
 
 use std::io;
 
 use super::check;
 
-/// The highest number that a kernel may know; they end where it says so.
+/// Highest capability number tried; a kernel refuses numbers that it does not know.
 const MAX_CAPABILITY: libc::c_ulong = 63;
-/// `_LINUX_CAPABILITY_VERSION_3` (`linux/capability.h`).
+/// Version of the structures, `_LINUX_CAPABILITY_VERSION_3` (`linux/capability.h`).
 const VERSION: u32 = 0x2008_0522;
 
-/// `struct __user_cap_header_struct`.
+/// Linux `struct __user_cap_header_struct` (`linux/capability.h`).
 #[repr(C)]
 struct CapHeader {
     version: u32,
     process: i32,
 }
 
-/// `struct __user_cap_data_struct`: 32 capabilities.
+/// Linux `struct __user_cap_data_struct`: 32 capabilities.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 struct CapData {
@@ -25,15 +25,16 @@ struct CapData {
     inheritable: u32,
 }
 
-/// Takes every capability but those of `kept` from what programs can have that the calling thread
-/// starts later; the thread itself keeps what it has.
+/// Drops all capabilities but `kept` for programs that the calling thread starts later.
+///
+/// The thread itself keeps its capabilities.
 pub(crate) fn limit_programs(kept: &[libc::c_ulong]) -> io::Result<()> {
     for capability in 0..=MAX_CAPABILITY {
         // SAFETY: PR_CAPBSET_READ takes a number, no pointer.
         let known = unsafe { libc::prctl(libc::PR_CAPBSET_READ, capability, 0, 0, 0) };
         if known < 0 {
-            break; // the kernel knows no more
-        }
+            break;
+        } // the kernel knows no more
         if known == 1 && !kept.contains(&capability) {
             // SAFETY: PR_CAPBSET_DROP takes a number, no pointer.
             check(unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) })?;
@@ -42,12 +43,12 @@ pub(crate) fn limit_programs(kept: &[libc::c_ulong]) -> io::Result<()> {
     inherit_nothing()
 }
 
-/// What is inheritable passes by the limit.
+/// Clears the inheritable set, which the bounding set does not limit.
 fn inherit_nothing() -> io::Result<()> {
     let header = CapHeader { version: VERSION, process: 0 };
     let mut data = [CapData::default(); 2];
     // SAFETY: both structures have the kernel's layout and live through the calls; version 3 reads
-    // and writes two of `Data`.
+    // and writes two of `CapData`.
     unsafe {
         system_call(libc::SYS_capget, &header, data.as_mut_ptr())?;
         for part in &mut data {
@@ -57,9 +58,11 @@ fn inherit_nothing() -> io::Result<()> {
     }
 }
 
+/// Calls capget or capset.
+///
 /// # Safety
 ///
-/// `data` points to two of them.
+/// `data` points to two elements.
 unsafe fn system_call(
     number: libc::c_long,
     header: &CapHeader,

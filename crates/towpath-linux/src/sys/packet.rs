@@ -6,20 +6,20 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use super::{check, set_option};
 
-/// A packet that passed.
+/// A captured packet, without its link-layer header.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CapturedPacket {
     /// Bytes that fitted into the buffer.
     pub(crate) captured_bytes: usize,
-    /// Bytes that it had.
+    /// Original length in bytes.
     pub(crate) whole_bytes: usize,
-    /// When, in nanoseconds since 1970; 0 if the kernel does not say.
+    /// Kernel's timestamp in nanoseconds since 1970; 0 without one.
     pub(crate) at_ns: u64,
-    /// `ETH_P_*`.
+    /// Protocol of the link layer's payload, `ETH_P_*`.
     pub(crate) protocol: u16,
-    /// Interface.
+    /// Index of the interface.
     pub(crate) index: u32,
-    /// `ARPHRD_*`.
+    /// Type of the interface, `ARPHRD_*`.
     pub(crate) hardware: u16,
     /// `PACKET_*`: to this host, to others, sent by it.
     pub(crate) kind: u8,
@@ -31,20 +31,21 @@ impl CapturedPacket {
     }
 }
 
-/// Room for a message about the time, aligned as the kernel wants it.
+/// Buffer for the timestamp's control message, with the kernel's alignment.
 #[repr(C, align(8))]
 struct CmsgBuffer([u8; 64]);
 
-/// Opens a socket that hears the packets of interface `index`, of all when it is 0, sent and received.
-/// Needs `CAP_NET_RAW`.
+/// Opens a socket that receives copies of the packets of interface `index`, in both directions.
+///
+/// Index 0 captures on all interfaces. Needs `CAP_NET_RAW`.
 pub(crate) fn open_listening_socket(index: u32) -> io::Result<OwnedFd> {
     let kind = libc::SOCK_DGRAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     // SAFETY: takes no pointer. Protocol 0: nothing is received before bind.
     let fd = check(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })?;
-    // SAFETY: `fd` was just opened and belongs to nobody else.
+    // SAFETY: `fd` was just opened and has no other owner.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     set_option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &1u32.to_ne_bytes())?;
-    // Refused without CAP_NET_ADMIN; then the system's limit holds.
+    // Refused without CAP_NET_ADMIN; then the system's maximum applies.
     let size = (64u32 << 20).to_ne_bytes();
     if set_option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &size).is_err() {
         set_option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, &size)?;
@@ -53,7 +54,7 @@ pub(crate) fn open_listening_socket(index: u32) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Lets a packet socket receive what passes interface `index`.
+/// Binds a packet socket to interface `index`.
 pub(super) fn bind(fd: BorrowedFd<'_>, index: u32) -> io::Result<()> {
     // SAFETY: all-zero is a valid sockaddr_ll.
     let mut address: libc::sockaddr_ll = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -71,7 +72,7 @@ pub(super) fn bind(fd: BorrowedFd<'_>, index: u32) -> io::Result<()> {
     .map(drop)
 }
 
-/// Takes the next packet; what does not fit into `buffer` is cut off.
+/// Reads the next packet; truncates it to the size of `buffer`.
 pub(crate) fn next_packet(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<CapturedPacket> {
     // SAFETY: all-zero is a valid sockaddr_ll and a valid msghdr.
     let mut from: libc::sockaddr_ll = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -99,8 +100,9 @@ pub(crate) fn next_packet(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<C
     })
 }
 
-/// Reads one packet into `parts`; returns its bytes, and when the kernel had it, in nanoseconds since
-/// 1970, if the socket was told to say so.
+/// Reads one packet into `parts`; returns its bytes and the kernel's time of receipt.
+///
+/// The time is in nanoseconds since 1970; `None` unless the socket has timestamps enabled.
 pub(crate) fn read_stamped(
     fd: BorrowedFd<'_>,
     parts: &mut [IoSliceMut<'_>],
@@ -108,7 +110,7 @@ pub(crate) fn read_stamped(
     // SAFETY: all-zero is a valid msghdr.
     let mut message: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
     let mut control = CmsgBuffer([0; 64]);
-    // IoSliceMut has the layout of iovec by its documentation; the count is the slice's own.
+    // IoSliceMut is documented to have iovec's layout; the count is the slice's length.
     message.msg_iov = parts.as_mut_ptr().cast();
     message.msg_iovlen = parts.len();
     message.msg_control = (&raw mut control.0).cast();

@@ -1,4 +1,4 @@
-//! The ICMP message that ended a connection: any user may read that of a socket of his own (ip(7),
+//! The ICMP message that ended a connection; users may read those of their own sockets (ip(7),
 //! `IP_RECVERR`).
 
 use std::io;
@@ -8,26 +8,26 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use super::set_option;
 
-/// A message about a packet of ours.
+/// ICMP message about a packet of ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct QueuedIcmpError {
-    /// Who sent it.
+    /// Address of the sender of the message.
     pub(crate) router: IpAddr,
     pub(crate) kind: u8,
     pub(crate) code: u8,
 }
 
-/// Room for what the kernel says about a message, aligned as it wants it.
+/// Buffer for the kernel's control messages, with their alignment.
 #[repr(C, align(8))]
 struct CmsgBuffer([u8; 256]);
 
 /// Bytes of `struct cmsghdr`, and of `struct sock_extended_err` behind it.
 const CMSG_HEADER_BYTES: usize = 16;
 const SOCK_EXTENDED_ERR_BYTES: usize = 16;
-/// `SO_EE_ORIGIN_ICMP` and `SO_EE_ORIGIN_ICMP6`.
+/// Values of `ee_origin`: `SO_EE_ORIGIN_ICMP` and `SO_EE_ORIGIN_ICMP6`.
 const ICMP_ORIGINS: [u8; 2] = [2, 3];
 
-/// Messages about this socket's packets are kept from now on.
+/// Makes the kernel keep messages about this socket's packets.
 pub(crate) fn enable(fd: BorrowedFd<'_>, v4: bool) -> io::Result<()> {
     let (level, option) = if v4 {
         (libc::IPPROTO_IP, libc::IP_RECVERR)
@@ -37,7 +37,7 @@ pub(crate) fn enable(fd: BorrowedFd<'_>, v4: bool) -> io::Result<()> {
     set_option(fd, level, option, &1_i32.to_ne_bytes())
 }
 
-/// The first message that was kept, if there is one.
+/// Returns the first kept message; `None` without one.
 pub(crate) fn first(fd: BorrowedFd<'_>) -> Option<QueuedIcmpError> {
     let mut control = CmsgBuffer([0; 256]);
     // SAFETY: all-zero is a valid msghdr.
@@ -51,7 +51,7 @@ pub(crate) fn first(fd: BorrowedFd<'_>) -> Option<QueuedIcmpError> {
     parse(control.0.get(..message.msg_controllen)?)
 }
 
-/// Reads a control message: its header, the error, and the address of who sent it.
+/// Parses a control message: its header, the error, and the address of the sender.
 fn parse(control: &[u8]) -> Option<QueuedIcmpError> {
     let error = control.get(CMSG_HEADER_BYTES..)?;
     let &[_, _, _, _, origin, kind, code, ..] = error else { return None };

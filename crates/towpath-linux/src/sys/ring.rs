@@ -1,5 +1,6 @@
-//! A ring of memory into which the kernel writes when an interface sent which packet, and how that
-//! packet began (`PACKET_RX_RING`, `TPACKET_V2`). Reading it takes no system call.
+//! Memory ring into which the kernel writes time and first bytes of each sent packet.
+//!
+//! Uses `PACKET_RX_RING` with `TPACKET_V2`. Reading takes no system call.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -8,16 +9,16 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::{check, packet, set_option};
 
-/// Bytes of each packet that are kept: headers, and the beginning of what is behind them.
+/// Captured bytes of each packet: headers, and the beginning of the payload.
 pub(crate) const HEAD_BYTES: usize = 64;
-/// Places in the ring.
+/// Number of slots in the ring.
 pub(crate) const RING_SLOTS: usize = 1_024;
-/// Bytes of each: the kernel's header, an address, and the packet's beginning.
+/// Bytes of a slot: the kernel's header, an address, and the packet's beginning.
 const SLOT_BYTES: usize = 256;
 const BLOCK_BYTES: usize = 64 * 1024;
 const RING_BYTES: usize = RING_SLOTS * SLOT_BYTES;
 
-// linux/if_packet.h and asm-generic/socket.h, as far as the libc crate does not have them.
+// Constants of linux/if_packet.h and asm-generic/socket.h that the libc crate lacks.
 const PACKET_RX_RING: libc::c_int = 5;
 const PACKET_VERSION: libc::c_int = 10;
 const TPACKET_V2: u32 = 1;
@@ -28,11 +29,11 @@ const SO_ATTACH_FILTER: libc::c_int = 26;
 /// A packet that was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TxStamp {
-    /// When, in nanoseconds since 1970.
+    /// Time of sending, in nanoseconds since 1970.
     pub(crate) unix_ns: u64,
-    /// Bytes that it had, from its IP header on.
+    /// Length of the packet in bytes, from its IP header on.
     pub(crate) length: usize,
-    /// How it began.
+    /// First bytes of the packet.
     pub(crate) head: [u8; HEAD_BYTES],
 }
 
@@ -47,17 +48,19 @@ pub(crate) struct PacketRing {
 unsafe impl Send for PacketRing {}
 
 impl PacketRing {
-    /// Starts to note what interface `index` of the calling thread's network namespace sends, which
-    /// must have no link-layer header. Needs `CAP_NET_RAW` there.
+    /// Starts to record packets that interface `index` of the calling thread's network namespace
+    /// sends.
+    ///
+    /// The interface must have no link-layer header. Needs `CAP_NET_RAW` there.
     pub(crate) fn open(index: u32) -> io::Result<Self> {
         let kind = libc::SOCK_DGRAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
         // SAFETY: takes no pointer. Protocol 0: nothing is received before bind.
         let fd = check(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })?;
-        // SAFETY: `fd` was just opened and belongs to nobody else.
+        // SAFETY: `fd` was just opened and has no other owner.
         let socket = unsafe { OwnedFd::from_raw_fd(fd) };
         attach_tx_filter(&socket)?;
         set_option(socket.as_fd(), libc::SOL_PACKET, PACKET_VERSION, &TPACKET_V2.to_ne_bytes())?;
-        // struct tpacket_req: bytes and number of blocks, bytes and number of places.
+        // struct tpacket_req: size and number of blocks, size and number of slots.
         let request = [BLOCK_BYTES, RING_BYTES / BLOCK_BYTES, SLOT_BYTES, RING_SLOTS];
         let request = request.map(|number| (number as u32).to_ne_bytes()).concat();
         set_option(socket.as_fd(), libc::SOL_PACKET, PACKET_RX_RING, &request)?;
@@ -67,15 +70,16 @@ impl PacketRing {
         Ok(ring)
     }
 
-    /// What stands in the place of this number, which counts on from lap to lap; `None` while the
-    /// kernel has not written there.
+    /// Returns the packet in a slot; `None` if the kernel has not filled the slot yet.
+    ///
+    /// Slot numbers continue from lap to lap.
     pub(crate) fn get(&self, place: usize) -> Option<TxStamp> {
         let from = place % RING_SLOTS * SLOT_BYTES;
         if self.status(from).load(Ordering::Acquire) & TP_STATUS_USER == 0 {
             return None;
         }
         let mut bytes = [0; SLOT_BYTES];
-        // SAFETY: the place lies inside of the mapping. It is ours by its status, so the kernel does
+        // SAFETY: the slot lies inside the mapping. By its status it is ours, so the kernel does
         // not write to it.
         unsafe {
             let start = self.memory.as_ptr().add(from);
@@ -84,15 +88,15 @@ impl PacketRing {
         understand(&bytes)
     }
 
-    /// Gives a place back to the kernel.
+    /// Returns a slot to the kernel.
     pub(crate) fn release(&self, place: usize) {
         let from = place % RING_SLOTS * SLOT_BYTES;
         self.status(from).store(TP_STATUS_KERNEL, Ordering::Release);
     }
 
     fn status(&self, from: usize) -> &AtomicU32 {
-        // SAFETY: `from` is the start of a place inside of the mapping, which is aligned to pages;
-        // the first word of a place is its status, which both sides change by whole words.
+        // SAFETY: `from` is the start of a slot inside the mapping, which is aligned to pages. The
+        // first word of a slot is its status, which both sides change by whole words.
         unsafe { AtomicU32::from_ptr(self.memory.as_ptr().add(from).cast()) }
     }
 }
@@ -117,7 +121,7 @@ fn map(socket: &OwnedFd) -> io::Result<NonNull<u8>> {
     NonNull::new(memory.cast()).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
 }
 
-/// A filter that passes the first bytes of what goes out, and nothing of what comes in.
+/// Attaches a filter that keeps the first bytes of sent packets, and drops received ones.
 fn attach_tx_filter(socket: &OwnedFd) -> io::Result<()> {
     let code = |bits: u32| bits as u16;
     let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
@@ -148,8 +152,10 @@ fn attach_tx_filter(socket: &OwnedFd) -> io::Result<()> {
     .map(drop)
 }
 
-/// `struct tpacket2_hdr`: status, length, captured bytes (32 bits each), places of the link-layer and
-/// the network header (16 bits each), seconds, nanoseconds (32 bits each).
+/// Parses `struct tpacket2_hdr`.
+///
+/// Its fields are status, length and captured bytes (32 bits each), offsets of the link-layer and
+/// the network header (16 bits each), seconds and nanoseconds (32 bits each).
 fn understand(bytes: &[u8; SLOT_BYTES]) -> Option<TxStamp> {
     let [_, _, _, _, l0, l1, l2, l3, c0, c1, c2, c3, _, _, n0, n1, s0, s1, s2, s3, ns @ ..] = bytes;
     let captured = u32::from_ne_bytes([*c0, *c1, *c2, *c3]) as usize;

@@ -1,4 +1,4 @@
-//! A filter that asks another process about some system calls (seccomp user notification).
+//! A filter that notifies another process of some system calls (seccomp user notification).
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -10,23 +10,24 @@ use std::process::Command;
 use super::check;
 use super::signal::SignalMask;
 
-/// A system call that waits for an answer.
+/// A system call that waits for a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SeccompNotification {
-    /// Names the call; never used twice.
+    /// Cookie of the notification; never used twice.
     pub(crate) id: u64,
-    /// Thread that made it, as this process's PID namespace numbers it; 0 when it has no number
-    /// here.
+    /// Thread ID of the caller in this process's PID namespace; 0 when it has none here.
     pub(crate) thread: u32,
-    /// Its arguments.
+    /// Arguments of the system call.
     pub(crate) arguments: [u64; 6],
 }
 
-/// Room for the kernel's `struct seccomp_notif` and `struct seccomp_notif_resp`, should they grow.
+/// Size of the buffers for `struct seccomp_notif` and `struct seccomp_notif_resp`, which may grow.
 const NOTIFICATION_BYTES: usize = 512;
 
-/// Makes `command` run with `filter`, whose listener is sent over `channel`, and with `mask` as its
-/// signal mask. Sets `no_new_privs` only where the kernel asks for that.
+/// Makes `command` run with `filter`, and with `mask` as its signal mask.
+///
+/// The filter's listener is sent over `channel`. Sets `no_new_privs` only where the kernel requires
+/// it.
 pub(crate) fn filter_on_start(
     command: &mut Command,
     filter: Vec<libc::sock_filter>,
@@ -37,15 +38,17 @@ pub(crate) fn filter_on_start(
         mask.restore()?;
         let listener = install(&filter)?;
         send_descriptor(channel.as_fd(), listener.as_fd())
-        // The listener must not stay open here: a process that holds its own listener would wait
-        // for itself, should the other end die.
-    };
+}
+    // The listener must not stay open here: a process that holds its own listener would wait
+    // for itself if the other end died.
+    ;
     // SAFETY: between fork and exec only system calls are made, and nothing is allocated.
     unsafe { command.pre_exec(hook) };
 }
 
-/// Makes `command` run with a `filter` that decides by itself. Only for an administrator, also of a
-/// user namespace.
+/// Makes `command` run with a `filter` that decides without a supervisor.
+///
+/// Only for an administrator, also of a user namespace.
 pub(crate) fn limit_on_start(command: &mut Command, filter: Vec<libc::sock_filter>) {
     let hook = move || load(&filter, 0).map(drop);
     // SAFETY: between fork and exec one system call is made, and nothing is allocated.
@@ -55,15 +58,15 @@ pub(crate) fn limit_on_start(command: &mut Command, filter: Vec<libc::sock_filte
 /// Installs the filter for the calling thread.
 fn install(filter: &[libc::sock_filter]) -> io::Result<OwnedFd> {
     let wanted = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
-    // Linux 5.19 and later: once the question has been read, only a deadly signal takes it back.
-    // Without it, every signal does, and the program asks again.
+    // Since Linux 5.19, only a fatal signal cancels a notification that was read. Without this flag
+    // any signal does, and the program repeats the call.
     let patient = wanted | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV;
     let attempt = || match set_filter(filter, patient) {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => set_filter(filter, wanted),
         done => done,
     };
     match attempt() {
-        // Only an administrator may filter programs that gain privileges when they start.
+        // Only an administrator may filter programs that gain privileges by exec.
         Err(error) if error.raw_os_error() == Some(libc::EACCES) => {
             // SAFETY: takes numbers only.
             check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })?;
@@ -79,7 +82,7 @@ fn set_filter(filter: &[libc::sock_filter], flags: libc::c_ulong) -> io::Result<
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Gives the kernel the filter: a descriptor if `flags` ask for a listener, else 0.
+/// Loads the filter; returns a descriptor if `flags` request a listener, else 0.
 fn load(filter: &[libc::sock_filter], flags: libc::c_ulong) -> io::Result<libc::c_int> {
     let length = u16::try_from(filter.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
     let program = libc::sock_fprog { len: length, filter: filter.as_ptr().cast_mut() };
@@ -95,7 +98,7 @@ fn load(filter: &[libc::sock_filter], flags: libc::c_ulong) -> io::Result<libc::
     check(result as libc::c_int)
 }
 
-/// A control message with room for one descriptor, aligned as the kernel wants it.
+/// Control message with room for one descriptor, with the kernel's alignment.
 #[repr(align(8))]
 struct CmsgBuffer([u8; 64]);
 
@@ -104,8 +107,8 @@ fn send_descriptor(channel: BorrowedFd<'_>, sent: BorrowedFd<'_>) -> io::Result<
     let mut byte = [0u8; 1];
     let mut part = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: byte.len() };
     let size = size_of::<libc::c_int>() as libc::c_uint;
-    // SAFETY: all-zero is a valid msghdr. What it points at lives through the calls, the control
-    // buffer is aligned and larger than CMSG_SPACE of one descriptor, and CMSG_FIRSTHDR checks that.
+    // SAFETY: all-zero is a valid msghdr. Its pointers are valid through the calls. The control
+    // buffer is aligned and larger than CMSG_SPACE of one descriptor, which CMSG_FIRSTHDR checks.
     unsafe {
         let mut message: libc::msghdr = MaybeUninit::zeroed().assume_init();
         message.msg_iov = &raw mut part;
@@ -127,13 +130,13 @@ fn send_descriptor(channel: BorrowedFd<'_>, sent: BorrowedFd<'_>) -> io::Result<
     Ok(())
 }
 
-/// Takes the descriptor that was sent over `channel`; `None` when the other end closed it instead.
+/// Receives the descriptor from `channel`; `None` when the other end closed it instead.
 pub(crate) fn receive_descriptor(channel: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
     let mut control = CmsgBuffer([0; 64]);
     let mut byte = [0u8; 1];
     let mut part = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: byte.len() };
-    // SAFETY: all-zero is a valid msghdr. What it points at lives through the calls, and the kernel
-    // writes no more than the given lengths; it alone decides what CMSG_FIRSTHDR finds.
+    // SAFETY: all-zero is a valid msghdr. Its pointers are valid through the calls. The kernel
+    // writes at most the given lengths; it alone decides what CMSG_FIRSTHDR finds.
     unsafe {
         let mut message: libc::msghdr = MaybeUninit::zeroed().assume_init();
         message.msg_iov = &raw mut part;
@@ -152,7 +155,7 @@ pub(crate) fn receive_descriptor(channel: BorrowedFd<'_>) -> io::Result<Option<O
     }
 }
 
-/// Reads one question; `None` when it was taken back meanwhile.
+/// Reads one notification; `None` when it was cancelled meanwhile.
 pub(crate) fn receive_notification(
     listener: BorrowedFd<'_>,
 ) -> io::Result<Option<SeccompNotification>> {
@@ -174,14 +177,14 @@ pub(crate) fn receive_notification(
     }
 }
 
-/// Whether the call still waits for its answer, and so its thread's number is still its own.
+/// Returns true if the call still waits for its response, so its thread ID is still valid.
 pub(crate) fn is_valid(listener: BorrowedFd<'_>, id: u64) -> bool {
     let request = libc::SECCOMP_IOCTL_NOTIF_ID_VALID as _;
     // SAFETY: the kernel reads one u64, which lives through the call.
     unsafe { libc::ioctl(listener.as_raw_fd(), request, &raw const id) == 0 }
 }
 
-/// Lets the call go on as it was made. `Ok(false)` when it was taken back meanwhile.
+/// Continues the call unchanged. `Ok(false)` when it was cancelled meanwhile.
 pub(crate) fn continue_syscall(listener: BorrowedFd<'_>, id: u64) -> io::Result<bool> {
     let mut room = [0u64; NOTIFICATION_BYTES / 8];
     let flags = libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32;
@@ -194,8 +197,9 @@ pub(crate) fn continue_syscall(listener: BorrowedFd<'_>, id: u64) -> io::Result<
     answered(check(result))
 }
 
-/// Gives the calling process a copy of `given`, whose number is the call's result. `Ok(false)` when
-/// the call was taken back meanwhile.
+/// Gives the calling process a copy of `given`, whose number is the call's result.
+///
+/// `Ok(false)` when the call was cancelled meanwhile.
 pub(crate) fn respond_with_fd(
     listener: BorrowedFd<'_>,
     id: u64,
@@ -226,8 +230,9 @@ fn is_cancelled(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINTR | libc::EINPROGRESS))
 }
 
-/// Has the kernel switch between the program and us without a detour through the scheduler (since
-/// Linux 6.6; older ones refuse, which does no harm).
+/// Makes the kernel switch directly between the program and us, without the scheduler.
+///
+/// Since Linux 6.6; older kernels refuse, without harm.
 pub(crate) fn switch_directly(listener: BorrowedFd<'_>) {
     const SYNC_WAKE_UP: libc::c_ulong = 1;
     // SAFETY: takes a number.
@@ -236,7 +241,7 @@ pub(crate) fn switch_directly(listener: BorrowedFd<'_>) {
     };
 }
 
-/// Checks that this kernel's structures fit the room that is kept for them.
+/// Checks that this kernel's structures fit into the buffers.
 pub(crate) fn check_sizes() -> io::Result<()> {
     // SAFETY: all-zero is valid for these three numbers, and the kernel writes nothing else.
     let sizes = unsafe {

@@ -1,4 +1,4 @@
-//! Signals that are waited for, and the states of a child.
+//! Waiting for signals, and the states of a child.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::check;
 
-/// The signal mask that a thread had.
+/// Previous signal mask of a thread.
 #[derive(Clone, Copy)]
 pub(crate) struct SignalMask(libc::sigset_t);
 
@@ -17,7 +17,7 @@ impl std::fmt::Debug for SignalMask {
 }
 
 impl SignalMask {
-    /// Makes it the calling thread's mask again; may be called between fork and exec.
+    /// Restores the mask in the calling thread; may be called between fork and exec.
     pub(crate) fn restore(&self) -> io::Result<()> {
         // SAFETY: the set lives through the call; the old one is not asked for.
         check(unsafe {
@@ -27,21 +27,22 @@ impl SignalMask {
     }
 }
 
-/// A signal that was waited for.
+/// A signal that was received by waiting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Signal {
     pub(crate) number: libc::c_int,
-    /// The process that sent it; `None` for the kernel, which sends what is typed at a terminal to
-    /// the whole process group.
+    /// PID of the sender; `None` for the kernel.
+    ///
+    /// The kernel sends terminal signals to the whole process group.
     pub(crate) sender: Option<i32>,
 }
 
-/// What became of a child.
+/// State of a child process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ChildState {
     Running,
     Stopped,
-    /// Its wait status, as `ExitStatus` takes it.
+    /// Ended, with its wait status as `ExitStatus` takes it.
     Ended(libc::c_int),
 }
 
@@ -57,7 +58,7 @@ fn set_of(signals: &[libc::c_int]) -> libc::sigset_t {
     }
 }
 
-/// Keeps signals from the calling thread until they are waited for; returns the mask before.
+/// Blocks signals in the calling thread; returns the previous mask.
 pub(crate) fn block_signals(signals: &[libc::c_int]) -> io::Result<SignalMask> {
     let set = set_of(signals);
     let mut before = MaybeUninit::<libc::sigset_t>::zeroed();
@@ -82,8 +83,8 @@ pub(crate) fn wait_for_signal(
     let number = unsafe { libc::sigtimedwait(&raw const set, info.as_mut_ptr(), &raw const time) };
     match check(number) {
         Ok(number) => {
-            // SAFETY: the kernel has filled it; the sender is valid for what a process sent, which
-            // the code says.
+            // SAFETY: the kernel has filled it. The sender is valid for signals from a process, as
+            // the code shows.
             let sender = unsafe {
                 let info = info.assume_init();
                 (info.si_code <= 0).then(|| info.si_pid())
@@ -95,7 +96,7 @@ pub(crate) fn wait_for_signal(
     }
 }
 
-/// Asks what became of a child; never waits. It may be asked no more when it has ended.
+/// Returns the state of a child without waiting. Must not be called after it has ended.
 pub(crate) fn child_state(id: u32) -> io::Result<ChildState> {
     let id = i32::try_from(id).map_err(|_| io::ErrorKind::InvalidInput)?;
     let mut status = 0;

@@ -1,4 +1,4 @@
-//! A flow's end as an application inside a protocol's thread: our own stack's, or QUIC's.
+//! Application at one end of a flow, in the thread of our own stack or of QUIC.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError, SyncSender};
@@ -20,47 +20,46 @@ use crate::pipe::ByteStream;
 use crate::purse::{TrafficBudget, TrafficDirection};
 use crate::{quic, stack};
 
-/// What the flow's thread is told.
+/// Event for the flow's thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum StreamEvent {
-    /// The connection is open.
+    /// The connection is established.
     Connected,
-    /// All data has been read, or nothing more will come.
+    /// All data has been read, or no more can arrive.
     Ended,
-    /// All that was written has arrived, its end too.
+    /// All written data has arrived at the peer, including the end of the stream.
     Arrived,
-    /// The connection is gone, and why, if that was not its ordinary end.
+    /// The connection is closed; the text is the error, `None` for a normal end.
     Closed(Option<String>),
 }
 
-/// The receiving half: shared with the thread that waits for its log, and takes it when it has waited
-/// long enough.
+/// Receiver of a stream, shared with the thread that collects its log and may take it early.
 #[derive(Debug, Clone)]
 struct ReceiveSink {
     pub(crate) meter: Arc<Mutex<Option<TransferReceiver>>>,
     pub(crate) received: Arc<AtomicU64>,
 }
 
-/// Both halves of one end of a stream.
+/// Sender and receiver at one end of a stream.
 #[derive(Debug)]
 pub(crate) struct StreamApp {
-    /// Start of the traffic on the host's clock.
+    /// Start of the traffic, on the host's clock.
     pub(crate) zero: Instant,
     pub(crate) sender: Option<TransferSender>,
     sink: Option<ReceiveSink>,
-    /// Whether data may be written; for a connection that we open, when it is established.
+    /// True if data may be written; for a connection that we open, once it is established.
     pub(crate) open: bool,
     pub(crate) events: SyncSender<StreamEvent>,
     data: Bytes,
     speech: Option<MessageStreamState>,
-    /// Limits of a transfer's rate.
+    /// Rate limits of a transfer.
     reading: RateThrottle,
     writing: RateThrottle,
-    /// What it is paid from, where somebody limits that.
+    /// Traffic budget of the client, if there is one.
     budget: Option<Arc<TrafficBudget>>,
 }
 
-/// A limit of a rate, and when it lets something pass again.
+/// Rate limit, and the time until which it blocks.
 #[derive(Debug)]
 struct RateThrottle {
     pacer: Option<TransferPacer>,
@@ -72,7 +71,7 @@ impl RateThrottle {
         Self { pacer: rate.map(|rate| TransferPacer::new(rate, Instant::ZERO)), until: None }
     }
 
-    /// Whether nothing may move now: of this end alone, or of all that `others` limits until then.
+    /// Returns true if no data may move now, due to this limit or to `others`.
     fn holds(&mut self, at: Instant, others: Option<Instant>) -> bool {
         let own = self.pacer.as_ref().map(TransferPacer::due).filter(|due| *due > at);
         self.until = own.max(others);
@@ -86,17 +85,17 @@ impl RateThrottle {
     }
 }
 
-/// What is said and heard where messages are exchanged.
+/// State of a stream that exchanges messages.
 #[derive(Debug)]
 struct MessageStreamState {
-    /// The end's talk, and which of its streams this is.
+    /// Session of this end, and the stream's number in it.
     session: SharedSession,
     stream: u32,
-    /// The talk knows that the stream is open.
+    /// Set when the session knows that the stream is open.
     begun: bool,
-    /// The talk has closed the stream.
+    /// Set when the session has closed the stream.
     closed: bool,
-    /// The stack did not take all of what the talk had.
+    /// Set when the stack accepted only a part of the session's output.
     full: bool,
 }
 
@@ -126,7 +125,7 @@ impl StreamApp {
         }
     }
 
-    /// The same, for a flow that exchanges messages.
+    /// Adds the session of a flow that exchanges messages.
     fn with_session(self, talk: Option<(SharedSession, u32)>) -> Self {
         let speech = talk.map(|(talk, stream)| {
             let (begun, closed, full) = (false, false, false);
@@ -135,7 +134,7 @@ impl StreamApp {
         Self { speech, ..self }
     }
 
-    /// Until when the purse lets nothing pass, in the traffic's time.
+    /// Returns the time until which the budget blocks; `None` if data may move.
     fn blocked_until(&self, now: Instant, way: TrafficDirection) -> Option<Instant> {
         let purse = self.budget.as_ref()?;
         let due = purse.next_allowed(now, way)?;
@@ -143,7 +142,7 @@ impl StreamApp {
         Some(self.traffic_time(due))
     }
 
-    /// How many of `most` bytes may be written now; or until when none.
+    /// Reserves up to `most` bytes for writing; an error holds the time of the next attempt.
     fn reserve(&self, now: Instant, most: usize) -> Result<usize, Instant> {
         let Some(purse) = &self.budget else { return Ok(most) };
         let granted = purse.reserve(now, TrafficDirection::Outbound, most as u64);
@@ -164,7 +163,7 @@ impl StreamApp {
     }
 
     fn emit(&self, said: StreamEvent) {
-        // There is room for everything that is ever said once; nobody has to listen.
+        // The queue holds every event that occurs once; the receiver may be gone.
         let _ = self.events.try_send(said);
     }
 
@@ -207,7 +206,7 @@ impl StreamApp {
         }
     }
 
-    /// Writes what the talk has for this stream.
+    /// Writes the session's output for this stream.
     fn write_messages(&mut self, now: Instant, pipe: &mut dyn ByteStream) {
         let at = self.traffic_time(now);
         self.writing.until = None;
@@ -216,7 +215,7 @@ impl StreamApp {
         self.speech = Some(speech);
     }
 
-    /// The same on a stream that says something; until when it must not go on.
+    /// Writes a stream's output; returns the time until which the budget blocks it.
     fn write_on_stream(
         &self,
         speech: &mut MessageStreamState,
@@ -288,39 +287,39 @@ impl StreamApp {
     }
 }
 
-/// Things that can be said before anybody listens.
+/// Capacity of the event queue: events before the receiver reads.
 const EVENT_QUEUE: usize = 8;
 
-/// What one end shall do.
+/// Configuration of the application at one end.
 #[derive(Debug, Default)]
 pub(crate) struct StreamAppConfig {
     pub(crate) sender: Option<TransferSender>,
-    /// Start of the flow, and where the received bytes are counted.
+    /// Start of the flow, and the counter of received bytes.
     pub(crate) receiver: Option<(Instant, Arc<AtomicU64>)>,
-    /// The end's talk and which of its streams it is, where messages are exchanged.
+    /// Session of the end and the stream's number in it, if the flow exchanges messages.
     pub(crate) session: Option<(SharedSession, u32)>,
-    /// How a transfer's bytes are moved.
+    /// Block size, rate and other options of a transfer.
     pub(crate) manner: TransferOptions,
-    /// What they are paid from, where somebody limits that.
+    /// Traffic budget of the client, if there is one.
     pub(crate) budget: Option<Arc<TrafficBudget>>,
 }
 
-/// What a thread outside knows of an end.
+/// Receiver of an end's events, for a thread outside.
 #[derive(Debug)]
 pub(crate) struct EventReceiver {
     pub(super) events: mpsc::Receiver<StreamEvent>,
     sink: Option<ReceiveSink>,
 }
 
-/// An end inside a protocol's thread.
+/// End that a protocol's thread drives, and its events.
 #[derive(Debug)]
 pub(super) struct DrivenEndpoint {
     pub(super) end: StreamEndpoint,
     ears: EventReceiver,
 }
 
-/// Makes an end for a protocol's thread, of traffic that begins at `zero` of its clock; `open` says
-/// that data may be written at once.
+/// Creates an end for a protocol's thread. Traffic begins at `zero` of its clock; with `open`,
+/// data may be written at once.
 pub(crate) fn make(
     zero: Instant,
     halves: StreamAppConfig,
@@ -342,9 +341,10 @@ impl EventReceiver {
         DrivenEndpoint { end, ears: self }
     }
 
-    /// Waits for the end of the data, or of the flow, and takes the log; where the other end is in
-    /// another program, also until it has got all that was written here. Now and then `meanwhile` is
-    /// done.
+    /// Waits for the end of the data or of the flow, and takes the log.
+    ///
+    /// If `outgoing` is set, also waits until the peer has received all data written here. Calls
+    /// `meanwhile` regularly.
     pub(crate) fn receive(
         &self,
         pace: &RunClock,
@@ -370,7 +370,7 @@ impl EventReceiver {
     }
 }
 
-/// Waits for the end of the data, or of the flow, and takes the log.
+/// Waits for the end of the data or of the flow, and takes the log.
 pub(super) fn receive(
     pace: &RunClock,
     opened: &DrivenEndpoint,
@@ -380,7 +380,7 @@ pub(super) fn receive(
     opened.ears.receive(pace, (start, deadline), (true, false), &|| {})
 }
 
-/// What both kinds of threads call.
+/// Functions for the threads of both protocols.
 impl StreamApp {
     fn begin(&mut self, now: Instant, pipe: &mut dyn ByteStream) {
         self.open = true;
@@ -414,7 +414,7 @@ impl StreamApp {
             let talk = lock(&speech.session);
             let at = match self.writing.until {
                 Some(until) => Some(until),
-                // The protocol says when it has room again.
+                // The protocol reports when it has room again.
                 None if speech.full => Some(talk.limit()),
                 None => talk.next_due(speech.stream),
             };
@@ -428,7 +428,7 @@ impl StreamApp {
     }
 }
 
-/// A connection of our own stack.
+/// Byte stream of a connection of our own stack.
 struct StackByteStream<'a>(&'a mut Stack, ConnectionId);
 
 impl ByteStream for StackByteStream<'_> {
@@ -469,7 +469,8 @@ impl quic::StreamHandler for StreamApp {
             return self.move_bytes(now, pipe);
         }
         if self.sender.is_none() && self.speech.is_none() {
-            // A stream that nothing was sent on does not exist for the peer, which may have to send.
+            // QUIC announces a stream only with its first frame, and the peer may have to send on
+            // it.
             pipe.shutdown(now);
         }
         self.begin(now, pipe);

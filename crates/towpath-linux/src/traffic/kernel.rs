@@ -1,5 +1,5 @@
-//! Transfers over a socket of the kernel: one loop that sends and one that receives, in a thread
-//! each.
+//! Transfers over a socket of the kernel: one loop that sends and one that receives, each in its
+//! own thread.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -15,26 +15,29 @@ use super::wire::SocketStream;
 use crate::pace::RunClock;
 use crate::purse::TrafficDirection;
 
-/// Bytes written or read at once: what `iperf3` uses.
+/// Bytes per read or write, as in `iperf3`.
 pub(crate) const BLOCK_BYTES: usize = 128 * 1024;
-/// The same of a fast stream, which needs less processor time for a byte then (docs/performance.md).
-/// A slow one would wait too long in one call, and many would need much memory.
+/// Bytes per read or write of a fast stream, to save processor time per byte
+/// (docs/performance.md).
+///
+/// On a slow stream, one call would block too long; on many streams, the buffers would need too
+/// much memory.
 const FAST_BLOCK_BYTES: usize = 512 * 1024;
-/// A stream is fast if it has moved so many bytes, and had at least this rate while it did.
+/// Minimum bytes and mean rate of a fast stream.
 const FAST_BYTES: u64 = 32 * 1024 * 1024;
 const FAST_BYTES_PER_S: u64 = 125_000_000;
 
-/// Memory of a millisecond in which something arrived, and of the text that it becomes.
+/// Memory for a millisecond with arrivals in the log, and for its text in the result, in bytes.
 pub(crate) const SLOT_BYTES: u64 = 24 + 64;
 
-/// How bytes are moved.
+/// Options of a transfer.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct TransferOptions {
-    /// Bytes written or read at once; what suits the stream when there are none.
+    /// Bytes per read or write; with `None`, a default that depends on the stream's speed.
     pub(crate) block: Option<usize>,
-    /// No faster than this.
+    /// Maximum rate; unlimited if `None`.
     pub(crate) rate: Option<Rate>,
-    /// What arrives is counted by the kernel and not copied.
+    /// True if the kernel discards received data after counting it (`MSG_TRUNC`).
     pub(crate) discard: bool,
 }
 
@@ -43,8 +46,8 @@ impl TransferOptions {
         self.block.unwrap_or(BLOCK_BYTES)
     }
 
-    /// The block of a stream that has moved `bytes` in `span`, if it shall be another one than at its
-    /// beginning.
+    /// Returns the larger block size if a stream that moved `bytes` in `span` is fast; else
+    /// `None`.
     fn fast_block(&self, bytes: u64, span: Duration) -> Option<usize> {
         let fast = bytes >= FAST_BYTES
             && u128::from(bytes) * 1_000_000 >= u128::from(FAST_BYTES_PER_S) * span.as_micros();
@@ -52,7 +55,8 @@ impl TransferOptions {
     }
 }
 
-/// Whether a call has only waited too long, so that it is time to look at the clock.
+/// Returns true if a socket call only timed out or was interrupted, so that the caller checks the
+/// clock.
 pub(crate) fn is_timeout(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -60,7 +64,7 @@ pub(crate) fn is_timeout(error: &io::Error) -> bool {
     )
 }
 
-/// Writes what `sender` allows, then ends the data; returns how many bytes the socket took.
+/// Sends what `sender` allows, then closes the stream; returns the bytes that the socket accepted.
 pub(crate) fn send(
     pace: &RunClock,
     wire: &SocketStream,
@@ -100,7 +104,7 @@ pub(crate) fn send(
                 }
             }
             Err(error) if is_timeout(&error) => {}
-            // A reset shows at the receiver, whose count is the result.
+            // The receiver also sees a reset, and its count is the result.
             Err(_) => break,
         }
     }
@@ -108,7 +112,7 @@ pub(crate) fn send(
     sender.sent_bytes()
 }
 
-/// Reads until the end of the data or `deadline`; a flow that began at `start`.
+/// Reads until the end of the data or `deadline`; the flow began at `start`.
 pub(crate) fn receive(
     pace: &RunClock,
     wire: &SocketStream,
@@ -119,7 +123,7 @@ pub(crate) fn receive(
     let mut meter = TransferReceiver::new(start);
     let began = pace.now();
     let mut buffer = vec![MaybeUninit::new(0); manner.first_block()];
-    // TCP drops what is asked for and copies nothing (tcp(7)), Multipath TCP since Linux 5.15.
+    // With MSG_TRUNC, TCP discards data without a copy (tcp(7)); Multipath TCP since Linux 5.15.
     let flags = if manner.discard { libc::MSG_TRUNC } else { 0 };
     let mut pacer = manner.rate.map(|rate| TransferPacer::new(rate, began));
     let mut now = began;
@@ -146,7 +150,7 @@ pub(crate) fn receive(
                 break;
             }
             Ok(length) => {
-                // The only look at the clock for each read.
+                // One clock read per socket read is enough.
                 now = pace.now();
                 if meter.on_bytes(now, length as u64) {
                     pace.add_memory(SLOT_BYTES);

@@ -1,4 +1,4 @@
-//! Flows over our own stack: opening and accepting. The bytes are moved in the stack's own thread.
+//! Flows over our own stack: connect and accept. Bytes are moved in the stack's own thread.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -16,7 +16,7 @@ use super::{IO_POLL_INTERVAL, StreamEndpoint, TrafficContext};
 use crate::stack::status::StackConnection;
 use crate::stack::{StackHandle, plan};
 
-/// A listener of our own stack.
+/// Listener of our own stack for one flow.
 #[derive(Debug)]
 pub(super) struct StackFlowListener {
     host: Arc<StackHandle>,
@@ -44,7 +44,7 @@ pub(super) fn listen(
     Ok(StackFlowListener { host: Arc::clone(stack), accepted: Mutex::new(accepted) })
 }
 
-/// How the flow's connection behaves on one of its hosts.
+/// Returns the configuration of the flow's connection on one of its hosts.
 fn config(
     stage: &TrafficContext,
     flow: &Flow,

@@ -1,4 +1,4 @@
-//! Datagrams over the paths of an emulated network.
+//! UDP pings over the paths of an emulated network.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -15,7 +15,7 @@ use towpath_net::Instant;
 use super::{FIRST_PORT, TrafficContext};
 use crate::ping::{self, PathPinger, PingPath};
 
-/// One path of a flow.
+/// One emulated path of a flow.
 #[derive(Debug, Clone, Copy)]
 struct EmulatedPingPath<'a> {
     stage: &'a TrafficContext,
@@ -30,7 +30,7 @@ impl EmulatedPingPath<'_> {
         address.ok_or_else(|| io::ErrorKind::AddrNotAvailable.into())
     }
 
-    /// A socket of one of the flow's hosts on this path.
+    /// Opens a socket of one of the flow's hosts, bound to this path's interface.
     fn bind(&self, host: usize, address: SocketAddr) -> io::Result<UdpSocket> {
         let network = &self.stage.network;
         let space = network.hosts.get(host).ok_or(io::ErrorKind::NotFound)?;
@@ -38,7 +38,7 @@ impl EmulatedPingPath<'_> {
         space.namespace.run(|| ping::bind(interface, address))?
     }
 
-    /// Of the path, and of the interfaces at its ends.
+    /// Returns the name of the path and of the interfaces at its ends.
     fn name(&self) -> &str {
         self.stage.network.scenario.paths.get(self.path).map_or("?", |path| path.name.as_str())
     }
@@ -54,7 +54,7 @@ impl PingPath for EmulatedPingPath<'_> {
     }
 }
 
-/// Runs a flow of datagrams, both ends; what became of them, and what could not be done.
+/// Runs both ends of a ping flow; returns its probes, and a failure if one occurred.
 pub(crate) fn run(
     stage: &TrafficContext,
     (index, flow): (usize, &Flow),
@@ -69,7 +69,7 @@ pub(crate) fn run(
         Family::V4 => Ipv4Addr::UNSPECIFIED.into(),
         Family::V6 => Ipv6Addr::UNSPECIFIED.into(),
     };
-    // What an answer's address is, the interface decides.
+    // The interface selects the source address of replies.
     let answering = paths.iter().map(|path| path.bind(flow.to, SocketAddr::new(any, port)));
     let (sockets, refused) = match answering.collect::<io::Result<Vec<_>>>() {
         Ok(sockets) => (sockets, None),

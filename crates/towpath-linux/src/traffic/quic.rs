@@ -1,5 +1,5 @@
-//! Flows over QUIC: one connection for each flow, with a QUIC stream for each of its streams. The
-//! bytes are moved in the hosts' QUIC threads.
+//! Flows over QUIC: one connection for each flow, with a QUIC stream for each of its streams.
+//! Bytes are moved in the hosts' QUIC threads.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -23,15 +23,16 @@ use crate::network::EmulatedNetwork;
 use crate::quic::{ConnectionEvent, DriverContext, QuicHandle, wait_interruptibly};
 use crate::sample::{self, MptcpInfo, SubflowSample, TcpInfo};
 
-/// One end of a stream, as the sampler sees it.
+/// One end of a stream, for the sampler.
 #[derive(Debug, Clone)]
 pub(crate) struct QuicStreamHandle {
     pub(crate) connection: QuicConnection,
-    /// The paths of a connection belong to its first stream, so that they count once.
+    /// True for the connection's first stream: only this one reports the paths, so that they count
+    /// once.
     first: bool,
 }
 
-/// One end of a connection.
+/// Handle of one end of a connection.
 #[derive(Debug, Clone)]
 pub(crate) struct QuicConnection {
     pub(crate) host: Arc<QuicHandle>,
@@ -39,23 +40,23 @@ pub(crate) struct QuicConnection {
     log: Arc<Mutex<QuicEventLog>>,
 }
 
-/// What an end of a connection has told.
+/// Log of the events at one end of a connection.
 #[derive(Debug, Default)]
 pub(crate) struct QuicEventLog {
-    /// Since it was last asked; with the addresses of the path.
+    /// Notices since the last call, with the addresses of their paths.
     notices: Vec<TimedNotice>,
-    /// How often, by [`Notice::counter`].
+    /// Number of notices by [`Notice::counter`].
     counts: BTreeMap<&'static str, u64>,
-    /// Its last words.
+    /// Final status; `None` while the connection is open.
     last: Option<ConnectionStatus>,
 }
 
-/// Something about the paths of a connection.
+/// Notice about the paths of a connection, with its time.
 #[derive(Debug, Clone)]
 pub(crate) struct TimedNotice {
     pub(crate) at: Instant,
     pub(crate) notice: PathNotice,
-    /// Addresses of the path.
+    /// Local and remote address of the path, if known.
     pub(crate) ends: Option<(SocketAddr, SocketAddr)>,
 }
 
@@ -63,14 +64,14 @@ fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Who accepts a flow's connection.
+/// Acceptor of a flow's connection.
 #[derive(Debug)]
 pub(super) struct QuicFlowListener {
     server: Arc<QuicHandle>,
-    /// Ends of streams that the client is about to open.
+    /// Server ends of streams that the client is about to open.
     waiting: Arc<Mutex<BTreeMap<StreamId, StreamApp>>>,
     accepted: Mutex<mpsc::Receiver<QuicConnection>>,
-    /// Both ends of the flow's connection, when it is open.
+    /// Client's and server's end of the flow's connection, once it is open.
     open: Mutex<Option<[QuicConnection; 2]>>,
 }
 
@@ -83,7 +84,7 @@ fn host_of(stage: &TrafficContext, host: usize) -> io::Result<&Arc<QuicHandle>> 
     space.quic.as_ref().ok_or_else(none)
 }
 
-/// How connections of a host behave.
+/// Returns the configuration of a host's connections.
 pub(crate) fn config(
     scenario: &Scenario,
     host: usize,
@@ -93,7 +94,7 @@ pub(crate) fn config(
     let texts = host.map_or_else(Vec::new, |host| scenario.quic_settings(host));
     let config = QuicConfig::from_texts(texts.iter().map(|(name, value)| (*name, value.as_str())))?;
     let mtu_bytes = scenario.paths.iter().map(|path| path.mtu_bytes).max().unwrap_or(1_500);
-    // IPv6 and UDP: discovery then finds what each path takes.
+    // Headers of IP and UDP; path MTU discovery then finds the limit of each path.
     let header_bytes =
         if EmulatedNetwork::families(scenario).contains(&Family::V4) { 28 } else { 48 };
     let largest = u16::try_from(mtu_bytes - header_bytes).unwrap_or(u16::MAX);
@@ -117,25 +118,29 @@ pub(super) fn listen(
     let waiting: Arc<Mutex<BTreeMap<StreamId, StreamApp>>> = Arc::default();
     let (ends, host) = (Arc::clone(&waiting), Arc::downgrade(&server));
     let listening = server.call(move |turn| {
-        turn.listen(port, config, move |turn, id| {
-            let Some(host) = host.upgrade() else { return };
-            let ends = Arc::clone(&ends);
-            let log = QuicEventLog::attach(turn, id, move |turn, happened| {
-                let ConnectionEvent::Opened(stream) = happened else { return };
-                let end = lock(&ends).remove(stream);
-                if let Some(end) = end {
-                    turn.attach(id, *stream, Box::new(end));
-                }
-            });
-            let _ = tell.send(QuicConnection { host, id, log }); // the receiver may be gone
-        })
+        turn.listen(
+            port,
+            config,
+            move |turn, id| {
+                let Some(host) = host.upgrade() else { return };
+                let ends = Arc::clone(&ends);
+                let log = QuicEventLog::attach(turn, id, move |turn, happened| {
+                    let ConnectionEvent::Opened(stream) = happened else { return };
+                    let end = lock(&ends).remove(stream);
+                    if let Some(end) = end {
+                        turn.attach(id, *stream, Box::new(end));
+                    }
+                });
+                let _ = tell.send(QuicConnection { host, id, log });
+            }, // the receiver may be gone
+        )
     })?;
     listening?;
     Ok(QuicFlowListener { server, waiting, accepted: Mutex::new(accepted), open: Mutex::new(None) })
 }
 
 impl QuicEventLog {
-    /// Keeps what happens to a connection, and tells `then`.
+    /// Records a connection's events in a log and passes each to `then`.
     pub(crate) fn attach(
         turn: &mut DriverContext<'_>,
         id: ConnectionId,
@@ -166,7 +171,7 @@ impl QuicEventLog {
 }
 
 impl QuicFlowListener {
-    /// Opens stream number `number` of the flow, and the connection before the first one.
+    /// Opens stream `number` of the flow; for the first stream, also the connection.
     pub(super) fn open(
         &self,
         stage: &TrafficContext,
@@ -210,14 +215,14 @@ impl QuicFlowListener {
 
 impl Drop for QuicFlowListener {
     fn drop(&mut self) {
-        // Ends that were never asked for hold what their flow's threads wait for.
+        // Unopened ends hold event senders for which their flows' threads wait.
         lock(&self.waiting).clear();
         let _ = &self.server;
     }
 }
 
 impl QuicConnection {
-    /// One that was accepted, with what [`QuicEventLog::attach`] has kept of it.
+    /// Creates the handle of an accepted connection, with its log of [`QuicEventLog::keep`].
     pub(crate) fn accepted(
         host: Arc<QuicHandle>,
         id: ConnectionId,
@@ -226,7 +231,7 @@ impl QuicConnection {
         Self { host, id, log }
     }
 
-    /// Opens one, from `local` if given, and waits until it is established.
+    /// Opens a connection, from `local` if given, and waits until it is established.
     pub(crate) fn connect(
         host: &Arc<QuicHandle>,
         (local, remote): (Option<IpAddr>, SocketAddr),
@@ -236,17 +241,23 @@ impl QuicConnection {
         let (said, heard) = mpsc::channel();
         let (id, log) = host.call(move |turn| {
             let id = turn.connect(local, remote, config)?;
-            let log = QuicEventLog::attach(turn, id, move |_, happened| {
-                let result = match happened {
-                    ConnectionEvent::Connected => Ok(()),
-                    ConnectionEvent::Closed(Some(error)) => Err(io::Error::other(error.clone())),
-                    ConnectionEvent::Closed(None) => Err(io::ErrorKind::ConnectionReset.into()),
-                    ConnectionEvent::Opened(_)
-                    | ConnectionEvent::Readable(_)
-                    | ConnectionEvent::Notice(_) => return,
-                };
-                let _ = said.send(result); // the receiver may be gone
-            });
+            let log = QuicEventLog::attach(
+                turn,
+                id,
+                move |_, happened| {
+                    let result = match happened {
+                        ConnectionEvent::Connected => Ok(()),
+                        ConnectionEvent::Closed(Some(error)) => {
+                            Err(io::Error::other(error.clone()))
+                        }
+                        ConnectionEvent::Closed(None) => Err(io::ErrorKind::ConnectionReset.into()),
+                        ConnectionEvent::Opened(_)
+                        | ConnectionEvent::Readable(_)
+                        | ConnectionEvent::Notice(_) => return,
+                    };
+                    let _ = said.send(result);
+                }, // the receiver may be gone
+            );
             Ok::<_, io::Error>((id, log))
         })??;
         let connected = wait_interruptibly(patience, |step| {
@@ -259,7 +270,7 @@ impl QuicConnection {
         Ok(Self { host: Arc::clone(host), id, log })
     }
 
-    /// Opens a stream that begins with `first`; who moves its data, comes later.
+    /// Opens a stream and writes `first`; its application is attached later.
     pub(crate) fn open_stream(&self, first: &[u8]) -> io::Result<StreamId> {
         let (id, mut first) = (self.id, Bytes::copy_from_slice(first));
         let opened = self.host.call(move |turn| {
@@ -270,18 +281,18 @@ impl QuicConnection {
         opened.ok_or_else(|| io::Error::other("the peer admits no more streams"))
     }
 
-    /// Gives a stream to an end.
+    /// Attaches an application to a stream.
     pub(crate) fn attach(&self, stream: StreamId, end: StreamApp) {
         let id = self.id;
         self.host.post(move |turn| turn.attach(id, stream, Box::new(end)));
     }
 
-    /// Its number in its host.
+    /// Returns the connection's ID within its host.
     pub(crate) fn id(&self) -> ConnectionId {
         self.id
     }
 
-    /// Opens a stream for an end.
+    /// Opens a stream and attaches an application to it.
     fn begin(&self, (end, ears): (StreamApp, EventReceiver)) -> io::Result<EventReceiver> {
         let id = self.id;
         let opened = self.host.call(move |turn| {
@@ -293,31 +304,31 @@ impl QuicConnection {
         Ok(ears)
     }
 
-    /// Its state, or how it was last.
+    /// Returns the current status, or the last one of a closed connection.
     pub(crate) fn status(&self) -> Option<ConnectionStatus> {
         let id = self.id;
         let now = self.host.call(move |turn| turn.host.status(id)).ok().flatten();
         now.or_else(|| lock(&self.log).last.clone())
     }
 
-    /// What happened to its paths since this was last asked.
+    /// Returns the notices since the previous call.
     pub(crate) fn notices(&self) -> Vec<TimedNotice> {
         std::mem::take(&mut lock(&self.log).notices)
     }
 
-    /// How often that happened, by name.
+    /// Returns the number of notices by name.
     pub(crate) fn counts(&self) -> BTreeMap<&'static str, u64> {
         lock(&self.log).counts.clone()
     }
 }
 
 impl QuicStreamHandle {
-    /// An end of a stream; the `first` one of a connection speaks for it.
+    /// Creates a handle; only the `first` stream reports its connection's paths.
     pub(crate) fn new(connection: QuicConnection, first: bool) -> Self {
         Self { connection, first }
     }
 
-    /// What the kernel's sockets are asked for in [`sample::connection`].
+    /// Samples the connection like [`sample::connection`] does for the kernel's sockets.
     pub(crate) fn sample(&self) -> io::Result<sample::ConnectionSample> {
         let status = if self.first { self.connection.status() } else { None };
         let status = status.ok_or(io::ErrorKind::NotConnected)?;
@@ -333,14 +344,14 @@ impl QuicStreamHandle {
         Ok(sample::ConnectionSample::Single(only, None))
     }
 
-    /// Whether it speaks for its connection.
+    /// Returns true if this stream reports its connection's paths.
     pub(crate) fn is_first(&self) -> bool {
         self.first
     }
 }
 
-/// A path in the words that results have for subflows. Bytes are UDP payload: the library does not
-/// count the stream's own bytes path by path.
+/// Converts a path's status to a subflow sample. Bytes are UDP payload: the library does not count
+/// stream bytes by path.
 fn sample_of(path: &PathStatus, congestion_control: Option<&'static str>) -> SubflowSample {
     let mtu = u64::from(path.mtu_bytes.max(1));
     let micros = |span: Duration| u32::try_from(span.as_micros()).unwrap_or(u32::MAX);
@@ -364,7 +375,7 @@ fn sample_of(path: &PathStatus, congestion_control: Option<&'static str>) -> Sub
             unacked: packets(path.in_flight_bytes.saturating_add(mtu - 1)),
             srtt_us: micros(path.srtt),
             rttvar_us: micros(path.rttvar),
-            // The kernel's "not yet" is a very large number of packets.
+            // In Linux, an unset threshold is a very large number of packets.
             ssthresh: ssthresh.min(i32::MAX as u32),
             cwnd: packets(path.cwnd_bytes),
             total_retrans: u32::try_from(path.lost_packets).unwrap_or(u32::MAX),

@@ -1,5 +1,7 @@
-//! Flows that exchange messages over the kernel's sockets: one thread for each end of a flow waits
-//! for whatever comes first on any of its streams: data, room, or the time of the next request.
+//! Flows that exchange messages over the kernel's sockets.
+//!
+//! One thread for each end waits for the first event on any of its streams: data, buffer space, or
+//! the time of the next request.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -21,30 +23,30 @@ use crate::pace::RunClock;
 use crate::purse::TrafficDirection;
 use crate::sys;
 
-/// The longest sleep of a thread that must notice an interrupt.
+/// Maximum sleep of a thread that must notice an interrupt.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Reads and writes of a stream before the others have their turn and the clock is looked at: a peer
-/// that always has more would be all that is heard.
+/// Maximum reads or writes of a stream per turn, so that a busy peer cannot block other streams
+/// and the clock check.
 const MAX_IO_PER_TURN: usize = 16;
 
-/// A talk, shared by the streams of one end.
+/// Message session, shared by the streams of one end.
 pub(crate) type SharedSession = Arc<Mutex<MessageSession>>;
 
 pub(crate) fn lock(talk: &SharedSession) -> MutexGuard<'_, MessageSession> {
     talk.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Both ends of a flow that exchanges messages: the client's and the server's.
+/// Message sessions of a flow: the client's and the server's.
 #[derive(Debug)]
 pub(super) struct MessageSessions {
     ends: [SharedSession; 2],
-    /// Their streams over sockets of the kernel.
+    /// Streams of both ends over sockets of the kernel.
     lines: [Vec<KernelStream>; 2],
 }
 
 impl MessageSessions {
-    /// `None` for a flow that exchanges no messages.
+    /// Creates the sessions; `None` if the flow exchanges no messages.
     pub(super) fn new(flow: &Flow) -> Option<Self> {
         let start = Instant::ZERO + flow.start;
         let talk =
@@ -53,7 +55,7 @@ impl MessageSessions {
         Some(Self { ends, lines: [Vec::new(), Vec::new()] })
     }
 
-    /// An end's talk.
+    /// Returns the session of one end.
     pub(super) fn end(&self, is_client: bool) -> SharedSession {
         let [client, server] = &self.ends;
         Arc::clone(if is_client { client } else { server })
@@ -76,7 +78,7 @@ impl MessageSessions {
         (if is_client { client } else { server }).extend(line);
     }
 
-    /// What the ends over the kernel's sockets have to do, each in a thread of its own.
+    /// Returns the ends over the kernel's sockets; each runs in its own thread.
     pub(super) fn parts(&mut self) -> Vec<KernelMessageEnd> {
         let incoming = [DataDirection::Down, DataDirection::Up];
         let ends = self.ends.iter().zip(&mut self.lines).zip(incoming);
@@ -88,7 +90,7 @@ impl MessageSessions {
         parts.filter(|part| !part.lines.is_empty()).collect()
     }
 
-    /// What became of the requests.
+    /// Adds the results of the requests to `outcome`.
     pub(super) fn finish(&self, flow: u32, outcome: &mut FlowOutcome) {
         let [client, server] = self.ends.each_ref().map(lock);
         outcome.messages = messages(flow, &client, &server);
@@ -98,7 +100,7 @@ impl MessageSessions {
     }
 }
 
-/// One end over sockets of the kernel.
+/// One end of a flow over sockets of the kernel.
 #[derive(Debug)]
 pub(crate) struct KernelMessageEnd {
     pub(crate) session: SharedSession,
@@ -114,28 +116,28 @@ pub(crate) struct KernelStream {
     pub(crate) received: Arc<AtomicU64>,
 }
 
-/// How far a stream is.
+/// Progress of one stream.
 #[derive(Debug)]
 struct StreamProgress {
     meter: TransferReceiver,
-    /// The other end has said everything, or is gone.
+    /// Set when the peer has sent everything, or is gone.
     ended: bool,
     closed: bool,
-    /// The socket takes nothing more for now.
+    /// Set while the socket accepts no more data.
     full: bool,
-    /// Until when nothing may be read or written, where somebody limits that.
+    /// Times until which the traffic budget blocks reading and writing.
     unread: Option<Instant>,
     unwritten: Option<Instant>,
 }
 
 impl KernelMessageEnd {
-    /// Whether it is the end that opened the connections.
+    /// Returns true for the end that opened the connections.
     pub(crate) fn is_client(&self) -> bool {
         self.incoming == DataDirection::Down
     }
 
-    /// Talks on all streams until they have ended, or the flow's time is over; returns what was read
-    /// on each.
+    /// Exchanges messages on all streams until they end or the flow's time is over. Returns the
+    /// log of each stream.
     pub(crate) fn run(
         self,
         pace: &RunClock,
@@ -162,7 +164,7 @@ impl KernelMessageEnd {
             for (line, progress) in &mut all {
                 read(pace, &talk, line, progress, &mut buffer);
             }
-            // Only now: what was read on one stream may have something to say on another.
+            // After all reads: data from one stream may trigger output on another.
             for (line, progress) in &mut all {
                 write(pace, &talk, line, progress);
             }
@@ -213,7 +215,7 @@ fn read(
             }
         }
     }
-    // There may be more, which no socket tells of: it is decrypted already.
+    // More data may already be decrypted, and the socket does not signal that.
     progress.unread = Some(Instant::ZERO);
 }
 
@@ -223,7 +225,7 @@ fn write(
     line: &KernelStream,
     progress: &mut StreamProgress,
 ) {
-    // Of what was taken, some may still wait to be encrypted and sent.
+    // Accepted data may still wait to be encrypted and sent.
     progress.full = !line.wire.is_flushed().unwrap_or(true);
     progress.unwritten = None;
     for _ in 0..MAX_IO_PER_TURN {
@@ -262,7 +264,7 @@ fn close(pace: &RunClock, line: &KernelStream, progress: &mut StreamProgress) {
     line.wire.close(pace.clock());
 }
 
-/// Waits until a stream has data or room, or something is due.
+/// Waits until a stream has data or buffer space, or a deadline is reached.
 fn wait(
     pace: &RunClock,
     talk: &SharedSession,
@@ -278,7 +280,7 @@ fn wait(
         if progress.full {
             events |= libc::POLLOUT;
         } else if progress.unwritten.is_some() {
-            // It is not the talk that is waited for.
+            // The traffic budget blocks this stream, not the session.
         } else if let (Some(due), false) = (lock(talk).next_due(line.number), progress.closed) {
             next = next.min(due);
         }

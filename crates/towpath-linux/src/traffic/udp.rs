@@ -1,4 +1,4 @@
-//! Datagrams at a constant rate over one path of an emulated network.
+//! UDP at a constant rate over one path of an emulated network.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -18,7 +18,7 @@ use super::{DirectionDelivery, FIRST_PORT, FlowOutcome, TrafficContext, UdpFlowR
 use crate::ping;
 use crate::steady::{self, ControlHandler, UdpReceiveTask, UdpSendTask};
 
-/// Both ends of a flow: the first host's socket and the second's.
+/// Sockets of a flow: the first host's and the second's.
 struct UdpSocketPair<'a> {
     stage: &'a TrafficContext,
     flow: &'a Flow,
@@ -26,7 +26,7 @@ struct UdpSocketPair<'a> {
     sockets: [Socket; 2],
 }
 
-/// What a receiver knows of its sender, in the same process.
+/// Progress of the sender, which runs in the same process.
 struct SenderProgress<'a> {
     sent: &'a AtomicU64,
     done: &'a AtomicBool,
@@ -38,7 +38,7 @@ impl ControlHandler for SenderProgress<'_> {
     }
 }
 
-/// Runs a flow, both ends.
+/// Runs both ends of a flow.
 pub(crate) fn run(
     stage: &TrafficContext,
     (index, flow): (usize, &Flow),
@@ -103,7 +103,7 @@ fn open_socket(stage: &TrafficContext, flow: &Flow, host: usize, port: u16) -> i
 }
 
 impl UdpSocketPair<'_> {
-    /// One direction, both ends.
+    /// Runs sender and receiver of one direction.
     fn run_direction(
         &self,
         flow: u32,
@@ -161,7 +161,7 @@ impl UdpSocketPair<'_> {
         (joined.map(|(figures, rows)| UdpFlowResult { direction, stats: figures, rows }), log)
     }
 
-    /// Where the receiver is now: an address may be replaced.
+    /// Returns the receiver's current address, which may change during the flow.
     fn target(&self, host: usize) -> io::Result<SockAddr> {
         let network = &self.stage.network;
         let address = network.address(self.flow.via, host, self.flow.family);

@@ -1,4 +1,4 @@
-//! What the bytes of a stream go through on their way to a socket of the kernel: nothing, or TLS.
+//! Byte stream over a socket of the kernel, with or without TLS.
 
 use std::fmt;
 use std::io;
@@ -16,11 +16,11 @@ use super::kernel::is_timeout;
 use crate::clock::Clock;
 use crate::interrupt;
 
-/// Encrypted bytes that are read at once.
+/// Maximum encrypted bytes per read.
 const READ_BYTES: usize = 64 * 1024;
-/// Plain bytes that are encrypted at once.
+/// Maximum plaintext bytes encrypted per write.
 const WRITE_BYTES: usize = 128 * 1024;
-/// How long the last encrypted bytes may take to leave.
+/// Maximum time to flush the last encrypted bytes.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// One end of a stream over a socket of the kernel.
@@ -30,14 +30,14 @@ pub(crate) enum SocketStream {
     Tls(Arc<TlsSocket>),
 }
 
-/// A socket with TLS.
+/// Socket with a TLS session.
 pub(crate) struct TlsSocket {
     socket: Arc<Socket>,
     session: Mutex<TlsSession>,
-    /// Encrypted, and not yet taken by the socket; whoever sends holds it, so that records leave in
-    /// their order.
+    /// Encrypted bytes that the socket has not accepted yet. A sender keeps the lock, so that
+    /// records leave in order.
     outgoing: Mutex<Vec<u8>>,
-    /// Room to read into.
+    /// Buffer for encrypted bytes that were read.
     incoming: Mutex<Vec<u8>>,
 }
 
@@ -48,7 +48,8 @@ impl fmt::Debug for TlsSocket {
 }
 
 impl SocketStream {
-    /// Lets `session` introduce both ends to each other; what the peer has shown.
+    /// Performs the TLS handshake; returns the fingerprint of the peer's certificate, if it sent
+    /// one.
     pub(crate) fn handshake(
         socket: Socket,
         mut session: TlsSession,
@@ -71,7 +72,7 @@ impl SocketStream {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(length) => {
                     let fed = session.feed(room.get(..length).unwrap_or_default());
-                    // The peer hears why.
+                    // Send the TLS alert, so that the peer learns the reason.
                     session.take_outgoing(&mut outgoing);
                     let _ = fed.is_err() && drained(&socket, &mut outgoing)?; // flushes the alert
                     fed.map_err(invalid_data)?;
@@ -90,7 +91,7 @@ impl SocketStream {
         Ok((Self::Tls(Arc::new(tls)), peer))
     }
 
-    /// What both ends know and nobody else, where there is TLS.
+    /// Returns the channel binding, a secret that only both ends know; `None` without TLS.
     pub(crate) fn binding(&self) -> Option<[u8; 32]> {
         match self {
             Self::Plain(_) => None,
@@ -105,7 +106,7 @@ impl SocketStream {
         }
     }
 
-    /// Sends some of `data`; how much was taken.
+    /// Sends a part of `data`; returns the number of bytes accepted.
     pub(crate) fn send(&self, data: &[u8]) -> io::Result<usize> {
         match self {
             Self::Plain(socket) => socket.send(data),
@@ -113,7 +114,7 @@ impl SocketStream {
         }
     }
 
-    /// Reads what has come; 0 at the end.
+    /// Reads the available data; returns 0 at the end of the stream.
     pub(crate) fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Plain(socket) => io::Read::read(&mut &**socket, buffer),
@@ -121,7 +122,8 @@ impl SocketStream {
         }
     }
 
-    /// How much has come, whatever it is; 0 at the end. `flags` are those of recv(2).
+    /// Discards received data and returns its length; 0 at the end of the stream. `flags` are
+    /// those of recv(2).
     pub(crate) fn discard(
         &self,
         buffer: &mut [MaybeUninit<u8>],
@@ -133,7 +135,7 @@ impl SocketStream {
         }
     }
 
-    /// Whether everything that was sent has reached the socket; tries to.
+    /// Tries to flush the encrypted bytes; returns true if the socket has accepted all.
     pub(crate) fn is_flushed(&self) -> io::Result<bool> {
         match self {
             Self::Plain(_) => Ok(true),
@@ -141,7 +143,7 @@ impl SocketStream {
         }
     }
 
-    /// Says that nothing more will come from this end.
+    /// Closes the sending direction.
     pub(crate) fn close(&self, clock: Clock) {
         if let Self::Tls(tls) = self {
             let _ = tls.close(clock); // the peer may be gone
@@ -163,20 +165,20 @@ impl TlsSocket {
             session.take_outgoing(&mut outgoing);
             taken
         };
-        // What the socket does not take now goes first the next time.
+        // Bytes that the socket does not accept now go first next time.
         drained(&self.socket, &mut outgoing)?;
         Ok(taken)
     }
 
-    /// Reads from the socket once at most: a peer that sends less than a record each time must not
-    /// keep us from the clock.
+    /// Reads from the socket at most once: a peer that sends tiny pieces must not delay the clock
+    /// check.
     fn receive(&self, mut buffer: Option<&mut [u8]>) -> io::Result<usize> {
         let mut room = lock(&self.incoming);
         let read = lock(&self.session).read(buffer.as_deref_mut()).map_err(invalid_data)?;
         if let Some(length) = read {
             return Ok(length);
         }
-        // Nobody waits for the session while the socket has nothing.
+        // The session is not locked while the read blocks.
         let length = io::Read::read(&mut &*self.socket, &mut room)?;
         if length == 0 {
             return Ok(0);
@@ -224,7 +226,7 @@ fn invalid_data(error: TlsError) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
 }
 
-/// Sends what the socket takes; whether that was all.
+/// Sends what the socket accepts; returns true if that was all.
 fn drained(socket: &Socket, outgoing: &mut Vec<u8>) -> io::Result<bool> {
     let mut sent = 0;
     let result = loop {

@@ -1,4 +1,4 @@
-//! Applications of the client's, and what becomes of their subflows.
+//! Applications of the client, and the events on their subflows.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,13 +13,13 @@ use crate::netlink::{DiagSocket, MibCounters, SocketDiag, StateFilter};
 use crate::network::NetworkError;
 use crate::sample::{TcpInfo, u32_at};
 
-/// What has not happened by then does not happen; the situation is then another one.
+/// Maximum time to wait for an event; afterwards, the case is set up without it.
 const SETUP_TIMEOUT: Duration = Duration::from_secs(8);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// A subflow is dead when nothing has been heard for so long, and it was sent to again.
+/// Time without data or acknowledgements after which a retransmitting subflow counts as silent.
 const SILENT_AFTER_MS: u32 = 1_700;
 
-/// Starts them, and waits until all has happened to them that shall.
+/// Starts the applications and waits for the events that the plan requires.
 pub(super) fn start(
     plan: &FailurePlan,
     network: &FailureNetwork,
@@ -60,13 +60,13 @@ fn clear(plan: &FailurePlan, network: &FailureNetwork, boxes: &[(usize, &'static
     }
 }
 
-/// What has become of the applications' subflows.
+/// State of the applications' subflows.
 #[derive(Debug)]
 struct AppSubflows {
     subflows: usize,
-    /// A further one was begun.
+    /// Set when the client has sent an MP_JOIN SYN.
     tried: bool,
-    /// One of them is waited for in vain.
+    /// True if a subflow retransmits without a response.
     silent: bool,
 }
 

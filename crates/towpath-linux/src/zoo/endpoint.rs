@@ -1,11 +1,11 @@
-//! Endpoints as people write them: `10.1.2.2 dev c2 subflow backup`.
+//! Endpoints in the syntax of iproute2: `10.1.2.2 dev c2 subflow backup`.
 
 use std::net::IpAddr;
 
 use crate::netlink::{Endpoint, EndpointFlags, RouteSocket};
 
-/// Reads an endpoint as `ip mptcp endpoint add` takes it; `None` if it cannot be read or its
-/// interface is not there.
+/// Parses an endpoint in the syntax of `ip mptcp endpoint add`; `None` if the text is invalid or
+/// its interface does not exist.
 pub(crate) fn parse(text: &str, route: &mut RouteSocket) -> Option<Endpoint> {
     let mut words = text.split_whitespace();
     let address: IpAddr = words.next()?.parse().ok()?;

@@ -1,4 +1,4 @@
-//! What listens at the server: it takes what comes and sends it back, as far as the client reads.
+//! Listener at the server: echoes received data, as far as the client reads it.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv6Addr, SocketAddr};
@@ -12,12 +12,12 @@ use super::situation::{self, ServerBehaviour};
 use crate::live::socket::is_multipath;
 use crate::namespace::Namespace;
 
-/// Connections that wait to be taken.
+/// Maximum number of connections that wait to be accepted.
 const BACKLOG: i32 = 64;
-/// Bytes taken at once.
+/// Maximum bytes per read.
 const READ_BYTES: usize = 64 * 1024;
 
-/// Listens in `namespace` until the process ends; what comes later than the return is served.
+/// Listens in `namespace` until the process ends; returns when connections are accepted.
 pub(crate) fn serve(namespace: &Namespace, port: u16, kind: ServerBehaviour) -> io::Result<()> {
     let protocol = match kind {
         ServerBehaviour::Nothing => return Ok(()),
@@ -30,7 +30,7 @@ pub(crate) fn serve(namespace: &Namespace, port: u16, kind: ServerBehaviour) -> 
         | ServerBehaviour::ClosesOnData => Protocol::MPTCP,
     };
     let socket = namespace.run(|| {
-        // As programs do that have learnt of Multipath TCP: plain TCP where there is none.
+        // Like programs with Multipath TCP support: fall back to plain TCP without it.
         let open = |protocol| Socket::new(Domain::IPV6, Type::STREAM, Some(protocol));
         let socket = open(protocol).or_else(|_| open(Protocol::TCP))?;
         socket.set_only_v6(false)?;
@@ -42,14 +42,14 @@ pub(crate) fn serve(namespace: &Namespace, port: u16, kind: ServerBehaviour) -> 
     thread::Builder::new().name("listener".into()).spawn(move || {
         while let Ok((connection, _)) = socket.accept() {
             let last = kind == ServerBehaviour::Once && is_multipath(&connection);
-            // Out of threads: the connection is closed, and the next may fare better.
+            // If no thread can be created, the connection is closed.
             let _ = thread::Builder::new().name("server".into()).spawn(move || match kind {
                 ServerBehaviour::Web
                 | ServerBehaviour::Tls
                 | ServerBehaviour::Ssh
                 | ServerBehaviour::ClosesOnData => {
-                    let _ = servers::serve(kind, &connection); // the client may be gone
-                }
+                    let _ = servers::serve(kind, &connection);
+                } // the client may be gone
                 ServerBehaviour::Multipath
                 | ServerBehaviour::Plain
                 | ServerBehaviour::Once
@@ -65,7 +65,7 @@ pub(crate) fn serve(namespace: &Namespace, port: u16, kind: ServerBehaviour) -> 
     Ok(())
 }
 
-/// Sends back what comes; what the client does not read in time is left out.
+/// Echoes data; drops what the client does not read in time.
 fn echo(mut connection: &Socket) {
     let mut chunk = vec![0; READ_BYTES];
     loop {
@@ -81,14 +81,14 @@ fn echo(mut connection: &Socket) {
     }
 }
 
-/// What an application says, and how often.
+/// Data that an application sends, and its interval.
 const KEEPALIVE_PAYLOAD: &[u8] = b"still there";
 const SEND_INTERVAL: Duration = Duration::from_millis(50);
-/// More than the first window of a subflow, so that all of them are used; and a long pause.
+/// More than a subflow's initial window, so that all subflows are used; and a long pause.
 const BURST_BYTES: usize = 60_000;
 const BURST_PAUSE: Duration = Duration::from_millis(1_200);
 
-/// A connection that an application of the client's holds, and on which it sends now and then.
+/// Opens a connection of a client application, which sends on it regularly.
 pub(crate) fn application(
     namespace: &Namespace,
     target: SocketAddr,
@@ -109,7 +109,7 @@ pub(crate) fn application(
     })??;
     thread::Builder::new().name("application".into()).spawn(move || {
         let mut connection = &socket;
-        // Linux opens further subflows when something was acknowledged, and not before.
+        // Linux opens further subflows only after data was acknowledged.
         let mut goes_on = connection.write_all(KEEPALIVE_PAYLOAD).is_ok();
         while goes_on {
             thread::sleep(period);

@@ -1,8 +1,8 @@
-//! The failure zoo: what goes wrong with Multipath TCP, each as a network of its own.
+//! Failure cases of Multipath TCP, each as a network of its own.
 //!
-//! A [`FailureCase`] is data: what one sees, why, and how its network differs from one in which all is
-//! well ([`situation`]). [`RunningCase`] is that network, up and running in namespaces. Reading order:
-//! `situation`, `network`, `listener`, then the situations themselves.
+//! A [`FailureCase`] is data: symptom, cause, and the difference from a healthy network
+//! ([`situation`]). [`RunningCase`] is that network, running in namespaces. Reading order: `situation`,
+//! `network`, `listener`, then the cases themselves.
 
 mod applications;
 mod endpoint;
@@ -36,12 +36,12 @@ use crate::sandbox::EmulatorThread;
 use crate::sys::seccomp;
 use crate::{interrupt, program, sandbox};
 
-/// Port on which the server takes connections.
+/// TCP port on which the server listens.
 pub const PORT: u16 = 4_000;
-/// Something happens to a connection when the server has got so much.
+/// Bytes that the server receives before a scheduled event is applied.
 const EVENT_AFTER_BYTES: u64 = 100_000;
 
-/// A situation's network, up and running. All of it ends with the process.
+/// Running network of a case; it ends with the process.
 #[derive(Debug)]
 pub struct RunningCase {
     network: Arc<FailureNetwork>,
@@ -51,7 +51,7 @@ pub struct RunningCase {
 }
 
 impl RunningCase {
-    /// Makes the network, with listeners and all that has happened before.
+    /// Creates the network and its listeners, and replays the case's history.
     pub fn open(situation: &FailureCase, thread: EmulatorThread) -> Result<Self, NetworkError> {
         let plan = FailurePlan::new(situation.changes);
         let network = Arc::new(FailureNetwork::build(&plan, thread)?);
@@ -96,7 +96,7 @@ impl RunningCase {
         Ok(Self { network, target, server, old_kernel: plan.old_kernel })
     }
 
-    /// Runs a program (a shell when there is none) as on the client, and waits for it.
+    /// Runs a program on the client and waits for it; an empty `command` means a shell.
     pub fn run(&self, command: &[OsString]) -> Result<ExitStatus, LabError> {
         interrupt::ignore();
         let shell = std::env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into());
@@ -132,7 +132,7 @@ fn side(network: &FailureNetwork, host: HostSide) -> &HostNamespace {
     }
 }
 
-/// Name of an interface that is counted from 1.
+/// Returns the name of an interface, counted from 1.
 fn link_name(plan: &FailurePlan, host: HostSide, link: usize) -> Option<&'static str> {
     let names = match host {
         HostSide::Client => plan.clients,
@@ -141,7 +141,7 @@ fn link_name(plan: &FailurePlan, host: HostSide, link: usize) -> Option<&'static
     names.get(link.checked_sub(1)?).copied()
 }
 
-/// Addresses, limits, endpoints, settings, in this order.
+/// Configures addresses, limits, endpoints and sysctls, in this order.
 fn configure(
     plan: &FailurePlan,
     network: &FailureNetwork,
@@ -182,7 +182,7 @@ fn change_addresses(
     Ok(())
 }
 
-/// Runs inside the host's namespace.
+/// Configures MPTCP; runs inside the host's namespace.
 fn configure_mptcp(
     plan: &FailurePlan,
     space: &HostNamespace,
@@ -202,8 +202,10 @@ fn configure_mptcp(
     Ok(())
 }
 
-/// Connects once through a box that swallows every SYN with the option, so that the kernel learns
-/// what it should not. One lost SYN is enough for the while, else it would take three seconds.
+/// Connects once through a middlebox that drops every SYN with MP_CAPABLE.
+///
+/// The kernel then wrongly assumes a blackhole. With the sysctl at 0, one lost SYN is enough; the
+/// default would take 3 s.
 fn trigger_blackhole_fallback(network: &FailureNetwork, target: SocketAddr) -> io::Result<()> {
     const SYN_RETRANS_SYSCTL: &str = "net.mptcp.syn_retrans_before_tcp_fallback";
     let set = |value: &str| write_setting(SYN_RETRANS_SYSCTL, value).map_err(io::Error::other);
@@ -229,15 +231,15 @@ fn start_server(server: &HostNamespace) -> io::Result<Child> {
     if let Some(out) = child.stdout.take() {
         let mut out = io::BufReader::new(out);
         out.read_line(&mut line)?;
-        // What it says later is of no interest, but must find a reader.
+        // Drain later output, so that the server does not block on a full pipe.
         thread::spawn(move || io::copy(&mut out, &mut io::sink()));
     }
     Ok(child)
 }
 
-/// Waits until a connection is well on its way, then lets things happen to it.
+/// Waits until a connection has transferred data, then applies the events.
 fn apply_events(network: &FailureNetwork, due: &[FailureEvent], clients: &[&str]) {
-    /// How often the server's interfaces are asked.
+    /// Interval between two polls of the server's interfaces.
     const POLL_INTERVAL: Duration = Duration::from_millis(5);
     let received = || -> u64 {
         let mut route = network.server.route();
@@ -252,7 +254,7 @@ fn apply_events(network: &FailureNetwork, due: &[FailureEvent], clients: &[&str]
         match *happening {
             FailureEvent::Down(link) => {
                 let name = link.checked_sub(1).and_then(|index| clients.get(index));
-                // Nobody can be told when it fails; the network is then healthy.
+                // An error cannot be reported from here; the network then stays healthy.
                 let _ = name.map(|name| network.client.route().set_down(name));
             }
             FailureEvent::Box(path, rules) => network.set_rules(path, rules),
@@ -260,9 +262,9 @@ fn apply_events(network: &FailureNetwork, due: &[FailureEvent], clients: &[&str]
     }
 }
 
-/// Deletes the endpoint with an address and adds it again, until the process ends.
+/// Deletes the endpoint with an address and adds it back, until the process ends.
 fn flap_endpoint(address: &str) -> Result<(), NetlinkError> {
-    /// Between two changes.
+    /// Time between two changes of the endpoint.
     const PERIOD: Duration = Duration::from_millis(150);
     let mut mptcp = MptcpPm::open()?;
     loop {

@@ -1,4 +1,4 @@
-//! The network of a situation.
+//! Network of a failure case.
 //!
 //! ```text
 //!           c1 ── gateway ── box ──┐          ┌── s1
@@ -6,9 +6,9 @@
 //!           c2 ── gateway ── box ──┘          └── s2
 //! ```
 //!
-//! Gateways and core are kernels that forward, each in a namespace; the boxes are ours
-//! ([`crate::hop`]). So every way has three routers, and the second is the one that may misbehave.
-//! Or all interfaces are at one switch, in one subnet.
+//! Gateways and core are forwarding kernels, each in a namespace; the middleboxes are ours
+//! ([`crate::hop`]). Every path thus has three routers, and only the second one may misbehave.
+//! Alternatively, all interfaces are at one switch, in one subnet.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsFd;
@@ -32,23 +32,23 @@ use crate::network::build::{
 use crate::network::{HostNamespace, NetworkError};
 use crate::sandbox::EmulatorThread;
 
-/// The server's interfaces.
+/// Names of the server's interfaces.
 pub(crate) const SERVERS: [&str; 2] = ["s1", "s2"];
-/// Policy-routing tables and rule priorities begin here.
+/// First policy-routing table and first rule priority.
 const FIRST_TABLE: u32 = 100;
-/// Packet size of every link.
+/// MTU of every link, in bytes.
 const MTU: u32 = 1_500;
-/// Rate of every link where there is no box that could have one.
+/// Rate of every link in a switched network, which has no emulated link to limit it.
 const SWITCH_RATE_BPS: u64 = 20_000_000;
 
-/// A situation's hosts, up and running.
+/// Running hosts of a failure case.
 #[derive(Debug)]
 pub(crate) struct FailureNetwork {
     pub(crate) client: HostNamespace,
     pub(crate) server: HostNamespace,
-    /// Another host with the server's address, if there is one.
+    /// Another host with the server's address, if the case has one.
     pub(crate) other: Option<HostNamespace>,
-    /// Routers and switches.
+    /// Hosts between client and server: routers and switches.
     _between: Vec<HostNamespace>,
     _carriers: Vec<[CarrierControl; 2]>,
     emulator: Emulator,
@@ -71,13 +71,13 @@ impl FailureNetwork {
         Ok(Self { client, server, other, _between: between, _carriers: carriers, emulator })
     }
 
-    /// The box of a path (from 1) does this from now on.
+    /// Replaces the rules of a path's middlebox; paths count from 1.
     pub(crate) fn set_rules(&self, path: usize, rules: &[RouterRule]) {
         self.emulator.send(EngineCommand::Rules(path.saturating_sub(1), rules.to_vec()));
     }
 }
 
-/// Ports and boxes before the emulator has them.
+/// Ports and middleboxes that the emulator does not own yet.
 #[derive(Debug, Default)]
 struct PendingPorts {
     lanes: Vec<([EmulatorPort; 2], EmulatedRouter)>,
@@ -85,7 +85,7 @@ struct PendingPorts {
 }
 
 struct NetworkBuilder {
-    /// Makes pairs of interfaces, wherever their ends are.
+    /// Socket that creates interface pairs between any two namespaces.
     middle: RouteSocket,
     between: Vec<HostNamespace>,
     other: Option<HostNamespace>,
@@ -108,7 +108,7 @@ fn middle() -> Result<RouteSocket, NetworkError> {
 }
 
 impl NetworkBuilder {
-    /// A cable between two hosts, each with its interface's name.
+    /// Connects two hosts by a veth pair with the given interface names.
     fn cable(
         &mut self,
         (one, one_name): (&HostNamespace, &str),
@@ -173,7 +173,7 @@ impl NetworkBuilder {
         Ok(wires)
     }
 
-    /// A router between a gateway and its box.
+    /// Adds a router between a gateway and its middlebox.
     fn provider(
         &mut self,
         gateway: &HostNamespace,
@@ -199,7 +199,7 @@ impl NetworkBuilder {
         Ok(provider)
     }
 
-    /// A second host with the server's first address: what comes over path 2 goes there.
+    /// Adds a second host with the server's first address; path 2 leads there.
     fn other_server(&mut self, core: &HostNamespace) -> Result<HostNamespace, NetworkError> {
         let other = host("other")?;
         self.cable((core, "lan3"), (&other, "s1"))?;
@@ -222,7 +222,7 @@ impl NetworkBuilder {
         Ok(other)
     }
 
-    /// Two interfaces whose other sides are ports of the emulator.
+    /// Creates two interfaces whose other ends are ports of the emulator.
     fn box_between(
         &mut self,
         gateway: &HostNamespace,
@@ -242,7 +242,7 @@ impl NetworkBuilder {
         Ok(([near, far_port], [near_carrier, far_carrier]))
     }
 
-    /// All interfaces at one switch.
+    /// Connects all interfaces to one switch.
     fn switch(
         &mut self,
         plan: &FailurePlan,
@@ -289,7 +289,7 @@ impl NetworkBuilder {
     }
 }
 
-/// A rule and a table for what has the address `from`.
+/// Adds a rule and a table for packets with source address `from`.
 fn by_source(
     route: &mut RouteSocket,
     from: IpAddr,
@@ -339,7 +339,7 @@ fn address_gateway(route: &mut RouteSocket, number: usize) -> Result<(), Netlink
     client_host(number, 1).into_iter().try_for_each(|own| route.add_address("lan", own))
 }
 
-/// The last router before the box.
+/// Assigns the addresses of the last router before the middlebox.
 fn address_wan(route: &mut RouteSocket, number: usize) -> Result<(), NetlinkError> {
     for own in wan_host(number, 1) {
         route.add_address("wan", own)?;
@@ -389,7 +389,7 @@ fn plain_route(route: &mut RouteSocket, to: Prefix, link: &str) -> Result<(), Ne
     route.add_route(&RouteSpec { to, link, gateway, source, table, metric })
 }
 
-/// Host `last` at the client's interface `number`.
+/// Returns the addresses of host `last` in the network of the client's interface `number`.
 fn client_host(number: usize, last: u8) -> [Prefix; 2] {
     [
         net(Ipv4Addr::new(10, 1, octet(number), last).into(), 24),
@@ -401,7 +401,7 @@ fn client_net(number: usize) -> [Prefix; 2] {
     client_host(number, 0).map(Prefix::network)
 }
 
-/// Between gateway (1), box (2) and core (3).
+/// Returns addresses of the network of gateway (1), middlebox (2) and core (3).
 fn wan_host(number: usize, last: u8) -> [Prefix; 2] {
     [
         net(Ipv4Addr::new(100, 64, octet(number), last).into(), 24),
@@ -413,7 +413,7 @@ fn wan_net(number: usize) -> [Prefix; 2] {
     wan_host(number, 0).map(Prefix::network)
 }
 
-/// Between gateway (1) and provider (2), where there is one.
+/// Returns addresses of the network of gateway (1) and provider (2), if there is a provider.
 fn provider_host(number: usize, last: u8) -> [Prefix; 2] {
     [
         net(Ipv4Addr::new(100, 65, octet(number), last).into(), 24),
@@ -425,7 +425,7 @@ fn provider_net(number: usize) -> [Prefix; 2] {
     provider_host(number, 0).map(Prefix::network)
 }
 
-/// Core (1) and server (2) at the server's interface; its addresses look public.
+/// Returns addresses of the network of core (1) and server (2); they look public.
 fn server_net(index: usize, last: u8) -> [Prefix; 2] {
     let v4 = match index {
         0 => Ipv4Addr::new(198, 51, 100, last),
@@ -466,7 +466,7 @@ fn start(
         .map_err(NetworkError::system("start the emulator"))
 }
 
-/// Each path's two directions; the numbers are the same each time.
+/// Builds both directions of each path; route numbers are the same each time.
 fn topology(qualities: &[PathQuality]) -> (Topology<GsoSegment>, Vec<[RouteId; 2]>) {
     let mut topology = Topology::new();
     let mut routes = Vec::new();
@@ -476,7 +476,7 @@ fn topology(qualities: &[PathQuality]) -> (Topology<GsoSegment>, Vec<[RouteId; 2
             let direction = topology.add_direction(direction(*quality, side), seed);
             topology.add_route(&[direction])
         });
-        // A route through one direction that was just added is never refused.
+        // A route through a direction that was just added is always accepted.
         if let (Ok(up), Ok(down)) = (up, down) {
             routes.push([up, down]);
         }

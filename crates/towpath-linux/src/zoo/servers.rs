@@ -1,5 +1,4 @@
-//! Servers of the world, as far as a stranger's first bytes meet them: what they say, and when they
-//! hang up.
+//! Common Internet servers, as far as they react to a client's first bytes.
 
 use std::io::{self, Read, Write};
 use std::time::Duration;
@@ -8,19 +7,19 @@ use socket2::Socket;
 
 use super::situation::ServerBehaviour;
 
-/// Nobody is waited for longer.
+/// Time without data after which a connection is closed.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
-/// A request's head is not longer.
+/// Maximum size of a request's head, in bytes.
 const MAX_HEAD_BYTES: usize = 8 * 1024;
-/// What a web server answers to a request.
+/// Body of every web page.
 const PAGE: &str = "<!doctype html><title>Welcome</title><p>It works.\n";
 const SSH_BANNER: &[u8] = b"SSH-2.0-OpenSSH_9.2p1 Debian-2+deb12u3\r\n";
-/// A fatal alert: unexpected message (RFC 8446 §6).
+/// Fatal alert: unexpected message (RFC 8446 §6).
 const TLS_ALERT: [u8; 7] = [21, 3, 3, 0, 2, 2, 10];
-/// Type and version of a record that carries a handshake.
+/// Type and major version of a handshake record (RFC 8446 §5.1).
 const TLS_HANDSHAKE_PREFIX: [u8; 2] = [22, 3];
 
-/// Talks to one client until one of both hangs up.
+/// Serves one client until either side closes the connection.
 pub(super) fn serve(kind: ServerBehaviour, mut connection: &Socket) -> io::Result<()> {
     connection.set_read_timeout(Some(READ_TIMEOUT))?;
     match kind {
@@ -35,7 +34,7 @@ pub(super) fn serve(kind: ServerBehaviour, mut connection: &Socket) -> io::Resul
     }
 }
 
-/// One answer to each request, and the connection stays, as HTTP/1.1 has it (RFC 9112 §9.3).
+/// Replies to each request and keeps the connection open (RFC 9112 §9.3).
 fn serve_http(mut connection: &Socket) -> io::Result<()> {
     let mut came = Vec::new();
     loop {
@@ -69,7 +68,8 @@ fn is_request_prefix(came: &[u8]) -> bool {
     METHODS.iter().any(|method| method.iter().zip(came).all(|(one, other)| one == other))
 }
 
-/// A hello is answered and the client's next flight waited for; all else gets an alert.
+/// Replies to a ClientHello and waits for the client's next flight; sends an alert for anything
+/// else.
 fn serve_tls(mut connection: &Socket) -> io::Result<()> {
     let mut came = Vec::new();
     while came.len() < TLS_HANDSHAKE_PREFIX.len() {
@@ -88,7 +88,7 @@ fn serve_tls(mut connection: &Socket) -> io::Result<()> {
     connection.write_all(&TLS_ALERT)
 }
 
-/// The client's banner is answered with a proposal of algorithms, and waited for what it says then.
+/// Replies to the client's banner with a key exchange proposal, then waits for data.
 fn serve_ssh(mut connection: &Socket) -> io::Result<()> {
     connection.write_all(SSH_BANNER)?;
     let mut came = Vec::new();
@@ -105,7 +105,7 @@ fn serve_ssh(mut connection: &Socket) -> io::Result<()> {
     read_more(connection, &mut came).map(drop)
 }
 
-/// Reads what there is; false at the end.
+/// Appends the available data; false at the end of the stream.
 fn read_more(mut connection: &Socket, came: &mut Vec<u8>) -> io::Result<bool> {
     let mut chunk = [0; 4_096];
     let read = connection.read(&mut chunk)?;

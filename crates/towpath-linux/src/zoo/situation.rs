@@ -1,5 +1,4 @@
-//! What a situation is, as data: what one sees and why, and how it differs from a network in which
-//! all is well.
+//! Failure cases as data: symptom, cause, and differences from a healthy network.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -7,116 +6,116 @@ use towpath_measure::scenario::LinkSide;
 
 use crate::hop::RouterRule;
 
-/// A recorded failure of Multipath TCP, or a healthy network.
+/// Recorded failure of Multipath TCP, or a healthy network.
 #[derive(Debug, Clone, Copy)]
 pub struct FailureCase {
-    /// As people type it.
+    /// Name of the case on the command line.
     pub name: &'static str,
-    /// One line.
+    /// One-line summary of the case.
     pub title: &'static str,
-    /// What somebody sees who does not know.
+    /// Symptom that a user sees.
     pub seen: &'static str,
-    /// What is behind it.
+    /// Explanation of the cause.
     pub why: &'static str,
-    /// What a diagnosis must name first; nothing if all is well.
+    /// Cause that a diagnosis must name first; `None` for a healthy network.
     pub cause: Option<&'static str>,
-    /// Whether the client's end alone cannot tell: `towpath server` is at the server, which takes
-    /// data and says how its host looks.
+    /// True if the client alone cannot find the cause. The server then runs `towpath server`,
+    /// which accepts data and reports its host's state.
     pub two_ends: bool,
-    /// How it differs from the usual network.
+    /// Differences from the default network, applied in order.
     pub(crate) changes: &'static [NetworkMutation],
 }
 
-/// Which of the two hosts.
+/// One of the two hosts of a case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HostSide {
     Client,
     Server,
 }
 
-/// One difference. Interfaces and paths count from 1, as their names do.
+/// One difference from the default network. Interfaces and paths count from 1, as in their names.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum NetworkMutation {
-    /// Names of the client's interfaces, and so their number.
+    /// Names of the client's interfaces, and thereby their number.
     Clients(&'static [&'static str]),
-    /// All interfaces of both hosts are in one subnet, at one switch.
+    /// Puts all interfaces of both hosts in one subnet, at one switch.
     OneSubnet,
-    /// The client's kernel knows no Multipath TCP.
+    /// Gives the client a kernel without Multipath TCP.
     OldKernel,
-    /// How the client finds its way.
+    /// Routing tables of the client.
     Routing(Routing),
-    /// How the server finds its way: by source, or not.
+    /// Routing tables of the server: by source address or not.
     ServerRouting(Routing),
-    /// `NAME = VALUE`, when all else is configured.
+    /// Sets `NAME = VALUE` after all other configuration.
     Sysctl(HostSide, &'static str, &'static str),
-    /// Subflows, and addresses accepted from the peer.
+    /// Limits of a host: subflows, and addresses accepted from the peer.
     Limits(HostSide, u32, u32),
-    /// In place of the usual ones, as `ip mptcp endpoint add` takes them.
+    /// Endpoints of a host instead of the default, in the syntax of `ip mptcp endpoint add`.
     Endpoints(HostSide, &'static [&'static str]),
-    /// One more address, as `ADDRESS/LENGTH`, of an interface.
+    /// Adds an address, as `ADDRESS/LENGTH`, to an interface.
     Address(HostSide, usize, &'static str),
-    /// An address is taken away, after endpoints were made of it.
+    /// Removes an address after endpoints were created for it.
     NoAddress(HostSide, usize, &'static str),
-    /// An interface is switched off.
+    /// Sets an interface down.
     Down(HostSide, usize),
-    /// An interface was switched off and on again, which took its routes.
+    /// Sets an interface down and up again, which removes its routes.
     BouncedLink(HostSide, usize),
-    /// A box on a path, two hops behind the client's interface.
+    /// Adds a middlebox to a path, two hops behind the client's interface.
     Box(usize, &'static [RouterRule]),
-    /// The box of a path counts the time to live before it does anything else.
+    /// Makes a path's middlebox decrement the time to live before it does anything else.
     LateBox(usize),
-    /// There is one more router before the box of a path.
+    /// Adds one more router in front of a path's middlebox.
     FarBox(usize),
-    /// The quality of a path.
+    /// Quality of a path: delay, rate, loss, MTU.
     Quality(usize, PathQuality),
-    /// What waits for connections.
+    /// Behaviour of the server's listener.
     Listener(ServerBehaviour),
-    /// Something happens while the connection is there.
+    /// Event while the connection is open.
     Event(FailureEvent),
-    /// A box that has done its harm before, and is gone.
+    /// Middlebox that has acted on an earlier connection and is gone.
     FormerBox(usize, &'static [RouterRule]),
-    /// The server's address on path 2 is another host's.
+    /// Gives the server's address on path 2 to another host.
     OtherServer,
-    /// An application of the client's holds a connection.
+    /// Application of the client that holds a connection.
     Application(AppSocket),
-    /// A box on a path until the applications have begun.
+    /// Middlebox on a path until the applications have started.
     InitialBox(usize, &'static [RouterRule]),
-    /// A box on a path until the applications have lost a subflow to it.
+    /// Middlebox on a path until the applications have lost a subflow because of it.
     TemporaryBox(usize, &'static [RouterRule]),
-    /// The client's endpoint with this address is deleted and added again, over and over.
+    /// Deletes the client's endpoint with this address and adds it back, repeatedly.
     FlapEndpoint(&'static str),
-    /// Another address to connect to.
+    /// Different destination address for the client.
     Connect(&'static str),
 }
 
-/// The client's routing tables.
+/// Policy of a host's routing tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Routing {
-    /// A table for each interface's addresses, as it should be.
+    /// One table for each source address: the correct setup.
     BySource,
-    /// A default route through each interface, the first with the best metric.
+    /// Default route through each interface; the first has the lowest metric.
     ByMetric,
     /// One default route, through the first interface.
     FirstOnly,
-    /// None but to the neighbours.
+    /// Routes to the neighbours only.
     Nowhere,
 }
 
-/// What a path does to every packet.
+/// Effects of a path on every packet.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct PathQuality {
     pub(crate) delay_ms: u64,
     pub(crate) rate_kbps: u64,
-    /// In each direction.
+    /// Packet loss in each affected direction, in percent.
     pub(crate) loss_percent: u32,
-    /// Larger packets vanish, and nobody says so.
+    /// Maximum packet size; larger packets are dropped without an ICMP message.
     pub(crate) mtu_bytes: u32,
-    /// Which direction the loss and the lower MTU are in.
+    /// Directions that the loss and the lower MTU affect.
     pub(crate) side: LinkSide,
 }
 
 impl PathQuality {
-    /// A path as most are.
+    /// Quality of a typical path.
     pub(crate) const DEFAULT: Self = Self {
         delay_ms: 5,
         rate_kbps: 20_000,
@@ -126,43 +125,43 @@ impl PathQuality {
     };
 }
 
-/// What waits at the server.
+/// Behaviour of the server's listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ServerBehaviour {
     Multipath,
     Plain,
-    /// Takes one connection of Multipath TCP, and no longer listens.
+    /// Accepts one Multipath TCP connection, then stops listening.
     Once,
     Nothing,
-    /// Answers requests over HTTP/1.1, and hangs up on all else.
+    /// Replies to requests over HTTP/1.1; closes the connection on other data.
     Web,
-    /// Answers a client's hello over TLS, and hangs up on all else.
+    /// Replies to a ClientHello; closes the connection on other data.
     Tls,
-    /// Says its banner, and hangs up on who does not say one.
+    /// Sends an SSH banner; closes the connection if the client sends none.
     Ssh,
-    /// Hangs up with the first bytes.
+    /// Closes the connection at the first bytes.
     ClosesOnData,
 }
 
-/// A kind of socket.
+/// Kind of an application's socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AppSocket {
     Plain,
     Multipath,
-    /// Multipath TCP, and much is sent at once with long pauses.
+    /// Multipath TCP with bursts of data and long pauses between them.
     Bursts,
 }
 
-/// What happens while the connection is there.
+/// Event while the connection is open.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum FailureEvent {
-    /// An interface of the client's is switched off.
+    /// Sets an interface of the client down.
     Down(usize),
-    /// A box on a path begins its work.
+    /// Activates a middlebox on a path.
     Box(usize, &'static [RouterRule]),
 }
 
-/// All of a situation: the usual network with every change made.
+/// Complete description of a case: the default network with every change applied.
 #[derive(Debug, Clone)]
 pub(crate) struct FailurePlan {
     pub(crate) clients: &'static [&'static str],
@@ -175,7 +174,7 @@ pub(crate) struct FailurePlan {
     pub(crate) endpoints: [Vec<&'static str>; 2],
     pub(crate) addresses: Vec<(HostSide, usize, &'static str)>,
     pub(crate) lost_addresses: Vec<(HostSide, usize, &'static str)>,
-    /// With whether it is on again.
+    /// Interfaces that were set down; true if they are up again.
     pub(crate) down: Vec<(HostSide, usize, bool)>,
     pub(crate) boxes: Vec<(usize, &'static [RouterRule])>,
     pub(crate) late_boxes: Vec<usize>,
@@ -193,7 +192,7 @@ pub(crate) struct FailurePlan {
 }
 
 impl FailureCase {
-    /// Where the client connects to.
+    /// Returns the address to which the client connects.
     pub fn target(&self) -> SocketAddr {
         let address = FailurePlan::new(self.changes).connect.parse();
         SocketAddr::new(address.unwrap_or(Ipv4Addr::LOCALHOST.into()), super::PORT)
@@ -285,13 +284,13 @@ impl FailurePlan {
         }
     }
 
-    /// What the box of a path does.
+    /// Returns the rules of a path's middlebox.
     pub(crate) fn rules(&self, path: usize) -> Vec<RouterRule> {
         let own = self.boxes.iter().filter(|(at, _)| *at == path);
         own.flat_map(|(_, rules)| rules.iter().copied()).collect()
     }
 
-    /// What a path does to every packet.
+    /// Returns the quality of a path.
     pub(crate) fn quality(&self, path: usize) -> PathQuality {
         let own = self.qualities.iter().rev().find(|(at, _)| *at == path);
         own.map_or(PathQuality::DEFAULT, |(_, quality)| *quality)

@@ -1,4 +1,4 @@
-//! One case of the matrix: its scenario, its transfer, what must be true afterwards.
+//! One case of the matrix: its scenario, its transfer and the checks after it.
 
 use std::fmt;
 use std::fmt::Write as _;
@@ -13,14 +13,14 @@ use towpath_measure::scenario::{Family, Scenario, no_files};
 
 use crate::ends::{EndpointOutput, Expected, InteropEnd};
 
-/// Where the second host listens.
+/// Port on which the second host listens.
 pub(crate) const PORT: u16 = 5_301;
-/// Bytes each way.
+/// Bytes sent in each direction.
 pub(crate) const BYTES: usize = 20_000_000;
-/// A case takes two seconds or so, on a busy machine ten times as long; longer means that it hangs.
+/// Timeout of a case, which takes about two seconds, or ten times as long on a busy machine.
 const HANG_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Who is what. The first host opens the connection.
+/// Stacks of the two hosts. The first host opens the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     Kernels,
@@ -29,22 +29,22 @@ pub(crate) enum Role {
     Both,
 }
 
-/// What the links are like.
+/// Condition of the links.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Condition {
     Clean,
     Loss,
     Bursts,
-    /// Packets take different times, and keep their order.
+    /// Delays vary, but the order is kept.
     Jitter,
     Reorder,
     Damage,
-    /// All of it at once.
+    /// Several impairments at the same time.
     Rough,
 }
 
 impl Condition {
-    /// Rate and keys of every path.
+    /// Returns the rate and further keys of every path.
     fn link(self) -> &'static str {
         match self {
             Self::Clean => "rate = \"500 Mbit/s\"\ndelay = \"1 ms\"\n",
@@ -91,14 +91,16 @@ impl fmt::Display for Case {
 }
 
 impl Case {
-    /// Every number of paths with one family, with or without the checksum, so that over all roles and
-    /// conditions everything meets everything; with `cargo xtask test --all` in each of them.
+    /// Returns cases with every number of paths and one family each, with or without the checksum.
+    ///
+    /// Over all roles and conditions every combination occurs; with `cargo xtask test --all`, in
+    /// each.
     pub(crate) fn all(role: Role, condition: Condition) -> Vec<Self> {
         let kinds = [Family::V4, Family::V6].map(|family| [(family, false), (family, true)]);
         let kinds = kinds.concat();
         let is_long = std::env::var("TOWPATH_REPEAT").is_ok_and(|value| value == "long");
         let mut all = Vec::new();
-        // Two kernels only prove the harness.
+        // Runs between two kernels only test the harness.
         let counts: &[usize] = if role == Role::Kernels { &[1, 3] } else { &[1, 2, 3, 4] };
         for paths in counts {
             let usual = (paths + role as usize + condition as usize) % kinds.len();
@@ -111,15 +113,18 @@ impl Case {
         all
     }
 
-    /// Whether the client sends nothing before it has heard from the server. A Linux server falls
-    /// back when data overtakes the third packet of the handshake (seen with Linux 6.18 at both ends,
-    /// in three of four transfers): reordering is for what follows.
+    /// Returns true if the client sends nothing before it has received data from the server.
+    ///
+    /// A Linux server falls back when data overtakes the third packet of the handshake. (Seen with
+    /// Linux 6.18 at both ends, in three of four transfers.) So reordering must begin after the
+    /// handshake.
     pub(crate) fn client_waits(&self) -> bool {
         matches!(self.condition, Condition::Reorder | Condition::Rough) && !self.is_own(1)
     }
 
-    /// Subflows beside the first that must be there. A lost SYN may make one come too late for a short
-    /// transfer.
+    /// Returns the number of additional subflows that must exist.
+    ///
+    /// A lost SYN may delay one beyond the end of a short transfer.
     fn joins(&self) -> usize {
         match self.condition {
             Condition::Clean | Condition::Jitter | Condition::Reorder => self.paths - 1,
@@ -127,7 +132,9 @@ impl Case {
         }
     }
 
-    /// Those for which both ends wait: they are opened by a kernel, whose worker may come late to it.
+    /// Returns the number of joins that both ends wait for.
+    ///
+    /// A kernel opens these subflows, and its worker may be late.
     fn awaited_joins(&self) -> usize {
         if self.is_own(0) { 0 } else { self.joins() }
     }
@@ -146,7 +153,8 @@ impl Case {
         for (host, name) in ["near", "far"].into_iter().enumerate() {
             let checksum = self.checksum;
             let keys = if self.is_own(host) {
-                // The kernel drops what is beyond its window, and once stood still for 60 s behind such a gap.
+                // The kernel drops segments beyond its window, and once stalled for 60 s behind
+                // such a gap.
                 let switches = "{ window-overstep = false }";
                 format!(
                     "stack = \"towpath\"\nchecksum = {checksum}\nprofile-switches = {switches}\n"
@@ -202,7 +210,7 @@ impl Case {
         if wrong.is_empty() { Ok(()) } else { Err(format!("{} (lost {lost})", wrong.join("; "))) }
     }
 
-    /// The counters of the hosts with a kernel's stack.
+    /// Returns the counters of the hosts with a kernel's stack.
     fn counters(&self, world: &LabNetwork) -> Vec<(String, u64)> {
         let mut all = Vec::new();
         for host in 0..2 {
@@ -235,7 +243,7 @@ impl Case {
             }
         }
         if self.checksum && self.role != Role::Both {
-            // A checksum error that TCP's own checksum lets through is ours.
+            // A DSS checksum error with a correct TCP checksum is our stack's error.
             let bad = value("DataCsumErr");
             if bad > 0 {
                 wrong.push(format!("{bad} wrong DSS checksums"));
@@ -247,8 +255,8 @@ impl Case {
             if self.role != Role::Both && seen < joins {
                 wrong.push(format!("{seen} of {joins} subflows joined"));
             }
-            // A reset subflow is one that an end was not content with. A Linux client resets one whose
-            // first data overtake the fourth packet of its handshake; a Linux server lets them.
+            // A reset subflow is one that an end rejected. A Linux client resets one whose first
+            // data overtakes the fourth packet of its handshake; a Linux server allows that.
             let resets = value("MPRstTx") + value("MPRstRx");
             if resets > 0 && self.role != Role::Kernels {
                 wrong.push(format!("{resets} subflows were reset"));
@@ -266,7 +274,7 @@ impl Case {
     }
 }
 
-/// Counters that only rise when something went wrong (`net/mptcp/mib.c`).
+/// Returns true for counters that rise only after an error (`net/mptcp/mib.c`).
 fn is_bad(name: &str) -> bool {
     const BAD: [&str; 12] = [
         "DSSCorruptionReset",

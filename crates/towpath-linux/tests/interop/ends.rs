@@ -19,12 +19,12 @@ use towpath_net::Instant as Time;
 use crate::case::{BYTES, Case, PORT};
 use crate::joins::Joins;
 
-/// Bytes given to the kernel at once.
+/// Bytes per write call.
 const CHUNK_BYTES: usize = 128 * 1024;
-/// For one call of the kernel.
+/// Timeout of one system call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What one end sends, and what the other must have got.
+/// Data that one end sends, with the digest that the other must compute.
 #[derive(Debug, Clone)]
 pub(crate) struct Expected {
     pub(crate) data: Bytes,
@@ -32,7 +32,7 @@ pub(crate) struct Expected {
 }
 
 impl Expected {
-    /// The same for every case.
+    /// Makes the same data for every case with this seed.
     pub(crate) fn new(seed: u64) -> Self {
         static MADE: OnceLock<[Expected; 2]> = OnceLock::new();
         let [first, second] = MADE.get_or_init(|| [1, 2].map(Self::make));
@@ -43,7 +43,7 @@ impl Expected {
         let mut state = seed;
         let mut data = Vec::with_capacity(BYTES + 8);
         while data.len() < BYTES {
-            // xorshift64*: no two places look alike.
+            // xorshift64*: no part of the data repeats.
             state ^= state >> 12;
             state ^= state << 25;
             state ^= state >> 27;
@@ -55,27 +55,27 @@ impl Expected {
     }
 }
 
-/// How an end ended.
+/// Result of an end.
 #[derive(Debug, Clone)]
 pub(crate) struct EndpointOutput {
     pub(crate) digest: [u8; 32],
-    /// Why it was not Multipath TCP to the end; of a kernel the counters tell.
+    /// Reason for not being Multipath TCP to the end; a kernel's end shows that in its counters.
     pub(crate) plain: Option<String>,
-    /// Subflows that carried data to an end, if it knows.
+    /// Number of subflows that carried data to their end, if this end knows it.
     pub(crate) paths: Option<usize>,
 }
 
-/// One end at work.
+/// An end that is running.
 #[derive(Debug)]
 pub(crate) struct InteropEnd {
     result: mpsc::Receiver<Result<EndpointOutput, String>>,
-    /// Where our own stack is asked when it does not end.
+    /// Our own stack, queried for its state when a transfer does not end.
     own: Option<Arc<StackHandle>>,
     _thread: Option<JoinHandle<()>>,
 }
 
 impl InteropEnd {
-    /// Neither end of a transfer ends before so many subflows have joined (`joins`).
+    /// Starts the listening end. Neither end finishes before `joins` additional subflows exist.
     pub(crate) fn listen(
         case: &Case,
         world: &LabNetwork,
@@ -176,13 +176,13 @@ fn kernel_listener(case: &Case, world: &LabNetwork) -> Result<Socket, String> {
     Ok(socket)
 }
 
-/// What a kernel's end waits for before it sends the last of its data.
+/// Watches a kernel's joins, for which its end waits before it sends the last of its data.
 fn watch(world: &LabNetwork, host: usize, joins: usize) -> Result<Option<Joins>, String> {
     let namespace = world.namespace(host).ok_or("no host")?;
     (joins > 0).then(|| Joins::watch(namespace, joins)).transpose()
 }
 
-/// Sends everything and reads to the end at once; `waits`: after the first that it reads.
+/// Sends everything and reads to the end concurrently; with `waits`, sends after the first read.
 fn exchange(
     socket: &Socket,
     data: &Bytes,
@@ -219,13 +219,13 @@ fn exchange(
     })
 }
 
-/// The same as an application of our own stack.
+/// Transfer as [`exchange`], by an application of our own stack.
 struct Transfer {
     data: Bytes,
     open: bool,
-    /// Nothing is sent before something was read.
+    /// Set when nothing is sent before the first read.
     waits: bool,
-    /// What waits until there are so many subflows.
+    /// Data held until there are enough subflows.
     last: Bytes,
     paths: usize,
     shut: bool,
@@ -252,7 +252,7 @@ impl Transfer {
         }
     }
 
-    /// The last of the data waits for so many subflows.
+    /// Holds the last of the data until there are `paths` subflows.
     fn with_last(mut self, paths: usize) -> Self {
         self.paths = paths;
         self.last = self.data.split_off(self.data.len() - CHUNK_BYTES);

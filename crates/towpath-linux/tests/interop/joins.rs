@@ -1,8 +1,9 @@
-//! Waits for the subflows that a case looks for, so that no end says before that it has sent all.
+//! Waits for the expected subflows, so that no end finishes sending before they exist.
 //!
-//! The kernel's path manager opens subflows in a worker thread, which a busy machine may let run only
-//! when a short transfer has ended. And who was told of the end of the data neither opens nor admits
-//! any more: only what is established on both sides does (`mptcp_is_fully_established`).
+//! The kernel's path manager opens subflows in a worker thread, which a busy machine may schedule
+//! only after the end of a short transfer. A kernel that has received the end of the data neither
+//! opens nor accepts subflows. It does so only while the connection is established on both sides
+//! (`mptcp_is_fully_established`).
 
 use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
@@ -11,7 +12,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout};
 use towpath_linux::Namespace;
 use towpath_linux::netlink::{MptcpEventKind, MptcpEvents};
 
-/// The subflows beside the first that a kernel has yet to tell of.
+/// Additional subflows that a kernel has not yet reported.
 #[derive(Debug)]
 pub(crate) struct Joins {
     events: MptcpEvents,
@@ -19,13 +20,13 @@ pub(crate) struct Joins {
 }
 
 impl Joins {
-    /// Listens from now on to what the kernel of a host tells.
+    /// Subscribes to the events of a host's kernel.
     pub(crate) fn watch(namespace: &Namespace, missing: usize) -> Result<Self, String> {
         let events = namespace.run(MptcpEvents::open).map_err(|error| error.to_string())?;
         Ok(Self { events: events.map_err(|error| error.to_string())?, missing })
     }
 
-    /// Returns when all are there.
+    /// Returns when all subflows exist.
     pub(crate) fn wait(&mut self, patience: Duration) -> Result<(), String> {
         let deadline = Instant::now() + patience;
         loop {

@@ -1,11 +1,14 @@
-//! Our own stack against the kernel's, over emulated links: both roles, one to four paths, both
-//! families, with and without DSS checksums, on clean and on bad links.
+//! Our own stack with the kernel's, over emulated links.
 //!
-//! Every case sends a stream each way at once, compares SHA-256 at both ends, and looks at the
-//! kernel's counters: nothing may have fallen back or been damaged. Two kernels go through the same
-//! cases first, as the proof of the harness.
+//! The matrix has both roles, one to four paths, both families, with and without DSS checksums, on
+//! clean and on impaired links.
 //!
-//! Without the right to make network namespaces the cases are skipped, loudly; not in CI.
+//! Every case sends a stream in each direction concurrently, compares SHA-256 at both ends, and
+//! checks the kernel's counters for fallbacks and damage. Two kernels run the same cases first, to
+//! test the harness.
+//!
+//! Without permission to make network namespaces the cases are skipped with a message; in CI they
+//! fail.
 
 #![expect(clippy::disallowed_methods, reason = "these tests wait for a real kernel")]
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
@@ -27,7 +30,7 @@ use towpath_linux::Namespace;
 /// One case at a time: they share two processors with their emulator.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// Whether this process may make network namespaces; says so when not.
+/// Returns true if this process may make network namespaces; prints the reason otherwise.
 fn permitted(what: &str) -> bool {
     let Err(reason) = Namespace::create() else { return true };
     assert!(std::env::var("CI").as_deref() != Ok("true"), "{what} cannot run: {reason}");
@@ -40,7 +43,7 @@ fn skip(what: &str, reason: &str) {
     io::stderr().write_all(format!("SKIPPED {what}: {reason}\n").as_bytes()).unwrap();
 }
 
-/// Runs the cases one after the other and reports all that failed.
+/// Runs the cases one by one and reports all that failed.
 fn run(role: Role, condition: Condition) {
     let what = format!("{role:?} over {condition:?} links");
     if !permitted(&what) {

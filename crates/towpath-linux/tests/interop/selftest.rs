@@ -64,8 +64,7 @@ fn all(roles: &[Role]) {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
-/// One connection; the program reads its standard input from a file and writes what it gets to
-/// another.
+/// Runs one connection; the program reads standard input from one file and writes to another.
 fn against(program: &Path, case: Case, mode: &str) -> Result<(), String> {
     let world = case.world()?;
     let (near, far) = (Expected::new(1), Expected::new(2));
@@ -134,7 +133,7 @@ fn wait_for_listener(namespace: &Namespace) -> Result<(), String> {
     Err(format!("{PROGRAM} does not listen"))
 }
 
-/// Downloads, unpacks and compiles, once for each target folder.
+/// Downloads, unpacks and compiles the program, once for each target folder.
 fn program() -> Result<PathBuf, String> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("mptcp-selftest");
     let program = folder.join(PROGRAM);

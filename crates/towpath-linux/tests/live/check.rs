@@ -1,4 +1,4 @@
-//! Which ways are open, towards servers that are what they should be, and others.
+//! Checks of open transports, with correct servers and with faulty ones.
 
 use std::net::{TcpListener, UdpSocket};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use towpath_quic::QuicConfig;
 
 use super::*;
 
-/// Finding of each probe.
+/// Returns the finding of each probe.
 fn found(target: SocketAddr) -> Vec<(ProbeKind, ProbeOutcome)> {
     check(&[target]).into_iter().map(|tried| (tried.probe, tried.finding)).collect()
 }
@@ -23,7 +23,7 @@ fn welcome(quic: bool) -> Vec<u8> {
     frame::to_bytes(&ServerMessage::Welcome { towpath, challenge, seen, datagrams, quic }).unwrap()
 }
 
-/// Says welcome to whoever comes over TCP, at a port that nobody has for UDP.
+/// Welcomes every TCP client, on a port that is not bound for UDP.
 fn over_tcp(quic: bool) -> SocketAddr {
     let listeners = std::iter::repeat_with(|| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap());
     let mut free = listeners.filter_map(|listener| {
@@ -45,7 +45,7 @@ fn over_tcp(quic: bool) -> SocketAddr {
     address
 }
 
-/// What [`over_tcp`] is to be for QUIC: the findings over UDP, QUIC and Multipath QUIC.
+/// Returns the findings over UDP, QUIC and Multipath QUIC for a server from [`over_tcp`].
 fn over_udp(target: SocketAddr) -> [ProbeOutcome; 3] {
     let all = found(target);
     assert_eq!(all[0], (ProbeKind::Tcp, ProbeOutcome::Works));
@@ -69,20 +69,20 @@ fn every_transport_reaches_a_server_with_and_without_a_secret() {
 
 #[test]
 fn blocked_udp_and_a_server_without_quic_are_distinguished() {
-    // It takes UDP, and nothing comes back.
+    // The socket accepts datagrams, and sends no reply.
     let silent = over_tcp(true);
     let _socket = UdpSocket::bind(silent).unwrap();
     assert_eq!(
         over_udp(silent),
         [ProbeOutcome::Blocked, ProbeOutcome::Blocked, ProbeOutcome::Blocked]
     );
-    // Nobody listens on UDP, as the server says over TCP.
+    // No socket is bound to the UDP port, and the server announces that over TCP.
     let without = over_tcp(false);
     assert_eq!(
         over_udp(without),
         [ProbeOutcome::Refused, ProbeOutcome::NoQuic, ProbeOutcome::NoQuic]
     );
-    // It should, and the host says that it does not.
+    // The server announces QUIC, but the host replies that the port is closed.
     let gone = over_tcp(true);
     assert_eq!(
         over_udp(gone),
@@ -117,7 +117,7 @@ fn a_quic_filter_and_another_version_are_distinguished() {
     }
 }
 
-/// A Version Negotiation packet (RFC 9000 §17.2.1) in answer to a first packet.
+/// Builds a Version Negotiation packet (RFC 9000 §17.2.1) as the reply to a first packet.
 fn other_version(initial: &[u8]) -> Vec<u8> {
     let to = 6 + initial[5] as usize;
     let from = to + 1 + initial[to] as usize;

@@ -1,4 +1,4 @@
-//! Over QUIC: who the server is, and those that mean harm.
+//! A server over QUIC: its identity, and malicious clients.
 
 use std::io;
 use std::net::UdpSocket;
@@ -24,7 +24,7 @@ fn dial(host: &Arc<QuicHandle>, server: SocketAddr) -> io::Result<BlockingConnec
     host.connect(None, server, config, HANG_TIMEOUT)
 }
 
-/// A stream that has said what it is for.
+/// Opens a stream and sends its preamble.
 fn begin(
     connection: &BlockingConnection,
     kind: ConnectionKind,
@@ -40,7 +40,7 @@ fn send(stream: &BlockingStream, word: &ClientMessage) -> io::Result<()> {
     stream.write(&frame::to_bytes(word).unwrap(), HANG_TIMEOUT)
 }
 
-/// A short honest test over QUIC; how long it took.
+/// Runs a short honest test over QUIC; returns its duration.
 fn honest(server: SocketAddr, transport: Transport) -> Duration {
     let began = Instant::now();
     let records = measure(&order(server, transport, SMALL), &mut |_| {}).unwrap();
@@ -123,7 +123,7 @@ fn echo_streams_echo_and_unknown_streams_are_closed() {
     }
 }
 
-/// First packets of connections that never go on, from a few addresses.
+/// Sends first packets of connections that never continue, from a few addresses.
 fn initials(server: SocketAddr, count: usize) {
     let mut host = towpath_quic::QuicStack::new_random();
     let now = towpath_net::Instant::ZERO;
@@ -143,7 +143,7 @@ fn initials(server: SocketAddr, count: usize) {
     }
 }
 
-/// Datagrams of any length that mean nothing, many of which look like QUIC or like ours.
+/// Sends random datagrams of any length, many of which look like QUIC or like ours.
 fn garbage(server: SocketAddr, count: u32) {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     for number in 0..count {
@@ -156,11 +156,11 @@ fn garbage(server: SocketAddr, count: u32) {
             2 if length > 4 => bytes[..4].copy_from_slice(b"\x01tp\x01"),
             _ => {}
         }
-        let _ = socket.send_to(&bytes, server); // fails if the buffer is full
+        let _ = socket.send_to(&bytes, server);
     }
-}
+} // fails if the buffer is full
 
-/// Asks for data and for a result, and reads neither.
+/// Requests data and a result, and reads neither.
 fn slow_reader(host: &Arc<QuicHandle>, server: SocketAddr) -> Vec<BlockingStream> {
     let flow = "pattern = \"iperf\"\ndirection = \"down\"\nduration = \"2 s\"";
     let plan = order(server, Transport::Quic, flow).plan;
@@ -211,10 +211,10 @@ fn beset() {
     thread::scope(|scope| {
         scope.spawn(|| initials(server, 3_000));
         scope.spawn(|| garbage(server, 20_000));
-        // Twice as many as may wait, and they say nothing.
+        // Twice the maximum of pending connections, all of them silent.
         scope.spawn(|| {
             for _ in 0..100 {
-                // Those that are in the way go without a word.
+                // The server drops excess connections silently, so this may fail.
                 let _ = dial(&host, server);
             }
         });

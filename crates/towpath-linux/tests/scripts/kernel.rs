@@ -1,4 +1,5 @@
-//! The kernel as the host of a script: real sockets in a network namespace, a TUN device as the wire.
+//! The kernel as the host of a script: real sockets in a network namespace, with a TUN device as
+//! the wire.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -19,14 +20,14 @@ use towpath_script::script::{
 };
 use towpath_script::{CallResult, HostUnderTest, Tolerance};
 
-/// The only interface.
+/// Name of the only interface.
 const LINK: &str = "tun0";
-/// Port that is listened on and connected to.
+/// Port for listening and connecting.
 const PORT: u16 = 80;
-/// Longest IP packet.
+/// Maximum size of an IP packet.
 const MAX_PACKET_BYTES: usize = 65_536;
 
-/// A host in a network namespace of its own, which the calling thread enters for good.
+/// A host in a network namespace of its own, which the calling thread enters permanently.
 #[derive(Debug)]
 pub(crate) struct Kernel {
     transport: Transport,
@@ -41,7 +42,7 @@ pub(crate) struct Kernel {
     buffer: Vec<u8>,
 }
 
-/// What is set on each socket.
+/// Options that are set on each socket.
 #[derive(Debug, Default)]
 struct SocketOptions {
     congestion: Option<String>,
@@ -57,7 +58,7 @@ fn text(error: impl std::fmt::Display) -> String {
 }
 
 impl Kernel {
-    /// A host without any setting.
+    /// Makes a host without any setting.
     pub(crate) fn new(transport: Transport) -> Result<Self, String> {
         Namespace::create().and_then(|own| own.enter()).map_err(text)?;
         let tun = File::from(StackDevice::plain_tun(LINK).map_err(text)?);
@@ -65,7 +66,7 @@ impl Kernel {
         for (name, value) in [
             ("net.ipv6.conf.all.disable_ipv6", "1"),
             ("net.ipv6.conf.default.disable_ipv6", "1"),
-            // Room for what a script writes at once.
+            // Large enough for a script's single writes.
             ("net.ipv4.tcp_wmem", "4096 1048576 4194304"),
         ] {
             Sysctl::new(name).write(value).map_err(text)?;
@@ -108,7 +109,7 @@ impl Kernel {
         };
         let socket = Socket::new(Domain::IPV4, Type::STREAM.nonblocking(), Some(protocol))?;
         let options = &self.options;
-        // Per socket: a namespace may not choose for all.
+        // Set per socket: a namespace cannot choose for all.
         let congestion = options.congestion.as_deref().unwrap_or("cubic");
         socket.set_tcp_congestion(congestion.as_bytes())?;
         socket.set_tcp_nodelay(!options.nagle)?;
@@ -255,7 +256,7 @@ fn add_endpoint(path: u8, usage: EndpointUse) -> Result<(), String> {
     MptcpPm::open().and_then(|mut pm| pm.add_endpoint(&endpoint)).map_err(text)
 }
 
-/// What an error of a socket says of its connection.
+/// Maps a socket error to the reason for its connection's failure.
 fn reason(error: &io::Error) -> Option<FailureReason> {
     Some(match error.raw_os_error()? {
         libc::ECONNRESET => FailureReason::Reset,
@@ -340,7 +341,7 @@ impl HostUnderTest for Kernel {
                 return Ok(None);
             }
             let mut fds = [PollFd::new(self.tun.as_fd(), PollFlags::POLLIN)];
-            // Whole milliseconds, upwards: a little late is better than turning round and round.
+            // Rounded up to whole milliseconds: a little lateness is better than a busy loop.
             let left = PollTimeout::try_from(left + Duration::from_micros(900)).map_err(text)?;
             let _ = nix::poll::poll(&mut fds, left).map_err(text)?;
         }

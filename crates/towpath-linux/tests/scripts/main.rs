@@ -1,7 +1,7 @@
 //! Every script of the repository on the running kernel, each in a network namespace of its own.
 //!
-//! The same scripts run on our own stack in `towpath-script`. Times are real here, so a script whose
-//! times did not fit is tried again when the others are done; what the kernel does wrong, it does again.
+//! The same scripts run on our own stack in `towpath-script`. Times are real here, so a script with
+//! wrong times is tried again after the others. Real errors of the kernel repeat.
 
 #![expect(clippy::disallowed_methods, reason = "these tests wait for a real kernel")]
 #![expect(clippy::indexing_slicing, reason = "what the kernel says it read is there")]
@@ -19,17 +19,17 @@ use towpath_linux::Namespace;
 use towpath_linux::stack::StackDevice;
 use towpath_script::{Script, library, run};
 
-/// Scripts at the same time: they mostly wait.
+/// Concurrent scripts at the first try: they mostly wait.
 const MAX_CONCURRENT: usize = 16;
-/// At the second try and after it.
+/// Concurrent scripts at the second try and later.
 const MAX_CONCURRENT_RETRIES: usize = 4;
-/// Tries in all.
+/// Maximum number of tries.
 const MAX_TRIES: usize = 4;
 
-/// Which scripts to run, if not all: those whose names contain its value.
+/// Environment variable that selects scripts by a part of their names.
 const ONLY: &str = "TOWPATH_SCRIPT";
 
-/// Why no script can run here.
+/// Returns the reason why scripts cannot run here; `None` if they can.
 fn forbidden() -> Option<String> {
     let namespace = match Namespace::create() {
         Ok(namespace) => namespace,
@@ -41,7 +41,7 @@ fn forbidden() -> Option<String> {
     }
 }
 
-/// Runs one script in the calling thread, which has no other use afterwards.
+/// Runs one script in the calling thread, which must not be used afterwards.
 fn try_one(script: &Script) -> Result<(), String> {
     let mut host = Kernel::new(script.transport)?;
     let trace = run(script, &mut host).map_err(|failure| failure.to_string())?;
@@ -51,7 +51,7 @@ fn try_one(script: &Script) -> Result<(), String> {
     Ok(())
 }
 
-/// Runs scripts on so many threads; what failed, with the reason.
+/// Runs scripts on `at_once` threads; returns failed ones with the reason.
 fn try_all<'a>(scripts: &[&'a Script], at_once: usize) -> Vec<(&'a Script, String)> {
     let left = Mutex::new(scripts.iter());
     let failed = Mutex::new(Vec::new());

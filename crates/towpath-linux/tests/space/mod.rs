@@ -4,7 +4,7 @@ use std::env;
 use std::io::{self, Write};
 use std::process::Command;
 
-/// Set in the process that runs a test inside its namespaces.
+/// Environment variable set in the process that runs a test inside its namespaces.
 const INSIDE: &str = "TOWPATH_TEST_INSIDE";
 /// Runs `body` in a new user and network namespace, by running the test `name` once more there.
 pub(crate) fn in_namespace(name: &str, body: fn()) {

@@ -1,4 +1,4 @@
-//! The distributions in words, made of the same constants.
+//! The distributions in words, derived from the same constants.
 
 use super::{
     ASKED, BURST, BURST_LOSS, CONTROLS, DELAY, DELAY_CHANGE, DIRECTIONS, DURATIONS, FAMILIES,
@@ -8,17 +8,17 @@ use super::{
     SEND_BUFFER, VIDEO,
 };
 
-/// The distributions as a table, for people.
+/// Returns the distributions as a Markdown table.
 pub(in super::super) fn describe() -> String {
     let rows = [paths(), impairments(), events(), hosts()].concat();
     let rows = rows.iter().map(|(what, how)| format!("| {what} | {how} |\n"));
     format!("| what | drawn |\n|---|---|\n{}", rows.collect::<String>())
 }
 
-/// What is drawn, and how.
+/// Property and its distribution.
 type Row = (&'static str, String);
 
-/// Paths and their queues.
+/// Describes paths and their queues.
 fn paths() -> Vec<Row> {
     vec![
         ("paths", weights(&PATHS, usize::to_string)),
@@ -42,7 +42,7 @@ fn paths() -> Vec<Row> {
     ]
 }
 
-/// What paths do to packets.
+/// Describes the impairments of paths.
 fn impairments() -> Vec<Row> {
     vec![
         ("random loss on one path", with(LOSS.0, &between(&LOSS.1, 1_000_000, "%"))),
@@ -80,7 +80,7 @@ fn impairments() -> Vec<Row> {
     ]
 }
 
-/// What happens on the way.
+/// Describes the events during a run.
 fn events() -> Vec<Row> {
     vec![
         (
@@ -103,7 +103,7 @@ fn events() -> Vec<Row> {
     ]
 }
 
-/// Who sends what.
+/// Describes buffers, congestion control and traffic of the hosts.
 fn hosts() -> Vec<Row> {
     vec![
         (
@@ -161,7 +161,7 @@ fn with(percent: u32, what: &str) -> String {
     format!("in {percent} %: {what}")
 }
 
-/// A range whose ends count `unit`-ths.
+/// Formats a range whose ends are in `unit`-ths.
 fn between([from, to]: &[u64; 2], unit: u64, name: &str) -> String {
     let number = |value: &u64| format!("{}", *value as f64 / unit as f64);
     format!("{} to {} {name}", number(from), number(to))

@@ -1,5 +1,5 @@
-//! Scenarios drawn at random. The distributions are the constants below; [`describe`] says them in
-//! words, so that text and draw cannot disagree.
+//! Random scenarios. The distributions are the constants below; [`describe`] puts them into words,
+//! so that text and draw cannot disagree.
 
 mod describe;
 
@@ -14,34 +14,37 @@ const PATHS: [(u32, usize); 4] = [(20, 1), (40, 2), (20, 3), (20, 4)];
 /// Percent and range of a path's rate in kbit/s, by logarithm.
 const RATES: [(u32, [u64; 2]); 3] =
     [(10, [1_000, 2_000]), (80, [2_000, 200_000]), (10, [200_000, 1_000_000])];
-/// Largest sum of a scenario's rates in kbit/s: above that it is halved, from the largest on.
+/// Maximum sum of a scenario's rates in kbit/s: above it, rates are halved, from the largest on.
 const RATE_SUM: u64 = 1_200_000;
 /// One-way delay in µs, by logarithm.
 const DELAY: [u64; 2] = [1_000, 300_000];
 /// Percent and kind of a path's queue.
 const QUEUES: [(u32, Queue); 3] = [(70, Queue::DropTail), (15, Queue::Tbf), (15, Queue::CoDel)];
-/// How long a queue is in µs, by logarithm. It always has room for [`QUEUE_PACKETS`].
+/// Range of a queue's length in µs, by logarithm. A queue always has room for [`QUEUE_PACKETS`].
 const QUEUE: [u64; 2] = [10_000, 2_000_000];
 const QUEUE_PACKETS: u64 = 4;
-/// Burst of `tbf` in bytes, by logarithm, but two packets at least.
+/// Burst of `tbf` in bytes, by logarithm, at least two packets.
 const BURST: [u64; 2] = [5_000, 50_000];
-/// Percent of scenarios in which one path, drawn, loses packets at random; in millionths of percent.
+/// Percent of scenarios with random loss on a drawn path, and the loss in millionths of percent.
 const LOSS: (u32, [u64; 2]) = (20, [10_000, 2_000_000]);
-/// The same for runs of packets: chance at each packet in millionths of percent, and length.
+/// Percent of scenarios with bursts of loss, chance per packet in millionths of percent, and
+/// length.
 const BURST_LOSS: (u32, [u64; 2], [u64; 2]) = (8, [5_000, 100_000], [2, 20]);
-/// Percent of scenarios with jitter on a path, which reorders or does not; its extent in µs, by
-/// logarithm, at most half of the path's delay.
+/// Percent of scenarios with jitter on a path, with or without reordering.
+///
+/// The jitter is drawn in µs, by logarithm, and at most half of the path's delay.
 const JITTER_REORDERS: u32 = 10;
 const JITTER_IN_ORDER: u32 = 10;
 const JITTER: [u64; 2] = [300, 30_000];
 const JITTER_SHAPES: [(u32, &str); 2] = [(50, "uniform"), (50, "normal")];
-/// Percent of scenarios with an unusual MTU, on one path or all, which is one of these or (0) even.
+/// Percent of scenarios with an unusual MTU, on one path or all; 0 in the list stands for a uniform
+/// draw.
 const ODD_MTU: u32 = 20;
 const MTUS: [(u32, u64); 6] = [(1, 576), (1, 1_280), (1, 1_400), (1, 4_000), (1, 9_000), (1, 0)];
 const MTU_RANGE: [u64; 2] = [576, 9_000];
-/// What IPv6 needs.
+/// Minimum MTU of IPv6.
 const MTU_V6: u64 = 1_280;
-/// Percent of scenarios in which a path, drawn, goes down, and for how long in ms.
+/// Percent of scenarios with an outage of a drawn path, and its duration in ms.
 const OUTAGE: (u32, [u64; 2]) = (15, [300, 3_000]);
 const OUTAGES: [(u32, &str); 3] = [(70, "silent"), (15, "carrier"), (15, "interface")];
 /// Percent with a new rate, and its range in percent of the old one, by logarithm.
@@ -50,9 +53,9 @@ const RATE_CHANGE: (u32, [u64; 2]) = (15, [20, 300]);
 const DELAY_CHANGE: (u32, [u64; 2]) = (10, [30, 300]);
 /// Percent in which the client gets a new address on a path.
 const NEW_ADDRESS: u32 = 5;
-/// Percent with a rate that flaps: every so many ms, to so many percent and back.
+/// Percent with a flapping rate: ms between changes, and the low rate in percent of the full one.
 const FLAPPING: (u32, [u64; 2], [u64; 2]) = (5, [300, 1_000], [5, 50]);
-/// Percent and range of the receiver's buffer in KB, by logarithm; else the system's.
+/// Percent and range of the receiver's buffer in KB, by logarithm; `None` keeps the system's.
 const RECEIVE_BUFFERS: [(u32, Option<[u64; 2]>); 3] =
     [(60, None), (25, Some([64, 1_000])), (15, Some([4_000, 32_000]))];
 /// Percent and range of the sender's buffer in KB.
@@ -60,7 +63,7 @@ const SEND_BUFFER: (u32, [u64; 2]) = (10, [64, 4_000]);
 const CONTROLS: [(u32, &str); 2] = [(75, "cubic"), (25, "reno")];
 const DIRECTIONS: [(u32, &str); 2] = [(50, "up"), (50, "down")];
 const FAMILIES: [(u32, &str); 2] = [(80, "v4"), (20, "v6")];
-/// Percent of scenarios with one path, and with several, that are over Multipath TCP; else TCP.
+/// Percent of scenarios over Multipath TCP, for one path and for several; the others use TCP.
 const MULTIPATH: [u32; 2] = [50, 80];
 const PATTERNS: [(u32, Pattern); 3] =
     [(80, Pattern::Bulk), (12, Pattern::Requests), (8, Pattern::Video)];
@@ -70,9 +73,9 @@ const REPLY: [u64; 2] = [100, 200_000];
 const PERIOD: [u64; 2] = [50, 500];
 /// Rate of a video in kbit/s, by logarithm.
 const VIDEO: [u64; 2] = [1_000, 20_000];
-/// Most of the paths' sum of rates in percent that requests and video ask for.
+/// Maximum rate of requests and video, in percent of the paths' total rate.
 const ASKED: u64 = 60;
-/// How long the traffic takes in ms: longer where a path's delay is above this many µs.
+/// Duration of the traffic in ms: longer where a path's delay is above this limit in µs.
 const DURATIONS: [u64; 2] = [8_000, 12_000];
 const LONG_DELAY: u64 = 100_000;
 
@@ -90,23 +93,23 @@ enum Pattern {
     Video,
 }
 
-/// What is drawn of one path.
+/// Drawn properties of one path.
 #[derive(Debug, Clone)]
 struct Path {
     rate_kbps: u64,
     delay_us: u64,
     mtu: u64,
     queue: String,
-    /// Further lines of its table.
+    /// Further lines of the path's table in the scenario file.
     more: String,
 }
 
-/// Name of scenario `number` of `seed`.
+/// Returns the name of scenario `number` of `seed`.
 pub(super) fn name(seed: u64, number: u32) -> String {
     format!("twin-{seed}-{number}")
 }
 
-/// Scenario `number` of `seed`, as the file that `towpath run` takes. It depends on nothing else.
+/// Returns scenario `number` of `seed` as a scenario file, which depends on nothing else.
 pub(super) fn scenario(seed: u64, number: u32) -> String {
     let draw = Draw { seed, number };
     let family = draw.one("family", &FAMILIES);
@@ -123,7 +126,7 @@ pub(super) fn scenario(seed: u64, number: u32) -> String {
         draw.one("control", &CONTROLS),
     );
     let pattern = draw.pattern(&paths);
-    // In a flow of requests and in a video, it is the answers that are large.
+    // In flows of requests and video, the replies are large.
     let (sender, receiver) = match (pattern.0, direction) {
         (Pattern::Bulk, "up") | (Pattern::Requests, "down") => ("client", "server"),
         (Pattern::Bulk | Pattern::Requests | Pattern::Video, _) => ("server", "client"),
@@ -160,7 +163,7 @@ pub(super) fn scenario(seed: u64, number: u32) -> String {
     text
 }
 
-/// Who draws for one scenario.
+/// Random draws of one scenario.
 #[derive(Debug, Clone, Copy)]
 struct Draw {
     seed: u64,
@@ -172,7 +175,7 @@ impl Draw {
         Stream::new(self.seed, self.number, question)
     }
 
-    /// The stream for a question about one path.
+    /// Returns the random stream for a question about one path.
     fn of_path(self, question: &str, path: usize) -> Stream {
         self.of(&format!("{question} {path}"))
     }
@@ -325,10 +328,10 @@ impl Draw {
         (pattern, lines)
     }
 
-    /// What happens to paths, in order of time.
+    /// Draws the events of paths, in order of time.
     fn timeline(self, paths: &[Path], duration: u64) -> String {
         let mut events: Vec<(u64, usize, String)> = Vec::new();
-        // Each begins when slow start is over as a rule, and leaves time to see what follows.
+        // Events begin after slow start as a rule, and leave time to observe their effects.
         let when = [1_500, duration - 3_500];
         let place = |question: &str, percent: u32| {
             let mut stream = self.of(question);
@@ -373,7 +376,7 @@ fn set(key: &str, value: &str) -> String {
     format!("set = \"{key}\"\n{key} = \"{value}\"\n")
 }
 
-/// Millionths of a percent as percent: `0.0123`.
+/// Formats millionths of a percent as percent: `0.0123`.
 fn millionths(value: u64) -> String {
     let text = format!("{}.{:06}", value / 1_000_000, value % 1_000_000);
     text.trim_end_matches('0').trim_end_matches('.').to_owned()

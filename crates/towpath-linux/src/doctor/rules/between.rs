@@ -1,5 +1,5 @@
-//! Links between both hosts that lead nowhere else: nobody finds them by a route to the target, so
-//! the other host must announce its address there.
+//! Links between both hosts without a route to the target. Subflows use them only if the other host
+//! announces its address there.
 
 use std::net::IpAddr;
 
@@ -10,7 +10,8 @@ use crate::doctor::finding::{Cause, Finding};
 use crate::doctor::ways;
 use crate::setup::quoted;
 
-/// Both hosts are joined by a further link, plain TCP connects over it, and no endpoint says so.
+/// Reports a further link that both hosts share, over which plain TCP connects, without an
+/// endpoint.
 pub(super) fn unannounced(view: &ObservationView<'_>) -> Option<Finding> {
     let peer = view.peer.filter(|_| one_path(view))?;
     let announced = |address: IpAddr| {
@@ -50,8 +51,8 @@ pub(super) fn unannounced(view: &ObservationView<'_>) -> Option<Finding> {
     Some(finding.hint("`towpath setup --role server` there and `towpath setup` here do it"))
 }
 
-/// What nobody can tell from this host alone: whether an interface without a way to the target leads
-/// to the other host under another address.
+/// Returns a hint for an interface without a route to the target. It may lead to the other host
+/// under another address, which this host alone cannot test.
 pub(super) fn unknown(view: &ObservationView<'_>) -> Option<String> {
     if view.peer.is_some() || !one_path(view) {
         return None;
@@ -79,7 +80,7 @@ pub(super) fn unknown(view: &ObservationView<'_>) -> Option<String> {
     })
 }
 
-/// A connection over Multipath TCP with one path, and no endpoint of ours for another one.
+/// Returns true for a connection with one path and no endpoint of ours for another one.
 fn one_path(view: &ObservationView<'_>) -> bool {
     let first = view.trial.and_then(|trial| trial.first()).map(|one| one.local.ip());
     let further = |one: &EndpointSnapshot| !one.is_implicit() && Some(one.address) != first;

@@ -1,4 +1,4 @@
-//! What the configuration alone tells, and what no single subflow shows.
+//! Problems visible in the configuration alone, and those that no single subflow shows.
 
 use std::net::IpAddr;
 
@@ -10,7 +10,7 @@ use super::{between, path, routes};
 use crate::doctor::finding::{Cause, Confidence, Finding};
 use crate::setup::quoted;
 
-/// `explained` when it is known already why there is only one path.
+/// Returns the findings; `explained` is set if the reason for a single path is already known.
 pub(super) fn findings(view: &ObservationView<'_>, explained: bool) -> Vec<Finding> {
     let mut findings = Vec::new();
     findings.extend(managers(view));
@@ -28,7 +28,7 @@ pub(super) fn findings(view: &ObservationView<'_>, explained: bool) -> Vec<Findi
     findings
 }
 
-/// What is wrong with the address of an endpoint of this host.
+/// Returns the problem with the address of an endpoint of this host.
 pub(super) fn endpoint_trouble(view: &ObservationView<'_>, address: IpAddr) -> Option<Finding> {
     let endpoint = view.endpoint(address)?;
     let named = || format!("endpoint {} ({address})", endpoint.id);
@@ -50,7 +50,7 @@ pub(super) fn endpoint_trouble(view: &ObservationView<'_>, address: IpAddr) -> O
     down(view, link)
 }
 
-/// An interface that carries nothing.
+/// Reports an interface that carries no traffic.
 fn down(view: &ObservationView<'_>, link: &LinkSnapshot) -> Option<Finding> {
     let name = &link.name;
     let after = view.all.after.as_ref().and_then(|after| after.link(link.index));
@@ -79,7 +79,7 @@ fn down(view: &ObservationView<'_>, link: &LinkSnapshot) -> Option<Finding> {
     })
 }
 
-/// Endpoints that cannot do what they are for, whether it is needed now or not.
+/// Reports endpoints that cannot fulfil their purpose, needed or not.
 fn own_endpoints(view: &ObservationView<'_>) -> Vec<Finding> {
     let used = |endpoint: &&EndpointSnapshot| {
         !endpoint.is_implicit() && (endpoint.opens_subflows() || endpoint.is_laminar())
@@ -88,7 +88,7 @@ fn own_endpoints(view: &ObservationView<'_>) -> Vec<Finding> {
     opening.filter_map(|endpoint| endpoint_trouble(view, endpoint.address)).collect()
 }
 
-/// Two programs that both set endpoints, or endpoints that come and go by themselves.
+/// Reports two programs that both set endpoints, or endpoints that change during the test.
 fn managers(view: &ObservationView<'_>) -> Option<Finding> {
     let managers = &view.all.managers;
     let ids = |endpoints: &[EndpointSnapshot]| -> Vec<(u8, IpAddr, u32)> {
@@ -123,7 +123,7 @@ fn managers(view: &ObservationView<'_>) -> Option<Finding> {
     ))
 }
 
-/// A host that opens connections announces addresses in place of using them.
+/// Reports a host that opens connections and announces addresses instead of using them.
 fn here_wrong_role(view: &ObservationView<'_>) -> Option<Finding> {
     let first = view.trial.and_then(|trial| trial.first()).map(|one| one.local.ip());
     let used: Vec<_> = view.joined().map(|one| one.local.ip()).collect();
@@ -134,7 +134,7 @@ fn here_wrong_role(view: &ObservationView<'_>) -> Option<Finding> {
     let announces = |one: &&EndpointSnapshot| {
         one.is_signal() && !one.opens_subflows() && !one.is_laminar() && one.port.is_none()
     };
-    // Without a connection that was opened here, nobody knows whether this host opens any.
+    // Without a connection opened here, the role of this host is unknown.
     let trial = view.trial.filter(|trial| trial.multipath)?;
     let wrong: Vec<_> = view
         .here
@@ -167,7 +167,8 @@ fn here_wrong_role(view: &ObservationView<'_>) -> Option<Finding> {
     Some(finding.hint("`signal` is for the host that accepts connections, `subflow` for the other"))
 }
 
-/// A host that accepts connections wants to open subflows in place of announcing its addresses.
+/// Reports a host that accepts connections and tries to open subflows instead of announcing its
+/// addresses.
 fn there_wrong_role(view: &ObservationView<'_>) -> Option<Finding> {
     let (peer, trial) = (view.peer?, view.trial.filter(|trial| trial.multipath)?);
     let look = peer.latest();
@@ -228,7 +229,7 @@ fn there_wrong_role(view: &ObservationView<'_>) -> Option<Finding> {
     Some(finding)
 }
 
-/// Further addresses of the other host that it could announce.
+/// Returns further addresses that the other host could announce.
 fn others(look: &HostSnapshot, target: IpAddr) -> impl Iterator<Item = IpAddr> {
     let link_local = |one: &IpAddr| matches!(one, IpAddr::V6(v6) if v6.is_unicast_link_local());
     let own = look.addresses.iter().filter(|one| look.link(one.link).is_some_and(|link| link.up));
@@ -240,7 +241,7 @@ fn others(look: &HostSnapshot, target: IpAddr) -> impl Iterator<Item = IpAddr> {
     })
 }
 
-/// There is a second way and nobody uses it.
+/// Reports a second path that has no endpoint.
 fn no_endpoints(view: &ObservationView<'_>) -> Option<Finding> {
     if view.joined().next().is_some() || view.trial.is_some_and(|trial| !trial.multipath) {
         return None;
@@ -292,7 +293,7 @@ fn no_endpoints(view: &ObservationView<'_>) -> Option<Finding> {
     Some(finding.hint("`towpath setup` does it, with the routes that it takes"))
 }
 
-/// Endpoints, all on the same interface, beside another that has none.
+/// Reports endpoints that are all on one interface although another one is usable.
 fn one_interface(view: &ObservationView<'_>) -> Option<Finding> {
     let opening =
         |one: &&EndpointSnapshot| (one.opens_subflows() || one.is_laminar()) && !one.is_implicit();
@@ -333,7 +334,7 @@ fn one_interface(view: &ObservationView<'_>) -> Option<Finding> {
     )
 }
 
-/// Every further subflow is only there for a failure.
+/// Reports that every further subflow is a backup.
 fn backup_only(view: &ObservationView<'_>) -> Option<Finding> {
     let first = view.trial.and_then(|trial| trial.first()).map(|one| one.local.ip());
     let further = |one: &&EndpointSnapshot| {
@@ -365,7 +366,7 @@ fn backup_only(view: &ObservationView<'_>) -> Option<Finding> {
     Some(finding.hint("if that is what you want (a metered link), all is well"))
 }
 
-/// Without a connection of our own that lasted: what will not work when somebody tries.
+/// Returns problems of future connections, if no own connection lasted.
 fn untried(view: &ObservationView<'_>) -> Vec<Finding> {
     let mut findings: Vec<Finding> = path::userspace(view).into_iter().collect();
     let opening: Vec<_> = view
@@ -403,7 +404,7 @@ fn untried(view: &ObservationView<'_>) -> Vec<Finding> {
     findings
 }
 
-/// Two interfaces in one network that answer for each other.
+/// Reports two interfaces in one network that reply to ARP for each other.
 fn shared_network(view: &ObservationView<'_>) -> Option<Finding> {
     let addresses: Vec<_> =
         view.here.addresses.iter().filter(|one| one.address.is_ipv4()).collect();
@@ -429,7 +430,7 @@ fn shared_network(view: &ObservationView<'_>) -> Option<Finding> {
     None
 }
 
-/// Two interfaces in one network share one link.
+/// Reports that two interfaces in one network share one link.
 pub(super) fn arp_finding(one: &str, other: &str, host: &str) -> Finding {
     let there = if host == "this host" { "" } else { "   # on the other host" };
     Finding::new(

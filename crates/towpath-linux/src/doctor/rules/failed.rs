@@ -1,4 +1,4 @@
-//! Subflows that were begun and failed: by whom, and where.
+//! Subflows that were started and failed, and the element that made them fail.
 
 use std::net::IpAddr;
 
@@ -12,7 +12,7 @@ use crate::doctor::observation::{
 };
 use crate::doctor::words;
 
-/// The SYN of a subflow gets no answer.
+/// Finds the cause of a SYN without a reply.
 pub(super) fn unanswered(
     view: &ObservationView<'_>,
     trial: &TestConnection,
@@ -35,8 +35,8 @@ pub(super) fn unanswered(
                     subflow as one";
     let control = view.control(one.local, remote).or_else(|| view.control(None, remote));
     if let Some(finding) = control.and_then(|control| super::quality::lossy(view, trial, control)) {
-        return finding; // of few packets, those of the subflow were among the lost
-    }
+        return finding;
+    } // of few packets, those of the subflow were among the lost
     match control {
         Some(control) if control.outcome == ConnectOutcome::Connected => {
             let finding = Finding::new(
@@ -63,7 +63,7 @@ pub(super) fn unanswered(
     }
 }
 
-/// Not even plain TCP gets through.
+/// Reports a path over which not even plain TCP connects.
 fn dead_path(
     view: &ObservationView<'_>,
     trial: &TestConnection,
@@ -103,7 +103,7 @@ fn dead_path(
         .hint("behind a NAT, let it announce its outer address, with a port that is forwarded")
 }
 
-/// A private address, seen from outside of its network.
+/// Returns true for a private address, seen from outside of its network.
 fn is_private(view: &ObservationView<'_>, trial: &TestConnection, remote: IpAddr) -> bool {
     let block = private_block(remote);
     let ours = view.here.addresses.iter().any(|one| private_block(one.address) == block);
@@ -115,7 +115,7 @@ fn is_private(view: &ObservationView<'_>, trial: &TestConnection, remote: IpAddr
     block.is_some() && (nat || (private_block(trial.target.ip()) != block && !ours))
 }
 
-/// A subflow was refused before it was established.
+/// Finds the cause of a subflow that was refused before it was established.
 pub(super) fn closed(
     view: &ObservationView<'_>,
     trial: &TestConnection,
@@ -144,7 +144,7 @@ pub(super) fn closed(
             .at_location(&here),
         )
         .with_evidence("its proof of the key is wrong (MPJoinSynAckHMacFailure)"),
-        // Every answer had the option, whatever else this host has reset.
+        // Every reply had the option; other resets of this host do not matter.
         _ if all_joins_answered(trial) => said(rejected(view, one, event)),
         _ if trial.counter_delta("MPRstTx") > 0 => said(
             Finding::new(
@@ -164,13 +164,13 @@ pub(super) fn closed(
     }
 }
 
-/// Whether all SYN packets with MP_JOIN were answered with it.
+/// Returns true if all SYN packets with MP_JOIN were answered with it.
 fn all_joins_answered(trial: &TestConnection) -> bool {
     let [asked, answered] = ["MPJoinSynTx", "MPJoinSynAckRx"].map(|name| trial.counter_delta(name));
     answered > 0 && (answered >= asked || trial.counter_delta("MPRstTx") == 0)
 }
 
-/// Without events, all that is left is what plain TCP does over the same path.
+/// Finds the cause without events, from the plain TCP test of the same path.
 fn unknown_end(
     view: &ObservationView<'_>,
     trial: &TestConnection,
@@ -185,7 +185,7 @@ fn unknown_end(
     }
 }
 
-/// Plain TCP passes. An ICMP message that says so is counted; a reset is not.
+/// Infers the cause where plain TCP passes. The kernel counts ICMP errors, but not resets.
 fn elimination(
     view: &ObservationView<'_>,
     trial: &TestConnection,
@@ -208,7 +208,7 @@ fn elimination(
     .with_confidence(Confidence::Likely)
 }
 
-/// A reset, and by whom.
+/// Reports a reset and its sender.
 fn refused(
     view: &ObservationView<'_>,
     trial: &TestConnection,
@@ -222,8 +222,8 @@ fn refused(
         return listener_closed(trial);
     }
     let reason = event.and_then(|event| event.reset_reason);
-    // A host with Multipath TCP resets the probe, whose token nobody has, and says why; a firewall
-    // does not. So whoever refused the real one is such a host, and does not know the connection.
+    // A host with Multipath TCP resets the probe, whose token is unknown, with a reason; a firewall
+    // does not. So such a host also refused the real subflow, and it does not know the connection.
     let probed = trial.probes.iter().any(|probe| {
         (Some(probe.local), probe.remote.ip()) == (one.local, remote)
             && probe.answer == Some(TargetReply::Reset { option: true })
@@ -286,7 +286,7 @@ fn other_host(here: &str, probed: bool, reason: Option<u32>) -> Finding {
     )
 }
 
-/// A router, or this host itself, says that there is no way.
+/// Reports an ICMP error of a router, or a missing route on this host.
 fn unreachable(
     view: &ObservationView<'_>,
     trial: &TestConnection,
@@ -304,7 +304,7 @@ fn unreachable(
     if let Some(finding) = too_far(view, trial, one) {
         return finding;
     }
-    // What a router says of the same packet is more exact than the error that it becomes.
+    // A router's message about the same packet is more exact than the resulting error.
     let said = trial.probes.iter().filter(|probe| probe.remote.ip() == remote);
     let said =
         said.flat_map(|probe| &probe.hops).find_map(|hop| Some((hop.address?, hop.refused?)));
@@ -341,7 +341,7 @@ fn unreachable(
     }
 }
 
-/// The path has more routers than this host's packets may pass.
+/// Reports a path with more routers than this host's time to live allows.
 fn too_far(
     view: &ObservationView<'_>,
     trial: &TestConnection,
@@ -363,7 +363,7 @@ fn too_far(
     })
 }
 
-/// A subflow was established and ended at once.
+/// Finds the cause of a subflow that was established and ended at once.
 pub(super) fn rejected(
     view: &ObservationView<'_>,
     one: &MissingSubflow<'_>,

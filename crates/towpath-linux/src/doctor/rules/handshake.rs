@@ -1,4 +1,4 @@
-//! Is our own connection Multipath TCP, and does it stay so?
+//! Checks that our own connection is Multipath TCP, and remains so.
 
 use std::net::IpAddr;
 
@@ -24,7 +24,7 @@ pub(super) fn findings(view: &ObservationView<'_>) -> Vec<Finding> {
     finding.into_iter().collect()
 }
 
-/// There is no connection over Multipath TCP; plain TCP is the control.
+/// Finds the cause of a failed Multipath TCP connection; plain TCP is the control.
 fn not_connected(view: &ObservationView<'_>, trial: &TestConnection) -> Finding {
     let target = trial.target;
     let outcome =
@@ -36,7 +36,7 @@ fn not_connected(view: &ObservationView<'_>, trial: &TestConnection) -> Finding 
             .with_evidence(format!("Multipath TCP to {target}: {}", said(true)))
     };
     let no_way = view.route_lookup(target.ip(), None, None).and_then(|way| way.errno);
-    // A listener that has closed refuses plain TCP as well by now, whichever way it comes.
+    // A listener that has closed by now refuses plain TCP as well, over any path.
     let answers = |control: &PlainTcpCheck| {
         control.remote == target && control.outcome == ConnectOutcome::Connected
     };
@@ -86,7 +86,7 @@ fn not_connected(view: &ObservationView<'_>, trial: &TestConnection) -> Finding 
     }
 }
 
-/// Plain TCP is answered, and Multipath TCP is refused by somebody else.
+/// Reports a middlebox that refuses Multipath TCP while plain TCP connects.
 fn forbidden(trial: &TestConnection, verb: &str) -> Finding {
     let target = trial.target;
     Finding::new(
@@ -100,7 +100,7 @@ fn forbidden(trial: &TestConnection, verb: &str) -> Finding {
     )
 }
 
-/// Plain TCP is answered and Multipath TCP is not.
+/// Reports that plain TCP connects, while Multipath TCP gets no reply.
 fn dropped(trial: &TestConnection) -> Finding {
     let target = trial.target;
     let count = |multipath| trial.attempts(multipath).count() as u64;
@@ -126,7 +126,7 @@ fn dropped(trial: &TestConnection) -> Finding {
     )
 }
 
-/// What probes with and without the option say about where one of them ends.
+/// Compares probes with and without the option, and describes the hop at which one of them ends.
 pub(super) fn hop_of(
     trial: &TestConnection,
     option: ProbeOption,
@@ -161,7 +161,7 @@ pub(super) fn hop_of(
     })
 }
 
-/// Where a packet without any option ends, if it does not arrive.
+/// Describes the last hop of a packet without any option, if it does not arrive.
 pub(super) fn dead_end(trial: &TestConnection, local: Option<IpAddr>) -> Option<String> {
     let plain = |probe: &&HopProbe| {
         probe.option == ProbeOption::Plain && local.is_none_or(|local| probe.local == local)
@@ -173,7 +173,7 @@ pub(super) fn dead_end(trial: &TestConnection, local: Option<IpAddr>) -> Option<
     }
 }
 
-/// Between which hops the option disappears.
+/// Describes the hops between which the option disappears.
 fn stripped_at(probe: &HopProbe) -> Option<String> {
     let mut before = None;
     for hop in &probe.hops {
@@ -191,7 +191,7 @@ fn stripped_at(probe: &HopProbe) -> Option<String> {
     None
 }
 
-/// It connected, and is plain TCP.
+/// Finds the cause of a connection that was established as plain TCP.
 fn plain(view: &ObservationView<'_>, trial: &TestConnection) -> Finding {
     let target = trial.target;
     if trial.counter_delta("MPCapableSYNTXDisabled") > 0 {
@@ -247,7 +247,7 @@ fn plain(view: &ObservationView<'_>, trial: &TestConnection) -> Finding {
         .with_evidence("the other host got the SYN with the option (MPCapableSYNRX)")
 }
 
-/// Nothing tells the listener from the way.
+/// Reports the listener as the likely cause, as the evidence does not exclude the path.
 fn probably_plain(trial: &TestConnection, capable: Option<&HopProbe>) -> Finding {
     let finding = listener_plain(trial).with_confidence(Confidence::Likely).hint(
         "if it does listen with Multipath TCP, something on the way removes the option: `towpath \
@@ -308,7 +308,7 @@ fn blackhole(view: &ObservationView<'_>, trial: &TestConnection) -> Finding {
     )
 }
 
-/// What is sent does not arrive as it was.
+/// Reports data that were changed on the path.
 fn rewritten(trial: &TestConnection) -> Option<Finding> {
     let target = trial.target;
     let names = ["DataCsumErr", "MPFailTx", "MPFailRx"];
@@ -342,7 +342,7 @@ fn rewritten(trial: &TestConnection) -> Option<Finding> {
     ))
 }
 
-/// It was Multipath TCP when it was new.
+/// Reports a connection that was Multipath TCP at first and fell back later.
 fn fell_back(view: &ObservationView<'_>, trial: &TestConnection) -> Option<Finding> {
     let target = trial.target;
     let names = [
@@ -356,8 +356,8 @@ fn fell_back(view: &ObservationView<'_>, trial: &TestConnection) -> Option<Findi
     if trial.multipath_at_end || (trial.closed_by_peer && why.is_none()) {
         return None;
     }
-    // With checksums, data that was changed ends Multipath TCP as well; then the server did not
-    // understand what plain TCP brought, either.
+    // With checksums, changed data end Multipath TCP. The server then closed because it did not
+    // understand the changed data over plain TCP.
     let checked = view.here.number("mptcp.checksum_enabled") == Some(1);
     if checked && trial.closed_by_peer && !trial.echoes && !trial.is_towpath {
         return Some(

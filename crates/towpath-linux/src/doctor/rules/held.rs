@@ -1,4 +1,4 @@
-//! What holds connections back that have something to send.
+//! Limits of the senders of connections that have data to send.
 
 use super::programs::program_label;
 use super::view::ObservationView;
@@ -6,14 +6,14 @@ use crate::doctor::finding::{Cause, Confidence, Finding};
 use crate::doctor::observation::{ProgramSocket, SenderStats};
 use crate::doctor::words;
 
-/// A connection that was busy for less time, or moved less, tells nothing.
+/// Minimum of busy time and acknowledged bytes for a finding.
 const MIN_BUSY_MS: u64 = 400;
 const MIN_ACKED_BYTES: u64 = 50_000;
-/// From this part of its busy time on, in per cent, a limit is told.
+/// Share of the busy time, in per cent, from which a limit is reported.
 const MIN_LIMITED_PERCENT: u64 = 50;
-/// A window below this is closed: who reads does not keep up.
+/// A window below this counts as closed: the reader does not keep up.
 const CLOSED_WINDOW_BYTES: u64 = 3_000;
-/// Room for a window takes about twice as much buffer, and twice the window shows whether it was it.
+/// A window needs about twice as much buffer. Doubling the window shows if it was the limit.
 const BUFFER_PER_WINDOW: u64 = 4;
 
 pub(super) fn findings(view: &ObservationView<'_>) -> Vec<Finding> {
@@ -56,7 +56,7 @@ fn finding(
     Some(finding.hint(hint))
 }
 
-/// Cause, sentence, evidence, advice.
+/// Cause, sentence, evidence and hint of a finding.
 type FindingParts = (Cause, String, String, String);
 
 fn send_buffer(
@@ -130,7 +130,7 @@ fn slow_reader(program: &ProgramSocket, held: &SenderStats, percent: u64) -> Fin
     )
 }
 
-/// The next power of two that is at least twice as much.
+/// Returns the next power of two that is at least twice as much.
 fn suggested_bytes(bytes: u64) -> u64 {
     bytes.saturating_mul(2).checked_next_power_of_two().unwrap_or(u64::MAX)
 }

@@ -1,4 +1,4 @@
-//! Does this kernel speak Multipath TCP?
+//! Checks that this kernel supports Multipath TCP.
 
 use super::view::ObservationView;
 use crate::doctor::finding::{Cause, Finding};

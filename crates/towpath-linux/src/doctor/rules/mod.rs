@@ -1,9 +1,8 @@
-//! From evidence to findings: pure functions.
+//! Rules from evidence to findings: pure functions.
 //!
-//! The layers are asked in order, and one that shows why there can be no Multipath TCP at all ends the
-//! questions: what lies above cannot be seen then. Of each path that is not used, exactly one cause is
-//! told. What the configuration alone makes doubtful is told only where nothing was tried that shows
-//! whether it does harm.
+//! The layers are evaluated in order. If one shows why Multipath TCP cannot work, evaluation ends,
+//! because the layers above are not observable. For each unused path, exactly one cause is
+//! reported. A doubtful configuration is reported only if no test showed that it does no harm.
 
 mod between;
 mod configuration;
@@ -27,7 +26,7 @@ use super::own::LocalFindings;
 use view::ObservationView;
 pub(super) use view::on_link;
 
-/// Concludes what is wrong, causes before consequences.
+/// Returns the diagnosis of an observation, causes before consequences.
 pub fn diagnose(observation: &Observation) -> Diagnosis {
     let own = LocalFindings::of(observation);
     let mut told = findings(observation);
@@ -47,7 +46,7 @@ pub fn diagnose(observation: &Observation) -> Diagnosis {
     }
 }
 
-/// What is concluded from an observation, each thing once.
+/// Returns the findings of an observation, each cause and location once.
 pub(super) fn findings(observation: &Observation) -> Vec<Finding> {
     let view = ObservationView::new(observation);
     let mut findings = kernel::findings(&view);

@@ -1,4 +1,4 @@
-//! Of each subflow that there should be and is not: why.
+//! Subflows that should exist and do not, each with its cause.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -12,28 +12,28 @@ use crate::doctor::finding::{Cause, Confidence, Finding};
 use crate::doctor::observation::{ConnectOutcome, ObservedSubflow, RecordedEvent, TestConnection};
 use crate::doctor::words;
 
-/// A subflow that there should be.
+/// A subflow that should exist.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct MissingSubflow<'a> {
-    /// Our address; none where the kernel would choose.
+    /// Local address; `None` if the kernel would choose it.
     pub(super) local: Option<IpAddr>,
-    /// The interface that it is bound to.
+    /// Interface to which its endpoint is bound.
     pub(super) bound_to: Option<u32>,
     pub(super) remote: SocketAddr,
-    /// The peer has announced the address.
+    /// Set when the peer announced the remote address.
     announced: bool,
     how: FailureStage<'a>,
 }
 
 #[derive(Debug, Clone, Copy)]
 pub(super) enum FailureStage<'a> {
-    /// It was never begun.
+    /// The kernel never started the subflow.
     Never,
-    /// Nobody answers.
+    /// The SYN got no reply.
     Unanswered,
-    /// It was closed before anything could be sent.
+    /// The subflow was closed before it was established.
     Closed(Option<&'a RecordedEvent>),
-    /// It was established, and closed at once.
+    /// The subflow was established, and closed at once.
     Rejected(Option<&'a RecordedEvent>),
 }
 
@@ -61,8 +61,8 @@ pub(super) fn findings(view: &ObservationView<'_>) -> Vec<Finding> {
     swallowed.into_iter().chain(causes).collect()
 }
 
-/// The server closed the whole connection, and plain TCP passes on that path: then nothing shows that
-/// the subflow would not have worked.
+/// Returns true if the server closed the whole connection and plain TCP works on that path. Then
+/// the missing subflow proves nothing about the path.
 fn closed_with_connection(
     view: &ObservationView<'_>,
     trial: &TestConnection,
@@ -78,12 +78,12 @@ fn closed_with_connection(
         }
         FailureStage::Never | FailureStage::Unanswered => None,
     };
-    // A router's message has another reason.
+    // A router's message has another cause.
     let by_router = [libc::EHOSTUNREACH, libc::ENETUNREACH, libc::EACCES, libc::EPERM];
     trial.closed_by_peer && passes() && !told.is_some_and(|error| by_router.contains(&error))
 }
 
-/// The other host announced an address, and nothing of it arrived.
+/// Reports an announcement of the other host that did not arrive.
 fn swallowed(view: &ObservationView<'_>, trial: &TestConnection) -> Option<Finding> {
     let peer = view.peer?;
     let sent = peer.counter_delta("AddAddrTx");
@@ -113,8 +113,8 @@ fn swallowed(view: &ObservationView<'_>, trial: &TestConnection) -> Option<Findi
     )
 }
 
-/// What is missing: subflows that failed, endpoints that were not used, announcements that were not
-/// answered though there is only one path.
+/// Returns the missing subflows: those that failed, unused endpoints, and announcements without a
+/// subflow while there is only one path.
 fn missing<'a>(view: &ObservationView<'a>, trial: &'a TestConnection) -> Vec<MissingSubflow<'a>> {
     let mut missing = failed(view, trial);
     for endpoint in expected_endpoints(view, trial) {
@@ -136,8 +136,8 @@ fn missing<'a>(view: &ObservationView<'a>, trial: &'a TestConnection) -> Vec<Mis
     missing
 }
 
-/// What became of a subflow that there is no trace of but in the counters: without events, one that is
-/// closed at once may not have been seen.
+/// Classifies a subflow that appears only in the counters. Without events, one that closes at once
+/// may not be seen.
 fn unseen(trial: &TestConnection) -> FailureStage<'static> {
     let further = || trial.subflows.iter().filter(|one| !one.first && one.opened_here);
     let seen = further().count() as u64;
@@ -151,7 +151,7 @@ fn unseen(trial: &TestConnection) -> FailureStage<'static> {
     }
 }
 
-/// Subflows that were begun and do not work.
+/// Returns subflows that were started and do not work.
 fn failed<'a>(view: &ObservationView<'a>, trial: &'a TestConnection) -> Vec<MissingSubflow<'a>> {
     let announced = |remote| trial.events_of("ANNOUNCED").any(|one| one.remote == Some(remote));
     let of = |local: IpAddr, remote: SocketAddr, how| MissingSubflow {
@@ -161,7 +161,7 @@ fn failed<'a>(view: &ObservationView<'a>, trial: &'a TestConnection) -> Vec<Miss
         announced: announced(remote.ip()),
         how,
     };
-    // What waits for a neighbour's address is not sent again, though its time is over.
+    // A SYN that waits for neighbour resolution is not retransmitted, even after its timeout.
     let waited = trial.counters.contains_key("TcpExt.TCPTimeouts");
     let mut missing: Vec<MissingSubflow<'_>> = Vec::new();
     for one in trial.subflows.iter().filter(|one| !one.first && one.opened_here && !works(one)) {
@@ -170,7 +170,8 @@ fn failed<'a>(view: &ObservationView<'a>, trial: &'a TestConnection) -> Vec<Miss
             (true, _, ended) => FailureStage::Rejected(ended),
             (false, _, Some(event)) => FailureStage::Closed(Some(event)),
             (false, true, None) => FailureStage::Closed(None),
-            // Far away, an answer may still come; who was asked twice has not given one.
+            // On a long path, the first reply may still arrive; after a retransmission, it counts
+            // as missing.
             (false, false, None) if one.tcp.retransmissions == 0 && !waited => continue,
             (false, false, None) => FailureStage::Unanswered,
         };
@@ -198,7 +199,7 @@ fn failed<'a>(view: &ObservationView<'a>, trial: &'a TestConnection) -> Vec<Miss
     missing
 }
 
-/// Addresses that the peer has announced and nobody has tried.
+/// Adds announced addresses without any attempt.
 fn ignored(trial: &TestConnection, missing: &mut Vec<MissingSubflow<'_>>) {
     let (local, bound_to, announced, how) = (None, None, true, FailureStage::Never);
     for event in trial.events_of("ANNOUNCED") {
@@ -211,7 +212,7 @@ fn ignored(trial: &TestConnection, missing: &mut Vec<MissingSubflow<'_>>) {
         let remote = SocketAddr::new(remote, port);
         missing.push(MissingSubflow { local, bound_to, remote, announced, how });
     }
-    // Without events, the counter tells that there were announcements, and not of what.
+    // Without events, the counter shows only the number of announcements.
     let tried = missing.iter().filter(|one| one.remote.ip() != trial.target.ip()).count() as u64;
     if trial.events.is_none() && trial.counter_delta("AddAddr") > tried {
         let how = if tried == 0 { unseen(trial) } else { how };
@@ -219,7 +220,7 @@ fn ignored(trial: &TestConnection, missing: &mut Vec<MissingSubflow<'_>>) {
     }
 }
 
-/// Endpoints from which there should be a subflow.
+/// Returns the endpoints that should have a subflow.
 fn expected_endpoints<'a>(
     view: &ObservationView<'a>,
     trial: &TestConnection,
@@ -234,13 +235,13 @@ fn expected_endpoints<'a>(
     })
 }
 
-/// The event that ended a subflow.
+/// Returns the event that ended a subflow.
 fn closing(trial: &TestConnection, local: IpAddr, remote: IpAddr) -> Option<&RecordedEvent> {
     let same = |event: &&RecordedEvent| event.local == Some(local) && event.remote == Some(remote);
     trial.events_of("SF_CLOSED").find(same)
 }
 
-/// How a path is called.
+/// Returns the label of a path.
 pub(super) fn path_label(view: &ObservationView<'_>, one: &MissingSubflow<'_>) -> String {
     let link = one.local.and_then(|local| view.here.link_of(local));
     match (one.local, link) {
@@ -250,7 +251,7 @@ pub(super) fn path_label(view: &ObservationView<'_>, one: &MissingSubflow<'_>) -
     }
 }
 
-/// It was never begun.
+/// Finds the cause of a subflow that was never started.
 fn never(
     view: &ObservationView<'_>,
     trial: &TestConnection,
@@ -269,7 +270,7 @@ fn never(
     denied(view, trial, one).or_else(|| failed_to_begin(view, trial, one))
 }
 
-/// Where subflows failed, each address once.
+/// Returns remote addresses with only failed subflows.
 fn dead(trial: &TestConnection) -> BTreeSet<IpAddr> {
     let alive = |remote| trial.subflows.iter().any(|one| works(one) && one.remote.ip() == remote);
     let failed = trial.subflows.iter().filter(|one| !one.first && !works(one));
@@ -278,7 +279,7 @@ fn dead(trial: &TestConnection) -> BTreeSet<IpAddr> {
     failed.chain(closed).filter(|remote| !alive(*remote)).collect()
 }
 
-/// A limit of this host forbids it.
+/// Reports a limit of this host that prevents the subflow.
 fn limit(
     view: &ObservationView<'_>,
     trial: &TestConnection,
@@ -294,7 +295,7 @@ fn limit(
     let own = view.here.endpoints.iter().filter(|one| one.opens_subflows()).count() as u64;
     let announced =
         (trial.events_of("ANNOUNCED").count() as u64).max(trial.counter_delta("AddAddr")).max(2);
-    // What is allowed already stays allowed.
+    // The suggestion never lowers a limit.
     let enough = format!(
         "ip mptcp limits set subflows {} add_addr_accepted {}",
         own.saturating_add(announced).min(8).max(limits.subflows.into()),
@@ -324,15 +325,15 @@ fn limit(
             Finding::new(Cause::AddAddrLimit, sentence).at_location(path_label(view, one));
         return Some(finding.with_evidence(said).with_evidence(counted).fix(enough));
     }
-    // Linux does not give the place of an address back that it has accepted in vain.
-    // Without events, one that failed at once may only be counted.
+    // Linux does not return the quota of an accepted address after a failure. Without events, a
+    // subflow that failed at once may appear only in the counters.
     let alive = view.joined().count() as u64;
     let failed = trial.counter_delta("MPJoinSynTx").saturating_sub(alive);
     let full = failed.max(dead.len() as u64) >= limits.add_addr_accepted.into();
     (one.announced && !dead.is_empty() && full).then(|| dead_ones(&dead, said, enough))
 }
 
-/// Nobody makes subflows.
+/// Reports a path manager in user space without a daemon to open subflows.
 pub(super) fn userspace(view: &ObservationView<'_>) -> Option<Finding> {
     let here = view.here;
     let manager = here.settings.get("mptcp.path_manager").map(String::as_str);
@@ -368,7 +369,7 @@ fn dead_ones(dead: &BTreeSet<IpAddr>, said: String, enough: String) -> Finding {
     .hint("on the other host, delete the endpoints that nobody can reach (`ip mptcp endpoint`)")
 }
 
-/// The peer does not want subflows to its first address.
+/// Reports a peer that accepts no subflows to its first address.
 fn denied(
     view: &ObservationView<'_>,
     trial: &TestConnection,
@@ -379,7 +380,8 @@ fn denied(
         .peer
         .and_then(|peer| peer.latest().number("mptcp.allow_join_initial_addr_port"))
         .is_some_and(|value| value == 0);
-    // Without events and without the peer's word it remains when nothing else forbids a try.
+    // Without events and without the peer's report, this cause remains if nothing else prevents an
+    // attempt.
     let errors = ["MPJoinSynTxBindErr", "MPJoinSynTxConnectErr", "MPJoinSynTxCreatSkErr"];
     let failed = errors.into_iter().any(|name| trial.counter_delta(name) > 0);
     let left = trial.events.is_none() && view.peer.is_none() && !failed;
@@ -413,7 +415,7 @@ fn denied(
     )
 }
 
-/// The kernel tried, and could not even send a SYN.
+/// Reports an attempt in which the kernel could not even send a SYN.
 fn failed_to_begin(
     view: &ObservationView<'_>,
     trial: &TestConnection,

@@ -1,4 +1,4 @@
-//! Do programs use it?
+//! Checks that programs use Multipath TCP.
 
 use super::view::{ObservationView, works};
 use crate::doctor::finding::{Cause, Confidence, Finding};
@@ -6,9 +6,9 @@ use crate::doctor::observation::{ObservedSubflow, ProgramSocket, SocketProtocol,
 use crate::doctor::words;
 use crate::setup::quoted;
 
-/// Programs that are named; the others are counted.
+/// Programs listed by name; the others are only counted.
 const MAX_NAMED: usize = 6;
-/// A connection that has been silent for so long while it waits for an acknowledgement.
+/// Silence of a connection that waits for an acknowledgement, after which it is reported.
 const SILENT_AFTER_MS: u32 = 1_500;
 
 pub(super) fn findings(view: &ObservationView<'_>) -> Vec<Finding> {
@@ -25,7 +25,7 @@ pub(super) fn findings(view: &ObservationView<'_>) -> Vec<Finding> {
     findings
 }
 
-/// How a program is called.
+/// Returns the label of a program.
 pub(super) fn program_label(program: &ProgramSocket) -> String {
     match (program.id, program.name.as_str()) {
         (Some(id), name) => format!("{name} ({id})"),
@@ -33,7 +33,7 @@ pub(super) fn program_label(program: &ProgramSocket) -> String {
     }
 }
 
-/// Programs that never asked for Multipath TCP.
+/// Programs that never requested Multipath TCP.
 fn plain(programs: &[ProgramSocket]) -> Option<Finding> {
     let plain = || programs.iter().filter(|one| one.speaks == SocketProtocol::Tcp);
     let connected: Vec<_> = plain().filter(|one| one.role == SocketRole::Connected).collect();
@@ -76,7 +76,7 @@ fn plain(programs: &[ProgramSocket]) -> Option<Finding> {
     )
 }
 
-/// Programs that asked for it and have plain TCP.
+/// Programs that requested Multipath TCP and have plain TCP.
 fn fallen_back(view: &ObservationView<'_>, programs: &[ProgramSocket]) -> Option<Finding> {
     let all: Vec<_> =
         programs.iter().filter(|one| one.speaks == SocketProtocol::FellBack).collect();
@@ -109,7 +109,7 @@ fn fallen_back(view: &ObservationView<'_>, programs: &[ProgramSocket]) -> Option
     )
 }
 
-/// A subflow of a program that waits for an acknowledgement in vain.
+/// Reports a subflow of a program that waits for acknowledgements without success.
 fn silent(
     view: &ObservationView<'_>,
     program: &ProgramSocket,
@@ -123,8 +123,8 @@ fn silent(
     let link = view.here.link_of(local);
     let interface = link.map_or_else(|| local.to_string(), |link| link.name.clone());
     let down = link.is_none_or(|link| !link.up || !link.running);
-    // What is new gets through over the same path, so the path is not dead: something on it has
-    // forgotten the old connection.
+    // A new connection works over the same path, so the path is not dead: a device on it has lost
+    // the old connection's state.
     let same = |other: &ObservedSubflow| (other.local.ip(), other.remote.ip()) == (local, remote);
     let anew = view.trial.and_then(|trial| {
         let mut all = trial.subflows.iter();
@@ -172,7 +172,7 @@ fn silent(
     )
 }
 
-/// A connection that lost a subflow, which a new connection to the same place has.
+/// Reports a connection that lost a subflow, while a new connection to the same server has it.
 fn not_recreated(view: &ObservationView<'_>, program: &ProgramSocket) -> Option<Finding> {
     let trial = view.trial.filter(|trial| trial.target == program.remote)?;
     let has = |one: &ObservedSubflow| {
@@ -180,7 +180,7 @@ fn not_recreated(view: &ObservationView<'_>, program: &ProgramSocket) -> Option<
         program.subflows.iter().any(|other| (other.local.ip(), other.remote.ip()) == ends)
     };
     let further = view.joined().find(|one| one.opened_here && !has(one));
-    // The first has no endpoint, as a rule; that it is gone shows that it was lost.
+    // The first subflow rarely has an endpoint; its absence shows that it was lost.
     let lost = !program.subflows.is_empty() && program.subflows.iter().all(|one| !one.first);
     let first = trial.first().filter(|one| lost && works(one) && !has(one));
     let missing = further.or(first)?;

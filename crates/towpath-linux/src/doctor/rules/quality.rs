@@ -1,4 +1,5 @@
-//! There are several paths: does data take them as it should?
+//! Quality of a connection with several paths: distribution of the data, losses, round-trip times
+//! and buffers.
 
 use std::net::IpAddr;
 
@@ -12,22 +13,22 @@ use crate::doctor::observation::{ObservedSubflow, PlainTcpCheck, TestConnection}
 use crate::doctor::words;
 use crate::setup::quoted;
 
-/// A subflow that has not heard anything for so long while it waits for an acknowledgement.
+/// Silence of a subflow that waits for an acknowledgement, after which it counts as stuck.
 const SILENT_AFTER_MS: u32 = 400;
-/// Small packets come back, and so do large ones.
+/// Small packets are echoed, and so are large ones.
 const BOTH_ECHOED: (Option<bool>, Option<bool>) = (Some(true), Some(true));
-/// One packet in so many sent again is more than chance.
+/// One retransmission in this many packets is more than chance.
 const LOSS_RATIO: u32 = 16;
-/// One that is lost may be chance.
+/// Minimum of lost packets, as a single loss may be chance.
 const MIN_LOST: u32 = 2;
-/// So many times as long, and so much longer.
+/// Ratio and difference of round-trip times from which a path is much slower.
 const RTT_RATIO: u32 = 10;
 const RTT_GAP_US: u32 = 150_000;
-/// Fewer bytes on an interface may be anything.
+/// Minimum of bytes on an interface for a conclusion.
 const MIN_BYTES: u64 = 60_000;
-/// What every link of IPv6 carries (RFC 8200 §5).
+/// Minimum MTU of every IPv6 link (RFC 8200 §5).
 const IPV6_MIN_MTU: u32 = 1_280;
-/// A receive buffer below this is too small for any two paths worth having.
+/// Minimum receive buffer for two paths.
 const MIN_BUFFER_BYTES: u64 = 256 * 1024;
 
 pub(super) fn findings(view: &ObservationView<'_>) -> Vec<Finding> {
@@ -45,21 +46,21 @@ pub(super) fn findings(view: &ObservationView<'_>) -> Vec<Finding> {
     findings
 }
 
-/// How much of its own traffic an interface carried, in one direction.
+/// Traffic of an interface in one direction, expected and counted.
 #[derive(Debug, Clone, Copy)]
 struct InterfaceLoad<'a> {
     link: &'a LinkSnapshot,
-    /// What subflows say.
+    /// Bytes according to the subflows.
     expected: u64,
-    /// What the interface says.
+    /// Bytes according to the interface counters.
     counted: u64,
 }
 
-/// What subflows moved, by their local address: bytes that arrived and bytes that left.
+/// Bytes of the subflows of a local address: received and sent.
 type AddressTraffic = (IpAddr, [u64; 2]);
 
-/// Interfaces of a host with what they should have carried and what they did; `direction` 0 is what
-/// arrived, 1 what left.
+/// Returns the expected and counted traffic of a host's interfaces; `direction` is 0 for received
+/// and 1 for sent.
 fn loads<'a>(
     before: &'a HostSnapshot,
     after: &HostSnapshot,
@@ -79,7 +80,7 @@ fn loads<'a>(
     links.filter_map(load).collect()
 }
 
-/// An interface carried almost nothing of what its subflows moved, and another one carried it.
+/// Finds an interface that carried little of its subflows' data, and the one that carried it.
 fn misled<'a>(loads: &[InterfaceLoad<'a>]) -> Option<(InterfaceLoad<'a>, InterfaceLoad<'a>)> {
     let missing =
         |one: &&InterfaceLoad<'_>| one.expected > MIN_BYTES && one.counted < one.expected / 2;
@@ -92,7 +93,7 @@ fn misled<'a>(loads: &[InterfaceLoad<'a>]) -> Option<(InterfaceLoad<'a>, Interfa
     })
 }
 
-/// Whether two interfaces are in the same network.
+/// Returns true if two interfaces are in the same IPv4 network.
 fn share_network(look: &HostSnapshot, one: &LinkSnapshot, other: &LinkSnapshot) -> bool {
     let of = |index: u32| look.addresses.iter().filter(move |address| address.link == index);
     of(one.index).filter(|mine| mine.address.is_ipv4()).any(|mine| {
@@ -103,7 +104,7 @@ fn share_network(look: &HostSnapshot, one: &LinkSnapshot, other: &LinkSnapshot) 
     })
 }
 
-/// Data that leaves or arrives by another interface than its address has.
+/// Reports data that leave or arrive by another interface than the one with their address.
 fn shared_link(
     before: &HostSnapshot,
     after: &HostSnapshot,
@@ -174,21 +175,21 @@ fn shared_link_there(view: &ObservationView<'_>) -> Option<Finding> {
     shared_link(&peer.before, after, &moved, "other host")
 }
 
-/// An established subflow over which data is not acknowledged.
+/// Reports an established subflow on which data are not acknowledged.
 fn stuck(view: &ObservationView<'_>, one: &ObservedSubflow) -> Option<Finding> {
     let tcp = one.tcp;
     let waits = tcp.unacked > 0 && (tcp.backoff > 0 || tcp.retransmissions > 0);
     let (local, remote) = (one.local.ip(), one.remote.ip());
     let control = view.control(Some(local), remote);
     let (small, large) = control.map_or((None, None), |control| (control.small, control.large));
-    // Small ones that wait as well, behind our own data, say that the path is slow.
+    // If small packets also wait behind our own data, the path is slow.
     let again = control.and_then(|control| control.small_retry);
     let only_small = (small, large) == (Some(true), Some(false)) && again != Some(false);
-    // What comes the other way is heard all the same when only large packets vanish.
+    // If only large packets are lost, the opposite direction still works.
     if !waits || (tcp.silent_ms < SILENT_AFTER_MS && !only_small) {
         return None;
     }
-    // Told as such; or the path is not dead, as what is new passes.
+    // Losses are a finding of their own. If new packets pass, the path is not dead.
     let anew = control.is_some_and(|control| control.large_retry == Some(true));
     if control.is_some_and(|control| is_lossy(control, one))
         || anew
@@ -232,7 +233,7 @@ fn stuck(view: &ObservationView<'_>, one: &ObservedSubflow) -> Option<Finding> {
     Some(finding.hint("the kernel sends no event for that, and counts the subflow as one"))
 }
 
-/// A path that takes small packets alone.
+/// Reports a path that passes only small packets.
 fn hole(name: &str, place: &str, one: &ObservedSubflow, evidence: String) -> Finding {
     let sentence = format!("large packets are lost on {place}, and nobody says so");
     Finding::new(Cause::PathMtuHole, sentence)
@@ -245,14 +246,14 @@ fn hole(name: &str, place: &str, one: &ObservedSubflow, evidence: String) -> Fin
         .hint("a router or tunnel of that path has a smaller MTU and its messages are filtered")
 }
 
-/// Small packets pass before and after large ones that do not. Or large packets get there, and those
-/// with the answers do not come back.
+/// Detects an MTU black hole on the path. Small packets pass before and after large ones that do
+/// not, or large packets arrive and their large replies do not.
 fn reverse_path_blackhole(view: &ObservationView<'_>, one: &ObservedSubflow) -> Option<Finding> {
-    /// What takes longer may just be slow.
+    /// Longest round-trip time; above it, the path may just be slow.
     const MAX_RTT_US: u32 = 50_000;
-    /// The same where small packets passed at the same time as large ones should have.
+    /// The same if small packets passed during the test of the large ones.
     const MAX_RTT_SMALL_PASSED_US: u32 = 150_000;
-    /// So many bytes there to one back.
+    /// Minimum ratio of bytes sent to bytes received.
     const REPLY_RATIO: u64 = 4;
     let (local, remote) = (one.local.ip(), one.remote.ip());
     let control = view.control(Some(local), remote)?;
@@ -260,7 +261,7 @@ fn reverse_path_blackhole(view: &ObservationView<'_>, one: &ObservedSubflow) -> 
     let told = control.small_retry == Some(true);
     let longest = if told { MAX_RTT_SMALL_PASSED_US } else { MAX_RTT_US };
     let near = control.min_rtt_us < longest && control.resent == 0;
-    // A packet that was lost by chance holds large ones up as well.
+    // A single random loss also delays large packets.
     if control.large_retry == Some(true) || large_passed(one) {
         return None;
     }
@@ -276,15 +277,15 @@ fn reverse_path_blackhole(view: &ObservationView<'_>, one: &ObservedSubflow) -> 
     Some(hole(&name, &place, one, evidence))
 }
 
-/// Whether segments of full size went both ways over it: so many bytes are not of small ones alone,
-/// and behind one that the path swallows nothing counts.
+/// Returns true if full-size segments passed in both directions: there are too many bytes for small
+/// ones alone. Bytes behind a lost segment are not acknowledged.
 fn large_passed(one: &ObservedSubflow) -> bool {
     const MIN_SEGMENTS: u64 = 16;
     let both = one.tcp.bytes_acked.min(one.tcp.bytes_received);
     both > MIN_SEGMENTS * u64::from(one.tcp.mss_bytes.max(IPV6_MIN_MTU))
 }
 
-/// Whether it waits for acknowledgements, and nothing at all is heard.
+/// Returns true if it waits for acknowledgements and receives nothing at all.
 fn hangs(one: &ObservedSubflow) -> bool {
     let tcp = one.tcp;
     tcp.unacked > 0
@@ -292,15 +293,15 @@ fn hangs(one: &ObservedSubflow) -> bool {
         && tcp.silent_ms >= SILENT_AFTER_MS
 }
 
-/// Whether packets are lost that had room: of the control's, and of a subflow's there. One of the two
-/// alone may be this machine's being late.
+/// Returns true if packets were lost without congestion, both in the plain TCP test and on a
+/// subflow. One of the two alone may be a delay of this machine.
 fn is_lossy(control: &PlainTcpCheck, subflow: &ObservedSubflow) -> bool {
     let lost = [(control.packets, control.resent), (control.answers, gaps(control))];
     let there = subflow.tcp.retransmissions > 0 || subflow.tcp.out_of_order > 0;
-    // A subflow that hangs, and a packet that was lost beside it, are no chance any more.
+    // A stuck subflow plus one lost packet is more than chance.
     let many = |(all, lost): (u32, u32)| lost >= MIN_LOST && lost.saturating_mul(LOSS_RATIO) >= all;
     let one = lost.iter().any(|(_, lost)| *lost > 0);
-    // In bulk, a queue that overflows makes gaps as well, and not for most of the time.
+    // In bulk transfers, an overflowing queue also reorders packets, but not most of the time.
     let bulk = u64::from(subflow.tcp.out_of_order) * u64::from(subflow.tcp.mss_bytes);
     let mostly = control.behind_gap > 0 && bulk.saturating_mul(2) > subflow.tcp.bytes_received;
     there
@@ -309,13 +310,13 @@ fn is_lossy(control: &PlainTcpCheck, subflow: &ObservedSubflow) -> bool {
             || (one && (hangs(subflow) || control.large == Some(false))))
 }
 
-/// Answers that were lost: until a gap is filled, about so many arrive behind it.
+/// Returns the lost replies: until a gap is filled, about three packets arrive behind it.
 fn gaps(control: &PlainTcpCheck) -> u32 {
     const OOO_PER_LOSS: u32 = 3;
     control.behind_gap / OOO_PER_LOSS
 }
 
-/// A path that loses packets though there is room.
+/// Reports a path that loses packets without congestion.
 pub(super) fn lossy(
     view: &ObservationView<'_>,
     trial: &TestConnection,
@@ -347,11 +348,11 @@ pub(super) fn lossy(
     )
 }
 
-/// One path takes so much longer than another that data of both arrives out of order for long.
+/// Reports round-trip times so different that reordering blocks data for long.
 fn slower(view: &ObservationView<'_>, trial: &TestConnection) -> Option<Finding> {
     let timed = |one: &ObservedSubflow| {
         let idle = view.control(Some(one.local.ip()), one.remote.ip()).map(|one| one.min_rtt_us);
-        // A time that retransmissions have a part in is that of the loss.
+        // A round-trip time with retransmissions includes the loss recovery.
         let measured = Some(one.tcp.srtt_us).filter(|_| one.tcp.retransmissions == 0);
         idle.filter(|time| *time > 0).or(measured.filter(|time| *time > 0))
     };
@@ -383,7 +384,8 @@ fn slower(view: &ObservationView<'_>, trial: &TestConnection) -> Option<Finding>
     )
 }
 
-/// The flags of the two hosts differ, or data is on backups while there is something better.
+/// Reports backup flags that differ between the hosts, or data on backups although a regular path
+/// exists.
 fn backup(trial: &TestConnection) -> Option<Finding> {
     let alive = |one: &&ObservedSubflow| works(one) && one.tcp.backoff == 0;
     let is_backup = |one: &ObservedSubflow| one.backup_here || one.backup_there;
@@ -422,7 +424,7 @@ fn backup(trial: &TestConnection) -> Option<Finding> {
     )
 }
 
-/// Several paths need room for what arrives early.
+/// Reports a receive buffer too small for the data that arrive early on several paths.
 fn buffer(view: &ObservationView<'_>) -> Option<Finding> {
     let most = |look: &HostSnapshot| {
         let value = look.settings.get("ipv4.tcp_rmem")?;

@@ -1,4 +1,4 @@
-//! Which way packets of a subflow go, and where their answers arrive.
+//! Routes of a subflow's packets, and the interface at which replies arrive.
 
 use std::net::IpAddr;
 
@@ -12,7 +12,7 @@ use crate::doctor::words;
 use crate::setup::quoted;
 use crate::sysctl::Sysctl;
 
-/// Packets from an address leave by the wrong interface, or do not find the next hop.
+/// Packets from an address leave by the wrong interface, or have no gateway.
 pub(super) fn routing_of(
     view: &ObservationView<'_>,
     local: IpAddr,
@@ -46,7 +46,7 @@ pub(super) fn routing_of(
         ));
     }
     let direct = way.gateway.is_none() && !view.on_link(link.index, remote);
-    // A route for a point-to-point interface has no gateway either; but then nothing is missing.
+    // A route over a point-to-point interface has no gateway either, and needs none.
     direct.then(|| {
         let finding = Finding::new(
             Cause::NoGatewayOnInterface,
@@ -61,12 +61,12 @@ pub(super) fn routing_of(
     })
 }
 
-/// The commands that give a source address a routing table of its own.
+/// Adds the commands that give a source address a separate routing table.
 fn table(view: &ObservationView<'_>, finding: Finding, local: IpAddr, remote: IpAddr) -> Finding {
     let Some(link) = view.here.link_of(local) else { return finding };
     let table = link.index.saturating_add(100);
     let bound = view.route_lookup(remote, Some(local), Some(link.index));
-    // A rule is of IPv4 unless one says which; and the answer may be another interface's.
+    // A rule is for IPv4 by default, and the lookup may return another interface's route.
     let ip = if local.is_ipv6() { "ip -6" } else { "ip" };
     let own = bound.filter(|way| way.link == Some(link.index));
     let Some(gateway) = own.and_then(|way| way.gateway) else {
@@ -82,17 +82,17 @@ fn table(view: &ObservationView<'_>, finding: Finding, local: IpAddr, remote: Ip
     ))
 }
 
-/// The same for a subflow that there should be.
+/// Does the same for a missing subflow.
 pub(super) fn routing(view: &ObservationView<'_>, one: &MissingSubflow<'_>) -> Option<Finding> {
     routing_of(view, one.local?, one.bound_to, one.remote.ip())
 }
 
-/// The command that lets answers arrive by an interface that does not lead back.
+/// Returns the command that accepts replies on an interface without a route back.
 fn loose(link: &str) -> String {
     format!("sysctl -w {}", quoted(&format!("{}=2", Sysctl::ipv4(link, "rp_filter"))))
 }
 
-/// The answer arrives, and is thrown away for where it arrives.
+/// Reports replies that arrive and are dropped by the reverse-path filter.
 pub(super) fn reverse_path(
     view: &ObservationView<'_>,
     trial: &TestConnection,

@@ -1,4 +1,4 @@
-//! Diagnoses of observations: recorded ones, made ones, and any at all.
+//! Diagnoses of observations: recorded, constructed and random ones.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -34,7 +34,7 @@ fn endpoint(id: u8, address: &str, flags: u32) -> EndpointSnapshot {
     EndpointSnapshot { id, address: ip(address), port: None, link: None, flags }
 }
 
-/// A host with two interfaces, each with its own network and gateway, and one endpoint.
+/// Returns a host with two interfaces, each with its own network and gateway, and one endpoint.
 fn host() -> HostSnapshot {
     let on = |link, address| AddressSnapshot { link, address: ip(address), prefix_length: 24 };
     HostSnapshot {
@@ -90,7 +90,7 @@ fn subflow(local: &str, first: bool) -> ObservedSubflow {
     }
 }
 
-/// One whose SYN was sent twice.
+/// Returns a subflow whose SYN was retransmitted.
 fn trying() -> ObservedSubflow {
     let tcp = TcpStats { retransmissions: 1, ..TcpStats::default() };
     ObservedSubflow { established: false, tcp, ..subflow("10.0.2.1", false) }
@@ -109,7 +109,7 @@ fn trial() -> TestConnection {
     }
 }
 
-/// Two paths, and both are used.
+/// Returns an observation with two paths, both in use.
 fn healthy() -> Observation {
     let (here, trial) = (host(), Some(trial()));
     Observation {
@@ -121,7 +121,7 @@ fn healthy() -> Observation {
     }
 }
 
-/// The same, where the further subflow did not come about.
+/// Diagnoses the same without the further subflow.
 fn one_path(change: impl FnOnce(&mut Observation, &mut TestConnection)) -> Diagnosis {
     let mut observation = healthy();
     let mut trial = observation.trial.take().unwrap();
@@ -170,7 +170,7 @@ fn control(outcome: ConnectOutcome) -> PlainTcpCheck {
     }
 }
 
-/// A second link that leads to the other host alone, of which no endpoint knows.
+/// Diagnoses a second link that leads only to the other host and has no endpoint.
 fn cables(change: impl FnOnce(&mut Observation, &mut TestConnection)) -> Diagnosis {
     one_path(|all, trial| {
         all.here.endpoints.clear();
@@ -204,11 +204,11 @@ fn an_unused_shared_link_is_found_by_the_peers_addresses() {
 #[test]
 fn equal_prefixes_alone_do_not_imply_a_shared_link() {
     let healthy = |report: Diagnosis| assert!(report.findings.is_empty(), "{report:?}");
-    // Somebody else has that address here, or nobody.
+    // Another host has that address here, or none.
     for outcome in [ConnectOutcome::Refused, ConnectOutcome::Silent] {
         healthy(cables(|_, trial| trial.controls[0].outcome = outcome));
     }
-    // Both hosts have a network of their own with the same addresses.
+    // Both hosts have a separate network with the same addresses.
     healthy(cables(|all, _| {
         all.peer.as_mut().unwrap().before.addresses[1].address = ip("10.0.2.1");
     }));
@@ -336,7 +336,7 @@ fn a_subflow_that_has_only_just_begun_is_waited_for() {
     assert_eq!((report.verdict, report.findings.len()), (Health::Undetermined, 0), "{report:?}");
 }
 
-/// What is said where nothing is found, by how the connection differs.
+/// Returns the health and its reason if a changed connection has no findings.
 fn verdict_of(change: impl FnOnce(&mut Observation, &mut TestConnection)) -> (Health, String) {
     let mut observation = healthy();
     let mut trial = observation.trial.take().unwrap();
@@ -472,7 +472,7 @@ fn random_loss_is_not_a_black_hole_if_large_packets_pass() {
     for healthy in passed {
         assert!(healthy.findings.is_empty(), "{healthy:?}");
     }
-    // Only one way is open, or none.
+    // Only one direction passes, or neither.
     for swallowed in [(51_000, 1_000), (1_000, 53_000), (1_000, 1_000)] {
         for unacked in [0, 3] {
             let report = report(Some(false), swallowed, unacked);
@@ -667,7 +667,7 @@ fn every_cause_has_a_unique_id_and_an_explanation() {
     assert_eq!(names.len(), count);
 }
 
-/// Any observation: a good one of which some parts are spoilt.
+/// Generates observations: a good one with random defects.
 fn any_observation() -> impl Strategy<Value = Observation> {
     let flags = proptest::collection::vec(any::<bool>(), 24);
     let numbers = proptest::collection::vec(0_u32..6, 16);
@@ -760,7 +760,7 @@ proptest! {
         let mut keys: Vec<_> =
             report.findings.iter().map(|one| (one.cause, one.location.clone())).collect();
         let has = |cause| report.findings.iter().any(|one| one.cause == cause);
-        // A connection is one or the other.
+        // A connection has one of these causes at most.
         let ends = [
             Cause::RemoteRefused, Cause::RemoteSilent, Cause::SynOptionDropped,
             Cause::SynOptionStripped, Cause::SynackOptionStripped, Cause::ListenerPlainTcp,
@@ -781,7 +781,7 @@ proptest! {
     }
 }
 
-/// Interfaces, addresses and endpoints that another host might say it has.
+/// Generates interfaces, addresses and endpoints that another host might report.
 fn any_network() -> impl Strategy<Value = HostSnapshot> {
     let name = prop_oneof![
         Just("a".to_owned()),
@@ -823,7 +823,7 @@ fn any_network() -> impl Strategy<Value = HostSnapshot> {
     })
 }
 
-/// What another host might say of itself, in good faith or not.
+/// Generates a snapshot that another host might report, honest or not.
 fn any_look() -> impl Strategy<Value = HostSnapshot> {
     const SETTINGS: [(&str, &str); 8] = [
         ("ipv4.tcp_rmem", "1 2 3"),
@@ -874,7 +874,7 @@ fn findings_of_the_peer_are_attributed_to_it_and_not_fixed() {
     assert_eq!((finding.cause, finding.unverified), (Cause::ReceiveBufferTooSmall, true));
     assert!(finding.fix.iter().all(|fix| fix.ends_with("   # on the other host")), "{finding:?}");
     assert_eq!(actions(&observation), [], "{report:?}");
-    // What this host sees itself is mended, whatever the other one says besides.
+    // Observations of this host itself lead to a fix, regardless of the other host's report.
     observation.here.settings = there.settings.clone();
     let mended: Vec<_> = actions(&observation).into_iter().map(|action| action.command).collect();
     assert_eq!(mended, ["sysctl -w net.ipv4.tcp_rmem=\"4096 131072 6291456\""]);

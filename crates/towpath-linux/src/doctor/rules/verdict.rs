@@ -1,14 +1,14 @@
-//! All in all: what was seen to work, and what nobody has judged.
+//! Overall health: paths that were seen to work, and those never observed.
 
 use super::view::ObservationView;
 use crate::doctor::finding::{Cause, Finding, Health, PathShare};
 use crate::doctor::observation::ObservedSubflow;
 use crate::doctor::words;
 
-/// Fewer bytes than that say little of a path: about seven packets.
+/// Minimum of bytes for a conclusion about a path: about seven packets.
 const MIN_DATA_BYTES: u64 = 10_000;
 
-/// Subflows that were established, with what they carried.
+/// Returns the established subflows with their shares of the data.
 pub(super) fn paths(view: &ObservationView<'_>) -> Vec<PathShare> {
     let all = view.trial.map(|trial| trial.subflows.as_slice()).unwrap_or_default();
     let bytes = |one: &ObservedSubflow| one.tcp.bytes_acked.saturating_add(one.tcp.bytes_received);
@@ -28,7 +28,7 @@ pub(super) fn paths(view: &ObservationView<'_>) -> Vec<PathShare> {
     all.iter().filter(|one| one.established).map(share).collect()
 }
 
-/// The verdict, and why it is no more than that.
+/// Returns the overall health, and the reason if it is not better.
 pub(super) fn verdict(
     view: &ObservationView<'_>,
     findings: &[Finding],
@@ -79,10 +79,11 @@ pub(super) fn verdict(
     (Health::Healthy, None)
 }
 
-/// Whether more than chance was lost where no packets with room between them could be tried.
+/// Returns true if a subflow retransmitted too much to be chance. Used where no spaced packets
+/// could be sent.
 fn has_lost(one: &ObservedSubflow) -> bool {
     const MIN_RETRANSMISSIONS: u32 = 2;
-    /// One packet in so many.
+    /// One retransmission in this many packets.
     const MAX_PACKETS_PER_LOSS: u64 = 20;
     let mss = u64::from(one.tcp.mss_bytes.max(1));
     let packets = one.tcp.bytes_sent.div_ceil(mss);
@@ -90,7 +91,7 @@ fn has_lost(one: &ObservedSubflow) -> bool {
     again >= MIN_RETRANSMISSIONS && u64::from(again) * MAX_PACKETS_PER_LOSS >= packets
 }
 
-/// Addresses from which there should be a subflow that is no backup, beside the first.
+/// Returns the addresses that should have a subflow that is not a backup.
 fn expected_addresses<'a>(
     view: &ObservationView<'a>,
     v4: bool,
@@ -114,7 +115,7 @@ fn address_label(view: &ObservationView<'_>, address: std::net::IpAddr) -> Strin
     link.map_or_else(|| address.to_string(), |link| format!("{} ({address})", link.name))
 }
 
-/// Whether nothing of Multipath TCP is left.
+/// Returns true if the findings leave no Multipath TCP at all.
 fn is_broken(view: &ObservationView<'_>, findings: &[Finding]) -> bool {
     let ends_it = |finding: &Finding| {
         matches!(

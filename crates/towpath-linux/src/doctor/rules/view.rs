@@ -1,4 +1,4 @@
-//! An observation with the questions that several rules ask.
+//! View of an observation, with queries that several rules use.
 
 use std::net::IpAddr;
 
@@ -10,7 +10,7 @@ use crate::doctor::observation::{
     TestConnection,
 };
 
-/// An observation with the questions that several rules ask.
+/// View of an observation, with queries that several rules use.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ObservationView<'a> {
     pub(super) all: &'a Observation,
@@ -24,7 +24,7 @@ impl<'a> ObservationView<'a> {
         Self { all, here: &all.here, trial: all.trial.as_ref(), peer: all.peer.as_ref() }
     }
 
-    /// The kernel's answer to a question that was asked.
+    /// Returns the kernel's route lookup, if one was made.
     pub(super) fn route_lookup(
         &self,
         to: IpAddr,
@@ -35,12 +35,12 @@ impl<'a> ObservationView<'a> {
         self.all.route_lookups.iter().find(same)
     }
 
-    /// The name of an interface.
+    /// Returns the name of an interface.
     pub(super) fn name(&self, index: u32) -> String {
         self.here.link(index).map_or_else(|| format!("interface {index}"), |one| one.name.clone())
     }
 
-    /// What plain TCP did over a path.
+    /// Returns the plain TCP test of a path.
     pub(super) fn control(
         &self,
         local: Option<IpAddr>,
@@ -52,29 +52,29 @@ impl<'a> ObservationView<'a> {
         self.trial?.controls.iter().find(same)
     }
 
-    /// Whether plain TCP connects over a path; none if nobody tried.
+    /// Returns true if plain TCP connects over a path; `None` if not tested.
     pub(super) fn connects(&self, local: Option<IpAddr>, remote: IpAddr) -> Option<bool> {
         Some(self.control(local, remote)?.outcome == ConnectOutcome::Connected)
     }
 
-    /// Whether an address is in the network of an interface itself.
+    /// Returns true if an address is in the network of an interface.
     pub(super) fn on_link(&self, link: u32, address: IpAddr) -> bool {
         on_link(self.here, link, address)
     }
 
-    /// The server closed our connection before a further subflow was there.
+    /// Returns true if the server closed our connection before a further subflow was established.
     pub(super) fn closed_before_join(&self) -> bool {
         self.trial.is_some_and(|trial| trial.closed_by_peer) && self.joined().next().is_none()
     }
 
-    /// Further subflows of our connection that work.
+    /// Returns the established further subflows of our connection.
     pub(super) fn joined(&self) -> impl Iterator<Item = &'a ObservedSubflow> {
         let all = self.trial.map(|trial| trial.subflows.as_slice()).unwrap_or_default();
         all.iter().filter(|one| !one.first && works(one))
     }
 
-    /// Interfaces that lead to the target, or to somewhere else if there is none: with an address of
-    /// the right family and a way that really leaves by them. Each with one such address.
+    /// Returns the interfaces with a route to the target, or to the internet without a target. The
+    /// route must leave by that interface, and its source address is included.
     pub(super) fn usable(&self) -> Vec<(&'a LinkSnapshot, IpAddr)> {
         let mut found: Vec<(&LinkSnapshot, IpAddr)> = Vec::new();
         for way in &self.all.route_lookups {
@@ -91,29 +91,29 @@ impl<'a> ObservationView<'a> {
         found
     }
 
-    /// The endpoint of an address.
+    /// Returns the configured endpoint of an address.
     pub(super) fn endpoint(&self, address: IpAddr) -> Option<&'a EndpointSnapshot> {
         self.here.endpoints.iter().find(|one| one.address == address && !one.is_implicit())
     }
 
-    /// The interface by which subflows from an address leave, if its endpoint is bound to one.
+    /// Returns the interface to which the endpoint of an address is bound.
     pub(super) fn binding(&self, address: IpAddr) -> Option<u32> {
         self.endpoint(address).and_then(|endpoint| endpoint.link)
     }
 }
 
-/// A subflow over which data can be sent.
+/// Returns true if data can be sent over the subflow.
 pub(super) fn works(one: &ObservedSubflow) -> bool {
     one.established && !one.gone
 }
 
-/// Whether an address is in the network of an interface of that host.
+/// Returns true if an address is in the network of an interface of that host.
 pub(in crate::doctor) fn on_link(look: &HostSnapshot, link: u32, address: IpAddr) -> bool {
     let mut its = look.addresses.iter().filter(|one| one.link == link);
     its.any(|one| in_network(one.address, one.prefix_length, address))
 }
 
-/// Whether two addresses have the same network part of that length.
+/// Returns true if two addresses share a prefix of that length.
 pub(super) fn in_network(one: IpAddr, length: u8, other: IpAddr) -> bool {
     match (one, other) {
         (IpAddr::V4(one), IpAddr::V4(other)) => {
@@ -128,7 +128,7 @@ pub(super) fn in_network(one: IpAddr, length: u8, other: IpAddr) -> bool {
     }
 }
 
-/// The private block that an address is of (RFC 1918, RFC 6598, RFC 4193), if it is of one.
+/// Returns the number of an address's private block (RFC 1918, RFC 3927, RFC 4193, RFC 6598).
 pub(super) fn private_block(address: IpAddr) -> Option<u8> {
     match address {
         IpAddr::V4(v4) => match v4.octets() {

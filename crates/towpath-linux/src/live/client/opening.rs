@@ -1,4 +1,4 @@
-//! Before the traffic: the connections, what both hosts agree on, and their clocks.
+//! Setup before the traffic: connections, agreement on the plan, clock offset.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -26,30 +26,30 @@ use crate::live::speaker::ControlChannel;
 use crate::quic::wait_interruptibly;
 use crate::traffic::is_quic;
 
-/// For each connection, and for each answer before the traffic.
+/// Timeout of each connection attempt and of each reply before the traffic.
 const STEP_TIMEOUT: Duration = Duration::from_secs(10);
-/// For all of it together, from the first connection on, however often the server says something.
+/// Timeout of the whole setup, however many messages the server sends.
 const SETUP_TIMEOUT: Duration = Duration::from_secs(60);
-/// Questions about the server's clock, before and after the traffic.
+/// Clock requests before the traffic.
 const CLOCK_PROBES: u32 = 12;
 
-/// A conversation before the traffic, with the time that is left for it.
+/// Setup session with its overall deadline.
 pub(super) struct SetupSession {
     pub(super) speaker: ControlChannel,
     clock: Clock,
     deadline: Instant,
 }
 
-/// Everything that is open before the traffic.
+/// Connections and state of a test that is ready to start.
 pub(super) struct PreparedTest {
     pub(super) session: SetupSession,
     pub(super) streams: Vec<FlowStream>,
     pub(super) reconnector: Reconnector,
-    /// How long each flow took to connect.
+    /// Connect time of each flow, by flow index.
     pub(super) connect: Vec<(u32, Duration)>,
 }
 
-/// Connects, agrees on the plan, and opens every connection of it.
+/// Connects, agrees on the plan and opens all data connections of it.
 pub(super) fn open(order: &MeasureRequest, clock: Clock) -> Result<PreparedTest, LiveError> {
     let trust = order.server.map_or(Trust::Any, |one| Trust::Pinned(vec![one]));
     let plain_data = !is_quic(order.plan.transport) && !order.plan.settings.tls;
@@ -68,10 +68,10 @@ pub(super) fn open(order: &MeasureRequest, clock: Clock) -> Result<PreparedTest,
     let mut talk = SetupSession { speaker, clock, deadline: clock.now() + SETUP_TIMEOUT };
     way.token = negotiate(order, &mut talk)?;
     if order.secret.is_some() {
-        // It has proved who it is on this connection; on the others its certificate does.
+        // The server authenticated on this connection; on others, its certificate must match.
         way.dialer.pin_identity();
     }
-    // The address that answered is the one to come back to first.
+    // Reconnection tries the address that replied first.
     way.targets.sort_by_key(|other| *other != target);
     let mut streams = Vec::new();
     let mut connect: Vec<(u32, Duration)> = Vec::new();
@@ -102,12 +102,12 @@ pub(super) fn open(order: &MeasureRequest, clock: Clock) -> Result<PreparedTest,
     }
 }
 
-/// Where a flow's connection is logged, if it is.
+/// Returns the qlog of a flow's connection; `None` if logging is off or the transport is not QUIC.
 fn qlog(order: &MeasureRequest, flow: u16) -> Result<Option<Qlog>, LiveError> {
     let Some(folder) = order.qlog.as_ref().filter(|_| is_quic(order.plan.transport)) else {
         return Ok(None);
     };
-    // The ending of logs with one record a line.
+    // `.sqlog` is the extension of qlogs with one record per line.
     let name = format!("live-{}-{}-flow{flow}.sqlog", order.plan.transport, order.repeat);
     let file = Dir::make(folder).and_then(|folder| folder.create(name));
     let file = file.map_err(LiveError::system("write the log of QUIC"))?;
@@ -150,12 +150,12 @@ fn refused(order: &MeasureRequest, target: SocketAddr, error: &io::Error) -> Liv
     LiveError::Connect { target, transport, reason }
 }
 
-/// What QUIC says of the end of a connection.
+/// Returns the QUIC error inside an I/O error, if any.
 pub(in crate::live) fn quic_error(error: &io::Error) -> Option<&QuicError> {
     error.get_ref()?.downcast_ref()
 }
 
-/// Says hello, proves the secret and lets the server prove it, and agrees on the plan.
+/// Exchanges hellos, authenticates both sides and agrees on the plan; returns the test's token.
 fn negotiate(order: &MeasureRequest, talk: &mut SetupSession) -> Result<TestToken, LiveError> {
     talk.send(&ClientMessage::Hello { towpath: env!("CARGO_PKG_VERSION").to_owned() })?;
     let said = talk.recv("a greeting")?;
@@ -189,7 +189,7 @@ fn negotiate(order: &MeasureRequest, talk: &mut SetupSession) -> Result<TestToke
 }
 
 impl SetupSession {
-    /// For the next connection or answer.
+    /// Returns the timeout of the next connection attempt or reply.
     fn time_left(&self) -> Duration {
         STEP_TIMEOUT.min(self.deadline.saturating_since(self.clock.now()))
     }
@@ -198,7 +198,7 @@ impl SetupSession {
         self.speaker.send(word).map_err(LiveError::system("talk to the server"))
     }
 
-    /// The next word, if it comes in time and anybody still waits for it.
+    /// Receives the next message. Fails on timeout and on an interrupt.
     fn recv(&mut self, what: &str) -> Result<ServerMessage, LiveError> {
         let patience = self.time_left();
         let heard = wait_interruptibly(patience, |step| {
@@ -222,7 +222,7 @@ impl SetupSession {
     }
 }
 
-/// What the server said in place of what it should: its reason, if it refuses.
+/// Returns the error for an unexpected message; the reason of a refusal is kept.
 fn unexpected(said: &ServerMessage) -> LiveError {
     if let ServerMessage::Refused { why, hint } = said {
         let (why, hint) = (sanitize(why), hint.as_deref().map(sanitize));
@@ -231,7 +231,7 @@ fn unexpected(said: &ServerMessage) -> LiveError {
     LiveError::Protocol(format!("the server said `{}` out of turn", said.name()))
 }
 
-/// Asks for the server's clock.
+/// Estimates the offset of the server's clock.
 pub(super) fn probe(talk: &mut SetupSession, clock: Clock) -> Result<ClockOffset, LiveError> {
     let mut probes = ClockEstimator::default();
     while probes.count() < CLOCK_PROBES {

@@ -1,4 +1,4 @@
-//! One control connection of a server, to its end.
+//! Control connection of a server, from start to end.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -26,24 +26,25 @@ use crate::pace::RunClock;
 use crate::purse::TrafficDirection;
 use crate::traffic::is_quic;
 
-/// Bytes of a result in one message: they fit however many of them JSON escapes.
+/// Bytes of a result in one message, small enough even if JSON escapes all of them.
 const CHUNK_BYTES: usize = 24 * 1024;
-/// A client that asks for a result before it is there waits so long for an answer.
+/// Longest delay of the reply to a client that requests a result before it exists.
 const LONG_POLL_TIMEOUT: Duration = Duration::from_millis(500);
-/// Longest time from a plan's last word to its traffic.
+/// Maximum delay from agreement on the plan to the start of the traffic.
 const MAX_START_DELAY: Duration = Duration::from_secs(30);
-/// A client that does not fetch its result for so long must connect again.
+/// Idle time after which a client must reconnect to fetch its result.
 const FETCH_IDLE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Sockets hold no more than of so long, where a rate is limited, but at least so many bytes.
+/// Socket buffers under a rate limit hold at most the data of this time, but at least
+/// `MIN_BUFFER_BYTES` bytes.
 const MAX_BUFFER_TIME: Duration = Duration::from_millis(250);
 const MIN_BUFFER_BYTES: u64 = 64 * 1024;
-/// Who has no test after so long must connect again.
+/// Time after which a client without a test must reconnect.
 const NO_TEST_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a place may take to become free that somebody loses.
+/// Longest wait for a test slot that another test is giving up.
 const EVICTION_TIMEOUT: Duration = Duration::from_secs(3);
 
 impl ServerState {
-    /// One control connection to its end.
+    /// Serves one control connection to its end.
     pub(super) fn control(
         self: &Arc<Self>,
         (mut speaker, origin): ControlConnection,
@@ -70,7 +71,7 @@ impl ServerState {
             charged: (0, 0),
         };
         let result = self.serve(&mut visit, &mut speaker);
-        // A test that has begun goes on without its client, who may come back for the result.
+        // A running test continues without its client, which may reconnect for the result.
         if let Some(token) = visit.control.pending_test() {
             self.tests.forget(token);
         }
@@ -92,7 +93,7 @@ impl ServerState {
         let limits = &self.config.limits;
         let came = self.clock.now();
         let mut heard = came;
-        // Whether the client still has to be told that its connections are there.
+        // True once the client knows that all its connections have arrived.
         let mut announced = false;
         loop {
             visit.charge(self.clock, speaker);
@@ -152,7 +153,7 @@ impl ServerState {
                 let asker = visit.peer.map(|peer| peer.ip());
                 speaker.send(&self.snapshot(port, whole, asker))?;
             }
-            // `Self::acts` has taken care of it.
+            // Handled by `Self::acts`.
             ControlAction::AuthFailed => {}
             ControlAction::Begin(token, at_ns) => self.begin(token, at_ns, visit.peer),
             ControlAction::Stop(token) => {
@@ -174,7 +175,7 @@ impl ServerState {
         Ok(())
     }
 
-    /// Whether nothing happens any more for which a client would keep a connection.
+    /// Returns true if the test's result exists or the test is gone.
     fn is_idle(&self, token: TestToken) -> bool {
         self.tests.find(token).is_none_or(|test| test.result(Duration::ZERO).is_some())
     }
@@ -208,7 +209,7 @@ impl ServerState {
         }
     }
 
-    /// A place for a test; one that somebody has to give up first is waited for.
+    /// Admits a test; waits if another test must give up its slot first.
     fn admit_test(
         &self,
         token: TestToken,
@@ -217,7 +218,7 @@ impl ServerState {
     ) -> Result<Arc<ServerTest>, AdmissionError> {
         let limits = &self.config.limits;
         if let Some(rate) = limits.rate {
-            // What the kernel takes in beyond what is read would have moved, too.
+            // Data that the kernel buffers beyond what is read would also exceed the rate.
             let most =
                 rate.bytes_in(MAX_BUFFER_TIME).clamp(MIN_BUFFER_BYTES, u32::MAX.into()) as u32;
             let asked = plan.settings.window_bytes.unwrap_or(most);
@@ -248,7 +249,7 @@ impl ServerState {
         let patterns = flows.map(|flow| flow.pattern.name()).collect();
         self.emit(ServerEvent::Begun { client, transport: test.plan.transport, patterns });
         let course = TestRun::new(self, test, client);
-        // Without a thread it ends at once, and the client hears why.
+        // Without a thread the test ends at once, and its result contains the reason.
         let _ = budget::spawn_thread("test", move || course.run(&pace, streams));
     }
 
@@ -266,7 +267,7 @@ impl ServerState {
         };
         let total = result.len() as u64;
         let mut place = usize::try_from(offset).unwrap_or(usize::MAX);
-        // A length of nothing says that all is there.
+        // An empty part means that the result is complete.
         loop {
             let Some(rest) = result.get(place..) else {
                 return Err(io::ErrorKind::InvalidInput.into());
@@ -289,21 +290,21 @@ impl ServerState {
     }
 }
 
-/// A control connection while it is there.
+/// State of a control connection.
 struct ControlContext<'a> {
     control: ControlSession,
     permit: &'a ConnectionPermit,
-    /// Of which test it is, once it has one.
+    /// Guard of the connection's test, once it has one.
     attending: Option<ClientGuard>,
     source: SourcePrefix,
     allowed: Arc<SourceQuota>,
     peer: Option<SocketAddr>,
-    /// Bytes that were read and written before.
+    /// Bytes read and written that are already charged.
     charged: (u64, u64),
 }
 
 impl ControlContext<'_> {
-    /// Pays for what was said since the last time.
+    /// Charges the bytes since the last call.
     fn charge(&mut self, clock: Clock, speaker: &ControlChannel) {
         let (read, written) = speaker.moved_bytes();
         let (read_before, written_before) = self.charged;

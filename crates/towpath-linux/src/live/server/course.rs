@@ -1,4 +1,4 @@
-//! The traffic of one test on a server: it gives back its place, however it ends.
+//! Traffic of one test on a server; its test slot is released however the test ends.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use crate::live::host::HostBaseline;
 use crate::live::test::ServerTest;
 use crate::pace::RunClock;
 
-/// What its client reads of a test that ended without a result.
+/// Warning to the client of a test that ended without a result.
 const FAILED_MESSAGE: &str = "the server could not run the test: it has no threads left, or a defect; its \
                       half of the result is missing";
 
-/// The traffic of one test.
+/// Run of one test's traffic; stores its result on drop.
 pub(super) struct TestRun {
     shared: Arc<ServerState>,
     test: Arc<ServerTest>,
@@ -95,7 +95,7 @@ mod tests {
         Arc::clone(&Server::open(config).unwrap().shared)
     }
 
-    /// A running test without connections, if there is a place for it.
+    /// Starts a test without connections; returns `None` if all slots are in use.
     fn begin(shared: &Arc<ServerState>, token: u8) -> Option<Arc<ServerTest>> {
         let scenario = "name = \"t\"\n[hosts.client]\n[hosts.server]\n[paths.eth0]\n\
                         between = [\"client\", \"server\"]\n[[flows]]\nfrom = \"client\"\n\
@@ -112,8 +112,8 @@ mod tests {
         Some(test)
     }
 
-    /// A second control connection that ends before its first word came after the first had left:
-    /// the client had then only been lost, for a minute.
+    /// Regression: if a second control connection ended before its first message, and after the
+    /// first connection had left, the client counted as lost for a minute.
     #[test]
     fn an_abruptly_closed_connection_is_cleaned_up_normally() {
         let shared = server();
@@ -132,7 +132,7 @@ mod tests {
         assert!(ends(false));
     }
 
-    /// Finding 2: the thread of a test that panicked, or was never there, kept its place for good.
+    /// Regression: a test whose thread panicked or never started kept its slot forever.
     #[test]
     fn a_slot_is_released_however_the_traffic_ends() {
         let shared = server();

@@ -1,4 +1,5 @@
-//! Who a server and its clients are: control through TLS, the secret, and what strangers are told.
+//! Authentication on a server: control over TLS, the secret, and diagnostics for unauthenticated
+//! clients.
 
 use std::io;
 use std::net::IpAddr;
@@ -20,8 +21,7 @@ use crate::live::speaker::ControlChannel;
 use crate::traffic::wire::SocketStream;
 
 impl ServerState {
-    /// Control through TLS. Inside it begins with a preamble, as any other connection, so that nobody
-    /// who only listens learns a test's token.
+    /// Serves control over TLS. The preamble inside TLS hides the test's token from eavesdroppers.
     pub(super) fn control_over_tls(self: &Arc<Self>, socket: Socket) {
         socket::enable_keepalive(&socket);
         let session = self.config.identity.as_ref().map(TlsSession::server);
@@ -42,7 +42,8 @@ impl ServerState {
         });
     }
 
-    /// A control connection after the handshake, and of which test it is.
+    /// Performs the TLS handshake; returns the control connection and its test, if the preamble
+    /// names one.
     fn authenticate(
         &self,
         socket: Socket,
@@ -65,8 +66,8 @@ impl ServerState {
         Ok(((speaker, ConnectionOrigin { peer, seen, port }), known))
     }
 
-    /// What is to be done about a client's word. A source that has given wrong secrets has to wait
-    /// before the next one is looked at.
+    /// Returns the actions for a client's message. A source with failed proofs must wait before its
+    /// next proof is verified.
     pub(super) fn actions_for(
         &self,
         control: &mut ControlSession,
@@ -78,7 +79,7 @@ impl ServerState {
         let (ClientMessage::Proof { .. }, Some(from)) = (&said, from) else {
             return control.on_message(said, limits);
         };
-        // Held while the proof is looked at, so that many at once are not looked at together.
+        // Held during verification, so that concurrent proofs from a source are serialized.
         let mut guesses = self.guesses.lock();
         let now = self.clock.now();
         let (acts, others) = if let Err(left) = guesses.check(from, now) {
@@ -108,7 +109,8 @@ impl ServerState {
         acts
     }
 
-    /// How this host looks. Strangers hear no more than a port scan would tell them.
+    /// Returns a snapshot of this host. Unauthenticated clients learn no more than a port scan
+    /// reveals.
     pub(super) fn snapshot(&self, port: u16, whole: bool, asker: Option<IpAddr>) -> ServerMessage {
         let ours = self.config.ports.contains(&port) || self.has_udp(Some(port));
         let look = if whole {
@@ -122,7 +124,7 @@ impl ServerState {
     }
 }
 
-/// Who has given wrong secrets.
+/// Rate limiter of failed authentication by source.
 #[derive(Debug, Default)]
 pub(super) struct SharedAuthLimiter(Mutex<AuthRateLimiter>);
 

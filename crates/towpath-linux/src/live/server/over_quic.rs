@@ -1,4 +1,4 @@
-//! What a server does with those who come over QUIC.
+//! Dispatch of connections that arrive over QUIC.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::quic::{BlockingStream, DriverContext};
 use crate::traffic::quic::QuicConnection;
 
 impl ServerState {
-    /// QUIC without ports, and what it is known by.
+    /// Creates the QUIC acceptor, without ports yet, and the fingerprint of its certificate.
     pub(super) fn quic_acceptor(&self) -> Result<(QuicAcceptor, Fingerprint), String> {
         let identity = self.config.identity.clone();
         let identity = identity.ok_or("no certificate could be made")?;
@@ -26,8 +26,8 @@ impl ServerState {
         Ok((reception.map_err(|error| error.to_string())?, fingerprint))
     }
 
-    /// The same as [`Self::dispatch`] for a stream of QUIC. Runs in the thread that speaks it, so
-    /// nothing here may wait; a guest that is dropped is not kept.
+    /// Dispatches a QUIC stream, as [`Self::let_in`] does for TCP. Runs in the QUIC driver thread,
+    /// so it must not block. Dropping the stream also releases its connection.
     pub(super) fn dispatch_quic(
         self: &Arc<Self>,
         turn: &mut DriverContext<'_>,
@@ -52,7 +52,7 @@ impl ServerState {
                     turn.attach(connection, stream, Box::new(echo));
                 }
             }
-            // QUIC has TLS of its own.
+            // QUIC already includes TLS.
             (
                 ConnectionKind::Control
                 | ConnectionKind::Data
@@ -81,7 +81,7 @@ impl ServerState {
         self.in_a_thread((seat, attending), move |_| Ok((speaker, origin)), token);
     }
 
-    /// A seat for a connection of QUIC, which is closed if it is needed by others.
+    /// Acquires a permit for a QUIC connection; revoking the permit closes the connection.
     fn acquire_quic_permit(
         &self,
         guest: &IdentifiedStream,
@@ -97,7 +97,7 @@ impl ServerState {
     }
 }
 
-/// Gives a test a stream, and its connection what the plan says.
+/// Attaches a stream to its test and configures the connection by the plan.
 fn attach_over_quic(turn: &mut DriverContext<'_>, guest: IdentifiedStream, test: &ServerTest) {
     let IdentifiedStream { host, connection, stream, hold, log, preamble, .. } = guest;
     let place = (preamble.flow, preamble.stream);
@@ -105,7 +105,7 @@ fn attach_over_quic(turn: &mut DriverContext<'_>, guest: IdentifiedStream, test:
     let strand = QuicDataStream::new(own, (stream, preamble.stream == 0), hold);
     if test.add(place, DataStream::Quic(strand)) {
         let config = dial::config(&test.scenario, 1, &test.plan);
-        // All names were replaced that are not known.
+        // Cannot fail, as unknown names were replaced.
         let _ = turn.host.configure(turn.now, connection, &config);
     }
 }

@@ -1,4 +1,4 @@
-//! What the path manager tells about connections, subflows and addresses.
+//! Path manager events: connections, subflows and addresses (`linux/mptcp_pm.h`).
 
 use std::fmt;
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ use crate::netlink::wire::{Attribute, Malformed, Message};
 /// Name of the multicast group.
 pub(super) const GROUP: &str = "mptcp_pm_events";
 
-/// `MPTCP_ATTR_*` (`linux/mptcp_pm.h`).
+/// `MPTCP_ATTR_*` attributes of an event (`linux/mptcp_pm.h`).
 const TOKEN: u16 = 1;
 const LOC_ID: u16 = 3;
 const REM_ID: u16 = 4;
@@ -33,63 +33,63 @@ const RESET_REASON: u16 = 16;
 const RESET_FLAGS: u16 = 17;
 const SERVER_SIDE: u16 = 18;
 
-/// `MPTCP_PM_EV_FLAG_*`, in [`MptcpEvent::flags`].
+/// Bits of [`MptcpEvent::flags`], `MPTCP_PM_EV_FLAG_*`.
 const FLAG_DENY_JOIN_ID0: u16 = 1;
 const FLAG_SERVER_SIDE: u16 = 1 << 1;
 
-/// What has happened (`enum mptcp_event_type`).
+/// Type of an event (`enum mptcp_event_type`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MptcpEventKind {
-    /// A connection exists; it may fall back to TCP yet.
+    /// A connection exists; a fallback to TCP is still possible.
     Created,
     /// A connection is established: subflows may be added.
     Established,
     /// A connection is closed.
     Closed,
-    /// The peer has announced an address.
+    /// The peer has announced an address (ADD_ADDR).
     Announced,
-    /// The peer has withdrawn an address.
+    /// The peer has withdrawn an address (REMOVE_ADDR).
     Removed,
     /// A subflow beyond the first is established.
     SubflowEstablished,
     /// A subflow is closed.
     SubflowClosed,
-    /// A subflow has become a backup or has ceased to be one.
+    /// A subflow has become a backup or is no longer one.
     SubflowPriority,
     /// The kernel listens on the port of an endpoint.
     ListenerCreated,
-    /// The kernel does not listen there any more.
+    /// The kernel stopped listening on the port of an endpoint.
     ListenerClosed,
-    /// An event that this version does not know, by its number.
+    /// Event that this version does not know, by its number.
     Other(u8),
 }
 
-/// An event; which details it has depends on its kind and on the version of the kernel.
+/// Event of the path manager; its details depend on its kind and on the kernel's version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MptcpEvent {
-    /// What has happened.
+    /// Type of the event.
     pub kind: MptcpEventKind,
     /// Local token of the connection; the same as in the socket's `MPTCP_INFO`.
     pub token: Option<u32>,
-    /// Number of our address.
+    /// Address ID of our address.
     pub local_id: Option<u8>,
-    /// Number of the peer's address.
+    /// Address ID of the peer's address.
     pub remote_id: Option<u8>,
-    /// Our address.
+    /// Our address of the subflow.
     pub local: Option<IpAddr>,
-    /// The peer's address, or the address that it announces.
+    /// Address of the peer, or the address that it announces.
     pub remote: Option<IpAddr>,
-    /// Our port.
+    /// Our port, in host byte order.
     pub local_port: Option<u16>,
-    /// The peer's port.
+    /// Port of the peer, in host byte order.
     pub remote_port: Option<u16>,
-    /// Whether the peer asked to use the subflow as a backup; our own wish is not told.
+    /// True if the peer asked to use the subflow as a backup; our own request is not reported.
     pub backup: Option<bool>,
     /// Error number that ended the subflow, such as `libc::ETIMEDOUT`.
     pub error: Option<u8>,
-    /// `MPTCP_PM_EV_FLAG_*`.
+    /// Bit mask of `MPTCP_PM_EV_FLAG_*`.
     pub flags: Option<u16>,
-    /// Time-out of the path manager, in the kernel's unit; no event has it as of Linux 6.18.
+    /// Timeout of the path manager, in the kernel's unit; no event has it as of Linux 6.18.
     pub timeout: Option<u32>,
     /// Index of the interface that the subflow is bound to.
     pub link_index: Option<u32>,
@@ -97,14 +97,14 @@ pub struct MptcpEvent {
     pub reset_reason: Option<u32>,
     /// Flags in the peer's `MP_TCPRST` option.
     pub reset_flags: Option<u32>,
-    /// Whether the connection was accepted here; ask [`MptcpEvent::is_server_side`].
+    /// True if we accepted the connection; use [`MptcpEvent::is_server_side`] instead.
     pub server_side: Option<bool>,
 }
 
-/// A stream of [`MptcpEvent`]s; needs `CAP_NET_ADMIN` in the namespace. Its descriptor polls
-/// readable when there are some.
+/// Stream of [`MptcpEvent`]s; needs `CAP_NET_ADMIN` in the namespace. The descriptor polls
+/// readable when events are pending.
 ///
-/// A path that dies (link down, black hole) makes no event: see [`LinkEvents`] for links.
+/// A path that fails (link down, black hole) causes no event: see [`LinkEvents`] for links.
 ///
 /// [`LinkEvents`]: crate::netlink::LinkEvents
 #[derive(Debug)]
@@ -124,7 +124,7 @@ impl MptcpEvents {
         Ok(Self { events, family: family.id })
     }
 
-    /// Reads what has arrived; never blocks.
+    /// Reads the pending events; never blocks.
     pub fn drain(&mut self) -> Result<EventBatch<MptcpEvent>, NetlinkError> {
         let family = self.family;
         self.events.drain("read MPTCP events", |message| {
@@ -146,20 +146,21 @@ impl AsRawFd for MptcpEvents {
 }
 
 impl MptcpEvent {
-    /// Whether the connection was accepted here (and not opened). Only [`MptcpEventKind::Created`]
-    /// and [`MptcpEventKind::Established`] say so; its token tells for later events.
+    /// Returns true if we accepted the connection instead of opening it.
+    ///
+    /// `None` unless the event is [`MptcpEventKind::Created`] or [`MptcpEventKind::Established`].
+    /// For later events, look the connection up by its token.
     pub fn is_server_side(&self) -> Option<bool> {
         use MptcpEventKind::{Created, Established};
         if !matches!(self.kind, Created | Established) {
             return None;
         }
-        // An attribute of its own at first; since Linux 6.18 a flag as well, and neither is sent
-        // when it would be false.
+        // Linux sent an attribute at first, and since 6.18 also a flag. Neither is sent if false.
         let flag = self.flags.is_some_and(|flags| flags & FLAG_SERVER_SIDE != 0);
         Some(flag || self.server_side == Some(true))
     }
 
-    /// Whether the peer does not want subflows to the address of the first one.
+    /// Returns true if the peer refuses subflows to its initial address (RFC 8684 §3.1, flag "C").
     pub fn denies_join_to_first_address(&self) -> bool {
         self.flags.is_some_and(|flags| flags & FLAG_DENY_JOIN_ID0 != 0)
     }
@@ -218,7 +219,7 @@ impl MptcpEvent {
 }
 
 impl fmt::Display for MptcpEvent {
-    /// As `ip mptcp monitor` of iproute2 writes it (since its version 6.18).
+    /// Formats the event like `ip mptcp monitor` of iproute2 6.18 and later.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { kind, token, local_id, remote_id, local, remote, local_port, .. } = self;
         let Self { remote_port, backup, error, timeout, link_index, .. } = self;
@@ -261,7 +262,7 @@ impl fmt::Display for MptcpEvent {
 }
 
 impl MptcpEventKind {
-    /// As iproute2 calls it.
+    /// Returns iproute2's name of the event.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Created => "CREATED",
@@ -338,7 +339,7 @@ pub(crate) mod tests {
         let events = recorded();
         let sides: Vec<_> = events[1..6].iter().map(MptcpEvent::is_server_side).collect();
         assert_eq!(sides, [Some(false), Some(true), Some(true), Some(false), None]);
-        // As Linux said it before the flag.
+        // The attribute that Linux sent before the flag existed.
         let older =
             MptcpEvent { server_side: Some(true), ..MptcpEvent::new(MptcpEventKind::Established) };
         assert_eq!(older.is_server_side(), Some(true));

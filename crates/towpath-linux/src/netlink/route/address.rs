@@ -8,18 +8,18 @@ use crate::netlink::error::NetlinkError;
 use crate::netlink::prefix::Prefix;
 use crate::netlink::wire::{Attributes, Malformed, Message, MessageBuilder, StructReader};
 
-/// An address of an interface.
+/// Address of an interface, as the kernel describes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InterfaceAddress {
     /// Index of the interface.
     pub link_index: u32,
-    /// The address itself, with the length of its network part.
+    /// Local address, with the length of its network part.
     pub local: Prefix,
-    /// The address at the other end of a point-to-point interface.
+    /// Address at the other end of a point-to-point interface; `None` for other interfaces.
     pub peer: Option<IpAddr>,
     /// `IFA_F_*` flags (`linux/if_addr.h`), such as `IFA_F_TENTATIVE`.
     pub flags: u32,
-    /// How far the address is valid (`RT_SCOPE_*`): [`InterfaceAddress::is_global`].
+    /// Scope in which the address is valid (`RT_SCOPE_*`); see [`InterfaceAddress::is_global`].
     pub scope: u8,
 }
 
@@ -51,7 +51,7 @@ impl RouteSocket {
         self.change_address(libc::RTM_DELADDR, 0, link, address.address(), address, action)
     }
 
-    /// All addresses of the namespace.
+    /// Lists all addresses of the namespace.
     pub fn addresses(&mut self) -> Result<Vec<InterfaceAddress>, NetlinkError> {
         let payload = MessageBuilder::new(&[0; 8]);
         let action = format_args!("list addresses");
@@ -80,13 +80,14 @@ impl RouteSocket {
 }
 
 impl InterfaceAddress {
-    /// Whether it is valid beyond its link and its host.
+    /// Returns true if the address is valid beyond its link and its host.
     pub const fn is_global(&self) -> bool {
         self.scope == libc::RT_SCOPE_UNIVERSE
     }
 
-    /// Whether a new connection may use it as source: it is not being checked for a duplicate, no
-    /// duplicate, and not about to expire.
+    /// Returns true if a new connection may use the address as source.
+    ///
+    /// False during duplicate address detection, for a duplicate, and for a deprecated address.
     pub const fn is_usable(&self) -> bool {
         self.flags & (libc::IFA_F_TENTATIVE | libc::IFA_F_DADFAILED | libc::IFA_F_DEPRECATED) == 0
     }

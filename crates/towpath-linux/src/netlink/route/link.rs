@@ -17,38 +17,38 @@ const UNSPECIFIED: u8 = 0;
 /// One end of a pair of virtual Ethernet interfaces that is to be created.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct VethEnd<'a> {
-    /// The interface's name, at most 15 bytes.
+    /// Name of the interface, at most 15 bytes.
     pub name: &'a str,
     /// Hardware address; the kernel takes a random one otherwise.
     pub mac: Option<[u8; 6]>,
-    /// Largest IP packet, in bytes.
+    /// Maximum IP packet size, in bytes; the driver's default otherwise.
     pub mtu: Option<u32>,
-    /// Length of the transmit queue, in packets.
+    /// Length of the transmit queue, in packets; the kernel's default otherwise.
     pub tx_queue_len: Option<u32>,
-    /// The network namespace that the end is created in; the socket's own otherwise.
+    /// Network namespace in which to create the end; the socket's own otherwise.
     pub namespace: Option<BorrowedFd<'a>>,
 }
 
-/// A network interface as the kernel describes it.
+/// Network interface as the kernel describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Link {
     /// Number of the interface, unique in its namespace.
     pub index: u32,
     /// Name of the interface.
     pub name: String,
-    /// `IFF_*` flags (`linux/if.h`).
+    /// Bit mask of `IFF_*` flags (`linux/if.h`).
     pub flags: u32,
     /// State of operation (RFC 2863).
     pub state: OperationalState,
-    /// Whether there is a carrier; old kernels do not say.
+    /// True if the link has a carrier; `None` if the kernel does not report it.
     pub carrier: Option<bool>,
-    /// Largest IP packet, in bytes.
+    /// Maximum IP packet size, in bytes.
     pub mtu: u32,
     /// Length of the transmit queue, in packets.
     pub tx_queue_len: u32,
     /// Ethernet address, if the interface has one.
     pub mac: Option<[u8; 6]>,
-    /// Kind of a virtual interface, such as `veth` or `bridge`; hardware has none.
+    /// Kind of a virtual interface, such as `veth` or `bridge`; `None` for hardware.
     pub kind: Option<String>,
     /// Index of the bridge or bond that the interface is a port of.
     pub master: Option<u32>,
@@ -74,7 +74,7 @@ pub struct LinkStats {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[expect(missing_docs, reason = "the states of RFC 2863")]
 pub enum OperationalState {
-    /// The driver does not say, as for the loopback interface.
+    /// The driver reports no state, as for the loopback interface.
     #[default]
     Unknown,
     NotPresent,
@@ -86,7 +86,7 @@ pub enum OperationalState {
 }
 
 impl RouteSocket {
-    /// Creates a pair of connected interfaces with one queue each. Both are down.
+    /// Creates a pair of connected interfaces with one queue each; both are down.
     pub fn add_veth(
         &mut self,
         left: &VethEnd<'_>,
@@ -121,19 +121,19 @@ impl RouteSocket {
         self.set_attribute(link, &attribute, action)
     }
 
-    /// Deletes `link`; of a virtual Ethernet pair, both ends go.
+    /// Deletes `link`; for a virtual Ethernet pair, both ends.
     pub fn delete_link(&mut self, link: &str) -> Result<(), NetlinkError> {
         let payload = MessageBuilder::new(&info(0, 0)).text(libc::IFLA_IFNAME, link);
         let action = format_args!("delete `{link}`");
         self.requests.change(libc::RTM_DELLINK, 0, &payload, action)
     }
 
-    /// Lets `link` carry packets.
+    /// Sets `link` up, so that it carries packets.
     pub fn set_up(&mut self, link: &str) -> Result<(), NetlinkError> {
         self.set_flag(link, libc::IFF_UP, true, format_args!("set `{link}` up"))
     }
 
-    /// Stops `link`: its IPv6 addresses and the routes over it are removed by the kernel.
+    /// Sets `link` down; the kernel removes its IPv6 addresses and the routes over it.
     pub fn set_down(&mut self, link: &str) -> Result<(), NetlinkError> {
         self.set_flag(link, libc::IFF_UP, false, format_args!("set `{link}` down"))
     }
@@ -144,7 +144,7 @@ impl RouteSocket {
         self.set_flag(link, libc::IFF_NOARP, !on, action)
     }
 
-    /// Sets the largest IP packet, in bytes.
+    /// Sets the maximum IP packet size, in bytes.
     pub fn set_mtu(&mut self, link: &str, mtu: u32) -> Result<(), NetlinkError> {
         let attribute = MessageBuilder::default().u32(libc::IFLA_MTU, mtu);
         self.set_attribute(link, &attribute, format_args!("set MTU of `{link}` to {mtu}"))
@@ -163,19 +163,19 @@ impl RouteSocket {
         self.set_attribute(link, &attribute, format_args!("set hardware address of `{link}`"))
     }
 
-    /// Moves `link` into another network namespace, where it is down and without addresses.
+    /// Moves `link` into another network namespace; there it is down and has no addresses.
     pub fn move_to(&mut self, link: &str, namespace: BorrowedFd<'_>) -> Result<(), NetlinkError> {
         let attribute =
             MessageBuilder::default().u32(libc::IFLA_NET_NS_FD, namespace_fd(namespace));
         self.set_attribute(link, &attribute, format_args!("move `{link}` to another namespace"))
     }
 
-    /// The interface called `name`.
+    /// Returns the interface called `name`.
     pub fn link(&mut self, name: &str) -> Result<Link, NetlinkError> {
         self.get_link(name, format_args!("look up `{name}`"))
     }
 
-    /// All interfaces of the namespace.
+    /// Lists all interfaces of the namespace.
     pub fn links(&mut self) -> Result<Vec<Link>, NetlinkError> {
         let payload = MessageBuilder::new(&info(0, 0));
         self.requests.dump(libc::RTM_GETLINK, &payload, format_args!("list links"), Link::parse)
@@ -218,22 +218,22 @@ impl RouteSocket {
 }
 
 impl Link {
-    /// Whether the interface is set up (by its administrator).
+    /// Returns true if the administrator has set the interface up.
     pub const fn is_up(&self) -> bool {
         self.has_flag(libc::IFF_UP)
     }
 
-    /// Whether the interface can carry packets: it is up and so is what lies below it.
+    /// Returns true if the interface can carry packets: it is up and so are the layers below.
     pub const fn is_running(&self) -> bool {
         self.has_flag(libc::IFF_RUNNING)
     }
 
-    /// Whether it is the loopback interface.
+    /// Returns true for the loopback interface.
     pub const fn is_loopback(&self) -> bool {
         self.has_flag(libc::IFF_LOOPBACK)
     }
 
-    /// Whether the interface resolves addresses (ARP, neighbour discovery).
+    /// Returns true if the interface resolves addresses (ARP, neighbour discovery).
     pub const fn has_arp(&self) -> bool {
         !self.has_flag(libc::IFF_NOARP)
     }
@@ -297,7 +297,7 @@ impl Link {
 }
 
 impl LinkStats {
-    /// Reads the first fields; newer kernels append more.
+    /// Parses the first fields; newer kernels append more.
     fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut reader = StructReader::new(bytes, "rtnl_link_stats64");
         Ok(Self {
@@ -314,7 +314,7 @@ impl LinkStats {
 }
 
 impl OperationalState {
-    /// `IF_OPER_*` of `linux/if.h`.
+    /// Maps the numbers `IF_OPER_*` of `linux/if.h`.
     const fn from_kernel(state: u8) -> Self {
         match state {
             1 => Self::NotPresent,
@@ -328,7 +328,7 @@ impl OperationalState {
     }
 }
 
-/// `struct ifinfomsg` that names no link: the attribute `IFLA_IFNAME` does.
+/// Returns a `struct ifinfomsg` without an index: the attribute `IFLA_IFNAME` names the link.
 fn info(flags: u32, change: u32) -> [u8; 16] {
     let [f0, f1, f2, f3] = flags.to_ne_bytes();
     let [c0, c1, c2, c3] = change.to_ne_bytes();
@@ -347,7 +347,7 @@ fn veth_end(payload: MessageBuilder, end: &VethEnd<'_>) -> MessageBuilder {
         .maybe(namespace, |payload, fd| payload.u32(libc::IFLA_NET_NS_FD, namespace_fd(fd)))
 }
 
-/// A borrowed descriptor is never negative.
+/// Returns the descriptor as the kernel expects it; a borrowed one is never negative.
 fn namespace_fd(namespace: BorrowedFd<'_>) -> u32 {
     namespace.as_raw_fd().unsigned_abs()
 }

@@ -8,12 +8,12 @@ use crate::netlink::wire::{Attributes, Malformed, Message, MessageBuilder, Struc
 
 /// `NDA_DST`: the neighbour's address (`linux/neighbour.h`).
 const NDA_DST: u16 = 1;
-/// `NUD_NOARP` and `NUD_PERMANENT`: not learnt.
+/// `NUD_NOARP` and `NUD_PERMANENT`: states of entries that were not learnt.
 const STATIC_STATES: u16 = 0x40 | 0x80;
 /// `struct ndmsg`: family, padding, interface, state, flags, type.
 const NDMSG_BYTES: usize = 12;
 
-/// A neighbour that was learnt.
+/// Neighbour entry that was learnt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Neighbour {
     link_index: u32,
@@ -21,8 +21,8 @@ struct Neighbour {
 }
 
 impl RouteSocket {
-    /// Forgets the IPv4 neighbours that were learnt on `link`: they are asked for when they are
-    /// needed next. Those that somebody has set stay.
+    /// Deletes the IPv4 neighbours learnt on `link`; the kernel resolves them again when needed.
+    /// Entries that were set by hand remain.
     pub fn forget_neighbours(&mut self, link: &str) -> Result<(), NetlinkError> {
         let action = format_args!("forget the neighbours of `{link}`");
         let index = self.index(link, action)?;
@@ -32,7 +32,7 @@ impl RouteSocket {
         for neighbour in all.iter().filter(|neighbour| neighbour.link_index == index) {
             let payload = MessageBuilder::new(&header(index)).ip(NDA_DST, neighbour.address);
             let forgotten = self.requests.change(libc::RTM_DELNEIGH, 0, &payload, action);
-            // It may have been forgotten meanwhile.
+            // The entry may have expired meanwhile.
             match forgotten {
                 Err(error) if error.errno() != Some(libc::ENOENT) => return Err(error),
                 _ => {}

@@ -10,14 +10,14 @@ use crate::netlink::wire::{
 
 /// `TC_H_ROOT`: the parent of an interface's first queueing discipline.
 const ROOT: u32 = 0xffff_ffff;
-/// The handle `1:`, so that a later call changes the discipline and keeps its queue.
+/// Handle `1:`; with it, a later call changes the discipline and keeps its queue.
 const HANDLE: u32 = 0x0001_0000;
 /// Attributes of the token bucket filter (`linux/pkt_sched.h`).
 const TBF_PARMS: u16 = 1;
 const TBF_RTAB: u16 = 2;
 const TBF_RATE64: u16 = 4;
 const TBF_BURST: u16 = 6;
-/// `TC_LINKLAYER_ETHERNET`.
+/// Link layer type `TC_LINKLAYER_ETHERNET` (`linux/pkt_sched.h`).
 const ETHERNET: u8 = 1;
 /// Nanoseconds of a tick of the packet scheduler (`PSCHED_SHIFT`).
 const TICK_NS: u128 = 64;
@@ -28,44 +28,44 @@ const STATS_BASIC: u16 = 1;
 const STATS_QUEUE: u16 = 3;
 const STATS_PACKETS64: u16 = 8;
 
-/// A token bucket filter (tc-tbf(8)).
+/// Parameters of a token bucket filter (tc-tbf(8)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tbf {
-    /// Rate at which tokens come, that is, of IP packets with their link headers. The kernel
-    /// counts whole bytes per second.
+    /// Rate of tokens, for IP packets with their link headers. The kernel counts whole bytes per
+    /// second.
     pub rate: Rate,
     /// Size of the bucket in bytes; a packet that is larger is cut (GSO) or dropped.
     pub burst_bytes: u32,
-    /// Bytes that may wait for tokens; what comes beyond is dropped.
+    /// Maximum bytes that wait for tokens; packets beyond it are dropped.
     pub limit_bytes: u32,
 }
 
 /// Counters of an interface's queueing discipline since it was added.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct QdiscStats {
-    /// Its kind, such as `tbf`.
+    /// Kind of the queueing discipline, such as `tbf`.
     pub kind: String,
-    /// Rate of a token bucket filter.
+    /// Rate of a token bucket filter; `None` for other kinds.
     pub rate: Option<Rate>,
-    /// Bytes sent.
+    /// Bytes sent since the discipline was added.
     pub bytes: u64,
-    /// Packets sent.
+    /// Packets sent since the discipline was added.
     pub packets: u64,
-    /// Packets dropped.
+    /// Packets dropped since the discipline was added.
     pub drops: u32,
-    /// Times that a packet had to wait.
+    /// Number of times that a packet had to wait.
     pub overlimits: u32,
-    /// Packets that the interface gave back.
+    /// Packets that the interface returned to the queue.
     pub requeues: u32,
-    /// Packets waiting now.
+    /// Packets that are in the queue now.
     pub backlog_packets: u32,
-    /// Bytes waiting now.
+    /// Bytes that are in the queue now.
     pub backlog_bytes: u32,
 }
 
 impl RouteSocket {
-    /// Limits the rate at which `link` sends. If the link has a filter of ours already, its
-    /// figures are changed and its queue is kept.
+    /// Limits the rate at which `link` sends. An existing filter of ours is changed and keeps its
+    /// queue.
     pub fn set_tbf(&mut self, link: &str, tbf: &Tbf) -> Result<(), NetlinkError> {
         let Tbf { rate, burst_bytes, limit_bytes } = *tbf;
         let action = format_args!(
@@ -86,11 +86,11 @@ impl RouteSocket {
         self.requests.change(libc::RTM_DELQDISC, 0, &MessageBuilder::new(&header(index, 0)), action)
     }
 
-    /// Counters of the root queueing discipline of `link`; `None` if it has none.
+    /// Returns the counters of `link`'s root queueing discipline; `None` if it has none.
     pub fn qdisc(&mut self, link: &str) -> Result<Option<QdiscStats>, NetlinkError> {
         let action = format_args!("read the queueing discipline of `{link}`");
         let index = self.index(link, action)?;
-        // Asking for one link would announce it to every listener; the list is silent.
+        // A request for one link would notify every listener; the list is silent.
         let payload = MessageBuilder::new(&header(index, 0));
         let rows = self.requests.dump(libc::RTM_GETQDISC, &payload, action, |message| {
             QdiscStats::parse(message, index)
@@ -100,7 +100,7 @@ impl RouteSocket {
 }
 
 impl Tbf {
-    /// `struct tc_tbf_qopt` and what was added to it later.
+    /// Appends `struct tc_tbf_qopt` and its later additions.
     fn options(&self, options: MessageBuilder) -> MessageBuilder {
         let Self { rate, burst_bytes, limit_bytes } = *self;
         let bytes_per_second = (rate.as_bps() / 8).max(1);
@@ -117,7 +117,7 @@ impl Tbf {
         parameters.extend(limit_bytes.to_ne_bytes());
         parameters.extend(ticks(burst_bytes.into()).to_ne_bytes());
         parameters.extend(0_u32.to_ne_bytes());
-        // Kernels before 3.8 look the time of a packet up in this table.
+        // Kernels before 3.8 read a packet's transmission time from this table.
         let table = (1..=256_u64).flat_map(|cell| ticks(cell << CELL_LOG).to_ne_bytes());
         let table: Vec<u8> = table.collect();
         let long_rate = Some(bytes_per_second).filter(|&rate| rate >= u64::from(u32::MAX));
@@ -179,7 +179,7 @@ impl QdiscStats {
     }
 }
 
-/// The rate in a token bucket filter's options.
+/// Returns the rate in a token bucket filter's options.
 fn tbf_rate(options: Attribute<'_>) -> Result<Option<Rate>, Malformed> {
     let (mut short, mut long) = (0, None);
     for attribute in options.nested() {
@@ -197,7 +197,7 @@ fn tbf_rate(options: Attribute<'_>) -> Result<Option<Rate>, Malformed> {
     Ok(Rate::from_bps(long.unwrap_or(short.into()).saturating_mul(8)))
 }
 
-/// `struct tcmsg` for the root of a link.
+/// Returns the `struct tcmsg` for the root of a link.
 fn header(link_index: u32, handle: u32) -> [u8; 20] {
     let [i0, i1, i2, i3] = link_index.to_ne_bytes();
     let [h0, h1, h2, h3] = handle.to_ne_bytes();

@@ -1,4 +1,4 @@
-//! Rules: which routing table a packet is looked up in.
+//! Policy routing rules: they select the routing table for a packet.
 
 use std::fmt;
 
@@ -23,93 +23,93 @@ const FRA_FWMASK: u16 = 16;
 const FRA_OIFNAME: u16 = 17;
 const FRA_PAD: u16 = 18;
 const FRA_PROTOCOL: u16 = 21;
-/// The kernel's word for "suppresses nothing".
+/// Kernel's value for "suppresses nothing".
 const NO_SUPPRESSION: u32 = u32::MAX;
-/// `FR_ACT_*`: what a rule does.
+/// `FR_ACT_*`: the action of a rule.
 const TO_TABLE: u8 = 1;
 const GOTO: u8 = 2;
 const NOP: u8 = 3;
 const BLACKHOLE: u8 = 6;
 const UNREACHABLE: u8 = 7;
 const PROHIBIT: u8 = 8;
-/// `FIB_RULE_INVERT`: the rule is for what does *not* match.
+/// `FIB_RULE_INVERT`: the rule applies to packets that do *not* match.
 const INVERT: u32 = 2;
 
-/// A rule that leads some packets to a routing table.
+/// Rule that directs some packets to a routing table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RuleSpec {
-    /// Source addresses that the rule is for; [`Prefix::ALL_V4`] and [`Prefix::ALL_V6`] are all.
+    /// Source addresses that match; [`Prefix::ALL_V4`] and [`Prefix::ALL_V6`] match all.
     pub from: Prefix,
-    /// Destination addresses that the rule is for.
+    /// Destination addresses that match; all if `None`.
     pub to: Option<Prefix>,
     /// Number of the routing table.
     pub table: u32,
-    /// Rules are tried in ascending order; the kernel chooses one before its own otherwise.
+    /// Position: rules apply in ascending order. With `None`, the kernel puts the rule before its
+    /// own.
     pub priority: Option<u32>,
 }
 
-/// A rule as the kernel describes it.
+/// Rule as the kernel describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuleEntry {
-    /// Rules are tried in ascending order of this.
+    /// Position: rules apply in ascending order.
     pub priority: u32,
-    /// Source addresses that it is for; [`Prefix::ALL_V4`] and [`Prefix::ALL_V6`] are all.
+    /// Source addresses that match; [`Prefix::ALL_V4`] and [`Prefix::ALL_V6`] match all.
     pub from: Prefix,
-    /// Destination addresses that it is for.
+    /// Destination addresses that match; all for a prefix of length 0.
     pub to: Prefix,
-    /// What it does.
+    /// Action for packets that match.
     pub action: RuleAction,
-    /// Name of the interface that packets come from.
+    /// Name of the interface that packets arrive on.
     pub input: Option<String>,
     /// Name of the interface that the packet's socket is bound to.
     pub output: Option<String>,
-    /// Mark of the packet, and the bits of it that count.
+    /// Packet mark to match, and the mask of its bits that count.
     pub mark: Option<(u32, u32)>,
-    /// Routes with prefixes of at most this length are passed over.
+    /// Routes with prefixes of at most this length are ignored.
     pub suppress_prefix_length: Option<u32>,
-    /// It is for packets that do *not* match.
+    /// True if the rule applies to packets that do *not* match.
     pub inverted: bool,
-    /// Who made it (`RTPROT_*`).
+    /// Origin of the rule (`RTPROT_*`), such as `libc::RTPROT_KERNEL`.
     pub protocol: u8,
-    /// There are further conditions, such as ports or a user, that are not told here.
+    /// True if further conditions exist that have no field here, such as ports or a user.
     pub has_further_conditions: bool,
 }
 
-/// What a rule does (`FR_ACT_*`).
+/// Action of a rule (`FR_ACT_*`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RuleAction {
-    /// Look the packet up in this table; go on when nothing is found.
+    /// Looks the packet up in this table; continues with the next rule if no route matches.
     Table(u32),
-    /// Go on at the rule of this priority.
+    /// Continues at the rule of this priority.
     Goto(u32),
-    /// Nothing.
+    /// Continues with the next rule.
     Nop,
-    /// Drop it in silence.
+    /// Drops the packet without an error.
     Blackhole,
-    /// Refuse it: network unreachable.
+    /// Rejects the packet: network unreachable.
     Unreachable,
-    /// Refuse it: prohibited.
+    /// Rejects the packet: administratively prohibited.
     Prohibit,
-    /// An action that this version does not know, by its number.
+    /// Action that this version does not know, by its number.
     Other(u8),
 }
 
 impl RouteSocket {
-    /// Adds a rule.
+    /// Adds a rule; an error if it exists.
     pub fn add_rule(&mut self, rule: &RuleSpec) -> Result<(), NetlinkError> {
         let flags = libc::NLM_F_CREATE | libc::NLM_F_EXCL;
         let action = format_args!("add {rule}");
         self.requests.change(libc::RTM_NEWRULE, flags, &rule.payload(), action)
     }
 
-    /// Deletes the first rule that agrees with `rule`.
+    /// Deletes the first rule that matches `rule`.
     pub fn delete_rule(&mut self, rule: &RuleSpec) -> Result<(), NetlinkError> {
         let action = format_args!("delete {rule}");
         self.requests.change(libc::RTM_DELRULE, 0, &rule.payload(), action)
     }
 
-    /// All rules of the namespace, those of IPv4 first, each family in the order in which they are
-    /// tried.
+    /// Lists all rules, IPv4 first, each family in the order of evaluation.
     pub fn rules(&mut self) -> Result<Vec<RuleEntry>, NetlinkError> {
         let payload = MessageBuilder::new(&[0; 12]);
         let action = format_args!("list rules");
@@ -118,7 +118,7 @@ impl RouteSocket {
 }
 
 impl RuleSpec {
-    /// `struct fib_rule_hdr` and its attributes.
+    /// Builds `struct fib_rule_hdr` and its attributes.
     fn payload(&self) -> MessageBuilder {
         let Self { from, to, table, priority } = *self;
         let to = to.filter(|to| to.length() > 0);

@@ -14,69 +14,69 @@ use crate::netlink::wire::{
 const METRIC_MTU: u16 = 2;
 /// Bytes of `struct rtnexthop`.
 const RTNEXTHOP_BYTES: usize = 8;
-/// `RTM_F_LOOKUP_TABLE`: a look-up tells the table that the route was found in.
+/// `RTM_F_LOOKUP_TABLE`: a lookup reports the table that the route was found in.
 const LOOKUP_TABLE: u32 = 0x1000;
 
-/// A route that is to be added or deleted.
+/// Route that is to be added or deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RouteSpec<'a> {
     /// Destination; [`Prefix::ALL_V4`] and [`Prefix::ALL_V6`] are default routes.
     pub to: Prefix,
-    /// Name of the interface that leads there.
+    /// Name of the outgoing interface.
     pub link: &'a str,
-    /// Next hop; the destination is on the link itself otherwise.
+    /// Next hop; `None` if the destination is on the link itself.
     pub gateway: Option<IpAddr>,
-    /// Source address for packets that have none yet.
+    /// Source address for packets that do not have one yet.
     pub source: Option<IpAddr>,
     /// Number of the routing table, the main table otherwise.
     pub table: Option<u32>,
-    /// Preference, lower first.
+    /// Metric: among equal prefixes, the lowest is preferred.
     pub metric: Option<u32>,
 }
 
-/// A question for the kernel: which way would a packet go?
+/// Request for the route that a packet would take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RouteQuery<'a> {
     /// Destination of the packet.
     pub to: IpAddr,
-    /// Source address of the packet, if it has one already.
+    /// Source address of the packet, if it is already known.
     pub from: Option<IpAddr>,
     /// Interface that the packet's socket is bound to.
     pub link: Option<&'a str>,
 }
 
-/// A route as the kernel describes it.
+/// Route as the kernel describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RouteEntry {
-    /// Destination.
+    /// Destination addresses that match the route.
     pub to: Prefix,
-    /// Source addresses that the route is for, if not all (IPv6).
+    /// Source addresses that match the route; all if `None` (IPv6 only).
     pub from: Option<Prefix>,
-    /// What becomes of packets.
+    /// Treatment of packets that match the route.
     pub kind: RouteKind,
-    /// Index of the interface; a route with several next hops has none here.
+    /// Index of the outgoing interface; `None` for a route with several next hops.
     pub link_index: Option<u32>,
-    /// Next hop; one of the other family for IPv4 over IPv6.
+    /// Next hop; an IPv6 address for IPv4 over IPv6.
     pub gateway: Option<IpAddr>,
-    /// Source address for packets that have none yet.
+    /// Source address for packets that do not have one yet.
     pub source: Option<IpAddr>,
     /// Number of the routing table.
     pub table: u32,
-    /// Preference, lower first.
+    /// Metric: among equal prefixes, the lowest is preferred.
     pub metric: Option<u32>,
-    /// Who made it (`RTPROT_*`), such as `libc::RTPROT_KERNEL`.
+    /// Origin of the route (`RTPROT_*`), such as `libc::RTPROT_KERNEL`.
     pub protocol: u8,
-    /// How far the destination is (`RT_SCOPE_*`), such as `libc::RT_SCOPE_LINK`.
+    /// Distance to the destination (`RT_SCOPE_*`), such as `libc::RT_SCOPE_LINK`.
     pub scope: u8,
     /// `RTNH_F_*`, such as `RTNH_F_LINKDOWN`, and `RTM_F_*`.
     pub flags: u32,
-    /// Path MTU that the route knows, in bytes.
+    /// Path MTU stored in the route, in bytes.
     pub mtu: Option<u32>,
-    /// The next hops of a route that has several.
+    /// Next hops of a multipath route; empty if the route has only one.
     pub next_hops: Vec<NextHop>,
 }
 
-/// What becomes of packets that follow a route (`RTN_*`).
+/// Treatment of packets that match a route (`RTN_*`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the kernel's names")]
 pub enum RouteKind {
@@ -89,7 +89,7 @@ pub enum RouteKind {
     Unreachable,
     Prohibit,
     Throw,
-    /// A kind that this version does not know, by its number.
+    /// Kind that this version does not know, by its number.
     Other(u8),
 }
 
@@ -98,16 +98,16 @@ pub enum RouteKind {
 pub struct NextHop {
     /// Index of the interface.
     pub link_index: u32,
-    /// The router; the destination is on the link itself otherwise.
+    /// Address of the router; `None` if the destination is on the link itself.
     pub gateway: Option<IpAddr>,
-    /// Share of the traffic, 1 to 256.
+    /// Weight of the next hop, 1 to 256: its share of the traffic.
     pub weight: u16,
-    /// `RTNH_F_*`.
+    /// Bit mask of `RTNH_F_*` (`linux/rtnetlink.h`).
     pub flags: u8,
 }
 
 impl RouteSocket {
-    /// Adds a route.
+    /// Adds a route; an error if it exists.
     pub fn add_route(&mut self, route: &RouteSpec<'_>) -> Result<(), NetlinkError> {
         let scope = if route.gateway.is_none() && route.to.address().is_ipv4() {
             libc::RT_SCOPE_LINK
@@ -119,20 +119,20 @@ impl RouteSocket {
         self.change_route(libc::RTM_NEWROUTE, flags, route, how, format_args!("add {route}"))
     }
 
-    /// Deletes the first route that agrees with what `route` says.
+    /// Deletes the first route that matches `route`.
     pub fn delete_route(&mut self, route: &RouteSpec<'_>) -> Result<(), NetlinkError> {
         let any = [libc::RTPROT_UNSPEC, libc::RT_SCOPE_NOWHERE, libc::RTN_UNSPEC];
         self.change_route(libc::RTM_DELROUTE, 0, route, any, format_args!("delete {route}"))
     }
 
-    /// All routes of the namespace, of every table and both families.
+    /// Lists all routes of the namespace, of every table and both families.
     pub fn routes(&mut self) -> Result<Vec<RouteEntry>, NetlinkError> {
         let payload = MessageBuilder::new(&[0; 12]);
         let action = format_args!("list routes");
         self.requests.dump(libc::RTM_GETROUTE, &payload, action, RouteEntry::parse)
     }
 
-    /// Asks which way a packet would go; the error tells why it would go nowhere.
+    /// Returns the route that a packet would take; an error explains why none exists.
     pub fn lookup(&mut self, query: &RouteQuery<'_>) -> Result<RouteEntry, NetlinkError> {
         let RouteQuery { to, from, link } = *query;
         let action = format_args!("look up the {query}");
@@ -196,7 +196,7 @@ impl RouteHeader {
 }
 
 impl RouteEntry {
-    /// Whether it leads everywhere.
+    /// Returns true for a default route: every destination matches.
     pub fn is_default(&self) -> bool {
         self.to.length() == 0
     }
@@ -253,14 +253,14 @@ impl RouteEntry {
     }
 }
 
-/// `struct rtvia`: a family, then an address of it.
+/// Parses `struct rtvia`: a family, then an address of it.
 fn via(attribute: Attribute<'_>) -> Result<IpAddr, Malformed> {
     let address = attribute.value.get(2..).unwrap_or_default();
     Attribute { kind: attribute.kind, value: address }.ip()
 }
 
 impl NextHop {
-    /// Reads a row of `struct rtnexthop`, each with attributes.
+    /// Parses a list of `struct rtnexthop`, each with attributes.
     fn parse_all(mut bytes: &[u8]) -> Result<Vec<Self>, Malformed> {
         let mut hops = Vec::new();
         while bytes.len() >= RTNEXTHOP_BYTES {

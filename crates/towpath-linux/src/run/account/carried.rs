@@ -1,5 +1,6 @@
-//! What links carried, period by period, told apart at the end: what never arrived and what arrived
-//! twice shows only when nothing of it is on its way any more.
+//! Classification of the bytes that links carried, per period, at the end of the run.
+//!
+//! Lost and duplicate bytes are known only when none of the bytes are in flight any more.
 
 use towpath_measure::account::{AccountedLink, CarriedBytes};
 use towpath_net::topology::RouteId;
@@ -7,32 +8,32 @@ use towpath_net::topology::RouteId;
 use crate::emulator::engine::{RouteCounters, TrafficSnapshot};
 use crate::network::EmulatedNetwork;
 
-/// What is known at the end of a period; all of it counts from the beginning.
+/// Totals at the end of a period, in bytes since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct LinkTotals {
-    /// What the link has served, as it counts it.
+    /// Bytes that the link has served, by the link's own count.
     pub(super) served: u64,
-    /// What arrived at the end, counted likewise.
+    /// Bytes that arrived at the link's end, by the same count.
     pub(super) arrived: u64,
-    /// Of that, payload.
+    /// Payload bytes within `arrived`.
     pub(super) payload: u64,
-    /// Payload that subflows took in order.
+    /// Payload that subflows received in order.
     pub(super) received: u64,
-    /// Of that, what another path had brought before.
+    /// Part of `received` that another path had delivered before.
     pub(super) redundant: u64,
-    /// Of that, what still waits for other paths at the end.
+    /// Part of `received` that waits for data of other paths at the end.
     pub(super) waiting: u64,
-    /// Payload that waits on its own subflow at the end, and so is not among what subflows took.
+    /// Payload that waits for a gap on its own subflow at the end; not part of `received`.
     pub(super) out_of_order: u64,
 }
 
-/// Which counters belong to a link.
+/// Indices of the counters that belong to a link.
 #[derive(Debug)]
 pub(super) struct LinkCounterIds {
     direction: usize,
     routes: Vec<usize>,
     overhead_bytes: u64,
-    /// Place among the payloads of [`Arrived`].
+    /// Index into the payloads of [`RouteCounters`]: 1 for QUIC, else 0.
     protocol: usize,
 }
 
@@ -51,12 +52,13 @@ impl LinkCounterIds {
         })
     }
 
-    /// What the link has served.
+    /// Returns the bytes that the link has served.
     pub(super) fn served(&self, watched: &TrafficSnapshot) -> u64 {
         watched.directions.get(self.direction).map_or(0, |(_, served)| *served)
     }
 
-    /// What links say; what subflows and applications say is added elsewhere.
+    /// Returns the totals from link counters; values of subflows and applications are added
+    /// elsewhere.
     pub(super) fn totals(&self, watched: &TrafficSnapshot) -> LinkTotals {
         let routes = self.routes.iter().filter_map(|route| watched.routes.get(*route));
         let (mut arrived, mut payload) = (0, 0);
@@ -68,8 +70,9 @@ impl LinkCounterIds {
     }
 }
 
-/// What is still missing of each total when all later ones are known: something may be on its way,
-/// but what is never seen again was lost, or needless.
+/// Returns the part of each gap that never closes: the minimum over this total and all later ones.
+///
+/// A gap that closes later was in flight; the rest was lost or redundant.
 pub(super) fn suffix_min(behind: impl DoubleEndedIterator<Item = u64>) -> Vec<u64> {
     let mut least = u64::MAX;
     let mut all: Vec<u64> = { behind.rev() }
@@ -82,9 +85,10 @@ pub(super) fn suffix_min(behind: impl DoubleEndedIterator<Item = u64>) -> Vec<u6
     all
 }
 
-/// Tells apart what the link carried between each total and the one before. Of the first `kept` of them,
-/// what came later was on its way at their end; where nobody looked later, as much as the wire of the link
-/// holds, `wire_bytes`.
+/// Classifies the bytes that the link carried between each total and the one before.
+///
+/// Bytes that arrived after the first `kept` totals were in flight at their end. Without later
+/// totals, up to `wire_bytes` (the link's bandwidth-delay product) count as in flight.
 pub(super) fn classify_carried(
     totals: &[LinkTotals],
     (kept, wire_bytes): (usize, u64),
@@ -132,7 +136,8 @@ pub(super) fn classify_carried(
             ..CarriedBytes::default()
         };
         if is_quic {
-            // What is around the application's bytes within a datagram cannot be told from repeats.
+            // In QUIC datagrams, repeats cannot be distinguished from other bytes around the
+            // application's data.
             carried.headers += repeated + needless + waiting;
             (carried.spurious, carried.out_of_order) = (0, 0);
         } else {
@@ -148,7 +153,7 @@ pub(super) fn classify_carried(
     all
 }
 
-/// What was on its way at the end is the latest of what was carried.
+/// Marks the latest carried bytes as in flight at the end.
 fn mark_in_flight(all: &mut [CarriedBytes], mut on_its_way: u64) {
     for carried in all.iter_mut().rev() {
         for own in [&mut carried.delivered, &mut carried.headers] {
@@ -160,7 +165,7 @@ fn mark_in_flight(all: &mut [CarriedBytes], mut on_its_way: u64) {
     }
 }
 
-/// How much each of several totals has grown, and what of it could not be told yet.
+/// Growth of several totals, and the part of it that is not attributed yet.
 #[derive(Debug, Default)]
 struct GrowthTracker {
     previous: [u64; 4],
@@ -175,7 +180,7 @@ impl GrowthTracker {
         }
     }
 
-    /// As much of it as there is; the rest is owed to the next period.
+    /// Takes at most `there` bytes of the growth; the rest carries over to the next period.
     fn take(&mut self, slot: usize, there: u64) -> u64 {
         let Some(owed) = self.owed.get_mut(slot) else { return 0 };
         let taken = there.min(*owed);
@@ -184,7 +189,7 @@ impl GrowthTracker {
     }
 }
 
-/// Payload in `bytes` of a link, in the proportion of what arrived between two totals.
+/// Returns the payload in `bytes` of a link, in proportion to the arrivals between two totals.
 fn payload_share(bytes: u64, (now, before): (LinkTotals, LinkTotals)) -> u64 {
     let arrived = u128::from(now.arrived.saturating_sub(before.arrived));
     let payload = u128::from(now.payload.saturating_sub(before.payload));
@@ -216,7 +221,7 @@ mod tests {
 
     #[test]
     fn data_waiting_for_a_gap_is_not_wasted() {
-        // 900 bytes wait for a gap at the first look; at the second it is filled.
+        // 900 bytes wait for a gap in the first sample; in the second it is filled.
         let totals = [total(1_000, 1_000, 0, 0), total(2_000, 2_000, 1_800, 0)];
         let carried = classify_carried(&totals, (totals.len(), 0), false);
         assert_eq!(carried.iter().map(|c| c.delivered).collect::<Vec<_>>(), [900, 900]);
@@ -237,7 +242,7 @@ mod tests {
     fn in_flight_data_is_lost_only_if_it_never_arrives() {
         let totals = [
             total(1_000, 500, 450, 0),
-            total(2_000, 1_700, 1_530, 0), // 300 were cut off on the wire
+            total(2_000, 1_700, 1_530, 0), // 300 were cut off in flight
             total(3_000, 2_700, 2_430, 0),
         ];
         let carried = classify_carried(&totals, (totals.len(), 0), false);
@@ -260,7 +265,7 @@ mod tests {
 
     #[test]
     fn without_samples_after_the_end_outstanding_data_is_in_flight() {
-        // 300 are on the wire all of the time; 100 were lost.
+        // 300 are always in flight; 100 were lost.
         let totals = [total(1_000, 700, 630, 0), total(2_000, 1_600, 1_440, 0)];
         let carried = classify_carried(&totals, (2, 300), false);
         let both: Vec<_> = carried.iter().map(|c| (c.in_flight, c.lost)).collect();

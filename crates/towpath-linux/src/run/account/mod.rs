@@ -1,9 +1,9 @@
-//! The account of capacity of a run over real kernels: capacity and what was carried from the link
-//! model, and why the rest was not used from what kernels say of their connections.
+//! Capacity account of a run over real kernels.
 //!
-//! The emulator tells every few milliseconds what its links have carried; whenever it does, all
-//! senders are asked what they wait for. So what a link did not carry between two looks is
-//! put down to what held its senders back at that time.
+//! Capacity and carried bytes come from the link model; the causes of idle capacity come from the
+//! kernels' connection state. The emulator reports every few milliseconds what its links have
+//! carried; at each report, all senders are sampled. Capacity left idle between two samples is
+//! attributed to what limited its senders then.
 
 mod carried;
 mod receivers;
@@ -28,38 +28,38 @@ use carried::{LinkCounterIds, LinkTotals, classify_carried};
 use receivers::Receivers;
 use senders::Senders;
 
-/// Between two looks.
+/// Interval between two samples of links and senders.
 pub(super) const SAMPLE_INTERVAL: Duration = Duration::from_millis(10);
-/// With more connections than this, there are fewer looks.
+/// Number of connections above which samples are less frequent.
 const MAX_FULL_RATE_STREAMS: usize = 16;
-/// Parts of a byte in which idle capacity is weighed.
+/// Resolution of idle capacity, in parts per byte.
 const PARTS_PER_BYTE: f64 = 1_000.0;
 
-/// What a run's account came to.
+/// Result of a run's account: the links' accounts and their summary.
 pub(super) type AccountResult = (Vec<Account>, Option<AccountSummary>);
 
-/// One link of the ledger while the run goes on.
+/// Recorder for one link of the ledger during the run.
 #[derive(Debug)]
 struct LinkRecorder {
     counter_ids: LinkCounterIds,
     paths: Vec<usize>,
     direction: DataDirection,
-    /// What it could carry, and had carried, at the look before.
+    /// Capacity offered by the link, and bytes served, at the previous sample.
     offered: OfferedCapacity,
     served: u64,
     limits: BTreeMap<IdleCause, u64>,
-    /// What is on its way behind the link when it is full.
+    /// Bytes in flight behind a fully used link: its bandwidth-delay product plus 25%.
     bdp_bytes: u64,
-    /// At the end of each period: time, limits in it, totals.
+    /// End, idle causes and totals of each period.
     periods: Vec<(Duration, BTreeMap<IdleCause, u64>, LinkTotals)>,
 }
 
-/// Keeps the account until the emulator tells nothing more.
+/// Collects the account until the emulator sends no more snapshots.
 pub(super) fn collect(stage: &TrafficContext, inbox: &Receiver<TrafficSnapshot>) -> AccountResult {
     let mut keeper = AccountBuilder::new(stage);
     let mut last = None;
     while let Ok(watched) = inbox.recv() {
-        // Who was asleep for too long looks once.
+        // After a long sleep, only the latest snapshot counts.
         let watched = inbox.try_iter().last().unwrap_or(watched);
         keeper.sample(stage, &watched);
         last = Some(watched);
@@ -81,10 +81,10 @@ struct AccountBuilder {
     last_drops: BTreeMap<(usize, DataDirection), Part>,
     period: Duration,
     next_period_end: Duration,
-    /// End of the last period.
+    /// End of the last period, if one has ended.
     last_period_end: Option<Duration>,
-    /// When the last flow is planned to end, and how many periods there were until then. What comes
-    /// later only shows what had still been on its way.
+    /// Planned end of the last flow, and the number of periods until then. Later periods only show
+    /// which bytes were in flight at that end.
     planned_end: Option<Duration>,
     kept_periods: Option<usize>,
     samples: usize,
@@ -162,7 +162,7 @@ impl AccountBuilder {
         }
     }
 
-    /// What each path dropped last: a loss is put down to it.
+    /// Updates the last kind of drop on each path; a loss is attributed to it.
     fn update_drops(&mut self, stage: &TrafficContext, watched: &TrafficSnapshot) {
         let counters = watched.directions.iter().map(|(counters, _)| *counters).collect();
         let before = std::mem::replace(&mut self.counters, counters);
@@ -249,7 +249,7 @@ impl AccountBuilder {
     }
 }
 
-/// A quarter more than the link's rate times the longest delay behind it: jitter, and a thread that is late.
+/// Returns the rate times the longest delay, plus a quarter for jitter and a late thread.
 fn bdp_bytes(scenario: &Scenario, link: &AccountedLink) -> u64 {
     let way =
         |[up, down]: [Duration; 2]| if link.direction == DataDirection::Down { down } else { up };

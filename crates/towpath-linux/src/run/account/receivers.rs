@@ -1,4 +1,4 @@
-//! What receivers have got, and how much of it came twice over different paths.
+//! Bytes that receivers got, and the part that arrived twice over different paths.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -12,51 +12,51 @@ use crate::network::EmulatedNetwork;
 use crate::sample::{ConnectionSample, SubflowSample};
 use crate::traffic::{SampledStream, TrafficContext};
 
-/// A path, and the direction of it.
+/// Index of a path, and a direction on it.
 type PathDirection = (usize, DataDirection);
 
-/// All streams, period by period.
+/// Samples of all streams, period by period.
 #[derive(Debug, Default)]
 pub(super) struct Receivers {
     streams: BTreeMap<(u32, u32, DataDirection), ReceivedStream>,
     periods: usize,
 }
 
-/// One stream's data in one direction.
+/// Received data of one stream in one direction.
 #[derive(Debug, Default)]
 struct ReceivedStream {
-    /// What each subflow received so far.
+    /// Bytes that each subflow has received so far.
     subflows: BTreeMap<(SocketAddr, SocketAddr, u32), (PathDirection, u64)>,
-    /// The same by path, at the end of each period, and what the application had read.
+    /// Received bytes by path and bytes read by the application, at the end of each period.
     totals: Vec<(BTreeMap<PathDirection, u64>, u64)>,
     waiting: WaitingBytes,
 }
 
-/// What waits for earlier data at the last look, as the sender knows it.
+/// Data that waited for earlier data at the last sample, as the sender knows it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct WaitingBytes {
-    /// Delivered by subflows, and not acknowledged by the connection.
+    /// Bytes delivered by subflows but not acknowledged at the connection level.
     reassembly_bytes: u64,
-    /// Behind a gap of its own subflow.
+    /// Bytes behind a gap of their own subflow.
     out_of_order: BTreeMap<PathDirection, u64>,
-    /// What the application had read then.
+    /// Bytes that the application had read by then.
     read_bytes: u64,
 }
 
-/// What a path had brought at the end of a period.
+/// Bytes that a path had delivered by the end of a period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct PathReceived {
     pub(super) received: u64,
-    /// Of that, what another path had brought before.
+    /// Part of `received` that another path had delivered before.
     pub(super) redundant: u64,
-    /// Of that, what still waits for other paths at the end.
+    /// Part of `received` that waits for data of other paths at the end.
     pub(super) waiting: u64,
-    /// Not among that, for it waits on its own subflow.
+    /// Bytes that wait for a gap on their own subflow; not part of `received`.
     pub(super) out_of_order: u64,
 }
 
 impl Receivers {
-    /// Notes what all receivers have at the end of a period.
+    /// Samples all receivers at the end of a period.
     pub(super) fn sample(&mut self, stage: &TrafficContext) {
         for stream in stage.streams() {
             for (direction, read) in &stream.received {
@@ -71,7 +71,7 @@ impl Receivers {
         self.periods += 1;
     }
 
-    /// For each period, what each path had brought by its end.
+    /// Returns for each period what each path had delivered by its end.
     pub(super) fn finish(self) -> Vec<BTreeMap<PathDirection, PathReceived>> {
         let mut all = vec![BTreeMap::new(); self.periods];
         for stream in self.streams.values() {
@@ -165,7 +165,7 @@ impl WaitingBytes {
         Self { reassembly_bytes: outstanding.saturating_sub(under_way), out_of_order, read_bytes }
     }
 
-    /// What of it was not read after that look.
+    /// Returns the waiting bytes that were not read after that sample.
     fn remaining(
         &self,
         totals: &[(BTreeMap<PathDirection, u64>, u64)],
@@ -181,9 +181,11 @@ impl WaitingBytes {
     }
 }
 
-/// For each period what each path had brought in vain, except for the `waiting` bytes of the end: more than the application has read, or will
-/// ever read. It is put down to the earliest period in which it may have come, and to the paths that
-/// brought something then.
+/// Returns for each period the redundant bytes of each path: received beyond what the application
+/// ever reads.
+///
+/// The last `waiting` bytes are excluded. Redundant bytes count for the earliest period in which
+/// they can have arrived, and for the paths that received data then.
 fn redundant_bytes(
     totals: &[(BTreeMap<PathDirection, u64>, u64)],
     waiting: u64,
@@ -244,7 +246,7 @@ mod tests {
 
     #[test]
     fn data_buffered_at_the_end_is_not_a_duplicate() {
-        // 300 bytes were copies; 900 wait for the slow path when the run ends.
+        // 300 bytes were copies; 900 wait for the slow path at the end of the run.
         let totals = [total(900, 300, 900), total(1_800, 300, 900), total(1_800, 300, 900)];
         let waits =
             WaitingBytes { reassembly_bytes: 900, out_of_order: BTreeMap::new(), read_bytes: 900 };
@@ -253,7 +255,7 @@ mod tests {
             |sums: Vec<BTreeMap<PathDirection, u64>>| sums.last().unwrap().values().sum::<u64>();
         assert_eq!(last(redundant_bytes(&totals, above)), 300);
         assert_eq!(last(redundant_bytes(&totals, 0)), 1_200);
-        // What was read after the last look at the sender waits no more.
+        // Data read after the sender's last sample waits no more.
         let waits = WaitingBytes {
             reassembly_bytes: 900,
             out_of_order: BTreeMap::from([(WIFI, 50)]),

@@ -1,4 +1,4 @@
-//! What senders wait for, look by look.
+//! Reasons why senders did not send, sample by sample.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -15,45 +15,47 @@ use crate::network::EmulatedNetwork;
 use crate::sample::{self, ConnectionSample, SubflowSample, TcpInfo};
 use crate::traffic::{SampledStream, StreamEndpoint, TrafficContext};
 
-/// For each path and direction of it, what each flow says.
+/// Causes by path and direction, from all flows.
 pub(super) type PathReasons = BTreeMap<(usize, DataDirection), WeightedCauses>;
 
-/// A stream's data in one direction.
+/// Flow, stream and direction of the data.
 type StreamKey = (u32, u32, DataDirection);
-/// One of its subflows.
+/// Local address, remote address and path number of a subflow.
 type SubflowId = (SocketAddr, SocketAddr, u32);
 
 #[derive(Debug)]
 struct PathSubflow {
     info: TcpInfo,
     path: usize,
-    /// What has cut its congestion window, if anything did.
+    /// Cause of the last congestion window reduction, if one occurred.
     loss_cause: Option<Part>,
 }
 
-/// What was last seen of each sender.
+/// Last sample of each sender.
 #[derive(Debug, Default)]
 pub(super) struct Senders {
     streams: BTreeMap<StreamKey, (Duration, BTreeMap<SubflowId, PathSubflow>)>,
-    /// Receive windows and send buffers while they held senders back.
+    /// Mean receive window and send buffer while they limited senders.
     pub(super) window: MeanFullSize,
     pub(super) buffer: MeanFullSize,
-    /// The longest round trip so far.
+    /// Longest smoothed round-trip time so far.
     pub(super) max_rtt: Duration,
 }
 
-/// The size of what was full, while it was: the mean over that time. Kernels let windows and buffers
-/// grow, so what it came to in the end says nothing of it.
+/// Mean size of a window or buffer over the time in which it was full.
+///
+/// Kernels let windows and buffers grow, so the final size is not representative.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(super) struct MeanFullSize {
     seconds: f64,
     byte_seconds: f64,
-    /// The largest, full or not.
+    /// Maximum size in bytes, full or not.
     pub(super) max_bytes: u64,
 }
 
 impl MeanFullSize {
-    /// Of so many bytes in that part of a time of `span` in which one of some parts was the reason.
+    /// Adds a size of `bytes`, weighted by the share of `span` in which one of `parts` was the
+    /// reason.
     fn add(&mut self, bytes: u64, reasons: &WeightedCauses, parts: &[Part], span: Duration) {
         let held = reasons.iter().filter(|(why, _)| parts.contains(&why.part));
         let seconds = held.map(|(_, share)| share).sum::<f64>() * span.as_secs_f64();
@@ -70,7 +72,7 @@ impl MeanFullSize {
 }
 
 impl Senders {
-    /// Looks at all senders; `drops` says what each path and direction dropped last.
+    /// Samples all senders; `drops` is the last kind of drop by path and direction.
     pub(super) fn sample(
         &mut self,
         stage: &TrafficContext,
@@ -115,8 +117,7 @@ impl Senders {
         }
         let transport = said.stage.transport_of(stream.flow);
         let multipath = matches!(transport, Transport::Mptcp | Transport::Mpquic);
-        // A socket whose connection is gone has nothing to send; of a connection of QUIC one
-        // stream speaks.
+        // A closed socket has nothing to send; only one stream of a QUIC connection reports.
         let Ok(connection) = sender.sample(multipath) else { return };
         let mut buffer_bytes = 0;
         let source = match sender {
@@ -130,7 +131,7 @@ impl Senders {
                     ConnectionSample::Single(..) => InfoSource::Single(buffer),
                 }
             }
-            // What a program has in its send buffer is not looked at.
+            // Send buffers of programs are not sampled.
             StreamEndpoint::Own(_) | StreamEndpoint::Quic(_) | StreamEndpoint::Program(_) => {
                 InfoSource::Library
             }
@@ -160,7 +161,7 @@ impl Senders {
         self.streams.insert(key, (said.at, known));
     }
 
-    /// Takes the samples over; returns each with the one before.
+    /// Stores the samples; returns each with the one before.
     fn update(
         &mut self,
         said: &FlowSample<'_>,
@@ -200,7 +201,8 @@ impl Senders {
     }
 }
 
-/// The samples of one look: the subflow, what it was before, whether it is a backup, and what it is.
+/// Samples taken together: for each subflow the previous values, the backup flag and the current
+/// values.
 type SubflowSamples = Vec<(SubflowId, (TcpInfo, bool, PathSubflow))>;
 
 fn deltas(seen: &SubflowSamples) -> Vec<SubflowDelta<'_>> {
@@ -214,7 +216,7 @@ fn deltas(seen: &SubflowSamples) -> Vec<SubflowDelta<'_>> {
         .collect()
 }
 
-/// One look at a flow in one direction of its data.
+/// One sample of a flow in one direction of its data.
 struct FlowSample<'a> {
     stage: &'a TrafficContext,
     flow: &'a Flow,
@@ -239,7 +241,7 @@ impl FlowSample<'_> {
         }
     }
 
-    /// The direction of the path in which its data go; none if it leads elsewhere.
+    /// Returns the direction of the path that the data uses; `None` if it connects other hosts.
     fn path_direction(&self, path: usize) -> Option<DataDirection> {
         let [from, to] = self.sender_and_receiver();
         let path = self.scenario().paths.get(path)?;
@@ -264,12 +266,12 @@ impl FlowSample<'_> {
         matches!(self.transport(), Transport::Tcp | Transport::Quic)
     }
 
-    /// A path on which there is no subflow.
+    /// Returns the cause for a path without a subflow.
     fn absent_part(&self, path: usize) -> Part {
         if self.is_single() && path != self.flow.via { Part::SinglePath } else { Part::NoSubflow }
     }
 
-    /// A flow without a connection that could be asked.
+    /// Adds the cause for a flow that has no connection yet.
     fn add_unopened(&self, waiting: &mut PathReasons) {
         if matches!(self.flow.pattern, Pattern::Udping(_) | Pattern::Udp(_)) {
             return;
@@ -285,7 +287,7 @@ impl FlowSample<'_> {
         }
     }
 
-    /// Our own stack says itself what it waits for.
+    /// Adds the causes that our own stack reports.
     fn add_stack_limits(&self, held: &[SubflowLimit], idle: bool, waiting: &mut PathReasons) {
         let on = |(one, other)| EmulatedNetwork::path_of(one, other);
         for (path, way) in self.paths() {
@@ -294,7 +296,7 @@ impl FlowSample<'_> {
             for own in held.iter().filter(|own| on(own.addresses) == Some(path)) {
                 let mut part = stack_part(own.limit);
                 if part == Part::AfterLoss {
-                    // It is the link that knows what kind of loss it was.
+                    // Only the link knows the kind of loss.
                     part = self.drops.get(&(path, way)).copied().unwrap_or(part);
                 }
                 reasons.push((IdleCause { part, waits_for: own.waits_for.and_then(on) }, 1.0));
@@ -306,7 +308,7 @@ impl FlowSample<'_> {
         }
     }
 
-    /// For each path what this connection waited for.
+    /// Returns for each path the causes that limited this connection.
     fn reasons(
         &self,
         seen: &SubflowSamples,
@@ -333,12 +335,12 @@ impl FlowSample<'_> {
         all
     }
 
-    /// Whether its source never runs dry.
+    /// Returns true if the flow's source always has data.
     fn is_endless(&self) -> bool {
         limit::is_endless(&self.flow.pattern)
     }
 
-    /// A source that never runs dry was only not there in time.
+    /// Returns the cause of an empty send buffer; an endless source was only too slow.
     fn idle_part(&self) -> Part {
         if self.is_endless() { Part::SenderCpu } else { Part::Application }
     }
@@ -354,7 +356,7 @@ impl FlowSample<'_> {
     }
 }
 
-/// What our own stack calls it.
+/// Maps the limits of our own stack.
 fn stack_part(limit: OwnLimit) -> Part {
     match limit {
         OwnLimit::Application => Part::Application,
@@ -388,7 +390,7 @@ mod tests {
             window.add(400_000, &full, &parts, look);
             window.add(600_000, &full, &parts, look);
         }
-        // It grows, and nobody waits for it any more.
+        // The window still grows but is no longer the limit.
         let slow_start = vec![(Part::SlowStart.into(), 1.0)];
         window.add(17_400_000, &slow_start, &parts, look * 1_000);
         assert_eq!((window.mean_bytes(), window.max_bytes), (Some(500_000), 17_400_000));

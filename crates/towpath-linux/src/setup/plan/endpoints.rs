@@ -1,4 +1,4 @@
-//! Which endpoints stay, go or come.
+//! Choice of the endpoints to keep, delete and add.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use crate::netlink::{Endpoint, EndpointFlags};
 use crate::setup::change::{ConfigChange, NamedEndpoint};
 
 impl Planner<'_> {
-    /// Endpoints that are there and right stay; wrong ones are replaced under their number.
+    /// Keeps correct endpoints; replaces wrong ones under the same number.
     pub(super) fn endpoints(
         &mut self,
         places: &[EndpointCandidate<'_>],
@@ -22,7 +22,8 @@ impl Planner<'_> {
                 continue;
             }
             let Some(new) = wanted.iter().find(|new| new.address == address) else { continue };
-            // With a port it announces and can do nothing else, beside another one or alone.
+            // An endpoint with a port only announces, whether or not it is the only one of its
+            // address.
             let only_announces = old.port.is_some() && self.request.role != SetupRole::Client;
             let place = places.iter().find(|place| place.ip() == address);
             let complaint =
@@ -47,7 +48,7 @@ impl Planner<'_> {
                 NamedEndpoint { id, flags, ..new }
             })
             .collect();
-        // Before the kernel gives their numbers to others.
+        // Endpoints with an identifier first, before the kernel assigns it to another one.
         missing.sort_by_key(|new| new.id.is_none());
         for new in missing {
             let reason = purpose(&new);
@@ -55,7 +56,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Endpoints that somebody made; those of the kernel's own make way for ours.
+    /// Returns the endpoints that were configured; the kernel replaces its implicit ones by ours.
     fn own_endpoints(&self) -> Vec<NamedEndpoint> {
         let made = |it: &&Endpoint| !it.flags.contains(EndpointFlags::IMPLICIT);
         let named = |endpoint: &Endpoint| {
@@ -71,7 +72,7 @@ impl Planner<'_> {
         self.host.endpoints.iter().filter(made).map(named).collect()
     }
 
-    /// What is wrong with an endpoint, if something is.
+    /// Returns the error in an endpoint, if there is one.
     fn endpoint_problem(
         &mut self,
         old: &NamedEndpoint,
@@ -94,7 +95,7 @@ impl Planner<'_> {
             }
             SetupRole::Client | SetupRole::Server | SetupRole::Both => {}
         }
-        // A mesh covers what `laminar` would.
+        // A `fullmesh` endpoint includes the effect of `laminar`.
         let covers = is.contains(must) || is.contains(EndpointFlags::FULLMESH);
         if self.request.role == SetupRole::Client && !covers {
             return if must.contains(EndpointFlags::LAMINAR) {
@@ -120,7 +121,7 @@ impl Planner<'_> {
     }
 }
 
-/// What an endpoint does.
+/// Returns the purpose of an endpoint, for people.
 fn purpose(endpoint: &NamedEndpoint) -> String {
     let flags = endpoint.flags();
     let NamedEndpoint { address, link, .. } = endpoint;

@@ -1,9 +1,10 @@
-//! Interfaces that share a network.
+//! Fixes for interfaces that share a network (ARP flux).
 
 use super::{ConfigChange, EndpointCandidate, Planner, shares};
 
 impl Planner<'_> {
-    /// Interfaces in one network answer ARP for each other, so that one link carries everything.
+    /// Fixes interfaces in one network, which reply to ARP for each other, so that one link carries
+    /// everything.
     pub(super) fn shared_networks(&mut self, places: &[EndpointCandidate<'_>]) {
         let mut mended = Vec::new();
         for link in self.host.links.iter().filter(|link| link.is_up() && !link.is_loopback()) {

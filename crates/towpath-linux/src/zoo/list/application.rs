@@ -1,4 +1,4 @@
-//! Kernel, applications and listeners.
+//! Failure cases of kernels, applications and listeners.
 
 use super::SERVER_SIGNAL_ENDPOINT;
 use crate::hop::packet::MptcpOptionKind;
@@ -139,7 +139,7 @@ pub(super) const CASES: &[FailureCase] = &[
     },
 ];
 
-/// A box that swallows the first packet of Multipath TCP.
+/// Middlebox that drops the SYN with MP_CAPABLE.
 pub(in crate::zoo) const DROP_CAPABLE: RouterRule = RouterRule {
     side: LinkSide::Up,
     packets: PacketMatch::of(ConnectionPhase::Syn).with(MptcpOptionKind::Capable),

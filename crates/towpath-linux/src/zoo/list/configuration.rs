@@ -1,4 +1,4 @@
-//! What the two hosts were told: endpoints, limits, routes, settings.
+//! Failure cases of configuration: endpoints, limits, routes, sysctls of both hosts.
 
 use super::{CLIENT_ENDPOINT, NO_ENDPOINTS, SERVER_SIGNAL_ENDPOINT};
 use crate::zoo::situation::{FailureCase, HostSide, NetworkMutation, Routing};

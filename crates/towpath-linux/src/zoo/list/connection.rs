@@ -1,4 +1,4 @@
-//! The way of the first subflow.
+//! Failure cases on the path of the first subflow.
 
 use super::application::DROP_CAPABLE;
 use crate::hop::packet::MptcpOptionKind;
@@ -8,13 +8,13 @@ use towpath_measure::scenario::LinkSide;
 
 use LinkSide::{Both as BOTH, Down as DOWN, Up as UP};
 
-/// The server's first address in IPv6.
+/// First IPv6 address of the server.
 pub(in crate::zoo) const SERVER_V6: &str = "2001:db8:2:1::2";
-/// The client asks for checksums of the data.
+/// Checksums of the data, requested by the client (RFC 8684 §3.3).
 const CHECKSUM: NetworkMutation =
     NetworkMutation::Sysctl(HostSide::Client, "net.mptcp.checksum_enabled", "1");
 
-/// A box that removes options.
+/// Returns the rule of a middlebox that strips options.
 pub(in crate::zoo) const fn strip(
     side: LinkSide,
     phase: ConnectionPhase,
@@ -23,7 +23,7 @@ pub(in crate::zoo) const fn strip(
     RouterRule { side, packets: PacketMatch::of(phase), treatment: PacketAction::Strip(kind) }
 }
 
-/// A box that treats the first packet of a connection.
+/// Returns the rule of a middlebox that modifies the SYN with MP_CAPABLE.
 const fn capable(treatment: PacketAction) -> RouterRule {
     RouterRule {
         side: UP,
@@ -32,14 +32,14 @@ const fn capable(treatment: PacketAction) -> RouterRule {
     }
 }
 
-/// Changes data on their way to the server.
+/// Modifies data in the direction of the server.
 pub(in crate::zoo) const REWRITE: RouterRule = RouterRule {
     side: UP,
     packets: PacketMatch::of(ConnectionPhase::Later).carrying(1),
     treatment: PacketAction::Rewrite,
 };
 
-/// Swallows everything towards the server.
+/// Drops all packets in the direction of the server.
 pub(in crate::zoo) const DROP_TCP: RouterRule = RouterRule {
     side: UP,
     packets: PacketMatch::of(ConnectionPhase::Tcp),

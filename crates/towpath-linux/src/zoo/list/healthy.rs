@@ -1,4 +1,4 @@
-//! Networks in which all is well: a diagnosis must not find anything.
+//! Networks without a failure: a diagnosis must not find one.
 
 use super::connection::SERVER_V6;
 use super::{CLIENT_ENDPOINT, SERVER_SIGNAL_ENDPOINT};
@@ -6,7 +6,7 @@ use crate::hop::{PacketAction, PacketMatch, RouterRule};
 use crate::zoo::situation::{AppSocket, FailureCase, HostSide, NetworkMutation, PathQuality};
 use towpath_measure::scenario::LinkSide;
 
-/// Translates addresses.
+/// NAT in both directions, for all packets.
 const NAT: RouterRule = RouterRule {
     side: LinkSide::Both,
     packets: PacketMatch::ALL,

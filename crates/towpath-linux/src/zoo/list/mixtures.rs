@@ -1,4 +1,4 @@
-//! Variations that mix what the situations have alone.
+//! Variations that combine the faults of several failure cases.
 
 use super::connection::{REWRITE, SERVER_V6, strip};
 use super::variations::{NAT, join_packets, variation};
@@ -361,6 +361,6 @@ const THREE_CLIENT_ENDPOINTS: NetworkMutation = NetworkMutation::Endpoints(
 const V6_ENDPOINT: NetworkMutation =
     NetworkMutation::Endpoints(HostSide::Client, &["2001:db8:1:2::2 dev c2 subflow"]);
 
-/// Nothing passes any more.
+/// Drops all packets in both directions.
 const DROP_ALL: RouterRule =
     RouterRule { side: LinkSide::Both, packets: PacketMatch::ALL, treatment: PacketAction::Drop };

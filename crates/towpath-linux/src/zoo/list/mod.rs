@@ -1,4 +1,4 @@
-//! The situations, by layer.
+//! Failure cases, by layer.
 
 pub(super) mod application;
 mod configuration;
@@ -10,25 +10,25 @@ pub(super) mod variations;
 
 use super::situation::FailureCase;
 
-/// All situations: failures by layer, then the healthy networks.
+/// Returns all cases: failures by layer, then the healthy networks.
 pub fn cases() -> impl Iterator<Item = &'static FailureCase> + Send {
     let all =
         [application::CASES, configuration::CASES, connection::CASES, path::CASES, healthy::CASES];
     all.into_iter().flatten()
 }
 
-/// Variations of situations that no list shows.
+/// Returns variations of the cases, which no listing shows.
 pub fn variations() -> impl Iterator<Item = &'static FailureCase> + Send {
     variations::VARIATION_CASES.iter().chain(mixtures::MIXED_CASES)
 }
 
-/// The situation or variation of that name, or the one that is drawn for it.
+/// Returns the case or variation of that name, or generates it for a name of a random case.
 pub fn find(name: &str) -> Option<&'static FailureCase> {
     let listed = cases().chain(variations()).find(|situation| situation.name == name);
     listed.or_else(|| super::random::random_case(name).map(|drawn| drawn.case))
 }
 
-/// The usual endpoints of the client, and those of the server that announces its second address.
+/// Usual endpoints of the client, and of a server that announces its second address.
 const CLIENT_ENDPOINT: &[&str] = &["10.1.2.2 dev c2 subflow"];
 const SERVER_SIGNAL_ENDPOINT: &[&str] = &["203.0.113.2 signal"];
 const NO_ENDPOINTS: &[&str] = &[];

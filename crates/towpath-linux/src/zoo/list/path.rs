@@ -1,4 +1,4 @@
-//! The ways of further subflows, and the quality of paths.
+//! Failure cases on the paths of further subflows, and of path quality.
 
 use super::connection::{SERVER_V6, strip};
 use super::{NO_ENDPOINTS, SERVER_SIGNAL_ENDPOINT};
@@ -9,29 +9,29 @@ use crate::zoo::situation::{
 };
 use towpath_measure::scenario::LinkSide;
 
-/// A box that treats the first packet of a further subflow.
+/// Returns the rule of a middlebox that modifies the SYN with MP_JOIN.
 const fn join_packets(treatment: PacketAction) -> RouterRule {
     let packets = PacketMatch::of(ConnectionPhase::Syn).with(MptcpOptionKind::Join);
     RouterRule { side: LinkSide::Up, packets, treatment }
 }
 
-/// A router that treats everything towards the server.
+/// Returns the rule of a router that modifies everything in the direction of the server.
 pub(in crate::zoo) const fn all_packets(treatment: PacketAction) -> RouterRule {
     RouterRule { side: LinkSide::Up, packets: PacketMatch::ALL, treatment }
 }
 
-/// Nothing passes any more.
+/// Drops all packets in both directions.
 pub(in crate::zoo) const DROP_ALL: RouterRule =
     RouterRule { side: LinkSide::Both, packets: PacketMatch::ALL, treatment: PacketAction::Drop };
 
-/// A translator that does not remember for long.
+/// NAT with a short timeout: 800 ms.
 const SHORT_NAT_TIMEOUT: RouterRule = RouterRule {
     side: LinkSide::Both,
     packets: PacketMatch::ALL,
     treatment: PacketAction::TranslateFor(800),
 };
 
-/// A path that needs a buffer.
+/// High bandwidth-delay product: a path that needs a large buffer.
 const HIGH_BDP: PathQuality = PathQuality { delay_ms: 50, ..PathQuality::DEFAULT };
 
 pub(super) const CASES: &[FailureCase] = &[

@@ -1,4 +1,4 @@
-//! Variations that no list shows: a diagnosis that knows only the situations by heart fails here.
+//! Variations that no listing shows: a diagnosis that matches only the listed cases fails here.
 
 use super::application::DROP_CAPABLE;
 use super::connection::{SERVER_V6, strip};
@@ -10,7 +10,7 @@ use crate::zoo::situation::{
 };
 use towpath_measure::scenario::LinkSide;
 
-/// An unlisted situation.
+/// Creates a case that is not listed.
 pub(super) const fn variation(
     name: &'static str,
     title: &'static str,
@@ -22,7 +22,7 @@ pub(super) const fn variation(
     FailureCase { name, title, seen: hidden, why: hidden, cause, two_ends, changes }
 }
 
-/// A box on the way of further subflows.
+/// Returns the rule of a middlebox on the path of further subflows.
 pub(in crate::zoo) const fn join_packets(treatment: PacketAction) -> RouterRule {
     let packets = PacketMatch::of(ConnectionPhase::Syn).with(MptcpOptionKind::Join);
     RouterRule { side: LinkSide::Up, packets, treatment }
@@ -266,14 +266,14 @@ pub(super) const VARIATION_CASES: &[FailureCase] = &[
     ),
 ];
 
-/// A path of smaller packets whose router says so.
+/// Path with a smaller MTU whose router sends "packet too big".
 const SMALL_MTU_WITH_PTB: RouterRule = RouterRule {
     side: LinkSide::Both,
     packets: PacketMatch::of(ConnectionPhase::Later).carrying(1_260),
     treatment: PacketAction::TooBig(1_300),
 };
 
-/// Translates addresses.
+/// NAT in both directions, for all packets.
 pub(in crate::zoo) const NAT: RouterRule = RouterRule {
     side: LinkSide::Both,
     packets: PacketMatch::ALL,

@@ -1,4 +1,4 @@
-//! A situation while it is drawn.
+//! Draft of a random failure case.
 
 use super::super::list::connection::SERVER_V6;
 use super::super::list::variations::NAT;
@@ -6,19 +6,22 @@ use super::super::situation::{HostSide, NetworkMutation, PathQuality, Routing, S
 use super::CaseRng;
 use crate::hop::RouterRule;
 
-/// Names of the client's interfaces; a situation has the first of them.
+/// Names of the client's interfaces; a case uses the first ones.
 const INTERFACE_NAMES: [&[&str]; 3] = [
     &["c1", "c2", "c3", "c4"],
     &["eth0", "wlan0", "wwan0", "wwan1"],
     &["enp3s0", "wlp2s0", "wwp0s20u4", "usb0"],
 ];
 
-/// Two names for what is true of the same network. IPv6 does not take the destination for a neighbour,
-/// so an interface without a gateway is one without a route for its source; who accepts no announced
-/// address here has no endpoint, too; the way back cannot be told from the way there; and that data is
-/// changed is among what the doctor says it has not looked at.
+/// Causes that a client may confuse, as (true cause, accepted cause, always accepted).
 ///
-/// The last column: always, and not only where the server lets nobody see the difference.
+/// IPv6 never treats the destination as a neighbour, so a missing gateway looks like a missing
+/// source route. A host that accepts no announced address has no endpoint either. The reverse path
+/// cannot be distinguished from the forward path. The doctor lists modified data among the items
+/// that it did not check.
+///
+/// The last column is true if the pair is always accepted. Otherwise, the pair is accepted only if
+/// the server's kind hides the difference.
 const EQUIVALENT_CAUSES: &[(&str, &str, bool)] = &[
     ("no-gateway-on-interface", "no-source-route", true),
     ("all-endpoints-one-interface", "no-endpoints", true),
@@ -29,50 +32,50 @@ const EQUIVALENT_CAUSES: &[(&str, &str, bool)] = &[
     ("payload-rewritten", "healthy", false),
 ];
 
-/// What waits for connections.
+/// Kind of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DrawnServer {
-    /// It gives back what it gets.
+    /// Echo server: returns the data that it receives.
     Echo,
-    /// A towpath server.
+    /// Server of towpath itself (`towpath server`).
     Towpath,
-    /// Answers requests over HTTP/1.1.
+    /// Web server that replies to requests over HTTP/1.1.
     Web,
-    /// Answers a client's hello over TLS.
+    /// TLS server that replies to a ClientHello.
     Tls,
-    /// Says its banner, and waits for the client's.
+    /// SSH server that sends its banner and waits for the client's.
     Ssh,
-    /// Closes with the first bytes.
+    /// Server that closes the connection at the first bytes.
     ClosesOnData,
 }
 
-/// What it takes to see a fault.
+/// Evidence that a diagnosis needs to find a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Evidence {
-    /// The configuration or the handshake of the first subflow.
+    /// Configuration, or the handshake of the first subflow.
     Handshake,
-    /// Further subflows: the connection must stay open.
+    /// Further subflows, so the connection must stay open.
     Join,
-    /// Data both ways over each path.
+    /// Data in both directions over each path.
     Data,
-    /// The other host's own word.
+    /// Report of the other host.
     Peer,
 }
 
-/// What is true of a drawn situation.
+/// Ground truth of a random failure case.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroundTruth {
-    /// The causes that were put in; none where all is well.
+    /// Injected causes; empty for a healthy network.
     pub causes: Vec<&'static str>,
-    /// What may be named first: one of the causes, or a verdict.
+    /// Acceptable first findings: injected causes or verdicts.
     pub accepted: Vec<&'static str>,
-    /// Whether somebody at the client can find it out, with a server of that kind.
+    /// True if a client with this kind of server can find at least one cause.
     pub decidable: bool,
-    /// Whether that holds for all that was put in.
+    /// True if a client with this kind of server can find all causes.
     pub all_decidable: bool,
-    /// Subflows over which data can go when nothing is wrong.
+    /// Number of subflows that can carry data in the absence of faults.
     pub paths: u32,
-    /// All that was drawn, in a line.
+    /// One-line summary of the draft.
     pub summary: String,
 }
 
@@ -81,20 +84,20 @@ pub(super) struct CaseDraft {
     pub(super) names: &'static [&'static str],
     pub(super) v4: bool,
     pub(super) server: DrawnServer,
-    /// The server announces its second address.
+    /// True if the server announces its second address.
     pub(super) announces: bool,
-    /// Endpoints of the client's, one for each further interface, until a fault changes them.
+    /// Endpoints of the client, one for each further interface, until a fault changes them.
     pub(super) endpoints: Vec<String>,
     pub(super) server_endpoints: Vec<String>,
     pub(super) limits: [(u32, u32); 2],
     pub(super) routing: Routing,
     pub(super) qualities: Vec<PathQuality>,
-    /// What the boxes do beside translating.
+    /// Rules of the middleboxes apart from NAT, by path.
     pub(super) rules: Vec<Vec<RouterRule>>,
     pub(super) nat: Vec<bool>,
     pub(super) far_boxes: Vec<bool>,
     pub(super) extra_changes: Vec<NetworkMutation>,
-    /// Parts of the network that a fault has changed.
+    /// Parts of the network that a fault has already changed.
     pub(super) claimed_parts: Vec<&'static str>,
     pub(super) faults: Vec<(&'static str, Evidence)>,
     pub(super) descriptions: Vec<String>,
@@ -151,7 +154,7 @@ impl CaseDraft {
         draft
     }
 
-    /// The client's address on a path, from 1.
+    /// Returns the client's address on a path; paths count from 1.
     pub(super) fn address(&self, path: usize) -> String {
         if self.v4 { format!("10.1.{path}.2") } else { format!("2001:db8:1:{path}::2") }
     }
@@ -168,7 +171,7 @@ impl CaseDraft {
         format!("{} dev {} {flags}", self.address(path), self.name(path))
     }
 
-    /// The server's second address.
+    /// Returns the server's second address.
     pub(super) fn second_address(&self) -> &'static str {
         if self.v4 { "203.0.113.2" } else { "2001:db8:2:2::2" }
     }
@@ -177,7 +180,7 @@ impl CaseDraft {
         self.names.len()
     }
 
-    /// Takes parts of the network for a fault, unless another one has one of them.
+    /// Claims parts of the network for a fault; false if another fault has one of them.
     pub(super) fn claim(&mut self, parts: &[&'static str]) -> bool {
         let free = !parts.iter().any(|part| self.claimed_parts.contains(part));
         if free {
@@ -197,7 +200,7 @@ impl CaseDraft {
         true
     }
 
-    /// Whether somebody at the client can see such a thing with that server.
+    /// Returns true if a client with this server can obtain the evidence.
     fn can_show(&self, evidence: Evidence) -> bool {
         match evidence {
             Evidence::Handshake => true,
@@ -222,7 +225,7 @@ impl CaseDraft {
             accepted.push("not-judged");
         }
         if causes == ["endpoint-wrong-role"] && !decidable {
-            // The client's own paths work; nobody there can know that there could be one more.
+            // The client's own paths work, and it cannot know about a further one.
             accepted.extend(["healthy", "one-path"]);
         }
         for (cause, evidence) in &self.faults {
@@ -263,7 +266,7 @@ impl CaseDraft {
         format!("{line}: {what}")
     }
 
-    /// How its network differs from the usual one.
+    /// Returns the differences from the default network.
     pub(super) fn changes(&self) -> Vec<NetworkMutation> {
         let leak = |all: &[String]| -> &'static [&'static str] {
             all.iter().map(|one| &*one.clone().leak()).collect::<Vec<&str>>().leak()

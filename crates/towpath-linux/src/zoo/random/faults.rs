@@ -1,4 +1,4 @@
-//! What can be wrong with a drawn situation, each with the cause that is then true.
+//! Faults of random cases, each with its true cause.
 
 use towpath_measure::scenario::LinkSide;
 
@@ -14,32 +14,32 @@ use super::draft::{CaseDraft, DrawnServer, Evidence};
 use crate::hop::packet::MptcpOptionKind;
 use crate::hop::{ConnectionPhase, PacketAction, PacketMatch, RouterRule, UnreachableReason};
 
-/// Kinds of fault.
+/// Class of a fault, by the part that it changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// This host's kernel or settings.
+    /// Kernel or settings of the client.
     Kernel,
-    /// This host's endpoints.
+    /// MPTCP endpoints of the client.
     Endpoints,
-    /// This host's limits.
+    /// MPTCP limits of the client.
     Limits,
-    /// This host's routes.
+    /// Routing tables of the client.
     Routes,
-    /// What the server's host or program does.
+    /// Host or program of the server.
     Server,
     /// Addresses that the server announces.
     Announced,
-    /// A box on the first path.
+    /// Middlebox on the first path.
     First,
-    /// A box on a further path.
+    /// Middlebox on a further path.
     Further,
-    /// What a path does to data.
+    /// Quality of a path: delay, loss, rate or MTU.
     Quality,
-    /// Something that happens meanwhile.
+    /// Event while the connection is open.
     Meanwhile,
 }
 
-/// With their weights.
+/// Classes of faults with their weights.
 pub(super) const FAULT_WEIGHTS: &[(usize, Fault)] = &[
     (7, Fault::Kernel),
     (14, Fault::Endpoints),
@@ -53,10 +53,10 @@ pub(super) const FAULT_WEIGHTS: &[(usize, Fault)] = &[
     (4, Fault::Meanwhile),
 ];
 
-/// Puts in one of a kind; false where it does not fit to what is there.
+/// Injects a fault of one class; false if it conflicts with the draft.
 pub(super) fn inject(fault: Fault, draw: CaseRng, draft: &mut CaseDraft) -> bool {
     let which = |count| draw.below(&format!("which {fault:?}"), count);
-    // A further path, from 2.
+    // Further path, from 2.
     let path = 2 + draw.below(&format!("path {fault:?}"), draft.paths() - 1);
     match fault {
         Fault::Kernel => kernel(which(4), draft),
@@ -106,7 +106,7 @@ fn kernel(which: usize, draft: &mut CaseDraft) -> bool {
 }
 
 fn endpoints(which: usize, path: usize, draft: &mut CaseDraft) -> bool {
-    // A server that announces opens a second way over any interface.
+    // With a server that announces, any interface provides a second path.
     let needs_one = matches!(which, 0 | 5 | 6) && (draft.announces || draft.paths() > 2);
     if needs_one || !draft.claim(&["endpoints"]) {
         return false;
@@ -422,7 +422,7 @@ fn during_connection(which: usize, path: usize, draft: &mut CaseDraft) -> bool {
     draft.add_fault(cause, Evidence::Data, format!("{cause} on path {path}, meanwhile"))
 }
 
-/// Odd, and all is well.
+/// Adds something unusual to a healthy network.
 pub(super) fn add_harmless_oddity(draw: CaseRng, draft: &mut CaseDraft) {
     let odd = draw.below("odd", 9);
     let word = match odd {
@@ -449,7 +449,7 @@ pub(super) fn add_harmless_oddity(draw: CaseRng, draft: &mut CaseDraft) {
             }
             "checksums"
         }
-        // Its words make no sense to others, which close its connection.
+        // Other servers close the connection when they receive the application's data.
         4 if draft.server == DrawnServer::Echo => {
             draft.extra_changes.push(NetworkMutation::Application(AppSocket::Multipath));
             "a program that has a connection"

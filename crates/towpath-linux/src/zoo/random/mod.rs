@@ -1,10 +1,10 @@
-//! Situations drawn at random, whose truth is known by how they are made.
+//! Random failure cases with a known ground truth.
 //!
-//! `random-SEED-NUMBER` is one: family, number of interfaces, server, NAT and quality of each path,
-//! and, in two of three, one or two [`faults`]. It depends on seed and number alone, on every
-//! machine; each question is drawn from a stream of its own. What a diagnosis may name first is the
-//! [`GroundTruth`]: the causes that were put in, and, where a server of that kind lets nobody at the client
-//! decide, that it was not judged.
+//! The name `random-SEED-NUMBER` determines the whole case, the same on every machine. Random are
+//! address family, number of interfaces, server, NAT and quality of each path. Two of three cases
+//! have one or two [`faults`]. Each choice uses its own random stream. [`GroundTruth`] lists the
+//! acceptable first findings: the injected causes and, if the server's kind hides them from the
+//! client, "not judged".
 
 mod draft;
 mod faults;
@@ -15,19 +15,19 @@ pub use self::draft::GroundTruth;
 use self::draft::{CaseDraft, DrawnServer};
 use super::situation::FailureCase;
 
-/// How such a situation is called.
+/// Prefix of the names of random cases.
 const NAME_PREFIX: &str = "random-";
 
-/// A drawn situation and what is true of it.
+/// Random case and its ground truth.
 #[derive(Debug, Clone)]
 pub struct RandomCase {
-    /// Its network.
+    /// Network of the case, as data.
     pub case: &'static FailureCase,
-    /// What was put in.
+    /// Injected faults and acceptable findings.
     pub truth: GroundTruth,
 }
 
-/// One question about one situation.
+/// Random number source of one case; each question has its own stream.
 #[derive(Debug, Clone, Copy)]
 struct CaseRng {
     seed: u64,
@@ -35,24 +35,25 @@ struct CaseRng {
 }
 
 impl CaseRng {
-    /// Evenly from 0 to `count - 1`.
+    /// Returns a uniform number from 0 to `count - 1`.
     fn below(self, question: &str, count: usize) -> usize {
         let drawn = stream_seed(self.seed, &format!("situation/{}", self.case_number), question);
-        // The high half of the product: no division, and no bias that matters for such small numbers.
+        // The upper half of the product needs no division; its bias is negligible for such small
+        // ranges.
         ((u128::from(drawn) * count as u128) >> 64) as usize
     }
 
-    /// Evenly from `from` to `to`, both included.
+    /// Returns a uniform number from `from` to `to`, both included.
     fn uniform(self, question: &str, [from, to]: [u64; 2]) -> u64 {
         from + self.below(question, (to - from + 1) as usize) as u64
     }
 
-    /// True in `percent` of all cases.
+    /// Returns true with a probability of `percent`.
     fn chance(self, question: &str, percent: usize) -> bool {
         self.below(question, 100) < percent
     }
 
-    /// One of the entries, by its weight.
+    /// Returns an entry with a probability in proportion to its weight.
     fn weighted<T: Copy>(self, question: &str, entries: &[(usize, T)]) -> Option<T> {
         let mut left = self.below(question, entries.iter().map(|(weight, _)| weight).sum());
         for (weight, value) in entries {
@@ -65,7 +66,9 @@ impl CaseRng {
     }
 }
 
-/// The situation of that name; none if it is no drawn one. It stays for as long as the process does.
+/// Returns the random case of that name; `None` for other names.
+///
+/// Its memory is never freed.
 pub fn random_case(name: &str) -> Option<RandomCase> {
     let (seed, number) = name.strip_prefix(NAME_PREFIX)?.split_once('-')?;
     let draw = CaseRng { seed: seed.parse().ok()?, case_number: number.parse().ok()? };
@@ -77,7 +80,7 @@ fn draw_case(draw: CaseRng, name: String) -> RandomCase {
     let mut draft = CaseDraft::new(draw);
     let wanted = draw.weighted("faults", &[(33, 0_usize), (47, 1), (20, 2)]).unwrap_or_default();
     let mut put_in = 0;
-    // Faults that need the same part of the network do not go together: another one is drawn.
+    // Faults that need the same part of the network exclude each other; then another one is drawn.
     for attempt in 0..64 {
         if put_in == wanted {
             break;
