@@ -9,7 +9,7 @@ fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     let version = env::var("CARGO_PKG_VERSION").unwrap_or_default();
     let here = PathBuf::from(env::var("CARGO_MANIFEST_DIR").unwrap_or_default());
-    let commit = packaged(&here).or_else(|| checked_out(&here));
+    let commit = package_commit(&here).or_else(|| checked_out(&here));
     let commit = commit
         .filter(|commit| commit.len() >= 40 && commit.bytes().all(|byte| byte.is_ascii_hexdigit()));
     let text = match commit.as_deref().and_then(|commit| commit.get(..12)) {
@@ -20,7 +20,7 @@ fn main() {
 }
 
 /// A package says in a file of its own from which commit it was made.
-fn packaged(here: &Path) -> Option<String> {
+fn package_commit(here: &Path) -> Option<String> {
     let text = fs::read_to_string(here.join(".cargo_vcs_info.json")).ok()?;
     let (_, after) = text.split_once("\"sha1\"")?;
     after.split('"').nth(1).map(str::to_owned)

@@ -11,7 +11,7 @@ use towpath_measure::result::OrderKind;
 use towpath_measure::scenario::{Transport, World};
 use towpath_report::trace::TakenAt;
 
-use crate::changes::Changes;
+use crate::changes::ScenarioChanges;
 use crate::check::CheckArguments;
 use crate::doctor::DoctorArguments;
 use crate::generate::{CompletionsArguments, ManArguments};
@@ -34,24 +34,24 @@ pub(crate) struct Arguments {
     #[arg(long, global = true)]
     pub(crate) no_config: bool,
     #[command(subcommand)]
-    pub(crate) verb: Verb,
+    pub(crate) verb: Command,
 }
 
 impl Arguments {
     /// Notes what came from the configuration file, for the conditions of results.
     pub(crate) fn configure(&mut self, defaults: Vec<String>) {
-        if let Verb::Run(arguments) = &mut self.verb {
+        if let Command::Run(arguments) = &mut self.verb {
             arguments.how.changes.defaults = defaults;
-        } else if let Verb::Compare(arguments) = &mut self.verb {
+        } else if let Command::Compare(arguments) = &mut self.verb {
             arguments.how.changes.defaults = defaults;
-        } else if let Verb::Measure(arguments) = &mut self.verb {
+        } else if let Command::Measure(arguments) = &mut self.verb {
             arguments.defaults = defaults;
         }
     }
 }
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Verb {
+pub(crate) enum Command {
     Run(RunArguments),
     Compare(CompareArguments),
     Sweep(SweepArguments),
@@ -82,7 +82,7 @@ pub(crate) struct RunArguments {
     #[arg(short = 'T', long, value_delimiter = ',', value_name = "LIST", value_parser = transport)]
     pub(crate) transport: Vec<Transport>,
     #[command(flatten)]
-    pub(crate) how: HowArguments,
+    pub(crate) how: RunOptions,
     /// Repetitions of each transport, in place of the scenario's
     #[arg(short = 'r', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) repeat: Option<u32>,
@@ -129,7 +129,7 @@ fn snap() -> clap::builder::RangedI64ValueParser<u32> {
 
 /// How a scenario's runs are made, whatever is done with their results.
 #[derive(Debug, Clone, Args)]
-pub(crate) struct HowArguments {
+pub(crate) struct RunOptions {
     /// Worlds: sim (virtual time, our own stack), emu (real kernels) [default: the scenario's, and sim
     /// for emu where this machine cannot emulate]
     #[arg(short = 'W', long, value_delimiter = ',', value_name = "LIST", value_parser = world)]
@@ -147,7 +147,7 @@ pub(crate) struct HowArguments {
     #[arg(long, value_delimiter = ',', value_name = "STACK")]
     pub(crate) stack: Vec<StackChoice>,
     #[command(flatten)]
-    pub(crate) changes: Changes,
+    pub(crate) changes: ScenarioChanges,
     /// Why runs are simulated that would be emulated on another machine.
     #[arg(skip)]
     pub(crate) fallback: Option<String>,
@@ -166,7 +166,7 @@ pub(crate) struct CompareArguments {
     #[arg(short = 'T', long, value_delimiter = ',', value_name = "LIST", value_parser = transport)]
     pub(crate) transport: Vec<Transport>,
     #[command(flatten)]
-    pub(crate) how: HowArguments,
+    pub(crate) how: RunOptions,
     /// Repetitions of each transport [default: 10]
     #[arg(short = 'r', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) repeat: Option<u32>,
@@ -246,7 +246,7 @@ pub(crate) struct OnArguments {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum LabAction {
-    Break(BreakArguments),
+    Break(FailureArguments),
 }
 
 /// Open a network in which something about Multipath TCP is broken, or list them
@@ -254,7 +254,7 @@ pub(crate) enum LabAction {
 /// Each situation is a failure as people meet it, or a healthy network: with what one sees, and why.
 /// The program runs on the client; `TOWPATH_CONNECT` says where the server listens.
 #[derive(Debug, Args)]
-pub(crate) struct BreakArguments {
+pub(crate) struct FailureArguments {
     /// Name of a situation; all are listed when left out
     pub(crate) name: Option<String>,
     /// Print the list as JSON
@@ -500,7 +500,7 @@ mod tests {
     use super::*;
 
     /// The long options that each letter stands for, over all verbs.
-    fn letters(command: &Command, found: &mut BTreeMap<char, BTreeSet<String>>) {
+    fn short_options(command: &Command, found: &mut BTreeMap<char, BTreeSet<String>>) {
         for argument in command.get_arguments() {
             let letters = argument.get_short_and_visible_aliases().unwrap_or_default();
             for letter in
@@ -510,7 +510,7 @@ mod tests {
                 found.entry(letter).or_default().insert(name);
             }
         }
-        command.get_subcommands().for_each(|verb| letters(verb, found));
+        command.get_subcommands().for_each(|verb| short_options(verb, found));
     }
 
     #[test]
@@ -518,7 +518,7 @@ mod tests {
         let mut command = Arguments::command();
         command.build();
         let mut found = BTreeMap::new();
-        letters(&command, &mut found);
+        short_options(&command, &mut found);
         for (letter, names) in &found {
             assert_eq!(names.len(), 1, "-{letter} is {names:?}");
         }

@@ -12,13 +12,13 @@ use crate::measure::amounts;
 
 /// Changes of a scenario; they become part of its text, so that results hold what was run.
 #[derive(Debug, Clone, Default, Args, Serialize, Deserialize)]
-pub(crate) struct Changes {
+pub(crate) struct ScenarioChanges {
     /// Any key of the scenario, as `paths.first.rate="50 Mbit/s"` or `flows.0.size=1MB`; repeatable,
     /// `*` stands for all: `paths.*.delay=30ms`
     #[arg(long = "set", value_name = "KEY=VALUE")]
     set: Vec<String>,
     /// How long flows last, as `5s`; short for `--set flows.duration=5s`
-    #[arg(short = 't', long, alias = "time", value_name = "TIME", value_parser = length)]
+    #[arg(short = 't', long, alias = "time", value_name = "TIME", value_parser = parse_duration)]
     duration: Option<Duration>,
     /// Scheduler of towpath's own stack; short for `--set run.scheduler=NAME`
     #[arg(long, value_name = "NAME")]
@@ -32,7 +32,7 @@ pub(crate) struct Changes {
 }
 
 /// A time; the letter once was that of the transport.
-fn length(text: &str) -> Result<Duration, String> {
+fn parse_duration(text: &str) -> Result<Duration, String> {
     let word = text.split(',').next().unwrap_or_default();
     if matches!(word, "tcp" | "mptcp" | "quic" | "mpquic") {
         return Err(format!("transports are `-T {text}`"));
@@ -41,17 +41,17 @@ fn length(text: &str) -> Result<Duration, String> {
 }
 
 /// What a result says of the configuration file.
-pub(crate) fn configured(defaults: &[String]) -> Option<(String, String)> {
+pub(crate) fn config_condition(defaults: &[String]) -> Option<(String, String)> {
     (!defaults.is_empty()).then(|| ("from the configuration file".to_owned(), defaults.join(", ")))
 }
 
-impl Changes {
+impl ScenarioChanges {
     pub(crate) fn is_empty(&self) -> bool {
-        self.first().is_none()
+        self.first_option().is_none()
     }
 
     /// The option that changes something, for messages.
-    pub(crate) fn first(&self) -> Option<&'static str> {
+    pub(crate) fn first_option(&self) -> Option<&'static str> {
         let given = [
             (!self.set.is_empty(), "--set"),
             (self.duration.is_some(), "--duration"),
@@ -62,7 +62,7 @@ impl Changes {
     }
 
     /// What a result says of them beside its scenario.
-    pub(crate) fn remarks(&self) -> BTreeMap<String, String> {
+    pub(crate) fn conditions(&self) -> BTreeMap<String, String> {
         let mut remarks = BTreeMap::new();
         let shorts = [
             ("flows.duration", self.duration.map(duration_text)),
@@ -75,7 +75,7 @@ impl Changes {
         if !set.is_empty() {
             remarks.insert("changed by the command line".to_owned(), set.join("; "));
         }
-        remarks.extend(configured(&self.defaults));
+        remarks.extend(config_condition(&self.defaults));
         remarks
     }
 

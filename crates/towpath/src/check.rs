@@ -100,10 +100,10 @@ fn line(tried: &ProbeResult) -> String {
     };
     let (connect, answer) = (time(tried.connect_ns), time(tried.answer_ns));
     let target = tried.target.to_string();
-    format!("{target:44} {probe:6} {connect:>10} {answer:>10}  {}", in_words(&tried.finding))
+    format!("{target:44} {probe:6} {connect:>10} {answer:>10}  {}", describe(&tried.finding))
 }
 
-pub(crate) fn in_words(finding: &ProbeOutcome) -> String {
+pub(crate) fn describe(finding: &ProbeOutcome) -> String {
     match finding {
         ProbeOutcome::Works => "works".to_owned(),
         ProbeOutcome::StrippedForward => {

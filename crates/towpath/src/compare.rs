@@ -14,18 +14,18 @@ use crate::error::CliError;
 use crate::fallback;
 use crate::files::{self, read_all, results_in};
 use crate::load::{is_scenario, load_changed};
-use crate::run::{Measured, measure};
+use crate::run::{CompletedRuns, measure};
 use crate::stacks;
 use crate::ui::Ui;
 
 /// Repetitions of each transport: with fewer than six there is no interval.
-const REPEAT: u32 = 10;
+const DEFAULT_REPEAT: u32 = 10;
 /// Repetitions where all are equal, as nothing is drawn at random: the second one shows it.
-const REPEAT_OF_EQUALS: u32 = 2;
+const DETERMINISTIC_REPEAT: u32 = 2;
 /// Width of the tables: what fits everywhere.
 const COLUMNS: usize = 100;
 /// The page, in the folder of the results.
-const PAGE: &str = "comparison.html";
+const PAGE_FILE: &str = "comparison.html";
 
 pub(crate) fn compare(arguments: &CompareArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
     match arguments.inputs.as_slice() {
@@ -48,7 +48,7 @@ fn measured(
     let wanted = RunArguments {
         scenario: scenario.to_owned(),
         transport,
-        repeat: Some(arguments.repeat.unwrap_or_else(|| usual(&loaded, &how.world, ui))),
+        repeat: Some(arguments.repeat.unwrap_or_else(|| default_repeat(&loaded, &how.world, ui))),
         how,
         order: Some(arguments.order.unwrap_or(OrderKind::Random)),
         capture: CaptureArguments { pcap: None, snap: None, pictures: false },
@@ -58,10 +58,10 @@ fn measured(
         quiet: arguments.quiet,
         explain: false,
     };
-    let Some(Measured { runs, folder, complete }) = measure(&wanted, ui)? else {
+    let Some(CompletedRuns { runs, folder, complete }) = measure(&wanted, ui)? else {
         return Ok(ExitCode::from(2));
     };
-    let page = |content: &[u8]| folder.write(PAGE, content);
+    let page = |content: &[u8]| folder.write(PAGE_FILE, content);
     let seed = arguments.how.seed.unwrap_or(loaded.run.seed);
     let page = show(&runs, seed, arguments.json, &page, ui)?;
     ui.progress(&format!("results: {}", folder.path.display()));
@@ -75,17 +75,17 @@ fn measured(
 }
 
 /// How many repetitions are made if nobody says so. Simulated runs differ by what is drawn only.
-fn usual(scenario: &Scenario, worlds: &[World], ui: &mut Ui) -> u32 {
+fn default_repeat(scenario: &Scenario, worlds: &[World], ui: &mut Ui) -> u32 {
     if scenario.is_random() || worlds.iter().any(|world| *world != World::Sim) {
-        return REPEAT;
+        return DEFAULT_REPEAT;
     }
     let text = format!(
-        "nothing in `{}` is drawn at random, so {REPEAT_OF_EQUALS} repetitions in place of {REPEAT}",
+        "nothing in `{}` is drawn at random, so {DETERMINISTIC_REPEAT} repetitions in place of {DEFAULT_REPEAT}",
         scenario.name
     );
     let hint = "jitter or loss makes them differ: `--set paths.*.loss=0.1%`; or say `--repeat`";
     ui.warn(&Warning { text, hint: Some(hint.to_owned()) });
-    REPEAT_OF_EQUALS
+    DETERMINISTIC_REPEAT
 }
 
 /// What was asked for, or all.
@@ -102,7 +102,7 @@ fn stored(
     results: &[String],
     ui: &mut Ui,
 ) -> Result<ExitCode, CliError> {
-    if let Some(option) = in_vain(arguments) {
+    if let Some(option) = ignored_option(arguments) {
         if let Some(name) = results.iter().find(|name| is_scenario(name)) {
             return Err(CliError::Unavailable {
                 what: format!("`{name}` is a scenario, and only one can be measured at a time"),
@@ -122,7 +122,7 @@ fn stored(
     let beside = paths.first().and_then(|path| path.parent()).unwrap_or(Path::new(""));
     let folder = arguments.out.as_deref().unwrap_or(beside);
     let folder = files::folder(folder)?;
-    let page = |content: &[u8]| files::write_in(&folder, PAGE, content);
+    let page = |content: &[u8]| files::write_in(&folder, PAGE_FILE, content);
     // Equal results give equal intervals.
     let seed = runs.first().map_or(1, |run| run.meta.seed);
     let page = show(&runs, seed, arguments.json, &page, ui)?;
@@ -131,7 +131,7 @@ fn stored(
 }
 
 /// An option that is about measuring.
-fn in_vain(arguments: &CompareArguments) -> Option<&'static str> {
+fn ignored_option(arguments: &CompareArguments) -> Option<&'static str> {
     let given = [
         (!arguments.transport.is_empty(), "--transport"),
         (!arguments.how.world.is_empty(), "--world"),
@@ -144,7 +144,7 @@ fn in_vain(arguments: &CompareArguments) -> Option<&'static str> {
         (arguments.backend.is_some(), "--backend"),
     ];
     let named = given.into_iter().find_map(|(given, name)| given.then_some(name));
-    named.or_else(|| arguments.how.changes.first())
+    named.or_else(|| arguments.how.changes.first_option())
 }
 
 /// Prints the table, and gives the page to `keep`.

@@ -21,40 +21,40 @@ use crate::error::CliError;
 #[derive(Debug, Default)]
 pub(crate) struct Defaults {
     /// As they would be typed.
-    pub(crate) words: Vec<String>,
+    pub(crate) arguments: Vec<String>,
     /// The same for results: `world = sim`.
     pub(crate) shown: Vec<String>,
     pub(crate) path: PathBuf,
 }
 
-const fn verb(name: &'static str) -> KeySchema {
+const fn command_key(name: &'static str) -> KeySchema {
     key(name, ValueKind::Any("options"), KeyPresence::Optional("none"), "Options of this verb")
 }
 
 /// What may have defaults.
-static FILE: TableSchema = TableSchema {
+static FILE_SHAPE: TableSchema = TableSchema {
     noun: "the configuration file",
     heading: "config.toml",
     doc: "Options by verb.",
     groups: &[&[
-        verb("run"),
-        verb("compare"),
-        verb("sweep"),
-        verb("reproduce"),
-        verb("server"),
-        verb("measure"),
-        verb("check"),
-        verb("doctor"),
-        verb("monitor"),
-        verb("report"),
-        verb("trace"),
-        verb("lab"),
-        verb("exec"),
+        command_key("run"),
+        command_key("compare"),
+        command_key("sweep"),
+        command_key("reproduce"),
+        command_key("server"),
+        command_key("measure"),
+        command_key("check"),
+        command_key("doctor"),
+        command_key("monitor"),
+        command_key("report"),
+        command_key("trace"),
+        command_key("lab"),
+        command_key("exec"),
     ]],
 };
 
 /// Where the file is, if the environment says where the user's files are.
-fn place() -> Option<PathBuf> {
+fn config_path() -> Option<PathBuf> {
     let named = |name: &str| env::var_os(name).filter(|value| !value.is_empty());
     let base = match named("XDG_CONFIG_HOME") {
         Some(folder) => PathBuf::from(folder),
@@ -64,21 +64,21 @@ fn place() -> Option<PathBuf> {
 }
 
 /// No configuration file is larger.
-const MOST_BYTES: u64 = 1_000_000;
+const MAX_BYTES: u64 = 1_000_000;
 
 /// The options that the file gives to what `matches` has not been told.
 pub(crate) fn read(command: &Command, matches: &ArgMatches) -> Result<Defaults, CliError> {
-    let Some(path) = place() else { return Ok(Defaults::default()) };
+    let Some(path) = config_path() else { return Ok(Defaults::default()) };
     // Whatever the limit of other files: a wrong one is for the command to tell.
-    let text = match ReadBudget::of(MOST_BYTES).read_text(&path) {
+    let text = match ReadBudget::of(MAX_BYTES).read_text(&path) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Defaults::default()),
         Err(source) => return Err(CliError::Read { path, source }),
     };
     let shown = path.display().to_string();
-    let mut defaults = document::read(&shown, &text, (&FILE, "the file"), |file, _| {
+    let mut defaults = document::read(&shown, &text, (&FILE_SHAPE, "the file"), |file, _| {
         let mut found = Defaults::default();
-        let verbs = FILE.keys().filter_map(|key| {
+        let verbs = FILE_SHAPE.keys().filter_map(|key| {
             Some((key.name, command.find_subcommand(key.name)?, file.take(key.name)?))
         });
         for (name, verb, value) in verbs {
@@ -104,11 +104,12 @@ fn options(
     let Some(entries) = table.as_table() else {
         return table.fail("this is not a table", format!("expected `[{}]`", verb.get_name()));
     };
-    let longs = || verb.get_arguments().filter_map(clap::Arg::get_long).filter(|name| !own(name));
+    let longs =
+        || verb.get_arguments().filter_map(clap::Arg::get_long).filter(|name| !is_excluded(name));
     for (key, value) in entries {
         let name = key.get_ref().as_ref();
         let argument = verb.get_arguments().find(|argument| argument.get_long() == Some(name));
-        let Some(argument) = argument.filter(|_| !own(name)) else {
+        let Some(argument) = argument.filter(|_| !is_excluded(name)) else {
             let near = nearest(name, longs()).map(|near| format!(": did you mean `{near}`?"));
             let message = format!("`towpath {}` has no option `--{name}`", verb.get_name());
             let near = near.unwrap_or_default();
@@ -117,7 +118,7 @@ fn options(
         };
         let switch = !matches!(argument.get_action(), ArgAction::Set | ArgAction::Append);
         let value = table.nested(name, key.span(), value);
-        let Some(values) = words(&value, switch) else { continue };
+        let Some(values) = option_arguments(&value, switch) else { continue };
         let typed = |given: &ArgMatches| {
             given.value_source(argument.get_id().as_str()) == Some(ValueSource::CommandLine)
         };
@@ -127,17 +128,17 @@ fn options(
         let shown = |value| if switch { name.to_owned() } else { format!("{name} = {value}") };
         let word = |value| if switch { format!("--{name}") } else { format!("--{name}={value}") };
         found.shown.extend(values.iter().map(shown));
-        found.words.extend(values.iter().map(word));
+        found.arguments.extend(values.iter().map(word));
     }
 }
 
 /// What is about the file itself, or prints and ends.
-fn own(name: &str) -> bool {
+fn is_excluded(name: &str) -> bool {
     matches!(name, "no-config" | "help" | "version")
 }
 
 /// A value as it would be typed, or several. `None` if it was refused.
-fn words(value: &document::Value<'_>, switch: bool) -> Option<Vec<String>> {
+fn option_arguments(value: &document::Value<'_>, switch: bool) -> Option<Vec<String>> {
     if switch {
         return match value.as_bool() {
             Some(true) => Some(vec![String::new()]),

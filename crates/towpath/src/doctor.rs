@@ -89,14 +89,14 @@ pub(crate) fn doctor(arguments: &DoctorArguments, ui: &mut Ui) -> Result<ExitCod
         print(&report, ui)?;
     }
     if arguments.fix {
-        mend(&actions(&observation), ui)?;
+        apply_fixes(&actions(&observation), ui)?;
     }
     let wrong = matches!(report.verdict, Health::Impaired | Health::Broken);
     Ok(if wrong { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }
 
 /// Says what is done, and does it.
-fn mend(actions: &[FixAction], ui: &mut Ui) -> Result<(), CliError> {
+fn apply_fixes(actions: &[FixAction], ui: &mut Ui) -> Result<(), CliError> {
     if actions.is_empty() {
         ui.progress("nothing here can be mended by a setting, a limit or an endpoint of this host");
     }

@@ -25,7 +25,7 @@ pub(crate) enum CliError {
     Scenario(#[from] ScenarioErrors),
     /// In what the command line has made of a scenario.
     #[error("{errors}")]
-    Changed { errors: ScenarioErrors, hint: String },
+    ChangedScenario { errors: ScenarioErrors, hint: String },
     #[error("no scenario `{name}`: there is neither a file nor a built-in one of that name")]
     UnknownScenario { name: String, hint: String },
     #[error("cannot read `{}`: {source}", path.display())]
@@ -75,14 +75,14 @@ impl CliError {
 
     /// The way out, if there is one to tell.
     pub(crate) fn hint(&self) -> Option<String> {
-        mixed_up(self).map(str::to_owned).or_else(|| self.own_hint())
+        file_folder_hint(self).map(str::to_owned).or_else(|| self.own_hint())
     }
 
     fn own_hint(&self) -> Option<String> {
         match self {
             Self::UnknownScenario { hint, .. }
             | Self::Unavailable { hint, .. }
-            | Self::Changed { hint, .. } => Some(hint.clone()),
+            | Self::ChangedScenario { hint, .. } => Some(hint.clone()),
             Self::Write { hint, .. } => hint.clone(),
             Self::Sandbox(error) => error.hint(),
             Self::Live(error) => error.hint(),
@@ -125,7 +125,7 @@ impl CliError {
 }
 
 /// The way out where a file was taken for a folder, or a folder for a file.
-fn mixed_up(error: &(dyn Error + 'static)) -> Option<&'static str> {
+fn file_folder_hint(error: &(dyn Error + 'static)) -> Option<&'static str> {
     let mut next = Some(error);
     while let Some(error) = next {
         match error.downcast_ref::<io::Error>().map(io::Error::kind) {
@@ -142,7 +142,7 @@ fn mixed_up(error: &(dyn Error + 'static)) -> Option<&'static str> {
 }
 
 /// An error in our words: "Not a directory (os error 20)" is the system's.
-pub(crate) fn in_our_words(text: &str) -> String {
+pub(crate) fn describe_error(text: &str) -> String {
     let Some((before, after)) = text.split_once(" (os error ") else { return text.to_owned() };
     let Some((_, after)) = after.split_once(')') else { return text.to_owned() };
     let (head, reason) = before
@@ -151,7 +151,7 @@ pub(crate) fn in_our_words(text: &str) -> String {
     let mut letters = reason.chars();
     let reason: String =
         letters.next().into_iter().flat_map(char::to_lowercase).chain(letters).collect();
-    format!("{head}{reason}{}", in_our_words(after))
+    format!("{head}{reason}{}", describe_error(after))
 }
 
 impl From<SweepError> for CliError {
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn os_errors_are_translated_to_our_messages() {
-        let of = in_our_words;
+        let of = describe_error;
         assert_eq!(
             of("cannot read `a: b`: Not a directory (os error 20)"),
             "cannot read `a: b`: not a directory"

@@ -50,12 +50,12 @@ fn supervised(arguments: &ExecArguments, ui: &mut Ui) -> Result<ExitCode, CliErr
 
 /// Go's switch, added to those that are set already.
 fn godebug(others: Option<OsString>) -> OsString {
-    const SWITCH: &str = "multipathtcp=1";
+    const GODEBUG_MULTIPATH: &str = "multipathtcp=1";
     let mut value = others.unwrap_or_default();
     if !value.is_empty() {
         value.push(",");
     }
-    value.push(SWITCH);
+    value.push(GODEBUG_MULTIPATH);
     value
 }
 

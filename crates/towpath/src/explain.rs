@@ -16,7 +16,7 @@ use crate::error::CliError;
 use crate::ui::Ui;
 
 /// Less than this much better is no advice.
-const WORTH: f64 = 1.02;
+const MIN_GAIN: f64 = 1.02;
 
 /// Explains the first simulated run over each transport.
 pub(crate) fn explain(
@@ -78,7 +78,7 @@ fn explain_one(
 }
 
 fn advise(best: Option<(&Trial, f64)>, before: f64, ui: &mut Ui) -> Result<(), CliError> {
-    match best.filter(|(_, after)| *after > before * WORTH) {
+    match best.filter(|(_, after)| *after > before * MIN_GAIN) {
         Some((trial, after)) => {
             let more = (after / before.max(1.0) - 1.0) * 100.0;
             writeln!(ui.out, "  best: {} (+{more:.0} %)", trial.key)?;

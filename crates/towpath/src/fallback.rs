@@ -4,7 +4,7 @@ use towpath_linux::preflight::Missing;
 use towpath_measure::result::SIMULATED_BECAUSE;
 use towpath_measure::scenario::{Scenario, StackKind, Transport, World};
 
-use crate::arguments::{BackendChoice, HowArguments};
+use crate::arguments::{BackendChoice, RunOptions};
 use crate::error::CliError;
 use crate::inner;
 use crate::sim;
@@ -18,15 +18,15 @@ use crate::ui::{Ui, wrap};
 /// # Errors
 /// When this machine cannot emulate, and the scenario cannot be simulated or emulation was asked for.
 pub(crate) fn choose_worlds(
-    how: &HowArguments,
+    how: &RunOptions,
     backend: BackendChoice,
     scenario: &Scenario,
     transports: &[Transport],
     ui: &mut Ui,
-) -> Result<HowArguments, CliError> {
+) -> Result<RunOptions, CliError> {
     let asked = if how.world.is_empty() { &scenario.run.worlds } else { &how.world };
-    let explicit = asks_for_emulation(how, backend);
-    let mut how = HowArguments { world: asked.clone(), ..how.clone() };
+    let explicit = requests_emulation(how, backend);
+    let mut how = RunOptions { world: asked.clone(), ..how.clone() };
     if !asked.contains(&World::Emu) || how.fallback.is_some() {
         return Ok(how);
     }
@@ -36,7 +36,7 @@ pub(crate) fn choose_worlds(
     // If emulation was asked for, a kernel without Multipath TCP shows its fallback to TCP.
     let Some(missing) = found.missing(mptcp && !explicit) else { return Ok(how) };
     if explicit || sim::check(scenario, transports, &how.stack).is_err() {
-        return Err(unable(missing));
+        return Err(emulation_error(missing));
     }
     how.world.retain(|world| *world != World::Emu);
     if !how.world.contains(&World::Sim) {
@@ -50,23 +50,23 @@ pub(crate) fn choose_worlds(
 }
 
 /// Notes in a scenario, and so in its results, why it is simulated.
-pub(crate) fn note(how: &HowArguments, scenario: &mut Scenario) {
+pub(crate) fn record_fallback(how: &RunOptions, scenario: &mut Scenario) {
     let reason = how.fallback.clone();
     scenario.remarks.extend(reason.map(|reason| (SIMULATED_BECAUSE.to_owned(), reason)));
 }
 
 /// Fails if this machine cannot make an emulated network.
 pub(crate) fn require_emulation() -> Result<(), CliError> {
-    inner::preflight().missing(false).map_or(Ok(()), |missing| Err(unable(missing)))
+    inner::preflight().missing(false).map_or(Ok(()), |missing| Err(emulation_error(missing)))
 }
 
-fn unable(missing: &Missing) -> CliError {
+fn emulation_error(missing: &Missing) -> CliError {
     let Missing { reason, remedy } = missing.clone();
     let hint = remedy.unwrap_or_else(|| "`towpath doctor --self` shows what works here".to_owned());
     CliError::Unavailable { what: reason, hint }
 }
 
-fn asks_for_emulation(how: &HowArguments, backend: BackendChoice) -> bool {
+fn requests_emulation(how: &RunOptions, backend: BackendChoice) -> bool {
     !how.world.is_empty()
         || backend != BackendChoice::Auto
         || how.stack.iter().any(|choice| !choice.own)

@@ -16,13 +16,13 @@ use towpath_report::StoredRun;
 
 use crate::error::CliError;
 
-use self::zstd::Frames;
+use self::zstd::FrameReader;
 
 /// Ending of a compressed result.
 const COMPRESSED: &str = "jsonl.zst";
 
 /// The way out where a folder cannot be written.
-pub(crate) const ELSEWHERE: &str = "name a folder that you may write to with `--out FOLDER`";
+pub(crate) const OUT_HINT: &str = "name a folder that you may write to with `--out FOLDER`";
 
 /// A folder for the results of one call.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ impl ResultFolder {
             let own = std::env::temp_dir().join(format!("towpath-results-{user}"));
             Dir::private(&own, ReadAccess::OwnerOnly)
                 .and_then(|_| Dir::make(&own.join(scenario))?.numbered())
-                .map_err(|source| CliError::unwritable(&own, source, Some(ELSEWHERE)))
+                .map_err(|source| CliError::unwritable(&own, source, Some(OUT_HINT)))
         })?;
         Ok(Self { path: folder.path().to_owned(), folder, usual: true })
     }
@@ -82,13 +82,13 @@ impl ResultFolder {
 pub(crate) fn write_in(folder: &Dir, name: &str, content: &[u8]) -> Result<PathBuf, CliError> {
     let path = folder.path().join(name);
     let written = folder.write(name, content);
-    written.map_err(|source| CliError::unwritable(&path, source, Some(ELSEWHERE)))?;
+    written.map_err(|source| CliError::unwritable(&path, source, Some(OUT_HINT)))?;
     Ok(path)
 }
 
 /// Opens a folder that the user has named, or makes it.
 pub(crate) fn folder(path: &Path) -> Result<Dir, CliError> {
-    Dir::make(path).map_err(|source| CliError::unwritable(path, source, Some(ELSEWHERE)))
+    Dir::make(path).map_err(|source| CliError::unwritable(path, source, Some(OUT_HINT)))
 }
 
 /// Writes a whole file whose name the user has spelt.
@@ -160,7 +160,7 @@ fn read(path: &Path, stored: &ReadBudget, held: &ReadBudget) -> Result<StoredRun
     let unreadable = |source| CliError::Read { path: path.to_owned(), source };
     let file = BufReader::new(stored.reader(input::open(path).map_err(unreadable)?));
     let found = if path.extension().is_some_and(|ending| ending == "zst") {
-        read_run_within(BufReader::new(Frames::new(file).map_err(unreadable)?), held)
+        read_run_within(BufReader::new(FrameReader::new(file).map_err(unreadable)?), held)
     } else {
         read_run_within(file, held)
     };
@@ -225,7 +225,7 @@ mod tests {
         let mut inputs = 0;
         for entry in fs::read_dir(corpus).unwrap() {
             let bytes = fs::read(entry.unwrap().path()).unwrap();
-            if let Ok(frames) = Frames::new(&bytes[..]) {
+            if let Ok(frames) = FrameReader::new(&bytes[..]) {
                 towpath_report::fuzzing::result(BufReader::new(frames));
                 inputs += 1;
             }

@@ -23,7 +23,7 @@ use towpath_measure::scenario::{Scenario, Transport};
 use towpath_measure::store::write_record;
 
 use crate::arguments::{BackendChoice, CaptureArguments};
-use crate::changes::Changes;
+use crate::changes::ScenarioChanges;
 use crate::error::CliError;
 use crate::files;
 use crate::lab;
@@ -38,7 +38,7 @@ const PREFLIGHT_INNER: &str = "__preflight_inner";
 
 /// Which process this is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stage {
+pub(crate) enum ProcessStage {
     Outer,
     Inner,
     PreflightOuter,
@@ -50,7 +50,7 @@ pub(crate) fn preflight() -> Emulation {
     Emulation::check(OsStr::new(PREFLIGHT_OUTER))
 }
 
-impl Stage {
+impl ProcessStage {
     pub(crate) fn parse(argument: &OsStr) -> Option<Self> {
         match argument.to_str() {
             Some(OUTER) => Some(Self::Outer),
@@ -64,28 +64,28 @@ impl Stage {
 
 /// A job as it is handed down.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Order {
+pub(crate) struct InnerJob {
     /// As given by the user: a file or a name.
     pub(crate) scenario: String,
     pub(crate) seed: Option<u64>,
     pub(crate) stacks: Vec<StackChoice>,
-    pub(crate) changes: Changes,
+    pub(crate) changes: ScenarioChanges,
     pub(crate) backend: BackendChoice,
     #[serde(default)]
-    pub(crate) pcap: Option<CaptureOrder>,
+    pub(crate) pcap: Option<CaptureSpec>,
     #[serde(rename = "work")]
-    pub(crate) work: Work,
+    pub(crate) task: InnerTask,
 }
 
 /// Where captures go, beginning of their names, and how much of a packet is kept.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct CaptureOrder {
+pub(crate) struct CaptureSpec {
     pub(crate) folder: PathBuf,
     pub(crate) name: String,
     pub(crate) snap_bytes: Option<u32>,
 }
 
-impl CaptureOrder {
+impl CaptureSpec {
     pub(crate) fn of(arguments: &CaptureArguments, name: String) -> Option<Self> {
         let folder = arguments.pcap.clone()?;
         Some(Self { folder, name, snap_bytes: arguments.snap })
@@ -93,7 +93,7 @@ impl CaptureOrder {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) enum Work {
+pub(crate) enum InnerTask {
     Run {
         transport: Transport,
         repeat: u32,
@@ -108,12 +108,12 @@ pub(crate) enum Work {
     },
     /// The scenario is the name of a situation.
     #[serde(rename = "Break")]
-    Break {
+    Failure {
         command: Vec<String>,
     },
 }
 
-impl Order {
+impl InnerJob {
     /// The arguments of the outer process.
     pub(crate) fn arguments(&self) -> Result<Vec<OsString>, CliError> {
         let text = serde_json::to_string(self).map_err(|e| CliError::Internal(e.to_string()))?;
@@ -130,31 +130,31 @@ impl Order {
 
 /// Does what the process is for.
 pub(crate) fn stage(
-    stage: Stage,
+    stage: ProcessStage,
     order: Option<OsString>,
     ui: &mut Ui,
 ) -> Result<ExitCode, CliError> {
     let order = order.unwrap_or_default();
     match stage {
-        Stage::Outer => {
+        ProcessStage::Outer => {
             interrupt::ignore();
             let status = sandbox::outer(&[INNER.into(), order])?;
             Ok(passed_on(status))
         }
-        Stage::Inner => {
+        ProcessStage::Inner => {
             let thread = sandbox::inner()?;
             let text = order.to_str().unwrap_or_default();
-            let order: Order =
+            let order: InnerJob =
                 serde_json::from_str(text).map_err(|e| CliError::Internal(e.to_string()))?;
             work(&order, thread, ui)
         }
-        Stage::PreflightOuter => {
+        ProcessStage::PreflightOuter => {
             interrupt::ignore();
             preflight::outer(OsStr::new(PREFLIGHT_INNER))
                 .map_or(Ok(()), |found| print(&found, ui))?;
             Ok(ExitCode::SUCCESS)
         }
-        Stage::PreflightInner => {
+        ProcessStage::PreflightInner => {
             print(&preflight::inner()?, ui)?;
             Ok(ExitCode::SUCCESS)
         }
@@ -166,15 +166,15 @@ fn print(found: &Emulation, ui: &mut Ui) -> Result<(), CliError> {
     Ok(writeln!(ui.out, "{text}")?)
 }
 
-fn work(order: &Order, thread: EmulatorThread, ui: &mut Ui) -> Result<ExitCode, CliError> {
+fn work(order: &InnerJob, thread: EmulatorThread, ui: &mut Ui) -> Result<ExitCode, CliError> {
     let backend = order.backend.wanted();
-    let pcap = order.pcap.clone().map(|CaptureOrder { folder, name, snap_bytes }| PcapOptions {
+    let pcap = order.pcap.clone().map(|CaptureSpec { folder, name, snap_bytes }| PcapOptions {
         folder,
         file_prefix: name,
         snaplen: snap_bytes,
     });
-    match &order.work {
-        Work::Run { transport, repeat, order: turn } => {
+    match &order.task {
+        InnerTask::Run { transport, repeat, order: turn } => {
             let scenario = order.load()?;
             interrupt::catch();
             interrupt::catch_end_of_input().map_err(CliError::Spawn)?;
@@ -193,7 +193,7 @@ fn work(order: &Order, thread: EmulatorThread, ui: &mut Ui) -> Result<ExitCode, 
             })?;
             Ok(ExitCode::SUCCESS)
         }
-        Work::Lab { programs, result } => {
+        InnerTask::Lab { programs, result } => {
             let scenario = order.load()?;
             let programs = programs.iter().map(|(host, command)| Program {
                 host: *host,
@@ -207,7 +207,8 @@ fn work(order: &Order, thread: EmulatorThread, ui: &mut Ui) -> Result<ExitCode, 
                 }
                 LabMessage::Hint(text) => ui.progress(&wrap("hint: ", text)),
             };
-            let mut out = result.as_ref().map(|(folder, name)| kept(folder, name)).transpose()?;
+            let mut out =
+                result.as_ref().map(|(folder, name)| create_result(folder, name)).transpose()?;
             let mut write =
                 |record: &_| out.as_mut().map_or(Ok(()), |out| write_record(out, record));
             let status = match result {
@@ -216,7 +217,7 @@ fn work(order: &Order, thread: EmulatorThread, ui: &mut Ui) -> Result<ExitCode, 
             };
             Ok(passed_on(status))
         }
-        Work::Break { command } => {
+        InnerTask::Failure { command } => {
             let situation = lab::find(&order.scenario)?;
             let opened = RunningCase::open(situation, thread).map_err(LabError::from)?;
             ui.progress(&lab::introduction(situation));
@@ -227,7 +228,7 @@ fn work(order: &Order, thread: EmulatorThread, ui: &mut Ui) -> Result<ExitCode, 
 }
 
 /// A result that is being written in a folder that is there.
-fn kept(folder: &Path, name: &str) -> Result<File, CliError> {
+fn create_result(folder: &Path, name: &str) -> Result<File, CliError> {
     let path = folder.join(name);
     let file = files::folder(folder)?.create(name);
     file.map_err(|source| CliError::unwritable(&path, source, None))

@@ -15,18 +15,18 @@ use towpath_measure::result::FlowSummary;
 use towpath_measure::scenario::{Scenario, Transport};
 use towpath_report::{table, warnings};
 
-use crate::arguments::{BackendChoice, BreakArguments, LabAction, LabArguments, OnArguments};
-use crate::changes::Changes;
+use crate::arguments::{BackendChoice, FailureArguments, LabAction, LabArguments, OnArguments};
+use crate::changes::ScenarioChanges;
 use crate::error::CliError;
 use crate::fallback;
 use crate::files::{self, ResultFolder};
-use crate::inner::{CaptureOrder, Order, Work, passed_on};
+use crate::inner::{CaptureSpec, InnerJob, InnerTask, passed_on};
 use crate::load::load;
 use crate::report::keep_report;
 use crate::ui::Ui;
 
 /// Name of a lab's result.
-const RESULT: &str = "lab-1";
+const RESULT_NAME: &str = "lab-1";
 /// Width of the table.
 const COLUMNS: usize = 100;
 
@@ -41,15 +41,15 @@ pub(crate) fn lab(arguments: &LabArguments, ui: &mut Ui) -> Result<ExitCode, Cli
     let measured = !arguments.on.is_empty() || arguments.out.is_some();
     let folder = || ResultFolder::create(arguments.out.as_deref(), &scenario.name);
     let folder = measured.then(folder).transpose()?;
-    let raw = format!("{RESULT}.jsonl");
-    let ended = start(&Order {
+    let raw = format!("{RESULT_NAME}.jsonl");
+    let ended = start(&InnerJob {
         scenario: name,
         seed: None,
         stacks: Vec::new(),
-        changes: Changes::default(),
+        changes: ScenarioChanges::default(),
         backend: arguments.backend,
-        pcap: CaptureOrder::of(&arguments.capture, RESULT.to_owned()),
-        work: Work::Lab {
+        pcap: CaptureSpec::of(&arguments.capture, RESULT_NAME.to_owned()),
+        task: InnerTask::Lab {
             programs,
             result: folder.as_ref().map(|folder| (folder.path.clone(), raw.clone())),
         },
@@ -77,8 +77,8 @@ fn conclude(folder: &ResultFolder, raw: &str, quiet: bool, ui: &mut Ui) -> Resul
         let length = |flow: &FlowSummary| flow.duration_ns;
         run.meta.duration_ns = summary.flows.iter().map(length).max().unwrap_or_default();
     }
-    run.meta.run = format!("{}-{RESULT}", run.meta.scenario);
-    let mut file = folder.begin(RESULT)?;
+    run.meta.run = format!("{}-{RESULT_NAME}", run.meta.scenario);
+    let mut file = folder.begin(RESULT_NAME)?;
     for line in run.lines() {
         file.add(&format!("{line}\n"))?;
     }
@@ -141,14 +141,14 @@ fn texts(command: &[OsString]) -> Result<Vec<String>, CliError> {
     })
 }
 
-fn start(order: &Order) -> Result<ExitCode, CliError> {
+fn start(order: &InnerJob) -> Result<ExitCode, CliError> {
     interrupt::ignore();
     let mut child = sandbox::spawn(&order.arguments()?, Stdio::inherit(), Stdio::inherit())
         .map_err(CliError::Spawn)?;
     Ok(passed_on(sandbox::wait(&mut child).map_err(CliError::Spawn)?))
 }
 
-fn lab_break(arguments: &BreakArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
+fn lab_break(arguments: &FailureArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
     let Some(name) = &arguments.name else {
         return list(arguments, ui);
     };
@@ -176,14 +176,14 @@ fn lab_break(arguments: &BreakArguments, ui: &mut Ui) -> Result<ExitCode, CliErr
         return Ok(ExitCode::SUCCESS);
     }
     fallback::require_emulation()?;
-    start(&Order {
+    start(&InnerJob {
         scenario: name.clone(),
         seed: None,
         stacks: Vec::new(),
-        changes: Changes::default(),
+        changes: ScenarioChanges::default(),
         backend: BackendChoice::Auto,
         pcap: None,
-        work: Work::Break { command: texts(&arguments.command)? },
+        task: InnerTask::Failure { command: texts(&arguments.command)? },
     })
 }
 
@@ -194,7 +194,7 @@ pub(crate) fn find(name: &str) -> Result<&'static FailureCase, CliError> {
     })
 }
 
-fn list(arguments: &BreakArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
+fn list(arguments: &FailureArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
     if arguments.markdown {
         write!(ui.out, "{}", page())?;
         return Ok(ExitCode::SUCCESS);

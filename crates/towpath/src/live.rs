@@ -8,13 +8,13 @@ use towpath_measure::scenario::{DataDirection, Transport};
 use towpath_report::{LiveInterval, LiveSubflow, live_lines};
 
 /// Length of an interval line, unless another one was asked for.
-const PERIOD: Duration = Duration::from_secs(1);
+const DEFAULT_INTERVAL: Duration = Duration::from_secs(1);
 
-type Key = (u32, u32, u32);
+type SubflowKey = (u32, u32, u32);
 
 /// What one subflow did since the last line.
 #[derive(Debug, Default)]
-struct Sum {
+struct SubflowTotals {
     received: u64,
     /// What the sender knows of what arrived.
     acked: u64,
@@ -25,20 +25,20 @@ struct Sum {
 
 /// Gathers records into interval lines.
 #[derive(Debug)]
-pub(crate) struct Live {
+pub(crate) struct IntervalPrinter {
     transport: Transport,
     period_ns: u64,
     from_ns: u64,
     /// Until when anything was told.
-    told_ns: u64,
+    printed_until_ns: u64,
     bytes: BTreeMap<DataDirection, u64>,
-    subflows: BTreeMap<(DataDirection, Key), Sum>,
+    subflows: BTreeMap<(DataDirection, SubflowKey), SubflowTotals>,
     events: Vec<String>,
 }
 
-impl Live {
+impl IntervalPrinter {
     pub(crate) fn new(transport: Transport) -> Self {
-        Self::every(PERIOD, transport)
+        Self::every(DEFAULT_INTERVAL, transport)
     }
 
     /// Lines of another length.
@@ -47,7 +47,7 @@ impl Live {
             transport,
             period_ns: period.as_nanos() as u64,
             from_ns: 0,
-            told_ns: 0,
+            printed_until_ns: 0,
             bytes: BTreeMap::new(),
             subflows: BTreeMap::new(),
             events: Vec::new(),
@@ -55,17 +55,17 @@ impl Live {
     }
 
     /// Takes a record; returns lines when it begins a new interval.
-    pub(crate) fn take(&mut self, record: &Record) -> Option<String> {
+    pub(crate) fn push(&mut self, record: &Record) -> Option<String> {
         let mut lines = None;
         match record {
             Record::Interval(interval) => {
                 lines = self.flush_before(interval.t_ns);
-                self.told_ns = self.told_ns.max(interval.t_ns);
+                self.printed_until_ns = self.printed_until_ns.max(interval.t_ns);
                 *self.bytes.entry(interval.direction).or_default() += interval.bytes;
             }
             Record::Subflow(subflow) => {
                 lines = self.flush_before(subflow.t_ns);
-                self.told_ns = self.told_ns.max(subflow.t_ns);
+                self.printed_until_ns = self.printed_until_ns.max(subflow.t_ns);
                 let key = (subflow.flow, subflow.stream, subflow.subflow);
                 let sum = self.subflows.entry((subflow.direction, key)).or_default();
                 match subflow.side {
@@ -108,7 +108,11 @@ impl Live {
     /// Lines of what came since the last ones: that is as long as anything was told of it.
     pub(crate) fn rest(&mut self) -> Option<String> {
         let longest = self.from_ns + self.period_ns;
-        self.flush(if self.told_ns > self.from_ns { self.told_ns.min(longest) } else { longest })
+        self.flush(if self.printed_until_ns > self.from_ns {
+            self.printed_until_ns.min(longest)
+        } else {
+            longest
+        })
     }
 
     fn flush_before(&mut self, now_ns: u64) -> Option<String> {
@@ -148,7 +152,7 @@ impl Live {
     }
 }
 
-impl Sum {
+impl SubflowTotals {
     /// `None` once the subflow is gone.
     fn show(&mut self, seconds: f64) -> Option<LiveSubflow> {
         let latest = self.latest.take()?;
@@ -175,7 +179,7 @@ mod tests {
 
     use super::*;
 
-    fn arrived(t_ms: u64, bytes: u64) -> Record {
+    fn interval_record(t_ms: u64, bytes: u64) -> Record {
         Record::Interval(Interval {
             t_ns: t_ms * 1_000_000,
             span_ns: 100_000_000,
@@ -189,9 +193,9 @@ mod tests {
 
     #[test]
     fn a_partial_last_second_is_shown_with_its_length() {
-        let mut live = Live::new(Transport::Tcp);
-        assert_eq!(live.take(&arrived(1_000, 125_000)), None);
-        let first = live.take(&arrived(1_100, 12_500)).unwrap();
+        let mut live = IntervalPrinter::new(Transport::Tcp);
+        assert_eq!(live.push(&interval_record(1_000, 125_000)), None);
+        let first = live.push(&interval_record(1_100, 12_500)).unwrap();
         assert!(first.contains("[   0.0 –   1.0 s]") && first.contains("1.00 Mbit/s"), "{first}");
         let rest = live.rest().unwrap();
         assert!(rest.contains("[   1.0 –   1.1 s]") && rest.contains("1.00 Mbit/s"), "{rest}");

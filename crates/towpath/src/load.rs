@@ -6,22 +6,22 @@ use std::path::Path;
 use towpath_measure::input::{self, DEFAULT_TEXT_LIMIT, ReadBudget};
 use towpath_measure::scenario::{AFTER_LAST_FLOW, Scenario, ScenarioErrors, builtin, no_files};
 
-use crate::changes::Changes;
+use crate::changes::ScenarioChanges;
 use crate::error::CliError;
 
 /// Reads a scenario: a file if there is one of that name, else a built-in one.
 pub(crate) fn load(name: &str) -> Result<Scenario, CliError> {
-    load_changed(name, &Changes::default())
+    load_changed(name, &ScenarioChanges::default())
 }
 
 /// The same with what the command line changes of it.
-pub(crate) fn load_changed(name: &str, changes: &Changes) -> Result<Scenario, CliError> {
+pub(crate) fn load_changed(name: &str, changes: &ScenarioChanges) -> Result<Scenario, CliError> {
     let mut scenario = read(name, changes)?;
-    scenario.remarks = changes.remarks();
+    scenario.remarks = changes.conditions();
     Ok(scenario)
 }
 
-fn read(name: &str, changes: &Changes) -> Result<Scenario, CliError> {
+fn read(name: &str, changes: &ScenarioChanges) -> Result<Scenario, CliError> {
     let change = |text: &str| {
         changes
             .apply(text)
@@ -40,7 +40,7 @@ fn read(name: &str, changes: &Changes) -> Result<Scenario, CliError> {
                 Scenario::parse_bytes(name, &bytes, &traces)?;
                 let text = change(text)?;
                 Scenario::parse(&shown, &text, &traces)
-                    .map_err(|errors| changed(name, &text, errors))
+                    .map_err(|errors| changed_scenario_error(name, &text, errors))
             }
             Ok(_) | Err(_) => Ok(Scenario::parse_bytes(name, &bytes, &traces)?),
         };
@@ -48,7 +48,8 @@ fn read(name: &str, changes: &Changes) -> Result<Scenario, CliError> {
     match builtin().iter().find(|builtin| builtin.name == name) {
         Some(found) => {
             let text = change(found.text)?;
-            Scenario::parse(&shown, &text, &no_files).map_err(|errors| changed(name, &text, errors))
+            Scenario::parse(&shown, &text, &no_files)
+                .map_err(|errors| changed_scenario_error(name, &text, errors))
         }
         None => Err(unknown(name)),
     }
@@ -56,7 +57,7 @@ fn read(name: &str, changes: &Changes) -> Result<Scenario, CliError> {
 
 /// What is wrong in a scenario that the command line has changed. Nobody sees the line of an event
 /// that comes too late now.
-fn changed(name: &str, text: &str, errors: ScenarioErrors) -> CliError {
+fn changed_scenario_error(name: &str, text: &str, errors: ScenarioErrors) -> CliError {
     let late = errors.problems().iter().find(|problem| problem.message.contains(AFTER_LAST_FLOW));
     let number = late.and_then(|problem| {
         let (line, _) = problem.position?;
@@ -71,7 +72,7 @@ fn changed(name: &str, text: &str, errors: ScenarioErrors) -> CliError {
         format!("`towpath scenarios show {name}` prints the event")
     };
     let hint = format!("run longer, or move it: `--set timeline.{number}.at=1s`; {seen}");
-    CliError::Changed { errors, hint }
+    CliError::ChangedScenario { errors, hint }
 }
 
 /// Whether `name` is meant as a scenario, where it could be a result as well. A folder that is named

@@ -49,7 +49,7 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches};
 
-use crate::arguments::{Arguments, Verb};
+use crate::arguments::{Arguments, Command};
 use crate::error::CliError;
 use crate::ui::Ui;
 
@@ -58,7 +58,7 @@ fn main() -> ExitCode {
     let mut raw = std::env::args_os().skip(1);
     // The processes of a run are this program again; they are not for people, so not in the help.
     let first = raw.next();
-    let stage = first.as_deref().and_then(inner::Stage::parse);
+    let stage = first.as_deref().and_then(inner::ProcessStage::parse);
     let done = match stage {
         Some(stage) => inner::stage(stage, raw.next(), &mut ui),
         None if first.is_some_and(|first| first == exec::SUPERVISE) => exec::supervise(raw),
@@ -98,7 +98,7 @@ fn arguments(ui: &mut Ui) -> Result<Option<Arguments>, CliError> {
         return Ok(Some(plain));
     }
     let defaults = defaults::read(&command, &matches)?;
-    if defaults.words.is_empty() {
+    if defaults.arguments.is_empty() {
         return Ok(Some(plain));
     }
     // Before what was typed, right after the verb.
@@ -106,7 +106,7 @@ fn arguments(ui: &mut Ui) -> Result<Option<Arguments>, CliError> {
     let place = typed.iter().skip(1).position(|word| word == verb);
     let place = place.map_or(typed.len(), |at| at + 2);
     let mut all = typed;
-    drop(all.splice(place..place, defaults.words.iter().map(Into::into)));
+    drop(all.splice(place..place, defaults.arguments.iter().map(Into::into)));
     match command.try_get_matches_from(&all) {
         Ok(matches) => {
             let mut arguments = read(&matches)?;
@@ -126,24 +126,24 @@ fn arguments(ui: &mut Ui) -> Result<Option<Arguments>, CliError> {
 
 fn dispatch(arguments: Arguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
     match arguments.verb {
-        Verb::Run(arguments) => run::run(&arguments, ui),
-        Verb::Compare(arguments) => compare::compare(&arguments, ui),
-        Verb::Sweep(arguments) => sweep::sweep(&arguments, ui),
-        Verb::Reproduce(arguments) => reproduce::reproduce(&arguments, ui),
-        Verb::Lab(arguments) => lab::lab(&arguments, ui),
-        Verb::On(arguments) => lab::on(&arguments),
-        Verb::Setup(arguments) => setup::setup(&arguments, ui),
-        Verb::Exec(arguments) => exec::exec(&arguments, ui),
-        Verb::Server(arguments) => server::server(&arguments, ui),
-        Verb::Doctor(arguments) => doctor::doctor(&arguments, ui),
-        Verb::Check(arguments) => check::check(&arguments, ui),
-        Verb::Measure(arguments) => measure::measure(&arguments, ui),
-        Verb::Monitor(arguments) => monitor::monitor(&arguments, ui),
-        Verb::Report(arguments) => report::report(&arguments, ui),
-        Verb::Trace(arguments) => trace::trace(&arguments, ui),
-        Verb::Scenarios(arguments) => scenarios::scenarios(&arguments, ui),
-        Verb::Schema(arguments) => scenarios::schema(&arguments, ui),
-        Verb::Completions(arguments) => generate::completions(&arguments, ui),
-        Verb::Man(arguments) => generate::man(&arguments, ui),
+        Command::Run(arguments) => run::run(&arguments, ui),
+        Command::Compare(arguments) => compare::compare(&arguments, ui),
+        Command::Sweep(arguments) => sweep::sweep(&arguments, ui),
+        Command::Reproduce(arguments) => reproduce::reproduce(&arguments, ui),
+        Command::Lab(arguments) => lab::lab(&arguments, ui),
+        Command::On(arguments) => lab::on(&arguments),
+        Command::Setup(arguments) => setup::setup(&arguments, ui),
+        Command::Exec(arguments) => exec::exec(&arguments, ui),
+        Command::Server(arguments) => server::server(&arguments, ui),
+        Command::Doctor(arguments) => doctor::doctor(&arguments, ui),
+        Command::Check(arguments) => check::check(&arguments, ui),
+        Command::Measure(arguments) => measure::measure(&arguments, ui),
+        Command::Monitor(arguments) => monitor::monitor(&arguments, ui),
+        Command::Report(arguments) => report::report(&arguments, ui),
+        Command::Trace(arguments) => trace::trace(&arguments, ui),
+        Command::Scenarios(arguments) => scenarios::scenarios(&arguments, ui),
+        Command::Schema(arguments) => scenarios::schema(&arguments, ui),
+        Command::Completions(arguments) => generate::completions(&arguments, ui),
+        Command::Man(arguments) => generate::man(&arguments, ui),
     }
 }

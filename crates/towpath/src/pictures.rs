@@ -10,24 +10,24 @@ use towpath_measure::scenario::Transport;
 use towpath_report::trace::{self, CaptureAnalysis, CaptureFeed};
 
 use crate::error::CliError;
-use crate::inner::CaptureOrder;
+use crate::inner::CaptureSpec;
 
 /// Condition that says when time 0 was, in nanoseconds since 1970.
-const ZERO: &str = "time 0 of captures";
+const TIME_ZERO_KEY: &str = "time 0 of captures";
 
 /// Whether a picture can be drawn of packets that everybody can read.
-pub(crate) fn readable(transport: Transport) -> bool {
+pub(crate) fn is_readable(transport: Transport) -> bool {
     matches!(transport, Transport::Tcp | Transport::Mptcp)
 }
 
 /// A capture that is kept, looked at, or both.
 #[derive(Debug)]
-pub(crate) struct Tee {
+pub(crate) struct CaptureSink {
     pub(crate) file: Option<BufWriter<File>>,
     pub(crate) feed: Option<CaptureFeed>,
 }
 
-impl Write for Tee {
+impl Write for CaptureSink {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if let Some(file) = &mut self.file {
             file.write_all(bytes)?;
@@ -44,7 +44,7 @@ impl Write for Tee {
 }
 
 /// The pictures of all hosts as records.
-pub(crate) fn records<'a>(
+pub(crate) fn sequence_records<'a>(
     traces: impl IntoIterator<Item = &'a CaptureAnalysis>,
     zero_ns: u64,
     summary: &Summary,
@@ -56,24 +56,24 @@ pub(crate) fn records<'a>(
 /// Holds the last line of an emulated run back until its pictures stand before it: its captures are
 /// complete only when it has ended.
 #[derive(Debug)]
-pub(crate) struct Held {
-    order: Option<CaptureOrder>,
+pub(crate) struct DelayedSummary {
+    spec: Option<CaptureSpec>,
     meta: Option<Box<Meta>>,
-    last: Option<(Box<Summary>, String)>,
+    summary_line: Option<(Box<Summary>, String)>,
 }
 
-impl Held {
+impl DelayedSummary {
     /// For a run that keeps its packets as `order` says, or not at all.
-    pub(crate) fn of(order: Option<CaptureOrder>) -> Self {
-        Self { order, meta: None, last: None }
+    pub(crate) fn of(spec: Option<CaptureSpec>) -> Self {
+        Self { spec, meta: None, summary_line: None }
     }
 
     /// Looks at a record and its line; whether the line is held back.
-    pub(crate) fn takes(&mut self, record: Option<&Record>, line: &str) -> bool {
+    pub(crate) fn intercept(&mut self, record: Option<&Record>, line: &str) -> bool {
         match record {
             Some(Record::Meta(meta)) => self.meta = Some(meta.clone()),
-            Some(Record::Summary(summary)) if self.order.is_some() => {
-                self.last = Some((summary.clone(), line.to_owned()));
+            Some(Record::Summary(summary)) if self.spec.is_some() => {
+                self.summary_line = Some((summary.clone(), line.to_owned()));
                 return true;
             }
             _ => {}
@@ -82,11 +82,11 @@ impl Held {
     }
 
     /// Pictures, and what was held back.
-    pub(crate) fn lines(self) -> Result<Vec<String>, CliError> {
-        let Self { order: Some(order), meta, last: Some((summary, line)) } = self else {
+    pub(crate) fn finish(self) -> Result<Vec<String>, CliError> {
+        let Self { spec: Some(order), meta, summary_line: Some((summary, line)) } = self else {
             return Ok(Vec::new());
         };
-        let pictures = meta.map(|meta| of_emulation(&order, &meta, &summary));
+        let pictures = meta.map(|meta| emulated_sequences(&order, &meta, &summary));
         let texts = pictures.unwrap_or_default().into_iter().map(|record| {
             let text = serde_json::to_string(&record);
             text.map(|text| text + "\n").map_err(|error| CliError::Internal(error.to_string()))
@@ -97,10 +97,10 @@ impl Held {
 
 /// The pictures of an emulated run that kept its packets. What cannot be read has none: the run is not
 /// worth less for it.
-fn of_emulation(order: &CaptureOrder, meta: &Meta, summary: &Summary) -> Vec<Record> {
-    let zero = meta.conditions.get(ZERO).and_then(|text| text.split(' ').next());
+fn emulated_sequences(order: &CaptureSpec, meta: &Meta, summary: &Summary) -> Vec<Record> {
+    let zero = meta.conditions.get(TIME_ZERO_KEY).and_then(|text| text.split(' ').next());
     let Some(zero_ns) = zero.and_then(|number| number.parse().ok()) else { return Vec::new() };
-    if !readable(meta.transport) {
+    if !is_readable(meta.transport) {
         return Vec::new();
     }
     let read = |host: &String| {
@@ -108,5 +108,5 @@ fn of_emulation(order: &CaptureOrder, meta: &Meta, summary: &Summary) -> Vec<Rec
         trace::read(file, None).ok()
     };
     let traces: Vec<CaptureAnalysis> = meta.hosts.iter().filter_map(read).collect();
-    records(&traces, zero_ns, summary)
+    sequence_records(&traces, zero_ns, summary)
 }

@@ -16,10 +16,10 @@ use crate::run::print_json;
 use crate::ui::Ui;
 
 /// Its name beside results.
-const REPORT: &str = "report.html";
+const REPORT_FILE: &str = "report.html";
 const SECOND_NS: u64 = 1_000_000_000;
 /// Most columns of `--csv`: a week of seconds.
-const MOST_SECONDS: u64 = 7 * 24 * 3_600;
+const MAX_SECONDS: u64 = 7 * 24 * 3_600;
 /// Width of the terminal table: what fits everywhere.
 const COLUMNS: usize = 100;
 
@@ -42,7 +42,7 @@ pub(crate) fn report(arguments: &ReportArguments, ui: &mut Ui) -> Result<ExitCod
     // Files are named by hand in an order; a folder's have one of their names, which says nothing.
     for own in folders {
         if let Some(own) = runs.get_mut(own) {
-            own.sort_by_key(usual_order);
+            own.sort_by_key(column_order);
         }
     }
     match table {
@@ -51,8 +51,8 @@ pub(crate) fn report(arguments: &ReportArguments, ui: &mut Ui) -> Result<ExitCod
             ui.out.flush()?;
         }
         None => print(&runs, arguments.json, ui)?,
-        Some(Table::Seconds) => per_second(&runs, ui)?,
-        Some(Table::Named(table)) => ui.out.write_all(csv(&runs, table).as_bytes())?,
+        Some(CsvSelection::Seconds) => per_second(&runs, ui)?,
+        Some(CsvSelection::Named(table)) => ui.out.write_all(csv(&runs, table).as_bytes())?,
     }
     let beside = paths.first().and_then(|path| path.parent()).unwrap_or(Path::new(""));
     let output = match &arguments.out {
@@ -60,14 +60,14 @@ pub(crate) fn report(arguments: &ReportArguments, ui: &mut Ui) -> Result<ExitCod
             write_report(&runs, output)?;
             output.clone()
         }
-        None => write_in(&folder(beside)?, REPORT, html(&runs).as_bytes())?,
+        None => write_in(&folder(beside)?, REPORT_FILE, html(&runs).as_bytes())?,
     };
     ui.progress(&format!("report: {}", output.display()));
     Ok(ExitCode::SUCCESS)
 }
 
 /// The order of columns, the same for every world: that of `towpath run`.
-fn usual_order(run: &StoredRun) -> (u8, Transport, u32) {
+fn column_order(run: &StoredRun) -> (u8, Transport, u32) {
     let world = match run.meta.world {
         World::Live => 0,
         World::Emu => 1,
@@ -78,29 +78,31 @@ fn usual_order(run: &StoredRun) -> (u8, Transport, u32) {
 
 /// What `--csv` prints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Table {
+enum CsvSelection {
     Seconds,
     Named(CsvTable),
 }
 
 /// What `--csv` was given: a table, or the first result, as in `--csv results`.
-fn csv_table(arguments: &ReportArguments) -> Result<(Option<Table>, Option<PathBuf>), CliError> {
+fn csv_table(
+    arguments: &ReportArguments,
+) -> Result<(Option<CsvSelection>, Option<PathBuf>), CliError> {
     let Some(name) = &arguments.csv else { return Ok((None, None)) };
     if name == "seconds" {
-        return Ok((Some(Table::Seconds), None));
+        return Ok((Some(CsvSelection::Seconds), None));
     }
     if let Some(table) = CsvTable::from_name(name) {
-        return Ok((Some(Table::Named(table)), None));
+        return Ok((Some(CsvSelection::Named(table)), None));
     }
     let path = PathBuf::from(name);
     if path.exists() {
-        return Ok((Some(Table::Seconds), Some(path)));
+        return Ok((Some(CsvSelection::Seconds), Some(path)));
     }
-    Err(no_table(name, &["seconds"]))
+    Err(unknown_table(name, &["seconds"]))
 }
 
 /// That there is no table of this name, and which there are.
-pub(crate) fn no_table(name: &str, others: &[&'static str]) -> CliError {
+pub(crate) fn unknown_table(name: &str, others: &[&'static str]) -> CliError {
     let all = CsvTable::ALL.into_iter().map(CsvTable::name);
     let names: Vec<&str> = others.iter().copied().chain(all).collect();
     CliError::Unavailable {
@@ -143,11 +145,11 @@ fn per_second(runs: &[StoredRun], ui: &mut Ui) -> Result<(), CliError> {
         seconds.last_key_value().map_or(0, |(last, _)| last.saturating_add(1))
     };
     let columns = lines.iter().map(|(_, _, seconds)| longest(seconds)).max().unwrap_or(0);
-    if columns > MOST_SECONDS {
+    if columns > MAX_SECONDS {
         return Err(CliError::Unavailable {
             what: format!(
                 "a result says that something was read after {columns} s; `--csv` prints at most \
-                 {MOST_SECONDS} columns"
+                 {MAX_SECONDS} columns"
             ),
             hint: "look at the times (`t_ns`) in the file: is it a result of towpath?".to_owned(),
         });
@@ -166,7 +168,7 @@ fn per_second(runs: &[StoredRun], ui: &mut Ui) -> Result<(), CliError> {
 
 /// Puts the report into the folder with the results.
 pub(crate) fn keep_report(runs: &[StoredRun], folder: &ResultFolder) -> Result<PathBuf, CliError> {
-    folder.write(REPORT, html(runs).as_bytes())
+    folder.write(REPORT_FILE, html(runs).as_bytes())
 }
 
 /// Writes the report to where the user wants it.

@@ -27,7 +27,7 @@ use crate::arguments::world;
 use crate::error::CliError;
 use crate::files::{self, write_in};
 use crate::ui::{Ui, wrap};
-use crate::worlds::Worlds;
+use crate::worlds::StudyRunner;
 
 /// Repeat published figures, and hold what their sources claim against what comes of it
 ///
@@ -67,12 +67,12 @@ pub(crate) struct ReproduceArguments {
 }
 
 /// Gives the text of a file of a reproduction.
-type Files = dyn Fn(&str) -> io::Result<String> + Sync;
+type FileLoader = dyn Fn(&str) -> io::Result<String> + Sync;
 
 /// A reproduction, and where its files are.
-struct Found {
+struct LoadedReproduction {
     reproduction: Reproduction,
-    load: Box<Files>,
+    load: Box<FileLoader>,
 }
 
 pub(crate) fn reproduce(arguments: &ReproduceArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
@@ -102,7 +102,7 @@ pub(crate) fn reproduce(arguments: &ReproduceArguments, ui: &mut Ui) -> Result<E
     interrupt::catch();
     let mut entries = Vec::new();
     for found in &wanted {
-        match repeat(found, arguments, ui)? {
+        match reproduce_figures(found, arguments, ui)? {
             Some(entry) => entries.push(entry),
             None => return Ok(stopped(ui)),
         }
@@ -127,7 +127,7 @@ fn stopped(ui: &mut Ui) -> ExitCode {
 
 fn list(as_json: bool, ui: &mut Ui) -> Result<ExitCode, CliError> {
     for name in reproduction::names() {
-        let Found { reproduction, .. } = find(name)?;
+        let LoadedReproduction { reproduction, .. } = find(name)?;
         let plan = &reproduction.plan;
         let worlds: Vec<_> = plan.worlds.iter().map(World::to_string).collect();
         let claims = reproduction.expected.claims.len();
@@ -148,14 +148,14 @@ fn list(as_json: bool, ui: &mut Ui) -> Result<ExitCode, CliError> {
 }
 
 /// A folder if it is written as one or there is one with a plan, else one of the program's.
-fn find(name: &(impl AsRef<str> + ?Sized)) -> Result<Found, CliError> {
+fn find(name: &(impl AsRef<str> + ?Sized)) -> Result<LoadedReproduction, CliError> {
     let name = name.as_ref();
     let folder = Path::new(name);
     if name.contains('/') || folder.join("plan.toml").is_file() {
         let load = input::sibling_files(folder);
         let place = format!("{}/", name.trim_end_matches('/'));
         let reproduction = Reproduction::read(&place, &load)?;
-        return Ok(Found { reproduction, load: Box::new(load) });
+        return Ok(LoadedReproduction { reproduction, load: Box::new(load) });
     }
     if !reproduction::names().contains(&name) {
         return Err(CliError::Unavailable {
@@ -165,15 +165,15 @@ fn find(name: &(impl AsRef<str> + ?Sized)) -> Result<Found, CliError> {
     }
     let load = reproduction::load(name);
     let reproduction = Reproduction::read(&format!("{name}/"), &load)?;
-    Ok(Found { reproduction, load: Box::new(load) })
+    Ok(LoadedReproduction { reproduction, load: Box::new(load) })
 }
 
 /// Those of which every row is there.
 fn drawable(
-    all: Vec<Found>,
+    all: Vec<LoadedReproduction>,
     arguments: &ReproduceArguments,
     ui: &mut Ui,
-) -> Result<Vec<Found>, CliError> {
+) -> Result<Vec<LoadedReproduction>, CliError> {
     let mut kept = Vec::new();
     for found in all {
         let mut missing = None;
@@ -211,8 +211,8 @@ fn worlds(plan: &Plan, wanted: &[World]) -> Result<Vec<World>, CliError> {
 }
 
 /// Does the runs of one, draws them and says what came of it; `None` if it was stopped.
-fn repeat(
-    found: &Found,
+fn reproduce_figures(
+    found: &LoadedReproduction,
     arguments: &ReproduceArguments,
     ui: &mut Ui,
 ) -> Result<Option<GalleryEntry>, CliError> {
@@ -238,7 +238,7 @@ fn repeat(
     if arguments.json {
         writeln!(ui.out, "{}", summary(&entry))?;
     } else {
-        say(&entry, ui)?;
+        print_entry(&entry, ui)?;
     }
     ui.out.flush()?;
     if let Some(row) = rows.iter().find(|row| row.error.is_some()) {
@@ -252,7 +252,7 @@ fn repeat(
 /// The rows of all runs in a world, and the folder in which they are kept one by one, so that nothing
 /// is done twice. It goes when the figure is written, so that the next time everything is measured anew.
 fn run(
-    found: &Found,
+    found: &LoadedReproduction,
     selection: RunSelection,
     arguments: &ReproduceArguments,
     ui: &mut Ui,
@@ -264,18 +264,18 @@ fn run(
     let folder = arguments.out.join(format!(".{stem}{seeds}"));
     files::folder(&folder)?;
     let sweep = Sweep::begin(&folder, order)?;
-    let worlds = Worlds::new(sweep.traces());
-    let threads = Worlds::threads(selection.world, arguments.jobs);
+    let worlds = StudyRunner::new(sweep.traces());
+    let threads = StudyRunner::threads(selection.world, arguments.jobs);
     ui.progress(&format!("{}: {} runs in {}", plan.name, sweep.status().runs, selection.world));
     let clock = Clock::start();
     let (began, mut before) = (clock.now(), None);
-    sweep.work(Shard::WHOLE, threads, &|run| worlds.perform(run), &mut |done, all| {
+    sweep.work(Shard::WHOLE, threads, &|run| worlds.execute(run), &mut |done, all| {
         // Those that were done in an earlier call took no time now.
         let before = *before.get_or_insert(done - 1);
         let each = clock.now().saturating_since(began).as_secs_f64() / (done - before) as f64;
         let left = Duration::try_from_secs_f64(each * (all - done) as f64).unwrap_or_default();
         ui.bar_with_time(done, all, left);
-        !worlds.over()
+        !worlds.is_stopped()
     })?;
     let status = sweep.status();
     if status.done < status.runs {
@@ -286,7 +286,11 @@ fn run(
 
 /// The rows of runs that were done before: those of the plan as it is now, whichever of its files in
 /// the folder they are in.
-fn stored(found: &Found, selection: RunSelection, folder: &Path) -> Result<Vec<RunRow>, CliError> {
+fn stored(
+    found: &LoadedReproduction,
+    selection: RunSelection,
+    folder: &Path,
+) -> Result<Vec<RunRow>, CliError> {
     let Reproduction { plan, .. } = &found.reproduction;
     let unreadable = |source| CliError::Read { path: folder.to_owned(), source };
     let mut files = Vec::new();
@@ -377,8 +381,8 @@ fn write_page(folder: &Path) -> Result<PathBuf, CliError> {
 }
 
 fn write_docs(folder: &Path, entries: &[GalleryEntry]) -> Result<(), CliError> {
-    const IMAGES: &str = "images/reproductions";
-    let images = files::folder(&folder.join(IMAGES))?;
+    const IMAGE_DIR: &str = "images/reproductions";
+    let images = files::folder(&folder.join(IMAGE_DIR))?;
     for entry in entries {
         let picture = figure::svg(&entry.figure);
         write_in(&images, &format!("{}.svg", entry.stem()), picture.as_bytes())?;
@@ -386,7 +390,7 @@ fn write_docs(folder: &Path, entries: &[GalleryEntry]) -> Result<(), CliError> {
     let worlds = entries.first().map(|entry| entry.worlds.as_slice()).unwrap_or_default();
     let name = if worlds.len() > 1 { worlds } else { &["sim".to_owned()] };
     let page = format!("{}.md", gallery::stem("reproductions", name));
-    write_in(&files::folder(folder)?, &page, gallery::markdown(entries, IMAGES).as_bytes())
+    write_in(&files::folder(folder)?, &page, gallery::markdown(entries, IMAGE_DIR).as_bytes())
         .map(drop)
 }
 
@@ -399,7 +403,7 @@ fn summary(entry: &GalleryEntry) -> serde_json::Value {
     })
 }
 
-fn say(entry: &GalleryEntry, ui: &mut Ui) -> Result<(), CliError> {
+fn print_entry(entry: &GalleryEntry, ui: &mut Ui) -> Result<(), CliError> {
     writeln!(ui.out, "{}", wrap(&format!("{}: ", entry.name), &entry.title))?;
     for line in sparks(&entry.figure) {
         writeln!(ui.out, "  {line}")?;

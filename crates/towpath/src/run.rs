@@ -17,27 +17,27 @@ use crate::error::CliError;
 use crate::explain::explain;
 use crate::fallback;
 use crate::files::{self, ResultFile, ResultFolder};
-use crate::inner::{CaptureOrder, Order, Work};
-use crate::live::Live;
+use crate::inner::{CaptureSpec, InnerJob, InnerTask};
+use crate::live::IntervalPrinter;
 use crate::load::{load, load_changed};
-use crate::pictures::Held;
+use crate::pictures::DelayedSummary;
 use crate::report::{keep_report, print};
 use crate::sim;
 use crate::stacks;
 use crate::ui::{Ui, wrap};
 
 /// What an emulated run takes beside its traffic, about.
-const OVERHEAD: Duration = Duration::from_secs(1);
+const EMULATION_OVERHEAD: Duration = Duration::from_secs(1);
 
 /// What is run, in which order.
-pub(crate) struct Plan {
+pub(crate) struct RunSchedule {
     pub(crate) transports: Vec<Transport>,
     worlds: Vec<World>,
     pub(crate) repeat: u32,
 }
 
 /// What came of a call.
-pub(crate) struct Measured {
+pub(crate) struct CompletedRuns {
     pub(crate) runs: Vec<StoredRun>,
     pub(crate) folder: ResultFolder,
     /// Whether everything that was asked for was run.
@@ -45,7 +45,7 @@ pub(crate) struct Measured {
 }
 
 pub(crate) fn run(arguments: &RunArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
-    let Some(Measured { runs, folder, complete }) = measure(arguments, ui)? else {
+    let Some(CompletedRuns { runs, folder, complete }) = measure(arguments, ui)? else {
         return Ok(ExitCode::from(2));
     };
     print(&runs, arguments.json, ui)?;
@@ -54,7 +54,7 @@ pub(crate) fn run(arguments: &RunArguments, ui: &mut Ui) -> Result<ExitCode, Cli
         stacks::choose(&mut scenario, &arguments.how.stack)?;
         explain(&scenario, &runs, sim::threads(arguments), ui)?;
     }
-    if let Some(hint) = written_for(arguments, &runs)? {
+    if let Some(hint) = expectation_note(arguments, &runs)? {
         ui.progress(&wrap("hint: ", &hint));
     }
     let report = keep_report(&runs, &folder)?;
@@ -64,7 +64,10 @@ pub(crate) fn run(arguments: &RunArguments, ui: &mut Ui) -> Result<ExitCode, Cli
 }
 
 /// What to know of expectations that were missed by a changed scenario.
-fn written_for(arguments: &RunArguments, runs: &[StoredRun]) -> Result<Option<String>, CliError> {
+fn expectation_note(
+    arguments: &RunArguments,
+    runs: &[StoredRun],
+) -> Result<Option<String>, CliError> {
     let checked = runs.iter().flat_map(|run| &run.summary).flat_map(|one| &one.expectations);
     let changes = &arguments.how.changes;
     if changes.is_empty() || checked.filter(|one| one.passed != Some(true)).count() == 0 {
@@ -87,7 +90,10 @@ fn written_for(arguments: &RunArguments, runs: &[StoredRun]) -> Result<Option<St
 }
 
 /// Runs everything; `None` when nothing came of it (it has said why).
-pub(crate) fn measure(arguments: &RunArguments, ui: &mut Ui) -> Result<Option<Measured>, CliError> {
+pub(crate) fn measure(
+    arguments: &RunArguments,
+    ui: &mut Ui,
+) -> Result<Option<CompletedRuns>, CliError> {
     let mut scenario = load_changed(&arguments.scenario, &arguments.how.changes)?;
     stacks::choose(&mut scenario, &arguments.how.stack)?;
     require_flows(&scenario)?;
@@ -97,7 +103,7 @@ pub(crate) fn measure(arguments: &RunArguments, ui: &mut Ui) -> Result<Option<Me
     let transports = transports(&arguments.transport, &scenario);
     let how =
         fallback::choose_worlds(&arguments.how, arguments.backend, &scenario, &transports, ui)?;
-    fallback::note(&how, &mut scenario);
+    fallback::record_fallback(&how, &mut scenario);
     let arguments = &RunArguments { how, ..arguments.clone() };
     let plan = plan(arguments, &scenario, transports, ui)?;
     let folder = ResultFolder::create(arguments.out.as_deref(), &scenario.name)?;
@@ -122,11 +128,11 @@ pub(crate) fn measure(arguments: &RunArguments, ui: &mut Ui) -> Result<Option<Me
     let place = |run: &StoredRun| plan.transports.iter().position(|one| *one == run.meta.transport);
     let world = |run: &StoredRun| plan.worlds.iter().position(|one| *one == run.meta.world);
     runs.sort_by_key(|run| (world(run), run.meta.repeat, place(run)));
-    Ok(Some(Measured { runs, folder, complete }))
+    Ok(Some(CompletedRuns { runs, folder, complete }))
 }
 
 /// Says how long several runs will take, before they begin.
-fn announce(arguments: &RunArguments, scenario: &Scenario, plan: &Plan, ui: &mut Ui) {
+fn announce(arguments: &RunArguments, scenario: &Scenario, plan: &RunSchedule, ui: &mut Ui) {
     let each = plan.transports.len() * plan.repeat as usize;
     let ends = scenario.flows.iter().map(|flow| flow.start + flow.pattern.duration());
     let length = ends.max().unwrap_or_default();
@@ -139,7 +145,7 @@ fn announce(arguments: &RunArguments, scenario: &Scenario, plan: &Plan, ui: &mut
             World::Sim => format!("{runs} of virtual time, on {}", sim::processors(arguments)),
             World::Emu | World::Live => {
                 let wait = arguments.how.wait.unwrap_or_default();
-                let whole = length * each as u32 + (wait + OVERHEAD) * each as u32;
+                let whole = length * each as u32 + (wait + EMULATION_OVERHEAD) * each as u32;
                 format!("{runs} in real time, at most {}", format::time(whole))
             }
         };
@@ -152,7 +158,7 @@ fn announce(arguments: &RunArguments, scenario: &Scenario, plan: &Plan, ui: &mut
 fn emulate(
     arguments: &RunArguments,
     scenario: &Scenario,
-    plan: &Plan,
+    plan: &RunSchedule,
     folder: &ResultFolder,
     runs: &mut Vec<StoredRun>,
     ui: &mut Ui,
@@ -177,11 +183,11 @@ fn emulate(
 
 /// Waits between two runs, unless somebody interrupts it.
 fn pause(span: Duration) {
-    const NAP: Duration = Duration::from_millis(50);
+    const POLL_INTERVAL: Duration = Duration::from_millis(50);
     let clock = Clock::start();
     let end = clock.now() + span;
     while clock.now() < end && !interrupt::is_interrupted() {
-        clock.sleep_until(end.min(clock.now() + NAP));
+        clock.sleep_until(end.min(clock.now() + POLL_INTERVAL));
     }
 }
 
@@ -215,7 +221,7 @@ fn plan(
     scenario: &Scenario,
     transports: Vec<Transport>,
     ui: &mut Ui,
-) -> Result<Plan, CliError> {
+) -> Result<RunSchedule, CliError> {
     let (worlds, later): (Vec<_>, Vec<_>) = arguments
         .how
         .world
@@ -238,10 +244,10 @@ fn plan(
     if worlds.contains(&World::Emu) {
         check_commands(scenario)?;
         check_quic(scenario, &transports)?;
-        warn_of_the_kernels_stack(scenario, ui);
+        warn_kernel_stack(scenario, ui);
     }
     let repeat = arguments.repeat.unwrap_or(scenario.run.repeat);
-    Ok(Plan { transports, worlds, repeat })
+    Ok(RunSchedule { transports, worlds, repeat })
 }
 
 /// A flow's command speaks through the kernel of its host: without one there is nothing to measure.
@@ -276,7 +282,7 @@ pub(crate) fn check_quic(scenario: &Scenario, transports: &[Transport]) -> Resul
 }
 
 /// What of the scenario has no effect where the stack is the kernel's.
-fn warn_of_the_kernels_stack(scenario: &Scenario, ui: &mut Ui) {
+fn warn_kernel_stack(scenario: &Scenario, ui: &mut Ui) {
     let mut warn = |text: String, hint: &str| {
         ui.warn(&Warning { text, hint: Some(hint.to_owned()) });
     };
@@ -306,14 +312,14 @@ fn one(
     folder: &ResultFolder,
     ui: &mut Ui,
 ) -> Result<Option<StoredRun>, CliError> {
-    let order = Order {
+    let order = InnerJob {
         scenario: arguments.scenario.clone(),
         seed: arguments.how.seed,
         stacks: arguments.how.stack.clone(),
         changes: arguments.how.changes.clone(),
         backend: arguments.backend,
-        pcap: CaptureOrder::of(&arguments.capture, format!("emu-{transport}-{repeat}")),
-        work: Work::Run { transport, repeat, order: Some(place).filter(|place| place.of > 1) },
+        pcap: CaptureSpec::of(&arguments.capture, format!("emu-{transport}-{repeat}")),
+        task: InnerTask::Run { transport, repeat, order: Some(place).filter(|place| place.of > 1) },
     };
     if !arguments.quiet {
         ui.progress(&format!("\n{} over {transport}, run {repeat}", scenario.name));
@@ -322,9 +328,9 @@ fn one(
     let mut child = sandbox::spawn(&order.arguments()?, Stdio::piped(), Stdio::piped())
         .map_err(CliError::Spawn)?;
     let mut file = None;
-    let mut held = Held::of(order.pcap);
+    let mut held = DelayedSummary::of(order.pcap);
     if let Some(pipe) = child.stdout.take() {
-        let mut live = Live::new(transport);
+        let mut live = IntervalPrinter::new(transport);
         // The run goes on while this is open.
         let mut lifeline = child.stdin.take();
         for line in BufReader::new(pipe).lines() {
@@ -337,10 +343,10 @@ fn one(
                 none => none.insert(folder.begin(&format!("{transport}-{repeat}"))?),
             };
             let record = serde_json::from_str::<Record>(&text).ok();
-            if !held.takes(record.as_ref(), &text) {
+            if !held.intercept(record.as_ref(), &text) {
                 file.add(&text)?;
             }
-            let shown = record.and_then(|record| live.take(&record));
+            let shown = record.and_then(|record| live.push(&record));
             if let Some(shown) = shown.filter(|_| !arguments.quiet) {
                 ui.progress(&shown);
             }
@@ -348,7 +354,7 @@ fn one(
     }
     let status = sandbox::wait(&mut child).map_err(CliError::Spawn)?;
     let Some(mut file) = file else { return Ok(None) };
-    for line in held.lines()? {
+    for line in held.finish()? {
         file.add(&line)?;
     }
     let path = file.finish()?;

@@ -19,12 +19,12 @@ const NAME_COLUMNS: usize = 26;
 struct SelfCheck {
     machine: Machine,
     emulation: Emulation,
-    commands: Vec<Usability>,
+    commands: Vec<CommandSupport>,
 }
 
 /// A group of commands with the prerequisites that it lacks here.
 #[derive(Debug, Serialize)]
-struct Usability {
+struct CommandSupport {
     command: &'static str,
     works: bool,
     /// Names of missing prerequisites, as in the table above.
@@ -57,11 +57,11 @@ pub(crate) fn self_check(json: bool, ui: &mut Ui) -> Result<ExitCode, CliError> 
     Ok(if usable { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
-fn commands(machine: &Machine, emulation: &Emulation) -> Vec<Usability> {
+fn commands(machine: &Machine, emulation: &Emulation) -> Vec<CommandSupport> {
     let command = |command, checks: &[(&'static str, &Check)]| {
         let missing = checks.iter().filter(|(_, check)| check.missing().is_some());
         let needs: Vec<_> = missing.map(|(name, _)| *name).collect();
-        Usability { command, works: needs.is_empty(), needs }
+        CommandSupport { command, works: needs.is_empty(), needs }
     };
     let namespaces = (NAMESPACES, &emulation.namespaces);
     // Either kind of device is enough.

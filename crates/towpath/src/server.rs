@@ -24,12 +24,12 @@ use towpath_net::Rate;
 
 use crate::error::CliError;
 use crate::measure::amounts;
-use crate::ui::{Screen, Ui};
+use crate::ui::{SafeTerminal, Ui};
 
 /// So many lines wait for whoever reads the output; those beyond are not printed.
-const LINES: usize = 1_024;
+const MAX_QUEUED_LINES: usize = 1_024;
 /// So long the last of them are waited for.
-const LAST_LINES: Duration = Duration::from_secs(1);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Let others measure towards this host (see `towpath measure`)
 ///
@@ -125,7 +125,7 @@ pub(crate) fn server(arguments: &ServerArguments, ui: &mut Ui) -> Result<ExitCod
     if let Some(print) = print.filter(|_| !as_json) {
         ui.progress(&format!("certificate {print}"));
     }
-    invite(arguments, &server, ui)?;
+    print_client_command(arguments, &server, ui)?;
     let (lines, printed) = printer(as_json).map_err(CliError::Spawn)?;
     let last = lines.clone();
     let tell = move |said: ServerEvent| {
@@ -133,22 +133,22 @@ pub(crate) fn server(arguments: &ServerArguments, ui: &mut Ui) -> Result<ExitCod
     };
     server.run(tell).map_err(CliError::Spawn)?;
     let _ = last.try_send(None); // dropped if the receiver lags or is gone
-    let _ = printed.recv_timeout(LAST_LINES); // gives up after the timeout
+    let _ = printed.recv_timeout(FLUSH_TIMEOUT); // gives up after the timeout
     Ok(ExitCode::SUCCESS)
 }
 
 /// Prints in a thread of its own, until it is given nothing: a test does not wait for whoever reads
 /// the output, or no longer does. When the receiver hears of it, everything is printed.
 fn printer(as_json: bool) -> io::Result<(SyncSender<Option<ServerEvent>>, Receiver<()>)> {
-    let (lines, to_print) = mpsc::sync_channel(LINES);
+    let (lines, to_print) = mpsc::sync_channel(MAX_QUEUED_LINES);
     let (done, printed) = mpsc::sync_channel(1);
     let print = move || {
         for said in to_print.iter().map_while(|said: Option<ServerEvent>| said) {
             // Whoever has closed the output does not want to know.
             let _ = if as_json {
-                writeln!(Screen::new(io::stdout()), "{}", as_event(&said))
+                writeln!(SafeTerminal::new(io::stdout()), "{}", as_event(&said))
             } else {
-                writeln!(Screen::new(io::stderr()), "{}", as_text(&said))
+                writeln!(SafeTerminal::new(io::stderr()), "{}", as_text(&said))
             };
         }
         let _ = done.send(()); // the receiver may be gone
@@ -158,7 +158,11 @@ fn printer(as_json: bool) -> io::Result<(SyncSender<Option<ServerEvent>>, Receiv
 }
 
 /// One line to be pasted on the client.
-fn invite(arguments: &ServerArguments, server: &Server, ui: &mut Ui) -> Result<(), CliError> {
+fn print_client_command(
+    arguments: &ServerArguments,
+    server: &Server,
+    ui: &mut Ui,
+) -> Result<(), CliError> {
     let Some(bound) = server.addresses().first() else { return Ok(()) };
     let seen = if bound.ip().is_unspecified() {
         live::addresses_towards_others().unwrap_or_default()

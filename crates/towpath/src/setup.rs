@@ -38,7 +38,7 @@ pub(crate) struct SetupArguments {
     #[arg(long, value_delimiter = ',', value_name = "IF=ADDR", value_parser = router)]
     gateway: Vec<(String, IpAddr)>,
     #[command(flatten)]
-    what: What,
+    what: SetupMode,
     /// Folder for the files of `--persist`, in place of standard output
     #[arg(long, value_name = "FOLDER", requires = "persist")]
     out: Option<PathBuf>,
@@ -49,7 +49,7 @@ pub(crate) struct SetupArguments {
 
 #[derive(Debug, Args)]
 #[group(multiple = false)]
-struct What {
+struct SetupMode {
     /// Show the plan [default]
     #[arg(long)]
     print: bool,
@@ -86,7 +86,8 @@ enum FormChoice {
 }
 
 /// What those who paste a plan must know.
-const LAMINAR: &str = "hint: `laminar` takes the `ip` of iproute2 6.18 or newer; --apply does not";
+const LAMINAR_HINT: &str =
+    "hint: `laminar` takes the `ip` of iproute2 6.18 or newer; --apply does not";
 
 fn router(text: &str) -> Result<(String, IpAddr), String> {
     let parts =
@@ -116,7 +117,7 @@ pub(crate) fn setup(arguments: &SetupArguments, ui: &mut Ui) -> Result<ExitCode,
     if !arguments.what.apply {
         show(&plan, arguments.json, ui)?;
         if plan.steps.iter().any(|step| step.change.command().ends_with(" laminar")) {
-            ui.progress(LAMINAR);
+            ui.progress(LAMINAR_HINT);
         }
         return Ok(ExitCode::SUCCESS);
     }
@@ -171,7 +172,7 @@ fn show(plan: &SetupPlan, as_json: bool, ui: &mut Ui) -> Result<(), CliError> {
         return Ok(());
     }
     if plan.steps.is_empty() {
-        writeln!(ui.out, "# nothing to do: {}", right(plan))?;
+        writeln!(ui.out, "# nothing to do: {}", summary(plan))?;
         return Ok(());
     }
     let mut reason = "";
@@ -185,7 +186,7 @@ fn show(plan: &SetupPlan, as_json: bool, ui: &mut Ui) -> Result<(), CliError> {
     Ok(())
 }
 
-fn right(plan: &SetupPlan) -> String {
+fn summary(plan: &SetupPlan) -> String {
     if plan.uses.is_empty() {
         return "no address can be used".to_owned();
     }

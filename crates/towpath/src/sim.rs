@@ -20,13 +20,13 @@ use towpath_sim::{CaptureOutputs, SimError, SimJob, SimReport, known_names, know
 use crate::arguments::{CaptureArguments, RunArguments};
 use crate::error::CliError;
 use crate::files::{self, ResultFolder};
-use crate::pictures::{self, Tee};
-use crate::run::Plan;
+use crate::pictures::{self, CaptureSink};
+use crate::run::RunSchedule;
 use crate::stacks::StackChoice;
 use crate::ui::Ui;
 
 /// What a thread hands over.
-struct Ended {
+struct SimResult {
     lines: Vec<u8>,
     report: SimReport,
     took: Duration,
@@ -83,7 +83,7 @@ fn check_name(host: &Host, noun: &str, name: Option<&str>, known: &[&str]) -> Re
 pub(crate) fn run_all(
     arguments: &RunArguments,
     scenario: &Scenario,
-    plan: &Plan,
+    plan: &RunSchedule,
     folder: &ResultFolder,
     runs: &mut Vec<StoredRun>,
     ui: &mut Ui,
@@ -153,11 +153,11 @@ fn name(transport: Transport, repeat: u32) -> String {
 }
 
 /// One run, on whichever thread.
-fn simulate(job: &SimJob, kept: &CaptureArguments) -> Result<Ended, CliError> {
+fn simulate(job: &SimJob, kept: &CaptureArguments) -> Result<SimResult, CliError> {
     let clock = Clock::start();
     let began = clock.now();
     let mut lines = Vec::new();
-    let pictures = kept.pictures && job.repeat == 1 && pictures::readable(job.transport);
+    let pictures = kept.pictures && job.repeat == 1 && pictures::is_readable(job.transport);
     let mut captures = begin_captures(kept.pcap.as_deref(), pictures, job)?;
     let outs = captures.iter_mut().map(|capture| &mut capture.out as &mut (dyn Write + Send));
     let headers_only = kept.pcap.is_none();
@@ -190,20 +190,20 @@ fn simulate(job: &SimJob, kept: &CaptureArguments) -> Result<Ended, CliError> {
         let feeds = captures.into_iter().filter_map(|capture| capture.out.feed);
         let traces: Vec<CaptureAnalysis> = feeds.filter_map(CaptureFeed::finish).collect();
         let zero_ns = towpath_sim::CAPTURE_EPOCH.as_nanos() as u64;
-        let pictures = pictures::records(&traces, zero_ns, &summary).into_iter();
+        let pictures = pictures::sequence_records(&traces, zero_ns, &summary).into_iter();
         for record in pictures.chain([Record::Summary(summary)]) {
             // Into the memory, which does not fail.
             write_record(&mut lines, &record).map_err(|error| CliError::Sim(error.to_string()))?;
         }
     }
-    Ok(Ended { lines, report, took: clock.now().saturating_since(began) })
+    Ok(SimResult { lines, report, took: clock.now().saturating_since(began) })
 }
 
 /// What one host sees of a run.
 struct HostCapture {
     host: String,
     path: PathBuf,
-    out: Tee,
+    out: CaptureSink,
 }
 
 /// What each host sees, if somebody wants it: kept in `folder`, looked at, or both.
@@ -221,7 +221,7 @@ fn begin_captures(
         let path = folder.as_ref().map_or(PathBuf::new(), |folder| folder.path().join(&name));
         let file = folder.as_ref().map(|folder| folder.create(&name)).transpose();
         let file = file.map_err(|source| unwritable(&path, source))?.map(BufWriter::new);
-        let out = Tee { file, feed: pictures.then(CaptureFeed::default) };
+        let out = CaptureSink { file, feed: pictures.then(CaptureFeed::default) };
         Ok(HostCapture { host: host.name.clone(), path, out })
     };
     job.scenario.hosts.iter().map(begin).collect()
@@ -233,7 +233,7 @@ fn unwritable(path: &Path, source: io::Error) -> CliError {
 
 /// Writes the result and says how long it took.
 fn keep(
-    ended: &Ended,
+    ended: &SimResult,
     job: &SimJob,
     folder: &ResultFolder,
     quiet: bool,

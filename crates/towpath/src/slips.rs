@@ -8,7 +8,7 @@ use crate::ui::wrap;
 
 /// What somebody types who knows another tool, or an earlier version of this one: the verbs, what is
 /// typed, and the way out.
-static SLIPS: [(&[&str], &[&str], &str); 30] = [
+static SUGGESTIONS: [(&[&str], &[&str], &str); 30] = [
     (
         &["measure"],
         &["-u", "--udp"],
@@ -70,7 +70,7 @@ static SLIPS: [(&[&str], &[&str], &str); 30] = [
 ];
 
 /// Verbs of other tools and other words for ours.
-static VERBS: [(&[&str], &str); 9] = [
+static COMMAND_ALIASES: [(&[&str], &str); 9] = [
     (&["sim", "simulate"], "`towpath run SCENARIO --world sim`"),
     (&["emu", "emulate", "start"], "`towpath run SCENARIO`"),
     (&["client", "iperf", "iperf3", "ping", "bench"], "`towpath measure HOST`"),
@@ -103,24 +103,25 @@ fn hint(error: &clap::Error, words: &[String]) -> Option<String> {
         if is_scenario(typed) {
             return Some(format!("write `towpath run {typed}`"));
         }
-        let (_, way) = VERBS.iter().find(|(typical, _)| typical.contains(&typed))?;
+        let (_, way) = COMMAND_ALIASES.iter().find(|(typical, _)| typical.contains(&typed))?;
         return Some(format!("there is {way}"));
     }
     if error.kind() == ErrorKind::MissingRequiredArgument {
-        return missing(verb, error);
+        return missing_argument(verb, error);
     }
     if error.kind() != ErrorKind::UnknownArgument {
         return None;
     }
     let typed = text(ContextKind::InvalidArg)?;
     let option = typed.split(['=', ' ']).next().unwrap_or(typed);
-    let slip =
-        SLIPS.iter().find(|(verbs, options, _)| verbs.contains(&verb) && options.contains(&option));
-    slip.map(|(.., way)| (*way).to_owned()).or_else(|| surplus(verb, typed, words))
+    let slip = SUGGESTIONS
+        .iter()
+        .find(|(verbs, options, _)| verbs.contains(&verb) && options.contains(&option));
+    slip.map(|(.., way)| (*way).to_owned()).or_else(|| unexpected_argument(verb, typed, words))
 }
 
 /// A word that has no place.
-fn surplus(verb: &str, typed: &str, words: &[String]) -> Option<String> {
+fn unexpected_argument(verb: &str, typed: &str, words: &[String]) -> Option<String> {
     let program = |before: &str| {
         let at = words.iter().position(|word| word == typed)?;
         let rest = words.get(at..)?.join(" ");
@@ -149,7 +150,7 @@ fn surplus(verb: &str, typed: &str, words: &[String]) -> Option<String> {
 }
 
 /// What is missing, and where it comes from.
-fn missing(verb: &str, error: &clap::Error) -> Option<String> {
+fn missing_argument(verb: &str, error: &clap::Error) -> Option<String> {
     let Some(ContextValue::Strings(names)) = error.get(ContextKind::InvalidArg) else {
         return None;
     };

@@ -21,10 +21,10 @@ use crate::arguments::world;
 use crate::error::CliError;
 use crate::files;
 use crate::ui::Ui;
-use crate::worlds::Worlds;
+use crate::worlds::StudyRunner;
 
 /// The page beside the rows.
-const PAGE: &str = "sweep.html";
+const PAGE_FILE: &str = "sweep.html";
 
 /// Run every point of a plan with every seed, on all processors, and keep the figures
 ///
@@ -61,11 +61,11 @@ pub(crate) struct SweepArguments {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_CHUNK_RUNS)))]
     chunk: Option<u32>,
     #[command(flatten)]
-    shown: ShownArguments,
+    shown: TableArguments,
 }
 
 #[derive(Debug, Args)]
-struct ShownArguments {
+struct TableArguments {
     /// Figures of the table, such as goodput,stall.longest
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     figures: Vec<String>,
@@ -86,7 +86,7 @@ enum SweepAction {
         /// Folder of the sweep
         folder: PathBuf,
         #[command(flatten)]
-        shown: ShownArguments,
+        shown: TableArguments,
     },
     /// Do some runs again, and say whether their rows are the same
     Verify {
@@ -142,11 +142,11 @@ fn run(arguments: &SweepArguments, path: &Path, ui: &mut Ui) -> Result<ExitCode,
     files::folder(&folder)?;
     let sweep = Sweep::begin(&folder, order)?;
     interrupt::catch();
-    let worlds = Worlds::new(sweep.traces());
-    let threads = Worlds::threads(world, arguments.jobs);
+    let worlds = StudyRunner::new(sweep.traces());
+    let threads = StudyRunner::threads(world, arguments.jobs);
     let shard = arguments.shard.unwrap_or(Shard::WHOLE);
-    sweep.work(shard, threads, &|run| worlds.perform(run), &mut |done, all| {
-        if worlds.over() {
+    sweep.work(shard, threads, &|run| worlds.execute(run), &mut |done, all| {
+        if worlds.is_stopped() {
             return false;
         }
         ui.bar(done, all);
@@ -157,7 +157,7 @@ fn run(arguments: &SweepArguments, path: &Path, ui: &mut Ui) -> Result<ExitCode,
     let page = page(&sweep, &folder, &arguments.shown.figures)?;
     ui.progress(&format!("rows: {}", folder.display()));
     ui.progress(&format!("page: {}", page.display()));
-    if worlds.over() && !whole {
+    if worlds.is_stopped() && !whole {
         let status = sweep.status();
         ui.progress(&format!("{} of {} runs are done", status.done, status.runs));
     }
@@ -195,7 +195,7 @@ fn usual_folder(plan: &str, RunSelection { world, quick: thin, seeds }: RunSelec
 }
 
 /// Prints what is there; whether all of it is, and nothing failed.
-fn show(sweep: &Sweep, shown: &ShownArguments, ui: &mut Ui) -> Result<bool, CliError> {
+fn show(sweep: &Sweep, shown: &TableArguments, ui: &mut Ui) -> Result<bool, CliError> {
     let rows = sweep.rows()?;
     if let Some(path) = &shown.csv {
         files::write_named(path, table::csv(&rows).as_bytes())?;
@@ -209,7 +209,7 @@ fn show(sweep: &Sweep, shown: &ShownArguments, ui: &mut Ui) -> Result<bool, CliE
         ui.out.write_all(summary::table(&rows, sweep.plan(), &shown.figures).as_bytes())?;
     }
     ui.out.flush()?;
-    warn_of_figures(&rows, &shown.figures, ui);
+    warn_missing_metrics(&rows, &shown.figures, ui);
     let failed: Vec<&RunRow> = rows.iter().filter(|row| row.error.is_some()).collect();
     if let [first, ..] = failed.as_slice() {
         let why = first.error.as_deref().unwrap_or_default();
@@ -231,10 +231,10 @@ fn show(sweep: &Sweep, shown: &ShownArguments, ui: &mut Ui) -> Result<bool, CliE
 /// Puts the page beside the rows that are there.
 fn page(sweep: &Sweep, folder: &Path, figures: &[String]) -> Result<PathBuf, CliError> {
     let page = summary::page(&sweep.rows()?, sweep.plan(), sweep.world(), figures);
-    files::write_in(&files::folder(folder)?, PAGE, page.as_bytes())
+    files::write_in(&files::folder(folder)?, PAGE_FILE, page.as_bytes())
 }
 
-fn status(folder: &Path, shown: &ShownArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
+fn status(folder: &Path, shown: &TableArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
     let sweep = Sweep::open(folder)?;
     let whole = show(&sweep, shown, ui)?;
     // Who may only read the folder still learns how far the sweep is.
@@ -269,14 +269,14 @@ fn verify(
         });
     }
     interrupt::catch();
-    let worlds = Worlds::new(sweep.traces());
-    let threads = Worlds::threads(World::Sim, jobs);
+    let worlds = StudyRunner::new(sweep.traces());
+    let threads = StudyRunner::threads(World::Sim, jobs);
     let mut checked = 0;
-    let perform = |run: &_| worlds.perform(run);
+    let perform = |run: &_| worlds.execute(run);
     let differ = sweep.verify((runs, seed), threads, &perform, &mut |done, all| {
         checked = done;
         ui.bar(done, all);
-        !worlds.over()
+        !worlds.is_stopped()
     })?;
     if interrupt::is_interrupted() {
         return Ok(ExitCode::from(130));
@@ -316,7 +316,7 @@ fn change(old: &RunRow, new: &RunRow) -> String {
     }
 }
 /// Warns of figures that no row has.
-fn warn_of_figures(rows: &[RunRow], wanted: &[String], ui: &mut Ui) {
+fn warn_missing_metrics(rows: &[RunRow], wanted: &[String], ui: &mut Ui) {
     let known: BTreeSet<&str> =
         rows.iter().flat_map(|row| row.figures.keys().map(String::as_str)).collect();
     if known.is_empty() {

@@ -15,7 +15,7 @@ use towpath_report::{CsvTable, StoredRun, account_table, csv};
 
 use crate::arguments::TraceArguments;
 use crate::error::CliError;
-use crate::report::{no_table, write_report};
+use crate::report::{unknown_table, write_report};
 use crate::ui::Ui;
 
 /// Width of the terminal table: what fits everywhere.
@@ -68,7 +68,7 @@ pub(crate) fn trace(arguments: &TraceArguments, ui: &mut Ui) -> Result<ExitCode,
 /// The table that `--csv` names.
 fn csv_table(arguments: &TraceArguments) -> Result<Option<CsvTable>, CliError> {
     let Some(name) = &arguments.csv else { return Ok(None) };
-    CsvTable::from_name(name).map(Some).ok_or_else(|| no_table(name, &[]))
+    CsvTable::from_name(name).map(Some).ok_or_else(|| unknown_table(name, &[]))
 }
 
 /// Adds what both captures tell together; the clocks' offset goes to standard error.
@@ -122,7 +122,7 @@ fn capture(
         file.map(BufWriter::new).map_err(|source| CliError::unwritable(path, source, None))
     });
     let kept = kept.transpose()?;
-    let trace = trace::read(Kept { capture: &mut capture, kept }, taken_at)
+    let trace = trace::read(TeeCapture { capture: &mut capture, kept }, taken_at)
         .map_err(|source| CliError::Capture { path: interface.into(), source })?;
     let missed = capture.missed_packets();
     if missed > 0 {
@@ -135,12 +135,12 @@ fn capture(
 }
 
 /// A capture of which a copy is kept.
-struct Kept<'a> {
+struct TeeCapture<'a> {
     capture: &'a mut LiveCapture,
     kept: Option<BufWriter<File>>,
 }
 
-impl Read for Kept<'_> {
+impl Read for TeeCapture<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let length = self.capture.read(buffer)?;
         if let Some(kept) = &mut self.kept {

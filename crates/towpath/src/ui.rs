@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use towpath_measure::result::Warning;
 
-use crate::error::{CliError, in_our_words};
+use crate::error::{CliError, describe_error};
 
-pub(crate) use screen::Screen;
+pub(crate) use screen::SafeTerminal;
 
 /// Where a verb prints.
 #[derive(Debug)]
 pub(crate) struct Ui {
-    pub(crate) out: Screen<Stdout>,
-    err: Screen<Stderr>,
+    pub(crate) out: SafeTerminal<Stdout>,
+    err: SafeTerminal<Stderr>,
     /// Whether data may be coloured.
     pub(crate) colour: bool,
     /// Whether the cursor stands behind a bar.
@@ -27,7 +27,8 @@ impl Ui {
         let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let out = io::stdout();
         let colour = !no_colour && out.is_terminal();
-        let (out, err) = (Screen::new(out).with_colour(colour), Screen::new(io::stderr()));
+        let (out, err) =
+            (SafeTerminal::new(out).with_colour(colour), SafeTerminal::new(io::stderr()));
         Self { out, err, colour, behind_bar: false }
     }
 
@@ -82,9 +83,9 @@ impl Ui {
             return;
         }
         self.leave_bar();
-        let text = in_our_words(&error.to_string());
+        let text = describe_error(&error.to_string());
         // Scenario errors come laid out, with source lines and carets.
-        let laid_out = matches!(error, CliError::Scenario(_) | CliError::Changed { .. });
+        let laid_out = matches!(error, CliError::Scenario(_) | CliError::ChangedScenario { .. });
         let text = if laid_out { text } else { wrap("error: ", &text) };
         let _ = writeln!(self.err, "{}", text.trim_end_matches('\n')); // stderr may be closed
         if let Some(hint) = error.hint() {

@@ -16,28 +16,28 @@ use towpath_sim::SimJob;
 use towpath_study::runs::StudyRun;
 
 use crate::arguments::BackendChoice;
-use crate::changes::Changes;
+use crate::changes::ScenarioChanges;
 use crate::error::CliError;
-use crate::inner::{Order, Work};
+use crate::inner::{InnerJob, InnerTask};
 use crate::run::{check_commands, check_quic};
 use crate::sim;
 
 /// Does the runs of a study.
 #[derive(Debug)]
-pub(crate) struct Worlds {
+pub(crate) struct StudyRunner {
     /// Files that scenarios name, by name relative to them.
     traces: Vec<(String, String)>,
     /// Whether a run could not even begin; the next one would not, either.
     unable: AtomicBool,
 }
 
-impl Worlds {
+impl StudyRunner {
     pub(crate) fn new(traces: Vec<(String, String)>) -> Self {
         Self { traces, unable: AtomicBool::new(false) }
     }
 
     /// Whether it makes no sense to go on: somebody stopped it, or the environment allows no run.
-    pub(crate) fn over(&self) -> bool {
+    pub(crate) fn is_stopped(&self) -> bool {
         interrupt::is_interrupted() || self.unable()
     }
 
@@ -59,7 +59,7 @@ impl Worlds {
     }
 
     /// The records of a run.
-    pub(crate) fn perform(&self, run: &StudyRun) -> Result<Vec<Record>, String> {
+    pub(crate) fn execute(&self, run: &StudyRun) -> Result<Vec<Record>, String> {
         check(run).map_err(|error| match error.hint() {
             Some(hint) => format!("{error} ({hint})"),
             None => error.to_string(),
@@ -71,16 +71,17 @@ impl Worlds {
     }
 
     fn emulate(&self, run: &StudyRun) -> Result<Vec<Record>, String> {
-        let folder = Scratch::new(run.index).map_err(|error| error.to_string())?;
-        let scenario = folder.lay(run, &self.traces).map_err(|error| error.to_string())?;
-        let order = Order {
+        let folder = ScratchDir::new(run.index).map_err(|error| error.to_string())?;
+        let scenario =
+            folder.write_scenario(run, &self.traces).map_err(|error| error.to_string())?;
+        let order = InnerJob {
             scenario: scenario.to_string_lossy().into_owned(),
             seed: None,
             stacks: Vec::new(),
-            changes: Changes::default(),
+            changes: ScenarioChanges::default(),
             backend: BackendChoice::Auto,
             pcap: None,
-            work: Work::Run { transport: run.row.transport, repeat: 1, order: None },
+            task: InnerTask::Run { transport: run.row.transport, repeat: 1, order: None },
         };
         let arguments = order.arguments().map_err(|error| error.to_string())?;
         let spawned = sandbox::spawn(&arguments, Stdio::piped(), Stdio::piped());
@@ -139,9 +140,9 @@ fn simulate(run: &StudyRun) -> Result<Vec<Record>, String> {
 
 /// A folder that is gone when the run is. It is new and nobody else can write to it, so what is laid
 /// into it stays what it is.
-struct Scratch(PathBuf);
+struct ScratchDir(PathBuf);
 
-impl Scratch {
+impl ScratchDir {
     fn new(index: usize) -> io::Result<Self> {
         let name = format!("towpath-sweep-{}-{index}", std::process::id());
         let folder = Dir::scratch(&std::env::temp_dir(), &name);
@@ -153,7 +154,7 @@ impl Scratch {
     }
 
     /// The scenario as a file, with its traces around it.
-    fn lay(&self, run: &StudyRun, traces: &[(String, String)]) -> io::Result<PathBuf> {
+    fn write_scenario(&self, run: &StudyRun, traces: &[(String, String)]) -> io::Result<PathBuf> {
         for (name, text) in traces {
             let inside = |part| matches!(part, Component::Normal(_) | Component::CurDir);
             if !Path::new(name).components().all(inside) {
@@ -170,7 +171,7 @@ impl Scratch {
     }
 }
 
-impl Drop for Scratch {
+impl Drop for ScratchDir {
     fn drop(&mut self) {
         // What cannot be removed is among temporary files.
         let _ = fs::remove_dir_all(&self.0);

@@ -8,20 +8,20 @@ use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 const NO_FRAME: &str = "it is not compressed with zstd, as its name says";
 
 /// Reads the content of all frames, one after the other.
-pub(super) struct Frames<R> {
+pub(super) struct FrameReader<R> {
     input: R,
     decoder: FrameDecoder,
 }
 
-impl<R: BufRead> Frames<R> {
+impl<R: BufRead> FrameReader<R> {
     /// Refuses an input that does not begin with a frame.
     pub(super) fn new(input: R) -> io::Result<Self> {
         let mut this = Self { input, decoder: FrameDecoder::new() };
-        if this.begin()? { Ok(this) } else { Err(io::Error::other(NO_FRAME)) }
+        if this.next_frame()? { Ok(this) } else { Err(io::Error::other(NO_FRAME)) }
     }
 
     /// Begins the next frame with content; `false` at the end of the input.
-    fn begin(&mut self) -> io::Result<bool> {
+    fn next_frame(&mut self) -> io::Result<bool> {
         while !self.input.fill_buf()?.is_empty() {
             match self.decoder.init(&mut self.input) {
                 Ok(()) => return Ok(true),
@@ -39,13 +39,13 @@ impl<R: BufRead> Frames<R> {
     }
 }
 
-impl<R: BufRead> Read for Frames<R> {
+impl<R: BufRead> Read for FrameReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         while self.decoder.can_collect() == 0 {
             if !self.decoder.is_finished() {
                 let one = BlockDecodingStrategy::UptoBlocks(1);
                 self.decoder.decode_blocks(&mut self.input, one).map_err(io::Error::other)?;
-            } else if !self.begin()? {
+            } else if !self.next_frame()? {
                 return Ok(0);
             }
         }
@@ -65,7 +65,7 @@ mod tests {
 
     fn read(bytes: &[u8]) -> io::Result<String> {
         let mut text = String::new();
-        Frames::new(bytes)?.read_to_string(&mut text).map(|_| text)
+        FrameReader::new(bytes)?.read_to_string(&mut text).map(|_| text)
     }
 
     #[test]

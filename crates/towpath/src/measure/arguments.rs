@@ -13,7 +13,7 @@ use super::amounts;
 use crate::arguments::{order, transport};
 
 /// What a host that moves is measured over, at the same time.
-const MOBILE: [Transport; 2] = [Transport::Mptcp, Transport::Mpquic];
+const MOBILE_TRANSPORTS: [Transport; 2] = [Transport::Mptcp, Transport::Mpquic];
 
 /// Measure towards a host that runs `towpath server`
 ///
@@ -180,7 +180,7 @@ impl MeasureArguments {
         match (self.transports.as_slice(), self.is_session()) {
             // Over which it is only spoken of.
             ([], _) if self.sends_datagrams() => &[Transport::Tcp],
-            ([], true) => &MOBILE,
+            ([], true) => &MOBILE_TRANSPORTS,
             ([], false) => &[Transport::Mptcp],
             (given, _) => given,
         }

@@ -15,12 +15,12 @@ use crate::files::ResultFolder;
 use crate::ui::Ui;
 
 /// Makes the order of a transport: its place among them, the transport, the repetition.
-type Make<'a> = &'a dyn Fn(usize, Transport, u32) -> Result<MeasureRequest, CliError>;
+type RequestFn<'a> = &'a dyn Fn(usize, Transport, u32) -> Result<MeasureRequest, CliError>;
 
 /// Measures over all transports at the same time, as often as asked for.
 pub(super) fn measure(
     arguments: &MeasureArguments,
-    (transports, make): (&[Transport], Make<'_>),
+    (transports, make): (&[Transport], RequestFn<'_>),
     folder: &ResultFolder,
     ui: &mut Ui,
 ) -> Result<ExitCode, CliError> {

@@ -22,16 +22,16 @@ pub(crate) use arguments::MeasureArguments;
 
 use crate::error::CliError;
 use crate::files::{self, ResultFile, ResultFolder};
-use crate::live::Live;
+use crate::live::IntervalPrinter;
 use crate::report::{keep_report, print};
 use crate::server::read_secret;
 use crate::ui::Ui;
 
-use servers::Server;
+use servers::ServerTarget;
 
 pub(crate) fn measure(arguments: &MeasureArguments, ui: &mut Ui) -> Result<ExitCode, CliError> {
     let server = servers::server(arguments, ui)?;
-    let (targets, source, paths) = ends(arguments, &server)?;
+    let (targets, source, paths) = resolve_addresses(arguments, &server)?;
     let planned = |udping: bool| plan::scenario(arguments, (&server.host, &paths), udping);
     let scenario = planned(arguments.udping || arguments.is_session())?;
     let secret = arguments.secret_file.as_deref().map(read_secret).transpose()?;
@@ -119,9 +119,9 @@ fn conclude(
 }
 
 /// Where to, from where, and what the paths are called.
-fn ends(
+fn resolve_addresses(
     arguments: &MeasureArguments,
-    server: &Server,
+    server: &ServerTarget,
 ) -> Result<(Vec<SocketAddr>, LocalBind, Vec<String>), CliError> {
     let host = &server.host;
     let unknown = |reason: String| CliError::Unavailable {
@@ -238,7 +238,7 @@ fn one(
         say(&format!("\n{what} over {transport}, run {}", order.repeat));
         say(&live_header());
     }
-    let mut live = Live::every(arguments.interval, transport);
+    let mut live = IntervalPrinter::every(arguments.interval, transport);
     let mut file: Option<ResultFile<'_>> = None;
     let mut failed = None;
     let records = live::measure(order, &mut |record| {
@@ -258,7 +258,7 @@ fn one(
         {
             say(&format!("server certificate {shown}"));
         }
-        if let Some(lines) = live.take(record).filter(|_| !arguments.quiet) {
+        if let Some(lines) = live.push(record).filter(|_| !arguments.quiet) {
             say(&lines);
         }
     })?;

@@ -11,11 +11,11 @@ use towpath_measure::scenario::units::duration_text;
 use towpath_measure::scenario::{Flow, Pattern, Scenario, ScenarioErrors, Transport, no_files};
 
 use super::MeasureArguments;
-use crate::changes::configured;
+use crate::changes::config_condition;
 use crate::error::CliError;
 
 /// A limit of what lasts until a network is left.
-const LONGEST_SESSION: &str = "10 min";
+const MAX_SESSION: &str = "10 min";
 
 /// The scenario that `arguments` ask for, between the host's `paths` and the server; `udping` puts
 /// datagrams beside it.
@@ -24,10 +24,10 @@ pub(super) fn scenario(
     (host, paths): (&str, &[String]),
     udping: bool,
 ) -> Result<Scenario, CliError> {
-    let parse = |written: Written| -> Result<Scenario, CliError> {
+    let parse = |written: GeneratedScenario| -> Result<Scenario, CliError> {
         let parsed = Scenario::parse("the scenario of these arguments", &written.text, &no_files);
-        let mut scenario = parsed.map_err(|errors| written.blame(&errors))?;
-        scenario.remarks.extend(configured(&arguments.defaults));
+        let mut scenario = parsed.map_err(|errors| written.attribute_errors(&errors))?;
+        scenario.remarks.extend(config_condition(&arguments.defaults));
         Ok(scenario)
     };
     let scenario = parse(text(arguments, (host, paths), None)?)?;
@@ -41,13 +41,13 @@ pub(super) fn scenario(
 
 /// A scenario that nobody wrote, and what on the command line each of its lines comes from.
 #[derive(Debug, Default)]
-struct Written {
+struct GeneratedScenario {
     text: String,
     /// By line.
     origins: Vec<String>,
 }
 
-impl Written {
+impl GeneratedScenario {
     /// Adds lines that come from what was typed as `origin`.
     fn add(&mut self, origin: &str, lines: &str) {
         for line in lines.lines() {
@@ -57,7 +57,7 @@ impl Written {
     }
 
     /// What is wrong, said of what was typed.
-    fn blame(&self, errors: &ScenarioErrors) -> CliError {
+    fn attribute_errors(&self, errors: &ScenarioErrors) -> CliError {
         let Some(problem) = errors.problems().first() else {
             return CliError::Internal(errors.to_string());
         };
@@ -68,13 +68,13 @@ impl Written {
             origin => format!("`{origin}`: {}", problem.message),
         };
         let hint = problem.hint.clone().unwrap_or_else(|| problem.expected.clone());
-        let instead = (hint == "remove it").then(|| instead_of(origin, &self.text));
+        let instead = (hint == "remove it").then(|| alternative_hint(origin, &self.text));
         CliError::Unavailable { what, hint: instead.map_or(hint, str::to_owned) }
     }
 }
 
 /// What to use where an option has no meaning for the pattern.
-fn instead_of(origin: &str, text: &str) -> &'static str {
+fn alternative_hint(origin: &str, text: &str) -> &'static str {
     let is = |pattern: &str| text.contains(&format!("pattern = \"{pattern}\""));
     let given = |option: &str| origin.split_whitespace().next() == Some(option);
     if given("-t") && is("ping") {
@@ -97,9 +97,9 @@ fn text(
     arguments: &MeasureArguments,
     (host, paths): (&str, &[String]),
     beside: Option<Duration>,
-) -> Result<Written, CliError> {
+) -> Result<GeneratedScenario, CliError> {
     let pattern = pattern(arguments);
-    let mut written = Written::default();
+    let mut written = GeneratedScenario::default();
     written.add(pattern, &format!("name = \"live-{pattern}\""));
     let description = quoted(&format!("{pattern} towards {host}"));
     written.add(host, &format!("description = {description}\n[hosts.client]\n[hosts.server]"));
@@ -109,7 +109,7 @@ fn text(
     let flow = "[[flows]]\nfrom = \"client\"\nto = \"server\"\npattern = ";
     written.add(pattern, &format!("{flow}{}", quoted(pattern)));
     for (key, value) in flow_keys(arguments)? {
-        written.add(&typed(arguments, &key, &value), &format!("{key} = {value}"));
+        written.add(&option_text(arguments, &key, &value), &format!("{key} = {value}"));
     }
     if let Some(beside) = beside {
         let duration = duration_text(beside);
@@ -142,7 +142,7 @@ fn text(
 }
 
 /// The option that a key of the flow comes from, as it would be typed.
-fn typed(arguments: &MeasureArguments, key: &str, value: &str) -> String {
+fn option_text(arguments: &MeasureArguments, key: &str, value: &str) -> String {
     let plain = value.trim_matches('"');
     let set = |set: &&String| set.split('=').next().is_some_and(|name| name.trim() == key);
     if let Some(set) = arguments.set.iter().rev().find(set) {
@@ -174,7 +174,7 @@ fn flow_keys(arguments: &MeasureArguments) -> Result<Vec<(String, String)>, CliE
     };
     add("duration", arguments.time.map(|time| quoted(&duration_text(time))));
     let lasts = arguments.is_session() && arguments.time.is_none();
-    add("duration", lasts.then(|| quoted(LONGEST_SESSION)));
+    add("duration", lasts.then(|| quoted(MAX_SESSION)));
     let without_end = pattern(arguments) == "bulk"
         && arguments.time.is_none()
         && arguments.bytes.is_none()

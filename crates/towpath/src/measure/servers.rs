@@ -9,13 +9,13 @@ use towpath_linux::live::{self, PINGS, PingResult};
 use towpath_measure::{format, input};
 
 use super::MeasureArguments;
-use crate::check::in_words;
+use crate::check::describe;
 use crate::error::CliError;
 use crate::ui::Ui;
 
 /// The server of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Server {
+pub(super) struct ServerTarget {
     pub(super) host: String,
     pub(super) port: u16,
     /// Why this one, if it was chosen.
@@ -24,19 +24,19 @@ pub(super) struct Server {
 
 /// A server of a list, and what became of asking it.
 #[derive(Debug)]
-struct Candidate {
-    server: Server,
+struct ServerCandidate {
+    server: ServerTarget,
     pinged: Result<PingResult, String>,
 }
 
-impl Candidate {
+impl ServerCandidate {
     fn median(&self) -> Option<Duration> {
         self.pinged.as_ref().ok()?.median()
     }
 
     /// As in the list, for people.
     fn name(&self, default: u16) -> String {
-        let Server { host, port, .. } = &self.server;
+        let ServerTarget { host, port, .. } = &self.server;
         match (*port == default, host.contains(':')) {
             (true, _) => host.clone(),
             (false, false) => format!("{host}:{port}"),
@@ -49,9 +49,9 @@ impl Candidate {
             (Err(why), _) => why.clone(),
             (Ok(_), Some(median)) => format::time(median),
             (Ok(pinged), None) => match pinged.answers.len() {
-                0 => in_words(&pinged.finding),
+                0 => describe(&pinged.finding),
                 some => {
-                    format!("{some} of {PINGS} answers, then: {}", in_words(&pinged.finding))
+                    format!("{some} of {PINGS} answers, then: {}", describe(&pinged.finding))
                 }
             },
         }
@@ -59,8 +59,8 @@ impl Candidate {
 }
 
 /// The server that `arguments` name; asks those of a list, and says what came of it.
-pub(super) fn server(arguments: &MeasureArguments, ui: &mut Ui) -> Result<Server, CliError> {
-    let named = |host: &str| Server {
+pub(super) fn server(arguments: &MeasureArguments, ui: &mut Ui) -> Result<ServerTarget, CliError> {
+    let named = |host: &str| ServerTarget {
         host: host.trim_start_matches('[').trim_end_matches(']').to_owned(),
         port: arguments.port,
         choice: None,
@@ -84,7 +84,11 @@ pub(super) fn server(arguments: &MeasureArguments, ui: &mut Ui) -> Result<Server
     }
 }
 
-fn nearest(arguments: &MeasureArguments, list: &Path, ui: &mut Ui) -> Result<Server, CliError> {
+fn nearest(
+    arguments: &MeasureArguments,
+    list: &Path,
+    ui: &mut Ui,
+) -> Result<ServerTarget, CliError> {
     let text = input::read_text(list)
         .map_err(|source| CliError::Read { path: list.to_owned(), source })?;
     let servers = parse(&text, arguments.port).map_err(|(line, what)| CliError::Unavailable {
@@ -99,9 +103,9 @@ fn nearest(arguments: &MeasureArguments, list: &Path, ui: &mut Ui) -> Result<Ser
     let candidates = servers.into_iter().zip(addresses).map(|(server, addresses)| {
         let nobody = || "nothing was asked".to_owned();
         let pinged = addresses.and_then(|_| pinged.next().ok_or_else(nobody));
-        Candidate { server, pinged }
+        ServerCandidate { server, pinged }
     });
-    let candidates: Vec<Candidate> = candidates.collect();
+    let candidates: Vec<ServerCandidate> = candidates.collect();
     ui.progress(&table(&candidates, arguments.port));
     // Of two equally near ones the first of the list.
     let best = candidates.iter().filter(|one| one.median().is_some());
@@ -112,17 +116,17 @@ fn nearest(arguments: &MeasureArguments, list: &Path, ui: &mut Ui) -> Result<Ser
                 .to_owned(),
         });
     };
-    let name = |one: &Candidate| one.name(arguments.port);
+    let name = |one: &ServerCandidate| one.name(arguments.port);
     let others = candidates.iter().filter(|one| !std::ptr::eq(*one, best));
     let others: Vec<_> = others.map(|one| format!("{}: {}", name(one), one.in_words())).collect();
     let lowest = format!("the lowest median of {PINGS} pings, {}", best.in_words());
     let others = if others.is_empty() { String::new() } else { format!("; {}", others.join("; ")) };
-    Ok(Server { choice: Some(format!("{lowest}{others}")), ..best.server.clone() })
+    Ok(ServerTarget { choice: Some(format!("{lowest}{others}")), ..best.server.clone() })
 }
 
 /// Servers of a list, one a line; or which line is none, and why.
-fn parse(text: &str, port: u16) -> Result<Vec<Server>, (usize, String)> {
-    let mut servers: Vec<Server> = Vec::new();
+fn parse(text: &str, port: u16) -> Result<Vec<ServerTarget>, (usize, String)> {
+    let mut servers: Vec<ServerTarget> = Vec::new();
     for (number, line) in (1..).zip(text.lines()) {
         let line = line.split('#').next().unwrap_or_default().trim();
         if line.is_empty() {
@@ -137,8 +141,8 @@ fn parse(text: &str, port: u16) -> Result<Vec<Server>, (usize, String)> {
 }
 
 /// `server.example`, `server.example:5211`, `2001:db8::1`, `[2001:db8::1]:5211`.
-fn one(text: &str, default: u16) -> Result<Server, String> {
-    let made = |host: &str, port: u16| Server { host: host.to_owned(), port, choice: None };
+fn one(text: &str, default: u16) -> Result<ServerTarget, String> {
+    let made = |host: &str, port: u16| ServerTarget { host: host.to_owned(), port, choice: None };
     let strange = || format!("`{text}` is no server");
     if text.contains(char::is_whitespace) {
         return Err(strange());
@@ -163,7 +167,7 @@ fn one(text: &str, default: u16) -> Result<Server, String> {
 
 /// The addresses of a server, of the families that are wanted; or why there is none.
 pub(super) fn addresses(
-    server: &Server,
+    server: &ServerTarget,
     arguments: &MeasureArguments,
 ) -> Result<Vec<SocketAddr>, String> {
     let found = (server.host.as_str(), server.port).to_socket_addrs().map_err(|error| {
@@ -178,8 +182,8 @@ pub(super) fn addresses(
 }
 
 /// What was found, in the order of the list; the chosen one is marked.
-fn table(candidates: &[Candidate], port: u16) -> String {
-    let best = candidates.iter().filter_map(Candidate::median).min();
+fn table(candidates: &[ServerCandidate], port: u16) -> String {
+    let best = candidates.iter().filter_map(ServerCandidate::median).min();
     let mut text = format!("{:44} {:>10}  answers", "server", "median");
     let mut marked = false;
     for one in candidates {

@@ -122,7 +122,7 @@ pub(super) fn ended_line(t_ns: u64, ended: &EndedSubflow) -> Value {
 }
 
 /// Any other event.
-pub(super) fn happening_line(t_ns: u64, happening: &MonitorEvent) -> Value {
+pub(super) fn event_text_line(t_ns: u64, happening: &MonitorEvent) -> Value {
     let kind = match happening.source {
         EventSource::Lost => "lost",
         EventSource::Link => "link",

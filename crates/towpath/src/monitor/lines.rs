@@ -7,10 +7,10 @@ use towpath_linux::monitor::{
 };
 use towpath_measure::result::Part;
 
-use super::Look;
+use super::MonitorSample;
 
 /// Prints a round.
-pub(super) fn print(look: &Look, out: &mut dyn Write) -> io::Result<()> {
+pub(super) fn print(look: &MonitorSample, out: &mut dyn Write) -> io::Result<()> {
     let at = format!("{:>8.1}", look.at.as_secs_f64());
     for happening in &look.happened {
         writeln!(out, "{at} {:<8} {}", happening.source.name(), happening.text)?;
@@ -25,10 +25,10 @@ pub(super) fn print(look: &Look, out: &mut dyn Write) -> io::Result<()> {
                 status(what),
                 what.interface.as_deref().unwrap_or("?")
             )?;
-            write!(out, " {local} → {remote} {}", moved(what.down_bps, what.up_bps))?;
+            write!(out, " {local} → {remote} {}", rates(what.down_bps, what.up_bps))?;
             write!(out, " {}", share(what.share))?;
             write!(out, " srtt {} cwnd {}", milliseconds(subflow.srtt_us), subflow.cwnd_packets)?;
-            let limited = limited(what).map(|text| format!(" {text}")).unwrap_or_default();
+            let limited = limit_text(what).map(|text| format!(" {text}")).unwrap_or_default();
             writeln!(out, "{limited}{}", why(what))?;
         }
     }
@@ -38,7 +38,7 @@ pub(super) fn print(look: &Look, out: &mut dyn Write) -> io::Result<()> {
 /// `curl (123) 10.0.0.1:4000 → 10.0.0.2:80, 2 subflows`.
 pub(super) fn connection(seen: &DerivedConnection) -> String {
     let MonitoredConnection { local, remote, .. } = seen.connection;
-    let moves = moved(seen.down_bps, seen.up_bps);
+    let moves = rates(seen.down_bps, seen.up_bps);
     format!("{} {local} → {remote} {moves}, {}", owner(&seen.connection), counted(seen))
 }
 
@@ -81,7 +81,7 @@ pub(super) fn status(seen: &DerivedSubflow) -> String {
 
 /// `limited by receive window 80 %, application 20 %`: what held its sender back, the two longest.
 /// Nothing of one of which nothing is known, as of a stale one.
-pub(super) fn limited(seen: &DerivedSubflow) -> Option<String> {
+pub(super) fn limit_text(seen: &DerivedSubflow) -> Option<String> {
     if seen.limits.iter().all(|limit| limit.part == Part::Unknown || limit.share < 0.05) {
         return None;
     }
@@ -96,7 +96,7 @@ fn why(seen: &DerivedSubflow) -> String {
     seen.why.as_ref().map(|why| format!(" ({why})")).unwrap_or_default()
 }
 
-fn moved(down_bps: f64, up_bps: f64) -> String {
+fn rates(down_bps: f64, up_bps: f64) -> String {
     format!("↓ {} ↑ {}", rate(down_bps), rate(up_bps))
 }
 

@@ -7,7 +7,7 @@ use towpath_linux::monitor::{
 };
 
 /// More subflows than this are left out: every one is a line in each family.
-const MOST: usize = 2_000;
+const MAX_SUBFLOWS: usize = 2_000;
 
 const STATUSES: [SubflowActivity; 6] = [
     SubflowActivity::Trying,
@@ -18,7 +18,7 @@ const STATUSES: [SubflowActivity; 6] = [
     SubflowActivity::Closing,
 ];
 
-type Row<'a> = (String, &'a MonitoredSubflow, &'a DerivedSubflow);
+type SubflowRow<'a> = (String, &'a MonitoredSubflow, &'a DerivedSubflow);
 
 /// The page.
 pub(super) fn page(connections: &[DerivedConnection]) -> String {
@@ -32,21 +32,22 @@ pub(super) fn page(connections: &[DerivedConnection]) -> String {
         let count = all.filter(|subflow| subflow.status == status).count();
         let _ = writeln!(page, "towpath_mptcp_subflows{{status=\"{}\"}} {count}", status.name());
     }
-    let rows: Vec<Row<'_>> = connections
+    let rows: Vec<SubflowRow<'_>> = connections
         .iter()
         .flat_map(|seen| {
             let token = seen.connection.token;
             let pairs = seen.connection.subflows.iter().zip(&seen.subflows);
             pairs.map(move |(subflow, what)| (labels(token, subflow, what), subflow, what))
         })
-        .take(MOST)
+        .take(MAX_SUBFLOWS)
         .collect();
-    let mut family = |name: &str, kind: &str, help: &str, value: &dyn Fn(&Row<'_>) -> f64| {
-        head(&mut page, name, kind, help);
-        for row in &rows {
-            let _ = writeln!(page, "towpath_mptcp_{name}{{{}}} {}", row.0, value(row));
-        }
-    };
+    let mut family =
+        |name: &str, kind: &str, help: &str, value: &dyn Fn(&SubflowRow<'_>) -> f64| {
+            head(&mut page, name, kind, help);
+            for row in &rows {
+                let _ = writeln!(page, "towpath_mptcp_{name}{{{}}} {}", row.0, value(row));
+            }
+        };
     family("subflow_received_bytes_total", "counter", "Payload received.", &|(_, subflow, _)| {
         subflow.bytes_received as f64
     });

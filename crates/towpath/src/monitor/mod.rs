@@ -47,10 +47,10 @@ pub(crate) struct MonitorArguments {
 }
 
 /// What an ordinary user is not told.
-const WITHOUT_ROOT: &str = "without root (CAP_NET_ADMIN), the path manager's events are left out, \
+const NO_ROOT_HINT: &str = "without root (CAP_NET_ADMIN), the path manager's events are left out, \
                             and other users' programs are shown as `user` and a number";
 /// How often `--classic` looks for events.
-const CLASSIC_PAUSE: Duration = Duration::from_millis(20);
+const CLASSIC_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 fn listen_address(text: &str) -> Result<SocketAddr, String> {
     if let Ok(port) = text.parse::<u16>() {
@@ -63,7 +63,7 @@ pub(crate) fn monitor(arguments: &MonitorArguments, ui: &mut Ui) -> Result<ExitC
     if arguments.classic {
         return classic(arguments, ui);
     }
-    let mut round = Round::open()?;
+    let mut round = MonitorPoller::open()?;
     let responder = match arguments.prometheus {
         Some(address) => {
             Some(MetricsServer::start(address).map_err(|error| CliError::Unavailable {
@@ -83,7 +83,7 @@ pub(crate) fn monitor(arguments: &MonitorArguments, ui: &mut Ui) -> Result<ExitC
     // Figures for Prometheus have neither events nor processes.
     if !round.monitor.has_events() && responder.is_none() {
         ui.warn(&Warning {
-            text: WITHOUT_ROOT.to_owned(),
+            text: NO_ROOT_HINT.to_owned(),
             hint: Some("run it with sudo; in a `towpath lab`, everybody hears them".to_owned()),
         });
     }
@@ -96,7 +96,7 @@ pub(crate) fn monitor(arguments: &MonitorArguments, ui: &mut Ui) -> Result<ExitC
     while !interrupt::is_interrupted() && arguments.count.is_none_or(|count| rounds < count) {
         round.clock.sleep_until(towpath_net::Instant::ZERO + interval * rounds);
         rounds += 1;
-        let look = round.look()?;
+        let look = round.poll()?;
         match &responder {
             Some(responder) => responder.set_page(metrics::page(&look.connections)),
             None if arguments.json => print_json(&look, ui)?,
@@ -116,7 +116,7 @@ fn failed(error: NetlinkError) -> CliError {
 
 /// All that looks at the kernel.
 #[derive(Debug)]
-struct Round {
+struct MonitorPoller {
     clock: Clock,
     monitor: Monitor,
     timeline: EventTimeline,
@@ -125,7 +125,7 @@ struct Round {
 
 /// What one round has shown.
 #[derive(Debug)]
-struct Look {
+struct MonitorSample {
     /// Since the start.
     at: Duration,
     connections: Vec<DerivedConnection>,
@@ -136,7 +136,7 @@ struct Look {
     ended: Vec<EndedSubflow>,
 }
 
-impl Round {
+impl MonitorPoller {
     fn open() -> Result<Self, CliError> {
         Ok(Self {
             monitor: Monitor::open().map_err(failed)?,
@@ -146,7 +146,7 @@ impl Round {
         })
     }
 
-    fn look(&mut self) -> Result<Look, CliError> {
+    fn poll(&mut self) -> Result<MonitorSample, CliError> {
         let (mut happened, events) = self.timeline.read(&mut self.monitor).map_err(failed)?;
         let connections = self.monitor.connections().map_err(failed)?;
         // After the listing, so that what has gone from it has spoken.
@@ -158,17 +158,17 @@ impl Round {
             self.watch.update(at, connections, words.as_deref(), &interface);
         let inferred = inferred.into_iter();
         happened.extend(inferred.map(|text| MonitorEvent { source: EventSource::Inferred, text }));
-        Ok(Look { at, connections, happened, events, ended })
+        Ok(MonitorSample { at, connections, happened, events, ended })
     }
 }
 
-fn print_json(look: &Look, ui: &mut Ui) -> Result<(), CliError> {
+fn print_json(look: &MonitorSample, ui: &mut Ui) -> Result<(), CliError> {
     let t_ns = look.at.as_nanos() as u64;
     for event in &look.events {
         writeln!(ui.out, "{}", json::event_line(t_ns, event))?;
     }
     for happening in look.happened.iter().filter(|it| it.source != EventSource::PathManager) {
-        writeln!(ui.out, "{}", json::happening_line(t_ns, happening))?;
+        writeln!(ui.out, "{}", json::event_text_line(t_ns, happening))?;
     }
     for ended in &look.ended {
         writeln!(ui.out, "{}", json::ended_line(t_ns, ended))?;
@@ -187,7 +187,7 @@ fn classic(arguments: &MonitorArguments, ui: &mut Ui) -> Result<ExitCode, CliErr
     })?;
     interrupt::catch();
     let clock = Clock::start();
-    let pause = arguments.interval.unwrap_or(CLASSIC_PAUSE);
+    let pause = arguments.interval.unwrap_or(CLASSIC_POLL_INTERVAL);
     let mut rounds = 0;
     while !interrupt::is_interrupted() && arguments.count.is_none_or(|count| rounds < count) {
         rounds += 1;

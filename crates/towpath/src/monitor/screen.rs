@@ -16,30 +16,30 @@ use towpath_linux::monitor::{
 };
 
 use super::lines::{self, milliseconds, owner, rate, share};
-use super::{Look, Round};
+use super::{MonitorPoller, MonitorSample};
 use crate::error::CliError;
 
 /// Between two rounds when nobody says otherwise.
-const INTERVAL: Duration = Duration::from_millis(200);
+const DEFAULT_INTERVAL: Duration = Duration::from_millis(200);
 /// Events that are remembered.
-const REMEMBERED: usize = 500;
+const MAX_EVENTS: usize = 500;
 /// From this width on there is room for further columns.
-const WIDE: u16 = 96;
+const WIDE_FROM: u16 = 96;
 
 /// Shows the live view until somebody leaves it.
 pub(super) fn show(
-    round: &mut Round,
+    round: &mut MonitorPoller,
     interval: Option<Duration>,
     count: Option<u32>,
 ) -> Result<std::process::ExitCode, CliError> {
-    let mut view = View::new(round.monitor.has_events());
+    let mut view = ScreenState::new(round.monitor.has_events());
     let mut terminal = ratatui::try_init()?;
     let mut show = || -> Result<(), CliError> {
-        let interval = interval.unwrap_or(INTERVAL);
+        let interval = interval.unwrap_or(DEFAULT_INTERVAL);
         let mut rounds = 0;
         while !interrupt::is_interrupted() && count.is_none_or(|count| rounds < count) {
             rounds += 1;
-            view.take(round.look()?);
+            view.take(round.poll()?);
             terminal.draw(|frame| draw(&view, frame))?;
             let next = round.clock.now() + interval;
             // Keys are answered at once, rounds keep their time.
@@ -68,7 +68,7 @@ pub(super) fn show(
 
 /// Draws the view. Names of processes and interfaces are anybody's, so what could command a terminal
 /// is replaced in all of it.
-fn draw(view: &View, frame: &mut Frame<'_>) {
+fn draw(view: &ScreenState, frame: &mut Frame<'_>) {
     view.draw(frame);
     for cell in &mut frame.buffer_mut().content {
         if cell.symbol().chars().any(towpath_report::deceives) {
@@ -79,7 +79,7 @@ fn draw(view: &View, frame: &mut Frame<'_>) {
 
 /// What is shown.
 #[derive(Debug)]
-struct View {
+struct ScreenState {
     at: Duration,
     connections: Vec<DerivedConnection>,
     /// The newest last.
@@ -89,17 +89,17 @@ struct View {
     above: u16,
 }
 
-impl View {
+impl ScreenState {
     fn new(hears_events: bool) -> Self {
         let (connections, happened) = (Vec::new(), VecDeque::new());
         Self { at: Duration::ZERO, connections, happened, hears_events, above: 0 }
     }
 
-    fn take(&mut self, look: Look) {
-        let Look { at, connections, happened, events: _, ended: _ } = look;
+    fn take(&mut self, look: MonitorSample) {
+        let MonitorSample { at, connections, happened, events: _, ended: _ } = look;
         (self.at, self.connections) = (at, connections);
         self.happened.extend(happened.into_iter().map(|it| (at, it)));
-        let outdated = self.happened.len().saturating_sub(REMEMBERED);
+        let outdated = self.happened.len().saturating_sub(MAX_EVENTS);
         self.happened.drain(..outdated);
     }
 
@@ -151,7 +151,7 @@ impl View {
             Span::raw(" ".repeat(gap)),
             Span::raw(right),
         ]);
-        vec![title, Line::styled(Columns::new(width).head(), dim())]
+        vec![title, Line::styled(ColumnWidths::new(width).head(), dim())]
     }
 
     fn rows(&self, width: u16) -> Vec<Line<'static>> {
@@ -159,7 +159,7 @@ impl View {
             let text = "no Multipath TCP connection (`towpath exec -- COMMAND` makes some)";
             return vec![Line::raw(text)];
         }
-        let columns = Columns::new(width);
+        let columns = ColumnWidths::new(width);
         let mut rows = Vec::new();
         for seen in &self.connections {
             let connection = &seen.connection;
@@ -173,7 +173,7 @@ impl View {
             rows.push(Line::styled(cut(&text, usize::from(width)), bold()));
             for (subflow, what) in connection.subflows.iter().zip(&seen.subflows) {
                 rows.push(columns.row(subflow, what));
-                for why in what.why.iter().chain(&lines::limited(what)) {
+                for why in what.why.iter().chain(&lines::limit_text(what)) {
                     let text = format!("    {why}");
                     rows.push(Line::styled(cut(&text, usize::from(width)), dim()));
                 }
@@ -206,22 +206,23 @@ impl View {
 
 /// How wide each column of a subflow is.
 #[derive(Debug, Clone, Copy)]
-struct Columns {
+struct ColumnWidths {
     addresses: usize,
     is_wide: bool,
 }
 
-impl Columns {
+impl ColumnWidths {
     /// Status and interface.
-    const LEFT: usize = 2 + 12 + 8;
+    const LEFT_WIDTH: usize = 2 + 12 + 8;
     /// Share, rates, round-trip time.
-    const RIGHT: usize = 6 + 7 + 7 + 7;
+    const RIGHT_WIDTH: usize = 6 + 7 + 7 + 7;
     /// Window and retransmissions.
-    const FURTHER: usize = 6 + 7;
+    const EXTRA_WIDTH: usize = 6 + 7;
 
     fn new(width: u16) -> Self {
-        let is_wide = width >= WIDE;
-        let taken = Self::LEFT + Self::RIGHT + if is_wide { Self::FURTHER } else { 0 };
+        let is_wide = width >= WIDE_FROM;
+        let taken =
+            Self::LEFT_WIDTH + Self::RIGHT_WIDTH + if is_wide { Self::EXTRA_WIDTH } else { 0 };
         Self { addresses: usize::from(width).saturating_sub(taken).max(10), is_wide }
     }
 
@@ -372,7 +373,7 @@ pub(super) mod tests {
     }
 
     /// What a round may show.
-    pub(in crate::monitor) fn two_connections() -> Look {
+    pub(in crate::monitor) fn two_connections() -> MonitorSample {
         let first = vec![
             subflow("172.31.0.133:56420", "172.31.0.218:5201", SubflowCondition::Established),
             subflow("172.31.0.173:58871", "172.31.0.218:5201", SubflowCondition::Silent),
@@ -416,7 +417,7 @@ pub(super) mod tests {
         ];
         let happened =
             happened.map(|(source, text)| MonitorEvent { source, text: text.to_owned() });
-        Look {
+        MonitorSample {
             at: Duration::from_millis(12_340),
             connections: vec![iperf, curl],
             happened: happened.into(),
@@ -425,7 +426,7 @@ pub(super) mod tests {
         }
     }
 
-    fn drawn(view: &View, width: u16, height: u16) -> String {
+    fn drawn(view: &ScreenState, width: u16, height: u16) -> String {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
         terminal.draw(|frame| view.draw(frame)).unwrap();
         terminal.backend().to_string()
@@ -433,23 +434,23 @@ pub(super) mod tests {
 
     #[test]
     fn the_view_fits_a_terminal_of_80_columns() {
-        let mut view = View::new(true);
+        let mut view = ScreenState::new(true);
         view.take(two_connections());
         insta::assert_snapshot!("screen_80", drawn(&view, 80, 24));
     }
 
     #[test]
     fn a_wider_terminal_shows_more() {
-        let mut view = View::new(false);
+        let mut view = ScreenState::new(false);
         view.take(two_connections());
         insta::assert_snapshot!("screen_100", drawn(&view, 100, 20));
     }
 
     #[test]
     fn no_size_and_no_scrolling_breaks_it() {
-        let mut view = View::new(false);
+        let mut view = ScreenState::new(false);
         for _ in 0..3 {
-            for _ in 0..REMEMBERED {
+            for _ in 0..MAX_EVENTS {
                 view.take(two_connections());
             }
             for (width, height) in [(1, 1), (10, 3), (30, 5), (500, 200)] {
@@ -457,14 +458,14 @@ pub(super) mod tests {
             }
             view.press(KeyCode::Down, KeyModifiers::NONE);
         }
-        assert!(view.happened.len() <= REMEMBERED);
-        let empty = drawn(&View::new(true), 80, 24);
+        assert!(view.happened.len() <= MAX_EVENTS);
+        let empty = drawn(&ScreenState::new(true), 80, 24);
         assert!(empty.contains("no Multipath TCP connection"), "{empty}");
     }
 
     #[test]
     fn the_view_is_complete_without_colours() {
-        let mut view = View::new(true);
+        let mut view = ScreenState::new(true);
         view.take(two_connections());
         let text = drawn(&view, 80, 24);
         for word in ["active", "~stale", "backup", "trying", "1 subflow (1 trying)"] {
@@ -474,7 +475,7 @@ pub(super) mod tests {
 
     #[test]
     fn q_escape_and_an_interrupt_leave() {
-        let mut view = View::new(true);
+        let mut view = ScreenState::new(true);
         assert!(view.press(KeyCode::Char('q'), KeyModifiers::NONE));
         assert!(view.press(KeyCode::Esc, KeyModifiers::NONE));
         assert!(view.press(KeyCode::Char('c'), KeyModifiers::CONTROL));

@@ -12,11 +12,11 @@ use std::io::{self, IsTerminal, Write};
 use towpath_report::deceives;
 
 /// Longest sequence that chooses a colour, without its end: `ESC [ 32`.
-const LONGEST_COLOUR: usize = 4;
+const MAX_COLOUR_SEQUENCE: usize = 4;
 
 /// A terminal, or what stands in its place.
 #[derive(Debug)]
-pub(crate) struct Screen<W> {
+pub(crate) struct SafeTerminal<W> {
     terminal: W,
     /// Whether colours pass.
     colour: bool,
@@ -25,7 +25,7 @@ pub(crate) struct Screen<W> {
 }
 
 /// What the beginning of a text is.
-enum Next {
+enum Classified {
     /// So many bytes that may be shown as they are.
     Shown(usize),
     /// A character to be made visible, and its bytes.
@@ -34,7 +34,7 @@ enum Next {
     Unknown,
 }
 
-impl<W: Write> Screen<W> {
+impl<W: Write> SafeTerminal<W> {
     pub(crate) fn new(terminal: W) -> Self {
         Self { terminal, colour: false, held: Vec::new() }
     }
@@ -64,13 +64,13 @@ impl<W: Write> Screen<W> {
         let mut shown = String::with_capacity(rest.len());
         while !rest.is_empty() {
             let (length, hidden) = match self.judge(rest) {
-                Next::Shown(length) => (length, None),
-                Next::Hidden(c, length) => (length, Some(c)),
-                Next::Unknown if end => match rest.chars().next() {
+                Classified::Shown(length) => (length, None),
+                Classified::Hidden(c, length) => (length, Some(c)),
+                Classified::Unknown if end => match rest.chars().next() {
                     Some(c) => (c.len_utf8(), Some(c)),
                     None => break,
                 },
-                Next::Unknown => break,
+                Classified::Unknown => break,
             };
             let (first, others) = rest.split_at(length);
             match hidden {
@@ -87,36 +87,36 @@ impl<W: Write> Screen<W> {
         self.terminal.write_all(shown.as_bytes())
     }
 
-    fn judge(&self, text: &str) -> Next {
+    fn judge(&self, text: &str) -> Classified {
         let strange = |c: char| deceives(c) && c != '\n' && c != '\t';
         let plain = text.find(strange).unwrap_or(text.len());
         if plain > 0 {
-            return Next::Shown(plain);
+            return Classified::Shown(plain);
         }
         let mut characters = text.chars();
         match (characters.next(), characters.next()) {
-            (None, _) => Next::Shown(0),
+            (None, _) => Classified::Shown(0),
             // The end of a line as other systems write it; alone, it would hide the line.
-            (Some('\r'), Some('\n')) => Next::Shown(2),
-            (Some('\r'), None) => Next::Unknown,
-            (Some('\u{1b}'), None) if self.colour => Next::Unknown,
+            (Some('\r'), Some('\n')) => Classified::Shown(2),
+            (Some('\r'), None) => Classified::Unknown,
+            (Some('\u{1b}'), None) if self.colour => Classified::Unknown,
             (Some('\u{1b}'), Some('[')) if self.colour => colour(text),
-            (Some(c), _) => Next::Hidden(c, c.len_utf8()),
+            (Some(c), _) => Classified::Hidden(c, c.len_utf8()),
         }
     }
 }
 
 /// What begins like a colour: `ESC [ 32 m`.
-fn colour(text: &str) -> Next {
+fn colour(text: &str) -> Classified {
     let numbers = text.char_indices().skip(2).find(|(_, c)| !c.is_ascii_digit());
     match numbers {
-        Some((at, 'm')) if at <= LONGEST_COLOUR => Next::Shown(at + 1),
-        None if text.len() <= LONGEST_COLOUR => Next::Unknown,
-        _ => Next::Hidden('\u{1b}', 1),
+        Some((at, 'm')) if at <= MAX_COLOUR_SEQUENCE => Classified::Shown(at + 1),
+        None if text.len() <= MAX_COLOUR_SEQUENCE => Classified::Unknown,
+        _ => Classified::Hidden('\u{1b}', 1),
     }
 }
 
-impl<W: Write> Write for Screen<W> {
+impl<W: Write> Write for SafeTerminal<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.held.extend(bytes);
         self.pass_on(false)?;
@@ -129,7 +129,7 @@ impl<W: Write> Write for Screen<W> {
     }
 }
 
-impl<W: IsTerminal> Screen<W> {
+impl<W: IsTerminal> SafeTerminal<W> {
     pub(crate) fn is_terminal(&self) -> bool {
         self.terminal.is_terminal()
     }
@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     fn shown(colour: bool, parts: &[&[u8]]) -> String {
-        let mut screen = Screen::new(Vec::new()).with_colour(colour);
+        let mut screen = SafeTerminal::new(Vec::new()).with_colour(colour);
         for part in parts {
             screen.write_all(part).unwrap();
         }

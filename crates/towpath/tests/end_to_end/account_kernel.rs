@@ -2,7 +2,7 @@
 
 use towpath_measure::result::{AccountSummary, Part, PartGroup, Parts, Record};
 
-use crate::program::{Folder, busy, emulator};
+use crate::program::{TestDir, busy, emulator};
 
 /// Two hosts; keys of the sender and of the receiver, then paths and flows.
 fn scenario(sender: &str, receiver: &str, rest: &str) -> String {
@@ -28,7 +28,7 @@ const RENO: &str = "[run]\ncongestion-control = \"reno\"\n";
 /// machine had no time for it. None where this machine cannot emulate.
 fn account(scenario: &str, transport: &str) -> Option<(AccountSummary, bool)> {
     let _serial = emulator()?;
-    let result = Folder::new().result(scenario, transport);
+    let result = TestDir::new().result(scenario, transport);
     let late = busy(&result).is_some();
     let account = *result.summary.unwrap().account.unwrap();
     let links = account.links.iter().map(|link| &link.parts);
@@ -51,7 +51,7 @@ fn link<'a>(account: &'a AccountSummary, path: &str) -> &'a Parts {
 }
 
 /// Fails unless the largest part that was lost on a link is `part`, if the machine had time.
-fn assert_first((account, late): &(AccountSummary, bool), path: &str, part: Part) {
+fn assert_largest((account, late): &(AccountSummary, bool), path: &str, part: Part) {
     let first = link(account, path).missing_parts().first().map(|(part, _)| *part);
     assert!(*late || first == Some(part), "{path}: {first:?}, not {part:?}: {account:#?}");
 }
@@ -62,7 +62,7 @@ fn a_small_receive_buffer_is_named() {
     let Some(account) = account(&scenario("", "receive-buffer = \"100 KB\"", &rest), "tcp") else {
         return;
     };
-    assert_first(&account, "one", Part::PeerWindow);
+    assert_largest(&account, "one", Part::PeerWindow);
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn a_small_send_buffer_is_named() {
     let Some(account) = account(&scenario("send-buffer = \"60 KB\"", "", &rest), "tcp") else {
         return;
     };
-    assert_first(&account, "one", Part::SendBuffer);
+    assert_largest(&account, "one", Part::SendBuffer);
 }
 
 #[test]
@@ -83,8 +83,8 @@ fn an_application_limited_flow_is_named() {
         let Some(account) = account(&scenario("", "", &(paths.clone() + flow)), transport) else {
             return;
         };
-        assert_first(&account, "one", Part::Application);
-        assert_first(&account, "two", Part::Application);
+        assert_largest(&account, "one", Part::Application);
+        assert_largest(&account, "two", Part::Application);
     }
 }
 
@@ -95,7 +95,7 @@ fn random_loss_and_a_shallow_queue_are_distinguished() {
     {
         let rest = path("one", "40 Mbit/s", "25 ms", more) + &bulk("4 s") + RENO;
         let Some(account) = account(&scenario("", "", &rest), "tcp") else { return };
-        assert_first(&account, "one", part);
+        assert_largest(&account, "one", part);
     }
 }
 
@@ -106,7 +106,7 @@ fn a_backup_path_is_named() {
     let Some(account) = account(&scenario("", "", &(paths + &bulk("3 s"))), "mptcp") else {
         return;
     };
-    assert_first(&account, "two", Part::Backup);
+    assert_largest(&account, "two", Part::Backup);
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn a_single_path_transport_is_named_on_the_unused_paths() {
         else {
             return;
         };
-        assert_first(&account, "two", Part::SinglePath);
+        assert_largest(&account, "two", Part::SinglePath);
     }
 }
 
@@ -128,7 +128,7 @@ fn a_path_that_is_down_is_named_and_keeps_its_capacity() {
     let Some(account) = account(&scenario("", "", &(paths + &bulk("3 s") + event)), "mptcp") else {
         return;
     };
-    assert_first(&account, "two", Part::Down);
+    assert_largest(&account, "two", Part::Down);
     let two = link(&account.0, "two");
     let down = two.of(Part::Down) as f64 / two.capacity_bytes as f64;
     assert!((0.6..0.7).contains(&down), "{account:#?}");
@@ -143,7 +143,7 @@ fn a_window_full_of_data_that_waits_for_a_slow_path_names_it() {
     else {
         return;
     };
-    assert_first(&account, "wifi", Part::HeadOfLineBlocking);
+    assert_largest(&account, "wifi", Part::HeadOfLineBlocking);
     assert!(link(&account.0, "wifi").blocked_by.contains_key("umts"), "{account:#?}");
     let said = account.0.sentence.contains("waiting for umts");
     assert!(account.1 || said, "{}", account.0.sentence);

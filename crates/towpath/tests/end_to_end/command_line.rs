@@ -5,9 +5,9 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::program::{Folder, names};
+use crate::program::{TestDir, names};
 
-const SIMULATED: [&str; 6] = ["--world", "sim", "-T", "mptcp", "--json", "-q"];
+const SIM_OPTIONS: [&str; 6] = ["--world", "sim", "-T", "mptcp", "--json", "-q"];
 
 fn text(result: &Value, name: &str) -> String {
     result["summary"]["flows"][0][name].to_string()
@@ -15,10 +15,10 @@ fn text(result: &Value, name: &str) -> String {
 
 #[test]
 fn overridden_settings_are_used_and_stored_for_a_rerun() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let set = ["--set", "path.first.rate=10 Mbit/s", "--set", "paths.*.delay=20ms"];
     let short = ["-t", "1500ms", "-C", "reno", "--scheduler", "round-robin", "-o", "first"];
-    let ended = folder.run(&[&["run", "two-links"][..], &SIMULATED, &set, &short].concat());
+    let ended = folder.run(&[&["run", "two-links"][..], &SIM_OPTIONS, &set, &short].concat());
     assert!(matches!(ended.code, Some(0 | 1)), "{ended}");
     let stored = folder.stored("first/sim-mptcp-1.jsonl.zst");
     let meta = &stored.meta;
@@ -39,7 +39,7 @@ fn overridden_settings_are_used_and_stored_for_a_rerun() {
     assert!(said.contains("path.first.rate=10 Mbit/s") && said.contains("scheduler="), "{said}");
     // As a report says how to repeat it.
     folder.write("two-links.toml", &meta.scenario_toml);
-    let again = [&["run", "two-links.toml", "-o", "second"][..], &SIMULATED].concat();
+    let again = [&["run", "two-links.toml", "-o", "second"][..], &SIM_OPTIONS].concat();
     let again = folder.run(&again);
     let goodput = text(&ended.json()[0], "bytes");
     assert_eq!(text(&again.json()[0], "bytes"), goodput);
@@ -49,7 +49,7 @@ fn overridden_settings_are_used_and_stored_for_a_rerun() {
 #[test]
 fn overrides_also_apply_in_the_emulated_world() {
     let Some(_serial) = crate::program::emulator() else { return };
-    let folder = Folder::new();
+    let folder = TestDir::new();
     folder.write("mine.toml", format!("{}{}", crate::program::TWO_PATHS, crate::program::SIZED));
     let ended = folder.run(&[
         "run",
@@ -72,8 +72,8 @@ fn overrides_also_apply_in_the_emulated_world() {
 }
 
 /// A folder whose user has this configuration.
-fn configured(config: &str) -> Folder {
-    let folder = Folder::new();
+fn folder_with_config(config: &str) -> TestDir {
+    let folder = TestDir::new();
     fs::create_dir_all(folder.config().join("towpath")).unwrap();
     fs::write(folder.config().join("towpath/config.toml"), config).unwrap();
     folder
@@ -83,7 +83,7 @@ fn configured(config: &str) -> Folder {
 fn the_configuration_file_gives_defaults_that_the_command_line_overrides() {
     let config = "[run]\nworld = \"sim\"\ntransport = [\"tcp\"]\nquiet = true\nrepeat = 2\n\
                   duration = \"1 s\"\n[measure]\nudping = true\n";
-    let folder = configured(config);
+    let folder = folder_with_config(config);
     let ended = folder.run(&["run", "two-links", "--json", "-r", "1", "-o", "a"]);
     assert_eq!(ended.json().len(), 1, "{ended}");
     let stored = folder.stored("a/sim-tcp-1.jsonl.zst");
@@ -99,7 +99,7 @@ fn the_configuration_file_gives_defaults_that_the_command_line_overrides() {
 #[test]
 fn invalid_configuration_is_shown_with_its_position() {
     let wrong = |config: &str| {
-        let folder = configured(config);
+        let folder = folder_with_config(config);
         let ended = folder.run(&["scenarios"]);
         assert_eq!((ended.code, ended.out.as_str()), (Some(2), ""), "{ended}");
         let place = folder.config().display().to_string();
@@ -119,7 +119,7 @@ fn invalid_configuration_is_shown_with_its_position() {
     insta::assert_snapshot!(wrong(
         "[run]\nwordl = \"sim\"\nquiet = 3\n[rum]\n[measure]\nset = [[]]\n"
     ));
-    let folder = configured("[report]\ncsv = \"subflows\"\n");
+    let folder = folder_with_config("[report]\ncsv = \"subflows\"\n");
     let ended = folder.run(&["report", "results", "--json"]);
     assert_eq!(ended.code, Some(2));
     assert!(ended.err.contains("does not fit this command"), "{ended}");
@@ -128,7 +128,7 @@ fn invalid_configuration_is_shown_with_its_position() {
 
 #[test]
 fn completions_cover_every_subcommand_in_shell_syntax() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     for shell in ["bash", "zsh", "fish"] {
         let ended = folder.run(&["completions", shell]);
         assert_eq!(ended.code, Some(0), "{ended}");
@@ -146,7 +146,7 @@ fn completions_cover_every_subcommand_in_shell_syntax() {
 
 #[test]
 fn every_subcommand_has_a_manual_page() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let ended = folder.run(&["man", "--out", "man"]);
     assert_eq!(ended.code, Some(0), "{ended}");
     let pages = names(&folder.work().join("man"));
@@ -159,7 +159,7 @@ fn every_subcommand_has_a_manual_page() {
 
 #[test]
 fn the_version_names_the_commit_where_there_is_a_checkout() {
-    let out = Folder::new().run(&["--version"]).out;
+    let out = TestDir::new().run(&["--version"]).out;
     let version = env!("CARGO_PKG_VERSION");
     assert!(out.starts_with(&format!("towpath {version}")), "{out}");
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../.git");

@@ -2,7 +2,7 @@
 
 use towpath_measure::result::OrderKind;
 
-use crate::program::{Folder, SIZED, TWO_PATHS, emulator};
+use crate::program::{SIZED, TWO_PATHS, TestDir, emulator};
 use crate::wrong_scenarios::refused;
 
 /// Loss makes repetitions differ.
@@ -26,8 +26,8 @@ pattern = "bulk"
 size = "500 KB"
 "#;
 
-fn lossy(options: &[&str]) -> (Folder, crate::program::Ended) {
-    let folder = Folder::new();
+fn lossy(options: &[&str]) -> (TestDir, crate::program::ProgramOutput) {
+    let folder = TestDir::new();
     folder.write("lossy.toml", LOSSY);
     let arguments = [&["compare", "lossy.toml", "--world", "sim", "-q", "-o", "results"], options];
     let ended = folder.run(&arguments.concat());
@@ -40,7 +40,7 @@ fn a_simulated_comparison_is_the_same_every_time() {
     let (first, told) = lossy(&["-T", "tcp,mptcp"]);
     let (second, again) = lossy(&["-T", "tcp,mptcp", "--jobs", "1"]);
     assert_eq!(told.out, again.out);
-    let page = |folder: &Folder| {
+    let page = |folder: &TestDir| {
         std::fs::read_to_string(folder.work().join("results/comparison.html")).unwrap()
     };
     assert!(page(&first) == page(&second), "the pages differ");
@@ -83,7 +83,7 @@ fn stored_results_are_compared_by_their_measurements() {
 #[test]
 fn emulated_runs_alternate_randomly_and_report_their_cost() {
     let Some(_serial) = emulator() else { return };
-    let folder = Folder::new();
+    let folder = TestDir::new();
     folder.write("scenario.toml", format!("{TWO_PATHS}{SIZED}"));
     let ended = folder.run(&[
         "compare",
@@ -133,7 +133,7 @@ macro_rules! wrong {
     ($($name:ident: $arguments:expr;)*) => {
         $(#[test]
         fn $name() {
-            insta::assert_snapshot!(refused(&Folder::new(), &$arguments));
+            insta::assert_snapshot!(refused(&TestDir::new(), &$arguments));
         })*
     };
 }

@@ -12,9 +12,9 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::program::{Ended, Folder, binary, emulator, is_long, skip, wait_for};
+use crate::program::{ProgramOutput, TestDir, binary, emulator, is_long, skip, wait_for};
 
-const LIMIT: Duration = Duration::from_secs(480);
+const RUN_TIMEOUT: Duration = Duration::from_secs(480);
 
 /// What is right is known: CI does the same, or it is the same as a line that is run.
 const CARGO: [&str; 10] = [
@@ -140,7 +140,7 @@ fn the_documents_contain_only_known_kinds_of_commands() {
 
 /// Whether a run did all but what the machine let it: no test depends on its speed, and what a run that
 /// calls itself degraded did not reach says nothing.
-fn only_speed_was_missed(ended: &Ended) -> bool {
+fn only_speed_was_missed(ended: &ProgramOutput) -> bool {
     let degraded = [&ended.out, &ended.err].iter().any(|text| text.contains("degraded run: "));
     let mut missed = ended.out.lines().filter(|line| line.starts_with("  ✗ ")).peekable();
     ended.code == Some(1)
@@ -153,7 +153,7 @@ fn only_speed_was_missed(ended: &Ended) -> bool {
 #[test]
 #[expect(clippy::print_stderr, reason = "what a slow machine missed is said")]
 fn every_documented_command_works_as_described() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let place = folder.temporary().join("towpath");
     symlink(fs::canonicalize(binary()).unwrap(), place).unwrap();
     let others = env::var_os("PATH").unwrap_or_default();
@@ -173,7 +173,7 @@ fn every_documented_command_works_as_described() {
                 command.env("PATH", env::join_paths(&search).unwrap());
                 let running = folder.start(&mut command);
                 let what = format!("the server of {name}:{}", line.number);
-                wait_for(&what, || running.said().contains("listening").then_some(()));
+                wait_for(&what, || running.stderr().contains("listening").then_some(()));
                 beside.push(running);
                 continue;
             }
@@ -184,7 +184,7 @@ fn every_documented_command_works_as_described() {
             let Some(_serial) = emulator() else { return };
             let mut command = folder.program("sh");
             command.args(["-c", &line.text]).env("PATH", env::join_paths(&search).unwrap());
-            let ended = folder.start(&mut command).wait_at_most(LIMIT);
+            let ended = folder.start(&mut command).wait_at_most(RUN_TIMEOUT);
             if exits == 0 && only_speed_was_missed(&ended) {
                 eprintln!("{name}:{}: this machine was too slow or too busy: {ended}", line.number);
                 continue;
@@ -241,10 +241,10 @@ fn the_service_file_starts_a_server_that_can_be_measured_towards() {
     let mut options: Vec<&str> = options.split(' ').collect();
     options[2] = "0";
     options.extend(["-B", "127.0.0.1"]);
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let server = folder.start(&mut folder.towpath(&options));
     let port = wait_for("the server", || {
-        let said = server.said();
+        let said = server.stderr();
         let (_, rest) = said.split_once("listening on 127.0.0.1:")?;
         Some(rest.split_once(' ')?.0.to_owned())
     });
@@ -256,7 +256,7 @@ fn the_service_file_starts_a_server_that_can_be_measured_towards() {
 #[test]
 fn the_service_file_confines_its_server() {
     let unit = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/towpath-server.service");
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let here = folder.work().join("towpath-server.service");
     // A program that is there, which is all that systemd looks at.
     let text = fs::read_to_string(unit).unwrap().replace("/usr/local/bin/towpath", "/bin/true");

@@ -4,17 +4,17 @@ use std::thread;
 
 use serde_json::Value;
 
-use crate::program::{Ended, Folder, binary, emulator_for_times, missing, skip};
+use crate::program::{ProgramOutput, TestDir, binary, emulator_for_times, missing, skip};
 
 /// Runs a shell script on the client of a situation; `$0` is the command.
-fn inside(situation: &str, script: &str) -> Ended {
+fn inside(situation: &str, script: &str) -> ProgramOutput {
     let own = binary();
     let command = ["sh", "-c", script, own.to_str().unwrap()];
-    Folder::new().run(&[&["lab", "break", situation, "--"], &command[..]].concat())
+    TestDir::new().run(&[&["lab", "break", situation, "--"], &command[..]].concat())
 }
 
 /// The causes that each line of a program's output names.
-fn causes(ended: &Ended) -> Vec<Vec<String>> {
+fn causes(ended: &ProgramOutput) -> Vec<Vec<String>> {
     let report = |line: &str| {
         let report: Value = serde_json::from_str(line).unwrap();
         let findings = report["findings"].as_array().unwrap().clone();
@@ -24,13 +24,13 @@ fn causes(ended: &Ended) -> Vec<Vec<String>> {
 }
 
 /// Asks, mends, and asks again.
-const MEND: &str = r#"
+const FIX_SCRIPT: &str = r#"
     "$0" doctor --connect "$TOWPATH_CONNECT" --fix --json
     "$0" doctor --connect "$TOWPATH_CONNECT" --json
 "#;
 
 /// A situation, the first command that mends it, and what is left then.
-const MENDED: [(&str, &str, Option<&str>); 8] = [
+const FIX_CASES: [(&str, &str, Option<&str>); 8] = [
     ("mptcp-disabled", "sysctl -w net.mptcp.enabled=1", None),
     ("blackhole-fallback", "sysctl -w net.mptcp.blackhole_timeout=3600", None),
     ("subflow-limit", "ip mptcp limits set subflows", None),
@@ -44,11 +44,11 @@ const MENDED: [(&str, &str, Option<&str>); 8] = [
 #[test]
 fn safe_fixes_are_shown_and_applied() {
     let Some(_serial) = emulator_for_times() else { return };
-    for some in MENDED.chunks(4) {
+    for some in FIX_CASES.chunks(4) {
         thread::scope(|scope| {
             for (situation, command, left) in some {
                 scope.spawn(move || {
-                    let ended = inside(situation, MEND);
+                    let ended = inside(situation, FIX_SCRIPT);
                     assert!(ended.err.contains(&format!("mending: {command}")), "{ended}");
                     let causes = causes(&ended);
                     let [before, after] = causes.as_slice() else { panic!("{ended}") };
@@ -70,7 +70,7 @@ fn routes_and_rules_are_left_to_people() {
     }
     let Some(_serial) = emulator_for_times() else { return };
     let script = format!(
-        "ip rule >&2; ip route show table all >&2; echo -- >&2; {MEND}
+        "ip rule >&2; ip route show table all >&2; echo -- >&2; {FIX_SCRIPT}
         echo -- >&2; ip rule >&2; ip route show table all >&2"
     );
     let ended = inside("no-source-route", &script);
@@ -115,7 +115,7 @@ const OWN: &str = r#"
 #[test]
 fn a_single_process_can_be_diagnosed() {
     let Some(_serial) = emulator_for_times() else { return };
-    let (own, folder) = (binary(), Folder::new());
+    let (own, folder) = (binary(), TestDir::new());
     let own = own.to_str().unwrap();
     let ask = |prefix: &[&str]| {
         let command = [prefix, &["bash", "-c", OWN]].concat();
@@ -135,7 +135,7 @@ fn a_single_process_can_be_diagnosed() {
 
 #[test]
 fn a_process_that_is_not_there_is_not_called_healthy() {
-    let ended = Folder::new().run(&["doctor", "--pid", "4194305"]);
+    let ended = TestDir::new().run(&["doctor", "--pid", "4194305"]);
     assert_eq!((ended.code, ended.out.as_str()), (Some(2), ""), "{ended}");
     let what = "error: the sockets of process 4194305 cannot be seen: no such file or directory\n";
     assert!(ended.err.starts_with(what), "{ended}");

@@ -14,7 +14,7 @@ use towpath_measure::store::read_run;
 
 use crate::processes::signal;
 use crate::program::{
-    Ended, Folder, TWO_PATHS, binary, emulator, is_root, missing, skip, wait_for,
+    ProgramOutput, TWO_PATHS, TestDir, binary, emulator, is_root, missing, skip, wait_for,
 };
 
 /// For scripts in a lab: the server's address is $FAR, its network $server; `listens PORT` waits
@@ -35,14 +35,19 @@ listens() {
 
 /// Bytes of a file that takes several hundred milliseconds over [`TWO_PATHS`]: `exec` samples sockets
 /// every 100 ms, or less often on a busy machine.
-const LARGE: usize = 6_000_000;
+const LARGE_FILE_BYTES: usize = 6_000_000;
 
 /// Prints what a socket says of its protocol: 262 is Multipath TCP.
 const PROTOCOL: &str = "import socket; \
     print(socket.socket().getsockopt(socket.SOL_SOCKET, 38))";
 
 /// Runs a script on the phone of two paths; `None` where a tool is missing.
-pub(crate) fn in_lab(test: &str, tools: &[&str], folder: &Folder, script: &str) -> Option<Ended> {
+pub(crate) fn in_lab(
+    test: &str,
+    tools: &[&str],
+    folder: &TestDir,
+    script: &str,
+) -> Option<ProgramOutput> {
     if is_missing(test, &[tools, &["nsenter"]].concat()) {
         return None;
     }
@@ -61,7 +66,7 @@ fn is_missing(test: &str, tools: &[&str]) -> bool {
 }
 
 /// The JSON lines that `exec` wrote to `name`; programs write there too.
-fn said(folder: &Folder, name: &str) -> Value {
+fn summary(folder: &TestDir, name: &str) -> Value {
     let text = fs::read_to_string(folder.work().join(name)).unwrap();
     let is_it = |line: &&str| line.starts_with('{') && line.contains("\"accepted\"");
     let line = text.lines().rfind(is_it);
@@ -75,14 +80,14 @@ fn figure(said: &Value, path: &str) -> u64 {
     said.pointer(&pointer).and_then(Value::as_u64).unwrap_or_else(|| panic!("{path}: {said}"))
 }
 
-fn exec(folder: &Folder, arguments: &[&str]) -> Ended {
+fn exec(folder: &TestDir, arguments: &[&str]) -> ProgramOutput {
     folder.run(&[&["exec"], arguments].concat())
 }
 
 /// Both ends of curl and python, checked from outside: the kernel's listings of sockets.
 #[test]
 fn curl_and_a_python_server_use_both_paths() {
-    let (folder, test) = (Folder::new(), "curl_and_a_python_server_use_both_paths");
+    let (folder, test) = (TestDir::new(), "curl_and_a_python_server_use_both_paths");
     fs::write(folder.work().join("big"), vec![7; 6_000_000]).unwrap();
     let script = r#"
         nsenter --net="$server" "$TOWPATH" exec --json -- python3 -m http.server 8000 --bind $FAR 2>server.log &
@@ -91,7 +96,7 @@ fn curl_and_a_python_server_use_both_paths() {
         kill -TERM $!; wait $!; [ $? = 143 ] && cmp big got
     "#;
     let Some(_) = in_lab(test, &["curl", "python3"], &folder, script) else { return };
-    let (client, server) = (said(&folder, "client.log"), said(&folder, "server.log"));
+    let (client, server) = (summary(&folder, "client.log"), summary(&folder, "server.log"));
     for path in ["opened.multipath", "opened.several_subflows"] {
         assert_eq!(figure(&client, path), 1, "{client}");
     }
@@ -99,12 +104,12 @@ fn curl_and_a_python_server_use_both_paths() {
         assert_eq!(figure(&server, path), 1, "{server}");
     }
     assert_eq!(figure(&client, "opened.tcp") + figure(&server, "accepted.tcp"), 0);
-    the_record_is_right(&folder.work().join("r.jsonl"));
+    assert_record(&folder.work().join("r.jsonl"));
     let report = folder.run(&["report", "r.jsonl"]);
     assert!(report.code == Some(0) && report.out.contains("curl -so got"), "{report}");
 }
 
-fn the_record_is_right(path: &Path) {
+fn assert_record(path: &Path) {
     let result = read_run(BufReader::new(File::open(path).unwrap())).unwrap();
     let down = |record: &Record| {
         let Record::Interval(interval) = record else { return None };
@@ -131,7 +136,7 @@ fn the_record_is_right(path: &Path) {
 #[test]
 fn a_connection_is_listed_with_both_subflows_and_its_process() {
     let (folder, test) =
-        (Folder::new(), "a_connection_is_listed_with_both_subflows_and_its_process");
+        (TestDir::new(), "a_connection_is_listed_with_both_subflows_and_its_process");
     fs::write(folder.work().join("big"), vec![7; 6_000_000]).unwrap();
     let script = r#"
         nsenter --net="$server" "$TOWPATH" exec -q -- python3 -m http.server 8000 --bind $FAR 2>/dev/null &
@@ -168,7 +173,7 @@ fn a_connection_is_listed_with_both_subflows_and_its_process() {
 /// A program that no preloaded library can reach.
 #[test]
 fn a_static_go_program_becomes_multipath() {
-    let (folder, test) = (Folder::new(), "a_static_go_program_becomes_multipath");
+    let (folder, test) = (TestDir::new(), "a_static_go_program_becomes_multipath");
     if is_missing(test, &["go"]) {
         return;
     }
@@ -202,12 +207,12 @@ func main() {
     let printed = |name: &str| fs::read_to_string(folder.work().join(name)).unwrap();
     assert_eq!((&*printed("without"), &*printed("with")), ("6 <nil>\n", "262 <nil>\n"));
     // Go opens others, to find out what the kernel can do.
-    assert_eq!(figure(&said(&folder, "client.log"), "opened.multipath"), 1);
+    assert_eq!(figure(&summary(&folder, "client.log"), "opened.multipath"), 1);
 }
 
 #[test]
 fn iperf3_becomes_multipath_at_both_ends() {
-    let (folder, test) = (Folder::new(), "iperf3_becomes_multipath_at_both_ends");
+    let (folder, test) = (TestDir::new(), "iperf3_becomes_multipath_at_both_ends");
     let script = r#"
         nsenter --net="$server" "$TOWPATH" exec --json -- iperf3 -s -1 -B $FAR >server.out 2>server.log &
         listens 5201
@@ -215,7 +220,7 @@ fn iperf3_becomes_multipath_at_both_ends() {
         wait $!
     "#;
     let Some(_) = in_lab(test, &["iperf3"], &folder, script) else { return };
-    let (client, server) = (said(&folder, "client.log"), said(&folder, "server.log"));
+    let (client, server) = (summary(&folder, "client.log"), summary(&folder, "server.log"));
     // One connection for control and one for data.
     assert_eq!(figure(&client, "opened.multipath"), 2, "{client}");
     assert_eq!(figure(&server, "accepted.multipath"), 2, "{server}");
@@ -233,8 +238,8 @@ fn iperf3_becomes_multipath_at_both_ends() {
 
 #[test]
 fn nginx_and_its_workers_become_multipath() {
-    let (folder, test) = (Folder::new(), "nginx_and_its_workers_become_multipath");
-    fs::write(folder.work().join("big"), vec![7; LARGE]).unwrap();
+    let (folder, test) = (TestDir::new(), "nginx_and_its_workers_become_multipath");
+    fs::write(folder.work().join("big"), vec![7; LARGE_FILE_BYTES]).unwrap();
     let place = folder.work().display().to_string();
     let configuration = format!(
         "daemon off; pid {place}/nginx.pid; error_log {place}/error.log; worker_processes 2;\n\
@@ -254,16 +259,16 @@ fn nginx_and_its_workers_become_multipath() {
         kill -QUIT $!; wait $!; cmp big got
     "#;
     let Some(_) = in_lab(test, &["nginx", "curl"], &folder, script) else { return };
-    let (client, server) = (said(&folder, "client.log"), said(&folder, "server.log"));
+    let (client, server) = (summary(&folder, "client.log"), summary(&folder, "server.log"));
     assert_eq!(figure(&server, "accepted.multipath"), 1, "{server}");
     assert_eq!(figure(&client, "opened.multipath"), 1, "{client}");
 }
 
 #[test]
 fn a_plain_peer_and_a_switched_off_kernel_give_tcp_and_the_reason() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let test = "a_plain_peer_and_a_switched_off_kernel_give_tcp_and_the_reason";
-    fs::write(folder.work().join("big"), vec![7; LARGE]).unwrap();
+    fs::write(folder.work().join("big"), vec![7; LARGE_FILE_BYTES]).unwrap();
     let script = r#"
         nsenter --net="$server" python3 -m http.server 8000 --bind $FAR 2>/dev/null &
         listens 8000
@@ -282,7 +287,7 @@ fn a_plain_peer_and_a_switched_off_kernel_give_tcp_and_the_reason() {
 
 #[test]
 fn the_exit_code_is_the_programs_own() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     for (script, code) in [("exit 0", 0), ("exit 7", 7), ("kill -s KILL $$", 128 + 9)] {
         let ended = exec(&folder, &["--", "sh", "-c", script]);
         assert_eq!(ended.code, Some(code), "{ended}");
@@ -294,7 +299,7 @@ fn the_exit_code_is_the_programs_own() {
 
 #[test]
 fn a_program_that_cannot_be_run_is_reported() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let ended = exec(&folder, &["--", "./no-such-program"]);
     assert_eq!(ended.code, Some(2), "{ended}");
     assert!(ended.err.contains("cannot run `./no-such-program`: no such file"), "{ended}");
@@ -307,7 +312,7 @@ fn a_program_that_cannot_be_run_is_reported() {
 
 #[test]
 fn sockets_have_the_requested_flags() {
-    let (folder, test) = (Folder::new(), "sockets_have_the_requested_flags");
+    let (folder, test) = (TestDir::new(), "sockets_have_the_requested_flags");
     if is_missing(test, &["python3"]) {
         return;
     }
@@ -336,7 +341,7 @@ print(c.socket(socket.AF_INET, socket.SOCK_STREAM | 0x40, 0))
 
 #[test]
 fn threads_signals_and_children_get_their_sockets() {
-    let (folder, test) = (Folder::new(), "threads_signals_and_children_get_their_sockets");
+    let (folder, test) = (TestDir::new(), "threads_signals_and_children_get_their_sockets");
     if is_missing(test, &["python3"]) {
         return;
     }
@@ -388,7 +393,7 @@ fn state(id: u32) -> Option<char> {
 
 #[test]
 fn signals_reach_the_program_and_a_stop_stops_both() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let mut command = folder.towpath(&["exec", "-q", "--", "sleep", "60"]);
     // Nothing stops in an orphaned process group (setpgid(2)), as that of a test without a terminal.
     let running = folder.start(command.process_group(0));
@@ -410,7 +415,7 @@ fn signals_reach_the_program_and_a_stop_stops_both() {
 }
 
 /// Starts a program that opens a socket each time that the file `go` appears, and says which.
-fn opener(folder: &Folder) -> Command {
+fn opener(folder: &TestDir) -> Command {
     let script = "import os, socket, sys, time\n\
         while True:\n\
         \x20   while not os.path.exists('go'): time.sleep(0.01)\n\
@@ -426,7 +431,7 @@ fn the_program_outlives_the_command_and_does_not_hang_without_its_supervisor() {
     if is_missing(test, &["python3"]) {
         return;
     }
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let mut running = folder.start(&mut opener(&folder));
     let child = wait_for("the program", || child_of(running.id(), "python3"));
     let supervisor = wait_for("the supervisor", || child_of(running.id(), "__supervise"));
@@ -448,7 +453,7 @@ fn the_program_outlives_the_command_and_does_not_hang_without_its_supervisor() {
 
 #[test]
 fn surviving_child_processes_stay_supervised() {
-    let (folder, test) = (Folder::new(), "surviving_child_processes_stay_supervised");
+    let (folder, test) = (TestDir::new(), "surviving_child_processes_stay_supervised");
     if is_missing(test, &["python3"]) {
         return;
     }
@@ -477,7 +482,7 @@ fn a_program_that_moves_to_another_network_gets_sockets_of_that_network() {
     if !allowed.is_ok_and(|status| status.success()) {
         return skip(test, "no user namespaces here");
     }
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let script = format!("import ctypes\nctypes.CDLL(None).unshare(0x50000000)\n{PROTOCOL}");
     let ended = exec(&folder, &["--", "python3", "-c", &script]);
     assert_eq!(ended.out, "6\n", "{ended}");
@@ -494,7 +499,7 @@ fn an_ordinary_user_needs_nothing_more() {
         // All other tests of this file were an ordinary user's.
         return;
     }
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let mut command = folder.program("setpriv");
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
     command.arg(folder.readable_binary());

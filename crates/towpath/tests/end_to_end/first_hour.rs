@@ -1,10 +1,10 @@
 //! What made a newcomer stumble (docs/first-hour.md), in the simulated world.
 
-use crate::program::Folder;
+use crate::program::TestDir;
 
 #[test]
 fn an_expectation_for_a_longer_run_is_reported_as_such() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let start = ["run", "two-links", "-q", "--world", "sim", "--transport", "mptcp"];
     let ended = folder.run(&[&start[..], &["-t", "1s"]].concat());
     assert_eq!(ended.code, Some(1), "{ended}");
@@ -20,7 +20,7 @@ fn an_expectation_for_a_longer_run_is_reported_as_such() {
 
 #[test]
 fn an_event_can_be_moved_as_hinted() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let start = ["run", "wifi-cellular-handover", "-q", "--world", "sim", "--transport", "tcp"];
     let moved = ["--duration", "2s", "--set", "timeline.0.at=1s"];
     let ended = folder.run(&[&start[..], &moved].concat());
@@ -29,7 +29,7 @@ fn an_event_can_be_moved_as_hinted() {
 
 #[test]
 fn a_folder_of_results_has_its_columns_in_the_order_in_which_they_were_run() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let ended =
         folder.run(&["run", "two-links", "-q", "--world", "sim", "-t", "500ms", "-o", "results"]);
     let columns = |text: &str| {
@@ -47,7 +47,7 @@ fn a_folder_of_results_has_its_columns_in_the_order_in_which_they_were_run() {
 
 #[test]
 fn a_file_instead_of_a_directory_and_the_reverse_have_a_hint() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     folder.write("file", "x");
     for (arguments, hint) in [
         (&["sweep", "status", "file"][..], "name a folder"),
@@ -67,13 +67,13 @@ fn a_file_instead_of_a_directory_and_the_reverse_have_a_hint() {
 
 #[test]
 fn counts_of_one_are_printed_in_the_singular() {
-    let ended = Folder::new().run(&["scenarios", "check", "two-links"]);
+    let ended = TestDir::new().run(&["scenarios", "check", "two-links"]);
     assert_eq!(ended.out, "two-links: 2 hosts, 2 paths, 1 flow, 0 events, 3 expectations\n");
 }
 
 #[test]
 fn headline_and_legend_name_a_fade_alike() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let ended = folder.run(&["run", "fading-wifi", "-q", "--world", "sim"]);
     let name = "wifi fades to 1 Mbit/s";
     let headline = ended.out.lines().find(|line| line.starts_with("After ")).unwrap();

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::program::{Folder, PATIENCE};
+use crate::program::{HANG_TIMEOUT, TestDir};
 
 const PRINTERS: [&[&str]; 5] = [
     &["scenarios"],
@@ -13,7 +13,7 @@ const PRINTERS: [&[&str]; 5] = [
 ];
 
 /// Names of the built-in scenarios.
-fn built_in(folder: &Folder) -> Vec<String> {
+fn built_in(folder: &TestDir) -> Vec<String> {
     let list = folder.run(&["scenarios", "--json"]).json();
     let list = list[0].as_array().unwrap();
     list.iter().map(|found| found["name"].as_str().unwrap().to_owned()).collect()
@@ -21,7 +21,7 @@ fn built_in(folder: &Folder) -> Vec<String> {
 
 #[test]
 fn repeated_output_is_identical() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     for printer in PRINTERS {
         let [first, second] = [folder.run(printer), folder.run(printer)];
         assert_eq!((first.code, first.err.as_str()), (Some(0), ""), "{first}");
@@ -33,7 +33,7 @@ fn repeated_output_is_identical() {
 
 #[test]
 fn schemas_are_json_and_the_scenario_schema_is_first() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     for kind in ["scenario", "result"] {
         let schema: Value = serde_json::from_str(&folder.run(&["schema", kind]).out).unwrap();
         assert!(schema["$schema"].is_string(), "{schema:#}");
@@ -43,7 +43,7 @@ fn schemas_are_json_and_the_scenario_schema_is_first() {
 
 #[test]
 fn every_built_in_scenario_is_listed_shown_and_passes_the_check() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let list = folder.run(&["scenarios"]).out;
     let names = built_in(&folder);
     assert!(names.len() >= 5, "{names:?}");
@@ -61,7 +61,7 @@ fn every_built_in_scenario_is_listed_shown_and_passes_the_check() {
 
 #[test]
 fn help_lists_every_subcommand_and_version_is_a_number() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let help = folder.run(&["--help"]);
     assert_eq!((help.code, help.err.as_str()), (Some(0), ""), "{help}");
     for verb in ["run", "compare", "lab", "report", "scenarios", "schema"] {
@@ -80,9 +80,9 @@ fn help_lists_every_subcommand_and_version_is_a_number() {
 
 #[test]
 fn a_closed_output_pipe_is_not_an_error() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let mut command = folder.program("sh");
     command.args(["-c", "\"$0\" schema | head -n 1"]).arg(crate::program::binary());
-    let ended = folder.start(&mut command).wait_at_most(PATIENCE);
+    let ended = folder.start(&mut command).wait_at_most(HANG_TIMEOUT);
     assert_eq!((ended.code, ended.out.as_str(), ended.err.as_str()), (Some(0), "{\n", ""));
 }

@@ -11,13 +11,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use crate::program::{Folder, binary, emulator_for_times, missing, skip};
+use crate::program::{TestDir, binary, emulator_for_times, missing, skip};
 
 const HOSTS: [&str; 4] = ["client", "server", "server1", "server2"];
 /// Programs that go on, each with the port that it listens at.
 const SERVERS: [(&str, u16); 2] = [("iperf3 -s", 5201), ("towpath server", 5210)];
 /// Ports from here on are given by the kernel.
-const EPHEMERAL: u16 = 32_768;
+const MIN_EPHEMERAL_PORT: u16 = 32_768;
 
 /// A command of the document, and what it says there.
 #[derive(Debug)]
@@ -86,7 +86,11 @@ fn shape(line: &str) -> String {
     let words = line.split_whitespace().map(|word| {
         let bare = word.trim_matches(|c: char| "(),;".contains(c));
         if let Ok(end) = bare.parse::<SocketAddr>() {
-            let port = if end.port() >= EPHEMERAL { "PORT".into() } else { end.port().to_string() };
+            let port = if end.port() >= MIN_EPHEMERAL_PORT {
+                "PORT".into()
+            } else {
+                end.port().to_string()
+            };
             return word.replace(bare, &format!("{}:{port}", end.ip()));
         }
         let (address, _) = bare.split_once('/').unwrap_or((bare, ""));
@@ -150,7 +154,7 @@ fn play(test: &str, section: &str, network: &str) {
         return skip(test, &reason);
     }
     let played = transcript(section);
-    let folder = Folder::new();
+    let folder = TestDir::new();
     folder.write("play.sh", script(network, &played));
     symlink(fs::canonicalize(binary()).unwrap(), folder.temporary().join("towpath")).unwrap();
     let others = env::var_os("PATH").unwrap_or_default();

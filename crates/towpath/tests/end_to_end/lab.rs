@@ -10,16 +10,16 @@ use towpath_measure::scenario::{DataDirection, Transport};
 use towpath_measure::store::RunResult;
 
 use crate::processes::{Members, interfaces, signal};
-use crate::program::{Ended, Folder, TWO_PATHS, emulator, missing, skip, wait_for};
+use crate::program::{ProgramOutput, TWO_PATHS, TestDir, emulator, missing, skip, wait_for};
 
 /// Runs a shell script in the lab of two paths. None where this machine cannot emulate.
-fn lab(options: &[&str], script: &str) -> Option<Ended> {
+fn lab(options: &[&str], script: &str) -> Option<ProgramOutput> {
     lab_of(TWO_PATHS, options, script)
 }
 
-fn lab_of(scenario: &str, options: &[&str], script: &str) -> Option<Ended> {
+fn lab_of(scenario: &str, options: &[&str], script: &str) -> Option<ProgramOutput> {
     let _serial = emulator()?;
-    let folder = Folder::new();
+    let folder = TestDir::new();
     folder.write("scenario.toml", scenario);
     let arguments = [&["lab", "scenario.toml"], options, &["--", "sh", "-c", script]].concat();
     let ended = folder.run(&arguments);
@@ -84,7 +84,7 @@ fn the_timeline_starts_with_the_program() {
 #[test]
 fn a_background_process_does_not_survive_the_lab() {
     let Some(_serial) = emulator() else { return };
-    let (folder, before) = (Folder::new(), interfaces());
+    let (folder, before) = (TestDir::new(), interfaces());
     folder.write("scenario.toml", TWO_PATHS);
     let script = "setsid sleep 86398 & until test -e end; do sleep 0.02; done";
     let mut command = folder.towpath(&["lab", "scenario.toml", "--", "sh", "-c", script]);
@@ -100,7 +100,7 @@ fn a_background_process_does_not_survive_the_lab() {
 #[test]
 fn a_killed_lab_takes_its_program_with_it() {
     let Some(_serial) = emulator() else { return };
-    let (folder, before) = (Folder::new(), interfaces());
+    let (folder, before) = (TestDir::new(), interfaces());
     folder.write("scenario.toml", TWO_PATHS);
     let running = folder.start(&mut folder.towpath(&[
         "lab",
@@ -120,7 +120,7 @@ fn a_killed_lab_takes_its_program_with_it() {
 #[test]
 fn standard_input_reaches_the_program() {
     let Some(_serial) = emulator() else { return };
-    let folder = Folder::new();
+    let folder = TestDir::new();
     folder.write("scenario.toml", TWO_PATHS);
     let mut command = folder.towpath(&["lab", "scenario.toml", "--", "cat"]);
     let mut running = folder.start(command.stdin(Stdio::piped()));
@@ -134,7 +134,7 @@ fn standard_input_reaches_the_program() {
 #[test]
 fn a_shell_without_a_terminal_ends_with_its_input() {
     let Some(_serial) = emulator() else { return };
-    let folder = Folder::new();
+    let folder = TestDir::new();
     folder.write("scenario.toml", TWO_PATHS);
     let mut command = folder.towpath(&["lab", "scenario.toml"]);
     let mut running = folder.start(command.env("SHELL", "/bin/sh").stdin(Stdio::piped()));
@@ -149,7 +149,7 @@ fn no_controlling_terminal_is_needed() {
         return skip("no_controlling_terminal_is_needed", &reason);
     }
     let Some(_serial) = emulator() else { return };
-    let folder = Folder::new();
+    let folder = TestDir::new();
     folder.write("scenario.toml", TWO_PATHS);
     let mut command = folder.program("setsid");
     command.arg("--wait").arg(crate::program::binary());
@@ -161,7 +161,7 @@ fn no_controlling_terminal_is_needed() {
 #[test]
 fn a_missing_program_is_reported() {
     let Some(_serial) = emulator() else { return };
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let ended = folder.run(&["lab", "two-links", "--", "no-such-program"]);
     assert_eq!((ended.code, ended.out.as_str()), (Some(2), ""), "{ended}");
     assert!(ended.err.contains("error: cannot run `no-such-program`: no such file"), "{ended}");
@@ -171,7 +171,7 @@ fn a_missing_program_is_reported() {
 fn an_interrupt_is_left_to_the_program() {
     use std::os::unix::process::CommandExt;
     let Some(_serial) = emulator() else { return };
-    let folder = Folder::new();
+    let folder = TestDir::new();
     folder.write("scenario.toml", TWO_PATHS);
     let script = "trap 'echo caught; exit 6' INT; echo ready; while :; do sleep 0.05; done";
     let mut command = folder.towpath(&["lab", "scenario.toml", "--", "sh", "-c", script]);
@@ -183,7 +183,7 @@ fn an_interrupt_is_left_to_the_program() {
 }
 
 /// Runs several programs in the lab of two paths; the result is in `results`.
-fn together(folder: &Folder, more: &[&str], programs: &[(&str, &str)]) -> Ended {
+fn run_programs(folder: &TestDir, more: &[&str], programs: &[(&str, &str)]) -> ProgramOutput {
     folder.write("scenario.toml", TWO_PATHS);
     let on = programs.iter().flat_map(|(host, command)| ["--on", host, command]);
     let start = ["lab", "scenario.toml", "--out", "results"];
@@ -202,7 +202,7 @@ fn bytes(summary: &Summary, direction: DataDirection) -> u64 {
 }
 
 /// What the receiver's interfaces counted of that.
-fn counted(result: &RunResult, host: &str) -> u64 {
+fn interface_bytes(result: &RunResult, host: &str) -> u64 {
     let own = result.records.iter().filter_map(|record| {
         let Record::Interface(interface) = record else { return None };
         (interface.host == host).then_some(interface.rx_bytes)
@@ -217,9 +217,9 @@ fn a_server_and_its_client_are_measured_path_by_path() {
         return skip(test, &reason);
     }
     let Some(_serial) = emulator() else { return };
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let programs = [("server", "iperf3 -s -1"), ("client", "iperf3 -c $TOWPATH_SERVER -n 2M")];
-    let ended = together(&folder, &[], &programs);
+    let ended = run_programs(&folder, &[], &programs);
     assert_eq!(ended.code, Some(0), "{ended}");
     // The server listened before the client came, and could say its last words.
     for line in ["server | Server listening on 5201", "phone  | Connecting to host 10.64.0.2"] {
@@ -236,7 +236,7 @@ fn a_server_and_its_client_are_measured_path_by_path() {
     let up = bytes(summary, DataDirection::Up);
     // The program goes when it has handed all to its kernel, so the last of it may not arrive.
     assert!((1_000_000..2_200_000).contains(&up), "{up}");
-    let counted = counted(&result, "server");
+    let counted = interface_bytes(&result, "server");
     assert!(up < counted && counted - up < up / 5, "{up} of {counted}");
     let main = summary.subflows.iter().max_by_key(|subflow| subflow.bytes).unwrap();
     assert_eq!((main.path.as_str(), main.direction), ("wifi", DataDirection::Up));
@@ -252,12 +252,12 @@ fn programs_over_multipath_tcp_show_both_paths() {
         return skip(test, &reason);
     }
     let Some(_serial) = emulator() else { return };
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let programs = [
         ("server", "towpath exec --quiet -- iperf3 -s -1"),
         ("phone", "towpath exec --quiet -- iperf3 -c $TOWPATH_TO -n 8M"),
     ];
-    let ended = together(&folder, &[], &programs);
+    let ended = run_programs(&folder, &[], &programs);
     assert_eq!(ended.code, Some(0), "{ended}");
     let result = folder.stored("results/lab-1.jsonl.zst");
     let summary = summary(&result);
@@ -288,7 +288,7 @@ fn a_page_that_is_over_at_once_is_counted_whole() {
         }
     }
     let Some(_serial) = emulator() else { return };
-    let folder = Folder::new();
+    let folder = TestDir::new();
     folder.write("page", vec![7; 5_000]);
     let place = folder.work().display().to_string();
     let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
@@ -304,7 +304,7 @@ fn a_page_that_is_over_at_once_is_counted_whole() {
     );
     let server = format!("nginx -c {place}/nginx.conf");
     let curl = "for i in 1 2 3; do curl -so got http://$TOWPATH_SERVER:8080/page || exit; done";
-    let ended = together(&folder, &[], &[("server", &server), ("client", curl)]);
+    let ended = run_programs(&folder, &[], &[("server", &server), ("client", curl)]);
     assert_eq!(ended.code, Some(0), "{ended}");
     let result = folder.stored("results/lab-1.jsonl.zst");
     let summary = summary(&result);
@@ -321,9 +321,9 @@ fn a_page_that_is_over_at_once_is_counted_whole() {
 #[test]
 fn a_program_that_fails_before_the_next_could_start_ends_the_lab() {
     let Some(_serial) = emulator() else { return };
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let programs = [("phone", "true"), ("server", "exit 3"), ("client", "echo never")];
-    let ended = together(&folder, &[], &programs);
+    let ended = run_programs(&folder, &[], &programs);
     assert_eq!((ended.code, ended.out.as_str()), (Some(3), ""), "{ended}");
     assert!(ended.err.contains("`exit 3` on server ended with exit status: 3"), "{ended}");
     assert_eq!(folder.names(), ["scenario.toml"], "nothing was measured");
@@ -332,7 +332,7 @@ fn a_program_that_fails_before_the_next_could_start_ends_the_lab() {
 #[test]
 fn a_program_without_sockets_is_not_awaited() {
     let Some(_serial) = emulator() else { return };
-    let (folder, before) = (Folder::new(), interfaces());
+    let (folder, before) = (TestDir::new(), interfaces());
     folder.write("scenario.toml", TWO_PATHS);
     let stubborn = "trap '' TERM; sleep 86396";
     let last = "until test -e end; do sleep 0.02; done; exit 9";
@@ -361,7 +361,7 @@ fn a_program_without_sockets_is_not_awaited() {
 
 #[test]
 fn a_host_that_the_lab_does_not_have_is_refused() {
-    let ended = together(&Folder::new(), &[], &[("tablet", "true")]);
+    let ended = run_programs(&TestDir::new(), &[], &[("tablet", "true")]);
     assert_eq!(ended.code, Some(2), "{ended}");
     assert!(ended.err.contains("`two-paths` has no host `tablet`"), "{ended}");
     assert!(ended.err.contains("hint: its hosts are: phone, server"), "{ended}");
@@ -381,7 +381,7 @@ fn variables(text: &str) -> BTreeSet<String> {
 #[test]
 fn a_flow_command_gets_the_variables_of_a_lab_program() {
     let Some(_serial) = emulator() else { return };
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let flow = "[[flows]]\nfrom = \"phone\"\nto = \"server\"\nrun = \"env >flow.txt\"\n";
     folder.write("scenario.toml", format!("{TWO_PATHS}{flow}"));
     let arguments = ["run", "scenario.toml", "-q", "-T", "mptcp", "-o", "results"];
@@ -411,7 +411,7 @@ fn traffic_of_a_flow_command_is_in_the_result() {
         return skip("traffic_of_a_flow_command_is_in_the_result", &reason);
     }
     let Some(_serial) = emulator() else { return };
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let flows = r#"
         [[flows]]
         from = "server"
@@ -436,7 +436,7 @@ fn a_shell_of_a_lab_reaches_the_other_host() {
         return skip("a_shell_of_a_lab_reaches_the_other_host", "there are no user namespaces");
     }
     let Some(_serial) = emulator() else { return };
-    let folder = Folder::new();
+    let folder = TestDir::new();
     folder.write("scenario.toml", TWO_PATHS);
     let mut command = folder.towpath(&["lab", "scenario.toml"]);
     let mut running = folder.start(command.env("SHELL", "/bin/sh").stdin(Stdio::piped()));
@@ -459,11 +459,11 @@ fn a_capture_of_tcpdump_is_ready_before_the_next_program_starts() {
         return skip("a_capture_of_tcpdump_is_ready_before_the_next_program_starts", &reason);
     }
     let Some(_serial) = emulator() else { return };
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let programs = [
         ("server", "tcpdump --immediate-mode -i wifi -n -c 1 tcp port 80"),
         ("client", "curl -s http://$TOWPATH_SERVER/; sleep 0.3"),
     ];
-    let ended = together(&folder, &["-q"], &programs);
+    let ended = run_programs(&folder, &["-q"], &programs);
     assert!(ended.out.contains("10.64.0.2.80: Flags [S]"), "{ended}");
 }

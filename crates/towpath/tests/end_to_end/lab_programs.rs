@@ -8,10 +8,10 @@ use towpath_measure::result::Summary;
 use towpath_measure::scenario::{DataDirection, Transport};
 use towpath_measure::store::RunResult;
 
-use crate::program::{Ended, Folder, TWO_PATHS, emulator, missing, skip};
+use crate::program::{ProgramOutput, TWO_PATHS, TestDir, emulator, missing, skip};
 
 /// Runs a server and a client in the lab of two paths; the result is in `results`.
-fn serve(folder: &Folder, server: &str, client: &str) -> (Ended, RunResult) {
+fn serve(folder: &TestDir, server: &str, client: &str) -> (ProgramOutput, RunResult) {
     folder.write("scenario.toml", TWO_PATHS);
     let on = ["--on", "server", server, "--on", "client", client];
     let ended = folder.run(&[&["lab", "scenario.toml", "--out", "results"][..], &on].concat());
@@ -27,7 +27,7 @@ fn lacks(test: &str, tools: &[&str]) -> bool {
 }
 
 /// Payload that arrived at the client.
-fn down(summary: &Summary) -> u64 {
+fn received_bytes(summary: &Summary) -> u64 {
     let own = summary.flows.iter().filter(|flow| flow.direction == DataDirection::Down);
     own.map(|flow| flow.bytes).sum()
 }
@@ -40,7 +40,7 @@ fn share(summary: &Summary, path: &str) -> f64 {
 
 #[test]
 fn a_static_go_program_shows_both_paths() {
-    let (folder, test) = (Folder::new(), "a_static_go_program_shows_both_paths");
+    let (folder, test) = (TestDir::new(), "a_static_go_program_shows_both_paths");
     if lacks(test, &["go"]) {
         return;
     }
@@ -76,7 +76,7 @@ func main() {
     let summary = result.summary.as_ref().unwrap();
     assert_eq!(result.meta.transport, Transport::Mptcp, "{ended}");
     // What arrived after the last look at a Multipath TCP socket is not seen.
-    let whole = down(summary);
+    let whole = received_bytes(summary);
     assert!((7_500_000..8_100_000).contains(&whole), "{whole}: {ended}");
     // Copies count on each subflow.
     let own = summary.subflows.iter().filter(|subflow| subflow.direction == DataDirection::Down);
@@ -90,7 +90,7 @@ func main() {
 /// A host between two others, which forwards: programs on it see what passes, and can change it.
 #[test]
 fn a_host_can_be_the_router_between_two_others() {
-    let (folder, test) = (Folder::new(), "a_host_can_be_the_router_between_two_others");
+    let (folder, test) = (TestDir::new(), "a_host_can_be_the_router_between_two_others");
     if lacks(test, &["ip", "python3"]) {
         return;
     }
@@ -138,7 +138,7 @@ fn a_host_can_be_the_router_between_two_others() {
 /// root it need not.
 #[test]
 fn data_sent_by_ssh_is_shown() {
-    let (folder, test) = (Folder::new(), "data_sent_by_ssh_is_shown");
+    let (folder, test) = (TestDir::new(), "data_sent_by_ssh_is_shown");
     if lacks(test, &["dropbear", "unshare"]) {
         return;
     }
@@ -171,7 +171,11 @@ fn data_sent_by_ssh_is_shown() {
     let (ended, result) = serve(&folder, &server, &client);
     assert!(ended.out.contains("| 3000000"), "{ended}");
     let summary = result.summary.as_ref().unwrap();
-    assert!((3_000_000..3_100_000).contains(&down(summary)), "{}: {ended}", down(summary));
+    assert!(
+        (3_000_000..3_100_000).contains(&received_bytes(summary)),
+        "{}: {ended}",
+        received_bytes(summary)
+    );
     assert!(share(summary, "wifi") > 0.99, "{:?}: {ended}", summary.subflows);
 }
 
@@ -179,7 +183,7 @@ fn data_sent_by_ssh_is_shown() {
 /// rate is that of the transfer.
 #[test]
 fn the_time_after_a_client_exits_is_not_part_of_its_rate() {
-    let (folder, test) = (Folder::new(), "the_time_after_a_client_exits_is_not_part_of_its_rate");
+    let (folder, test) = (TestDir::new(), "the_time_after_a_client_exits_is_not_part_of_its_rate");
     if lacks(test, &["python3"]) {
         return;
     }

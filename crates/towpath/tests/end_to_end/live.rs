@@ -5,21 +5,21 @@ use std::net::{TcpListener, UdpSocket};
 use towpath_measure::result::{DelayBasis, Record};
 use towpath_measure::scenario::DataDirection;
 
-use crate::program::{Folder, Running, wait_for};
+use crate::program::{Running, TestDir, wait_for};
 
 /// A port of this host at which nobody listens.
 const CLOSED: &str = "1";
 
 /// A server at a port that the kernel chooses; so no other program can have it.
-fn server(folder: &Folder, options: &[&str]) -> (Running, String) {
+fn server(folder: &TestDir, options: &[&str]) -> (Running, String) {
     server_at("0", folder, options)
 }
 
-fn server_at(port: &str, folder: &Folder, options: &[&str]) -> (Running, String) {
+fn server_at(port: &str, folder: &TestDir, options: &[&str]) -> (Running, String) {
     let arguments = [&["server", "-B", "127.0.0.1", "-p", port], options].concat();
     let running = folder.start(&mut folder.towpath(&arguments));
     let port = wait_for("the server", || {
-        let said = running.said();
+        let said = running.stderr();
         let (_, rest) = said.split_once("listening on 127.0.0.1:")?;
         Some(rest.split_once(' ')?.0.to_owned())
     });
@@ -35,23 +35,23 @@ fn taken_for_udp() -> (UdpSocket, String) {
     })
 }
 
-fn measure(folder: &Folder, port: &str, options: &[&str]) -> crate::program::Ended {
+fn measure(folder: &TestDir, port: &str, options: &[&str]) -> crate::program::ProgramOutput {
     measure_over("tcp", folder, port, options)
 }
 
 fn measure_over(
     transports: &str,
-    folder: &Folder,
+    folder: &TestDir,
     port: &str,
     options: &[&str],
-) -> crate::program::Ended {
+) -> crate::program::ProgramOutput {
     let ours = ["measure", "127.0.0.1", "-p", port, "--transport", transports, "-o", "results"];
     folder.run(&[&ours[..], options].concat())
 }
 
 #[test]
 fn a_measurement_leaves_lines_a_table_a_result_and_a_report() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let (_server, port) = server(&folder, &[]);
     let ended = measure(&folder, &port, &["-t", "2", "-i", "0.5", "-b", "80M", "-C", "reno"]);
     assert_eq!(ended.code, Some(0), "{ended}");
@@ -70,12 +70,12 @@ fn a_measurement_leaves_lines_a_table_a_result_and_a_report() {
 /// What a server says of itself when it starts.
 fn certificate(server: &Running) -> String {
     let print = |line: &str| line.strip_prefix("certificate sha256:").map(str::to_owned);
-    wait_for("the certificate", || server.said().lines().find_map(print))
+    wait_for("the certificate", || server.stderr().lines().find_map(print))
 }
 
 #[test]
 fn quic_and_multipath_quic_recognise_a_known_server() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let first = {
         let (server, port) = server(&folder, &[]);
         let short = ["-t", "1", "-C", "cubic"];
@@ -119,7 +119,7 @@ fn quic_and_multipath_quic_recognise_a_known_server() {
 
 #[test]
 fn tls_is_put_around_the_data_of_tcp_and_multipath_tcp() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let (server, port) = server(&folder, &[]);
     let print = certificate(&server);
     let pinned = ["--tls", "--server-cert", &print, "-q", "--transport", "tcp,mptcp"];
@@ -149,7 +149,7 @@ fn tls_is_put_around_the_data_of_tcp_and_multipath_tcp() {
 
 #[test]
 fn check_reports_open_and_blocked_transports() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let findings = |port: &str, code: i32| {
         let ended = folder.run(&["check", "127.0.0.1", "-p", port, "--json"]);
         assert_eq!(ended.code, Some(code), "{ended}");
@@ -169,7 +169,7 @@ fn check_reports_open_and_blocked_transports() {
     }
     let (taken, port) = taken_for_udp();
     let (server, _) = server_at(&port, &folder, &[]);
-    assert!(server.said().contains("warning: no QUIC on port"), "{}", server.said());
+    assert!(server.stderr().contains("warning: no QUIC on port"), "{}", server.stderr());
     let without = ["works", "works", "silent", "without", "without"];
     assert_eq!(findings(&port, 1), rows(without));
     drop(taken);
@@ -182,7 +182,7 @@ fn check_reports_open_and_blocked_transports() {
 
 #[test]
 fn short_options_of_iperf3_and_json_work() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let (_server, port) = server(&folder, &[]);
     for (options, flows) in [
         (&["-n", "3M", "-R"][..], 1),
@@ -211,7 +211,7 @@ fn short_options_of_iperf3_and_json_work() {
 /// Over loopback nothing is lost, so all that is said is known beforehand.
 #[test]
 fn datagrams_at_a_constant_rate_flow_in_both_directions() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let (_server, port) = server(&folder, &[]);
     let options = ["udp", "--bidir", "-b", "1M", "-l", "1250", "-t", "1", "-q"];
     let ended = measure(&folder, &port, &options);
@@ -243,7 +243,7 @@ fn datagrams_at_a_constant_rate_flow_in_both_directions() {
 /// Both directions of a call know half of their round trip, whatever the clocks say.
 #[test]
 fn a_call_between_real_hosts_states_its_delay_source() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let (_server, port) = server(&folder, &[]);
     for (options, basis) in
         [(&[][..], DelayBasis::HalfRoundTrip), (&["-R"], DelayBasis::ClockOffset)]
@@ -272,7 +272,7 @@ fn a_call_between_real_hosts_states_its_delay_source() {
 /// What nobody can be sent is refused before it begins, and what is wrong is said of what was typed.
 #[test]
 fn datagrams_beyond_limits_are_refused_with_a_hint() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let (_server, port) = server(&folder, &["--max-rate", "10M", "--max-bytes", "2M"]);
     for (options, says) in [
         (&["-b", "20M"][..], "datagrams at 20.0 Mbit/s, and this server allows 10.0 Mbit/s"),
@@ -291,7 +291,7 @@ fn datagrams_beyond_limits_are_refused_with_a_hint() {
 
 #[test]
 fn a_missed_expectation_exits_with_code_1() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let (_server, port) = server(&folder, &[]);
     let short = ["-t", "0.3", "-q"];
     let ended = measure(&folder, &port, &[&short[..], &["--expect", "goodput>=1kbit/s"]].concat());
@@ -306,7 +306,7 @@ fn a_missed_expectation_exits_with_code_1() {
 
 #[test]
 fn a_server_with_a_secret_and_for_one_test_ends_after_it() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     folder.write_secret("secret.txt", "words that both hosts know\n");
     let (server, port) = server(&folder, &["--once", "--secret-file", "secret.txt"]);
     let short = ["-t", "0.3", "-q"];
@@ -323,7 +323,7 @@ fn a_server_with_a_secret_and_for_one_test_ends_after_it() {
 
 #[test]
 fn the_nearest_server_is_used_and_silent_ones_are_named() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let (_server, port) = server(&folder, &[]);
     let closed = format!("127.0.0.1:{CLOSED}");
     let list = format!("# ours\n{closed}\n127.0.0.1:{port}  # this one\n");

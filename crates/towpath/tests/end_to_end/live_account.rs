@@ -7,12 +7,12 @@ use serde_json::Value;
 use towpath_measure::result::{AccountSummary, Basis, Part, Record};
 use towpath_measure::scenario::DataDirection;
 
-use crate::program::{Ended, Folder, binary, busy, emulator_for_times, skip};
+use crate::program::{ProgramOutput, TestDir, binary, busy, emulator_for_times, skip};
 
-const LIMIT: Duration = Duration::from_secs(90);
+const TEST_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// What a measurement's account says, and whether the machine had no time for it.
-struct Measured {
+struct MeasuredAccount {
     account: AccountSummary,
     /// What the client printed.
     text: String,
@@ -24,9 +24,9 @@ fn path(name: &str, keys: &str) -> String {
 }
 
 /// Measures in a network with these paths; `server` are options of `towpath server`.
-fn measured(paths: &str, transport: &str, options: &str) -> Option<Measured> {
+fn measure_account(paths: &str, transport: &str, options: &str) -> Option<MeasuredAccount> {
     let _serial = emulator_for_times()?;
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let towpath = std::fs::canonicalize(binary()).unwrap();
     let towpath = towpath.display();
     let scenario = format!(
@@ -39,7 +39,8 @@ fn measured(paths: &str, transport: &str, options: &str) -> Option<Measured> {
     );
     folder.write("scenario.toml", scenario);
     let arguments = ["run", "scenario.toml", "-q", "-T", "mptcp", "-o", "around"];
-    let ended: Ended = folder.start(&mut folder.towpath(&arguments)).wait_at_most(LIMIT);
+    let ended: ProgramOutput =
+        folder.start(&mut folder.towpath(&arguments)).wait_at_most(TEST_TIMEOUT);
     let read = |name: &str| std::fs::read_to_string(folder.work().join(name)).unwrap_or_default();
     let text = read("client.txt");
     assert_eq!(read("code.txt").trim(), "0", "{text}\n{ended}");
@@ -54,12 +55,12 @@ fn measured(paths: &str, transport: &str, options: &str) -> Option<Measured> {
     });
     assert_eq!(of_records.sum::<u64>(), account.total.capacity_bytes);
     assert_eq!(account.total.sum(), account.total.capacity_bytes);
-    Some(Measured { account, text, busy })
+    Some(MeasuredAccount { account, text, busy })
 }
 
 /// Fails unless what held a path's sender back for longest is one of `parts`, if the machine had
 /// time.
-fn assert_held(measured: &Measured, path: &str, parts: &[Part]) {
+fn assert_limited_by(measured: &MeasuredAccount, path: &str, parts: &[Part]) {
     let link = measured.account.links.iter().find(|link| link.path == path).unwrap();
     let longest = link.limit_ns.iter().max_by_key(|(_, span)| **span).map(|(part, _)| *part);
     let right = longest.is_some_and(|longest| parts.contains(&longest));
@@ -70,12 +71,13 @@ fn assert_held(measured: &Measured, path: &str, parts: &[Part]) {
 fn a_small_window_of_the_receiver_is_named_in_both_directions() {
     let paths = path("eth", "rate = \"40 Mbit/s\"\ndelay = \"25 ms\"");
     for (options, direction) in [("", DataDirection::Up), ("-R", DataDirection::Down)] {
-        let Some(measured) = measured(&paths, "tcp", &format!("-t 3 -w 50k {options}")) else {
+        let Some(measured) = measure_account(&paths, "tcp", &format!("-t 3 -w 50k {options}"))
+        else {
             return;
         };
         let link = &measured.account.links[0];
         assert_eq!(link.direction, direction);
-        assert_held(&measured, "eth", &[Part::PeerWindow, Part::SendBuffer]);
+        assert_limited_by(&measured, "eth", &[Part::PeerWindow, Part::SendBuffer]);
         let said = measured.text.contains("(estimated: the most that arrived within 20 ms)");
         assert!(said, "{}", measured.text);
     }
@@ -85,8 +87,8 @@ fn a_small_window_of_the_receiver_is_named_in_both_directions() {
 fn an_application_at_a_constant_rate_is_named() {
     let paths = path("eth", "rate = \"40 Mbit/s\"\ndelay = \"10 ms\"");
     for transport in ["tcp", "mptcp", "quic"] {
-        let Some(measured) = measured(&paths, transport, "-t 3 -b 4M") else { return };
-        assert_held(&measured, "eth", &[Part::Application]);
+        let Some(measured) = measure_account(&paths, transport, "-t 3 -b 4M") else { return };
+        assert_limited_by(&measured, "eth", &[Part::Application]);
         let said = measured.account.sentence.contains("there was nothing to send");
         assert!(measured.busy || said, "{}", measured.account.sentence);
     }
@@ -97,9 +99,9 @@ fn a_slow_link_and_random_loss_show_in_the_congestion_window() {
     let slow = path("eth", "rate = \"10 Mbit/s\"\ndelay = \"10 ms\"\nqueue = \"100 ms\"");
     for transport in ["tcp", "quic"] {
         // A host's own control may be BBR, which the window holds back only while it starts.
-        let Some(measured) = measured(&slow, transport, "-t 3 -C cubic") else { return };
+        let Some(measured) = measure_account(&slow, transport, "-t 3 -C cubic") else { return };
         let parts = [Part::SlowStart, Part::CongestionAvoidance, Part::AfterLoss];
-        assert_held(&measured, "eth", &parts);
+        assert_limited_by(&measured, "eth", &parts);
         // What was estimated is what the link carries, within what bursts and headers make of it.
         let bytes = measured.account.total.capacity_bytes as f64;
         let mbps = bytes * 8e3 / measured.account.span_ns as f64;
@@ -107,8 +109,8 @@ fn a_slow_link_and_random_loss_show_in_the_congestion_window() {
         assert!(!measured.account.estimate.as_ref().unwrap().at_least);
     }
     let lossy = path("eth", "rate = \"40 Mbit/s\"\ndelay = \"25 ms\"\nloss = \"1 %\"");
-    let Some(measured) = measured(&lossy, "tcp", "-t 3 -C reno") else { return };
-    assert_held(&measured, "eth", &[Part::AfterLoss]);
+    let Some(measured) = measure_account(&lossy, "tcp", "-t 3 -C reno") else { return };
+    assert_limited_by(&measured, "eth", &[Part::AfterLoss]);
 }
 
 /// BBR, which many hosts have by default, keeps its window open and paces.
@@ -120,9 +122,9 @@ fn bbr_is_held_back_by_its_pacing() {
         return skip("bbr_is_held_back_by_its_pacing", "the kernel has no `bbr`");
     }
     let slow = path("eth", "rate = \"10 Mbit/s\"\ndelay = \"10 ms\"\nqueue = \"100 ms\"");
-    let Some(measured) = measured(&slow, "tcp", "-t 3 -C bbr") else { return };
+    let Some(measured) = measure_account(&slow, "tcp", "-t 3 -C bbr") else { return };
     let parts = [Part::SlowStart, Part::CongestionAvoidance, Part::Pacing];
-    assert_held(&measured, "eth", &parts);
+    assert_limited_by(&measured, "eth", &parts);
     let paced = measured.account.links[0].limit_ns.contains_key(&Part::Pacing);
     assert!(measured.busy || paced, "{:#?}", measured.account);
 }
@@ -134,7 +136,7 @@ fn a_blocking_path_is_named_between_two_hosts() {
         .to_owned()
         + &path("wifi", "rate = \"8 Mbit/s\"\ndelay = \"10 ms\"\nqueue = \"80 ms\"")
         + &path("umts", "rate = \"2 Mbit/s\"\ndelay = \"75 ms\"\nqueue = \"2 s\"");
-    let Some(measured) = measured(&paths, "mptcp", "-t 6 -w 100k") else { return };
+    let Some(measured) = measure_account(&paths, "mptcp", "-t 6 -w 100k") else { return };
     let wifi = measured.account.links.iter().find(|link| link.path == "wifi").unwrap();
     let blocked = wifi.parts.blocked_by.contains_key("umts");
     assert!(measured.busy || blocked, "{:#?}", measured.account);
@@ -143,9 +145,9 @@ fn a_blocking_path_is_named_between_two_hosts() {
 
 /// What the monitor and the doctor of the sender's host say while it measures with these options:
 /// limits of subflows by look, and causes; and whether the machine had no time for it.
-fn looked_at(server: &str, options: &str) -> Option<(Vec<String>, Vec<String>, bool)> {
+fn monitor_and_doctor(server: &str, options: &str) -> Option<(Vec<String>, Vec<String>, bool)> {
     let _serial = emulator_for_times()?;
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let towpath = std::fs::canonicalize(binary()).unwrap();
     let towpath = towpath.display();
     let path = path("eth", "rate = \"40 Mbit/s\"\ndelay = \"25 ms\"");
@@ -160,7 +162,8 @@ fn looked_at(server: &str, options: &str) -> Option<(Vec<String>, Vec<String>, b
     );
     folder.write("scenario.toml", scenario);
     let arguments = ["run", "scenario.toml", "-q", "-T", "mptcp", "-o", "around"];
-    let ended: Ended = folder.start(&mut folder.towpath(&arguments)).wait_at_most(LIMIT);
+    let ended: ProgramOutput =
+        folder.start(&mut folder.towpath(&arguments)).wait_at_most(TEST_TIMEOUT);
     let read = |name: &str| std::fs::read_to_string(folder.work().join(name)).unwrap_or_default();
     let mut limits = Vec::new();
     for line in read("monitor.txt").lines() {
@@ -180,7 +183,9 @@ fn looked_at(server: &str, options: &str) -> Option<(Vec<String>, Vec<String>, b
 
 #[test]
 fn monitor_and_doctor_name_the_receivers_window_of_a_live_connection() {
-    let Some((limits, causes, busy)) = looked_at("receive-buffer = \"100 KB\"", "") else { return };
+    let Some((limits, causes, busy)) = monitor_and_doctor("receive-buffer = \"100 KB\"", "") else {
+        return;
+    };
     let most = limits.iter().filter(|limit| *limit == "peer-window").count();
     assert!(busy || most * 2 > limits.len(), "{limits:?}");
     assert!(busy || causes.iter().any(|cause| cause == "receive-window-full"), "{causes:?}");
@@ -188,7 +193,7 @@ fn monitor_and_doctor_name_the_receivers_window_of_a_live_connection() {
 
 #[test]
 fn monitor_names_an_application_limit_and_doctor_omits_it() {
-    let Some((limits, causes, busy)) = looked_at("", "-b 1M") else { return };
+    let Some((limits, causes, busy)) = monitor_and_doctor("", "-b 1M") else { return };
     let most = limits.iter().filter(|limit| *limit == "application").count();
     assert!(busy || most * 2 > limits.len(), "{limits:?}");
     let of_windows = |cause: &&String| cause.contains("window") || cause.contains("buffer-full");

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use towpath_measure::result::{Record, SubflowEnd};
 
-use crate::program::{Ended, Folder, binary, busy, emulator_for_times, is_long};
+use crate::program::{ProgramOutput, TestDir, binary, busy, emulator_for_times, is_long};
 
 /// Whatever happens, client and scenario are over before that.
-const LIMIT: Duration = Duration::from_secs(90);
+const TEST_TIMEOUT: Duration = Duration::from_secs(90);
 
 const TWO_PATHS: &str = r#"
 [hosts.client.mptcp]
@@ -35,7 +35,7 @@ delay = "1 ms"
 "#;
 
 /// How a measurement ended.
-struct Measured {
+struct Measurement {
     code: i32,
     /// What the client printed.
     text: String,
@@ -44,7 +44,7 @@ struct Measured {
 }
 
 /// Measures in `network` while `timeline` happens.
-fn measured(folder: &Folder, network: &str, timeline: &str, options: &str) -> Option<Measured> {
+fn measure(folder: &TestDir, network: &str, timeline: &str, options: &str) -> Option<Measurement> {
     let _serial = emulator_for_times()?;
     let towpath = binary();
     let towpath = std::fs::canonicalize(towpath).unwrap();
@@ -60,13 +60,14 @@ fn measured(folder: &Folder, network: &str, timeline: &str, options: &str) -> Op
     );
     folder.write("scenario.toml", scenario);
     let arguments = ["run", "scenario.toml", "-q", "-T", "mptcp", "-o", "around"];
-    let ended: Ended = folder.start(&mut folder.towpath(&arguments)).wait_at_most(LIMIT);
+    let ended: ProgramOutput =
+        folder.start(&mut folder.towpath(&arguments)).wait_at_most(TEST_TIMEOUT);
     let read = |name: &str| std::fs::read_to_string(folder.work().join(name)).unwrap_or_default();
     let code = read("code.txt").trim().parse();
     let text = read("client.txt");
     let code = code.unwrap_or_else(|_| panic!("the client did not end: {text}\n{ended}"));
     let busy = busy(&folder.stored("around/mptcp-1.jsonl.zst")).is_some();
-    Some(Measured { code, text, busy })
+    Some(Measurement { code, text, busy })
 }
 
 #[test]
@@ -85,9 +86,9 @@ fn the_merged_result_is_complete_after_the_initial_path_fails() {
     let count = if is_long() { ways.len() } else { 3 };
     for (transport, how, options, wanted) in ways.into_iter().take(count) {
         let options = &format!("--transport {transport} {options}");
-        let folder = Folder::new();
+        let folder = TestDir::new();
         let down = format!("[[timeline]]\nat = \"2 s\"\npath = \"eth\"\nset = \"down\"\n{how}\n");
-        let Some(Measured { code, text, busy }) = measured(&folder, TWO_PATHS, &down, options)
+        let Some(Measurement { code, text, busy }) = measure(&folder, TWO_PATHS, &down, options)
         else {
             return;
         };
@@ -120,10 +121,10 @@ fn the_merged_result_is_complete_after_the_initial_path_fails() {
 
 #[test]
 fn tcp_loses_nothing_if_its_only_path_comes_back() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let away = "[[timeline]]\nat = \"2 s\"\npath = \"eth\"\nset = \"down\"\n\
         [[timeline]]\nat = \"7 s\"\npath = \"eth\"\nset = \"up\"\n";
-    let Some(Measured { text, .. }) = measured(&folder, ONE_PATH, away, "-t 5 --transport tcp")
+    let Some(Measurement { text, .. }) = measure(&folder, ONE_PATH, away, "-t 5 --transport tcp")
     else {
         return;
     };
@@ -135,10 +136,10 @@ fn tcp_loses_nothing_if_its_only_path_comes_back() {
 
 #[test]
 fn after_losing_its_only_path_tcp_reports_the_missing_data() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let gone = "[[timeline]]\nat = \"2 s\"\npath = \"eth\"\nset = \"down\"\n";
     let options = "-t 5 --transport tcp --patience 3";
-    let Some(Measured { code, text, .. }) = measured(&folder, ONE_PATH, gone, options) else {
+    let Some(Measurement { code, text, .. }) = measure(&folder, ONE_PATH, gone, options) else {
         return;
     };
     assert_eq!(code, 1, "{text}");
@@ -152,7 +153,7 @@ fn after_losing_its_only_path_tcp_reports_the_missing_data() {
 fn a_host_that_moves_is_measured_over_all_transports_until_it_has_left_a_network() {
     // Gone with its interface, which the host sees; silently, which only the datagrams tell.
     for how in ["interface\"\nhost = \"client", "silent"] {
-        let folder = Folder::new();
+        let folder = TestDir::new();
         let down = format!(
             "[[timeline]]\nat = \"3 s\"\npath = \"eth\"\nset = \"down\"\nhow = \"{how}\"\n"
         );
@@ -162,7 +163,7 @@ fn a_host_that_moves_is_measured_over_all_transports_until_it_has_left_a_network
         } else {
             "--mobile -t 30"
         };
-        let Some(Measured { code, text, busy }) = measured(&folder, TWO_PATHS, &down, options)
+        let Some(Measurement { code, text, busy }) = measure(&folder, TWO_PATHS, &down, options)
         else {
             return;
         };

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::program::{Ended, Folder, missing, skip};
+use crate::program::{ProgramOutput, TestDir, missing, skip};
 
 /// A connection of two subflows over the loopback interface, which does `$1` in its middle.
 pub(crate) const CONNECTION: &str = r#"
@@ -32,7 +32,7 @@ ip mptcp endpoint add 10.0.0.2 id 1 subflow backup
 until_said() { until grep -q \"$2\" \"$1\"; do sleep 0.02; done; }
 ";
 
-fn on_a_host(test: &str, folder: &Folder, script: &str) -> Option<Ended> {
+fn on_a_host(test: &str, folder: &TestDir, script: &str) -> Option<ProgramOutput> {
     let tools = ["ip", "unshare", "python3", "curl"];
     if let Some(reason) = tools.iter().find_map(|tool| missing(tool)) {
         skip(test, &reason);
@@ -46,13 +46,13 @@ fn on_a_host(test: &str, folder: &Folder, script: &str) -> Option<Ended> {
     Some(folder.start(&mut command).wait())
 }
 
-fn read(folder: &Folder, name: &str) -> String {
+fn read(folder: &TestDir, name: &str) -> String {
     fs::read_to_string(folder.work().join(name)).unwrap()
 }
 
 #[test]
 fn classic_events_are_those_of_iproute2() {
-    let (test, folder) = ("classic_events_are_those_of_iproute2", Folder::new());
+    let (test, folder) = ("classic_events_are_those_of_iproute2", TestDir::new());
     let script = r"
         : >ours; : >theirs
         $TOWPATH monitor --classic >ours & ours=$!
@@ -90,7 +90,7 @@ fn classic_events_are_those_of_iproute2() {
 #[test]
 fn a_round_is_printed_as_text_json_and_metrics() {
     let test = "a_round_is_printed_as_text_json_and_metrics";
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let script = r#"
         python3 connection.py '
             $TOWPATH monitor --prometheus 127.0.0.1:0 --interval 0.1 2>listens & figures=$!
@@ -186,7 +186,7 @@ fn samples(page: &str) -> Vec<Sample> {
 #[test]
 fn the_metrics_are_in_prometheus_format() {
     let test = "the_metrics_are_in_prometheus_format";
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let script = r#"
         link='w"1\'
         ip addr delete 10.0.0.2/32 dev lo

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::process::CommandExt;
 
 use crate::processes::{Members, interfaces, signal};
-use crate::program::{Folder, Running, TWO_PATHS, emulator, wait_for};
+use crate::program::{Running, TWO_PATHS, TestDir, emulator, wait_for};
 
 /// Longer than anybody waits; with a program that would never end by itself.
 const LONG: &str = r#"
@@ -21,7 +21,7 @@ duration = "10 min"
 "#;
 
 /// A run in the middle of its traffic, as the leader of a process group.
-fn under_way(folder: &Folder) -> (Running, Members) {
+fn under_way(folder: &TestDir) -> (Running, Members) {
     folder.write("long.toml", format!("{TWO_PATHS}{LONG}"));
     let mut command = folder.towpath(&["run", "long.toml", "-T", "mptcp", "-o", "results"]);
     let running = folder.start(command.process_group(0));
@@ -35,7 +35,7 @@ fn under_way(folder: &Folder) -> (Running, Members) {
 }
 
 /// What was written of a killed run is a result.
-fn is_readable(folder: &Folder) {
+fn is_readable(folder: &TestDir) {
     let report = folder.run(&["report", "results", "--json"]);
     assert_eq!(report.code, Some(0), "{report}");
     let lines = report.json();
@@ -47,7 +47,7 @@ fn is_readable(folder: &Folder) {
 #[test]
 fn a_killed_command_leaves_nothing_but_a_readable_result() {
     let Some(_serial) = emulator() else { return };
-    let (folder, before) = (Folder::new(), interfaces());
+    let (folder, before) = (TestDir::new(), interfaces());
     let (running, members) = under_way(&folder);
     signal("KILL", running.id().into());
     assert_eq!(running.wait().code, None);
@@ -59,7 +59,7 @@ fn a_killed_command_leaves_nothing_but_a_readable_result() {
 #[test]
 fn killing_the_outer_process_leaves_a_partial_result() {
     let Some(_serial) = emulator() else { return };
-    let (folder, before) = (Folder::new(), interfaces());
+    let (folder, before) = (TestDir::new(), interfaces());
     let (running, members) = under_way(&folder);
     signal("KILL", members.with("__outer").unwrap().id.into());
     let ended = running.wait();
@@ -73,7 +73,7 @@ fn killing_the_outer_process_leaves_a_partial_result() {
 #[test]
 fn killing_the_inner_process_leaves_a_partial_result() {
     let Some(_serial) = emulator() else { return };
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let (running, members) = under_way(&folder);
     signal("KILL", members.with("__inner").unwrap().id.into());
     let ended = running.wait();
@@ -85,7 +85,7 @@ fn killing_the_inner_process_leaves_a_partial_result() {
 /// Signals the whole group, as a terminal does and `timeout`.
 fn interrupted_by(name: &str) {
     let Some(_serial) = emulator() else { return };
-    let (folder, before) = (Folder::new(), interfaces());
+    let (folder, before) = (TestDir::new(), interfaces());
     let (running, members) = under_way(&folder);
     signal(name, -i64::from(running.id()));
     let ended = running.wait();
@@ -114,7 +114,7 @@ fn a_terminated_run_ends_early_with_a_result_and_a_report() {
 #[test]
 fn an_interrupt_of_the_command_alone_ends_the_run_early() {
     let Some(_serial) = emulator() else { return };
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let (running, members) = under_way(&folder);
     signal("INT", running.id().into());
     let ended = running.wait();

@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::Value;
 
 use crate::monitor::CONNECTION;
-use crate::program::{Ended, Folder, emulator, is_root, missing, skip};
+use crate::program::{ProgramOutput, TestDir, emulator, is_root, missing, skip};
 
 /// A user and group that own nothing.
 const NOBODY: [&str; 3] = ["--reuid=65534", "--regid=65534", "--clear-groups"];
@@ -34,18 +34,18 @@ duration = "2 s"
 
 /// Runs a script as an ordinary user, or says why it cannot: `setup`, as root of its own mount
 /// namespace, and then `script`, in which `$TOWPATH` is the command.
-fn as_nobody(folder: &Folder, test: &str, setup: &str, script: &str) -> Option<Ended> {
+fn as_nobody(folder: &TestDir, test: &str, setup: &str, script: &str) -> Option<ProgramOutput> {
     as_nobody_in(&["--mount"], folder, test, setup, script)
 }
 
 /// In new namespaces of these kinds.
 fn as_nobody_in(
     kinds: &[&str],
-    folder: &Folder,
+    folder: &TestDir,
     test: &str,
     setup: &str,
     script: &str,
-) -> Option<Ended> {
+) -> Option<ProgramOutput> {
     if !is_root() {
         skip(test, "only root can become another user");
         return None;
@@ -62,7 +62,7 @@ fn as_nobody_in(
     Some(folder.start(&mut command).wait())
 }
 
-fn back_end(folder: &Folder) -> String {
+fn back_end(folder: &TestDir) -> String {
     let result = folder.stored("results/mptcp-1.jsonl.zst");
     assert!(result.summary.unwrap().multipath.used);
     result.meta.conditions["emulator back-end"].clone()
@@ -71,7 +71,7 @@ fn back_end(folder: &Folder) -> String {
 #[test]
 fn an_ordinary_user_can_run_a_handover() {
     let Some(_serial) = emulator() else { return };
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let script = "if (: <>/dev/net/tun) 2>/dev/null; then echo open; else echo closed; fi >tun
         \"$TOWPATH\" run handover.toml --json --out results";
     let name = "an_ordinary_user_can_run_a_handover";
@@ -88,7 +88,7 @@ fn an_ordinary_user_can_run_a_handover() {
 #[test]
 fn without_a_tun_device_packet_sockets_serve() {
     let Some(_serial) = emulator() else { return };
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let script = "exec \"$TOWPATH\" run handover.toml -q -T mptcp -o results";
     let setup = "mount -t tmpfs none /dev/net";
     let name = "without_a_tun_device_packet_sockets_serve";
@@ -100,7 +100,7 @@ fn without_a_tun_device_packet_sockets_serve() {
 #[test]
 fn a_missing_tun_device_is_reported_with_a_hint() {
     let Some(_serial) = emulator() else { return };
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let script = "exec \"$TOWPATH\" run handover.toml -q -T tcp --backend tun";
     let setup = "mount -t tmpfs none /dev/net";
     let name = "a_missing_tun_device_is_reported_with_a_hint";
@@ -113,7 +113,7 @@ fn a_missing_tun_device_is_reported_with_a_hint() {
 #[test]
 fn without_a_writable_directory_results_go_to_the_temporary_one() {
     let Some(_serial) = emulator() else { return };
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let script = "mkdir locked && chmod 500 locked && cd locked &&
         exec \"$TOWPATH\" run ../handover.toml -q -T tcp";
     let name = "without_a_writable_directory_results_go_to_the_temporary_one";
@@ -168,7 +168,7 @@ touch over
 "#;
 
 /// What a verb has left: exit code, standard output and standard error.
-fn left(folder: &Folder, verb: &str) -> (i32, String, String) {
+fn left(folder: &TestDir, verb: &str) -> (i32, String, String) {
     let read =
         |ending: &str| fs::read_to_string(folder.work().join(format!("{verb}.{ending}"))).unwrap();
     (read("code").trim().parse().unwrap(), read("out"), read("err"))
@@ -177,7 +177,7 @@ fn left(folder: &Folder, verb: &str) -> (i32, String, String) {
 #[test]
 fn host_subcommands_work_unprivileged_or_name_what_they_need() {
     let (folder, test) =
-        (Folder::new(), "host_subcommands_work_unprivileged_or_name_what_they_need");
+        (TestDir::new(), "host_subcommands_work_unprivileged_or_name_what_they_need");
     if let Some(reason) = missing("ip").or_else(|| missing("python3")) {
         return skip(test, &reason);
     }

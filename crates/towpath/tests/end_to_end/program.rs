@@ -18,7 +18,7 @@ use towpath_measure::result::{EventKind, Record};
 use towpath_measure::store::{RunResult, read_run};
 
 /// Far longer than anything here takes on a busy machine; what reaches it hangs.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
+pub(crate) const HANG_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// Two paths, fast enough to be done soon and slow enough that an event falls into the middle.
 pub(crate) const TWO_PATHS: &str = r#"name = "two-paths"
@@ -44,63 +44,64 @@ size = "1 MB"
 "#;
 
 /// Emulated networks that tests may use at the same time: they mostly wait.
-const EMULATORS: u32 = 6;
+const MAX_EMULATORS: u32 = 6;
 /// How many of these a test that measures times counts for.
-const TIMED: u32 = 3;
+const TIMED_TEST_PERMITS: u32 = 3;
 
-static QUEUE: Mutex<Queue> = Mutex::new(Queue { occupied: 0, next_ticket: 0, serving: 0 });
-static CHANGED: Condvar = Condvar::new();
+static QUEUE: Mutex<EmulatorQueue> =
+    Mutex::new(EmulatorQueue { occupied: 0, next_ticket: 0, serving: 0 });
+static QUEUE_CHANGED: Condvar = Condvar::new();
 
 /// Tests that use emulated networks, in the order in which they asked.
-struct Queue {
+struct EmulatorQueue {
     occupied: u32,
     next_ticket: u64,
     serving: u64,
 }
 
 /// A test's share of the emulated networks.
-pub(crate) struct Turn {
+pub(crate) struct EmulatorPermit {
     size: u32,
 }
 
-impl Turn {
-    fn wait(size: u32) -> Self {
+impl EmulatorPermit {
+    fn acquire(size: u32) -> Self {
         let mut queue = QUEUE.lock().unwrap_or_else(PoisonError::into_inner);
         let ticket = queue.next_ticket;
         queue.next_ticket += 1;
-        while queue.serving != ticket || queue.occupied + size > EMULATORS {
-            queue = CHANGED.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        while queue.serving != ticket || queue.occupied + size > MAX_EMULATORS {
+            queue = QUEUE_CHANGED.wait(queue).unwrap_or_else(PoisonError::into_inner);
         }
         queue.serving += 1;
         queue.occupied += size;
-        CHANGED.notify_all();
+        QUEUE_CHANGED.notify_all();
         Self { size }
     }
 }
 
-impl Drop for Turn {
+impl Drop for EmulatorPermit {
     fn drop(&mut self) {
         QUEUE.lock().unwrap_or_else(PoisonError::into_inner).occupied -= self.size;
-        CHANGED.notify_all();
+        QUEUE_CHANGED.notify_all();
     }
 }
 
 /// Held by a test that uses an emulated network and measures no times: others may run at the same
 /// time. None, with a `SKIPPED` line, where this machine cannot emulate.
-pub(crate) fn emulator() -> Option<Turn> {
-    can_emulate().then(|| Turn::wait(1))
+pub(crate) fn emulator() -> Option<EmulatorPermit> {
+    can_emulate().then(|| EmulatorPermit::acquire(1))
 }
 
 /// Held by a test that measures times, which many emulated networks would disturb. None where this
 /// machine cannot emulate.
-pub(crate) fn emulator_for_times() -> Option<Turn> {
-    can_emulate().then(|| Turn::wait(TIMED))
+pub(crate) fn emulator_for_times() -> Option<EmulatorPermit> {
+    can_emulate().then(|| EmulatorPermit::acquire(TIMED_TEST_PERMITS))
 }
 
 /// Whether this machine can emulate; skips the calling test if not.
 fn can_emulate() -> bool {
-    static OBSTACLE: OnceLock<Option<String>> = OnceLock::new();
-    let obstacle = OBSTACLE.get_or_init(|| {
+    static REFUSAL_REASON: OnceLock<Option<String>> = OnceLock::new();
+    let obstacle = REFUSAL_REASON.get_or_init(|| {
         let output = Command::new(binary()).args(["doctor", "--self", "--json"]).output().unwrap();
         let found: Value = serde_json::from_slice(&output.stdout).unwrap();
         let namespaces = &found["emulation"]["namespaces"];
@@ -164,7 +165,7 @@ pub(crate) fn is_root() -> bool {
 
 /// Asks again and again until there is an answer.
 pub(crate) fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + HANG_TIMEOUT;
     loop {
         if let Some(answer) = ask() {
             return answer;
@@ -176,13 +177,13 @@ pub(crate) fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
 
 /// A folder of one test, which goes with it. `work` in it is the command's working directory,
 /// `temporary` what it takes for the folder of temporary files.
-pub(crate) struct Folder {
+pub(crate) struct TestDir {
     path: PathBuf,
     /// Numbers the programs' outputs.
     outputs: AtomicU32,
 }
 
-impl Folder {
+impl TestDir {
     pub(crate) fn new() -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let path = wait_for("a folder that an earlier process of this number has not left", || {
@@ -265,7 +266,7 @@ impl Folder {
     }
 
     /// Runs the command to its end.
-    pub(crate) fn run(&self, arguments: &[&str]) -> Ended {
+    pub(crate) fn run(&self, arguments: &[&str]) -> ProgramOutput {
         self.start(&mut self.towpath(arguments)).wait()
     }
 
@@ -296,7 +297,7 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for TestDir {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.path); // best effort
     }
@@ -328,15 +329,15 @@ impl Running {
     }
 
     /// What it has written to standard error so far.
-    pub(crate) fn said(&self) -> String {
+    pub(crate) fn stderr(&self) -> String {
         text(&self.err)
     }
 
-    pub(crate) fn wait(self) -> Ended {
-        self.wait_at_most(PATIENCE)
+    pub(crate) fn wait(self) -> ProgramOutput {
+        self.wait_at_most(HANG_TIMEOUT)
     }
 
-    pub(crate) fn wait_at_most(mut self, limit: Duration) -> Ended {
+    pub(crate) fn wait_at_most(mut self, limit: Duration) -> ProgramOutput {
         let deadline = Instant::now() + limit;
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
@@ -350,9 +351,9 @@ impl Running {
         }
     }
 
-    fn ended(&self, status: ExitStatus) -> Ended {
+    fn ended(&self, status: ExitStatus) -> ProgramOutput {
         let shown = format!("{status}: {}", self.shown);
-        Ended { code: status.code(), shown, out: text(&self.out), err: text(&self.err) }
+        ProgramOutput { code: status.code(), shown, out: text(&self.out), err: text(&self.err) }
     }
 }
 
@@ -369,7 +370,7 @@ fn text(path: &Path) -> String {
 
 /// What a program left.
 #[derive(Debug)]
-pub(crate) struct Ended {
+pub(crate) struct ProgramOutput {
     /// `None` if a signal ended it.
     pub(crate) code: Option<i32>,
     pub(crate) out: String,
@@ -377,7 +378,7 @@ pub(crate) struct Ended {
     shown: String,
 }
 
-impl Ended {
+impl ProgramOutput {
     /// Standard output as JSON, one value a line.
     pub(crate) fn json(&self) -> Vec<Value> {
         let read = |line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {self}"));
@@ -385,7 +386,7 @@ impl Ended {
     }
 }
 
-impl std::fmt::Display for Ended {
+impl std::fmt::Display for ProgramOutput {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { code: _, out, err, shown } = self;
         write!(f, "{shown}\n--- stdout\n{out}--- stderr\n{err}")

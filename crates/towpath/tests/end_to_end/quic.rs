@@ -5,7 +5,7 @@ use std::fs::File;
 use towpath_measure::result::{EventKind, Record};
 use towpath_measure::scenario::DataDirection;
 
-use crate::program::{Folder, TWO_PATHS, busy, emulator, emulator_for_times, skip};
+use crate::program::{TWO_PATHS, TestDir, busy, emulator, emulator_for_times, skip};
 
 fn scenario(keys: &str) -> String {
     format!("{TWO_PATHS}[[flows]]\nfrom = \"phone\"\nto = \"server\"\n{keys}\n")
@@ -14,7 +14,7 @@ fn scenario(keys: &str) -> String {
 #[test]
 fn both_run_over_every_back_end_and_leave_results_and_a_proof() {
     let Some(_serial) = emulator() else { return };
-    let folder = Folder::new();
+    let folder = TestDir::new();
     folder.write("scenario.toml", scenario("pattern = \"bulk\"\nsize = \"3 MB\""));
     for backend in ["packet", "tun"] {
         let tun = File::options().read(true).write(true).open("/dev/net/tun");
@@ -51,11 +51,11 @@ fn both_run_over_every_back_end_and_leave_results_and_a_proof() {
 fn data_flows_down_and_in_both_directions_over_parallel_streams() {
     let Some(_serial) = emulator() else { return };
     let keys = "pattern = \"bulk\"\nsize = \"2 MB\"\ndirection = \"down\"";
-    let summary = Folder::new().result(&scenario(keys), "quic").summary.unwrap();
+    let summary = TestDir::new().result(&scenario(keys), "quic").summary.unwrap();
     let [only] = summary.flows.as_slice() else { panic!("{:#?}", summary.flows) };
     assert_eq!((only.direction, only.bytes), (DataDirection::Down, 2_000_000));
     let keys = "pattern = \"iperf\"\nduration = \"1 s\"\ndirection = \"both\"\nstreams = 3";
-    let summary = Folder::new().result(&scenario(keys), "mpquic").summary.unwrap();
+    let summary = TestDir::new().result(&scenario(keys), "mpquic").summary.unwrap();
     let directions: Vec<_> = summary.flows.iter().map(|flow| flow.direction).collect();
     assert_eq!(directions, [DataDirection::Up, DataDirection::Down]);
     assert!(summary.flows.iter().all(|flow| flow.bytes > 0), "{:#?}", summary.flows);
@@ -65,7 +65,7 @@ fn data_flows_down_and_in_both_directions_over_parallel_streams() {
 fn requests_of_both_ends_are_answered_on_streams_of_one_connection() {
     let Some(_serial) = emulator() else { return };
     let keys = "pattern = \"interactive\"\nduration = \"1 s\"";
-    let result = Folder::new().result(&scenario(keys), "mpquic");
+    let result = TestDir::new().result(&scenario(keys), "mpquic");
     let answered = result.records.iter().filter_map(|record| {
         let Record::Message(message) = record else { return None };
         Some(message.answered_ns.is_some())
@@ -82,7 +82,7 @@ fn a_path_whose_interface_goes_down_is_given_up_at_once_and_comes_back() {
     let keys = "pattern = \"iperf\"\nduration = \"4 s\"\n\
                 [[timeline]]\nat = \"1 s\"\npath = \"wifi\"\nset = \"down\"\nhow = \"interface\"\nhost = \"phone\"\n\
                 [[timeline]]\nat = \"2 s\"\npath = \"wifi\"\nset = \"up\"";
-    let result = Folder::new().result(&scenario(keys), "mpquic");
+    let result = TestDir::new().result(&scenario(keys), "mpquic");
     let told = |text: &str| {
         result.records.iter().find_map(|record| {
             let Record::Event(event) = record else { return None };

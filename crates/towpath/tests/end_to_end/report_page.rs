@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::time::Duration;
 
-use crate::program::{Ended, Folder, TWO_PATHS, emulator, missing, skip};
+use crate::program::{ProgramOutput, TWO_PATHS, TestDir, emulator, missing, skip};
 
 /// A browser takes its time where other programs want the processors, too.
-const PATIENCE: Duration = Duration::from_secs(150);
+const BROWSER_TIMEOUT: Duration = Duration::from_secs(150);
 
 /// The browser, or why there is none.
 pub(crate) fn browser() -> Result<String, String> {
@@ -17,7 +17,7 @@ pub(crate) fn browser() -> Result<String, String> {
 }
 
 /// Opens a page at a width; gives the document after its scripts have run.
-pub(crate) fn open(folder: &Folder, browser: &str, page: &Path, width: u32) -> Ended {
+pub(crate) fn open(folder: &TestDir, browser: &str, page: &Path, width: u32) -> ProgramOutput {
     let mut command = folder.program(browser);
     command
         .args(["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"])
@@ -27,11 +27,11 @@ pub(crate) fn open(folder: &Folder, browser: &str, page: &Path, width: u32) -> E
         .arg(format!("--user-data-dir={}", folder.temporary().join("profile").display()))
         .arg(format!("--window-size={width},900"))
         .arg(format!("file://{}", page.display()));
-    folder.start(&mut command).wait_at_most(PATIENCE)
+    folder.start(&mut command).wait_at_most(BROWSER_TIMEOUT)
 }
 
 /// What scripts complained about.
-pub(crate) fn complaints(ended: &Ended) -> Vec<&str> {
+pub(crate) fn complaints(ended: &ProgramOutput) -> Vec<&str> {
     ended.err.lines().filter(|line| line.contains("CONSOLE")).collect()
 }
 
@@ -60,7 +60,7 @@ fn the_report_of_a_run_opens_in_a_browser_without_a_complaint() {
         Err(reason) => return skip("the_report_of_a_run_opens_in_a_browser", &reason),
     };
     let Some(_serial) = emulator() else { return };
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let flow = "[[flows]]\nfrom = \"phone\"\nto = \"server\"\npattern = \"iperf\"\n\
         duration = \"2 s\"\n[[timeline]]\nat = \"1 s\"\npath = \"wifi\"\nset = \"rate\"\n\
         rate = \"10 Mbit/s\"\n";
@@ -94,7 +94,7 @@ fn the_report_of_a_run_opens_in_a_browser_without_a_complaint() {
 }
 
 /// What the ruler says of a page.
-pub(crate) fn measure(folder: &Folder, browser: &str, page: &str, width: u32) -> String {
+pub(crate) fn measure(folder: &TestDir, browser: &str, page: &str, width: u32) -> String {
     folder.write("ruler.html", ruler(page, width));
     let measured = open(folder, browser, &folder.work().join("ruler.html"), 1_280);
     assert_eq!(complaints(&measured), [""; 0]);
@@ -104,7 +104,7 @@ pub(crate) fn measure(folder: &Folder, browser: &str, page: &str, width: u32) ->
 
 #[test]
 fn every_table_of_a_result_is_printed_as_csv_by_its_name() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let run = ["run", "shared-bottleneck", "--world", "sim", "-q", "--out", "results"];
     let ended = folder.run(&run);
     assert_eq!(ended.code, Some(0), "{ended}");

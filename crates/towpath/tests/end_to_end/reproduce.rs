@@ -5,10 +5,10 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use crate::program::{Folder, binary, emulator, is_long, names, wait_for};
+use crate::program::{TestDir, binary, emulator, is_long, names, wait_for};
 
 /// All of them together, on a busy machine.
-const LIMIT: Duration = Duration::from_secs(600);
+const TEST_TIMEOUT: Duration = Duration::from_secs(600);
 
 const PLAN: &str = r#"
 name = "mine"
@@ -69,7 +69,7 @@ than = { variant = "TCP" }
 ratio = ">= 1.3"
 "#;
 
-fn study(folder: &Folder, expected: &str) {
+fn study(folder: &TestDir, expected: &str) {
     fs::create_dir_all(folder.work().join("mine")).unwrap();
     folder.write("mine/plan.toml", PLAN);
     folder.write("mine/scenario.toml", SCENARIO);
@@ -80,7 +80,7 @@ fn study(folder: &Folder, expected: &str) {
 
 #[test]
 fn a_custom_study_is_drawn_checked_and_deterministic() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     study(&folder, CLAIM);
     let run = |out: &str, jobs: &str| {
         let ended = folder.run(&["reproduce", "./mine", "-o", out, "--jobs", jobs]);
@@ -131,7 +131,7 @@ fn many(out: &str) -> [&str; 8] {
 }
 
 /// Starts a reproduction twice and kills it each time when some parts are done; how many there are.
-fn killed_twice(folder: &Folder) -> usize {
+fn killed_twice(folder: &TestDir) -> usize {
     let out = folder.work().join("out");
     for least in [1, 4] {
         let mut program = folder.program(binary());
@@ -151,7 +151,7 @@ fn killed_twice(folder: &Folder) -> usize {
 fn a_killed_reproduction_resumes_and_has_every_run_once() {
     // Where this test had to wait for a processor, the reproduction may have come to its end.
     let folder = wait_for("a reproduction that was killed in its middle", || {
-        let folder = Folder::new();
+        let folder = TestDir::new();
         study(&folder, CLAIM);
         (4..20).contains(&killed_twice(&folder)).then_some(folder)
     });
@@ -172,7 +172,7 @@ fn a_killed_reproduction_resumes_and_has_every_run_once() {
 #[test]
 fn both_worlds_share_one_plot_that_can_be_redrawn() {
     let Some(_serial) = emulator() else { return };
-    let folder = Folder::new();
+    let folder = TestDir::new();
     study(&folder, CLAIM);
     let plan = PLAN
         .replace("seeds = 2", "seeds = 2\nemulated-seeds = 1\nworlds = [\"sim\", \"emu\"]")
@@ -216,7 +216,7 @@ fn both_worlds_share_one_plot_that_can_be_redrawn() {
 
 #[test]
 fn a_claim_that_is_not_reproduced_exits_with_code_1() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     study(&folder, &CLAIM.replace("1.3", "13"));
     let ended = folder.run(&["reproduce", "./mine", "--seeds", "1", "-o", "out"]);
     assert_eq!(ended.code, Some(1), "{ended}");
@@ -226,7 +226,7 @@ fn a_claim_that_is_not_reproduced_exits_with_code_1() {
 
 #[test]
 fn a_folder_that_is_not_a_reproduction_is_refused() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     study(&folder, "[[claims]]\ntext = \"t\"\n");
     for (arguments, said) in [
         (&["reproduce", "seed999"][..], "no reproduction is called `seed999`"),
@@ -247,11 +247,11 @@ const SOME: [&str; 6] =
 /// All of them with `cargo xtask test --all`.
 #[test]
 fn every_published_figure_is_reproduced_with_few_runs() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let listed = folder.run(&["reproduce", "--json"]).json();
     let named = if is_long() { &["all"][..] } else { &SOME };
     let count = if is_long() { listed.len() } else { SOME.len() };
-    let deadline = Instant::now() + LIMIT;
+    let deadline = Instant::now() + TEST_TIMEOUT;
     let mut entries = Vec::new();
     for name in named {
         let mut command = folder.towpath(&["reproduce", name, "--thin", "--json", "-o", "all"]);

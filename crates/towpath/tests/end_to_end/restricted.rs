@@ -2,10 +2,10 @@
 
 use std::process::Command;
 
-use crate::program::{Ended, Folder, SIZED, TWO_PATHS, emulator, is_long, missing, skip};
+use crate::program::{ProgramOutput, SIZED, TWO_PATHS, TestDir, emulator, is_long, missing, skip};
 
 /// Programs that run another one in a restricted place, given behind them.
-enum Place {
+enum Restriction {
     /// `user.max_user_namespaces` is 0, and no capabilities.
     NoNamespaces,
     /// A seccomp filter refuses new namespaces with EPERM, as Docker's default profile does.
@@ -48,7 +48,7 @@ if libc.prctl(22, 2, ctypes.byref(filter), 0, 0):
 os.execvp(sys.argv[1], sys.argv[1:])
 ";
 
-impl Place {
+impl Restriction {
     fn tool(&self) -> &'static str {
         match self {
             Self::Seccomp => "python3",
@@ -58,7 +58,7 @@ impl Place {
     }
 
     /// The command that runs `arguments` of the program there.
-    fn command(&self, folder: &Folder, arguments: &[&str]) -> Command {
+    fn command(&self, folder: &TestDir, arguments: &[&str]) -> Command {
         let shell = |unshare: &str, script: &str| {
             let mut command = folder.program("unshare");
             command.arg(unshare).args(["sh", "-ec", &format!("{script} \"$@\""), "sh"]);
@@ -84,7 +84,12 @@ impl Place {
 }
 
 /// Runs the program in a place; none, with a `SKIPPED` line, where that place cannot be made.
-fn run_in(place: &Place, folder: &Folder, test: &str, arguments: &[&str]) -> Option<Ended> {
+fn run_in(
+    place: &Restriction,
+    folder: &TestDir,
+    test: &str,
+    arguments: &[&str],
+) -> Option<ProgramOutput> {
     if let Some(reason) = missing(place.tool()) {
         skip(test, &reason);
         return None;
@@ -97,10 +102,10 @@ fn run_in(place: &Place, folder: &Folder, test: &str, arguments: &[&str]) -> Opt
 fn without_namespaces_a_run_is_simulated_with_a_reason() {
     let Some(_serial) = emulator() else { return };
     for (place, why) in [
-        (Place::NoNamespaces, "(user.max_user_namespaces is 0)"),
-        (Place::Seccomp, "(`unshare`: operation not permitted)"),
+        (Restriction::NoNamespaces, "(user.max_user_namespaces is 0)"),
+        (Restriction::Seccomp, "(`unshare`: operation not permitted)"),
     ] {
-        let folder = Folder::new();
+        let folder = TestDir::new();
         let test = "without_namespaces_a_run_is_simulated_with_a_reason";
         let arguments = ["run", "wifi-cellular-handover", "-q", "-o", "results"];
         let Some(ended) = run_in(&place, &folder, test, &arguments) else { return };
@@ -123,10 +128,10 @@ fn without_namespaces_a_run_is_simulated_with_a_reason() {
 #[test]
 fn without_namespaces_a_comparison_is_simulated() {
     let Some(_serial) = emulator() else { return };
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let arguments = ["compare", "two-paths.toml", "-q", "-r", "2", "-T", "tcp,mptcp"];
     let test = "without_namespaces_a_comparison_is_simulated";
-    let Some(ended) = run_in(&Place::NoNamespaces, &folder, test, &arguments) else { return };
+    let Some(ended) = run_in(&Restriction::NoNamespaces, &folder, test, &arguments) else { return };
     assert_eq!(ended.code, Some(0), "{ended}");
     assert_eq!(ended.err.matches("note: user namespaces").count(), 1, "{ended}");
     assert!(ended.out.contains("sim instead of emu"), "{ended}");
@@ -144,9 +149,11 @@ fn kernel_only_commands_fail_before_any_output() {
         &["lab", "two-paths.toml", "--on", "server", "true"],
         &["lab", "break", "join-dropped", "--", "true"],
     ] {
-        let folder = Folder::new();
+        let folder = TestDir::new();
         let test = "kernel_only_commands_fail_before_any_output";
-        let Some(ended) = run_in(&Place::NoNamespaces, &folder, test, arguments) else { return };
+        let Some(ended) = run_in(&Restriction::NoNamespaces, &folder, test, arguments) else {
+            return;
+        };
         assert_eq!((ended.code, ended.out.as_str()), (Some(2), ""), "{ended}");
         assert!(ended.err.starts_with("error: user namespaces are not available here"), "{ended}");
         assert!(ended.err.contains("hint: run `sysctl user.max_user_namespaces=10000`"), "{ended}");
@@ -158,8 +165,8 @@ fn kernel_only_commands_fail_before_any_output() {
 fn without_tun_or_multipath_tcp_on_the_host_runs_are_emulated() {
     let Some(_serial) = emulator() else { return };
     let scenario = if is_long() { "wifi-cellular-handover" } else { "two-paths.toml" };
-    for place in [Place::NoTun, Place::MptcpOff] {
-        let folder = Folder::new();
+    for place in [Restriction::NoTun, Restriction::MptcpOff] {
+        let folder = TestDir::new();
         let test = "without_tun_or_multipath_tcp_on_the_host_runs_are_emulated";
         let arguments = ["run", scenario, "-q", "-o", "results"];
         let Some(ended) = run_in(&place, &folder, test, &arguments) else { return };
@@ -173,10 +180,10 @@ fn without_tun_or_multipath_tcp_on_the_host_runs_are_emulated() {
 #[test]
 fn a_machine_reports_its_capabilities() {
     let Some(_serial) = emulator() else { return };
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let test = "a_machine_reports_its_capabilities";
     let arguments = ["doctor", "--self", "--json"];
-    let Some(ended) = run_in(&Place::NoNamespaces, &folder, test, &arguments) else { return };
+    let Some(ended) = run_in(&Restriction::NoNamespaces, &folder, test, &arguments) else { return };
     assert_eq!(ended.code, Some(1), "{ended}");
     let [found] = ended.json().try_into().unwrap();
     assert_eq!(found["emulation"]["namespaces"]["state"], "missing", "{ended}");
@@ -187,11 +194,11 @@ fn a_machine_reports_its_capabilities() {
     };
     assert!(works("run --world sim") && works("measure -T tcp,quic"), "{ended}");
     assert!(!works("run --world emu") && !works("lab") && !works("setup --apply"), "{ended}");
-    let Some(ended) = run_in(&Place::NoTun, &folder, test, &arguments) else { return };
+    let Some(ended) = run_in(&Restriction::NoTun, &folder, test, &arguments) else { return };
     assert_eq!(ended.code, Some(0), "{ended}");
     let [found] = ended.json().try_into().unwrap();
     assert_eq!(found["emulation"]["tun"]["state"], "missing", "{ended}");
-    let Some(ended) = run_in(&Place::MptcpOff, &folder, test, &arguments) else { return };
+    let Some(ended) = run_in(&Restriction::MptcpOff, &folder, test, &arguments) else { return };
     let [found] = ended.json().try_into().unwrap();
     assert_eq!(found["machine"]["mptcp"]["remedy"], "sysctl net.mptcp.enabled=1", "{ended}");
     assert_eq!(found["emulation"]["mptcp"]["state"], "available", "{ended}");

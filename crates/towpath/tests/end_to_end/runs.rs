@@ -6,7 +6,7 @@ use std::path::Path;
 use towpath_measure::result::{DatagramFigures, DelayBasis, Load, Record};
 use towpath_measure::scenario::DataDirection;
 
-use crate::program::{Folder, TWO_PATHS, busy, emulator, emulator_for_times, missing, skip};
+use crate::program::{TWO_PATHS, TestDir, busy, emulator, emulator_for_times, missing, skip};
 
 /// Its size makes it last at least 0.3 s; how much longer is up to the machine.
 const SIZED: &str = r#"
@@ -29,7 +29,7 @@ fn flow(keys: &str) -> String {
 #[test]
 fn both_transports_run_and_leave_results_and_a_report() {
     let Some(_serial) = emulator() else { return };
-    let folder = Folder::new();
+    let folder = TestDir::new();
     folder.write("scenario.toml", sized(""));
     let ended = folder.run(&["run", "scenario.toml", "--json"]);
     assert_eq!(ended.code, Some(0), "{ended}");
@@ -64,7 +64,7 @@ fn both_transports_run_and_leave_results_and_a_report() {
 #[test]
 fn every_back_end_carries_multipath_tcp() {
     let Some(_serial) = emulator() else { return };
-    let folder = Folder::new();
+    let folder = TestDir::new();
     folder.write("scenario.toml", sized(""));
     for backend in ["packet", "tun"] {
         let tun = File::options().read(true).write(true).open("/dev/net/tun");
@@ -87,7 +87,7 @@ fn every_back_end_carries_multipath_tcp() {
 #[test]
 fn repetitions_are_numbered_and_counted() {
     let Some(_serial) = emulator() else { return };
-    let folder = Folder::new();
+    let folder = TestDir::new();
     folder.write("scenario.toml", sized("[run]\ntransports = [\"tcp\"]"));
     let ended = folder.run(&["run", "scenario.toml", "-r", "2", "--json", "-q", "-o", "results"]);
     assert_eq!(ended.code, Some(0), "{ended}");
@@ -99,7 +99,7 @@ fn repetitions_are_numbered_and_counted() {
 fn iperf_sends_in_both_directions_over_parallel_streams() {
     let Some(_serial) = emulator() else { return };
     let keys = "pattern = \"iperf\"\nduration = \"1 s\"\ndirection = \"both\"\nstreams = 2";
-    let result = Folder::new().result(&flow(keys), "mptcp");
+    let result = TestDir::new().result(&flow(keys), "mptcp");
     let summary = result.summary.unwrap();
     let directions: Vec<_> = summary.flows.iter().map(|flow| flow.direction).collect();
     assert_eq!(directions, [DataDirection::Up, DataDirection::Down]);
@@ -115,7 +115,7 @@ fn a_sized_download_is_complete() {
     let Some(_serial) = emulator() else { return };
     let keys = "pattern = \"bulk\"\nsize = \"2 MB\"\ndirection = \"down\"";
     for transport in ["tcp", "mptcp"] {
-        let summary = Folder::new().result(&flow(keys), transport).summary.unwrap();
+        let summary = TestDir::new().result(&flow(keys), transport).summary.unwrap();
         let [only] = summary.flows.as_slice() else { panic!("{:#?}", summary.flows) };
         assert_eq!((only.direction, only.bytes), (DataDirection::Down, 2_000_000));
         assert!(only.completed, "{only:#?}");
@@ -136,7 +136,7 @@ fn messages_are_answered_over_the_kernels_stack_and_ours() {
                 Some(key) => flow(keys).replace("[hosts.phone]", &format!("[hosts.phone]{key}")),
                 None => flow(&format!("{keys}\n{stacks}")),
             };
-            let run = Folder::new().result(&text, "mptcp");
+            let run = TestDir::new().result(&text, "mptcp");
             let summary = run.summary.unwrap();
             assert!(summary.flows.iter().all(|flow| flow.completed), "{:#?}", summary.flows);
             let times = run.records.iter().filter_map(|record| {
@@ -161,7 +161,7 @@ fn messages_are_answered_over_the_kernels_stack_and_ours() {
 fn a_flow_may_use_ipv6() {
     let Some(_serial) = emulator() else { return };
     let keys = "pattern = \"bulk\"\nsize = \"3 MB\"\nfamily = \"v6\"";
-    let summary = Folder::new().result(&flow(keys), "mptcp").summary.unwrap();
+    let summary = TestDir::new().result(&flow(keys), "mptcp").summary.unwrap();
     assert!(summary.flows[0].completed, "{:#?}", summary.flows);
     assert!(summary.subflows.iter().all(|s| s.local.contains("fd74:")), "{:#?}", summary.subflows);
     assert_eq!(summary.multipath.paths_used, ["wifi", "cellular"]);
@@ -194,7 +194,7 @@ pattern = "bulk"
 size = "2 MB"
 "#;
     for transport in ["tcp", "mptcp"] {
-        let summary = Folder::new().result(scenario, transport).summary.unwrap();
+        let summary = TestDir::new().result(scenario, transport).summary.unwrap();
         assert_eq!(summary.flows.len(), 2);
         for flow in &summary.flows {
             assert!(flow.completed, "{flow:#?}");
@@ -209,7 +209,7 @@ size = "2 MB"
 fn a_missed_expectation_exits_with_1_and_a_met_one_with_0() {
     let Some(_serial) = emulator() else { return };
     for (bound, code) in [("<= 900 Mbit/s", 0), (">= 900 Mbit/s", 1)] {
-        let folder = Folder::new();
+        let folder = TestDir::new();
         let expect = format!("[expect]\n\"completed\" = true\n\"tcp.goodput\" = \"{bound}\"");
         folder.write("scenario.toml", sized(&expect));
         let ended = folder.run(&["run", "scenario.toml", "-T", "tcp", "--json", "-o", "results"]);
@@ -224,7 +224,7 @@ fn a_missed_expectation_exits_with_1_and_a_met_one_with_0() {
 #[test]
 fn a_flow_can_be_any_command() {
     let Some(_serial) = emulator() else { return };
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let keys = "run = \"test -n \\\"$TOWPATH_TO\\\" && echo $TOWPATH_TO > to\"";
     folder.write("scenario.toml", flow(keys));
     let ended = folder.run(&["run", "scenario.toml", "-T", "tcp", "-o", "results"]);
@@ -236,7 +236,7 @@ fn a_flow_can_be_any_command() {
 #[test]
 fn a_flow_whose_command_fails_is_a_failure() {
     let Some(_serial) = emulator() else { return };
-    let folder = Folder::new();
+    let folder = TestDir::new();
     folder.write("scenario.toml", flow("run = \"exit 3\""));
     let ended = folder.run(&["run", "scenario.toml", "-T", "tcp", "-o", "results"]);
     assert_eq!(ended.code, Some(1), "{ended}");
@@ -249,13 +249,13 @@ fn a_queue_may_be_at_the_host() {
     let keys = "preset = \"tbf\"\nposition = \"host\"\ndelay = \"5 ms\"";
     let scenario = sized("").replacen("delay = \"5 ms\"", keys, 1);
     assert!(scenario.contains("position"), "{scenario}");
-    let summary = Folder::new().result(&scenario, "tcp").summary.unwrap();
+    let summary = TestDir::new().result(&scenario, "tcp").summary.unwrap();
     assert!(summary.flows[0].completed, "{:#?}", summary.flows);
 }
 
 /// A scenario whose server does not speak Multipath TCP.
-fn without_mptcp() -> Folder {
-    let folder = Folder::new();
+fn without_mptcp() -> TestDir {
+    let folder = TestDir::new();
     let off = "[hosts.server]\nsysctl = { \"net.mptcp.enabled\" = 0 }";
     folder.write("scenario.toml", sized("").replacen("[hosts.server]", off, 1));
     folder
@@ -282,7 +282,7 @@ fn without_multipath_tcp_on_a_host_the_reason_is_printed() {
 #[test]
 fn results_go_where_they_are_wanted() {
     let Some(_serial) = emulator() else { return };
-    let folder = Folder::new();
+    let folder = TestDir::new();
     folder.write("scenario.toml", flow("pattern = \"bulk\"\nsize = \"10 KB\""));
     let ended = folder.run(&["run", "scenario.toml", "-T", "tcp", "-q", "-o", "a/b"]);
     assert_eq!(ended.code, Some(0), "{ended}");
@@ -295,7 +295,7 @@ fn results_go_where_they_are_wanted() {
 #[test]
 fn datagrams_use_every_path_in_any_state_and_transport() {
     let Some(_serial) = emulator_for_times() else { return };
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let events = "[[timeline]]\nat = \"1 s\"\npath = \"wifi\"\nset = \"down\"\nhow = \"interface\"\n\
         host = \"phone\"\n[[timeline]]\nat = \"2 s\"\npath = \"wifi\"\nset = \"up\"\n\
         [[timeline]]\nat = \"1500 ms\"\npath = \"cellular\"\nset = \"address\"\nhost = \"phone\"\n";
@@ -373,7 +373,7 @@ fn a_call_is_rated_by_the_loss_and_the_delay_of_its_link() {
 
 /// Datagrams of both directions of a run over TCP.
 fn datagrams_of(text: &str, (world, name): (&str, &str)) -> Vec<DatagramFigures> {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     folder.write("udp.toml", text);
     let ended = folder.run(&["run", "udp.toml", "--world", world, "-T", "tcp", "-q", "-o", "r"]);
     assert_eq!(ended.code, Some(0), "{ended}");
@@ -384,7 +384,7 @@ fn datagrams_of(text: &str, (world, name): (&str, &str)) -> Vec<DatagramFigures>
 
 /// A link with a known loss and jitter, 2 Mbit/s of 1,000 bytes for 6 s over it: 1,500 datagrams, a
 /// third of the time that jitter spans apart from each other.
-const STEADY: &str = r#"
+const CONSTANT_RATE: &str = r#"
 name = "steady"
 [hosts.client]
 [hosts.server]
@@ -405,8 +405,8 @@ duration = "6 s"
 /// Bounds for both programs, set before either was run: 5 % ± four standard deviations of 1,500
 /// trials; and around two thirds of 2 ms, which is how far apart two draws from ± 2 ms are on average,
 /// what a mean over sixteen of them may be.
-const LOST: std::ops::Range<f64> = 0.027..0.073;
-const JITTER_MS: std::ops::Range<f64> = 0.7..2.1;
+const LOSS_BOUNDS: std::ops::Range<f64> = 0.027..0.073;
+const JITTER_BOUNDS_MS: std::ops::Range<f64> = 0.7..2.1;
 
 #[test]
 fn loss_and_jitter_agree_with_iperf3_on_the_same_link() {
@@ -415,8 +415,8 @@ fn loss_and_jitter_agree_with_iperf3_on_the_same_link() {
         return skip(test, &reason);
     }
     let Some(_serial) = emulator() else { return };
-    let folder = Folder::new();
-    folder.write("steady.toml", STEADY);
+    let folder = TestDir::new();
+    folder.write("steady.toml", CONSTANT_RATE);
     let run = folder.run(&["run", "steady.toml", "--world", "emu", "-T", "tcp", "-q", "-o", "r"]);
     assert_eq!(run.code, Some(0), "{run}");
     let result = folder.stored("r/tcp-1.jsonl.zst");
@@ -431,9 +431,15 @@ fn loss_and_jitter_agree_with_iperf3_on_the_same_link() {
     let lost = sum["lost_percent"].as_f64().unwrap() / 100.0;
     let jitter_ms = sum["jitter_ms"].as_f64().unwrap();
     let ours = own.jitter_ns as f64 / 1e6;
-    assert!(LOST.contains(&own.lost_share()) && LOST.contains(&lost), "{own:?} {sum}");
+    assert!(
+        LOSS_BOUNDS.contains(&own.lost_share()) && LOSS_BOUNDS.contains(&lost),
+        "{own:?} {sum}"
+    );
     if busy(&result).is_none() {
-        assert!(JITTER_MS.contains(&ours) && JITTER_MS.contains(&jitter_ms), "{own:?} {sum}");
+        assert!(
+            JITTER_BOUNDS_MS.contains(&ours) && JITTER_BOUNDS_MS.contains(&jitter_ms),
+            "{own:?} {sum}"
+        );
     }
 }
 
@@ -441,7 +447,7 @@ fn loss_and_jitter_agree_with_iperf3_on_the_same_link() {
 #[test]
 fn latency_under_load_distinguishes_a_long_queue_from_aqm() {
     let Some(_serial) = emulator() else { return };
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let rise = |name: &str, queue: &str| {
         let file = format!("{name}.toml");
         folder.write(

@@ -6,12 +6,12 @@ use std::fs;
 use towpath_measure::result::{Record, Sequence, SequenceKind};
 use towpath_measure::store::RunResult;
 
-use crate::program::{Folder, SIZED, TWO_PATHS, emulator, is_long, is_root, missing, skip};
+use crate::program::{SIZED, TWO_PATHS, TestDir, emulator, is_long, is_root, missing, skip};
 use crate::report_page::{browser, complaints, measure, open};
 
 /// A packet's payload, or a part of it: when it was sent (ns since the first packet), from which port,
 /// first number, the one behind the last, whether all of it had been sent before.
-type Part = (u64, u16, i64, i64, bool);
+type SentRange = (u64, u16, i64, i64, bool);
 
 /// Why tcpdump cannot read a file here, if it cannot. As user 0 it becomes another user first.
 fn tcpdump_refused() -> Option<String> {
@@ -23,7 +23,7 @@ fn tcpdump_refused() -> Option<String> {
 }
 
 /// What a capture's own host sent, as `tcpdump` reads it.
-fn read_by_tcpdump(folder: &Folder, file: &str) -> Vec<Part> {
+fn read_by_tcpdump(folder: &TestDir, file: &str) -> Vec<SentRange> {
     let mut command = folder.program("tcpdump");
     command.args(["-nr", file, "-ttSv", "--time-stamp-precision=nano", "-Q", "out", "tcp"]);
     let ended = folder.start(&mut command).wait();
@@ -56,7 +56,7 @@ fn read_by_tcpdump(folder: &Folder, file: &str) -> Vec<Part> {
         let near = |number: &str| (number.parse::<i64>().unwrap() - begin).rem_euclid(1 << 32);
         let (from, to) = (near(from), near(to));
         let known = seen.entry(port).or_default();
-        for (start, end, again) in split(known, (from, to)) {
+        for (start, end, again) in split_seen(known, (from, to)) {
             parts.push((now_ns, port, start, end, again));
         }
         known.push((from, to));
@@ -66,7 +66,7 @@ fn read_by_tcpdump(folder: &Folder, file: &str) -> Vec<Part> {
 }
 
 /// Parts of a range that were seen, and that were not; simple and slow on purpose.
-fn split(known: &mut Vec<(i64, i64)>, (from, to): (i64, i64)) -> Vec<(i64, i64, bool)> {
+fn split_seen(known: &mut Vec<(i64, i64)>, (from, to): (i64, i64)) -> Vec<(i64, i64, bool)> {
     known.sort_unstable();
     let mut joined: Vec<(i64, i64)> = Vec::new();
     for &(start, end) in known.iter() {
@@ -94,7 +94,7 @@ fn split(known: &mut Vec<(i64, i64)>, (from, to): (i64, i64)) -> Vec<(i64, i64, 
 }
 
 /// The same as `towpath trace --csv sequence` has it.
-fn drawn(folder: &Folder, file: &str, ports: &BTreeMap<u32, u16>) -> Vec<Part> {
+fn plotted_ranges(folder: &TestDir, file: &str, ports: &BTreeMap<u32, u16>) -> Vec<SentRange> {
     let ended = folder.run(&["trace", file, "--csv", "sequence"]);
     assert_eq!(ended.code, Some(0), "{ended}");
     let mut lines = ended.out.lines();
@@ -132,7 +132,7 @@ fn drawn(folder: &Folder, file: &str, ports: &BTreeMap<u32, u16>) -> Vec<Part> {
 }
 
 /// Ports of the opener, by subflow of the capture.
-fn ports(folder: &Folder, file: &str) -> BTreeMap<u32, u16> {
+fn ports(folder: &TestDir, file: &str) -> BTreeMap<u32, u16> {
     let ended = folder.run(&["trace", file, "--json"]);
     let run = towpath_measure::store::read_run(ended.out.as_bytes()).unwrap();
     let all = run.summary.unwrap().subflows;
@@ -148,16 +148,16 @@ fn sequences(run: &RunResult) -> Vec<&Sequence> {
 }
 
 /// Holds the picture of a capture against `tcpdump`; the number of parts, and of those sent again.
-fn compare(folder: &Folder, file: &str) -> (usize, usize) {
+fn compare(folder: &TestDir, file: &str) -> (usize, usize) {
     let read = read_by_tcpdump(folder, file);
-    let drawn = drawn(folder, file, &ports(folder, file));
+    let drawn = plotted_ranges(folder, file, &ports(folder, file));
     let differ = read.iter().zip(&drawn).find(|(read, drawn)| read != drawn);
     assert_eq!(differ, None, "{file}: tcpdump, picture");
     assert_eq!(read.len(), drawn.len(), "{file}");
     (read.len(), read.iter().filter(|part| part.4).count())
 }
 
-const LOSSY: &str = "paths.*.loss=0.5 %";
+const LOSS_CHANGE: &str = "paths.*.loss=0.5 %";
 
 #[test]
 fn a_simulated_picture_matches_tcpdump() {
@@ -166,9 +166,9 @@ fn a_simulated_picture_matches_tcpdump() {
         return skip(test, &reason);
     }
     for transport in ["tcp", "mptcp"] {
-        let folder = Folder::new();
+        let folder = TestDir::new();
         folder.write("scenario.toml", format!("{TWO_PATHS}{SIZED}"));
-        let how = ["-q", "--world", "sim", "-T", transport, "--set", LOSSY, "--pcap", "kept"];
+        let how = ["-q", "--world", "sim", "-T", transport, "--set", LOSS_CHANGE, "--pcap", "kept"];
         let more = ["--set", "flows.0.size=3 MB", "--out", "r"];
         let ended = folder.run(&[&["run", "scenario.toml"][..], &how, &more].concat());
         assert_eq!(ended.code, Some(0), "{ended}");
@@ -181,10 +181,10 @@ fn a_simulated_picture_matches_tcpdump() {
 fn an_emulated_picture_matches_tcpdump_and_is_in_the_report() {
     let test = "an_emulated_picture_matches_tcpdump_and_is_in_the_report";
     let Some(_serial) = emulator() else { return };
-    let folder = Folder::new();
+    let folder = TestDir::new();
     folder.write("scenario.toml", format!("{TWO_PATHS}{SIZED}"));
     let run = |more: &[&str]| {
-        let how = ["-q", "-T", "mptcp", "--set", LOSSY, "--set", "flows.0.size=2 MB"];
+        let how = ["-q", "-T", "mptcp", "--set", LOSS_CHANGE, "--set", "flows.0.size=2 MB"];
         let ended = folder.run(&[&["run", "scenario.toml"][..], &how, more].concat());
         assert_eq!(ended.code, Some(0), "{ended}");
     };
@@ -214,7 +214,7 @@ fn an_emulated_picture_matches_tcpdump_and_is_in_the_report() {
 #[test]
 fn a_report_without_packets_explains_how_to_get_pictures() {
     let Some(_serial) = emulator() else { return };
-    let folder = Folder::new();
+    let folder = TestDir::new();
     folder.write("scenario.toml", format!("{TWO_PATHS}{SIZED}"));
     let ended = folder.run(&["run", "scenario.toml", "-q", "-T", "tcp", "--out", "r"]);
     assert_eq!(ended.code, Some(0), "{ended}");
@@ -224,7 +224,7 @@ fn a_report_without_packets_explains_how_to_get_pictures() {
 
 /// Zooms in twice around the middle of the first picture, as a reader would, and says what is shown of
 /// its height.
-const ZOOM: &str = r#"<script>
+const ZOOM_SCRIPT: &str = r#"<script>
 const figure = document.querySelector(".sequences figure[data-chart]");
 const plot = figure.querySelector("svg.plot");
 const [, , , all] = plot.querySelector(".data").getAttribute("viewBox").split(" ");
@@ -242,16 +242,17 @@ fn a_zoomed_picture_adapts_its_height_and_fits_on_a_phone() {
         Ok(browser) => browser,
         Err(reason) => return skip(test, &reason),
     };
-    let folder = Folder::new();
+    let folder = TestDir::new();
     folder.write("scenario.toml", format!("{TWO_PATHS}{SIZED}"));
-    let how = ["-q", "-W", "sim", "-T", "mptcp", "--set", LOSSY, "--set", "flows.0.size=9 MB"];
+    let how =
+        ["-q", "-W", "sim", "-T", "mptcp", "--set", LOSS_CHANGE, "--set", "flows.0.size=9 MB"];
     let ended = folder.run(&[&["run", "scenario.toml", "--out", "r"][..], &how].concat());
     assert_eq!(ended.code, Some(0), "{ended}");
     let page = fs::read_to_string(folder.work().join("r/report.html")).unwrap();
     assert_eq!(measure(&folder, &browser, &page, 390), "wide 390, loaded 0");
     // The page's policy lets no other script run.
     let free = page.replace("http-equiv=\"Content-Security-Policy\"", "name=\"no-policy\"");
-    folder.write("zoom.html", free.replace("</body>", ZOOM));
+    folder.write("zoom.html", free.replace("</body>", ZOOM_SCRIPT));
     let opened = open(&folder, &browser, &folder.work().join("zoom.html"), 1_280);
     assert_eq!(complaints(&opened), [""; 0]);
     let title = opened.out.split("<title>").nth(1).and_then(|rest| rest.split('<').next());
@@ -259,7 +260,7 @@ fn a_zoomed_picture_adapts_its_height_and_fits_on_a_phone() {
 }
 
 /// What was drawn as sent again, and what the sender counted, subflow by subflow.
-fn counts(run: &RunResult) -> Vec<(u32, u64, u64)> {
+fn retransmission_counts(run: &RunResult) -> Vec<(u32, u64, u64)> {
     let subflows = &run.summary.as_ref().unwrap().subflows;
     let pair = |picture: &&Sequence| {
         let known = subflows.iter().find(|subflow| {
@@ -282,7 +283,7 @@ fn counts(run: &RunResult) -> Vec<(u32, u64, u64)> {
 fn drawn_resent_data_equals_sender_counts_on_random_scenarios() {
     let (mut subflows, mut packets, mut missed) = (0, 0, Vec::new());
     for seed in 0..if is_long() { 24 } else { 6 } {
-        let folder = Folder::new();
+        let folder = TestDir::new();
         folder.write("scenario.toml", format!("{TWO_PATHS}{SIZED}"));
         // Drawn from the seed, as the last step of SplitMix64 does.
         let draw = |number: u64, most: u64| {
@@ -307,7 +308,7 @@ fn drawn_resent_data_equals_sender_counts_on_random_scenarios() {
         assert_eq!(ended.code, Some(0), "{ended}");
         for transport in ["tcp", "mptcp"] {
             let run = folder.stored(&format!("r/sim-{transport}-1.jsonl.zst"));
-            let all = counts(&run);
+            let all = retransmission_counts(&run);
             assert!(!all.is_empty(), "{transport}, seed {seed}");
             for (subflow, drawn, told) in all {
                 (subflows, packets) = (subflows + 1, packets + told);

@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use crate::program::{Ended, Folder, emulator, missing, skip};
+use crate::program::{ProgramOutput, TestDir, emulator, missing, skip};
 
 /// Two interfaces in one network, as in a lab with a switch.
 const HOST: &str = "
@@ -27,7 +27,7 @@ done
 ";
 
 /// Runs a script as root of new user and network namespaces, in which `$TOWPATH` is the command.
-fn on_a_host(test: &str, folder: &Folder, script: &str) -> Option<Ended> {
+fn on_a_host(test: &str, folder: &TestDir, script: &str) -> Option<ProgramOutput> {
     if let Some(reason) = missing("ip").or_else(|| missing("unshare")) {
         skip(test, &reason);
         return None;
@@ -41,7 +41,7 @@ fn on_a_host(test: &str, folder: &Folder, script: &str) -> Option<Ended> {
 #[test]
 fn a_plan_is_a_script_that_does_what_apply_does() {
     let test = "a_plan_is_a_script_that_does_what_apply_does";
-    let folder = Folder::new();
+    let folder = TestDir::new();
     // An endpoint of the other host, as in a description that many have copied.
     let script = "
         ip mptcp endpoint add 172.31.0.133 dev eth0 subflow
@@ -71,7 +71,7 @@ fn a_plan_is_a_script_that_does_what_apply_does() {
 #[test]
 fn without_privileges_there_is_a_plan_but_nothing_is_changed() {
     let test = "without_privileges_there_is_a_plan_but_nothing_is_changed";
-    let folder = Folder::new();
+    let folder = TestDir::new();
     // Root of a user namespace inside the first does not own its network.
     let script = "exec unshare -Ur sh -c '$TOWPATH setup --role client && \
                   $TOWPATH setup --role client --apply'";
@@ -93,7 +93,7 @@ fn invalid_requests_are_reported() {
         ("--apply", "--role <ROLE>"),
         ("--role client --apply --print", "cannot be used with"),
     ] {
-        let folder = Folder::new();
+        let folder = TestDir::new();
         let script = format!("exec $TOWPATH setup {arguments}");
         let Some(ended) = on_a_host(test, &folder, &script) else { return };
         assert_eq!((ended.code, ended.out.as_str()), (Some(2), ""), "{ended}");
@@ -104,7 +104,7 @@ fn invalid_requests_are_reported() {
 #[test]
 fn files_for_the_next_start_are_written_where_they_are_wanted() {
     let test = "files_for_the_next_start_are_written_where_they_are_wanted";
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let script = "
         $TOWPATH setup --role server --apply >/dev/null 2>&1
         $TOWPATH setup --role server --persist systemd --out files
@@ -125,7 +125,7 @@ fn files_for_the_next_start_are_written_where_they_are_wanted() {
 #[test]
 fn stored_scripts_set_a_host_up_as_apply_did_when_it_starts_again() {
     let test = "stored_scripts_set_a_host_up_as_apply_did_when_it_starts_again";
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let show = "
         show() {
             ip mptcp endpoint; ip mptcp limits; ip rule; ip -6 rule; ip -4 route show table all
@@ -197,7 +197,7 @@ const UNIT: [(&str, &str, &[&str]); 7] = [
 
 #[test]
 fn the_unit_is_one_that_systemd_understands() {
-    let (test, folder) = ("the_unit_is_one_that_systemd_understands", Folder::new());
+    let (test, folder) = ("the_unit_is_one_that_systemd_understands", TestDir::new());
     let verify = "unshare -m sh -ec '
         mount -t tmpfs none /usr/local/sbin
         cp files/towpath-mptcp /usr/local/sbin
@@ -280,14 +280,14 @@ fn transcript(section: &str) -> Vec<(String, String)> {
 }
 
 /// Plays a section between two hosts; what each command says is in `NUMBER.out` and `NUMBER.err`.
-fn played(test: &str, section: &str, network: &str) -> Option<(Folder, Vec<(String, String)>)> {
+fn played(test: &str, section: &str, network: &str) -> Option<(TestDir, Vec<(String, String)>)> {
     // `tc` has no such option, but starts.
     let tools = ["ip", "tc", "unshare", "nsenter", "curl", "python3"];
     if let Some(reason) = tools.iter().find_map(|tool| missing(tool)) {
         skip(test, &reason);
         return None;
     }
-    let folder = Folder::new();
+    let folder = TestDir::new();
     fs::write(folder.work().join("big"), vec![7; 8_000_000]).unwrap();
     let commands = transcript(section);
     let mut script = format!("{TWO_HOSTS}{network}");
@@ -321,14 +321,14 @@ fn played(test: &str, section: &str, network: &str) -> Option<(Folder, Vec<(Stri
     Some((folder, commands))
 }
 
-fn said(folder: &Folder, number: usize, ending: &str) -> String {
+fn output(folder: &TestDir, number: usize, ending: &str) -> String {
     fs::read_to_string(folder.work().join(format!("{number}.{ending}"))).unwrap()
 }
 
 /// What the last curl has used.
-fn assert_both_paths(folder: &Folder, commands: &[(String, String)]) {
+fn assert_both_paths(folder: &TestDir, commands: &[(String, String)]) {
     let curl = commands.iter().position(|(_, command)| command.contains("curl")).unwrap();
-    let line = said(folder, curl, "err");
+    let line = output(folder, curl, "err");
     assert!(line.contains("1 was Multipath TCP (1 over several paths)"), "{line}");
 }
 
@@ -338,18 +338,18 @@ fn the_documented_hosts_at_one_switch_use_both_interfaces() {
     let section = "Two hosts with two interfaces each in one network";
     let Some((folder, commands)) = played(test, section, ONE_SWITCH) else { return };
     assert_both_paths(&folder, &commands);
-    let server = said(&folder, 3, "out");
+    let server = output(&folder, 3, "out");
     // The wrong block goes, and the server's own addresses are announced.
     assert!(server.contains("# 172.31.0.133 is no address of this host\n"), "{server}");
     assert!(server.contains("\nsysctl -w net.ipv4.conf.wlan0.arp_ignore=1\n"), "{server}");
     assert!(server.contains("\nip rule add from 172.31.0.237 lookup "), "{server}");
     assert!(server.contains("\nip mptcp endpoint add 172.31.0.237 dev wlan0 signal\n"), "{server}");
     for second in [5, 6] {
-        let again = said(&folder, second, "out");
+        let again = output(&folder, second, "out");
         assert!(again.starts_with("# nothing to do: all is right for 172.31.0."), "{again}");
     }
     let last = commands.len() - 1;
-    assert_eq!(said(&folder, last, "out"), "", "no endpoint is left");
+    assert_eq!(output(&folder, last, "out"), "", "no endpoint is left");
 }
 
 #[test]
@@ -359,7 +359,7 @@ fn the_documented_hosts_with_two_cables_use_both() {
         return;
     };
     assert_both_paths(&folder, &commands);
-    let client = said(&folder, 0, "out");
+    let client = output(&folder, 0, "out");
     assert!(client.contains("\nip mptcp endpoint add 192.168.0.1 dev eno2 laminar\n"), "{client}");
     assert!(!client.contains("ip rule"), "{client}");
 }

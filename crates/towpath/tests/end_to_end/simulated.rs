@@ -2,12 +2,12 @@
 
 use std::fs;
 
-use crate::program::{Folder, SIZED, TWO_PATHS, names};
+use crate::program::{SIZED, TWO_PATHS, TestDir, names};
 use crate::wrong_scenarios::refused;
 
 /// Runs and returns every result and capture, with its name.
 fn simulate(jobs: &str) -> Vec<(String, Vec<u8>)> {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     folder.write("scenario.toml", format!("{TWO_PATHS}{SIZED}"));
     let ended = folder.run(&[
         "run",
@@ -62,7 +62,7 @@ fn results_and_captures_do_not_depend_on_the_number_of_jobs() {
 }
 
 /// A window too small for both paths.
-const SMALL: &str = r#"
+const SMALL_WINDOW: &str = r#"
 name = "small"
 [hosts.phone]
 [hosts.server]
@@ -85,8 +85,8 @@ duration = "3 s"
 
 #[test]
 fn a_run_explains_its_capacity_use_and_suggests_a_change() {
-    let folder = Folder::new();
-    folder.write("scenario.toml", SMALL);
+    let folder = TestDir::new();
+    folder.write("scenario.toml", SMALL_WINDOW);
     let arguments =
         ["run", "scenario.toml", "--world", "sim", "--transport", "mptcp", "--out", "results"];
     let ended = folder.run(&[&arguments[..], &["--explain"]].concat());
@@ -118,7 +118,7 @@ fn a_run_explains_its_capacity_use_and_suggests_a_change() {
 
 #[test]
 fn without_a_simulated_run_there_is_nothing_to_explain() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     folder.write("scenario.toml", format!("{TWO_PATHS}{SIZED}"));
     let ended = folder.run(&["run", "scenario.toml", "--explain", "--world", "emu"]);
     assert_eq!(ended.code, Some(2), "{ended}");
@@ -129,7 +129,7 @@ macro_rules! wrong {
     ($($name:ident: $rest:expr;)*) => {
         $(#[test]
         fn $name() {
-            let folder = Folder::new();
+            let folder = TestDir::new();
             folder.write("scenario.toml", format!("{TWO_PATHS}{}", $rest));
             let arguments = ["run", "scenario.toml", "--world", "sim"];
             insta::assert_snapshot!(refused(&folder, &arguments));

@@ -6,7 +6,7 @@ use std::process::Stdio;
 
 use serde_json::Value;
 
-use crate::program::{Folder, PATIENCE, SIZED, TWO_PATHS, binary, names, wait_for};
+use crate::program::{HANG_TIMEOUT, SIZED, TWO_PATHS, TestDir, binary, names, wait_for};
 
 /// 2 curves × 3 delays × 4 seeds.
 const PLAN: &str = r#"name = "delays"
@@ -25,8 +25,8 @@ values = ["10 ms", "50 ms", "100 ms"]
 thin = ["50 ms"]
 "#;
 
-fn folder(plan: &str) -> Folder {
-    let folder = Folder::new();
+fn folder(plan: &str) -> TestDir {
+    let folder = TestDir::new();
     folder.write("scenario.toml", format!("{TWO_PATHS}{SIZED}"));
     folder.write("plan.toml", plan);
     folder
@@ -37,12 +37,12 @@ fn sweep<'a>(more: &[&'a str]) -> Vec<&'a str> {
 }
 
 /// The rows that are there, which are also what the table is made of.
-fn rows(folder: &Folder) -> Vec<Value> {
+fn rows(folder: &TestDir) -> Vec<Value> {
     let ended = folder.run(&["sweep", "status", "rows", "--json"]);
     ended.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-fn assert_whole(folder: &Folder) {
+fn assert_whole(folder: &TestDir) {
     let rows = rows(folder);
     let keys: BTreeSet<_> = rows.iter().map(|row| row["key"].as_str().unwrap()).collect();
     assert_eq!((rows.len(), keys.len()), (24, 24));
@@ -53,14 +53,14 @@ fn assert_whole(folder: &Folder) {
 }
 
 /// Every file of a sweep, with its name.
-fn content(folder: &Folder) -> Vec<(String, Vec<u8>)> {
+fn content(folder: &TestDir) -> Vec<(String, Vec<u8>)> {
     let rows = folder.work().join("rows");
     let read = |name: String| (name.clone(), fs::read(rows.join(name)).unwrap());
     names(&rows).into_iter().map(read).collect()
 }
 
 /// Starts a sweep twice and kills it each time when it has written some files; how many there are.
-fn killed_twice(folder: &Folder) -> usize {
+fn killed_twice(folder: &TestDir) -> usize {
     let done = || {
         let there = fs::read_dir(folder.work().join("rows")).into_iter().flatten().flatten();
         there.filter(|entry| entry.file_name().to_string_lossy().starts_with("part-")).count()
@@ -101,7 +101,7 @@ fn two_processes_share_a_sweep_without_duplicate_rows() {
     let mut both = [start("1/2"), start("1/2")];
     for child in &mut both {
         let status = wait_for("the end of a process", || child.try_wait().unwrap());
-        assert!(status.success(), "{status} within {PATIENCE:?}");
+        assert!(status.success(), "{status} within {HANG_TIMEOUT:?}");
     }
     assert_whole(&folder);
 }

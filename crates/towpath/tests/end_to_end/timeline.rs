@@ -1,11 +1,11 @@
 //! Everything that a timeline can do, in the middle of a transfer that Multipath TCP completes.
 
-use crate::program::{Folder, TWO_PATHS, emulator_for_times, happened};
+use crate::program::{TWO_PATHS, TestDir, emulator_for_times, happened};
 
 /// Runs the events during a transfer whose size alone makes it last longer than they do.
 fn survives(size: &str, events: &[&str], expected: &[&str]) {
     let Some(_serial) = emulator_for_times() else { return };
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let events: Vec<_> = events.iter().map(|keys| format!("[[timeline]]\n{keys}\n")).collect();
     let flow = format!(
         "[[flows]]\nfrom = \"phone\"\nto = \"server\"\npattern = \"bulk\"\nsize = \"{size}\"\n"
@@ -73,7 +73,7 @@ fn a_path_that_fades() {
         over = \"200 ms\"\nrate = \"10 Mbit/s\"\n";
     let flow =
         "[[flows]]\nfrom = \"phone\"\nto = \"server\"\npattern = \"bulk\"\nsize = \"6 MB\"\n";
-    let result = Folder::new().result(&format!("{TWO_PATHS}{events}{flow}"), "mptcp");
+    let result = TestDir::new().result(&format!("{TWO_PATHS}{events}{flow}"), "mptcp");
     let steps = happened(&result);
     assert!(steps.len() >= 4, "a step each 50 ms: {steps:?}");
     assert!(steps.last().unwrap().contains("10 Mbit/s"), "{steps:?}");

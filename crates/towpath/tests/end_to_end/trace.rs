@@ -9,7 +9,7 @@ use towpath_measure::result::{
 use towpath_measure::store::{RunResult, read_run};
 
 use crate::exec::in_lab;
-use crate::program::{Ended, Folder, SIZED, TWO_PATHS, emulator};
+use crate::program::{ProgramOutput, SIZED, TWO_PATHS, TestDir, emulator};
 use crate::wrong_scenarios::refused;
 
 const TRAFFIC: &str = r#"
@@ -26,7 +26,7 @@ duration = "4 s"
 "#;
 
 /// Simulates, with captures; the run's result.
-fn simulate(folder: &Folder, transport: &str) -> RunResult {
+fn simulate(folder: &TestDir, transport: &str) -> RunResult {
     folder.write("scenario.toml", format!("{TWO_PATHS}{TRAFFIC}"));
     let out = ["--out", "results", "--pcap", "captures", "--transport", transport];
     let ended = folder.run(&[&["run", "scenario.toml", "--world", "sim"][..], &out[..]].concat());
@@ -34,7 +34,7 @@ fn simulate(folder: &Folder, transport: &str) -> RunResult {
     folder.stored(&format!("results/sim-{transport}-1.jsonl.zst"))
 }
 
-fn traced(ended: &Ended) -> (Vec<CapturedConnection>, Summary) {
+fn traced(ended: &ProgramOutput) -> (Vec<CapturedConnection>, Summary) {
     assert_eq!(ended.code, Some(0), "{ended}");
     let run = read_run(ended.out.as_bytes()).unwrap();
     let connections = run.records.into_iter().filter_map(|record| {
@@ -44,7 +44,7 @@ fn traced(ended: &Ended) -> (Vec<CapturedConnection>, Summary) {
     (connections.collect(), run.summary.unwrap())
 }
 
-fn trace(folder: &Folder, transport: &str, host: &str) -> (Vec<CapturedConnection>, Summary) {
+fn trace(folder: &TestDir, transport: &str, host: &str) -> (Vec<CapturedConnection>, Summary) {
     let file = format!("captures/sim-{transport}-1-{host}.pcapng");
     traced(&folder.run(&["trace", &file, "--json"]))
 }
@@ -57,7 +57,7 @@ fn same(what: &str, seen: u64, told: u64) {
 
 #[test]
 fn the_receivers_capture_agrees_with_the_receivers_counters() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let run = simulate(&folder, "mptcp");
     let told = run.summary.unwrap();
     let (connections, seen) = trace(&folder, "mptcp", "server");
@@ -81,7 +81,7 @@ fn the_receivers_capture_agrees_with_the_receivers_counters() {
 #[test]
 fn the_senders_capture_agrees_with_the_senders_counters() {
     for transport in ["mptcp", "tcp"] {
-        let folder = Folder::new();
+        let folder = TestDir::new();
         let run = simulate(&folder, transport);
         let told = run.summary.unwrap();
         let (connections, seen) = trace(&folder, transport, "phone");
@@ -98,7 +98,7 @@ fn the_senders_capture_agrees_with_the_senders_counters() {
 #[test]
 fn a_capture_of_an_emulated_run_agrees_with_kernel_counters() {
     let Some(_serial) = emulator() else { return };
-    let folder = Folder::new();
+    let folder = TestDir::new();
     folder.write("scenario.toml", format!("{TWO_PATHS}{SIZED}"));
     let size = |name: &str| fs::metadata(folder.work().join(name)).unwrap().len();
     for (out, more) in [("whole", &[][..]), ("cut", &["--snap", "100"])] {
@@ -130,7 +130,7 @@ fn a_capture_of_an_emulated_run_agrees_with_kernel_counters() {
 
 #[test]
 fn a_simulated_capture_with_a_snap_length_gives_the_same() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     folder.write("scenario.toml", format!("{TWO_PATHS}{SIZED}"));
     let tables = ["whole", "cut"].map(|kind| {
         let how = ["--world", "sim", "-T", "mptcp", "-q", "--out", kind, "--pcap", kind];
@@ -147,7 +147,7 @@ fn a_simulated_capture_with_a_snap_length_gives_the_same() {
 
 #[test]
 fn two_captures_reveal_the_link_delays() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     simulate(&folder, "mptcp");
     let files = ["phone", "server"].map(|host| format!("captures/sim-mptcp-1-{host}.pcapng"));
     let ended = folder.run(&["trace", &files[0], &files[1], "--json"]);
@@ -165,7 +165,7 @@ fn two_captures_reveal_the_link_delays() {
 
 #[test]
 fn a_trace_is_a_table_a_report_and_a_result() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     simulate(&folder, "mptcp");
     let file = "captures/sim-mptcp-1-phone.pcapng";
     let ended = folder.run(&["trace", file, "-o", "page.html"]);
@@ -185,14 +185,14 @@ fn a_trace_is_a_table_a_report_and_a_result() {
 
 #[test]
 fn a_file_that_is_not_a_capture_is_refused() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     folder.write("photo.pcap", "GIF89a");
     insta::assert_snapshot!(refused(&folder, &["trace", "photo.pcap"]));
 }
 
 #[test]
 fn a_capture_that_is_missing_is_refused() {
-    insta::assert_snapshot!(refused(&Folder::new(), &["trace", "missing.pcap"]));
+    insta::assert_snapshot!(refused(&TestDir::new(), &["trace", "missing.pcap"]));
 }
 
 /// Takes one connection and reads it to its end; opens one and writes 3 MB.
@@ -212,7 +212,7 @@ else:
 /// What passes the server's interfaces while a client sends 3 MB over both paths.
 #[test]
 fn packets_of_an_interface_are_captured_live() {
-    let (folder, test) = (Folder::new(), "packets_of_an_interface_are_captured_live");
+    let (folder, test) = (TestDir::new(), "packets_of_an_interface_are_captured_live");
     folder.write("ends.py", ENDS);
     let script = r#"
         nsenter --net="$server" "$TOWPATH" trace --interface any --json --write kept.pcap >seen.jsonl 2>said.txt &
@@ -243,7 +243,7 @@ fn packets_of_an_interface_are_captured_live() {
 
 #[test]
 fn an_interface_that_does_not_exist_is_named() {
-    let ended = Folder::new().run(&["trace", "--interface", "towpath9"]);
+    let ended = TestDir::new().run(&["trace", "--interface", "towpath9"]);
     assert_eq!(ended.code, Some(2), "{ended}");
     assert!(
         ended.err.starts_with("error: this host has no interface `towpath9`\nhint:"),
@@ -252,7 +252,7 @@ fn an_interface_that_does_not_exist_is_named() {
 }
 
 /// Two hosts, what limits the receiver, and paths.
-fn limited(receiver: &str, paths: &[(&str, &str)], more: &str) -> String {
+fn limited_scenario(receiver: &str, paths: &[(&str, &str)], more: &str) -> String {
     let paths = { paths.iter() }
         .map(|(name, keys)| format!("[paths.{name}]\nbetween = [\"left\", \"right\"]\n{keys}\n"))
         .collect::<Vec<_>>()
@@ -265,7 +265,7 @@ fn limited(receiver: &str, paths: &[(&str, &str)], more: &str) -> String {
 
 /// The account of a simulated run, and those of the captures at its sender and its receiver.
 fn accounts(scenario: &str, transport: &str) -> [AccountSummary; 3] {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     folder.write("scenario.toml", scenario);
     let out = ["--out", "results", "--pcap", "captures", "--transport", transport];
     let ended = folder.run(&[&["run", "scenario.toml", "--world", "sim"][..], &out[..]].concat());
@@ -296,10 +296,10 @@ fn a_captures_account_is_that_of_its_run() {
     let small = "receive-buffer = \"100 KB\"";
     // What limits it, and whether a capture at the receiver can tell.
     let cases = [
-        (limited(small, &[("one", fast)], ""), "tcp", Window, true),
-        (limited("", &[("one", &lossy)], ""), "tcp", Congestion, true),
-        (limited("", &two, ""), "mptcp", Delivered, true),
-        (limited("", &two, down), "mptcp", Unusable, false),
+        (limited_scenario(small, &[("one", fast)], ""), "tcp", Window, true),
+        (limited_scenario("", &[("one", &lossy)], ""), "tcp", Congestion, true),
+        (limited_scenario("", &two, ""), "mptcp", Delivered, true),
+        (limited_scenario("", &two, down), "mptcp", Unusable, false),
     ];
     for (scenario, transport, first, at_receiver) in cases {
         let [own, sender, receiver] = accounts(&scenario, transport);
@@ -319,7 +319,7 @@ fn a_captures_account_is_that_of_its_run() {
 
 #[test]
 fn an_ack_only_direction_is_not_faster_than_its_link() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let _ = simulate(&folder, "tcp");
     for host in ["phone", "server"] {
         let (connections, _) = trace(&folder, "tcp", host);
@@ -336,7 +336,7 @@ fn an_ack_only_direction_is_not_faster_than_its_link() {
 
 #[test]
 fn a_trace_reports_the_capacity_account() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let _ = simulate(&folder, "mptcp");
     let file = "captures/sim-mptcp-1-phone.pcapng";
     let table = folder.run(&["trace", file]);

@@ -1,13 +1,13 @@
 //! What a user sees when the command line is wrong, or the machine does not do what is asked.
 
-use crate::program::Folder;
+use crate::program::TestDir;
 use crate::wrong_scenarios::refused;
 
 macro_rules! wrong {
     ($($name:ident: $arguments:expr;)*) => {
         $(#[test]
         fn $name() {
-            insta::assert_snapshot!(refused(&Folder::new(), &$arguments));
+            insta::assert_snapshot!(refused(&TestDir::new(), &$arguments));
         })*
     };
 }
@@ -86,28 +86,28 @@ wrong! {
 
 #[test]
 fn a_file_that_is_not_a_result_is_refused() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     folder.write("notes.jsonl", "{\"type\":\"note\"}\n");
     insta::assert_snapshot!(refused(&folder, &["report", "notes.jsonl"]));
 }
 
 #[test]
 fn a_result_with_an_invalid_compression_is_refused() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     folder.write("notes.jsonl.zst", "not compressed at all");
     insta::assert_snapshot!(refused(&folder, &["report", "notes.jsonl.zst"]));
 }
 
 #[test]
 fn a_folder_without_results_is_refused() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     folder.write("notes.txt", "");
     insta::assert_snapshot!(refused(&folder, &["report", "."]));
 }
 
 #[test]
 fn an_output_directory_that_is_a_file_is_refused() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     folder.write("results", "");
     insta::assert_snapshot!(refused(
         &folder,

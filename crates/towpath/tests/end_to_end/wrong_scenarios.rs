@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::program::{Folder, names};
+use crate::program::{TestDir, names};
 
 /// A correct beginning; what the cases below say follows it or replaces a part of it.
 const HEAD: &str = r#"name = "handover"
@@ -20,7 +20,7 @@ const FLOW: &str = "[[flows]]\nfrom = \"phone\"\nto = \"server\"\n";
 
 /// Runs what is in a folder, expects that it is refused before anything is started, and gives what
 /// was said.
-pub(crate) fn refused(folder: &Folder, arguments: &[&str]) -> String {
+pub(crate) fn refused(folder: &TestDir, arguments: &[&str]) -> String {
     let before = folder.names();
     let ended = folder.run(arguments);
     assert_eq!(ended.code, Some(2), "{ended}");
@@ -34,7 +34,7 @@ pub(crate) fn refused(folder: &Folder, arguments: &[&str]) -> String {
 }
 
 fn wrong(text: &[u8]) -> String {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     folder.write("handover.toml", text);
     refused(&folder, &["run", "handover.toml"])
 }
@@ -137,7 +137,7 @@ wrong! {
 
 #[test]
 fn a_broken_trace_is_shown_with_its_line() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     folder.write("lte.trace", "1\n5\nfive\n");
     folder.write("handover.toml", path("rate = { trace = \"lte.trace\" }"));
     insta::assert_snapshot!(refused(&folder, &["run", "handover.toml"]));
@@ -145,22 +145,22 @@ fn a_broken_trace_is_shown_with_its_line() {
 
 #[test]
 fn a_directory_is_not_a_scenario() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     fs::create_dir(folder.work().join("handover.toml")).unwrap();
     insta::assert_snapshot!(refused(&folder, &["run", "handover.toml"]));
 }
 
 #[test]
 fn a_file_that_is_missing_is_named() {
-    insta::assert_snapshot!(refused(&Folder::new(), &["run", "handover.toml"]));
+    insta::assert_snapshot!(refused(&TestDir::new(), &["run", "handover.toml"]));
 }
 
 #[test]
 fn the_nearest_name_of_a_built_in_scenario_is_offered() {
-    insta::assert_snapshot!(refused(&Folder::new(), &["run", "wifi-celular-handover"]));
+    insta::assert_snapshot!(refused(&TestDir::new(), &["run", "wifi-celular-handover"]));
 }
 
 #[test]
 fn without_a_near_name_the_list_is_offered() {
-    insta::assert_snapshot!(refused(&Folder::new(), &["run", "qqq"]));
+    insta::assert_snapshot!(refused(&TestDir::new(), &["run", "qqq"]));
 }

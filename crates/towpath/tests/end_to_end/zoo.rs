@@ -11,21 +11,23 @@ use std::thread;
 use serde_json::Value;
 use towpath_linux::zoo::{self, FailureCase};
 
-use crate::program::{Ended, Folder, binary, emulator, emulator_for_times, is_long, missing, skip};
+use crate::program::{
+    ProgramOutput, TestDir, binary, emulator, emulator_for_times, is_long, missing, skip,
+};
 
 fn root(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
 }
 
 /// Runs a shell script on the client of a situation.
-fn inside(situation: &str, script: &str) -> Ended {
-    let ended = Folder::new().run(&["lab", "break", situation, "--", "bash", "-c", script]);
+fn inside(situation: &str, script: &str) -> ProgramOutput {
+    let ended = TestDir::new().run(&["lab", "break", situation, "--", "bash", "-c", script]);
     assert!(ended.err.contains(situation), "{ended}");
     ended
 }
 
 fn situations() -> Vec<Value> {
-    let ended = Folder::new().run(&["lab", "break", "--json"]);
+    let ended = TestDir::new().run(&["lab", "break", "--json"]);
     assert_eq!(ended.code, Some(0), "{ended}");
     let list: Value = serde_json::from_str(&ended.out).unwrap();
     list.as_array().unwrap().clone()
@@ -48,14 +50,14 @@ fn the_list_has_enough_cases_of_both_kinds_without_duplicates() {
 
 #[test]
 fn the_page_of_the_fault_catalogue_is_the_printed_one() {
-    let ended = Folder::new().run(&["lab", "break", "--markdown"]);
+    let ended = TestDir::new().run(&["lab", "break", "--markdown"]);
     let page = fs::read_to_string(root("docs/zoo.md")).unwrap();
     assert!(ended.out == page, "run `towpath lab break --markdown > docs/zoo.md`");
 }
 
 #[test]
 fn an_unknown_failure_case_is_refused_with_a_hint() {
-    let ended = Folder::new().run(&["lab", "break", "no-such-thing", "--", "true"]);
+    let ended = TestDir::new().run(&["lab", "break", "no-such-thing", "--", "true"]);
     assert_eq!(ended.code, Some(2), "{ended}");
     assert_eq!(
         ended.err,
@@ -65,7 +67,7 @@ fn an_unknown_failure_case_is_refused_with_a_hint() {
 
 #[test]
 fn without_a_terminal_a_failure_case_is_only_explained() {
-    let ended = Folder::new().run(&["lab", "break", "syn-stripped-v6"]);
+    let ended = TestDir::new().run(&["lab", "break", "syn-stripped-v6"]);
     assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""), "{ended}");
     for part in ["cause  syn-option-stripped\n", "doctor --connect [2001:db8:2:1::2]:4000\n"] {
         assert!(ended.out.contains(part), "{part}: {ended}");
@@ -130,7 +132,7 @@ const SIGNATURES: [(&str, &str); 20] = [
 fn failure_cases_leave_the_recorded_traces() {
     let Some(_serial) = emulator() else { return };
     let own = binary();
-    let (own, folder) = (own.to_str().unwrap(), Folder::new());
+    let (own, folder) = (own.to_str().unwrap(), TestDir::new());
     for pair in SIGNATURES.chunks(2) {
         let start = |(name, counters): &(&str, &str)| {
             let script = SIGNATURE.replace("COUNTERS", counters);
@@ -156,7 +158,7 @@ enum User {
 }
 
 /// Nothing was found.
-const HEALTHY: &str = "healthy";
+const NO_FAILURE_CAUSE: &str = "healthy";
 
 /// What the doctor said of one situation.
 struct Diagnosis {
@@ -170,7 +172,7 @@ struct Diagnosis {
 
 impl Diagnosis {
     fn make(situation: &'static FailureCase, user: User) -> Self {
-        let (own, folder) = (binary(), Folder::new());
+        let (own, folder) = (binary(), TestDir::new());
         let become_user = if user == User::Ordinary { "unshare --user" } else { "" };
         let script =
             format!("exec {become_user} \"$0\" doctor --connect \"$TOWPATH_CONNECT\" --all --json");
@@ -180,13 +182,15 @@ impl Diagnosis {
         let named = report.as_ref().and_then(|report| {
             let first = report["findings"].get(0).map(|finding| finding["cause"].clone());
             // A machine that is busy may see too little data on a path to call it healthy.
-            first.map_or(Some(HEALTHY.to_owned()), |cause| cause.as_str().map(str::to_owned))
+            first.map_or(Some(NO_FAILURE_CAUSE.to_owned()), |cause| {
+                cause.as_str().map(str::to_owned)
+            })
         });
         Self { situation, user, named, said: ended.to_string() }
     }
 
     fn expected(&self) -> &'static str {
-        self.situation.cause.unwrap_or(HEALTHY)
+        self.situation.cause.unwrap_or(NO_FAILURE_CAUSE)
     }
 
     fn is_right(&self) -> bool {

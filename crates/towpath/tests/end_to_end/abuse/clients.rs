@@ -7,27 +7,27 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use hostile::{ALL, Hostile, Manner, Phase, Trick};
+use hostile::{ALL, Hostile, Misbehaviour, Phase, Trick};
 
 use crate::processes::signal;
-use crate::program::{Ended, Folder, Running, wait_for};
+use crate::program::{ProgramOutput, Running, TestDir, wait_for};
 
 /// A client's wait for one answer is ten seconds, that for a result here four; the rest is for a busy
 /// machine.
-const LIMIT: Duration = Duration::from_secs(45);
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(45);
 /// An interrupt ends everything within a second. The rest is for a busy machine.
-const AT_ONCE: Duration = Duration::from_secs(4);
+const INTERRUPT_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// Phases that a server can spoil before the traffic.
-const BEFORE: [Phase; 5] =
+const PHASES_BEFORE_TRAFFIC: [Phase; 5] =
     [Phase::Connection, Phase::Hello, Phase::Plan, Phase::Ready, Phase::Probe];
 
 fn hostile(phase: Phase, trick: Trick) -> Hostile {
-    Hostile::start(Manner::Trick(phase, trick))
+    Hostile::start(Misbehaviour::Trick(phase, trick))
 }
 
 /// A short measurement, which waits two seconds for a result unless it is told otherwise.
-fn measure(folder: &Folder, server: &Hostile, options: &[&str]) -> Running {
+fn measure(folder: &TestDir, server: &Hostile, options: &[&str]) -> Running {
     let (port, print) = (server.port.to_string(), server.fingerprint.to_string());
     let out = format!("results-{port}");
     let ours = ["measure", "127.0.0.1", "-p", &port, "-t", "0.2", "-q", "-o", &out];
@@ -42,7 +42,7 @@ fn measure(folder: &Folder, server: &Hostile, options: &[&str]) -> Running {
 }
 
 /// A client of a hostile server has said clearly what is wrong.
-fn is_clear(ended: &Ended, what: &str) {
+fn is_clear(ended: &ProgramOutput, what: &str) {
     assert!(matches!(ended.code, Some(1 | 2)), "{what}: {ended}");
     let told = ended.err.contains("error: ") || ended.err.contains("warning: ");
     assert!(told, "{what}: {ended}");
@@ -61,12 +61,13 @@ fn at_once<T: Sync>(cases: &[T], case: impl Fn(&T) + Sync) {
 
 #[test]
 fn a_measurement_survives_any_server_behaviour_before_traffic() {
-    let folder = &Folder::new();
-    for phase in BEFORE {
+    let folder = &TestDir::new();
+    for phase in PHASES_BEFORE_TRAFFIC {
         at_once(&ALL, |trick| {
             let server = hostile(phase, *trick);
             let what = format!("{phase:?}, {trick:?}");
-            let ended = measure(folder, &server, &["--transport", "tcp"]).wait_at_most(LIMIT);
+            let ended =
+                measure(folder, &server, &["--transport", "tcp"]).wait_at_most(CLIENT_TIMEOUT);
             // Whatever the server said there is no measurement.
             assert_eq!(ended.code, Some(2), "{what}: {ended}");
             is_clear(&ended, &what);
@@ -76,12 +77,12 @@ fn a_measurement_survives_any_server_behaviour_before_traffic() {
 
 #[test]
 fn a_measurement_terminates_for_any_server_report() {
-    let folder = &Folder::new();
+    let folder = &TestDir::new();
     for options in [&["--transport", "tcp"][..], &["--transport", "tcp", "--tls"]] {
         at_once(&ALL, |trick| {
             let server = hostile(Phase::Fetch, *trick);
             let what = format!("{options:?}, {trick:?}");
-            let ended = measure(folder, &server, options).wait_at_most(LIMIT);
+            let ended = measure(folder, &server, options).wait_at_most(CLIENT_TIMEOUT);
             // What this host saw is there.
             assert_eq!(ended.code, Some(1), "{what}: {ended}");
             assert!(ended.err.contains("the server's half of the result is missing"), "{ended}");
@@ -92,11 +93,11 @@ fn a_measurement_terminates_for_any_server_report() {
 
 #[test]
 fn an_interrupt_ends_a_measurement_wherever_it_waits() {
-    let folder = &Folder::new();
+    let folder = &TestDir::new();
     let waits = [Trick::Silence, Trick::Trickle, Trick::Ready, Trick::EmptyParts, Trick::SlowParts];
     let plain = &["--transport", "tcp"][..];
     let secured = &["--transport", "tcp", "--tls"][..];
-    for phase in [&BEFORE[..], &[Phase::Fetch]].concat() {
+    for phase in [&PHASES_BEFORE_TRAFFIC[..], &[Phase::Fetch]].concat() {
         let cases: Vec<_> =
             waits.iter().flat_map(|trick| [(*trick, plain), (*trick, secured)]).collect();
         at_once(&cases, |(trick, options)| {
@@ -114,10 +115,10 @@ fn an_interrupt_ends_a_measurement_wherever_it_waits() {
             }
             signal("INT", client.id().into());
             let began = Instant::now();
-            let ended = client.wait_at_most(LIMIT);
+            let ended = client.wait_at_most(CLIENT_TIMEOUT);
             let took = began.elapsed();
             let what = format!("{phase:?}, {trick:?}, {options:?}");
-            assert!(took < AT_ONCE, "{what}: {took:?}: {ended}");
+            assert!(took < INTERRUPT_TIMEOUT, "{what}: {took:?}: {ended}");
             // Some have given up at the moment of the interrupt.
             assert!(matches!(ended.code, Some(130 | 1 | 2)), "{what}: {ended}");
             // What is no TLS is seen at its first bytes.
@@ -131,10 +132,10 @@ fn an_interrupt_ends_a_measurement_wherever_it_waits() {
 
 #[test]
 fn an_interrupt_keeps_the_report_of_an_honest_server() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let server = folder.start(&mut folder.towpath(&["server", "-B", "127.0.0.1", "-p", "0"]));
     let port = wait_for("the server", || {
-        let said = server.said();
+        let said = server.stderr();
         let (_, rest) = said.split_once("listening on 127.0.0.1:")?;
         Some(rest.split_once(' ')?.0.to_owned())
     });
@@ -143,11 +144,11 @@ fn an_interrupt_keeps_the_report_of_an_honest_server() {
         let out = format!("results-{transport}");
         let options = ["--transport", transport, "-o", &out];
         let client = folder.start(&mut folder.towpath(&[&long[..], &options].concat()));
-        wait_for("an interval", || client.said().contains(" up ").then_some(()));
+        wait_for("an interval", || client.stderr().contains(" up ").then_some(()));
         signal("INT", client.id().into());
         let began = Instant::now();
-        let ended = client.wait_at_most(LIMIT);
-        assert!(began.elapsed() < AT_ONCE, "{:?}: {ended}", began.elapsed());
+        let ended = client.wait_at_most(CLIENT_TIMEOUT);
+        assert!(began.elapsed() < INTERRUPT_TIMEOUT, "{:?}: {ended}", began.elapsed());
         assert_eq!(ended.code, Some(130), "{ended}");
         assert!(ended.err.contains("results:"), "{ended}");
         let result = folder.stored(&format!("{out}/live-{transport}-1.jsonl.zst"));
@@ -157,7 +158,7 @@ fn an_interrupt_keeps_the_report_of_an_honest_server() {
 
 #[test]
 fn check_doctor_and_nearest_terminate_for_any_server_behaviour() {
-    let folder = &Folder::new();
+    let folder = &TestDir::new();
     for phase in [Phase::Connection, Phase::Hello] {
         at_once(&ALL, |trick| {
             let what = format!("{phase:?}, {trick:?}");
@@ -177,7 +178,7 @@ fn check_doctor_and_nearest_terminate_for_any_server_behaviour() {
             let started: Vec<_> =
                 commands.iter().map(|command| folder.start(&mut folder.towpath(command))).collect();
             for client in started {
-                let ended = client.wait_at_most(LIMIT);
+                let ended = client.wait_at_most(CLIENT_TIMEOUT);
                 // What the doctor says of this host is another matter.
                 assert!(matches!(ended.code, Some(0..=2)), "{what}: {ended}");
                 let steers = |c: char| (c.is_control() && c != '\n') || c == '\u{202e}';
@@ -197,7 +198,7 @@ fn peak_bytes(id: u32) -> Option<u64> {
 
 #[test]
 fn no_server_report_fills_the_clients_memory() {
-    let folder = &Folder::new();
+    let folder = &TestDir::new();
     // The largest that is taken for a short test, and one byte more.
     let most = 16 << 20;
     let counter = r#"{"record":{"type":"counter","host":"","name":"","before":0,"after":1}}"#;
@@ -205,20 +206,20 @@ fn no_server_report_fills_the_clients_memory() {
         r#"{"connection":{"flow":0,"stream":0,"multipath":true,"reinjected_bytes":0}}"#;
     for line in [counter, connection, "{}", "[", "\"\""] {
         let half = format!("{line}\n").repeat(most / (line.len() + 1));
-        let server = Hostile::start(Manner::Half(Arc::from(half)));
+        let server = Hostile::start(Misbehaviour::Half(Arc::from(half)));
         let mut client = measure(folder, &server, &["--transport", "tcp", "--patience", "20"]);
         let mut peak = 0;
         wait_for("the client's end", || {
             peak = peak.max(peak_bytes(client.id()).unwrap_or(0));
             client.child.try_wait().unwrap().map(|_| ())
         });
-        let ended = client.wait_at_most(LIMIT);
+        let ended = client.wait_at_most(CLIENT_TIMEOUT);
         assert!(matches!(ended.code, Some(0..=2)), "{line}: {ended}");
         assert!(peak > 0 && peak < 256 << 20, "{line}: {peak} bytes");
     }
     let larger = "x".repeat(most * 4);
-    let server = Hostile::start(Manner::Half(Arc::from(larger)));
-    let ended = measure(folder, &server, &["--transport", "tcp"]).wait_at_most(LIMIT);
+    let server = Hostile::start(Misbehaviour::Half(Arc::from(larger)));
+    let ended = measure(folder, &server, &["--transport", "tcp"]).wait_at_most(CLIENT_TIMEOUT);
     assert_eq!(ended.code, Some(1), "{ended}");
     assert!(ended.err.contains("none is larger"), "{ended}");
 }

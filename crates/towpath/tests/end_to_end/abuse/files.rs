@@ -18,33 +18,33 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::site::times;
-use crate::program::{Ended, Folder, TWO_PATHS, binary, missing, skip};
+use crate::program::{ProgramOutput, TWO_PATHS, TestDir, binary, missing, skip};
 
 /// A result as it should be.
 const RESULT: &str = include_str!("../../../../towpath-measure/tests/fixtures/result-v1.jsonl");
 /// Address space for a reader of anything, kB, the program itself included.
-const MEMORY_KB: u32 = 1_500_000;
+const MAX_MEMORY_KB: u32 = 1_500_000;
 /// Far longer than any refusal takes, on a busy machine as well.
-const SOON: Duration = Duration::from_secs(20);
+const REFUSAL_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Runs the command with little memory; it must end by itself, and not by a panic.
-fn ends(folder: &Folder, arguments: &[&str]) -> Ended {
+fn ends(folder: &TestDir, arguments: &[&str]) -> ProgramOutput {
     ends_with(folder, arguments, "")
 }
 
 /// As [`ends`], after a line of a shell.
-fn ends_with(folder: &Folder, arguments: &[&str], first: &str) -> Ended {
-    let script = format!("ulimit -v {MEMORY_KB}; {first}\nexec \"$0\" \"$@\"");
+fn ends_with(folder: &TestDir, arguments: &[&str], first: &str) -> ProgramOutput {
+    let script = format!("ulimit -v {MAX_MEMORY_KB}; {first}\nexec \"$0\" \"$@\"");
     let mut command = folder.program("sh");
     command.args(["-c", &script]).arg(binary()).args(arguments);
-    let ended = folder.start(&mut command).wait_at_most(SOON);
+    let ended = folder.start(&mut command).wait_at_most(REFUSAL_TIMEOUT);
     assert!(!ended.err.contains("panicked"), "{ended}");
     assert!(ended.code.is_some_and(|code| code <= 2), "{ended}");
     ended
 }
 
 /// As [`ends`], with a refusal in words.
-fn refused(folder: &Folder, arguments: &[&str]) -> Ended {
+fn refused(folder: &TestDir, arguments: &[&str]) -> ProgramOutput {
     let ended = ends(folder, arguments);
     assert_eq!(ended.code, Some(2), "{ended}");
     assert!(ended.err.contains("error: "), "{ended}");
@@ -63,7 +63,7 @@ const PLAN: &str = "name = \"small\"\nscenario = \"scenario.toml\"\nseeds = 1\n[
     name = \"v\"\ntransport = \"tcp\"\n";
 
 /// A study whose sweep is done: `study` and `rows`.
-fn study(folder: &Folder) {
+fn study(folder: &TestDir) {
     fs::create_dir(folder.work().join("study")).unwrap();
     for (name, text) in [("scenario.toml", SMALL), ("plan.toml", PLAN), ("expected.toml", "")] {
         folder.write(&format!("study/{name}"), text);
@@ -73,7 +73,7 @@ fn study(folder: &Folder) {
 }
 
 /// The file with the rows of [`study`].
-fn part(folder: &Folder) -> String {
+fn part(folder: &TestDir) -> String {
     let names = crate::program::names(&folder.work().join("rows"));
     let part = names.into_iter().find(|name| name.ends_with(".parquet")).unwrap();
     format!("rows/{part}")
@@ -86,7 +86,7 @@ fn fifo(path: &Path) {
 /// F1: "only regular files are read; a FIFO … is refused at once", whichever option names it.
 #[test]
 fn a_fifo_instead_of_a_secret_or_certificate_is_refused() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     fifo(&folder.work().join("f"));
     let all = [
         "server -B 127.0.0.1 -p 0 --secret-file f",
@@ -97,7 +97,7 @@ fn a_fifo_instead_of_a_secret_or_certificate_is_refused() {
     let all = all.map(|line| (line, folder.start(&mut folder.towpath(&words(line)))));
     let mut wrong = Vec::new();
     for (line, mut running) in all {
-        let deadline = std::time::Instant::now() + SOON / 4;
+        let deadline = std::time::Instant::now() + REFUSAL_TIMEOUT / 4;
         let code = loop {
             match running.child.try_wait().unwrap() {
                 Some(status) => break status.code(),
@@ -105,8 +105,8 @@ fn a_fifo_instead_of_a_secret_or_certificate_is_refused() {
                 None => std::thread::sleep(Duration::from_millis(5)),
             }
         };
-        if code != Some(2) || !running.said().contains("FIFO") {
-            wrong.push(format!("{line}: {code:?}: {}", running.said()));
+        if code != Some(2) || !running.stderr().contains("FIFO") {
+            wrong.push(format!("{line}: {code:?}: {}", running.stderr()));
         }
     }
     assert!(wrong.is_empty(), "not refused:\n{}", wrong.join("\n"));
@@ -115,7 +115,7 @@ fn a_fifo_instead_of_a_secret_or_certificate_is_refused() {
 /// F1: sockets, loops of links and folders, for what a sweep and a study consist of.
 #[test]
 fn non_files_in_sweep_and_study_directories_are_refused() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     study(&folder);
     let part = part(&folder);
     let cases = [
@@ -150,7 +150,7 @@ fn non_files_in_sweep_and_study_directories_are_refused() {
 /// F1, F2: files of `/proc` and `/sys` look like regular ones, and have no end, or none that is known.
 #[test]
 fn links_to_files_of_the_kernel_end() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let targets =
         ["/proc/self/mem", "/proc/self/pagemap", "/proc/kpagecount", "/proc/self/clear_refs"];
     for (number, target) in targets.into_iter().enumerate() {
@@ -175,7 +175,7 @@ fn raw(text: &[u8]) -> Vec<u8> {
 /// F2, F3: a frame's header names a window or a size; frames can be skipped, empty and many.
 #[test]
 fn the_size_declared_by_a_zstd_frame_allocates_nothing() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let magic = [0x28, 0xb5, 0x2f, 0xfd];
     let text = raw(RESULT.as_bytes());
     let frame = |header: &[u8], text: &[u8]| [&magic[..], header, text].concat();
@@ -204,27 +204,27 @@ fn the_size_declared_by_a_zstd_frame_allocates_nothing() {
 /// F2, F3: blocks of nothing: three bytes each, and not one byte of text.
 #[test]
 fn a_sparse_terabyte_of_empty_blocks_ends() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     folder.write("r.jsonl.zst", [0x28, 0xb5, 0x2f, 0xfd, 0x00, 0x38]);
     let file = File::options().write(true).open(folder.work().join("r.jsonl.zst")).unwrap();
     file.set_len(4 << 40).unwrap();
     let mut command = folder.towpath(&["report", "r.jsonl.zst"]);
     command.env("TOWPATH_MAX_INPUT", "16MB");
-    let ended = folder.start(&mut command).wait_at_most(SOON);
+    let ended = folder.start(&mut command).wait_at_most(REFUSAL_TIMEOUT);
     assert_eq!(ended.code, Some(2), "{ended}");
 }
 
 /// F3: "nothing hangs": a capture of 24 bytes on the disk, whose records hold nothing.
 #[test]
 fn a_sparse_terabyte_of_empty_packets_ends() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let header: [u32; 6] = [0xa1b2_c3d4, 0x0004_0002, 0, 0, 65_535, 101];
     folder.write("c.pcap", header.map(u32::to_le_bytes).concat());
     let file = File::options().write(true).open(folder.work().join("c.pcap")).unwrap();
     file.set_len(4 << 40).unwrap();
     let mut command = folder.towpath(&["trace", "c.pcap"]);
     // Were it only slow, it would have read gigabytes by now.
-    let ended = folder.start(&mut command).wait_at_most(SOON);
+    let ended = folder.start(&mut command).wait_at_most(REFUSAL_TIMEOUT);
     assert!(ended.code.is_some_and(|code| code <= 2), "{ended}");
 }
 
@@ -273,7 +273,7 @@ fn syn(number: u32) -> Vec<u8> {
 /// F3: lengths, times and resolutions of captures, at their bounds and beyond.
 #[test]
 fn no_number_of_a_capture_panics_or_hangs() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let mut files = Vec::new();
     let begin = [section(&[]), interface(&[])].concat();
     for (name, size) in [("zero", 0_u32), ("one", 1), ("twelve", 12), ("huge", !3)] {
@@ -306,7 +306,7 @@ fn no_number_of_a_capture_panics_or_hangs() {
 /// F2: "captures are read as a stream": what it keeps of them has a bound, too.
 #[test]
 fn a_capture_of_many_connections_takes_little_memory() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let mut file = [section(&[]), interface(&[])].concat();
     for number in 0..u32::try_from(times(40_000, 1_000_000)).unwrap() {
         file.extend(packet([0, number], 40, &syn(number)));
@@ -347,7 +347,7 @@ fn no_number_of_a_result_panics_or_hangs() {
         "5e-324",
         "1e999",
     ];
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let lines: Vec<Value> =
         RESULT.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let mut cases = Vec::new();
@@ -377,7 +377,7 @@ fn no_number_of_a_result_panics_or_hangs() {
 /// F3: "what is wrong is an error with its place": brackets without end, in each language.
 #[test]
 fn deep_nesting_is_an_error_everywhere() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     study(&folder);
     let deep = 100_000;
     let meta = RESULT.lines().next().unwrap();
@@ -418,7 +418,7 @@ fn deep_nesting_is_an_error_everywhere() {
 /// F3: bytes that are no text, names that come twice, and lines without anything.
 #[test]
 fn invalid_utf8_and_duplicate_keys_are_errors() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let empty = "\n".repeat(times(2_000_000, 14_000_000));
     let (first, rest) = RESULT.split_at(RESULT.find('\n').unwrap() + 1);
     let twice = first.replacen("\"schema\":1", "\"schema\":1,\"schema\":1", 1);
@@ -448,7 +448,7 @@ fn invalid_utf8_and_duplicate_keys_are_errors() {
 /// F2: a limit that is no size is an error, and none that is.
 #[test]
 fn an_invalid_limit_never_means_unlimited() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     folder.write("r.jsonl", RESULT);
     folder.write("s.toml", TWO_PATHS);
     for limit in [
@@ -482,7 +482,7 @@ fn an_invalid_limit_never_means_unlimited() {
 /// F3: a list of servers is a file as any other; each line of it asks for a little of this host.
 #[test]
 fn a_list_of_many_servers_needs_no_more_than_there_is() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let mut list = String::new();
     for number in 0..3_000 {
         let _ = writeln!(list, "127.1.{}.{}:1", number / 250, number % 250 + 1);
@@ -495,7 +495,7 @@ fn a_list_of_many_servers_needs_no_more_than_there_is() {
 
 /// Runs a script as root of new user, network and mount namespaces, with `$TOWPATH`; `None` where
 /// there are none.
-fn as_root(test: &str, folder: &Folder, script: &str) -> Option<Ended> {
+fn as_root(test: &str, folder: &TestDir, script: &str) -> Option<ProgramOutput> {
     if let Some(reason) = missing("ip").or_else(|| missing("unshare")) {
         skip(test, &reason);
         return None;

@@ -13,18 +13,18 @@ use towpath_measure::live::{
     TestToken,
 };
 
-use super::clients::hostile::{Hostile, Manner, Phase, Trick, connect};
-use crate::program::{Ended, Folder, Running, wait_for};
+use super::clients::hostile::{Hostile, Misbehaviour, Phase, Trick, connect};
+use crate::program::{ProgramOutput, Running, TestDir, wait_for};
 
 const SECRET: &str = "a secret of both hosts\n";
 
 /// A server on loopback, its port and its certificate's fingerprint.
-fn server(folder: &Folder, options: &[&str]) -> (Running, u16, String) {
+fn server(folder: &TestDir, options: &[&str]) -> (Running, u16, String) {
     let arguments = [&["server", "-B", "127.0.0.1", "-p", "0"], options].concat();
     let running = folder.start(&mut folder.towpath(&arguments));
     let said = |before: &'static str, after: char| {
         wait_for(before, || {
-            let said = running.said();
+            let said = running.stderr();
             let (_, rest) = said.split_once(before)?;
             Some(rest.split_once(after)?.0.to_owned())
         })
@@ -34,7 +34,7 @@ fn server(folder: &Folder, options: &[&str]) -> (Running, u16, String) {
     (running, port, print)
 }
 
-fn measure(folder: &Folder, port: u16, options: &[&str]) -> Ended {
+fn measure(folder: &TestDir, port: u16, options: &[&str]) -> ProgramOutput {
     let port = port.to_string();
     let ours = ["measure", "127.0.0.1", "-p", &port, "-q", "-o", "results"];
     folder.run(&[&ours[..], options].concat())
@@ -51,15 +51,15 @@ fn hello() -> ClientMessage {
 /// Passes connections on to a server and keeps all that the client sent.
 struct Tap {
     port: u16,
-    heard: Arc<Mutex<Vec<Vec<u8>>>>,
+    received: Arc<Mutex<Vec<Vec<u8>>>>,
 }
 
 impl Tap {
     fn before(server: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let heard: Arc<Mutex<Vec<Vec<u8>>>> = Arc::default();
-        let all = Arc::clone(&heard);
+        let received: Arc<Mutex<Vec<Vec<u8>>>> = Arc::default();
+        let all = Arc::clone(&received);
         thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
                 let Ok(server) = TcpStream::connect(("127.0.0.1", server)) else { continue };
@@ -81,11 +81,11 @@ impl Tap {
                 });
             }
         });
-        Self { port, heard }
+        Self { port, received }
     }
 
-    fn heard(&self) -> Vec<Vec<u8>> {
-        self.heard.lock().unwrap().clone()
+    fn received(&self) -> Vec<Vec<u8>> {
+        self.received.lock().unwrap().clone()
     }
 }
 
@@ -106,7 +106,7 @@ fn contains(bytes: &[u8], part: &[u8]) -> bool {
 
 #[test]
 fn with_a_pin_everything_over_tcp_goes_through_tls() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let (_server, port, print) = server(&folder, &[]);
     let tap = Tap::before(port);
     let pinned = ["-t", "0.3", "--transport", "tcp", "--server-cert", &print];
@@ -116,7 +116,7 @@ fn with_a_pin_everything_over_tcp_goes_through_tls() {
     let conditions = folder.stored("results/live-tcp-1.jsonl.zst").meta.conditions;
     assert!(conditions.contains_key("tls") && conditions.contains_key("tls of control"));
     assert!(conditions["server certificate"].contains("as expected"), "{conditions:?}");
-    let heard = tap.heard();
+    let heard = tap.received();
     assert!(heard.len() >= 2, "control and data");
     for connection in heard {
         let preamble = Preamble::read(&connection).unwrap().unwrap();
@@ -132,8 +132,8 @@ fn with_a_pin_everything_over_tcp_goes_through_tls() {
             let mut stranger =
                 connect(port, Preamble { kind: ConnectionKind::Control, ..preamble }, false)
                     .unwrap();
-            let _ = stranger.say(&ClientMessage::Fetch { offset: 0 }); // the server may have closed it
-            let answer = stranger.hear::<ServerMessage>(&mut FrameDecoder::default());
+            let _ = stranger.send(&ClientMessage::Fetch { offset: 0 }); // the server may have closed it
+            let answer = stranger.recv::<ServerMessage>(&mut FrameDecoder::default());
             assert!(!matches!(answer, Ok(Some(_))), "{answer:?}");
         }
     }
@@ -145,8 +145,8 @@ fn with_a_pin_everything_over_tcp_goes_through_tls() {
 
 #[test]
 fn a_server_without_the_pinned_certificate_receives_nothing() {
-    let folder = Folder::new();
-    let forger = Hostile::start(Manner::Half(Arc::from("{}")));
+    let folder = TestDir::new();
+    let forger = Hostile::start(Misbehaviour::Half(Arc::from("{}")));
     let pin = "ab".repeat(32);
     for transport in ["tcp", "mptcp"] {
         let pinned = ["-t", "0.2", "--transport", transport, "--server-cert", &pin];
@@ -155,11 +155,11 @@ fn a_server_without_the_pinned_certificate_receives_nothing() {
         assert!(ended.err.contains("is not the server that is expected"), "{ended}");
     }
     // Not even TLS: it takes the first bytes and says what a server says.
-    let plain = Hostile::start(Manner::Trick(Phase::Connection, Trick::Welcome));
+    let plain = Hostile::start(Misbehaviour::Trick(Phase::Connection, Trick::Welcome));
     let ended =
         measure(&folder, plain.port, &["-t", "0.2", "--transport", "tcp", "--server-cert", &pin]);
     assert_eq!(ended.code, Some(2), "{ended}");
-    let heard = forger.heard();
+    let heard = forger.received();
     assert!(heard.iter().all(|word| word == "tls"), "{heard:?}");
 }
 
@@ -200,7 +200,7 @@ fn pass_datagrams(server: u16, most: u64) -> UdpSocket {
 
 #[test]
 fn a_forged_server_report_is_refused_after_quic_is_cut_off() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let (_server, port, print) = server(&folder, &[]);
     // Who stands between has a port for both, cuts QUIC off and answers over TCP.
     let (between, listener) = wait_for("a port", || {
@@ -209,21 +209,21 @@ fn a_forged_server_report_is_refused_after_quic_is_cut_off() {
         TcpListener::bind(address).ok().map(|listener| (between, listener))
     });
     let line = r#"{"record":{"type":"counter","host":"forged","name":"","before":0,"after":1}}"#;
-    let forger = Hostile::at(listener, Manner::Half(Arc::from(format!("{line}\n"))));
+    let forger = Hostile::at(listener, Misbehaviour::Half(Arc::from(format!("{line}\n"))));
     let at = between.local_addr().unwrap().port();
     let short = ["-t", "1", "-b", "4M", "--transport", "quic", "--patience", "6"];
     let pinned = [&short[..], &["--server-cert", &print]].concat();
     let ended = measure(&folder, at, &pinned);
     assert_eq!(ended.code, Some(1), "{ended}");
     assert!(ended.err.contains("the server's half of the result is missing"), "{ended}");
-    let heard = forger.heard();
+    let heard = forger.received();
     assert!(heard.contains(&"tls".to_owned()), "it was never asked: {heard:?}");
     assert!(heard.iter().all(|word| word == "tls"), "{heard:?}");
 }
 
 #[test]
 fn a_secret_that_can_be_guessed_is_refused_by_both() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     for text in ["x\n", "", "fifteen bytes..\n"] {
         folder.write_secret("short.txt", text);
         for command in [
@@ -243,20 +243,20 @@ fn a_secret_that_can_be_guessed_is_refused_by_both() {
 
 #[test]
 fn a_server_without_the_secret_receives_no_plan() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     folder.write_secret("secret.txt", SECRET);
     let known = ["-t", "0.2", "--transport", "tcp", "--secret-file", "secret.txt"];
-    let ignorant = Hostile::start(Manner::Half(Arc::from("{}")));
+    let ignorant = Hostile::start(Misbehaviour::Half(Arc::from("{}")));
     let ended = measure(&folder, ignorant.port, &known);
     assert_eq!(ended.code, Some(2), "{ended}");
     assert!(ended.err.contains("does not ask for the secret"), "{ended}");
-    let heard = ignorant.heard();
+    let heard = ignorant.received();
     assert!(!heard.contains(&"Plan".to_owned()), "{heard:?}");
-    let liar = Hostile::start(Manner::Liar);
+    let liar = Hostile::start(Misbehaviour::Liar);
     let ended = measure(&folder, liar.port, &known);
     assert_eq!(ended.code, Some(2), "{ended}");
     assert!(ended.err.contains("it does not know the secret"), "{ended}");
-    assert!(!liar.heard().contains(&"Plan".to_owned()), "{:?}", liar.heard());
+    assert!(!liar.received().contains(&"Plan".to_owned()), "{:?}", liar.received());
     let doctor = ["doctor", "--secret-file", "secret.txt", "--json", "--peer"];
     let ended = folder.run(&[&doctor[..], &[&format!("127.0.0.1:{}", liar.port)]].concat());
     assert!(ended.out.contains("it does not know the secret"), "{ended}");
@@ -269,7 +269,7 @@ fn a_server_without_the_secret_receives_no_plan() {
 
 #[test]
 fn with_a_secret_control_is_encrypted_and_replay_is_useless() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     folder.write_secret("secret.txt", SECRET);
     let (_server, port, _) = server(&folder, &["--secret-file", "secret.txt"]);
     let tap = Tap::before(port);
@@ -281,7 +281,7 @@ fn with_a_secret_control_is_encrypted_and_replay_is_useless() {
         let shown = &folder.stored(&name).meta.conditions["server certificate"];
         assert!(shown.contains("knows the secret"), "{shown}");
     }
-    for connection in tap.heard() {
+    for connection in tap.received() {
         let preamble = Preamble::read(&connection).unwrap().unwrap();
         assert!(!contains(&connection, b"\"say\""), "a word can be read");
         assert!(
@@ -300,8 +300,8 @@ fn with_a_secret_control_is_encrypted_and_replay_is_useless() {
 fn prove(port: u16, secret: &str, tls: bool) -> io::Result<Option<ServerMessage>> {
     let mut wire = connect(port, CONTROL, tls)?;
     let mut frames = FrameDecoder::default();
-    wire.say(&hello())?;
-    let Some(ServerMessage::Welcome { challenge: Some(server), .. }) = wire.hear(&mut frames)?
+    wire.send(&hello())?;
+    let Some(ServerMessage::Welcome { challenge: Some(server), .. }) = wire.recv(&mut frames)?
     else {
         return Err(io::Error::other("no challenge"));
     };
@@ -309,8 +309,8 @@ fn prove(port: u16, secret: &str, tls: bool) -> io::Result<Option<ServerMessage>
     let meeting = AuthTranscript { binding, server, client: Challenge([5; 32]) };
     let secret = Secret::from_text(secret.as_bytes()).unwrap();
     let proof = secret.prove(AuthRole::Client, &meeting).unwrap();
-    wire.say(&ClientMessage::Proof { proof, challenge: meeting.client })?;
-    wire.hear(&mut frames)
+    wire.send(&ClientMessage::Proof { proof, challenge: meeting.client })?;
+    wire.recv(&mut frames)
 }
 
 fn refusal(said: io::Result<Option<ServerMessage>>) -> String {
@@ -322,7 +322,7 @@ fn refusal(said: io::Result<Option<ServerMessage>>) -> String {
 
 #[test]
 fn wrong_secrets_are_logged_and_get_slower() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     folder.write_secret("secret.txt", SECRET);
     let (server, port, _) = server(&folder, &["--secret-file", "secret.txt"]);
     assert!(matches!(prove(port, SECRET, true), Ok(Some(ServerMessage::Proved { .. }))));
@@ -335,8 +335,8 @@ fn wrong_secrets_are_logged_and_get_slower() {
     assert!((3..=12).contains(&looked_at), "{answers:?}");
     let refused = answers.iter().filter(|why| why.contains("too many wrong secrets")).count();
     assert_eq!(looked_at + refused, answers.len(), "{answers:?}");
-    let lines = server.said().lines().filter(|line| line.contains("not know the secret")).count();
-    assert!((1..=20).contains(&lines), "{}", server.said());
+    let lines = server.stderr().lines().filter(|line| line.contains("not know the secret")).count();
+    assert!((1..=20).contains(&lines), "{}", server.stderr());
     // Soon the right one is heard again.
     wait_for("the right secret", || {
         matches!(prove(port, SECRET, true), Ok(Some(ServerMessage::Proved { .. }))).then_some(())
@@ -344,12 +344,12 @@ fn wrong_secrets_are_logged_and_get_slower() {
 }
 
 /// What a server says of its host.
-fn look(port: u16, asked: u16) -> HostSnapshot {
+fn snapshot(port: u16, asked: u16) -> HostSnapshot {
     let (mut wire, mut frames) = (connect(port, CONTROL, false).unwrap(), FrameDecoder::default());
-    wire.say(&hello()).unwrap();
-    wire.say(&ClientMessage::Snapshot { port: asked }).unwrap();
+    wire.send(&hello()).unwrap();
+    wire.send(&ClientMessage::Snapshot { port: asked }).unwrap();
     loop {
-        match wire.hear(&mut frames).unwrap() {
+        match wire.recv(&mut frames).unwrap() {
             Some(ServerMessage::Snapshot(look)) => return *look,
             Some(ServerMessage::Welcome { .. }) => {}
             other => panic!("{other:?}"),
@@ -359,25 +359,25 @@ fn look(port: u16, asked: u16) -> HostSnapshot {
 
 #[test]
 fn unauthenticated_clients_learn_only_what_a_port_scan_shows() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let other = TcpListener::bind("127.0.0.1:0").unwrap();
     let elsewhere = other.local_addr().unwrap().port();
     let (_server, port, _) = server(&folder, &[]);
-    let told = look(port, port);
+    let told = snapshot(port, port);
     let expected = HostSnapshot { partial: true, ..HostSnapshot::default() };
     let HostSnapshot { listener, connections, .. } = told.clone();
     assert_eq!(told, HostSnapshot { listener, connections, ..expected.clone() });
     assert!(listener.is_some_and(|listener| listener.multipath || listener.plain));
-    assert_eq!(look(port, elsewhere), expected, "nothing of other ports");
+    assert_eq!(snapshot(port, elsewhere), expected, "nothing of other ports");
     let (_server, port, _) = server(&folder, &["--tell-strangers"]);
-    let told = look(port, elsewhere);
+    let told = snapshot(port, elsewhere);
     assert!(!told.partial && !told.addresses.is_empty() && !told.kernel.is_empty());
     assert!(told.listener.is_some_and(|listener| listener.plain));
 }
 
 #[test]
 fn doctor_queries_a_server_only_if_it_knows_the_secret() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     folder.write_secret("secret.txt", SECRET);
     let (_server, open, _) = server(&folder, &[]);
     let (_server, known, _) = server(&folder, &["--secret-file", "secret.txt"]);
@@ -400,17 +400,17 @@ fn doctor_queries_a_server_only_if_it_knows_the_secret() {
 
 #[test]
 fn the_line_that_a_server_prints_can_be_pasted() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     folder.write_secret("secret.txt", SECRET);
     for options in [&[][..], &["--secret-file", "secret.txt"]] {
         let (server, _, print) = server(&folder, options);
         let line = wait_for("the line", || {
-            let said = server.said();
+            let said = server.stderr();
             let line = said.lines().find_map(|line| line.split_once("another host: "))?;
             said.ends_with('\n').then(|| line.1.to_owned())
         });
         assert!(line.contains(&print), "{line}");
-        assert!(!server.said().contains(SECRET.trim()), "{}", server.said());
+        assert!(!server.stderr().contains(SECRET.trim()), "{}", server.stderr());
         let line = line.replace("FILE", "secret.txt");
         let mut words: Vec<_> = line.split_whitespace().skip(1).collect();
         words.extend(["-t", "0.2", "-q", "--transport", "tcp,quic", "-o", "results"]);
@@ -422,7 +422,7 @@ fn the_line_that_a_server_prints_can_be_pasted() {
 /// The server stops waiting after a few seconds, so that no thread is left with a silent handshake.
 #[test]
 fn an_unfinished_handshake_times_out() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let (_server, port, _) = server(&folder, &[]);
     let mut silent = TcpStream::connect(("127.0.0.1", port)).unwrap();
     silent.set_read_timeout(Some(Duration::from_secs(30))).unwrap();

@@ -20,9 +20,9 @@ use towpath_measure::live::{
     TransferSettings, frame,
 };
 
-use super::site::Site;
-use super::stranger::{Stranger, Way};
-use crate::program::{Folder, wait_for};
+use super::site::AttackedServer;
+use super::stranger::{ClientRoute, RawClient};
+use crate::program::{TestDir, wait_for};
 
 /// A test of a minute that moves what there is.
 const MINUTE: &str = "pattern = \"iperf\"\nduration = \"60 s\"";
@@ -30,7 +30,7 @@ const MINUTE: &str = "pattern = \"iperf\"\nduration = \"60 s\"";
 const MULTIPATH: i32 = 262;
 
 /// A connection without a word.
-fn dial(way: Way, multipath: bool) -> io::Result<TcpStream> {
+fn dial(way: ClientRoute, multipath: bool) -> io::Result<TcpStream> {
     let protocol = multipath.then(|| Protocol::from(MULTIPATH));
     let socket = Socket::new(Domain::IPV4, Type::STREAM, protocol)?;
     socket.bind(&SocketAddr::from((way.from, 0)).into())?;
@@ -55,22 +55,22 @@ fn hello() -> ClientMessage {
 }
 
 /// Control over plain TCP, of any test.
-struct Line {
+struct ControlClient {
     stream: TcpStream,
     frames: FrameDecoder,
 }
 
-impl Line {
-    fn open(way: Way, token: TestToken) -> io::Result<Self> {
+impl ControlClient {
+    fn open(way: ClientRoute, token: TestToken) -> io::Result<Self> {
         let stream = way.connect(ConnectionKind::Control, token, (0, 0))?;
         Ok(Self { stream, frames: FrameDecoder::default() })
     }
 
-    fn say(&mut self, message: &ClientMessage) -> io::Result<()> {
+    fn send(&mut self, message: &ClientMessage) -> io::Result<()> {
         self.stream.write_all(&frame::to_bytes(message).unwrap())
     }
 
-    fn hear(&mut self) -> io::Result<ServerMessage> {
+    fn recv(&mut self) -> io::Result<ServerMessage> {
         let mut room = [0; 16 * 1024];
         loop {
             if let Some(message) = self.frames.take().map_err(io::Error::other)? {
@@ -148,12 +148,12 @@ fn closes(mut socket: &TcpStream, within: Duration) -> Option<Duration> {
 
 /// A test whose traffic runs, with all its connections.
 fn running(
-    way: Way,
+    way: ClientRoute,
     flows: &[&str],
     streams: u16,
     settings: TransferSettings,
-) -> io::Result<(Stranger, Vec<TcpStream>)> {
-    let mut stranger = Stranger::enter(way)?;
+) -> io::Result<(RawClient, Vec<TcpStream>)> {
+    let mut stranger = RawClient::enter(way)?;
     if let Some(why) = stranger.plan(flows, settings)? {
         return Err(io::Error::other(why));
     }
@@ -165,21 +165,21 @@ fn running(
 }
 
 /// Nothing has failed inside, and somebody new is served.
-fn is_well(site: &Site) {
+fn is_well(site: &AttackedServer) {
     site.serves(2);
-    let said = site.running.said();
+    let said = site.running.stderr();
     assert!(!said.contains("panicked"), "{said}");
 }
 
 /// A server that listens on all addresses, as one does that is started without `-B`.
-fn everywhere(options: &[&str]) -> Site {
-    let folder = Folder::new();
+fn everywhere(options: &[&str]) -> AttackedServer {
+    let folder = TestDir::new();
     let running = folder.start(&mut folder.towpath(&[&["server", "-p", "0"], options].concat()));
     let port = wait_for("the server", || {
-        let said = running.said();
+        let said = running.stderr();
         let (_, rest) = said.split_once("listening on ")?;
         let (address, _) = rest.split_once(' ')?;
         Some(address.rsplit_once(':')?.1.to_owned())
     });
-    Site { folder, running, port }
+    AttackedServer { folder, running, port }
 }

@@ -7,23 +7,23 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::program::{Ended, Folder, TWO_PATHS, skip};
+use crate::program::{ProgramOutput, TWO_PATHS, TestDir, skip};
 use crate::report_page::{browser, complaints, open};
 
 /// A result as it should be.
 const RESULT: &str = include_str!("../../../../towpath-measure/tests/fixtures/result-v1.jsonl");
 /// Kilobytes of address space that a reader of anything may take, the program itself included.
-const MEMORY_KB: u32 = 1_500_000;
+const MAX_MEMORY_KB: u32 = 1_500_000;
 /// Longer than any refusal takes on a busy machine, and far shorter than what hung took.
-const SOON: Duration = Duration::from_secs(60);
+const REFUSAL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Runs the command with little memory; it must end by itself and refuse in words, not by a panic.
-fn refused(folder: &Folder, arguments: &[&str]) -> Ended {
+fn refused(folder: &TestDir, arguments: &[&str]) -> ProgramOutput {
     let program = crate::program::binary();
-    let script = format!("ulimit -v {MEMORY_KB}; exec \"$0\" \"$@\"");
+    let script = format!("ulimit -v {MAX_MEMORY_KB}; exec \"$0\" \"$@\"");
     let mut command = folder.program("sh");
     command.args(["-c", &script]).arg(program).args(arguments);
-    let ended = folder.start(&mut command).wait_at_most(SOON);
+    let ended = folder.start(&mut command).wait_at_most(REFUSAL_TIMEOUT);
     assert_eq!(ended.code, Some(2), "{ended}");
     assert!(ended.err.starts_with("error: "), "{ended}");
     assert!(!ended.err.contains("panicked"), "{ended}");
@@ -33,16 +33,16 @@ fn refused(folder: &Folder, arguments: &[&str]) -> Ended {
 /// A file compressed with zstd (RFC 8878) that begins with `text` and goes on with `blocks` times
 /// 128 KiB of one byte, each of which takes four bytes.
 fn bomb(text: &[u8], byte: u8, blocks: usize) -> Vec<u8> {
-    const LARGEST_BLOCK: u32 = 128 << 10;
+    const MAX_BLOCK: u32 = 128 << 10;
     let header = |kind: u32, size: u32| ((size << 3) | (kind << 1)).to_le_bytes()[..3].to_vec();
     // No checksum, a window of 128 KiB.
     let mut file = vec![0x28, 0xb5, 0x2f, 0xfd, 0x00, 0x38];
-    for part in text.chunks(LARGEST_BLOCK as usize) {
+    for part in text.chunks(MAX_BLOCK as usize) {
         file.extend(header(0, u32::try_from(part.len()).unwrap()));
         file.extend(part);
     }
     for _ in 0..blocks {
-        file.extend(header(1, LARGEST_BLOCK));
+        file.extend(header(1, MAX_BLOCK));
         file.push(byte);
     }
     file.extend(header(0, 0).iter().enumerate().map(|(at, b)| b | u8::from(at == 0)));
@@ -55,7 +55,7 @@ fn meta() -> String {
 
 #[test]
 fn a_decompression_bomb_is_refused_with_the_limit() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let (meta, blocks) = (meta(), 12_250);
     // Lines without anything, a line without an end, and a text without an end.
     let text = "{\"type\":\"event\",\"t_ns\":0,\"kind\":\"flow\",\"text\":\"";
@@ -76,7 +76,7 @@ fn a_decompression_bomb_is_refused_with_the_limit() {
 
 #[test]
 fn many_files_share_the_limit_of_one() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     std::fs::create_dir(folder.work().join("results")).unwrap();
     let event = "{\"type\":\"event\",\"t_ns\":0,\"kind\":\"flow\",\"text\":\"\"}\n";
     let each = format!("{}{}", meta(), event.repeat(300_000));
@@ -89,7 +89,7 @@ fn many_files_share_the_limit_of_one() {
 
 #[test]
 fn numbers_in_a_result_allocate_nothing_beyond_its_data() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let interval = |t_ns: u64| {
         format!(
             "{{\"type\":\"interval\",\"t_ns\":{t_ns},\"span_ns\":1,\"flow\":4294967295,\
@@ -112,7 +112,7 @@ fn numbers_in_a_result_allocate_nothing_beyond_its_data() {
 
 #[test]
 fn a_result_with_more_paths_than_allowed_is_refused() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let mut text = meta();
     for number in 0..100_000 {
         let _ = writeln!(
@@ -153,7 +153,7 @@ fn readers(name: &str) -> Vec<Vec<String>> {
 }
 
 /// Puts what `make` makes wherever one of the [`readers`] looks.
-fn lay(folder: &Folder, name: &str, make: &dyn Fn(&Path)) {
+fn lay(folder: &TestDir, name: &str, make: &dyn Fn(&Path)) {
     let work = folder.work();
     for part in ["folder", "sweep", "study"] {
         std::fs::create_dir(work.join(format!("{name}.{part}"))).unwrap();
@@ -188,7 +188,7 @@ fn lay(folder: &Folder, name: &str, make: &dyn Fn(&Path)) {
 
 #[test]
 fn no_reader_waits_for_a_fifo_or_reads_a_device() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     lay(&folder, "fifo", &|path| {
         assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
     });
@@ -204,7 +204,7 @@ fn no_reader_waits_for_a_fifo_or_reads_a_device() {
 
 #[test]
 fn no_reader_accepts_an_oversized_file() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     // Without a byte on the disk.
     lay(&folder, "large", &|path| File::create(path).unwrap().set_len(4 << 30).unwrap());
     for arguments in readers("large") {
@@ -217,7 +217,7 @@ fn no_reader_accepts_an_oversized_file() {
 
 #[test]
 fn the_limit_is_named_and_can_be_raised_and_lowered() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     folder.write("r.jsonl", RESULT);
     let with = |limit: &str| {
         let mut command = folder.towpath(&["report", "r.jsonl"]);
@@ -233,7 +233,7 @@ fn the_limit_is_named_and_can_be_raised_and_lowered() {
 
 #[test]
 fn a_plan_with_more_runs_than_can_be_counted_is_refused() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let mut plan = "name = \"p\"\nscenario = \"builtin:two-links\"\nseeds = 1000\n\
         [[variants]]\nname = \"v\"\ntransport = \"tcp\"\n"
         .to_owned();
@@ -251,9 +251,10 @@ fn a_plan_with_more_runs_than_can_be_counted_is_refused() {
 }
 
 /// Ways to command a terminal: by its title, C1, reordered text, and what deletes.
-const COMMANDS: &str = "\u{1b}]0;owned\u{7}\u{1b}[2J\u{9b}31m\u{202e}live\u{2069}\u{8}\u{7f}";
+const TERMINAL_ESCAPES: &str =
+    "\u{1b}]0;owned\u{7}\u{1b}[2J\u{9b}31m\u{202e}live\u{2069}\u{8}\u{7f}";
 
-fn assert_harmless(text: &str, ended: &Ended) {
+fn assert_harmless(text: &str, ended: &ProgramOutput) {
     let commands = |c: &char| {
         (c.is_control() && *c != '\n' && *c != '\t')
             || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
@@ -263,8 +264,8 @@ fn assert_harmless(text: &str, ended: &Ended) {
 
 #[test]
 fn no_text_of_a_file_controls_the_terminal() {
-    let folder = Folder::new();
-    let quoted = serde_json::to_string(COMMANDS).unwrap();
+    let folder = TestDir::new();
+    let quoted = serde_json::to_string(TERMINAL_ESCAPES).unwrap();
     let quoted = &quoted[1..quoted.len() - 1];
     let mut result = String::new();
     for line in RESULT.lines() {
@@ -274,13 +275,16 @@ fn no_text_of_a_file_controls_the_terminal() {
         let _ = writeln!(result, "{value}");
     }
     folder.write("r.jsonl", &result);
-    let strange = format!("{COMMANDS}.jsonl");
+    let strange = format!("{TERMINAL_ESCAPES}.jsonl");
     folder.write(&strange, &result);
     folder.write("no.jsonl", format!("{}{{\"type\":\"event\",\"kind\":\"{quoted}\"}}\n", meta()));
-    let toml =
-        format!("name = \"t\"\n\"{}\" = 1\n[hosts.\"{}\"]\n", toml(COMMANDS), toml(COMMANDS));
+    let toml = format!(
+        "name = \"t\"\n\"{}\" = 1\n[hosts.\"{}\"]\n",
+        toml(TERMINAL_ESCAPES),
+        toml(TERMINAL_ESCAPES)
+    );
     folder.write("t.toml", toml + "# \u{202e}\n");
-    folder.write("control.toml", format!("name = {COMMANDS}\n"));
+    folder.write("control.toml", format!("name = {TERMINAL_ESCAPES}\n"));
     for arguments in [
         &["report", "r.jsonl"][..],
         &["report", "r.jsonl", "--json"],
@@ -293,7 +297,7 @@ fn no_text_of_a_file_controls_the_terminal() {
         &["scenarios", "show", "t.toml"],
         &["scenarios", "check", "control.toml"],
         &["run", "t.toml"],
-        &["run", COMMANDS],
+        &["run", TERMINAL_ESCAPES],
         &["sweep", "t.toml"],
         &["trace", "t.toml"],
     ] {
@@ -316,7 +320,7 @@ fn toml(text: &str) -> String {
 
 /// Adds commands to every text that may be any.
 fn poison(value: &mut serde_json::Value) {
-    const WORDS: [&str; 12] = [
+    const KEYWORDS: [&str; 12] = [
         "type",
         "world",
         "transport",
@@ -331,10 +335,10 @@ fn poison(value: &mut serde_json::Value) {
         "cause",
     ];
     match value {
-        serde_json::Value::String(text) => text.push_str(COMMANDS),
+        serde_json::Value::String(text) => text.push_str(TERMINAL_ESCAPES),
         serde_json::Value::Array(all) => all.iter_mut().for_each(poison),
         serde_json::Value::Object(all) => {
-            let others = all.iter_mut().filter(|(name, _)| !WORDS.contains(&name.as_str()));
+            let others = all.iter_mut().filter(|(name, _)| !KEYWORDS.contains(&name.as_str()));
             others.for_each(|(_, value)| poison(value));
         }
         serde_json::Value::Null | serde_json::Value::Bool(_) | serde_json::Value::Number(_) => {}
@@ -347,7 +351,7 @@ fn a_page_runs_and_loads_no_injected_content() {
         Ok(browser) => browser,
         Err(reason) => return skip("a_page_runs_and_loads_no_injected_content", &reason),
     };
-    let folder = Folder::new();
+    let folder = TestDir::new();
     folder.write("r.jsonl", RESULT);
     let ended = folder.run(&["report", "r.jsonl"]);
     assert_eq!(ended.code, Some(0), "{ended}");

@@ -14,7 +14,7 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 use serde_json::{Value, json};
 
-use crate::program::{Ended, Folder, TWO_PATHS, binary, is_root, missing, skip};
+use crate::program::{ProgramOutput, TWO_PATHS, TestDir, binary, is_root, missing, skip};
 
 /// A host with two interfaces in one network, one of them with a name that a shell would obey, and
 /// what it is like: `look` prints all that must not change, `listed` what setup and doctor change.
@@ -53,7 +53,7 @@ listed() {
 
 /// Runs a script as root of new user, network and mount namespaces: `$TOWPATH` is the command, the
 /// state is kept in `sandbox/state`, and `/var/lib` is empty.
-fn as_root(test: &str, folder: &Folder, script: &str) -> Option<Ended> {
+fn as_root(test: &str, folder: &TestDir, script: &str) -> Option<ProgramOutput> {
     if let Some(reason) = missing("ip").or_else(|| missing("unshare")) {
         skip(test, &reason);
         return None;
@@ -74,7 +74,7 @@ fn as_root(test: &str, folder: &Folder, script: &str) -> Option<Ended> {
 #[test]
 fn setup_writes_nothing_without_apply() {
     let test = "setup_writes_nothing_without_apply";
-    let folder = Folder::new();
+    let folder = TestDir::new();
     // Once for root, who has /var/lib, and once for whoever may not write there.
     let script = "
         before=$(look; listed)
@@ -189,7 +189,7 @@ plant() {
 ";
 
 /// Writes the state of a case, as the kind of user who could have put it there.
-fn lay(folder: &Folder, number: usize, case: &Planted) {
+fn lay(folder: &TestDir, number: usize, case: &Planted) {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
     let content = json!({"version": 1, "boot": boot.trim(), "changes": case.changes}).to_string();
     let sandbox = folder.work().join("sandbox");
@@ -212,7 +212,7 @@ fn lay(folder: &Folder, number: usize, case: &Planted) {
 #[test]
 fn no_state_directory_makes_setup_change_unlisted_settings() {
     let test = "no_state_directory_makes_setup_change_unlisted_settings";
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let mut runner = TestRunner::deterministic();
     let mut cases: Vec<Planted> =
         (0..24).map(|_| planted().new_tree(&mut runner).unwrap().current()).collect();
@@ -250,7 +250,7 @@ fn no_state_directory_makes_setup_change_unlisted_settings() {
 #[test]
 fn hostile_interface_names_change_no_unlisted_settings() {
     let test = "hostile_interface_names_change_no_unlisted_settings";
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let script = "
         export XDG_STATE_HOME=$PWD/sandbox/state
         look >before; listed >first
@@ -296,7 +296,7 @@ fn findings_reported_by_a_peer_are_never_fixed_here() {
     if let Some(reason) = missing("nsenter") {
         return skip(test, &reason);
     }
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let script = format!(
         "{PEER}
         settings >before
@@ -318,7 +318,7 @@ fn findings_reported_by_a_peer_are_never_fixed_here() {
 }
 
 /// Results of a simulated run, which needs no privilege.
-fn simulated(folder: &Folder, arguments: &[&str]) -> Ended {
+fn simulated(folder: &TestDir, arguments: &[&str]) -> ProgramOutput {
     folder.write("scenario.toml", format!("{TWO_PATHS}{}", crate::program::SIZED));
     let all = ["run", "scenario.toml", "--world", "sim", "-T", "tcp", "-q"];
     folder.run(&[&all[..], arguments].concat())
@@ -330,7 +330,7 @@ fn read(path: &Path) -> String {
 
 #[test]
 fn no_file_is_written_through_a_link_under_a_name_of_ours() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let work = folder.work();
     let victim = work.join("victim");
     folder.write("victim", "precious");
@@ -366,7 +366,7 @@ fn no_file_is_written_through_a_link_under_a_name_of_ours() {
 
 #[test]
 fn a_user_output_may_be_a_file_an_own_symlink_or_stdout() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let ended = simulated(&folder, &["--out", "results"]);
     assert_eq!(ended.code, Some(0), "{ended}");
     let work = folder.work();
@@ -399,7 +399,7 @@ fn a_user_output_may_be_a_file_an_own_symlink_or_stdout() {
 #[test]
 fn no_directory_of_another_user_is_used_for_temporary_files() {
     let test = "no_directory_of_another_user_is_used_for_temporary_files";
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let prepare = |kind: &str| {
         format!(
             "user=$(id -u); place=$TMPDIR/towpath-results-$user
@@ -449,7 +449,7 @@ fn no_directory_of_another_user_is_used_for_temporary_files() {
 fn without_user_namespaces_a_lab_program_has_no_host_privileges() {
     let test = "without_user_namespaces_a_lab_program_has_no_host_privileges";
     let Some(_serial) = crate::program::emulator() else { return };
-    let folder = Folder::new();
+    let folder = TestDir::new();
     folder.write("lab.toml", TWO_PATHS);
     let inside = "grep CapEff /proc/self/status; ip link set wifi mtu 1400; nsenter -t 1 -n true && echo left";
     // Root of a user namespace may forbid further ones in it, as an administrator does.

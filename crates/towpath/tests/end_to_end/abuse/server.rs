@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use towpath_measure::live::{ClientMessage, ConnectionKind, TestToken, TransferSettings};
 
-use super::site::{Site, times};
-use super::stranger::{Stranger, Way};
+use super::site::{AttackedServer, times};
+use super::stranger::{ClientRoute, RawClient};
 
 /// A test of a minute that moves what there is.
 const MINUTE: &str = "pattern = \"iperf\"\nduration = \"60 s\"";
@@ -32,14 +32,14 @@ fn drain(mut socket: &TcpStream, until: Instant) -> u64 {
 /// Finding 1: `bye` during a test gave its place to others while its threads went on.
 #[test]
 fn a_leaving_client_holds_its_slot_until_its_threads_end() {
-    let site = Site::new(&["--max-tests", "2"]);
+    let site = AttackedServer::new(&["--max-tests", "2"]);
     let mut most = 0;
     for _ in 0..60 {
-        let Ok(mut stranger) = Stranger::enter(site.way(1)) else { continue };
+        let Ok(mut stranger) = RawClient::enter(site.way(1)) else { continue };
         if stranger.plan(&[MINUTE], TransferSettings::default()).unwrap().is_none() {
             let _data = stranger.data(0, 0).unwrap();
             stranger.begin().unwrap();
-            stranger.say(&ClientMessage::Bye).unwrap();
+            stranger.send(&ClientMessage::Bye).unwrap();
         }
         most = most.max(site.status("Threads:"));
     }
@@ -51,14 +51,14 @@ fn a_leaving_client_holds_its_slot_until_its_threads_end() {
 /// Finding 3: what is asked within the limits took as much memory as one liked.
 #[test]
 fn memory_of_a_test_is_limited_and_the_client_gets_the_reason() {
-    let site = Site::new(&[]);
+    let site = AttackedServer::new(&[]);
     // A request each microsecond.
-    let mut stranger = Stranger::enter(site.way(1)).unwrap();
+    let mut stranger = RawClient::enter(site.way(1)).unwrap();
     let many = "pattern = \"reqres\"\nduration = \"1 s\"\nperiod = \"1 us\"\ndirection = \"down\"";
     let why = stranger.plan(&[many; 16], TransferSettings::default()).unwrap().unwrap();
     assert!(why.contains("MiB of memory"), "{why}");
     // Requests of a few bytes each, which nobody asked for.
-    let mut stranger = Stranger::enter(site.way(1)).unwrap();
+    let mut stranger = RawClient::enter(site.way(1)).unwrap();
     let some = "pattern = \"reqres\"\nduration = \"60 s\"\nperiod = \"1 s\"\ndirection = \"up\"";
     assert_eq!(stranger.plan(&[some], TransferSettings::default()).unwrap(), None);
     let mut data = stranger.data(0, 0).unwrap();
@@ -85,15 +85,15 @@ fn requests(bytes: usize) -> Vec<u8> {
 /// Finding 3: large blocks for many streams.
 #[test]
 fn no_test_gets_more_than_half_of_the_remaining_memory() {
-    let site = Site::new(&[]);
-    let mut stranger = Stranger::enter(site.way(1)).unwrap();
+    let site = AttackedServer::new(&[]);
+    let mut stranger = RawClient::enter(site.way(1)).unwrap();
     let wide = "pattern = \"iperf\"\nduration = \"60 s\"\nstreams = 128";
     let settings = TransferSettings { block_bytes: Some(4 << 20), ..TransferSettings::default() };
     let why = stranger.plan(&[wide], settings).unwrap().unwrap();
     assert!(why.contains("MiB of memory"), "{why}");
     let visitors: Vec<_> = (1..=16)
         .filter_map(|n| {
-            let mut stranger = Stranger::enter(site.way(n)).ok()?;
+            let mut stranger = RawClient::enter(site.way(n)).ok()?;
             stranger.plan(&[wide], TransferSettings::default()).ok()?;
             Some(stranger)
         })
@@ -107,7 +107,7 @@ fn no_test_gets_more_than_half_of_the_remaining_memory() {
 /// Finding 4: 288 one-byte echoes kept everybody else out.
 #[test]
 fn echo_connections_of_one_source_leave_slots_for_others() {
-    let site = Site::new(&[]);
+    let site = AttackedServer::new(&[]);
     let echo = |n: u16| site.way(n).connect(ConnectionKind::Echo, TestToken::NONE, (0, 0)).unwrap();
     let crowd: Vec<_> = (0..400).map(|_| echo(1)).collect();
     let sources: Vec<_> = (2..300).map(echo).collect();
@@ -119,15 +119,17 @@ fn echo_connections_of_one_source_leave_slots_for_others() {
 /// Finding 4: hellos of a stranger kept out those who know the secret.
 #[test]
 fn unauthenticated_hellos_block_no_client() {
-    let site = Site::new(&[]);
+    let site = AttackedServer::new(&[]);
     let until = Instant::now() + Duration::from_secs(8);
     let port = site.port.clone();
     let knocking = thread::spawn(move || {
         let mut open = std::collections::VecDeque::new();
         while Instant::now() < until {
-            let Ok(socket) =
-                Way::number(1, &port).connect(ConnectionKind::Control, TestToken::NONE, (0, 0))
-            else {
+            let Ok(socket) = ClientRoute::number(1, &port).connect(
+                ConnectionKind::Control,
+                TestToken::NONE,
+                (0, 0),
+            ) else {
                 break;
             };
             open.push_back(socket);
@@ -145,10 +147,10 @@ fn unauthenticated_hellos_block_no_client() {
 /// Finding 5: sixteen places for an hour, by clients who are not there.
 #[test]
 fn absent_clients_lose_their_slots() {
-    let site = Site::new(&[]);
+    let site = AttackedServer::new(&[]);
     let later = "pattern = \"iperf\"\nduration = \"10 s\"\nstart = \"59 min\"";
     let book = |n: u16| {
-        let mut stranger = Stranger::enter(site.way(n)).ok()?;
+        let mut stranger = RawClient::enter(site.way(n)).ok()?;
         stranger.plan(&[later], TransferSettings::default()).ok()?.is_none().then_some(())?;
         let data = stranger.data(0, 0).ok()?;
         stranger.begin().ok()?;
@@ -167,8 +169,8 @@ fn absent_clients_lose_their_slots() {
 /// Finding 6: `--max-rate` held for each flow, and not for echoes.
 #[test]
 fn a_rate_limit_applies_to_all_traffic_of_a_client() {
-    let site = Site::new(&["--max-rate", "8M"]);
-    let mut stranger = Stranger::enter(site.way(1)).unwrap();
+    let site = AttackedServer::new(&["--max-rate", "8M"]);
+    let mut stranger = RawClient::enter(site.way(1)).unwrap();
     let down = "pattern = \"iperf\"\nduration = \"6 s\"\ndirection = \"down\"";
     assert_eq!(stranger.plan(&[down; 16], TransferSettings::default()).unwrap(), None);
     let data: Vec<_> = (0..16).map(|flow| stranger.data(flow, 0).unwrap()).collect();
@@ -194,8 +196,8 @@ fn a_rate_limit_applies_to_all_traffic_of_a_client() {
 /// Finding 6: a reply as large as one likes.
 #[test]
 fn byte_and_rate_limits_hold_for_replies_and_give_a_reason() {
-    let site = Site::new(&["--max-rate", "8M", "--max-bytes", "2M"]);
-    let mut stranger = Stranger::enter(site.way(1)).unwrap();
+    let site = AttackedServer::new(&["--max-rate", "8M", "--max-bytes", "2M"]);
+    let mut stranger = RawClient::enter(site.way(1)).unwrap();
     let down = "pattern = \"iperf\"\nduration = \"20 s\"\ndirection = \"down\"";
     assert_eq!(stranger.plan(&[down; 4], TransferSettings::default()).unwrap(), None);
     let data: Vec<_> = (0..4).map(|flow| stranger.data(flow, 0).unwrap()).collect();
@@ -219,13 +221,13 @@ fn byte_and_rate_limits_hold_for_replies_and_give_a_reason() {
 /// source.
 #[test]
 fn a_greedy_source_leaves_enough_for_the_others() {
-    let site = Site::new(&[]);
+    let site = AttackedServer::new(&[]);
     site.withstands(|attack| {
         let mut held = Vec::new();
         let mut tests = Vec::new();
         while attack.goes_on() {
             held.extend(site.way(1).connect(ConnectionKind::Echo, TestToken::NONE, (0, 0)));
-            if let Ok(mut stranger) = Stranger::enter(site.way(1))
+            if let Ok(mut stranger) = RawClient::enter(site.way(1))
                 && let Ok(None) = stranger.plan(&[MINUTE], TransferSettings::default())
             {
                 tests.push(stranger);

@@ -6,26 +6,26 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::stranger::Way;
-use crate::program::{Ended, Folder, Running, binary, wait_for};
+use super::stranger::ClientRoute;
+use crate::program::{ProgramOutput, Running, TestDir, binary, wait_for};
 
 /// No server takes more memory, whatever is asked (SECURITY.md, S1).
-const MOST_MEMORY_KB: u64 = 256 * 1024;
+const MAX_MEMORY_KB: u64 = 256 * 1024;
 /// So long after an attack all seats are free (S3).
-const CALM: Duration = Duration::from_secs(10);
+const RECOVERY_TIMEOUT: Duration = Duration::from_secs(10);
 /// No attack is longer.
-const LONGEST: Duration = Duration::from_secs(60);
+const MAX_ATTACK_TIME: Duration = Duration::from_secs(60);
 /// What an honest client wants to send, bit/s.
-const WANTED: f64 = 8e6;
+const OFFERED_BPS: f64 = 8e6;
 
 /// Attacks run in full, as `cargo xtask abuse` has them do.
-pub(super) fn whole() -> bool {
+pub(super) fn is_full_scope() -> bool {
     env::var_os("TOWPATH_ABUSE").is_some_and(|how| how == "whole")
 }
 
 /// How many times something is done: `thinned` unless the whole suite runs.
 pub(super) fn times(thinned: usize, in_full: usize) -> usize {
-    if whole() { in_full } else { thinned }
+    if is_full_scope() { in_full } else { thinned }
 }
 
 /// An attack while honest clients measure.
@@ -47,38 +47,38 @@ impl Attack {
 }
 
 /// Ends an attack however the honest clients fared.
-struct Ends<'a>(&'a Attack);
+struct AttackGuard<'a>(&'a Attack);
 
-impl Drop for Ends<'_> {
+impl Drop for AttackGuard<'_> {
     fn drop(&mut self) {
         self.0.over.store(true, Ordering::Release);
     }
 }
 
-pub(super) struct Site {
-    pub(super) folder: Folder,
+pub(super) struct AttackedServer {
+    pub(super) folder: TestDir,
     pub(super) running: Running,
     pub(super) port: String,
 }
 
-impl Site {
+impl AttackedServer {
     pub(super) fn new(options: &[&str]) -> Self {
-        let folder = Folder::new();
+        let folder = TestDir::new();
         // Whoever starts the tests with `nohup` has SIGHUP ignored in all that they start.
         let mut command = folder.program("env");
         command.arg("--default-signal=HUP").arg(binary());
         command.args(["server", "-B", "127.0.0.1", "-p", "0"]).args(options);
         let running = folder.start(&mut command);
         let port = wait_for("the server", || {
-            let said = running.said();
+            let said = running.stderr();
             let (_, rest) = said.split_once("listening on 127.0.0.1:")?;
             Some(rest.split_once(' ')?.0.to_owned())
         });
         Self { folder, running, port }
     }
 
-    pub(super) fn way(&self, n: u16) -> Way {
-        Way::number(n, &self.port)
+    pub(super) fn way(&self, n: u16) -> ClientRoute {
+        ClientRoute::number(n, &self.port)
     }
 
     /// A line of the server's `/proc/PID/status`, as a number.
@@ -89,7 +89,7 @@ impl Site {
     }
 
     /// An honest client from an address of its own.
-    pub(super) fn measure(&self, last: u8, options: &[&str]) -> Ended {
+    pub(super) fn measure(&self, last: u8, options: &[&str]) -> ProgramOutput {
         let (source, out) = (format!("127.0.0.{last}"), format!("results-{last}"));
         let fixed = ["measure", "127.0.0.1", "-p", &self.port, "-B", &source, "-o", &out, "-q"];
         // In small blocks: of large ones, one that comes late is a tenth of the rate.
@@ -102,9 +102,9 @@ impl Site {
     /// [`Attack::is_on`], and to return once it no longer [goes on](Attack::goes_on).
     pub(super) fn withstands(&self, attack: impl FnOnce(&Attack) + Send) {
         let (began, over) = (AtomicBool::new(false), AtomicBool::new(false));
-        let state = Attack { ends: Instant::now() + LONGEST, began, over };
+        let state = Attack { ends: Instant::now() + MAX_ATTACK_TIME, began, over };
         thread::scope(|scope| {
-            let ends = Ends(&state);
+            let ends = AttackGuard(&state);
             let attacking = scope.spawn(|| attack(&state));
             wait_for("the attack", || {
                 (state.began.load(Ordering::Acquire) || attacking.is_finished()).then_some(())
@@ -129,7 +129,7 @@ impl Site {
         assert_eq!(ended.code, Some(0), "{ended}");
         let stored = self.folder.stored(&format!("results-{last}/live-tcp-1.jsonl.zst"));
         let goodput = stored.summary.unwrap().flows[0].goodput_bps;
-        assert!(goodput > 0.8 * WANTED, "{goodput} of {WANTED} bit/s");
+        assert!(goodput > 0.8 * OFFERED_BPS, "{goodput} of {OFFERED_BPS} bit/s");
     }
 
     /// Five honest clients, one after the other: all are served, at the rate they want.
@@ -142,11 +142,11 @@ impl Site {
         let began = Instant::now();
         wait_for("the end of all threads", || (self.status("Threads:") <= 4).then_some(()));
         let took = began.elapsed();
-        assert!(took < CALM, "seats were free after {took:?}");
+        assert!(took < RECOVERY_TIMEOUT, "seats were free after {took:?}");
     }
 
     pub(super) fn stays_small(&self) {
         let peak = self.status("VmHWM:");
-        assert!(peak <= MOST_MEMORY_KB, "{peak} kB");
+        assert!(peak <= MAX_MEMORY_KB, "{peak} kB");
     }
 }

@@ -14,16 +14,16 @@ use towpath_measure::live::{
 use towpath_measure::scenario::Transport;
 
 /// Far longer than a server takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(20);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Where a stranger comes from, and whom he visits.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Way {
+pub(super) struct ClientRoute {
     pub(super) from: IpAddr,
     pub(super) server: SocketAddr,
 }
 
-impl Way {
+impl ClientRoute {
     /// From the `n`-th of many addresses of loopback.
     pub(super) fn number(n: u16, port: &str) -> Self {
         let [high, low] = n.to_be_bytes();
@@ -40,10 +40,10 @@ impl Way {
     ) -> io::Result<TcpStream> {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
         socket.bind(&SocketAddr::from((self.from, 0)).into())?;
-        socket.connect_timeout(&self.server.into(), PATIENCE)?;
+        socket.connect_timeout(&self.server.into(), REPLY_TIMEOUT)?;
         let mut socket = TcpStream::from(socket);
-        socket.set_read_timeout(Some(PATIENCE))?;
-        socket.set_write_timeout(Some(PATIENCE))?;
+        socket.set_read_timeout(Some(REPLY_TIMEOUT))?;
+        socket.set_write_timeout(Some(REPLY_TIMEOUT))?;
         socket.write_all(&Preamble { kind, flow, stream, token }.to_bytes())?;
         Ok(socket)
     }
@@ -51,31 +51,31 @@ impl Way {
 
 /// One control connection.
 #[derive(Debug)]
-pub(super) struct Stranger {
-    pub(super) way: Way,
+pub(super) struct RawClient {
+    pub(super) route: ClientRoute,
     control: TcpStream,
     frames: FrameDecoder,
     pub(super) token: TestToken,
 }
 
-impl Stranger {
+impl RawClient {
     /// Connects and is welcome.
-    pub(super) fn enter(way: Way) -> io::Result<Self> {
+    pub(super) fn enter(way: ClientRoute) -> io::Result<Self> {
         let control = way.connect(ConnectionKind::Control, TestToken::NONE, (0, 0))?;
         let (frames, token) = (FrameDecoder::default(), TestToken::NONE);
-        let mut stranger = Self { way, control, frames, token };
-        stranger.say(&ClientMessage::Hello { towpath: "0".to_owned() })?;
-        match stranger.hear()? {
+        let mut stranger = Self { route: way, control, frames, token };
+        stranger.send(&ClientMessage::Hello { towpath: "0".to_owned() })?;
+        match stranger.recv()? {
             ServerMessage::Welcome { .. } => Ok(stranger),
             other => Err(io::Error::other(format!("no welcome: {other:?}"))),
         }
     }
 
-    pub(super) fn say(&mut self, message: &ClientMessage) -> io::Result<()> {
+    pub(super) fn send(&mut self, message: &ClientMessage) -> io::Result<()> {
         self.control.write_all(&frame::to_bytes(message).unwrap())
     }
 
-    pub(super) fn hear(&mut self) -> io::Result<ServerMessage> {
+    pub(super) fn recv(&mut self) -> io::Result<ServerMessage> {
         let mut room = [0; 16 * 1024];
         loop {
             if let Some(message) = self.frames.take().map_err(io::Error::other)? {
@@ -101,8 +101,8 @@ impl Stranger {
              between = [\"client\", \"server\"]\n{flows}"
         );
         let plan = TestPlan { scenario, transport: Transport::Tcp, settings };
-        self.say(&ClientMessage::Plan(Box::new(plan)))?;
-        match self.hear()? {
+        self.send(&ClientMessage::Plan(Box::new(plan)))?;
+        match self.recv()? {
             ServerMessage::Accepted { token } => {
                 self.token = token;
                 Ok(None)
@@ -114,22 +114,22 @@ impl Stranger {
 
     /// One of the test's connections.
     pub(super) fn data(&self, flow: u16, stream: u16) -> io::Result<TcpStream> {
-        self.way.connect(ConnectionKind::Data, self.token.public_id(), (flow, stream))
+        self.route.connect(ConnectionKind::Data, self.token.public_id(), (flow, stream))
     }
 
     /// Waits until the server has all connections, then lets the traffic begin.
     pub(super) fn begin(&mut self) -> io::Result<()> {
-        while !matches!(self.hear()?, ServerMessage::Ready) {}
-        self.say(&ClientMessage::Begin { at_ns: 0 })
+        while !matches!(self.recv()?, ServerMessage::Ready) {}
+        self.send(&ClientMessage::Begin { at_ns: 0 })
     }
 
     /// The server's half, as text; asks again until it is there.
     pub(super) fn fetch(&mut self) -> io::Result<String> {
         let mut whole = String::new();
         loop {
-            self.say(&ClientMessage::Fetch { offset: whole.len() as u64 })?;
+            self.send(&ClientMessage::Fetch { offset: whole.len() as u64 })?;
             loop {
-                match self.hear()? {
+                match self.recv()? {
                     ServerMessage::Part { total, text, .. } => {
                         whole.push_str(&text);
                         if whole.len() as u64 >= total {

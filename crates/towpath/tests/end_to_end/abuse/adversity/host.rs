@@ -13,56 +13,56 @@ use std::time::{Duration, Instant};
 
 use towpath_measure::live::{ConnectionKind, TestToken, TransferSettings};
 
-use super::super::site::{Site, times, whole};
-use super::super::stranger::{Stranger, Way};
+use super::super::site::{AttackedServer, is_full_scope, times};
+use super::super::stranger::{ClientRoute, RawClient};
 use crate::processes::signal;
-use crate::program::{Ended, Folder, binary, is_root, missing, skip, wait_for};
+use crate::program::{ProgramOutput, TestDir, binary, is_root, missing, skip, wait_for};
 
 /// A server ends within a few seconds; the rest is for a busy machine.
-const SOON: Duration = Duration::from_secs(20);
+const END_TIMEOUT: Duration = Duration::from_secs(20);
 
 const MINUTE: &str = "pattern = \"iperf\"\nduration = \"60 s\"";
 
 /// A server that another program starts in its own place.
-fn site_with(wrap: &[&str], options: &[&str]) -> Site {
-    let folder = Folder::new();
+fn site_with(wrap: &[&str], options: &[&str]) -> AttackedServer {
+    let folder = TestDir::new();
     let mut command = folder.program(wrap[0]);
     command.args(&wrap[1..]).arg(binary());
     site_of(folder, &mut command, options)
 }
 
-fn site_of(folder: Folder, command: &mut Command, options: &[&str]) -> Site {
+fn site_of(folder: TestDir, command: &mut Command, options: &[&str]) -> AttackedServer {
     command.args(["server", "-B", "127.0.0.1", "-p", "0"]).args(options);
     let mut running = folder.start(command);
     let port = wait_for("the server", || {
-        let said = running.said();
+        let said = running.stderr();
         let over = running.child.try_wait().unwrap();
         assert!(over.is_none(), "it has ended: {over:?}: {said}");
         let (_, rest) = said.split_once("listening on 127.0.0.1:")?;
         Some(rest.split_once(' ')?.0.to_owned())
     });
-    Site { folder, running, port }
+    AttackedServer { folder, running, port }
 }
 
 /// One honest client, or a few of them, and then nothing is left of anybody.
-fn goes_on(site: &Site) {
+fn assert_serving(site: &AttackedServer) {
     (2..2 + times(1, 5) as u8).for_each(|last| site.serves(last));
     site.calms_down();
     site.stays_small();
 }
 
 /// As many connections as are taken, which say what they are for and stay.
-fn crowd(site: &Site, number: usize) -> Vec<TcpStream> {
+fn crowd(site: &AttackedServer, number: usize) -> Vec<TcpStream> {
     let echo = |_| site.way(1).connect(ConnectionKind::Echo, TestToken::NONE, (0, 0)).ok();
     (0..number).filter_map(echo).collect()
 }
 
-fn descriptors(site: &Site) -> usize {
+fn descriptors(site: &AttackedServer) -> usize {
     fs::read_dir(format!("/proc/{}/fd", site.running.id())).unwrap().count()
 }
 
 /// Ticks of processor time.
-fn busy_for(site: &Site) -> u64 {
+fn busy_for(site: &AttackedServer) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{}/stat", site.running.id())).unwrap();
     let fields: Vec<_> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
     fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
@@ -90,9 +90,9 @@ fn a_server_without_descriptors_resumes_once_some_are_free() {
         drop(crowd);
         // Those who wait in the kernel are taken, and seen to be gone, before anybody honest comes.
         wait_for("its descriptors", || (descriptors(&site) <= at_rest + 2).then_some(()));
-        let refused = || Stranger::enter(site.way(3)).ok().map(|_| ());
+        let refused = || RawClient::enter(site.way(3)).ok().map(|_| ());
         wait_for("room for somebody", refused);
-        goes_on(&site);
+        assert_serving(&site);
         wait_for("its descriptors", || (descriptors(&site) <= at_rest + 2).then_some(()));
     }
 }
@@ -110,13 +110,13 @@ fn a_crowd_does_not_block_a_server_with_few_descriptors() {
     assert!(crowd.len() >= 200, "{} connections", crowd.len());
     (2..2 + times(1, 5) as u8).for_each(|last| site.serves(last));
     drop(crowd);
-    goes_on(&site);
+    assert_serving(&site);
 }
 
 /// S2: a source that comes again and again, as fast as it can, keeps nobody out.
 #[test]
 fn a_source_connecting_in_a_tight_loop_blocks_no_other_client() {
-    let site = Site::new(&[]);
+    let site = AttackedServer::new(&[]);
     let mut came = 0;
     site.withstands(|attack| {
         let mut held = VecDeque::new();
@@ -140,24 +140,24 @@ fn a_test_without_descriptors_releases_its_slot() {
         return;
     }
     let site = site_with(&["prlimit", "--nofile=64:64"], &["--max-tests", "1"]);
-    let mut stranger = Stranger::enter(site.way(1)).unwrap();
+    let mut stranger = RawClient::enter(site.way(1)).unwrap();
     let wide = "pattern = \"iperf\"\nduration = \"60 s\"\nstreams = 128\ndirection = \"down\"";
     let why = stranger.plan(&[wide], TransferSettings::default()).unwrap();
     let data: Vec<_> = (0..128).filter_map(|stream| stranger.data(0, stream).ok()).collect();
     assert!(why.is_some() || data.len() == 128, "{} connections, {why:?}", data.len());
     drop((stranger, data));
-    goes_on(&site);
+    assert_serving(&site);
 }
 
 /// A server that may have so many threads. Root has no such limit, so it becomes somebody else; and
 /// whoever it is, its threads are counted in a user namespace of its own.
-fn site_with_threads(test: &str, most: u32, options: &[&str]) -> Option<Site> {
+fn site_with_threads(test: &str, most: u32, options: &[&str]) -> Option<AttackedServer> {
     let tools = ["prlimit", "unshare", "setpriv"].into_iter().find_map(missing);
     if let Some(reason) = tools {
         skip(test, &reason);
         return None;
     }
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let copy = folder.readable_binary();
     let limit = format!("--nproc={most}:{most}");
     let mut words = vec!["unshare", "-U", "prlimit", &limit];
@@ -186,13 +186,13 @@ fn a_server_at_its_thread_limit_refuses_and_keeps_running() {
         wait_for("its last thread", || (site.status("Threads:") + 2 >= most.into()).then_some(()));
         assert!(site.status("Threads:") <= most.into(), "no limit: {}", site.status("Threads:"));
         // Whoever comes now gets an answer, or an end.
-        let answer = Stranger::enter(site.way(2)).map(|_| ());
+        let answer = RawClient::enter(site.way(2)).map(|_| ());
         let late = |error: &io::Error| {
             matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
         };
         assert!(!answer.as_ref().is_err_and(late), "nothing is said: {answer:?}");
         drop(crowd);
-        goes_on(&site);
+        assert_serving(&site);
     }
 }
 
@@ -206,16 +206,16 @@ fn a_test_without_threads_fails_and_releases_its_slot() {
         let wide = format!(
             "pattern = \"iperf\"\nduration = \"2 s\"\nstreams = 64\ndirection = \"{direction}\""
         );
-        let mut stranger = Stranger::enter(site.way(1)).unwrap();
+        let mut stranger = RawClient::enter(site.way(1)).unwrap();
         let said = attend(&mut stranger, &wide);
         assert!(!said.is_empty());
         drop(stranger);
-        goes_on(&site);
+        assert_serving(&site);
     }
 }
 
 /// What becomes of a wide test: its refusal, its half, or how its connection ended.
-fn attend(stranger: &mut Stranger, flow: &str) -> String {
+fn attend(stranger: &mut RawClient, flow: &str) -> String {
     match stranger.plan(&[flow], TransferSettings::default()) {
         Ok(None) => {}
         Ok(Some(why)) => return why,
@@ -246,7 +246,7 @@ fn a_server_without_address_space_keeps_running() {
         skip("a_server_without_address_space_keeps_running", &reason);
         return;
     }
-    let site = Site::new(&[]);
+    let site = AttackedServer::new(&[]);
     let idle = site.status("VmSize:") << 10;
     drop(site);
     for more in [48 << 20, 200 << 20_u64].into_iter().take(times(1, 2)) {
@@ -257,7 +257,7 @@ fn a_server_without_address_space_keeps_running() {
         let wide = "pattern = \"iperf\"\nduration = \"60 s\"\nstreams = 128";
         let strangers: Vec<_> = (1..8)
             .filter_map(|n| {
-                let mut stranger = Stranger::enter(site.way(n)).ok()?;
+                let mut stranger = RawClient::enter(site.way(n)).ok()?;
                 stranger.plan(&[wide], TransferSettings::default()).ok()?;
                 let data: Vec<_> = (0..128).map_while(|one| stranger.data(0, one).ok()).collect();
                 Some((stranger, data))
@@ -266,8 +266,8 @@ fn a_server_without_address_space_keeps_running() {
         drop((crowd, strangers));
         let mut site = site;
         let over = site.running.child.try_wait().unwrap();
-        assert!(over.is_none(), "{over:?}: {}", site.running.said());
-        goes_on(&site);
+        assert!(over.is_none(), "{over:?}: {}", site.running.stderr());
+        assert_serving(&site);
     }
 }
 
@@ -297,12 +297,12 @@ fn a_server_with_a_wrong_clock_still_serves() {
         let there = String::from_utf8_lossy(&can.stdout).into_owned();
         assert!(!there.starts_with(&format!("{up}")), "the clock is not another: {there}");
         let site = site_with(&words, &[]);
-        goes_on(&site);
+        assert_serving(&site);
     }
 }
 
 /// Runs a script as root of a mount namespace, which ends with the server. `$TOWPATH` is the command.
-fn site_after(test: &str, script: &str, options: &[&str]) -> Option<Site> {
+fn site_after(test: &str, script: &str, options: &[&str]) -> Option<AttackedServer> {
     if let Some(reason) = missing("unshare") {
         skip(test, &reason);
         return None;
@@ -312,7 +312,7 @@ fn site_after(test: &str, script: &str, options: &[&str]) -> Option<Site> {
         skip(test, &String::from_utf8_lossy(&can.stderr));
         return None;
     }
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let mut command = folder.program("unshare");
     command.args(["-Urm", "sh", "-ec", &format!("{script}\nexec \"$0\" \"$@\"")]).arg(binary());
     Some(site_of(folder, &mut command, options))
@@ -335,7 +335,7 @@ fn a_server_with_no_writable_storage_still_serves() {
         let fixed = ["measure", "127.0.0.1", "-p", &site.port, "-o", "both", "-q", "-t", "0.2"];
         let ended =
             site.folder.run(&[&fixed[..], &["--transport", "tcp,quic", "--wait", "0"]].concat());
-        assert_eq!(ended.code, Some(0), "{script}: {}\n{ended}", site.running.said());
+        assert_eq!(ended.code, Some(0), "{script}: {}\n{ended}", site.running.stderr());
         site.calms_down();
     }
 }
@@ -368,7 +368,7 @@ fn a_full_disk_leaves_no_partial_certificate() {
             grep -q 'certificate sha256:' again || echo WITHOUT $free
             find disk -type f | sort
         done";
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let mut command = folder.program("unshare");
     command.args(["-Urm", "sh", "-c", script]).arg(binary());
     let ended = folder.start(&mut command).wait();
@@ -378,21 +378,21 @@ fn a_full_disk_leaves_no_partial_certificate() {
 }
 
 /// A server whose output somebody else holds.
-struct Held {
-    folder: Folder,
+struct PipedServer {
+    folder: TestDir,
     child: Child,
     port: String,
 }
 
-impl Drop for Held {
+impl Drop for PipedServer {
     fn drop(&mut self) {
         let _ = self.child.kill(); // it may have exited
         let _ = self.child.wait();
     }
 }
 
-impl Held {
-    fn measure(&self, last: u8) -> Ended {
+impl PipedServer {
+    fn measure(&self, last: u8) -> ProgramOutput {
         let (source, out) = (format!("127.0.0.{last}"), format!("results-{last}"));
         let fixed = ["measure", "127.0.0.1", "-p", &self.port, "-B", &source, "-o", &out, "-q"];
         self.folder.run(&[&fixed[..], &["--transport", "tcp", "-t", "0.5", "-b", "8M"]].concat())
@@ -408,8 +408,8 @@ impl Held {
 }
 
 /// Starts a server, both outputs of which go into one pipe that is read until it listens.
-fn into_a_pipe(options: &[&str]) -> (Held, BufReader<PipeReader>, io::PipeWriter) {
-    let folder = Folder::new();
+fn into_a_pipe(options: &[&str]) -> (PipedServer, BufReader<PipeReader>, io::PipeWriter) {
+    let folder = TestDir::new();
     let (reader, writer) = io::pipe().unwrap();
     let mut command = folder.towpath(&["server", "-B", "127.0.0.1", "-p", "0"]);
     command.args(options);
@@ -417,7 +417,7 @@ fn into_a_pipe(options: &[&str]) -> (Held, BufReader<PipeReader>, io::PipeWriter
     command.stderr(Stdio::from(writer.try_clone().unwrap()));
     let child = command.spawn().unwrap();
     let mut reader = BufReader::new(reader);
-    let mut held = Held { folder, child, port: String::new() };
+    let mut held = PipedServer { folder, child, port: String::new() };
     let mut heard = String::new();
     // The last line that it prints before somebody comes.
     while !heard.contains("towpath measure 127.0.0.1") {
@@ -467,11 +467,11 @@ fn a_server_with_an_unread_log_keeps_serving() {
         fill(writer);
         if secret {
             // Whoever knows nothing is logged; the server has to answer him all the same.
-            let way = Way::number(1, &held.port);
+            let way = ClientRoute::number(1, &held.port);
             for _ in 0..8 {
-                let _ = Stranger::enter(way); // may be refused
+                let _ = RawClient::enter(way); // may be refused
             }
-            assert!(Stranger::enter(way).is_ok(), "{what}");
+            assert!(RawClient::enter(way).is_ok(), "{what}");
         } else {
             held.serves(&what);
         }
@@ -479,7 +479,7 @@ fn a_server_with_an_unread_log_keeps_serving() {
         let child = &mut held.child;
         let began = Instant::now();
         wait_for("its end", || child.try_wait().unwrap().map(|_| ()));
-        assert!(began.elapsed() < SOON, "{what}: {:?}", began.elapsed());
+        assert!(began.elapsed() < END_TIMEOUT, "{what}: {:?}", began.elapsed());
         drop(reader);
     }
 }
@@ -507,16 +507,16 @@ fn a_server_without_standard_streams_keeps_serving() {
             if streams.contains("full") && !json.is_empty() {
                 continue;
             }
-            let (folder, port) = (Folder::new(), port());
+            let (folder, port) = (TestDir::new(), port());
             let mut command = folder.program("sh");
             command.args(["-c", &format!("exec \"$0\" \"$@\" {streams}")]).arg(binary());
             command.args(["server", "-B", "127.0.0.1", "-p", &port]).args(json);
             let child = command.spawn().unwrap();
-            let mut held = Held { folder, child, port };
+            let mut held = PipedServer { folder, child, port };
             wait_for("the server", || {
                 let over = held.child.try_wait().unwrap();
                 assert!(over.is_none(), "{streams} {json:?}: {over:?}");
-                Stranger::enter(Way::number(1, &held.port)).ok()
+                RawClient::enter(ClientRoute::number(1, &held.port)).ok()
             });
             held.serves(streams);
         }
@@ -539,7 +539,7 @@ fn a_server_with_a_full_log_disk_keeps_serving() {
         site.serves(last);
     }
     let over = site.running.child.try_wait().unwrap();
-    assert!(over.is_none(), "{over:?}: {}", site.running.said());
+    assert!(over.is_none(), "{over:?}: {}", site.running.stderr());
     // The last lines found no room.
     let log = fs::read(format!("/proc/{}/cwd/full/log", site.running.id())).unwrap();
     assert!((3_900..=4_096).contains(&log.len()), "{} bytes", log.len());
@@ -550,10 +550,10 @@ fn a_server_with_a_full_log_disk_keeps_serving() {
 #[test]
 fn a_signal_in_the_middle_of_tests_ends_both_ends() {
     for name in ["TERM", "INT", "HUP"].into_iter().take(times(1, 3)) {
-        let site = Site::new(&[]);
+        let site = AttackedServer::new(&[]);
         let strangers: Vec<_> = (1..4)
             .map(|n| {
-                let mut stranger = Stranger::enter(site.way(n)).unwrap();
+                let mut stranger = RawClient::enter(site.way(n)).unwrap();
                 assert_eq!(stranger.plan(&[MINUTE], TransferSettings::default()).unwrap(), None);
                 let data = stranger.data(0, 0).unwrap();
                 stranger.begin().unwrap();
@@ -564,12 +564,12 @@ fn a_signal_in_the_middle_of_tests_ends_both_ends() {
         let options = ["--transport", "tcp", "-o", "results", "--patience", "2"];
         let command = [&long[..], &options].concat();
         let client = site.folder.start(&mut site.folder.towpath(&command));
-        wait_for("an interval", || client.said().contains(" up ").then_some(()));
-        let Site { folder, running, .. } = site;
+        wait_for("an interval", || client.stderr().contains(" up ").then_some(()));
+        let AttackedServer { folder, running, .. } = site;
         let id = running.id();
         signal(name, id.into());
         let began = Instant::now();
-        let ended = running.wait_at_most(SOON);
+        let ended = running.wait_at_most(END_TIMEOUT);
         assert!(!ended.err.contains("panicked"), "{name}: {ended}");
         let client = client.wait();
         let took = began.elapsed();
@@ -586,13 +586,13 @@ fn a_signal_in_the_middle_of_tests_ends_both_ends() {
 /// nothing of them.
 #[test]
 fn a_server_suspended_by_a_signal_resumes() {
-    let site = Site::new(&[]);
+    let site = AttackedServer::new(&[]);
     let long = ["measure", "127.0.0.1", "-p", &site.port, "-t", "2", "-b", "8M", "-i", "0.2"];
     for transport in ["tcp", "quic"].into_iter().take(times(1, 2)) {
         let options = ["--transport", transport, "-o", transport];
         let command = [&long[..], &options].concat();
         let client = site.folder.start(&mut site.folder.towpath(&command));
-        wait_for("an interval", || client.said().contains(" up ").then_some(()));
+        wait_for("an interval", || client.stderr().contains(" up ").then_some(()));
         // Not TSTP, which stops nothing where no terminal is.
         signal("STOP", site.running.id().into());
         let state = format!("/proc/{}/stat", site.running.id());
@@ -614,13 +614,13 @@ fn a_server_suspended_by_a_signal_resumes() {
         let ended = client.wait();
         assert_eq!(ended.code, Some(0), "{transport}: {ended}");
     }
-    goes_on(&site);
+    assert_serving(&site);
 }
 
 /// S2, S3: signals that mean nothing to a server change nothing.
 #[test]
 fn ignored_signals_disturb_no_test() {
-    let site = Site::new(&[]);
+    let site = AttackedServer::new(&[]);
     let sent = AtomicUsize::new(0);
     site.withstands(|attack| {
         attack.is_on();
@@ -638,12 +638,12 @@ fn ignored_signals_disturb_no_test() {
 /// S3: results that nobody can be given, since their clients are gone in the middle of them.
 #[test]
 fn connections_that_break_in_every_phase_leave_nothing() {
-    let site = Site::new(&[]);
+    let site = AttackedServer::new(&[]);
     let short = "pattern = \"iperf\"\nduration = \"0.3 s\"\ndirection = \"down\"";
     let mut fetched = 0;
     for phase in 0..times(5, 10) {
         for n in 1..=times(2, 8) as u16 {
-            let Ok(mut stranger) = Stranger::enter(site.way(n)) else { continue };
+            let Ok(mut stranger) = RawClient::enter(site.way(n)) else { continue };
             if phase % 5 == 0 || stranger.plan(&[short], TransferSettings::default()).is_err() {
                 continue;
             }
@@ -656,6 +656,6 @@ fn connections_that_break_in_every_phase_leave_nothing() {
             fetched += usize::from(phase % 5 == 4 && stranger.fetch().is_ok());
         }
     }
-    assert!(fetched > 0 || !whole(), "no test came to its end");
-    goes_on(&site);
+    assert!(fetched > 0 || !is_full_scope(), "no test came to its end");
+    assert_serving(&site);
 }

@@ -15,7 +15,7 @@ use towpath_measure::live::{ConnectionKind, Preamble};
 use crate::program::wait_for;
 
 /// Words as they are on the wire: not all of them are JSON that a program would write.
-pub(super) type Words = Box<dyn Iterator<Item = String> + Send>;
+pub(super) type Messages = Box<dyn Iterator<Item = String> + Send>;
 
 /// One thing in place of another.
 pub(super) type Lie<Said, Told> = Box<dyn Fn(&Said) -> Told + Send + Sync>;
@@ -23,9 +23,9 @@ pub(super) type Lie<Said, Told> = Box<dyn Fn(&Said) -> Told + Send + Sync>;
 /// What is changed.
 pub(super) struct Lies {
     /// What is said in place of a word, if it is not passed on.
-    pub(super) word: Lie<Value, Option<Words>>,
+    pub(super) word: Lie<Value, Option<Messages>>,
     /// What is given in place of the server's half.
-    pub(super) half: Lie<str, String>,
+    pub(super) report: Lie<str, String>,
     /// What is sent in place of a datagram's answer.
     pub(super) datagram: Lie<[u8], Vec<Vec<u8>>>,
     /// What is sent in place of data; nothing ends the connection.
@@ -38,7 +38,7 @@ impl Default for Lies {
     fn default() -> Self {
         Self {
             word: Box::new(|_| None),
-            half: Box::new(str::to_owned),
+            report: Box::new(str::to_owned),
             datagram: Box::new(|answer| vec![answer.to_vec()]),
             data: Box::new(<[u8]>::to_vec),
             before_data: Vec::new(),
@@ -47,28 +47,28 @@ impl Default for Lies {
 }
 
 /// One word, or one after the other.
-pub(super) fn words(all: impl IntoIterator<Item = Value>) -> Words {
+pub(super) fn messages(all: impl IntoIterator<Item = Value>) -> Messages {
     let all: Vec<_> = all.into_iter().map(|word| word.to_string()).collect();
     Box::new(all.into_iter())
 }
 
 /// The same word for ever.
-pub(super) fn forever(word: &Value) -> Words {
+pub(super) fn forever(word: &Value) -> Messages {
     Box::new(iter::repeat(word.to_string()))
 }
 
 pub(super) struct Liar {
     pub(super) port: u16,
-    shared: Arc<Shared>,
+    shared: Arc<LiarState>,
 }
 
-struct Shared {
+struct LiarState {
     server: SocketAddr,
     lies: Lies,
     /// Lies that were told, whole halves counted once.
-    told: AtomicUsize,
+    lies_told: AtomicUsize,
     /// Connections that came in.
-    met: AtomicUsize,
+    connections: AtomicUsize,
 }
 
 impl Liar {
@@ -81,11 +81,11 @@ impl Liar {
         });
         let port = listener.local_addr().unwrap().port();
         let (told, met) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        let shared = Arc::new(Shared { server, lies, told, met });
+        let shared = Arc::new(LiarState { server, lies, lies_told: told, connections: met });
         let of_thread = Arc::clone(&shared);
         thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
-                of_thread.met.fetch_add(1, Ordering::Relaxed);
+                of_thread.connections.fetch_add(1, Ordering::Relaxed);
                 let shared = Arc::clone(&of_thread);
                 thread::spawn(move || shared.meet(client));
             }
@@ -96,13 +96,13 @@ impl Liar {
     }
 
     /// How many lies it has told.
-    pub(super) fn told(&self) -> usize {
-        self.shared.told.load(Ordering::Relaxed)
+    pub(super) fn lies_told(&self) -> usize {
+        self.shared.lies_told.load(Ordering::Relaxed)
     }
 
     /// How many connections it has taken.
     pub(super) fn met(&self) -> usize {
-        self.shared.met.load(Ordering::Relaxed)
+        self.shared.connections.load(Ordering::Relaxed)
     }
 }
 
@@ -122,13 +122,13 @@ fn frame(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
 }
 
 /// Sends one frame, whatever is in it.
-pub(super) fn say(stream: &mut TcpStream, text: &str) -> io::Result<()> {
+pub(super) fn send(stream: &mut TcpStream, text: &str) -> io::Result<()> {
     let mut bytes = (text.len() as u32).to_be_bytes().to_vec();
     bytes.extend(text.as_bytes());
     stream.write_all(&bytes)
 }
 
-impl Shared {
+impl LiarState {
     fn meet(&self, mut client: TcpStream) -> io::Result<()> {
         patient(&client)?;
         let mut server = TcpStream::connect(self.server)?;
@@ -157,34 +157,34 @@ impl Shared {
             let text = String::from_utf8(frame(server)?).map_err(io::Error::other)?;
             let word: Value = serde_json::from_str(&text)?;
             if let Some(lies) = (self.lies.word)(&word) {
-                self.told.fetch_add(1, Ordering::Relaxed);
+                self.lies_told.fetch_add(1, Ordering::Relaxed);
                 for lie in lies {
-                    say(client, &lie)?;
+                    send(client, &lie)?;
                 }
             } else if word["say"] == "part" {
                 half.push_str(word["text"].as_str().unwrap());
                 if half.len() as u64 >= word["total"].as_u64().unwrap() {
-                    let lie = (self.lies.half)(&half);
-                    self.told.fetch_add(usize::from(lie != half), Ordering::Relaxed);
+                    let lie = (self.lies.report)(&half);
+                    self.lies_told.fetch_add(usize::from(lie != half), Ordering::Relaxed);
                     half.clear();
                     give(client, &lie)?;
                 }
             } else {
-                say(client, &text)?;
+                send(client, &text)?;
             }
         }
     }
 
     fn spoil(&self, server: &mut TcpStream, client: &mut TcpStream) -> io::Result<()> {
         if !self.lies.before_data.is_empty() {
-            self.told.fetch_add(1, Ordering::Relaxed);
+            self.lies_told.fetch_add(1, Ordering::Relaxed);
             client.write_all(&self.lies.before_data)?;
         }
         let mut room = vec![0; 65_536];
         loop {
             let length = server.read(&mut room)?;
             let spoilt = (self.lies.data)(&room[..length]);
-            self.told.fetch_add(usize::from(spoilt != room[..length]), Ordering::Relaxed);
+            self.lies_told.fetch_add(usize::from(spoilt != room[..length]), Ordering::Relaxed);
             if spoilt.is_empty() {
                 return client.shutdown(std::net::Shutdown::Both);
             }
@@ -203,7 +203,7 @@ impl Shared {
             let Ok(length) = inner.recv(&mut room) else { continue };
             let answers = (self.lies.datagram)(&room[..length]);
             let changed = answers.len() != 1 || answers[0] != room[..length];
-            self.told.fetch_add(usize::from(changed), Ordering::Relaxed);
+            self.lies_told.fetch_add(usize::from(changed), Ordering::Relaxed);
             for answer in answers {
                 outer.send_to(&answer, from)?;
             }
@@ -215,7 +215,7 @@ impl Shared {
 fn give(client: &mut TcpStream, half: &str) -> io::Result<()> {
     let mut rest = half;
     if rest.is_empty() {
-        return say(
+        return send(
             client,
             &json!({"say": "part", "offset": 0, "total": 0, "text": ""}).to_string(),
         );
@@ -228,7 +228,7 @@ fn give(client: &mut TcpStream, half: &str) -> io::Result<()> {
         let (text, after) = rest.split_at(cut);
         let offset = half.len() - rest.len();
         let part = json!({"say": "part", "offset": offset, "total": half.len(), "text": text});
-        say(client, &part.to_string())?;
+        send(client, &part.to_string())?;
         rest = after;
     }
     Ok(())

@@ -10,23 +10,24 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::super::site::{Site, times};
-use super::liar::{Liar, Lies, Words, forever, say, words};
+use super::super::site::{AttackedServer, times};
+use super::liar::{Liar, Lies, Messages, forever, messages, send};
 use crate::processes::signal;
-use crate::program::{Ended, Folder, Running, binary, wait_for};
+use crate::program::{ProgramOutput, Running, TestDir, binary, wait_for};
 
 /// Each wait of a client has a limit, and here it is patient for two seconds; the rest is for a busy
 /// machine.
-const LIMIT: Duration = Duration::from_secs(60);
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(60);
 /// An interrupt ends everything within a second. The rest is for a busy machine.
-const AT_ONCE: Duration = Duration::from_secs(4);
+const INTERRUPT_TIMEOUT: Duration = Duration::from_secs(4);
 /// What a client's memory stays below, whatever it hears.
-const MOST_BYTES: u64 = 512 << 20;
+const MAX_BYTES: u64 = 512 << 20;
 /// Commands a terminal, turns text around, and looks like a command, a tag and a path.
-const STEERS: &str = "\u{1b}]0;owned\u{7}\u{1b}[2J\r\n\u{9b}31m\u{202e}$(id);`id`<script>/../..";
+const TERMINAL_ESCAPES: &str =
+    "\u{1b}]0;owned\u{7}\u{1b}[2J\r\n\u{9b}31m\u{202e}$(id);`id`<script>/../..";
 
 /// A measurement towards somebody, whose results have a folder of their own.
-fn start(folder: &Folder, port: u16, options: &[&str]) -> Running {
+fn start(folder: &TestDir, port: u16, options: &[&str]) -> Running {
     let (port, out) = (port.to_string(), format!("results-{port}"));
     let fixed = ["measure", "127.0.0.1", "-p", &port, "-o", &out];
     let mut all = [&fixed[..], options].concat();
@@ -41,7 +42,7 @@ fn start(folder: &Folder, port: u16, options: &[&str]) -> Running {
 }
 
 /// Waits for a client's end; it may not take more memory than it should meanwhile.
-fn end(mut client: Running, what: &str) -> Ended {
+fn end(mut client: Running, what: &str) -> ProgramOutput {
     let status = format!("/proc/{}/status", client.id());
     let mut peak = 0;
     wait_for(what, || {
@@ -51,12 +52,12 @@ fn end(mut client: Running, what: &str) -> Ended {
         peak = peak.max(kb.unwrap_or(0) << 10);
         client.child.try_wait().unwrap().map(|_| ())
     });
-    assert!(peak <= MOST_BYTES, "{what}: {peak} bytes");
-    client.wait_at_most(LIMIT)
+    assert!(peak <= MAX_BYTES, "{what}: {peak} bytes");
+    client.wait_at_most(CLIENT_TIMEOUT)
 }
 
 /// It has ended by itself, in one of the ways that are documented, and commands no terminal.
-fn is_orderly(ended: &Ended, what: &str) {
+fn is_orderly(ended: &ProgramOutput, what: &str) {
     assert!(matches!(ended.code, Some(0..=2 | 130)), "{what}: {ended}");
     assert!(!ended.err.contains("panicked"), "{what}: {ended}");
     for text in [&ended.out, &ended.err] {
@@ -66,7 +67,7 @@ fn is_orderly(ended: &Ended, what: &str) {
 }
 
 /// Each result that was written can be read again.
-fn can_be_read(folder: &Folder, port: u16, what: &str) -> usize {
+fn can_be_read(folder: &TestDir, port: u16, what: &str) -> usize {
     let out = folder.work().join(format!("results-{port}"));
     let Ok(entries) = fs::read_dir(&out) else { return 0 };
     let files = entries.map(|entry| entry.unwrap().path());
@@ -93,16 +94,24 @@ fn at_once<T: Sync>(cases: &[T], case: impl Fn(usize, &T) + Sync) {
 }
 
 /// A measurement through a liar ends in good order, and its result can be read.
-fn lied_to(site: &Site, lies: Lies, options: &[&str], what: &str) -> Ended {
+fn run_through_liar(
+    site: &AttackedServer,
+    lies: Lies,
+    options: &[&str],
+    what: &str,
+) -> ProgramOutput {
     let liar = Liar::before(&site.port, lies);
     let ended = end(start(&site.folder, liar.port, options), what);
     is_orderly(&ended, what);
-    assert!(liar.told() > 0, "{what}: no lie was told: {ended}");
+    assert!(liar.lies_told() > 0, "{what}: no lie was told: {ended}");
     can_be_read(&site.folder, liar.port, what);
     ended
 }
 
-fn instead_of(name: &'static str, lie: impl Fn(&Value) -> Words + Send + Sync + 'static) -> Lies {
+fn instead_of(
+    name: &'static str,
+    lie: impl Fn(&Value) -> Messages + Send + Sync + 'static,
+) -> Lies {
     let word = move |word: &Value| (word["say"] == name).then(|| lie(word));
     Lies { word: Box::new(word), ..Lies::default() }
 }
@@ -125,7 +134,7 @@ fn every_word() -> Vec<Value> {
 /// C2: every word in place of every other.
 #[test]
 fn unexpected_messages_end_a_measurement_early() {
-    let site = Site::new(&[]);
+    let site = AttackedServer::new(&[]);
     let places = ["welcome", "accepted", "ready", "clock"];
     let all: Vec<_> = places
         .into_iter()
@@ -136,7 +145,12 @@ fn unexpected_messages_end_a_measurement_early() {
     let cases: Vec<_> = all.into_iter().step_by(step).collect();
     at_once(&cases, |_, (place, word)| {
         let (lie, what) = (word.clone(), format!("{word} in place of {place}"));
-        lied_to(&site, instead_of(place, move |_| words([lie.clone()])), &["-q"], &what);
+        run_through_liar(
+            &site,
+            instead_of(place, move |_| messages([lie.clone()])),
+            &["-q"],
+            &what,
+        );
     });
     assert!(!site.folder.names().contains(&"owned".to_owned()));
 }
@@ -144,7 +158,7 @@ fn unexpected_messages_end_a_measurement_early() {
 /// C2, C5: a clock that stands still, runs backwards, or is at the end of all numbers.
 #[test]
 fn no_clock_of_a_server_confuses_a_measurement() {
-    let site = Site::new(&[]);
+    let site = AttackedServer::new(&[]);
     let most = u64::MAX;
     let cases: Vec<(u64, u64)> = vec![
         (0, 0),
@@ -161,16 +175,16 @@ fn no_clock_of_a_server_confuses_a_measurement() {
         let what = format!("asked at + {add}, it is {is}");
         let lies = instead_of("clock", move |word| {
             let asked = word["client_ns"].as_u64().unwrap().wrapping_add(add);
-            words([json!({"say": "clock", "client_ns": asked, "server_ns": is})])
+            messages([json!({"say": "clock", "client_ns": asked, "server_ns": is})])
         });
-        lied_to(&site, lies, &["-q"], &what);
+        run_through_liar(&site, lies, &["-q"], &what);
     });
 }
 
 /// C2, F3: numbers that no clock has, and JSON that no program writes.
 #[test]
 fn values_that_are_not_numbers_are_refused() {
-    let site = Site::new(&[]);
+    let site = AttackedServer::new(&[]);
     let deep = "[".repeat(60_000);
     let numbers = ["NaN", "-1", "18446744073709551616", "1e999", "\"0\"", "null", "1.5", &deep];
     let some = times(4, numbers.len());
@@ -179,7 +193,7 @@ fn values_that_are_not_numbers_are_refused() {
         let what = &raw[..raw.len().min(80)];
         let told = raw.clone();
         let lies = instead_of("clock", move |_| Box::new(std::iter::once(told.clone())));
-        let ended = lied_to(&site, lies, &["-q"], what);
+        let ended = run_through_liar(&site, lies, &["-q"], what);
         assert_eq!(ended.code, Some(2), "{what}: {ended}");
         assert!(ended.err.len() < 4_000, "{what}: {} bytes are said", ended.err.len());
     });
@@ -188,7 +202,7 @@ fn values_that_are_not_numbers_are_refused() {
 /// C2, C3: words without end instead of an answer count as no progress, and an interrupt is heard.
 #[test]
 fn a_flood_of_messages_is_not_progress_and_uses_no_memory() {
-    let site = Site::new(&[]);
+    let site = AttackedServer::new(&[]);
     let clock = json!({"say": "clock", "client_ns": 0, "server_ns": 0});
     let pending = json!({"say": "pending"});
     let words = [("ready", clock), ("part", pending), ("clock", json!({"say": "ready"}))];
@@ -202,13 +216,13 @@ fn a_flood_of_messages_is_not_progress_and_uses_no_memory() {
         let lie = word.clone();
         let liar = Liar::before(&site.port, instead_of(place, move |_| forever(&lie)));
         let client = start(&site.folder, liar.port, &["-q"]);
-        let began = wait_for(&what, || (liar.told() > 0).then(Instant::now));
+        let began = wait_for(&what, || (liar.lies_told() > 0).then(Instant::now));
         if *interrupted {
             signal("INT", client.id().into());
         }
         let ended = end(client, &what);
         is_orderly(&ended, &what);
-        assert!(!interrupted || began.elapsed() < AT_ONCE, "{what}: {ended}");
+        assert!(!interrupted || began.elapsed() < INTERRUPT_TIMEOUT, "{what}: {ended}");
         can_be_read(&site.folder, liar.port, &what);
     });
 }
@@ -243,7 +257,7 @@ fn text_of(lines: &[Value]) -> String {
 /// C4, C5: numbers of a half that nothing can have, one or all of a kind at once.
 #[test]
 fn extreme_numbers_in_a_server_report_are_checked_and_harmless() {
-    let site = Site::new(&[]);
+    let site = AttackedServer::new(&[]);
     let extremes = [
         json!(u64::MAX),
         json!(u64::MAX - 1),
@@ -273,9 +287,9 @@ fn extreme_numbers_in_a_server_report_are_checked_and_harmless() {
             }
             text_of(&lines)
         };
-        let lies = Lies { half: Box::new(lie), ..Lies::default() };
+        let lies = Lies { report: Box::new(lie), ..Lies::default() };
         let options = [&["-b", "8M"], patterns[number % patterns.len()]].concat();
-        lied_to(&site, lies, &options, &format!("numbers of case {case}"));
+        run_through_liar(&site, lies, &options, &format!("numbers of case {case}"));
     });
 }
 
@@ -329,69 +343,81 @@ fn contradict(half: &str, case: usize) -> String {
 /// C5, F3: halves that contradict themselves, or the client's.
 #[test]
 fn an_inconsistent_server_report_still_gives_a_result() {
-    let site = Site::new(&[]);
+    let site = AttackedServer::new(&[]);
     let cases: Vec<_> = (0..10).collect();
     let step = times(3, 1);
     let cases: Vec<_> = cases.into_iter().step_by(step).collect();
     at_once(&cases, |_, case| {
         let case = *case;
-        let lies = Lies { half: Box::new(move |half| contradict(half, case)), ..Lies::default() };
-        lied_to(&site, lies, &["-b", "8M", "-R"], &format!("contradiction {case}"));
+        let lies = Lies { report: Box::new(move |half| contradict(half, case)), ..Lies::default() };
+        run_through_liar(&site, lies, &["-b", "8M", "-R"], &format!("contradiction {case}"));
     });
 }
 
 /// C5, F4: every text of a half, of a welcome and of a refusal.
 #[test]
 fn no_text_of_a_server_controls_the_terminal() {
-    let site = Site::new(&[]);
+    let site = AttackedServer::new(&[]);
     let keys = |half: &str| {
         let mut lines = lines_of(half);
         let mut host = lines.remove(0);
         let fields = host["host"].as_object_mut().unwrap();
-        fields["warnings"] = json!([STEERS, STEERS]);
-        fields["conditions"] = json!({ STEERS: STEERS, "tls\u{1b}[2J": STEERS });
+        fields["warnings"] = json!([TERMINAL_ESCAPES, TERMINAL_ESCAPES]);
+        fields["conditions"] =
+            json!({ TERMINAL_ESCAPES: TERMINAL_ESCAPES, "tls\u{1b}[2J": TERMINAL_ESCAPES });
         lines.insert(0, host);
         for line in &mut lines {
             for (kind, field) in [("flow", "failure"), ("connection", "reason")] {
                 if let Some(of) = line.get_mut(kind).and_then(Value::as_object_mut) {
-                    of.insert(field.to_owned(), json!(STEERS));
+                    of.insert(field.to_owned(), json!(TERMINAL_ESCAPES));
                 }
             }
             if let Some(of) = line.get_mut("subflow").and_then(Value::as_object_mut) {
                 for field in ["path", "congestion_control", "local", "remote"] {
-                    of.insert(field.to_owned(), json!(STEERS));
+                    of.insert(field.to_owned(), json!(TERMINAL_ESCAPES));
                 }
             }
         }
         lines.push(json!({"record": {"type": "event", "t_ns": 1, "kind": "timeline",
-            "text": STEERS}}));
+            "text": TERMINAL_ESCAPES}}));
         text_of(&lines)
     };
-    let lies = Lies { half: Box::new(keys), ..Lies::default() };
-    let ended = lied_to(&site, lies, &["-b", "8M"], "texts of a half");
+    let lies = Lies { report: Box::new(keys), ..Lies::default() };
+    let ended = run_through_liar(&site, lies, &["-b", "8M"], "texts of a half");
     // They are shown, as the server's words.
     assert!(ended.err.contains("$(id)") || ended.out.contains("$(id)"), "{ended}");
     let welcome = || {
-        instead_of("welcome", |_| words([json!({"say": "welcome", "towpath": STEERS.repeat(9)})]))
+        instead_of("welcome", |_| {
+            messages([json!({"say": "welcome", "towpath": TERMINAL_ESCAPES.repeat(9)})])
+        })
     };
-    lied_to(&site, welcome(), &[], "a version");
-    let refusal = json!({"say": "refused", "why": STEERS.repeat(99), "hint": STEERS.repeat(99)});
-    lied_to(&site, instead_of("accepted", move |_| words([refusal.clone()])), &[], "a refusal");
+    run_through_liar(&site, welcome(), &[], "a version");
+    let refusal = json!({"say": "refused", "why": TERMINAL_ESCAPES.repeat(99), "hint": TERMINAL_ESCAPES.repeat(99)});
+    run_through_liar(
+        &site,
+        instead_of("accepted", move |_| messages([refusal.clone()])),
+        &[],
+        "a refusal",
+    );
     // Words and kinds that are none are told as well.
-    let strange = json!({"say": STEERS, STEERS: STEERS});
-    let ended =
-        lied_to(&site, instead_of("clock", move |_| words([strange.clone()])), &[], "a word");
+    let strange = json!({"say": TERMINAL_ESCAPES, TERMINAL_ESCAPES: TERMINAL_ESCAPES});
+    let ended = run_through_liar(
+        &site,
+        instead_of("clock", move |_| messages([strange.clone()])),
+        &[],
+        "a word",
+    );
     assert_eq!(ended.code, Some(2), "{ended}");
     for json in ["--json", "-q"] {
-        let lies = Lies { half: Box::new(keys), ..Lies::default() };
-        lied_to(&site, lies, &["-b", "8M", json], "texts of a half");
+        let lies = Lies { report: Box::new(keys), ..Lies::default() };
+        run_through_liar(&site, lies, &["-b", "8M", json], "texts of a half");
     }
 }
 
 /// C2, C4: parts that overlap, shrink, end before they begin, or cut characters.
 #[test]
 fn mismatched_parts_do_not_form_a_server_report() {
-    let site = Site::new(&[]);
+    let site = AttackedServer::new(&[]);
     let part = |offset: u64, total: u64, text: &str| json!({"say": "part", "offset": offset, "total": total, "text": text});
     let cases = [
         vec![part(0, 6, "abc"), part(0, 6, "abc"), part(3, 6, "def")],
@@ -406,8 +432,12 @@ fn mismatched_parts_do_not_form_a_server_report() {
     let some = times(4, cases.len());
     at_once(&cases[..some], |_, parts| {
         let (told, what) = (parts.clone(), format!("{parts:?}"));
-        let ended =
-            lied_to(&site, instead_of("part", move |_| words(told.clone())), &["-q"], &what);
+        let ended = run_through_liar(
+            &site,
+            instead_of("part", move |_| messages(told.clone())),
+            &["-q"],
+            &what,
+        );
         assert_eq!(ended.code, Some(1), "{what}: {ended}");
     });
 }
@@ -415,10 +445,10 @@ fn mismatched_parts_do_not_form_a_server_report() {
 /// C3, C4: a half whose end moves away as fast as it comes is progress, but no reason not to stop.
 #[test]
 fn an_endless_server_report_is_interruptible_and_bounded() {
-    let site = Site::new(&[]);
+    let site = AttackedServer::new(&[]);
     let text = "{\"record\":{\"type\":\"counter\",\"host\":\"\",\"name\":\"\",\"before\":0,\"after\":1}}\n";
     let text = text.repeat(100);
-    let lies = move |_: &Value| -> Words {
+    let lies = move |_: &Value| -> Messages {
         let text = text.clone();
         Box::new((0_u64..).map(move |number| {
             let offset = number * text.len() as u64;
@@ -428,11 +458,11 @@ fn an_endless_server_report_is_interruptible_and_bounded() {
     };
     let liar = Liar::before(&site.port, instead_of("part", lies));
     let client = start(&site.folder, liar.port, &["-q", "--patience", "60"]);
-    wait_for("the parts", || (liar.told() > 0).then_some(()));
+    wait_for("the parts", || (liar.lies_told() > 0).then_some(()));
     signal("INT", client.id().into());
     let began = Instant::now();
     let ended = end(client, "the end");
-    assert!(began.elapsed() < AT_ONCE, "{:?}: {ended}", began.elapsed());
+    assert!(began.elapsed() < INTERRUPT_TIMEOUT, "{:?}: {ended}", began.elapsed());
     is_orderly(&ended, "an endless half");
     // What was measured is kept.
     assert_eq!(can_be_read(&site.folder, liar.port, "an endless half"), 1, "{ended}");
@@ -441,7 +471,7 @@ fn an_endless_server_report_is_interruptible_and_bounded() {
 /// C2, C4: data that nobody asked for, or that says of itself what cannot be.
 #[test]
 fn unexpected_data_does_not_crash_the_client() {
-    let site = Site::new(&[]);
+    let site = AttackedServer::new(&[]);
     let flood: fn() -> Lies = || Lies { before_data: vec![b'Q'; 32 << 20], ..Lies::default() };
     let lengths: fn() -> Lies =
         || Lies { data: Box::new(|data| vec![0xff; data.len()]), ..Lies::default() };
@@ -469,14 +499,14 @@ fn unexpected_data_does_not_crash_the_client() {
         } else {
             &[pattern, "-t", "0.5"]
         };
-        lied_to(&site, lies(), &[options, &["-q"]].concat(), &what);
+        run_through_liar(&site, lies(), &[options, &["-q"]].concat(), &what);
     });
 }
 
 /// C5: answers to datagrams that were never asked, or asked tomorrow.
 #[test]
 fn unsolicited_datagram_replies_are_not_counted() {
-    let site = Site::new(&[]);
+    let site = AttackedServer::new(&[]);
     let many = |answer: &[u8]| {
         let mut all = vec![answer.to_vec(); 50];
         for (number, one) in all.iter_mut().enumerate() {
@@ -496,7 +526,7 @@ fn unsolicited_datagram_replies_are_not_counted() {
     let options = ["udping", "--set", "period=20ms", "-t", "0.6", "--json"];
     let ended = end(start(&site.folder, liar.port, &options), "datagrams");
     is_orderly(&ended, "datagrams");
-    assert!(liar.told() > 3, "{} lies: {ended}", liar.told());
+    assert!(liar.lies_told() > 3, "{} lies: {ended}", liar.lies_told());
     assert_eq!(can_be_read(&site.folder, liar.port, "datagrams"), 1, "{ended}");
     let result = site.folder.stored(&format!("results-{}/live-tcp-1.jsonl.zst", liar.port));
     let summary = serde_json::to_value(result.summary.unwrap()).unwrap();
@@ -526,11 +556,11 @@ fn numbers_named(value: &Value, name: &str, all: &mut Vec<(String, f64)>) {
 /// C2: a server that always says no is not asked for ever.
 #[test]
 fn many_refusals_are_reported_as_a_refusal() {
-    let site = Site::new(&[]);
+    let site = AttackedServer::new(&[]);
     for (place, why) in [("welcome", "busy"), ("accepted", "busy: 16 tests"), ("ready", "busy")] {
         let refusal = json!({"say": "refused", "why": why, "hint": "come again in 1 s"});
         let told = refusal.clone();
-        let lies = instead_of(place, move |_| words(vec![told.clone(); 5_000]));
+        let lies = instead_of(place, move |_| messages(vec![told.clone(); 5_000]));
         let liar = Liar::before(&site.port, lies);
         let options = ["-q", "--repeat", "3", "--wait", "0.01"];
         let ended = end(start(&site.folder, liar.port, &options), why);
@@ -566,9 +596,9 @@ fn switch(first: u16, most: usize, then: u16) -> (u16, Arc<AtomicUsize>) {
 }
 
 /// What a server says it is known by.
-fn fingerprint(site: &Site) -> String {
+fn fingerprint(site: &AttackedServer) -> String {
     wait_for("the certificate", || {
-        let said = site.running.said();
+        let said = site.running.stderr();
         Some(said.split_once("certificate sha256:")?.1.split_once('\n')?.0.to_owned())
     })
 }
@@ -576,7 +606,7 @@ fn fingerprint(site: &Site) -> String {
 /// C1: another certificate on the second or third connection.
 #[test]
 fn a_certificate_change_between_connections_is_detected() {
-    let (expected, other) = (Site::new(&[]), Site::new(&[]));
+    let (expected, other) = (AttackedServer::new(&[]), AttackedServer::new(&[]));
     let print = fingerprint(&expected);
     assert_ne!(print, fingerprint(&other));
     for most in 1..=2 {
@@ -591,13 +621,13 @@ fn a_certificate_change_between_connections_is_detected() {
         can_be_read(&expected.folder, port, &what);
     }
     // The other one has never heard of a test.
-    assert!(!other.running.said().contains("measures"), "{}", other.running.said());
+    assert!(!other.running.stderr().contains("measures"), "{}", other.running.stderr());
 }
 
 /// C1, C2: over QUIC, datagrams of whoever, broken ones, and such of another server.
 #[test]
 fn quic_ignores_spoofed_packets_and_times_out() {
-    let (expected, other) = (Site::new(&[]), Site::new(&[]));
+    let (expected, other) = (AttackedServer::new(&[]), AttackedServer::new(&[]));
     let print = fingerprint(&expected);
     let cases = ["other", "broken", "silent"];
     at_once(&cases[..times(1, 3)], |_, case| {
@@ -616,7 +646,7 @@ fn quic_ignores_spoofed_packets_and_times_out() {
         let ended = end(start(&expected.folder, liar.port, &options), case);
         is_orderly(&ended, case);
         assert_eq!(ended.code, Some(2), "{case}: {ended}");
-        assert!(liar.told() > 0, "{case}");
+        assert!(liar.lies_told() > 0, "{case}");
     });
     let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
     let port = silent.local_addr().unwrap().port();
@@ -625,7 +655,7 @@ fn quic_ignores_spoofed_packets_and_times_out() {
     signal("INT", client.id().into());
     let began = Instant::now();
     let ended = end(client, "an interrupt of a handshake");
-    assert!(began.elapsed() < AT_ONCE, "{ended}");
+    assert!(began.elapsed() < INTERRUPT_TIMEOUT, "{ended}");
     assert!(matches!(ended.code, Some(130 | 2)), "{ended}");
 }
 
@@ -670,7 +700,7 @@ fn damage(server: u16, after: usize, breaks: bool) -> (u16, Arc<AtomicUsize>) {
 /// C1, C2: half a certificate, and one with a bit turned.
 #[test]
 fn a_partial_or_damaged_handshake_is_refused() {
-    let site = Site::new(&[]);
+    let site = AttackedServer::new(&[]);
     let print = fingerprint(&site);
     let server = site.port.parse().unwrap();
     let places = [1, 5, 60, 130, 300, 500, 700];
@@ -684,13 +714,13 @@ fn a_partial_or_damaged_handshake_is_refused() {
         assert_eq!(ended.code, Some(2), "{what}: {ended}");
         assert!(damaged.load(Ordering::Relaxed) > 0, "{what}");
     });
-    assert!(!site.running.said().contains("measures"), "{}", site.running.said());
+    assert!(!site.running.stderr().contains("measures"), "{}", site.running.stderr());
 }
 
 /// C5: no answer sends a client to somebody else.
 #[test]
 fn a_client_follows_no_redirect() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let elsewhere = TcpListener::bind("127.0.0.1:0").unwrap();
     elsewhere.set_nonblocking(true).unwrap();
     let port = elsewhere.local_addr().unwrap().port();
@@ -737,17 +767,17 @@ fn a_client_follows_no_redirect() {
 }
 
 /// What a hostile server says of its host.
-fn looks() -> Vec<Value> {
+fn hostile_snapshots() -> Vec<Value> {
     let link = |index: i64, name: &str| {
         json!({"index": index, "name": name, "up": true, "running": true, "loopback": false,
         "mtu_bytes": u32::MAX, "rx_bytes": u64::MAX, "tx_bytes": u64::MAX, "rp_filter": 255,
         "arp_ignore": 255, "arp_announce": 255})
     };
-    let whole = json!({"say": "looked", "kernel": STEERS, "socket_errno": i32::MIN,
-        "settings": {"mptcp.enabled": "0", "mptcp.pm_type": STEERS, STEERS: STEERS,
+    let whole = json!({"say": "looked", "kernel": TERMINAL_ESCAPES, "socket_errno": i32::MIN,
+        "settings": {"mptcp.enabled": "0", "mptcp.pm_type": TERMINAL_ESCAPES, TERMINAL_ESCAPES: TERMINAL_ESCAPES,
             "mptcp.stale_loss_cnt": "99999999999999999999", "ipv4.conf.all.rp_filter": "1"},
-        "counters": {"MPTcpExt.MPJoinSynTx": u64::MAX, "MPTcpExt.MPJoinAckRx": 0, STEERS: 1},
-        "links": [link(1, STEERS), link(1, "eth0; touch owned"), link(2, "../../owned")],
+        "counters": {"MPTcpExt.MPJoinSynTx": u64::MAX, "MPTcpExt.MPJoinAckRx": 0, TERMINAL_ESCAPES: 1},
+        "links": [link(1, TERMINAL_ESCAPES), link(1, "eth0; touch owned"), link(2, "../../owned")],
         "addresses": [{"link": 1, "address": "127.0.0.9", "prefix_length": 255},
             {"link": 7, "address": "::ffff:127.0.0.1", "prefix_length": 0}],
         "endpoints": [{"id": 255, "address": "127.0.0.9", "port": 1, "link": 1, "flags": u32::MAX},
@@ -770,8 +800,8 @@ fn looks() -> Vec<Value> {
 /// C5, F4, R6: what a host says of itself, with names that a shell, a terminal or a path would obey.
 #[test]
 fn a_diagnosis_survives_hostile_host_reports() {
-    let site = Site::new(&["--tell-strangers"]);
-    let looks = looks();
+    let site = AttackedServer::new(&["--tell-strangers"]);
+    let looks = hostile_snapshots();
     let mut cases = Vec::new();
     for look in looks.iter().take(times(1, 9)) {
         for options in [&["--json"][..], &[]] {
@@ -782,13 +812,14 @@ fn a_diagnosis_survives_hostile_host_reports() {
     }
     at_once(&cases, |_, (look, options, way)| {
         let told = look.clone();
-        let liar = Liar::before(&site.port, instead_of("looked", move |_| words([told.clone()])));
+        let liar =
+            Liar::before(&site.port, instead_of("looked", move |_| messages([told.clone()])));
         let address = format!("127.0.0.1:{}", liar.port);
         let arguments = [&["doctor", *way, &address], *options].concat();
         let ended = end(site.folder.start(&mut site.folder.towpath(&arguments)), way);
         is_orderly(&ended, way);
         assert!(matches!(ended.code, Some(0 | 1)), "{ended}");
-        assert!(liar.told() > 0, "{ended}");
+        assert!(liar.lies_told() > 0, "{ended}");
         if !options.is_empty() {
             assert_eq!(ended.json().len(), 1, "{ended}");
         }
@@ -826,7 +857,7 @@ fn dripping() -> (u16, Arc<AtomicUsize>) {
 /// C3: wherever `check`, `doctor` and the choice of a server wait.
 #[test]
 fn an_interrupt_ends_every_request_to_a_server() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let (port, met) = dripping();
     let (address, port) = (format!("127.0.0.1:{port}"), port.to_string());
     folder.write("servers.txt", format!("{address}\n"));
@@ -848,7 +879,7 @@ fn an_interrupt_ends_every_request_to_a_server() {
         let began = Instant::now();
         let ended = end(client, "an interrupt");
         let took = began.elapsed();
-        assert!(took < AT_ONCE, "{command:?}: {took:?}: {ended}");
+        assert!(took < INTERRUPT_TIMEOUT, "{command:?}: {took:?}: {ended}");
         // What keeps nothing may be ended by the signal itself.
         assert!(matches!(ended.code, Some(130) | None), "{command:?}: {ended}");
         assert!(!ended.err.contains("panicked"), "{command:?}: {ended}");
@@ -858,7 +889,7 @@ fn an_interrupt_ends_every_request_to_a_server() {
 /// C3: data that stands still, in either direction.
 #[test]
 fn an_interrupt_ends_stalled_traffic() {
-    let site = Site::new(&[]);
+    let site = AttackedServer::new(&[]);
     let long = ["-t", "30"];
     let cases: [&[&str]; 4] = [&["-R"], &["ping", "--set", "count=999"], &["reqres"], &[]];
     let some = times(2, cases.len());
@@ -883,7 +914,7 @@ fn an_interrupt_ends_stalled_traffic() {
         signal("INT", client.id().into());
         let began = Instant::now();
         let ended = end(client, "an interrupt");
-        assert!(began.elapsed() < AT_ONCE, "{options:?}: {:?}: {ended}", began.elapsed());
+        assert!(began.elapsed() < INTERRUPT_TIMEOUT, "{options:?}: {:?}: {ended}", began.elapsed());
         is_orderly(&ended, "an interrupt");
         assert_eq!(ended.code, Some(130), "{options:?}: {ended}");
         can_be_read(&site.folder, liar.port, "an interrupt");
@@ -893,7 +924,7 @@ fn an_interrupt_ends_stalled_traffic() {
 /// C2: frames that say they are longer than any, and others of no length, one after the other.
 #[test]
 fn reading_a_frame_of_any_length_terminates() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let lengths: [u32; 4] = [0, 65_537, u32::MAX, 65_536];
     at_once(&lengths, |_, length| {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -925,7 +956,7 @@ fn reading_a_frame_of_any_length_terminates() {
 /// C3, C5: a host that cannot keep a result says so; what was measured is shown all the same.
 #[test]
 fn a_client_reports_that_it_cannot_write() {
-    let site = Site::new(&[]);
+    let site = AttackedServer::new(&[]);
     let port: u16 = site.port.parse().unwrap();
     site.folder.write("file", "");
     let fixed = port.to_string();
@@ -953,22 +984,22 @@ fn a_client_reports_that_it_cannot_write() {
 /// C5: a server's words may stand beside each other without changing what the client does next.
 #[test]
 fn messages_of_another_connection_are_not_accepted_as_replies() {
-    let site = Site::new(&[]);
+    let site = AttackedServer::new(&[]);
     // A ready, a part and a pending before each answer.
-    let early = |word: &Value| -> Option<Words> {
+    let early = |word: &Value| -> Option<Messages> {
         let name = word["say"].as_str().unwrap_or_default();
         if !matches!(name, "accepted" | "clock" | "welcome") {
             return None;
         }
         let part = json!({"say": "part", "offset": 0, "total": 3, "text": "{}\n"});
-        Some(words([json!({"say": "ready"}), part, json!({"say": "pending"}), word.clone()]))
+        Some(messages([json!({"say": "ready"}), part, json!({"say": "pending"}), word.clone()]))
     };
     let lies = Lies { word: Box::new(early), ..Lies::default() };
-    lied_to(&site, lies, &["-q"], "words before each answer");
+    run_through_liar(&site, lies, &["-q"], "words before each answer");
     let mut answers = TcpStream::connect(("127.0.0.1", site.port.parse::<u16>().unwrap())).unwrap();
     // The server closes whoever speaks as a server does.
-    answers.set_read_timeout(Some(LIMIT)).unwrap();
-    say(&mut answers, &json!({"say": "ready"}).to_string()).unwrap();
+    answers.set_read_timeout(Some(CLIENT_TIMEOUT)).unwrap();
+    send(&mut answers, &json!({"say": "ready"}).to_string()).unwrap();
     assert_eq!(answers.read(&mut [0; 16]).unwrap_or(0), 0);
     site.calms_down();
 }

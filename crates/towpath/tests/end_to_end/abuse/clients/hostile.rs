@@ -66,7 +66,7 @@ pub(crate) const ALL: [Trick; 12] = [
 
 /// How a server misbehaves.
 #[derive(Clone)]
-pub(crate) enum Manner {
+pub(crate) enum Misbehaviour {
     Trick(Phase, Trick),
     /// It gives this as its half of the result.
     Half(Arc<str>),
@@ -79,29 +79,29 @@ pub(crate) struct Hostile {
     pub(crate) port: u16,
     /// What it is known by, if it has TLS.
     pub(crate) fingerprint: Fingerprint,
-    shared: Arc<Shared>,
+    shared: Arc<HostileState>,
 }
 
-struct Shared {
-    manner: Manner,
+struct HostileState {
+    manner: Misbehaviour,
     identity: Identity,
     /// The trick has begun.
     begun: AtomicBool,
     /// Kinds of the connections that came in, and the words that were heard.
-    heard: Mutex<Vec<String>>,
+    received: Mutex<Vec<String>>,
 }
 
 impl Hostile {
-    pub(crate) fn start(manner: Manner) -> Self {
+    pub(crate) fn start(manner: Misbehaviour) -> Self {
         Self::at(TcpListener::bind("127.0.0.1:0").unwrap(), manner)
     }
 
-    pub(crate) fn at(listener: TcpListener, manner: Manner) -> Self {
+    pub(crate) fn at(listener: TcpListener, manner: Misbehaviour) -> Self {
         let pem = PemIdentity::make(&["hostile".to_owned()]).unwrap();
         let identity = Identity::from_pem(&pem.certificate, &pem.key).unwrap();
         let fingerprint = identity.fingerprint();
         let (begun, heard) = (AtomicBool::new(false), Mutex::default());
-        let shared = Arc::new(Shared { manner, identity, begun, heard });
+        let shared = Arc::new(HostileState { manner, identity, begun, received: heard });
         let port = listener.local_addr().unwrap().port();
         let of_thread = Arc::clone(&shared);
         thread::spawn(move || {
@@ -117,18 +117,18 @@ impl Hostile {
         self.shared.begun.load(Ordering::Acquire)
     }
 
-    pub(crate) fn heard(&self) -> Vec<String> {
-        self.shared.heard.lock().unwrap().clone()
+    pub(crate) fn received(&self) -> Vec<String> {
+        self.shared.received.lock().unwrap().clone()
     }
 }
 
 /// A connection, with TLS or without.
-pub(crate) struct Wire {
+pub(crate) struct TestConnection {
     stream: TcpStream,
     session: Option<TlsSession>,
 }
 
-impl Wire {
+impl TestConnection {
     /// Waits for the handshake's end, at one of both ends.
     pub(crate) fn secure(stream: TcpStream, session: TlsSession) -> io::Result<Self> {
         let mut wire = Self { stream, session: Some(session) };
@@ -160,14 +160,14 @@ impl Wire {
         self.stream.write_all(&out)
     }
 
-    pub(crate) fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+    pub(crate) fn send_raw(&mut self, bytes: &[u8]) -> io::Result<()> {
         let Some(session) = &mut self.session else { return self.stream.write_all(bytes) };
         assert_eq!(session.write(bytes), bytes.len());
         self.flush()
     }
 
-    pub(crate) fn say<T: serde::Serialize>(&mut self, word: &T) -> io::Result<()> {
-        self.send(&frame::to_bytes(word).unwrap())
+    pub(crate) fn send<T: serde::Serialize>(&mut self, word: &T) -> io::Result<()> {
+        self.send_raw(&frame::to_bytes(word).unwrap())
     }
 
     /// Some bytes; 0 at the end.
@@ -203,7 +203,7 @@ impl Wire {
     }
 
     /// The next word; `None` when the other end has closed.
-    pub(crate) fn hear<T: serde::de::DeserializeOwned>(
+    pub(crate) fn recv<T: serde::de::DeserializeOwned>(
         &mut self,
         frames: &mut FrameDecoder,
     ) -> io::Result<Option<T>> {
@@ -222,38 +222,39 @@ impl Wire {
 }
 
 /// A client of a real server.
-pub(crate) fn connect(port: u16, preamble: Preamble, tls: bool) -> io::Result<Wire> {
+pub(crate) fn connect(port: u16, preamble: Preamble, tls: bool) -> io::Result<TestConnection> {
     let stream = TcpStream::connect(SocketAddr::from(([127, 0, 0, 1], port)))?;
     stream.set_read_timeout(Some(Duration::from_secs(30)))?;
-    let mut wire = Wire { stream, session: None };
+    let mut wire = TestConnection { stream, session: None };
     if tls {
         let first =
             Preamble { kind: ConnectionKind::Tls, flow: 0, stream: 0, token: TestToken::NONE };
-        wire.send(&first.to_bytes())?;
+        wire.send_raw(&first.to_bytes())?;
         let session = TlsSession::client(&towpath_quic::Trust::Any).unwrap();
-        wire = Wire::secure(wire.stream, session)?;
+        wire = TestConnection::secure(wire.stream, session)?;
     }
-    wire.send(&preamble.to_bytes())?;
+    wire.send_raw(&preamble.to_bytes())?;
     Ok(wire)
 }
 
-impl Shared {
+impl HostileState {
     fn note(&self, what: &str) {
-        self.heard.lock().unwrap().push(what.to_owned());
+        self.received.lock().unwrap().push(what.to_owned());
     }
 
     fn meet(&self, stream: TcpStream) -> io::Result<()> {
         // Nothing that is left behind lives for long.
         stream.set_read_timeout(Some(Duration::from_secs(60)))?;
         stream.set_write_timeout(Some(Duration::from_secs(60)))?;
-        let mut wire = Wire { stream, session: None };
-        if let Manner::Trick(Phase::Connection, trick) = self.manner {
+        let mut wire = TestConnection { stream, session: None };
+        if let Misbehaviour::Trick(Phase::Connection, trick) = self.manner {
             return self.play(trick, &mut wire);
         }
         let mut preamble = wire.preamble()?;
         if preamble.kind == ConnectionKind::Tls {
             self.note("tls");
-            wire = Wire::secure(wire.stream, TlsSession::server(&self.identity).unwrap())?;
+            wire =
+                TestConnection::secure(wire.stream, TlsSession::server(&self.identity).unwrap())?;
             preamble = wire.preamble()?;
         }
         if preamble.kind == ConnectionKind::Control {
@@ -263,37 +264,37 @@ impl Shared {
         self.note("data");
         if let Ok(session) = TlsSession::server(&self.identity)
             && wire.session.is_none()
-            && self.heard().contains(&"tls".to_owned())
+            && self.received().contains(&"tls".to_owned())
         {
-            wire = Wire::secure(wire.stream, session)?;
+            wire = TestConnection::secure(wire.stream, session)?;
         }
         let mut room = vec![0; 65_536];
         while wire.read(&mut room)? > 0 {}
         Ok(())
     }
 
-    fn heard(&self) -> Vec<String> {
-        self.heard.lock().unwrap().clone()
+    fn received(&self) -> Vec<String> {
+        self.received.lock().unwrap().clone()
     }
 
-    fn converse(&self, wire: &mut Wire) -> io::Result<()> {
+    fn converse(&self, wire: &mut TestConnection) -> io::Result<()> {
         let trick = |phase| match self.manner {
-            Manner::Trick(of, trick) => (of == phase).then_some(trick),
-            Manner::Half(_) | Manner::Liar => None,
+            Misbehaviour::Trick(of, trick) => (of == phase).then_some(trick),
+            Misbehaviour::Half(_) | Misbehaviour::Liar => None,
         };
         let mut frames = FrameDecoder::default();
-        while let Some(word) = wire.hear::<ClientMessage>(&mut frames)? {
+        while let Some(word) = wire.recv::<ClientMessage>(&mut frames)? {
             let (phase, answer) = match word {
                 ClientMessage::Hello { .. } => (Phase::Hello, vec![self.welcome()]),
                 ClientMessage::Proof { .. } => {
                     let proved = ServerMessage::Proved { proof: AuthProof([7; 32]) };
-                    wire.say(&proved)?;
+                    wire.send(&proved)?;
                     continue;
                 }
                 ClientMessage::Plan(_) => {
                     let accepted = ServerMessage::Accepted { token: TestToken([7; 16]) };
                     if let Some(trick) = trick(Phase::Ready) {
-                        wire.say(&accepted)?;
+                        wire.send(&accepted)?;
                         return self.play(trick, wire);
                     }
                     (Phase::Plan, vec![accepted, ServerMessage::Ready])
@@ -313,18 +314,18 @@ impl Shared {
             if let Some(trick) = trick(phase) {
                 return self.play(trick, wire);
             }
-            answer.iter().try_for_each(|word| wire.say(word))?;
+            answer.iter().try_for_each(|word| wire.send(word))?;
         }
         Ok(())
     }
 
     fn welcome(&self) -> ServerMessage {
-        let asks = matches!(self.manner, Manner::Liar);
+        let asks = matches!(self.manner, Misbehaviour::Liar);
         welcome(asks.then_some(Challenge([7; 32])))
     }
 
     fn parts(&self, offset: usize) -> Vec<ServerMessage> {
-        let Manner::Half(half) = &self.manner else { return vec![ServerMessage::Pending] };
+        let Misbehaviour::Half(half) = &self.manner else { return vec![ServerMessage::Pending] };
         let total = half.len() as u64;
         let places = (offset..half.len()).step_by(24 * 1_024);
         let part = |place: usize| ServerMessage::Part {
@@ -335,7 +336,7 @@ impl Shared {
         places.map(part).collect()
     }
 
-    fn play(&self, trick: Trick, wire: &mut Wire) -> io::Result<()> {
+    fn play(&self, trick: Trick, wire: &mut TestConnection) -> io::Result<()> {
         self.begun.store(true, Ordering::Release);
         let part = |offset, total, text: &str| ServerMessage::Part {
             offset,
@@ -350,23 +351,23 @@ impl Shared {
                 return Ok(());
             }
             Trick::Trickle => {
-                wire.send(&60_000_u32.to_be_bytes())?;
+                wire.send_raw(&60_000_u32.to_be_bytes())?;
                 loop {
-                    wire.send(b"a")?;
+                    wire.send_raw(b"a")?;
                     thread::sleep(Duration::from_millis(250));
                 }
             }
             Trick::SlowParts => {
                 for offset in 0.. {
-                    wire.say(&part(offset, 1_000_000, "x"))?;
+                    wire.send(&part(offset, 1_000_000, "x"))?;
                     thread::sleep(Duration::from_millis(250));
                 }
                 return Ok(());
             }
             Trick::Garbage => {
                 let garbage = b"{\"say\":\"\x1b[2J\",\"\xff\":[[[[[[[[[[";
-                wire.send(&(garbage.len() as u32).to_be_bytes())?;
-                wire.send(garbage)?;
+                wire.send_raw(&(garbage.len() as u32).to_be_bytes())?;
+                wire.send_raw(garbage)?;
                 while wire.read(&mut [0; 1_024])? > 0 {}
                 return Ok(());
             }
@@ -380,7 +381,7 @@ impl Shared {
             Trick::Refusal => refusal,
         };
         loop {
-            wire.say(&word)?;
+            wire.send(&word)?;
         }
     }
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::as_root;
 use crate::abuse::site::times;
-use crate::program::{Folder, binary};
+use crate::program::{TestDir, binary};
 
 /// Two interfaces in one network, rules and routes of somebody else, and what all of it is like.
 const HOST: &str = r"
@@ -37,7 +37,7 @@ all() { settings; ip mptcp endpoint; ip mptcp limits; ip rule; ip -4 route show 
 #[test]
 fn stored_setup_state_can_be_undone_with_any_umask() {
     let test = "stored_setup_state_can_be_undone_with_any_umask";
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let script = format!(
         "{HOST}
         all >before
@@ -131,7 +131,7 @@ fn states(stored: &Value) -> Vec<(String, Value)> {
 #[test]
 fn no_field_of_a_stored_state_affects_foreign_settings() {
     let test = "no_field_of_a_stored_state_affects_foreign_settings";
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let apply = "$TOWPATH setup --role both --gateway eth0=172.31.0.1 --gateway wlan0=172.31.0.2 --peer 198.18.0.9 --apply";
     let script = format!("{HOST}\n{apply} >/dev/null 2>&1; cat /var/lib/towpath/setup-*.json");
     let Some(ended) = as_root(test, &folder, &script) else { return };
@@ -166,7 +166,7 @@ fn no_field_of_a_stored_state_affects_foreign_settings() {
 #[test]
 fn no_program_of_the_current_folder_or_the_path_is_run_as_root() {
     let test = "no_program_of_the_current_folder_or_the_path_is_run_as_root";
-    let folder = Folder::new();
+    let folder = TestDir::new();
     fs::create_dir(folder.work().join("evil")).unwrap();
     let programs = [
         "ip",
@@ -226,7 +226,7 @@ fn no_program_of_the_current_folder_or_the_path_is_run_as_root() {
 #[test]
 fn doctor_without_fix_writes_nothing() {
     let test = "doctor_without_fix_writes_nothing";
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let script = format!(
         "{HOST}
         echo 0 >/proc/sys/net/mptcp/enabled
@@ -255,7 +255,7 @@ fn doctor_without_fix_writes_nothing() {
 /// R6: names of programs and variables are data, for `exec` as well.
 #[test]
 fn exec_hands_on_names_and_variables_as_they_are() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let name = "-h a;touch owned;$(touch owned)\n`x`";
     let path = folder.write_program(
         name,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::{SMALL, as_root, ends, refused, words};
 use crate::abuse::site::times;
 use crate::processes::{Members, interfaces, signal};
-use crate::program::{Folder, emulator, missing, names, skip, wait_for};
+use crate::program::{TestDir, emulator, missing, names, skip, wait_for};
 
 /// This machine's own addresses, of whichever interface.
 fn addresses() -> Vec<String> {
@@ -27,7 +27,7 @@ fn a_program_of_a_lab_reaches_no_listener_of_the_machine() {
         return skip(test, &reason);
     }
     let Some(_serial) = emulator() else { return };
-    let (folder, before) = (Folder::new(), interfaces());
+    let (folder, before) = (TestDir::new(), interfaces());
     let all = addresses();
     assert!(!all.is_empty());
     // One that is on all addresses, and does not wait.
@@ -68,7 +68,7 @@ fn a_program_of_a_lab_reaches_no_listener_of_the_machine() {
 #[test]
 fn a_lab_program_kills_and_mounts_nothing_outside() {
     let Some(_serial) = emulator() else { return };
-    let folder = Folder::new();
+    let folder = TestDir::new();
     folder.write("lab.toml", SMALL);
     let mut bystander = folder.start(folder.program("sleep").arg("86397"));
     let mounts = || fs::read_to_string("/proc/self/mountinfo").unwrap();
@@ -100,7 +100,7 @@ fn a_lab_program_kills_and_mounts_nothing_outside() {
 fn no_mount_of_a_lab_spreads_where_mounts_are_shared() {
     let test = "no_mount_of_a_lab_spreads_where_mounts_are_shared";
     let Some(_serial) = emulator() else { return };
-    let folder = Folder::new();
+    let folder = TestDir::new();
     folder.write("lab.toml", SMALL);
     let script = "
         mount --make-rshared /
@@ -125,7 +125,7 @@ fn no_mount_of_a_lab_spreads_where_mounts_are_shared() {
 #[test]
 fn a_lab_killed_at_any_time_leaves_nothing_behind() {
     let Some(_serial) = emulator() else { return };
-    let (folder, before) = (Folder::new(), interfaces());
+    let (folder, before) = (TestDir::new(), interfaces());
     let endless = "[[flows]]\nfrom = \"a\"\nto = \"b\"\nrun = \"setsid sleep 86395\"\nduration = \"10 min\"\n";
     folder.write("run.toml", format!("{SMALL}{endless}"));
     let mounts = || fs::read_to_string("/proc/self/mountinfo").unwrap();
@@ -175,7 +175,7 @@ fn a_lab_killed_at_any_time_leaves_nothing_behind() {
 #[test]
 fn no_setting_of_a_scenario_reaches_beyond_its_host() {
     let Some(_serial) = emulator() else { return };
-    let (folder, before) = (Folder::new(), interfaces());
+    let (folder, before) = (TestDir::new(), interfaces());
     folder.write("victim", "precious");
     let victim = folder.work().join("victim");
     let up = format!("{}{}", "../".repeat(8), victim.to_str().unwrap().trim_start_matches('/'));

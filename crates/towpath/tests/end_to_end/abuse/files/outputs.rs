@@ -8,7 +8,7 @@ use std::thread;
 
 use super::{PLAN, RESULT, SMALL, ends, study, words};
 use crate::abuse::site::times;
-use crate::program::{Folder, is_root, names, skip, wait_for};
+use crate::program::{TestDir, is_root, names, skip, wait_for};
 
 /// Nobody's user.
 const OTHER: Option<u32> = Some(4_711);
@@ -20,7 +20,7 @@ fn mode(path: &Path, mode: u32) {
 /// R5: "a key or secret that others may write, or everybody may read, is refused".
 #[test]
 fn a_secret_that_others_may_read_or_write_is_refused() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     // Not the sticky folder of all, in which the kernel itself is careful.
     fs::create_dir(folder.work().join("d")).unwrap();
     mode(&folder.work().join("d"), 0o755);
@@ -33,7 +33,7 @@ fn a_secret_that_others_may_read_or_write_is_refused() {
             &mut folder.towpath(&words(&format!("server -B 127.0.0.1 -p 0 --secret-file {name}"))),
         );
         let listens = wait_for("an answer", || {
-            let said = running.said();
+            let said = running.stderr();
             (said.contains("listening") || said.contains("error:"))
                 .then(|| said.contains("listening"))
         });
@@ -52,10 +52,10 @@ fn a_secret_that_others_may_read_or_write_is_refused() {
 /// R5: the same for the key of a certificate.
 #[test]
 fn a_key_that_others_may_read_or_write_is_refused() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let line = "server -B 127.0.0.1 -p 0";
     let made = folder.start(&mut folder.towpath(&words(line)));
-    wait_for("a key", || made.said().contains("listening").then_some(()));
+    wait_for("a key", || made.stderr().contains("listening").then_some(()));
     drop(made);
     let state = folder.work().join("../state/towpath");
     let mut wrong = Vec::new();
@@ -67,7 +67,7 @@ fn a_key_that_others_may_read_or_write_is_refused() {
         let line = format!("{line} --cert server.crt --key server.key");
         let running = folder.start(&mut folder.towpath(&words(&line)));
         let listens = wait_for("an answer", || {
-            let said = running.said();
+            let said = running.stderr();
             let is_there = said.contains("listening") || said.contains("error:");
             is_there.then(|| said.contains("listening"))
         });
@@ -85,7 +85,7 @@ fn a_secret_owned_by_another_user_is_refused() {
     if !is_root() {
         return skip(test, "only root can make files of others");
     }
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let work = folder.work();
     fs::create_dir(work.join("d")).unwrap();
     mode(&work.join("d"), 0o755);
@@ -118,7 +118,7 @@ const WRITERS: [&str; 11] = [
     "measure 127.0.0.1 -p 1 -t 1 -q -o PLACE",
 ];
 
-fn sources(folder: &Folder) {
+fn sources(folder: &TestDir) {
     study(folder);
     folder.write("r.jsonl", RESULT);
     folder.write("s.toml", SMALL);
@@ -134,7 +134,7 @@ fn no_command_writes_through_a_symlink_of_another_user() {
     if !is_root() {
         return skip(test, "only root can make links of others");
     }
-    let folder = Folder::new();
+    let folder = TestDir::new();
     sources(&folder);
     let work = folder.work();
     let home = work.join("home");
@@ -180,7 +180,7 @@ fn no_command_writes_through_a_symlink_of_another_user() {
 /// and whoever had the old one open reads the old one.
 #[test]
 fn existing_files_are_replaced_and_not_overwritten() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     sources(&folder);
     let work = folder.work();
     for (number, line) in [
@@ -214,7 +214,7 @@ fn a_directory_swapped_for_a_symlink_is_not_followed() {
     if !is_root() {
         return skip(test, "only root can make links of others");
     }
-    let folder = Folder::new();
+    let folder = TestDir::new();
     sources(&folder);
     let work = folder.work();
     let home = work.join("home");
@@ -254,11 +254,11 @@ fn a_directory_swapped_for_a_symlink_is_not_followed() {
 /// R5: what only the user may read stays so, and what he keeps stays his, whatever his umask is.
 #[test]
 fn keys_are_private_with_any_umask() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let mut command = folder.program("sh");
     command.args(["-c", "umask 0; XDG_STATE_HOME=$PWD/state exec \"$0\" server -B 127.0.0.1 -p 0"]);
     let running = folder.start(command.arg(crate::program::binary()));
-    wait_for("the server", || running.said().contains("listening").then_some(()));
+    wait_for("the server", || running.stderr().contains("listening").then_some(()));
     let state = folder.work().join("state/towpath");
     let bits = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!(bits(&state), 0o700);
@@ -268,7 +268,7 @@ fn keys_are_private_with_any_umask() {
 /// R5: no part of a plan, a scenario or a result names a place to write to.
 #[test]
 fn no_name_in_a_file_leads_out_of_the_folder_for_results() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     fs::create_dir(folder.work().join("deep")).unwrap();
     let before = || {
         let all = [folder.work(), folder.temporary(), folder.work().join("..")];

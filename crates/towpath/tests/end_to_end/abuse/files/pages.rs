@@ -10,7 +10,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::{PLAN, RESULT, SMALL, as_root, ends, interface, option, packet, section, syn, words};
-use crate::program::{Ended, Folder, binary, skip, wait_for};
+use crate::program::{ProgramOutput, TestDir, binary, skip, wait_for};
 use crate::report_page::{browser, complaints, open};
 
 /// Leaves whatever text, attribute, comment, script or style it was put into, and says so.
@@ -19,7 +19,7 @@ const BREAKS_OUT: &str = "'\"></title></style></script></textarea></text></svg>-
     <svg onload=\"document.title='owned'\"/>\\u003cscript>\u{2028}\u{202e}${owned}`";
 
 /// Words of the format, which are no text.
-const WORDS: [&str; 14] = [
+const KEYWORDS: [&str; 14] = [
     "type",
     "world",
     "transport",
@@ -42,7 +42,7 @@ fn poison(value: &mut Value, with: &str) {
         Value::String(text) => text.push_str(with),
         Value::Array(all) => all.iter_mut().for_each(|value| poison(value, with)),
         Value::Object(all) => {
-            let others = all.iter_mut().filter(|(name, _)| !WORDS.contains(&name.as_str()));
+            let others = all.iter_mut().filter(|(name, _)| !KEYWORDS.contains(&name.as_str()));
             others.for_each(|(_, value)| poison(value, with));
             if let Some(conditions) = all.get_mut("conditions").and_then(Value::as_object_mut) {
                 conditions.insert(with.to_owned(), Value::from(with));
@@ -63,7 +63,7 @@ fn poisoned(with: &str) -> String {
 }
 
 /// No text of a page has become anything else, with its policy and without.
-fn holds(folder: &Folder, test: &str, pages: &[&str]) {
+fn holds(folder: &TestDir, test: &str, pages: &[&str]) {
     for page in pages {
         let shown = fs::read_to_string(folder.work().join(page)).unwrap();
         assert!(shown.contains("owned"), "{page} shows nothing of what was put into it");
@@ -95,7 +95,7 @@ fn holds(folder: &Folder, test: &str, pages: &[&str]) {
 /// F5: "whatever stands in the result", in each of its texts at once.
 #[test]
 fn no_text_of_a_result_breaks_out_of_its_page() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     folder.write("r.jsonl", poisoned(BREAKS_OUT));
     let report = ends(&folder, &words("report r.jsonl -o r.html"));
     assert_eq!(report.code, Some(0), "{report}");
@@ -111,7 +111,7 @@ fn no_text_of_a_result_breaks_out_of_its_page() {
 /// F5: a study's names and claims, in its page and in its picture, which has no policy.
 #[test]
 fn no_text_of_a_study_breaks_out_of_its_page_or_picture() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     fs::create_dir(folder.work().join("study")).unwrap();
     let text = format!("{}owned", BREAKS_OUT.replace('\\', "\\\\").replace('"', "\\\""));
     let name = "v<script>document.title='owned'</script>";
@@ -140,10 +140,10 @@ fn no_text_of_a_study_breaks_out_of_its_page_or_picture() {
 }
 
 /// Ways to command a terminal: title, colours, C1, reordered text, the line itself.
-const COMMANDS: &str =
+const TERMINAL_ESCAPES: &str =
     "\u{1b}]0;owned\u{7}\u{1b}[2J\u{9b}31m\u{202e}x\u{2069}\u{8}\u{7f}\r\u{b}\u{c}";
 
-fn is_harmless(ended: &Ended) {
+fn is_harmless(ended: &ProgramOutput) {
     let commands = |c: &char| {
         (c.is_control() && *c != '\n' && *c != '\t')
             || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
@@ -155,8 +155,8 @@ fn is_harmless(ended: &Ended) {
 /// F4, F5: a capture has texts, too: of its section, of interfaces and packets.
 #[test]
 fn no_text_of_a_capture_controls_a_terminal_or_a_page() {
-    let folder = Folder::new();
-    let text = format!("owned{COMMANDS}{BREAKS_OUT}");
+    let folder = TestDir::new();
+    let text = format!("owned{TERMINAL_ESCAPES}{BREAKS_OUT}");
     let texts: Vec<u8> =
         [1_u16, 2, 3, 4, 12, 15].iter().flat_map(|o| option(*o, text.as_bytes())).collect();
     let file = [section(&texts), interface(&texts), packet([0, 1], 40, &syn(1))].concat();
@@ -177,7 +177,7 @@ fn no_text_of_a_capture_controls_a_terminal_or_a_page() {
 /// F4: what is shown line by line: nobody's text begins a line of ours.
 #[test]
 fn no_text_of_a_result_forges_a_line() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     folder.write("r.jsonl", poisoned("\nFORGED: a line\r\u{2028}FORGED\u{85}FORGED"));
     let name = "r\nFORGED.jsonl";
     folder.write(name, poisoned(",1,\"\n=FORGED"));
@@ -220,10 +220,10 @@ fn no_text_of_a_result_forges_a_line() {
 /// F4: names of plans, in tables, CSV and JSON of sweeps and reproductions.
 #[test]
 fn no_text_of_a_plan_controls_the_terminal() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     fs::create_dir(folder.work().join("study")).unwrap();
     let escaped: String =
-        format!("{COMMANDS}\nFORGED,\"=1").chars().fold(String::new(), |mut out, c| {
+        format!("{TERMINAL_ESCAPES}\nFORGED,\"=1").chars().fold(String::new(), |mut out, c| {
             let _ = write!(out, "\\u{:04x}", u32::from(c));
             out
         });
@@ -260,7 +260,7 @@ fn no_text_of_a_plan_controls_the_terminal() {
 #[test]
 fn no_name_of_a_process_forges_a_line_of_the_monitor() {
     let test = "no_name_of_a_process_forges_a_line_of_the_monitor";
-    let folder = Folder::new();
+    let folder = TestDir::new();
     for name in ["x\nFORGED\"} 9\ny", "\u{1b}[2J$(id);`i"] {
         symlink(binary(), folder.work().join(name)).unwrap();
     }
@@ -294,11 +294,11 @@ fn no_name_of_a_process_forges_a_line_of_the_monitor() {
 /// F4: metrics are lines, too; a request of whoever reaches the port gets those and nothing else.
 #[test]
 fn requests_for_metrics_cannot_stop_or_fool_them() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let line = "monitor --prometheus 127.0.0.1:0";
     let running = folder.start(&mut folder.towpath(&words(line)));
     let address = wait_for("the listener", || {
-        let said = format!("{}{}", running.said(), running.printed());
+        let said = format!("{}{}", running.stderr(), running.printed());
         Some(said.split_once("http://")?.1.split_once("/metrics")?.0.to_owned())
     });
     let ask = |request: &[u8]| {
@@ -323,6 +323,6 @@ fn requests_for_metrics_cannot_stop_or_fool_them() {
     let _ = ask(&vec![b'A'; 8 << 20]); // any answer will do
     drop(slow);
     let answer = ask(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n");
-    assert!(answer.contains("towpath_mptcp_connections"), "{answer}\n{}", running.said());
-    assert!(!running.said().contains('\u{1b}') && !running.said().contains("panicked"));
+    assert!(answer.contains("towpath_mptcp_connections"), "{answer}\n{}", running.stderr());
+    assert!(!running.stderr().contains('\u{1b}') && !running.stderr().contains("panicked"));
 }

@@ -12,13 +12,13 @@ use towpath_measure::live::{
     ClientMessage, ConnectionKind, ServerMessage, TestToken, TransferSettings,
 };
 
-use super::visitor::{QuicTest, Visitor};
-use super::{Line, give, give_all, is_well, preamble, running, take, take_all};
-use crate::abuse::site::{Site, times};
-use crate::abuse::stranger::{Stranger, Way};
+use super::visitor::{QuicTest, TlsClient};
+use super::{ControlClient, give, give_all, is_well, preamble, running, take, take_all};
+use crate::abuse::site::{AttackedServer, times};
+use crate::abuse::stranger::{ClientRoute, RawClient};
 
 /// What the server allows, bit/s.
-const RATE: f64 = 16e6;
+const RATE_LIMIT_BPS: f64 = 16e6;
 const DOWN: &str = "pattern = \"iperf\"\nduration = \"60 s\"\ndirection = \"down\"";
 
 /// How long a rate is looked at.
@@ -27,7 +27,7 @@ fn span() -> Duration {
 }
 
 /// A crowd of echoes of one source, each written to as fast as it takes: what comes back.
-fn echoes(way: Way, count: usize, until: Instant, back: &AtomicU64) {
+fn echoes(way: ClientRoute, count: usize, until: Instant, back: &AtomicU64) {
     thread::scope(|scope| {
         for _ in 0..count {
             let Ok(echo) = way.connect(ConnectionKind::Echo, TestToken::NONE, (0, 0)) else {
@@ -41,7 +41,7 @@ fn echoes(way: Way, count: usize, until: Instant, back: &AtomicU64) {
 }
 
 /// Datagrams of one source as fast as they are taken: what comes back.
-fn datagrams(way: Way, until: Instant, back: &AtomicU64) {
+fn datagrams(way: ClientRoute, until: Instant, back: &AtomicU64) {
     let socket = UdpSocket::bind((way.from, 0)).unwrap();
     socket.connect(way.server).unwrap();
     socket.set_nonblocking(true).unwrap();
@@ -62,15 +62,15 @@ fn datagrams(way: Way, until: Instant, back: &AtomicU64) {
 }
 
 /// Questions for the time, and for a result, on one control connection: what comes back.
-fn questions(way: Way, token: TestToken, until: Instant, back: &AtomicU64) {
-    let Ok(line) = Line::open(way, token) else { return };
+fn questions(way: ClientRoute, token: TestToken, until: Instant, back: &AtomicU64) {
+    let Ok(line) = ControlClient::open(way, token) else { return };
     let reader = line.stream.try_clone().unwrap();
     thread::scope(|scope| {
         scope.spawn(move || {
             let mut line = line;
             line.stream.set_write_timeout(Some(Duration::from_millis(100))).unwrap();
             while Instant::now() < until {
-                let asked = line.say(&ClientMessage::Probe { client_ns: u64::MAX });
+                let asked = line.send(&ClientMessage::Probe { client_ns: u64::MAX });
                 if asked.is_err() {
                     // A part of a word may have gone: nothing more makes sense on this one.
                     return;
@@ -82,8 +82,8 @@ fn questions(way: Way, token: TestToken, until: Instant, back: &AtomicU64) {
 }
 
 /// Echoes over one connection of QUIC.
-fn quic_echoes(way: Way, until: Instant, back: &AtomicU64) {
-    let Some(mut visitor) = Visitor::enter(way) else { return };
+fn quic_echoes(way: ClientRoute, until: Instant, back: &AtomicU64) {
+    let Some(mut visitor) = TlsClient::enter(way) else { return };
     let streams: Vec<_> = (0..4).filter_map(|_| visitor.open()).collect();
     for stream in &streams {
         visitor.write(*stream, &preamble(ConnectionKind::Echo, TestToken::NONE).to_bytes());
@@ -110,7 +110,7 @@ fn is_within(moved: u64, rate: f64, took: Duration, what: &str) {
 /// QUIC at the same time.
 #[test]
 fn a_rate_limit_applies_to_all_traffic_together() {
-    let site = Site::new(&["--max-rate", "16M"]);
+    let site = AttackedServer::new(&["--max-rate", "16M"]);
     let way = site.way(1);
     // What comes before anybody reads is read at once afterwards.
     let began = Instant::now();
@@ -129,19 +129,24 @@ fn a_rate_limit_applies_to_all_traffic_together() {
     });
     let took = began.elapsed();
     let parts = parts.map(AtomicU64::into_inner);
-    is_within(parts.iter().sum(), RATE, took, &format!("data, echo, UDP, words, QUIC {parts:?}"));
+    is_within(
+        parts.iter().sum(),
+        RATE_LIMIT_BPS,
+        took,
+        &format!("data, echo, UDP, words, QUIC {parts:?}"),
+    );
     drop(tests);
     is_well(&site);
     site.calms_down();
 }
 
 /// Counts what comes back of one kind.
-type Echoing = fn(Way, Instant, &AtomicU64);
+type Echoing = fn(ClientRoute, Instant, &AtomicU64);
 
 /// S4: each way of getting bytes back, alone.
 #[test]
 fn a_rate_limit_applies_to_each_direction_separately() {
-    let site = Site::new(&["--max-rate", "2M"]);
+    let site = AttackedServer::new(&["--max-rate", "2M"]);
     let ways: [(&str, Echoing); 3] = [
         ("echoes", |way, until, back| echoes(way, 8, until, back)),
         ("datagrams", datagrams),
@@ -157,13 +162,13 @@ fn a_rate_limit_applies_to_each_direction_separately() {
             });
         }
     });
-    assert!(!site.running.said().contains("panicked"));
+    assert!(!site.running.stderr().contains("panicked"));
 }
 
 /// S4: who begins anew all the time begins with nothing.
 #[test]
 fn a_rate_limit_applies_across_consecutive_connections() {
-    let site = Site::new(&["--max-rate", "8M"]);
+    let site = AttackedServer::new(&["--max-rate", "8M"]);
     let way = site.way(1);
     let (began, back) = (Instant::now(), AtomicU64::new(0));
     let until = began + span();
@@ -202,7 +207,7 @@ fn a_rate_limit_applies_across_consecutive_connections() {
 /// S4: the rate holds upwards, too: tests and echoes together. What lies in buffers is not counted.
 #[test]
 fn a_rate_limit_applies_to_data_sent_to_the_server() {
-    let site = Site::new(&["--max-rate", "40M"]);
+    let site = AttackedServer::new(&["--max-rate", "40M"]);
     let way = site.way(1);
     let up = "pattern = \"iperf\"\nduration = \"60 s\"\nstreams = 2";
     let narrow = TransferSettings { window_bytes: Some(64 << 10), ..TransferSettings::default() };
@@ -228,7 +233,7 @@ fn a_rate_limit_applies_to_data_sent_to_the_server() {
 /// S4: the rate is each source's: another one has all of its own.
 #[test]
 fn a_source_at_its_rate_limit_takes_no_rate_from_another() {
-    let site = Site::new(&["--max-rate", "10M"]);
+    let site = AttackedServer::new(&["--max-rate", "10M"]);
     site.withstands(|attack| {
         let until = Instant::now() + Duration::from_secs(20);
         let back = AtomicU64::new(0);
@@ -252,8 +257,8 @@ fn a_source_at_its_rate_limit_takes_no_rate_from_another() {
 /// S4: no more bytes than allowed, at the full speed of loopback, by many flows at once.
 #[test]
 fn the_byte_limit_holds_at_full_speed_in_each_direction() {
-    const MOST: u64 = 40 << 20;
-    let site = Site::new(&["--max-bytes", "40M"]);
+    const MAX_BYTES: u64 = 40 << 20;
+    let site = AttackedServer::new(&["--max-bytes", "40M"]);
     let up = "pattern = \"iperf\"\nduration = \"60 s\"";
     let narrow = TransferSettings { window_bytes: Some(64 << 10), ..TransferSettings::default() };
     let until = Instant::now() + Duration::from_secs(20);
@@ -269,9 +274,9 @@ fn the_byte_limit_holds_at_full_speed_in_each_direction() {
     }
     let up = give_all(&data, until).saturating_sub(2 * (256 << 10));
     for (what, moved) in [("down", down), ("up", up)] {
-        let share = moved as f64 / MOST as f64;
-        assert!(share <= 1.05, "{what}: {moved} of {MOST} bytes");
-        assert!(share >= 0.5, "the attack did not happen: {what}: {moved} of {MOST} bytes");
+        let share = moved as f64 / MAX_BYTES as f64;
+        assert!(share <= 1.05, "{what}: {moved} of {MAX_BYTES} bytes");
+        assert!(share >= 0.5, "the attack did not happen: {what}: {moved} of {MAX_BYTES} bytes");
     }
     is_well(&site);
 }
@@ -279,8 +284,8 @@ fn the_byte_limit_holds_at_full_speed_in_each_direction() {
 /// S4: a result that is fetched again and again counts, too.
 #[test]
 fn the_byte_limit_holds_for_repeated_result_downloads() {
-    const MOST: u64 = 2 << 20;
-    let site = Site::new(&["--max-bytes", "2M"]);
+    const MAX_BYTES: u64 = 2 << 20;
+    let site = AttackedServer::new(&["--max-bytes", "2M"]);
     let short = "pattern = \"iperf\"\nduration = \"500 ms\"\ndirection = \"down\"";
     let slow = TransferSettings { rate_bps: Some(80_000), ..TransferSettings::default() };
     let (mut stranger, data) = running(site.way(1), &[short; 8], 1, slow).unwrap();
@@ -288,13 +293,13 @@ fn the_byte_limit_holds_for_repeated_result_downloads() {
     let first = stranger.fetch().unwrap();
     all += first.len() as u64;
     let began = Instant::now();
-    while all <= 2 * MOST && began.elapsed() < Duration::from_secs(10) {
-        let Ok(mut line) = Line::open(site.way(1), stranger.token) else { break };
+    while all <= 2 * MAX_BYTES && began.elapsed() < Duration::from_secs(10) {
+        let Ok(mut line) = ControlClient::open(site.way(1), stranger.token) else { break };
         let mut length = 0;
-        if line.say(&ClientMessage::Fetch { offset: 0 }).is_err() {
+        if line.send(&ClientMessage::Fetch { offset: 0 }).is_err() {
             break;
         }
-        while let Ok(ServerMessage::Part { total, text, .. }) = line.hear() {
+        while let Ok(ServerMessage::Part { total, text, .. }) = line.recv() {
             length += text.len() as u64;
             if length >= total {
                 break;
@@ -305,14 +310,14 @@ fn the_byte_limit_holds_for_repeated_result_downloads() {
         }
         all += length;
     }
-    assert!(all as f64 <= MOST as f64 * 1.05, "{all} of {MOST} bytes");
+    assert!(all as f64 <= MAX_BYTES as f64 * 1.05, "{all} of {MAX_BYTES} bytes");
     is_well(&site);
 }
 
 /// S4: nothing that a plan says makes a test longer than allowed.
 #[test]
 fn no_plan_is_longer_than_allowed() {
-    let site = Site::new(&["--max-duration", "2 s"]);
+    let site = AttackedServer::new(&["--max-duration", "2 s"]);
     let long = [
         "pattern = \"iperf\"\nduration = \"2.2 s\"",
         "pattern = \"iperf\"\nduration = \"1 s\"\nstart = \"1.5 s\"",
@@ -334,7 +339,7 @@ fn no_plan_is_longer_than_allowed() {
         "pattern = \"onoff\"\non = \"10 s\"\noff = \"10 s\"\nduration = \"3 s\"",
     ];
     for flow in long {
-        let mut stranger = Stranger::enter(site.way(1)).unwrap();
+        let mut stranger = RawClient::enter(site.way(1)).unwrap();
         let why = stranger.plan(&[flow], TransferSettings::default()).unwrap();
         assert!(why.is_some(), "{flow} was accepted");
     }
@@ -345,14 +350,14 @@ fn no_plan_is_longer_than_allowed() {
 /// S4: a test ends when its time is over, whatever its client says and sends meanwhile.
 #[test]
 fn a_test_ends_in_time_for_any_messages_and_data() {
-    let site = Site::new(&["--max-duration", "2 s"]);
+    let site = AttackedServer::new(&["--max-duration", "2 s"]);
     let up = "pattern = \"iperf\"\nduration = \"2 s\"";
     let ends = |n: u16, flow: &str| {
         let (mut stranger, data) =
             running(site.way(n), &[flow], 1, TransferSettings::default()).unwrap();
         let (began, moved) = (Instant::now(), AtomicU64::new(0));
-        let _ = stranger.say(&ClientMessage::End { at_ns: u64::MAX }); // the server may have closed it
-        let _ = stranger.say(&ClientMessage::Begin { at_ns: u64::MAX });
+        let _ = stranger.send(&ClientMessage::End { at_ns: u64::MAX }); // the server may have closed it
+        let _ = stranger.send(&ClientMessage::Begin { at_ns: u64::MAX });
         let until = began + Duration::from_secs(15);
         if flow.contains("down") {
             take(&data[0], until, &moved);
@@ -379,7 +384,7 @@ fn a_test_ends_in_time_for_any_messages_and_data() {
 /// S4: the rate of a source holds for tests over QUIC, beside one over TCP.
 #[test]
 fn a_rate_limit_applies_to_quic_and_tcp_tests_together() {
-    let site = Site::new(&["--max-rate", "16M"]);
+    let site = AttackedServer::new(&["--max-rate", "16M"]);
     let way = site.way(1);
     // What comes before anybody reads is read at once afterwards.
     let began = Instant::now();
@@ -393,20 +398,25 @@ fn a_rate_limit_applies_to_quic_and_tcp_tests_together() {
         (moving.into_iter().map(|one| one.join().unwrap()).sum(), tcp)
     });
     assert!(quic > 100_000, "{quic} bytes over QUIC");
-    is_within(quic + tcp, RATE, began.elapsed(), &format!("QUIC {quic} bytes, TCP {tcp}"));
+    is_within(
+        quic + tcp,
+        RATE_LIMIT_BPS,
+        began.elapsed(),
+        &format!("QUIC {quic} bytes, TCP {tcp}"),
+    );
     is_well(&site);
 }
 
 /// S4: no more bytes than allowed over QUIC, at full speed; its client reads why.
 #[test]
 fn the_byte_limit_holds_over_quic_at_full_speed() {
-    const MOST: u64 = 8 << 20;
-    let site = Site::new(&["--max-bytes", "8M"]);
+    const MAX_BYTES: u64 = 8 << 20;
+    let site = AttackedServer::new(&["--max-bytes", "8M"]);
     let mut test = QuicTest::begin(site.way(1), DOWN).unwrap();
     let moved = test.moves(true, Instant::now() + Duration::from_secs(times(2, 6) as u64));
-    let share = moved as f64 / MOST as f64;
-    assert!((0.5..=1.05).contains(&share), "{moved} of {MOST} bytes");
+    let share = moved as f64 / MAX_BYTES as f64;
+    assert!((0.5..=1.05).contains(&share), "{moved} of {MAX_BYTES} bytes");
     let half = test.fetch().unwrap();
     assert!(half.contains("--max-bytes"), "{}", &half[..half.len().min(400)]);
-    assert!(!site.running.said().contains("panicked"));
+    assert!(!site.running.stderr().contains("panicked"));
 }

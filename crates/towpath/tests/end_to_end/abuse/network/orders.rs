@@ -9,9 +9,9 @@ use towpath_measure::live::{
 };
 use towpath_measure::scenario::Transport;
 
-use super::{Line, MINUTE, closes, dial, hello, is_well, preamble, running, take};
-use crate::abuse::site::{Site, times};
-use crate::abuse::stranger::Stranger;
+use super::{ControlClient, MINUTE, closes, dial, hello, is_well, preamble, running, take};
+use crate::abuse::site::{AttackedServer, times};
+use crate::abuse::stranger::RawClient;
 use crate::program::wait_for;
 
 const DOWN: &str = "pattern = \"iperf\"\nduration = \"60 s\"\ndirection = \"down\"";
@@ -50,7 +50,7 @@ fn words() -> Vec<ClientMessage> {
 /// leaves no place booked.
 #[test]
 fn messages_in_any_order_end_only_their_own_connection() {
-    let site = Site::new(&[]);
+    let site = AttackedServer::new(&[]);
     let words = words();
     let mut number = 0_usize;
     let mut said = 0;
@@ -59,7 +59,7 @@ fn messages_in_any_order_end_only_their_own_connection() {
             // Steps that have no common divisor with the count of words go through all of them.
             number += 1;
             let way = site.way(1 + (number % 5) as u16);
-            let Ok(mut stranger) = Stranger::enter(way) else { continue };
+            let Ok(mut stranger) = RawClient::enter(way) else { continue };
             let mut data = Vec::new();
             if step > 0 && stranger.plan(&[DOWN], TransferSettings::default()).ok() != Some(None) {
                 continue;
@@ -71,10 +71,10 @@ fn messages_in_any_order_end_only_their_own_connection() {
                 let _ = stranger.begin(); // the server may have closed it
             }
             for place in [number * 7, number * 11 + step, number * 13 + 5] {
-                said += usize::from(stranger.say(&words[place % words.len()]).is_ok());
+                said += usize::from(stranger.send(&words[place % words.len()]).is_ok());
             }
-            let mut line = Line::open(way, stranger.token).unwrap();
-            let _ = line.say(&words[number * 3 % words.len()]); // the server may have closed it
+            let mut line = ControlClient::open(way, stranger.token).unwrap();
+            let _ = line.send(&words[number * 3 % words.len()]); // the server may have closed it
         }
     }
     assert!(said > times(100, 1_000), "{said} words");
@@ -85,14 +85,14 @@ fn messages_in_any_order_end_only_their_own_connection() {
 /// S3: a test that begins at the end of time, or ended before it began, gives its place up.
 #[test]
 fn tests_with_impossible_times_release_their_slots() {
-    let site = Site::new(&["--max-tests", "2"]);
+    let site = AttackedServer::new(&["--max-tests", "2"]);
     let odd = |n: u16, words: &[ClientMessage]| {
-        let mut stranger = Stranger::enter(site.way(n)).unwrap();
+        let mut stranger = RawClient::enter(site.way(n)).unwrap();
         assert_eq!(stranger.plan(&[MINUTE], TransferSettings::default()).unwrap(), None);
         let data = stranger.data(0, 0).unwrap();
-        while !matches!(stranger.hear().unwrap(), ServerMessage::Ready) {}
+        while !matches!(stranger.recv().unwrap(), ServerMessage::Ready) {}
         for word in words {
-            stranger.say(word).unwrap();
+            stranger.send(word).unwrap();
         }
         (stranger, data)
     };
@@ -113,7 +113,7 @@ fn tests_with_impossible_times_release_their_slots() {
 /// own, or by those of other tests; nor read its result.
 #[test]
 fn only_its_own_token_stops_a_test_or_reads_its_result() {
-    let site = Site::new(&[]);
+    let site = AttackedServer::new(&[]);
     let (mut owner, data) = running(site.way(1), &[DOWN], 1, TransferSettings::default()).unwrap();
     let (other, _data) = running(site.way(2), &[DOWN], 1, TransferSettings::default()).unwrap();
     let mut tokens = vec![
@@ -138,21 +138,21 @@ fn only_its_own_token_stops_a_test_or_reads_its_result() {
             continue;
         }
         for word in &words {
-            let mut line = Line::open(site.way(3), token).unwrap();
-            let _ = line.say(word); // the server may have closed it
-            let heard = line.hear();
+            let mut line = ControlClient::open(site.way(3), token).unwrap();
+            let _ = line.send(word); // the server may have closed it
+            let heard = line.recv();
             assert!(heard.is_err(), "{heard:?} to {word:?} with {token}");
         }
     }
     // Tokens of others open the tests of others only.
-    let mut line = Line::open(site.way(3), other.token).unwrap();
+    let mut line = ControlClient::open(site.way(3), other.token).unwrap();
     for word in &words {
-        line.say(word).unwrap();
+        line.send(word).unwrap();
     }
     let moved = AtomicU64::new(0);
     take(&data[0], Instant::now() + Duration::from_millis(300), &moved);
     assert!(moved.into_inner() > 100_000, "the test has ended");
-    owner.say(&ClientMessage::Stop).unwrap();
+    owner.send(&ClientMessage::Stop).unwrap();
     let reading = std::thread::spawn(move || {
         take(&data[0], Instant::now() + Duration::from_secs(20), &AtomicU64::new(0));
     });
@@ -165,7 +165,7 @@ fn only_its_own_token_stops_a_test_or_reads_its_result() {
 /// numbers that the plan has not, and the test goes on.
 #[test]
 fn a_test_id_does_not_open_a_taken_or_missing_data_slot() {
-    let site = Site::new(&[]);
+    let site = AttackedServer::new(&[]);
     let (mut owner, data) =
         running(site.way(1), &[DOWN, DOWN], 1, TransferSettings::default()).unwrap();
     let name = owner.token.public_id();
@@ -181,8 +181,8 @@ fn a_test_id_does_not_open_a_taken_or_missing_data_slot() {
         take(one, Instant::now() + Duration::from_millis(200), &moved);
         assert!(moved.into_inner() > 10_000, "the test has ended");
     }
-    owner.say(&ClientMessage::Probe { client_ns: 5 }).unwrap();
-    assert!(matches!(owner.hear(), Ok(ServerMessage::Clock { client_ns: 5, .. })));
+    owner.send(&ClientMessage::Probe { client_ns: 5 }).unwrap();
+    assert!(matches!(owner.recv(), Ok(ServerMessage::Clock { client_ns: 5, .. })));
     is_well(&site);
 }
 
@@ -190,8 +190,8 @@ fn a_test_id_does_not_open_a_taken_or_missing_data_slot() {
 /// test, and all is free afterwards.
 #[test]
 fn a_hijacked_data_slot_gives_no_control_of_the_test() {
-    let site = Site::new(&[]);
-    let mut owner = Stranger::enter(site.way(1)).unwrap();
+    let site = AttackedServer::new(&[]);
+    let mut owner = RawClient::enter(site.way(1)).unwrap();
     assert_eq!(owner.plan(&[DOWN, DOWN], TransferSettings::default()).unwrap(), None);
     let thief = site.way(2).connect(ConnectionKind::Data, owner.token.public_id(), (0, 0)).unwrap();
     let late = owner.data(0, 0).unwrap();
@@ -199,7 +199,7 @@ fn a_hijacked_data_slot_gives_no_control_of_the_test() {
     assert!(closes(&late, Duration::from_secs(5)).is_some(), "a place is taken twice");
     owner.begin().unwrap();
     drop(thief);
-    owner.say(&ClientMessage::Stop).unwrap();
+    owner.send(&ClientMessage::Stop).unwrap();
     let half = owner.fetch().unwrap();
     assert!(half.contains("host"), "{half}");
     drop((owner, rest));
@@ -210,7 +210,7 @@ fn a_hijacked_data_slot_gives_no_control_of_the_test() {
 /// S9: a plan runs nothing and names no file, however it is put.
 #[test]
 fn no_plan_runs_a_command_or_reads_a_file() {
-    let site = Site::new(&[]);
+    let site = AttackedServer::new(&[]);
     let marker = site.folder.work().join("ran");
     let secret = site.folder.work().join("file.txt");
     std::fs::write(&secret, "1 s up 100 B 100 B\nsecret-content\n").unwrap();
@@ -234,9 +234,9 @@ fn no_plan_runs_a_command_or_reads_a_file() {
         format!("include = [\"{file}\"]\n{}", flow(MINUTE)),
     ];
     for flows in plans {
-        let mut stranger = Stranger::enter(site.way(1)).unwrap();
-        stranger.say(&plan(&flows)).unwrap();
-        let said = stranger.hear().unwrap();
+        let mut stranger = RawClient::enter(site.way(1)).unwrap();
+        stranger.send(&plan(&flows)).unwrap();
+        let said = stranger.recv().unwrap();
         let ServerMessage::Refused { why, .. } = &said else { panic!("{said:?} to {flows}") };
         assert!(!why.contains("secret-content") && !why.contains("root:"), "{why}");
     }
@@ -248,7 +248,7 @@ fn no_plan_runs_a_command_or_reads_a_file() {
 /// S1, S5: frames and plans with the largest numbers that can be written, many at once.
 #[test]
 fn huge_frames_and_numbers_are_refused_at_no_cost() {
-    let site = Site::new(&[]);
+    let site = AttackedServer::new(&[]);
     let huge = [
         "pattern = \"web\"\nobjects = 10000\nobject = \"9 EB\"",
         "pattern = \"web\"\nobjects = 10000\nobject = \"18446744073709551615 B\"\nstreams = 128",
@@ -276,13 +276,13 @@ fn huge_frames_and_numbers_are_refused_at_no_cost() {
         while attack.goes_on() {
             for flow in huge {
                 n = n % 50 + 1;
-                let Ok(mut stranger) = Stranger::enter(site.way(n)) else { continue };
+                let Ok(mut stranger) = RawClient::enter(site.way(n)) else { continue };
                 let settings =
                     TransferSettings { rate_bps: Some(u64::MAX), ..TransferSettings::default() };
                 let _ = stranger.plan(&[flow; 16], settings); // the server may have closed it
             }
             for settings in &odd {
-                let Ok(mut stranger) = Stranger::enter(site.way(60)) else { continue };
+                let Ok(mut stranger) = RawClient::enter(site.way(60)) else { continue };
                 let why = stranger.plan(&[MINUTE], settings.clone());
                 assert!(!matches!(why, Ok(None)), "{settings:?} was accepted");
             }
@@ -301,7 +301,7 @@ fn huge_frames_and_numbers_are_refused_at_no_cost() {
             attack.is_on();
         }
     });
-    let said = site.running.said();
+    let said = site.running.stderr();
     assert!(!said.contains("panicked"), "{said}");
 }
 
@@ -309,10 +309,10 @@ fn huge_frames_and_numbers_are_refused_at_no_cost() {
 /// second one is booked beside it.
 #[test]
 fn repeated_messages_reserve_nothing_twice() {
-    let site = Site::new(&[]);
+    let site = AttackedServer::new(&[]);
     for round in 0..times(8, 32) {
         let mut stranger = wait_for("a place", || {
-            let mut stranger = Stranger::enter(site.way(1 + round as u16)).ok()?;
+            let mut stranger = RawClient::enter(site.way(1 + round as u16)).ok()?;
             let answer = stranger.plan(&[DOWN], TransferSettings::default());
             matches!(answer, Ok(None)).then_some(stranger)
         });
@@ -320,16 +320,16 @@ fn repeated_messages_reserve_nothing_twice() {
         let twice =
             [plan(&flow(DOWN)), hello(), ClientMessage::Bye, ClientMessage::Begin { at_ns: 0 }];
         let word = frame::to_bytes(&twice[round % twice.len()]).unwrap();
-        let mut line = Line::open(site.way(1), stranger.token).unwrap();
+        let mut line = ControlClient::open(site.way(1), stranger.token).unwrap();
         let _ = line.stream.write_all(&word.repeat(50)); // the server may have closed it
         if matches!(twice[round % twice.len()], ClientMessage::Bye) {
             // Nobody is told any more that all is ready.
-            let _ = stranger.say(&ClientMessage::Begin { at_ns: 0 });
+            let _ = stranger.send(&ClientMessage::Begin { at_ns: 0 });
         } else {
             let _ = stranger.begin(); // the server may have closed it
         }
-        let _ = line.say(&ClientMessage::Bye); // the server may have closed it
-        let _ = stranger.say(&ClientMessage::Begin { at_ns: 0 });
+        let _ = line.send(&ClientMessage::Bye); // the server may have closed it
+        let _ = stranger.send(&ClientMessage::Begin { at_ns: 0 });
     }
     site.calms_down();
     is_well(&site);

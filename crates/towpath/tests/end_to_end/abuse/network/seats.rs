@@ -11,11 +11,11 @@ use towpath_measure::live::{
     ClientMessage, ConnectionKind, ServerMessage, TestToken, TransferSettings,
 };
 
-use super::visitor::Visitor;
-use super::{Line, MINUTE, closes, dial, everywhere, is_well, preamble, reset, running};
-use crate::abuse::site::{Site, times};
-use crate::abuse::stranger::{Stranger, Way};
-use crate::program::{Folder, binary, is_root, skip, wait_for};
+use super::visitor::TlsClient;
+use super::{ControlClient, MINUTE, closes, dial, everywhere, is_well, preamble, reset, running};
+use crate::abuse::site::{AttackedServer, times};
+use crate::abuse::stranger::{ClientRoute, RawClient};
+use crate::program::{TestDir, binary, is_root, skip, wait_for};
 
 /// What somebody says slowly: where he begins, and the byte that he repeats.
 fn beginnings() -> [Vec<u8>; 4] {
@@ -34,7 +34,7 @@ fn beginnings() -> [Vec<u8>; 4] {
 /// S2, S3: five seconds are five seconds, however busily somebody says nothing.
 #[test]
 fn a_client_sending_byte_by_byte_is_dropped_after_five_seconds() {
-    let site = Site::new(&[]);
+    let site = AttackedServer::new(&[]);
     let control = preamble(ConnectionKind::Control, TestToken::NONE).to_bytes();
     thread::scope(|scope| {
         for (number, first) in (1..).zip(beginnings()) {
@@ -67,7 +67,7 @@ fn a_client_sending_byte_by_byte_is_dropped_after_five_seconds() {
 /// S2: slow strangers of fewer sources than there are seats, each in the middle of a word.
 #[test]
 fn hundreds_of_slow_clients_block_no_other_client() {
-    let site = Site::new(&[]);
+    let site = AttackedServer::new(&[]);
     let sources = times(100, 250) as u16;
     site.withstands(|attack| {
         let mut slow: VecDeque<TcpStream> = VecDeque::new();
@@ -93,8 +93,8 @@ fn hundreds_of_slow_clients_block_no_other_client() {
 }
 
 /// Goes so far with a test, and stops there.
-fn as_far_as(way: Way, step: usize) -> io::Result<(Stranger, Vec<TcpStream>)> {
-    let mut stranger = Stranger::enter(way)?;
+fn as_far_as(way: ClientRoute, step: usize) -> io::Result<(RawClient, Vec<TcpStream>)> {
+    let mut stranger = RawClient::enter(way)?;
     let mut data = Vec::new();
     if step > 0
         && let Some(why) = stranger.plan(&[MINUTE, MINUTE], TransferSettings::default())?
@@ -113,10 +113,10 @@ fn as_far_as(way: Way, step: usize) -> io::Result<(Stranger, Vec<TcpStream>)> {
         data[0].write_all(&vec![0; 40_000])?;
     }
     if step > 5 {
-        stranger.say(&ClientMessage::Stop)?;
+        stranger.send(&ClientMessage::Stop)?;
     }
     if step > 6 {
-        stranger.say(&ClientMessage::Fetch { offset: 0 })?;
+        stranger.send(&ClientMessage::Fetch { offset: 0 })?;
     }
     Ok((stranger, data))
 }
@@ -125,7 +125,7 @@ fn as_far_as(way: Way, step: usize) -> io::Result<(Stranger, Vec<TcpStream>)> {
 /// of leave.
 #[test]
 fn a_client_leaving_at_any_step_releases_its_slot() {
-    let site = Site::new(&["--max-tests", "8"]);
+    let site = AttackedServer::new(&["--max-tests", "8"]);
     let mut went = 0;
     for step in 0..8 {
         for way in 1..=8 {
@@ -157,7 +157,7 @@ fn a_client_leaving_at_any_step_releases_its_slot() {
 /// S2, S3: departures in the middle, one after the other, without end, over TCP and Multipath TCP.
 #[test]
 fn endless_disconnects_block_no_other_client() {
-    let site = Site::new(&[]);
+    let site = AttackedServer::new(&[]);
     site.withstands(|attack| {
         let (mut went, mut round) = (0, 0);
         while attack.goes_on() {
@@ -179,13 +179,13 @@ fn endless_disconnects_block_no_other_client() {
         }
         assert!(went > 4, "{went}");
     });
-    assert!(!site.running.said().contains("panicked"), "{}", site.running.said());
+    assert!(!site.running.stderr().contains("panicked"), "{}", site.running.stderr());
 }
 
 /// S2: resets right after everything that can be said first, from hundreds of sources.
 #[test]
 fn floods_of_resets_block_no_client() {
-    let site = Site::new(&[]);
+    let site = AttackedServer::new(&[]);
     let sources = times(100, 250) as u16;
     site.withstands(|attack| {
         let mut sent = 0_u32;
@@ -208,10 +208,10 @@ fn floods_of_resets_block_no_client() {
 /// S2, S4: many plans at the same moment get no more places than there are.
 #[test]
 fn simultaneous_plans_get_no_more_slots_than_exist() {
-    let site = Site::new(&["--max-tests", "3"]);
+    let site = AttackedServer::new(&["--max-tests", "3"]);
     for _ in 0..times(3, 30) {
         let mut crowd: Vec<_> =
-            (1..=40).filter_map(|n| Stranger::enter(site.way(n)).ok()).collect();
+            (1..=40).filter_map(|n| RawClient::enter(site.way(n)).ok()).collect();
         assert!(crowd.len() >= 30, "{} came in", crowd.len());
         let together = Barrier::new(crowd.len());
         let accepted: Vec<_> = thread::scope(|scope| {
@@ -236,7 +236,7 @@ fn simultaneous_plans_get_no_more_slots_than_exist() {
 }
 
 /// Keeps what somebody has taken for as long as honest clients measure.
-fn holds<T: Send>(site: &Site, taken: T) {
+fn holds<T: Send>(site: &AttackedServer, taken: T) {
     site.withstands(|attack| {
         attack.is_on();
         while attack.goes_on() {
@@ -249,7 +249,7 @@ fn holds<T: Send>(site: &Site, taken: T) {
 /// S2: tests with as many connections as they may have, of one source, which all stay busy.
 #[test]
 fn running_tests_at_full_size_block_no_other_client() {
-    let site = Site::new(&[]);
+    let site = AttackedServer::new(&[]);
     let wide = "pattern = \"iperf\"\nduration = \"60 s\"\nstreams = 128";
     let slow = TransferSettings {
         rate_bps: Some(8_000),
@@ -277,15 +277,15 @@ fn running_tests_at_full_size_block_no_other_client() {
 /// S2: whoever has a test that runs comes back to it without end, and stays.
 #[test]
 fn resuming_a_test_blocks_no_other_client() {
-    let site = Site::new(&[]);
+    let site = AttackedServer::new(&[]);
     let (stranger, data) = running(site.way(1), &[MINUTE], 1, TransferSettings::default()).unwrap();
     let mut back = Vec::new();
     for number in 0..times(700, 1_500) {
-        let Ok(mut line) = Line::open(site.way(1), stranger.token) else { continue };
-        let sent = line.say(&ClientMessage::Probe { client_ns: 1 });
+        let Ok(mut line) = ControlClient::open(site.way(1), stranger.token) else { continue };
+        let sent = line.send(&ClientMessage::Probe { client_ns: 1 });
         // Some of them are heard, so that they are there for sure.
         if sent.is_ok() && number % 100 == 0 {
-            assert!(matches!(line.hear(), Ok(ServerMessage::Clock { .. }) | Err(_)));
+            assert!(matches!(line.recv(), Ok(ServerMessage::Clock { .. }) | Err(_)));
         }
         back.push(line);
     }
@@ -296,7 +296,7 @@ fn resuming_a_test_blocks_no_other_client() {
 /// S5: tests of as many threads as can be had, from as many sources as there are places.
 #[test]
 fn no_combination_of_tests_has_more_threads_than_are_promised() {
-    let site = Site::new(&[]);
+    let site = AttackedServer::new(&[]);
     let slow = TransferSettings {
         rate_bps: Some(8_000),
         block_bytes: Some(200),
@@ -306,7 +306,7 @@ fn no_combination_of_tests_has_more_threads_than_are_promised() {
     let asks = "pattern = \"interactive\"\nduration = \"60 s\"";
     let (mut most, mut tests, mut last) = (0, Vec::new(), String::new());
     for n in 1..=times(6, 16) as u16 {
-        let mut stranger = Stranger::enter(site.way(n)).unwrap();
+        let mut stranger = RawClient::enter(site.way(n)).unwrap();
         let mut flows = vec![both; 12];
         flows.extend([asks; 4]);
         let Ok(why) = stranger.plan(&flows, slow.clone()) else { continue };
@@ -331,7 +331,7 @@ fn no_combination_of_tests_has_more_threads_than_are_promised() {
 /// S5: when the system gives no more descriptors, it refuses and goes on.
 #[test]
 fn a_server_out_of_descriptors_resumes_once_some_are_free() {
-    let site = Site::new(&[]);
+    let site = AttackedServer::new(&[]);
     let id = site.running.id().to_string();
     let ended =
         std::process::Command::new("prlimit").args(["--pid", &id, "--nofile=48:48"]).status();
@@ -348,7 +348,7 @@ fn a_server_out_of_descriptors_resumes_once_some_are_free() {
     let busy = cpu_seconds(&site);
     let began = Instant::now();
     while began.elapsed() < Duration::from_secs(1) {
-        let _ = Stranger::enter(site.way(200)).is_err_and(|_| false); // may be refused
+        let _ = RawClient::enter(site.way(200)).is_err_and(|_| false); // may be refused
         thread::sleep(Duration::from_millis(50));
         if began.elapsed() > Duration::from_millis(500) && crowd.len() > 100 {
             crowd.truncate(100);
@@ -362,7 +362,7 @@ fn a_server_out_of_descriptors_resumes_once_some_are_free() {
 }
 
 /// Processor time that the server has used.
-fn cpu_seconds(site: &Site) -> f64 {
+fn cpu_seconds(site: &AttackedServer) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", site.running.id())).unwrap();
     let (_, rest) = stat.rsplit_once(')').unwrap();
     let ticks =
@@ -373,7 +373,7 @@ fn cpu_seconds(site: &Site) -> f64 {
 /// S1: results that nobody fetches, test after test, of many sources.
 #[test]
 fn unfetched_results_take_no_more_than_their_share() {
-    let site = Site::new(&[]);
+    let site = AttackedServer::new(&[]);
     let short =
         "pattern = \"reqres\"\nduration = \"300 ms\"\nperiod = \"20 us\"\npatience = \"100 ms\"";
     let mut done = 0;
@@ -385,7 +385,7 @@ fn unfetched_results_take_no_more_than_their_share() {
         };
         done += 1;
         // The next one comes while this one runs.
-        let _ = stranger.say(&ClientMessage::Probe { client_ns: 1 });
+        let _ = stranger.send(&ClientMessage::Probe { client_ns: 1 });
         drop((stranger, data));
     }
     assert!(done >= 8, "{done} tests");
@@ -397,7 +397,7 @@ fn unfetched_results_take_no_more_than_their_share() {
 /// S1, S2: a result is asked for hundreds of times at once, and never read.
 #[test]
 fn slow_readers_of_results_do_not_affect_others() {
-    let site = Site::new(&[]);
+    let site = AttackedServer::new(&[]);
     let short =
         "pattern = \"reqres\"\nduration = \"300 ms\"\nperiod = \"100 us\"\npatience = \"100 ms\"";
     let (mut stranger, data) =
@@ -412,10 +412,10 @@ fn slow_readers_of_results_do_not_affect_others() {
         let mut deaf = VecDeque::new();
         let mut asked = 0_u32;
         while attack.goes_on() {
-            if let Ok(mut line) = Line::open(site.way(1), token) {
+            if let Ok(mut line) = ControlClient::open(site.way(1), token) {
                 line.stream.set_write_timeout(Some(Duration::from_millis(20))).unwrap();
                 for _ in 0..200 {
-                    if line.say(&ClientMessage::Fetch { offset: 0 }).is_err() {
+                    if line.send(&ClientMessage::Fetch { offset: 0 }).is_err() {
                         break;
                     }
                 }
@@ -434,7 +434,7 @@ fn slow_readers_of_results_do_not_affect_others() {
 /// S1: data that is sent to who does not read it, and echoes.
 #[test]
 fn slow_readers_of_data_do_not_affect_others() {
-    let site = Site::new(&[]);
+    let site = AttackedServer::new(&[]);
     let down = "pattern = \"iperf\"\nduration = \"60 s\"\ndirection = \"down\"\nstreams = 32";
     let reply = "pattern = \"reqres\"\nduration = \"60 s\"\ndirection = \"down\"\nreply = \"1 GB\"";
     let large = TransferSettings { window_bytes: Some(256 << 20), ..TransferSettings::default() };
@@ -458,14 +458,14 @@ fn slow_readers_of_data_do_not_affect_others() {
 /// preamble, or more than is read.
 #[test]
 fn crowds_over_quic_block_no_other_client() {
-    let site = Site::new(&[]);
+    let site = AttackedServer::new(&[]);
     let connections = times(24, 120) as u16;
     site.withstands(|attack| {
-        let mut crowd: VecDeque<Visitor> = VecDeque::new();
+        let mut crowd: VecDeque<TlsClient> = VecDeque::new();
         let (mut entered, mut streams, mut number) = (0, 0, 0);
         while attack.goes_on() {
             number += 1;
-            if let Some(mut visitor) = Visitor::enter(site.way(1 + number % connections)) {
+            if let Some(mut visitor) = TlsClient::enter(site.way(1 + number % connections)) {
                 entered += 1;
                 while let Some(stream) = visitor.open() {
                     let echo = preamble(ConnectionKind::Echo, TestToken::NONE).to_bytes();
@@ -487,7 +487,7 @@ fn crowds_over_quic_block_no_other_client() {
                     _ => drop(crowd.pop_front()),
                 }
             }
-            crowd.iter_mut().step_by(3).for_each(Visitor::turn);
+            crowd.iter_mut().step_by(3).for_each(TlsClient::turn);
         }
         assert!(entered > 5 && streams > 500, "{entered} connections, {streams} streams");
     });
@@ -507,8 +507,8 @@ fn a_dual_stack_server_distinguishes_sources() {
 }
 
 /// Starts a server that the system gives no more than so many threads, if that can be done here.
-fn short_of_threads(most: u32) -> Option<Site> {
-    let folder = Folder::new();
+fn short_of_threads(most: u32) -> Option<AttackedServer> {
+    let folder = TestDir::new();
     let user = if is_root() {
         &["setpriv", "--reuid", "61234", "--regid", "61234", "--clear-groups"][..]
     } else {
@@ -522,17 +522,17 @@ fn short_of_threads(most: u32) -> Option<Site> {
         .env("XDG_STATE_HOME", folder.temporary());
     let mut running = folder.start(&mut command);
     let port = wait_for("the server", || {
-        let said = running.said();
+        let said = running.stderr();
         if let Some((_, rest)) = said.split_once("listening on 127.0.0.1:") {
             return Some(rest.split_once(' ').map(|(port, _)| port.to_owned()));
         }
         running.child.try_wait().unwrap().map(|_| None)
     });
     let Some(port) = port else {
-        skip("without_threads", &running.said());
+        skip("without_threads", &running.stderr());
         return None;
     };
-    Some(Site { folder, running, port })
+    Some(AttackedServer { folder, running, port })
 }
 
 /// S5: when the system gives no more threads, it refuses and goes on.

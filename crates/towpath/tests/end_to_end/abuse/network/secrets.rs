@@ -16,22 +16,22 @@ use towpath_measure::live::{
 use towpath_quic::Trust;
 use towpath_quic::tls::TlsSession;
 
-use super::visitor::Visitor;
-use super::{Line, everywhere, hello, preamble};
-use crate::abuse::clients::hostile::Wire;
-use crate::abuse::site::{Site, times};
-use crate::abuse::stranger::Way;
-use crate::program::Folder;
+use super::visitor::TlsClient;
+use super::{ControlClient, everywhere, hello, preamble};
+use crate::abuse::clients::hostile::TestConnection;
+use crate::abuse::site::{AttackedServer, times};
+use crate::abuse::stranger::ClientRoute;
+use crate::program::TestDir;
 
 const SECRET: &str = "a secret of both hosts";
 
 /// A server with a secret. Its file is in a folder that has to live until it has been read.
-fn guarded() -> Site {
-    with_secret(Site::new)
+fn guarded() -> AttackedServer {
+    with_secret(AttackedServer::new)
 }
 
-fn with_secret(start: impl Fn(&[&str]) -> Site) -> Site {
-    let folder = Folder::new();
+fn with_secret(start: impl Fn(&[&str]) -> AttackedServer) -> AttackedServer {
+    let folder = TestDir::new();
     folder.write_secret("secret.txt", SECRET);
     let file = folder.work().join("secret.txt");
     std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
@@ -39,21 +39,21 @@ fn with_secret(start: impl Fn(&[&str]) -> Site) -> Site {
 }
 
 /// A stranger on an encrypted connection who has said hello.
-struct Guest {
-    wire: Wire,
+struct UnauthenticatedClient {
+    wire: TestConnection,
     frames: FrameDecoder,
     challenge: Challenge,
 }
 
-impl Guest {
-    fn enter(way: Way) -> io::Result<Self> {
+impl UnauthenticatedClient {
+    fn enter(way: ClientRoute) -> io::Result<Self> {
         let socket = way.connect(ConnectionKind::Tls, TestToken::NONE, (0, 0))?;
         let session = TlsSession::client(&Trust::Any).unwrap();
-        let mut wire = Wire::secure(socket, session)?;
-        wire.send(&preamble(ConnectionKind::Control, TestToken::NONE).to_bytes())?;
+        let mut wire = TestConnection::secure(socket, session)?;
+        wire.send_raw(&preamble(ConnectionKind::Control, TestToken::NONE).to_bytes())?;
         let mut frames = FrameDecoder::default();
-        wire.say(&hello())?;
-        match wire.hear(&mut frames)? {
+        wire.send(&hello())?;
+        match wire.recv(&mut frames)? {
             Some(ServerMessage::Welcome { challenge: Some(challenge), .. }) => {
                 Ok(Self { wire, frames, challenge })
             }
@@ -71,8 +71,8 @@ impl Guest {
         proof: AuthProof,
         challenge: Challenge,
     ) -> io::Result<Option<ServerMessage>> {
-        self.wire.say(&ClientMessage::Proof { proof, challenge })?;
-        self.wire.hear(&mut self.frames)
+        self.wire.send(&ClientMessage::Proof { proof, challenge })?;
+        self.wire.recv(&mut self.frames)
     }
 
     /// Gives a secret; why it was refused, if it was.
@@ -90,7 +90,7 @@ impl Guest {
 
 /// So many wrong ones may have been looked at in that time: three, then one after 1 s, 2 s, 4 s; and
 /// one more, since both ends' clocks are read at other moments.
-fn looks(took: Duration) -> usize {
+fn max_attempts(took: Duration) -> usize {
     let waits = (1..).scan(0, |sum, n| {
         *sum += 1_u64 << (n - 1);
         Some(*sum)
@@ -104,8 +104,9 @@ fn looks(took: Duration) -> usize {
 fn parallel_guesses_are_not_faster() {
     let site = guarded();
     let began = Instant::now();
-    let mut crowd: Vec<_> =
-        (0..times(40, 150)).filter_map(|_| Guest::enter(site.way(1)).ok()).collect();
+    let mut crowd: Vec<_> = (0..times(40, 150))
+        .filter_map(|_| UnauthenticatedClient::enter(site.way(1)).ok())
+        .collect();
     assert!(crowd.len() >= 20, "{} came in", crowd.len());
     let together = Barrier::new(crowd.len());
     let answers: Vec<_> = thread::scope(|scope| {
@@ -124,10 +125,10 @@ fn parallel_guesses_are_not_faster() {
     let is_wrong = |answer: &&io::Result<Option<String>>| matches!(answer, Ok(Some(why)) if why.contains("is wrong"));
     let looked_at = answers.iter().filter(is_wrong).count();
     assert!(looked_at >= 1, "{answers:?}");
-    assert!(looked_at <= looks(took), "{looked_at} guesses were looked at in {took:?}");
-    assert!(site.running.said().contains("127.1.0.1"), "{}", site.running.said());
+    assert!(looked_at <= max_attempts(took), "{looked_at} guesses were looked at in {took:?}");
+    assert!(site.running.stderr().contains("127.1.0.1"), "{}", site.running.stderr());
     // Other sources wait for nothing.
-    assert_eq!(Guest::enter(site.way(2)).unwrap().guess(SECRET).unwrap(), None);
+    assert_eq!(UnauthenticatedClient::enter(site.way(2)).unwrap().guess(SECRET).unwrap(), None);
 }
 
 /// S7: a source that knows the secret is not kept out by hundreds that do not.
@@ -143,7 +144,7 @@ fn guesses_from_many_sources_do_not_block_authenticated_clients() {
                     for n in 0..times(15, 150) as u16 {
                         let way = site.way(10 + 4 * n + part);
                         for _ in 0..4 {
-                            let Ok(mut guest) = Guest::enter(way) else { continue };
+                            let Ok(mut guest) = UnauthenticatedClient::enter(way) else { continue };
                             wrong += usize::from(matches!(
                                 guest.guess("sixteen bytes or more"),
                                 Ok(Some(_))
@@ -155,12 +156,15 @@ fn guesses_from_many_sources_do_not_block_authenticated_clients() {
             })
             .collect();
         for _ in 0..times(3, 20) {
-            assert_eq!(Guest::enter(site.way(1)).unwrap().guess(SECRET).unwrap(), None);
+            assert_eq!(
+                UnauthenticatedClient::enter(site.way(1)).unwrap().guess(SECRET).unwrap(),
+                None
+            );
         }
         let wrong: usize = guessing.into_iter().map(|one| one.join().unwrap()).sum();
         assert!(wrong > 100, "{wrong} wrong ones");
     });
-    let lines = site.running.said().lines().count();
+    let lines = site.running.stderr().lines().count();
     assert!(lines < 60, "{lines} lines in the log");
     site.stays_small();
     site.calms_down();
@@ -172,36 +176,36 @@ fn replayed_and_reflected_proofs_are_refused() {
     let site = guarded();
     let secret = Secret::from_text(SECRET.as_bytes()).unwrap();
     let mine = Challenge([5; 32]);
-    let refused = |guest: &mut Guest, proof, challenge| {
+    let refused = |guest: &mut UnauthenticatedClient, proof, challenge| {
         let said = guest.prove(proof, challenge).unwrap();
         assert!(
             matches!(&said, Some(ServerMessage::Refused { why, .. }) if why.contains("wrong")),
             "{said:?}"
         );
         // What follows is not heard.
-        let _ = guest.wire.say(&ClientMessage::Snapshot { port: 1 });
-        assert!(!matches!(guest.wire.hear::<ServerMessage>(&mut guest.frames), Ok(Some(_))));
+        let _ = guest.wire.send(&ClientMessage::Snapshot { port: 1 });
+        assert!(!matches!(guest.wire.recv::<ServerMessage>(&mut guest.frames), Ok(Some(_))));
     };
-    let mut first = Guest::enter(site.way(1)).unwrap();
+    let mut first = UnauthenticatedClient::enter(site.way(1)).unwrap();
     let meeting = first.meeting(mine);
     let good = secret.prove(AuthRole::Client, &meeting).unwrap();
     let Some(ServerMessage::Proved { proof: theirs }) = first.prove(good, mine).unwrap() else {
         panic!("the right proof is refused");
     };
     // The same on another connection, and another one's challenge or keys with one's own.
-    let mut second = Guest::enter(site.way(2)).unwrap();
+    let mut second = UnauthenticatedClient::enter(site.way(2)).unwrap();
     assert!(second.challenge != first.challenge, "a challenge was used twice");
     refused(&mut second, good, mine);
-    let mut third = Guest::enter(site.way(3)).unwrap();
+    let mut third = UnauthenticatedClient::enter(site.way(3)).unwrap();
     let moved = AuthTranscript { binding: meeting.binding, ..third.meeting(mine) };
     refused(&mut third, secret.prove(AuthRole::Client, &moved).unwrap(), mine);
-    let mut fourth = Guest::enter(site.way(4)).unwrap();
+    let mut fourth = UnauthenticatedClient::enter(site.way(4)).unwrap();
     let old = AuthTranscript { server: meeting.server, ..fourth.meeting(mine) };
     refused(&mut fourth, secret.prove(AuthRole::Client, &old).unwrap(), mine);
     // What the server has said, or would say, as one's own.
-    let mut fifth = Guest::enter(site.way(5)).unwrap();
+    let mut fifth = UnauthenticatedClient::enter(site.way(5)).unwrap();
     refused(&mut fifth, theirs, mine);
-    let mut sixth = Guest::enter(site.way(6)).unwrap();
+    let mut sixth = UnauthenticatedClient::enter(site.way(6)).unwrap();
     let reflected = AuthTranscript { client: sixth.challenge, ..sixth.meeting(mine) };
     let reflected = secret.prove(AuthRole::Server, &reflected).unwrap();
     let challenge = sixth.challenge;
@@ -217,10 +221,10 @@ fn replayed_and_reflected_proofs_are_refused() {
 fn without_the_secret_nothing_is_granted_over_tcp() {
     let site = guarded();
     let refusing = |words: &[ClientMessage]| {
-        let mut line = Line::open(site.way(1), TestToken::NONE).unwrap();
+        let mut line = ControlClient::open(site.way(1), TestToken::NONE).unwrap();
         let all: Vec<u8> = words.iter().flat_map(|word| frame::to_bytes(word).unwrap()).collect();
         let _ = line.stream.write_all(&all); // the server may have closed it
-        while let Ok(heard) = line.hear() {
+        while let Ok(heard) = line.recv() {
             let harmless = matches!(
                 heard,
                 ServerMessage::Welcome { challenge: Some(_), .. } | ServerMessage::Refused { .. }
@@ -262,7 +266,7 @@ fn without_the_secret_nothing_is_granted_over_udp_and_quic() {
     socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
     let heard = socket.recv(&mut [0; 100]);
     assert!(heard.is_err(), "{heard:?}");
-    let mut visitor = Visitor::enter(site.way(2)).unwrap();
+    let mut visitor = TlsClient::enter(site.way(2)).unwrap();
     let word = frame::to_bytes(&ClientMessage::Snapshot { port: 1 }).unwrap();
     let streams: Vec<_> = [
         (ConnectionKind::Echo, 0),
@@ -296,8 +300,13 @@ fn without_the_secret_nothing_is_granted_over_udp_and_quic() {
 #[test]
 fn a_dual_stack_server_counts_guesses_per_ipv4_source() {
     let site = with_secret(everywhere);
-    let guess = || Guest::enter(site.way(1)).unwrap().guess("a guess of a secret of both").unwrap();
+    let guess = || {
+        UnauthenticatedClient::enter(site.way(1))
+            .unwrap()
+            .guess("a guess of a secret of both")
+            .unwrap()
+    };
     let answers: Vec<_> = (0..30).filter_map(|_| guess()).collect();
     assert!(answers.iter().any(|why| why.contains("too many wrong secrets")), "{answers:?}");
-    assert_eq!(Guest::enter(site.way(2)).unwrap().guess(SECRET).unwrap(), None);
+    assert_eq!(UnauthenticatedClient::enter(site.way(2)).unwrap().guess(SECRET).unwrap(), None);
 }

@@ -10,10 +10,10 @@ use towpath_measure::live::{ConnectionKind, TestToken, frame};
 use towpath_quic::Trust;
 use towpath_quic::tls::TlsSession;
 
-use super::visitor::Visitor;
+use super::visitor::TlsClient;
 use super::{dial, hello, is_well, preamble};
-use crate::abuse::clients::hostile::Wire;
-use crate::abuse::site::{Site, times};
+use crate::abuse::clients::hostile::TestConnection;
+use crate::abuse::site::{AttackedServer, times};
 
 /// What is nearly a preamble of control, and what others begin with.
 fn nearly() -> Vec<Vec<u8>> {
@@ -45,7 +45,7 @@ fn nearly() -> Vec<Vec<u8>> {
 /// over TCP, Multipath TCP, and within TLS.
 #[test]
 fn an_invalid_preamble_gets_no_reply() {
-    let site = Site::new(&[]);
+    let site = AttackedServer::new(&[]);
     let word = frame::to_bytes(&hello()).unwrap();
     for (number, first) in nearly().into_iter().enumerate() {
         let mut socket = dial(site.way(1), number % 2 == 1).unwrap();
@@ -61,8 +61,8 @@ fn an_invalid_preamble_gets_no_reply() {
     for first in nearly().into_iter().step_by(times(9, 1)) {
         let socket = site.way(2).connect(ConnectionKind::Tls, TestToken::NONE, (0, 0)).unwrap();
         let session = TlsSession::client(&Trust::Any).unwrap();
-        let mut wire = Wire::secure(socket, session).unwrap();
-        wire.send(&[&first[..], &word].concat()).unwrap();
+        let mut wire = TestConnection::secure(socket, session).unwrap();
+        wire.send_raw(&[&first[..], &word].concat()).unwrap();
         if first.len() < 32 {
             continue;
         }
@@ -81,7 +81,7 @@ fn came_back(socket: &UdpSocket) -> u64 {
 }
 
 /// All that comes back to a socket until nothing has come for a while: bytes.
-fn comes_back(socket: &UdpSocket, quiet: Duration) -> u64 {
+fn received_bytes(socket: &UdpSocket, quiet: Duration) -> u64 {
     socket.set_read_timeout(Some(quiet)).unwrap();
     let mut room = vec![0; 1 << 16];
     let mut all = 0;
@@ -114,7 +114,7 @@ fn strange_datagrams() -> Vec<Vec<u8>> {
 /// a datagram of 32 bytes gets one of 32 bytes.
 #[test]
 fn no_datagram_brings_more_than_three_times_its_bytes() {
-    let site = Site::new(&[]);
+    let site = AttackedServer::new(&[]);
     let all = strange_datagrams();
     let sockets: Vec<_> = (1..)
         .zip(&all)
@@ -127,7 +127,7 @@ fn no_datagram_brings_more_than_three_times_its_bytes() {
         })
         .collect();
     // The last one first: its answer comes last.
-    let first = comes_back(sockets.last().unwrap(), Duration::from_millis(500));
+    let first = received_bytes(sockets.last().unwrap(), Duration::from_millis(500));
     for (socket, bytes) in sockets.iter().zip(&all).rev().skip(1) {
         let back = came_back(socket);
         let begins = &bytes[..bytes.len().min(8)];
@@ -138,7 +138,7 @@ fn no_datagram_brings_more_than_three_times_its_bytes() {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.connect(site.way(1).server).unwrap();
     socket.send(&ours).unwrap();
-    assert_eq!(comes_back(&socket, Duration::from_millis(500)), 32);
+    assert_eq!(received_bytes(&socket, Duration::from_millis(500)), 32);
     is_well(&site);
 }
 
@@ -146,11 +146,11 @@ fn no_datagram_brings_more_than_three_times_its_bytes() {
 /// included, over all handshakes of his address.
 #[test]
 fn unanswered_handshakes_get_no_more_than_three_times_their_bytes() {
-    let site = Site::new(&[]);
-    let mut mute: Vec<_> = (0..times(40, 150)).map(|_| Visitor::knock(site.way(1))).collect();
+    let site = AttackedServer::new(&[]);
+    let mut mute: Vec<_> = (0..times(40, 150)).map(|_| TlsClient::knock(site.way(1))).collect();
     let mut sent = 0;
     for visitor in &mut mute {
-        sent += visitor.speak();
+        sent += visitor.write_all();
     }
     assert!(sent >= 1_200 * mute.len() as u64);
     let began = Instant::now();
@@ -169,7 +169,7 @@ fn unanswered_handshakes_get_no_more_than_three_times_their_bytes() {
 /// S2, S6: a flood of datagrams of all kinds from hundreds of sources keeps nobody out.
 #[test]
 fn floods_of_datagrams_from_many_sources_block_no_client() {
-    let site = Site::new(&[]);
+    let site = AttackedServer::new(&[]);
     let sockets: Vec<_> = (1..=times(60, 250) as u16)
         .map(|n| {
             let way = site.way(n);
@@ -186,8 +186,8 @@ fn floods_of_datagrams_from_many_sources_block_no_client() {
             round += 1;
             for (number, socket) in sockets.iter().enumerate() {
                 if (number + round) % 8 == 0 {
-                    let mut knock = Visitor::knock_from(socket, site.way(1).server);
-                    sent += u64::from(knock.speak() > 0);
+                    let mut knock = TlsClient::knock_from(socket, site.way(1).server);
+                    sent += u64::from(knock.write_all() > 0);
                 }
                 for bytes in all.iter().skip((number + round) % 31).step_by(97) {
                     sent += u64::from(socket.send(bytes).is_ok());

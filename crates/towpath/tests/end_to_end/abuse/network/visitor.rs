@@ -12,13 +12,13 @@ use towpath_quic::{
     ConnectionId, Datagram, LocalAddress, QuicConfig, QuicEvent, QuicStack, StreamId, Trust,
 };
 
-use crate::abuse::stranger::Way;
+use crate::abuse::stranger::ClientRoute;
 
 /// Far longer than a handshake takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(20);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// One connection of QUIC.
-pub(super) struct Visitor {
+pub(super) struct TlsClient {
     pub(super) socket: UdpSocket,
     host: QuicStack,
     id: ConnectionId,
@@ -31,9 +31,9 @@ pub(super) struct Visitor {
     pub(super) came: u64,
 }
 
-impl Visitor {
+impl TlsClient {
     /// Begins a connection; nothing has been sent yet.
-    pub(super) fn knock(way: Way) -> Self {
+    pub(super) fn knock(way: ClientRoute) -> Self {
         let socket = UdpSocket::bind((way.from, 0)).unwrap();
         socket.connect(way.server).unwrap();
         Self::over(socket, way.server)
@@ -59,9 +59,9 @@ impl Visitor {
     }
 
     /// Connects.
-    pub(super) fn enter(way: Way) -> Option<Self> {
+    pub(super) fn enter(way: ClientRoute) -> Option<Self> {
         let mut visitor = Self::knock(way);
-        visitor.until(PATIENCE, |visitor| visitor.connected || visitor.closed);
+        visitor.until(HANDSHAKE_TIMEOUT, |visitor| visitor.connected || visitor.closed);
         visitor.connected.then_some(visitor)
     }
 
@@ -70,7 +70,7 @@ impl Visitor {
     }
 
     /// Sends what is to be sent; how many bytes.
-    pub(super) fn speak(&mut self) -> u64 {
+    pub(super) fn write_all(&mut self) -> u64 {
         let socket = self.socket.try_clone().unwrap();
         self.speak_over(&socket)
     }
@@ -109,7 +109,7 @@ impl Visitor {
             self.connected |= matches!(event, QuicEvent::Connected(_));
             self.closed |= matches!(event, QuicEvent::Closed { .. });
         }
-        self.speak();
+        self.write_all();
     }
 
     /// Goes on until something is so, at most so long; whether it is.
@@ -150,38 +150,38 @@ impl Visitor {
     pub(super) fn leave(mut self) {
         let now = self.now();
         self.host.close(now, self.id);
-        self.speak();
+        self.write_all();
     }
 }
 
 /// A test over QUIC: a connection for control, and one for the data.
 pub(super) struct QuicTest {
-    control: Visitor,
+    control: TlsClient,
     words: StreamId,
     frames: FrameDecoder,
     pub(super) token: TestToken,
-    pub(super) data: Visitor,
+    pub(super) data: TlsClient,
     pub(super) stream: StreamId,
 }
 
 impl QuicTest {
     /// A test of one flow whose traffic runs.
-    pub(super) fn begin(way: Way, keys: &str) -> Option<Self> {
-        let (mut control, data) = (Visitor::enter(way)?, Visitor::enter(way)?);
+    pub(super) fn begin(way: ClientRoute, keys: &str) -> Option<Self> {
+        let (mut control, data) = (TlsClient::enter(way)?, TlsClient::enter(way)?);
         let words = control.open()?;
         let first =
             Preamble { kind: ConnectionKind::Control, flow: 0, stream: 0, token: TestToken::NONE };
         control.write(words, &first.to_bytes());
         let (frames, token, stream) = (FrameDecoder::default(), TestToken::NONE, words);
         let mut test = Self { control, words, frames, token, data, stream };
-        test.say(&ClientMessage::Hello { towpath: "0".to_owned() });
+        test.send(&ClientMessage::Hello { towpath: "0".to_owned() });
         test.hear_until(|word| matches!(word, ServerMessage::Welcome { .. }))?;
         let scenario = format!(
             "name = \"t\"\n[hosts.client]\n[hosts.server]\n[paths.eth0]\n\
              between = [\"client\", \"server\"]\n[[flows]]\nfrom = \"client\"\nto = \"server\"\n{keys}\n"
         );
         let (transport, settings) = (Transport::Quic, TransferSettings::default());
-        test.say(&ClientMessage::Plan(Box::new(TestPlan { scenario, transport, settings })));
+        test.send(&ClientMessage::Plan(Box::new(TestPlan { scenario, transport, settings })));
         let ServerMessage::Accepted { token } =
             test.hear_until(|word| !matches!(word, ServerMessage::Welcome { .. }))?
         else {
@@ -194,11 +194,11 @@ impl QuicTest {
         test.data.write(test.stream, &place.to_bytes());
         test.data.turn();
         test.hear_until(|word| matches!(word, ServerMessage::Ready))?;
-        test.say(&ClientMessage::Begin { at_ns: 0 });
+        test.send(&ClientMessage::Begin { at_ns: 0 });
         Some(test)
     }
 
-    pub(super) fn say(&mut self, word: &ClientMessage) {
+    pub(super) fn send(&mut self, word: &ClientMessage) {
         self.control.write(self.words, &frame::to_bytes(word).unwrap());
         self.control.turn();
     }
@@ -206,7 +206,7 @@ impl QuicTest {
     /// The next word of that kind, while data and control go on.
     fn hear_until(&mut self, is_it: impl Fn(&ServerMessage) -> bool) -> Option<ServerMessage> {
         let began = Instant::now();
-        while began.elapsed() < PATIENCE {
+        while began.elapsed() < HANDSHAKE_TIMEOUT {
             if let Some(word) = self.frames.take().ok()? {
                 if is_it(&word) {
                     return Some(word);
@@ -229,7 +229,7 @@ impl QuicTest {
     pub(super) fn fetch(&mut self) -> Option<String> {
         let mut whole = String::new();
         loop {
-            self.say(&ClientMessage::Fetch { offset: whole.len() as u64 });
+            self.send(&ClientMessage::Fetch { offset: whole.len() as u64 });
             loop {
                 let is_it = |word: &ServerMessage| {
                     matches!(word, ServerMessage::Part { .. } | ServerMessage::Pending)
